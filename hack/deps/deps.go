@@ -1,0 +1,25 @@
+package deps
+
+import (
+	_ "github.com/container-storage-interface/spec/lib/go/csi"
+	_ "github.com/fsnotify/fsnotify"
+	_ "github.com/go-logr/logr"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
+	_ "github.com/spf13/cobra"
+	_ "go.yaml.in/yaml/v3"
+	_ "golang.org/x/sys/unix"
+	_ "google.golang.org/grpc"
+	_ "k8s.io/api/core/v1"
+	_ "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	_ "k8s.io/apimachinery/pkg/runtime"
+	_ "k8s.io/client-go/kubernetes"
+	_ "k8s.io/cri-api/pkg/apis/runtime/v1"
+	_ "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+	_ "k8s.io/mount-utils"
+	_ "pgregory.net/rapid"
+	_ "sigs.k8s.io/controller-runtime"
+	_ "sigs.k8s.io/controller-runtime/pkg/client/fake"
+	_ "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	_ "sigs.k8s.io/yaml"
+)

@@ -1,0 +1,113 @@
+package v1alpha1
+
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ProvisioningMode is a way in which a provisioner's volumes come to be.
+//
+// +kubebuilder:validation:Enum=Dynamic;Static
+type ProvisioningMode string
+
+const (
+	// ModeDynamic allows volumes made for a claim of a StorageClass.
+	ModeDynamic ProvisioningMode = "Dynamic"
+	// ModeStatic allows PersistentVolumes written by an administrator.
+	ModeStatic ProvisioningMode = "Static"
+)
+
+// Condition types of a PavProvisioner.
+const (
+	// ConditionAccepted is True when the provisioner can be used: its shape and
+	// the syntax of every template are right, and it is not being deleted.
+	ConditionAccepted = "Accepted"
+	// ConditionReady is True when at least one node serves the driver.
+	ConditionReady = "Ready"
+)
+
+// PavProvisionerSpec is what an administrator writes. Any section, and any field
+// below a section, may be a Jinja template (a string) instead of its own type,
+// which is why the sections are raw JSON here: internal/podvol evaluates a section
+// and then decodes it strictly. The ValidatingAdmissionPolicy installed with the
+// resource refuses unknown fields and wrong types of what is not a template.
+type PavProvisionerSpec struct {
+	// provisioningModes says which volumes this provisioner may serve. It is the
+	// only field that is never a template.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	// +listType=set
+	ProvisioningModes []ProvisioningMode `json:"provisioningModes"`
+
+	// volumeValidation restricts which claims are served: volumeModes, accessModes,
+	// minCapacity, maxCapacity, and podTemplate, a pod that fails to refuse a claim.
+	// +optional
+	VolumeValidation *apiextensionsv1.JSON `json:"volumeValidation,omitempty"`
+
+	// volumeCreation makes a volume: handle, capacity and podTemplate.
+	// +optional
+	VolumeCreation *apiextensionsv1.JSON `json:"volumeCreation,omitempty"`
+
+	// volumeDeletion removes what volumeCreation made: podTemplate.
+	// +optional
+	VolumeDeletion *apiextensionsv1.JSON `json:"volumeDeletion,omitempty"`
+
+	// volumeStaging makes a volume available on a node: podTemplate.
+	VolumeStaging *apiextensionsv1.JSON `json:"volumeStaging"`
+
+	// volumeUnstaging undoes volumeStaging: podTemplate.
+	// +optional
+	VolumeUnstaging *apiextensionsv1.JSON `json:"volumeUnstaging,omitempty"`
+}
+
+// PavProvisionerStatus is what Tarn has found out about a provisioner.
+type PavProvisionerStatus struct {
+	// observedGeneration is the generation the conditions speak of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// nodes is on how many nodes the kubelet has the driver registered.
+	// +optional
+	Nodes int32 `json:"nodes,omitempty"`
+	// volumes is how many volumes this provisioner has made that still exist.
+	// +optional
+	Volumes int32 `json:"volumes,omitempty"`
+	// conditions are Accepted and Ready.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// PavProvisioner describes, as templates of pods, how volumes are validated,
+// created, deleted, staged on a node and unstaged. Its name is the CSI driver name
+// and the value of a StorageClass's provisioner field.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=pavprovisioners,singular=pavprovisioner,shortName=pav,scope=Cluster
+// +kubebuilder:printcolumn:name="Modes",type=string,JSONPath=`.spec.provisioningModes`
+// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
+// +kubebuilder:printcolumn:name="Volumes",type=integer,JSONPath=`.status.volumes`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].message`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",message="metadata.name must be a DNS label: at most 63 characters, lower-case letters, digits and '-', no dots; it is used as the CSI driver name"
+type PavProvisioner struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec PavProvisionerSpec `json:"spec"`
+	// +optional
+	Status PavProvisionerStatus `json:"status,omitempty"`
+}
+
+// PavProvisionerList is a list of PavProvisioner.
+//
+// +kubebuilder:object:root=true
+type PavProvisionerList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []PavProvisioner `json:"items"`
+}

@@ -1,0 +1,118 @@
+package v1alpha1
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Labels on every pod Tarn makes.
+const (
+	// LabelProvisioner carries the name of the PavProvisioner a pod, PavVolume or
+	// PavStage belongs to.
+	LabelProvisioner = "tarn.dev/provisioner"
+	// LabelStep carries the step a pod performs, one of the Step constants.
+	LabelStep = "tarn.dev/step"
+	// LabelVolume carries the name of the PersistentVolume (and PavVolume) a pod
+	// or PavStage is for, cut to the 63 characters a label value may have.
+	LabelVolume = "tarn.dev/volume"
+	// LabelStage carries the uid of the PavStage a staging or unstaging pod is for.
+	LabelStage = "tarn.dev/stage-uid"
+	// LabelRecord carries the uid of the PavVolume a validation, creation or
+	// deletion pod is for.
+	LabelRecord = "tarn.dev/record-uid"
+)
+
+// Step is what a pod made from a template does for its volume.
+type Step string
+
+// The steps, which are also the values of LabelStep.
+const (
+	StepValidation Step = "validation"
+	StepCreation   Step = "creation"
+	StepDeletion   Step = "deletion"
+	StepStaging    Step = "staging"
+	StepUnstaging  Step = "unstaging"
+)
+
+// Annotations on pods Tarn makes.
+const (
+	// AnnotationResult carries what a pod that runs to its end has left in /pav,
+	// as JSON of PodResult. The node agent writes it; it is the only thing it
+	// ever writes on a pod.
+	AnnotationResult = "tarn.dev/result"
+	// AnnotationInputs carries what the template's other fields came to when the
+	// pod was made (a creation's handle and capacity), as JSON of PodInputs, so
+	// that they are not evaluated again when the pod has ended.
+	AnnotationInputs = "tarn.dev/inputs"
+)
+
+// Finalizers.
+const (
+	// FinalizerRecord keeps a PavVolume until what it stands for is destroyed.
+	FinalizerRecord = "tarn.dev/volume-record"
+	// FinalizerStagePod keeps a PavStage until its pods are gone and unstaging is
+	// done. The stage controller removes it.
+	FinalizerStagePod = "tarn.dev/stage-pod"
+	// FinalizerStageNode keeps a PavStage until the node has no mount or folder
+	// of it. The node agent removes it.
+	FinalizerStageNode = "tarn.dev/stage-node"
+	// FinalizerProvisioner keeps a PavProvisioner while it is in use.
+	FinalizerProvisioner = "tarn.dev/provisioner-in-use"
+)
+
+// ResultsDriver is the name of Tarn's own CSI driver, whose inline volumes are the
+// /pav of validation, creation, deletion and other pods that run to their end.
+const ResultsDriver = "pav.tarn.dev"
+
+// DefaultStateDir is the default folder of the node agent on every node. Staging
+// pods get their /pav from below it, so controller and node agent must agree on it.
+// It lies inside the kubelet's plugins folder, which the kubelet does not clean and
+// every CSI installation mounts with bidirectional propagation.
+const DefaultStateDir = "/var/lib/kubelet/plugins/pav.tarn.dev"
+
+// PodInputs is the JSON of AnnotationInputs.
+type PodInputs struct {
+	// Handle is the evaluated volumeCreation.handle, empty if there is none.
+	Handle string `json:"handle,omitempty"`
+	// Capacity is the evaluated volumeCreation.capacity in bytes, 0 if there is none.
+	Capacity int64 `json:"capacity,omitempty"`
+}
+
+// PodResult is the JSON of AnnotationResult.
+type PodResult struct {
+	// Succeeded says how the pod ended, when the container runtime told the node
+	// agent before the kubelet told the API server; nil means: see status.phase.
+	Succeeded *bool `json:"succeeded,omitempty"`
+	// ExitCodes holds the exit code of each container that ended with another
+	// code than 0, by name; set together with Succeeded.
+	ExitCodes map[string]int32 `json:"exitCodes,omitempty"`
+	// Handle is /pav/handle, blanks around it removed; nil if there was none.
+	Handle *string `json:"handle,omitempty"`
+	// Capacity is /pav/capacity, blanks around it removed; nil if there was none.
+	Capacity *string `json:"capacity,omitempty"`
+	// Error is /pav/error, blanks around it removed, invalid UTF-8 replaced, cut
+	// to 4 KiB.
+	Error string `json:"error,omitempty"`
+	// Unreadable says why a file of /pav could not be read: not a regular file, a
+	// symbolic link, too large.
+	Unreadable string `json:"unreadable,omitempty"`
+}
+
+// StageName is the name of the PavStage of a volume on a node: the same volume,
+// node and readOnly always give the same name, so two requests cannot stage twice.
+func StageName(volumeUID types.UID, nodeName string, readOnly bool) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%t", volumeUID, nodeName, readOnly))
+	return "stage-" + hex.EncodeToString(sum[:16])
+}
+
+// VolumeLabel is the value of LabelVolume for a PersistentVolume name.
+func VolumeLabel(volumeName string) string {
+	if len(volumeName) <= 63 {
+		return volumeName
+	}
+	return strings.TrimRight(volumeName[:63], "-._")
+}

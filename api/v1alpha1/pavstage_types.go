@@ -1,0 +1,183 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// StageNodePhase is the node agent's side of a stage.
+//
+//	Waiting -> Staged -> (deletion requested) -> Unmounted -> (finalizer off)
+//	   |                          ^
+//	   +-> Failed ----------------+
+//
+// +kubebuilder:validation:Enum=Waiting;Staged;Failed;Unmounted
+type StageNodePhase string
+
+// The phases of status.node.
+const (
+	// StageWaiting: the staging pod has not made the volume available yet.
+	StageWaiting StageNodePhase = "Waiting"
+	// StageStaged: status.node.path was checked and may be bind-mounted.
+	StageStaged StageNodePhase = "Staged"
+	// StageFailed: staging failed, the node agent has requested the deletion of the
+	// stage; the next attempt is a new one.
+	StageFailed StageNodePhase = "Failed"
+	// StageUnmounted: deletion is requested, the staging pod is gone, and the node
+	// has no mount left at the targets or below the stage's folder. The unstaging
+	// pod may run.
+	StageUnmounted StageNodePhase = "Unmounted"
+)
+
+// StagePodPhase is the stage controller's side of a stage.
+//
+//	Starting -> Running -> Succeeded
+//	    |          |           |
+//	    +----------+-----------+-> Failed
+//	           (deletion requested)
+//	    -> Stopped -> Unstaging -> Unstaged -> (finalizer off)
+//
+// +kubebuilder:validation:Enum=Starting;Running;Succeeded;Failed;Stopped;Unstaging;Unstaged
+type StagePodPhase string
+
+// The phases of status.pod.
+const (
+	// StagePodStarting: the staging pod is or may be created; none of its
+	// containers runs yet.
+	StagePodStarting StagePodPhase = "Starting"
+	// StagePodRunning: a container of the staging pod runs or has run.
+	StagePodRunning StagePodPhase = "Running"
+	// StagePodSucceeded: the staging pod ended well.
+	StagePodSucceeded StagePodPhase = "Succeeded"
+	// StagePodFailed: the templates could not be evaluated, the pod was refused,
+	// or it failed; message says which.
+	StagePodFailed StagePodPhase = "Failed"
+	// StagePodStopped: deletion is requested and the staging pod is gone.
+	StagePodStopped StagePodPhase = "Stopped"
+	// StagePodUnstaging: the unstaging pod is or may be created.
+	StagePodUnstaging StagePodPhase = "Unstaging"
+	// StagePodUnstaged: unstaging is done, nothing of the stage runs any more.
+	StagePodUnstaged StagePodPhase = "Unstaged"
+)
+
+// PavStageSpec says which volume is made available where. The node agent writes it
+// once; it never creates a pod itself.
+type PavStageSpec struct {
+	// provisioner whose volumeStaging is used.
+	Provisioner ProvisionerReference `json:"provisioner"`
+	// volumeName is the name of the PersistentVolume.
+	VolumeName string `json:"volumeName"`
+	// volumeUID is the uid of the PersistentVolume.
+	VolumeUID types.UID `json:"volumeUID"`
+	// nodeName is the node.
+	NodeName string `json:"nodeName"`
+	// readOnly is what the kubelet asked for.
+	// +optional
+	ReadOnly bool `json:"readOnly,omitempty"`
+}
+
+// PavStageNodeStatus is written by the node agent alone.
+type PavStageNodeStatus struct {
+	// phase, see StageNodePhase.
+	// +optional
+	Phase StageNodePhase `json:"phase,omitempty"`
+	// message says what is waited for, or what failed, with the text of /pav/error.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// path is what /pav/volume was found to be, on the node.
+	// +optional
+	Path string `json:"path,omitempty"`
+	// targets are the paths at which the kubelet has asked for the volume, written
+	// before anything is mounted there. The stage ends when the last one goes.
+	// +listType=set
+	// +optional
+	Targets []string `json:"targets,omitempty"`
+}
+
+// PavStagePodStatus is written by the stage controller alone.
+type PavStagePodStatus struct {
+	// phase, see StagePodPhase.
+	// +optional
+	Phase StagePodPhase `json:"phase,omitempty"`
+	// message says what went wrong or what is waited for.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// namespace of the staging and unstaging pods.
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	// name of the pod this phase speaks of.
+	// +optional
+	Name string `json:"name,omitempty"`
+	// uid of the pod this phase speaks of.
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
+	// staged says that a staging pod was sent to the API server, so that
+	// unstaging is due when the stage ends.
+	// +optional
+	Staged bool `json:"staged,omitempty"`
+	// unstageAttempts is how often the unstaging pod was begun, the current one
+	// included.
+	// +optional
+	UnstageAttempts int32 `json:"unstageAttempts,omitempty"`
+	// nextAttemptTime is when a failed unstaging is tried again.
+	// +optional
+	NextAttemptTime *metav1.Time `json:"nextAttemptTime,omitempty"`
+}
+
+// PavStageStatus has one part a writer.
+type PavStageStatus struct {
+	// node is the node agent's part.
+	// +optional
+	Node PavStageNodeStatus `json:"node,omitempty"`
+	// pod is the stage controller's part.
+	// +optional
+	Pod PavStagePodStatus `json:"pod,omitempty"`
+}
+
+// PavStage is one volume made available on one node, shared by every pod that uses
+// it there with the same readOnly. Its name is derived from volume, node and
+// readOnly: see StageName.
+//
+// Protocol. The node agent creates it with both finalizers when the kubelet asks
+// for the volume, adds the target to status.node.targets, and waits. The stage
+// controller starts the staging pod on the node, whose /pav is the folder
+// <state dir>/stages/<uid of the PavStage>/pav, and mirrors the pod into status.pod.
+// When the pod Succeeded, or /pav/ready exists, the node agent checks /pav/volume,
+// records path and phase Staged, and bind-mounts it at each target. When the last
+// target goes, or staging fails, the node agent deletes the object: the stage
+// controller removes the staging pod (Stopped), the node agent unmounts what is left
+// (Unmounted), the stage controller runs the unstaging pod (Unstaged) and removes
+// its finalizer, the node agent removes the folder and its own.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=pavstages,singular=pavstage,scope=Cluster
+// +kubebuilder:selectablefield:JSONPath=`.spec.nodeName`
+// +kubebuilder:selectablefield:JSONPath=`.spec.volumeName`
+// +kubebuilder:printcolumn:name="Volume",type=string,JSONPath=`.spec.volumeName`
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.nodeName`
+// +kubebuilder:printcolumn:name="ReadOnly",type=boolean,JSONPath=`.spec.readOnly`,priority=1
+// +kubebuilder:printcolumn:name="Stage",type=string,JSONPath=`.status.node.phase`
+// +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.pod.phase`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.node.message`
+// +kubebuilder:printcolumn:name="Pod-Message",type=string,JSONPath=`.status.pod.message`
+// +kubebuilder:validation:XValidation:rule="self.spec == oldSelf.spec",message="spec is written once and cannot be changed"
+type PavStage struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec PavStageSpec `json:"spec"`
+	// +optional
+	Status PavStageStatus `json:"status,omitempty"`
+}
+
+// PavStageList is a list of PavStage.
+//
+// +kubebuilder:object:root=true
+type PavStageList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []PavStage `json:"items"`
+}

@@ -1,0 +1,166 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// VolumePhase is where a PavVolume is in its life. The phase says which controller
+// writes the status: provision up to Created, reclaim in Undoing and Deleting.
+//
+//	Pending -> Validating -> Creating -> Created -> Deleting -> (gone)
+//	   ^           |            |           |
+//	   |<----------+            v           |  claim gone before the
+//	   +<------------------- Undoing <------+  volume was handed over
+//
+// +kubebuilder:validation:Enum=Pending;Validating;Creating;Created;Undoing;Deleting
+type VolumePhase string
+
+// The phases of a PavVolume.
+const (
+	// VolumePending: nothing has been started, or the last attempt has been undone
+	// and the next one is due at nextAttemptTime.
+	VolumePending VolumePhase = "Pending"
+	// VolumeValidating: the validation pod may exist.
+	VolumeValidating VolumePhase = "Validating"
+	// VolumeCreating: the creation pod may exist, and so may anything it made.
+	VolumeCreating VolumePhase = "Creating"
+	// VolumeCreated: handle and capacity are known.
+	VolumeCreated VolumePhase = "Created"
+	// VolumeUndoing: a creation failed or lost its claim; the deletion pod removes
+	// what it may have left.
+	VolumeUndoing VolumePhase = "Undoing"
+	// VolumeDeleting: the claim is gone and the policy is Delete.
+	VolumeDeleting VolumePhase = "Deleting"
+)
+
+// ConditionProvisioned is the condition of a PavVolume that is True once the
+// PersistentVolume exists; else its reason and message say why not.
+const ConditionProvisioned = "Provisioned"
+
+// ConditionDeletable is the condition of a PavVolume in Undoing or Deleting: False
+// with the reason while something stands in the way.
+const ConditionDeletable = "Deletable"
+
+// ProvisionerReference names one PavProvisioner, and which one of that name.
+type ProvisionerReference struct {
+	// name of the PavProvisioner.
+	Name string `json:"name"`
+	// uid of the PavProvisioner.
+	UID types.UID `json:"uid"`
+}
+
+// ClaimReference names one PersistentVolumeClaim, and which one of that name.
+type ClaimReference struct {
+	// namespace of the claim.
+	Namespace string `json:"namespace"`
+	// name of the claim.
+	Name string `json:"name"`
+	// uid of the claim.
+	UID types.UID `json:"uid"`
+}
+
+// PavVolumeSpec says for whom and by what a volume is made. It is written once,
+// before the first side effect, and is all a deletion needs when claim and class
+// are gone.
+type PavVolumeSpec struct {
+	// provisioner makes and deletes the volume.
+	Provisioner ProvisionerReference `json:"provisioner"`
+	// claim is the claim the volume is made for.
+	Claim ClaimReference `json:"claim"`
+	// volumeMode is the claim's, Filesystem where it says nothing.
+	VolumeMode corev1.PersistentVolumeMode `json:"volumeMode"`
+	// accessModes are the claim's, in its order.
+	// +listType=atomic
+	AccessModes []corev1.PersistentVolumeAccessMode `json:"accessModes"`
+	// requestedMinCapacity is the claim's storage request in bytes.
+	RequestedMinCapacity int64 `json:"requestedMinCapacity"`
+	// requestedMaxCapacity is the claim's storage limit in bytes; absent where it
+	// has none.
+	// +optional
+	RequestedMaxCapacity *int64 `json:"requestedMaxCapacity,omitempty"`
+	// claimSnapshot is the claim as it stood when the record was made.
+	ClaimSnapshot apiextensionsv1.JSON `json:"claimSnapshot"`
+	// classSnapshot is the StorageClass as it stood when the record was made.
+	ClassSnapshot apiextensionsv1.JSON `json:"classSnapshot"`
+}
+
+// PavVolumeError is the last thing that went wrong.
+type PavVolumeError struct {
+	// step that failed.
+	Step Step `json:"step"`
+	// reason in one CamelCase word, the same as in Events.
+	Reason string `json:"reason"`
+	// message for people, with the text of /pav/error where there was one.
+	Message string `json:"message"`
+	// time of the failure.
+	Time metav1.Time `json:"time"`
+}
+
+// PavVolumeStatus is how far the volume has come.
+type PavVolumeStatus struct {
+	// phase, see VolumePhase.
+	// +optional
+	Phase VolumePhase `json:"phase,omitempty"`
+	// handle is the volume's name for its provisioner; set once, in Created.
+	// +optional
+	Handle string `json:"handle,omitempty"`
+	// capacity is the volume's size in bytes; set in Created.
+	// +optional
+	Capacity int64 `json:"capacity,omitempty"`
+	// attempts is how often creation was begun, the current attempt included.
+	// +optional
+	Attempts int32 `json:"attempts,omitempty"`
+	// deletionAttempts is how often the deletion pod was begun since the phase
+	// became Undoing or Deleting, the current one included.
+	// +optional
+	DeletionAttempts int32 `json:"deletionAttempts,omitempty"`
+	// nextAttemptTime is when a failed step is tried again.
+	// +optional
+	NextAttemptTime *metav1.Time `json:"nextAttemptTime,omitempty"`
+	// lastError is the last failure; it stays until the step succeeds.
+	// +optional
+	LastError *PavVolumeError `json:"lastError,omitempty"`
+	// conditions are Provisioned and Deletable.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// PavVolume is the record of one dynamically created volume, made before any side
+// effect: nothing leaks because nothing happens that is not written here first. Its
+// name is the name of the PersistentVolume, pvc-<uid of the claim>.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=pavvolumes,singular=pavvolume,shortName=pavvol,scope=Cluster
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Provisioner",type=string,JSONPath=`.spec.provisioner.name`
+// +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.claim.namespace`
+// +kubebuilder:printcolumn:name="Claim",type=string,JSONPath=`.spec.claim.name`
+// +kubebuilder:printcolumn:name="Attempts",type=integer,JSONPath=`.status.attempts`
+// +kubebuilder:printcolumn:name="Handle",type=string,JSONPath=`.status.handle`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Error",type=string,JSONPath=`.status.lastError.message`
+// +kubebuilder:validation:XValidation:rule="self.spec == oldSelf.spec",message="spec is written once and cannot be changed"
+type PavVolume struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec PavVolumeSpec `json:"spec"`
+	// +optional
+	Status PavVolumeStatus `json:"status,omitempty"`
+}
+
+// PavVolumeList is a list of PavVolume.
+//
+// +kubebuilder:object:root=true
+type PavVolumeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []PavVolume `json:"items"`
+}

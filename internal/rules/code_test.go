@@ -1,0 +1,213 @@
+package rules
+
+import (
+	"fmt"
+	"go/ast"
+	"path"
+	"slices"
+	"strings"
+)
+
+// The sizes at which a file or a function is split, in lines. Those meant to be
+// kept in mind while writing are 400 and 60; these are where it stops.
+const (
+	maxFileLines     = 500
+	maxFunctionLines = 80
+)
+
+// parses refuses a Go file that does not parse, which no other rule could judge.
+func parses(files []file) []string {
+	var wrong []string
+	for _, f := range files {
+		if f.problem != nil {
+			wrong = append(wrong, f.problem.Error())
+		}
+	}
+	return wrong
+}
+
+// packageComments refuses a package that does not say what it is for.
+func packageComments(files []file) []string {
+	type found struct{ name, comment string }
+	packages := map[string]found{}
+	for _, f := range files {
+		if !f.isGo() || f.problem != nil {
+			continue
+		}
+		name := f.syntax.Name.Name
+		if strings.HasSuffix(name, "_test") {
+			continue
+		}
+		p := packages[f.dir()]
+		p.name = name
+		if f.syntax.Doc != nil {
+			p.comment = f.syntax.Doc.Text()
+		}
+		packages[f.dir()] = p
+	}
+	var wrong []string
+	for dir, p := range packages {
+		want := "Package " + p.name + " "
+		if p.name == "main" {
+			want = "Command "
+		}
+		if !strings.HasPrefix(p.comment, want) {
+			wrong = append(wrong, fmt.Sprintf("%s: no package comment that begins %q and says what it is for and what it must not know", dir, want))
+		}
+	}
+	slices.Sort(wrong)
+	return wrong
+}
+
+// fileSizes refuses files that are too long.
+func fileSizes(files []file) []string {
+	var wrong []string
+	for _, f := range goFiles(files) {
+		if f.lines() > maxFileLines {
+			wrong = append(wrong, fmt.Sprintf("%s: %d lines, at most %d; split it by what it does", f.name, f.lines(), maxFileLines))
+		}
+	}
+	return wrong
+}
+
+// functionSizes refuses functions that are too long. The lines of a test's tables,
+// which are data, do not count.
+func functionSizes(files []file) []string {
+	var wrong []string
+	for _, f := range goFiles(files) {
+		for _, declared := range f.syntax.Decls {
+			function, ok := declared.(*ast.FuncDecl)
+			if !ok || function.Body == nil {
+				continue
+			}
+			lines := span(f, function)
+			if f.isTest() {
+				lines -= tableLines(f, function.Body)
+			}
+			if lines > maxFunctionLines {
+				wrong = append(wrong, fmt.Sprintf("%s: function %s has %d lines, at most %d", f.at(function), function.Name.Name, lines, maxFunctionLines))
+			}
+		}
+	}
+	return wrong
+}
+
+// span gives how many lines a node takes.
+func span(f file, n ast.Node) int {
+	return f.set.Position(n.End()).Line - f.set.Position(n.Pos()).Line + 1
+}
+
+// tableLines gives how many lines of a body are inside literals of slices, arrays
+// and maps; a literal within a literal counts once.
+func tableLines(f file, body ast.Node) int {
+	lines := 0
+	ast.Inspect(body, func(n ast.Node) bool {
+		literal, ok := n.(*ast.CompositeLit)
+		if !ok {
+			return true
+		}
+		switch literal.Type.(type) {
+		case *ast.ArrayType, *ast.MapType:
+			lines += span(f, literal) - 1
+			return false
+		}
+		return true
+	})
+	return lines
+}
+
+// recursiveDeletes refuses os.RemoveAll outside tests: beneath a folder of ours
+// there may be a mount, and beneath a mount somebody's data.
+func recursiveDeletes(files []file) []string {
+	return banned(files, "os", []string{"RemoveAll"}, "may delete through a mount; remove what is known by name")
+}
+
+// sleeps refuses time.Sleep outside tests.
+func sleeps(files []file) []string {
+	return banned(files, "time", []string{"Sleep"}, "waits blindly; use a watch, a timer in a select, or a deadline")
+}
+
+// banned refuses uses of a package's names outside tests.
+func banned(files []file, importPath string, names []string, why string) []string {
+	var wrong []string
+	for _, f := range goFiles(files) {
+		if f.isTest() {
+			continue
+		}
+		for _, use := range calls(f, importPath, names...) {
+			wrong = append(wrong, fmt.Sprintf("%s: %s.%s %s", f.at(use), path.Base(importPath), use.Sel.Name, why))
+		}
+	}
+	return wrong
+}
+
+// printers are the folders whose business is to print; so is every command.
+var printers = []string{"internal/cli", "cmd", "hack", "bench"}
+
+// prints refuses fmt.Print and its kin where there is no terminal to print to.
+func prints(files []file) []string {
+	var quiet []file
+	for _, f := range goFiles(files) {
+		if f.syntax.Name.Name != "main" && !slices.ContainsFunc(printers, func(dir string) bool { return within(f.dir(), dir) != "" }) {
+			quiet = append(quiet, f)
+		}
+	}
+	return banned(quiet, "fmt", []string{"Print", "Printf", "Println"}, "prints from a package that has no terminal; return it or log it")
+}
+
+// unwinders are the folders whose panics never leave them: the template engine
+// unwinds its recursive descent with them and recovers in its public functions.
+var unwinders = []string{"internal/jinja"}
+
+// panics refuses panic outside tests.
+func panics(files []file) []string {
+	var wrong []string
+	for _, f := range goFiles(files) {
+		if f.isTest() || slices.Contains(unwinders, f.dir()) {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			if name, ok := call.Fun.(*ast.Ident); ok && name.Name == "panic" {
+				wrong = append(wrong, fmt.Sprintf("%s: panic outside a test; return an error", f.at(call)))
+			}
+			return true
+		})
+	}
+	return wrong
+}
+
+// silentSkips refuses a test that skips itself without saying why.
+func silentSkips(files []file) []string {
+	var wrong []string
+	for _, f := range goFiles(files) {
+		if !f.isTest() {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			selector, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			name := selector.Sel.Name
+			if name == "SkipNow" || name == "Skip" && (len(call.Args) == 0 || isEmptyText(call.Args[0])) {
+				wrong = append(wrong, fmt.Sprintf("%s: a test skips without saying why", f.at(call)))
+			}
+			return true
+		})
+	}
+	return wrong
+}
+
+// isEmptyText says whether an expression is the literal of a blank string.
+func isEmptyText(e ast.Expr) bool {
+	literal, ok := e.(*ast.BasicLit)
+	return ok && strings.Trim(literal.Value, "\"` ") == ""
+}

@@ -1,0 +1,123 @@
+package rules
+
+import (
+	"path"
+	"strings"
+	"testing"
+)
+
+// rule is one house rule.
+type rule struct {
+	name  string
+	check func([]file) []string
+}
+
+// house gives all rules for a checkout in a folder.
+func house(checkout string) []rule {
+	return []rule{
+		{"every Go file parses", parses},
+		{"imports follow the table", importTable},
+		{"a plan only computes", purePlans},
+		{"words are pure", pureWords},
+		{"every package says what it is for", packageComments},
+		{"files stay short", fileSizes},
+		{"functions stay short", functionSizes},
+		{"nothing deletes recursively", recursiveDeletes},
+		{"nothing sleeps", sleeps},
+		{"only commands print", prints},
+		{"nothing panics", panics},
+		{"a skipped test says why", silentSkips},
+		{"no path of a build machine", machinePaths(checkout)},
+	}
+}
+
+func TestTheHouseKeepsItsRules(t *testing.T) {
+	top := root(t)
+	files := readTree(t, top)
+	if len(goFiles(files)) < 10 {
+		t.Fatalf("found %d Go files below %s; the rules look at the wrong place", len(goFiles(files)), top)
+	}
+	for _, r := range house(top) {
+		t.Run(r.name, func(t *testing.T) {
+			for _, message := range r.check(files) {
+				t.Error(message)
+			}
+		})
+	}
+}
+
+// The checkout the snippets below pretend to lie in.
+const pretended = "/builds/17/tarn"
+
+func TestEveryRuleRefusesWhatItForbids(t *testing.T) {
+	rules := map[string]rule{}
+	for _, r := range house(pretended) {
+		rules[r.name] = r
+	}
+	tried := map[string]bool{}
+	for _, o := range offences {
+		t.Run(o.rule+"/"+o.what, func(t *testing.T) {
+			r, known := rules[o.rule]
+			if !known {
+				t.Fatalf("there is no rule %q", o.rule)
+			}
+			messages := r.check([]file{newFile(o.file, []byte(o.text))})
+			if len(messages) != 1 || !strings.Contains(messages[0], o.want) {
+				t.Errorf("got %q, want one message with %q", messages, o.want)
+			}
+		})
+		tried[o.rule] = true
+	}
+	for name := range rules {
+		if !tried[name] {
+			t.Errorf("no snippet proves that the rule %q can refuse", name)
+		}
+	}
+}
+
+func TestNoRuleRefusesWhatIsAllowed(t *testing.T) {
+	for _, a := range allowed {
+		t.Run(a.what, func(t *testing.T) {
+			f := newFile(a.file, []byte(a.text))
+			for _, r := range house(pretended) {
+				for _, message := range r.check([]file{f}) {
+					t.Errorf("%s: %s", r.name, message)
+				}
+			}
+		})
+	}
+}
+
+func TestTheMostSpecificRowOfTheTableCounts(t *testing.T) {
+	for _, c := range []struct{ dir, wantRow, wantHome string }{
+		{"internal/podvol", "hands", "internal/podvol"},
+		{"internal/podvol/podvoltest", "fakes", "internal/podvol/podvoltest"},
+		{"internal/controller/bind/queue", "steps", "internal/controller/bind"},
+		{"internal/api/client", "client", "internal/api/client"},
+		{"internal/nodes", "", ""},
+	} {
+		row, home := place(c.dir)
+		if row.name != c.wantRow || home != c.wantHome {
+			t.Errorf("place(%q) = %q, %q, want %q, %q", c.dir, row.name, home, c.wantRow, c.wantHome)
+		}
+	}
+}
+
+func TestTheTableNamesOnlyRowsThatExist(t *testing.T) {
+	rows := map[string]bool{}
+	for _, row := range table {
+		rows[row.name] = true
+	}
+	for _, row := range table {
+		for _, name := range row.may {
+			if !rows[name] {
+				t.Errorf("row %q may import %q, which is no row", row.name, name)
+			}
+		}
+		for _, dir := range row.dirs {
+			if path.Clean(dir) != dir {
+				t.Errorf("row %q names the folder %q in another form than %q", row.name, dir, path.Clean(dir))
+			}
+		}
+	}
+}

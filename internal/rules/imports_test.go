@@ -1,0 +1,180 @@
+package rules
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// layer is one row of the import table.
+type layer struct {
+	name string
+	// dirs are the folders of the layer, relative to the root; a folder stands for
+	// everything below it.
+	dirs []string
+	// may are the layers it imports; its own folder is always allowed.
+	may []string
+	// apart says that the folders of the layer never import each other.
+	apart bool
+	// testsOnly says that only test files, or testsOnly layers, import it.
+	testsOnly bool
+}
+
+// table says who may import whom. Folders of a nested module are rows too: what
+// may import the product is a decision, wherever its go.mod lies.
+var table = []layer{
+	{name: "api", dirs: []string{"api"}},
+	{name: "manifests", dirs: []string{"deploy", "charts", "provisioners", "examples"}, may: []string{"api"}},
+	{name: "words", dirs: []string{"internal/volume", "internal/jinja", "internal/appfile"}, may: []string{"words", "api"}},
+	{name: "fakes", dirs: []string{"internal/podvol/podvoltest"}, may: []string{"words", "hands", "api"}, testsOnly: true},
+	{name: "hands", dirs: []string{"internal/kube", "internal/podvol"}, may: []string{"hands", "words", "api"}},
+	{name: "steps", dirs: []string{"internal/controller/*"}, may: []string{"hands", "words", "api"}, apart: true},
+	{name: "client", dirs: []string{"internal/api/client"}, may: []string{"words", "api"}},
+	{name: "faces", dirs: []string{"internal/node", "internal/api", "internal/cli"}, may: []string{"client", "hands", "words", "api", "manifests"}, apart: true},
+	{name: "testkit", dirs: []string{"internal/testkit"}, may: []string{"hands", "words", "api", "manifests"}, testsOnly: true},
+	{name: "rules", dirs: []string{"internal/rules"}},
+	{name: "wiring", dirs: []string{"cmd/tarn"}, may: []string{"faces", "steps", "client", "hands", "words", "api", "manifests"}},
+	{name: "black box", dirs: []string{"e2e", "hack"}, may: []string{"api"}, apart: true},
+	{name: "bench", dirs: []string{"bench"}, may: []string{"client", "hands", "words", "api"}},
+	{name: "cluster", dirs: []string{"cluster"}},
+}
+
+// place gives the row of a folder, and the folder of that row it lies in. The most
+// specific row counts: internal/podvol/podvoltest before internal/podvol.
+func place(dir string) (layer, string) {
+	var best layer
+	var home string
+	for _, row := range table {
+		for _, pattern := range row.dirs {
+			if found := within(dir, pattern); len(found) > len(home) {
+				best, home = row, found
+			}
+		}
+	}
+	return best, home
+}
+
+// within gives the folder that pattern stands for and that dir is or lies in, else
+// the empty text. A last part * stands for each folder there.
+func within(dir, pattern string) string {
+	base, each := strings.CutSuffix(pattern, "/*")
+	if dir != base && !strings.HasPrefix(dir, base+"/") {
+		return ""
+	}
+	if !each {
+		return base
+	}
+	rest := strings.TrimPrefix(strings.TrimPrefix(dir, base), "/")
+	first, _, _ := strings.Cut(rest, "/")
+	return path.Join(base, first)
+}
+
+// importTable refuses an import that the table does not allow.
+func importTable(files []file) []string {
+	var wrong []string
+	for _, f := range goFiles(files) {
+		from, home := place(f.dir())
+		if home == "" {
+			wrong = append(wrong, fmt.Sprintf("%s: folder %q has no row in the import table; give it one in internal/rules/imports_test.go", f.name, f.dir()))
+			continue
+		}
+		for imported, node := range imports(f) {
+			target, ours := strings.CutPrefix(imported, modulePath+"/")
+			if !ours {
+				continue
+			}
+			if reason := refused(f, from, home, target); reason != "" {
+				wrong = append(wrong, fmt.Sprintf("%s: %s imports %s: %s", f.at(node), f.dir(), target, reason))
+			}
+		}
+	}
+	return wrong
+}
+
+// refused says why a file of a row may not import target, or nothing if it may.
+func refused(f file, from layer, home, target string) string {
+	to, toHome := place(target)
+	switch {
+	case toHome == "":
+		return "the folder has no row in the import table"
+	case toHome == home:
+		return ""
+	case to.testsOnly && (f.isTest() || from.testsOnly):
+		return ""
+	case to.testsOnly:
+		return to.name + " are for tests alone"
+	case f.isTest() && to.name == "client" && from.name != "cluster":
+		return ""
+	case from.apart && to.name == from.name:
+		return "siblings never import each other; they meet in API objects"
+	case !slices.Contains(from.may, to.name):
+		return fmt.Sprintf("%s may import %s only", from.name, strings.Join(append([]string{"themselves"}, from.may...), ", "))
+	}
+	return ""
+}
+
+// outside are the imports through which a package reaches the world.
+var outside = []string{
+	"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc",
+	"net", "net/http", "os", "os/exec", "syscall", "golang.org/x/sys",
+}
+
+// reaches says whether an import path is one of a list or lies below one.
+func reaches(imported string, list []string) bool {
+	return slices.ContainsFunc(list, func(banned string) bool {
+		return imported == banned || strings.HasPrefix(imported, banned+"/")
+	})
+}
+
+// clockNames are the names of package time that read or wait for the clock.
+var clockNames = []string{"Now", "Since", "Until", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Sleep"}
+
+// clock gives a message for each look at the clock.
+func clock(f file) []string {
+	var wrong []string
+	for _, use := range calls(f, "time", clockNames...) {
+		wrong = append(wrong, fmt.Sprintf("%s: time.%s reads the clock; take the time as an argument", f.at(use), use.Sel.Name))
+	}
+	for _, use := range calls(f, "k8s.io/apimachinery/pkg/apis/meta/v1", "Now") {
+		wrong = append(wrong, fmt.Sprintf("%s: metav1.Now reads the clock; take the time as an argument", f.at(use)))
+	}
+	return wrong
+}
+
+// purePlans refuses a plan.go that could do more than compute.
+func purePlans(files []file) []string {
+	var wrong []string
+	for _, f := range goFiles(files) {
+		row, _ := place(f.dir())
+		if row.name != "steps" || path.Base(f.name) != "plan.go" {
+			continue
+		}
+		for imported, node := range imports(f) {
+			if imported == "context" || reaches(imported, outside) {
+				wrong = append(wrong, fmt.Sprintf("%s: a plan imports %s; gather before it, apply after it", f.at(node), imported))
+			}
+		}
+		wrong = append(wrong, clock(f)...)
+	}
+	return wrong
+}
+
+// pureWords refuses a word that reaches the world. The template engine alone has
+// a context: it calls what its host gives it, and stops when the host says so.
+func pureWords(files []file) []string {
+	var wrong []string
+	for _, f := range goFiles(files) {
+		row, home := place(f.dir())
+		if row.name != "words" || f.isTest() {
+			continue
+		}
+		for imported, node := range imports(f) {
+			if reaches(imported, outside) || imported == "context" && home != "internal/jinja" {
+				wrong = append(wrong, fmt.Sprintf("%s: words are pure and import no %s", f.at(node), imported))
+			}
+		}
+		wrong = append(wrong, clock(f)...)
+	}
+	return wrong
+}

@@ -17,6 +17,19 @@ const (
 	ModeStatic ProvisioningMode = "Static"
 )
 
+// ClaimAccess is the reach of a template's get_pvc.
+//
+// +kubebuilder:validation:Enum=AnyNamespace;ClaimNamespace
+type ClaimAccess string
+
+const (
+	// ClaimAccessAny lets get_pvc read every claim of the cluster.
+	ClaimAccessAny ClaimAccess = "AnyNamespace"
+	// ClaimAccessNamespace lets get_pvc read the claims of the namespace of the
+	// claim the volume is for.
+	ClaimAccessNamespace ClaimAccess = "ClaimNamespace"
+)
+
 // Condition types of a PavProvisioner.
 const (
 	// ConditionAccepted is True when the provisioner can be used: its shape and
@@ -38,6 +51,12 @@ type PavProvisionerSpec struct {
 	// +kubebuilder:validation:MaxItems=2
 	// +listType=set
 	ProvisioningModes []ProvisioningMode `json:"provisioningModes"`
+
+	// claimAccess says which claims get_pvc may read: AnyNamespace, as in the
+	// original, or those of the claim's own namespace alone.
+	// +kubebuilder:default=AnyNamespace
+	// +optional
+	ClaimAccess ClaimAccess `json:"claimAccess,omitempty"`
 
 	// volumeValidation restricts which claims are served: volumeModes, accessModes,
 	// minCapacity, maxCapacity, and podTemplate, a pod that fails to refuse a claim.

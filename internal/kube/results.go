@@ -1,0 +1,56 @@
+package kube
+
+import (
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// ControllerName is the name under which Tarn's controllers post Events.
+const ControllerName = "tarn-controller"
+
+// Outcome turns the end of a reconcile into what controller-runtime wants. A
+// conflict is no failure: the object has moved on, and the event of that move or
+// the queue brings it back with what stands now. at is when to look again though no
+// event tells; zero means not at all.
+func Outcome(err error, at, now time.Time) (reconcile.Result, error) {
+	if apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: conflictPause}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if at.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(at.Sub(now), time.Millisecond)}, nil
+}
+
+// conflictPause is how long after a conflict the object is looked at again, time
+// enough for the cache to have the version that won.
+const conflictPause = 50 * time.Millisecond
+
+// Sooner is the earlier of two times to look again, where zero means never.
+func Sooner(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}
+
+// Backoff is the pause after the nth failure in a row, n from 1: first, doubled
+// with each, at most most. seed spreads retries of many objects: the same seed always
+// gives the same pause, which is between 80% and 120% of the plain one.
+func Backoff(n int32, first, most time.Duration, seed string) time.Duration {
+	pause := first
+	for ; n > 1 && pause < most; n-- {
+		pause *= 2
+	}
+	pause = min(pause, most)
+	var hash uint32 = 2166136261 // FNV-1a
+	for i := range len(seed) {
+		hash = (hash ^ uint32(seed[i])) * 16777619
+	}
+	return pause*4/5 + pause*2/5*time.Duration(hash%1000)/1000
+}

@@ -1,0 +1,226 @@
+package podvol
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/jinja"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// Problem is one thing wrong with a PavProvisioner as written.
+type Problem struct {
+	// Field is the path from spec on, like spec.volumeStaging.podTemplate.
+	Field string
+	// Line and Column are counted from 1 within the template; 0 where the problem
+	// is not one of syntax.
+	Line, Column int
+	// Message says what is wrong and what is wanted.
+	Message string
+}
+
+func (p Problem) String() string {
+	if p.Line == 0 {
+		return fmt.Sprintf("%s: %s", p.Field, p.Message)
+	}
+	return fmt.Sprintf("%s: line %d, column %d: %s", p.Field, p.Line, p.Column, p.Message)
+}
+
+// Check gives everything wrong with a provisioner that shows without evaluating
+// it: its shape, and the syntax of every template. The order is that of the
+// sections, then of the paths.
+func Check(p *pavv1.PavProvisioner) []Problem {
+	var problems []Problem
+	dynamic := slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic)
+	for _, s := range sections(p) {
+		field := "spec." + sectionNames[s.step]
+		if s.raw == nil {
+			continue
+		}
+		if !dynamic && (s.step == tarnv1.StepCreation || s.step == tarnv1.StepDeletion) {
+			problems = append(problems, Problem{Field: field, Message: "needs Dynamic in spec.provisioningModes; add it or remove the section"})
+		}
+		object, err := decodeRaw(s.raw)
+		if err != nil {
+			problems = append(problems, Problem{Field: field, Message: err.Error()})
+			continue
+		}
+		problems = append(problems, checkShape(s.step, field, object)...)
+		for _, e := range jinja.Check(object) {
+			problems = append(problems, Problem{Field: joinPath(field, e.Path), Line: e.Line, Column: e.Column, Message: e.Message})
+		}
+	}
+	if dynamic && p.Spec.VolumeCreation == nil {
+		problems = append(problems, Problem{Field: "spec.volumeCreation",
+			Message: "is missing: Dynamic needs a capacity or a podTemplate to make volumes; add it or leave Dynamic out of spec.provisioningModes"})
+	}
+	return problems
+}
+
+type rawSection struct {
+	step tarnv1.Step
+	raw  *apiextensionsv1.JSON
+}
+
+func sections(p *pavv1.PavProvisioner) []rawSection {
+	return []rawSection{
+		{tarnv1.StepValidation, p.Spec.VolumeValidation},
+		{tarnv1.StepCreation, p.Spec.VolumeCreation},
+		{tarnv1.StepDeletion, p.Spec.VolumeDeletion},
+		{tarnv1.StepStaging, p.Spec.VolumeStaging},
+		{tarnv1.StepUnstaging, p.Spec.VolumeUnstaging},
+	}
+}
+
+func rawOf(p *pavv1.PavProvisioner, step tarnv1.Step) *apiextensionsv1.JSON {
+	for _, s := range sections(p) {
+		if s.step == step {
+			return s.raw
+		}
+	}
+	return nil
+}
+
+// checkShape checks the part of a section that is not templated. A string may stand
+// for anything, since it may be a template.
+func checkShape(step tarnv1.Step, field string, object any) []Problem {
+	fields, ok := object.(map[string]any)
+	if !ok {
+		if _, template := object.(string); template {
+			return nil
+		}
+		return []Problem{{Field: field, Message: "must be a mapping or a template, not " + kindOf(object)}}
+	}
+	var problems []Problem
+	if err := onlyKnown(step, fields); err != nil {
+		problems = append(problems, Problem{Field: field, Message: strings.TrimPrefix(err.Error(), field+".")})
+	}
+	for _, key := range sortedKeys(fields) {
+		problems = append(problems, checkField(field+"."+key, key, fields[key])...)
+	}
+	if _, has := fields["podTemplate"]; step == tarnv1.StepStaging && !has {
+		problems = append(problems, Problem{Field: field + ".podTemplate", Message: "is missing: a volume is made available on a node by a staging pod"})
+	}
+	if _, pod := fields["podTemplate"]; step == tarnv1.StepCreation && !pod && fields["capacity"] == nil {
+		problems = append(problems, Problem{Field: field, Message: "needs capacity or podTemplate, so that the size of the volume is known"})
+	}
+	return problems
+}
+
+func checkField(field, key string, value any) []Problem {
+	wrong := func(want string) []Problem {
+		return []Problem{{Field: field, Message: "must be " + want + ", not " + kindOf(value)}}
+	}
+	text, isString := value.(string)
+	switch key {
+	case "volumeModes":
+		return checkList(field, value, []string{"Filesystem", "Block"})
+	case "accessModes":
+		return checkList(field, value, []string{"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})
+	case "minCapacity", "maxCapacity", "capacity":
+		switch value := value.(type) {
+		case string:
+			if isTemplate(value) {
+				return nil
+			}
+		case int64, float64:
+			text = fmt.Sprint(value)
+		default:
+			return wrong("a number of bytes, a quantity or a template")
+		}
+		if _, err := volume.ParseCapacity(text, volume.RoundDown); err != nil {
+			return []Problem{{Field: field, Message: err.Error()}}
+		}
+	case "handle":
+		if !isString {
+			return wrong("a string")
+		}
+	case "podTemplate":
+		return checkPodTemplate(field, value)
+	}
+	return nil
+}
+
+func checkList(field string, value any, allowed []string) []Problem {
+	list, ok := value.([]any)
+	if !ok {
+		if text, isString := value.(string); isString && isTemplate(text) {
+			return nil
+		}
+		return []Problem{{Field: field, Message: "must be a list or a template, not " + kindOf(value)}}
+	}
+	if len(list) == 0 {
+		return []Problem{{Field: field, Message: "must not be empty; leave it out for the default"}}
+	}
+	var problems []Problem
+	for i, item := range list {
+		text, ok := item.(string)
+		if ok && (isTemplate(text) || slices.Contains(allowed, text)) {
+			continue
+		}
+		problems = append(problems, Problem{Field: fmt.Sprintf("%s[%d]", field, i), Message: fmt.Sprintf("%v is not one of %s", item, strings.Join(allowed, ", "))})
+	}
+	return problems
+}
+
+func checkPodTemplate(field string, value any) []Problem {
+	fields, ok := value.(map[string]any)
+	if !ok {
+		if _, template := value.(string); template {
+			return nil
+		}
+		return []Problem{{Field: field, Message: "must be a mapping or a template, not " + kindOf(value)}}
+	}
+	var problems []Problem
+	for _, key := range sortedKeys(fields) {
+		if key != "metadata" && key != "spec" {
+			problems = append(problems, Problem{Field: field + "." + key, Message: "unknown field; a pod template has metadata and spec"})
+			continue
+		}
+		switch fields[key].(type) {
+		case map[string]any, string:
+		default:
+			problems = append(problems, Problem{Field: field + "." + key, Message: "must be a mapping or a template, not " + kindOf(fields[key])})
+		}
+	}
+	return problems
+}
+
+func isTemplate(text string) bool {
+	return strings.Contains(text, "{{") || strings.Contains(text, "{%") || strings.Contains(text, "{#")
+}
+
+// kindOf names the type of a JSON value for people.
+func kindOf(value any) string {
+	switch value.(type) {
+	case nil:
+		return "null"
+	case string:
+		return "a string"
+	case bool:
+		return "a boolean"
+	case []any:
+		return "a list"
+	case map[string]any:
+		return "a mapping"
+	default:
+		return "a number"
+	}
+}
+
+func joinPath(field, path string) string {
+	if path == "" || strings.HasPrefix(path, "[") {
+		return field + path
+	}
+	return field + "." + path
+}
+
+func sortedKeys(fields map[string]any) []string { return slices.Sorted(maps.Keys(fields)) }
+
+func contains(list []string, item string) bool { return slices.Contains(list, item) }

@@ -1,0 +1,256 @@
+package podvol
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// PodState is what the pod of a step is at this moment; a closed set.
+type PodState string
+
+// The states of a pod.
+const (
+	// PodAbsent: there is no such pod: not begun, or vanished.
+	PodAbsent PodState = "Absent"
+	// PodForeign: a pod of that name is not ours.
+	PodForeign PodState = "Foreign"
+	// PodGoing: the pod is being deleted and has not ended; what it was to do is
+	// done again when it is gone.
+	PodGoing PodState = "Going"
+	// PodStarting: none of its containers runs yet.
+	PodStarting PodState = "Starting"
+	// PodRunning: a container runs or has run.
+	PodRunning PodState = "Running"
+	// PodSettling: it ended, its results are not stored yet.
+	PodSettling PodState = "Settling"
+	// PodSucceeded: it ended well and its results are stored.
+	PodSucceeded PodState = "Succeeded"
+	// PodFailed: it failed, or its time is up.
+	PodFailed PodState = "Failed"
+)
+
+const (
+	// settleTime is how long the results of a pod that ended are waited for. The
+	// node agent has them within a second; it takes longer only while the agent or
+	// its node is down.
+	settleTime = 2 * time.Minute
+	// deadlineSlack is what the kubelet gets beyond a pod's own deadline before
+	// its failure is declared here.
+	deadlineSlack = 15 * time.Second
+)
+
+// Observation is what a look at a pod told.
+type Observation struct {
+	State PodState
+	// Reason and Message say why, in Failed and Foreign; in Starting, Message says
+	// what is waited for.
+	Reason, Message string
+	// Result is what the pod left in /pav; never nil in Succeeded.
+	Result *tarnv1.PodResult
+	// Inputs are what the section's other fields came to when the pod was made.
+	Inputs tarnv1.PodInputs
+	// CheckAt is when to look again though no event tells; zero: not needed.
+	CheckAt time.Time
+}
+
+// Observe reads the state of a step's pod. pod is nil where there is none; owner is
+// the uid of the record or stage it must belong to. Staging pods have no results:
+// they are Succeeded as soon as their phase says so.
+func Observe(pod *corev1.Pod, owner types.UID, now time.Time) Observation {
+	if pod == nil {
+		return Observation{State: PodAbsent}
+	}
+	if !ownedBy(pod, owner) {
+		return Observation{State: PodForeign, Reason: ReasonPodForeign, Message: fmt.Sprintf(
+			"pod %s/%s exists and belongs to something else; delete it to go on", pod.Namespace, pod.Name)}
+	}
+	o := Observation{}
+	if err := readAnnotation(pod, tarnv1.AnnotationInputs, &o.Inputs); err != nil {
+		return Observation{State: PodFailed, Reason: ReasonResultInvalid, Message: err.Error()}
+	}
+	var result tarnv1.PodResult
+	if pod.Annotations[tarnv1.AnnotationResult] != "" {
+		if err := readAnnotation(pod, tarnv1.AnnotationResult, &result); err != nil {
+			return Observation{State: PodFailed, Reason: ReasonResultInvalid, Message: err.Error()}
+		}
+		o.Result = &result
+	}
+	phase := endPhase(pod, o.Result)
+	switch {
+	case phase == "" && pod.DeletionTimestamp != nil:
+		o.State = PodGoing
+	case phase == "":
+		observeActive(&o, pod, now)
+	case isStaging(pod):
+		observeStagingEnd(&o, pod, phase)
+	default:
+		observeEnd(&o, pod, phase, now)
+	}
+	return o
+}
+
+func isStaging(pod *corev1.Pod) bool {
+	return pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepStaging)
+}
+
+// hasResults says whether the node agent will store results for a pod: those of
+// Tarn's own driver alone.
+func hasResults(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.CSI != nil && v.CSI.Driver == tarnv1.ResultsDriver
+	})
+}
+
+func ownedBy(pod *corev1.Pod, owner types.UID) bool {
+	return slices.ContainsFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner })
+}
+
+func readAnnotation(pod *corev1.Pod, key string, into any) error {
+	text := pod.Annotations[key]
+	if text == "" {
+		return nil
+	}
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		return fmt.Errorf("annotation %s of pod %s/%s is not what Tarn writes: %w", key, pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// endPhase is Succeeded or Failed once the pod has ended, else empty. The node
+// agent's word counts before the kubelet's, which comes a second or two later.
+func endPhase(pod *corev1.Pod, result *tarnv1.PodResult) corev1.PodPhase {
+	if result != nil && result.Succeeded != nil {
+		if *result.Succeeded {
+			return corev1.PodSucceeded
+		}
+		return corev1.PodFailed
+	}
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return pod.Status.Phase
+	}
+	return ""
+}
+
+func observeActive(o *Observation, pod *corev1.Pod, now time.Time) {
+	o.State = PodStarting
+	if hasStarted(pod) {
+		o.State = PodRunning
+	}
+	o.Message = waitingFor(pod)
+	if isStaging(pod) && pod.Spec.ActiveDeadlineSeconds == nil {
+		return
+	}
+	limit := time.Duration(defaultDeadlineSeconds) * time.Second
+	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
+		limit = time.Duration(*seconds) * time.Second
+	}
+	o.CheckAt = pod.CreationTimestamp.Add(limit + deadlineSlack)
+	if now.Before(o.CheckAt) {
+		return
+	}
+	o.State, o.Reason = PodFailed, ReasonPodDeadline
+	o.Message = fmt.Sprintf("pod %s/%s has not ended within %s", pod.Namespace, pod.Name, limit)
+	if waiting := waitingFor(pod); waiting != "" {
+		o.Message += ": " + waiting
+	}
+}
+
+func observeStagingEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase) {
+	if phase == corev1.PodSucceeded {
+		o.State = PodSucceeded
+		return
+	}
+	o.State, o.Reason, o.Message = PodFailed, ReasonPodFailed, failure(pod, nil)
+}
+
+func observeEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time.Time) {
+	expected := hasResults(pod) && hasStarted(pod)
+	if expected && o.Result == nil {
+		o.CheckAt = endTime(pod).Add(settleTime)
+		if now.Before(o.CheckAt) {
+			o.State = PodSettling
+			return
+		}
+	}
+	if phase == corev1.PodFailed {
+		o.State, o.Reason, o.Message = PodFailed, ReasonPodFailed, failure(pod, o.Result)
+		return
+	}
+	if hasResults(pod) && o.Result == nil {
+		o.State, o.Reason = PodFailed, ReasonResultLost
+		o.Message = fmt.Sprintf("pod %s/%s ended, but node %s has not told what it left in /pav; is Tarn's node agent running there?", pod.Namespace, pod.Name, pod.Spec.NodeName)
+		return
+	}
+	if o.Result == nil {
+		o.Result = &tarnv1.PodResult{}
+	}
+	o.State = PodSucceeded
+}
+
+// failure says why a pod failed, in the order of what tells most.
+func failure(pod *corev1.Pod, result *tarnv1.PodResult) string {
+	if result != nil && result.Error != "" {
+		return result.Error
+	}
+	if pod.Status.Reason != "" || pod.Status.Message != "" {
+		return strings.Trim(pod.Status.Reason+": "+pod.Status.Message, ": ")
+	}
+	var parts []string
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if end := s.State.Terminated; end != nil && end.ExitCode != 0 {
+			parts = append(parts, strings.TrimSpace(fmt.Sprintf("container %s exited with %d %s", s.Name, end.ExitCode, end.Message)))
+		}
+	}
+	if len(parts) == 0 && result != nil {
+		for _, name := range sortedNames(result.ExitCodes) {
+			parts = append(parts, fmt.Sprintf("container %s exited with %d", name, result.ExitCodes[name]))
+		}
+	}
+	if len(parts) == 0 {
+		return "the pod failed and left no word in /pav/error"
+	}
+	return strings.Join(parts, "; ")
+}
+
+func hasStarted(pod *corev1.Pod) bool {
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// waitingFor says what keeps a pod from running, empty if nothing is known to.
+func waitingFor(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return strings.Trim("not scheduled: "+c.Message, ": ")
+		}
+	}
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			return strings.Trim(fmt.Sprintf("container %s: %s: %s", s.Name, w.Reason, w.Message), ": ")
+		}
+	}
+	return ""
+}
+
+func endTime(pod *corev1.Pod) time.Time {
+	end := pod.CreationTimestamp.Time
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if t := s.State.Terminated; t != nil && t.FinishedAt.After(end) {
+			end = t.FinishedAt.Time
+		}
+	}
+	return end
+}

@@ -1,0 +1,156 @@
+package podvol
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+const (
+	// exchangeVolume is the name of the volume every pod of ours has, and
+	// exchangePath where each of its containers finds it.
+	exchangeVolume = "pav"
+	exchangePath   = "/pav"
+
+	// defaultDeadlineSeconds bounds a pod that should run to its end and whose
+	// author gave no activeDeadlineSeconds.
+	defaultDeadlineSeconds = 600
+
+	// defaultNamespace is where a pod goes whose template names no namespace; the
+	// original's choice.
+	defaultNamespace = "default"
+)
+
+// PodName is the name of the pod of one attempt at one step. uid is that of the
+// claim, for staging and unstaging that of the stage. Attempts have names of their
+// own, so that a failed pod can be kept for reading while the next one runs.
+func PodName(step tarnv1.Step, uid types.UID, attempt int32) string {
+	return fmt.Sprintf("pav-%s-%s-%d", step, uid, attempt)
+}
+
+// StageFolder is where a stage lives on its node, below the node agent's state
+// folder; its subfolder pav is the /pav of the staging and unstaging pods.
+func StageFolder(stateDir string, stage types.UID) string {
+	return filepath.Join(stateDir, "stages", string(stage))
+}
+
+// order says what the pod of a step is to be.
+type order struct {
+	step        tarnv1.Step
+	name        string
+	provisioner string
+	volume      string // name of the PersistentVolume
+	owner       metav1.OwnerReference
+	uidLabel    string // LabelRecord or LabelStage
+	inputs      tarnv1.PodInputs
+	nodeName    string
+	folder      string // of the stage; empty for pods that run to their end
+}
+
+// build makes the pod of an order from its evaluated template.
+func build(o order, t *podTemplate) (*corev1.Pod, error) {
+	pod := &corev1.Pod{ObjectMeta: *t.Metadata.DeepCopy(), Spec: *t.Spec.DeepCopy()}
+	pod.Name, pod.GenerateName = o.name, ""
+	if pod.Namespace == "" {
+		pod.Namespace = defaultNamespace
+	}
+	labels := maps.Clone(pod.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[tarnv1.LabelProvisioner] = o.provisioner
+	labels[tarnv1.LabelStep] = string(o.step)
+	labels[tarnv1.LabelVolume] = tarnv1.VolumeLabel(o.volume)
+	labels[o.uidLabel] = string(o.owner.UID)
+	pod.Labels = labels
+	pod.OwnerReferences = []metav1.OwnerReference{o.owner}
+	if err := annotate(pod, o.inputs); err != nil {
+		return nil, err
+	}
+	if o.nodeName != "" {
+		pinToNode(pod, o.nodeName)
+	}
+	if o.step != tarnv1.StepStaging {
+		if err := runToEnd(o.step, pod); err != nil {
+			return nil, err
+		}
+	}
+	mountExchange(pod, exchangeSource(o.folder), o.step == tarnv1.StepStaging || o.step == tarnv1.StepUnstaging)
+	return pod, nil
+}
+
+func annotate(pod *corev1.Pod, inputs tarnv1.PodInputs) error {
+	data, err := json.Marshal(inputs)
+	if err != nil {
+		return fmt.Errorf("writing annotation %s: %w", tarnv1.AnnotationInputs, err)
+	}
+	annotations := maps.Clone(pod.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	delete(annotations, tarnv1.AnnotationResult) // a template must not answer for the node agent
+	annotations[tarnv1.AnnotationInputs] = string(data)
+	pod.Annotations = annotations
+	return nil
+}
+
+// pinToNode puts a pod on the node whose kubelet asks for the volume. It bypasses
+// the scheduler, as the original does: the node is not a choice. Taints that would
+// evict it are tolerated, because its consumers are on that node already.
+func pinToNode(pod *corev1.Pod, node string) {
+	pod.Spec.NodeName = node
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
+		Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+	})
+}
+
+// runToEnd sees to it that a pod whose end is waited for can end.
+func runToEnd(step tarnv1.Step, pod *corev1.Pod) error {
+	switch pod.Spec.RestartPolicy {
+	case "":
+		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	case corev1.RestartPolicyAlways:
+		return &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf(
+			"spec.%s.podTemplate.spec.restartPolicy: a %s pod runs to its end, so it must be Never or OnFailure, not Always", sectionNames[step], step)}
+	}
+	if pod.Spec.ActiveDeadlineSeconds == nil {
+		pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](defaultDeadlineSeconds)
+	}
+	return nil
+}
+
+// exchangeSource is where /pav comes from: for a pod that runs to its end an inline
+// volume of Tarn's own CSI driver, whose unpublishing waits until the results are
+// stored; for staging a folder of the node agent, since mounts made in it must
+// reach the host and may not lie where the kubelet cleans up.
+func exchangeSource(folder string) corev1.VolumeSource {
+	if folder == "" {
+		return corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: tarnv1.ResultsDriver}}
+	}
+	return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+		Path: filepath.Join(folder, "pav"), Type: ptr.To(corev1.HostPathDirectory),
+	}}
+}
+
+// mountExchange puts /pav first in every container.
+func mountExchange(pod *corev1.Pod, source corev1.VolumeSource, staging bool) {
+	pod.Spec.Volumes = append([]corev1.Volume{{Name: exchangeVolume, VolumeSource: source}}, pod.Spec.Volumes...)
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			mount := corev1.VolumeMount{Name: exchangeVolume, MountPath: exchangePath}
+			if staging && c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false) {
+				mount.MountPropagation = ptr.To(corev1.MountPropagationBidirectional)
+			}
+			c.VolumeMounts = append([]corev1.VolumeMount{mount}, c.VolumeMounts...)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package podvol
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// Reasons a step fails for; the same words stand in conditions and Events.
+const (
+	ReasonTemplate      = "TemplateFailed"
+	ReasonInvalid       = "SectionInvalid"
+	ReasonRefused       = "ClaimRefused"
+	ReasonPodRefused    = "PodRefused"
+	ReasonPodFailed     = "PodFailed"
+	ReasonPodDeadline   = "PodDeadlineExceeded"
+	ReasonPodForeign    = "PodNotOurs"
+	ReasonResultLost    = "ResultLost"
+	ReasonResultInvalid = "ResultInvalid"
+)
+
+// StepError is a failure that a retry at once would meet again: it is recorded and
+// tried again with a growing delay. Any other error of this package is one of the
+// way to the API server, to be retried as such.
+type StepError struct {
+	// Step that failed.
+	Step tarnv1.Step
+	// Reason in one CamelCase word, one of the Reason constants.
+	Reason string
+	// Message for people.
+	Message string
+}
+
+func (e *StepError) Error() string { return e.Message }
+
+// AsStepError gives the StepError in err, nil if there is none.
+func AsStepError(err error) *StepError {
+	var s *StepError
+	if errors.As(err, &s) {
+		return s
+	}
+	return nil
+}
+
+// sectionNames are the fields of spec that hold templates, by step.
+var sectionNames = map[tarnv1.Step]string{
+	tarnv1.StepValidation: "volumeValidation",
+	tarnv1.StepCreation:   "volumeCreation",
+	tarnv1.StepDeletion:   "volumeDeletion",
+	tarnv1.StepStaging:    "volumeStaging",
+	tarnv1.StepUnstaging:  "volumeUnstaging",
+}
+
+// capacity is a size in a section: a JSON number or a string.
+type capacity string
+
+func (c *capacity) UnmarshalJSON(data []byte) error {
+	var text string
+	if err := json.Unmarshal(data, &text); err == nil {
+		*c = capacity(text)
+		return nil
+	}
+	var number json.Number
+	if err := json.Unmarshal(data, &number); err != nil {
+		return fmt.Errorf("a capacity must be a number of bytes or a quantity like 10Gi, not %s", data)
+	}
+	*c = capacity(number.String())
+	return nil
+}
+
+// parse gives bytes, nil for an absent field; field names it in the error.
+func (c *capacity) parse(field string, r volume.Rounding) (*int64, error) {
+	if c == nil {
+		return nil, nil
+	}
+	bytes, err := volume.ParseCapacity(string(*c), r)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	return &bytes, nil
+}
+
+// podTemplate is a PodTemplateSpec that accepts nothing beside metadata and spec.
+type podTemplate struct {
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	Spec     corev1.PodSpec    `json:"spec"`
+}
+
+// evaluatedSection has the fields of every section; which of them a section may
+// hold is checked by fieldsOf.
+type evaluatedSection struct {
+	VolumeModes []corev1.PersistentVolumeMode       `json:"volumeModes"`
+	AccessModes []corev1.PersistentVolumeAccessMode `json:"accessModes"`
+	MinCapacity *capacity                           `json:"minCapacity"`
+	MaxCapacity *capacity                           `json:"maxCapacity"`
+	Handle      *string                             `json:"handle"`
+	Capacity    *capacity                           `json:"capacity"`
+	PodTemplate *podTemplate                        `json:"podTemplate"`
+}
+
+// fieldsOf says which fields each section knows.
+var fieldsOf = map[tarnv1.Step][]string{
+	tarnv1.StepValidation: {"volumeModes", "accessModes", "minCapacity", "maxCapacity", "podTemplate"},
+	tarnv1.StepCreation:   {"handle", "capacity", "podTemplate"},
+	tarnv1.StepDeletion:   {"podTemplate"},
+	tarnv1.StepStaging:    {"podTemplate"},
+	tarnv1.StepUnstaging:  {"podTemplate"},
+}
+
+// decodeRaw reads the JSON of a section into maps, lists, strings, numbers,
+// booleans and nil. An absent section is an empty map.
+func decodeRaw(raw *apiextensionsv1.JSON) (any, error) {
+	if raw == nil || len(raw.Raw) == 0 || string(raw.Raw) == "null" {
+		return map[string]any{}, nil
+	}
+	return decodeJSON(raw.Raw)
+}
+
+// decodeJSON keeps whole numbers whole: int64 where they fit.
+func decodeJSON(data []byte) (any, error) {
+	var object any
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &object); err != nil {
+		return nil, err
+	}
+	return object, nil
+}
+
+// decodeSection turns an evaluated section into its fields, refusing what it does
+// not know.
+func decodeSection(step tarnv1.Step, object any) (*evaluatedSection, error) {
+	name := sectionNames[step]
+	fields, ok := object.(map[string]any)
+	if object == nil {
+		fields, ok = map[string]any{}, true
+	}
+	if !ok {
+		return nil, fmt.Errorf("spec.%s must be a mapping, not %s", name, kindOf(object))
+	}
+	if err := onlyKnown(step, fields); err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("spec.%s: %w", name, err)
+	}
+	section := &evaluatedSection{}
+	strict, err := kjson.UnmarshalStrict(data, section)
+	if err != nil {
+		return nil, fmt.Errorf("spec.%s: %s", name, strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if len(strict) > 0 {
+		return nil, fmt.Errorf("spec.%s: %w", name, errors.Join(strict...))
+	}
+	return section, nil
+}
+
+func onlyKnown(step tarnv1.Step, fields map[string]any) error {
+	known := fieldsOf[step]
+	for _, key := range sortedKeys(fields) {
+		if !contains(known, key) {
+			return fmt.Errorf("spec.%s.%s: unknown field; known are %s", sectionNames[step], key, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+package podvol
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/jinja"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// evaluationTime bounds the evaluation of one section, live reads included.
+const evaluationTime = 10 * time.Second
+
+// Steps evaluates sections and makes their pods.
+type Steps struct {
+	// Client creates and deletes pods.
+	Client client.Client
+	// Reader reads live, for get_pvc.
+	Reader client.Reader
+	// StateDir is the node agent's folder on every node.
+	StateDir string
+	// Limits bound each evaluation; zero fields mean the engine's defaults.
+	Limits jinja.Limits
+}
+
+// Prepared is an evaluated section.
+type Prepared struct {
+	// Pod to be started; nil where the section has no podTemplate.
+	Pod *corev1.Pod
+	// Inputs are a creation's handle and capacity, as far as its fields give them.
+	Inputs tarnv1.PodInputs
+}
+
+// PrepareValidation evaluates volumeValidation and checks the claim against it. A
+// claim that does not fit gives a StepError with ReasonRefused.
+func (s *Steps) PrepareValidation(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim, attempt int32) (*Prepared, error) {
+	section, err := s.evaluateRecord(ctx, tarnv1.StepValidation, p, record, claim)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkClaim(p.Name, record, section); err != nil {
+		return nil, err
+	}
+	return prepare(recordOrder(tarnv1.StepValidation, p, record, attempt), section)
+}
+
+// PrepareCreation evaluates volumeCreation.
+func (s *Steps) PrepareCreation(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim, attempt int32) (*Prepared, error) {
+	section, err := s.evaluateRecord(ctx, tarnv1.StepCreation, p, record, claim)
+	if err != nil {
+		return nil, err
+	}
+	invalid := func(format string, args ...any) error {
+		return &StepError{Step: tarnv1.StepCreation, Reason: ReasonInvalid, Message: "spec.volumeCreation" + fmt.Sprintf(format, args...)}
+	}
+	if section.Capacity == nil && section.PodTemplate == nil {
+		return nil, invalid(" needs capacity or podTemplate, so that the size of the volume is known")
+	}
+	o := recordOrder(tarnv1.StepCreation, p, record, attempt)
+	bytes, err := section.Capacity.parse(".capacity", volume.RoundDown)
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	o.inputs.Capacity = ptr.Deref(bytes, 0)
+	if section.Handle != nil {
+		if err := checkHandle(*section.Handle); err != nil {
+			return nil, invalid(".handle: %v", err)
+		}
+		o.inputs.Handle = *section.Handle
+	}
+	return prepare(o, section)
+}
+
+// PrepareDeletion evaluates volumeDeletion.
+func (s *Steps) PrepareDeletion(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, attempt int32) (*Prepared, error) {
+	vars, err := DeletionVars(record)
+	if err != nil {
+		return nil, err
+	}
+	section, err := s.evaluate(ctx, tarnv1.StepDeletion, p, record.Spec.Claim.Namespace, vars)
+	if err != nil {
+		return nil, err
+	}
+	return prepare(recordOrder(tarnv1.StepDeletion, p, record, attempt), section)
+}
+
+// PrepareStage evaluates volumeStaging or volumeUnstaging, as step says. vol must
+// have a CSI source.
+func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, node *corev1.Node, attempt int32) (*Prepared, error) {
+	vars, err := StageVars(stage, vol, claim, node)
+	if err != nil {
+		return nil, err
+	}
+	section, err := s.evaluate(ctx, step, p, claim.Namespace, vars)
+	if err != nil {
+		return nil, err
+	}
+	if step == tarnv1.StepStaging && section.PodTemplate == nil {
+		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: "spec.volumeStaging.podTemplate is missing: a volume is made available on a node by a staging pod"}
+	}
+	return prepare(order{
+		step: step, name: PodName(step, stage.UID, attempt), provisioner: p.Name, volume: stage.Spec.VolumeName,
+		owner: ownerReference(tarnv1.GroupVersion.WithKind("PavStage").Kind, stage), uidLabel: tarnv1.LabelStage,
+		nodeName: stage.Spec.NodeName, folder: StageFolder(s.StateDir, stage.UID),
+	}, section)
+}
+
+// Start creates a prepared pod. A pod of that name that is there already counts as
+// started: Observe tells whether it is ours. A pod the API server refuses for what
+// it is gives a StepError.
+func (s *Steps) Start(ctx context.Context, pod *corev1.Pod) error {
+	err := s.Client.Create(ctx, pod)
+	switch {
+	case err == nil, apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsBadRequest(err):
+		return &StepError{Step: tarnv1.Step(pod.Labels[tarnv1.LabelStep]), Reason: ReasonPodRefused,
+			Message: fmt.Sprintf("the API server refused the %s pod in namespace %q: %v", pod.Labels[tarnv1.LabelStep], pod.Namespace, err)}
+	default:
+		return fmt.Errorf("creating pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+}
+
+// Discard deletes a pod that is ours, and no other of that name. A pod that is gone
+// is no error.
+func (s *Steps) Discard(ctx context.Context, pod *corev1.Pod) error {
+	if pod.DeletionTimestamp != nil {
+		return nil
+	}
+	err := s.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
+	if err = client.IgnoreNotFound(err); err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+func (s *Steps) evaluateRecord(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (*evaluatedSection, error) {
+	vars, err := RecordVars(record, claim)
+	if err != nil {
+		return nil, err
+	}
+	return s.evaluate(ctx, step, p, record.Spec.Claim.Namespace, vars)
+}
+
+// evaluate renders a section and decodes it. own is the namespace of the claim.
+func (s *Steps) evaluate(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, own string, vars map[string]any) (*evaluatedSection, error) {
+	object, err := decodeRaw(rawOf(p, step))
+	if err != nil {
+		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s: %v", sectionNames[step], err)}
+	}
+	reader := &claimReader{reader: s.Reader, access: p.Spec.ClaimAccess, own: own}
+	vars["get_pvc"] = jinja.Func(reader.call)
+	ctx, cancel := context.WithTimeout(ctx, evaluationTime)
+	defer cancel()
+	value, err := jinja.Evaluate(ctx, object, vars, s.Limits)
+	if err != nil {
+		if reader.transient != nil {
+			return nil, fmt.Errorf("evaluating spec.%s: %w", sectionNames[step], reader.transient)
+		}
+		return nil, &StepError{Step: step, Reason: ReasonTemplate, Message: templateMessage(step, err)}
+	}
+	section, err := decodeSection(step, value)
+	if err != nil {
+		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: err.Error()}
+	}
+	return section, nil
+}
+
+func recordOrder(step tarnv1.Step, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, attempt int32) order {
+	return order{
+		step: step, name: PodName(step, record.Spec.Claim.UID, attempt), provisioner: p.Name, volume: record.Name,
+		owner: ownerReference("PavVolume", record), uidLabel: tarnv1.LabelRecord,
+	}
+}
+
+func ownerReference(kind string, owner client.Object) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: tarnv1.GroupVersion.String(), Kind: kind, Name: owner.GetName(), UID: owner.GetUID(), Controller: ptr.To(true),
+	}
+}
+
+func prepare(o order, section *evaluatedSection) (*Prepared, error) {
+	prepared := &Prepared{Inputs: o.inputs}
+	if section.PodTemplate == nil {
+		return prepared, nil
+	}
+	pod, err := build(o, section.PodTemplate)
+	if err != nil {
+		return nil, err
+	}
+	prepared.Pod = pod
+	return prepared, nil
+}
+
+// checkClaim holds a claim against an evaluated volumeValidation, in the original's
+// order: volume mode, access modes, then sizes.
+func checkClaim(provisioner string, record *tarnv1.PavVolume, section *evaluatedSection) error {
+	fail := func(reason, format string, args ...any) error {
+		return &StepError{Step: tarnv1.StepValidation, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	}
+	least, err := section.MinCapacity.parse("spec.volumeValidation.minCapacity", volume.RoundDown)
+	if err != nil {
+		return fail(ReasonInvalid, "%v", err)
+	}
+	most, err := section.MaxCapacity.parse("spec.volumeValidation.maxCapacity", volume.RoundUp)
+	if err != nil {
+		return fail(ReasonInvalid, "%v", err)
+	}
+	if least != nil && most != nil && *least > *most {
+		return fail(ReasonInvalid, "spec.volumeValidation: minCapacity (%d) must not be greater than maxCapacity (%d)", *least, *most)
+	}
+	modes := section.VolumeModes
+	if modes == nil {
+		modes = []corev1.PersistentVolumeMode{corev1.PersistentVolumeFilesystem}
+	}
+	want := record.Spec
+	if !slices.Contains(modes, want.VolumeMode) {
+		return fail(ReasonRefused, "PavProvisioner %q can only provision volumes with volume mode %s, the claim asks for %s", provisioner, join(modes), want.VolumeMode)
+	}
+	for _, mode := range want.AccessModes {
+		if section.AccessModes != nil && !slices.Contains(section.AccessModes, mode) {
+			return fail(ReasonRefused, "PavProvisioner %q can only provision volumes supporting access mode %s, the claim asks for %s", provisioner, join(section.AccessModes), mode)
+		}
+	}
+	if most != nil && want.RequestedMinCapacity > *most {
+		return fail(ReasonRefused, "PavProvisioner %q cannot provision volumes with capacity greater than %d bytes, the claim requests %d", provisioner, *most, want.RequestedMinCapacity)
+	}
+	if least != nil && want.RequestedMaxCapacity != nil && *want.RequestedMaxCapacity < *least {
+		return fail(ReasonRefused, "PavProvisioner %q cannot provision volumes with capacity less than %d bytes, the claim's limit is %d", provisioner, *least, *want.RequestedMaxCapacity)
+	}
+	return nil
+}
+
+func join[T ~string](list []T) string {
+	parts := make([]string, len(list))
+	for i, item := range list {
+		parts[i] = string(item)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func sortedNames(m map[string]int32) []string { return slices.Sorted(maps.Keys(m)) }

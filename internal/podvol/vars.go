@@ -1,0 +1,211 @@
+package podvol
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/jinja"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// RecordVars is the context of the templates of validation, creation and deletion,
+// as the original names it. claim is the claim as it stands, nil for the record's
+// snapshot of it.
+func RecordVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (map[string]any, error) {
+	claimObject, err := snapshot(record.Spec.ClaimSnapshot.Raw)
+	if err != nil {
+		return nil, fmt.Errorf("reading claimSnapshot of PavVolume %s: %w", record.Name, err)
+	}
+	if claim != nil {
+		if claimObject, err = toObject(claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")); err != nil {
+			return nil, err
+		}
+	}
+	class, err := snapshot(record.Spec.ClassSnapshot.Raw)
+	if err != nil {
+		return nil, fmt.Errorf("reading classSnapshot of PavVolume %s: %w", record.Name, err)
+	}
+	params, ok := class["parameters"].(map[string]any)
+	if !ok {
+		params = map[string]any{}
+	}
+	vars := map[string]any{
+		"requestedVolumeMode":  string(record.Spec.VolumeMode),
+		"requestedAccessModes": accessModes(record.Spec.AccessModes),
+		"requestedMinCapacity": record.Spec.RequestedMinCapacity,
+		"requestedMaxCapacity": nil,
+		"params":               params,
+		"sc":                   class,
+		"pvc":                  claimObject,
+		"defaultHandle":        DefaultHandle(record),
+	}
+	if most := record.Spec.RequestedMaxCapacity; most != nil {
+		vars["requestedMaxCapacity"] = *most
+	}
+	return vars, nil
+}
+
+// DeletionVars is RecordVars with the record's claim, and handle and capacity. A
+// creation that failed before it told them is undone under the handle it would have
+// had, and with the size the claim requested.
+func DeletionVars(record *tarnv1.PavVolume) (map[string]any, error) {
+	vars, err := RecordVars(record, nil)
+	if err != nil {
+		return nil, err
+	}
+	vars["handle"] = cmp.Or(record.Status.Handle, DefaultHandle(record))
+	vars["capacity"] = cmp.Or(record.Status.Capacity, record.Spec.RequestedMinCapacity)
+	return vars, nil
+}
+
+// StageVars is the context of the templates of staging and unstaging.
+func StageVars(stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, node *corev1.Node) (map[string]any, error) {
+	objects := map[string]any{}
+	for name, o := range map[string]struct {
+		object any
+		gvk    schema.GroupVersionKind
+	}{
+		"pvc":  {claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")},
+		"pv":   {vol, corev1.SchemeGroupVersion.WithKind("PersistentVolume")},
+		"node": {node, corev1.SchemeGroupVersion.WithKind("Node")},
+	} {
+		object, err := toObject(o.object, o.gvk)
+		if err != nil {
+			return nil, err
+		}
+		objects[name] = object
+	}
+	params := map[string]any{}
+	for key, value := range vol.Spec.CSI.VolumeAttributes {
+		params[key] = value
+	}
+	mode := corev1.PersistentVolumeFilesystem
+	if vol.Spec.VolumeMode != nil {
+		mode = *vol.Spec.VolumeMode
+	}
+	vars := map[string]any{
+		"params":      params,
+		"handle":      vol.Spec.CSI.VolumeHandle,
+		"volumeMode":  string(mode),
+		"accessModes": accessModes(claim.Spec.AccessModes),
+		"capacity":    volume.Bytes(vol.Spec.Capacity[corev1.ResourceStorage]),
+		"readOnly":    stage.Spec.ReadOnly,
+	}
+	for name, object := range objects {
+		vars[name] = object
+	}
+	return vars, nil
+}
+
+// DefaultHandle is the handle of a volume whose provisioner chooses none.
+func DefaultHandle(record *tarnv1.PavVolume) string { return "pvc-" + string(record.Spec.Claim.UID) }
+
+// SnapshotClaim is the JSON of a claim for a record.
+func SnapshotClaim(claim *corev1.PersistentVolumeClaim) ([]byte, error) {
+	object, err := toObject(claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(object)
+}
+
+// SnapshotClass is the JSON of a class for a record.
+func SnapshotClass(class *storagev1.StorageClass) ([]byte, error) {
+	object, err := toObject(class, storagev1.SchemeGroupVersion.WithKind("StorageClass"))
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(object)
+}
+
+func snapshot(raw []byte) (map[string]any, error) {
+	object, err := decodeJSON(raw)
+	if err != nil {
+		return nil, err
+	}
+	fields, ok := object.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("must be a mapping, not %s", kindOf(object))
+	}
+	return fields, nil
+}
+
+// toObject gives the JSON form of an API object: names as in the API, absent fields
+// absent. What only servers care for (managedFields) is left out.
+func toObject(object any, gvk schema.GroupVersionKind) (map[string]any, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil, fmt.Errorf("converting a %s: %w", gvk.Kind, err)
+	}
+	fields["apiVersion"], fields["kind"] = gvk.GroupVersion().String(), gvk.Kind
+	if meta, ok := fields["metadata"].(map[string]any); ok {
+		delete(meta, "managedFields")
+	}
+	dropNulls(fields)
+	return fields, nil
+}
+
+func dropNulls(fields map[string]any) {
+	for key, value := range fields {
+		if value == nil {
+			delete(fields, key)
+			continue
+		}
+		if inner, ok := value.(map[string]any); ok {
+			dropNulls(inner)
+		}
+	}
+}
+
+func accessModes(modes []corev1.PersistentVolumeAccessMode) []any {
+	list := make([]any, len(modes))
+	for i, mode := range modes {
+		list[i] = string(mode)
+	}
+	return list
+}
+
+// claimReader is get_pvc: it reads claims live, so that a template sees what stands
+// now. A failure on the way to the API server is kept in transient: it is no fault
+// of the template and not worth recording.
+type claimReader struct {
+	reader    client.Reader
+	access    pavv1.ClaimAccess
+	own       string // namespace of the claim the volume is for
+	transient error
+}
+
+func (r *claimReader) call(ctx context.Context, args []any) (any, error) {
+	if len(args) != 2 {
+		return nil, fmt.Errorf("get_pvc takes a name and a namespace, got %d arguments", len(args))
+	}
+	name, ok := args[0].(string)
+	namespace, ok2 := args[1].(string)
+	if !ok || !ok2 {
+		return nil, fmt.Errorf("get_pvc takes a name and a namespace, both strings")
+	}
+	if r.access == pavv1.ClaimAccessNamespace && namespace != r.own {
+		return nil, fmt.Errorf("get_pvc may not read namespace %q: spec.claimAccess is ClaimNamespace, which allows %q alone", namespace, r.own)
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	if err := r.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, claim); err != nil {
+		if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+			r.transient = err
+		}
+		return nil, fmt.Errorf("get_pvc(%q, %q): %w", name, namespace, err)
+	}
+	return toObject(claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
+}
+
+var _ jinja.Func = (*claimReader)(nil).call

@@ -1,0 +1,78 @@
+package volume
+
+import (
+	"fmt"
+	"math/big"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Rounding says how a quantity with a fraction of a byte becomes whole bytes.
+type Rounding int
+
+// The ways a capacity is rounded; which field takes which is the original's.
+const (
+	RoundDown Rounding = iota
+	RoundUp
+	RoundHalfEven
+)
+
+// ParseCapacity reads a size in bytes: a whole number or a Kubernetes quantity, with
+// K accepted for k. The result is at least 1; anything else is an error that says
+// what is wanted.
+func ParseCapacity(text string, r Rounding) (int64, error) {
+	q, err := resource.ParseQuantity(canonicalSuffix(text))
+	if err != nil {
+		return 0, fmt.Errorf("capacity %q is not a size: write a number of bytes or a quantity like 10Gi", text)
+	}
+	exact, ok := new(big.Rat).SetString(q.AsDec().String())
+	if !ok {
+		return 0, fmt.Errorf("capacity %q is not a size: write a number of bytes or a quantity like 10Gi", text)
+	}
+	bytes := round(exact, r)
+	if !bytes.IsInt64() {
+		return 0, fmt.Errorf("capacity %q is too large: the most is 9223372036854775807 bytes", text)
+	}
+	if bytes.Sign() <= 0 {
+		return 0, fmt.Errorf("capacity %q must be positive", text)
+	}
+	return bytes.Int64(), nil
+}
+
+// canonicalSuffix turns the suffix K, which the original takes, into k.
+func canonicalSuffix(text string) string {
+	if head, ok := strings.CutSuffix(text, "K"); ok {
+		return head + "k"
+	}
+	return text
+}
+
+// Bytes is a quantity of the API in whole bytes, rounded half to even, as the
+// contexts of templates show it. A quantity beyond int64 gives the largest int64.
+func Bytes(q resource.Quantity) int64 {
+	exact, ok := new(big.Rat).SetString(q.AsDec().String())
+	if !ok {
+		return q.Value()
+	}
+	bytes := round(exact, RoundHalfEven)
+	if !bytes.IsInt64() {
+		return q.Value()
+	}
+	return bytes.Int64()
+}
+
+func round(x *big.Rat, r Rounding) *big.Int {
+	floor, rest := new(big.Int).DivMod(x.Num(), x.Denom(), new(big.Int))
+	switch {
+	case rest.Sign() == 0 || r == RoundDown:
+		return floor
+	case r == RoundUp:
+		return floor.Add(floor, big.NewInt(1))
+	}
+	twice := new(big.Int).Lsh(rest, 1).Cmp(x.Denom())
+	if twice > 0 || twice == 0 && floor.Bit(0) == 1 {
+		floor.Add(floor, big.NewInt(1))
+	}
+	return floor
+}

@@ -1,0 +1,63 @@
+package volume_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+func TestParseCapacityReadsQuantitiesAndRounds(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		rounding   volume.Rounding
+		want       int64
+	}{
+		{"plain bytes", "42", volume.RoundDown, 42},
+		{"binary suffix", "1Gi", volume.RoundDown, 1 << 30},
+		{"decimal suffix", "1k", volume.RoundDown, 1000},
+		{"capital K, as the original takes it", "2K", volume.RoundDown, 2000},
+		{"exponent", "1e3", volume.RoundDown, 1000},
+		{"one exbibyte", "1Ei", volume.RoundDown, 1 << 60},
+		{"a fraction goes down", "1500m", volume.RoundDown, 1},
+		{"a fraction goes up", "1500m", volume.RoundUp, 2},
+		{"half goes to the even neighbour above", "1500m", volume.RoundHalfEven, 2},
+		{"half goes to the even neighbour below", "2500m", volume.RoundHalfEven, 2},
+		{"more than half goes up", "2501m", volume.RoundHalfEven, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := volume.ParseCapacity(c.text, c.rounding)
+			if err != nil || got != c.want {
+				t.Errorf("ParseCapacity(%q) = %d, %v, want %d", c.text, got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestParseCapacityRefusesWhatIsNoSize(t *testing.T) {
+	for text, wantPart := range map[string]string{
+		"":       "not a size",
+		"ten":    "not a size",
+		"1 Gi":   "not a size",
+		"0":      "must be positive",
+		"-1Gi":   "must be positive",
+		"100m":   "must be positive",
+		"1e30":   "too large",
+		"1Gi\n":  "not a size",
+		"0x10Gi": "not a size",
+	} {
+		if got, err := volume.ParseCapacity(text, volume.RoundDown); err == nil || !strings.Contains(err.Error(), wantPart) {
+			t.Errorf("ParseCapacity(%q) = %d, %v, want an error with %q", text, got, err, wantPart)
+		}
+	}
+}
+
+func TestBytesRoundsHalfToEven(t *testing.T) {
+	for text, want := range map[string]int64{"1500m": 2, "2500m": 2, "1Gi": 1 << 30} {
+		if got := volume.Bytes(resource.MustParse(text)); got != want {
+			t.Errorf("Bytes(%s) = %d, want %d", text, got, want)
+		}
+	}
+}

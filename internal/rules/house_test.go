@@ -31,18 +31,45 @@ func house(checkout string) []rule {
 	}
 }
 
+// exceptions are the places where a rule does not fit: rule, file, reason. One that
+// is no longer needed is a failure.
+var exceptions = []struct{ rule, file, reason string }{
+	{"nothing deletes recursively", "cluster/internal/host/mounts.go", "the one place that removes a cluster's folder, after it has seen that nothing is mounted below"},
+	{"nothing sleeps", "cluster/internal/host/cgroups.go", "cgroup v1 has no event for a group that has become empty"},
+}
+
+// excepted gives the index of the exception that covers a message, or -1.
+func excepted(rule, message string) int {
+	for i, e := range exceptions {
+		if e.rule == rule && strings.HasPrefix(message, e.file+":") {
+			return i
+		}
+	}
+	return -1
+}
+
 func TestTheHouseKeepsItsRules(t *testing.T) {
 	top := root(t)
 	files := readTree(t, top)
 	if len(goFiles(files)) < 10 {
 		t.Fatalf("found %d Go files below %s; the rules look at the wrong place", len(goFiles(files)), top)
 	}
+	needed := map[int]bool{}
 	for _, r := range house(top) {
 		t.Run(r.name, func(t *testing.T) {
 			for _, message := range r.check(files) {
+				if i := excepted(r.name, message); i >= 0 {
+					needed[i] = true
+					continue
+				}
 				t.Error(message)
 			}
 		})
+	}
+	for i, e := range exceptions {
+		if !needed[i] {
+			t.Errorf("%s: the exception from %q is no longer needed", e.file, e.rule)
+		}
 	}
 }
 

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// event is one line of `go test -json`.
+type event struct {
+	Action      string
+	Package     string
+	ImportPath  string
+	Test        string
+	Output      string
+	Elapsed     float64
+	FailedBuild string
+}
+
+// suite is what is recorded of one suite. Tests are counted by their leaves: a
+// test that only holds others counts if it fails by itself.
+type suite struct {
+	Name     string
+	Passed   int
+	Failed   int
+	Skipped  int
+	Packages int
+	Seconds  float64
+	Failures []string
+	Skips    []string
+
+	began   time.Time
+	outputs map[string][]string
+	parents map[string]bool
+	broken  map[string]bool
+}
+
+func newSuite(name string) *suite {
+	return &suite{Name: name, began: time.Now(), outputs: map[string][]string{}, parents: map[string]bool{}, broken: map[string]bool{}}
+}
+
+// read takes events to their end, and prints packages and failures as they come.
+// A line that is no event is passed through.
+func (s *suite) read(events io.Reader, out io.Writer) error {
+	lines := bufio.NewReader(events)
+	for {
+		line, err := lines.ReadString('\n')
+		if line != "" {
+			var e event
+			if json.Unmarshal([]byte(line), &e) != nil {
+				fmt.Fprint(out, line)
+			} else {
+				s.take(e, out)
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// take adds one event.
+func (s *suite) take(e event, out io.Writer) {
+	key := e.Package + "\x00" + e.Test
+	switch e.Action {
+	case "output":
+		s.outputs[key] = append(s.outputs[key], e.Output)
+	case "build-output":
+		fmt.Fprint(out, e.Output)
+	case "run":
+		if cut := strings.LastIndex(e.Test, "/"); cut >= 0 {
+			s.parents[e.Package+"\x00"+e.Test[:cut]] = true
+		}
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			s.endPackage(e, out)
+		} else {
+			s.endTest(e, out)
+		}
+		delete(s.outputs, key)
+	}
+}
+
+func (s *suite) endTest(e event, out io.Writer) {
+	key := e.Package + "\x00" + e.Test
+	where := short(e.Package) + " " + e.Test
+	text := strings.Join(s.outputs[key], "")
+	switch {
+	case e.Action == "fail":
+		// A parent fails with its children and says nothing new, unless none did.
+		if s.parents[key] && s.broken[key] {
+			s.breakParents(e)
+			return
+		}
+		s.Failed++
+		s.Failures = append(s.Failures, where)
+		s.breakParents(e)
+		fmt.Fprintf(out, "\nFAILED %s (%.1fs)\n%s\n", where, e.Elapsed, text)
+	case e.Action == "skip":
+		s.Skipped++
+		s.Skips = append(s.Skips, where+": "+reason(text))
+	case !s.parents[key]:
+		s.Passed++
+	}
+}
+
+// breakParents notes for each test above e, and its package, that one below failed.
+func (s *suite) breakParents(e event) {
+	s.broken[e.Package+"\x00"] = true
+	for name := e.Test; ; {
+		cut := strings.LastIndex(name, "/")
+		if cut < 0 {
+			return
+		}
+		name = name[:cut]
+		s.broken[e.Package+"\x00"+name] = true
+	}
+}
+
+func (s *suite) endPackage(e event, out io.Writer) {
+	if e.Action == "skip" { // It has no tests.
+		return
+	}
+	s.Packages++
+	if e.Action == "fail" && !s.broken[e.Package+"\x00"] {
+		what := short(e.Package) + " (package)"
+		if e.FailedBuild != "" {
+			what = short(e.Package) + " (does not build)"
+		}
+		s.Failed++
+		s.Failures = append(s.Failures, what)
+		fmt.Fprintf(out, "\nFAILED %s\n%s\n", what, s.packageText(e.Package))
+	}
+	fmt.Fprintf(out, "%-4s %-44s %7.1fs\n", e.Action, short(e.Package), e.Elapsed)
+}
+
+// packageText gives what a package, and its tests that never ended, have printed.
+func (s *suite) packageText(name string) string {
+	var text strings.Builder
+	var keys []string
+	for key := range s.outputs {
+		if strings.HasPrefix(key, name+"\x00") {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		text.WriteString(strings.Join(s.outputs[key], ""))
+	}
+	return text.String()
+}
+
+// finish closes the suite with how the command ended: a command that failed
+// without a failed test is a failure of its own.
+func (s *suite) finish(commandErr error) {
+	s.Seconds = time.Since(s.began).Seconds()
+	if commandErr != nil && s.Failed == 0 {
+		s.Failed = 1
+		s.Failures = []string{"the command ended with " + commandErr.Error()}
+	}
+}
+
+func (s *suite) save(name string) error {
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(text, '\n'), 0o644)
+}
+
+func load(name string) (suite, error) {
+	var s suite
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal(text, &s)
+}
+
+// report prints the suites and the closing line, and gives how many tests failed.
+func report(suites []suite, out io.Writer) int {
+	var passed, failed, skipped int
+	fmt.Fprintf(out, "\n%-14s %8s %7s %7s %8s %9s\n", "SUITE", "PASSED", "FAILED", "SKIPPED", "PACKAGES", "TIME")
+	for _, s := range suites {
+		took := time.Duration(s.Seconds * float64(time.Second)).Round(time.Second)
+		fmt.Fprintf(out, "%-14s %8d %7d %7d %8d %9s\n", s.Name, s.Passed, s.Failed, s.Skipped, s.Packages, took)
+		passed, failed, skipped = passed+s.Passed, failed+s.Failed, skipped+s.Skipped
+	}
+	fmt.Fprintln(out)
+	for _, s := range suites {
+		for _, line := range s.Failures {
+			fmt.Fprintf(out, "failed   %s: %s\n", s.Name, line)
+		}
+		for _, line := range s.Skips {
+			fmt.Fprintf(out, "skipped  %s: %s\n", s.Name, line)
+		}
+	}
+	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", passed, failed, skipped)
+	return failed
+}
+
+// short leaves out the module of a package's path.
+func short(name string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(name, "tarn.dev/tarn"), "/")
+}
+
+// reason gives the line a skipped test printed, without file and line number.
+func reason(text string) string {
+	for line := range strings.SplitSeq(text, "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "=== ") || strings.HasPrefix(line, "--- ") {
+			continue
+		}
+		if _, after, found := strings.Cut(line, ".go:"); found {
+			if _, message, found := strings.Cut(after, ": "); found {
+				return message
+			}
+		}
+		return line
+	}
+	return "no reason given"
+}

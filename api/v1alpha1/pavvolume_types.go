@@ -117,7 +117,10 @@ type PavVolumeStatus struct {
 	// became Undoing or Deleting, the current one included.
 	// +optional
 	DeletionAttempts int32 `json:"deletionAttempts,omitempty"`
-	// nextAttemptTime is when a failed step is tried again.
+	// nextDeletionTime is when a failed deletion pod is followed by another.
+	// +optional
+	NextDeletionTime *metav1.Time `json:"nextDeletionTime,omitempty"`
+	// nextAttemptTime is when a failed creation is tried again.
 	// +optional
 	NextAttemptTime *metav1.Time `json:"nextAttemptTime,omitempty"`
 	// lastError is the last failure; it stays until the step succeeds.

@@ -123,14 +123,34 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 func (s *Steps) Start(ctx context.Context, pod *corev1.Pod) error {
 	err := s.Client.Create(ctx, pod)
 	switch {
-	case err == nil, apierrors.IsAlreadyExists(err):
+	case err == nil:
 		return nil
+	case apierrors.IsAlreadyExists(err):
+		return s.adopt(ctx, pod)
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsBadRequest(err):
 		return &StepError{Step: tarnv1.Step(pod.Labels[tarnv1.LabelStep]), Reason: ReasonPodRefused,
 			Message: fmt.Sprintf("the API server refused the %s pod in namespace %q: %v", pod.Labels[tarnv1.LabelStep], pod.Namespace, err)}
 	default:
 		return fmt.Errorf("creating pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
+}
+
+// adopt sees to it that the pod that is there already is the one that was to be
+// started.
+func (s *Steps) adopt(ctx context.Context, pod *corev1.Pod) error {
+	live := &corev1.Pod{}
+	err := s.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("pod %s/%s went while it was being started", pod.Namespace, pod.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("reading pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	if ownedBy(live, pod.OwnerReferences[0].UID) {
+		return nil
+	}
+	return &StepError{Step: tarnv1.Step(pod.Labels[tarnv1.LabelStep]), Reason: ReasonPodForeign, Message: fmt.Sprintf(
+		"pod %s/%s exists and belongs to something else; delete it to go on", pod.Namespace, pod.Name)}
 }
 
 // Discard deletes a pod that is ours, and no other of that name. A pod that is gone

@@ -1,0 +1,303 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// errStale says that the cache is behind what the API server has: look again.
+var errStale = errors.New("the cache is behind")
+
+// apply carries out a plan. It gives back true when the View has changed in a way
+// that more can be done at once.
+func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
+	if p.Warning != "" && v.Claim != nil {
+		r.events.Eventf(v.Claim, nil, corev1.EventTypeWarning, eventFailed, "Provision", "%s", kube.Note(p.Warning))
+	}
+	switch p.Act {
+	case ActRecord:
+		return true, r.writeRecord(ctx, v)
+	case ActBegin:
+		return r.begin(ctx, v)
+	case ActRevalidate:
+		return false, r.revalidate(ctx, v)
+	case ActCreate:
+		return r.create(ctx, v, v.Record.Status.Attempts)
+	case ActRecreate:
+		return false, r.recreate(ctx, v)
+	case ActStatus:
+		return p.Status.Phase == tarnv1.VolumeCreated, r.writeStatus(ctx, v, p.Status)
+	case ActVolume:
+		return true, r.writeVolume(ctx, v)
+	case ActSettle:
+		return false, r.settle(ctx, v)
+	case ActDrop:
+		return false, r.drop(ctx, v)
+	}
+	return false, nil
+}
+
+// writeRecord makes the PavVolume, after a live look at the claim: a claim that is
+// gone, bound or another one of the same name must not be served from a stale cache.
+func (r *reconciler) writeRecord(ctx context.Context, v *View) error {
+	live, err := r.liveClaim(ctx, v.Claim)
+	if err != nil {
+		return err
+	}
+	if live == nil || live.Spec.VolumeName != "" || live.DeletionTimestamp != nil {
+		return errStale
+	}
+	record, err := newRecord(v)
+	if err != nil {
+		return err
+	}
+	if err := r.client.Create(ctx, record); apierrors.IsAlreadyExists(err) {
+		return errStale // its event brings us back
+	} else if err != nil {
+		return fmt.Errorf("writing PavVolume %s: %w", record.Name, err)
+	}
+	r.events.Eventf(v.Claim, nil, corev1.EventTypeNormal, eventStarted, "Provision",
+		"PavProvisioner %q is making a volume for claim %s/%s", v.Provisioner.Name, v.Claim.Namespace, v.Claim.Name)
+	v.Record = record
+	return nil
+}
+
+// liveClaim reads the claim from the API server, nil if that very claim is gone.
+func (r *reconciler) liveClaim(ctx context.Context, claim client.Object) (*corev1.PersistentVolumeClaim, error) {
+	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(claim), &corev1.PersistentVolumeClaim{})
+	if err != nil || live == nil || live.UID != claim.GetUID() {
+		return nil, err
+	}
+	return live, nil
+}
+
+// begin starts an attempt with the validation, and goes on to the creation where
+// there is no pod to wait for.
+func (r *reconciler) begin(ctx context.Context, v *View) (bool, error) {
+	attempt := v.Record.Status.Attempts + 1
+	prepared, err := r.steps.PrepareValidation(ctx, v.Provisioner, v.Record, v.Claim, attempt)
+	if err != nil {
+		return false, r.giveUp(ctx, v, err, tarnv1.VolumePending, attempt)
+	}
+	if prepared.Pod == nil {
+		return r.create(ctx, v, attempt)
+	}
+	if err := r.writeStatus(ctx, v, begun(v.Record, tarnv1.VolumeValidating, attempt)); err != nil {
+		return false, err
+	}
+	if err := r.start(ctx, v, prepared.Pod, tarnv1.VolumePending); err != nil {
+		return false, err
+	}
+	return false, r.discardOthers(ctx, v, prepared.Pod.Name)
+}
+
+// create starts the creation of an attempt whose validation is done.
+func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (bool, error) {
+	prepared, err := r.steps.PrepareCreation(ctx, v.Provisioner, v.Record, v.Claim, attempt)
+	if err != nil {
+		return false, r.giveUp(ctx, v, err, tarnv1.VolumePending, attempt)
+	}
+	if prepared.Pod == nil {
+		status, err := created(v.Record, prepared.Inputs, nil)
+		if err != nil {
+			return false, r.giveUp(ctx, v, err, tarnv1.VolumePending, attempt)
+		}
+		status.Attempts = attempt
+		if err := r.writeStatus(ctx, v, status); err != nil {
+			return false, err
+		}
+		return true, r.discardOthers(ctx, v, "")
+	}
+	if err := r.writeStatus(ctx, v, begun(v.Record, tarnv1.VolumeCreating, attempt)); err != nil {
+		return false, err
+	}
+	if err := r.start(ctx, v, prepared.Pod, tarnv1.VolumePending); err != nil {
+		return false, err
+	}
+	return false, r.discardOthers(ctx, v, prepared.Pod.Name)
+}
+
+// revalidate starts the validation pod of the current attempt, which is not in the
+// cache.
+func (r *reconciler) revalidate(ctx context.Context, v *View) error {
+	if err := r.confirm(ctx, v); err != nil {
+		return err
+	}
+	prepared, err := r.steps.PrepareValidation(ctx, v.Provisioner, v.Record, v.Claim, v.Record.Status.Attempts)
+	if err != nil {
+		return r.giveUp(ctx, v, err, tarnv1.VolumePending, v.Record.Status.Attempts)
+	}
+	if prepared.Pod == nil { // the provisioner was changed meanwhile
+		_, err := r.create(ctx, v, v.Record.Status.Attempts)
+		return err
+	}
+	return r.start(ctx, v, prepared.Pod, tarnv1.VolumePending)
+}
+
+// recreate starts the creation pod of the current attempt, which is not in the
+// cache: not started before a crash, or vanished. It may have run, so a failure now
+// is undone.
+func (r *reconciler) recreate(ctx context.Context, v *View) error {
+	if err := r.confirm(ctx, v); err != nil {
+		return err
+	}
+	prepared, err := r.steps.PrepareCreation(ctx, v.Provisioner, v.Record, v.Claim, v.Record.Status.Attempts)
+	if err == nil && prepared.Pod == nil {
+		err = &podvol.StepError{Step: tarnv1.StepCreation, Reason: podvol.ReasonInvalid,
+			Message: "spec.volumeCreation lost its podTemplate while a creation pod was at work"}
+	}
+	if err != nil {
+		return r.giveUp(ctx, v, err, tarnv1.VolumeUndoing, v.Record.Status.Attempts)
+	}
+	return r.start(ctx, v, prepared.Pod, tarnv1.VolumeUndoing)
+}
+
+// confirm makes sure that the record is what the API server has: a pod that was
+// done and removed must not be started again because a cache is behind.
+func (r *reconciler) confirm(ctx context.Context, v *View) error {
+	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Record), &tarnv1.PavVolume{})
+	if err != nil {
+		return err
+	}
+	if live == nil || live.ResourceVersion != v.Record.ResourceVersion {
+		return errStale
+	}
+	return nil
+}
+
+func (r *reconciler) start(ctx context.Context, v *View, pod *corev1.Pod, onRefusal tarnv1.VolumePhase) error {
+	if err := r.steps.Start(ctx, pod); err != nil {
+		return r.giveUp(ctx, v, err, onRefusal, v.Record.Status.Attempts)
+	}
+	return nil
+}
+
+// giveUp records a StepError; any other error is returned as it is.
+func (r *reconciler) giveUp(ctx context.Context, v *View, err error, into tarnv1.VolumePhase, attempt int32) error {
+	step := podvol.AsStepError(err)
+	if step == nil {
+		return err
+	}
+	r.events.Eventf(v.Claim, nil, corev1.EventTypeWarning, eventFailed, "Provision", "%s", kube.Note(step.Message))
+	return r.writeStatus(ctx, v, failed(v.Record, step, into, attempt, r.clock.Now()))
+}
+
+func (r *reconciler) writeStatus(ctx context.Context, v *View, status *tarnv1.PavVolumeStatus) error {
+	record := v.Record.DeepCopy()
+	record.Status = *status
+	if err := r.client.Status().Update(ctx, record); err != nil {
+		return fmt.Errorf("writing the status of PavVolume %s: %w", record.Name, err)
+	}
+	v.Record = record
+	return nil
+}
+
+// writeVolume makes the PersistentVolume, or hands the volume to reclaim when the
+// claim is gone. A claim deleted right after the look leaves a Released volume, which
+// reclaim deletes by its policy.
+func (r *reconciler) writeVolume(ctx context.Context, v *View) error {
+	claim := &corev1.PersistentVolumeClaim{}
+	claim.Namespace, claim.Name, claim.UID = v.Record.Spec.Claim.Namespace, v.Record.Spec.Claim.Name, v.Record.Spec.Claim.UID
+	live, err := r.liveClaim(ctx, claim)
+	if err != nil {
+		return err
+	}
+	if live == nil || live.Spec.VolumeName != "" && live.Spec.VolumeName != v.VolumeName {
+		vol, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.VolumeName}, &corev1.PersistentVolume{})
+		if err != nil {
+			return err
+		}
+		if vol != nil && sameClaim(vol, v.Record) {
+			v.Volume = vol // written before a crash: it was handed over
+			return nil
+		}
+		return r.writeStatus(ctx, v, undo(v, "the claim was deleted while its volume was being created", r.clock.Now()).Status)
+	}
+	vol, err := newVolume(v.Record)
+	if err != nil {
+		return err
+	}
+	err = r.client.Create(ctx, vol)
+	if apierrors.IsAlreadyExists(err) {
+		return r.adoptVolume(ctx, v)
+	}
+	if err != nil {
+		return fmt.Errorf("writing PersistentVolume %s: %w", vol.Name, err)
+	}
+	r.events.Eventf(live, nil, corev1.EventTypeNormal, eventSucceeded, "Provision", "PersistentVolume %s is made", vol.Name)
+	v.Volume = vol
+	return nil
+}
+
+// adoptVolume takes the PersistentVolume that exists already, if it is this claim's
+// and stays.
+func (r *reconciler) adoptVolume(ctx context.Context, v *View) error {
+	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.VolumeName}, &corev1.PersistentVolume{})
+	switch {
+	case err != nil:
+		return err
+	case live == nil || live.DeletionTimestamp != nil:
+		return errStale
+	case !sameClaim(live, v.Record):
+		return fmt.Errorf("PersistentVolume %s exists and belongs to another claim; delete it to go on", v.VolumeName)
+	}
+	v.Volume = live
+	return nil
+}
+
+// settle says that the PersistentVolume is there, and removes the creation pod,
+// whose results are recorded.
+func (r *reconciler) settle(ctx context.Context, v *View) error {
+	if !meta.IsStatusConditionTrue(v.Record.Status.Conditions, tarnv1.ConditionProvisioned) {
+		status := v.Record.Status.DeepCopy()
+		say(status, v.Record, reasonProvisioned, "PersistentVolume "+v.VolumeName+" is made")
+		if err := r.writeStatus(ctx, v, status); err != nil {
+			return err
+		}
+	}
+	return r.discardOthers(ctx, v, "")
+}
+
+// discardOthers removes the record's pods but the one named: those of earlier steps
+// and attempts, kept until now for their author to read.
+func (r *reconciler) discardOthers(ctx context.Context, v *View, keep string) error {
+	pods := &corev1.PodList{}
+	if err := r.client.List(ctx, pods, client.MatchingLabels{tarnv1.LabelRecord: string(v.Record.UID)}); err != nil {
+		return fmt.Errorf("listing the pods of PavVolume %s: %w", v.Record.Name, err)
+	}
+	for i := range pods.Items {
+		if pods.Items[i].Name == keep {
+			continue
+		}
+		if err := r.steps.Discard(ctx, &pods.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drop removes a record of which nothing is left, and its pods.
+func (r *reconciler) drop(ctx context.Context, v *View) error {
+	if err := r.confirm(ctx, v); err != nil {
+		return err
+	}
+	if err := r.discardOthers(ctx, v, ""); err != nil {
+		return err
+	}
+	record := v.Record.DeepCopy()
+	err := r.client.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting PavVolume %s: %w", record.Name, err)
+	}
+	return kube.RemoveFinalizer(ctx, r.client, record, tarnv1.FinalizerRecord)
+}

@@ -1,0 +1,128 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// View is all that is known about one volume to be: the claim and what was made for
+// it so far. What does not exist is nil.
+type View struct {
+	// VolumeName is the name of the record and of the PersistentVolume.
+	VolumeName string
+	// Claim has the uid in the volume's name.
+	Claim       *corev1.PersistentVolumeClaim
+	Class       *storagev1.StorageClass
+	Provisioner *pavv1.PavProvisioner
+	// DriverKnown says that a CSIDriver of the claim's provisioner name exists, so
+	// that the claim may be somebody else's to serve.
+	DriverKnown bool
+	Record      *tarnv1.PavVolume
+	Volume      *corev1.PersistentVolume
+	// Pod is the pod of the record's current step and attempt; Observed what it
+	// tells.
+	Pod      *corev1.Pod
+	Observed podvol.Observation
+}
+
+// gather reads the View of one volume from the cache.
+func (r *reconciler) gather(ctx context.Context, key client.ObjectKey) (*View, error) {
+	v := &View{VolumeName: key.Name}
+	uid, ok := claimUID(key.Name)
+	if !ok {
+		return v, nil
+	}
+	var err error
+	if v.Record, err = kube.Get(ctx, r.client, client.ObjectKey{Name: key.Name}, &tarnv1.PavVolume{}); err != nil {
+		return nil, err
+	}
+	if v.Volume, err = kube.Get(ctx, r.client, client.ObjectKey{Name: key.Name}, &corev1.PersistentVolume{}); err != nil {
+		return nil, err
+	}
+	if v.Claim, err = r.claimOf(ctx, uid); err != nil {
+		return nil, err
+	}
+	if err := r.gatherProvisioner(ctx, v); err != nil {
+		return nil, err
+	}
+	if v.Record != nil {
+		if err := r.gatherPod(ctx, v); err != nil {
+			return nil, err
+		}
+	}
+	return v, nil
+}
+
+// claimOf finds a claim by its uid.
+func (r *reconciler) claimOf(ctx context.Context, uid types.UID) (*corev1.PersistentVolumeClaim, error) {
+	claims := &corev1.PersistentVolumeClaimList{}
+	if err := r.client.List(ctx, claims, client.MatchingFields{indexClaimUID: string(uid)}); err != nil {
+		return nil, fmt.Errorf("listing claims with uid %s: %w", uid, err)
+	}
+	if len(claims.Items) == 0 {
+		return nil, nil
+	}
+	return &claims.Items[0], nil
+}
+
+func (r *reconciler) gatherProvisioner(ctx context.Context, v *View) error {
+	name := ""
+	switch {
+	case v.Record != nil:
+		name = v.Record.Spec.Provisioner.Name
+	case v.Claim != nil:
+		name = provisionerName(v.Claim)
+	}
+	if name == "" {
+		return nil
+	}
+	var err error
+	if v.Provisioner, err = kube.Get(ctx, r.client, client.ObjectKey{Name: name}, &pavv1.PavProvisioner{}); err != nil {
+		return err
+	}
+	if v.Record != nil || v.Claim == nil {
+		return nil
+	}
+	if v.Provisioner == nil {
+		driver, err := kube.Get(ctx, r.client, client.ObjectKey{Name: name}, &storagev1.CSIDriver{})
+		v.DriverKnown = driver != nil
+		if err != nil {
+			return err
+		}
+	}
+	if class := className(v.Claim); class != "" {
+		v.Class, err = kube.Get(ctx, r.client, client.ObjectKey{Name: class}, &storagev1.StorageClass{})
+	}
+	return err
+}
+
+// gatherPod finds the pod of the record's step by its labels: the namespace is the
+// template's choice and not recorded.
+func (r *reconciler) gatherPod(ctx context.Context, v *View) error {
+	step := stepOf(v.Record)
+	if step == "" {
+		return nil
+	}
+	pods := &corev1.PodList{}
+	if err := r.client.List(ctx, pods, client.MatchingLabels{tarnv1.LabelRecord: string(v.Record.UID), tarnv1.LabelStep: string(step)}); err != nil {
+		return fmt.Errorf("listing the %s pods of PavVolume %s: %w", step, v.Record.Name, err)
+	}
+	name := podvol.PodName(step, v.Record.Spec.Claim.UID, v.Record.Status.Attempts)
+	for i := range pods.Items {
+		if pods.Items[i].Name == name {
+			v.Pod = &pods.Items[i]
+		}
+	}
+	v.Observed = podvol.Observe(v.Pod, v.Record.UID, r.clock.Now())
+	return nil
+}

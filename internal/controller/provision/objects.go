@@ -1,0 +1,116 @@
+package provision
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// Kubernetes' own annotations, see the binder's contract with external provisioners.
+const (
+	annProvisioner     = "volume.kubernetes.io/storage-provisioner"
+	annBetaProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
+	annSelectedNode    = "volume.kubernetes.io/selected-node"
+	annBetaClass       = "volume.beta.kubernetes.io/storage-class"
+	annProvisionedBy   = "pv.kubernetes.io/provisioned-by"
+)
+
+// volumeName is the name of a claim's record and volume.
+func volumeName(uid types.UID) string { return "pvc-" + string(uid) }
+
+func claimUID(volumeName string) (types.UID, bool) {
+	uid, ok := strings.CutPrefix(volumeName, "pvc-")
+	return types.UID(uid), ok && uid != ""
+}
+
+// provisionerName is the provisioner the binder has asked, empty if it has not.
+func provisionerName(claim *corev1.PersistentVolumeClaim) string {
+	if name := claim.Annotations[annProvisioner]; name != "" {
+		return name
+	}
+	return claim.Annotations[annBetaProvisioner]
+}
+
+func className(claim *corev1.PersistentVolumeClaim) string {
+	if name, ok := claim.Annotations[annBetaClass]; ok {
+		return name
+	}
+	return ptr.Deref(claim.Spec.StorageClassName, "")
+}
+
+// newRecord is the PavVolume of a claim.
+func newRecord(v *View) (*tarnv1.PavVolume, error) {
+	claim, class := v.Claim, v.Class
+	claimJSON, err := podvol.SnapshotClaim(claim)
+	if err != nil {
+		return nil, err
+	}
+	classJSON, err := podvol.SnapshotClass(class)
+	if err != nil {
+		return nil, err
+	}
+	record := &tarnv1.PavVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:       v.VolumeName,
+			Labels:     map[string]string{tarnv1.LabelProvisioner: v.Provisioner.Name},
+			Finalizers: []string{tarnv1.FinalizerRecord},
+		},
+		Spec: tarnv1.PavVolumeSpec{
+			Provisioner:          tarnv1.ProvisionerReference{Name: v.Provisioner.Name, UID: v.Provisioner.UID},
+			Claim:                tarnv1.ClaimReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+			VolumeMode:           ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem),
+			AccessModes:          claim.Spec.AccessModes,
+			RequestedMinCapacity: volume.Bytes(claim.Spec.Resources.Requests[corev1.ResourceStorage]),
+			ClaimSnapshot:        apiextensionsv1.JSON{Raw: claimJSON},
+			ClassSnapshot:        apiextensionsv1.JSON{Raw: classJSON},
+		},
+	}
+	if limit, ok := claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
+		record.Spec.RequestedMaxCapacity = ptr.To(volume.Bytes(limit))
+	}
+	return record, nil
+}
+
+// newVolume is the PersistentVolume of a record in phase Created. Everything about
+// the class is the record's snapshot: the class itself may be gone.
+func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
+	class := &storagev1.StorageClass{}
+	if err := json.Unmarshal(record.Spec.ClassSnapshot.Raw, class); err != nil {
+		return nil, fmt.Errorf("reading classSnapshot of PavVolume %s: %w", record.Name, err)
+	}
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        record.Name,
+			Annotations: map[string]string{annProvisionedBy: record.Spec.Provisioner.Name},
+			Finalizers:  []string{kube.FinalizerExternalProvisioner},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(record.Status.Capacity, resource.BinarySI)},
+			AccessModes:                   record.Spec.AccessModes,
+			VolumeMode:                    &record.Spec.VolumeMode,
+			StorageClassName:              class.Name,
+			MountOptions:                  class.MountOptions,
+			PersistentVolumeReclaimPolicy: ptr.Deref(class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete),
+			ClaimRef: &corev1.ObjectReference{
+				APIVersion: "v1", Kind: "PersistentVolumeClaim",
+				Namespace: record.Spec.Claim.Namespace, Name: record.Spec.Claim.Name, UID: record.Spec.Claim.UID,
+			},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: record.Spec.Provisioner.Name, VolumeHandle: record.Status.Handle, VolumeAttributes: class.Parameters,
+			}},
+		},
+	}, nil
+}

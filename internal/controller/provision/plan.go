@@ -1,0 +1,340 @@
+package provision
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// Reasons of the condition Provisioned and of Events, beside podvol's.
+const (
+	reasonProvisioned = "Provisioned"
+	reasonInProgress  = "InProgress"
+	reasonNotReady    = "ProvisionerNotReady"
+	reasonClaimGone   = "ClaimGone"
+
+	eventStarted   = "Provisioning"
+	eventFailed    = "ProvisioningFailed"
+	eventSucceeded = "ProvisioningSucceeded"
+)
+
+const (
+	firstRetry = 2 * time.Second
+	lastRetry  = 5 * time.Minute
+)
+
+// Act is what a reconcile does; a closed set.
+type Act string
+
+// The acts. Each is idempotent and ends in objects from which the next is derived.
+const (
+	// ActNone: wait for an event, or for Plan.Next.
+	ActNone Act = "None"
+	// ActRecord: write the PavVolume.
+	ActRecord Act = "Record"
+	// ActBegin: begin an attempt: evaluate and check the claim, start the pod.
+	ActBegin Act = "Begin"
+	// ActRevalidate: start the validation pod that is not there.
+	ActRevalidate Act = "Revalidate"
+	// ActCreate: validation is done, start the creation.
+	ActCreate Act = "Create"
+	// ActRecreate: start the creation pod that is not there.
+	ActRecreate Act = "Recreate"
+	// ActStatus: write Plan.Status.
+	ActStatus Act = "Status"
+	// ActVolume: write the PersistentVolume.
+	ActVolume Act = "Volume"
+	// ActSettle: the PersistentVolume is there: say so, and remove the pod.
+	ActSettle Act = "Settle"
+	// ActDrop: remove the record; nothing was made, or nothing is left.
+	ActDrop Act = "Drop"
+)
+
+// Plan is what to do about one volume.
+type Plan struct {
+	Act Act
+	// Status is what ActStatus writes.
+	Status *tarnv1.PavVolumeStatus
+	// Warning is told to the claim as an Event; empty for none.
+	Warning string
+	// Next is when to look again though no event tells; zero: not needed.
+	Next time.Time
+}
+
+// decide says what the View asks for.
+func decide(v *View, now time.Time) Plan {
+	if v.Record == nil {
+		return decideNew(v)
+	}
+	switch v.Record.Status.Phase {
+	case "", tarnv1.VolumePending:
+		return decidePending(v, now)
+	case tarnv1.VolumeValidating:
+		return decideValidating(v, now)
+	case tarnv1.VolumeCreating:
+		return decideCreating(v, now)
+	case tarnv1.VolumeCreated:
+		return decideCreated(v)
+	default: // Undoing and Deleting are reclaim's
+		return Plan{Act: ActNone}
+	}
+}
+
+// decideNew says whether a claim without a record gets one.
+func decideNew(v *View) Plan {
+	none := Plan{Act: ActNone}
+	c := v.Claim
+	if c == nil || c.Spec.VolumeName != "" || c.DeletionTimestamp != nil || v.Volume != nil {
+		return none
+	}
+	name := provisionerName(c)
+	if name == "" || v.Provisioner == nil && (v.DriverKnown || len(validation.IsDNS1123Label(name)) > 0) {
+		return none // not ours: the name of a PavProvisioner is a DNS label
+	}
+	if why := unusable(v.Provisioner, name); why != "" {
+		return Plan{Act: ActNone, Warning: why}
+	}
+	if v.Class == nil || v.Class.Provisioner != name {
+		return none // the binder tells about a missing class, and brings us back
+	}
+	if v.Class.VolumeBindingMode != nil && *v.Class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer && c.Annotations[annSelectedNode] == "" {
+		return none
+	}
+	if c.Spec.DataSource != nil || c.Spec.DataSourceRef != nil {
+		return Plan{Act: ActNone, Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume from a data source; remove spec.dataSource from the claim", name)}
+	}
+	if c.Spec.Selector != nil {
+		return Plan{Act: ActNone, Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume for a selector; remove spec.selector from the claim", name)}
+	}
+	return Plan{Act: ActRecord}
+}
+
+// unusable says why a provisioner may make no new volume, empty if it may.
+func unusable(p *pavv1.PavProvisioner, name string) string {
+	switch {
+	case p == nil:
+		return fmt.Sprintf("there is no PavProvisioner %q; create it, or correct the provisioner of the StorageClass", name)
+	case p.DeletionTimestamp != nil:
+		return fmt.Sprintf("PavProvisioner %q is under deletion and makes no new volumes", name)
+	case !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic):
+		return fmt.Sprintf("PavProvisioner %q does not have Dynamic in spec.provisioningModes", name)
+	}
+	accepted := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted)
+	if accepted == nil || accepted.ObservedGeneration != p.Generation {
+		return fmt.Sprintf("PavProvisioner %q has not been checked yet", name)
+	}
+	if accepted.Status != metav1.ConditionTrue {
+		return fmt.Sprintf("PavProvisioner %q is not accepted: %s", name, accepted.Message)
+	}
+	return ""
+}
+
+func decidePending(v *View, now time.Time) Plan {
+	if !wanted(v) || v.Record.DeletionTimestamp != nil {
+		return Plan{Act: ActDrop}
+	}
+	p := v.Provisioner
+	if p == nil || p.UID != v.Record.Spec.Provisioner.UID {
+		return Plan{Act: ActDrop} // nothing was made; a provisioner that comes back makes a new record
+	}
+	if why := unusable(p, p.Name); why != "" {
+		status := v.Record.Status.DeepCopy()
+		if !say(status, v.Record, reasonNotReady, why) {
+			return Plan{Act: ActNone}
+		}
+		return Plan{Act: ActStatus, Status: status, Warning: why}
+	}
+	if at := v.Record.Status.NextAttemptTime; at != nil && now.Before(at.Time) {
+		return Plan{Act: ActNone, Next: at.Time}
+	}
+	return Plan{Act: ActBegin}
+}
+
+// wanted says whether the claim is there and still waits for this volume.
+func wanted(v *View) bool {
+	return v.Claim != nil && (v.Claim.Spec.VolumeName == "" || v.Claim.Spec.VolumeName == v.VolumeName)
+}
+
+func decideValidating(v *View, now time.Time) Plan {
+	if !wanted(v) {
+		return Plan{Act: ActDrop} // validation has nothing to undo
+	}
+	switch o := v.Observed; o.State {
+	case podvol.PodAbsent:
+		if gone := provisionerGone(v); gone != nil {
+			return fail(v, gone, tarnv1.VolumePending, now)
+		}
+		return Plan{Act: ActRevalidate}
+	case podvol.PodSucceeded:
+		if gone := provisionerGone(v); gone != nil {
+			return fail(v, gone, tarnv1.VolumePending, now)
+		}
+		return Plan{Act: ActCreate}
+	case podvol.PodFailed, podvol.PodForeign:
+		return fail(v, podFailure(tarnv1.StepValidation, o), tarnv1.VolumePending, now)
+	default:
+		return Plan{Act: ActNone, Next: o.CheckAt}
+	}
+}
+
+func decideCreating(v *View, now time.Time) Plan {
+	switch o := v.Observed; o.State {
+	case podvol.PodAbsent:
+		if !wanted(v) {
+			return undo(v, "the claim was deleted while its volume was being created", now)
+		}
+		if gone := provisionerGone(v); gone != nil {
+			return fail(v, gone, tarnv1.VolumeUndoing, now)
+		}
+		return Plan{Act: ActRecreate}
+	case podvol.PodSucceeded:
+		status, err := created(v.Record, o.Inputs, o.Result)
+		if err != nil {
+			return fail(v, podvol.AsStepError(err), tarnv1.VolumeUndoing, now)
+		}
+		return Plan{Act: ActStatus, Status: status}
+	case podvol.PodFailed, podvol.PodForeign:
+		return fail(v, podFailure(tarnv1.StepCreation, o), tarnv1.VolumeUndoing, now)
+	default:
+		return Plan{Act: ActNone, Next: o.CheckAt}
+	}
+}
+
+func decideCreated(v *View) Plan {
+	handed := meta.IsStatusConditionTrue(v.Record.Status.Conditions, tarnv1.ConditionProvisioned)
+	switch {
+	case handed && v.Pod == nil:
+		return Plan{Act: ActNone} // from here on the PersistentVolume speaks, to reclaim
+	case handed, v.Volume != nil && sameClaim(v.Volume, v.Record):
+		return Plan{Act: ActSettle}
+	default:
+		return Plan{Act: ActVolume}
+	}
+}
+
+func sameClaim(vol *corev1.PersistentVolume, record *tarnv1.PavVolume) bool {
+	return vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID == record.Spec.Claim.UID
+}
+
+func provisionerGone(v *View) *podvol.StepError {
+	if v.Provisioner != nil && v.Provisioner.UID == v.Record.Spec.Provisioner.UID {
+		return nil
+	}
+	return &podvol.StepError{Step: stepOf(v.Record), Reason: reasonNotReady, Message: fmt.Sprintf(
+		"PavProvisioner %q was removed while it made this volume", v.Record.Spec.Provisioner.Name)}
+}
+
+// podFailure words the end of a pod as the original does.
+func podFailure(step tarnv1.Step, o podvol.Observation) *podvol.StepError {
+	message := o.Message
+	if o.Reason == podvol.ReasonPodFailed {
+		message = map[tarnv1.Step]string{tarnv1.StepValidation: "Validation", tarnv1.StepCreation: "Creation"}[step] + " pod failed: " + message
+	}
+	return &podvol.StepError{Step: step, Reason: o.Reason, Message: message}
+}
+
+// created is the status once handle and capacity are known.
+func created(record *tarnv1.PavVolume, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (*tarnv1.PavVolumeStatus, error) {
+	handle, bytes, err := podvol.CreationResult(record, inputs, result)
+	if err != nil {
+		return nil, err
+	}
+	status := record.Status.DeepCopy()
+	status.Phase, status.Handle, status.Capacity = tarnv1.VolumeCreated, handle, bytes
+	status.LastError, status.NextAttemptTime = nil, nil
+	say(status, record, reasonInProgress, "the volume is made; its PersistentVolume is being written")
+	return status, nil
+}
+
+// begun is the status written before the pod of a step is started: the intent comes
+// before the side effect.
+func begun(record *tarnv1.PavVolume, phase tarnv1.VolumePhase, attempt int32) *tarnv1.PavVolumeStatus {
+	status := record.Status.DeepCopy()
+	status.Phase, status.Attempts, status.NextAttemptTime = phase, attempt, nil
+	say(status, record, reasonInProgress, fmt.Sprintf("attempt %d: %s", attempt, phase))
+	return status
+}
+
+// fail records a failure. Into Pending it goes when nothing can have been made, into
+// Undoing when something may have been. The next attempt is due after a pause that
+// doubles with each.
+func fail(v *View, err *podvol.StepError, into tarnv1.VolumePhase, now time.Time) Plan {
+	status := failed(v.Record, err, into, v.Record.Status.Attempts, now)
+	if into == tarnv1.VolumeUndoing {
+		rememberHandle(status, v.Observed)
+	}
+	return Plan{Act: ActStatus, Status: status, Warning: err.Message}
+}
+
+func failed(record *tarnv1.PavVolume, err *podvol.StepError, into tarnv1.VolumePhase, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
+	status := record.Status.DeepCopy()
+	status.Phase, status.Attempts = into, attempt
+	status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: err.Message, Time: metav1.NewTime(now)}
+	next := metav1.NewTime(now.Add(kube.Backoff(attempt, firstRetry, lastRetry, string(record.UID))))
+	status.NextAttemptTime = &next
+	say(status, record, err.Reason, err.Message)
+	return status
+}
+
+// undo hands a volume nobody waits for to reclaim.
+func undo(v *View, why string, now time.Time) Plan {
+	status := v.Record.Status.DeepCopy()
+	status.Phase = tarnv1.VolumeUndoing
+	rememberHandle(status, v.Observed)
+	say(status, v.Record, reasonClaimGone, why)
+	return Plan{Act: ActStatus, Status: status}
+}
+
+// rememberHandle keeps the handle a creation pod was given or has chosen, so that
+// undoing speaks of the same volume though creation did not come to its end.
+func rememberHandle(status *tarnv1.PavVolumeStatus, o podvol.Observation) {
+	if status.Handle == "" {
+		status.Handle = o.Inputs.Handle
+	}
+	if o.Result != nil && o.Result.Handle != nil && *o.Result.Handle != "" {
+		status.Handle = *o.Result.Handle
+	}
+}
+
+// say sets the condition Provisioned to False, or to True with reasonProvisioned,
+// and tells whether that changed it.
+func say(status *tarnv1.PavVolumeStatus, record *tarnv1.PavVolume, reason, message string) bool {
+	value := metav1.ConditionFalse
+	if reason == reasonProvisioned {
+		value = metav1.ConditionTrue
+	}
+	return meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: tarnv1.ConditionProvisioned, Status: value, Reason: reason, Message: cut(message), ObservedGeneration: record.Generation,
+	})
+}
+
+// cut keeps a message below what a condition may hold.
+func cut(message string) string {
+	const most = 32 * 1024
+	if len(message) <= most {
+		return message
+	}
+	return message[:most-len("...")] + "..."
+}
+
+// stepOf is the step whose pod belongs to a record's phase, empty for none.
+func stepOf(record *tarnv1.PavVolume) tarnv1.Step {
+	switch record.Status.Phase {
+	case tarnv1.VolumeValidating:
+		return tarnv1.StepValidation
+	case tarnv1.VolumeCreating, tarnv1.VolumeCreated:
+		return tarnv1.StepCreation
+	}
+	return ""
+}

@@ -1,0 +1,101 @@
+package provision
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// stalePause is how long a cache that was found behind gets to catch up.
+const stalePause = 50 * time.Millisecond
+
+func storageClass() client.Object { return &storagev1.StorageClass{} }
+
+func addIndexes(mgr ctrl.Manager) error {
+	indexes := map[string]func(*corev1.PersistentVolumeClaim) string{
+		indexClaimUID:         func(c *corev1.PersistentVolumeClaim) string { return string(c.UID) },
+		indexClaimProvisioner: provisionerName,
+		indexClaimClass:       className,
+	}
+	for name, key := range indexes {
+		err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.PersistentVolumeClaim{}, name, func(o client.Object) []string {
+			claim, ok := o.(*corev1.PersistentVolumeClaim)
+			if !ok {
+				return nil
+			}
+			return []string{key(claim)}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}
+
+func mapClaim(_ context.Context, o client.Object) []reconcile.Request {
+	return []reconcile.Request{request(volumeName(o.GetUID()))}
+}
+
+func mapVolume(_ context.Context, o client.Object) []reconcile.Request {
+	if _, ok := claimUID(o.GetName()); !ok {
+		return nil
+	}
+	return []reconcile.Request{request(o.GetName())}
+}
+
+// mapProvisioner wakes the claims that wait for a provisioner and the records it has
+// at work.
+func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
+	requests := r.unbound(ctx, client.MatchingFields{indexClaimProvisioner: o.GetName()})
+	records := &tarnv1.PavVolumeList{}
+	if err := r.client.List(ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()}); err != nil {
+		log.FromContext(ctx).Error(err, "listing the records of a provisioner", "provisioner", o.GetName())
+	}
+	for i := range records.Items {
+		if records.Items[i].Status.Phase != tarnv1.VolumeCreated {
+			requests = append(requests, request(records.Items[i].Name))
+		}
+	}
+	return requests
+}
+
+func (r *reconciler) mapClass(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.unbound(ctx, client.MatchingFields{indexClaimClass: o.GetName()})
+}
+
+func (r *reconciler) unbound(ctx context.Context, which client.ListOption) []reconcile.Request {
+	claims := &corev1.PersistentVolumeClaimList{}
+	if err := r.client.List(ctx, claims, which); err != nil {
+		log.FromContext(ctx).Error(err, "listing claims")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range claims.Items {
+		if claims.Items[i].Spec.VolumeName == "" {
+			requests = append(requests, request(volumeName(claims.Items[i].UID)))
+		}
+	}
+	return requests
+}
+
+// nextLook is when a plan wants another look: its own time, or that of the attempt
+// just recorded.
+func (r *reconciler) nextLook(v *View, p Plan) time.Time {
+	if v.Record != nil && v.Record.Status.Phase == tarnv1.VolumePending && v.Record.Status.NextAttemptTime != nil {
+		return v.Record.Status.NextAttemptTime.Time
+	}
+	return p.Next
+}

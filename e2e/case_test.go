@@ -1,0 +1,343 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+const (
+	// namePrefix begins the names of all that the cases make.
+	namePrefix = "e2e-"
+	// soon is what every single step may take: the original's tests have the same
+	// limit.
+	soon = 60 * time.Second
+)
+
+// scenario is one case: its name is that of its namespace, provisioner and class.
+type scenario struct {
+	t    *testing.T
+	ctx  context.Context
+	name string
+}
+
+// begin makes the namespace of a case and sees to its end.
+func begin(t *testing.T, label string) *scenario {
+	t.Helper()
+	s := &scenario{t: t, ctx: t.Context(), name: fmt.Sprintf("%s%s-%05x", namePrefix, label, rand.IntN(1<<20))}
+	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}})
+	t.Cleanup(func() {
+		// The test's own context has ended here.
+		s.ctx = context.Background()
+		failed := t.Failed()
+		if failed {
+			s.story()
+		}
+		s.end()
+		if t.Failed() && !failed {
+			s.story()
+		}
+	})
+	return s
+}
+
+// end deletes what the case has left, each kind within its time, and proves that
+// nothing is left.
+func (s *scenario) end() {
+	ours := client.InNamespace(s.name)
+	for _, kind := range []struct {
+		what string
+		list client.ObjectList
+	}{
+		{"pods", &corev1.PodList{}},
+		{"claims", &corev1.PersistentVolumeClaimList{}},
+	} {
+		s.clear(kind.what, kind.list, ours)
+	}
+	s.deleteIfThere(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: s.name}})
+	provisioner := &pav.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
+	s.deleteIfThere(provisioner)
+	s.gone(provisioner)
+	s.deleteIfThere(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}})
+	if err := s.nothingLeft(); err != nil {
+		s.t.Errorf("the case has left something behind: %v", err)
+	}
+}
+
+// clear deletes all objects of a list and waits until they are gone.
+func (s *scenario) clear(what string, list client.ObjectList, options ...client.ListOption) {
+	if err := suite.live.List(s.ctx, list, options...); err != nil {
+		s.t.Errorf("listing %s: %v", what, err)
+		return
+	}
+	objects := items(list)
+	for _, o := range objects {
+		s.deleteIfThere(o)
+	}
+	for _, o := range objects {
+		s.gone(o)
+	}
+}
+
+// items gives the objects of a list of one of the kinds the cases make.
+func items(list client.ObjectList) []client.Object {
+	var found []client.Object
+	switch l := list.(type) {
+	case *corev1.PodList:
+		for i := range l.Items {
+			found = append(found, &l.Items[i])
+		}
+	case *corev1.PersistentVolumeClaimList:
+		for i := range l.Items {
+			found = append(found, &l.Items[i])
+		}
+	case *corev1.PersistentVolumeList:
+		for i := range l.Items {
+			found = append(found, &l.Items[i])
+		}
+	case *tarn.PavVolumeList:
+		for i := range l.Items {
+			found = append(found, &l.Items[i])
+		}
+	case *tarn.PavStageList:
+		for i := range l.Items {
+			found = append(found, &l.Items[i])
+		}
+	}
+	return found
+}
+
+// create makes an object and fails the case if that is refused.
+func (s *scenario) create(o client.Object) {
+	s.t.Helper()
+	if err := suite.live.Create(s.ctx, o); err != nil {
+		s.t.Fatalf("creating %s: %v", describe(o), err)
+	}
+}
+
+// delete requests the deletion of an object that must be there.
+func (s *scenario) delete(o client.Object) {
+	s.t.Helper()
+	if err := suite.live.Delete(s.ctx, o); err != nil {
+		s.t.Fatalf("deleting %s: %v", describe(o), err)
+	}
+}
+
+// deleteIfThere requests the deletion of an object that may be gone.
+func (s *scenario) deleteIfThere(o client.Object) {
+	if err := client.IgnoreNotFound(suite.live.Delete(s.ctx, o)); err != nil {
+		s.t.Errorf("deleting %s: %v", describe(o), err)
+	}
+}
+
+// remove deletes an object and fails the case unless it is gone soon.
+func (s *scenario) remove(o client.Object) {
+	s.t.Helper()
+	s.delete(o)
+	if !s.gone(o) {
+		s.t.FailNow()
+	}
+}
+
+// gone waits until an object is gone, or another one has its name.
+func (s *scenario) gone(o client.Object) bool {
+	s.t.Helper()
+	uid := o.GetUID()
+	last := o.DeepCopyObject().(client.Object)
+	return s.wait(describe(o)+" to be gone", soon, func() (bool, string) {
+		err := suite.cached.Get(s.ctx, client.ObjectKeyFromObject(o), last)
+		if err == nil && (uid == "" || last.GetUID() == uid) {
+			return false, fmt.Sprintf("still there, finalizers %q", last.GetFinalizers())
+		}
+		// What the cache does not have it may not have yet.
+		err = suite.live.Get(s.ctx, client.ObjectKeyFromObject(o), last)
+		return apierrors.IsNotFound(err) || err == nil && uid != "" && last.GetUID() != uid, "still there"
+	})
+}
+
+// await waits for a state of the cluster and ends the case if it does not come.
+func (s *scenario) await(what string, check func() (bool, string)) {
+	s.t.Helper()
+	if !s.wait(what, soon, check) {
+		s.t.FailNow()
+	}
+}
+
+// wait looks at each change whether check holds. Its second result says how things
+// are, for the message when time is up.
+func (s *scenario) wait(what string, within time.Duration, check func() (bool, string)) bool {
+	s.t.Helper()
+	began := time.Now()
+	over := time.NewTimer(within)
+	defer over.Stop()
+	for {
+		change := suite.news.next()
+		done, state := check()
+		if done {
+			s.t.Logf("%5.1fs %s", time.Since(began).Seconds(), what)
+			return true
+		}
+		select {
+		case <-change:
+		case <-over.C:
+			s.t.Errorf("waited %s for %s: %s", within, what, state)
+			return false
+		case <-s.ctx.Done():
+			s.t.Errorf("interrupted while waiting for %s: %s", what, state)
+			return false
+		}
+	}
+}
+
+// get reads an object from the cache; its error is the state to report.
+func (s *scenario) get(o client.Object) error {
+	return suite.cached.Get(s.ctx, client.ObjectKeyFromObject(o), o)
+}
+
+// bound waits until a claim is Bound and gives it.
+func (s *scenario) bound(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	s.t.Helper()
+	now := claim.DeepCopy()
+	s.await("claim "+claim.Name+" to be Bound", func() (bool, string) {
+		if err := s.get(now); err != nil {
+			return false, err.Error()
+		}
+		return now.Status.Phase == corev1.ClaimBound, "it is " + string(now.Status.Phase)
+	})
+	return now
+}
+
+// succeeded waits until a pod has Succeeded.
+func (s *scenario) succeeded(pod *corev1.Pod) {
+	s.t.Helper()
+	now := pod.DeepCopy()
+	var state string
+	s.await("pod "+pod.Name+" to have Succeeded", func() (bool, string) {
+		if err := s.get(now); err != nil {
+			return false, err.Error()
+		}
+		state = "it is " + string(now.Status.Phase)
+		return now.Status.Phase == corev1.PodSucceeded || now.Status.Phase == corev1.PodFailed, state
+	})
+	if now.Status.Phase == corev1.PodFailed {
+		s.t.Fatalf("pod %s failed, and has printed:\n%s", pod.Name, s.printed(now))
+	}
+}
+
+// ready waits until a pod is Ready.
+func (s *scenario) ready(pod *corev1.Pod) {
+	s.t.Helper()
+	now := pod.DeepCopy()
+	s.await("pod "+pod.Name+" to be Ready", func() (bool, string) {
+		if err := s.get(now); err != nil {
+			return false, err.Error()
+		}
+		for _, c := range now.Status.Conditions {
+			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+				return true, ""
+			}
+		}
+		return false, "it is " + string(now.Status.Phase)
+	})
+}
+
+// printed gives what the containers of a pod have printed.
+func (s *scenario) printed(pod *corev1.Pod) string {
+	var text strings.Builder
+	for _, c := range pod.Spec.Containers {
+		out, err := suite.logs.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: c.Name}).DoRaw(s.ctx)
+		if err != nil {
+			fmt.Fprintf(&text, "(%v)\n", err)
+		}
+		text.Write(out)
+	}
+	return text.String()
+}
+
+// told waits for an Event about an object whose reason is given and whose message
+// holds every text.
+func (s *scenario) told(about client.Object, reason string, texts ...string) {
+	s.t.Helper()
+	s.await(fmt.Sprintf("an Event %s about %s with %q", reason, describe(about), texts), func() (bool, string) {
+		events := s.events(about.GetNamespace(), about.GetName())
+		for _, e := range events {
+			if e.Reason == reason && containsAll(e.Message, texts) {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprintf("there are %d: %s", len(events), eventLines(events))
+	})
+}
+
+// events gives the Events about the object of a name.
+func (s *scenario) events(namespace, name string) []corev1.Event {
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	var list corev1.EventList
+	if err := suite.cached.List(s.ctx, &list, client.InNamespace(namespace)); err != nil {
+		return []corev1.Event{{Message: err.Error()}}
+	}
+	var found []corev1.Event
+	for _, e := range list.Items {
+		if e.InvolvedObject.Name == name {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+func containsAll(text string, parts []string) bool {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+	return true
+}
+
+// describe names an object for messages.
+func describe(o client.Object) string {
+	kind := strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", o), "*"))
+	if _, after, found := strings.Cut(kind, "."); found {
+		kind = after
+	}
+	return kind + " " + o.GetName()
+}
+
+// needsThisMachine ends a case whose cluster is elsewhere.
+func (s *scenario) needsThisMachine() {
+	s.t.Helper()
+	if !suite.machine.here() {
+		s.t.Skip("the cluster is not on this machine: TARN_CLUSTER_BINARY and TARN_CLUSTER_NAME are not set")
+	}
+}
+
+// refused fails the case unless err is the API server's refusal and names every text.
+func (s *scenario) refused(err error, texts ...string) {
+	s.t.Helper()
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+		s.t.Errorf("it was accepted, want a refusal with %q", texts)
+	case !errors.As(err, &status):
+		s.t.Errorf("got %v, want the API server's refusal with %q", err, texts)
+	case !containsAll(err.Error(), texts):
+		s.t.Errorf("refused with %q, want %q in it", err, texts)
+	}
+}

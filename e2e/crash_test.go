@@ -1,0 +1,73 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// moments are the points in the life of a dynamic volume at which a component is
+// killed: as soon as what is there was ever seen.
+var moments = []struct {
+	name    string
+	reached func(trace) bool
+}{
+	{"the record is written", func(t trace) bool { return len(t.volumePhases) > 0 }},
+	{"the validation pod is made", func(t trace) bool { return t.pods[tarn.StepValidation] > 0 }},
+	{"the creation pod is made", func(t trace) bool { return t.pods[tarn.StepCreation] > 0 }},
+	{"the volume is created", func(t trace) bool { return t.volumePhases[tarn.VolumeCreated] }},
+	{"the stage is made", func(t trace) bool { return t.stages > 0 }},
+	{"the staging pod is made", func(t trace) bool { return t.pods[tarn.StepStaging] > 0 }},
+	{"the volume is staged", func(t trace) bool { return t.nodePhases[tarn.StageStaged] }},
+	{"the node has unmounted", func(t trace) bool { return t.nodePhases[tarn.StageUnmounted] }},
+	{"the unstaging pod is made", func(t trace) bool { return t.pods[tarn.StepUnstaging] > 0 }},
+	{"the deletion has begun", func(t trace) bool { return t.volumePhases[tarn.VolumeDeleting] }},
+	{"the deletion pod is made", func(t trace) bool { return t.pods[tarn.StepDeletion] > 0 }},
+}
+
+// A component is killed at one moment of each life; as the lives of a group go on
+// side by side, each is hit by the kills of the others too, wherever it is. The
+// groups do not run beside other cases.
+func TestAVolumeLivesOnWhen(t *testing.T) {
+	for _, victims := range [][]string{{controller}, {nodeAgent}, {controller, nodeAgent}} {
+		t.Run(strings.Join(victims, " and ")+" die as", func(t *testing.T) {
+			for _, moment := range moments {
+				t.Run(moment.name, func(t *testing.T) {
+					t.Parallel()
+					s := begin(t, "crash")
+					s.needsThisMachine()
+					killed := s.killWhen(moment.reached, victims)
+					s.dynamicLife()
+					if err := <-killed; err != nil {
+						t.Errorf("killing %s: %v", victims, err)
+					}
+				})
+			}
+		})
+	}
+}
+
+// killWhen kills components as soon as the case has reached a moment. The result
+// arrives once that is done.
+func (s *scenario) killWhen(reached func(trace) bool, victims []string) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		for {
+			change := suite.news.next()
+			if reached(suite.news.of(s.name)) {
+				done <- suite.machine.kill(victims...)
+				return
+			}
+			select {
+			case <-change:
+			case <-s.ctx.Done():
+				done <- s.ctx.Err()
+				return
+			}
+		}
+	}()
+	return done
+}

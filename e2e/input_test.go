@@ -1,0 +1,107 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"regexp"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
+)
+
+func TestAProvisionerOfTheWrongShapeIsRefusedAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		what     string
+		sections fields
+		want     []string
+	}{
+		{"an unknown section", fields{"volumeCloning": fields{}, "volumeStaging": greeting}, []string{"volumeCloning"}},
+		{"an unknown field of a section", fields{"volumeCreation": fields{"capcity": "1Gi"}, "volumeStaging": greeting}, []string{"volumeCreation"}},
+		{"a list for a section", fields{"volumeCreation": []any{"1Gi"}, "volumeStaging": greeting}, []string{"volumeCreation"}},
+		{"a number for a pod template", fields{"volumeStaging": fields{"podTemplate": int64(7)}}, []string{"volumeStaging"}},
+		{"a text for the modes", fields{"provisioningModes": "Dynamic", "volumeStaging": greeting}, []string{"provisioningModes"}},
+		{"an unknown mode", fields{"provisioningModes": []any{"Lazy"}, "volumeStaging": greeting}, []string{"provisioningModes"}},
+		{"no mode", fields{"provisioningModes": []any{}, "volumeStaging": greeting}, []string{"provisioningModes"}},
+		{"no staging", fields{"volumeCreation": asRequested}, []string{"volumeStaging"}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t, "shape")
+			s.refused(suite.live.Create(s.ctx, s.provisioner(c.sections)), c.want...)
+		})
+	}
+}
+
+func TestAProvisionerWithADotInItsNameIsRefused(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "dot")
+	o := s.provisioner(fields{"volumeStaging": greeting})
+	o.SetName(s.name + ".example")
+	s.refused(suite.live.Create(s.ctx, o), "metadata.name", "DNS label")
+}
+
+func TestATemplateThatDoesNotParseIsNotUsed(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "syntax")
+	s.create(s.provisioner(fields{
+		"volumeCreation": fields{"capacity": "{{ requestedMinCapacity }}\n  {{ 1 + }}"},
+		"volumeStaging":  greeting,
+	}))
+	where := regexp.MustCompile(`(?s)volumeCreation.*capacity.*line 2.*column \d+`)
+	provisioner := &pav.PavProvisioner{ObjectMeta: named(s.name)}
+	s.await("the provisioner not to be accepted", func() (bool, string) {
+		if err := s.get(provisioner); err != nil {
+			return false, err.Error()
+		}
+		c := condition(provisioner, pav.ConditionAccepted)
+		return c.Status == metav1.ConditionFalse && where.MatchString(c.Message), "Accepted=" + string(c.Status) + ": " + c.Message
+	})
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.claim("data")
+	s.told(claim, "ProvisioningFailed", s.name, "not accepted")
+	if phase := s.phase(claim); phase != corev1.ClaimPending {
+		t.Errorf("the claim is %s, want Pending", phase)
+	}
+	if seen := suite.news.of(s.name); len(seen.pods) > 0 {
+		t.Errorf("pods were made for it: %v", seen.pods)
+	}
+}
+
+// condition gives a condition of a provisioner, Unknown where it has none.
+func condition(p *pav.PavProvisioner, kind string) metav1.Condition {
+	for _, c := range p.Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown}
+}
+
+func TestAProvisionerThatIsMendedServesTheClaimThatWaits(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "mended")
+	broken := s.provisioner(fields{"volumeCreation": fields{"capacity": "{{ requestedMinCapacity"}, "volumeStaging": greeting})
+	s.create(broken)
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.claim("data")
+	s.told(claim, "ProvisioningFailed", s.name)
+	s.edit(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.bound(claim)
+}
+
+func TestAClaimForAProvisionerThatIsNotThereIsTold(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "missing")
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.claim("data")
+	s.told(claim, "ProvisioningFailed", s.name)
+	if phase := s.phase(claim); phase != corev1.ClaimPending {
+		t.Errorf("the claim is %s, want Pending", phase)
+	}
+	// It is served as soon as there is one.
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.bound(claim)
+}

@@ -1,0 +1,159 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// leftObjects names what is there that belongs to a provisioner for which ours
+// holds, read from the cache or from the API server.
+func leftObjects(ctx context.Context, from client.Reader, ours func(provisioner string) bool) ([]string, error) {
+	var pods corev1.PodList
+	var volumes corev1.PersistentVolumeList
+	var records tarn.PavVolumeList
+	var stages tarn.PavStageList
+	var drivers storagev1.CSIDriverList
+	for _, list := range []client.ObjectList{&pods, &volumes, &records, &stages, &drivers} {
+		if err := from.List(ctx, list); err != nil {
+			return nil, err
+		}
+	}
+	var left []string
+	for i := range pods.Items {
+		if p := &pods.Items[i]; ours(p.Labels[tarn.LabelProvisioner]) {
+			left = append(left, describe(p))
+		}
+	}
+	for i := range volumes.Items {
+		if v := &volumes.Items[i]; v.Spec.CSI != nil && ours(v.Spec.CSI.Driver) {
+			left = append(left, describe(v))
+		}
+	}
+	for i := range records.Items {
+		if r := &records.Items[i]; ours(r.Spec.Provisioner.Name) {
+			left = append(left, describe(r))
+		}
+	}
+	for i := range stages.Items {
+		if g := &stages.Items[i]; ours(g.Spec.Provisioner.Name) {
+			left = append(left, describe(g))
+		}
+	}
+	for i := range drivers.Items {
+		if d := &drivers.Items[i]; ours(d.Name) {
+			left = append(left, describe(d))
+		}
+	}
+	return left, nil
+}
+
+// nothingLeft proves that no object, mount, folder or socket of the case is left.
+// Objects may take their time; once they are gone, so must be the rest.
+func (s *scenario) nothingLeft() error {
+	ours := func(provisioner string) bool { return provisioner == s.name }
+	var problem error
+	s.wait("no object of the case to be left", soon, func() (bool, string) {
+		left, err := leftObjects(s.ctx, suite.cached, ours)
+		if err == nil && len(left) == 0 {
+			left, err = leftObjects(s.ctx, suite.live, ours)
+		}
+		problem = err
+		return len(left) == 0, strings.Join(left, ", ")
+	})
+	if problem != nil || !suite.machine.here() {
+		return problem
+	}
+	return s.nothingLeftOnTheNode()
+}
+
+func (s *scenario) nothingLeftOnTheNode() error {
+	var left []string
+	seen := suite.news.of(s.name)
+	marked := func(path string) bool {
+		for uid := range seen.uids {
+			if strings.Contains(path, string(uid)) {
+				return true
+			}
+		}
+		return false
+	}
+	found, err := suite.machine.mounts(kubeletDir)
+	if err != nil {
+		return err
+	}
+	for _, m := range found {
+		if marked(m.point) {
+			left = append(left, "mount "+m.point)
+		}
+	}
+	paths, err := suite.machine.entries(append(slices.Clone(ownDirs), socketDirs...))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		if marked(path) || strings.Contains(path, s.name) {
+			left = append(left, path)
+		}
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("on the node: %s", strings.Join(left, ", "))
+	}
+	return nil
+}
+
+// nothingLeftAtAll proves, after all cases, that Tarn holds nothing anywhere, but
+// for what others keep in the same cluster.
+func nothingLeftAtAll(ctx context.Context) error {
+	var others pav.PavProvisionerList
+	if err := suite.live.List(ctx, &others); err != nil {
+		return err
+	}
+	if len(others.Items) > 0 {
+		// Not a cluster of our own: each case has answered for itself.
+		return nil
+	}
+	left, err := leftObjects(ctx, suite.live, func(provisioner string) bool {
+		return provisioner != "" && provisioner != tarn.ResultsDriver && isPavName(provisioner)
+	})
+	if err != nil {
+		return err
+	}
+	if suite.machine.here() {
+		paths, err := suite.machine.entries(ownDirs)
+		if err != nil {
+			return err
+		}
+		left = append(left, paths...)
+		mounts, err := suite.machine.mounts(tarn.DefaultStateDir)
+		if err != nil {
+			return err
+		}
+		for _, m := range mounts {
+			left = append(left, "mount "+m.point)
+		}
+	}
+	if len(left) > 0 {
+		return errors.New("left behind: " + strings.Join(left, ", "))
+	}
+	return nil
+}
+
+// isPavName says whether a CSI driver's name can be that of a PavProvisioner, which
+// has no dots, unlike most others.
+func isPavName(driver string) bool { return !strings.Contains(driver, ".") }
+
+// named gives an object's metadata with a name.
+func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }

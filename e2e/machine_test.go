@@ -1,0 +1,169 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// The parts of Tarn as tarn-cluster calls them.
+const (
+	controller = "tarn-controller"
+	nodeAgent  = "tarn-node"
+)
+
+// machine is the machine the cluster runs on, when that is this one: then a
+// component can be killed, and folders and mounts can be looked at. Its zero value
+// knows nothing.
+type machine struct {
+	// binary is the path of tarn-cluster, name the cluster's.
+	binary, name string
+	// kills keeps one restart from meeting another.
+	kills *sync.Mutex
+}
+
+// thisMachine reads TARN_CLUSTER_BINARY and TARN_CLUSTER_NAME.
+func thisMachine() (machine, error) {
+	m := machine{binary: os.Getenv("TARN_CLUSTER_BINARY"), name: os.Getenv("TARN_CLUSTER_NAME"), kills: &sync.Mutex{}}
+	if (m.binary == "") != (m.name == "") {
+		return m, errors.New("set both TARN_CLUSTER_BINARY and TARN_CLUSTER_NAME, or neither where the cluster is not on this machine")
+	}
+	return m, nil
+}
+
+// here says whether the cluster is on this machine.
+func (m machine) here() bool { return m.binary != "" }
+
+// run gives what a command of tarn-cluster prints.
+func (m machine) run(args ...string) (string, error) {
+	command := exec.Command(m.binary, append(args, "--name", m.name)...)
+	var complaint strings.Builder
+	command.Stderr = &complaint
+	out, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("tarn-cluster %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
+	}
+	return string(out), nil
+}
+
+// kill ends components by SIGKILL; the cluster starts them again.
+func (m machine) kill(components ...string) error {
+	m.kills.Lock()
+	defer m.kills.Unlock()
+	for _, component := range components {
+		if _, err := m.run("restart", "--kill", component); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// log gives the last lines of a component's log.
+func (m machine) log(component string, lines int) string {
+	text, err := m.run("logs", component)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	all := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if len(all) > lines {
+		all = all[len(all)-lines:]
+	}
+	return strings.Join(all, "\n") + "\n"
+}
+
+// kubelet gives the process id of the cluster's kubelet, through whose eyes the
+// node's files and mounts are seen.
+func (m machine) kubelet() (int, error) {
+	text, err := m.run("status", "--output", "json")
+	if err != nil {
+		return 0, err
+	}
+	var status struct {
+		Components []struct {
+			Name string `json:"name"`
+			PID  int    `json:"pid"`
+		} `json:"components"`
+	}
+	if err := json.Unmarshal([]byte(text), &status); err != nil {
+		return 0, fmt.Errorf("status of cluster %s: %w", m.name, err)
+	}
+	for _, c := range status.Components {
+		if c.Name == "kubelet" && c.PID > 0 {
+			return c.PID, nil
+		}
+	}
+	return 0, fmt.Errorf("cluster %s runs no kubelet", m.name)
+}
+
+// mount is one line of mountinfo.
+type mount struct {
+	point, options string
+}
+
+// mounts gives what is mounted below a folder of the node, in the kubelet's view.
+func (m machine) mounts(below string) ([]mount, error) {
+	pid, err := m.kubelet()
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var found []mount
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		// The fields: id, parent, device, root, mount point, options, ...
+		fields := strings.Fields(lines.Text())
+		if len(fields) > 5 && strings.HasPrefix(fields[4], below+"/") {
+			found = append(found, mount{point: fields[4], options: fields[5]})
+		}
+	}
+	return found, lines.Err()
+}
+
+// kubeletDir is the kubelet's folder in its own view.
+const kubeletDir = "/var/lib/kubelet"
+
+// ownDirs are the folders of the node in which Tarn has one entry a thing.
+var ownDirs = []string{
+	tarn.DefaultStateDir + "/stages",
+	tarn.DefaultStateDir + "/results",
+}
+
+// socketDirs are the folders of the node with one socket a provisioner.
+var socketDirs = []string{
+	kubeletDir + "/plugins_registry",
+	tarn.DefaultStateDir,
+}
+
+// entries gives the paths of what lies in folders of the node, in the kubelet's
+// view. A folder that does not exist is empty.
+func (m machine) entries(dirs []string) ([]string, error) {
+	pid, err := m.kubelet()
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, dir := range dirs {
+		list, err := os.ReadDir(fmt.Sprintf("/proc/%d/root%s", pid, dir))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		for _, entry := range list {
+			found = append(found, filepath.Join(dir, entry.Name()))
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,137 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// news is told of every change in the cluster. It wakes those who wait and
+// remembers, by provisioner, what was ever there, as many things are there for
+// a moment only.
+type news struct {
+	mu      sync.Mutex
+	changed chan struct{}
+	traces  map[string]*trace
+}
+
+// trace is what was ever seen of one provisioner's doings.
+type trace struct {
+	// pods counts the pods seen for a step.
+	pods map[tarn.Step]int
+	// volumePhases, nodePhases and podPhases were seen on a PavVolume and on both
+	// sides of a PavStage.
+	volumePhases map[tarn.VolumePhase]bool
+	nodePhases   map[tarn.StageNodePhase]bool
+	podPhases    map[tarn.StagePodPhase]bool
+	// stages counts the PavStages seen.
+	stages int
+	// uids are those of all these objects.
+	uids map[types.UID]bool
+}
+
+func newNews() *news {
+	return &news{changed: make(chan struct{}), traces: map[string]*trace{}}
+}
+
+// next gives a channel that is closed at the next change.
+func (n *news) next() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.changed
+}
+
+// of gives a copy of what was seen of a provisioner.
+func (n *news) of(provisioner string) trace {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	t := n.trace(provisioner)
+	seen := newTrace()
+	for k, v := range t.pods {
+		seen.pods[k] = v
+	}
+	for k := range t.volumePhases {
+		seen.volumePhases[k] = true
+	}
+	for k := range t.nodePhases {
+		seen.nodePhases[k] = true
+	}
+	for k := range t.podPhases {
+		seen.podPhases[k] = true
+	}
+	for k := range t.uids {
+		seen.uids[k] = true
+	}
+	seen.stages = t.stages
+	return *seen
+}
+
+func newTrace() *trace {
+	return &trace{
+		pods: map[tarn.Step]int{}, volumePhases: map[tarn.VolumePhase]bool{},
+		nodePhases: map[tarn.StageNodePhase]bool{}, podPhases: map[tarn.StagePodPhase]bool{}, uids: map[types.UID]bool{},
+	}
+}
+
+func (n *news) trace(provisioner string) *trace {
+	if n.traces[provisioner] == nil {
+		n.traces[provisioner] = newTrace()
+	}
+	return n.traces[provisioner]
+}
+
+// OnAdd, OnUpdate and OnDelete are what an informer calls.
+func (n *news) OnAdd(object any, _ bool)   { n.tell(object) }
+func (n *news) OnUpdate(_ any, object any) { n.tell(object) }
+func (n *news) OnDelete(object any) {
+	if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+		object = unknown.Obj
+	}
+	n.tell(object)
+}
+
+func (n *news) tell(object any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch o := object.(type) {
+	case *corev1.Pod:
+		if provisioner := o.Labels[tarn.LabelProvisioner]; provisioner != "" {
+			t := n.trace(provisioner)
+			if !t.uids[o.UID] {
+				t.pods[tarn.Step(o.Labels[tarn.LabelStep])]++
+			}
+			t.uids[o.UID] = true
+		} else {
+			n.consumer(o)
+		}
+	case *tarn.PavVolume:
+		t := n.trace(o.Spec.Provisioner.Name)
+		t.volumePhases[o.Status.Phase] = true
+		t.uids[o.UID] = true
+	case *tarn.PavStage:
+		t := n.trace(o.Spec.Provisioner.Name)
+		if !t.uids[o.UID] {
+			t.stages++
+		}
+		t.nodePhases[o.Status.Node.Phase] = true
+		t.podPhases[o.Status.Pod.Phase] = true
+		t.uids[o.UID] = true
+	}
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// consumer remembers the pods of a case's namespace, which is called as its
+// provisioner: their mounts must go as well.
+func (n *news) consumer(p *corev1.Pod) {
+	if strings.HasPrefix(p.Namespace, namePrefix) {
+		n.trace(p.Namespace).uids[p.UID] = true
+	}
+}

@@ -1,0 +1,202 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// The five steps of a dynamic volume, in their order.
+var allSteps = []tarn.Step{tarn.StepValidation, tarn.StepCreation, tarn.StepStaging, tarn.StepUnstaging, tarn.StepDeletion}
+
+// dynamicLife leads a volume of five sections through its whole life: made for a
+// claim, its class deleted before use, read by a pod, and everything deleted.
+func (s *scenario) dynamicLife() {
+	s.t.Helper()
+	s.fiveSections()
+	class := s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	s.delete(class)
+	pod := s.consumer("reader", claim.Name, readsBoth(claim.Name))
+	s.succeeded(pod)
+	s.remove(pod)
+	s.remove(claim)
+	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+}
+
+func TestADynamicVolumeLivesThroughItsFiveSections(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "dynamic")
+	s.dynamicLife()
+	seen := suite.news.of(s.name)
+	for _, step := range allSteps {
+		if seen.pods[step] != 1 {
+			t.Errorf("saw %d pods for %s, want 1", seen.pods[step], step)
+		}
+	}
+	if seen.stages != 1 {
+		t.Errorf("saw %d stages, want 1", seen.stages)
+	}
+}
+
+func TestAStaticVolumeOutlivesItsClaimAndProvisioner(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "static")
+	s.fiveSections()
+	volume := s.example("static/volume.yaml")
+	volume.SetName(s.name)
+	set(t, volume, s.name, "spec", "csi", "driver")
+	s.create(volume)
+	t.Cleanup(func() { s.deleteIfThere(volume) })
+	unbound := s.example("static/claim.yaml")
+	unbound.SetNamespace(s.name)
+	set(t, unbound, s.name, "spec", "volumeName")
+	s.create(unbound)
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: named("static")}
+	claim.Namespace = s.name
+	claim = s.bound(claim)
+
+	pod := s.consumer("reader", claim.Name, readsBoth(claim.Name))
+	s.succeeded(pod)
+	s.remove(pod)
+	s.remove(claim)
+	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+
+	kept := &corev1.PersistentVolume{ObjectMeta: named(s.name)}
+	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(kept), kept); err != nil {
+		t.Fatalf("the static volume is gone with its claim and provisioner: %v", err)
+	}
+	if kept.DeletionTimestamp != nil {
+		t.Errorf("somebody has requested the deletion of the static volume")
+	}
+	s.remove(kept)
+	seen := suite.news.of(s.name)
+	for _, step := range []tarn.Step{tarn.StepValidation, tarn.StepCreation, tarn.StepDeletion} {
+		if seen.pods[step] > 0 {
+			t.Errorf("saw %d pods for %s of a static volume, want none", seen.pods[step], step)
+		}
+	}
+}
+
+func set(t *testing.T, o *unstructured.Unstructured, value string, path ...string) {
+	t.Helper()
+	if err := unstructured.SetNestedField(o.Object, value, path...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheHelloWorldExampleWorksAsItIs(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "hello")
+	var made []client.Object
+	for _, file := range []string{"1-provisioner", "2-class", "3-claim", "4-pod"} {
+		o := s.example("hello-world/" + file + ".yaml")
+		s.create(o)
+		made = append(made, o)
+	}
+	t.Cleanup(func() {
+		for _, o := range made {
+			s.deleteIfThere(o)
+		}
+	})
+	pod := &corev1.Pod{ObjectMeta: named("hello-world")}
+	pod.Namespace = "default"
+	s.ready(pod)
+	if err := s.get(pod); err != nil {
+		t.Fatal(err)
+	}
+	if text := s.printed(pod); !containsAll(text, []string{"Hello, hello-world! I am volume pvc-"}) {
+		t.Errorf("the pod printed %q", text)
+	}
+	s.remove(pod)
+	for _, o := range []client.Object{made[2], made[1], made[0]} {
+		s.delete(o)
+		s.gone(o)
+	}
+}
+
+func TestAProvisionerInUseIsDeletedAfterItsVolumes(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "deletion")
+	s.fiveSections()
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	provisioner := &pav.PavProvisioner{ObjectMeta: named(s.name)}
+	s.delete(provisioner)
+
+	// From now on it serves neither a new claim nor a new staging, and says so.
+	second := s.claim("second")
+	s.told(second, "ProvisioningFailed", s.name, "delet")
+	pod := s.consumer("reader", claim.Name, "true")
+	s.told(pod, "FailedMount", s.name, "delet")
+	s.remove(pod)
+	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(provisioner), provisioner); err != nil {
+		t.Fatalf("the provisioner of a volume that exists: %v", err)
+	}
+	if phase := s.phase(second); phase != corev1.ClaimPending {
+		t.Errorf("the claim made after the deletion request is %s, want Pending", phase)
+	}
+
+	// The claim that was never served does not keep the provisioner.
+	s.remove(claim)
+	s.gone(provisioner)
+	if seen := suite.news.of(s.name); seen.pods[tarn.StepStaging] > 0 {
+		t.Errorf("saw %d staging pods, want none", seen.pods[tarn.StepStaging])
+	}
+	s.remove(second)
+}
+
+// phase gives the phase a claim has now.
+func (s *scenario) phase(claim *corev1.PersistentVolumeClaim) corev1.PersistentVolumeClaimPhase {
+	s.t.Helper()
+	now := claim.DeepCopy()
+	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(now), now); err != nil {
+		s.t.Fatal(err)
+	}
+	return now.Status.Phase
+}
+
+func TestRetainKeepsAVolumeUntilThePolicySaysDelete(t *testing.T) {
+	t.Parallel()
+	shelf := t.TempDir()
+	s := begin(t, "retain")
+	s.needsThisMachine()
+	s.create(s.provisioner(shelved(shelf)))
+	s.class(corev1.PersistentVolumeReclaimRetain)
+	claim := s.bound(s.claim("data"))
+	pod := s.consumer("writer", claim.Name, "echo kept > /data/note")
+	s.succeeded(pod)
+	s.remove(pod)
+	s.remove(claim)
+
+	volume := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+	s.await("volume "+volume.Name+" to be Released", func() (bool, string) {
+		if err := s.get(volume); err != nil {
+			return false, err.Error()
+		}
+		return volume.Status.Phase == corev1.VolumeReleased, "it is " + string(volume.Status.Phase)
+	})
+	if text := readNote(t, shelf, volume.Spec.CSI.VolumeHandle); text != "kept\n" {
+		t.Errorf("the note on the retained volume reads %q, want %q", text, "kept\n")
+	}
+	if seen := suite.news.of(s.name); seen.pods[tarn.StepDeletion] > 0 {
+		t.Errorf("a deletion pod ran for a volume to be retained")
+	}
+
+	before := volume.DeepCopy()
+	volume.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+	if err := suite.live.Patch(s.ctx, volume, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	s.gone(before)
+	if left := entriesOf(t, shelf); len(left) > 0 {
+		t.Errorf("the deletion pod has left %q on the shelf", left)
+	}
+}

@@ -98,6 +98,15 @@ func Observe(pod *corev1.Pod, owner types.UID, now time.Time) Observation {
 	return o
 }
 
+// Ended says whether a pod has ended, by the node agent's word or the kubelet's.
+func Ended(pod *corev1.Pod) bool {
+	var result tarnv1.PodResult
+	if pod.Annotations[tarnv1.AnnotationResult] == "" || readAnnotation(pod, tarnv1.AnnotationResult, &result) != nil {
+		return endPhase(pod, nil) != ""
+	}
+	return endPhase(pod, &result) != ""
+}
+
 func isStaging(pod *corev1.Pod) bool {
 	return pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepStaging)
 }

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/cli"
+	"tarn.dev/tarn/internal/controller/accept"
+	"tarn.dev/tarn/internal/controller/provision"
+	"tarn.dev/tarn/internal/controller/reclaim"
+	"tarn.dev/tarn/internal/controller/stage"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+type controllerFlags struct {
+	process  cli.ProcessFlags
+	elect    bool
+	stateDir string
+	workers  int
+}
+
+func newControllerCommand() *cobra.Command {
+	var flags controllerFlags
+	cmd := &cobra.Command{
+		Use:   "controller",
+		Short: "Run the controllers: provisioners, volumes, stages, reclaiming",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runController(cmd, flags) },
+	}
+	flags.process.Register(cmd.Flags())
+	cmd.Flags().BoolVar(&flags.elect, "leader-elect", true, "work only while holding the lease tarn-controller, so that several replicas can run")
+	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what `tarn node` is given")
+	cmd.Flags().IntVar(&flags.workers, "workers", 16, "how many objects of a kind are worked on at once")
+	return cmd
+}
+
+func runController(cmd *cobra.Command, flags controllerFlags) error {
+	config, err := flags.process.RESTConfig()
+	if err != nil {
+		return err
+	}
+	flags.process.SetUpLogging()
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        kube.Scheme(),
+		Cache:                         controllerCache(),
+		Metrics:                       metricsserver.Options{BindAddress: flags.process.MetricsAddress},
+		HealthProbeBindAddress:        flags.process.ProbeAddress,
+		LeaderElection:                flags.elect,
+		LeaderElectionID:              kube.ControllerName,
+		LeaderElectionNamespace:       cli.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+	})
+	if err != nil {
+		return fmt.Errorf("starting the controllers: %w", err)
+	}
+	if err := register(mgr, flags); err != nil {
+		return err
+	}
+	for _, add := range []func(string, healthz.Checker) error{mgr.AddHealthzCheck, mgr.AddReadyzCheck} {
+		if err := add("ping", healthz.Ping); err != nil {
+			return err
+		}
+	}
+	return mgr.Start(cmd.Context())
+}
+
+func register(mgr ctrl.Manager, flags controllerFlags) error {
+	steps := &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir}
+	for name, err := range map[string]error{
+		"accept":    accept.Register(mgr, accept.Options{}),
+		"provision": provision.Register(mgr, provision.Options{Steps: steps, Workers: flags.workers}),
+		"stage":     stage.Register(mgr, stage.Options{Steps: steps, Workers: flags.workers}),
+		"reclaim":   reclaim.Register(mgr, reclaim.Options{Steps: steps, Workers: flags.workers}),
+	} {
+		if err != nil {
+			return fmt.Errorf("registering controller %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// controllerCache holds of the cluster's pods only those Tarn has made, and of no
+// object what only servers read.
+func controllerCache() cache.Options {
+	ours, err := labels.NewRequirement(tarnv1.LabelStep, selection.Exists, nil)
+	if err != nil {
+		panic(err) // the label is a constant
+	}
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ours)},
+		},
+	}
+}

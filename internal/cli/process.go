@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// ProcessFlags are the flags of every long-running process of Tarn.
+type ProcessFlags struct {
+	// Kubeconfig is a file, or empty: $KUBECONFIG, ~/.kube/config, or the service
+	// account of the pod the process runs in.
+	Kubeconfig string
+	// MetricsAddress and ProbeAddress are host:port, or 0 for none.
+	MetricsAddress, ProbeAddress string
+	// Verbosity is the highest level that is logged.
+	Verbosity int
+}
+
+// Register adds the flags to a set.
+func (f *ProcessFlags) Register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG, ~/.kube/config or the pod's service account")
+	flags.StringVar(&f.MetricsAddress, "metrics-bind-address", ":8080", "where /metrics is served; 0 for nowhere")
+	flags.StringVar(&f.ProbeAddress, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served; 0 for nowhere")
+	flags.IntVarP(&f.Verbosity, "v", "v", 0, "how much is logged: 0 what happens, 1 every step, 2 for finding faults")
+}
+
+// RESTConfig is how to reach the API server. It sets no rate limit of its own: the
+// API server's priority and fairness knows better what it can take.
+func (f *ProcessFlags) RESTConfig() (*rest.Config, error) { return restConfig(f.Kubeconfig) }
+
+// SetUpLogging makes controller-runtime log as the flags say: JSON lines on
+// standard error.
+func (f *ProcessFlags) SetUpLogging() {
+	handler := slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-f.Verbosity)})
+	logger := logr.FromSlogHandler(handler)
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no way to a cluster: %w; give --kubeconfig FILE or set KUBECONFIG", err)
+	}
+	config.QPS, config.Burst = -1, -1
+	config.UserAgent = "tarn/" + Version
+	return config, nil
+}

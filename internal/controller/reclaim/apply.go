@@ -1,0 +1,230 @@
+package reclaim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// errStale says that the cache is behind what the API server has: look again.
+var errStale = errors.New("the cache is behind")
+
+// apply carries out a plan. It gives back true when the View has changed in a way
+// that more can be done at once.
+func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
+	r.warn(v, p.Warning)
+	switch p.Act {
+	case ActStatus, ActUndone:
+		return false, r.writeStatus(ctx, v, p.Status)
+	case ActDelete:
+		if err := r.confirmReleased(ctx, v); err != nil {
+			return false, err
+		}
+		return true, r.writeStatus(ctx, v, p.Status)
+	case ActStop:
+		if p.Status != nil {
+			if err := r.writeStatus(ctx, v, p.Status); err != nil {
+				return false, err
+			}
+		}
+		return false, r.discard(ctx, v.Creators)
+	case ActRun:
+		return r.run(ctx, v, p.Attempt)
+	case ActDeleted:
+		return false, r.finish(ctx, v)
+	case ActKeep:
+		return false, r.keep(ctx, v)
+	}
+	return false, nil
+}
+
+// confirmReleased looks live at what decides that data is destroyed: the volume is
+// as the cache had it, and the claim it was released by is gone.
+func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
+	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{})
+	if err != nil {
+		return err
+	}
+	if (live == nil) != (v.Volume == nil) || live != nil && live.ResourceVersion != v.Volume.ResourceVersion {
+		return errStale
+	}
+	reference := &corev1.ObjectReference{Namespace: v.Record.Spec.Claim.Namespace, Name: v.Record.Spec.Claim.Name, UID: v.Record.Spec.Claim.UID}
+	if live != nil {
+		if live.Spec.ClaimRef == nil {
+			return nil // nobody's, and being deleted
+		}
+		reference = live.Spec.ClaimRef
+	}
+	claim, err := kube.Get(ctx, r.reader, client.ObjectKey{Namespace: reference.Namespace, Name: reference.Name}, &corev1.PersistentVolumeClaim{})
+	if err != nil {
+		return err
+	}
+	if claim != nil && (reference.UID == "" || claim.UID == reference.UID) {
+		return fmt.Errorf("volume %s is released, but claim %s/%s, which it is bound to, is there; leaving both alone", v.Record.Name, reference.Namespace, reference.Name)
+	}
+	return nil
+}
+
+// run begins an attempt at deletion, or repeats the current one whose pod is not in
+// the cache.
+func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, error) {
+	if err := r.confirmIdle(ctx, v); err != nil {
+		return false, err
+	}
+	prepared, err := r.steps.PrepareDeletion(ctx, v.Provisioner, v.Record, attempt)
+	if err != nil {
+		return false, r.giveUp(ctx, v, err, attempt)
+	}
+	if prepared.Pod == nil { // nothing to run
+		p := done(v)
+		return r.apply(ctx, v, p)
+	}
+	if v.Record.Status.DeletionAttempts != attempt || v.Record.Status.NextDeletionTime != nil {
+		if err := r.writeStatus(ctx, v, begun(v.Record, attempt)); err != nil {
+			return false, err
+		}
+	}
+	if err := r.steps.Start(ctx, prepared.Pod); err != nil {
+		return false, r.giveUp(ctx, v, err, attempt)
+	}
+	return false, r.discardOthers(ctx, v, prepared.Pod.Name)
+}
+
+// confirmIdle looks live that the record stands as the cache has it and that the
+// volume is staged nowhere: storage must not be destroyed under a mount.
+func (r *reconciler) confirmIdle(ctx context.Context, v *View) error {
+	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Record), &tarnv1.PavVolume{})
+	if err != nil {
+		return err
+	}
+	if live == nil || live.ResourceVersion != v.Record.ResourceVersion {
+		return errStale
+	}
+	stages := &tarnv1.PavStageList{}
+	if err := r.reader.List(ctx, stages, client.MatchingFields{"spec.volumeName": v.Record.Name}); err != nil {
+		return fmt.Errorf("listing the stages of volume %s: %w", v.Record.Name, err)
+	}
+	if len(stages.Items) > 0 {
+		return errStale
+	}
+	return nil
+}
+
+func (r *reconciler) giveUp(ctx context.Context, v *View, err error, attempt int32) error {
+	step := podvol.AsStepError(err)
+	if step == nil {
+		return err
+	}
+	r.warn(v, step.Message)
+	return r.writeStatus(ctx, v, failed(v.Record, step, attempt, r.clock.Now()))
+}
+
+// finish removes the PersistentVolume, then the record. The deletion pod goes with
+// the record, so that a crash in between does not run it again.
+func (r *reconciler) finish(ctx context.Context, v *View) error {
+	if err := r.removeVolume(ctx, v); err != nil {
+		return err
+	}
+	return r.dropRecord(ctx, v)
+}
+
+// keep removes the record of a retained volume whose PersistentVolume is being
+// removed, and lets that go. The storage stays.
+func (r *reconciler) keep(ctx context.Context, v *View) error {
+	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{})
+	if err != nil {
+		return err
+	}
+	if live == nil || live.ResourceVersion != v.Volume.ResourceVersion {
+		return errStale
+	}
+	if err := r.dropRecord(ctx, v); err != nil {
+		return err
+	}
+	return kube.RemoveFinalizer(ctx, r.client, live, kube.FinalizerExternalProvisioner)
+}
+
+func (r *reconciler) removeVolume(ctx context.Context, v *View) error {
+	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{})
+	if err != nil || live == nil {
+		return err
+	}
+	if live.DeletionTimestamp == nil {
+		err := r.client.Delete(ctx, live, client.Preconditions{UID: &live.UID, ResourceVersion: &live.ResourceVersion})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deleting PersistentVolume %s: %w", live.Name, err)
+		}
+		if live, err = kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{}); err != nil || live == nil {
+			return err
+		}
+	}
+	return kube.RemoveFinalizer(ctx, r.client, live, kube.FinalizerExternalProvisioner)
+}
+
+func (r *reconciler) dropRecord(ctx context.Context, v *View) error {
+	err := r.client.Delete(ctx, v.Record.DeepCopy(), client.Preconditions{UID: &v.Record.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting PavVolume %s: %w", v.Record.Name, err)
+	}
+	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Record), &tarnv1.PavVolume{})
+	if err != nil || live == nil || live.UID != v.Record.UID {
+		return err
+	}
+	if err := kube.RemoveFinalizer(ctx, r.client, live, tarnv1.FinalizerRecord); err != nil {
+		return err
+	}
+	return r.discardOthers(ctx, v, "")
+}
+
+func (r *reconciler) discardOthers(ctx context.Context, v *View, keep string) error {
+	pods := &corev1.PodList{}
+	if err := r.client.List(ctx, pods, client.MatchingLabels{tarnv1.LabelRecord: string(v.Record.UID)}); err != nil {
+		return fmt.Errorf("listing the pods of PavVolume %s: %w", v.Record.Name, err)
+	}
+	others := pods.Items[:0]
+	for _, pod := range pods.Items {
+		if pod.Name != keep {
+			others = append(others, pod)
+		}
+	}
+	return r.discard(ctx, others)
+}
+
+func (r *reconciler) discard(ctx context.Context, pods []corev1.Pod) error {
+	for i := range pods {
+		if err := r.steps.Discard(ctx, &pods[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reconciler) writeStatus(ctx context.Context, v *View, status *tarnv1.PavVolumeStatus) error {
+	record := v.Record.DeepCopy()
+	record.Status = *status
+	if err := r.client.Status().Update(ctx, record); err != nil {
+		return fmt.Errorf("writing the status of PavVolume %s: %w", record.Name, err)
+	}
+	v.Record = record
+	return nil
+}
+
+// warn tells of a failure where people look: at the volume, and at the claim while
+// there is one.
+func (r *reconciler) warn(v *View, message string) {
+	if message == "" {
+		return
+	}
+	if v.Volume != nil {
+		r.events.Eventf(v.Volume, v.Record, corev1.EventTypeWarning, eventDeleteFailed, "Delete", "%s", kube.Note(message))
+	}
+	r.events.Eventf(v.Record, nil, corev1.EventTypeWarning, eventDeleteFailed, "Delete", "%s", kube.Note(message))
+}

@@ -1,0 +1,138 @@
+package reclaim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get
+// +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=get;list;watch;delete;patch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes,verbs=get;list;watch;delete;patch
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes/status,verbs=update
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=list;watch
+// +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch;update
+
+const (
+	indexStageVolume = "reclaim.volume"
+	// stalePause is how long a cache that was found behind gets to catch up.
+	stalePause = 50 * time.Millisecond
+)
+
+// Options are what the controller needs beside the manager.
+type Options struct {
+	Steps *podvol.Steps
+	// Workers is how many volumes are worked on at once.
+	Workers int
+	// Clock is the real one where it is nil.
+	Clock clock.PassiveClock
+}
+
+type reconciler struct {
+	client client.Client
+	reader client.Reader // live
+	steps  *podvol.Steps
+	events events.EventRecorder
+	clock  clock.PassiveClock
+}
+
+// Register adds the controller to a manager. Its queue holds names of records, which
+// are those of their volumes.
+func Register(mgr ctrl.Manager, o Options) error {
+	r := &reconciler{
+		client: mgr.GetClient(), reader: mgr.GetAPIReader(), steps: o.Steps,
+		events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
+	}
+	if r.clock == nil {
+		r.clock = clock.RealClock{}
+	}
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &tarnv1.PavStage{}, indexStageVolume, func(o client.Object) []string {
+		stage, ok := o.(*tarnv1.PavStage)
+		if !ok {
+			return nil
+		}
+		return []string{stage.Spec.VolumeName}
+	})
+	if err != nil {
+		return fmt.Errorf("indexing stages: %w", err)
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("reclaim").
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.Workers}).
+		For(&tarnv1.PavVolume{}).
+		Watches(&corev1.PersistentVolume{}, &handler.EnqueueRequestForObject{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{})).
+		Watches(&tarnv1.PavStage{}, handler.EnqueueRequestsFromMapFunc(mapStage)).
+		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner)).
+		Complete(r)
+}
+
+// Reconcile brings the end of one volume a step further.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	v, err := r.gather(ctx, request.NamespacedName)
+	if err != nil || v == nil {
+		return reconcile.Result{}, err
+	}
+	for {
+		plan := decide(v, r.clock.Now())
+		more, err := r.apply(ctx, v, plan)
+		if errors.Is(err, errStale) {
+			return reconcile.Result{RequeueAfter: stalePause}, nil
+		}
+		if err != nil || !more {
+			return kube.Outcome(err, nextLook(v, plan), r.clock.Now())
+		}
+	}
+}
+
+// nextLook is when a plan wants another look: its own time, or that of the attempt
+// just recorded.
+func nextLook(v *View, p Plan) time.Time {
+	if at := v.Record.Status.NextDeletionTime; at != nil {
+		return at.Time
+	}
+	return p.Next
+}
+
+func mapStage(_ context.Context, o client.Object) []reconcile.Request {
+	stage, ok := o.(*tarnv1.PavStage)
+	if !ok {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: stage.Spec.VolumeName}}}
+}
+
+// mapProvisioner wakes the records that may wait for a provisioner to come back.
+func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
+	records := &tarnv1.PavVolumeList{}
+	if err := r.client.List(ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()}); err != nil {
+		log.FromContext(ctx).Error(err, "listing the records of a provisioner", "provisioner", o.GetName())
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range records.Items {
+		if phase := records.Items[i].Status.Phase; phase == tarnv1.VolumeUndoing || phase == tarnv1.VolumeDeleting {
+			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: records.Items[i].Name}})
+		}
+	}
+	return requests
+}

@@ -1,0 +1,217 @@
+package reclaim
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// Reasons of the condition Deletable and of Events, beside podvol's.
+const (
+	reasonStaged      = "Staged"
+	reasonCreating    = "CreationPodRunning"
+	reasonProvisioner = "ProvisionerMissing"
+	reasonDeleting    = "Deleting"
+	reasonVolumeLost  = "VolumeRemovedByForce"
+
+	eventDeleteFailed = "VolumeFailedDelete"
+)
+
+const (
+	firstRetry = 2 * time.Second
+	lastRetry  = 5 * time.Minute
+)
+
+// Act is what a reconcile does; a closed set.
+type Act string
+
+// The acts. Each is idempotent.
+const (
+	// ActNone: wait for an event, or for Plan.Next.
+	ActNone Act = "None"
+	// ActStatus: write Plan.Status.
+	ActStatus Act = "Status"
+	// ActDelete: the volume is released and its policy is Delete: after live looks,
+	// write Plan.Status, whose phase is Deleting.
+	ActDelete Act = "Delete"
+	// ActStop: remove the pods that are still creating.
+	ActStop Act = "Stop"
+	// ActRun: after a live look, begin or repeat attempt Plan.Attempt.
+	ActRun Act = "Run"
+	// ActUndone: hand the record back to provision.
+	ActUndone Act = "Undone"
+	// ActDeleted: the storage is gone: remove the PersistentVolume, then the record.
+	ActDeleted Act = "Deleted"
+	// ActKeep: the PersistentVolume is being removed and its policy is Retain:
+	// remove the record, keep the storage, let the PersistentVolume go.
+	ActKeep Act = "Keep"
+)
+
+// Plan is what to do about one volume.
+type Plan struct {
+	Act    Act
+	Status *tarnv1.PavVolumeStatus
+	// Attempt of the deletion pod, for ActRun.
+	Attempt int32
+	// Warning is told to volume and claim as an Event; empty for none.
+	Warning string
+	// Next is when to look again though no event tells; zero: not needed.
+	Next time.Time
+}
+
+// decide says what the View asks for.
+func decide(v *View, now time.Time) Plan {
+	switch v.Record.Status.Phase {
+	case tarnv1.VolumeCreated:
+		return decideCreated(v)
+	case tarnv1.VolumeUndoing, tarnv1.VolumeDeleting:
+		return decideDestroying(v, now)
+	default: // up to here the record is provision's
+		return Plan{Act: ActNone}
+	}
+}
+
+// decideCreated applies the reclaim policy to a volume that was handed over.
+func decideCreated(v *View) Plan {
+	if !meta.IsStatusConditionTrue(v.Record.Status.Conditions, tarnv1.ConditionProvisioned) {
+		return Plan{Act: ActNone}
+	}
+	vol := v.Volume
+	if vol == nil {
+		return decideWithoutVolume(v)
+	}
+	released := vol.Status.Phase == corev1.VolumeReleased ||
+		vol.DeletionTimestamp != nil && vol.Status.Phase != corev1.VolumeBound
+	if !released {
+		return Plan{Act: ActNone}
+	}
+	switch vol.Spec.PersistentVolumeReclaimPolicy {
+	case corev1.PersistentVolumeReclaimDelete:
+		return Plan{Act: ActDelete, Status: deleting(v.Record)}
+	default: // Retain is left alone for ever, until somebody removes the PersistentVolume
+		if vol.DeletionTimestamp != nil {
+			return Plan{Act: ActKeep}
+		}
+		return Plan{Act: ActNone}
+	}
+}
+
+// decideWithoutVolume treats a record whose PersistentVolume was removed by force,
+// its finalizer taken off by hand. The storage is still there and only the record
+// knows it, so it goes when somebody deletes the record, not before.
+func decideWithoutVolume(v *View) Plan {
+	if v.Record.DeletionTimestamp != nil {
+		return Plan{Act: ActDelete, Status: deleting(v.Record)}
+	}
+	return say(v, reasonVolumeLost, fmt.Sprintf(
+		"PersistentVolume %s was removed by force; its storage is still there: kubectl delete pavvolume %s destroys it", v.Record.Name, v.Record.Name))
+}
+
+func deleting(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {
+	status := record.Status.DeepCopy()
+	status.Phase, status.DeletionAttempts, status.NextDeletionTime = tarnv1.VolumeDeleting, 0, nil
+	condition(status, record, metav1.ConditionTrue, reasonDeleting, "the volume is released and its reclaim policy is Delete")
+	return status
+}
+
+// decideDestroying brings the deletion pod of a record in Undoing or Deleting on.
+func decideDestroying(v *View, now time.Time) Plan {
+	if n := len(v.Stages); n > 0 {
+		return say(v, reasonStaged, fmt.Sprintf("the volume is still staged on node %s", v.Stages[0].Spec.NodeName))
+	}
+	if len(v.Creators) > 0 {
+		p := say(v, reasonCreating, fmt.Sprintf("pod %s/%s has not ended yet", v.Creators[0].Namespace, v.Creators[0].Name))
+		p.Act = ActStop
+		return p
+	}
+	if at := v.Record.Status.NextDeletionTime; at != nil {
+		if now.Before(at.Time) {
+			return Plan{Act: ActNone, Next: at.Time}
+		}
+		return run(v, v.Record.Status.DeletionAttempts+1)
+	}
+	switch o := v.Observed; o.State {
+	case podvol.PodAbsent:
+		return run(v, max(v.Record.Status.DeletionAttempts, 1))
+	case podvol.PodSucceeded:
+		return done(v)
+	case podvol.PodFailed, podvol.PodForeign:
+		message := o.Message
+		if o.Reason == podvol.ReasonPodFailed {
+			message = "Deletion pod failed: " + message
+		}
+		return Plan{Act: ActStatus, Warning: message,
+			Status: failed(v.Record, &podvol.StepError{Step: tarnv1.StepDeletion, Reason: o.Reason, Message: message}, v.Record.Status.DeletionAttempts, now)}
+	default:
+		return Plan{Act: ActNone, Next: o.CheckAt}
+	}
+}
+
+func run(v *View, attempt int32) Plan {
+	if v.Provisioner == nil || v.Provisioner.UID != v.Record.Spec.Provisioner.UID {
+		return say(v, reasonProvisioner, fmt.Sprintf(
+			"PavProvisioner %q, which made the volume, is gone, and nothing else knows how to remove it; remove the storage by hand, then take finalizer %s off PavVolume %s",
+			v.Record.Spec.Provisioner.Name, tarnv1.FinalizerRecord, v.Record.Name))
+	}
+	return Plan{Act: ActRun, Attempt: attempt}
+}
+
+// done says what follows when nothing of the storage is left.
+func done(v *View) Plan {
+	if v.Record.Status.Phase == tarnv1.VolumeDeleting {
+		return Plan{Act: ActDeleted}
+	}
+	return Plan{Act: ActUndone, Status: undone(v.Record)}
+}
+
+// undone is the status with which provision takes over again: the claim may still
+// want a volume.
+func undone(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {
+	status := record.Status.DeepCopy()
+	status.Phase, status.Handle, status.Capacity = tarnv1.VolumePending, "", 0
+	status.DeletionAttempts, status.NextDeletionTime = 0, nil
+	meta.RemoveStatusCondition(&status.Conditions, tarnv1.ConditionDeletable)
+	return status
+}
+
+// failed records a failed deletion; the next attempt is due after a pause that
+// doubles with each.
+func failed(record *tarnv1.PavVolume, err *podvol.StepError, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
+	status := record.Status.DeepCopy()
+	status.DeletionAttempts = attempt
+	status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: err.Message, Time: metav1.NewTime(now)}
+	next := metav1.NewTime(now.Add(kube.Backoff(attempt, firstRetry, lastRetry, string(record.UID))))
+	status.NextDeletionTime = &next
+	condition(status, record, metav1.ConditionFalse, err.Reason, err.Message)
+	return status
+}
+
+// begun is the status written before a deletion pod is started.
+func begun(record *tarnv1.PavVolume, attempt int32) *tarnv1.PavVolumeStatus {
+	status := record.Status.DeepCopy()
+	status.DeletionAttempts, status.NextDeletionTime = attempt, nil
+	condition(status, record, metav1.ConditionTrue, reasonDeleting, fmt.Sprintf("attempt %d is running", attempt))
+	return status
+}
+
+// say writes why the volume cannot go yet, if that is news.
+func say(v *View, reason, message string) Plan {
+	status := v.Record.Status.DeepCopy()
+	if !condition(status, v.Record, metav1.ConditionFalse, reason, message) {
+		return Plan{Act: ActNone}
+	}
+	return Plan{Act: ActStatus, Status: status}
+}
+
+func condition(status *tarnv1.PavVolumeStatus, record *tarnv1.PavVolume, value metav1.ConditionStatus, reason, message string) bool {
+	return meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: tarnv1.ConditionDeletable, Status: value, Reason: reason, Message: message, ObservedGeneration: record.Generation,
+	})
+}

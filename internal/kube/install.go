@@ -1,0 +1,85 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+)
+
+// installer is the field manager under which objects are applied.
+const installer = client.FieldOwner("tarn-install")
+
+// Install applies objects in their order by server-side apply, what others have set
+// on them staying, and waits until the API server serves the custom resources and
+// enforces the policy on provisioners. applied hears of each object; nil for nobody.
+func Install(ctx context.Context, c client.Client, objects []*unstructured.Unstructured, applied func(kind, name string)) error {
+	for _, o := range objects {
+		err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), installer, client.ForceOwnership)
+		if err != nil {
+			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+		if applied != nil {
+			applied(o.GetKind(), o.GetName())
+		}
+	}
+	for _, o := range objects {
+		if o.GetKind() != "CustomResourceDefinition" {
+			continue
+		}
+		if err := waitEstablished(ctx, c, o.GetName()); err != nil {
+			return fmt.Errorf("waiting for the API server to serve %s: %w", o.GetName(), err)
+		}
+	}
+	if err := waitEnforced(ctx, c); err != nil {
+		return fmt.Errorf("waiting for the API server to enforce the admission policy on PavProvisioners: %w", err)
+	}
+	return nil
+}
+
+func waitEstablished(ctx context.Context, c client.Client, name string) error {
+	return wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := c.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
+			return false, err
+		}
+		for _, condition := range crd.Status.Conditions {
+			if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+}
+
+// waitEnforced waits until the policy refuses what it should: the API server takes a
+// moment to compile one, and no provisioner created after an installation may slip
+// through.
+func waitEnforced(ctx context.Context, c client.Client) error {
+	wrong := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": pavv1.GroupVersion.String(), "kind": "PavProvisioner",
+		"metadata": map[string]any{"name": "tarn-install-probe"},
+		"spec": map[string]any{
+			"provisioningModes": []any{"Static"},
+			"volumeStaging":     map[string]any{"noSuchField": true},
+		},
+	}}
+	return wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		err := c.Create(ctx, wrong.DeepCopy(), client.DryRunAll)
+		switch {
+		case err == nil, meta.IsNoMatchError(err), apierrors.IsNotFound(err):
+			return false, nil
+		case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+			return true, nil
+		}
+		return false, err
+	})
+}

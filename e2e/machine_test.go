@@ -44,16 +44,17 @@ func thisMachine() (machine, error) {
 // here says whether the cluster is on this machine.
 func (m machine) here() bool { return m.binary != "" }
 
-// run gives what a command of tarn-cluster prints.
+// run gives what a command of tarn-cluster prints; what it printed before it failed
+// comes with the error.
 func (m machine) run(args ...string) (string, error) {
 	command := exec.Command(m.binary, append(args, "--name", m.name)...)
 	var complaint strings.Builder
 	command.Stderr = &complaint
 	out, err := command.Output()
 	if err != nil {
-		return "", fmt.Errorf("tarn-cluster %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
+		err = fmt.Errorf("tarn-cluster %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
 	}
-	return string(out), nil
+	return string(out), err
 }
 
 // kill ends components by SIGKILL; the cluster starts them again.
@@ -84,8 +85,10 @@ func (m machine) log(component string, lines int) string {
 // kubelet gives the process id of the cluster's kubelet, through whose eyes the
 // node's files and mounts are seen.
 func (m machine) kubelet() (int, error) {
+	// While a component is being started again the cluster is not Ready, and the
+	// command fails with its answer.
 	text, err := m.run("status", "--output", "json")
-	if err != nil {
+	if err != nil && text == "" {
 		return 0, err
 	}
 	var status struct {

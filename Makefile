@@ -1,0 +1,90 @@
+# Tarn: `make demo` shows it, `make test` tests it, `make help` lists the rest.
+# Everything here works in a fresh clone: what a machine lacks is installed by
+# `make deps` on Debian, and named elsewhere.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Checkouts of another owner, as in containers, must build: the version is given below.
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+RACE ?= -race
+SUITES := unit integration cluster e2e
+TESTSUM := go run ./hack/testsum
+GEN := go tool controller-gen
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: deps bin/tarn cluster-binaries ## build everything into bin/
+
+.PHONY: demo
+demo: ## start a cluster with Tarn in it and run examples/hello-world
+	@hack/demo.sh
+
+.PHONY: down
+down: ## take the demo's cluster down
+	@if [ -x bin/tarn-cluster ]; then bin/tarn-cluster down; else echo "bin/tarn-cluster is not built, so no cluster runs"; fi
+
+.PHONY: test
+test: build ## run every test there is and sum up what ran
+	@rm -f $(SUITES:%=.tarn/tests/%.json)
+	@for suite in $(SUITES); do $(MAKE) run-$$suite || true; done; $(TESTSUM) report $(SUITES)
+
+.PHONY: unit
+unit: deps run-unit ## test the packages by themselves
+
+.PHONY: integration
+integration: build run-integration ## test the packages against a real API server
+
+.PHONY: e2e
+e2e: build run-e2e ## test the whole on a cluster of its own, which is taken down after
+
+.PHONY: verify
+verify: deps ## check format, vet, generated files and lint
+	@hack/verify.sh
+
+.PHONY: bench
+bench: deps ## measure
+	@hack/bench.sh
+
+.PHONY: generate
+generate: ## generate deep copies, resources and roles from the Go code
+	@$(GEN) object paths=./api/...
+	@$(GEN) crd paths=./api/... output:crd:dir=api/crds
+	@$(GEN) rbac:roleName=tarn-controller,fileName=controller.yaml paths=./internal/controller/... paths=./internal/podvol/... paths=./internal/kube/... output:rbac:dir=deploy/rbac
+	@$(GEN) rbac:roleName=tarn-node,fileName=node.yaml paths=./internal/node/... output:rbac:dir=deploy/rbac
+
+# The parts that the targets above are made of.
+
+.PHONY: deps
+deps:
+	@hack/preflight.sh
+	@$(MAKE) -C cluster deps
+
+# Go knows what has changed; so does the cluster's own Makefile.
+.PHONY: bin/tarn
+bin/tarn:
+	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/tarn ./cmd/tarn
+
+.PHONY: cluster-binaries
+cluster-binaries:
+	@$(MAKE) -C cluster build
+
+.PHONY: run-unit run-integration run-cluster run-e2e
+run-unit:
+	@$(TESTSUM) run unit -- go test -json $(RACE) ./...
+
+run-integration:
+	@hack/integration.sh
+
+run-cluster:
+	@$(TESTSUM) run cluster -- env -C cluster TARN_CLUSTER_BIN=$(CURDIR)/bin go test -json ./...
+
+run-e2e:
+	@hack/e2e.sh

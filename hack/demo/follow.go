@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// follower prints a line for each step that the demo's objects take.
+type follower struct {
+	live client.Client
+	out  io.Writer
+	// changes carries every changed object from the watches.
+	changes chan client.Object
+	// last is what was printed last, by object.
+	last map[string]string
+	// following says that lines are to be printed: not while an earlier demo's
+	// objects are being deleted.
+	following bool
+	// troubles are the warnings seen, for when the demo fails.
+	troubles []string
+
+	began, claimMade, podMade time.Time
+	claimBound, podIsReady    time.Duration
+}
+
+// OnAdd, OnUpdate and OnDelete are what an informer calls.
+func (f *follower) OnAdd(o any, _ bool)   { f.pass(o) }
+func (f *follower) OnUpdate(_ any, o any) { f.pass(o) }
+func (f *follower) OnDelete(o any) {
+	if unknown, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		o = unknown.Obj
+	}
+	f.pass(o)
+}
+
+func (f *follower) pass(o any) {
+	if object, ok := o.(client.Object); ok {
+		f.changes <- object
+	}
+}
+
+// until takes changes until done holds.
+func (f *follower) until(ctx context.Context, what string, done func(client.Object) (bool, error)) error {
+	for {
+		select {
+		case o := <-f.changes:
+			f.note(o)
+			ended, err := done(o)
+			if ended || err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return fmt.Errorf("waited %s until %s; what is in the way:\n  %s", patience, what, strings.Join(f.troubles, "\n  "))
+			}
+			return ctx.Err()
+		}
+	}
+}
+
+// note prints a line if the object is the demo's and has come further.
+func (f *follower) note(o client.Object) {
+	if !f.following || o.GetCreationTimestamp().Add(time.Second).Before(f.began) {
+		return
+	}
+	if e, ok := o.(*corev1.Event); ok {
+		if e.Type == corev1.EventTypeWarning && e.InvolvedObject.Name == name {
+			f.troubles = append(f.troubles, e.Reason+": "+e.Message)
+		}
+		return
+	}
+	what, state := f.state(o)
+	if state == "" || f.last[what] == state {
+		return
+	}
+	f.last[what] = state
+	f.say("%s: %s", what, state)
+}
+
+// say prints a line with the time since the beginning.
+func (f *follower) say(format string, args ...any) {
+	fmt.Fprintf(f.out, "  %5.2fs  %s\n", time.Since(f.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// state names an object of the demo and says how it is; nothing for others.
+func (f *follower) state(o client.Object) (what, state string) {
+	switch o := o.(type) {
+	case *pav.PavProvisioner:
+		if o.Name == name && meta.IsStatusConditionTrue(o.Status.Conditions, pav.ConditionAccepted) {
+			return "PavProvisioner " + name, "Accepted"
+		}
+	case *corev1.PersistentVolumeClaim:
+		if o.Name != name || o.Namespace != corev1.NamespaceDefault {
+			return "", ""
+		}
+		if o.Status.Phase == corev1.ClaimBound && f.claimBound == 0 {
+			f.claimBound = time.Since(f.claimMade)
+		}
+		return "PersistentVolumeClaim " + name, string(o.Status.Phase)
+	case *tarn.PavVolume:
+		if o.Spec.Provisioner.Name == name {
+			return "PavVolume " + o.Name, string(o.Status.Phase)
+		}
+	case *tarn.PavStage:
+		if o.Spec.Provisioner.Name == name {
+			return "PavStage " + o.Name, together(string(o.Status.Node.Phase), string(o.Status.Pod.Phase))
+		}
+	case *corev1.Pod:
+		if o.Name == name && o.Namespace == corev1.NamespaceDefault {
+			if isReady(o) {
+				return "Pod " + name, "Ready"
+			}
+			return "Pod " + name, string(o.Status.Phase)
+		}
+		if o.Labels[tarn.LabelProvisioner] == name {
+			return o.Labels[tarn.LabelStep] + " pod", string(o.Status.Phase)
+		}
+	}
+	return "", ""
+}
+
+// together joins the two sides of a stage.
+func together(node, pod string) string {
+	switch {
+	case pod == "":
+		return node
+	case node == "":
+		return "pod " + pod
+	}
+	return node + ", pod " + pod
+}
+
+// podReady says whether the object is the demo's pod of this run, and Ready.
+func (f *follower) podReady(o client.Object) (bool, error) {
+	pod, ok := o.(*corev1.Pod)
+	if !ok || pod.Name != name || pod.Namespace != corev1.NamespaceDefault || pod.CreationTimestamp.Add(time.Second).Before(f.began) {
+		return false, nil
+	}
+	if pod.Status.Phase == corev1.PodFailed {
+		return false, fmt.Errorf("the pod failed: %s", pod.Status.Message)
+	}
+	if !isReady(pod) {
+		return false, nil
+	}
+	f.podIsReady = time.Since(f.podMade)
+	return true, nil
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// table prints how long things took and what to try next.
+func (f *follower) table() {
+	fmt.Fprintf(f.out, "\n  claim Bound after   %5.2f s\n  pod Ready after     %5.2f s\n", f.claimBound.Seconds(), f.podIsReady.Seconds())
+	fmt.Fprint(f.out, `
+Try next:
+
+  export KUBECONFIG=$(bin/tarn-cluster kubeconfig)
+  bin/kubectl get pav,pavvol,pavstage
+  bin/kubectl exec hello-world -- cat /data/greeting
+`)
+}

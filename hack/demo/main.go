@@ -1,0 +1,215 @@
+// Command demo applies examples/hello-world to the cluster of KUBECONFIG, follows
+// it until the pod is ready, and shows what the pod read and how long things took.
+// It is a user of Tarn and must not know how Tarn is made.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+const (
+	// folder holds the manifests, relative to the top of the repository.
+	folder = "examples/hello-world"
+	// name is that of every object in it.
+	name = "hello-world"
+	// patience is how long the demo waits for anything; it takes seconds.
+	patience = 2 * time.Minute
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer) error {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	ctrl.SetLogger(logr.Discard())
+	path := os.Getenv("KUBECONFIG")
+	if path == "" {
+		return errors.New("KUBECONFIG is not set; `make demo` sets it to the cluster it starts")
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return err
+	}
+	manifests, err := read(folder)
+	if err != nil {
+		return err
+	}
+	f, err := newFollower(ctx, config, out)
+	if err != nil {
+		return err
+	}
+	if err := f.clean(ctx, manifests); err != nil {
+		return err
+	}
+	if err := f.apply(ctx, manifests); err != nil {
+		return err
+	}
+	if err := f.until(ctx, "the pod is Ready", f.podReady); err != nil {
+		return err
+	}
+	if err := showLogs(ctx, config, out); err != nil {
+		return err
+	}
+	f.table()
+	return nil
+}
+
+// read gives the objects of a folder in the order of its files.
+func read(folder string) ([]*unstructured.Unstructured, error) {
+	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("no manifests in %s: run this from the top of the repository", folder)
+	}
+	slices.Sort(files)
+	var objects []*unstructured.Unstructured
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		o := &unstructured.Unstructured{}
+		if err := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096).Decode(&o.Object); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		objects = append(objects, o)
+	}
+	return objects, nil
+}
+
+// newFollower connects and starts to watch.
+func newFollower(ctx context.Context, config *rest.Config, out io.Writer) (*follower, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), pav.AddToScheme(scheme), tarn.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	live, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, err
+	}
+	watched, err := cache.New(config, cache.Options{Scheme: scheme})
+	if err != nil {
+		return nil, err
+	}
+	f := &follower{live: live, out: out, changes: make(chan client.Object, 256), last: map[string]string{}}
+	for _, kind := range []client.Object{
+		&pav.PavProvisioner{}, &corev1.PersistentVolumeClaim{}, &tarn.PavVolume{}, &tarn.PavStage{}, &corev1.Pod{}, &corev1.Event{},
+	} {
+		informer, err := watched.GetInformer(ctx, kind)
+		if err != nil {
+			return nil, fmt.Errorf("watching %T: %w; is Tarn installed in this cluster?", kind, err)
+		}
+		if _, err := informer.AddEventHandler(f); err != nil {
+			return nil, err
+		}
+	}
+	// Start returns when ctx ends.
+	go func() { _ = watched.Start(ctx) }()
+	if !watched.WaitForCacheSync(ctx) {
+		return nil, errors.New("the cluster does not answer")
+	}
+	return f, nil
+}
+
+// clean deletes what an earlier demo left and waits until it is gone.
+func (f *follower) clean(ctx context.Context, manifests []*unstructured.Unstructured) error {
+	began := time.Now()
+	var waiting []*unstructured.Unstructured
+	for _, o := range slices.Backward(manifests) {
+		err := f.live.Delete(ctx, o.DeepCopy())
+		if err == nil {
+			waiting = append(waiting, o)
+		} else if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deleting %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+	}
+	if len(waiting) == 0 {
+		return nil
+	}
+	err := f.until(ctx, "what an earlier demo left is gone", func(client.Object) (bool, error) {
+		for _, o := range waiting {
+			err := f.live.Get(ctx, client.ObjectKeyFromObject(o), o.DeepCopy())
+			if err == nil {
+				return false, nil
+			}
+			if !apierrors.IsNotFound(err) {
+				return false, err
+			}
+		}
+		return true, nil
+	})
+	fmt.Fprintf(f.out, "  %5.2fs  deleted what an earlier demo left\n", time.Since(began).Seconds())
+	return err
+}
+
+// apply makes the objects and starts the clock at the claim.
+func (f *follower) apply(ctx context.Context, manifests []*unstructured.Unstructured) error {
+	f.began, f.following = time.Now(), true
+	for _, o := range manifests {
+		made := o.DeepCopy()
+		switch o.GetKind() {
+		case "PersistentVolumeClaim":
+			f.claimMade = time.Now()
+		case "Pod":
+			f.podMade = time.Now()
+		}
+		if err := f.live.Create(ctx, made); err != nil {
+			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+		f.say("%s %s: created", o.GetKind(), o.GetName())
+	}
+	return nil
+}
+
+// showLogs prints what the pod has printed.
+func showLogs(ctx context.Context, config *rest.Config, out io.Writer) error {
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	text, err := clients.CoreV1().Pods(corev1.NamespaceDefault).GetLogs(name, &corev1.PodLogOptions{}).DoRaw(ctx)
+	if err != nil {
+		return fmt.Errorf("the pod's log: %w", err)
+	}
+	if len(text) == 0 {
+		return errors.New("the pod has read nothing from its volume")
+	}
+	fmt.Fprintf(out, "\nThe pod read from its volume:\n\n  %s", text)
+	return nil
+}

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Starts a cluster of its own, runs the end-to-end tests on it, and takes it down.
+# When they fail, the logs of every component are left in .tarn/e2e.
+#
+#   hack/e2e.sh [ARGUMENT OF go test]...
+#
+# KEEP=1 leaves the cluster running.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export TARN_CLUSTER_BINARY=$PWD/bin/tarn-cluster
+export TARN_CLUSTER_NAME=${TARN_CLUSTER_NAME:-tarn-e2e}
+logs=.tarn/e2e
+
+on_cluster() { "$TARN_CLUSTER_BINARY" "$@" --name "$TARN_CLUSTER_NAME"; }
+
+finish() {
+	status=$?
+	if [ "$status" -ne 0 ]; then
+		mkdir -p "$logs"
+		for component in supervisor tarn-install image-import kube-apiserver kube-controller-manager kube-scheduler containerd kubelet tarn-controller tarn-node; do
+			on_cluster logs "$component" >"$logs/$component.log" 2>&1 || true
+		done
+		on_cluster status >"$logs/status" 2>&1 || true
+		echo "e2e: failed; the logs of the cluster are in $logs" >&2
+	fi
+	if [ -n "${KEEP:-}" ]; then
+		echo "e2e: the cluster $TARN_CLUSTER_NAME goes on running; $TARN_CLUSTER_BINARY down --name $TARN_CLUSTER_NAME ends it" >&2
+	else
+		on_cluster down >&2 || status=1
+	fi
+	exit "$status"
+}
+trap finish EXIT
+
+# What an interrupted run has left would be tested instead of what was built.
+[ -n "${KEEP:-}" ] || on_cluster down >&2
+on_cluster up >&2
+KUBECONFIG=$(on_cluster kubeconfig)
+export KUBECONFIG
+
+# Most of a case is waiting, so more of them run at once than there are processors.
+go run ./hack/testsum run e2e -- go test -json -tags e2e -count=1 -timeout 20m -parallel 6 "$@" ./e2e

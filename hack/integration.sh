@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Runs the tests that need a real API server: those in files with the build tag
+# integration, and no others, as `make unit` has run the rest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+mapfile -t files < <(grep -rl --include='*_test.go' '^//go:build integration$' internal cmd || true)
+if [ ${#files[@]} -eq 0 ]; then
+	echo "integration: no test file has the build tag integration" >&2
+	exit 1
+fi
+mapfile -t packages < <(dirname "${files[@]}" | sort -u | sed 's|^|./|')
+names=$(sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' "${files[@]}" | grep -vx TestMain | sort -u | paste -sd '|')
+
+exec go run ./hack/testsum run integration -- go test -json -tags integration -run "^($names)\$" "${packages[@]}"

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Checks what no test does: format, vet, that generated files are what the code
+# generates, that go.mod is tidy, and lint. Says every check it makes.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+failed=0
+check() {
+	local name=$1 began=$SECONDS
+	shift
+	if output=$("$@" 2>&1); then
+		printf 'ok      %-34s %4d s\n' "$name" $((SECONDS - began))
+	else
+		printf 'FAILED  %-34s %4d s\n%s\n' "$name" $((SECONDS - began)) "$output"
+		failed=1
+	fi
+}
+
+formatted() {
+	local wrong
+	wrong=$(git ls-files -z --cached --others --exclude-standard '*.go' | xargs -0 gofmt -l)
+	[ -z "$wrong" ] || { echo "not as gofmt has it: $wrong"; return 1; }
+}
+
+sums() { find api deploy -type f -print0 | sort -z | xargs -0 sha256sum; }
+
+generated() {
+	local before after
+	before=$(sums)
+	make generate || return 1
+	after=$(sums)
+	[ "$before" = "$after" ] || { diff <(echo "$before") <(echo "$after") | sed -n 's/^> [^ ]* */generated anew, commit it: /p'; return 1; }
+}
+
+check "format" formatted
+check "vet" go vet ./...
+check "vet, with every build tag" go vet -tags 'integration e2e' ./...
+for module in $(git ls-files --cached --others --exclude-standard '*/go.mod'); do
+	folder=$(dirname "$module")
+	# Modules that only pin tools have no code of their own.
+	if git ls-files --cached --others --exclude-standard "$folder/*.go" | grep -q .; then
+		check "vet of $folder" env -C "$folder" go vet ./...
+	fi
+done
+check "generated files" generated
+check "go.mod is tidy" go mod tidy -diff
+check "lint" go tool -modfile=hack/lint/go.mod golangci-lint run --build-tags integration,e2e ./...
+exit $failed

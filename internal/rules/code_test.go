@@ -117,9 +117,56 @@ func tableLines(f file, body ast.Node) int {
 }
 
 // recursiveDeletes refuses os.RemoveAll outside tests: beneath a folder of ours
-// there may be a mount, and beneath a mount somebody's data.
+// there may be a mount, and beneath a mount somebody's data. A temporary folder may
+// go with the function that made it.
 func recursiveDeletes(files []file) []string {
-	return banned(files, "os", []string{"RemoveAll"}, "may delete through a mount; remove what is known by name")
+	var wrong []string
+	for _, f := range goFiles(files) {
+		if f.isTest() {
+			continue
+		}
+		for _, declared := range f.syntax.Decls {
+			temporary := temporaryFolders(declared)
+			ast.Inspect(declared, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok || !isCall(call, "os", "RemoveAll") {
+					return true
+				}
+				if name, ok := call.Args[0].(*ast.Ident); !ok || !temporary[name.Name] {
+					wrong = append(wrong, fmt.Sprintf("%s: os.RemoveAll may delete through a mount; remove what is known by name", f.at(call)))
+				}
+				return true
+			})
+		}
+	}
+	return wrong
+}
+
+// temporaryFolders names the variables that a declaration sets by os.MkdirTemp.
+func temporaryFolders(declared ast.Node) map[string]bool {
+	found := map[string]bool{}
+	ast.Inspect(declared, func(n ast.Node) bool {
+		assignment, ok := n.(*ast.AssignStmt)
+		if !ok || len(assignment.Rhs) != 1 || len(assignment.Lhs) != 2 {
+			return true
+		}
+		call, ok := assignment.Rhs[0].(*ast.CallExpr)
+		if name, named := assignment.Lhs[0].(*ast.Ident); ok && named && isCall(call, "os", "MkdirTemp") {
+			found[name.Name] = true
+		}
+		return true
+	})
+	return found
+}
+
+// isCall says whether a call is of a package's function, by the package's own name.
+func isCall(call *ast.CallExpr, in, name string) bool {
+	selector, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || selector.Sel.Name != name {
+		return false
+	}
+	base, ok := selector.X.(*ast.Ident)
+	return ok && base.Name == in
 }
 
 // sleeps refuses time.Sleep outside tests.

@@ -178,3 +178,30 @@ func pureWords(files []file) []string {
 	}
 	return wrong
 }
+
+// controllerFiles are what each controller consists of, in the order of its work.
+var controllerFiles = []string{"controller.go", "gather.go", "plan.go", "apply.go"}
+
+// fourFiles refuses a controller that lacks one of them.
+func fourFiles(files []file) []string {
+	has := map[string]map[string]bool{}
+	for _, f := range goFiles(files) {
+		row, home := place(f.dir())
+		if row.name != "steps" || f.dir() != home {
+			continue
+		}
+		if has[home] == nil {
+			has[home] = map[string]bool{}
+		}
+		has[home][path.Base(f.name)] = true
+	}
+	var wrong []string
+	for home, names := range has {
+		for _, name := range controllerFiles {
+			if !names[name] {
+				wrong = append(wrong, fmt.Sprintf("%s: a controller without %s; see the order of its work in ARCHITECTURE.md", home, name))
+			}
+		}
+	}
+	return wrong
+}

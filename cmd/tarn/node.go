@@ -1,0 +1,101 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/cli"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/node"
+)
+
+// defaultKubeletDir is the root folder of a kubelet that is given no other.
+const defaultKubeletDir = "/var/lib/kubelet"
+
+// nodeMemory is what the node agent keeps below, by collecting garbage the more often
+// the nearer it comes: it runs on every node. In bytes, a soft limit.
+const nodeMemory = 32 << 20
+
+type nodeFlags struct {
+	process cli.ProcessFlags
+	options node.Options
+}
+
+func newNodeCommand() *cobra.Command {
+	flags := nodeFlags{options: node.Options{Version: cli.Version}}
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Run the node agent: CSI sockets, stages, /pav of pods",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runNode(cmd, flags) },
+	}
+	flags.process.Register(cmd.Flags())
+	f := cmd.Flags()
+	f.StringVar(&flags.options.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node in the API; the default is $NODE_NAME")
+	f.StringVar(&flags.options.KubeletDir, "kubelet-dir", defaultKubeletDir, "the kubelet's root folder, at the path the kubelet itself uses")
+	f.StringVar(&flags.options.StateDir, "state-dir", "", "folder of the node agent; the default is plugins/"+tarnv1.ResultsDriver+" in the kubelet's folder; must be what `tarn controller` is given")
+	f.StringVar(&flags.options.CRIEndpoint, "cri-endpoint", "", "the container runtime's socket, to hear of ended pods at once; without it the kubelet tells, 1 to 2 s later")
+	return cmd
+}
+
+func (f *nodeFlags) check() error {
+	if f.options.NodeName == "" {
+		return errors.New("the node's name is missing; give --node-name or set NODE_NAME")
+	}
+	if !filepath.IsAbs(f.options.KubeletDir) {
+		return fmt.Errorf("--kubelet-dir %q is no absolute path; give the kubelet's own", f.options.KubeletDir)
+	}
+	if f.options.StateDir == "" {
+		f.options.StateDir = filepath.Join(f.options.KubeletDir, "plugins", tarnv1.ResultsDriver)
+	}
+	if !filepath.IsAbs(f.options.StateDir) {
+		return fmt.Errorf("--state-dir %q is no absolute path", f.options.StateDir)
+	}
+	return nil
+}
+
+func runNode(cmd *cobra.Command, flags nodeFlags) error {
+	if err := flags.check(); err != nil {
+		return err
+	}
+	config, err := flags.process.RESTConfig()
+	if err != nil {
+		return err
+	}
+	flags.process.SetUpLogging()
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(nodeMemory)
+	}
+	grace := 10 * time.Second
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                  kube.Scheme(),
+		Cache:                   node.CacheOptions(flags.options.NodeName),
+		Metrics:                 metricsserver.Options{BindAddress: flags.process.MetricsAddress},
+		HealthProbeBindAddress:  flags.process.ProbeAddress,
+		GracefulShutdownTimeout: &grace,
+	})
+	if err != nil {
+		return fmt.Errorf("starting the node agent: %w", err)
+	}
+	agent, err := node.Register(mgr, flags.options)
+	if err != nil {
+		return fmt.Errorf("starting the node agent: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("drivers", agent.Ready); err != nil {
+		return err
+	}
+	return mgr.Start(cmd.Context())
+}

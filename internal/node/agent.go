@@ -1,0 +1,222 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/driver"
+	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/results"
+	"tarn.dev/tarn/internal/node/stages"
+)
+
+// Options are the flags of the node agent.
+type Options struct {
+	// NodeName is the node's name in the API.
+	NodeName string
+	// KubeletDir is the kubelet's root folder, as the kubelet sees it.
+	KubeletDir string
+	// StateDir is the agent's own folder.
+	StateDir string
+	// CRIEndpoint is the container runtime's socket; empty if it is not given to us.
+	CRIEndpoint string
+	// Version is Tarn's.
+	Version string
+}
+
+// Agent is the node agent.
+type Agent struct {
+	options Options
+	cached  client.Reader
+	drivers *driver.Drivers
+	stages  *stages.Stages
+	results *results.Results
+	// open is closed when what an earlier run has left is in order, so that volumes
+	// may be served; served is set when all are.
+	open   chan struct{}
+	served atomic.Bool
+}
+
+// CacheOptions limit the cache to what the agent reads: the stages of its node, and
+// of provisioners no more than whether they may be used.
+func CacheOptions(nodeName string) cache.Options {
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&tarnv1.PavStage{}:      {Field: fields.OneTermEqualSelector(stages.NodeField, nodeName)},
+			&pavv1.PavProvisioner{}: {Transform: stripProvisioner},
+		},
+	}
+}
+
+// stripProvisioner drops the templates, the large part, which the agent never reads.
+func stripProvisioner(object any) (any, error) {
+	if p, ok := object.(*pavv1.PavProvisioner); ok {
+		p.ManagedFields, p.Annotations, p.Spec = nil, nil, pavv1.PavProvisionerSpec{}
+	}
+	return object, nil
+}
+
+// Register builds the agent and adds it to the manager, whose cache must have been
+// made with CacheOptions.
+func Register(m manager.Manager, o Options) (*Agent, error) {
+	if err := mounts.CheckKernel(); err != nil {
+		return nil, err
+	}
+	table := mounts.Kernel{}
+	a := &Agent{options: o, cached: m.GetCache(), open: make(chan struct{})}
+	var err error
+	a.stages, err = stages.New(stages.Config{
+		Writer: m.GetClient(), Live: m.GetAPIReader(), Cached: m.GetCache(), Mounts: table,
+		Folder: filepath.Join(o.StateDir, "stages"), KubeletFolder: filepath.Clean(o.KubeletDir),
+		NodeName: o.NodeName, Now: time.Now,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch /pav folders: %w", err)
+	}
+	a.results = results.New(results.Config{
+		Writer: m.GetClient(), Live: m.GetAPIReader(), Mounts: table,
+		Folder: filepath.Join(o.StateDir, "results"), KubeletFolder: filepath.Clean(o.KubeletDir),
+	})
+	a.drivers = driver.New(driver.Config{
+		Volumes: &volumes{stages: a.stages, results: a.results}, Mounts: table,
+		Folder: filepath.Join(o.StateDir, "drivers"), Registry: filepath.Join(o.KubeletDir, "plugins_registry"),
+		NodeName: o.NodeName, Version: o.Version,
+	})
+	return a, a.register(m)
+}
+
+func (a *Agent) register(m manager.Manager) error {
+	if err := m.Add(manager.RunnableFunc(func(ctx context.Context) error { return a.run(ctx, m) })); err != nil {
+		return err
+	}
+	if err := a.stages.Register(m); err != nil {
+		return err
+	}
+	return builder.ControllerManagedBy(m).
+		Named("node-drivers").
+		For(&pavv1.PavProvisioner{}).
+		Complete(reconcile.Func(a.reconcileDriver))
+}
+
+// Ready tells whether all volumes of the node are served; it is a readiness check.
+func (a *Agent) Ready(*http.Request) error {
+	if !a.served.Load() {
+		return errors.New("not all CSI sockets are served yet")
+	}
+	return nil
+}
+
+// run begins the agent's work once the cache is filled, and ends it with ctx.
+func (a *Agent) run(ctx context.Context, m manager.Manager) error {
+	if !m.GetCache().WaitForCacheSync(ctx) {
+		return nil
+	}
+	logger := log.FromContext(ctx).WithName("node")
+	ctx = log.IntoContext(ctx, logger)
+	informer, err := m.GetCache().GetInformer(ctx, &tarnv1.PavStage{})
+	if err != nil {
+		return fmt.Errorf("watch PavStages: %w", err)
+	}
+	if err := a.stages.Watch(informer); err != nil {
+		return fmt.Errorf("watch PavStages: %w", err)
+	}
+	if err := errors.Join(a.stages.Collect(ctx), a.results.Collect(ctx)); err != nil {
+		logger.Error(err, "not all that an earlier run has left could be removed; the next start tries again")
+	}
+	if a.options.CRIEndpoint != "" {
+		go func() {
+			if err := a.results.Follow(ctx, a.options.CRIEndpoint); err != nil {
+				logger.Error(err, "results are stored when the kubelet unpublishes")
+			}
+		}()
+	}
+	defer a.drivers.Close()
+	if err := a.clean(ctx); err != nil {
+		return err
+	}
+	close(a.open)
+	for !a.serveAll(ctx) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait.Jitter(time.Second, 0.5)): // a socket another process still holds tells no event
+		}
+	}
+	a.served.Store(true)
+	logger.Info("all drivers are served")
+	<-ctx.Done()
+	return nil
+}
+
+// wanted are the names of all drivers: Tarn's own and those of the provisioners.
+func (a *Agent) wanted(ctx context.Context) (map[string]bool, error) {
+	list := &pavv1.PavProvisionerList{}
+	if err := a.cached.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("list PavProvisioners: %w", err)
+	}
+	names := map[string]bool{tarnv1.ResultsDriver: true}
+	for i := range list.Items {
+		names[list.Items[i].Name] = true
+	}
+	return names, nil
+}
+
+// clean removes the sockets an earlier run has left of drivers that are gone.
+func (a *Agent) clean(ctx context.Context) error {
+	names, err := a.wanted(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.drivers.Clean(func(name string) bool { return names[name] }); err != nil {
+		log.FromContext(ctx).Error(err, "sockets of drivers that are gone could not be removed")
+	}
+	return nil
+}
+
+// serveAll serves every driver that is not served yet, and says whether all are.
+func (a *Agent) serveAll(ctx context.Context) bool {
+	names, err := a.wanted(ctx)
+	for name := range names {
+		err = errors.Join(err, a.drivers.Serve(ctx, name))
+	}
+	if err != nil {
+		log.FromContext(ctx).Error(err, "not all drivers are served yet")
+	}
+	return err == nil
+}
+
+// reconcileDriver serves a driver as long as its PavProvisioner exists, accepted or
+// not, deleted or not: what was staged must be unstaged.
+func (a *Agent) reconcileDriver(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	select {
+	case <-a.open:
+	case <-ctx.Done():
+		return reconcile.Result{}, nil
+	}
+	err := a.cached.Get(ctx, client.ObjectKey{Name: request.Name}, &pavv1.PavProvisioner{})
+	if apierrors.IsNotFound(err) {
+		return reconcile.Result{}, a.drivers.End(ctx, request.Name)
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{}, a.drivers.Serve(ctx, request.Name)
+}

@@ -1,0 +1,189 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// Config is what Drivers needs; every field must be set.
+type Config struct {
+	// Volumes does the work.
+	Volumes Volumes
+	// Mounts is the mount table, for statistics.
+	Mounts mounts.Mounter
+	// Folder holds one folder a driver, with its CSI socket.
+	Folder string
+	// Registry is where the kubelet looks for registration sockets.
+	Registry string
+	// NodeName is this node.
+	NodeName string
+	// Version is Tarn's, shown by GetPluginInfo.
+	Version string
+}
+
+// Drivers serves CSI drivers, more or fewer as time goes.
+type Drivers struct {
+	Config
+
+	mu      sync.Mutex
+	serving map[string]*server
+}
+
+// server is what serves one driver.
+type server struct {
+	paths
+	csi, registration *grpc.Server
+}
+
+// New returns Drivers that serves none yet.
+func New(config Config) *Drivers {
+	return &Drivers{Config: config, serving: map[string]*server{}}
+}
+
+// Serve serves the driver, if it is not served yet. CSI is there before the kubelet
+// hears of the driver.
+func (d *Drivers) Serve(ctx context.Context, name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.serving[name] != nil {
+		return nil
+	}
+	p := d.paths(name)
+	if err := d.prepare(p, name); err != nil {
+		return fmt.Errorf("serve driver %s: %w", name, err)
+	}
+	endpoint, err := listen(p.csi)
+	if err != nil {
+		return fmt.Errorf("serve driver %s: %w", name, err)
+	}
+	announce, err := listen(p.registration)
+	if err != nil {
+		_ = endpoint.Close()
+		return fmt.Errorf("register driver %s: %w", name, err)
+	}
+	logger := log.FromContext(ctx).WithName("driver").WithValues("driver", name)
+	ctx = log.IntoContext(ctx, logger)
+	s := &server{paths: p, csi: newServer(ctx), registration: newServer(ctx)}
+	one := &service{name: name, version: d.Version, node: d.NodeName, volumes: d.Volumes, mounts: d.Mounts}
+	csi.RegisterIdentityServer(s.csi, one)
+	csi.RegisterNodeServer(s.csi, one)
+	registration.RegisterRegistrationServer(s.registration, &registrar{name: name, endpoint: p.csi, logger: logger})
+	run := func(g *grpc.Server, l net.Listener) {
+		if err := g.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			logger.Error(err, "socket is served no more", "socket", l.Addr().String())
+		}
+	}
+	go run(s.csi, endpoint)
+	go run(s.registration, announce)
+	d.serving[name] = s
+	logger.Info("serving", "socket", p.csi)
+	return nil
+}
+
+func (d *Drivers) prepare(p paths, name string) error {
+	if err := os.MkdirAll(p.folder, 0o700); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(d.Registry, 0o750); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(p.folder, nameFile), []byte(name), 0o600)
+}
+
+// stopGrace is how long calls may still run when their driver ends.
+const stopGrace = 5 * time.Second
+
+// End takes the driver away from the kubelet, then its socket and folder.
+func (d *Drivers) End(ctx context.Context, name string) error {
+	d.mu.Lock()
+	s := d.serving[name]
+	delete(d.serving, name)
+	d.mu.Unlock()
+	if s != nil {
+		s.registration.Stop()
+		s.stopGracefully()
+		log.FromContext(ctx).Info("driver ended", "driver", name)
+	}
+	return d.clean(d.paths(name))
+}
+
+func (s *server) stopGracefully() {
+	done := make(chan struct{})
+	go func() {
+		s.csi.GracefulStop()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(stopGrace):
+		s.csi.Stop()
+		<-done
+	}
+}
+
+// clean removes what a driver that is not served has left.
+func (d *Drivers) clean(p paths) error {
+	if _, err := os.Lstat(p.folder); errors.Is(err, os.ErrNotExist) {
+		return nil // then the registration socket, if there is one, is not ours
+	}
+	if err := removeDead(p.registration); err != nil {
+		return err
+	}
+	if err := removeDead(p.csi); err != nil {
+		return err
+	}
+	return mounts.RemoveTree(p.folder)
+}
+
+// Clean removes what an earlier run has left of drivers that are not wanted any more.
+func (d *Drivers) Clean(wanted func(name string) bool) error {
+	entries, err := os.ReadDir(d.Folder)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	var failed error
+	for _, e := range entries {
+		data, readErr := os.ReadFile(filepath.Join(d.Folder, e.Name(), nameFile))
+		if errors.Is(readErr, os.ErrNotExist) {
+			data, readErr = []byte(e.Name()), nil
+		}
+		if name := strings.TrimSpace(string(data)); readErr == nil && !wanted(name) {
+			readErr = d.clean(d.paths(name))
+		}
+		failed = errors.Join(failed, readErr)
+	}
+	return errors.Join(err, failed)
+}
+
+// Close ends all drivers at once. Calls under way are cut off; the kubelet makes them
+// again.
+func (d *Drivers) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, s := range d.serving {
+		s.registration.Stop()
+		s.csi.Stop()
+		delete(d.serving, name)
+	}
+}
+
+// Serving says whether the driver is served.
+func (d *Drivers) Serving(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.serving[name] != nil
+}

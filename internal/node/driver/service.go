@@ -1,0 +1,125 @@
+package driver
+
+import (
+	"context"
+	"runtime/debug"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// Volumes makes the volumes of a driver available on this node. Errors are gRPC
+// statuses; both calls may be repeated, and come at the same time for other targets.
+type Volumes interface {
+	// Publish makes the volume available at the request's target path.
+	Publish(ctx context.Context, driver string, request *csi.NodePublishVolumeRequest) error
+	// Unpublish takes it away again.
+	Unpublish(ctx context.Context, driver string, request *csi.NodeUnpublishVolumeRequest) error
+}
+
+// service answers for one driver.
+type service struct {
+	csi.UnimplementedIdentityServer
+	csi.UnimplementedNodeServer
+
+	name    string
+	version string
+	node    string
+	volumes Volumes
+	mounts  mounts.Mounter
+}
+
+// GetPluginInfo implements the Identity service.
+func (s *service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: s.name, VendorVersion: s.version}, nil
+}
+
+// GetPluginCapabilities implements the Identity service: there is no controller
+// service, Tarn's controllers talk to the API server alone.
+func (s *service) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+	return &csi.GetPluginCapabilitiesResponse{}, nil
+}
+
+// Probe implements the Identity service: a socket is served only when all is ready.
+func (s *service) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
+}
+
+// NodeGetInfo implements the Node service.
+func (s *service) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return &csi.NodeGetInfoResponse{NodeId: s.node}, nil
+}
+
+// NodeGetCapabilities implements the Node service. There is no NodeStageVolume: what
+// pods share on a node is shared by PavStage, which outlives both agent and kubelet.
+func (s *service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+	rpc := func(t csi.NodeServiceCapability_RPC_Type) *csi.NodeServiceCapability {
+		return &csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}}}
+	}
+	return &csi.NodeGetCapabilitiesResponse{Capabilities: []*csi.NodeServiceCapability{
+		rpc(csi.NodeServiceCapability_RPC_GET_VOLUME_STATS),
+	}}, nil
+}
+
+// NodePublishVolume implements the Node service.
+func (s *service) NodePublishVolume(ctx context.Context, request *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	if err := require("volume_id", request.GetVolumeId(), "target_path", request.GetTargetPath()); err != nil {
+		return nil, err
+	}
+	if request.GetVolumeCapability() == nil {
+		return nil, status.Error(codes.InvalidArgument, "volume_capability is missing")
+	}
+	if err := s.volumes.Publish(ctx, s.name, request); err != nil {
+		return nil, err
+	}
+	return &csi.NodePublishVolumeResponse{}, nil
+}
+
+// NodeUnpublishVolume implements the Node service.
+func (s *service) NodeUnpublishVolume(ctx context.Context, request *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+	if err := require("volume_id", request.GetVolumeId(), "target_path", request.GetTargetPath()); err != nil {
+		return nil, err
+	}
+	if err := s.volumes.Unpublish(ctx, s.name, request); err != nil {
+		return nil, err
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, nil
+}
+
+func require(fields ...string) error {
+	for i := 0; i < len(fields); i += 2 {
+		if fields[i+1] == "" {
+			return status.Errorf(codes.InvalidArgument, "%s is missing", fields[i])
+		}
+	}
+	return nil
+}
+
+// observe logs a call that ends in an error, and makes an error of a panic: one bad
+// request must not take every volume of the node along.
+func observe(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (answer any, err error) {
+	begun := time.Now()
+	logger := log.FromContext(ctx).WithName("csi").WithValues("method", info.FullMethod)
+	if r, ok := request.(interface{ GetTargetPath() string }); ok {
+		logger = logger.WithValues("target", r.GetTargetPath())
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			logger.Info("panic in a call", "panic", p, "stack", string(debug.Stack()))
+			answer, err = nil, status.Errorf(codes.Unavailable, "panic: %v", p)
+		}
+		if code := status.Code(err); code != codes.OK && code != codes.Unimplemented {
+			logger.Info("call failed", "code", code.String(), "error", status.Convert(err).Message(), "took", time.Since(begun).String())
+			return
+		}
+		logger.V(1).Info("call done", "took", time.Since(begun).String())
+	}()
+	return handler(log.IntoContext(ctx, logger), request)
+}

@@ -1,0 +1,193 @@
+package mounts
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	mount "k8s.io/mount-utils"
+)
+
+// Mount is one line of the mount table.
+type Mount struct {
+	// ID is the kernel's number of the mount, the same as statx's stx_mnt_id.
+	ID int
+	// Device is "major:minor" of the files on it.
+	Device string
+	// Root is which directory or file of its file system is mounted.
+	Root string
+	// Point is where it is mounted.
+	Point string
+	// Type is the file system's type.
+	Type string
+	// ReadOnly says that this mount may not be written through.
+	ReadOnly bool
+}
+
+// Mounter is the seam to the kernel. Every path is absolute and its last element
+// is never followed if it is a symbolic link.
+type Mounter interface {
+	// Bind mounts the directory or file that source is, with all that is mounted
+	// below it, at target, which must exist and be of the same kind. A mount made
+	// later below the source appears below the target; nothing unmounted at the
+	// target is unmounted at the source.
+	Bind(source *os.File, target string, readOnly bool) error
+	// Unmount removes the uppermost mount at point.
+	Unmount(point string) error
+	// Detach hides the uppermost mount at point and all below it at once, though
+	// it may be in use; the kernel ends it when the last user goes.
+	Detach(point string) error
+	// List returns the mount table, the older mount first.
+	List() ([]Mount, error)
+}
+
+// Kernel is the Mounter that asks the kernel, for the mount namespace of the process.
+type Kernel struct{}
+
+var _ Mounter = Kernel{}
+
+// Bind implements Mounter. The copy is taken from the open file, so what was
+// checked is what is mounted, and it is made read-only and cut off (slave) before
+// anyone can see it: a plain bind mount would be a peer of its source, and
+// unmounting something below the one would unmount it below the other.
+func (Kernel) Bind(source *os.File, target string, readOnly bool) error {
+	tree, err := unix.OpenTree(int(source.Fd()), "",
+		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
+	if err != nil {
+		return fmt.Errorf("bind %s at %s: open_tree: %w", source.Name(), target, err)
+	}
+	defer func() { _ = unix.Close(tree) }()
+	attr := unix.MountAttr{Propagation: unix.MS_SLAVE}
+	if readOnly {
+		attr.Attr_set = unix.MOUNT_ATTR_RDONLY
+	}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+		return fmt.Errorf("bind %s at %s: mount_setattr: %w", source.Name(), target, err)
+	}
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("bind %s at %s: move_mount: %w", source.Name(), target, err)
+	}
+	return nil
+}
+
+// Unmount implements Mounter.
+func (Kernel) Unmount(point string) error {
+	if err := unix.Unmount(point, unix.UMOUNT_NOFOLLOW); err != nil {
+		return &os.PathError{Op: "unmount", Path: point, Err: err}
+	}
+	return nil
+}
+
+// Detach implements Mounter.
+func (Kernel) Detach(point string) error {
+	if err := unix.Unmount(point, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); err != nil {
+		return &os.PathError{Op: "detach", Path: point, Err: err}
+	}
+	return nil
+}
+
+// List implements Mounter.
+func (Kernel) List() ([]Mount, error) {
+	infos, err := mount.ParseMountInfo("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("read the mount table: %w", err)
+	}
+	table := make([]Mount, 0, len(infos))
+	for i := range infos {
+		table = append(table, Mount{
+			ID:       infos[i].ID,
+			Device:   fmt.Sprintf("%d:%d", infos[i].Major, infos[i].Minor),
+			Root:     unescape(infos[i].Root),
+			Point:    unescape(infos[i].MountPoint),
+			Type:     infos[i].FsType,
+			ReadOnly: hasOption(infos[i].MountOptions, "ro"),
+		})
+	}
+	return table, nil
+}
+
+// CheckKernel tells in one line if the kernel is too old for Kernel.
+func CheckKernel() error {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err == nil {
+		defer func() { _ = unix.Close(tree) }()
+		err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_PRIVATE})
+	}
+	switch err {
+	case nil:
+		return nil
+	case unix.ENOSYS:
+		return fmt.Errorf("the node agent needs Linux 5.12 or newer, for mount_setattr; update the node's kernel: %w", err)
+	default:
+		return fmt.Errorf("the node agent cannot mount; run it as root (in a pod: privileged): %w", err)
+	}
+}
+
+func hasOption(options []string, name string) bool {
+	for _, o := range options {
+		if o == name {
+			return true
+		}
+	}
+	return false
+}
+
+// unescape undoes the octal escapes the kernel writes for blank, tab, newline and
+// backslash in paths.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}
+
+// Real is path as the mount table spells it: symbolic links of every element but
+// the last resolved. A path whose folder does not exist is returned as it is.
+func Real(path string) string {
+	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(parent, filepath.Base(path))
+}
+
+// At returns the mounts at path, the older first.
+func At(table []Mount, path string) []Mount {
+	path = Real(path)
+	var found []Mount
+	for _, m := range table {
+		if m.Point == path {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// Under returns the mounts at path and below it, the older first.
+func Under(table []Mount, path string) []Mount {
+	path = Real(path)
+	var found []Mount
+	for _, m := range table {
+		if Inside(m.Point, path) {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// Inside says whether path is folder or lies below it; both are clean.
+func Inside(path, folder string) bool {
+	return path == folder || strings.HasPrefix(path, strings.TrimSuffix(folder, "/")+"/")
+}
+
+// ByID returns the mount with that number.
+func ByID(table []Mount, id int) (Mount, bool) {
+	for _, m := range table {
+		if m.ID == id {
+			return m, true
+		}
+	}
+	return Mount{}, false
+}

@@ -1,0 +1,353 @@
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"tarn.dev/tarn/internal/node/nodetest"
+)
+
+func TestMain(m *testing.M) { nodetest.Main(m) }
+
+func open(t *testing.T, path string) *os.File {
+	t.Helper()
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatalf("open %s: %v", path, err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func mkdir(t *testing.T, elements ...string) string {
+	t.Helper()
+	dir := filepath.Join(elements...)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func mountsUnder(t *testing.T, path string) []Mount {
+	t.Helper()
+	table, err := Kernel{}.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Under(table, path)
+}
+
+func TestAVolumeIsShownAtItsTargetAndGoneAfterwards(t *testing.T) {
+	top := nodetest.Tmpfs(t)
+	source := mkdir(t, top, "volume with blanks")
+	write(t, filepath.Join(source, "greeting"), "hello")
+	target := filepath.Join(mkdir(t, top, "pods and more"), "mount")
+	for range 2 { // again is the same
+		if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := read(t, filepath.Join(target, "greeting")); got != "hello" {
+		t.Errorf("read %q through the target", got)
+	}
+	if found := mountsUnder(t, target); len(found) != 1 {
+		t.Errorf("mounts at the target: %v, want one", found)
+	}
+	write(t, filepath.Join(target, "written"), "by the pod")
+	if err := RemoveTarget(Kernel{}, target); err == nil {
+		t.Error("a target that is still mounted was removed")
+	}
+	for range 2 {
+		if err := UnmountTree(Kernel{}, target, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := RemoveTarget(Kernel{}, target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(target); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("target is still there: %v", err)
+	}
+	if got := read(t, filepath.Join(source, "written")); got != "by the pod" {
+		t.Errorf("the volume holds %q", got)
+	}
+}
+
+func TestAReadOnlyTargetCannotBeWrittenNorCanWhatIsMountedBelow(t *testing.T) {
+	top := nodetest.Tmpfs(t)
+	source := mkdir(t, top, "volume")
+	nodetest.MountTmpfs(t, filepath.Join(source, "below"))
+	target := filepath.Join(top, "target")
+	if err := EnsureBind(Kernel{}, open(t, source), target, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{target, filepath.Join(target, "below")} {
+		if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o644); !errors.Is(err, unix.EROFS) {
+			t.Errorf("writing in %s: %v, want a read-only file system", dir, err)
+		}
+	}
+	write(t, filepath.Join(source, "below", "x"), "the source stays writable")
+	// The same volume asked for with write access replaces it.
+	if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(target, "x"), "")
+}
+
+func TestUnmountingTheTargetLeavesTheSourcesMountsAlone(t *testing.T) {
+	top := nodetest.Tmpfs(t)
+	source := mkdir(t, top, "volume")
+	below := filepath.Join(source, "below")
+	nodetest.MountTmpfs(t, below)
+	write(t, filepath.Join(below, "data"), "precious")
+	target := filepath.Join(top, "target")
+	if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, filepath.Join(target, "below", "data")); got != "precious" {
+		t.Errorf("the target shows %q", got)
+	}
+	if err := UnmountTree(Kernel{}, target, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, filepath.Join(below, "data")); got != "precious" {
+		t.Errorf("the source's own mount was unmounted with the target: %q", got)
+	}
+}
+
+func TestAMountMadeLaterInTheVolumeArrivesAtTheTarget(t *testing.T) {
+	top := nodetest.Tmpfs(t)
+	source := mkdir(t, top, "volume", "later")
+	target := filepath.Join(top, "target")
+	if err := EnsureBind(Kernel{}, open(t, filepath.Dir(source)), target, false); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.MountTmpfs(t, source)
+	write(t, filepath.Join(source, "file"), "here")
+	if got := read(t, filepath.Join(target, "later", "file")); got != "here" {
+		t.Errorf("the target shows %q", got)
+	}
+}
+
+func TestWhateverElseIsMountedAtTheTargetIsReplaced(t *testing.T) {
+	top := nodetest.Tmpfs(t)
+	source := mkdir(t, top, "volume")
+	target := mkdir(t, top, "target")
+	nodetest.MountTmpfs(t, target)
+	nodetest.MountTmpfs(t, target)
+	if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
+		t.Fatal(err)
+	}
+	if found := mountsUnder(t, target); len(found) != 1 || found[0].Root != "/volume" {
+		t.Errorf("mounts at the target: %v, want the volume alone", found)
+	}
+}
+
+func TestAFileIsBoundAtAFile(t *testing.T) {
+	top := nodetest.Tmpfs(t)
+	node := filepath.Join(top, "device")
+	if err := unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))); err != nil {
+		t.Fatal(err)
+	}
+	target := filepath.Join(top, "pod-uid")
+	if err := EnsureBind(Kernel{}, open(t, node), target, false); err != nil {
+		t.Fatal(err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(target, &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFBLK || stat.Rdev != unix.Mkdev(7, 0) {
+		t.Errorf("the target is %o %d (%v), want block device 7:0", stat.Mode, stat.Rdev, err)
+	}
+	if err := UnmountTree(Kernel{}, target, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveTarget(Kernel{}, target); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLayersAndNestedMountsAreAllUnmounted(t *testing.T) {
+	top := nodetest.Tmpfs(t)
+	dir := mkdir(t, top, "stage", "pav")
+	for _, below := range []string{"", "", "a", "a/b", "a/b", "c d"} {
+		nodetest.MountTmpfs(t, filepath.Join(dir, below))
+	}
+	if err := UnmountTree(Kernel{}, filepath.Dir(dir), nil); err != nil {
+		t.Fatal(err)
+	}
+	if found := mountsUnder(t, filepath.Dir(dir)); len(found) != 0 {
+		t.Errorf("left: %v", found)
+	}
+}
+
+func TestABusyMountIsAnErrorOrDetachedWhenAsked(t *testing.T) {
+	top := nodetest.Tmpfs(t)
+	dir := filepath.Join(top, "busy")
+	nodetest.MountTmpfs(t, dir)
+	f, err := os.Create(filepath.Join(dir, "open"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := UnmountTree(Kernel{}, dir, nil); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("unmounting a busy mount: %v, want busy", err)
+	}
+	var told []string
+	err = UnmountTree(Kernel{}, dir, func(point string, busy error) { told = append(told, point) })
+	if err != nil || len(told) != 1 || told[0] != dir {
+		t.Errorf("detached %v: %v", told, err)
+	}
+	if found := mountsUnder(t, dir); len(found) != 0 {
+		t.Errorf("left: %v", found)
+	}
+}
+
+func TestATargetThatIsNotOursIsLeftAlone(t *testing.T) {
+	top := nodetest.Tmpfs(t)
+	full := mkdir(t, top, "full")
+	write(t, filepath.Join(full, "file"), "x")
+	written := filepath.Join(top, "written")
+	write(t, written, "x")
+	link := filepath.Join(top, "link")
+	if err := os.Symlink(full, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{full, written, link} {
+		if err := RemoveTarget(Kernel{}, target); err == nil {
+			t.Errorf("%s was removed", target)
+		}
+	}
+	for _, target := range []string{written, link} {
+		if err := EnsureBind(Kernel{}, open(t, full), target, false); err == nil {
+			t.Errorf("mounted at %s", target)
+		}
+	}
+}
+
+func TestATreeIsRemovedWithAllThatIsInIt(t *testing.T) {
+	top := nodetest.Tmpfs(t)
+	dir := mkdir(t, top, "stage")
+	outside := filepath.Join(top, "outside")
+	write(t, outside, "stays")
+	for i := range 3000 { // more than one batch of names
+		write(t, filepath.Join(dir, fmt.Sprintf("file-%d", i)), "")
+	}
+	mkdir(t, dir, "a", "b", "c")
+	if err := os.Symlink(outside, filepath.Join(dir, "a", "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(top, filepath.Join(dir, "a", "folder-link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(filepath.Join(dir, "a", "fifo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := RemoveTree(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("still there: %v", err)
+	}
+	if read(t, outside) != "stays" {
+		t.Error("a file outside was harmed")
+	}
+}
+
+func TestAFolderDeeperThanPathsAndOpenFilesAllowIsRemoved(t *testing.T) {
+	top := nodetest.Tmpfs(t)
+	dir := mkdir(t, top, "stage")
+	at, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.Repeat("d", 200)
+	for range 3000 {
+		if err := unix.Mkdirat(at, name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		next, err := unix.Openat(at, name, unix.O_DIRECTORY|unix.O_RDONLY, 0)
+		_ = unix.Close(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at = next
+	}
+	_ = unix.Close(at)
+	if err := RemoveTree(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("still there: %v", err)
+	}
+}
+
+func TestNothingIsEverRemovedThroughAMount(t *testing.T) {
+	for name, mount := range map[string]func(t *testing.T, precious, point string){
+		"another file system": func(t *testing.T, precious, point string) {
+			nodetest.MountTmpfs(t, point)
+			write(t, filepath.Join(point, "data"), "precious")
+		},
+		"a bind mount of the same file system": func(t *testing.T, precious, point string) {
+			if err := EnsureBind(Kernel{}, open(t, precious), point, false); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		for _, where := range []string{"", "deep/down"} {
+			t.Run(name+" at "+where, func(t *testing.T) {
+				top := nodetest.Tmpfs(t)
+				precious := mkdir(t, top, "precious")
+				write(t, filepath.Join(precious, "data"), "precious")
+				stage := mkdir(t, top, "stage")
+				point := mkdir(t, stage, where)
+				mount(t, precious, point)
+				err := RemoveTree(stage)
+				if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EBUSY) {
+					t.Errorf("removing a folder with a mount: %v, want a refusal", err)
+				}
+				if got := read(t, filepath.Join(point, "data")); got != "precious" {
+					t.Errorf("behind the mount: %q", got)
+				}
+			})
+		}
+	}
+	t.Run("a file", func(t *testing.T) {
+		top := nodetest.Tmpfs(t)
+		precious := filepath.Join(top, "precious")
+		write(t, precious, "precious")
+		stage := mkdir(t, top, "stage")
+		if err := EnsureBind(Kernel{}, open(t, precious), filepath.Join(stage, "file"), false); err != nil {
+			t.Fatal(err)
+		}
+		if err := RemoveTree(stage); !errors.Is(err, unix.EBUSY) {
+			t.Errorf("removing a folder with a mounted file: %v, want a refusal", err)
+		}
+		if read(t, precious) != "precious" {
+			t.Error("the file was harmed")
+		}
+	})
+}

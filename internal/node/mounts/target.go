@@ -1,0 +1,114 @@
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// EnsureBind makes sure that target shows exactly what source is, and nothing else
+// is mounted there: one that is already right is left alone, anything else is
+// unmounted first. The target is made where it is missing; the folder it is in must
+// exist.
+func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error {
+	var want unix.Stat_t
+	if err := unix.Fstat(int(source.Fd()), &want); err != nil {
+		return fmt.Errorf("look at %s: %w", source.Name(), err)
+	}
+	right, err := shows(m, target, &want, readOnly)
+	if err != nil || right {
+		return err
+	}
+	if err := UnmountTree(m, target, nil); err != nil {
+		return err
+	}
+	if err := makeTarget(target, want.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
+		return err
+	}
+	if err := m.Bind(source, target, readOnly); err != nil {
+		return err
+	}
+	right, err = shows(m, target, &want, readOnly)
+	if err != nil {
+		return err
+	}
+	if !right {
+		return fmt.Errorf("%s was mounted at %s, but the mount table does not show it there", source.Name(), target)
+	}
+	return nil
+}
+
+// shows says whether target is a mount of exactly that file. A target that cannot be
+// looked at, as one whose server has died, shows something else.
+func shows(m Mounter, target string, want *unix.Stat_t, readOnly bool) (bool, error) {
+	table, err := m.List()
+	if err != nil {
+		return false, err
+	}
+	layers := At(table, target)
+	if len(layers) != 1 || layers[0].ReadOnly != readOnly {
+		return false, nil
+	}
+	var is unix.Stat_t
+	if err := unix.Lstat(target, &is); err != nil {
+		return false, nil
+	}
+	return is.Dev == want.Dev && is.Ino == want.Ino && is.Rdev == want.Rdev, nil
+}
+
+func makeTarget(target string, folder bool) error {
+	var err error
+	if folder {
+		err = os.Mkdir(target, 0o750)
+	} else {
+		var f *os.File
+		f, err = os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err == nil {
+			err = f.Close()
+		}
+	}
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make the target: %w", err)
+	}
+	info, err := os.Lstat(target)
+	if err != nil {
+		return fmt.Errorf("look at the target: %w", err)
+	}
+	if folder != info.IsDir() || (!folder && !info.Mode().IsRegular()) {
+		return fmt.Errorf("target %s is already there as %s, and is left alone; remove it", target, info.Mode().Type())
+	}
+	return nil
+}
+
+// RemoveTarget removes what EnsureBind has made at target, after it was unmounted:
+// an empty directory or an empty file, and nothing else.
+func RemoveTarget(m Mounter, target string) error {
+	table, err := m.List()
+	if err != nil {
+		return err
+	}
+	if found := Under(table, target); len(found) > 0 {
+		return fmt.Errorf("target %s is still mounted", target)
+	}
+	info, err := os.Lstat(target)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at the target: %w", err)
+	}
+	if info.IsDir() {
+		err = unix.Rmdir(target)
+	} else if info.Mode().IsRegular() && info.Size() == 0 {
+		err = unix.Unlink(target)
+	} else {
+		return fmt.Errorf("target %s is neither an empty directory nor an empty file, and is left alone; see what it holds, then remove it", target)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return &os.PathError{Op: "remove target", Path: filepath.Clean(target), Err: err}
+	}
+	return nil
+}

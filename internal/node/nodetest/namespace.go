@@ -1,0 +1,82 @@
+// Package nodetest runs the tests of the node agent in a mount namespace of their
+// own, so that they can mount for real and nothing they mount is seen outside or
+// outlives them. It is for tests alone and knows nothing of what they test.
+package nodetest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const insideVariable = "TARN_TEST_MOUNT_NAMESPACE"
+
+// Main is for TestMain: it starts the test binary again in a new mount namespace and
+// runs the tests there. Without the right to do so no test runs, and it says why.
+func Main(m *testing.M) {
+	if os.Getenv(insideVariable) == "" {
+		os.Exit(again())
+	}
+	// What the tests mount must not propagate to where they came from.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		fmt.Fprintln(os.Stderr, "make the mounts private:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func again() int {
+	if os.Geteuid() != 0 {
+		fmt.Println("SKIP: these tests mount and make device nodes; run them as root")
+		return 0
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), insideVariable+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "start the tests in a mount namespace:", err)
+		return 1
+	}
+	return 0
+}
+
+// Tmpfs mounts an empty file system, as shared as a kubelet's folder is, and returns
+// where; everything mounted below it is unmounted when the test ends.
+func Tmpfs(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tarn-test", dir, "tmpfs", 0, "mode=0755"); err != nil {
+		t.Fatalf("mount a tmpfs: %v", err)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		t.Fatalf("make the tmpfs shared: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount the tmpfs: %v", err)
+		}
+	})
+	return dir
+}
+
+// MountTmpfs mounts another tmpfs at dir, which is made if it is missing.
+func MountTmpfs(t testing.TB, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tarn-test", dir, "tmpfs", 0, ""); err != nil {
+		t.Fatalf("mount a tmpfs at %s: %v", dir, err)
+	}
+}

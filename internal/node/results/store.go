@@ -1,0 +1,91 @@
+package results
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/pavdir"
+)
+
+// store puts what the pod has left in /pav on the pod, with how it ended as far as
+// that is known. Nothing is to be stored when the pod is gone or has a result that
+// tells as much already.
+func (r *Results) store(ctx context.Context, k string, rec *record, end ending) error {
+	pod, err := r.pod(ctx, rec.Namespace, rec.Pod, rec.UID)
+	if err != nil || pod == nil {
+		return err
+	}
+	if end.known && !pod.DeletionTimestamp.IsZero() {
+		return nil // stopped rather than ended: its exit codes say nothing
+	}
+	if tells := storedTells(pod); tells && (!end.known || storedSucceeded(pod)) {
+		return nil
+	}
+	result, err := pavdir.ReadResults(r.pav(k))
+	if errors.Is(err, os.ErrNotExist) {
+		result.Unreadable = "the folder of /pav is gone"
+	} else if err != nil {
+		return err
+	}
+	if end.known {
+		result.Succeeded, result.ExitCodes = &end.succeeded, end.exitCodes
+	}
+	err = r.patch(ctx, pod, result)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
+		// The pod may have gone, or another may have its name, which the uid in the
+		// patch does not fit.
+		if pod, readErr := r.pod(ctx, rec.Namespace, rec.Pod, rec.UID); readErr == nil && pod == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// patch writes the annotation through the status subresource: with the right to patch
+// that alone, a stolen node can change no pod's spec. The uid is there as the
+// precondition that it is still the same pod.
+//
+// +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
+func (r *Results) patch(ctx context.Context, pod *corev1.Pod, result tarnv1.PodResult) error {
+	value, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid":         pod.UID,
+		"annotations": map[string]string{tarnv1.AnnotationResult: string(value)},
+	}})
+	if err != nil {
+		return err
+	}
+	if err := r.Writer.Status().Patch(ctx, pod, client.RawPatch(types.MergePatchType, body)); err != nil {
+		return fmt.Errorf("store the result on pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// storedTells says whether the pod has a result that can be read.
+func storedTells(pod *corev1.Pod) bool {
+	_, ok := stored(pod)
+	return ok
+}
+
+// storedSucceeded says whether the pod has a result with how it ended.
+func storedSucceeded(pod *corev1.Pod) bool {
+	result, ok := stored(pod)
+	return ok && result.Succeeded != nil
+}
+
+func stored(pod *corev1.Pod) (result tarnv1.PodResult, ok bool) {
+	value, ok := pod.Annotations[tarnv1.AnnotationResult]
+	return result, ok && json.Unmarshal([]byte(value), &result) == nil
+}

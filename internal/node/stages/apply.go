@@ -1,0 +1,111 @@
+package stages
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// apply does the actions in order and stops at the first that fails. stage is brought
+// up to date by each write.
+func (s *Stages) apply(ctx context.Context, stage *tarnv1.PavStage, actions []action) error {
+	for _, a := range actions {
+		err := s.do(ctx, stage, a)
+		if apierrors.IsNotFound(err) {
+			return nil // the stage is gone; its delete event ends what is left
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Stages) do(ctx context.Context, stage *tarnv1.PavStage, a action) error {
+	switch a.verb {
+	case makeFolder:
+		return s.makeFolder(stage.UID)
+	case watchReady:
+		return s.ready.add(s.pav(stage.UID), stage.Name)
+	case ignoreReady:
+		s.ready.remove(s.pav(stage.UID))
+		return nil
+	case markStaged:
+		return s.markStaged(ctx, stage, a.record)
+	case markFailed:
+		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
+			n.Phase, n.Message = tarnv1.StageFailed, a.message
+		})
+	case requestEnd:
+		return s.requestEnd(ctx, stage)
+	case unmount, detach:
+		return s.unmountAll(ctx, stage, a.verb == detach)
+	case markUnmounted:
+		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
+			n.Phase, n.Path = tarnv1.StageUnmounted, ""
+		})
+	case removeFolder:
+		s.trust(stage.UID, false)
+		return mounts.RemoveTree(s.folder(stage.UID))
+	case removeFinalizer:
+		return s.removeFinalizer(ctx, stage)
+	}
+	return fmt.Errorf("stage %s: unknown action %d", stage.Name, a.verb)
+}
+
+// setNode changes the node's part of the status, if nothing else has changed it.
+func (s *Stages) setNode(ctx context.Context, stage *tarnv1.PavStage, change func(*tarnv1.PavStageNodeStatus)) error {
+	old := stage.DeepCopy()
+	change(&stage.Status.Node)
+	return s.patchStatus(ctx, old, stage)
+}
+
+// markStaged keeps the record first: a stage that says Staged has one.
+func (s *Stages) markStaged(ctx context.Context, stage *tarnv1.PavStage, found *record) error {
+	if err := s.writeRecord(stage.UID, found); err != nil {
+		return fmt.Errorf("keep the record of stage %s: %w", stage.Name, err)
+	}
+	s.trust(stage.UID, true)
+	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
+		n.Phase, n.Path, n.Message = tarnv1.StageStaged, found.Path, ""
+	})
+}
+
+// unmountAll unmounts the stage's targets and what is mounted below its folder. What
+// keeps a mount busy is told in the stage's status.
+func (s *Stages) unmountAll(ctx context.Context, stage *tarnv1.PavStage, force bool) error {
+	unlock := s.folders.Lock(string(stage.UID))
+	defer unlock()
+	var lazily func(string, error)
+	if force {
+		lazily = func(point string, busy error) {
+			log.FromContext(ctx).Info("detach a mount that stays busy", "mount", point, "because", busy.Error())
+		}
+	}
+	paths := append(slices.Clone(stage.Status.Node.Targets), s.folder(stage.UID))
+	for _, path := range paths {
+		if path != s.folder(stage.UID) && !mounts.Inside(path, s.KubeletFolder) {
+			continue // not a target this agent has recorded
+		}
+		if err := mounts.UnmountTree(s.Mounts, path, lazily); err != nil {
+			if text := "cannot unmount yet: " + err.Error(); stage.Status.Node.Message != text {
+				_ = s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) { n.Message = text })
+			}
+			return fmt.Errorf("stage %s: %w", stage.Name, err)
+		}
+	}
+	return nil
+}
+
+func (s *Stages) removeFinalizer(ctx context.Context, stage *tarnv1.PavStage) error {
+	old := stage.DeepCopy()
+	stage.Finalizers = slices.DeleteFunc(stage.Finalizers, func(f string) bool { return f == tarnv1.FinalizerStageNode })
+	return s.Writer.Patch(ctx, stage, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
+}

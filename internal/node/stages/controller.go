@@ -1,0 +1,43 @@
+package stages
+
+import (
+	"context"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// workers is how many stages are worked on at once. A step is short but for an
+// unmount that has to write much back.
+const workers = 4
+
+// Register adds the node's half of the PavStage protocol to the manager, whose cache
+// must hold the PavStages of this node alone.
+func (s *Stages) Register(m manager.Manager) error {
+	if err := m.Add(manager.RunnableFunc(s.ready.run)); err != nil {
+		return err
+	}
+	return builder.ControllerManagedBy(m).
+		Named("node-stages").
+		For(&tarnv1.PavStage{}).
+		WatchesRawSource(source.Channel(s.wake, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(reconcile.Func(s.Reconcile))
+}
+
+// Reconcile brings the node's side of one stage to where it has to be.
+func (s *Stages) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	view, err := s.gather(ctx, request.Name)
+	if err == nil {
+		err = s.apply(ctx, view.Stage, plan(view))
+	}
+	return kube.Outcome(err, time.Time{}, s.Now())
+}

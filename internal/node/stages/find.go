@@ -1,0 +1,161 @@
+package stages
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// volumeNameOf takes the PersistentVolume's name out of the kubelet's target path:
+// <root>/pods/<pod>/volumes/kubernetes.io~csi/<volume>/mount, or for a block volume
+// <root>/plugins/kubernetes.io/csi/volumeDevices/publish/<volume>/<pod>.
+func volumeNameOf(target string) (name string, found bool) {
+	parts := strings.Split(filepath.Clean(target), "/")
+	n := len(parts)
+	switch {
+	case n >= 4 && parts[n-1] == "mount" && parts[n-3] == "kubernetes.io~csi":
+		return parts[n-2], true
+	case n >= 4 && parts[n-3] == "publish" && parts[n-4] == "volumeDevices":
+		return parts[n-2], true
+	}
+	return "", false
+}
+
+// findVolume returns the PersistentVolume the kubelet means, read live.
+//
+// +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=get;list
+func (s *Stages) findVolume(ctx context.Context, driver, handle, target string) (*corev1.PersistentVolume, error) {
+	if name, ok := volumeNameOf(target); ok {
+		volume := &corev1.PersistentVolume{}
+		err := s.Live.Get(ctx, client.ObjectKey{Name: name}, volume)
+		if err == nil && isOf(volume, driver, handle) {
+			return volume, nil
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, status.Errorf(codes.Unavailable, "read PersistentVolume %s: %v", name, err)
+		}
+	}
+	return s.searchVolume(ctx, driver, handle)
+}
+
+// searchVolume goes through all PersistentVolumes, a page at a time so that memory
+// stays small.
+func (s *Stages) searchVolume(ctx context.Context, driver, handle string) (*corev1.PersistentVolume, error) {
+	const page = 500
+	var found *corev1.PersistentVolume
+	next := ""
+	for {
+		list := &corev1.PersistentVolumeList{}
+		if err := s.Live.List(ctx, list, client.Limit(page), client.Continue(next)); err != nil {
+			return nil, status.Errorf(codes.Unavailable, "list PersistentVolumes: %v", err)
+		}
+		for i := range list.Items {
+			if !isOf(&list.Items[i], driver, handle) {
+				continue
+			}
+			if found != nil {
+				return nil, status.Errorf(codes.FailedPrecondition,
+					"PersistentVolumes %s and %s both have driver %q and volumeHandle %q; give each its own volumeHandle",
+					found.Name, list.Items[i].Name, driver, handle)
+			}
+			found = list.Items[i].DeepCopy()
+		}
+		next = list.Continue
+		if next == "" {
+			break
+		}
+	}
+	if found == nil {
+		return nil, status.Errorf(codes.NotFound, "no PersistentVolume has driver %q and volumeHandle %q", driver, handle)
+	}
+	return found, nil
+}
+
+func isOf(volume *corev1.PersistentVolume, driver, handle string) bool {
+	source := volume.Spec.CSI
+	return source != nil && source.Driver == driver && source.VolumeHandle == handle
+}
+
+// checkProvisioner refuses a provisioner that may not stage anything new.
+//
+// +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
+func (s *Stages) checkProvisioner(ctx context.Context, name string) (*pavv1.PavProvisioner, error) {
+	p := &pavv1.PavProvisioner{}
+	err := s.Cached.Get(ctx, client.ObjectKey{Name: name}, p)
+	if apierrors.IsNotFound(err) {
+		return nil, status.Errorf(codes.FailedPrecondition,
+			"PavProvisioner %q does not exist, so its volumes cannot be staged; create it", name)
+	}
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "read PavProvisioner %q: %v", name, err)
+	}
+	if !p.DeletionTimestamp.IsZero() {
+		return nil, status.Errorf(codes.FailedPrecondition,
+			"PavProvisioner %q is under deletion, so its volumes are not staged any more; create it anew once it is gone", name)
+	}
+	accepted := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted)
+	switch {
+	case accepted == nil:
+		return nil, status.Errorf(codes.Unavailable,
+			"PavProvisioner %q was not checked yet; if this lasts, see whether the controller runs", name)
+	case accepted.Status != metav1.ConditionTrue:
+		return nil, status.Errorf(codes.FailedPrecondition,
+			"PavProvisioner %q is not accepted: %s; correct it", name, accepted.Message)
+	}
+	return p, nil
+}
+
+// findByTarget returns the stage whose status records the target. The cache may not
+// have seen a target yet that was recorded just now, so that before "none" is said
+// the API server is asked.
+func (s *Stages) findByTarget(ctx context.Context, target string) (*tarnv1.PavStage, error) {
+	has := func(stage tarnv1.PavStage) bool {
+		return stage.Spec.NodeName == s.NodeName && slices.Contains(stage.Status.Node.Targets, target)
+	}
+	list := &tarnv1.PavStageList{}
+	err := s.Cached.List(ctx, list)
+	if err == nil && !slices.ContainsFunc(list.Items, has) {
+		list = &tarnv1.PavStageList{}
+		err = s.Live.List(ctx, list, client.MatchingFields{NodeField: s.NodeName})
+	}
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "list the PavStages of node %s: %v", s.NodeName, err)
+	}
+	if i := slices.IndexFunc(list.Items, has); i >= 0 {
+		return list.Items[i].DeepCopy(), nil
+	}
+	return nil, nil
+}
+
+// describe names the stage and what it waits for.
+func describe(stage *tarnv1.PavStage) string {
+	text := fmt.Sprintf("PavStage %s of volume %s", stage.Name, stage.Spec.VolumeName)
+	pod := stage.Status.Pod
+	if pod.Name != "" {
+		text += fmt.Sprintf(", pod %s/%s", pod.Namespace, pod.Name)
+	}
+	phase := string(pod.Phase)
+	if phase == "" {
+		phase = "not started by the controller yet"
+	}
+	text += ": " + phase
+	for _, message := range []string{pod.Message, stage.Status.Node.Message} {
+		if message != "" {
+			text += ": " + message
+		}
+	}
+	return text
+}

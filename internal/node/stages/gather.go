@@ -1,0 +1,118 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/pavdir"
+)
+
+// View is all that the next step of a stage is decided on.
+type View struct {
+	// Stage is nil if it is gone.
+	Stage *tarnv1.PavStage
+	// Held: a publish call for it is in flight.
+	Held bool
+	// Folder: its pav folder is there.
+	Folder bool
+	// Ready: /pav/ready exists.
+	Ready bool
+	// PodError is the text of /pav/error, if the pod has failed.
+	PodError string
+	// Found is what /pav/volume is, if the pod has made it available and it is right.
+	Found *record
+	// Wrong says what is wrong with /pav/volume, if the pod has made it available.
+	Wrong string
+	// Lost says why a volume that was staged cannot be handed out any more.
+	Lost string
+	// Now is the time of the look.
+	Now time.Time
+}
+
+func (s *Stages) gather(ctx context.Context, name string) (View, error) {
+	v := View{Now: s.Now()}
+	stage := &tarnv1.PavStage{}
+	err := s.Cached.Get(ctx, client.ObjectKey{Name: name}, stage)
+	if apierrors.IsNotFound(err) {
+		return v, nil
+	}
+	if err != nil {
+		return v, err
+	}
+	v.Stage = stage
+	v.Held = s.held.Held(name)
+	_, err = os.Lstat(s.pav(stage.UID))
+	v.Folder = err == nil
+	if deleting(stage) {
+		return v, nil
+	}
+	switch stage.Status.Node.Phase {
+	case tarnv1.StageStaged:
+		return v, s.gatherStaged(&v)
+	case tarnv1.StageFailed:
+		return v, nil
+	default:
+		return v, s.gatherWaiting(ctx, &v)
+	}
+}
+
+// gatherStaged looks once, after a start of the agent, whether what was staged is
+// still there; from then on each publish call looks.
+func (s *Stages) gatherStaged(v *View) error {
+	if s.trusts(v.Stage.UID) {
+		return nil
+	}
+	volume, lost, err := s.open(v.Stage)
+	if err != nil {
+		return err
+	}
+	if volume != nil {
+		_ = volume.File.Close()
+		s.trust(v.Stage.UID, true)
+	}
+	v.Lost = lost
+	return nil
+}
+
+func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
+	pod := v.Stage.Status.Pod.Phase
+	if pod == tarnv1.StagePodFailed {
+		v.PodError = pavdir.ReadError(s.pav(v.Stage.UID))
+		return nil
+	}
+	v.Ready = pavdir.Ready(s.pav(v.Stage.UID))
+	if !v.Ready && pod != tarnv1.StagePodSucceeded {
+		return nil
+	}
+	volume := &corev1.PersistentVolume{}
+	err := s.Live.Get(ctx, client.ObjectKey{Name: v.Stage.Spec.VolumeName}, volume)
+	if apierrors.IsNotFound(err) || err == nil && volume.UID != v.Stage.Spec.VolumeUID {
+		v.Wrong = "PersistentVolume " + v.Stage.Spec.VolumeName + " was deleted while it was staged"
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	file, found, err := s.inspect(v.Stage.UID, blockOf(volume), capacityOf(volume))
+	var wrong *pavdir.WrongVolumeError
+	if errors.As(err, &wrong) {
+		v.Wrong = wrong.Problem
+		return nil
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		v.Wrong = "the stage's folder on the node is gone"
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	v.Found = found
+	return file.File.Close()
+}

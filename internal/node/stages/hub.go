@@ -1,0 +1,127 @@
+package stages
+
+import (
+	"strconv"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// hub hands the events of PavStages to the calls that wait for them.
+type hub struct {
+	mu   sync.Mutex
+	subs map[string]map[*subscription]bool
+}
+
+// subscription is what one call knows of the stage of one name.
+type subscription struct {
+	mu      sync.Mutex
+	stage   *tarnv1.PavStage
+	gone    map[types.UID]bool
+	failed  map[types.UID]string
+	changed chan struct{}
+}
+
+func (h *hub) handler() toolscache.ResourceEventHandler {
+	see := func(object any, gone bool) {
+		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+			object = last.Obj
+		}
+		if stage, ok := object.(*tarnv1.PavStage); ok {
+			h.see(stage, gone)
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { see(object, false) },
+		UpdateFunc: func(_, object any) { see(object, false) },
+		DeleteFunc: func(object any) { see(object, true) },
+	}
+}
+
+func (h *hub) see(stage *tarnv1.PavStage, gone bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.subs[stage.Name] {
+		s.see(stage, gone)
+	}
+}
+
+func (h *hub) subscribe(name string) (s *subscription, end func()) {
+	s = &subscription{
+		gone:    map[types.UID]bool{},
+		failed:  map[types.UID]string{},
+		changed: make(chan struct{}),
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.subs == nil {
+		h.subs = map[string]map[*subscription]bool{}
+	}
+	if h.subs[name] == nil {
+		h.subs[name] = map[*subscription]bool{}
+	}
+	h.subs[name][s] = true
+	return s, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.subs[name], s)
+		if len(h.subs[name]) == 0 {
+			delete(h.subs, name)
+		}
+	}
+}
+
+func (s *subscription) see(stage *tarnv1.PavStage, gone bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stage = stage
+	if gone {
+		s.gone[stage.UID] = true
+	}
+	if stage.Status.Node.Phase == tarnv1.StageFailed {
+		s.failed[stage.UID] = stage.Status.Node.Message
+	}
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// next is closed at the next event. It is taken before looking at anything, so that
+// no event falls between the look and the wait.
+func (s *subscription) next() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// newest is the newer of what is known and what was heard; nil if that one is gone.
+func (s *subscription) newest(known *tarnv1.PavStage) *tarnv1.PavStage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stage != nil && (known == nil || version(s.stage) > version(known)) {
+		known = s.stage.DeepCopy()
+	}
+	if known != nil && s.gone[known.UID] {
+		return nil
+	}
+	return known
+}
+
+// failure is the message of the stage of that uid, if it was seen to fail.
+func (s *subscription) failure(uid types.UID) (message string, failed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	message, failed = s.failed[uid]
+	return message, failed
+}
+
+// version orders the versions of objects of one kind, as Kubernetes promises.
+func version(stage *tarnv1.PavStage) uint64 {
+	n, err := strconv.ParseUint(stage.ResourceVersion, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

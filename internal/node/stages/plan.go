@@ -1,0 +1,118 @@
+package stages
+
+import (
+	"slices"
+	"time"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// detachAfter is how long after the request to end a stage a busy mount is detached
+// rather than waited for: its pods are gone by then, and what holds it is a process
+// outside of Kubernetes or a kernel that waits for a dead server.
+const detachAfter = 30 * time.Second
+
+// verb is one thing apply can do. Each may be done again.
+type verb int
+
+const (
+	makeFolder      verb = iota + 1 // make the stage's folder
+	watchReady                      // hear of /pav/ready
+	ignoreReady                     // stop hearing of it
+	markStaged                      // keep the record, set phase Staged
+	markFailed                      // set phase Failed with the message
+	requestEnd                      // delete the PavStage if it is unchanged
+	unmount                         // unmount the targets and all below the folder
+	detach                          // the same, detaching what is busy
+	markUnmounted                   // set phase Unmounted
+	removeFolder                    // remove the folder
+	removeFinalizer                 // let the PavStage go
+)
+
+// action is a verb with its object.
+type action struct {
+	verb    verb
+	message string
+	record  *record
+}
+
+// plan decides the next step of the node's side of a stage.
+func plan(v View) []action {
+	switch {
+	case v.Stage == nil:
+		return nil
+	case deleting(v.Stage):
+		return planEnd(v)
+	}
+	node := v.Stage.Status.Node
+	switch {
+	case node.Phase == tarnv1.StageFailed, node.Phase == tarnv1.StageUnmounted:
+		return []action{{verb: ignoreReady}, {verb: requestEnd}}
+	case len(node.Targets) == 0 && !v.Held:
+		return []action{{verb: ignoreReady}, {verb: requestEnd}}
+	case node.Phase == tarnv1.StageStaged:
+		if v.Lost != "" {
+			return fail(lostMessage(v.Lost))
+		}
+		return []action{{verb: ignoreReady}}
+	}
+	return planWaiting(v)
+}
+
+func planWaiting(v View) []action {
+	pod := v.Stage.Status.Pod
+	switch {
+	case pod.Phase == tarnv1.StagePodFailed:
+		return fail(podFailure(v.PodError, pod.Message))
+	case v.Wrong != "":
+		return fail("Staging failed: " + v.Wrong)
+	case v.Found != nil:
+		return []action{{verb: ignoreReady}, {verb: markStaged, record: v.Found}}
+	}
+	var actions []action
+	if !v.Folder {
+		actions = append(actions, action{verb: makeFolder})
+	}
+	return append(actions, action{verb: watchReady})
+}
+
+func fail(message string) []action {
+	return []action{{verb: ignoreReady}, {verb: markFailed, message: message}, {verb: requestEnd}}
+}
+
+// podFailure is what the user reads when the staging pod has failed.
+func podFailure(written, observed string) string {
+	const prefix = "Staging pod failed: "
+	switch {
+	case written != "" && observed != "":
+		return prefix + written + " (" + observed + ")"
+	case written != "":
+		return prefix + written
+	case observed != "":
+		return prefix + observed
+	}
+	return prefix + "it wrote nothing to /pav/error"
+}
+
+// planEnd unmounts once the staging pod is gone, and again, with the folder removed,
+// once the unstaging pod is: that one may have mounted something too.
+func planEnd(v View) []action {
+	actions := []action{{verb: ignoreReady}}
+	if !slices.Contains(v.Stage.Finalizers, tarnv1.FinalizerStageNode) {
+		return actions
+	}
+	release := unmount
+	if v.Now.Sub(v.Stage.DeletionTimestamp.Time) >= detachAfter {
+		release = detach
+	}
+	pod := v.Stage.Status.Pod.Phase
+	switch {
+	case pod == tarnv1.StagePodUnstaged, !slices.Contains(v.Stage.Finalizers, tarnv1.FinalizerStagePod):
+		return append(actions, action{verb: release}, action{verb: removeFolder}, action{verb: removeFinalizer})
+	case v.Stage.Status.Node.Phase == tarnv1.StageUnmounted:
+		return actions
+	case pod == tarnv1.StagePodStopped, pod == tarnv1.StagePodUnstaging:
+		return append(actions, action{verb: release}, action{verb: markUnmounted})
+	}
+	return actions
+}

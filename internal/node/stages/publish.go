@@ -1,0 +1,315 @@
+package stages
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1 "k8s.io/api/core/v1"
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// publishWait is how long one publish call waits for the staging pod. The kubelet
+// would wait two minutes, but until a call ends it neither shows the user what is
+// waited for nor lets a deleted pod go; after an answer it calls again.
+const publishWait = 25 * time.Second
+
+// Request is one publish call.
+type Request struct {
+	Driver   string
+	Handle   string
+	Target   string
+	ReadOnly bool
+}
+
+// Publish makes the volume available at the target. Errors are gRPC statuses.
+//
+// The kubelet forgets a target after an answer that it takes for final, and asks to
+// unpublish it after any other one; so before a final answer nothing of the target
+// may be left.
+func (s *Stages) Publish(ctx context.Context, r Request) error {
+	if !mounts.Inside(r.Target, s.KubeletFolder) || r.Target == s.KubeletFolder {
+		return status.Errorf(codes.InvalidArgument, "target %s is not in the kubelet's folder %s; give the node agent the kubelet's own --kubelet-dir", r.Target, s.KubeletFolder)
+	}
+	unlock, ok := s.targets.TryLock(r.Target)
+	if !ok {
+		return status.Errorf(codes.Aborted, "another call for target %s is under way", r.Target)
+	}
+	defer unlock()
+	waiting, cancel := context.WithTimeout(ctx, publishWait)
+	defer cancel()
+	err := s.publish(waiting, r)
+	if err == nil || !final(err) {
+		return err
+	}
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if left := s.release(ctx, r.Target, false); left != nil {
+		return status.Errorf(codes.Unavailable, "%s; what was begun is not undone yet: %s", message(err), message(left))
+	}
+	return err
+}
+
+// final says whether the kubelet takes the error for the end of the attempt.
+func final(err error) bool {
+	switch status.Code(err) {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
+		return false
+	}
+	return true
+}
+
+func message(err error) string { return status.Convert(err).Message() }
+
+func (s *Stages) publish(ctx context.Context, r Request) error {
+	// A target that is recorded may have a running pod behind it (the kubelet was
+	// restarted): it is served again whatever has become of the provisioner.
+	known, err := s.findByTarget(ctx, r.Target)
+	if err != nil {
+		return err
+	}
+	if known != nil && !deleting(known) && known.Status.Node.Phase == tarnv1.StageStaged {
+		mounted, err := s.mount(ctx, known, r)
+		if err != nil || mounted {
+			return err
+		}
+	}
+	volume, err := s.findVolume(ctx, r.Driver, r.Handle, r.Target)
+	if err != nil {
+		return err
+	}
+	provisioner, err := s.checkProvisioner(ctx, r.Driver)
+	if err != nil {
+		return err
+	}
+	a := attempt{Stages: s, request: r, want: s.newStage(provisioner, volume, r.ReadOnly)}
+	return a.run(ctx)
+}
+
+// newStage is the stage as it is created.
+//
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages/status,verbs=update;patch
+func (s *Stages) newStage(provisioner *pavv1.PavProvisioner, volume *corev1.PersistentVolume, readOnly bool) *tarnv1.PavStage {
+	return &tarnv1.PavStage{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: tarnv1.StageName(volume.UID, s.NodeName, readOnly),
+			Labels: map[string]string{
+				tarnv1.LabelProvisioner: provisioner.Name,
+				tarnv1.LabelVolume:      tarnv1.VolumeLabel(volume.Name),
+			},
+			Finalizers: []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode},
+		},
+		Spec: tarnv1.PavStageSpec{
+			Provisioner: tarnv1.ProvisionerReference{Name: provisioner.Name, UID: provisioner.UID},
+			VolumeName:  volume.Name,
+			VolumeUID:   volume.UID,
+			NodeName:    s.NodeName,
+			ReadOnly:    readOnly,
+		},
+	}
+}
+
+// attempt is one publish call on its way.
+type attempt struct {
+	*Stages
+	request Request
+	want    *tarnv1.PavStage
+	sub     *subscription
+	// joined are the stages this call has waited for; their failure is its own. A
+	// stage that had failed before is only waited for until it is gone.
+	joined map[types.UID]bool
+}
+
+func (a *attempt) run(ctx context.Context) error {
+	name := a.want.Name
+	release := a.held.Hold(name)
+	defer func() { release(); a.wakeUp(name) }() // the worker ends a stage nobody uses
+	var end func()
+	a.sub, end = a.hub.subscribe(name)
+	defer end()
+	a.joined = map[types.UID]bool{}
+
+	known := &tarnv1.PavStage{}
+	if err := a.Cached.Get(ctx, client.ObjectKey{Name: name}, known); err != nil {
+		known = nil
+	}
+	for {
+		changed := a.sub.next()
+		var wait bool
+		var err error
+		known, wait, err = a.step(ctx, a.sub.newest(known))
+		if ctx.Err() != nil {
+			return a.late(known, ctx.Err())
+		}
+		if err != nil || known == nil && !wait {
+			return err
+		}
+		if !wait {
+			continue
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return a.late(known, ctx.Err())
+		}
+	}
+}
+
+// step brings the stage one step further and returns what is known of it then. It is
+// done when that is nil and there is nothing to wait for.
+func (a *attempt) step(ctx context.Context, known *tarnv1.PavStage) (now *tarnv1.PavStage, wait bool, err error) {
+	if known == nil {
+		known, err = a.create(ctx)
+		return known, known == nil, err
+	}
+	if text, failed := a.sub.failure(known.UID); failed && a.joined[known.UID] {
+		return nil, false, status.Error(codes.Internal, text)
+	}
+	if deleting(known) || known.Status.Node.Phase == tarnv1.StageFailed {
+		return known, true, nil
+	}
+	if known.Spec.VolumeUID != a.want.Spec.VolumeUID || known.Spec.NodeName != a.NodeName {
+		return nil, false, status.Errorf(codes.Internal, "PavStage %s is for another volume or node; delete it", known.Name)
+	}
+	a.joined[known.UID] = true
+	if !slices.Contains(known.Status.Node.Targets, a.request.Target) {
+		known, err = a.addTarget(ctx, known)
+		return known, known == nil, err
+	}
+	if known.Status.Node.Phase != tarnv1.StageStaged {
+		return known, true, nil
+	}
+	mounted, err := a.mount(ctx, known, a.request)
+	if err != nil || mounted {
+		return nil, false, err
+	}
+	delete(a.joined, known.UID) // it is lost, which is no failure of this call
+	return known, true, nil
+}
+
+// create makes the stage and its folder, or returns the one that is there.
+func (a *attempt) create(ctx context.Context) (*tarnv1.PavStage, error) {
+	stage := a.want.DeepCopy()
+	err := a.Writer.Create(ctx, stage)
+	if apierrors.IsAlreadyExists(err) {
+		return a.live(ctx)
+	}
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "create PavStage %s: %v", stage.Name, err)
+	}
+	if err := a.makeFolder(stage.UID); err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return stage, nil
+}
+
+// live is the stage as it stands at the API server, nil if it is gone.
+func (a *attempt) live(ctx context.Context) (*tarnv1.PavStage, error) {
+	return a.liveStage(ctx, a.want.Name)
+}
+
+func (s *Stages) liveStage(ctx context.Context, name string) (*tarnv1.PavStage, error) {
+	stage := &tarnv1.PavStage{}
+	err := s.Live.Get(ctx, client.ObjectKey{Name: name}, stage)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "read PavStage %s: %v", name, err)
+	}
+	return stage, nil
+}
+
+// addTarget records the target, unless the stage has changed since it was read.
+func (a *attempt) addTarget(ctx context.Context, known *tarnv1.PavStage) (*tarnv1.PavStage, error) {
+	stage := known.DeepCopy()
+	stage.Status.Node.Targets = append(stage.Status.Node.Targets, a.request.Target)
+	if stage.Status.Node.Phase == "" {
+		stage.Status.Node.Phase = tarnv1.StageWaiting
+	}
+	err := a.patchStatus(ctx, known, stage)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return a.live(ctx)
+	}
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "record the target in PavStage %s: %v", stage.Name, err)
+	}
+	return stage, nil
+}
+
+// patchStatus writes the difference, if nothing else was written since.
+func (s *Stages) patchStatus(ctx context.Context, old, changed *tarnv1.PavStage) error {
+	return s.Writer.Status().Patch(ctx, changed, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
+}
+
+// mount bind-mounts the staged volume at the target. A volume that is not what was
+// staged any more is not mounted: the stage is marked as failed, which ends it.
+func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (mounted bool, err error) {
+	unlock := s.folders.Lock(string(stage.UID))
+	defer unlock()
+	current := &tarnv1.PavStage{}
+	err = s.Cached.Get(ctx, client.ObjectKey{Name: stage.Name}, current)
+	if apierrors.IsNotFound(err) || err == nil && current.UID == stage.UID && deleting(current) {
+		return false, nil // the worker may have unmounted all of it already
+	}
+	if err != nil {
+		return false, status.Errorf(codes.Unavailable, "read PavStage %s: %v", stage.Name, err)
+	}
+	volume, lost, err := s.open(stage)
+	if err != nil {
+		return false, status.Errorf(codes.Unavailable, "look at volume %s: %v", stage.Spec.VolumeName, err)
+	}
+	if lost != "" {
+		return false, s.lose(ctx, stage, lost)
+	}
+	defer func() { _ = volume.File.Close() }()
+	if err := mounts.EnsureBind(s.Mounts, volume.File, r.Target, r.ReadOnly); err != nil {
+		return false, status.Errorf(codes.Unavailable, "mount volume %s: %v", stage.Spec.VolumeName, err)
+	}
+	return true, nil
+}
+
+// lose marks a staged stage as failed; the worker then ends it.
+func (s *Stages) lose(ctx context.Context, stage *tarnv1.PavStage, why string) error {
+	changed := stage.DeepCopy()
+	changed.Status.Node.Phase = tarnv1.StageFailed
+	changed.Status.Node.Message = lostMessage(why)
+	err := s.patchStatus(ctx, stage, changed)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // it has moved on; what it is now is looked at next
+	}
+	if err != nil {
+		return status.Errorf(codes.Unavailable, "record that volume %s is lost: %v", stage.Spec.VolumeName, err)
+	}
+	return nil
+}
+
+func lostMessage(why string) string {
+	return "the staged volume is lost: " + why + "; it is staged anew"
+}
+
+// late is the answer when the time is over.
+func (a *attempt) late(known *tarnv1.PavStage, cause error) error {
+	text := fmt.Sprintf("waiting for PavStage %s", a.want.Name)
+	if known != nil {
+		text = "waiting for " + describe(known)
+		if deleting(known) {
+			text = "waiting for the end of an earlier stage: " + describe(known)
+		}
+	}
+	if cause == context.Canceled {
+		return status.Error(codes.Canceled, text)
+	}
+	return status.Error(codes.Unavailable, text)
+}

@@ -1,0 +1,112 @@
+package stages
+
+import (
+	"path/filepath"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/keyed"
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// NodeField is the field selector by which the agent sees its own stages alone.
+const NodeField = "spec.nodeName"
+
+// Config is what Stages needs; every field must be set.
+type Config struct {
+	// Writer writes PavStages and their status.
+	Writer client.Client
+	// Live reads past the cache.
+	Live client.Reader
+	// Cached reads the PavStages of this node, and PavProvisioners.
+	Cached client.Reader
+	// Mounts is the mount table.
+	Mounts mounts.Mounter
+	// Folder holds one folder a stage, by uid.
+	Folder string
+	// KubeletFolder is the kubelet's root; every target lies in it.
+	KubeletFolder string
+	// NodeName is this node.
+	NodeName string
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// Stages serves the volumes of PavProvisioners on one node.
+type Stages struct {
+	Config
+
+	hub     hub
+	targets keyed.Mutex   // by target: one call at a time
+	folders keyed.Mutex   // by stage uid: mounting against unmounting
+	held    keyed.Counter // by stage name: publish calls in flight
+	wake    chan event.GenericEvent
+	ready   readyWatch
+
+	mu sync.Mutex
+	// trusted are the stages whose mount this process has seen to be right.
+	trusted map[types.UID]bool
+}
+
+// New returns Stages that has not begun yet: see Watch and Register.
+func New(config Config) (*Stages, error) {
+	s := &Stages{
+		Config:  config,
+		wake:    make(chan event.GenericEvent, 128),
+		trusted: map[types.UID]bool{},
+	}
+	if err := s.ready.open(s.wakeUp); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Watch makes publish and unpublish calls hear of PavStages from the informer.
+func (s *Stages) Watch(informer interface {
+	AddEventHandler(toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error)
+}) error {
+	_, err := informer.AddEventHandler(s.hub.handler())
+	return err
+}
+
+// folder is where the stage has its record and its pav folder.
+func (s *Stages) folder(uid types.UID) string {
+	return filepath.Join(s.Folder, string(uid))
+}
+
+// pav is the folder the staging pod has as /pav.
+func (s *Stages) pav(uid types.UID) string {
+	return filepath.Join(s.Folder, string(uid), "pav")
+}
+
+// wakeUp has the worker look at the stage though no event tells.
+func (s *Stages) wakeUp(name string) {
+	stage := &tarnv1.PavStage{}
+	stage.Name = name
+	s.wake <- event.GenericEvent{Object: stage}
+}
+
+func (s *Stages) trust(uid types.UID, right bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if right {
+		s.trusted[uid] = true
+	} else {
+		delete(s.trusted, uid)
+	}
+}
+
+func (s *Stages) trusts(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.trusted[uid]
+}
+
+// deleting says whether the end of the stage is requested.
+func deleting(stage *tarnv1.PavStage) bool { return !stage.DeletionTimestamp.IsZero() }

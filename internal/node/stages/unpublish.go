@@ -1,0 +1,119 @@
+package stages
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// How long an unpublish call waits for the end of the stage: as long as the kubelet
+// does (two minutes), less what the answer needs.
+const (
+	unpublishWait   = 110 * time.Second
+	unpublishMargin = 2 * time.Second
+)
+
+// Unpublish takes the volume away from the target. When it was the last target of its
+// stage, the volume is unstaged, and only then is it done, so that the pod does not
+// finish before. Errors are gRPC statuses.
+func (s *Stages) Unpublish(ctx context.Context, target string) error {
+	if !mounts.Inside(target, s.KubeletFolder) || target == s.KubeletFolder {
+		return status.Errorf(codes.InvalidArgument, "target %s is not in the kubelet's folder %s; give the node agent the kubelet's own --kubelet-dir", target, s.KubeletFolder)
+	}
+	unlock, ok := s.targets.TryLock(target)
+	if !ok {
+		return status.Errorf(codes.Aborted, "another call for target %s is under way", target)
+	}
+	defer unlock()
+	wait := unpublishWait
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)-unpublishMargin)
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(wait, 0))
+	defer cancel()
+	return s.release(ctx, target, true)
+}
+
+// release unmounts the target and takes it from its stage, or ends the stage whose
+// last one it is. The last target stays recorded until the stage is gone: a call that
+// comes again finds the stage by it.
+func (s *Stages) release(ctx context.Context, target string, wait bool) error {
+	if err := mounts.UnmountTree(s.Mounts, target, nil); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	if err := mounts.RemoveTarget(s.Mounts, target); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	known, err := s.findByTarget(ctx, target)
+	if err != nil || known == nil {
+		return err
+	}
+	uid := known.UID
+	sub, end := s.hub.subscribe(known.Name)
+	defer end()
+	for {
+		changed := sub.next()
+		known = sub.newest(known)
+		if known == nil || known.UID != uid || !slices.Contains(known.Status.Node.Targets, target) {
+			return nil
+		}
+		if !deleting(known) {
+			done, now, err := s.letGo(ctx, known, target)
+			if err != nil || done {
+				return err
+			}
+			if now == nil || now.UID != uid {
+				return nil
+			}
+			known = now
+			if !deleting(known) {
+				continue
+			}
+		}
+		if !wait {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return status.Error(codes.Unavailable, "waiting for the end of "+describe(known))
+		}
+	}
+}
+
+// letGo takes the target off the stage, which is then done, or requests the end of
+// the stage if nobody else uses it. It returns the stage as it stands when that is not
+// done yet.
+func (s *Stages) letGo(ctx context.Context, known *tarnv1.PavStage, target string) (done bool, now *tarnv1.PavStage, err error) {
+	if len(known.Status.Node.Targets) > 1 || s.held.Held(known.Name) {
+		stage := known.DeepCopy()
+		stage.Status.Node.Targets = slices.DeleteFunc(stage.Status.Node.Targets, func(t string) bool { return t == target })
+		err = s.patchStatus(ctx, known, stage)
+		done = err == nil
+	} else {
+		err = s.requestEnd(ctx, known)
+	}
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return false, nil, status.Errorf(codes.Unavailable, "release target %s from PavStage %s: %v", target, known.Name, err)
+	}
+	if done {
+		return true, nil, nil
+	}
+	now, err = s.liveStage(ctx, known.Name)
+	return false, now, err
+}
+
+// requestEnd deletes the stage if it is still as it was read.
+func (s *Stages) requestEnd(ctx context.Context, stage *tarnv1.PavStage) error {
+	version := stage.ResourceVersion
+	uid := stage.UID
+	return s.Writer.Delete(ctx, stage, client.Preconditions{UID: &uid, ResourceVersion: &version})
+}

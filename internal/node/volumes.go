@@ -1,0 +1,65 @@
+package node
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/results"
+	"tarn.dev/tarn/internal/node/stages"
+)
+
+// Keys of the volume context, by which the kubelet tells whose an inline volume is.
+const (
+	keyEphemeral = "csi.storage.k8s.io/ephemeral"
+	keyPodName   = "csi.storage.k8s.io/pod.name"
+	keyNamespace = "csi.storage.k8s.io/pod.namespace"
+	keyPodUID    = "csi.storage.k8s.io/pod.uid"
+)
+
+// volumes sends each call to the part that serves its driver.
+type volumes struct {
+	stages  *stages.Stages
+	results *results.Results
+}
+
+// Publish implements driver.Volumes.
+func (v *volumes) Publish(ctx context.Context, driver string, request *csi.NodePublishVolumeRequest) error {
+	target := filepath.Clean(request.GetTargetPath())
+	inline := request.GetVolumeContext()[keyEphemeral] == "true"
+	if driver == tarnv1.ResultsDriver {
+		if !inline {
+			return status.Errorf(codes.InvalidArgument, "driver %s serves inline volumes alone; a PersistentVolume needs a PavProvisioner's", driver)
+		}
+		return v.results.Publish(ctx, results.Request{
+			VolumeID:  request.GetVolumeId(),
+			Target:    target,
+			Namespace: request.GetVolumeContext()[keyNamespace],
+			Pod:       request.GetVolumeContext()[keyPodName],
+			UID:       types.UID(request.GetVolumeContext()[keyPodUID]),
+		})
+	}
+	if inline {
+		return status.Errorf(codes.InvalidArgument, "PavProvisioner %s serves no inline volumes; use a PersistentVolumeClaim", driver)
+	}
+	return v.stages.Publish(ctx, stages.Request{
+		Driver:   driver,
+		Handle:   request.GetVolumeId(),
+		Target:   target,
+		ReadOnly: request.GetReadonly(),
+	})
+}
+
+// Unpublish implements driver.Volumes.
+func (v *volumes) Unpublish(ctx context.Context, driver string, request *csi.NodeUnpublishVolumeRequest) error {
+	target := filepath.Clean(request.GetTargetPath())
+	if driver == tarnv1.ResultsDriver {
+		return v.results.Unpublish(ctx, request.GetVolumeId(), target)
+	}
+	return v.stages.Unpublish(ctx, target)
+}

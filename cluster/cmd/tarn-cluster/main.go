@@ -1,0 +1,26 @@
+// Command tarn-cluster runs a real single-node Kubernetes on this machine, with Tarn in it. See internal/cli.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"tarn.dev/tarn/cluster/internal/cli"
+)
+
+func main() {
+	ctx := context.Background()
+	// The supervisor, process 1 of its namespace, has its own idea of these signals.
+	if os.Getpid() != 1 {
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+		defer stop()
+	}
+	if err := cli.New().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "tarn-cluster:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"tarn.dev/tarn/cluster/internal/control"
+	"tarn.dev/tarn/cluster/internal/host"
+	"tarn.dev/tarn/cluster/internal/layout"
+)
+
+// shutdownLimit is how long an orderly shutdown may take: three rounds of the supervisor's grace and some.
+const shutdownLimit = 60 * time.Second
+
+func newDown(c *cluster) *cobra.Command {
+	var keep bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Stop a cluster and remove it",
+		Long: `Stop a cluster and remove everything it made: processes, containers, mounts, network interface, cgroups, loop devices, and its data.
+
+With --keep-data the cluster is shut down as a machine is, and its data stays: the next "up" continues with it. Without, its
+processes are killed at once, as there is nothing left to save. A cluster that does not exist is no error.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			began := time.Now()
+			existed, err := down(cmd.Context(), c, keep)
+			if err != nil {
+				return err
+			}
+			if !existed {
+				fmt.Fprintf(cmd.ErrOrStderr(), "cluster %s does not exist\n", c.name)
+				return nil
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "cluster %s is down (%.1fs)\n", c.name, time.Since(began).Seconds())
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&keep, "keep-data", false, "shut down in order and keep the data for the next up")
+	return cmd
+}
+
+// down reports whether there was anything to take down.
+func down(ctx context.Context, c *cluster, keep bool) (existed bool, err error) {
+	l, err := c.find()
+	if err != nil {
+		return false, err
+	}
+	if os.Geteuid() != 0 {
+		return false, errors.New("a cluster belongs to root: run the command with sudo")
+	}
+	unlock, err := l.LockCluster()
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	running, err := host.Supervisor(l)
+	if err != nil {
+		return false, err
+	}
+	if running != nil {
+		existed = true
+		defer running.Close()
+		if err := stop(ctx, l, running, keep); err != nil {
+			return existed, err
+		}
+	}
+	state, err := layout.ReadState(l.StateFile())
+	hasState := err == nil
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		state, hasState = layout.State{}, true // damaged, but ours by its name; it is to be removed anyway
+		if keep {
+			return existed, err
+		}
+	}
+	if _, err := os.Stat(l.Run); err == nil {
+		existed = true
+	}
+	if err := host.Sweep(l, state.Loops); err != nil {
+		return existed, err
+	}
+	// A folder without our state file was never a cluster's, whatever --data-dir says.
+	if hasState && !keep {
+		existed = true
+		if err := host.RemoveTree(l.Data); err != nil {
+			return existed, err
+		}
+	}
+	return existed, host.SweepShared(l)
+}
+
+// stop ends every process of the cluster: in order where its data shall stay, else at once.
+func stop(ctx context.Context, l layout.Layout, running *host.Handle, keep bool) error {
+	if keep {
+		if err := control.NewClient(l.ControlSocket()).Stop(ctx); err == nil && running.Wait(shutdownLimit) == nil {
+			return nil
+		}
+	}
+	return end(running)
+}

@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"tarn.dev/tarn/cluster/internal/image"
+)
+
+func newImage(c *cluster) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "Put images into a running cluster, without a registry",
+	}
+	cmd.AddCommand(newImageImport(c), newImageBuild(c))
+	return cmd
+}
+
+func newImageImport(c *cluster) *cobra.Command {
+	return &cobra.Command{
+		Use:   "import FILE...",
+		Short: "Import image archives (docker save, or OCI)",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, file := range args {
+				if err := importArchive(cmd, c, file); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func newImageBuild(c *cluster) *cobra.Command {
+	var tag, rootfs, binary string
+	cmd := &cobra.Command{
+		Use:   "build --tag REF (--rootfs DIR | --binary FILE) [ENTRYPOINT...]",
+		Short: "Make an image of a folder or of one static program, and import it",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, err := os.MkdirTemp("", "tarn-cluster-image-")
+			if err != nil {
+				return fmt.Errorf("making a temporary folder: %w", err)
+			}
+			defer os.RemoveAll(dir)
+			archive := filepath.Join(dir, "image.tar")
+			if err := image.Build(archive, tag, rootfs, binary, args); err != nil {
+				return err
+			}
+			return importArchive(cmd, c, archive)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&tag, "tag", "", "the image's reference, such as example.org/app:1")
+	flags.StringVar(&rootfs, "rootfs", "", "a folder that becomes the image's file system")
+	flags.StringVar(&binary, "binary", "", "a static program that becomes the image's only file")
+	cmd.MarkFlagsOneRequired("rootfs", "binary")
+	cmd.MarkFlagsMutuallyExclusive("rootfs", "binary")
+	if err := cmd.MarkFlagRequired("tag"); err != nil {
+		panic(err) // the flag is defined four lines above
+	}
+	return cmd
+}
+
+func importArchive(cmd *cobra.Command, c *cluster, file string) error {
+	l, client, err := c.running(cmd.Context())
+	if err != nil {
+		return err
+	}
+	s, err := client.Status(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if s.Node == "" {
+		return errors.New("the cluster has a control plane only, so nothing that runs images")
+	}
+	dir, err := programs()
+	if err != nil {
+		return err
+	}
+	said, err := image.Import(cmd.Context(), filepath.Join(dir, "ctr"), l.ContainerdSocket(), file)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), said)
+	return nil
+}

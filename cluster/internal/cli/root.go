@@ -1,0 +1,105 @@
+// Package cli is the command line of tarn-cluster, one file a subcommand.
+//
+// It must not know how a cluster is put together: it checks the machine, starts the supervisor or asks it, and says
+// in words what came of it.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"tarn.dev/tarn/cluster/internal/component"
+	"tarn.dev/tarn/cluster/internal/control"
+	"tarn.dev/tarn/cluster/internal/host"
+	"tarn.dev/tarn/cluster/internal/image"
+	"tarn.dev/tarn/cluster/internal/layout"
+)
+
+// cluster is the cluster a command is about.
+type cluster struct {
+	name    string
+	dataDir string
+}
+
+// New returns the whole command line.
+func New() *cobra.Command {
+	c := &cluster{}
+	root := &cobra.Command{
+		Use:   "tarn-cluster",
+		Short: "Run a real single-node Kubernetes on this machine, with nothing installed",
+		Long: `tarn-cluster runs a real single-node Kubernetes ` + KubernetesVersion + ` on this machine: etcd, kube-apiserver, kube-controller-manager,
+kube-scheduler, kubelet, kube-proxy, containerd and runc, built from Go modules, with Tarn in it. No Docker, no registry, no cloud.
+
+Several clusters live side by side, told apart by --name. Each has its own process, mount and network namespaces, so the machine's
+own mounts, ports below 20000 and packet filter stay as they are.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.PersistentFlags().StringVar(&c.name, "name", layout.DefaultName, "which cluster")
+	root.PersistentFlags().StringVar(&c.dataDir, "data-dir", "", "where the cluster keeps its data (default /var/lib/tarn-cluster/NAME)")
+	root.AddCommand(newUp(c), newDown(c), newStatus(c), newKubeconfig(c), newLogs(c), newRestart(c), newImage(c), newSupervise())
+	return root
+}
+
+// KubernetesVersion is the version of every Kubernetes part.
+const KubernetesVersion = "1.36.3"
+
+// find returns the layout of the cluster the command is about.
+func (c *cluster) find() (layout.Layout, error) { return layout.Find(c.name, c.dataDir) }
+
+// running returns the layout of a cluster whose supervisor answers, and a client of it.
+func (c *cluster) running(ctx context.Context) (layout.Layout, *control.Client, error) {
+	l, err := c.find()
+	if err != nil {
+		return l, nil, err
+	}
+	if os.Geteuid() != 0 {
+		return l, nil, errors.New("only root may talk to a cluster's supervisor: run the command with sudo")
+	}
+	client := control.NewClient(l.ControlSocket())
+	if !client.Answers(ctx) {
+		return l, nil, fmt.Errorf("cluster %s is not running: start it with `tarn-cluster up --name %s`", l.Name, l.Name)
+	}
+	return l, client, nil
+}
+
+// programs is the folder with the parts of a cluster: tarn-cluster.d beside this program.
+func programs() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding this program: %w", err)
+	}
+	if self, err = filepath.EvalSymlinks(self); err != nil {
+		return "", fmt.Errorf("finding this program: %w", err)
+	}
+	return self + ".d", nil
+}
+
+// machine gathers what components must know of this machine.
+func machine(l layout.Layout) (component.Machine, error) {
+	dir, err := programs()
+	if err != nil {
+		return component.Machine{}, err
+	}
+	resolver := l.Config("resolv.conf")
+	if err := layout.WriteFile(resolver, host.Resolver(), 0o644); err != nil {
+		return component.Machine{}, err
+	}
+	filter := host.PacketFilter()
+	return component.Machine{
+		Programs: dir, RestrictOOM: !host.CanLowerOOMScore(), ProxyMode: filter, PortMap: filter != "", ResolverConfig: resolver,
+	}, nil
+}
+
+// baseImages returns the archive of the images every cluster starts with, making it where the cache has none.
+func baseImages(ctx context.Context, say func(string)) (string, error) {
+	dir, err := programs()
+	if err != nil {
+		return "", err
+	}
+	return image.BaseArchive(ctx, filepath.Join(dir, "pause"), layout.CacheRoot(), say)
+}

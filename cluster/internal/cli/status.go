@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"tarn.dev/tarn/cluster/internal/control"
+)
+
+func newStatus(c *cluster) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show whether a cluster runs, and each of its components",
+		Long: `Show whether a cluster runs, and for each component its process, how long it has run, how often it was started again and how it
+last ended. Exit status 0 means the cluster is Ready.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "table" && output != "json" {
+				return fmt.Errorf("output %q: use table or json", output)
+			}
+			l, err := c.find()
+			if err != nil {
+				return err
+			}
+			s, err := control.NewClient(l.ControlSocket()).Status(cmd.Context())
+			if err != nil {
+				s = control.Status{Name: l.Name, Stage: control.Down, DataDir: l.Data}
+			}
+			if output == "json" {
+				encoder := json.NewEncoder(cmd.OutOrStdout())
+				encoder.SetIndent("", "  ")
+				err = encoder.Encode(s)
+			} else {
+				err = table(cmd.OutOrStdout(), s, time.Now())
+			}
+			if err != nil {
+				return fmt.Errorf("printing the status: %w", err)
+			}
+			if s.Stage != control.Ready {
+				return fmt.Errorf("cluster %s is %s", s.Name, s.Stage)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	return cmd
+}
+
+// table prints a status for people.
+func table(out io.Writer, s control.Status, now time.Time) error {
+	fmt.Fprintf(out, "cluster %s: %s", s.Name, s.Stage)
+	if s.Message != "" && s.Stage != control.Ready {
+		fmt.Fprintf(out, " (%s)", s.Message)
+	}
+	fmt.Fprintln(out)
+	if s.Stage == control.Down {
+		return nil
+	}
+	fmt.Fprintf(out, "supervisor %d, API server %s\nkubeconfig %s\ndata in %s\n", s.PID, s.Server, s.Kubeconfig, s.DataDir)
+	if s.Node != "" {
+		fmt.Fprintf(out, "node %s at %s\n", s.Node, s.NodeIP)
+	}
+	fmt.Fprintln(out)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "COMPONENT\tSTATE\tPID\tUPTIME\tRESTARTS\tLAST EXIT")
+	for _, c := range s.Components {
+		pid, uptime := "-", "-"
+		if c.State == control.Running {
+			pid, uptime = strconv.Itoa(c.PID), now.Sub(c.Started).Round(time.Second).String()
+		}
+		last := c.LastExit
+		if c.Note != "" {
+			last = c.Note
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", c.Name, c.State, pid, uptime, c.Restarts, last)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"tarn.dev/tarn/cluster/internal/component"
+	"tarn.dev/tarn/cluster/internal/layout"
+	"tarn.dev/tarn/cluster/internal/supervisor"
+)
+
+// superviseFile is how `up` hands its task to the supervisor.
+type superviseFile struct {
+	Layout  layout.Layout
+	State   layout.State
+	Machine component.Machine
+	Images  string
+}
+
+// greetingOK is what the supervisor writes to file descriptor 3 once it answers; anything else is what went wrong.
+const greetingOK = "ok"
+
+func newSupervise() *cobra.Command {
+	return &cobra.Command{
+		Use:    "supervise FILE",
+		Short:  "Run a cluster in the foreground; started by up, in namespaces of its own",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			raw, err := os.ReadFile(args[0])
+			if err != nil {
+				return fmt.Errorf("reading the supervisor's task: %w", err)
+			}
+			var task superviseFile
+			if err := json.Unmarshal(raw, &task); err != nil {
+				return fmt.Errorf("reading the supervisor's task: %w", err)
+			}
+			syscall.CloseOnExec(3)
+			syscall.Umask(0o022)
+			greeting := os.NewFile(3, "greeting")
+			return supervisor.Run(supervisor.Config{
+				Layout: task.Layout, State: task.State, Machine: task.Machine, Images: task.Images,
+				Greet: func(err error) {
+					text := greetingOK
+					if err != nil {
+						text = err.Error()
+					}
+					greeting.WriteString(text) //nolint:errcheck // `up` was interrupted: the cluster starts all the same
+					greeting.Close()
+				},
+			})
+		},
+	}
+}

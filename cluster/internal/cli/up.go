@@ -1,0 +1,264 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"tarn.dev/tarn/cluster/internal/component"
+	"tarn.dev/tarn/cluster/internal/control"
+	"tarn.dev/tarn/cluster/internal/host"
+	"tarn.dev/tarn/cluster/internal/layout"
+	"tarn.dev/tarn/cluster/internal/supervisor"
+)
+
+// up is one run of the command.
+type up struct {
+	*cluster
+	options layout.Options
+	wait    bool
+	began   time.Time
+	out     io.Writer
+}
+
+func newUp(c *cluster) *cobra.Command {
+	u := &up{cluster: c}
+	u.options.ExtraArgs = map[string][]string{}
+	extra := map[string]*[]string{}
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start a cluster and wait until it is ready",
+		Long: `Start a cluster, print each step of it on standard error, and return when pods can run.
+
+The cluster goes on running in the background until "tarn-cluster down". "up" of a running cluster changes nothing, says so
+and succeeds; "up" of one that was killed recovers it with its data, as a machine recovers from a power cut.
+
+  --stock                leaves out everything of Tarn's: plain Kubernetes, to compare with
+  --control-plane-only   etcd and API server alone, ready in seconds: no node, no controllers, nothing reconciles`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			u.began, u.out = time.Now(), cmd.ErrOrStderr()
+			for name, args := range extra {
+				if len(*args) > 0 {
+					u.options.ExtraArgs[name] = *args
+				}
+			}
+			return u.run(cmd.Context())
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&u.options.Stock, "stock", false, "plain Kubernetes, nothing of Tarn's")
+	flags.BoolVar(&u.options.ControlPlaneOnly, "control-plane-only", false, "etcd and API server alone")
+	flags.BoolVar(&u.wait, "wait", true, "wait until the cluster is ready; --wait=false returns once its supervisor runs")
+	flags.StringVar(&u.options.TarnBinary, "tarn-binary", "", "the tarn program (default: tarn beside tarn-cluster)")
+	for _, name := range component.Names() {
+		extra[name] = flags.StringArray(name+"-arg", nil, "one more argument for "+name+", such as --"+name+"-arg=--v=4; may be repeated")
+	}
+	return cmd
+}
+
+func (u *up) run(ctx context.Context) error {
+	l, err := u.find()
+	if err != nil {
+		return err
+	}
+	dir, err := programs()
+	if err != nil {
+		return err
+	}
+	if err := host.Check(host.Needs{Node: u.options.HasNode(), Data: l.Data, Programs: dir}); err != nil {
+		return err
+	}
+	if u.options.HasTarn() {
+		if u.options.TarnBinary, err = tarnBinary(u.options.TarnBinary, filepath.Dir(dir)); err != nil {
+			return err
+		}
+	}
+	unlock, err := l.LockCluster()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	already, err := host.Supervisor(l)
+	if err != nil {
+		return err
+	}
+	client := control.NewClient(l.ControlSocket())
+	if already != nil {
+		defer already.Close()
+		if client.Answers(ctx) {
+			fmt.Fprintf(u.out, "cluster %s is up already\n", l.Name)
+			return u.follow(ctx, client, true)
+		}
+		// It lives and does not answer: it was killed while it started, or hangs.
+		if err := end(already); err != nil {
+			return err
+		}
+	}
+	if err := u.start(ctx, l); err != nil {
+		return err
+	}
+	return u.follow(ctx, client, false)
+}
+
+// tarnBinary finds the tarn program.
+func tarnBinary(given, beside string) (string, error) {
+	path, remedy := given, "give its place with --tarn-binary"
+	if path == "" {
+		path, remedy = filepath.Join(beside, "tarn"), "build it with `make build`, give its place with --tarn-binary, or start plain Kubernetes with --stock"
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("program tarn: %w", err)
+	}
+	if info, err := os.Stat(abs); err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
+		return "", fmt.Errorf("program tarn is not at %s: %s", abs, remedy)
+	}
+	return abs, nil
+}
+
+// start prepares the machine and starts the supervisor.
+func (u *up) start(ctx context.Context, l layout.Layout) error {
+	earlier, err := u.recover(l)
+	if err != nil {
+		return err
+	}
+	config := supervisor.Config{Layout: l}
+	if u.options.HasNode() {
+		if config.Images, err = baseImages(ctx, func(text string) { u.say(text) }); err != nil {
+			return err
+		}
+	}
+	networks, err := host.Networks()
+	if err != nil {
+		return err
+	}
+	if earlier.Ports == nil {
+		if earlier.Loops, err = host.Loops(); err != nil {
+			return err
+		}
+	}
+	if config.State, err = l.Allot(earlier, u.options, networks); err != nil {
+		return err
+	}
+	if err := host.MakeMountPoints(); err != nil {
+		return err
+	}
+	if config.Machine, err = machine(l); err != nil {
+		return err
+	}
+	return detach(l, config)
+}
+
+// recover removes what an earlier run left on the machine and returns the state it remembered.
+func (u *up) recover(l layout.Layout) (layout.State, error) {
+	earlier, err := layout.ReadState(l.StateFile())
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		if entries, err := os.ReadDir(l.Data); err == nil && len(entries) > 0 {
+			return earlier, fmt.Errorf("data directory %s holds files that are not a cluster's: choose an empty one with --data-dir", l.Data)
+		}
+	case err != nil:
+		return earlier, err
+	case earlier.Name != l.Name:
+		return earlier, fmt.Errorf("data directory %s belongs to cluster %s: choose another with --data-dir, or --name %s", l.Data, earlier.Name, earlier.Name)
+	}
+	if _, err := os.Stat(l.Run); err == nil {
+		u.say("clearing away what an earlier run left")
+	}
+	return earlier, host.Sweep(l, earlier.Loops)
+}
+
+// detach starts the supervisor as the first process of its own namespaces, and waits until it answers.
+func detach(l layout.Layout, config supervisor.Config) error {
+	raw, err := json.Marshal(superviseFile{config.Layout, config.State, config.Machine, config.Images})
+	if err != nil {
+		return fmt.Errorf("encoding the supervisor's task: %w", err)
+	}
+	task := filepath.Join(l.Run, "task.json")
+	if err := layout.WriteFile(task, raw, 0o600); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(l.Log("supervisor")), 0o755); err != nil {
+		return fmt.Errorf("making the folder of the logs: %w", err)
+	}
+	out, err := os.OpenFile(l.Log("supervisor"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	if err != nil {
+		return fmt.Errorf("opening the supervisor's log: %w", err)
+	}
+	defer out.Close()
+	greeting, child, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("making a pipe to the supervisor: %w", err)
+	}
+	defer greeting.Close()
+	cmd := exec.Command(self, "supervise", task)
+	cmd.Dir = "/"
+	cmd.Env = slices.Concat([]string{l.Marker()}, baseEnv)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.ExtraFiles = []*os.File{child}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
+	err = cmd.Start()
+	child.Close()
+	if err != nil {
+		return fmt.Errorf("starting the supervisor in namespaces of its own: %w: does this kernel, or the container we are in, forbid them?", err)
+	}
+	said, err := io.ReadAll(greeting)
+	if err != nil || string(said) != greetingOK {
+		cmd.Process.Kill() //nolint:errcheck // it has ended, or is about to
+		cmd.Wait()         //nolint:errcheck
+		if len(said) == 0 {
+			return fmt.Errorf("the supervisor ended at once: see %s", l.Log("supervisor"))
+		}
+		return errors.New(string(said))
+	}
+	return cmd.Process.Release()
+}
+
+// baseEnv is the supervisor's environment; nothing of the caller's shell goes into a cluster.
+var baseEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
+
+// follow prints the steps of the start until it has ended. A cluster that was up already is only waited for.
+func (u *up) follow(ctx context.Context, client *control.Client, already bool) error {
+	if !u.wait {
+		return nil
+	}
+	last, err := client.Follow(ctx, func(s control.Step) {
+		if !already && s.Stage != control.Failed {
+			u.say(s.Text)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if last.Stage == control.Failed {
+		return errors.New(last.Text)
+	}
+	return nil
+}
+
+// say prints a line of progress with the seconds since the command began.
+func (u *up) say(text string) {
+	fmt.Fprintf(u.out, "%6.1fs  %s\n", time.Since(u.began).Seconds(), text)
+}
+
+// end kills a supervisor and, with it, every process of its cluster.
+func end(h *host.Handle) error {
+	if err := h.Signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	return h.Wait(time.Minute)
+}

@@ -1,0 +1,81 @@
+// Package component says how each part of a cluster is run: its program, arguments and configuration files. Every trap a part of
+// Kubernetes has set for us is answered here, with the reason beside the setting.
+//
+// It is pure: it must not know whether anything runs, and touches neither disk nor network.
+package component
+
+import (
+	"fmt"
+	"strconv"
+
+	"tarn.dev/tarn/cluster/internal/layout"
+)
+
+// The names of the parts, as in `tarn-cluster status` and `tarn-cluster logs`.
+const (
+	Etcd              = "etcd"
+	APIServer         = "kube-apiserver"
+	ControllerManager = "kube-controller-manager"
+	Scheduler         = "kube-scheduler"
+	Containerd        = "containerd"
+	Kubelet           = "kubelet"
+	Proxy             = "kube-proxy"
+	TarnController    = "tarn-controller"
+	TarnNode          = "tarn-node"
+)
+
+// Names lists the parts in the order they are started.
+func Names() []string {
+	return []string{Etcd, APIServer, Containerd, ControllerManager, Scheduler, Kubelet, Proxy, TarnController, TarnNode}
+}
+
+// Machine is what the parts must know of the machine they run on.
+type Machine struct {
+	Programs       string // folder with etcd, kube, containerd, ...
+	RestrictOOM    bool   // the kernel will not let us lower an oom_score_adj (no CAP_SYS_RESOURCE)
+	ProxyMode      string // "nftables", "iptables", or "" where the machine can do neither
+	PortMap        bool   // the packet filter that host ports need is there
+	MirrorPort     int    // where images that are on the node are served to the runtime again; see the image package
+	ResolverConfig string // a resolv.conf whose name servers are not on the loopback interface
+}
+
+// Component is one program to run.
+type Component struct {
+	Name    string
+	Program string
+	Args    []string
+	Files   map[string]string // configuration to write first: path -> content
+	OnNode  bool              // runs on the node's own network, not on the host's
+}
+
+// Plan is everything a cluster of the given state runs.
+type Plan struct {
+	layout  layout.Layout
+	state   layout.State
+	machine Machine
+	net     layout.Net
+}
+
+// NewPlan brings together what every component is made from.
+func NewPlan(l layout.Layout, s layout.State, m Machine) Plan {
+	return Plan{layout: l, state: s, machine: m, net: layout.NetOf(s.Block)}
+}
+
+// kube is a component that lives in the multi-call binary.
+func (p Plan) kube(name string, args ...string) Component {
+	return p.finish(Component{Name: name, Program: p.machine.Programs + "/kube", Args: append([]string{name}, args...)})
+}
+
+// finish appends the arguments the user gave; coming last, they win.
+func (p Plan) finish(c Component) Component {
+	c.Args = append(c.Args, p.state.Options.ExtraArgs[c.Name]...)
+	return c
+}
+
+func (p Plan) pki(file string) string { return p.layout.PKI(file) }
+
+func (p Plan) port(use string) string { return strconv.Itoa(p.state.Ports[use]) }
+
+func (p Plan) local(use string) string {
+	return fmt.Sprintf("127.0.0.1:%d", p.state.Ports[use])
+}

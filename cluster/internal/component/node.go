@@ -1,0 +1,219 @@
+package component
+
+import (
+	"fmt"
+	"strings"
+
+	"tarn.dev/tarn/cluster/internal/layout"
+)
+
+// PauseImage is the reference of the sandbox image; its host part is no registry, so nothing is ever asked of the network for it.
+const PauseImage = "tarn.dev/pause:1"
+
+// MirrorAddress is where, on the node's own network, the images the node already has are served to its runtime.
+const MirrorAddress = "127.0.0.1:5000"
+
+// Containerd runs on the node's network: the streams for exec and port-forward that it opens on the loopback interface
+// must be where the kubelet is.
+func (p Plan) Containerd() Component {
+	config, hosts := p.layout.Config("containerd.toml"), p.layout.Config("registries")
+	return p.finish(Component{
+		Name:    Containerd,
+		Program: p.machine.Programs + "/containerd",
+		Args:    []string{"--config=" + config, "--log-level=warn"},
+		OnNode:  true,
+		Files: map[string]string{
+			config:                                  p.containerdConfig(hosts),
+			hosts + "/_default/hosts.toml":          mirrorConfig,
+			p.layout.Config("cni") + "/10.conflist": p.networkConfig(),
+		},
+	})
+}
+
+// mirrorConfig makes every pull ask the node's own store first. Without it `imagePullPolicy: Always`, the kubelet's default for
+// tags called latest, fails for an image that was imported, since containerd resolves the tag at its registry each time.
+const mirrorConfig = `[host."http://` + MirrorAddress + `"]
+  capabilities = ["pull", "resolve"]
+`
+
+func (p Plan) containerdConfig(hosts string) string {
+	return fmt.Sprintf(`version = 3
+imports = []
+root = %[1]q
+state = %[2]q
+disabled_plugins = [
+  "io.containerd.nri.v1.nri",
+  "io.containerd.snapshotter.v1.blockfile",
+  "io.containerd.snapshotter.v1.erofs",
+  "io.containerd.snapshotter.v1.native",
+  "io.containerd.tracing.processor.v1.otlp",
+]
+
+[grpc]
+  address = %[3]q
+
+[plugins.'io.containerd.internal.v1.opt']
+  path = %[4]q
+
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = 'overlayfs'
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = %[5]q
+  [plugins.'io.containerd.cri.v1.images'.registry]
+    config_path = %[6]q
+
+[plugins.'io.containerd.cri.v1.runtime']
+  # Without CAP_SYS_RESOURCE runc dies where it would lower an oom_score_adj ("can't get final child's PID").
+  restrict_oom_score_adj = %[7]t
+  netns_mounts_under_state_dir = true
+  enable_criu = false
+  cdi_spec_dirs = []
+  [plugins.'io.containerd.cri.v1.runtime'.containerd]
+    default_runtime_name = 'runc'
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+      runtime_type = 'io.containerd.runc.v2'
+      runtime_path = %[8]q
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+        BinaryName = %[9]q
+        SystemdCgroup = false
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = [%[10]q]
+    conf_dir = %[11]q
+`,
+		p.layout.ContainerdRoot(), p.layout.ContainerdState(), p.layout.ContainerdSocket(), p.layout.ContainerdRoot()+"/opt",
+		PauseImage, hosts, p.machine.RestrictOOM,
+		p.machine.Programs+"/containerd-shim-runc-v2", p.machine.Programs+"/runc", p.machine.Programs+"/cni", p.layout.Config("cni"))
+}
+
+// networkConfig is a bridge with addresses handed out on the node itself. The node and its bridge have a network namespace of their
+// own, so names need not differ between clusters, and pods keep their addresses on the way to the host.
+func (p Plan) networkConfig() string {
+	plugins := []string{fmt.Sprintf(`{"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipMasq": false,
+     "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}}`,
+		layout.CNIStateDir+"/addresses", p.net.Pods)}
+	if p.machine.PortMap {
+		plugins = append(plugins, `{"type": "portmap", "capabilities": {"portMappings": true}}`)
+	}
+	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "tarn", "plugins": [
+    %s
+]}
+`, strings.Join(plugins, ",\n    "))
+}
+
+// Kubelet is configured by file; only what the file cannot say is an argument.
+func (p Plan) Kubelet() Component {
+	config := p.layout.Config("kubelet.yaml")
+	c := p.kube(Kubelet,
+		"--config="+config,
+		"--kubeconfig="+p.layout.KubeconfigOf(Kubelet),
+		"--hostname-override="+p.layout.NodeName(),
+		"--node-ip="+p.net.Node.String(),
+		"--root-dir="+layout.KubeletDir,
+		"--cert-dir="+layout.KubeletDir+"/pki",
+	)
+	c.OnNode = true
+	c.Files = map[string]string{config: p.kubeletConfig()}
+	return c
+}
+
+func (p Plan) kubeletConfig() string {
+	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: 0.0.0.0
+containerRuntimeEndpoint: %[1]q
+cgroupRoot: /%[2]s
+cgroupDriver: cgroupfs
+failCgroupV1: false
+failSwapOn: false
+enforceNodeAllocatable: [] # needs cgroups that nobody makes
+authentication:
+  anonymous: {enabled: false}
+  webhook: {enabled: true}
+  x509: {clientCAFile: %[3]q}
+authorization: {mode: Webhook}
+tlsCertFile: %[4]q
+tlsPrivateKeyFile: %[5]q
+clusterDomain: cluster.local
+resolvConf: %[6]q
+volumePluginDir: %[7]q
+oomScoreAdj: 0 # the default, -999, needs CAP_SYS_RESOURCE
+makeIPTablesUtilChains: false
+# Imported images cannot be pulled again, so they are never collected.
+imageGCHighThresholdPercent: 100
+imageGCLowThresholdPercent: 99
+# The defaults evict below 10 to 15 %% of free disk, which is the ordinary state of many a workstation.
+evictionHard:
+  memory.available: 100Mi
+  nodefs.available: 1%%
+  nodefs.inodesFree: 1%%
+  imagefs.available: 1%%
+  imagefs.inodesFree: 1%%
+serializeImagePulls: false
+registryPullQPS: 0
+eventRecordQPS: 0
+kubeAPIQPS: 200
+kubeAPIBurst: 400
+syncFrequency: 10s
+nodeStatusUpdateFrequency: 5s
+shutdownGracePeriod: 0s
+shutdownGracePeriodCriticalPods: 0s
+maxPods: 500
+`,
+		p.layout.ContainerdEndpoint(), p.layout.CgroupName(), p.pki("ca.crt"),
+		p.pki("kubelet-serving.crt"), p.pki("kubelet-serving.key"), p.machine.ResolverConfig, layout.KubeletDir+"/volume-plugins")
+}
+
+// Proxy serves the services' addresses. It writes to the packet filter of the node's own network namespace, never to the host's.
+func (p Plan) Proxy() Component {
+	config := p.layout.Config("kube-proxy.yaml")
+	c := p.kube(Proxy, "--config="+config)
+	c.OnNode = true
+	c.Files = map[string]string{config: fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+clientConnection: {kubeconfig: %[1]q}
+hostnameOverride: %[2]s
+mode: %[3]s
+clusterCIDR: %[4]s
+oomScoreAdj: 0
+# These sysctls belong to the whole machine.
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+nftables: {minSyncPeriod: 100ms}
+iptables: {minSyncPeriod: 100ms}
+`, p.layout.KubeconfigOf(Proxy), p.layout.NodeName(), p.machine.ProxyMode, p.net.Pods)}
+	return c
+}
+
+// TarnInstall runs to its end once, when the API server is there.
+func (p Plan) TarnInstall() Component {
+	return Component{
+		Name: "tarn-install", Program: p.state.Options.TarnBinary,
+		Args: []string{"install", "--kubeconfig", p.layout.Kubeconfig()},
+	}
+}
+
+// TarnController runs on the host's network, where its metrics can be read.
+func (p Plan) TarnController() Component {
+	return p.finish(Component{
+		Name: TarnController, Program: p.state.Options.TarnBinary,
+		Args: []string{
+			"controller", "--kubeconfig", p.layout.KubeconfigOf(TarnController),
+			"--metrics-bind-address", p.local(layout.PortControllerMetrics),
+			"--health-probe-bind-address", p.local(layout.PortControllerHealth),
+		},
+	})
+}
+
+// TarnNode shares the node's mounts, but not its network.
+func (p Plan) TarnNode() Component {
+	return p.finish(Component{
+		Name: TarnNode, Program: p.state.Options.TarnBinary,
+		Args: []string{
+			"node", "--kubeconfig", p.layout.KubeconfigOf(TarnNode),
+			"--node-name", p.layout.NodeName(),
+			"--kubelet-dir", layout.KubeletDir,
+			"--cri-endpoint", p.layout.ContainerdEndpoint(),
+			"--metrics-bind-address", p.local(layout.PortNodeMetrics),
+			"--health-probe-bind-address", p.local(layout.PortNodeHealth),
+		},
+	})
+}

@@ -1,0 +1,130 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// CgroupRoots returns where the cgroup hierarchies are mounted that can hold pods: one on cgroup v2, one for each controller
+// on v1, where the unified hierarchy that carries no controllers is included because runtimes make folders there too.
+func CgroupRoots(mounts []Mount) []string {
+	var roots []string
+	for _, m := range mounts {
+		if (m.Type == "cgroup" || m.Type == "cgroup2") && m.Root == "/" && !slices.Contains(roots, m.Point) {
+			roots = append(roots, m.Point)
+		}
+	}
+	return roots
+}
+
+// MakeCgroups makes a cluster's own cgroup in every hierarchy; the kubelet asks for an existing one.
+func MakeCgroups(name string) error {
+	mounts, err := ReadMounts("self")
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		if m.Root != "/" || (m.Type != "cgroup" && m.Type != "cgroup2") {
+			continue
+		}
+		if m.Type == "cgroup2" {
+			if err := delegate(m.Point); err != nil {
+				return err
+			}
+		}
+		dir := filepath.Join(m.Point, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("making the cgroup %s: %w", dir, err)
+		}
+		if slices.Contains(m.Super, "cpuset") {
+			if err := inheritCPUs(m.Point, dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// delegate lets the children of a v2 root have every controller the root has.
+func delegate(root string) error {
+	available, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+	if err != nil {
+		return fmt.Errorf("reading the cgroup controllers of %s: %w", root, err)
+	}
+	for _, controller := range strings.Fields(string(available)) {
+		if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+"+controller), 0); err != nil {
+			return fmt.Errorf("enabling the cgroup controller %s in %s: %w", controller, root, err)
+		}
+	}
+	return nil
+}
+
+// inheritCPUs fills a v1 cpuset, which is born empty and then takes no process.
+func inheritCPUs(root, dir string) error {
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		value, err := os.ReadFile(filepath.Join(root, file))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", file, err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), value, 0); err != nil {
+			return fmt.Errorf("setting %s of %s: %w", file, dir, err)
+		}
+	}
+	return nil
+}
+
+// RemoveCgroups removes a cluster's cgroups, deepest first. Its processes are gone by then, but the kernel lets go
+// of a cgroup only when the last of them has been buried, so a busy one is tried again until the deadline.
+func RemoveCgroups(name string, deadline time.Time) error {
+	mounts, err := ReadMounts("self")
+	if err != nil {
+		return err
+	}
+	for _, root := range CgroupRoots(mounts) {
+		if err := removeCgroup(filepath.Join(root, name), deadline); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func removeCgroup(dir string, deadline time.Time) error {
+	var dirs []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("listing the cgroup %s: %w", dir, err)
+	}
+	slices.Reverse(dirs) // parents come first in a walk
+	for _, d := range dirs {
+		for {
+			err := unix.Rmdir(d)
+			if err == nil || errors.Is(err, unix.ENOENT) {
+				break
+			}
+			if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+				return fmt.Errorf("removing the cgroup %s: %w", d, err)
+			}
+			time.Sleep(10 * time.Millisecond) // cgroups have no event for "empty" on v1
+		}
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+// Package host is what the embedded cluster asks of the machine and does to it: checks before the start, namespaces, mounts,
+// the cable to the node, cgroups, loop devices, and their removal. All mounting happens in the cluster's own mount namespace; the functions
+// that run outside of it only look, and remove what a cluster left.
+//
+// It must not know which components a cluster has.
+package host
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"tarn.dev/tarn/cluster/internal/layout"
+)
+
+// Mount is one line of a mountinfo file.
+type Mount struct {
+	Device string // major:minor
+	Root   string // the folder of the file system that is mounted
+	Point  string
+	Type   string
+	Source string
+	Super  []string // the file system's own options
+}
+
+// ReadMounts reads the mounts a process sees; "self" is the caller.
+func ReadMounts(pid string) ([]Mount, error) {
+	f, err := os.Open("/proc/" + pid + "/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("reading the mounts of process %s: %w", pid, err)
+	}
+	defer f.Close()
+	var mounts []Mount
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if m, ok := parseMount(lines.Text()); ok {
+			mounts = append(mounts, m)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("reading the mounts of process %s: %w", pid, err)
+	}
+	return mounts, nil
+}
+
+// parseMount reads "36 35 98:0 /root /point opts [optional fields] - type source super".
+func parseMount(line string) (Mount, bool) {
+	front, back, found := strings.Cut(line, " - ")
+	left, right := strings.Fields(front), strings.Fields(back)
+	if !found || len(left) < 6 || len(right) < 3 {
+		return Mount{}, false
+	}
+	return Mount{
+		Device: left[2], Root: unescape(left[3]), Point: unescape(left[4]),
+		Type: right[0], Source: unescape(right[1]), Super: strings.Split(right[2], ","),
+	}, true
+}
+
+// unescape undoes the kernel's octal writing of blanks and backslashes.
+func unescape(s string) string {
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				out.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String()
+}
+
+// Below returns the mount points at or below a path, deepest first.
+func Below(mounts []Mount, path string) []string {
+	var points []string
+	for i := len(mounts) - 1; i >= 0; i-- {
+		point := mounts[i].Point
+		if point == path || strings.HasPrefix(point, strings.TrimSuffix(path, "/")+"/") {
+			points = append(points, point)
+		}
+	}
+	return points
+}
+
+// RemoveTree deletes a folder of a cluster. Whatever is mounted at or below it is unmounted first, and if a mount is left nothing
+// is deleted: a recursive deletion must never reach through a mount.
+func RemoveTree(path string) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return fmt.Errorf("removing %s: %w", path, err)
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real // mountinfo names real paths
+	}
+	mounts, err := ReadMounts("self")
+	if err != nil {
+		return err
+	}
+	for _, point := range Below(mounts, path) {
+		if err := unix.Unmount(point, unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("%s is still mounted and in use (%w): unmount it, then run the command again", point, err)
+		}
+	}
+	if mounts, err = ReadMounts("self"); err != nil {
+		return err
+	}
+	if left := Below(mounts, path); len(left) > 0 {
+		return fmt.Errorf("%s is still mounted: unmount it, then run the command again", left[0])
+	}
+	if err := os.RemoveAll(path); err != nil {
+		return fmt.Errorf("removing %s: %w", path, err)
+	}
+	return nil
+}
+
+// Isolate gives the calling process, which must be the first of new process and mount namespaces, the view a cluster has:
+// its own processes in /proc, a /run of its own, its own folders where the kubelet, the network library and the container logs are expected,
+// and everything shared, so that what a privileged pod mounts can reach others. Mounts of the host still come in, none go out.
+func Isolate(l layout.Layout) error {
+	// A slave of the host's mounts: what the host unmounts goes here as well, and is not kept busy by us.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("detaching from the host's mounts: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mounting /proc of the cluster: %w", err)
+	}
+	if err := privateRun(l); err != nil {
+		return err
+	}
+	for target, source := range map[string]string{
+		layout.KubeletDir: l.Kubelet(), layout.CNIStateDir: l.CNIState(), layout.LogDir: l.VarLog(),
+	} {
+		if err := os.MkdirAll(source, 0o755); err != nil {
+			return fmt.Errorf("making %s: %w", source, err)
+		}
+		if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("binding %s to %s: %w", source, target, err)
+		}
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("sharing the cluster's mounts with its pods: %w", err)
+	}
+	return nil
+}
+
+// privateRun replaces /run by an empty one in which only the cluster's own run folder is the host's: containerd's shims, the
+// network plugins' locks and the like are compiled to write there and would meet those of other clusters. It also
+// hides systemd, through which the kubelet would otherwise mount.
+func privateRun(l layout.Layout) error {
+	stage := filepath.Join(l.Run, "run")
+	if err := os.MkdirAll(stage, 0o755); err != nil {
+		return fmt.Errorf("making %s: %w", stage, err)
+	}
+	if err := unix.Mount("tmpfs", stage, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
+		return fmt.Errorf("mounting a /run for the cluster: %w", err)
+	}
+	inside := filepath.Join(stage, strings.TrimPrefix(l.Run, "/run/"))
+	if err := os.MkdirAll(inside, 0o755); err != nil {
+		return fmt.Errorf("making %s: %w", inside, err)
+	}
+	if err := unix.Mount(l.Run, inside, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("binding %s: %w", l.Run, err)
+	}
+	if err := unix.Mount(stage, "/run", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("replacing /run for the cluster: %w", err)
+	}
+	return nil
+}
+
+// mountPointsFile remembers which of the folders that clusters bind over did not exist before.
+func mountPointsFile() string { return filepath.Join(layout.RunRoot(), "made-folders") }
+
+// MakeMountPoints makes, on the host, the folders that Isolate binds over, and remembers those that were missing.
+func MakeMountPoints() error {
+	for _, dir := range []string{layout.KubeletDir, layout.CNIStateDir, layout.LogDir} {
+		if _, err := os.Stat(dir); err == nil {
+			continue
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("making %s: %w", dir, err)
+		}
+		f, err := os.OpenFile(mountPointsFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return fmt.Errorf("remembering that %s is ours: %w", dir, err)
+		}
+		_, err = fmt.Fprintln(f, dir)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return fmt.Errorf("remembering that %s is ours: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// RemoveMountPoints takes away the folders MakeMountPoints made, if they are empty. It may be called only when no cluster runs: removing
+// a folder unmounts whatever another namespace has mounted on it.
+func RemoveMountPoints() error {
+	made, err := os.ReadFile(mountPointsFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("finding the folders to remove: %w", err)
+	}
+	for _, dir := range strings.Fields(string(made)) {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+			return fmt.Errorf("removing %s: %w", dir, err)
+		}
+	}
+	return os.Remove(mountPointsFile())
+}

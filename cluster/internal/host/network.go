@@ -1,0 +1,157 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"tarn.dev/tarn/cluster/internal/layout"
+	"tarn.dev/tarn/cluster/internal/proc"
+)
+
+// Networks returns the networks this machine has addresses in or routes to.
+func Networks() ([]netip.Prefix, error) {
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("listing the machine's routes: %w", err)
+	}
+	var found []netip.Prefix
+	for _, r := range routes {
+		if r.Dst == nil {
+			continue
+		}
+		addr, ok := netip.AddrFromSlice(r.Dst.IP.To4())
+		bits, _ := r.Dst.Mask.Size()
+		if ok {
+			found = append(found, netip.PrefixFrom(addr, bits))
+		}
+	}
+	return found, nil
+}
+
+// NewNodeNetwork makes the node's network namespace and the cable to it. Bridge, services and host ports of the cluster all live
+// in there, so nothing of the host's network changes but one interface and two routes, and those go with the namespace.
+func NewNodeNetwork(l layout.Layout, n layout.Net) (*os.File, error) {
+	ns, err := newNetNS()
+	if err != nil {
+		return nil, err
+	}
+	link := &netlink.Veth{
+		LinkAttrs:     netlink.LinkAttrs{Name: l.LinkName()},
+		PeerName:      "eth0",
+		PeerNamespace: netlink.NsFd(ns.Fd()),
+	}
+	if err := netlink.LinkAdd(link); err != nil {
+		return nil, fmt.Errorf("making the network interface %s: %w", l.LinkName(), err)
+	}
+	if err := address(l.LinkName(), n.Host, n.Link); err != nil {
+		return nil, err
+	}
+	for _, dst := range []netip.Prefix{n.Pods, n.Services} {
+		if err := route(l.LinkName(), dst, n.Node); err != nil {
+			return nil, err
+		}
+	}
+	return ns, proc.InNetNS(ns, func() error { return configureNode(n) })
+}
+
+// newNetNS makes a network namespace on a thread that ends right after.
+func newNetNS() (*os.File, error) {
+	type result struct {
+		ns  *os.File
+		err error
+	}
+	made := make(chan result)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread must not be used again
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			made <- result{err: fmt.Errorf("making the node's network namespace: %w", err)}
+			return
+		}
+		ns, err := os.Open("/proc/thread-self/ns/net")
+		made <- result{ns, err}
+	}()
+	r := <-made
+	return r.ns, r.err
+}
+
+// configureNode runs inside the node's network namespace.
+func configureNode(n layout.Net) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("finding the node's loopback interface: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("enabling the node's loopback interface: %w", err)
+	}
+	if err := address("eth0", n.Node, n.Link); err != nil {
+		return err
+	}
+	if err := route("eth0", netip.PrefixFrom(netip.IPv4Unspecified(), 0), n.Host); err != nil {
+		return err
+	}
+	for key, needed := range map[string]bool{
+		"/proc/sys/net/ipv4/ip_forward": true,
+		// A service that leads back to a pod on the same bridge; the file is missing where bridges are never filtered.
+		"/proc/sys/net/bridge/bridge-nf-call-iptables": false,
+	} {
+		if err := os.WriteFile(key, []byte("1"), 0); err != nil && (needed || !errors.Is(err, os.ErrNotExist)) {
+			return fmt.Errorf("setting %s: %w", strings.TrimPrefix(key, "/proc/sys/"), err)
+		}
+	}
+	return nil
+}
+
+func address(name string, addr netip.Addr, network netip.Prefix) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("finding the network interface %s: %w", name, err)
+	}
+	ip := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(network.Bits(), 32)}}
+	if err := netlink.AddrAdd(link, ip); err != nil {
+		return fmt.Errorf("giving %s the address %s: %w", name, addr, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("enabling the network interface %s: %w", name, err)
+	}
+	return nil
+}
+
+func route(name string, dst netip.Prefix, via netip.Addr) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("finding the network interface %s: %w", name, err)
+	}
+	err = netlink.RouteAdd(&netlink.Route{
+		LinkIndex: link.Attrs().Index,
+		Dst:       &net.IPNet{IP: dst.Addr().AsSlice(), Mask: net.CIDRMask(dst.Bits(), 32)},
+		Gw:        via.AsSlice(),
+	})
+	if err != nil {
+		return fmt.Errorf("adding the route to %s: %w", dst, err)
+	}
+	return nil
+}
+
+// RemoveLink takes away the cable of a cluster that has ended. The kernel does so too, some time after the last process
+// of the namespace has gone.
+func RemoveLink(l layout.Layout) error {
+	link, err := netlink.LinkByName(l.LinkName())
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("finding the network interface %s: %w", l.LinkName(), err)
+	}
+	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("removing the network interface %s: %w", l.LinkName(), err)
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// recipe changes with what the base images are made of, so that cached ones are made anew.
+const recipe = "3"
+
+// toolPackages is what the image that stands for ubuntu and alpine has: shells and text tools for scripts of volume
+// provisioners, and what makes and mounts file systems.
+var toolPackages = []string{
+	"base-files", "bash", "coreutils", "dash", "diffutils", "e2fsprogs", "findutils", "fuse3", "grep", "gzip", "hostname", "mawk", "mount", "sed", "tar", "util-linux",
+}
+
+// The references of the base images.
+var (
+	pauseTags   = []string{"tarn.dev/pause:1"}
+	busyboxTags = []string{"docker.io/library/busybox:latest", "docker.io/library/busybox:1.36"}
+	toolTags    = []string{"docker.io/library/ubuntu:20.04", "docker.io/library/alpine:3.15"}
+)
+
+// BaseArchive returns the archive of the images every cluster starts with. It is made once for a machine and pause program, and kept in
+// the cache; say is told before that begins.
+func BaseArchive(ctx context.Context, pause, cache string, say func(string)) (string, error) {
+	program, err := os.ReadFile(pause)
+	if err != nil {
+		return "", fmt.Errorf("reading the pause program: %w", err)
+	}
+	release, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		release = []byte("unknown")
+	}
+	sum := sha256.Sum256(slices.Concat([]byte(recipe), release, program))
+	archive := filepath.Join(cache, fmt.Sprintf("images-%x.tar", sum[:6]))
+	if _, err := os.Stat(archive); err == nil {
+		return archive, nil
+	}
+	say("making the base images from Debian packages (once for this machine, usually 15 s)")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", fmt.Errorf("making the cache: %w", err)
+	}
+	images, err := baseImages(ctx, program, debs{cache})
+	if err != nil {
+		return "", fmt.Errorf("making the base images: %w", err)
+	}
+	return archive, save(archive, images)
+}
+
+func baseImages(ctx context.Context, pause []byte, d debs) (map[string]v1.Image, error) {
+	images := map[string]v1.Image{}
+	add := func(tags []string, t tree, c v1.Config) error {
+		image, err := assemble(t, c)
+		for _, tag := range tags {
+			images[tag] = image
+		}
+		return err
+	}
+	t := tree{}
+	t.file("pause", 0o755, pause)
+	if err := add(pauseTags, t, v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"}); err != nil {
+		return nil, err
+	}
+	t, err := busybox(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	if err := add(busyboxTags, t, v1.Config{Cmd: []string{"sh"}}); err != nil {
+		return nil, err
+	}
+	if t, err = tools(ctx, d); err != nil {
+		return nil, err
+	}
+	return images, add(toolTags, t, v1.Config{Cmd: []string{"/bin/bash"}})
+}
+
+// busybox is one static program and a link to it for everything it can be called.
+func busybox(ctx context.Context, d debs) (tree, error) {
+	files, err := d.files(ctx, []string{"busybox-static"})
+	if err != nil {
+		return nil, err
+	}
+	packed := tree{}
+	if err := d.unpack(ctx, packed, files); err != nil {
+		return nil, err
+	}
+	program := packed["usr/bin/busybox"].content
+	if program == nil {
+		return nil, fmt.Errorf("package busybox-static has no /bin/busybox: %s", files[0])
+	}
+	// It lists its own names; the program is of this machine's kind, or the containers would not run either.
+	file := filepath.Join(d.cache, "busybox")
+	if err := os.WriteFile(file, program, 0o755); err != nil {
+		return nil, fmt.Errorf("writing busybox: %w", err)
+	}
+	defer os.Remove(file)
+	list, err := run(ctx, "", file, "--list-full")
+	if err != nil {
+		return nil, err
+	}
+	t := base()
+	t.file("bin/busybox", 0o755, program)
+	for applet := range strings.FieldsSeq(string(list)) {
+		if !t.has(applet) {
+			t.link(applet, "/bin/busybox")
+		}
+	}
+	return t, nil
+}
+
+// tools is a small Debian that answers to the names of other systems.
+func tools(ctx context.Context, d debs) (tree, error) {
+	packages, err := d.closure(ctx, toolPackages)
+	if err != nil {
+		return nil, err
+	}
+	files, err := d.files(ctx, packages)
+	if err != nil {
+		return nil, err
+	}
+	t := base()
+	if err := d.unpack(ctx, t, files); err != nil {
+		return nil, err
+	}
+	for _, top := range []string{"bin", "sbin", "lib", "lib64"} {
+		delete(t, top)
+		t.link(top, "usr/"+top)
+	}
+	// Links that packages make with scripts when they are installed.
+	for link, target := range map[string]string{"usr/bin/sh": "dash", "usr/bin/awk": "mawk"} {
+		if !t.has(link) {
+			t.link(link, target)
+		}
+	}
+	return t, nil
+}
+
+// base is the folders and files every root file system has.
+func base() tree {
+	t := tree{}
+	for _, dir := range []string{"dev", "etc", "home", "mnt", "opt", "proc", "run", "srv", "sys", "usr/bin", "usr/sbin", "var"} {
+		t.dir(dir, 0o755)
+	}
+	t.dir("root", 0o700)
+	t.dir("tmp", 0o1777)
+	t.dir("var/tmp", 0o1777)
+	t.file("etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"))
+	t.file("etc/group", 0o644, []byte("root:x:0:\ntty:x:5:\ndisk:x:6:\nnogroup:x:65534:\n"))
+	return t
+}
+
+// files returns packages from the cache, or fetches them all.
+func (d debs) files(ctx context.Context, packages []string) ([]string, error) {
+	if files := d.cached(packages); files != nil {
+		return files, nil
+	}
+	return d.fetch(ctx, packages)
+}
+
+// assemble makes an image of one layer.
+func assemble(t tree, c v1.Config) (v1.Image, error) {
+	layer, err := t.layer()
+	if err != nil {
+		return nil, err
+	}
+	image, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		return nil, fmt.Errorf("assembling an image: %w", err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return nil, fmt.Errorf("assembling an image: %w", err)
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture, config.Config = "linux", runtime.GOARCH, c
+	config.Config.Env = append(config.Config.Env, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+	if image, err = mutate.ConfigFile(image, config); err != nil {
+		return nil, fmt.Errorf("configuring an image: %w", err)
+	}
+	return image, nil
+}
+
+// save writes the images into one archive, whole or not at all.
+func save(archive string, images map[string]v1.Image) error {
+	tagged := map[name.Reference]v1.Image{}
+	for tag, image := range images {
+		ref, err := name.NewTag(tag)
+		if err != nil {
+			return fmt.Errorf("image reference %q: %w", tag, err)
+		}
+		tagged[ref] = image
+	}
+	var out bytes.Buffer
+	if err := tarball.MultiRefWrite(tagged, &out); err != nil {
+		return fmt.Errorf("packing images: %w", err)
+	}
+	next := archive + ".new"
+	if err := os.WriteFile(next, out.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("writing %s: %w", archive, err)
+	}
+	if err := os.Rename(next, archive); err != nil {
+		return fmt.Errorf("writing %s: %w", archive, err)
+	}
+	return nil
+}

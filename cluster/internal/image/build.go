@@ -1,0 +1,40 @@
+package image
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// Build packs an image of a folder or of one program and writes it as an archive. Exactly one of rootfs and binary is given. A program
+// becomes /<its name> and, unless an entry point is given, the entry point; it must be static, for nothing else is in the image.
+func Build(archive, tag, rootfs, binary string, entrypoint []string) error {
+	t := tree{}
+	switch {
+	case rootfs != "":
+		if info, err := os.Stat(rootfs); err != nil || !info.IsDir() {
+			return fmt.Errorf("--rootfs %s is no folder: give the root of the image's file system", rootfs)
+		}
+		if err := t.addDir(rootfs); err != nil {
+			return err
+		}
+	default:
+		content, err := os.ReadFile(binary)
+		if err != nil {
+			return fmt.Errorf("--binary: %w", err)
+		}
+		name := "/" + filepath.Base(binary)
+		t = base()
+		t.file(name, 0o755, content)
+		if len(entrypoint) == 0 {
+			entrypoint = []string{name}
+		}
+	}
+	image, err := assemble(t, v1.Config{Entrypoint: entrypoint})
+	if err != nil {
+		return err
+	}
+	return save(archive, map[string]v1.Image{tag: image})
+}

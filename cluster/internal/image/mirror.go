@@ -1,0 +1,125 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	images "github.com/containerd/containerd/api/services/images/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+)
+
+// importedLabel marks the images that came from an archive. Only those are served by the mirror: an image that was pulled from a
+// registry must go on being compared with it where a pod says `imagePullPolicy: Always`.
+const importedLabel = "tarn.dev/imported"
+
+// namespace is where containerd keeps what Kubernetes may see.
+const namespace = "k8s.io"
+
+// mirror is a read-only registry of what is in the node's own image store. The runtime asks it before any other, with the
+// registry it would have gone to in the query parameter ns.
+type mirror struct {
+	images images.ImagesClient
+	blobs  string // containerd's content store
+}
+
+// ServeMirror answers until the listener is closed. socket and root are containerd's.
+func ServeMirror(l net.Listener, socket, root string) {
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		log.Printf("the images on the node are not served to its runtime: %v", err)
+		return
+	}
+	defer conn.Close()
+	m := mirror{images.NewImagesClient(conn), filepath.Join(root, "io.containerd.content.v1.content", "blobs")}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v2/{$}", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /v2/{path...}", m.serve)
+	if err := http.Serve(l, mux); err != nil && !errors.Is(err, net.ErrClosed) {
+		log.Printf("the images on the node are no longer served to its runtime: %v", err)
+	}
+}
+
+var (
+	askedFor   = regexp.MustCompile(`^(.+)/(manifests|blobs)/([^/]+)$`)
+	digestForm = regexp.MustCompile(`^(sha256|sha512):([0-9a-f]+)$`)
+)
+
+func (m mirror) serve(w http.ResponseWriter, r *http.Request) {
+	asked := askedFor.FindStringSubmatch(r.PathValue("path"))
+	registry := r.URL.Query().Get("ns")
+	if asked == nil || registry == "" {
+		http.NotFound(w, r)
+		return
+	}
+	digest := asked[3]
+	if asked[2] == "manifests" && !digestForm.MatchString(digest) {
+		found, err := m.resolve(r.Context(), registry+"/"+asked[1]+":"+asked[3])
+		if err != nil {
+			http.NotFound(w, r)
+			return
+		}
+		digest = found
+	}
+	parts := digestForm.FindStringSubmatch(digest)
+	if parts == nil {
+		http.NotFound(w, r)
+		return
+	}
+	blob, err := os.Open(filepath.Join(m.blobs, parts[1], parts[2]))
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	defer blob.Close()
+	w.Header().Set("Docker-Content-Digest", digest)
+	if asked[2] == "blobs" {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		http.ServeContent(w, r, "", time.Time{}, blob)
+		return
+	}
+	m.serveManifest(w, blob)
+}
+
+// resolve looks a reference up among the imported images.
+func (m mirror) resolve(ctx context.Context, reference string) (digest string, err error) {
+	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", namespace)
+	found, err := m.images.Get(ctx, &images.GetImageRequest{Name: reference})
+	if err != nil {
+		return "", err
+	}
+	if _, imported := found.Image.Labels[importedLabel]; !imported {
+		return "", os.ErrNotExist
+	}
+	return found.Image.Target.Digest, nil
+}
+
+// serveManifest sends a manifest with the media type it names for itself.
+func (m mirror) serveManifest(w http.ResponseWriter, blob io.Reader) {
+	raw, err := io.ReadAll(blob)
+	var kind struct{ MediaType string }
+	if err == nil {
+		err = json.Unmarshal(raw, &kind)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	if kind.MediaType == "" {
+		kind.MediaType = "application/vnd.oci.image.manifest.v1+json"
+	}
+	w.Header().Set("Content-Type", kind.MediaType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
+	w.Write(raw) //nolint:errcheck // the runtime has gone; it will ask again
+}

@@ -1,0 +1,131 @@
+// Package layout says where everything of a cluster lies and what it is called: folders, sockets, interfaces, cgroups, addresses
+// and ports. All of it derives from the cluster's name and from the numbers that were allotted to it once and are remembered in
+// its state file, which is what lets clusters live side by side.
+//
+// It must not know what runs in a cluster, nor start or stop anything.
+package layout
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+)
+
+const (
+	// DefaultName is the cluster meant when none is named: the one of the demo.
+	DefaultName = "tarn"
+
+	dataRoot  = "/var/lib/tarn-cluster"
+	runRoot   = "/run/tarn-cluster"
+	cacheRoot = "/var/cache/tarn-cluster"
+
+	// KubeletDir is where every CSI driver and Kubernetes' own test suites expect the kubelet; inside a cluster's mount
+	// namespace the cluster's own folder is bound there.
+	KubeletDir = "/var/lib/kubelet"
+	// CNIStateDir is compiled into containerd's network library; a cluster's own folder is bound there too.
+	CNIStateDir = "/var/lib/cni"
+	// LogDir is where the kubelet keeps the logs of containers; bound likewise.
+	LogDir = "/var/log"
+)
+
+// nameForm keeps names usable as DNS labels and keeps socket paths below the 108 bytes the kernel allows.
+var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
+
+// Layout is the place of one cluster. Its methods are names and paths; none of them touches the disk.
+type Layout struct {
+	Name string
+	Data string // kept by `down --keep-data`
+	Run  string // sockets, pid file; gone after a reboot, and nothing is lost with it
+}
+
+// New returns the layout of the named cluster. An empty dataDir means the usual place.
+func New(name, dataDir string) (Layout, error) {
+	if !nameForm.MatchString(name) {
+		return Layout{}, fmt.Errorf("cluster name %q: use 1 to 32 lower-case letters, digits and dashes, beginning and ending with a letter or digit", name)
+	}
+	l := Layout{Name: name, Data: filepath.Join(dataRoot, name), Run: filepath.Join(runRoot, name)}
+	if dataDir != "" {
+		abs, err := filepath.Abs(dataDir)
+		if err != nil {
+			return Layout{}, fmt.Errorf("data directory %q: %w", dataDir, err)
+		}
+		l.Data = abs
+	}
+	return l, nil
+}
+
+// RunRoot is the folder that holds the run folders of all clusters, and the locks they share.
+func RunRoot() string { return runRoot }
+
+// CacheRoot holds downloaded packages and built images, shared by all clusters.
+func CacheRoot() string { return cacheRoot }
+
+// NodeName is the name of the cluster's only node.
+func (l Layout) NodeName() string { return l.Name }
+
+// LinkName is the host's end of the cable to the node; interface names have at most 15 characters.
+func (l Layout) LinkName() string {
+	if len(l.Name) <= 12 {
+		return "tn-" + l.Name
+	}
+	return "tn-" + l.Name[:5] + "-" + l.short()
+}
+
+// CgroupName is the cgroup, below the root of every hierarchy, that holds all pods of the cluster.
+func (l Layout) CgroupName() string { return "tarn-cluster-" + l.Name }
+
+// Marker is the environment entry every process of the cluster is started with, so that leftovers can be found.
+func (l Layout) Marker() string { return "TARN_CLUSTER=" + l.Name }
+
+func (l Layout) short() string {
+	sum := sha256.Sum256([]byte(l.Name))
+	return hex.EncodeToString(sum[:3])
+}
+
+// The files and folders of a cluster.
+
+func (l Layout) StateFile() string       { return filepath.Join(l.Data, "state.json") }
+func (l Layout) PKI(file string) string  { return filepath.Join(l.Data, "pki", file) }
+func (l Layout) Kubeconfig() string      { return filepath.Join(l.Data, "kubeconfig") }
+func (l Layout) Config(f string) string  { return filepath.Join(l.Data, "config", f) }
+func (l Layout) Log(c string) string     { return filepath.Join(l.Data, "logs", c+".log") }
+func (l Layout) Etcd() string            { return filepath.Join(l.Data, "etcd") }
+func (l Layout) Kubelet() string         { return filepath.Join(l.Data, "kubelet") }
+func (l Layout) CNIState() string        { return filepath.Join(l.Data, "cni") }
+func (l Layout) VarLog() string          { return filepath.Join(l.Data, "var-log") }
+func (l Layout) ContainerdRoot() string  { return filepath.Join(l.Data, "containerd") }
+func (l Layout) ContainerdState() string { return filepath.Join(l.Run, "containerd") }
+func (l Layout) ContainerdSocket() string {
+	return filepath.Join(l.Run, "containerd.sock")
+}
+func (l Layout) ControlSocket() string { return filepath.Join(l.Run, "control.sock") }
+func (l Layout) PIDFile() string       { return filepath.Join(l.Run, "supervisor.pid") }
+func (l Layout) PointerFile() string   { return filepath.Join(l.Run, "data-dir") }
+
+// KubeconfigOf is the kubeconfig of a client of the control plane, by the client's name.
+func (l Layout) KubeconfigOf(client string) string {
+	return filepath.Join(l.Data, "pki", client+".kubeconfig")
+}
+
+// ContainerdEndpoint is the address of the container runtime as Kubernetes writes it.
+func (l Layout) ContainerdEndpoint() string { return "unix://" + l.ContainerdSocket() }
+
+// Find returns the layout of a cluster that may already exist: where no data directory is given, the one its run folder
+// remembers.
+func Find(name, dataDir string) (Layout, error) {
+	l, err := New(name, dataDir)
+	if err != nil || dataDir != "" {
+		return l, err
+	}
+	remembered, err := os.ReadFile(l.PointerFile())
+	if os.IsNotExist(err) {
+		return l, nil
+	}
+	if err != nil {
+		return Layout{}, fmt.Errorf("finding the data directory of cluster %s: %w", name, err)
+	}
+	return New(name, string(remembered))
+}

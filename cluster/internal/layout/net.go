@@ -1,0 +1,115 @@
+package layout
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// blocks is how many clusters fit side by side: each takes one /16 out of 10.180.0.0 to 10.249.0.0.
+const (
+	firstBlock = 180
+	blocks     = 70
+)
+
+// Net is the addresses of one cluster, all inside one block of 65,536, so that clusters never overlap.
+type Net struct {
+	Block    netip.Prefix // everything below
+	Pods     netip.Prefix
+	Services netip.Prefix
+	Link     netip.Prefix // the cable between host and node
+	Host     netip.Addr   // the host's end: where the API server listens
+	Node     netip.Addr   // the node's end
+	API      netip.Addr   // the service kubernetes.default
+}
+
+// NetOf returns the addresses of the block with the given number, 0 to 69.
+func NetOf(index int) Net {
+	at := func(third, fourth byte) netip.Addr {
+		return netip.AddrFrom4([4]byte{10, byte(firstBlock + index), third, fourth})
+	}
+	return Net{
+		Block:    netip.PrefixFrom(at(0, 0), 16),
+		Pods:     netip.PrefixFrom(at(0, 0), 17),
+		Services: netip.PrefixFrom(at(128, 0), 18),
+		Link:     netip.PrefixFrom(at(255, 0), 30),
+		Host:     at(255, 1),
+		Node:     at(255, 2),
+		API:      at(128, 1),
+	}
+}
+
+// ChooseBlock returns the first block number that no other cluster has and that overlaps no network of the host.
+func ChooseBlock(taken map[int]bool, networks []netip.Prefix) (int, error) {
+	for index := range blocks {
+		if !taken[index] && !overlaps(NetOf(index).Block, networks) {
+			return index, nil
+		}
+	}
+	return 0, fmt.Errorf("no free network: each of 10.%d.0.0/16 to 10.%d.0.0/16 belongs to a cluster or to a network of this machine: take a cluster down", firstBlock, firstBlock+blocks-1)
+}
+
+func overlaps(block netip.Prefix, networks []netip.Prefix) bool {
+	for _, n := range networks {
+		// A default route covers everything and so says nothing.
+		if n.Bits() > 0 && block.Overlaps(n) {
+			return true
+		}
+	}
+	return false
+}
+
+// Ports are the TCP ports of the parts that live on the host's own network, by the name of their use.
+type Ports map[string]int
+
+// The uses of ports.
+const (
+	PortAPI               = "kube-apiserver"
+	PortEtcd              = "etcd"
+	PortEtcdPeer          = "etcd-peer"
+	PortScheduler         = "kube-scheduler"
+	PortControllerManager = "kube-controller-manager"
+	PortControllerMetrics = "tarn-controller-metrics"
+	PortControllerHealth  = "tarn-controller-health"
+	PortNodeMetrics       = "tarn-node-metrics"
+	PortNodeHealth        = "tarn-node-health"
+)
+
+// PortUses lists every use in the order ports are given out.
+func PortUses() []string {
+	return []string{PortAPI, PortEtcd, PortEtcdPeer, PortScheduler, PortControllerManager,
+		PortControllerMetrics, PortControllerHealth, PortNodeMetrics, PortNodeHealth}
+}
+
+// Ports are given out below 32768, where Linux by default begins to pick local ports for outgoing connections: a
+// remembered port above would be taken by chance sooner or later.
+const (
+	firstPort = 20000
+	lastPort  = 29999
+)
+
+// ChoosePorts fills in every use that has no port yet, and replaces a port that is not free any more. free is asked for each
+// candidate; taken holds the ports other clusters remember. start spreads clusters that choose at the same time.
+func ChoosePorts(have Ports, start int, taken map[int]bool, free func(port int) bool) (Ports, error) {
+	chosen := Ports{}
+	used := map[int]bool{}
+	for _, use := range PortUses() {
+		if port := have[use]; port != 0 && !taken[port] && free(port) {
+			chosen[use], used[port] = port, true
+		}
+	}
+	span := lastPort - firstPort + 1
+	offset := start % span
+	for _, use := range PortUses() {
+		for tries := 0; chosen[use] == 0; tries++ {
+			if tries > span {
+				return nil, fmt.Errorf("no free TCP port between %d and %d: stop something that listens there", firstPort, lastPort)
+			}
+			port := firstPort + offset
+			offset = (offset + 1) % span
+			if !taken[port] && !used[port] && free(port) {
+				chosen[use], used[port] = port, true
+			}
+		}
+	}
+	return chosen, nil
+}

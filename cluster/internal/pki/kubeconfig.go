@@ -1,0 +1,46 @@
+package pki
+
+import (
+	"encoding/base64"
+	"fmt"
+	"os"
+)
+
+// Kubeconfig is a client's whole access to a cluster in one file.
+type Kubeconfig struct {
+	Cluster   string // shown by kubectl
+	Server    string // URL
+	Authority []byte // PEM
+	Cert, Key []byte // PEM
+}
+
+// Write replaces the file; only its owner may read it, for it holds a key.
+func (k Kubeconfig) Write(path string) error {
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters:
+- name: %[1]s
+  cluster:
+    server: %[2]s
+    certificate-authority-data: %[3]s
+users:
+- name: %[1]s
+  user:
+    client-certificate-data: %[4]s
+    client-key-data: %[5]s
+contexts:
+- name: %[1]s
+  context: {cluster: %[1]s, user: %[1]s}
+current-context: %[1]s
+`, k.Cluster, k.Server, inline(k.Authority), inline(k.Cert), inline(k.Key))
+	next := path + ".new"
+	if err := write(next, []byte(text), 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(next, path); err != nil {
+		return fmt.Errorf("replacing %s: %w", path, err)
+	}
+	return nil
+}
+
+func inline(pem []byte) string { return base64.StdEncoding.EncodeToString(pem) }

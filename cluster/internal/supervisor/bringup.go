@@ -1,0 +1,204 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"tarn.dev/tarn/cluster/internal/component"
+	"tarn.dev/tarn/cluster/internal/host"
+	"tarn.dev/tarn/cluster/internal/image"
+	"tarn.dev/tarn/cluster/internal/layout"
+	"tarn.dev/tarn/cluster/internal/proc"
+)
+
+// How long each stage of a start may take before it counts as failed; the usual time is a tenth of it or less.
+const (
+	controlPlaneLimit = 90 * time.Second
+	nodeLimit         = 120 * time.Second
+	tarnLimit         = 120 * time.Second
+)
+
+// bringUp starts everything in its order. The node's runtime comes up beside the control plane.
+func (s *Supervisor) bringUp(ctx context.Context) error {
+	options := s.config.State.Options
+	if options.HasNode() {
+		ns, err := host.NewNodeNetwork(s.config.Layout, layout.NetOf(s.config.State.Block))
+		if err != nil {
+			return err
+		}
+		s.launcher.netns = ns
+	}
+	if err := issueAll(s.config.Layout, s.config.State, time.Now()); err != nil {
+		return err
+	}
+	both, ctx2 := errgroup.WithContext(ctx)
+	both.Go(func() error { return s.controlPlane(ctx2) })
+	if options.HasNode() {
+		both.Go(func() error { return s.runtime(ctx2) })
+	}
+	if err := both.Wait(); err != nil {
+		return err
+	}
+	if options.HasNode() {
+		if err := s.node(ctx); err != nil {
+			return err
+		}
+	}
+	if options.HasTarn() {
+		if err := s.tarn(ctx); err != nil {
+			return err
+		}
+	}
+	s.progress.ready(fmt.Sprintf("cluster %s is ready", s.config.Layout.Name))
+	return nil
+}
+
+func (s *Supervisor) controlPlane(ctx context.Context) error {
+	if err := errors.Join(s.run(s.plan.Etcd()), s.run(s.plan.APIServer())); err != nil {
+		return err
+	}
+	if err := s.until(ctx, controlPlaneLimit, component.APIServer, s.apiReady()); err != nil {
+		return err
+	}
+	s.progress.step("API server answers at " + s.config.State.Server())
+	if !s.config.State.Options.HasNode() {
+		return nil
+	}
+	return errors.Join(s.run(s.plan.ControllerManager()), s.run(s.plan.Scheduler()))
+}
+
+// runtime starts containerd and gives it the images.
+func (s *Supervisor) runtime(ctx context.Context) error {
+	var mirror net.Listener
+	err := proc.InNetNS(s.launcher.netns, func() (err error) {
+		mirror, err = net.Listen("tcp", component.MirrorAddress)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("listening for the runtime's questions about images: %w", err)
+	}
+	go image.ServeMirror(mirror, s.config.Layout.ContainerdSocket(), s.config.Layout.ContainerdRoot())
+	if err := host.MakeCgroups(s.config.Layout.CgroupName()); err != nil {
+		return err
+	}
+	if err := s.run(s.plan.Containerd()); err != nil {
+		return err
+	}
+	if err := s.until(ctx, nodeLimit, component.Containerd, s.runtimeReady); err != nil {
+		return err
+	}
+	s.progress.step("containerd answers")
+	if s.config.Images == "" {
+		return nil
+	}
+	if err := s.runOnce(ctx, component.Component{
+		Name: "image-import", Program: s.config.Machine.Programs + "/ctr",
+		Args: image.ImportArgs(s.config.Layout.ContainerdSocket(), s.config.Images),
+	}); err != nil {
+		return err
+	}
+	s.progress.step("images imported")
+	return nil
+}
+
+func (s *Supervisor) node(ctx context.Context) error {
+	if s.config.Machine.ProxyMode == "" {
+		s.absent(component.Proxy, "neither nft nor iptables works on this machine, so services have no addresses: install nftables")
+	} else if err := s.run(s.plan.Proxy()); err != nil {
+		return err
+	}
+	if err := s.run(s.plan.Kubelet()); err != nil {
+		return err
+	}
+	if err := s.untilNodeReady(ctx, nodeLimit); err != nil {
+		return err
+	}
+	s.progress.step("node " + s.config.Layout.NodeName() + " is Ready")
+	return nil
+}
+
+func (s *Supervisor) tarn(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, tarnLimit)
+	defer cancel()
+	if err := s.runOnce(ctx, s.plan.TarnInstall()); err != nil {
+		return err
+	}
+	s.progress.step("Tarn's resources are installed")
+	for _, c := range []struct {
+		component component.Component
+		port      string
+	}{
+		{s.plan.TarnController(), layout.PortControllerHealth},
+		{s.plan.TarnNode(), layout.PortNodeHealth},
+	} {
+		if err := s.run(c.component); err != nil {
+			return err
+		}
+		if err := s.until(ctx, tarnLimit, c.component.Name, httpReady(s.config.State.Ports[c.port])); err != nil {
+			return err
+		}
+		s.progress.step(c.component.Name + " is ready")
+	}
+	return nil
+}
+
+// stopContainers asks every process of the cluster that is not one of our components to end, and waits. What is left dies with us.
+func (s *Supervisor) stopContainers() error {
+	if !s.config.State.Options.HasNode() {
+		return nil
+	}
+	ours := map[int]bool{1: true}
+	s.mu.Lock()
+	for _, u := range s.units {
+		u.mu.Lock()
+		if u.process != nil {
+			ours[u.process.PID] = true
+		}
+		u.mu.Unlock()
+	}
+	s.mu.Unlock()
+	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		left, err := containers(ours)
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		for _, pid := range left {
+			if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("ending process %d: %w", pid, err)
+			}
+		}
+	}
+	return nil
+}
+
+// containers lists the processes in our namespace that are neither ours nor shims, which end with their containers.
+func containers(ours map[int]bool) ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("listing processes: %w", err)
+	}
+	var found []int
+	for _, e := range entries {
+		var pid int
+		if _, err := fmt.Sscanf(e.Name(), "%d", &pid); err != nil || ours[pid] {
+			continue
+		}
+		comm, err := os.ReadFile("/proc/" + e.Name() + "/comm")
+		if err != nil || strings.HasPrefix(string(comm), "containerd-shim") {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			continue
+		}
+		found = append(found, pid)
+	}
+	return found, nil
+}

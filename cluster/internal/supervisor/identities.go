@@ -1,0 +1,91 @@
+package supervisor
+
+import (
+	"net"
+	"time"
+
+	"tarn.dev/tarn/cluster/internal/component"
+	"tarn.dev/tarn/cluster/internal/layout"
+	"tarn.dev/tarn/cluster/internal/pki"
+)
+
+// client is an identity that gets a kubeconfig.
+type client struct {
+	name string
+	id   pki.Identity
+	path string // "" means the usual place
+}
+
+// issueAll makes every certificate and kubeconfig of a cluster. Authorities and the service account key stay as they are; the
+// rest is signed anew at each start, because addresses and ports may have changed.
+func issueAll(l layout.Layout, s layout.State, now time.Time) error {
+	dir := l.PKI("")
+	authorities := map[string]*pki.Authority{}
+	for _, name := range []string{"ca", "etcd-ca", "front-proxy-ca"} {
+		a, err := pki.OpenAuthority(dir, name, now)
+		if err != nil {
+			return err
+		}
+		authorities[name] = a
+	}
+	if err := pki.ServiceAccountKey(dir); err != nil {
+		return err
+	}
+	local := net.ParseIP("127.0.0.1")
+	node := net.IP(layout.NetOf(s.Block).Node.AsSlice())
+	for _, c := range []struct {
+		authority, file string
+		id              pki.Identity
+	}{
+		{"etcd-ca", "etcd", pki.Identity{CommonName: "etcd", IPs: []net.IP{local}, Names: []string{"localhost"}, Server: true}},
+		{"etcd-ca", "apiserver-etcd", pki.Identity{CommonName: "kube-apiserver"}},
+		{"front-proxy-ca", "front-proxy-client", pki.Identity{CommonName: "front-proxy-client"}},
+		{"ca", "apiserver", pki.Identity{
+			CommonName: "kube-apiserver", Server: true,
+			IPs: []net.IP{local, net.ParseIP(s.Address()), net.ParseIP(s.APIService())},
+			Names: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+				"kubernetes.default.svc.cluster.local"},
+		}},
+		{"ca", "apiserver-kubelet", pki.Identity{CommonName: "kube-apiserver-kubelet-client", Organizations: []string{"system:masters"}}},
+		{"ca", "kubelet-serving", pki.Identity{CommonName: "system:node:" + l.NodeName(), Server: true,
+			IPs: []net.IP{local, node}, Names: []string{l.NodeName()}}},
+	} {
+		if _, _, err := authorities[c.authority].Issue(dir, c.file, c.id, now); err != nil {
+			return err
+		}
+	}
+	for _, c := range clients(l) {
+		cert, key, err := authorities["ca"].Issue(dir, c.name, c.id, now)
+		if err != nil {
+			return err
+		}
+		config := pki.Kubeconfig{Cluster: l.Name, Server: s.Server(), Authority: authorities["ca"].Certificate(), Cert: cert, Key: key}
+		if c.path == "" {
+			c.path = l.KubeconfigOf(c.name)
+		}
+		if err := config.Write(c.path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clients names who talks to the API server and as whom. What they may do is Kubernetes' own bootstrap policy, and for the parts of
+// Tarn what `tarn install` binds to their service accounts: their certificates carry the name and groups a token of the account would.
+func clients(l layout.Layout) []client {
+	account := func(name string) pki.Identity {
+		return pki.Identity{
+			CommonName:    "system:serviceaccount:tarn-system:" + name,
+			Organizations: []string{"system:serviceaccounts", "system:serviceaccounts:tarn-system"},
+		}
+	}
+	return []client{
+		{"admin", pki.Identity{CommonName: "admin", Organizations: []string{"system:masters"}}, l.Kubeconfig()},
+		{component.ControllerManager, pki.Identity{CommonName: "system:kube-controller-manager"}, ""},
+		{component.Scheduler, pki.Identity{CommonName: "system:kube-scheduler"}, ""},
+		{component.Proxy, pki.Identity{CommonName: "system:kube-proxy"}, ""},
+		{component.Kubelet, pki.Identity{CommonName: "system:node:" + l.NodeName(), Organizations: []string{"system:nodes"}}, ""},
+		{component.TarnController, account("tarn-controller"), ""},
+		{component.TarnNode, account("tarn-node"), ""},
+	}
+}

@@ -1,0 +1,196 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	watchtools "k8s.io/client-go/tools/watch"
+	"tarn.dev/tarn/cluster/internal/component"
+)
+
+// probeEvery is how often a component that cannot be watched is asked whether it is ready.
+const probeEvery = 50 * time.Millisecond
+
+// until asks a component until it is ready. A component that keeps dying is not waited for to the end.
+func (s *Supervisor) until(ctx context.Context, limit time.Duration, name string, ready func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	every := time.NewTicker(probeEvery)
+	defer every.Stop()
+	for {
+		answer := ready(ctx)
+		if answer == nil {
+			return nil
+		}
+		if c := s.unit(name).status(); c.Restarts >= 5 {
+			return fmt.Errorf("%s keeps ending (%s): %s", name, c.LastExit, lastLine(s.config.Layout.Log(name)))
+		}
+		select {
+		case <-every.C:
+		case <-ctx.Done():
+			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return ctx.Err()
+			}
+			return fmt.Errorf("%s is not ready after %s (%v): see `tarn-cluster logs %s --name %s`", name, limit, answer, name, s.config.Layout.Name)
+		}
+	}
+}
+
+// apiReady asks the API server whether it serves, its built-in roles and priority classes included.
+func (s *Supervisor) apiReady() func(context.Context) error {
+	var client *http.Client
+	return func(ctx context.Context) error {
+		if client == nil {
+			config, err := s.restConfig()
+			if err != nil {
+				return err
+			}
+			if client, err = rest.HTTPClientFor(config); err != nil {
+				return err
+			}
+		}
+		return get(ctx, client, s.config.State.Server()+"/readyz")
+	}
+}
+
+// httpReady asks a part of Tarn for its two probes.
+func httpReady(port int) func(context.Context) error {
+	base := fmt.Sprintf("http://127.0.0.1:%d", port)
+	return func(ctx context.Context) error {
+		return errors.Join(get(ctx, http.DefaultClient, base+"/healthz"), get(ctx, http.DefaultClient, base+"/readyz"))
+	}
+}
+
+func get(ctx context.Context, client *http.Client, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(answer.Body, 4096))
+		return fmt.Errorf("%s: %s %s", url, answer.Status, firstFailure(string(body)))
+	}
+	return nil
+}
+
+// firstFailure picks the failing check out of the API server's list.
+func firstFailure(body string) string {
+	for line := range strings.Lines(body) {
+		if strings.HasPrefix(line, "[-]") {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
+// runtimeReady says whether containerd's socket is open; containerd opens it when all its plugins are there.
+func (s *Supervisor) runtimeReady(ctx context.Context) error {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", s.config.Layout.ContainerdSocket())
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+func (s *Supervisor) restConfig() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", s.config.Layout.Kubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("reading the administrator's kubeconfig: %w", err)
+	}
+	return config, nil
+}
+
+// untilNodeReady waits until pods can run: the node is Ready and takes pods, and the default namespace has its service account.
+func (s *Supervisor) untilNodeReady(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	config, err := s.restConfig()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making a client of the API server: %w", err)
+	}
+	name := s.config.Layout.NodeName()
+	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.OneTermEqualSelector("metadata.name", name))
+	err = await(ctx, nodes, &corev1.Node{}, func(o runtime.Object) bool {
+		node, ok := o.(*corev1.Node)
+		return ok && takesPods(node)
+	})
+	if err != nil {
+		return fmt.Errorf("node %s is not Ready after %s (%w): %s", name, limit, err, lastLine(s.config.Layout.Log(component.Kubelet)))
+	}
+	accounts := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "serviceaccounts", metav1.NamespaceDefault, fields.OneTermEqualSelector("metadata.name", "default"))
+	if err := await(ctx, accounts, &corev1.ServiceAccount{}, func(runtime.Object) bool { return true }); err != nil {
+		return fmt.Errorf("namespace default has no service account after %s (%w): %s", limit, err, lastLine(s.config.Layout.Log(component.ControllerManager)))
+	}
+	return nil
+}
+
+func await(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, done func(runtime.Object) bool) error {
+	_, err := watchtools.UntilWithSync(ctx, lw, kind, nil, func(e watch.Event) (bool, error) {
+		return e.Type != watch.Deleted && done(e.Object), nil
+	})
+	return err
+}
+
+// takesPods says whether a node is Ready and the controller manager has seen so.
+func takesPods(n *corev1.Node) bool {
+	for _, taint := range n.Spec.Taints {
+		if taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute {
+			return false
+		}
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// lastLine returns the end of a log: what a component said before it died.
+func lastLine(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return "it wrote no log"
+	}
+	defer f.Close()
+	const tail = 4096
+	if end, err := f.Seek(0, io.SeekEnd); err == nil && end > tail {
+		f.Seek(-tail, io.SeekEnd) //nolint:errcheck // reading from the start does as well
+	} else {
+		f.Seek(0, io.SeekStart) //nolint:errcheck
+	}
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return err.Error()
+	}
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return string(lines[len(lines)-1])
+}

@@ -1,0 +1,279 @@
+// Package supervisor runs one cluster: it is the first process of the cluster's own process and mount namespaces, starts every component
+// in its order, starts again what dies, and answers the commands. When it ends, however it ends, the kernel ends every process of the
+// cluster with it, and with them go the cluster's mounts and network.
+//
+// It must not know the command line, nor how a component is configured.
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"tarn.dev/tarn/cluster/internal/component"
+	"tarn.dev/tarn/cluster/internal/control"
+	"tarn.dev/tarn/cluster/internal/host"
+	"tarn.dev/tarn/cluster/internal/layout"
+	"tarn.dev/tarn/cluster/internal/proc"
+)
+
+// Config is what a supervisor is told by the command that starts it.
+type Config struct {
+	Layout  layout.Layout
+	State   layout.State
+	Machine component.Machine
+	Images  string // an archive to import; "" for none
+	// Greet is called once the control socket answers, or with what went wrong before that.
+	Greet func(error)
+}
+
+// Supervisor is a running cluster.
+type Supervisor struct {
+	config   Config
+	plan     component.Plan
+	reaper   *proc.Reaper
+	pids     *host.HostPIDs
+	pid      int // as the host counts
+	launcher *launcher
+	progress *progress
+	stop     chan struct{}
+	stopOnce sync.Once
+
+	mu    sync.Mutex
+	units map[string]*unit
+	notes map[string]string // why a component is absent
+}
+
+// Run runs the cluster until it is told to stop. It must be called by the first process of new process and mount namespaces.
+func Run(c Config) error {
+	s, err := newSupervisor(c)
+	c.Greet(err)
+	if err != nil {
+		return err
+	}
+	terminated := make(chan os.Signal, 1)
+	signal.Notify(terminated, syscall.SIGTERM, syscall.SIGINT)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		if err := s.bringUp(ctx); err != nil && ctx.Err() == nil {
+			s.progress.fail(err)
+		}
+	}()
+	select {
+	case <-terminated:
+	case <-s.stop:
+	}
+	cancel()
+	s.progress.stage(control.Stopping)
+	return s.shutDown()
+}
+
+func newSupervisor(c Config) (*Supervisor, error) {
+	if os.Getpid() != 1 {
+		return nil, fmt.Errorf("the supervisor is process %d of its namespace, not 1: start it with `tarn-cluster up`", os.Getpid())
+	}
+	pids, err := host.OpenHostPIDs()
+	if err != nil {
+		return nil, err
+	}
+	pid, err := pids.Self()
+	if err != nil {
+		return nil, err
+	}
+	if err := layout.WriteFile(c.Layout.PIDFile(), []byte(strconv.Itoa(pid)+"\n"), 0o644); err != nil {
+		return nil, err
+	}
+	if err := host.Isolate(c.Layout); err != nil {
+		return nil, err
+	}
+	reaper := proc.NewReaper()
+	s := &Supervisor{
+		config: c, plan: component.NewPlan(c.Layout, c.State, c.Machine), reaper: reaper, pids: pids, pid: pid,
+		launcher: &launcher{layout: c.Layout, reaper: reaper, env: environment(c.Layout, c.Machine.Programs)},
+		progress: newProgress(time.Now()), stop: make(chan struct{}), units: map[string]*unit{}, notes: map[string]string{},
+	}
+	l, err := control.Listen(c.Layout.ControlSocket())
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		if err := control.Serve(l, s); err != nil {
+			log.Print(err)
+		}
+	}()
+	return s, nil
+}
+
+// environment is what every component gets: our own programs come first, then the machine's (mount, iptables, nft), and nothing of
+// the shell that ran `up`.
+func environment(l layout.Layout, programs string) []string {
+	return []string{
+		l.Marker(),
+		"PATH=" + programs + ":" + programs + "/cni:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=/root",
+	}
+}
+
+// run starts a component and keeps it running.
+func (s *Supervisor) run(c component.Component) error {
+	for path, content := range c.Files {
+		if err := layout.WriteFile(path, []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	u := &unit{
+		component: c, start: s.launcher.launch, hostPID: s.pids.Of,
+		stopping: make(chan struct{}), ended: make(chan struct{}), hurry: make(chan struct{}),
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.stop:
+		return errors.New("the cluster is being stopped")
+	default:
+	}
+	s.units[c.Name] = u
+	go u.run()
+	return nil
+}
+
+// runOnce runs a component to its end.
+func (s *Supervisor) runOnce(ctx context.Context, c component.Component) error {
+	p, err := s.launcher.launch(c)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		return errors.Join(ctx.Err(), p.Signal(syscall.SIGKILL))
+	}
+	if !p.Succeeded() {
+		return fmt.Errorf("%s failed (%s): %s", c.Name, p.Exit(), lastLine(s.config.Layout.Log(c.Name)))
+	}
+	return nil
+}
+
+// absent records why a component does not run.
+func (s *Supervisor) absent(name, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notes[name] = why
+}
+
+func (s *Supervisor) unit(name string) *unit {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.units[name]
+}
+
+// Status implements control.Server.
+func (s *Supervisor) Status() control.Status {
+	stage, message := s.progress.now()
+	status := control.Status{
+		Name: s.config.Layout.Name, Stage: stage, Message: message, PID: s.pid,
+		Server: s.config.State.Server(), Kubeconfig: s.config.Layout.Kubeconfig(), DataDir: s.config.Layout.Data,
+	}
+	if s.config.State.Options.HasNode() {
+		status.Node = s.config.Layout.NodeName()
+		status.NodeIP = layout.NetOf(s.config.State.Block).Node.String()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range s.expected() {
+		c := control.Component{Name: name, State: control.Waiting}
+		if u := s.units[name]; u != nil {
+			c = u.status()
+		}
+		if why := s.notes[name]; why != "" {
+			c.State, c.Note = control.Absent, why
+		}
+		status.Components = append(status.Components, c)
+	}
+	return status
+}
+
+// expected lists the components this cluster should have.
+func (s *Supervisor) expected() []string {
+	options := s.config.State.Options
+	var names []string
+	for _, name := range component.Names() {
+		switch name {
+		case component.Etcd, component.APIServer:
+		case component.TarnController, component.TarnNode:
+			if !options.HasTarn() {
+				continue
+			}
+		default:
+			if !options.HasNode() {
+				continue
+			}
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// Follow implements control.Server.
+func (s *Supervisor) Follow(ctx context.Context, yield func(control.Step)) {
+	s.progress.follow(ctx, yield)
+}
+
+// Restart implements control.Server.
+func (s *Supervisor) Restart(name string, kill bool) error {
+	u := s.unit(name)
+	if u == nil {
+		return fmt.Errorf("cluster %s runs no component %q: see `tarn-cluster status`", s.config.Layout.Name, name)
+	}
+	if kill {
+		return u.restart(syscall.SIGKILL)
+	}
+	return u.restart(syscall.SIGTERM)
+}
+
+// Stop implements control.Server.
+func (s *Supervisor) Stop() {
+	s.stopOnce.Do(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		close(s.stop)
+	})
+}
+
+// grace is how long a component, and after them the containers, have to end.
+const grace = 10 * time.Second
+
+// shutDown stops the cluster as a machine is stopped: first what would start things again, then the containers, then what stores.
+func (s *Supervisor) shutDown() error {
+	s.Stop()
+	var errs []error
+	for _, group := range [][]string{
+		{component.TarnController, component.TarnNode, component.Kubelet, component.ControllerManager, component.Scheduler},
+	} {
+		errs = append(errs, s.stopAll(group))
+	}
+	errs = append(errs, s.stopContainers())
+	errs = append(errs, s.stopAll([]string{component.Containerd, component.Proxy, component.APIServer}))
+	errs = append(errs, s.stopAll([]string{component.Etcd}))
+	return errors.Join(errs...)
+}
+
+func (s *Supervisor) stopAll(names []string) error {
+	var wait sync.WaitGroup
+	errs := make([]error, len(names))
+	for i, name := range names {
+		if u := s.unit(name); u != nil {
+			wait.Go(func() { errs[i] = u.stop(grace) })
+		}
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}

@@ -3,6 +3,7 @@ package jinja
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // Kind says what sort of rule a template broke.
@@ -51,5 +52,69 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
+// Detail gives the error on several lines: the message, the offending line of
+// the template, and a caret under the offending column.
+func (e *Error) Detail() string {
+	if e.Line == 0 {
+		return e.Error()
+	}
+	line := []rune(e.Snippet)
+	from := 0
+	if len(line) > maxSnippet {
+		from = max(0, min(e.Column-1-maxSnippet/2, len(line)-maxSnippet))
+		line = line[from : from+maxSnippet]
+	}
+	var indent strings.Builder
+	for i := from; i < e.Column-1; i++ {
+		if i-from < len(line) && line[i-from] == '\t' {
+			indent.WriteByte('\t')
+		} else {
+			indent.WriteByte(' ')
+		}
+	}
+	return fmt.Sprintf("%s\n  %s\n  %s^", e.Error(), string(line), indent.String())
+}
+
+// maxSnippet is how many characters of a long line Detail shows around the column.
+const maxSnippet = 120
+
 // Unwrap gives the error of a host function or of the context.
 func (e *Error) Unwrap() error { return e.Err }
+
+// errorAt makes an error that points at a byte offset of the template.
+func errorAt(src string, pos int, kind Kind, message string) *Error {
+	e := &Error{Kind: kind, Message: message}
+	e.locate(src, pos)
+	return e
+}
+
+func (e *Error) locate(src string, pos int) {
+	pos = min(max(pos, 0), len(src))
+	start := strings.LastIndexByte(src[:pos], '\n') + 1
+	e.Line = strings.Count(src[:start], "\n") + 1
+	e.Column = utf8.RuneCountInString(src[start:pos]) + 1
+	e.Snippet = src[start:]
+	if end := strings.IndexByte(e.Snippet, '\n'); end >= 0 {
+		e.Snippet = e.Snippet[:end]
+	}
+}
+
+// fail ends the evaluation. Inside the package errors travel as panics with an
+// *Error, so that a filter in a loop in a macro needs no plumbing; Parse and
+// Execute recover them, and nothing else leaves the package.
+func fail(kind Kind, format string, args ...any) {
+	panic(&Error{Kind: kind, Message: fmt.Sprintf(format, args...)})
+}
+
+// recovered turns what a recover caught into the error to return. A panic that
+// is not ours is a bug of this package; it must not take the process along.
+func recovered(r any, src string, pos int) *Error {
+	e, ok := r.(*Error)
+	if !ok {
+		e = &Error{Kind: KindRuntime, Message: fmt.Sprintf("internal error of the template engine: %v", r)}
+	}
+	if e.Line == 0 {
+		e.locate(src, pos)
+	}
+	return e
+}

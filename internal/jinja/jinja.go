@@ -5,18 +5,22 @@ import (
 )
 
 // Func is a host function that templates may call. args are JSON-like values;
-// so must be the result.
+// so must be the result. An error of it ends the evaluation with KindLookup,
+// unless it is an *Error, whose kind is kept.
 type Func func(ctx context.Context, args []any) (any, error)
 
 // Limits bounds one evaluation. A zero field means its default.
 type Limits struct {
-	// Steps counts nodes evaluated, passes of loops, characters made and values compared. Default 1,000,000.
+	// Steps counts nodes evaluated, passes of loops, characters made by
+	// repetition and padding, values compared. Default 1,000,000.
 	Steps int
-	// OutputBytes bounds the rendered text, and the text of each macro and block. Default 1 MiB.
+	// OutputBytes bounds the rendered text of a template, and of each macro and
+	// block within it. Default 1 MiB.
 	OutputBytes int
-	// Depth bounds calls within calls and values within values. Default 100.
+	// Depth bounds macros within macros and values within values. Default 100.
 	Depth int
-	// MemoryBytes bounds what all strings and containers made during the evaluation take together. Default 32 MiB.
+	// MemoryBytes bounds what all strings and containers made during the
+	// evaluation take together. Default 32 MiB.
 	MemoryBytes int
 }
 
@@ -29,28 +33,40 @@ type Result struct {
 
 // Template is a parsed template. It is immutable and safe for concurrent use.
 type Template struct {
-	source string
+	source  string
+	body    []stmt
+	blocks  map[string]*blockStmt
+	globals []string
 }
 
 // Parse compiles a template. The error is always an *Error.
 func Parse(source string) (*Template, error) {
-	return nil, &Error{Kind: KindRuntime, Message: "the engine is being written"}
+	return parseTemplate(source)
 }
 
-// Execute renders the template. The error is always an *Error.
+// Globals gives the names the template reads and assigns nowhere, sorted: the
+// variables it wants from outside, and the global functions it uses.
+func (t *Template) Globals() []string {
+	return append([]string(nil), t.globals...)
+}
+
+// Execute renders the template. vars is only read. The error is always an *Error.
 func (t *Template) Execute(ctx context.Context, vars map[string]any, limits Limits) (Result, error) {
-	return Result{}, &Error{Kind: KindRuntime, Message: "the engine is being written"}
+	return t.run(newBudget(ctx, limits), vars)
 }
 
-// Evaluate evaluates every string value of object, at any depth, and gives a
-// new object; map keys and values that are not strings stay as they are. The
-// error is always an *Error and carries the field's path.
-func Evaluate(ctx context.Context, object any, vars map[string]any, limits Limits) (any, error) {
-	return nil, &Error{Kind: KindRuntime, Message: "the engine is being written"}
-}
-
-// Check gives every syntax error in every string value of object, ordered by
-// path, maps by key.
-func Check(object any) []*Error {
-	return nil
+func (t *Template) run(b *budget, vars map[string]any) (result Result, err error) {
+	e := &evaluator{budget: b, tmpl: t, vars: vars}
+	e.root = &scope{}
+	e.scope = e.root
+	defer func() {
+		if r := recover(); r != nil {
+			result = Result{}
+			err = recovered(r, t.source, e.at)
+		}
+	}()
+	e.check()
+	e.exec(t.body)
+	isYAML := e.yaml.on(e)
+	return Result{string(e.out), isYAML}, nil
 }

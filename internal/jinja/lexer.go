@@ -1,0 +1,403 @@
+package jinja
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+type tokenKind uint8
+
+const (
+	tokEOF tokenKind = iota
+	tokError
+	tokData
+	tokVariableBegin
+	tokVariableEnd
+	tokBlockBegin
+	tokBlockEnd
+	tokName
+	tokString
+	tokInteger
+	tokFloat
+	tokAdd
+	tokSub
+	tokMul
+	tokDiv
+	tokFloorDiv
+	tokMod
+	tokPow
+	tokTilde
+	tokLBracket
+	tokRBracket
+	tokLParen
+	tokRParen
+	tokLBrace
+	tokRBrace
+	tokEq
+	tokNe
+	tokGt
+	tokGtEq
+	tokLt
+	tokLtEq
+	tokAssign
+	tokDot
+	tokColon
+	tokPipe
+	tokComma
+	tokSemicolon
+)
+
+// tokenNames are the words error messages use, the same as Jinja's.
+var tokenNames = [...]string{
+	tokEOF: "end of template", tokError: "error", tokData: "template data / text",
+	tokVariableBegin: "begin of print statement", tokVariableEnd: "end of print statement",
+	tokBlockBegin: "begin of statement block", tokBlockEnd: "end of statement block",
+	tokName: "name", tokString: "string", tokInteger: "integer", tokFloat: "float",
+	tokAdd: "+", tokSub: "-", tokMul: "*", tokDiv: "/", tokFloorDiv: "//", tokMod: "%", tokPow: "**", tokTilde: "~",
+	tokLBracket: "[", tokRBracket: "]", tokLParen: "(", tokRParen: ")", tokLBrace: "{", tokRBrace: "}",
+	tokEq: "==", tokNe: "!=", tokGt: ">", tokGtEq: ">=", tokLt: "<", tokLtEq: "<=", tokAssign: "=",
+	tokDot: ".", tokColon: ":", tokPipe: "|", tokComma: ",", tokSemicolon: ";",
+}
+
+// token is one piece of a template; pos is a byte offset into the normalised source.
+type token struct {
+	kind tokenKind
+	pos  int
+	text string
+}
+
+func (t token) describe() string {
+	if t.kind == tokName {
+		return t.text
+	}
+	return tokenNames[t.kind]
+}
+
+// lexer cuts a template into tokens. An error becomes a last token, so that
+// the parser meets it in its place and an earlier syntax error comes first.
+type lexer struct {
+	src          string
+	pos          int
+	tokens       []token
+	brackets     []byte // the closing brackets still owed
+	lineStarting bool   // the last token ended with a newline
+}
+
+// normalise makes every newline a single \n and drops one at the very end.
+func normalise(source string) string {
+	if strings.IndexByte(source, '\r') >= 0 {
+		source = strings.ReplaceAll(source, "\r\n", "\n")
+		source = strings.ReplaceAll(source, "\r", "\n")
+	}
+	return strings.TrimSuffix(source, "\n")
+}
+
+func lex(src string) []token {
+	l := lexer{src: src, lineStarting: true, tokens: make([]token, 0, 16+len(src)/8)}
+	for l.pos < len(src) && l.root() {
+	}
+	if n := len(l.tokens); n == 0 || l.tokens[n-1].kind != tokError {
+		l.add(tokEOF, len(src), "")
+	}
+	return l.tokens
+}
+
+func (l *lexer) add(kind tokenKind, pos int, text string) {
+	l.tokens = append(l.tokens, token{kind, pos, text})
+}
+
+func (l *lexer) fail(pos int, format string, args ...any) bool {
+	l.add(tokError, pos, fmt.Sprintf(format, args...))
+	return false
+}
+
+// root lexes text up to and including the next tag; false ends the lexing.
+func (l *lexer) root() bool {
+	start := l.pos
+	open := nextTag(l.src, start)
+	if open < 0 {
+		l.add(tokData, start, l.src[start:])
+		l.pos = len(l.src)
+		return true
+	}
+	kind := l.src[open+1]
+	after := open + 2
+	sign := byte(0)
+	if after < len(l.src) && (l.src[after] == '-' || l.src[after] == '+') {
+		sign = l.src[after]
+		after++
+	}
+	l.data(start, l.src[start:open], sign, kind == '{')
+	l.lineStarting = false
+	l.pos = after
+	switch kind {
+	case '#':
+		return l.comment(open)
+	case '%':
+		if end, ok := l.rawBegin(open); ok {
+			return l.raw(open, end)
+		}
+		l.add(tokBlockBegin, open, "")
+		return l.inside(tokBlockEnd)
+	default:
+		l.add(tokVariableBegin, open, "")
+		return l.inside(tokVariableEnd)
+	}
+}
+
+func nextTag(src string, from int) int {
+	for i := from; i+1 < len(src); i++ {
+		j := strings.IndexByte(src[i:], '{')
+		if j < 0 || i+j+1 >= len(src) {
+			return -1
+		}
+		i += j
+		if c := src[i+1]; c == '{' || c == '%' || c == '#' {
+			return i
+		}
+	}
+	return -1
+}
+
+// data adds text before a tag, with the tag's whitespace control applied.
+func (l *lexer) data(pos int, text string, sign byte, variable bool) {
+	switch {
+	case sign == '-':
+		text = strings.TrimRightFunc(text, isPythonSpace)
+	case sign != '+' && !variable:
+		line := strings.LastIndexByte(text, '\n') + 1
+		if (line > 0 || l.lineStarting) && strings.TrimLeftFunc(text[line:], isPythonSpace) == "" {
+			text = text[:line]
+		}
+	}
+	if text != "" {
+		l.add(tokData, pos, text)
+	}
+}
+
+func (l *lexer) comment(open int) bool {
+	end := strings.Index(l.src[l.pos:], "#}")
+	if end < 0 {
+		return l.fail(open, "Missing end of comment tag")
+	}
+	end += l.pos
+	sign := byte(0)
+	if end > l.pos {
+		sign = l.src[end-1]
+	}
+	l.closeTag(end+2, sign, true)
+	return true
+}
+
+// closeTag moves past a tag's end at pos, eating the whitespace its sign asks for.
+func (l *lexer) closeTag(pos int, sign byte, trimNewline bool) {
+	switch {
+	case sign == '-':
+		rest := strings.TrimLeftFunc(l.src[pos:], isPythonSpace)
+		next := len(l.src) - len(rest)
+		l.lineStarting = next > pos && l.src[next-1] == '\n'
+		pos = next
+	case sign != '+' && trimNewline && pos < len(l.src) && l.src[pos] == '\n':
+		pos++
+		l.lineStarting = true
+	}
+	l.pos = pos
+}
+
+// rawBegin reports where the text after {% raw %} starts, if that is what stands at open.
+func (l *lexer) rawBegin(open int) (int, bool) {
+	p := l.skipSpace(l.pos)
+	if !strings.HasPrefix(l.src[p:], "raw") {
+		return 0, false
+	}
+	p = l.skipSpace(p + 3)
+	if strings.HasPrefix(l.src[p:], "-%}") {
+		return l.skipSpace(p + 3), true
+	}
+	if strings.HasPrefix(l.src[p:], "%}") {
+		return p + 2, true
+	}
+	return 0, false
+}
+
+func (l *lexer) skipSpace(p int) int {
+	return len(l.src) - len(strings.TrimLeftFunc(l.src[p:], isPythonSpace))
+}
+
+func (l *lexer) raw(open, start int) bool {
+	l.lineStarting = start > 0 && l.src[start-1] == '\n'
+	for at := start; ; {
+		i := strings.Index(l.src[at:], "{%")
+		if i < 0 {
+			return l.fail(open, "Missing end of raw directive")
+		}
+		tag := at + i
+		at = tag + 2
+		p := at
+		sign := byte(0)
+		if p < len(l.src) && (l.src[p] == '-' || l.src[p] == '+') {
+			sign = l.src[p]
+			p++
+		}
+		p = l.skipSpace(p)
+		if !strings.HasPrefix(l.src[p:], "endraw") {
+			continue
+		}
+		p = l.skipSpace(p + 6)
+		endSign := byte(0)
+		if p < len(l.src) && (l.src[p] == '-' || l.src[p] == '+') {
+			endSign = l.src[p]
+			p++
+		}
+		if !strings.HasPrefix(l.src[p:], "%}") {
+			continue
+		}
+		l.data(start, l.src[start:tag], sign, false)
+		l.lineStarting = false
+		l.closeTag(p+2, endSign, true)
+		return true
+	}
+}
+
+// inside lexes the tokens of one tag, up to and including its end.
+func (l *lexer) inside(end tokenKind) bool {
+	l.brackets = l.brackets[:0]
+	for {
+		if len(l.brackets) == 0 && l.tagEnd(end) {
+			return true
+		}
+		if l.pos >= len(l.src) {
+			return true
+		}
+		c := l.src[l.pos]
+		switch {
+		case c == ' ' || c == '\n' || c == '\t':
+			l.pos++
+		case c >= '0' && c <= '9':
+			l.number()
+		case c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z':
+			l.name()
+		case c == '"' || c == '\'':
+			if !l.str(c) {
+				return false
+			}
+		case c >= utf8.RuneSelf || c < ' ':
+			r, size := utf8.DecodeRuneInString(l.src[l.pos:])
+			if isPythonSpace(r) {
+				l.pos += size
+			} else if unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.Is(unicode.Mn, r) {
+				if !l.name() {
+					return false
+				}
+			} else {
+				return l.unexpected()
+			}
+		default:
+			if !l.operator() {
+				return false
+			}
+		}
+	}
+}
+
+func (l *lexer) tagEnd(end tokenKind) bool {
+	rest := l.src[l.pos:]
+	closing := "%}"
+	if end == tokVariableEnd {
+		closing = "}}"
+	}
+	sign := byte(0)
+	if len(rest) > 2 && (rest[0] == '-' || rest[0] == '+' && end == tokBlockEnd) && rest[1:3] == closing {
+		sign = rest[0]
+	} else if !strings.HasPrefix(rest, closing) {
+		return false
+	}
+	l.add(end, l.pos, "")
+	at := l.pos + 2
+	if sign != 0 {
+		at++
+	}
+	l.lineStarting = false
+	l.closeTag(at, sign, end == tokBlockEnd)
+	return true
+}
+
+func (l *lexer) unexpected() bool {
+	r, _ := utf8.DecodeRuneInString(l.src[l.pos:])
+	return l.fail(l.pos, "unexpected char %s at %d", reprString(string(r)), utf8.RuneCountInString(l.src[:l.pos]))
+}
+
+func (l *lexer) name() bool {
+	start := l.pos
+	for l.pos < len(l.src) {
+		c := l.src[l.pos]
+		if c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
+			l.pos++
+			continue
+		}
+		if c < utf8.RuneSelf {
+			break
+		}
+		r, size := utf8.DecodeRuneInString(l.src[l.pos:])
+		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.Is(unicode.M, r) && !unicode.Is(unicode.N, r) {
+			break
+		}
+		l.pos += size
+	}
+	text := l.src[start:l.pos]
+	if text[0] >= utf8.RuneSelf && !isIdentifier(text) {
+		return l.fail(start, "Invalid character in identifier")
+	}
+	l.add(tokName, start, text)
+	return true
+}
+
+// operators with two characters; the rest are in singles.
+var doubles = map[string]tokenKind{
+	"//": tokFloorDiv, "**": tokPow, "==": tokEq, "!=": tokNe, ">=": tokGtEq, "<=": tokLtEq,
+}
+
+var singles = [128]tokenKind{
+	'+': tokAdd, '-': tokSub, '/': tokDiv, '*': tokMul, '%': tokMod, '~': tokTilde,
+	'[': tokLBracket, ']': tokRBracket, '(': tokLParen, ')': tokRParen, '{': tokLBrace, '}': tokRBrace,
+	'>': tokGt, '<': tokLt, '=': tokAssign, '.': tokDot, ':': tokColon, '|': tokPipe, ',': tokComma, ';': tokSemicolon,
+}
+
+func (l *lexer) operator() bool {
+	c := l.src[l.pos]
+	if l.pos+1 < len(l.src) {
+		if second := l.src[l.pos+1]; second == '=' || second == c {
+			if kind, ok := doubles[l.src[l.pos:l.pos+2]]; ok {
+				l.add(kind, l.pos, "")
+				l.pos += 2
+				return true
+			}
+		}
+	}
+	kind := singles[c&127]
+	if kind == tokEOF {
+		return l.unexpected()
+	}
+	switch c {
+	case '(':
+		l.brackets = append(l.brackets, ')')
+	case '[':
+		l.brackets = append(l.brackets, ']')
+	case '{':
+		l.brackets = append(l.brackets, '}')
+	case ')', ']', '}':
+		n := len(l.brackets)
+		if n == 0 {
+			return l.fail(l.pos, "unexpected '%c'", c)
+		}
+		if want := l.brackets[n-1]; want != c {
+			return l.fail(l.pos, "unexpected '%c', expected '%c'", c, want)
+		}
+		l.brackets = l.brackets[:n-1]
+	}
+	l.add(kind, l.pos, "")
+	l.pos++
+	return true
+}

@@ -1,0 +1,173 @@
+package jinja
+
+import (
+	"context"
+	"strconv"
+	"strings"
+)
+
+// maxObjectDepth bounds maps and lists within one another in an object given to
+// Evaluate or Check, as encoding/json does for what it reads.
+const maxObjectDepth = 1000
+
+// Evaluate evaluates every string value of object, at any depth, and gives a new
+// object: a map[string]any, []any or scalar like the one given. Map keys and
+// values that are not strings stay as they are. Where a template sets yaml to
+// true its value is what the text means as YAML, with integers as int64. The
+// limits hold for the object as a whole, but for OutputBytes, which holds for
+// each string. The error is always an *Error and carries the field's path.
+func Evaluate(ctx context.Context, object any, vars map[string]any, limits Limits) (any, error) {
+	w := &objectWalker{budget: newBudget(ctx, limits), vars: vars}
+	value, err := w.value(object, 0)
+	if err != nil {
+		return nil, err
+	}
+	return value, nil
+}
+
+type objectWalker struct {
+	*budget
+	vars map[string]any
+	path fieldPath
+}
+
+func (w *objectWalker) value(v any, depth int) (any, *Error) {
+	if depth > maxObjectDepth {
+		return nil, &Error{Kind: KindLimit, Message: "the object is nested too deep", Path: w.path.String()}
+	}
+	switch v := v.(type) {
+	case string:
+		return w.template(v)
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for _, key := range sortedKeys(v) {
+			w.path = append(w.path, key)
+			value, err := w.value(v[key], depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out[key] = value
+			w.path = w.path[:len(w.path)-1]
+		}
+		return out, nil
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			w.path = append(w.path, i)
+			value, err := w.value(v[i], depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out[i] = value
+			w.path = w.path[:len(w.path)-1]
+		}
+		return out, nil
+	}
+	return v, nil
+}
+
+func (w *objectWalker) template(source string) (any, *Error) {
+	value, err := evaluateString(w.budget, source, w.vars)
+	if err != nil {
+		err.Path = w.path.String()
+		return nil, err
+	}
+	return value, nil
+}
+
+func evaluateString(b *budget, source string, vars map[string]any) (any, *Error) {
+	if !strings.Contains(source, "{") { // no tag can start; only the newlines are seen to
+		if invalidUTF8(source) < 0 {
+			return normalise(source), nil
+		}
+	}
+	t, err := Parse(source)
+	if err != nil {
+		return nil, err.(*Error)
+	}
+	result, err := t.run(b, vars)
+	if err != nil {
+		return nil, err.(*Error)
+	}
+	if !result.YAML {
+		return result.Text, nil
+	}
+	value, err := parseYAML(b, result.Text)
+	if err != nil {
+		return nil, err.(*Error)
+	}
+	return value, nil
+}
+
+// Check gives every syntax error in every string value of object, with its path,
+// ordered as the fields are: lists by index, maps by key.
+func Check(object any) []*Error {
+	c := &checker{}
+	c.value(object, 0)
+	return c.errors
+}
+
+type checker struct {
+	path   fieldPath
+	errors []*Error
+}
+
+func (c *checker) value(v any, depth int) {
+	if depth > maxObjectDepth {
+		c.errors = append(c.errors, &Error{Kind: KindLimit, Message: "the object is nested too deep", Path: c.path.String()})
+		return
+	}
+	switch v := v.(type) {
+	case string:
+		if _, err := Parse(v); err != nil {
+			e := err.(*Error)
+			e.Path = c.path.String()
+			c.errors = append(c.errors, e)
+		}
+	case map[string]any:
+		for _, key := range sortedKeys(v) {
+			c.path = append(c.path, key)
+			c.value(v[key], depth+1)
+			c.path = c.path[:len(c.path)-1]
+		}
+	case []any:
+		for i := range v {
+			c.path = append(c.path, i)
+			c.value(v[i], depth+1)
+			c.path = c.path[:len(c.path)-1]
+		}
+	}
+}
+
+// fieldPath is the way to a field: keys and indices.
+type fieldPath []any
+
+// String writes spec.containers[0], and a key that is no plain name as ['a.b'].
+func (p fieldPath) String() string {
+	var b strings.Builder
+	for _, part := range p {
+		switch part := part.(type) {
+		case int:
+			b.WriteString("[" + strconv.Itoa(part) + "]")
+		case string:
+			switch {
+			case !plainKey(part):
+				b.WriteString("[" + reprString(part) + "]")
+			case b.Len() > 0:
+				b.WriteString("." + part)
+			default:
+				b.WriteString(part)
+			}
+		}
+	}
+	return b.String()
+}
+
+func plainKey(s string) bool {
+	for _, r := range s {
+		if r != '_' && r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') {
+			return false
+		}
+	}
+	return s != ""
+}

@@ -1,0 +1,258 @@
+package jinja
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxNesting bounds blocks within blocks and brackets within brackets, and
+// maxExprDepth the height of one expression's tree, so that neither parsing
+// nor evaluating can exhaust the stack.
+const (
+	maxNesting   = 100
+	maxExprDepth = 400
+)
+
+// parser turns tokens into nodes by recursive descent, in the order and with
+// the words of Jinja's own parser. Errors leave it by panic with an *Error and
+// are caught in Parse.
+type parser struct {
+	src     string
+	tokens  []token
+	at      int
+	nesting int
+	height  int // of the expression parsed last
+
+	endStack []string // what the open blocks wait for, for messages
+	tagStack []string
+	soft     bool // inside an if: unknown filters are errors only when reached
+	loops    int  // open for statements
+	blocks   map[string]*blockStmt
+	macros   []*macroDef // open macros and call blocks
+	unknown  []token     // filters and tests that do not exist
+	read     []string    // names read, and names assigned, anywhere
+	written  []string
+}
+
+func parseTemplate(source string) (t *Template, err error) {
+	src := normalise(source)
+	p := &parser{src: src}
+	defer func() {
+		if r := recover(); r != nil {
+			err = recovered(r, src, 0)
+			t = nil
+		}
+	}()
+	if i := invalidUTF8(src); i >= 0 {
+		p.failAt(i, "the template is not valid UTF-8")
+	}
+	p.tokens = lex(src)
+	body := p.subparse("", nil)
+	if len(p.unknown) > 0 {
+		p.failAt(p.unknown[0].pos, "%s", p.unknown[0].text)
+	}
+	return &Template{source: src, body: body, blocks: p.blocks, globals: without(p.read, p.written)}, nil
+}
+
+func invalidUTF8(s string) int {
+	if utf8.ValidString(s) {
+		return -1
+	}
+	for i, r := range s {
+		if r == utf8.RuneError {
+			if _, size := utf8.DecodeRuneInString(s[i:]); size == 1 {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// cur gives the current token; a lexer's error surfaces here.
+func (p *parser) cur() *token {
+	t := &p.tokens[p.at]
+	if t.kind == tokError {
+		p.failAt(t.pos, "%s", t.text)
+	}
+	return t
+}
+
+func (p *parser) next() token {
+	t := *p.cur()
+	if p.at < len(p.tokens)-1 {
+		p.at++
+	}
+	return t
+}
+
+// look gives the token after the current one.
+func (p *parser) look() *token {
+	if p.at+1 < len(p.tokens) {
+		t := &p.tokens[p.at+1]
+		if t.kind == tokError {
+			p.failAt(t.pos, "%s", t.text)
+		}
+		return t
+	}
+	return p.cur()
+}
+
+func (p *parser) isName(name string) bool {
+	t := p.cur()
+	return t.kind == tokName && t.text == name
+}
+
+func (p *parser) skipName(name string) bool {
+	if p.isName(name) {
+		p.next()
+		return true
+	}
+	return false
+}
+
+func (p *parser) skip(kind tokenKind) bool {
+	if p.cur().kind == kind {
+		p.next()
+		return true
+	}
+	return false
+}
+
+func (p *parser) expect(kind tokenKind) token {
+	t := p.cur()
+	if t.kind != kind {
+		p.expected(t, tokenNames[kind])
+	}
+	return p.next()
+}
+
+func (p *parser) expectName(name string) token {
+	t := p.cur()
+	if t.kind != tokName || t.text != name {
+		p.expected(t, name)
+	}
+	return p.next()
+}
+
+func (p *parser) expected(t *token, want string) {
+	if t.kind == tokEOF {
+		p.failAt(t.pos, "unexpected end of template, expected '%s'.", want)
+	}
+	p.failAt(t.pos, "expected token '%s', got '%s'", want, t.describe())
+}
+
+func (p *parser) failAt(pos int, format string, args ...any) {
+	panic(errorAt(p.src, pos, KindSyntax, fmt.Sprintf(format, args...)))
+}
+
+func (p *parser) enter(pos int) {
+	p.nesting++
+	if p.nesting > maxNesting {
+		panic(errorAt(p.src, pos, KindLimit, fmt.Sprintf("nested more than %d levels deep", maxNesting)))
+	}
+}
+
+func (p *parser) leave() { p.nesting-- }
+
+// grow sets the height of a node from its tallest part.
+func (p *parser) grow(pos, tallest int) {
+	p.height = tallest + 1
+	if p.height > maxExprDepth {
+		panic(errorAt(p.src, pos, KindLimit, fmt.Sprintf("an expression has more than %d operations within one another", maxExprDepth)))
+	}
+}
+
+// without gives the names of read that are not in written, sorted.
+func without(read, written []string) []string {
+	slices.Sort(read)
+	return slices.DeleteFunc(slices.Compact(read), func(name string) bool {
+		return slices.Contains(written, name)
+	})
+}
+
+// subparse parses text and tags until a tag named in ends, which it leaves
+// current; without ends, until the end of the template.
+func (p *parser) subparse(tag string, ends []string) []stmt {
+	var body []stmt
+	for {
+		t := p.cur()
+		switch t.kind {
+		case tokEOF:
+			if ends != nil {
+				p.failUnclosed(t.pos, "")
+			}
+			return body
+		case tokData:
+			body = append(body, &textStmt{t.text})
+			p.next()
+		case tokVariableBegin:
+			p.next()
+			pos := p.cur().pos
+			value := p.tuple(tupleOptions{cond: true})
+			p.expect(tokVariableEnd)
+			body = append(body, &outputStmt{pos, value})
+		case tokBlockBegin:
+			p.next()
+			if name := p.cur(); name.kind == tokName {
+				for _, end := range ends {
+					if name.text == end {
+						return body
+					}
+				}
+			}
+			if s := p.statement(); s != nil {
+				body = append(body, s...)
+			}
+			p.expect(tokBlockEnd)
+		default:
+			p.failAt(t.pos, "unexpected %s", reprString(t.describe()))
+		}
+	}
+}
+
+// statements parses the body of the tag just read, up to one of ends.
+func (p *parser) statements(ends ...string) []stmt {
+	p.skip(tokColon)
+	p.expect(tokBlockEnd)
+	p.enter(p.cur().pos)
+	p.endStack = append(p.endStack, strings.Join(ends, " "))
+	body := p.subparse("", ends)
+	p.endStack = p.endStack[:len(p.endStack)-1]
+	p.leave()
+	return body
+}
+
+// innerStatements is statements for a body with its own variables.
+func (p *parser) innerStatements(ends ...string) []stmt {
+	soft := p.soft
+	p.soft = false
+	body := p.statements(ends...)
+	p.soft = soft
+	return body
+}
+
+// failUnclosed reports an unknown tag, or the end of the template when name is empty.
+func (p *parser) failUnclosed(pos int, name string) {
+	message := "Unexpected end of template."
+	if name != "" {
+		message = fmt.Sprintf("Encountered unknown tag '%s'.", name)
+	}
+	if n := len(p.endStack); n > 0 {
+		looking := "'" + strings.ReplaceAll(p.endStack[n-1], " ", "' or '") + "'"
+		known := false
+		for _, ends := range p.endStack {
+			known = known || name != "" && strings.Contains(" "+ends+" ", " "+name+" ")
+		}
+		if known {
+			message += " You probably made a nesting mistake. Jinja is expecting this tag, but currently looking for " + looking + "."
+		} else {
+			message += " Jinja was looking for the following tags: " + looking + "."
+		}
+	}
+	if n := len(p.tagStack); n > 0 {
+		message += fmt.Sprintf(" The innermost block that needs to be closed is '%s'.", p.tagStack[n-1])
+	}
+	p.failAt(pos, "%s", message)
+}

@@ -1,0 +1,185 @@
+package provision
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// viewOf is a claim that waits, with everything in place; the changes make the case.
+func viewOf(changes ...func(*View)) *View {
+	claim := testkit.Claim("ns", "data", "u1", "prov")
+	v := &View{VolumeName: "pvc-u1", Claim: claim, Class: testkit.Class("prov"), Provisioner: testkit.Provisioner("prov")}
+	for _, change := range changes {
+		change(v)
+	}
+	return v
+}
+
+func record(phase tarnv1.VolumePhase, changes ...testkit.With[*tarnv1.PavVolume]) func(*View) {
+	return func(v *View) {
+		claim := testkit.Claim("ns", "data", "u1", "prov")
+		v.Record = testkit.Record(claim, "prov", phase, changes...)
+	}
+}
+
+func pod(o podvol.Observation) func(*View) {
+	return func(v *View) {
+		v.Observed = o
+		if o.State != podvol.PodAbsent {
+			v.Pod = &corev1.Pod{}
+		}
+	}
+}
+
+func noClaim(v *View) { v.Claim = nil }
+
+func handed(r *tarnv1.PavVolume) {
+	say(&r.Status, r, reasonProvisioned, "made")
+}
+
+func condition(status metav1.ConditionStatus, reason, message string) func(*View) {
+	return func(v *View) {
+		v.Provisioner.Status.Conditions = []metav1.Condition{testkit.Accepted(status, reason, message)}
+	}
+}
+
+func TestAClaimGetsARecordWhen(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		view        *View
+		wantAct     Act
+		wantWarning string
+	}{
+		{"the binder has asked an accepted provisioner", viewOf(), ActRecord, ""},
+		{"not when the claim is bound already", viewOf(func(v *View) { v.Claim.Spec.VolumeName = "other" }), ActNone, ""},
+		{"not when the claim is being deleted", viewOf(func(v *View) { v.Claim.DeletionTimestamp = &metav1.Time{Time: now} }), ActNone, ""},
+		{"not when the binder has not asked anybody", viewOf(func(v *View) { v.Claim.Annotations = nil }), ActNone, ""},
+		{"not when its PersistentVolume is there", viewOf(func(v *View) { v.Volume = &corev1.PersistentVolume{} }), ActNone, ""},
+		{"not when its class is gone", viewOf(func(v *View) { v.Class = nil }), ActNone, ""},
+		{"not when its class names another provisioner now", viewOf(func(v *View) { v.Class.Provisioner = "other" }), ActNone, ""},
+		{"not before a node is selected, where the class waits for one",
+			viewOf(func(v *View) { v.Class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer) }), ActNone, ""},
+		{"a node is selected", viewOf(func(v *View) {
+			v.Class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+			v.Claim.Annotations[annSelectedNode] = "n1"
+		}), ActRecord, ""},
+		{"another driver's claim is left alone", viewOf(func(v *View) { v.Provisioner, v.DriverKnown = nil, true }), ActNone, ""},
+		{"a name no PavProvisioner can have is left alone", viewOf(func(v *View) {
+			v.Provisioner, v.Claim.Annotations[annProvisioner] = nil, "rancher.io/local-path"
+		}), ActNone, ""},
+		{"a missing provisioner is told", viewOf(func(v *View) { v.Provisioner = nil }), ActNone, `there is no PavProvisioner "prov"`},
+		{"a provisioner under deletion is told", viewOf(func(v *View) { v.Provisioner.DeletionTimestamp = &metav1.Time{Time: now} }), ActNone, "under deletion"},
+		{"a provisioner that is not accepted is told", viewOf(condition(metav1.ConditionFalse, "TemplateInvalid", "line 3")), ActNone, "not accepted: line 3"},
+		{"a provisioner not checked since its last change is told", viewOf(func(v *View) { v.Provisioner.Generation = 2 }), ActNone, "has not been checked yet"},
+		{"a Static provisioner is told", viewOf(func(v *View) { v.Provisioner.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeStatic} }), ActNone, "does not have Dynamic"},
+		{"a data source is told", viewOf(func(v *View) { v.Claim.Spec.DataSource = &corev1.TypedLocalObjectReference{} }), ActNone, "remove spec.dataSource"},
+		{"a selector is told", viewOf(func(v *View) { v.Claim.Spec.Selector = &metav1.LabelSelector{} }), ActNone, "remove spec.selector"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := decide(c.view, now)
+			if got.Act != c.wantAct || !strings.Contains(got.Warning, c.wantWarning) || (c.wantWarning == "") != (got.Warning == "") {
+				t.Errorf("decide = %s %q, want %s with %q", got.Act, got.Warning, c.wantAct, c.wantWarning)
+			}
+		})
+	}
+}
+
+func TestARecordGoesOnBy(t *testing.T) {
+	later := metav1.NewTime(now.Add(time.Minute))
+	succeeded := podvol.Observation{State: podvol.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("2Gi"), Handle: ptr.To("h")}}
+	broken := podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodFailed, Message: "no room", Inputs: tarnv1.PodInputs{Handle: "chosen"}}
+	for _, c := range []struct {
+		name      string
+		view      *View
+		wantAct   Act
+		wantPhase tarnv1.VolumePhase
+		wantNext  time.Time
+	}{
+		{"Pending begins an attempt", viewOf(record(tarnv1.VolumePending)), ActBegin, "", time.Time{}},
+		{"a record without a phase begins an attempt", viewOf(record("")), ActBegin, "", time.Time{}},
+		{"Pending waits until its next attempt is due", viewOf(record(tarnv1.VolumePending, func(r *tarnv1.PavVolume) { r.Status.NextAttemptTime = &later })), ActNone, "", later.Time},
+		{"Pending is dropped without its claim", viewOf(record(tarnv1.VolumePending), noClaim), ActDrop, "", time.Time{}},
+		{"Pending is dropped when the claim got another volume", viewOf(record(tarnv1.VolumePending), func(v *View) { v.Claim.Spec.VolumeName = "other" }), ActDrop, "", time.Time{}},
+		{"Pending is dropped when somebody deletes it", viewOf(record(tarnv1.VolumePending, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later })), ActDrop, "", time.Time{}},
+		{"Pending is dropped when another provisioner has the name", viewOf(record(tarnv1.VolumePending), func(v *View) { v.Provisioner.UID = "new" }), ActDrop, "", time.Time{}},
+		{"Pending says that its provisioner is not accepted", viewOf(record(tarnv1.VolumePending), condition(metav1.ConditionFalse, "X", "why")), ActStatus, tarnv1.VolumePending, time.Time{}},
+
+		{"Validating starts a pod that is not there", viewOf(record(tarnv1.VolumeValidating), pod(podvol.Observation{State: podvol.PodAbsent})), ActRevalidate, "", time.Time{}},
+		{"Validating waits for a running pod", viewOf(record(tarnv1.VolumeValidating), pod(podvol.Observation{State: podvol.PodRunning, CheckAt: later.Time})), ActNone, "", later.Time},
+		{"Validating goes on to creation", viewOf(record(tarnv1.VolumeValidating), pod(succeeded)), ActCreate, "", time.Time{}},
+		{"Validating that fails goes back to Pending: nothing is undone", viewOf(record(tarnv1.VolumeValidating), pod(broken)), ActStatus, tarnv1.VolumePending, time.Time{}},
+		{"Validating is dropped without its claim", viewOf(record(tarnv1.VolumeValidating), noClaim, pod(podvol.Observation{State: podvol.PodRunning})), ActDrop, "", time.Time{}},
+		{"Validating fails when its provisioner vanishes", viewOf(record(tarnv1.VolumeValidating), func(v *View) { v.Provisioner = nil }, pod(succeeded)), ActStatus, tarnv1.VolumePending, time.Time{}},
+
+		{"Creating starts a pod that is not there", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodAbsent})), ActRecreate, "", time.Time{}},
+		{"Creating waits for a running pod, even without its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodRunning})), ActNone, "", time.Time{}},
+		{"Creating waits for the results", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodSettling})), ActNone, "", time.Time{}},
+		{"Creating that succeeds records the volume", viewOf(record(tarnv1.VolumeCreating), pod(succeeded)), ActStatus, tarnv1.VolumeCreated, time.Time{}},
+		{"Creating that succeeds without its claim records it all the same, to be undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(succeeded)), ActStatus, tarnv1.VolumeCreated, time.Time{}},
+		{"Creating that fails is undone", viewOf(record(tarnv1.VolumeCreating), pod(broken)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+		{"Creating whose pod vanished together with the claim is undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodAbsent})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+		{"Creating that gives too little is undone", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("1Mi")}})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+
+		{"Created writes the PersistentVolume", viewOf(record(tarnv1.VolumeCreated)), ActVolume, "", time.Time{}},
+		{"Created settles once it is there", viewOf(record(tarnv1.VolumeCreated), func(v *View) { v.Volume = testkit.Volume(v.Record) }), ActSettle, "", time.Time{}},
+		{"Created does not take another claim's PersistentVolume for its own", viewOf(record(tarnv1.VolumeCreated), func(v *View) {
+			v.Volume = testkit.Volume(v.Record, func(p *corev1.PersistentVolume) { p.Spec.ClaimRef.UID = "other" })
+		}), ActVolume, "", time.Time{}},
+		{"Created and handed over is reclaim's", viewOf(record(tarnv1.VolumeCreated, handed)), ActNone, "", time.Time{}},
+		{"Created and handed over still removes its pod", viewOf(record(tarnv1.VolumeCreated, handed), pod(succeeded)), ActSettle, "", time.Time{}},
+		{"a handed-over volume whose PersistentVolume is gone is never made anew", viewOf(record(tarnv1.VolumeCreated, handed), noClaim), ActNone, "", time.Time{}},
+
+		{"Undoing is reclaim's", viewOf(record(tarnv1.VolumeUndoing)), ActNone, "", time.Time{}},
+		{"Deleting is reclaim's", viewOf(record(tarnv1.VolumeDeleting)), ActNone, "", time.Time{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := decide(c.view, now)
+			if got.Act != c.wantAct || !got.Next.Equal(c.wantNext) {
+				t.Fatalf("decide = %s, next %s, want %s, next %s", got.Act, got.Next, c.wantAct, c.wantNext)
+			}
+			if c.wantPhase != "" && got.Status.Phase != c.wantPhase {
+				t.Errorf("phase = %s, want %s", got.Status.Phase, c.wantPhase)
+			}
+		})
+	}
+}
+
+func TestAFailedCreationKeepsTheWordsTheHandleAndTheNextTime(t *testing.T) {
+	o := podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodFailed, Message: "no room", Inputs: tarnv1.PodInputs{Handle: "chosen"}}
+	got := decide(viewOf(record(tarnv1.VolumeCreating), pod(o)), now)
+	if want := "Creation pod failed: no room"; got.Warning != want || got.Status.LastError.Message != want {
+		t.Errorf("warning %q, last error %q, want %q", got.Warning, got.Status.LastError.Message, want)
+	}
+	if got.Status.Handle != "chosen" {
+		t.Errorf("handle = %q, want the one the pod was given, so that undoing speaks of the same volume", got.Status.Handle)
+	}
+	if pause := got.Status.NextAttemptTime.Sub(now); pause < firstRetry*4/5 || pause > firstRetry*6/5 {
+		t.Errorf("next attempt after %s, want about %s", pause, firstRetry)
+	}
+	if c := meta.FindStatusCondition(got.Status.Conditions, tarnv1.ConditionProvisioned); c == nil || c.Reason != podvol.ReasonPodFailed {
+		t.Errorf("condition = %+v, want reason %s", c, podvol.ReasonPodFailed)
+	}
+}
+
+func TestWhatThePodWroteGoesBeforeTheSection(t *testing.T) {
+	o := podvol.Observation{State: podvol.PodSucceeded, Inputs: tarnv1.PodInputs{Handle: "field", Capacity: 1 << 30},
+		Result: &tarnv1.PodResult{Handle: ptr.To("file"), Capacity: ptr.To("3Gi")}}
+	got := decide(viewOf(record(tarnv1.VolumeCreating), pod(o)), now)
+	if got.Status.Handle != "file" || got.Status.Capacity != 3<<30 {
+		t.Errorf("handle %q, capacity %d, want file and 3Gi", got.Status.Handle, got.Status.Capacity)
+	}
+}

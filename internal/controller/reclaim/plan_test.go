@@ -1,0 +1,127 @@
+package reclaim
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func viewOf(phase tarnv1.VolumePhase, changes ...func(*View)) *View {
+	claim := testkit.Claim("ns", "data", "u1", "prov")
+	v := &View{Record: testkit.Record(claim, "prov", phase), Provisioner: testkit.Provisioner("prov"), Observed: podvol.Observation{State: podvol.PodAbsent}}
+	if phase == tarnv1.VolumeCreated {
+		meta.SetStatusCondition(&v.Record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionTrue, Reason: "Provisioned"})
+		v.Volume = testkit.Volume(v.Record)
+	}
+	for _, change := range changes {
+		change(v)
+	}
+	return v
+}
+
+func volumeIs(phase corev1.PersistentVolumePhase, policy corev1.PersistentVolumeReclaimPolicy, going bool) func(*View) {
+	return func(v *View) {
+		v.Volume.Status.Phase, v.Volume.Spec.PersistentVolumeReclaimPolicy = phase, policy
+		if going {
+			v.Volume.DeletionTimestamp = &metav1.Time{Time: now}
+		}
+	}
+}
+
+func observed(state podvol.PodState) func(*View) {
+	return func(v *View) {
+		v.Observed = podvol.Observation{State: state, Reason: podvol.ReasonPodFailed, Message: "busy"}
+	}
+}
+
+func TestAVolumeEndsBy(t *testing.T) {
+	const del, retain = corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain
+	later := metav1.NewTime(now.Add(time.Minute))
+	earlier := metav1.NewTime(now.Add(-time.Minute))
+	created, undoing, deleting := tarnv1.VolumeCreated, tarnv1.VolumeUndoing, tarnv1.VolumeDeleting
+	for _, c := range []struct {
+		name        string
+		view        *View
+		wantAct     Act
+		wantPhase   tarnv1.VolumePhase
+		wantAttempt int32
+	}{
+		{"a record that is being made is left to provision", viewOf(tarnv1.VolumeCreating), ActNone, "", 0},
+		{"a bound volume is left alone", viewOf(created), ActNone, "", 0},
+		{"a bound volume that somebody deletes is left alone", viewOf(created, volumeIs(corev1.VolumeBound, del, true)), ActNone, "", 0},
+		{"a released volume with policy Delete is deleted", viewOf(created, volumeIs(corev1.VolumeReleased, del, false)), ActDelete, deleting, 0},
+		{"a released volume with policy Retain is left alone", viewOf(created, volumeIs(corev1.VolumeReleased, retain, false)), ActNone, "", 0},
+		{"a retained volume that somebody deletes goes, its storage stays", viewOf(created, volumeIs(corev1.VolumeReleased, retain, true)), ActKeep, "", 0},
+		{"an available volume that somebody deletes is deleted by its policy", viewOf(created, volumeIs(corev1.VolumeAvailable, del, true)), ActDelete, deleting, 0},
+		{"a record not handed over yet is left to provision", viewOf(created, func(v *View) { v.Record.Status.Conditions = nil }), ActNone, "", 0},
+		{"a volume removed by force is told, not destroyed", viewOf(created, func(v *View) { v.Volume = nil }), ActStatus, created, 0},
+		{"a volume removed by force goes with its record", viewOf(created, func(v *View) { v.Volume, v.Record.DeletionTimestamp = nil, &later }), ActDelete, deleting, 0},
+
+		{"Deleting waits for the stages", viewOf(deleting, func(v *View) { v.Stages = []tarnv1.PavStage{{}} }), ActStatus, deleting, 0},
+		{"Undoing stops what is still creating", viewOf(undoing, func(v *View) { v.Creators = []corev1.Pod{{}} }), ActStop, undoing, 0},
+		{"Deleting begins the first attempt", viewOf(deleting), ActRun, "", 1},
+		{"Deleting repeats an attempt whose pod is not there", viewOf(deleting, func(v *View) { v.Record.Status.DeletionAttempts = 3 }), ActRun, "", 3},
+		{"Deleting waits for the next attempt", viewOf(deleting, func(v *View) { v.Record.Status.NextDeletionTime = &later }), ActNone, "", 0},
+		{"Deleting begins the next attempt when it is due", viewOf(deleting, func(v *View) {
+			v.Record.Status.NextDeletionTime, v.Record.Status.DeletionAttempts = &earlier, 2
+		}), ActRun, "", 3},
+		{"Deleting waits for its pod", viewOf(deleting, observed(podvol.PodRunning)), ActNone, "", 0},
+		{"Deleting records a failure", viewOf(deleting, observed(podvol.PodFailed)), ActStatus, deleting, 0},
+		{"Deleting says that its provisioner is gone", viewOf(deleting, func(v *View) { v.Provisioner = nil }), ActStatus, deleting, 0},
+		{"Deleting does not use another provisioner of the name", viewOf(deleting, func(v *View) { v.Provisioner.UID = "new" }), ActStatus, deleting, 0},
+		{"Deleting that is done removes volume and record", viewOf(deleting, observed(podvol.PodSucceeded)), ActDeleted, "", 0},
+		{"Undoing that is done gives the record back", viewOf(undoing, observed(podvol.PodSucceeded)), ActUndone, tarnv1.VolumePending, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := decide(c.view, now)
+			if got.Act != c.wantAct || got.Attempt != c.wantAttempt {
+				t.Fatalf("decide = %s attempt %d, want %s attempt %d", got.Act, got.Attempt, c.wantAct, c.wantAttempt)
+			}
+			if c.wantPhase != "" && got.Status.Phase != c.wantPhase {
+				t.Errorf("phase = %s, want %s", got.Status.Phase, c.wantPhase)
+			}
+		})
+	}
+}
+
+func TestUndoneForgetsTheHandleAndKeepsTheNextAttempt(t *testing.T) {
+	next := metav1.NewTime(now.Add(time.Minute))
+	v := viewOf(tarnv1.VolumeUndoing, observed(podvol.PodSucceeded), func(v *View) {
+		v.Record.Status.Handle, v.Record.Status.Capacity, v.Record.Status.DeletionAttempts = "h", 5, 2
+		v.Record.Status.NextAttemptTime = &next
+	})
+	got := decide(v, now).Status
+	if got.Handle != "" || got.Capacity != 0 || got.DeletionAttempts != 0 {
+		t.Errorf("status = %+v, want handle, capacity and deletion attempts cleared", got)
+	}
+	if got.NextAttemptTime == nil || !got.NextAttemptTime.Equal(&next) {
+		t.Errorf("next attempt = %v, want %v kept", got.NextAttemptTime, next)
+	}
+}
+
+func TestAFailedDeletionIsToldAndTriedAgain(t *testing.T) {
+	got := decide(viewOf(tarnv1.VolumeDeleting, observed(podvol.PodFailed), func(v *View) { v.Record.Status.DeletionAttempts = 1 }), now)
+	if want := "Deletion pod failed: busy"; got.Warning != want || got.Status.LastError.Message != want {
+		t.Errorf("warning %q, last error %q, want %q", got.Warning, got.Status.LastError.Message, want)
+	}
+	if got.Status.NextDeletionTime == nil || !got.Status.NextDeletionTime.After(now) {
+		t.Errorf("next deletion = %v, want a time after now", got.Status.NextDeletionTime)
+	}
+}
+
+func TestAnUnchangedWaitIsNotWrittenAgain(t *testing.T) {
+	v := viewOf(tarnv1.VolumeDeleting, func(v *View) { v.Stages = []tarnv1.PavStage{{}} })
+	v.Record.Status = *decide(v, now).Status
+	if got := decide(v, now.Add(time.Second)); got.Act != ActNone {
+		t.Errorf("decide = %s, want None", got.Act)
+	}
+}

@@ -1,0 +1,141 @@
+package podvol_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+var (
+	born    = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	running = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+)
+
+func ended(code int32) corev1.ContainerState {
+	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, FinishedAt: metav1.NewTime(born.Add(time.Second))}}
+}
+
+type change func(*corev1.Pod)
+
+func podOf(step tarnv1.Step, changes ...change) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: "p", Namespace: "ns", CreationTimestamp: metav1.NewTime(born),
+		Labels: map[string]string{tarnv1.LabelStep: string(step)}, Annotations: map[string]string{},
+		OwnerReferences: []metav1.OwnerReference{{UID: "owner"}},
+	}}
+	if step != tarnv1.StepStaging {
+		pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](600)
+		pod.Spec.Volumes = []corev1.Volume{{Name: "pav", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: tarnv1.ResultsDriver}}}}
+	}
+	for _, c := range changes {
+		c(pod)
+	}
+	return pod
+}
+
+func phase(p corev1.PodPhase) change { return func(pod *corev1.Pod) { pod.Status.Phase = p } }
+
+func container(state corev1.ContainerState) change {
+	return func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: state}}
+	}
+}
+
+func result(r tarnv1.PodResult) change {
+	return func(pod *corev1.Pod) {
+		data, _ := json.Marshal(r)
+		pod.Annotations[tarnv1.AnnotationResult] = string(data)
+	}
+}
+
+func TestAPodIs(t *testing.T) {
+	stuck := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}
+	unscheduled := func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes"}}
+	}
+	going := func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: born} }
+	const soon, late = 5 * time.Second, time.Hour
+	for _, c := range []struct {
+		name        string
+		pod         *corev1.Pod
+		after       time.Duration
+		want        podvol.PodState
+		wantReason  string
+		wantMessage string
+	}{
+		{"absent", nil, soon, podvol.PodAbsent, "", ""},
+		{"foreign when another owns it", podOf(tarnv1.StepCreation, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "x" }), soon, podvol.PodForeign, podvol.ReasonPodForeign, "delete it"},
+		{"starting before a container runs", podOf(tarnv1.StepCreation), soon, podvol.PodStarting, "", ""},
+		{"starting, with what the scheduler says", podOf(tarnv1.StepCreation, unscheduled), soon, podvol.PodStarting, "", "not scheduled: 0/1 nodes"},
+		{"starting, with what keeps the container", podOf(tarnv1.StepCreation, container(stuck)), soon, podvol.PodStarting, "", "ImagePullBackOff: no such image"},
+		{"running", podOf(tarnv1.StepCreation, container(running)), soon, podvol.PodRunning, "", ""},
+		{"going when somebody deletes it", podOf(tarnv1.StepCreation, container(running), going), soon, podvol.PodGoing, "", ""},
+		{"failed when its time is up, with the reason", podOf(tarnv1.StepCreation, container(stuck)), late, podvol.PodFailed, podvol.ReasonPodDeadline, "ImagePullBackOff"},
+		{"settling while its results are not stored", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0))), soon, podvol.PodSettling, "", ""},
+		{"failed when its results never come", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0))), late, podvol.PodFailed, podvol.ReasonResultLost, "node agent"},
+		{"succeeded with its results", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0)), result(tarnv1.PodResult{})), soon, podvol.PodSucceeded, "", ""},
+		{"succeeded by the node agent's word, before the kubelet's", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(true)})), soon, podvol.PodSucceeded, "", ""},
+		{"failed by the node agent's word", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), ExitCodes: map[string]int32{"c": 3}})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 3"},
+		{"failed with the text of /pav/error", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(1)), result(tarnv1.PodResult{Error: "no room"})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "no room"},
+		{"failed with the exit code where there is no text", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(7)), result(tarnv1.PodResult{})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 7"},
+		{"failed at once when the kubelet refused it", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), func(p *corev1.Pod) { p.Status.Reason = "OutOfcpu" }), soon, podvol.PodFailed, podvol.ReasonPodFailed, "OutOfcpu"},
+		{"failed when the result is not Tarn's", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), func(p *corev1.Pod) { p.Annotations[tarnv1.AnnotationResult] = "{" }), soon, podvol.PodFailed, podvol.ReasonResultInvalid, "annotation"},
+		{"a staging pod has no results to wait for", podOf(tarnv1.StepStaging, phase(corev1.PodSucceeded), container(ended(0))), soon, podvol.PodSucceeded, "", ""},
+		{"a staging pod runs as long as it likes", podOf(tarnv1.StepStaging, container(running)), 100 * late, podvol.PodRunning, "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := podvol.Observe(c.pod, "owner", born.Add(c.after))
+			if got.State != c.want || got.Reason != c.wantReason || !strings.Contains(got.Message, c.wantMessage) {
+				t.Errorf("Observe = %s %q %q, want %s %q with %q", got.State, got.Reason, got.Message, c.want, c.wantReason, c.wantMessage)
+			}
+			if got.State == podvol.PodSucceeded && got.Result == nil && c.pod.Labels[tarnv1.LabelStep] != "staging" {
+				t.Error("a succeeded pod has no result")
+			}
+		})
+	}
+}
+
+func TestCreationResult(t *testing.T) {
+	record := &tarnv1.PavVolume{Spec: tarnv1.PavVolumeSpec{Claim: tarnv1.ClaimReference{UID: "u1"}, RequestedMinCapacity: 100, RequestedMaxCapacity: ptr.To[int64](200)}}
+	for _, c := range []struct {
+		name         string
+		inputs       tarnv1.PodInputs
+		result       *tarnv1.PodResult
+		wantHandle   string
+		wantCapacity int64
+		wantError    string
+	}{
+		{"the fields serve where there is no pod", tarnv1.PodInputs{Handle: "h", Capacity: 150}, nil, "h", 150, ""},
+		{"the default handle comes last", tarnv1.PodInputs{Capacity: 150}, nil, "pvc-u1", 150, ""},
+		{"the files go before the fields", tarnv1.PodInputs{Handle: "h", Capacity: 150}, &tarnv1.PodResult{Handle: ptr.To("f"), Capacity: ptr.To("160")}, "f", 160, ""},
+		{"no capacity at all", tarnv1.PodInputs{}, &tarnv1.PodResult{}, "", 0, "/pav/capacity"},
+		{"an empty handle file", tarnv1.PodInputs{Capacity: 150}, &tarnv1.PodResult{Handle: ptr.To("")}, "", 0, "must not be empty"},
+		{"a handle that is too long", tarnv1.PodInputs{Capacity: 150}, &tarnv1.PodResult{Handle: ptr.To(strings.Repeat("x", 129))}, "", 0, "at most 128"},
+		{"a handle of two lines", tarnv1.PodInputs{Capacity: 150}, &tarnv1.PodResult{Handle: ptr.To("a\nb")}, "", 0, "control characters"},
+		{"a capacity that is no size", tarnv1.PodInputs{}, &tarnv1.PodResult{Capacity: ptr.To("lots")}, "", 0, "/pav/capacity"},
+		{"less than requested", tarnv1.PodInputs{Capacity: 99}, nil, "", 0, "requests at least 100"},
+		{"more than the limit", tarnv1.PodInputs{Capacity: 201}, nil, "", 0, "limit is 200"},
+		{"a file that could not be read", tarnv1.PodInputs{Capacity: 150}, &tarnv1.PodResult{Unreadable: "handle is a symbolic link"}, "", 0, "symbolic link"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			handle, bytes, err := podvol.CreationResult(record, c.inputs, c.result)
+			if c.wantError != "" {
+				if podvol.AsStepError(err) == nil || !strings.Contains(err.Error(), c.wantError) {
+					t.Fatalf("error = %v, want a StepError with %q", err, c.wantError)
+				}
+				return
+			}
+			if err != nil || handle != c.wantHandle || bytes != c.wantCapacity {
+				t.Errorf("= %q, %d, %v, want %q, %d", handle, bytes, err, c.wantHandle, c.wantCapacity)
+			}
+		})
+	}
+}

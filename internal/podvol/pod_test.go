@@ -1,0 +1,99 @@
+package podvol
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+func orderOf(step tarnv1.Step) order {
+	o := order{step: step, name: "the-name", provisioner: "prov", volume: "pvc-u1", uidLabel: tarnv1.LabelRecord,
+		owner: metav1.OwnerReference{Kind: "PavVolume", Name: "pvc-u1", UID: "r1"}}
+	if step == tarnv1.StepStaging || step == tarnv1.StepUnstaging {
+		o.nodeName, o.folder, o.uidLabel = "n1", "/state/stages/s1", tarnv1.LabelStage
+	}
+	return o
+}
+
+func buildOne(t *testing.T, step tarnv1.Step, change func(*podTemplate)) *corev1.Pod {
+	t.Helper()
+	template := &podTemplate{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "own", MountPath: "/own"}}}}}}
+	if change != nil {
+		change(template)
+	}
+	pod, err := build(orderOf(step), template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+func TestAPodIsNamedLabelledAndOwnedByUsWhateverItsTemplateSays(t *testing.T) {
+	pod := buildOne(t, tarnv1.StepCreation, func(p *podTemplate) {
+		p.Metadata = metav1.ObjectMeta{Name: "mine", GenerateName: "mine-", Namespace: "team",
+			Labels:          map[string]string{"app": "x", tarnv1.LabelStep: "forged"},
+			Annotations:     map[string]string{tarnv1.AnnotationResult: `{"succeeded": true}`, "keep": "1"},
+			OwnerReferences: []metav1.OwnerReference{{Name: "forged"}}}
+	})
+	if pod.Name != "the-name" || pod.GenerateName != "" || pod.Namespace != "team" {
+		t.Errorf("name %q, generateName %q, namespace %q", pod.Name, pod.GenerateName, pod.Namespace)
+	}
+	if pod.Labels["app"] != "x" || pod.Labels[tarnv1.LabelStep] != "creation" || pod.Labels[tarnv1.LabelRecord] != "r1" {
+		t.Errorf("labels = %v", pod.Labels)
+	}
+	if _, forged := pod.Annotations[tarnv1.AnnotationResult]; forged || pod.Annotations["keep"] != "1" {
+		t.Errorf("annotations = %v, want no result and the template's own kept", pod.Annotations)
+	}
+	if len(pod.OwnerReferences) != 1 || pod.OwnerReferences[0].UID != "r1" {
+		t.Errorf("owners = %v", pod.OwnerReferences)
+	}
+}
+
+func TestEveryContainerHasPavFirst(t *testing.T) {
+	pod := buildOne(t, tarnv1.StepCreation, func(p *podTemplate) {
+		p.Spec.InitContainers = []corev1.Container{{Name: "i"}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "own"}}
+	})
+	if v := pod.Spec.Volumes[0]; v.Name != "pav" || v.CSI == nil || v.CSI.Driver != tarnv1.ResultsDriver {
+		t.Errorf("first volume = %+v, want pav of %s", v, tarnv1.ResultsDriver)
+	}
+	for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+		if m := c.VolumeMounts[0]; m.Name != "pav" || m.MountPath != "/pav" || m.MountPropagation != nil {
+			t.Errorf("first mount of %s = %+v", c.Name, m)
+		}
+	}
+}
+
+func TestAPodThatRunsToItsEndCanEnd(t *testing.T) {
+	pod := buildOne(t, tarnv1.StepCreation, nil)
+	if pod.Spec.RestartPolicy != corev1.RestartPolicyNever || ptr.Deref(pod.Spec.ActiveDeadlineSeconds, 0) != 600 {
+		t.Errorf("restartPolicy %q, deadline %v, want Never and 600", pod.Spec.RestartPolicy, pod.Spec.ActiveDeadlineSeconds)
+	}
+	_, err := build(orderOf(tarnv1.StepCreation), &podTemplate{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways}})
+	if err == nil || !strings.Contains(err.Error(), "spec.volumeCreation.podTemplate.spec.restartPolicy") {
+		t.Errorf("restartPolicy Always: %v, want an error that names the field", err)
+	}
+}
+
+func TestAStagingPodStaysOnItsNodeWithTheStagesFolder(t *testing.T) {
+	pod := buildOne(t, tarnv1.StepStaging, func(p *podTemplate) {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "p", SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(true)}})
+	})
+	if pod.Spec.NodeName != "n1" || pod.Spec.ActiveDeadlineSeconds != nil || pod.Spec.RestartPolicy != "" {
+		t.Errorf("node %q, deadline %v, restartPolicy %q, want n1 and both unset", pod.Spec.NodeName, pod.Spec.ActiveDeadlineSeconds, pod.Spec.RestartPolicy)
+	}
+	if h := pod.Spec.Volumes[0].HostPath; h == nil || h.Path != "/state/stages/s1/pav" || *h.Type != corev1.HostPathDirectory {
+		t.Errorf("/pav = %+v", pod.Spec.Volumes[0])
+	}
+	if got := pod.Spec.Containers[0].VolumeMounts[0].MountPropagation; got != nil {
+		t.Errorf("propagation of an ordinary container = %v, want none", *got)
+	}
+	if got := pod.Spec.Containers[1].VolumeMounts[0].MountPropagation; got == nil || *got != corev1.MountPropagationBidirectional {
+		t.Errorf("propagation of a privileged container = %v, want Bidirectional", got)
+	}
+}

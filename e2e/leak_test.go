@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -76,13 +77,36 @@ func (s *scenario) nothingLeft() error {
 	if problem != nil || !suite.machine.here() {
 		return problem
 	}
-	return s.nothingLeftOnTheNode()
+	// The node agent hears of the end of a provisioner when the cluster does, and
+	// the file system tells nobody of its own accord.
+	over, again := time.NewTimer(nodeAfterwards), time.NewTicker(50*time.Millisecond)
+	defer over.Stop()
+	defer again.Stop()
+	for {
+		left, err := s.leftOnTheNode()
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-over.C:
+			return fmt.Errorf("on the node: %s", strings.Join(left, ", "))
+		}
+	}
 }
 
-func (s *scenario) nothingLeftOnTheNode() error {
-	var left []string
+// nodeAfterwards is how long the node may take to follow when the last object of a
+// case is gone.
+const nodeAfterwards = 10 * time.Second
+
+// leftOnTheNode names mounts, folders and sockets of the case: those with its name,
+// or with the uid of anything seen of it.
+func (s *scenario) leftOnTheNode() ([]string, error) {
 	seen := suite.news.of(s.name)
-	marked := func(path string) bool {
+	ours := func(path string) bool {
+		if strings.Contains(path, s.name) {
+			return true
+		}
 		for uid := range seen.uids {
 			if strings.Contains(path, string(uid)) {
 				return true
@@ -90,28 +114,26 @@ func (s *scenario) nothingLeftOnTheNode() error {
 		}
 		return false
 	}
-	found, err := suite.machine.mounts(kubeletDir)
+	var left []string
+	mounts, err := suite.machine.mounts(kubeletDir)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, m := range found {
-		if marked(m.point) {
+	for _, m := range mounts {
+		if ours(m.point) {
 			left = append(left, "mount "+m.point)
 		}
 	}
 	paths, err := suite.machine.entries(append(slices.Clone(ownDirs), socketDirs...))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, path := range paths {
-		if marked(path) || strings.Contains(path, s.name) {
+		if ours(path) {
 			left = append(left, path)
 		}
 	}
-	if len(left) > 0 {
-		return fmt.Errorf("on the node: %s", strings.Join(left, ", "))
-	}
-	return nil
+	return left, nil
 }
 
 // nothingLeftAtAll proves, after all cases, that Tarn holds nothing anywhere, but

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
@@ -57,16 +58,47 @@ func (m machine) run(args ...string) (string, error) {
 	return string(out), err
 }
 
-// kill ends components by SIGKILL; the cluster starts them again.
+// kill ends components by SIGKILL and sees them started again, without the pause the
+// cluster makes before it restarts what has crashed often.
 func (m machine) kill(components ...string) error {
 	m.kills.Lock()
 	defer m.kills.Unlock()
-	for _, component := range components {
-		if _, err := m.run("restart", "--kill", component); err != nil {
+	killed := map[string]int{}
+	for _, c := range components {
+		before, err := m.component(c)
+		if err != nil {
+			return err
+		}
+		killed[c] = before.PID
+		if _, err := m.run("restart", "--kill", c); err != nil {
 			return err
 		}
 	}
-	return nil
+	for deadline := time.Now().Add(soon); ; {
+		waiting := 0
+		for _, c := range components {
+			now, err := m.component(c)
+			if err != nil {
+				return err
+			}
+			if now.PID > 0 && now.PID != killed[c] {
+				continue
+			}
+			waiting++
+			if now.State != "Waiting" {
+				continue
+			}
+			if _, err := m.run("restart", c); err != nil {
+				return err
+			}
+		}
+		if waiting == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s were killed and are not started again", components)
+		}
+	}
 }
 
 // log gives the last lines of a component's log.
@@ -82,30 +114,43 @@ func (m machine) log(component string, lines int) string {
 	return strings.Join(all, "\n") + "\n"
 }
 
-// kubelet gives the process id of the cluster's kubelet, through whose eyes the
-// node's files and mounts are seen.
-func (m machine) kubelet() (int, error) {
+// component is what the cluster says of one of its processes.
+type component struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+	PID   int    `json:"pid"`
+}
+
+// component asks for one by name.
+func (m machine) component(name string) (component, error) {
 	// While a component is being started again the cluster is not Ready, and the
 	// command fails with its answer.
 	text, err := m.run("status", "--output", "json")
 	if err != nil && text == "" {
-		return 0, err
+		return component{}, err
 	}
 	var status struct {
-		Components []struct {
-			Name string `json:"name"`
-			PID  int    `json:"pid"`
-		} `json:"components"`
+		Components []component `json:"components"`
 	}
 	if err := json.Unmarshal([]byte(text), &status); err != nil {
-		return 0, fmt.Errorf("status of cluster %s: %w", m.name, err)
+		return component{}, fmt.Errorf("status of cluster %s: %w", m.name, err)
 	}
 	for _, c := range status.Components {
-		if c.Name == "kubelet" && c.PID > 0 {
-			return c.PID, nil
+		if c.Name == name {
+			return c, nil
 		}
 	}
-	return 0, fmt.Errorf("cluster %s runs no kubelet", m.name)
+	return component{}, fmt.Errorf("cluster %s runs no %s", m.name, name)
+}
+
+// kubelet gives the process id of the cluster's kubelet, through whose eyes the
+// node's files and mounts are seen.
+func (m machine) kubelet() (int, error) {
+	c, err := m.component("kubelet")
+	if err == nil && c.PID == 0 {
+		err = fmt.Errorf("the kubelet of cluster %s does not run", m.name)
+	}
+	return c.PID, err
 }
 
 // mount is one line of mountinfo.
@@ -145,10 +190,10 @@ var ownDirs = []string{
 	tarn.DefaultStateDir + "/results",
 }
 
-// socketDirs are the folders of the node with one socket a provisioner.
+// socketDirs are the folders of the node with one entry a provisioner.
 var socketDirs = []string{
 	kubeletDir + "/plugins_registry",
-	tarn.DefaultStateDir,
+	tarn.DefaultStateDir + "/drivers",
 }
 
 // entries gives the paths of what lies in folders of the node, in the kubelet's

@@ -80,28 +80,19 @@ func condition(p *pav.PavProvisioner, kind string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown}
 }
 
-func TestAProvisionerThatIsMendedServesTheClaimThatWaits(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "mended")
-	broken := s.provisioner(fields{"volumeCreation": fields{"capacity": "{{ requestedMinCapacity"}, "volumeStaging": greeting})
-	s.create(broken)
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	claim := s.claim("data")
-	s.told(claim, "ProvisioningFailed", s.name)
-	s.edit(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
-	s.bound(claim)
-}
-
-func TestAClaimForAProvisionerThatIsNotThereIsTold(t *testing.T) {
+func TestAClaimIsToldWhatItWaitsForAsThatChanges(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "missing")
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.claim("data")
-	s.told(claim, "ProvisioningFailed", s.name)
+	s.told(claim, "ProvisioningFailed", s.name, "no PavProvisioner")
+	s.create(s.provisioner(fields{"volumeCreation": fields{"capacity": "{{ requestedMinCapacity"}, "volumeStaging": greeting}))
+	s.told(claim, "ProvisioningFailed", s.name, "not accepted")
+	s.edit(s.provisioner(fields{"volumeCreation": fields{"capacity": "{{ nobody }}"}, "volumeStaging": greeting}))
+	s.told(claim, "ProvisioningFailed", "nobody")
 	if phase := s.phase(claim); phase != corev1.ClaimPending {
 		t.Errorf("the claim is %s, want Pending", phase)
 	}
-	// It is served as soon as there is one.
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.edit(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
 	s.bound(claim)
 }

@@ -79,9 +79,9 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	steps := &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir}
 	for name, err := range map[string]error{
 		"accept":    accept.Register(mgr, accept.Options{}),
-		"provision": provision.Register(mgr, provision.Options{Steps: steps, Workers: flags.workers}),
-		"stage":     stage.Register(mgr, stage.Options{Steps: steps, Workers: flags.workers}),
-		"reclaim":   reclaim.Register(mgr, reclaim.Options{Steps: steps, Workers: flags.workers}),
+		"provision": provision.Register(mgr, provision.Options{Steps: steps, MaxConcurrent: flags.workers}),
+		"stage":     stage.Register(mgr, stage.Options{Steps: steps, MaxConcurrent: flags.workers}),
+		"reclaim":   reclaim.Register(mgr, reclaim.Options{Steps: steps, MaxConcurrent: flags.workers}),
 	} {
 		if err != nil {
 			return fmt.Errorf("registering controller %s: %w", name, err)

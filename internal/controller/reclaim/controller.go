@@ -41,8 +41,8 @@ const (
 // Options are what the controller needs beside the manager.
 type Options struct {
 	Steps *podvol.Steps
-	// Workers is how many volumes are worked on at once.
-	Workers int
+	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
+	MaxConcurrent int
 	// Clock is the real one where it is nil.
 	Clock clock.PassiveClock
 }
@@ -77,7 +77,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("reclaim").
-		WithOptions(controller.Options{MaxConcurrentReconciles: o.Workers}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent}).
 		For(&tarnv1.PavVolume{}).
 		Watches(&corev1.PersistentVolume{}, &handler.EnqueueRequestForObject{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{})).

@@ -85,13 +85,14 @@ func machine(l layout.Layout) (component.Machine, error) {
 	if err != nil {
 		return component.Machine{}, err
 	}
-	resolver := l.Config("resolv.conf")
-	if err := layout.WriteFile(resolver, host.Resolver(), 0o644); err != nil {
+	resolver, text := l.Config("resolv.conf"), host.Resolver()
+	if err := layout.WriteFile(resolver, text, 0o644); err != nil {
 		return component.Machine{}, err
 	}
 	filter := host.PacketFilter()
 	return component.Machine{
-		Programs: dir, RestrictOOM: !host.CanLowerOOMScore(), ProxyMode: filter, PortMap: filter != "", ResolverConfig: resolver,
+		Programs: dir, RestrictOOM: !host.CanLowerOOMScore(), ProxyMode: filter, PortMap: filter != "",
+		ResolverConfig: resolver, NameServers: host.NameServers(text),
 	}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -95,11 +96,10 @@ func (u *up) run(ctx context.Context) error {
 	client := control.NewClient(l.ControlSocket())
 	if already != nil {
 		defer already.Close()
-		if client.Answers(ctx) {
-			fmt.Fprintf(u.out, "cluster %s is up already\n", l.Name)
-			return u.follow(ctx, client, true)
+		if s, err := client.Status(ctx); err == nil && s.Stage != control.Failed && s.Stage != control.Stopping {
+			return u.keep(ctx, l, client)
 		}
-		// It lives and does not answer: it was killed while it started, or hangs.
+		// It lives and does not answer, or its start has failed: begin anew.
 		if err := end(already); err != nil {
 			return err
 		}
@@ -109,6 +109,22 @@ func (u *up) run(ctx context.Context) error {
 	}
 	return u.follow(ctx, client, false)
 }
+
+// keep leaves a running cluster as it is, and waits for it if it is still starting.
+func (u *up) keep(ctx context.Context, l layout.Layout, client *control.Client) error {
+	note := ""
+	state, err := layout.ReadState(l.StateFile())
+	if err != nil {
+		return err
+	}
+	if state.Options.Stock != u.options.Stock || state.Options.ControlPlaneOnly != u.options.ControlPlaneOnly || !sameArgs(state.Options.ExtraArgs, u.options.ExtraArgs) {
+		note = ", with other options than these: to change them take it down first"
+	}
+	fmt.Fprintf(u.out, "cluster %s is up already%s\n", l.Name, note)
+	return u.follow(ctx, client, true)
+}
+
+func sameArgs(a, b map[string][]string) bool { return maps.EqualFunc(a, b, slices.Equal) }
 
 // tarnBinary finds the tarn program.
 func tarnBinary(given, beside string) (string, error) {
@@ -234,6 +250,7 @@ var baseEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 // follow prints the steps of the start until it has ended. A cluster that was up already is only waited for.
 func (u *up) follow(ctx context.Context, client *control.Client, already bool) error {
 	if !u.wait {
+		fmt.Fprintf(u.out, "cluster %s is starting: watch it with `tarn-cluster status --name %s`\n", u.name, u.name)
 		return nil
 	}
 	last, err := client.Follow(ctx, func(s control.Step) {

@@ -35,8 +35,8 @@ type Machine struct {
 	RestrictOOM    bool   // the kernel will not let us lower an oom_score_adj (no CAP_SYS_RESOURCE)
 	ProxyMode      string // "nftables", "iptables", or "" where the machine can do neither
 	PortMap        bool   // the packet filter that host ports need is there
-	MirrorPort     int    // where images that are on the node are served to the runtime again; see the image package
 	ResolverConfig string // a resolv.conf whose name servers are not on the loopback interface
+	NameServers    []string
 }
 
 // Component is one program to run.
@@ -44,6 +44,7 @@ type Component struct {
 	Name    string
 	Program string
 	Args    []string
+	Env     []string          // beside what every component gets
 	Files   map[string]string // configuration to write first: path -> content
 	OnNode  bool              // runs on the node's own network, not on the host's
 }

@@ -1,7 +1,9 @@
 package component
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"tarn.dev/tarn/cluster/internal/layout"
@@ -21,6 +23,7 @@ func (p Plan) Containerd() Component {
 		Name:    Containerd,
 		Program: p.machine.Programs + "/containerd",
 		Args:    []string{"--config=" + config, "--log-level=warn"},
+		Env:     []string{"HTTPS_PROXY=http://" + p.PullProxy(), "HTTP_PROXY=http://" + p.PullProxy(), "NO_PROXY=127.0.0.1"},
 		OnNode:  true,
 		Files: map[string]string{
 			config:                                  p.containerdConfig(hosts),
@@ -29,6 +32,12 @@ func (p Plan) Containerd() Component {
 		},
 	})
 }
+
+// PullProxy is where the supervisor lets the runtime out to registries: the node's network has no way to the outside of its own.
+func (p Plan) PullProxy() string { return netip.AddrPortFrom(p.net.Host, pullProxyPort).String() }
+
+// pullProxyPort is on the host's end of the cable, an address nobody else listens on.
+const pullProxyPort = 3128
 
 // mirrorConfig makes every pull ask the node's own store first. Without it `imagePullPolicy: Always`, the kubelet's default for
 // tags called latest, fails for an image that was imported, since containerd resolves the tag at its registry each time.
@@ -134,6 +143,8 @@ authorization: {mode: Webhook}
 tlsCertFile: %[4]q
 tlsPrivateKeyFile: %[5]q
 clusterDomain: cluster.local
+# No name server of the cluster's own. The machine's are named here because with none the kubelet complains about every pod.
+clusterDNS: %[8]s
 resolvConf: %[6]q
 volumePluginDir: %[7]q
 oomScoreAdj: 0 # the default, -999, needs CAP_SYS_RESOURCE
@@ -160,7 +171,19 @@ shutdownGracePeriodCriticalPods: 0s
 maxPods: 500
 `,
 		p.layout.ContainerdEndpoint(), p.layout.CgroupName(), p.pki("ca.crt"),
-		p.pki("kubelet-serving.crt"), p.pki("kubelet-serving.key"), p.machine.ResolverConfig, layout.KubeletDir+"/volume-plugins")
+		p.pki("kubelet-serving.crt"), p.pki("kubelet-serving.key"), p.machine.ResolverConfig, layout.KubeletDir+"/volume-plugins", flowList(p.machine.NameServers))
+}
+
+// flowList writes a list as YAML and JSON both read it.
+func flowList(items []string) string {
+	if len(items) == 0 {
+		return "[]"
+	}
+	text, err := json.Marshal(items)
+	if err != nil {
+		panic(err) // strings always encode
+	}
+	return string(text)
 }
 
 // Proxy serves the services' addresses. It writes to the packet filter of the node's own network namespace, never to the host's.

@@ -65,7 +65,8 @@ func detachLoop(name, data string, mounted map[string]bool) error {
 		return fmt.Errorf("asking what /dev/%s is attached to: %w", name, err)
 	}
 	device := fmt.Sprintf("%d:%d", unix.Major(info.Device), unix.Minor(info.Device))
-	if !strings.HasPrefix(string(backing), data+"/") && mounted[device] {
+	orphan := unix.Major(info.Device) == 0 && !mounted[device] // major 0: overlay, tmpfs and the like
+	if !orphan && !strings.HasPrefix(string(backing), data+"/") {
 		return nil
 	}
 	if err := unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {

@@ -93,9 +93,8 @@ func configureNode(n layout.Net) error {
 	if err := address("eth0", n.Node, n.Link); err != nil {
 		return err
 	}
-	if err := route("eth0", netip.PrefixFrom(netip.IPv4Unspecified(), 0), n.Host); err != nil {
-		return err
-	}
+	// No default route: the host forwards nothing unless its administrator says so, and "network is unreachable" at once is a
+	// better answer to a pod than silence.
 	for key, needed := range map[string]bool{
 		"/proc/sys/net/ipv4/ip_forward": true,
 		// A service that leads back to a pod on the same bridge; the file is missing where bridges are never filtered.

@@ -185,17 +185,3 @@ func PacketFilter() string {
 	}
 	return ""
 }
-
-// resolvers are tried in this order: where systemd-resolved runs, the usual file names a server on the loopback interface, which a
-// pod cannot reach.
-var resolvers = []string{"/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"}
-
-// Resolver returns the content of the resolv.conf that pods shall get.
-func Resolver() []byte {
-	for _, path := range resolvers {
-		if text, err := os.ReadFile(path); err == nil {
-			return text
-		}
-	}
-	return []byte("# this machine names no server\n")
-}

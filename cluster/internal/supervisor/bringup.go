@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -84,6 +81,11 @@ func (s *Supervisor) runtime(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listening for the runtime's questions about images: %w", err)
 	}
+	proxy, err := net.Listen("tcp", s.plan.PullProxy())
+	if err != nil {
+		return fmt.Errorf("listening for the runtime's way out: %w", err)
+	}
+	go servePullProxy(proxy, layout.NetOf(s.config.State.Block).Node)
 	go image.ServeMirror(mirror, s.config.Layout.ContainerdSocket(), s.config.Layout.ContainerdRoot())
 	if err := host.MakeCgroups(s.config.Layout.CgroupName()); err != nil {
 		return err
@@ -147,58 +149,4 @@ func (s *Supervisor) tarn(ctx context.Context) error {
 		s.progress.step(c.component.Name + " is ready")
 	}
 	return nil
-}
-
-// stopContainers asks every process of the cluster that is not one of our components to end, and waits. What is left dies with us.
-func (s *Supervisor) stopContainers() error {
-	if !s.config.State.Options.HasNode() {
-		return nil
-	}
-	ours := map[int]bool{1: true}
-	s.mu.Lock()
-	for _, u := range s.units {
-		u.mu.Lock()
-		if u.process != nil {
-			ours[u.process.PID] = true
-		}
-		u.mu.Unlock()
-	}
-	s.mu.Unlock()
-	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		left, err := containers(ours)
-		if err != nil || len(left) == 0 {
-			return err
-		}
-		for _, pid := range left {
-			if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("ending process %d: %w", pid, err)
-			}
-		}
-	}
-	return nil
-}
-
-// containers lists the processes in our namespace that are neither ours nor shims, which end with their containers.
-func containers(ours map[int]bool) ([]int, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, fmt.Errorf("listing processes: %w", err)
-	}
-	var found []int
-	for _, e := range entries {
-		var pid int
-		if _, err := fmt.Sscanf(e.Name(), "%d", &pid); err != nil || ours[pid] {
-			continue
-		}
-		comm, err := os.ReadFile("/proc/" + e.Name() + "/comm")
-		if err != nil || strings.HasPrefix(string(comm), "containerd-shim") {
-			continue
-		}
-		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		if err != nil || strings.Contains(string(stat), ") Z ") {
-			continue
-		}
-		found = append(found, pid)
-	}
-	return found, nil
 }

@@ -140,7 +140,7 @@ func (s *Supervisor) untilNodeReady(ctx context.Context, limit time.Duration) er
 	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.OneTermEqualSelector("metadata.name", name))
 	err = await(ctx, nodes, &corev1.Node{}, func(o runtime.Object) bool {
 		node, ok := o.(*corev1.Node)
-		return ok && takesPods(node)
+		return ok && takesPods(node, s.progress.began)
 	})
 	if err != nil {
 		return fmt.Errorf("node %s is not Ready after %s (%w): %s", name, limit, err, lastLine(s.config.Layout.Log(component.Kubelet)))
@@ -159,8 +159,9 @@ func await(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, don
 	return err
 }
 
-// takesPods says whether a node is Ready and the controller manager has seen so.
-func takesPods(n *corev1.Node) bool {
+// takesPods says whether a node has been Ready since the given time and the controller manager has seen so. After a crash the node
+// is still recorded as Ready from before.
+func takesPods(n *corev1.Node, since time.Time) bool {
 	for _, taint := range n.Spec.Taints {
 		if taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute {
 			return false
@@ -168,7 +169,7 @@ func takesPods(n *corev1.Node) bool {
 	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
+			return c.Status == corev1.ConditionTrue && !c.LastHeartbeatTime.Time.Before(since.Truncate(time.Second))
 		}
 	}
 	return false

@@ -247,33 +247,3 @@ func (s *Supervisor) Stop() {
 		close(s.stop)
 	})
 }
-
-// grace is how long a component, and after them the containers, have to end.
-const grace = 10 * time.Second
-
-// shutDown stops the cluster as a machine is stopped: first what would start things again, then the containers, then what stores.
-func (s *Supervisor) shutDown() error {
-	s.Stop()
-	var errs []error
-	for _, group := range [][]string{
-		{component.TarnController, component.TarnNode, component.Kubelet, component.ControllerManager, component.Scheduler},
-	} {
-		errs = append(errs, s.stopAll(group))
-	}
-	errs = append(errs, s.stopContainers())
-	errs = append(errs, s.stopAll([]string{component.Containerd, component.Proxy, component.APIServer}))
-	errs = append(errs, s.stopAll([]string{component.Etcd}))
-	return errors.Join(errs...)
-}
-
-func (s *Supervisor) stopAll(names []string) error {
-	var wait sync.WaitGroup
-	errs := make([]error, len(names))
-	for i, name := range names {
-		if u := s.unit(name); u != nil {
-			wait.Go(func() { errs[i] = u.stop(grace) })
-		}
-	}
-	wait.Wait()
-	return errors.Join(errs...)
-}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -156,7 +157,7 @@ func (l *launcher) launch(c component.Component) (*proc.Process, error) {
 		return nil, err
 	}
 	defer out.Close()
-	spec := proc.Spec{Path: c.Program, Args: c.Args, Env: l.env, Out: out}
+	spec := proc.Spec{Path: c.Program, Args: c.Args, Env: slices.Concat(l.env, c.Env), Out: out}
 	if c.OnNode {
 		spec.NetNS = l.netns
 	}

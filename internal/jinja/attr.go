@@ -89,10 +89,7 @@ func (e *evaluator) ownAttr(object any, name string) (any, bool) {
 func numberAttr(v any, name string) (any, bool) {
 	switch name {
 	case "real":
-		if b, ok := v.(bool); ok {
-			return toSmall(b), true
-		}
-		return v, true
+		return plainInt(v), true
 	case "imag":
 		if _, ok := v.(float64); ok {
 			return 0.0, true
@@ -104,11 +101,19 @@ func numberAttr(v any, name string) (any, bool) {
 	}
 	switch name {
 	case "numerator":
-		return v, true
+		return plainInt(v), true
 	case "denominator":
 		return 1, true
 	}
 	return nil, false
+}
+
+// plainInt makes a number of a boolean.
+func plainInt(v any) any {
+	if b, ok := v.(bool); ok {
+		return toSmall(b)
+	}
+	return v
 }
 
 // isUnsafe tells whether the sandbox keeps an attribute shut: Python's inner
@@ -188,16 +193,15 @@ func (e *evaluator) item(object, index any) any {
 			}
 		}
 		if v, ok := e.ownAttr(object, i); ok {
-			if _, isNamespace := object.(*namespace); !isNamespace {
-				return v
-			}
+			return v
 		}
 		return e.methodOrUndefined(object, i)
 	case *sliceValue:
-		if v, ok := e.slice(object, i); ok {
-			return v
+		v, ok := e.slice(object, i)
+		if !ok {
+			failSlice(object)
 		}
-		return &undefined{of: object, name: i}
+		return v
 	case int, bool:
 		if _, isMap := asMapping(object); !isMap {
 			if v, ok := e.element(object, toSmall(i)); ok {
@@ -212,6 +216,17 @@ func (e *evaluator) item(object, index any) any {
 		}
 	}
 	return &undefined{of: object, name: index}
+}
+
+// failSlice words the error for an object or for indices that cannot be sliced.
+func failSlice(object any) {
+	if _, isMap := asMapping(object); isMap {
+		fail(KindType, "unhashable type: 'slice'")
+	}
+	if _, ok := sequence(object); ok || isSequence(object) {
+		fail(KindType, "slice indices must be integers or None")
+	}
+	fail(KindType, "'%s' object is not subscriptable", typeName(object))
 }
 
 // hashable tells whether a value can be a key; subscripts forgive what cannot.

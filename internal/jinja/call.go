@@ -148,12 +148,14 @@ func (e *evaluator) call(callee any, a *args) any {
 	case *loopState:
 		return c.callRecursive(e, a)
 	case *joiner:
+		(&signature{}).bind("joiner", a)
 		if !c.used {
 			c.used = true
 			return ""
 		}
 		return c.sep
 	case *blockRef:
+		(&signature{}).bind("block", a)
 		saved := e.out
 		e.out = nil
 		c.block.exec(e)

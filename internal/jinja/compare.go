@@ -260,8 +260,11 @@ func (e *evaluator) contains(container, item any) bool {
 		s, ok := item.(textBytes)
 		return ok && strings.Contains(string(c), string(s))
 	case rangeValue:
-		n, ok := item.(int)
-		return ok && c.indexOf(n) >= 0
+		item = norm(item)
+		if f, ok := item.(float64); ok {
+			item, _ = intFromFloat(f)
+		}
+		return classOf(item) == smallInt && c.indexOf(toSmall(item)) >= 0
 	case *mapView:
 		if c.kind == "keys" {
 			_, ok := c.of.get(e, item)

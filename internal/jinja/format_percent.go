@@ -69,6 +69,11 @@ func (p *percentFormat) arg() any {
 
 // one handles what follows a percent sign.
 func (p *percentFormat) one() {
+	if p.peek() == '%' {
+		p.at++
+		p.out.WriteByte('%')
+		return
+	}
 	var keyed any
 	isKeyed := p.peek() == '('
 	if isKeyed {
@@ -116,10 +121,6 @@ flags:
 		f.fill = "0"
 	default:
 		f.align = '>'
-	}
-	if f.kind == '%' {
-		p.out.WriteByte('%')
-		return
 	}
 	if !isKeyed {
 		keyed = p.arg()

@@ -25,9 +25,10 @@ type formatSpec struct {
 func parseSpec(s string) formatSpec {
 	f := formatSpec{fill: " ", precision: -1}
 	isAlign := func(i int) bool { return i < len(s) && strings.IndexByte("<>=^", s[i]) >= 0 }
-	i := 0
+	i, fillGiven := 0, false
 	if _, size := utf8.DecodeRuneInString(s); size > 0 && isAlign(size) {
 		f.fill, f.align, i = s[:size], s[size], size+1
+		fillGiven = true
 	} else if isAlign(0) {
 		f.align, i = s[0], 1
 	}
@@ -45,8 +46,11 @@ func parseSpec(s string) formatSpec {
 		i++
 	}
 	if has("0") {
-		if f.align == 0 && f.fill == " " {
-			f.fill, f.align = "0", '0' // resolved by the type: = for numbers, < for text
+		if !fillGiven {
+			f.fill = "0"
+		}
+		if f.align == 0 {
+			f.align = '0' // resolved by the type: = for numbers, < for text
 		}
 		i++
 	}

@@ -77,6 +77,7 @@ func (e *evaluator) makeDict(name string, a *args) *dict {
 }
 
 func (e *evaluator) fillDict(d *dict, from any) {
+	mustDefined(from)
 	if m, ok := asMapping(from); ok {
 		keys, values := m.pairs()
 		e.items(4 * len(keys))

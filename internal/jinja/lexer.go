@@ -180,6 +180,9 @@ func (l *lexer) data(pos int, text string, sign byte, variable bool) {
 func (l *lexer) comment(open int) bool {
 	end := strings.Index(l.src[l.pos:], "#}")
 	if end < 0 {
+		if l.pos == len(l.src) { // as in Jinja, an opening with nothing after it is forgiven
+			return true
+		}
 		return l.fail(open, "Missing end of comment tag")
 	}
 	end += l.pos
@@ -231,6 +234,10 @@ func (l *lexer) raw(open, start int) bool {
 	for at := start; ; {
 		i := strings.Index(l.src[at:], "{%")
 		if i < 0 {
+			if start == len(l.src) {
+				l.pos = start
+				return true
+			}
 			return l.fail(open, "Missing end of raw directive")
 		}
 		tag := at + i

@@ -107,6 +107,9 @@ func makeListMethods() map[string]*methodDef {
 }
 
 func listIndex(e *evaluator, v any, a []any) any {
+	if _, isRange := v.(rangeValue); isRange && (a[1] != absent || a[2] != absent) {
+		fail(KindType, "range.index() takes exactly one argument")
+	}
 	items := e.collect(v)
 	s := &sliceValue{}
 	if a[1] != absent {

@@ -3,6 +3,7 @@ package jinja
 import (
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 func caseMethods() []*methodDef {
@@ -105,15 +106,29 @@ func upper(s string) string {
 // lower is str.lower; a capital sigma at the end of a word has its own small letter.
 func lower(s string) string {
 	if strings.ContainsRune(s, 'Σ') {
-		runes := []rune(s)
-		for i, r := range runes {
-			if r == 'Σ' && i > 0 && unicode.IsLetter(runes[i-1]) && (i+1 == len(runes) || !unicode.IsLetter(runes[i+1])) {
-				runes[i] = 'ς'
+		var b strings.Builder
+		for i, r := range s {
+			if r == 'Σ' {
+				r = lowerAt(s, i, r)
 			}
+			b.WriteRune(r)
 		}
-		s = string(runes)
+		s = b.String()
 	}
 	return strings.ToLower(strings.ReplaceAll(s, "İ", "i̇"))
+}
+
+// lowerAt is the small letter for r, which stands at s[i:].
+func lowerAt(s string, i int, r rune) rune {
+	if r != 'Σ' {
+		return unicode.ToLower(r)
+	}
+	before, _ := utf8.DecodeLastRuneInString(s[:i])
+	after, _ := utf8.DecodeRuneInString(s[i+len("Σ"):])
+	if unicode.IsLetter(before) && !unicode.IsLetter(after) {
+		return 'ς'
+	}
+	return 'σ'
 }
 
 var foldSpecial = strings.NewReplacer("ß", "ss", "ẞ", "ss", "ς", "σ", "ﬀ", "ff", "ﬁ", "fi", "ﬂ", "fl", "ﬃ", "ffi", "ﬄ", "ffl", "ﬅ", "st", "ﬆ", "st", "ſ", "s", "µ", "μ")
@@ -150,13 +165,13 @@ func capitalize(s string) string {
 func title(s string) string {
 	var b strings.Builder
 	inWord := false
-	for _, r := range s {
+	for i, r := range s {
 		isCased := isLower(r) || isUpper(r) || unicode.IsTitle(r)
 		switch {
 		case !isCased:
 			b.WriteRune(r)
 		case inWord:
-			b.WriteRune(unicode.ToLower(r))
+			b.WriteRune(lowerAt(s, i, r))
 		default:
 			titleRune(&b, r)
 		}
@@ -167,10 +182,10 @@ func title(s string) string {
 
 func swapcase(s string) string {
 	var b strings.Builder
-	for _, r := range s {
+	for i, r := range s {
 		switch {
 		case isUpper(r):
-			b.WriteString(lower(string(r)))
+			b.WriteRune(lowerAt(s, i, r))
 		case isLower(r):
 			b.WriteString(upper(string(r)))
 		default:

@@ -7,10 +7,9 @@ import (
 
 // tupleOptions steers where a list of expressions without brackets may stand and end.
 type tupleOptions struct {
-	simple   bool   // only names and literals: assignment targets
-	cond     bool   // an inline if may follow
-	explicit bool   // inside parentheses: may be empty
-	endName  string // a name that ends it
+	simple   bool // only names and literals: assignment targets
+	cond     bool // an inline if may follow
+	explicit bool // inside parentheses: may be empty
 }
 
 func (p *parser) tuple(o tupleOptions) expr {
@@ -23,7 +22,7 @@ func (p *parser) tuple(o tupleOptions) expr {
 			p.expect(tokComma)
 		}
 		t := p.cur()
-		if t.kind == tokVariableEnd || t.kind == tokBlockEnd || t.kind == tokRParen || o.endName != "" && p.isName(o.endName) {
+		if t.kind == tokVariableEnd || t.kind == tokBlockEnd || t.kind == tokRParen {
 			break
 		}
 		switch {

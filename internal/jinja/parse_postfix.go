@@ -66,6 +66,11 @@ func (p *parser) subscript(object expr) expr {
 	if len(items) == 1 {
 		return &itemExpr{t.pos, object, items[0]}
 	}
+	for _, item := range items {
+		if _, isSlice := item.(*sliceExpr); isSlice {
+			p.failAt(t.pos, "a slice cannot stand among several subscripts")
+		}
+	}
 	return &itemExpr{t.pos, object, &tupleExpr{items}}
 }
 

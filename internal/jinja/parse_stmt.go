@@ -1,5 +1,7 @@
 package jinja
 
+import "strings"
+
 // statement parses one tag; the current token is the tag's name.
 func (p *parser) statement() []stmt {
 	t := p.cur()
@@ -82,10 +84,10 @@ func (p *parser) ifTag() []stmt {
 
 func (p *parser) forTag() []stmt {
 	s := &forStmt{pos: p.next().pos}
-	s.target = p.assignTarget(tupleOptions{endName: "in"}, false)
+	s.target = p.assignTarget(tupleOptions{}, false)
 	p.rejectLoopTarget(s.target)
 	p.expectName("in")
-	s.iter = p.tuple(tupleOptions{endName: "recursive"})
+	s.iter = p.tuple(tupleOptions{})
 	soft := p.soft
 	p.soft = false
 	if p.skipName("if") {
@@ -275,7 +277,9 @@ func (p *parser) loaderTag() []stmt {
 			if p.contextWords() {
 				return []stmt{&loaderStmt{tag.pos, tag.text}}
 			}
-			p.nameTarget()
+			if name := p.nameTarget(); strings.HasPrefix(name.name, "_") {
+				p.failAt(name.pos, "names starting with an underline can not be imported")
+			}
 			if p.skipName("as") {
 				p.nameTarget()
 			}

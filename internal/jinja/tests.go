@@ -110,7 +110,8 @@ func identical(a, b any) bool {
 	case nil, bool, int, float64, string, textBytes:
 		return a == b
 	case *big.Int:
-		return x.Cmp(b.(*big.Int)) == 0
+		y, ok := b.(*big.Int)
+		return ok && x.Cmp(y) == 0
 	case []any:
 		y := b.([]any)
 		return len(x) == len(y) && (len(x) == 0 || &x[0] == &y[0])

@@ -36,6 +36,8 @@ type wrapper struct {
 	hyphens   bool
 }
 
+// wrap fills lines with chunks. Blanks are dropped at the start of a line and
+// as the last chunk of one.
 func (w *wrapper) wrap(text string) []string {
 	chunks := w.chunks([]rune(text))
 	var lines []string
@@ -44,54 +46,56 @@ func (w *wrapper) wrap(text string) []string {
 			chunks = chunks[1:]
 		}
 		var line []rune
-		start := len(chunks)
+		lastChunk, count := 0, 0
+		add := func(chunk []rune) {
+			lastChunk = len(line)
+			line = append(line, chunk...)
+			count++
+		}
 		for len(chunks) > 0 && len(line)+len(chunks[0]) <= w.width {
-			line = append(line, chunks[0]...)
+			add(chunks[0])
 			chunks = chunks[1:]
 		}
 		if len(chunks) > 0 && len(chunks[0]) > w.width {
-			room := w.width - len(line)
 			switch {
 			case w.breakLong:
-				room = w.breakAt(chunks[0], room)
-				line = append(line, chunks[0][:room]...)
-				chunks[0] = chunks[0][room:]
-			case len(line) == 0:
-				line = append(line, chunks[0]...)
+				at := w.breakAt(chunks[0], w.width-len(line))
+				add(chunks[0][:at])
+				chunks[0] = chunks[0][at:]
+			case count == 0:
+				add(chunks[0])
 				chunks = chunks[1:]
 			}
 		}
-		w.e.steps(1 + len(line)/bytesPerStep + start - len(chunks))
-		text := strings.TrimRightFunc(string(line), isPythonSpace)
-		if text == string(line) || !endsBlank(line) {
-			text = string(line)
-		} else {
-			text = dropLastBlank(line)
+		w.e.steps(1 + count + len(line)/bytesPerStep)
+		if count > 0 && isBlank(line[lastChunk:]) {
+			line = line[:lastChunk]
+			count--
 		}
-		if len(text) > 0 {
+		if count > 0 {
 			w.e.items(1)
-			lines = append(lines, text)
+			lines = append(lines, string(line))
 		}
 	}
 	return lines
 }
 
-// breakAt finds where to cut a chunk that is longer than a line: after the last hyphen that fits, if there is one.
+// breakAt finds where to cut a chunk that is longer than the room left: after
+// the last hyphen that fits, if there is one.
 func (w *wrapper) breakAt(chunk []rune, room int) int {
-	if room < 1 {
-		return 1
+	if !w.hyphens {
+		return room
 	}
-	if w.hyphens {
-		for i := room - 1; i > 0; i-- {
-			if chunk[i] == '-' {
-				for _, r := range chunk[:i] {
-					if r != '-' {
-						return i + 1
-					}
-				}
-				break
+	for i := room - 1; i > 0; i-- {
+		if chunk[i] != '-' {
+			continue
+		}
+		for _, r := range chunk[:i] {
+			if r != '-' {
+				return i + 1
 			}
 		}
+		break
 	}
 	return room
 }
@@ -103,17 +107,6 @@ func isBlank(chunk []rune) bool {
 		}
 	}
 	return true
-}
-
-func endsBlank(line []rune) bool { return len(line) > 0 && isPythonSpace(line[len(line)-1]) }
-
-// dropLastBlank takes the blanks off the end; the chunk they form is dropped as a whole.
-func dropLastBlank(line []rune) string {
-	n := len(line)
-	for n > 0 && isPythonSpace(line[n-1]) {
-		n--
-	}
-	return string(line[:n])
 }
 
 // isWrapSpace tells the blanks textwrap breaks at: only the ASCII ones.

@@ -13,7 +13,7 @@ import (
 	"tarn.dev/tarn/internal/node/nodetest"
 )
 
-func TestMain(m *testing.M) { nodetest.Main(m) }
+func TestMain(m *testing.M) { nodetest.Main(m.Run) }
 
 func open(t *testing.T, path string) *os.File {
 	t.Helper()

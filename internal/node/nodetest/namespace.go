@@ -16,9 +16,10 @@ import (
 
 const insideVariable = "TARN_TEST_MOUNT_NAMESPACE"
 
-// Main is for TestMain: it starts the test binary again in a new mount namespace and
-// runs the tests there. Without the right to do so no test runs, and it says why.
-func Main(m *testing.M) {
+// Main is for TestMain, with m.Run: it starts the test binary again in a new mount
+// namespace and runs the tests there. Without the right to do so no test runs, and it
+// says why.
+func Main(run func() int) {
 	if os.Getenv(insideVariable) == "" {
 		os.Exit(again())
 	}
@@ -27,12 +28,12 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "make the mounts private:", err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	os.Exit(run())
 }
 
 func again() int {
 	if os.Geteuid() != 0 {
-		fmt.Println("SKIP: these tests mount and make device nodes; run them as root")
+		fmt.Fprintln(os.Stderr, "SKIP: these tests mount and make device nodes; run them as root")
 		return 0
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
@@ -55,7 +56,10 @@ func again() int {
 // where; everything mounted below it is unmounted when the test ends.
 func Tmpfs(t testing.TB) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir, err := os.MkdirTemp("", "tarn-") // short: sockets lie in it
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := unix.Mount("tarn-test", dir, "tmpfs", 0, "mode=0755"); err != nil {
 		t.Fatalf("mount a tmpfs: %v", err)
 	}
@@ -65,6 +69,9 @@ func Tmpfs(t testing.TB) string {
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Errorf("unmount the tmpfs: %v", err)
+		}
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
 		}
 	})
 	return dir

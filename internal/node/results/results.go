@@ -150,9 +150,9 @@ func (r *Results) checkTarget(target string) error {
 	return nil
 }
 
-// pod is the pod of that uid, read live; nil if it does not exist any more.
-//
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get
+
+// pod is the pod of that uid, read live; nil if it does not exist any more.
 func (r *Results) pod(ctx context.Context, namespace, name string, uid types.UID) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := r.Live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod)

@@ -50,11 +50,11 @@ func (r *Results) store(ctx context.Context, k string, rec *record, end ending) 
 	return err
 }
 
+// +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
+
 // patch writes the annotation through the status subresource: with the right to patch
 // that alone, a stolen node can change no pod's spec. The uid is there as the
 // precondition that it is still the same pod.
-//
-// +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 func (r *Results) patch(ctx context.Context, pod *corev1.Pod, result tarnv1.PodResult) error {
 	value, err := json.Marshal(result)
 	if err != nil {

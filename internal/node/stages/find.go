@@ -34,9 +34,9 @@ func volumeNameOf(target string) (name string, found bool) {
 	return "", false
 }
 
-// findVolume returns the PersistentVolume the kubelet means, read live.
-//
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=get;list
+
+// findVolume returns the PersistentVolume the kubelet means, read live.
 func (s *Stages) findVolume(ctx context.Context, driver, handle, target string) (*corev1.PersistentVolume, error) {
 	if name, ok := volumeNameOf(target); ok {
 		volume := &corev1.PersistentVolume{}
@@ -89,9 +89,9 @@ func isOf(volume *corev1.PersistentVolume, driver, handle string) bool {
 	return source != nil && source.Driver == driver && source.VolumeHandle == handle
 }
 
-// checkProvisioner refuses a provisioner that may not stage anything new.
-//
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
+
+// checkProvisioner refuses a provisioner that may not stage anything new.
 func (s *Stages) checkProvisioner(ctx context.Context, name string) (*pavv1.PavProvisioner, error) {
 	p := &pavv1.PavProvisioner{}
 	err := s.Cached.Get(ctx, client.ObjectKey{Name: name}, p)

@@ -1,0 +1,168 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+func TestAVolumeIsStagedMountedAndUnstaged(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	begun := time.Now()
+	target := w.mustPublish(volume, "pod-1")
+	t.Logf("published after %s", time.Since(begun))
+	w.wantFile(filepath.Join(target, "greeting"), "hello")
+	stages := w.stages()
+	if len(stages) != 1 || stages[0].Status.Node.Phase != tarnv1.StageStaged || stages[0].Labels[tarnv1.LabelVolume] != volume.Name {
+		t.Errorf("stages: %+v", stages)
+	}
+	if w.mustPublish(volume, "pod-1"); len(w.stages()[0].Status.Node.Targets) != 1 {
+		t.Errorf("publishing again has added a target")
+	}
+	begun = time.Now()
+	w.mustUnpublish(volume, target)
+	t.Logf("unpublished after %s", time.Since(begun))
+	w.nothingIsLeft()
+	w.mustUnpublish(volume, target) // again is the same
+	if w.player.staged != 1 || w.player.unstaged != 1 {
+		t.Errorf("%d staging and %d unstaging pods, want one each", w.player.staged, w.player.unstaged)
+	}
+}
+
+func TestPodsOfANodeShareAStageThatEndsWithTheLast(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	targets := make([]string, 8)
+	errs := make(chan error, len(targets))
+	for i := range targets {
+		go func() {
+			var err error
+			targets[i], err = w.publish(volume, "pod-"+string(rune('a'+i)))
+			errs <- err
+		}()
+	}
+	for range targets {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(w.stages()); n != 1 || w.player.staged != 1 {
+		t.Errorf("%d stages, %d staging pods, want one", n, w.player.staged)
+	}
+	for _, target := range targets[1:] {
+		w.mustUnpublish(volume, target)
+		w.wantFile(filepath.Join(targets[0], "greeting"), "hello")
+	}
+	w.mustUnpublish(volume, targets[0])
+	w.nothingIsLeft()
+	if w.player.unstaged != 1 {
+		t.Errorf("unstaged %d times", w.player.unstaged)
+	}
+}
+
+func TestAReadOnlyVolumeHasAStageAndAMountOfItsOwn(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	writable := w.mustPublish(volume, "pod-1")
+	readOnly, err := w.publish(volume, "pod-2", func(r *csi.NodePublishVolumeRequest) { r.Readonly = true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.wantFile(filepath.Join(readOnly, "greeting"), "hello")
+	if err := os.WriteFile(filepath.Join(readOnly, "x"), nil, 0o644); err == nil {
+		t.Error("a read-only volume was written")
+	}
+	if len(w.stages()) != 2 {
+		t.Errorf("%d stages, want two", len(w.stages()))
+	}
+	w.mustUnpublish(volume, writable)
+	w.mustUnpublish(volume, readOnly)
+	w.nothingIsLeft()
+}
+
+func TestTheTextOfPavErrorReachesTheUserAndTheNextAttemptIsNew(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w.player.set(func(pav string) (tarnv1.StagePodPhase, string) {
+		_ = os.WriteFile(filepath.Join(pav, "error"), []byte("  the bucket is on fire\n"), 0o644)
+		return tarnv1.StagePodFailed, "exit code 3"
+	})
+	_, err := w.publish(volume, "pod-1")
+	if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "Staging pod failed: the bucket is on fire (exit code 3)") {
+		t.Fatalf("publish: %v", err)
+	}
+	w.eventually("the failed stage goes", func() error {
+		if left := w.stages(); len(left) > 0 {
+			return status.Error(codes.Unknown, left[0].Name)
+		}
+		return nil
+	})
+	w.nothingIsLeft()
+	w.player.set(greet)
+	target := w.mustPublish(volume, "pod-1")
+	w.wantFile(filepath.Join(target, "greeting"), "hello")
+	w.mustUnpublish(volume, target)
+	w.nothingIsLeft()
+}
+
+func TestAStagingPodThatStaysSaysReadyByAFile(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w.player.set(func(pav string) (tarnv1.StagePodPhase, string) {
+		go func() { // a long-running pod, which mounts something and then says so
+			time.Sleep(200 * time.Millisecond)
+			point := filepath.Join(pav, "volume")
+			_ = os.Mkdir(point, 0o755)
+			if err := unix.Mount("tarn-test", point, "tmpfs", 0, ""); err != nil {
+				t.Error(err)
+			}
+			_ = os.WriteFile(filepath.Join(point, "greeting"), []byte("mounted"), 0o644)
+			_ = os.WriteFile(filepath.Join(pav, "ready"), nil, 0o644)
+		}()
+		return tarnv1.StagePodRunning, ""
+	})
+	target := w.mustPublish(volume, "pod-1")
+	w.wantFile(filepath.Join(target, "greeting"), "mounted")
+	w.mustUnpublish(volume, target) // the player checks that all is unmounted before unstaging
+	w.nothingIsLeft()
+}
+
+func TestAWrongVolumeIsRefusedWithWhatIsWrong(t *testing.T) {
+	for want, make := range map[string]func(pav string) error{
+		"does not exist":           func(string) error { return nil },
+		"leads to nothing below":   func(pav string) error { return os.Symlink("/etc", filepath.Join(pav, "volume")) },
+		"neither a directory nor":  func(pav string) error { return os.WriteFile(filepath.Join(pav, "volume"), nil, 0o644) },
+		"volumeMode is Filesystem": func(pav string) error { return unix.Mknod(filepath.Join(pav, "volume"), unix.S_IFBLK|0o600, 1<<8) },
+	} {
+		t.Run(want, func(t *testing.T) {
+			w := newWorld(t)
+			w.start()
+			volume := w.volume(w.provisioner(), "pv-"+w.id)
+			w.player.set(func(pav string) (tarnv1.StagePodPhase, string) {
+				if err := make(pav); err != nil {
+					t.Error(err)
+				}
+				return tarnv1.StagePodSucceeded, ""
+			})
+			_, err := w.publish(volume, "pod-1")
+			if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), want) {
+				t.Errorf("publish: %v, want %q", err, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,502 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/go-logr/logr/funcr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/nodetest"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	log.SetLogger(funcr.New(logs.add, funcr.Options{LogTimestamp: true}))
+	nodetest.Main(func() int {
+		testkit.Main(m) // ends the process
+		return 0
+	})
+}
+
+// logs keeps what the agents log, and shows it when a test fails.
+var logs logKeeper
+
+type logKeeper struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (k *logKeeper) add(prefix, args string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lines = append(k.lines, prefix+" "+args)
+}
+
+func (k *logKeeper) show(t *testing.T) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lines = nil
+	t.Cleanup(func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if t.Failed() {
+			t.Log("the agent's log:\n" + strings.Join(k.lines, "\n"))
+		}
+	})
+}
+
+// world is one node with its agent, against a real API server. The kubelet is the
+// test, by its calls; the stage controller and the pods are the player.
+type world struct {
+	*testing.T
+	ctx     context.Context
+	config  *rest.Config
+	client  client.WithWatch
+	id      string
+	node    string
+	kubelet string
+	state   string
+	player  *player
+	options Options
+	wrap    func(client.Client) client.Client
+
+	agent   *Agent
+	stop    func()
+	mourned bool // a death of the agent was noticed, see surviveDeath
+}
+
+var worlds atomic.Int32
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	logs.show(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	config := testkit.APIServer(t)
+	id := fmt.Sprintf("w%d", worlds.Add(1))
+	kubelet := filepath.Join(nodetest.Tmpfs(t), "kubelet")
+	w := &world{
+		T: t, ctx: ctx, config: config, client: testkit.Client(t, config),
+		id: id, node: "node-" + id, kubelet: kubelet, state: filepath.Join(kubelet, "plugins", tarnv1.ResultsDriver),
+	}
+	w.options = Options{NodeName: w.node, KubeletDir: kubelet, StateDir: w.state, Version: "test"}
+	w.player = &player{w: w, stage: greet}
+	t.Cleanup(w.player.run())
+	t.Cleanup(w.end)
+	return w
+}
+
+// start starts an agent, with the rights it has in a cluster.
+func (w *world) start() {
+	w.Helper()
+	config := rest.CopyConfig(w.config)
+	err := w.client.Get(w.ctx, client.ObjectKey{Name: "tarn-node"}, &rbacv1.ClusterRole{})
+	if err == nil {
+		config.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-node"
+	} else {
+		w.Logf("the agent has all rights, for ClusterRole tarn-node was not generated yet: %v", err)
+	}
+	w.startWith(config)
+}
+
+func (w *world) startWith(restConfig *rest.Config) {
+	w.Helper()
+	ctx, cancel := context.WithCancel(w.ctx)
+	m, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme:     kube.Scheme(),
+		Cache:      CacheOptions(w.node),
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		NewClient: func(c *rest.Config, o client.Options) (client.Client, error) {
+			made, err := client.New(c, o)
+			if err == nil && w.wrap != nil {
+				made = w.wrap(made)
+			}
+			return made, err
+		},
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if w.agent, err = Register(m, w.options); err != nil {
+		w.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- m.Start(ctx) }()
+	var once sync.Once
+	w.stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-ended; err != nil {
+				w.Errorf("the agent ended with: %v", err)
+			}
+		})
+	}
+	w.eventually("the agent is ready", func() error { return w.agent.Ready(nil) })
+}
+
+// end stops the agent, if it runs.
+func (w *world) end() {
+	if w.stop != nil {
+		w.stop()
+	}
+}
+
+// eventually looks until what returns nil; it is for what no call waits for.
+func (w *world) eventually(what string, look func() error) {
+	w.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		err := look()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (w *world) create(object client.Object) {
+	w.Helper()
+	if err := w.client.Create(w.ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
+		w.Fatalf("create %T %s: %v", object, object.GetName(), err)
+	}
+}
+
+// provisioner makes one that is accepted, served by the agent.
+func (w *world) provisioner() string {
+	w.Helper()
+	p := testkit.Provisioner("prov-" + w.id)
+	status := p.Status
+	w.create(p)
+	w.accept(p, status.Conditions)
+	w.eventually("the driver is served", func() error { return w.served(p.Name) })
+	return p.Name
+}
+
+func (w *world) accept(p *pavv1.PavProvisioner, conditions []metav1.Condition) {
+	w.Helper()
+	for i := range conditions {
+		conditions[i].LastTransitionTime = metav1.Now()
+		conditions[i].Reason = "Test"
+	}
+	p.Status.Conditions = conditions
+	if err := w.client.Status().Update(w.ctx, p); err != nil {
+		w.Fatal(err)
+	}
+	w.eventually("the agent sees the condition", func() error {
+		seen := &pavv1.PavProvisioner{}
+		if err := w.agent.cached.Get(w.ctx, client.ObjectKey{Name: p.Name}, seen); err != nil {
+			return err
+		}
+		if len(seen.Status.Conditions) != len(conditions) || seen.Status.Conditions[0].Status != conditions[0].Status {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
+
+func (w *world) served(name string) error {
+	if !w.agent.drivers.Serving(name) {
+		return fmt.Errorf("driver %s is not served", name)
+	}
+	return nil
+}
+
+// volume makes a PersistentVolume of the provisioner, 1Mi large.
+func (w *world) volume(provisioner, name string) *corev1.PersistentVolume {
+	w.Helper()
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")},
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: provisioner, VolumeHandle: "handle-of-" + name,
+			}},
+		},
+	}
+	w.create(volume)
+	return volume
+}
+
+// target is where the kubelet wants the volume for a pod; its folder is made.
+func (w *world) target(volume *corev1.PersistentVolume, pod string) string {
+	w.Helper()
+	folder := filepath.Join(w.kubelet, "pods", pod, "volumes", "kubernetes.io~csi", volume.Name)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		w.Fatal(err)
+	}
+	return filepath.Join(folder, "mount")
+}
+
+func (w *world) csi(driver string) csi.NodeClient {
+	w.Helper()
+	return csi.NewNodeClient(w.dial(filepath.Join(w.state, "drivers", driver, "csi.sock")))
+}
+
+func (w *world) dial(socket string) *grpc.ClientConn {
+	w.Helper()
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func (w *world) publish(volume *corev1.PersistentVolume, pod string, changes ...func(*csi.NodePublishVolumeRequest)) (target string, err error) {
+	w.Helper()
+	target = w.target(volume, pod)
+	request := &csi.NodePublishVolumeRequest{
+		VolumeId:   volume.Spec.CSI.VolumeHandle,
+		TargetPath: target,
+		VolumeCapability: &csi.VolumeCapability{
+			AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		},
+	}
+	for _, change := range changes {
+		change(request)
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
+	defer cancel()
+	_, err = w.csi(volume.Spec.CSI.Driver).NodePublishVolume(ctx, request)
+	return target, err
+}
+
+func (w *world) mustPublish(volume *corev1.PersistentVolume, pod string) (target string) {
+	w.Helper()
+	target, err := w.publish(volume, pod)
+	if err != nil {
+		w.Fatalf("publish: %v", err)
+	}
+	return target
+}
+
+func (w *world) unpublish(volume *corev1.PersistentVolume, target string) error {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
+	defer cancel()
+	_, err := w.csi(volume.Spec.CSI.Driver).NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
+		VolumeId: volume.Spec.CSI.VolumeHandle, TargetPath: target,
+	})
+	return err
+}
+
+func (w *world) mustUnpublish(volume *corev1.PersistentVolume, target string) {
+	w.Helper()
+	if err := w.unpublish(volume, target); err != nil {
+		w.Fatalf("unpublish: %v", err)
+	}
+}
+
+func (w *world) stages() []tarnv1.PavStage {
+	w.Helper()
+	list := &tarnv1.PavStageList{}
+	if err := w.client.List(w.ctx, list, client.MatchingFields{"spec.nodeName": w.node}); err != nil {
+		w.Fatal(err)
+	}
+	return list.Items
+}
+
+// nothingIsLeft checks that no stage, folder, target or mount is left.
+func (w *world) nothingIsLeft() {
+	w.Helper()
+	for _, s := range w.stages() {
+		w.Errorf("PavStage %s is left: %+v", s.Name, s.Status)
+	}
+	for _, folder := range []string{"stages", "results"} {
+		entries, err := os.ReadDir(filepath.Join(w.state, folder))
+		if err != nil {
+			w.Error(err)
+		}
+		for _, e := range entries {
+			w.Errorf("folder %s/%s is left", folder, e.Name())
+		}
+	}
+	table, err := mounts.Kernel{}.List()
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, m := range mounts.Under(table, w.kubelet) {
+		w.Errorf("mount %s is left", m.Point)
+	}
+	targets, err := filepath.Glob(filepath.Join(w.kubelet, "pods/*/volumes/*/*/mount"))
+	if err != nil || len(targets) > 0 {
+		w.Errorf("targets are left: %v %v", targets, err)
+	}
+}
+
+func (w *world) wantFile(path, want string) {
+	w.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil || strings.TrimSpace(string(data)) != want {
+		w.Errorf("%s holds %q (%v), want %q", path, data, err, want)
+	}
+}
+
+// player is the stage controller and the pods it makes.
+type player struct {
+	w *world
+
+	mu sync.Mutex
+	// stage is what a staging pod does with its /pav, and how it is then.
+	stage func(pav string) (tarnv1.StagePodPhase, string)
+	// unstage is what an unstaging pod does.
+	unstage func(pav string)
+	// staged and unstaged count pods; wrong is what should not have been.
+	staged, unstaged int
+	wrong            []string
+	held             bool
+}
+
+// greet is a staging pod that makes a directory with one file and ends.
+func greet(pav string) (tarnv1.StagePodPhase, string) {
+	if err := os.MkdirAll(filepath.Join(pav, "volume"), 0o755); err != nil {
+		return tarnv1.StagePodFailed, err.Error()
+	}
+	if err := os.WriteFile(filepath.Join(pav, "volume", "greeting"), []byte("hello\n"), 0o644); err != nil {
+		return tarnv1.StagePodFailed, err.Error()
+	}
+	return tarnv1.StagePodSucceeded, ""
+}
+
+func (p *player) set(stage func(string) (tarnv1.StagePodPhase, string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stage = stage
+}
+
+// hold keeps unstaging from going on until it is called with false.
+func (p *player) hold(held bool) {
+	p.mu.Lock()
+	p.held = held
+	p.mu.Unlock()
+	if !held {
+		for _, s := range p.w.stages() {
+			p.act(&s)
+		}
+	}
+}
+
+func (p *player) run() (stop func()) {
+	ctx, cancel := context.WithCancel(p.w.ctx)
+	events, err := p.w.client.Watch(ctx, &tarnv1.PavStageList{}, client.MatchingFields{"spec.nodeName": p.w.node})
+	if err != nil {
+		p.w.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e := range events.ResultChan() {
+			if stage, ok := e.Object.(*tarnv1.PavStage); ok && e.Type != "DELETED" {
+				p.act(stage)
+			}
+		}
+	}()
+	return func() {
+		p.hold(false)
+		for _, s := range p.w.stages() { // what a test has left must not keep others
+			s.Finalizers = nil
+			_ = p.w.client.Update(ctx, &s)
+			_ = p.w.client.Delete(ctx, &s)
+		}
+		cancel()
+		<-done
+		for _, wrong := range p.wrong {
+			p.w.Error(wrong)
+		}
+	}
+}
+
+func (p *player) act(stage *tarnv1.PavStage) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	uid := stage.UID
+	err := p.w.client.Get(p.w.ctx, client.ObjectKeyFromObject(stage), stage) // the event may be old
+	if err != nil || stage.UID != uid {
+		return
+	}
+	pav := filepath.Join(p.w.state, "stages", string(stage.UID), "pav")
+	phase := stage.Status.Pod.Phase
+	if stage.DeletionTimestamp.IsZero() {
+		if phase == "" {
+			p.begin(stage, pav)
+		}
+		return
+	}
+	switch phase {
+	case tarnv1.StagePodUnstaged:
+		stage.Finalizers = slices.DeleteFunc(stage.Finalizers, func(f string) bool { return f == tarnv1.FinalizerStagePod })
+		_ = p.w.client.Update(p.w.ctx, stage)
+	case tarnv1.StagePodStopped:
+		if stage.Status.Node.Phase != tarnv1.StageUnmounted || p.held {
+			return
+		}
+		p.unstaged++
+		table, err := mounts.Kernel{}.List()
+		if left := mounts.Under(table, filepath.Dir(pav)); err != nil || len(left) > 0 {
+			p.wrong = append(p.wrong, fmt.Sprintf("unstaging begins, but mounted is %v (%v)", left, err))
+		}
+		if p.unstage != nil {
+			p.unstage(pav)
+		}
+		p.tell(stage, tarnv1.StagePodUnstaged, "")
+	default:
+		p.tell(stage, tarnv1.StagePodStopped, "")
+	}
+}
+
+// begin plays the staging pod, which, as the kubelet does, waits for its folder.
+func (p *player) begin(stage *tarnv1.PavStage, pav string) {
+	for range 500 {
+		if _, err := os.Stat(pav); err == nil {
+			p.staged++
+			phase, message := p.stage(pav)
+			p.tell(stage, phase, message)
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	p.wrong = append(p.wrong, "the folder of /pav was never made: "+pav)
+}
+
+func (p *player) tell(stage *tarnv1.PavStage, phase tarnv1.StagePodPhase, message string) {
+	body := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"pod":{"phase":%q,"message":%q}}}`, stage.UID, phase, message)
+	err := p.w.client.Status().Patch(p.w.ctx, stage, client.RawPatch(types.MergePatchType, body))
+	if err != nil && p.w.ctx.Err() == nil && !apierrors.IsNotFound(err) {
+		p.wrong = append(p.wrong, fmt.Sprintf("set status.pod of %s: %v", stage.Name, err))
+	}
+}

@@ -160,17 +160,20 @@ func readUsers(ctx context.Context, from client.Reader, v *View, options ...clie
 	return nil
 }
 
-// pages lists until there is no further page; a cache always answers with one.
-// Each page gets a list of its own, since decoding into a used one would write into
-// what was kept of the page before.
+// pages lists page by page where a limit is among the options, and all at once where
+// there is none, as from a cache, which takes no token and yet answers with one. Each
+// page gets a list of its own, since decoding into a used one would write into what
+// was kept of the page before.
 func pages[L client.ObjectList](ctx context.Context, from client.Reader, empty func() L, each func(L), options ...client.ListOption) error {
-	for token := ""; ; {
+	var o client.ListOptions
+	o.ApplyOptions(options)
+	for {
 		list := empty()
-		if err := from.List(ctx, list, append(options, client.Continue(token))...); err != nil {
+		if err := from.List(ctx, list, &o); err != nil {
 			return err
 		}
 		each(list)
-		if token = list.GetContinue(); token == "" {
+		if o.Continue = list.GetContinue(); o.Continue == "" || o.Limit == 0 {
 			return nil
 		}
 	}

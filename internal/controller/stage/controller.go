@@ -1,0 +1,168 @@
+// Package stage runs the pods of a PavStage: the staging pod while the stage is
+// wanted, the unstaging pod once its node has unmounted the volume. It is the stage
+// controller's side of the protocol written on type PavStage.
+//
+// It knows nothing of mounts, targets and /pav: those are the node agent's, which it
+// meets in the PavStage alone.
+package stage
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// defaultConcurrent is how many stages are worked on at once where Options do not
+// say: enough that a template's slow get_pvc does not hold up the others.
+const defaultConcurrent = 8
+
+// Names of this controller's indexes of PavStage. They begin with its name because
+// two controllers of one manager cannot add the same index.
+const (
+	byProvisioner = "stage.provisioner"
+	byNode        = "stage.node"
+)
+
+// Options of the controller.
+type Options struct {
+	// Steps evaluate sections and make their pods.
+	Steps *podvol.Steps
+	// MaxConcurrent is how many stages are worked on at once; 0 means 8.
+	MaxConcurrent int
+	// Clock tells the time; nil means the machine's.
+	Clock clock.PassiveClock
+}
+
+// steps is what of podvol.Steps is used.
+type steps interface {
+	PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, node *corev1.Node, attempt int32) (*podvol.Prepared, error)
+	Start(ctx context.Context, pod *corev1.Pod) error
+	Discard(ctx context.Context, pod *corev1.Pod) error
+}
+
+// Reconciler looks at one PavStage at a time.
+type Reconciler struct {
+	client client.Client
+	live   client.Reader
+	steps  steps
+	events events.EventRecorder
+	clock  clock.PassiveClock
+}
+
+// Register adds the controller and its indexes to a manager.
+func Register(mgr ctrl.Manager, o Options) error {
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.MaxConcurrent == 0 {
+		o.MaxConcurrent = defaultConcurrent
+	}
+	for field, values := range indexes() {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &tarnv1.PavStage{}, field, values); err != nil {
+			return fmt.Errorf("adding index %s of PavStage: %w", field, err)
+		}
+	}
+	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), steps: o.Steps, events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("stage").
+		For(&tarnv1.PavStage{}).
+		Owns(&corev1.Pod{}).
+		Watches(&pavv1.PavProvisioner{}, r.stagesWith(byProvisioner), builder.WithPredicates(judged())).
+		Watches(&corev1.Node{}, r.stagesWith(byNode), builder.WithPredicates(gone())).
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent}).
+		Complete(r)
+}
+
+// Reconcile gathers, plans and applies. A pod that the API server refuses is part of
+// what is known of the stage, so it is planned for once more.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	now := r.clock.Now()
+	view, err := r.gather(ctx, req.Name, now)
+	if err != nil {
+		return kube.Outcome(err, time.Time{}, now)
+	}
+	p := plan(view, now)
+	err = r.apply(ctx, view, p)
+	if refused := podvol.AsStepError(err); refused != nil {
+		view.Refused = refused
+		p = plan(view, now)
+		err = r.apply(ctx, view, p)
+	}
+	// What is not found now is the stage: it went while the cache still showed it.
+	return kube.Outcome(client.IgnoreNotFound(err), p.LookAt, now)
+}
+
+func indexes() map[string]client.IndexerFunc {
+	of := func(value func(*tarnv1.PavStage) string) client.IndexerFunc {
+		return func(o client.Object) []string { return []string{value(o.(*tarnv1.PavStage))} }
+	}
+	return map[string]client.IndexerFunc{
+		byProvisioner: of(func(s *tarnv1.PavStage) string { return s.Spec.Provisioner.Name }),
+		byNode:        of(func(s *tarnv1.PavStage) string { return s.Spec.NodeName }),
+	}
+}
+
+// stagesWith enqueues the stages in whose index an object's name stands.
+func (r *Reconciler) stagesWith(index string) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		var stages tarnv1.PavStageList
+		if err := r.client.List(ctx, &stages, client.MatchingFields{index: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+			log.FromContext(ctx).Error(err, "stages cannot be listed, so they miss an event", "index", index, "name", o.GetName())
+			return nil
+		}
+		var requests []reconcile.Request
+		for i := range stages.Items {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: stages.Items[i].Name}})
+		}
+		return requests
+	})
+}
+
+// judged lets the events of a provisioner pass that a stage which has not begun
+// may be waiting for.
+func judged() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			old, ok := e.ObjectOld.(*pavv1.PavProvisioner)
+			current, ok2 := e.ObjectNew.(*pavv1.PavProvisioner)
+			return ok && ok2 && acceptance(old) != acceptance(current)
+		},
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+func acceptance(p *pavv1.PavProvisioner) string {
+	if c := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted); c != nil {
+		return string(c.Status)
+	}
+	return ""
+}
+
+// gone lets nothing pass but the end of a node.
+func gone() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}

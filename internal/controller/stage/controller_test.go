@@ -1,0 +1,290 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+const unstagingAgain = "pav-unstaging-uid-of-stage-2"
+
+// story is a life of a stage: how the world is set up for it, and which pods have
+// been made when it is over.
+type story struct {
+	name     string
+	setUp    func(*world)
+	wantMade []string
+}
+
+var stories = []story{
+	{"a stage that is used and left", func(*world) {}, []string{staging, unstaging}},
+	{"an unstaging that fails once", func(w *world) {
+		w.end = func(p *corev1.Pod) corev1.PodPhase {
+			if p.Name == unstaging {
+				return corev1.PodFailed
+			}
+			return corev1.PodSucceeded
+		}
+	}, []string{staging, unstaging, unstagingAgain}},
+	{"a staging that fails", func(w *world) {
+		w.end = func(p *corev1.Pod) corev1.PodPhase {
+			if p.Name == staging {
+				return corev1.PodFailed
+			}
+			return corev1.PodSucceeded
+		}
+	}, []string{staging, unstaging}},
+	{"a staging pod that is refused", func(w *world) {
+		w.refuse = func(p *corev1.Pod) bool { return p.Name == staging }
+	}, []string{unstaging}},
+	{"an unstaging pod that is refused once", func(w *world) {
+		w.refuse = func(p *corev1.Pod) bool { return p.Name == unstaging }
+	}, []string{staging, unstagingAgain}},
+	{"a staging that cannot be evaluated", func(w *world) {
+		w.edit(func(p *pavv1.PavProvisioner) {
+			p.Spec.VolumeStaging = &apiextensionsv1.JSON{Raw: []byte(`"{{ 1 // 0 }}"`)}
+		})
+	}, nil},
+	{"a provisioner that is not accepted", func(w *world) {
+		p := provisioner(metav1.ConditionFalse)
+		w.edit(func(o *pavv1.PavProvisioner) { o.Status = p.Status })
+	}, nil},
+	{"a provisioner without an unstaging pod", func(w *world) {
+		w.edit(func(p *pavv1.PavProvisioner) { p.Spec.VolumeUnstaging = nil })
+	}, []string{staging}},
+	{"a volume that is removed while staged", func(w *world) {
+		w.during = w.once(tarnv1.StagePodSucceeded, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}})
+	}, []string{staging}},
+	{"a node that is lost while staged", func(w *world) {
+		w.during = w.once(tarnv1.StagePodSucceeded, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	}, []string{staging}},
+}
+
+func (w *world) edit(change func(*pavv1.PavProvisioner)) {
+	p := &pavv1.PavProvisioner{}
+	w.must(w.store.Get(context.Background(), client.ObjectKey{Name: "slow"}, p))
+	change(p)
+	status := p.Status
+	w.must(w.store.Update(context.Background(), p))
+	p.Status = status
+	w.must(w.store.Status().Update(context.Background(), p))
+}
+
+// once gives a function that removes an object when the stage has come to a phase.
+func (w *world) once(phase tarnv1.StagePodPhase, o client.Object) func() {
+	return func() {
+		if s := w.stage(); s != nil && s.Status.Pod.Phase == phase {
+			w.must(client.IgnoreNotFound(w.store.Delete(context.Background(), o)))
+		}
+	}
+}
+
+func (s story) begin(t *testing.T) *world {
+	w := newWorld(t, subjects()...)
+	s.setUp(w)
+	return w
+}
+
+func (s story) check(w *world) {
+	w.t.Helper()
+	if !slices.Equal(w.made, s.wantMade) {
+		w.t.Errorf("the pods made were %q, want %q", w.made, s.wantMade)
+	}
+}
+
+func TestEveryStoryEndsWithNothingLeft(t *testing.T) {
+	for _, s := range stories {
+		t.Run(s.name, func(t *testing.T) {
+			w := s.begin(t)
+			w.live()
+			s.check(w)
+		})
+	}
+}
+
+func TestACacheThatIsBehindChangesNothing(t *testing.T) {
+	for _, s := range stories {
+		t.Run(s.name, func(t *testing.T) {
+			w := s.begin(t)
+			w.behind = true
+			w.live()
+			s.check(w)
+		})
+	}
+}
+
+func TestAnErrorAtAnyWriteChangesNothing(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "things"}, "x", errors.New("it has moved on"))
+	for _, s := range stories {
+		plain := s.begin(t)
+		plain.live()
+		for n := 1; n <= plain.writes; n++ {
+			for name, fail := range map[string]func(int, bool) error{
+				"killed before it":        func(i int, made bool) error { return errIf(i == n && !made, errKilled) },
+				"killed after it":         func(i int, made bool) error { return errIf(i == n && made, errKilled) },
+				"refused with a conflict": func(i int, made bool) error { return errIf(i == n && !made, conflict) },
+			} {
+				t.Run(fmt.Sprintf("%s/write %d %s", s.name, n, name), func(t *testing.T) {
+					w := s.begin(t)
+					w.fail = fail
+					w.live()
+					s.check(w)
+				})
+			}
+		}
+	}
+}
+
+func errIf(yes bool, err error) error {
+	if yes {
+		return err
+	}
+	return nil
+}
+
+func TestTheIntentIsOnRecordWhenThePodIsMade(t *testing.T) {
+	w := newWorld(t, subjects()...)
+	w.refuse = func(p *corev1.Pod) bool {
+		s := w.stage().Status.Pod
+		if s.Name != p.Name || s.Namespace != p.Namespace || !s.Staged {
+			t.Errorf("pod %s/%s is made while the record says %+v", p.Namespace, p.Name, s)
+		}
+		return false
+	}
+	w.live()
+}
+
+func TestAClaimThatIsGoneIsUnstagedByItsRecord(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data", UID: "uid-of-claim"}}
+	raw, err := podvol.SnapshotClaim(claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
+	record.Spec.Claim.UID = "uid-of-claim"
+	record.Spec.ClaimSnapshot.Raw = raw
+	for name, c := range map[string]struct {
+		recordOf string
+		wantMade []string
+		wantArgs []string
+	}{
+		"the record is of this claim":    {"uid-of-claim", []string{staging, unstaging}, []string{"handle-7", "data", "n1"}},
+		"the record is of another claim": {"uid-of-filler", []string{staging}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			record := record.DeepCopy()
+			record.Spec.Claim.UID = claim.UID
+			if c.recordOf != "uid-of-claim" {
+				record.Spec.Claim.UID = "uid-of-filler"
+			}
+			w := newWorld(t, append(subjects(), record)...)
+			w.during = w.once(tarnv1.StagePodStopped, claim)
+			var args []string
+			w.end = func(p *corev1.Pod) corev1.PodPhase {
+				if p.Name == unstaging {
+					args = p.Spec.Containers[0].Args
+				}
+				return corev1.PodSucceeded
+			}
+			w.live()
+			if !slices.Equal(w.made, c.wantMade) || !slices.Equal(args, c.wantArgs) {
+				t.Errorf("made %q, unstaged with %q, want %q and %q", w.made, args, c.wantMade, c.wantArgs)
+			}
+		})
+	}
+}
+
+func TestAStagingPodThatVanishesIsStartedAgain(t *testing.T) {
+	w := newWorld(t, subjects()...)
+	vanished := false
+	w.end = func(p *corev1.Pod) corev1.PodPhase {
+		if !vanished {
+			return corev1.PodRunning
+		}
+		return corev1.PodSucceeded
+	}
+	w.during = func() {
+		if s := w.stage(); !vanished && s != nil && s.Status.Pod.Phase == tarnv1.StagePodRunning {
+			vanished = true
+			w.must(w.store.Delete(context.Background(), &w.pods()[0]))
+		}
+	}
+	w.live()
+	if want := []string{staging, staging, unstaging}; !slices.Equal(w.made, want) {
+		t.Errorf("made %q, want %q", w.made, want)
+	}
+}
+
+func TestAFailureIsToldToStageAndClaim(t *testing.T) {
+	w := stories[1].begin(t)
+	w.live()
+	close(w.events.Events)
+	var got []string
+	for e := range w.events.Events {
+		got = append(got, e)
+	}
+	if want := []string{"Warning UnstagingFailed busy", "Warning UnstagingFailed busy"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestAnUnstagingThatKeepsFailingIsNeverDropped(t *testing.T) {
+	w := newWorld(t, subjects()...)
+	w.end = func(p *corev1.Pod) corev1.PodPhase {
+		if strings.HasPrefix(p.Name, "pav-unstaging-") && len(w.made) < 8 {
+			return corev1.PodFailed
+		}
+		return corev1.PodSucceeded
+	}
+	w.during = func() {
+		for _, p := range w.pods() {
+			if len(w.pods()) > 1 {
+				t.Errorf("%d pods at once, among them %s", len(w.pods()), p.Name)
+			}
+		}
+	}
+	w.live()
+	if want := podvol.PodName(tarnv1.StepUnstaging, stageUID, 7); w.made[len(w.made)-1] != want {
+		t.Errorf("the last pod made was %s, want %s", w.made[len(w.made)-1], want)
+	}
+	if waited := w.clock.Now().Sub(noon); waited < firstRetry*(1+2+4+8+16+32)*4/5 {
+		t.Errorf("six failures took %s of waiting", waited)
+	}
+}
+
+func TestAFlawOnTheWayToTheAPIServerIsNoFailureOfTheStage(t *testing.T) {
+	w := newWorld(t, subjects()...)
+	w.r.live = brokenReader{}
+	w.must(w.store.Delete(context.Background(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data"}}))
+	_, err := w.r.Reconcile(context.Background(), requestFor("stage-1"))
+	if !errors.Is(err, errBroken) || w.stage().Status.Pod.Phase != "" {
+		t.Errorf("got error %v and status %+v", err, w.stage().Status.Pod)
+	}
+}
+
+func TestProvisionersAndNodesNameTheirStages(t *testing.T) {
+	other := aStage(tarnv1.PavStagePodStatus{})
+	other.Name, other.Spec.NodeName, other.Spec.Provisioner.Name = "stage-2", "n2", "fast"
+	w := newWorld(t, append(subjects(), other)...)
+	for index, value := range map[string]string{byNode: "n2", byProvisioner: "fast"} {
+		var list tarnv1.PavStageList
+		w.must(w.store.List(context.Background(), &list, client.MatchingFields{index: value}))
+		if len(list.Items) != 1 || list.Items[0].Name != "stage-2" {
+			t.Errorf("index %s of %s gives %d stages", index, value, len(list.Items))
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package stage
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// View is all that a decision about one stage depends on. What is nil in it does not
+// exist: absence in the cache was checked with the API server.
+type View struct {
+	// Stage as it stands, nil where it is gone.
+	Stage *tarnv1.PavStage
+	// Node of the stage.
+	Node *corev1.Node
+	// Pod that the stage's present situation is about: the staging pod, or the
+	// unstaging pod of the current attempt.
+	Pod *corev1.Pod
+
+	// Subjects are read where a section may have to be evaluated: see Missing.
+	Provisioner *pavv1.PavProvisioner
+	Volume      *corev1.PersistentVolume
+	Claim       *corev1.PersistentVolumeClaim
+	// Missing says which of the subjects is gone for good, empty if none is.
+	Missing string
+
+	// Prepared is the evaluated section of the pod that is due, nil where none is.
+	Prepared *podvol.Prepared
+	// Unfit says why the section could not be evaluated.
+	Unfit *podvol.StepError
+	// Refused says why the API server did not take the pod that was started.
+	Refused *podvol.StepError
+}
+
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages;pavvolumes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=persistentvolumes;persistentvolumeclaims;nodes;pods,verbs=get;list;watch
+
+func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (View, error) {
+	stage := &tarnv1.PavStage{}
+	if err := r.client.Get(ctx, client.ObjectKey{Name: name}, stage); err != nil {
+		return View{}, client.IgnoreNotFound(err)
+	}
+	v := View{Stage: stage}
+	var err error
+	if v.Node, err = find(ctx, r, &corev1.Node{}, client.ObjectKey{Name: stage.Spec.NodeName}, ""); err != nil {
+		return View{}, err
+	}
+	if key := podKey(stage); key.Name != "" {
+		if v.Pod, err = find(ctx, r, &corev1.Pod{}, key, ""); err != nil {
+			return View{}, err
+		}
+	}
+	if !mayEvaluate(situationOf(stage)) {
+		return v, nil
+	}
+	if err := r.readSubjects(ctx, &v); err != nil {
+		return View{}, err
+	}
+	if step, attempt := due(v, now); step != "" && v.Missing == "" {
+		v.Prepared, err = r.steps.PrepareStage(ctx, step, v.Provisioner, stage, v.Volume, v.Claim, v.Node, attempt)
+		if v.Unfit = podvol.AsStepError(err); err != nil && v.Unfit == nil {
+			return View{}, err
+		}
+	}
+	return v, nil
+}
+
+// readSubjects reads provisioner, volume and claim.
+func (r *Reconciler) readSubjects(ctx context.Context, v *View) error {
+	spec := v.Stage.Spec
+	var err error
+	v.Provisioner, err = find(ctx, r, &pavv1.PavProvisioner{}, client.ObjectKey{Name: spec.Provisioner.Name}, spec.Provisioner.UID)
+	if err != nil {
+		return err
+	}
+	if v.Provisioner == nil {
+		v.Missing = fmt.Sprintf("PavProvisioner %q is gone", spec.Provisioner.Name)
+	}
+	v.Volume, err = find(ctx, r, &corev1.PersistentVolume{}, client.ObjectKey{Name: spec.VolumeName}, spec.VolumeUID)
+	switch {
+	case err != nil:
+		return err
+	case v.Volume == nil:
+		v.Missing = fmt.Sprintf("PersistentVolume %q is gone", spec.VolumeName)
+		return nil
+	case v.Volume.Spec.CSI == nil:
+		v.Missing = fmt.Sprintf("PersistentVolume %q is no CSI volume", spec.VolumeName)
+		return nil
+	}
+	if v.Claim, err = r.findClaim(ctx, v.Volume); err != nil {
+		return err
+	}
+	if v.Claim == nil && v.Missing == "" {
+		v.Missing = fmt.Sprintf("the claim of PersistentVolume %q is gone", spec.VolumeName)
+	}
+	return nil
+}
+
+// findClaim gives the claim a volume is bound to. A volume outlives its claim, and
+// may have to be unstaged after it: then the claim as the volume's record keeps it
+// serves, if that is the same one.
+func (r *Reconciler) findClaim(ctx context.Context, vol *corev1.PersistentVolume) (*corev1.PersistentVolumeClaim, error) {
+	ref := vol.Spec.ClaimRef
+	if ref != nil {
+		claim, err := find(ctx, r, &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, ref.UID)
+		if err != nil || claim != nil {
+			return claim, err
+		}
+	}
+	record, err := find(ctx, r, &tarnv1.PavVolume{}, client.ObjectKey{Name: vol.Name}, "")
+	if err != nil || record == nil {
+		return nil, err
+	}
+	if ref != nil && ref.UID != "" && ref.UID != record.Spec.Claim.UID {
+		return nil, nil
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	if err := json.Unmarshal(record.Spec.ClaimSnapshot.Raw, claim); err != nil {
+		return nil, fmt.Errorf("reading claimSnapshot of PavVolume %s: %w", record.Name, err)
+	}
+	return claim, nil
+}
+
+// find reads an object from the cache and, where it is not there as wanted, from the
+// API server, since both what is started and what is let go here rest on what does
+// not exist. It gives nil where there is no such object, or not with that uid.
+func find[O client.Object](ctx context.Context, r *Reconciler, into O, key client.ObjectKey, uid types.UID) (O, error) {
+	var none O
+	for _, from := range []client.Reader{r.client, r.live} {
+		err := from.Get(ctx, key, into)
+		if err == nil && (uid == "" || into.GetUID() == uid) {
+			return into, nil
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return none, fmt.Errorf("reading %T %s: %w", into, key, err)
+		}
+	}
+	return none, nil
+}

@@ -1,0 +1,353 @@
+package stage
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// said is a plan in words, its status writes left out.
+func said(p Plan) string {
+	var parts []string
+	for _, a := range p.Actions {
+		switch a := a.(type) {
+		case WriteStatus:
+			parts = append(parts, "write")
+		case StartPod:
+			parts = append(parts, "start "+a.Pod.Name)
+		case DiscardPod:
+			parts = append(parts, "discard "+a.Pod.Name)
+		case LetGo:
+			parts = append(parts, "let go "+strings.Join(a.Finalizers, " "))
+		case Post:
+			parts = append(parts, "post "+a.Reason)
+		default:
+			parts = append(parts, strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", a), "stage.")))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func written(p Plan) *tarnv1.PavStagePodStatus {
+	for _, a := range p.Actions {
+		if w, ok := a.(WriteStatus); ok {
+			return &w.Status
+		}
+	}
+	return nil
+}
+
+type planCase struct {
+	name string
+	view View
+	// want is the plan in words, see said.
+	want string
+	// wantStatus is what is written; nil where nothing is.
+	wantStatus *tarnv1.PavStagePodStatus
+	// wantNote is the text of the Event.
+	wantNote string
+	// wantLook is when to look again, counted from noon; 0: never.
+	wantLook time.Duration
+}
+
+func (c planCase) run(t *testing.T) {
+	p := plan(c.view, noon)
+	if got := said(p); got != c.want {
+		t.Errorf("got %q, want %q", got, c.want)
+	}
+	if diff := cmp.Diff(c.wantStatus, written(p)); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+	note := ""
+	for _, a := range p.Actions {
+		if post, ok := a.(Post); ok {
+			note = post.Note
+		}
+	}
+	if note != c.wantNote {
+		t.Errorf("got note %q, want %q", note, c.wantNote)
+	}
+	switch {
+	case c.wantLook == 0 && !p.LookAt.IsZero():
+		t.Errorf("looks again at %v, want never", p.LookAt)
+	case c.wantLook != 0 && !p.LookAt.Equal(noon.Add(c.wantLook)):
+		t.Errorf("looks again at %v, want %v", p.LookAt, noon.Add(c.wantLook))
+	}
+}
+
+func TestPlanOfAStageThatIsWanted(t *testing.T) {
+	none := tarnv1.PavStagePodStatus{}
+	failed := func(message string) *tarnv1.PavStagePodStatus {
+		return &tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodFailed, Message: message}
+	}
+	for _, c := range []planCase{
+		{name: "a stage that is gone asks for nothing", view: View{}},
+		{
+			name: "the intent is written before the pod is made", view: view(aStage(none), prepared(staging)),
+			want: "write, start " + staging, wantStatus: ref(starting()),
+		},
+		{
+			name: "a section that cannot be evaluated fails it, and no unstaging is due", view: view(aStage(none), unfit),
+			want: "write, post StagingFailed", wantStatus: failed("line 1: no"), wantNote: "line 1: no",
+		},
+		{
+			name: "a pod that is refused fails it, and unstaging is due", view: view(aStage(starting()), refused),
+			want: "write, post StagingFailed", wantNote: "the API server said no",
+			wantStatus: &tarnv1.PavStagePodStatus{
+				Phase: tarnv1.StagePodFailed, Namespace: "ns", Name: staging, Staged: true, Message: "the API server said no",
+			},
+		},
+		{
+			name: "a provisioner nobody has judged is waited for", view: view(aStage(none), by(provisioner(""))),
+			want: "write", wantStatus: &tarnv1.PavStagePodStatus{Message: `waiting until PavProvisioner "slow" has been checked`},
+		},
+		{
+			name: "a provisioner that is not accepted begins nothing", view: view(aStage(none), by(provisioner(metav1.ConditionFalse))),
+			want: "write, post StagingFailed", wantStatus: failed(`PavProvisioner "slow" is not accepted (Because): of this; correct it`),
+			wantNote: `PavProvisioner "slow" is not accepted (Because): of this; correct it`,
+		},
+		{
+			name: "a provisioner that is being deleted begins nothing", view: view(aStage(none), by(condemned())),
+			want:       "write, post StagingFailed",
+			wantStatus: failed(`PavProvisioner "slow" is being deleted and stages no more volumes; create it again once it is gone`),
+			wantNote:   `PavProvisioner "slow" is being deleted and stages no more volumes; create it again once it is gone`,
+		},
+		{
+			name: "without its claim nothing begins", view: view(aStage(none), missing("the claim is gone")), want: "write, post StagingFailed",
+			wantStatus: failed("the claim is gone; a volume can be staged only while its PavProvisioner, PersistentVolume and claim exist"),
+			wantNote:   "the claim is gone; a volume can be staged only while its PavProvisioner, PersistentVolume and claim exist",
+		},
+		{
+			name: "a pod that waits says for what",
+			view: view(aStage(starting()), pod(aPod(staging, corev1.PodPending, func(p *corev1.Pod) {
+				p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{
+					Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"},
+				}}}
+			}))),
+			want: "write", wantStatus: ref(of(tarnv1.StagePodStarting, "container c: ErrImagePull: no such image")),
+		},
+		{
+			name: "a pod that runs is mirrored", view: view(aStage(starting()), pod(aPod(staging, corev1.PodRunning))),
+			want: "write", wantStatus: ref(of(tarnv1.StagePodRunning, "")),
+		},
+		{
+			name: "what is mirrored already is not written", view: view(aStage(of(tarnv1.StagePodRunning, "")), pod(aPod(staging, corev1.PodRunning))),
+		},
+		{
+			name: "a pod that ended well is mirrored", view: view(aStage(of(tarnv1.StagePodRunning, "")), pod(aPod(staging, corev1.PodSucceeded))),
+			want: "write", wantStatus: ref(of(tarnv1.StagePodSucceeded, "")),
+		},
+		{
+			name: "a pod that failed is mirrored with its words", view: view(aStage(of(tarnv1.StagePodRunning, "")), pod(aPod(staging, corev1.PodFailed, because("evicted")))),
+			want: "write, post StagingFailed", wantStatus: ref(of(tarnv1.StagePodFailed, "evicted")), wantNote: "evicted",
+		},
+		{
+			name: "a pod of somebody else in the way fails it", view: view(aStage(starting()), pod(aPod(staging, corev1.PodRunning, foreign))),
+			want: "write, post StagingFailed", wantNote: "pod ns/" + staging + " exists and belongs to something else; delete it to go on",
+			wantStatus: ref(func() tarnv1.PavStagePodStatus {
+				s := starting()
+				s.Phase, s.Message = tarnv1.StagePodFailed, "pod ns/"+staging+" exists and belongs to something else; delete it to go on"
+				return s
+			}()),
+		},
+		{
+			name: "a running pod that is being deleted is waited for", view: view(aStage(of(tarnv1.StagePodRunning, "")), pod(aPod(staging, corev1.PodRunning, going))),
+			want: "write", wantStatus: ref(of(tarnv1.StagePodRunning, "the staging pod is being deleted; it is started again when it is gone")),
+		},
+		{
+			name: "a running pod that vanished is started again", view: view(aStage(of(tarnv1.StagePodRunning, "")), prepared(staging)),
+			want: "write, post StagingPodVanished, start " + staging, wantStatus: ref(starting()),
+			wantNote: "staging pod ns/" + staging + " vanished and is started again",
+		},
+		{
+			name: "a pod that was never made is made without alarm", view: view(aStage(starting()), prepared(staging)),
+			want: "write, start " + staging, wantStatus: ref(starting()),
+		},
+		{
+			name: "a provisioner being deleted keeps the stages it has", view: view(aStage(of(tarnv1.StagePodRunning, "")), prepared(staging), by(condemned())),
+			want: "write, post StagingPodVanished, start " + staging, wantStatus: ref(starting()),
+			wantNote: "staging pod ns/" + staging + " vanished and is started again",
+		},
+		{
+			name: "a vanished pod that cannot be made again fails the stage", view: view(aStage(of(tarnv1.StagePodRunning, "")), missing("it is gone")),
+			want: "write, post StagingFailed", wantStatus: ref(of(tarnv1.StagePodFailed, "the staging pod vanished and cannot be started again: it is gone")),
+			wantNote: "the staging pod vanished and cannot be started again: it is gone",
+		},
+		{name: "a pod that succeeded and is gone is left alone", view: view(aStage(of(tarnv1.StagePodSucceeded, "")))},
+		{name: "a failed stage waits for its end", view: view(aStage(of(tarnv1.StagePodFailed, "no")))},
+		{
+			name: "a stage ends with its node", view: view(aStage(of(tarnv1.StagePodRunning, "")), nodeGone),
+			want: "post NodeGone, endstage", wantNote: `node "n1" is gone; the stage ends with it`,
+		},
+	} {
+		t.Run(c.name, c.run)
+	}
+}
+
+func TestPlanOfAStageThatEnds(t *testing.T) {
+	running := of(tarnv1.StagePodRunning, "")
+	for _, c := range []planCase{
+		{
+			name: "its staging pod goes first", view: view(ending(aStage(running)), pod(aPod(staging, corev1.PodRunning))),
+			want: "discard " + staging,
+		},
+		{name: "a pod that is going is waited for", view: view(ending(aStage(running)), pod(aPod(staging, corev1.PodRunning, going)))},
+		{name: "when the pod is gone it is stopped", view: view(ending(aStage(running))), want: "write", wantStatus: ref(stopped(true))},
+		{
+			name: "a pod of somebody else is no hindrance", view: view(ending(aStage(running)), pod(aPod(staging, corev1.PodRunning, foreign))),
+			want: "write", wantStatus: ref(stopped(true)),
+		},
+		{
+			name: "one that never began is stopped", view: view(ending(aStage(tarnv1.PavStagePodStatus{}))),
+			want: "write", wantStatus: &tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodStopped},
+		},
+		{name: "the node unmounts before anything is unstaged", view: view(ending(aStage(stopped(true))))},
+		{
+			name: "without a pod sent there is nothing to unstage", view: view(unmounted(aStage(stopped(false)))),
+			want:       "write, let go tarn.dev/stage-pod",
+			wantStatus: &tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodUnstaged, Namespace: "ns"},
+		},
+		{
+			name: "without an unstaging pod it is unstaged", view: view(unmounted(aStage(stopped(true))), prepared("")),
+			want:       "write, let go tarn.dev/stage-pod",
+			wantStatus: &tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodUnstaged, Namespace: "ns", Staged: true},
+		},
+		{
+			name: "the unstaging pod is written down, then made", view: view(unmounted(aStage(stopped(true))), prepared(unstaging)),
+			want: "write, start " + unstaging, wantStatus: ref(inUnstaging(1)),
+		},
+		{
+			name: "an unstaging pod that was written down and is not there is made", view: view(unmounted(aStage(inUnstaging(2))), prepared("pav-unstaging-uid-of-stage-2")),
+			want: "write, start pav-unstaging-uid-of-stage-2", wantStatus: ref(inUnstaging(2)),
+		},
+		{
+			name: "the unstaging pod is bounded in time", view: view(unmounted(aStage(inUnstaging(1, withUID))), pod(aPod(unstaging, corev1.PodRunning))),
+			wantLook: 10*time.Minute + 15*time.Second,
+		},
+		{
+			name: "success is on record before the pod is removed", view: view(unmounted(aStage(inUnstaging(1))), pod(aPod(unstaging, corev1.PodSucceeded))),
+			want: "write, discard " + unstaging, wantStatus: ref(inUnstaging(1, unstaged(""))),
+		},
+		{
+			name: "a failure is told and tried again", view: view(unmounted(aStage(inUnstaging(1))), pod(aPod(unstaging, corev1.PodFailed, because("busy")))),
+			want: "write, post UnstagingFailed", wantStatus: ref(inUnstaging(1, again(time.Second, "busy"))), wantNote: "busy", wantLook: time.Second,
+		},
+		{
+			name: "a section that cannot be evaluated is tried again", view: view(unmounted(aStage(stopped(true))), unfit),
+			want: "write, post UnstagingFailed", wantStatus: ref(inUnstaging(1, withoutName, again(time.Second, "line 1: no"))),
+			wantNote: "line 1: no", wantLook: time.Second,
+		},
+		{
+			name: "an unstaging pod that is refused is tried again", view: view(unmounted(aStage(inUnstaging(1))), refused),
+			want: "write, post UnstagingFailed", wantStatus: ref(inUnstaging(1, withoutName, again(time.Second, "the API server said no"))),
+			wantNote: "the API server said no", wantLook: time.Second,
+		},
+		{
+			name: "the failed pod is kept until the next attempt", wantLook: time.Minute,
+			view: view(unmounted(aStage(inUnstaging(3, again(time.Minute, "busy")))), pod(aPod(unstaging, corev1.PodFailed))),
+		},
+		{
+			name: "it goes before the next attempt", want: "discard " + unstaging,
+			view: view(unmounted(aStage(inUnstaging(1, again(0, "busy")))), pod(aPod(unstaging, corev1.PodFailed))),
+		},
+		{
+			name: "a pod of somebody else that failed an attempt is walked around", want: "write",
+			view:       view(unmounted(aStage(inUnstaging(1, again(0, "busy")))), pod(aPod(unstaging, corev1.PodFailed, foreign))),
+			wantStatus: ref(inUnstaging(1, withoutName, again(0, "busy"))),
+		},
+		{
+			name: "the next attempt has a name of its own", view: view(unmounted(aStage(inUnstaging(1, again(0, "busy")))), prepared("pav-unstaging-uid-of-stage-2")),
+			want:       "write, start pav-unstaging-uid-of-stage-2",
+			wantStatus: ref(inUnstaging(2, func(s *tarnv1.PavStagePodStatus) { s.Message = "busy" })),
+		},
+		{
+			name: "what is gone for good is skipped, and that is said", view: view(unmounted(aStage(stopped(true))), missing("the claim is gone")),
+			want:     "write, post UnstagingSkipped, let go tarn.dev/stage-pod",
+			wantNote: "the claim is gone: its unstaging cannot be evaluated and was not done",
+			wantStatus: &tarnv1.PavStagePodStatus{
+				Phase: tarnv1.StagePodUnstaged, Namespace: "ns", Staged: true, Message: "the claim is gone: its unstaging cannot be evaluated and was not done",
+			},
+		},
+		{
+			name: "a running unstaging pod needs nobody else", view: view(unmounted(aStage(inUnstaging(1))), missing("gone"), pod(aPod(unstaging, corev1.PodSucceeded))),
+			want: "write, discard " + unstaging, wantStatus: ref(inUnstaging(1, unstaged(""))),
+		},
+		{
+			name: "a node that is gone unmounts nothing and is let go of too", view: view(ending(aStage(stopped(true))), nodeGone),
+			want:     "write, post UnstagingSkipped, let go tarn.dev/stage-pod tarn.dev/stage-node",
+			wantNote: `node "n1" is gone: nothing can be unstaged there, and nothing was`,
+			wantStatus: &tarnv1.PavStagePodStatus{
+				Phase: tarnv1.StagePodUnstaged, Namespace: "ns", Staged: true, Message: `node "n1" is gone: nothing can be unstaged there, and nothing was`,
+			},
+		},
+		{
+			name: "a staging pod on a node that is gone is still waited for", view: view(ending(aStage(running)), nodeGone, pod(aPod(staging, corev1.PodRunning))),
+			want: "discard " + staging,
+		},
+		{
+			name: "the finalizer stays until the last pod is gone", view: view(unmounted(aStage(inUnstaging(1, unstaged("")))), pod(aPod(unstaging, corev1.PodSucceeded, going))),
+		},
+		{name: "then it goes", view: view(unmounted(aStage(inUnstaging(1, unstaged(""))))), want: "let go tarn.dev/stage-pod"},
+		{
+			name: "a node that went after that is let go of", want: "let go tarn.dev/stage-node",
+			view: view(func() *tarnv1.PavStage {
+				s := unmounted(aStage(inUnstaging(1, unstaged(""))))
+				s.Finalizers = []string{tarnv1.FinalizerStageNode}
+				return s
+			}(), nodeGone),
+		},
+	} {
+		t.Run(c.name, c.run)
+	}
+}
+
+func TestPausesGrowToFiveMinutes(t *testing.T) {
+	var last time.Duration
+	for attempt := int32(1); attempt < 15; attempt++ {
+		v := view(unmounted(aStage(inUnstaging(attempt))), pod(aPod(unstaging, corev1.PodFailed)))
+		pause := written(plan(v, noon)).NextAttemptTime.Sub(noon)
+		if pause < last || pause > lastRetry*6/5+time.Second {
+			t.Errorf("attempt %d is followed by %v, the one before by %v", attempt, pause, last)
+		}
+		last = pause
+	}
+	if last < lastRetry*4/5 {
+		t.Errorf("after many attempts the pause is %v, want about %v", last, lastRetry)
+	}
+}
+
+func TestDueNamesThePodThatIsNext(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		view        View
+		wantStep    tarnv1.Step
+		wantAttempt int32
+	}{
+		{"a stage that begins", view(aStage(tarnv1.PavStagePodStatus{})), tarnv1.StepStaging, 1},
+		{"one whose provisioner is not judged", view(aStage(tarnv1.PavStagePodStatus{}), by(provisioner(""))), "", 0},
+		{"one whose pod vanished", view(aStage(of(tarnv1.StagePodRunning, ""))), tarnv1.StepStaging, 1},
+		{"one whose pod is there", view(aStage(starting()), pod(aPod(staging, ""))), "", 0},
+		{"one whose node is gone", view(aStage(starting()), nodeGone), "", 0},
+		{"one that waits for its node", view(ending(aStage(stopped(true)))), "", 0},
+		{"one that is unmounted", view(unmounted(aStage(stopped(true)))), tarnv1.StepUnstaging, 1},
+		{"one that was never staged", view(unmounted(aStage(stopped(false)))), "", 0},
+		{"one whose unstaging pod vanished", view(unmounted(aStage(inUnstaging(4)))), tarnv1.StepUnstaging, 4},
+		{"one that waits after a failure", view(unmounted(aStage(inUnstaging(4, again(time.Second, ""))))), "", 0},
+		{"one that has waited", view(unmounted(aStage(inUnstaging(4, again(0, ""))))), tarnv1.StepUnstaging, 5},
+		{"one that has waited and whose failed pod is there", view(unmounted(aStage(inUnstaging(4, again(0, "")))), pod(aPod(unstaging, ""))), "", 0},
+		{"one that is done", view(unmounted(aStage(inUnstaging(4, unstaged(""))))), "", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if step, attempt := due(c.view, noon); step != c.wantStep || attempt != c.wantAttempt {
+				t.Errorf("got %q, %d, want %q, %d", step, attempt, c.wantStep, c.wantAttempt)
+			}
+		})
+	}
+}

@@ -39,11 +39,10 @@ type scenario struct {
 // begin makes the namespace of a case and sees to its end.
 func begin(t *testing.T, label string) *scenario {
 	t.Helper()
-	s := &scenario{t: t, ctx: t.Context(), name: fmt.Sprintf("%s%s-%05x", namePrefix, label, rand.IntN(1<<20))}
+	// Not the test's own context, which has ended when its cleanup runs.
+	s := &scenario{t: t, ctx: context.Background(), name: fmt.Sprintf("%s%s-%05x", namePrefix, label, rand.IntN(1<<20))}
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}})
 	t.Cleanup(func() {
-		// The test's own context has ended here.
-		s.ctx = context.Background()
 		failed := t.Failed()
 		if failed {
 			s.story()
@@ -197,9 +196,6 @@ func (s *scenario) wait(what string, within time.Duration, check func() (bool, s
 		case <-over.C:
 			s.t.Errorf("waited %s for %s: %s", within, what, state)
 			return false
-		case <-s.ctx.Done():
-			s.t.Errorf("interrupted while waiting for %s: %s", what, state)
-			return false
 		}
 	}
 }
@@ -313,7 +309,10 @@ func containsAll(text string, parts []string) bool {
 
 // describe names an object for messages.
 func describe(o client.Object) string {
-	kind := strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", o), "*"))
+	if kind := o.GetObjectKind().GroupVersionKind().Kind; kind != "" {
+		return kind + " " + o.GetName()
+	}
+	kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
 	if _, after, found := strings.Cut(kind, "."); found {
 		kind = after
 	}

@@ -63,8 +63,8 @@ func (s *scenario) killWhen(reached func(trace) bool, victims []string) <-chan e
 			}
 			select {
 			case <-change:
-			case <-s.ctx.Done():
-				done <- s.ctx.Err()
+			case <-s.t.Context().Done():
+				done <- s.t.Context().Err()
 				return
 			}
 		}

@@ -81,6 +81,7 @@ func TestTwoPodsShareAVolumeAndItsStage(t *testing.T) {
 		t.Errorf("the unstaging pod wrote %q, want one line with the handle", text)
 	}
 	s.remove(claim)
+	s.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
 	if left := entriesOf(t, shelf); len(left) > 0 {
 		t.Errorf("the deletion pod has left %q on the shelf", left)
 	}

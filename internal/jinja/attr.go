@@ -17,10 +17,22 @@ func (e *evaluator) attr(object any, name string) any {
 	} else if v, ok := e.ownAttr(object, name); ok {
 		return v
 	}
-	if u, ok := object.(*undefined); ok {
+	if u, ok := object.(*undefined); ok && !isInner(name) {
 		u.fail()
 	}
 	return e.methodOrUndefined(object, name)
+}
+
+// isInner tells the names of the inner parts that each of Python's objects has.
+func isInner(name string) bool {
+	if len(name) <= 4 || !strings.HasPrefix(name, "__") || !strings.HasSuffix(name, "__") {
+		return false
+	}
+	switch name {
+	case "__base__", "__bases__", "__mro__", "__subclasses__", "__globals__", "__code__", "__dict__":
+		return false // only types and functions have these
+	}
+	return true
 }
 
 func (e *evaluator) methodOrUndefined(object any, name string) any {
@@ -119,10 +131,12 @@ func plainInt(v any) any {
 // isUnsafe tells whether the sandbox keeps an attribute shut: Python's inner
 // names, and whatever would change a value.
 func isUnsafe(object any, name string) bool {
-	if strings.HasPrefix(name, "__") {
-		return strings.HasSuffix(name, "__") && len(name) > 4
+	if isInner(name) {
+		return true
 	}
 	switch object.(type) {
+	case *macro, *builtin, *hostFunc, *method:
+		return strings.HasPrefix(name, "__")
 	case map[string]any, *dict:
 		switch name {
 		case "clear", "pop", "popitem", "setdefault", "update":

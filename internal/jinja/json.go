@@ -162,7 +162,7 @@ func (w *jsonWriter) str(s string) {
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c < utf8.RuneSelf {
-			if c >= ' ' && jsonEscapes[c] == "" {
+			if c >= ' ' && c != 0x7f && jsonEscapes[c] == "" {
 				i++
 				continue
 			}

@@ -121,7 +121,10 @@ func (p *parser) withTag() []stmt {
 		if len(s.targets) > 0 {
 			p.expect(tokComma)
 		}
+		loops := p.loops
+		p.loops = 0 // a name of its own may be called loop
 		s.targets = append(s.targets, p.assignTarget(tupleOptions{}, false))
+		p.loops = loops
 		p.expect(tokAssign)
 		s.values = append(s.values, p.expression())
 	}

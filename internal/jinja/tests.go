@@ -114,7 +114,7 @@ func identical(a, b any) bool {
 		return ok && x.Cmp(y) == 0
 	case []any:
 		y := b.([]any)
-		return len(x) == len(y) && (len(x) == 0 || &x[0] == &y[0])
+		return len(x) == len(y) && len(x) > 0 && &x[0] == &y[0]
 	case tuple:
 		y, ok := b.(tuple)
 		return ok && len(x) == len(y) && (len(x) == 0 || &x[0] == &y[0])

@@ -41,6 +41,7 @@ type Drivers struct {
 
 	mu      sync.Mutex
 	serving map[string]*server
+	closed  bool
 }
 
 // server is what serves one driver.
@@ -59,7 +60,7 @@ func New(config Config) *Drivers {
 func (d *Drivers) Serve(ctx context.Context, name string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.serving[name] != nil {
+	if d.closed || d.serving[name] != nil {
 		return nil
 	}
 	p := d.paths(name)
@@ -169,11 +170,12 @@ func (d *Drivers) Clean(wanted func(name string) bool) error {
 	return errors.Join(err, failed)
 }
 
-// Close ends all drivers at once. Calls under way are cut off; the kubelet makes them
-// again.
+// Close ends all drivers at once and for good. Calls under way are cut off; the kubelet
+// makes them again.
 func (d *Drivers) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.closed = true
 	for name, s := range d.serving {
 		s.registration.Stop()
 		s.csi.Stop()

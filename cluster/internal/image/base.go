@@ -102,8 +102,13 @@ func busybox(ctx context.Context, d debs) (tree, error) {
 	if program == nil {
 		return nil, fmt.Errorf("package busybox-static has no /bin/busybox: %s", files[0])
 	}
-	// It lists its own names; the program is of this machine's kind, or the containers would not run either.
-	file := filepath.Join(d.cache, "busybox")
+	return busyboxTree(ctx, program, d.cache)
+}
+
+// busyboxTree asks the program for its names, with the help of a folder to run it in. It is of this machine's kind, or
+// the containers would not run either.
+func busyboxTree(ctx context.Context, program []byte, scratch string) (tree, error) {
+	file := filepath.Join(scratch, "busybox")
 	if err := os.WriteFile(file, program, 0o755); err != nil {
 		return nil, fmt.Errorf("writing busybox: %w", err)
 	}

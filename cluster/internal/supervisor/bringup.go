@@ -22,7 +22,7 @@ const (
 	tarnLimit         = 120 * time.Second
 )
 
-// bringUp starts everything in its order. The node's runtime comes up beside the control plane.
+// bringUp starts everything in its order. The node's runtime comes up beside the control plane, and Tarn beside the node.
 func (s *Supervisor) bringUp(ctx context.Context) error {
 	options := s.config.State.Options
 	if options.HasNode() {
@@ -43,15 +43,15 @@ func (s *Supervisor) bringUp(ctx context.Context) error {
 	if err := both.Wait(); err != nil {
 		return err
 	}
+	rest, ctx3 := errgroup.WithContext(ctx)
 	if options.HasNode() {
-		if err := s.node(ctx); err != nil {
-			return err
-		}
+		rest.Go(func() error { return s.node(ctx3) })
 	}
 	if options.HasTarn() {
-		if err := s.tarn(ctx); err != nil {
-			return err
-		}
+		rest.Go(func() error { return s.tarn(ctx3) })
+	}
+	if err := rest.Wait(); err != nil {
+		return err
 	}
 	s.progress.ready(fmt.Sprintf("cluster %s is ready", s.config.Layout.Name))
 	return nil

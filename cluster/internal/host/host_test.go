@@ -1,0 +1,148 @@
+package host
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"tarn.dev/tarn/cluster/internal/layout"
+)
+
+func TestMountLinesAreReadWithTheirBlanksAndOptionalFields(t *testing.T) {
+	for line, want := range map[string]Mount{
+		`36 35 98:0 /a\040b /mnt/x\134y rw,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue`: {
+			Device: "98:0", Root: "/a b", Point: `/mnt/x\y`, Type: "ext3", Source: "/dev/root", Super: []string{"rw", "errors=continue"}},
+		`40 31 0:37 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct`: {
+			Device: "0:37", Root: "/", Point: "/sys/fs/cgroup/cpu", Type: "cgroup", Source: "cgroup", Super: []string{"rw", "cpu", "cpuacct"}},
+	} {
+		got, ok := parseMount(line)
+		if !ok || got.Device != want.Device || got.Root != want.Root || got.Point != want.Point || got.Type != want.Type || !slices.Equal(got.Super, want.Super) {
+			t.Errorf("%s\n got %+v\nwant %+v", line, got, want)
+		}
+	}
+	if _, ok := parseMount("what is this"); ok {
+		t.Error("a line that is none was read as a mount")
+	}
+}
+
+func TestMountsBelowAFolderComeDeepestFirstAndNeighboursStayOut(t *testing.T) {
+	mounts := []Mount{{Point: "/"}, {Point: "/d"}, {Point: "/d/a"}, {Point: "/data"}, {Point: "/d/a/b"}}
+	if got, want := Below(mounts, "/d"), []string{"/d/a/b", "/d/a", "/d"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestAFolderIsNeverDeletedThroughAMount(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("this test mounts, and so needs root: run it with sudo")
+	}
+	outside, tree := t.TempDir(), t.TempDir()
+	precious := filepath.Join(outside, "precious")
+	if err := os.WriteFile(precious, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	point := filepath.Join(tree, "deep", "point")
+	if err := os.MkdirAll(point, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(outside, point, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(point, unix.MNT_DETACH) }) //nolint:errcheck // gone if all is well
+	busy, err := os.Open(precious)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if inside, err := os.Open(filepath.Join(point, "precious")); err != nil {
+		t.Fatal(err)
+	} else {
+		if err := RemoveTree(tree); err == nil || !strings.Contains(err.Error(), point) {
+			t.Errorf("removing a tree with a busy mount: %v; want an error that names %s", err, point)
+		}
+		inside.Close()
+	}
+	busy.Close()
+	if err := RemoveTree(tree); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Errorf("a file of another file system was deleted: %v", err)
+	}
+	if _, err := os.Stat(tree); !os.IsNotExist(err) {
+		t.Errorf("the tree is still there: %v", err)
+	}
+}
+
+func TestMissingCgroupControllersAreNamed(t *testing.T) {
+	var v1 []Mount
+	for _, c := range []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids"} {
+		v1 = append(v1, Mount{Type: "cgroup", Point: "/sys/fs/cgroup/" + c, Super: []string{"rw", c}})
+	}
+	if got := missingControllers(v1); len(got) != 0 {
+		t.Errorf("all are mounted, and %v are said to be missing", got)
+	}
+	if got := missingControllers(v1[:6]); !slices.Equal(got, []string{"pids"}) {
+		t.Errorf("pids is not mounted; got %v", got)
+	}
+	if got := missingControllers([]Mount{{Type: "cgroup2", Point: "/sys/fs/cgroup"}}); len(got) != 0 {
+		t.Errorf("cgroup v2 has everything; got %v", got)
+	}
+	if got := missingControllers([]Mount{{Type: "cgroup2", Point: "/sys/fs/cgroup/unified"}}); len(got) == 0 {
+		t.Error("a v2 hierarchy beside v1 carries no controllers, and none is said to be missing")
+	}
+}
+
+func TestOldKernelsAreRefused(t *testing.T) {
+	for release, want := range map[string]bool{"4.19.0-26-amd64": true, "5.3.18": true, "5.4.0": false, "6.18.44-x": false, "weird": false} {
+		if got := tooOld(release); got != want {
+			t.Errorf("tooOld(%q) = %t", release, got)
+		}
+	}
+}
+
+func TestMissingProgramsAreNamedWithTheRemedy(t *testing.T) {
+	err := checkPrograms(Needs{Programs: t.TempDir()})
+	if err == nil || !strings.Contains(err.Error(), "etcd") || !strings.Contains(err.Error(), "make") {
+		t.Errorf("an empty folder of programs: %v", err)
+	}
+}
+
+func TestNameServersAreReadFromAResolverFile(t *testing.T) {
+	text := "# c\nsearch a\nnameserver 192.0.2.1\nnameserver bad\nnameserver fd00::1\noptions x\nnameserver 192.0.2.2\nnameserver 192.0.2.3\n"
+	if got, want := NameServers([]byte(text)), []string{"192.0.2.1", "fd00::1", "192.0.2.2"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestAProcessOutsideOfAnyClusterIsNoSupervisor(t *testing.T) {
+	l, err := layout.New("nobody-has-this-name", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := Supervisor(l)
+	if err != nil || h != nil {
+		t.Errorf("found %v, %v", h, err)
+	}
+}
+
+func TestHostProcessNumbersAreReadFromHandles(t *testing.T) {
+	pids, err := OpenHostPIDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if self, err := pids.Self(); err != nil || self != os.Getpid() {
+		t.Errorf("Self() = %d, %v; this is process %d", self, err, os.Getpid())
+	}
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handle := os.NewFile(uintptr(fd), "pidfd")
+	defer handle.Close()
+	if got := pids.Of(handle); got != os.Getpid() {
+		t.Errorf("Of(self) = %d, want %d", got, os.Getpid())
+	}
+}

@@ -1,0 +1,251 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	images "github.com/containerd/containerd/api/services/images/v1"
+	"github.com/containerd/containerd/api/types"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"google.golang.org/grpc"
+)
+
+// unpacked reads a layer back, in its order.
+func unpacked(t *testing.T, layer v1.Layer) (names []string, headers map[string]*tar.Header) {
+	t.Helper()
+	r, err := layer.Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	headers = map[string]*tar.Header{}
+	for in := tar.NewReader(r); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return names, headers
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, h.Name)
+		headers[h.Name] = h
+	}
+}
+
+func TestLayersHaveParentsBeforeChildrenAndHardLinksLast(t *testing.T) {
+	tr := tree{}
+	tr.put(tar.Header{Typeflag: tar.TypeLink, Name: "a/hard", Linkname: "z/file", Mode: 0o755}, nil)
+	tr.file("/z/file", 0o755, []byte("x"))
+	tr.file("../q", 0o644, nil) // nothing leaves the root
+	layer, err := tr.layer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, headers := unpacked(t, layer)
+	if got, want := strings.Join(names, " "), "a q z z/file a/hard"; got != want {
+		t.Errorf("order %q, want %q", got, want)
+	}
+	if headers["a"].Typeflag != tar.TypeDir {
+		t.Error("the folder of a file that named none was not made")
+	}
+}
+
+func TestTheSameTreeMakesTheSameLayer(t *testing.T) {
+	var digests [2]string
+	for i := range digests {
+		tr := base()
+		tr.file("f", 0o644, []byte("x"))
+		layer, err := tr.layer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := layer.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		digests[i] = d.String()
+	}
+	if digests[0] != digests[1] {
+		t.Errorf("two layers of one tree: %v", digests)
+	}
+}
+
+func TestPackagesAreUnpackedBelowUsrAndWithoutTheirManuals(t *testing.T) {
+	for name, want := range map[string]string{
+		"bin/bash": "usr/bin/bash", "sbin": "usr/sbin", "lib/x86_64-linux-gnu/libc.so.6": "usr/lib/x86_64-linux-gnu/libc.so.6",
+		"lib64/ld": "usr/lib64/ld", "usr/bin/x": "usr/bin/x", "library": "library",
+		"usr/share/doc/x": "", "usr/share/man": "", "usr/share/docs": "usr/share/docs",
+	} {
+		if got := merged(name); got != want {
+			t.Errorf("merged(%q) = %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestAnImageOfAFolderKeepsModesOwnersAndLinks(t *testing.T) {
+	root, archive := t.TempDir(), filepath.Join(t.TempDir(), "i.tar")
+	if err := os.WriteFile(filepath.Join(root, "run.sh"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("run.sh", filepath.Join(root, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Build(archive, "example.org/app:1", root, "", []string{"/run.sh", "-v"}); err != nil {
+		t.Fatal(err)
+	}
+	image, err := tarball.ImageFromPath(archive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(config.Config.Entrypoint, " "); got != "/run.sh -v" {
+		t.Errorf("entry point %q", got)
+	}
+	layers, err := image.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, headers := unpacked(t, layers[0])
+	if h := headers["run.sh"]; h == nil || h.Mode&0o777 != 0o755 || h.Uid != os.Getuid() {
+		t.Errorf("run.sh became %+v", h)
+	}
+	if h := headers["link"]; h == nil || h.Linkname != "run.sh" {
+		t.Errorf("link became %+v", h)
+	}
+}
+
+func TestAnImageOfAProgramStartsIt(t *testing.T) {
+	program, archive := filepath.Join(t.TempDir(), "hello"), filepath.Join(t.TempDir(), "i.tar")
+	if err := os.WriteFile(program, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Build(archive, "example.org/hello:1", "", program, nil); err != nil {
+		t.Fatal(err)
+	}
+	image, err := tarball.ImageFromPath(archive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(config.Config.Entrypoint, " "); got != "/hello" {
+		t.Errorf("entry point %q", got)
+	}
+}
+
+func TestWhatCannotBecomeAnImageIsSaid(t *testing.T) {
+	archive := filepath.Join(t.TempDir(), "i.tar")
+	if err := Build(archive, "x:1", "/no/such/folder", "", nil); err == nil || !strings.Contains(err.Error(), "--rootfs") {
+		t.Errorf("missing folder: %v", err)
+	}
+	if err := Build(archive, "Not A Tag", t.TempDir(), "", nil); err == nil || !strings.Contains(err.Error(), "Not A Tag") {
+		t.Errorf("bad reference: %v", err)
+	}
+	if _, err := os.Stat(archive); !os.IsNotExist(err) {
+		t.Error("a failed build left an archive")
+	}
+}
+
+// store answers for containerd's image store.
+type store struct {
+	images.ImagesClient
+	known map[string]*images.Image
+}
+
+func (s store) Get(_ context.Context, r *images.GetImageRequest, _ ...grpc.CallOption) (*images.GetImageResponse, error) {
+	if image, ok := s.known[r.Name]; ok {
+		return &images.GetImageResponse{Image: image}, nil
+	}
+	return nil, errors.New("not found")
+}
+
+func TestTheMirrorServesImportedImagesAndNoOthers(t *testing.T) {
+	const manifest, hex = `{"mediaType": "application/x"}`, "00ff"
+	blobs := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(blobs, "sha256"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(blobs, "sha256", hex), []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	image := func(labels map[string]string) *images.Image {
+		return &images.Image{Labels: labels, Target: &types.Descriptor{Digest: "sha256:" + hex}}
+	}
+	m := mirror{store{known: map[string]*images.Image{
+		"docker.io/library/in:1":  image(map[string]string{importedLabel: "yes"}),
+		"docker.io/library/out:1": image(nil), // pulled from its registry, which stays in charge of it
+	}}, blobs}
+	for url, want := range map[string]int{
+		"/v2/library/in/manifests/1?ns=docker.io":             http.StatusOK,
+		"/v2/library/in/manifests/1?ns=example.org":           http.StatusNotFound,
+		"/v2/library/in/manifests/1":                          http.StatusNotFound,
+		"/v2/library/out/manifests/1?ns=docker.io":            http.StatusNotFound,
+		"/v2/library/in/manifests/sha256:" + hex + "?ns=d":    http.StatusOK,
+		"/v2/library/in/blobs/sha256:" + hex + "?ns=d":        http.StatusOK,
+		"/v2/library/in/blobs/sha256:beef?ns=d":               http.StatusNotFound,
+		"/v2/library/in/blobs/sha256:..%2f..%2fpasswd?ns=d":   http.StatusNotFound,
+		"/v2/library/in/tags/list?ns=docker.io":               http.StatusNotFound,
+		"/v2/library/in/manifests/sha512:" + hex + "?ns=d.io": http.StatusNotFound,
+	} {
+		mux := http.NewServeMux()
+		mux.HandleFunc("GET /v2/{path...}", m.serve)
+		answer := httptest.NewRecorder()
+		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, url, nil))
+		if answer.Code != want {
+			t.Errorf("%s: %d, want %d", url, answer.Code, want)
+		}
+		if want != http.StatusOK {
+			continue
+		}
+		if answer.Body.String() != manifest || answer.Header().Get("Docker-Content-Digest") != "sha256:"+hex {
+			t.Errorf("%s: %q with digest %q", url, answer.Body, answer.Header().Get("Docker-Content-Digest"))
+		}
+		if strings.Contains(url, "manifests") && answer.Header().Get("Content-Type") != "application/x" {
+			t.Errorf("%s: media type %q", url, answer.Header().Get("Content-Type"))
+		}
+	}
+}
+
+func TestBusyboxHasALinkForEachOfItsNames(t *testing.T) {
+	// A package as dpkg-deb prints it is a tar stream; here it holds a program that lists two names.
+	var packed bytes.Buffer
+	w := tar.NewWriter(&packed)
+	script := "#!/bin/sh\necho bin/sh\necho usr/bin/awk\n"
+	if err := w.WriteHeader(&tar.Header{Name: "./bin/busybox", Mode: 0o755, Size: int64(len(script))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte(script)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	got := tree{}
+	if err := got.addTar(&packed, merged); err != nil {
+		t.Fatal(err)
+	}
+	root, err := busyboxTree(context.Background(), got["usr/bin/busybox"].content, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, applet := range []string{"bin/sh", "usr/bin/awk"} {
+		if root[applet].header.Linkname != "/bin/busybox" {
+			t.Errorf("%s is %+v", applet, root[applet].header)
+		}
+	}
+}

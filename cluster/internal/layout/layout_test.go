@@ -1,0 +1,171 @@
+package layout
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestClusterNamesThatWouldBreakPathsOrLabelsAreRefused(t *testing.T) {
+	for _, name := range []string{"", "-a", "a-", "A", "a/b", "..", "a_b", strings.Repeat("a", 33)} {
+		if _, err := New(name, ""); err == nil {
+			t.Errorf("New(%q) accepted the name", name)
+		}
+	}
+	for _, name := range []string{"a", "tarn", "test-1", strings.Repeat("a", 32)} {
+		if _, err := New(name, ""); err != nil {
+			t.Errorf("New(%q): %v", name, err)
+		}
+	}
+}
+
+func TestInterfaceNamesFitTheKernelAndDifferBetweenClusters(t *testing.T) {
+	seen := map[string]string{}
+	for _, name := range []string{"tarn", "abcdefghijkl", "abcdefghijklm", "abcdefghijklmn", strings.Repeat("x", 32)} {
+		l, err := New(name, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		link := l.LinkName()
+		if len(link) > 15 {
+			t.Errorf("the interface of %s is called %s, which has %d characters", name, link, len(link))
+		}
+		if other, dup := seen[link]; dup {
+			t.Errorf("%s and %s both have interface %s", name, other, link)
+		}
+		seen[link] = name
+	}
+}
+
+func TestSocketPathsOfTheLongestNameFitTheKernel(t *testing.T) {
+	l, err := New(strings.Repeat("x", 32), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const limit = 108
+	if got := len(l.ContainerdSocket() + ".ttrpc"); got >= limit {
+		t.Errorf("containerd's socket path has %d characters, the kernel takes %d", got, limit-1)
+	}
+}
+
+func TestBlocksNeverOverlapAndHoldTheirParts(t *testing.T) {
+	var seen []netip.Prefix
+	for index := range blocks {
+		n := NetOf(index)
+		for _, part := range []netip.Prefix{n.Pods, n.Services, n.Link} {
+			if !n.Block.Contains(part.Addr()) || part.Bits() < n.Block.Bits() {
+				t.Errorf("block %s does not hold %s", n.Block, part)
+			}
+		}
+		if n.Pods.Overlaps(n.Services) || n.Pods.Overlaps(n.Link) || n.Services.Overlaps(n.Link) {
+			t.Errorf("parts of block %s overlap: %s, %s, %s", n.Block, n.Pods, n.Services, n.Link)
+		}
+		if !n.Link.Contains(n.Host) || !n.Link.Contains(n.Node) || !n.Services.Contains(n.API) {
+			t.Errorf("addresses of block %s lie outside of their networks", n.Block)
+		}
+		if overlaps(n.Block, seen) {
+			t.Errorf("block %s overlaps another", n.Block)
+		}
+		seen = append(seen, n.Block)
+	}
+}
+
+func TestABlockIsChosenThatNeitherAClusterNorTheMachineHas(t *testing.T) {
+	networks := []netip.Prefix{
+		netip.MustParsePrefix("0.0.0.0/0"), // a default route must not forbid everything
+		netip.MustParsePrefix("10.181.7.0/24"),
+	}
+	got, err := ChooseBlock(map[int]bool{0: true}, networks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != 2 {
+		t.Errorf("chose block %d, want 2: 0 belongs to a cluster, 1 overlaps 10.181.7.0/24", got)
+	}
+	if _, err := ChooseBlock(nil, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}); err == nil {
+		t.Error("chose a block on a machine that has all of 10.0.0.0/8")
+	}
+}
+
+func TestPortsAreKeptAsLongAsTheyAreFree(t *testing.T) {
+	free := func(int) bool { return true }
+	first, err := ChoosePorts(nil, 7, nil, free)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(first) != len(PortUses()) {
+		t.Fatalf("chose %d ports for %d uses", len(first), len(PortUses()))
+	}
+	lost := first[PortEtcd]
+	second, err := ChoosePorts(first, 999, nil, func(port int) bool { return port != lost })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, use := range PortUses() {
+		if kept := second[use] == first[use]; kept == (use == PortEtcd) {
+			t.Errorf("port of %s: first %d, then %d, with %d taken meanwhile", use, first[use], second[use], lost)
+		}
+	}
+}
+
+func TestPortsOfOtherClustersAreLeftAloneEvenWhenNobodyListens(t *testing.T) {
+	taken := map[int]bool{}
+	for port := firstPort; port <= lastPort; port++ {
+		taken[port] = port != 25000 && port > firstPort+20
+	}
+	got, err := ChoosePorts(nil, 4990, taken, func(int) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	distinct := map[int]bool{}
+	for use, port := range got {
+		if taken[port] || distinct[port] {
+			t.Errorf("%s got port %d, which is taken", use, port)
+		}
+		distinct[port] = true
+	}
+}
+
+func TestNoFreePortIsAnErrorAndNotALoop(t *testing.T) {
+	if _, err := ChoosePorts(nil, 0, nil, func(int) bool { return false }); err == nil {
+		t.Error("chose ports although none is free")
+	}
+}
+
+func TestStateSurvivesARoundTripAndADamagedFileSaysWhatToDo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "deep", "state.json")
+	want := State{Name: "x", Data: "/d", Block: 3, Ports: Ports{PortAPI: 20001}, Options: Options{Stock: true, ExtraArgs: map[string][]string{"etcd": {"--a"}}}}
+	if err := WriteState(path, want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadState(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Server() != want.Server() || got.Options.ExtraArgs["etcd"][0] != "--a" || !got.Options.Stock {
+		t.Errorf("read back %+v, want %+v", got, want)
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadState(path); err == nil || !strings.Contains(err.Error(), "down") {
+		t.Errorf("damaged state file: %v; want an error that names the remedy", err)
+	}
+	if _, err := ReadState(path + ".none"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing state file: %v, want one that is os.ErrNotExist", err)
+	}
+}
+
+func TestAControlPlaneWithoutANodeListensOnTheLoopbackInterfaceOnly(t *testing.T) {
+	alone := State{Options: Options{ControlPlaneOnly: true}}
+	if alone.Address() != "127.0.0.1" {
+		t.Errorf("listens on %s", alone.Address())
+	}
+	whole := State{Block: 5}
+	if whole.Address() != "10.185.255.1" {
+		t.Errorf("with a node it listens on %s, want the host's end of the cable", whole.Address())
+	}
+}

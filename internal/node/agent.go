@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -124,12 +125,14 @@ func (a *Agent) Ready(*http.Request) error {
 	return nil
 }
 
+func logger() logr.Logger { return log.Log.WithName("node") }
+
 // run begins the agent's work once the cache is filled, and ends it with ctx.
 func (a *Agent) run(ctx context.Context, m manager.Manager) error {
 	if !m.GetCache().WaitForCacheSync(ctx) {
 		return nil
 	}
-	logger := log.FromContext(ctx).WithName("node")
+	logger := logger()
 	ctx = log.IntoContext(ctx, logger)
 	informer, err := m.GetCache().GetInformer(ctx, &tarnv1.PavStage{})
 	if err != nil {
@@ -218,5 +221,6 @@ func (a *Agent) reconcileDriver(ctx context.Context, request reconcile.Request) 
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{}, a.drivers.Serve(ctx, request.Name)
+	// The driver's log outlives this reconcile and is not about it.
+	return reconcile.Result{}, a.drivers.Serve(log.IntoContext(ctx, logger()), request.Name)
 }

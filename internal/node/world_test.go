@@ -197,7 +197,7 @@ func (w *world) create(object client.Object) {
 // provisioner makes one that is accepted, served by the agent.
 func (w *world) provisioner() string {
 	w.Helper()
-	p := testkit.Provisioner("prov-" + w.id)
+	p := testkit.Provisioner(w.id + "-prov")
 	status := p.Status
 	w.create(p)
 	w.accept(p, status.Conditions)

@@ -1,0 +1,117 @@
+package node
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// TestCSISanity runs the Identity and Node parts of csi-sanity over the real socket.
+// They make their volumes by CSI calls; the test makes PersistentVolumes of these, as
+// Tarn's controllers do without CSI.
+func TestCSISanity(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	provisioner := w.provisioner()
+	controller := filepath.Join(w.kubelet, "controller.sock")
+	listener, err := net.Listen("unix", controller)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	maker := &volumeMaker{w: w, provisioner: provisioner}
+	csi.RegisterControllerServer(server, maker)
+	csi.RegisterIdentityServer(server, maker)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+
+	config := sanity.NewTestConfig()
+	config.Address = "unix://" + filepath.Join(w.state, "drivers", provisioner, "csi.sock")
+	config.ControllerAddress = "unix://" + controller
+	config.TargetPath = filepath.Join(w.kubelet, "sanity-target")
+	config.StagingPath = filepath.Join(w.kubelet, "sanity-staging")
+	config.DialOptions = []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
+		grpc.WithUnaryInterceptor(claimController),
+	}
+	suite := sanity.GinkgoTest(&config)
+	defer suite.Finalize()
+	gomega.RegisterFailHandler(ginkgo.Fail)
+	choice, report := ginkgo.GinkgoConfiguration()
+	choice.FocusStrings = []string{"Identity Service", "Node Service"}
+	if !ginkgo.RunSpecs(t, "CSI sanity", choice, report) {
+		t.Error("csi-sanity has failed")
+	}
+	w.nothingIsLeft()
+}
+
+// claimController makes csi-sanity believe that the driver has a controller service,
+// which it wants before it goes through a volume's whole life.
+func claimController(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	err := invoke(ctx, method, request, reply, conn, opts...)
+	if answer, ok := reply.(*csi.GetPluginCapabilitiesResponse); ok && err == nil {
+		answer.Capabilities = append(answer.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{
+			Service: &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE},
+		}})
+	}
+	return err
+}
+
+// volumeMaker makes PersistentVolumes of CSI calls.
+type volumeMaker struct {
+	csi.UnimplementedControllerServer
+	csi.UnimplementedIdentityServer
+
+	w           *world
+	provisioner string
+}
+
+func (m *volumeMaker) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: m.provisioner, VendorVersion: "test"}, nil
+}
+
+func (m *volumeMaker) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+	return &csi.GetPluginCapabilitiesResponse{}, nil
+}
+
+func (m *volumeMaker) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	return &csi.ProbeResponse{}, nil
+}
+
+func (m *volumeMaker) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
+	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{{
+		Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{
+			Type: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		}},
+	}}}, nil
+}
+
+func (m *volumeMaker) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	volume := m.w.volume(m.provisioner, "pv-"+m.w.id+"-"+shorten(r.GetName()))
+	return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: volume.Spec.CSI.VolumeHandle, CapacityBytes: 1 << 20}}, nil
+}
+
+func (m *volumeMaker) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	name := r.GetVolumeId()[len("handle-of-"):]
+	err := m.w.client.Delete(ctx, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	return &csi.DeleteVolumeResponse{}, client.IgnoreNotFound(err)
+}
+
+// shorten makes a name an object may have.
+func shorten(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:8])
+}

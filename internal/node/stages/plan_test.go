@@ -1,0 +1,121 @@
+package stages
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+func stage(changes ...func(*tarnv1.PavStage)) *tarnv1.PavStage {
+	s := &tarnv1.PavStage{}
+	s.Finalizers = []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode}
+	s.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageWaiting, Targets: []string{"/target"}}
+	for _, change := range changes {
+		change(s)
+	}
+	return s
+}
+
+func node(p tarnv1.StageNodePhase) func(*tarnv1.PavStage) {
+	return func(s *tarnv1.PavStage) { s.Status.Node.Phase = p }
+}
+
+func pod(p tarnv1.StagePodPhase) func(*tarnv1.PavStage) {
+	return func(s *tarnv1.PavStage) { s.Status.Pod.Phase = p }
+}
+
+func ending(ago time.Duration) func(*tarnv1.PavStage) {
+	return func(s *tarnv1.PavStage) { s.DeletionTimestamp = &metav1.Time{Time: now.Add(-ago)} }
+}
+
+func finalizers(list ...string) func(*tarnv1.PavStage) {
+	return func(s *tarnv1.PavStage) { s.Finalizers = list }
+}
+
+func unused(s *tarnv1.PavStage) { s.Status.Node.Targets = nil }
+
+func TestTheNextStepOfAStageIs(t *testing.T) {
+	ended := []verb{ignoreReady, requestEnd}
+	failed := []verb{ignoreReady, markFailed, requestEnd}
+	for name, test := range map[string]struct {
+		view View
+		want []verb
+	}{
+		"nothing when it is gone":                            {View{}, nil},
+		"its folder and a watch when it is new":              {View{Stage: stage(node("")), Held: true}, []verb{makeFolder, watchReady}},
+		"a watch when the folder is there":                   {View{Stage: stage(pod(tarnv1.StagePodRunning)), Folder: true}, []verb{watchReady}},
+		"the same before the controller has seen it":         {View{Stage: stage(pod("")), Folder: true}, []verb{watchReady}},
+		"its end when nobody uses it any more":               {View{Stage: stage(unused), Folder: true}, ended},
+		"its end when a staged one has lost its last target": {View{Stage: stage(unused, node(tarnv1.StageStaged))}, ended},
+		"to wait while a publish call is about to use it":    {View{Stage: stage(unused), Held: true, Folder: true}, []verb{watchReady}},
+		"Staged when the volume is right":                    {View{Stage: stage(pod(tarnv1.StagePodSucceeded)), Folder: true, Found: &record{}}, []verb{ignoreReady, markStaged}},
+		"failure when the volume is wrong":                   {View{Stage: stage(pod(tarnv1.StagePodSucceeded)), Folder: true, Wrong: "no"}, failed},
+		"failure when the pod has failed":                    {View{Stage: stage(pod(tarnv1.StagePodFailed)), Folder: true, PodError: "no"}, failed},
+		"failure even if the pod had become ready":           {View{Stage: stage(pod(tarnv1.StagePodFailed)), Folder: true, Found: &record{}}, failed},
+		"nothing more when it is staged":                     {View{Stage: stage(node(tarnv1.StageStaged)), Folder: true}, []verb{ignoreReady}},
+		"failure when what was staged is lost":               {View{Stage: stage(node(tarnv1.StageStaged)), Lost: "gone"}, failed},
+		"its end after a crash between failure and end":      {View{Stage: stage(node(tarnv1.StageFailed))}, ended},
+		"to wait for the staging pod when it ends":           {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning))}, []verb{ignoreReady}},
+		"unmounted when the staging pod is gone":             {View{Stage: stage(ending(0), pod(tarnv1.StagePodStopped), node(tarnv1.StageStaged))}, []verb{ignoreReady, unmount, markUnmounted}},
+		"unmounted though unstaging has begun":               {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaging), node(tarnv1.StageFailed))}, []verb{ignoreReady, unmount, markUnmounted}},
+		"to wait while the unstaging pod runs":               {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaging), node(tarnv1.StageUnmounted))}, []verb{ignoreReady}},
+		"gone when unstaging is done":                        {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaged), node(tarnv1.StageUnmounted))}, []verb{ignoreReady, unmount, removeFolder, removeFinalizer}},
+		"gone when the controller has let it go":             {View{Stage: stage(ending(0), finalizers(tarnv1.FinalizerStageNode))}, []verb{ignoreReady, unmount, removeFolder, removeFinalizer}},
+		"nothing when the agent has let it go":               {View{Stage: stage(ending(0), finalizers(tarnv1.FinalizerStagePod), pod(tarnv1.StagePodUnstaged))}, []verb{ignoreReady}},
+		"detached when a mount stays busy":                   {View{Stage: stage(ending(detachAfter), pod(tarnv1.StagePodStopped))}, []verb{ignoreReady, detach, markUnmounted}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.view.Now = now
+			var got []verb
+			for _, a := range plan(test.view) {
+				got = append(got, a.verb)
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("plan: %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestAFailureTellsAllThatIsKnown(t *testing.T) {
+	for want, v := range map[string]View{
+		"Staging pod failed: no bucket (exit code 3)":                        {Stage: failedPod("exit code 3"), PodError: "no bucket"},
+		"Staging pod failed: no bucket":                                      {Stage: failedPod(""), PodError: "no bucket"},
+		"Staging pod failed: image missing":                                  {Stage: failedPod("image missing")},
+		"Staging pod failed: it wrote nothing to /pav/error":                 {Stage: failedPod("")},
+		"Staging failed: /pav/volume does not exist":                         {Stage: stage(), Wrong: "/pav/volume does not exist"},
+		"the staged volume is lost: the node was started; it is staged anew": {Stage: stage(node(tarnv1.StageStaged)), Lost: "the node was started"},
+	} {
+		actions := plan(v)
+		if len(actions) != 3 || actions[1].message != want {
+			t.Errorf("plan: %+v, want message %q", actions, want)
+		}
+	}
+}
+
+func failedPod(message string) *tarnv1.PavStage {
+	return stage(pod(tarnv1.StagePodFailed), func(s *tarnv1.PavStage) { s.Status.Pod.Message = message })
+}
+
+func TestTheVolumesNameIsReadFromTheTarget(t *testing.T) {
+	for target, want := range map[string]string{
+		"/var/lib/kubelet/pods/1-2/volumes/kubernetes.io~csi/pvc-7/mount":            "pvc-7",
+		"/data/k/pods/1-2/volumes/kubernetes.io~csi/a.b/mount/":                      "a.b",
+		"/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pvc-7/1-2": "pvc-7",
+		"/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/staging/pvc-7/1-2": "",
+		"/var/lib/kubelet/pods/1-2/volumes/kubernetes.io~nfs/pvc-7/mount":            "",
+		"/tmp/csi-mount/target": "",
+		"mount":                 "",
+	} {
+		name, found := volumeNameOf(target)
+		if name != want || found != (want != "") {
+			t.Errorf("%s: %q, want %q", target, name, want)
+		}
+	}
+}

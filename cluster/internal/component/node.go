@@ -1,7 +1,6 @@
 package component
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -174,17 +173,8 @@ maxPods: 500
 		p.pki("kubelet-serving.crt"), p.pki("kubelet-serving.key"), p.machine.ResolverConfig, layout.KubeletDir+"/volume-plugins", flowList(p.machine.NameServers))
 }
 
-// flowList writes a list as YAML and JSON both read it.
-func flowList(items []string) string {
-	if len(items) == 0 {
-		return "[]"
-	}
-	text, err := json.Marshal(items)
-	if err != nil {
-		panic(err) // strings always encode
-	}
-	return string(text)
-}
+// flowList writes a list of words as YAML has it on one line.
+func flowList(words []string) string { return "[" + strings.Join(words, ", ") + "]" }
 
 // Proxy serves the services' addresses. It writes to the packet filter of the node's own network namespace, never to the host's.
 func (p Plan) Proxy() Component {

@@ -56,7 +56,10 @@ func (s *Supervisor) stopContainers() error {
 		u.mu.Unlock()
 	}
 	s.mu.Unlock()
-	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	again := time.NewTicker(probeEvery) // they are no children of ours, so nothing tells us of their end
+	defer again.Stop()
+	limit := time.After(grace)
+	for {
 		left, err := containers(ours)
 		if err != nil || len(left) == 0 {
 			return err
@@ -66,8 +69,12 @@ func (s *Supervisor) stopContainers() error {
 				return fmt.Errorf("ending process %d: %w", pid, err)
 			}
 		}
+		select {
+		case <-again.C:
+		case <-limit:
+			return nil
+		}
 	}
-	return nil
 }
 
 // containers lists the processes in our namespace that are neither ours nor shims, which end with their containers.

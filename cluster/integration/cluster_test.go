@@ -1,0 +1,285 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// patience is how long a test waits for something that usually takes seconds; the machine may be busy.
+const patience = 90 * time.Second
+
+// bin is the folder with the programs under test.
+func bin(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("TARN_CLUSTER_BIN")
+	if dir == "" {
+		dir = "../../bin"
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "tarn-cluster")); err != nil {
+		t.Fatalf("tarn-cluster is not built (%v): run `make -C cluster build` first", err)
+	}
+	if os.Geteuid() != 0 {
+		t.Fatal("clusters need root: run the tests with sudo")
+	}
+	return dir
+}
+
+// cluster is a cluster under test.
+type cluster struct {
+	t       *testing.T
+	bin     string
+	name    string
+	dataDir string
+}
+
+// newCluster names a cluster after the test and takes it down when the test ends.
+func newCluster(t *testing.T, name string) *cluster {
+	t.Helper()
+	c := &cluster{t: t, bin: bin(t), name: fmt.Sprintf("%s-%d", name, os.Getpid())}
+	c.dataDir = filepath.Join("/var/lib/tarn-cluster", c.name)
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, log := range []string{"supervisor", "kubelet"} {
+				text, _ := c.try("logs", log)
+				t.Logf("end of the log of %s:\n%s", log, tail(text, 15))
+			}
+		}
+		c.run("down")
+	})
+	return c
+}
+
+// try runs tarn-cluster for this cluster and returns both its outputs.
+func (c *cluster) try(args ...string) (string, error) {
+	cmd := exec.Command(filepath.Join(c.bin, "tarn-cluster"), append([]string{"--name", c.name}, args...)...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (c *cluster) run(args ...string) string {
+	c.t.Helper()
+	out, err := c.try(args...)
+	if err != nil {
+		c.t.Fatalf("tarn-cluster %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// kubectl runs kubectl as the administrator, or with another kubeconfig of the cluster.
+func (c *cluster) kubectl(args ...string) string {
+	c.t.Helper()
+	out, err := c.tryKubectl("kubeconfig", "", args...)
+	if err != nil {
+		c.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func (c *cluster) tryKubectl(config, input string, args ...string) (string, error) {
+	cmd := exec.Command(filepath.Join(c.bin, "kubectl"), append([]string{"--kubeconfig", filepath.Join(c.dataDir, config)}, args...)...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+func (c *cluster) apply(manifest string) {
+	c.t.Helper()
+	if out, err := c.tryKubectl("kubeconfig", manifest, "apply", "-f", "-"); err != nil {
+		c.t.Fatalf("kubectl apply: %v\n%s", err, out)
+	}
+}
+
+// status is what `status --output json` says.
+type status struct {
+	Stage      string
+	PID        int
+	Components []struct {
+		Name, State, LastExit string
+		PID, Restarts         int
+	}
+}
+
+func (c *cluster) status() status {
+	c.t.Helper()
+	cmd := exec.Command(filepath.Join(c.bin, "tarn-cluster"), "--name", c.name, "status", "--output", "json")
+	out, _ := cmd.Output() // its exit status says what the stage does
+	var s status
+	if err := json.Unmarshal(out, &s); err != nil {
+		c.t.Fatalf("status: %v in %s", err, out)
+	}
+	return s
+}
+
+// state is the part of the state file the tests look at.
+func (c *cluster) port(use string) int {
+	c.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(c.dataDir, "state.json"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var s struct{ Ports map[string]int }
+	if err := json.Unmarshal(raw, &s); err != nil {
+		c.t.Fatal(err)
+	}
+	return s.Ports[use]
+}
+
+func (c *cluster) eventually(what string, is func() bool) {
+	c.t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			c.t.Fatalf("not within %s: %s", patience, what)
+		}
+	}
+}
+
+// crash kills the supervisor as nothing else of the cluster could, and waits for its end.
+func (c *cluster) crash() {
+	c.t.Helper()
+	pid := c.status().PID
+	if err := exec.Command("kill", "-9", strconv.Itoa(pid)).Run(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.eventually("the killed supervisor is gone", func() bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/%d/stat", pid))
+		return os.IsNotExist(err)
+	})
+}
+
+// traces looks for everything a cluster may leave on a machine, by kind.
+func (c *cluster) traces() map[string]string {
+	c.t.Helper()
+	found := map[string]string{}
+	for what, command := range map[string]string{
+		"cgroups":            "find /sys/fs/cgroup -name 'tarn-cluster-" + c.name + "'",
+		"loop devices":       "grep -ls -e '" + c.name + "' -e /tarn-test.img /sys/block/loop*/loop/backing_file || true",
+		"network interfaces": "ls /sys/class/net | grep -E '^tn-" + c.name[:5] + "' || true",
+		"mounts":             "grep -s '" + c.name + "' /proc/self/mountinfo || true",
+		"folders":            "ls -d '" + c.dataDir + "' '/run/tarn-cluster/" + c.name + "' 2>/dev/null || true",
+		// By argument, by cgroup, and by mount: a container knows its cluster by the last two alone.
+		"processes": "grep -ls -e '" + c.name + "' /proc/[0-9]*/cmdline /proc/[0-9]*/cgroup /proc/[0-9]*/mountinfo | grep -v \"/proc/$$/\" || true",
+	} {
+		out, err := exec.Command("sh", "-c", command).Output()
+		if err != nil {
+			c.t.Fatalf("looking for %s: %v", what, err)
+		}
+		if what == "processes" {
+			out = living(out)
+		}
+		if text := strings.TrimSpace(string(out)); text != "" {
+			found[what] = text
+		}
+	}
+	return found
+}
+
+// living leaves out what has ended since it was listed, above all the programs that made the list.
+func living(files []byte) []byte {
+	var left []string
+	for file := range strings.FieldsSeq(string(files)) {
+		if _, err := os.Stat(file); err == nil {
+			left = append(left, file)
+		}
+	}
+	return []byte(strings.Join(left, "\n"))
+}
+
+// isSeen fails where the search for leftovers finds nothing of a cluster that runs: then it would find nothing ever.
+func (c *cluster) isSeen(kinds ...string) {
+	c.t.Helper()
+	found := c.traces()
+	for _, kind := range kinds {
+		if found[kind] == "" {
+			c.t.Errorf("the cluster runs, and the search for leftovers sees no %s", kind)
+		}
+	}
+}
+
+// leavesNothing takes the cluster down and looks for anything it left.
+func (c *cluster) leavesNothing() {
+	c.t.Helper()
+	c.run("down")
+	for what, found := range c.traces() {
+		c.t.Errorf("%s are left:\n%s", what, found)
+	}
+}
+
+// hostState is what no cluster may change.
+func hostState(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("sh", "-c", "cat /proc/self/mountinfo; nft list ruleset; cat /proc/sys/net/ipv4/ip_forward").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func tail(text string, lines int) string {
+	all := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+func fetch(t *testing.T, url string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// standIn builds the program that stands for tarn.
+var standIn = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "tarn-stand-in-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "tarn")
+	cmd := exec.Command("go", "build", "-o", path, "./testdata/tarn")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the stand-in for tarn: %w: %s", err, out)
+	}
+	return path, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if path, err := standIn(); err == nil {
+		os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(code)
+}
+
+func sorted(words string) []string {
+	fields := strings.Fields(words)
+	slices.Sort(fields)
+	return fields
+}

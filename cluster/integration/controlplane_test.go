@@ -1,0 +1,127 @@
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestControlPlanesComeUpSideBySideSurviveAKillAndLeaveNothing(t *testing.T) {
+	for _, name := range []string{"cp-one", "cp-two"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, name)
+			c.run("up", "--control-plane-only", "--kube-apiserver-arg=--event-ttl=30m")
+			c.kubectl("create", "namespace", "mine-"+name)
+			// Without a service account controller pods must still be admitted.
+			c.kubectl("run", "p", "--image=x", "-n", "mine-"+name)
+			if out := c.run("up", "--control-plane-only"); !strings.Contains(out, "up already, with other options") {
+				t.Errorf("the second up said %q", out)
+			}
+			port := c.port("kube-apiserver")
+
+			c.crash()
+			if s := c.status(); s.Stage != "Down" {
+				t.Errorf("after a kill the stage is %s", s.Stage)
+			}
+			c.run("up", "--control-plane-only")
+			if got := c.kubectl("get", "namespaces", "-o", "name"); !strings.Contains(got, "mine-"+name) {
+				t.Errorf("after a kill the namespaces are\n%s", got)
+			}
+			if again := c.port("kube-apiserver"); again != port {
+				t.Errorf("the API server moved from port %d to %d", port, again)
+			}
+
+			c.run("down", "--keep-data")
+			c.run("up", "--control-plane-only")
+			c.kubectl("get", "namespace", "mine-"+name)
+			c.leavesNothing()
+			if out := c.run("down"); !strings.Contains(out, "does not exist") {
+				t.Errorf("the second down said %q", out)
+			}
+		})
+	}
+}
+
+func TestOnlyRootReadsTheKubeconfig(t *testing.T) {
+	c := newCluster(t, "cp-mode")
+	if _, err := c.try("kubeconfig"); err == nil {
+		t.Error("a cluster that does not exist has a kubeconfig")
+	}
+	c.run("up", "--control-plane-only")
+	path := strings.TrimSpace(c.run("kubeconfig"))
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("%s has mode %v", path, info.Mode().Perm())
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.run("kubeconfig", "--content") != string(content) {
+		t.Error("--content prints something else than the file")
+	}
+	// Identities are told apart: the kubelet's certificate may not read secrets of others, nor talk to the database.
+	if out, err := c.tryKubectl("pki/kube-scheduler.kubeconfig", "", "get", "secrets", "-A"); err == nil || !strings.Contains(out, "forbidden") {
+		t.Errorf("the scheduler may read secrets: %v, %s", err, out)
+	}
+}
+
+func TestWhatIsWrongIsSaidInOneLineWithTheRemedy(t *testing.T) {
+	dir := bin(t)
+	foreign := t.TempDir()
+	if err := os.WriteFile(filepath.Join(foreign, "thesis.txt"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := filepath.Join(t.TempDir(), "tarn-cluster")
+	if out, err := exec.Command("cp", filepath.Join(dir, "tarn-cluster"), elsewhere).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	// Whoever is not root must be able to reach the program: test folders are closed to others.
+	public, err := os.MkdirTemp("/tmp", "tarn-public-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(public) })
+	if err := os.Chmod(public, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", filepath.Join(dir, "tarn-cluster"), public).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	program := filepath.Join(dir, "tarn-cluster")
+	for what, c := range map[string]struct {
+		command []string
+		want    []string
+	}{
+		"not root":       {[]string{"setpriv", "--reuid=65534", "--clear-groups", filepath.Join(public, "tarn-cluster"), "up"}, []string{"root", "sudo"}},
+		"a bad name":     {[]string{program, "up", "--name", "A_b"}, []string{"A_b", "lower-case"}},
+		"not built":      {[]string{elsewhere, "up", "--name", "never"}, []string{"missing", "make"}},
+		"no tarn":        {[]string{program, "up", "--name", "never", "--tarn-binary", "/no/tarn"}, []string{"/no/tarn", "--tarn-binary"}},
+		"a full folder":  {[]string{program, "up", "--name", "never", "--control-plane-only", "--data-dir", foreign}, []string{foreign, "--data-dir"}},
+		"not running":    {[]string{program, "restart", "etcd", "--name", "never"}, []string{"never", "up"}},
+		"an odd archive": {[]string{program, "image", "build", "--name", "never", "--tag", "example.org/app:1", "--rootfs", "/no/folder"}, []string{"/no/folder", "--rootfs"}},
+	} {
+		out, err := exec.Command(c.command[0], c.command[1:]...).CombinedOutput()
+		text := strings.TrimSpace(string(out))
+		if err == nil {
+			t.Errorf("%s: no failure: %s", what, text)
+		}
+		if strings.Contains(text, "\n") {
+			t.Errorf("%s: more than one line:\n%s", what, text)
+		}
+		for _, word := range c.want {
+			if !strings.Contains(text, word) {
+				t.Errorf("%s: %q does not mention %q", what, text, word)
+			}
+		}
+	}
+	if _, err := os.Stat(filepath.Join(foreign, "thesis.txt")); err != nil {
+		t.Errorf("a file that was never a cluster's is gone: %v", err)
+	}
+}

@@ -1,0 +1,221 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// workload is one pod of each kind that has its own trap: a service by its address, a tag that is always pulled, the image that stands
+// for a distribution, and a privileged pod that mounts through to the node and attaches loop devices.
+const workload = `
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: c
+    image: busybox:1.36
+    command: [sh, -c, "echo started; mkdir /www; echo served > /www/index.html; exec httpd -f -p 8080 -h /www"]
+    readinessProbe: {httpGet: {port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: caller}
+spec:
+  restartPolicy: OnFailure
+  containers:
+  - name: c
+    image: busybox # :latest, so pulled each time
+    command: [sh, -c, "nc -w 2 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT </dev/null && wget -q -O - http://$WEB_SERVICE_HOST"]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: mounter}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: c
+    image: ubuntu:20.04
+    securityContext: {privileged: true}
+    command:
+    - /bin/bash
+    - -ec
+    - |
+      mkdir -p /plugins/tarn-test
+      mount -t tmpfs tarn-test /plugins/tarn-test
+      truncate -s 16M /tarn-test.img
+      mkfs.ext4 -q /tarn-test.img
+      losetup -f /tarn-test.img
+      echo "awk sed grep $(echo works | awk '{print $1}' | sed s/s// | grep work)"
+      sleep 10000
+    volumeMounts: [{name: plugins, mountPath: /plugins, mountPropagation: Bidirectional}]
+  volumes: [{name: plugins, hostPath: {path: /var/lib/kubelet/plugins, type: DirectoryOrCreate}}]
+`
+
+func TestAWholeClusterRunsPodsRecoversAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	before := hostState(t)
+	tarn, err := standIn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCluster(t, "whole")
+	c.run("up", "--tarn-binary", tarn, "--tarn-node-arg=--extra=1")
+	c.apply(workload)
+	podsRun(c)
+	tarnKeepsItsContract(c)
+	componentsAreStartedAgain(c)
+	imagesAreBuiltAndImported(c)
+	c.isSeen("processes", "cgroups", "network interfaces", "loop devices", "folders")
+
+	c.crash()
+	if left := c.traces()["processes"]; left != "" {
+		t.Errorf("processes outlived their supervisor:\n%s", left)
+	}
+	c.run("up", "--tarn-binary", tarn)
+	c.eventually("the pod serves again after a crash", func() bool {
+		out, err := c.tryKubectl("kubeconfig", "", "exec", "web", "--", "wget", "-q", "-O", "-", "http://127.0.0.1:8080")
+		return err == nil && out == "served"
+	})
+	c.eventually("the loop device is attached again", func() bool { return c.traces()["loop devices"] != "" })
+	c.crash() // down must clear away after a crash as well
+	c.leavesNothing()
+	if after := hostState(t); after != before {
+		t.Errorf("the machine changed. Before:\n%s\nAfter:\n%s", before, after)
+	}
+}
+
+func podsRun(c *cluster) {
+	c.t.Helper()
+	c.kubectl("wait", "--for=condition=Ready", "pod/web", "pod/mounter", "--timeout=60s")
+	c.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/caller", "--timeout=60s")
+	if got := c.kubectl("logs", "caller"); got != "served" {
+		c.t.Errorf("through the service came %q", got)
+	}
+	if got := c.kubectl("exec", "web", "--", "cat", "/www/index.html"); got != "served" {
+		c.t.Errorf("exec printed %q", got)
+	}
+	// From the host, without a port-forward: pods and services have routes.
+	ip := c.kubectl("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
+	if got := fetch(c.t, "http://"+ip); strings.TrimSpace(got) != "served" {
+		c.t.Errorf("the host got %q from the service", got)
+	}
+	if got, want := c.kubectl("logs", "mounter"), "awk sed grep work"; got != want {
+		c.t.Errorf("the tools printed %q, want %q", got, want)
+	}
+	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", c.status().PID))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if !strings.Contains(string(mounts), "/var/lib/kubelet/plugins/tarn-test") {
+		c.t.Error("what a privileged pod mounted did not reach the node")
+	}
+	forwarded(c)
+}
+
+func forwarded(c *cluster) {
+	c.t.Helper()
+	port := strconv.Itoa(c.port("tarn-node-metrics")) // the stand-in serves no metrics, so nobody has it
+	cmd := exec.Command(filepath.Join(c.bin, "kubectl"), "--kubeconfig", filepath.Join(c.dataDir, "kubeconfig"), "port-forward", "pod/web", port+":8080")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	defer cmd.Wait() //nolint:errcheck
+	defer cmd.Process.Kill()
+	if _, err := out.Read(make([]byte, 64)); err != nil { // it says so once it listens
+		c.t.Fatal(err)
+	}
+	if got := fetch(c.t, "http://127.0.0.1:"+port); strings.TrimSpace(got) != "served" {
+		c.t.Errorf("through port-forward came %q", got)
+	}
+}
+
+func tarnKeepsItsContract(c *cluster) {
+	c.t.Helper()
+	for _, name := range []string{"tarn-controller", "tarn-node"} {
+		got, err := c.tryKubectl("pki/"+name+".kubeconfig", "", "auth", "whoami", "-o", "jsonpath={.status.userInfo.username} {.status.userInfo.groups[*]}")
+		if err != nil {
+			c.t.Fatalf("whoami: %v: %s", err, got)
+		}
+		want := sorted("system:serviceaccount:tarn-system:" + name + " system:serviceaccounts system:serviceaccounts:tarn-system system:authenticated")
+		if got := sorted(got); strings.Join(got, " ") != strings.Join(want, " ") {
+			c.t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	mounts := fetch(c.t, fmt.Sprintf("http://127.0.0.1:%d/mounts", c.port("tarn-node-health")))
+	if !strings.Contains(mounts, " /var/lib/kubelet ") {
+		c.t.Error("the node agent does not see the kubelet's folder")
+	}
+}
+
+func componentsAreStartedAgain(c *cluster) {
+	c.t.Helper()
+	for name, exit := range map[string]string{"tarn-controller": "", "kubelet": "killed by killed"} {
+		args := []string{"restart", name}
+		if exit != "" {
+			args = append(args, "--kill")
+		}
+		c.run(args...)
+		c.eventually(name+" runs again", func() bool {
+			for _, component := range c.status().Components {
+				if component.Name == name {
+					return component.Restarts == 1 && component.State == "Running" && (exit == "" || component.LastExit == exit)
+				}
+			}
+			return false
+		})
+	}
+	if out, err := c.try("restart", "nothing"); err == nil || !strings.Contains(out, "nothing") {
+		c.t.Errorf("restarting a component that is none: %v, %s", err, out)
+	}
+}
+
+func imagesAreBuiltAndImported(c *cluster) {
+	c.t.Helper()
+	c.run("image", "build", "--tag", "example.org/pause:latest", "--binary", filepath.Join(c.bin, "tarn-cluster.d", "pause"))
+	c.kubectl("run", "built", "--image=example.org/pause", "--grace-period=1") // :latest again
+	c.kubectl("wait", "--for=condition=Ready", "pod/built", "--timeout=60s")
+}
+
+func TestASecondClusterLivesBesideTheFirst(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "stock")
+	c.run("up", "--stock")
+	c.kubectl("run", "p", "--image=busybox:1.36", "--", "sleep", "10000")
+	c.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
+	address := c.kubectl("get", "pod", "p", "-o", "jsonpath={.status.podIP}")
+	for _, component := range c.status().Components {
+		if strings.HasPrefix(component.Name, "tarn") {
+			t.Errorf("a stock cluster has %s", component.Name)
+		}
+	}
+	c.run("down", "--keep-data")
+	c.run("up", "--stock")
+	c.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
+	again := c.kubectl("get", "pod", "p", "-o", "jsonpath={.status.podIP}")
+	if block(address) != block(again) {
+		t.Errorf("the pod moved from %s to %s: the cluster lost its network", address, again)
+	}
+	c.leavesNothing()
+}
+
+// block is the first two numbers of an address, which name a cluster's network.
+func block(address string) string {
+	parts := strings.SplitN(address, ".", 3)
+	return strings.Join(parts[:min(2, len(parts))], ".")
+}

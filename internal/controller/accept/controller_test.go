@@ -219,6 +219,27 @@ func TestADriverOfSomebodyElseIsNeverTouched(t *testing.T) {
 	}
 }
 
+func TestADriverTheCacheStillShowsHoldsNothingUp(t *testing.T) {
+	w := newWorld(t, asWritten())
+	w.settle()
+	shown := w.driver()
+	w.must(w.client.Delete(context.Background(), shown))
+	w.must(w.client.Delete(context.Background(), w.provisioner()))
+	w.r.client = interceptor.NewClient(w.r.client.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if d, ok := o.(*storagev1.CSIDriver); ok {
+				shown.DeepCopyInto(d)
+				return nil
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	w.settle()
+	if w.provisioner() != nil {
+		t.Error("it is kept by a driver that is gone")
+	}
+}
+
 // life takes a provisioner from its making, over a drift of its driver, to its end,
 // and gives what stood in between and at the end.
 func life(w *world) []any {

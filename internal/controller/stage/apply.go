@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -35,13 +37,7 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 	stage := v.Stage
 	switch a := a.(type) {
 	case WriteStatus:
-		base := stage.DeepCopy()
-		stage.Status.Pod = a.Status
-		err := r.client.Status().Patch(ctx, stage, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
-		if err != nil {
-			return fmt.Errorf("writing status of PavStage %s: %w", stage.Name, err)
-		}
-		return nil
+		return r.writeStatus(ctx, stage, a.Status)
 	case StartPod:
 		return r.steps.Start(ctx, a.Pod.DeepCopy())
 	case DiscardPod:
@@ -65,6 +61,43 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 		return nil
 	}
 	return fmt.Errorf("stage: no way to apply %T", a)
+}
+
+// maxMeetings is how many writes of the node agent may come between reading a stage
+// and writing it before the stage is looked at anew.
+const maxMeetings = 3
+
+// writeStatus writes our part of the status, unless the stage has moved on. The node
+// agent writes its own part, and its targets just when the staging pod is begun:
+// where nothing that a plan depends on has changed, that is no reason to wait for
+// the cache.
+func (r *Reconciler) writeStatus(ctx context.Context, stage *tarnv1.PavStage, status tarnv1.PavStagePodStatus) error {
+	for meetings := 0; ; meetings++ {
+		base := stage.DeepCopy()
+		stage.Status.Pod = status
+		err := r.client.Status().Patch(ctx, stage, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+		if err == nil {
+			return nil
+		}
+		err = fmt.Errorf("writing status of PavStage %s: %w", base.Name, err)
+		if !apierrors.IsConflict(err) || meetings == maxMeetings {
+			return err
+		}
+		fresh := &tarnv1.PavStage{}
+		if readErr := r.live.Get(ctx, client.ObjectKeyFromObject(base), fresh); readErr != nil {
+			return fmt.Errorf("reading PavStage %s: %w", base.Name, readErr)
+		}
+		if movedOn(base, fresh) {
+			return err
+		}
+		*stage = *fresh
+	}
+}
+
+// movedOn says whether anything a plan depends on differs.
+func movedOn(a, b *tarnv1.PavStage) bool {
+	return a.UID != b.UID || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
+		a.Status.Node.Phase != b.Status.Node.Phase || !equality.Semantic.DeepEqual(a.Status.Pod, b.Status.Pod)
 }
 
 // post posts a Warning on the stage, and on the claim, which is where a user looks.

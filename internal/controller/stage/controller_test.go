@@ -168,6 +168,45 @@ func TestTheIntentIsOnRecordWhenThePodIsMade(t *testing.T) {
 	w.live()
 }
 
+func TestTheFirstStatusWriteMeetsTheNodeAgents(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		// meanwhile happens between the controller's look and its first write.
+		meanwhile func(*world, *tarnv1.PavStage)
+		wantMade  []string
+		wantSoon  bool
+	}{
+		{"a target that is added holds nothing up", func(w *world, s *tarnv1.PavStage) {
+			s.Status.Node.Targets = []string{"/target"}
+			w.must(w.store.Status().Update(context.Background(), s))
+		}, []string{staging}, false},
+		{"an end that is requested makes no pod", func(w *world, s *tarnv1.PavStage) {
+			w.must(w.store.Delete(context.Background(), s))
+		}, nil, true},
+		{"another controller that began makes no second pod", func(w *world, s *tarnv1.PavStage) {
+			s.Status.Pod = starting()
+			w.must(w.store.Status().Update(context.Background(), s))
+		}, nil, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, subjects()...)
+			w.fail = func(n int, made bool) error {
+				if n == 1 && !made {
+					c.meanwhile(w, w.stage())
+				}
+				return nil
+			}
+			result, err := w.r.Reconcile(context.Background(), requestFor("stage-1"))
+			if err != nil || (result.RequeueAfter > 0) != c.wantSoon || !slices.Equal(w.made, c.wantMade) {
+				t.Errorf("got %+v, %v, and pods %q, want pods %q", result, err, w.made, c.wantMade)
+			}
+			if targets := w.stage().Status.Node.Targets; c.wantMade != nil && len(targets) != 1 {
+				t.Errorf("the node agent's targets are now %q", targets)
+			}
+		})
+	}
+}
+
 func TestAClaimThatIsGoneIsUnstagedByItsRecord(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data", UID: "uid-of-claim"}}
 	raw, err := podvol.SnapshotClaim(claim)

@@ -270,32 +270,39 @@ func (w *world) kubelet() {
 	}
 }
 
-// agent is the node agent's side of the protocol; its consumer leaves as soon as the
-// volume is staged. It is not there where its node is not.
+// agent does what the node agent does.
 func (w *world) agent() {
-	ctx := context.Background()
-	stage := w.stage()
-	if stage == nil || apierrors.IsNotFound(w.store.Get(ctx, client.ObjectKey{Name: "n1"}, &corev1.Node{})) {
-		return
+	w.t.Helper()
+	if stage := w.stage(); stage != nil {
+		w.must(client.IgnoreNotFound(agent(context.Background(), w.store, stage)))
+	}
+}
+
+// agent is the node agent's side of the protocol, one step at a call; its consumer
+// leaves as soon as the volume is staged. It is not there where its node is not.
+func agent(ctx context.Context, c client.Client, stage *tarnv1.PavStage) error {
+	if err := c.Get(ctx, client.ObjectKey{Name: stage.Spec.NodeName}, &corev1.Node{}); err != nil {
+		return client.IgnoreNotFound(err)
 	}
 	pod, phase := stage.Status.Pod.Phase, stage.Status.Node.Phase
 	deleting := stage.DeletionTimestamp != nil
 	switch {
 	case !deleting && (phase == tarnv1.StageStaged || phase == tarnv1.StageFailed):
-		w.must(w.store.Delete(ctx, stage))
+		return c.Delete(ctx, stage)
 	case !deleting && pod == tarnv1.StagePodSucceeded:
 		stage.Status.Node.Phase = tarnv1.StageStaged
-		w.must(w.store.Status().Update(ctx, stage))
+		return c.Status().Update(ctx, stage)
 	case !deleting && pod == tarnv1.StagePodFailed:
 		stage.Status.Node.Phase, stage.Status.Node.Message = tarnv1.StageFailed, stage.Status.Pod.Message
-		w.must(w.store.Status().Update(ctx, stage))
+		return c.Status().Update(ctx, stage)
 	case deleting && pod == tarnv1.StagePodStopped && phase != tarnv1.StageUnmounted:
 		stage.Status.Node.Phase = tarnv1.StageUnmounted
-		w.must(w.store.Status().Update(ctx, stage))
+		return c.Status().Update(ctx, stage)
 	case deleting && pod == tarnv1.StagePodUnstaged:
 		stage.Finalizers = slices.DeleteFunc(stage.Finalizers, func(f string) bool { return f == tarnv1.FinalizerStageNode })
-		w.must(client.IgnoreNotFound(w.store.Update(ctx, stage)))
+		return c.Update(ctx, stage)
 	}
+	return nil
 }
 
 // subjects are the objects a stage is about: an accepted provisioner with both

@@ -1,0 +1,231 @@
+//go:build integration
+
+package stage
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// server is a real API server with one stage's subjects, a stand-in for the kubelet
+// and one for the node agent.
+type server struct {
+	t       *testing.T
+	ctx     context.Context
+	config  *rest.Config
+	client  client.WithWatch
+	kubelet *podvoltest.Kubelet
+	name    string
+}
+
+func newServer(t *testing.T, name string, ends func(*corev1.Pod) podvoltest.End) *server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	s := &server{t: t, ctx: ctx, config: testkit.APIServer(t), name: name}
+	s.client = testkit.Client(t, s.config)
+	s.kubelet = &podvoltest.Kubelet{Client: s.client, Ends: ends}
+	done := make(chan error, 1)
+	go func() { done <- s.kubelet.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	s.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
+	return s
+}
+
+func (s *server) create(o client.Object) {
+	s.t.Helper()
+	if err := s.client.Create(s.ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
+		s.t.Fatalf("creating %T %s: %v", o, o.GetName(), err)
+	}
+}
+
+// stage makes a volume on a node and the stage that makes it available there.
+func (s *server) stage() *tarnv1.PavStage {
+	s.t.Helper()
+	p := testkit.Provisioner(s.name)
+	status := p.Status
+	status.Conditions[0].LastTransitionTime = metav1.Time{Time: noon}
+	p.UID, p.Spec.VolumeUnstaging = "", testkit.PodSection()
+	s.create(p)
+	p.Status = status
+	s.must(s.client.Status().Update(s.ctx, p))
+	claim := testkit.Claim("default", s.name, "", s.name)
+	s.create(claim)
+	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
+	vol.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	vol.Spec.AccessModes = claim.Spec.AccessModes
+	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: s.name, VolumeHandle: "handle"}
+	vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
+	s.create(vol)
+	s.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}})
+	stage := &tarnv1.PavStage{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name, Finalizers: []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode}},
+		Spec: tarnv1.PavStageSpec{
+			Provisioner: tarnv1.ProvisionerReference{Name: s.name, UID: p.UID},
+			VolumeName:  s.name, VolumeUID: vol.UID, NodeName: s.name,
+		},
+	}
+	s.create(stage)
+	return stage
+}
+
+func (s *server) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// run starts the controller as the account it has in a cluster, and gives what ends
+// it.
+func (s *server) run(restConfig *rest.Config) (stop func()) {
+	s.t.Helper()
+	restConfig = rest.CopyConfig(restConfig)
+	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
+		GracefulShutdownTimeout: ptr.To(5 * time.Second),
+	})
+	s.must(err)
+	steps := &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}
+	s.must(Register(mgr, Options{Steps: steps}))
+	ctx, cancel := context.WithCancel(s.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = mgr.Start(ctx) // a killed one ends with the error of its death
+	}()
+	return func() { cancel(); <-done }
+}
+
+// lives plays the node agent until the stage is gone, or, where it is killed first,
+// until the controller is.
+func (s *server) lives(stage *tarnv1.PavStage, killed <-chan struct{}) (gone bool) {
+	s.t.Helper()
+	key := client.ObjectKeyFromObject(stage)
+	for {
+		current := &tarnv1.PavStage{}
+		err := s.client.Get(s.ctx, key, current)
+		if apierrors.IsNotFound(err) {
+			return true
+		}
+		s.must(err)
+		if err := agent(s.ctx, s.client, current); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			s.t.Fatal(err)
+		}
+		select {
+		case <-killed:
+			return false
+		case <-s.ctx.Done():
+			s.t.Fatalf("the stage has not ended: %+v", current.Status)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (s *server) check(wantStagings, wantUnstagings int) {
+	s.t.Helper()
+	if ran := s.kubelet.Ran(tarnv1.StepStaging); len(ran) != wantStagings {
+		s.t.Errorf("the staging pods that ran are %q, want %d", ran, wantStagings)
+	}
+	if ran := s.kubelet.Ran(tarnv1.StepUnstaging); len(ran) != wantUnstagings {
+		s.t.Errorf("the unstaging pods that ran are %q, want %d", ran, wantUnstagings)
+	}
+	var pods corev1.PodList
+	s.must(s.client.List(s.ctx, &pods, client.HasLabels{tarnv1.LabelStage}))
+	if len(pods.Items) != 0 {
+		s.t.Errorf("%d pods are left", len(pods.Items))
+	}
+}
+
+func well(*corev1.Pod) podvoltest.End { return podvoltest.End{} }
+
+func TestAStageLivesAndEndsOnARealAPIServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends           func(*corev1.Pod) podvoltest.End
+		wantUnstagings int
+	}{
+		"stage-well": {well, 1},
+		"stage-unstaging-fails": {func(p *corev1.Pod) podvoltest.End {
+			return podvoltest.End{Fails: p.Labels[tarnv1.LabelStep] == "unstaging" && p.Name[len(p.Name)-2:] == "-1"}
+		}, 2},
+		"stage-staging-fails": {func(p *corev1.Pod) podvoltest.End {
+			return podvoltest.End{Fails: p.Labels[tarnv1.LabelStep] == "staging"}
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, name, c.ends)
+			defer s.run(s.config)()
+			s.lives(s.stage(), nil)
+			s.check(1, c.wantUnstagings)
+		})
+	}
+}
+
+func TestAStageWhoseNodeIsDeletedEndsWithIt(t *testing.T) {
+	s := newServer(t, "stage-node-gone", well)
+	stage := s.stage()
+	stop := s.run(s.config)
+	defer stop()
+	for stage.Status.Pod.Phase != tarnv1.StagePodSucceeded {
+		time.Sleep(10 * time.Millisecond)
+		s.must(s.client.Get(s.ctx, client.ObjectKeyFromObject(stage), stage))
+	}
+	s.must(s.client.Delete(s.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
+	s.lives(stage, nil)
+	s.check(1, 0)
+}
+
+func TestAControllerKilledAtAnyWriteEndsTheStageAllTheSame(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		for n := 1; ; n++ {
+			name := fmt.Sprintf("stage-kill-%d-%t", n, before)
+			died := false
+			t.Run(name, func(t *testing.T) {
+				s := newServer(t, name, well)
+				killer := testkit.NewKiller(n, before)
+				stop := s.run(killer.Wrap(s.config))
+				stage := s.stage()
+				died = !s.lives(stage, killer.Dead())
+				stop()
+				if died {
+					defer s.run(s.config)()
+					s.lives(stage, nil)
+				}
+				s.check(1, 1)
+			})
+			if !died {
+				if n < 8 {
+					t.Errorf("the life has %d writes; it should at least start, mirror, discard, stop, unstage, discard and let go", n-1)
+				}
+				break
+			}
+		}
+	}
+}

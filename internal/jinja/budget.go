@@ -11,7 +11,7 @@ const (
 	defaultSteps       = 1_000_000
 	defaultOutputBytes = 1 << 20
 	defaultDepth       = 100
-	defaultMemoryBytes = 32 << 20
+	defaultMemoryBytes = 16 << 20
 )
 
 // contextInterval is how many steps pass between two looks at the context.

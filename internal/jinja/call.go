@@ -46,12 +46,13 @@ func (e *evaluator) spread(a *args, v any) {
 	}
 	keys, values := m.pairs()
 	e.items(len(keys))
+	written := a.names // few; the keys of a mapping differ from one another
 	for i, k := range keys {
 		name, ok := k.(string)
 		if !ok {
 			fail(KindType, "keywords must be strings")
 		}
-		for _, other := range a.names {
+		for _, other := range written {
 			if other == name {
 				fail(KindType, "got multiple values for keyword argument '%s'", name)
 			}

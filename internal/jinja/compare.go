@@ -53,6 +53,7 @@ func (e *evaluator) equal(a, b any, depth int) bool {
 		return ok
 	case int, bool, float64, *big.Int:
 		b = norm(b)
+		e.chargeBig(a, b)
 		return isNumber(b) && numericOrder(a, b) == 0
 	case []any:
 		other, ok := b.([]any)
@@ -82,6 +83,15 @@ func (e *evaluator) equal(a, b any, depth int) bool {
 		return false
 	}
 	return a == b // pointers: the same thing or not
+}
+
+// chargeBig charges for looking at large integers.
+func (e *evaluator) chargeBig(values ...any) {
+	for _, v := range values {
+		if b, ok := v.(*big.Int); ok {
+			e.steps(b.BitLen() / 64)
+		}
+	}
 }
 
 func (e *evaluator) equalSimple(a, b any) bool {
@@ -185,6 +195,7 @@ func (e *evaluator) ordered(op comparison, a, b any, depth int) bool {
 	mustDefined(b)
 	a, b = norm(a), norm(b)
 	if isNumber(a) && isNumber(b) {
+		e.chargeBig(a, b)
 		return holds(op, numericOrder(a, b))
 	}
 	switch x := a.(type) {

@@ -50,12 +50,13 @@ func intArg(v any, def int, what string) int {
 // path is an attribute argument split at its dots: "spec.names.0".
 type path []any
 
-func splitPath(attribute any) path {
+func (e *evaluator) splitPath(attribute any) path {
 	switch a := attribute.(type) {
 	case nil:
 		return nil
 	case string:
 		var p path
+		e.items(1 + strings.Count(a, "."))
 		for _, part := range strings.Split(a, ".") {
 			if n, err := strconv.Atoi(part); err == nil && all(isDigit)(part) {
 				p = append(p, n)
@@ -144,7 +145,7 @@ func (e *evaluator) mapper(a *args) func(any) any {
 		if attribute == absent {
 			fail(KindRuntime, "map requires a filter argument")
 		}
-		p := splitPath(attribute)
+		p := e.splitPath(attribute)
 		return func(item any) any { return e.get(p, item, def) }
 	}
 	f := e.namedFilter(a.pos[0])
@@ -183,7 +184,7 @@ func (e *evaluator) picker(a *args, byAttribute bool) func(any) bool {
 		if len(pos) == 0 {
 			fail(KindRuntime, "Missing parameter for attribute name")
 		}
-		p, pos = splitPath(pos[0]), pos[1:]
+		p, pos = e.splitPath(pos[0]), pos[1:]
 	}
 	if len(pos) == 0 {
 		return func(item any) bool { return truth(e.get(p, item, nil)) }

@@ -96,7 +96,7 @@ func filterReverse(e *evaluator, v any, _ []any) any {
 
 func filterJoin(e *evaluator, v any, a []any) any {
 	sep := e.str(orElse(a[0], ""))
-	p := splitPath(a[1])
+	p := e.splitPath(a[1])
 	next := e.iterate(v)
 	var parts []string
 	size := 0
@@ -112,11 +112,11 @@ func filterJoin(e *evaluator, v any, a []any) any {
 
 // filterSort sorts by one or several attributes, separated by commas.
 func filterSort(e *evaluator, v any, a []any) any {
-	paths := []path{splitPath(a[2])}
+	paths := []path{e.splitPath(a[2])}
 	if s, ok := a[2].(string); ok {
 		paths = paths[:0]
 		for _, part := range e.splitOn(s, ",") {
-			paths = append(paths, splitPath(part))
+			paths = append(paths, e.splitPath(part))
 		}
 	}
 	items := e.collect(v)
@@ -141,7 +141,7 @@ func (e *evaluator) splitOn(s, sep string) []string {
 }
 
 func filterUnique(e *evaluator, v any, a []any) any {
-	p := splitPath(a[1])
+	p := e.splitPath(a[1])
 	return e.lazy(v, func(next func() (any, bool)) func() (any, bool) {
 		seen := map[any]bool{}
 		return func() (any, bool) {
@@ -162,7 +162,7 @@ func filterUnique(e *evaluator, v any, a []any) any {
 }
 
 func (e *evaluator) extreme(v any, a []any, op comparison) any {
-	p := splitPath(a[1])
+	p := e.splitPath(a[1])
 	next := e.iterate(v)
 	best, ok := next()
 	if !ok {
@@ -179,7 +179,7 @@ func (e *evaluator) extreme(v any, a []any, op comparison) any {
 }
 
 func filterSum(e *evaluator, v any, a []any) any {
-	p := splitPath(a[0])
+	p := e.splitPath(a[0])
 	total := orElse(a[1], 0)
 	next := e.iterate(v)
 	for item, ok := next(); ok; item, ok = next() {
@@ -189,7 +189,7 @@ func filterSum(e *evaluator, v any, a []any) any {
 }
 
 func filterGroupBy(e *evaluator, v any, a []any) any {
-	p := splitPath(a[0])
+	p := e.splitPath(a[0])
 	def := a[1]
 	if def == absent {
 		def = nil

@@ -21,7 +21,7 @@ func textFilters() []*filterDef {
 		soft("upper", upper), soft("lower", lower), soft("capitalize", capitalize), soft("title", filterTitle),
 		soft("escape", escapeHTML), soft("forceescape", escapeHTML), soft("striptags", stripTags),
 		soft("safe", func(s string) string { return s }), soft("string", func(s string) string { return s }),
-		{name: "trim", sig: named(0, "chars"), bound: func(e *evaluator, v any, a []any) any { return strip(e.str(v), a[0], true, true) }},
+		{name: "trim", sig: named(0, "chars"), bound: func(e *evaluator, v any, a []any) any { return e.strip(e.str(v), a[0], true, true) }},
 		{name: "replace", sig: named(2, "old", "new", "count"), bound: filterReplace},
 		{name: "format", variadic: true, call: filterFormat},
 		{name: "center", sig: named(0, "width"), bound: func(e *evaluator, v any, a []any) any {

@@ -20,7 +20,7 @@ type Limits struct {
 	// Depth bounds macros within macros and values within values. Default 100.
 	Depth int
 	// MemoryBytes bounds what all strings and containers made during the
-	// evaluation take together. Default 32 MiB.
+	// evaluation take together. Default 16 MiB.
 	MemoryBytes int
 }
 

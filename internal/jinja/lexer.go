@@ -75,12 +75,16 @@ func (t token) describe() string {
 	return tokenNames[t.kind]
 }
 
-// lexer cuts a template into tokens. An error becomes a last token, so that
-// the parser meets it in its place and an earlier syntax error comes first.
+// lexer cuts a template into tokens, a few at a time, as the parser asks for
+// them. An error becomes a last token, so that the parser meets it in its place
+// and an earlier syntax error comes first.
 type lexer struct {
 	src          string
 	pos          int
-	tokens       []token
+	tokens       []token // lexed and not yet taken, from head on
+	head         int
+	tag          tokenKind // what ends the tag being lexed; tokEOF in text
+	done         bool
 	brackets     []byte // the closing brackets still owed
 	lineStarting bool   // the last token ended with a newline
 }
@@ -94,14 +98,42 @@ func normalise(source string) string {
 	return strings.TrimSuffix(source, "\n")
 }
 
-func lex(src string) []token {
-	l := lexer{src: src, lineStarting: true, tokens: make([]token, 0, 16+len(src)/8)}
-	for l.pos < len(src) && l.root() {
+func newLexer(src string) *lexer {
+	return &lexer{src: src, lineStarting: true, tokens: make([]token, 0, 8)}
+}
+
+// peek gives the token n places ahead; past the end it is the last one.
+func (l *lexer) peek(n int) token {
+	for len(l.tokens)-l.head <= n && !l.done {
+		l.more()
 	}
-	if n := len(l.tokens); n == 0 || l.tokens[n-1].kind != tokError {
-		l.add(tokEOF, len(src), "")
+	return l.tokens[min(l.head+n, len(l.tokens)-1)]
+}
+
+// take moves to the next token; the last one stays.
+func (l *lexer) take() {
+	l.peek(0)
+	if l.head+1 < len(l.tokens) || !l.done {
+		l.head++
 	}
-	return l.tokens
+	if l.head == len(l.tokens) {
+		l.tokens, l.head = l.tokens[:0], 0
+	}
+}
+
+// more lexes at least one token.
+func (l *lexer) more() {
+	ok := true
+	switch {
+	case l.pos >= len(l.src):
+		l.add(tokEOF, len(l.src), "")
+		l.done = true
+	case l.tag == tokEOF:
+		ok = l.root()
+	default:
+		ok = l.inside()
+	}
+	l.done = l.done || !ok
 }
 
 func (l *lexer) add(kind tokenKind, pos int, text string) {
@@ -113,7 +145,7 @@ func (l *lexer) fail(pos int, format string, args ...any) bool {
 	return false
 }
 
-// root lexes text up to and including the next tag; false ends the lexing.
+// root lexes text up to the next tag and the tag's beginning; false ends the lexing.
 func (l *lexer) root() bool {
 	start := l.pos
 	open := nextTag(l.src, start)
@@ -140,11 +172,13 @@ func (l *lexer) root() bool {
 			return l.raw(open, end)
 		}
 		l.add(tokBlockBegin, open, "")
-		return l.inside(tokBlockEnd)
+		l.tag = tokBlockEnd
 	default:
 		l.add(tokVariableBegin, open, "")
-		return l.inside(tokVariableEnd)
+		l.tag = tokVariableEnd
 	}
+	l.brackets = l.brackets[:0]
+	return true
 }
 
 func nextTag(src string, from int) int {
@@ -268,45 +302,39 @@ func (l *lexer) raw(open, start int) bool {
 	}
 }
 
-// inside lexes the tokens of one tag, up to and including its end.
-func (l *lexer) inside(end tokenKind) bool {
-	l.brackets = l.brackets[:0]
-	for {
-		if len(l.brackets) == 0 && l.tagEnd(end) {
-			return true
-		}
-		if l.pos >= len(l.src) {
+// inside lexes the next token of a tag, its end among them; false ends the lexing.
+func (l *lexer) inside() bool {
+	for l.pos < len(l.src) {
+		if len(l.brackets) == 0 && l.tagEnd(l.tag) {
+			l.tag = tokEOF
 			return true
 		}
 		c := l.src[l.pos]
 		switch {
 		case c == ' ' || c == '\n' || c == '\t':
 			l.pos++
+			continue
 		case c >= '0' && c <= '9':
 			l.number()
+			return true
 		case c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z':
-			l.name()
+			return l.name()
 		case c == '"' || c == '\'':
-			if !l.str(c) {
-				return false
-			}
-		case c >= utf8.RuneSelf || c < ' ':
-			r, size := utf8.DecodeRuneInString(l.src[l.pos:])
-			if isPythonSpace(r) {
-				l.pos += size
-			} else if unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.Is(unicode.Mn, r) {
-				if !l.name() {
-					return false
-				}
-			} else {
-				return l.unexpected()
-			}
-		default:
-			if !l.operator() {
-				return false
-			}
+			return l.str(c)
+		case c >= ' ' && c < utf8.RuneSelf:
+			return l.operator()
 		}
+		r, size := utf8.DecodeRuneInString(l.src[l.pos:])
+		if isPythonSpace(r) {
+			l.pos += size
+			continue
+		}
+		if unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.Is(unicode.Mn, r) {
+			return l.name()
+		}
+		return l.unexpected()
 	}
+	return true
 }
 
 func (l *lexer) tagEnd(end tokenKind) bool {

@@ -43,7 +43,7 @@ func (m *macro) bind(e *evaluator, frame *scope, a *args) {
 	}
 	explicitCaller := false
 	var missing []int
-	e.steps(len(def.params))
+	e.steps(len(def.params) * (1 + len(a.names)))
 	for i, name := range def.params {
 		explicitCaller = explicitCaller || name == "caller"
 		if i < len(a.pos) {

@@ -17,9 +17,9 @@ func cutMethods() []*methodDef {
 		}},
 		{name: "partition", sig: takes(1, "sep"), str: strPartition},
 		{name: "rpartition", sig: takes(1, "sep"), str: strRpartition},
-		{name: "strip", sig: takes(0, "chars"), str: func(e *evaluator, s string, a []any) any { return strip(s, a[0], true, true) }},
-		{name: "lstrip", sig: takes(0, "chars"), str: func(e *evaluator, s string, a []any) any { return strip(s, a[0], true, false) }},
-		{name: "rstrip", sig: takes(0, "chars"), str: func(e *evaluator, s string, a []any) any { return strip(s, a[0], false, true) }},
+		{name: "strip", sig: takes(0, "chars"), str: func(e *evaluator, s string, a []any) any { return e.strip(s, a[0], true, true) }},
+		{name: "lstrip", sig: takes(0, "chars"), str: func(e *evaluator, s string, a []any) any { return e.strip(s, a[0], true, false) }},
+		{name: "rstrip", sig: takes(0, "chars"), str: func(e *evaluator, s string, a []any) any { return e.strip(s, a[0], false, true) }},
 		{name: "removeprefix", sig: takes(1, "prefix"), str: func(e *evaluator, s string, a []any) any {
 			return strings.TrimPrefix(s, needStr(a[0], "removeprefix() argument"))
 		}},
@@ -212,11 +212,16 @@ func strRpartition(e *evaluator, s string, a []any) any {
 	return tuple{"", "", s}
 }
 
-func strip(s string, chars any, left, right bool) string {
+func (e *evaluator) strip(s string, chars any, left, right bool) string {
 	out := isPythonSpace
 	if chars != absent && chars != nil {
-		set := needStr(chars, "strip arg")
-		out = func(r rune) bool { return strings.ContainsRune(set, r) }
+		text := needStr(chars, "strip arg")
+		e.steps(len(text))
+		set := make(map[rune]bool, min(len(text), 16))
+		for _, r := range text {
+			set[r] = true
+		}
+		out = func(r rune) bool { return set[r] }
 	}
 	if left {
 		s = strings.TrimLeftFunc(s, out)

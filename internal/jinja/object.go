@@ -76,7 +76,7 @@ func (w *objectWalker) template(source string) (any, *Error) {
 }
 
 func evaluateString(b *budget, source string, vars map[string]any) (any, *Error) {
-	if !strings.Contains(source, "{") { // no tag can start; only the newlines are seen to
+	if !strings.Contains(source, "{") && len(source) <= b.maxOutput { // no tag can start; only the newlines are seen to
 		if invalidUTF8(source) < 0 {
 			return normalise(source), nil
 		}

@@ -20,8 +20,7 @@ const (
 // are caught in Parse.
 type parser struct {
 	src     string
-	tokens  []token
-	at      int
+	lexer   *lexer
 	nesting int
 	height  int // of the expression parsed last
 
@@ -48,7 +47,7 @@ func parseTemplate(source string) (t *Template, err error) {
 	if i := invalidUTF8(src); i >= 0 {
 		p.failAt(i, "the template is not valid UTF-8")
 	}
-	p.tokens = lex(src)
+	p.lexer = newLexer(src)
 	body := p.subparse("", nil)
 	if len(p.unknown) > 0 {
 		p.failAt(p.unknown[0].pos, "%s", p.unknown[0].text)
@@ -71,8 +70,13 @@ func invalidUTF8(s string) int {
 }
 
 // cur gives the current token; a lexer's error surfaces here.
-func (p *parser) cur() *token {
-	t := &p.tokens[p.at]
+func (p *parser) cur() token { return p.peek(0) }
+
+// look gives the token after the current one.
+func (p *parser) look() token { return p.peek(1) }
+
+func (p *parser) peek(n int) token {
+	t := p.lexer.peek(n)
 	if t.kind == tokError {
 		p.failAt(t.pos, "%s", t.text)
 	}
@@ -80,23 +84,9 @@ func (p *parser) cur() *token {
 }
 
 func (p *parser) next() token {
-	t := *p.cur()
-	if p.at < len(p.tokens)-1 {
-		p.at++
-	}
+	t := p.cur()
+	p.lexer.take()
 	return t
-}
-
-// look gives the token after the current one.
-func (p *parser) look() *token {
-	if p.at+1 < len(p.tokens) {
-		t := &p.tokens[p.at+1]
-		if t.kind == tokError {
-			p.failAt(t.pos, "%s", t.text)
-		}
-		return t
-	}
-	return p.cur()
 }
 
 func (p *parser) isName(name string) bool {
@@ -136,7 +126,7 @@ func (p *parser) expectName(name string) token {
 	return p.next()
 }
 
-func (p *parser) expected(t *token, want string) {
+func (p *parser) expected(t token, want string) {
 	if t.kind == tokEOF {
 		p.failAt(t.pos, "unexpected end of template, expected '%s'.", want)
 	}

@@ -239,7 +239,7 @@ func (p *parser) primary() expr {
 	return nil
 }
 
-func (p *parser) name(t *token) expr {
+func (p *parser) name(t token) expr {
 	switch t.text {
 	case "true", "True":
 		return &constExpr{true}
@@ -258,7 +258,7 @@ func (p *parser) name(t *token) expr {
 	return &nameExpr{t.pos, t.text}
 }
 
-func (p *parser) integer(t *token) any {
+func (p *parser) integer(t token) any {
 	if len(t.text) < 19 {
 		if n, err := strconv.ParseInt(t.text, 0, 64); err == nil {
 			return int(n)

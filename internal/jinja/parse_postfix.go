@@ -47,7 +47,7 @@ func (p *parser) subscript(object expr) expr {
 		case tokName:
 			return &attrExpr{attr.pos, object, attr.text}
 		case tokInteger:
-			return &itemExpr{attr.pos, object, &constExpr{p.integer(&attr)}}
+			return &itemExpr{attr.pos, object, &constExpr{p.integer(attr)}}
 		}
 		p.failAt(attr.pos, "expected name or number")
 	}

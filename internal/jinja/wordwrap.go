@@ -22,7 +22,9 @@ func filterWordWrap(e *evaluator, v any, a []any) any {
 	out := make([]string, len(lines))
 	size := 0
 	for i, line := range lines {
-		out[i] = strings.Join(w.wrap(line), newline)
+		parts := w.wrap(line)
+		e.checkSize(size + len(line) + len(parts)*len(newline))
+		out[i] = strings.Join(parts, newline)
 		size += len(out[i]) + len(newline)
 		e.checkSize(size)
 	}

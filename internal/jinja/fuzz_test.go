@@ -1,0 +1,88 @@
+package jinja
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fuzzTime is how long one input may take; far more than the budgets allow.
+const fuzzTime = 3 * time.Second
+
+func seeds(f *testing.F) {
+	for _, file := range readCases(f) {
+		for _, c := range file.Cases {
+			if source, ok := c.Template.(string); ok {
+				f.Add(source)
+			}
+		}
+	}
+	for _, source := range bombs {
+		if len(source) < 4096 {
+			f.Add(source)
+		}
+	}
+}
+
+// checkFuzzError demands that an error is one of ours, on one line, and points into the source.
+func checkFuzzError(t *testing.T, source string, err error) {
+	t.Helper()
+	e, ok := err.(*Error)
+	if !ok {
+		t.Fatalf("%T is no *Error: %v", err, err)
+	}
+	if strings.Contains(e.Message, "internal error") {
+		t.Fatalf("%q: %v", source, e)
+	}
+	if strings.Contains(e.Error(), "\n") {
+		t.Fatalf("%q: the error has several lines: %v", source, e)
+	}
+	if lines := strings.Count(normalise(source), "\n") + 1; e.Line > lines || e.Line < 1 && e.Kind != KindYAML && e.Kind != KindLimit && e.Kind != KindValue {
+		t.Fatalf("%q: line %d of %d: %v", source, e.Line, lines, e)
+	}
+	if e.Detail() == "" {
+		t.Fatal("no detail")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(t *testing.T, source string) {
+		start := time.Now()
+		tmpl, err := Parse(source)
+		if err != nil {
+			checkFuzzError(t, source, err)
+		} else {
+			tmpl.Globals()
+		}
+		if took := time.Since(start); took > fuzzTime {
+			t.Fatalf("took %v", took)
+		}
+	})
+}
+
+func FuzzExecute(f *testing.F) {
+	seeds(f)
+	shared := readCases(f)[0].Shared
+	before, err := json.Marshal(shared)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, source string) {
+		start := time.Now()
+		value, err := Evaluate(context.Background(), source, shared, Limits{Steps: 200_000, MemoryBytes: 8 << 20})
+		if err != nil {
+			checkFuzzError(t, source, err)
+		} else if _, err := json.Marshal(value); err != nil {
+			t.Fatalf("%q: the result is not JSON: %v", source, err)
+		}
+		if took := time.Since(start); took > fuzzTime {
+			t.Fatalf("took %v", took)
+		}
+		if after, _ := json.Marshal(shared); string(after) != string(before) {
+			t.Fatalf("%q changed its variables", source)
+		}
+	})
+}

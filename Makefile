@@ -70,7 +70,7 @@ deps:
 # Go knows what has changed; so does the cluster's own Makefile.
 .PHONY: bin/tarn
 bin/tarn:
-	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/tarn ./cmd/tarn
+	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X tarn.dev/tarn/internal/cli.Version=$(VERSION)' -o bin/tarn ./cmd/tarn
 
 .PHONY: cluster-binaries
 cluster-binaries:

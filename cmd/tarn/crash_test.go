@@ -1,0 +1,320 @@
+//go:build integration
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
+	testkit.Main(m)
+}
+
+// world is one API server with one provisioner, a stand-in for the kubelet and one
+// for the binder.
+type world struct {
+	t       *testing.T
+	ctx     context.Context
+	config  *rest.Config
+	client  client.WithWatch
+	kubelet *podvoltest.Kubelet
+	name    string
+}
+
+// newWorld sets the stage for one case; all objects carry the case's name.
+func newWorld(t *testing.T, name string, ends func(*corev1.Pod) podvoltest.End) *world {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	w := &world{t: t, ctx: ctx, config: testkit.APIServer(t), name: name}
+	w.client = testkit.Client(t, w.config)
+	w.kubelet = &podvoltest.Kubelet{Client: w.client, Ends: ends}
+	w.ensure(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
+	w.create(testkit.Class(name))
+	p := testkit.Provisioner(name)
+	p.UID, p.Status = "", pavv1.PavProvisionerStatus{}
+	p.Spec.VolumeValidation = testkit.PodSection()
+	w.create(p)
+	done := make(chan error, 2)
+	go func() { done <- w.kubelet.Run(ctx) }()
+	go func() { done <- w.bind() }()
+	t.Cleanup(func() {
+		cancel()
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return w
+}
+
+func (w *world) create(o client.Object) {
+	w.t.Helper()
+	if err := w.client.Create(w.ctx, o); err != nil {
+		w.t.Fatalf("creating %T %s: %v", o, o.GetName(), err)
+	}
+}
+
+func (w *world) ensure(o client.Object) {
+	w.t.Helper()
+	if err := w.client.Create(w.ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
+		w.t.Fatalf("creating %T %s: %v", o, o.GetName(), err)
+	}
+}
+
+// bind does of Kubernetes' binder and protection what the case needs: volumes are
+// bound to their claims, released when those go, and nothing is kept from going.
+func (w *world) bind() error {
+	for w.ctx.Err() == nil {
+		volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
+		if w.client.List(w.ctx, volumes) != nil || w.client.List(w.ctx, claims) != nil {
+			return nil // the case is over
+		}
+		for i := range claims.Items {
+			w.unprotect(&claims.Items[i])
+		}
+		for i := range volumes.Items {
+			w.unprotect(&volumes.Items[i])
+			w.settlePhase(&volumes.Items[i], claims.Items)
+		}
+		select {
+		case <-w.ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func (w *world) unprotect(o client.Object) {
+	base, ok := o.DeepCopyObject().(client.Object)
+	if !ok || o.GetDeletionTimestamp() == nil {
+		return
+	}
+	o.SetFinalizers(slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return strings.HasPrefix(f, "kubernetes.io/") }))
+	if len(o.GetFinalizers()) != len(base.GetFinalizers()) {
+		_ = w.client.Patch(w.ctx, o, client.MergeFrom(base)) // tried again on the next round
+	}
+}
+
+func (w *world) settlePhase(vol *corev1.PersistentVolume, claims []corev1.PersistentVolumeClaim) {
+	if vol.Spec.ClaimRef == nil {
+		return
+	}
+	want := corev1.VolumeReleased
+	for i := range claims {
+		if claims[i].UID == vol.Spec.ClaimRef.UID {
+			want = corev1.VolumeBound
+			if claims[i].Spec.VolumeName == "" {
+				claims[i].Spec.VolumeName = vol.Name
+				_ = w.client.Update(w.ctx, &claims[i]) // tried again on the next round
+			}
+		}
+	}
+	if vol.Status.Phase != want {
+		vol.Status.Phase = want
+		_ = w.client.Status().Update(w.ctx, vol) // tried again on the next round
+	}
+}
+
+// run starts the controllers on a configuration and gives back what ends them.
+func (w *world) run(restConfig *rest.Config) (stop func()) {
+	w.t.Helper()
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme: kube.Scheme(), Cache: controllerCache(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
+		GracefulShutdownTimeout: ptr.To(5 * time.Second),
+	})
+	if err != nil {
+		w.t.Fatalf("making the controllers: %v", err)
+	}
+	if err := register(mgr, controllerFlags{workers: 4, stateDir: tarnv1.DefaultStateDir}); err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = mgr.Start(ctx) // a killed one ends with the error of its death
+	}()
+	return func() { cancel(); <-done }
+}
+
+func (w *world) claim() *corev1.PersistentVolumeClaim {
+	claim := testkit.Claim("default", w.name, "", w.name)
+	w.create(claim)
+	return claim
+}
+
+// eventually waits until check finds nothing wrong.
+func (w *world) eventually(what string, check func() string) {
+	w.t.Helper()
+	wrong := check()
+	for ; wrong != ""; wrong = check() {
+		if w.ctx.Err() != nil {
+			w.t.Fatalf("%s: %s", what, wrong)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (w *world) bound(claim *corev1.PersistentVolumeClaim) func() string {
+	return func() string {
+		record, vol := &tarnv1.PavVolume{}, &corev1.PersistentVolume{}
+		key := client.ObjectKey{Name: "pvc-" + string(claim.UID)}
+		if err := w.client.Get(w.ctx, key, record); err != nil {
+			return err.Error()
+		}
+		if err := w.client.Get(w.ctx, key, vol); err != nil {
+			return fmt.Sprintf("%v; the record: %+v", err, record.Status)
+		}
+		if vol.Status.Phase != corev1.VolumeBound || !meta.IsStatusConditionTrue(record.Status.Conditions, tarnv1.ConditionProvisioned) {
+			return fmt.Sprintf("volume %s, record %+v", vol.Status.Phase, record.Status)
+		}
+		return w.noPods()
+	}
+}
+
+func (w *world) noPods() string {
+	pods := &corev1.PodList{}
+	if err := w.client.List(w.ctx, pods, client.MatchingLabels{tarnv1.LabelProvisioner: w.name}); err != nil {
+		return err.Error()
+	}
+	for i := range pods.Items {
+		return fmt.Sprintf("pod %s is left", pods.Items[i].Name)
+	}
+	return ""
+}
+
+// nothing says what of the case is left, but for the provisioner and its class.
+func (w *world) nothing() string {
+	records, volumes := &tarnv1.PavVolumeList{}, &corev1.PersistentVolumeList{}
+	if err := w.client.List(w.ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: w.name}); err != nil {
+		return err.Error()
+	}
+	for i := range records.Items {
+		return fmt.Sprintf("PavVolume %s is left: %+v", records.Items[i].Name, records.Items[i].Status)
+	}
+	if err := w.client.List(w.ctx, volumes); err != nil {
+		return err.Error()
+	}
+	for i := range volumes.Items {
+		if volumes.Items[i].Spec.CSI.Driver == w.name {
+			return fmt.Sprintf("PersistentVolume %s is left, %s", volumes.Items[i].Name, volumes.Items[i].Status.Phase)
+		}
+	}
+	return w.noPods()
+}
+
+// life takes a claim from its creation to its deletion under restConfig, starting the
+// controllers anew whenever the killer has ended them.
+func (w *world) life(k *testkit.Killer) {
+	w.t.Helper()
+	stop := w.run(k.Wrap(w.config))
+	claim := w.claim()
+	revived := make(chan func())
+	go func() {
+		select {
+		case <-k.Dead():
+			stop()
+			revived <- w.run(w.config)
+		case <-w.ctx.Done():
+			revived <- stop
+		}
+	}()
+	w.eventually("binding", w.bound(claim))
+	if err := w.client.Delete(w.ctx, claim); err != nil {
+		w.t.Fatal(err)
+	}
+	w.eventually("deleting", w.nothing)
+	if err := w.client.Delete(w.ctx, &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: w.name}}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.eventually("deleting the provisioner", func() string {
+		err := w.client.Get(w.ctx, client.ObjectKey{Name: w.name}, &pavv1.PavProvisioner{})
+		if apierrors.IsNotFound(err) {
+			return ""
+		}
+		return fmt.Sprintf("PavProvisioner is left (%v)", err)
+	})
+	if err := w.client.Delete(w.ctx, testkit.Class(w.name)); err != nil {
+		w.t.Fatal(err)
+	}
+	select {
+	case <-k.Dead():
+		(<-revived)()
+	default:
+		stop()
+	}
+}
+
+func wellBehaved(*corev1.Pod) podvoltest.End {
+	return podvoltest.End{Result: tarnv1.PodResult{Capacity: ptr.To("1Gi")}}
+}
+
+// failsOnce lets the first creation pod fail, so that a life includes undoing.
+func failsOnce(pod *corev1.Pod) podvoltest.End {
+	end := wellBehaved(pod)
+	end.Fails = pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepCreation) && strings.HasSuffix(pod.Name, "-1")
+	return end
+}
+
+func TestAVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
+	for _, c := range []struct {
+		name                         string
+		ends                         func(*corev1.Pod) podvoltest.End
+		wantCreations, wantDeletions int
+	}{
+		{"well", wellBehaved, 1, 1},
+		{"undone", failsOnce, 2, 2},
+	} {
+		whole := testkit.NewKiller(0)
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, "life-"+c.name, c.ends)
+			w.life(whole)
+			w.check(c.wantCreations, c.wantDeletions)
+		})
+		for n := 1; n <= whole.Writes(); n++ {
+			name := fmt.Sprintf("%s-%d", c.name, n)
+			t.Run(name, func(t *testing.T) {
+				w := newWorld(t, "life-"+name, c.ends)
+				w.life(testkit.NewKiller(n))
+				w.check(c.wantCreations, c.wantDeletions)
+			})
+		}
+	}
+}
+
+// check wants every pod to have run once and no oftener than that.
+func (w *world) check(wantCreations, wantDeletions int) {
+	w.t.Helper()
+	if got := w.kubelet.Ran(tarnv1.StepCreation); len(got) != wantCreations {
+		w.t.Errorf("creation pods that ran: %v, want %d", got, wantCreations)
+	}
+	if got := w.kubelet.Ran(tarnv1.StepDeletion); len(got) != wantDeletions {
+		w.t.Errorf("deletion pods that ran: %v, want %d", got, wantDeletions)
+	}
+}

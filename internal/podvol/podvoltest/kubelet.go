@@ -1,0 +1,110 @@
+// Package podvoltest stands in for kubelet and node agent where a test has an API
+// server and no node: it ends pods as the test says. The fake speaks through the
+// objects alone, as the real ones do.
+package podvoltest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// End is how a pod ends.
+type End struct {
+	// Fails says that its container exits with 1.
+	Fails bool
+	// Result is what it leaves in /pav.
+	Result tarnv1.PodResult
+}
+
+// Kubelet ends every pod that carries one of Tarn's step labels.
+type Kubelet struct {
+	// Client is a live one.
+	Client client.WithWatch
+	// Ends says how a pod ends.
+	Ends func(*corev1.Pod) End
+
+	mu  sync.Mutex
+	ran map[tarnv1.Step]map[types.UID]string
+}
+
+// Run works until the context ends.
+func (k *Kubelet) Run(ctx context.Context) error {
+	w, err := k.Client.Watch(ctx, &corev1.PodList{}, client.HasLabels{tarnv1.LabelStep})
+	if err != nil {
+		return fmt.Errorf("watching pods: %w", err)
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		pod, ok := event.Object.(*corev1.Pod)
+		if !ok || event.Type != watch.Added {
+			continue
+		}
+		k.count(pod)
+		if err := k.end(ctx, pod); client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Ran gives the names of the pods of a step that have run so far, one for each pod,
+// so that a pod that ran twice under one name shows twice.
+func (k *Kubelet) Ran(step tarnv1.Step) []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var names []string
+	for _, name := range k.ran[step] {
+		names = append(names, name)
+	}
+	return names
+}
+
+func (k *Kubelet) count(pod *corev1.Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
+	if k.ran == nil {
+		k.ran = map[tarnv1.Step]map[types.UID]string{}
+	}
+	if k.ran[step] == nil {
+		k.ran[step] = map[types.UID]string{}
+	}
+	k.ran[step][pod.UID] = pod.Name
+}
+
+func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod) error {
+	end := k.Ends(pod)
+	result := end.Result
+	result.Succeeded = ptr.To(!end.Fails)
+	data, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	base := pod.DeepCopy()
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Annotations[tarnv1.AnnotationResult] = string(data)
+	state, phase := &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(time.Now())}, corev1.PodSucceeded
+	if end.Fails {
+		state.ExitCode, phase = 1, corev1.PodFailed
+	}
+	pod.Status.Phase = phase
+	pod.Status.ContainerStatuses = nil
+	for _, c := range pod.Spec.Containers {
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{Terminated: state}})
+	}
+	return k.Client.Status().Patch(ctx, pod, client.MergeFrom(base))
+}

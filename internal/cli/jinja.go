@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"tarn.dev/tarn/internal/jinja"
+)
+
+// exitError ends the process with a status after everything there is to say was printed.
+type exitError struct{ code int }
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", e.code) }
+
+// ExitCode is the status the process ends with.
+func (e exitError) ExitCode() int { return e.code }
+
+func newJinjaCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "jinja",
+		Short: "Work on the templates of provisioners",
+	}
+	cmd.AddCommand(newJinjaEvalCommand())
+	return cmd
+}
+
+// jinjaEval is one evaluation asked for on the command line.
+type jinjaEval struct {
+	contextFile, claimsFile string
+}
+
+func newJinjaEvalCommand() *cobra.Command {
+	var eval jinjaEval
+	cmd := &cobra.Command{
+		Use:   "eval [--context FILE] [--pvcs FILE] TEMPLATE|-",
+		Short: "Evaluate a template and print the result as JSON",
+		Long: "Evaluate a template, given as it stands or, for -, on standard input, and print the result as\n" +
+			"JSON: a string, or whatever the text means as YAML where the template sets yaml to true.\n\n" +
+			"An error of the template is printed as JSON too, {\"error\": kind, \"message\": text, \"line\": n,\n" +
+			"\"column\": n}, with exit status 1; standard error has the offending line with a caret.",
+		Example: "  tarn jinja eval '{{ 1 + 2 }}'\n" +
+			"  tarn jinja eval --context vars.json --pvcs claims.json - < script.sh.j2",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return eval.run(cmd, args[0]) },
+	}
+	cmd.Flags().StringVar(&eval.contextFile, "context", "", "a file with the variables, one JSON object")
+	cmd.Flags().StringVar(&eval.claimsFile, "pvcs", "", "a file with the claims get_pvc finds, one JSON object keyed namespace/name")
+	return cmd
+}
+
+func (j *jinjaEval) run(cmd *cobra.Command, template string) error {
+	if template == "-" {
+		text, err := io.ReadAll(cmd.InOrStdin())
+		if err != nil {
+			return fmt.Errorf("reading the template from standard input: %w", err)
+		}
+		template = string(text)
+	}
+	vars := map[string]any{}
+	if err := readJSONObject(j.contextFile, "--context", &vars); err != nil {
+		return err
+	}
+	if j.claimsFile != "" {
+		claims := map[string]any{}
+		if err := readJSONObject(j.claimsFile, "--pvcs", &claims); err != nil {
+			return err
+		}
+		vars["get_pvc"] = claimGetter(claims)
+	}
+	value, err := jinja.Evaluate(cmd.Context(), template, vars, jinja.Limits{})
+	if err == nil {
+		return printJSON(cmd.OutOrStdout(), value)
+	}
+	var e *jinja.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	cmd.PrintErrln(e.Detail())
+	if err := printJSON(cmd.OutOrStdout(), jinjaFailure{string(e.Kind), e.Message, e.Line, e.Column}); err != nil {
+		return err
+	}
+	return exitError{1}
+}
+
+// jinjaFailure is an error as it is printed. Line and Column start at 1; 0 means
+// that the error is about the rendered text, not a place in the template.
+type jinjaFailure struct {
+	Kind    string `json:"error"`
+	Message string `json:"message"`
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
+}
+
+func claimGetter(claims map[string]any) jinja.Func {
+	return func(_ context.Context, args []any) (any, error) {
+		name, namespace := args[0].(string), args[1].(string)
+		claim, ok := claims[namespace+"/"+name]
+		if !ok {
+			return nil, fmt.Errorf("there is no claim %s in namespace %s; --pvcs has no key %s/%s", name, namespace, namespace, name)
+		}
+		return claim, nil
+	}
+}
+
+// readJSONObject reads one JSON object from a file; no file name means nothing to read.
+func readJSONObject(file, flag string, into *map[string]any) error {
+	if file == "" {
+		return nil
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("%s: %s must hold one JSON object: %w", flag, file, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s: %s must hold one JSON object and nothing after it", flag, file)
+	}
+	return nil
+}
+
+func printJSON(w io.Writer, value any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(value)
+}

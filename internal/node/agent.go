@@ -23,6 +23,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/driver"
+	"tarn.dev/tarn/internal/node/ends"
 	"tarn.dev/tarn/internal/node/mounts"
 	"tarn.dev/tarn/internal/node/results"
 	"tarn.dev/tarn/internal/node/stages"
@@ -146,8 +147,8 @@ func (a *Agent) run(ctx context.Context, m manager.Manager) error {
 	}
 	if a.options.CRIEndpoint != "" {
 		go func() {
-			if err := a.results.Follow(ctx, a.options.CRIEndpoint); err != nil {
-				logger.Error(err, "results are stored when the kubelet unpublishes")
+			if err := ends.Follow(ctx, a.options.CRIEndpoint, a.results, a.stages); err != nil {
+				logger.Error(err, "the end of pods is seen when the kubelet tells")
 			}
 		}()
 	}

@@ -5,6 +5,7 @@
 //	driver   sockets, CSI Identity and Node services, registration at the kubelet
 //	stages   volumes of PavProvisioners
 //	results  /pav of pods that run to their end
+//	ends     hears of ended pods from the container runtime
 //	pavdir   reads /pav, trusting nothing
 //	mounts   the mount table
 //	keyed    locks by key

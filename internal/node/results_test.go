@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -357,5 +358,50 @@ func TestTheRuntimesEventsBringTheResultBeforeTheKubeletDoes(t *testing.T) {
 			t.Errorf("result of %s after unpublish: %+v %v", pod.Name, got, err)
 		}
 	}
+	w.nothingIsLeft()
+}
+
+func TestAStagingPodThatHasEndedIsNotWaitedForUntilTheKubeletTells(t *testing.T) {
+	w := newWorld(t)
+	w.options.CRIEndpoint = filepath.Join(w.kubelet, "cri.sock")
+	runtime := startRuntime(t, w.options.CRIEndpoint)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	pod := w.pod("staging")
+	w.player.set(func(pav string) (tarnv1.StagePodPhase, string) {
+		greet(pav)
+		return tarnv1.StagePodRunning, "" // as the API server shows it for another second
+	})
+	published := make(chan error, 1)
+	go func() {
+		_, err := w.publish(volume, "pod-1")
+		published <- err
+	}()
+	w.eventually("the pod is recorded", func() error {
+		stages := w.stages()
+		if len(stages) == 0 || stages[0].Status.Pod.Phase != tarnv1.StagePodRunning {
+			return errors.New("not running yet")
+		}
+		body := fmt.Appendf(nil, `{"status":{"pod":{"namespace":%q,"name":%q,"uid":%q}}}`, pod.Namespace, pod.Name, pod.UID)
+		return w.client.Status().Patch(w.ctx, &stages[0], client.RawPatch(types.MergePatchType, body))
+	})
+	w.eventually("the agent knows of the pod", func() error {
+		if len(w.agent.stages.Pods()) != 1 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	runtime.stopped(pod) // a container, but another still runs: there is none that has ended
+	select {
+	case err := <-published:
+		t.Fatalf("published before the pod has ended: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	runtime.exit(pod, "main", 0)
+	runtime.stopped(pod)
+	if err := <-published; err != nil {
+		t.Fatal(err)
+	}
+	w.mustUnpublish(volume, w.target(volume, "pod-1"))
 	w.nothingIsLeft()
 }

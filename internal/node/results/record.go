@@ -9,8 +9,9 @@ import (
 	"os"
 	"path/filepath"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"tarn.dev/tarn/internal/node/ends"
 )
 
 // record says whose a folder is; it lies beside the pav folder, out of the pod's reach.
@@ -21,40 +22,7 @@ type record struct {
 	UID       types.UID `json:"uid"`
 	Target    string    `json:"target"`
 	// Shape is what of the pod's spec decides when it has ended.
-	Shape shape `json:"shape"`
-}
-
-// shape is what of a pod's spec decides when it has ended.
-type shape struct {
-	RestartPolicy corev1.RestartPolicy `json:"restartPolicy"`
-	// Containers and InitContainers are the names.
-	Containers     []string `json:"containers"`
-	InitContainers []string `json:"initContainers,omitempty"`
-	// Unusual says that the pod has something (a sidecar, restart rules of one
-	// container) that leaves its end to the kubelet's judgement.
-	Unusual bool `json:"unusual,omitempty"`
-	// DeadlineSeconds is the pod's activeDeadlineSeconds, 0 if it has none.
-	DeadlineSeconds int64 `json:"deadlineSeconds,omitempty"`
-}
-
-func shapeOf(pod *corev1.Pod) shape {
-	s := shape{RestartPolicy: pod.Spec.RestartPolicy}
-	if pod.Spec.ActiveDeadlineSeconds != nil {
-		s.DeadlineSeconds = *pod.Spec.ActiveDeadlineSeconds
-	}
-	names := func(containers []corev1.Container) []string {
-		var list []string
-		for i := range containers {
-			list = append(list, containers[i].Name)
-			if containers[i].RestartPolicy != nil || len(containers[i].RestartPolicyRules) > 0 {
-				s.Unusual = true
-			}
-		}
-		return list
-	}
-	s.Containers = names(pod.Spec.Containers)
-	s.InitContainers = names(pod.Spec.InitContainers)
-	return s
+	Shape ends.Shape `json:"shape"`
 }
 
 const recordFile = "record.json"

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/ends"
 	"tarn.dev/tarn/internal/node/keyed"
 	"tarn.dev/tarn/internal/node/mounts"
 )
@@ -84,7 +85,7 @@ func (r *Results) Publish(ctx context.Context, q Request) error {
 		return status.Errorf(codes.FailedPrecondition, "pod %s/%s has a volume of driver %s already; remove the other one from the template",
 			q.Namespace, q.Pod, tarnv1.ResultsDriver)
 	}
-	rec := &record{VolumeID: q.VolumeID, Namespace: q.Namespace, Pod: q.Pod, UID: q.UID, Target: q.Target, Shape: shapeOf(pod)}
+	rec := &record{VolumeID: q.VolumeID, Namespace: q.Namespace, Pod: q.Pod, UID: q.UID, Target: q.Target, Shape: ends.ShapeOf(pod)}
 	if err := r.keep(k, rec); err != nil {
 		return status.Errorf(codes.Unavailable, "make the folder for /pav: %v", err)
 	}
@@ -118,7 +119,7 @@ func (r *Results) Unpublish(ctx context.Context, volumeID, target string) error 
 		return status.Error(codes.Internal, err.Error())
 	}
 	if rec != nil {
-		if err := r.store(ctx, k, rec, ending{}); err != nil {
+		if err := r.store(ctx, k, rec, ends.Ending{}); err != nil {
 			return status.Errorf(codes.Unavailable, "the result of pod %s/%s is not stored yet: %v", rec.Namespace, rec.Pod, err)
 		}
 	}
@@ -187,15 +188,4 @@ func (r *Results) keyOf(uid types.UID) (k string, known bool) {
 	defer r.mu.Unlock()
 	k, known = r.byPod[uid]
 	return k, known
-}
-
-// pods are the uids of all pods that have a volume here.
-func (r *Results) pods() []types.UID {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	uids := make([]types.UID, 0, len(r.byPod))
-	for uid := range r.byPod {
-		uids = append(uids, uid)
-	}
-	return uids
 }

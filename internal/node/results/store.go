@@ -13,21 +13,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/ends"
 	"tarn.dev/tarn/internal/node/pavdir"
 )
 
 // store puts what the pod has left in /pav on the pod, with how it ended as far as
 // that is known. Nothing is to be stored when the pod is gone or has a result that
 // tells as much already.
-func (r *Results) store(ctx context.Context, k string, rec *record, end ending) error {
+func (r *Results) store(ctx context.Context, k string, rec *record, end ends.Ending) error {
 	pod, err := r.pod(ctx, rec.Namespace, rec.Pod, rec.UID)
 	if err != nil || pod == nil {
 		return err
 	}
-	if end.known && !pod.DeletionTimestamp.IsZero() {
+	if end.Known && !pod.DeletionTimestamp.IsZero() {
 		return nil // stopped rather than ended: its exit codes say nothing
 	}
-	if tells := storedTells(pod); tells && (!end.known || storedSucceeded(pod)) {
+	if tells := storedTells(pod); tells && (!end.Known || storedSucceeded(pod)) {
 		return nil
 	}
 	result, err := pavdir.ReadResults(r.pav(k))
@@ -36,8 +37,8 @@ func (r *Results) store(ctx context.Context, k string, rec *record, end ending) 
 	} else if err != nil {
 		return err
 	}
-	if end.known {
-		result.Succeeded, result.ExitCodes = &end.succeeded, end.exitCodes
+	if end.Known {
+		result.Succeeded, result.ExitCodes = &end.Succeeded, end.ExitCodes
 	}
 	err = r.patch(ctx, pod, result)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {

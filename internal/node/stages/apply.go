@@ -52,7 +52,7 @@ func (s *Stages) do(ctx context.Context, stage *tarnv1.PavStage, a action) error
 			n.Phase, n.Path = tarnv1.StageUnmounted, ""
 		})
 	case removeFolder:
-		s.trust(stage.UID, false)
+		s.forget(stage)
 		return mounts.RemoveTree(s.folder(stage.UID))
 	case removeFinalizer:
 		return s.removeFinalizer(ctx, stage)
@@ -72,7 +72,7 @@ func (s *Stages) markStaged(ctx context.Context, stage *tarnv1.PavStage, found *
 	if err := s.writeRecord(stage.UID, found); err != nil {
 		return fmt.Errorf("keep the record of stage %s: %w", stage.Name, err)
 	}
-	s.trust(stage.UID, true)
+	s.trust(stage.UID)
 	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
 		n.Phase, n.Path, n.Message = tarnv1.StageStaged, found.Path, ""
 	})

@@ -75,7 +75,7 @@ func (s *Stages) gatherStaged(v *View) error {
 	}
 	if volume != nil {
 		_ = volume.File.Close()
-		s.trust(v.Stage.UID, true)
+		s.trust(v.Stage.UID)
 	}
 	v.Lost = lost
 	return nil
@@ -88,7 +88,7 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 		return nil
 	}
 	v.Ready = pavdir.Ready(s.pav(v.Stage.UID))
-	if !v.Ready && pod != tarnv1.StagePodSucceeded {
+	if !v.Ready && pod != tarnv1.StagePodSucceeded && !s.hasEnded(v.Stage) {
 		return nil
 	}
 	volume := &corev1.PersistentVolume{}

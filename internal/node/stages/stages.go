@@ -52,6 +52,9 @@ type Stages struct {
 	mu sync.Mutex
 	// trusted are the stages whose mount this process has seen to be right.
 	trusted map[types.UID]bool
+	// ended are the staging pods, by uid, that the container runtime says have ended
+	// well, with the uid of their stage.
+	ended map[types.UID]types.UID
 }
 
 // New returns Stages that has not begun yet: see Watch and Register.
@@ -60,6 +63,7 @@ func New(config Config) (*Stages, error) {
 		Config:  config,
 		wake:    make(chan event.GenericEvent, 128),
 		trusted: map[types.UID]bool{},
+		ended:   map[types.UID]types.UID{},
 	}
 	if err := s.ready.open(s.wakeUp); err != nil {
 		return nil, err
@@ -92,14 +96,10 @@ func (s *Stages) wakeUp(name string) {
 	s.wake <- event.GenericEvent{Object: stage}
 }
 
-func (s *Stages) trust(uid types.UID, right bool) {
+func (s *Stages) trust(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if right {
-		s.trusted[uid] = true
-	} else {
-		delete(s.trusted, uid)
-	}
+	s.trusted[uid] = true
 }
 
 func (s *Stages) trusts(uid types.UID) bool {

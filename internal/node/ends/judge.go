@@ -1,0 +1,131 @@
+package ends
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Ending is how a pod has ended. The zero value says that it is not known.
+type Ending struct {
+	// Known says that the pod has ended.
+	Known bool
+	// Succeeded says that it has ended well.
+	Succeeded bool
+	// ExitCodes are those other than 0, by container.
+	ExitCodes map[string]int32
+}
+
+// Run is one run of a container, as the runtime knows it.
+type Run struct {
+	// Container is its name in the pod's spec.
+	Container string
+	// Attempt counts the runs of the container, from 0.
+	Attempt uint32
+	// Exited says that it has ended, with ExitCode.
+	Exited   bool
+	ExitCode int32
+	// Started and Finished are by the node's clock.
+	Started, Finished time.Time
+}
+
+// Shape is what of a pod's spec decides when it has ended.
+type Shape struct {
+	RestartPolicy corev1.RestartPolicy `json:"restartPolicy"`
+	// Containers and InitContainers are the names.
+	Containers     []string `json:"containers"`
+	InitContainers []string `json:"initContainers,omitempty"`
+	// Unusual says that the pod has something (a sidecar, restart rules of one
+	// container) that leaves its end to the kubelet's judgement.
+	Unusual bool `json:"unusual,omitempty"`
+	// DeadlineSeconds is the pod's activeDeadlineSeconds, 0 if it has none.
+	DeadlineSeconds int64 `json:"deadlineSeconds,omitempty"`
+}
+
+// ShapeOf takes the shape of a pod.
+func ShapeOf(pod *corev1.Pod) Shape {
+	s := Shape{RestartPolicy: pod.Spec.RestartPolicy}
+	if pod.Spec.ActiveDeadlineSeconds != nil {
+		s.DeadlineSeconds = *pod.Spec.ActiveDeadlineSeconds
+	}
+	names := func(containers []corev1.Container) []string {
+		var list []string
+		for i := range containers {
+			list = append(list, containers[i].Name)
+			if containers[i].RestartPolicy != nil || len(containers[i].RestartPolicyRules) > 0 {
+				s.Unusual = true
+			}
+		}
+		return list
+	}
+	s.Containers = names(pod.Spec.Containers)
+	s.InitContainers = names(pod.Spec.InitContainers)
+	return s
+}
+
+// Judge tells from the runs of its containers whether a pod has ended for good, so
+// surely that the kubelet cannot come to another answer. Where it could (a restart is
+// due or possible, the pod's deadline had passed, the runtime has forgotten a
+// container), nothing is said.
+func Judge(s Shape, runs []Run) Ending {
+	if s.Unusual {
+		return Ending{}
+	}
+	last := map[string]Run{}
+	var begun, finished time.Time
+	for _, c := range runs {
+		if have, ok := last[c.Container]; !ok || c.Attempt >= have.Attempt {
+			last[c.Container] = c
+		}
+		if begun.IsZero() || c.Started.Before(begun) {
+			begun = c.Started
+		}
+		if c.Finished.After(finished) {
+			finished = c.Finished
+		}
+	}
+	if s.DeadlineSeconds > 0 && finished.Sub(begun) >= time.Duration(s.DeadlineSeconds)*time.Second-deadlineMargin {
+		return Ending{}
+	}
+	switch s.RestartPolicy {
+	case corev1.RestartPolicyNever:
+		return judgeNever(s, last)
+	case corev1.RestartPolicyOnFailure:
+		if end := judgeAll(s.Containers, last); end.Succeeded {
+			return end
+		}
+	}
+	return Ending{}
+}
+
+// deadlineMargin is how long before its deadline a pod is left to the kubelet: the
+// kubelet counts from the pod's start, which is before that of its first container.
+const deadlineMargin = 10 * time.Second
+
+// judgeNever: an init container that failed ends the pod; else all containers do.
+func judgeNever(s Shape, last map[string]Run) Ending {
+	for _, name := range s.InitContainers {
+		if c, ok := last[name]; ok && c.Exited && c.ExitCode != 0 {
+			return Ending{Known: true, ExitCodes: map[string]int32{name: c.ExitCode}}
+		}
+	}
+	return judgeAll(s.Containers, last)
+}
+
+func judgeAll(names []string, last map[string]Run) Ending {
+	end := Ending{Known: len(names) > 0, Succeeded: len(names) > 0}
+	for _, name := range names {
+		c, ok := last[name]
+		if !ok || !c.Exited {
+			return Ending{}
+		}
+		if c.ExitCode != 0 {
+			end.Succeeded = false
+			if end.ExitCodes == nil {
+				end.ExitCodes = map[string]int32{}
+			}
+			end.ExitCodes[name] = c.ExitCode
+		}
+	}
+	return end
+}

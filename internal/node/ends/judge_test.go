@@ -1,0 +1,75 @@
+package ends
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+var begun = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+func exited(name string, attempt uint32, code int32) Run {
+	return Run{Container: name, Attempt: attempt, Exited: true, ExitCode: code, Started: begun, Finished: begun.Add(time.Second)}
+}
+
+func running(name string, attempt uint32) Run {
+	return Run{Container: name, Attempt: attempt, Started: begun}
+}
+
+func TestAPodHasEndedOnlyWhenTheKubeletCannotSeeItOtherwise(t *testing.T) {
+	never := Shape{RestartPolicy: corev1.RestartPolicyNever, Containers: []string{"a", "b"}, InitContainers: []string{"init"}}
+	onFailure := Shape{RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []string{"a"}}
+	always := Shape{RestartPolicy: corev1.RestartPolicyAlways, Containers: []string{"a"}}
+	limited := Shape{RestartPolicy: corev1.RestartPolicyNever, Containers: []string{"a"}, DeadlineSeconds: 60}
+	unusual := Shape{RestartPolicy: corev1.RestartPolicyNever, Containers: []string{"a"}, Unusual: true}
+	late := exited("a", 0, 0)
+	late.Finished = begun.Add(55 * time.Second)
+	good := Ending{Known: true, Succeeded: true}
+	for name, test := range map[string]struct {
+		shape Shape
+		runs  []Run
+		want  Ending
+	}{
+		"nothing ran yet":                          {never, nil, Ending{}},
+		"only the init container has ended":        {never, []Run{exited("init", 0, 0)}, Ending{}},
+		"the init container has failed":            {never, []Run{exited("init", 0, 4)}, Ending{Known: true, ExitCodes: map[string]int32{"init": 4}}},
+		"one of two still runs":                    {never, []Run{exited("init", 0, 0), exited("a", 0, 0), running("b", 0)}, Ending{}},
+		"one of two is not there yet":              {never, []Run{exited("init", 0, 0), exited("a", 0, 1)}, Ending{}},
+		"both have ended well":                     {never, []Run{exited("init", 0, 0), exited("a", 0, 0), exited("b", 0, 0)}, good},
+		"both have ended, one badly":               {never, []Run{exited("a", 0, 0), exited("b", 0, 3)}, Ending{Known: true, ExitCodes: map[string]int32{"b": 3}}},
+		"it will be restarted":                     {onFailure, []Run{exited("a", 0, 1)}, Ending{}},
+		"it has succeeded at the second try":       {onFailure, []Run{exited("a", 1, 0), exited("a", 0, 1)}, good},
+		"it runs again":                            {onFailure, []Run{running("a", 1), exited("a", 0, 0)}, Ending{}},
+		"it is always restarted":                   {always, []Run{exited("a", 0, 0)}, Ending{}},
+		"its deadline was near":                    {limited, []Run{late}, Ending{}},
+		"its deadline was far":                     {limited, []Run{exited("a", 0, 0)}, good},
+		"it has restart rules of its own":          {unusual, []Run{exited("a", 0, 0)}, Ending{}},
+		"the runtime names nothing the spec names": {never, []Run{exited("x", 0, 0)}, Ending{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Judge(test.shape, test.runs); !reflect.DeepEqual(got, test.want) {
+				t.Errorf("judged %+v, want %+v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestAPodWithASidecarIsUnusual(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{
+		RestartPolicy:         corev1.RestartPolicyNever,
+		ActiveDeadlineSeconds: ptr.To(int64(30)),
+		Containers:            []corev1.Container{{Name: "main"}},
+		InitContainers:        []corev1.Container{{Name: "first"}},
+	}}
+	want := Shape{RestartPolicy: corev1.RestartPolicyNever, Containers: []string{"main"}, InitContainers: []string{"first"}, DeadlineSeconds: 30}
+	if got := ShapeOf(pod); !reflect.DeepEqual(got, want) {
+		t.Errorf("shape %+v, want %+v", got, want)
+	}
+	pod.Spec.InitContainers[0].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+	if !ShapeOf(pod).Unusual {
+		t.Error("a sidecar is not unusual")
+	}
+}

@@ -1,0 +1,50 @@
+package results
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"tarn.dev/tarn/internal/node/ends"
+)
+
+var _ ends.Listener = (*Results)(nil)
+
+// Pods implements ends.Listener.
+func (r *Results) Pods() []types.UID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	uids := make([]types.UID, 0, len(r.byPod))
+	for uid := range r.byPod {
+		uids = append(uids, uid)
+	}
+	return uids
+}
+
+// Stopped implements ends.Listener: it stores the pod's result if the pod has surely
+// ended. What it cannot do is done when the kubelet unpublishes.
+func (r *Results) Stopped(ctx context.Context, uid types.UID, ask func(context.Context) ([]ends.Run, error)) {
+	k, known := r.keyOf(uid)
+	if !known {
+		return
+	}
+	defer r.volumes.Lock(k)()
+	logger := log.FromContext(ctx).WithValues("pod", uid)
+	rec, err := r.recall(k)
+	if err != nil || rec == nil {
+		return // unpublished meanwhile, or unpublish will tell
+	}
+	runs, err := ask(ctx)
+	if err != nil {
+		logger.Info("cannot see how the pod ended; the kubelet will tell", "because", err.Error())
+		return
+	}
+	end := ends.Judge(rec.Shape, runs)
+	if !end.Known {
+		return
+	}
+	if err := r.store(ctx, k, rec, end); err != nil {
+		logger.Info("result not stored yet; it will be when the volume is unpublished", "because", err.Error())
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -95,7 +96,9 @@ func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, err
 	if err := r.steps.Start(ctx, prepared.Pod); err != nil {
 		return false, r.giveUp(ctx, v, err, attempt)
 	}
-	return false, r.discardOthers(ctx, v, prepared.Pod.Name)
+	return false, r.discardPods(ctx, v, func(pod *corev1.Pod) bool {
+		return pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepDeletion) && pod.Name != prepared.Pod.Name
+	})
 }
 
 // confirmIdle looks live that the record stands as the cache has it and that the
@@ -181,21 +184,17 @@ func (r *reconciler) dropRecord(ctx context.Context, v *View) error {
 	if err := kube.RemoveFinalizer(ctx, r.client, live, tarnv1.FinalizerRecord); err != nil {
 		return err
 	}
-	return r.discardOthers(ctx, v, "")
+	return r.discardPods(ctx, v, func(*corev1.Pod) bool { return true })
 }
 
-func (r *reconciler) discardOthers(ctx context.Context, v *View, keep string) error {
+// discardPods removes those of the record's pods. The failed creation pod stays for
+// its author to read, until the next attempt begins or the record goes.
+func (r *reconciler) discardPods(ctx context.Context, v *View, those func(*corev1.Pod) bool) error {
 	pods := &corev1.PodList{}
 	if err := r.client.List(ctx, pods, client.MatchingLabels{tarnv1.LabelRecord: string(v.Record.UID)}); err != nil {
 		return fmt.Errorf("listing the pods of PavVolume %s: %w", v.Record.Name, err)
 	}
-	others := pods.Items[:0]
-	for _, pod := range pods.Items {
-		if pod.Name != keep {
-			others = append(others, pod)
-		}
-	}
-	return r.discard(ctx, others)
+	return r.discard(ctx, slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return !those(&pod) }))
 }
 
 func (r *reconciler) discard(ctx context.Context, pods []corev1.Pod) error {

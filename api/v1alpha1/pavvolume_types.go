@@ -113,8 +113,8 @@ type PavVolumeStatus struct {
 	// attempts is how often creation was begun, the current attempt included.
 	// +optional
 	Attempts int32 `json:"attempts,omitempty"`
-	// deletionAttempts is how often the deletion pod was begun since the phase
-	// became Undoing or Deleting, the current one included.
+	// deletionAttempts counts the deletion pods of the record's whole life, the
+	// current one included, those of undoings too: it is part of their names.
 	// +optional
 	DeletionAttempts int32 `json:"deletionAttempts,omitempty"`
 	// nextDeletionTime is when a failed deletion pod is followed by another.

@@ -51,7 +51,7 @@ func newWorld(t *testing.T, name string, ends func(*corev1.Pod) podvoltest.End) 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	w := &world{t: t, ctx: ctx, config: testkit.APIServer(t), name: name}
 	w.client = testkit.Client(t, w.config)
-	w.kubelet = &podvoltest.Kubelet{Client: w.client, Ends: ends}
+	w.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: w.client, Ends: ends}
 	w.ensure(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
 	w.create(testkit.Class(name))
 	p := testkit.Provisioner(name)
@@ -86,8 +86,9 @@ func (w *world) ensure(o client.Object) {
 	}
 }
 
-// bind does of Kubernetes' binder and protection what the case needs: volumes are
-// bound to their claims, released when those go, and nothing is kept from going.
+// bind does of Kubernetes' controllers what the case needs: volumes are bound to
+// their claims and released when those go, protection lets everything go, and pods
+// whose record is gone are collected.
 func (w *world) bind() error {
 	for w.ctx.Err() == nil {
 		volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
@@ -101,12 +102,26 @@ func (w *world) bind() error {
 			w.unprotect(&volumes.Items[i])
 			w.settlePhase(&volumes.Items[i], claims.Items)
 		}
+		w.collect()
 		select {
 		case <-w.ctx.Done():
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	return nil
+}
+
+func (w *world) collect() {
+	pods, records := &corev1.PodList{}, &tarnv1.PavVolumeList{}
+	if w.client.List(w.ctx, pods, client.MatchingLabels{tarnv1.LabelProvisioner: w.name}) != nil || w.client.List(w.ctx, records) != nil {
+		return // tried again on the next round
+	}
+	for i := range pods.Items {
+		owned := slices.ContainsFunc(records.Items, func(r tarnv1.PavVolume) bool { return r.UID == pods.Items[i].OwnerReferences[0].UID })
+		if !owned {
+			_ = w.client.Delete(w.ctx, &pods.Items[i]) // tried again on the next round
+		}
+	}
 }
 
 func (w *world) unprotect(o client.Object) {

@@ -189,7 +189,7 @@ func (r *reconciler) giveUp(ctx context.Context, v *View, err error, into tarnv1
 		return err
 	}
 	r.events.Eventf(v.Claim, nil, corev1.EventTypeWarning, eventFailed, "Provision", "%s", kube.Note(step.Message))
-	return r.writeStatus(ctx, v, failed(v.Record, step, into, attempt, r.clock.Now()))
+	return r.writeStatus(ctx, v, failed(v, step, into, attempt, r.clock.Now()))
 }
 
 func (r *reconciler) writeStatus(ctx context.Context, v *View, status *tarnv1.PavVolumeStatus) error {

@@ -270,15 +270,16 @@ func begun(record *tarnv1.PavVolume, phase tarnv1.VolumePhase, attempt int32) *t
 // Undoing when something may have been. The next attempt is due after a pause that
 // doubles with each.
 func fail(v *View, err *podvol.StepError, into tarnv1.VolumePhase, now time.Time) Plan {
-	status := failed(v.Record, err, into, v.Record.Status.Attempts, now)
-	if into == tarnv1.VolumeUndoing {
-		rememberHandle(status, v.Observed)
-	}
+	status := failed(v, err, into, v.Record.Status.Attempts, now)
 	return Plan{Act: ActStatus, Status: status, Warning: err.Message}
 }
 
-func failed(record *tarnv1.PavVolume, err *podvol.StepError, into tarnv1.VolumePhase, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
+func failed(v *View, err *podvol.StepError, into tarnv1.VolumePhase, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
+	record := v.Record
 	status := record.Status.DeepCopy()
+	if into == tarnv1.VolumeUndoing {
+		handOver(status, v.Observed)
+	}
 	status.Phase, status.Attempts = into, attempt
 	status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: err.Message, Time: metav1.NewTime(now)}
 	next := metav1.NewTime(now.Add(kube.Backoff(attempt, firstRetry, lastRetry, string(record.UID))))
@@ -291,14 +292,16 @@ func failed(record *tarnv1.PavVolume, err *podvol.StepError, into tarnv1.VolumeP
 func undo(v *View, why string, now time.Time) Plan {
 	status := v.Record.Status.DeepCopy()
 	status.Phase = tarnv1.VolumeUndoing
-	rememberHandle(status, v.Observed)
+	handOver(status, v.Observed)
 	say(status, v.Record, reasonClaimGone, why)
 	return Plan{Act: ActStatus, Status: status}
 }
 
-// rememberHandle keeps the handle a creation pod was given or has chosen, so that
-// undoing speaks of the same volume though creation did not come to its end.
-func rememberHandle(status *tarnv1.PavVolumeStatus, o podvol.Observation) {
+// handOver prepares a status for reclaim: it begins a new deletion, and keeps the
+// handle the creation pod was given or has chosen, so that undoing speaks of the same
+// volume though creation did not come to its end.
+func handOver(status *tarnv1.PavVolumeStatus, o podvol.Observation) {
+	status.DeletionAttempts++
 	if status.Handle == "" {
 		status.Handle = o.Inputs.Handle
 	}

@@ -116,7 +116,7 @@ func decideWithoutVolume(v *View) Plan {
 
 func deleting(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
-	status.Phase, status.DeletionAttempts, status.NextDeletionTime = tarnv1.VolumeDeleting, 0, nil
+	status.Phase, status.DeletionAttempts, status.NextDeletionTime = tarnv1.VolumeDeleting, status.DeletionAttempts+1, nil
 	condition(status, record, metav1.ConditionTrue, reasonDeleting, "the volume is released and its reclaim policy is Delete")
 	return status
 }
@@ -172,11 +172,12 @@ func done(v *View) Plan {
 }
 
 // undone is the status with which provision takes over again: the claim may still
-// want a volume.
+// want a volume. The count of deletions goes on, since it names their pods: what this
+// one has done must not be taken for what a later one is to do.
 func undone(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.Phase, status.Handle, status.Capacity = tarnv1.VolumePending, "", 0
-	status.DeletionAttempts, status.NextDeletionTime = 0, nil
+	status.NextDeletionTime = nil
 	meta.RemoveStatusCondition(&status.Conditions, tarnv1.ConditionDeletable)
 	return status
 }

@@ -100,11 +100,19 @@ func TestUndoneForgetsTheHandleAndKeepsTheNextAttempt(t *testing.T) {
 		v.Record.Status.NextAttemptTime = &next
 	})
 	got := decide(v, now).Status
-	if got.Handle != "" || got.Capacity != 0 || got.DeletionAttempts != 0 {
-		t.Errorf("status = %+v, want handle, capacity and deletion attempts cleared", got)
+	if got.Handle != "" || got.Capacity != 0 || got.DeletionAttempts != 2 {
+		t.Errorf("status = %+v, want handle and capacity cleared, and the count of deletions kept", got)
 	}
 	if got.NextAttemptTime == nil || !got.NextAttemptTime.Equal(&next) {
 		t.Errorf("next attempt = %v, want %v kept", got.NextAttemptTime, next)
+	}
+}
+
+func TestADeletionAfterAnUndoingHasAPodOfItsOwn(t *testing.T) {
+	v := viewOf(tarnv1.VolumeCreated, volumeIs(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete, false))
+	v.Record.Status.DeletionAttempts = 1 // that of the undoing, whose pod may still be there
+	if got := decide(v, now); got.Status.DeletionAttempts != 2 {
+		t.Errorf("deletion attempt = %d, want 2", got.Status.DeletionAttempts)
 	}
 }
 

@@ -28,8 +28,10 @@ type End struct {
 	Result tarnv1.PodResult
 }
 
-// Kubelet ends every pod that carries one of Tarn's step labels.
+// Kubelet ends every pod that Tarn makes for one provisioner.
 type Kubelet struct {
+	// Provisioner is its name.
+	Provisioner string
 	// Client is a live one.
 	Client client.WithWatch
 	// Ends says how a pod ends.
@@ -41,7 +43,7 @@ type Kubelet struct {
 
 // Run works until the context ends.
 func (k *Kubelet) Run(ctx context.Context) error {
-	w, err := k.Client.Watch(ctx, &corev1.PodList{}, client.HasLabels{tarnv1.LabelStep})
+	w, err := k.Client.Watch(ctx, &corev1.PodList{}, client.MatchingLabels{tarnv1.LabelProvisioner: k.Provisioner})
 	if err != nil {
 		return fmt.Errorf("watching pods: %w", err)
 	}

@@ -89,8 +89,7 @@ func (j *jinjaEval) run(cmd *cobra.Command, template string) error {
 	return exitError{1}
 }
 
-// jinjaFailure is an error as it is printed. Line and Column start at 1; 0 means
-// that the error is about the rendered text, not a place in the template.
+// jinjaFailure is an error as it is printed. Line and Column start at 1.
 type jinjaFailure struct {
 	Kind    string `json:"error"`
 	Message string `json:"message"`

@@ -83,6 +83,9 @@ func (b *budget) alloc(bytes int) {
 // bytesPerStep is how many bytes may be copied for one step.
 const bytesPerStep = 32
 
+// scan charges for looking at n bytes character by character.
+func (b *budget) scan(n int) { b.steps(n / 8) }
+
 // text charges for a string of n bytes that is copied from others.
 func (b *budget) text(n int) {
 	b.alloc(n)

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"runtime/metrics"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -170,6 +171,16 @@ var bombs = map[string]string{
 	"comments in YAML":                  `{% set yaml = true %}{{ "#\n" * 200000 }}[`,
 }
 
+// cpuTime is what the process has used of the processors. On a busy machine it
+// tells what a bomb costs where the clock on the wall does not.
+func cpuTime(t *testing.T) time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
 func TestEveryBombEndsInASecondAndAHundredMegabytes(t *testing.T) {
 	for name, source := range bombs {
 		t.Run(name, func(t *testing.T) {
@@ -177,9 +188,9 @@ func TestEveryBombEndsInASecondAndAHundredMegabytes(t *testing.T) {
 			var err error
 			var took time.Duration
 			peak := peakHeap(func() {
-				start := time.Now()
+				start, used := time.Now(), cpuTime(t)
 				value, err = Evaluate(context.Background(), source, nil, Limits{})
-				took = time.Since(start)
+				took = min(time.Since(start), cpuTime(t)-used)
 			})
 			if err == nil {
 				s, _ := value.(string)

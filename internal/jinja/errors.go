@@ -27,7 +27,9 @@ const (
 type Error struct {
 	Kind    Kind
 	Message string
-	// Line and Column are 1-based and count characters in the template; 0 means unknown.
+	// Line and Column are 1-based and count characters in the template. For an
+	// error in the text a template made, of KindYAML, they point at where the
+	// template set yaml. They are 0 where there is no template to point into.
 	Line, Column int
 	// Path is the field that held the template, as in
 	// podTemplate.spec.containers[0].command[2]; empty when there was no object.

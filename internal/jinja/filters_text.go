@@ -13,6 +13,7 @@ func textFilters() []*filterDef {
 	soft := func(name string, f func(string) string) *filterDef {
 		return &filterDef{name: name, bound: func(e *evaluator, v any, _ []any) any {
 			s := e.str(v)
+			e.scan(len(s))
 			e.text(len(s))
 			return f(s)
 		}}
@@ -175,7 +176,7 @@ func isWordRune(r rune) bool {
 func filterWordCount(e *evaluator, v any, _ []any) any {
 	n, inWord := 0, false
 	s := e.str(v)
-	e.steps(len(s) / bytesPerStep)
+	e.scan(len(s))
 	for _, r := range s {
 		word := isWordRune(r)
 		if word && !inWord {

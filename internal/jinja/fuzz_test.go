@@ -39,7 +39,7 @@ func checkFuzzError(t *testing.T, source string, err error) {
 	if strings.Contains(e.Error(), "\n") {
 		t.Fatalf("%q: the error has several lines: %v", source, e)
 	}
-	if lines := strings.Count(normalise(source), "\n") + 1; e.Line > lines || e.Line < 1 && e.Kind != KindYAML && e.Kind != KindLimit && e.Kind != KindValue {
+	if lines := strings.Count(normalise(source), "\n") + 1; e.Line > lines || e.Line < 1 || e.Column < 1 {
 		t.Fatalf("%q: line %d of %d: %v", source, e.Line, lines, e)
 	}
 	if e.Detail() == "" {

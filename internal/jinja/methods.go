@@ -25,7 +25,7 @@ func (m *methodDef) apply(e *evaluator, recv any, a *args) any {
 	values := m.sig.bind(m.name, a)
 	if m.str != nil {
 		s := recv.(string)
-		e.steps(len(s) / bytesPerStep)
+		e.scan(len(s))
 		return m.str(e, s, values)
 	}
 	return m.bound(e, recv, values)

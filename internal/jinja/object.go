@@ -85,7 +85,7 @@ func evaluateString(b *budget, source string, vars map[string]any) (any, *Error)
 	if err != nil {
 		return nil, err.(*Error)
 	}
-	result, err := t.run(b, vars)
+	result, yamlAt, err := t.run(b, vars)
 	if err != nil {
 		return nil, err.(*Error)
 	}
@@ -94,7 +94,9 @@ func evaluateString(b *budget, source string, vars map[string]any) (any, *Error)
 	}
 	value, err := parseYAML(b, result.Text)
 	if err != nil {
-		return nil, err.(*Error)
+		e := err.(*Error) // it is about the text made; the place is where the template asked for YAML
+		e.locate(t.source, yamlAt)
+		return nil, e
 	}
 	return value, nil
 }

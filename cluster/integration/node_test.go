@@ -206,6 +206,8 @@ func TestASecondClusterLivesBesideTheFirst(t *testing.T) {
 	}
 	c.run("down", "--keep-data")
 	c.run("up", "--stock")
+	// The record of the pod is from before until the kubelet has looked: it is the restart that counts.
+	c.kubectl("wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "pod/p", "--timeout=60s")
 	c.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
 	again := c.kubectl("get", "pod", "p", "-o", "jsonpath={.status.podIP}")
 	if block(address) != block(again) {

@@ -166,7 +166,7 @@ func (u *up) start(ctx context.Context, l layout.Layout) error {
 	if config.State, err = l.Allot(earlier, u.options, networks); err != nil {
 		return err
 	}
-	if err := host.MakeMountPoints(); err != nil {
+	if err := errors.Join(host.MakeMountPoints(), host.RaiseInotify()); err != nil {
 		return err
 	}
 	if config.Machine, err = machine(l); err != nil {

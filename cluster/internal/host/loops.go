@@ -11,8 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loops lists the loop devices that are attached to a file, as their names in /sys/block.
+// Loops lists the loop devices that are attached, each with the file it is attached to: "loop0 254:1 4711" is device 254:1, inode 4711.
 func Loops() ([]string, error) {
+	names, err := attached()
+	if err != nil {
+		return nil, err
+	}
+	var loops []string
+	for _, name := range names {
+		f, info, err := openLoop(name)
+		if err != nil {
+			return nil, err
+		}
+		if f != nil {
+			f.Close()
+			loops = append(loops, loopID(name, info))
+		}
+	}
+	return loops, nil
+}
+
+func attached() ([]string, error) {
 	found, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
 		return nil, fmt.Errorf("listing loop devices: %w", err)
@@ -24,11 +43,37 @@ func Loops() ([]string, error) {
 	return names, nil
 }
 
+// openLoop returns no file if the device has been detached meanwhile.
+func openLoop(name string) (*os.File, *unix.LoopInfo64, error) {
+	f, err := os.OpenFile("/dev/"+name, os.O_RDWR, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening /dev/%s: %w", name, err)
+	}
+	info, err := unix.IoctlLoopGetStatus64(int(f.Fd()))
+	if err == nil {
+		return f, info, nil
+	}
+	f.Close()
+	if errors.Is(err, unix.ENXIO) {
+		return nil, nil, nil
+	}
+	return nil, nil, fmt.Errorf("asking what /dev/%s is attached to: %w", name, err)
+}
+
+func loopDevice(info *unix.LoopInfo64) string {
+	return fmt.Sprintf("%d:%d", unix.Major(info.Device), unix.Minor(info.Device))
+}
+
+// loopID tells an attachment from a later one of the same device.
+func loopID(name string, info *unix.LoopInfo64) string {
+	return fmt.Sprintf("%s %s %d", name, loopDevice(info), info.Inode)
+}
+
 // DetachLoops frees the loop devices a dead cluster left attached: those whose file lies in its data folder, and those whose file
-// lies on a file system that no living process has mounted any more (the root of a container that is gone). Devices in
-// before, attached when the cluster first started, are never touched.
+// lies on a file system that no living process has mounted any more (the root of a container that is gone). What is in
+// before, attached when the cluster first started, is never touched.
 func DetachLoops(data string, before []string) error {
-	names, err := Loops()
+	names, err := attached()
 	if err != nil || len(names) == 0 {
 		return err
 	}
@@ -37,35 +82,27 @@ func DetachLoops(data string, before []string) error {
 		return err
 	}
 	for _, name := range names {
-		if slices.Contains(before, name) {
-			continue
-		}
-		if err := detachLoop(name, data, mounted); err != nil {
+		if err := detachLoop(name, data, before, mounted); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func detachLoop(name, data string, mounted map[string]bool) error {
-	f, err := os.OpenFile("/dev/"+name, os.O_RDWR, 0)
-	if err != nil {
-		return fmt.Errorf("opening /dev/%s: %w", name, err)
+func detachLoop(name, data string, before []string, mounted map[string]bool) error {
+	f, info, err := openLoop(name)
+	if err != nil || f == nil {
+		return err
 	}
 	defer f.Close()
-	info, err := unix.IoctlLoopGetStatus64(int(f.Fd()))
-	if errors.Is(err, unix.ENXIO) {
-		return nil // detached meanwhile
-	}
-	if err != nil {
-		return fmt.Errorf("asking what /dev/%s is attached to: %w", name, err)
+	if slices.Contains(before, loopID(name, info)) {
+		return nil
 	}
 	backing, err := os.ReadFile("/sys/block/" + name + "/loop/backing_file")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("asking what /dev/%s is attached to: %w", name, err)
 	}
-	device := fmt.Sprintf("%d:%d", unix.Major(info.Device), unix.Minor(info.Device))
-	orphan := unix.Major(info.Device) == 0 && !mounted[device] // major 0: overlay, tmpfs and the like
+	orphan := unix.Major(info.Device) == 0 && !mounted[loopDevice(info)] // major 0: overlay, tmpfs and the like
 	if !orphan && !strings.HasPrefix(string(backing), data+"/") {
 		return nil
 	}

@@ -42,5 +42,8 @@ func SweepShared(l layout.Layout) error {
 	if err := os.Remove(filepath.Dir(l.Data)); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EBUSY) {
 		return err
 	}
+	if err := restoreInotify(); err != nil {
+		return err
+	}
 	return RemoveMountPoints()
 }

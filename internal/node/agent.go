@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -115,6 +115,7 @@ func (a *Agent) register(m manager.Manager) error {
 	return builder.ControllerManagedBy(m).
 		Named("node-drivers").
 		For(&pavv1.PavProvisioner{}).
+		Watches(&tarnv1.PavStage{}, handler.EnqueueRequestsFromMapFunc(provisionerOf)).
 		Complete(reconcile.Func(a.reconcileDriver))
 }
 
@@ -170,15 +171,29 @@ func (a *Agent) run(ctx context.Context, m manager.Manager) error {
 	return nil
 }
 
-// wanted are the names of all drivers: Tarn's own and those of the provisioners.
+// provisionerOf has the driver looked at when one of its stages comes or goes.
+func provisionerOf(_ context.Context, stage client.Object) []reconcile.Request {
+	s, ok := stage.(*tarnv1.PavStage)
+	if !ok {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: s.Spec.Provisioner.Name}}}
+}
+
+// wanted are the names of all drivers: Tarn's own, those of the provisioners, and
+// those of stages whose provisioner was removed by force: the kubelet must be able to
+// unpublish, or the pods could never go.
 func (a *Agent) wanted(ctx context.Context) (map[string]bool, error) {
-	list := &pavv1.PavProvisionerList{}
-	if err := a.cached.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("list PavProvisioners: %w", err)
+	provisioners, stages := &pavv1.PavProvisionerList{}, &tarnv1.PavStageList{}
+	if err := errors.Join(a.cached.List(ctx, provisioners), a.cached.List(ctx, stages)); err != nil {
+		return nil, fmt.Errorf("list PavProvisioners and PavStages: %w", err)
 	}
 	names := map[string]bool{tarnv1.ResultsDriver: true}
-	for i := range list.Items {
-		names[list.Items[i].Name] = true
+	for i := range provisioners.Items {
+		names[provisioners.Items[i].Name] = true
+	}
+	for i := range stages.Items {
+		names[stages.Items[i].Spec.Provisioner.Name] = true
 	}
 	return names, nil
 }
@@ -208,19 +223,19 @@ func (a *Agent) serveAll(ctx context.Context) bool {
 }
 
 // reconcileDriver serves a driver as long as its PavProvisioner exists, accepted or
-// not, deleted or not: what was staged must be unstaged.
+// not, under deletion or not: what was staged must be unstaged.
 func (a *Agent) reconcileDriver(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	select {
 	case <-a.open:
 	case <-ctx.Done():
 		return reconcile.Result{}, nil
 	}
-	err := a.cached.Get(ctx, client.ObjectKey{Name: request.Name}, &pavv1.PavProvisioner{})
-	if apierrors.IsNotFound(err) {
-		return reconcile.Result{}, a.drivers.End(ctx, request.Name)
-	}
+	names, err := a.wanted(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
+	}
+	if !names[request.Name] {
+		return reconcile.Result{}, a.drivers.End(ctx, request.Name)
 	}
 	// The driver's log outlives this reconcile and is not about it.
 	return reconcile.Result{}, a.drivers.Serve(log.IntoContext(ctx, logger()), request.Name)

@@ -176,6 +176,29 @@ func TestAProvisionerThatMayNotBeUsedStagesNothingNewButUnstages(t *testing.T) {
 	}
 }
 
+func TestAVolumeWhoseProvisionerWasRemovedByForceIsGivenBack(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	name := w.provisioner()
+	volume := w.volume(name, "pv-"+w.id)
+	target := w.mustPublish(volume, "pod-1")
+	p := &pavv1.PavProvisioner{}
+	p.Name = name
+	if err := w.client.Delete(w.ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	w.stop()
+	w.start()
+	w.mustUnpublish(volume, target)
+	w.nothingIsLeft()
+	w.eventually("the driver ends with its last stage", func() error {
+		if w.served(name) == nil {
+			return errors.New("still served")
+		}
+		return nil
+	})
+}
+
 func TestAnUnpublishThatCannotWaitLongerFindsItsStageAgain(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -286,7 +309,7 @@ func TestFoldersOfStagesAndPodsThatAreGoneAreRemovedAtStart(t *testing.T) {
 // write and all later ones fail, and a new agent is started.
 func TestAnAgentThatDiesAfterAnyWriteLeavesWhatTheNextOneCanFinish(t *testing.T) {
 	for _, applied := range []bool{false, true} {
-		for n := int32(1); n <= 8; n++ {
+		for n := int32(1); n <= writesOfALife; n++ {
 			t.Run(fmt.Sprintf("write %d, applied %t", n, applied), func(t *testing.T) {
 				w := newWorld(t)
 				died := make(chan struct{})
@@ -304,10 +327,19 @@ func TestAnAgentThatDiesAfterAnyWriteLeavesWhatTheNextOneCanFinish(t *testing.T)
 					return nil
 				})
 				w.nothingIsLeft()
+				select {
+				case <-died:
+				default:
+					t.Errorf("the agent made fewer than %d writes and never died", n)
+				}
 			})
 		}
 	}
 }
+
+// writesOfALife are the writes of one volume's publish and unpublish: the stage made,
+// its target recorded, Staged; deleted, Unmounted, finalizer removed.
+const writesOfALife = 6
 
 // surviveDeath repeats a call as the kubelet does, and starts a new agent when the
 // first has died.

@@ -118,24 +118,26 @@ func (s *Stages) checkProvisioner(ctx context.Context, name string) (*pavv1.PavP
 	return p, nil
 }
 
-// findByTarget returns the stage whose status records the target. The cache may not
-// have seen a target yet that was recorded just now, so that before "none" is said
-// the API server is asked.
+// findByTarget returns the stage whose status records the target, nil if there is
+// none. The cache may not have seen a target yet that was recorded just now, so that
+// "none" is true only if the API server says so.
 func (s *Stages) findByTarget(ctx context.Context, target string) (*tarnv1.PavStage, error) {
-	has := func(stage tarnv1.PavStage) bool {
-		return stage.Spec.NodeName == s.NodeName && slices.Contains(stage.Status.Node.Targets, target)
+	found, err := s.findIn(ctx, s.Cached, target)
+	if err == nil && found == nil {
+		found, err = s.findIn(ctx, s.Live, target, client.MatchingFields{NodeField: s.NodeName})
 	}
+	return found, err
+}
+
+func (s *Stages) findIn(ctx context.Context, reader client.Reader, target string, opts ...client.ListOption) (*tarnv1.PavStage, error) {
 	list := &tarnv1.PavStageList{}
-	err := s.Cached.List(ctx, list)
-	if err == nil && !slices.ContainsFunc(list.Items, has) {
-		list = &tarnv1.PavStageList{}
-		err = s.Live.List(ctx, list, client.MatchingFields{NodeField: s.NodeName})
-	}
-	if err != nil {
+	if err := reader.List(ctx, list, opts...); err != nil {
 		return nil, status.Errorf(codes.Unavailable, "list the PavStages of node %s: %v", s.NodeName, err)
 	}
-	if i := slices.IndexFunc(list.Items, has); i >= 0 {
-		return list.Items[i].DeepCopy(), nil
+	for i := range list.Items {
+		if list.Items[i].Spec.NodeName == s.NodeName && slices.Contains(list.Items[i].Status.Node.Targets, target) {
+			return &list.Items[i], nil
+		}
 	}
 	return nil, nil
 }

@@ -74,7 +74,7 @@ func message(err error) string { return status.Convert(err).Message() }
 func (s *Stages) publish(ctx context.Context, r Request) error {
 	// A target that is recorded may have a running pod behind it (the kubelet was
 	// restarted): it is served again whatever has become of the provisioner.
-	known, err := s.findByTarget(ctx, r.Target)
+	known, err := s.findIn(ctx, s.Cached, r.Target)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,152 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// player is the stage controller and the pods it makes.
+type player struct {
+	w *world
+
+	mu sync.Mutex
+	// stage is what a staging pod does with its /pav, and how it is then.
+	stage func(pav string) (tarnv1.StagePodPhase, string)
+	// unstage is what an unstaging pod does.
+	unstage func(pav string)
+	// staged and unstaged count pods; wrong is what should not have been.
+	staged, unstaged int
+	wrong            []string
+	held             bool
+}
+
+// greet is a staging pod that makes a directory with one file and ends.
+func greet(pav string) (tarnv1.StagePodPhase, string) {
+	if err := os.MkdirAll(filepath.Join(pav, "volume"), 0o755); err != nil {
+		return tarnv1.StagePodFailed, err.Error()
+	}
+	if err := os.WriteFile(filepath.Join(pav, "volume", "greeting"), []byte("hello\n"), 0o644); err != nil {
+		return tarnv1.StagePodFailed, err.Error()
+	}
+	return tarnv1.StagePodSucceeded, ""
+}
+
+func (p *player) set(stage func(string) (tarnv1.StagePodPhase, string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stage = stage
+}
+
+// hold keeps unstaging from going on until it is called with false.
+func (p *player) hold(held bool) {
+	p.mu.Lock()
+	p.held = held
+	p.mu.Unlock()
+	if !held {
+		for _, s := range p.w.stages() {
+			p.act(&s)
+		}
+	}
+}
+
+func (p *player) run() (stop func()) {
+	ctx, cancel := context.WithCancel(p.w.ctx)
+	events, err := p.w.client.Watch(ctx, &tarnv1.PavStageList{}, client.MatchingFields{"spec.nodeName": p.w.node})
+	if err != nil {
+		p.w.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e := range events.ResultChan() {
+			if stage, ok := e.Object.(*tarnv1.PavStage); ok && e.Type != "DELETED" {
+				p.act(stage)
+			}
+		}
+	}()
+	return func() {
+		p.hold(false)
+		for _, s := range p.w.stages() { // what a test has left must not keep others
+			s.Finalizers = nil
+			_ = p.w.client.Update(ctx, &s)
+			_ = p.w.client.Delete(ctx, &s)
+		}
+		cancel()
+		<-done
+		for _, wrong := range p.wrong {
+			p.w.Error(wrong)
+		}
+	}
+}
+
+func (p *player) act(stage *tarnv1.PavStage) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	uid := stage.UID
+	err := p.w.client.Get(p.w.ctx, client.ObjectKeyFromObject(stage), stage) // the event may be old
+	if err != nil || stage.UID != uid {
+		return
+	}
+	pav := filepath.Join(p.w.state, "stages", string(stage.UID), "pav")
+	phase := stage.Status.Pod.Phase
+	if stage.DeletionTimestamp.IsZero() {
+		if phase == "" {
+			p.begin(stage, pav)
+		}
+		return
+	}
+	switch phase {
+	case tarnv1.StagePodUnstaged:
+		stage.Finalizers = slices.DeleteFunc(stage.Finalizers, func(f string) bool { return f == tarnv1.FinalizerStagePod })
+		_ = p.w.client.Update(p.w.ctx, stage)
+	case tarnv1.StagePodStopped:
+		if stage.Status.Node.Phase != tarnv1.StageUnmounted || p.held {
+			return
+		}
+		p.unstaged++
+		table, err := mounts.Kernel{}.List()
+		if left := mounts.Under(table, filepath.Dir(pav)); err != nil || len(left) > 0 {
+			p.wrong = append(p.wrong, fmt.Sprintf("unstaging begins, but mounted is %v (%v)", left, err))
+		}
+		if p.unstage != nil {
+			p.unstage(pav)
+		}
+		p.tell(stage, tarnv1.StagePodUnstaged, "")
+	default:
+		p.tell(stage, tarnv1.StagePodStopped, "")
+	}
+}
+
+// begin plays the staging pod, which, as the kubelet does, waits for its folder.
+func (p *player) begin(stage *tarnv1.PavStage, pav string) {
+	for range 500 {
+		if _, err := os.Stat(pav); err == nil {
+			p.staged++
+			phase, message := p.stage(pav)
+			p.tell(stage, phase, message)
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	p.wrong = append(p.wrong, "the folder of /pav was never made: "+pav)
+}
+
+func (p *player) tell(stage *tarnv1.PavStage, phase tarnv1.StagePodPhase, message string) {
+	body := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"pod":{"phase":%q,"message":%q}}}`, stage.UID, phase, message)
+	err := p.w.client.Status().Patch(p.w.ctx, stage, client.RawPatch(types.MergePatchType, body))
+	if err != nil && p.w.ctx.Err() == nil && !apierrors.IsNotFound(err) {
+		p.wrong = append(p.wrong, fmt.Sprintf("set status.pod of %s: %v", stage.Name, err))
+	}
+}

@@ -29,7 +29,7 @@ demo: ## start a cluster with Tarn in it and run examples/hello-world
 
 .PHONY: down
 down: ## take the demo's cluster down
-	@if [ -x bin/tarn-cluster ]; then bin/tarn-cluster down; else echo "bin/tarn-cluster is not built, so no cluster runs"; fi
+	@if [ -x bin/tarn-cluster ]; then bin/tarn-cluster down --name "$${TARN_CLUSTER_NAME:-tarn}"; else echo "bin/tarn-cluster is not built, so no cluster runs"; fi
 
 .PHONY: test
 test: build ## run every test there is and sum up what ran

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -263,6 +264,29 @@ func (s *scenario) printed(pod *corev1.Pod) string {
 		text.Write(out)
 	}
 	return text.String()
+}
+
+// prints reads what a pod's only container prints until a line holds last, and
+// gives all of it.
+func (s *scenario) prints(pod *corev1.Pod, last string) string {
+	s.t.Helper()
+	ctx, stop := context.WithTimeout(s.ctx, soon)
+	defer stop()
+	stream, err := suite.logs.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
+	if err != nil {
+		s.t.Fatalf("the log of pod %s: %v", pod.Name, err)
+	}
+	defer stream.Close()
+	var text strings.Builder
+	lines := bufio.NewScanner(stream)
+	for lines.Scan() {
+		text.WriteString(lines.Text() + "\n")
+		if strings.Contains(lines.Text(), last) {
+			return text.String()
+		}
+	}
+	s.t.Fatalf("pod %s has not printed %q (%v), but:\n%s", pod.Name, last, lines.Err(), text.String())
+	return ""
 }
 
 // told waits for an Event about an object whose reason is given and whose message

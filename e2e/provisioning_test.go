@@ -109,12 +109,7 @@ func TestTheHelloWorldExampleWorksAsItIs(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: named("hello-world")}
 	pod.Namespace = "default"
 	s.ready(pod)
-	if err := s.get(pod); err != nil {
-		t.Fatal(err)
-	}
-	if text := s.printed(pod); !containsAll(text, []string{"Hello, hello-world! I am volume pvc-"}) {
-		t.Errorf("the pod printed %q", text)
-	}
+	s.prints(pod, "Hello, hello-world! I am volume pvc-")
 	s.remove(pod)
 	for _, o := range []client.Object{made[2], made[1], made[0]} {
 		s.delete(o)

@@ -27,8 +27,9 @@ touch /pav/ready
 	}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.bound(s.claim("data"))
-	pod := s.consumer("reader", claim.Name, "grep -qx hello /data/greeting; "+stays)
+	pod := s.consumer("reader", claim.Name, "grep -x hello /data/greeting; "+stays)
 	s.ready(pod)
+	s.prints(pod, "hello")
 	staging := s.stepPods(tarn.StepStaging)
 	if len(staging) != 1 || staging[0].Status.Phase != corev1.PodRunning {
 		t.Fatalf("while the volume is used there are %d staging pods, want 1 that runs", len(staging))
@@ -96,6 +97,7 @@ func TestAReadOnlyMountIsReadOnly(t *testing.T) {
 	pod := s.consumer("reader", claim.Name, `grep -qx hello /data/greeting
 if touch /data/mine; then exit 1; fi
 if echo changed > /data/greeting; then exit 1; fi
+echo tried
 `+stays, func(p *corev1.Pod) {
 		p.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
 	})
@@ -103,7 +105,7 @@ if echo changed > /data/greeting; then exit 1; fi
 	if err := s.get(pod); err != nil {
 		t.Fatal(err)
 	}
-	if text := s.printed(pod); strings.Count(text, "Read-only file system") != 2 {
+	if text := s.prints(pod, "tried"); strings.Count(text, "Read-only file system") != 2 {
 		t.Errorf("writing to a read-only volume said %q", text)
 	}
 	if suite.machine.here() {

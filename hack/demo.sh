@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# The demo: from a fresh checkout to a pod that reads its volume.
+# The demo: from a fresh checkout to a pod that reads its volume. It runs in the
+# cluster TARN_CLUSTER_NAME, `tarn` if that is not set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 began=$SECONDS
+name=${TARN_CLUSTER_NAME:-tarn}
+on_cluster() { bin/tarn-cluster "$@" --name "$name"; }
 stage() { printf '\n== %s\n   (%s; %d s so far)\n' "$1" "$2" $((SECONDS - began)); }
 
 stage "1/5 what this machine lacks" "usually seconds; Debian packages are installed by name"
@@ -17,16 +20,16 @@ make --no-print-directory cluster-binaries
 
 stage "4/5 starting the cluster" "about 20 seconds, or nothing if it runs"
 # A cluster that runs another Tarn than the one just built goes on with this one.
-built=.tarn/demo-runs
+built=.tarn/runs-in-$name
 now=$(sha256sum bin/tarn bin/tarn-cluster)
-if bin/tarn-cluster status >/dev/null 2>&1 && [ "$(cat "$built" 2>/dev/null)" != "$now" ]; then
+if on_cluster status >/dev/null 2>&1 && [ "$(cat "$built" 2>/dev/null)" != "$now" ]; then
 	echo "   Tarn is another one than when the cluster was started: restarting it, its data stays"
-	bin/tarn-cluster down --keep-data
+	on_cluster down --keep-data
 fi
-bin/tarn-cluster up
+on_cluster up
 mkdir -p .tarn
 echo "$now" >"$built"
 
 stage "5/5 hello, world" "usually 5 seconds"
-KUBECONFIG=$(bin/tarn-cluster kubeconfig) go run ./hack/demo
+KUBECONFIG=$(on_cluster kubeconfig) go run ./hack/demo
 printf '\nThe demo took %d s. `make down` removes the cluster.\n' $((SECONDS - began))

@@ -21,8 +21,8 @@ import (
 type follower struct {
 	live client.Client
 	out  io.Writer
-	// changes carries every changed object from the watches.
-	changes chan client.Object
+	// changes carries every changed object from the watches, and when it came.
+	changes chan change
 	// last is what was printed last, by object.
 	last map[string]string
 	// following says that lines are to be printed: not while an earlier demo's
@@ -33,6 +33,12 @@ type follower struct {
 
 	began, claimMade, podMade time.Time
 	claimBound, podIsReady    time.Duration
+}
+
+// change is an object that a watch has brought.
+type change struct {
+	object client.Object
+	at     time.Time
 }
 
 // OnAdd, OnUpdate and OnDelete are what an informer calls.
@@ -47,17 +53,17 @@ func (f *follower) OnDelete(o any) {
 
 func (f *follower) pass(o any) {
 	if object, ok := o.(client.Object); ok {
-		f.changes <- object
+		f.changes <- change{object, time.Now()}
 	}
 }
 
 // until takes changes until done holds.
-func (f *follower) until(ctx context.Context, what string, done func(client.Object) (bool, error)) error {
+func (f *follower) until(ctx context.Context, what string, done func(change) (bool, error)) error {
 	for {
 		select {
-		case o := <-f.changes:
-			f.note(o)
-			ended, err := done(o)
+		case c := <-f.changes:
+			f.note(c)
+			ended, err := done(c)
 			if ended || err != nil {
 				return err
 			}
@@ -71,7 +77,8 @@ func (f *follower) until(ctx context.Context, what string, done func(client.Obje
 }
 
 // note prints a line if the object is the demo's and has come further.
-func (f *follower) note(o client.Object) {
+func (f *follower) note(c change) {
+	o := c.object
 	if !f.following || o.GetCreationTimestamp().Add(time.Second).Before(f.began) {
 		return
 	}
@@ -81,22 +88,22 @@ func (f *follower) note(o client.Object) {
 		}
 		return
 	}
-	what, state := f.state(o)
+	what, state := f.state(c)
 	if state == "" || f.last[what] == state {
 		return
 	}
 	f.last[what] = state
-	f.say("%s: %s", what, state)
+	f.say(c.at, "%s: %s", what, state)
 }
 
 // say prints a line with the time since the beginning.
-func (f *follower) say(format string, args ...any) {
-	fmt.Fprintf(f.out, "  %5.2fs  %s\n", time.Since(f.began).Seconds(), fmt.Sprintf(format, args...))
+func (f *follower) say(at time.Time, format string, args ...any) {
+	fmt.Fprintf(f.out, "  %5.2fs  %s\n", at.Sub(f.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
 // state names an object of the demo and says how it is; nothing for others.
-func (f *follower) state(o client.Object) (what, state string) {
-	switch o := o.(type) {
+func (f *follower) state(c change) (what, state string) {
+	switch o := c.object.(type) {
 	case *pav.PavProvisioner:
 		if o.Name == name && meta.IsStatusConditionTrue(o.Status.Conditions, pav.ConditionAccepted) {
 			return "PavProvisioner " + name, "Accepted"
@@ -106,7 +113,7 @@ func (f *follower) state(o client.Object) (what, state string) {
 			return "", ""
 		}
 		if o.Status.Phase == corev1.ClaimBound && f.claimBound == 0 {
-			f.claimBound = time.Since(f.claimMade)
+			f.claimBound = c.at.Sub(f.claimMade)
 		}
 		return "PersistentVolumeClaim " + name, string(o.Status.Phase)
 	case *tarn.PavVolume:
@@ -143,8 +150,8 @@ func together(node, pod string) string {
 }
 
 // podReady says whether the object is the demo's pod of this run, and Ready.
-func (f *follower) podReady(o client.Object) (bool, error) {
-	pod, ok := o.(*corev1.Pod)
+func (f *follower) podReady(c change) (bool, error) {
+	pod, ok := c.object.(*corev1.Pod)
 	if !ok || pod.Name != name || pod.Namespace != corev1.NamespaceDefault || pod.CreationTimestamp.Add(time.Second).Before(f.began) {
 		return false, nil
 	}
@@ -154,7 +161,7 @@ func (f *follower) podReady(o client.Object) (bool, error) {
 	if !isReady(pod) {
 		return false, nil
 	}
-	f.podIsReady = time.Since(f.podMade)
+	f.podIsReady = c.at.Sub(f.podMade)
 	return true, nil
 }
 
@@ -168,13 +175,15 @@ func isReady(pod *corev1.Pod) bool {
 }
 
 // table prints how long things took and what to try next.
-func (f *follower) table() {
-	fmt.Fprintf(f.out, "\n  claim Bound after   %5.2f s\n  pod Ready after     %5.2f s\n", f.claimBound.Seconds(), f.podIsReady.Seconds())
-	fmt.Fprint(f.out, `
+func (f *follower) table(kubeconfig string) {
+	fmt.Fprintf(f.out, `
+  claim Bound after  %5.2f s
+  pod Ready after    %5.2f s
+
 Try next:
 
-  export KUBECONFIG=$(bin/tarn-cluster kubeconfig)
+  export KUBECONFIG=%s
   bin/kubectl get pav,pavvol,pavstage
   bin/kubectl exec hello-world -- cat /data/greeting
-`)
+`, f.claimBound.Seconds(), f.podIsReady.Seconds(), kubeconfig)
 }

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -84,7 +85,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err := showLogs(ctx, config, out); err != nil {
 		return err
 	}
-	f.table()
+	f.table(path)
 	return nil
 }
 
@@ -127,7 +128,7 @@ func newFollower(ctx context.Context, config *rest.Config, out io.Writer) (*foll
 	if err != nil {
 		return nil, err
 	}
-	f := &follower{live: live, out: out, changes: make(chan client.Object, 256), last: map[string]string{}}
+	f := &follower{live: live, out: out, changes: make(chan change, 256), last: map[string]string{}}
 	for _, kind := range []client.Object{
 		&pav.PavProvisioner{}, &corev1.PersistentVolumeClaim{}, &tarn.PavVolume{}, &tarn.PavStage{}, &corev1.Pod{}, &corev1.Event{},
 	} {
@@ -162,7 +163,7 @@ func (f *follower) clean(ctx context.Context, manifests []*unstructured.Unstruct
 	if len(waiting) == 0 {
 		return nil
 	}
-	err := f.until(ctx, "what an earlier demo left is gone", func(client.Object) (bool, error) {
+	err := f.until(ctx, "what an earlier demo left is gone", func(change) (bool, error) {
 		for _, o := range waiting {
 			err := f.live.Get(ctx, client.ObjectKeyFromObject(o), o.DeepCopy())
 			if err == nil {
@@ -192,24 +193,27 @@ func (f *follower) apply(ctx context.Context, manifests []*unstructured.Unstruct
 		if err := f.live.Create(ctx, made); err != nil {
 			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
-		f.say("%s %s: created", o.GetKind(), o.GetName())
+		f.say(time.Now(), "%s %s: created", o.GetKind(), o.GetName())
 	}
 	return nil
 }
 
-// showLogs prints what the pod has printed.
+// showLogs waits for the first line that the pod prints, and shows it.
 func showLogs(ctx context.Context, config *rest.Config, out io.Writer) error {
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
 	}
-	text, err := clients.CoreV1().Pods(corev1.NamespaceDefault).GetLogs(name, &corev1.PodLogOptions{}).DoRaw(ctx)
+	options := &corev1.PodLogOptions{Follow: true}
+	stream, err := clients.CoreV1().Pods(corev1.NamespaceDefault).GetLogs(name, options).Stream(ctx)
 	if err != nil {
 		return fmt.Errorf("the pod's log: %w", err)
 	}
-	if len(text) == 0 {
-		return errors.New("the pod has read nothing from its volume")
+	defer stream.Close()
+	line, err := bufio.NewReader(stream).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("the pod has read nothing from its volume: %w", err)
 	}
-	fmt.Fprintf(out, "\nThe pod read from its volume:\n\n  %s", text)
+	fmt.Fprintf(out, "\nThe pod read from its volume:\n\n  %s", line)
 	return nil
 }

@@ -175,14 +175,16 @@ func holders(v View) []string {
 }
 
 // holds says why a record keeps its provisioner, empty if it does not. A Pending one
-// never does: nothing of it exists. One that was released under the policy Retain is
-// data that no pod will be run for. A Created one without a PersistentVolume is
+// does for the moment it takes to be dropped, which is done as soon as its provisioner
+// is being deleted: let go any sooner, the provisioner could be gone while an attempt
+// begins. One that was released under the policy Retain is data that no pod will be
+// run for. A Created one without a PersistentVolume is
 // being handed over, or its PersistentVolume was removed by force: either way its
 // storage may yet have to be deleted, by this provisioner.
 func holds(record *tarnv1.PavVolume, vol *corev1.PersistentVolume) string {
 	switch record.Status.Phase {
 	case "", tarnv1.VolumePending:
-		return ""
+		return "about to be dropped"
 	case tarnv1.VolumeCreated:
 	default:
 		return string(record.Status.Phase)

@@ -241,7 +241,8 @@ func TestPlanLetsGoOfWhatNothingNeeds(t *testing.T) {
 		wantHolder string
 	}{
 		{name: "nothing"},
-		{name: "a claim that waits", records: []tarnv1.PavVolume{record("v", tarnv1.VolumePending), record("w", "")}},
+		{name: "a claim that waits, until its record is dropped", records: []tarnv1.PavVolume{record("v", tarnv1.VolumePending)}, wantHolder: "PavVolume v (about to be dropped)"},
+		{name: "a claim that has just come", records: []tarnv1.PavVolume{record("v", "")}, wantHolder: "PavVolume v (about to be dropped)"},
 		{name: "a claim being checked", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeValidating)}, wantHolder: "PavVolume v (Validating)"},
 		{name: "a volume being made", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreating)}, wantHolder: "PavVolume v (Creating)"},
 		{name: "a volume being undone", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeUndoing)}, wantHolder: "PavVolume v (Undoing)"},

@@ -145,7 +145,7 @@ func decidePending(v *View, now time.Time) Plan {
 		return Plan{Act: ActDrop}
 	}
 	p := v.Provisioner
-	if p == nil || p.UID != v.Record.Spec.Provisioner.UID {
+	if p == nil || p.UID != v.Record.Spec.Provisioner.UID || p.DeletionTimestamp != nil {
 		return Plan{Act: ActDrop} // nothing was made; a provisioner that comes back makes a new record
 	}
 	if why := unusable(p, p.Name); why != "" {

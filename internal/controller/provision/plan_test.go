@@ -116,6 +116,7 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"Pending is dropped when the claim got another volume", viewOf(record(tarnv1.VolumePending), func(v *View) { v.Claim.Spec.VolumeName = "other" }), ActDrop, "", time.Time{}},
 		{"Pending is dropped when somebody deletes it", viewOf(record(tarnv1.VolumePending, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later })), ActDrop, "", time.Time{}},
 		{"Pending is dropped when another provisioner has the name", viewOf(record(tarnv1.VolumePending), func(v *View) { v.Provisioner.UID = "new" }), ActDrop, "", time.Time{}},
+		{"Pending is dropped when its provisioner is being deleted", viewOf(record(tarnv1.VolumePending), func(v *View) { v.Provisioner.DeletionTimestamp = &later }), ActDrop, "", time.Time{}},
 		{"Pending says that its provisioner is not accepted", viewOf(record(tarnv1.VolumePending), condition(metav1.ConditionFalse, "X", "why")), ActStatus, tarnv1.VolumePending, time.Time{}},
 
 		{"Validating starts a pod that is not there", viewOf(record(tarnv1.VolumeValidating), pod(podvol.Observation{State: podvol.PodAbsent})), ActRevalidate, "", time.Time{}},

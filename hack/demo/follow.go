@@ -35,9 +35,10 @@ type follower struct {
 	claimBound, podIsReady    time.Duration
 }
 
-// change is an object that a watch has brought.
+// change is an object that a watch has brought, or something done, in words.
 type change struct {
 	object client.Object
+	done   string
 	at     time.Time
 }
 
@@ -53,7 +54,7 @@ func (f *follower) OnDelete(o any) {
 
 func (f *follower) pass(o any) {
 	if object, ok := o.(client.Object); ok {
-		f.changes <- change{object, time.Now()}
+		f.changes <- change{object: object, at: time.Now()}
 	}
 }
 
@@ -78,6 +79,10 @@ func (f *follower) until(ctx context.Context, what string, done func(change) (bo
 
 // note prints a line if the object is the demo's and has come further.
 func (f *follower) note(c change) {
+	if c.done != "" {
+		f.say(c.at, "%s", c.done)
+		return
+	}
 	o := c.object
 	if !f.following || o.GetCreationTimestamp().Add(time.Second).Before(f.began) {
 		return

@@ -193,7 +193,7 @@ func (f *follower) apply(ctx context.Context, manifests []*unstructured.Unstruct
 		if err := f.live.Create(ctx, made); err != nil {
 			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
-		f.say(time.Now(), "%s %s: created", o.GetKind(), o.GetName())
+		f.changes <- change{done: fmt.Sprintf("%s %s: created", o.GetKind(), o.GetName()), at: time.Now()}
 	}
 	return nil
 }

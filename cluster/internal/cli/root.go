@@ -31,11 +31,12 @@ func New() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "tarn-cluster",
 		Short: "Run a real single-node Kubernetes on this machine, with nothing installed",
-		Long: `tarn-cluster runs a real single-node Kubernetes ` + KubernetesVersion + ` on this machine: etcd, kube-apiserver, kube-controller-manager,
+		Long: `tarn-cluster runs a real single-node Kubernetes ` + kubernetesVersion + ` on this machine: etcd, kube-apiserver, kube-controller-manager,
 kube-scheduler, kubelet, kube-proxy, containerd and runc, built from Go modules, with Tarn in it. No Docker, no registry, no cloud.
 
 Several clusters live side by side, told apart by --name. Each has its own process, mount and network namespaces, so the machine's
 own mounts, ports below 20000 and packet filter stay as they are.`,
+		Version:       "for Kubernetes " + kubernetesVersion,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -45,8 +46,8 @@ own mounts, ports below 20000 and packet filter stay as they are.`,
 	return root
 }
 
-// KubernetesVersion is the version of every Kubernetes part.
-const KubernetesVersion = "1.36.3"
+// kubernetesVersion is the version of every Kubernetes part; the Makefile reads it from go.mod and links it in.
+var kubernetesVersion = "(version not linked in)"
 
 // find returns the layout of the cluster the command is about.
 func (c *cluster) find() (layout.Layout, error) { return layout.Find(c.name, c.dataDir) }

@@ -44,7 +44,9 @@ The cluster goes on running in the background until "tarn-cluster down". "up" of
 and succeeds; "up" of one that was killed recovers it with its data, as a machine recovers from a power cut.
 
   --stock                leaves out everything of Tarn's: plain Kubernetes, to compare with
-  --control-plane-only   etcd and API server alone, ready in seconds: no node, no controllers, nothing reconciles`,
+  --control-plane-only   etcd and API server alone, ready in seconds: no node, no controllers, nothing reconciles
+
+Each component takes arguments of its own after ours, so they win: --kube-controller-manager-arg=--kube-api-qps=5000`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			u.began, u.out = time.Now(), cmd.ErrOrStderr()
@@ -62,7 +64,7 @@ and succeeds; "up" of one that was killed recovers it with its data, as a machin
 	flags.BoolVar(&u.wait, "wait", true, "wait until the cluster is ready; --wait=false returns once its supervisor runs")
 	flags.StringVar(&u.options.TarnBinary, "tarn-binary", "", "the tarn program (default: tarn beside tarn-cluster)")
 	for _, name := range component.Names() {
-		extra[name] = flags.StringArray(name+"-arg", nil, "one more argument for "+name+", such as --"+name+"-arg=--v=4; may be repeated")
+		extra[name] = flags.StringArray(name+"-arg", nil, "one more argument for "+name+"; may be repeated")
 	}
 	return cmd
 }

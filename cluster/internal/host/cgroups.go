@@ -53,14 +53,29 @@ func MakeCgroups(name string) error {
 	return nil
 }
 
-// delegate lets the children of a v2 root have every controller the root has.
+// delegated are the v2 controllers the kubelet asks for; one the kernel lacks is left out.
+var delegated = []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}
+
+// delegate lets the children of a v2 root have the controllers pods need. Where systemd runs it has done so for most of them.
 func delegate(root string) error {
 	available, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
 	if err != nil {
 		return fmt.Errorf("reading the cgroup controllers of %s: %w", root, err)
 	}
+	control := filepath.Join(root, "cgroup.subtree_control")
+	enabled, err := os.ReadFile(control)
+	if err != nil {
+		return fmt.Errorf("reading the cgroup controllers of %s: %w", root, err)
+	}
 	for _, controller := range strings.Fields(string(available)) {
-		if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+"+controller), 0); err != nil {
+		if !slices.Contains(delegated, controller) || slices.Contains(strings.Fields(string(enabled)), controller) {
+			continue
+		}
+		err := os.WriteFile(control, []byte("+"+controller), 0)
+		if errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("cgroup controller %s cannot be enabled, because processes live in %s itself, as in a container: move them to a group below it", controller, root)
+		}
+		if err != nil {
 			return fmt.Errorf("enabling the cgroup controller %s in %s: %w", controller, root, err)
 		}
 	}

@@ -95,6 +95,26 @@ func TestMissingCgroupControllersAreNamed(t *testing.T) {
 	}
 }
 
+func TestOnlyTheControllersOfPodsThatAreStillOffAreDelegated(t *testing.T) {
+	root := t.TempDir()
+	for file, content := range map[string]string{"cgroup.controllers": "cpu memory pids misc\n", "cgroup.subtree_control": "cpu pids\n"} {
+		if err := os.WriteFile(filepath.Join(root, file), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := delegate(root); err != nil {
+		t.Fatal(err)
+	}
+	// A plain file keeps the last thing written to it, where the kernel would take each.
+	got, err := os.ReadFile(filepath.Join(root, "cgroup.subtree_control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != "+memory" {
+		t.Errorf("last wrote %q, want +memory: cpu and pids are on, misc is nothing a pod needs", got)
+	}
+}
+
 func TestOldKernelsAreRefused(t *testing.T) {
 	for release, want := range map[string]bool{"4.19.0-26-amd64": true, "5.3.18": true, "5.4.0": false, "6.18.44-x": false, "weird": false} {
 		if got := tooOld(release); got != want {

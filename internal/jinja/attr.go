@@ -28,11 +28,14 @@ func isInner(name string) bool {
 	if len(name) <= 4 || !strings.HasPrefix(name, "__") || !strings.HasSuffix(name, "__") {
 		return false
 	}
-	switch name {
-	case "__base__", "__bases__", "__mro__", "__subclasses__", "__globals__", "__code__", "__dict__":
-		return false // only types and functions have these
+	switch strings.Trim(name, "_") {
+	case "add", "and", "bool", "call", "class", "contains", "delattr", "delitem", "dir", "doc", "eq", "float", "format", "ge", "getattribute",
+		"getitem", "getnewargs", "getstate", "gt", "hash", "iadd", "init", "init_subclass", "int", "iter", "le", "len", "lt", "mod", "module", "mul",
+		"ne", "neg", "new", "or", "pos", "pow", "radd", "reduce", "reduce_ex", "repr", "reversed", "rmod", "rmul", "setattr", "setitem", "sizeof",
+		"slots", "str", "sub", "subclasshook", "truediv":
+		return true
 	}
-	return true
+	return false // the names of types and functions, __mro__ or __globals__, lead nowhere too
 }
 
 func (e *evaluator) methodOrUndefined(object any, name string) any {
@@ -271,7 +274,6 @@ func toIndex(v any, what string) int {
 		}
 		return math.MaxInt32
 	}
-	mustDefined(v)
-	fail(KindType, "%s: '%s' object cannot be interpreted as an integer", what, typeName(v))
+	fail(KindType, "%s: '%s' object cannot be interpreted as an integer", what, typeName(norm(v)))
 	return 0
 }

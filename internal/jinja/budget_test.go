@@ -120,6 +120,8 @@ var bombs = map[string]string{
 	"a range of a billion":              `{{ range(10 ** 9) | list }}`,
 	"a range that overflows":            `{{ range(-(2 ** 63), 2 ** 63 - 1) | length }}`,
 	"a power":                           `{{ 10 ** (10 ** 10) }}`,
+	"powers of floats":                  `{% for i in range(100000) %}{% set x = 1.5 ** 0.3333333333333333 %}{% endfor %}{{ 1 / 0 }}`,
+	"tiny powers of floats":             `{% for i in range(100000) %}{% set x = 1.5 ** 5e-324 %}{% endfor %}{{ 1 / 0 }}`,
 	"powers of powers":                  `{% set ns = namespace(n=2) %}{% for i in range(1000) %}{% set ns.n = ns.n ** 3 %}{% endfor %}{{ ns.n }}`,
 	"products of large integers":        `{% set n = 3 ** 60000 %}{% for i in range(100000) %}{% set x = n * n % (n - 1) %}{% endfor %}{{ n }}`,
 	"the text of large integers":        `{% set n = 10 ** 4000 %}{% for i in range(100000) %}{% set x = n ~ '' %}{% endfor %}{{ 1 / 0 }}`,

@@ -220,11 +220,12 @@ func (p *percentFormat) char(v any) string {
 		if runeLen(v) == 1 {
 			return v
 		}
-	case int:
-		if v < 0 || v > utf8.MaxRune {
+	case int, bool, *big.Int:
+		n := toSmall(v)
+		if n < 0 || n > utf8.MaxRune || classOf(v) == bigInt {
 			fail(KindLimit, "%%c arg not in range(0x110000)")
 		}
-		return string(rune(v))
+		return string(rune(n))
 	}
 	fail(KindType, "%%c requires int or char")
 	return ""

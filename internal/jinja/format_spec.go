@@ -167,17 +167,21 @@ func (e *evaluator) align(s string, f formatSpec) string {
 }
 
 func (e *evaluator) formatInt(v any, f formatSpec) string {
+	if f.group != 0 && (f.kind == 'n' || f.kind == 'c') {
+		fail(KindValue, "Cannot specify '%c' with '%c'.", f.group, f.kind)
+	}
 	switch f.kind {
 	case 'e', 'E', 'f', 'F', 'g', 'G', '%':
 		return e.formatFloatSpec(toFloat(v), f, "int")
-	case 'c':
-		return e.formatChar(v, f)
-	case 0, 'd', 'n', 'b', 'o', 'x', 'X':
+	case 0, 'c', 'd', 'n', 'b', 'o', 'x', 'X':
 	default:
 		failCode(f.kind, typeName(v))
 	}
 	if f.precision >= 0 {
 		fail(KindValue, "Precision not allowed in integer format specifier")
+	}
+	if f.kind == 'c' {
+		return e.formatChar(v, f)
 	}
 	if f.noNegZero {
 		fail(KindValue, "Negative zero coercion (z) not allowed in format specifier with integer presentation type")
@@ -199,9 +203,6 @@ func (e *evaluator) formatInt(v any, f formatSpec) string {
 			fail(KindValue, "Cannot specify ',' with '%c'.", f.kind)
 		}
 	default:
-		if f.kind == 'n' && f.group != 0 {
-			fail(KindValue, "Cannot specify '%c' with 'n'.", f.group)
-		}
 		digits = strings.TrimPrefix(e.formatBig(n), "-")
 	}
 	return e.number(n.Sign() < 0, prefix, digits, "", f)
@@ -211,8 +212,8 @@ func (e *evaluator) formatChar(v any, f formatSpec) string {
 	if f.sign != 0 {
 		fail(KindValue, "Sign not allowed with integer format specifier 'c'")
 	}
-	n, ok := v.(int)
-	if !ok || n < 0 || n > utf8.MaxRune {
+	n := toSmall(v)
+	if classOf(v) != smallInt || n < 0 || n > utf8.MaxRune {
 		fail(KindLimit, "%%c arg not in range(0x110000)")
 	}
 	if f.align == 0 {
@@ -286,6 +287,9 @@ func (e *evaluator) formatFloatSpec(v float64, f formatSpec, of string) string {
 		failCode(f.kind, of)
 	}
 	if kind == 'n' {
+		if f.group != 0 {
+			fail(KindValue, "Cannot specify '%c' with 'n'.", f.group)
+		}
 		kind = 'g'
 	}
 	text := e.floatText(math.Abs(v), kind, f.precision, f.alt)
@@ -315,7 +319,11 @@ func (e *evaluator) floatText(v float64, kind byte, precision int, alt bool) str
 		return s
 	}
 	if kind == 0 && precision < 0 {
-		return formatFloat(v)
+		s := formatFloat(v)
+		if alt && strings.IndexByte(s, '.') < 0 {
+			s = strings.Replace(s, "e", ".e", 1)
+		}
+		return s
 	}
 	if precision < 0 {
 		precision = 6

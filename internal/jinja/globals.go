@@ -22,7 +22,6 @@ func makeRange(e *evaluator, a *args) any {
 	v := sig.bind("range", a)
 	for _, n := range v {
 		if c := classOf(n); n != absent && c != smallInt && c != bigInt {
-			mustDefined(n)
 			fail(KindType, "'%s' object cannot be interpreted as an integer", typeName(norm(n)))
 		}
 	}

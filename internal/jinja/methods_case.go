@@ -109,26 +109,38 @@ func lower(s string) string {
 		var b strings.Builder
 		for i, r := range s {
 			if r == 'Σ' {
-				r = lowerAt(s, i, r)
+				writeLower(&b, s, i, r)
+			} else {
+				b.WriteRune(r)
 			}
-			b.WriteRune(r)
 		}
 		s = b.String()
 	}
-	return strings.ToLower(strings.ReplaceAll(s, "İ", "i̇"))
+	return strings.ToLower(strings.ReplaceAll(s, dottedI, smallDottedI))
 }
 
-// lowerAt is the small letter for r, which stands at s[i:].
-func lowerAt(s string, i int, r rune) rune {
-	if r != 'Σ' {
-		return unicode.ToLower(r)
+// The Turkish capital I with a dot becomes two characters, an i and a combining dot.
+const (
+	dottedI      = "\u0130"
+	smallDottedI = "i\u0307"
+)
+
+// writeLower writes the small letter for r, which stands at s[i:].
+func writeLower(b *strings.Builder, s string, i int, r rune) {
+	switch string(r) {
+	case dottedI:
+		b.WriteString(smallDottedI)
+	case "Σ":
+		before, _ := utf8.DecodeLastRuneInString(s[:i])
+		after, _ := utf8.DecodeRuneInString(s[i+len("Σ"):])
+		if unicode.IsLetter(before) && !unicode.IsLetter(after) {
+			b.WriteRune('ς')
+		} else {
+			b.WriteRune('σ')
+		}
+	default:
+		b.WriteRune(unicode.ToLower(r))
 	}
-	before, _ := utf8.DecodeLastRuneInString(s[:i])
-	after, _ := utf8.DecodeRuneInString(s[i+len("Σ"):])
-	if unicode.IsLetter(before) && !unicode.IsLetter(after) {
-		return 'ς'
-	}
-	return 'σ'
 }
 
 var foldSpecial = strings.NewReplacer("ß", "ss", "ẞ", "ss", "ς", "σ", "ﬀ", "ff", "ﬁ", "fi", "ﬂ", "fl", "ﬃ", "ffi", "ﬄ", "ffl", "ﬅ", "st", "ﬆ", "st", "ſ", "s", "µ", "μ")
@@ -137,7 +149,7 @@ func casefold(s string) string {
 	if isASCII(s) {
 		return strings.ToLower(s)
 	}
-	return foldSpecial.Replace(strings.ToLower(s))
+	return foldSpecial.Replace(strings.ToLower(strings.ReplaceAll(s, dottedI, smallDottedI)))
 }
 
 // titleRune is the first letter of a word: ß becomes Ss.
@@ -171,7 +183,7 @@ func title(s string) string {
 		case !isCased:
 			b.WriteRune(r)
 		case inWord:
-			b.WriteRune(lowerAt(s, i, r))
+			writeLower(&b, s, i, r)
 		default:
 			titleRune(&b, r)
 		}
@@ -185,7 +197,7 @@ func swapcase(s string) string {
 	for i, r := range s {
 		switch {
 		case isUpper(r):
-			b.WriteRune(lowerAt(s, i, r))
+			writeLower(&b, s, i, r)
 		case isLower(r):
 			b.WriteString(upper(string(r)))
 		default:

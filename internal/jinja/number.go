@@ -122,6 +122,9 @@ func failOperands(op tokenKind, a, b any) {
 func (e *evaluator) arith(op tokenKind, a, b any) any {
 	ca, cb := classOf(a), classOf(b)
 	if ca == floating || cb == floating {
+		if op == tokPow {
+			e.steps(powSteps)
+		}
 		return floatArith(op, toFloat(a), toFloat(b))
 	}
 	if ca == smallInt && cb == smallInt {
@@ -292,20 +295,6 @@ func floatDivMod(x, y float64) (quotient, remainder float64) {
 		floor++
 	}
 	return floor, m
-}
-
-func floatPow(x, y float64) float64 {
-	if x == 0 && y < 0 {
-		fail(KindArithmetic, "0.0 cannot be raised to a negative power")
-	}
-	if x < 0 && y != math.Trunc(y) && !math.IsInf(x, 0) {
-		fail(KindType, "a negative number to the power of a fraction is a complex number, which templates do not have")
-	}
-	r := math.Pow(x, y)
-	if math.IsInf(r, 0) && !math.IsInf(x, 0) && !math.IsInf(y, 0) {
-		fail(KindLimit, "Numerical result out of range")
-	}
-	return r
 }
 
 // negate is unary minus, and unary plus when plus is true.

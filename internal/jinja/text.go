@@ -76,6 +76,14 @@ func (e *evaluator) writeRepr(b *strings.Builder, v any, depth int) {
 			fmt.Fprintf(b, ", %d", v.step)
 		}
 		b.WriteByte(')')
+	default:
+		e.writeReprObject(b, v, depth)
+	}
+}
+
+// writeReprObject writes what is no plain data.
+func (e *evaluator) writeReprObject(b *strings.Builder, v any, depth int) {
+	switch v := v.(type) {
 	case *namespace:
 		b.WriteString("<Namespace ")
 		e.writeReprDict(b, v.vars, depth)

@@ -152,10 +152,10 @@ func (w *wrapper) wordEnd(text []rune, i int) int {
 		if w.isDash(text, i) {
 			return i
 		}
-		// a hyphen after a letter and before two letters, or a letter and a hyphen and a letter
-		before := letter(i-1) && (letter(i-2) || i-2 < start || text[i-2] == '-' && letter(i-3))
+		// a hyphen after two letters, or after a letter, a hyphen and a letter, and before the like
+		before := letter(i-1) && (letter(i-2) || i > 2 && text[i-2] == '-' && letter(i-3))
 		after := letter(i+1) && (letter(i+2) || i+2 < len(text) && text[i+2] == '-' && letter(i+3))
-		if before && after && (letter(i-2) || text[max(i-2, 0)] == '-') {
+		if before && after {
 			return i + 1
 		}
 	}

@@ -3,7 +3,7 @@
 // and nothing of what is tested.
 //
 //	testsum run NAME -- go test -json ./...    runs a suite, status 1 if it failed
-//	testsum report NAME...                     sums up the suites named
+//	testsum report NAME [NAME]...              sums up the suites named
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 // runs in.
 const recordDir = ".tarn/tests"
 
-const usage = "usage: testsum run NAME -- COMMAND... | testsum report NAME..."
+const usage = "use `testsum run NAME -- COMMAND [ARGUMENT]...` or `testsum report NAME [NAME]...`"
 
 func main() {
 	if err := run(os.Args[1:], os.Stdout); err != nil {

@@ -37,7 +37,6 @@ func house(checkout string) []rule {
 var exceptions = []struct{ rule, file, reason string }{
 	{"nothing deletes recursively", "cluster/internal/host/mounts.go", "the one place that removes a cluster's folder, after it has seen that nothing is mounted below"},
 	{"nothing sleeps", "cluster/internal/host/cgroups.go", "cgroup v1 has no event for a group that has become empty"},
-	{"nothing sleeps", "cluster/internal/supervisor/bringup.go", "the processes waited for are no children of ours, and the wait is bounded"},
 	{"nothing panics", "cluster/internal/cli/image.go", "a flag that the same function has defined"},
 }
 

@@ -88,26 +88,22 @@ func readTree(t *testing.T, root string) []file {
 	t.Helper()
 	var files []file
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
-		// Others may build while this walks; what vanished is no source.
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() {
+		if err == nil && entry.IsDir() {
 			if slices.Contains(built, entry.Name()) {
 				return fs.SkipDir
 			}
 			return nil
 		}
-		info, err := entry.Info()
-		if err != nil || !info.Mode().IsRegular() || info.Size() > maxFileBytes {
+		var text []byte
+		if err == nil {
+			text, err = readText(name, entry)
+		}
+		// Others may build while this walks; what has vanished is no source.
+		if errors.Is(err, fs.ErrNotExist) || err == nil && text == nil {
 			return nil
 		}
-		text, err := os.ReadFile(name)
-		if err != nil || bytes.IndexByte(text, 0) >= 0 {
-			return nil
+		if err != nil {
+			return err
 		}
 		relative, err := filepath.Rel(root, name)
 		if err != nil {
@@ -120,6 +116,19 @@ func readTree(t *testing.T, root string) []file {
 		t.Fatal(err)
 	}
 	return files
+}
+
+// readText gives a file's text, nil if it is no text or too large.
+func readText(name string, entry fs.DirEntry) ([]byte, error) {
+	info, err := entry.Info()
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxFileBytes {
+		return nil, err
+	}
+	text, err := os.ReadFile(name)
+	if bytes.IndexByte(text, 0) >= 0 {
+		return nil, err
+	}
+	return text, err
 }
 
 // goFiles gives the Go files that are written by hand.

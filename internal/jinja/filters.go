@@ -93,7 +93,7 @@ func (e *evaluator) fold(v any, caseSensitive bool) any {
 	return v
 }
 
-// apply calls a filter by name, for map.
+// namedFilter finds a filter by name, for map.
 func (e *evaluator) namedFilter(name any) *filterDef {
 	s, _ := name.(string)
 	f := filterTable[s]
@@ -103,7 +103,7 @@ func (e *evaluator) namedFilter(name any) *filterDef {
 	return f
 }
 
-// lazy makes a generator over the items of v; an empty v gives an empty one.
+// lazy makes a generator over the items of v. Nothing is read before the first item is asked for.
 func (e *evaluator) lazy(v any, start func(next func() (any, bool)) func() (any, bool)) any {
 	var next func() (any, bool)
 	return &generator{next: func() (any, bool) {
@@ -115,6 +115,7 @@ func (e *evaluator) lazy(v any, start func(next func() (any, bool)) func() (any,
 	}}
 }
 
+// filterMap is the filter map for a sequence that is not empty.
 func (e *evaluator) filterMap(v any, a *args) any {
 	apply := e.mapper(a)
 	return e.lazy(v, func(next func() (any, bool)) func() (any, bool) {

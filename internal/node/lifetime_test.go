@@ -285,6 +285,41 @@ func TestAfterARestartNothingEmptyIsHandedOut(t *testing.T) {
 	w.nothingIsLeft()
 }
 
+func TestATargetTheKubeletHasForgottenIsReleasedWhenItsPodStaysGone(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	pod := w.pod("client")
+	of := func(r *csi.NodePublishVolumeRequest) {
+		r.VolumeContext = map[string]string{keyNamespace: pod.Namespace, keyPodName: pod.Name, keyPodUID: string(pod.UID)}
+	}
+	target, err := w.publish(volume, string(pod.UID), of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	if w.agent.stages.Reap(w.ctx, now) || w.agent.stages.Reap(w.ctx, now.Add(time.Hour)) {
+		t.Error("a pod that exists is taken for gone")
+	}
+	if err := w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	if !w.agent.stages.Reap(w.ctx, now) || !w.agent.stages.Reap(w.ctx, now.Add(4*time.Minute)) {
+		t.Error("a pod that is gone is not noticed")
+	}
+	w.wantFile(filepath.Join(target, "greeting"), "hello") // its containers may still run
+	if w.agent.stages.Reap(w.ctx, now.Add(6*time.Minute)) {
+		t.Error("the target was not released")
+	}
+	w.eventually("the stage ends", func() error {
+		if left := w.stages(); len(left) > 0 {
+			return errors.New(left[0].Name)
+		}
+		return nil
+	})
+	w.nothingIsLeft()
+}
+
 func TestFoldersOfStagesAndPodsThatAreGoneAreRemovedAtStart(t *testing.T) {
 	w := newWorld(t)
 	stage := filepath.Join(w.state, "stages", "11111111-2222", "pav", "volume")
@@ -388,12 +423,10 @@ func dieAt(n int32, applied bool, died chan struct{}) func(client.Client) client
 		case i < n:
 			return do()
 		case i == n:
+			defer close(died)
 			if applied {
-				if err := do(); err != nil {
-					return err
-				}
+				_ = do() // a conflict is as good a moment to die as any
 			}
-			close(died)
 		}
 		return dead
 	}

@@ -14,7 +14,7 @@ import (
 	"tarn.dev/tarn/internal/node/stages"
 )
 
-// Keys of the volume context, by which the kubelet tells whose an inline volume is.
+// Keys of the volume context, by which the kubelet tells whose a volume is.
 const (
 	keyEphemeral = "csi.storage.k8s.io/ephemeral"
 	keyPodName   = "csi.storage.k8s.io/pod.name"
@@ -31,7 +31,8 @@ type volumes struct {
 // Publish implements driver.Volumes.
 func (v *volumes) Publish(ctx context.Context, driver string, request *csi.NodePublishVolumeRequest) error {
 	target := filepath.Clean(request.GetTargetPath())
-	inline := request.GetVolumeContext()[keyEphemeral] == "true"
+	told := request.GetVolumeContext()
+	inline := told[keyEphemeral] == "true"
 	if driver == tarnv1.ResultsDriver {
 		if !inline {
 			return status.Errorf(codes.InvalidArgument, "driver %s serves inline volumes alone; a PersistentVolume needs a PavProvisioner's", driver)
@@ -39,9 +40,9 @@ func (v *volumes) Publish(ctx context.Context, driver string, request *csi.NodeP
 		return v.results.Publish(ctx, results.Request{
 			VolumeID:  request.GetVolumeId(),
 			Target:    target,
-			Namespace: request.GetVolumeContext()[keyNamespace],
-			Pod:       request.GetVolumeContext()[keyPodName],
-			UID:       types.UID(request.GetVolumeContext()[keyPodUID]),
+			Namespace: told[keyNamespace],
+			Pod:       told[keyPodName],
+			UID:       types.UID(told[keyPodUID]),
 		})
 	}
 	if inline {
@@ -52,6 +53,7 @@ func (v *volumes) Publish(ctx context.Context, driver string, request *csi.NodeP
 		Handle:   request.GetVolumeId(),
 		Target:   target,
 		ReadOnly: request.GetReadonly(),
+		Pod:      stages.PodRef{Namespace: told[keyNamespace], Name: told[keyPodName], UID: types.UID(told[keyPodUID])},
 	})
 }
 

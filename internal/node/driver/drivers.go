@@ -171,7 +171,9 @@ func (d *Drivers) Clean(wanted func(name string) bool) error {
 }
 
 // Close ends all drivers at once and for good. Calls under way are cut off; the kubelet
-// makes them again.
+// makes them again. The sockets stay, dead, for the next run to replace: if they went,
+// the kubelet would take the drivers off its list meanwhile, and the error it then makes
+// of a mount is one that it takes for final.
 func (d *Drivers) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -56,10 +56,11 @@ func listen(path string) (net.Listener, error) {
 	if err := removeDead(path); err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("unix", path)
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}
+	listener.SetUnlinkOnClose(false) // see Drivers.Close
 	if err := os.Chmod(path, 0o600); err != nil {
 		_ = listener.Close()
 		return nil, err

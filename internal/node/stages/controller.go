@@ -23,8 +23,10 @@ const workers = 16
 // Register adds the node's half of the PavStage protocol to the manager, whose cache
 // must hold the PavStages of this node alone.
 func (s *Stages) Register(m manager.Manager) error {
-	if err := m.Add(manager.RunnableFunc(s.ready.run)); err != nil {
-		return err
+	for _, run := range []manager.RunnableFunc{s.ready.run, s.reapLoop} {
+		if err := m.Add(run); err != nil {
+			return err
+		}
 	}
 	return builder.ControllerManagedBy(m).
 		Named("node-stages").

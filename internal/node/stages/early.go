@@ -24,17 +24,23 @@ func (s *Stages) Pods() []types.UID {
 }
 
 func (s *Stages) waiting() []tarnv1.PavStage {
-	list := &tarnv1.PavStageList{}
-	if err := s.Cached.List(context.Background(), list); err != nil {
+	stages, err := s.cachedStages(context.Background())
+	if err != nil {
 		return nil // the cache is not filled: status.pod tells later
 	}
 	var found []tarnv1.PavStage
-	for _, stage := range list.Items {
+	for _, stage := range stages {
 		if !deleting(&stage) && stage.Status.Node.Phase == tarnv1.StageWaiting && stage.Status.Pod.UID != "" {
 			found = append(found, stage)
 		}
 	}
 	return found
+}
+
+func (s *Stages) cachedStages(ctx context.Context) ([]tarnv1.PavStage, error) {
+	list := &tarnv1.PavStageList{}
+	err := s.Cached.List(ctx, list)
+	return list.Items, err
 }
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get

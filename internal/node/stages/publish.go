@@ -30,6 +30,8 @@ type Request struct {
 	Handle   string
 	Target   string
 	ReadOnly bool
+	// Pod is whose the target is.
+	Pod PodRef
 }
 
 // Publish makes the volume available at the target. Errors are gRPC statuses.
@@ -233,6 +235,9 @@ func (s *Stages) liveStage(ctx context.Context, name string) (*tarnv1.PavStage, 
 
 // addTarget records the target, unless the stage has changed since it was read.
 func (a *attempt) addTarget(ctx context.Context, known *tarnv1.PavStage) (*tarnv1.PavStage, error) {
+	if err := a.keepPod(known.UID, a.request.Target, a.request.Pod); err != nil {
+		return nil, status.Errorf(codes.Unavailable, "keep whose the target is: %v", err)
+	}
 	stage := known.DeepCopy()
 	stage.Status.Node.Targets = append(stage.Status.Node.Targets, a.request.Target)
 	if stage.Status.Node.Phase == "" {

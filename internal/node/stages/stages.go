@@ -55,6 +55,9 @@ type Stages struct {
 	// ended are the staging pods, by uid, that the container runtime says have ended
 	// well, with the uid of their stage.
 	ended map[types.UID]types.UID
+
+	// goneSince is when the pod of a target was first seen to be gone; Reap's alone.
+	goneSince map[string]time.Time
 }
 
 // New returns Stages that has not begun yet: see Watch and Register.

@@ -1,0 +1,147 @@
+package stages
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// A kubelet that was told "unavailable" remembers that the volume may be mounted. But
+// when its next attempt falls into a time without an agent, it fails before it asks
+// (no socket, driver not registered), takes that for final and forgets: if the pod is
+// deleted then, nobody ever asks to unpublish. So the agent looks for targets whose pod
+// does not exist any more: often after its own start, for only then can that happen,
+// and ever more rarely.
+const (
+	reapFirst = time.Minute
+	reapMost  = 32 * time.Minute
+	// reapAfter is how long a pod must be gone: one deleted by force goes from the API
+	// while its containers still run, and the kubelet unpublishes when it has ended them.
+	reapAfter = 5 * time.Minute
+)
+
+// PodRef names the pod a target is for; empty if the kubelet did not tell.
+type PodRef struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid"`
+}
+
+// podFile is where the pod of a target is kept, in the stage's folder.
+func (s *Stages) podFile(stage types.UID, target string) string {
+	sum := sha256.Sum256([]byte(target))
+	return filepath.Join(s.folder(stage), "targets", hex.EncodeToString(sum[:16])+".json")
+}
+
+// keepPod keeps whose the target is, before the target is recorded.
+func (s *Stages) keepPod(stage types.UID, target string, pod PodRef) error {
+	if pod.UID == "" {
+		return nil
+	}
+	data, err := json.Marshal(pod)
+	if err != nil {
+		return err
+	}
+	path := s.podFile(stage, target)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// reapLoop looks after the start of the agent, and then at doubled distances.
+func (s *Stages) reapLoop(ctx context.Context) error {
+	for pause := reapFirst; ; pause = min(2*pause, reapMost) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		if s.Reap(ctx, s.Now()) {
+			pause = reapFirst / 2 // it is known soon whether it stays gone
+		}
+	}
+}
+
+// Reap releases the targets whose pod has been gone long enough, and says whether
+// there are some whose pod has not.
+func (s *Stages) Reap(ctx context.Context, now time.Time) (more bool) {
+	list, err := s.used(ctx)
+	if err != nil {
+		return false
+	}
+	since := map[string]time.Time{}
+	for target, stage := range list {
+		if !s.podIsGone(ctx, stage, target) {
+			continue
+		}
+		first, known := s.goneSince[target]
+		if !known {
+			first = now
+		}
+		if now.Sub(first) < reapAfter {
+			since[target] = first
+			continue
+		}
+		log.FromContext(ctx).Info("release a volume whose pod is gone; the kubelet has not asked to", "target", target)
+		if err := s.reap(ctx, target); err != nil {
+			since[target] = first
+			log.FromContext(ctx).Error(err, "a volume whose pod is gone is not released yet", "target", target)
+		}
+	}
+	s.goneSince = since
+	return len(since) > 0
+}
+
+// used are the targets of the stages that go on, with the uid of their stage.
+func (s *Stages) used(ctx context.Context) (map[string]types.UID, error) {
+	stages, err := s.cachedStages(ctx)
+	used := map[string]types.UID{}
+	for i := range stages {
+		if deleting(&stages[i]) {
+			continue
+		}
+		for _, target := range stages[i].Status.Node.Targets {
+			used[target] = stages[i].UID
+		}
+	}
+	return used, err
+}
+
+// podIsGone is true only if the API server says so of a pod that is known by uid.
+func (s *Stages) podIsGone(ctx context.Context, stage types.UID, target string) bool {
+	data, err := os.ReadFile(s.podFile(stage, target))
+	if err != nil {
+		return false
+	}
+	ref := PodRef{}
+	if json.Unmarshal(data, &ref) != nil || ref.UID == "" {
+		return false
+	}
+	pod := &corev1.Pod{}
+	err = s.Live.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, pod)
+	return apierrors.IsNotFound(err) || err == nil && pod.UID != ref.UID
+}
+
+func (s *Stages) reap(ctx context.Context, target string) error {
+	unlock, ok := s.targets.TryLock(target)
+	if !ok {
+		return errors.New("the kubelet asks for it right now")
+	}
+	defer unlock()
+	return s.release(ctx, target, false)
+}

@@ -81,6 +81,10 @@ type PavVolumeSpec struct {
 	// has none.
 	// +optional
 	RequestedMaxCapacity *int64 `json:"requestedMaxCapacity,omitempty"`
+	// waitsForNode says that the class waits for the first consumer, whose node is
+	// then in the claim's annotation.
+	// +optional
+	WaitsForNode bool `json:"waitsForNode,omitempty"`
 	// claimSnapshot is the claim as it stood when the record was made.
 	ClaimSnapshot apiextensionsv1.JSON `json:"claimSnapshot"`
 	// classSnapshot is the StorageClass as it stood when the record was made.
@@ -110,6 +114,10 @@ type PavVolumeStatus struct {
 	// capacity is the volume's size in bytes; set in Created.
 	// +optional
 	Capacity int64 `json:"capacity,omitempty"`
+	// nodeName is the node the volume is made on and tied to, where the provisioner's
+	// topology is Node.
+	// +optional
+	NodeName string `json:"nodeName,omitempty"`
 	// attempts is how often creation was begun, the current attempt included.
 	// +optional
 	Attempts int32 `json:"attempts,omitempty"`

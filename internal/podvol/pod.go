@@ -51,6 +51,7 @@ type order struct {
 	owner       metav1.OwnerReference
 	uidLabel    string // LabelRecord or LabelStage
 	inputs      tarnv1.PodInputs
+	nodes       []corev1.NodeSelectorTerm // where it may run; empty for anywhere
 	nodeName    string
 	folder      string // of the stage; empty for pods that run to their end
 }
@@ -75,6 +76,7 @@ func build(o order, t *podTemplate) (*corev1.Pod, error) {
 	if err := annotate(pod, o.inputs); err != nil {
 		return nil, err
 	}
+	requireNodes(pod, o.nodes)
 	if o.nodeName != "" {
 		pinToNode(pod, o.nodeName)
 	}

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
@@ -95,5 +96,34 @@ func TestAStagingPodStaysOnItsNodeWithTheStagesFolder(t *testing.T) {
 	}
 	if got := pod.Spec.Containers[1].VolumeMounts[0].MountPropagation; got == nil || *got != corev1.MountPropagationBidirectional {
 		t.Errorf("propagation of a privileged container = %v, want Bidirectional", got)
+	}
+}
+
+func TestAPodIsConfinedToItsVolumesNodeBesideWhatItsTemplateRequires(t *testing.T) {
+	own := func(key string) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpExists}}}
+	}
+	p := &pavv1.PavProvisioner{Spec: pavv1.PavProvisionerSpec{Topology: pavv1.TopologyNode}}
+	record := &tarnv1.PavVolume{Status: tarnv1.PavVolumeStatus{NodeName: "n1"}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{own("a"), own("b")}},
+	}}}}
+	requireNodes(pod, nodesOf(p, record))
+	terms := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(terms) != 2 {
+		t.Fatalf("terms = %v, want the two of the template", terms)
+	}
+	for i, key := range []string{"a", "b"} {
+		if terms[i].MatchExpressions[0].Key != key || terms[i].MatchFields[0].Values[0] != "n1" {
+			t.Errorf("term %d = %+v, want %s and node n1", i, terms[i], key)
+		}
+	}
+}
+
+func TestAVolumeForEveryNodeConfinesNoPod(t *testing.T) {
+	pod := &corev1.Pod{}
+	requireNodes(pod, nodesOf(&pavv1.PavProvisioner{}, &tarnv1.PavVolume{Status: tarnv1.PavVolumeStatus{NodeName: "n1"}}))
+	if pod.Spec.Affinity != nil {
+		t.Errorf("affinity = %+v, want none", pod.Spec.Affinity)
 	}
 }

@@ -202,6 +202,7 @@ func recordOrder(step tarnv1.Step, p *pavv1.PavProvisioner, record *tarnv1.PavVo
 	return order{
 		step: step, name: PodName(step, record.Spec.Claim.UID, attempt), provisioner: p.Name, volume: record.Name,
 		owner: ownerReference("PavVolume", record), uidLabel: tarnv1.LabelRecord,
+		nodes: nodesOf(p, record),
 	}
 }
 

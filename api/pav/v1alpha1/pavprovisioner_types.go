@@ -30,6 +30,18 @@ const (
 	ClaimAccessNamespace ClaimAccess = "ClaimNamespace"
 )
 
+// Topology is from where a provisioner's volumes can be used.
+//
+// +kubebuilder:validation:Enum=Cluster;Node
+type Topology string
+
+const (
+	// TopologyCluster is a volume that every node can use.
+	TopologyCluster Topology = "Cluster"
+	// TopologyNode is a volume that only the node it was created on can use.
+	TopologyNode Topology = "Node"
+)
+
 // Condition types of a PavProvisioner.
 const (
 	// ConditionAccepted is True when the provisioner can be used: its shape and
@@ -57,6 +69,15 @@ type PavProvisionerSpec struct {
 	// +kubebuilder:default=AnyNamespace
 	// +optional
 	ClaimAccess ClaimAccess `json:"claimAccess,omitempty"`
+
+	// topology says from where the volumes can be used: Cluster, every node, as in the
+	// original, or Node, the one they were created on. With Node, the creation pod
+	// runs on the node the scheduler has selected for the consumer (where the class
+	// waits for one), the PersistentVolume gets that node as its affinity, the deletion
+	// pod runs there, and a creation that fails there lets the scheduler choose again.
+	// +kubebuilder:default=Cluster
+	// +optional
+	Topology Topology `json:"topology,omitempty"`
 
 	// volumeValidation restricts which claims are served: volumeModes, accessModes,
 	// minCapacity, maxCapacity, and podTemplate, a pod that fails to refuse a claim.

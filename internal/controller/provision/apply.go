@@ -27,6 +27,8 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 	switch p.Act {
 	case ActRecord:
 		return true, r.writeRecord(ctx, v)
+	case ActReschedule:
+		return false, r.reschedule(ctx, v)
 	case ActBegin:
 		return r.begin(ctx, v)
 	case ActRevalidate:
@@ -85,6 +87,10 @@ func (r *reconciler) liveClaim(ctx context.Context, claim client.Object) (*corev
 // there is no pod to wait for.
 func (r *reconciler) begin(ctx context.Context, v *View) (bool, error) {
 	attempt := v.Record.Status.Attempts + 1
+	if followsNode(v) {
+		v.Record = v.Record.DeepCopy()
+		v.Record.Status.NodeName = v.Claim.Annotations[annSelectedNode]
+	}
 	prepared, err := r.steps.PrepareValidation(ctx, v.Provisioner, v.Record, v.Claim, attempt)
 	if err != nil {
 		return false, r.giveUp(ctx, v, err, tarnv1.VolumePending, attempt)
@@ -108,7 +114,7 @@ func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (bool, 
 		return false, r.giveUp(ctx, v, err, tarnv1.VolumePending, attempt)
 	}
 	if prepared.Pod == nil {
-		status, err := created(v.Record, prepared.Inputs, nil)
+		status, err := created(&View{Record: v.Record, Provisioner: v.Provisioner}, prepared.Inputs, nil)
 		if err != nil {
 			return false, r.giveUp(ctx, v, err, tarnv1.VolumePending, attempt)
 		}
@@ -227,6 +233,9 @@ func (r *reconciler) writeVolume(ctx context.Context, v *View) error {
 	if err != nil {
 		return err
 	}
+	if err := r.tie(ctx, vol, v.Record.Status.NodeName); err != nil {
+		return err
+	}
 	err = r.client.Create(ctx, vol)
 	if apierrors.IsAlreadyExists(err) {
 		return r.adoptVolume(ctx, v)
@@ -236,6 +245,47 @@ func (r *reconciler) writeVolume(ctx context.Context, v *View) error {
 	}
 	r.events.Eventf(live, nil, corev1.EventTypeNormal, eventSucceeded, "Provision", "PersistentVolume %s is made", vol.Name)
 	v.Volume = vol
+	return nil
+}
+
+// tie gives a volume the affinity of its node, by the label Kubernetes' own local
+// volumes use; no node, no affinity.
+func (r *reconciler) tie(ctx context.Context, vol *corev1.PersistentVolume, nodeName string) error {
+	if nodeName == "" {
+		return nil
+	}
+	node, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: nodeName}, &corev1.Node{})
+	if err != nil {
+		return err
+	}
+	hostname := nodeName
+	if node != nil && node.Labels[corev1.LabelHostname] != "" {
+		hostname = node.Labels[corev1.LabelHostname]
+	}
+	vol.Spec.NodeAffinity = affinityTo(hostname)
+	return nil
+}
+
+// reschedule gives the choice of a node back to the scheduler after a failure. The
+// record forgets the node first: after a crash in between, the same node is tried
+// once more, which does no harm.
+func (r *reconciler) reschedule(ctx context.Context, v *View) error {
+	node := v.Record.Status.NodeName
+	status := v.Record.Status.DeepCopy()
+	status.NodeName = ""
+	if err := r.writeStatus(ctx, v, status); err != nil {
+		return err
+	}
+	live, err := r.liveClaim(ctx, v.Claim)
+	if err != nil || live == nil || live.Annotations[annSelectedNode] != node {
+		return err
+	}
+	base := live.DeepCopy()
+	delete(live.Annotations, annSelectedNode)
+	err = r.client.Patch(ctx, live, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("giving claim %s/%s back to the scheduler: %w", live.Namespace, live.Name, err)
+	}
 	return nil
 }
 

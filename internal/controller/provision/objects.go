@@ -73,6 +73,7 @@ func newRecord(v *View) (*tarnv1.PavVolume, error) {
 			Claim:                tarnv1.ClaimReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
 			VolumeMode:           ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem),
 			AccessModes:          claim.Spec.AccessModes,
+			WaitsForNode:         ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer,
 			RequestedMinCapacity: volume.Bytes(claim.Spec.Resources.Requests[corev1.ResourceStorage]),
 			ClaimSnapshot:        apiextensionsv1.JSON{Raw: claimJSON},
 			ClassSnapshot:        apiextensionsv1.JSON{Raw: classJSON},
@@ -113,4 +114,13 @@ func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
 			}},
 		},
 	}, nil
+}
+
+// affinityTo confines a volume to the node of a host name.
+func affinityTo(hostname string) *corev1.VolumeNodeAffinity {
+	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{
+			Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{hostname},
+		}},
+	}}}}
 }

@@ -43,6 +43,8 @@ const (
 	ActNone Act = "None"
 	// ActRecord: write the PavVolume.
 	ActRecord Act = "Record"
+	// ActReschedule: the node the scheduler selected did not do: let it select again.
+	ActReschedule Act = "Reschedule"
 	// ActBegin: begin an attempt: evaluate and check the claim, start the pod.
 	ActBegin Act = "Begin"
 	// ActRevalidate: start the validation pod that is not there.
@@ -155,10 +157,21 @@ func decidePending(v *View, now time.Time) Plan {
 		}
 		return Plan{Act: ActStatus, Status: status, Warning: why}
 	}
+	if followsNode(v) && v.Record.Status.NodeName != "" {
+		return Plan{Act: ActReschedule}
+	}
 	if at := v.Record.Status.NextAttemptTime; at != nil && now.Before(at.Time) {
 		return Plan{Act: ActNone, Next: at.Time}
 	}
+	if followsNode(v) && v.Claim.Annotations[annSelectedNode] == "" {
+		return Plan{Act: ActNone} // the scheduler's choice is an event of the claim
+	}
 	return Plan{Act: ActBegin}
+}
+
+// followsNode says whether the volume is made on the node the scheduler selects.
+func followsNode(v *View) bool {
+	return v.Record.Spec.WaitsForNode && v.Provisioner != nil && v.Provisioner.Spec.Topology == pavv1.TopologyNode
 }
 
 // wanted says whether the claim is there and still waits for this volume.
@@ -199,7 +212,7 @@ func decideCreating(v *View, now time.Time) Plan {
 		}
 		return Plan{Act: ActRecreate}
 	case podvol.PodSucceeded:
-		status, err := created(v.Record, o.Inputs, o.Result)
+		status, err := created(v, o.Inputs, o.Result)
 		if err != nil {
 			return fail(v, podvol.AsStepError(err), tarnv1.VolumeUndoing, now)
 		}
@@ -244,13 +257,22 @@ func podFailure(step tarnv1.Step, o podvol.Observation) *podvol.StepError {
 	return &podvol.StepError{Step: step, Reason: o.Reason, Message: message}
 }
 
-// created is the status once handle and capacity are known.
-func created(record *tarnv1.PavVolume, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (*tarnv1.PavVolumeStatus, error) {
+// created is the status once handle and capacity are known, and the node where the
+// volume is tied to one.
+func created(v *View, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (*tarnv1.PavVolumeStatus, error) {
+	record := v.Record
 	handle, bytes, err := podvol.CreationResult(record, inputs, result)
 	if err != nil {
 		return nil, err
 	}
 	status := record.Status.DeepCopy()
+	if tied := v.Provisioner != nil && v.Provisioner.Spec.Topology == pavv1.TopologyNode; tied && status.NodeName == "" {
+		if v.Pod == nil {
+			return nil, &podvol.StepError{Step: tarnv1.StepCreation, Reason: podvol.ReasonInvalid, Message: "spec.topology is Node, but nothing says " +
+				"which node: give spec.volumeCreation a podTemplate, or the StorageClass volumeBindingMode WaitForFirstConsumer"}
+		}
+		status.NodeName = v.Pod.Spec.NodeName
+	}
 	status.Phase, status.Handle, status.Capacity = tarnv1.VolumeCreated, handle, bytes
 	status.LastError, status.NextAttemptTime = nil, nil
 	say(status, record, reasonInProgress, "the volume is made; its PersistentVolume is being written")
@@ -278,7 +300,7 @@ func failed(v *View, err *podvol.StepError, into tarnv1.VolumePhase, attempt int
 	record := v.Record
 	status := record.Status.DeepCopy()
 	if into == tarnv1.VolumeUndoing {
-		handOver(status, v.Observed)
+		handOver(status, v)
 	}
 	status.Phase, status.Attempts = into, attempt
 	status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: err.Message, Time: metav1.NewTime(now)}
@@ -292,21 +314,25 @@ func failed(v *View, err *podvol.StepError, into tarnv1.VolumePhase, attempt int
 func undo(v *View, why string, now time.Time) Plan {
 	status := v.Record.Status.DeepCopy()
 	status.Phase = tarnv1.VolumeUndoing
-	handOver(status, v.Observed)
+	handOver(status, v)
 	say(status, v.Record, reasonClaimGone, why)
 	return Plan{Act: ActStatus, Status: status}
 }
 
 // handOver prepares a status for reclaim: it begins a new deletion, and keeps the
-// handle the creation pod was given or has chosen, so that undoing speaks of the same
-// volume though creation did not come to its end.
-func handOver(status *tarnv1.PavVolumeStatus, o podvol.Observation) {
+// handle the creation pod was given or has chosen, and the node it ran on, so that
+// undoing speaks of the same volume though creation did not come to its end.
+func handOver(status *tarnv1.PavVolumeStatus, v *View) {
+	o := v.Observed
 	status.DeletionAttempts++
 	if status.Handle == "" {
 		status.Handle = o.Inputs.Handle
 	}
 	if o.Result != nil && o.Result.Handle != nil && *o.Result.Handle != "" {
 		status.Handle = *o.Result.Handle
+	}
+	if v.Pod != nil && v.Provisioner != nil && v.Provisioner.Spec.Topology == pavv1.TopologyNode {
+		status.NodeName = v.Pod.Spec.NodeName
 	}
 }
 

@@ -51,6 +51,19 @@ func handed(r *tarnv1.PavVolume) {
 	say(&r.Status, r, reasonProvisioned, "made")
 }
 
+// onNode makes a record that waits for the scheduler and was tried on a node.
+func onNode(name string) testkit.With[*tarnv1.PavVolume] {
+	return func(r *tarnv1.PavVolume) { r.Spec.WaitsForNode, r.Status.NodeName = true, name }
+}
+
+// tied makes the provisioner's volumes those of one node, and selects one.
+func tied(selected string) func(*View) {
+	return func(v *View) {
+		v.Provisioner.Spec.Topology = pavv1.TopologyNode
+		v.Claim.Annotations[annSelectedNode] = selected
+	}
+}
+
 func condition(status metav1.ConditionStatus, reason, message string) func(*View) {
 	return func(v *View) {
 		v.Provisioner.Status.Conditions = []metav1.Condition{testkit.Accepted(status, reason, message)}
@@ -119,6 +132,11 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"Pending is dropped when its provisioner is being deleted", viewOf(record(tarnv1.VolumePending), func(v *View) { v.Provisioner.DeletionTimestamp = &later }), ActDrop, "", time.Time{}},
 		{"Pending says that its provisioner is not accepted", viewOf(record(tarnv1.VolumePending), condition(metav1.ConditionFalse, "X", "why")), ActStatus, tarnv1.VolumePending, time.Time{}},
 
+		{"Pending gives its node back after a failure there", viewOf(record(tarnv1.VolumePending, onNode("n1")), tied("n1")), ActReschedule, "", time.Time{}},
+		{"Pending waits for the scheduler to select a node again", viewOf(record(tarnv1.VolumePending, onNode("")), tied("")), ActNone, "", time.Time{}},
+		{"Pending begins on the node that is selected", viewOf(record(tarnv1.VolumePending, onNode("")), tied("n2")), ActBegin, "", time.Time{}},
+		{"Pending of a volume for every node keeps the selected node", viewOf(record(tarnv1.VolumePending, onNode("")), func(v *View) { v.Claim.Annotations[annSelectedNode] = "n1" }), ActBegin, "", time.Time{}},
+
 		{"Validating starts a pod that is not there", viewOf(record(tarnv1.VolumeValidating), pod(podvol.Observation{State: podvol.PodAbsent})), ActRevalidate, "", time.Time{}},
 		{"Validating waits for a running pod", viewOf(record(tarnv1.VolumeValidating), pod(podvol.Observation{State: podvol.PodRunning, CheckAt: later.Time})), ActNone, "", later.Time},
 		{"Validating goes on to creation", viewOf(record(tarnv1.VolumeValidating), pod(succeeded)), ActCreate, "", time.Time{}},
@@ -182,5 +200,18 @@ func TestWhatThePodWroteGoesBeforeTheSection(t *testing.T) {
 	got := decide(viewOf(record(tarnv1.VolumeCreating), pod(o)), now)
 	if got.Status.Handle != "file" || got.Status.Capacity != 3<<30 {
 		t.Errorf("handle %q, capacity %d, want file and 3Gi", got.Status.Handle, got.Status.Capacity)
+	}
+}
+
+func TestAVolumeOfOneNodeIsTiedToTheNodeItsPodRanOn(t *testing.T) {
+	o := podvol.Observation{State: podvol.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("1Gi")}}
+	v := viewOf(record(tarnv1.VolumeCreating), pod(o), tied(""))
+	v.Pod.Spec.NodeName = "n7"
+	if got := decide(v, now).Status.NodeName; got != "n7" {
+		t.Errorf("node = %q, want n7", got)
+	}
+	v.Provisioner.Spec.Topology = pavv1.TopologyCluster
+	if got := decide(v, now).Status.NodeName; got != "" {
+		t.Errorf("node of a volume for every node = %q, want none", got)
 	}
 }

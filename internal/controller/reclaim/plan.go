@@ -178,6 +178,9 @@ func undone(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.Phase, status.Handle, status.Capacity = tarnv1.VolumePending, "", 0
 	status.NextDeletionTime = nil
+	if !record.Spec.WaitsForNode { // else provision gives the node back to the scheduler
+		status.NodeName = ""
+	}
 	meta.RemoveStatusCondition(&status.Conditions, tarnv1.ConditionDeletable)
 	return status
 }

@@ -1,0 +1,91 @@
+package podvol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/jinja"
+)
+
+// Section is a section of a provisioner as it is written, for those who look at
+// provisioners without a volume at hand.
+type Section struct {
+	Step tarnv1.Step
+	// Field is its path from spec on, like spec.volumeCreation.
+	Field string
+	// Object is made of maps, lists, strings, numbers, booleans and nil; nil where
+	// the section cannot be read, which Check tells.
+	Object any
+}
+
+// Sections gives the sections a provisioner has, in the order of a volume's life.
+func Sections(p *pavv1.PavProvisioner) []Section {
+	var found []Section
+	for _, s := range sections(p) {
+		if s.raw == nil {
+			continue
+		}
+		object, err := decodeRaw(s.raw)
+		if err != nil {
+			object = nil
+		}
+		found = append(found, Section{Step: s.step, Field: "spec." + sectionNames[s.step], Object: object})
+	}
+	return found
+}
+
+// SectionField is the path of a step's section, like spec.volumeCreation.
+func SectionField(step tarnv1.Step) string { return "spec." + sectionNames[step] }
+
+// Variables names what the templates of a step may read, sorted, get_pvc included.
+func Variables(step tarnv1.Step) ([]string, error) {
+	record := &tarnv1.PavVolume{Spec: tarnv1.PavVolumeSpec{
+		ClaimSnapshot: apiextensionsv1.JSON{Raw: []byte("{}")}, ClassSnapshot: apiextensionsv1.JSON{Raw: []byte("{}")},
+	}}
+	var vars map[string]any
+	var err error
+	switch step {
+	case tarnv1.StepStaging, tarnv1.StepUnstaging:
+		vol := &corev1.PersistentVolume{}
+		vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{}
+		vars, err = StageVars(&tarnv1.PavStage{}, vol, &corev1.PersistentVolumeClaim{}, &corev1.Node{})
+	case tarnv1.StepDeletion:
+		vars, err = DeletionVars(record)
+	default:
+		vars, err = RecordVars(record, nil)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("naming the variables of %s: %w", step, err)
+	}
+	return append(slices.Sorted(maps.Keys(vars)), "get_pvc"), nil
+}
+
+// Render evaluates the templates of a section and gives what they come to, before
+// any of it is held against what a section may be. own is the namespace of the
+// claim the volume is for. Where a template is at fault the error is a *jinja.Error
+// whose Path begins with the section's Field.
+func (s *Steps) Render(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, own string, vars map[string]any) (any, error) {
+	object, err := decodeRaw(rawOf(p, step))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", SectionField(step), err)
+	}
+	known := maps.Clone(vars)
+	known["get_pvc"] = jinja.Func((&claimReader{reader: s.Reader, access: p.Spec.ClaimAccess, own: own}).call)
+	ctx, cancel := context.WithTimeout(ctx, evaluationTime)
+	defer cancel()
+	value, err := jinja.Evaluate(ctx, object, known, s.Limits)
+	var e *jinja.Error
+	if errors.As(err, &e) {
+		e.Path = joinPath(SectionField(step), e.Path)
+		return nil, e
+	}
+	return value, err
+}

@@ -1,0 +1,62 @@
+package podvol
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/jinja"
+)
+
+func TestEveryStepHasItsOwnVariables(t *testing.T) {
+	for step, c := range map[tarnv1.Step]struct{ has, lacks []string }{
+		tarnv1.StepValidation: {[]string{"requestedMinCapacity", "sc", "pvc", "params", "get_pvc"}, []string{"handle", "node", "pv"}},
+		tarnv1.StepCreation:   {[]string{"requestedMaxCapacity", "defaultHandle"}, []string{"handle", "readOnly"}},
+		tarnv1.StepDeletion:   {[]string{"handle", "capacity", "sc"}, []string{"pv", "node"}},
+		tarnv1.StepStaging:    {[]string{"handle", "capacity", "pv", "node", "readOnly", "volumeMode", "get_pvc"}, []string{"sc", "requestedMinCapacity"}},
+		tarnv1.StepUnstaging:  {[]string{"handle", "node"}, []string{"sc", "defaultHandle"}},
+	} {
+		names, err := Variables(step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range c.has {
+			if !slices.Contains(names, name) {
+				t.Errorf("%s does not know %s, but %v", step, name, names)
+			}
+		}
+		for _, name := range c.lacks {
+			if slices.Contains(names, name) {
+				t.Errorf("%s knows %s", step, name)
+			}
+		}
+	}
+}
+
+func TestASectionIsRenderedWithoutACluster(t *testing.T) {
+	p := &pavv1.PavProvisioner{}
+	p.Spec.VolumeCreation = &apiextensionsv1.JSON{Raw: []byte(`{"capacity": "{% set yaml = true %}{{ requestedMinCapacity }}", "handle": "{{ params.nope }}"}`)}
+	p.Spec.VolumeStaging = &apiextensionsv1.JSON{Raw: []byte(`{}`)}
+	if found := Sections(p); len(found) != 2 || found[0].Field != "spec.volumeCreation" || found[1].Step != tarnv1.StepStaging {
+		t.Errorf("got sections %v, want those of creation and staging", found)
+	}
+	vars := map[string]any{"requestedMinCapacity": int64(7), "params": map[string]any{"nope": "x"}}
+	value, err := (&Steps{}).Render(t.Context(), tarnv1.StepCreation, p, "default", vars)
+	if fields, ok := value.(map[string]any); err != nil || !ok || fields["capacity"] != int64(7) || fields["handle"] != "x" {
+		t.Errorf("got %v, %v, want capacity 7 and handle x", value, err)
+	}
+	vars["params"] = map[string]any{}
+	_, err = (&Steps{}).Render(t.Context(), tarnv1.StepCreation, p, "default", vars)
+	var e *jinja.Error
+	if !errors.As(err, &e) || e.Path != "spec.volumeCreation.handle" || !strings.Contains(e.Detail(), "^") {
+		t.Errorf("got %v, want an error of the template with its path and a caret", err)
+	}
+	if _, leaked := vars["get_pvc"]; leaked {
+		t.Error("the caller's variables were changed")
+	}
+}

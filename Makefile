@@ -11,7 +11,6 @@ MAKEFLAGS += --no-print-directory
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-RACE ?= -race
 SUITES := unit integration cluster e2e
 TESTSUM := go run ./hack/testsum
 GEN := go tool controller-gen
@@ -78,7 +77,7 @@ cluster-binaries:
 
 .PHONY: run-unit run-integration run-cluster run-e2e
 run-unit:
-	@$(TESTSUM) run unit -- go test -json $(RACE) ./...
+	@$(TESTSUM) run unit -- hack/unit.sh
 
 run-integration:
 	@hack/integration.sh

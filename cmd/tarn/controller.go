@@ -51,9 +51,13 @@ func runController(cmd *cobra.Command, flags controllerFlags) error {
 		return err
 	}
 	flags.process.SetUpLogging()
+	cached, err := controllerCache()
+	if err != nil {
+		return err
+	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        kube.Scheme(),
-		Cache:                         controllerCache(),
+		Cache:                         cached,
 		Metrics:                       metricsserver.Options{BindAddress: flags.process.MetricsAddress},
 		HealthProbeBindAddress:        flags.process.ProbeAddress,
 		LeaderElection:                flags.elect,
@@ -92,15 +96,15 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 
 // controllerCache holds of the cluster's pods only those Tarn has made, and of no
 // object what only servers read.
-func controllerCache() cache.Options {
+func controllerCache() (cache.Options, error) {
 	ours, err := labels.NewRequirement(tarnv1.LabelStep, selection.Exists, nil)
 	if err != nil {
-		panic(err) // the label is a constant
+		return cache.Options{}, fmt.Errorf("selecting Tarn's pods: %w", err)
 	}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ours)},
 		},
-	}
+	}, nil
 }

@@ -158,8 +158,12 @@ func (w *world) settlePhase(vol *corev1.PersistentVolume, claims []corev1.Persis
 // run starts the controllers on a configuration and gives back what ends them.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.t.Helper()
+	cached, err := controllerCache()
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
-		Scheme: kube.Scheme(), Cache: controllerCache(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Scheme: kube.Scheme(), Cache: cached, Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
 		GracefulShutdownTimeout: ptr.To(5 * time.Second),
 	})

@@ -23,7 +23,7 @@ func NewRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newInstallCommand(), newJinjaCommand(), newVersionCommand())
+	root.AddCommand(newInstallCommand(), newJinjaCommand(), newPavCommand(), newVersionCommand())
 	return root
 }
 

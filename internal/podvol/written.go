@@ -45,6 +45,17 @@ func Sections(p *pavv1.PavProvisioner) []Section {
 // SectionField is the path of a step's section, like spec.volumeCreation.
 func SectionField(step tarnv1.Step) string { return "spec." + sectionNames[step] }
 
+// KnownFields names the fields that the section at a path like spec.volumeCreation
+// may have; nil where there is no such section.
+func KnownFields(section string) []string {
+	for step, known := range fieldsOf {
+		if SectionField(step) == section {
+			return slices.Clone(known)
+		}
+	}
+	return nil
+}
+
 // Variables names what the templates of a step may read, sorted, get_pvc included.
 func Variables(step tarnv1.Step) ([]string, error) {
 	record := &tarnv1.PavVolume{Spec: tarnv1.PavVolumeSpec{

@@ -38,6 +38,15 @@ func TestEveryStepHasItsOwnVariables(t *testing.T) {
 	}
 }
 
+func TestOnlySectionsHaveKnownFields(t *testing.T) {
+	if got := KnownFields("spec.volumeCreation"); !slices.Equal(got, []string{"handle", "capacity", "podTemplate"}) {
+		t.Errorf("volumeCreation knows %v", got)
+	}
+	if got := KnownFields("spec.provisioningModes"); got != nil {
+		t.Errorf("provisioningModes knows %v", got)
+	}
+}
+
 func TestASectionIsRenderedWithoutACluster(t *testing.T) {
 	p := &pavv1.PavProvisioner{}
 	p.Spec.VolumeCreation = &apiextensionsv1.JSON{Raw: []byte(`{"capacity": "{% set yaml = true %}{{ requestedMinCapacity }}", "handle": "{{ params.nope }}"}`)}

@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+)
+
+func newPavCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pav",
+		Short: "Work on provisioners: check them, see their pods, try them out",
+	}
+	cmd.AddCommand(newPavLintCommand(), newPavRenderCommand(), newPavTestCommand())
+	return cmd
+}
+
+// outputs are the values of --output.
+const (
+	outputTable = "table"
+	outputJSON  = "json"
+)
+
+func checkOutput(output string) error {
+	if output != outputTable && output != outputJSON {
+		return fmt.Errorf("--output %q is not known; give %s or %s", output, outputTable, outputJSON)
+	}
+	return nil
+}
+
+// printIndented writes a value as JSON for people and programs alike.
+func printIndented(w io.Writer, value any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(value)
+}
+
+// standardInput is the name of a file that stands for it.
+const standardInput = "-"
+
+// readInput reads a file, or standard input, and gives the name to show for it.
+func readInput(cmd *cobra.Command, file string) (name string, text []byte, err error) {
+	if file == standardInput {
+		text, err = io.ReadAll(cmd.InOrStdin())
+		return "standard input", text, err
+	}
+	text, err = os.ReadFile(file)
+	return file, text, err
+}
+
+// readProvisioner reads the one PavProvisioner of a file, or the one of that name. A
+// file in which lint finds errors gives these, and no provisioner.
+func readProvisioner(cmd *cobra.Command, file, name string) (*pavv1.PavProvisioner, *manifest, error) {
+	shown, text, err := readInput(cmd, file)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, findings := readManifests(shown, text)
+	var found []*manifest
+	var names []string
+	for _, m := range all {
+		if !m.isProvisioner() || name != "" && m.name() != name {
+			continue
+		}
+		found, names = append(found, m), append(names, m.name())
+	}
+	switch {
+	case len(findings) > 0 && len(found) != 1:
+		findings.print(cmd.ErrOrStderr())
+		return nil, nil, exitError{1}
+	case len(found) == 0 && name != "":
+		return nil, nil, fmt.Errorf("%s has no PavProvisioner %q; see --name", shown, name)
+	case len(found) == 0:
+		return nil, nil, fmt.Errorf("%s has no PavProvisioner", shown)
+	case len(found) > 1:
+		return nil, nil, fmt.Errorf("%s has %d PavProvisioners: %s; choose one with --name", shown, len(found), strings.Join(names, ", "))
+	}
+	p, findings := checkProvisioner(found[0])
+	if findings = findings.only(levelError); len(findings) > 0 {
+		findings.print(cmd.ErrOrStderr())
+		return nil, nil, exitError{1}
+	}
+	return p, found[0], nil
+}

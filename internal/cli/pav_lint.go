@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	"tarn.dev/tarn/internal/jinja"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// pavLint is one run of lint.
+type pavLint struct {
+	output, kubeconfig string
+	strict, server     bool
+}
+
+func newPavLintCommand() *cobra.Command {
+	var lint pavLint
+	cmd := &cobra.Command{
+		Use:   "lint FILE...|-",
+		Short: "Say everything that is wrong with PavProvisioners",
+		Long: "Say everything that is wrong with the PavProvisioners in YAML files, each with the place in the file: fields\n" +
+			"that do not exist, values that cannot be, the syntax of templates, variables a section does not have, and pods\n" +
+			"that cannot work. Notes tell which privileges their pods need, which the Pod Security level of their namespace\n" +
+			"must allow. Other kinds of objects are skipped.\n\n" +
+			"The exit status is 1 where there is an error, with --strict also where there is a warning.",
+		Example: "  tarn pav lint provisioner.yaml\n" +
+			"  helm template ./chart | tarn pav lint --strict -",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return lint.run(cmd, args) },
+	}
+	cmd.Flags().BoolVar(&lint.strict, "strict", false, "fail for warnings too")
+	cmd.Flags().BoolVar(&lint.server, "server", false, "have the API server check each provisioner too, by a dry run that creates nothing")
+	cmd.Flags().StringVarP(&lint.output, "output", "o", outputTable, "table or json")
+	cmd.Flags().StringVar(&lint.kubeconfig, "kubeconfig", "", "kubeconfig file for --server; without it $KUBECONFIG or ~/.kube/config")
+	return cmd
+}
+
+func (l *pavLint) run(cmd *cobra.Command, files []string) error {
+	if err := checkOutput(l.output); err != nil {
+		return err
+	}
+	var server *lintServer
+	if l.server {
+		var err error
+		if server, err = newLintServer(l.kubeconfig); err != nil {
+			return fmt.Errorf("--server: %w", err)
+		}
+	}
+	var found findings
+	checked := 0
+	for _, file := range files {
+		name, text, err := readInput(cmd, file)
+		if err != nil {
+			return err
+		}
+		all, wrong := readManifests(name, text)
+		found = append(found, wrong...)
+		here := 0
+		for _, m := range all {
+			if !m.isProvisioner() {
+				found = append(found, m.findingAt(levelNote, "", nil, skipped(m)))
+				continue
+			}
+			here++
+			_, problems := checkProvisioner(m)
+			found = append(found, problems...)
+			if server != nil {
+				found = append(found, server.check(cmd.Context(), m)...)
+			}
+		}
+		if here == 0 && len(wrong) == 0 {
+			found = append(found, finding{Level: levelError, File: name, Document: 1, Line: 1, Message: "there is no PavProvisioner in this file"})
+		}
+		checked += here
+	}
+	return l.report(cmd, found.sorted(), checked)
+}
+
+func skipped(m *manifest) string {
+	what := strings.TrimSpace(m.kind() + " " + m.name())
+	if what == "" {
+		what = "an object without kind"
+	}
+	return what + " is no PavProvisioner of " + pavv1.Group + " and is skipped"
+}
+
+// lintReport is what --output json prints.
+type lintReport struct {
+	Provisioners int      `json:"provisioners"`
+	Errors       int      `json:"errors"`
+	Warnings     int      `json:"warnings"`
+	Findings     findings `json:"findings"`
+}
+
+func (l *pavLint) report(cmd *cobra.Command, found findings, checked int) error {
+	r := lintReport{checked, len(found.only(levelError)), len(found.only(levelWarning)), found}
+	if l.output == outputJSON {
+		if r.Findings == nil {
+			r.Findings = findings{}
+		}
+		if err := printIndented(cmd.OutOrStdout(), r); err != nil {
+			return err
+		}
+	} else {
+		found.print(cmd.OutOrStdout())
+		fmt.Fprintf(cmd.OutOrStdout(), "%s, %s in %s\n", count(r.Errors, "error"), count(r.Warnings, "warning"), count(checked, "PavProvisioner"))
+	}
+	if r.Errors > 0 || l.strict && r.Warnings > 0 {
+		return exitError{1}
+	}
+	return nil
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// checkProvisioner gives a provisioner as far as it can be read, and all there is to
+// say about it.
+func checkProvisioner(m *manifest) (*pavv1.PavProvisioner, findings) {
+	l := &linter{manifest: m}
+	for _, f := range m.twice {
+		l.found = append(l.found, m.findingAt(levelError, f.path, f.node, "is there twice in one mapping; remove one"))
+	}
+	p := l.checkSchema()
+	for _, problem := range podvol.Check(p) {
+		l.problem(problem)
+	}
+	for _, s := range podvol.Sections(p) {
+		l.checkNames(s)
+		l.checkPod(s)
+	}
+	l.checkWhole(p)
+	return p, l.found.sorted()
+}
+
+// linter collects the findings about one manifest.
+type linter struct {
+	*manifest
+	found findings
+}
+
+func (l *linter) say(level level, path, format string, args ...any) {
+	l.found = append(l.found, l.findingAt(level, path, nil, fmt.Sprintf(format, args...)))
+}
+
+// problem takes over what podvol says, which is what the condition Accepted shows.
+func (l *linter) problem(p podvol.Problem) {
+	if p.Line == 0 {
+		l.say(levelError, p.Field, "%s", p.Message)
+		return
+	}
+	l.sayInTemplate(levelError, p.Field, p.Line, p.Column, p.Message)
+}
+
+// sayInTemplate points at a place in the template at a path.
+func (l *linter) sayInTemplate(level level, path string, line, column int, message string) {
+	f := l.findingAt(level, path, nil, message)
+	var exact bool
+	if f.Line, f.Column, exact = l.inTemplate(path, line, column); !exact && line == 1 {
+		f.Message = fmt.Sprintf("column %d of the template: %s", column, message)
+	}
+	f.TemplateLine, f.TemplateColumn = line, column
+	if n := l.values[path]; n != nil {
+		f.snippet = snippet(n.Value, line, column)
+	}
+	l.found = append(l.found, f)
+}
+
+// snippet is a line of a template with a caret below a column, both indented.
+func snippet(template string, line, column int) string {
+	lines := strings.Split(template, "\n")
+	if line < 1 || line > len(lines) {
+		return ""
+	}
+	e := jinja.Error{Line: line, Column: column, Snippet: lines[line-1]}
+	_, shown, _ := strings.Cut(e.Detail(), "\n")
+	return shown
+}
+
+// checkWhole looks at what one section alone does not show.
+func (l *linter) checkWhole(p *pavv1.PavProvisioner) {
+	var create map[string]any
+	deletes := false
+	for _, s := range podvol.Sections(p) {
+		switch fields, _ := s.Object.(map[string]any); s.Field {
+		case "spec.volumeCreation":
+			create = fields
+		case "spec.volumeDeletion":
+			deletes = true
+		}
+	}
+	if create["podTemplate"] != nil && !deletes {
+		l.say(levelWarning, "spec.volumeCreation.podTemplate", "nothing removes what the creation pod makes; add spec.volumeDeletion")
+	}
+}

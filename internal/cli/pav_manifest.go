@@ -1,0 +1,318 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+	kyaml "sigs.k8s.io/yaml"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+)
+
+// manifest is one YAML document of a file: what kubectl reads in it, and where in
+// the file each field stands.
+type manifest struct {
+	file   string
+	number int // of the document, from 1
+	line   int // of its first field, from 1
+	object map[string]any
+	json   []byte
+	// lines of the whole file.
+	lines []string
+	// values and keys are the nodes of the fields, by path; of what comes from an
+	// anchor, the nodes of the anchor.
+	values, keys map[string]*yaml.Node
+	// twice are the keys that a mapping has more than once.
+	twice []field
+}
+
+// field is a path and where it is.
+type field struct {
+	path string
+	node *yaml.Node
+}
+
+func (m *manifest) text(path ...string) string {
+	var at any = m.object
+	for _, key := range path {
+		fields, _ := at.(map[string]any)
+		at = fields[key]
+	}
+	text, _ := at.(string)
+	return text
+}
+
+func (m *manifest) kind() string { return m.text("kind") }
+func (m *manifest) name() string { return m.text("metadata", "name") }
+
+func (m *manifest) isProvisioner() bool {
+	return m.kind() == "PavProvisioner" && strings.HasPrefix(m.text("apiVersion"), pavv1.Group+"/")
+}
+
+// readManifests reads the documents of a file that hold something. Those that are
+// not YAML, or no mappings, give findings instead.
+func readManifests(file string, text []byte) ([]*manifest, findings) {
+	lines := strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n")
+	var found []*manifest
+	var wrong findings
+	for i, d := range splitDocuments(lines) {
+		m := &manifest{file: file, number: i + 1, lines: lines, line: d.first + 1}
+		problem := m.read(lines[d.first:d.end])
+		switch {
+		case problem != nil:
+			wrong = append(wrong, *problem)
+		case m.object != nil:
+			found = append(found, m)
+		}
+	}
+	return found, wrong
+}
+
+// document is a range of lines, from 0, without its end.
+type document struct{ first, end int }
+
+// splitDocuments parts a file where kubectl does.
+func splitDocuments(lines []string) []document {
+	var found []document
+	first := 0
+	for i, line := range lines {
+		rest, separates := strings.CutPrefix(line, "---")
+		if rest = strings.TrimSpace(rest); !separates || rest != "" && rest[0] != '#' {
+			continue
+		}
+		found = append(found, document{first, i})
+		first = i + 1
+	}
+	found = append(found, document{first, len(lines)})
+	if len(found) > 1 && strings.TrimSpace(strings.Join(lines[:found[0].end], "")) == "" {
+		found = found[1:]
+	}
+	return found
+}
+
+// yamlLine is where the library says that it stopped.
+var yamlLine = regexp.MustCompile(`line (\d+): `)
+
+// read fills the manifest from its lines; nothing in them leaves object nil.
+func (m *manifest) read(lines []string) *finding {
+	fail := func(err error) *finding {
+		f := m.findingAt(levelError, "", nil, "is not YAML: "+strings.TrimPrefix(err.Error(), "yaml: "))
+		if at := yamlLine.FindStringSubmatch(err.Error()); at != nil {
+			f.Line, _ = strconv.Atoi(at[1])
+			f.Message = "is not YAML: " + strings.TrimPrefix(strings.Replace(err.Error(), at[0], "", 1), "yaml: ")
+		}
+		return &f
+	}
+	// Empty lines before it make the library's line numbers those of the file.
+	text := []byte(strings.Repeat("\n", m.line-1) + strings.Join(lines, "\n"))
+	data, err := kyaml.YAMLToJSON(text)
+	if err != nil {
+		return fail(err)
+	}
+	if string(bytes.TrimSpace(data)) == "null" {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	if d.Decode(&m.object) != nil {
+		f := m.findingAt(levelError, "", nil, "is no object: it must be a mapping with apiVersion, kind and metadata")
+		return &f
+	}
+	m.json = data
+	root := &yaml.Node{}
+	if err := yaml.Unmarshal(text, root); err != nil {
+		return fail(err)
+	}
+	m.values, m.keys = map[string]*yaml.Node{}, map[string]*yaml.Node{}
+	if len(root.Content) > 0 {
+		m.line = root.Content[0].Line
+		m.walk("", root.Content[0])
+	}
+	return nil
+}
+
+// walk notes where each field below a path stands.
+func (m *manifest) walk(path string, n *yaml.Node) {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	m.values[path] = n
+	switch n.Kind {
+	case yaml.SequenceNode:
+		for i, item := range n.Content {
+			m.walk(fmt.Sprintf("%s[%d]", path, i), item)
+		}
+	case yaml.MappingNode:
+		m.walkMapping(path, n, map[string]bool{})
+	}
+}
+
+// walkMapping goes through the keys of a mapping that are not in has, then through
+// those it merges, whose own keys count less.
+func (m *manifest) walkMapping(path string, n *yaml.Node, has map[string]bool) {
+	own := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if isMerge(key) {
+			continue
+		}
+		if own[key.Value] {
+			m.twice = append(m.twice, field{joinField(path, key.Value), key})
+		}
+		own[key.Value] = true
+		if has[key.Value] {
+			continue
+		}
+		m.keys[joinField(path, key.Value)] = key
+		m.walk(joinField(path, key.Value), value)
+	}
+	for key := range own {
+		has[key] = true
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if isMerge(n.Content[i]) {
+			m.walkMerged(path, n.Content[i+1], has)
+		}
+	}
+}
+
+func (m *manifest) walkMerged(path string, n *yaml.Node, has map[string]bool) {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		m.walkMapping(path, n, has)
+	case yaml.SequenceNode:
+		for _, item := range n.Content {
+			m.walkMerged(path, item, has)
+		}
+	}
+}
+
+func isMerge(key *yaml.Node) bool { return key.Tag == "!!merge" || key.Value == "<<" && key.Style == 0 }
+
+// plainKey is a key that a path holds as it is.
+var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// joinField writes paths as the template engine does: spec.containers[0], and
+// ['a.b'] for a key that is no plain name.
+func joinField(path, key string) string {
+	switch {
+	case !plainKey.MatchString(key):
+		return path + "['" + key + "']"
+	case path == "":
+		return key
+	}
+	return path + "." + key
+}
+
+// inTemplate gives the line and column in the file of a place in the template that
+// is the value at a path; exact says that it is not just where the value begins.
+func (m *manifest) inTemplate(path string, line, column int) (int, int, bool) {
+	n := m.values[path]
+	if n == nil || n.Kind != yaml.ScalarNode {
+		return m.line, 0, false
+	}
+	switch {
+	case n.Style&yaml.LiteralStyle != 0:
+		at := n.Line + line // the text begins below its |
+		return at, m.indent(n) + column, true
+	case n.Style&yaml.FoldedStyle != 0 || strings.Contains(n.Value, "\n") || line != 1:
+		return n.Line, n.Column, false
+	case n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0:
+		before := []rune(n.Value)[:min(column-1, utf8.RuneCountInString(n.Value))]
+		if strings.ContainsAny(string(before), "'\"\\\t") || m.lastLine(n) != n.Line {
+			return n.Line, n.Column, false
+		}
+		return n.Line, n.Column + column, true
+	}
+	if m.lastLine(n) != n.Line {
+		return n.Line, n.Column, false
+	}
+	return n.Line, n.Column + column - 1, true
+}
+
+// lastLine is the line of the file in which the text of a flow scalar ends: another
+// than its first where the text was folded.
+func (m *manifest) lastLine(n *yaml.Node) int {
+	if n.Line < 1 || n.Line > len(m.lines) {
+		return n.Line
+	}
+	rest := []rune(m.lines[n.Line-1])[min(n.Column-1, utf8.RuneCountInString(m.lines[n.Line-1])):]
+	last := strings.TrimRight(n.Value, " ")
+	if i := strings.LastIndexByte(last, ' '); i >= 0 {
+		last = last[i+1:]
+	}
+	if strings.Contains(string(rest), last) {
+		return n.Line
+	}
+	return n.Line + 1
+}
+
+// indent is by how many characters the lines of a literal block are indented.
+func (m *manifest) indent(n *yaml.Node) int {
+	text := strings.Split(n.Value, "\n")
+	for i, line := range text {
+		if strings.TrimSpace(line) == "" || n.Line+i >= len(m.lines) {
+			continue
+		}
+		return max(len([]rune(m.lines[n.Line+i]))-len([]rune(line)), 0)
+	}
+	return 0
+}
+
+// findingAt makes a finding about the field at a path; node, when given, is where.
+func (m *manifest) findingAt(level level, path string, node *yaml.Node, message string) finding {
+	f := finding{Level: level, File: m.file, Document: m.number, Provisioner: m.name(), Field: path, Line: m.line, Message: message}
+	for at := path; node == nil && at != ""; at = parentField(at) {
+		if node = m.keys[at]; node == nil {
+			node = m.values[at]
+		}
+	}
+	if node != nil {
+		f.Line, f.Column = node.Line, node.Column
+	}
+	return f
+}
+
+// parentField cuts the last part off a path.
+func parentField(path string) string {
+	return path[:max(strings.LastIndexAny(path, ".["), 0)]
+}
+
+// toInts gives an object in which numbers are int64 or float64, as API objects have it.
+func toInts(object map[string]any) map[string]any {
+	converted, _ := plainNumbers(object).(map[string]any)
+	return converted
+}
+
+func plainNumbers(value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		made := make(map[string]any, len(value))
+		for key, item := range value {
+			made[key] = plainNumbers(item)
+		}
+		return made
+	case []any:
+		made := make([]any, len(value))
+		for i, item := range value {
+			made[i] = plainNumbers(item)
+		}
+		return made
+	case json.Number:
+		if n, err := value.Int64(); err == nil {
+			return n
+		}
+		f, _ := value.Float64()
+		return f
+	}
+	return value
+}

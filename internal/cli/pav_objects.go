@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	kjson "sigs.k8s.io/json"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Made-up identities of objects that exist in no cluster.
+const (
+	sampleClaimUID  = types.UID("00000000-0000-4000-8000-000000000001")
+	sampleRecordUID = types.UID("00000000-0000-4000-8000-000000000002")
+	sampleVolumeUID = types.UID("00000000-0000-4000-8000-000000000003")
+	sampleStageUID  = types.UID("00000000-0000-4000-8000-000000000004")
+)
+
+// sampleClaim asks for as little as a claim can.
+func sampleClaim() *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "example", Namespace: metav1.NamespaceDefault},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			},
+		},
+	}
+}
+
+// sampleClass has no parameters.
+func sampleClass(provisioner string) *storagev1.StorageClass {
+	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: provisioner}, Provisioner: provisioner}
+}
+
+// sampleVolume is what becomes of a claim when creation chooses no handle.
+func sampleVolume(provisioner string, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(claim.UID), UID: sampleVolumeUID},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage]},
+			AccessModes:                   claim.Spec.AccessModes,
+			VolumeMode:                    ptr.To(ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)),
+			StorageClassName:              class.Name,
+			PersistentVolumeReclaimPolicy: ptr.Deref(class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete),
+			ClaimRef:                      &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: provisioner, VolumeHandle: "pvc-" + string(claim.UID), VolumeAttributes: class.Parameters,
+			}},
+		},
+	}
+}
+
+func sampleNode() *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{corev1.LabelHostname: "node-1"}}}
+}
+
+// readObject reads the one object of a kind in a file into into, refusing fields the
+// kind does not have. flag names the file in errors.
+func readObject(cmd *cobra.Command, flag, file, kind string, into any) error {
+	shown, text, err := readInput(cmd, file)
+	if err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	all, wrong := readManifests(shown, text)
+	if len(wrong) > 0 {
+		return fmt.Errorf("%s: %s", flag, wrong[0])
+	}
+	var found *manifest
+	for _, m := range all {
+		if m.kind() != kind {
+			continue
+		}
+		if found != nil {
+			return fmt.Errorf("%s: %s has more than one %s: %s and %s; give a file with one", flag, shown, kind, found.name(), m.name())
+		}
+		found = m
+	}
+	if found == nil {
+		return fmt.Errorf("%s: %s has no %s", flag, shown, kind)
+	}
+	strict, err := kjson.UnmarshalStrict(found.json, into)
+	if err == nil && len(strict) > 0 {
+		err = strict[0]
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s, document %d: %w", flag, shown, found.number, err)
+	}
+	return nil
+}
+
+// fileClaims answers get_pvc from the claims of a file, by namespace/name, and asks
+// the cluster, if there is one, for the others.
+type fileClaims struct {
+	client.Reader
+	claims map[string]any
+	given  bool // --pvcs was
+}
+
+func (f *fileClaims) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	claim, ok := f.claims[key.String()]
+	switch {
+	case ok:
+		data, err := json.Marshal(claim)
+		if err != nil {
+			return err
+		}
+		if err := json.NewDecoder(bytes.NewReader(data)).Decode(into); err != nil {
+			return apierrors.NewBadRequest(fmt.Sprintf("--pvcs: %s is no claim: %v", key, err))
+		}
+		return nil
+	case f.Reader != nil:
+		return f.Reader.Get(ctx, key, into, options...)
+	case f.given:
+		return apierrors.NewBadRequest(fmt.Sprintf("--pvcs has no claim %s", key))
+	}
+	return apierrors.NewBadRequest("there is no cluster to read it from; give --pvcs FILE with a claim " + key.String() + ", or --kubeconfig")
+}
+
+// describeTemplateError is an error of a template as lint shows them.
+func describeTemplateError(m *manifest, field string, line, column int, message string) string {
+	l := &linter{manifest: m}
+	l.sayInTemplate(levelError, field, line, column, message)
+	return strings.TrimRight(l.found[0].String(), "\n")
+}

@@ -1,0 +1,238 @@
+package cli
+
+import (
+	"fmt"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// What every pod of a provisioner gets from Tarn.
+const (
+	reservedVolume = "pav"
+	reservedMount  = "/pav"
+)
+
+// fields is a mapping of a manifest.
+type fields = map[string]any
+
+// checkPod looks at the pod of a section as far as no template hides it.
+func (l *linter) checkPod(s podvol.Section) {
+	section, _ := s.Object.(fields)
+	template, ok := section["podTemplate"].(fields)
+	at := s.Field + ".podTemplate"
+	if !ok {
+		if text, _ := section["podTemplate"].(string); text != "" {
+			l.say(levelNote, at, "the whole pod is a template; tarn pav render shows what it comes to, and the privileges it needs")
+		}
+		return
+	}
+	wrong := func(path, message string) { l.say(levelError, path, "%s", message) }
+	metadata, _ := template["metadata"].(fields)
+	checkType(at+".metadata", reflect.TypeFor[metav1.ObjectMeta](), metadata, true, wrong)
+	for _, key := range []string{"name", "generateName"} {
+		if metadata[key] != nil {
+			l.say(levelWarning, at+".metadata."+key, "has no effect; Tarn gives its pods names of their own")
+		}
+	}
+	spec, ok := template["spec"].(fields)
+	if !ok {
+		if template["spec"] == nil {
+			l.say(levelError, at+".spec", "is missing; a pod needs containers")
+		}
+		return
+	}
+	at += ".spec"
+	checkType(at, reflect.TypeFor[corev1.PodSpec](), spec, true, wrong)
+	l.checkEnd(s, at, spec)
+	l.checkReserved(at, spec)
+	l.checkContainers(at, spec)
+	namespace, _ := metadata["namespace"].(string)
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	(&privileges{linter: l, namespace: namespace}).check(s.Step, at, spec)
+}
+
+// checkEnd looks at how a pod ends, which for all but staging it must.
+func (l *linter) checkEnd(s podvol.Section, at string, spec fields) {
+	policy, _ := spec["restartPolicy"].(string)
+	switch {
+	case isTemplate(policy):
+	case s.Step != tarnv1.StepStaging && policy == string(corev1.RestartPolicyAlways):
+		l.say(levelError, at+".restartPolicy", "a %s pod runs to its end, so it must be Never or OnFailure, not Always; left out it is Never", s.Step)
+	case s.Step == tarnv1.StepStaging && (policy == "" || policy == string(corev1.RestartPolicyAlways)) && !mentions(spec, "/pav/ready"):
+		key := at + ".restartPolicy"
+		if policy == "" {
+			key = at
+		}
+		l.say(levelWarning, key, "with restartPolicy Always, which is the default, the staging pod never ends, and nothing in it mentions /pav/ready: "+
+			"write Never for a pod that ends when the volume is there, or make /pav/ready when it is")
+	}
+}
+
+// mentions says whether a text stands somewhere below a value.
+func mentions(value any, text string) bool {
+	found := false
+	walkStrings("", value, func(_, at string) { found = found || strings.Contains(at, text) })
+	return found
+}
+
+// checkReserved finds what would collide with the volume Tarn adds to each pod.
+func (l *linter) checkReserved(at string, spec fields) {
+	for i, volume := range items(spec["volumes"]) {
+		if volume["name"] == reservedVolume {
+			l.say(levelError, fmt.Sprintf("%s.volumes[%d].name", at, i), "%q is the name of the volume Tarn adds to the pod; give this one another name", reservedVolume)
+		}
+	}
+	names, all := volumeNames(spec)
+	for _, c := range containers(at, spec) {
+		for i, mount := range items(c.fields["volumeMounts"]) {
+			if name, _ := mount["name"].(string); all && name != "" && !isTemplate(name) && !slices.Contains(names, name) {
+				l.say(levelError, fmt.Sprintf("%s.volumeMounts[%d].name", c.path, i), "the pod has no volume %q; it has %s", name, strings.Join(names, ", "))
+			}
+			if where, _ := mount["mountPath"].(string); where != "" && path.Clean(where) == reservedMount {
+				l.say(levelError, fmt.Sprintf("%s.volumeMounts[%d].mountPath", c.path, i), "Tarn mounts its own volume at %s in each container; remove this mount", reservedMount)
+			}
+		}
+	}
+}
+
+// volumeNames gives the names of a pod's volumes, and whether these are all: a
+// template may hide some.
+func volumeNames(spec fields) (names []string, all bool) {
+	list, isList := spec["volumes"].([]any)
+	if spec["volumes"] != nil && !isList {
+		return nil, false
+	}
+	for _, volume := range list {
+		of, _ := volume.(fields)
+		name, ok := of["name"].(string)
+		if !ok || isTemplate(name) {
+			return nil, false
+		}
+		names = append(names, name)
+	}
+	if !slices.Contains(names, reservedVolume) {
+		names = append(names, reservedVolume)
+	}
+	return names, true
+}
+
+func (l *linter) checkContainers(at string, spec fields) {
+	if list, isList := spec["containers"].([]any); spec["containers"] == nil || isList && len(list) == 0 {
+		l.say(levelError, at+".containers", "is missing; a pod needs at least one container")
+	}
+	names := map[string]bool{}
+	for _, c := range containers(at, spec) {
+		name, _ := c.fields["name"].(string)
+		if name == "" && c.fields["name"] == nil {
+			l.say(levelError, c.path+".name", "is missing; each container needs a name")
+		}
+		if names[name] && name != "" && !isTemplate(name) {
+			l.say(levelError, c.path+".name", "%q is the name of another container of the pod; give this one another name", name)
+		}
+		names[name] = true
+		if c.fields["image"] == nil {
+			l.say(levelError, c.path+".image", "is missing; each container needs an image")
+		}
+	}
+}
+
+// container is a container of a pod and the path to it.
+type container struct {
+	path   string
+	fields fields
+}
+
+func containers(at string, spec fields) []container {
+	var found []container
+	for _, kind := range []string{"initContainers", "containers"} {
+		for i, c := range items(spec[kind]) {
+			found = append(found, container{fmt.Sprintf("%s.%s[%d]", at, kind, i), c})
+		}
+	}
+	return found
+}
+
+// items gives the mappings of a list, by index, empty for what is none.
+func items(value any) []fields {
+	list, _ := value.([]any)
+	found := make([]fields, len(list))
+	for i := range list {
+		found[i], _ = list[i].(fields)
+	}
+	return found
+}
+
+// privileges tells what the Pod Security level of a pod's namespace must allow.
+type privileges struct {
+	*linter
+	namespace string
+}
+
+// baselineCapabilities are those that the level baseline lets a container add.
+var baselineCapabilities = []string{
+	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+}
+
+// note says what a field needs; a template may or may not ask for it.
+func (p *privileges) note(path string, value any, what, level string) {
+	if text, ok := value.(string); ok && isTemplate(text) {
+		what += ", if its template says so"
+	}
+	p.say(levelNote, path, "%s: namespace %q must allow the Pod Security level %s", what, p.namespace, level)
+}
+
+func (p *privileges) check(step tarnv1.Step, at string, spec fields) {
+	for _, key := range []string{"hostNetwork", "hostPID", "hostIPC"} {
+		if asked(spec[key]) {
+			p.note(at+"."+key, spec[key], "needs "+key, "privileged")
+		}
+	}
+	for i, volume := range items(spec["volumes"]) {
+		if host, ok := volume["hostPath"]; ok {
+			where := "a hostPath"
+			if of, _ := host.(fields); of["path"] != nil {
+				where = fmt.Sprintf("hostPath %v", of["path"])
+			}
+			p.note(fmt.Sprintf("%s.volumes[%d].hostPath", at, i), host, "needs "+where, "privileged")
+		}
+	}
+	for _, c := range containers(at, spec) {
+		p.checkContainer(c)
+	}
+	if step == tarnv1.StepStaging || step == tarnv1.StepUnstaging {
+		p.note(at, nil, fmt.Sprintf("needs the hostPath that Tarn mounts at %s in each %s pod", reservedMount, step), "privileged")
+	}
+}
+
+func (p *privileges) checkContainer(c container) {
+	security, _ := c.fields["securityContext"].(fields)
+	at := c.path + ".securityContext"
+	if asked(security["privileged"]) {
+		p.note(at+".privileged", security["privileged"], "needs privileged", "privileged")
+	}
+	capabilities, _ := security["capabilities"].(fields)
+	added, _ := capabilities["add"].([]any)
+	for i, capability := range added {
+		level := "privileged"
+		if slices.Contains(baselineCapabilities, fmt.Sprint(capability)) {
+			level = "baseline"
+		}
+		p.note(fmt.Sprintf("%s.capabilities.add[%d]", at, i), capability, fmt.Sprintf("needs capability %v", capability), level)
+	}
+}
+
+// asked says whether a switch is on, or may be by its template.
+func asked(value any) bool {
+	text, _ := value.(string)
+	return value == true || isTemplate(text)
+}

@@ -1,0 +1,312 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kyaml "sigs.k8s.io/yaml"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/jinja"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// pavRender is one section to be evaluated.
+type pavRender struct {
+	name, section, kubeconfig        string
+	claimFile, classFile, volumeFile string
+	nodeFile, claimsFile             string
+	readOnly                         bool
+	provisioner                      *pavv1.PavProvisioner
+	manifest                         *manifest
+	claim                            *corev1.PersistentVolumeClaim
+	class                            *storagev1.StorageClass
+	volume                           *corev1.PersistentVolume
+	node                             *corev1.Node
+	record                           *tarnv1.PavVolume
+	stage                            *tarnv1.PavStage
+}
+
+func newPavRenderCommand() *cobra.Command {
+	var r pavRender
+	cmd := &cobra.Command{
+		Use:   "render FILE|- --section SECTION [--claim FILE] [--class FILE] [--volume FILE] [--node FILE]",
+		Short: "Print the pod that a section comes to",
+		Long: "Evaluate a section of the PavProvisioner in a YAML file for a claim and print the pod that Tarn would create, as\n" +
+			"YAML, and the section's other fields as comments. Nothing is created anywhere.\n\n" +
+			"Objects that are not given are made up, and standard error says how: a claim of 1Gi, a class without parameters,\n" +
+			"a volume with the default handle, a node. UIDs that are missing are made up too. get_pvc reads from --pvcs, and\n" +
+			"from the cluster where --kubeconfig is given.",
+		Example: "  tarn pav render provisioner.yaml --section creation --claim claim.yaml --class class.yaml\n" +
+			"  tarn pav render provisioner.yaml --section staging --read-only",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return r.run(cmd, args[0]) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&r.section, "section", "", "validation, creation, deletion, staging or unstaging")
+	f.StringVar(&r.name, "name", "", "which PavProvisioner, where the file has several")
+	f.StringVar(&r.claimFile, "claim", "", "a YAML file with the PersistentVolumeClaim")
+	f.StringVar(&r.classFile, "class", "", "a YAML file with the StorageClass")
+	f.StringVar(&r.volumeFile, "volume", "", "a YAML file with the PersistentVolume, for deletion, staging and unstaging")
+	f.StringVar(&r.nodeFile, "node", "", "a YAML file with the Node, for staging and unstaging")
+	f.BoolVar(&r.readOnly, "read-only", false, "stage the volume read-only")
+	f.StringVar(&r.claimsFile, "pvcs", "", "a file with the claims get_pvc finds, one JSON object keyed namespace/name")
+	f.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig file of a cluster whose claims get_pvc reads")
+	_ = cmd.MarkFlagRequired("section")
+	return cmd
+}
+
+func (r *pavRender) run(cmd *cobra.Command, file string) error {
+	step, err := stepOf(r.section)
+	if err != nil {
+		return err
+	}
+	if r.provisioner, r.manifest, err = readProvisioner(cmd, file, r.name); err != nil {
+		return err
+	}
+	reader, err := r.reader()
+	if err != nil {
+		return err
+	}
+	if err := r.objects(cmd, step); err != nil {
+		return err
+	}
+	steps := &podvol.Steps{Reader: reader, StateDir: tarnv1.DefaultStateDir}
+	evaluated, err := r.evaluate(cmd.Context(), steps, step)
+	if err != nil {
+		return r.explain(cmd, step, err)
+	}
+	prepared, err := r.prepare(cmd.Context(), steps, step)
+	if err != nil {
+		return r.explain(cmd, step, err)
+	}
+	return r.print(cmd, step, evaluated, prepared)
+}
+
+// stepOf reads --section; the names of the fields serve as well.
+func stepOf(section string) (tarnv1.Step, error) {
+	steps := []tarnv1.Step{tarnv1.StepValidation, tarnv1.StepCreation, tarnv1.StepDeletion, tarnv1.StepStaging, tarnv1.StepUnstaging}
+	var names []string
+	for _, step := range steps {
+		if section == string(step) || "spec."+section == podvol.SectionField(step) {
+			return step, nil
+		}
+		names = append(names, string(step))
+	}
+	return "", fmt.Errorf("--section %q is not known; give one of %s", section, strings.Join(names, ", "))
+}
+
+// reader is where get_pvc finds claims.
+func (r *pavRender) reader() (client.Reader, error) {
+	found := &fileClaims{claims: map[string]any{}, given: r.claimsFile != ""}
+	if err := readJSONObject(r.claimsFile, "--pvcs", &found.claims); err != nil || r.kubeconfig == "" {
+		return found, err
+	}
+	config, err := restConfig(r.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	if found.Reader, err = client.New(config, client.Options{Scheme: kube.Scheme()}); err != nil {
+		return nil, fmt.Errorf("reaching the API server: %w", err)
+	}
+	return found, nil
+}
+
+// objects reads the objects of the context, and makes up those that are not given.
+func (r *pavRender) objects(cmd *cobra.Command, step tarnv1.Step) error {
+	note := func(what string) { cmd.PrintErrln("note: " + what) }
+	stages := step == tarnv1.StepStaging || step == tarnv1.StepUnstaging
+	r.claim, r.class, r.node = sampleClaim(), sampleClass(r.provisioner.Name), sampleNode()
+	if r.claimFile == "" {
+		note("without --claim, for a made-up claim default/example of 1Gi, ReadWriteOnce, Filesystem")
+	} else {
+		r.claim = &corev1.PersistentVolumeClaim{}
+		if err := readObject(cmd, "--claim", r.claimFile, "PersistentVolumeClaim", r.claim); err != nil {
+			return err
+		}
+	}
+	if r.classFile != "" {
+		r.class = &storagev1.StorageClass{}
+		if err := readObject(cmd, "--class", r.classFile, "StorageClass", r.class); err != nil {
+			return err
+		}
+		if r.class.Provisioner != r.provisioner.Name {
+			note(fmt.Sprintf("the class %s is of provisioner %q, not of %q", r.class.Name, r.class.Provisioner, r.provisioner.Name))
+		}
+	} else if r.volumeFile == "" || !stages {
+		note("without --class, for a made-up class without parameters")
+	}
+	r.fillClaim()
+	r.volume = sampleVolume(r.provisioner.Name, r.claim, r.class)
+	if r.volumeFile != "" {
+		r.volume = &corev1.PersistentVolume{}
+		if err := readObject(cmd, "--volume", r.volumeFile, "PersistentVolume", r.volume); err != nil {
+			return err
+		}
+		if r.volume.Spec.CSI == nil {
+			return fmt.Errorf("--volume: PersistentVolume %s has no spec.csi; a volume of a PavProvisioner has its name there as driver", r.volume.Name)
+		}
+	} else if stages {
+		note("without --volume, for a made-up volume with the default handle")
+	}
+	if r.nodeFile != "" {
+		r.node = &corev1.Node{}
+		if err := readObject(cmd, "--node", r.nodeFile, "Node", r.node); err != nil {
+			return err
+		}
+	} else if stages {
+		note("without --node, for a made-up node node-1")
+	}
+	return r.owners()
+}
+
+// fillClaim gives a claim from a file what the API server would have.
+func (r *pavRender) fillClaim() {
+	if r.claim.Namespace == "" {
+		r.claim.Namespace = metav1.NamespaceDefault
+	}
+	if r.claim.UID == "" {
+		r.claim.UID = sampleClaimUID
+	}
+	if r.claim.Spec.VolumeMode == nil {
+		r.claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeFilesystem)
+	}
+	if r.claim.Spec.StorageClassName == nil {
+		r.claim.Spec.StorageClassName = &r.class.Name
+	}
+}
+
+// owners makes the record and the stage that the pods would belong to.
+func (r *pavRender) owners() error {
+	claimJSON, err := podvol.SnapshotClaim(r.claim)
+	if err != nil {
+		return err
+	}
+	classJSON, err := podvol.SnapshotClass(r.class)
+	if err != nil {
+		return err
+	}
+	of := tarnv1.ProvisionerReference{Name: r.provisioner.Name}
+	r.record = &tarnv1.PavVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(r.claim.UID), UID: sampleRecordUID},
+		Spec: tarnv1.PavVolumeSpec{
+			Provisioner: of, Claim: tarnv1.ClaimReference{Namespace: r.claim.Namespace, Name: r.claim.Name, UID: r.claim.UID},
+			VolumeMode: *r.claim.Spec.VolumeMode, AccessModes: r.claim.Spec.AccessModes,
+			RequestedMinCapacity: volume.Bytes(r.claim.Spec.Resources.Requests[corev1.ResourceStorage]),
+			ClaimSnapshot:        apiextensionsv1.JSON{Raw: claimJSON}, ClassSnapshot: apiextensionsv1.JSON{Raw: classJSON},
+		},
+	}
+	if limit, ok := r.claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
+		r.record.Spec.RequestedMaxCapacity = ptr.To(volume.Bytes(limit))
+	}
+	if r.volumeFile != "" { // a deletion is of the volume as it was made
+		r.record.Status.Handle = r.volume.Spec.CSI.VolumeHandle
+		r.record.Status.Capacity = volume.Bytes(r.volume.Spec.Capacity[corev1.ResourceStorage])
+	}
+	r.stage = &tarnv1.PavStage{
+		ObjectMeta: metav1.ObjectMeta{Name: tarnv1.StageName(r.volume.UID, r.node.Name, r.readOnly), UID: sampleStageUID},
+		Spec: tarnv1.PavStageSpec{
+			Provisioner: of, VolumeName: r.volume.Name, VolumeUID: r.volume.UID, NodeName: r.node.Name, ReadOnly: r.readOnly,
+		},
+	}
+	return nil
+}
+
+// evaluate gives the section as its templates have it.
+func (r *pavRender) evaluate(ctx context.Context, steps *podvol.Steps, step tarnv1.Step) (any, error) {
+	var vars map[string]any
+	var err error
+	switch step {
+	case tarnv1.StepStaging, tarnv1.StepUnstaging:
+		vars, err = podvol.StageVars(r.stage, r.volume, r.claim, r.node)
+	case tarnv1.StepDeletion:
+		vars, err = podvol.DeletionVars(r.record)
+	default:
+		vars, err = podvol.RecordVars(r.record, r.claim)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return steps.Render(ctx, step, r.provisioner, r.claim.Namespace, vars)
+}
+
+// prepare gives the pod as the controllers would create it, on the first attempt.
+func (r *pavRender) prepare(ctx context.Context, steps *podvol.Steps, step tarnv1.Step) (*podvol.Prepared, error) {
+	switch step {
+	case tarnv1.StepValidation:
+		return steps.PrepareValidation(ctx, r.provisioner, r.record, r.claim, 1)
+	case tarnv1.StepCreation:
+		return steps.PrepareCreation(ctx, r.provisioner, r.record, r.claim, 1)
+	case tarnv1.StepDeletion:
+		return steps.PrepareDeletion(ctx, r.provisioner, r.record, 1)
+	}
+	return steps.PrepareStage(ctx, step, r.provisioner, r.stage, r.volume, r.claim, r.node, 1)
+}
+
+// explain prints why there is no pod: where in the file a template is wrong, or what
+// Tarn says to the section.
+func (r *pavRender) explain(cmd *cobra.Command, step tarnv1.Step, err error) error {
+	var e *jinja.Error
+	if errors.As(err, &e) && e.Line > 0 {
+		cmd.PrintErrln(describeTemplateError(r.manifest, e.Path, e.Line, e.Column, string(e.Kind)+" error: "+e.Message))
+		return exitError{1}
+	}
+	if s := podvol.AsStepError(err); s != nil {
+		f := r.manifest.findingAt(levelError, podvol.SectionField(step), nil, s.Reason+": "+s.Message)
+		cmd.PrintErrln(f.String())
+		return exitError{1}
+	}
+	return err
+}
+
+func (r *pavRender) print(cmd *cobra.Command, step tarnv1.Step, evaluated any, prepared *podvol.Prepared) error {
+	section, _ := evaluated.(map[string]any)
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(section)) {
+		if key == "podTemplate" {
+			continue
+		}
+		value, err := json.Marshal(section[key])
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "# %s.%s: %s\n", podvol.SectionField(step), key, value)
+	}
+	if prepared.Pod == nil {
+		fmt.Fprintf(&b, "# %s has no podTemplate: no pod is run\n", podvol.SectionField(step))
+		_, err := cmd.OutOrStdout().Write([]byte(b.String()))
+		return err
+	}
+	pod := prepared.Pod
+	pod.APIVersion, pod.Kind = "v1", "Pod"
+	data, err := json.Marshal(pod)
+	if err != nil {
+		return err
+	}
+	var shown map[string]any
+	if err := json.Unmarshal(data, &shown); err != nil {
+		return err
+	}
+	delete(shown, "status")
+	text, err := kyaml.Marshal(shown)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s%s", b.String(), text)
+	return err
+}

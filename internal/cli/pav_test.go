@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// update writes what the commands print into the golden files.
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// run runs a command and gives its standard output, standard error and exit status.
+func run(t *testing.T, stdin string, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	cmd := NewRoot()
+	cmd.SetArgs(args)
+	cmd.SetIn(strings.NewReader(stdin))
+	cmd.SetOut(&out)
+	cmd.SetErr(&errOut)
+	err := cmd.ExecuteContext(t.Context())
+	var exit exitError
+	switch {
+	case errors.As(err, &exit):
+		status = exit.code
+	case err != nil:
+		status = 1
+		errOut.WriteString("tarn: " + err.Error() + "\n")
+	}
+	return out.String(), errOut.String(), status
+}
+
+// golden compares a text with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", "pav", name+".golden")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s: want -, got +:\n%s", path, diff)
+	}
+}
+
+func testFile(name string) string { return filepath.Join("testdata", "pav", name) }
+
+func TestLintSaysEverythingThatIsWrongAndWhere(t *testing.T) {
+	out, errOut, status := run(t, "", "pav", "lint", testFile("wrong.yaml"))
+	if status != 1 || errOut != "" {
+		t.Errorf("exit status %d and %q on standard error, want 1 and nothing", status, errOut)
+	}
+	golden(t, "lint-wrong", out)
+}
+
+func TestLintFindsNothingWrongWithTheExamples(t *testing.T) {
+	files, err := filepath.Glob("../../examples/*/*provisioner.yaml")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("found %v, %v; want the examples", files, err)
+	}
+	out, _, status := run(t, "", append([]string{"pav", "lint", "--strict"}, files...)...)
+	if status != 0 || strings.Contains(out, "error: ") || strings.Contains(out, "warning: ") {
+		t.Errorf("exit status %d:\n%s", status, out)
+	}
+}
+
+func TestLintPrintsJSON(t *testing.T) {
+	out, _, status := run(t, "", "pav", "lint", "--output", "json", testFile("wrong.yaml"))
+	var r lintReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if status != 1 || r.Errors != len(r.Findings.only(levelError)) || r.Errors < 20 || r.Provisioners != 2 {
+		t.Errorf("exit status %d, %d errors, %d provisioners", status, r.Errors, r.Provisioners)
+	}
+	for _, f := range r.Findings {
+		if f.File == "" || f.Document == 0 || f.Line == 0 || f.Message == "" {
+			t.Errorf("%+v lacks its place or message", f)
+		}
+	}
+}
+
+// provisioner is a right one, to be spoilt.
+const provisioner = `apiVersion: pav.albertofaria.github.io/v1alpha1
+kind: PavProvisioner
+metadata:
+  name: right
+spec:
+  provisioningModes: [Static]
+  volumeStaging:
+    podTemplate:
+      spec:
+        restartPolicy: Never
+        containers:
+          - name: main
+            image: busybox
+            args: ["{{ handle }}"]
+`
+
+func TestLintReadsStandardInputAndPointsIntoEachKindOfText(t *testing.T) {
+	for name, c := range map[string]struct{ args, want string }{
+		"nothing":        {`["{{ handle }}"]`, "0 errors, 0 warnings in 1 PavProvisioner"},
+		"plain":          {"\n              - a {{ x }}", "standard input:15:22: error: "},
+		"plain, folded":  {"\n              - a b\n                c {{ x }}", "standard input:15:17: error: "},
+		"double quotes":  {`["a {{ x }}"]`, "standard input:14:26: error: "},
+		"escaped":        {`["\t{{ x }}"]`, "standard input:14:20: error: spec.volumeStaging.podTemplate.spec.containers[0].args[0]: column 5 of the template: "},
+		"single quotes":  {`['{{ "" }}', 'é{{ x }}']`, "standard input:14:37: error: "},
+		"literal":        {"\n              - |\n                a\n\n                é{{ x }}", "standard input:18:21: error: "},
+		"literal, far":   {"\n              - |2\n                 \n                 b {{ x }}", "standard input:17:23: error: "},
+		"a default":      {`["{{ x | default(1) }}{% if y is not defined %}{% endif %}{{ y }}"]`, "0 errors, 0 warnings"},
+		"own variables":  {`["{% set a = 1 %}{% for b in [1] %}{{ a }}{{ b }}{{ loop.index }}{% endfor %}{% macro m(c) %}{{ c }}{% endmacro %}{{ m(range(2)|list) }}{{ get_pvc('a', 'b').kind }}"]`, "0 errors, 0 warnings"},
+		"another's":      {`["{{ requestedMinCapacity }}"]`, `spec.volumeStaging has no variable "requestedMinCapacity"`},
+		"a near one":     {`["{{ pvs.metadata.name }}"]`, "did you mean pv or pvc?"},
+		"twice":          {"[]\n            args: []", "standard input:15:13: error: spec.volumeStaging.podTemplate.spec.containers[0].args: is there twice"},
+		"an attribute":   {`["{{ pv.x.nope }} {{ nope }}"]`, "standard input:14:40: error: "},
+		"a flag and tag": {`["{% if nope %}{% endif %}"]`, "standard input:14:27: error: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, _, status := run(t, strings.Replace(provisioner, `["{{ handle }}"]`, c.args, 1), "pav", "lint", "-")
+			if !strings.Contains(out, c.want) {
+				t.Errorf("want %q in:\n%s", c.want, out)
+			}
+			if wantStatus := strings.Contains(c.want, "0 errors"); (status == 0) != wantStatus {
+				t.Errorf("exit status %d", status)
+			}
+		})
+	}
+}
+
+func TestWarningsFailOnlyWhenLintIsStrict(t *testing.T) {
+	text := strings.Replace(provisioner, "restartPolicy: Never", "restartPolicy: Always", 1)
+	if out, _, status := run(t, text, "pav", "lint", "-"); status != 0 || !strings.Contains(out, "14") && !strings.Contains(out, "/pav/ready") {
+		t.Errorf("exit status %d:\n%s", status, out)
+	}
+	if _, _, status := run(t, text, "pav", "lint", "--strict", "-"); status != 1 {
+		t.Errorf("exit status %d with --strict", status)
+	}
+}
+
+func TestAFileWithoutProvisionerIsAnError(t *testing.T) {
+	out, _, status := run(t, "kind: Pod\n", "pav", "lint", "-")
+	if status != 1 || !strings.Contains(out, "there is no PavProvisioner in this file") {
+		t.Errorf("exit status %d:\n%s", status, out)
+	}
+}
+
+func TestRenderPrintsThePodOfEachSection(t *testing.T) {
+	claims := writeFile(t, "claims.json", `{"team-a/base": {"spec": {"volumeName": "pv-7"}}}`)
+	given := []string{"--claim", testFile("claim.yaml"), "--class", testFile("claim.yaml"), "--pvcs", claims}
+	for section, more := range map[string][]string{
+		"validation": nil, "creation": nil, "deletion": nil, "unstaging": {"--node", testFile("node.yaml")},
+		"staging": {"--node", testFile("node.yaml"), "--read-only"},
+	} {
+		t.Run(section, func(t *testing.T) {
+			args := append([]string{"pav", "render", testFile("bucket.yaml"), "--section", section}, append(given, more...)...)
+			out, errOut, status := run(t, "", args...)
+			if status != 0 {
+				t.Errorf("exit status %d: %s", status, errOut)
+			}
+			golden(t, "render-"+section, out)
+		})
+	}
+}
+
+func TestRenderShowsWhereATemplateFails(t *testing.T) {
+	for name, args := range map[string][]string{
+		"undefined": {"--section", "staging", "--claim", testFile("claim.yaml")},
+		"refused":   {"--section", "validation", "--claim", testFile("claim.yaml")},
+		"no-claim":  {"--section", "creation", "--claim", testFile("claim.yaml"), "--class", testFile("claim.yaml")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, errOut, status := run(t, "", append([]string{"pav", "render", testFile("bucket.yaml")}, args...)...)
+			if status != 1 || out != "" {
+				t.Errorf("exit status %d, standard output %q", status, out)
+			}
+			golden(t, "render-error-"+name, errOut)
+		})
+	}
+}
+
+func TestRenderNamesTheFlagThatIsWrong(t *testing.T) {
+	file := testFile("bucket.yaml")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{file, "--section", "nope"}, `--section "nope"`},
+		{[]string{file, "--section", "creation", "--claim", file}, "--claim: " + file + " has no PersistentVolumeClaim"},
+		{[]string{file, "--section", "creation", "--name", "other"}, `no PavProvisioner "other"`},
+		{[]string{testFile("wrong.yaml"), "--section", "creation", "--name", "static-only"}, "spec.volumeStaging: is missing"},
+	} {
+		if _, errOut, status := run(t, "", append([]string{"pav", "render"}, c.args...)...); status != 1 || !strings.Contains(errOut, c.want) {
+			t.Errorf("%q: exit status %d, %s", c.args, status, errOut)
+		}
+	}
+}

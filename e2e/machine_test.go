@@ -74,32 +74,39 @@ func (m machine) kill(components ...string) error {
 			return err
 		}
 	}
-	for deadline := time.Now().Add(soon); ; {
-		waiting := 0
+	over, again := time.NewTimer(soon), time.NewTicker(100*time.Millisecond)
+	defer over.Stop()
+	defer again.Stop()
+	for {
+		up := 0
 		for _, c := range components {
 			now, err := m.component(c)
 			if err != nil {
 				return err
 			}
-			if now.PID > 0 && now.PID != killed[c] {
-				continue
-			}
-			waiting++
-			if now.State != "Waiting" {
-				continue
-			}
-			if _, err := m.run("restart", c); err != nil {
-				return err
+			switch {
+			case now.State == "Waiting":
+				if _, err := m.run("restart", c); err != nil {
+					return err
+				}
+			case now.PID > 0 && now.PID != killed[c] && time.Since(now.Started) > steady:
+				up++
 			}
 		}
-		if waiting == 0 {
+		if up == len(components) {
 			return nil
 		}
-		if time.Now().After(deadline) {
+		select {
+		case <-again.C:
+		case <-over.C:
 			return fmt.Errorf("%s were killed and are not started again", components)
 		}
 	}
 }
+
+// steady is how long a component must run to have been started again: ending the
+// cluster's pause may also end a process that was started at that very moment.
+const steady = time.Second
 
 // log gives the last lines of a component's log.
 func (m machine) log(component string, lines int) string {
@@ -116,9 +123,10 @@ func (m machine) log(component string, lines int) string {
 
 // component is what the cluster says of one of its processes.
 type component struct {
-	Name  string `json:"name"`
-	State string `json:"state"`
-	PID   int    `json:"pid"`
+	Name    string    `json:"name"`
+	State   string    `json:"state"`
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"`
 }
 
 // component asks for one by name.

@@ -94,7 +94,8 @@ func TestAReadOnlyMountIsReadOnly(t *testing.T) {
 	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.bound(s.claim("data"))
-	pod := s.consumer("reader", claim.Name, `grep -qx hello /data/greeting
+	pod := s.consumer("reader", claim.Name, `exec 2>&1
+grep -qx hello /data/greeting
 if touch /data/mine; then exit 1; fi
 if echo changed > /data/greeting; then exit 1; fi
 echo tried

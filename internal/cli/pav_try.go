@@ -1,5 +1,208 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
 
-func newPavTestCommand() *cobra.Command { return &cobra.Command{Use: "test"} }
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+)
+
+// pavTry is `tarn pav test`: one provisioner taken through the life of a volume.
+type pavTry struct {
+	output, kubeconfig, name, prefix string
+	claimFile, classFile, image      string
+	timeout                          time.Duration
+	keep                             bool
+
+	// What is made: provisioner and class have one name.
+	provisioner     *unstructured.Unstructured
+	class           *storagev1.StorageClass
+	claim           *corev1.PersistentVolumeClaim
+	writer, reader  *corev1.Pod
+	provisionerName string
+	namespace       string
+
+	world  *tryWorld
+	out    io.Writer
+	report tryReport
+}
+
+// tryReport is what --output json prints.
+type tryReport struct {
+	Provisioner string    `json:"provisioner"`
+	Name        string    `json:"name"`
+	Namespace   string    `json:"namespace"`
+	Passed      bool      `json:"passed"`
+	Steps       []tryStep `json:"steps"`
+	// Story is what the cluster says about a failure.
+	Story []string `json:"story,omitempty"`
+	// Left is what could not be removed.
+	Left []string `json:"left,omitempty"`
+}
+
+// tryStep is one step of the way.
+type tryStep struct {
+	Name    string  `json:"name"`
+	Passed  bool    `json:"passed"`
+	Seconds float64 `json:"seconds"`
+	Detail  string  `json:"detail,omitempty"`
+}
+
+func newPavTestCommand() *cobra.Command {
+	var try pavTry
+	cmd := &cobra.Command{
+		Use:   "test FILE|-",
+		Short: "Take a provisioner through the life of a volume, on a cluster",
+		Long: "Try out the PavProvisioner in a YAML file on the current cluster: under a throw-away name, with a class, a claim\n" +
+			"and two pods in a throw-away namespace. A volume is made, staged, written by one pod, read by a second one on the\n" +
+			"same node, unstaged and deleted, and nothing may be left. Each step is reported with its time; a failure with what\n" +
+			"the cluster says about it.\n\n" +
+			"All that was made is removed in the end, whatever happens, also on Ctrl-C, unless --keep is given. The pods of\n" +
+			"the provisioner run where its templates say, with all the rights that they ask for.\n\n" +
+			"--claim and --class give what the templates need: parameters, annotations, modes, sizes. The throw-away namespace,\n" +
+			"class and provisioner take the place of those they name.",
+		Example: "  tarn pav test provisioner.yaml\n" +
+			"  tarn pav test provisioner.yaml --class class.yaml --claim claim.yaml --timeout 5m",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return try.run(cmd, args[0]) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&try.prefix, "namespace-prefix", "pav-test-", "what the name of the throw-away namespace begins with")
+	f.DurationVar(&try.timeout, "timeout", 2*time.Minute, "how long the whole may take; cleaning up may take as long again")
+	f.BoolVar(&try.keep, "keep", false, "leave everything as it is in the end, to look at")
+	f.StringVar(&try.name, "name", "", "which PavProvisioner, where the file has several")
+	f.StringVar(&try.claimFile, "claim", "", "a YAML file with the PersistentVolumeClaim to make; without it one of 1Gi, ReadWriteOnce")
+	f.StringVar(&try.classFile, "class", "", "a YAML file with the StorageClass to make; without it one without parameters")
+	f.StringVar(&try.image, "image", "busybox:1.36", "image with a shell for the pods that write and read")
+	f.StringVarP(&try.output, "output", "o", outputTable, "table or json")
+	f.StringVar(&try.kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
+	return cmd
+}
+
+func (t *pavTry) run(cmd *cobra.Command, file string) error {
+	if err := checkOutput(t.output); err != nil {
+		return err
+	}
+	if err := t.prepare(cmd, file); err != nil {
+		return err
+	}
+	if t.out = cmd.OutOrStdout(); t.output == outputJSON {
+		t.out = io.Discard
+	}
+	// The watches go on while things are cleaned up.
+	unhurried := context.WithoutCancel(cmd.Context())
+	watching, stop := context.WithCancel(unhurried)
+	defer stop()
+	var err error
+	if t.world, err = newTryWorld(watching, t.kubeconfig, t.provisionerName, t.namespace); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "trying PavProvisioner %s as %s in namespace %s\n", t.report.Provisioner, t.provisionerName, t.namespace)
+	ctx, cancel := context.WithTimeout(cmd.Context(), t.timeout)
+	defer cancel()
+	err = t.life(ctx)
+	if t.report.Passed = err == nil; err != nil {
+		t.explain(unhurried)
+	}
+	t.end(unhurried)
+	if t.output == outputJSON {
+		if err := printIndented(cmd.OutOrStdout(), t.report); err != nil {
+			return err
+		}
+	}
+	if !t.report.Passed {
+		return exitError{1}
+	}
+	return nil
+}
+
+// prepare reads the provisioner and builds all that is to be made.
+func (t *pavTry) prepare(cmd *cobra.Command, file string) error {
+	p, m, err := readProvisioner(cmd, file, t.name)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic) {
+		return fmt.Errorf("PavProvisioner %s has no Dynamic in spec.provisioningModes; only volumes that are made for a claim can be tried out", p.Name)
+	}
+	suffix := fmt.Sprintf("-%05x", rand.IntN(1<<20))
+	t.provisionerName = strings.TrimRight(p.Name[:min(len(p.Name), 63-len(suffix))], "-") + suffix
+	t.namespace = t.prefix + suffix[1:]
+	t.report = tryReport{Provisioner: p.Name, Name: t.provisionerName, Namespace: t.namespace}
+
+	t.provisioner = &unstructured.Unstructured{Object: toInts(m.object)}
+	t.provisioner.Object["metadata"] = map[string]any{}
+	delete(t.provisioner.Object, "status")
+	t.provisioner.SetName(t.provisionerName)
+
+	if err := t.prepareClass(cmd); err != nil {
+		return err
+	}
+	return t.prepareClaim(cmd)
+}
+
+func (t *pavTry) prepareClass(cmd *cobra.Command) error {
+	t.class = sampleClass(t.provisionerName)
+	if t.classFile != "" {
+		t.class = &storagev1.StorageClass{}
+		if err := readObject(cmd, "--class", t.classFile, "StorageClass", t.class); err != nil {
+			return err
+		}
+	}
+	t.class.ObjectMeta = metav1.ObjectMeta{Name: t.provisionerName, Labels: t.class.Labels}
+	t.class.Provisioner = t.provisionerName
+	t.class.ReclaimPolicy = ptr.To(corev1.PersistentVolumeReclaimDelete)
+	return nil
+}
+
+func (t *pavTry) prepareClaim(cmd *cobra.Command) error {
+	t.claim = sampleClaim()
+	if t.claimFile != "" {
+		t.claim = &corev1.PersistentVolumeClaim{}
+		if err := readObject(cmd, "--claim", t.claimFile, "PersistentVolumeClaim", t.claim); err != nil {
+			return err
+		}
+	}
+	if t.claim.Spec.VolumeName != "" {
+		return fmt.Errorf("--claim: spec.volumeName %q asks for a volume that exists; remove it, a new one is made", t.claim.Spec.VolumeName)
+	}
+	t.claim.ObjectMeta = metav1.ObjectMeta{
+		Name: t.claim.Name, Namespace: t.namespace, Labels: t.claim.Labels, Annotations: t.claim.Annotations,
+	}
+	t.claim.Spec.StorageClassName = &t.class.Name
+	t.claim.Status = corev1.PersistentVolumeClaimStatus{}
+	token := fmt.Sprintf("tarn-%016x", rand.Uint64())
+	t.writer, t.reader = tryPods(t.claim, t.image, token)
+	return nil
+}
+
+// step does one step and reports it.
+func (t *pavTry) step(ctx context.Context, name string, do func(context.Context) (string, error)) error {
+	began := time.Now()
+	detail, err := do(ctx)
+	s := tryStep{Name: name, Passed: err == nil, Seconds: time.Since(began).Round(time.Millisecond).Seconds(), Detail: detail}
+	mark := "ok    "
+	if err != nil {
+		mark, s.Detail = "FAILED", err.Error()
+		if errors.Is(context.Cause(ctx), context.Canceled) {
+			s.Detail = "interrupted: " + s.Detail
+		}
+	}
+	t.report.Steps = append(t.report.Steps, s)
+	line := fmt.Sprintf("%s %-12s %6.2f s  %s", mark, name, s.Seconds, s.Detail)
+	fmt.Fprintln(t.out, strings.TrimRight(line, " "))
+	return err
+}

@@ -1,0 +1,321 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// life takes a volume from its claim to its end.
+func (t *pavTry) life(ctx context.Context) error {
+	late := t.class.VolumeBindingMode != nil && *t.class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+	for _, s := range []struct {
+		name string
+		do   func(context.Context) (string, error)
+	}{
+		{"accepted", t.accepted},
+		{"registered", t.registered},
+		{"bound", func(ctx context.Context) (string, error) { return t.bound(ctx, late) }},
+		{"staged", func(ctx context.Context) (string, error) { return t.staged(ctx, late) }},
+		{"written", t.written},
+		{"ready", t.ready},
+		{"read", t.read},
+		{"unstaged", t.unstaged},
+		{"deleted", t.deleted},
+		{"nothing left", t.nothingLeft},
+	} {
+		if err := t.step(ctx, s.name, s.do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *pavTry) accepted(ctx context.Context) (string, error) {
+	if err := t.world.live.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: t.namespace}}); err != nil {
+		return "", fmt.Errorf("creating namespace %s: %w", t.namespace, err)
+	}
+	strict := client.WithFieldValidation(t.world.live, "Strict")
+	if err := strict.Create(ctx, t.provisioner); err != nil {
+		return "", fmt.Errorf("creating the PavProvisioner: %w", err)
+	}
+	return t.condition(ctx, pavv1.ConditionAccepted, true)
+}
+
+func (t *pavTry) registered(ctx context.Context) (string, error) {
+	return t.condition(ctx, pavv1.ConditionReady, false)
+}
+
+// condition waits for a condition of the provisioner to be True; fatal says that
+// False is the last word.
+func (t *pavTry) condition(ctx context.Context, name string, fatal bool) (string, error) {
+	p := &pavv1.PavProvisioner{}
+	err := t.world.await(ctx, "condition "+name, func() (bool, string, error) {
+		if err := t.world.cached.Get(ctx, client.ObjectKey{Name: t.provisionerName}, p); err != nil {
+			return false, err.Error(), nil
+		}
+		c := meta.FindStatusCondition(p.Status.Conditions, name)
+		switch {
+		case c == nil:
+			return false, "no controller has judged the provisioner; is Tarn's controller running?", nil
+		case c.Status == metav1.ConditionTrue:
+			return true, "", nil
+		case fatal && c.Status == metav1.ConditionFalse:
+			return false, "", fmt.Errorf("%s: %s", c.Reason, c.Message)
+		}
+		return false, c.Message, nil
+	})
+	if err != nil || name != pavv1.ConditionReady {
+		return "", err
+	}
+	return "on " + count(int(p.Status.Nodes), "node"), nil
+}
+
+func (t *pavTry) bound(ctx context.Context, late bool) (string, error) {
+	for _, o := range []client.Object{t.class, t.claim} {
+		if err := t.world.live.Create(ctx, o); err != nil {
+			return "", fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
+		}
+	}
+	if late { // a volume is made only for a pod
+		if err := t.world.live.Create(ctx, t.writer); err != nil {
+			return "", fmt.Errorf("creating pod %s: %w", t.writer.Name, err)
+		}
+	}
+	err := t.world.await(ctx, "the claim to be Bound", func() (bool, string, error) {
+		if err := t.world.cached.Get(ctx, client.ObjectKeyFromObject(t.claim), t.claim); err != nil {
+			return false, err.Error(), nil
+		}
+		if t.claim.Status.Phase == corev1.ClaimBound {
+			return true, "", nil
+		}
+		record, err := t.record(ctx)
+		if err == nil && record != nil && record.Status.LastError != nil {
+			e := record.Status.LastError
+			return false, "", fmt.Errorf("%s of the volume failed: %s: %s", e.Step, e.Reason, e.Message)
+		}
+		return false, "it is " + string(t.claim.Status.Phase), nil
+	})
+	if err != nil {
+		return "", err
+	}
+	size := t.claim.Status.Capacity[corev1.ResourceStorage]
+	return fmt.Sprintf("volume %s of %s", t.claim.Spec.VolumeName, size.String()), nil
+}
+
+// record is the PavVolume of the claim, nil if there is none.
+func (t *pavTry) record(ctx context.Context) (*tarnv1.PavVolume, error) {
+	list := &tarnv1.PavVolumeList{}
+	if err := t.world.cached.List(ctx, list); err != nil || len(list.Items) == 0 {
+		return nil, err
+	}
+	return &list.Items[0], nil
+}
+
+func (t *pavTry) staged(ctx context.Context, late bool) (string, error) {
+	if !late {
+		if err := t.world.live.Create(ctx, t.writer); err != nil {
+			return "", fmt.Errorf("creating pod %s: %w", t.writer.Name, err)
+		}
+	}
+	var node string
+	err := t.world.await(ctx, "the volume to be staged", func() (bool, string, error) {
+		list := &tarnv1.PavStageList{}
+		if err := t.world.cached.List(ctx, list); err != nil {
+			return false, err.Error(), nil
+		}
+		for i := range list.Items {
+			g := &list.Items[i]
+			node = g.Spec.NodeName
+			switch {
+			case g.Status.Node.Phase == tarnv1.StageStaged:
+				return true, "", nil
+			case g.Status.Node.Phase == tarnv1.StageFailed:
+				return false, "", errors.New(g.Status.Node.Message)
+			}
+			// A failed pod is not the last word: the node agent adds what is in /pav/error.
+			return false, "it is not yet: " + stageState(g), nil
+		}
+		return false, "no node has begun to stage it: " + t.podState(ctx, t.writer), nil
+	})
+	return "on node " + node, err
+}
+
+// stageState says in a few words how a stage is.
+func stageState(g *tarnv1.PavStage) string {
+	node, pod := g.Status.Node, g.Status.Pod
+	var parts []string
+	for _, side := range []struct{ name, phase, message string }{
+		{"node", string(node.Phase), node.Message}, {"pod", string(pod.Phase), pod.Message},
+	} {
+		if side.phase != "" {
+			parts = append(parts, strings.TrimRight(side.name+" "+side.phase+": "+side.message, ": "))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// podState says in a few words how a pod is.
+func (t *pavTry) podState(ctx context.Context, pod *corev1.Pod) string {
+	if err := t.world.cached.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+		return err.Error()
+	}
+	state := fmt.Sprintf("pod %s is %s", pod.Name, pod.Status.Phase)
+	for _, c := range pod.Status.Conditions {
+		if c.Status == corev1.ConditionFalse && c.Message != "" {
+			return state + ": " + c.Message
+		}
+	}
+	return state
+}
+
+func (t *pavTry) written(ctx context.Context) (string, error) {
+	return "", t.world.await(ctx, "the first pod to write", func() (bool, string, error) {
+		state := t.podState(ctx, t.writer)
+		for _, c := range t.writer.Status.InitContainerStatuses {
+			if ended := c.State.Terminated; ended != nil && ended.ExitCode == 0 {
+				return true, "", nil
+			} else if ended != nil {
+				return false, "", fmt.Errorf("the volume could not be written, exit status %d: %s", ended.ExitCode, t.world.printed(ctx, t.writer))
+			}
+		}
+		return false, state, nil
+	})
+}
+
+func (t *pavTry) ready(ctx context.Context) (string, error) {
+	return "", t.world.await(ctx, "the first pod to be Ready", func() (bool, string, error) {
+		state := t.podState(ctx, t.writer)
+		for _, c := range t.writer.Status.Conditions {
+			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+				return true, "", nil
+			}
+		}
+		return false, state, nil
+	})
+}
+
+func (t *pavTry) read(ctx context.Context) (string, error) {
+	t.reader.Spec.NodeName = t.writer.Spec.NodeName // the volume may be of one node
+	if err := t.world.live.Create(ctx, t.reader); err != nil {
+		return "", fmt.Errorf("creating pod %s: %w", t.reader.Name, err)
+	}
+	return "", t.world.await(ctx, "the second pod to read", func() (bool, string, error) {
+		state := t.podState(ctx, t.reader)
+		switch t.reader.Status.Phase {
+		case corev1.PodSucceeded:
+			return true, "", nil
+		case corev1.PodFailed:
+			return false, "", fmt.Errorf("the second pod does not read what the first has written: %s", t.world.printed(ctx, t.reader))
+		}
+		return false, state, nil
+	})
+}
+
+func (t *pavTry) unstaged(ctx context.Context) (string, error) {
+	for _, pod := range []*corev1.Pod{t.reader, t.writer} {
+		if err := t.world.remove(ctx, pod); err != nil {
+			return "", err
+		}
+	}
+	for _, pod := range []*corev1.Pod{t.reader, t.writer} {
+		if err := t.world.awaitGone(ctx, "pod "+pod.Name, pod); err != nil {
+			return "", err
+		}
+	}
+	return "", t.world.await(ctx, "the volume to be unstaged", func() (bool, string, error) {
+		list := &tarnv1.PavStageList{}
+		if err := t.world.cached.List(ctx, list); err != nil || len(list.Items) == 0 {
+			return err == nil, fmt.Sprint(err), nil
+		}
+		return false, "it is not yet: " + stageState(&list.Items[0]), nil
+	})
+}
+
+func (t *pavTry) deleted(ctx context.Context) (string, error) {
+	if err := t.world.remove(ctx, t.claim); err != nil {
+		return "", err
+	}
+	if err := t.world.awaitGone(ctx, "the claim", t.claim); err != nil {
+		return "", err
+	}
+	err := t.world.await(ctx, "the volume to be deleted", func() (bool, string, error) {
+		record, err := t.record(ctx)
+		switch {
+		case err != nil:
+			return false, err.Error(), nil
+		case record == nil:
+			return true, "", nil
+		case record.Status.LastError != nil && record.Status.LastError.Step == tarnv1.StepDeletion:
+			return false, "", fmt.Errorf("%s: %s", record.Status.LastError.Reason, record.Status.LastError.Message)
+		}
+		return false, fmt.Sprintf("its record is %s", record.Status.Phase), nil
+	})
+	if err != nil {
+		return "", err
+	}
+	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: t.claim.Spec.VolumeName}}
+	return "", t.world.awaitGone(ctx, "the PersistentVolume", volume)
+}
+
+// nothingLeft takes the provisioner away and looks for what it has left.
+func (t *pavTry) nothingLeft(ctx context.Context) (string, error) {
+	if err := t.discard(ctx); err != nil {
+		return "", err
+	}
+	if left := t.left(ctx); len(left) > 0 {
+		return "", fmt.Errorf("there still is %s", strings.Join(left, ", "))
+	}
+	return "", nil
+}
+
+// tryPods are the pod that writes a token into a volume and stays, and the pod that
+// reads it.
+func tryPods(claim *corev1.PersistentVolumeClaim, image, token string) (writer, reader *corev1.Pod) {
+	write := `echo ` + token + ` > /volume/tarn-pav-test && sync && test "$(cat /volume/tarn-pav-test)" = ` + token
+	read := `found="$(cat /volume/tarn-pav-test)"; echo "found: $found"; test "$found" = ` + token
+	if ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock {
+		size := fmt.Sprint(len(token))
+		from := `dd if=/dev/volume bs=1 count=` + size + ` 2>/dev/null`
+		write = `printf %s ` + token + ` | dd of=/dev/volume bs=512 conv=notrunc,sync && sync && test "$(` + from + `)" = ` + token
+		read = `found="$(` + from + `)"; echo "found: $found"; test "$found" = ` + token
+	}
+	writer, reader = tryPod("writer", claim, image), tryPod("reader", claim, image)
+	first := writer.Spec.Containers[0]
+	first.Name, first.Command = "write", []string{"sh", "-c", write}
+	writer.Spec.InitContainers = []corev1.Container{first}
+	writer.Spec.Containers[0].Command = []string{"sh", "-c", "trap exit TERM; sleep 86400 & wait"}
+	reader.Spec.Containers[0].Command = []string{"sh", "-c", read}
+	return writer, reader
+}
+
+func tryPod(name string, claim *corev1.PersistentVolumeClaim, image string) *corev1.Pod {
+	c := corev1.Container{Name: "main", Image: image}
+	if ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock {
+		c.VolumeDevices = []corev1.VolumeDevice{{Name: "volume", DevicePath: "/dev/volume"}}
+	} else {
+		c.VolumeMounts = []corev1.VolumeMount{{Name: "volume", MountPath: "/volume"}}
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: claim.Namespace},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: ptr.To[int64](1),
+			AutomountServiceAccountToken: ptr.To(false),
+			Containers:                   []corev1.Container{c},
+			Volumes: []corev1.Volume{{Name: "volume", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
+			}}},
+		},
+	}
+}

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	k8sfields "k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// tryWorld is the part of a cluster that concerns one provisioner and one namespace:
+// read from caches fed by watches, which wake those who wait.
+type tryWorld struct {
+	live   client.Client
+	cached cache.Cache
+	logs   kubernetes.Interface
+
+	mu      sync.Mutex
+	changed chan struct{}
+}
+
+// newTryWorld connects and returns when the first lists are in; the watches end with
+// ctx.
+func newTryWorld(ctx context.Context, kubeconfig, provisioner, namespace string) (*tryWorld, error) {
+	ctrl.SetLogger(logr.Discard())
+	config, err := restConfig(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	w := &tryWorld{changed: make(chan struct{})}
+	if w.live, err = client.New(config, client.Options{Scheme: kube.Scheme()}); err != nil {
+		return nil, fmt.Errorf("reaching the API server: %w", err)
+	}
+	if w.logs, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	ours := labels.SelectorFromSet(labels.Set{tarnv1.LabelProvisioner: provisioner})
+	w.cached, err = cache.New(config, cache.Options{
+		Scheme: kube.Scheme(), DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&pavv1.PavProvisioner{}: {Field: k8sfields.OneTermEqualSelector("metadata.name", provisioner)},
+			&tarnv1.PavVolume{}:     {Label: ours},
+			&tarnv1.PavStage{}:      {Label: ours},
+			&corev1.Namespace{}:     {Field: k8sfields.OneTermEqualSelector("metadata.name", namespace)},
+			&corev1.Pod{}: {Namespaces: map[string]cache.Config{
+				namespace: {}, cache.AllNamespaces: {LabelSelector: ours},
+			}},
+			&corev1.PersistentVolumeClaim{}: {Namespaces: map[string]cache.Config{namespace: {}}},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w, w.follow(ctx)
+}
+
+func (w *tryWorld) follow(ctx context.Context) error {
+	for _, kind := range []client.Object{
+		&pavv1.PavProvisioner{}, &tarnv1.PavVolume{}, &tarnv1.PavStage{}, &corev1.Namespace{}, &corev1.Pod{}, &corev1.PersistentVolumeClaim{},
+	} {
+		informer, err := w.cached.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("following %T: %w; run tarn install", kind, err)
+		}
+		if _, err := informer.AddEventHandler(w); err != nil {
+			return err
+		}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- w.cached.Start(ctx) }()
+	if !w.cached.WaitForCacheSync(ctx) {
+		return errors.Join(errors.New("the first lists never came"), <-ended)
+	}
+	return nil
+}
+
+// OnAdd, OnUpdate and OnDelete are what an informer calls.
+func (w *tryWorld) OnAdd(any, bool)   { w.wake() }
+func (w *tryWorld) OnUpdate(any, any) { w.wake() }
+func (w *tryWorld) OnDelete(any)      { w.wake() }
+
+func (w *tryWorld) wake() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func (w *tryWorld) next() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changed
+}
+
+// await looks at each change whether check is done; state says how things are, for
+// the error when time is up. An error of check ends the waiting.
+func (w *tryWorld) await(ctx context.Context, what string, check func() (done bool, state string, err error)) error {
+	for {
+		change := w.next()
+		done, state, err := check()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return fmt.Errorf("waited for %s: %s", what, state)
+		}
+	}
+}
+
+// awaitGone waits until an object is gone, or another has its name.
+func (w *tryWorld) awaitGone(ctx context.Context, what string, o client.Object) error {
+	key := client.ObjectKeyFromObject(o)
+	now, _ := o.DeepCopyObject().(client.Object)
+	return w.await(ctx, what+" to be gone", func() (bool, string, error) {
+		if err := w.cached.Get(ctx, key, now); err == nil && (o.GetUID() == "" || now.GetUID() == o.GetUID()) {
+			return false, fmt.Sprintf("it is still there, finalizers %q", now.GetFinalizers()), nil
+		}
+		// What the cache does not have it may not have yet.
+		err := w.live.Get(ctx, key, now)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return false, err.Error(), nil
+		}
+		return err != nil || o.GetUID() != "" && now.GetUID() != o.GetUID(), "it is still there", nil
+	})
+}
+
+// remove requests the deletion of an object that may be gone.
+func (w *tryWorld) remove(ctx context.Context, o client.Object) error {
+	return client.IgnoreNotFound(w.live.Delete(ctx, o))
+}
+
+// printed is what the containers of a pod have printed, the last lines of each.
+func (w *tryWorld) printed(ctx context.Context, pod *corev1.Pod) string {
+	const lines = 20
+	var text string
+	for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
+		if status.State.Running == nil && status.State.Terminated == nil {
+			continue
+		}
+		tail := int64(lines)
+		out, err := w.logs.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: status.Name, TailLines: &tail}).DoRaw(ctx)
+		if err == nil {
+			text += string(out)
+		}
+	}
+	return text
+}

@@ -50,6 +50,10 @@ const (
 	AnnotationInputs = "tarn.dev/inputs"
 )
 
+// AnnotationRecord is on each PersistentVolume Tarn makes: the uid of its PavVolume. It
+// tells them from those of other provisioners though the record is gone.
+const AnnotationRecord = "tarn.dev/record"
+
 // Finalizers.
 const (
 	// FinalizerRecord keeps a PavVolume until what it stands for is destroyed.

@@ -8,10 +8,13 @@ import (
 // StageNodePhase is the node agent's side of a stage.
 //
 //	Waiting -> Staged -> (deletion requested) -> Unmounted -> (finalizer off)
-//	   |                          ^
+//	   |       |    ^             ^
+//	   |       v    |             |
+//	   |        Lost -------------+
+//	   |                          |
 //	   +-> Failed ----------------+
 //
-// +kubebuilder:validation:Enum=Waiting;Staged;Failed;Unmounted
+// +kubebuilder:validation:Enum=Waiting;Staged;Lost;Failed;Unmounted
 type StageNodePhase string
 
 // The phases of status.node.
@@ -20,6 +23,9 @@ const (
 	StageWaiting StageNodePhase = "Waiting"
 	// StageStaged: status.node.path was checked and may be bind-mounted.
 	StageStaged StageNodePhase = "Staged"
+	// StageLost: the volume was staged and is lost, see status.node.loss. It is staged
+	// again, unless the recovery is None.
+	StageLost StageNodePhase = "Lost"
 	// StageFailed: staging failed, the node agent has requested the deletion of the
 	// stage; the next attempt is a new one.
 	StageFailed StageNodePhase = "Failed"
@@ -32,12 +38,14 @@ const (
 // StagePodPhase is the stage controller's side of a stage.
 //
 //	Starting -> Running -> Succeeded
-//	    |          |           |
-//	    +----------+-----------+-> Failed
+//	 ^  |          |           |
+//	 |  +----------+-----------+-> Failed
+//	 |  v          v           v     v
+//	 +---------------- Gone (where the volume is lost)
 //	           (deletion requested)
 //	    -> Stopped -> Unstaging -> Unstaged -> (finalizer off)
 //
-// +kubebuilder:validation:Enum=Starting;Running;Succeeded;Failed;Stopped;Unstaging;Unstaged
+// +kubebuilder:validation:Enum=Starting;Running;Succeeded;Failed;Gone;Stopped;Unstaging;Unstaged
 type StagePodPhase string
 
 // The phases of status.pod.
@@ -52,6 +60,9 @@ const (
 	// StagePodFailed: the templates could not be evaluated, the pod was refused,
 	// or it failed; message says which.
 	StagePodFailed StagePodPhase = "Failed"
+	// StagePodGone: the staging pod is gone though the stage goes on; the next one is
+	// started when the node agent has cleared the stage's folder.
+	StagePodGone StagePodPhase = "Gone"
 	// StagePodStopped: deletion is requested and the staging pod is gone.
 	StagePodStopped StagePodPhase = "Stopped"
 	// StagePodUnstaging: the unstaging pod is or may be created.
@@ -92,6 +103,14 @@ type PavStageNodeStatus struct {
 	// +listType=set
 	// +optional
 	Targets []string `json:"targets,omitempty"`
+	// loss tells of the latest loss of the volume while it was in use.
+	// +optional
+	Loss *StageLoss `json:"loss,omitempty"`
+	// conditions are Healthy.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // PavStagePodStatus is written by the stage controller alone.
@@ -119,9 +138,29 @@ type PavStagePodStatus struct {
 	// included.
 	// +optional
 	UnstageAttempts int32 `json:"unstageAttempts,omitempty"`
-	// nextAttemptTime is when a failed unstaging is tried again.
+	// nextAttemptTime is when a failed unstaging is tried again, or a staging pod
+	// started again.
 	// +optional
 	NextAttemptTime *metav1.Time `json:"nextAttemptTime,omitempty"`
+	// attempt is that of the staging pod, from 1.
+	// +optional
+	Attempt int32 `json:"attempt,omitempty"`
+	// recovery is what volumeStaging said when the staging pod was made.
+	// +optional
+	Recovery StageRecovery `json:"recovery,omitempty"`
+	// restarts is how often the staging pod was started again in a row, each
+	// having lasted but a short time.
+	// +optional
+	Restarts int32 `json:"restarts,omitempty"`
+	// startTime is when the staging pod of this attempt was started.
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+	// lossTold and reboundTold are the numbers of the latest loss of which the pods
+	// that use the volume were told that it began, and that it ended.
+	// +optional
+	LossTold int32 `json:"lossTold,omitempty"`
+	// +optional
+	ReboundTold int32 `json:"reboundTold,omitempty"`
 }
 
 // PavStageStatus has one part a writer.
@@ -149,6 +188,12 @@ type PavStageStatus struct {
 // (Unmounted), the stage controller runs the unstaging pod (Unstaged) and removes
 // its finalizer, the node agent removes the folder and its own.
 //
+// When the volume is lost under its users, the node agent writes status.node.loss and
+// phase Lost; the stage controller removes the staging pod (Gone); the node agent
+// unmounts and empties the folder (loss.cleared); the stage controller starts the next
+// attempt; when that has made the volume available, the node agent binds it anew and
+// writes Staged.
+//
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=pavstages,singular=pavstage,scope=Cluster
@@ -159,6 +204,8 @@ type PavStageStatus struct {
 // +kubebuilder:printcolumn:name="ReadOnly",type=boolean,JSONPath=`.spec.readOnly`,priority=1
 // +kubebuilder:printcolumn:name="Stage",type=string,JSONPath=`.status.node.phase`
 // +kubebuilder:printcolumn:name="Pod",type=string,JSONPath=`.status.pod.phase`
+// +kubebuilder:printcolumn:name="Healthy",type=string,JSONPath=`.status.node.conditions[?(@.type=="Healthy")].status`
+// +kubebuilder:printcolumn:name="Losses",type=integer,JSONPath=`.status.node.loss.number`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.node.message`
 // +kubebuilder:printcolumn:name="Pod-Message",type=string,JSONPath=`.status.pod.message`

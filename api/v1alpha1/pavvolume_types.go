@@ -101,6 +101,10 @@ type PavVolumeError struct {
 	Message string `json:"message"`
 	// time of the failure.
 	Time metav1.Time `json:"time"`
+	// provisionerGeneration is the generation of the provisioner that failed; a
+	// newer one is tried at once.
+	// +optional
+	ProvisionerGeneration int64 `json:"provisionerGeneration,omitempty"`
 }
 
 // PavVolumeStatus is how far the volume has come.
@@ -125,6 +129,14 @@ type PavVolumeStatus struct {
 	// current one included, those of undoings too: it is part of their names.
 	// +optional
 	DeletionAttempts int32 `json:"deletionAttempts,omitempty"`
+	// deletionStarted says that a deletion pod was sent to the API server since the
+	// phase became Deleting: the storage may be damaged even if it does not end well.
+	// +optional
+	DeletionStarted bool `json:"deletionStarted,omitempty"`
+	// podNamespace is where the pod of the current step is; its name is derived from
+	// the claim's uid, the step and the attempt.
+	// +optional
+	PodNamespace string `json:"podNamespace,omitempty"`
 	// nextDeletionTime is when a failed deletion pod is followed by another.
 	// +optional
 	NextDeletionTime *metav1.Time `json:"nextDeletionTime,omitempty"`

@@ -41,15 +41,29 @@ func RemoveFinalizer[T client.Object](ctx context.Context, c client.Client, o T,
 	return nil
 }
 
-// Note cuts a message to what an Event may hold, 1 KiB.
-func Note(message string) string {
-	const most = 1000
-	if len(message) <= most {
-		return message
+const (
+	// noteBytes is what an Event's note may hold.
+	noteBytes = 1024
+	// messageBytes bounds a message in a status, so that no text of a template or a
+	// pod makes an object too large to be written.
+	messageBytes = 4096
+)
+
+// Note cuts a message to what an Event may hold.
+func Note(message string) string { return Cut(message, noteBytes) }
+
+// Message cuts a message to what a status should hold.
+func Message(message string) string { return Cut(message, messageBytes) }
+
+// Cut shortens a text to at most most bytes, on the border of a character.
+func Cut(text string, most int) string {
+	const ellipsis = "..."
+	if len(text) <= most {
+		return text
 	}
-	end := most
-	for !utf8.RuneStart(message[end]) {
+	end := most - len(ellipsis)
+	for end > 0 && !utf8.RuneStart(text[end]) {
 		end--
 	}
-	return message[:end] + "..."
+	return text[:end] + ellipsis
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -24,7 +25,21 @@ func Outcome(err error, at, now time.Time) (reconcile.Result, error) {
 	if at.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{RequeueAfter: max(at.Sub(now), time.Millisecond)}, nil
+	wait := at.Sub(now)
+	if wait <= 0 {
+		wait = overduePause
+	}
+	return reconcile.Result{RequeueAfter: wait}, nil
+}
+
+// overduePause is how long what should have been looked at before now waits: a time
+// that has passed and yet moves nothing must not become a loop.
+const overduePause = time.Second
+
+// RateLimiter is the pause after errors of every controller: it grows from a few
+// milliseconds, and stays short enough that nothing sleeps long after an outage.
+func RateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, 30*time.Second)
 }
 
 // conflictPause is how long after a conflict the object is looked at again, time

@@ -56,10 +56,6 @@ func Check(p *pavv1.PavProvisioner) []Problem {
 			problems = append(problems, Problem{Field: joinPath(field, e.Path), Line: e.Line, Column: e.Column, Message: e.Message})
 		}
 	}
-	if dynamic && p.Spec.VolumeCreation == nil {
-		problems = append(problems, Problem{Field: "spec.volumeCreation",
-			Message: "is missing: Dynamic needs a capacity or a podTemplate to make volumes; add it or leave Dynamic out of spec.provisioningModes"})
-	}
 	return problems
 }
 
@@ -102,6 +98,10 @@ func checkShape(step tarnv1.Step, field string, object any) []Problem {
 		problems = append(problems, Problem{Field: field, Message: strings.TrimPrefix(err.Error(), field+".")})
 	}
 	for _, key := range sortedKeys(fields) {
+		if fields[key] == nil {
+			delete(fields, key) // as absent
+			continue
+		}
 		problems = append(problems, checkField(field+"."+key, key, fields[key])...)
 	}
 	if _, has := fields["podTemplate"]; step == tarnv1.StepStaging && !has {
@@ -140,6 +140,13 @@ func checkField(field, key string, value any) []Problem {
 	case "handle":
 		if !isString {
 			return wrong("a string")
+		}
+	case "recovery":
+		if !isString {
+			return wrong("a string")
+		}
+		if !isTemplate(text) && !slices.Contains(recoveries, tarnv1.StageRecovery(text)) {
+			return []Problem{{Field: field, Message: fmt.Sprintf("%q is not one of %s", text, join(recoveries))}}
 		}
 	case "podTemplate":
 		return checkPodTemplate(field, value)
@@ -191,6 +198,9 @@ func checkPodTemplate(field string, value any) []Problem {
 	}
 	return problems
 }
+
+// recoveries are the values of volumeStaging.recovery, the default first.
+var recoveries = []tarnv1.StageRecovery{tarnv1.RecoveryRebind, tarnv1.RecoveryRestartConsumers, tarnv1.RecoveryNone}
 
 func isTemplate(text string) bool {
 	return strings.Contains(text, "{{") || strings.Contains(text, "{%") || strings.Contains(text, "{#")

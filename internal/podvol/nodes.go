@@ -14,13 +14,15 @@ import (
 // nodesOf says where the pods of a record may run: on the node the volume is tied
 // to, else on those the class allows, else anywhere.
 func nodesOf(p *pavv1.PavProvisioner, record *tarnv1.PavVolume) []corev1.NodeSelectorTerm {
-	if p.Spec.Topology != pavv1.TopologyNode {
-		return nil
-	}
+	// What the record says stands, whatever has become of the provisioner's topology:
+	// the storage is on that node.
 	if name := record.Status.NodeName; name != "" {
 		return []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
 			Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name},
 		}}}}
+	}
+	if p.Spec.Topology != pavv1.TopologyNode {
+		return nil
 	}
 	class := &storagev1.StorageClass{}
 	if err := json.Unmarshal(record.Spec.ClassSnapshot.Raw, class); err != nil {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
@@ -43,6 +44,8 @@ const (
 	// node agent has them within a second; it takes longer only while the agent or
 	// its node is down.
 	settleTime = 2 * time.Minute
+	// goingTime is how long a pod may take to be gone before people are told.
+	goingTime = 2 * time.Minute
 	// deadlineSlack is what the kubelet gets beyond a pod's own deadline before
 	// its failure is declared here.
 	deadlineSlack = 15 * time.Second
@@ -51,8 +54,8 @@ const (
 // Observation is what a look at a pod told.
 type Observation struct {
 	State PodState
-	// Reason and Message say why, in Failed and Foreign; in Starting, Message says
-	// what is waited for.
+	// Reason and Message say why, in Failed and Foreign; in Starting and Going,
+	// Message says what is waited for, if it is anything out of the ordinary.
 	Reason, Message string
 	// Result is what the pod left in /pav; never nil in Succeeded.
 	Result *tarnv1.PodResult
@@ -69,7 +72,7 @@ func Observe(pod *corev1.Pod, owner types.UID, now time.Time) Observation {
 	if pod == nil {
 		return Observation{State: PodAbsent}
 	}
-	if !ownedBy(pod, owner) {
+	if !OwnedBy(pod, owner) {
 		return Observation{State: PodForeign, Reason: ReasonPodForeign, Message: fmt.Sprintf(
 			"pod %s/%s exists and belongs to something else; delete it to go on", pod.Namespace, pod.Name)}
 	}
@@ -86,8 +89,8 @@ func Observe(pod *corev1.Pod, owner types.UID, now time.Time) Observation {
 	}
 	phase := endPhase(pod, o.Result)
 	switch {
-	case phase == "" && pod.DeletionTimestamp != nil:
-		o.State = PodGoing
+	case pod.DeletionTimestamp != nil && (phase == "" || wasStopped(pod, o.Result)):
+		observeGoing(&o, pod, now)
 	case phase == "":
 		observeActive(&o, pod, now)
 	case isStaging(pod):
@@ -119,7 +122,8 @@ func hasResults(pod *corev1.Pod) bool {
 	})
 }
 
-func ownedBy(pod *corev1.Pod, owner types.UID) bool {
+// OwnedBy says whether a pod belongs to the record or stage of that uid.
+func OwnedBy(pod *corev1.Pod, owner types.UID) bool {
 	return slices.ContainsFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner })
 }
 
@@ -149,6 +153,28 @@ func endPhase(pod *corev1.Pod, result *tarnv1.PodResult) corev1.PodPhase {
 	return ""
 }
 
+// wasStopped says whether a pod ended because its deletion was requested. How it
+// exited then says nothing of its work: many end well on SIGTERM.
+func wasStopped(pod *corev1.Pod, result *tarnv1.PodResult) bool {
+	if pod.DeletionTimestamp == nil || result != nil && result.Succeeded != nil {
+		return false
+	}
+	grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
+	return !endTime(pod).Before(pod.DeletionTimestamp.Add(-grace))
+}
+
+// observeGoing waits for a pod to be gone; what is long overdue is told.
+func observeGoing(o *Observation, pod *corev1.Pod, now time.Time) {
+	o.State = PodGoing
+	o.CheckAt = pod.DeletionTimestamp.Add(goingTime)
+	if now.Before(o.CheckAt) {
+		return
+	}
+	o.CheckAt = time.Time{}
+	o.Message = fmt.Sprintf("pod %s/%s is being deleted since %s, and node %q does not confirm it; once the node is surely off, delete the pod by force: kubectl -n %s delete pod %s --force",
+		pod.Namespace, pod.Name, pod.DeletionTimestamp.UTC().Format(time.RFC3339), pod.Spec.NodeName, pod.Namespace, pod.Name)
+}
+
 func observeActive(o *Observation, pod *corev1.Pod, now time.Time) {
 	o.State = PodStarting
 	if hasStarted(pod) {
@@ -162,7 +188,12 @@ func observeActive(o *Observation, pod *corev1.Pod, now time.Time) {
 	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
 		limit = time.Duration(*seconds) * time.Second
 	}
-	o.CheckAt = pod.CreationTimestamp.Add(limit + deadlineSlack)
+	// As the kubelet does, count from the start; a pod that never starts has as long.
+	begin := pod.CreationTimestamp.Time
+	if pod.Status.StartTime != nil {
+		begin = pod.Status.StartTime.Time
+	}
+	o.CheckAt = begin.Add(limit + deadlineSlack)
 	if now.Before(o.CheckAt) {
 		return
 	}

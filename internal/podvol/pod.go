@@ -1,14 +1,16 @@
 package podvol
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"path/filepath"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -27,6 +29,10 @@ const (
 	// defaultNamespace is where a pod goes whose template names no namespace; the
 	// original's choice.
 	defaultNamespace = "default"
+
+	// maxAnnotations is half of the bytes the API server allows an object's
+	// annotations.
+	maxAnnotations = 128 * 1024
 )
 
 // PodName is the name of the pod of one attempt at one step. uid is that of the
@@ -58,20 +64,17 @@ type order struct {
 
 // build makes the pod of an order from its evaluated template.
 func build(o order, t *podTemplate) (*corev1.Pod, error) {
-	pod := &corev1.Pod{ObjectMeta: *t.Metadata.DeepCopy(), Spec: *t.Spec.DeepCopy()}
-	pod.Name, pod.GenerateName = o.name, ""
-	if pod.Namespace == "" {
-		pod.Namespace = defaultNamespace
+	meta, err := metadataOf(o.step, t)
+	if err != nil {
+		return nil, err
 	}
-	labels := maps.Clone(pod.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	pod := &corev1.Pod{ObjectMeta: meta, Spec: *t.Spec.DeepCopy()}
+	pod.Name = o.name
+	labels := pod.Labels
 	labels[tarnv1.LabelProvisioner] = o.provisioner
 	labels[tarnv1.LabelStep] = string(o.step)
 	labels[tarnv1.LabelVolume] = tarnv1.VolumeLabel(o.volume)
 	labels[o.uidLabel] = string(o.owner.UID)
-	pod.Labels = labels
 	pod.OwnerReferences = []metav1.OwnerReference{o.owner}
 	if err := annotate(pod, o.inputs); err != nil {
 		return nil, err
@@ -89,18 +92,43 @@ func build(o order, t *podTemplate) (*corev1.Pod, error) {
 	return pod, nil
 }
 
+// metadataOf takes of a template's metadata what is an author's to say: namespace,
+// labels and annotations, but none of Tarn's own.
+func metadataOf(step tarnv1.Step, t *podTemplate) (metav1.ObjectMeta, error) {
+	invalid := func(field, format string, args ...any) error {
+		return &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s.podTemplate.metadata.%s: ", sectionNames[step], field) + fmt.Sprintf(format, args...)}
+	}
+	meta := metav1.ObjectMeta{Namespace: cmp.Or(t.Metadata.Namespace, defaultNamespace), Labels: map[string]string{}, Annotations: map[string]string{}}
+	if wrong := validation.IsDNS1123Label(meta.Namespace); len(wrong) > 0 {
+		return meta, invalid("namespace", "%q is no name of a namespace: %s", meta.Namespace, wrong[0])
+	}
+	size := 0
+	for key, value := range t.Metadata.Annotations {
+		if !isOurs(key) {
+			meta.Annotations[key] = value
+			size += len(key) + len(value)
+		}
+	}
+	if size > maxAnnotations {
+		return meta, invalid("annotations", "have %d bytes; the most is %d, so that the pod's results have room beside them", size, maxAnnotations)
+	}
+	for key, value := range t.Metadata.Labels {
+		if !isOurs(key) {
+			meta.Labels[key] = value
+		}
+	}
+	return meta, nil
+}
+
+// isOurs says whether a label or annotation is Tarn's to set.
+func isOurs(key string) bool { return strings.HasPrefix(key, tarnv1.Group+"/") }
+
 func annotate(pod *corev1.Pod, inputs tarnv1.PodInputs) error {
 	data, err := json.Marshal(inputs)
 	if err != nil {
 		return fmt.Errorf("writing annotation %s: %w", tarnv1.AnnotationInputs, err)
 	}
-	annotations := maps.Clone(pod.Annotations)
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	delete(annotations, tarnv1.AnnotationResult) // a template must not answer for the node agent
-	annotations[tarnv1.AnnotationInputs] = string(data)
-	pod.Annotations = annotations
+	pod.Annotations[tarnv1.AnnotationInputs] = string(data)
 	return nil
 }
 

@@ -39,7 +39,8 @@ func TestAPodIsNamedLabelledAndOwnedByUsWhateverItsTemplateSays(t *testing.T) {
 		p.Metadata = metav1.ObjectMeta{Name: "mine", GenerateName: "mine-", Namespace: "team",
 			Labels:          map[string]string{"app": "x", tarnv1.LabelStep: "forged"},
 			Annotations:     map[string]string{tarnv1.AnnotationResult: `{"succeeded": true}`, "keep": "1"},
-			OwnerReferences: []metav1.OwnerReference{{Name: "forged"}}}
+			OwnerReferences: []metav1.OwnerReference{{Name: "forged"}},
+			Finalizers:      []string{"a.b/c"}, ResourceVersion: "5", UID: "forged"}
 	})
 	if pod.Name != "the-name" || pod.GenerateName != "" || pod.Namespace != "team" {
 		t.Errorf("name %q, generateName %q, namespace %q", pod.Name, pod.GenerateName, pod.Namespace)
@@ -49,6 +50,9 @@ func TestAPodIsNamedLabelledAndOwnedByUsWhateverItsTemplateSays(t *testing.T) {
 	}
 	if _, forged := pod.Annotations[tarnv1.AnnotationResult]; forged || pod.Annotations["keep"] != "1" {
 		t.Errorf("annotations = %v, want no result and the template's own kept", pod.Annotations)
+	}
+	if pod.Finalizers != nil || pod.ResourceVersion != "" || pod.UID != "" {
+		t.Errorf("finalizers %v, resourceVersion %q, uid %q of the template are kept", pod.Finalizers, pod.ResourceVersion, pod.UID)
 	}
 	if len(pod.OwnerReferences) != 1 || pod.OwnerReferences[0].UID != "r1" {
 		t.Errorf("owners = %v", pod.OwnerReferences)
@@ -122,7 +126,7 @@ func TestAPodIsConfinedToItsVolumesNodeBesideWhatItsTemplateRequires(t *testing.
 
 func TestAVolumeForEveryNodeConfinesNoPod(t *testing.T) {
 	pod := &corev1.Pod{}
-	requireNodes(pod, nodesOf(&pavv1.PavProvisioner{}, &tarnv1.PavVolume{Status: tarnv1.PavVolumeStatus{NodeName: "n1"}}))
+	requireNodes(pod, nodesOf(&pavv1.PavProvisioner{}, &tarnv1.PavVolume{}))
 	if pod.Spec.Affinity != nil {
 		t.Errorf("affinity = %+v, want none", pod.Spec.Affinity)
 	}

@@ -21,6 +21,7 @@ const (
 	ReasonInvalid       = "SectionInvalid"
 	ReasonRefused       = "ClaimRefused"
 	ReasonPodRefused    = "PodRefused"
+	ReasonNamespaceGone = "NamespaceGone"
 	ReasonPodFailed     = "PodFailed"
 	ReasonPodDeadline   = "PodDeadlineExceeded"
 	ReasonPodForeign    = "PodNotOurs"
@@ -105,6 +106,7 @@ type evaluatedSection struct {
 	Handle      *string                             `json:"handle"`
 	Capacity    *capacity                           `json:"capacity"`
 	PodTemplate *podTemplate                        `json:"podTemplate"`
+	Recovery    tarnv1.StageRecovery                `json:"recovery"`
 }
 
 // fieldsOf says which fields each section knows.
@@ -112,7 +114,7 @@ var fieldsOf = map[tarnv1.Step][]string{
 	tarnv1.StepValidation: {"volumeModes", "accessModes", "minCapacity", "maxCapacity", "podTemplate"},
 	tarnv1.StepCreation:   {"handle", "capacity", "podTemplate"},
 	tarnv1.StepDeletion:   {"podTemplate"},
-	tarnv1.StepStaging:    {"podTemplate"},
+	tarnv1.StepStaging:    {"podTemplate", "recovery"},
 	tarnv1.StepUnstaging:  {"podTemplate"},
 }
 

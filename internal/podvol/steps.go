@@ -41,6 +41,8 @@ type Prepared struct {
 	Pod *corev1.Pod
 	// Inputs are a creation's handle and capacity, as far as its fields give them.
 	Inputs tarnv1.PodInputs
+	// Recovery is volumeStaging's, Rebind where it has none.
+	Recovery tarnv1.StageRecovery
 }
 
 // PrepareValidation evaluates volumeValidation and checks the claim against it. A
@@ -110,6 +112,13 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 	if step == tarnv1.StepStaging && section.PodTemplate == nil {
 		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: "spec.volumeStaging.podTemplate is missing: a volume is made available on a node by a staging pod"}
 	}
+	if section.Recovery == "" {
+		section.Recovery = recoveries[0]
+	}
+	if !slices.Contains(recoveries, section.Recovery) {
+		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf(
+			"spec.volumeStaging.recovery: %q is not one of %s", section.Recovery, join(recoveries))}
+	}
 	return prepare(order{
 		step: step, name: PodName(step, stage.UID, attempt), provisioner: p.Name, volume: stage.Spec.VolumeName,
 		owner: ownerReference(tarnv1.GroupVersion.WithKind("PavStage").Kind, stage), uidLabel: tarnv1.LabelStage,
@@ -127,7 +136,10 @@ func (s *Steps) Start(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	case apierrors.IsAlreadyExists(err):
 		return s.adopt(ctx, pod)
-	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsBadRequest(err):
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err):
+		return &StepError{Step: tarnv1.Step(pod.Labels[tarnv1.LabelStep]), Reason: ReasonNamespaceGone,
+			Message: fmt.Sprintf("namespace %q, in which the %s pod is to run, is gone or going; create it again once it is gone", pod.Namespace, pod.Labels[tarnv1.LabelStep])}
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		return &StepError{Step: tarnv1.Step(pod.Labels[tarnv1.LabelStep]), Reason: ReasonPodRefused,
 			Message: fmt.Sprintf("the API server refused the %s pod in namespace %q: %v", pod.Labels[tarnv1.LabelStep], pod.Namespace, err)}
 	default:
@@ -146,7 +158,7 @@ func (s *Steps) adopt(ctx context.Context, pod *corev1.Pod) error {
 	if err != nil {
 		return fmt.Errorf("reading pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	if ownedBy(live, pod.OwnerReferences[0].UID) {
+	if OwnedBy(live, pod.OwnerReferences[0].UID) {
 		return nil
 	}
 	return &StepError{Step: tarnv1.Step(pod.Labels[tarnv1.LabelStep]), Reason: ReasonPodForeign, Message: fmt.Sprintf(
@@ -213,7 +225,7 @@ func ownerReference(kind string, owner client.Object) metav1.OwnerReference {
 }
 
 func prepare(o order, section *evaluatedSection) (*Prepared, error) {
-	prepared := &Prepared{Inputs: o.inputs}
+	prepared := &Prepared{Inputs: o.inputs, Recovery: section.Recovery}
 	if section.PodTemplate == nil {
 		return prepared, nil
 	}

@@ -1,6 +1,7 @@
 package podvol
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -117,7 +119,7 @@ func SnapshotClaim(claim *corev1.PersistentVolumeClaim) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(object)
+	return encode(object)
 }
 
 // SnapshotClass is the JSON of a class for a record.
@@ -126,7 +128,19 @@ func SnapshotClass(class *storagev1.StorageClass) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(object)
+	return encode(object)
+}
+
+// encode writes JSON without escaping what only HTML minds, which would make some
+// objects several times as large.
+func encode(object any) ([]byte, error) {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(object); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSpace(out.Bytes()), nil
 }
 
 func snapshot(raw []byte) (map[string]any, error) {
@@ -184,7 +198,11 @@ type claimReader struct {
 	access    pavv1.ClaimAccess
 	own       string // namespace of the claim the volume is for
 	transient error
+	calls     int
 }
+
+// maxClaimReads bounds what one evaluation asks of the API server.
+const maxClaimReads = 100
 
 func (r *claimReader) call(ctx context.Context, args []any) (any, error) {
 	if len(args) != 2 {
@@ -194,6 +212,14 @@ func (r *claimReader) call(ctx context.Context, args []any) (any, error) {
 	namespace, ok2 := args[1].(string)
 	if !ok || !ok2 {
 		return nil, fmt.Errorf("get_pvc takes a name and a namespace, both strings")
+	}
+	for what, wrong := range map[string][]string{"name": validation.IsDNS1123Subdomain(name), "namespace": validation.IsDNS1123Label(namespace)} {
+		if len(wrong) > 0 {
+			return nil, fmt.Errorf("get_pvc(%q, %q): the %s is none: %s", name, namespace, what, wrong[0])
+		}
+	}
+	if r.calls++; r.calls > maxClaimReads {
+		return nil, fmt.Errorf("get_pvc was called more than %d times in one evaluation", maxClaimReads)
 	}
 	if r.access == pavv1.ClaimAccessNamespace && namespace != r.own {
 		return nil, fmt.Errorf("get_pvc may not read namespace %q: spec.claimAccess is ClaimNamespace, which allows %q alone", namespace, r.own)

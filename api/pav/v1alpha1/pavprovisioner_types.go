@@ -137,6 +137,9 @@ type PavProvisioner struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
+	// Unknown fields are kept until admission, so that the policy can refuse them: a
+	// misspelt volumeDeletion that is dropped silently would leave storage behind.
+	// +kubebuilder:pruning:PreserveUnknownFields
 	Spec PavProvisionerSpec `json:"spec"`
 	// +optional
 	Status PavProvisionerStatus `json:"status,omitempty"`

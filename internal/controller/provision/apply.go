@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
@@ -21,10 +22,10 @@ var errStale = errors.New("the cache is behind")
 // apply carries out a plan. It gives back true when the View has changed in a way
 // that more can be done at once.
 func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
-	if p.Warning != "" && v.Claim != nil {
-		r.events.Eventf(v.Claim, nil, corev1.EventTypeWarning, eventFailed, "Provision", "%s", kube.Note(p.Warning))
-	}
 	switch p.Act {
+	case ActNone:
+		r.warn(v, p.Cause, p.Warning)
+		return false, nil
 	case ActRecord:
 		return true, r.writeRecord(ctx, v)
 	case ActReschedule:
@@ -38,7 +39,11 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 	case ActRecreate:
 		return false, r.recreate(ctx, v)
 	case ActStatus:
-		return p.Status.Phase == tarnv1.VolumeCreated, r.writeStatus(ctx, v, p.Status)
+		if err := r.writeStatus(ctx, v, p.Status); err != nil {
+			return false, err
+		}
+		r.warn(v, p.Cause, p.Warning)
+		return p.Status.Phase == tarnv1.VolumeCreated, nil
 	case ActVolume:
 		return true, r.writeVolume(ctx, v)
 	case ActSettle:
@@ -47,6 +52,13 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 		return false, r.drop(ctx, v)
 	}
 	return false, nil
+}
+
+// warn tells the claim.
+func (r *reconciler) warn(v *View, cause, message string) {
+	if message != "" && v.Claim != nil {
+		r.events.Eventf(v.Claim, nil, corev1.EventTypeWarning, eventFailed, cause, "%s", kube.Note(message))
+	}
 }
 
 // writeRecord makes the PavVolume, after a live look at the claim: a claim that is
@@ -86,6 +98,15 @@ func (r *reconciler) liveClaim(ctx context.Context, claim client.Object) (*corev
 // begin starts an attempt with the validation, and goes on to the creation where
 // there is no pod to wait for.
 func (r *reconciler) begin(ctx context.Context, v *View) (bool, error) {
+	// The record is there and holds the provisioner from now on, unless that went just
+	// before; nothing may be begun that nobody can remove again.
+	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Provisioner), &pavv1.PavProvisioner{})
+	if err != nil {
+		return false, err
+	}
+	if live == nil || live.UID != v.Provisioner.UID || live.DeletionTimestamp != nil {
+		return false, errStale
+	}
 	attempt := v.Record.Status.Attempts + 1
 	if followsNode(v) {
 		v.Record = v.Record.DeepCopy()
@@ -98,7 +119,7 @@ func (r *reconciler) begin(ctx context.Context, v *View) (bool, error) {
 	if prepared.Pod == nil {
 		return r.create(ctx, v, attempt)
 	}
-	if err := r.writeStatus(ctx, v, begun(v.Record, tarnv1.VolumeValidating, attempt)); err != nil {
+	if err := r.writeStatus(ctx, v, begun(v.Record, tarnv1.VolumeValidating, attempt, prepared.Pod.Namespace)); err != nil {
 		return false, err
 	}
 	if err := r.start(ctx, v, prepared.Pod, tarnv1.VolumePending); err != nil {
@@ -124,7 +145,7 @@ func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (bool, 
 		}
 		return true, r.discardOthers(ctx, v, "")
 	}
-	if err := r.writeStatus(ctx, v, begun(v.Record, tarnv1.VolumeCreating, attempt)); err != nil {
+	if err := r.writeStatus(ctx, v, begun(v.Record, tarnv1.VolumeCreating, attempt, prepared.Pod.Namespace)); err != nil {
 		return false, err
 	}
 	if err := r.start(ctx, v, prepared.Pod, tarnv1.VolumePending); err != nil {
@@ -147,7 +168,7 @@ func (r *reconciler) revalidate(ctx context.Context, v *View) error {
 		_, err := r.create(ctx, v, v.Record.Status.Attempts)
 		return err
 	}
-	return r.start(ctx, v, prepared.Pod, tarnv1.VolumePending)
+	return r.startAgain(ctx, v, prepared.Pod, tarnv1.VolumePending)
 }
 
 // recreate starts the creation pod of the current attempt, which is not in the
@@ -165,7 +186,18 @@ func (r *reconciler) recreate(ctx context.Context, v *View) error {
 	if err != nil {
 		return r.giveUp(ctx, v, err, tarnv1.VolumeUndoing, v.Record.Status.Attempts)
 	}
-	return r.start(ctx, v, prepared.Pod, tarnv1.VolumeUndoing)
+	return r.startAgain(ctx, v, prepared.Pod, tarnv1.VolumeUndoing)
+}
+
+// startAgain starts the pod of the attempt at hand, after writing where it is if its
+// template has moved.
+func (r *reconciler) startAgain(ctx context.Context, v *View, pod *corev1.Pod, onRefusal tarnv1.VolumePhase) error {
+	if s := v.Record.Status; s.PodNamespace != pod.Namespace {
+		if err := r.writeStatus(ctx, v, begun(v.Record, s.Phase, s.Attempts, pod.Namespace)); err != nil {
+			return err
+		}
+	}
+	return r.start(ctx, v, pod, onRefusal)
 }
 
 // confirm makes sure that the record is what the API server has: a pod that was
@@ -194,8 +226,11 @@ func (r *reconciler) giveUp(ctx context.Context, v *View, err error, into tarnv1
 	if step == nil {
 		return err
 	}
-	r.events.Eventf(v.Claim, nil, corev1.EventTypeWarning, eventFailed, "Provision", "%s", kube.Note(step.Message))
-	return r.writeStatus(ctx, v, failed(v, step, into, attempt, r.clock.Now()))
+	if err := r.writeStatus(ctx, v, failed(v, step, into, attempt, r.clock.Now())); err != nil {
+		return err
+	}
+	r.warn(v, attemptCause(attempt), step.Message)
+	return nil
 }
 
 func (r *reconciler) writeStatus(ctx context.Context, v *View, status *tarnv1.PavVolumeStatus) error {
@@ -296,8 +331,10 @@ func (r *reconciler) adoptVolume(ctx context.Context, v *View) error {
 	switch {
 	case err != nil:
 		return err
-	case live == nil || live.DeletionTimestamp != nil:
+	case live == nil:
 		return errStale
+	case live.DeletionTimestamp != nil:
+		return fmt.Errorf("PersistentVolume %s exists and is being deleted; waiting until it is gone", v.VolumeName)
 	case !sameClaim(live, v.Record):
 		return fmt.Errorf("PersistentVolume %s exists and belongs to another claim; delete it to go on", v.VolumeName)
 	}
@@ -315,18 +352,25 @@ func (r *reconciler) settle(ctx context.Context, v *View) error {
 			return err
 		}
 	}
-	return r.discardOthers(ctx, v, "")
+	return r.discardPods(ctx, v, func(pod *corev1.Pod) bool {
+		step := tarnv1.Step(pod.Labels[tarnv1.LabelStep]) // a deletion pod may be at work already
+		return step == tarnv1.StepValidation || step == tarnv1.StepCreation
+	})
 }
 
 // discardOthers removes the record's pods but the one named: those of earlier steps
 // and attempts, kept until now for their author to read.
 func (r *reconciler) discardOthers(ctx context.Context, v *View, keep string) error {
+	return r.discardPods(ctx, v, func(pod *corev1.Pod) bool { return pod.Name != keep })
+}
+
+func (r *reconciler) discardPods(ctx context.Context, v *View, those func(*corev1.Pod) bool) error {
 	pods := &corev1.PodList{}
 	if err := r.client.List(ctx, pods, client.MatchingLabels{tarnv1.LabelRecord: string(v.Record.UID)}); err != nil {
 		return fmt.Errorf("listing the pods of PavVolume %s: %w", v.Record.Name, err)
 	}
 	for i := range pods.Items {
-		if pods.Items[i].Name == keep {
+		if !podvol.OwnedBy(&pods.Items[i], v.Record.UID) || !those(&pods.Items[i]) {
 			continue
 		}
 		if err := r.steps.Discard(ctx, &pods.Items[i]); err != nil {
@@ -345,9 +389,12 @@ func (r *reconciler) drop(ctx context.Context, v *View) error {
 		return err
 	}
 	record := v.Record.DeepCopy()
+	if err := kube.RemoveFinalizer(ctx, r.client, record, tarnv1.FinalizerRecord); err != nil {
+		return err
+	}
 	err := r.client.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting PavVolume %s: %w", record.Name, err)
 	}
-	return kube.RemoveFinalizer(ctx, r.client, record, tarnv1.FinalizerRecord)
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -67,12 +68,12 @@ func Register(mgr ctrl.Manager, o Options) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("provision").
-		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&tarnv1.PavVolume{}).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(mapClaim)).
 		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(mapVolume)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{})).
-		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner)).
+		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner), builder.WithPredicates(kube.ProvisionerJudged())).
 		Watches(storageClass(), handler.EnqueueRequestsFromMapFunc(r.mapClass)).
 		Complete(r)
 }
@@ -90,7 +91,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 			return reconcile.Result{RequeueAfter: stalePause}, nil
 		}
 		if err != nil || !more {
-			return kube.Outcome(err, r.nextLook(v, plan), r.clock.Now())
+			return kube.Outcome(err, nextLook(v, plan, r.clock.Now()), r.clock.Now())
 		}
 	}
 }

@@ -106,22 +106,23 @@ func (r *reconciler) gatherProvisioner(ctx context.Context, v *View) error {
 	return err
 }
 
-// gatherPod finds the pod of the record's step by its labels: the namespace is the
-// template's choice and not recorded.
+// gatherPod reads the pod of the record's step and attempt, where the record says it
+// is: a pod of that name elsewhere is somebody else's.
 func (r *reconciler) gatherPod(ctx context.Context, v *View) error {
 	step := stepOf(v.Record)
 	if step == "" {
 		return nil
 	}
-	pods := &corev1.PodList{}
-	if err := r.client.List(ctx, pods, client.MatchingLabels{tarnv1.LabelRecord: string(v.Record.UID), tarnv1.LabelStep: string(step)}); err != nil {
-		return fmt.Errorf("listing the %s pods of PavVolume %s: %w", step, v.Record.Name, err)
+	key := client.ObjectKey{
+		Namespace: v.Record.Status.PodNamespace,
+		Name:      podvol.PodName(step, v.Record.Spec.Claim.UID, v.Record.Status.Attempts),
 	}
-	name := podvol.PodName(step, v.Record.Spec.Claim.UID, v.Record.Status.Attempts)
-	for i := range pods.Items {
-		if pods.Items[i].Name == name {
-			v.Pod = &pods.Items[i]
+	if key.Namespace != "" {
+		pod, err := kube.Get(ctx, r.client, key, &corev1.Pod{})
+		if err != nil {
+			return err
 		}
+		v.Pod = pod
 	}
 	v.Observed = podvol.Observe(v.Pod, v.Record.UID, r.clock.Now())
 	return nil

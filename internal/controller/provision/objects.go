@@ -95,7 +95,7 @@ func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        record.Name,
-			Annotations: map[string]string{annProvisionedBy: record.Spec.Provisioner.Name},
+			Annotations: map[string]string{annProvisionedBy: record.Spec.Provisioner.Name, tarnv1.AnnotationRecord: string(record.UID)},
 			Finalizers:  []string{kube.FinalizerExternalProvisioner},
 		},
 		Spec: corev1.PersistentVolumeSpec{

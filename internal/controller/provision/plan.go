@@ -23,6 +23,7 @@ const (
 	reasonInProgress  = "InProgress"
 	reasonNotReady    = "ProvisionerNotReady"
 	reasonClaimGone   = "ClaimGone"
+	reasonPodWaits    = "PodWaiting"
 
 	eventStarted   = "Provisioning"
 	eventFailed    = "ProvisioningFailed"
@@ -68,8 +69,10 @@ type Plan struct {
 	Act Act
 	// Status is what ActStatus writes.
 	Status *tarnv1.PavVolumeStatus
-	// Warning is told to the claim as an Event; empty for none.
-	Warning string
+	// Warning is told to the claim as an Event; empty for none. Cause says what it is
+	// about: Events that differ in their note alone are merged under the first note,
+	// so each cause has an action of its own.
+	Warning, Cause string
 	// Next is when to look again though no event tells; zero: not needed.
 	Next time.Time
 }
@@ -104,8 +107,8 @@ func decideNew(v *View) Plan {
 	if name == "" || v.Provisioner == nil && (v.DriverKnown || len(validation.IsDNS1123Label(name)) > 0) {
 		return none // not ours: the name of a PavProvisioner is a DNS label
 	}
-	if why := unusable(v.Provisioner, name); why != "" {
-		return Plan{Act: ActNone, Warning: why}
+	if cause, why := unusable(v.Provisioner, name); cause != "" {
+		return Plan{Act: ActNone, Warning: why, Cause: cause}
 	}
 	if v.Class == nil || v.Class.Provisioner != name {
 		return none // the binder tells about a missing class, and brings us back
@@ -114,32 +117,34 @@ func decideNew(v *View) Plan {
 		return none
 	}
 	if c.Spec.DataSource != nil || c.Spec.DataSourceRef != nil {
-		return Plan{Act: ActNone, Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume from a data source; remove spec.dataSource from the claim", name)}
+		return Plan{Act: ActNone, Cause: "DataSource", Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume from a data source; remove spec.dataSource from the claim", name)}
 	}
 	if c.Spec.Selector != nil {
-		return Plan{Act: ActNone, Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume for a selector; remove spec.selector from the claim", name)}
+		return Plan{Act: ActNone, Cause: "Selector", Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume for a selector; remove spec.selector from the claim", name)}
 	}
 	return Plan{Act: ActRecord}
 }
 
-// unusable says why a provisioner may make no new volume, empty if it may.
-func unusable(p *pavv1.PavProvisioner, name string) string {
+// unusable says why a provisioner may make no new volume, in a word and for people;
+// both are empty if it may. One that was created or changed a moment ago has not been
+// judged yet, which is a cause without words: nobody need hear of it.
+func unusable(p *pavv1.PavProvisioner, name string) (cause, why string) {
 	switch {
 	case p == nil:
-		return fmt.Sprintf("there is no PavProvisioner %q; create it, or correct the provisioner of the StorageClass", name)
+		return "NoProvisioner", fmt.Sprintf("there is no PavProvisioner %q; create it, or correct the provisioner of the StorageClass", name)
 	case p.DeletionTimestamp != nil:
-		return fmt.Sprintf("PavProvisioner %q is under deletion and makes no new volumes", name)
+		return "ProvisionerDeleted", fmt.Sprintf("PavProvisioner %q is under deletion and makes no new volumes", name)
 	case !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic):
-		return fmt.Sprintf("PavProvisioner %q does not have Dynamic in spec.provisioningModes", name)
+		return "NotDynamic", fmt.Sprintf("PavProvisioner %q does not have Dynamic in spec.provisioningModes", name)
 	}
 	accepted := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted)
 	if accepted == nil || accepted.ObservedGeneration != p.Generation {
-		return fmt.Sprintf("PavProvisioner %q has not been checked yet", name)
+		return "NotJudged", ""
 	}
 	if accepted.Status != metav1.ConditionTrue {
-		return fmt.Sprintf("PavProvisioner %q is not accepted: %s", name, accepted.Message)
+		return fmt.Sprintf("NotAccepted%d", p.Generation), fmt.Sprintf("PavProvisioner %q is not accepted: %s", name, accepted.Message)
 	}
-	return ""
+	return "", ""
 }
 
 func decidePending(v *View, now time.Time) Plan {
@@ -150,23 +155,29 @@ func decidePending(v *View, now time.Time) Plan {
 	if p == nil || p.UID != v.Record.Spec.Provisioner.UID || p.DeletionTimestamp != nil {
 		return Plan{Act: ActDrop} // nothing was made; a provisioner that comes back makes a new record
 	}
-	if why := unusable(p, p.Name); why != "" {
+	if cause, why := unusable(p, p.Name); cause != "" {
 		status := v.Record.Status.DeepCopy()
-		if !say(status, v.Record, reasonNotReady, why) {
+		if why == "" || !say(status, v.Record, reasonNotReady, why) {
 			return Plan{Act: ActNone}
 		}
-		return Plan{Act: ActStatus, Status: status, Warning: why}
+		return Plan{Act: ActStatus, Status: status, Warning: why, Cause: cause}
 	}
 	if followsNode(v) && v.Record.Status.NodeName != "" {
 		return Plan{Act: ActReschedule}
 	}
-	if at := v.Record.Status.NextAttemptTime; at != nil && now.Before(at.Time) {
+	if at := v.Record.Status.NextAttemptTime; at != nil && now.Before(at.Time) && !mended(v) {
 		return Plan{Act: ActNone, Next: at.Time}
 	}
 	if followsNode(v) && v.Claim.Annotations[annSelectedNode] == "" {
 		return Plan{Act: ActNone} // the scheduler's choice is an event of the claim
 	}
 	return Plan{Act: ActBegin}
+}
+
+// mended says whether the provisioner was changed since it failed.
+func mended(v *View) bool {
+	last := v.Record.Status.LastError
+	return last != nil && last.ProvisionerGeneration != 0 && last.ProvisionerGeneration != v.Provisioner.Generation
 }
 
 // followsNode says whether the volume is made on the node the scheduler selects.
@@ -197,7 +208,7 @@ func decideValidating(v *View, now time.Time) Plan {
 	case podvol.PodFailed, podvol.PodForeign:
 		return fail(v, podFailure(tarnv1.StepValidation, o), tarnv1.VolumePending, now)
 	default:
-		return Plan{Act: ActNone, Next: o.CheckAt}
+		return await(v)
 	}
 }
 
@@ -220,8 +231,20 @@ func decideCreating(v *View, now time.Time) Plan {
 	case podvol.PodFailed, podvol.PodForeign:
 		return fail(v, podFailure(tarnv1.StepCreation, o), tarnv1.VolumeUndoing, now)
 	default:
-		return Plan{Act: ActNone, Next: o.CheckAt}
+		return await(v)
 	}
+}
+
+// await waits for a pod, and says what it waits for where that is out of the ordinary.
+func await(v *View) Plan {
+	p := Plan{Act: ActNone, Next: v.Observed.CheckAt}
+	if message := v.Observed.Message; message != "" {
+		status := v.Record.Status.DeepCopy()
+		if say(status, v.Record, reasonPodWaits, message) {
+			p.Act, p.Status = ActStatus, status
+		}
+	}
+	return p
 }
 
 func decideCreated(v *View) Plan {
@@ -281,9 +304,10 @@ func created(v *View, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (*tarnv
 
 // begun is the status written before the pod of a step is started: the intent comes
 // before the side effect.
-func begun(record *tarnv1.PavVolume, phase tarnv1.VolumePhase, attempt int32) *tarnv1.PavVolumeStatus {
+func begun(record *tarnv1.PavVolume, phase tarnv1.VolumePhase, attempt int32, namespace string) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.Phase, status.Attempts, status.NextAttemptTime = phase, attempt, nil
+	status.PodNamespace = namespace
 	say(status, record, reasonInProgress, fmt.Sprintf("attempt %d: %s", attempt, phase))
 	return status
 }
@@ -293,8 +317,11 @@ func begun(record *tarnv1.PavVolume, phase tarnv1.VolumePhase, attempt int32) *t
 // doubles with each.
 func fail(v *View, err *podvol.StepError, into tarnv1.VolumePhase, now time.Time) Plan {
 	status := failed(v, err, into, v.Record.Status.Attempts, now)
-	return Plan{Act: ActStatus, Status: status, Warning: err.Message}
+	return Plan{Act: ActStatus, Status: status, Warning: err.Message, Cause: attemptCause(v.Record.Status.Attempts)}
 }
+
+// attemptCause is the cause of what an attempt fails for: each has an Event of its own.
+func attemptCause(attempt int32) string { return fmt.Sprintf("Attempt%d", attempt) }
 
 func failed(v *View, err *podvol.StepError, into tarnv1.VolumePhase, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
 	record := v.Record
@@ -303,7 +330,10 @@ func failed(v *View, err *podvol.StepError, into tarnv1.VolumePhase, attempt int
 		handOver(status, v)
 	}
 	status.Phase, status.Attempts = into, attempt
-	status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: err.Message, Time: metav1.NewTime(now)}
+	status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: kube.Message(err.Message), Time: metav1.NewTime(now)}
+	if v.Provisioner != nil {
+		status.LastError.ProvisionerGeneration = v.Provisioner.Generation
+	}
 	next := metav1.NewTime(now.Add(kube.Backoff(attempt, firstRetry, lastRetry, string(record.UID))))
 	status.NextAttemptTime = &next
 	say(status, record, err.Reason, err.Message)
@@ -344,17 +374,8 @@ func say(status *tarnv1.PavVolumeStatus, record *tarnv1.PavVolume, reason, messa
 		value = metav1.ConditionTrue
 	}
 	return meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: tarnv1.ConditionProvisioned, Status: value, Reason: reason, Message: cut(message), ObservedGeneration: record.Generation,
+		Type: tarnv1.ConditionProvisioned, Status: value, Reason: reason, Message: kube.Message(message), ObservedGeneration: record.Generation,
 	})
-}
-
-// cut keeps a message below what a condition may hold.
-func cut(message string) string {
-	const most = 32 * 1024
-	if len(message) <= most {
-		return message
-	}
-	return message[:most-len("...")] + "..."
 }
 
 // stepOf is the step whose pod belongs to a record's phase, empty for none.

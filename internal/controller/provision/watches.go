@@ -92,10 +92,19 @@ func (r *reconciler) unbound(ctx context.Context, which client.ListOption) []rec
 }
 
 // nextLook is when a plan wants another look: its own time, or that of the attempt
-// just recorded.
-func (r *reconciler) nextLook(v *View, p Plan) time.Time {
-	if v.Record != nil && v.Record.Status.Phase == tarnv1.VolumePending && v.Record.Status.NextAttemptTime != nil {
-		return v.Record.Status.NextAttemptTime.Time
+// just recorded. An attempt that is overdue waits for an event.
+func nextLook(v *View, p Plan, now time.Time) time.Time {
+	if v.Record != nil && v.Record.Status.Phase == tarnv1.VolumePending {
+		if at := v.Record.Status.NextAttemptTime; at != nil && at.After(now) {
+			return at.Time
+		}
+	}
+	if p.Next.IsZero() && (p.Act == ActBegin || p.Act == ActCreate || p.Act == ActRevalidate || p.Act == ActRecreate) {
+		return now.Add(startedLook)
 	}
 	return p.Next
 }
+
+// startedLook is when a pod just started is looked at though no event tells: its
+// events are those of a cache that holds pods by a label, which somebody may remove.
+const startedLook = time.Minute

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
@@ -18,65 +19,98 @@ import (
 // errStale says that the cache is behind what the API server has: look again.
 var errStale = errors.New("the cache is behind")
 
+// errClaimThere says that a claim keeps a released volume: no event of the volume
+// tells when that changes, so the queue asks again.
+var errClaimThere = errors.New("the claim of a released volume is still there")
+
 // apply carries out a plan. It gives back true when the View has changed in a way
 // that more can be done at once.
 func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
-	r.warn(v, p.Warning)
 	switch p.Act {
 	case ActStatus, ActUndone:
-		return false, r.writeStatus(ctx, v, p.Status)
-	case ActDelete:
-		if err := r.confirmReleased(ctx, v); err != nil {
+		if err := r.writeStatus(ctx, v, p.Status); err != nil {
 			return false, err
 		}
-		return true, r.writeStatus(ctx, v, p.Status)
+		r.warn(v, p.Warning)
+		return false, nil
+	case ActLost:
+		return false, r.tellLost(ctx, v, p.Status)
+	case ActDelete: // its own event brings it back, with the pods of the new attempt
+		if held, err := r.confirmReleased(ctx, v); err != nil || held {
+			return false, err
+		}
+		return false, r.writeStatus(ctx, v, p.Status)
 	case ActStop:
 		if p.Status != nil {
 			if err := r.writeStatus(ctx, v, p.Status); err != nil {
 				return false, err
 			}
 		}
-		return false, r.discard(ctx, v.Creators)
+		return false, r.discard(ctx, p.Stop)
 	case ActRun:
 		return r.run(ctx, v, p.Attempt)
 	case ActDeleted:
 		return false, r.finish(ctx, v)
 	case ActKeep:
-		return false, r.keep(ctx, v)
+		return false, r.keep(ctx, v, p.Status)
 	}
 	return false, nil
 }
 
-// confirmReleased looks live at what decides that data is destroyed: the volume is
-// as the cache had it, and the claim it was released by is gone.
-func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
+// tellLost says that the PersistentVolume was removed by force, if it is so: right
+// after it was written the cache may not have it yet.
+func (r *reconciler) tellLost(ctx context.Context, v *View, status *tarnv1.PavVolumeStatus) error {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{})
 	if err != nil {
 		return err
 	}
-	if (live == nil) != (v.Volume == nil) || live != nil && live.ResourceVersion != v.Volume.ResourceVersion {
+	if live != nil {
 		return errStale
+	}
+	return r.writeStatus(ctx, v, status)
+}
+
+// confirmReleased looks live at what decides that data is destroyed: the volume is
+// as the cache had it, and the claim it was released by is gone, or has got another
+// volume. A claim that is in the way is told in the record; held is true then.
+func (r *reconciler) confirmReleased(ctx context.Context, v *View) (held bool, err error) {
+	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{})
+	if err != nil {
+		return false, err
+	}
+	if (live == nil) != (v.Volume == nil) || live != nil && live.ResourceVersion != v.Volume.ResourceVersion {
+		return false, errStale
 	}
 	reference := &corev1.ObjectReference{Namespace: v.Record.Spec.Claim.Namespace, Name: v.Record.Spec.Claim.Name, UID: v.Record.Spec.Claim.UID}
 	if live != nil {
 		if live.Spec.ClaimRef == nil {
-			return nil // nobody's, and being deleted
+			return false, nil // nobody's, and being deleted
 		}
 		reference = live.Spec.ClaimRef
 	}
 	claim, err := kube.Get(ctx, r.reader, client.ObjectKey{Namespace: reference.Namespace, Name: reference.Name}, &corev1.PersistentVolumeClaim{})
 	if err != nil {
-		return err
+		return false, err
 	}
-	if claim != nil && (reference.UID == "" || claim.UID == reference.UID) {
-		return fmt.Errorf("volume %s is released, but claim %s/%s, which it is bound to, is there; leaving both alone", v.Record.Name, reference.Namespace, reference.Name)
+	ours := claim != nil && (reference.UID == "" || claim.UID == reference.UID)
+	if !ours || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != v.Record.Name {
+		return false, nil
 	}
-	return nil
+	p := say(v, reasonClaimThere, fmt.Sprintf("the volume is released, but claim %s/%s, to which it belongs, is there", reference.Namespace, reference.Name))
+	if p.Status == nil {
+		return true, errClaimThere
+	}
+	return true, errors.Join(r.writeStatus(ctx, v, p.Status), errClaimThere)
 }
 
 // run begins an attempt at deletion, or repeats the current one whose pod is not in
 // the cache.
 func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, error) {
+	if v.Record.Status.Phase == tarnv1.VolumeDeleting {
+		if held, err := r.confirmReleased(ctx, v); err != nil || held {
+			return false, err
+		}
+	}
 	if err := r.confirmIdle(ctx, v); err != nil {
 		return false, err
 	}
@@ -88,8 +122,8 @@ func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, err
 		p := done(v)
 		return r.apply(ctx, v, p)
 	}
-	if v.Record.Status.DeletionAttempts != attempt || v.Record.Status.NextDeletionTime != nil {
-		if err := r.writeStatus(ctx, v, begun(v.Record, attempt)); err != nil {
+	if s := v.Record.Status; s.DeletionAttempts != attempt || s.NextDeletionTime != nil || !s.DeletionStarted || s.PodNamespace != prepared.Pod.Namespace {
+		if err := r.writeStatus(ctx, v, begun(v.Record, attempt, prepared.Pod.Namespace)); err != nil {
 			return false, err
 		}
 	}
@@ -126,8 +160,11 @@ func (r *reconciler) giveUp(ctx context.Context, v *View, err error, attempt int
 	if step == nil {
 		return err
 	}
+	if err := r.writeStatus(ctx, v, failed(v, step, attempt, r.clock.Now())); err != nil {
+		return err
+	}
 	r.warn(v, step.Message)
-	return r.writeStatus(ctx, v, failed(v.Record, step, attempt, r.clock.Now()))
+	return nil
 }
 
 // finish removes the PersistentVolume, then the record. The deletion pod goes with
@@ -139,20 +176,48 @@ func (r *reconciler) finish(ctx context.Context, v *View) error {
 	return r.dropRecord(ctx, v)
 }
 
-// keep removes the record of a retained volume whose PersistentVolume is being
-// removed, and lets that go. The storage stays.
-func (r *reconciler) keep(ctx context.Context, v *View) error {
+// keep lets the PersistentVolume of a retained volume go, then the record, in which
+// that is written first: after a crash in between the record alone tells that its
+// storage is to be kept.
+func (r *reconciler) keep(ctx context.Context, v *View, mark *tarnv1.PavVolumeStatus) error {
+	if mark != nil {
+		if err := r.writeStatus(ctx, v, mark); err != nil {
+			return err
+		}
+	}
 	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{})
 	if err != nil {
 		return err
 	}
-	if live == nil || live.ResourceVersion != v.Volume.ResourceVersion {
+	if live != nil && (live.DeletionTimestamp == nil || v.Volume == nil || live.UID != v.Volume.UID) {
 		return errStale
 	}
-	if err := r.dropRecord(ctx, v); err != nil {
+	if live != nil {
+		if err := kube.RemoveFinalizer(ctx, r.client, live, kube.FinalizerExternalProvisioner); err != nil {
+			return err
+		}
+	}
+	return r.dropRecord(ctx, v)
+}
+
+// forget lets a PersistentVolume of ours go whose record was removed by force: nobody
+// knows any more how its storage is removed, and nothing is gained by keeping it.
+func (r *reconciler) forget(ctx context.Context, v *View) error {
+	vol := v.Volume
+	if vol == nil || vol.DeletionTimestamp == nil || vol.Annotations[tarnv1.AnnotationRecord] == "" || vol.Status.Phase == corev1.VolumeBound ||
+		!controllerutil.ContainsFinalizer(vol, kube.FinalizerExternalProvisioner) {
+		return nil
+	}
+	record, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(vol), &tarnv1.PavVolume{})
+	if err != nil || record != nil {
 		return err
 	}
-	return kube.RemoveFinalizer(ctx, r.client, live, kube.FinalizerExternalProvisioner)
+	if err := kube.RemoveFinalizer(ctx, r.client, vol.DeepCopy(), kube.FinalizerExternalProvisioner); err != nil {
+		return err
+	}
+	r.events.Eventf(vol, nil, corev1.EventTypeWarning, eventDeleteFailed, "Forget",
+		"the PavVolume of this volume was removed by force; its storage is not deleted: remove %q of %q by hand", vol.Spec.CSI.VolumeHandle, vol.Spec.CSI.Driver)
+	return nil
 }
 
 func (r *reconciler) removeVolume(ctx context.Context, v *View) error {
@@ -222,8 +287,11 @@ func (r *reconciler) warn(v *View, message string) {
 	if message == "" {
 		return
 	}
+	// Events that differ in their note alone are merged under the first note, so each
+	// attempt has an action of its own.
+	action := fmt.Sprintf("DeleteAttempt%d", v.Record.Status.DeletionAttempts)
 	if v.Volume != nil {
-		r.events.Eventf(v.Volume, v.Record, corev1.EventTypeWarning, eventDeleteFailed, "Delete", "%s", kube.Note(message))
+		r.events.Eventf(v.Volume, v.Record, corev1.EventTypeWarning, eventDeleteFailed, action, "%s", kube.Note(message))
 	}
-	r.events.Eventf(v.Record, nil, corev1.EventTypeWarning, eventDeleteFailed, "Delete", "%s", kube.Note(message))
+	r.events.Eventf(v.Record, nil, corev1.EventTypeWarning, eventDeleteFailed, action, "%s", kube.Note(message))
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -77,20 +78,23 @@ func Register(mgr ctrl.Manager, o Options) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("reclaim").
-		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&tarnv1.PavVolume{}).
 		Watches(&corev1.PersistentVolume{}, &handler.EnqueueRequestForObject{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{})).
 		Watches(&tarnv1.PavStage{}, handler.EnqueueRequestsFromMapFunc(mapStage)).
-		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner)).
+		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner), builder.WithPredicates(kube.ProvisionerJudged())).
 		Complete(r)
 }
 
 // Reconcile brings the end of one volume a step further.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	v, err := r.gather(ctx, request.NamespacedName)
-	if err != nil || v == nil {
+	if err != nil {
 		return reconcile.Result{}, err
+	}
+	if v.Record == nil {
+		return kube.Outcome(r.forget(ctx, v), time.Time{}, r.clock.Now())
 	}
 	for {
 		plan := decide(v, r.clock.Now())
@@ -99,15 +103,15 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 			return reconcile.Result{RequeueAfter: stalePause}, nil
 		}
 		if err != nil || !more {
-			return kube.Outcome(err, nextLook(v, plan), r.clock.Now())
+			return kube.Outcome(err, nextLook(v, plan, r.clock.Now()), r.clock.Now())
 		}
 	}
 }
 
 // nextLook is when a plan wants another look: its own time, or that of the attempt
-// just recorded.
-func nextLook(v *View, p Plan) time.Time {
-	if at := v.Record.Status.NextDeletionTime; at != nil {
+// just recorded. An attempt that is overdue waits for an event, which it has told.
+func nextLook(v *View, p Plan, now time.Time) time.Time {
+	if at := v.Record.Status.NextDeletionTime; at != nil && at.After(now) {
 		return at.Time
 	}
 	return p.Next

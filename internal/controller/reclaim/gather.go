@@ -21,22 +21,24 @@ type View struct {
 	Provisioner *pavv1.PavProvisioner
 	// Stages are the stages of the volume, on any node.
 	Stages []tarnv1.PavStage
-	// Creators are the validation and creation pods that have not ended.
-	Creators []corev1.Pod
+	// Others are the record's other pods that have not ended: those that are still
+	// creating, and deletion pods of earlier attempts.
+	Others []corev1.Pod
 	// Pod is the deletion pod of the current attempt; Observed what it tells.
 	Pod      *corev1.Pod
 	Observed podvol.Observation
 }
 
-// gather reads the View of one volume from the cache; nil where it has no record.
+// gather reads the View of one volume from the cache. Where there is no record, the
+// rest but the PersistentVolume is left out.
 func (r *reconciler) gather(ctx context.Context, key client.ObjectKey) (*View, error) {
 	v := &View{}
 	var err error
-	if v.Record, err = kube.Get(ctx, r.client, key, &tarnv1.PavVolume{}); err != nil || v.Record == nil {
-		return nil, err
-	}
 	if v.Volume, err = kube.Get(ctx, r.client, key, &corev1.PersistentVolume{}); err != nil {
 		return nil, err
+	}
+	if v.Record, err = kube.Get(ctx, r.client, key, &tarnv1.PavVolume{}); err != nil || v.Record == nil {
+		return v, err
 	}
 	name := v.Record.Spec.Provisioner.Name
 	if v.Provisioner, err = kube.Get(ctx, r.client, client.ObjectKey{Name: name}, &pavv1.PavProvisioner{}); err != nil {
@@ -59,11 +61,11 @@ func (r *reconciler) gatherPods(ctx context.Context, v *View) error {
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		switch {
-		case pod.Name == name:
+		case !podvol.OwnedBy(pod, v.Record.UID):
+		case pod.Name == name && pod.Namespace == v.Record.Status.PodNamespace:
 			v.Pod = pod
-		case pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepDeletion):
 		case !podvol.Ended(pod):
-			v.Creators = append(v.Creators, *pod)
+			v.Others = append(v.Others, *pod)
 		}
 	}
 	v.Observed = podvol.Observe(v.Pod, v.Record.UID, r.clock.Now())

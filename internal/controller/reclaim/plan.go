@@ -20,6 +20,10 @@ const (
 	reasonProvisioner = "ProvisionerMissing"
 	reasonDeleting    = "Deleting"
 	reasonVolumeLost  = "VolumeRemovedByForce"
+	reasonTakenBack   = "TakenBack"
+	reasonKept        = "Kept"
+	reasonClaimThere  = "ClaimStillThere"
+	reasonPodWaits    = "DeletionPodWaiting"
 
 	eventDeleteFailed = "VolumeFailedDelete"
 )
@@ -41,16 +45,19 @@ const (
 	// ActDelete: the volume is released and its policy is Delete: after live looks,
 	// write Plan.Status, whose phase is Deleting.
 	ActDelete Act = "Delete"
-	// ActStop: remove the pods that are still creating.
+	// ActStop: remove Plan.Stop, pods that must have ended before anything goes on.
 	ActStop Act = "Stop"
+	// ActLost: after a live look, say that the PersistentVolume was removed by force.
+	ActLost Act = "Lost"
 	// ActRun: after a live look, begin or repeat attempt Plan.Attempt.
 	ActRun Act = "Run"
 	// ActUndone: hand the record back to provision.
 	ActUndone Act = "Undone"
 	// ActDeleted: the storage is gone: remove the PersistentVolume, then the record.
 	ActDeleted Act = "Deleted"
-	// ActKeep: the PersistentVolume is being removed and its policy is Retain:
-	// remove the record, keep the storage, let the PersistentVolume go.
+	// ActKeep: the PersistentVolume is being removed and its policy is Retain: say so
+	// in the record, let the PersistentVolume go, then remove the record. The storage
+	// stays.
 	ActKeep Act = "Keep"
 )
 
@@ -58,6 +65,7 @@ const (
 type Plan struct {
 	Act    Act
 	Status *tarnv1.PavVolumeStatus
+	Stop   []corev1.Pod
 	// Attempt of the deletion pod, for ActRun.
 	Attempt int32
 	// Warning is told to volume and claim as an Event; empty for none.
@@ -87,53 +95,85 @@ func decideCreated(v *View) Plan {
 	if vol == nil {
 		return decideWithoutVolume(v)
 	}
-	released := vol.Status.Phase == corev1.VolumeReleased ||
-		vol.DeletionTimestamp != nil && vol.Status.Phase != corev1.VolumeBound
-	if !released {
-		return Plan{Act: ActNone}
+	if !released(vol) {
+		return takeBackWord(v)
 	}
 	switch vol.Spec.PersistentVolumeReclaimPolicy {
 	case corev1.PersistentVolumeReclaimDelete:
 		return Plan{Act: ActDelete, Status: deleting(v.Record)}
 	default: // Retain is left alone for ever, until somebody removes the PersistentVolume
 		if vol.DeletionTimestamp != nil {
-			return Plan{Act: ActKeep}
+			status := v.Record.Status.DeepCopy()
+			condition(status, v.Record, metav1.ConditionTrue, reasonKept, "the PersistentVolume is being removed and its reclaim policy is Retain: the storage is kept")
+			return Plan{Act: ActKeep, Status: status}
 		}
+		return takeBackWord(v)
+	}
+}
+
+// released says whether nobody has a claim to a volume any more. One whose claimRef
+// was cleared, or names a claim yet to come, is about to be used again.
+func released(vol *corev1.PersistentVolume) bool {
+	if vol.DeletionTimestamp != nil {
+		return vol.Status.Phase != corev1.VolumeBound
+	}
+	return vol.Status.Phase == corev1.VolumeReleased && vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID != ""
+}
+
+// takeBackWord removes a condition that no longer holds from a volume in use.
+func takeBackWord(v *View) Plan {
+	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
+	if c == nil || c.Reason == reasonTakenBack {
 		return Plan{Act: ActNone}
 	}
+	status := v.Record.Status.DeepCopy()
+	meta.RemoveStatusCondition(&status.Conditions, tarnv1.ConditionDeletable)
+	return Plan{Act: ActStatus, Status: status}
 }
 
 // decideWithoutVolume treats a record whose PersistentVolume was removed by force,
 // its finalizer taken off by hand. The storage is still there and only the record
 // knows it, so it goes when somebody deletes the record, not before.
 func decideWithoutVolume(v *View) Plan {
+	if c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable); c != nil && c.Reason == reasonKept {
+		return Plan{Act: ActKeep}
+	}
 	if v.Record.DeletionTimestamp != nil {
 		return Plan{Act: ActDelete, Status: deleting(v.Record)}
 	}
-	return say(v, reasonVolumeLost, fmt.Sprintf(
+	lost := say(v, reasonVolumeLost, fmt.Sprintf(
 		"PersistentVolume %s was removed by force; its storage is still there: kubectl delete pavvolume %s destroys it", v.Record.Name, v.Record.Name))
+	if lost.Act == ActStatus {
+		lost.Act = ActLost
+	}
+	return lost
 }
 
 func deleting(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.Phase, status.DeletionAttempts, status.NextDeletionTime = tarnv1.VolumeDeleting, status.DeletionAttempts+1, nil
+	status.DeletionStarted = false
 	condition(status, record, metav1.ConditionTrue, reasonDeleting, "the volume is released and its reclaim policy is Delete")
 	return status
 }
 
 // decideDestroying brings the deletion pod of a record in Undoing or Deleting on.
 func decideDestroying(v *View, now time.Time) Plan {
+	if takenBack(v) {
+		return takeBack(v)
+	}
 	if n := len(v.Stages); n > 0 {
 		return say(v, reasonStaged, fmt.Sprintf("the volume is still staged on node %s", v.Stages[0].Spec.NodeName))
 	}
-	if len(v.Creators) > 0 {
-		p := say(v, reasonCreating, fmt.Sprintf("pod %s/%s has not ended yet", v.Creators[0].Namespace, v.Creators[0].Name))
-		p.Act = ActStop
-		return p
+	if len(v.Others) > 0 {
+		return stop(v, v.Others)
 	}
 	if at := v.Record.Status.NextDeletionTime; at != nil {
-		if now.Before(at.Time) {
+		if now.Before(at.Time) && !mended(v) {
 			return Plan{Act: ActNone, Next: at.Time}
+		}
+		if v.Pod != nil && !podvol.Ended(v.Pod) { // its time was up, but it may still be at work
+			return stop(v, []corev1.Pod{*v.Pod})
 		}
 		return run(v, v.Record.Status.DeletionAttempts+1)
 	}
@@ -148,17 +188,62 @@ func decideDestroying(v *View, now time.Time) Plan {
 			message = "Deletion pod failed: " + message
 		}
 		return Plan{Act: ActStatus, Warning: message,
-			Status: failed(v.Record, &podvol.StepError{Step: tarnv1.StepDeletion, Reason: o.Reason, Message: message}, v.Record.Status.DeletionAttempts, now)}
+			Status: failed(v, &podvol.StepError{Step: tarnv1.StepDeletion, Reason: o.Reason, Message: message}, v.Record.Status.DeletionAttempts, now)}
 	default:
-		return Plan{Act: ActNone, Next: o.CheckAt}
+		p := Plan{Act: ActNone}
+		if o.Message != "" {
+			p = say(v, reasonPodWaits, o.Message)
+		}
+		p.Next = o.CheckAt
+		return p
 	}
+}
+
+// takenBack says whether the volume is no longer to be deleted: somebody has bound it
+// again, or has set its policy to Retain, to stop just this.
+func takenBack(v *View) bool {
+	return v.Record.Status.Phase == tarnv1.VolumeDeleting && v.Volume != nil &&
+		(!released(v.Volume) || v.Volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete)
+}
+
+// takeBack ends a deletion that is no longer wanted, as soon as no pod is at it.
+func takeBack(v *View) Plan {
+	if v.Pod != nil && !podvol.Ended(v.Pod) {
+		return stop(v, []corev1.Pod{*v.Pod})
+	}
+	status := v.Record.Status.DeepCopy()
+	status.Phase, status.NextDeletionTime = tarnv1.VolumeCreated, nil
+	message := "the volume was taken back before anything was deleted"
+	p := Plan{Act: ActStatus, Status: status}
+	if status.DeletionStarted {
+		message = "the volume was taken back after a deletion pod had begun: check its data"
+		p.Warning = message
+	}
+	condition(status, v.Record, metav1.ConditionFalse, reasonTakenBack, message)
+	return p
+}
+
+// stop removes pods that must have ended before anything goes on.
+func stop(v *View, pods []corev1.Pod) Plan {
+	p := say(v, reasonCreating, fmt.Sprintf("pod %s/%s has not ended yet", pods[0].Namespace, pods[0].Name))
+	p.Act, p.Stop = ActStop, pods
+	return p
+}
+
+// mended says whether the provisioner was changed since it failed.
+func mended(v *View) bool {
+	last := v.Record.Status.LastError
+	return last != nil && v.Provisioner != nil && last.ProvisionerGeneration != 0 && last.ProvisionerGeneration != v.Provisioner.Generation
 }
 
 func run(v *View, attempt int32) Plan {
 	if v.Provisioner == nil || v.Provisioner.UID != v.Record.Spec.Provisioner.UID {
+		if v.Record.DeletionTimestamp != nil {
+			return done(v) // the word that the storage was removed by hand
+		}
 		return say(v, reasonProvisioner, fmt.Sprintf(
-			"PavProvisioner %q, which made the volume, is gone, and nothing else knows how to remove it; remove the storage by hand, then take finalizer %s off PavVolume %s",
-			v.Record.Spec.Provisioner.Name, tarnv1.FinalizerRecord, v.Record.Name))
+			"PavProvisioner %q, which made the volume, is gone, and nothing else knows how to remove it; remove the storage by hand, then: kubectl delete pavvolume %s",
+			v.Record.Spec.Provisioner.Name, v.Record.Name))
 	}
 	return Plan{Act: ActRun, Attempt: attempt}
 }
@@ -187,10 +272,14 @@ func undone(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {
 
 // failed records a failed deletion; the next attempt is due after a pause that
 // doubles with each.
-func failed(record *tarnv1.PavVolume, err *podvol.StepError, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
+func failed(v *View, err *podvol.StepError, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
+	record := v.Record
 	status := record.Status.DeepCopy()
 	status.DeletionAttempts = attempt
-	status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: err.Message, Time: metav1.NewTime(now)}
+	status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: kube.Message(err.Message), Time: metav1.NewTime(now)}
+	if v.Provisioner != nil {
+		status.LastError.ProvisionerGeneration = v.Provisioner.Generation
+	}
 	next := metav1.NewTime(now.Add(kube.Backoff(attempt, firstRetry, lastRetry, string(record.UID))))
 	status.NextDeletionTime = &next
 	condition(status, record, metav1.ConditionFalse, err.Reason, err.Message)
@@ -198,9 +287,10 @@ func failed(record *tarnv1.PavVolume, err *podvol.StepError, attempt int32, now 
 }
 
 // begun is the status written before a deletion pod is started.
-func begun(record *tarnv1.PavVolume, attempt int32) *tarnv1.PavVolumeStatus {
+func begun(record *tarnv1.PavVolume, attempt int32, namespace string) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.DeletionAttempts, status.NextDeletionTime = attempt, nil
+	status.PodNamespace, status.DeletionStarted = namespace, true
 	condition(status, record, metav1.ConditionTrue, reasonDeleting, fmt.Sprintf("attempt %d is running", attempt))
 	return status
 }
@@ -216,6 +306,6 @@ func say(v *View, reason, message string) Plan {
 
 func condition(status *tarnv1.PavVolumeStatus, record *tarnv1.PavVolume, value metav1.ConditionStatus, reason, message string) bool {
 	return meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: tarnv1.ConditionDeletable, Status: value, Reason: reason, Message: message, ObservedGeneration: record.Generation,
+		Type: tarnv1.ConditionDeletable, Status: value, Reason: reason, Message: kube.Message(message), ObservedGeneration: record.Generation,
 	})
 }

@@ -37,9 +37,20 @@ func volumeIs(phase corev1.PersistentVolumePhase, policy corev1.PersistentVolume
 	}
 }
 
+// withVolume gives a record that is past Created its PersistentVolume.
+func withVolume(phase corev1.PersistentVolumePhase, policy corev1.PersistentVolumeReclaimPolicy) func(*View) {
+	return func(v *View) {
+		v.Volume = testkit.Volume(v.Record)
+		volumeIs(phase, policy, false)(v)
+	}
+}
+
 func observed(state podvol.PodState) func(*View) {
 	return func(v *View) {
-		v.Observed = podvol.Observation{State: state, Reason: podvol.ReasonPodFailed, Message: "busy"}
+		v.Observed = podvol.Observation{State: state}
+		if state == podvol.PodFailed {
+			v.Observed.Reason, v.Observed.Message = podvol.ReasonPodFailed, "busy"
+		}
 	}
 }
 
@@ -62,12 +73,30 @@ func TestAVolumeEndsBy(t *testing.T) {
 		{"a released volume with policy Retain is left alone", viewOf(created, volumeIs(corev1.VolumeReleased, retain, false)), ActNone, "", 0},
 		{"a retained volume that somebody deletes goes, its storage stays", viewOf(created, volumeIs(corev1.VolumeReleased, retain, true)), ActKeep, "", 0},
 		{"an available volume that somebody deletes is deleted by its policy", viewOf(created, volumeIs(corev1.VolumeAvailable, del, true)), ActDelete, deleting, 0},
+		{"a volume whose claimRef was cleared is about to be used again", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), func(v *View) { v.Volume.Spec.ClaimRef = nil }), ActNone, "", 0},
+		{"a volume promised to a claim yet to come is left alone", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), func(v *View) { v.Volume.Spec.ClaimRef.UID = "" }), ActNone, "", 0},
+		{"a retained volume that has gone takes its record along", viewOf(created, func(v *View) {
+			v.Record.Status = *decide(viewOf(created, volumeIs(corev1.VolumeReleased, retain, true)), now).Status
+			v.Volume = nil
+		}), ActKeep, "", 0},
 		{"a record not handed over yet is left to provision", viewOf(created, func(v *View) { v.Record.Status.Conditions = nil }), ActNone, "", 0},
-		{"a volume removed by force is told, not destroyed", viewOf(created, func(v *View) { v.Volume = nil }), ActStatus, created, 0},
+		{"a volume removed by force is told, not destroyed", viewOf(created, func(v *View) { v.Volume = nil }), ActLost, created, 0},
 		{"a volume removed by force goes with its record", viewOf(created, func(v *View) { v.Volume, v.Record.DeletionTimestamp = nil, &later }), ActDelete, deleting, 0},
 
 		{"Deleting waits for the stages", viewOf(deleting, func(v *View) { v.Stages = []tarnv1.PavStage{{}} }), ActStatus, deleting, 0},
-		{"Undoing stops what is still creating", viewOf(undoing, func(v *View) { v.Creators = []corev1.Pod{{}} }), ActStop, undoing, 0},
+		{"Undoing stops what is still creating", viewOf(undoing, func(v *View) { v.Others = []corev1.Pod{{}} }), ActStop, undoing, 0},
+		{"Deleting goes on when its claimRef is that of a claim which is gone", viewOf(deleting, withVolume(corev1.VolumeReleased, del)), ActRun, "", 1},
+		{"Deleting is taken back when the volume is bound again", viewOf(deleting, withVolume(corev1.VolumeBound, del)), ActStatus, created, 0},
+		{"Deleting is taken back when the policy is set to Retain", viewOf(deleting, withVolume(corev1.VolumeReleased, retain)), ActStatus, created, 0},
+		{"Deleting that is taken back stops its pod first", viewOf(deleting, withVolume(corev1.VolumeReleased, retain), func(v *View) { v.Pod = &corev1.Pod{} }), ActStop, deleting, 0},
+		{"the next attempt waits until the pod whose time was up has ended", viewOf(deleting, func(v *View) {
+			v.Record.Status.NextDeletionTime, v.Pod = &earlier, &corev1.Pod{}
+		}), ActStop, deleting, 0},
+		{"a provisioner mended since is used at once", viewOf(deleting, func(v *View) {
+			v.Record.Status.NextDeletionTime, v.Record.Status.DeletionAttempts = &later, 2
+			v.Record.Status.LastError, v.Provisioner.Generation = &tarnv1.PavVolumeError{ProvisionerGeneration: 1}, 2
+		}), ActRun, "", 3},
+		{"a record deleted by hand says that the storage is gone, where the provisioner is", viewOf(deleting, func(v *View) { v.Provisioner, v.Record.DeletionTimestamp = nil, &later }), ActDeleted, "", 0},
 		{"Deleting begins the first attempt", viewOf(deleting), ActRun, "", 1},
 		{"Deleting repeats an attempt whose pod is not there", viewOf(deleting, func(v *View) { v.Record.Status.DeletionAttempts = 3 }), ActRun, "", 3},
 		{"Deleting waits for the next attempt", viewOf(deleting, func(v *View) { v.Record.Status.NextDeletionTime = &later }), ActNone, "", 0},
@@ -131,5 +160,28 @@ func TestAnUnchangedWaitIsNotWrittenAgain(t *testing.T) {
 	v.Record.Status = *decide(v, now).Status
 	if got := decide(v, now.Add(time.Second)); got.Act != ActNone {
 		t.Errorf("decide = %s, want None", got.Act)
+	}
+}
+
+func TestAVolumeTakenBackAfterADeletionHadBegunIsToldToBeChecked(t *testing.T) {
+	v := viewOf(tarnv1.VolumeDeleting, withVolume(corev1.VolumeBound, corev1.PersistentVolumeReclaimDelete))
+	if got := decide(v, now); got.Warning != "" {
+		t.Errorf("warning = %q before anything was deleted, want none", got.Warning)
+	}
+	v.Record.Status.DeletionStarted = true
+	if got := decide(v, now); got.Warning == "" {
+		t.Error("no warning though a deletion pod had begun")
+	}
+}
+
+func TestWhatWaitsIsNotLookedAtInALoop(t *testing.T) {
+	earlier := metav1.NewTime(now.Add(-time.Minute))
+	v := viewOf(tarnv1.VolumeDeleting, func(v *View) {
+		v.Record.Status.NextDeletionTime, v.Provisioner = &earlier, nil
+	})
+	v.Record.Status = *decide(v, now).Status
+	p := decide(v, now)
+	if at := nextLook(v, p, now); p.Act != ActNone || !at.IsZero() {
+		t.Errorf("act %s, next look %s, want none: the provisioner's return is an event", p.Act, at)
 	}
 }

@@ -203,29 +203,27 @@ func TestAStageWhoseNodeIsDeletedEndsWithIt(t *testing.T) {
 }
 
 func TestAControllerKilledAtAnyWriteEndsTheStageAllTheSame(t *testing.T) {
-	for _, before := range []bool{true, false} {
-		for n := 1; ; n++ {
-			name := fmt.Sprintf("stage-kill-%d-%t", n, before)
-			died := false
-			t.Run(name, func(t *testing.T) {
-				s := newServer(t, name, well)
-				killer := testkit.NewKiller(n, before)
-				stop := s.run(killer.Wrap(s.config))
-				stage := s.stage()
-				died = !s.lives(stage, killer.Dead())
-				stop()
-				if died {
-					defer s.run(s.config)()
-					s.lives(stage, nil)
-				}
-				s.check(1, 1)
-			})
-			if !died {
-				if n < 8 {
-					t.Errorf("the life has %d writes; it should at least start, mirror, discard, stop, unstage, discard and let go", n-1)
-				}
-				break
+	for n := 1; ; n++ {
+		name := fmt.Sprintf("stage-kill-%d", n)
+		died := false
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, name, well)
+			killer := testkit.NewKiller(n)
+			stop := s.run(killer.Wrap(s.config))
+			stage := s.stage()
+			died = !s.lives(stage, killer.Dead())
+			stop()
+			if died {
+				defer s.run(s.config)()
+				s.lives(stage, nil)
 			}
+			s.check(1, 1)
+		})
+		if !died {
+			if n < 8 {
+				t.Errorf("the life has %d writes; it should at least start, mirror, discard, stop, unstage, discard and let go", n-1)
+			}
+			break
 		}
 	}
 }

@@ -1,0 +1,107 @@
+package v1alpha1
+
+import (
+	"path/filepath"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// StageRecovery is what is done when a volume is lost while pods use it: see
+// docs/design/0002-staging-recovery.md.
+//
+// +kubebuilder:validation:Enum=Rebind;RestartConsumers;None
+type StageRecovery string
+
+// The recoveries.
+const (
+	// RecoveryRebind stages the volume again and binds it anew at every target and
+	// inside the containers that run: new opens work, open files stay lost.
+	RecoveryRebind StageRecovery = "Rebind"
+	// RecoveryRestartConsumers stages the volume again, binds it anew at every
+	// target, and evicts the pods that use it and have a controller.
+	RecoveryRestartConsumers StageRecovery = "RestartConsumers"
+	// RecoveryNone tells, and stages the volume again only for the next new pod.
+	RecoveryNone StageRecovery = "None"
+)
+
+// ConditionHealthy is True on a PavStage whose volume is what was staged, False while
+// it is lost; absent before it was staged the first time. The node agent writes it.
+const ConditionHealthy = "Healthy"
+
+// Reasons of ConditionHealthy, and of the Events that tell of a loss.
+const (
+	// ReasonStaged: the volume was staged and never lost.
+	ReasonStaged = "Staged"
+	// ReasonRebound: it was lost, staged again and bound anew.
+	ReasonRebound = "Rebound"
+	// ReasonServerDied: what is mounted has no server any more.
+	ReasonServerDied = "ServerDied"
+	// ReasonMountGone: what was mounted is not, or /pav/volume is gone.
+	ReasonMountGone = "MountGone"
+	// ReasonMountReplaced: something else is mounted in its place, and is right.
+	ReasonMountReplaced = "MountReplaced"
+	// ReasonPodEnded: the staging pod, which was to stay, failed or was deleted.
+	ReasonPodEnded = "StagingPodEnded"
+)
+
+// StageLoss tells of the latest loss of a volume.
+type StageLoss struct {
+	// number counts the losses of the stage, from 1.
+	Number int32 `json:"number"`
+	// attempt is the staging pod's that had made the lost volume available.
+	Attempt int32 `json:"attempt"`
+	// failed is the latest attempt to stage it again that failed, 0 if none did.
+	// +optional
+	Failed int32 `json:"failed,omitempty"`
+	// cleared is the latest attempt after which the stage's folder was cleared: the
+	// next one may start.
+	// +optional
+	Cleared int32 `json:"cleared,omitempty"`
+	// reason is one of ServerDied, MountGone, MountReplaced, StagingPodEnded.
+	Reason string `json:"reason"`
+	// message says what was seen.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// time is when it was noticed.
+	Time metav1.Time `json:"time"`
+	// reboundTime is when the volume was there again; absent until then.
+	// +optional
+	ReboundTime *metav1.Time `json:"reboundTime,omitempty"`
+	// left are the mounts that still show the lost volume after that.
+	// +listType=atomic
+	// +optional
+	Left []StageLeft `json:"left,omitempty"`
+}
+
+// Spent says whether a staging pod's attempt will not make the volume available
+// again: it is the one that was lost, or has failed since.
+func (l *StageLoss) Spent(attempt int32) bool { return attempt <= max(l.Attempt, l.Failed) }
+
+// StageLeft is a mount of a running container that could not be bound anew.
+type StageLeft struct {
+	// podUID is the pod's.
+	PodUID types.UID `json:"podUID"`
+	// path is where the container has the mount; empty if that is not known.
+	// +optional
+	Path string `json:"path,omitempty"`
+	// message says why.
+	Message string `json:"message"`
+}
+
+// PodOfTarget gives the uid of the pod that one of a PavStage's targets is for:
+// <root>/pods/<pod>/volumes/kubernetes.io~csi/<volume>/mount, or for a block volume
+// <root>/plugins/kubernetes.io/csi/volumeDevices/publish/<volume>/<pod>. It is empty
+// for a path that is neither.
+func PodOfTarget(target string) types.UID {
+	parts := strings.Split(filepath.Clean(target), "/")
+	n := len(parts)
+	switch {
+	case n >= 6 && parts[n-1] == "mount" && parts[n-3] == "kubernetes.io~csi" && parts[n-4] == "volumes":
+		return types.UID(parts[n-5])
+	case n >= 4 && parts[n-3] == "publish" && parts[n-4] == "volumeDevices":
+		return types.UID(parts[n-1])
+	}
+	return ""
+}

@@ -58,8 +58,7 @@ func (m machine) run(args ...string) (string, error) {
 	return string(out), err
 }
 
-// kill ends components by SIGKILL and sees them started again, without the pause the
-// cluster makes before it restarts what has crashed often.
+// kill ends components by SIGKILL and sees them started again.
 func (m machine) kill(components ...string) error {
 	m.kills.Lock()
 	defer m.kills.Unlock()
@@ -84,12 +83,7 @@ func (m machine) kill(components ...string) error {
 			if err != nil {
 				return err
 			}
-			switch {
-			case now.State == "Waiting":
-				if _, err := m.run("restart", c); err != nil {
-					return err
-				}
-			case now.PID > 0 && now.PID != killed[c] && time.Since(now.Started) > steady:
+			if now.PID > 0 && now.PID != killed[c] {
 				up++
 			}
 		}
@@ -103,10 +97,6 @@ func (m machine) kill(components ...string) error {
 		}
 	}
 }
-
-// steady is how long a component must run to have been started again: ending the
-// cluster's pause may also end a process that was started at that very moment.
-const steady = time.Second
 
 // log gives the last lines of a component's log.
 func (m machine) log(component string, lines int) string {

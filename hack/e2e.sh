@@ -35,8 +35,7 @@ trap finish EXIT
 
 # What an interrupted run has left would be tested instead of what was built.
 [ -n "${KEEP:-}" ] || on_cluster down >&2
-# One controller is enough here, and a killed one must not wait for its own lease.
-on_cluster up --tarn-controller-arg=--leader-elect=false >&2
+on_cluster up >&2
 KUBECONFIG=$(on_cluster kubeconfig)
 export KUBECONFIG
 

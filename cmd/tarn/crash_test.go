@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,14 +47,14 @@ type world struct {
 }
 
 // newWorld sets the stage for one case; all objects carry the case's name.
-func newWorld(t *testing.T, name string, ends func(*corev1.Pod) podvoltest.End) *world {
+func newWorld(t *testing.T, name string, policy corev1.PersistentVolumeReclaimPolicy, ends func(*corev1.Pod) podvoltest.End) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	w := &world{t: t, ctx: ctx, config: testkit.APIServer(t), name: name}
 	w.client = testkit.Client(t, w.config)
 	w.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: w.client, Ends: ends}
 	w.ensure(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
-	w.create(testkit.Class(name))
+	w.create(testkit.Class(name, func(c *storagev1.StorageClass) { c.ReclaimPolicy = &policy }))
 	p := testkit.Provisioner(name)
 	p.UID, p.Status = "", pavv1.PavProvisionerStatus{}
 	p.Spec.VolumeValidation = testkit.PodSection()
@@ -248,6 +249,21 @@ func (w *world) nothing() string {
 	return w.noPods()
 }
 
+// removeRetained does what an administrator does with a volume that was kept.
+func (w *world) removeRetained() {
+	volumes := &corev1.PersistentVolumeList{}
+	if w.client.List(w.ctx, volumes) != nil {
+		return // tried again on the next round
+	}
+	for i := range volumes.Items {
+		vol := &volumes.Items[i]
+		if vol.Spec.CSI.Driver == w.name && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain &&
+			vol.Status.Phase == corev1.VolumeReleased && vol.DeletionTimestamp == nil {
+			_ = w.client.Delete(w.ctx, vol) // tried again on the next round
+		}
+	}
+}
+
 // life takes a claim from its creation to its deletion under restConfig, starting the
 // controllers anew whenever the killer has ended them.
 func (w *world) life(k *testkit.Killer) {
@@ -268,7 +284,7 @@ func (w *world) life(k *testkit.Killer) {
 	if err := w.client.Delete(w.ctx, claim); err != nil {
 		w.t.Fatal(err)
 	}
-	w.eventually("deleting", w.nothing)
+	w.eventually("deleting", func() string { w.removeRetained(); return w.nothing() })
 	if err := w.client.Delete(w.ctx, &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: w.name}}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -305,21 +321,23 @@ func TestAVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 	for _, c := range []struct {
 		name                         string
 		ends                         func(*corev1.Pod) podvoltest.End
+		policy                       corev1.PersistentVolumeReclaimPolicy
 		wantCreations, wantDeletions int
 	}{
-		{"well", wellBehaved, 1, 1},
-		{"undone", failsOnce, 2, 2},
+		{"well", wellBehaved, corev1.PersistentVolumeReclaimDelete, 1, 1},
+		{"undone", failsOnce, corev1.PersistentVolumeReclaimDelete, 2, 2},
+		{"retained", wellBehaved, corev1.PersistentVolumeReclaimRetain, 1, 0},
 	} {
 		whole := testkit.NewKiller(0)
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, "life-"+c.name, c.ends)
+			w := newWorld(t, "life-"+c.name, c.policy, c.ends)
 			w.life(whole)
 			w.check(c.wantCreations, c.wantDeletions)
 		})
 		for n := 1; n <= whole.Writes(); n++ {
 			name := fmt.Sprintf("%s-%d", c.name, n)
 			t.Run(name, func(t *testing.T) {
-				w := newWorld(t, "life-"+name, c.ends)
+				w := newWorld(t, "life-"+name, c.policy, c.ends)
 				w.life(testkit.NewKiller(n))
 				w.check(c.wantCreations, c.wantDeletions)
 			})

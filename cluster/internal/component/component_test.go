@@ -131,7 +131,7 @@ func TestTarnIsRunAsItsContractSays(t *testing.T) {
 	if got := p.TarnNode().Args; !slices.Equal(got, want) {
 		t.Errorf("node agent:\n got %q\nwant %q", got, want)
 	}
-	want = []string{"controller", "--kubeconfig", "/data/pki/tarn-controller.kubeconfig",
+	want = []string{"controller", "--kubeconfig", "/data/pki/tarn-controller.kubeconfig", "--leader-elect=false",
 		"--metrics-bind-address", "127.0.0.1:20005", "--health-probe-bind-address", "127.0.0.1:20006"}
 	if got := p.TarnController().Args; !slices.Equal(got, want) {
 		t.Errorf("controller:\n got %q\nwant %q", got, want)

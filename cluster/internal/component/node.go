@@ -210,6 +210,7 @@ func (p Plan) TarnController() Component {
 		Name: TarnController, Program: p.state.Options.TarnBinary,
 		Args: []string{
 			"controller", "--kubeconfig", p.layout.KubeconfigOf(TarnController),
+			"--leader-elect=false", // it is the only one; a lease would only delay it after a crash
 			"--metrics-bind-address", p.local(layout.PortControllerMetrics),
 			"--health-probe-bind-address", p.local(layout.PortControllerHealth),
 		},

@@ -46,11 +46,12 @@ type unit struct {
 	ended     chan struct{} // closed when it has ended for good
 	hurry     chan struct{} // ends a pause
 
-	mu       sync.Mutex
-	process  *proc.Process // nil between two runs
-	started  time.Time
-	restarts int
-	lastExit string
+	mu        sync.Mutex
+	process   *proc.Process // nil between two runs
+	started   time.Time
+	restarts  int
+	lastExit  string
+	requested bool // the process at hand is ended by restart
 }
 
 // run starts the component again and again until stop is called.
@@ -74,17 +75,31 @@ func (u *unit) run() {
 		if time.Since(began) > steadyAfter {
 			failures = 0
 		}
+		pause := backoff(failures)
+		failures++
+		if u.wasRequested() {
+			pause, failures = 0, 0
+		}
 		select {
 		case <-u.stopping:
 			return
 		case <-u.hurry:
-		case <-time.After(backoff(failures)):
+		case <-time.After(pause):
 		}
-		failures++
 		u.mu.Lock()
 		u.restarts++
 		u.mu.Unlock()
 	}
+}
+
+// wasRequested says, once, whether the run that ended was ended by restart: that is no
+// failure, and what comes next need not wait.
+func (u *unit) wasRequested() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	was := u.requested
+	u.requested = false
+	return was
 }
 
 func (u *unit) note(p *proc.Process, exit string) {
@@ -109,13 +124,20 @@ func (u *unit) signal(s syscall.Signal) error {
 	return p.Signal(s)
 }
 
-// restart ends the process, and the pause before the next start as well.
+// restart ends the process or, where none runs, the pause before the next start.
 func (u *unit) restart(s syscall.Signal) error {
+	u.mu.Lock()
+	running := u.process != nil
+	u.requested = u.requested || running
+	u.mu.Unlock()
+	if running {
+		return u.signal(s)
+	}
 	select {
 	case u.hurry <- struct{}{}:
 	default:
 	}
-	return u.signal(s)
+	return nil
 }
 
 // stop ends the component for good: softly, and by force when the grace is over.

@@ -76,6 +76,22 @@ func TestARestartIsNotHeldUpByThePause(t *testing.T) {
 	}
 }
 
+func TestRequestedRestartsAreNoFailuresHoweverMany(t *testing.T) {
+	u := supervise(t, "sleep 1000")
+	began := time.Now()
+	const times = 8 // crashes in a row would have waited 32 s by then
+	for n := range times {
+		eventually(t, "it runs", func() bool { s := u.status(); return s.Restarts == n && s.State == control.Running })
+		if err := u.restart(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "it runs again", func() bool { s := u.status(); return s.Restarts == times && s.State == control.Running })
+	if took := time.Since(began); took > 8*time.Second {
+		t.Errorf("%d restarts took %s", times, took)
+	}
+}
+
 func TestAComponentThatWillNotEndIsKilledAfterTheGrace(t *testing.T) {
 	u := supervise(t, `trap "" TERM; while :; do sleep 0.05; done`)
 	eventually(t, "it runs", func() bool { return u.status().State == control.Running })

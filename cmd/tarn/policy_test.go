@@ -1,0 +1,126 @@
+//go:build integration
+
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+const (
+	asController = "system:serviceaccount:tarn-system:tarn-controller"
+	asNode       = "system:serviceaccount:tarn-system:tarn-node"
+	asTenant     = "tenant"
+)
+
+// as is a client with another's name; the tenant may do anything with pods.
+func as(t *testing.T, config *rest.Config, user string) client.Client {
+	t.Helper()
+	config = rest.CopyConfig(config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+	return testkit.Client(t, config)
+}
+
+func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
+	config := testkit.APIServer(t)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	admin := testkit.Client(t, config)
+	grant(ctx, t, admin)
+	pod := func(name string, change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": "x"}, Annotations: map[string]string{}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}},
+		}
+		change(p)
+		return p
+	}
+	step := func(p *corev1.Pod) { p.Labels[tarnv1.LabelStep] = "creation" }
+	result := func(p *corev1.Pod) { p.Annotations[tarnv1.AnnotationResult] = `{"succeeded": true}` }
+	plain := func(p *corev1.Pod) {}
+
+	create := func(user, name string, change func(*corev1.Pod)) error {
+		return as(t, config, user).Create(ctx, pod(name, change))
+	}
+	update := func(user, name string, status bool, change func(*corev1.Pod)) error {
+		live := &corev1.Pod{}
+		if err := admin.Get(ctx, client.ObjectKey{Namespace: "default", Name: name}, live); err != nil {
+			return err
+		}
+		base := live.DeepCopy()
+		if live.Annotations == nil {
+			live.Annotations = map[string]string{}
+		}
+		change(live)
+		if status {
+			return as(t, config, user).Status().Patch(ctx, live, client.MergeFrom(base))
+		}
+		return as(t, config, user).Patch(ctx, live, client.MergeFrom(base))
+	}
+	for _, c := range []struct {
+		name string
+		do   func() error
+		want bool
+	}{
+		{"a tenant makes a pod of his own", func() error { return create(asTenant, "own", plain) }, true},
+		{"a tenant does not make a pod with a step", func() error { return create(asTenant, "forged", step) }, false},
+		{"a tenant does not make a pod with a result", func() error { return create(asTenant, "forged", result) }, false},
+		{"a tenant does not give his pod a step", func() error { return update(asTenant, "own", false, step) }, false},
+		{"a tenant does not give his pod a result", func() error { return update(asTenant, "own", true, result) }, false},
+		{"the controller makes a pod with a step", func() error { return create(asController, "ours", step) }, true},
+		{"a tenant changes a pod of ours in what is not ours", func() error {
+			return update(asTenant, "ours", false, func(p *corev1.Pod) { p.Labels["app"] = "y" })
+		}, true},
+		{"a tenant does not take the step off", func() error {
+			return update(asTenant, "ours", false, func(p *corev1.Pod) { delete(p.Labels, tarnv1.LabelStep) })
+		}, false},
+		{"the node agent does not change what was asked", func() error {
+			return update(asNode, "ours", true, func(p *corev1.Pod) { p.Annotations[tarnv1.AnnotationInputs] = "{}" })
+		}, false},
+		{"the node agent stores a result", func() error { return update(asNode, "ours", true, result) }, true},
+		{"a tenant does not change a result", func() error {
+			return update(asTenant, "ours", true, func(p *corev1.Pod) { p.Annotations[tarnv1.AnnotationResult] = "{}" })
+		}, false},
+	} {
+		err := c.do()
+		if c.want && err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if !c.want && (err == nil || !strings.Contains(err.Error(), "pods.tarn.dev")) {
+			t.Errorf("%s: %v, want a refusal by the policy", c.name, err)
+		}
+	}
+	for _, name := range []string{"own", "ours"} {
+		_ = admin.Delete(ctx, pod(name, plain), client.GracePeriodSeconds(0)) // the server goes with the tests
+	}
+}
+
+func grant(ctx context.Context, t *testing.T, admin client.Client) {
+	t.Helper()
+	for _, o := range []client.Object{
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: asTenant}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"pods", "pods/status"}, Verbs: []string{"*"}},
+		}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: asTenant},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: asTenant},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: asTenant}},
+		},
+	} {
+		if err := client.IgnoreAlreadyExists(admin.Create(ctx, o)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

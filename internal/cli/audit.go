@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// audit is one look at everything Tarn holds.
+type audit struct {
+	output, kubeconfig, provisioner string
+	stateDir, mountinfo             string
+	settle                          time.Duration
+
+	client client.Client
+	// node is where the node side is read; nil where it is left out.
+	node *nodeSide
+}
+
+// auditReport is what --output json prints.
+type auditReport struct {
+	Items    []auditItem `json:"items"`
+	Orphaned int         `json:"orphaned"`
+	// NodeSide says where the node side was read, or why it was not.
+	NodeSide string `json:"nodeSide"`
+}
+
+// auditItem is one thing that Tarn holds.
+type auditItem struct {
+	// Kind is PavVolume, PersistentVolume, PavStage, Pod, Folder or Mount.
+	Kind        string `json:"kind"`
+	Namespace   string `json:"namespace,omitempty"`
+	Name        string `json:"name"`
+	Volume      string `json:"volume,omitempty"`
+	Provisioner string `json:"provisioner,omitempty"`
+	Node        string `json:"node,omitempty"`
+	State       string `json:"state,omitempty"`
+	// Orphaned says what it belongs to that is gone, and what to do; empty while
+	// all is well.
+	Orphaned string `json:"orphaned,omitempty"`
+}
+
+func newAuditCommand() *cobra.Command {
+	var a audit
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "List all that Tarn holds, and what of it is orphaned",
+		Long: "List both sides of every volume: its record (PavVolume) and PersistentVolume, its stages and the pods made for\n" +
+			"it, and, on a node, the folders and mounts the node agent holds. What belongs to something that is gone is\n" +
+			"orphaned; the exit status is then 1. What is only just being removed gets --settle to go.\n\n" +
+			"The node side is read from the node agent's folder on this machine, as root: --node-state-dir, or where that is\n" +
+			"not given, " + tarnv1.DefaultStateDir + " if there is one; 'none' leaves it out. A kubelet in a mount\n" +
+			"namespace of its own, as in the embedded cluster, is seen through /proc/PID/root, and --mountinfo is then\n" +
+			"/proc/PID/mountinfo unless it is given.",
+		Example: "  tarn audit\n" +
+			"  tarn audit --output json --provisioner hello-world\n" +
+			"  tarn audit --node-state-dir /proc/$(pidof kubelet)/root" + tarnv1.DefaultStateDir,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.run(cmd) },
+	}
+	f := cmd.Flags()
+	f.StringVarP(&a.output, "output", "o", outputTable, "table or json")
+	f.StringVar(&a.kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
+	f.StringVar(&a.provisioner, "provisioner", "", "only what belongs to this PavProvisioner")
+	f.StringVar(&a.stateDir, "node-state-dir", "", "folder of the node agent, as seen from here; none leaves the node side out")
+	f.StringVar(&a.mountinfo, "mountinfo", "", "mount table of the kubelet; the default is that of this process")
+	f.DurationVar(&a.settle, "settle", 5*time.Second, "how long what is orphaned may take to go by itself")
+	return cmd
+}
+
+func (a *audit) run(cmd *cobra.Command) error {
+	if err := checkOutput(a.output); err != nil {
+		return err
+	}
+	config, err := restConfig(a.kubeconfig)
+	if err != nil {
+		return err
+	}
+	if a.client, err = client.New(config, client.Options{Scheme: kube.Scheme()}); err != nil {
+		return fmt.Errorf("reaching the API server: %w", err)
+	}
+	said, err := a.findNode()
+	if err != nil {
+		return err
+	}
+	items, err := a.look(cmd.Context())
+	if err != nil {
+		return err
+	}
+	report := auditReport{Items: items, NodeSide: said}
+	for _, item := range items {
+		if item.Orphaned != "" {
+			report.Orphaned++
+		}
+	}
+	if a.output == outputJSON {
+		err = printIndented(cmd.OutOrStdout(), report)
+	} else {
+		err = report.print(cmd.OutOrStdout())
+	}
+	if err == nil && report.Orphaned > 0 {
+		return exitError{1}
+	}
+	return err
+}
+
+// findNode decides where the node side is read, and says so.
+func (a *audit) findNode() (string, error) {
+	const none = "none"
+	if a.stateDir == none {
+		return "left out, as asked for by --node-state-dir none", nil
+	}
+	given := a.stateDir != ""
+	if !given {
+		a.stateDir = tarnv1.DefaultStateDir
+	}
+	node, err := newNodeSide(a.stateDir, a.mountinfo)
+	switch {
+	case err == nil:
+		a.node = node
+		return "read from " + a.stateDir, nil
+	case given:
+		return "", fmt.Errorf("--node-state-dir: %w", err)
+	case errors.Is(err, os.ErrNotExist):
+		return "left out: this machine has no " + a.stateDir + "; run on a node, or give --node-state-dir", nil
+	}
+	return fmt.Sprintf("left out: %v; run as root", err), nil
+}
+
+// again is how long after an orphan was found it is looked for again. The API server
+// would tell of changes; the file system of a node tells nobody.
+const again = 250 * time.Millisecond
+
+// look lists everything, until nothing is orphaned or what is has had its time to go:
+// an object may be seen without the one that was removed, or made, a moment ago.
+func (a *audit) look(ctx context.Context) ([]auditItem, error) {
+	over, next := time.NewTimer(a.settle), time.NewTicker(again)
+	defer over.Stop()
+	defer next.Stop()
+	for last := false; ; {
+		v, err := a.gather(ctx)
+		if err != nil {
+			return nil, err
+		}
+		items, orphaned := v.judge(a.provisioner)
+		if !orphaned || last {
+			return items, nil
+		}
+		select {
+		case <-next.C:
+		case <-over.C:
+			last = true
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// print writes the report as a table, the orphans once more below it.
+func (r *auditReport) print(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "VOLUME\tKIND\tNAME\tPROVISIONER\tNODE\tSTATE")
+	for _, i := range r.Items {
+		state := i.State
+		if i.Orphaned != "" {
+			state = strings.TrimSpace(state + " ORPHANED")
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", dash(i.Volume), i.Kind, i.fullName(), dash(i.Provisioner), dash(i.Node), dash(state))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\nnode side: %s\n", r.NodeSide)
+	for _, i := range r.Items {
+		if i.Orphaned != "" {
+			fmt.Fprintf(w, "orphaned: %s %s: %s\n", i.Kind, i.fullName(), i.Orphaned)
+		}
+	}
+	fmt.Fprintf(w, "%s, %d orphaned\n", count(len(r.Items), "thing"), r.Orphaned)
+	return nil
+}
+
+func (i auditItem) fullName() string {
+	if i.Namespace == "" {
+		return i.Name
+	}
+	return i.Namespace + "/" + i.Name
+}
+
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}

@@ -84,8 +84,11 @@ func (s *scenario) nothingLeft() error {
 	defer again.Stop()
 	for {
 		left, err := s.leftOnTheNode()
-		if err != nil || len(left) == 0 {
+		if err != nil {
 			return err
+		}
+		if len(left) == 0 {
+			return audited(s.name)
 		}
 		select {
 		case <-again.C:
@@ -170,7 +173,7 @@ func nothingLeftAtAll(ctx context.Context) error {
 	if len(left) > 0 {
 		return errors.New("left behind: " + strings.Join(left, ", "))
 	}
-	return nil
+	return audited("")
 }
 
 // isPavName says whether a CSI driver's name can be that of a PavProvisioner, which

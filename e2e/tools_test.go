@@ -1,0 +1,253 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// tarnBinary is the path of the program, which lies beside tarn-cluster or where
+// `make build` puts it; empty where it is not built.
+func tarnBinary() string {
+	path := "../bin/tarn"
+	if suite.machine.here() {
+		path = filepath.Join(filepath.Dir(suite.machine.binary), "tarn")
+	}
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
+}
+
+// tool runs the program and gives what it prints and its exit status.
+func tool(input string, args ...string) (stdout, stderr string, status int, err error) {
+	command := exec.Command(tarnBinary(), args...)
+	var out, complaint strings.Builder
+	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(input), &out, &complaint
+	err = command.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		status, err = exit.ExitCode(), nil
+	}
+	return out.String(), complaint.String(), status, err
+}
+
+// mustTool is tool for a case, whose program must be there and end as said.
+func mustTool(t *testing.T, wantStatus int, input string, args ...string) (stdout, stderr string) {
+	t.Helper()
+	if tarnBinary() == "" {
+		t.Skip("the program tarn is not built: run `make build`")
+	}
+	stdout, stderr, status, err := tool(input, args...)
+	if err != nil || status != wantStatus {
+		t.Fatalf("tarn %s: exit status %d, want %d (%v)\n%s%s", strings.Join(args, " "), status, wantStatus, err, stdout, stderr)
+	}
+	return stdout, stderr
+}
+
+// audited runs tarn audit, on the node too where that is this machine. Its error is
+// what audit says where something is orphaned, of a provisioner or, for none, of all.
+func audited(provisioner string) error {
+	if tarnBinary() == "" {
+		return nil
+	}
+	args := []string{"audit", "--provisioner", provisioner, "--node-state-dir", "none"}
+	if suite.machine.here() {
+		pid, err := suite.machine.kubelet()
+		if err != nil {
+			return err
+		}
+		args[len(args)-1] = fmt.Sprintf("/proc/%d/root%s", pid, tarn.DefaultStateDir)
+	}
+	stdout, stderr, status, err := tool("", args...)
+	if err == nil && status != 0 {
+		err = fmt.Errorf("tarn audit: exit status %d\n%s%s", status, stdout, stderr)
+	}
+	return err
+}
+
+func TestLintFindsThreeMistakes(t *testing.T) {
+	t.Parallel()
+	text, err := yaml.Marshal((&scenario{name: "three"}).provisioner(fields{
+		"volumeCreation": fields{"capacity": "{{ requestedCapacity }}"},
+		"volumeDeletion": fields{"podTemplate": fields{"spec": fields{
+			"restartPolicy": "Always", "containers": []any{fields{"name": "a", "image": "b"}},
+		}}},
+		"volumeStaging": script{text: "mount {{ handle | }}"}.section(nil),
+	}).Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, _ := mustTool(t, 1, string(text), "pav", "lint", "-")
+	for _, want := range []string{
+		`has no variable "requestedCapacity"`, "must be Never or OnFailure", "expected token 'name'", "3 errors, ",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("lint does not say %q:\n%s", want, out)
+		}
+	}
+}
+
+func TestRenderPrintsTheStagingPodThatWillRun(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "render")
+	s.fiveSections()
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	pod := s.consumer("reader", claim.Name, stays)
+	s.ready(pod)
+	var staging corev1.Pod
+	var pods corev1.PodList
+	if err := suite.live.List(s.ctx, &pods); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		if p.Labels[tarn.LabelProvisioner] == s.name && p.Labels[tarn.LabelStep] == string(tarn.StepStaging) {
+			staging = p
+		}
+	}
+	volume := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+	if err := s.get(volume); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for kind, o := range map[string]any{"PersistentVolumeClaim": claim, "PersistentVolume": volume} {
+		files[kind] = objectFile(t, kind, o)
+	}
+	out, _ := mustTool(t, 0, "", "pav", "render", "../examples/five-sections/provisioner.yaml", "--section", "staging",
+		"--claim", files["PersistentVolumeClaim"], "--volume", files["PersistentVolume"])
+	var rendered corev1.Pod
+	if err := yaml.UnmarshalStrict([]byte(out), &rendered); err != nil {
+		t.Fatalf("%v in:\n%s", err, out)
+	}
+	want, got := staging.Spec.Containers, rendered.Spec.Containers
+	if len(want) != 1 || len(got) != 1 || strings.Join(got[0].Args, "") != strings.Join(want[0].Args, "") || got[0].Image != want[0].Image {
+		t.Errorf("the pod runs %v, render says %v", want, got)
+	}
+	s.remove(pod)
+	s.remove(claim)
+	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+}
+
+// objectFile writes an object to a file as kubectl prints it.
+func objectFile(t *testing.T, kind string, o any) string {
+	t.Helper()
+	data, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var content fields
+	if err := json.Unmarshal(data, &content); err != nil {
+		t.Fatal(err)
+	}
+	content["apiVersion"], content["kind"] = "v1", kind
+	text, err := yaml.Marshal(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), kind+".yaml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// tried is the part of what tarn pav test prints as JSON that the cases read.
+type tried struct {
+	Name, Namespace string
+	Passed          bool
+	Steps           []struct {
+		Name, Detail string
+		Passed       bool
+	}
+	Story []string
+	Left  []string
+}
+
+// tries runs tarn pav test and proves that nothing of it is left.
+func tries(t *testing.T, wantStatus int, input string, args ...string) tried {
+	t.Helper()
+	out, _ := mustTool(t, wantStatus, input, append([]string{"pav", "test", "--output", "json", "--namespace-prefix", namePrefix + "try-"}, args...)...)
+	var r tried
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v in:\n%s", err, out)
+	}
+	s := &scenario{t: t, ctx: t.Context(), name: r.Name}
+	s.gone(&corev1.Namespace{ObjectMeta: named(r.Namespace)})
+	s.gone(&pav.PavProvisioner{ObjectMeta: named(r.Name)})
+	if err := s.nothingLeft(); err != nil {
+		t.Errorf("tarn pav test has left something behind: %v", err)
+	}
+	return r
+}
+
+func TestTheExamplesPassTarnPavTest(t *testing.T) {
+	for _, file := range []string{"hello-world/1-provisioner.yaml", "five-sections/provisioner.yaml"} {
+		t.Run(filepath.Dir(file), func(t *testing.T) {
+			t.Parallel()
+			r := tries(t, 0, "", "../examples/"+file)
+			if !r.Passed || len(r.Steps) < 10 || r.Steps[len(r.Steps)-1].Name != "cleaned up" {
+				t.Errorf("got %+v", r)
+			}
+		})
+	}
+}
+
+func TestAProvisionerThatFailsItsTestLeavesNothing(t *testing.T) {
+	t.Parallel()
+	text, err := yaml.Marshal((&scenario{name: "fails-its-test"}).provisioner(fields{
+		"volumeCreation": asRequested, "volumeStaging": fails(nil),
+	}).Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := tries(t, 1, string(text), "-")
+	failed := ""
+	for _, step := range r.Steps {
+		if !step.Passed {
+			failed += step.Name + ": " + step.Detail
+		}
+	}
+	if r.Passed || !strings.HasPrefix(failed, "staged: ") || !strings.Contains(failed, complaint) || len(r.Story) == 0 || len(r.Left) > 0 {
+		t.Errorf("want the staging alone to fail with %q, and a story:\n%+v", complaint, r)
+	}
+}
+
+func TestAuditNamesAnOrphanUntilItIsGone(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "audit")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	if err := audited(s.name); err != nil {
+		t.Fatalf("while the volume is used: %v", err)
+	}
+	stranger := &corev1.Pod{ObjectMeta: named("stranger"), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "busybox:1.36"}}}}
+	stranger.Namespace = s.name
+	stranger.Labels = map[string]string{tarn.LabelStep: "creation", tarn.LabelProvisioner: s.name, tarn.LabelRecord: "no-such-uid"}
+	s.create(stranger)
+	out, _ := mustTool(t, 1, "", "audit", "--output", "json", "--provisioner", s.name, "--node-state-dir", "none", "--settle", "0s")
+	for _, want := range []string{`"name": "stranger"`, "kubectl delete pod -n " + s.name + " stranger", `"orphaned": 1`} {
+		if !strings.Contains(out, want) {
+			t.Errorf("audit does not say %s:\n%s", want, out)
+		}
+	}
+	s.remove(stranger)
+	s.remove(claim)
+	if err := audited(s.name); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}

@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// yamlBlock is an example of a page.
+var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
+
+func TestTheProvisionersOfThePageForAuthorsAreRight(t *testing.T) {
+	page, err := os.ReadFile("../../docs/authoring.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := yamlBlock.FindAllStringSubmatch(string(page), -1)
+	if len(blocks) == 0 {
+		t.Fatal("the page has no example")
+	}
+	for _, b := range blocks {
+		if out, _, status := run(t, b[1], "pav", "lint", "--strict", "-"); status != 0 {
+			t.Errorf("%s\n%s", b[1], out)
+		}
+	}
+}
+
+func TestThePageForAuthorsShowsWhatLintPrints(t *testing.T) {
+	page, err := os.ReadFile("../../docs/authoring.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spoilt := `apiVersion: pav.albertofaria.github.io/v1alpha1
+kind: PavProvisioner
+metadata:
+  name: scratch
+spec:
+  provisioningModes: [Dynamic]
+
+  volumeCreation:
+    capacity: "{{ requestedCapacity }}"
+  volumeDeletion:
+    podTemplate:
+      spec:
+        containers:
+          - {name: delete, image: "busybox:1.36"}
+        restartPolicy: Always
+  volumeStaging:
+    podTemplate: "{{ params.pod }}"
+`
+	out, _, _ := run(t, spoilt, "pav", "lint", "-")
+	for line := range strings.Lines(strings.ReplaceAll(out, "standard input", "provisioner.yaml")) {
+		if !strings.Contains(line, ": note: ") && !strings.Contains(string(page), line) {
+			t.Errorf("the page lacks what lint prints: %s", line)
+		}
+	}
+}

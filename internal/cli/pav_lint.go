@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -188,14 +189,17 @@ func snippet(template string, line, column int) string {
 // checkWhole looks at what one section alone does not show.
 func (l *linter) checkWhole(p *pavv1.PavProvisioner) {
 	var create map[string]any
-	deletes := false
+	creates, deletes := false, false
 	for _, s := range podvol.Sections(p) {
 		switch fields, _ := s.Object.(map[string]any); s.Field {
 		case "spec.volumeCreation":
-			create = fields
+			create, creates = fields, true
 		case "spec.volumeDeletion":
 			deletes = true
 		}
+	}
+	if !creates && slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic) {
+		l.say(levelWarning, "spec.provisioningModes", "with Dynamic and without spec.volumeCreation no volume can be made; add it with a capacity or a podTemplate, or leave Dynamic out")
 	}
 	if create["podTemplate"] != nil && !deletes {
 		l.say(levelWarning, "spec.volumeCreation.podTemplate", "nothing removes what the creation pod makes; add spec.volumeDeletion")

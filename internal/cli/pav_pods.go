@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"reflect"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
@@ -37,11 +39,7 @@ func (l *linter) checkPod(s podvol.Section) {
 	wrong := func(path, message string) { l.say(levelError, path, "%s", message) }
 	metadata, _ := template["metadata"].(fields)
 	checkType(at+".metadata", reflect.TypeFor[metav1.ObjectMeta](), metadata, true, wrong)
-	for _, key := range []string{"name", "generateName"} {
-		if metadata[key] != nil {
-			l.say(levelWarning, at+".metadata."+key, "has no effect; Tarn gives its pods names of their own")
-		}
-	}
+	l.checkPodMetadata(at+".metadata", metadata)
 	spec, ok := template["spec"].(fields)
 	if !ok {
 		if template["spec"] == nil {
@@ -60,6 +58,41 @@ func (l *linter) checkPod(s podvol.Section) {
 	}
 	(&privileges{linter: l, namespace: namespace}).check(s.Step, at, spec)
 }
+
+// checkPodMetadata looks at what of a template's metadata comes into the pod.
+func (l *linter) checkPodMetadata(at string, metadata fields) {
+	const own = "has no effect; "
+	for _, key := range slices.Sorted(maps.Keys(metadata)) {
+		switch key {
+		case "name", "generateName":
+			l.say(levelWarning, joinField(at, key), own+"Tarn gives its pods names of their own")
+		case "namespace":
+			if name, ok := metadata[key].(string); ok && !isTemplate(name) {
+				for _, wrong := range validation.IsDNS1123Label(name) {
+					l.say(levelError, at+".namespace", "%q is no name of a namespace: %s", name, wrong)
+				}
+			}
+		case "labels", "annotations":
+			of, _ := metadata[key].(fields)
+			for _, name := range slices.Sorted(maps.Keys(of)) {
+				if strings.HasPrefix(name, tarnv1.Group+"/") {
+					l.say(levelWarning, joinField(joinField(at, key), name), own+"what begins "+tarnv1.Group+"/ is Tarn's to set")
+				}
+			}
+		default:
+			if _, known := podMetadata[key]; known {
+				l.say(levelWarning, joinField(at, key), own+"of a template's metadata the pod gets namespace, labels and annotations")
+			}
+		}
+	}
+}
+
+// podMetadata are the fields that metadata can have.
+var podMetadata = func() map[string]reflect.Type {
+	known := map[string]reflect.Type{}
+	jsonFields(reflect.TypeFor[metav1.ObjectMeta](), known)
+	return known
+}()
 
 // checkEnd looks at how a pod ends, which for all but staging it must.
 func (l *linter) checkEnd(s podvol.Section, at string, spec fields) {

@@ -63,7 +63,7 @@ func newPavRenderCommand() *cobra.Command {
 	f.StringVar(&r.claimFile, "claim", "", "a YAML file with the PersistentVolumeClaim")
 	f.StringVar(&r.classFile, "class", "", "a YAML file with the StorageClass")
 	f.StringVar(&r.volumeFile, "volume", "", "a YAML file with the PersistentVolume, for deletion, staging and unstaging")
-	f.StringVar(&r.nodeFile, "node", "", "a YAML file with the Node, for staging and unstaging")
+	f.StringVar(&r.nodeFile, "node", "", "a YAML file with the Node, for staging and unstaging, and where the topology is Node")
 	f.BoolVar(&r.readOnly, "read-only", false, "stage the volume read-only")
 	f.StringVar(&r.claimsFile, "pvcs", "", "a file with the claims get_pvc finds, one JSON object keyed namespace/name")
 	f.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig file of a cluster whose claims get_pvc reads")
@@ -217,6 +217,9 @@ func (r *pavRender) owners() error {
 	if r.volumeFile != "" { // a deletion is of the volume as it was made
 		r.record.Status.Handle = r.volume.Spec.CSI.VolumeHandle
 		r.record.Status.Capacity = volume.Bytes(r.volume.Spec.Capacity[corev1.ResourceStorage])
+	}
+	if r.provisioner.Spec.Topology == pavv1.TopologyNode && r.nodeFile != "" {
+		r.record.Status.NodeName = r.node.Name
 	}
 	r.stage = &tarnv1.PavStage{
 		ObjectMeta: metav1.ObjectMeta{Name: tarnv1.StageName(r.volume.UID, r.node.Name, r.readOnly), UID: sampleStageUID},

@@ -149,6 +149,25 @@ func TestWarningsFailOnlyWhenLintIsStrict(t *testing.T) {
 	}
 }
 
+func TestDynamicWithoutCreationIsAWarning(t *testing.T) {
+	out, _, status := run(t, strings.Replace(provisioner, "[Static]", "[Dynamic]", 1), "pav", "lint", "-")
+	if status != 0 || !strings.Contains(out, "standard input:6:3: warning: spec.provisioningModes: with Dynamic") {
+		t.Errorf("exit status %d:\n%s", status, out)
+	}
+}
+
+func TestRenderTiesAPodToItsNode(t *testing.T) {
+	text, err := os.ReadFile(testFile("bucket.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tied := strings.Replace(string(text), "spec:\n", "spec:\n  topology: Node\n", 1)
+	out, errOut, status := run(t, tied, "pav", "render", "-", "--section", "deletion", "--node", testFile("node.yaml"))
+	if status != 0 || !strings.Contains(out, "nodeAffinity") || !strings.Contains(out, "- worker-7") {
+		t.Errorf("exit status %d: %s%s", status, out, errOut)
+	}
+}
+
 func TestAFileWithoutProvisionerIsAnError(t *testing.T) {
 	out, _, status := run(t, "kind: Pod\n", "pav", "lint", "-")
 	if status != 1 || !strings.Contains(out, "there is no PavProvisioner in this file") {

@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// prepared reads what a test of a provisioner would make.
+func prepared(t *testing.T, try *pavTry, text string) error {
+	t.Helper()
+	cmd := newPavTestCommand()
+	cmd.SetIn(strings.NewReader(text))
+	try.prefix, try.image = "pav-test-", "busybox"
+	return try.prepare(cmd, standardInput)
+}
+
+func TestATestUsesThrowAwayNamesAlone(t *testing.T) {
+	long := strings.Repeat("long-", 12) + "end"
+	try := &pavTry{claimFile: testFile("claim.yaml"), classFile: testFile("claim.yaml")}
+	text := strings.NewReplacer("name: right", "name: "+long, "[Static]", "[Dynamic]").Replace(provisioner)
+	if err := prepared(t, try, text); err != nil {
+		t.Fatal(err)
+	}
+	name := try.provisioner.GetName()
+	if name == long || !strings.HasPrefix(name, "long-long") || len(validation.IsDNS1123Label(name)) > 0 {
+		t.Errorf("the provisioner is called %q", name)
+	}
+	if try.class.Name != name || try.class.Provisioner != name || try.class.Parameters["region"] != "eu" {
+		t.Errorf("the class is %+v", try.class)
+	}
+	claim := try.claim
+	if *claim.Spec.StorageClassName != name || claim.Namespace != try.namespace || claim.UID != "" || claim.Annotations["example.org/source"] != "base" {
+		t.Errorf("the claim is %+v", claim)
+	}
+	for _, pod := range []*corev1.Pod{try.writer, try.reader} {
+		if pod.Namespace != try.namespace || pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName != claim.Name {
+			t.Errorf("the pod is %+v", pod)
+		}
+	}
+	if len(validation.IsDNS1123Label(try.namespace)) > 0 {
+		t.Errorf("the namespace is called %q", try.namespace)
+	}
+}
+
+func TestABlockVolumeIsTriedAsADevice(t *testing.T) {
+	claim := sampleClaim()
+	block := corev1.PersistentVolumeBlock
+	claim.Spec.VolumeMode = &block
+	writer, reader := tryPods(claim, "busybox", "token")
+	for _, c := range []corev1.Container{writer.Spec.InitContainers[0], writer.Spec.Containers[0], reader.Spec.Containers[0]} {
+		if len(c.VolumeMounts) > 0 || len(c.VolumeDevices) != 1 {
+			t.Errorf("container %s has mounts %v and devices %v", c.Name, c.VolumeMounts, c.VolumeDevices)
+		}
+	}
+	if script := reader.Spec.Containers[0].Command[2]; !strings.Contains(script, "count=5 ") {
+		t.Errorf("the reader runs %s", script)
+	}
+}
+
+func TestATestRefusesWhatItCannotTry(t *testing.T) {
+	dynamic := strings.Replace(provisioner, "[Static]", "[Dynamic]", 1)
+	bound := writeFile(t, "claim.yaml", "kind: PersistentVolumeClaim\nmetadata: {name: a}\nspec: {volumeName: pv-7}\n")
+	for want, c := range map[string]struct {
+		try  pavTry
+		text string
+	}{
+		"has no Dynamic in spec.provisioningModes": {pavTry{}, provisioner},
+		`--claim: spec.volumeName "pv-7"`:          {pavTry{claimFile: bound}, dynamic},
+		"has no StorageClass":                      {pavTry{classFile: bound}, dynamic},
+	} {
+		if err := prepared(t, &c.try, c.text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}

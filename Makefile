@@ -49,7 +49,7 @@ verify: deps ## check format, vet, generated files and lint
 	@hack/verify.sh
 
 .PHONY: bench
-bench: deps ## measure
+bench: build ## measure: templates beside gonja, volumes beside pods without one
 	@hack/bench.sh
 
 .PHONY: generate

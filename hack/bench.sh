@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the benchmarks of every module below bench/.
+# Runs the benchmarks of every module below bench/, then those that need a cluster, on
+# one of their own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,3 +13,8 @@ for module in bench/*/go.mod; do
 	echo "== $folder"
 	env -C "$folder" go test -run '^$' -bench . -benchmem ./...
 done
+
+echo "== bench/volumes"
+bin/tarn-cluster up --name tarn-bench
+trap 'bin/tarn-cluster down --name tarn-bench' EXIT
+KUBECONFIG=$(bin/tarn-cluster kubeconfig --name tarn-bench) go run ./bench/volumes

@@ -1,0 +1,241 @@
+// Command volumes measures, on the cluster of $KUBECONFIG, how long a claim and a pod
+// take with a volume made of pods (one to create, one to stage), beside what the same
+// cluster takes for a pod without any volume. It knows the API alone.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+)
+
+const (
+	name      = "bench-volumes"
+	namespace = "default"
+	image     = "busybox:1.36"
+)
+
+func main() {
+	rounds := flag.Int("n", 10, "how often one claim and pod are timed, one at a time")
+	batch := flag.Int("batch", 20, "how many claims and pods are made at once")
+	flag.Parse()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	if err := run(ctx, *rounds, *batch); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, rounds, batch int) error {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("no way to a cluster: %w; set KUBECONFIG", err)
+	}
+	config.QPS, config.Burst = -1, -1
+	s := runtime.NewScheme()
+	if err := scheme.AddToScheme(s); err != nil {
+		return err
+	}
+	if err := pavv1.AddToScheme(s); err != nil {
+		return err
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: s})
+	if err != nil {
+		return err
+	}
+	b := &bench{client: c}
+	if err := b.prepare(ctx); err != nil {
+		return err
+	}
+	err = b.measure(ctx, rounds, batch)
+	if cleanErr := b.clean(context.WithoutCancel(ctx)); err == nil {
+		err = cleanErr
+	}
+	return err
+}
+
+type bench struct{ client client.WithWatch }
+
+// prepare makes the provisioner and waits until a node serves it.
+func (b *bench) prepare(ctx context.Context) error {
+	section := func(command string) *apiextensionsv1.JSON {
+		return &apiextensionsv1.JSON{Raw: fmt.Appendf(nil, `{"podTemplate": {"spec": {"restartPolicy": "Never", "containers": [
+			{"name": "c", "image": %q, "command": ["sh", "-c", %q]}]}}}`, image, command)}
+	}
+	p := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: pavv1.PavProvisionerSpec{
+		ProvisioningModes: []pavv1.ProvisioningMode{pavv1.ModeDynamic},
+		VolumeCreation:    section("echo {{ requestedMinCapacity }} > /pav/capacity"),
+		VolumeStaging:     section("mkdir /pav/volume && echo hello > /pav/volume/greeting"),
+	}}
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: name}
+	for _, o := range []client.Object{p, class} {
+		if err := client.IgnoreAlreadyExists(b.client.Create(ctx, o)); err != nil {
+			return err
+		}
+	}
+	_, err := await(ctx, b.client, &pavv1.PavProvisionerList{}, name, "", func(p *pavv1.PavProvisioner) bool { return p.Status.Nodes > 0 })
+	return err
+}
+
+func (b *bench) measure(ctx context.Context, rounds, batch int) error {
+	var bare, bound, ready []time.Duration
+	for i := range rounds {
+		took, err := b.barePod(ctx, fmt.Sprintf("%s-bare-%d", name, i))
+		if err != nil {
+			return err
+		}
+		bare = append(bare, took)
+		claimTook, podTook, err := b.volumePod(ctx, fmt.Sprintf("%s-%d", name, i))
+		if err != nil {
+			return err
+		}
+		bound, ready = append(bound, claimTook), append(ready, podTook)
+	}
+	fmt.Printf("one at a time, %d rounds\n", rounds)
+	print3("pod without a volume: Ready", bare)
+	print3("claim: Bound", bound)
+	print3("pod with the volume: Ready", ready)
+	return b.atOnce(ctx, batch)
+}
+
+// atOnce makes claims and pods all at once.
+func (b *bench) atOnce(ctx context.Context, batch int) error {
+	type outcome struct {
+		took time.Duration
+		err  error
+	}
+	results := make(chan outcome)
+	for i := range batch {
+		go func() {
+			_, took, err := b.volumePod(ctx, fmt.Sprintf("%s-batch-%d", name, i))
+			results <- outcome{took, err}
+		}()
+	}
+	var ready []time.Duration
+	var failed error
+	for range batch {
+		r := <-results
+		if r.err != nil {
+			failed = r.err
+		}
+		ready = append(ready, r.took)
+	}
+	if failed != nil {
+		return failed
+	}
+	fmt.Printf("%d at once: %.2f a second\n", batch, float64(batch)/slices.Max(ready).Seconds())
+	print3("pod with the volume: Ready", ready)
+	return nil
+}
+
+func (b *bench) barePod(ctx context.Context, id string) (time.Duration, error) {
+	return b.start(ctx, pod(id), time.Now())
+}
+
+// volumePod makes a claim and its pod together, and gives when the claim was Bound and
+// the pod Ready, both counted from the first request.
+func (b *bench) volumePod(ctx context.Context, id string) (bound, ready time.Duration, err error) {
+	began := time.Now()
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: id},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: ptr.To(name),
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}},
+		},
+	}
+	if err := b.client.Create(ctx, claim); err != nil {
+		return 0, 0, err
+	}
+	p := pod(id)
+	p.Spec.Volumes = []corev1.Volume{{Name: "d", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: id},
+	}}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "d", MountPath: "/data"}}
+	boundAt := make(chan time.Time, 1)
+	go func() {
+		at, _ := await(ctx, b.client, &corev1.PersistentVolumeClaimList{}, id, namespace, func(c *corev1.PersistentVolumeClaim) bool {
+			return c.Status.Phase == corev1.ClaimBound
+		})
+		boundAt <- at
+	}()
+	ready, err = b.start(ctx, p, began)
+	if err != nil {
+		return 0, 0, err
+	}
+	return (<-boundAt).Sub(began), ready, b.client.Delete(ctx, claim)
+}
+
+// start makes a pod, waits until it is Ready, and removes it.
+func (b *bench) start(ctx context.Context, p *corev1.Pod, began time.Time) (time.Duration, error) {
+	if err := b.client.Create(ctx, p); err != nil {
+		return 0, err
+	}
+	at, err := await(ctx, b.client, &corev1.PodList{}, p.Name, namespace, func(p *corev1.Pod) bool {
+		return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+	})
+	if err != nil {
+		return 0, err
+	}
+	return at.Sub(began), b.client.Delete(ctx, p, client.GracePeriodSeconds(0))
+}
+
+func pod(id string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: id},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: ptr.To[int64](0),
+			Containers:                    []corev1.Container{{Name: "c", Image: image, Command: []string{"sleep", "1000"}}},
+		},
+	}
+}
+
+// await watches one object until it is as wanted, and gives the time it was.
+func await[T client.Object](ctx context.Context, c client.WithWatch, list client.ObjectList, id, ns string, is func(T) bool) (time.Time, error) {
+	w, err := c.Watch(ctx, list, client.InNamespace(ns), client.MatchingFields{"metadata.name": id})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("watching %s: %w", id, err)
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		if o, ok := event.Object.(T); ok && is(o) {
+			return time.Now(), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%s did not become as wanted in time", id)
+}
+
+func (b *bench) clean(ctx context.Context) error {
+	for _, o := range []client.Object{
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		&pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: name}},
+	} {
+		if err := client.IgnoreNotFound(b.client.Delete(ctx, o)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func print3(what string, times []time.Duration) {
+	slices.Sort(times)
+	fmt.Printf("  %-28s min %.2f s  p50 %.2f s  max %.2f s\n", what, times[0].Seconds(), times[len(times)/2].Seconds(), times[len(times)-1].Seconds())
+}

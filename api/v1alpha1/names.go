@@ -19,10 +19,11 @@ const (
 	// LabelVolume carries the name of the PersistentVolume (and PavVolume) a pod
 	// or PavStage is for, cut to the 63 characters a label value may have.
 	LabelVolume = "tarn.dev/volume"
-	// LabelStage carries the uid of the PavStage a staging or unstaging pod is for.
+	// LabelStage carries the uid of the PavStage a staging, node expansion or
+	// unstaging pod is for.
 	LabelStage = "tarn.dev/stage-uid"
-	// LabelRecord carries the uid of the PavVolume a validation, creation or
-	// deletion pod is for.
+	// LabelRecord carries the uid of the PavVolume a validation, creation, expansion
+	// or deletion pod is for.
 	LabelRecord = "tarn.dev/record-uid"
 )
 
@@ -36,6 +37,10 @@ const (
 	StepDeletion   Step = "deletion"
 	StepStaging    Step = "staging"
 	StepUnstaging  Step = "unstaging"
+	// StepExpansion makes the storage of a volume larger, StepNodeExpansion what a
+	// node has of it.
+	StepExpansion     Step = "expansion"
+	StepNodeExpansion Step = "node-expansion"
 )
 
 // Annotations on pods Tarn makes.

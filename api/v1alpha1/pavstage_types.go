@@ -111,6 +111,9 @@ type PavStageNodeStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// expansion is the last request to grow the volume on this node.
+	// +optional
+	Expansion *StageExpansionRequest `json:"expansion,omitempty"`
 }
 
 // PavStagePodStatus is written by the stage controller alone.
@@ -138,6 +141,9 @@ type PavStagePodStatus struct {
 	// included.
 	// +optional
 	UnstageAttempts int32 `json:"unstageAttempts,omitempty"`
+	// expansion is how the node's last request to grow the volume stands.
+	// +optional
+	Expansion *StageExpansion `json:"expansion,omitempty"`
 	// nextAttemptTime is when a failed unstaging is tried again, or a staging pod
 	// started again.
 	// +optional
@@ -193,6 +199,11 @@ type PavStageStatus struct {
 // unmounts and empties the folder (loss.cleared); the stage controller starts the next
 // attempt; when that has made the volume available, the node agent binds it anew and
 // writes Staged.
+//
+// While the stage is Staged, the kubelet may ask that the volume grow: the node agent
+// writes the next attempt into status.node.expansion, the stage controller runs the
+// node expansion pod, with the same /pav, and answers with that attempt in
+// status.pod.expansion. A stage ends only when that pod, too, is gone.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

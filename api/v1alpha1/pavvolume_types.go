@@ -8,7 +8,8 @@ import (
 )
 
 // VolumePhase is where a PavVolume is in its life. The phase says which controller
-// writes the status: provision up to Created, reclaim in Undoing and Deleting.
+// writes the status: provision up to Created, reclaim in Undoing and Deleting. While
+// it is Created, expand writes expansion and capacity.
 //
 //	Pending -> Validating -> Creating -> Created -> Deleting -> (gone)
 //	   ^           |            |           |
@@ -107,6 +108,33 @@ type PavVolumeError struct {
 	ProvisionerGeneration int64 `json:"provisionerGeneration,omitempty"`
 }
 
+// PavVolumeExpansion is the journal of what makes the volume larger: an attempt is
+// written here before its pod is made.
+//
+//	idle (no target) -> running (target) -> idle
+//	                      |   ^
+//	                      v   |
+//	                    waiting (target and nextAttemptTime)
+type PavVolumeExpansion struct {
+	// targetCapacity is the size in bytes that is being reached; absent while
+	// nothing is.
+	// +optional
+	TargetCapacity int64 `json:"targetCapacity,omitempty"`
+	// attempts counts the expansion pods of the record's whole life, the current one
+	// included: it is part of their names.
+	// +optional
+	Attempts int32 `json:"attempts,omitempty"`
+	// failures counts those that have failed in a row for this target.
+	// +optional
+	Failures int32 `json:"failures,omitempty"`
+	// nextAttemptTime is when a failed attempt is followed by another.
+	// +optional
+	NextAttemptTime *metav1.Time `json:"nextAttemptTime,omitempty"`
+	// lastError is the last failure; it stays until an attempt succeeds.
+	// +optional
+	LastError *PavVolumeError `json:"lastError,omitempty"`
+}
+
 // PavVolumeStatus is how far the volume has come.
 type PavVolumeStatus struct {
 	// phase, see VolumePhase.
@@ -115,9 +143,14 @@ type PavVolumeStatus struct {
 	// handle is the volume's name for its provisioner; set once, in Created.
 	// +optional
 	Handle string `json:"handle,omitempty"`
-	// capacity is the volume's size in bytes; set in Created.
+	// capacity is the volume's size in bytes; set in Created, and larger after each
+	// expansion.
 	// +optional
 	Capacity int64 `json:"capacity,omitempty"`
+	// expansion is how far the volume's growing has come; absent where it was never
+	// asked for.
+	// +optional
+	Expansion *PavVolumeExpansion `json:"expansion,omitempty"`
 	// nodeName is the node the volume is made on and tied to, where the provisioner's
 	// topology is Node.
 	// +optional

@@ -16,6 +16,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/cli"
 	"tarn.dev/tarn/internal/controller/accept"
+	"tarn.dev/tarn/internal/controller/expand"
 	"tarn.dev/tarn/internal/controller/provision"
 	"tarn.dev/tarn/internal/controller/reclaim"
 	"tarn.dev/tarn/internal/controller/stage"
@@ -84,6 +85,7 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	for name, err := range map[string]error{
 		"accept":    accept.Register(mgr, accept.Options{}),
 		"provision": provision.Register(mgr, provision.Options{Steps: steps, MaxConcurrent: flags.workers}),
+		"expand":    expand.Register(mgr, expand.Options{Steps: steps, MaxConcurrent: flags.workers}),
 		"stage":     stage.Register(mgr, stage.Options{Steps: steps, MaxConcurrent: flags.workers}),
 		"reclaim":   reclaim.Register(mgr, reclaim.Options{Steps: steps, MaxConcurrent: flags.workers}),
 	} {

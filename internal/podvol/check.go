@@ -43,7 +43,7 @@ func Check(p *pavv1.PavProvisioner) []Problem {
 		if s.raw == nil {
 			continue
 		}
-		if !dynamic && (s.step == tarnv1.StepCreation || s.step == tarnv1.StepDeletion) {
+		if !dynamic && needsDynamic(s.step) {
 			problems = append(problems, Problem{Field: field, Message: "needs Dynamic in spec.provisioningModes; add it or remove the section"})
 		}
 		object, err := decodeRaw(s.raw)
@@ -69,12 +69,21 @@ func sections(p *pavv1.PavProvisioner) []rawSection {
 		{tarnv1.StepValidation, p.Spec.VolumeValidation},
 		{tarnv1.StepCreation, p.Spec.VolumeCreation},
 		{tarnv1.StepDeletion, p.Spec.VolumeDeletion},
+		{tarnv1.StepExpansion, p.Spec.VolumeExpansion},
 		{tarnv1.StepStaging, p.Spec.VolumeStaging},
 		{tarnv1.StepUnstaging, p.Spec.VolumeUnstaging},
 	}
 }
 
+// needsDynamic says whether a section is about volumes that Tarn has made.
+func needsDynamic(step tarnv1.Step) bool {
+	return step == tarnv1.StepCreation || step == tarnv1.StepDeletion || step == tarnv1.StepExpansion
+}
+
 func rawOf(p *pavv1.PavProvisioner, step tarnv1.Step) *apiextensionsv1.JSON {
+	if step == tarnv1.StepNodeExpansion {
+		return p.Spec.VolumeExpansion
+	}
 	for _, s := range sections(p) {
 		if s.step == step {
 			return s.raw
@@ -148,7 +157,7 @@ func checkField(field, key string, value any) []Problem {
 		if !isTemplate(text) && !slices.Contains(recoveries, tarnv1.StageRecovery(text)) {
 			return []Problem{{Field: field, Message: fmt.Sprintf("%q is not one of %s", text, join(recoveries))}}
 		}
-	case "podTemplate":
+	case "podTemplate", "nodePodTemplate":
 		return checkPodTemplate(field, value)
 	}
 	return nil

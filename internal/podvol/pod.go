@@ -88,7 +88,7 @@ func build(o order, t *podTemplate) (*corev1.Pod, error) {
 			return nil, err
 		}
 	}
-	mountExchange(pod, exchangeSource(o.folder), o.step == tarnv1.StepStaging || o.step == tarnv1.StepUnstaging)
+	mountExchange(pod, exchangeSource(o.folder), o.folder != "")
 	return pod, nil
 }
 
@@ -149,7 +149,7 @@ func runToEnd(step tarnv1.Step, pod *corev1.Pod) error {
 		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	case corev1.RestartPolicyAlways:
 		return &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf(
-			"spec.%s.podTemplate.spec.restartPolicy: a %s pod runs to its end, so it must be Never or OnFailure, not Always", sectionNames[step], step)}
+			"spec.%s.%s.spec.restartPolicy: a %s pod runs to its end, so it must be Never or OnFailure, not Always", sectionNames[step], templateOf(step), step)}
 	}
 	if pod.Spec.ActiveDeadlineSeconds == nil {
 		pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](defaultDeadlineSeconds)

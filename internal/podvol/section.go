@@ -59,6 +59,9 @@ var sectionNames = map[tarnv1.Step]string{
 	tarnv1.StepDeletion:   "volumeDeletion",
 	tarnv1.StepStaging:    "volumeStaging",
 	tarnv1.StepUnstaging:  "volumeUnstaging",
+
+	tarnv1.StepExpansion:     "volumeExpansion",
+	tarnv1.StepNodeExpansion: "volumeExpansion",
 }
 
 // capacity is a size in a section: a JSON number or a string.
@@ -107,6 +110,8 @@ type evaluatedSection struct {
 	Capacity    *capacity                           `json:"capacity"`
 	PodTemplate *podTemplate                        `json:"podTemplate"`
 	Recovery    tarnv1.StageRecovery                `json:"recovery"`
+
+	NodePodTemplate *podTemplate `json:"nodePodTemplate"`
 }
 
 // fieldsOf says which fields each section knows.
@@ -116,6 +121,9 @@ var fieldsOf = map[tarnv1.Step][]string{
 	tarnv1.StepDeletion:   {"podTemplate"},
 	tarnv1.StepStaging:    {"podTemplate", "recovery"},
 	tarnv1.StepUnstaging:  {"podTemplate"},
+
+	tarnv1.StepExpansion:     {"podTemplate", "nodePodTemplate"},
+	tarnv1.StepNodeExpansion: {"podTemplate", "nodePodTemplate"},
 }
 
 // decodeRaw reads the JSON of a section into maps, lists, strings, numbers,

@@ -188,7 +188,7 @@ func (s *Steps) evaluateRecord(ctx context.Context, step tarnv1.Step, p *pavv1.P
 
 // evaluate renders a section and decodes it. own is the namespace of the claim.
 func (s *Steps) evaluate(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, own string, vars map[string]any) (*evaluatedSection, error) {
-	object, err := decodeRaw(rawOf(p, step))
+	object, err := objectOf(p, step)
 	if err != nil {
 		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s: %v", sectionNames[step], err)}
 	}

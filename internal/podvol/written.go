@@ -27,17 +27,20 @@ type Section struct {
 }
 
 // Sections gives the sections a provisioner has, in the order of a volume's life.
+// volumeExpansion stands there twice, each time with the pod of one step.
 func Sections(p *pavv1.PavProvisioner) []Section {
 	var found []Section
 	for _, s := range sections(p) {
 		if s.raw == nil {
 			continue
 		}
-		object, err := decodeRaw(s.raw)
-		if err != nil {
-			object = nil
+		for _, step := range stepsOf(s.step) {
+			object, err := objectOf(p, step)
+			if err != nil {
+				object = nil
+			}
+			found = append(found, Section{Step: step, Field: SectionField(step), Object: object})
 		}
-		found = append(found, Section{Step: s.step, Field: "spec." + sectionNames[s.step], Object: object})
 	}
 	return found
 }
@@ -61,13 +64,17 @@ func Variables(step tarnv1.Step) ([]string, error) {
 	record := &tarnv1.PavVolume{Spec: tarnv1.PavVolumeSpec{
 		ClaimSnapshot: apiextensionsv1.JSON{Raw: []byte("{}")}, ClassSnapshot: apiextensionsv1.JSON{Raw: []byte("{}")},
 	}}
+	vol := &corev1.PersistentVolume{}
+	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{}
 	var vars map[string]any
 	var err error
 	switch step {
 	case tarnv1.StepStaging, tarnv1.StepUnstaging:
-		vol := &corev1.PersistentVolume{}
-		vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{}
 		vars, err = StageVars(&tarnv1.PavStage{}, vol, &corev1.PersistentVolumeClaim{}, &corev1.Node{})
+	case tarnv1.StepExpansion:
+		vars, err = ExpansionVars(record, &corev1.PersistentVolumeClaim{}, 0)
+	case tarnv1.StepNodeExpansion:
+		vars, err = NodeExpansionVars(NodeExpansion{Stage: &tarnv1.PavStage{}, Record: record, Volume: vol, Claim: &corev1.PersistentVolumeClaim{}, Node: &corev1.Node{}})
 	case tarnv1.StepDeletion:
 		vars, err = DeletionVars(record)
 	default:
@@ -84,7 +91,7 @@ func Variables(step tarnv1.Step) ([]string, error) {
 // claim the volume is for. Where a template is at fault the error is a *jinja.Error
 // whose Path begins with the section's Field.
 func (s *Steps) Render(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, own string, vars map[string]any) (any, error) {
-	object, err := decodeRaw(rawOf(p, step))
+	object, err := objectOf(p, step)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", SectionField(step), err)
 	}

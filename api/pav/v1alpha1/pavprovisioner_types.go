@@ -92,6 +92,13 @@ type PavProvisionerSpec struct {
 	// +optional
 	VolumeDeletion *apiextensionsv1.JSON `json:"volumeDeletion,omitempty"`
 
+	// volumeExpansion lets volumes grow: podTemplate, a pod that makes the storage
+	// larger, and nodePodTemplate, a pod that does on each node where the volume is
+	// staged what is left to do there, sharing the /pav of the staging pod. Either may
+	// be left out; without the section, volumes keep their size.
+	// +optional
+	VolumeExpansion *apiextensionsv1.JSON `json:"volumeExpansion,omitempty"`
+
 	// volumeStaging makes a volume available on a node: podTemplate.
 	VolumeStaging *apiextensionsv1.JSON `json:"volumeStaging"`
 

@@ -92,6 +92,11 @@ func (in *PavProvisionerSpec) DeepCopyInto(out *PavProvisionerSpec) {
 		*out = new(v1.JSON)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.VolumeExpansion != nil {
+		in, out := &in.VolumeExpansion, &out.VolumeExpansion
+		*out = new(v1.JSON)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.VolumeStaging != nil {
 		in, out := &in.VolumeStaging, &out.VolumeStaging
 		*out = new(v1.JSON)

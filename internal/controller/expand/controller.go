@@ -1,0 +1,137 @@
+package expand
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// indexClaimVolume finds claims by the volume they are bound to.
+const indexClaimVolume = "expand.volume"
+
+// Options are what the controller needs beside the manager.
+type Options struct {
+	Steps *podvol.Steps
+	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
+	MaxConcurrent int
+	// Clock is the real one where it is nil.
+	Clock clock.PassiveClock
+}
+
+type reconciler struct {
+	client client.Client
+	steps  *podvol.Steps
+	events events.EventRecorder
+	clock  clock.PassiveClock
+}
+
+// Register adds the controller to a manager. Its queue holds names of volumes.
+func Register(mgr ctrl.Manager, o Options) error {
+	r := &reconciler{client: mgr.GetClient(), steps: o.Steps, events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock}
+	if r.clock == nil {
+		r.clock = clock.RealClock{}
+	}
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.PersistentVolumeClaim{}, indexClaimVolume, func(o client.Object) []string {
+		claim, ok := o.(*corev1.PersistentVolumeClaim)
+		if !ok {
+			return nil
+		}
+		return []string{claim.Spec.VolumeName}
+	})
+	if err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("expand").
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent}).
+		For(&tarnv1.PavVolume{}, builder.WithPredicates(predicate.NewPredicateFuncs(hasJournal))).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(mapClaim)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{}),
+			builder.WithPredicates(predicate.NewPredicateFuncs(isExpansion))).
+		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner), builder.WithPredicates(changed())).
+		Complete(r)
+}
+
+// Reconcile gathers, plans and applies. A pod that the API server refuses is part of
+// what is known of the volume, so it is planned for once more.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	now := r.clock.Now()
+	v, err := r.gather(ctx, request.NamespacedName, now)
+	if err != nil || v == nil {
+		return kube.Outcome(err, time.Time{}, now)
+	}
+	p := plan(v, now)
+	err = r.apply(ctx, v, p)
+	if refused := podvol.AsStepError(err); refused != nil {
+		v.Unfit = refused
+		p = plan(v, now)
+		err = r.apply(ctx, v, p)
+	}
+	return kube.Outcome(client.IgnoreNotFound(err), p.Next, now)
+}
+
+// hasJournal lets records pass that were ever asked to grow.
+func hasJournal(o client.Object) bool {
+	record, ok := o.(*tarnv1.PavVolume)
+	return ok && record.Status.Expansion != nil
+}
+
+func isExpansion(o client.Object) bool {
+	return o.GetLabels()[tarnv1.LabelStep] == string(tarnv1.StepExpansion)
+}
+
+// changed lets nothing pass that no claim waits for.
+func changed() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			old, ok := e.ObjectOld.(*pavv1.PavProvisioner)
+			current, ok2 := e.ObjectNew.(*pavv1.PavProvisioner)
+			return ok && ok2 && (old.Generation != current.Generation || accepted(old) != accepted(current))
+		},
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}
+
+func mapClaim(_ context.Context, o client.Object) []reconcile.Request {
+	claim, ok := o.(*corev1.PersistentVolumeClaim)
+	if !ok || claim.Spec.VolumeName == "" || !resizing(claim) {
+		return nil
+	}
+	return []reconcile.Request{request(claim.Spec.VolumeName)}
+}
+
+// mapProvisioner wakes the volumes whose claims wait for their provisioner.
+func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
+	claims := &corev1.PersistentVolumeClaimList{}
+	if err := r.client.List(ctx, claims, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "listing the claims that may wait for a provisioner", "provisioner", o.GetName())
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range claims.Items {
+		requests = append(requests, mapClaim(ctx, &claims.Items[i])...)
+	}
+	return requests
+}

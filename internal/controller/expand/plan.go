@@ -1,0 +1,332 @@
+package expand
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// Reasons of Events, those of Kubernetes' own resizer.
+const (
+	eventResizing    = "Resizing"
+	eventFailed      = "VolumeResizeFailed"
+	eventSucceeded   = "VolumeResizeSuccessful"
+	eventNodePending = "FileSystemResizeRequired"
+)
+
+// Reasons a volume cannot grow, beside podvol's.
+const (
+	reasonNotExpandable = "NotExpandable"       // as things are it never will
+	reasonNotReady      = "ProvisionerNotReady" // it may as soon as its provisioner is right
+)
+
+const (
+	firstRetry = 2 * time.Second
+	lastRetry  = 5 * time.Minute
+)
+
+// Plan is what to do, in this order, and when to look again though no event tells;
+// zero: not needed.
+type Plan struct {
+	Actions []Action
+	Next    time.Time
+}
+
+// Action is one write. It is one of the types below, each of which may be done
+// twice without harm.
+type Action interface{ action() }
+
+type (
+	// WriteJournal writes status.expansion and capacity of the record, which must be
+	// unchanged since it was read, even where that changes nothing.
+	WriteJournal struct{ Status *tarnv1.PavVolumeStatus }
+	// WriteClaim writes the claim's status.
+	WriteClaim struct{ Claim *corev1.PersistentVolumeClaim }
+	// GrowVolume sets the capacity of the PersistentVolume in bytes.
+	GrowVolume struct{ Bytes int64 }
+	// StartPod creates a pod.
+	StartPod struct{ Pod *corev1.Pod }
+	// DiscardPods deletes the record's expansion pods but the one named.
+	DiscardPods struct{ Keep string }
+	// Post posts an Event about the claim.
+	Post struct{ Type, Reason, Note string }
+)
+
+func (WriteJournal) action() {}
+func (WriteClaim) action()   {}
+func (GrowVolume) action()   {}
+func (StartPod) action()     {}
+func (DiscardPods) action()  {}
+func (Post) action()         {}
+
+// plan decides. The journal says which of three situations a volume is in.
+func plan(v *View, now time.Time) Plan {
+	switch j := journalOf(v); {
+	case v.Record == nil:
+		return planForeign(v, now)
+	case !made(v.Record):
+		return Plan{} // provision's or reclaim's
+	case j.TargetCapacity == 0:
+		return planIdle(v, now)
+	case j.NextAttemptTime == nil:
+		return planRunning(v, now)
+	default:
+		return planWaiting(v, now)
+	}
+}
+
+// due gives the attempt that is to be begun now, or whose pod is missing, and the
+// size it is to reach; attempt 0 where there is none.
+func due(v *View, now time.Time) (attempt int32, target int64) {
+	j, wanted := journalOf(v), wantedOf(v.Claim)
+	switch {
+	case !growable(v):
+		return 0, 0
+	case j.TargetCapacity != 0 && j.NextAttemptTime == nil:
+		if v.Observed.State == podvol.PodAbsent {
+			return j.Attempts, j.TargetCapacity
+		}
+		return 0, 0
+	case wanted <= sizeOf(v), statusOf(v.Claim) == corev1.PersistentVolumeClaimNodeResizeInProgress:
+		return 0, 0
+	case j.TargetCapacity == 0, j.TargetCapacity != wanted, !now.Before(j.NextAttemptTime.Time), mended(v):
+		return j.Attempts + 1, wanted
+	}
+	return 0, 0
+}
+
+// mended says that the last attempt failed for what its provisioner was, and that it
+// is not so any more.
+func mended(v *View) bool {
+	last := journalOf(v).LastError
+	return last != nil && (last.Reason == reasonNotExpandable || last.Reason == reasonNotReady) && obstacle(v) == nil
+}
+
+// obstacle says why the provisioner cannot make the volume larger, nil if it can.
+func obstacle(v *View) *podvol.StepError {
+	no := func(reason, format string, args ...any) *podvol.StepError {
+		return &podvol.StepError{Step: tarnv1.StepExpansion, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	}
+	p := v.Provisioner
+	switch {
+	case p == nil, p.UID != v.Record.Spec.Provisioner.UID:
+		return no(reasonNotExpandable, "PavProvisioner %q, which made the volume, is gone, and nothing else knows how to make it larger", v.Record.Spec.Provisioner.Name)
+	case p.DeletionTimestamp != nil:
+		return no(reasonNotReady, "PavProvisioner %q is being deleted and expands no volumes", p.Name)
+	case !accepted(p):
+		return no(reasonNotReady, "PavProvisioner %q is not accepted; correct it", p.Name)
+	case p.Spec.VolumeExpansion == nil:
+		return no(reasonNotExpandable, "PavProvisioner %q has no spec.volumeExpansion; add it, or take allowVolumeExpansion off the StorageClass", p.Name)
+	}
+	return nil
+}
+
+func accepted(p *pavv1.PavProvisioner) bool {
+	return meta.IsStatusConditionTrue(p.Status.Conditions, pavv1.ConditionAccepted)
+}
+
+// made says that the volume was handed over and is not being destroyed.
+func made(record *tarnv1.PavVolume) bool {
+	return record.Status.Phase == tarnv1.VolumeCreated && record.DeletionTimestamp == nil &&
+		meta.IsStatusConditionTrue(record.Status.Conditions, tarnv1.ConditionProvisioned)
+}
+
+// growable says that there is a claim which may want more.
+func growable(v *View) bool {
+	return v.Claim != nil && v.Claim.DeletionTimestamp == nil && v.Claim.Status.Phase == corev1.ClaimBound && capacityOf(v.Claim) > 0
+}
+
+// planForeign refuses to expand what Tarn has not made.
+func planForeign(v *View, now time.Time) Plan {
+	if !growable(v) || wantedOf(v.Claim) <= sizeOf(v) {
+		return Plan{}
+	}
+	return Plan{Actions: reject(v, &podvol.StepError{Step: tarnv1.StepExpansion, Reason: reasonNotExpandable, Message: fmt.Sprintf(
+		"PersistentVolume %s was not made by Tarn, so PavProvisioner %q cannot make it larger; grow its storage by hand and set its spec.capacity", v.Volume.Name, v.Provisioner.Name)}, now)}
+}
+
+// planIdle begins what the claim asks for, or brings the claim's status in line with
+// the size that the volume has.
+func planIdle(v *View, now time.Time) Plan {
+	var actions []Action
+	if len(v.Pods) > 0 {
+		actions = append(actions, DiscardPods{})
+	}
+	if attempt, target := due(v, now); attempt > 0 {
+		return begin(v, attempt, target, now)
+	}
+	return Plan{Actions: append(actions, settle(v, now)...)}
+}
+
+func planRunning(v *View, now time.Time) Plan {
+	j := journalOf(v)
+	switch o := v.Observed; o.State {
+	case podvol.PodAbsent:
+		if !growable(v) {
+			return Plan{Actions: []Action{WriteJournal{idle(v, sizeOf(v))}}}
+		}
+		return begin(v, j.Attempts, j.TargetCapacity, now)
+	case podvol.PodSucceeded:
+		bytes, err := podvol.ExpansionResult(v.Record, j.TargetCapacity, o.Result)
+		if err != nil {
+			return failed(v, j.Attempts, j.TargetCapacity, podvol.AsStepError(err), now)
+		}
+		return done(v, bytes, now)
+	case podvol.PodFailed, podvol.PodForeign:
+		message := o.Message
+		if o.Reason == podvol.ReasonPodFailed {
+			message = "Expansion pod failed: " + message
+		}
+		return failed(v, j.Attempts, j.TargetCapacity, &podvol.StepError{Step: tarnv1.StepExpansion, Reason: o.Reason, Message: message}, now)
+	default:
+		return Plan{Next: o.CheckAt}
+	}
+}
+
+// planWaiting tries again when it is time, and at once where the claim asks for
+// another size: that is how a user recovers from an expansion that cannot succeed.
+func planWaiting(v *View, now time.Time) Plan {
+	if !growable(v) || wantedOf(v.Claim) <= sizeOf(v) {
+		return Plan{Actions: append([]Action{WriteJournal{idle(v, sizeOf(v))}, DiscardPods{}}, settle(v, now)...)}
+	}
+	if attempt, target := due(v, now); attempt > 0 {
+		return begin(v, attempt, target, now)
+	}
+	return Plan{Next: journalOf(v).NextAttemptTime.Time}
+}
+
+// begin writes the intent, then makes the pod. The intent is written even where it
+// stands already: that write is refused if the cache was behind, and then no pod is
+// made for an expansion that is done.
+func begin(v *View, attempt int32, target int64, now time.Time) Plan {
+	if v.Unfit != nil {
+		return failed(v, attempt, target, v.Unfit, now)
+	}
+	if v.Prepared.Pod == nil {
+		return done(v, target, now)
+	}
+	status := v.Record.Status.DeepCopy()
+	again := status.Expansion != nil && status.Expansion.TargetCapacity == target
+	if !again {
+		status.Expansion = &tarnv1.PavVolumeExpansion{TargetCapacity: target}
+	}
+	status.Expansion.Attempts, status.Expansion.NextAttemptTime = attempt, nil
+	actions := append([]Action{WriteJournal{status}}, writeClaim(v, started(v.Claim, v.Provisioner.Name, target, again, now))...)
+	if !again {
+		actions = append(actions, Post{corev1.EventTypeNormal, eventResizing, fmt.Sprintf(
+			"PavProvisioner %q makes volume %s larger: %d bytes", v.Provisioner.Name, v.Volume.Name, target)})
+	}
+	return Plan{Actions: append(actions, StartPod{v.Prepared.Pod}, DiscardPods{Keep: v.Prepared.Pod.Name})}
+}
+
+// done records a volume that has grown: in the PersistentVolume, which the kubelet
+// goes by, then in the record, and last for the claim's owner to see.
+func done(v *View, bytes int64, now time.Time) Plan {
+	var actions []Action
+	if quantityOf(v.Volume.Spec.Capacity) < bytes {
+		actions = append(actions, GrowVolume{bytes})
+	}
+	actions = append(actions, WriteJournal{idle(v, bytes)})
+	if growable(v) {
+		actions = append(actions, finish(v, bytes, now)...)
+	}
+	return Plan{Actions: append(actions, DiscardPods{})}
+}
+
+// idle is the record's status when nothing is under way. The count of attempts goes
+// on, since it names their pods.
+func idle(v *View, bytes int64) *tarnv1.PavVolumeStatus {
+	status := v.Record.Status.DeepCopy()
+	status.Capacity = max(status.Capacity, bytes)
+	status.Expansion = &tarnv1.PavVolumeExpansion{Attempts: journalOf(v).Attempts}
+	return status
+}
+
+// failed records a failure; the next attempt is due after a pause that doubles with
+// each. The failed pod is kept for reading until then.
+func failed(v *View, attempt int32, target int64, err *podvol.StepError, now time.Time) Plan {
+	status := v.Record.Status.DeepCopy()
+	failures := int32(1)
+	if j := status.Expansion; j != nil && j.TargetCapacity == target {
+		failures += j.Failures
+	}
+	next := metav1.NewTime(now.Add(kube.Backoff(failures, firstRetry, lastRetry, string(v.Record.UID))))
+	status.Expansion = &tarnv1.PavVolumeExpansion{
+		TargetCapacity: target, Attempts: attempt, Failures: failures, NextAttemptTime: &next,
+		LastError: &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: err.Message, Time: metav1.NewTime(now)},
+	}
+	actions := []Action{WriteJournal{status}}
+	if growable(v) {
+		actions = append(actions, fail(v, target, err, now)...)
+	}
+	return Plan{Actions: actions, Next: next.Time}
+}
+
+// fail tells the claim's owner of a failed attempt.
+func fail(v *View, target int64, err *podvol.StepError, now time.Time) []Action {
+	claim := started(v.Claim, v.Volume.Spec.CSI.Driver, target, true, now)
+	return append(writeClaim(v, rejected(claim, err, now)), Post{corev1.EventTypeWarning, eventFailed, err.Message})
+}
+
+// reject tells it once where there is no journal.
+func reject(v *View, err *podvol.StepError, now time.Time) []Action {
+	write := writeClaim(v, rejected(v.Claim, err, now))
+	if write == nil {
+		return nil
+	}
+	return append(write, Post{corev1.EventTypeWarning, eventFailed, err.Message})
+}
+
+// settle brings a claim's status in line with a volume that is large enough.
+func settle(v *View, now time.Time) []Action {
+	if !growable(v) || v.Provisioner == nil || wantedOf(v.Claim) > sizeOf(v) {
+		return nil
+	}
+	onNodes := podvol.ExpandsOnNodes(v.Provisioner)
+	switch wanted, allocated := wantedOf(v.Claim), allocatedOf(v.Claim); statusOf(v.Claim) {
+	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
+		if !onNodes { // no longer: the kubelet would wait for ever
+			return finish(v, allocated, now)
+		}
+	case corev1.PersistentVolumeClaimNodeResizeInfeasible:
+		if !onNodes || wanted != allocated { // the user asks for less than the node has failed at
+			return finish(v, wanted, now)
+		}
+	case corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeInfeasible:
+		return finish(v, sizeOf(v), now)
+	case "":
+		if wanted > capacityOf(v.Claim) {
+			return finish(v, wanted, now)
+		}
+	}
+	return nil
+}
+
+// finish ends the controller's side of a resize: the claim waits for the kubelet to
+// reach a size, or has that of the volume.
+func finish(v *View, bytes int64, now time.Time) []Action {
+	if podvol.ExpandsOnNodes(v.Provisioner) {
+		return append(writeClaim(v, pending(v.Claim, bytes, now)), Post{corev1.EventTypeNormal, eventNodePending, fmt.Sprintf(
+			"volume %s has grown; the nodes that use it have yet to reach %d bytes", v.Volume.Name, bytes)})
+	}
+	bytes = max(bytes, sizeOf(v))
+	return append(writeClaim(v, finished(v.Claim, bytes)), Post{corev1.EventTypeNormal, eventSucceeded, fmt.Sprintf(
+		"volume %s has %d bytes", v.Volume.Name, bytes)})
+}
+
+// writeClaim gives the write of a claim's status, none where nothing changes.
+func writeClaim(v *View, claim *corev1.PersistentVolumeClaim) []Action {
+	if equality.Semantic.DeepEqual(v.Claim.Status, claim.Status) && equality.Semantic.DeepEqual(v.Claim.Annotations, claim.Annotations) {
+		return nil
+	}
+	return []Action{WriteClaim{claim}}
+}

@@ -1,0 +1,270 @@
+package expand
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+const (
+	controllerRuns = corev1.PersistentVolumeClaimControllerResizeInProgress
+	controllerNo   = corev1.PersistentVolumeClaimControllerResizeInfeasible
+	nodePending    = corev1.PersistentVolumeClaimNodeResizePending
+	nodeRuns       = corev1.PersistentVolumeClaimNodeResizeInProgress
+	nodeNo         = corev1.PersistentVolumeClaimNodeResizeInfeasible
+
+	gi = int64(1) << 30
+)
+
+// viewOf is a bound claim of 1Gi that asks for 2Gi, and whose provisioner has a pod
+// for that.
+func viewOf(changes ...func(*View)) *View {
+	claim := testkit.Claim("ns", "data", "u1", "prov")
+	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: bytes(gi)}
+	v := &View{Claim: claim, Record: testkit.Record(claim, "prov", tarnv1.VolumeCreated), Provisioner: testkit.Provisioner("prov"),
+		Observed: podvol.Observation{State: podvol.PodAbsent}, Prepared: &podvol.Prepared{Pod: podNamed("new")}}
+	claim.Spec.VolumeName = v.Record.Name
+	v.Record.Status.Capacity = gi
+	meta.SetStatusCondition(&v.Record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionTrue, Reason: "Provisioned"})
+	v.Volume = testkit.Volume(v.Record)
+	v.Provisioner.Spec.VolumeExpansion = testkit.PodSection()
+	asks(2 * gi)(v)
+	for _, change := range changes {
+		change(v)
+	}
+	return v
+}
+
+func bytes(n int64) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceStorage: quantity(n)}
+}
+
+func podNamed(name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+func asks(n int64) func(*View) {
+	return func(v *View) { v.Claim.Spec.Resources.Requests = bytes(n) }
+}
+
+// has sets the sizes of volume and record.
+func has(n int64) func(*View) {
+	return func(v *View) { v.Volume.Spec.Capacity, v.Record.Status.Capacity = bytes(n), n }
+}
+
+func claimIs(status corev1.ClaimResourceStatus, allocated int64) func(*View) {
+	return func(v *View) { setStatus(v.Claim, status); allocate(v.Claim, allocated) }
+}
+
+// journal says that attempt 3, the second in a row, runs for a size; again is when
+// it is tried again, zero while it runs.
+func journal(target int64, again time.Duration) func(*View) {
+	return func(v *View) {
+		j := &tarnv1.PavVolumeExpansion{TargetCapacity: target, Attempts: 3, Failures: 1}
+		if again != 0 {
+			j.NextAttemptTime = ptr.To(metav1.NewTime(noon.Add(again)))
+			j.LastError = &tarnv1.PavVolumeError{Reason: podvol.ReasonPodFailed}
+		}
+		v.Record.Status.Expansion = j
+	}
+}
+
+func ended(state podvol.PodState, result tarnv1.PodResult) func(*View) {
+	return func(v *View) {
+		v.Observed = podvol.Observation{State: state, Reason: podvol.ReasonPodFailed, Message: "shelf full", Result: &result}
+		v.Pods = []corev1.Pod{*podNamed("old")}
+	}
+}
+
+func capacity(text string) tarnv1.PodResult { return tarnv1.PodResult{Capacity: &text} }
+
+func unfit(reason string) func(*View) {
+	return func(v *View) { v.Unfit = &podvol.StepError{Reason: reason, Message: "no way"} }
+}
+
+func onNodes(v *View) {
+	v.Provisioner.Spec.VolumeExpansion = testkit.Section(`{"nodePodTemplate": {"spec": {}}}`)
+}
+
+func onNodesOnly(v *View) { onNodes(v); v.Prepared = &podvol.Prepared{} }
+
+func claimGone(v *View) { v.Claim = nil }
+
+// told words a plan: one word an action, in order.
+func told(p Plan) string {
+	var words []string
+	for _, a := range p.Actions {
+		switch a := a.(type) {
+		case WriteJournal:
+			j := a.Status.Expansion
+			word := fmt.Sprintf("journal(%d/%d #%d", j.TargetCapacity/gi, a.Status.Capacity/gi, j.Attempts)
+			if j.NextAttemptTime != nil {
+				word += fmt.Sprintf(" %dx", j.Failures)
+			}
+			words = append(words, word+")")
+		case WriteClaim:
+			var conditions []string
+			for _, c := range a.Claim.Status.Conditions {
+				conditions = append(conditions, string(c.Type))
+			}
+			words = append(words, strings.TrimSpace(fmt.Sprintf("claim(%d/%d %s) %s", capacityOf(a.Claim)/gi, allocatedOf(a.Claim)/gi, statusOf(a.Claim), strings.Join(conditions, "+"))))
+		case GrowVolume:
+			words = append(words, fmt.Sprintf("grow(%d)", a.Bytes/gi))
+		case StartPod:
+			words = append(words, "start")
+		case DiscardPods:
+			words = append(words, strings.TrimSpace("discard "+a.Keep))
+		case Post:
+			words = append(words, a.Reason)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+func TestAVolumeGrowsBy(t *testing.T) {
+	const (
+		beginning = "journal(2/1 #1), claim(1/2 ControllerResizeInProgress) Resizing, Resizing, start, discard new"
+		failing   = "claim(1/2 ControllerResizeInProgress) Resizing+ControllerResizeError, VolumeResizeFailed"
+		refusing  = "claim(1/2 ControllerResizeInfeasible) Resizing+ControllerResizeError, VolumeResizeFailed"
+	)
+	for _, c := range []struct {
+		name string
+		view *View
+		want string
+	}{
+		{"nothing is done for a claim that has what it asks for", viewOf(asks(gi)), ""},
+		{"the intent is written before the pod is made", viewOf(), beginning},
+		{"a claim that is not bound yet is left alone", viewOf(func(v *View) { v.Claim.Status.Phase = corev1.ClaimPending }), ""},
+		{"a claim that is being deleted gets nothing more", viewOf(func(v *View) { v.Claim.DeletionTimestamp = &metav1.Time{Time: noon} }), ""},
+		{"a volume that is not handed over is provision's", viewOf(func(v *View) { v.Record.Status.Conditions = nil }), ""},
+		{"a volume that is being destroyed is reclaim's", viewOf(func(v *View) { v.Record.Status.Phase = tarnv1.VolumeDeleting }), ""},
+		{"a section without a pod is done at once", viewOf(func(v *View) { v.Prepared = &podvol.Prepared{} }),
+			"grow(2), journal(0/2 #0), claim(2/2 ), VolumeResizeSuccessful, discard"},
+		{"a section that concerns nodes alone leaves it to them", viewOf(onNodesOnly),
+			"grow(2), journal(0/2 #0), claim(1/2 NodeResizePending) FileSystemResizePending, FileSystemResizeRequired, discard"},
+
+		{"a pod that vanished is started again, the intent first", viewOf(journal(2*gi, 0), claimIs(controllerRuns, 2*gi)),
+			"journal(2/1 #3), claim(1/2 ControllerResizeInProgress) Resizing, start, discard new"},
+		{"a pod that runs is waited for", viewOf(journal(2*gi, 0), ended(podvol.PodRunning, tarnv1.PodResult{})), ""},
+		{"a pod that succeeded has made the size it was to make", viewOf(journal(2*gi, 0), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
+			"grow(2), journal(0/2 #3), claim(2/2 ), VolumeResizeSuccessful, discard"},
+		{"a pod may make more than it was to", viewOf(journal(2*gi, 0), ended(podvol.PodSucceeded, capacity("3Gi"))),
+			"grow(3), journal(0/3 #3), claim(3/3 ), VolumeResizeSuccessful, discard"},
+		{"a pod must not make less", viewOf(journal(2*gi, 0), ended(podvol.PodSucceeded, capacity("1Gi"))), "journal(2/1 #3 2x), " + failing},
+		{"nodes follow the controller", viewOf(onNodes, journal(2*gi, 0), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
+			"grow(2), journal(0/2 #3), claim(1/2 NodeResizePending) FileSystemResizePending, FileSystemResizeRequired, discard"},
+		{"a volume written before a crash is not written again", viewOf(journal(2*gi, 0), has(2*gi), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
+			"journal(0/2 #3), claim(2/2 ), VolumeResizeSuccessful, discard"},
+		{"a claim not written before a crash is written", viewOf(has(2*gi), claimIs(controllerRuns, 2*gi)), "claim(2/2 ), VolumeResizeSuccessful"},
+		{"a volume the cache does not show yet is not grown twice", viewOf(has(2*gi), func(v *View) { v.Volume.Spec.Capacity = bytes(gi) }, claimIs(controllerRuns, 2*gi)),
+			"claim(2/2 ), VolumeResizeSuccessful"},
+		{"the growth of a volume whose claim is gone is recorded all the same", viewOf(claimGone, journal(2*gi, 0), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
+			"grow(2), journal(0/2 #3), discard"},
+		{"a pod that vanished after its claim is not started again", viewOf(claimGone, journal(2*gi, 0)), "journal(0/1 #3)"},
+
+		{"a pod that failed is kept, and followed by another later", viewOf(journal(2*gi, 0), ended(podvol.PodFailed, tarnv1.PodResult{})), "journal(2/1 #3 2x), " + failing},
+		{"nothing is done until then", viewOf(journal(2*gi, time.Minute), claimIs(controllerRuns, 2*gi)), ""},
+		{"then it is begun again", viewOf(journal(2*gi, -time.Minute), claimIs(controllerRuns, 2*gi)),
+			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, start, discard new"},
+		{"a claim that asks for less is served at once", viewOf(journal(3*gi, time.Minute), claimIs(controllerRuns, 3*gi)),
+			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, Resizing, start, discard new"},
+		{"so is one that asked for what is infeasible", viewOf(journal(3*gi, time.Minute), claimIs(controllerNo, 3*gi)),
+			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, Resizing, start, discard new"},
+		{"a claim that wants no more ends the retries", viewOf(journal(3*gi, time.Minute), claimIs(controllerNo, 3*gi), has(2*gi)),
+			"journal(0/2 #3), discard, claim(2/2 ), VolumeResizeSuccessful"},
+		{"the retries end with the claim", viewOf(claimGone, journal(2*gi, time.Minute)), "journal(0/1 #3), discard"},
+
+		{"what can never be is infeasible", viewOf(unfit(podvol.ReasonInvalid)), "journal(2/1 #1 1x), " + refusing},
+		{"a pod the API server refused is infeasible", viewOf(journal(2*gi, 0), unfit(podvol.ReasonPodRefused)), "journal(2/1 #3 2x), " + refusing},
+		{"a provisioner that is not right yet is not", viewOf(unfit(reasonNotReady)), "journal(2/1 #1 1x), " + failing},
+		{"a provisioner that was put right is used at once", viewOf(journal(2*gi, time.Minute), func(v *View) {
+			v.Record.Status.Expansion.LastError.Reason = reasonNotExpandable
+		}), "journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, start, discard new"},
+		{"a volume that Tarn has not made is refused", viewOf(func(v *View) { v.Record = nil }),
+			"claim(1/0 ControllerResizeInfeasible) ControllerResizeError, VolumeResizeFailed"},
+
+		{"a node that is due is left to the kubelet", viewOf(onNodes, has(2*gi), claimIs(nodePending, 2*gi)), ""},
+		{"a claim may ask for more before a node has begun", viewOf(onNodes, has(2*gi), asks(3*gi), claimIs(nodePending, 2*gi)),
+			"journal(3/2 #1), claim(1/3 ControllerResizeInProgress) Resizing, Resizing, start, discard new"},
+		{"but not while it is at work", viewOf(onNodes, has(2*gi), asks(3*gi), claimIs(nodeRuns, 2*gi)), ""},
+		{"a node that failed for good waits for the user", viewOf(onNodes, has(2*gi), claimIs(nodeNo, 2*gi)), ""},
+		{"who then may ask for less", viewOf(onNodes, has(3*gi), claimIs(nodeNo, 3*gi)),
+			"claim(1/2 NodeResizePending) FileSystemResizePending, FileSystemResizeRequired"},
+		{"a node that has nothing to do any more is not waited for", viewOf(has(2*gi), claimIs(nodePending, 2*gi)), "claim(2/2 ), VolumeResizeSuccessful"},
+		{"a claim that recovered with less may ask for what the volume has", viewOf(onNodes, has(3*gi)),
+			"claim(1/2 NodeResizePending) FileSystemResizePending, FileSystemResizeRequired"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := told(plan(c.view, noon)); got != c.want {
+				t.Errorf("plan:\n got %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestARefusalIsToldOnce(t *testing.T) {
+	v := viewOf(func(v *View) { v.Record = nil })
+	v.Claim = plan(v, noon).Actions[0].(WriteClaim).Claim
+	if got := told(plan(v, noon.Add(time.Hour))); got != "" {
+		t.Errorf("it is told again: %s", got)
+	}
+}
+
+func TestOnlyARightProvisionerExpands(t *testing.T) {
+	going := metav1.NewTime(noon)
+	for _, c := range []struct {
+		name   string
+		change func(*View)
+		want   string
+	}{
+		{"accepted, with the section", func(*View) {}, ""},
+		{"gone", func(v *View) { v.Provisioner = nil }, reasonNotExpandable},
+		{"another one of the name", func(v *View) { v.Provisioner.UID = "other" }, reasonNotExpandable},
+		{"without the section", func(v *View) { v.Provisioner.Spec.VolumeExpansion = nil }, reasonNotExpandable},
+		{"being deleted", func(v *View) { v.Provisioner.DeletionTimestamp = &going }, reasonNotReady},
+		{"not accepted", func(v *View) { v.Provisioner.Status = pavv1.PavProvisionerStatus{} }, reasonNotReady},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := ""
+			if err := obstacle(viewOf(c.change)); err != nil {
+				got = err.Reason
+			}
+			if got != c.want {
+				t.Errorf("obstacle %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAFailureKeepsItsWordsWhileTheNextAttemptRuns(t *testing.T) {
+	v := viewOf(journal(2*gi, 0), ended(podvol.PodFailed, tarnv1.PodResult{}))
+	for _, a := range plan(v, noon).Actions {
+		switch a := a.(type) {
+		case WriteJournal:
+			v.Record.Status = *a.Status
+		case WriteClaim:
+			v.Claim = a.Claim
+		}
+	}
+	p := plan(v, noon.Add(time.Hour))
+	if got, want := told(p), "journal(2/1 #4), start, discard new"; got != want {
+		t.Fatalf("plan: %s, want %s", got, want)
+	}
+	last := v.Claim.Status.Conditions[len(v.Claim.Status.Conditions)-1]
+	if last.Type != corev1.PersistentVolumeClaimControllerResizeError || last.Message != "Expansion pod failed: shelf full" {
+		t.Errorf("the claim says %s %q", last.Type, last.Message)
+	}
+}

@@ -155,7 +155,8 @@ func (t *pavTry) leftOf(ctx context.Context, from client.Reader, lists ...client
 		}
 		for _, o := range objectsOf(list) {
 			if t.isOurs(o) {
-				left = append(left, strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1.")+" "+o.GetName())
+				kind := fmt.Sprintf("%T", o)
+				left = append(left, kind[strings.LastIndexByte(kind, '.')+1:]+" "+o.GetName())
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,6 +31,8 @@ type player struct {
 	staged, unstaged int
 	wrong            []string
 	held             bool
+	// recovery is what the provisioner says; empty for the default.
+	recovery tarnv1.StageRecovery
 }
 
 // greet is a staging pod that makes a directory with one file and ends.
@@ -102,9 +105,7 @@ func (p *player) act(stage *tarnv1.PavStage) {
 	pav := filepath.Join(p.w.state, "stages", string(stage.UID), "pav")
 	phase := stage.Status.Pod.Phase
 	if stage.DeletionTimestamp.IsZero() {
-		if phase == "" {
-			p.begin(stage, pav)
-		}
+		p.play(stage, pav)
 		return
 	}
 	switch phase {
@@ -123,19 +124,36 @@ func (p *player) act(stage *tarnv1.PavStage) {
 		if p.unstage != nil {
 			p.unstage(pav)
 		}
-		p.tell(stage, tarnv1.StagePodUnstaged, "")
+		p.tell(stage, tarnv1.StagePodUnstaged, "", 0)
 	default:
-		p.tell(stage, tarnv1.StagePodStopped, "")
+		p.tell(stage, tarnv1.StagePodStopped, "", 0)
+	}
+}
+
+// play brings the staging pod of a stage that goes on to where it has to be.
+func (p *player) play(stage *tarnv1.PavStage, pav string) {
+	status, lost := stage.Status.Pod, stage.Status.Node.Loss
+	switch {
+	case status.Phase == "":
+		p.begin(stage, pav, 1)
+	case stage.Status.Node.Phase != tarnv1.StageLost || status.Recovery == tarnv1.RecoveryNone:
+	case status.Phase == tarnv1.StagePodGone && lost.Cleared >= max(status.Attempt, 1):
+		if left, err := os.ReadDir(pav); err != nil || len(left) > 0 {
+			p.wrong = append(p.wrong, fmt.Sprintf("the next staging pod begins with %v in its /pav (%v)", left, err))
+		}
+		p.begin(stage, pav, status.Attempt+1)
+	case status.Phase != tarnv1.StagePodGone && lost.Spent(max(status.Attempt, 1)):
+		p.tell(stage, tarnv1.StagePodGone, "", status.Attempt)
 	}
 }
 
 // begin plays the staging pod, which, as the kubelet does, waits for its folder.
-func (p *player) begin(stage *tarnv1.PavStage, pav string) {
+func (p *player) begin(stage *tarnv1.PavStage, pav string, attempt int32) {
 	for range 500 {
 		if _, err := os.Stat(pav); err == nil {
 			p.staged++
 			phase, message := p.stage(pav)
-			p.tell(stage, phase, message)
+			p.tell(stage, phase, message, attempt)
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -143,9 +161,15 @@ func (p *player) begin(stage *tarnv1.PavStage, pav string) {
 	p.wrong = append(p.wrong, "the folder of /pav was never made: "+pav)
 }
 
-func (p *player) tell(stage *tarnv1.PavStage, phase tarnv1.StagePodPhase, message string) {
-	body := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"pod":{"phase":%q,"message":%q}}}`, stage.UID, phase, message)
-	err := p.w.client.Status().Patch(p.w.ctx, stage, client.RawPatch(types.MergePatchType, body))
+func (p *player) tell(stage *tarnv1.PavStage, phase tarnv1.StagePodPhase, message string, attempt int32) {
+	told := tarnv1.PavStagePodStatus{Phase: phase, Message: message, Attempt: attempt, Recovery: p.recovery}
+	part, err := json.Marshal(told)
+	if err != nil {
+		p.wrong = append(p.wrong, err.Error())
+		return
+	}
+	body := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"pod":%s}}`, stage.UID, part)
+	err = p.w.client.Status().Patch(p.w.ctx, stage, client.RawPatch(types.MergePatchType, body))
 	if err != nil && p.w.ctx.Err() == nil && !apierrors.IsNotFound(err) {
 		p.wrong = append(p.wrong, fmt.Sprintf("set status.pod of %s: %v", stage.Name, err))
 	}

@@ -6,8 +6,10 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -59,8 +61,35 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 	case Post:
 		r.post(stage, v.Claim, a)
 		return nil
+	case HurryPod:
+		err := r.client.Delete(ctx, a.Pod, client.Preconditions{UID: &a.Pod.UID}, client.GracePeriodSeconds(hurry))
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting pod %s/%s: %w", a.Pod.Namespace, a.Pod.Name, err)
+		}
+		return nil
+	case Tell:
+		r.events.Eventf(a.Pod, stage, a.Type, a.Reason, eventAction, "%s", a.Note)
+		return nil
+	case Evict:
+		return r.evict(ctx, a.Pod)
 	}
 	return fmt.Errorf("stage: no way to apply %T", a)
+}
+
+// +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
+
+// evict evicts a pod. One that is gone is no error; a disruption budget that forbids it
+// is one, so that it is tried again later.
+func (r *Reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
+	eviction := &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))},
+	}
+	err := r.client.SubResource("eviction").Create(ctx, pod, eviction)
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("evicting pod %s/%s, which uses a volume that was lost: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
 }
 
 // maxMeetings is how many writes of the node agent may come between reading a stage
@@ -97,7 +126,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, stage *tarnv1.PavStage, st
 // movedOn says whether anything a plan depends on differs.
 func movedOn(a, b *tarnv1.PavStage) bool {
 	return a.UID != b.UID || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
-		a.Status.Node.Phase != b.Status.Node.Phase || !equality.Semantic.DeepEqual(a.Status.Pod, b.Status.Pod)
+		a.Status.Node.Phase != b.Status.Node.Phase || !equality.Semantic.DeepEqual(a.Status.Node.Loss, b.Status.Node.Loss) ||
+		!equality.Semantic.DeepEqual(a.Status.Pod, b.Status.Pod)
 }
 
 // post posts a Warning on the stage, and on the claim, which is where a user looks.

@@ -88,7 +88,9 @@ func because(text string) func(*corev1.Pod) {
 }
 
 func starting() tarnv1.PavStagePodStatus {
-	return tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodStarting, Namespace: "ns", Name: staging, Staged: true}
+	return tarnv1.PavStagePodStatus{
+		Phase: tarnv1.StagePodStarting, Namespace: "ns", Name: staging, Staged: true, Attempt: 1, StartTime: &metav1.Time{Time: noon},
+	}
 }
 
 // of is a status in another phase, with a message, and with the uid of its pod.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,10 @@ type View struct {
 	// Missing says which of the subjects is gone for good, empty if none is.
 	Missing string
 
+	// Consumers are the pods that use the volume, read where they have to be told
+	// of something.
+	Consumers []corev1.Pod
+
 	// Prepared is the evaluated section of the pod that is due, nil where none is.
 	Prepared *podvol.Prepared
 	// Unfit says why the section could not be evaluated.
@@ -59,6 +64,10 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 		if v.Pod, err = find(ctx, r, &corev1.Pod{}, key, ""); err != nil {
 			return View{}, err
 		}
+	}
+	if somethingToTell(stage) {
+		v.Consumers, err = r.findConsumers(ctx, stage)
+		return v, err
 	}
 	if !mayEvaluate(situationOf(stage)) {
 		return v, nil
@@ -97,7 +106,12 @@ func (r *Reconciler) readSubjects(ctx context.Context, v *View) error {
 		v.Missing = fmt.Sprintf("PersistentVolume %q is no CSI volume", spec.VolumeName)
 		return nil
 	}
-	if v.Claim, err = r.findClaim(ctx, v.Volume); err != nil {
+	if situationOf(v.Stage) == unstage {
+		v.Claim, err = r.lastClaim(ctx, v.Volume)
+	} else {
+		v.Claim, err = r.liveClaim(ctx, v)
+	}
+	if err != nil {
 		return err
 	}
 	if v.Claim == nil && v.Missing == "" {
@@ -106,16 +120,39 @@ func (r *Reconciler) readSubjects(ctx context.Context, v *View) error {
 	return nil
 }
 
-// findClaim gives the claim a volume is bound to. A volume outlives its claim, and
-// may have to be unstaged after it: then the claim as the volume's record keeps it
-// serves, if that is the same one.
-func (r *Reconciler) findClaim(ctx context.Context, vol *corev1.PersistentVolume) (*corev1.PersistentVolumeClaim, error) {
+// boundClaim gives the claim a volume is bound to, nil if that is gone.
+func (r *Reconciler) boundClaim(ctx context.Context, vol *corev1.PersistentVolume) (*corev1.PersistentVolumeClaim, error) {
 	ref := vol.Spec.ClaimRef
-	if ref != nil {
-		claim, err := find(ctx, r, &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, ref.UID)
-		if err != nil || claim != nil {
-			return claim, err
-		}
+	if ref == nil {
+		return nil, nil
+	}
+	return find(ctx, r, &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, ref.UID)
+}
+
+// liveClaim gives the claim for which a volume may be staged. A volume on its way out
+// is staged for nobody: reclaim writes its record before it looks for stages, and the
+// stage is there before it looks at the record, so one of the two sees the other.
+func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.PersistentVolumeClaim, error) {
+	record := &tarnv1.PavVolume{}
+	err := r.live.Get(ctx, client.ObjectKey{Name: v.Volume.Name}, record)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading PavVolume %s: %w", v.Volume.Name, err)
+	}
+	if err == nil && (record.Status.Phase == tarnv1.VolumeDeleting || record.Status.Phase == tarnv1.VolumeUndoing) {
+		v.Missing = fmt.Sprintf("PersistentVolume %q is being deleted", v.Volume.Name)
+		return nil, nil
+	}
+	return r.boundClaim(ctx, v.Volume)
+}
+
+// lastClaim gives the claim for unstaging. A volume outlives its claim and may have to
+// be unstaged after it: then the claim as the volume's record keeps it serves, if that
+// is the same one.
+func (r *Reconciler) lastClaim(ctx context.Context, vol *corev1.PersistentVolume) (*corev1.PersistentVolumeClaim, error) {
+	ref := vol.Spec.ClaimRef
+	claim, err := r.boundClaim(ctx, vol)
+	if err != nil || claim != nil {
+		return claim, err
 	}
 	record, err := find(ctx, r, &tarnv1.PavVolume{}, client.ObjectKey{Name: vol.Name}, "")
 	if err != nil || record == nil {
@@ -124,7 +161,7 @@ func (r *Reconciler) findClaim(ctx context.Context, vol *corev1.PersistentVolume
 	if ref != nil && ref.UID != "" && ref.UID != record.Spec.Claim.UID {
 		return nil, nil
 	}
-	claim := &corev1.PersistentVolumeClaim{}
+	claim = &corev1.PersistentVolumeClaim{}
 	if err := json.Unmarshal(record.Spec.ClaimSnapshot.Raw, claim); err != nil {
 		return nil, fmt.Errorf("reading claimSnapshot of PavVolume %s: %w", record.Name, err)
 	}
@@ -146,4 +183,18 @@ func find[O client.Object](ctx context.Context, r *Reconciler, into O, key clien
 		}
 	}
 	return none, nil
+}
+
+// findConsumers gives the pods the volume is mounted for. They are not Tarn's, so the
+// cache does not have them; that they are asked for is rare.
+func (r *Reconciler) findConsumers(ctx context.Context, stage *tarnv1.PavStage) ([]corev1.Pod, error) {
+	wanted := map[types.UID]bool{}
+	for _, target := range stage.Status.Node.Targets {
+		wanted[tarnv1.PodOfTarget(target)] = true
+	}
+	var list corev1.PodList
+	if err := r.live.List(ctx, &list, client.MatchingFields{"spec.nodeName": stage.Spec.NodeName}); err != nil {
+		return nil, fmt.Errorf("listing the pods of node %s: %w", stage.Spec.NodeName, err)
+	}
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !wanted[p.UID] }), nil
 }

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -25,6 +26,11 @@ const (
 	ReasonUnstagingFailed  = "UnstagingFailed"
 	ReasonUnstagingSkipped = "UnstagingSkipped"
 	ReasonNodeGone         = "NodeGone"
+	// Of Events on the pods that use a volume.
+	ReasonVolumeLost       = "VolumeLost"
+	ReasonVolumeRebound    = "VolumeRebound"
+	ReasonVolumeNotRebound = "VolumeNotRebound"
+	ReasonRestarted        = "RestartedForVolume"
 )
 
 const (
@@ -32,9 +38,10 @@ const (
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
 
-	// stagingAttempt is the attempt in a staging pod's name: a stage has one, which
-	// is started again under its name where it vanishes.
-	stagingAttempt = 1
+	// firstAttempt is the attempt in the first staging pod's name. It is started again
+	// under its name where it vanishes before it made the volume available; each time
+	// the volume is lost has an attempt of its own.
+	firstAttempt = 1
 
 	// maxMessage bounds what a status says, maxNote an Event (events.k8s.io), in bytes.
 	maxMessage = 32768
@@ -44,6 +51,8 @@ const (
 // situation is what a stage asks for; a closed set.
 //
 //	begin -> follow -> settled
+//	  |         |         |
+//	  |         +--> mend-+      (the volume is lost; then follow or settled again)
 //	  |         |         |      (deletion requested)
 //	  +---------+---------+-> stop -> unstage -> release
 type situation string
@@ -52,6 +61,7 @@ const (
 	begin   situation = "begin"   // no pod was ever sent
 	follow  situation = "follow"  // the staging pod is or may be there
 	settled situation = "settled" // Succeeded or Failed: waits for the stage's end
+	mend    situation = "mend"    // the volume is lost and has to be staged again
 	stop    situation = "stop"    // the staging pod has to go
 	unstage situation = "unstage" // the unstaging pod is due as soon as the node has unmounted
 	release situation = "release" // nothing runs any more
@@ -68,6 +78,8 @@ func situationOf(stage *tarnv1.PavStage) situation {
 		return stop
 	case phase == "":
 		return begin
+	case isLost(stage) && stage.Status.Pod.Recovery != tarnv1.RecoveryNone:
+		return mend
 	case phase == tarnv1.StagePodSucceeded, phase == tarnv1.StagePodFailed:
 		return settled
 	}
@@ -75,7 +87,9 @@ func situationOf(stage *tarnv1.PavStage) situation {
 }
 
 // mayEvaluate says in which situations a section may be evaluated.
-func mayEvaluate(s situation) bool { return s == begin || s == follow || s == unstage }
+func mayEvaluate(s situation) bool {
+	return s == begin || s == follow || s == mend || s == unstage
+}
 
 // podKey is the pod a stage's situation is about; its name is empty where it is
 // about none.
@@ -92,11 +106,15 @@ func due(v View, now time.Time) (tarnv1.Step, int32) {
 	switch situationOf(v.Stage) {
 	case begin:
 		if verdict(v) == usable && v.Node != nil {
-			return tarnv1.StepStaging, stagingAttempt
+			return tarnv1.StepStaging, firstAttempt
 		}
 	case follow:
-		if v.Pod == nil && v.Node != nil {
-			return tarnv1.StepStaging, stagingAttempt
+		if v.Pod == nil && v.Node != nil && !isStaged(v.Stage) {
+			return tarnv1.StepStaging, attemptOf(status)
+		}
+	case mend:
+		if nextIsDue(v, now) {
+			return tarnv1.StepStaging, attemptOf(status) + 1
 		}
 	case unstage:
 		return dueUnstaging(v, status, now)
@@ -142,6 +160,15 @@ type (
 	EndStage struct{}
 	// Post posts a Warning about the stage, and about the claim where it is known.
 	Post struct{ Reason, Note string }
+	// HurryPod deletes a pod that has nothing more to do, leaving it a second.
+	HurryPod struct{ Pod *corev1.Pod }
+	// Tell posts an Event about a pod that uses the volume, and the stage.
+	Tell struct {
+		Pod                *corev1.Pod
+		Type, Reason, Note string
+	}
+	// Evict evicts a pod that uses the volume.
+	Evict struct{ Pod *corev1.Pod }
 )
 
 func (WriteStatus) action() {}
@@ -150,6 +177,9 @@ func (DiscardPod) action()  {}
 func (LetGo) action()       {}
 func (EndStage) action()    {}
 func (Post) action()        {}
+func (HurryPod) action()    {}
+func (Tell) action()        {}
+func (Evict) action()       {}
 
 // plan decides. Whatever a pod is to be made for is written down before the pod is,
 // so that after a crash its name is known.
@@ -165,9 +195,14 @@ func plan(v View, now time.Time) Plan {
 			EndStage{},
 		}}
 	}
+	if tell := planTelling(v, s); len(tell) > 0 {
+		return Plan{Actions: tell} // the write brings the stage back
+	}
 	switch s {
+	case mend:
+		return planMend(v, now)
 	case begin:
-		return planBegin(v)
+		return planBegin(v, now)
 	case follow:
 		return planFollow(v, now)
 	case stop:
@@ -206,7 +241,7 @@ func verdict(v View) string {
 	return usable
 }
 
-func planBegin(v View) Plan {
+func planBegin(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	switch why := verdict(v); {
 	case why == unknown:
@@ -217,18 +252,25 @@ func planBegin(v View) Plan {
 	case v.Unfit != nil:
 		return failStaging(v, v.Unfit.Message)
 	}
-	return startStaging(v)
+	return startStaging(v, now)
 }
 
 // startStaging writes the intent, then creates the pod. The intent is written even
 // where it stands already: that write is refused if the cache was behind, and then
 // no pod is made for a stage that has moved on.
-func startStaging(v View) Plan {
-	pod := v.Prepared.Pod
-	actions := []Action{WriteStatus{tarnv1.PavStagePodStatus{
+func startStaging(v View, now time.Time) Plan {
+	pod, was := v.Prepared.Pod, v.Stage.Status.Pod
+	_, attempt := due(v, now)
+	status := tarnv1.PavStagePodStatus{
 		Phase: tarnv1.StagePodStarting, Namespace: pod.Namespace, Name: pod.Name, Staged: true,
-	}}}
-	if was := v.Stage.Status.Pod; was.UID != "" {
+		Attempt: attempt, Recovery: v.Prepared.Recovery, StartTime: &metav1.Time{Time: now.Truncate(time.Second)},
+		Restarts: was.Restarts, LossTold: was.LossTold, ReboundTold: was.ReboundTold,
+	}
+	if was.Phase == tarnv1.StagePodGone {
+		status.Restarts = restarts(was, now)
+	}
+	actions := []Action{WriteStatus{status}}
+	if was.UID != "" {
 		actions = append(actions, Post{ReasonPodVanished, fmt.Sprintf("staging pod %s/%s vanished and is started again", was.Namespace, was.Name)})
 	}
 	return Plan{Actions: append(actions, StartPod{pod})}
@@ -242,12 +284,14 @@ func planFollow(v View, now time.Time) Plan {
 	switch {
 	case v.Refused != nil:
 		return failStaging(v, v.Refused.Message)
+	case v.Pod == nil && isStaged(v.Stage):
+		return podGone(v, fmt.Sprintf("staging pod %s/%s was deleted", status.Namespace, status.Name))
 	case v.Pod == nil && v.Missing != "":
 		return failStaging(v, "the staging pod vanished and cannot be started again: "+v.Missing)
 	case v.Pod == nil && v.Unfit != nil:
 		return failStaging(v, v.Unfit.Message)
 	case v.Pod == nil:
-		return startStaging(v)
+		return startStaging(v, now)
 	}
 	o := podvol.Observe(v.Pod, v.Stage.UID, now)
 	status.UID, status.Message = v.Pod.UID, cut(o.Message, maxMessage)
@@ -261,7 +305,7 @@ func planFollow(v View, now time.Time) Plan {
 	case podvol.PodStarting:
 		status.Phase = tarnv1.StagePodStarting
 	case podvol.PodGoing:
-		status.Message = "the staging pod is being deleted; it is started again when it is gone"
+		status.Message = cmp.Or(o.Message, "the staging pod is being deleted; it is started again when it is gone")
 	}
 	return Plan{Actions: write(v, status), LookAt: o.CheckAt}
 }
@@ -271,6 +315,9 @@ func planFollow(v View, now time.Time) Plan {
 func failStaging(v View, message string) Plan {
 	status := v.Stage.Status.Pod
 	status.Phase, status.Message = tarnv1.StagePodFailed, cut(message, maxMessage)
+	if v.Stage.Status.Node.Phase == tarnv1.StageStaged {
+		return Plan{Actions: write(v, status)} // the node agent tells what that means
+	}
 	return Plan{Actions: append(write(v, status), Post{ReasonStagingFailed, cut(message, maxNote)})}
 }
 
@@ -296,6 +343,10 @@ func planUnstage(v View, now time.Time) Plan {
 		return finish(v, fmt.Sprintf("node %q is gone: nothing can be unstaged there, and nothing was", v.Stage.Spec.NodeName))
 	case v.Node == nil:
 		return finish(v, "")
+	case v.Refused != nil && v.Refused.Reason == podvol.ReasonNamespaceGone:
+		// The namespace cannot end while this stage keeps its consumer's pod, and no pod
+		// can be made in a namespace that ends: waiting would be for ever.
+		return finish(v, v.Refused.Message+": the volume is not unstaged")
 	case v.Refused != nil:
 		return retryUnstaging(v, status.UnstageAttempts, v.Refused.Message, now)
 	case v.Pod != nil && status.NextAttemptTime != nil:

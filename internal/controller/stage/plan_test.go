@@ -101,7 +101,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 			name: "a pod that is refused fails it, and unstaging is due", view: view(aStage(starting()), refused),
 			want: "write, post StagingFailed", wantNote: "the API server said no",
 			wantStatus: &tarnv1.PavStagePodStatus{
-				Phase: tarnv1.StagePodFailed, Namespace: "ns", Name: staging, Staged: true, Message: "the API server said no",
+				Phase: tarnv1.StagePodFailed, Namespace: "ns", Name: staging, Staged: true, Attempt: 1, StartTime: &metav1.Time{Time: noon}, Message: "the API server said no",
 			},
 		},
 		{
@@ -160,6 +160,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		{
 			name: "a running pod that is being deleted is waited for", view: view(aStage(of(tarnv1.StagePodRunning, "")), pod(aPod(staging, corev1.PodRunning, going))),
 			want: "write", wantStatus: ref(of(tarnv1.StagePodRunning, "the staging pod is being deleted; it is started again when it is gone")),
+			wantLook: 2 * time.Minute, // to tell people if it is not gone by then
 		},
 		{
 			name: "a running pod that vanished is started again", view: view(aStage(of(tarnv1.StagePodRunning, "")), prepared(staging)),

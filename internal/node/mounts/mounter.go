@@ -24,6 +24,8 @@ type Mount struct {
 	Type string
 	// ReadOnly says that this mount may not be written through.
 	ReadOnly bool
+	// Receives says that what is mounted below its origin appears below it too.
+	Receives bool
 }
 
 // Mounter is the seam to the kernel. Every path is absolute and its last element
@@ -34,6 +36,10 @@ type Mounter interface {
 	// later below the source appears below the target; nothing unmounted at the
 	// target is unmounted at the source.
 	Bind(source *os.File, target string, readOnly bool) error
+	// Replace mounts source as Bind does, in the place of the uppermost mount at
+	// target, which goes (before Linux 6.5: is hidden) though it may be in use. Nobody
+	// ever finds the target without a mount.
+	Replace(source *os.File, target string, readOnly bool) error
 	// Unmount removes the uppermost mount at point.
 	Unmount(point string) error
 	// Detach hides the uppermost mount at point and all below it at once, though
@@ -53,21 +59,68 @@ var _ Mounter = Kernel{}
 // anyone can see it: a plain bind mount would be a peer of its source, and
 // unmounting something below the one would unmount it below the other.
 func (Kernel) Bind(source *os.File, target string, readOnly bool) error {
-	tree, err := unix.OpenTree(int(source.Fd()), "",
+	tree, err := Clone(source, readOnly, true)
+	if err != nil {
+		return fmt.Errorf("bind at %s: %w", target, err)
+	}
+	defer func() { _ = tree.Close() }()
+	if err := unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("bind %s at %s: move_mount: %w", source.Name(), target, err)
+	}
+	return nil
+}
+
+// Replace implements Mounter.
+func (Kernel) Replace(source *os.File, target string, readOnly bool) error {
+	tree, err := Clone(source, readOnly, true)
+	if err != nil {
+		return fmt.Errorf("bind at %s: %w", target, err)
+	}
+	defer func() { _ = tree.Close() }()
+	return Put(tree, target)
+}
+
+// Clone copies the mount of the directory or file that source is, with all below it,
+// as a tree that is mounted nowhere yet; closing it before it is put somewhere ends
+// it. With receives, what is mounted below the source later appears in it too.
+func Clone(source *os.File, readOnly, receives bool) (*os.File, error) {
+	fd, err := unix.OpenTree(int(source.Fd()), "",
 		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
 	if err != nil {
-		return fmt.Errorf("bind %s at %s: open_tree: %w", source.Name(), target, err)
+		return nil, fmt.Errorf("copy the mount of %s: open_tree: %w", source.Name(), err)
 	}
-	defer func() { _ = unix.Close(tree) }()
-	attr := unix.MountAttr{Propagation: unix.MS_SLAVE}
+	tree := os.NewFile(uintptr(fd), source.Name())
+	attr := unix.MountAttr{Propagation: unix.MS_PRIVATE}
+	if receives {
+		attr.Propagation = unix.MS_SLAVE
+	}
 	if readOnly {
 		attr.Attr_set = unix.MOUNT_ATTR_RDONLY
 	}
-	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
-		return fmt.Errorf("bind %s at %s: mount_setattr: %w", source.Name(), target, err)
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+		_ = tree.Close()
+		return nil, fmt.Errorf("copy the mount of %s: mount_setattr: %w", source.Name(), err)
 	}
-	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fmt.Errorf("bind %s at %s: move_mount: %w", source.Name(), target, err)
+	return tree, nil
+}
+
+// moveMountBeneath is the flag of move_mount that puts a mount below the uppermost
+// one at a place (Linux 6.5).
+const moveMountBeneath = 0x200
+
+// Put mounts a tree in the place of the uppermost mount at point, which goes though it
+// may be in use. It acts in the mount namespace of the calling thread. A kernel that
+// cannot exchange them keeps the old one, hidden below the new one: the point is never
+// without a mount.
+func Put(tree *os.File, point string) error {
+	move := func(flags int) error {
+		return unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, point, unix.MOVE_MOUNT_F_EMPTY_PATH|flags)
+	}
+	if move(moveMountBeneath) == nil {
+		return Kernel{}.Detach(point)
+	}
+	if err := move(0); err != nil {
+		return fmt.Errorf("mount %s at %s: move_mount: %w", tree.Name(), point, err)
 	}
 	return nil
 }
@@ -89,8 +142,12 @@ func (Kernel) Detach(point string) error {
 }
 
 // List implements Mounter.
-func (Kernel) List() ([]Mount, error) {
-	infos, err := mount.ParseMountInfo("/proc/self/mountinfo")
+func (Kernel) List() ([]Mount, error) { return ListOf("/proc/self") }
+
+// ListOf returns the mount table of a process, the older mount first; process is its
+// folder in /proc. Points are as that process sees them.
+func ListOf(process string) ([]Mount, error) {
+	infos, err := mount.ParseMountInfo(process + "/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("read the mount table: %w", err)
 	}
@@ -103,6 +160,7 @@ func (Kernel) List() ([]Mount, error) {
 			Point:    unescape(infos[i].MountPoint),
 			Type:     infos[i].FsType,
 			ReadOnly: hasOption(infos[i].MountOptions, "ro"),
+			Receives: len(infos[i].OptionalFields) > 0,
 		})
 	}
 	return table, nil

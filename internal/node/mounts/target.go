@@ -41,6 +41,16 @@ func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error 
 	return nil
 }
 
+// Shows says whether target is a mount of exactly what source is, and nothing else is
+// mounted there.
+func Shows(m Mounter, target string, source *os.File, readOnly bool) (bool, error) {
+	var want unix.Stat_t
+	if err := unix.Fstat(int(source.Fd()), &want); err != nil {
+		return false, fmt.Errorf("look at %s: %w", source.Name(), err)
+	}
+	return shows(m, target, &want, readOnly)
+}
+
 // shows says whether target is a mount of exactly that file. A target that cannot be
 // looked at, as one whose server has died, shows something else.
 func shows(m Mounter, target string, want *unix.Stat_t, readOnly bool) (bool, error) {

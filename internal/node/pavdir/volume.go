@@ -13,7 +13,11 @@ import (
 
 // WrongVolumeError says what is wrong with /pav/volume, in words for the author of
 // the staging pod. Nothing but another staging pod will change it.
-type WrongVolumeError struct{ Problem string }
+type WrongVolumeError struct {
+	Problem string
+	// Dead says that it is on a mount whose server has ended.
+	Dead bool
+}
 
 // Error implements error.
 func (e *WrongVolumeError) Error() string { return e.Problem }
@@ -91,7 +95,7 @@ func resolve(root *os.File) (*os.File, error) {
 	case errors.Is(err, unix.ELOOP):
 		return nil, wrong("/pav/volume leads through too many symbolic links")
 	case errors.Is(err, unix.ENOTCONN):
-		return nil, wrong("/pav/volume is a mount whose server has ended")
+		return nil, &WrongVolumeError{Problem: "/pav/volume is a mount whose server has ended", Dead: true}
 	default:
 		return nil, fmt.Errorf("open /pav/volume: %w", err)
 	}
@@ -113,7 +117,7 @@ func examine(file *os.File, pav string) (*Volume, error) {
 	var stat unix.Statx_t
 	err = unix.Statx(int(file.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &stat)
 	if errors.Is(err, unix.ENOTCONN) {
-		return nil, wrong("/pav/volume is a mount whose server has ended")
+		return nil, &WrongVolumeError{Problem: "/pav/volume is a mount whose server has ended", Dead: true}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look at /pav/volume: %w", err)

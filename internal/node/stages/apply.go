@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -39,6 +40,14 @@ func (s *Stages) do(ctx context.Context, stage *tarnv1.PavStage, a action) error
 		return nil
 	case markStaged:
 		return s.markStaged(ctx, stage, a.record)
+	case markLost:
+		return s.markLost(ctx, stage, a.loss)
+	case clearFolder:
+		return s.clearFolder(ctx, stage)
+	case markUnmended:
+		return s.markUnmended(ctx, stage, a.message)
+	case markMended:
+		return s.markMended(ctx, stage, a.record, a.loss)
 	case markFailed:
 		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
 			n.Phase, n.Message = tarnv1.StageFailed, a.message
@@ -72,9 +81,12 @@ func (s *Stages) markStaged(ctx context.Context, stage *tarnv1.PavStage, found *
 	if err := s.writeRecord(stage.UID, found); err != nil {
 		return fmt.Errorf("keep the record of stage %s: %w", stage.Name, err)
 	}
-	s.trust(stage.UID)
+	if err := s.trust(stage, found); err != nil {
+		return err
+	}
 	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
 		n.Phase, n.Path, n.Message = tarnv1.StageStaged, found.Path, ""
+		s.setHealthy(n, metav1.ConditionTrue, tarnv1.ReasonStaged, "")
 	})
 }
 

@@ -2,6 +2,10 @@ package stages
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,23 +18,28 @@ import (
 
 var _ ends.Listener = (*Stages)(nil)
 
-// Pods implements ends.Listener: the staging pods that are waited for.
+// Pods implements ends.Listener: the staging pods that are waited for, and those that
+// are to stay.
 func (s *Stages) Pods() []types.UID {
 	var uids []types.UID
-	for _, stage := range s.waiting() {
+	for _, stage := range s.listening() {
 		uids = append(uids, stage.Status.Pod.UID)
 	}
 	return uids
 }
 
-func (s *Stages) waiting() []tarnv1.PavStage {
+func (s *Stages) listening() []tarnv1.PavStage {
 	stages, err := s.cachedStages(context.Background())
 	if err != nil {
 		return nil // the cache is not filled: status.pod tells later
 	}
 	var found []tarnv1.PavStage
 	for _, stage := range stages {
-		if !deleting(&stage) && stage.Status.Node.Phase == tarnv1.StageWaiting && stage.Status.Pod.UID != "" {
+		pod := stage.Status.Pod
+		if deleting(&stage) || pod.UID == "" || stage.Status.Node.Phase == tarnv1.StageFailed {
+			continue
+		}
+		if stage.Status.Node.Phase != tarnv1.StageStaged || pod.Phase != tarnv1.StagePodSucceeded {
 			found = append(found, stage)
 		}
 	}
@@ -46,40 +55,55 @@ func (s *Stages) cachedStages(ctx context.Context) ([]tarnv1.PavStage, error) {
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get
 
 // Stopped implements ends.Listener: a staging pod that has surely ended well need not
-// be waited for until the kubelet says so. Of one that has failed, the stage
-// controller tells, which knows why.
+// be waited for until the kubelet says so. Of one that has failed before it made the
+// volume available, the stage controller tells, which knows why. When a container of
+// one that was to stay ends, the volume is looked at.
 func (s *Stages) Stopped(ctx context.Context, uid types.UID, ask func(context.Context) ([]ends.Run, error)) {
-	for _, stage := range s.waiting() {
+	for _, stage := range s.listening() {
 		if stage.Status.Pod.UID != uid {
 			continue
 		}
-		ended, err := s.endedWell(ctx, &stage, ask)
+		end, err := s.ending(ctx, &stage, ask)
 		if err != nil {
 			log.FromContext(ctx).Info("cannot see how the staging pod ended; the kubelet will tell", "stage", stage.Name, "because", err.Error())
 		}
-		if ended {
-			s.mu.Lock()
+		s.mu.Lock()
+		switch {
+		case end.Succeeded:
 			s.ended[uid] = stage.UID
-			s.mu.Unlock()
-			s.wakeUp(stage.Name)
+		case end.Known:
+			s.died[uid] = describeEnd(end)
 		}
+		s.mu.Unlock()
+		s.doubt(&stage)
 	}
 }
 
-func (s *Stages) endedWell(ctx context.Context, stage *tarnv1.PavStage, ask func(context.Context) ([]ends.Run, error)) (bool, error) {
+// ending judges how the pod has ended; the zero value where that is not known. One
+// that is being deleted is not asked to have done its work.
+func (s *Stages) ending(ctx context.Context, stage *tarnv1.PavStage, ask func(context.Context) ([]ends.Run, error)) (ends.Ending, error) {
 	runs, err := ask(ctx)
 	if err != nil {
-		return false, err
+		return ends.Ending{}, err
 	}
 	pod := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: stage.Status.Pod.Namespace, Name: stage.Status.Pod.Name}
 	if err := s.Live.Get(ctx, key, pod); err != nil {
-		return false, err
+		return ends.Ending{}, err
 	}
 	if pod.UID != stage.Status.Pod.UID || !pod.DeletionTimestamp.IsZero() {
-		return false, nil
+		return ends.Ending{}, nil
 	}
-	return ends.Judge(ends.ShapeOf(pod), runs).Succeeded, nil
+	return ends.Judge(ends.ShapeOf(pod), runs), nil
+}
+
+// describeEnd says how a pod ended that was to stay.
+func describeEnd(end ends.Ending) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(end.ExitCodes)) {
+		parts = append(parts, fmt.Sprintf("container %s exited with %d", name, end.ExitCodes[name]))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // hasEnded says whether the stage's pod is known to have ended well.
@@ -94,6 +118,7 @@ func (s *Stages) forget(stage *tarnv1.PavStage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.trusted, stage.UID)
+	delete(s.died, stage.Status.Pod.UID)
 	for pod, of := range s.ended {
 		if of == stage.UID {
 			delete(s.ended, pod)

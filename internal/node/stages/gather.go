@@ -30,8 +30,9 @@ type View struct {
 	Found *record
 	// Wrong says what is wrong with /pav/volume, if the pod has made it available.
 	Wrong string
-	// Lost says why a volume that was staged cannot be handed out any more.
-	Lost string
+	// Lost says why a volume that was staged cannot be handed out any more; in
+	// phase Staged alone.
+	Lost *loss
 	// Now is the time of the look.
 	Now time.Time
 }
@@ -58,27 +59,34 @@ func (s *Stages) gather(ctx context.Context, name string) (View, error) {
 		return v, s.gatherStaged(&v)
 	case tarnv1.StageFailed:
 		return v, nil
+	case tarnv1.StageLost:
+		if !followed(stage) {
+			return v, nil
+		}
+		return v, s.gatherWaiting(ctx, &v)
 	default:
 		return v, s.gatherWaiting(ctx, &v)
 	}
 }
 
-// gatherStaged looks once, after a start of the agent, whether what was staged is
-// still there; from then on each publish call looks.
+// gatherStaged looks whether what was staged is still there: after a start of the
+// agent, and when something made that doubtful.
 func (s *Stages) gatherStaged(v *View) error {
-	if s.trusts(v.Stage.UID) {
+	if v.Lost = s.podLoss(v.Stage); v.Lost != nil || s.trusts(v.Stage.UID) {
 		return nil
 	}
-	volume, lost, err := s.open(v.Stage)
+	volume, found, lost, err := s.open(v.Stage)
 	if err != nil {
 		return err
 	}
-	if volume != nil {
-		_ = volume.File.Close()
-		s.trust(v.Stage.UID)
+	v.Lost, v.Found = lost, found
+	if volume == nil {
+		return nil
 	}
-	v.Lost = lost
-	return nil
+	if lost == nil {
+		err = s.trust(v.Stage, found)
+	}
+	return errors.Join(err, volume.File.Close())
 }
 
 func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {

@@ -20,6 +20,10 @@ const (
 	watchReady                      // hear of /pav/ready
 	ignoreReady                     // stop hearing of it
 	markStaged                      // keep the record, set phase Staged
+	markLost                        // tell of a loss
+	clearFolder                     // set aside what the lost attempt has left, tell so
+	markUnmended                    // tell that an attempt to stage again has failed
+	markMended                      // keep the record, bind anew, set phase Staged
 	markFailed                      // set phase Failed with the message
 	requestEnd                      // delete the PavStage if it is unchanged
 	unmount                         // unmount the targets and all below the folder
@@ -34,6 +38,7 @@ type action struct {
 	verb    verb
 	message string
 	record  *record
+	loss    *loss
 }
 
 // plan decides the next step of the node's side of a stage.
@@ -51,12 +56,47 @@ func plan(v View) []action {
 	case len(node.Targets) == 0 && !v.Held:
 		return []action{{verb: ignoreReady}, {verb: requestEnd}}
 	case node.Phase == tarnv1.StageStaged:
-		if v.Lost != "" {
-			return fail(lostMessage(v.Lost))
-		}
-		return []action{{verb: ignoreReady}}
+		return planStaged(v)
+	case node.Phase == tarnv1.StageLost && node.Loss != nil:
+		return planLost(v)
 	}
 	return planWaiting(v)
+}
+
+// planStaged tells of a loss; what is right in the place of what was staged is bound
+// at once.
+func planStaged(v View) []action {
+	switch {
+	case v.Lost == nil:
+		return []action{{verb: ignoreReady}}
+	case v.Lost.reason == rebooted:
+		return fail(lostMessage(v.Lost.message))
+	case v.Lost.reason == tarnv1.ReasonMountReplaced && recoveryOf(v.Stage) != tarnv1.RecoveryNone:
+		return []action{{verb: ignoreReady}, {verb: markMended, record: v.Found, loss: v.Lost}}
+	}
+	return []action{{verb: ignoreReady}, {verb: markLost, loss: v.Lost}}
+}
+
+// planLost has the volume staged again: the controller removes the staging pod, the
+// folder is cleared, the controller starts the next pod, and what that makes available
+// is bound at every target.
+func planLost(v View) []action {
+	pod, lost := v.Stage.Status.Pod, v.Stage.Status.Node.Loss
+	switch {
+	case recoveryOf(v.Stage) == tarnv1.RecoveryNone:
+		return []action{{verb: ignoreReady}}
+	case pod.Phase == tarnv1.StagePodGone && lost.Cleared < attemptOf(v.Stage):
+		return []action{{verb: ignoreReady}, {verb: clearFolder}}
+	case !followed(v.Stage):
+		return []action{{verb: ignoreReady}}
+	case pod.Phase == tarnv1.StagePodFailed:
+		return []action{{verb: ignoreReady}, {verb: markUnmended, message: podFailure(v.PodError, pod.Message)}}
+	case v.Wrong != "":
+		return []action{{verb: ignoreReady}, {verb: markUnmended, message: "Staging failed: " + v.Wrong}}
+	case v.Found != nil:
+		return []action{{verb: ignoreReady}, {verb: markMended, record: v.Found}}
+	}
+	return []action{{verb: watchReady}}
 }
 
 func planWaiting(v View) []action {
@@ -110,9 +150,19 @@ func planEnd(v View) []action {
 	case pod == tarnv1.StagePodUnstaged, !slices.Contains(v.Stage.Finalizers, tarnv1.FinalizerStagePod):
 		return append(actions, action{verb: release}, action{verb: removeFolder}, action{verb: removeFinalizer})
 	case v.Stage.Status.Node.Phase == tarnv1.StageUnmounted:
-		return actions
+		return append(actions, keepFolder(v)...)
 	case pod == tarnv1.StagePodStopped, pod == tarnv1.StagePodUnstaging:
-		return append(actions, action{verb: release}, action{verb: markUnmounted})
+		actions = append(actions, action{verb: release})
+		return append(append(actions, keepFolder(v)...), action{verb: markUnmounted})
 	}
 	return actions
+}
+
+// keepFolder makes the folder where an agent died before it could: the unstaging pod
+// has it as its /pav and would wait for it for ever.
+func keepFolder(v View) []action {
+	if v.Folder {
+		return nil
+	}
+	return []action{{verb: makeFolder}}
 }

@@ -59,16 +59,18 @@ func TestTheNextStepOfAStageIs(t *testing.T) {
 		"failure when the pod has failed":                    {View{Stage: stage(pod(tarnv1.StagePodFailed)), Folder: true, PodError: "no"}, failed},
 		"failure even if the pod had become ready":           {View{Stage: stage(pod(tarnv1.StagePodFailed)), Folder: true, Found: &record{}}, failed},
 		"nothing more when it is staged":                     {View{Stage: stage(node(tarnv1.StageStaged)), Folder: true}, []verb{ignoreReady}},
-		"failure when what was staged is lost":               {View{Stage: stage(node(tarnv1.StageStaged)), Lost: "gone"}, failed},
+		"failure when what was staged is lost":               {View{Stage: stage(node(tarnv1.StageStaged)), Lost: &loss{rebooted, "gone"}}, failed},
 		"its end after a crash between failure and end":      {View{Stage: stage(node(tarnv1.StageFailed))}, ended},
 		"to wait for the staging pod when it ends":           {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning))}, []verb{ignoreReady}},
-		"unmounted when the staging pod is gone":             {View{Stage: stage(ending(0), pod(tarnv1.StagePodStopped), node(tarnv1.StageStaged))}, []verb{ignoreReady, unmount, markUnmounted}},
-		"unmounted though unstaging has begun":               {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaging), node(tarnv1.StageFailed))}, []verb{ignoreReady, unmount, markUnmounted}},
-		"to wait while the unstaging pod runs":               {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaging), node(tarnv1.StageUnmounted))}, []verb{ignoreReady}},
+		"unmounted when the staging pod is gone":             {View{Stage: stage(ending(0), pod(tarnv1.StagePodStopped), node(tarnv1.StageStaged)), Folder: true}, []verb{ignoreReady, unmount, markUnmounted}},
+		"unmounted though unstaging has begun":               {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaging), node(tarnv1.StageFailed)), Folder: true}, []verb{ignoreReady, unmount, markUnmounted}},
+		"to wait while the unstaging pod runs":               {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaging), node(tarnv1.StageUnmounted)), Folder: true}, []verb{ignoreReady}},
+		"its folder, which the unstaging pod needs":          {View{Stage: stage(ending(0), pod(tarnv1.StagePodStopped))}, []verb{ignoreReady, unmount, makeFolder, markUnmounted}},
+		"its folder even when it is late":                    {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaging), node(tarnv1.StageUnmounted))}, []verb{ignoreReady, makeFolder}},
 		"gone when unstaging is done":                        {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaged), node(tarnv1.StageUnmounted))}, []verb{ignoreReady, unmount, removeFolder, removeFinalizer}},
 		"gone when the controller has let it go":             {View{Stage: stage(ending(0), finalizers(tarnv1.FinalizerStageNode))}, []verb{ignoreReady, unmount, removeFolder, removeFinalizer}},
 		"nothing when the agent has let it go":               {View{Stage: stage(ending(0), finalizers(tarnv1.FinalizerStagePod), pod(tarnv1.StagePodUnstaged))}, []verb{ignoreReady}},
-		"detached when a mount stays busy":                   {View{Stage: stage(ending(detachAfter), pod(tarnv1.StagePodStopped))}, []verb{ignoreReady, detach, markUnmounted}},
+		"detached when a mount stays busy":                   {View{Stage: stage(ending(detachAfter), pod(tarnv1.StagePodStopped)), Folder: true}, []verb{ignoreReady, detach, markUnmounted}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.view.Now = now
@@ -90,7 +92,7 @@ func TestAFailureTellsAllThatIsKnown(t *testing.T) {
 		"Staging pod failed: image missing":                                  {Stage: failedPod("image missing")},
 		"Staging pod failed: it wrote nothing to /pav/error":                 {Stage: failedPod("")},
 		"Staging failed: /pav/volume does not exist":                         {Stage: stage(), Wrong: "/pav/volume does not exist"},
-		"the staged volume is lost: the node was started; it is staged anew": {Stage: stage(node(tarnv1.StageStaged)), Lost: "the node was started"},
+		"the staged volume is lost: the node was started; it is staged anew": {Stage: stage(node(tarnv1.StageStaged)), Lost: &loss{rebooted, "the node was started"}},
 	} {
 		actions := plan(v)
 		if len(actions) != 3 || actions[1].message != want {

@@ -189,6 +189,10 @@ func (a *attempt) step(ctx context.Context, known *tarnv1.PavStage) (now *tarnv1
 		known, err = a.addTarget(ctx, known)
 		return known, known == nil, err
 	}
+	if known.Status.Node.Phase == tarnv1.StageLost && recoveryOf(known) == tarnv1.RecoveryNone {
+		delete(a.joined, known.UID)
+		return known, true, a.lose(ctx, known, known.Status.Node.Loss.Message)
+	}
 	if known.Status.Node.Phase != tarnv1.StageStaged {
 		return known, true, nil
 	}
@@ -259,7 +263,7 @@ func (s *Stages) patchStatus(ctx context.Context, old, changed *tarnv1.PavStage)
 }
 
 // mount bind-mounts the staged volume at the target. A volume that is not what was
-// staged any more is not mounted: the stage is marked as failed, which ends it.
+// staged any more is not mounted.
 func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (mounted bool, err error) {
 	unlock := s.folders.Lock(string(stage.UID))
 	defer unlock()
@@ -271,21 +275,25 @@ func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (
 	if err != nil {
 		return false, status.Errorf(codes.Unavailable, "read PavStage %s: %v", stage.Name, err)
 	}
-	volume, lost, err := s.open(stage)
+	volume, _, lost, err := s.open(stage)
 	if err != nil {
 		return false, status.Errorf(codes.Unavailable, "look at volume %s: %v", stage.Spec.VolumeName, err)
 	}
-	if lost != "" {
-		return false, s.lose(ctx, stage, lost)
+	if volume != nil {
+		defer func() { _ = volume.File.Close() }()
 	}
-	defer func() { _ = volume.File.Close() }()
+	if lost != nil {
+		s.doubt(stage) // the worker sees to it; this call waits for what comes of it
+		return false, nil
+	}
 	if err := mounts.EnsureBind(s.Mounts, volume.File, r.Target, r.ReadOnly); err != nil {
 		return false, status.Errorf(codes.Unavailable, "mount volume %s: %v", stage.Spec.VolumeName, err)
 	}
 	return true, nil
 }
 
-// lose marks a staged stage as failed; the worker then ends it.
+// lose marks a stage whose volume is lost as failed; the worker then ends it, so that
+// it can be staged anew.
 func (s *Stages) lose(ctx context.Context, stage *tarnv1.PavStage, why string) error {
 	changed := stage.DeepCopy()
 	changed.Status.Node.Phase = tarnv1.StageFailed

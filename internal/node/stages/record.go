@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
 	"tarn.dev/tarn/internal/node/pavdir"
 )
@@ -55,12 +54,12 @@ func (s *Stages) inspect(uid types.UID, block bool, capacity int64) (*pavdir.Vol
 }
 
 func (s *Stages) describeVolume(uid types.UID, volume *pavdir.Volume) (*record, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := bootID()
 	if err != nil {
 		return nil, err
 	}
 	found := &record{
-		Boot:   strings.TrimSpace(string(boot)),
+		Boot:   boot,
 		Path:   volume.Path,
 		Device: volume.Device,
 		Rdev:   volume.Rdev,
@@ -79,39 +78,10 @@ func (s *Stages) describeVolume(uid types.UID, volume *pavdir.Volume) (*record, 
 	return found, nil
 }
 
-// open opens the volume of a staged stage if it still is what was recorded; else it
-// says why it is lost.
-func (s *Stages) open(stage *tarnv1.PavStage) (volume *pavdir.Volume, lost string, err error) {
-	kept, err := s.readRecord(stage.UID)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, "its folder or record on the node is gone", nil
-	}
-	if err != nil {
-		return nil, "", err
-	}
-	volume, found, err := s.inspect(stage.UID, kept.Block, kept.Capacity)
-	var wrong *pavdir.WrongVolumeError
-	switch {
-	case errors.As(err, &wrong):
-		return nil, wrong.Problem, nil
-	case errors.Is(err, os.ErrNotExist):
-		return nil, "its folder on the node is gone", nil
-	case err != nil:
-		return nil, "", err
-	}
-	switch {
-	case found.Boot != kept.Boot:
-		lost = "the node was started anew since it was staged"
-	case found.Point != kept.Point || found.Root != kept.Root || found.Device != kept.Device:
-		lost = "what was mounted for it is not mounted any more"
-	case found.Path != kept.Path || found.Rdev != kept.Rdev:
-		lost = "/pav/volume is not what it was"
-	}
-	if lost != "" {
-		_ = volume.File.Close()
-		return nil, lost, nil
-	}
-	return volume, "", nil
+// bootID is the kernel's name for the time since it was started.
+func bootID() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(data)), err
 }
 
 func (s *Stages) readRecord(uid types.UID) (*record, error) {

@@ -50,8 +50,12 @@ type Stages struct {
 	ready   readyWatch
 
 	mu sync.Mutex
-	// trusted are the stages whose mount this process has seen to be right.
-	trusted map[types.UID]bool
+	// trusted are the stages whose volume this process has seen to be right, with
+	// what shows when that is to be doubted.
+	trusted map[types.UID]watched
+	// died are the staging pods, by uid, that the container runtime says have ended
+	// though they were to stay, with how.
+	died map[types.UID]string
 	// ended are the staging pods, by uid, that the container runtime says have ended
 	// well, with the uid of their stage.
 	ended map[types.UID]types.UID
@@ -65,7 +69,8 @@ func New(config Config) (*Stages, error) {
 	s := &Stages{
 		Config:  config,
 		wake:    make(chan event.GenericEvent, 128),
-		trusted: map[types.UID]bool{},
+		trusted: map[types.UID]watched{},
+		died:    map[types.UID]string{},
 		ended:   map[types.UID]types.UID{},
 	}
 	if err := s.ready.open(s.wakeUp); err != nil {
@@ -97,18 +102,6 @@ func (s *Stages) wakeUp(name string) {
 	stage := &tarnv1.PavStage{}
 	stage.Name = name
 	s.wake <- event.GenericEvent{Object: stage}
-}
-
-func (s *Stages) trust(uid types.UID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.trusted[uid] = true
-}
-
-func (s *Stages) trusts(uid types.UID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.trusted[uid]
 }
 
 // deleting says whether the end of the stage is requested.

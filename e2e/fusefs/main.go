@@ -1,0 +1,142 @@
+// Command fusefs serves a file system of one file, "greeting", at the folder it is
+// given, until it is killed: a volume with a server, for the cases that kill servers.
+// It must not know of anything else.
+//
+//	fusefs FOLDER TEXT
+//
+// The file holds the text. When the file system is mounted it prints "mounted".
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// The requests that are answered, as linux/fuse.h numbers them.
+const (
+	opLookup   = 1
+	opForget   = 2
+	opGetattr  = 3
+	opOpen     = 14
+	opRead     = 15
+	opStatfs   = 17
+	opRelease  = 18
+	opFlush    = 25
+	opInit     = 26
+	opOpendir  = 27
+	opReaddir  = 28
+	opCloseDir = 29
+	opAccess   = 34
+	opForgets  = 42
+)
+
+const (
+	rootNode = 1
+	fileNode = 2
+	// inHeader and outHeader are the sizes of what precedes a request and an answer.
+	inHeader, outHeader = 40, 16
+	name                = "greeting"
+)
+
+func main() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: fusefs FOLDER TEXT")
+		os.Exit(2)
+	}
+	if err := serve(os.Args[1], os.Args[2]+"\n"); err != nil {
+		fmt.Fprintln(os.Stderr, "fusefs:", err)
+		os.Exit(1)
+	}
+}
+
+func serve(folder, text string) error {
+	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	fd := int(device.Fd())
+	options := fmt.Sprintf("fd=%d,rootmode=40755,user_id=0,group_id=0,allow_other", fd)
+	if err := unix.Mount("fusefs", folder, "fuse.fusefs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return fmt.Errorf("mount at %s: %w", folder, err)
+	}
+	fmt.Println("mounted")
+	request := make([]byte, 1<<20)
+	for {
+		n, err := unix.Read(fd, request)
+		if err == unix.EINTR || err == unix.ENOENT {
+			continue
+		}
+		if err != nil {
+			return err // ENODEV: it was unmounted
+		}
+		if reply := answer(request[:n], text); reply != nil {
+			if _, err := unix.Write(fd, reply); err != nil && err != unix.ENOENT {
+				return err
+			}
+		}
+	}
+}
+
+// answer gives the answer to a request, nil where none is due.
+func answer(request []byte, text string) []byte {
+	order := binary.NativeEndian
+	op, unique, node := order.Uint32(request[4:]), order.Uint64(request[8:]), order.Uint64(request[16:])
+	body, code := content(op, node, request[inHeader:], text)
+	if op == opForget || op == opForgets {
+		return nil
+	}
+	reply := order.AppendUint32(nil, uint32(outHeader+len(body)))
+	reply = order.AppendUint32(reply, uint32(-int32(code)))
+	reply = order.AppendUint64(reply, unique)
+	return append(reply, body...)
+}
+
+func content(op uint32, node uint64, in []byte, text string) ([]byte, unix.Errno) {
+	order := binary.NativeEndian
+	switch op {
+	case opInit:
+		out := make([]byte, 64)
+		order.PutUint32(out, 7)
+		order.PutUint32(out[4:], 31)
+		order.PutUint32(out[20:], 1<<16)
+		return out, 0
+	case opLookup:
+		if node != rootNode || string(in) != name+"\x00" {
+			return nil, unix.ENOENT
+		}
+		out := make([]byte, 40)
+		order.PutUint64(out, fileNode)
+		return append(out, attributes(fileNode, text)...), 0
+	case opGetattr:
+		return append(make([]byte, 16), attributes(node, text)...), 0
+	case opOpen, opOpendir:
+		return make([]byte, 16), 0
+	case opRead:
+		offset, size := order.Uint64(in[8:]), uint64(order.Uint32(in[16:]))
+		rest := text[min(offset, uint64(len(text))):]
+		return []byte(rest[:min(size, uint64(len(rest)))]), 0
+	case opStatfs:
+		return make([]byte, 80), 0
+	case opRelease, opCloseDir, opFlush, opReaddir, opAccess, opForget, opForgets:
+		return nil, 0
+	}
+	return nil, unix.ENOSYS
+}
+
+// attributes are those of the root or the file.
+func attributes(node uint64, text string) []byte {
+	order := binary.NativeEndian
+	out := make([]byte, 88)
+	order.PutUint64(out, node)
+	mode, links := uint32(unix.S_IFDIR|0o755), uint32(2)
+	if node == fileNode {
+		mode, links = unix.S_IFREG|0o444, 1
+		order.PutUint64(out[8:], uint64(len(text)))
+	}
+	order.PutUint32(out[60:], mode)
+	order.PutUint32(out[64:], links)
+	return out
+}

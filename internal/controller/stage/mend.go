@@ -1,0 +1,183 @@
+package stage
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+)
+
+const (
+	// longLife is how long a staging pod must have lasted not to count as one that
+	// fails again and again.
+	longLife = 10 * time.Minute
+	// hurry is the grace period, in seconds, of a staging pod whose volume is lost:
+	// it has nothing to save.
+	hurry = 1
+)
+
+// isLost says whether the volume is lost and not there again.
+func isLost(stage *tarnv1.PavStage) bool {
+	return stage.Status.Node.Phase == tarnv1.StageLost && stage.Status.Node.Loss != nil
+}
+
+// isStaged says whether the volume was ever available: pods may have it then.
+func isStaged(stage *tarnv1.PavStage) bool {
+	return stage.Status.Node.Phase == tarnv1.StageStaged || isLost(stage)
+}
+
+// attemptOf is the attempt of the current staging pod.
+func attemptOf(status tarnv1.PavStagePodStatus) int32 { return max(status.Attempt, firstAttempt) }
+
+// restarts counts the staging pods in a row that have lasted but a short time.
+func restarts(status tarnv1.PavStagePodStatus, now time.Time) int32 {
+	if status.StartTime != nil && now.Sub(status.StartTime.Time) >= longLife {
+		return 0
+	}
+	return status.Restarts + 1
+}
+
+// nextStart is when the next staging pod may start: at once after the first loss,
+// then at a growing distance from the start of the one before.
+func nextStart(stage *tarnv1.PavStage) time.Time {
+	status := stage.Status.Pod
+	if status.Restarts == 0 || status.StartTime == nil {
+		return time.Time{}
+	}
+	return status.StartTime.Add(kube.Backoff(status.Restarts, firstRetry, lastRetry, string(stage.UID)))
+}
+
+// nextIsDue says whether the next staging pod has to be started: the one before is
+// gone, the node has cleared the folder, and it is time.
+func nextIsDue(v View, now time.Time) bool {
+	status := v.Stage.Status.Pod
+	return status.Phase == tarnv1.StagePodGone && v.Node != nil &&
+		v.Stage.Status.Node.Loss.Cleared >= attemptOf(status) && !now.Before(nextStart(v.Stage))
+}
+
+// planMend removes the staging pod whose volume is lost, then starts the next one and
+// follows it.
+func planMend(v View, now time.Time) Plan {
+	status, lost := v.Stage.Status.Pod, v.Stage.Status.Node.Loss
+	switch {
+	case status.Phase == tarnv1.StagePodGone:
+		return planNext(v, now)
+	case !lost.Spent(attemptOf(status)) && status.Phase == tarnv1.StagePodFailed:
+		return Plan{} // the node agent says what was in /pav/error, and counts the failure
+	case !lost.Spent(attemptOf(status)):
+		return planFollow(v, now)
+	case !ours(v):
+		return podGone(v, status.Message)
+	case lost.Failed == attemptOf(status) && now.Before(nextStart(v.Stage)):
+		return Plan{LookAt: nextStart(v.Stage)} // kept for reading until its successor is due
+	}
+	grace := v.Pod.DeletionGracePeriodSeconds
+	if v.Pod.DeletionTimestamp != nil && grace != nil && *grace <= hurry {
+		return Plan{}
+	}
+	return Plan{Actions: []Action{HurryPod{v.Pod}}}
+}
+
+// podGone writes that there is no staging pod though the stage goes on.
+func podGone(v View, message string) Plan {
+	status := v.Stage.Status.Pod
+	status.Phase, status.Name, status.UID, status.Message = tarnv1.StagePodGone, "", "", cut(message, maxMessage)
+	return Plan{Actions: write(v, status)}
+}
+
+// planNext starts the next staging pod when it is due.
+func planNext(v View, now time.Time) Plan {
+	status := v.Stage.Status.Pod
+	again := func(message string) Plan {
+		status.Message = cut("the volume cannot be staged again: "+message, maxMessage)
+		return Plan{Actions: write(v, status), LookAt: now.Add(kube.Backoff(status.Restarts+1, firstRetry, lastRetry, string(v.Stage.UID)))}
+	}
+	switch {
+	case v.Stage.Status.Node.Loss.Cleared < attemptOf(status):
+		return Plan{}
+	case now.Before(nextStart(v.Stage)):
+		return Plan{LookAt: nextStart(v.Stage)}
+	case v.Missing != "":
+		return again(v.Missing)
+	case v.Unfit != nil:
+		return again(v.Unfit.Message)
+	}
+	return startStaging(v, now)
+}
+
+// somethingToTell says whether the pods that use the volume have to be told of the
+// beginning or the end of a loss.
+func somethingToTell(stage *tarnv1.PavStage) bool {
+	lost, status := stage.Status.Node.Loss, stage.Status.Pod
+	return lost != nil && stage.DeletionTimestamp == nil &&
+		(status.LossTold < lost.Number || lost.ReboundTime != nil && status.ReboundTold < lost.Number)
+}
+
+// planTelling tells the pods that use the volume, each with what it means for that
+// pod, and, if that is the recovery, evicts those that somebody will make again.
+func planTelling(v View, s situation) []Action {
+	if !somethingToTell(v.Stage) || s == stop || s == unstage || s == release {
+		return nil
+	}
+	var actions []Action
+	lost, status := v.Stage.Status.Node.Loss, v.Stage.Status.Pod
+	if status.LossTold < lost.Number {
+		status.LossTold = lost.Number
+		note := cut(fmt.Sprintf("volume %s is lost on node %s: %s; %s", v.Stage.Spec.VolumeName, v.Stage.Spec.NodeName, lost.Message, outlook(status.Recovery)), maxNote)
+		actions = append(actions, Post{ReasonVolumeLost, note})
+		for i := range v.Consumers {
+			actions = append(actions, Tell{&v.Consumers[i], corev1.EventTypeWarning, ReasonVolumeLost, note})
+		}
+	}
+	if lost.ReboundTime != nil {
+		status.ReboundTold = lost.Number
+		for i := range v.Consumers {
+			actions = append(actions, tellRebound(v.Stage, &v.Consumers[i])...)
+		}
+	}
+	return append(actions, WriteStatus{status})
+}
+
+// outlook says what happens next.
+func outlook(r tarnv1.StageRecovery) string {
+	switch r {
+	case tarnv1.RecoveryNone:
+		return "nothing is done about it, as the provisioner's volumeStaging.recovery says; restart the pod when it can be staged again"
+	case tarnv1.RecoveryRestartConsumers:
+		return "it is staged again, and then this pod is evicted"
+	}
+	return "it is staged again and bound anew; files that are open stay lost"
+}
+
+// tellRebound tells one pod that the volume is there again.
+func tellRebound(stage *tarnv1.PavStage, pod *corev1.Pod) []Action {
+	name := stage.Spec.VolumeName
+	tell := func(kind, reason, format string, args ...any) Action {
+		return Tell{pod, kind, reason, cut(fmt.Sprintf(format, args...), maxNote)}
+	}
+	if stage.Status.Pod.Recovery == tarnv1.RecoveryRestartConsumers {
+		if metav1.GetControllerOf(pod) == nil {
+			return []Action{tell(corev1.EventTypeWarning, ReasonVolumeNotRebound,
+				"volume %s was lost and is staged again, but nothing would make this pod again if it was evicted; delete and create it, or restart its containers, to see the volume", name)}
+		}
+		return []Action{
+			tell(corev1.EventTypeNormal, ReasonRestarted, "volume %s was lost and is staged again; this pod is evicted so that its successor sees it", name),
+			Evict{pod},
+		}
+	}
+	var actions []Action
+	for _, l := range stage.Status.Node.Loss.Left {
+		if l.PodUID == pod.UID {
+			actions = append(actions, tell(corev1.EventTypeWarning, ReasonVolumeNotRebound,
+				"volume %s was lost and is staged again, but is not bound anew at %q in a running container: %s; restart the pod to see it there", name, l.Path, l.Message))
+		}
+	}
+	if len(actions) > 0 {
+		return actions
+	}
+	return []Action{tell(corev1.EventTypeNormal, ReasonVolumeRebound, "volume %s was lost, is staged again and bound anew: files can be opened; those open before stay lost", name)}
+}

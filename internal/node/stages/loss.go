@@ -1,0 +1,145 @@
+package stages
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/pavdir"
+)
+
+// loss is why a volume that was staged is not what it was any more. What counts as a
+// loss, and what is done then, is in docs/design/0002-staging-recovery.md.
+type loss struct {
+	// reason is one of the reasons of tarnv1.ConditionHealthy, or rebooted.
+	reason  string
+	message string
+}
+
+// rebooted is a loss that goes with all of its users: the stage ends, and the kubelet
+// asks for everything again.
+const rebooted = "NodeRebooted"
+
+// serverAnswer is how long the server of a file system is waited for. One that is slow
+// is not dead: it is used as it is.
+const serverAnswer = 5 * time.Second
+
+// open opens the volume of a staged stage, if it is there and right, and says whether
+// it is lost. Both are given where something else that is right has taken its place.
+func (s *Stages) open(stage *tarnv1.PavStage) (volume *pavdir.Volume, found *record, lost *loss, err error) {
+	kept, err := s.readRecord(stage.UID)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil, &loss{tarnv1.ReasonMountGone, "its folder or record on the node is gone"}, nil
+	}
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	volume, found, err = s.inspect(stage.UID, kept.Block, kept.Capacity)
+	var wrong *pavdir.WrongVolumeError
+	switch {
+	case errors.As(err, &wrong):
+		lost = &loss{tarnv1.ReasonMountGone, wrong.Problem}
+		if wrong.Dead {
+			lost.reason = tarnv1.ReasonServerDied
+		}
+		if boot, err := bootID(); err == nil && boot != kept.Boot {
+			lost.reason, lost.message = rebooted, rebootText
+		}
+		return nil, nil, lost, nil
+	case errors.Is(err, os.ErrNotExist):
+		return nil, nil, &loss{tarnv1.ReasonMountGone, "its folder on the node is gone"}, nil
+	case err != nil:
+		return nil, nil, nil, err
+	}
+	lost, usable := compare(kept, found)
+	if lost == nil && dead(volume.File) {
+		lost, usable = &loss{tarnv1.ReasonServerDied, "/pav/volume is a mount whose server has ended"}, false
+	}
+	if !usable {
+		return nil, nil, lost, volume.File.Close()
+	}
+	return volume, found, lost, nil
+}
+
+const rebootText = "the node was started anew since it was staged"
+
+// compare holds what was found against what was staged. What has changed is usable
+// where a mount stands for a mount.
+func compare(kept, found *record) (lost *loss, usable bool) {
+	switch {
+	case found.Boot != kept.Boot:
+		return &loss{rebooted, rebootText}, false
+	case kept.Point != "" && found.Point == "":
+		return &loss{tarnv1.ReasonMountGone, "what was mounted for it is not mounted any more"}, false
+	case found.Point != kept.Point || found.Root != kept.Root || found.Device != kept.Device:
+		return &loss{tarnv1.ReasonMountReplaced, "something else is mounted for it than was staged"}, true
+	case found.Path != kept.Path || found.Rdev != kept.Rdev:
+		return &loss{tarnv1.ReasonMountReplaced, "/pav/volume leads to something else than was staged"}, true
+	}
+	return nil, true
+}
+
+// dead says whether the file lies on a file system whose server has ended. A server
+// that does not answer in time is not known to have.
+func dead(file *os.File) bool {
+	fd, err := unix.Dup(int(file.Fd()))
+	if err != nil {
+		return false
+	}
+	answer := make(chan error, 1)
+	go func() {
+		var fs unix.Statfs_t
+		answer <- unix.Fstatfs(fd, &fs)
+		_ = unix.Close(fd)
+	}()
+	select {
+	case err := <-answer:
+		return errors.Is(err, unix.ENOTCONN)
+	case <-time.After(serverAnswer):
+		return false
+	}
+}
+
+// podLoss says whether the staging pod of a staged volume, which was to stay, has
+// ended. One that ended well has done its work.
+func (s *Stages) podLoss(stage *tarnv1.PavStage) *loss {
+	pod := stage.Status.Pod
+	message := pod.Message
+	switch pod.Phase {
+	case tarnv1.StagePodFailed, tarnv1.StagePodGone:
+	default:
+		s.mu.Lock()
+		text, known := s.died[pod.UID]
+		s.mu.Unlock()
+		if !known || pod.UID == "" {
+			return nil
+		}
+		message = text
+	}
+	text := "the staging pod ended"
+	if message != "" {
+		text += ": " + message
+	}
+	return &loss{tarnv1.ReasonPodEnded, text}
+}
+
+// recoveryOf is what is to be done about a loss.
+func recoveryOf(stage *tarnv1.PavStage) tarnv1.StageRecovery {
+	if r := stage.Status.Pod.Recovery; r != "" {
+		return r
+	}
+	return tarnv1.RecoveryRebind
+}
+
+// attemptOf is the attempt of the staging pod that status.pod speaks of.
+func attemptOf(stage *tarnv1.PavStage) int32 { return max(stage.Status.Pod.Attempt, 1) }
+
+// followed says whether a lost volume has a staging pod again that may make it
+// available.
+func followed(stage *tarnv1.PavStage) bool {
+	l := stage.Status.Node.Loss
+	return l != nil && !l.Spent(attemptOf(stage)) && stage.Status.Pod.Phase != tarnv1.StagePodGone
+}

@@ -1,0 +1,163 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// setHealthy sets the condition Healthy.
+func (s *Stages) setHealthy(n *tarnv1.PavStageNodeStatus, is metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(&n.Conditions, metav1.Condition{
+		Type: tarnv1.ConditionHealthy, Status: is, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(s.Now()),
+	})
+}
+
+// newLoss counts one more loss.
+func (s *Stages) newLoss(n *tarnv1.PavStageNodeStatus, attempt int32, l *loss) {
+	number := int32(1)
+	if n.Loss != nil {
+		number = n.Loss.Number + 1
+	}
+	n.Loss = &tarnv1.StageLoss{
+		Number: number, Attempt: attempt, Cleared: attempt - 1, Reason: l.reason, Message: l.message, Time: metav1.NewTime(s.Now()),
+	}
+}
+
+// markLost tells of a loss.
+func (s *Stages) markLost(ctx context.Context, stage *tarnv1.PavStage, l *loss) error {
+	s.mu.Lock()
+	delete(s.died, stage.Status.Pod.UID)
+	s.mu.Unlock()
+	log.FromContext(ctx).Info("a staged volume is lost", "stage", stage.Name, "reason", l.reason, "because", l.message)
+	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
+		n.Phase, n.Message = tarnv1.StageLost, "the volume is lost: "+l.message
+		s.newLoss(n, attemptOf(stage), l)
+		s.setHealthy(n, metav1.ConditionFalse, l.reason, l.message)
+	})
+}
+
+// markUnmended tells that the current attempt has not made the volume available.
+func (s *Stages) markUnmended(ctx context.Context, stage *tarnv1.PavStage, message string) error {
+	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
+		n.Message = message
+		n.Loss.Failed = attemptOf(stage)
+		s.setHealthy(n, metav1.ConditionFalse, n.Loss.Reason, n.Loss.Message+"; staging it again failed: "+message)
+	})
+}
+
+// former begins the names of the folders in which what a lost attempt has left is kept
+// while containers may show it; the attempt follows.
+const former = "former-"
+
+// clearFolder gives the next staging pod a /pav as empty as the first one's was. What
+// the lost volume's pod has mounted is detached, which takes nothing from those that
+// have a copy of the mount; what it has written is set aside, for they may show that
+// too, until they have been bound anew and the volume is lost another time.
+func (s *Stages) clearFolder(ctx context.Context, stage *tarnv1.PavStage) error {
+	unlock := s.folders.Lock(string(stage.UID))
+	defer unlock()
+	folder, attempt := s.folder(stage.UID), attemptOf(stage)
+	if err := mounts.UnmountTree(s.Mounts, folder, func(string, error) {}); err != nil {
+		return fmt.Errorf("clear the folder of stage %s: %w", stage.Name, err)
+	}
+	if attempt == stage.Status.Node.Loss.Attempt {
+		if err := setAside(folder, fmt.Sprint(former, attempt)); err != nil {
+			return err
+		}
+	} else if err := mounts.RemoveTree(s.pav(stage.UID)); err != nil {
+		return err
+	}
+	if err := s.makeFolder(stage.UID); err != nil {
+		return err
+	}
+	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) { n.Loss.Cleared = attempt })
+}
+
+// setAside renames the stage's pav folder, unless that was done, and removes what was
+// set aside before it.
+func setAside(folder, name string) error {
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	done := false
+	for _, e := range entries {
+		switch {
+		case e.Name() == name:
+			done = true
+		case strings.HasPrefix(e.Name(), former):
+			if err := mounts.RemoveTree(filepath.Join(folder, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if done {
+		return mounts.RemoveTree(filepath.Join(folder, "pav"))
+	}
+	err = os.Rename(filepath.Join(folder, "pav"), filepath.Join(folder, name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("set the lost volume's files aside: %w", err)
+	}
+	return nil
+}
+
+// markMended keeps the record, binds the volume anew wherever the lost one was, and
+// says so. l is the loss that this answers at once; nil where it was told before.
+func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *record, l *loss) error {
+	volume, again, err := s.inspect(stage.UID, found.Block, found.Capacity)
+	if err != nil {
+		return fmt.Errorf("look at the volume staged again: %w", err)
+	}
+	defer func() { _ = volume.File.Close() }()
+	var before *record
+	if before, err = s.readRecord(stage.UID); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := s.writeRecord(stage.UID, again); err != nil {
+		return fmt.Errorf("keep the record of stage %s: %w", stage.Name, err)
+	}
+	changed := before == nil || before.Rdev != again.Rdev
+	left, err := s.rebind(ctx, stage, volume.File, found.Block && changed)
+	if err != nil {
+		return err
+	}
+	if err := s.trust(stage, again); err != nil {
+		return err
+	}
+	log.FromContext(ctx).Info("a lost volume is there again", "stage", stage.Name, "not bound anew", len(left))
+	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
+		if l != nil {
+			s.newLoss(n, attemptOf(stage), l)
+		}
+		n.Phase, n.Path, n.Message = tarnv1.StageStaged, again.Path, ""
+		n.Loss.ReboundTime, n.Loss.Left = &metav1.Time{Time: s.Now()}, left
+		message := fmt.Sprintf("lost %d times, at last because: %s; staged again and bound anew", n.Loss.Number, n.Loss.Message)
+		if len(left) > 0 {
+			message += fmt.Sprintf(", but for %d mounts in running containers, listed in status.node.loss.left", len(left))
+		}
+		s.setHealthy(n, metav1.ConditionTrue, tarnv1.ReasonRebound, message)
+	})
+}
+
+// podsOf are the pods whose targets these are.
+func podsOf(targets []string) []types.UID {
+	var pods []types.UID
+	for _, target := range targets {
+		if uid := tarnv1.PodOfTarget(target); uid != "" {
+			pods = append(pods, uid)
+		}
+	}
+	return pods
+}

@@ -1,0 +1,175 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/inside"
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// rebind mounts the volume wherever the lost one was: at each target, and, if that is
+// the recovery, in each running container of its pods. It tells which mounts of
+// running containers are left. exchanged says that it is another block device, of
+// which containers have no mount but a device node.
+func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.File, exchanged bool) ([]tarnv1.StageLeft, error) {
+	unlock := s.folders.Lock(string(stage.UID))
+	defer unlock()
+	var left []tarnv1.StageLeft
+	for _, target := range stage.Status.Node.Targets {
+		if !mounts.Inside(target, s.KubeletFolder) {
+			continue // not a target this agent has recorded
+		}
+		more, err := s.rebindTarget(ctx, stage, target, volume)
+		if err != nil {
+			return nil, fmt.Errorf("bind volume %s anew at %s: %w", stage.Spec.VolumeName, target, err)
+		}
+		left = append(left, more...)
+	}
+	if !exchanged {
+		return left, nil
+	}
+	for _, pod := range podsOf(stage.Status.Node.Targets) {
+		left = append(left, tarnv1.StageLeft{PodUID: pod, Message: "the volume is another block device now, and a running container keeps the one it was started with"})
+	}
+	return left, nil
+}
+
+// rebindTarget exchanges the mount at one target. A target that a call is under way
+// for is that call's; one that does not exist has been released.
+func (s *Stages) rebindTarget(ctx context.Context, stage *tarnv1.PavStage, target string, volume *os.File) ([]tarnv1.StageLeft, error) {
+	unlock, ok := s.targets.TryLock(target)
+	if !ok {
+		return nil, nil
+	}
+	defer unlock()
+	if _, err := os.Lstat(target); errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	table, err := s.Mounts.List()
+	if err != nil {
+		return nil, err
+	}
+	layers := mounts.At(table, target)
+	if len(layers) == 0 {
+		return nil, mounts.EnsureBind(s.Mounts, volume, target, stage.Spec.ReadOnly)
+	}
+	old := layers[len(layers)-1]
+	right, err := mounts.Shows(s.Mounts, target, volume, stage.Spec.ReadOnly)
+	if err != nil || right {
+		return nil, err
+	}
+	// Held open, the old file system stays, and no other gets its number meanwhile.
+	pin, err := os.OpenFile(target, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err == nil {
+		defer func() { _ = pin.Close() }()
+	}
+	e := exchange{old: old, below: mounts.Under(table, target), target: mounts.Real(target), volume: volume}
+	within := recoveryOf(stage) == tarnv1.RecoveryRebind && pin != nil
+	if within {
+		// Once before the target, so that after a crash the target still tells what
+		// was lost, and once after, for a container that is started in between.
+		if _, err := e.containers(target); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.Mounts.Replace(volume, target, stage.Spec.ReadOnly); err != nil {
+		return nil, err
+	}
+	if !within {
+		return nil, nil
+	}
+	left, err := e.containers(target)
+	for _, l := range left {
+		log.FromContext(ctx).Info("a mount in a running container still shows the lost volume", "pod", l.PodUID, "path", l.Path, "because", l.Message)
+	}
+	return left, err
+}
+
+// exchange is a volume that takes the place of a lost one.
+type exchange struct {
+	// old is the lost one's mount at the target, below all mounts there.
+	old    mounts.Mount
+	below  []mounts.Mount
+	target string
+	volume *os.File
+}
+
+// containers exchanges the mounts in the containers of the target's pod, and tells
+// which are left.
+func (e exchange) containers(target string) ([]tarnv1.StageLeft, error) {
+	pods := podsOf([]string{target})
+	if len(pods) == 0 {
+		return nil, nil
+	}
+	found, err := inside.Find(pods)
+	if err != nil {
+		return nil, err
+	}
+	var left []tarnv1.StageLeft
+	for _, c := range found {
+		// The same place may show it more than once; the uppermost is exchanged.
+		for _, m := range c.Table {
+			if m.Device != e.old.Device || !mounts.Inside(m.Root, e.old.Root) {
+				continue
+			}
+			if err := e.one(c, m); err != nil {
+				left = append(left, tarnv1.StageLeft{PodUID: c.Pod, Path: m.Point, Message: err.Error()})
+			}
+		}
+	}
+	return left, nil
+}
+
+func (e exchange) one(c inside.Container, m mounts.Mount) error {
+	if layers := mountsAt(c.Table, m.Point); layers[len(layers)-1].ID != m.ID {
+		return nil // nobody sees it there
+	}
+	for _, other := range c.Table {
+		if other.Point != m.Point && mounts.Inside(other.Point, m.Point) && !e.has(m, other) {
+			return fmt.Errorf("%s is mounted below it and would go with it", other.Point)
+		}
+	}
+	source := e.volume
+	if m.Root != e.old.Root {
+		sub, err := subPath(e.volume, strings.TrimPrefix(strings.TrimPrefix(m.Root, e.old.Root), "/"))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = sub.Close() }()
+		source = sub
+	}
+	return c.Replace(m, source)
+}
+
+// has says whether a mount below the container's is one of the lost volume's own.
+func (e exchange) has(m, other mounts.Mount) bool {
+	path := filepath.Join(e.target, strings.TrimPrefix(other.Point, m.Point))
+	return slices.ContainsFunc(e.below, func(b mounts.Mount) bool { return b.Point == path && b.Device == other.Device })
+}
+
+// mountsAt are the mounts at a point of another process's table.
+func mountsAt(table []mounts.Mount, point string) []mounts.Mount {
+	return slices.DeleteFunc(slices.Clone(table), func(m mounts.Mount) bool { return m.Point != point })
+}
+
+// subPath opens what lies at a path of the volume, without following a symbolic link.
+func subPath(volume *os.File, path string) (*os.File, error) {
+	fd, err := unix.Openat2(int(volume.Fd()), path, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the volume staged again has no subPath %s: %w", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}

@@ -115,9 +115,9 @@ func (t *pavTry) discard(ctx context.Context) error {
 			return err
 		}
 	}
-	err := t.world.await(ctx, "pods, claims, stages and volumes to be gone", func() (bool, string, error) {
+	err := t.world.await(ctx, "pods, claims, stages and volumes to be gone", func() tryLook {
 		left := t.leftOf(ctx, t.world.cached, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &tarnv1.PavStageList{}, &tarnv1.PavVolumeList{})
-		return len(left) == 0, strings.Join(left, ", "), nil
+		return tryLook{done: len(left) == 0, state: strings.Join(left, ", ")}
 	})
 	if err != nil {
 		return err

@@ -57,24 +57,24 @@ func (t *pavTry) registered(ctx context.Context) (string, error) {
 	return t.condition(ctx, pavv1.ConditionReady, false)
 }
 
-// condition waits for a condition of the provisioner to be True; fatal says that
+// condition waits for a condition of the provisioner to be True; final says that
 // False is the last word.
-func (t *pavTry) condition(ctx context.Context, name string, fatal bool) (string, error) {
+func (t *pavTry) condition(ctx context.Context, name string, final bool) (string, error) {
 	p := &pavv1.PavProvisioner{}
-	err := t.world.await(ctx, "condition "+name, func() (bool, string, error) {
+	err := t.world.await(ctx, "condition "+name, func() tryLook {
 		if err := t.world.cached.Get(ctx, client.ObjectKey{Name: t.provisionerName}, p); err != nil {
-			return false, err.Error(), nil
+			return still(err.Error())
 		}
 		c := meta.FindStatusCondition(p.Status.Conditions, name)
 		switch {
 		case c == nil:
-			return false, "no controller has judged the provisioner; is Tarn's controller running?", nil
+			return still("no controller has judged the provisioner; is Tarn's controller running?")
 		case c.Status == metav1.ConditionTrue:
-			return true, "", nil
-		case fatal && c.Status == metav1.ConditionFalse:
-			return false, "", fmt.Errorf("%s: %s", c.Reason, c.Message)
+			return done()
+		case final && c.Status == metav1.ConditionFalse:
+			return fatal(fmt.Errorf("%s: %s", c.Reason, c.Message))
 		}
-		return false, c.Message, nil
+		return still(c.Message)
 	})
 	if err != nil || name != pavv1.ConditionReady {
 		return "", err
@@ -93,19 +93,19 @@ func (t *pavTry) bound(ctx context.Context, late bool) (string, error) {
 			return "", fmt.Errorf("creating pod %s: %w", t.writer.Name, err)
 		}
 	}
-	err := t.world.await(ctx, "the claim to be Bound", func() (bool, string, error) {
+	err := t.world.await(ctx, "the claim to be Bound", func() tryLook {
 		if err := t.world.cached.Get(ctx, client.ObjectKeyFromObject(t.claim), t.claim); err != nil {
-			return false, err.Error(), nil
+			return still(err.Error())
 		}
 		if t.claim.Status.Phase == corev1.ClaimBound {
-			return true, "", nil
+			return done()
 		}
 		record, err := t.record(ctx)
 		if err == nil && record != nil && record.Status.LastError != nil {
 			e := record.Status.LastError
-			return false, "", fmt.Errorf("%s of the volume failed: %s: %s", e.Step, e.Reason, e.Message)
+			return fatal(fmt.Errorf("%s of the volume failed: %s: %s", e.Step, e.Reason, e.Message))
 		}
-		return false, "it is " + string(t.claim.Status.Phase), nil
+		return still("it is " + string(t.claim.Status.Phase))
 	})
 	if err != nil {
 		return "", err
@@ -130,24 +130,24 @@ func (t *pavTry) staged(ctx context.Context, late bool) (string, error) {
 		}
 	}
 	var node string
-	err := t.world.await(ctx, "the volume to be staged", func() (bool, string, error) {
+	err := t.world.await(ctx, "the volume to be staged", func() tryLook {
 		list := &tarnv1.PavStageList{}
 		if err := t.world.cached.List(ctx, list); err != nil {
-			return false, err.Error(), nil
+			return still(err.Error())
 		}
-		for i := range list.Items {
-			g := &list.Items[i]
-			node = g.Spec.NodeName
-			switch {
-			case g.Status.Node.Phase == tarnv1.StageStaged:
-				return true, "", nil
-			case g.Status.Node.Phase == tarnv1.StageFailed:
-				return false, "", errors.New(g.Status.Node.Message)
-			}
-			// A failed pod is not the last word: the node agent adds what is in /pav/error.
-			return false, "it is not yet: " + stageState(g), nil
+		if len(list.Items) == 0 {
+			return still("no node has begun to stage it: " + t.podState(ctx, t.writer))
 		}
-		return false, "no node has begun to stage it: " + t.podState(ctx, t.writer), nil
+		g := &list.Items[0]
+		node = g.Spec.NodeName
+		switch g.Status.Node.Phase {
+		case tarnv1.StageStaged:
+			return done()
+		case tarnv1.StageFailed:
+			return fatal(errors.New(g.Status.Node.Message))
+		}
+		// A failed pod is not the last word: the node agent adds what is in /pav/error.
+		return still("it is not yet: " + stageState(g))
 	})
 	return "on node " + node, err
 }
@@ -181,28 +181,28 @@ func (t *pavTry) podState(ctx context.Context, pod *corev1.Pod) string {
 }
 
 func (t *pavTry) written(ctx context.Context) (string, error) {
-	return "", t.world.await(ctx, "the first pod to write", func() (bool, string, error) {
+	return "", t.world.await(ctx, "the first pod to write", func() tryLook {
 		state := t.podState(ctx, t.writer)
 		for _, c := range t.writer.Status.InitContainerStatuses {
 			if ended := c.State.Terminated; ended != nil && ended.ExitCode == 0 {
-				return true, "", nil
+				return done()
 			} else if ended != nil {
-				return false, "", fmt.Errorf("the volume could not be written, exit status %d: %s", ended.ExitCode, t.world.printed(ctx, t.writer))
+				return fatal(fmt.Errorf("the volume could not be written, exit status %d: %s", ended.ExitCode, t.world.printed(ctx, t.writer)))
 			}
 		}
-		return false, state, nil
+		return still(state)
 	})
 }
 
 func (t *pavTry) ready(ctx context.Context) (string, error) {
-	return "", t.world.await(ctx, "the first pod to be Ready", func() (bool, string, error) {
+	return "", t.world.await(ctx, "the first pod to be Ready", func() tryLook {
 		state := t.podState(ctx, t.writer)
 		for _, c := range t.writer.Status.Conditions {
 			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-				return true, "", nil
+				return done()
 			}
 		}
-		return false, state, nil
+		return still(state)
 	})
 }
 
@@ -211,15 +211,15 @@ func (t *pavTry) read(ctx context.Context) (string, error) {
 	if err := t.world.live.Create(ctx, t.reader); err != nil {
 		return "", fmt.Errorf("creating pod %s: %w", t.reader.Name, err)
 	}
-	return "", t.world.await(ctx, "the second pod to read", func() (bool, string, error) {
+	return "", t.world.await(ctx, "the second pod to read", func() tryLook {
 		state := t.podState(ctx, t.reader)
 		switch t.reader.Status.Phase {
 		case corev1.PodSucceeded:
-			return true, "", nil
+			return done()
 		case corev1.PodFailed:
-			return false, "", fmt.Errorf("the second pod does not read what the first has written: %s", t.world.printed(ctx, t.reader))
+			return fatal(fmt.Errorf("the second pod does not read what the first has written: %s", t.world.printed(ctx, t.reader)))
 		}
-		return false, state, nil
+		return still(state)
 	})
 }
 
@@ -234,12 +234,12 @@ func (t *pavTry) unstaged(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	return "", t.world.await(ctx, "the volume to be unstaged", func() (bool, string, error) {
+	return "", t.world.await(ctx, "the volume to be unstaged", func() tryLook {
 		list := &tarnv1.PavStageList{}
 		if err := t.world.cached.List(ctx, list); err != nil || len(list.Items) == 0 {
-			return err == nil, fmt.Sprint(err), nil
+			return tryLook{done: err == nil, state: fmt.Sprint(err)}
 		}
-		return false, "it is not yet: " + stageState(&list.Items[0]), nil
+		return still("it is not yet: " + stageState(&list.Items[0]))
 	})
 }
 
@@ -250,17 +250,17 @@ func (t *pavTry) deleted(ctx context.Context) (string, error) {
 	if err := t.world.awaitGone(ctx, "the claim", t.claim); err != nil {
 		return "", err
 	}
-	err := t.world.await(ctx, "the volume to be deleted", func() (bool, string, error) {
+	err := t.world.await(ctx, "the volume to be deleted", func() tryLook {
 		record, err := t.record(ctx)
 		switch {
 		case err != nil:
-			return false, err.Error(), nil
+			return still(err.Error())
 		case record == nil:
-			return true, "", nil
+			return done()
 		case record.Status.LastError != nil && record.Status.LastError.Step == tarnv1.StepDeletion:
-			return false, "", fmt.Errorf("%s: %s", record.Status.LastError.Reason, record.Status.LastError.Message)
+			return fatal(fmt.Errorf("%s: %s", record.Status.LastError.Reason, record.Status.LastError.Message))
 		}
-		return false, fmt.Sprintf("its record is %s", record.Status.Phase), nil
+		return still(fmt.Sprintf("its record is %s", record.Status.Phase))
 	})
 	if err != nil {
 		return "", err

@@ -105,19 +105,31 @@ func (w *tryWorld) next() <-chan struct{} {
 	return w.changed
 }
 
-// await looks at each change whether check is done; state says how things are, for
-// the error when time is up. An error of check ends the waiting.
-func (w *tryWorld) await(ctx context.Context, what string, check func() (done bool, state string, err error)) error {
+// tryLook is what a look at the cluster came to: what is waited for is there, is not
+// there yet and why, or will not come.
+type tryLook struct {
+	done  bool
+	state string
+	err   error
+}
+
+func done() tryLook              { return tryLook{done: true} }
+func still(state string) tryLook { return tryLook{state: state} }
+func fatal(err error) tryLook    { return tryLook{err: err} }
+
+// await looks at each change whether check is done. When time is up its error says how
+// things are.
+func (w *tryWorld) await(ctx context.Context, what string, check func() tryLook) error {
 	for {
 		change := w.next()
-		done, state, err := check()
-		if done || err != nil {
-			return err
+		now := check()
+		if now.done || now.err != nil {
+			return now.err
 		}
 		select {
 		case <-change:
 		case <-ctx.Done():
-			return fmt.Errorf("waited for %s: %s", what, state)
+			return fmt.Errorf("waited for %s: %s", what, now.state)
 		}
 	}
 }
@@ -126,16 +138,16 @@ func (w *tryWorld) await(ctx context.Context, what string, check func() (done bo
 func (w *tryWorld) awaitGone(ctx context.Context, what string, o client.Object) error {
 	key := client.ObjectKeyFromObject(o)
 	now, _ := o.DeepCopyObject().(client.Object)
-	return w.await(ctx, what+" to be gone", func() (bool, string, error) {
+	return w.await(ctx, what+" to be gone", func() tryLook {
 		if err := w.cached.Get(ctx, key, now); err == nil && (o.GetUID() == "" || now.GetUID() == o.GetUID()) {
-			return false, fmt.Sprintf("it is still there, finalizers %q", now.GetFinalizers()), nil
+			return still(fmt.Sprintf("it is still there, finalizers %q", now.GetFinalizers()))
 		}
 		// What the cache does not have it may not have yet.
 		err := w.live.Get(ctx, key, now)
 		if err != nil && !apierrors.IsNotFound(err) {
-			return false, err.Error(), nil
+			return still(err.Error())
 		}
-		return err != nil || o.GetUID() != "" && now.GetUID() != o.GetUID(), "it is still there", nil
+		return tryLook{done: err != nil || o.GetUID() != "" && now.GetUID() != o.GetUID(), state: "it is still there"}
 	})
 }
 

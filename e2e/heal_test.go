@@ -1,0 +1,244 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// healing is how long after its server's death a volume may be of no use: two seconds
+// to notice it, the rest to stage it again.
+const healing = 10 * time.Second
+
+// served is a staging whose pod serves a file system in which "greeting" holds the
+// pod's name.
+func served(dir string) fields {
+	return script{privileged: true, hostDir: dir, text: `set -e
+mkdir /pav/volume
+/host/fusefs /pav/volume "$HOSTNAME" &
+until grep -q ' /pav/volume fuse' /proc/self/mounts; do sleep 0.05; done
+touch /pav/ready
+wait
+`}.section(nil)
+}
+
+// fusefs builds the file system server and gives its folder.
+func fusefs(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-o", filepath.Join(dir, "fusefs"), "./fusefs")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building fusefs: %v: %s", err, out)
+	}
+	return dir
+}
+
+// reads is a script that says, ten times a second, what it finds in the volume.
+const reads = `while true; do cat /data/greeting 2>&1 || true; sleep 0.1; done`
+
+// stageOf waits until the case has one stage for which want holds, and gives it.
+func (s *scenario) stageOf(what string, want func(*tarn.PavStage) bool) *tarn.PavStage {
+	s.t.Helper()
+	var found *tarn.PavStage
+	s.await("a stage that is "+what, func() (bool, string) {
+		var list tarn.PavStageList
+		if err := suite.cached.List(s.ctx, &list, client.MatchingLabels{tarn.LabelProvisioner: s.name}); err != nil {
+			return false, err.Error()
+		}
+		for i := range list.Items {
+			if want(&list.Items[i]) {
+				found = &list.Items[i]
+				return true, ""
+			}
+		}
+		return false, strconv.Itoa(len(list.Items)) + " stages are not"
+	})
+	return found
+}
+
+func healthy(reason string) func(*tarn.PavStage) bool {
+	return func(g *tarn.PavStage) bool {
+		c := meta.FindStatusCondition(g.Status.Node.Conditions, tarn.ConditionHealthy)
+		return c != nil && c.Reason == reason
+	}
+}
+
+// killIn ends by SIGKILL the process of that name in a pod's containers.
+func (s *scenario) killIn(pod *corev1.Pod, name string) {
+	s.t.Helper()
+	entries, err := filepath.Glob("/proc/[0-9]*/comm")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, path := range entries {
+		comm, err := os.ReadFile(path)
+		groups, err2 := os.ReadFile(filepath.Join(filepath.Dir(path), "cgroup"))
+		if err != nil || err2 != nil || strings.TrimSpace(string(comm)) != name || !strings.Contains(string(groups), string(pod.UID)) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			s.t.Fatal(err)
+		}
+		return
+	}
+	s.t.Fatalf("no process %s runs in pod %s", name, pod.Name)
+}
+
+func TestAVolumeWhoseServerIsKilledIsThereAgainInTheRunningPod(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "killed")
+	s.needsThisMachine()
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": served(fusefs(t))}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	pod := s.consumer("reader", claim.Name, reads)
+	s.ready(pod)
+	first := s.stageOf("healthy", healthy(tarn.ReasonStaged)).Status.Pod
+	s.prints(pod, first.Name)
+	staging := s.stepPods(tarn.StepStaging)
+	if len(staging) != 1 {
+		t.Fatalf("there are %d staging pods, want 1", len(staging))
+	}
+
+	killed := time.Now()
+	s.killIn(&staging[0], "fusefs")
+	s.stageOf("lost", func(g *tarn.PavStage) bool { return g.Status.Node.Loss != nil })
+	t.Logf("noticed %s after the kill", time.Since(killed))
+	if noticed := time.Since(killed); noticed > 2*time.Second {
+		t.Errorf("noticed after %s, want 2 s", noticed)
+	}
+	s.prints(pod, strings.TrimSuffix(first.Name, "-1")+"-2")
+	if took := time.Since(killed); took > healing {
+		t.Errorf("new opens work %s after the kill, want %s", took, healing)
+	}
+	t.Logf("new opens work %s after the kill", time.Since(killed))
+	again := s.stageOf("healthy again", healthy(tarn.ReasonRebound))
+	if lost := again.Status.Node.Loss; lost.Number != 1 || len(lost.Left) != 0 || lost.ReboundTime == nil {
+		t.Errorf("the stage tells of %+v", lost)
+	}
+	s.told(pod, "VolumeLost", claim.Spec.VolumeName)
+	s.told(pod, "VolumeRebound", claim.Spec.VolumeName)
+	s.neverRestarted(pod)
+}
+
+// neverRestarted fails the case if a container of the pod was.
+func (s *scenario) neverRestarted(pod *corev1.Pod) {
+	s.t.Helper()
+	if err := s.get(pod); err != nil {
+		s.t.Fatal(err)
+	}
+	if c := pod.Status.ContainerStatuses[0]; c.RestartCount != 0 || c.State.Running == nil {
+		s.t.Errorf("the consumer was restarted: %+v", c)
+	}
+}
+
+// tmpfs is a staging whose pod stays, and whose mount holds its name.
+var tmpfs = script{privileged: true, text: `set -e
+mkdir /pav/volume
+mount -t tmpfs -o size=1m tmpfs /pav/volume
+echo "$HOSTNAME" > /pav/volume/greeting
+mkdir /pav/volume/sub
+echo "$HOSTNAME" > /pav/volume/sub/greeting
+touch /pav/ready
+` + stays}.section(nil)
+
+func TestAVolumeWhoseStagingPodIsDeletedIsStagedAgain(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "deleted")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": tmpfs}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	pod := s.consumer("reader", claim.Name, reads)
+	part := s.consumer("part", claim.Name, reads, func(p *corev1.Pod) {
+		p.Spec.Containers[0].VolumeMounts[0].SubPath = "sub"
+	})
+	s.ready(pod)
+	s.ready(part)
+	first := s.stageOf("healthy", healthy(tarn.ReasonStaged)).Status.Pod
+	staging := s.stepPods(tarn.StepStaging)
+	if err := suite.live.Delete(s.ctx, &staging[0], client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*corev1.Pod{pod, part} {
+		s.prints(p, strings.TrimSuffix(first.Name, "-1")+"-2")
+		s.told(p, "VolumeLost", "was deleted")
+		s.told(p, "VolumeRebound", claim.Spec.VolumeName)
+		s.neverRestarted(p)
+	}
+	// A pod that comes now sees the same.
+	late := s.consumer("late", claim.Name, "grep -e -2$ /data/greeting")
+	s.succeeded(late)
+}
+
+func TestWhereTheProvisionerSaysSoALossIsOnlyTold(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "told")
+	section := fields{"recovery": "None"}
+	for key, value := range tmpfs {
+		section[key] = value
+	}
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": section}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	pod := s.consumer("reader", claim.Name, reads)
+	s.ready(pod)
+	staging := s.stepPods(tarn.StepStaging)
+	if err := suite.live.Delete(s.ctx, &staging[0], client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	s.stageOf("lost", func(g *tarn.PavStage) bool { return g.Status.Node.Phase == tarn.StageLost })
+	s.told(pod, "VolumeLost", "nothing is done")
+	if again := s.stepPods(tarn.StepStaging); len(again) > 0 {
+		t.Errorf("there are %d staging pods, want none", len(again))
+	}
+	// The next pod gets a volume that is staged anew.
+	s.succeeded(s.consumer("late", claim.Name, "cat /data/greeting"))
+}
+
+func TestWhereTheProvisionerSaysSoThePodsAreMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "evicted")
+	section := fields{"recovery": "RestartConsumers"}
+	for key, value := range tmpfs {
+		section[key] = value
+	}
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": section}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	bare := s.consumer("bare", claim.Name, reads)
+	owned := s.consumer("owned", claim.Name, reads, func(p *corev1.Pod) {
+		var owner corev1.ConfigMap
+		owner.Name, owner.Namespace = "owner", s.name
+		s.create(&owner)
+		yes := true
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, Controller: &yes}}
+	})
+	s.ready(bare)
+	s.ready(owned)
+	staging := s.stepPods(tarn.StepStaging)
+	if err := suite.live.Delete(s.ctx, &staging[0], client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	s.gone(owned)
+	s.told(bare, "VolumeNotRebound", "delete and create it")
+	s.neverRestarted(bare)
+}

@@ -28,10 +28,11 @@ type fields = map[string]any
 // checkPod looks at the pod of a section as far as no template hides it.
 func (l *linter) checkPod(s podvol.Section) {
 	section, _ := s.Object.(fields)
-	template, ok := section["podTemplate"].(fields)
-	at := s.Field + ".podTemplate"
+	key := podvol.PodField(s.Step)
+	template, ok := section[key].(fields)
+	at := joinField(s.Field, key)
 	if !ok {
-		if text, _ := section["podTemplate"].(string); text != "" {
+		if text, _ := section[key].(string); text != "" {
 			l.say(levelNote, at, "the whole pod is a template; tarn pav render shows what it comes to, and the privileges it needs")
 		}
 		return
@@ -242,7 +243,8 @@ func (p *privileges) check(step tarnv1.Step, at string, spec fields) {
 	for _, c := range containers(at, spec) {
 		p.checkContainer(c)
 	}
-	if step == tarnv1.StepStaging || step == tarnv1.StepUnstaging {
+	switch step {
+	case tarnv1.StepStaging, tarnv1.StepUnstaging, tarnv1.StepNodeExpansion:
 		p.note(at, nil, fmt.Sprintf("needs the hostPath that Tarn mounts at %s in each %s pod", reservedMount, step), "privileged")
 	}
 }

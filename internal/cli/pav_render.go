@@ -28,18 +28,20 @@ import (
 
 // pavRender is one section to be evaluated.
 type pavRender struct {
-	name, section, kubeconfig        string
-	claimFile, classFile, volumeFile string
-	nodeFile, claimsFile             string
-	readOnly                         bool
-	provisioner                      *pavv1.PavProvisioner
-	manifest                         *manifest
-	claim                            *corev1.PersistentVolumeClaim
-	class                            *storagev1.StorageClass
-	volume                           *corev1.PersistentVolume
-	node                             *corev1.Node
-	record                           *tarnv1.PavVolume
-	stage                            *tarnv1.PavStage
+	name, section, kubeconfig         string
+	claimFile, classFile, volumeFile  string
+	nodeFile, claimsFile, newCapacity string
+	readOnly                          bool
+	provisioner                       *pavv1.PavProvisioner
+	manifest                          *manifest
+	claim                             *corev1.PersistentVolumeClaim
+	class                             *storagev1.StorageClass
+	volume                            *corev1.PersistentVolume
+	node                              *corev1.Node
+	record                            *tarnv1.PavVolume
+	stage                             *tarnv1.PavStage
+	// grown is what an expansion is to reach, in bytes.
+	grown int64
 }
 
 func newPavRenderCommand() *cobra.Command {
@@ -58,12 +60,13 @@ func newPavRenderCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return r.run(cmd, args[0]) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&r.section, "section", "", "validation, creation, deletion, staging or unstaging")
+	f.StringVar(&r.section, "section", "", "validation, creation, expansion, deletion, staging, node-expansion or unstaging")
+	f.StringVar(&r.newCapacity, "new-capacity", "", "what an expansion is to reach; without it twice what the volume has")
 	f.StringVar(&r.name, "name", "", "which PavProvisioner, where the file has several")
 	f.StringVar(&r.claimFile, "claim", "", "a YAML file with the PersistentVolumeClaim")
 	f.StringVar(&r.classFile, "class", "", "a YAML file with the StorageClass")
-	f.StringVar(&r.volumeFile, "volume", "", "a YAML file with the PersistentVolume, for deletion, staging and unstaging")
-	f.StringVar(&r.nodeFile, "node", "", "a YAML file with the Node, for staging and unstaging, and where the topology is Node")
+	f.StringVar(&r.volumeFile, "volume", "", "a YAML file with the PersistentVolume, for all sections but validation and creation")
+	f.StringVar(&r.nodeFile, "node", "", "a YAML file with the Node, for what is done on a node, and where the topology is Node")
 	f.BoolVar(&r.readOnly, "read-only", false, "stage the volume read-only")
 	f.StringVar(&r.claimsFile, "pvcs", "", "a file with the claims get_pvc finds, one JSON object keyed namespace/name")
 	f.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig file of a cluster whose claims get_pvc reads")
@@ -86,6 +89,9 @@ func (r *pavRender) run(cmd *cobra.Command, file string) error {
 	if err := r.objects(cmd, step); err != nil {
 		return err
 	}
+	if err := r.grow(step); err != nil {
+		return err
+	}
 	steps := &podvol.Steps{Reader: reader, StateDir: tarnv1.DefaultStateDir}
 	evaluated, err := r.evaluate(cmd.Context(), steps, step)
 	if err != nil {
@@ -100,7 +106,10 @@ func (r *pavRender) run(cmd *cobra.Command, file string) error {
 
 // stepOf reads --section; the names of the fields serve as well.
 func stepOf(section string) (tarnv1.Step, error) {
-	steps := []tarnv1.Step{tarnv1.StepValidation, tarnv1.StepCreation, tarnv1.StepDeletion, tarnv1.StepStaging, tarnv1.StepUnstaging}
+	steps := []tarnv1.Step{
+		tarnv1.StepValidation, tarnv1.StepCreation, tarnv1.StepExpansion, tarnv1.StepDeletion,
+		tarnv1.StepStaging, tarnv1.StepNodeExpansion, tarnv1.StepUnstaging,
+	}
 	var names []string
 	for _, step := range steps {
 		if section == string(step) || "spec."+section == podvol.SectionField(step) {
@@ -130,7 +139,7 @@ func (r *pavRender) reader() (client.Reader, error) {
 // objects reads the objects of the context, and makes up those that are not given.
 func (r *pavRender) objects(cmd *cobra.Command, step tarnv1.Step) error {
 	note := func(what string) { cmd.PrintErrln("note: " + what) }
-	stages := step == tarnv1.StepStaging || step == tarnv1.StepUnstaging
+	stages := onNode(step)
 	r.claim, r.class, r.node = sampleClaim(), sampleClass(r.provisioner.Name), sampleNode()
 	if r.claimFile == "" {
 		note("without --claim, for a made-up claim default/example of 1Gi, ReadWriteOnce, Filesystem")
@@ -161,7 +170,7 @@ func (r *pavRender) objects(cmd *cobra.Command, step tarnv1.Step) error {
 		if r.volume.Spec.CSI == nil {
 			return fmt.Errorf("--volume: PersistentVolume %s has no spec.csi; a volume of a PavProvisioner has its name there as driver", r.volume.Name)
 		}
-	} else if stages {
+	} else if stages || step == tarnv1.StepExpansion {
 		note("without --volume, for a made-up volume with the default handle")
 	}
 	if r.nodeFile != "" {
@@ -173,6 +182,11 @@ func (r *pavRender) objects(cmd *cobra.Command, step tarnv1.Step) error {
 		note("without --node, for a made-up node node-1")
 	}
 	return r.owners()
+}
+
+// onNode says whether a step is done on the node where the volume is staged.
+func onNode(step tarnv1.Step) bool {
+	return step == tarnv1.StepStaging || step == tarnv1.StepUnstaging || step == tarnv1.StepNodeExpansion
 }
 
 // fillClaim gives a claim from a file what the API server would have.
@@ -239,6 +253,10 @@ func (r *pavRender) evaluate(ctx context.Context, steps *podvol.Steps, step tarn
 		vars, err = podvol.StageVars(r.stage, r.volume, r.claim, r.node)
 	case tarnv1.StepDeletion:
 		vars, err = podvol.DeletionVars(r.record)
+	case tarnv1.StepExpansion:
+		vars, err = podvol.ExpansionVars(r.record, r.claim, r.grown)
+	case tarnv1.StepNodeExpansion:
+		vars, err = podvol.NodeExpansionVars(r.nodeExpansion())
 	default:
 		vars, err = podvol.RecordVars(r.record, r.claim)
 	}
@@ -257,8 +275,39 @@ func (r *pavRender) prepare(ctx context.Context, steps *podvol.Steps, step tarnv
 		return steps.PrepareCreation(ctx, r.provisioner, r.record, r.claim, 1)
 	case tarnv1.StepDeletion:
 		return steps.PrepareDeletion(ctx, r.provisioner, r.record, 1)
+	case tarnv1.StepExpansion:
+		return steps.PrepareExpansion(ctx, r.provisioner, r.record, r.claim, r.grown, 1)
+	case tarnv1.StepNodeExpansion:
+		return steps.PrepareNodeExpansion(ctx, r.provisioner, r.nodeExpansion())
 	}
 	return steps.PrepareStage(ctx, step, r.provisioner, r.stage, r.volume, r.claim, r.node, 1)
+}
+
+// grow gives the volume the size it has, and the one it is to reach.
+func (r *pavRender) grow(step tarnv1.Step) error {
+	if step != tarnv1.StepExpansion && step != tarnv1.StepNodeExpansion {
+		return nil
+	}
+	has := r.volume.Spec.Capacity[corev1.ResourceStorage]
+	r.record.Status.Handle, r.record.Status.Capacity = r.volume.Spec.CSI.VolumeHandle, volume.Bytes(has)
+	if r.claim.Status.Capacity == nil {
+		r.claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: has}
+	}
+	r.grown = 2 * r.record.Status.Capacity
+	if r.newCapacity == "" {
+		return nil
+	}
+	var err error
+	if r.grown, err = volume.ParseCapacity(r.newCapacity, volume.RoundUp); err != nil {
+		return fmt.Errorf("--new-capacity: %w", err)
+	}
+	return nil
+}
+
+func (r *pavRender) nodeExpansion() podvol.NodeExpansion {
+	return podvol.NodeExpansion{
+		Stage: r.stage, Record: r.record, Volume: r.volume, Claim: r.claim, Node: r.node, NewCapacity: r.grown, Attempt: 1,
+	}
 }
 
 // explain prints why there is no pod: where in the file a template is wrong, or what
@@ -281,7 +330,7 @@ func (r *pavRender) print(cmd *cobra.Command, step tarnv1.Step, evaluated any, p
 	section, _ := evaluated.(map[string]any)
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(section)) {
-		if key == "podTemplate" {
+		if key == podvol.PodField(step) {
 			continue
 		}
 		value, err := json.Marshal(section[key])
@@ -291,7 +340,7 @@ func (r *pavRender) print(cmd *cobra.Command, step tarnv1.Step, evaluated any, p
 		fmt.Fprintf(&b, "# %s.%s: %s\n", podvol.SectionField(step), key, value)
 	}
 	if prepared.Pod == nil {
-		fmt.Fprintf(&b, "# %s has no podTemplate: no pod is run\n", podvol.SectionField(step))
+		fmt.Fprintf(&b, "# %s has no %s: no pod is run\n", podvol.SectionField(step), podvol.PodField(step))
 		_, err := cmd.OutOrStdout().Write([]byte(b.String()))
 		return err
 	}

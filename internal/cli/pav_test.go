@@ -149,6 +149,27 @@ func TestWarningsFailOnlyWhenLintIsStrict(t *testing.T) {
 	}
 }
 
+func TestLintKnowsBothPodsOfAnExpansion(t *testing.T) {
+	text, err := os.ReadFile(testFile("bucket.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, _, status := run(t, string(text), "pav", "lint", "--strict", "-"); status != 0 || !strings.Contains(out, "in each node-expansion pod") {
+		t.Errorf("exit status %d:\n%s", status, out)
+	}
+	spoilt := strings.NewReplacer(`"{{ capacity }}", "{{ newCapacity }}"]}`, `"{{ node.metadata.name }}"], volumeMounts: [{name: pav, mountPath: /pav}]}`,
+		"nodePodTemplate:\n      spec:", "nodePodTemplate:\n      spec:\n        restartPolicy: Always").Replace(string(text))
+	out, _, _ := run(t, spoilt, "pav", "lint", "-")
+	for _, want := range []string{
+		`spec.volumeExpansion has no variable "node"`, "spec.volumeExpansion.nodePodTemplate.spec.restartPolicy: a node-expansion pod runs to its end",
+		"spec.volumeExpansion.podTemplate.spec.containers[0].volumeMounts[0].mountPath", "3 errors",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("want %q in:\n%s", want, out)
+		}
+	}
+}
+
 func TestDynamicWithoutCreationIsAWarning(t *testing.T) {
 	out, _, status := run(t, strings.Replace(provisioner, "[Static]", "[Dynamic]", 1), "pav", "lint", "-")
 	if status != 0 || !strings.Contains(out, "standard input:6:3: warning: spec.provisioningModes: with Dynamic") {
@@ -180,7 +201,8 @@ func TestRenderPrintsThePodOfEachSection(t *testing.T) {
 	given := []string{"--claim", testFile("claim.yaml"), "--class", testFile("claim.yaml"), "--pvcs", claims}
 	for section, more := range map[string][]string{
 		"validation": nil, "creation": nil, "deletion": nil, "unstaging": {"--node", testFile("node.yaml")},
-		"staging": {"--node", testFile("node.yaml"), "--read-only"},
+		"staging": {"--node", testFile("node.yaml"), "--read-only"}, "expansion": nil,
+		"node-expansion": {"--node", testFile("node.yaml"), "--new-capacity", "8Gi"},
 	} {
 		t.Run(section, func(t *testing.T) {
 			args := append([]string{"pav", "render", testFile("bucket.yaml"), "--section", section}, append(given, more...)...)

@@ -48,6 +48,9 @@ func Sections(p *pavv1.PavProvisioner) []Section {
 // SectionField is the path of a step's section, like spec.volumeCreation.
 func SectionField(step tarnv1.Step) string { return "spec." + sectionNames[step] }
 
+// PodField is the field of a step's section that holds its pod.
+func PodField(step tarnv1.Step) string { return templateOf(step) }
+
 // KnownFields names the fields that the section at a path like spec.volumeCreation
 // may have; nil where there is no such section.
 func KnownFields(section string) []string {

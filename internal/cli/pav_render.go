@@ -251,6 +251,8 @@ func (r *pavRender) evaluate(ctx context.Context, steps *podvol.Steps, step tarn
 	switch step {
 	case tarnv1.StepStaging, tarnv1.StepUnstaging:
 		vars, err = podvol.StageVars(r.stage, r.volume, r.claim, r.node)
+	case tarnv1.StepValidation:
+		vars, err = podvol.ValidationVars(r.record, r.claim)
 	case tarnv1.StepDeletion:
 		vars, err = podvol.DeletionVars(r.record)
 	case tarnv1.StepExpansion:

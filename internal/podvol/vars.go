@@ -58,6 +58,13 @@ func RecordVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (
 	return vars, nil
 }
 
+// ValidationVars is RecordVars without the default handle: nothing has one yet.
+func ValidationVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (map[string]any, error) {
+	vars, err := RecordVars(record, claim)
+	delete(vars, "defaultHandle")
+	return vars, err
+}
+
 // DeletionVars is RecordVars with the record's claim, and handle and capacity. A
 // creation that failed before it told them is undone under the handle it would have
 // had, and with the size the claim requested.

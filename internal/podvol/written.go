@@ -78,6 +78,8 @@ func Variables(step tarnv1.Step) ([]string, error) {
 		vars, err = ExpansionVars(record, &corev1.PersistentVolumeClaim{}, 0)
 	case tarnv1.StepNodeExpansion:
 		vars, err = NodeExpansionVars(NodeExpansion{Stage: &tarnv1.PavStage{}, Record: record, Volume: vol, Claim: &corev1.PersistentVolumeClaim{}, Node: &corev1.Node{}})
+	case tarnv1.StepValidation:
+		vars, err = ValidationVars(record, nil)
 	case tarnv1.StepDeletion:
 		vars, err = DeletionVars(record)
 	default:

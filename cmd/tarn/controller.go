@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -96,7 +97,7 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	return nil
 }
 
-// controllerCache holds of the cluster's pods only those Tarn has made, and of no
+// controllerCache holds of the cluster's pods and disruption budgets only those Tarn has made, and of no
 // object what only servers read.
 func controllerCache() (cache.Options, error) {
 	ours, err := labels.NewRequirement(tarnv1.LabelStep, selection.Exists, nil)
@@ -106,7 +107,8 @@ func controllerCache() (cache.Options, error) {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}: {Label: labels.NewSelector().Add(*ours)},
+			&corev1.Pod{}:                   {Label: labels.NewSelector().Add(*ours)},
+			&policyv1.PodDisruptionBudget{}: {Label: labels.NewSelector().Add(*ours)},
 		},
 	}, nil
 }

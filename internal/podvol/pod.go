@@ -83,7 +83,9 @@ func build(o order, t *podTemplate) (*corev1.Pod, error) {
 	if o.nodeName != "" {
 		pinToNode(pod, o.nodeName)
 	}
-	if o.step != tarnv1.StepStaging {
+	if o.step == tarnv1.StepStaging {
+		outlive(pod)
+	} else {
 		if err := runToEnd(o.step, pod); err != nil {
 			return nil, err
 		}
@@ -140,6 +142,30 @@ func pinToNode(pod *corev1.Pod, node string) {
 	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
 		Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
 	})
+}
+
+// lastToGo is the priority class by which the kubelet ends a staging pod after the
+// pods that use its volume when the node is shut down, never evicts it for pressure,
+// and has the kernel kill it last when memory runs out.
+const lastToGo = "system-node-critical"
+
+// outlive sees to it that a staging pod is not ended before its consumers, unless its
+// author gave it a priority.
+func outlive(pod *corev1.Pod) {
+	if pod.Spec.PriorityClassName == "" && pod.Spec.Priority == nil {
+		pod.Spec.PriorityClassName = lastToGo
+	}
+}
+
+// withoutPriority gives the pod as it is where its namespace has no quota for critical
+// pods, which some clusters ask for; nil if it has no such priority.
+func withoutPriority(pod *corev1.Pod) *corev1.Pod {
+	if pod.Labels[tarnv1.LabelStep] != string(tarnv1.StepStaging) || pod.Spec.PriorityClassName != lastToGo {
+		return nil
+	}
+	plain := pod.DeepCopy()
+	plain.Spec.PriorityClassName = ""
+	return plain
 }
 
 // runToEnd sees to it that a pod whose end is waited for can end.

@@ -131,6 +131,9 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 // it is gives a StepError.
 func (s *Steps) Start(ctx context.Context, pod *corev1.Pod) error {
 	err := s.Client.Create(ctx, pod)
+	if plain := withoutPriority(pod); apierrors.IsForbidden(err) && plain != nil {
+		err = s.Client.Create(ctx, plain)
+	}
 	switch {
 	case err == nil:
 		return nil
@@ -179,7 +182,11 @@ func (s *Steps) Discard(ctx context.Context, pod *corev1.Pod) error {
 }
 
 func (s *Steps) evaluateRecord(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (*evaluatedSection, error) {
-	vars, err := RecordVars(record, claim)
+	varsOf := RecordVars
+	if step == tarnv1.StepValidation {
+		varsOf = ValidationVars
+	}
+	vars, err := varsOf(record, claim)
 	if err != nil {
 		return nil, err
 	}

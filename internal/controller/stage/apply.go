@@ -72,6 +72,10 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 		return nil
 	case Evict:
 		return r.evict(ctx, a.Pod)
+	case RaiseGuard:
+		return r.raiseGuard(ctx, stage)
+	case DropGuard:
+		return r.dropGuard(ctx, v.Guard)
 	}
 	return fmt.Errorf("stage: no way to apply %T", a)
 }

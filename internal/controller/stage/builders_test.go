@@ -50,10 +50,23 @@ func unmounted(s *tarnv1.PavStage) *tarnv1.PavStage {
 
 func provisioner(accepted metav1.ConditionStatus) *pavv1.PavProvisioner {
 	p := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: "slow", UID: "uid-of-slow"}}
+	p.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeDynamic, pavv1.ModeStatic}
 	if accepted != "" {
 		p.Status.Conditions = []metav1.Condition{{Type: pavv1.ConditionAccepted, Status: accepted, Reason: "Because", Message: "of this"}}
 	}
 	return p
+}
+
+// dynamicOnly is an accepted provisioner for volumes made for claims alone.
+func dynamicOnly() *pavv1.PavProvisioner {
+	p := provisioner(metav1.ConditionTrue)
+	p.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeDynamic}
+	return p
+}
+
+// madeForAClaim marks the volume as one of an external provisioner.
+func madeForAClaim(v *View) {
+	v.Volume.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "slow"}
 }
 
 func condemned() *pavv1.PavProvisioner {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -86,6 +87,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Named("stage").
 		For(&tarnv1.PavStage{}).
 		Owns(&corev1.Pod{}).
+		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(gone())).
 		Watches(&pavv1.PavProvisioner{}, r.stagesWith(byProvisioner), builder.WithPredicates(judged())).
 		Watches(&corev1.Node{}, r.stagesWith(byNode), builder.WithPredicates(gone())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent}).
@@ -158,7 +160,7 @@ func acceptance(p *pavv1.PavProvisioner) string {
 	return ""
 }
 
-// gone lets nothing pass but the end of a node.
+// gone lets nothing pass but the end of an object.
 func gone() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },

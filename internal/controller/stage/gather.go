@@ -8,11 +8,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
 )
 
@@ -34,6 +36,8 @@ type View struct {
 	// Missing says which of the subjects is gone for good, empty if none is.
 	Missing string
 
+	// Guard is the disruption budget that keeps the staging pod, as the cache has it.
+	Guard *policyv1.PodDisruptionBudget
 	// Consumers are the pods that use the volume, read where they have to be told
 	// of something.
 	Consumers []corev1.Pod
@@ -50,6 +54,8 @@ type View struct {
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes;persistentvolumeclaims;nodes;pods,verbs=get;list;watch
 
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch
+
 func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (View, error) {
 	stage := &tarnv1.PavStage{}
 	if err := r.client.Get(ctx, client.ObjectKey{Name: name}, stage); err != nil {
@@ -62,6 +68,12 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 	}
 	if key := podKey(stage); key.Name != "" {
 		if v.Pod, err = find(ctx, r, &corev1.Pod{}, key, ""); err != nil {
+			return View{}, err
+		}
+	}
+	if namespace := stage.Status.Pod.Namespace; namespace != "" {
+		v.Guard, err = kube.Get(ctx, r.client, client.ObjectKey{Namespace: namespace, Name: guardName(stage)}, &policyv1.PodDisruptionBudget{})
+		if err != nil {
 			return View{}, err
 		}
 	}

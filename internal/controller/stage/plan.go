@@ -9,11 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
@@ -26,6 +24,7 @@ const (
 	ReasonUnstagingFailed  = "UnstagingFailed"
 	ReasonUnstagingSkipped = "UnstagingSkipped"
 	ReasonNodeGone         = "NodeGone"
+	ReasonUnguarded        = "StagingPodUnguarded"
 	// Of Events on the pods that use a volume.
 	ReasonVolumeLost       = "VolumeLost"
 	ReasonVolumeRebound    = "VolumeRebound"
@@ -169,6 +168,10 @@ type (
 	}
 	// Evict evicts a pod that uses the volume.
 	Evict struct{ Pod *corev1.Pod }
+	// RaiseGuard creates the disruption budget that keeps the staging pod.
+	RaiseGuard struct{}
+	// DropGuard deletes it.
+	DropGuard struct{}
 )
 
 func (WriteStatus) action() {}
@@ -180,6 +183,8 @@ func (Post) action()        {}
 func (HurryPod) action()    {}
 func (Tell) action()        {}
 func (Evict) action()       {}
+func (RaiseGuard) action()  {}
+func (DropGuard) action()   {}
 
 // plan decides. Whatever a pod is to be made for is written down before the pod is,
 // so that after a crash its name is known.
@@ -213,32 +218,6 @@ func plan(v View, now time.Time) Plan {
 		return planRelease(v)
 	}
 	return Plan{}
-}
-
-// Verdicts on whether a provisioner may be used for a new stage.
-const (
-	usable  = ""
-	unknown = "unknown"
-)
-
-// verdict says whether a new stage may begin: usable, unknown where nobody has
-// judged the provisioner yet, else why not and what to do.
-func verdict(v View) string {
-	if v.Missing != "" {
-		return v.Missing + "; a volume can be staged only while its PavProvisioner, PersistentVolume and claim exist"
-	}
-	p := v.Provisioner
-	if p.DeletionTimestamp != nil {
-		return fmt.Sprintf("PavProvisioner %q is being deleted and stages no more volumes; create it again once it is gone", p.Name)
-	}
-	c := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted)
-	switch {
-	case c == nil:
-		return unknown
-	case c.Status != metav1.ConditionTrue:
-		return fmt.Sprintf("PavProvisioner %q is not accepted (%s): %s; correct it", p.Name, c.Reason, c.Message)
-	}
-	return usable
 }
 
 func planBegin(v View, now time.Time) Plan {
@@ -307,7 +286,7 @@ func planFollow(v View, now time.Time) Plan {
 	case podvol.PodGoing:
 		status.Message = cmp.Or(o.Message, "the staging pod is being deleted; it is started again when it is gone")
 	}
-	return Plan{Actions: write(v, status), LookAt: o.CheckAt}
+	return Plan{Actions: append(write(v, status), guard(v, status)...), LookAt: o.CheckAt}
 }
 
 // failStaging gives a stage up. That a pod was sent stays known, even where it was
@@ -438,15 +417,19 @@ func planRelease(v View) Plan {
 	if ours(v) {
 		return Plan{Actions: discard(v)}
 	}
+	var actions []Action
+	if v.Guard != nil && v.Guard.DeletionTimestamp == nil {
+		actions = append(actions, DropGuard{})
+	}
 	remove := []string{tarnv1.FinalizerStagePod}
 	if v.Node == nil {
 		remove = append(remove, tarnv1.FinalizerStageNode)
 	}
 	remove = slices.DeleteFunc(remove, func(f string) bool { return !slices.Contains(v.Stage.Finalizers, f) })
-	if len(remove) == 0 {
-		return Plan{}
+	if len(remove) > 0 {
+		actions = append(actions, LetGo{remove})
 	}
-	return Plan{Actions: []Action{LetGo{remove}}}
+	return Plan{Actions: actions}
 }
 
 // ours says that there is a pod and that it belongs to the stage.

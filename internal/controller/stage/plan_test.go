@@ -109,6 +109,15 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 			want: "write", wantStatus: &tarnv1.PavStagePodStatus{Message: `waiting until PavProvisioner "slow" has been checked`},
 		},
 		{
+			name: "a volume written by hand needs Static", view: view(aStage(none), by(dynamicOnly())),
+			want: "write, post StagingFailed", wantStatus: failed(`PersistentVolume "" was written by hand, and PavProvisioner "slow" does not have Static in spec.provisioningModes; add it`),
+			wantNote: `PersistentVolume "" was written by hand, and PavProvisioner "slow" does not have Static in spec.provisioningModes; add it`,
+		},
+		{
+			name: "a volume made for a claim does not need Static", view: view(aStage(none), by(dynamicOnly()), madeForAClaim, prepared(staging)),
+			want: "write, start " + staging, wantStatus: ref(starting()),
+		},
+		{
 			name: "a provisioner that is not accepted begins nothing", view: view(aStage(none), by(provisioner(metav1.ConditionFalse))),
 			want: "write, post StagingFailed", wantStatus: failed(`PavProvisioner "slow" is not accepted (Because): of this; correct it`),
 			wantNote: `PavProvisioner "slow" is not accepted (Because): of this; correct it`,

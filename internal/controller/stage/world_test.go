@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,7 +80,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 // write.
 var kinds = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
-	utilruntime.Must(errors.Join(corev1.AddToScheme(s), tarnv1.AddToScheme(s), pavv1.AddToScheme(s)))
+	utilruntime.Must(errors.Join(corev1.AddToScheme(s), policyv1.AddToScheme(s), tarnv1.AddToScheme(s), pavv1.AddToScheme(s)))
 	return s
 })
 

@@ -29,7 +29,8 @@ type growth struct {
 	// asks are the sizes asked for, each but the first once the one before has failed.
 	asks []string
 	ends func(*corev1.Pod) podvoltest.End
-	// wantPods is how many expansion pods there are if the controller lives on.
+	// wantPods is how many expansion pods there are. Where the claim asks for less, one
+	// more may have begun before it does.
 	wantPods int
 	// wantStatus is how the claim's resize ends, wantHas what the claim has then.
 	wantStatus corev1.ClaimResourceStatus
@@ -75,10 +76,14 @@ func growsLittle(pod *corev1.Pod) podvoltest.End {
 func TestAVolumeGrowsWhereverTheControllerIsKilled(t *testing.T) {
 	for _, g := range growths {
 		writes := 0
-		t.Run(g.name, func(t *testing.T) { writes = newWorld(t, "grow-"+g.name, corev1.PersistentVolumeReclaimDelete, g.ends).grow(g, testkit.NewKiller(0)) })
+		t.Run(g.name, func(t *testing.T) {
+			writes = newWorld(t, "grow-"+g.name, corev1.PersistentVolumeReclaimDelete, g.ends).grow(g, testkit.NewKiller(0))
+		})
 		for n := 1; n <= writes; n++ {
 			name := fmt.Sprintf("%s-%d", g.name, n)
-			t.Run(name, func(t *testing.T) { newWorld(t, "grow-"+name, corev1.PersistentVolumeReclaimDelete, g.ends).grow(g, testkit.NewKiller(n)) })
+			t.Run(name, func(t *testing.T) {
+				newWorld(t, "grow-"+name, corev1.PersistentVolumeReclaimDelete, g.ends).grow(g, testkit.NewKiller(n))
+			})
 		}
 	}
 }
@@ -112,7 +117,7 @@ func (w *world) grow(g growth, k *testkit.Killer) (writes int) {
 		w.ask(claim, size)
 	}
 	w.eventually("growing", w.grown(claim, g))
-	if got := len(w.kubelet.Ran(tarnv1.StepExpansion)); got != g.wantPods {
+	if got := len(w.kubelet.Ran(tarnv1.StepExpansion)); got < g.wantPods || got > g.wantPods+len(g.asks)-1 {
 		w.t.Errorf("%d expansion pods ran, want %d", got, g.wantPods)
 	}
 	writes = k.Writes()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -68,10 +69,15 @@ func CacheOptions(nodeName string) cache.Options {
 	}
 }
 
-// stripProvisioner drops the templates, the large part, which the agent never reads.
+// stripProvisioner drops the templates, the large part, which the agent never reads:
+// of volumeExpansion stays that it is there.
 func stripProvisioner(object any) (any, error) {
 	if p, ok := object.(*pavv1.PavProvisioner); ok {
+		expansion := p.Spec.VolumeExpansion
 		p.ManagedFields, p.Annotations, p.Spec = nil, nil, pavv1.PavProvisionerSpec{}
+		if expansion != nil {
+			p.Spec.VolumeExpansion = &apiextensionsv1.JSON{Raw: []byte("{}")}
+		}
 	}
 	return object, nil
 }

@@ -57,6 +57,27 @@ func (v *volumes) Publish(ctx context.Context, driver string, request *csi.NodeP
 	})
 }
 
+// Expands implements driver.Volumes.
+func (v *volumes) Expands(ctx context.Context, driver string) (bool, error) {
+	if driver == tarnv1.ResultsDriver {
+		return false, nil
+	}
+	return v.stages.Expands(ctx, driver)
+}
+
+// Expand implements driver.Volumes.
+func (v *volumes) Expand(ctx context.Context, driver string, request *csi.NodeExpandVolumeRequest) (int64, error) {
+	if driver == tarnv1.ResultsDriver {
+		return 0, status.Errorf(codes.InvalidArgument, "driver %s serves inline volumes alone, which do not grow", driver)
+	}
+	return v.stages.Expand(ctx, stages.Growth{
+		Driver: driver,
+		Handle: request.GetVolumeId(),
+		Path:   filepath.Clean(request.GetVolumePath()),
+		Bytes:  request.GetCapacityRange().GetRequiredBytes(),
+	})
+}
+
 // Unpublish implements driver.Volumes.
 func (v *volumes) Unpublish(ctx context.Context, driver string, request *csi.NodeUnpublishVolumeRequest) error {
 	target := filepath.Clean(request.GetTargetPath())

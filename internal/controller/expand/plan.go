@@ -161,6 +161,9 @@ func planIdle(v *View, now time.Time) Plan {
 	if len(v.Pods) > 0 {
 		actions = append(actions, DiscardPods{})
 	}
+	if size := sizeOf(v); size > v.Record.Status.Capacity { // the volume was written before a crash
+		actions = append(actions, WriteJournal{idle(v, size)})
+	}
 	if attempt, target := due(v, now); attempt > 0 {
 		return begin(v, attempt, target, now)
 	}

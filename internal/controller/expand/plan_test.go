@@ -168,6 +168,8 @@ func TestAVolumeGrowsBy(t *testing.T) {
 			"grow(2), journal(0/2 #3), claim(1/2 NodeResizePending) FileSystemResizePending, FileSystemResizeRequired, discard"},
 		{"a volume written before a crash is not written again", viewOf(journal(2*gi, 0), has(2*gi), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
 			"journal(0/2 #3), claim(2/2 ), VolumeResizeSuccessful, discard"},
+		{"a record not written before a crash is written", viewOf(has(2*gi), func(v *View) { v.Record.Status.Capacity = gi }),
+			"journal(0/2 #0), claim(2/2 ), VolumeResizeSuccessful"},
 		{"a claim not written before a crash is written", viewOf(has(2*gi), claimIs(controllerRuns, 2*gi)), "claim(2/2 ), VolumeResizeSuccessful"},
 		{"a volume the cache does not show yet is not grown twice", viewOf(has(2*gi), func(v *View) { v.Volume.Spec.Capacity = bytes(gi) }, claimIs(controllerRuns, 2*gi)),
 			"claim(2/2 ), VolumeResizeSuccessful"},

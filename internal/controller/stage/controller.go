@@ -67,6 +67,8 @@ type Reconciler struct {
 	steps  steps
 	events events.EventRecorder
 	clock  clock.PassiveClock
+
+	expander expander
 }
 
 // Register adds the controller and its indexes to a manager.
@@ -82,7 +84,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 			return fmt.Errorf("adding index %s of PavStage: %w", field, err)
 		}
 	}
-	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), steps: o.Steps, events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock}
+	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), steps: o.Steps, events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock, expander: o.Steps}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("stage").
 		For(&tarnv1.PavStage{}).
@@ -102,12 +104,20 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return kube.Outcome(err, time.Time{}, now)
 	}
+	if left, err := r.stopExpansion(ctx, view.Stage); left || err != nil {
+		return kube.Outcome(err, time.Time{}, now)
+	}
 	p := plan(view, now)
 	err = r.apply(ctx, view, p)
 	if refused := podvol.AsStepError(err); refused != nil {
 		view.Refused = refused
 		p = plan(view, now)
 		err = r.apply(ctx, view, p)
+	}
+	if err == nil {
+		var next time.Time
+		next, err = r.expand(ctx, view, now)
+		p.LookAt = kube.Sooner(p.LookAt, next)
 	}
 	// What is not found now is the stage: it went while the cache still showed it.
 	return kube.Outcome(client.IgnoreNotFound(err), p.LookAt, now)

@@ -22,6 +22,10 @@ type Volumes interface {
 	Publish(ctx context.Context, driver string, request *csi.NodePublishVolumeRequest) error
 	// Unpublish takes it away again.
 	Unpublish(ctx context.Context, driver string, request *csi.NodeUnpublishVolumeRequest) error
+	// Expands says whether volumes of the driver may grow.
+	Expands(ctx context.Context, driver string) (bool, error)
+	// Expand lets a published volume grow, and gives the size in bytes it has then.
+	Expand(ctx context.Context, driver string, request *csi.NodeExpandVolumeRequest) (int64, error)
 }
 
 // service answers for one driver.
@@ -59,13 +63,31 @@ func (s *service) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.No
 
 // NodeGetCapabilities implements the Node service. There is no NodeStageVolume: what
 // pods share on a node is shared by PavStage, which outlives both agent and kubelet.
-func (s *service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+func (s *service) NodeGetCapabilities(ctx context.Context, _ *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	rpc := func(t csi.NodeServiceCapability_RPC_Type) *csi.NodeServiceCapability {
 		return &csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}}}
 	}
-	return &csi.NodeGetCapabilitiesResponse{Capabilities: []*csi.NodeServiceCapability{
-		rpc(csi.NodeServiceCapability_RPC_GET_VOLUME_STATS),
-	}}, nil
+	capabilities := []*csi.NodeServiceCapability{rpc(csi.NodeServiceCapability_RPC_GET_VOLUME_STATS)}
+	expands, err := s.volumes.Expands(ctx, s.name)
+	if err != nil {
+		return nil, err
+	}
+	if expands {
+		capabilities = append(capabilities, rpc(csi.NodeServiceCapability_RPC_EXPAND_VOLUME))
+	}
+	return &csi.NodeGetCapabilitiesResponse{Capabilities: capabilities}, nil
+}
+
+// NodeExpandVolume implements the Node service.
+func (s *service) NodeExpandVolume(ctx context.Context, request *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
+	if err := require("volume_id", request.GetVolumeId(), "volume_path", request.GetVolumePath()); err != nil {
+		return nil, err
+	}
+	bytes, err := s.volumes.Expand(ctx, s.name, request)
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: bytes}, nil
 }
 
 // NodePublishVolume implements the Node service.

@@ -118,6 +118,7 @@ func (s *Stages) forget(stage *tarnv1.PavStage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.trusted, stage.UID)
+	delete(s.toldFailed, stage.UID)
 	delete(s.died, stage.Status.Pod.UID)
 	for pod, of := range s.ended {
 		if of == stage.UID {

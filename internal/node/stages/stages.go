@@ -60,6 +60,10 @@ type Stages struct {
 	// well, with the uid of their stage.
 	ended map[types.UID]types.UID
 
+	// toldFailed is the attempt at growing, by stage, whose failure the kubelet has
+	// been told.
+	toldFailed map[types.UID]int32
+
 	// goneSince is when the pod of a target was first seen to be gone; Reap's alone.
 	goneSince map[string]time.Time
 }

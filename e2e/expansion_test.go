@@ -1,0 +1,207 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// inMemory gives the sections of a provisioner whose volumes are file systems in
+// memory, each of the volume's size. They can grow while they are used by what every
+// privileged pod may do; resize2fs needs CAP_SYS_RESOURCE, which not every machine of
+// these tests has.
+func inMemory() fields {
+	return fields{
+		"volumeCreation": asRequested,
+		"volumeStaging": script{privileged: true,
+			text: "set -e; mkdir /pav/volume; mount -t tmpfs -o size={{ capacity }} tmpfs /pav/volume",
+		}.section(nil),
+	}
+}
+
+// refusing is a script that fails where a volume is to have more than 128Mi.
+const refusing = `if [ {{ newCapacity }} -gt 134217728 ]; then echo "no room for {{ newCapacity }} bytes" > /pav/error; exit 1; fi
+`
+
+// remounting is the node's part of growing a volume of inMemory.
+func remounting(before string) any {
+	return script{privileged: true, text: "set -e\n" + before + "mount -o remount,size={{ newCapacity }} /pav/volume"}.section(nil)["podTemplate"]
+}
+
+// growable makes the case's class, which allows expansion, and a claim of 32Mi.
+func (s *scenario) growable() *corev1.PersistentVolumeClaim {
+	s.t.Helper()
+	policy, allow := corev1.PersistentVolumeReclaimDelete, true
+	s.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: s.name}, Provisioner: s.name, ReclaimPolicy: &policy, AllowVolumeExpansion: &allow})
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "data", Namespace: s.name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &s.name,
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:        corev1.VolumeResourceRequirements{Requests: size("32Mi")},
+		},
+	}
+	s.create(claim)
+	return s.bound(claim)
+}
+
+// ask has a claim ask for another size.
+func (s *scenario) ask(claim *corev1.PersistentVolumeClaim, size string) {
+	s.t.Helper()
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"resources": {"requests": {"storage": "`+size+`"}}}}`))
+	if err := suite.live.Patch(s.ctx, claim.DeepCopy(), patch); err != nil {
+		s.t.Fatalf("asking for %s: %v", size, err)
+	}
+}
+
+// nudge has the kubelet look at a pod: of a volume that has grown it takes notice when
+// it next synchronizes a pod that uses it, which else it does about once a minute.
+func (s *scenario) nudge(pod *corev1.Pod) {
+	s.t.Helper()
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"annotations": {"e2e/nudge": "`+fmt.Sprint(len(suite.news.of(s.name).pods))+`"}}}`))
+	if err := suite.live.Patch(s.ctx, pod.DeepCopy(), patch); err != nil {
+		s.t.Fatalf("nudging pod %s: %v", pod.Name, err)
+	}
+}
+
+// resizedTo waits until a claim has a size and no resize is under way, and gives its
+// volume.
+func (s *scenario) resizedTo(claim *corev1.PersistentVolumeClaim, want string) *corev1.PersistentVolume {
+	s.t.Helper()
+	now := claim.DeepCopy()
+	s.await("claim "+claim.Name+" to have "+want, func() (bool, string) {
+		if err := s.get(now); err != nil {
+			return false, err.Error()
+		}
+		has := now.Status.Capacity[corev1.ResourceStorage]
+		return has.String() == want && len(now.Status.Conditions) == 0 && len(now.Status.AllocatedResourceStatuses) == 0, fmt.Sprintf("%+v", now.Status)
+	})
+	if allocated := now.Status.AllocatedResources[corev1.ResourceStorage]; allocated.String() != want {
+		s.t.Errorf("allocated are %s, want %s", allocated.String(), want)
+	}
+	vol := &corev1.PersistentVolume{ObjectMeta: named(now.Spec.VolumeName)}
+	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(vol), vol); err != nil {
+		s.t.Fatal(err)
+	}
+	return vol
+}
+
+// sized wants volume and record to have a size.
+func (s *scenario) sized(vol *corev1.PersistentVolume, want string) {
+	s.t.Helper()
+	record := &tarn.PavVolume{ObjectMeta: named(vol.Name)}
+	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(record), record); err != nil {
+		s.t.Fatal(err)
+	}
+	has := vol.Spec.Capacity[corev1.ResourceStorage]
+	if has.String() != want || record.Status.Capacity != has.Value() || record.Status.Expansion.TargetCapacity != 0 {
+		s.t.Errorf("the volume has %s, want %s; its record says %d, %+v", has.String(), want, record.Status.Capacity, record.Status.Expansion)
+	}
+}
+
+// complains waits until a claim has a condition whose message holds a text.
+func (s *scenario) complains(claim *corev1.PersistentVolumeClaim, which corev1.PersistentVolumeClaimConditionType, text string) {
+	s.t.Helper()
+	now := claim.DeepCopy()
+	s.await(fmt.Sprintf("claim %s to have %s with %q", claim.Name, which, text), func() (bool, string) {
+		if err := s.get(now); err != nil {
+			return false, err.Error()
+		}
+		for _, c := range now.Status.Conditions {
+			if c.Type == which && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, text) {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprintf("%+v", now.Status)
+	})
+}
+
+// writesOn goes on writing into the volume, and says when that has become larger than
+// 50 MiB; it fails as soon as a write does.
+const writesOn = `while true; do
+echo tick >> /data/log; sync
+if [ $(df -k /data | tail -1 | awk '{print $2}') -gt 50000 ] && [ ! -e /data/told ]; then touch /data/told; echo "it has grown"; fi
+sleep 0.1
+done`
+
+func TestAVolumeGrowsUnderAPodThatGoesOnWriting(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "grow")
+	sections := inMemory()
+	sections["volumeExpansion"] = fields{"nodePodTemplate": remounting("")}
+	s.create(s.provisioner(sections))
+	claim := s.growable()
+	pod := s.consumer("writer", claim.Name, writesOn)
+	s.ready(pod)
+	s.ask(claim, "64Mi")
+	s.told(claim, "FileSystemResizeRequired")
+	s.nudge(pod)
+	s.sized(s.resizedTo(claim, "64Mi"), "64Mi")
+	s.prints(pod, "it has grown")
+	if seen := suite.news.of(s.name); seen.pods[tarn.StepNodeExpansion] != 1 || seen.pods[tarn.StepStaging] != 1 {
+		t.Errorf("saw %d node expansion pods and %d staging pods, want 1 and 1", seen.pods[tarn.StepNodeExpansion], seen.pods[tarn.StepStaging])
+	}
+	s.remove(pod)
+
+	// A volume that grows while nobody uses it does so on the node of its next user.
+	s.ask(claim, "96Mi")
+	s.told(claim, "FileSystemResizeRequired", "100663296")
+	s.succeeded(s.consumer("next", claim.Name, `test $(df -k /data | tail -1 | awk '{print $2}') -gt 80000`))
+	s.sized(s.resizedTo(claim, "96Mi"), "96Mi")
+}
+
+func TestAnExpansionThatFailsRecoversWhenItsClaimAsksForLess(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "grow-less")
+	sections := inMemory()
+	sections["volumeExpansion"] = script{text: refusing}.section(nil)
+	s.create(s.provisioner(sections))
+	claim := s.growable()
+	s.ask(claim, "256Mi")
+	s.complains(claim, corev1.PersistentVolumeClaimControllerResizeError, "no room for 268435456 bytes")
+	s.told(claim, "VolumeResizeFailed", "no room for 268435456 bytes")
+	s.ask(claim, "64Mi")
+	s.sized(s.resizedTo(claim, "64Mi"), "64Mi")
+}
+
+func TestANodeThatCannotGrowRecoversWhenItsClaimAsksForLess(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "grow-node-less")
+	sections := inMemory()
+	sections["volumeExpansion"] = fields{"nodePodTemplate": remounting(refusing)}
+	s.create(s.provisioner(sections))
+	claim := s.growable()
+	pod := s.consumer("writer", claim.Name, writesOn)
+	s.ready(pod)
+	s.ask(claim, "256Mi")
+	s.told(claim, "FileSystemResizeRequired")
+	s.nudge(pod)
+	s.complains(claim, corev1.PersistentVolumeClaimNodeResizeError, "no room for 268435456 bytes")
+	s.ask(claim, "64Mi")
+	s.resizedTo(claim, "64Mi")
+	s.prints(pod, "it has grown")
+}
+
+func TestAVolumeOfAProvisionerWithoutExpansionSaysSo(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "grow-never")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	claim := s.growable()
+	s.ask(claim, "64Mi")
+	s.complains(claim, corev1.PersistentVolumeClaimControllerResizeError, "has no spec.volumeExpansion")
+
+	// It is served as soon as the provisioner can.
+	p := s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting, "volumeExpansion": fields{}})
+	s.edit(p)
+	s.sized(s.resizedTo(claim, "64Mi"), "64Mi")
+}

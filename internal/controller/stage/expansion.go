@@ -1,0 +1,212 @@
+package stage
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// ReasonExpansionFailed is the reason of the Event about a node expansion that failed.
+const ReasonExpansionFailed = "NodeExpansionFailed"
+
+// expander is what of podvol.Steps makes node expansion pods.
+type expander interface {
+	PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisioner, e podvol.NodeExpansion) (*podvol.Prepared, error)
+}
+
+// ExpansionView is all that a decision about growing a staged volume on its node
+// depends on.
+type ExpansionView struct {
+	// Stage has a request.
+	Stage *tarnv1.PavStage
+	// Pods are the stage's node expansion pods.
+	Pods []corev1.Pod
+	// Prepared is the evaluated section of the pod that is due, nil where none is.
+	Prepared *podvol.Prepared
+	// Unfit says why it could not be evaluated, or was not taken by the API server.
+	Unfit *podvol.StepError
+}
+
+// expand brings the growing of a staged volume a step further, and says when to look
+// again though no event tells.
+func (r *Reconciler) expand(ctx context.Context, v View, now time.Time) (time.Time, error) {
+	if v.Stage == nil || !grows(v.Stage) {
+		return time.Time{}, nil
+	}
+	e, err := r.gatherExpansion(ctx, v)
+	if err != nil {
+		return time.Time{}, err
+	}
+	p := planExpansion(e, now)
+	err = r.apply(ctx, v, p)
+	if refused := podvol.AsStepError(err); refused != nil {
+		e.Unfit = refused
+		p = planExpansion(e, now)
+		err = r.apply(ctx, v, p)
+	}
+	return p.LookAt, err
+}
+
+// stopExpansion removes the node expansion pods of a stage that ends, and says
+// whether there are any left: nothing of the stage may be unmounted under them.
+func (r *Reconciler) stopExpansion(ctx context.Context, stage *tarnv1.PavStage) (left bool, err error) {
+	if stage == nil || stage.Status.Node.Expansion == nil || situationOf(stage) != stop {
+		return false, nil
+	}
+	pods, err := r.expansionPods(ctx, stage)
+	for i := range pods {
+		if err := r.steps.Discard(ctx, &pods[i]); err != nil {
+			return true, err
+		}
+	}
+	return len(pods) > 0, err
+}
+
+// grows says whether the node waits for its volume to grow, or did.
+func grows(stage *tarnv1.PavStage) bool {
+	return stage.DeletionTimestamp == nil && stage.Status.Node.Expansion != nil && stage.Status.Node.Phase == tarnv1.StageStaged
+}
+
+func (r *Reconciler) expansionPods(ctx context.Context, stage *tarnv1.PavStage) ([]corev1.Pod, error) {
+	pods := &corev1.PodList{}
+	labels := client.MatchingLabels{tarnv1.LabelStage: string(stage.UID), tarnv1.LabelStep: string(tarnv1.StepNodeExpansion)}
+	if err := r.client.List(ctx, pods, labels); err != nil {
+		return nil, fmt.Errorf("listing the node expansion pods of PavStage %s: %w", stage.Name, err)
+	}
+	return pods.Items, nil
+}
+
+func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView, error) {
+	e := ExpansionView{Stage: v.Stage}
+	var err error
+	if e.Pods, err = r.expansionPods(ctx, v.Stage); err != nil || !expansionDue(e) {
+		return e, err
+	}
+	unfit := func(message string) (ExpansionView, error) {
+		e.Unfit = &podvol.StepError{Step: tarnv1.StepNodeExpansion, Reason: podvol.ReasonInvalid, Message: message}
+		return e, nil
+	}
+	w := View{Stage: v.Stage, Node: v.Node}
+	if err := r.readSubjects(ctx, &w); err != nil {
+		return e, err
+	}
+	if why := verdict(w); why != usable {
+		if why == unknown {
+			why = fmt.Sprintf("PavProvisioner %q was not checked yet", v.Stage.Spec.Provisioner.Name)
+		}
+		return unfit(why)
+	}
+	record, err := find(ctx, r, &tarnv1.PavVolume{}, client.ObjectKey{Name: w.Volume.Name}, "")
+	if err != nil {
+		return e, err
+	}
+	if record == nil || w.Node == nil {
+		return unfit(fmt.Sprintf("volume %q cannot grow on node %q: its PavVolume or its Node is gone", w.Volume.Name, v.Stage.Spec.NodeName))
+	}
+	want := v.Stage.Status.Node.Expansion
+	e.Prepared, err = r.expander.PrepareNodeExpansion(ctx, w.Provisioner, podvol.NodeExpansion{
+		Stage: v.Stage, Record: record, Volume: w.Volume, Claim: w.Claim, Node: w.Node, NewCapacity: want.Capacity, Attempt: want.Attempt,
+	})
+	if e.Unfit = podvol.AsStepError(err); err != nil && e.Unfit == nil {
+		return e, err
+	}
+	return e, nil
+}
+
+// expansionDue says whether a pod has to be made now.
+func expansionDue(e ExpansionView) bool {
+	want, have := e.Stage.Status.Node.Expansion, e.Stage.Status.Pod.Expansion
+	return have == nil || have.Attempt != want.Attempt || have.Phase == tarnv1.StageExpansionRunning && currentExpansion(e) == nil
+}
+
+// currentExpansion is the pod of the attempt that the status speaks of.
+func currentExpansion(e ExpansionView) *corev1.Pod {
+	have := e.Stage.Status.Pod.Expansion
+	for i := range e.Pods {
+		if have != nil && e.Pods[i].Name == have.Name && e.Pods[i].Namespace == have.Namespace {
+			return &e.Pods[i]
+		}
+	}
+	return nil
+}
+
+// planExpansion answers the node's request: the attempt is written down before its pod
+// is made, and its result before that is removed. A failed pod is kept for reading
+// until the next one is made. Whether there is a next one is the kubelet's to say.
+func planExpansion(e ExpansionView, now time.Time) Plan {
+	want := e.Stage.Status.Node.Expansion
+	if expansionDue(e) {
+		switch {
+		case e.Unfit != nil:
+			return expansionFailed(e, e.Unfit.Message)
+		case e.Prepared.Pod == nil:
+			return expansionDone(e)
+		}
+		pod := e.Prepared.Pod
+		running := WriteStatus{expansionStatus(e, tarnv1.StageExpansion{
+			Attempt: want.Attempt, Phase: tarnv1.StageExpansionRunning, Namespace: pod.Namespace, Name: pod.Name,
+		})}
+		return Plan{Actions: append([]Action{running, StartPod{pod}}, discardExpansions(e, pod.Name)...)}
+	}
+	have := e.Stage.Status.Pod.Expansion
+	if have.Phase != tarnv1.StageExpansionRunning {
+		if have.Phase == tarnv1.StageExpansionSucceeded {
+			return Plan{Actions: discardExpansions(e, "")}
+		}
+		return Plan{}
+	}
+	if e.Unfit != nil {
+		return expansionFailed(e, e.Unfit.Message)
+	}
+	o := podvol.Observe(currentExpansion(e), e.Stage.UID, now)
+	switch o.State {
+	case podvol.PodSucceeded:
+		return expansionDone(e)
+	case podvol.PodFailed, podvol.PodForeign:
+		return expansionFailed(e, o.Message)
+	}
+	waiting := *have
+	waiting.Message = cut(o.Message, maxMessage)
+	if waiting == *have {
+		return Plan{LookAt: o.CheckAt}
+	}
+	return Plan{Actions: []Action{WriteStatus{expansionStatus(e, waiting)}}, LookAt: o.CheckAt}
+}
+
+func expansionDone(e ExpansionView) Plan {
+	done := tarnv1.StageExpansion{Attempt: e.Stage.Status.Node.Expansion.Attempt, Phase: tarnv1.StageExpansionSucceeded}
+	return Plan{Actions: append([]Action{WriteStatus{expansionStatus(e, done)}}, discardExpansions(e, "")...)}
+}
+
+func expansionFailed(e ExpansionView, message string) Plan {
+	failed := tarnv1.StageExpansion{
+		Attempt: e.Stage.Status.Node.Expansion.Attempt, Phase: tarnv1.StageExpansionFailed, Message: cut(message, maxMessage),
+	}
+	if pod := currentExpansion(e); pod != nil {
+		failed.Namespace, failed.Name = pod.Namespace, pod.Name
+	}
+	return Plan{Actions: []Action{WriteStatus{expansionStatus(e, failed)}, Post{ReasonExpansionFailed, cut(message, maxNote)}}}
+}
+
+func expansionStatus(e ExpansionView, expansion tarnv1.StageExpansion) tarnv1.PavStagePodStatus {
+	status := e.Stage.Status.Pod
+	status.Expansion = &expansion
+	return status
+}
+
+func discardExpansions(e ExpansionView, keep string) []Action {
+	var actions []Action
+	for i := range e.Pods {
+		if e.Pods[i].Name != keep && e.Pods[i].DeletionTimestamp == nil {
+			actions = append(actions, DiscardPod{&e.Pods[i]})
+		}
+	}
+	return actions
+}

@@ -1,0 +1,102 @@
+package stage
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// anExpansion is a staged volume whose node has asked for attempt 2, with what is
+// known of the last attempt.
+func anExpansion(have *tarnv1.StageExpansion, pods ...corev1.Pod) ExpansionView {
+	stage := aStage(tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodSucceeded, Staged: true, Expansion: have})
+	stage.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageStaged, Expansion: &tarnv1.StageExpansionRequest{Attempt: 2, Capacity: 1 << 30}}
+	return ExpansionView{Stage: stage, Pods: pods, Prepared: &podvol.Prepared{Pod: growing("new", "")}}
+}
+
+func growing(name string, phase corev1.PodPhase) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, CreationTimestamp: metav1.Time{Time: noon},
+			Labels: map[string]string{tarnv1.LabelStep: string(tarnv1.StepNodeExpansion)}, OwnerReferences: []metav1.OwnerReference{{UID: stageUID}},
+		},
+		Status: corev1.PodStatus{Phase: phase},
+	}
+}
+
+func TestPlanOfAStageThatGrows(t *testing.T) {
+	state := func(attempt int32, phase tarnv1.StageExpansionPhase) *tarnv1.StageExpansion {
+		return &tarnv1.StageExpansion{Attempt: attempt, Phase: phase, Namespace: "ns", Name: "new"}
+	}
+	old, pod := *growing("old", corev1.PodFailed), func(phase corev1.PodPhase) corev1.Pod { return *growing("new", phase) }
+	unfit := func(e ExpansionView) ExpansionView {
+		e.Unfit = &podvol.StepError{Message: "no such variable"}
+		return e
+	}
+	for _, c := range []struct {
+		name string
+		view ExpansionView
+		want string
+	}{
+		{"the attempt is written before its pod is made, and the last pod goes", anExpansion(state(1, tarnv1.StageExpansionFailed), old), "#2 Running, start new, discard old"},
+		{"a provisioner without a pod for nodes is done at once", func() ExpansionView {
+			e := anExpansion(nil)
+			e.Prepared = &podvol.Prepared{}
+			return e
+		}(), "#2 Succeeded"},
+		{"a section that cannot be evaluated is a failure", unfit(anExpansion(nil)), "#2 Failed no such variable, NodeExpansionFailed"},
+		{"a pod the API server refused is a failure", unfit(anExpansion(state(2, tarnv1.StageExpansionRunning))), "#2 Failed no such variable, NodeExpansionFailed"},
+		{"a pod that vanished is made again", anExpansion(state(2, tarnv1.StageExpansionRunning)), "#2 Running, start new"},
+		{"a pod that runs is waited for", anExpansion(state(2, tarnv1.StageExpansionRunning), pod(corev1.PodRunning)), ""},
+		{"a pod that succeeded is recorded, then removed", anExpansion(state(2, tarnv1.StageExpansionRunning), pod(corev1.PodSucceeded)), "#2 Succeeded, discard new"},
+		{"a pod that failed is recorded and kept", anExpansion(state(2, tarnv1.StageExpansionRunning), pod(corev1.PodFailed)),
+			"#2 Failed the pod failed and left no word in /pav/error, NodeExpansionFailed"},
+		{"a failure waits for the kubelet", anExpansion(state(2, tarnv1.StageExpansionFailed), pod(corev1.PodFailed)), ""},
+		{"what a crash has left of a success is removed", anExpansion(state(2, tarnv1.StageExpansionSucceeded), pod(corev1.PodSucceeded)), "discard new"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := worded(planExpansion(c.view, noon)); got != c.want {
+				t.Errorf("plan:\n got %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAStageThatDoesNotGrowIsLeftAlone(t *testing.T) {
+	asked := anExpansion(nil).Stage
+	if !grows(asked) {
+		t.Error("a staged volume whose node asks for it does not grow")
+	}
+	lost := asked.DeepCopy()
+	lost.Status.Node.Phase = tarnv1.StageWaiting
+	for name, stage := range map[string]*tarnv1.PavStage{"not asked": aStage(tarnv1.PavStagePodStatus{}), "not staged": lost, "ending": ending(asked)} {
+		if grows(stage) {
+			t.Errorf("a stage that is %s grows", name)
+		}
+	}
+}
+
+// worded gives one word an action, in order.
+func worded(p Plan) string {
+	var words []string
+	for _, a := range p.Actions {
+		switch a := a.(type) {
+		case WriteStatus:
+			e := a.Status.Expansion
+			words = append(words, strings.TrimSpace(fmt.Sprintf("#%d %s %s", e.Attempt, e.Phase, e.Message)))
+		case StartPod:
+			words = append(words, "start "+a.Pod.Name)
+		case DiscardPod:
+			words = append(words, "discard "+a.Pod.Name)
+		case Post:
+			words = append(words, a.Reason)
+		}
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,236 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/pavdir"
+)
+
+// expandWait is how long one call to expand waits for the node expansion pod, a bit
+// less than the kubelet's two minutes; after that the kubelet calls again.
+const expandWait = 110 * time.Second
+
+// Growth is one call to expand.
+type Growth struct {
+	Driver string
+	Handle string
+	// Path is where the volume is published.
+	Path string
+	// Bytes is the size it is to have.
+	Bytes int64
+}
+
+// Expands says whether the volumes of a driver may grow: whether its PavProvisioner
+// has volumeExpansion.
+func (s *Stages) Expands(ctx context.Context, driver string) (bool, error) {
+	p := &pavv1.PavProvisioner{}
+	err := s.Cached.Get(ctx, client.ObjectKey{Name: driver}, p)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, status.Errorf(codes.Unavailable, "read PavProvisioner %q: %v", driver, err)
+	}
+	return p.Spec.VolumeExpansion != nil, nil
+}
+
+// Expand lets a volume grow in each stage of it on this node, and gives the size it
+// has then. Errors are gRPC statuses: what the pod says when it fails is Internal, upon
+// which the kubelet tries again later, and gives up once the claim asks for less.
+func (s *Stages) Expand(ctx context.Context, g Growth) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, expandWait)
+	defer cancel()
+	volume, err := s.findVolume(ctx, g.Driver, g.Handle, g.Path)
+	if err != nil {
+		return 0, err
+	}
+	if g.Bytes == 0 {
+		g.Bytes = capacityOf(volume)
+	}
+	staged := 0
+	for _, readOnly := range []bool{false, true} {
+		found, err := s.expandStage(ctx, tarnv1.StageName(volume.UID, s.NodeName, readOnly), g.Bytes)
+		if err != nil {
+			return 0, err
+		}
+		if found {
+			staged++
+		}
+	}
+	if staged == 0 {
+		return 0, status.Errorf(codes.NotFound, "volume %s is not staged on node %s", volume.Name, s.NodeName)
+	}
+	return g.Bytes, nil
+}
+
+// expandStage asks for one stage to grow, unless it has, and waits for the answer. It
+// says whether there is such a stage.
+func (s *Stages) expandStage(ctx context.Context, name string, bytes int64) (found bool, err error) {
+	sub, end := s.hub.subscribe(name)
+	defer end()
+	stage, err := s.liveStage(ctx, name)
+	if err != nil || stage == nil {
+		return false, err
+	}
+	for asked := false; ; {
+		changed := sub.next()
+		stage = sub.newest(stage)
+		if stage == nil || deleting(stage) || stage.Status.Node.Phase != tarnv1.StageStaged {
+			return true, status.Errorf(codes.Unavailable, "PavStage %s is not staged at the moment; its volume grows when it is", name)
+		}
+		switch answerTo(stage, bytes) {
+		case grown:
+			return true, s.noteGrowth(stage, bytes)
+		case failed:
+			if asked || s.tellOnce(stage) {
+				return true, s.growthError(stage)
+			}
+			fallthrough
+		case unasked:
+			if stage, err = s.ask(ctx, stage, bytes); err != nil {
+				return true, err
+			}
+			asked = true
+			continue
+		}
+		asked = true // this call hears of what an earlier one has asked for
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return true, status.Errorf(codes.Unavailable, "waiting for %s: %s", growthPod(stage), growthMessage(stage))
+		}
+	}
+}
+
+// answer is how a stage's growing to a size stands; a closed set.
+type answer int
+
+const (
+	unasked answer = iota // nobody has asked for that size yet
+	waiting               // the node expansion pod is or may be there
+	grown                 // it has at least that size
+	failed                // the last attempt has failed
+)
+
+func answerTo(stage *tarnv1.PavStage, bytes int64) answer {
+	want, have := stage.Status.Node.Expansion, stage.Status.Pod.Expansion
+	switch {
+	case want == nil:
+		return unasked
+	case have == nil || have.Attempt != want.Attempt || have.Phase == tarnv1.StageExpansionRunning:
+		return waiting
+	case have.Phase == tarnv1.StageExpansionFailed && want.Capacity == bytes:
+		return failed
+	case have.Phase == tarnv1.StageExpansionSucceeded && want.Capacity >= bytes:
+		return grown
+	}
+	return unasked
+}
+
+// ask writes the next request. What an earlier pod has left in /pav/error goes first,
+// lest it is taken for what the next one says.
+func (s *Stages) ask(ctx context.Context, stage *tarnv1.PavStage, bytes int64) (*tarnv1.PavStage, error) {
+	if err := os.Remove(filepath.Join(s.pav(stage.UID), "error")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, status.Errorf(codes.Unavailable, "clear /pav/error: %v", err)
+	}
+	asked := stage.DeepCopy()
+	request := &tarnv1.StageExpansionRequest{Attempt: 1, Capacity: bytes}
+	if last := stage.Status.Node.Expansion; last != nil {
+		request.Attempt = last.Attempt + 1
+	}
+	asked.Status.Node.Expansion = request
+	err := s.patchStatus(ctx, stage, asked)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil, status.Errorf(codes.Unavailable, "PavStage %s has changed while it was asked to grow", stage.Name)
+	}
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "ask PavStage %s to grow: %v", stage.Name, err)
+	}
+	return asked, nil
+}
+
+// tellOnce says whether nobody has been told yet that the stage's last attempt failed:
+// it may have done so between two calls.
+func (s *Stages) tellOnce(stage *tarnv1.PavStage) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	attempt := stage.Status.Node.Expansion.Attempt
+	if s.toldFailed[stage.UID] == attempt {
+		return false
+	}
+	s.rememberTold(stage.UID, attempt)
+	return true
+}
+
+// rememberTold needs the lock.
+func (s *Stages) rememberTold(uid types.UID, attempt int32) {
+	if s.toldFailed == nil {
+		s.toldFailed = map[types.UID]int32{}
+	}
+	s.toldFailed[uid] = attempt
+}
+
+// growthError is what the kubelet hears of a failed attempt.
+func (s *Stages) growthError(stage *tarnv1.PavStage) error {
+	s.mu.Lock()
+	s.rememberTold(stage.UID, stage.Status.Node.Expansion.Attempt)
+	s.mu.Unlock()
+	text := stage.Status.Pod.Expansion.Message
+	if written := pavdir.ReadError(s.pav(stage.UID)); written != "" {
+		text = written + " (" + text + ")"
+	}
+	return status.Errorf(codes.Internal, "%s failed: %s", growthPod(stage), text)
+}
+
+func growthPod(stage *tarnv1.PavStage) string {
+	if e := stage.Status.Pod.Expansion; e != nil && e.Name != "" {
+		return fmt.Sprintf("node expansion pod %s/%s", e.Namespace, e.Name)
+	}
+	return "node expansion of PavStage " + stage.Name
+}
+
+func growthMessage(stage *tarnv1.PavStage) string {
+	if e := stage.Status.Pod.Expansion; e != nil && e.Message != "" {
+		return e.Message
+	}
+	return "it has not ended yet"
+}
+
+// noteGrowth keeps what size a block device has from now on. One that is smaller than
+// it was to be has not grown, whatever its pod says.
+func (s *Stages) noteGrowth(stage *tarnv1.PavStage, bytes int64) error {
+	unlock := s.folders.Lock(string(stage.UID))
+	defer unlock()
+	kept, err := s.readRecord(stage.UID)
+	if err != nil {
+		return status.Errorf(codes.Unavailable, "read the record of PavStage %s: %v", stage.Name, err)
+	}
+	if !kept.Block {
+		return nil
+	}
+	size, err := pavdir.DeviceSize(kept.Rdev)
+	if err != nil {
+		return status.Errorf(codes.Unavailable, "read the size of /pav/volume: %v", err)
+	}
+	if size < bytes {
+		return status.Errorf(codes.Internal, "/pav/volume is a block device of %d bytes after the expansion, it was to have %d", size, bytes)
+	}
+	kept.Capacity = size
+	if err := s.writeRecord(stage.UID, kept); err != nil {
+		return status.Errorf(codes.Unavailable, "keep the record of PavStage %s: %v", stage.Name, err)
+	}
+	return nil
+}

@@ -38,6 +38,19 @@ func finalizers(list ...string) func(*tarnv1.PavStage) {
 	return func(s *tarnv1.PavStage) { s.Finalizers = list }
 }
 
+func lost(attempt, cleared int32) func(*tarnv1.PavStage) {
+	return func(s *tarnv1.PavStage) {
+		s.Status.Node.Phase, s.Status.Node.Loss = tarnv1.StageLost, &tarnv1.StageLoss{Number: 1, Attempt: attempt, Cleared: cleared}
+	}
+}
+
+func spent(attempt int32) func(*tarnv1.PavStage) {
+	return func(s *tarnv1.PavStage) { s.Status.Node.Loss.Failed = attempt }
+}
+
+func second(s *tarnv1.PavStage) { s.Status.Pod.Attempt = 2 }
+func told(s *tarnv1.PavStage)   { s.Status.Pod.Recovery = tarnv1.RecoveryNone }
+
 func unused(s *tarnv1.PavStage) { s.Status.Node.Targets = nil }
 
 func TestTheNextStepOfAStageIs(t *testing.T) {
@@ -60,6 +73,21 @@ func TestTheNextStepOfAStageIs(t *testing.T) {
 		"failure even if the pod had become ready":           {View{Stage: stage(pod(tarnv1.StagePodFailed)), Folder: true, Found: &record{}}, failed},
 		"nothing more when it is staged":                     {View{Stage: stage(node(tarnv1.StageStaged)), Folder: true}, []verb{ignoreReady}},
 		"failure when what was staged is lost":               {View{Stage: stage(node(tarnv1.StageStaged)), Lost: &loss{rebooted, "gone"}}, failed},
+		"a loss told when the mount is gone":                 {View{Stage: stage(node(tarnv1.StageStaged)), Lost: &loss{tarnv1.ReasonMountGone, "gone"}}, []verb{ignoreReady, markLost}},
+		"what has taken its place bound at once":             {View{Stage: stage(node(tarnv1.StageStaged)), Lost: &loss{tarnv1.ReasonMountReplaced, "other"}, Found: &record{}}, []verb{ignoreReady, markMended}},
+		"only told of where that is all that is wanted":      {View{Stage: stage(node(tarnv1.StageStaged), told), Lost: &loss{tarnv1.ReasonMountReplaced, "other"}, Found: &record{}}, []verb{ignoreReady, markLost}},
+		"nothing more where that is all that is wanted":      {View{Stage: stage(lost(1, 0), told, pod(tarnv1.StagePodGone))}, []verb{ignoreReady}},
+		"to wait until the lost one's pod is gone":           {View{Stage: stage(lost(1, 0), pod(tarnv1.StagePodRunning))}, []verb{ignoreReady}},
+		"its folder cleared when the pod is gone":            {View{Stage: stage(lost(1, 0), pod(tarnv1.StagePodGone))}, []verb{ignoreReady, clearFolder}},
+		"to wait for the next pod when it is clear":          {View{Stage: stage(lost(1, 1), pod(tarnv1.StagePodGone))}, []verb{ignoreReady}},
+		"a watch when the next pod runs":                     {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodRunning))}, []verb{watchReady}},
+		"bound anew when the next pod has made it":           {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodRunning)), Found: &record{}}, []verb{ignoreReady, markMended}},
+		"the failure of the next pod counted":                {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodFailed)), PodError: "no"}, []verb{ignoreReady, markUnmended}},
+		"a wrong volume of the next pod counted":             {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodSucceeded)), Wrong: "no"}, []verb{ignoreReady, markUnmended}},
+		"to wait for the end of the next pod after that":     {View{Stage: stage(lost(1, 1), second, spent(2), pod(tarnv1.StagePodFailed))}, []verb{ignoreReady}},
+		"its folder cleared after the next pod":              {View{Stage: stage(lost(1, 1), second, spent(2), pod(tarnv1.StagePodGone))}, []verb{ignoreReady, clearFolder}},
+		"its folder cleared after one that vanished":         {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodGone))}, []verb{ignoreReady, clearFolder}},
+		"its end when a lost one has lost its last target":   {View{Stage: stage(lost(1, 0), unused)}, ended},
 		"its end after a crash between failure and end":      {View{Stage: stage(node(tarnv1.StageFailed))}, ended},
 		"to wait for the staging pod when it ends":           {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning))}, []verb{ignoreReady}},
 		"unmounted when the staging pod is gone":             {View{Stage: stage(ending(0), pod(tarnv1.StagePodStopped), node(tarnv1.StageStaged)), Folder: true}, []verb{ignoreReady, unmount, markUnmounted}},

@@ -44,7 +44,7 @@ func newServer(t *testing.T, name string, ends func(*corev1.Pod) podvoltest.End)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	s := &server{t: t, ctx: ctx, config: testkit.APIServer(t), name: name}
 	s.client = testkit.Client(t, s.config)
-	s.kubelet = &podvoltest.Kubelet{Client: s.client, Ends: ends}
+	s.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: s.client, Ends: ends}
 	done := make(chan error, 1)
 	go func() { done <- s.kubelet.Run(ctx) }()
 	t.Cleanup(func() {

@@ -39,7 +39,7 @@ func remounting(before string) any {
 }
 
 // growable makes the case's class, which allows expansion, and a claim of 32Mi.
-func (s *scenario) growable() *corev1.PersistentVolumeClaim {
+func (s *scenario) growable(edits ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	s.t.Helper()
 	policy, allow := corev1.PersistentVolumeReclaimDelete, true
 	s.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: s.name}, Provisioner: s.name, ReclaimPolicy: &policy, AllowVolumeExpansion: &allow})
@@ -50,6 +50,9 @@ func (s *scenario) growable() *corev1.PersistentVolumeClaim {
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources:        corev1.VolumeResourceRequirements{Requests: size("32Mi")},
 		},
+	}
+	for _, edit := range edits {
+		edit(claim)
 	}
 	s.create(claim)
 	return s.bound(claim)
@@ -204,4 +207,59 @@ func TestAVolumeOfAProvisionerWithoutExpansionSaysSo(t *testing.T) {
 	p := s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting, "volumeExpansion": fields{}})
 	s.edit(p)
 	s.sized(s.resizedTo(claim, "64Mi"), "64Mi")
+}
+
+func TestABlockVolumeGrowsUnderItsPod(t *testing.T) {
+	t.Parallel()
+	shelf := t.TempDir()
+	s := begin(t, "grow-block")
+	s.needsThisMachine()
+	onShelf := func(text string, more fields) fields {
+		section := script{hostDir: shelf, privileged: true, text: "set -e; " + text}.section(more)
+		seesDevices(section["podTemplate"])
+		return section
+	}
+	// A loop device that is not mounted goes with its last user, so unstaging takes it back.
+	grow := onShelf("truncate -s {{ newCapacity }} /host/{{ handle|tobash }}; losetup -c $(cat /pav/loop)", nil)
+	s.create(s.provisioner(fields{
+		"volumeValidation": fields{"volumeModes": []any{"Block"}},
+		"volumeCreation":   onShelf("truncate -s {{ requestedMinCapacity }} /host/{{ defaultHandle|tobash }}", asRequested),
+		"volumeDeletion":   onShelf("rm /host/{{ handle|tobash }}", nil),
+		"volumeExpansion":  fields{"nodePodTemplate": grow["podTemplate"]},
+		"volumeStaging":    onShelf("loop=$(losetup -f --show /host/{{ handle|tobash }}); echo $loop > /pav/loop; cp -a $loop /pav/volume", nil),
+		"volumeUnstaging":  onShelf("losetup -d $(cat /pav/loop)", nil),
+	}))
+	claim := s.growable(func(claim *corev1.PersistentVolumeClaim) {
+		block := corev1.PersistentVolumeBlock
+		claim.Spec.VolumeMode = &block
+	})
+	pod := s.consumer("reader", claim.Name, `until [ $(blockdev --getsize64 /dev/data) = 67108864 ]; do sleep 0.1; done; echo "it has grown"; `+stays, func(pod *corev1.Pod) {
+		c := &pod.Spec.Containers[0]
+		c.VolumeMounts, c.VolumeDevices = nil, []corev1.VolumeDevice{{Name: "data", DevicePath: "/dev/data"}}
+	})
+	s.ready(pod)
+	s.ask(claim, "64Mi")
+	s.told(claim, "FileSystemResizeRequired")
+	s.nudge(pod)
+	s.sized(s.resizedTo(claim, "64Mi"), "64Mi")
+	s.prints(pod, "it has grown")
+
+	// What is handed out now is still the volume that was staged.
+	s.succeeded(s.consumer("second", claim.Name, "test $(blockdev --getsize64 /dev/data) = 67108864", func(pod *corev1.Pod) {
+		c := &pod.Spec.Containers[0]
+		c.VolumeMounts, c.VolumeDevices = nil, []corev1.VolumeDevice{{Name: "data", DevicePath: "/dev/data"}}
+	}))
+	if seen := suite.news.of(s.name); seen.pods[tarn.StepStaging] != 1 {
+		t.Errorf("it was staged %d times, want once", seen.pods[tarn.StepStaging])
+	}
+}
+
+// seesDevices gives the pod of a section the tools to make loop devices and the
+// machine's /dev, so that those show as they come.
+func seesDevices(podTemplate any) {
+	spec := podTemplate.(fields)["spec"].(fields)
+	container := spec["containers"].([]any)[0].(fields)
+	container["image"] = "ubuntu:20.04"
+	container["volumeMounts"] = append(container["volumeMounts"].([]any), fields{"name": "dev", "mountPath": "/dev"})
+	spec["volumes"] = append(spec["volumes"].([]any), fields{"name": "dev", "hostPath": fields{"path": "/dev", "type": "Directory"}})
 }

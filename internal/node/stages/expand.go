@@ -209,6 +209,19 @@ func growthMessage(stage *tarnv1.PavStage) string {
 	return "it has not ended yet"
 }
 
+// grownSize is the size that a staged volume may have by now: a block device may have
+// grown before the kubelet has asked for it.
+func grownSize(kept *record) int64 {
+	if !kept.Block {
+		return kept.Capacity
+	}
+	size, err := pavdir.DeviceSize(kept.Rdev)
+	if err != nil {
+		return kept.Capacity // that it is gone is told by who looks for it
+	}
+	return max(size, kept.Capacity)
+}
+
 // noteGrowth keeps what size a block device has from now on. One that is smaller than
 // it was to be has not grown, whatever its pod says.
 func (s *Stages) noteGrowth(stage *tarnv1.PavStage, bytes int64) error {

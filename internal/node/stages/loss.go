@@ -37,7 +37,7 @@ func (s *Stages) open(stage *tarnv1.PavStage) (volume *pavdir.Volume, found *rec
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	volume, found, err = s.inspect(stage.UID, kept.Block, kept.Capacity)
+	volume, found, err = s.inspect(stage.UID, kept.Block, grownSize(kept))
 	var wrong *pavdir.WrongVolumeError
 	switch {
 	case errors.As(err, &wrong):

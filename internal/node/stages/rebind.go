@@ -116,6 +116,10 @@ func (e exchange) containers(target string) ([]tarnv1.StageLeft, error) {
 		return nil, err
 	}
 	var left []tarnv1.StageLeft
+	if len(found) == 0 {
+		// Every pod has at least the process that holds its sandbox.
+		left = append(left, tarnv1.StageLeft{PodUID: pods[0], Message: "no process of the pod can be seen; the node agent needs hostPID to look into its containers"})
+	}
 	for _, c := range found {
 		// The same place may show it more than once; the uppermost is exchanged.
 		for _, m := range c.Table {

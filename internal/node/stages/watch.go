@@ -78,11 +78,13 @@ const settle = 50 * time.Millisecond
 // watchMounts hears of each change of the mount table, and doubts the volumes whose
 // mount is not there any more or not uppermost.
 func (s *Stages) watchMounts(ctx context.Context) error {
-	table, err := os.Open("/proc/self/mountinfo")
+	// Not by os.Open: Go's own poller would look at the file too, and each change is
+	// told once.
+	table, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("watch the mount table: %w", err)
 	}
-	defer func() { _ = table.Close() }()
+	defer func() { _ = unix.Close(table) }()
 	ends, end, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("watch the mount table: %w", err)
@@ -93,7 +95,7 @@ func (s *Stages) watchMounts(ctx context.Context) error {
 		_ = end.Close()
 	}()
 	for {
-		wait := []unix.PollFd{{Fd: int32(table.Fd()), Events: unix.POLLPRI}, {Fd: int32(ends.Fd()), Events: unix.POLLIN}}
+		wait := []unix.PollFd{{Fd: int32(table), Events: unix.POLLPRI}, {Fd: int32(ends.Fd()), Events: unix.POLLIN}}
 		if _, err := unix.Poll(wait, -1); err != nil && err != unix.EINTR {
 			return fmt.Errorf("watch the mount table: %w", err)
 		}

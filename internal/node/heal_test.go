@@ -1,0 +1,146 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// numbered is a staging pod that stays, whose volume is a mount that holds how many
+// were staged before it.
+func numbered() func(string) (tarnv1.StagePodPhase, string) {
+	var count atomic.Int32
+	return func(pav string) (tarnv1.StagePodPhase, string) {
+		point := filepath.Join(pav, "volume")
+		if err := os.Mkdir(point, 0o755); err != nil { // as scripts do: there must be none
+			return tarnv1.StagePodFailed, err.Error()
+		}
+		if err := unix.Mount("tarn-test", point, "tmpfs", 0, ""); err != nil {
+			return tarnv1.StagePodFailed, err.Error()
+		}
+		number := strconv.Itoa(int(count.Add(1)))
+		if err := os.WriteFile(filepath.Join(point, "greeting"), []byte(number), 0o644); err != nil {
+			return tarnv1.StagePodFailed, err.Error()
+		}
+		if err := os.WriteFile(filepath.Join(pav, "ready"), nil, 0o644); err != nil {
+			return tarnv1.StagePodFailed, err.Error()
+		}
+		return tarnv1.StagePodRunning, ""
+	}
+}
+
+// healthy waits until the only stage has the condition for that reason, and gives it.
+func (w *world) healthy(is metav1.ConditionStatus, reason string) (found tarnv1.PavStage) {
+	w.Helper()
+	w.eventually("the stage is "+reason, func() error {
+		all := w.stages()
+		if len(all) != 1 {
+			return fmt.Errorf("there are %d stages", len(all))
+		}
+		found = all[0]
+		c := meta.FindStatusCondition(found.Status.Node.Conditions, tarnv1.ConditionHealthy)
+		if c == nil || c.Status != is || c.Reason != reason {
+			return fmt.Errorf("condition %+v", c)
+		}
+		return nil
+	})
+	return found
+}
+
+func (w *world) unmountVolume(stage tarnv1.PavStage) {
+	w.Helper()
+	if err := mounts.UnmountTree(mounts.Kernel{}, stage.Status.Node.Path, nil); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func TestAVolumeThatIsLostIsBoundAnewThoughNobodyAsks(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w.player.set(numbered())
+	first, second := w.mustPublish(volume, "pod-1"), w.mustPublish(volume, "pod-2")
+	for n := 1; n < 3; n++ {
+		for _, target := range []string{first, second} {
+			w.wantFile(filepath.Join(target, "greeting"), strconv.Itoa(n))
+		}
+		w.unmountVolume(w.healthy(metav1.ConditionTrue, map[bool]string{true: tarnv1.ReasonStaged, false: tarnv1.ReasonRebound}[n == 1]))
+		w.eventually("both targets show what is staged again", func() error {
+			for _, target := range []string{first, second} {
+				if data, err := os.ReadFile(filepath.Join(target, "greeting")); err != nil || string(data) != strconv.Itoa(n+1) {
+					return fmt.Errorf("%s holds %q (%v)", target, data, err)
+				}
+			}
+			return nil
+		})
+		w.eventually("the loss is over", func() error {
+			if l := w.stages()[0].Status.Node.Loss; l == nil || l.Number != int32(n) || l.ReboundTime == nil || l.Reason != tarnv1.ReasonMountGone {
+				return fmt.Errorf("loss %+v", l)
+			}
+			return nil
+		})
+	}
+	w.mustUnpublish(volume, first)
+	w.mustUnpublish(volume, second)
+	w.nothingIsLeft()
+}
+
+func TestAVolumeThatCannotBeStagedAgainIsTriedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w.player.set(numbered())
+	target := w.mustPublish(volume, "pod-1")
+	again := numbered()
+	tries := 0
+	w.player.set(func(pav string) (tarnv1.StagePodPhase, string) {
+		if tries++; tries < 3 {
+			_ = os.WriteFile(filepath.Join(pav, "error"), []byte("no server"), 0o644)
+			return tarnv1.StagePodFailed, "exit code 1"
+		}
+		return again(pav)
+	})
+	w.unmountVolume(w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged))
+	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonRebound)
+	if l := stage.Status.Node.Loss; l.Attempt != 1 || l.Failed != 3 || stage.Status.Pod.Attempt != 4 {
+		t.Errorf("loss %+v, attempt %d", l, stage.Status.Pod.Attempt)
+	}
+	w.wantFile(filepath.Join(target, "greeting"), "1")
+	w.mustUnpublish(volume, target)
+	w.nothingIsLeft()
+}
+
+func TestALossThatIsOnlyToldIsStagedAnewForTheNextPod(t *testing.T) {
+	w := newWorld(t)
+	w.player.recovery = tarnv1.RecoveryNone
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w.player.set(numbered())
+	target := w.mustPublish(volume, "pod-1")
+	before := w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged)
+	w.unmountVolume(before)
+	w.healthy(metav1.ConditionFalse, tarnv1.ReasonMountGone)
+	w.wantFile(filepath.Join(target, "greeting"), "1") // a copy of the mount lives on
+	next := w.mustPublish(volume, "pod-2")
+	w.wantFile(filepath.Join(next, "greeting"), "2")
+	if after := w.stages(); len(after) != 1 || after[0].UID == before.UID {
+		t.Error("the next pod has the stage whose volume is lost")
+	}
+	w.mustUnpublish(volume, target)
+	w.mustUnpublish(volume, next)
+	if _, err := os.Stat(target); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the target of the first pod is left: %v", err)
+	}
+	w.nothingIsLeft()
+}

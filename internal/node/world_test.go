@@ -198,6 +198,11 @@ func (w *world) provisioner() string {
 	p := testkit.Provisioner(w.id + "-prov")
 	status := p.Status
 	w.create(p)
+	w.Cleanup(func() { // the next test's agent would serve it
+		if err := client.IgnoreNotFound(w.client.Delete(w.ctx, p)); err != nil {
+			w.Error(err)
+		}
+	})
 	w.accept(p, status.Conditions)
 	w.eventually("the driver is served", func() error { return w.served(p.Name) })
 	return p.Name

@@ -147,9 +147,15 @@ func (p *player) play(stage *tarnv1.PavStage, pav string) {
 	}
 }
 
-// begin plays the staging pod, which, as the kubelet does, waits for its folder.
+// begin plays the staging pod, which, as the kubelet does, waits for its folder. A
+// stage that ends first, as one does whose agent died right after making it, has none.
 func (p *player) begin(stage *tarnv1.PavStage, pav string, attempt int32) {
 	for range 500 {
+		now := &tarnv1.PavStage{}
+		err := p.w.client.Get(p.w.ctx, client.ObjectKeyFromObject(stage), now)
+		if apierrors.IsNotFound(err) || err == nil && (now.UID != stage.UID || now.DeletionTimestamp != nil) {
+			return
+		}
 		if _, err := os.Stat(pav); err == nil {
 			p.staged++
 			phase, message := p.stage(pav)

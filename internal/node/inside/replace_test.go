@@ -51,7 +51,9 @@ func start(t *testing.T, folder string, flags uintptr) container {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "TARN_TEST_CONTAINER="+folder)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | flags, Pdeathsig: syscall.SIGKILL}
+	// It ends with its standard input. A death signal would come from the thread that
+	// started it, and threads that were in another namespace are ended, not used again.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | flags}
 	if flags&unix.CLONE_NEWUSER != 0 {
 		one := []syscall.SysProcIDMap{{HostID: 0, Size: 1}}
 		cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings = one, one

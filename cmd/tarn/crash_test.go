@@ -47,10 +47,10 @@ type world struct {
 }
 
 // newWorld sets the stage for one case; all objects carry the case's name.
-func newWorld(t *testing.T, name string, policy corev1.PersistentVolumeReclaimPolicy, ends func(*corev1.Pod) podvoltest.End) *world {
+func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy, ends func(*corev1.Pod) podvoltest.End) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	w := &world{t: t, ctx: ctx, config: testkit.APIServer(t), name: name}
+	w := &world{t: t, ctx: ctx, config: config, name: name}
 	w.client = testkit.Client(t, w.config)
 	w.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: w.client, Ends: ends}
 	w.ensure(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
@@ -328,20 +328,22 @@ func TestAVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 		{"undone", failsOnce, corev1.PersistentVolumeReclaimDelete, 2, 2},
 		{"retained", wellBehaved, corev1.PersistentVolumeReclaimRetain, 1, 0},
 	} {
-		whole := testkit.NewKiller(0)
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, "life-"+c.name, c.policy, c.ends)
-			w.life(whole)
-			w.check(c.wantCreations, c.wantDeletions)
+			t.Parallel()
+			server := testkit.OwnAPIServer(t)
+			whole := testkit.NewKiller(0)
+			live := func(name string, k *testkit.Killer) {
+				t.Run(name, func(t *testing.T) {
+					w := newWorld(t, server, "life-"+c.name+"-"+name, c.policy, c.ends)
+					w.life(k)
+					w.check(c.wantCreations, c.wantDeletions)
+				})
+			}
+			live("whole", whole)
+			for n := 1; n <= whole.Writes(); n++ {
+				live(fmt.Sprint(n), testkit.NewKiller(n))
+			}
 		})
-		for n := 1; n <= whole.Writes(); n++ {
-			name := fmt.Sprintf("%s-%d", c.name, n)
-			t.Run(name, func(t *testing.T) {
-				w := newWorld(t, "life-"+name, c.policy, c.ends)
-				w.life(testkit.NewKiller(n))
-				w.check(c.wantCreations, c.wantDeletions)
-			})
-		}
 	}
 }
 

@@ -75,16 +75,20 @@ func growsLittle(pod *corev1.Pod) podvoltest.End {
 
 func TestAVolumeGrowsWhereverTheControllerIsKilled(t *testing.T) {
 	for _, g := range growths {
-		writes := 0
 		t.Run(g.name, func(t *testing.T) {
-			writes = newWorld(t, "grow-"+g.name, corev1.PersistentVolumeReclaimDelete, g.ends).grow(g, testkit.NewKiller(0))
-		})
-		for n := 1; n <= writes; n++ {
-			name := fmt.Sprintf("%s-%d", g.name, n)
-			t.Run(name, func(t *testing.T) {
-				newWorld(t, "grow-"+name, corev1.PersistentVolumeReclaimDelete, g.ends).grow(g, testkit.NewKiller(n))
+			t.Parallel()
+			server := testkit.OwnAPIServer(t)
+			writes := 0
+			t.Run("whole", func(t *testing.T) {
+				writes = newWorld(t, server, "grow-"+g.name, corev1.PersistentVolumeReclaimDelete, g.ends).grow(g, testkit.NewKiller(0))
 			})
-		}
+			for n := 1; n <= writes; n++ {
+				t.Run(fmt.Sprint(n), func(t *testing.T) {
+					name := fmt.Sprintf("grow-%s-%d", g.name, n)
+					newWorld(t, server, name, corev1.PersistentVolumeReclaimDelete, g.ends).grow(g, testkit.NewKiller(n))
+				})
+			}
+		})
 	}
 }
 

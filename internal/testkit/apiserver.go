@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,21 +22,23 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// server is the API server of one test process.
-var server struct {
+// shared is the API server of one test process.
+var shared struct {
 	once   sync.Once
-	name   string
 	config *rest.Config
 	err    error
 }
+
+// started counts the API servers of this process, for their names.
+var started atomic.Int32
 
 // Main runs the tests of a package and takes its API server down. A package that
 // calls APIServer has it as its TestMain.
 func Main(m *testing.M) {
 	code := m.Run()
-	if server.name != "" {
-		if out, err := clusterCommand("down", "--name", server.name).CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "taking the API server of the tests down: %v\n%s", err, out)
+	if shared.config != nil || shared.err != nil {
+		if err := stop(serverName(1)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			code = max(code, 1)
 		}
 	}
@@ -47,11 +50,46 @@ func Main(m *testing.M) {
 // tests of the package: keep to names of your own.
 func APIServer(t *testing.T) *rest.Config {
 	t.Helper()
-	server.once.Do(start)
-	if server.err != nil {
-		t.Fatalf("starting an API server for the tests: %v", server.err)
+	shared.once.Do(func() {
+		started.CompareAndSwap(0, 1) // the first name is the shared one's
+		shared.config, shared.err = start(serverName(1))
+	})
+	if shared.err != nil {
+		t.Fatalf("starting an API server for the tests: %v", shared.err)
 	}
-	return rest.CopyConfig(server.config)
+	return rest.CopyConfig(shared.config)
+}
+
+// OwnAPIServer is an APIServer for one test alone, so that controllers of tests that
+// run side by side do not do each other's work. It goes with the test.
+func OwnAPIServer(t *testing.T) *rest.Config {
+	t.Helper()
+	started.CompareAndSwap(0, 1)
+	name := serverName(started.Add(1))
+	config, err := start(name)
+	t.Cleanup(func() {
+		if err := stop(name); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatalf("starting an API server for the test: %v", err)
+	}
+	return config
+}
+
+func serverName(n int32) string {
+	if n == 1 {
+		return fmt.Sprintf("test-%d", os.Getpid())
+	}
+	return fmt.Sprintf("test-%d-%d", os.Getpid(), n)
+}
+
+func stop(name string) error {
+	if out, err := clusterCommand("down", "--name", name).CombinedOutput(); err != nil {
+		return fmt.Errorf("taking the API server of the tests down: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // Client is a live client for the API server of APIServer.
@@ -64,25 +102,20 @@ func Client(t *testing.T, config *rest.Config) client.WithWatch {
 	return c
 }
 
-func start() {
-	name := fmt.Sprintf("test-%d", os.Getpid())
-	server.name = name
+func start(name string) (*rest.Config, error) {
 	if out, err := clusterCommand("up", "--name", name, "--control-plane-only").CombinedOutput(); err != nil {
-		server.err = fmt.Errorf("tarn-cluster up: %w (run `make build` first)\n%s", err, out)
-		return
+		return nil, fmt.Errorf("tarn-cluster up: %w (run `make build` first)\n%s", err, out)
 	}
 	path, err := clusterCommand("kubeconfig", "--name", name).Output()
 	if err != nil {
-		server.err = fmt.Errorf("tarn-cluster kubeconfig: %w", err)
-		return
+		return nil, fmt.Errorf("tarn-cluster kubeconfig: %w", err)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", strings.TrimSpace(string(path)))
 	if err != nil {
-		server.err = err
-		return
+		return nil, err
 	}
 	config.QPS, config.Burst = -1, -1
-	server.config, server.err = config, install(config)
+	return config, install(config)
 }
 
 func install(config *rest.Config) error {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -93,8 +94,11 @@ func (w *world) ensure(o client.Object) {
 func (w *world) bind() error {
 	for w.ctx.Err() == nil {
 		volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
-		if w.client.List(w.ctx, volumes) != nil || w.client.List(w.ctx, claims) != nil {
-			return nil // the case is over
+		if err := errors.Join(w.client.List(w.ctx, volumes), w.client.List(w.ctx, claims)); err != nil {
+			if w.ctx.Err() != nil {
+				return nil //nolint:nilerr // the case is over
+			}
+			return err
 		}
 		for i := range claims.Items {
 			w.unprotect(&claims.Items[i])

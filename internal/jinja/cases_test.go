@@ -130,7 +130,7 @@ func checkError(t *testing.T, c oracleCase, got any, err error) {
 	if err == nil {
 		t.Fatalf("got %#v, want an error of kind %s (%s)", got, c.Error, c.Message)
 	}
-	e := err.(*Error)
+	e := ownError(err)
 	if string(e.Kind) != c.Error {
 		t.Errorf("error kind %s (%v), want %s (%s)", e.Kind, err, c.Error, c.Message)
 	}

@@ -11,7 +11,6 @@ type braceFormat struct {
 	args  []any
 	named mapping
 	auto  int // the next automatic number; -1 once a field was numbered by hand
-	out   int // bytes made so far
 }
 
 func (e *evaluator) strFormat(s string, a *args) any {
@@ -96,8 +95,7 @@ func fieldEnd(s string, open int) int {
 // field expands name[!conversion][:specification].
 func (b *braceFormat) field(s string, depth int) string {
 	b.e.step()
-	name, spec := s, ""
-	conversion := ""
+	spec, conversion := "", ""
 	end := len(s)
 	bracket := false
 	for i := range len(s) {
@@ -115,7 +113,7 @@ func (b *braceFormat) field(s string, depth int) string {
 			fail(KindValue, "unexpected '{' in field name")
 		}
 	}
-	name = s[:end]
+	name := s[:end]
 	rest := s[end:]
 	if strings.HasPrefix(rest, "!") {
 		if len(rest) < 2 {

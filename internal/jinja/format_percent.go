@@ -183,7 +183,7 @@ func (p *percentFormat) count(what string) int {
 func (p *percentFormat) convert(v any, f formatSpec) string {
 	switch f.kind {
 	case 's', 'r', 'a':
-		s := ""
+		var s string
 		switch f.kind {
 		case 's':
 			s = p.e.str(v)

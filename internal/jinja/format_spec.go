@@ -187,7 +187,7 @@ func (e *evaluator) formatInt(v any, f formatSpec) string {
 		fail(KindValue, "Negative zero coercion (z) not allowed in format specifier with integer presentation type")
 	}
 	n := toBig(v)
-	digits, prefix := "", ""
+	var digits, prefix string
 	switch f.kind {
 	case 'b', 'o', 'x', 'X':
 		base := map[byte]int{'b': 2, 'o': 8, 'x': 16, 'X': 16}[f.kind]

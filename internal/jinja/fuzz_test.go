@@ -3,6 +3,7 @@ package jinja
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -29,8 +30,8 @@ func seeds(f *testing.F) {
 // checkFuzzError demands that an error is one of ours, on one line, and points into the source.
 func checkFuzzError(t *testing.T, source string, err error) {
 	t.Helper()
-	e, ok := err.(*Error)
-	if !ok {
+	var e *Error
+	if !errors.As(err, &e) {
 		t.Fatalf("%T is no *Error: %v", err, err)
 	}
 	if strings.Contains(e.Message, "internal error") {

@@ -55,11 +55,11 @@ func TestAnErrorPointsAtItsPlace(t *testing.T) {
 func TestDetailShowsTheLineWithACaret(t *testing.T) {
 	_, err := Parse("first\n\tx {{ 1 + }}")
 	want := "line 2, column 11: syntax error: unexpected 'end of print statement'\n  \tx {{ 1 + }}\n  \t         ^"
-	if got := err.(*Error).Detail(); got != want {
+	if got := ownError(err).Detail(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	_, err = Parse(strings.Repeat("x", 1000) + "{{ 1 + }}")
-	lines := strings.Split(err.(*Error).Detail(), "\n")
+	lines := strings.Split(ownError(err).Detail(), "\n")
 	if len(lines) != 3 || len(lines[1]) > maxSnippet+2 || lines[1][len(lines[2])-1] != '}' {
 		t.Errorf("a long line is not cut around the column:\n%s", strings.Join(lines, "\n"))
 	}
@@ -78,7 +78,7 @@ func TestAnErrorInAnObjectNamesTheField(t *testing.T) {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 	_, err = Evaluate(context.Background(), map[string]any{"a": map[string]any{"b/c": "{{"}}, nil, Limits{})
-	if e := err.(*Error); e.Path != "a['b/c']" {
+	if e := ownError(err); e.Path != "a['b/c']" {
 		t.Errorf("got the path %q", e.Path)
 	}
 }
@@ -154,8 +154,8 @@ func TestNothingOfAGoValueCanBeReached(t *testing.T) {
 		"{% for x in l %}{{ x.Token }}{% endfor %}", "{{ l | sort | length }}{{ l[0] }}", "{{ s == s }}", "{{ {s: 1} }}", "{{ s is defined }}",
 	} {
 		value, err := Evaluate(context.Background(), source, vars, Limits{})
-		e, ok := err.(*Error)
-		if !ok || e.Kind != KindType || strings.Contains(e.Message, "internal") {
+		var e *Error
+		if !errors.As(err, &e) || e.Kind != KindType || strings.Contains(e.Message, "internal") {
 			t.Errorf("%s: got %v, %v; want a type error", source, value, err)
 		}
 		if s, _ := value.(string); strings.Contains(s, "token") {
@@ -184,11 +184,11 @@ func TestTheErrorOfAHostFunctionCanBeUnwrapped(t *testing.T) {
 	cause := errors.New("forbidden")
 	vars := map[string]any{"get_pvc": Func(func(context.Context, []any) (any, error) { return nil, fmt.Errorf("reading: %w", cause) })}
 	_, err := Evaluate(context.Background(), map[string]any{"a": "{{ get_pvc('x', 'y') }}"}, vars, Limits{})
-	if !errors.Is(err, cause) || err.(*Error).Kind != KindLookup || err.(*Error).Path != "a" {
+	if !errors.Is(err, cause) || ownError(err).Kind != KindLookup || ownError(err).Path != "a" {
 		t.Errorf("got %v", err)
 	}
 	for _, source := range []string{"{{ get_pvc('x') }}", "{{ get_pvc('x', 5) }}", "{{ get_pvc('x', 'y', 'z') }}", "{{ get_pvc('x', space='y') }}", "{{ get_pvc(nope, 'y') }}"} {
-		if _, err := Evaluate(context.Background(), source, vars, Limits{}); err == nil || err.(*Error).Kind != KindType {
+		if _, err := Evaluate(context.Background(), source, vars, Limits{}); err == nil || ownError(err).Kind != KindType {
 			t.Errorf("%s: got %v, want a type error", source, err)
 		}
 	}
@@ -197,7 +197,7 @@ func TestTheErrorOfAHostFunctionCanBeUnwrapped(t *testing.T) {
 func TestAPanicOfAHostFunctionDoesNotEscape(t *testing.T) {
 	vars := map[string]any{"f": Func(func(context.Context, []any) (any, error) { panic("boom") })}
 	_, err := Evaluate(context.Background(), "{{ f() }}", vars, Limits{})
-	if e, ok := err.(*Error); !ok || e.Kind != KindRuntime || e.Line != 1 {
+	if err == nil || ownError(err).Kind != KindRuntime || ownError(err).Line != 1 {
 		t.Errorf("got %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 )
@@ -75,6 +76,16 @@ func (w *objectWalker) template(source string) (any, *Error) {
 	return value, nil
 }
 
+// ownError gives the *Error that every error of this package is; were one of another
+// kind, its text would be kept.
+func ownError(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return &Error{Kind: KindRuntime, Message: err.Error()}
+}
+
 func evaluateString(b *budget, source string, vars map[string]any) (any, *Error) {
 	if !strings.Contains(source, "{") && len(source) <= b.maxOutput { // no tag can start; only the newlines are seen to
 		if invalidUTF8(source) < 0 {
@@ -83,18 +94,18 @@ func evaluateString(b *budget, source string, vars map[string]any) (any, *Error)
 	}
 	t, err := Parse(source)
 	if err != nil {
-		return nil, err.(*Error)
+		return nil, ownError(err)
 	}
 	result, yamlAt, err := t.run(b, vars)
 	if err != nil {
-		return nil, err.(*Error)
+		return nil, ownError(err)
 	}
 	if !result.YAML {
 		return result.Text, nil
 	}
 	value, err := parseYAML(b, result.Text)
 	if err != nil {
-		e := err.(*Error) // it is about the text made; the place is where the template asked for YAML
+		e := ownError(err) // it is about the text made; the place is where the template asked for YAML
 		e.locate(t.source, yamlAt)
 		return nil, e
 	}
@@ -122,7 +133,7 @@ func (c *checker) value(v any, depth int) {
 	switch v := v.(type) {
 	case string:
 		if _, err := Parse(v); err != nil {
-			e := err.(*Error)
+			e := ownError(err)
 			e.Path = c.path.String()
 			c.errors = append(c.errors, e)
 		}

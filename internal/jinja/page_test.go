@@ -3,6 +3,7 @@ package jinja
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -78,7 +79,8 @@ func checkExample(t *testing.T, source string, answer pageBlock, vars map[string
 	got, err := Evaluate(context.Background(), source, vars, Limits{})
 	if answer.label == "error" {
 		kind, message, _ := strings.Cut(answer.text, ": ")
-		e, ok := err.(*Error)
+		var e *Error
+		ok := errors.As(err, &e)
 		if !ok || string(e.Kind) != kind || !strings.Contains(e.Message, message) {
 			t.Errorf("got %v, %v\nwant an error of kind %s with %q", got, err, kind, message)
 		}

@@ -395,7 +395,7 @@ func (w *world) surviveDeath(died chan struct{}, call func() (string, error)) (a
 			return err
 		case <-w.death(died):
 			w.stop()
-			<-result
+			<-result //nolint:errcheck // that of a dead agent
 		}
 		w.mourned = true
 		w.stop()

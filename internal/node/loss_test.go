@@ -79,7 +79,7 @@ func TestAVolumeThatIsLostIsBoundAnewThoughNobodyAsks(t *testing.T) {
 		w.eventually("both targets show what is staged again", func() error {
 			for _, target := range []string{first, second} {
 				if data, err := os.ReadFile(filepath.Join(target, "greeting")); err != nil || string(data) != strconv.Itoa(n+1) {
-					return fmt.Errorf("%s holds %q (%v)", target, data, err)
+					return fmt.Errorf("%s holds %q (%w)", target, data, err)
 				}
 			}
 			return nil

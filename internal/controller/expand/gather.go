@@ -70,7 +70,7 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey, now time.
 		return v, nil
 	}
 	if v.Unfit = obstacle(v); v.Unfit != nil {
-		return v, nil
+		return v, nil //nolint:nilerr // what stands in the way is part of the view
 	}
 	v.Prepared, err = r.steps.PrepareExpansion(ctx, v.Provisioner, v.Record, v.Claim, target, attempt)
 	if v.Unfit = podvol.AsStepError(err); err != nil && v.Unfit == nil {

@@ -127,7 +127,7 @@ func newServer(ctx context.Context) *grpc.Server {
 	const buffer = 4 << 10
 	logger := log.FromContext(ctx)
 	return grpc.NewServer(
-		grpc.ReadBufferSize(buffer), grpc.WriteBufferSize(buffer), grpc.SharedWriteBuffer(true),
+		grpc.ReadBufferSize(buffer), grpc.WriteBufferSize(buffer),
 		grpc.ChainUnaryInterceptor(
 			func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 				return observe(log.IntoContext(ctx, logger), request, info, handler)

@@ -2,6 +2,7 @@ package stages
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -321,7 +322,7 @@ func (a *attempt) late(known *tarnv1.PavStage, cause error) error {
 			text = "waiting for the end of an earlier stage: " + describe(known)
 		}
 	}
-	if cause == context.Canceled {
+	if errors.Is(cause, context.Canceled) {
 		return status.Error(codes.Canceled, text)
 	}
 	return status.Error(codes.Unavailable, text)

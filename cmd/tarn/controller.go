@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -16,20 +17,16 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/cli"
-	"tarn.dev/tarn/internal/controller/accept"
-	"tarn.dev/tarn/internal/controller/expand"
-	"tarn.dev/tarn/internal/controller/provision"
-	"tarn.dev/tarn/internal/controller/reclaim"
-	"tarn.dev/tarn/internal/controller/stage"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
 )
 
 type controllerFlags struct {
-	process  cli.ProcessFlags
-	elect    bool
-	stateDir string
-	workers  int
+	process     cli.ProcessFlags
+	controllers []string
+	elect       bool
+	stateDir    string
+	workers     int
 }
 
 func newControllerCommand() *cobra.Command {
@@ -41,6 +38,7 @@ func newControllerCommand() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return runController(cmd, flags) },
 	}
 	flags.process.Register(cmd.Flags())
+	cmd.Flags().StringSliceVar(&flags.controllers, "controllers", defaultControllers, "what to run: * for all, names, and -name to leave one out; bind and protect want Kubernetes' own switched off in kube-controller-manager ("+strings.Join(controllerNames(), ", ")+")")
 	cmd.Flags().BoolVar(&flags.elect, "leader-elect", true, "work only while holding the lease tarn-controller, so that several replicas can run")
 	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what `tarn node` is given")
 	cmd.Flags().IntVar(&flags.workers, "workers", 16, "how many objects of a kind are worked on at once")
@@ -82,18 +80,20 @@ func runController(cmd *cobra.Command, flags controllerFlags) error {
 }
 
 func register(mgr ctrl.Manager, flags controllerFlags) error {
-	steps := &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir}
-	for name, err := range map[string]error{
-		"accept":    accept.Register(mgr, accept.Options{}),
-		"provision": provision.Register(mgr, provision.Options{Steps: steps, MaxConcurrent: flags.workers}),
-		"expand":    expand.Register(mgr, expand.Options{Steps: steps, MaxConcurrent: flags.workers}),
-		"stage":     stage.Register(mgr, stage.Options{Steps: steps, MaxConcurrent: flags.workers}),
-		"reclaim":   reclaim.Register(mgr, reclaim.Options{Steps: steps, MaxConcurrent: flags.workers}),
-	} {
-		if err != nil {
+	selected, err := selectControllers(flags.controllers)
+	if err != nil {
+		return err
+	}
+	shared := parts{
+		steps:   &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir},
+		workers: flags.workers,
+	}
+	for _, name := range selected {
+		if err := controllers[name](mgr, shared); err != nil {
 			return fmt.Errorf("registering controller %s: %w", name, err)
 		}
 	}
+	mgr.GetLogger().Info("controllers are set up", "controllers", selected)
 	return nil
 }
 

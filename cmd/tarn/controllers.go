@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"tarn.dev/tarn/internal/controller/accept"
+	"tarn.dev/tarn/internal/controller/expand"
+	"tarn.dev/tarn/internal/controller/provision"
+	"tarn.dev/tarn/internal/controller/reclaim"
+	"tarn.dev/tarn/internal/controller/stage"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// parts is what the controllers share.
+type parts struct {
+	steps   *podvol.Steps
+	workers int
+}
+
+// controllers are all there are, by the names that --controllers takes.
+var controllers = map[string]func(ctrl.Manager, parts) error{
+	"accept": func(mgr ctrl.Manager, _ parts) error {
+		return accept.Register(mgr, accept.Options{})
+	},
+	"provision": func(mgr ctrl.Manager, p parts) error {
+		return provision.Register(mgr, provision.Options{Steps: p.steps, MaxConcurrent: p.workers})
+	},
+	"expand": func(mgr ctrl.Manager, p parts) error {
+		return expand.Register(mgr, expand.Options{Steps: p.steps, MaxConcurrent: p.workers})
+	},
+	"stage": func(mgr ctrl.Manager, p parts) error {
+		return stage.Register(mgr, stage.Options{Steps: p.steps, MaxConcurrent: p.workers})
+	},
+	"reclaim": func(mgr ctrl.Manager, p parts) error {
+		return reclaim.Register(mgr, reclaim.Options{Steps: p.steps, MaxConcurrent: p.workers})
+	},
+}
+
+// defaultControllers are all but those whose work Kubernetes' own controllers do
+// unless an administrator has switched them off.
+var defaultControllers = []string{"*", "-bind", "-protect"}
+
+// everyController stands for all of them in --controllers.
+const everyController = "*"
+
+// selectControllers reads --controllers: names, * for all, and -name for all but one.
+// The result is sorted.
+func selectControllers(words []string) ([]string, error) {
+	var selected []string
+	for name := range controllers {
+		if slices.Contains(words, name) || slices.Contains(words, everyController) {
+			selected = append(selected, name)
+		}
+	}
+	for _, word := range words {
+		name, off := strings.CutPrefix(word, "-")
+		if off {
+			selected = slices.DeleteFunc(selected, func(s string) bool { return s == name })
+		}
+		// The default names controllers to leave out, whether or not this build has them.
+		if controllers[name] == nil && name != everyController && !slices.Contains(defaultControllers, word) {
+			return nil, fmt.Errorf("--controllers: there is no controller %q: take * or any of %s, with - before those to leave out", name, strings.Join(controllerNames(), ", "))
+		}
+	}
+	if len(selected) == 0 {
+		return nil, fmt.Errorf("--controllers=%s leaves nothing to run: name at least one of %s", strings.Join(words, ","), strings.Join(controllerNames(), ", "))
+	}
+	slices.Sort(selected)
+	return selected, nil
+}
+
+func controllerNames() []string {
+	names := make([]string, 0, len(controllers))
+	for name := range controllers {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

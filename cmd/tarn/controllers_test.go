@@ -1,0 +1,48 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestControllersAreSelectedByName(t *testing.T) {
+	every := controllerNames()
+	without := func(names ...string) []string {
+		return slices.DeleteFunc(slices.Clone(every), func(s string) bool { return slices.Contains(names, s) })
+	}
+	for _, c := range []struct {
+		name  string
+		words []string
+		want  []string
+	}{
+		{"the default leaves out what Kubernetes does", defaultControllers, without("bind", "protect")},
+		{"a star takes all", []string{"*"}, every},
+		{"names alone take those", []string{"stage", "accept"}, []string{"accept", "stage"}},
+		{"a minus leaves one out", []string{"*", "-stage"}, without("stage")},
+		{"a minus wins wherever it stands", []string{"-stage", "stage", "accept"}, []string{"accept"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := selectControllers(c.words)
+			if err != nil || !slices.Equal(got, c.want) {
+				t.Errorf("selectControllers(%q) = %q, %v, want %q", c.words, got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestControllersThatDoNotExistAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		words []string
+		want  string
+	}{
+		{[]string{"*", "binder"}, `no controller "binder"`},
+		{[]string{"*", "-stages"}, `no controller "stages"`},
+		{[]string{""}, `no controller ""`},
+		{[]string{"stage", "-stage"}, "leaves nothing to run"},
+	} {
+		if got, err := selectControllers(c.words); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("selectControllers(%q) = %q, %v, want an error with %q", c.words, got, err, c.want)
+		}
+	}
+}

@@ -60,6 +60,7 @@ func runController(cmd *cobra.Command, flags controllerFlags) error {
 		Cache:                         cached,
 		Metrics:                       metricsserver.Options{BindAddress: flags.process.MetricsAddress},
 		HealthProbeBindAddress:        flags.process.ProbeAddress,
+		PprofBindAddress:              flags.process.ProfileAddress,
 		LeaderElection:                flags.elect,
 		LeaderElectionID:              kube.ControllerName,
 		LeaderElectionNamespace:       cli.Namespace,

@@ -82,6 +82,7 @@ func runNode(cmd *cobra.Command, flags nodeFlags) error {
 		Cache:                   node.CacheOptions(flags.options.NodeName),
 		Metrics:                 metricsserver.Options{BindAddress: flags.process.MetricsAddress},
 		HealthProbeBindAddress:  flags.process.ProbeAddress,
+		PprofBindAddress:        flags.process.ProfileAddress,
 		GracefulShutdownTimeout: &grace,
 	})
 	if err != nil {

@@ -20,6 +20,9 @@ type ProcessFlags struct {
 	Kubeconfig string
 	// MetricsAddress and ProbeAddress are host:port, or 0 for none.
 	MetricsAddress, ProbeAddress string
+	// ProfileAddress is host:port of Go's profiles, which tell of memory and time to
+	// whoever can reach them; 0 for nowhere.
+	ProfileAddress string
 	// Verbosity is the highest level that is logged.
 	Verbosity int
 }
@@ -29,6 +32,7 @@ func (f *ProcessFlags) Register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG, ~/.kube/config or the pod's service account")
 	flags.StringVar(&f.MetricsAddress, "metrics-bind-address", ":8080", "where /metrics is served; 0 for nowhere")
 	flags.StringVar(&f.ProbeAddress, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served; 0 for nowhere")
+	flags.StringVar(&f.ProfileAddress, "pprof-bind-address", "0", "where /debug/pprof is served, to anyone who can reach it; 0 for nowhere")
 	flags.IntVarP(&f.Verbosity, "v", "v", 0, "how much is logged: 0 what happens, 1 every step, 2 for finding faults")
 }
 

@@ -1,0 +1,119 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// PodsByClaim is the index of AllPods by the names of the claims that a pod uses, as
+// volume.ClaimsOfPod has them; to be asked together with a namespace.
+const PodsByClaim = "spec.volumes.claim"
+
+// AllPods adds to a manager a cache of every pod of the cluster, beside the manager's
+// own, which holds only Tarn's. Its pods are trimmed to who uses which claim and
+// whether it has ended: name, namespace, uid, version, times of creation and
+// deletion, node, the volumes that are claims, phase, and the states of containers.
+// Nothing else of them is there, so none must ever be written back. Its objects are
+// shared: whoever changes one copies it first.
+//
+// Make it once a process. It starts and is filled before any controller runs.
+func AllPods(mgr ctrl.Manager) (cache.Cache, error) {
+	pods, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient:                   mgr.GetHTTPClient(),
+		Scheme:                       mgr.GetScheme(),
+		Mapper:                       mgr.GetRESTMapper(),
+		DefaultUnsafeDisableDeepCopy: ptr.To(true),
+		ByObject:                     map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: trimPod}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the cache of all pods: %w", err)
+	}
+	err = pods.IndexField(context.Background(), &corev1.Pod{}, PodsByClaim, func(o client.Object) []string {
+		pod, ok := o.(*corev1.Pod)
+		if !ok {
+			return nil
+		}
+		return volume.ClaimsOfPod(pod)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("indexing all pods by their claims: %w", err)
+	}
+	if err := mgr.Add(cacheOfManager{pods}); err != nil {
+		return nil, fmt.Errorf("adding the cache of all pods: %w", err)
+	}
+	return pods, nil
+}
+
+// cacheOfManager makes a manager treat a cache as it does its own: started first, and
+// filled before anything that reads it runs.
+type cacheOfManager struct{ cache.Cache }
+
+// GetCache is how a manager tells caches from what else it runs.
+func (c cacheOfManager) GetCache() cache.Cache { return c.Cache }
+
+// trimPod leaves of a pod what AllPods promises. It is given the objects of a watch
+// before anybody else has seen them, and may be given what it has trimmed before.
+func trimPod(o any) (any, error) {
+	pod, ok := o.(*corev1.Pod)
+	if !ok {
+		return o, nil
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			CreationTimestamp: pod.CreationTimestamp,
+			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+		},
+		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, Volumes: trimVolumes(pod.Spec.Volumes)},
+		Status: corev1.PodStatus{
+			Phase:                      pod.Status.Phase,
+			InitContainerStatuses:      trimContainers(pod.Status.InitContainerStatuses),
+			ContainerStatuses:          trimContainers(pod.Status.ContainerStatuses),
+			EphemeralContainerStatuses: trimContainers(pod.Status.EphemeralContainerStatuses),
+		},
+	}, nil
+}
+
+func trimVolumes(volumes []corev1.Volume) []corev1.Volume {
+	var kept []corev1.Volume
+	for i := range volumes {
+		trimmed := corev1.Volume{Name: volumes[i].Name}
+		switch v := &volumes[i]; {
+		case v.PersistentVolumeClaim != nil:
+			trimmed.PersistentVolumeClaim = v.PersistentVolumeClaim
+		case v.Ephemeral != nil:
+			trimmed.Ephemeral = &corev1.EphemeralVolumeSource{}
+		default:
+			continue
+		}
+		kept = append(kept, trimmed)
+	}
+	return kept
+}
+
+// trimContainers keeps which state a container is in, and nothing of the state.
+func trimContainers(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var kept []corev1.ContainerStatus
+	for i := range statuses {
+		trimmed := corev1.ContainerStatus{Name: statuses[i].Name}
+		switch state := statuses[i].State; {
+		case state.Terminated != nil:
+			trimmed.State.Terminated = &corev1.ContainerStateTerminated{}
+		case state.Waiting != nil:
+			trimmed.State.Waiting = &corev1.ContainerStateWaiting{}
+		case state.Running != nil:
+			trimmed.State.Running = &corev1.ContainerStateRunning{}
+		}
+		kept = append(kept, trimmed)
+	}
+	return kept
+}

@@ -2,6 +2,7 @@ package volume
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // ClaimsOfPod gives the names of the claims that a pod's volumes are taken from, in
@@ -31,4 +32,46 @@ func claimOfSource(pod *corev1.Pod, v *corev1.Volume) string {
 		return EphemeralClaim(pod.Name, v.Name)
 	}
 	return ""
+}
+
+// Uses says whether a claim is in use by a pod: it was given to a node, and one of its
+// volumes is the claim. It counts until the pod's object is gone, also when all its
+// containers have ended: what the kubelet has yet to unmount, nobody may delete. Only
+// the claim that a pod owns goes before it, once the pod is shut down; else the two
+// could keep each other for ever.
+func Uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
+	if pod.Spec.NodeName == "" || pod.Namespace != claim.Namespace {
+		return false
+	}
+	owned := !ShutDown(pod) && metav1.IsControlledBy(claim, pod)
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		if claimOfSource(pod, v) == claim.Name && (v.Ephemeral == nil || owned) {
+			return true
+		}
+	}
+	return false
+}
+
+// ShutDown says that the kubelet has nothing of a pod left: it was deleted, and its
+// grace is over.
+func ShutDown(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
+}
+
+// Ended says that no container of a pod runs or will run again: the pod has succeeded
+// or failed, or it is being deleted and all have stopped.
+func Ended(pod *corev1.Pod) bool {
+	s := &pod.Status
+	return s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed ||
+		pod.DeletionTimestamp != nil && stopped(s.InitContainerStatuses) && stopped(s.ContainerStatuses) && stopped(s.EphemeralContainerStatuses)
+}
+
+func stopped(statuses []corev1.ContainerStatus) bool {
+	for i := range statuses {
+		if state := &statuses[i].State; state.Terminated == nil && state.Waiting == nil {
+			return false
+		}
+	}
+	return true
 }

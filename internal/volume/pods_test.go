@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"tarn.dev/tarn/internal/volume"
 )
@@ -41,6 +43,90 @@ func TestClaimsOfPodNamesEachClaimOnce(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			if got := volume.ClaimsOfPod(c.pod); !slices.Equal(got, c.want) {
 				t.Errorf("ClaimsOfPod = %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestUsesCountsScheduledPodsUntilTheyAreGone(t *testing.T) {
+	type change func(*corev1.Pod)
+	claim := func(name string, owner types.UID) *corev1.PersistentVolumeClaim {
+		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		if owner != "" {
+			c.OwnerReferences = []metav1.OwnerReference{{UID: owner, Controller: ptr.To(true)}}
+		}
+		return c
+	}
+	deleted := func(grace int64) change {
+		return func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = ptr.To(metav1.Unix(1, 0)), &grace
+		}
+	}
+	phase := func(phase corev1.PodPhase) change { return func(p *corev1.Pod) { p.Status.Phase = phase } }
+	unscheduled := func(p *corev1.Pod) { p.Spec.NodeName = "" }
+	elsewhere := func(p *corev1.Pod) { p.Namespace = "other" }
+	ephemeral := corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}
+	for _, c := range []struct {
+		name    string
+		source  corev1.VolumeSource
+		claim   *corev1.PersistentVolumeClaim
+		changes []change
+		want    bool
+	}{
+		{"a scheduled pod that names it", named("x"), claim("x", ""), nil, true},
+		{"a pod that names another", named("y"), claim("x", ""), nil, false},
+		{"a pod of another namespace", named("x"), claim("x", ""), []change{elsewhere}, false},
+		{"an unscheduled pod", named("x"), claim("x", ""), []change{unscheduled}, false},
+		{"a pod that has succeeded", named("x"), claim("x", ""), []change{phase(corev1.PodSucceeded)}, true},
+		{"a pod that has failed", named("x"), claim("x", ""), []change{phase(corev1.PodFailed)}, true},
+		{"a pod that is being deleted", named("x"), claim("x", ""), []change{deleted(30)}, true},
+		{"a pod that names it and is shut down but not gone", named("x"), claim("x", ""), []change{deleted(0)}, true},
+		{"the pod that owns it", ephemeral, claim("p-a", "pod-uid"), nil, true},
+		{"a pod that would own it if it were not another's", ephemeral, claim("p-a", "another-uid"), nil, false},
+		{"a pod that would own it if it were anybody's", ephemeral, claim("p-a", ""), nil, false},
+		{"the pod that owns it, being deleted", ephemeral, claim("p-a", "pod-uid"), []change{deleted(30)}, true},
+		{"the pod that owns it, shut down", ephemeral, claim("p-a", "pod-uid"), []change{deleted(0)}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pod := podOf("p", c.source)
+			pod.UID, pod.Spec.NodeName = "pod-uid", "n"
+			for _, change := range c.changes {
+				change(pod)
+			}
+			if got := volume.Uses(pod, c.claim); got != c.want {
+				t.Errorf("Uses = %t, want %t", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAPodHasEndedWhenNoContainerRunsAgain(t *testing.T) {
+	running := corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+	exited := corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}
+	waiting := corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}
+	for _, c := range []struct {
+		name    string
+		deleted bool
+		status  corev1.PodStatus
+		want    bool
+	}{
+		{"running", false, corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{running}}, false},
+		{"between two runs", false, corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{waiting}}, false},
+		{"succeeded", false, corev1.PodStatus{Phase: corev1.PodSucceeded}, true},
+		{"failed", false, corev1.PodStatus{Phase: corev1.PodFailed}, true},
+		{"deleted and still running", true, corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited, running}}, false},
+		{"deleted and an init container runs", true, corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{running}}, false},
+		{"deleted and a debugger runs", true, corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited}, EphemeralContainerStatuses: []corev1.ContainerStatus{running}}, false},
+		{"deleted and stopped", true, corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{exited, waiting}}, true},
+		{"deleted and never started", true, corev1.PodStatus{Phase: corev1.PodPending}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pod := &corev1.Pod{Status: c.status}
+			if c.deleted {
+				pod.DeletionTimestamp = ptr.To(metav1.Unix(1, 0))
+			}
+			if got := volume.Ended(pod); got != c.want {
+				t.Errorf("Ended = %t, want %t", got, c.want)
 			}
 		})
 	}

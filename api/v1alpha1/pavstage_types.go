@@ -37,6 +37,8 @@ const (
 
 // StagePodPhase is the stage controller's side of a stage.
 //
+//	Validating (a volume written by hand) -> Failed
+//	    v
 //	Starting -> Running -> Succeeded
 //	 ^  |          |           |
 //	 |  +----------+-----------+-> Failed
@@ -45,11 +47,14 @@ const (
 //	           (deletion requested)
 //	    -> Stopped -> Unstaging -> Unstaged -> (finalizer off)
 //
-// +kubebuilder:validation:Enum=Starting;Running;Succeeded;Failed;Gone;Stopped;Unstaging;Unstaged
+// +kubebuilder:validation:Enum=Validating;Starting;Running;Succeeded;Failed;Gone;Stopped;Unstaging;Unstaged
 type StagePodPhase string
 
 // The phases of status.pod.
 const (
+	// StagePodValidating: the validation pod of a volume that was written by hand is
+	// or may be created; nothing is staged before it has succeeded.
+	StagePodValidating StagePodPhase = "Validating"
 	// StagePodStarting: the staging pod is or may be created; none of its
 	// containers runs yet.
 	StagePodStarting StagePodPhase = "Starting"
@@ -85,6 +90,13 @@ type PavStageSpec struct {
 	// readOnly is what the kubelet asked for.
 	// +optional
 	ReadOnly bool `json:"readOnly,omitempty"`
+	// mountOptions are those of the PersistentVolume, as the stage was made, that the
+	// kernel keeps for each mount, like noexec: every bind mount of the volume has them.
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=32
+	// +listType=atomic
+	// +optional
+	MountOptions []string `json:"mountOptions,omitempty"`
 }
 
 // PavStageNodeStatus is written by the node agent alone.

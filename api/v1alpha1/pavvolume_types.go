@@ -8,15 +8,17 @@ import (
 )
 
 // VolumePhase is where a PavVolume is in its life. The phase says which controller
-// writes the status: provision up to Created, reclaim in Undoing and Deleting. While
-// it is Created, expand writes expansion and capacity.
+// writes the status: provision up to Created and in Disputed, reclaim in Undoing and
+// Deleting. While it is Created, expand writes expansion and capacity.
 //
 //	Pending -> Validating -> Creating -> Created -> Deleting -> (gone)
 //	   ^           |            |           |
 //	   |<----------+            v           |  claim gone before the
 //	   +<------------------- Undoing <------+  volume was handed over
+//	                            |           |
+//	                            +-> Disputed <  another volume has its handle
 //
-// +kubebuilder:validation:Enum=Pending;Validating;Creating;Created;Undoing;Deleting
+// +kubebuilder:validation:Enum=Pending;Validating;Creating;Created;Undoing;Deleting;Disputed
 type VolumePhase string
 
 // The phases of a PavVolume.
@@ -35,6 +37,11 @@ const (
 	VolumeUndoing VolumePhase = "Undoing"
 	// VolumeDeleting: the claim is gone and the policy is Delete.
 	VolumeDeleting VolumePhase = "Deleting"
+	// VolumeDisputed: the creation gave a handle that another volume of the
+	// provisioner has. Nothing is made of it and no deletion pod runs, as what that
+	// would delete is the other's. It ends with its claim, or when somebody deletes
+	// the PavVolume, upon which a claim that is still there is served anew.
+	VolumeDisputed VolumePhase = "Disputed"
 )
 
 // ConditionProvisioned is the condition of a PavVolume that is True once the
@@ -193,6 +200,7 @@ type PavVolumeStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=pavvolumes,singular=pavvolume,shortName=pavvol,scope=Cluster
+// +kubebuilder:selectablefield:JSONPath=`.status.handle`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Provisioner",type=string,JSONPath=`.spec.provisioner.name`
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.claim.namespace`

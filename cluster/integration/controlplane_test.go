@@ -1,9 +1,11 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -43,6 +45,43 @@ func TestControlPlanesComeUpSideBySideSurviveAKillAndLeaveNothing(t *testing.T) 
 			}
 		})
 	}
+}
+
+func TestAClusterWithoutANodeReconcilesAndRemembersWhoDoesWhat(t *testing.T) {
+	tarn, err := standIn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCluster(t, "no-node")
+	c.run("up", "--without-node", "--tarn-binary", tarn, "--binder", "tarn", "--tarn-controllers", "2")
+	// Who makes a namespace's service account is the controller manager.
+	c.kubectl("create", "namespace", "mine")
+	c.kubectl("wait", "--for=create", "serviceaccount/default", "-n", "mine", "--timeout=60s")
+	c.run("down", "--keep-data")
+	c.run("up", "--without-node", "--tarn-binary", tarn)
+	var names []string
+	for _, component := range c.status().Components {
+		names = append(names, component.Name)
+		command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", component.PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{
+			"kube-controller-manager": "--controllers=*,-persistentvolume-binder-controller",
+			"tarn-controller":         "--controllers=*,-protect",
+			"tarn-controller-2":       "--controllers=*,-protect",
+		}[component.Name]
+		if args := strings.Split(string(command), "\x00"); want != "" && !slices.Contains(args, want) {
+			t.Errorf("%s was told %q, want %s in it", component.Name, args, want)
+		}
+	}
+	if want := []string{"etcd", "kube-apiserver", "kube-controller-manager", "tarn-controller", "tarn-controller-2"}; !slices.Equal(names, want) {
+		t.Errorf("it runs %q, want %q", names, want)
+	}
+	if out := c.run("up", "--without-node", "--binder", "kubernetes"); !strings.Contains(out, "up already, with other options") {
+		t.Errorf("up with another binder said %q", out)
+	}
+	c.leavesNothing()
 }
 
 func TestOnlyRootReadsTheKubeconfig(t *testing.T) {
@@ -102,6 +141,7 @@ func TestWhatIsWrongIsSaidInOneLineWithTheRemedy(t *testing.T) {
 		"not root":       {[]string{"setpriv", "--reuid=65534", "--clear-groups", filepath.Join(public, "tarn-cluster"), "up"}, []string{"root", "sudo"}},
 		"a bad name":     {[]string{program, "up", "--name", "A_b"}, []string{"A_b", "lower-case"}},
 		"not built":      {[]string{elsewhere, "up", "--name", "never"}, []string{"missing", "make"}},
+		"no binder":      {[]string{program, "up", "--name", "never", "--stock", "--binder", "tarn"}, []string{"--binder=tarn", "--stock"}},
 		"no tarn":        {[]string{program, "up", "--name", "never", "--tarn-binary", "/no/tarn"}, []string{"/no/tarn", "--tarn-binary"}},
 		"a full folder":  {[]string{program, "up", "--name", "never", "--control-plane-only", "--data-dir", foreign}, []string{foreign, "--data-dir"}},
 		"not running":    {[]string{program, "restart", "etcd", "--name", "never"}, []string{"never", "up"}},

@@ -76,7 +76,7 @@ func importArchive(cmd *cobra.Command, c *cluster, file string) error {
 		return err
 	}
 	if s.Node == "" {
-		return errors.New("the cluster has a control plane only, so nothing that runs images")
+		return errors.New("the cluster has no node, so nothing that runs images")
 	}
 	dir, err := programs()
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,6 +44,12 @@ and succeeds; "up" of one that was killed recovers it with its data, as a machin
 
   --stock                leaves out everything of Tarn's: plain Kubernetes, to compare with
   --control-plane-only   etcd and API server alone, ready in seconds: no node, no controllers, nothing reconciles
+  --without-node         the controllers too, but no node: everything that needs no pod, such as binding claims to volumes
+  --binder               whose controller binds claims to volumes, tarn's or kubernetes'; the other's is switched off
+  --protection           likewise, whose keeps claims and volumes that are in use
+  --tarn-controllers 2   a second controller stands by, and takes over when the first one dies
+
+The last three are kept by a cluster whose data is: "up" after "down --keep-data" need not repeat them.
 
 Each component takes arguments of its own after ours, so they win: --kube-controller-manager-arg=--kube-api-qps=5000`,
 		Args: cobra.NoArgs,
@@ -61,6 +66,10 @@ Each component takes arguments of its own after ours, so they win: --kube-contro
 	flags := cmd.Flags()
 	flags.BoolVar(&u.options.Stock, "stock", false, "plain Kubernetes, nothing of Tarn's")
 	flags.BoolVar(&u.options.ControlPlaneOnly, "control-plane-only", false, "etcd and API server alone")
+	flags.BoolVar(&u.options.WithoutNode, "without-node", false, "everything but the node and its agent")
+	flags.StringVar(&u.options.Binder, "binder", "", "who binds claims to volumes: tarn or kubernetes (default kubernetes)")
+	flags.StringVar(&u.options.Protection, "protection", "", "who protects claims and volumes in use: tarn or kubernetes (default kubernetes)")
+	flags.IntVar(&u.options.TarnControllers, "tarn-controllers", 0, "how many controllers of Tarn's run, 1 or 2 (default 1)")
 	flags.BoolVar(&u.wait, "wait", true, "wait until the cluster is ready; --wait=false returns once its supervisor runs")
 	flags.StringVar(&u.options.TarnBinary, "tarn-binary", "", "the tarn program (default: tarn beside tarn-cluster)")
 	for _, name := range component.Names() {
@@ -70,6 +79,9 @@ Each component takes arguments of its own after ours, so they win: --kube-contro
 }
 
 func (u *up) run(ctx context.Context) error {
+	if err := u.options.Check(); err != nil {
+		return err
+	}
 	l, err := u.find()
 	if err != nil {
 		return err
@@ -119,14 +131,12 @@ func (u *up) keep(ctx context.Context, l layout.Layout, client *control.Client) 
 	if err != nil {
 		return err
 	}
-	if state.Options.Stock != u.options.Stock || state.Options.ControlPlaneOnly != u.options.ControlPlaneOnly || !sameArgs(state.Options.ExtraArgs, u.options.ExtraArgs) {
+	if !state.Options.Same(u.options) {
 		note = ", with other options than these: to change them take it down first"
 	}
 	fmt.Fprintf(u.out, "cluster %s is up already%s\n", l.Name, note)
 	return u.follow(ctx, client, true)
 }
-
-func sameArgs(a, b map[string][]string) bool { return maps.EqualFunc(a, b, slices.Equal) }
 
 // tarnBinary finds the tarn program.
 func tarnBinary(given, beside string) (string, error) {
@@ -165,7 +175,7 @@ func (u *up) start(ctx context.Context, l layout.Layout) error {
 			return err
 		}
 	}
-	if config.State, err = l.Allot(earlier, u.options, networks); err != nil {
+	if config.State, err = l.Allot(earlier, u.options.After(earlier.Options), networks); err != nil {
 		return err
 	}
 	if err := errors.Join(host.MakeMountPoints(), host.RaiseInotify()); err != nil {

@@ -6,6 +6,7 @@ package component
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"tarn.dev/tarn/cluster/internal/layout"
@@ -21,12 +22,13 @@ const (
 	Kubelet           = "kubelet"
 	Proxy             = "kube-proxy"
 	TarnController    = "tarn-controller"
+	TarnStandby       = "tarn-controller-2"
 	TarnNode          = "tarn-node"
 )
 
 // Names lists the parts in the order they are started.
 func Names() []string {
-	return []string{Etcd, APIServer, Containerd, ControllerManager, Scheduler, Kubelet, Proxy, TarnController, TarnNode}
+	return []string{Etcd, APIServer, Containerd, ControllerManager, Scheduler, Kubelet, Proxy, TarnController, TarnStandby, TarnNode}
 }
 
 // Machine is what the parts must know of the machine they run on.
@@ -47,6 +49,7 @@ type Component struct {
 	Env     []string          // beside what every component gets
 	Files   map[string]string // configuration to write first: path -> content
 	OnNode  bool              // runs on the node's own network, not on the host's
+	Metrics string            // host:port where /metrics is served without credentials, if it is
 }
 
 // Plan is everything a cluster of the given state runs.
@@ -71,6 +74,28 @@ func (p Plan) kube(name string, args ...string) Component {
 func (p Plan) finish(c Component) Component {
 	c.Args = append(c.Args, p.state.Options.ExtraArgs[c.Name]...)
 	return c
+}
+
+// runs says whether a cluster with the given options runs a part.
+func runs(name string, o layout.Options) bool {
+	switch name {
+	case Etcd, APIServer:
+		return true
+	case ControllerManager:
+		return o.HasControllers()
+	case TarnController:
+		return o.HasTarn()
+	case TarnStandby:
+		return o.HasTarn() && o.TarnControllers > 1
+	case TarnNode:
+		return o.HasTarn() && o.HasNode()
+	}
+	return o.HasNode()
+}
+
+// Of lists the parts that a cluster with the given options runs, in the order they are started.
+func Of(o layout.Options) []string {
+	return slices.DeleteFunc(Names(), func(name string) bool { return !runs(name, o) })
 }
 
 func (p Plan) pki(file string) string { return p.layout.PKI(file) }

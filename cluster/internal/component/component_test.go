@@ -24,7 +24,7 @@ func plan(t *testing.T, o layout.Options) Plan {
 }
 
 func all(p Plan) []Component {
-	return []Component{p.Etcd(), p.APIServer(), p.ControllerManager(), p.Scheduler(), p.Containerd(), p.Kubelet(), p.Proxy(), p.TarnController(), p.TarnNode()}
+	return []Component{p.Etcd(), p.APIServer(), p.ControllerManager(), p.Scheduler(), p.Containerd(), p.Kubelet(), p.Proxy(), p.TarnController(), p.TarnStandby(), p.TarnNode()}
 }
 
 func TestArgumentsOfTheUserComeLastSoThatTheyWin(t *testing.T) {
@@ -71,9 +71,6 @@ func TestNothingListensWhereTheOutsideCanReachIt(t *testing.T) {
 }
 
 func TestAStockClusterKeepsEveryControllerAtItsUsualRate(t *testing.T) {
-	kept := ControllersLeftToTarn
-	t.Cleanup(func() { ControllersLeftToTarn = kept })
-	ControllersLeftToTarn = []string{"a-controller", "b-controller"}
 	stock := strings.Join(plan(t, layout.Options{Stock: true}).ControllerManager().Args, " ")
 	if !strings.Contains(stock, "--controllers=* ") && !strings.HasSuffix(stock, "--controllers=*") {
 		t.Errorf("a stock cluster is told %s", stock)
@@ -81,9 +78,71 @@ func TestAStockClusterKeepsEveryControllerAtItsUsualRate(t *testing.T) {
 	if strings.Contains(stock, "kube-api-qps") {
 		t.Errorf("a stock cluster has another rate than usual: %s", stock)
 	}
-	tarn := strings.Join(plan(t, layout.Options{}).ControllerManager().Args, " ")
-	if !strings.Contains(tarn, "--controllers=*,-a-controller,-b-controller") {
-		t.Errorf("a cluster with Tarn is told %s", tarn)
+}
+
+func TestEachJobIsDoneByOneOfTheTwo(t *testing.T) {
+	for _, c := range []struct {
+		name, binder, protection       string
+		wantManager, wantTarn, wantOff string
+	}{
+		{"Kubernetes does both", layout.ByKubernetes, layout.ByKubernetes, "--controllers=*", "", ""},
+		{"Tarn binds", layout.ByTarn, layout.ByKubernetes, "--controllers=*,-persistentvolume-binder-controller", "--controllers=*,-protect", ""},
+		{"Tarn protects", layout.ByKubernetes, layout.ByTarn,
+			"--controllers=*,-persistentvolumeclaim-protection-controller,-persistentvolume-protection-controller", "--controllers=*,-bind",
+			"--disable-admission-plugins=StorageObjectInUseProtection"},
+		{"Tarn does both", layout.ByTarn, layout.ByTarn,
+			"--controllers=*,-persistentvolume-binder-controller,-persistentvolumeclaim-protection-controller,-persistentvolume-protection-controller", "--controllers=*",
+			"--disable-admission-plugins=StorageObjectInUseProtection"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := plan(t, layout.Options{Binder: c.binder, Protection: c.protection})
+			for _, part := range []struct {
+				component Component
+				flag      string
+				want      string
+			}{
+				{p.ControllerManager(), "--controllers=", c.wantManager},
+				{p.TarnController(), "--controllers=", c.wantTarn},
+				{p.TarnStandby(), "--controllers=", c.wantTarn},
+				{p.APIServer(), "--disable-admission-plugins=", c.wantOff},
+			} {
+				got := slices.DeleteFunc(part.component.Args, func(a string) bool { return !strings.HasPrefix(a, part.flag) })
+				if strings.Join(got, " ") != part.want {
+					t.Errorf("%s is told %q, want %q", part.component.Name, got, part.want)
+				}
+			}
+		})
+	}
+}
+
+func TestOneControllerNeedsNoLeaseAndTwoDo(t *testing.T) {
+	one := plan(t, layout.Options{TarnControllers: 1}).TarnController().Args
+	if !slices.Contains(one, "--leader-elect=false") {
+		t.Errorf("the only controller is told %q", one)
+	}
+	p := plan(t, layout.Options{TarnControllers: 2, ExtraArgs: map[string][]string{TarnController: {"--both"}}})
+	for _, c := range []Component{p.TarnController(), p.TarnStandby()} {
+		if slices.Contains(c.Args, "--leader-elect=false") || !slices.Contains(c.Args, "--both") {
+			t.Errorf("one of two, %s, is told %q", c.Name, c.Args)
+		}
+	}
+}
+
+func TestAClusterRunsNoPartItDoesNotNeed(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		options layout.Options
+		want    []string
+	}{
+		{"a control plane alone", layout.Options{ControlPlaneOnly: true}, []string{Etcd, APIServer}},
+		{"stock without a node", layout.Options{Stock: true, WithoutNode: true}, []string{Etcd, APIServer, ControllerManager}},
+		{"Tarn without a node", layout.Options{WithoutNode: true, TarnControllers: 2}, []string{Etcd, APIServer, ControllerManager, TarnController, TarnStandby}},
+		{"stock", layout.Options{Stock: true}, []string{Etcd, APIServer, Containerd, ControllerManager, Scheduler, Kubelet, Proxy}},
+		{"a whole cluster", layout.Options{TarnControllers: 1}, slices.DeleteFunc(Names(), func(name string) bool { return name == TarnStandby })},
+	} {
+		if got := Of(c.options); !slices.Equal(got, c.want) {
+			t.Errorf("%s runs %q, want %q", c.name, got, c.want)
+		}
 	}
 }
 
@@ -95,11 +154,19 @@ func TestAControlPlaneAloneAdmitsPodsWithoutServiceAccounts(t *testing.T) {
 	if slices.Contains(plan(t, layout.Options{}).APIServer().Args, "--disable-admission-plugins=ServiceAccount") {
 		t.Error("a whole cluster has the plugin off")
 	}
+	if slices.Contains(plan(t, layout.Options{WithoutNode: true}).APIServer().Args, "--disable-admission-plugins=ServiceAccount") {
+		t.Error("a cluster whose controllers make service accounts has the plugin off")
+	}
 }
 
 func TestDataIsWrittenThroughToDiskExceptWhereOnlyTestsLive(t *testing.T) {
-	if slices.Contains(plan(t, layout.Options{}).Etcd().Args, "--unsafe-no-fsync") {
-		t.Error("a cluster that keeps people's volumes does not sync its database")
+	for _, o := range []layout.Options{{}, {WithoutNode: true}} {
+		if slices.Contains(plan(t, o).Etcd().Args, "--unsafe-no-fsync") {
+			t.Errorf("a cluster with controllers does not sync its database: %+v", o)
+		}
+	}
+	if !slices.Contains(plan(t, layout.Options{ControlPlaneOnly: true}).Etcd().Args, "--unsafe-no-fsync") {
+		t.Error("the API server of a test waits for the disk")
 	}
 }
 

@@ -6,10 +6,23 @@ import (
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
-// ControllersLeftToTarn are the controllers of kube-controller-manager that are switched off because Tarn's own do their work,
-// as kube-controller-manager names them: "persistentvolume-binder-controller",
-// "persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller". A stock cluster keeps them all.
-var ControllersLeftToTarn = []string{}
+// The controllers of kube-controller-manager whose work Tarn's own can do, as it names them.
+var (
+	binders    = []string{"persistentvolume-binder-controller"}
+	protectors = []string{"persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller"}
+)
+
+// leftToTarn are those that are switched off because Tarn's own do their work.
+func (p Plan) leftToTarn() []string {
+	var left []string
+	if p.state.Options.Binder == layout.ByTarn {
+		left = append(left, binders...)
+	}
+	if p.state.Options.Protection == layout.ByTarn {
+		left = append(left, protectors...)
+	}
+	return left
+}
 
 // Etcd keeps its own authority: whoever holds a certificate of the cluster must not thereby read its database.
 func (p Plan) Etcd() Component {
@@ -31,7 +44,7 @@ func (p Plan) Etcd() Component {
 		"--quota-backend-bytes=8589934592",
 		"--log-level=warn",
 	}
-	if !p.state.Options.HasNode() {
+	if !p.state.Options.HasControllers() {
 		// Made for tests that live for seconds: data must outlive a killed process, not a power cut.
 		args = append(args, "--unsafe-no-fsync")
 	}
@@ -75,22 +88,35 @@ func (p Plan) APIServer() Component {
 			"--kubelet-preferred-address-types=InternalIP",
 		)
 	} else {
-		args = append(args,
-			// Nobody makes the default service accounts here, and without them no pod would be admitted.
-			"--disable-admission-plugins=ServiceAccount",
-			// A loopback address is no valid endpoint; recording it would only fail again and again.
-			"--endpoint-reconciler-type=none",
-		)
+		// A loopback address is no valid endpoint; recording it would only fail again and again.
+		args = append(args, "--endpoint-reconciler-type=none")
+	}
+	if off := p.pluginsOff(); len(off) > 0 {
+		args = append(args, "--disable-admission-plugins="+strings.Join(off, ","))
 	}
 	return p.kube(APIServer, args...)
+}
+
+// pluginsOff are the admission plugins that would only be in the way.
+func (p Plan) pluginsOff() []string {
+	var off []string
+	if !p.state.Options.HasControllers() {
+		// Nobody makes the default service accounts here, and without them no pod would be admitted.
+		off = append(off, "ServiceAccount")
+	}
+	if p.state.Options.Protection == layout.ByTarn {
+		// Tarn's protection puts its finalizers on by itself.
+		off = append(off, "StorageObjectInUseProtection")
+	}
+	return off
 }
 
 // ControllerManager runs without leader election: there is no other, and it starts two seconds sooner.
 func (p Plan) ControllerManager() Component {
 	config := p.layout.KubeconfigOf(ControllerManager)
 	controllers := "*"
-	if p.state.Options.HasTarn() && len(ControllersLeftToTarn) > 0 {
-		controllers += ",-" + strings.Join(ControllersLeftToTarn, ",-")
+	if left := p.leftToTarn(); len(left) > 0 {
+		controllers += ",-" + strings.Join(left, ",-")
 	}
 	args := []string{
 		"--kubeconfig=" + config, "--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config,

@@ -206,21 +206,47 @@ func (p Plan) TarnInstall() Component {
 
 // TarnController runs on the host's network, where its metrics can be read.
 func (p Plan) TarnController() Component {
-	return p.finish(Component{
-		Name: TarnController, Program: p.state.Options.TarnBinary,
-		Args: []string{
-			"controller", "--kubeconfig", p.layout.KubeconfigOf(TarnController),
-			"--leader-elect=false", // it is the only one; a lease would only delay it after a crash
-			"--metrics-bind-address", p.local(layout.PortControllerMetrics),
-			"--health-probe-bind-address", p.local(layout.PortControllerHealth),
-		},
-	})
+	return p.finish(p.controller(TarnController, layout.PortControllerMetrics, layout.PortControllerHealth))
+}
+
+// TarnStandby is a second one, told what the first is told, and then what it alone is.
+func (p Plan) TarnStandby() Component {
+	c := p.controller(TarnStandby, layout.PortStandbyMetrics, layout.PortStandbyHealth)
+	c.Args = append(c.Args, p.state.Options.ExtraArgs[TarnController]...)
+	return p.finish(c)
+}
+
+func (p Plan) controller(name, metrics, health string) Component {
+	args := []string{"controller", "--kubeconfig", p.layout.KubeconfigOf(TarnController)}
+	if p.state.Options.TarnControllers < 2 {
+		args = append(args, "--leader-elect=false") // it is the only one; a lease would only delay it after a crash
+	}
+	args = append(args, "--metrics-bind-address", p.local(metrics), "--health-probe-bind-address", p.local(health))
+	if left := p.leftToKubernetes(); len(left) < len(jobs) {
+		args = append(args, "--controllers="+strings.Join(append([]string{"*"}, left...), ","))
+	}
+	return Component{Name: name, Program: p.state.Options.TarnBinary, Args: args, Metrics: p.local(metrics)}
+}
+
+// jobs are Tarn's controllers, switched off as it is told so, that do what Kubernetes' own can do. It leaves all of them off unless
+// it is told otherwise.
+var jobs = []string{"-bind", "-protect"}
+
+// leftToKubernetes are the jobs that Kubernetes' own controllers keep.
+func (p Plan) leftToKubernetes() []string {
+	var left []string
+	for i, by := range []string{p.state.Options.Binder, p.state.Options.Protection} {
+		if by != layout.ByTarn {
+			left = append(left, jobs[i])
+		}
+	}
+	return left
 }
 
 // TarnNode shares the node's mounts, but not its network.
 func (p Plan) TarnNode() Component {
 	return p.finish(Component{
-		Name: TarnNode, Program: p.state.Options.TarnBinary,
+		Name: TarnNode, Program: p.state.Options.TarnBinary, Metrics: p.local(layout.PortNodeMetrics),
 		Args: []string{
 			"node", "--kubeconfig", p.layout.KubeconfigOf(TarnNode),
 			"--node-name", p.layout.NodeName(),

@@ -43,6 +43,7 @@ type Component struct {
 	Started  time.Time `json:"started,omitzero"`
 	Restarts int       `json:"restarts"`
 	LastExit string    `json:"lastExit,omitempty"`
+	Metrics  string    `json:"metrics,omitempty"` // host:port
 	Note     string    `json:"note,omitempty"`
 }
 

@@ -169,3 +169,59 @@ func TestAControlPlaneWithoutANodeListensOnTheLoopbackInterfaceOnly(t *testing.T
 		t.Errorf("with a node it listens on %s, want the host's end of the cable", whole.Address())
 	}
 }
+
+func TestWhatIsNotAskedForStaysAsItWas(t *testing.T) {
+	for _, c := range []struct {
+		name                 string
+		asked, earlier, want Options
+	}{
+		{"nothing asked, nothing before", Options{}, Options{}, Options{Binder: defaultBinder, Protection: defaultProtection, TarnControllers: 1}},
+		{"nothing asked, all there before", Options{}, Options{Binder: ByTarn, Protection: ByTarn, TarnControllers: 2}, Options{Binder: ByTarn, Protection: ByTarn, TarnControllers: 2}},
+		{"asked wins", Options{Binder: ByKubernetes, TarnControllers: 1}, Options{Binder: ByTarn, Protection: ByTarn, TarnControllers: 2},
+			Options{Binder: ByKubernetes, Protection: ByTarn, TarnControllers: 1}},
+		{"without Tarn Kubernetes does it all", Options{Stock: true}, Options{Binder: ByTarn, Protection: ByTarn, TarnControllers: 2},
+			Options{Stock: true, Binder: ByKubernetes, Protection: ByKubernetes}},
+	} {
+		if got := c.asked.After(c.earlier); got.Binder != c.want.Binder || got.Protection != c.want.Protection || got.TarnControllers != c.want.TarnControllers {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestARunningClusterIsTheSameOnlyWithTheSameOptions(t *testing.T) {
+	running := Options{Binder: ByTarn, Protection: ByKubernetes, TarnControllers: 1, ExtraArgs: map[string][]string{"etcd": {"--a"}}}
+	if !running.Same(Options{ExtraArgs: map[string][]string{"etcd": {"--a"}}}) {
+		t.Error("what is not asked for counts as a difference")
+	}
+	for what, other := range map[string]Options{
+		"binder": {Binder: ByKubernetes, ExtraArgs: running.ExtraArgs}, "second controller": {TarnControllers: 2, ExtraArgs: running.ExtraArgs},
+		"node": {WithoutNode: true, ExtraArgs: running.ExtraArgs}, "arguments": {},
+	} {
+		if running.Same(other) {
+			t.Errorf("another %s goes unnoticed", what)
+		}
+	}
+}
+
+func TestOptionsThatCannotBeAreRefusedByName(t *testing.T) {
+	for _, c := range []struct {
+		options Options
+		want    []string
+	}{
+		{Options{Binder: "upstream"}, []string{"--binder=upstream", "tarn or kubernetes"}},
+		{Options{Protection: "none"}, []string{"--protection=none"}},
+		{Options{Stock: true, Binder: ByTarn}, []string{"--binder=tarn", "--stock"}},
+		{Options{ControlPlaneOnly: true, Protection: ByTarn}, []string{"--protection=tarn", "--control-plane-only"}},
+		{Options{TarnControllers: 3}, []string{"--tarn-controllers=3", "2"}},
+	} {
+		err := c.options.Check()
+		for _, word := range c.want {
+			if err == nil || !strings.Contains(err.Error(), word) {
+				t.Errorf("%+v: %v, want %q in it", c.options, err, word)
+			}
+		}
+	}
+	if err := (Options{Binder: ByTarn, Protection: ByKubernetes, TarnControllers: 2, WithoutNode: true}).Check(); err != nil {
+		t.Error(err)
+	}
+}

@@ -72,12 +72,14 @@ const (
 	PortControllerHealth  = "tarn-controller-health"
 	PortNodeMetrics       = "tarn-node-metrics"
 	PortNodeHealth        = "tarn-node-health"
+	PortStandbyMetrics    = "tarn-controller-2-metrics"
+	PortStandbyHealth     = "tarn-controller-2-health"
 )
 
 // PortUses lists every use in the order ports are given out.
 func PortUses() []string {
 	return []string{PortAPI, PortEtcd, PortEtcdPeer, PortScheduler, PortControllerManager,
-		PortControllerMetrics, PortControllerHealth, PortNodeMetrics, PortNodeHealth}
+		PortControllerMetrics, PortControllerHealth, PortNodeMetrics, PortNodeHealth, PortStandbyMetrics, PortStandbyHealth}
 }
 
 // Ports are given out below 32768, where Linux by default begins to pick local ports for outgoing connections: a

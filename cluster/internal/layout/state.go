@@ -1,22 +1,82 @@
 package layout
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+)
+
+// Whose controllers do a job that both Kubernetes and Tarn can do.
+const (
+	ByTarn       = "tarn"
+	ByKubernetes = "kubernetes"
+)
+
+// The jobs are Kubernetes' own unless `up` is told otherwise.
+const (
+	defaultBinder      = ByKubernetes
+	defaultProtection  = ByKubernetes
+	defaultControllers = 1
 )
 
 // Options are what `up` was asked for.
 type Options struct {
 	Stock            bool                `json:"stock,omitempty"`            // nothing of Tarn's
 	ControlPlaneOnly bool                `json:"controlPlaneOnly,omitempty"` // etcd and API server alone
+	WithoutNode      bool                `json:"withoutNode,omitempty"`      // controllers, but nothing that runs pods
+	Binder           string              `json:"binder,omitempty"`           // ByTarn or ByKubernetes
+	Protection       string              `json:"protection,omitempty"`       // ByTarn or ByKubernetes
+	TarnControllers  int                 `json:"tarnControllers,omitempty"`  // 1, or 2: one works, the other stands by
 	TarnBinary       string              `json:"tarnBinary,omitempty"`
 	ExtraArgs        map[string][]string `json:"extraArgs,omitempty"` // by component
 }
 
+// Check says what is wrong with options as a user gave them.
+func (o Options) Check() error {
+	for _, job := range []struct{ flag, value string }{{"binder", o.Binder}, {"protection", o.Protection}} {
+		if job.value != "" && job.value != ByTarn && job.value != ByKubernetes {
+			return fmt.Errorf("--%s=%s: use %s or %s", job.flag, job.value, ByTarn, ByKubernetes)
+		}
+		if job.value == ByTarn && !o.HasTarn() {
+			return fmt.Errorf("--%s=%s: there is no Tarn in a cluster with --stock or --control-plane-only: leave one of the two out", job.flag, ByTarn)
+		}
+	}
+	if o.TarnControllers < 0 || o.TarnControllers > 2 {
+		return fmt.Errorf("--tarn-controllers=%d: use 1, or 2 for one that works and one that stands by", o.TarnControllers)
+	}
+	return nil
+}
+
+// After fills in what was not asked for: as the cluster had it before, else the usual. A cluster without Tarn has nobody but
+// Kubernetes for any job.
+func (o Options) After(earlier Options) Options {
+	if !o.HasTarn() {
+		o.Binder, o.Protection, o.TarnControllers = ByKubernetes, ByKubernetes, 0
+		return o
+	}
+	o.Binder = cmp.Or(o.Binder, earlier.Binder, defaultBinder)
+	o.Protection = cmp.Or(o.Protection, earlier.Protection, defaultProtection)
+	o.TarnControllers = cmp.Or(o.TarnControllers, earlier.TarnControllers, defaultControllers)
+	return o
+}
+
+// Same says whether a cluster that runs with these options is the one that was asked for.
+func (o Options) Same(asked Options) bool {
+	asked = asked.After(o)
+	return o.Stock == asked.Stock && o.ControlPlaneOnly == asked.ControlPlaneOnly && o.WithoutNode == asked.WithoutNode &&
+		o.Binder == asked.Binder && o.Protection == asked.Protection && o.TarnControllers == asked.TarnControllers &&
+		maps.EqualFunc(o.ExtraArgs, asked.ExtraArgs, slices.Equal)
+}
+
 // HasNode says whether the cluster has a node, so a network, a runtime and a kubelet.
-func (o Options) HasNode() bool { return !o.ControlPlaneOnly }
+func (o Options) HasNode() bool { return !o.ControlPlaneOnly && !o.WithoutNode }
+
+// HasControllers says whether anything reconciles in the cluster.
+func (o Options) HasControllers() bool { return !o.ControlPlaneOnly }
 
 // HasTarn says whether Tarn itself runs in the cluster.
 func (o Options) HasTarn() bool { return !o.Stock && !o.ControlPlaneOnly }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -46,6 +47,8 @@ func (s *Supervisor) bringUp(ctx context.Context) error {
 	rest, ctx3 := errgroup.WithContext(ctx)
 	if options.HasNode() {
 		rest.Go(func() error { return s.node(ctx3) })
+	} else if options.HasControllers() {
+		rest.Go(func() error { return s.untilAccount(ctx3, controlPlaneLimit) })
 	}
 	if options.HasTarn() {
 		rest.Go(func() error { return s.tarn(ctx3) })
@@ -65,10 +68,13 @@ func (s *Supervisor) controlPlane(ctx context.Context) error {
 		return err
 	}
 	s.progress.step("API server answers at " + s.config.State.Server())
-	if !s.config.State.Options.HasNode() {
+	if !s.config.State.Options.HasControllers() {
 		return nil
 	}
-	return errors.Join(s.run(s.plan.ControllerManager()), s.run(s.plan.Scheduler()))
+	if err := s.run(s.plan.ControllerManager()); err != nil || !s.config.State.Options.HasNode() {
+		return err
+	}
+	return s.run(s.plan.Scheduler())
 }
 
 // runtime starts containerd and gives it the images.
@@ -133,13 +139,18 @@ func (s *Supervisor) tarn(ctx context.Context) error {
 		return err
 	}
 	s.progress.step("Tarn's resources are installed")
+	expected := s.expected()
 	for _, c := range []struct {
 		component component.Component
 		port      string
 	}{
 		{s.plan.TarnController(), layout.PortControllerHealth},
+		{s.plan.TarnStandby(), layout.PortStandbyHealth},
 		{s.plan.TarnNode(), layout.PortNodeHealth},
 	} {
+		if !slices.Contains(expected, c.component.Name) {
+			continue
+		}
 		if err := s.run(c.component); err != nil {
 			return err
 		}

@@ -124,17 +124,25 @@ func (s *Supervisor) restConfig() (*rest.Config, error) {
 	return config, nil
 }
 
+func (s *Supervisor) client() (*kubernetes.Clientset, error) {
+	config, err := s.restConfig()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client of the API server: %w", err)
+	}
+	return client, nil
+}
+
 // untilNodeReady waits until pods can run: the node is Ready and takes pods, and the default namespace has its service account.
 func (s *Supervisor) untilNodeReady(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	config, err := s.restConfig()
+	client, err := s.client()
 	if err != nil {
 		return err
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("making a client of the API server: %w", err)
 	}
 	name := s.config.Layout.NodeName()
 	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.OneTermEqualSelector("metadata.name", name))
@@ -144,6 +152,17 @@ func (s *Supervisor) untilNodeReady(ctx context.Context, limit time.Duration) er
 	})
 	if err != nil {
 		return fmt.Errorf("node %s is not Ready after %s (%w): %s", name, limit, err, lastLine(s.config.Layout.Log(component.Kubelet)))
+	}
+	return s.untilAccount(ctx, limit)
+}
+
+// untilAccount waits until the default namespace has its service account, which is to say that the controller manager works.
+func (s *Supervisor) untilAccount(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	client, err := s.client()
+	if err != nil {
+		return err
 	}
 	accounts := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "serviceaccounts", metav1.NamespaceDefault, fields.OneTermEqualSelector("metadata.name", "default"))
 	if err := await(ctx, accounts, &corev1.ServiceAccount{}, func(runtime.Object) bool { return true }); err != nil {

@@ -203,23 +203,7 @@ func (s *Supervisor) Status() control.Status {
 
 // expected lists the components this cluster should have.
 func (s *Supervisor) expected() []string {
-	options := s.config.State.Options
-	var names []string
-	for _, name := range component.Names() {
-		switch name {
-		case component.Etcd, component.APIServer:
-		case component.TarnController, component.TarnNode:
-			if !options.HasTarn() {
-				continue
-			}
-		default:
-			if !options.HasNode() {
-				continue
-			}
-		}
-		names = append(names, name)
-	}
-	return names
+	return component.Of(s.config.State.Options)
 }
 
 // Follow implements control.Server.

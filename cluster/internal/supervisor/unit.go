@@ -157,7 +157,7 @@ func (u *unit) stop(grace time.Duration) error {
 func (u *unit) status() control.Component {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	c := control.Component{Name: u.component.Name, State: control.Waiting, Restarts: u.restarts, LastExit: u.lastExit}
+	c := control.Component{Name: u.component.Name, State: control.Waiting, Restarts: u.restarts, LastExit: u.lastExit, Metrics: u.component.Metrics}
 	if u.process != nil {
 		c.State, c.Started, c.PID = control.Running, u.started, u.hostPID(u.process.Handle)
 	}

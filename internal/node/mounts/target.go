@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnsureBind makes sure that target shows exactly what source is, and nothing else
-// is mounted there: one that is already right is left alone, anything else is
+// EnsureBind makes sure that target shows exactly what source is, with the attributes,
+// and nothing else is mounted there: one that is already right is left alone, anything else is
 // unmounted first. The target is made where it is missing; the folder it is in must
 // exist.
-func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error {
+func EnsureBind(m Mounter, source *os.File, target string, attributes Attributes) error {
 	var want unix.Stat_t
 	if err := unix.Fstat(int(source.Fd()), &want); err != nil {
 		return fmt.Errorf("look at %s: %w", source.Name(), err)
 	}
-	right, err := shows(m, target, &want, readOnly)
+	right, err := shows(m, target, &want, attributes)
 	if err != nil || right {
 		return err
 	}
@@ -28,10 +28,10 @@ func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error 
 	if err := makeTarget(target, want.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
 		return err
 	}
-	if err := m.Bind(source, target, readOnly); err != nil {
+	if err := m.Bind(source, target, attributes); err != nil {
 		return err
 	}
-	right, err = shows(m, target, &want, readOnly)
+	right, err = shows(m, target, &want, attributes)
 	if err != nil {
 		return err
 	}
@@ -41,25 +41,25 @@ func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error 
 	return nil
 }
 
-// Shows says whether target is a mount of exactly what source is, and nothing else is
-// mounted there.
-func Shows(m Mounter, target string, source *os.File, readOnly bool) (bool, error) {
+// Shows says whether target is a mount of exactly what source is, with the attributes,
+// and nothing else is mounted there.
+func Shows(m Mounter, target string, source *os.File, attributes Attributes) (bool, error) {
 	var want unix.Stat_t
 	if err := unix.Fstat(int(source.Fd()), &want); err != nil {
 		return false, fmt.Errorf("look at %s: %w", source.Name(), err)
 	}
-	return shows(m, target, &want, readOnly)
+	return shows(m, target, &want, attributes)
 }
 
 // shows says whether target is a mount of exactly that file. A target that cannot be
 // looked at, as one whose server has died, shows something else.
-func shows(m Mounter, target string, want *unix.Stat_t, readOnly bool) (bool, error) {
+func shows(m Mounter, target string, want *unix.Stat_t, attributes Attributes) (bool, error) {
 	table, err := m.List()
 	if err != nil {
 		return false, err
 	}
 	layers := At(table, target)
-	if len(layers) != 1 || layers[0].ReadOnly != readOnly {
+	if len(layers) != 1 || !attributes.shownBy(layers[0].Attributes) {
 		return false, nil
 	}
 	var is unix.Stat_t

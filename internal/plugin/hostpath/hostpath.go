@@ -1,0 +1,247 @@
+// Package hostpath makes volumes that are folders on one node, below a root that the
+// administrator gives: provisioner tarn.dev/host-path.
+//
+// It touches nothing but the entries of its root that have the name of a volume, and
+// what lies in them on the same mount. It follows no symbolic link. It knows no API
+// object but the source of a volume.
+package hostpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"tarn.dev/tarn/internal/plugin"
+)
+
+// Provisioner is the name of the plugin in classes.
+const Provisioner = "tarn.dev/host-path"
+
+const (
+	// rootMode is that of a root that has to be made: only root walks to the volumes.
+	// The kubelet binds each to its pods, which need no way through the root.
+	rootMode = 0o700
+	// volumeMode is that of an emptyDir, for the same reason: whatever user a pod runs
+	// as, its volume is for it to write. A pod with an fsGroup gets it as group.
+	volumeMode = 0o777
+	// doomed begins the name of a folder that is being deleted. No volume's name begins
+	// with a dot.
+	doomed = ".deleting-"
+)
+
+// folders are the volumes below one root.
+type folders struct {
+	root string
+	// was is the root as it was found first.
+	was os.FileInfo
+}
+
+// New gives the plugin for a root on this machine, which is the node of that name in
+// the API. The root is made where it is missing.
+func New(root, node string) (plugin.Plugin, error) {
+	if !filepath.IsAbs(root) || filepath.Clean(root) == "/" {
+		return plugin.Plugin{}, fmt.Errorf("root %q of host-path volumes: give an absolute path below /", root)
+	}
+	if node == "" {
+		return plugin.Plugin{}, fmt.Errorf("root %q of host-path volumes: the name of the node it lies on is missing", root)
+	}
+	f := folders{root: filepath.Clean(root)}
+	if err := os.MkdirAll(f.root, rootMode); err != nil {
+		return plugin.Plugin{}, fmt.Errorf("making the root of host-path volumes: %w", err)
+	}
+	var err error
+	if f.was, err = os.Stat(f.root); err != nil {
+		return plugin.Plugin{}, fmt.Errorf("looking at the root of host-path volumes: %w", err)
+	}
+	top, err := f.open()
+	if err != nil {
+		return plugin.Plugin{}, err
+	}
+	defer top.Close()
+	probe, err := openBelow(top, ".")
+	if errors.Is(err, unix.ENOSYS) {
+		return plugin.Plugin{}, fmt.Errorf("host-path volumes need openat2, as Linux has it from 5.6 on: %w", err)
+	}
+	if err != nil {
+		return plugin.Plugin{}, fmt.Errorf("opening the root of host-path volumes %s: %w", f.root, err)
+	}
+	return plugin.Plugin{Name: Provisioner, Node: node, Creator: f, Deleter: f, Recycler: f}, probe.Close()
+}
+
+// open gives the root. One that is missing, or another one than before, is an error:
+// what should lie there is not gone, its disk may just not be mounted.
+func (f folders) open() (*os.File, error) {
+	top, err := os.OpenFile(f.root, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening the root of host-path volumes: %w", err)
+	}
+	is, err := top.Stat()
+	if err == nil && !os.SameFile(is, f.was) {
+		err = errors.New("it is another folder than when this process was started; mount what belongs there, or start the process again")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("looking at the root of host-path volumes %s: %w", f.root, err), top.Close())
+	}
+	return top, nil
+}
+
+// Check implements plugin.Creator.
+func (f folders) Check(r plugin.Request) error {
+	if err := checkName(r.Name); err != nil {
+		return err
+	}
+	if r.Mode != corev1.PersistentVolumeFilesystem {
+		return fmt.Errorf("volumeMode %s: %s makes folders; ask for Filesystem", r.Mode, Provisioner)
+	}
+	for name, value := range r.Parameters {
+		return fmt.Errorf("parameter %s=%q: %s has no parameters; remove it from the StorageClass", name, value, Provisioner)
+	}
+	return nil
+}
+
+func checkName(name string) error {
+	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
+		return fmt.Errorf("volume name %q: %s", name, strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+// Create implements plugin.Creator. The capacity is a label: a folder has no limit of
+// its own.
+func (f folders) Create(_ context.Context, r plugin.Request) (plugin.Asset, error) {
+	if err := f.Check(r); err != nil {
+		return plugin.Asset{}, err
+	}
+	top, err := f.open()
+	if err != nil {
+		return plugin.Asset{}, err
+	}
+	defer top.Close()
+	if err := f.make(top, r.Name); err != nil {
+		return plugin.Asset{}, err
+	}
+	return plugin.Asset{Source: f.source(r.Name), Bytes: r.Bytes}, nil
+}
+
+// source is what the PersistentVolume of a name has. It is a local volume and no
+// hostPath: the kubelet gives it to a pod's fsGroup, and a folder that is missing
+// keeps the pod from starting where a hostPath would be made anew, empty.
+func (f folders) source(name string) corev1.PersistentVolumeSource {
+	return corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: f.path(name)}}
+}
+
+func (f folders) path(name string) string { return filepath.Join(f.root, name) }
+
+// make makes a volume's folder, or finds it.
+func (f folders) make(top *os.File, name string) error {
+	err := unix.Mkdirat(int(top.Fd()), name, rootMode)
+	if errors.Is(err, unix.EEXIST) {
+		dir, err := f.find(top, name)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.permit(dir), dir.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("making folder %s: %w", f.path(name), err)
+	}
+	dir, err := f.find(top, name)
+	if err != nil {
+		return err
+	}
+	// The PersistentVolume is about to be written for good, so the folder must be too.
+	return errors.Join(f.permit(dir), dir.Sync(), top.Sync(), dir.Close())
+}
+
+// permit gives a new folder its mode. It cannot be given by mkdir, which knows the
+// process' umask.
+func (f folders) permit(dir *os.File) error {
+	info, err := dir.Stat()
+	if err != nil || info.Mode().Perm() != rootMode {
+		return err // made before and, maybe, given to an fsGroup meanwhile
+	}
+	return dir.Chmod(volumeMode)
+}
+
+// find opens a volume's folder.
+func (f folders) find(top *os.File, name string) (*os.File, error) {
+	dir, err := openBelow(top, name)
+	switch {
+	case errors.Is(err, unix.EXDEV):
+		return nil, fmt.Errorf("%w: %s is a mount point; unmount it", plugin.ErrInUse, f.path(name))
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
+		return nil, fmt.Errorf("%s is not the folder that %s has made; see what it is, and remove it by hand", f.path(name), Provisioner)
+	case err != nil:
+		return nil, fmt.Errorf("opening folder %s: %w", f.path(name), err)
+	}
+	return dir, nil
+}
+
+// Delete implements plugin.Deleter. The folder leaves its place at once, so that
+// nobody ever sees half of a volume there.
+func (f folders) Delete(ctx context.Context, v plugin.Volume) error {
+	top, err := f.openFor(v)
+	if err != nil {
+		return err
+	}
+	defer top.Close()
+	return f.clear(ctx, top, v.Name)
+}
+
+// Recycle implements plugin.Recycler: a new folder takes the place of the old one,
+// whose owners, modes and attributes go with it.
+func (f folders) Recycle(ctx context.Context, v plugin.Volume) error {
+	top, err := f.openFor(v)
+	if err != nil {
+		return err
+	}
+	defer top.Close()
+	if err := f.clear(ctx, top, v.Name); err != nil {
+		return err
+	}
+	return f.make(top, v.Name)
+}
+
+// openFor opens the root once it is clear that the volume lies in it.
+func (f folders) openFor(v plugin.Volume) (*os.File, error) {
+	if err := checkName(v.Name); err != nil {
+		return nil, err
+	}
+	if s := v.Source; s != nil && (s.Local == nil || s.Local.Path != f.path(v.Name)) {
+		path := "no local path"
+		if s.Local != nil {
+			path = "local.path " + s.Local.Path
+		}
+		return nil, fmt.Errorf("volume %s has %s, and %s only touches %s; remove the storage by hand, or give the controller the root it was made in",
+			v.Name, path, Provisioner, f.path(v.Name))
+	}
+	return f.open()
+}
+
+// clear removes what there is of a volume: what an interrupted deletion has left, and
+// the folder at its place.
+func (f folders) clear(ctx context.Context, top *os.File, name string) error {
+	grave := doomed + name
+	if err := removeTree(ctx, top, grave, f.root); err != nil {
+		return err
+	}
+	dir, err := f.find(top, name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = unix.Renameat2(int(top.Fd()), name, int(top.Fd()), grave, unix.RENAME_NOREPLACE)
+	if err := errors.Join(err, dir.Close()); err != nil {
+		return fmt.Errorf("taking folder %s from its place: %w", f.path(name), err)
+	}
+	return removeTree(ctx, top, grave, f.root)
+}

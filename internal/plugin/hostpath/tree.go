@@ -1,0 +1,148 @@
+package hostpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"tarn.dev/tarn/internal/plugin"
+)
+
+const (
+	// maxDepth is how deep a tree is gone into before what lies deeper is lifted to
+	// its top: each level holds an open folder, and a pod may nest without end.
+	maxDepth = 32
+	// batch is how many names of a folder are read at once.
+	batch = 512
+	// lifted begins the name of a folder that was lifted.
+	lifted = ".lifted-"
+)
+
+// openBelow opens a folder that is an entry of another. It follows no symbolic link
+// and enters no mount point, be it a bind mount of the same file system: ELOOP and
+// EXDEV say so.
+func openBelow(dir *os.File, name string) (*os.File, error) {
+	how := unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	}
+	for {
+		fd, err := unix.Openat2(int(dir.Fd()), name, &how)
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+			continue // something on the machine was renamed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), filepath.Join(dir.Name(), name)), nil
+	}
+}
+
+// removal is the removal of one tree.
+type removal struct {
+	ctx context.Context
+	// top is the tree's own folder, to which deep ones are lifted.
+	top   *os.File
+	moved int
+}
+
+// removeTree removes an entry of dir, a folder, with all that is in it; one that does
+// not exist is no error. It stops at the first mount point, and when ctx ends. path is
+// dir's, for messages.
+func removeTree(ctx context.Context, dir *os.File, name, path string) error {
+	top, err := openBelow(dir, name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	path = filepath.Join(path, name)
+	if err != nil {
+		return explain(path, err)
+	}
+	r := &removal{ctx: ctx, top: top}
+	err = r.empty(top, path, 0)
+	if err := errors.Join(err, top.Close()); err != nil {
+		return err
+	}
+	if err := unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
+		return explain(path, err)
+	}
+	return nil
+}
+
+// empty removes all entries of a folder.
+func (r *removal) empty(dir *os.File, path string, depth int) error {
+	for {
+		if _, err := dir.Seek(0, io.SeekStart); err != nil {
+			return explain(path, err)
+		}
+		names, err := dir.Readdirnames(batch)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return explain(path, err)
+		}
+		if len(names) == 0 {
+			return nil
+		}
+		for _, name := range names {
+			if err := r.ctx.Err(); err != nil {
+				return err
+			}
+			if err := r.entry(dir, name, filepath.Join(path, name), depth+1); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// entry removes one entry of a folder, whatever it is.
+func (r *removal) entry(dir *os.File, name, path string, depth int) error {
+	err := unix.Unlinkat(int(dir.Fd()), name, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if !errors.Is(err, unix.EISDIR) {
+		return explain(path, err)
+	}
+	if depth > maxDepth {
+		return r.lift(dir, name, path)
+	}
+	inner, err := openBelow(dir, name)
+	if err != nil {
+		return explain(path, err)
+	}
+	err = r.empty(inner, path, depth)
+	if err := errors.Join(err, inner.Close()); err != nil {
+		return err
+	}
+	if err := unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR); err != nil {
+		return explain(path, err)
+	}
+	return nil
+}
+
+// lift moves a deep folder to the top of the tree, where it is found later.
+func (r *removal) lift(dir *os.File, name, path string) error {
+	for {
+		r.moved++
+		err := unix.Renameat2(int(dir.Fd()), name, int(r.top.Fd()), lifted+strconv.Itoa(r.moved), unix.RENAME_NOREPLACE)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EEXIST):
+			return explain(path, err)
+		}
+	}
+}
+
+// explain words why something could not be removed.
+func explain(path string, err error) error {
+	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("%w: %s is a mount point, which is not deleted through; unmount it", plugin.ErrInUse, path)
+	}
+	return fmt.Errorf("removing %s: %w", path, err)
+}

@@ -24,6 +24,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&PavVolume{}, &PavVolumeList{},
 		&PavStage{}, &PavStageList{},
+		&PersistentVolumeSet{}, &PersistentVolumeSetList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

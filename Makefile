@@ -52,11 +52,16 @@ verify: deps ## check format, vet, generated files and lint
 bench: build ## measure: templates beside gonja, volumes beside pods without one
 	@hack/bench.sh
 
+# Controllers with a role of their own, which a cluster that does without them can take away.
+APART := protect
+TOGETHER := $(filter-out $(APART),$(notdir $(wildcard internal/controller/*)))
+
 .PHONY: generate
 generate: ## generate deep copies, resources and roles from the Go code
 	@$(GEN) object paths=./api/...
 	@$(GEN) crd paths=./api/... output:crd:dir=api/crds
-	@$(GEN) rbac:roleName=tarn-controller,fileName=controller.yaml paths=./internal/controller/... paths=./internal/podvol/... paths=./internal/kube/... output:rbac:dir=deploy/rbac
+	@$(GEN) rbac:roleName=tarn-controller,fileName=controller.yaml $(TOGETHER:%=paths=./internal/controller/%) paths=./internal/podvol/... paths=./internal/kube/... output:rbac:dir=deploy/rbac
+	@for part in $(APART); do $(GEN) rbac:roleName=tarn-$$part,fileName=$$part.yaml paths=./internal/controller/$$part output:rbac:dir=deploy/rbac; done
 	@$(GEN) rbac:roleName=tarn-node,fileName=node.yaml paths=./internal/node/... output:rbac:dir=deploy/rbac
 
 # The parts that the targets above are made of.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -88,6 +89,7 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	shared := parts{
 		steps:   &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir},
 		workers: flags.workers,
+		pods:    sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),
 	}
 	for _, name := range selected {
 		if err := controllers[name](mgr, shared); err != nil {

@@ -6,9 +6,11 @@ import (
 	"strings"
 
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"tarn.dev/tarn/internal/controller/accept"
 	"tarn.dev/tarn/internal/controller/expand"
+	"tarn.dev/tarn/internal/controller/protect"
 	"tarn.dev/tarn/internal/controller/provision"
 	"tarn.dev/tarn/internal/controller/reclaim"
 	"tarn.dev/tarn/internal/controller/stage"
@@ -19,6 +21,8 @@ import (
 type parts struct {
 	steps   *podvol.Steps
 	workers int
+	// pods makes the cache of all pods on first use, for those that need it.
+	pods func() (cache.Cache, error)
 }
 
 // controllers are all there are, by the names that --controllers takes.
@@ -31,6 +35,13 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 	},
 	"expand": func(mgr ctrl.Manager, p parts) error {
 		return expand.Register(mgr, expand.Options{Steps: p.steps, MaxConcurrent: p.workers})
+	},
+	"protect": func(mgr ctrl.Manager, p parts) error {
+		pods, err := p.pods()
+		if err != nil {
+			return err
+		}
+		return protect.Register(mgr, protect.Options{Pods: pods, MaxConcurrent: p.workers})
 	},
 	"stage": func(mgr ctrl.Manager, p parts) error {
 		return stage.Register(mgr, stage.Options{Steps: p.steps, MaxConcurrent: p.workers})

@@ -26,6 +26,21 @@ func Get[T client.Object](ctx context.Context, reader client.Reader, key client.
 	return into, nil
 }
 
+// AddFinalizer puts a finalizer on an object, if it is not there. As a list is
+// replaced whole, the patch names the version it was computed from; an object that is
+// gone is no error.
+func AddFinalizer[T client.Object](ctx context.Context, c client.Client, o T, finalizer string) error {
+	base, ok := o.DeepCopyObject().(client.Object)
+	if !ok || !controllerutil.AddFinalizer(o, finalizer) {
+		return nil
+	}
+	err := c.Patch(ctx, o, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("putting finalizer %s on %T %s: %w", finalizer, o, o.GetName(), err)
+	}
+	return nil
+}
+
 // RemoveFinalizer takes a finalizer off an object. The patch names the version it
 // was computed from, since it replaces the whole list; an object that is gone, or
 // has no such finalizer, is no error.

@@ -1,0 +1,96 @@
+package protect
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"tarn.dev/tarn/internal/kube"
+)
+
+// Options are what the controllers need beside the manager.
+type Options struct {
+	// Pods is kube.AllPods.
+	Pods cache.Cache
+	// MaxConcurrent is how many namespaces, and how many volumes, are worked on at
+	// once; 0 means one.
+	MaxConcurrent int
+	// Clock is the real one where it is nil.
+	Clock clock.PassiveClock
+}
+
+// claims looks after the claims of a namespace.
+type claims struct {
+	client client.Client
+	live   client.Reader
+	pods   client.Reader
+	clock  clock.PassiveClock
+	pace   *pace
+}
+
+// volumes looks after one volume.
+type volumes struct {
+	client client.Client
+	live   client.Reader
+	clock  clock.PassiveClock
+}
+
+// Register adds both controllers to a manager. The queue of one holds namespaces, as
+// requests without a name; that of the other names of volumes.
+func Register(mgr ctrl.Manager, o Options) error {
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if err := addIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	options := controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}
+	c := &claims{client: mgr.GetClient(), live: mgr.GetAPIReader(), pods: o.Pods, clock: o.Clock, pace: newPace()}
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("protect-claims").
+		WithOptions(options).
+		Watches(&corev1.PersistentVolumeClaim{}, eachNamespace(unsettledClaim)).
+		WatchesRawSource(source.Kind[client.Object](o.Pods, &corev1.Pod{}, eachNamespace(freeing))).
+		Complete(c)
+	if err != nil {
+		return err
+	}
+	options.RateLimiter = kube.RateLimiter()
+	v := &volumes{client: mgr.GetClient(), live: mgr.GetAPIReader(), clock: o.Clock}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("protect-volumes").
+		WithOptions(options).
+		Watches(&corev1.PersistentVolume{}, eachVolume()).
+		Watches(&corev1.PersistentVolumeClaim{}, v.eachClaimed()).
+		Complete(v)
+}
+
+// Reconcile gathers, plans and applies.
+func (r *claims) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	now := r.clock.Now()
+	v, err := r.gather(ctx, request.Namespace, now)
+	if err != nil {
+		return kube.Outcome(err, time.Time{}, now)
+	}
+	p := planClaims(v)
+	return kube.Outcome(apply(ctx, r.client, p, v.ListError), p.Next, now)
+}
+
+// Reconcile gathers, plans and applies.
+func (r *volumes) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	now := r.clock.Now()
+	v, err := r.gather(ctx, request.NamespacedName)
+	if err != nil || v == nil {
+		return kube.Outcome(err, time.Time{}, now)
+	}
+	p := planVolume(v)
+	return kube.Outcome(apply(ctx, r.client, p, nil), p.Next, now)
+}

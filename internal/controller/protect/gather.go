@@ -1,0 +1,96 @@
+package protect
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/kube"
+)
+
+// Namespace is all that is known of the claims of a namespace that are not settled.
+type Namespace struct {
+	Claims []Claim
+	// Listed says that Live was read: the namespace's pods as the API server has them,
+	// after each claim was seen to be unused.
+	Listed bool
+	Live   []corev1.Pod
+	// ListError is why it could not be read.
+	ListError error
+	// ListAt is the earliest time it may be read; zero where it need not be.
+	ListAt time.Time
+}
+
+// Claim is one that lacks its finalizer, or is being deleted and has it.
+type Claim struct {
+	Claim *corev1.PersistentVolumeClaim
+	// Pods name it, as far as the cache knows.
+	Pods []corev1.Pod
+}
+
+// Volume is all that is known of one volume.
+type Volume struct {
+	Volume *corev1.PersistentVolume
+	// Claim is the one that the volume points to, by its uid, as the API server has
+	// it: read where the volume might be let go, nil if it is gone.
+	Claim *corev1.PersistentVolumeClaim
+}
+
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes;pods,verbs=get;list;watch
+
+// gather reads the claims of a namespace from the cache, and its pods live where the
+// cache knows of none that uses one of those claims: the cache may be behind.
+func (r *claims) gather(ctx context.Context, namespace string, now time.Time) (*Namespace, error) {
+	v := &Namespace{}
+	list := &corev1.PersistentVolumeClaimList{}
+	if err := r.client.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{indexUnsettled: unsettled}); err != nil {
+		return nil, fmt.Errorf("listing the claims of namespace %s: %w", namespace, err)
+	}
+	for i := range list.Items {
+		claim := Claim{Claim: &list.Items[i]}
+		if claim.Claim.DeletionTimestamp != nil {
+			pods := &corev1.PodList{}
+			if err := r.pods.List(ctx, pods, client.InNamespace(namespace), client.MatchingFields{kube.PodsByClaim: claim.Claim.Name}); err != nil {
+				return nil, fmt.Errorf("listing the pods of claim %s/%s: %w", namespace, claim.Claim.Name, err)
+			}
+			claim.Pods = pods.Items
+		}
+		v.Claims = append(v.Claims, claim)
+	}
+	if !mustList(v) {
+		return v, nil
+	}
+	if v.ListAt = r.pace.earliest(namespace, now); v.ListAt.After(now) {
+		return v, nil
+	}
+	r.pace.listed(namespace, now)
+	pods := &corev1.PodList{}
+	if err := r.live.List(ctx, pods, client.InNamespace(namespace)); err != nil {
+		v.ListError = fmt.Errorf("listing the pods of namespace %s: %w", namespace, err)
+		return v, nil //nolint:nilerr // claims that need no list are planned for before it is told
+	}
+	v.Listed, v.Live = true, pods.Items
+	return v, nil
+}
+
+// gather reads a volume from the cache; nil if there is none.
+func (r *volumes) gather(ctx context.Context, key client.ObjectKey) (*Volume, error) {
+	vol, err := kube.Get(ctx, r.client, key, &corev1.PersistentVolume{})
+	if err != nil || vol == nil {
+		return nil, err
+	}
+	v := &Volume{Volume: vol}
+	if !mustRead(v) {
+		return v, nil
+	}
+	ref := vol.Spec.ClaimRef
+	claim, err := kube.Get(ctx, r.live, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})
+	if err != nil || claim == nil || claim.UID != ref.UID {
+		return v, err
+	}
+	v.Claim = claim
+	return v, nil
+}

@@ -1,0 +1,138 @@
+package protect
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// Indexes of the manager's cache.
+const (
+	// indexUnsettled finds the claims that lack their finalizer, or are being deleted
+	// and still have it: a handful of all there are.
+	indexUnsettled = "protect.unsettled"
+	// indexClaimRef finds volumes by NAMESPACE/NAME of the claim they point to.
+	indexClaimRef = "protect.claimRef"
+)
+
+// unsettled is the one value of indexUnsettled.
+const unsettled = "true"
+
+func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	err := indexer.IndexField(ctx, &corev1.PersistentVolumeClaim{}, indexUnsettled, func(o client.Object) []string {
+		if !unsettledClaim(change{current: o}) {
+			return nil
+		}
+		return []string{unsettled}
+	})
+	if err != nil {
+		return fmt.Errorf("indexing claims that are not settled: %w", err)
+	}
+	err = indexer.IndexField(ctx, &corev1.PersistentVolume{}, indexClaimRef, func(o client.Object) []string {
+		vol, ok := o.(*corev1.PersistentVolume)
+		if !ok || vol.Spec.ClaimRef == nil {
+			return nil
+		}
+		return []string{vol.Spec.ClaimRef.Namespace + "/" + vol.Spec.ClaimRef.Name}
+	})
+	if err != nil {
+		return fmt.Errorf("indexing volumes by claim: %w", err)
+	}
+	return nil
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// change is an object before and after an event; old is nil for a new one, current
+// for one that is gone.
+type change struct{ old, current client.Object }
+
+// on calls do for every event.
+func on(do func(context.Context, change, queue)) handler.Funcs {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { do(ctx, change{current: e.Object}, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { do(ctx, change{e.ObjectOld, e.ObjectNew}, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { do(ctx, change{old: e.Object}, q) },
+	}
+}
+
+// eachNamespace enqueues the namespaces of the changes that matter.
+func eachNamespace(matters func(change) bool) handler.Funcs {
+	return on(func(_ context.Context, c change, q queue) {
+		if !matters(c) {
+			return
+		}
+		o := c.current
+		if o == nil {
+			o = c.old
+		}
+		q.Add(reconcile.Request{NamespacedName: client.ObjectKey{Namespace: o.GetNamespace()}})
+	})
+}
+
+// unsettledClaim says that a claim lacks its finalizer, or is being deleted and has it.
+func unsettledClaim(c change) bool {
+	claim, ok := c.current.(*corev1.PersistentVolumeClaim)
+	return ok && unsettledObject(claim, FinalizerClaim)
+}
+
+// freeing says that a pod may have stopped using claims: it is gone, has ended, or
+// never was given to a node. A pod that was replaced by one of its name between two
+// looks is gone too.
+func freeing(c change) bool {
+	before, was := c.old.(*corev1.Pod)
+	after, is := c.current.(*corev1.Pod)
+	switch {
+	case was && len(volume.ClaimsOfPod(before)) > 0 && (!is || before.UID != after.UID):
+		return true
+	case !is || len(volume.ClaimsOfPod(after)) == 0:
+		return false
+	}
+	return after.Spec.NodeName == "" || volume.Ended(after) || volume.ShutDown(after)
+}
+
+// eachVolume enqueues the volumes that lack their finalizer, or are being deleted and
+// have it.
+func eachVolume() handler.Funcs {
+	return on(func(_ context.Context, c change, q queue) {
+		if vol, ok := c.current.(*corev1.PersistentVolume); ok && unsettledObject(vol, FinalizerVolume) {
+			q.Add(volumeRequest(vol.Name))
+		}
+	})
+}
+
+// eachClaimed enqueues the volumes being deleted that point to a claim which is gone,
+// or has just been given another volume.
+func (r *volumes) eachClaimed() handler.Funcs {
+	return on(func(ctx context.Context, c change, q queue) {
+		before, was := c.old.(*corev1.PersistentVolumeClaim)
+		after, is := c.current.(*corev1.PersistentVolumeClaim)
+		if !was || is && before.UID == after.UID && before.Spec.VolumeName == after.Spec.VolumeName {
+			return
+		}
+		list := &corev1.PersistentVolumeList{}
+		key := before.Namespace + "/" + before.Name
+		if err := r.client.List(ctx, list, client.MatchingFields{indexClaimRef: key}, client.UnsafeDisableDeepCopy); err != nil {
+			log.FromContext(ctx).Error(err, "listing the volumes that may have waited for a claim", "claim", key)
+			return
+		}
+		for i := range list.Items {
+			if unsettledObject(&list.Items[i], FinalizerVolume) {
+				q.Add(volumeRequest(list.Items[i].Name))
+			}
+		}
+	})
+}
+
+func volumeRequest(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}
+}

@@ -1,0 +1,211 @@
+package appfile_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"tarn.dev/tarn/internal/appfile"
+)
+
+const shop = `# The shop.
+[app]
+name = "shop"
+image = "registry.example.com/shop:1.4"
+command = ["/shop"]
+args = ["--listen", ":8080"]
+port = 8080
+replicas = 2
+
+[app.env]
+LOG_LEVEL = "info"
+
+[[volumes]]
+name = "data"
+mountPath = "/var/lib/shop"
+size = "10Gi"
+
+[[volumes]]
+name = "uploads"
+mountPath = "/srv/uploads"
+size = 50
+accessMode = "rwx"
+storageClass = "shared"
+preserveOnDelete = true
+`
+
+func wantShop() *appfile.File {
+	return &appfile.File{
+		App: appfile.App{
+			Name: "shop", Image: "registry.example.com/shop:1.4", Command: []string{"/shop"}, Args: []string{"--listen", ":8080"},
+			Port: 8080, Replicas: 2, Env: map[string]string{"LOG_LEVEL": "info"},
+		},
+		Volumes: []appfile.Volume{
+			{Name: "data", MountPath: "/var/lib/shop", SizeGi: 10, AccessMode: appfile.ReadWriteOnce},
+			{Name: "uploads", MountPath: "/srv/uploads", SizeGi: 50, AccessMode: appfile.ReadWriteMany, StorageClass: "shared", PreserveOnDelete: true},
+		},
+	}
+}
+
+func TestAFileIsReadWhole(t *testing.T) {
+	got, warnings, err := appfile.ParseTOML([]byte(shop))
+	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(got, wantShop()) {
+		t.Errorf("ParseTOML = %+v, %v, %v, want %+v", got, warnings, err, wantShop())
+	}
+}
+
+func TestJSONSaysTheSame(t *testing.T) {
+	got, warnings, err := appfile.ParseJSON([]byte(`{"app": {"name": "shop", "image": "registry.example.com/shop:1.4", "command": ["/shop"],
+		"args": ["--listen", ":8080"], "port": 8080, "replicas": 2, "env": {"LOG_LEVEL": "info"}},
+		"volumes": [{"name": "data", "mountPath": "/var/lib/shop", "size": "10Gi"},
+		{"name": "uploads", "mountPath": "/srv/uploads", "size": 50, "accessMode": "rwx", "storageClass": "shared", "preserveOnDelete": true}]}`))
+	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(got, wantShop()) {
+		t.Errorf("ParseJSON = %+v, %v, %v, want %+v", got, warnings, err, wantShop())
+	}
+}
+
+func TestTheClassesOfAccessModesAreTheContract(t *testing.T) {
+	want := map[appfile.AccessMode]string{"rwo": "ovh-csi-rbd", "rwx": "ovh-csi-nfs"}
+	if !reflect.DeepEqual(appfile.DefaultClasses, want) {
+		t.Errorf("DefaultClasses = %v, want %v", appfile.DefaultClasses, want)
+	}
+	if got := appfile.ClaimName("shop", "data"); got != "paas-app-shop-data" {
+		t.Errorf("ClaimName = %q, want paas-app-shop-data", got)
+	}
+}
+
+func TestAnUnknownAccessModeBecomesBlockStorageWithAWarning(t *testing.T) {
+	got, warnings, err := appfile.ParseTOML([]byte("[app]\nimage = \"x\"\n[[volumes]]\nname = \"a\"\nmountPath = \"/a\"\nsize = 1\naccessMode = \"rox\"\n"))
+	if err != nil || got.Volumes[0].AccessMode != appfile.ReadWriteOnce {
+		t.Fatalf("ParseTOML = %+v, %v, want a volume with rwo", got, err)
+	}
+	want := `7:1: volumes[0].accessMode: "rox" is unknown, so the volume is block storage (rwo); write rwo or rwx`
+	if len(warnings) != 1 || warnings[0].String() != want {
+		t.Errorf("warnings = %v, want %s", warnings, want)
+	}
+}
+
+func TestProblemsAreToldAllAtOnceWithTheirPlaces(t *testing.T) {
+	const app = "[app]\nimage = \"x\"\n"
+	const vol = "[[volumes]]\nname = \"a\"\nmountPath = \"/a\"\nsize = 1\n"
+	for _, c := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"an empty file", "", []string{"app: is missing: begin the file with [app]"}},
+		{"no TOML", "[app\n", []string{"this is not TOML"}},
+		{"a key twice", "[app]\nimage = \"x\"\nimage = \"y\"\n", []string{"3:1: this is not TOML"}},
+		{"no UTF-8", "[app]\nimage = \"\xff\"", []string{"not UTF-8"}},
+		{"too long", app + strings.Repeat("#", appfile.MaxBytes), []string{"the most is 262144"}},
+		{"no image", "[app]\n", []string{"app.image: is missing"}},
+		{"an image with a blank", "[app]\nimage = \"a b\"\n", []string{`2:1: app.image: "a b" is no image`}},
+		{"a section misspelt", app + "[[volume]]\nname = \"a\"\n", []string{"3:3: volume: is unknown: write volumes"}},
+		{"a key in another case", "[app]\nimage = \"x\"\nReplicas = 2\n", []string{"3:1: app.Replicas: is unknown: write replicas"}},
+		{"a key nobody knows", "[app]\nimage = \"x\"\nzzz = 2\n", []string{"app.zzz: is unknown: this section has name, image"}},
+		{"several problems, in the order of the text", "[app]\nname = \"Shop\"\nimage = 5\nport = 0\n" + "[[volumes]]\nmountpath = \"/x\"\nsize = \"0Gi\"\n", []string{
+			`2:1: app.name: "Shop" is no name`, "3:1: app.image: is a number, not a text", "4:1: app.port: is 0: write a whole number from 1 to 65535",
+			"5:3: volumes[0].name: is missing", "5:3: volumes[0].mountPath: is missing", "6:1: volumes[0].mountpath: is unknown: write mountPath", `7:1: volumes[0].size: "0Gi" is out of bounds`,
+		}},
+		{"an environment variable that is a number", "[app]\nimage = \"x\"\nenv.PORT = 8080\n", []string{"3:5: app.env.PORT: is a number, not a text: put it in quotes"}},
+		{"an environment variable nobody can have", "[app]\nimage = \"x\"\n[app.env]\n\"a=b\" = \"1\"\n", []string{"4:1: app.env.a=b: is no name for an environment variable"}},
+		{"a list of something else", "[app]\nimage = \"x\"\nargs = [\"a\", 5]\n", []string{"app.args[1]: is a number"}},
+		{"replicas below zero", "[app]\nimage = \"x\"\nreplicas = -1\n", []string{"app.replicas: is -1: write a whole number from 0 to 1000"}},
+		{"a fraction", "[app]\nimage = \"x\"\nreplicas = 1.5\n", []string{"app.replicas: is a fraction"}},
+		{"one table where several may be", app + "[volumes]\nname = \"a\"\n", []string{"volumes: is a table, not a list of tables: write each as [[volumes]]"}},
+		{"inline tables have places too", "volumes = [{name = \"a\", mountPath = \"/a\", size = \"x\"}]\n" + app, []string{`1:43: volumes[0].size: "x" is not a size`}},
+		{"a size that is none", app + strings.Replace(vol, "1", `"ten"`, 1), []string{`6:1: volumes[0].size: "ten" is not a size`}},
+		{"a size between two", app + strings.Replace(vol, "1", `"1500Mi"`, 1), []string{`"1500Mi" is out of bounds or between two`}},
+		{"a size too large", app + strings.Replace(vol, "1", "1001", 1), []string{"1001 is out of bounds"}},
+		{"no size", app + strings.Replace(vol, "size = 1\n", "", 1), []string{"3:3: volumes[0].size: is missing"}},
+		{"a name twice", app + vol + strings.Replace(vol, "/a", "/b", 1), []string{`8:1: volumes[1].name: "a" is the name of an earlier volume`}},
+		{"a mount path twice", app + vol + strings.Replace(vol, `"a"`, `"b"`, 1), []string{`9:1: volumes[1].mountPath: "/a" is where volume "a" is mounted`}},
+		{"a mount within another", app + vol + "[[volumes]]\nname = \"b\"\nmountPath = \"/a/b\"\nsize = 1\n", []string{`9:1: volumes[1].mountPath: "/a/b" lies within "/a" of volume "a"`}},
+		{"a mount around another", app + "[[volumes]]\nname = \"b\"\nmountPath = \"/a/b\"\nsize = 1\n" + vol, []string{`9:1: volumes[1].mountPath: "/a/b" of volume "b" lies within "/a"`}},
+		{"a relative path", app + strings.Replace(vol, "/a", "a", 1), []string{`5:1: volumes[0].mountPath: "a" is relative`}},
+		{"the root", app + strings.Replace(vol, "/a", "/", 1), []string{"would hide the whole image"}},
+		{"a path upwards", app + strings.Replace(vol, "/a", "/a/../proc", 1), []string{`write "/proc"`}},
+		{"a slash at the end", app + strings.Replace(vol, "/a", "/a/", 1), []string{`write "/a"`}},
+		{"the kernel's folder", app + strings.Replace(vol, "/a", "/proc/x", 1), []string{"is reserved"}},
+		{"above a secret", app + strings.Replace(vol, "/a", "/var/run", 1), []string{"hides /var/run/secrets"}},
+		{"a colon", app + strings.Replace(vol, "/a", "/a:b", 1), []string{"no mount path can"}},
+		{"a claim's name too long", "[app]\nname = \"" + strings.Repeat("n", 60) + "\"\nimage = \"x\"\n" + vol, []string{"its claim would be paas-app-nnn"}},
+		{"a flag in quotes", app + vol + "preserveOnDelete = \"yes\"\n", []string{"volumes[0].preserveOnDelete: is a text: write true or false"}},
+		{"a class no class can be", app + vol + "storageClass = \"A B\"\n", []string{`"A B" can be no storage class`}},
+		{"a date", "[app]\nimage = 2020-01-01\n", []string{"is a date or time, not a text"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, _, err := appfile.ParseTOML([]byte(c.text))
+			var problems appfile.Problems
+			if !errors.As(err, &problems) {
+				t.Fatalf("ParseTOML gave no problems but %v", err)
+			}
+			if len(problems) != len(c.want) {
+				t.Fatalf("problems:\n%v\nwant %d", err, len(c.want))
+			}
+			for i, want := range c.want {
+				if got := problems[i].String(); !strings.Contains(got, want) {
+					t.Errorf("problem %d = %s, want %s", i, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestJSONThatIsNoneIsRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                           "not a JSON object",
+		"[]":                         "not a JSON object",
+		`{"app": {"image": "x"}} {}`: "something follows",
+		`{"app": {"image": "x", "replicas": 1e400}}`: "app.replicas: is a text",
+		`{"app": {"image": null}}`:                   "app.image: is nothing",
+	} {
+		if _, _, err := appfile.ParseJSON([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ParseJSON(%s) = %v, want an error with %q", text, err, want)
+		}
+	}
+}
+
+func TestAVolumeOfOneNodeKeepsAnApplicationToOneReplica(t *testing.T) {
+	f := wantShop()
+	if v := f.SingleReplica(); v == nil || v.Name != "data" {
+		t.Errorf("SingleReplica = %v, want data", v)
+	}
+	f.Volumes = f.Volumes[1:]
+	if v := f.SingleReplica(); v != nil {
+		t.Errorf("SingleReplica = %v, want none", v)
+	}
+}
+
+// FuzzParse holds that no text makes the reader crash, that every problem says
+// something, and that what is accepted keeps the promises of File.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(shop))
+	f.Add([]byte("[app]\nimage='x'\nvolumes=[{name='a',mountPath='/a',size=1},[]]\n"))
+	f.Add([]byte(`{"app":{"image":"x"},"volumes":[{"name":"a","mountPath":"/a","size":"1Gi"}]}`))
+	f.Add([]byte("[[a.b]]\n[a.b.c]\nx=1\n[[a.b]]\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		for _, parse := range []func([]byte) (*appfile.File, []appfile.Problem, error){appfile.ParseTOML, appfile.ParseJSON} {
+			got, _, err := parse(text)
+			var problems appfile.Problems
+			switch {
+			case err == nil:
+				keepsPromises(t, got)
+			case !errors.As(err, &problems) || len(problems) == 0:
+				t.Fatalf("the error tells nothing: %#v", err)
+			}
+		}
+	})
+}
+
+func keepsPromises(t *testing.T, f *appfile.File) {
+	t.Helper()
+	if f.App.Image == "" || f.App.Replicas < 0 || f.App.Port < 0 || f.App.Port > 65535 {
+		t.Fatalf("accepted app %+v", f.App)
+	}
+	for _, v := range f.Volumes {
+		if v.Name == "" || !strings.HasPrefix(v.MountPath, "/") || v.SizeGi < appfile.MinSizeGi || v.SizeGi > appfile.MaxSizeGi || appfile.DefaultClasses[v.AccessMode] == "" {
+			t.Fatalf("accepted volume %+v", v)
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package appfile
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// position is where a key stands in the text.
+type position struct{ line, column int }
+
+// document is a file as read, before anything of it is believed. Its values are
+// what both decoders give: string, bool, int64, float64, []any and map[string]any.
+type document struct {
+	values map[string]any
+	// at says where each key stands, by its path: volumes.1.size. Empty for JSON.
+	at map[string]position
+}
+
+// ParseTOML reads a paas.toml. The error is of type Problems and tells everything
+// that is wrong; warnings tell what is right but was perhaps not meant.
+func ParseTOML(text []byte) (f *File, warnings []Problem, err error) {
+	if problems := readable(text); problems != nil {
+		return nil, nil, problems
+	}
+	doc := document{values: map[string]any{}}
+	if err := toml.Unmarshal(text, &doc.values); err != nil {
+		return nil, nil, syntaxProblem(err)
+	}
+	doc.at = positions(text)
+	return check(doc)
+}
+
+// ParseJSON reads the same content as JSON: {"app": {...}, "volumes": [...]}.
+func ParseJSON(text []byte) (f *File, warnings []Problem, err error) {
+	if problems := readable(text); problems != nil {
+		return nil, nil, problems
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	values := map[string]any{}
+	if err := decoder.Decode(&values); err != nil {
+		return nil, nil, Problems{{Message: "this is not a JSON object: " + err.Error()}}
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, nil, Problems{{Message: "something follows the JSON object: send one object alone"}}
+	}
+	plain, _ := plainNumbers(values).(map[string]any)
+	return check(document{values: plain})
+}
+
+// readable refuses what no decoder should be given.
+func readable(text []byte) Problems {
+	switch {
+	case len(text) > MaxBytes:
+		return Problems{{Message: fmt.Sprintf("the file has %d bytes; the most is %d", len(text), MaxBytes)}}
+	case !utf8.Valid(text):
+		return Problems{{Message: "the file is not UTF-8 text"}}
+	}
+	return nil
+}
+
+func syntaxProblem(err error) Problems {
+	var decode *toml.DecodeError
+	if !errors.As(err, &decode) {
+		return Problems{{Message: "this is not TOML: " + err.Error()}}
+	}
+	line, column := decode.Position()
+	return Problems{{Line: line, Column: column, Message: "this is not TOML: " + strings.TrimPrefix(decode.Error(), "toml: ")}}
+}
+
+// plainNumbers gives JSON's numbers the types TOML's have.
+func plainNumbers(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for key := range v {
+			v[key] = plainNumbers(v[key])
+		}
+	case []any:
+		for i := range v {
+			v[i] = plainNumbers(v[i])
+		}
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		f, err := v.Float64()
+		if err != nil { // too large for any number we know: as text it is refused by name
+			return v.String()
+		}
+		return f
+	}
+	return value
+}
+
+// positions walks a document that is known to be TOML and notes where its keys stand.
+func positions(text []byte) map[string]position {
+	w := walker{at: map[string]position{}, tables: map[string]int{}}
+	w.parser.Reset(text)
+	var prefix string
+	for w.parser.NextExpression() {
+		node := w.parser.Expression()
+		switch node.Kind {
+		case unstable.Table:
+			prefix = w.key(node, "")
+		case unstable.ArrayTable:
+			prefix = w.arrayTable(node)
+		case unstable.KeyValue:
+			w.keyValue(node, prefix)
+		}
+	}
+	return w.at
+}
+
+type walker struct {
+	parser unstable.Parser
+	at     map[string]position
+	// tables counts the [[tables]] of a path that have begun.
+	tables map[string]int
+}
+
+// key notes a possibly dotted key and gives its path. Parts that name an array of
+// tables mean the last table of it.
+func (w *walker) key(node *unstable.Node, prefix string) string {
+	path := prefix
+	for keys := node.Key(); keys.Next(); {
+		part := keys.Node()
+		path = join(path, string(part.Data))
+		if n := w.tables[path]; n > 0 {
+			path = join(path, strconv.Itoa(n-1))
+		}
+		w.note(path, part)
+	}
+	return path
+}
+
+func (w *walker) arrayTable(node *unstable.Node) string {
+	var parts []*unstable.Node
+	for keys := node.Key(); keys.Next(); {
+		parts = append(parts, keys.Node())
+	}
+	var path string
+	for i, part := range parts {
+		path = join(path, string(part.Data))
+		w.note(path, part)
+		if i == len(parts)-1 {
+			w.tables[path]++
+		}
+		if n := w.tables[path]; n > 0 {
+			path = join(path, strconv.Itoa(n-1))
+		}
+		w.note(path, part)
+	}
+	return path
+}
+
+func (w *walker) keyValue(node *unstable.Node, prefix string) {
+	w.value(node.Value(), w.key(node, prefix))
+}
+
+// value notes what inline tables and arrays hold.
+func (w *walker) value(node *unstable.Node, path string) {
+	switch node.Kind {
+	case unstable.InlineTable:
+		for children := node.Children(); children.Next(); {
+			w.keyValue(children.Node(), path)
+		}
+	case unstable.Array:
+		i := 0
+		for children := node.Children(); children.Next(); {
+			if child := children.Node(); child.Kind != unstable.Comment {
+				item := join(path, strconv.Itoa(i))
+				w.at[item] = w.at[path] // the item itself has no place of its own in the tree
+				w.value(child, item)
+				i++
+			}
+		}
+	}
+}
+
+// note keeps the first place of a path: where a table was begun, not where a dotted
+// key went through it.
+func (w *walker) note(path string, part *unstable.Node) {
+	if _, known := w.at[path]; known {
+		return
+	}
+	start := w.parser.Shape(part.Raw).Start
+	w.at[path] = position{start.Line, start.Column}
+}
+
+func join(path, part string) string {
+	if path == "" {
+		return part
+	}
+	return path + "." + part
+}
+
+// sorted gives problems in the order of the text, those of JSON as they were found.
+func sorted(problems []Problem) []Problem {
+	slices.SortStableFunc(problems, func(a, b Problem) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+	return problems
+}

@@ -25,7 +25,7 @@ import (
 type controllerFlags struct {
 	process     cli.ProcessFlags
 	controllers []string
-	elect       bool
+	election    electionFlags
 	stateDir    string
 	workers     int
 }
@@ -40,13 +40,16 @@ func newControllerCommand() *cobra.Command {
 	}
 	flags.process.Register(cmd.Flags())
 	cmd.Flags().StringSliceVar(&flags.controllers, "controllers", defaultControllers, "what to run: * for all, names, and -name to leave one out; bind and protect want Kubernetes' own switched off in kube-controller-manager ("+strings.Join(controllerNames(), ", ")+")")
-	cmd.Flags().BoolVar(&flags.elect, "leader-elect", true, "work only while holding the lease tarn-controller, so that several replicas can run")
+	flags.election.register(cmd.Flags())
 	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what `tarn node` is given")
 	cmd.Flags().IntVar(&flags.workers, "workers", 16, "how many objects of a kind are worked on at once")
 	return cmd
 }
 
 func runController(cmd *cobra.Command, flags controllerFlags) error {
+	if err := flags.election.check(); err != nil {
+		return err
+	}
 	config, err := flags.process.RESTConfig()
 	if err != nil {
 		return err
@@ -56,17 +59,15 @@ func runController(cmd *cobra.Command, flags controllerFlags) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:                        kube.Scheme(),
-		Cache:                         cached,
-		Metrics:                       metricsserver.Options{BindAddress: flags.process.MetricsAddress},
-		HealthProbeBindAddress:        flags.process.ProbeAddress,
-		PprofBindAddress:              flags.process.ProfileAddress,
-		LeaderElection:                flags.elect,
-		LeaderElectionID:              kube.ControllerName,
-		LeaderElectionNamespace:       cli.Namespace,
-		LeaderElectionReleaseOnCancel: true,
-	})
+	options := ctrl.Options{
+		Scheme:                 kube.Scheme(),
+		Cache:                  cached,
+		Metrics:                metricsserver.Options{BindAddress: flags.process.MetricsAddress},
+		HealthProbeBindAddress: flags.process.ProbeAddress,
+		PprofBindAddress:       flags.process.ProfileAddress,
+	}
+	flags.election.apply(&options)
+	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return fmt.Errorf("starting the controllers: %w", err)
 	}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"tarn.dev/tarn/internal/cli"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// electionFlags say how several controllers agree on the one that works.
+//
+// A controller that stands by asks for the lease every retry to 2.2 retries, and takes
+// it when it has seen no renewal for the lease's duration. So it works at the latest
+// duration + 4.4 retries after a leader was killed: 4.8 s with the defaults. A leader
+// that ends in order gives the lease back, and is followed within 2.2 retries.
+type electionFlags struct {
+	on                     bool
+	duration, renew, retry time.Duration
+}
+
+func (f *electionFlags) register(flags *pflag.FlagSet) {
+	flags.BoolVar(&f.on, "leader-elect", true, "work only while holding the lease tarn-controller, so that several replicas can run")
+	flags.DurationVar(&f.duration, "leader-elect-lease-duration", 3*time.Second, "after how long without a renewal another controller takes over; whole seconds. Longer bears longer pauses of the API server, and leaves a dead leader's work lying longer")
+	flags.DurationVar(&f.renew, "leader-elect-renew-deadline", 2*time.Second, "how long a leader tries to renew its lease before it ends; less than the lease's duration by what the clocks of two machines may gain on each other")
+	flags.DurationVar(&f.retry, "leader-elect-retry-period", 400*time.Millisecond, "how often the lease is renewed, and asked for by those who stand by")
+}
+
+// check refuses times with which two controllers could lead at once, or none.
+func (f *electionFlags) check() error {
+	switch slowest := time.Duration(float64(f.retry) * leaderelection.JitterFactor); {
+	case !f.on:
+		return nil
+	case f.duration%time.Second != 0 || f.duration <= 0:
+		return fmt.Errorf("--leader-elect-lease-duration=%s: a lease is held for whole seconds: take %s", f.duration, f.duration.Truncate(time.Second)+time.Second)
+	case f.renew >= f.duration:
+		return fmt.Errorf("--leader-elect-renew-deadline=%s: the leader would work on after its lease of %s: take less", f.renew, f.duration)
+	case f.retry <= 0 || f.renew <= slowest:
+		return fmt.Errorf("--leader-elect-retry-period=%s: there must be time for a second try before the renew deadline of %s: take more than 0 and less than %s", f.retry, f.renew, time.Duration(float64(f.renew)/leaderelection.JitterFactor))
+	}
+	return nil
+}
+
+// apply makes a manager elect. It gives the lease back when it is told to end, after
+// its controllers have ended; when it loses the lease it ends at once, and the process
+// with it, as another may be at work already.
+func (f *electionFlags) apply(o *ctrl.Options) {
+	o.LeaderElection = f.on
+	o.LeaderElectionID = kube.ControllerName
+	o.LeaderElectionNamespace = cli.Namespace
+	o.LeaderElectionReleaseOnCancel = true
+	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(f.duration), ptr.To(f.renew), ptr.To(f.retry)
+}

@@ -59,6 +59,11 @@ const (
 // tells them from those of other provisioners though the record is gone.
 const AnnotationRecord = "tarn.dev/record"
 
+// LabelDeletionProtection with the value "true", on a claim, a PersistentVolume, a
+// PersistentVolumeSet, an App or a namespace, makes the API server refuse to delete
+// it, whoever asks. Nothing of Tarn's destroys what stands behind such an object.
+const LabelDeletionProtection = "tarn.dev/deletion-protection"
+
 // Finalizers.
 const (
 	// FinalizerRecord keeps a PavVolume until what it stands for is destroyed.
@@ -71,6 +76,20 @@ const (
 	FinalizerStageNode = "tarn.dev/stage-node"
 	// FinalizerProvisioner keeps a PavProvisioner while it is in use.
 	FinalizerProvisioner = "tarn.dev/provisioner-in-use"
+	// FinalizerInProcess keeps a claim while an in-process plugin may have made
+	// something for it that no PersistentVolume tells of.
+	FinalizerInProcess = "tarn.dev/in-process"
+)
+
+// Annotations of in-process plugins.
+const (
+	// AnnotationPlugin is the plugin that makes a claim's volume, beside
+	// FinalizerInProcess.
+	AnnotationPlugin = "tarn.dev/plugin"
+	// AnnotationNode is the node a plugin's volume lies on, or is being made on; on
+	// PersistentVolumes, and on claims beside FinalizerInProcess. Absent where the plugin's
+	// volumes lie on no node.
+	AnnotationNode = "tarn.dev/node"
 )
 
 // ResultsDriver is the name of Tarn's own CSI driver, whose inline volumes are the

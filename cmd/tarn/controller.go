@@ -59,6 +59,7 @@ func runController(cmd *cobra.Command, flags controllerFlags) error {
 	if err != nil {
 		return err
 	}
+	spareMemory(&cached)
 	options := ctrl.Options{
 		Scheme:                 kube.Scheme(),
 		Cache:                  cached,

@@ -3,6 +3,7 @@ package appfile_test
 import (
 	"errors"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -174,6 +175,34 @@ func TestAVolumeOfOneNodeKeepsAnApplicationToOneReplica(t *testing.T) {
 	f.Volumes = f.Volumes[1:]
 	if v := f.SingleReplica(); v != nil {
 		t.Errorf("SingleReplica = %v, want none", v)
+	}
+}
+
+// A text made to be costly is refused, or read, in one look: every part of the reader
+// is linear. What went wrong here once took the machine's memory, not just time.
+func TestTextsMadeToBeCostlyAreNot(t *testing.T) {
+	const n = 100_000
+	for name, text := range map[string]string{
+		"nested lists":         "a=" + strings.Repeat("[", n) + strings.Repeat("]", n),
+		"nested inline tables": "a=" + strings.Repeat("{a=", n/2) + "1" + strings.Repeat("}", n/2),
+		"a key of dots":        "[" + strings.Repeat("a.", n) + "a]\nb=1\n",
+		"a dotted key":         strings.Repeat("x.y.", n/2) + "q=1",
+		"many tables":          strings.Repeat("[[a]]\n", n/3),
+		"many volumes":         "[app]\nimage='x'\n" + strings.Repeat("[[volumes]]\n", n/5),
+		"many names":           "[app]\n" + strings.Repeat("image='x'\n", n/5),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, _, err := appfile.ParseTOML([]byte(text))
+			runtime.ReadMemStats(&after)
+			if err == nil {
+				t.Error("ParseTOML accepted it")
+			}
+			if spent := after.TotalAlloc - before.TotalAlloc; spent > 512<<20 {
+				t.Errorf("reading %d bytes took %d MiB", len(text), spent>>20)
+			}
+		})
 	}
 }
 

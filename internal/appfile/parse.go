@@ -104,7 +104,7 @@ func plainNumbers(value any) any {
 
 // positions walks a document that is known to be TOML and notes where its keys stand.
 func positions(text []byte) map[string]position {
-	w := walker{at: map[string]position{}, tables: map[string]int{}}
+	w := walker{at: map[string]position{}, tables: map[string]int{}, lines: lineStarts(text)}
 	w.parser.Reset(text)
 	var prefix string
 	for w.parser.NextExpression() {
@@ -126,6 +126,18 @@ type walker struct {
 	at     map[string]position
 	// tables counts the [[tables]] of a path that have begun.
 	tables map[string]int
+	// lines are the offsets at which lines begin.
+	lines []int
+}
+
+func lineStarts(text []byte) []int {
+	starts := []int{0}
+	for i, b := range text {
+		if b == '\n' {
+			starts = append(starts, i+1)
+		}
+	}
+	return starts
 }
 
 // key notes a possibly dotted key and gives its path. Parts that name an array of
@@ -193,13 +205,25 @@ func (w *walker) note(path string, part *unstable.Node) {
 	if _, known := w.at[path]; known {
 		return
 	}
-	start := w.parser.Shape(part.Raw).Start
-	w.at[path] = position{start.Line, start.Column}
+	// The parser would count the lines from the top for each key.
+	offset := int(part.Raw.Offset)
+	line, exact := slices.BinarySearch(w.lines, offset)
+	if !exact {
+		line--
+	}
+	w.at[path] = position{line + 1, offset - w.lines[line] + 1}
 }
 
+// deepest is how many parts a path may have that are told apart. No key of a paas.toml
+// lies deeper, and a text of nothing but dots must not become paths as long as itself.
+const deepest = 8
+
 func join(path, part string) string {
-	if path == "" {
+	switch {
+	case path == "":
 		return part
+	case strings.Count(path, ".") >= deepest:
+		return path
 	}
 	return path + "." + part
 }

@@ -44,6 +44,8 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 		}
 		r.warn(v, p.Cause, p.Warning)
 		return p.Status.Phase == tarnv1.VolumeCreated, nil
+	case ActWithdraw:
+		return true, r.takeBack(ctx, v, p)
 	case ActVolume:
 		return true, r.writeVolume(ctx, v)
 	case ActSettle:

@@ -56,6 +56,8 @@ const (
 	ActRecreate Act = "Recreate"
 	// ActStatus: write Plan.Status.
 	ActStatus Act = "Status"
+	// ActWithdraw: take back a pod that no node was given to, then write Plan.Status.
+	ActWithdraw Act = "Withdraw"
 	// ActVolume: write the PersistentVolume.
 	ActVolume Act = "Volume"
 	// ActSettle: the PersistentVolume is there: say so, and remove the pod.
@@ -229,8 +231,16 @@ func decideCreating(v *View, now time.Time) Plan {
 		}
 		return Plan{Act: ActStatus, Status: status}
 	case podvol.PodFailed, podvol.PodForeign:
+		if neverRan(v) {
+			p := fail(v, podFailure(tarnv1.StepCreation, o), tarnv1.VolumePending, now)
+			p.Act = ActWithdraw
+			return p
+		}
 		return fail(v, podFailure(tarnv1.StepCreation, o), tarnv1.VolumeUndoing, now)
 	default:
+		if !wanted(v) && neverRan(v) {
+			return withdraw(v)
+		}
 		return await(v)
 	}
 }

@@ -40,9 +40,14 @@ func pod(o podvol.Observation) func(*View) {
 	return func(v *View) {
 		v.Observed = o
 		if o.State != podvol.PodAbsent {
-			v.Pod = &corev1.Pod{}
+			v.Pod = &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}}
 		}
 	}
+}
+
+// waiting is a pod that no node was given to.
+func waiting(o podvol.Observation) func(*View) {
+	return func(v *View) { v.Observed, v.Pod = o, &corev1.Pod{} }
 }
 
 func noClaim(v *View) { v.Claim = nil }
@@ -151,6 +156,10 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"Creating that succeeds without its claim records it all the same, to be undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(succeeded)), ActStatus, tarnv1.VolumeCreated, time.Time{}},
 		{"Creating that fails is undone", viewOf(record(tarnv1.VolumeCreating), pod(broken)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 		{"Creating whose pod vanished together with the claim is undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodAbsent})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+		{"Creating that no node was found for waits as long as its claim does", viewOf(record(tarnv1.VolumeCreating), waiting(podvol.Observation{State: podvol.PodStarting, CheckAt: later.Time})), ActNone, "", later.Time},
+		{"Creating that no node was found for is taken back with its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, waiting(podvol.Observation{State: podvol.PodStarting})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
+		{"Creating that found no node in its time is not undone", viewOf(record(tarnv1.VolumeCreating), waiting(podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodDeadline})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
+		{"Creating on a node that takes long waits for it, even without its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodStarting})), ActNone, "", time.Time{}},
 		{"Creating that gives too little is undone", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("1Mi")}})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 
 		{"Created writes the PersistentVolume", viewOf(record(tarnv1.VolumeCreated)), ActVolume, "", time.Time{}},

@@ -1,0 +1,87 @@
+package inprocess
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/plugin"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// hold puts the finalizer on a volume, so that whoever deletes its object first, the
+// storage goes too.
+func (r *reconciler) hold(ctx context.Context, vol *corev1.PersistentVolume) error {
+	changed := vol.DeepCopy()
+	controllerutil.AddFinalizer(changed, volume.FinalizerExternal)
+	if err := client.IgnoreNotFound(r.patch(ctx, changed, vol)); err != nil {
+		return fmt.Errorf("putting finalizer %s on PersistentVolume %s: %w", volume.FinalizerExternal, vol.Name, err)
+	}
+	return nil
+}
+
+// delete destroys a released volume, then its PersistentVolume. After a crash in
+// between the storage is found gone, which is no error.
+func (r *reconciler) delete(ctx context.Context, v *View) error {
+	if err := r.confirmReleased(ctx, v); err != nil {
+		return err
+	}
+	if at := v.Volume.Annotations[tarnv1.AnnotationNode]; at != v.Plugin.Node {
+		err := fmt.Errorf("the volume lies on node %q, and the controller runs on node %q now; it is deleted when the controller is back there", at, v.Plugin.Node)
+		r.warn(v.Volume, eventDeleteFailed, "Delete", err)
+		return err
+	}
+	doomed := plugin.Volume{Name: v.VolumeName, Source: &v.Volume.Spec.PersistentVolumeSource}
+	if err := r.destroy(ctx, v, doomed, v.Volume, eventDeleteFailed); err != nil {
+		return err
+	}
+	return r.removeVolume(ctx, v.Volume)
+}
+
+// confirmReleased looks live at what decides that data is destroyed: the volume is as
+// the cache had it, and the claim it was released by is gone, or has got another
+// volume.
+func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
+	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Volume), &corev1.PersistentVolume{})
+	if err != nil {
+		return err
+	}
+	if live == nil || live.UID != v.Volume.UID || live.ResourceVersion != v.Volume.ResourceVersion {
+		return errStale
+	}
+	ref := live.Spec.ClaimRef
+	if ref == nil {
+		return nil // nobody's, and being deleted
+	}
+	claim, err := kube.Get(ctx, r.reader, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})
+	if err != nil {
+		return err
+	}
+	ours := claim != nil && (ref.UID == "" || claim.UID == ref.UID)
+	if ours && (claim.Spec.VolumeName == "" || claim.Spec.VolumeName == live.Name) {
+		return fmt.Errorf("%w: %s/%s", errClaimThere, ref.Namespace, ref.Name)
+	}
+	return nil
+}
+
+// removeVolume deletes the PersistentVolume whose storage is gone, and takes the
+// finalizer off it.
+func (r *reconciler) removeVolume(ctx context.Context, vol *corev1.PersistentVolume) error {
+	if vol.DeletionTimestamp == nil {
+		err := r.client.Delete(ctx, vol.DeepCopy(), client.Preconditions{UID: &vol.UID, ResourceVersion: &vol.ResourceVersion})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deleting PersistentVolume %s: %w", vol.Name, err)
+		}
+	}
+	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(vol), &corev1.PersistentVolume{})
+	if err != nil || live == nil || live.UID != vol.UID {
+		return err
+	}
+	return kube.RemoveFinalizer(ctx, r.client, live, volume.FinalizerExternal)
+}

@@ -1,0 +1,95 @@
+package inprocess
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/plugin"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// View is all that is known about one volume, made or to be made. What does not exist
+// is nil.
+type View struct {
+	// VolumeName is the name of the volume, for the plugin and in the API.
+	VolumeName string
+	Volume     *corev1.PersistentVolume
+	// Claim has the uid in the volume's name; nil where the name has none.
+	Claim *corev1.PersistentVolumeClaim
+	Class *storagev1.StorageClass
+	// Plugin is the one whose volume it is or is to be; nil where this process does not
+	// run it.
+	Plugin *plugin.Plugin
+	// Node is the plugin's; read where a volume may have to be made there.
+	Node *corev1.Node
+	// Unserved is what the plugin says it can never serve of the claim.
+	Unserved error
+}
+
+// gather reads the View of one volume from the cache.
+func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
+	v := &View{VolumeName: name}
+	var err error
+	if v.Volume, err = kube.Get(ctx, r.client, client.ObjectKey{Name: name}, &corev1.PersistentVolume{}); err != nil {
+		return nil, err
+	}
+	if uid, ok := claimUID(name); ok {
+		if v.Claim, err = r.claimOf(ctx, uid); err != nil {
+			return nil, err
+		}
+	}
+	v.Plugin = r.pluginOf(v)
+	if v.Volume != nil || v.Claim == nil || v.Plugin == nil {
+		return v, nil
+	}
+	if class := volume.ClassOf(v.Claim); class != "" {
+		if v.Class, err = kube.Get(ctx, r.client, client.ObjectKey{Name: class}, &storagev1.StorageClass{}); err != nil {
+			return nil, err
+		}
+	}
+	if v.Class == nil {
+		return v, nil
+	}
+	v.Unserved = v.Plugin.Creator.Check(newRequest(v))
+	if v.Plugin.Node != "" {
+		v.Node, err = kube.Get(ctx, r.client, client.ObjectKey{Name: v.Plugin.Node}, &corev1.Node{})
+	}
+	return v, err
+}
+
+// claimOf finds a claim by its uid, among those of the plugins.
+func (r *reconciler) claimOf(ctx context.Context, uid types.UID) (*corev1.PersistentVolumeClaim, error) {
+	claims := &corev1.PersistentVolumeClaimList{}
+	if err := r.client.List(ctx, claims, client.MatchingFields{indexClaimUID: string(uid)}); err != nil {
+		return nil, fmt.Errorf("listing claims with uid %s: %w", uid, err)
+	}
+	if len(claims.Items) == 0 {
+		return nil, nil
+	}
+	return &claims.Items[0], nil
+}
+
+// pluginOf tells whose the volume is: it says so itself, else the claim does, first by
+// what it was promised.
+func (r *reconciler) pluginOf(v *View) *plugin.Plugin {
+	var name string
+	switch {
+	case v.Volume != nil:
+		name = v.Volume.Annotations[volume.AnnProvisionedBy]
+	case v.Claim != nil && promised(v.Claim):
+		name = v.Claim.Annotations[tarnv1.AnnotationPlugin]
+	case v.Claim != nil:
+		name = volume.ProvisionerOf(v.Claim)
+	}
+	if p, runs := r.plugins[name]; runs {
+		return &p
+	}
+	return nil
+}

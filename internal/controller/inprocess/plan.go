@@ -1,0 +1,204 @@
+package inprocess
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// Act is what a reconcile does; a closed set.
+//
+//	claim   (given to a plugin) -> Promise -> Make -> (bound) -> Fulfil
+//	                                  |         |
+//	                                  +-> Undo <+  nobody wants it any more, or the node did not do
+//	volume  (bound) -> Hold, or LetGo where its policy is not Delete -> (released) -> Delete
+type Act string
+
+// The acts. Each is idempotent and ends in objects from which the next is derived.
+const (
+	// ActNone: wait for an event.
+	ActNone Act = "None"
+	// ActRefuse: tell the claim Plan.Warning, and give the choice of the node back where
+	// Plan.GiveBack.
+	ActRefuse Act = "Refuse"
+	// ActPromise: note in the claim that something may have been made for it.
+	ActPromise Act = "Promise"
+	// ActMake: have the volume made and write its PersistentVolume.
+	ActMake Act = "Make"
+	// ActUndo: destroy what may have been made, then take the promise back.
+	ActUndo Act = "Undo"
+	// ActFulfil: the PersistentVolume is there or was there: take the promise off.
+	ActFulfil Act = "Fulfil"
+	// ActHold: put the finalizer on a volume that is to be destroyed one day.
+	ActHold Act = "Hold"
+	// ActLetGo: take it off a volume that is not.
+	ActLetGo Act = "LetGo"
+	// ActDelete: destroy the volume, then its PersistentVolume.
+	ActDelete Act = "Delete"
+)
+
+// Plan is what to do about one volume.
+type Plan struct {
+	Act Act
+	// Warning is told to the claim as an Event. Events that differ in their note alone
+	// are merged under the first note, so each Cause is an action of its own.
+	Warning, Cause string
+	// GiveBack says that the scheduler has to choose another node.
+	GiveBack bool
+	// Retry says that no event tells when the cause is gone.
+	Retry bool
+}
+
+// decide says what the View asks for.
+func decide(v *View) Plan {
+	if v.Volume != nil {
+		return decideVolume(v)
+	}
+	if v.Claim == nil {
+		return Plan{Act: ActNone}
+	}
+	if promised(v.Claim) {
+		return decidePromised(v)
+	}
+	if v.Plugin == nil || !wanted(v) {
+		return Plan{Act: ActNone}
+	}
+	if p := refusal(v); p.Act != ActNone {
+		return p
+	}
+	return Plan{Act: ActPromise}
+}
+
+// promised says that a volume may have been made for a claim, though it has none yet.
+func promised(claim *corev1.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.Finalizers, tarnv1.FinalizerInProcess)
+}
+
+// wanted says whether the claim waits for this volume. A class that is missing is the
+// binder's to tell.
+func wanted(v *View) bool {
+	c, class := v.Claim, v.Class
+	if c.DeletionTimestamp != nil || c.Spec.VolumeName != "" || class == nil ||
+		class.Provisioner != v.Plugin.Name || volume.ProvisionerOf(c) != v.Plugin.Name {
+		return false
+	}
+	waits := ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer
+	return !waits || c.Annotations[volume.AnnSelectedNode] != ""
+}
+
+// refusal says why the plugin makes no volume for a claim, ActNone if it does.
+func refusal(v *View) Plan {
+	c, class, name := v.Claim, v.Class, v.Plugin.Name
+	refuse := func(cause, format string, args ...any) Plan {
+		return Plan{Act: ActRefuse, Cause: cause, Warning: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case c.Spec.DataSource != nil || c.Spec.DataSourceRef != nil:
+		return refuse("DataSource", "%s cannot make a volume from a data source; remove spec.dataSource from the claim", name)
+	case c.Spec.Selector != nil:
+		return refuse("Selector", "%s cannot make a volume for a selector; remove spec.selector from the claim", name)
+	case volume.AttributesClassOf(c) != "":
+		return refuse("AttributesClass", "%s knows no VolumeAttributesClass; remove spec.volumeAttributesClassName %q from the claim", name, volume.AttributesClassOf(c))
+	case len(class.MountOptions) > 0:
+		return refuse("MountOptions", "%s takes no mount options; remove mountOptions %q from StorageClass %s", name, class.MountOptions, class.Name)
+	case v.Unserved != nil:
+		return refuse("Unserved", "%s cannot make this volume: %v", name, v.Unserved)
+	case v.Plugin.Node == "":
+		return Plan{Act: ActNone}
+	}
+	switch selected := c.Annotations[volume.AnnSelectedNode]; {
+	case v.Node == nil:
+		p := refuse("NoNode", "%s makes volumes on node %q, which the cluster does not have; give the controller the name of its node as --node-name", name, v.Plugin.Node)
+		p.Retry = true
+		return p
+	case selected != "" && selected != v.Plugin.Node:
+		p := refuse("OtherNode", "%s makes volumes on node %q alone, and the pod was to run on %q; confine the pod, or allowedTopologies of StorageClass %s, to that node",
+			name, v.Plugin.Node, selected, class.Name)
+		p.GiveBack = true
+		return p
+	case !allowed(class.AllowedTopologies, v.Node.Labels):
+		return refuse("Topology", "%s makes volumes on node %q alone, which is not in allowedTopologies of StorageClass %s", name, v.Plugin.Node, class.Name)
+	}
+	return Plan{Act: ActNone}
+}
+
+// allowed says whether a node of these labels is in one of the terms; no terms allow
+// every node.
+func allowed(terms []corev1.TopologySelectorTerm, labels map[string]string) bool {
+	return len(terms) == 0 || slices.ContainsFunc(terms, func(term corev1.TopologySelectorTerm) bool {
+		return !slices.ContainsFunc(term.MatchLabelExpressions, func(e corev1.TopologySelectorLabelRequirement) bool {
+			value, has := labels[e.Key]
+			return !has || !slices.Contains(e.Values, value)
+		})
+	})
+}
+
+// decidePromised treats a claim for which something may have been made, and no volume
+// is known.
+func decidePromised(v *View) Plan {
+	c := v.Claim
+	switch maker := c.Annotations[tarnv1.AnnotationPlugin]; {
+	case c.Spec.VolumeName == v.VolumeName:
+		return Plan{Act: ActFulfil} // it had its volume, which was removed by force since
+	case v.Plugin == nil:
+		return Plan{Act: ActRefuse, Cause: "NoPlugin", Warning: fmt.Sprintf("%s has begun to make a volume, and no controller runs it any more; start one that does", maker)}
+	case c.Annotations[tarnv1.AnnotationNode] != v.Plugin.Node:
+		return Plan{Act: ActRefuse, Cause: "MadeElsewhere", Warning: fmt.Sprintf(
+			"%s has begun to make a volume on node %q, and the controller runs on node %q now; it goes on when the controller is back there",
+			maker, c.Annotations[tarnv1.AnnotationNode], v.Plugin.Node)}
+	case !wanted(v):
+		return Plan{Act: ActUndo}
+	case refusal(v).Retry:
+		return refusal(v)
+	case refusal(v).Act != ActNone:
+		return Plan{Act: ActUndo} // what was right when it was promised is not any more
+	}
+	return Plan{Act: ActMake}
+}
+
+// decideVolume treats a PersistentVolume that is there.
+func decideVolume(v *View) Plan {
+	if c := v.Claim; c != nil && promised(c) && (v.Plugin != nil || sameClaim(v.Volume, c)) &&
+		(c.Status.Phase == corev1.ClaimBound || c.DeletionTimestamp != nil) {
+		// The volume tells what was made, whoever has it now. Not before the claim is
+		// bound: a write of ours between those of the binder would only make it read again.
+		return Plan{Act: ActFulfil}
+	}
+	if v.Plugin == nil {
+		return Plan{Act: ActNone}
+	}
+	vol := v.Volume
+	held := slices.Contains(vol.Finalizers, volume.FinalizerExternal)
+	switch {
+	case vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete:
+		if held {
+			return Plan{Act: ActLetGo}
+		}
+	case released(vol, held):
+		return Plan{Act: ActDelete}
+	case !held && vol.DeletionTimestamp == nil && vol.Status.Phase == corev1.VolumeBound:
+		return Plan{Act: ActHold}
+	}
+	return Plan{Act: ActNone}
+}
+
+// released says whether nobody has a claim to a volume any more. One whose claimRef
+// was cleared, or names a claim yet to come, is about to be used again; unless it is
+// being deleted, and waits for its finalizer alone.
+func released(vol *corev1.PersistentVolume, held bool) bool {
+	if vol.DeletionTimestamp != nil {
+		return held && vol.Status.Phase != corev1.VolumeBound
+	}
+	return vol.Status.Phase == corev1.VolumeReleased && vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID != ""
+}
+
+// sameClaim says whether a volume points at a claim.
+func sameClaim(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
+	return vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID == claim.UID
+}

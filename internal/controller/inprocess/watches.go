@@ -1,0 +1,90 @@
+package inprocess
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// The indexes hold only the claims of the plugins, which are few among a cluster's.
+const (
+	indexClaimUID   = "inprocess.uid"
+	indexClaimClass = "inprocess.class" // those that wait for a volume
+)
+
+func (r *reconciler) addIndexes(indexer client.FieldIndexer) error {
+	for name, key := range map[string]func(*corev1.PersistentVolumeClaim) string{
+		indexClaimUID: func(c *corev1.PersistentVolumeClaim) string { return string(c.UID) },
+		indexClaimClass: func(c *corev1.PersistentVolumeClaim) string {
+			if c.Spec.VolumeName != "" {
+				return ""
+			}
+			return volume.ClassOf(c)
+		},
+	} {
+		err := indexer.IndexField(context.Background(), &corev1.PersistentVolumeClaim{}, name, func(o client.Object) []string {
+			if claim, ok := o.(*corev1.PersistentVolumeClaim); ok && r.ourClaim(claim) && key(claim) != "" {
+				return []string{key(claim)}
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("indexing claims: %w", err)
+		}
+	}
+	return nil
+}
+
+// ourVolume says whether one of the plugins has made a volume.
+func (r *reconciler) ourVolume(o client.Object) bool {
+	_, ours := r.plugins[o.GetAnnotations()[volume.AnnProvisionedBy]]
+	return ours
+}
+
+// ourClaim says whether a claim was given to one of the plugins, or promised a volume.
+func (r *reconciler) ourClaim(o client.Object) bool {
+	claim, ok := o.(*corev1.PersistentVolumeClaim)
+	if !ok {
+		return false
+	}
+	_, ours := r.plugins[volume.ProvisionerOf(claim)]
+	return ours || promised(claim)
+}
+
+// volumeName is the name of the volume made for a claim.
+func volumeName(uid types.UID) string { return "pvc-" + string(uid) }
+
+func claimUID(volumeName string) (types.UID, bool) {
+	uid, ok := strings.CutPrefix(volumeName, "pvc-")
+	return types.UID(uid), ok && uid != ""
+}
+
+func request(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}
+
+func mapClaim(_ context.Context, o client.Object) []reconcile.Request {
+	return []reconcile.Request{request(volumeName(o.GetUID()))}
+}
+
+// mapClass wakes the claims that wait for a volume of a class.
+func (r *reconciler) mapClass(ctx context.Context, o client.Object) []reconcile.Request {
+	claims := &corev1.PersistentVolumeClaimList{}
+	if err := r.client.List(ctx, claims, client.MatchingFields{indexClaimClass: o.GetName()}); err != nil {
+		log.FromContext(ctx).Error(err, "listing the claims of a class", "class", o.GetName())
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range claims.Items {
+		requests = append(requests, request(volumeName(claims.Items[i].UID)))
+	}
+	return requests
+}

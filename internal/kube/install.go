@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,12 +20,20 @@ import (
 // installer is the field manager under which objects are applied.
 const installer = client.FieldOwner("tarn-install")
 
+// dispensable are the kinds that API servers before 1.36 do not serve, unless they are
+// told to: what the policies add at admission a controller adds just after.
+var dispensable = []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+
 // Install applies objects in their order by server-side apply, what others have set
 // on them staying, and waits until the API server serves the custom resources and
-// enforces the policy on provisioners. applied hears of each object; nil for nobody.
+// enforces the policy on provisioners. An API server that does not know a kind which
+// Tarn can do without goes without it. applied hears of each object; nil for nobody.
 func Install(ctx context.Context, c client.Client, objects []*unstructured.Unstructured, applied func(kind, name string)) error {
 	for _, o := range objects {
 		err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), installer, client.ForceOwnership)
+		if meta.IsNoMatchError(err) && slices.Contains(dispensable, o.GetKind()) {
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
 		}

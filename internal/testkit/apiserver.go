@@ -61,12 +61,13 @@ func APIServer(t *testing.T) *rest.Config {
 }
 
 // OwnAPIServer is an APIServer for one test alone, so that controllers of tests that
-// run side by side do not do each other's work. It goes with the test.
-func OwnAPIServer(t *testing.T) *rest.Config {
+// run side by side do not do each other's work. It goes with the test. args are more
+// arguments for `tarn-cluster up`.
+func OwnAPIServer(t *testing.T, args ...string) *rest.Config {
 	t.Helper()
 	started.CompareAndSwap(0, 1)
 	name := serverName(started.Add(1))
-	config, err := start(name)
+	config, err := start(name, args...)
 	t.Cleanup(func() {
 		if err := stop(name); err != nil {
 			t.Error(err)
@@ -102,8 +103,8 @@ func Client(t *testing.T, config *rest.Config) client.WithWatch {
 	return c
 }
 
-func start(name string) (*rest.Config, error) {
-	if out, err := clusterCommand("up", "--name", name, "--control-plane-only").CombinedOutput(); err != nil {
+func start(name string, args ...string) (*rest.Config, error) {
+	if out, err := clusterCommand(append([]string{"up", "--name", name, "--control-plane-only"}, args...)...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("tarn-cluster up: %w (run `make build` first)\n%s", err, out)
 	}
 	path, err := clusterCommand("kubeconfig", "--name", name).Output()

@@ -1,0 +1,124 @@
+package bind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes,verbs=update
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims/status;persistentvolumes/status,verbs=update
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch;update
+
+// pair is a claim and a volume as they were last written. Either may be nil.
+type pair struct {
+	claim  *corev1.PersistentVolumeClaim
+	volume *corev1.PersistentVolume
+}
+
+// writeError is a write that failed, with what it was about.
+type writeError struct {
+	what string
+	err  error
+}
+
+func (e *writeError) Error() string { return fmt.Sprintf("writing %s: %v", e.what, e.err) }
+func (e *writeError) Unwrap() error { return e.err }
+
+// refused says that a write was surely not carried out and that writing the same
+// again cannot do better than to be refused again: nothing has to be read anew.
+func refused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusConflict, http.StatusNotFound, http.StatusRequestTimeout:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
+}
+
+// overtaken says that somebody else's write came first.
+func overtaken(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
+
+// apply does what a plan says, up to the first error. Every write names the version it
+// was computed from, and is computed from the answer to the one before. The answers
+// are entered in the books at once.
+func (r *reconciler) apply(ctx context.Context, on pair, p Plan) error {
+	for _, a := range p.Actions {
+		if err := r.do(ctx, &on, a); err != nil {
+			return err
+		}
+	}
+	return p.Problem
+}
+
+func (r *reconciler) do(ctx context.Context, on *pair, a Action) error {
+	switch a := a.(type) {
+	case WriteVolume:
+		v := *a.Volume
+		v.ResourceVersion = on.volume.ResourceVersion
+		return r.wroteVolume(on, &v, func(api v1.PersistentVolumeInterface) (*corev1.PersistentVolume, error) {
+			return api.Update(ctx, &v, metav1.UpdateOptions{})
+		})
+	case WriteVolumeStatus:
+		v := *on.volume
+		v.Status = a.Volume.Status
+		return r.wroteVolume(on, &v, func(api v1.PersistentVolumeInterface) (*corev1.PersistentVolume, error) {
+			return api.UpdateStatus(ctx, &v, metav1.UpdateOptions{})
+		})
+	case WriteClaim:
+		c := *a.Claim
+		c.ResourceVersion = on.claim.ResourceVersion
+		return r.wroteClaim(on, &c, func(api v1.PersistentVolumeClaimInterface) (*corev1.PersistentVolumeClaim, error) {
+			return api.Update(ctx, &c, metav1.UpdateOptions{})
+		})
+	case WriteClaimStatus:
+		c := *on.claim
+		c.Status = a.Claim.Status
+		return r.wroteClaim(on, &c, func(api v1.PersistentVolumeClaimInterface) (*corev1.PersistentVolumeClaim, error) {
+			return api.UpdateStatus(ctx, &c, metav1.UpdateOptions{})
+		})
+	case WakeClaim:
+		r.watches.wake(wakes{claims: set[claimKey]{a.Key: {}}})
+		return nil
+	case Post:
+		r.post(*on, a)
+		return nil
+	}
+	return fmt.Errorf("bind: no way to apply %T", a)
+}
+
+// wroteVolume writes a volume. Managed fields are left out, which the API server takes
+// for no change; everything else that is left out would be lost.
+func (r *reconciler) wroteVolume(on *pair, v *corev1.PersistentVolume, write func(v1.PersistentVolumeInterface) (*corev1.PersistentVolume, error)) error {
+	v.ManagedFields = nil
+	answer, err := write(r.api.PersistentVolumes())
+	if err != nil {
+		return &writeError{what: fmt.Sprintf("volume %q", v.Name), err: err}
+	}
+	answer.ManagedFields = nil
+	on.volume = answer
+	r.books.record(nil, answer)
+	return nil
+}
+
+func (r *reconciler) wroteClaim(on *pair, c *corev1.PersistentVolumeClaim, write func(v1.PersistentVolumeClaimInterface) (*corev1.PersistentVolumeClaim, error)) error {
+	c.ManagedFields = nil
+	answer, err := write(r.api.PersistentVolumeClaims(c.Namespace))
+	if err != nil {
+		return &writeError{what: fmt.Sprintf("claim %s/%s", c.Namespace, c.Name), err: err}
+	}
+	answer.ManagedFields = nil
+	on.claim = answer
+	r.books.record(answer, nil)
+	return nil
+}

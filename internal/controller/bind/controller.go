@@ -1,0 +1,155 @@
+package bind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"tarn.dev/tarn/internal/kube"
+)
+
+// defaultWorkers is how many claims, and how many volumes, are worked on at once. A
+// worker mostly waits for the API server.
+const defaultWorkers = 32
+
+// rounds is how often in a row a worker decides anew when others' writes overtake its
+// own, before it leaves the matter to the queue.
+const rounds = 5
+
+// Options are what the controller needs beside the manager.
+type Options struct {
+	// Pods is a cache of all pods with index kube.PodsByClaim; without it Events do
+	// not name the pods that wait.
+	Pods cache.Cache
+	// MaxConcurrent is how many claims, and how many volumes, are worked on at once;
+	// 0 means 32.
+	MaxConcurrent int
+	// NoProvisioning says that no provisioner is to be called for claims.
+	NoProvisioning bool
+}
+
+// reconciler is what the two controllers share.
+type reconciler struct {
+	*watches
+	// api writes, and reads live, without a limit of its own: the API server's
+	// priority and fairness knows better what it can take.
+	api v1.CoreV1Interface
+	*poster
+}
+
+type (
+	claims  struct{ *reconciler }
+	volumes struct{ *reconciler }
+)
+
+// Register adds two controllers to a manager, one for claims and one for volumes.
+func Register(mgr ctrl.Manager, o Options) error {
+	config := rest.CopyConfig(mgr.GetConfig())
+	config.QPS, config.Burst = -1, -1
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	api, err := v1.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making the binder's client: %w", err)
+	}
+	w := &watches{cache: mgr.GetCache(), pods: o.Pods, books: newBooks(o.NoProvisioning), ready: make(chan struct{})}
+	r := &reconciler{watches: w, api: api, poster: newPoster(mgr.GetEventRecorder(kube.ControllerName), clock.RealClock{}, w.books.isOver)}
+	w.books.gone = r.forget
+	if err := mgr.Add(r.poster); err != nil {
+		return fmt.Errorf("adding what posts the binder's Events: %w", err)
+	}
+	workers := o.MaxConcurrent
+	if workers == 0 {
+		workers = defaultWorkers
+	}
+	for _, c := range []struct {
+		name string
+		feed feed
+		do   reconcile.Reconciler
+	}{{"bind-claims", w.claimFeed(), claims{r}}, {"bind-volumes", w.volumeFeed(), volumes{r}}} {
+		err := ctrl.NewControllerManagedBy(mgr).
+			Named(c.name).
+			WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: kube.RateLimiter()}).
+			WatchesRawSource(c.feed).
+			Complete(c.do)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Reconcile brings one claim to where it belongs.
+func (r claims) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	key := request.NamespacedName
+	defer func() { r.wake(r.books.finish(key)) }()
+	var err error
+	for range rounds {
+		var again bool
+		if again, err = r.once(ctx, key); !again {
+			return reconcile.Result{}, err
+		}
+	}
+	return reconcile.Result{}, err
+}
+
+// once decides about a claim and does it. again says that there is more to do now.
+func (r claims) once(ctx context.Context, key claimKey) (again bool, err error) {
+	v, err := r.gatherClaim(ctx, key)
+	if err != nil || v == nil {
+		return false, err
+	}
+	on := pair{claim: v.Claim, volume: v.volume()}
+	if on.volume != nil {
+		defer r.letGo(on.volume.Name)
+	}
+	p := planClaim(v)
+	err = r.failed(r.apply(ctx, on, p), key, on.volume)
+	return overtaken(err) || err == nil && p.Again, err
+}
+
+// Reconcile brings one volume to where it belongs.
+func (r volumes) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	var err error
+	for range rounds {
+		if err = r.once(ctx, request.Name); !overtaken(err) {
+			break
+		}
+	}
+	return reconcile.Result{}, err
+}
+
+func (r volumes) once(ctx context.Context, name string) error {
+	v, err := r.gatherVolume(ctx, name)
+	if err != nil || v == nil {
+		return err
+	}
+	defer r.letGo(name)
+	on := pair{volume: v.Volume, claim: v.Claim}
+	return r.failed(r.apply(ctx, on, planVolume(v)), claimKey{}, v.Volume)
+}
+
+// failed takes note of a write that ended in an error: unless it was surely refused,
+// what it was about is read anew before anything else is decided.
+func (r *reconciler) failed(err error, key claimKey, v *corev1.PersistentVolume) error {
+	if write := (*writeError)(nil); errors.As(err, &write) && !refused(err) {
+		name := ""
+		if v != nil {
+			name = v.Name
+		}
+		r.books.doubt(key, name)
+	}
+	return err
+}
+
+// letGo ends a hold and wakes whom that concerns.
+func (r *reconciler) letGo(volume string) { r.wake(r.books.letGo(volume)) }

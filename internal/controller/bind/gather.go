@@ -1,0 +1,257 @@
+package bind
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// ClaimView is all that is known about one claim. What does not exist is nil.
+type ClaimView struct {
+	Claim *corev1.PersistentVolumeClaim
+	// Named is the volume the claim names.
+	Named *corev1.PersistentVolume
+	// Chosen is the volume for a claim that names none: one that points at it, or
+	// else the best of the free ones.
+	Chosen *corev1.PersistentVolume
+	// Class is the claim's, Default the one for claims that say nothing of theirs.
+	Class, Default *storagev1.StorageClass
+	// Pods are the names of the pods that use the claim and have no node yet.
+	Pods []string
+	// NoProvisioning says that no provisioner is to be called.
+	NoProvisioning bool
+	// Problem is why no volume could be looked for.
+	Problem error
+}
+
+// VolumeView is all that is known about one volume.
+type VolumeView struct {
+	Volume *corev1.PersistentVolume
+	// Claim has the name the volume points at, nil if there is none.
+	Claim *corev1.PersistentVolumeClaim
+	// Namers are the claims that name the volume.
+	Namers []*corev1.PersistentVolumeClaim
+	// Asked says that Claim is the API server's own answer, not a cache's.
+	Asked bool
+}
+
+// volume is the one the view's claim is or may be joined to, nil for none.
+func (v *ClaimView) volume() *corev1.PersistentVolume {
+	if v.Named != nil {
+		return v.Named
+	}
+	return v.Chosen
+}
+
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
+
+// gatherClaim gives the view of a claim, nil if there is nothing to decide now. The
+// view's volume is held by the caller, who lets it go.
+func (r *reconciler) gatherClaim(ctx context.Context, key claimKey) (*ClaimView, error) {
+	if err := r.dispelClaim(ctx, key); err != nil {
+		return nil, err
+	}
+	v, doubtful := r.books.lookAtClaim(key)
+	for doubtful != "" {
+		if err := r.dispelVolume(ctx, doubtful); err != nil {
+			return nil, err
+		}
+		v, doubtful = r.books.lookAtClaim(key)
+	}
+	if v == nil || r.pods == nil || v.Chosen != nil || volume.StateOfClaim(v.Claim) != volume.ClaimUnbound {
+		return v, nil
+	}
+	if waits, err := volume.WaitsForConsumer(v.Class); err != nil || !waits {
+		return v, nil //nolint:nilerr // the plan says what is wrong with the class
+	}
+	pods := &corev1.PodList{}
+	err := r.pods.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingFields{kube.PodsByClaim: key.Name})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pods that use claim %s: %w", key, err)
+	}
+	for i := range pods.Items {
+		if unplaced(&pods.Items[i]) {
+			v.Pods = append(v.Pods, pods.Items[i].Name)
+		}
+	}
+	slices.Sort(v.Pods)
+	return v, nil
+}
+
+// unplaced says whether a pod still waits for a node.
+func unplaced(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName == "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}
+
+// gatherVolume gives the view of a volume, held by the caller; nil if there is
+// nothing to decide, or somebody else holds it, who has it looked at after.
+func (r *reconciler) gatherVolume(ctx context.Context, name string) (*VolumeView, error) {
+	if err := r.dispelVolume(ctx, name); err != nil {
+		return nil, err
+	}
+	v := r.books.lookAtVolume(name)
+	if v == nil || !planVolume(v).Ask {
+		return v, nil
+	}
+	ref := v.Volume.Spec.ClaimRef
+	claim, err := r.api.PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		claim = nil
+	case err != nil:
+		r.letGo(name)
+		return nil, fmt.Errorf("asking whether claim %s/%s of volume %q is gone: %w", ref.Namespace, ref.Name, name, err)
+	}
+	v.Claim, v.Asked = claim, true
+	return v, nil
+}
+
+// lookAtClaim views a claim and holds the volume that goes with it; nil if there is
+// nothing to do, or the volume is another's just now. doubtful names a volume that
+// has to be read anew before.
+func (b *books) lookAtClaim(key claimKey) (v *ClaimView, doubtful string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	claim := b.claims[key]
+	if claim == nil {
+		return nil, ""
+	}
+	v = b.viewClaim(claim)
+	if volume.StateOfClaim(claim) == volume.ClaimUnbound {
+		v.Chosen, v.Problem = b.choose(claim)
+		v.Class, v.Default = b.classes[volume.ClassOf(claim)], b.defaultClass()
+	}
+	vol := v.volume()
+	if vol == nil {
+		return v, ""
+	}
+	if b.doubtful[vol.Name] {
+		return nil, vol.Name
+	}
+	if plan := planClaim(v); plan.idle() || !b.take(vol.Name, key) {
+		return nil, ""
+	}
+	return v, ""
+}
+
+func (b *books) viewClaim(claim *corev1.PersistentVolumeClaim) *ClaimView {
+	return &ClaimView{Claim: claim, Named: b.volumes[claim.Spec.VolumeName], NoProvisioning: b.noProvisioning}
+}
+
+// choose finds the volume for a claim that names none: the best that points at it,
+// else the best of the free ones unless its class waits for a pod. A claim that is
+// being deleted gets only what points at it already.
+func (b *books) choose(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
+	if v := b.reservedFor(claim); v != nil {
+		return v, nil
+	}
+	if claim.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	waits, err := volume.WaitsForConsumer(b.classes[volume.ClassOf(claim)])
+	if err != nil || waits {
+		return nil, err
+	}
+	selector, err := volume.Selector(claim)
+	if err != nil {
+		return nil, err
+	}
+	return smallest(b.free, claim, selector), nil
+}
+
+// reservedFor gives the best volume that points at a claim: by uid before by name,
+// then the smallest.
+func (b *books) reservedFor(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+	var best *corev1.PersistentVolume
+	for name := range b.pointing[keyOf(claim)] {
+		v := b.volumes[name]
+		if volume.Reserved(v, claim) != volume.Fits || claim.DeletionTimestamp != nil && !volume.HeldBy(v, claim) {
+			continue
+		}
+		if best == nil || better(v, best, claim) {
+			best = v
+		}
+	}
+	return best
+}
+
+func better(a, b *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
+	if held := volume.HeldBy(a, claim); held != volume.HeldBy(b, claim) {
+		return held
+	}
+	return cmp.Or(volume.Capacity(a).Cmp(*volume.Capacity(b)), cmp.Compare(a.Name, b.Name)) < 0
+}
+
+// lookAtVolume views a volume and holds it; nil if there is nothing to do, or it is
+// another's just now.
+func (b *books) lookAtVolume(name string) *VolumeView {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := b.volumes[name]
+	if v == nil || !b.take(name, claimKey{}) {
+		return nil
+	}
+	return b.viewVolume(v)
+}
+
+func (b *books) viewVolume(v *corev1.PersistentVolume) *VolumeView {
+	view := &VolumeView{Volume: v}
+	if key, ok := refKey(v); ok {
+		view.Claim = b.claims[key]
+	}
+	for key := range b.naming[v.Name] {
+		view.Namers = append(view.Namers, b.claims[key])
+	}
+	return view
+}
+
+// dispelClaim reads a claim anew, and the volume it was being joined to, if a write
+// of either ended otherwise than was told: nothing is decided on what may be wrong.
+func (r *reconciler) dispelClaim(ctx context.Context, key claimKey) error {
+	name, doubted := r.books.doubtOf(key)
+	if !doubted {
+		return nil
+	}
+	if name != "" {
+		if err := r.dispelVolume(ctx, name); err != nil {
+			return err
+		}
+	}
+	claim, err := r.api.PersistentVolumeClaims(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading claim %s anew: %w", key, err)
+	}
+	if err != nil {
+		claim = nil
+	}
+	r.wake(r.books.sureOfClaim(key, claim))
+	return nil
+}
+
+// dispelVolume does the same for a volume.
+func (r *reconciler) dispelVolume(ctx context.Context, name string) error {
+	if !r.books.isDoubtful(name) {
+		return nil
+	}
+	v, err := r.api.PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading volume %q anew: %w", name, err)
+	}
+	if err != nil {
+		v = nil
+	}
+	r.wake(r.books.sureOfVolume(name, v))
+	return nil
+}

@@ -1,0 +1,238 @@
+package bind
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// wakes are the claims and volumes to be looked at.
+type wakes struct {
+	claims  set[claimKey]
+	volumes set[string]
+}
+
+func (w *wakes) claim(key claimKey) {
+	if w.claims == nil {
+		w.claims = set[claimKey]{}
+	}
+	w.claims[key] = struct{}{}
+}
+
+func (w *wakes) volume(name string) {
+	if w.volumes == nil {
+		w.volumes = set[string]{}
+	}
+	w.volumes[name] = struct{}{}
+}
+
+// take gives a volume to a worker, on a claim or on the volume itself, if nobody has
+// it. Who is turned away is woken when it is let go.
+func (b *books) take(name string, claim claimKey) bool {
+	if h := b.held[name]; h != nil {
+		if claim != (claimKey{}) {
+			if h.waiting == nil {
+				h.waiting = set[claimKey]{}
+			}
+			h.waiting[claim] = struct{}{}
+		}
+		return false
+	}
+	b.held[name] = &hold{claim: claim}
+	b.shelve(name)
+	return true
+}
+
+// letGo ends a worker's hold on a volume and wakes whom that concerns: those turned
+// away, and who has to act on how the volume stands now.
+func (b *books) letGo(name string) wakes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var w wakes
+	h := b.held[name]
+	if h == nil {
+		return w
+	}
+	delete(b.held, name)
+	for _, write := range h.foreign {
+		if !b.doubtful[name] {
+			b.noticed(write)
+		}
+	}
+	for key := range h.waiting {
+		w.claim(key)
+	}
+	b.shelve(name)
+	b.wakeVolume(&w, name)
+	if h.claim != (claimKey{}) && b.claims[h.claim] != nil && volume.StateOfClaim(b.claims[h.claim]) != volume.ClaimUnbound {
+		b.wakeClaim(&w, h.claim)
+	}
+	b.offerFresh(&w)
+	return w
+}
+
+// finish ends a claim's turn. A free volume it was woken for and did not need is
+// offered to the next; volumes that point at it may have to follow what it did.
+func (b *books) finish(key claimKey) wakes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var w wakes
+	b.pass(&w, key)
+	for name := range b.pointing[key] {
+		b.wakeVolume(&w, name)
+	}
+	b.offerFresh(&w)
+	return w
+}
+
+// pass offers on what was offered to a claim, if the claim seeks nothing any more.
+func (b *books) pass(w *wakes, key claimKey) {
+	name, ok := b.offered[key]
+	if !ok {
+		return
+	}
+	delete(b.offered, key)
+	if !b.waiting.has(key.String()) {
+		b.offer(w, name)
+	}
+}
+
+// offerFresh offers each volume that has just become free.
+func (b *books) offerFresh(w *wakes) {
+	fresh := b.fresh
+	b.fresh = nil
+	for _, name := range fresh {
+		b.offer(w, name)
+	}
+}
+
+// offer wakes the claim that a free volume serves best: one claim for one volume, so
+// that a thousand waiting claims are not woken for each of a thousand volumes.
+func (b *books) offer(w *wakes, name string) {
+	v := b.volumes[name]
+	if v == nil || !b.free.has(name) {
+		return
+	}
+	claim := largest(b.waiting, v, func(c *corev1.PersistentVolumeClaim) bool {
+		_, taken := b.offered[keyOf(c)]
+		return taken
+	})
+	if claim != nil {
+		b.offered[keyOf(claim)] = name
+		w.claim(keyOf(claim))
+	}
+}
+
+// wakeVolume wakes who is to act on a volume as it stands: a worker on the volume
+// itself, or claims; nobody if all is as it should be or somebody is at work on it.
+func (b *books) wakeVolume(w *wakes, name string) {
+	v := b.volumes[name]
+	if v == nil || b.held[name] != nil {
+		return
+	}
+	plan := planVolume(b.viewVolume(v))
+	if plan.idle() {
+		return
+	}
+	var claims []claimKey
+	for _, a := range plan.Actions {
+		if woken, ok := a.(WakeClaim); ok {
+			claims = append(claims, woken.Key)
+		}
+	}
+	if plan.Ask || len(claims) < len(plan.Actions) {
+		w.volume(name)
+		return
+	}
+	for _, key := range claims {
+		w.claim(key)
+	}
+}
+
+// wakeClaim wakes a claim unless all is as it should be.
+func (b *books) wakeClaim(w *wakes, key claimKey) {
+	claim := b.claims[key]
+	if claim == nil {
+		return
+	}
+	if _, unsure := b.unsure[key]; unsure || volume.StateOfClaim(claim) == volume.ClaimUnbound {
+		w.claim(key)
+		return
+	}
+	if plan := planClaim(b.viewClaim(claim)); !plan.idle() {
+		w.claim(key)
+	}
+}
+
+// record enters the answers to writes.
+func (b *books) record(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if claim != nil {
+		b.putClaim(claim, false)
+		b.own(claim.Spec.VolumeName, claim.ResourceVersion)
+	}
+	if v != nil {
+		b.putVolume(v, false)
+		b.own(v.Name, v.ResourceVersion)
+	}
+}
+
+// doubt says that nobody knows whether a write was carried out: what it was about is
+// to be read anew. Either may be missing.
+func (b *books) doubt(key claimKey, name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if key != (claimKey{}) && b.claims[key] != nil {
+		b.unsure[key] = name
+	}
+	if b.volumes[name] != nil {
+		b.doubtful[name] = true
+		b.shelve(name)
+	}
+}
+
+func (b *books) doubtOf(key claimKey) (name string, doubted bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	name, doubted = b.unsure[key]
+	return name, doubted
+}
+
+func (b *books) isDoubtful(name string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.doubtful[name]
+}
+
+// sureOfClaim enters what the API server says of a claim in doubt, nil for gone.
+func (b *books) sureOfClaim(key claimKey, claim *corev1.PersistentVolumeClaim) wakes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.unsure, key)
+	had := b.claims[key]
+	switch {
+	case had == nil:
+		return wakes{}
+	case claim == nil || claim.UID != had.UID:
+		return b.afterClaim(had, nil, b.dropClaim(had))
+	}
+	return b.afterClaim(had, claim, b.putClaim(claim, false))
+}
+
+// sureOfVolume enters what the API server says of a volume in doubt, nil for gone.
+func (b *books) sureOfVolume(name string, v *corev1.PersistentVolume) wakes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.doubtful, name)
+	had := b.volumes[name]
+	switch {
+	case had == nil:
+		return wakes{}
+	case v == nil || v.UID != had.UID:
+		return b.afterVolume(had, nil, b.dropVolume(had))
+	}
+	news := b.putVolume(v, false)
+	b.shelve(name)
+	return b.afterVolume(had, v, news)
+}

@@ -1,0 +1,194 @@
+package bind
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// volumeDraft is a volume on its way to what it should be. Its object is copied with
+// the first change.
+type volumeDraft struct {
+	object  *corev1.PersistentVolume
+	changed bool
+}
+
+func (d *volumeDraft) edit() *corev1.PersistentVolume {
+	if !d.changed {
+		d.object, d.changed = d.object.DeepCopy(), true
+	}
+	return d.object
+}
+
+// maintain sets what plugins inside Kubernetes and their successors go by:
+// annotation migrated-to, and finalizers.
+func (d *volumeDraft) maintain() {
+	by, dynamic := d.object.Annotations[volume.AnnProvisionedBy]
+	if dynamic && outdated(d.object.Annotations, by) {
+		setMigrated(&d.edit().Annotations, by)
+	}
+	if finalizers, changed := volume.KeptFinalizers(d.object); changed {
+		d.edit().Finalizers = finalizers
+	}
+}
+
+// link makes the volume point at a claim by its uid.
+func (d *volumeDraft) link(claim *corev1.PersistentVolumeClaim) {
+	if volume.HeldBy(d.object, claim) {
+		return
+	}
+	chosen := !volume.BoundTo(d.object, claim)
+	v := d.edit()
+	v.Spec.ClaimRef = &corev1.ObjectReference{
+		Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name,
+		UID: claim.UID, ResourceVersion: claim.ResourceVersion,
+	}
+	if chosen {
+		annotate(&v.Annotations, volume.AnnBoundByController, volume.AnnYes)
+	}
+}
+
+// unlink undoes link: a volume that was reserved by a person stays so.
+func (d *volumeDraft) unlink() {
+	v := d.edit()
+	if _, ours := v.Annotations[volume.AnnBoundByController]; !ours {
+		v.Spec.ClaimRef.UID, v.Spec.ClaimRef.ResourceVersion = "", ""
+		return
+	}
+	v.Spec.ClaimRef = nil
+	strip(&v.Annotations, volume.AnnBoundByController)
+}
+
+// inPhase is the volume with another phase, sharing the rest.
+func inPhase(v *corev1.PersistentVolume, phase corev1.PersistentVolumePhase, message string) *corev1.PersistentVolume {
+	out := *v
+	out.Status.Phase, out.Status.Message, out.Status.Reason = phase, message, ""
+	return &out
+}
+
+// claimDraft is a claim on its way to what it should be.
+type claimDraft struct {
+	object  *corev1.PersistentVolumeClaim
+	changed bool
+}
+
+func (d *claimDraft) edit() *corev1.PersistentVolumeClaim {
+	if !d.changed {
+		d.object, d.changed = d.object.DeepCopy(), true
+	}
+	return d.object
+}
+
+func (d *claimDraft) maintain() {
+	if by := volume.ProvisionerOf(d.object); by != "" && outdated(d.object.Annotations, by) {
+		setMigrated(&d.edit().Annotations, by)
+	}
+}
+
+// link makes the claim name a volume, once and for all.
+func (d *claimDraft) link(v *corev1.PersistentVolume) {
+	if d.object.Spec.VolumeName != v.Name {
+		c := d.edit()
+		c.Spec.VolumeName = v.Name
+		if _, said := c.Annotations[volume.AnnBoundByController]; !said {
+			annotate(&c.Annotations, volume.AnnBoundByController, volume.AnnYes)
+		}
+	}
+	if _, said := d.object.Annotations[volume.AnnBindCompleted]; !said {
+		annotate(&d.edit().Annotations, volume.AnnBindCompleted, volume.AnnYes)
+	}
+}
+
+// call gives the claim to the provisioner of its class.
+func (d *claimDraft) call(provisioner, driver string) {
+	if d.object.Annotations[volume.AnnProvisioner] == driver {
+		return
+	}
+	c := d.edit()
+	annotate(&c.Annotations, volume.AnnProvisioner, driver)
+	annotate(&c.Annotations, volume.AnnBetaProvisioner, driver)
+	if to := volume.MigratedTo(provisioner); to != "" {
+		annotate(&c.Annotations, volume.AnnMigratedTo, to)
+	}
+}
+
+// boundStatus is the claim bound to a volume, nil if its status says so already. The
+// capacity is the resizer's once it is there.
+func boundStatus(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
+	out := *claim
+	s := &out.Status
+	if s.Phase != corev1.ClaimBound {
+		s.Capacity = corev1.ResourceList{corev1.ResourceStorage: reportedCapacity(v)}
+	}
+	if s.Phase == corev1.ClaimPending || s.Phase == "" {
+		s.CurrentVolumeAttributesClassName = nil
+		if name := volume.AttributesClassOfVolume(v); name != "" {
+			s.CurrentVolumeAttributesClassName = &name
+		}
+	}
+	s.Phase = corev1.ClaimBound
+	if !slices.Equal(s.AccessModes, v.Spec.AccessModes) {
+		s.AccessModes = slices.Clone(v.Spec.AccessModes)
+	}
+	return ifOther(claim, &out)
+}
+
+// reportedCapacity is the size a claim is told its volume has.
+func reportedCapacity(v *corev1.PersistentVolume) resource.Quantity {
+	if text, ok := v.Annotations[volume.AnnPreResizeCapacity]; ok {
+		if q, err := resource.ParseQuantity(text); err == nil {
+			return q
+		}
+	}
+	return v.Spec.Capacity[corev1.ResourceStorage]
+}
+
+// emptyStatus is the claim without a volume, nil if its status says so already.
+func emptyStatus(claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
+	out := *claim
+	out.Status.Phase = phase
+	out.Status.AccessModes, out.Status.Capacity, out.Status.CurrentVolumeAttributesClassName = nil, nil, nil
+	return ifOther(claim, &out)
+}
+
+func ifOther(old, wanted *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	if equality.Semantic.DeepEqual(&old.Status, &wanted.Status) {
+		return nil
+	}
+	return wanted
+}
+
+// outdated says whether annotation migrated-to is not what a provisioner's name asks
+// for. A driver that says of itself that the work has moved to it is right.
+func outdated(annotations map[string]string, provisioner string) bool {
+	has, wanted := annotations[volume.AnnMigratedTo], volume.MigratedTo(provisioner)
+	return has != wanted && has != provisioner
+}
+
+func setMigrated(annotations *map[string]string, provisioner string) {
+	if to := volume.MigratedTo(provisioner); to != "" {
+		annotate(annotations, volume.AnnMigratedTo, to)
+		return
+	}
+	strip(annotations, volume.AnnMigratedTo)
+}
+
+func annotate(annotations *map[string]string, key, value string) {
+	if *annotations == nil {
+		*annotations = map[string]string{}
+	}
+	(*annotations)[key] = value
+}
+
+// strip takes an annotation off, and the map if nothing is left in it.
+func strip(annotations *map[string]string, key string) {
+	maps.DeleteFunc(*annotations, func(k, _ string) bool { return k == key })
+	if len(*annotations) == 0 {
+		*annotations = nil
+	}
+}

@@ -1,0 +1,272 @@
+package bind
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// Reasons of Events, those of Kubernetes' own binder.
+const (
+	reasonFailedBinding   = "FailedBinding"
+	reasonMismatch        = "VolumeMismatch"
+	reasonFirstConsumer   = "WaitForFirstConsumer"
+	reasonPodScheduled    = "WaitForPodScheduled"
+	reasonProvisioning    = "ExternalProvisioning"
+	reasonProvisionFailed = "ProvisioningFailed"
+	reasonLost            = "ClaimLost"
+	reasonMisbound        = "ClaimMisbound"
+)
+
+// Plan is what to do, in this order.
+type Plan struct {
+	Actions []Action
+	// Match says how the volume was found where the plan joins a claim and a volume.
+	Match Match
+	// Again says that what was written changes what there is to decide.
+	Again bool
+	// Ask says that nothing can be decided before the API server was asked whether
+	// the claim that the volume points at exists.
+	Ask bool
+	// Problem is why what should be done cannot be; it is tried again with pauses.
+	Problem error
+}
+
+// Action is one write, each of which may be done twice without harm.
+type Action interface{ action() }
+
+type (
+	// WriteVolume writes a volume but for its status, which must be unchanged since
+	// it was read; so with the others.
+	WriteVolume struct{ Volume *corev1.PersistentVolume }
+	// WriteVolumeStatus writes a volume's status.
+	WriteVolumeStatus struct{ Volume *corev1.PersistentVolume }
+	// WriteClaim writes a claim but for its status.
+	WriteClaim struct{ Claim *corev1.PersistentVolumeClaim }
+	// WriteClaimStatus writes a claim's status.
+	WriteClaimStatus struct{ Claim *corev1.PersistentVolumeClaim }
+	// WakeClaim has a claim looked at, which is now the one to act.
+	WakeClaim struct{ Key types.NamespacedName }
+	// Post posts an Event about a claim, or about a volume.
+	Post struct {
+		On                 Subject
+		Type, Reason, Note string
+	}
+)
+
+func (WriteVolume) action()       {}
+func (WriteVolumeStatus) action() {}
+func (WriteClaim) action()        {}
+func (WriteClaimStatus) action()  {}
+func (WakeClaim) action()         {}
+func (Post) action()              {}
+
+// Subject says what an Event is about.
+type Subject string
+
+// The subjects of Events.
+const (
+	OnClaim  Subject = "claim"
+	OnVolume Subject = "volume"
+)
+
+// Match is how a volume came to a claim.
+type Match string
+
+// The ways, which are labels of metrics too.
+const (
+	MatchNone     Match = ""
+	MatchFree     Match = "free"     // it was nobody's and fitted
+	MatchReserved Match = "reserved" // it pointed at the claim
+	MatchNamed    Match = "named"    // the claim named it
+	MatchMade     Match = "made"     // it was made for the claim
+	MatchRepaired Match = "repaired" // the two were joined before
+)
+
+// idle says whether there is nothing to do.
+func (p *Plan) idle() bool { return len(p.Actions) == 0 && p.Problem == nil && !p.Ask }
+
+func (p *Plan) add(a Action) { p.Actions = append(p.Actions, a) }
+
+func (p *Plan) post(on Subject, kind, reason, format string, args ...any) {
+	p.add(Post{On: on, Type: kind, Reason: reason, Note: fmt.Sprintf(format, args...)})
+}
+
+// planClaim decides about one claim.
+func planClaim(v *ClaimView) Plan {
+	d := &claimDraft{object: v.Claim}
+	d.maintain()
+	p := Plan{Problem: v.Problem}
+	switch volume.StateOfClaim(v.Claim) {
+	case volume.ClaimCompleted:
+		planCompleted(&p, d, v)
+	case volume.ClaimPrebound:
+		planPrebound(&p, d, v)
+	default:
+		planUnbound(&p, d, v)
+	}
+	return p
+}
+
+// planCompleted keeps a claim bound that was bound once, or says that it is lost.
+func planCompleted(p *Plan, d *claimDraft, v *ClaimView) {
+	name := v.Claim.Spec.VolumeName
+	link := volume.LinkOf(v.Named, v.Claim)
+	switch {
+	case name == "":
+		lose(p, d, reasonLost, "the claim was bound and has lost the name of its volume; its data are still on that volume")
+	case link == volume.LinkMissing:
+		lose(p, d, reasonLost, "volume %q of the claim is gone; make a volume of that name again to have the claim back", name)
+	case link == volume.LinkNone, link == volume.LinkHeld:
+		join(p, d, v.Named, MatchRepaired)
+	default:
+		lose(p, d, reasonMisbound, "volume %q of the claim points at another claim, or at none by uid; set its spec.claimRef.uid to %s to have the claim back", name, v.Claim.UID)
+	}
+}
+
+// planPrebound binds a claim to the volume somebody has named in it.
+func planPrebound(p *Plan, d *claimDraft, v *ClaimView) {
+	name := v.Claim.Spec.VolumeName
+	link := volume.LinkOf(v.Named, v.Claim)
+	if v.Claim.DeletionTimestamp != nil && link != volume.LinkHeld {
+		return // what is being deleted is bound no more, unless it was begun
+	}
+	switch link {
+	case volume.LinkMissing:
+		pend(p, d)
+	case volume.LinkNone:
+		if misfit := volume.Named(v.Named, v.Claim); misfit != volume.Fits {
+			p.post(OnClaim, corev1.EventTypeWarning, reasonMismatch, "cannot bind to the volume that spec.volumeName names: %s", volume.Explain(misfit, v.Named, v.Claim))
+			pend(p, d)
+			return
+		}
+		join(p, d, v.Named, MatchNamed)
+	case volume.LinkReserved, volume.LinkHeld:
+		join(p, d, v.Named, MatchNamed)
+	default:
+		p.post(OnClaim, corev1.EventTypeWarning, reasonFailedBinding, "spec.volumeName names a volume that cannot be had: %s", volume.Explain(volume.MisfitTaken, v.Named, v.Claim))
+		if _, ours := v.Claim.Annotations[volume.AnnBoundByController]; ours {
+			p.Problem = fmt.Errorf("claim %s/%s was given volume %q, which belongs to another claim; free the volume or make the claim anew", v.Claim.Namespace, v.Claim.Name, name)
+			return
+		}
+		pend(p, d)
+	}
+}
+
+// planUnbound binds a claim to the volume chosen for it, or calls for one.
+func planUnbound(p *Plan, d *claimDraft, v *ClaimView) {
+	if v.Chosen != nil {
+		p.Problem = nil
+		join(p, d, v.Chosen, matchOf(v))
+		return
+	}
+	if v.Claim.DeletionTimestamp != nil || p.Problem != nil {
+		return
+	}
+	if !volume.HasClass(v.Claim) && v.Default != nil {
+		d.edit().Spec.StorageClassName = ptr.To(v.Default.Name)
+		p.add(WriteClaim{d.object})
+		p.Again = true
+		return
+	}
+	waits, err := volume.WaitsForConsumer(v.Class)
+	_, placed := v.Claim.Annotations[volume.AnnSelectedNode]
+	switch class := volume.ClassOf(v.Claim); {
+	case err != nil:
+		p.Problem = err
+	case waits && !placed && len(v.Pods) > 0:
+		p.post(OnClaim, corev1.EventTypeNormal, reasonPodScheduled, "waiting for pod %s to be scheduled", strings.Join(v.Pods, ", "))
+		pend(p, d)
+	case waits && !placed:
+		p.post(OnClaim, corev1.EventTypeNormal, reasonFirstConsumer, "waiting for a pod that uses the claim, as class %q asks for", class)
+		pend(p, d)
+	case class != "":
+		planProvision(p, d, v, class)
+	default:
+		p.post(OnClaim, corev1.EventTypeNormal, reasonFailedBinding, "no volume fits the claim, and it has no class by which one could be made")
+		pend(p, d)
+	}
+}
+
+// planProvision gives the claim to the provisioner of its class.
+func planProvision(p *Plan, d *claimDraft, v *ClaimView, class string) {
+	if v.NoProvisioning {
+		return
+	}
+	if v.Class == nil {
+		p.post(OnClaim, corev1.EventTypeWarning, reasonProvisionFailed, "no volume fits the claim, and there is no StorageClass %q by which one could be made", class)
+		pend(p, d)
+		return
+	}
+	driver, ok := volume.DriverFor(v.Class.Provisioner)
+	if !ok {
+		p.post(OnClaim, corev1.EventTypeWarning, reasonProvisionFailed, "no volume fits the claim, and provisioner %q of class %q makes none", v.Class.Provisioner, class)
+		pend(p, d)
+		return
+	}
+	d.call(v.Class.Provisioner, driver)
+	p.post(OnClaim, corev1.EventTypeNormal, reasonProvisioning, "waiting for provisioner %q to make a volume, or for an administrator to", driver)
+	pend(p, d)
+}
+
+// join makes a claim and a volume point at each other: first the volume, whose
+// version is the lock by which one claim gets it, then the claim, which can name a
+// volume only once. What stands already is not written again.
+func join(p *Plan, d *claimDraft, v *corev1.PersistentVolume, how Match) {
+	if volume.Capacity(v) == nil {
+		p.Problem = fmt.Errorf("volume %q has no spec.capacity.storage and can be bound to no claim; make it anew with one", v.Name)
+		return
+	}
+	claim := d.object
+	vol := &volumeDraft{object: v}
+	vol.link(claim)
+	if vol.changed {
+		p.add(WriteVolume{vol.object})
+	}
+	if vol.object.Status.Phase != corev1.VolumeBound {
+		p.add(WriteVolumeStatus{inPhase(vol.object, corev1.VolumeBound, "")})
+	}
+	d.link(vol.object)
+	writeClaim(p, d, boundStatus(d.object, vol.object))
+	if len(p.Actions) > 0 {
+		p.Match = how
+	}
+}
+
+// writeClaim adds the writes of a claim and of its status, where they are needed.
+func writeClaim(p *Plan, d *claimDraft, status *corev1.PersistentVolumeClaim) {
+	if d.changed {
+		p.add(WriteClaim{d.object})
+	}
+	if status != nil {
+		p.add(WriteClaimStatus{status})
+	}
+}
+
+// pend says that the claim has no volume yet.
+func pend(p *Plan, d *claimDraft) {
+	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimPending))
+}
+
+// lose says that the claim has lost its volume, with an Event when it does.
+func lose(p *Plan, d *claimDraft, reason, format string, args ...any) {
+	if d.object.Status.Phase != corev1.ClaimLost {
+		p.post(OnClaim, corev1.EventTypeWarning, reason, format, args...)
+	}
+	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimLost))
+}
+
+func matchOf(v *ClaimView) Match {
+	switch _, made := v.Chosen.Annotations[volume.AnnProvisionedBy]; {
+	case v.Chosen.Spec.ClaimRef == nil:
+		return MatchFree
+	case made:
+		return MatchMade
+	}
+	return MatchReserved
+}

@@ -1,0 +1,123 @@
+package bind
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// planVolume decides about one volume. What can be done by joining it to a claim is
+// left to the claim, so that each write is made once.
+func planVolume(v *VolumeView) Plan {
+	p := Plan{}
+	d := &volumeDraft{object: v.Volume}
+	d.maintain()
+	switch volume.StateOf(v.Volume, v.Claim) {
+	case volume.VolumeUnclaimed:
+		planUnclaimed(&p, d, v)
+	case volume.VolumeReserved:
+		if taker := v.Claim; taker != nil && willTake(v.Volume, taker) {
+			wake(&p, d, taker)
+			break
+		}
+		settle(&p, d, corev1.VolumeAvailable)
+	case volume.VolumeOrphaned:
+		if gone(v.Volume) {
+			settle(&p, d, v.Volume.Status.Phase)
+			break
+		}
+		if p.Ask = !v.Asked; p.Ask {
+			break // nothing is Released on the word of a cache
+		}
+		settle(&p, d, corev1.VolumeReleased)
+	case volume.VolumeAwaited:
+		planAwaited(&p, d, v)
+	case volume.VolumeMutual:
+		settle(&p, d, corev1.VolumeBound)
+	case volume.VolumeSurplus:
+		if gone(v.Volume) {
+			settle(&p, d, v.Volume.Status.Phase)
+			break
+		}
+		settle(&p, d, corev1.VolumeReleased)
+	case volume.VolumeStray:
+		d.unlink()
+		settle(&p, d, corev1.VolumeAvailable)
+	}
+	return p
+}
+
+// planUnclaimed offers a volume to all, unless a claim that names it is to have it.
+func planUnclaimed(p *Plan, d *volumeDraft, v *VolumeView) {
+	for _, claim := range v.Namers {
+		if willTakeNamed(v.Volume, claim) {
+			wake(p, d, claim)
+			return
+		}
+	}
+	if _, stale := d.object.Annotations[volume.AnnBoundByController]; stale {
+		strip(&d.edit().Annotations, volume.AnnBoundByController)
+	}
+	settle(p, d, corev1.VolumeAvailable)
+}
+
+// planAwaited leaves a volume to the claim it points at, unless that can never use it.
+func planAwaited(p *Plan, d *volumeDraft, v *VolumeView) {
+	if volume.ModeOfVolume(v.Volume) == volume.ModeOf(v.Claim) {
+		wake(p, d, v.Claim)
+		return
+	}
+	note := volume.Explain(volume.MisfitMode, v.Volume, v.Claim)
+	p.post(OnVolume, corev1.EventTypeWarning, reasonMismatch, "cannot bind to claim %s/%s: %s", v.Claim.Namespace, v.Claim.Name, note)
+	p.post(OnClaim, corev1.EventTypeWarning, reasonMismatch, "cannot bind to the volume that points at the claim: %s", note)
+	settle(p, d, v.Volume.Status.Phase)
+}
+
+// gone says that a volume was found without its claim before.
+func gone(v *corev1.PersistentVolume) bool {
+	return v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed
+}
+
+// settle writes what has changed of a volume, and its phase.
+func settle(p *Plan, d *volumeDraft, phase corev1.PersistentVolumePhase) {
+	if d.changed {
+		p.add(WriteVolume{d.object})
+	}
+	if d.object.Status.Phase != phase {
+		p.add(WriteVolumeStatus{inPhase(d.object, phase, "")})
+	}
+}
+
+// wake leaves the volume to a claim.
+func wake(p *Plan, d *volumeDraft, claim *corev1.PersistentVolumeClaim) {
+	settle(p, d, d.object.Status.Phase)
+	p.add(WakeClaim{types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}})
+}
+
+// willTake says whether a claim is about to be bound to the volume that is reserved
+// for its name.
+func willTake(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
+	if claim.DeletionTimestamp != nil {
+		return false
+	}
+	switch volume.StateOfClaim(claim) {
+	case volume.ClaimUnbound:
+		return volume.Reserved(v, claim) == volume.Fits
+	case volume.ClaimPrebound:
+		return claim.Spec.VolumeName == v.Name
+	}
+	return false
+}
+
+// willTakeNamed says whether a claim is about to be bound to the volume that it names
+// and that points at nobody.
+func willTakeNamed(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
+	switch volume.StateOfClaim(claim) {
+	case volume.ClaimCompleted:
+		return true
+	case volume.ClaimPrebound:
+		return claim.DeletionTimestamp == nil && volume.Named(v, claim) == volume.Fits
+	}
+	return false
+}

@@ -1,0 +1,291 @@
+package bind
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// resync is how often everything is looked at though no event tells. It is a net
+// under the events: nothing is known to need it.
+const resync = 10 * time.Minute
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// watches enter in the books what the API server tells, and put into the queues what
+// has to be looked at for it. Both controllers begin only when the books are full.
+type watches struct {
+	cache cache.Cache
+	pods  cache.Cache
+	books *books
+
+	mu      sync.Mutex
+	claims  queue
+	volumes queue
+	synced  []toolscache.InformerSynced
+	ready   chan struct{} // closed when the watches are set up
+	err     error         // why they could not be
+}
+
+// feed is the source of one of the two controllers.
+type feed struct {
+	*watches
+	into func(*watches, queue)
+}
+
+var _ source.SyncingSource = feed{}
+
+// claimFeed and volumeFeed are the sources of the controllers.
+func (w *watches) claimFeed() feed {
+	return feed{w, func(w *watches, q queue) { w.claims = q }}
+}
+
+func (w *watches) volumeFeed() feed {
+	return feed{w, func(w *watches, q queue) { w.volumes = q }}
+}
+
+func (f feed) String() string { return "claims, volumes and classes" }
+
+// Start sets the watches up once both queues are there.
+func (f feed) Start(ctx context.Context, q queue) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.into(f.watches, q)
+	if f.claims == nil || f.volumes == nil {
+		return nil
+	}
+	f.err = f.begin(ctx)
+	close(f.ready)
+	return f.err
+}
+
+// WaitForSync waits until all there was at the start is in the books.
+func (f feed) WaitForSync(ctx context.Context) error {
+	select {
+	case <-f.ready:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if f.err != nil {
+		return f.err
+	}
+	if !toolscache.WaitForCacheSync(ctx.Done(), f.synced...) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (w *watches) begin(ctx context.Context) error {
+	handlers := []struct {
+		from   cache.Cache
+		object client.Object
+		handle toolscache.ResourceEventHandler
+	}{
+		{w.cache, &storagev1.StorageClass{}, handler(w, (*books).sawClass, (*books).lostClass)},
+		{w.cache, &corev1.PersistentVolume{}, handler(w, (*books).sawVolume, (*books).lostVolume)},
+		{w.cache, &corev1.PersistentVolumeClaim{}, handler(w, (*books).sawClaim, (*books).lostClaim)},
+		{w.pods, &corev1.Pod{}, handler(w, (*books).sawPod, (*books).sawPod)},
+	}
+	for _, h := range handlers {
+		if h.from == nil {
+			continue // nobody keeps pods for us, who are for the text of Events alone
+		}
+		informer, err := h.from.GetInformer(ctx, h.object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return err
+		}
+		registration, err := informer.AddEventHandler(h.handle)
+		if err != nil {
+			return err
+		}
+		w.synced = append(w.synced, registration.HasSynced)
+	}
+	go wait.UntilWithContext(ctx, func(context.Context) { w.wake(w.books.everything()) }, resync)
+	return nil
+}
+
+// handler enters objects of one kind.
+func handler[T client.Object](w *watches, saw, lost func(*books, T) wakes) toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { tell(w, o, saw) },
+		UpdateFunc: func(_, o any) { tell(w, o, saw) },
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			tell(w, o, lost)
+		},
+	}
+}
+
+func tell[T client.Object](w *watches, o any, enter func(*books, T) wakes) {
+	if object, ok := o.(T); ok {
+		w.wake(enter(w.books, object))
+	}
+}
+
+// wake puts claims and volumes into the queues.
+func (w *watches) wake(who wakes) {
+	for key := range who.claims {
+		w.claims.Add(reconcile.Request{NamespacedName: key})
+	}
+	for name := range who.volumes {
+		w.volumes.Add(reconcile.Request{NamespacedName: claimKey{Name: name}})
+	}
+}
+
+func (b *books) sawClaim(claim *corev1.PersistentVolumeClaim) wakes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	had := b.claims[keyOf(claim)]
+	b.notice(claimWrite(had, claim))
+	return b.afterClaim(had, claim, b.putClaim(claim, true))
+}
+
+func (b *books) lostClaim(claim *corev1.PersistentVolumeClaim) wakes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.afterClaim(claim, nil, b.dropClaim(claim))
+}
+
+// afterClaim wakes whom a change of a claim concerns: the claim, the volumes that
+// point at it, and those it names or named.
+func (b *books) afterClaim(had, claim *corev1.PersistentVolumeClaim, news bool) wakes {
+	var w wakes
+	if !news {
+		return w
+	}
+	for _, c := range []*corev1.PersistentVolumeClaim{had, claim} {
+		if c == nil {
+			continue
+		}
+		for name := range b.pointing[keyOf(c)] {
+			b.wakeVolume(&w, name)
+		}
+		if c.Spec.VolumeName != "" {
+			b.wakeVolume(&w, c.Spec.VolumeName)
+		}
+	}
+	if claim != nil {
+		b.wakeClaim(&w, keyOf(claim))
+	} else {
+		b.pass(&w, keyOf(had))
+	}
+	b.offerFresh(&w)
+	return w
+}
+
+func (b *books) sawVolume(v *corev1.PersistentVolume) wakes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	had := b.volumes[v.Name]
+	b.notice(volumeWrite(had, v))
+	return b.afterVolume(had, v, b.putVolume(v, true))
+}
+
+func (b *books) lostVolume(v *corev1.PersistentVolume) wakes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.afterVolume(v, nil, b.dropVolume(v))
+}
+
+// afterVolume wakes whom a change of a volume concerns: the volume, the claims it
+// points or pointed at, those that name it, and one it may serve if it is free.
+func (b *books) afterVolume(had, v *corev1.PersistentVolume, news bool) wakes {
+	var w wakes
+	if !news {
+		return w
+	}
+	name := ""
+	for _, vol := range []*corev1.PersistentVolume{had, v} {
+		if vol == nil {
+			continue
+		}
+		name = vol.Name
+		if key, ok := refKey(vol); ok {
+			b.wakeClaim(&w, key)
+		}
+	}
+	for key := range b.naming[name] {
+		b.wakeClaim(&w, key)
+	}
+	b.wakeVolume(&w, name)
+	b.offerFresh(&w)
+	return w
+}
+
+// sawClass wakes the claims that seek a volume of a class, and those that say
+// nothing of a class where another has become the default.
+func (b *books) sawClass(class *storagev1.StorageClass) wakes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := b.defaultClass()
+	b.putClass(class)
+	return b.afterClass(class.Name, before)
+}
+
+func (b *books) lostClass(class *storagev1.StorageClass) wakes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := b.defaultClass()
+	b.dropClass(class)
+	return b.afterClass(class.Name, before)
+}
+
+func (b *books) afterClass(name string, before *storagev1.StorageClass) wakes {
+	var w wakes
+	for key := range b.seeking[name] {
+		w.claim(key)
+	}
+	if now := b.defaultClass(); now != nil && (before == nil || before.Name != now.Name) {
+		for key := range b.unsaid {
+			w.claim(key)
+		}
+	}
+	return w
+}
+
+// sawPod wakes the claims of a pod that wait for one to be scheduled: what their
+// Events say may change.
+func (b *books) sawPod(pod *corev1.Pod) wakes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var w wakes
+	for _, name := range volume.ClaimsOfPod(pod) {
+		key := claimKey{Namespace: pod.Namespace, Name: name}
+		claim := b.claims[key]
+		if claim == nil || volume.StateOfClaim(claim) != volume.ClaimUnbound {
+			continue
+		}
+		if waits, err := volume.WaitsForConsumer(b.classes[volume.ClassOf(claim)]); err == nil && waits {
+			w.claim(key)
+		}
+	}
+	return w
+}
+
+// everything wakes all claims and volumes that something could be done about.
+func (b *books) everything() wakes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var w wakes
+	for key := range b.claims {
+		b.wakeClaim(&w, key)
+	}
+	for name := range b.volumes {
+		b.wakeVolume(&w, name)
+	}
+	return w
+}

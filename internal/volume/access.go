@@ -1,0 +1,63 @@
+package volume
+
+import (
+	"math/bits"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Access is a set of access modes. Its zero is the empty set.
+type Access uint8
+
+// modeNames are the access modes in their canonical order, with their short names.
+var modeNames = []struct {
+	mode  corev1.PersistentVolumeAccessMode
+	short string
+}{
+	{corev1.ReadWriteOnce, "RWO"}, {corev1.ReadOnlyMany, "ROX"},
+	{corev1.ReadWriteMany, "RWX"}, {corev1.ReadWriteOncePod, "RWOP"},
+}
+
+// unknownMode stands for any mode that has no name here. Nothing satisfies it but
+// another one, which the API server would have refused.
+const unknownMode Access = 1 << 7
+
+// AccessOf is the set of a list of access modes, whatever their order and however
+// often each is named.
+func AccessOf(modes []corev1.PersistentVolumeAccessMode) Access {
+	var set Access
+	for _, mode := range modes {
+		set |= accessBit(mode)
+	}
+	return set
+}
+
+func accessBit(mode corev1.PersistentVolumeAccessMode) Access {
+	for i, known := range modeNames {
+		if mode == known.mode {
+			return 1 << i
+		}
+	}
+	return unknownMode
+}
+
+// Has says whether a set has every mode of another.
+func (a Access) Has(wanted Access) bool { return a&wanted == wanted }
+
+// Len is how many modes a set has.
+func (a Access) Len() int { return bits.OnesCount8(uint8(a)) }
+
+// String gives the short names of the modes, such as "RWO,ROX".
+func (a Access) String() string {
+	var names []string
+	for i, known := range modeNames {
+		if a&(1<<i) != 0 {
+			names = append(names, known.short)
+		}
+	}
+	if a&unknownMode != 0 {
+		names = append(names, "?")
+	}
+	return strings.Join(names, ",")
+}

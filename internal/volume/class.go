@@ -1,0 +1,110 @@
+package volume
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+// DefaultClass is the class given to claims that say nothing of theirs: of those
+// marked as default the newest, of equally old ones the first by name; nil for none.
+func DefaultClass(classes []*storagev1.StorageClass) *storagev1.StorageClass {
+	var best *storagev1.StorageClass
+	for _, class := range classes {
+		if IsDefault(class) && (best == nil || moreDefault(class, best)) {
+			best = class
+		}
+	}
+	return best
+}
+
+// IsDefault says whether a class is marked as the default.
+func IsDefault(class *storagev1.StorageClass) bool {
+	return class.Annotations[AnnDefaultClass] == "true" || class.Annotations[AnnBetaDefaultClass] == "true"
+}
+
+func moreDefault(a, b *storagev1.StorageClass) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return b.CreationTimestamp.Before(&a.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
+// WaitsForConsumer says whether volumes of a class are bound only once a pod that
+// uses them is scheduled. A class that does not exist binds at once; one that does
+// not say is an error.
+func WaitsForConsumer(class *storagev1.StorageClass) (bool, error) {
+	switch {
+	case class == nil:
+		return false, nil
+	case class.VolumeBindingMode == nil:
+		return false, fmt.Errorf("StorageClass %q has no volumeBindingMode; make it anew with Immediate or WaitForFirstConsumer", class.Name)
+	}
+	return *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer, nil
+}
+
+// inTree is what the names of plugins inside Kubernetes start with.
+const inTree = "kubernetes.io/"
+
+// migrated are the plugins inside Kubernetes whose work a CSI driver has taken over.
+var migrated = map[string]string{
+	"kubernetes.io/aws-ebs":         "ebs.csi.aws.com",
+	"kubernetes.io/azure-disk":      "disk.csi.azure.com",
+	"kubernetes.io/azure-file":      "file.csi.azure.com",
+	"kubernetes.io/cinder":          "cinder.csi.openstack.org",
+	"kubernetes.io/gce-pd":          "pd.csi.storage.gke.io",
+	"kubernetes.io/portworx-volume": "pxd.portworx.com",
+	"kubernetes.io/vsphere-volume":  "csi.vsphere.vmware.com",
+}
+
+// DriverFor is the name by which a claim calls for a class' provisioner: its own, or
+// that of the CSI driver that has taken over from it. ok is false for a plugin inside
+// Kubernetes that nobody serves any more.
+func DriverFor(provisioner string) (driver string, ok bool) {
+	if driver, moved := migrated[provisioner]; moved {
+		return driver, true
+	}
+	return provisioner, provisioner != "" && !strings.HasPrefix(provisioner, inTree)
+}
+
+// MigratedTo is what annotation AnnMigratedTo of an object made by a provisioner has
+// to be; empty: it must be absent.
+func MigratedTo(provisioner string) string { return migrated[provisioner] }
+
+// ProvisionerOf is the provisioner a claim was given to, empty for none.
+func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
+	if name, ok := claim.Annotations[AnnProvisioner]; ok {
+		return name
+	}
+	return claim.Annotations[AnnBetaProvisioner]
+}
+
+// KeptFinalizers gives the finalizers a volume must have, as far as they are a
+// binder's business: those of volumes dynamically made by plugins inside Kubernetes.
+// changed says whether they are others than it has.
+func KeptFinalizers(v *corev1.PersistentVolume) (finalizers []string, changed bool) {
+	by, dynamic := v.Annotations[AnnProvisionedBy]
+	if !dynamic || !strings.HasPrefix(by, inTree) {
+		return v.Finalizers, false
+	}
+	_, moved := migrated[by]
+	wanted := !moved && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	has := false
+	for _, f := range v.Finalizers {
+		switch {
+		case f == FinalizerInTree && !wanted, f == FinalizerExternal && !moved:
+			changed = true
+			continue
+		case f == FinalizerInTree:
+			has = true
+		}
+		finalizers = append(finalizers, f)
+	}
+	// What is being deleted takes no new finalizer.
+	if wanted && !has && v.DeletionTimestamp == nil {
+		return append(finalizers, FinalizerInTree), true
+	}
+	return finalizers, changed
+}

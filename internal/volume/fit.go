@@ -1,0 +1,212 @@
+package volume
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Misfit is a reason why a volume cannot serve a claim; empty: there is none.
+type Misfit string
+
+// The reasons, in the order in which they are looked for. The later one is, the
+// nearer the volume came.
+const (
+	Fits             Misfit = ""
+	MisfitTaken      Misfit = "Taken"           // it belongs to another claim
+	MisfitDeleting   Misfit = "BeingDeleted"    //
+	MisfitClass      Misfit = "Class"           //
+	MisfitMode       Misfit = "VolumeMode"      //
+	MisfitAttributes Misfit = "AttributesClass" //
+	MisfitAccess     Misfit = "AccessModes"     //
+	MisfitCapacity   Misfit = "Capacity"        // too small
+	MisfitSelector   Misfit = "Selector"        //
+	MisfitPhase      Misfit = "Phase"           // not Available yet, or no longer
+)
+
+// order ranks the misfits for Nearer.
+var order = []Misfit{
+	MisfitTaken, MisfitDeleting, MisfitClass, MisfitMode, MisfitAttributes, MisfitAccess, MisfitCapacity, MisfitSelector, MisfitPhase, Fits,
+}
+
+// Nearer says whether a volume that fails by m came nearer than one that fails by
+// other.
+func (m Misfit) Nearer(other Misfit) bool { return rank(m) > rank(other) }
+
+func rank(m Misfit) int {
+	for i, known := range order {
+		if m == known {
+			return i
+		}
+	}
+	return -1
+}
+
+// BoundTo says whether a volume points at a claim: by name, and by uid where it
+// names one.
+func BoundTo(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
+	ref := v.Spec.ClaimRef
+	return ref != nil && ref.Name == claim.Name && ref.Namespace == claim.Namespace && (ref.UID == "" || ref.UID == claim.UID)
+}
+
+// HeldBy says whether a volume points at a claim by its uid.
+func HeldBy(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
+	return BoundTo(v, claim) && v.Spec.ClaimRef.UID == claim.UID
+}
+
+// Capacity is the size of a volume, nil where it has none.
+func Capacity(v *corev1.PersistentVolume) *resource.Quantity {
+	q, ok := v.Spec.Capacity[corev1.ResourceStorage]
+	if !ok {
+		return nil
+	}
+	return &q
+}
+
+// Request is the size a claim asks for; zero where it asks for none.
+func Request(claim *corev1.PersistentVolumeClaim) resource.Quantity {
+	return claim.Spec.Resources.Requests[corev1.ResourceStorage]
+}
+
+// Selector is what a claim asks of a volume's labels. No selector asks for nothing;
+// one that cannot be read is an error.
+func Selector(claim *corev1.PersistentVolumeClaim) (labels.Selector, error) {
+	if claim.Spec.Selector == nil {
+		return labels.Everything(), nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("spec.selector of claim %s/%s cannot be read: %w; correct it in a new claim", claim.Namespace, claim.Name, err)
+	}
+	return selector, nil
+}
+
+// Free says whether a volume can be given to any claim it fits.
+func Free(v *corev1.PersistentVolume) bool {
+	return v.Spec.ClaimRef == nil && v.DeletionTimestamp == nil && v.Status.Phase == corev1.VolumeAvailable && Capacity(v) != nil
+}
+
+// Match says why a volume that is nobody's cannot be chosen for a claim that names
+// none.
+func Match(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, selector labels.Selector) Misfit {
+	switch {
+	case v.Spec.ClaimRef != nil:
+		return MisfitTaken
+	case v.DeletionTimestamp != nil:
+		return MisfitDeleting
+	}
+	if m := Suits(v, claim); m != Fits {
+		return m
+	}
+	switch {
+	case !selector.Matches(labels.Set(v.Labels)):
+		return MisfitSelector
+	case v.Status.Phase != corev1.VolumeAvailable:
+		return MisfitPhase
+	}
+	return Fits
+}
+
+// Suits says why a volume cannot be what a claim asks for, whoever has it: by class,
+// mode, attributes class, access modes and size.
+func Suits(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Misfit {
+	if ClassOfVolume(v) != ClassOf(claim) {
+		return MisfitClass
+	}
+	return Holds(v, claim)
+}
+
+// Reserved says why a volume that points at a claim cannot be chosen for it when the
+// claim names none. Its class, labels and phase do not matter: whoever made it point
+// there has chosen.
+func Reserved(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Misfit {
+	switch {
+	case !BoundTo(v, claim):
+		return MisfitTaken
+	case v.DeletionTimestamp != nil:
+		return MisfitDeleting
+	}
+	return Holds(v, claim)
+}
+
+// Named says why a volume that is nobody's cannot be bound to the claim that names
+// it. Labels and phase do not matter.
+func Named(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Misfit {
+	if v.DeletionTimestamp != nil {
+		return MisfitDeleting
+	}
+	return Suits(v, claim)
+}
+
+// Holds says why a volume cannot hold a claim's data: by mode, attributes class,
+// access modes and size. Sizes are compared exactly, however large.
+func Holds(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Misfit {
+	capacity, request := Capacity(v), Request(claim)
+	switch {
+	case ModeOfVolume(v) != ModeOf(claim):
+		return MisfitMode
+	case AttributesClassOfVolume(v) != AttributesClassOf(claim):
+		return MisfitAttributes
+	case !AccessOf(v.Spec.AccessModes).Has(AccessOf(claim.Spec.AccessModes)):
+		return MisfitAccess
+	case capacity == nil || capacity.Cmp(request) < 0:
+		return MisfitCapacity
+	}
+	return Fits
+}
+
+// Explain says in words how a volume and a claim do not fit, with the values of both.
+func Explain(m Misfit, v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) string {
+	switch m {
+	case Fits:
+		return fmt.Sprintf("volume %q fits", v.Name)
+	case MisfitTaken:
+		return fmt.Sprintf("volume %q belongs to claim %s", v.Name, describeRef(v.Spec.ClaimRef))
+	case MisfitDeleting:
+		return fmt.Sprintf("volume %q is being deleted", v.Name)
+	case MisfitClass:
+		return fmt.Sprintf("volume %q has class %q, the claim asks for %q", v.Name, ClassOfVolume(v), ClassOf(claim))
+	case MisfitMode:
+		return fmt.Sprintf("volume %q has volumeMode %s, the claim asks for %s", v.Name, ModeOfVolume(v), ModeOf(claim))
+	case MisfitAttributes:
+		return fmt.Sprintf("volume %q has volumeAttributesClassName %q, the claim asks for %q", v.Name, AttributesClassOfVolume(v), AttributesClassOf(claim))
+	case MisfitAccess:
+		return fmt.Sprintf("volume %q has access modes %s, the claim asks for %s", v.Name, AccessOf(v.Spec.AccessModes), AccessOf(claim.Spec.AccessModes))
+	case MisfitCapacity:
+		return fmt.Sprintf("volume %q has %s, the claim asks for %s", v.Name, describeSize(Capacity(v)), describeRequest(claim))
+	case MisfitSelector:
+		return fmt.Sprintf("the labels of volume %q do not match the claim's selector", v.Name)
+	case MisfitPhase:
+		return fmt.Sprintf("volume %q is %s, not Available", v.Name, describePhase(v))
+	}
+	return fmt.Sprintf("volume %q does not fit: %s", v.Name, m)
+}
+
+func describeRef(ref *corev1.ObjectReference) string {
+	if ref == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%s/%s", ref.Namespace, ref.Name)
+}
+
+func describeSize(q *resource.Quantity) string {
+	if q == nil {
+		return "no capacity"
+	}
+	return q.String()
+}
+
+func describeRequest(claim *corev1.PersistentVolumeClaim) string {
+	request := Request(claim)
+	return request.String()
+}
+
+func describePhase(v *corev1.PersistentVolume) string {
+	if v.Status.Phase == "" {
+		return "in no phase"
+	}
+	return string(v.Status.Phase)
+}

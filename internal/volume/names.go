@@ -1,0 +1,105 @@
+package volume
+
+import (
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Kubernetes' own annotations of claims and volumes. Where no value is named only
+// their presence counts, and binders write AnnYes.
+const (
+	// AnnBindCompleted is on a claim that was bound once.
+	AnnBindCompleted = "pv.kubernetes.io/bind-completed"
+	// AnnBoundByController is on a claim or a volume whose half of the binding was
+	// made by a binder or the scheduler, not by a person.
+	AnnBoundByController = "pv.kubernetes.io/bound-by-controller"
+	// AnnProvisionedBy names on a volume the provisioner that made it.
+	AnnProvisionedBy = "pv.kubernetes.io/provisioned-by"
+	// AnnProvisioner and AnnBetaProvisioner name on a claim the provisioner that is
+	// to make its volume. Both are written, the first is read first.
+	AnnProvisioner     = "volume.kubernetes.io/storage-provisioner"
+	AnnBetaProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
+	// AnnSelectedNode names on a claim the node the scheduler has chosen.
+	AnnSelectedNode = "volume.kubernetes.io/selected-node"
+	// AnnMigratedTo names the CSI driver that took over from the plugin named by the
+	// provisioner's annotation.
+	AnnMigratedTo = "pv.kubernetes.io/migrated-to"
+	// AnnPreResizeCapacity is on a volume the quantity to report as its claim's.
+	AnnPreResizeCapacity = "volume.alpha.kubernetes.io/pre-resize-capacity"
+	// AnnDefaultClass and AnnBetaDefaultClass mark a class as the default by the
+	// value "true" alone.
+	AnnDefaultClass     = "storageclass.kubernetes.io/is-default-class"
+	AnnBetaDefaultClass = "storageclass.beta.kubernetes.io/is-default-class"
+
+	// AnnYes is the value of an annotation whose presence is all that counts.
+	AnnYes = "yes"
+)
+
+// Finalizers of volumes by which somebody keeps a volume until its storage is gone.
+const (
+	// FinalizerInTree is a binder's, on volumes of provisioners inside Kubernetes.
+	FinalizerInTree = "kubernetes.io/pv-controller"
+	// FinalizerExternal is an external provisioner's.
+	FinalizerExternal = "external-provisioner.volume.kubernetes.io/finalizer"
+)
+
+// ClassOf is the class of a claim, empty for none. The beta annotation counts before
+// the field, even where it is empty.
+func ClassOf(claim *corev1.PersistentVolumeClaim) string {
+	if class, ok := claim.Annotations[corev1.BetaStorageClassAnnotation]; ok {
+		return class
+	}
+	if claim.Spec.StorageClassName != nil {
+		return *claim.Spec.StorageClassName
+	}
+	return ""
+}
+
+// HasClass says whether a claim says anything about its class. An empty class is a
+// class too: it asks for volumes without one, and is never given the default.
+func HasClass(claim *corev1.PersistentVolumeClaim) bool {
+	_, annotated := claim.Annotations[corev1.BetaStorageClassAnnotation]
+	return annotated || claim.Spec.StorageClassName != nil
+}
+
+// ClassOfVolume is the class of a volume, empty for none.
+func ClassOfVolume(v *corev1.PersistentVolume) string {
+	if class, ok := v.Annotations[corev1.BetaStorageClassAnnotation]; ok {
+		return class
+	}
+	return v.Spec.StorageClassName
+}
+
+// AttributesClassOf and its sister give the name of the VolumeAttributesClass, empty
+// for none.
+func AttributesClassOf(claim *corev1.PersistentVolumeClaim) string {
+	return orEmpty(claim.Spec.VolumeAttributesClassName)
+}
+
+// AttributesClassOfVolume gives the name of a volume's VolumeAttributesClass.
+func AttributesClassOfVolume(v *corev1.PersistentVolume) string {
+	return orEmpty(v.Spec.VolumeAttributesClassName)
+}
+
+// ModeOf is the volume mode a claim asks for.
+func ModeOf(claim *corev1.PersistentVolumeClaim) corev1.PersistentVolumeMode {
+	return modeOr(claim.Spec.VolumeMode)
+}
+
+// ModeOfVolume is the mode of a volume.
+func ModeOfVolume(v *corev1.PersistentVolume) corev1.PersistentVolumeMode {
+	return modeOr(v.Spec.VolumeMode)
+}
+
+func modeOr(mode *corev1.PersistentVolumeMode) corev1.PersistentVolumeMode {
+	if mode == nil {
+		return corev1.PersistentVolumeFilesystem
+	}
+	return *mode
+}
+
+func orEmpty(name *string) string {
+	if name == nil {
+		return ""
+	}
+	return *name
+}

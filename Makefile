@@ -53,7 +53,7 @@ bench: build ## measure: templates beside gonja, volumes beside pods without one
 	@hack/bench.sh
 
 # Controllers with a role of their own, which a cluster that does without them can take away.
-APART := protect
+APART := bind protect
 TOGETHER := $(filter-out $(APART),$(notdir $(wildcard internal/controller/*)))
 
 .PHONY: generate

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"tarn.dev/tarn/internal/controller/accept"
+	"tarn.dev/tarn/internal/controller/bind"
 	"tarn.dev/tarn/internal/controller/expand"
 	"tarn.dev/tarn/internal/controller/protect"
 	"tarn.dev/tarn/internal/controller/provision"
@@ -29,6 +30,13 @@ type parts struct {
 var controllers = map[string]func(ctrl.Manager, parts) error{
 	"accept": func(mgr ctrl.Manager, _ parts) error {
 		return accept.Register(mgr, accept.Options{})
+	},
+	"bind": func(mgr ctrl.Manager, p parts) error {
+		pods, err := p.pods()
+		if err != nil {
+			return err
+		}
+		return bind.Register(mgr, bind.Options{Pods: pods})
 	},
 	"provision": func(mgr ctrl.Manager, p parts) error {
 		return provision.Register(mgr, provision.Options{Steps: p.steps, MaxConcurrent: p.workers})

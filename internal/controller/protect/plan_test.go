@@ -28,7 +28,7 @@ func deleted[O metav1.Object](o O) { o.SetDeletionTimestamp(ptr.To(metav1.Unix(1
 
 func ownedBy(pod types.UID) func(*corev1.PersistentVolumeClaim) {
 	return func(c *corev1.PersistentVolumeClaim) {
-		c.OwnerReferences = []metav1.OwnerReference{{UID: pod, Controller: ptr.To(true)}}
+		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: pod, Controller: ptr.To(true)}}
 	}
 }
 

@@ -1,0 +1,240 @@
+//go:build integration
+
+package protect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// TestProtectionSettles holds the controllers to the cases of Kubernetes' behaviour, one
+// after the other: controllers that run side by side would do each other's work.
+func TestProtectionSettles(t *testing.T) {
+	server := testkit.APIServer(t)
+	for title, settle := range map[string]func(*world){
+		"case143 what lost its finalizer gets it back":                finalizersComeBack,
+		"case144 one list lets all claims of a namespace go":          oneListANamespace,
+		"case145 a list that fails is made again":                     failedList,
+		"case146 a pod that only the API server knows keeps a claim":  behindCache,
+		"case147 a pod that has ended keeps a claim until it is gone": endedPod,
+		"case148 an unscheduled pod counts once it is scheduled":      scheduledMeanwhile,
+		"case149 a pod of the same name keeps a claim":                replacedPod,
+		"case150 a claim goes with the pod that owns it":              ephemeralClaims,
+		"case151 a claim goes with the last of its pods":              twoPods,
+		"case152 a volume goes when its claim is gone":                boundVolume,
+	} {
+		t.Run(title, func(t *testing.T) {
+			number, _, _ := strings.Cut(title, " ")
+			settle(newWorld(t, server, number))
+		})
+	}
+}
+
+func finalizersComeBack(w *world) {
+	w.start()
+	claim, vol := w.claim("x"), w.volume("x", nil, corev1.VolumeAvailable)
+	for o, finalizer := range map[client.Object]string{claim: FinalizerClaim, vol: FinalizerVolume} {
+		o.SetFinalizers(nil)
+		w.must(w.client.Update(w.ctx, o))
+		w.until(func() string {
+			w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o))
+			if !slices.Contains(o.GetFinalizers(), finalizer) {
+				return fmt.Sprintf("%T has finalizers %q", o, o.GetFinalizers())
+			}
+			return ""
+		})
+	}
+}
+
+func oneListANamespace(w *world) {
+	other := w.namespace + "-other"
+	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}})
+	a, b, c := w.claim("a"), w.claim("b"), w.claim("c", func(c *corev1.PersistentVolumeClaim) { c.Namespace = other })
+	w.delete(a, b, c)
+	w.start()
+	for _, claim := range []*corev1.PersistentVolumeClaim{a, b, c} {
+		w.gone(claim)
+	}
+	if here, there := w.listed(w.namespace), w.listed(other); here != 1 || there != 1 {
+		w.t.Errorf("%d and %d lists for claims of two namespaces, want 1 each", here, there)
+	}
+}
+
+func failedList(w *world) {
+	a, b := w.claim("a"), w.claim("b")
+	w.delete(a, b)
+	w.failing = 1
+	w.start()
+	w.gone(a)
+	w.gone(b)
+	if got := w.listed(w.namespace); got != 2 {
+		w.t.Errorf("%d lists of which the first failed, want 2", got)
+	}
+}
+
+// blind is a cache of pods that is far behind: it has not heard of any.
+type blind struct{ cache.Cache }
+
+func (blind) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+
+func behindCache(w *world) {
+	claim := w.claim("x")
+	pod := w.pod(podWith("p", "x"))
+	w.t.Cleanup(w.run(w.config, func(c cache.Cache) cache.Cache { return blind{c} }))
+	w.delete(claim)
+	w.kept(claim)
+	w.kill(pod)
+	w.gone(claim)
+}
+
+func endedPod(w *world) {
+	w.start()
+	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
+		claim := w.claim("x")
+		pod := w.pod(podWith("p", "x"))
+		w.phase(pod, phase)
+		w.delete(claim)
+		w.kept(claim)
+		w.kill(pod)
+		w.gone(claim)
+	}
+}
+
+func scheduledMeanwhile(w *world) {
+	w.start()
+	claim, held := w.claim("x"), w.claim("held")
+	w.pod(with(podWith("waits", "x"), unscheduled))
+	w.delete(claim)
+	w.gone(claim)
+
+	first := w.pod(podWith("first", "held"))
+	second := w.pod(with(podWith("second", "held"), unscheduled))
+	w.delete(held)
+	w.must(w.client.SubResource("binding").Create(w.ctx, second, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}))
+	w.kill(first)
+	w.kept(held)
+	w.kill(second)
+	w.gone(held)
+}
+
+func replacedPod(w *world) {
+	w.start()
+	claim, other := w.claim("x"), w.claim("y")
+	old, beside := w.pod(podWith("p", "x", "y")), w.pod(podWith("q", "x"))
+	w.delete(claim, other)
+	w.kept(claim, other)
+	w.kill(old)
+	next := w.pod(podWith("p", "x"))
+	w.gone(other)
+	w.kill(beside)
+	w.kept(claim)
+	w.kill(next)
+	w.gone(claim)
+}
+
+func ephemeralClaims(w *world) {
+	w.start()
+	pod := w.pod(with(ephemeral("p", "v"), func(p *corev1.Pod) { p.Finalizers = []string{"example.org/held"} }))
+	owned, stray := w.claim("p-v", ownedBy(pod.UID)), w.claim("q-v")
+	w.pod(ephemeral("q", "v"))
+	w.delete(owned, stray)
+	w.gone(stray)
+	w.kept(owned)
+	w.kill(pod)
+	w.gone(owned)
+	w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(pod), pod))
+	pod.Finalizers = nil
+	w.must(w.client.Update(w.ctx, pod))
+}
+
+func twoPods(w *world) {
+	w.start()
+	claim := w.claim("x")
+	first, second := w.pod(podWith("p", "x")), w.pod(podWith("q", "x"))
+	w.delete(claim)
+	w.kept(claim)
+	w.kill(first)
+	w.kept(claim)
+	w.kill(second)
+	w.gone(claim)
+}
+
+func boundVolume(w *world) {
+	w.start()
+	claim := w.claim("x")
+	bound, half, free := w.volume("bound", claim, corev1.VolumeBound), w.volume("half", claim, corev1.VolumeAvailable), w.volume("free", nil, corev1.VolumeAvailable)
+	w.delete(bound, half, free)
+	w.gone(free)
+	for _, vol := range []*corev1.PersistentVolume{bound, half} {
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(vol), vol))
+	}
+	w.delete(claim)
+	w.gone(claim)
+	w.gone(half)
+	w.volumePhase(bound, corev1.VolumeReleased)
+	w.gone(bound)
+}
+
+func TestNothingIsLostWhereverTheControllersAreKilled(t *testing.T) {
+	server := testkit.OwnAPIServer(t) // no controllers but those that are killed
+	whole := testkit.NewKiller(0)
+	live(t, server, "whole", whole)
+	if whole.Writes() < 4 {
+		t.Fatalf("the life of a claim and its volume takes %d writes, want at least one to protect and one to release each", whole.Writes())
+	}
+	for n := 1; n <= whole.Writes(); n++ {
+		live(t, server, fmt.Sprintf("killed-%d", n), testkit.NewKiller(n))
+	}
+}
+
+// TestManyDeletionsShareTheirLists deletes a thousand claims one by one while fifty
+// pods use fifty more.
+func TestManyDeletionsShareTheirLists(t *testing.T) {
+	const claims, pods, mostLists = 1000, 50, 20
+	w := newWorld(t, testkit.APIServer(t), "many")
+	w.start()
+	used := make([]*corev1.PersistentVolumeClaim, pods)
+	all := make([]*corev1.PersistentVolumeClaim, claims+pods)
+	build := func(i int) {
+		all[i] = testkit.Claim(w.namespace, fmt.Sprintf("claim-%d", i), "", "none")
+		if err := w.client.Create(w.ctx, all[i]); err != nil {
+			t.Error(err)
+		}
+	}
+	workqueue.ParallelizeUntil(w.ctx, 16, len(all), build)
+	for i := range used {
+		used[i] = all[claims+i]
+		w.pod(podWith(fmt.Sprintf("pod-%d", i), used[i].Name))
+	}
+	began := time.Now()
+	workqueue.ParallelizeUntil(w.ctx, 16, len(all), func(i int) {
+		if err := w.client.Delete(w.ctx, all[i].DeepCopy()); err != nil {
+			t.Error(err)
+		}
+	})
+	deleted := time.Since(began)
+	w.until(func() string {
+		left := &corev1.PersistentVolumeClaimList{}
+		w.must(w.client.List(w.ctx, left, client.InNamespace(w.namespace)))
+		if len(left.Items) != pods {
+			return fmt.Sprintf("%d claims are left, want the %d that are used", len(left.Items), pods)
+		}
+		return ""
+	})
+	t.Logf("%d claims asked to go in %v, gone after %v, with %d lists", claims, deleted, time.Since(began), w.listed(w.namespace))
+	if got := w.listed(w.namespace); got > mostLists {
+		t.Errorf("%d lists of pods for %d deletions, want at most %d", got, claims, mostLists)
+	}
+}

@@ -1,0 +1,282 @@
+//go:build integration
+
+package protect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// world is an API server, the controllers on it as the account they have in a
+// cluster, and a namespace for one case. The test is the scheduler, the kubelet and
+// the binder.
+type world struct {
+	t         *testing.T
+	ctx       context.Context
+	config    *rest.Config
+	client    client.WithWatch
+	namespace string
+	barriers  int
+	mu        sync.Mutex
+	// lists counts the controllers' live lists of pods by namespace; the first
+	// failing of them are refused.
+	lists   map[string]int
+	failing int
+}
+
+func newWorld(t *testing.T, config *rest.Config, name string) *world {
+	t.Helper()
+	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), namespace: name, lists: map[string]int{}}
+	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	return w
+}
+
+func (w *world) create(o client.Object) {
+	w.t.Helper()
+	w.must(w.client.Create(w.ctx, o))
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// run starts the controllers on a configuration and gives back what ends them. see
+// stands between them and the cache of all pods; nil for nothing.
+func (w *world) run(restConfig *rest.Config, see func(cache.Cache) cache.Cache) (stop func()) {
+	w.t.Helper()
+	restConfig = rest.CopyConfig(restConfig)
+	restConfig.Impersonate.UserName = asController
+	restConfig.Wrap(w.watchLists)
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
+		GracefulShutdownTimeout: ptr.To(5 * time.Second),
+	})
+	w.must(err)
+	pods, err := kube.AllPods(mgr)
+	w.must(err)
+	if see != nil {
+		pods = see(pods)
+	}
+	w.must(Register(mgr, Options{Pods: pods, MaxConcurrent: 4}))
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = mgr.Start(ctx) // a killed one ends with the error of its death
+	}()
+	return func() { cancel(); <-done }
+}
+
+// start runs the controllers until the case ends.
+func (w *world) start() { w.t.Cleanup(w.run(w.config, nil)) }
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func (w *world) watchLists(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		rest, found := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/")
+		namespace, is := strings.CutSuffix(rest, "/pods")
+		if found && is && r.Method == http.MethodGet && w.refuse(namespace) {
+			return nil, errors.New("the API server did not answer")
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+func (w *world) refuse(namespace string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lists[namespace]++
+	w.failing--
+	return w.failing >= 0
+}
+
+// listed is how often the controllers have listed the pods of a namespace live.
+func (w *world) listed(namespace string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lists[namespace]
+}
+
+func (w *world) claim(name string, changes ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+	w.t.Helper()
+	claim := testkit.Claim(w.namespace, name, "", "none")
+	claim.Annotations = nil
+	for _, change := range changes {
+		change(claim)
+	}
+	w.create(claim)
+	return claim
+}
+
+// pod makes a pod; a node has it unless it is unscheduled.
+func (w *world) pod(pod corev1.Pod) *corev1.Pod {
+	w.t.Helper()
+	pod.UID, pod.Namespace, pod.Status = "", w.namespace, corev1.PodStatus{}
+	pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "busybox:1.36"}}
+	for i := range pod.Spec.Volumes {
+		if e := pod.Spec.Volumes[i].Ephemeral; e != nil {
+			e.VolumeClaimTemplate = &corev1.PersistentVolumeClaimTemplate{Spec: testkit.Claim("", "", "", "none").Spec}
+		}
+	}
+	w.create(&pod)
+	return &pod
+}
+
+// kill deletes a pod as the kubelet does when nothing of it is left.
+func (w *world) kill(pod *corev1.Pod) {
+	w.t.Helper()
+	w.must(w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)))
+}
+
+func (w *world) phase(pod *corev1.Pod, phase corev1.PodPhase) {
+	w.t.Helper()
+	base := pod.DeepCopy()
+	pod.Status.Phase = phase
+	w.must(w.client.Status().Patch(w.ctx, pod, client.MergeFrom(base)))
+}
+
+func (w *world) delete(objects ...client.Object) {
+	w.t.Helper()
+	for _, o := range objects {
+		w.must(w.client.Delete(w.ctx, o))
+	}
+}
+
+// volume makes a volume that points to a claim, or to none where that is nil.
+func (w *world) volume(name string, claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumePhase) *corev1.PersistentVolume {
+	w.t.Helper()
+	vol := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + name},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:         corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			StorageClassName: "none", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
+		},
+	}
+	if claim != nil {
+		vol.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
+	}
+	w.create(vol)
+	w.volumePhase(vol, phase)
+	return vol
+}
+
+func (w *world) volumePhase(vol *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) {
+	w.t.Helper()
+	base := vol.DeepCopy()
+	vol.Status.Phase = phase
+	w.must(w.client.Status().Patch(w.ctx, vol, client.MergeFrom(base)))
+}
+
+// until waits until check finds nothing wrong.
+func (w *world) until(check func() string) {
+	w.t.Helper()
+	for wrong := check(); wrong != ""; wrong = check() {
+		if w.ctx.Err() != nil {
+			w.t.Fatal(wrong)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// gone waits until an object is.
+func (w *world) gone(o client.Object) {
+	w.t.Helper()
+	w.until(func() string {
+		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
+			return fmt.Sprintf("%T %s is there with finalizers %q, deleted at %v (%v)", o, o.GetName(), o.GetFinalizers(), o.GetDeletionTimestamp(), err)
+		}
+		return ""
+	})
+}
+
+// kept wants claims that are being deleted to be there still after the controllers
+// have seen all that was done: they let a claim go that was deleted after them, in
+// the same namespace.
+func (w *world) kept(claims ...*corev1.PersistentVolumeClaim) {
+	w.t.Helper()
+	w.barriers++
+	barrier := w.claim(fmt.Sprintf("barrier-%d", w.barriers))
+	w.delete(barrier)
+	w.gone(barrier)
+	for _, claim := range claims {
+		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(claim), claim); err != nil || claim.DeletionTimestamp == nil {
+			w.t.Fatalf("claim %s is not kept: deleted at %v (%v)", claim.Name, claim.DeletionTimestamp, err)
+		}
+	}
+}
+
+// live takes a claim and its volume from their creation to their end under a killer,
+// starting the controllers anew when it has struck.
+func live(t *testing.T, server *rest.Config, name string, k *testkit.Killer) {
+	t.Run(name, func(t *testing.T) {
+		w := newWorld(t, server, name)
+		stop := w.run(k.Wrap(w.config), nil)
+		revived := make(chan func(), 1)
+		over, end := context.WithCancel(w.ctx)
+		go func() {
+			select {
+			case <-k.Dead():
+				stop()
+				revived <- w.run(w.config, nil)
+			case <-over.Done():
+				revived <- stop
+			}
+		}()
+		claim := w.claim("x")
+		vol := w.volume("x", claim, corev1.VolumeBound)
+		for o, finalizer := range map[client.Object]string{claim: FinalizerClaim, vol: FinalizerVolume} {
+			o.SetFinalizers(nil)
+			w.must(w.client.Update(w.ctx, o))
+			w.until(func() string {
+				w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o))
+				if len(o.GetFinalizers()) != 1 {
+					return fmt.Sprintf("%T has finalizers %q, want %s", o, o.GetFinalizers(), finalizer)
+				}
+				return ""
+			})
+		}
+		pod := w.pod(podWith("p", "x"))
+		w.delete(vol, claim)
+		w.kept(claim)
+		w.kill(pod)
+		w.gone(claim)
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(vol), vol))
+		w.volumePhase(vol, corev1.VolumeReleased)
+		w.gone(vol)
+		end()
+		(<-revived)()
+	})
+}

@@ -80,14 +80,15 @@ func (r *reconciler) refuse(ctx context.Context, v *View, p Plan) error {
 	return nil
 }
 
-// liveClaim reads the claim of the View from the API server. A claim that is gone, has
-// a volume or is being deleted must not be served from a stale cache.
+// liveClaim reads the claim of the View from the API server. A claim that is gone, or
+// has got a volume, or lost its promise or its node, must not be served from a stale
+// cache: the decision was about the version at hand.
 func (r *reconciler) liveClaim(ctx context.Context, v *View) (*corev1.PersistentVolumeClaim, error) {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Claim), &corev1.PersistentVolumeClaim{})
 	if err != nil {
 		return nil, err
 	}
-	if live == nil || live.UID != v.Claim.UID || live.Spec.VolumeName != "" || live.DeletionTimestamp != nil {
+	if live == nil || live.UID != v.Claim.UID || live.ResourceVersion != v.Claim.ResourceVersion {
 		return nil, errStale
 	}
 	return live, nil
@@ -228,12 +229,8 @@ func (r *reconciler) undo(ctx context.Context, v *View) error {
 	if live != nil {
 		return errStale
 	}
-	claim, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Claim), &corev1.PersistentVolumeClaim{})
-	if err != nil {
+	if _, err := r.liveClaim(ctx, v); err != nil {
 		return err
-	}
-	if claim == nil || claim.ResourceVersion != v.Claim.ResourceVersion {
-		return errStale // gone by force, or changed: the claim that is seen then decides
 	}
 	if err := r.destroy(ctx, v, plugin.Volume{Name: v.VolumeName}, v.Claim, eventCleanupFailed); err != nil {
 		return err

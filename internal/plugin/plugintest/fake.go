@@ -55,8 +55,15 @@ func (f *Fake) Names() []string {
 	return slices.Sorted(maps.Keys(f.volumes))
 }
 
-// Made is how often a volume has come to be, Deleted how often it has gone: calls
-// that found nothing to do do not count.
+// Ever are the volumes there have ever been.
+func (f *Fake) Ever() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Sorted(maps.Keys(f.made))
+}
+
+// Made is how often a volume has come to be: calls that found nothing to do do not
+// count.
 func (f *Fake) Made(name string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,0 +1,231 @@
+//go:build integration
+
+package inprocess
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/plugin"
+	"tarn.dev/tarn/internal/plugin/plugintest"
+	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
+	testkit.Main(m)
+}
+
+// world is one API server with one plugin, whose name is that of the case and of its
+// class, and a node of that name too.
+type world struct {
+	t      *testing.T
+	ctx    context.Context
+	config *rest.Config
+	client client.WithWatch
+	name   string
+	fake   *plugintest.Fake
+	plugin plugin.Plugin
+}
+
+func newWorld(t *testing.T, name string, changes ...testkit.With[*storagev1.StorageClass]) *world {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	w := &world{t: t, ctx: ctx, config: testkit.APIServer(t), name: name}
+	w.client = testkit.Client(t, w.config)
+	// As the account the controllers have in a cluster, so that its rights are tried too.
+	w.config.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
+	w.fake, w.plugin = plugintest.NewFake("tarn.dev/"+name, name)
+	w.must(w.client.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	class := testkit.Class(w.plugin.Name, changes...)
+	class.Name, class.Parameters = name, nil
+	w.must(w.client.Create(ctx, class))
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// claim makes a claim that the binder has given to the plugin.
+func (w *world) claim(name string, changes ...testkit.With[*corev1.PersistentVolumeClaim]) *corev1.PersistentVolumeClaim {
+	w.t.Helper()
+	claim := testkit.Claim("default", w.name+"-"+name, "", w.plugin.Name, changes...)
+	claim.Spec.StorageClassName = &w.name
+	w.must(w.client.Create(w.ctx, claim))
+	return claim
+}
+
+// alone gives a reconciler without a manager, whose every look is live, and its
+// Events.
+func (w *world) alone() (*reconciler, *events.FakeRecorder) {
+	w.t.Helper()
+	recorder := events.NewFakeRecorder(10)
+	return &reconciler{client: w.client, reader: w.client, plugins: map[string]plugin.Plugin{w.plugin.Name: w.plugin}, events: recorder}, recorder
+}
+
+// view is what a claim's look would give, claim and class as they are.
+func (w *world) view(claim *corev1.PersistentVolumeClaim) *View {
+	w.t.Helper()
+	v := &View{VolumeName: volumeName(claim.UID), Claim: claim.DeepCopy(), Plugin: &w.plugin, Class: &storagev1.StorageClass{}, Node: &corev1.Node{}}
+	w.must(w.client.Get(w.ctx, client.ObjectKey{Name: w.name}, v.Class))
+	w.must(w.client.Get(w.ctx, client.ObjectKey{Name: w.name}, v.Node))
+	return v
+}
+
+// run starts the controller on a configuration and gives back what ends it.
+func (w *world) run(restConfig *rest.Config) (stop func()) {
+	w.t.Helper()
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
+		GracefulShutdownTimeout: ptr.To(5 * time.Second),
+	})
+	w.must(err)
+	w.must(Register(mgr, Options{Plugins: []plugin.Plugin{w.plugin}, MaxConcurrent: 4}))
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = mgr.Start(ctx) // a killed one ends with the error of its death
+	}()
+	return func() { cancel(); <-done }
+}
+
+// runKilled starts the controller, and once more when the killer has ended it. What
+// is given back waits for that.
+func (w *world) runKilled(k *testkit.Killer) (stop func()) {
+	w.t.Helper()
+	first := w.run(k.Wrap(w.config))
+	revived := make(chan func(), 1)
+	ended := make(chan struct{})
+	go func() {
+		select {
+		case <-k.Dead():
+			first()
+			revived <- w.run(w.config)
+		case <-ended:
+			revived <- first
+		}
+	}()
+	return func() { close(ended); (<-revived)() }
+}
+
+// bind does of Kubernetes' controllers what the cases need, until the case is over:
+// volumes are bound and released, protection lets everything go.
+func (w *world) bind() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			w.bindOnce(ctx)
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	w.t.Cleanup(func() { cancel(); <-done })
+}
+
+// bindOnce is one round. What fails is tried again on the next.
+func (w *world) bindOnce(ctx context.Context) {
+	volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
+	if w.client.List(ctx, volumes) != nil || w.client.List(ctx, claims) != nil {
+		return
+	}
+	ours := map[string]*corev1.PersistentVolumeClaim{}
+	for i := range claims.Items {
+		if volume.ProvisionerOf(&claims.Items[i]) == w.plugin.Name {
+			ours[string(claims.Items[i].UID)] = &claims.Items[i]
+			w.unprotect(ctx, &claims.Items[i])
+		}
+	}
+	for i := range volumes.Items {
+		vol := &volumes.Items[i]
+		if vol.Annotations[volume.AnnProvisionedBy] != w.plugin.Name {
+			continue
+		}
+		w.unprotect(ctx, vol)
+		want := corev1.VolumeReleased
+		if claim := ours[string(vol.Spec.ClaimRef.UID)]; claim != nil {
+			want = corev1.VolumeBound
+			if claim.Spec.VolumeName == "" {
+				claim.Spec.VolumeName = vol.Name
+				_ = w.client.Update(ctx, claim)
+			}
+			if claim.Status.Phase != corev1.ClaimBound {
+				claim.Status.Phase = corev1.ClaimBound
+				_ = w.client.Status().Update(ctx, claim)
+			}
+		}
+		if vol.Status.Phase != want {
+			vol.Status.Phase = want
+			_ = w.client.Status().Update(ctx, vol)
+		}
+	}
+}
+
+func (w *world) unprotect(ctx context.Context, o client.Object) {
+	base, ok := o.DeepCopyObject().(client.Object)
+	if !ok || o.GetDeletionTimestamp() == nil {
+		return
+	}
+	o.SetFinalizers(slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return strings.HasPrefix(f, "kubernetes.io/") }))
+	if len(o.GetFinalizers()) != len(base.GetFinalizers()) {
+		_ = w.client.Patch(ctx, o, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	}
+}
+
+// eventually waits until check finds nothing wrong.
+func (w *world) eventually(what string, check func() error) {
+	w.t.Helper()
+	for err := check(); err != nil; err = check() {
+		select {
+		case <-w.ctx.Done():
+			w.t.Fatalf("%s: %v", what, err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// now reads an object as it stands.
+func (w *world) now(o client.Object) error {
+	return w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o)
+}
+
+func (w *world) gone(o client.Object) func() error {
+	o = o.DeepCopyObject().(client.Object)
+	return func() error {
+		err := w.now(o)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New(o.GetName()+" is there, with finalizers "+strings.Join(o.GetFinalizers(), " ")))
+	}
+}

@@ -26,6 +26,7 @@ type controllerFlags struct {
 	process     cli.ProcessFlags
 	controllers []string
 	election    electionFlags
+	plugins     pluginFlags
 	stateDir    string
 	workers     int
 }
@@ -41,6 +42,7 @@ func newControllerCommand() *cobra.Command {
 	flags.process.Register(cmd.Flags())
 	cmd.Flags().StringSliceVar(&flags.controllers, "controllers", defaultControllers, "what to run: * for all, names, and -name to leave one out; bind and protect want Kubernetes' own switched off in kube-controller-manager ("+strings.Join(controllerNames(), ", ")+")")
 	flags.election.register(cmd.Flags())
+	flags.plugins.register(cmd.Flags())
 	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what `tarn node` is given")
 	cmd.Flags().IntVar(&flags.workers, "workers", 16, "how many objects of a kind are worked on at once")
 	return cmd
@@ -88,7 +90,12 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	if err != nil {
 		return err
 	}
+	plugins, err := flags.plugins.plugins()
+	if err != nil {
+		return err
+	}
 	shared := parts{
+		plugins: plugins,
 		steps:   &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir},
 		workers: flags.workers,
 		pods:    sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),

@@ -11,10 +11,12 @@ import (
 	"tarn.dev/tarn/internal/controller/accept"
 	"tarn.dev/tarn/internal/controller/bind"
 	"tarn.dev/tarn/internal/controller/expand"
+	"tarn.dev/tarn/internal/controller/inprocess"
 	"tarn.dev/tarn/internal/controller/protect"
 	"tarn.dev/tarn/internal/controller/provision"
 	"tarn.dev/tarn/internal/controller/reclaim"
 	"tarn.dev/tarn/internal/controller/stage"
+	"tarn.dev/tarn/internal/plugin"
 	"tarn.dev/tarn/internal/podvol"
 )
 
@@ -22,6 +24,7 @@ import (
 type parts struct {
 	steps   *podvol.Steps
 	workers int
+	plugins []plugin.Plugin
 	// pods makes the cache of all pods on first use, for those that need it.
 	pods func() (cache.Cache, error)
 }
@@ -43,6 +46,12 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 	},
 	"expand": func(mgr ctrl.Manager, p parts) error {
 		return expand.Register(mgr, expand.Options{Steps: p.steps, MaxConcurrent: p.workers})
+	},
+	"inprocess": func(mgr ctrl.Manager, p parts) error {
+		if len(p.plugins) == 0 {
+			return nil // switched off: it would watch for nothing
+		}
+		return inprocess.Register(mgr, inprocess.Options{Plugins: p.plugins, MaxConcurrent: p.workers})
 	},
 	"protect": func(mgr ctrl.Manager, p parts) error {
 		pods, err := p.pods()

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"tarn.dev/tarn/internal/plugin"
+	"tarn.dev/tarn/internal/plugin/hostpath"
+)
+
+// pluginFlags say which in-process plugins run.
+type pluginFlags struct {
+	hostPathRoot string
+	nodeName     string
+}
+
+func (f *pluginFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.hostPathRoot, "host-path-root", "", "folder in which "+hostpath.Provisioner+" makes volumes, at the path the kubelet of this node has it; for clusters of one node; empty switches it off")
+	flags.StringVar(&f.nodeName, "node-name", os.Getenv("NODE_NAME"), "name in the API of the node this process runs on; needed for --host-path-root; the default is $NODE_NAME")
+}
+
+// plugins are those the flags ask for.
+func (f *pluginFlags) plugins() ([]plugin.Plugin, error) {
+	if f.hostPathRoot == "" {
+		return nil, nil
+	}
+	made, err := hostpath.New(f.hostPathRoot, f.nodeName)
+	if err != nil {
+		return nil, fmt.Errorf("--host-path-root and --node-name: %w", err)
+	}
+	return []plugin.Plugin{made}, nil
+}

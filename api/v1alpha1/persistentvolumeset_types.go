@@ -30,6 +30,9 @@ const (
 	// was when the volume joined the pool. While that is the same, nobody has ever
 	// drawn the volume, so there is nothing on it to be kept.
 	AnnotationPoolUnused = "tarn.dev/pool-unused-since"
+	// AnnotationPoolTopology is on filler claims the value of the template's topologyKey
+	// that the volume should get, and on volumes the one they have got.
+	AnnotationPoolTopology = "tarn.dev/pool-topology"
 
 	// AnnotationOrphan on a PersistentVolumeSet, with the value "true", lets its spare
 	// volumes stay when it is deleted.

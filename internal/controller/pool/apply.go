@@ -1,0 +1,120 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// eventAction is what Events say was being done.
+const eventAction = "Pool"
+
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=patch;delete
+// +kubebuilder:rbac:groups="",resources=pods,verbs=create;delete
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=create;delete
+// +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets,verbs=patch
+// +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets/status,verbs=patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// apply does what a plan says, up to the first error. The view's set follows what is
+// written, so that the next write is checked against that.
+func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
+	for _, a := range p.Actions {
+		if err := r.do(ctx, v, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
+	switch a := a.(type) {
+	case Hold:
+		base := v.Set.DeepCopy()
+		controllerutil.AddFinalizer(v.Set, tarnv1.FinalizerPool)
+		return r.patchSet(ctx, v.Set, base)
+	case LetGo:
+		return kube.RemoveFinalizer(ctx, r.client, v.Set, tarnv1.FinalizerPool)
+	case MakeClass:
+		return r.create(ctx, a.Class.DeepCopy())
+	case DropClass:
+		return r.delete(ctx, a.Class, client.Preconditions{UID: &a.Class.UID})
+	case Order:
+		return r.create(ctx, a.Claim.DeepCopy())
+	case Dismiss:
+		return r.delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID})
+	case StartPod:
+		return r.create(ctx, a.Pod.DeepCopy())
+	case StopPod:
+		return r.delete(ctx, a.Pod, client.Preconditions{UID: &a.Pod.UID})
+	case Change:
+		return r.change(ctx, a)
+	case Remove:
+		return r.delete(ctx, a.Volume, client.Preconditions{UID: &a.Volume.UID, ResourceVersion: &a.Volume.ResourceVersion})
+	case WriteStatus:
+		return r.writeStatus(ctx, v.Set, a.Status)
+	case Post:
+		r.events.Eventf(v.Set, nil, a.Type, a.Reason, eventAction, "%s", kube.Note(a.Note))
+		return nil
+	}
+	return fmt.Errorf("pool: no way to apply %T", a)
+}
+
+// create makes an object. One of the name that is there already is one the cache had
+// not shown, and its event brings the set back.
+func (r *reconciler) create(ctx context.Context, o client.Object) error {
+	if err := r.client.Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
+	}
+	return nil
+}
+
+func (r *reconciler) delete(ctx context.Context, o client.Object, only client.Preconditions) error {
+	if err := r.client.Delete(ctx, o, only); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting %T %s: %w", o, o.GetName(), err)
+	}
+	return nil
+}
+
+// change writes a volume; the binder, or whoever has drawn it meanwhile, wins.
+func (r *reconciler) change(ctx context.Context, a Change) error {
+	err := r.client.Patch(ctx, a.To.DeepCopy(), client.MergeFromWithOptions(a.From, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing PersistentVolume %s: %w", a.From.Name, err)
+	}
+	return nil
+}
+
+func (r *reconciler) patchSet(ctx context.Context, set, base *tarnv1.PersistentVolumeSet) error {
+	err := r.client.Patch(ctx, set, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing finalizers of PersistentVolumeSet %s: %w", set.Name, err)
+	}
+	return nil
+}
+
+func (r *reconciler) writeStatus(ctx context.Context, set *tarnv1.PersistentVolumeSet, status tarnv1.PersistentVolumeSetStatus) error {
+	base := set.DeepCopy()
+	set.Status = status
+	err := r.client.Status().Patch(ctx, set, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the status of PersistentVolumeSet %s: %w", set.Name, err)
+	}
+	return nil
+}
+
+// refusal gives the words of the API server where it did not take a filler: a quota,
+// a policy or a field stands in the way, which repeating alone does not change.
+func refusal(err error) string {
+	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+		return err.Error()
+	}
+	return ""
+}

@@ -1,0 +1,150 @@
+package pool
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+const (
+	testNamespace = "tarn-system"
+	testSet       = "gold"
+	testClass     = "fast"
+)
+
+var testTime = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// set builds a set that holds its finalizer.
+func set(minimum, maximum int32, changes ...testkit.With[*tarnv1.PersistentVolumeSet]) *tarnv1.PersistentVolumeSet {
+	s := &tarnv1.PersistentVolumeSet{
+		ObjectMeta: metav1.ObjectMeta{Name: testSet, UID: "set-uid", Finalizers: []string{tarnv1.FinalizerPool}, Generation: 1},
+		Spec: tarnv1.PersistentVolumeSetSpec{
+			MinimumReplicas: minimum, MaximumReplicas: maximum, Selector: map[string]string{"pool": testSet},
+			Template: tarnv1.PersistentVolumeSetTemplate{
+				Metadata: tarnv1.PersistentVolumeSetTemplateMetadata{Labels: map[string]string{"pool": testSet, "tier": "1"}},
+				Spec: corev1.PersistentVolumeSpec{
+					StorageClassName: testClass, Capacity: storage("1Gi"),
+					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				},
+			},
+		},
+	}
+	for _, change := range changes {
+		change(s)
+	}
+	return s
+}
+
+func storage(size string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+}
+
+// volumeOf builds a volume of the set's current template, a spare that nobody has drawn.
+func volumeOf(s *tarnv1.PersistentVolumeSet, name string, changes ...testkit.With[*corev1.PersistentVolume]) *corev1.PersistentVolume {
+	vol := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: types.UID("uid-" + name), ResourceVersion: "1", Labels: map[string]string{"pool": testSet, "tier": "1"},
+			Annotations: map[string]string{
+				tarnv1.AnnotationPoolUID: string(s.UID), tarnv1.AnnotationPoolTemplate: hashOf(&s.Spec.Template),
+				tarnv1.AnnotationPoolUnused: testTime.Format(time.RFC3339), annProvisionedBy: testClass,
+			},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: testClass, Capacity: storage("1Gi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+		},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable, LastPhaseTransitionTime: ptr.To(metav1.NewTime(testTime))},
+	}
+	for _, change := range changes {
+		change(vol)
+	}
+	return vol
+}
+
+func of(size string) testkit.With[*corev1.PersistentVolume] {
+	return func(vol *corev1.PersistentVolume) { vol.Spec.Capacity = storage(size) }
+}
+
+func ofOldTemplate(vol *corev1.PersistentVolume) {
+	vol.Annotations[tarnv1.AnnotationPoolTemplate] = "old"
+}
+
+func byHand(vol *corev1.PersistentVolume) { vol.Annotations = nil }
+
+// boundTo gives a volume to a claim of a uid.
+func boundTo(uid types.UID) testkit.With[*corev1.PersistentVolume] {
+	return func(vol *corev1.PersistentVolume) {
+		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "tenant", Name: "data", UID: uid}
+		vol.Status.Phase = corev1.VolumeBound
+	}
+}
+
+func in(phase corev1.PersistentVolumePhase) testkit.With[*corev1.PersistentVolume] {
+	return func(vol *corev1.PersistentVolume) { vol.Status.Phase = phase }
+}
+
+// fillerOf gives a volume the filler claim of a slot and marks it.
+func fillerOf(slot int) testkit.With[*corev1.PersistentVolume] {
+	return func(vol *corev1.PersistentVolume) {
+		uid := fmt.Sprintf("filler-%d", slot)
+		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: testNamespace, Name: fmt.Sprintf("pool-set-uid-%d", slot), UID: types.UID(uid)}
+		vol.Annotations[tarnv1.AnnotationPoolFilling] = uid
+		vol.Annotations[tarnv1.AnnotationPoolPolicy] = string(corev1.PersistentVolumeReclaimDelete)
+		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		vol.Status.Phase = corev1.VolumeBound
+		delete(vol.Annotations, tarnv1.AnnotationPoolUnused)
+	}
+}
+
+// unmarked takes the mark off again: the volume is as its provisioner has made it.
+func unmarked(vol *corev1.PersistentVolume) {
+	vol.Labels = nil
+	vol.Annotations = map[string]string{annProvisionedBy: testClass}
+	vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+	vol.Spec.StorageClassName = "tarn-pool-" + testSet
+}
+
+// filler builds the filler claim of a slot, bound to a volume; "" for none.
+func filler(s *tarnv1.PersistentVolumeSet, slot int, volumeName string, changes ...testkit.With[*corev1.PersistentVolumeClaim]) corev1.PersistentVolumeClaim {
+	claim := fillerClaim(&View{Set: s, Namespace: testNamespace}, slot, "")
+	claim.UID, claim.Status.Phase = types.UID(fmt.Sprintf("filler-%d", slot)), corev1.ClaimPending
+	if volumeName != "" {
+		claim.Spec.VolumeName, claim.Status.Phase = volumeName, corev1.ClaimBound
+	}
+	for _, change := range changes {
+		change(claim)
+	}
+	return *claim
+}
+
+// view builds the View of a set whose class is there and binds immediately.
+func view(s *tarnv1.PersistentVolumeSet, volumes ...*corev1.PersistentVolume) *View {
+	class := testkit.Class(testClass)
+	v := &View{
+		Set: s, Namespace: testNamespace, PauseImage: DefaultPauseImage, Class: class, Filler: fillerClass(s, class),
+		Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{}, Live: true,
+	}
+	for _, vol := range volumes {
+		if vol.Labels["pool"] == testSet {
+			v.Volumes = append(v.Volumes, *vol)
+		} else {
+			v.Fresh[vol.Name] = vol
+		}
+	}
+	return v
+}
+
+func waitsForConsumer(v *View) *View {
+	v.Class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+	v.Filler = fillerClass(v.Set, v.Class)
+	return v
+}

@@ -1,0 +1,186 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes;pods;nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
+// +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets;pavvolumes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
+
+// annSelectedNode is on a claim the node the scheduler has chosen for its volume.
+const annSelectedNode = "volume.kubernetes.io/selected-node"
+
+// View is all that is known about one pool. What does not exist is nil.
+type View struct {
+	Set *tarnv1.PersistentVolumeSet
+	// Namespace and PauseImage are those of fillers.
+	Namespace, PauseImage string
+	// Class is the template's, Filler the set's own copy of it.
+	Class, Filler *storagev1.StorageClass
+	// Provisioner has the name of the class' provisioner; nil for other drivers too.
+	Provisioner *pavv1.PavProvisioner
+	// Claims are the filler claims, Pods the filler pods.
+	Claims []corev1.PersistentVolumeClaim
+	Pods   []corev1.Pod
+	// Volumes are those the selector selects, Fresh those of filler claims that it
+	// does not select yet, by name.
+	Volumes []corev1.PersistentVolume
+	Fresh   map[string]*corev1.PersistentVolume
+	// Failures are the last errors of the records of filler claims, by claim name.
+	Failures map[string]string
+	// Domains are the values of the template's topologyKey by name of node.
+	Domains map[string]string
+	// Refused is what the API server said to a filler it did not take.
+	Refused string
+	// Live says that all of it comes from the API server: what is not there does not
+	// exist.
+	Live bool
+}
+
+// gather reads the View of one set from the cache, or from the API server where what
+// is decided cannot be taken back. Claims are read before volumes: a claim that has
+// gone meanwhile has left its volume marked.
+func (r *reconciler) gather(ctx context.Context, from client.Reader, name string) (*View, error) {
+	v := &View{Namespace: r.namespace, PauseImage: r.pauseImage, Live: from == r.reader}
+	var err error
+	if v.Set, err = kube.Get(ctx, from, client.ObjectKey{Name: name}, &tarnv1.PersistentVolumeSet{}); err != nil || v.Set == nil {
+		return v, err
+	}
+	if err := r.gatherClasses(ctx, from, v); err != nil {
+		return nil, err
+	}
+	if err := r.gatherFillers(ctx, from, v); err != nil {
+		return nil, err
+	}
+	if err := gatherVolumes(ctx, from, v); err != nil {
+		return nil, err
+	}
+	return v, r.gatherDomains(ctx, v)
+}
+
+func (r *reconciler) gatherClasses(ctx context.Context, from client.Reader, v *View) (err error) {
+	get := func(name string) (*storagev1.StorageClass, error) {
+		return kube.Get(ctx, from, client.ObjectKey{Name: name}, &storagev1.StorageClass{})
+	}
+	if v.Class, err = get(v.Set.Spec.Template.Spec.StorageClassName); err != nil {
+		return err
+	}
+	if v.Filler, err = get(fillerClassName(v.Set)); err != nil || v.Class == nil {
+		return err
+	}
+	v.Provisioner, err = kube.Get(ctx, r.client, client.ObjectKey{Name: v.Class.Provisioner}, &pavv1.PavProvisioner{})
+	return err
+}
+
+func (r *reconciler) gatherFillers(ctx context.Context, from client.Reader, v *View) error {
+	claims, pods := &corev1.PersistentVolumeClaimList{}, &corev1.PodList{}
+	if err := from.List(ctx, claims, client.InNamespace(v.Namespace)); err != nil {
+		return fmt.Errorf("listing the filler claims of PersistentVolumeSet %s: %w", v.Set.Name, err)
+	}
+	if err := from.List(ctx, pods, client.InNamespace(v.Namespace), client.MatchingLabels{tarnv1.LabelPoolUID: string(v.Set.UID)}); err != nil {
+		return fmt.Errorf("listing the filler pods of PersistentVolumeSet %s: %w", v.Set.Name, err)
+	}
+	prefix := fillerPrefix(v.Set.UID) // by name, which nobody can take off a claim
+	v.Claims = slices.DeleteFunc(claims.Items, func(c corev1.PersistentVolumeClaim) bool { return !strings.HasPrefix(c.Name, prefix) })
+	v.Pods, v.Failures = pods.Items, map[string]string{}
+	for i := range v.Claims {
+		c := &v.Claims[i]
+		if c.Spec.VolumeName != "" {
+			continue
+		}
+		record, err := kube.Get(ctx, r.client, client.ObjectKey{Name: "pvc-" + string(c.UID)}, &tarnv1.PavVolume{})
+		if err != nil {
+			return err
+		}
+		if record != nil && record.Status.LastError != nil {
+			v.Failures[c.Name] = record.Status.LastError.Message
+		}
+	}
+	return nil
+}
+
+func gatherVolumes(ctx context.Context, from client.Reader, v *View) error {
+	volumes := &corev1.PersistentVolumeList{}
+	if err := from.List(ctx, volumes, client.MatchingLabels(v.Set.Spec.Selector)); err != nil {
+		return fmt.Errorf("listing the volumes of PersistentVolumeSet %s: %w", v.Set.Name, err)
+	}
+	v.Volumes, v.Fresh = volumes.Items, map[string]*corev1.PersistentVolume{}
+	for i := range v.Claims {
+		name := v.Claims[i].Spec.VolumeName
+		if name == "" || v.volume(name) != nil {
+			continue
+		}
+		vol, err := kube.Get(ctx, from, client.ObjectKey{Name: name}, &corev1.PersistentVolume{})
+		if err != nil {
+			return err
+		}
+		if vol != nil {
+			v.Fresh[name] = vol
+		}
+	}
+	return nil
+}
+
+func (r *reconciler) gatherDomains(ctx context.Context, v *View) error {
+	key := v.Set.Spec.Template.TopologyKey
+	if key == "" {
+		return nil
+	}
+	nodes := &corev1.NodeList{}
+	if err := r.client.List(ctx, nodes, client.HasLabels{key}, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing nodes with label %s: %w", key, err)
+	}
+	v.Domains = map[string]string{}
+	for i := range nodes.Items {
+		v.Domains[nodes.Items[i].Name] = nodes.Items[i].Labels[key]
+	}
+	return nil
+}
+
+// volume gives a volume of the view by name, nil if it is not there.
+func (v *View) volume(name string) *corev1.PersistentVolume {
+	for i := range v.Volumes {
+		if v.Volumes[i].Name == name {
+			return &v.Volumes[i]
+		}
+	}
+	return v.Fresh[name]
+}
+
+// pod gives the pod of a filler claim.
+func (v *View) pod(claim string) *corev1.Pod {
+	for i := range v.Pods {
+		if v.Pods[i].Name == claim {
+			return &v.Pods[i]
+		}
+	}
+	return nil
+}
+
+// holder gives the filler claim with a uid.
+func (v *View) holder(uid string) *corev1.PersistentVolumeClaim {
+	for i := range v.Claims {
+		if string(v.Claims[i].UID) == uid {
+			return &v.Claims[i]
+		}
+	}
+	return nil
+}
+
+// domainOf is the value of topologyKey on the node chosen for a claim.
+func (v *View) domainOf(claim *corev1.PersistentVolumeClaim) string {
+	return v.Domains[claim.Annotations[annSelectedNode]]
+}

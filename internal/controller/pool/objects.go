@@ -1,0 +1,223 @@
+package pool
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// hashOf tells templates apart.
+func hashOf(t *tarnv1.PersistentVolumeSetTemplate) string {
+	data, err := json.Marshal(t)
+	if err != nil { // a type without channels and functions has none
+		return ""
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8])
+}
+
+func labelsOf(set *tarnv1.PersistentVolumeSet) map[string]string {
+	return map[string]string{tarnv1.LabelPool: set.Name, tarnv1.LabelPoolUID: string(set.UID)}
+}
+
+func owner(set *tarnv1.PersistentVolumeSet) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{
+		APIVersion: tarnv1.GroupVersion.String(), Kind: "PersistentVolumeSet", Name: set.Name, UID: set.UID, Controller: ptr.To(true),
+	}}
+}
+
+func fillerClassName(set *tarnv1.PersistentVolumeSet) string { return "tarn-pool-" + set.Name }
+
+// fillerClass is the class of a set's filler claims: the template's in all but name
+// and policy. With Delete a volume whose filler claim ends half-way is destroyed by
+// its provisioner, not leaked.
+func fillerClass(set *tarnv1.PersistentVolumeSet, class *storagev1.StorageClass) *storagev1.StorageClass {
+	return &storagev1.StorageClass{
+		ObjectMeta:  metav1.ObjectMeta{Name: fillerClassName(set), Labels: labelsOf(set), OwnerReferences: owner(set)},
+		Provisioner: class.Provisioner, Parameters: class.Parameters, MountOptions: class.MountOptions,
+		AllowedTopologies: class.AllowedTopologies, VolumeBindingMode: class.VolumeBindingMode,
+		ReclaimPolicy: ptr.To(corev1.PersistentVolumeReclaimDelete), AllowVolumeExpansion: ptr.To(false),
+	}
+}
+
+// madeFor says that a class was made for a set.
+func madeFor(set *tarnv1.PersistentVolumeSet, class *storagev1.StorageClass) bool {
+	return class.Labels[tarnv1.LabelPoolUID] == string(set.UID)
+}
+
+func sameClass(a, b *storagev1.StorageClass) bool {
+	return a.Provisioner == b.Provisioner && equality.Semantic.DeepEqual(a.Parameters, b.Parameters) &&
+		equality.Semantic.DeepEqual(a.MountOptions, b.MountOptions) && equality.Semantic.DeepEqual(a.AllowedTopologies, b.AllowedTopologies) &&
+		waits(a) == waits(b)
+}
+
+// waits says that volumes of a class are made where their first consumer runs.
+func waits(class *storagev1.StorageClass) bool {
+	return ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer
+}
+
+// fillerClaim asks for the volume of a slot. domain is the value of the template's
+// topologyKey it should get, empty for any.
+func fillerClaim(v *View, slot int, domain string) *corev1.PersistentVolumeClaim {
+	set, spec := v.Set, v.Set.Spec.Template.Spec
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: v.Namespace, Name: fmt.Sprintf("%s%d", fillerPrefix(set.UID), slot),
+			Labels: labelsOf(set), OwnerReferences: owner(set),
+			Annotations: map[string]string{tarnv1.AnnotationPoolTemplate: hashOf(&set.Spec.Template)},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: ptr.To(fillerClassName(set)),
+			AccessModes:      spec.AccessModes, VolumeMode: spec.VolumeMode, VolumeAttributesClassName: spec.VolumeAttributesClassName,
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: spec.Capacity[corev1.ResourceStorage]},
+			},
+		},
+	}
+	if domain != "" {
+		claim.Annotations[tarnv1.AnnotationPoolTopology] = domain
+	}
+	return claim
+}
+
+// fillerPod is a first consumer: it makes the scheduler choose the node for the
+// volume of a claim. Its container has nothing to do and need not even start.
+func fillerPod(v *View, claim *corev1.PersistentVolumeClaim) *corev1.Pod {
+	labels := labelsOf(v.Set)
+	labels[tarnv1.LabelStep] = string(tarnv1.StepFilling)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name, Labels: labels, OwnerReferences: owner(v.Set)},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: ptr.To[int64](1),
+			AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
+			Affinity: affinity(v, claim),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](65534), RunAsGroup: ptr.To[int64](65534),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name: "wait", Image: v.PauseImage, ImagePullPolicy: corev1.PullIfNotPresent,
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
+			}},
+			Volumes: []corev1.Volume{{Name: "spare", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
+			}}},
+		},
+	}
+}
+
+// affinity confines a filler pod to the template's nodes, and draws it to the domain
+// of its claim. A domain that has no room does not hold the pool up.
+func affinity(v *View, claim *corev1.PersistentVolumeClaim) *corev1.Affinity {
+	var a corev1.NodeAffinity
+	if n := v.Set.Spec.Template.Spec.NodeAffinity; n != nil {
+		a.RequiredDuringSchedulingIgnoredDuringExecution = n.Required
+	}
+	if domain := claim.Annotations[tarnv1.AnnotationPoolTopology]; domain != "" && v.Set.Spec.Template.TopologyKey != "" {
+		a.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{
+			Weight: 100,
+			Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
+				Key: v.Set.Spec.Template.TopologyKey, Operator: corev1.NodeSelectorOpIn, Values: []string{domain},
+			}}},
+		}}
+	}
+	return &corev1.Affinity{NodeAffinity: &a}
+}
+
+// mark prepares a volume for the day its filler claim goes.
+func mark(v *View, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+	vol, t := vol.DeepCopy(), v.Set.Spec.Template
+	vol.Labels, vol.Annotations = merge(vol.Labels, t.Metadata.Labels), merge(vol.Annotations, t.Metadata.Annotations)
+	policy := t.Spec.PersistentVolumeReclaimPolicy
+	if policy == "" {
+		policy = ptr.Deref(v.Class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
+	}
+	vol.Annotations[tarnv1.AnnotationPoolUID] = string(v.Set.UID)
+	vol.Annotations[tarnv1.AnnotationPoolTemplate] = claim.Annotations[tarnv1.AnnotationPoolTemplate]
+	vol.Annotations[tarnv1.AnnotationPoolFilling] = string(claim.UID)
+	vol.Annotations[tarnv1.AnnotationPoolPolicy] = string(policy)
+	if domain := v.domainOf(claim); domain != "" {
+		vol.Annotations[tarnv1.AnnotationPoolTopology] = domain
+	}
+	vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	vol.Spec.StorageClassName = t.Spec.StorageClassName
+	if len(t.Spec.MountOptions) > 0 {
+		vol.Spec.MountOptions = t.Spec.MountOptions
+	}
+	return vol
+}
+
+func merge(base, more map[string]string) map[string]string {
+	merged := map[string]string{}
+	maps.Copy(merged, base)
+	maps.Copy(merged, more)
+	return merged
+}
+
+// free makes a volume nobody's.
+func free(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
+	vol = vol.DeepCopy()
+	vol.Spec.ClaimRef = nil
+	delete(vol.Annotations, annBoundByController)
+	return vol
+}
+
+// settle ends the passage: the volume gets the policy it is to have.
+func settle(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
+	vol = vol.DeepCopy()
+	if policy := vol.Annotations[tarnv1.AnnotationPoolPolicy]; vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain && policy != "" {
+		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimPolicy(policy)
+	}
+	if at := vol.Status.LastPhaseTransitionTime; at != nil && vol.Spec.ClaimRef == nil && vol.Status.Phase == corev1.VolumeAvailable {
+		vol.Annotations[tarnv1.AnnotationPoolUnused] = at.UTC().Format(time.RFC3339)
+	}
+	unmark(vol)
+	return vol
+}
+
+// recall takes a volume back to where it was before it was marked: its provisioner
+// destroys it when its filler claim goes.
+func recall(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
+	vol = vol.DeepCopy()
+	vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+	unmark(vol)
+	return vol
+}
+
+func unmark(vol *corev1.PersistentVolume) {
+	delete(vol.Annotations, tarnv1.AnnotationPoolFilling)
+	delete(vol.Annotations, tarnv1.AnnotationPoolPolicy)
+}
+
+// giveUp gives a volume to a claim that never existed. Nobody can draw it from then
+// on, and it is released. One on which there can be no data is destroyed whatever its
+// policy; any other by its policy.
+func giveUp(v *View, vol *corev1.PersistentVolume) *corev1.PersistentVolume {
+	ours := madeBy(v.Set, vol)
+	vol = vol.DeepCopy()
+	if ours && (unused(vol) || marked(vol)) {
+		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+	}
+	unmark(vol)
+	vol.Spec.ClaimRef = surplus(v.Set, v.Namespace)
+	return vol
+}
+
+// madeBy says that a volume was made for a set.
+func madeBy(set *tarnv1.PersistentVolumeSet, vol *corev1.PersistentVolume) bool {
+	return vol.Annotations[tarnv1.AnnotationPoolUID] == string(set.UID)
+}

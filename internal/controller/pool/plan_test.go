@@ -1,0 +1,265 @@
+package pool
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// did names the actions of a plan, without those that only tell.
+func did(p Plan) string {
+	var names []string
+	for _, a := range p.Actions {
+		switch a := a.(type) {
+		case WriteStatus, Post:
+		case Order:
+			names = append(names, "order "+a.Claim.Name)
+		case Dismiss:
+			names = append(names, "dismiss "+a.Claim.Name)
+		case StartPod:
+			names = append(names, "start "+a.Pod.Name)
+		case StopPod:
+			names = append(names, "stop "+a.Pod.Name)
+		case Remove:
+			names = append(names, "remove "+a.Volume.Name)
+		case Change:
+			names = append(names, changed(a)+" "+a.To.Name)
+		default:
+			names = append(names, strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", a), "pool.")))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// changed names a change of a volume by what it comes to.
+func changed(c Change) string {
+	switch {
+	case c.To.Spec.ClaimRef != nil && givenUp(c.To, testNamespace):
+		return "give up"
+	case marked(c.To) && c.To.Spec.ClaimRef == nil:
+		return "free"
+	case marked(c.To):
+		return "mark"
+	case c.To.Spec.ClaimRef != nil && isFilling(c.From):
+		return "recall"
+	}
+	return "settle"
+}
+
+func withClaims(v *View, claims ...corev1.PersistentVolumeClaim) *View {
+	v.Claims = claims
+	return v
+}
+
+func with(v *View, change func(*View)) *View {
+	change(v)
+	return v
+}
+
+var anHourAgo = metav1.NewTime(testTime.Add(-time.Hour))
+
+func TestThePlanOfAPool(t *testing.T) {
+	s := set(2, 4)
+	pending := func(slot int) corev1.PersistentVolumeClaim { return filler(s, slot, "") }
+	ending := func(c corev1.PersistentVolumeClaim) corev1.PersistentVolumeClaim {
+		c.DeletionTimestamp = &anHourAgo
+		return c
+	}
+	for _, c := range []struct {
+		name string
+		view *View
+		want string
+	}{
+		{"a new set is held first", view(set(2, 4, func(s *tarnv1.PersistentVolumeSet) { s.Finalizers = nil })), "hold"},
+		{"an empty pool makes its class, then orders as many as are missing", with(view(s), func(v *View) { v.Filler = nil }), "makeclass, order pool-set-uid-0, order pool-set-uid-1"},
+		{"a class that has changed is copied anew", with(view(s, volumeOf(s, "a"), volumeOf(s, "b")), func(v *View) { v.Class.Parameters = nil }), "dropclass, makeclass"},
+		{"what is being made counts", withClaims(view(s, volumeOf(s, "a")), pending(0)), ""},
+		{"a claim being deleted holds its slot, but is no volume to come", withClaims(view(s, volumeOf(s, "a")), ending(pending(0))), "order pool-set-uid-1"},
+		{"volumes in use count for the maximum", view(s, volumeOf(s, "a", boundTo("x")), volumeOf(s, "b", boundTo("y")), volumeOf(s, "c", boundTo("z"))), "order pool-set-uid-0"},
+		{"nothing is ordered at the maximum", view(set(2, 2), volumeOf(s, "a", boundTo("x")), volumeOf(s, "b", boundTo("y"))), ""},
+		{"a released volume counts for the maximum and is left alone", view(set(1, 1), volumeOf(s, "a", boundTo("x"), in(corev1.VolumeReleased))), ""},
+		{"a volume made by hand is a spare like others", view(set(1, 4), volumeOf(s, "a", byHand)), ""},
+		{"a volume reserved by name is no spare", view(set(1, 4), volumeOf(s, "a", boundTo(""), in(corev1.VolumeAvailable))), "order pool-set-uid-0"},
+		{"without its class nothing is ordered", with(view(s), func(v *View) { v.Class = nil }), ""},
+		{"at most so many are made at once", view(set(100, 100)), strings.TrimSuffix(orders(fillingAtOnce), ", ")},
+
+		{"a claim that waits for its first consumer gets one", waitsForConsumer(withClaims(view(set(1, 1)), pending(0))), "start pool-set-uid-0"},
+		{"a consumer ends when its claim is bound, and the volume is marked", with(waitsForConsumer(withClaims(view(set(1, 1), volumeOf(s, "a", fillerOf(0), unmarked)), filler(s, 0, "a"))),
+			func(v *View) {
+				v.Pods = []corev1.Pod{*fillerPod(v, &v.Claims[0])}
+			}), "mark a, stop pool-set-uid-0"},
+		{"the volume of a bound filler claim is marked before anything else", withClaims(view(set(1, 1), volumeOf(s, "a", fillerOf(0), unmarked)), filler(s, 0, "a")), "mark a"},
+		{"a marked volume no longer needs its claim", withClaims(view(set(1, 1), volumeOf(s, "a", fillerOf(0))), filler(s, 0, "a")), "dismiss pool-set-uid-0"},
+		{"a marked volume that is not retained is marked again", withClaims(view(set(1, 1), volumeOf(s, "a", fillerOf(0), func(vol *corev1.PersistentVolume) {
+			vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		})), filler(s, 0, "a")), "mark a"},
+		{"a marked volume waits for its claim to be gone", withClaims(view(set(1, 1), volumeOf(s, "a", fillerOf(0))), ending(filler(s, 0, "a"))), ""},
+		{"a marked volume without its claim becomes nobody's", view(set(1, 1), volumeOf(s, "a", fillerOf(0), in(corev1.VolumeReleased))), "free a"},
+		{"nobody's volume stays retained until it is Available", view(set(1, 1), volumeOf(s, "a", fillerOf(0), nobodys, in(corev1.VolumeReleased))), ""},
+		{"an Available volume gets its policy", view(set(1, 1), volumeOf(s, "a", fillerOf(0), nobodys, in(corev1.VolumeAvailable))), "settle a"},
+		{"a volume drawn before it has its policy gets it too", view(set(0, 1), volumeOf(s, "a", fillerOf(0), boundTo("x"))), "settle a"},
+		{"a volume on its way in is ordered no second time", view(set(1, 4), volumeOf(s, "a", fillerOf(0), nobodys, in(corev1.VolumeReleased))), ""},
+		{"a claim that has lost its volume is dismissed", withClaims(view(set(1, 1)), with2(filler(s, 0, "a"), func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimLost })), "dismiss pool-set-uid-0"},
+
+		{"above the maximum the largest spare goes", view(set(0, 1), volumeOf(s, "a"), volumeOf(s, "b", of("3Gi")), volumeOf(s, "c", of("2Gi"))), "give up b"},
+		{"one by one", view(set(0, 1), volumeOf(s, "a"), volumeOf(s, "b", of("3Gi"), leavingNow), volumeOf(s, "c", of("2Gi"))), ""},
+		{"what is not made yet goes before what is there", withClaims(view(set(0, 1), volumeOf(s, "a")), pending(0)), "dismiss pool-set-uid-0"},
+		{"volumes in use, reserved and released stay however many there are", view(set(0, 0), volumeOf(s, "a", boundTo("x")), volumeOf(s, "b", boundTo("")), volumeOf(s, "c", boundTo("y"), in(corev1.VolumeReleased)), volumeOf(s, "d", boundTo("z"), in(corev1.VolumeFailed))), ""},
+		{"a spare of another set counts and stays", view(set(0, 0), volumeOf(s, "a", func(vol *corev1.PersistentVolume) { vol.Annotations[tarnv1.AnnotationPoolUID] = "other" })), ""},
+		{"the object of a volume that no provisioner deletes is removed", view(set(0, 0), volumeOf(s, "a", byHand, givenUpBy(s))), "remove a"},
+		{"that of one whose provisioner deletes it is not", view(set(0, 0), volumeOf(s, "a", givenUpBy(s))), ""},
+
+		{"a filler claim of the old template is dismissed, and its volume with it", withClaims(view(set(1, 2), volumeOf(s, "a", fillerOf(0), unmarked)), oldFiller(s, 0, "a")), "dismiss pool-set-uid-0"},
+		{"a spare of the old template goes when there are more than enough", view(set(1, 4), volumeOf(s, "a"), volumeOf(s, "b", ofOldTemplate)), "give up b"},
+		{"else a new one comes first", view(set(2, 4), volumeOf(s, "a"), volumeOf(s, "b", ofOldTemplate)), "order pool-set-uid-0"},
+		{"where there is no room for it, the old one stays", view(set(2, 2), volumeOf(s, "a"), volumeOf(s, "b", ofOldTemplate)), ""},
+		{"one at a time", view(set(0, 4), volumeOf(s, "a", ofOldTemplate, leavingNow), volumeOf(s, "b", ofOldTemplate)), ""},
+		{"a volume made by hand is of no template", view(set(0, 4), volumeOf(s, "a", byHand)), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := did(plan(c.view, testTime)); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func orders(n int) string {
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, "order pool-set-uid-%d, ", i)
+	}
+	return text.String()
+}
+
+func nobodys(vol *corev1.PersistentVolume)    { vol.Spec.ClaimRef = nil }
+func leavingNow(vol *corev1.PersistentVolume) { vol.DeletionTimestamp = &anHourAgo }
+
+func givenUpBy(s *tarnv1.PersistentVolumeSet) func(*corev1.PersistentVolume) {
+	return func(vol *corev1.PersistentVolume) { vol.Spec.ClaimRef = surplus(s, testNamespace) }
+}
+
+func with2(c corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaim)) corev1.PersistentVolumeClaim {
+	change(&c)
+	return c
+}
+
+func oldFiller(s *tarnv1.PersistentVolumeSet, slot int, vol string) corev1.PersistentVolumeClaim {
+	return filler(s, slot, vol, func(c *corev1.PersistentVolumeClaim) { c.Annotations[tarnv1.AnnotationPoolTemplate] = "old" })
+}
+
+func TestTheEndOfASet(t *testing.T) {
+	going := func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &anHourAgo }
+	orphans := func(s *tarnv1.PersistentVolumeSet) {
+		s.Annotations = map[string]string{tarnv1.AnnotationOrphan: "true"}
+	}
+	s, o := set(2, 4, going), set(2, 4, going, orphans)
+	for _, c := range []struct {
+		name string
+		view *View
+		want string
+	}{
+		{"with nothing left the class goes and the set is let go", view(s), "dropclass, letgo"},
+		{"spares are given up, bound volumes left alone", view(s, volumeOf(s, "a"), volumeOf(s, "b", boundTo("x"))), "give up a"},
+		{"spares of another set stay", view(s, volumeOf(s, "a", func(vol *corev1.PersistentVolume) { vol.Annotations[tarnv1.AnnotationPoolUID] = "other" })), "dropclass, letgo"},
+		{"orphaned spares stay", view(o, volumeOf(o, "a")), "dropclass, letgo"},
+		{"filler claims go first", withClaims(view(s), filler(s, 0, "")), "dismiss pool-set-uid-0"},
+		{"a marked volume is taken back to where it goes with its claim", withClaims(view(s, volumeOf(s, "a", fillerOf(0))), filler(s, 0, "a")), "recall a, dismiss pool-set-uid-0"},
+		{"a marked volume without its claim is given up", view(s, volumeOf(s, "a", fillerOf(0))), "give up a"},
+		{"or comes to its end where spares stay", view(o, volumeOf(o, "a", fillerOf(0))), "free a"},
+		{"a bound volume gets its policy before nobody knows it any more", view(s, volumeOf(s, "a", fillerOf(0), boundTo("x"))), "settle a"},
+		{"what the set has given up is removed before nobody knows it any more", view(s, volumeOf(s, "a", byHand, givenUpBy(s))), "remove a"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := did(plan(c.view, testTime)); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
+	retain := func(vol *corev1.PersistentVolume) {
+		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	}
+	s := set(0, 0)
+	for _, c := range []struct {
+		name string
+		vol  *corev1.PersistentVolume
+		want corev1.PersistentVolumeReclaimPolicy
+	}{
+		{"one that nobody has drawn", volumeOf(s, "a", retain), corev1.PersistentVolumeReclaimDelete},
+		{"one that was Available, then not, then again", volumeOf(s, "a", retain, func(vol *corev1.PersistentVolume) {
+			vol.Status.LastPhaseTransitionTime.Time = testTime.Add(time.Minute)
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one made by hand", volumeOf(s, "a", byHand, retain), corev1.PersistentVolumeReclaimRetain},
+		{"one that is to be deleted anyway", volumeOf(s, "a"), corev1.PersistentVolumeReclaimDelete},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := plan(view(s, c.vol), testTime)
+			to := p.Actions[0].(Change).To
+			if got := to.Spec.PersistentVolumeReclaimPolicy; got != c.want || !givenUp(to, testNamespace) {
+				t.Errorf("got policy %s and claimRef %v, want %s and a claim that never existed", got, to.Spec.ClaimRef, c.want)
+			}
+		})
+	}
+}
+
+func TestReadySaysWhyNot(t *testing.T) {
+	s := set(2, 4)
+	for _, c := range []struct {
+		name, wantReason, wantPart string
+		view                       *View
+	}{
+		{"full", reasonFilled, "2 of 2", view(s, volumeOf(s, "a"), volumeOf(s, "b"))},
+		{"filling", reasonFilling, "1 of 2 volumes are Available, 1 are being made", withClaims(view(s, volumeOf(s, "a")), filler(s, 0, ""))},
+		{"a creation fails", reasonFailing, "disk full", with(withClaims(view(s), filler(s, 0, "")), func(v *View) { v.Failures["pool-set-uid-0"] = "disk full" })},
+		{"no node", reasonNoNode, "0/1 nodes", with(withClaims(view(s), filler(s, 0, "")), func(v *View) {
+			v.Pods = []corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available"}}}}}
+		})},
+		{"the API server refuses", reasonRefused, "quota", with(view(s), func(v *View) { v.Refused = "exceeded quota" })},
+		{"at the maximum", reasonAtMaximum, "maximumReplicas are 1", view(set(1, 1), volumeOf(s, "a", boundTo("x")))},
+		{"no class", reasonNoClass, `StorageClass "fast"`, with(view(s), func(v *View) { v.Class = nil })},
+		{"a class without provisioner", reasonNotDynamic, "by hand", with(view(s), func(v *View) { v.Class.Provisioner = noProvisioner })},
+		{"nodes asked for of a class that chooses none", reasonTopology, "WaitForFirstConsumer", view(set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.TopologyKey = "zone" }))},
+		{"a filler class of somebody else", reasonClassTaken, "tarn-pool-gold", with(view(s), func(v *View) { v.Filler.Labels = nil })},
+		{"labels that are none", reasonLabels, "labels", with(view(set(1, 1)), func(v *View) { v.Set.Spec.Template.Metadata.Labels["a b"] = "" })},
+		{"going", reasonDeleting, "bound volumes stay", view(set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &anHourAgo }))},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ready := meta.FindStatusCondition(statusOf(c.view, testTime).Conditions, tarnv1.ConditionReady)
+			if ready.Reason != c.wantReason || !strings.Contains(ready.Message, c.wantPart) || (ready.Status == metav1.ConditionTrue) != (c.wantReason == reasonFilled) {
+				t.Errorf("got %s, %s: %s; want %s with %q", ready.Status, ready.Reason, ready.Message, c.wantReason, c.wantPart)
+			}
+		})
+	}
+}
+
+func TestSparesAreSpreadEvenly(t *testing.T) {
+	s := set(5, 5, func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.TopologyKey = "zone" })
+	v := waitsForConsumer(view(s, volumeOf(s, "a", func(vol *corev1.PersistentVolume) { vol.Annotations[tarnv1.AnnotationPoolTopology] = "x" })))
+	v.Domains = map[string]string{"n1": "x", "n2": "y", "n3": "y", "n4": "z"}
+	var got []string
+	for _, a := range plan(v, testTime).Actions {
+		if a, ok := a.(Order); ok {
+			got = append(got, a.Claim.Annotations[tarnv1.AnnotationPoolTopology])
+		}
+	}
+	if want := []string{"y", "z", "x", "y"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	vol := volumeOf(s, "b", fillerOf(0), unmarked)
+	claim := filler(s, 0, "b", func(c *corev1.PersistentVolumeClaim) { c.Annotations[annSelectedNode] = "n4" })
+	if got := mark(v, vol, &claim).Annotations[tarnv1.AnnotationPoolTopology]; got != "z" {
+		t.Errorf("a volume on n4 is marked with %q, want z", got)
+	}
+}

@@ -1,0 +1,47 @@
+package pool
+
+import (
+	"slices"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// spread deals out the values of a template's topologyKey so that spares, and those
+// being made, are as even as can be.
+type spread struct {
+	domains []string
+	volumes map[string]int
+}
+
+func newSpread(v *View) *spread {
+	s := &spread{volumes: map[string]int{}}
+	for _, domain := range v.Domains {
+		if !slices.Contains(s.domains, domain) {
+			s.domains = append(s.domains, domain)
+		}
+	}
+	slices.Sort(s.domains)
+	for i := range v.Volumes {
+		if state := stateOf(&v.Volumes[i], v.Namespace); state == spare || state == joining {
+			s.volumes[v.Volumes[i].Annotations[tarnv1.AnnotationPoolTopology]]++
+		}
+	}
+	for i := range v.Claims {
+		if vol := v.volume(v.Claims[i].Spec.VolumeName); vol == nil || !marked(vol) {
+			s.volumes[v.Claims[i].Annotations[tarnv1.AnnotationPoolTopology]]++
+		}
+	}
+	return s
+}
+
+// next gives the domain that has the fewest, empty where there is none.
+func (s *spread) next() string {
+	best := ""
+	for _, domain := range s.domains {
+		if best == "" || s.volumes[domain] < s.volumes[best] {
+			best = domain
+		}
+	}
+	s.volumes[best]++
+	return best
+}

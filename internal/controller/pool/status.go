@@ -1,0 +1,216 @@
+package pool
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// Reasons of the condition Ready and of Events.
+const (
+	reasonFilled      = "Filled"
+	reasonFilling     = "Filling"
+	reasonFailing     = "Failing"
+	reasonNoNode      = "NoNode"
+	reasonAtMaximum   = "AtMaximum"
+	reasonRefused     = "FillerRefused"
+	reasonDeleting    = "Deleting"
+	reasonLabels      = "InvalidLabels"
+	reasonNoClass     = "ClassMissing"
+	reasonNotDynamic  = "ClassNotDynamic"
+	reasonTopology    = "ClassBindsImmediately"
+	reasonClassTaken  = "FillerClassTaken"
+	reasonProvisioner = "ProvisionerNotReady"
+
+	eventGivenUp = "SpareGivenUp"
+)
+
+// noProvisioner is the provisioner of classes whose volumes are made by hand.
+const noProvisioner = "kubernetes.io/no-provisioner"
+
+// counts of a pool. Each volume is counted once.
+type counts struct{ total, used, spares, creating, recycling, released, failed, leaving, outdated int32 }
+
+func count(v *View) counts {
+	var n counts
+	seen := map[string]bool{}
+	for i := range v.Volumes {
+		vol := &v.Volumes[i]
+		seen[vol.Name] = true
+		switch stateOf(vol, v.Namespace) {
+		case spare:
+			n.spares++
+			if outdated(v.Set, vol) {
+				n.outdated++
+			}
+		case joining:
+			n.creating++
+		case used:
+			n.used++
+		case recycling:
+			n.recycling++
+		case released:
+			n.released++
+		case failed:
+			n.failed++
+		case leaving:
+			n.leaving++
+		}
+		n.total++
+	}
+	for i := range v.Claims {
+		claim := &v.Claims[i]
+		switch {
+		case seen[claim.Spec.VolumeName]:
+			continue
+		case claim.DeletionTimestamp == nil:
+			n.creating++
+		default: // taken back
+			n.leaving++
+		}
+		n.total++
+	}
+	return n
+}
+
+// trouble is why no volume can be made.
+type trouble struct{ reason, message string }
+
+func troubleOf(v *View) *trouble {
+	t := v.Set.Spec.Template
+	waitsForNode := v.Class != nil && waits(v.Class)
+	switch {
+	case v.Class == nil:
+		return &trouble{reasonNoClass, fmt.Sprintf("there is no StorageClass %q; create it, or correct spec.template.spec.storageClassName", t.Spec.StorageClassName)}
+	case v.Class.DeletionTimestamp != nil:
+		return &trouble{reasonNoClass, fmt.Sprintf("StorageClass %q is being deleted", v.Class.Name)}
+	case v.Class.Provisioner == noProvisioner:
+		return &trouble{reasonNotDynamic, fmt.Sprintf("StorageClass %q has no provisioner that could make volumes; make them by hand with the labels of spec.selector, and set minimumReplicas to 0", v.Class.Name)}
+	case (t.TopologyKey != "" || t.Spec.NodeAffinity != nil) && !waitsForNode:
+		return &trouble{reasonTopology, fmt.Sprintf("spec.template has a topologyKey or spec.nodeAffinity, but StorageClass %q binds immediately, so no node is chosen; give it volumeBindingMode WaitForFirstConsumer, or remove them", v.Class.Name)}
+	case v.Filler != nil && !madeFor(v.Set, v.Filler):
+		return &trouble{reasonClassTaken, fmt.Sprintf("StorageClass %q exists and is not this set's; delete it, or give the set another name", v.Filler.Name)}
+	case v.Filler != nil && v.Filler.DeletionTimestamp != nil:
+		return &trouble{reasonClassTaken, fmt.Sprintf("StorageClass %q is being deleted", v.Filler.Name)}
+	}
+	path := field.NewPath("spec", "template", "metadata")
+	if wrong := metavalidation.ValidateLabels(t.Metadata.Labels, path.Child("labels")); len(wrong) > 0 {
+		return &trouble{reasonLabels, wrong.ToAggregate().Error()}
+	}
+	if p := v.Provisioner; p != nil {
+		return provisionerTrouble(p)
+	}
+	return nil
+}
+
+func provisionerTrouble(p *pavv1.PavProvisioner) *trouble {
+	accepted := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted)
+	switch {
+	case p.DeletionTimestamp != nil:
+		return &trouble{reasonProvisioner, fmt.Sprintf("PavProvisioner %q is being deleted and makes no new volumes", p.Name)}
+	case !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic):
+		return &trouble{reasonProvisioner, fmt.Sprintf("PavProvisioner %q does not have Dynamic in spec.provisioningModes", p.Name)}
+	case accepted == nil:
+		return &trouble{reasonProvisioner, fmt.Sprintf("PavProvisioner %q has not been judged yet", p.Name)}
+	case accepted.Status != metav1.ConditionTrue:
+		return &trouble{reasonProvisioner, fmt.Sprintf("PavProvisioner %q is not accepted: %s", p.Name, accepted.Message)}
+	}
+	return nil
+}
+
+// statusOf is the set's status as the view has it.
+func statusOf(v *View, now time.Time) tarnv1.PersistentVolumeSetStatus {
+	n := count(v)
+	status := *v.Set.Status.DeepCopy()
+	status.Replicas, status.BoundReplicas, status.UnboundReplicas = n.total, n.used, n.spares
+	status.CreatingReplicas, status.RecyclingReplicas, status.ReleasedReplicas = n.creating, n.recycling, n.released
+	status.FailedReplicas, status.OutdatedReplicas = n.failed, n.outdated
+	status.Selector = labels.SelectorFromSet(v.Set.Spec.Selector).String()
+	status.ObservedGeneration = v.Set.Generation
+	ready := readyOf(v, n)
+	ready.Type, ready.ObservedGeneration, ready.LastTransitionTime = tarnv1.ConditionReady, v.Set.Generation, metav1.NewTime(now)
+	ready.Message = kube.Message(ready.Message)
+	meta.SetStatusCondition(&status.Conditions, ready)
+	return status
+}
+
+func readyOf(v *View, n counts) metav1.Condition {
+	spec := v.Set.Spec
+	not := func(reason, message string) metav1.Condition {
+		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
+	}
+	have := fmt.Sprintf("%d of %d volumes are Available", n.spares, spec.MinimumReplicas)
+	switch trouble := troubleOf(v); {
+	case v.Set.DeletionTimestamp != nil:
+		return not(reasonDeleting, "the set is being deleted; bound volumes stay")
+	case trouble != nil && spec.MinimumReplicas > 0:
+		return not(trouble.reason, trouble.message)
+	case n.spares >= spec.MinimumReplicas:
+		return metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonFilled, Message: have + replacing(spec, n)}
+	case v.Refused != "":
+		return not(reasonRefused, have+"; the API server refuses to have another made: "+v.Refused)
+	case n.creating == 0 && n.total >= spec.MaximumReplicas:
+		return not(reasonAtMaximum, fmt.Sprintf("%s, and there are %d volumes, maximumReplicas are %d; raise that, or see to released volumes (%d) and failed ones (%d)",
+			have, n.total, spec.MaximumReplicas, n.released, n.failed))
+	}
+	have += fmt.Sprintf(", %d are being made", n.creating)
+	for i := range v.Claims {
+		if failure := v.Failures[v.Claims[i].Name]; failure != "" {
+			return not(reasonFailing, have+"; the last failure: "+failure)
+		}
+	}
+	for i := range v.Pods {
+		if why := unschedulable(&v.Pods[i]); why != "" {
+			return not(reasonNoNode, have+"; no node for another: "+why)
+		}
+	}
+	return not(reasonFilling, have)
+}
+
+// replacing says what is out of the ordinary in a pool that is full.
+func replacing(spec tarnv1.PersistentVolumeSetSpec, n counts) string {
+	switch {
+	case n.outdated == 0:
+		return ""
+	case n.spares == spec.MinimumReplicas && n.total >= spec.MaximumReplicas && n.creating == 0:
+		return fmt.Sprintf("; %d of an older template cannot be replaced while there are maximumReplicas volumes: raise that", n.outdated)
+	}
+	return fmt.Sprintf("; %d of an older template are being replaced", n.outdated)
+}
+
+func unschedulable(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+// report writes the status where it has changed, and tells of a set that can no
+// longer be filled.
+func report(v *View, now time.Time) []Action {
+	status := statusOf(v, now)
+	if equality.Semantic.DeepEqual(status, v.Set.Status) {
+		return nil
+	}
+	actions := []Action{WriteStatus{status}}
+	was, is := meta.FindStatusCondition(v.Set.Status.Conditions, tarnv1.ConditionReady), meta.FindStatusCondition(status.Conditions, tarnv1.ConditionReady)
+	quiet := is.Status == metav1.ConditionTrue || is.Reason == reasonFilling || is.Reason == reasonDeleting
+	if quiet || was != nil && was.Reason == is.Reason {
+		return actions
+	}
+	return append(actions, Post{corev1.EventTypeWarning, is.Reason, is.Message})
+}

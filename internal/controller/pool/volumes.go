@@ -1,0 +1,107 @@
+package pool
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// state is what a volume is to the pool; a closed set.
+type state string
+
+const (
+	// spare: Available and nobody's.
+	spare state = "Spare"
+	// joining: on its way into the pool: still its filler claim's, or nobody's and not
+	// Available yet.
+	joining state = "Joining"
+	// used: a claim's, or reserved for one.
+	used state = "Used"
+	// recycling: released, and to be Available again.
+	recycling state = "Recycling"
+	// released: its claim is gone and its data is there.
+	released state = "Released"
+	// failed: could not be reclaimed.
+	failed state = "Failed"
+	// leaving: being deleted, or given up by a pool.
+	leaving state = "Leaving"
+)
+
+func stateOf(vol *corev1.PersistentVolume, namespace string) state {
+	ref := vol.Spec.ClaimRef
+	switch {
+	case vol.DeletionTimestamp != nil:
+		return leaving
+	case ref == nil && vol.Status.Phase == corev1.VolumeAvailable:
+		return spare
+	case ref == nil: // the binder is about to say so
+		return joining
+	case givenUp(vol, namespace):
+		return leaving
+	case isFilling(vol):
+		return joining
+	case vol.Status.Phase == corev1.VolumeFailed:
+		return failed
+	case vol.Status.Phase != corev1.VolumeReleased:
+		return used
+	case vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle:
+		return recycling
+	}
+	return released
+}
+
+// marked says that a volume is on the passage from its filler claim into the pool.
+func marked(vol *corev1.PersistentVolume) bool {
+	return vol.Annotations[tarnv1.AnnotationPoolFilling] != ""
+}
+
+// isFilling says that a marked volume still points at its filler claim.
+func isFilling(vol *corev1.PersistentVolume) bool {
+	ref := vol.Spec.ClaimRef
+	return marked(vol) && ref != nil && string(ref.UID) == vol.Annotations[tarnv1.AnnotationPoolFilling]
+}
+
+// unused says that nobody has drawn a volume since it joined the pool: it was
+// Available all the time.
+func unused(vol *corev1.PersistentVolume) bool {
+	at, since := vol.Status.LastPhaseTransitionTime, vol.Annotations[tarnv1.AnnotationPoolUnused]
+	return vol.Status.Phase == corev1.VolumeAvailable && at != nil && since != "" && since == at.UTC().Format(time.RFC3339)
+}
+
+// provisionerDeletes says that the volume's provisioner destroys it, object and
+// storage, once it is released.
+func provisionerDeletes(vol *corev1.PersistentVolume) bool {
+	return vol.Annotations[annProvisionedBy] != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+}
+
+// Kubernetes' own annotations of volumes.
+const (
+	annProvisionedBy     = "pv.kubernetes.io/provisioned-by"
+	annBoundByController = "pv.kubernetes.io/bound-by-controller"
+)
+
+// Names of what a pool makes. They begin with the uid of the set.
+const (
+	namePrefix    = "pool-"
+	surplusSuffix = "-surplus"
+)
+
+func fillerPrefix(set types.UID) string { return namePrefix + string(set) + "-" }
+
+// surplus is the claim that never existed to which a volume is given that has to go.
+// No claim has the uid of a set.
+func surplus(set *tarnv1.PersistentVolumeSet, namespace string) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "PersistentVolumeClaim",
+		Namespace: namespace, Name: namePrefix + string(set.UID) + surplusSuffix, UID: set.UID,
+	}
+}
+
+func givenUp(vol *corev1.PersistentVolume, namespace string) bool {
+	ref := vol.Spec.ClaimRef
+	return ref != nil && ref.Namespace == namespace && strings.HasPrefix(ref.Name, namePrefix) && strings.HasSuffix(ref.Name, surplusSuffix)
+}

@@ -1,0 +1,238 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+const selectedNode = "volume.kubernetes.io/selected-node"
+
+// notesNode is a section on a shelf whose pod notes there, in a file, the node it has
+// run on, and then runs a script.
+func notesNode(shelf, file, text string, more fields) fields {
+	section := script{hostDir: shelf, text: fmt.Sprintf("echo $NODE > /host/%s\n%s", file, text)}.section(more)
+	container := section["podTemplate"].(fields)["spec"].(fields)["containers"].([]any)[0].(fields)
+	container["env"] = []any{fields{"name": "NODE", "valueFrom": fields{"fieldRef": fields{"fieldPath": "spec.nodeName"}}}}
+	return section
+}
+
+// tied makes a provisioner whose volumes are of one node, and its class.
+func (s *scenario) tied(sections fields, edit func(*storagev1.StorageClass)) {
+	s.t.Helper()
+	p := s.provisioner(sections)
+	p.Object["spec"].(fields)["topology"] = "Node"
+	s.create(p)
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: s.name}, Provisioner: s.name}
+	edit(class)
+	s.create(class)
+}
+
+func waitsForPods(class *storagev1.StorageClass) {
+	mode := storagev1.VolumeBindingWaitForFirstConsumer
+	class.VolumeBindingMode = &mode
+}
+
+// onHosts confines a class to hosts, by the label every node has.
+func onHosts(names ...string) func(*storagev1.StorageClass) {
+	return func(class *storagev1.StorageClass) {
+		class.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{
+			Key: corev1.LabelHostname, Values: names,
+		}}}}
+	}
+}
+
+// aNode gives a node of the cluster that is ready.
+func (s *scenario) aNode() *corev1.Node {
+	s.t.Helper()
+	var nodes corev1.NodeList
+	if err := suite.live.List(s.ctx, &nodes); err != nil {
+		s.t.Fatal(err)
+	}
+	for i := range nodes.Items {
+		for _, c := range nodes.Items[i].Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+				return &nodes.Items[i]
+			}
+		}
+	}
+	s.t.Fatal("no node is ready")
+	return nil
+}
+
+// tiedTo proves that the volume of a claim, and its record, say the node.
+func (s *scenario) tiedTo(claim *corev1.PersistentVolumeClaim, node *corev1.Node) {
+	s.t.Helper()
+	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+	record := &tarn.PavVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+	for _, o := range []client.Object{vol, record} {
+		if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	if record.Status.NodeName != node.Name {
+		s.t.Errorf("the record says node %q, want %q", record.Status.NodeName, node.Name)
+	}
+	affinity := vol.Spec.NodeAffinity
+	if affinity == nil || affinity.Required == nil || len(affinity.Required.NodeSelectorTerms) != 1 {
+		s.t.Fatalf("the volume has the affinity %+v, want one term", affinity)
+	}
+	want := []corev1.NodeSelectorRequirement{{
+		Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node.Labels[corev1.LabelHostname]},
+	}}
+	if got := affinity.Required.NodeSelectorTerms[0].MatchExpressions; fmt.Sprint(got) != fmt.Sprint(want) {
+		s.t.Errorf("the volume's affinity is %v, want %v", got, want)
+	}
+}
+
+// records gives the records of the case.
+func (s *scenario) records() []tarn.PavVolume {
+	s.t.Helper()
+	var list tarn.PavVolumeList
+	if err := suite.live.List(s.ctx, &list, client.MatchingLabels{tarn.LabelProvisioner: s.name}); err != nil {
+		s.t.Fatal(err)
+	}
+	return list.Items
+}
+
+func TestAVolumeOfOneNodeIsMadeAndDestroyedWhereItsPodRuns(t *testing.T) {
+	t.Parallel()
+	shelf := t.TempDir()
+	s := begin(t, "tied")
+	s.needsThisMachine()
+	s.tied(fields{
+		"volumeCreation": notesNode(shelf, "created", "", asRequested),
+		"volumeDeletion": notesNode(shelf, "deleted", "", nil),
+		"volumeStaging":  greeting,
+	}, waitsForPods)
+	claim := s.claim("data")
+	// The binder says that it waits, and Tarn makes nothing meanwhile.
+	s.told(claim, "WaitForFirstConsumer")
+	if records := s.records(); len(records) > 0 {
+		t.Errorf("before any pod uses the claim there are %d records, want none", len(records))
+	}
+
+	pod := s.consumer("reader", claim.Name, "grep -x hello /data/greeting")
+	s.succeeded(pod)
+	if err := s.get(pod); err != nil {
+		t.Fatal(err)
+	}
+	node := s.aNode()
+	claim = s.bound(claim)
+	if claim.Annotations[selectedNode] != node.Name || pod.Spec.NodeName != node.Name {
+		t.Errorf("the scheduler has selected %q, the pod ran on %q, want both %q", claim.Annotations[selectedNode], pod.Spec.NodeName, node.Name)
+	}
+	s.tiedTo(claim, node)
+	s.remove(pod)
+	s.remove(claim)
+	s.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
+	for _, file := range []string{"created", "deleted"} {
+		if where := s.onShelf(shelf, file); where != node.Name {
+			t.Errorf("%s on node %q, want %q", file, where, node.Name)
+		}
+	}
+}
+
+// choices follows which nodes the scheduler selects for a claim, an empty name where
+// the choice was given back to it.
+func (s *scenario) choices(claim *corev1.PersistentVolumeClaim) func() []string {
+	s.t.Helper()
+	w, err := suite.logs.CoreV1().PersistentVolumeClaims(claim.Namespace).Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + claim.Name})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(w.Stop)
+	var mu sync.Mutex
+	seen := []string{""}
+	go func() {
+		for e := range w.ResultChan() {
+			now, ok := e.Object.(*corev1.PersistentVolumeClaim)
+			if !ok || e.Type == watch.Deleted {
+				continue
+			}
+			mu.Lock()
+			if name := now.Annotations[selectedNode]; name != seen[len(seen)-1] {
+				seen = append(seen, name)
+			}
+			mu.Unlock()
+		}
+	}()
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(seen)
+	}
+}
+
+func TestANodeWhereNoVolumeCanBeMadeIsGivenBackToTheScheduler(t *testing.T) {
+	t.Parallel()
+	shelf := t.TempDir()
+	s := begin(t, "given-back")
+	s.needsThisMachine()
+	s.tied(fields{
+		"volumeCreation": notesNode(shelf, "created", `if mkdir /host/tried; then echo "no room on $NODE" > /pav/error; exit 1; fi`, asRequested),
+		"volumeDeletion": notesNode(shelf, "undone", "", nil),
+		"volumeStaging":  greeting,
+	}, waitsForPods)
+	claim := s.claim("data")
+	choices := s.choices(claim)
+	s.succeeded(s.consumer("reader", claim.Name, "grep -x hello /data/greeting"))
+	node := s.aNode()
+	s.told(claim, "ProvisioningFailed", "no room on "+node.Name)
+	if got, want := choices(), []string{"", node.Name, "", node.Name}; !slices.Equal(got, want) {
+		t.Errorf("the scheduler's choices were %q, want %q", got, want)
+	}
+	if where := s.onShelf(shelf, "undone"); where != node.Name {
+		t.Errorf("what the first attempt may have made was undone on %q, want %q", where, node.Name)
+	}
+	s.tiedTo(s.bound(claim), node)
+}
+
+func TestAVolumeOfOneNodeIsMadeWhereItsClassAllows(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "allowed")
+	node := s.aNode()
+	s.tied(fields{"volumeCreation": script{text: "true"}.section(asRequested), "volumeStaging": greeting},
+		onHosts("no-such-host", node.Labels[corev1.LabelHostname]))
+	claim := s.bound(s.claim("data"))
+	s.tiedTo(claim, node)
+	s.succeeded(s.consumer("reader", claim.Name, "grep -x hello /data/greeting"))
+}
+
+func TestAVolumeThatNoNodeMayMakeLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "nowhere")
+	s.tied(fields{
+		"volumeCreation": script{text: "true"}.section(asRequested),
+		"volumeDeletion": script{text: "true"}.section(nil),
+		"volumeStaging":  greeting,
+	}, onHosts("no-such-host"))
+	claim := s.claim("data")
+	s.await("the record to say that no node will do", func() (bool, string) {
+		for _, r := range s.records() {
+			for _, c := range r.Status.Conditions {
+				if c.Type == tarn.ConditionProvisioned && containsAll(c.Message, []string{"not scheduled", "affinity"}) {
+					return true, ""
+				}
+			}
+		}
+		return false, fmt.Sprintf("%+v", s.records())
+	})
+	s.remove(claim)
+	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+	if seen := suite.news.of(s.name); seen.pods[tarn.StepDeletion] > 0 {
+		t.Error("a deletion pod was made for what no creation pod has made")
+	}
+}

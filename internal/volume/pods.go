@@ -67,6 +67,23 @@ func Ended(pod *corev1.Pod) bool {
 		pod.DeletionTimestamp != nil && stopped(s.InitContainerStatuses) && stopped(s.ContainerStatuses) && stopped(s.EphemeralContainerStatuses)
 }
 
+// Started says that a container of a pod runs or has run, also before its node was last
+// started: the pod had its volumes once.
+func Started(pod *corev1.Pod) bool {
+	s := &pod.Status
+	return s.Phase != "" && s.Phase != corev1.PodPending || ran(s.InitContainerStatuses) || ran(s.ContainerStatuses)
+}
+
+func ran(statuses []corev1.ContainerStatus) bool {
+	for i := range statuses {
+		c := &statuses[i]
+		if c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil || c.RestartCount > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func stopped(statuses []corev1.ContainerStatus) bool {
 	for i := range statuses {
 		if state := &statuses[i].State; state.Terminated == nil && state.Waiting == nil {

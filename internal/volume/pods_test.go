@@ -131,3 +131,29 @@ func TestAPodHasEndedWhenNoContainerRunsAgain(t *testing.T) {
 		})
 	}
 }
+
+func TestAPodHasStartedWhenAContainerEverRan(t *testing.T) {
+	one := func(c corev1.ContainerStatus) []corev1.ContainerStatus { return []corev1.ContainerStatus{{}, c} }
+	exited := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}
+	for _, c := range []struct {
+		name   string
+		status corev1.PodStatus
+		want   bool
+	}{
+		{"new", corev1.PodStatus{}, false},
+		{"pending", corev1.PodStatus{Phase: corev1.PodPending}, false},
+		{"waiting for its volumes", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: one(corev1.ContainerStatus{State: waiting})}, false},
+		{"running", corev1.PodStatus{Phase: corev1.PodRunning}, true},
+		{"ended", corev1.PodStatus{Phase: corev1.PodFailed}, true},
+		{"in its init containers", corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: one(corev1.ContainerStatus{State: exited})}, true},
+		{"between two runs", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: one(corev1.ContainerStatus{State: waiting, LastTerminationState: exited})}, true},
+		{"after a restart of which no more is known", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: one(corev1.ContainerStatus{State: waiting, RestartCount: 1})}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := volume.Started(&corev1.Pod{Status: c.status}); got != c.want {
+				t.Errorf("Started = %t, want %t", got, c.want)
+			}
+		})
+	}
+}

@@ -92,6 +92,9 @@ func (s *Stages) publish(ctx context.Context, r Request) error {
 	if err != nil {
 		return err
 	}
+	if err := s.checkClaim(ctx, volume, r.Pod); err != nil {
+		return err
+	}
 	provisioner, err := s.checkProvisioner(ctx, r.Driver)
 	if err != nil {
 		return err

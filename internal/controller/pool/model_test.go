@@ -1,0 +1,303 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// model is a cluster in memory: the API server's objects and what binder, provisioner,
+// tenants and the deletion of objects do with them, one step at a time.
+type model struct {
+	set     *tarnv1.PersistentVolumeSet
+	class   *storagev1.StorageClass
+	filler  *storagev1.StorageClass
+	claims  map[string]*corev1.PersistentVolumeClaim
+	pods    map[string]*corev1.Pod
+	volumes map[string]*corev1.PersistentVolume
+	// tenants are the uids of claims that are there, and written the volumes that
+	// somebody has drawn.
+	tenants, written map[string]bool
+	serial           int
+	// wrong is what must never happen and did.
+	wrong []string
+}
+
+func newModel(s *tarnv1.PersistentVolumeSet, waits bool) *model {
+	m := &model{
+		set: s, class: testkit.Class(testClass), claims: map[string]*corev1.PersistentVolumeClaim{}, pods: map[string]*corev1.Pod{},
+		volumes: map[string]*corev1.PersistentVolume{}, tenants: map[string]bool{}, written: map[string]bool{},
+	}
+	if waits {
+		m.class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+	}
+	return m
+}
+
+func (m *model) next() string {
+	m.serial++
+	return strconv.Itoa(m.serial)
+}
+
+func (m *model) fail(format string, args ...any) {
+	m.wrong = append(m.wrong, fmt.Sprintf(format, args...))
+}
+
+// touch gives a volume another version, and its phase the time of its change.
+func (m *model) touch(vol *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) {
+	vol.ResourceVersion = m.next()
+	if vol.Status.Phase != phase {
+		vol.Status.Phase = phase
+		vol.Status.LastPhaseTransitionTime = ptr.To(metav1.NewTime(testTime.Add(time.Duration(m.serial) * time.Second)))
+	}
+}
+
+// volumesNow, claimsNow and podsNow are lists as they stand.
+func (m *model) volumesNow() []corev1.PersistentVolume { return copies(m.volumes) }
+func (m *model) claimsNow() []corev1.PersistentVolumeClaim {
+	return copies(m.claims)
+}
+func (m *model) podsNow() []corev1.Pod { return copies(m.pods) }
+
+func copies[T any, P interface {
+	*T
+	DeepCopy() *T
+}](objects map[string]P) []T {
+	var list []T
+	for _, name := range slices.Sorted(maps.Keys(objects)) {
+		list = append(list, *objects[name].DeepCopy())
+	}
+	return list
+}
+
+// moment is what a cache has of each kind, maybe not of the same time.
+type moment struct {
+	set     *tarnv1.PersistentVolumeSet
+	filler  *storagev1.StorageClass
+	claims  []corev1.PersistentVolumeClaim
+	pods    []corev1.Pod
+	volumes []corev1.PersistentVolume
+}
+
+func (m *model) now() moment {
+	return moment{m.set.DeepCopy(), m.filler.DeepCopy(), m.claimsNow(), m.podsNow(), m.volumesNow()}
+}
+
+// view is what gather makes of a moment.
+func (m *model) view(at moment) *View {
+	v := &View{
+		Set: at.set, Namespace: testNamespace, PauseImage: DefaultPauseImage, Class: m.class.DeepCopy(), Filler: at.filler,
+		Claims: at.claims, Pods: at.pods, Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{},
+	}
+	for i := range at.volumes {
+		vol := at.volumes[i]
+		if vol.Labels["pool"] == testSet {
+			v.Volumes = append(v.Volumes, vol)
+		} else if slices.ContainsFunc(at.claims, func(c corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == vol.Name }) {
+			v.Fresh[vol.Name] = &vol
+		}
+	}
+	return v
+}
+
+var errConflict = errors.New("conflict")
+
+// do carries out an action as the API server would.
+func (m *model) do(a Action) error {
+	switch a := a.(type) {
+	case Hold:
+		m.set.Finalizers = []string{tarnv1.FinalizerPool}
+	case LetGo:
+		m.set = nil
+	case MakeClass:
+		if m.filler == nil {
+			m.filler = a.Class.DeepCopy()
+		}
+	case DropClass:
+		m.filler = nil
+	case Order:
+		return m.order(a)
+	case Dismiss:
+		if c := m.claims[a.Claim.Name]; c != nil && c.UID == a.Claim.UID {
+			c.DeletionTimestamp = &anHourAgo
+		}
+	case StartPod:
+		if m.pods[a.Pod.Name] == nil {
+			m.pods[a.Pod.Name] = a.Pod.DeepCopy()
+			m.pods[a.Pod.Name].UID = types.UID(m.next())
+		}
+	case StopPod:
+		if p := m.pods[a.Pod.Name]; p != nil && p.UID == a.Pod.UID {
+			p.DeletionTimestamp = &anHourAgo
+		}
+	case Change:
+		return m.change(a)
+	case Remove:
+		vol := m.volumes[a.Volume.Name]
+		if vol == nil || vol.ResourceVersion != a.Volume.ResourceVersion {
+			return errConflict
+		}
+		vol.DeletionTimestamp = &anHourAgo
+		m.touch(vol, vol.Status.Phase)
+	case WriteStatus:
+		m.set.Status = a.Status
+	}
+	return nil
+}
+
+func (m *model) order(a Order) error {
+	if m.claims[a.Claim.Name] != nil {
+		return nil
+	}
+	claim := a.Claim.DeepCopy()
+	claim.UID, claim.Status.Phase = types.UID("filler-"+m.next()), corev1.ClaimPending
+	m.claims[claim.Name] = claim
+	if n := count(m.view(m.now())); n.total > m.set.Spec.MaximumReplicas {
+		m.fail("ordered volume %d of at most %d", n.total, m.set.Spec.MaximumReplicas)
+	}
+	return nil
+}
+
+func (m *model) change(a Change) error {
+	vol := m.volumes[a.From.Name]
+	if vol == nil || vol.ResourceVersion != a.From.ResourceVersion {
+		return errConflict
+	}
+	if givenUp(a.To, testNamespace) {
+		if ref := vol.Spec.ClaimRef; ref != nil && m.tenants[string(ref.UID)] {
+			m.fail("volume %s is given up while tenant %s has it", vol.Name, ref.UID)
+		}
+		if m.written[vol.Name] && a.To.Spec.PersistentVolumeReclaimPolicy != vol.Spec.PersistentVolumeReclaimPolicy {
+			m.fail("volume %s has data, and its policy is overruled", vol.Name)
+		}
+	}
+	to := a.To.DeepCopy()
+	to.Status, to.DeletionTimestamp = vol.Status, vol.DeletionTimestamp
+	m.volumes[vol.Name] = to
+	m.touch(to, to.Status.Phase)
+	return nil
+}
+
+// steps are what the rest of the cluster may do now.
+func (m *model) steps() []func() {
+	var steps []func()
+	for _, name := range slices.Sorted(maps.Keys(m.claims)) {
+		steps = append(steps, m.stepsOfClaim(m.claims[name])...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.pods)) {
+		if m.pods[name].DeletionTimestamp != nil {
+			steps = append(steps, func() { delete(m.pods, name) })
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.volumes)) {
+		steps = append(steps, m.stepsOfVolume(m.volumes[name])...)
+	}
+	return steps
+}
+
+func (m *model) stepsOfClaim(c *corev1.PersistentVolumeClaim) []func() {
+	switch {
+	case c.DeletionTimestamp != nil:
+		if m.pods[c.Name] != nil { // protected
+			return nil
+		}
+		return []func(){func() { delete(m.claims, c.Name) }}
+	case c.Spec.VolumeName == "" && (!waits(m.class) || m.pods[c.Name] != nil):
+		return []func(){func() { m.provision(c) }}
+	case c.Spec.VolumeName != "" && c.Status.Phase == corev1.ClaimPending:
+		return []func(){func() { c.Status.Phase = corev1.ClaimBound }}
+	case c.Spec.VolumeName != "" && m.volumes[c.Spec.VolumeName] == nil && c.Status.Phase != corev1.ClaimLost:
+		return []func(){func() { c.Status.Phase = corev1.ClaimLost }}
+	}
+	return nil
+}
+
+// provision makes the volume of a filler claim, and the binder completes it.
+func (m *model) provision(c *corev1.PersistentVolumeClaim) {
+	vol := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID), UID: types.UID(m.next()), Annotations: map[string]string{annProvisionedBy: testClass}},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: *c.Spec.StorageClassName, Capacity: c.Spec.Resources.Requests, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			ClaimRef: &corev1.ObjectReference{Namespace: c.Namespace, Name: c.Name, UID: c.UID},
+		},
+	}
+	m.touch(vol, corev1.VolumeBound)
+	m.volumes[vol.Name] = vol
+	c.Spec.VolumeName = vol.Name
+}
+
+// there says whether the claim a volume points at exists.
+func (m *model) there(ref *corev1.ObjectReference) bool {
+	c := m.claims[ref.Name]
+	return m.tenants[string(ref.UID)] || c != nil && c.UID == ref.UID
+}
+
+// stepsOfVolume are those of binder and provisioner. The provisioner goes by phase
+// and policy alone, as the external ones do.
+func (m *model) stepsOfVolume(vol *corev1.PersistentVolume) []func() {
+	var steps []func()
+	ref, phase := vol.Spec.ClaimRef, vol.Status.Phase
+	deletes := vol.Annotations[annProvisionedBy] != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	switch {
+	case ref == nil && phase != corev1.VolumeAvailable:
+		steps = append(steps, func() { m.touch(vol, corev1.VolumeAvailable) })
+	case ref != nil && ref.UID != "" && phase != corev1.VolumeReleased && !m.there(ref):
+		steps = append(steps, func() { m.touch(vol, corev1.VolumeReleased) })
+	}
+	if phase == corev1.VolumeReleased && deletes {
+		steps = append(steps, func() { m.destroy(vol) })
+	}
+	if vol.DeletionTimestamp != nil && phase != corev1.VolumeBound && !deletes {
+		steps = append(steps, func() { delete(m.volumes, vol.Name) })
+	}
+	return steps
+}
+
+func (m *model) destroy(vol *corev1.PersistentVolume) {
+	if vol.Spec.ClaimRef == nil {
+		m.fail("volume %s is nobody's, and its provisioner destroys it", vol.Name)
+	} else if m.there(vol.Spec.ClaimRef) {
+		m.fail("volume %s is destroyed under claim %s", vol.Name, vol.Spec.ClaimRef.UID)
+	}
+	delete(m.volumes, vol.Name)
+}
+
+// draw gives a spare to a tenant, as a binder does.
+func (m *model) draw(vol *corev1.PersistentVolume) {
+	if vol.Spec.ClaimRef != nil || vol.DeletionTimestamp != nil || vol.Status.Phase != corev1.VolumeAvailable || vol.Spec.StorageClassName != testClass {
+		return
+	}
+	uid := "tenant-" + m.next()
+	vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "tenant", Name: uid, UID: types.UID(uid)}
+	m.tenants[uid], m.written[vol.Name] = true, true
+	m.touch(vol, corev1.VolumeBound)
+}
+
+// leave deletes the claim of a tenant.
+func (m *model) leave(vol *corev1.PersistentVolume) {
+	if ref := vol.Spec.ClaimRef; ref != nil && strings.HasPrefix(string(ref.UID), "tenant-") {
+		delete(m.tenants, string(ref.UID))
+	}
+}
+
+// reuse is an administrator who clears the claimRef of a released volume.
+func (m *model) reuse(vol *corev1.PersistentVolume) {
+	if ref := vol.Spec.ClaimRef; ref != nil && vol.Status.Phase == corev1.VolumeReleased && ref.Namespace == "tenant" &&
+		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
+		vol.Spec.ClaimRef = nil
+		m.touch(vol, corev1.VolumeReleased)
+	}
+}

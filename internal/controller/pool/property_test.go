@@ -1,0 +1,205 @@
+package pool
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// run is a controller at work on a model, whose caches are behind, each kind by
+// itself, and never go back.
+type run struct {
+	*model
+	t       *rapid.T
+	history []moment
+	seen    [5]int
+}
+
+// behind picks a moment no older than the last one picked for this kind.
+func (r *run) behind(kind int) moment {
+	r.seen[kind] = rapid.IntRange(r.seen[kind], len(r.history)-1).Draw(r.t, "cache")
+	return r.history[r.seen[kind]]
+}
+
+func (r *run) remember() { r.history = append(r.history, r.now()) }
+
+func (r *run) cached() moment {
+	return moment{r.behind(0).set, r.behind(1).filler, r.behind(2).claims, r.behind(3).pods, r.behind(4).volumes}
+}
+
+// live reads one list after the other, as the controller does, while the cluster
+// goes on.
+func (r *run) live() moment {
+	at := r.now()
+	r.others()
+	at.volumes = r.volumesNow()
+	return at
+}
+
+// others lets the rest of the cluster do some of what it may.
+func (r *run) others() {
+	for range rapid.IntRange(0, 3).Draw(r.t, "steps") {
+		steps := r.steps()
+		for _, name := range slices.Sorted(maps.Keys(r.volumes)) {
+			vol := r.volumes[name]
+			steps = append(steps, func() { r.draw(vol) }, func() { r.leave(vol) }, func() { r.reuse(vol) })
+		}
+		if len(steps) > 0 {
+			rapid.SampledFrom(steps).Draw(r.t, "other")()
+			r.remember()
+		}
+	}
+}
+
+// reconcile is the controller's, which may be killed after any of its writes. fresh
+// caches are those of a cluster at rest.
+func (r *run) reconcile(fresh, faults bool) (wrote int) {
+	at := r.now()
+	if !fresh {
+		at = r.cached()
+	}
+	p := plan(r.view(at), testTime)
+	if p.grave() {
+		at = r.now()
+		if !fresh {
+			at = r.live()
+		}
+		p = plan(r.view(at), testTime)
+	}
+	for _, a := range p.Actions {
+		if faults {
+			r.others()
+		}
+		if _, told := a.(Post); told || r.set == nil {
+			continue
+		}
+		if err := r.do(a); err != nil {
+			break
+		}
+		wrote++
+		r.remember()
+		if faults && rapid.IntRange(0, 9).Draw(r.t, "killed") == 0 {
+			break
+		}
+	}
+	return wrote
+}
+
+// settle lets everything come to rest; nobody draws and nobody leaves any more.
+func (r *run) settle() {
+	for range 1000 {
+		idle := r.set == nil || r.reconcile(true, false) == 0
+		steps := r.steps()
+		if idle && len(steps) == 0 {
+			return
+		}
+		for _, step := range steps {
+			step()
+		}
+		r.remember()
+	}
+	r.t.Fatalf("it does not come to rest: %s", did(plan(r.view(r.now()), testTime)))
+}
+
+// change is an administrator's.
+func (r *run) change() {
+	s := r.set
+	switch rapid.IntRange(0, 5).Draw(r.t, "change") {
+	case 0:
+		s.Spec.MaximumReplicas = int32(rapid.IntRange(0, 8).Draw(r.t, "maximum"))
+		s.Spec.MinimumReplicas = min(s.Spec.MinimumReplicas, s.Spec.MaximumReplicas)
+	case 1:
+		s.Spec.MinimumReplicas = int32(rapid.IntRange(0, int(s.Spec.MaximumReplicas)).Draw(r.t, "minimum"))
+	case 2:
+		s.Spec.Template.Spec.Capacity = storage(rapid.SampledFrom([]string{"1Gi", "2Gi", "3Gi"}).Draw(r.t, "size"))
+	case 3:
+		s.Spec.Template.Spec.PersistentVolumeReclaimPolicy = rapid.SampledFrom([]corev1.PersistentVolumeReclaimPolicy{
+			"", corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain}).Draw(r.t, "policy")
+	case 4:
+		name := "hand-" + r.next()
+		r.volumes[name] = volumeOf(s, name, byHand, in(corev1.VolumePending))
+		r.written[name] = true
+	}
+	r.remember()
+}
+
+func TestAPoolKeepsItsPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := set(2, 4)
+		s.Spec.MaximumReplicas = int32(rapid.IntRange(0, 8).Draw(t, "maximum"))
+		s.Spec.MinimumReplicas = int32(rapid.IntRange(0, int(s.Spec.MaximumReplicas)).Draw(t, "minimum"))
+		s.Finalizers = nil
+		r := &run{model: newModel(s, rapid.Bool().Draw(t, "waits")), t: t}
+		r.remember()
+		for range rapid.IntRange(1, 40).Draw(t, "rounds") {
+			switch rapid.IntRange(0, 9).Draw(t, "round") {
+			case 0:
+				r.change()
+			case 1, 2, 3:
+				r.others()
+			default:
+				r.reconcile(false, true)
+			}
+		}
+		r.settle()
+		r.checkFull()
+		if rapid.Bool().Draw(t, "orphan") {
+			r.set.Annotations = map[string]string{tarnv1.AnnotationOrphan: "true"}
+		}
+		r.set.DeletionTimestamp = &anHourAgo
+		r.remember()
+		for range rapid.IntRange(0, 10).Draw(t, "last rounds") {
+			if r.set != nil {
+				r.reconcile(false, true)
+			}
+		}
+		r.settle()
+		r.checkEnded()
+	})
+}
+
+// checkFull wants as many spares as there can be.
+func (r *run) checkFull() {
+	r.never()
+	n, spec := count(r.view(r.now())), r.set.Spec
+	switch {
+	case n.creating != 0 || n.leaving != 0:
+		r.t.Errorf("at rest, and yet something is under way: %+v", n)
+	case n.spares < spec.MinimumReplicas && n.total < spec.MaximumReplicas:
+		r.t.Errorf("%d spares of %d, though there is room: %+v, at most %d", n.spares, spec.MinimumReplicas, n, spec.MaximumReplicas)
+	case n.total > spec.MaximumReplicas && n.spares > 0:
+		r.t.Errorf("%d volumes of at most %d, and spares among them: %+v", n.total, spec.MaximumReplicas, n)
+	case n.outdated > 0 && n.total < spec.MaximumReplicas:
+		r.t.Errorf("%d spares of an older template stay, though there is room: %+v", n.outdated, n)
+	}
+	for _, vol := range r.volumes {
+		if marked(vol) {
+			r.t.Errorf("volume %s is half-way for ever", vol.Name)
+		}
+	}
+}
+
+// checkEnded wants nothing left of a set but what is used or was to be left.
+func (r *run) checkEnded() {
+	r.never()
+	if r.set != nil || r.filler != nil || len(r.claims)+len(r.pods) > 0 {
+		r.t.Fatalf("left: set %v, class %v, %d claims, %d pods", r.set != nil, r.filler != nil, len(r.claims), len(r.pods))
+	}
+	for _, vol := range r.volumes {
+		switch state := stateOf(vol, testNamespace); {
+		case marked(vol), state == joining, state == leaving:
+			r.t.Errorf("volume %s is %s, and nobody goes on with it", vol.Name, state)
+		}
+	}
+}
+
+func (r *run) never() {
+	for _, wrong := range r.wrong {
+		r.t.Error(wrong)
+	}
+}

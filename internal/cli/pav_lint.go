@@ -135,7 +135,7 @@ func checkProvisioner(m *manifest) (*pavv1.PavProvisioner, findings) {
 		l.problem(problem)
 	}
 	for _, s := range podvol.Sections(p) {
-		l.checkNames(s)
+		l.checkNames(s, p.Spec.ProvisioningModes)
 		l.checkPod(s)
 	}
 	l.checkWhole(p)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/jinja"
 	"tarn.dev/tarn/internal/podvol"
 )
@@ -20,9 +22,10 @@ var engineNames = []string{
 
 // checkNames finds variables that a section's templates read and the section does
 // not have. One that a template asks for with "is defined" or gives a default is
-// meant to be missing at times.
-func (l *linter) checkNames(s podvol.Section) {
-	known, err := podvol.Variables(s.Step)
+// meant to be missing at times; one that is there in one of the provisioner's modes
+// alone should be.
+func (l *linter) checkNames(s podvol.Section, modes []pavv1.ProvisioningMode) {
+	known, only, err := variables(s.Step, modes)
 	if err != nil {
 		l.say(levelError, s.Field, "%v", err)
 		return
@@ -36,13 +39,41 @@ func (l *linter) checkNames(s podvol.Section) {
 			return // podvol.Check says so
 		}
 		for _, name := range template.Globals() {
-			if slices.Contains(known, name) || slices.Contains(engineNames, name) || guarded(text, name) {
+			mode := only[name]
+			if slices.Contains(known, name) && mode == "" || slices.Contains(engineNames, name) || guarded(text, name) {
 				continue
 			}
 			line, column := placeOf(text, name)
+			if mode != "" {
+				l.sayInTemplate(levelWarning, path, line, column, fmt.Sprintf(
+					"%s has %q for a volume of mode %s alone, and the provisioner has others; ask \"is defined\", or give it a default", s.Field, name, mode))
+				continue
+			}
 			l.sayInTemplate(levelError, path, line, column, fmt.Sprintf("%s has no variable %q; %s", s.Field, name, suggest(name, known)))
 		}
 	})
+}
+
+// variables names what the templates of a step may read in any of the modes, and says of
+// those that are not there in all of them in which they are.
+func variables(step tarnv1.Step, modes []pavv1.ProvisioningMode) (known []string, only map[string]pavv1.ProvisioningMode, err error) {
+	if len(modes) == 0 {
+		modes = []pavv1.ProvisioningMode{pavv1.ModeDynamic}
+	}
+	in := map[string]int{}
+	only = map[string]pavv1.ProvisioningMode{}
+	for _, mode := range modes {
+		names, err := podvol.Variables(step, mode)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, name := range names {
+			in[name]++
+			only[name] = mode
+		}
+	}
+	maps.DeleteFunc(only, func(name string, _ pavv1.ProvisioningMode) bool { return in[name] == len(modes) })
+	return slices.Sorted(maps.Keys(in)), only, nil
 }
 
 // walkStrings calls do with each string value below a path, lists by index, maps by key.

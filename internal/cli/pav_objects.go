@@ -18,6 +18,8 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/podvol"
 )
 
 // Made-up identities of objects that exist in no cluster.
@@ -55,10 +57,12 @@ func sampleVolume(provisioner string, claim *corev1.PersistentVolumeClaim, class
 			AccessModes:                   claim.Spec.AccessModes,
 			VolumeMode:                    ptr.To(ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)),
 			StorageClassName:              class.Name,
+			MountOptions:                  class.MountOptions,
 			PersistentVolumeReclaimPolicy: ptr.Deref(class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete),
 			ClaimRef:                      &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: provisioner, VolumeHandle: "pvc-" + string(claim.UID), VolumeAttributes: class.Parameters,
+				FSType: class.Parameters[podvol.FSTypeParameter],
 			}},
 		},
 	}

@@ -65,7 +65,7 @@ func newPavRenderCommand() *cobra.Command {
 	f.StringVar(&r.name, "name", "", "which PavProvisioner, where the file has several")
 	f.StringVar(&r.claimFile, "claim", "", "a YAML file with the PersistentVolumeClaim")
 	f.StringVar(&r.classFile, "class", "", "a YAML file with the StorageClass")
-	f.StringVar(&r.volumeFile, "volume", "", "a YAML file with the PersistentVolume, for all sections but validation and creation")
+	f.StringVar(&r.volumeFile, "volume", "", "a YAML file with the PersistentVolume, for all sections but creation; with it, validation is that of a volume written by hand")
 	f.StringVar(&r.nodeFile, "node", "", "a YAML file with the Node, for what is done on a node, and where the topology is Node")
 	f.BoolVar(&r.readOnly, "read-only", false, "stage the volume read-only")
 	f.StringVar(&r.claimsFile, "pvcs", "", "a file with the claims get_pvc finds, one JSON object keyed namespace/name")
@@ -252,6 +252,10 @@ func (r *pavRender) evaluate(ctx context.Context, steps *podvol.Steps, step tarn
 	case tarnv1.StepStaging, tarnv1.StepUnstaging:
 		vars, err = podvol.StageVars(r.stage, r.volume, r.claim, r.node)
 	case tarnv1.StepValidation:
+		if r.byHand() {
+			vars, err = podvol.StaticVars(r.volume, r.claim)
+			break
+		}
 		vars, err = podvol.ValidationVars(r.record, r.claim)
 	case tarnv1.StepDeletion:
 		vars, err = podvol.DeletionVars(r.record)
@@ -268,10 +272,16 @@ func (r *pavRender) evaluate(ctx context.Context, steps *podvol.Steps, step tarn
 	return steps.Render(ctx, step, r.provisioner, r.claim.Namespace, vars)
 }
 
+// byHand says whether a validation is that of a volume that was written by hand.
+func (r *pavRender) byHand() bool { return r.volumeFile != "" }
+
 // prepare gives the pod as the controllers would create it, on the first attempt.
 func (r *pavRender) prepare(ctx context.Context, steps *podvol.Steps, step tarnv1.Step) (*podvol.Prepared, error) {
 	switch step {
 	case tarnv1.StepValidation:
+		if r.byHand() {
+			return steps.PrepareStatic(ctx, r.provisioner, r.stage, r.volume, r.claim)
+		}
 		return steps.PrepareValidation(ctx, r.provisioner, r.record, r.claim, 1)
 	case tarnv1.StepCreation:
 		return steps.PrepareCreation(ctx, r.provisioner, r.record, r.claim, 1)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -212,6 +213,37 @@ func TestRenderPrintsThePodOfEachSection(t *testing.T) {
 			}
 			golden(t, "render-"+section, out)
 		})
+	}
+}
+
+func TestRenderHoldsAVolumeWrittenByHandAgainstTheValidation(t *testing.T) {
+	const volume = "apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: pv-7}\n" +
+		"spec: {capacity: {storage: %s}, accessModes: [ReadWriteMany], csi: {driver: bucket, volumeHandle: b7, volumeAttributes: {shared: 'yes'}}}\n"
+	for size, want := range map[string]string{
+		"1Ti": "# spec.volumeValidation has no podTemplate: no pod is run",
+		"2Ti": `PersistentVolume "pv-7": spec.capacity.storage is 2199023255552 bytes, PavProvisioner "bucket" has 1099511627776 in spec.volumeValidation.maxCapacity`,
+	} {
+		file := writeFile(t, "volume.yaml", fmt.Sprintf(volume, size))
+		out, errOut, status := run(t, "", "pav", "render", testFile("bucket.yaml"), "--section", "validation", "--claim", testFile("claim.yaml"), "--volume", file)
+		if refused := size == "2Ti"; (status == 1) != refused || !strings.Contains(out+errOut, want) {
+			t.Errorf("exit status %d, want %q in %s%s", status, want, out, errOut)
+		}
+	}
+}
+
+func TestLintKnowsWhatAValidationHasInEachMode(t *testing.T) {
+	section := "  volumeValidation: {maxCapacity: \"{{ %s }}\"}\n  volumeStaging:"
+	for modes, names := range map[string]map[string]string{
+		"[Static]":          {"handle": "0 errors, 0 warnings", "sc.parameters.most": `error: spec.volumeValidation.maxCapacity: spec.volumeValidation has no variable "sc"`},
+		"[Dynamic]":         {"sc.parameters.most": "0 errors, 1 warning", "handle": `has no variable "handle"`},
+		"[Dynamic, Static]": {"handle": `warning: spec.volumeValidation.maxCapacity: spec.volumeValidation has "handle" for a volume of mode Static alone`, "handle | default(1)": "0 errors, 1 warning"},
+	} {
+		for name, want := range names {
+			text := strings.NewReplacer("[Static]", modes, "  volumeStaging:", fmt.Sprintf(section, name)).Replace(provisioner)
+			if out, _, _ := run(t, text, "pav", "lint", "-"); !strings.Contains(out, want) {
+				t.Errorf("%s, %s: want %q in\n%s", modes, name, want, out)
+			}
+		}
 	}
 }
 

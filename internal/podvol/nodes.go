@@ -17,9 +17,7 @@ func nodesOf(p *pavv1.PavProvisioner, record *tarnv1.PavVolume) []corev1.NodeSel
 	// What the record says stands, whatever has become of the provisioner's topology:
 	// the storage is on that node.
 	if name := record.Status.NodeName; name != "" {
-		return []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
-			Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name},
-		}}}}
+		return onNode(name)
 	}
 	if p.Spec.Topology != pavv1.TopologyNode {
 		return nil
@@ -39,6 +37,13 @@ func nodesOf(p *pavv1.PavProvisioner, record *tarnv1.PavVolume) []corev1.NodeSel
 		terms = append(terms, term)
 	}
 	return terms
+}
+
+// onNode is that one node.
+func onNode(name string) []corev1.NodeSelectorTerm {
+	return []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
+		Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name},
+	}}}}
 }
 
 // requireNodes confines a pod to nodes that match one of the terms, beside what its

@@ -1,6 +1,7 @@
 package podvol
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"unicode"
@@ -57,6 +58,15 @@ func CreationResult(record *tarnv1.PavVolume, inputs tarnv1.PodInputs, result *t
 		return fail("the volume has %d bytes, the claim's limit is %d", bytes, *most)
 	}
 	return handle, bytes, nil
+}
+
+// HandleTaken says that a creation gave a handle that another volume has, and what a
+// person can do about it. holder names the other one.
+func HandleTaken(record *tarnv1.PavVolume, holder string) *StepError {
+	return &StepError{Step: tarnv1.StepCreation, Reason: ReasonHandleTaken, Message: fmt.Sprintf(
+		"the creation gave volumeHandle %q, which %s has: the volume is not used, and no deletion pod runs, as it would delete what is the other's. "+
+			"Correct PavProvisioner %q, remove by hand what was made beside the other volume, then delete the claim, or, to have it served anew: kubectl delete pavvolume %s",
+		cmp.Or(record.Status.Handle, DefaultHandle(record)), holder, record.Spec.Provisioner.Name, record.Name)}
 }
 
 // checkHandle refuses what cannot be a CSI volume handle.

@@ -20,6 +20,8 @@ const (
 	ReasonTemplate      = "TemplateFailed"
 	ReasonInvalid       = "SectionInvalid"
 	ReasonRefused       = "ClaimRefused"
+	ReasonVolumeRefused = "VolumeRefused"
+	ReasonHandleTaken   = "HandleTaken"
 	ReasonPodRefused    = "PodRefused"
 	ReasonNamespaceGone = "NamespaceGone"
 	ReasonPodFailed     = "PodFailed"

@@ -112,6 +112,11 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 	if step == tarnv1.StepStaging && section.PodTemplate == nil {
 		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: "spec.volumeStaging.podTemplate is missing: a volume is made available on a node by a staging pod"}
 	}
+	if step == tarnv1.StepStaging {
+		if err := checkRead(p, vol); err != nil {
+			return nil, err
+		}
+	}
 	if section.Recovery == "" {
 		section.Recovery = recoveries[0]
 	}
@@ -250,21 +255,11 @@ func checkClaim(provisioner string, record *tarnv1.PavVolume, section *evaluated
 	fail := func(reason, format string, args ...any) error {
 		return &StepError{Step: tarnv1.StepValidation, Reason: reason, Message: fmt.Sprintf(format, args...)}
 	}
-	least, err := section.MinCapacity.parse("spec.volumeValidation.minCapacity", volume.RoundDown)
+	least, most, err := limitsOf(section)
 	if err != nil {
-		return fail(ReasonInvalid, "%v", err)
+		return err
 	}
-	most, err := section.MaxCapacity.parse("spec.volumeValidation.maxCapacity", volume.RoundUp)
-	if err != nil {
-		return fail(ReasonInvalid, "%v", err)
-	}
-	if least != nil && most != nil && *least > *most {
-		return fail(ReasonInvalid, "spec.volumeValidation: minCapacity (%d) must not be greater than maxCapacity (%d)", *least, *most)
-	}
-	modes := section.VolumeModes
-	if modes == nil {
-		modes = []corev1.PersistentVolumeMode{corev1.PersistentVolumeFilesystem}
-	}
+	modes := modesIn(section)
 	want := record.Spec
 	if !slices.Contains(modes, want.VolumeMode) {
 		return fail(ReasonRefused, "PavProvisioner %q can only provision volumes with volume mode %s, the claim asks for %s", provisioner, join(modes), want.VolumeMode)
@@ -281,6 +276,32 @@ func checkClaim(provisioner string, record *tarnv1.PavVolume, section *evaluated
 		return fail(ReasonRefused, "PavProvisioner %q cannot provision volumes with capacity less than %d bytes, the claim's limit is %d", provisioner, *least, *want.RequestedMaxCapacity)
 	}
 	return nil
+}
+
+// limitsOf gives the sizes in bytes that an evaluated volumeValidation allows, nil for
+// no limit.
+func limitsOf(section *evaluatedSection) (least, most *int64, err error) {
+	fail := func(format string, args ...any) (*int64, *int64, error) {
+		return nil, nil, &StepError{Step: tarnv1.StepValidation, Reason: ReasonInvalid, Message: fmt.Sprintf(format, args...)}
+	}
+	if least, err = section.MinCapacity.parse("spec.volumeValidation.minCapacity", volume.RoundDown); err != nil {
+		return fail("%v", err)
+	}
+	if most, err = section.MaxCapacity.parse("spec.volumeValidation.maxCapacity", volume.RoundUp); err != nil {
+		return fail("%v", err)
+	}
+	if least != nil && most != nil && *least > *most {
+		return fail("spec.volumeValidation: minCapacity (%d) must not be greater than maxCapacity (%d)", *least, *most)
+	}
+	return least, most, nil
+}
+
+// modesIn gives the volume modes that an evaluated volumeValidation allows.
+func modesIn(section *evaluatedSection) []corev1.PersistentVolumeMode {
+	if section.VolumeModes == nil {
+		return []corev1.PersistentVolumeMode{corev1.PersistentVolumeFilesystem}
+	}
+	return section.VolumeModes
 }
 
 func join[T ~string](list []T) string {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -44,7 +45,7 @@ func RecordVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (
 	}
 	vars := map[string]any{
 		"requestedVolumeMode":  string(record.Spec.VolumeMode),
-		"requestedAccessModes": accessModes(record.Spec.AccessModes),
+		"requestedAccessModes": texts(record.Spec.AccessModes),
 		"requestedMinCapacity": record.Spec.RequestedMinCapacity,
 		"requestedMaxCapacity": nil,
 		"params":               params,
@@ -80,41 +81,41 @@ func DeletionVars(record *tarnv1.PavVolume) (map[string]any, error) {
 
 // StageVars is the context of the templates of staging and unstaging.
 func StageVars(stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, node *corev1.Node) (map[string]any, error) {
-	objects := map[string]any{}
-	for name, o := range map[string]struct {
-		object any
-		gvk    schema.GroupVersionKind
-	}{
-		"pvc":  {claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")},
-		"pv":   {vol, corev1.SchemeGroupVersion.WithKind("PersistentVolume")},
-		"node": {node, corev1.SchemeGroupVersion.WithKind("Node")},
-	} {
-		object, err := toObject(o.object, o.gvk)
-		if err != nil {
-			return nil, err
-		}
-		objects[name] = object
+	vars, err := volumeVars(vol, claim)
+	if err != nil {
+		return nil, err
+	}
+	if vars["node"], err = toObject(node, corev1.SchemeGroupVersion.WithKind("Node")); err != nil {
+		return nil, err
+	}
+	vars["volumeMode"] = string(modeOf(vol))
+	vars["accessModes"] = texts(claim.Spec.AccessModes)
+	vars["capacity"] = volume.Bytes(vol.Spec.Capacity[corev1.ResourceStorage])
+	vars["readOnly"] = stage.Spec.ReadOnly
+	vars[varMountOptions] = texts(vol.Spec.MountOptions)
+	vars[varFSType] = vol.Spec.CSI.FSType
+	return vars, nil
+}
+
+// volumeVars is what every context of a volume that exists has.
+func volumeVars(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (map[string]any, error) {
+	claimObject, err := toObject(claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
+	if err != nil {
+		return nil, err
+	}
+	object, err := toObject(vol, corev1.SchemeGroupVersion.WithKind("PersistentVolume"))
+	if err != nil {
+		return nil, err
 	}
 	params := map[string]any{}
 	for key, value := range vol.Spec.CSI.VolumeAttributes {
 		params[key] = value
 	}
-	mode := corev1.PersistentVolumeFilesystem
-	if vol.Spec.VolumeMode != nil {
-		mode = *vol.Spec.VolumeMode
-	}
-	vars := map[string]any{
-		"params":      params,
-		"handle":      vol.Spec.CSI.VolumeHandle,
-		"volumeMode":  string(mode),
-		"accessModes": accessModes(claim.Spec.AccessModes),
-		"capacity":    volume.Bytes(vol.Spec.Capacity[corev1.ResourceStorage]),
-		"readOnly":    stage.Spec.ReadOnly,
-	}
-	for name, object := range objects {
-		vars[name] = object
-	}
-	return vars, nil
+	return map[string]any{"pvc": claimObject, varVolume: object, varParams: params, "handle": vol.Spec.CSI.VolumeHandle}, nil
+}
+
+func modeOf(vol *corev1.PersistentVolume) corev1.PersistentVolumeMode {
+	return ptr.Deref(vol.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 }
 
 // DefaultHandle is the handle of a volume whose provisioner chooses none.
@@ -189,10 +190,10 @@ func dropNulls(fields map[string]any) {
 	}
 }
 
-func accessModes(modes []corev1.PersistentVolumeAccessMode) []any {
-	list := make([]any, len(modes))
-	for i, mode := range modes {
-		list[i] = string(mode)
+func texts[T ~string](items []T) []any {
+	list := make([]any, len(items))
+	for i, item := range items {
+		list[i] = string(item)
 	}
 	return list
 }

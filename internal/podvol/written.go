@@ -63,7 +63,9 @@ func KnownFields(section string) []string {
 }
 
 // Variables names what the templates of a step may read, sorted, get_pvc included.
-func Variables(step tarnv1.Step) ([]string, error) {
+// Validation has others for a volume that is made for a claim (Dynamic) than for one
+// that was written by hand (Static); for the other steps the mode says nothing.
+func Variables(step tarnv1.Step, mode pavv1.ProvisioningMode) ([]string, error) {
 	record := &tarnv1.PavVolume{Spec: tarnv1.PavVolumeSpec{
 		ClaimSnapshot: apiextensionsv1.JSON{Raw: []byte("{}")}, ClassSnapshot: apiextensionsv1.JSON{Raw: []byte("{}")},
 	}}
@@ -71,16 +73,18 @@ func Variables(step tarnv1.Step) ([]string, error) {
 	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{}
 	var vars map[string]any
 	var err error
-	switch step {
-	case tarnv1.StepStaging, tarnv1.StepUnstaging:
+	switch {
+	case step == tarnv1.StepValidation && mode == pavv1.ModeStatic:
+		vars, err = StaticVars(vol, &corev1.PersistentVolumeClaim{})
+	case step == tarnv1.StepStaging, step == tarnv1.StepUnstaging:
 		vars, err = StageVars(&tarnv1.PavStage{}, vol, &corev1.PersistentVolumeClaim{}, &corev1.Node{})
-	case tarnv1.StepExpansion:
+	case step == tarnv1.StepExpansion:
 		vars, err = ExpansionVars(record, &corev1.PersistentVolumeClaim{}, 0)
-	case tarnv1.StepNodeExpansion:
+	case step == tarnv1.StepNodeExpansion:
 		vars, err = NodeExpansionVars(NodeExpansion{Stage: &tarnv1.PavStage{}, Record: record, Volume: vol, Claim: &corev1.PersistentVolumeClaim{}, Node: &corev1.Node{}})
-	case tarnv1.StepValidation:
+	case step == tarnv1.StepValidation:
 		vars, err = ValidationVars(record, nil)
-	case tarnv1.StepDeletion:
+	case step == tarnv1.StepDeletion:
 		vars, err = DeletionVars(record)
 	default:
 		vars, err = RecordVars(record, nil)

@@ -14,14 +14,21 @@ import (
 )
 
 func TestEveryStepHasItsOwnVariables(t *testing.T) {
-	for step, c := range map[tarnv1.Step]struct{ has, lacks []string }{
-		tarnv1.StepValidation: {[]string{"requestedMinCapacity", "sc", "pvc", "params", "get_pvc"}, []string{"handle", "node", "pv"}},
-		tarnv1.StepCreation:   {[]string{"requestedMaxCapacity", "defaultHandle"}, []string{"handle", "readOnly"}},
-		tarnv1.StepDeletion:   {[]string{"handle", "capacity", "sc"}, []string{"pv", "node"}},
-		tarnv1.StepStaging:    {[]string{"handle", "capacity", "pv", "node", "readOnly", "volumeMode", "get_pvc"}, []string{"sc", "requestedMinCapacity"}},
-		tarnv1.StepUnstaging:  {[]string{"handle", "node"}, []string{"sc", "defaultHandle"}},
+	for of, c := range map[struct {
+		tarnv1.Step
+		pavv1.ProvisioningMode
+	}]struct{ has, lacks []string }{
+		{tarnv1.StepValidation, pavv1.ModeDynamic}: {[]string{"requestedMinCapacity", "sc", "pvc", "params", "get_pvc"}, []string{"handle", "node", "pv"}},
+		{tarnv1.StepValidation, pavv1.ModeStatic}:  {[]string{"requestedMinCapacity", "requestedMaxCapacity", "handle", "pv", "pvc", "params"}, []string{"sc", "node", "defaultHandle"}},
+		{tarnv1.StepCreation, pavv1.ModeDynamic}:   {[]string{"requestedMaxCapacity", "defaultHandle"}, []string{"handle", "readOnly"}},
+		{tarnv1.StepDeletion, pavv1.ModeDynamic}:   {[]string{"handle", "capacity", "sc"}, []string{"pv", "node", "mountOptions"}},
+		{tarnv1.StepStaging, pavv1.ModeStatic}: {
+			[]string{"handle", "capacity", "pv", "node", "readOnly", "volumeMode", "mountOptions", "fsType", "get_pvc"}, []string{"sc", "requestedMinCapacity"}},
+		{tarnv1.StepUnstaging, pavv1.ModeDynamic}:     {[]string{"handle", "node", "mountOptions", "fsType"}, []string{"sc", "defaultHandle"}},
+		{tarnv1.StepNodeExpansion, pavv1.ModeDynamic}: {[]string{"newCapacity", "mountOptions", "fsType"}, nil},
 	} {
-		names, err := Variables(step)
+		step := of.Step
+		names, err := Variables(step, of.ProvisioningMode)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
 )
 
 // eventAction is what Events say was being done.
@@ -40,6 +41,12 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 	switch a := a.(type) {
 	case WriteStatus:
 		return r.writeStatus(ctx, stage, a.Status)
+	case ConfirmSole:
+		rival, err := r.rival(ctx, a.Volume)
+		if err == nil && rival != "" {
+			err = &podvol.StepError{Step: tarnv1.StepStaging, Reason: podvol.ReasonHandleTaken, Message: shared(rival)}
+		}
+		return err
 	case StartPod:
 		return r.steps.Start(ctx, a.Pod.DeepCopy())
 	case DiscardPod:

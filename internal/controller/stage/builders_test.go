@@ -22,6 +22,8 @@ const (
 	stageUID  = "uid-of-stage"
 	staging   = "pav-staging-uid-of-stage-1"
 	unstaging = "pav-unstaging-uid-of-stage-1"
+
+	validation = "pav-validation-uid-of-stage-1"
 )
 
 // aStage has both finalizers and the given status of its pods.

@@ -41,6 +41,7 @@ const defaultConcurrent = 8
 const (
 	byProvisioner = "stage.provisioner"
 	byNode        = "stage.node"
+	byHandle      = "stage.handle" // of PersistentVolume
 )
 
 // Options of the controller.
@@ -55,6 +56,7 @@ type Options struct {
 
 // steps is what of podvol.Steps is used.
 type steps interface {
+	PrepareStatic(ctx context.Context, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (*podvol.Prepared, error)
 	PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, node *corev1.Node, attempt int32) (*podvol.Prepared, error)
 	Start(ctx context.Context, pod *corev1.Pod) error
 	Discard(ctx context.Context, pod *corev1.Pod) error
@@ -67,6 +69,8 @@ type Reconciler struct {
 	steps  steps
 	events events.EventRecorder
 	clock  clock.PassiveClock
+
+	handles kube.Handles
 
 	expander expander
 }
@@ -84,7 +88,11 @@ func Register(mgr ctrl.Manager, o Options) error {
 			return fmt.Errorf("adding index %s of PavStage: %w", field, err)
 		}
 	}
+	if err := kube.IndexHandles(context.Background(), mgr, byHandle); err != nil {
+		return err
+	}
 	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), steps: o.Steps, events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock, expander: o.Steps}
+	r.handles = kube.Handles{Cached: r.client, Live: r.live, Index: byHandle}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("stage").
 		For(&tarnv1.PavStage{}).

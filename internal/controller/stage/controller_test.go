@@ -69,9 +69,41 @@ var stories = []story{
 	{"a volume that is removed while staged", func(w *world) {
 		w.during = w.once(tarnv1.StagePodSucceeded, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}})
 	}, []string{staging}},
+	{"a volume written by hand with a validation pod", func(w *world) {
+		w.edit(func(p *pavv1.PavProvisioner) { p.Spec.VolumeValidation = checking })
+	}, []string{validation, staging, unstaging}},
+	{"a validation pod that fails", func(w *world) {
+		w.edit(func(p *pavv1.PavProvisioner) { p.Spec.VolumeValidation = checking })
+		w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodFailed }
+	}, []string{validation}},
+	{"a validation pod that is refused", func(w *world) {
+		w.edit(func(p *pavv1.PavProvisioner) { p.Spec.VolumeValidation = checking })
+		w.refuse = func(*corev1.Pod) bool { return true }
+	}, nil},
+	{"a volume written by hand that does not fit", func(w *world) {
+		w.edit(func(p *pavv1.PavProvisioner) {
+			p.Spec.VolumeValidation = &apiextensionsv1.JSON{Raw: []byte(`{"minCapacity": "1Gi"}`)}
+		})
+	}, nil},
+	{"another volume of its handle is staged", func(w *world) { w.rival(tarnv1.StagePodRunning) }, nil},
+	{"another volume of its handle is unstaged", func(w *world) { w.rival(tarnv1.StagePodUnstaged) }, []string{staging, unstaging}},
 	{"a node that is lost while staged", func(w *world) {
 		w.during = w.once(tarnv1.StagePodSucceeded, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	}, []string{staging}},
+}
+
+// checking is a volumeValidation with a pod, which has no node to be told of.
+var checking = &apiextensionsv1.JSON{Raw: []byte(`{"podTemplate": {"metadata": {"namespace": "validation"}, "spec": {"containers": [
+	{"name": "c", "image": "busybox", "args": ["{{ handle }}", "{{ pv.metadata.name }}"]}]}}}`)}
+
+// rival makes another volume with the handle of the world's, and its stage elsewhere.
+func (w *world) rival(phase tarnv1.StagePodPhase) {
+	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "uid-of-other"}}
+	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "slow", VolumeHandle: "handle-7"}
+	w.must(w.store.Create(context.Background(), vol))
+	stage := aStage(tarnv1.PavStagePodStatus{Phase: phase, Staged: true})
+	stage.Name, stage.UID, stage.Spec.VolumeName, stage.Spec.VolumeUID, stage.Spec.NodeName = "stage-2", "uid-of-stage-2", "other", "uid-of-other", "n2"
+	w.must(w.store.Create(context.Background(), stage))
 }
 
 func (w *world) edit(change func(*pavv1.PavProvisioner)) {

@@ -10,6 +10,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
 )
 
@@ -94,7 +95,7 @@ func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView
 		return e, nil
 	}
 	w := View{Stage: v.Stage, Node: v.Node}
-	if err := r.readSubjects(ctx, &w); err != nil {
+	if err := r.readSubjects(ctx, &w, true); err != nil {
 		return e, err
 	}
 	if why := verdict(w); why != usable {
@@ -173,7 +174,7 @@ func planExpansion(e ExpansionView, now time.Time) Plan {
 		return expansionFailed(e, o.Message)
 	}
 	waiting := *have
-	waiting.Message = cut(o.Message, maxMessage)
+	waiting.Message = kube.Cut(o.Message, maxMessage)
 	if waiting == *have {
 		return Plan{LookAt: o.CheckAt}
 	}
@@ -187,12 +188,12 @@ func expansionDone(e ExpansionView) Plan {
 
 func expansionFailed(e ExpansionView, message string) Plan {
 	failed := tarnv1.StageExpansion{
-		Attempt: e.Stage.Status.Node.Expansion.Attempt, Phase: tarnv1.StageExpansionFailed, Message: cut(message, maxMessage),
+		Attempt: e.Stage.Status.Node.Expansion.Attempt, Phase: tarnv1.StageExpansionFailed, Message: kube.Cut(message, maxMessage),
 	}
 	if pod := currentExpansion(e); pod != nil {
 		failed.Namespace, failed.Name = pod.Namespace, pod.Name
 	}
-	return Plan{Actions: []Action{WriteStatus{expansionStatus(e, failed)}, Post{ReasonExpansionFailed, cut(message, maxNote)}}}
+	return Plan{Actions: []Action{WriteStatus{expansionStatus(e, failed)}, Post{ReasonExpansionFailed, kube.Cut(message, maxNote)}}}
 }
 
 func expansionStatus(e ExpansionView, expansion tarnv1.StageExpansion) tarnv1.PavStagePodStatus {

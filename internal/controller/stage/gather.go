@@ -36,15 +36,24 @@ type View struct {
 	// Missing says which of the subjects is gone for good, empty if none is.
 	Missing string
 
+	// Leftover is a validation pod that is not needed any more, read where the stage ends.
+	Leftover *corev1.Pod
+
 	// Guard is the disruption budget that keeps the staging pod, as the cache has it.
 	Guard *policyv1.PodDisruptionBudget
 	// Consumers are the pods that use the volume, read where they have to be told
 	// of something.
 	Consumers []corev1.Pod
 
-	// Prepared is the evaluated section of the pod that is due, nil where none is.
+	// Rival says which stage of another volume has the same driver and handle and is not
+	// unstaged; read where a pod is due that would meet it. Empty for none.
+	Rival string
+
+	// Validation is the evaluated volumeValidation where it is due, nil where it is not.
+	Validation *podvol.Prepared
+	// Prepared is the evaluated section of another pod that is due, nil where none is.
 	Prepared *podvol.Prepared
-	// Unfit says why the section could not be evaluated.
+	// Unfit says why a section could not be evaluated, or refuses the volume.
 	Unfit *podvol.StepError
 	// Refused says why the API server did not take the pod that was started.
 	Refused *podvol.StepError
@@ -77,6 +86,11 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 			return View{}, err
 		}
 	}
+	if situationOf(stage) == stop {
+		if v.Leftover, err = r.leftover(ctx, stage); err != nil {
+			return View{}, err
+		}
+	}
 	if somethingToTell(stage) {
 		v.Consumers, err = r.findConsumers(ctx, stage)
 		return v, err
@@ -84,20 +98,66 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 	if !mayEvaluate(situationOf(stage)) {
 		return v, nil
 	}
-	if err := r.readSubjects(ctx, &v); err != nil {
+	if err := r.readSubjects(ctx, &v, mayStart(v, now)); err != nil {
 		return View{}, err
 	}
 	if step, attempt := due(v, now); step != "" && v.Missing == "" {
-		v.Prepared, err = r.steps.PrepareStage(ctx, step, v.Provisioner, stage, v.Volume, v.Claim, v.Node, attempt)
-		if v.Unfit = podvol.AsStepError(err); err != nil && v.Unfit == nil {
+		if err := r.prepare(ctx, &v, step, attempt); err != nil {
 			return View{}, err
 		}
 	}
 	return v, nil
 }
 
-// readSubjects reads provisioner, volume and claim.
-func (r *Reconciler) readSubjects(ctx context.Context, v *View) error {
+// prepare evaluates the section of the pod that is due. A validation without a pod is
+// done with that, and the staging pod is due.
+func (r *Reconciler) prepare(ctx context.Context, v *View, step tarnv1.Step, attempt int32) error {
+	var err error
+	if first := step != tarnv1.StepStaging || attempt == firstAttempt; first {
+		if v.Rival, err = r.rival(ctx, v.Volume); err != nil {
+			return err
+		}
+	}
+	if step == tarnv1.StepValidation {
+		if v.Validation, err = r.steps.PrepareStatic(ctx, v.Provisioner, v.Stage, v.Volume, v.Claim); err == nil && v.Validation.Pod == nil {
+			step = tarnv1.StepStaging
+		}
+	}
+	if err == nil && step != tarnv1.StepValidation {
+		v.Prepared, err = r.steps.PrepareStage(ctx, step, v.Provisioner, v.Stage, v.Volume, v.Claim, v.Node, attempt)
+	}
+	if v.Unfit = podvol.AsStepError(err); v.Unfit == nil {
+		return err
+	}
+	return nil
+}
+
+// rival looks for a stage, on any node, of another volume that has the same driver and
+// handle, and that has or may have something staged. The provisioner could not tell the
+// two apart: what the one unstages would be the other's.
+func (r *Reconciler) rival(ctx context.Context, vol *corev1.PersistentVolume) (string, error) {
+	others, err := r.handles.Volumes(ctx, vol.Spec.CSI.Driver, vol.Spec.CSI.VolumeHandle, vol.Name)
+	if err != nil {
+		return "", err
+	}
+	for _, other := range others {
+		stages := &tarnv1.PavStageList{}
+		if err := r.live.List(ctx, stages, client.MatchingFields{"spec.volumeName": other}); err != nil {
+			return "", fmt.Errorf("listing the stages of volume %s: %w", other, err)
+		}
+		for i := range stages.Items {
+			if s := &stages.Items[i]; s.Status.Pod.Staged && s.Status.Pod.Phase != tarnv1.StagePodUnstaged {
+				return fmt.Sprintf("PersistentVolume %q, which is staged on node %q, has the same driver %q and volumeHandle %q",
+					other, s.Spec.NodeName, vol.Spec.CSI.Driver, vol.Spec.CSI.VolumeHandle), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// readSubjects reads provisioner, volume and claim; starts says that a pod may be
+// started for them.
+func (r *Reconciler) readSubjects(ctx context.Context, v *View, starts bool) error {
 	spec := v.Stage.Spec
 	var err error
 	v.Provisioner, err = find(ctx, r, &pavv1.PavProvisioner{}, client.ObjectKey{Name: spec.Provisioner.Name}, spec.Provisioner.UID)
@@ -118,10 +178,13 @@ func (r *Reconciler) readSubjects(ctx context.Context, v *View) error {
 		v.Missing = fmt.Sprintf("PersistentVolume %q is no CSI volume", spec.VolumeName)
 		return nil
 	}
-	if situationOf(v.Stage) == unstage {
+	switch {
+	case situationOf(v.Stage) == unstage:
 		v.Claim, err = r.lastClaim(ctx, v.Volume)
-	} else {
+	case starts:
 		v.Claim, err = r.liveClaim(ctx, v)
+	default:
+		v.Claim, err = r.boundClaim(ctx, v.Volume)
 	}
 	if err != nil {
 		return err

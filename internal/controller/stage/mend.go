@@ -85,7 +85,7 @@ func planMend(v View, now time.Time) Plan {
 // podGone writes that there is no staging pod though the stage goes on.
 func podGone(v View, message string) Plan {
 	status := v.Stage.Status.Pod
-	status.Phase, status.Name, status.UID, status.Message = tarnv1.StagePodGone, "", "", cut(message, maxMessage)
+	status.Phase, status.Name, status.UID, status.Message = tarnv1.StagePodGone, "", "", kube.Cut(message, maxMessage)
 	return Plan{Actions: write(v, status)}
 }
 
@@ -93,7 +93,7 @@ func podGone(v View, message string) Plan {
 func planNext(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	again := func(message string) Plan {
-		status.Message = cut("the volume cannot be staged again: "+message, maxMessage)
+		status.Message = kube.Cut("the volume cannot be staged again: "+message, maxMessage)
 		return Plan{Actions: write(v, status), LookAt: now.Add(kube.Backoff(status.Restarts+1, firstRetry, lastRetry, string(v.Stage.UID)))}
 	}
 	switch {
@@ -127,7 +127,7 @@ func planTelling(v View, s situation) []Action {
 	lost, status := v.Stage.Status.Node.Loss, v.Stage.Status.Pod
 	if status.LossTold < lost.Number {
 		status.LossTold = lost.Number
-		note := cut(fmt.Sprintf("volume %s is lost on node %s: %s; %s", v.Stage.Spec.VolumeName, v.Stage.Spec.NodeName, lost.Message, outlook(status.Recovery)), maxNote)
+		note := kube.Cut(fmt.Sprintf("volume %s is lost on node %s: %s; %s", v.Stage.Spec.VolumeName, v.Stage.Spec.NodeName, lost.Message, outlook(status.Recovery)), maxNote)
 		actions = append(actions, Post{ReasonVolumeLost, note})
 		for i := range v.Consumers {
 			actions = append(actions, Tell{&v.Consumers[i], corev1.EventTypeWarning, ReasonVolumeLost, note})
@@ -157,7 +157,7 @@ func outlook(r tarnv1.StageRecovery) string {
 func tellRebound(stage *tarnv1.PavStage, pod *corev1.Pod) []Action {
 	name := stage.Spec.VolumeName
 	tell := func(kind, reason, format string, args ...any) Action {
-		return Tell{pod, kind, reason, cut(fmt.Sprintf(format, args...), maxNote)}
+		return Tell{pod, kind, reason, kube.Cut(fmt.Sprintf(format, args...), maxNote)}
 	}
 	if stage.Status.Pod.Recovery == tarnv1.RecoveryRestartConsumers {
 		if metav1.GetControllerOf(pod) == nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -49,21 +48,23 @@ const (
 
 // situation is what a stage asks for; a closed set.
 //
-//	begin -> follow -> settled
-//	  |         |         |
-//	  |         +--> mend-+      (the volume is lost; then follow or settled again)
-//	  |         |         |      (deletion requested)
-//	  +---------+---------+-> stop -> unstage -> release
+//	begin --------> follow -> settled
+//	  |                ^  |      |
+//	  +--> validate ---+  +-> mend (the volume is lost; then follow or settled again)
+//	  |        |          |      |  (deletion requested)
+//	  +--------+----------+------+-> stop -> unstage -> release
 type situation string
 
 const (
-	begin   situation = "begin"   // no pod was ever sent
-	follow  situation = "follow"  // the staging pod is or may be there
-	settled situation = "settled" // Succeeded or Failed: waits for the stage's end
-	mend    situation = "mend"    // the volume is lost and has to be staged again
-	stop    situation = "stop"    // the staging pod has to go
-	unstage situation = "unstage" // the unstaging pod is due as soon as the node has unmounted
-	release situation = "release" // nothing runs any more
+	begin  situation = "begin"  // no pod was ever sent
+	follow situation = "follow" // the staging pod is or may be there
+	// validate: the validation pod of a volume written by hand is or may be there.
+	validate situation = "validate"
+	settled  situation = "settled" // Succeeded or Failed: waits for the stage's end
+	mend     situation = "mend"    // the volume is lost and has to be staged again
+	stop     situation = "stop"    // the staging pod has to go
+	unstage  situation = "unstage" // the unstaging pod is due as soon as the node has unmounted
+	release  situation = "release" // nothing runs any more
 )
 
 func situationOf(stage *tarnv1.PavStage) situation {
@@ -77,6 +78,8 @@ func situationOf(stage *tarnv1.PavStage) situation {
 		return stop
 	case phase == "":
 		return begin
+	case phase == tarnv1.StagePodValidating:
+		return validate
 	case isLost(stage) && stage.Status.Pod.Recovery != tarnv1.RecoveryNone:
 		return mend
 	case phase == tarnv1.StagePodSucceeded, phase == tarnv1.StagePodFailed:
@@ -87,7 +90,23 @@ func situationOf(stage *tarnv1.PavStage) situation {
 
 // mayEvaluate says in which situations a section may be evaluated.
 func mayEvaluate(s situation) bool {
-	return s == begin || s == follow || s == mend || s == unstage
+	return s == begin || s == validate || s == follow || s == mend || s == unstage
+}
+
+// mayStart says whether a look may come to a pod that is started for the claim: what it
+// rests on has to be true now, not a moment ago.
+func mayStart(v View, now time.Time) bool {
+	switch situationOf(v.Stage) {
+	case begin:
+		return true
+	case validate:
+		return v.Pod == nil || validated(v, now)
+	case follow:
+		return v.Pod == nil && !isStaged(v.Stage)
+	case mend:
+		return nextIsDue(v, now)
+	}
+	return false
 }
 
 // podKey is the pod a stage's situation is about; its name is empty where it is
@@ -103,8 +122,14 @@ func podKey(stage *tarnv1.PavStage) types.NamespacedName {
 func due(v View, now time.Time) (tarnv1.Step, int32) {
 	status := v.Stage.Status.Pod
 	switch situationOf(v.Stage) {
-	case begin:
-		if verdict(v) == usable && v.Node != nil {
+	case begin, validate:
+		switch {
+		case verdict(v) != usable, v.Node == nil:
+		case validated(v, now):
+			return tarnv1.StepStaging, firstAttempt
+		case v.Pod == nil && byHand(v.Volume):
+			return tarnv1.StepValidation, firstAttempt
+		case v.Pod == nil:
 			return tarnv1.StepStaging, firstAttempt
 		}
 	case follow:
@@ -119,20 +144,6 @@ func due(v View, now time.Time) (tarnv1.Step, int32) {
 		return dueUnstaging(v, status, now)
 	}
 	return "", 0
-}
-
-func dueUnstaging(v View, status tarnv1.PavStagePodStatus, now time.Time) (tarnv1.Step, int32) {
-	switch {
-	case !status.Staged, v.Node == nil, v.Pod != nil:
-		return "", 0
-	case status.Phase == tarnv1.StagePodStopped && v.Stage.Status.Node.Phase != tarnv1.StageUnmounted:
-		return "", 0
-	case status.NextAttemptTime == nil:
-		return tarnv1.StepUnstaging, max(status.UnstageAttempts, 1)
-	case now.Before(status.NextAttemptTime.Time):
-		return "", 0
-	}
-	return tarnv1.StepUnstaging, status.UnstageAttempts + 1
 }
 
 // Plan is what to do, in this order, and when to look again though no event tells;
@@ -151,6 +162,9 @@ type (
 	WriteStatus struct{ Status tarnv1.PavStagePodStatus }
 	// StartPod creates a pod.
 	StartPod struct{ Pod *corev1.Pod }
+	// ConfirmSole looks once more whether a stage of another volume has the same handle,
+	// now that this one is known to all: of two that begin at once, one at least gives way.
+	ConfirmSole struct{ Volume *corev1.PersistentVolume }
 	// DiscardPod deletes a pod.
 	DiscardPod struct{ Pod *corev1.Pod }
 	// LetGo takes finalizers off the stage.
@@ -176,6 +190,7 @@ type (
 
 func (WriteStatus) action() {}
 func (StartPod) action()    {}
+func (ConfirmSole) action() {}
 func (DiscardPod) action()  {}
 func (LetGo) action()       {}
 func (EndStage) action()    {}
@@ -208,6 +223,8 @@ func plan(v View, now time.Time) Plan {
 		return planMend(v, now)
 	case begin:
 		return planBegin(v, now)
+	case validate:
+		return planValidate(v, now)
 	case follow:
 		return planFollow(v, now)
 	case stop:
@@ -230,8 +247,17 @@ func planBegin(v View, now time.Time) Plan {
 		return failStaging(v, why)
 	case v.Unfit != nil:
 		return failStaging(v, v.Unfit.Message)
+	case v.Rival != "":
+		return failStaging(v, shared(v.Rival))
+	case v.Validation != nil && v.Validation.Pod != nil:
+		return startValidation(v)
 	}
 	return startStaging(v, now)
+}
+
+// shared says to people that a volume cannot be staged beside its rival.
+func shared(rival string) string {
+	return rival + ": one of them at a time can be staged; give each volume a volumeHandle of its own, or use one claim for both"
 }
 
 // startStaging writes the intent, then creates the pod. The intent is written even
@@ -252,6 +278,9 @@ func startStaging(v View, now time.Time) Plan {
 	if was.UID != "" {
 		actions = append(actions, Post{ReasonPodVanished, fmt.Sprintf("staging pod %s/%s vanished and is started again", was.Namespace, was.Name)})
 	}
+	if attempt == firstAttempt {
+		actions = append(actions, ConfirmSole{v.Volume})
+	}
 	return Plan{Actions: append(actions, StartPod{pod})}
 }
 
@@ -261,6 +290,8 @@ func startStaging(v View, now time.Time) Plan {
 func planFollow(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	switch {
+	case v.Refused != nil && v.Refused.Reason == podvol.ReasonHandleTaken:
+		return giveWay(v, v.Refused.Message)
 	case v.Refused != nil:
 		return failStaging(v, v.Refused.Message)
 	case v.Pod == nil && isStaged(v.Stage):
@@ -269,11 +300,13 @@ func planFollow(v View, now time.Time) Plan {
 		return failStaging(v, "the staging pod vanished and cannot be started again: "+v.Missing)
 	case v.Pod == nil && v.Unfit != nil:
 		return failStaging(v, v.Unfit.Message)
+	case v.Pod == nil && v.Rival != "":
+		return giveWay(v, shared(v.Rival))
 	case v.Pod == nil:
 		return startStaging(v, now)
 	}
 	o := podvol.Observe(v.Pod, v.Stage.UID, now)
-	status.UID, status.Message = v.Pod.UID, cut(o.Message, maxMessage)
+	status.UID, status.Message = v.Pod.UID, kube.Cut(o.Message, maxMessage)
 	switch o.State {
 	case podvol.PodForeign, podvol.PodFailed:
 		return failStaging(v, o.Message)
@@ -293,143 +326,11 @@ func planFollow(v View, now time.Time) Plan {
 // refused, because unstaging is due then, as in the original.
 func failStaging(v View, message string) Plan {
 	status := v.Stage.Status.Pod
-	status.Phase, status.Message = tarnv1.StagePodFailed, cut(message, maxMessage)
+	status.Phase, status.Message = tarnv1.StagePodFailed, kube.Cut(message, maxMessage)
 	if v.Stage.Status.Node.Phase == tarnv1.StageStaged {
 		return Plan{Actions: write(v, status)} // the node agent tells what that means
 	}
-	return Plan{Actions: append(write(v, status), Post{ReasonStagingFailed, cut(message, maxNote)})}
-}
-
-// planStop removes the staging pod. A pod of its name that is not ours is left
-// alone.
-func planStop(v View) Plan {
-	if ours(v) {
-		return Plan{Actions: discard(v)}
-	}
-	status := v.Stage.Status.Pod
-	return Plan{Actions: write(v, tarnv1.PavStagePodStatus{
-		Phase: tarnv1.StagePodStopped, Namespace: status.Namespace, Staged: status.Staged,
-	})}
-}
-
-// planUnstage runs the unstaging pod once the node has unmounted, and again, with a
-// growing pause, until it succeeds. A failed pod is kept for reading until its
-// successor is due, and is gone before that starts.
-func planUnstage(v View, now time.Time) Plan {
-	status := v.Stage.Status.Pod
-	switch {
-	case v.Node == nil && status.Staged:
-		return finish(v, fmt.Sprintf("node %q is gone: nothing can be unstaged there, and nothing was", v.Stage.Spec.NodeName))
-	case v.Node == nil:
-		return finish(v, "")
-	case v.Refused != nil && v.Refused.Reason == podvol.ReasonNamespaceGone:
-		// The namespace cannot end while this stage keeps its consumer's pod, and no pod
-		// can be made in a namespace that ends: waiting would be for ever.
-		return finish(v, v.Refused.Message+": the volume is not unstaged")
-	case v.Refused != nil:
-		return retryUnstaging(v, status.UnstageAttempts, v.Refused.Message, now)
-	case v.Pod != nil && status.NextAttemptTime != nil:
-		return waitForRetry(v, status, now)
-	case v.Pod != nil:
-		return followUnstaging(v, now)
-	case status.Phase == tarnv1.StagePodStopped && v.Stage.Status.Node.Phase != tarnv1.StageUnmounted:
-		return Plan{}
-	case !status.Staged:
-		return finish(v, "")
-	case status.NextAttemptTime != nil && now.Before(status.NextAttemptTime.Time):
-		return Plan{LookAt: status.NextAttemptTime.Time}
-	case v.Missing != "":
-		// All three are named with a uid, so what is gone never comes back, and
-		// without it no template can be evaluated, today or later. Waiting would keep
-		// the node's folder and the consumer's pod forever, so it is said and left.
-		return finish(v, v.Missing+": its unstaging cannot be evaluated and was not done")
-	}
-	_, attempt := dueUnstaging(v, status, now)
-	switch {
-	case v.Unfit != nil:
-		return retryUnstaging(v, attempt, v.Unfit.Message, now)
-	case v.Prepared.Pod == nil:
-		return finish(v, "")
-	}
-	pod := v.Prepared.Pod
-	return Plan{Actions: []Action{WriteStatus{tarnv1.PavStagePodStatus{
-		Phase: tarnv1.StagePodUnstaging, Namespace: pod.Namespace, Name: pod.Name, Staged: true,
-		UnstageAttempts: attempt, Message: status.Message,
-	}}, StartPod{pod}}}
-}
-
-func waitForRetry(v View, status tarnv1.PavStagePodStatus, now time.Time) Plan {
-	at := status.NextAttemptTime.Time
-	if now.Before(at) {
-		return Plan{LookAt: at}
-	}
-	if ours(v) {
-		return Plan{Actions: discard(v)}
-	}
-	// A pod that is not ours bears the name of the failed attempt; the next one has
-	// another, and without a name the stage's next look finds no pod in its way.
-	status.Name, status.UID = "", ""
-	return Plan{Actions: write(v, status)}
-}
-
-func followUnstaging(v View, now time.Time) Plan {
-	status := v.Stage.Status.Pod
-	o := podvol.Observe(v.Pod, v.Stage.UID, now)
-	switch o.State {
-	case podvol.PodForeign, podvol.PodFailed:
-		return retryUnstaging(v, status.UnstageAttempts, o.Message, now)
-	case podvol.PodSucceeded:
-		return finish(v, "")
-	}
-	status.UID, status.Message = v.Pod.UID, cut(o.Message, maxMessage)
-	return Plan{Actions: write(v, status), LookAt: o.CheckAt}
-}
-
-func retryUnstaging(v View, attempt int32, message string, now time.Time) Plan {
-	at := now.Add(kube.Backoff(attempt, firstRetry, lastRetry, string(v.Stage.UID)))
-	status := v.Stage.Status.Pod
-	status.Phase, status.UnstageAttempts, status.Message = tarnv1.StagePodUnstaging, attempt, cut(message, maxMessage)
-	status.NextAttemptTime = &metav1.Time{Time: at.Round(time.Second)} // the API keeps whole seconds
-	if v.Pod == nil {
-		status.Name, status.UID = "", ""
-	}
-	return Plan{
-		Actions: append(write(v, status), Post{ReasonUnstagingFailed, cut(message, maxNote)}),
-		LookAt:  status.NextAttemptTime.Time,
-	}
-}
-
-// finish ends unstaging; skipped says why it was not done, empty if it was or was
-// not needed. Success is on record before the pod that had it is removed.
-func finish(v View, skipped string) Plan {
-	status := v.Stage.Status.Pod
-	status.Phase, status.Message, status.NextAttemptTime = tarnv1.StagePodUnstaged, skipped, nil
-	actions := write(v, status)
-	if skipped != "" {
-		actions = append(actions, Post{ReasonUnstagingSkipped, cut(skipped, maxNote)})
-	}
-	return Plan{Actions: append(actions, planRelease(v).Actions...)}
-}
-
-// planRelease removes the last pod and, when that is gone, the finalizer: that of
-// the node agent too where its node is gone, because it will not.
-func planRelease(v View) Plan {
-	if ours(v) {
-		return Plan{Actions: discard(v)}
-	}
-	var actions []Action
-	if v.Guard != nil && v.Guard.DeletionTimestamp == nil {
-		actions = append(actions, DropGuard{})
-	}
-	remove := []string{tarnv1.FinalizerStagePod}
-	if v.Node == nil {
-		remove = append(remove, tarnv1.FinalizerStageNode)
-	}
-	remove = slices.DeleteFunc(remove, func(f string) bool { return !slices.Contains(v.Stage.Finalizers, f) })
-	if len(remove) > 0 {
-		actions = append(actions, LetGo{remove})
-	}
-	return Plan{Actions: actions}
+	return Plan{Actions: append(write(v, status), Post{ReasonStagingFailed, kube.Cut(message, maxNote)})}
 }
 
 // ours says that there is a pod and that it belongs to the stage.
@@ -451,17 +352,4 @@ func write(v View, status tarnv1.PavStagePodStatus) []Action {
 		return nil
 	}
 	return []Action{WriteStatus{status}}
-}
-
-// cut shortens a text to a number of bytes, on the border of a character.
-func cut(text string, most int) string {
-	const ellipsis = "..."
-	if len(text) <= most {
-		return text
-	}
-	end := most - len(ellipsis)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + ellipsis
 }

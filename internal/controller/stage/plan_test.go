@@ -22,6 +22,8 @@ func said(p Plan) string {
 			parts = append(parts, "write")
 		case StartPod:
 			parts = append(parts, "start "+a.Pod.Name)
+		case ConfirmSole:
+			parts = append(parts, "confirm")
 		case DiscardPod:
 			parts = append(parts, "discard "+a.Pod.Name)
 		case LetGo:
@@ -91,7 +93,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		{name: "a stage that is gone asks for nothing", view: View{}},
 		{
 			name: "the intent is written before the pod is made", view: view(aStage(none), prepared(staging)),
-			want: "write, start " + staging, wantStatus: ref(starting()),
+			want: "write, confirm, start " + staging, wantStatus: ref(starting()),
 		},
 		{
 			name: "a section that cannot be evaluated fails it, and no unstaging is due", view: view(aStage(none), unfit),
@@ -115,7 +117,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		},
 		{
 			name: "a volume made for a claim does not need Static", view: view(aStage(none), by(dynamicOnly()), madeForAClaim, prepared(staging)),
-			want: "write, start " + staging, wantStatus: ref(starting()),
+			want: "write, confirm, start " + staging, wantStatus: ref(starting()),
 		},
 		{
 			name: "a provisioner that is not accepted begins nothing", view: view(aStage(none), by(provisioner(metav1.ConditionFalse))),
@@ -173,16 +175,16 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		},
 		{
 			name: "a running pod that vanished is started again", view: view(aStage(of(tarnv1.StagePodRunning, "")), prepared(staging)),
-			want: "write, post StagingPodVanished, start " + staging, wantStatus: ref(starting()),
+			want: "write, post StagingPodVanished, confirm, start " + staging, wantStatus: ref(starting()),
 			wantNote: "staging pod ns/" + staging + " vanished and is started again",
 		},
 		{
 			name: "a pod that was never made is made without alarm", view: view(aStage(starting()), prepared(staging)),
-			want: "write, start " + staging, wantStatus: ref(starting()),
+			want: "write, confirm, start " + staging, wantStatus: ref(starting()),
 		},
 		{
 			name: "a provisioner being deleted keeps the stages it has", view: view(aStage(of(tarnv1.StagePodRunning, "")), prepared(staging), by(condemned())),
-			want: "write, post StagingPodVanished, start " + staging, wantStatus: ref(starting()),
+			want: "write, post StagingPodVanished, confirm, start " + staging, wantStatus: ref(starting()),
 			wantNote: "staging pod ns/" + staging + " vanished and is started again",
 		},
 		{
@@ -340,7 +342,11 @@ func TestDueNamesThePodThatIsNext(t *testing.T) {
 		wantStep    tarnv1.Step
 		wantAttempt int32
 	}{
-		{"a stage that begins", view(aStage(tarnv1.PavStagePodStatus{})), tarnv1.StepStaging, 1},
+		{"a stage that begins", view(aStage(tarnv1.PavStagePodStatus{}), madeForAClaim), tarnv1.StepStaging, 1},
+		{"one of a volume written by hand", view(aStage(tarnv1.PavStagePodStatus{})), tarnv1.StepValidation, 1},
+		{"one whose validation pod is there", view(aStage(validating()), pod(aPod(validation, corev1.PodRunning))), "", 0},
+		{"one whose validation pod has ended well", view(aStage(validating()), pod(aPod(validation, corev1.PodSucceeded))), tarnv1.StepStaging, 1},
+		{"one whose validation pod vanished", view(aStage(validating())), tarnv1.StepValidation, 1},
 		{"one whose provisioner is not judged", view(aStage(tarnv1.PavStagePodStatus{}), by(provisioner(""))), "", 0},
 		{"one whose pod vanished", view(aStage(of(tarnv1.StagePodRunning, ""))), tarnv1.StepStaging, 1},
 		{"one whose pod is there", view(aStage(starting()), pod(aPod(staging, ""))), "", 0},

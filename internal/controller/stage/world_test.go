@@ -26,6 +26,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
 )
 
@@ -71,7 +72,8 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	failing := w.failing()
 	w.r = &Reconciler{
 		client: failing, live: w.store, events: w.events, clock: w.clock,
-		steps: &podvol.Steps{Client: failing, Reader: w.store, StateDir: tarnv1.DefaultStateDir},
+		steps:   &podvol.Steps{Client: failing, Reader: w.store, StateDir: tarnv1.DefaultStateDir},
+		handles: kube.Handles{Cached: w.store, Live: w.store, Index: byHandle},
 	}
 	return w
 }
@@ -90,6 +92,10 @@ func (w *world) build(objects ...client.Object) client.WithWatch {
 	for field, values := range indexes() {
 		b = b.WithIndex(&tarnv1.PavStage{}, field, values)
 	}
+	b = b.WithIndex(&corev1.PersistentVolume{}, byHandle, kube.HandleOf)
+	b = b.WithIndex(&tarnv1.PavStage{}, "spec.volumeName", func(o client.Object) []string {
+		return []string{o.(*tarnv1.PavStage).Spec.VolumeName}
+	})
 	return b.Build()
 }
 
@@ -237,7 +243,9 @@ func (w *world) live() {
 		if w.behind {
 			seen := w.snapshot()
 			w.r.client = &cached{Client: failing, snapshot: seen}
-			w.look() // now the cache is a write behind
+			at := w.clock.Now()
+			w.look() // now the cache is a write behind, and no time has passed
+			w.clock.SetTime(at)
 		}
 		w.look()
 		w.kubelet()
@@ -267,6 +275,10 @@ func (w *world) kubelet() {
 				pod.Status.Message = "busy"
 			}
 			w.must(w.store.Status().Update(ctx, &pod))
+			if pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepValidation) && pod.Status.Phase != corev1.PodRunning {
+				pod.Annotations[tarnv1.AnnotationResult] = "{}" // the node agent's
+				w.must(w.store.Update(ctx, &pod))
+			}
 		}
 	}
 }

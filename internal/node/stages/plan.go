@@ -102,6 +102,8 @@ func planLost(v View) []action {
 func planWaiting(v View) []action {
 	pod := v.Stage.Status.Pod
 	switch {
+	case pod.Phase == tarnv1.StagePodFailed && !pod.Staged && pod.Message != "":
+		return fail(pod.Message) // no staging pod was sent: it was refused before
 	case pod.Phase == tarnv1.StagePodFailed:
 		return fail(podFailure(v.PodError, pod.Message))
 	case v.Wrong != "":

@@ -119,6 +119,7 @@ func TestAFailureTellsAllThatIsKnown(t *testing.T) {
 		"Staging pod failed: no bucket":                                      {Stage: failedPod(""), PodError: "no bucket"},
 		"Staging pod failed: image missing":                                  {Stage: failedPod("image missing")},
 		"Staging pod failed: it wrote nothing to /pav/error":                 {Stage: failedPod("")},
+		"PavProvisioner p is going":                                          {Stage: stage(pod(tarnv1.StagePodFailed), func(s *tarnv1.PavStage) { s.Status.Pod.Message = "PavProvisioner p is going" })},
 		"Staging failed: /pav/volume does not exist":                         {Stage: stage(), Wrong: "/pav/volume does not exist"},
 		"the staged volume is lost: the node was started; it is staged anew": {Stage: stage(node(tarnv1.StageStaged)), Lost: &loss{rebooted, "the node was started"}},
 	} {
@@ -130,7 +131,7 @@ func TestAFailureTellsAllThatIsKnown(t *testing.T) {
 }
 
 func failedPod(message string) *tarnv1.PavStage {
-	return stage(pod(tarnv1.StagePodFailed), func(s *tarnv1.PavStage) { s.Status.Pod.Message = message })
+	return stage(pod(tarnv1.StagePodFailed), func(s *tarnv1.PavStage) { s.Status.Pod.Message, s.Status.Pod.Staged = message, true })
 }
 
 func TestTheVolumesNameIsReadFromTheTarget(t *testing.T) {

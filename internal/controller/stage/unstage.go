@@ -1,0 +1,165 @@
+package stage
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+func dueUnstaging(v View, status tarnv1.PavStagePodStatus, now time.Time) (tarnv1.Step, int32) {
+	switch {
+	case !status.Staged, v.Node == nil, v.Pod != nil:
+		return "", 0
+	case status.Phase == tarnv1.StagePodStopped && v.Stage.Status.Node.Phase != tarnv1.StageUnmounted:
+		return "", 0
+	case status.NextAttemptTime == nil:
+		return tarnv1.StepUnstaging, max(status.UnstageAttempts, 1)
+	case now.Before(status.NextAttemptTime.Time):
+		return "", 0
+	}
+	return tarnv1.StepUnstaging, status.UnstageAttempts + 1
+}
+
+// planStop removes the staging pod. A pod of its name that is not ours is left
+// alone.
+func planStop(v View) Plan {
+	var actions []Action
+	if v.Leftover != nil && v.Leftover.DeletionTimestamp == nil {
+		actions = append(actions, DiscardPod{v.Leftover})
+	}
+	if ours(v) {
+		return Plan{Actions: append(actions, discard(v)...)}
+	}
+	status := v.Stage.Status.Pod
+	return Plan{Actions: append(actions, write(v, tarnv1.PavStagePodStatus{
+		Phase: tarnv1.StagePodStopped, Namespace: status.Namespace, Staged: status.Staged,
+	})...)}
+}
+
+// planUnstage runs the unstaging pod once the node has unmounted, and again, with a
+// growing pause, until it succeeds. A failed pod is kept for reading until its
+// successor is due, and is gone before that starts.
+func planUnstage(v View, now time.Time) Plan {
+	status := v.Stage.Status.Pod
+	switch {
+	case v.Node == nil && status.Staged:
+		return finish(v, fmt.Sprintf("node %q is gone: nothing can be unstaged there, and nothing was", v.Stage.Spec.NodeName))
+	case v.Node == nil:
+		return finish(v, "")
+	case v.Refused != nil && v.Refused.Reason == podvol.ReasonNamespaceGone:
+		// The namespace cannot end while this stage keeps its consumer's pod, and no pod
+		// can be made in a namespace that ends: waiting would be for ever.
+		return finish(v, v.Refused.Message+": the volume is not unstaged")
+	case v.Refused != nil:
+		return retryUnstaging(v, status.UnstageAttempts, v.Refused.Message, now)
+	case v.Pod != nil && status.NextAttemptTime != nil:
+		return waitForRetry(v, status, now)
+	case v.Pod != nil:
+		return followUnstaging(v, now)
+	case status.Phase == tarnv1.StagePodStopped && v.Stage.Status.Node.Phase != tarnv1.StageUnmounted:
+		return Plan{}
+	case !status.Staged:
+		return finish(v, "")
+	case status.NextAttemptTime != nil && now.Before(status.NextAttemptTime.Time):
+		return Plan{LookAt: status.NextAttemptTime.Time}
+	case v.Missing != "":
+		// All three are named with a uid, so what is gone never comes back, and
+		// without it no template can be evaluated, today or later. Waiting would keep
+		// the node's folder and the consumer's pod forever, so it is said and left.
+		return finish(v, v.Missing+": its unstaging cannot be evaluated and was not done")
+	}
+	_, attempt := dueUnstaging(v, status, now)
+	switch {
+	case v.Rival != "":
+		return finish(v, v.Rival+": the volume is not unstaged under it, but when that one is")
+	case v.Unfit != nil:
+		return retryUnstaging(v, attempt, v.Unfit.Message, now)
+	case v.Prepared.Pod == nil:
+		return finish(v, "")
+	}
+	pod := v.Prepared.Pod
+	return Plan{Actions: []Action{WriteStatus{tarnv1.PavStagePodStatus{
+		Phase: tarnv1.StagePodUnstaging, Namespace: pod.Namespace, Name: pod.Name, Staged: true,
+		UnstageAttempts: attempt, Message: status.Message,
+	}}, StartPod{pod}}}
+}
+
+func waitForRetry(v View, status tarnv1.PavStagePodStatus, now time.Time) Plan {
+	at := status.NextAttemptTime.Time
+	if now.Before(at) {
+		return Plan{LookAt: at}
+	}
+	if ours(v) {
+		return Plan{Actions: discard(v)}
+	}
+	// A pod that is not ours bears the name of the failed attempt; the next one has
+	// another, and without a name the stage's next look finds no pod in its way.
+	status.Name, status.UID = "", ""
+	return Plan{Actions: write(v, status)}
+}
+
+func followUnstaging(v View, now time.Time) Plan {
+	status := v.Stage.Status.Pod
+	o := podvol.Observe(v.Pod, v.Stage.UID, now)
+	switch o.State {
+	case podvol.PodForeign, podvol.PodFailed:
+		return retryUnstaging(v, status.UnstageAttempts, o.Message, now)
+	case podvol.PodSucceeded:
+		return finish(v, "")
+	}
+	status.UID, status.Message = v.Pod.UID, kube.Cut(o.Message, maxMessage)
+	return Plan{Actions: write(v, status), LookAt: o.CheckAt}
+}
+
+func retryUnstaging(v View, attempt int32, message string, now time.Time) Plan {
+	at := now.Add(kube.Backoff(attempt, firstRetry, lastRetry, string(v.Stage.UID)))
+	status := v.Stage.Status.Pod
+	status.Phase, status.UnstageAttempts, status.Message = tarnv1.StagePodUnstaging, attempt, kube.Cut(message, maxMessage)
+	status.NextAttemptTime = &metav1.Time{Time: at.Round(time.Second)} // the API keeps whole seconds
+	if v.Pod == nil {
+		status.Name, status.UID = "", ""
+	}
+	return Plan{
+		Actions: append(write(v, status), Post{ReasonUnstagingFailed, kube.Cut(message, maxNote)}),
+		LookAt:  status.NextAttemptTime.Time,
+	}
+}
+
+// finish ends unstaging; skipped says why it was not done, empty if it was or was
+// not needed. Success is on record before the pod that had it is removed.
+func finish(v View, skipped string) Plan {
+	status := v.Stage.Status.Pod
+	status.Phase, status.Message, status.NextAttemptTime = tarnv1.StagePodUnstaged, skipped, nil
+	actions := write(v, status)
+	if skipped != "" {
+		actions = append(actions, Post{ReasonUnstagingSkipped, kube.Cut(skipped, maxNote)})
+	}
+	return Plan{Actions: append(actions, planRelease(v).Actions...)}
+}
+
+// planRelease removes the last pod and, when that is gone, the finalizer: that of
+// the node agent too where its node is gone, because it will not.
+func planRelease(v View) Plan {
+	if ours(v) {
+		return Plan{Actions: discard(v)}
+	}
+	var actions []Action
+	if v.Guard != nil && v.Guard.DeletionTimestamp == nil {
+		actions = append(actions, DropGuard{})
+	}
+	remove := []string{tarnv1.FinalizerStagePod}
+	if v.Node == nil {
+		remove = append(remove, tarnv1.FinalizerStageNode)
+	}
+	remove = slices.DeleteFunc(remove, func(f string) bool { return !slices.Contains(v.Stage.Finalizers, f) })
+	if len(remove) > 0 {
+		actions = append(actions, LetGo{remove})
+	}
+	return Plan{Actions: actions}
+}

@@ -1,0 +1,88 @@
+package stage
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// A volume that was made for a claim was validated before it was made. One that was
+// written by hand is validated as it is staged: its fields, then, where the section has
+// one, by a pod, and nothing is staged before that has ended well.
+
+// validated says whether the validation pod has ended well.
+func validated(v View, now time.Time) bool {
+	return situationOf(v.Stage) == validate && v.Pod != nil && podvol.Observe(v.Pod, v.Stage.UID, now).State == podvol.PodSucceeded
+}
+
+// startValidation writes the intent, as startStaging does, then creates the pod. That
+// no staging pod was sent stays to be seen: nothing is to be unstaged. The pod's uid is
+// not written, by which the node agent would take it for the staging pod.
+func startValidation(v View) Plan {
+	pod := v.Validation.Pod
+	return Plan{Actions: []Action{
+		WriteStatus{tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodValidating, Namespace: pod.Namespace, Name: pod.Name}},
+		StartPod{pod},
+	}}
+}
+
+// planValidate follows the validation pod, and starts the staging pod when that has
+// ended well. One that vanished is begun again, with whatever the provisioner says now.
+func planValidate(v View, now time.Time) Plan {
+	switch {
+	case v.Refused != nil:
+		return failStaging(v, v.Refused.Message)
+	case v.Pod == nil:
+		return planBegin(v, now)
+	}
+	status := v.Stage.Status.Pod
+	o := podvol.Observe(v.Pod, v.Stage.UID, now)
+	switch o.State {
+	case podvol.PodForeign:
+		return failStaging(v, o.Message)
+	case podvol.PodFailed:
+		return failStaging(v, "Validation pod failed: "+o.Message)
+	case podvol.PodSucceeded:
+		p := planBegin(v, now)
+		if v.Prepared != nil {
+			p.Actions = append(p.Actions, discard(v)...)
+		}
+		return p
+	}
+	status.Message = kube.Cut(o.Message, maxMessage)
+	return Plan{Actions: write(v, status), LookAt: o.CheckAt}
+}
+
+// giveWay ends a stage that has staged nothing because that of another volume has the
+// same handle.
+func giveWay(v View, message string) Plan {
+	v.Stage = v.Stage.DeepCopy()
+	v.Stage.Status.Pod.Staged = false
+	p := failStaging(v, message)
+	if ours(v) { // the validation pod
+		p.Actions = append(p.Actions, discard(v)...)
+	}
+	return p
+}
+
+// leftover gives the validation pod that a crash has left beside the staging pod.
+func (r *Reconciler) leftover(ctx context.Context, stage *tarnv1.PavStage) (*corev1.Pod, error) {
+	pods := &corev1.PodList{}
+	labels := client.MatchingLabels{tarnv1.LabelStage: string(stage.UID), tarnv1.LabelStep: string(tarnv1.StepValidation)}
+	if err := r.client.List(ctx, pods, labels); err != nil {
+		return nil, fmt.Errorf("listing the validation pods of PavStage %s: %w", stage.Name, err)
+	}
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; podvol.OwnedBy(pod, stage.UID) && client.ObjectKeyFromObject(pod) != podKey(stage) {
+			return pod, nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,205 @@
+package stage
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+func validating() tarnv1.PavStagePodStatus {
+	return tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodValidating, Namespace: "ns", Name: validation}
+}
+
+// toValidate completes a view with the evaluated validation.
+func toValidate(v *View) { v.Validation = &podvol.Prepared{Pod: aPod(validation, "")} }
+
+func hasRival(v *View) { v.Rival = `PersistentVolume "other"` }
+func sharesHandle(v *View) {
+	v.Refused = &podvol.StepError{Reason: podvol.ReasonHandleTaken, Message: "taken"}
+}
+func failedPod(p *corev1.Pod) {
+	p.Annotations = map[string]string{tarnv1.AnnotationResult: `{"error": "shelf 7 is full"}`}
+}
+
+func TestPlanOfAVolumeWrittenByHand(t *testing.T) {
+	none := tarnv1.PavStagePodStatus{}
+	failed := func(status tarnv1.PavStagePodStatus, message string) *tarnv1.PavStagePodStatus {
+		status.Phase, status.Message, status.Staged = tarnv1.StagePodFailed, message, false
+		return &status
+	}
+	const both = `PersistentVolume "other": one of them at a time can be staged; give each volume a volumeHandle of its own, or use one claim for both`
+	for _, c := range []planCase{
+		{
+			name: "its validation pod is written down before it is made", view: view(aStage(none), toValidate),
+			want: "write, start " + validation, wantStatus: ref(validating()),
+		},
+		{
+			name: "without a validation pod it is staged", view: view(aStage(none), func(v *View) { v.Validation = &podvol.Prepared{} }, prepared(staging)),
+			want: "write, confirm, start " + staging, wantStatus: ref(starting()),
+		},
+		{
+			name: "a validation pod that runs is waited for", view: view(aStage(validating()), pod(aPod(validation, corev1.PodRunning))), wantLook: 615e9,
+		},
+		{
+			name: "one that failed fails the stage, and no unstaging is due", view: view(aStage(validating()), pod(aPod(validation, corev1.PodFailed, failedPod))),
+			want: "write, post StagingFailed", wantStatus: failed(validating(), "Validation pod failed: shelf 7 is full"), wantNote: "Validation pod failed: shelf 7 is full",
+		},
+		{
+			name: "one that is not ours fails it", view: view(aStage(validating()), pod(aPod(validation, corev1.PodRunning, foreign))), want: "write, post StagingFailed",
+			wantStatus: failed(validating(), "pod ns/"+validation+" exists and belongs to something else; delete it to go on"),
+			wantNote:   "pod ns/" + validation + " exists and belongs to something else; delete it to go on",
+		},
+		{
+			name: "one that was refused fails it", view: view(aStage(validating()), refused), want: "write, post StagingFailed",
+			wantStatus: failed(validating(), "the API server said no"), wantNote: "the API server said no",
+		},
+		{
+			name: "one that vanished is started again", view: view(aStage(validating()), toValidate),
+			want: "write, start " + validation, wantStatus: ref(validating()),
+		},
+		{
+			name: "after one that ended well it is staged", view: view(aStage(validating()), pod(aPod(validation, corev1.PodSucceeded)), prepared(staging)),
+			want: "write, confirm, start " + staging + ", discard " + validation, wantStatus: ref(starting()),
+		},
+		{
+			name: "a provisioner that is no longer accepted then stages nothing",
+			view: view(aStage(validating()), pod(aPod(validation, corev1.PodSucceeded)), by(provisioner(metav1.ConditionFalse))), want: "write, post StagingFailed",
+			wantStatus: failed(validating(), `PavProvisioner "slow" is not accepted (Because): of this; correct it`),
+			wantNote:   `PavProvisioner "slow" is not accepted (Because): of this; correct it`,
+		},
+		{
+			name: "it is not staged beside a stage of its handle", view: view(aStage(none), hasRival, prepared(staging)),
+			want: "write, post StagingFailed", wantStatus: failed(none, both), wantNote: both,
+		},
+		{
+			name: "it gives way to one that began at the same time", view: view(aStage(starting()), sharesHandle),
+			want: "write, post StagingFailed", wantStatus: failed(starting(), "taken"), wantNote: "taken",
+		},
+		{
+			name: "it gives way after a crash, too", view: view(aStage(starting()), hasRival),
+			want: "write, post StagingFailed", wantStatus: failed(starting(), both), wantNote: both,
+		},
+		{
+			name: "it is not unstaged under a stage of its handle", view: view(unmounted(aStage(stopped(true))), hasRival, prepared(unstaging)),
+			want: "write, post UnstagingSkipped, let go " + tarnv1.FinalizerStagePod,
+			wantStatus: &tarnv1.PavStagePodStatus{
+				Phase: tarnv1.StagePodUnstaged, Namespace: "ns", Staged: true, Message: `PersistentVolume "other": the volume is not unstaged under it, but when that one is`,
+			},
+			wantNote: `PersistentVolume "other": the volume is not unstaged under it, but when that one is`,
+		},
+		{
+			name: "a validation pod that a crash left beside the staging pod goes with that",
+			view: view(ending(aStage(starting())), pod(aPod(staging, corev1.PodRunning)), func(v *View) { v.Leftover = aPod(validation, corev1.PodSucceeded) }),
+			want: "discard " + validation + ", discard " + staging,
+		},
+	} {
+		t.Run(c.name, c.run)
+	}
+}
+
+// Of two stages whose volumes have the same handle, both of which were written down
+// before either looked, one at least hears of the other.
+func TestTwoStagesOfAHandleThatBeginAtOnceDoNotBothStart(t *testing.T) {
+	w := newWorld(t, subjects()...)
+	w.fail = func(n int, made bool) error {
+		if n == 1 && made { // the first write of ours is the intent
+			w.rival(tarnv1.StagePodStarting)
+		}
+		return nil
+	}
+	w.live()
+	if len(w.made) > 0 {
+		t.Errorf("made %q beside another stage of the same handle", w.made)
+	}
+}
+
+func TestAVolumeOnItsWayOutIsStagedForNobody(t *testing.T) {
+	for _, c := range []struct {
+		phase    tarnv1.VolumePhase
+		wantMade []string
+	}{
+		{tarnv1.VolumeDeleting, nil},
+		{tarnv1.VolumeUndoing, nil},
+		{tarnv1.VolumeCreated, []string{staging, unstaging}},
+	} {
+		t.Run(string(c.phase), func(t *testing.T) {
+			w := newWorld(t, subjects()...)
+			unknowing := w.snapshot() // the cache has not heard of the record
+			w.r.client = &cached{Client: w.r.client, snapshot: unknowing}
+			record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Status: tarnv1.PavVolumeStatus{Phase: c.phase}}
+			w.must(w.store.Create(context.Background(), record))
+			w.look()
+			w.r.client = w.failing()
+			w.live()
+			if !slices.Equal(w.made, c.wantMade) {
+				t.Errorf("made %q, want %q", w.made, c.wantMade)
+			}
+		})
+	}
+}
+
+func TestAStagingPodThatVanishedIsNotStartedAgainForAVolumeOnItsWayOut(t *testing.T) {
+	w := newWorld(t, subjects()...)
+	w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodRunning }
+	vanished := false
+	w.during = func() {
+		if s := w.stage(); !vanished && s != nil && s.Status.Pod.Phase == tarnv1.StagePodRunning {
+			vanished = true
+			record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Status: tarnv1.PavVolumeStatus{Phase: tarnv1.VolumeDeleting}}
+			w.must(w.store.Create(context.Background(), record))
+			w.must(w.store.Delete(context.Background(), &w.pods()[0]))
+			w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodSucceeded }
+		}
+	}
+	w.live()
+	if want := []string{staging, unstaging}; !slices.Equal(w.made, want) {
+		t.Errorf("made %q, want %q", w.made, want)
+	}
+}
+
+func TestALookAtAStagingPodThatRunsAsksTheAPIServerNothing(t *testing.T) {
+	w := newWorld(t, subjects()...)
+	w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodRunning }
+	for range 3 {
+		w.look()
+		w.kubelet()
+	}
+	w.r.live = brokenReader{}
+	w.look()
+	if phase := w.stage().Status.Pod.Phase; phase != tarnv1.StagePodRunning {
+		t.Errorf("the pod is %s, want Running", phase)
+	}
+}
+
+func TestTheRivalIsNamedToTheUser(t *testing.T) {
+	w := newWorld(t, subjects()...)
+	w.rival(tarnv1.StagePodSucceeded)
+	w.look()
+	status := w.stage().Status.Pod
+	for _, want := range []string{`PersistentVolume "other"`, `node "n2"`, `driver "slow"`, `volumeHandle "handle-7"`} {
+		if status.Phase != tarnv1.StagePodFailed || status.Staged || !strings.Contains(status.Message, want) {
+			t.Errorf("the stage is %+v, want it to fail with %s", status, want)
+		}
+	}
+}
+
+func TestTheValidationPodOfACrashIsFoundByItsLabels(t *testing.T) {
+	stage := ending(aStage(starting()))
+	leftover := aPod(validation, corev1.PodSucceeded)
+	leftover.Labels[tarnv1.LabelStage] = stageUID
+	another := aPod(validation, corev1.PodSucceeded, foreign)
+	another.Name, another.Labels[tarnv1.LabelStage] = "another", stageUID
+	w := newWorld(t, append(subjects(), another, leftover)...)
+	found, err := w.r.leftover(context.Background(), stage)
+	if err != nil || found == nil || client.ObjectKeyFromObject(found) != client.ObjectKeyFromObject(leftover) {
+		t.Errorf("got %v, %v, want %s", found, err, leftover.Name)
+	}
+}

@@ -1,19 +1,32 @@
 package bind
 
 import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"tarn.dev/tarn/internal/volume"
 )
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 type (
 	claimWith  func(*corev1.PersistentVolumeClaim)
 	volumeWith func(*corev1.PersistentVolume)
+	classWith  func(*storagev1.StorageClass)
 )
 
-// claimOf builds a pending claim "ns/c" with uid "u", ReadWriteOnce, without a class.
+// claimOf builds a pending claim "ns/c" with uid "u", ReadWriteOnce, that says nothing
+// of a class.
 func claimOf(size string, with ...claimWith) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u", ResourceVersion: "1"},
@@ -29,6 +42,79 @@ func claimOf(size string, with ...claimWith) *corev1.PersistentVolumeClaim {
 	}
 	return c
 }
+
+func called(namespace, name string) claimWith {
+	return func(c *corev1.PersistentVolumeClaim) { c.Namespace, c.Name = namespace, name }
+}
+
+func uid(u types.UID) claimWith { return func(c *corev1.PersistentVolumeClaim) { c.UID = u } }
+
+func ofClass(name string) claimWith {
+	return func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = &name }
+}
+
+func names(volume string) claimWith {
+	return func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = volume }
+}
+
+// noted sets annotations of a claim; one without "=" has the value yes.
+func noted(annotations ...string) claimWith {
+	return func(c *corev1.PersistentVolumeClaim) { setNotes(&c.Annotations, annotations) }
+}
+
+func setNotes(on *map[string]string, annotations []string) {
+	for _, a := range annotations {
+		key, value, given := strings.Cut(a, "=")
+		if !given {
+			value = volume.AnnYes
+		}
+		annotate(on, key, value)
+	}
+}
+
+// completed is a claim that was bound once, to a volume.
+func completed(volumeName string, phase corev1.PersistentVolumeClaimPhase) claimWith {
+	return func(c *corev1.PersistentVolumeClaim) {
+		names(volumeName)(c)
+		noted(bbc, bc)(c)
+		inState(phase)(c)
+	}
+}
+
+const (
+	bbc = volume.AnnBoundByController
+	bc  = volume.AnnBindCompleted
+)
+
+func inState(phase corev1.PersistentVolumeClaimPhase) claimWith {
+	return func(c *corev1.PersistentVolumeClaim) {
+		c.Status.Phase = phase
+		if phase == corev1.ClaimBound {
+			c.Status.AccessModes = c.Spec.AccessModes
+			c.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+		}
+	}
+}
+
+func asking(modes ...corev1.PersistentVolumeAccessMode) claimWith {
+	return func(c *corev1.PersistentVolumeClaim) { c.Spec.AccessModes = modes }
+}
+
+func selecting(labels map[string]string, expressions ...metav1.LabelSelectorRequirement) claimWith {
+	return func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels, MatchExpressions: expressions}
+	}
+}
+
+func blockClaim(c *corev1.PersistentVolumeClaim) {
+	c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+}
+
+func attributes(name string) claimWith {
+	return func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeAttributesClassName = &name }
+}
+
+func terminating(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }
 
 // volumeOf builds an Available volume that points at no claim, ReadWriteOnce, without
 // a class.
@@ -48,4 +134,185 @@ func volumeOf(name, size string, with ...volumeWith) *corev1.PersistentVolume {
 		change(v)
 	}
 	return v
+}
+
+// to makes a volume point at claim ns/NAME, with a uid or, where it is empty, without.
+func to(name string, uid types.UID) volumeWith {
+	return func(v *corev1.PersistentVolume) {
+		v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "ns", Name: name, UID: uid}
+	}
+}
+
+func in(phase corev1.PersistentVolumePhase) volumeWith {
+	return func(v *corev1.PersistentVolume) { v.Status.Phase = phase }
+}
+
+func class(name string) volumeWith {
+	return func(v *corev1.PersistentVolume) { v.Spec.StorageClassName = name }
+}
+
+func marked(annotations ...string) volumeWith {
+	return func(v *corev1.PersistentVolume) { setNotes(&v.Annotations, annotations) }
+}
+
+func labelled(key, value string) volumeWith {
+	return func(v *corev1.PersistentVolume) { annotate(&v.Labels, key, value) }
+}
+
+func access(modes ...corev1.PersistentVolumeAccessMode) volumeWith {
+	return func(v *corev1.PersistentVolume) { v.Spec.AccessModes = modes }
+}
+
+func block(v *corev1.PersistentVolume) { v.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }
+
+func tuned(name string) volumeWith {
+	return func(v *corev1.PersistentVolume) { v.Spec.VolumeAttributesClassName = &name }
+}
+
+func policy(p corev1.PersistentVolumeReclaimPolicy) volumeWith {
+	return func(v *corev1.PersistentVolume) { v.Spec.PersistentVolumeReclaimPolicy = p }
+}
+
+func deleting(v *corev1.PersistentVolume) { v.DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }
+
+// classOf builds a StorageClass that binds at once, of provisioner p.example.
+func classOf(name string, with ...classWith) *storagev1.StorageClass {
+	c := &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(noon)}, Provisioner: "p.example",
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingImmediate),
+	}
+	for _, change := range with {
+		change(c)
+	}
+	return c
+}
+
+func waits(c *storagev1.StorageClass) {
+	c.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+}
+
+func by(provisioner string) classWith {
+	return func(c *storagev1.StorageClass) { c.Provisioner = provisioner }
+}
+
+func isDefault(since time.Duration) classWith {
+	return func(c *storagev1.StorageClass) {
+		c.CreationTimestamp = metav1.NewTime(noon.Add(since))
+		c.Annotations = map[string]string{volume.AnnDefaultClass: "true"}
+	}
+}
+
+// booksOf enters objects as a watch would.
+func booksOf(objects ...any) *books {
+	b := newBooks(false)
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *corev1.PersistentVolumeClaim:
+			b.sawClaim(o)
+		case *corev1.PersistentVolume:
+			b.sawVolume(o)
+		case *storagev1.StorageClass:
+			b.sawClass(o)
+		}
+	}
+	return b
+}
+
+// done is what a plan comes to: the objects as they are written, and in words what is
+// written and posted.
+type done struct {
+	pair
+	writes, events []string
+}
+
+// carryOut lays the actions of a plan over a claim and a volume, as the API server
+// does: a write of an object leaves its status, a write of a status the rest.
+func carryOut(p Plan, on pair) done {
+	d := done{pair: on}
+	for _, a := range p.Actions {
+		switch a := a.(type) {
+		case WriteVolume:
+			v := a.Volume.DeepCopy()
+			v.Status = d.volume.Status
+			d.volume, d.writes = v, append(d.writes, "volume")
+		case WriteVolumeStatus:
+			v := d.volume.DeepCopy()
+			v.Status = a.Volume.Status
+			d.volume, d.writes = v, append(d.writes, "volume/status")
+		case WriteClaim:
+			c := a.Claim.DeepCopy()
+			c.Status = d.claim.Status
+			d.claim, d.writes = c, append(d.writes, "claim")
+		case WriteClaimStatus:
+			c := d.claim.DeepCopy()
+			c.Status = a.Claim.Status
+			d.claim, d.writes = c, append(d.writes, "claim/status")
+		case WakeClaim:
+			d.writes = append(d.writes, "wake "+a.Key.Name)
+		case Post:
+			event := a.Type + " " + a.Reason
+			if a.On == OnVolume {
+				event += " on volume"
+			}
+			d.events = append(d.events, event)
+		}
+	}
+	return d
+}
+
+// syncClaim makes one look at claim ns/c.
+func syncClaim(t *testing.T, b *books, pods ...string) (done, error) {
+	t.Helper()
+	key := claimKey{Namespace: "ns", Name: "c"}
+	v, doubtful := b.lookAtClaim(key)
+	if doubtful != "" {
+		t.Fatalf("volume %q is in doubt", doubtful)
+	}
+	if v == nil {
+		return done{pair: pair{claim: b.claims[key]}}, nil
+	}
+	v.Pods = pods
+	p := planClaim(v)
+	return carryOut(p, pair{claim: v.Claim, volume: v.volume()}), p.Problem
+}
+
+// syncVolume makes one look at a volume; the API server, if it is asked, knows the
+// claim that is given.
+func syncVolume(b *books, name string, live *corev1.PersistentVolumeClaim) done {
+	v := b.lookAtVolume(name)
+	if v == nil {
+		return done{}
+	}
+	p := planVolume(v)
+	if p.Ask {
+		v.Claim, v.Asked = live, true
+		p = planVolume(v)
+	}
+	return carryOut(p, pair{claim: v.Claim, volume: v.Volume})
+}
+
+// bound says what is wrong with a claim and a volume that are to be joined.
+func (d *done) bound() string {
+	c, v := d.claim, d.volume
+	switch {
+	case v == nil:
+		return "no volume"
+	case c.Spec.VolumeName != v.Name:
+		return fmt.Sprintf("the claim names %q, the volume is %q", c.Spec.VolumeName, v.Name)
+	case v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != c.UID || v.Spec.ClaimRef.Name != c.Name || v.Spec.ClaimRef.Namespace != c.Namespace:
+		return fmt.Sprintf("the volume points at %+v", v.Spec.ClaimRef)
+	case c.Status.Phase != corev1.ClaimBound || v.Status.Phase != corev1.VolumeBound:
+		return fmt.Sprintf("the claim is %s, the volume %s", c.Status.Phase, v.Status.Phase)
+	case c.Annotations[bc] == "":
+		return "the claim is not marked as bound"
+	case !slices.Equal(c.Status.AccessModes, v.Spec.AccessModes):
+		return fmt.Sprintf("the claim says %v, the volume has %v", c.Status.AccessModes, v.Spec.AccessModes)
+	}
+	return ""
+}
+
+// capacity is the size a claim is told it has.
+func (d *done) capacity() string {
+	q := d.claim.Status.Capacity[corev1.ResourceStorage]
+	return q.String()
 }

@@ -11,6 +11,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // Reasons of the condition Deletable and of Events, beside podvol's.
@@ -23,6 +24,7 @@ const (
 	reasonTakenBack   = "TakenBack"
 	reasonKept        = "Kept"
 	reasonClaimThere  = "ClaimStillThere"
+	reasonProtected   = "DeletionProtected"
 	reasonPodWaits    = "DeletionPodWaiting"
 
 	eventDeleteFailed = "VolumeFailedDelete"
@@ -100,6 +102,9 @@ func decideCreated(v *View) Plan {
 	}
 	switch vol.Spec.PersistentVolumeReclaimPolicy {
 	case corev1.PersistentVolumeReclaimDelete:
+		if volume.DeletionProtected(vol) {
+			return protected(v)
+		}
 		return Plan{Act: ActDelete, Status: deleting(v.Record)}
 	default: // Retain is left alone for ever, until somebody removes the PersistentVolume
 		if vol.DeletionTimestamp != nil {
@@ -118,6 +123,16 @@ func released(vol *corev1.PersistentVolume) bool {
 		return vol.Status.Phase != corev1.VolumeBound
 	}
 	return vol.Status.Phase == corev1.VolumeReleased && vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID != ""
+}
+
+// protected keeps the storage of a volume that carries the label against deletion: the
+// API server would keep the volume itself, which then would stand for nothing.
+func protected(v *View) Plan {
+	if c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable); c != nil && c.Reason == reasonTakenBack {
+		return Plan{Act: ActNone}
+	}
+	return say(v, reasonProtected, fmt.Sprintf("the volume is released and its reclaim policy is Delete, but its label %s protects it; to lift that: kubectl label persistentvolumes %s %s-",
+		tarnv1.LabelDeletionProtection, v.Volume.Name, tarnv1.LabelDeletionProtection))
 }
 
 // takeBackWord removes a condition that no longer holds from a volume in use.
@@ -200,10 +215,10 @@ func decideDestroying(v *View, now time.Time) Plan {
 }
 
 // takenBack says whether the volume is no longer to be deleted: somebody has bound it
-// again, or has set its policy to Retain, to stop just this.
+// again, has set its policy to Retain, or has protected it, to stop just this.
 func takenBack(v *View) bool {
 	return v.Record.Status.Phase == tarnv1.VolumeDeleting && v.Volume != nil &&
-		(!released(v.Volume) || v.Volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete)
+		(!released(v.Volume) || v.Volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete || volume.DeletionProtected(v.Volume))
 }
 
 // takeBack ends a deletion that is no longer wanted, as soon as no pod is at it.

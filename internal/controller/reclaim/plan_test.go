@@ -45,6 +45,8 @@ func withVolume(phase corev1.PersistentVolumePhase, policy corev1.PersistentVolu
 	}
 }
 
+func guarded(v *View) { v.Volume.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }
+
 func observed(state podvol.PodState) func(*View) {
 	return func(v *View) {
 		v.Observed = podvol.Observation{State: state}
@@ -72,6 +74,11 @@ func TestAVolumeEndsBy(t *testing.T) {
 		{"a released volume with policy Delete is deleted", viewOf(created, volumeIs(corev1.VolumeReleased, del, false)), ActDelete, deleting, 0},
 		{"a released volume with policy Retain is left alone", viewOf(created, volumeIs(corev1.VolumeReleased, retain, false)), ActNone, "", 0},
 		{"a retained volume that somebody deletes goes, its storage stays", viewOf(created, volumeIs(corev1.VolumeReleased, retain, true)), ActKeep, "", 0},
+		{"a released volume that is protected from deletion is kept and told", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), guarded), ActStatus, created, 0},
+		{"a protected volume that was being deleted before keeps its storage", viewOf(created, volumeIs(corev1.VolumeReleased, del, true), guarded), ActStatus, created, 0},
+		{"a label of another value protects nothing", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), guarded, func(v *View) {
+			v.Volume.Labels[tarnv1.LabelDeletionProtection] = "false"
+		}), ActDelete, deleting, 0},
 		{"an available volume that somebody deletes is deleted by its policy", viewOf(created, volumeIs(corev1.VolumeAvailable, del, true)), ActDelete, deleting, 0},
 		{"a volume whose claimRef was cleared is about to be used again", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), func(v *View) { v.Volume.Spec.ClaimRef = nil }), ActNone, "", 0},
 		{"a volume promised to a claim yet to come is left alone", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), func(v *View) { v.Volume.Spec.ClaimRef.UID = "" }), ActNone, "", 0},
@@ -88,6 +95,10 @@ func TestAVolumeEndsBy(t *testing.T) {
 		{"Deleting goes on when its claimRef is that of a claim which is gone", viewOf(deleting, withVolume(corev1.VolumeReleased, del)), ActRun, "", 1},
 		{"Deleting is taken back when the volume is bound again", viewOf(deleting, withVolume(corev1.VolumeBound, del)), ActStatus, created, 0},
 		{"Deleting is taken back when the policy is set to Retain", viewOf(deleting, withVolume(corev1.VolumeReleased, retain)), ActStatus, created, 0},
+		{"Deleting is taken back when the volume is protected from deletion", viewOf(deleting, withVolume(corev1.VolumeReleased, del), guarded), ActStatus, created, 0},
+		{"what was taken back after it had begun says so for as long as it is protected", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), guarded, func(v *View) {
+			condition(&v.Record.Status, v.Record, metav1.ConditionFalse, reasonTakenBack, "check its data")
+		}), ActNone, "", 0},
 		{"Deleting that is taken back stops its pod first", viewOf(deleting, withVolume(corev1.VolumeReleased, retain), func(v *View) { v.Pod = &corev1.Pod{} }), ActStop, deleting, 0},
 		{"the next attempt waits until the pod whose time was up has ended", viewOf(deleting, func(v *View) {
 			v.Record.Status.NextDeletionTime, v.Pod = &earlier, &corev1.Pod{}

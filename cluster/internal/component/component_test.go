@@ -199,7 +199,8 @@ func TestTarnIsRunAsItsContractSays(t *testing.T) {
 		t.Errorf("node agent:\n got %q\nwant %q", got, want)
 	}
 	want = []string{"controller", "--kubeconfig", "/data/pki/tarn-controller.kubeconfig", "--leader-elect=false",
-		"--metrics-bind-address", "127.0.0.1:20005", "--health-probe-bind-address", "127.0.0.1:20006"}
+		"--metrics-bind-address", "127.0.0.1:20005", "--health-probe-bind-address", "127.0.0.1:20006",
+		"--host-path-root", "/data/host-path", "--node-name", "x"}
 	if got := p.TarnController().Args; !slices.Equal(got, want) {
 		t.Errorf("controller:\n got %q\nwant %q", got, want)
 	}

@@ -222,6 +222,9 @@ func (p Plan) controller(name, metrics, health string) Component {
 		args = append(args, "--leader-elect=false") // it is the only one; a lease would only delay it after a crash
 	}
 	args = append(args, "--metrics-bind-address", p.local(metrics), "--health-probe-bind-address", p.local(health))
+	if p.state.Options.HasNode() {
+		args = append(args, "--host-path-root", p.layout.HostPath(), "--node-name", p.layout.NodeName())
+	}
 	if left := p.leftToKubernetes(); len(left) < len(jobs) {
 		args = append(args, "--controllers="+strings.Join(append([]string{"*"}, left...), ","))
 	}

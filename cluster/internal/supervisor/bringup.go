@@ -138,6 +138,11 @@ func (s *Supervisor) tarn(ctx context.Context) error {
 	if err := s.runOnce(ctx, s.plan.TarnInstall()); err != nil {
 		return err
 	}
+	if s.config.State.Options.HasNode() {
+		if err := s.localPath(ctx); err != nil {
+			return err
+		}
+	}
 	s.progress.step("Tarn's resources are installed")
 	expected := s.expected()
 	for _, c := range []struct {

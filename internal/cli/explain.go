@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/cli/explain"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// explainTime bounds an answer; each log has a shorter limit of its own.
+const explainTime = 30 * time.Second
+
+// explainKinds are the kinds as people write them.
+var explainKinds = map[string]explain.Kind{
+	"claim": explain.Claim, "claims": explain.Claim, "pvc": explain.Claim, "persistentvolumeclaim": explain.Claim, "persistentvolumeclaims": explain.Claim,
+	"volume": explain.Volume, "volumes": explain.Volume, "pv": explain.Volume, "persistentvolume": explain.Volume, "persistentvolumes": explain.Volume,
+	"pod": explain.Pod, "pods": explain.Pod, "po": explain.Pod,
+}
+
+func newExplainCommand() *cobra.Command {
+	var output, kubeconfig, namespace string
+	cmd := &cobra.Command{
+		Use:   "explain claim|volume|pod [NAMESPACE/]NAME",
+		Short: "Say why a claim, a volume or a pod waits, and what moves it on",
+		Long: "Say why a claim, a volume or a pod waits, as it stands now: the verdict, when it goes on, the chain of what waits for what\n" +
+			"(since when, which pod on which node with the end of its log), and the command that would move it on.\n\n" +
+			"Everything is read live with your own rights; what you may not read is said, and the rest is told without it.\n" +
+			"Nothing is changed.",
+		Example: "  tarn explain claim shop/data\n" +
+			"  tarn explain pod -n shop web-0\n" +
+			"  tarn explain volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --output json",
+		Args:      cobra.ExactArgs(2),
+		ValidArgs: []string{"claim", "volume", "pod"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkOutput(output); err != nil {
+				return err
+			}
+			asked, err := explained(args[0], args[1], namespace, func() (string, error) { return contextNamespace(kubeconfig) })
+			if err != nil {
+				return err
+			}
+			return runExplain(cmd, kubeconfig, output, asked)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&output, "output", "o", outputTable, "table or json")
+	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
+	f.StringVarP(&namespace, "namespace", "n", "", "namespace of NAME; the default is that of the kubeconfig's context")
+	return cmd
+}
+
+// explained is the object that the arguments name. fallback gives the namespace where
+// none is named.
+func explained(kind, name, namespace string, fallback func() (string, error)) (explain.Object, error) {
+	o := explain.Object{Kind: explainKinds[strings.ToLower(kind)], Name: name}
+	if o.Kind == "" {
+		return o, fmt.Errorf("kind %q is not known; give claim, volume or pod", kind)
+	}
+	before, after, both := strings.Cut(name, "/")
+	switch {
+	case o.Kind == explain.Volume && (both || namespace != ""):
+		return o, fmt.Errorf("volume %q: volumes have no namespace; give the name alone", name)
+	case o.Kind == explain.Volume:
+		return o, nil
+	case both && namespace != "" && namespace != before:
+		return o, fmt.Errorf("%s %q and --namespace %q name two namespaces; give one", kind, name, namespace)
+	case both:
+		o.Namespace, o.Name = before, after
+	case namespace != "":
+		o.Namespace = namespace
+	default:
+		var err error
+		if o.Namespace, err = fallback(); err != nil {
+			return o, err
+		}
+	}
+	if o.Namespace == "" || o.Name == "" || strings.Contains(o.Name, "/") {
+		return o, fmt.Errorf("%s %q is not a name; give NAMESPACE/NAME, or NAME and --namespace", kind, name)
+	}
+	return o, nil
+}
+
+func runExplain(cmd *cobra.Command, kubeconfig, output string, asked explain.Object) error {
+	config, err := restConfig(kubeconfig)
+	if err != nil {
+		return err
+	}
+	c, err := client.New(config, client.Options{Scheme: kube.Scheme()})
+	if err != nil {
+		return fmt.Errorf("reaching the API server: %w", err)
+	}
+	logs, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("reaching the API server: %w", err)
+	}
+	ctx, cancel := context.WithTimeoutCause(cmd.Context(), explainTime, errors.New("the API server has not answered in time"))
+	defer cancel()
+	now := time.Now()
+	answer, err := explain.Explain(ctx, explain.Source{Client: c, Logs: logs.CoreV1(), Namespace: Namespace}, asked, now)
+	if err != nil {
+		return err
+	}
+	if output == outputJSON {
+		return printIndented(cmd.OutOrStdout(), answer)
+	}
+	return answer.Print(cmd.OutOrStdout(), now)
+}
+
+// contextNamespace is the namespace kubectl would take.
+func contextNamespace(kubeconfig string) (string, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	namespace, _, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).Namespace()
+	if err != nil {
+		return "", fmt.Errorf("reading the kubeconfig: %w; give --kubeconfig FILE or set KUBECONFIG", err)
+	}
+	return namespace, nil
+}

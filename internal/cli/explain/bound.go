@@ -1,0 +1,260 @@
+package explain
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// boundClaim says by what path a claim has its volume, or what is the matter with that.
+func (s *story) boundClaim(c *claimView) {
+	vol := c.Volume.Volume
+	o := Object{Volume, "", c.Claim.Spec.VolumeName}
+	if vol == nil {
+		if !s.view.unknown(Volume, "", o.Name) {
+			s.add(Link{Object: o, State: "missing", Next: "when the binder sees it; the claim is then Lost"})
+			s.blame("its volume %s does not exist any more", o.Name)
+			return
+		}
+		s.fine = "volume " + o.Name
+		return
+	}
+	link := s.add(Link{Object: o, State: string(vol.Status.Phase), Since: phaseSince(vol), Message: path(c.Volume)})
+	if vol.DeletionTimestamp != nil {
+		link.State, link.Since = "Terminating", moment(vol.DeletionTimestamp.Time)
+		link.Message += "; it goes when the claim does"
+	}
+	size := c.Claim.Status.Capacity[corev1.ResourceStorage]
+	s.fine = fmt.Sprintf("volume %s, %s, %s", o.Name, size.String(), path(c.Volume))
+	for _, g := range c.Volume.Stages {
+		s.staged(&g)
+		s.fine += fmt.Sprintf("; staged on node %s", g.Stage.Spec.NodeName)
+	}
+	var users []string
+	for _, u := range c.Users {
+		if !hasEnded(u.Pod) && s.view.Asked.Kind != Pod {
+			users = append(users, u.Pod.Name)
+		}
+	}
+	if len(users) > 0 {
+		s.fine += "; used by pod " + join(users)
+	}
+	s.resize(c)
+}
+
+// path says by what a volume came to be.
+func path(v *volumeView) string {
+	class := "without class"
+	if name := volume.ClassOfVolume(v.Volume); name != "" {
+		class = "class " + name
+	}
+	switch {
+	case v.Provisioner != nil && v.Record == nil:
+		return class + ", written by hand, staged by PavProvisioner " + v.Provisioner.Name
+	case v.Record != nil:
+		return class + ", PavProvisioner " + v.Record.Spec.Provisioner.Name
+	case v.Volume.Annotations[volume.AnnProvisionedBy] != "":
+		return class + ", made by " + v.Volume.Annotations[volume.AnnProvisionedBy]
+	case v.Volume.Spec.CSI != nil:
+		return class + ", written by hand, CSI driver " + v.Volume.Spec.CSI.Driver
+	}
+	return class + ", written by hand"
+}
+
+// staged tells of a stage whose volume is lost.
+func (s *story) staged(g *stageView) {
+	status := g.Stage.Status.Node
+	if status.Phase != tarnv1.StageLost || status.Loss == nil {
+		return
+	}
+	s.lostStage(g)
+}
+
+// resize finds out how far the growing of a claim has come, where it was asked for.
+func (s *story) resize(c *claimView) {
+	wanted, has := volume.Request(c.Claim), c.Claim.Status.Capacity[corev1.ResourceStorage]
+	status := c.Claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
+	if wanted.Cmp(has) <= 0 && status == "" {
+		return
+	}
+	link := s.add(Link{Object: c.Object, State: cmp.Or(string(status), "resize not begun"), Message: fmt.Sprintf("it has %s and asks for %s", has.String(), wanted.String())})
+	what := fmt.Sprintf("it is to grow from %s to %s", has.String(), wanted.String())
+	for _, condition := range c.Claim.Status.Conditions {
+		if strings.Contains(string(condition.Type), "Resiz") && condition.Message != "" {
+			link.Since, link.Reason = moment(condition.LastTransitionTime.Time), cmp.Or(condition.Reason, string(condition.Type))
+			link.Message += "; " + condition.Message
+			what += ": " + condition.Message
+		}
+	}
+	s.blame("%s", what)
+	switch status {
+	case corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInfeasible:
+		link.Next = "when the claim asks for less, which the command does, or what refuses it is changed"
+		link.Command = kubectl(c.Object.Namespace, "patch", "pvc", c.Object.Name, "-p", requesting(has))
+		if wanted.Cmp(has) <= 0 {
+			link.Command = ""
+		}
+	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
+		s.nodeResize(c, link)
+		return
+	case "":
+		s.resizeSilent(c, link)
+		return
+	}
+	if v := c.Volume; v.Record != nil && v.Record.Status.Expansion != nil {
+		s.expansion(v)
+	} else if link.Next == "" {
+		link.Next = "when the driver's resizer tries again, which only its log tells"
+	}
+}
+
+func requesting(size resource.Quantity) string {
+	return fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, size.String())
+}
+
+// expansion tells of the journal and the pod of a volume that grows.
+func (s *story) expansion(v *volumeView) {
+	e := v.Record.Status.Expansion
+	link := s.add(Link{Object: Object{Kind: pavVolume, Name: v.Record.Name}, State: "growing", Message: fmt.Sprintf("to %s, attempt %d", resource.NewQuantity(e.TargetCapacity, resource.BinarySI), e.Attempts)})
+	if e.LastError != nil {
+		link.State, link.Since, link.Reason, link.Message = "growing has failed", moment(e.LastError.Time.Time), e.LastError.Reason, e.LastError.Message
+		s.blame("it cannot grow, attempt %d: %s", e.Failures, e.LastError.Message)
+	}
+	if e.NextAttemptTime != nil {
+		link.Next = "again " + when(e.NextAttemptTime, s.view.Now) + "; at once if the claim asks for another size"
+	}
+	if v.Step != nil {
+		s.stepPod(v, tarnv1.StepExpansion)
+	}
+}
+
+// nodeResize is about a volume that has grown and whose node has yet to follow.
+func (s *story) nodeResize(c *claimView, link *Link) {
+	link.Next = "when the kubelet of a node that uses the volume next looks at the pod, within about a minute"
+	running := false
+	for _, u := range c.Users {
+		running = running || u.Pod.Spec.NodeName != "" && !hasEnded(u.Pod)
+	}
+	if !running {
+		link.Next = "when a pod that uses the claim is started"
+		s.blame("its volume has grown, and its file system grows with the next pod that uses it")
+	}
+	for _, g := range c.Volume.Stages {
+		e := g.Stage.Status.Pod.Expansion
+		if e == nil || e.Phase == tarnv1.StageExpansionSucceeded {
+			continue
+		}
+		l := s.add(Link{Object: Object{Kind: pavStage, Name: g.Stage.Name}, State: "growing: " + string(e.Phase), Node: g.Stage.Spec.NodeName, Message: e.Message})
+		if e.Phase == tarnv1.StageExpansionFailed {
+			l.Next = "when the kubelet asks again, after a growing pause of at most two minutes"
+			s.blame("its volume has grown, but cannot follow on node %s: %s", g.Stage.Spec.NodeName, e.Message)
+		}
+		if g.Pod != nil {
+			s.podLink(g.Pod)
+		}
+	}
+}
+
+// resizeSilent is about a resize that nobody has begun.
+func (s *story) resizeSilent(c *claimView, link *Link) {
+	if e := newest(c.Events, "VolumeResizeFailed", "ExternalExpanding"); e != nil {
+		link.Reason, link.Message = e.Reason, link.Message+"; "+e.Message
+	}
+	if c.Volume.Provisioner != nil && c.Volume.Record == nil {
+		link.Next = "never: it was not made by Tarn; grow the storage by hand and set its size in the volume"
+		return
+	}
+	link.Next = "when its driver's resizer begins"
+	if c.Volume.Record != nil {
+		link.Next = "when tarn controller begins"
+		s.controllerSilent("", c.Claim.CreationTimestamp.Time)
+	}
+}
+
+// lostClaim says why a claim is Lost, and how it comes back.
+func (s *story) lostClaim(c *claimView) {
+	vol, name := c.Volume.Volume, c.Claim.Spec.VolumeName
+	o := Object{Volume, "", name}
+	giveUp := kubectl(c.Object.Namespace, "delete", "pvc", c.Object.Name)
+	switch {
+	case name == "":
+		s.links[len(s.links)-1].Command = giveUp
+		s.blame("it was bound once and names no volume any more")
+	case vol == nil && s.view.unknown(Volume, "", name):
+		s.blame("its volume %s is gone or not its own any more", name)
+	case vol == nil:
+		link := s.add(Link{Object: o, State: "missing", Next: "when a PersistentVolume of that name is there again, free or of this claim; the claim is then Bound again with what is on it"})
+		s.blame("its volume %s was removed under it", name)
+		if manifest, ok := lostVolume(c); ok {
+			link.Message = "its storage is still there: PavVolume " + name + " knows it, and the command writes the PersistentVolume anew"
+			link.Command = "kubectl create -f - <<'EOF'\n" + manifest + "EOF"
+			return
+		}
+		link.Message = "write it anew from a backup; the command gives the claim up instead, and frees its name"
+		link.Command = giveUp
+	default:
+		s.misbound(c, o)
+	}
+}
+
+// misbound is about a claim whose volume points elsewhere.
+func (s *story) misbound(c *claimView, o Object) {
+	ref := c.Volume.Volume.Spec.ClaimRef
+	link := s.add(Link{Object: o, State: string(c.Volume.Volume.Status.Phase), Since: phaseSince(c.Volume.Volume), Next: "when the volume names this claim, by its uid, again"})
+	switch volume.LinkOf(c.Volume.Volume, c.Claim) {
+	case volume.LinkNone, volume.LinkHeld:
+		link.Next = "within moments"
+		s.binderSilent(c, "volume "+o.Name+" is there for it again")
+		return
+	}
+	link.Message = fmt.Sprintf("it names claim %s/%s, uid %q", ref.Namespace, ref.Name, ref.UID)
+	s.blame("its volume %s names another claim, %s/%s, uid %q", o.Name, ref.Namespace, ref.Name, ref.UID)
+	if c.Volume.Claim == nil || c.Volume.Claim.UID != ref.UID {
+		link.Message += ", which does not exist; the command gives the volume back"
+		link.Command = kubectl("", "patch", "pv", o.Name, "--type=merge", "-p", fmt.Sprintf(
+			`{"spec":{"claimRef":{"namespace":%q,"name":%q,"uid":%q}}}`, c.Object.Namespace, c.Object.Name, c.Claim.UID))
+	}
+}
+
+// lostVolume is the manifest of a volume of Tarn's that was removed by force, from its
+// record.
+func lostVolume(c *claimView) (string, bool) {
+	r := c.Volume.Record
+	if r == nil || r.Status.Phase != tarnv1.VolumeCreated || r.Status.Handle == "" || r.Spec.Claim.UID != c.Claim.UID {
+		return "", false
+	}
+	class := &storagev1.StorageClass{}
+	if json.Unmarshal(r.Spec.ClassSnapshot.Raw, class) != nil || r.Status.NodeName != "" {
+		return "", false // of a volume of one node, only the volume knew by which label
+	}
+	csi := map[string]any{"driver": r.Spec.Provisioner.Name, "volumeHandle": r.Status.Handle}
+	if len(class.Parameters) > 0 {
+		csi["volumeAttributes"] = class.Parameters
+	}
+	text, err := yaml.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "PersistentVolume",
+		"metadata": map[string]any{
+			"name":        r.Name,
+			"finalizers":  []string{volume.FinalizerExternal},
+			"annotations": map[string]string{volume.AnnProvisionedBy: r.Spec.Provisioner.Name, tarnv1.AnnotationRecord: string(r.UID)},
+		},
+		"spec": map[string]any{
+			"capacity":    map[string]string{"storage": resource.NewQuantity(r.Status.Capacity, resource.BinarySI).String()},
+			"accessModes": r.Spec.AccessModes, "volumeMode": r.Spec.VolumeMode, "storageClassName": class.Name,
+			"mountOptions": append([]string{}, class.MountOptions...), "persistentVolumeReclaimPolicy": ptr.Deref(class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete),
+			"claimRef": map[string]string{"namespace": c.Object.Namespace, "name": c.Object.Name, "uid": string(c.Claim.UID)},
+			"csi":      csi,
+		},
+	})
+	return string(text), err == nil
+}

@@ -1,0 +1,84 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// story is a chain while it is found out.
+type story struct {
+	view  *View
+	links []*Link
+	// cause is in a few words what everything waits for; empty while all is well.
+	cause string
+	// fine is what the verdict of a healthy object says after its name.
+	fine string
+	// onController says that it mattered whether Tarn's controller runs.
+	onController bool
+}
+
+// chain finds out the answer. It only computes.
+func chain(v *View) *Explanation {
+	s := &story{view: v}
+	var state string
+	switch {
+	case v.Claim != nil:
+		state = s.ofClaim(v.Claim)
+	case v.Volume != nil:
+		state = s.ofVolume(v.Volume)
+	default:
+		state = s.ofPod(v.Pod, v.Claims)
+	}
+	e := &Explanation{Object: v.Asked, Healthy: s.cause == "" && s.fine != "", Links: []Link{}}
+	for _, l := range s.links {
+		e.Links = append(e.Links, *l)
+	}
+	e.Verdict = fmt.Sprintf("%s is %s: %s", v.Asked, state, cmp.Or(s.cause, s.fine, "what it waits for cannot be told without what could not be read"))
+	for _, u := range v.Unread {
+		if (u.Object.Kind == lease || u.Object.Kind == deployment) && !s.onController {
+			continue
+		}
+		e.Links = append(e.Links, Link{Object: u.Object, State: notRead, Reason: "Forbidden", Message: "cannot read " + u.String() + ": " + u.Why})
+		if !strings.HasPrefix(u.Why, needs) {
+			e.Links[len(e.Links)-1].Reason = "Unreadable"
+		}
+	}
+	return e
+}
+
+// String names what could not be read.
+func (u unread) String() string {
+	switch {
+	case u.Object.Name != "":
+		return u.Object.String()
+	case u.Object.Namespace != "":
+		return fmt.Sprintf("each %s in namespace %s", u.Object.Kind, u.Object.Namespace)
+	}
+	return fmt.Sprintf("each %s", u.Object.Kind)
+}
+
+// add puts a link at the end of the chain and gives it, to be completed.
+func (s *story) add(l Link) *Link {
+	s.links = append(s.links, &l)
+	return &l
+}
+
+// blame says what everything waits for. What was blamed first is nearest to the object
+// asked for and stays, unless a deeper cause replaces it.
+func (s *story) blame(format string, args ...any) { s.cause = fmt.Sprintf(format, args...) }
+
+// ago words how long something has lasted.
+func (s *story) ago(t time.Time) string { return duration.HumanDuration(s.view.Now.Sub(t)) }
+
+// young says whether something is so new that its controller may not have seen it.
+func (s *story) young(t time.Time) bool { return s.view.Now.Sub(t) < answerTime }
+
+// answerTime is how long a controller that runs may take to answer.
+const answerTime = 5 * time.Second
+
+// notRead is the state of what could not be read.
+const notRead = "not read"

@@ -1,0 +1,378 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// ofClaim finds out why a claim is not in use, and gives its state in a word.
+func (s *story) ofClaim(c *claimView) string {
+	claim := c.Claim
+	if claim == nil {
+		s.claimMissing(c)
+		return "missing"
+	}
+	at := len(s.links)
+	link := s.add(Link{Object: c.Object, State: string(claim.Status.Phase), Since: moment(claim.CreationTimestamp.Time), Message: wants(claim)})
+	switch {
+	case claim.DeletionTimestamp != nil:
+		link.State, link.Since = "Terminating", moment(claim.DeletionTimestamp.Time)
+		s.endingClaim(c)
+	case claim.Status.Phase == corev1.ClaimLost:
+		link.Since = nil
+		if e := newest(c.Events, "ClaimLost", "ClaimMisbound"); e != nil {
+			link.Since = moment(lastSeen(e))
+		}
+		s.lostClaim(c)
+	case claim.Status.Phase == corev1.ClaimBound:
+		link.Since = nil // no object tells since when
+		s.boundClaim(c)
+	default:
+		s.pendingClaim(c)
+	}
+	return s.links[at].State
+}
+
+// claimMissing tells of a claim that a pod names and that is not there.
+func (s *story) claimMissing(c *claimView) {
+	link := s.add(Link{Object: c.Object, State: "missing"})
+	if s.view.unknown(Claim, c.Object.Namespace, c.Object.Name) {
+		link.State = "unknown"
+		return
+	}
+	link.Next = "when the claim is created"
+	s.blame("%s does not exist", c.Object)
+}
+
+// wants says what a claim asks for.
+func wants(claim *corev1.PersistentVolumeClaim) string {
+	class := volume.ClassOf(claim)
+	switch {
+	case class != "":
+		class = "class " + class
+	case volume.HasClass(claim):
+		class = "explicitly no class"
+	default:
+		class = "no class"
+	}
+	size := volume.Request(claim)
+	return fmt.Sprintf("asks for %s %s %s, %s", size.String(), volume.AccessOf(claim.Spec.AccessModes), volume.ModeOf(claim), class)
+}
+
+// pendingClaim finds out why a claim has no volume.
+func (s *story) pendingClaim(c *claimView) {
+	claim := c.Claim
+	class := volume.ClassOf(claim)
+	switch {
+	case claim.Spec.VolumeName != "":
+		s.preboundClaim(c)
+	case s.awaitsBinder(c):
+	case c.Volume.Record != nil:
+		s.beingMade(c.Volume)
+	case !volume.HasClass(claim):
+		s.classless(c)
+	case class == "":
+		s.blame("it wants a volume without class, and no free one fits")
+		s.nearest(c, "when a free PersistentVolume without class fits")
+	case c.Class == nil:
+		s.classMissing(c, class)
+	case waitsForPod(c.Class) && claim.Annotations[volume.AnnSelectedNode] == "":
+		s.waitsForPod(c)
+	case c.Class.Provisioner == noProvisioner:
+		s.add(Link{Object: Object{Kind: storageClass, Name: class}, State: "makes no volumes", Message: "its provisioner is " + noProvisioner})
+		s.blame("its class %s makes no volumes, and no free one fits", class)
+		s.nearest(c, "when a free PersistentVolume of class "+class+" fits")
+	default:
+		s.provisioned(c)
+	}
+	if s.cause == "" && s.fine == "" { // where little can be read, its Events still tell
+		s.toldByEvent(c.Events)
+	}
+}
+
+// toldByEvent goes by the newest Event about an object.
+func (s *story) toldByEvent(events []corev1.Event) {
+	e := newest(events)
+	if e == nil {
+		return
+	}
+	s.add(Link{Object: Object{Kind: event, Namespace: e.Namespace, Name: e.Name}, State: e.Reason, Since: moment(lastSeen(e)), Reason: e.Reason, Message: e.Message})
+	s.blame("%s", e.Message)
+}
+
+// preboundClaim is about a claim that names its volume and is not bound to it.
+func (s *story) preboundClaim(c *claimView) {
+	claim, vol := c.Claim, c.Volume.Volume
+	o := Object{Volume, "", claim.Spec.VolumeName}
+	if vol == nil {
+		if s.view.unknown(Volume, "", o.Name) {
+			return
+		}
+		s.add(Link{Object: o, State: "missing", Next: "when a PersistentVolume of that name is created"})
+		s.blame("it names volume %s, which does not exist", o.Name)
+		return
+	}
+	link := s.add(Link{Object: o, State: string(vol.Status.Phase), Since: phaseSince(vol)})
+	switch volume.LinkOf(vol, claim) {
+	case volume.LinkOther:
+		ref := vol.Spec.ClaimRef
+		link.Message = fmt.Sprintf("it belongs to claim %s/%s, uid %s", ref.Namespace, ref.Name, ref.UID)
+		link.Next = "when the volume is made free; no other volume is tried, as the claim names this one"
+		s.blame("it names volume %s, which belongs to another claim", o.Name)
+		if c.Volume.Claim == nil || c.Volume.Claim.UID != ref.UID {
+			link.Message += ", which is gone"
+			link.Command = free(vol.Name)
+		}
+	case volume.LinkNone:
+		if m := volume.Named(vol, claim); m != volume.Fits {
+			link.Message, link.Reason = volume.Explain(m, vol, claim), string(m)
+			link.Next = "when claim and volume agree"
+			s.blame("it names a volume that does not fit: %s", link.Message)
+			return
+		}
+		s.binderSilent(c, "volume "+o.Name+" fits")
+	default:
+		s.binderSilent(c, "volume "+o.Name+" is there for it")
+	}
+}
+
+// free gives the command that makes a released volume available to any claim.
+func free(name string) string {
+	return kubectl("", "patch", "pv", name, "--type=json", "-p", `[{"op":"remove","path":"/spec/claimRef"}]`)
+}
+
+// awaitsBinder says whether there is a volume for the claim already, so that only the
+// binder is missing.
+func (s *story) awaitsBinder(c *claimView) bool {
+	if vol := c.Volume.Volume; vol != nil && volume.BoundTo(vol, c.Claim) {
+		s.add(Link{Object: Object{Volume, "", vol.Name}, State: string(vol.Status.Phase), Since: phaseSince(vol), Message: "it was made for the claim"})
+		s.binderSilent(c, "volume "+vol.Name+" is there for it")
+		return true
+	}
+	selector, err := volume.Selector(c.Claim)
+	if err != nil {
+		s.links[len(s.links)-1].Message = err.Error()
+		s.blame("its selector cannot be read")
+		return true
+	}
+	waits := waitsForPod(c.Class)
+	for i := range c.Candidates {
+		vol := &c.Candidates[i]
+		if volume.Reserved(vol, c.Claim) == volume.Fits || !waits && volume.Match(vol, c.Claim, selector) == volume.Fits {
+			s.add(Link{Object: Object{Volume, "", vol.Name}, State: string(vol.Status.Phase), Since: phaseSince(vol), Message: "it fits the claim"})
+			s.binderSilent(c, "volume "+vol.Name+" fits")
+			return true
+		}
+	}
+	return false
+}
+
+// binderTime is how long a binder that runs may take: Kubernetes' own looks again every
+// 15 seconds.
+const binderTime = 20 * time.Second
+
+// binderSilent blames the binder, which has nothing to wait for.
+func (s *story) binderSilent(c *claimView, because string) {
+	since := c.Claim.CreationTimestamp.Time
+	if vol := c.Volume.Volume; vol != nil {
+		for _, at := range []*metav1.Time{&vol.CreationTimestamp, vol.Status.LastPhaseTransitionTime} {
+			if at != nil && at.After(since) {
+				since = at.Time
+			}
+		}
+	}
+	if s.view.Now.Sub(since) < binderTime {
+		s.blame("it is being bound: %s", because)
+		s.links[len(s.links)-1].Next = "within moments"
+		return
+	}
+	s.blame("%s, but no binder answers", because)
+	link := s.add(Link{Object: Object{Kind: "binder", Name: "persistentvolume-binder"}, State: "silent", Message: "either kube-controller-manager runs with its " +
+		"persistentvolume-binder-controller, or tarn controller with bind among its --controllers; neither has answered", Next: "as soon as a binder runs"})
+	if e := newest(c.Events); e != nil {
+		link.Message += "; the last Event says: " + e.Message
+	}
+}
+
+// classless is about a claim that says nothing of a class.
+func (s *story) classless(c *claimView) {
+	if s.view.unknown(storageClass, "", "") {
+		s.blame("it names no class, and no free volume without class fits")
+		return
+	}
+	if d := volume.DefaultClass(c.Classes); d != nil {
+		s.add(Link{Object: Object{Kind: storageClass, Name: d.Name}, State: "default"})
+		s.binderSilent(c, "it is to get the default class "+d.Name)
+		return
+	}
+	link := s.add(Link{Object: Object{Kind: storageClass, Name: "(default)"}, State: "missing", Message: "no StorageClass is marked as the default"})
+	s.blame("it names no class, there is no default class, and no free volume fits")
+	next := "when a StorageClass becomes the default, or a free PersistentVolume without class fits"
+	if usable := s.usableClass(c, ""); usable != "" {
+		link.Next = next
+		link.Message += "; the command gives the claim class " + usable
+		link.Command = kubectl(c.Object.Namespace, "patch", "pvc", c.Object.Name, "-p", fmt.Sprintf(`{"spec":{"storageClassName":%q}}`, usable))
+	}
+	s.nearest(c, next)
+}
+
+// usableClass is the class to propose instead of one that is not there: of a name like
+// it, else the default, else the first of a PavProvisioner that is accepted, else the
+// only one; empty for none.
+func (s *story) usableClass(c *claimView, instead string) string {
+	var names []string
+	for _, class := range c.Classes {
+		names = append(names, class.Name)
+	}
+	if like := near(instead, names); instead != "" && len(like) > 0 {
+		return like[0]
+	}
+	if d := volume.DefaultClass(c.Classes); d != nil {
+		return d.Name
+	}
+	making := slices.DeleteFunc(slices.Clone(c.Classes), func(class *storagev1.StorageClass) bool {
+		return !slices.ContainsFunc(c.Provisioners, func(p pavv1.PavProvisioner) bool {
+			return p.Name == class.Provisioner && meta.IsStatusConditionTrue(p.Status.Conditions, pavv1.ConditionAccepted)
+		})
+	})
+	if len(making) == 0 && len(c.Classes) == 1 {
+		making = c.Classes
+	}
+	if len(making) == 0 {
+		return ""
+	}
+	return slices.MinFunc(making, func(a, b *storagev1.StorageClass) int { return strings.Compare(a.Name, b.Name) }).Name
+}
+
+// classMissing is about a claim whose class does not exist.
+func (s *story) classMissing(c *claimView, class string) {
+	if s.view.unknown(storageClass, "", "") {
+		return
+	}
+	link := s.add(Link{Object: Object{Kind: storageClass, Name: class}, State: "missing", Next: "when StorageClass " + class + " is created"})
+	s.blame("StorageClass %q does not exist", class)
+	if usable := s.usableClass(c, class); usable != "" {
+		link.Message = "the command makes the claim anew with class " + usable + "; it has no data yet"
+		link.Command = replacing(c.Object, "pvc", "merge", fmt.Sprintf(`{"spec":{"storageClassName":%q}}`, usable))
+		return
+	}
+	s.nearest(c, link.Next)
+}
+
+// waitsForPod is about a claim that gets its volume when a pod is scheduled.
+func (s *story) waitsForPod(c *claimView) {
+	s.add(Link{Object: Object{Kind: storageClass, Name: c.Class.Name}, State: "WaitForFirstConsumer", Message: "it makes or chooses a volume when the scheduler has placed a pod that uses the claim"})
+	var waiting []*corev1.Pod
+	for _, u := range c.Users {
+		if !hasEnded(u.Pod) && u.Pod.DeletionTimestamp == nil {
+			waiting = append(waiting, u.Pod)
+		}
+	}
+	if len(waiting) == 0 {
+		if s.view.unknown(Pod, c.Object.Namespace, "") {
+			s.blame("its class waits for a pod that uses it")
+			return
+		}
+		s.blame("its class waits for a pod that uses it, and there is none")
+		s.links[len(s.links)-1].Next = "when a pod that uses the claim is created and scheduled"
+		if c.Class.Provisioner == noProvisioner {
+			s.nearest(c, s.links[len(s.links)-1].Next)
+		}
+		return
+	}
+	for _, pod := range waiting {
+		if asked := s.view.Asked; asked == (Object{Pod, pod.Namespace, pod.Name}) && pod.Spec.NodeName == "" {
+			s.fine = "a volume that is made when the pod is placed" // what keeps the pod is told with it
+			if c.Class.Provisioner == noProvisioner {
+				s.nearest(c, "")
+			}
+			return
+		}
+	}
+	pod := waiting[0]
+	o := Object{Pod, pod.Namespace, pod.Name}
+	t := look(pod)
+	link := s.add(Link{Object: o, State: t.State, Since: moment(t.Since), Node: pod.Spec.NodeName, Reason: t.Reason, Message: t.Message})
+	switch {
+	case pod.Spec.NodeName != "":
+		link.Message = "the pod names its node itself, so the scheduler, which chooses the claim's node too, never sees it; make it anew with a nodeSelector instead of spec.nodeName"
+		link.Command = kubectl(pod.Namespace, "delete", "pod", pod.Name)
+		s.blame("%s names its node itself, so no scheduler chooses one for the claim", o)
+	case t.Reason == corev1.PodReasonSchedulingGated:
+		link.Next = "when its scheduling gates are removed"
+		s.blame("%s, which uses it, is held back by scheduling gates", o)
+	case t.stuck():
+		link.Next = "when the scheduler finds a node; it looks again at every change of a node, a volume or a claim"
+		s.blame("%s, which uses it, is not scheduled: %s", o, t.Message)
+	default:
+		link.Next = "when the scheduler has placed the pod"
+		s.blame("%s, which uses it, is not scheduled yet", o)
+	}
+	if c.Class.Provisioner == noProvisioner {
+		s.nearest(c, "")
+	}
+}
+
+// nearest tells which volume came nearest to the claim, and why it did not fit.
+func (s *story) nearest(c *claimView, next string) {
+	selector, err := volume.Selector(c.Claim)
+	if err != nil || s.view.unknown(Volume, "", "") {
+		return
+	}
+	var best *corev1.PersistentVolume
+	var why volume.Misfit
+	for i := range c.Candidates {
+		vol := &c.Candidates[i]
+		m := misfit(vol, c, func() volume.Misfit { return volume.Match(vol, c.Claim, selector) })
+		if best == nil || m.Nearer(why) || m == why && closer(vol, best, why) {
+			best, why = vol, m
+		}
+	}
+	if best == nil {
+		s.links[len(s.links)-1].Next = next
+		s.add(Link{Object: Object{Volume, "", "(none)"}, State: "missing", Message: "there is no PersistentVolume at all", Next: next})
+		return
+	}
+	link := s.add(Link{Object: Object{Volume, "", best.Name}, State: string(best.Status.Phase), Since: phaseSince(best), Reason: string(why),
+		Message: "came nearest: " + volume.Explain(why, best, c.Claim), Next: next})
+	switch {
+	case why == volume.MisfitPhase && best.Spec.ClaimRef != nil:
+		link.Message += fmt.Sprintf("; it was of claim %s/%s and is kept with its data, which the command hands over", best.Spec.ClaimRef.Namespace, best.Spec.ClaimRef.Name)
+		link.Command = free(best.Name)
+	case why == volume.MisfitCapacity && volume.Capacity(best) != nil:
+		link.Message += "; the command makes the claim anew with what the volume has"
+		link.Command = replacing(c.Object, "pvc", "merge", fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, volume.Capacity(best).String()))
+	}
+}
+
+// misfit says why a volume does not fit, where one that was released counts for what it
+// would be if it were free.
+func misfit(vol *corev1.PersistentVolume, c *claimView, match func() volume.Misfit) volume.Misfit {
+	m := match()
+	if m != volume.MisfitTaken || vol.Status.Phase != corev1.VolumeReleased || vol.DeletionTimestamp != nil ||
+		vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || volume.Suits(vol, c.Claim) != volume.Fits {
+		return m
+	}
+	return volume.MisfitPhase
+}
+
+// closer says which of two volumes that fail for the same reason is told of: of those
+// too small the largest, else the first by name.
+func closer(a, b *corev1.PersistentVolume, why volume.Misfit) bool {
+	x, y := volume.Capacity(a), volume.Capacity(b)
+	if why == volume.MisfitCapacity && x != nil && y != nil && x.Cmp(*y) != 0 {
+		return x.Cmp(*y) > 0
+	}
+	return strings.Compare(a.Name, b.Name) < 0
+}

@@ -1,0 +1,236 @@
+package explain
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// answer is one case: a world, and what is said of it.
+type answer struct {
+	name string
+	of   *world
+	// wantVerdict, wantNext and wantCommand are parts of what is said first; an empty
+	// command means that there is none.
+	wantVerdict, wantNext, wantCommand string
+}
+
+func (c answer) check(t *testing.T) {
+	t.Helper()
+	e := chain(c.of.view)
+	if !strings.Contains(e.Verdict, c.wantVerdict) {
+		t.Errorf("verdict %q, want %q in it", e.Verdict, c.wantVerdict)
+	}
+	if !strings.Contains(e.next(), c.wantNext) {
+		t.Errorf("next %q, want %q in it", e.next(), c.wantNext)
+	}
+	command := strings.Join(e.commands(), "\n")
+	if !strings.Contains(command, c.wantCommand) || (command == "") != (c.wantCommand == "") {
+		t.Errorf("commands %q, want %q in them", command, c.wantCommand)
+	}
+	if e.Healthy {
+		t.Errorf("it is healthy: %s", e.Verdict)
+	}
+	if len(e.Links) == 0 || e.Links[0].Object != c.of.view.Asked && c.of.view.Asked.Kind != Volume {
+		t.Errorf("the chain does not begin with what was asked for: %+v", e.Links)
+	}
+}
+
+// with changes a world.
+func with(w *world, change func(*world)) *world {
+	change(w)
+	return w
+}
+
+func withoutClass(w *world, class *string) *world {
+	w.claim.Spec.StorageClassName, w.claimView.Class, w.claim.Annotations = class, nil, nil
+	w.volumeView.Provisioner, w.volumeView.Driver = nil, nil
+	return w
+}
+
+func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
+	late := func() *world {
+		return with(newWorld(), func(w *world) {
+			w.class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+			w.claim.Annotations = map[string]string{}
+		})
+	}
+	manual := func(candidates ...corev1.PersistentVolume) *world {
+		return with(newWorld(), func(w *world) {
+			w.class.Provisioner, w.claim.Annotations, w.claimView.Candidates = noProvisioner, nil, candidates
+			w.volumeView.Provisioner = nil
+		})
+	}
+	called := func(name string) *world {
+		return with(newWorld(), func(w *world) {
+			w.class.Provisioner, w.claim.Annotations[volume.AnnProvisioner] = name, name
+			w.volumeView.Provisioner, w.volumeView.Driver = nil, nil
+		})
+	}
+	for _, c := range []answer{
+		{"no class and no default", withoutClass(newWorld(), nil), "claim shop/data is Pending: it names no class, there is no default class", "when a StorageClass becomes the default",
+			`kubectl -n shop patch pvc data -p '{"spec":{"storageClassName":"gold"}}'`},
+		{"a default that the binder has not given", with(withoutClass(newWorld(), nil), func(w *world) {
+			w.class.Annotations = map[string]string{volume.AnnDefaultClass: "true"}
+		}), "it is to get the default class gold, but no binder answers", "as soon as a binder runs", ""},
+		{"explicitly no class", withoutClass(newWorld(), ptr.To("")), "it wants a volume without class, and no free one fits", "when a free PersistentVolume without class fits", ""},
+		{"a class that does not exist", withoutClass(newWorld(), ptr.To("goldd")), `StorageClass "goldd" does not exist`, "when StorageClass goldd is created",
+			`kubectl -n shop get pvc data -o yaml | kubectl patch --local -f - --type=merge -o yaml -p '{"spec":{"storageClassName":"gold"}}' | kubectl replace --force -f -`},
+		{"no-provisioner and nothing at all", manual(), "its class gold makes no volumes, and no free one fits", "when a free PersistentVolume of class gold fits", ""},
+		{"no-provisioner, the nearest too small", manual(freeVolume("a", "1Mi"), freeVolume("b", "100Mi"), freeVolume("c", "9Gi", func(v *corev1.PersistentVolume) { v.Spec.StorageClassName = "x" })),
+			"no free one fits", "when a free PersistentVolume of class gold fits", `{"spec":{"resources":{"requests":{"storage":"100Mi"}}}}`},
+		{"no-provisioner, the nearest released", manual(freeVolume("old", "2Gi", func(v *corev1.PersistentVolume) {
+			v.Status.Phase, v.Spec.ClaimRef = corev1.VolumeReleased, &corev1.ObjectReference{Namespace: "shop", Name: "gone", UID: "x"}
+		})), "no free one fits", "", `kubectl patch pv old --type=json -p '[{"op":"remove","path":"/spec/claimRef"}]'`},
+		{"a volume fits, and no binder", manual(freeVolume("fit", "1Gi")), "volume fit fits, but no binder answers", "as soon as a binder runs", ""},
+		{"waiting for a pod", late(), "its class waits for a pod that uses it, and there is none", "when a pod that uses the claim is created", ""},
+		{"waiting for a pod nobody can place", with(late(), func(w *world) { w.claimView.Users = []user{{Pod: somePod("shop", "web", unscheduled)}} }),
+			"pod shop/web, which uses it, is not scheduled: 0/1 nodes fit", "when the scheduler finds a node", ""},
+		{"waiting for a pod that is held back", with(late(), func(w *world) {
+			w.claimView.Users = []user{{Pod: somePod("shop", "web", unscheduled, func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated })}}
+		}), "is held back by scheduling gates", "when its scheduling gates are removed", ""},
+		{"waiting for a pod that names its node", with(late(), func(w *world) { w.claimView.Users = []user{{Pod: somePod("shop", "web")}} }),
+			"names its node itself", "", "kubectl -n shop delete pod web"},
+		{"a provisioner that is nowhere", called("goldd"), `there is no PavProvisioner "goldd", nor a CSI driver of that name`, "when PavProvisioner goldd is created", `-p '{"provisioner":"gold"}' | kubectl replace --force`},
+		{"a plugin Kubernetes no longer has", called("kubernetes.io/rbd"), "nothing serves its provisioner kubernetes.io/rbd any more", "", ""},
+		{"an external driver that is not registered", called("csi.example.org"), "provisioner csi.example.org has not answered, and nothing of it is registered", "when the provisioner is installed", ""},
+		{"an external driver at work", with(called("csi.example.org"), func(w *world) { w.volumeView.Driver = &storagev1.CSIDriver{} }), "was called and has not made the volume yet", "its own log", ""},
+		{"an external driver that has failed", called("csi.example.org").event(corev1.EventTypeWarning, "ProvisioningFailed", "quota used up"), "cannot make its volume: quota used up", "when the provisioner tries again", ""},
+		{"a provisioner inside Tarn's controller", called(hostPath), "provisioner tarn.dev/host-path has not begun", "--host-path-root", ""},
+		{"a binder that has not called", with(newWorld(), func(w *world) { w.claim.Annotations = nil }), "PavProvisioner gold has to be called, but no binder answers", "as soon as a binder runs", ""},
+		{"a volume that is named and missing", with(newWorld(), func(w *world) { w.claim.Spec.VolumeName = "mine" }), "it names volume mine, which does not exist", "when a PersistentVolume of that name", ""},
+		{"a named volume that is another's", with(newWorld(), func(w *world) {
+			vol := freeVolume("mine", "1Gi", func(v *corev1.PersistentVolume) {
+				v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "b", Name: "c", UID: "d"}
+			})
+			w.claim.Spec.VolumeName, w.volumeView.Volume = "mine", &vol
+		}), "it names volume mine, which belongs to another claim", "when the volume is made free", "kubectl patch pv mine"},
+		{"a named volume that does not fit", with(newWorld(), func(w *world) {
+			vol := freeVolume("mine", "1Mi")
+			w.claim.Spec.VolumeName, w.volumeView.Volume = "mine", &vol
+		}), `it names a volume that does not fit: volume "mine" has 1Mi, the claim asks for 1Gi`, "when claim and volume agree", ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
+func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
+	for _, c := range []answer{
+		{"it is not accepted", with(newWorld(), func(w *world) {
+			w.provisioner.Status.Conditions[0] = metav1.Condition{Type: pavv1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: "TemplateInvalid", Message: "line 1, column 3", LastTransitionTime: began}
+		}), "PavProvisioner gold is not accepted: line 1, column 3", "as soon as the PavProvisioner is corrected", "kubectl edit pavprovisioner gold"},
+		{"it is being deleted", with(newWorld(), func(w *world) { w.provisioner.DeletionTimestamp = &began }), "is being deleted and takes nothing new", "when it is gone and created again", ""},
+		{"it is not dynamic", with(newWorld(), func(w *world) { w.provisioner.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeStatic} }),
+			"does not have Dynamic", "as soon as it has", `kubectl patch pavprovisioner gold --type=json -p '[{"op":"add","path":"/spec/provisioningModes/-","value":"Dynamic"}]'`},
+		{"nobody has judged it and nobody is there", with(newWorld(), func(w *world) { w.provisioner.Status.Conditions, w.view.Controller = nil, nil }),
+			"PavProvisioner gold has to be judged, but no tarn controller runs", "as soon as tarn controller runs", ""},
+		{"the claim has a data source", with(newWorld(), func(w *world) { w.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{} }), "makes no volumes from a data source", "", `"path":"/spec/dataSourceRef"`},
+		{"the claim has a selector", with(newWorld(), func(w *world) { w.claim.Spec.Selector = &metav1.LabelSelector{} }), "makes no volumes from a selector", "", `"path":"/spec/selector"`},
+		{"the controller's lease ran out", with(newWorld(), func(w *world) { w.view.Controller.Spec.RenewTime.Time = began.Time }), "no tarn controller runs", "as soon as tarn controller runs", ""},
+		{"the controller runs and has not begun", newWorld(), "has not begun though tarn controller runs", "when the controller comes to it", ""},
+		{"validation has refused it", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepValidation, "shelf 7 is full").step(tarnv1.StepValidation),
+			"PavProvisioner gold refuses it, attempt 3: shelf 7 is full", "attempt 4 in 30s, at 03:04:35Z", "kubectl delete pavvolume pvc-claim-uid"},
+		{"creation has failed", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk"), "its volume could not be made, attempt 3: no disk", "attempt 4 in 30s", "kubectl delete pavvolume pvc-claim-uid"},
+		{"creation is tried again", newWorld().recorded(tarnv1.VolumeCreating).failed(tarnv1.StepCreation, "no disk").step(tarnv1.StepCreation, runs, deadline(7200)), "attempt 2 failed: no disk; now the creation pod", "when it ends", ""},
+		{"the creation pod is not scheduled", newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, unscheduled, deadline(7200)),
+			"the creation pod default/pav-creation is not scheduled: 0/1 nodes fit", "it is given up in 60m", "kubectl edit pavprovisioner gold && kubectl -n default delete pod pav-creation"},
+		{"the creation pod has no image", newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, waits("ImagePullBackOff", "no such image"), deadline(7200)),
+			"cannot have its image: no such image", "it is given up", "kubectl -n default delete pod pav-creation"},
+		{"the creation pod crashes", newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, waits("CrashLoopBackOff", "back-off 40s"), deadline(7200)),
+			"crashes again and again: back-off 40s", "it is given up", "kubectl -n default delete pod pav-creation"},
+		{"the creation pod runs", newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs, deadline(7200)), "has been running for 60m", "when it ends; it is given up in 60m", ""},
+		{"the validation pod is foreign", with(newWorld().recorded(tarnv1.VolumeValidating).step(tarnv1.StepValidation), func(w *world) { w.volumeView.Step.Pod.OwnerReferences = nil }),
+			"a pod that is not Tarn's has the name of its validation pod", "when that pod is gone", "kubectl -n default delete pod pav-validation"},
+		{"the creation pod's node is down", with(newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs, deadline(7200)), func(w *world) {
+			w.volumeView.Step.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}
+		}), "is on node n1, which is not ready", "when its kubelet answers again", ""},
+		{"the creation pod was taken away and nobody makes it again", with(newWorld().recorded(tarnv1.VolumeCreating), func(w *world) { w.view.Controller = nil }), "its volume is being made, attempt 1", "as soon as tarn controller runs", ""},
+		{"an attempt is undone", with(newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepCreation, "no disk"), func(w *world) { w.record.Status.NextDeletionTime = nil }),
+			"what an attempt may have left is being removed, attempt 3: no disk", "", ""},
+		{"undoing fails", newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepDeletion, "still busy"), "its storage could not be removed: still busy (attempt 3)", "attempt 4 in 30s", "kubectl edit pavprovisioner gold"},
+		{"it is made and not written", newWorld().recorded(tarnv1.VolumeCreated), "its volume is made, and about to be written", "within moments", ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
+func TestALostClaimSaysHowItComesBack(t *testing.T) {
+	lost := func(change func(*world)) *world {
+		return with(newWorld().bound(), func(w *world) { w.claim.Status.Phase = corev1.ClaimLost; change(w) })
+	}
+	for _, c := range []answer{
+		{"its volume was removed and Tarn has the record", lost(func(w *world) { w.volumeView.Volume = nil }), "claim shop/data is Lost: its volume pvc-claim-uid was removed under it", "when a PersistentVolume of that name is there again", "kubectl create -f - <<'EOF'"},
+		{"its volume was removed and nobody knows it", lost(func(w *world) { w.volumeView.Volume, w.volumeView.Record = nil, nil }), "was removed under it", "when a PersistentVolume of that name", "kubectl -n shop delete pvc data"},
+		{"its volume names a claim that is gone", lost(func(w *world) { w.volume.Spec.ClaimRef.UID, w.volumeView.Claim = "other", nil }), `names another claim, shop/data, uid "other"`, "when the volume names this claim",
+			`kubectl patch pv pvc-claim-uid --type=merge -p '{"spec":{"claimRef":{"namespace":"shop","name":"data","uid":"claim-uid"}}}'`},
+		{"its volume is there again", lost(func(w *world) { w.volume.Spec.ClaimRef = nil }), "is there for it again, but no binder answers", "as soon as a binder runs", ""},
+		{"it names no volume", lost(func(w *world) { w.claim.Spec.VolumeName = "" }), "names no volume any more", "", "kubectl -n shop delete pvc data"},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
+func TestATerminatingClaimSaysWhatKeepsIt(t *testing.T) {
+	ending := func(finalizers []string, users ...user) *world {
+		return with(newWorld().bound(), func(w *world) {
+			w.claim.DeletionTimestamp, w.claim.Finalizers, w.claimView.Users = &began, finalizers, users
+		})
+	}
+	protected := []string{claimProtection}
+	for _, c := range []answer{
+		{"a pod", ending(protected, user{Pod: somePod("shop", "web", runs)}), "claim shop/data is Terminating: it is used by pod shop/web", "when the pod is gone", "kubectl -n shop delete pod web"},
+		{"a pod of a Deployment", ending(protected, user{somePod("shop", "web", runs), Object{"Deployment", "shop", "web"}}), "it is used by pod shop/web", "when the pod is gone", "kubectl -n shop scale deployment web --replicas=0"},
+		{"a pod of a Job", ending(protected, user{somePod("shop", "web", runs), Object{"Job", "shop", "fill"}}), "it is used by pod shop/web", "when the pod is gone", "kubectl -n shop delete job fill"},
+		{"an ended pod that is still there", ending(protected, user{Pod: somePod("shop", "done", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}), "it is used by pod shop/done", "when the pod is gone", "kubectl -n shop delete pod done"},
+		{"nothing but a silent controller", ending(protected, user{Pod: somePod("shop", "web", unscheduled)}), "no pod uses it any more, but the controller that protects it does not let go", "as soon as the controller runs", ""},
+		{"a finalizer that is known", ending([]string{"provisioner.storage.kubernetes.io/cloning-protection"}), "until nobody clones the claim", "when its owner takes it off", ""},
+		{"a finalizer of somebody", ending([]string{"example.org/audit"}), "finalizer example.org/audit keeps it, which is of whoever uses the name example.org", "when its owner takes it off",
+			`kubectl -n shop patch pvc data --type=json -p '[{"op":"test","path":"/metadata/finalizers/0","value":"example.org/audit"},{"op":"remove","path":"/metadata/finalizers/0"}]'`},
+		{"nothing", ending(nil), "nothing keeps it any more", "within moments", ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
+func TestAClaimThatIsToGrowSaysHowFarItIs(t *testing.T) {
+	growing := func(status corev1.ClaimResourceStatus, change func(*world)) *world {
+		return with(newWorld().bound(), func(w *world) {
+			w.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
+			if status != "" {
+				w.claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: status}
+			}
+			w.record.Status.Expansion = &tarnv1.PavVolumeExpansion{TargetCapacity: 2 << 30, Attempts: 1}
+			change(w)
+		})
+	}
+	nothing := func(*world) {}
+	for _, c := range []answer{
+		{"nobody has begun", growing("", nothing), "it is to grow from 1Gi to 2Gi", "when tarn controller begins", ""},
+		{"nobody is there to begin", growing("", func(w *world) { w.view.Controller = nil }), "it is to grow from 1Gi to 2Gi", "as soon as tarn controller runs", ""},
+		{"the pod runs", growing(corev1.PersistentVolumeClaimControllerResizeInProgress, func(w *world) { w.step(tarnv1.StepExpansion, runs, deadline(7200)) }), "the expansion pod default/pav-expansion has been running", "when it ends", ""},
+		{"it has failed", growing(corev1.PersistentVolumeClaimControllerResizeInProgress, func(w *world) {
+			w.record.Status.Expansion.LastError = &tarnv1.PavVolumeError{Message: "no room", Reason: "PodFailed", Time: began}
+			w.record.Status.Expansion.Failures, w.record.Status.Expansion.NextAttemptTime = 2, ahead(time.Minute)
+		}), "it cannot grow, attempt 2: no room", "again in 60s", ""},
+		{"it is infeasible", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, nothing), "it is to grow", "", `kubectl -n shop patch pvc data -p '{"spec":{"resources":{"requests":{"storage":"1Gi"}}}}'`},
+		{"the node has yet to follow", growing(corev1.PersistentVolumeClaimNodeResizePending, nothing), "grows with the next pod that uses it", "when a pod that uses the claim is started", ""},
+		{"the node cannot follow", growing(corev1.PersistentVolumeClaimNodeResizeInProgress, func(w *world) {
+			w.claimView.Users = []user{{Pod: somePod("shop", "web", runs)}}
+			w.staged(func(g *tarnv1.PavStage) {
+				g.Status.Pod.Expansion = &tarnv1.StageExpansion{Phase: tarnv1.StageExpansionFailed, Message: "resize2fs failed"}
+			})
+		}), "cannot follow on node n1: resize2fs failed", "when the kubelet asks again", ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+}

@@ -1,0 +1,120 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+const (
+	claimProtection  = "kubernetes.io/pvc-protection"
+	volumeProtection = "kubernetes.io/pv-protection"
+)
+
+// endingClaim finds out what keeps a claim that is to go.
+func (s *story) endingClaim(c *claimView) {
+	using := slices.DeleteFunc(slices.Clone(c.Users), func(u user) bool { return !holds(u.Pod, c.Claim) })
+	link := s.links[len(s.links)-1]
+	link.Message = fmt.Sprintf("deletion was requested %s ago", s.ago(c.Claim.DeletionTimestamp.Time))
+	if len(c.Claim.Finalizers) == 0 {
+		link.Next = "within moments"
+		s.blame("nothing keeps it any more")
+		return
+	}
+	for i, f := range c.Claim.Finalizers {
+		switch {
+		case f == claimProtection && len(using) > 0:
+			s.usedBy(c, using)
+		case f == claimProtection && s.view.unknown(Pod, c.Object.Namespace, ""):
+			s.finalizer(c.Object, "pvc", i, f, c.Claim.DeletionTimestamp)
+		case f == claimProtection:
+			s.protectionSilent(c.Object, c.Claim.DeletionTimestamp, "no pod uses it any more")
+		default:
+			s.finalizer(c.Object, "pvc", i, f, c.Claim.DeletionTimestamp)
+		}
+	}
+}
+
+// holds says whether a pod keeps a claim from going: one that was given a node does,
+// ended or not, until it is gone.
+func holds(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
+	if pod.Spec.NodeName == "" {
+		return false
+	}
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim.Name {
+			return true
+		}
+		ended := pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
+		if v.Ephemeral != nil && volume.EphemeralClaim(pod.Name, v.Name) == claim.Name && metav1.IsControlledBy(claim, pod) && !ended {
+			return true
+		}
+	}
+	return false
+}
+
+// usedBy tells which pods use a claim, and how each goes.
+func (s *story) usedBy(c *claimView, using []user) {
+	var names []string
+	commands := map[string]bool{}
+	for _, u := range using {
+		names = append(names, u.Pod.Namespace+"/"+u.Pod.Name)
+		t := look(u.Pod)
+		link := s.add(Link{Object: Object{Pod, u.Pod.Namespace, u.Pod.Name}, State: t.State, Since: moment(t.Since), Node: u.Pod.Spec.NodeName, Reason: t.Reason,
+			Message: "it uses the claim, which " + claimProtection + " keeps until the pod is gone", Next: "when the pod is gone"})
+		command := stop(u)
+		if u.Workload.Kind != "" {
+			link.Message += fmt.Sprintf("; %s %s would make it again", u.Workload.Kind, u.Workload.Name)
+		}
+		if !commands[command] {
+			link.Command, commands[command] = command, true
+		}
+	}
+	noun := "pod"
+	if len(names) > 1 {
+		noun = fmt.Sprintf("%d pods", len(names))
+	}
+	s.blame("it is used by %s %s", noun, join(names))
+}
+
+// stop gives the command that ends a pod for good: what would make it again goes
+// first.
+func stop(u user) string {
+	o := u.Workload
+	switch o.Kind {
+	case "Deployment", "StatefulSet", replicaSet, "ReplicationController":
+		return kubectl(o.Namespace, "scale", lower(o.Kind), o.Name, "--replicas=0")
+	case "DaemonSet", "Job":
+		return kubectl(o.Namespace, "delete", lower(o.Kind), o.Name)
+	}
+	return kubectl(u.Pod.Namespace, "delete", "pod", u.Pod.Name)
+}
+
+// protectionSilent is about a finalizer of protection that has no reason to stay.
+func (s *story) protectionSilent(o Object, since *metav1.Time, because string) {
+	if s.young(since.Time) {
+		s.links[len(s.links)-1].Next = "within moments"
+		s.blame("%s, so it goes within moments", because)
+		return
+	}
+	s.blame("%s, but the controller that protects it does not let go", because)
+	s.add(Link{Object: Object{Kind: "controller", Name: "protection"}, State: "silent", Next: "as soon as the controller runs",
+		Message: "either kube-controller-manager runs with its protection controllers, or tarn controller with protect among its --controllers; neither has answered for " + o.String()})
+}
+
+// finalizer tells of a finalizer that keeps an object, and whose it is.
+func (s *story) finalizer(o Object, resource string, at int, name string, since *metav1.Time) {
+	owner, known := ownerOf(name)
+	link := s.add(Link{Object: o, State: "kept by finalizer " + name, Since: moment(since.Time), Reason: "Finalizer", Message: "it is of " + owner, Next: "when its owner takes it off"})
+	if s.cause == "" {
+		s.blame("finalizer %s keeps it, which is of %s", name, owner)
+	}
+	if !known {
+		link.Message += "; the command takes it off by force, for when that is gone for good and will not clean up"
+		link.Command = dropFinalizer(o, resource, at, name)
+	}
+}

@@ -1,0 +1,196 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// provisionerOf is who makes a claim's volume, empty for nobody.
+func provisionerOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
+	if name := volume.ProvisionerOf(claim); name != "" || class == nil {
+		return name
+	}
+	if name, ok := volume.DriverFor(class.Provisioner); ok {
+		return name
+	}
+	return class.Provisioner
+}
+
+// waitsForPod says whether the class gives a claim its volume only when a pod that
+// uses it is scheduled.
+func waitsForPod(class *storagev1.StorageClass) bool {
+	waits, err := volume.WaitsForConsumer(class)
+	return err == nil && waits
+}
+
+// stepOf is the step whose pod belongs to a record as it stands, the attempt, and the
+// namespace; no step for none.
+func stepOf(record *tarnv1.PavVolume) (tarnv1.Step, int32, string) {
+	s := &record.Status
+	switch s.Phase {
+	case tarnv1.VolumeValidating:
+		return tarnv1.StepValidation, s.Attempts, s.PodNamespace
+	case tarnv1.VolumeCreating:
+		return tarnv1.StepCreation, s.Attempts, s.PodNamespace
+	case tarnv1.VolumeUndoing, tarnv1.VolumeDeleting:
+		return tarnv1.StepDeletion, s.DeletionAttempts, s.PodNamespace
+	case tarnv1.VolumeCreated:
+		if e := s.Expansion; e != nil && e.TargetCapacity > 0 {
+			return tarnv1.StepExpansion, e.Attempts, s.PodNamespace
+		}
+		return "", 0, ""
+	}
+	if e := s.LastError; e != nil && e.Step != tarnv1.StepDeletion && s.PodNamespace != "" {
+		return e.Step, s.Attempts, s.PodNamespace
+	}
+	return "", 0, ""
+}
+
+func podName(record *tarnv1.PavVolume, step tarnv1.Step, attempt int32) string {
+	return podvol.PodName(step, record.Spec.Claim.UID, attempt)
+}
+
+// hasEnded says whether a pod's containers run no more.
+func hasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// statuses are those of all containers, in the order they start.
+func statuses(pod *corev1.Pod) []corev1.ContainerStatus {
+	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+}
+
+// logOf is the container whose log tells most of a pod that has not come well to its
+// end or into service, and whether that of the run before does.
+func logOf(pod *corev1.Pod) (container string, previous, found bool) {
+	ours := pod.Labels[tarnv1.LabelStep] != "" // being ready is not what it is for
+	if pod.Status.Phase == corev1.PodSucceeded || isReady(pod) && !ours {
+		return "", false, false
+	}
+	all := statuses(pod)
+	for _, s := range all {
+		if end := s.State.Terminated; end != nil && end.ExitCode != 0 {
+			return s.Name, false, true
+		}
+		if s.State.Waiting != nil && s.LastTerminationState.Terminated != nil {
+			return s.Name, true, true
+		}
+	}
+	for _, s := range all {
+		if s.State.Running != nil {
+			return s.Name, false, true
+		}
+	}
+	return "", false, false
+}
+
+func isReady(pod *corev1.Pod) bool { return isTrue(pod, corev1.PodReady) }
+
+func isTrue(pod *corev1.Pod, which corev1.PodConditionType) bool {
+	c := conditionOf(pod, which)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+func conditionOf(pod *corev1.Pod, which corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == which {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// trouble is how a pod stands: a state in a few words and, where something keeps it,
+// a reason and the words of scheduler or kubelet.
+type trouble struct {
+	State, Reason, Message string
+	Since                  time.Time
+}
+
+// stuck says whether something keeps the pod that does not pass by itself.
+func (t trouble) stuck() bool { return t.Reason != "" }
+
+// look tells how a pod stands.
+func look(pod *corev1.Pod) trouble {
+	t := trouble{State: string(pod.Status.Phase), Since: pod.CreationTimestamp.Time}
+	if c := conditionOf(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse && !hasEnded(pod) {
+		return trouble{"not scheduled", c.Reason, c.Message, c.LastTransitionTime.Time}
+	}
+	for _, s := range statuses(pod) {
+		if w := s.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			t.State, t.Reason = "container "+s.Name+" waits", w.Reason
+			t.Message = strings.TrimSpace(w.Message + ended(s.LastTerminationState.Terminated))
+			return t
+		}
+	}
+	if pod.Status.Phase == corev1.PodFailed {
+		t.Reason, t.Message = "Failed", strings.Trim(pod.Status.Reason+": "+pod.Status.Message, ": ")
+		for _, s := range statuses(pod) {
+			if end := s.State.Terminated; end != nil && end.ExitCode != 0 {
+				t.Message = strings.TrimSpace(fmt.Sprintf("%s container %s exited with %d (%s) %s", t.Message, s.Name, end.ExitCode, end.Reason, end.Message))
+				t.Since = end.FinishedAt.Time
+			}
+		}
+		return t
+	}
+	for _, s := range statuses(pod) {
+		if r := s.State.Running; r != nil {
+			t.State, t.Since = "running", r.StartedAt.Time
+		}
+	}
+	if pod.DeletionTimestamp != nil {
+		t.State, t.Since = "being deleted", pod.DeletionTimestamp.Time
+	} else if t.State == string(corev1.PodPending) && pod.Spec.NodeName != "" {
+		t.State = "starting"
+	}
+	return t
+}
+
+func ended(end *corev1.ContainerStateTerminated) string {
+	if end == nil {
+		return ""
+	}
+	return fmt.Sprintf(" (it exited with %d, %s)", end.ExitCode, end.Reason)
+}
+
+// newest is the latest Event with one of the reasons, of any for none; nil if there is
+// none. Events are in the order they were last seen.
+func newest(events []corev1.Event, reasons ...string) *corev1.Event {
+	for i := len(events) - 1; i >= 0; i-- {
+		if len(reasons) == 0 || slices.Contains(reasons, events[i].Reason) {
+			return &events[i]
+		}
+	}
+	return nil
+}
+
+// moment gives a time for Link.Since, nil where it is not known.
+func moment(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+// when words a time to come.
+func when(at *metav1.Time, now time.Time) string {
+	if at == nil {
+		return ""
+	}
+	if wait := at.Sub(now); wait > 0 {
+		return fmt.Sprintf("in %s, at %s", duration.HumanDuration(wait.Round(time.Second)), at.UTC().Format(time.TimeOnly+"Z"))
+	}
+	return "now"
+}

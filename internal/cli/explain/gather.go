@@ -1,0 +1,262 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// Source is where all is read: live, with the rights of the caller.
+type Source struct {
+	Client client.Reader
+	Logs   corev1client.PodsGetter
+	// Namespace is where Tarn's own lease and Deployment are.
+	Namespace string
+}
+
+// Explain answers for one object. The error is of that object alone: that it is not
+// there, with what has a name like it, or that it cannot be read.
+func Explain(ctx context.Context, from Source, asked Object, now time.Time) (*Explanation, error) {
+	g := &gatherer{Source: from, view: &View{Asked: asked, Now: now}}
+	if err := g.gather(ctx); err != nil {
+		return nil, err
+	}
+	return chain(g.view), nil
+}
+
+// gatherer fills a View, several reads at once.
+type gatherer struct {
+	Source
+	view *View
+
+	mu sync.Mutex
+	// asked are the lists that more than one part of the view needs.
+	asked map[string]func() any
+}
+
+func (g *gatherer) gather(ctx context.Context) error {
+	asked := g.view.Asked
+	key := client.ObjectKey{Namespace: asked.Namespace, Name: asked.Name}
+	switch asked.Kind {
+	case Claim:
+		claim, err := kube.Get(ctx, g.Client, key, &corev1.PersistentVolumeClaim{})
+		if err != nil || claim == nil {
+			return g.notFound(ctx, err)
+		}
+		g.view.Claim = g.claim(ctx, claim)
+	case Volume:
+		vol, err := kube.Get(ctx, g.Client, key, &corev1.PersistentVolume{})
+		if err != nil {
+			return g.notFound(ctx, err)
+		}
+		record, err := kube.Get(ctx, g.Client, key, &tarnv1.PavVolume{})
+		if vol == nil && (err != nil || record == nil) {
+			return g.notFound(ctx, nil)
+		}
+		g.view.Volume = g.volume(ctx, asked.Name, "")
+	case Pod:
+		pod, err := kube.Get(ctx, g.Client, key, &corev1.Pod{})
+		if err != nil || pod == nil {
+			return g.notFound(ctx, err)
+		}
+		g.pod(ctx, pod)
+	default:
+		return fmt.Errorf("kind %q cannot be explained; give claim, volume or pod", asked.Kind)
+	}
+	g.controller(ctx)
+	return nil
+}
+
+// pod reads what a pod waits for: its claims, its node, what the kubelet says.
+func (g *gatherer) pod(ctx context.Context, pod *corev1.Pod) {
+	names := volume.ClaimsOfPod(pod)
+	g.view.Claims = make([]*claimView, len(names))
+	work := []func(){func() { g.view.Pod = g.podView(ctx, pod, true) }}
+	for i, name := range names {
+		work = append(work, func() {
+			claim := get(ctx, g, Claim, pod.Namespace, name, &corev1.PersistentVolumeClaim{})
+			if claim == nil {
+				g.view.Claims[i] = &claimView{Object: Object{Claim, pod.Namespace, name}}
+				return
+			}
+			g.view.Claims[i] = g.claim(ctx, claim)
+		})
+	}
+	together(work...)
+}
+
+// claim reads what a claim waits for.
+func (g *gatherer) claim(ctx context.Context, claim *corev1.PersistentVolumeClaim) *claimView {
+	c := &claimView{Object: Object{Claim, claim.Namespace, claim.Name}, Claim: claim}
+	together(
+		func() { c.Classes = once(g, "classes", func() []*storagev1.StorageClass { return g.classes(ctx) }) },
+		func() { c.Users = g.users(ctx, claim) },
+		func() { c.Events = g.events(ctx, claim) },
+	)
+	if i := slices.IndexFunc(c.Classes, func(s *storagev1.StorageClass) bool { return s.Name == volume.ClassOf(claim) }); i >= 0 {
+		c.Class = c.Classes[i]
+	}
+	name := claim.Spec.VolumeName
+	if name == "" {
+		name = "pvc-" + string(claim.UID)
+	}
+	together(
+		func() { c.Volume = g.volume(ctx, name, provisionerOf(claim, c.Class)) },
+		func() {
+			if claim.Spec.VolumeName == "" {
+				c.Candidates = once(g, "volumes", func() []corev1.PersistentVolume { return g.volumes(ctx) })
+			}
+		},
+		func() {
+			if claim.Spec.VolumeName == "" {
+				c.Provisioners = once(g, "provisioners", func() []pavv1.PavProvisioner { return g.provisioners(ctx) })
+			}
+		},
+	)
+	return c
+}
+
+// volume reads a volume and what makes, stages or removes it. provisioner is who is to
+// make it, where there is no volume to tell.
+func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volumeView {
+	v := &volumeView{Name: name}
+	together(
+		func() { v.Volume = get(ctx, g, Volume, "", name, &corev1.PersistentVolume{}) },
+		func() { v.Record = get(ctx, g, pavVolume, "", name, &tarnv1.PavVolume{}) },
+		func() { v.Stages = g.stages(ctx, name) },
+	)
+	if v.Volume != nil && v.Volume.Spec.CSI != nil {
+		provisioner = v.Volume.Spec.CSI.Driver
+	} else if v.Record != nil {
+		provisioner = v.Record.Spec.Provisioner.Name
+	}
+	var work []func()
+	if provisioner != "" && !strings.Contains(provisioner, "/") { // else it is nobody's name but a program's
+		work = append(work,
+			func() { v.Provisioner = get(ctx, g, pavProvisioner, "", provisioner, &pavv1.PavProvisioner{}) },
+			func() { v.Driver = get(ctx, g, csiDriver, "", provisioner, &storagev1.CSIDriver{}) })
+	}
+	if v.Record != nil {
+		if step, attempt, namespace := stepOf(v.Record); step != "" {
+			work = append(work, func() { v.Step = g.stepPod(ctx, namespace, podName(v.Record, step, attempt)) })
+		}
+	}
+	if v.Volume != nil {
+		work = append(work, func() { v.Events = g.events(ctx, v.Volume) })
+		if ref := v.Volume.Spec.ClaimRef; ref != nil {
+			work = append(work, func() {
+				v.Claim = get(ctx, g, Claim, ref.Namespace, ref.Name, &corev1.PersistentVolumeClaim{})
+			})
+		}
+	}
+	together(work...)
+	return v
+}
+
+// controller reads whether Tarn's controller is there to answer.
+func (g *gatherer) controller(ctx context.Context) {
+	together(
+		func() {
+			g.view.Controller = get(ctx, g, lease, g.Namespace, kube.ControllerName, &coordinationv1.Lease{})
+		},
+		func() {
+			g.view.Deployment = get(ctx, g, deployment, g.Namespace, kube.ControllerName, &appsv1.Deployment{})
+		},
+	)
+}
+
+// together runs functions at once and waits for all.
+func together(work ...func()) {
+	var all sync.WaitGroup
+	for _, f := range work {
+		all.Go(f)
+	}
+	all.Wait()
+}
+
+// once runs read for a key one time only, however many ask at once.
+func once[T any](g *gatherer, key string, read func() T) T {
+	g.mu.Lock()
+	if g.asked == nil {
+		g.asked = map[string]func() any{}
+	}
+	f := g.asked[key]
+	if f == nil {
+		f = sync.OnceValue(func() any { return read() })
+		g.asked[key] = f
+	}
+	g.mu.Unlock()
+	value, _ := f().(T)
+	return value
+}
+
+// get reads an object, nil where it is not there or cannot be read; the latter is
+// noted, and the rest goes on.
+func get[T client.Object](ctx context.Context, g *gatherer, kind Kind, namespace, name string, into T) T {
+	var none T
+	o, err := kube.Get(ctx, g.Client, client.ObjectKey{Namespace: namespace, Name: name}, into)
+	if err != nil {
+		g.missed(Object{kind, namespace, name}, "get", err)
+		return none
+	}
+	return o
+}
+
+// list reads a list, and says whether it could.
+func (g *gatherer) list(ctx context.Context, kind Kind, namespace string, into client.ObjectList, options ...client.ListOption) bool {
+	if namespace != "" {
+		options = append(options, client.InNamespace(namespace))
+	}
+	err := g.Client.List(ctx, into, options...)
+	if err != nil {
+		g.missed(Object{Kind: kind, Namespace: namespace}, "list", err)
+	}
+	return err == nil
+}
+
+// missed notes what could not be read. A kind that the cluster does not have has no
+// objects, which is an answer.
+func (g *gatherer) missed(o Object, verb string, err error) {
+	if meta.IsNoMatchError(errors.Unwrap(err)) || meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if u := (unread{o, why(verb, err)}); !slices.Contains(g.view.Unread, u) {
+		g.view.Unread = append(g.view.Unread, u)
+	}
+}
+
+// needs begins what is said where a right is missing.
+const needs = "needs permission"
+
+// why words an error: what is forbidden names the right that is missing.
+func why(verb string, err error) string {
+	var status apierrors.APIStatus
+	if !apierrors.IsForbidden(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return err.Error()
+	}
+	resource := status.Status().Details.Kind
+	if group := status.Status().Details.Group; group != "" {
+		resource += "." + group
+	}
+	return fmt.Sprintf("%s to %s %s", needs, verb, resource)
+}

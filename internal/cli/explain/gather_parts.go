@@ -1,0 +1,286 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// Kinds that a chain names, beside those that can be asked for.
+const (
+	pavVolume      Kind = "PavVolume"
+	pavStage       Kind = "PavStage"
+	pavProvisioner Kind = "PavProvisioner"
+	storageClass   Kind = "StorageClass"
+	csiDriver      Kind = "CSIDriver"
+	csiNode        Kind = "CSINode"
+	node           Kind = "Node"
+	event          Kind = "Event"
+	lease          Kind = "Lease"
+	deployment     Kind = "Deployment"
+	replicaSet     Kind = "ReplicaSet"
+	podLog         Kind = "pod log"
+)
+
+const (
+	// logLines and logBytes bound the end of a log that is read, lineBytes each line.
+	logLines  = 8
+	logBytes  = 16 * 1024
+	lineBytes = 300
+	// logTime is how long a kubelet may take to answer with a log.
+	logTime = 5 * time.Second
+)
+
+func (g *gatherer) classes(ctx context.Context) []*storagev1.StorageClass {
+	var list storagev1.StorageClassList
+	g.list(ctx, storageClass, "", &list)
+	classes := make([]*storagev1.StorageClass, len(list.Items))
+	for i := range list.Items {
+		classes[i] = &list.Items[i]
+	}
+	return classes
+}
+
+func (g *gatherer) volumes(ctx context.Context) []corev1.PersistentVolume {
+	var list corev1.PersistentVolumeList
+	g.list(ctx, Volume, "", &list)
+	return list.Items
+}
+
+func (g *gatherer) provisioners(ctx context.Context) []pavv1.PavProvisioner {
+	var list pavv1.PavProvisionerList
+	g.list(ctx, pavProvisioner, "", &list)
+	return list.Items
+}
+
+func (g *gatherer) podsOf(ctx context.Context, namespace string) []corev1.Pod {
+	return once(g, "pods of "+namespace, func() []corev1.Pod {
+		var list corev1.PodList
+		g.list(ctx, Pod, namespace, &list)
+		return list.Items
+	})
+}
+
+// users gives the pods that name a claim, and for one that is to go what would make
+// them again.
+func (g *gatherer) users(ctx context.Context, claim *corev1.PersistentVolumeClaim) []user {
+	var found []user
+	pods := g.podsOf(ctx, claim.Namespace)
+	for i := range pods {
+		if slices.Contains(volume.ClaimsOfPod(&pods[i]), claim.Name) {
+			found = append(found, user{Pod: &pods[i]})
+		}
+	}
+	if claim.DeletionTimestamp == nil {
+		return found
+	}
+	var work []func()
+	for i := range found {
+		work = append(work, func() { found[i].Workload = g.workload(ctx, found[i].Pod) })
+	}
+	together(work...)
+	return found
+}
+
+// workload is what would make a pod again: its controller, or that of its ReplicaSet.
+func (g *gatherer) workload(ctx context.Context, pod *corev1.Pod) Object {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return Object{}
+	}
+	o := Object{Kind(owner.Kind), pod.Namespace, owner.Name}
+	if o.Kind != replicaSet {
+		return o
+	}
+	set := once(g, "replicaset "+o.fullName(), func() *appsv1.ReplicaSet {
+		return get(ctx, g, replicaSet, o.Namespace, o.Name, &appsv1.ReplicaSet{})
+	})
+	if set == nil {
+		return o
+	}
+	if owner = metav1.GetControllerOf(set); owner != nil {
+		return Object{Kind(owner.Kind), pod.Namespace, owner.Name}
+	}
+	return o
+}
+
+// events gives the Events about an object, newest last. Those about what has no
+// namespace are in the default one.
+func (g *gatherer) events(ctx context.Context, about client.Object) []corev1.Event {
+	namespace := about.GetNamespace()
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	var list corev1.EventList
+	g.list(ctx, event, namespace, &list, client.MatchingFields{"involvedObject.uid": string(about.GetUID())})
+	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return lastSeen(&a).Compare(lastSeen(&b)) })
+	return list.Items
+}
+
+// lastSeen is when an Event last happened, whichever of the two ways it was written.
+func lastSeen(e *corev1.Event) time.Time {
+	at := e.CreationTimestamp.Time
+	for _, t := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {
+		if t.After(at) {
+			at = t
+		}
+	}
+	if e.Series != nil && e.Series.LastObservedTime.After(at) {
+		at = e.Series.LastObservedTime.Time
+	}
+	return at
+}
+
+// stages reads the stages of a volume and their pods.
+func (g *gatherer) stages(ctx context.Context, volumeName string) []stageView {
+	var list tarnv1.PavStageList
+	g.list(ctx, pavStage, "", &list, client.MatchingFields{"spec.volumeName": volumeName})
+	stages := make([]stageView, len(list.Items))
+	var work []func()
+	for i := range list.Items {
+		stages[i].Stage = &list.Items[i]
+		namespace, name := stagePod(stages[i].Stage)
+		if name != "" {
+			work = append(work, func() { stages[i].Pod = g.stepPod(ctx, namespace, name) })
+		}
+	}
+	together(work...)
+	return stages
+}
+
+// stagePod is the pod that a stage's status speaks of: that of the node's expansion
+// where that is at work or has failed, else that of staging or unstaging.
+func stagePod(stage *tarnv1.PavStage) (namespace, name string) {
+	status := stage.Status.Pod
+	if e := status.Expansion; e != nil && e.Name != "" && e.Phase != tarnv1.StageExpansionSucceeded {
+		return e.Namespace, e.Name
+	}
+	return status.Namespace, status.Name
+}
+
+// stepPod reads a pod of Tarn's, nil if there is none.
+func (g *gatherer) stepPod(ctx context.Context, namespace, name string) *podView {
+	pod := get(ctx, g, Pod, namespace, name, &corev1.Pod{})
+	if pod == nil {
+		return nil
+	}
+	return g.podView(ctx, pod, false)
+}
+
+// podView reads what is told of a pod; for the one asked for, also which drivers its
+// node has.
+func (g *gatherer) podView(ctx context.Context, pod *corev1.Pod, asked bool) *podView {
+	p := &podView{Pod: pod}
+	work := []func(){func() { p.Events = g.events(ctx, pod) }}
+	if on := pod.Spec.NodeName; on != "" {
+		work = append(work, func() {
+			p.Node = once(g, "node "+on, func() *corev1.Node { return get(ctx, g, node, "", on, &corev1.Node{}) })
+		})
+		if asked {
+			work = append(work, func() { p.Drivers = g.drivers(ctx, on) })
+		}
+	}
+	if container, previous, ok := logOf(pod); ok {
+		work = append(work, func() { p.LogOf, p.Log = container, g.log(ctx, pod, container, previous) })
+	}
+	together(work...)
+	return p
+}
+
+func (g *gatherer) drivers(ctx context.Context, on string) []string {
+	n := get(ctx, g, csiNode, "", on, &storagev1.CSINode{})
+	if n == nil {
+		return nil
+	}
+	var names []string
+	for _, d := range n.Spec.Drivers {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+// log reads the last lines of a container.
+func (g *gatherer) log(ctx context.Context, pod *corev1.Pod, container string, previous bool) []string {
+	ctx, cancel := context.WithTimeout(ctx, logTime)
+	defer cancel()
+	text, err := g.Logs.Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+		Container: container, Previous: previous, TailLines: ptr.To[int64](logLines), LimitBytes: ptr.To[int64](logBytes),
+	}).DoRaw(ctx)
+	if err != nil {
+		g.missed(Object{podLog, pod.Namespace, pod.Name}, "get", err)
+		return nil
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		lines = append(lines, kube.Cut(printable(line), lineBytes))
+	}
+	return lines
+}
+
+// printable leaves out of a line what a terminal would act on.
+func printable(line string) string {
+	return strings.TrimRightFunc(strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return ' '
+		}
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, line), unicode.IsSpace)
+}
+
+// notFound says that what was asked for is not there, or cannot be read, and what has
+// a name like it.
+func (g *gatherer) notFound(ctx context.Context, err error) error {
+	asked := g.view.Asked
+	if err != nil {
+		return fmt.Errorf("cannot read %s: %s", asked, why("get", err))
+	}
+	lists := map[Kind]client.ObjectList{Claim: &corev1.PersistentVolumeClaimList{}, Volume: &corev1.PersistentVolumeList{}, Pod: &corev1.PodList{}}
+	var here, elsewhere []string
+	for _, o := range g.named(ctx, lists[asked.Kind]) {
+		switch {
+		case o.Namespace == asked.Namespace:
+			here = append(here, o.Name)
+		case o.Name == asked.Name:
+			elsewhere = append(elsewhere, o.String())
+		}
+	}
+	hint := ""
+	if len(elsewhere) > 0 {
+		hint = "; there is " + strings.Join(elsewhere[:min(len(elsewhere), mostNames)], ", ")
+	} else if names := near(asked.Name, here); len(names) > 0 {
+		hint = "; did you mean " + strings.Join(names, " or ") + "?"
+	}
+	return fmt.Errorf("there is no %s%s", asked, hint)
+}
+
+// named lists the objects of the kind asked for: everywhere, or where that is not
+// allowed, in the namespace asked for.
+func (g *gatherer) named(ctx context.Context, list client.ObjectList) []Object {
+	asked := g.view.Asked
+	if g.Client.List(ctx, list) != nil && g.Client.List(ctx, list, client.InNamespace(asked.Namespace)) != nil {
+		return nil // the names are a kindness; that it is not there is the answer
+	}
+	var found []Object
+	for _, o := range objectsOf(list) {
+		found = append(found, Object{asked.Kind, o.GetNamespace(), o.GetName()})
+	}
+	return found
+}

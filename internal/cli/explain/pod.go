@@ -1,0 +1,247 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// mountReasons are the Events by which a kubelet says that it cannot give a pod its
+// volumes, nodeReasons those of what comes before.
+var mountReasons = []string{"FailedMount", "FailedMapVolume", "FailedAttachVolume"}
+
+// ofPod finds out what a pod waits for, as far as its volumes go.
+func (s *story) ofPod(p *podView, claims []*claimView) string {
+	at := len(s.links)
+	link, t := s.podLink(p)
+	if p.Pod.DeletionTimestamp != nil {
+		link.State, link.Since = "Terminating", moment(p.Pod.DeletionTimestamp.Time)
+	}
+	for _, c := range claims {
+		s.claimOfPod(p, c)
+	}
+	if s.cause == "" {
+		s.onNode(p, claims)
+	}
+	if s.cause == "" {
+		s.podItself(p, s.links[at], t, claims)
+	}
+	return s.links[at].State
+}
+
+// claimOfPod adds the chain of a claim where that is what the pod waits for.
+func (s *story) claimOfPod(p *podView, c *claimView) {
+	part := &story{view: s.view}
+	part.ofClaim(c)
+	going := c.Claim != nil && c.Claim.DeletionTimestamp != nil
+	if going && part.cause != "" && !hasEnded(p.Pod) && !isReady(p.Pod) && p.Pod.DeletionTimestamp == nil {
+		part.cause = fmt.Sprintf("%s is being deleted, so no pod that uses it is started", c.Object)
+		part.links[0].Next = "when a new claim of that name is there; this one goes when no pod uses it"
+	} else if part.cause != "" {
+		part.cause = fmt.Sprintf("%s: %s", c.Object, part.cause)
+	}
+	s.links = append(s.links, part.links...)
+	s.onController = s.onController || part.onController
+	if part.cause != "" && s.cause == "" && !hasEnded(p.Pod) {
+		s.cause = part.cause
+	}
+	if part.fine == "" {
+		return
+	}
+	if s.fine != "" {
+		s.fine += "; "
+	}
+	s.fine += fmt.Sprintf("%s from %s", c.Object, part.fine)
+}
+
+// onNode finds out why the node does not give a pod its volumes.
+func (s *story) onNode(p *podView, claims []*claimView) {
+	pod := p.Pod
+	if pod.Spec.NodeName == "" || hasEnded(pod) {
+		return
+	}
+	if s.nodeDown(p) {
+		s.blame("its node %s is not ready", pod.Spec.NodeName)
+		return
+	}
+	if isTrue(pod, corev1.PodReadyToStartContainers) || isReady(pod) {
+		return // it has its volumes; a loss was told with the claim
+	}
+	for _, c := range claims {
+		if c.Volume == nil || c.Volume.Volume == nil {
+			continue
+		}
+		s.staging(p, c)
+		if s.cause != "" {
+			return
+		}
+	}
+	if e := newest(p.Events, mountReasons...); e != nil {
+		s.links[0].Reason, s.links[0].Message = e.Reason, e.Message
+		s.links[0].Next = "when the kubelet tries again, after a growing pause of at most about two minutes; " + s.lastTry(e)
+		s.blame("the kubelet on node %s cannot mount its volumes: %s", pod.Spec.NodeName, e.Message)
+	}
+}
+
+// staging finds out why a claim's volume is not available on the pod's node.
+func (s *story) staging(p *podView, c *claimView) {
+	v, on := c.Volume, p.Pod.Spec.NodeName
+	if v.Provisioner == nil {
+		s.otherDriver(p, v)
+		return
+	}
+	for _, g := range v.Stages {
+		if g.Stage.Spec.NodeName != on {
+			continue
+		}
+		if g.Stage.DeletionTimestamp != nil || g.Stage.Status.Node.Phase == tarnv1.StageFailed {
+			s.endingStage(&g)
+			if s.cause != "" {
+				s.mountEvent(p)
+				return
+			}
+			continue
+		}
+		if g.Stage.Status.Node.Phase != tarnv1.StageStaged {
+			s.stagingPod(&g, v.Provisioner)
+			return
+		}
+	}
+	s.withoutStage(p, v)
+}
+
+// withoutStage is about a volume that nobody stages, though a pod waits for it.
+func (s *story) withoutStage(p *podView, v *volumeView) {
+	on, name := p.Pod.Spec.NodeName, v.Provisioner.Name
+	for _, g := range v.Stages {
+		if g.Stage.Spec.NodeName == on && g.Stage.DeletionTimestamp == nil {
+			return // it is staged; the kubelet has yet to mount it
+		}
+	}
+	if s.provisionerUnusable(v.Provisioner, false) {
+		return
+	}
+	byHand := v.Volume.Annotations[tarnv1.AnnotationRecord] == "" && v.Volume.Annotations[volume.AnnProvisionedBy] == ""
+	if byHand && !slices.Contains(v.Provisioner.Spec.ProvisioningModes, pavv1.ModeStatic) {
+		s.add(Link{Object: Object{Kind: pavProvisioner, Name: name}, State: "not Static", Message: "the volume was written by hand, and spec.provisioningModes does not have Static", Next: "as soon as it has",
+			Command: kubectl("", "patch", "pavprovisioner", name, "--type=json", "-p", `[{"op":"add","path":"/spec/provisioningModes/-","value":"Static"}]`)})
+		s.blame("PavProvisioner %s stages no volumes written by hand: spec.provisioningModes does not have Static", name)
+		return
+	}
+	if !slices.Contains(p.Drivers, name) && !s.view.unknown(csiNode, "", on) {
+		link := s.add(Link{Object: Object{Kind: csiNode, Name: on}, State: "driver not registered", Message: fmt.Sprintf(
+			"the kubelet there has the drivers %q; Tarn's node agent registers %s when it runs", p.Drivers, name), Next: "when the node agent runs on " + on})
+		link.Command = kubectl("tarn-system", "get", "pods", "-o", "wide", "--field-selector", "spec.nodeName="+on)
+		s.blame("driver %s is not registered on node %s: Tarn's node agent does not run there", name, on)
+		return
+	}
+	e := newest(p.Events, mountReasons...)
+	if e != nil {
+		link := s.add(Link{Object: Object{Kind: event, Namespace: e.Namespace, Name: e.Name}, State: e.Reason, Since: moment(lastSeen(e)), Node: on, Reason: e.Reason, Message: e.Message,
+			Next: "when the kubelet tries again, after a growing pause of at most about two minutes; " + s.lastTry(e)})
+		link.Command = tryAgain(p.Pod)
+		s.blame("volume %s cannot be staged on node %s: %s", v.Name, on, mountError(e.Message))
+		return
+	}
+	since := p.Pod.CreationTimestamp.Time
+	if c := conditionOf(p.Pod, corev1.PodScheduled); c != nil {
+		since = c.LastTransitionTime.Time
+	}
+	if s.young(since) {
+		s.blame("volume %s is about to be staged on node %s", v.Name, on)
+		return
+	}
+	s.add(Link{Object: Object{Kind: pavStage, Name: tarnv1.StageName(v.Volume.UID, on, false)}, State: "missing", Node: on, Next: "when the node agent answers",
+		Message: "the driver is registered, but nobody has begun to stage the volume: the kubelet has not asked, or Tarn's node agent does not answer"})
+	s.blame("Tarn's node agent on node %s does not answer", on)
+}
+
+// tryAgain gives the command by which the kubelet tries at once: a pod that is new has
+// no pause behind it. One without a controller is made anew as it is.
+func tryAgain(pod *corev1.Pod) string {
+	if len(pod.OwnerReferences) > 0 {
+		return kubectl(pod.Namespace, "delete", "pod", pod.Name)
+	}
+	return kubectl(pod.Namespace, "get", "pod", pod.Name, "-o", "yaml") + " | kubectl replace --force -f -"
+}
+
+// mountError is the part of the kubelet's words that is the driver's.
+func mountError(message string) string {
+	if _, after, found := strings.Cut(message, " desc = "); found {
+		return after
+	}
+	return message
+}
+
+// mountEvent adds what the kubelet said last.
+func (s *story) mountEvent(p *podView) {
+	if e := newest(p.Events, mountReasons...); e != nil {
+		s.links[0].Reason, s.links[0].Message = e.Reason, e.Message
+	}
+}
+
+// otherDriver is about a volume that Tarn does not stage.
+func (s *story) otherDriver(p *podView, v *volumeView) {
+	csi := v.Volume.Spec.CSI
+	on := p.Pod.Spec.NodeName
+	if csi == nil || slices.Contains(p.Drivers, csi.Driver) || s.view.unknown(csiNode, "", on) || s.view.unknown(pavProvisioner, "", csi.Driver) {
+		return
+	}
+	s.add(Link{Object: Object{Kind: csiNode, Name: on}, State: "driver not registered", Message: fmt.Sprintf("the kubelet there has the drivers %q", p.Drivers), Next: "when the driver's pod runs on " + on})
+	if strings.ContainsAny(csi.Driver, "./") {
+		s.blame("driver %s is not registered on node %s", csi.Driver, on)
+		return
+	}
+	s.blame("there is no PavProvisioner %s any more, and no other driver of that name on node %s", csi.Driver, on)
+}
+
+// podItself is about a pod whose volumes are not the matter.
+func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView) {
+	pod := p.Pod
+	switch {
+	case pod.DeletionTimestamp != nil:
+		s.endingPod(p, link)
+	case t.stuck() && t.State == "not scheduled":
+		link.Next = "when the scheduler finds a node; it looks again at every change of a node, a volume or a claim"
+		s.blame("the scheduler finds no node for it: %s", t.Message)
+	case t.stuck():
+		s.blame("its volumes are there, but %s", keptBy(t))
+	case hasEnded(pod), isReady(pod):
+		if len(claims) == 0 {
+			s.fine = "it uses no claims"
+		}
+		if pod.Spec.NodeName != "" && s.fine != "" {
+			s.fine = "on node " + pod.Spec.NodeName + "; " + s.fine
+		}
+	case t.State == "running":
+		link.Next = "when its readiness probe succeeds"
+		s.blame("its volumes are there, and its containers run, but are not ready")
+	case pod.Spec.NodeName == "":
+		s.blame("the scheduler has not placed it yet")
+	case s.young(pod.CreationTimestamp.Time):
+		link.Next = "within moments"
+		s.blame("its containers are about to start")
+	default:
+		s.blame("its containers have not started on node %s, and nothing that can be read says why", pod.Spec.NodeName)
+	}
+}
+
+// endingPod is about a pod that is being deleted.
+func (s *story) endingPod(p *podView, link *Link) {
+	link.Message = fmt.Sprintf("it had until %s to end", p.Pod.DeletionTimestamp.UTC().Format("15:04:05Z"))
+	link.Next = "when its containers have ended and the kubelet has taken its volumes back"
+	s.blame("its containers have not ended, or the kubelet has not taken its volumes back")
+	if e := newest(p.Events, "FailedUnmount", "FailedUnMount", "FailedKillPod"); e != nil {
+		link.Reason, link.Message = e.Reason, e.Message
+		s.blame("the kubelet on node %s cannot end it: %s", p.Pod.Spec.NodeName, e.Message)
+	}
+	for i, f := range p.Pod.Finalizers {
+		s.finalizer(link.Object, "pod", i, f, p.Pod.DeletionTimestamp)
+	}
+}

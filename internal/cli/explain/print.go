@@ -1,0 +1,107 @@
+package explain
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// Print writes an answer for people: the verdict first, then what is next, then the
+// chain, and last the commands that move it on. What is healthy takes one line.
+func (e *Explanation) Print(w io.Writer, now time.Time) error {
+	var text strings.Builder
+	text.WriteString(e.Verdict + "\n")
+	shown := e.Links
+	if e.Healthy {
+		shown = e.unread()
+	}
+	if next := e.next(); next != "" && !e.Healthy {
+		fmt.Fprintf(&text, "it goes on: %s\n", next)
+	}
+	if len(shown) > 0 {
+		text.WriteString("\n")
+	}
+	for _, l := range shown {
+		l.print(&text, now)
+	}
+	if commands := e.commands(); len(commands) > 0 && !e.Healthy {
+		text.WriteString("\nto move it on:\n")
+		for _, c := range commands {
+			text.WriteString(indented(c) + "\n")
+		}
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+// indented sets a command off, unless it has lines of its own, which a shell wants as
+// they are.
+func indented(command string) string {
+	if strings.Contains(command, "\n") {
+		return command
+	}
+	return "  " + command
+}
+
+// next is when it goes on: what the link nearest to the cause says.
+func (e *Explanation) next() string {
+	for i := len(e.Links) - 1; i >= 0; i-- {
+		if e.Links[i].Next != "" {
+			return e.Links[i].Next
+		}
+	}
+	return ""
+}
+
+// commands are those of the links, what is nearest to the cause first.
+func (e *Explanation) commands() []string {
+	var found []string
+	for i := len(e.Links) - 1; i >= 0; i-- {
+		if c := e.Links[i].Command; c != "" {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// unread are the links of what could not be read.
+func (e *Explanation) unread() []Link {
+	var found []Link
+	for _, l := range e.Links {
+		if l.State == notRead {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// print writes a link: what it is and how it stands, then its words, then its log.
+func (l *Link) print(w io.Writer, now time.Time) {
+	if l.State == notRead {
+		fmt.Fprintf(w, "- %s\n", l.Message)
+		return
+	}
+	fmt.Fprintf(w, "- %s: %s", l.Object, l.State)
+	if l.Node != "" && !strings.Contains(l.State, l.Node) {
+		fmt.Fprintf(w, " on node %s", l.Node)
+	}
+	if l.Since != nil {
+		fmt.Fprintf(w, ", since %s (%s)", duration.HumanDuration(now.Sub(*l.Since)), l.Since.Format(time.RFC3339))
+	}
+	if l.Reason != "" {
+		fmt.Fprintf(w, ", %s", l.Reason)
+	}
+	fmt.Fprintln(w)
+	if l.Message != "" {
+		fmt.Fprintf(w, "    %s\n", strings.ReplaceAll(strings.TrimSpace(l.Message), "\n", "\n    "))
+	}
+	if l.Next != "" {
+		fmt.Fprintf(w, "    next: %s\n", l.Next)
+	}
+	for _, line := range l.Log {
+		fmt.Fprintf(w, "    | %s\n", line)
+	}
+}

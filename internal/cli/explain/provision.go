@@ -1,0 +1,206 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// noProvisioner is the provisioner of a class whose volumes are written by hand.
+const noProvisioner = "kubernetes.io/no-provisioner"
+
+// hostPath is the provisioner inside Tarn's own controller.
+const hostPath = "tarn.dev/host-path"
+
+// provisioned is about a claim for which a provisioner has to make a volume, and has
+// not begun.
+func (s *story) provisioned(c *claimView) {
+	name := provisionerOf(c.Claim, c.Class)
+	s.add(Link{Object: Object{Kind: storageClass, Name: c.Class.Name}, State: "makes volumes", Message: "by provisioner " + name})
+	if p := c.Volume.Provisioner; p != nil {
+		s.byPods(c, p)
+		return
+	}
+	if _, served := volume.DriverFor(c.Class.Provisioner); !served {
+		s.add(Link{Object: Object{Kind: "provisioner", Name: name}, State: "missing", Message: "names that begin with kubernetes.io/ are of plugins that Kubernetes no longer has"})
+		s.blame("nothing serves its provisioner %s any more", name)
+		s.nearest(c, "when a free PersistentVolume of class "+c.Class.Name+" fits")
+		return
+	}
+	if !strings.ContainsAny(name, "./") && c.Volume.Driver == nil {
+		s.provisionerMissing(c, name)
+		return
+	}
+	s.byOthers(c, name)
+}
+
+// provisionerMissing is about a class whose provisioner is nowhere.
+func (s *story) provisionerMissing(c *claimView, name string) {
+	if s.view.unknown(pavProvisioner, "", name) {
+		s.blame("its provisioner %s has not begun", name)
+		return
+	}
+	link := s.add(Link{Object: Object{Kind: pavProvisioner, Name: name}, State: "missing", Next: "when PavProvisioner " + name + " is created"})
+	s.blame("there is no PavProvisioner %q, nor a CSI driver of that name", name)
+	var names []string
+	for i := range c.Provisioners {
+		names = append(names, c.Provisioners[i].Name)
+	}
+	if like := near(name, names); len(like) > 0 {
+		link.Message = "there is " + strings.Join(like, ", ") + "; the command makes the class anew with " + like[0]
+		link.Command = replacing(Object{Kind: storageClass, Name: c.Class.Name}, "storageclass", "merge", fmt.Sprintf(`{"provisioner":%q}`, like[0]))
+	}
+}
+
+// byOthers is about a provisioner that is not made of pods.
+func (s *story) byOthers(c *claimView, name string) {
+	o := Object{Kind: "provisioner", Name: name}
+	failed := newest(c.Events, "ProvisioningFailed")
+	switch {
+	case failed != nil && failed.Type == corev1.EventTypeWarning:
+		s.add(Link{Object: o, State: "has failed", Since: moment(lastSeen(failed)), Reason: failed.Reason, Message: failed.Message, Next: "when the provisioner tries again, which only its log tells"})
+		s.blame("provisioner %s cannot make its volume: %s", name, failed.Message)
+	case volume.ProvisionerOf(c.Claim) == "":
+		s.binderSilent(c, "provisioner "+name+" has to be called")
+	case name == hostPath:
+		s.add(Link{Object: o, State: "silent", Message: "it is part of tarn controller and works only where that is given --host-path-root", Next: "when tarn controller runs with --host-path-root"})
+		s.blame("provisioner %s has not begun", name)
+		s.controllerSilent("", c.Claim.CreationTimestamp.Time)
+	case c.Volume.Driver == nil && !s.view.unknown(csiDriver, "", name):
+		s.add(Link{Object: o, State: "not registered", Message: "no CSIDriver of that name exists and no Event of the claim comes from it, so it seems not to be installed", Next: "when the provisioner is installed and answers"})
+		s.blame("provisioner %s has not answered, and nothing of it is registered", name)
+	default:
+		link := s.add(Link{Object: o, State: "called", Next: "when the provisioner answers; its own log tells more"})
+		if e := newest(c.Events, "Provisioning", "ExternalProvisioning"); e != nil {
+			link.Since, link.Message = moment(lastSeen(e)), e.Message
+		}
+		s.blame("provisioner %s was called and has not made the volume yet", name)
+	}
+}
+
+// byPods is about a PavProvisioner that has no record of the claim.
+func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
+	if s.provisionerUnusable(p, true) {
+		return
+	}
+	o := Object{Kind: pavProvisioner, Name: p.Name}
+	anew := func(field, path string) {
+		s.add(Link{Object: o, State: "refuses", Message: "it makes no volumes from " + field + "; the command makes the claim anew without it",
+			Next: "when the claim is made anew without " + field, Command: replacing(c.Object, "pvc", "json", path)})
+		s.blame("PavProvisioner %s makes no volumes from %s", p.Name, field)
+	}
+	switch {
+	case c.Claim.Spec.DataSource != nil || c.Claim.Spec.DataSourceRef != nil:
+		anew("a data source", removal(c.Claim))
+	case c.Claim.Spec.Selector != nil:
+		anew("a selector", `[{"op":"remove","path":"/spec/selector"}]`)
+	case volume.ProvisionerOf(c.Claim) == "":
+		s.binderSilent(c, "PavProvisioner "+p.Name+" has to be called")
+	default:
+		s.add(Link{Object: o, State: "accepted", Message: "it may make the volume, and no PavVolume " + c.Volume.Name + " says that it has begun"})
+		s.controllerSilent("PavProvisioner "+p.Name+" has to make its volume", c.Claim.CreationTimestamp.Time)
+	}
+}
+
+// removal is the patch that takes a claim's data source away.
+func removal(claim *corev1.PersistentVolumeClaim) string {
+	var parts []string
+	if claim.Spec.DataSource != nil {
+		parts = append(parts, `{"op":"remove","path":"/spec/dataSource"}`)
+	}
+	if claim.Spec.DataSourceRef != nil {
+		parts = append(parts, `{"op":"remove","path":"/spec/dataSourceRef"}`)
+	}
+	return "[" + strings.Join(parts, ",") + "]"
+}
+
+// provisionerUnusable says whether a PavProvisioner may not be used, and tells why.
+// dynamic is what it is to be used for: to make volumes, else to stage one.
+func (s *story) provisionerUnusable(p *pavv1.PavProvisioner, dynamic bool) bool {
+	o := Object{Kind: pavProvisioner, Name: p.Name}
+	accepted := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted)
+	edit := kubectl("", "edit", "pavprovisioner", p.Name)
+	switch {
+	case p.DeletionTimestamp != nil:
+		link := s.add(Link{Object: o, State: "being deleted", Since: moment(p.DeletionTimestamp.Time), Next: "when it is gone and created again"})
+		if accepted != nil {
+			link.Reason, link.Message = accepted.Reason, accepted.Message
+		}
+		s.blame("PavProvisioner %s is being deleted and takes nothing new", p.Name)
+	case dynamic && !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic):
+		s.add(Link{Object: o, State: "not Dynamic", Message: "spec.provisioningModes does not have Dynamic", Next: "as soon as it has",
+			Command: kubectl("", "patch", "pavprovisioner", p.Name, "--type=json", "-p", `[{"op":"add","path":"/spec/provisioningModes/-","value":"Dynamic"}]`)})
+		s.blame("PavProvisioner %s makes no volumes: spec.provisioningModes does not have Dynamic", p.Name)
+	case accepted == nil || accepted.ObservedGeneration != p.Generation:
+		s.add(Link{Object: o, State: "not judged yet", Since: moment(p.CreationTimestamp.Time)})
+		s.controllerSilent("PavProvisioner "+p.Name+" has to be judged", p.CreationTimestamp.Time)
+	case accepted.Status != metav1.ConditionTrue:
+		s.add(Link{Object: o, State: "not accepted", Since: moment(accepted.LastTransitionTime.Time), Reason: accepted.Reason, Message: accepted.Message,
+			Next: "as soon as the PavProvisioner is corrected", Command: edit})
+		s.blame("PavProvisioner %s is not accepted: %s", p.Name, accepted.Message)
+	default:
+		return false
+	}
+	return true
+}
+
+// controllerSilent blames Tarn's controller, which has something to do and does not.
+// because is what; empty where a cause is told already.
+func (s *story) controllerSilent(because string, since time.Time) {
+	s.onController = true
+	l := s.view.Controller
+	o := Object{lease, "tarn-system", "tarn-controller"}
+	if s.view.unknown(lease, o.Namespace, o.Name) {
+		if because != "" {
+			s.blame("%s, and has not begun", because)
+		}
+		return
+	}
+	link := Link{Object: o, Next: "as soon as tarn controller runs"}
+	switch {
+	case l == nil:
+		link.State, link.Message = "missing", "no tarn controller has ever held its lease"
+	case l.Spec.RenewTime == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "":
+		link.State, link.Message = "given up", "the last tarn controller has ended and given its lease up"
+	case s.view.Now.Sub(l.Spec.RenewTime.Time) > leaseTime(l.Spec.LeaseDurationSeconds):
+		link.State, link.Since = "run out", moment(l.Spec.RenewTime.Time)
+		link.Message = fmt.Sprintf("%s renewed it last %s ago", *l.Spec.HolderIdentity, s.ago(l.Spec.RenewTime.Time))
+	default:
+		if because == "" {
+			return
+		}
+		if s.young(since) {
+			s.blame("%s, which begins within moments", because)
+			return
+		}
+		s.blame("%s, and has not begun though tarn controller runs", because)
+		link.State, link.Message, link.Next = "held", "its holder is "+*l.Spec.HolderIdentity+"; see its log", "when the controller comes to it"
+		s.add(link)
+		return
+	}
+	if because != "" {
+		s.blame("%s, but no tarn controller runs", because)
+	}
+	if d := s.view.Deployment; d != nil {
+		link.Message += fmt.Sprintf("; its Deployment has %d of %d pods ready", d.Status.ReadyReplicas, d.Status.Replicas)
+		link.Command = kubectl(d.Namespace, "rollout", "restart", "deployment", d.Name)
+	}
+	s.add(link)
+}
+
+// leaseTime is how old a lease may be that is held.
+func leaseTime(seconds *int32) time.Duration {
+	const otherwise = 15
+	if seconds == nil {
+		return otherwise * time.Second
+	}
+	return time.Duration(*seconds) * time.Second
+}

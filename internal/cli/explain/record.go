@@ -1,0 +1,263 @@
+package explain
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// beingMade is about a volume whose record is not handed over yet.
+func (s *story) beingMade(v *volumeView) {
+	r := v.Record
+	link := len(s.links)
+	s.record(v, tarnv1.ConditionProvisioned)
+	switch r.Status.Phase {
+	case "", tarnv1.VolumePending:
+		s.betweenAttempts(v, s.links[link])
+	case tarnv1.VolumeValidating:
+		s.blame("its claim is being validated")
+		s.stepPod(v, tarnv1.StepValidation)
+		s.afterFailure(r, link)
+	case tarnv1.VolumeCreating:
+		s.blame("its volume is being made, attempt %d", r.Status.Attempts)
+		s.stepPod(v, tarnv1.StepCreation)
+		s.afterFailure(r, link)
+	case tarnv1.VolumeCreated:
+		s.links[link].Next = "within moments"
+		s.blame("its volume is made, and about to be written as a PersistentVolume")
+		if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && c.Status != metav1.ConditionTrue && !s.young(c.LastTransitionTime.Time) {
+			s.blame("its volume is made, and is not handed over: %s", c.Message)
+			s.controllerSilent("", c.LastTransitionTime.Time)
+		}
+	default:
+		s.undoing(v)
+	}
+}
+
+// afterFailure puts what the attempt before has failed with before how the current one
+// stands: it is the likelier to tell.
+func (s *story) afterFailure(r *tarnv1.PavVolume, at int) {
+	failed := r.Status.LastError
+	if failed == nil {
+		return
+	}
+	s.links[at].Message += fmt.Sprintf("; attempt %d failed: %s", r.Status.Attempts-1, failed.Message)
+	s.cause = fmt.Sprintf("attempt %d failed: %s; now %s", r.Status.Attempts-1, failed.Message, s.cause)
+}
+
+// record adds the link of a record, with the word of one of its conditions.
+func (s *story) record(v *volumeView, condition string) *Link {
+	r := v.Record
+	link := s.add(Link{Object: Object{Kind: pavVolume, Name: r.Name}, State: cmp.Or(string(r.Status.Phase), "new"), Since: moment(r.CreationTimestamp.Time),
+		Message: "made by PavProvisioner " + r.Spec.Provisioner.Name})
+	if c := meta.FindStatusCondition(r.Status.Conditions, condition); c != nil {
+		link.Since, link.Reason = moment(c.LastTransitionTime.Time), c.Reason
+		if c.Message != "" {
+			link.Message += "; " + c.Message
+		}
+	}
+	return link
+}
+
+// betweenAttempts is about a record that waits for its first or next attempt.
+func (s *story) betweenAttempts(v *volumeView, link *Link) {
+	r, failed := v.Record, v.Record.Status.LastError
+	if p := v.Provisioner; p != nil && p.UID == r.Spec.Provisioner.UID && s.provisionerUnusable(p, true) {
+		return
+	}
+	if failed == nil {
+		link.Next = "within moments"
+		s.blame("PavProvisioner %s is about to begin", r.Spec.Provisioner.Name)
+		if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && c.Status != metav1.ConditionTrue {
+			link.Next = ""
+			s.blame("PavProvisioner %s has not begun: %s", r.Spec.Provisioner.Name, c.Message)
+		}
+		if !s.young(r.CreationTimestamp.Time) {
+			s.controllerSilent("", r.CreationTimestamp.Time)
+		}
+		return
+	}
+	link.Since, link.Reason, link.Message = moment(failed.Time.Time), failed.Reason, failed.Message
+	what := "its volume could not be made"
+	if failed.Step == tarnv1.StepValidation {
+		what = fmt.Sprintf("PavProvisioner %s refuses it", r.Spec.Provisioner.Name)
+	}
+	s.blame("%s, attempt %d: %s", what, r.Status.Attempts, failed.Message)
+	link.Next = fmt.Sprintf("attempt %d %s; at once if the PavProvisioner is changed", r.Status.Attempts+1, cmp.Or(when(r.Status.NextAttemptTime, s.view.Now), "soon"))
+	// Nothing was made or all was undone, so the record stands for nothing: without it
+	// the next attempt begins at once.
+	link.Command = kubectl("", "delete", "pavvolume", r.Name)
+	s.stepPod(v, failed.Step)
+}
+
+// undoing is about a record whose deletion pod removes what creation may have left.
+func (s *story) undoing(v *volumeView) {
+	r := v.Record
+	failed := r.Status.LastError
+	why := ""
+	if failed != nil {
+		why = ": " + failed.Message
+	}
+	what := "what an attempt may have left is being removed"
+	if r.Status.Phase == tarnv1.VolumeDeleting {
+		what = "its storage is being destroyed"
+	}
+	if failed != nil && failed.Step == tarnv1.StepDeletion {
+		s.deletionFailing(v)
+		return
+	}
+	s.blame("%s, attempt %d%s", what, r.Status.DeletionAttempts, why)
+	s.stepPod(v, tarnv1.StepDeletion)
+}
+
+// deletionFailing is about a record whose deletion pods fail.
+func (s *story) deletionFailing(v *volumeView) {
+	r := v.Record
+	link := s.links[len(s.links)-1]
+	link.Since, link.Reason, link.Message = moment(r.Status.LastError.Time.Time), r.Status.LastError.Reason, r.Status.LastError.Message
+	failed := fmt.Sprintf("its storage could not be removed: %s", r.Status.LastError.Message)
+	if r.Status.NextDeletionTime == nil {
+		s.blame("attempt %d is under way", r.Status.DeletionAttempts)
+		s.stepPod(v, tarnv1.StepDeletion)
+		s.cause = failed + "; now " + s.cause
+		return
+	}
+	link.Next = fmt.Sprintf("attempt %d %s; at once if the PavProvisioner is changed", r.Status.DeletionAttempts+1, when(r.Status.NextDeletionTime, s.view.Now))
+	link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
+	s.blame("%s (attempt %d)", failed, r.Status.DeletionAttempts)
+	s.stepPod(v, tarnv1.StepDeletion)
+}
+
+// stepPod adds the pod of a record's step and blames what keeps it.
+func (s *story) stepPod(v *volumeView, step tarnv1.Step) {
+	p := v.Step
+	if p == nil {
+		want, attempt, namespace := stepOf(v.Record)
+		if v.Record.Status.LastError == nil && want == step && !s.view.unknown(Pod, namespace, podName(v.Record, step, attempt)) {
+			s.add(Link{Object: Object{Pod, namespace, podName(v.Record, step, attempt)}, State: "missing", Next: "when tarn controller starts it"})
+			s.controllerSilent("", v.Record.CreationTimestamp.Time)
+		}
+		return
+	}
+	s.ourPod(p, step, v.Record.Spec.Provisioner.Name, podvol.Observe(p.Pod, v.Record.UID, s.view.Now))
+}
+
+// ourPod adds a pod of Tarn's and blames what keeps it from its end, where something
+// does.
+func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o podvol.Observation) {
+	link, t := s.podLink(p)
+	what := fmt.Sprintf("the %s pod %s", step, link.Object.fullName())
+	remake := kubectl("", "edit", "pavprovisioner", provisioner) + " && " + kubectl(p.Pod.Namespace, "delete", "pod", p.Pod.Name)
+	switch o.State {
+	case podvol.PodForeign:
+		link.Message, link.Next = o.Message, "when that pod is gone"
+		link.Command = kubectl(p.Pod.Namespace, "delete", "pod", p.Pod.Name)
+		s.blame("a pod that is not Tarn's has the name of its %s pod", step)
+		return
+	case podvol.PodGoing:
+		link.Message, link.Next = cmp.Or(o.Message, link.Message), "when the pod is gone"
+		if o.Message != "" {
+			link.Command = kubectl(p.Pod.Namespace, "delete", "pod", p.Pod.Name, "--force")
+			s.blame("%s does not go: node %s does not answer", what, p.Pod.Spec.NodeName)
+		}
+		return
+	case podvol.PodSettling:
+		link.State, link.Next = "ended", "when the node agent on "+p.Pod.Spec.NodeName+" has told what it left in /pav"
+		return
+	case podvol.PodFailed:
+		link.State = "failed"
+		if o.Reason == podvol.ReasonPodDeadline || t.Message == "" {
+			link.Message = o.Message
+		}
+		if told := resultError(p.Pod); told != "" {
+			link.Message = "/pav/error: " + told
+		}
+		return
+	case podvol.PodSucceeded:
+		return
+	}
+	deadline := ""
+	if !o.CheckAt.IsZero() {
+		deadline = "it is given up " + when(&metav1.Time{Time: o.CheckAt}, s.view.Now)
+	}
+	switch {
+	case t.stuck():
+		link.Next = cmp.Or(deadline, "when what keeps it is mended")
+		link.Command = remake
+		s.blame("%s %s", what, keptBy(t))
+	case s.nodeDown(p):
+		s.blame("%s is on node %s, which is not ready", what, p.Pod.Spec.NodeName)
+	case t.State == "running":
+		link.Next = "when it ends"
+		if deadline != "" {
+			link.Next += "; " + deadline
+		}
+		s.blame("%s has been running for %s", what, s.ago(t.Since))
+	default:
+		link.Next = "when its containers start"
+		if e := newest(p.Events, "FailedMount", "FailedCreatePodSandBox"); e != nil && e.Type == corev1.EventTypeWarning {
+			link.Reason, link.Message = e.Reason, e.Message
+			s.blame("%s does not start: %s", what, e.Message)
+			return
+		}
+		s.blame("%s is starting", what)
+	}
+}
+
+// keptBy words what keeps a pod.
+func keptBy(t trouble) string {
+	switch t.Reason {
+	case corev1.PodReasonUnschedulable, corev1.PodReasonSchedulerError:
+		return "is not scheduled: " + t.Message
+	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
+		return "cannot have its image: " + cmp.Or(t.Message, t.Reason)
+	case "CrashLoopBackOff":
+		return "crashes again and again: " + t.Message
+	}
+	return fmt.Sprintf("%s (%s): %s", t.State, t.Reason, t.Message)
+}
+
+// podLink adds the link of a pod with the end of its log.
+func (s *story) podLink(p *podView) (*Link, trouble) {
+	t := look(p.Pod)
+	link := s.add(Link{Object: Object{Pod, p.Pod.Namespace, p.Pod.Name}, State: t.State, Since: moment(t.Since), Node: p.Pod.Spec.NodeName,
+		Reason: t.Reason, Message: t.Message, Log: p.Log})
+	return link, t
+}
+
+// nodeDown adds the node of a pod where it is gone or not ready, and says so.
+func (s *story) nodeDown(p *podView) bool {
+	name := p.Pod.Spec.NodeName
+	if name == "" || p.Node == nil {
+		return false
+	}
+	for _, c := range p.Node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			s.add(Link{Object: Object{Kind: node, Name: name}, State: "not ready", Since: moment(c.LastTransitionTime.Time), Reason: c.Reason, Message: c.Message, Next: "when its kubelet answers again"})
+			return true
+		}
+	}
+	return false
+}
+
+// resultError is what a pod has left in /pav/error, empty for nothing.
+func resultError(pod *corev1.Pod) string {
+	var result tarnv1.PodResult
+	if json.Unmarshal([]byte(pod.Annotations[tarnv1.AnnotationResult]), &result) != nil {
+		return ""
+	}
+	return result.Error
+}
+
+// lastTry is when an Event was last seen, for a text.
+func (s *story) lastTry(e *corev1.Event) string {
+	return fmt.Sprintf("last tried %s ago", s.ago(lastSeen(e).Truncate(time.Second)))
+}

@@ -1,0 +1,122 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// stageLink adds the link of a stage, with both its writers' words.
+func (s *story) stageLink(g *stageView) *Link {
+	stage := g.Stage
+	link := s.add(Link{Object: Object{Kind: pavStage, Name: stage.Name}, State: cmp.Or(string(stage.Status.Node.Phase), "new"), Node: stage.Spec.NodeName,
+		Since: moment(stage.CreationTimestamp.Time), Message: cmp.Or(stage.Status.Node.Message, stage.Status.Pod.Message)})
+	if stage.DeletionTimestamp != nil {
+		link.State, link.Since = "ending", moment(stage.DeletionTimestamp.Time)
+	}
+	return link
+}
+
+// stagingPod is about a stage that is not Staged yet.
+func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
+	stage := g.Stage
+	if stage.Status.Node.Phase == tarnv1.StageLost {
+		s.lostStage(g)
+		return
+	}
+	link := s.stageLink(g)
+	status := stage.Status.Pod
+	what := fmt.Sprintf("volume %s is not staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
+	switch {
+	case status.Phase == tarnv1.StagePodFailed:
+		link.Next = "when the kubelet asks again, after a growing pause of at most about two minutes"
+		s.blame("%s: %s", what, status.Message)
+	case status.Phase == "" && status.Message != "":
+		s.blame("%s: %s", what, status.Message)
+	case status.Phase == "":
+		s.blame("%s: its staging pod is about to start", what)
+		s.controllerSilent(what+", its pod has to be started", stage.CreationTimestamp.Time)
+		return
+	case status.Phase == tarnv1.StagePodSucceeded:
+		link.Next = "when Tarn's node agent has looked at /pav/volume"
+		s.blame("%s: its pod has ended, and the node agent does not answer", what)
+		return
+	default:
+		s.blame("%s: its staging pod has made no /pav/volume yet", what)
+	}
+	if g.Pod == nil {
+		if !s.view.unknown(Pod, status.Namespace, status.Name) && status.Name != "" {
+			s.add(Link{Object: Object{Pod, status.Namespace, status.Name}, State: "missing", Node: stage.Spec.NodeName})
+		}
+		return
+	}
+	before := s.cause
+	s.ourPod(g.Pod, tarnv1.StepStaging, p.Name, podvol.Observe(g.Pod.Pod, stage.UID, s.view.Now))
+	if s.cause != before {
+		s.cause = what + ": " + s.cause
+	}
+	if running := s.links[len(s.links)-1]; running.State == "running" {
+		running.Next = "when it makes /pav/volume and ends, or makes /pav/ready"
+		s.blame("%s: its staging pod %s has been running for %s and has not made it available", what, running.Object.fullName(), s.ago(*running.Since))
+	}
+}
+
+// lostStage is about a volume that was lost under the pods that use it.
+func (s *story) lostStage(g *stageView) {
+	stage, lost := g.Stage, g.Stage.Status.Node.Loss
+	link := s.stageLink(g)
+	if lost == nil {
+		return
+	}
+	link.Since, link.Reason, link.Message = moment(lost.Time.Time), lost.Reason, lost.Message
+	s.blame("volume %s is lost on node %s: %s", stage.Spec.VolumeName, stage.Spec.NodeName, lost.Message)
+	switch stage.Status.Pod.Recovery {
+	case tarnv1.RecoveryNone:
+		link.Next = "when the pods that use it are restarted, as volumeStaging.recovery is None"
+	default:
+		link.Next = "when its next staging pod has made it available again"
+		if at := stage.Status.Pod.NextAttemptTime; at != nil {
+			link.Next += ", which starts " + when(at, s.view.Now)
+		}
+	}
+	if message := stage.Status.Pod.Message; message != "" {
+		link.Message += "; " + message
+	}
+	if g.Pod != nil {
+		s.podLink(g.Pod)
+	}
+}
+
+// endingStage is about a stage that has to end before its volume can be staged again,
+// or destroyed.
+func (s *story) endingStage(g *stageView) {
+	stage := g.Stage
+	link := s.stageLink(g)
+	status := stage.Status.Pod
+	link.Next = "when its pod has ended and the node has unmounted it"
+	what := fmt.Sprintf("volume %s is being unstaged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
+	if stage.Status.Node.Phase == tarnv1.StageFailed {
+		what = fmt.Sprintf("volume %s could not be staged on node %s: %s", stage.Spec.VolumeName, stage.Spec.NodeName, stage.Status.Node.Message)
+		link.Next = "when the kubelet asks again, after a growing pause of at most about two minutes"
+	} else if stage.DeletionTimestamp == nil {
+		what = fmt.Sprintf("volume %s is still staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
+		link.Next = "when the kubelet has taken it back from the last pod that uses it"
+		link.Message = fmt.Sprintf("used by %d pods there", len(stage.Status.Node.Targets))
+	}
+	s.blame("%s", what)
+	if status.Phase == tarnv1.StagePodUnstaging {
+		link.Message = status.Message
+		if status.NextAttemptTime != nil {
+			link.Next = fmt.Sprintf("unstaging attempt %d %s", status.UnstageAttempts+1, when(status.NextAttemptTime, s.view.Now))
+			s.blame("volume %s cannot be unstaged on node %s, attempt %d: %s", stage.Spec.VolumeName, stage.Spec.NodeName, status.UnstageAttempts, status.Message)
+		}
+	}
+	if g.Pod != nil && g.Pod.Pod.Status.Phase != corev1.PodSucceeded {
+		s.podLink(g.Pod)
+	}
+}

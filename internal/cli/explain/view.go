@@ -1,0 +1,109 @@
+package explain
+
+import (
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// View is all that was read for one answer. Of what is asked for, one is set.
+type View struct {
+	Asked  Object
+	Now    time.Time
+	Claim  *claimView
+	Volume *volumeView
+	Pod    *podView
+	// Claims are those of the pod, in its order.
+	Claims []*claimView
+	// Unread says of each object or list that could not be read why not. What is not
+	// in the view and not here does not exist.
+	Unread []unread
+	// Controller is the lease of Tarn's controller, Deployment what runs it; nil where
+	// there is none.
+	Controller *coordinationv1.Lease
+	Deployment *appsv1.Deployment
+}
+
+// unread is an object, or for an empty name all of a kind, that could not be read.
+type unread struct {
+	Object Object
+	Why    string
+}
+
+// claimView is a claim and what it may wait for.
+type claimView struct {
+	Object Object
+	// Claim is nil where there is none of the name.
+	Claim *corev1.PersistentVolumeClaim
+	// Class is the claim's, Classes are all.
+	Class   *storagev1.StorageClass
+	Classes []*storagev1.StorageClass
+	// Candidates are all volumes, read where the claim has to be given one.
+	Candidates []corev1.PersistentVolume
+	// Provisioners are all PavProvisioners, read for the same reason.
+	Provisioners []pavv1.PavProvisioner
+	// Users are the pods of its namespace that name the claim.
+	Users []user
+	// Events are about the claim, newest last.
+	Events []corev1.Event
+	// Volume is the one that the claim has or will get.
+	Volume *volumeView
+}
+
+// user is a pod that uses a claim, and what would make it again.
+type user struct {
+	Pod *corev1.Pod
+	// Workload is the outermost owner that is known; its kind is empty for none.
+	Workload Object
+}
+
+// volumeView is a volume, made or to be made, and what makes, stages or removes it.
+type volumeView struct {
+	Name string
+	// Volume, Record, Provisioner, Driver and Claim are nil where there are none.
+	Volume      *corev1.PersistentVolume
+	Record      *tarnv1.PavVolume
+	Provisioner *pavv1.PavProvisioner
+	Driver      *storagev1.CSIDriver
+	// Claim is the one that the volume names.
+	Claim *corev1.PersistentVolumeClaim
+	// Step is the pod of the record's step.
+	Step   *podView
+	Stages []stageView
+	Events []corev1.Event
+}
+
+// stageView is a stage with the pod of its step.
+type stageView struct {
+	Stage *tarnv1.PavStage
+	Pod   *podView
+}
+
+// podView is a pod, its node, and what is told of it.
+type podView struct {
+	Pod *corev1.Pod
+	// Node and Drivers are nil where they were not read or are not there; Drivers are
+	// the CSI drivers that the kubelet of the node has registered.
+	Node    *corev1.Node
+	Drivers []string
+	Events  []corev1.Event
+	// Log are the last lines of LogOf, a container.
+	Log   []string
+	LogOf string
+}
+
+// unknown says whether an object was not seen because it could not be read.
+func (v *View) unknown(kind Kind, namespace, name string) bool {
+	for _, u := range v.Unread {
+		if o := u.Object; o.Kind == kind && (o.Name == "" || o.Name == name) && (o.Namespace == "" || o.Namespace == namespace) {
+			return true
+		}
+	}
+	return false
+}

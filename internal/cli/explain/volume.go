@@ -1,0 +1,203 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// phaseSince is when a volume came to its phase, nil where nobody has noted it.
+func phaseSince(vol *corev1.PersistentVolume) *time.Time {
+	if t := vol.Status.LastPhaseTransitionTime; t != nil {
+		return moment(t.Time)
+	}
+	return nil
+}
+
+// ofVolume finds out how a volume stands, and gives its state in a word.
+func (s *story) ofVolume(v *volumeView) string {
+	vol := v.Volume
+	if vol == nil {
+		return s.onlyRecord(v)
+	}
+	at := len(s.links)
+	size := volume.Capacity(vol)
+	link := s.add(Link{Object: Object{Volume, "", v.Name}, State: string(vol.Status.Phase), Since: phaseSince(vol),
+		Message: fmt.Sprintf("%s, %s, %s, policy %s", size, volume.AccessOf(vol.Spec.AccessModes), path(v), vol.Spec.PersistentVolumeReclaimPolicy)})
+	if vol.Status.Message != "" {
+		link.Reason, link.Message = vol.Status.Reason, link.Message+"; "+vol.Status.Message
+	}
+	if vol.DeletionTimestamp != nil {
+		link.State, link.Since = "Terminating", moment(vol.DeletionTimestamp.Time)
+	}
+	destroying := v.Record != nil && (v.Record.Status.Phase == tarnv1.VolumeDeleting || v.Record.Status.Phase == tarnv1.VolumeUndoing)
+	switch {
+	case destroying:
+		s.destroying(v)
+	case vol.DeletionTimestamp != nil:
+		s.endingVolume(v)
+	case vol.Status.Phase == corev1.VolumeAvailable:
+		s.fine = "free for any claim that it fits, " + path(v)
+		if ref := vol.Spec.ClaimRef; ref != nil {
+			s.fine = fmt.Sprintf("reserved for claim %s/%s, %s", ref.Namespace, ref.Name, path(v))
+		}
+	case vol.Status.Phase == corev1.VolumeBound:
+		s.boundVolume(v)
+	case vol.Status.Phase == corev1.VolumeReleased:
+		s.releasedVolume(v, link)
+	case vol.Status.Phase == corev1.VolumeFailed:
+		s.blame("%s", cmp.Or(vol.Status.Message, "what was to be done after its claim has failed"))
+		if e := newest(v.Events, "VolumeFailedDelete", "VolumeFailedRecycle", "VolumeUnknownReclaimPolicy"); e != nil {
+			link.Reason, link.Message = e.Reason, e.Message
+			link.Next = "when who is to remove it tries again; " + s.lastTry(e)
+		}
+	default:
+		link.Next = "when a binder has seen it"
+		s.blame("no binder has seen it yet")
+	}
+	return s.links[at].State
+}
+
+// onlyRecord is about a volume of which there is only the record.
+func (s *story) onlyRecord(v *volumeView) string {
+	r := v.Record
+	switch phase := r.Status.Phase; {
+	case phase == tarnv1.VolumeDeleting:
+		s.destroying(v)
+	case phase == tarnv1.VolumeCreated && meta.IsStatusConditionTrue(r.Status.Conditions, tarnv1.ConditionProvisioned) && !s.view.unknown(Volume, "", v.Name):
+		link := s.record(v, tarnv1.ConditionDeletable)
+		link.Next = "when somebody decides: the command destroys the storage; tarn explain claim " + r.Spec.Claim.Namespace + "/" + r.Spec.Claim.Name + " tells how a claim gets it back"
+		link.Command = kubectl("", "delete", "pavvolume", r.Name)
+		s.blame("it was removed by force, and its storage is still there")
+		return "missing"
+	default:
+		s.beingMade(v)
+	}
+	return cmp.Or(string(r.Status.Phase), "new")
+}
+
+// boundVolume is about a volume that a claim has.
+func (s *story) boundVolume(v *volumeView) {
+	ref := v.Volume.Spec.ClaimRef
+	if ref == nil {
+		s.blame("it names no claim, which a binder puts right")
+		return
+	}
+	o := Object{Claim, ref.Namespace, ref.Name}
+	s.fine = fmt.Sprintf("%s has it, %s", o, path(v))
+	switch {
+	case v.Claim != nil && v.Claim.UID == ref.UID:
+		link := s.add(Link{Object: o, State: string(v.Claim.Status.Phase)})
+		if v.Claim.DeletionTimestamp != nil {
+			link.State, link.Since = "Terminating", moment(v.Claim.DeletionTimestamp.Time)
+		}
+	case !s.view.unknown(Claim, ref.Namespace, ref.Name):
+		s.add(Link{Object: o, State: "missing", Next: "when a binder sees it; the volume is then Released"})
+		s.blame("its claim %s/%s is gone, and no binder has seen it", ref.Namespace, ref.Name)
+	}
+	for _, g := range v.Stages {
+		s.staged(&g)
+		s.fine += "; staged on node " + g.Stage.Spec.NodeName
+	}
+}
+
+// releasedVolume says why a volume without its claim is still there.
+func (s *story) releasedVolume(v *volumeView, link *Link) {
+	vol := v.Volume
+	was := "its claim"
+	if ref := vol.Spec.ClaimRef; ref != nil {
+		was = fmt.Sprintf("claim %s/%s", ref.Namespace, ref.Name)
+	}
+	switch vol.Spec.PersistentVolumeReclaimPolicy {
+	case corev1.PersistentVolumeReclaimRetain:
+		link.Next = "when somebody decides: the command makes it free for any claim, with its data; to let it be destroyed instead: " +
+			kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+		link.Command = free(vol.Name)
+		s.blame("%s is gone, and policy Retain keeps the volume and its data until somebody decides", was)
+	case corev1.PersistentVolumeReclaimDelete:
+		s.toBeDeleted(v, was)
+	default:
+		s.blame("%s is gone, and the volume is being recycled", was)
+		if e := newest(v.Events, "VolumeFailedRecycle"); e != nil {
+			link.Reason, link.Message, link.Next = e.Reason, e.Message, "when it is tried again; "+s.lastTry(e)
+			s.blame("it could not be recycled: %s", e.Message)
+		}
+	}
+}
+
+// toBeDeleted is about a released volume whose storage nobody has begun to destroy.
+func (s *story) toBeDeleted(v *volumeView, was string) {
+	since := v.Volume.CreationTimestamp.Time
+	if t := v.Volume.Status.LastPhaseTransitionTime; t != nil {
+		since = t.Time
+	}
+	link := s.links[len(s.links)-1]
+	switch e := newest(v.Events, "VolumeFailedDelete"); {
+	case e != nil:
+		link.Reason, link.Message, link.Next = e.Reason, e.Message, "when who made it tries again; "+s.lastTry(e)
+		s.blame("its storage could not be destroyed: %s", e.Message)
+	case v.Record != nil:
+		s.controllerSilent(was+" is gone, and its storage has to be destroyed", since)
+	case v.Volume.Spec.CSI != nil && v.Provisioner != nil && v.Volume.Annotations[volume.AnnProvisionedBy] == "":
+		link.Next = "when somebody removes the storage by hand, and then the volume"
+		link.Command = kubectl("", "delete", "pv", v.Name)
+		s.blame("%s is gone, and nobody made its storage, so nobody destroys it", was)
+	default:
+		who := cmp.Or(v.Volume.Annotations[volume.AnnProvisionedBy], "nobody that is known")
+		link.Next = "when it is destroyed by " + who
+		s.blame("%s is gone, and %s has not destroyed the storage yet", was, who)
+	}
+}
+
+// destroying is about a volume whose storage Tarn destroys.
+func (s *story) destroying(v *volumeView) {
+	link := s.record(v, tarnv1.ConditionDeletable)
+	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
+	if c != nil && c.Status == metav1.ConditionFalse && len(v.Stages) > 0 {
+		s.blame("its storage cannot be destroyed yet: %s", c.Message)
+		link.Next = "when it is unstaged"
+		for _, g := range v.Stages {
+			s.endingStage(&g)
+		}
+		return
+	}
+	if v.Provisioner == nil && !s.view.unknown(pavProvisioner, "", v.Record.Spec.Provisioner.Name) {
+		link.Next = "when the storage was removed by hand and the record is deleted, which the command does"
+		link.Command = kubectl("", "delete", "pavvolume", v.Record.Name)
+		s.blame("PavProvisioner %s, which made it, is gone, and nothing else knows how to remove its storage", v.Record.Spec.Provisioner.Name)
+		return
+	}
+	s.undoing(v)
+}
+
+// endingVolume finds out what keeps a volume that is to go.
+func (s *story) endingVolume(v *volumeView) {
+	vol, o := v.Volume, Object{Volume, "", v.Name}
+	for i, f := range vol.Finalizers {
+		ref := vol.Spec.ClaimRef
+		switch {
+		case f == volumeProtection && ref != nil && v.Claim != nil && v.Claim.UID == ref.UID:
+			link := s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: string(v.Claim.Status.Phase),
+				Message: "it has the volume, which " + volumeProtection + " keeps as long", Next: "when the claim is gone; the volume can be used until then"})
+			link.Command = kubectl(ref.Namespace, "delete", "pvc", ref.Name)
+			s.blame("claim %s/%s has it", ref.Namespace, ref.Name)
+		case f == volumeProtection && vol.Status.Phase != corev1.VolumeBound && !s.view.unknown(Claim, "", ""):
+			s.protectionSilent(o, vol.DeletionTimestamp, "no claim has it any more")
+		default:
+			s.finalizer(o, "pv", i, f, vol.DeletionTimestamp)
+		}
+	}
+	if len(vol.Finalizers) == 0 {
+		s.blame("nothing keeps it any more")
+	}
+	if v.Record != nil {
+		s.record(v, tarnv1.ConditionDeletable)
+	}
+}

@@ -1,0 +1,200 @@
+package explain
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
+	released := func(policy corev1.PersistentVolumeReclaimPolicy, change func(*world)) *world {
+		return with(newWorld().bound().askedVolume(), func(w *world) {
+			w.volume.Status.Phase, w.volume.Spec.PersistentVolumeReclaimPolicy, w.volumeView.Claim = corev1.VolumeReleased, policy, nil
+			change(w)
+		})
+	}
+	nothing := func(*world) {}
+	deleting := func(change func(*world)) *world {
+		return released(corev1.PersistentVolumeReclaimDelete, func(w *world) { w.record.Status.Phase = tarnv1.VolumeDeleting; change(w) })
+	}
+	for _, c := range []answer{
+		{"kept by policy", released(corev1.PersistentVolumeReclaimRetain, nothing), "is Released: claim shop/data is gone, and policy Retain keeps the volume", "when somebody decides", `kubectl patch pv pvc-claim-uid --type=json -p '[{"op":"remove","path":"/spec/claimRef"}]'`},
+		{"to be destroyed, and nobody begins", released(corev1.PersistentVolumeReclaimDelete, func(w *world) { w.view.Controller = nil }), "has to be destroyed, but no tarn controller runs", "as soon as tarn controller runs", ""},
+		{"to be destroyed by somebody else", released(corev1.PersistentVolumeReclaimDelete, func(w *world) {
+			w.volumeView.Record, w.volumeView.Provisioner, w.volume.Annotations[volume.AnnProvisionedBy] = nil, nil, "csi.example.org"
+		}), "csi.example.org has not destroyed the storage yet", "when it is destroyed by csi.example.org", ""},
+		{"deletion fails", deleting(func(w *world) { w.failed(tarnv1.StepDeletion, "still busy") }), "its storage could not be removed: still busy (attempt 3)", "attempt 4 in 30s", "kubectl edit pavprovisioner gold"},
+		{"deletion runs", deleting(func(w *world) { w.step(tarnv1.StepDeletion, runs, deadline(7200)) }), "the deletion pod default/pav-deletion has been running", "when it ends", ""},
+		{"still staged", deleting(func(w *world) {
+			w.record.Status.Conditions = append(w.record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Message: "still staged"})
+			w.staged(func(g *tarnv1.PavStage) {})
+		}), "is still staged on node n1", "when the kubelet has taken it back", ""},
+		{"cannot be unstaged", deleting(func(w *world) {
+			w.record.Status.Conditions = append(w.record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Message: "still staged"})
+			w.staged(func(g *tarnv1.PavStage) {
+				g.DeletionTimestamp = &began
+				g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodUnstaging, UnstageAttempts: 2, Message: "busy", NextAttemptTime: ahead(40e9)}
+			})
+		}), "cannot be unstaged on node n1, attempt 2: busy", "unstaging attempt 3 in 40s", ""},
+		{"its provisioner is gone", deleting(func(w *world) { w.volumeView.Provisioner = nil }), "PavProvisioner gold, which made it, is gone", "when the storage was removed by hand", "kubectl delete pavvolume pvc-claim-uid"},
+		{"failed", with(newWorld().bound().askedVolume(), func(w *world) {
+			w.volume.Status.Phase, w.volume.Status.Message = corev1.VolumeFailed, "no deleter"
+		}), "is Failed: no deleter", "", ""},
+		{"no binder has seen it", with(newWorld().bound().askedVolume(), func(w *world) { w.volume.Status.Phase = corev1.VolumePending }), "no binder has seen it yet", "when a binder has seen it", ""},
+		{"bound to a claim that is gone", with(newWorld().bound().askedVolume(), func(w *world) { w.volumeView.Claim = nil }), "its claim shop/data is gone, and no binder has seen it", "when a binder sees it", ""},
+		{"deleted while bound", with(newWorld().bound().askedVolume(), func(w *world) { w.volume.DeletionTimestamp, w.volume.Finalizers = &began, []string{volumeProtection} }),
+			"is Terminating: claim shop/data has it", "when the claim is gone", "kubectl -n shop delete pvc data"},
+		{"removed by force", with(newWorld().bound().askedVolume(), func(w *world) { w.volumeView.Volume = nil }), "it was removed by force, and its storage is still there", "when somebody decides", "kubectl delete pavvolume pvc-claim-uid"},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
+func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
+	mount := func(message string) func(*world) {
+		return func(w *world) {
+			w.view.Pod.Events = []corev1.Event{{Type: corev1.EventTypeWarning, Reason: "FailedMount", Message: message, LastTimestamp: began}}
+		}
+	}
+	waiting := func(pod func(*tarnv1.PavStagePodStatus)) *world {
+		return newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase = tarnv1.StageWaiting
+			g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodRunning, Namespace: "default", Name: "pav-staging"}
+			pod(&g.Status.Pod)
+		})
+	}
+	same := func(*tarnv1.PavStagePodStatus) {}
+	for _, c := range []answer{
+		{"a claim that waits", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk").askedPod(unscheduled),
+			"pod shop/web is not scheduled: claim shop/data: its volume could not be made, attempt 3: no disk", "attempt 4", "kubectl delete pavvolume"},
+		{"a claim that does not exist", with(newWorld().askedPod(unscheduled), func(w *world) { w.view.Claims[0] = &claimView{Object: w.claimView.Object} }), "claim shop/data does not exist", "when the claim is created", ""},
+		{"a claim that is being deleted", with(newWorld().bound().askedPod(unscheduled), func(w *world) { w.claim.DeletionTimestamp, w.claim.Finalizers = &began, []string{claimProtection} }),
+			"claim shop/data is being deleted, so no pod that uses it is started", "", ""},
+		{"the scheduler", newWorld().bound().askedPod(unscheduled), "the scheduler finds no node for it: 0/1 nodes fit", "when the scheduler finds a node", ""},
+		{"a staging pod that runs", waiting(same).stagePod(runs), "its staging pod default/pav-staging has been running for 60m and has not made it available", "when it makes /pav/volume and ends", ""},
+		{"a staging pod without image", waiting(same).stagePod(waits("ErrImagePull", "no such image")), "cannot have its image: no such image", "when what keeps it is mended", "kubectl edit pavprovisioner gold && kubectl -n default delete pod pav-staging"},
+		{"a staging pod that nobody starts", with(waiting(func(p *tarnv1.PavStagePodStatus) { *p = tarnv1.PavStagePodStatus{} }), func(w *world) { w.view.Controller = nil }),
+			"its pod has to be started, but no tarn controller runs", "as soon as tarn controller runs", ""},
+		{"staging was refused", waiting(func(p *tarnv1.PavStagePodStatus) {
+			*p = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodFailed, Message: "spec.volumeStaging: bad"}
+		}), "is not staged on node n1: spec.volumeStaging: bad", "when the kubelet asks again", ""},
+		{"staging has failed and is to be tried again", with(newWorld().bound().askedPod(), mount("MountVolume.SetUp failed: rpc error: code = Internal desc = Staging pod failed: no loop device")),
+			"cannot be staged on node n1: Staging pod failed: no loop device", "when the kubelet tries again", "kubectl -n shop get pod web -o yaml | kubectl replace --force -f -"},
+		{"a node agent that is not there", with(newWorld().bound().askedPod(), func(w *world) { w.view.Pod.Drivers = nil }), "driver gold is not registered on node n1: Tarn's node agent does not run there", "when the node agent runs on n1", "spec.nodeName=n1"},
+		{"a node agent that does not answer", newWorld().bound().askedPod(), "Tarn's node agent on node n1 does not answer", "when the node agent answers", ""},
+		{"a node that is down", with(newWorld().bound().askedPod(), func(w *world) {
+			w.view.Pod.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}
+		}), "its node n1 is not ready", "when its kubelet answers again", ""},
+		{"a provisioner that is gone", with(newWorld().bound().askedPod(), func(w *world) { w.volumeView.Provisioner, w.view.Pod.Drivers = nil, nil }), "there is no PavProvisioner gold any more", "", ""},
+		{"a volume by hand without Static", with(newWorld().bound().askedPod(), func(w *world) {
+			w.volume.Annotations, w.provisioner.Spec.ProvisioningModes = nil, []pavv1.ProvisioningMode{pavv1.ModeDynamic}
+		}), "stages no volumes written by hand", "as soon as it has", `"value":"Static"`},
+		{"another driver's mount", with(newWorld().bound().askedPod(), func(w *world) {
+			w.volumeView.Provisioner = nil
+			mount("disk is attached elsewhere")(w)
+		}), "cannot mount its volumes: disk is attached elsewhere", "when the kubelet tries again", ""},
+		{"an earlier stage that does not end", newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) { g.DeletionTimestamp = &began }), "is being unstaged on node n1", "when its pod has ended", ""},
+		{"a volume that was lost under it", newWorld().bound().askedPod(runs).staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase, g.Status.Node.Loss = tarnv1.StageLost, &tarnv1.StageLoss{Number: 1, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}
+		}), "volume pvc-claim-uid is lost on node n1: the server died", "when its next staging pod", ""},
+		{"its own image", newWorld().bound().askedPod(waits("ErrImagePull", "no such image"), func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+		}), "its volumes are there, but cannot have its image: no such image", "", ""},
+		{"its own end", newWorld().bound().askedPod(runs, func(p *corev1.Pod) { p.DeletionTimestamp = &began }), "pod shop/web is Terminating: its containers have not ended", "when its containers have ended", ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
+func TestWhatIsFineIsSaidInOneLine(t *testing.T) {
+	for name, c := range map[string]struct {
+		of   *world
+		want string
+	}{
+		"claim": {with(newWorld().bound().staged(func(*tarnv1.PavStage) {}), func(w *world) { w.claimView.Users = []user{{Pod: somePod("shop", "web", runs)}} }),
+			"claim shop/data is Bound: volume pvc-claim-uid, 1Gi, class gold, PavProvisioner gold; staged on node n1; used by pod web"},
+		"volume": {newWorld().bound().askedVolume(), "volume pvc-claim-uid is Bound: claim shop/data has it, class gold, PavProvisioner gold"},
+		"free": {with(newWorld().bound().askedVolume(), func(w *world) { w.volume.Status.Phase, w.volume.Spec.ClaimRef = corev1.VolumeAvailable, nil }),
+			"volume pvc-claim-uid is Available: free for any claim that it fits, class gold, PavProvisioner gold"},
+		"pod": {newWorld().bound().askedPod(runs).staged(func(*tarnv1.PavStage) {}),
+			"pod shop/web is running: on node n1; claim shop/data from volume pvc-claim-uid, 1Gi, class gold, PavProvisioner gold; staged on node n1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := chain(c.of.view)
+			var out bytes.Buffer
+			if err := e.Print(&out, now); err != nil || out.String() != c.want+"\n" || !e.Healthy {
+				t.Errorf("got %q, %v, healthy %t; want %q", out.String(), err, e.Healthy, c.want)
+			}
+		})
+	}
+}
+
+func TestWhatCannotBeReadIsSaidAndNothingIsConcludedFromIt(t *testing.T) {
+	w := withoutClass(newWorld(), ptr.To("gold"))
+	w.view.Unread = []unread{{Object{Kind: storageClass}, needs + " to list storageclasses.storage.k8s.io"}, {Object{Kind: Volume}, "the server is on fire"}, {Object{lease, "a", "b"}, needs}}
+	e := chain(w.view)
+	var out bytes.Buffer
+	if err := e.Print(&out, now); err != nil {
+		t.Fatal(err)
+	}
+	if e.Healthy || strings.Contains(e.Verdict, "does not exist") {
+		t.Errorf("a class that could not be read is taken for one that does not exist: %s", e.Verdict)
+	}
+	for _, want := range []string{"cannot read each StorageClass: needs permission to list storageclasses.storage.k8s.io\n", "cannot read each PersistentVolume: the server is on fire\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("not said: %q in\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "Lease") {
+		t.Errorf("the lease does not matter here:\n%s", out.String())
+	}
+	if e := chain(w.event(corev1.EventTypeNormal, "ExternalProvisioning", "waiting for a volume").view); !strings.Contains(e.Verdict, "waiting for a volume") {
+		t.Errorf("the claim's Event is not told: %s", e.Verdict)
+	}
+}
+
+func TestTheAnswerComesFirstThenTheChainThenTheCommand(t *testing.T) {
+	var out bytes.Buffer
+	w := newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepValidation, "shelf 7 is full").step(tarnv1.StepValidation, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
+	if err := chain(w.view).Print(&out, now); err != nil {
+		t.Fatal(err)
+	}
+	want := `claim shop/data is Pending: PavProvisioner gold refuses it, attempt 3: shelf 7 is full
+it goes on: attempt 4 in 30s, at 03:04:35Z; at once if the PavProvisioner is changed
+
+- claim shop/data: Pending, since 60m (2030-01-02T02:04:05Z)
+    asks for 1Gi RWO Filesystem, class gold
+- PavVolume pvc-claim-uid: Pending, since 60m (2030-01-02T02:04:05Z), PodFailed
+    shelf 7 is full
+    next: attempt 4 in 30s, at 03:04:35Z; at once if the PavProvisioner is changed
+- pod default/pav-validation: failed on node n1, since 60m (2030-01-02T02:04:05Z), Failed
+    the pod failed and left no word in /pav/error
+    | the last line
+
+to move it on:
+  kubectl delete pavvolume pvc-claim-uid
+`
+	if out.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
+	}
+}
+
+func TestNamesAndCommandsAreSafeToType(t *testing.T) {
+	if got := kubectl("a b", "patch", "it's"); got != `kubectl -n 'a b' patch 'it'\''s'` {
+		t.Errorf("got %s", got)
+	}
+	if got := printable("a\x1b[31mb\tc\x07\r\n"); got != "a[31mb c" {
+		t.Errorf("a terminal would act on %q", got)
+	}
+	if got := near("dta", []string{"data", "date", "other"}); strings.Join(got, " ") != "data date" {
+		t.Errorf("near names are %q", got)
+	}
+}

@@ -49,7 +49,7 @@ verify: deps ## check format, vet, generated files and lint
 	@hack/verify.sh
 
 .PHONY: bench
-bench: build ## measure: templates beside gonja, volumes beside pods without one
+bench: build ## measure: templates beside gonja, binding beside Kubernetes', volumes beside pods without one
 	@hack/bench.sh
 
 # Controllers with a role of their own, which a cluster that does without them can take away.

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Runs the benchmarks of every module below bench/, then those that need a cluster, on
-# one of their own.
+# clusters of their own.
+#
+# BENCH_BIND holds arguments for bench/bind, such as -whole.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,6 +15,10 @@ for module in bench/*/go.mod; do
 	echo "== $folder"
 	env -C "$folder" go test -run '^$' -bench . -benchmem ./...
 done
+
+echo "== bench/bind"
+read -ra bind <<<"${BENCH_BIND:-}"
+go run ./bench/bind ${bind[@]+"${bind[@]}"}
 
 echo "== bench/volumes"
 bin/tarn-cluster up --name tarn-bench

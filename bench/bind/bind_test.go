@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestPercentilesAreThoseThatSoManyDoNotExceed(t *testing.T) {
+	var waits []time.Duration
+	for i := range 200 {
+		waits = append(waits, time.Duration(i+1)*time.Second)
+	}
+	for percent, want := range map[int]float64{50: 100, 90: 180, 99: 198, 100: 200} {
+		if got := at(waits, percent); got != want {
+			t.Errorf("p%d = %g, want %g", percent, got, want)
+		}
+	}
+	if got := at(waits[:1], 99); got != 1 {
+		t.Errorf("p99 of one = %g, want it", got)
+	}
+}
+
+func TestRatesCountFromTheFirstRequestToTheLastBinding(t *testing.T) {
+	start := time.Unix(1000, 0)
+	seen := &claims{asked: map[string]time.Time{}, bound: map[string]time.Time{}}
+	for i := range 10 {
+		name := numbered("claim", i)
+		seen.asked[name] = start.Add(time.Duration(i) * 100 * time.Millisecond)
+		seen.bound[name] = start.Add(time.Duration(i+1) * 500 * time.Millisecond)
+	}
+	r := result{Claims: 10}
+	r.fill(seen, start.Add(time.Second))
+	if r.Seconds != 5 || r.PerSecond != 2 || r.Bound != 10 {
+		t.Errorf("%d in %g s, %g/s, want 10 in 5 s, 2/s", r.Bound, r.Seconds, r.PerSecond)
+	}
+	if r.AfterPerSecond != 2 { // 8 of them in the 4 s after the last was made
+		t.Errorf("once made %g/s, want 2", r.AfterPerSecond)
+	}
+	if r.Latency.Max != 4.1 {
+		t.Errorf("the longest wait is %g s, want 4.1", r.Latency.Max)
+	}
+}
+
+const someMetrics = `# TYPE apiserver_request_total counter
+apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="persistentvolumes",scope="resource",subresource="",verb="PUT",version="v1"} 30
+apiserver_request_total{code="409",component="apiserver",dry_run="",group="",resource="persistentvolumes",scope="resource",subresource="",verb="PUT",version="v1"} 2
+apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="persistentvolumes",scope="resource",subresource="status",verb="PUT",version="v1"} 1e+01
+apiserver_request_total{code="201",component="apiserver",dry_run="",group="",resource="persistentvolumeclaims",scope="resource",subresource="",verb="POST",version="v1"} 10
+apiserver_request_total{code="201",component="apiserver",dry_run="",group="events.k8s.io",resource="events",scope="resource",subresource="",verb="POST",version="v1"} 5
+apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="cluster",subresource="",verb="LIST",version="v1"} 3
+apiserver_request_duration_seconds_count{resource="persistentvolumes"} 99
+`
+
+func TestRequestsAreReadFromTheAPIServersMetrics(t *testing.T) {
+	got, conflicts, err := requests(someMetrics)
+	want := map[string]int{"PUT persistentvolumes": 32, "PUT persistentvolumes/status": 10, "POST persistentvolumeclaims": 10, "POST events": 5}
+	if err != nil || !maps.Equal(got, want) || conflicts != 2 {
+		t.Errorf("%v, %d conflicts, %v; want %v, 2 conflicts", got, conflicts, err, want)
+	}
+	if _, _, err := requests(`apiserver_request_total{resource="events"} many`); err == nil {
+		t.Error("a count that is no number passed")
+	}
+}
+
+func TestOwnRequestsAndEventsAreNoWritesOfTheBinder(t *testing.T) {
+	before := usage{seconds: map[string]float64{apiServer: 1, etcd: 1, tarnController: 2}, requests: map[string]int{"PUT persistentvolumes": 1}}
+	after := usage{seconds: map[string]float64{apiServer: 3, etcd: 2, tarnController: 2.5}, conflict: 1, requests: map[string]int{
+		"PUT persistentvolumes": 11, "PUT persistentvolumes/status": 10, "PUT persistentvolumeclaims": 10, "PUT persistentvolumeclaims/status": 10,
+		"POST persistentvolumeclaims": 10, "POST events": 20, "GET persistentvolumeclaims": 10,
+	}}
+	r := result{Mode: modeMatch, Claims: 10}
+	r.spent(before, after, tarnController)
+	if r.Writes != 4 || r.Conflicts != 1 || r.Requests["POST events"] != 2 {
+		t.Errorf("%g writes, %d conflicts, requests %v; want 4, 1, and 2 events a binding", r.Writes, r.Conflicts, r.Requests)
+	}
+	if _, own := r.Requests["POST persistentvolumeclaims"]; own {
+		t.Error("claims made by the benchmark count as the binder's requests")
+	}
+	if r.Processor["binder"] != 0.5 || r.Processor[apiServer] != 2 {
+		t.Errorf("processor time %v, want 0.5 s of the binder, 2 s of the API server", r.Processor)
+	}
+}
+
+func TestProcessorTimeIsReadPastTheNameOfTheProgram(t *testing.T) {
+	stat := "42 (a (b) c) S 1 42 42 0 -1 4194560 1 0 0 0 250 150 0 0 20 0 9 0 100 1 1"
+	if got, err := statSeconds(stat); err != nil || got != 4 {
+		t.Errorf("%g s, %v; want 4", got, err)
+	}
+	if _, err := statSeconds("42 (x) S"); err == nil {
+		t.Error("half a line passed")
+	}
+}
+
+// pair is a claim and its volume, bound both ways.
+func pair(i int) (corev1.PersistentVolumeClaim, corev1.PersistentVolume) {
+	wanted, v := claim(numbered("claim", i), ""), volume(kindFree, numbered("volume", i), "")
+	wanted.UID = types.UID(wanted.Name)
+	wanted.Spec.VolumeName, wanted.Status.Phase = v.Name, corev1.ClaimBound
+	v.Spec.ClaimRef, v.Status.Phase = &corev1.ObjectReference{UID: wanted.UID}, corev1.VolumeBound
+	return *wanted, *v
+}
+
+func TestEveryDisagreementOfClaimsAndVolumesIsSeen(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spoil func(wanted []corev1.PersistentVolumeClaim, volumes []corev1.PersistentVolume)
+		want  string
+	}{
+		{"nothing wrong", func([]corev1.PersistentVolumeClaim, []corev1.PersistentVolume) {}, ""},
+		{"a claim not Bound", func(w []corev1.PersistentVolumeClaim, _ []corev1.PersistentVolume) {
+			w[1].Status.Phase = corev1.ClaimPending
+		}, "claim-00001 is Pending"},
+		{"two claims with one volume", func(w []corev1.PersistentVolumeClaim, _ []corev1.PersistentVolume) {
+			w[1].Spec.VolumeName = "volume-00000"
+		}, "another claim's too"},
+		{"a volume of another claim", func(_ []corev1.PersistentVolumeClaim, v []corev1.PersistentVolume) { v[0].Spec.ClaimRef.UID = "x" }, "says it is of"},
+		{"a volume of nobody", func(_ []corev1.PersistentVolumeClaim, v []corev1.PersistentVolume) { v[0].Spec.ClaimRef = nil }, "says it is of"},
+		{"a volume not Bound", func(_ []corev1.PersistentVolumeClaim, v []corev1.PersistentVolume) {
+			v[0].Status.Phase = corev1.VolumeAvailable
+		}, "volume-00000 of claim claim-00000 is Available"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			wanted, volumes := make([]corev1.PersistentVolumeClaim, 2), make([]corev1.PersistentVolume, 2)
+			for i := range 2 {
+				wanted[i], volumes[i] = pair(i)
+			}
+			c.spoil(wanted, volumes)
+			err := pairwise(wanted, volumes)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestRunsOfOneModeAndSizeFollowEachOther(t *testing.T) {
+	s, err := read([]string{"-modes=ceiling,match", "-n=300,1000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs, err := schedule(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, one := range runs {
+		got = append(got, fmt.Sprint(one))
+	}
+	want := []string{"the API server's ceiling", "match, 300 claims, bound by default", "match, 300 claims, bound by lifted",
+		"match, 300 claims, bound by tarn", "match, 1000 claims, bound by lifted", "match, 1000 claims, bound by tarn"}
+	if !slices.Equal(got, want) {
+		t.Errorf("runs %q, want %q", got, want)
+	}
+	for _, args := range [][]string{{"-modes=fast"}, {"-subjects=nobody"}, {"-subjects=upstream"}} {
+		s, err := read(args)
+		if err == nil {
+			_, err = schedule(s)
+		}
+		if err == nil {
+			t.Errorf("%q passed", args)
+		}
+	}
+	if _, err := read([]string{"-n=many"}); err == nil {
+		t.Error("a number of claims that is none passed")
+	}
+}
+
+func TestGoalsAreReachedMissedOrNotMeasured(t *testing.T) {
+	fast := func(subject, mode string, n int, rate, p99 float64) result {
+		return result{Subject: subject, Mode: mode, Claims: n, PerSecond: rate, Latency: latency{P99: p99}, Agree: true}
+	}
+	for _, c := range []struct {
+		name string
+		r    report
+		want []string
+	}{
+		{"match beats the peer and not the ceiling", report{Ceiling: ceiling{Best: 1000}, Results: []result{fast("lifted", modeMatch, 1000, 60, 1), fast("tarn", modeMatch, 1000, 160, 1)}},
+			[]string{"reached match, 1000 claims: at least 2.5 times the peer without rate limits, 150/s", "missed match, 1000 claims: at least 85% of the API server's ceiling for 5 writes, 170/s"}},
+		{"no peer, no ceiling", report{Results: []result{fast("tarn", modeMatch, 1000, 160, 1)}}, []string{"unknown", "unknown"}},
+		{"few claims prove nothing", report{Results: []result{fast("tarn", modeMatch, 300, 160, 1)}}, nil},
+		{"prebound in time", report{Results: []result{fast("tarn", modePrebound, 1000, 100, 0.2)}}, []string{"reached prebound"}},
+		{"prebound late", report{Results: []result{fast("tarn", modePrebound, 1000, 100, 0.3)}}, []string{"missed prebound"}},
+		{"noise slows", report{Results: []result{fast("tarn", modeMatch, 300, 160, 1), fast("tarn", modeNoise, 300, 120, 1)}}, []string{"missed noise"}},
+		{"five thousand as fast as one", report{Results: []result{fast("tarn", modeMatch, 1000, 160, 1), fast("tarn", modeMatch, 5000, 150, 1)}}, []string{"unknown", "unknown", "unknown", "unknown", "reached match, 5000"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := judge(c.r)
+			if len(got) != len(c.want) {
+				t.Fatalf("%d goals, want %d: %+v", len(got), len(c.want), got)
+			}
+			for i, v := range got {
+				text := "missed " + v.Goal
+				switch {
+				case v.Found == "":
+					text = "unknown " + v.Goal
+				case v.Reached:
+					text = "reached " + v.Goal
+				}
+				if !strings.HasPrefix(text, c.want[i]) {
+					t.Errorf("%q, want %q", text, c.want[i])
+				}
+			}
+		})
+	}
+	unfinished := fast("tarn", modePrebound, 1000, 100, 0.2)
+	unfinished.Agree = false
+	if got := judge(report{Results: []result{unfinished}}); got[0].Reached {
+		t.Error("a run whose claims were not all bound reached its goal")
+	}
+}
+
+func TestEachStopsAtTheFirstError(t *testing.T) {
+	wrong := errors.New("wrong")
+	if err := each(context.Background(), 1000, 4, func(i int) error {
+		if i == 10 {
+			return wrong
+		}
+		return nil
+	}); !errors.Is(err, wrong) {
+		t.Errorf("got %v", err)
+	}
+	done := make(chan int, 20)
+	if err := each(context.Background(), 20, 4, func(i int) error { done <- i; return nil }); err != nil || len(done) != 20 {
+		t.Errorf("%d of 20 done, %v", len(done), err)
+	}
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// concurrencies are those at which the ceiling is looked for.
+var concurrencies = []int{1, 4, 8, 16, 32, 64}
+
+// ceiling is how many writes a second the API server takes of the kind a binder makes.
+type ceiling struct {
+	Levels []level `json:"levels"`
+	// Best is the most of any level, in writes a second.
+	Best float64 `json:"best"`
+}
+
+// level is the ceiling at one concurrency.
+type level struct {
+	Concurrency int     `json:"concurrency"`
+	PerSecond   float64 `json:"writesPerSecond"`
+	// APIServer and Etcd are the seconds of processor time of a thousand writes.
+	APIServer float64 `json:"apiserverSecondsPerThousand"`
+	Etcd      float64 `json:"etcdSecondsPerThousand"`
+}
+
+// ceiling does by itself, in a cluster where nobody binds, the four writes of each
+// binding, in their order and on pairs that are known, and watches the claims as every
+// run does.
+func (c *cluster) ceiling(ctx context.Context, pairs int) (ceiling, error) {
+	var found ceiling
+	for _, concurrency := range concurrencies {
+		one, err := c.level(ctx, pairs, concurrency)
+		if err != nil {
+			return found, err
+		}
+		found.Levels = append(found.Levels, one)
+		found.Best = max(found.Best, one.PerSecond)
+	}
+	return found, nil
+}
+
+func (c *cluster) level(ctx context.Context, pairs, concurrency int) (level, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	volumes, wanted := make([]*corev1.PersistentVolume, pairs), make([]*corev1.PersistentVolumeClaim, pairs)
+	err := each(ctx, pairs, makers, func(i int) (err error) {
+		prefix := fmt.Sprintf("level-%d", concurrency)
+		v := volume(kindFree, numbered(prefix, i), "")
+		if v, err = c.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		v.Status.Phase = corev1.VolumeAvailable
+		if volumes[i], err = c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, v, metav1.UpdateOptions{}); err != nil {
+			return err
+		}
+		wanted[i], err = c.client.CoreV1().PersistentVolumeClaims(namespace).Create(ctx, claim(numbered(prefix, i), ""), metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		return level{}, fmt.Errorf("making the pairs: %w", err)
+	}
+	if _, err := c.watchClaims(ctx, pairs, nil); err != nil {
+		return level{}, err
+	}
+	before, err := c.usage(ctx)
+	if err != nil {
+		return level{}, err
+	}
+	began := time.Now()
+	if err := each(ctx, pairs, concurrency, func(i int) error { return c.bind(ctx, volumes[i], wanted[i]) }); err != nil {
+		return level{}, err
+	}
+	took := time.Since(began)
+	after, err := c.usage(ctx)
+	if err != nil {
+		return level{}, err
+	}
+	writes := float64(binderWrites * pairs)
+	return level{
+		Concurrency: concurrency, PerSecond: writes / took.Seconds(),
+		APIServer: (after.seconds[apiServer] - before.seconds[apiServer]) * 1000 / writes,
+		Etcd:      (after.seconds[etcd] - before.seconds[etcd]) * 1000 / writes,
+	}, nil
+}
+
+// bind does the four writes.
+func (c *cluster) bind(ctx context.Context, v *corev1.PersistentVolume, wanted *corev1.PersistentVolumeClaim) (err error) {
+	v.Spec.ClaimRef = &corev1.ObjectReference{
+		Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: wanted.Namespace, Name: wanted.Name,
+		UID: wanted.UID, ResourceVersion: wanted.ResourceVersion,
+	}
+	if v, err = c.client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("reserving a volume: %w", err)
+	}
+	v.Status.Phase = corev1.VolumeBound
+	if v, err = c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, v, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("writing a volume's status: %w", err)
+	}
+	wanted.Spec.VolumeName = v.Name
+	metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, "pv.kubernetes.io/bind-completed", "yes")
+	metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, "pv.kubernetes.io/bound-by-controller", "yes")
+	if wanted, err = c.client.CoreV1().PersistentVolumeClaims(wanted.Namespace).Update(ctx, wanted, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("writing a claim: %w", err)
+	}
+	wanted.Status.Phase, wanted.Status.AccessModes, wanted.Status.Capacity = corev1.ClaimBound, v.Spec.AccessModes, v.Spec.Capacity
+	if _, err = c.client.CoreV1().PersistentVolumeClaims(wanted.Namespace).UpdateStatus(ctx, wanted, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("writing a claim's status: %w", err)
+	}
+	return nil
+}

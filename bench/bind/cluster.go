@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"strings"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// clusterName is the one cluster the benchmark has at a time.
+const clusterName = "tarn-bench-bind"
+
+// cluster is a running cluster and who binds in it.
+type cluster struct {
+	program string
+	subject subject
+	client  *kubernetes.Clientset
+	pids    map[string]int // by component
+	pprof   string         // host:port of the profiles of Tarn's controller, if asked for
+}
+
+// start takes a fresh cluster up, without a node: binding needs none, and nothing else
+// should have the processors.
+func start(ctx context.Context, s settings, one planned) (*cluster, error) {
+	c := &cluster{program: s.program, subject: one.subject}
+	args := append([]string{"up", "--without-node"}, one.subject.up...)
+	if s.tarn != "" {
+		args = append(args, "--tarn-binary="+s.tarn)
+	}
+	if s.profiles != "" && one.subject.process == tarnController {
+		address, err := freeAddress()
+		if err != nil {
+			return nil, err
+		}
+		c.pprof = address
+		args = append(args, "--tarn-controller-arg=--pprof-bind-address="+address)
+	}
+	// One that an interrupted run has left is not fresh.
+	if err := c.stop(); err != nil {
+		return nil, err
+	}
+	if _, err := c.command(ctx, args...); err != nil {
+		return nil, errors.Join(err, c.stop())
+	}
+	if err := c.connect(ctx); err != nil {
+		return nil, errors.Join(err, c.stop())
+	}
+	return c, nil
+}
+
+// connect makes a client without a rate limit of its own that speaks protobuf, as both
+// binders do, so that it takes little of the processors they share.
+func (c *cluster) connect(ctx context.Context) error {
+	path, err := c.command(ctx, "kubeconfig")
+	if err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", strings.TrimSpace(path))
+	if err != nil {
+		return err
+	}
+	config.QPS, config.Burst = -1, -1
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = config.ContentType + ",application/json"
+	if c.client, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	text, err := c.command(ctx, "status", "--output=json")
+	if err != nil {
+		return err
+	}
+	var status struct {
+		Components []struct {
+			Name string
+			PID  int
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &status); err != nil {
+		return fmt.Errorf("reading the cluster's status: %w", err)
+	}
+	c.pids = map[string]int{}
+	for _, component := range status.Components {
+		c.pids[component.Name] = component.PID
+	}
+	if c.pids[c.subject.process] == 0 {
+		return fmt.Errorf("the cluster runs no %s: see `%s status --name %s`", c.subject.process, c.program, clusterName)
+	}
+	return nil
+}
+
+func (c *cluster) stop() error {
+	_, err := c.command(context.Background(), "down")
+	return err
+}
+
+// command runs tarn-cluster for the cluster and gives what it prints.
+func (c *cluster) command(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, c.program, append(args, "--name="+clusterName)...)
+	var complaint strings.Builder
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", c.program, args[0], err, strings.TrimSpace(complaint.String()))
+	}
+	return string(out), nil
+}
+
+// freeAddress is one of this machine's where nobody listens.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("finding a free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}

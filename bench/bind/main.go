@@ -1,0 +1,127 @@
+// Command bind measures how fast claims are bound to volumes: by Tarn, and by
+// kube-controller-manager with its default flags and with its rate limits lifted, each
+// run on a fresh cluster of this machine. It knows clusters by tarn-cluster's command
+// line and the API alone, and nothing of how either binder works.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// settings are what the command line says.
+type settings struct {
+	program    string // tarn-cluster
+	tarn       string // the binary of Tarn; empty for the one beside tarn-cluster
+	subjects   []string
+	modes      []string
+	sizes      []int
+	slowSizes  []int // for the default flags, at which a thousand claims take minutes
+	noise      int   // Released volumes that lie about
+	rate       int   // pairs a second of mode prebound
+	results    string
+	profiles   string
+	ceilingFor int // pairs bound at each concurrency of mode ceiling
+}
+
+func read(args []string) (settings, error) {
+	var s settings
+	flags := flag.NewFlagSet("bind", flag.ContinueOnError)
+	flags.StringVar(&s.program, "cluster", "bin/tarn-cluster", "the program tarn-cluster")
+	flags.StringVar(&s.tarn, "tarn", "", "the program tarn (default: beside tarn-cluster)")
+	subjects := flags.String("subjects", "default,lifted,tarn", "who binds: default and lifted are kube-controller-manager, with its default flags and without rate limits")
+	modes := flags.String("modes", strings.Join(modeNames(), ","), "what is measured")
+	sizes := flags.String("n", "300,1000", "how many claims a run has")
+	slow := flags.String("slow-n", "300", "the same for subject default")
+	whole := flags.Bool("whole", false, "300, 1000 and 5000 claims for everybody; takes hours, nearly all of it for subject default")
+	flags.IntVar(&s.noise, "noise", 3000, "how many Released volumes lie about in mode noise")
+	flags.IntVar(&s.rate, "rate", 100, "pairs made a second in mode prebound")
+	flags.IntVar(&s.ceilingFor, "ceiling-pairs", 400, "pairs bound at each concurrency of mode ceiling")
+	flags.StringVar(&s.results, "results", "bench/results", "folder for the results; empty for none")
+	flags.StringVar(&s.profiles, "profiles", "", "folder for CPU profiles of Tarn's controller and of the API server, taken in each run; they cost a little speed")
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	s.subjects, s.modes = strings.Split(*subjects, ","), strings.Split(*modes, ",")
+	if *whole {
+		*sizes, *slow = "300,1000,5000", "300,1000,5000"
+	}
+	var err, slowErr error
+	s.sizes, err = numbers(*sizes)
+	s.slowSizes, slowErr = numbers(*slow)
+	return s, errors.Join(err, slowErr)
+}
+
+func numbers(text string) ([]int, error) {
+	var found []int
+	for word := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%q is no number of claims: give such as 300,1000", word)
+		}
+		found = append(found, n)
+	}
+	return found, nil
+}
+
+func run(ctx context.Context, args []string) error {
+	s, err := read(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	runs, err := schedule(s)
+	if err != nil {
+		return err
+	}
+	r := report{Machine: thisMachine(ctx, s), Began: time.Now().UTC().Truncate(time.Second)}
+	var failed []error
+	for i, one := range runs {
+		fmt.Fprintf(os.Stderr, "%s  %d of %d: %s\n", time.Now().Format(time.TimeOnly), i+1, len(runs), one)
+		if err := r.measure(ctx, s, one); err != nil {
+			// One run that fails takes nothing from the others.
+			failed = append(failed, fmt.Errorf("%s: %w", one, err))
+			fmt.Fprintln(os.Stderr, "  ", err)
+		}
+		if ctx.Err() != nil {
+			return errors.Join(failed...)
+		}
+	}
+	r.Verdicts = judge(r)
+	r.print(os.Stdout)
+	return errors.Join(append(failed, r.save(s.results))...)
+}
+
+// measure does one run on a cluster of its own.
+func (r *report) measure(ctx context.Context, s settings, one planned) (err error) {
+	c, err := start(ctx, s, one)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.stop()) }()
+	if one.mode == modeCeiling {
+		r.Ceiling, err = c.ceiling(ctx, s.ceilingFor)
+		return err
+	}
+	found, err := c.bindings(ctx, s, one)
+	r.Results = append(r.Results, found)
+	return err
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// profileSeconds is how long a profile is taken, from the first claim on.
+const profileSeconds = "5"
+
+// profile takes CPU profiles of who binds and of the API server into a folder, beside
+// the run. The channel gives what came of it, once.
+func (c *cluster) profile(ctx context.Context, folder string, one planned) <-chan error {
+	done := make(chan error, 1)
+	if folder == "" {
+		done <- nil
+		return done
+	}
+	go func() {
+		done <- func() error {
+			if err := os.MkdirAll(folder, 0o755); err != nil {
+				return fmt.Errorf("making the folder of the profiles: %w", err)
+			}
+			name := fmt.Sprintf("%s-%s-%d", one.subject.name, one.mode, one.n)
+			binder := make(chan error, 1)
+			go func() { binder <- c.profileBinder(ctx, filepath.Join(folder, name+".pprof")) }()
+			raw, err := c.client.RESTClient().Get().AbsPath("/debug/pprof/profile").Param("seconds", profileSeconds).DoRaw(ctx)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(folder, name+"-apiserver.pprof"), raw, 0o644)
+			}
+			if binderErr := <-binder; err == nil {
+				err = binderErr
+			}
+			if err != nil {
+				return fmt.Errorf("taking a profile: %w", err)
+			}
+			return nil
+		}()
+	}()
+	return done
+}
+
+// profileBinder profiles Tarn's controller; the peer keeps its own to itself.
+func (c *cluster) profileBinder(ctx context.Context, path string) error {
+	if c.pprof == "" {
+		return nil
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.pprof+"/debug/pprof/profile?seconds="+profileSeconds, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	raw, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err
+	}
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(raw)))
+	}
+	return os.WriteFile(path, raw, 0o644)
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	dynamicClass = "bench-dynamic"
+
+	provisionerAnnotation = "volume.kubernetes.io/storage-provisioner"
+	provisionedBy         = "pv.kubernetes.io/provisioned-by"
+	provisionerFinalizer  = "external-provisioner.volume.kubernetes.io/finalizer"
+)
+
+// provisioner stands in for an external provisioner whose storage takes no time: a
+// claim that the binder has put its name on gets a volume at once, which carries all
+// that the contract between the two asks for. It sends no Events.
+type provisioner struct {
+	cluster *cluster
+	work    chan *corev1.PersistentVolumeClaim
+
+	mu    sync.Mutex
+	begun map[types.UID]bool
+	err   error
+}
+
+// newProvisioner starts one for at most n claims. It ends with ctx.
+func (c *cluster) newProvisioner(ctx context.Context, n int) *provisioner {
+	p := &provisioner{cluster: c, work: make(chan *corev1.PersistentVolumeClaim, n), begun: map[types.UID]bool{}}
+	for range makers {
+		go func() {
+			for {
+				select {
+				case claim := <-p.work:
+					if err := p.provision(ctx, claim); err != nil {
+						p.fail(err)
+					}
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	return p
+}
+
+// see begins with a claim that asks for a volume, once.
+func (p *provisioner) see(claim *corev1.PersistentVolumeClaim) {
+	if claim.Annotations[provisionerAnnotation] != driver || claim.Spec.VolumeName != "" {
+		return
+	}
+	p.mu.Lock()
+	known := p.begun[claim.UID]
+	p.begun[claim.UID] = true
+	p.mu.Unlock()
+	if !known {
+		p.work <- claim
+	}
+}
+
+func (p *provisioner) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	v := volume(kindFree, "pvc-"+string(claim.UID), dynamicClass)
+	v.Annotations = map[string]string{provisionedBy: driver}
+	v.Finalizers = []string{provisionerFinalizer}
+	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+	v.Spec.ClaimRef = &corev1.ObjectReference{
+		Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name,
+		UID: claim.UID, ResourceVersion: claim.ResourceVersion,
+	}
+	if _, err := p.cluster.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("making a dynamic volume: %w", err)
+	}
+	return nil
+}
+
+func (p *provisioner) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		p.err = err
+	}
+}
+
+func (p *provisioner) failure() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// report is everything that was measured in one go.
+type report struct {
+	Began    time.Time `json:"began"`
+	Machine  machine   `json:"machine"`
+	Ceiling  ceiling   `json:"ceiling"`
+	Results  []result  `json:"results"`
+	Verdicts []verdict `json:"verdicts"`
+}
+
+// machine is where it was measured.
+type machine struct {
+	Processor  string `json:"processor"`
+	Processors int    `json:"processors"`
+	Memory     string `json:"memory"`
+	Kernel     string `json:"kernel"`
+	// Load is the machine's load average of the last minute before the first run: what
+	// is much over 0 was somebody else's.
+	Load       string `json:"loadBefore"`
+	Go         string `json:"go"`
+	Kubernetes string `json:"kubernetes"`
+	Tarn       string `json:"tarn"`
+}
+
+func thisMachine(ctx context.Context, s settings) machine {
+	load, _, _ := strings.Cut(firstLine("/proc/loadavg", ""), " ")
+	tarn := s.tarn
+	if tarn == "" {
+		tarn = filepath.Join(filepath.Dir(s.program), "tarn")
+	}
+	return machine{
+		Processor: firstLine("/proc/cpuinfo", "model name"), Processors: runtime.NumCPU(), Memory: firstLine("/proc/meminfo", "MemTotal"),
+		Kernel: firstLine("/proc/sys/kernel/osrelease", ""), Load: load, Go: runtime.Version(),
+		Kubernetes: says(ctx, s.program, "--version"), Tarn: says(ctx, tarn, "version"),
+	}
+}
+
+// says is the first line a program prints.
+func says(ctx context.Context, program string, args ...string) string {
+	out, err := exec.CommandContext(ctx, program, args...).Output()
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return line
+}
+
+// firstLine is what follows a prefix in the first line of a file that begins with it;
+// empty where there is none.
+func firstLine(path, prefix string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, found := strings.CutPrefix(line, prefix); found {
+			return strings.TrimLeft(strings.TrimSpace(rest), ": \t")
+		}
+	}
+	return ""
+}
+
+// print shows a report as tables.
+func (r report) print(out io.Writer) {
+	m := r.Machine
+	fmt.Fprintf(out, "%s\n%d processors (%s), %s memory, Linux %s, load before %s\n%s; %s; %s\n\n",
+		r.Began.Format(time.RFC3339), m.Processors, m.Processor, m.Memory, m.Kernel, m.Load, m.Kubernetes, m.Tarn, m.Go)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if r.Ceiling.Best > 0 {
+		fmt.Fprintln(w, "CEILING\tat once\twrites/s\tAPI server s/1000\tetcd s/1000")
+		for _, l := range r.Ceiling.Levels {
+			fmt.Fprintf(w, "\t%d\t%.0f\t%.2f\t%.2f\n", l.Concurrency, l.PerSecond, l.APIServer, l.Etcd)
+		}
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintln(w, "MODE\tCLAIMS\tBINDER\tBINDS/S\tONCE MADE/S\tP50\tP90\tP99\tMAX\tWRITES/BIND\t409\tCPU binder\tapiserver\tetcd\tAGREE")
+	for _, one := range r.Results {
+		agree := "yes"
+		if !one.Agree {
+			agree = fmt.Sprintf("NO, %d bound", one.Bound)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%.1f\t%.1f\t%.3f\t%.3f\t%.3f\t%.3f\t%.2f\t%d\t%.2f s\t%.2f s\t%.2f s\t%s\n",
+			one.Mode, one.Claims, one.Subject, one.PerSecond, one.AfterPerSecond, one.Latency.P50, one.Latency.P90, one.Latency.P99, one.Latency.Max,
+			one.Writes, one.Conflicts, one.Processor["binder"], one.Processor[apiServer], one.Processor[etcd], agree)
+	}
+	w.Flush()
+	fmt.Fprintln(out)
+	for _, v := range r.Verdicts {
+		switch {
+		case v.Found == "":
+			fmt.Fprintf(out, "not measured  %s\n", v.Goal)
+		case v.Reached:
+			fmt.Fprintf(out, "reached       %s: %s\n", v.Goal, v.Found)
+		default:
+			fmt.Fprintf(out, "NOT REACHED   %s: %s\n", v.Goal, v.Found)
+		}
+	}
+}
+
+// save writes a report beside the earlier ones.
+func (r report) save(folder string) error {
+	if folder == "" {
+		return nil
+	}
+	raw, err := json.MarshalIndent(r, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(folder, 0o755)
+	}
+	if err != nil {
+		return fmt.Errorf("saving the results: %w", err)
+	}
+	path := filepath.Join(folder, "bind-"+r.Began.Format("20060102T150405Z")+".json")
+	if err := os.WriteFile(path, append(raw, '\n'), 0o644); err != nil {
+		return fmt.Errorf("saving the results: %w", err)
+	}
+	fmt.Fprintln(os.Stderr, "saved as", path)
+	return nil
+}

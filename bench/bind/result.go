@@ -1,0 +1,108 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// result is what came of one run. Times are in seconds.
+type result struct {
+	Subject string `json:"subject"`
+	Mode    string `json:"mode"`
+	Claims  int    `json:"claims"`
+	Bound   int    `json:"bound"`
+	// Seconds is from the first claim asked for to the last seen Bound; PerSecond is
+	// bindings a second of that time.
+	Seconds   float64 `json:"seconds"`
+	PerSecond float64 `json:"bindsPerSecond"`
+	// AfterPerSecond is bindings a second from the moment the last claim was made, when
+	// the binder had the API server to itself; 0 where nothing was left to bind by then.
+	AfterPerSecond float64 `json:"bindsPerSecondOnceMade"`
+	Latency        latency `json:"latency"`
+	// Processor is seconds of processor time by component.
+	Processor map[string]float64 `json:"processorSeconds"`
+	// Requests are those of everybody but this program for one binding, by verb and
+	// resource; Writes are those of them that change claims and volumes.
+	Requests  map[string]float64 `json:"requestsPerBind"`
+	Writes    float64            `json:"writesPerBind"`
+	Conflicts int                `json:"conflicts"`
+	// Agree says that every claim and every volume name each other.
+	Agree bool `json:"agree"`
+}
+
+// latency is of a claim, from its being asked for to its being seen Bound.
+type latency struct {
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+// fill computes times and rates; made is when the last claim had been made.
+func (r *result) fill(seen *claims, made time.Time) {
+	asked, bound := seen.times()
+	r.Bound = len(bound)
+	if r.Bound == 0 {
+		return
+	}
+	var waits []time.Duration
+	var first, last time.Time
+	after := 0
+	for name, at := range bound {
+		waits = append(waits, at.Sub(asked[name]))
+		if first.IsZero() || asked[name].Before(first) {
+			first = asked[name]
+		}
+		if at.After(last) {
+			last = at
+		}
+		if at.After(made) {
+			after++
+		}
+	}
+	r.Seconds = last.Sub(first).Seconds()
+	r.PerSecond = float64(r.Bound) / r.Seconds
+	if after > 0 {
+		r.AfterPerSecond = float64(after) / last.Sub(made).Seconds()
+	}
+	slices.Sort(waits)
+	r.Latency = latency{P50: at(waits, 50), P90: at(waits, 90), P99: at(waits, 99), Max: waits[len(waits)-1].Seconds()}
+}
+
+// at is the given percentile of sorted times, in seconds: the least that so many
+// percent of them do not exceed.
+func at(sorted []time.Duration, percent int) float64 {
+	return sorted[(len(sorted)*percent+99)/100-1].Seconds()
+}
+
+// spent takes the difference of two looks at the cluster, without what this program has
+// asked for itself.
+func (r *result) spent(before, after usage, process string) {
+	r.Processor = map[string]float64{}
+	for component := range after.seconds {
+		r.Processor[component] = after.seconds[component] - before.seconds[component]
+	}
+	r.Processor["binder"] = r.Processor[process]
+	delete(r.Processor, process)
+	r.Requests = map[string]float64{}
+	own := ownWrites(r.Mode)
+	for _, name := range slices.Sorted(maps.Keys(after.requests)) {
+		n := after.requests[name] - before.requests[name] - own[name]*r.Claims
+		if n == 0 {
+			continue
+		}
+		r.Requests[name] = float64(n) / float64(r.Claims)
+		if isWrite(name) {
+			r.Writes += r.Requests[name]
+		}
+	}
+	r.Conflicts = after.conflict - before.conflict
+}
+
+// isWrite says whether a request changes claims or volumes.
+func isWrite(name string) bool {
+	verb, resource, _ := strings.Cut(name, " ")
+	return resource != "events" && slices.Contains([]string{"POST", "PUT", "PATCH", "APPLY", "DELETE"}, verb)
+}

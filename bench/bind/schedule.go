@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The modes.
+const (
+	modeCeiling  = "ceiling"
+	modeMatch    = "match"
+	modePrebound = "prebound"
+	modeDynamic  = "dynamic"
+	modeNoise    = "noise"
+)
+
+func modeNames() []string {
+	return []string{modeCeiling, modeMatch, modePrebound, modeDynamic, modeNoise}
+}
+
+// subject is one who binds.
+type subject struct {
+	name string
+	// up are the arguments of tarn-cluster that put it in charge.
+	up []string
+	// process is the component whose processor time is its cost.
+	process string
+}
+
+const (
+	controllerManager = "kube-controller-manager"
+	tarnController    = "tarn-controller"
+)
+
+// subjects are all there are. Nobody binds while the API server's own ceiling is
+// measured.
+var subjects = []subject{
+	{name: "nobody", process: controllerManager, up: []string{"--stock", "--kube-controller-manager-arg=--controllers=*,-persistentvolume-binder-controller"}},
+	{name: "default", process: controllerManager, up: []string{"--stock"}},
+	{name: "lifted", process: controllerManager, up: []string{"--stock",
+		"--kube-controller-manager-arg=--kube-api-qps=5000", "--kube-controller-manager-arg=--kube-api-burst=10000"}},
+	{name: "tarn", process: tarnController, up: []string{"--binder=tarn", "--protection=kubernetes"}},
+}
+
+func subjectNamed(name string) (subject, bool) {
+	at := slices.IndexFunc(subjects, func(s subject) bool { return s.name == name })
+	if at < 0 {
+		return subject{}, false
+	}
+	return subjects[at], true
+}
+
+// planned is one run to come.
+type planned struct {
+	subject subject
+	mode    string
+	n       int
+}
+
+func (p planned) String() string {
+	if p.mode == modeCeiling {
+		return "the API server's ceiling"
+	}
+	return fmt.Sprintf("%s, %d claims, bound by %s", p.mode, p.n, p.subject.name)
+}
+
+// schedule lists the runs: of one mode and size one subject after the other, so that
+// what changes on the machine with the hours changes for all of them.
+func schedule(s settings) ([]planned, error) {
+	for _, mode := range s.modes {
+		if !slices.Contains(modeNames(), mode) {
+			return nil, fmt.Errorf("mode %q: use any of %s", mode, strings.Join(modeNames(), ", "))
+		}
+	}
+	var who []subject
+	for _, name := range s.subjects {
+		found, ok := subjectNamed(name)
+		if !ok || name == subjects[0].name {
+			return nil, fmt.Errorf("subject %q: use any of default, lifted, tarn", name)
+		}
+		who = append(who, found)
+	}
+	var runs []planned
+	for _, mode := range s.modes {
+		if mode == modeCeiling {
+			runs = append(runs, planned{subject: subjects[0], mode: mode})
+			continue
+		}
+		for _, n := range union(s.sizes, s.slowSizes) {
+			for _, one := range who {
+				sizes := s.sizes
+				if one.name == "default" {
+					sizes = s.slowSizes
+				}
+				if slices.Contains(sizes, n) {
+					runs = append(runs, planned{one, mode, n})
+				}
+			}
+		}
+	}
+	return runs, nil
+}
+
+// union gives the numbers of both lists, sorted, each once.
+func union(a, b []int) []int {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
+}

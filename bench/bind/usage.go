@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+const (
+	apiServer = "kube-apiserver"
+	etcd      = "etcd"
+
+	// ticksPerSecond is the unit of /proc/PID/stat: Linux shows every program hundredths.
+	ticksPerSecond = 100
+)
+
+// usage is what has been spent so far.
+type usage struct {
+	seconds  map[string]float64 // of processor time, by component
+	requests map[string]int     // answered by the API server, as "PUT persistentvolumes/status"
+	conflict int                // of these, refused because somebody else came first
+}
+
+func (c *cluster) usage(ctx context.Context) (usage, error) {
+	u := usage{seconds: map[string]float64{}}
+	metrics, err := c.client.RESTClient().Get().AbsPath("/metrics").SetHeader("Accept", "text/plain").DoRaw(ctx)
+	if err != nil {
+		return u, fmt.Errorf("reading the API server's metrics: %w", err)
+	}
+	if u.requests, u.conflict, err = requests(string(metrics)); err != nil {
+		return u, err
+	}
+	for _, component := range []string{apiServer, etcd, c.subject.process} {
+		if u.seconds[component], err = processorTime(c.pids[component]); err != nil {
+			return u, fmt.Errorf("processor time of %s: %w", component, err)
+		}
+	}
+	return u, nil
+}
+
+// processorTime is what a process has used, in seconds.
+func processorTime(pid int) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	return statSeconds(string(text))
+}
+
+// statSeconds reads user and system time, the 14th and 15th field. The 2nd is the
+// program's name, in parentheses, and may hold blanks.
+func statSeconds(stat string) (float64, error) {
+	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("%q is no line of /proc/PID/stat", stat)
+	}
+	ticks := 0
+	for _, field := range fields[11:13] {
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			return 0, fmt.Errorf("%q is no line of /proc/PID/stat: %w", stat, err)
+		}
+		ticks += n
+	}
+	return float64(ticks) / ticksPerSecond, nil
+}
+
+// counted are the resources whose requests are counted.
+var counted = map[string]bool{"persistentvolumes": true, "persistentvolumeclaims": true, "events": true}
+
+// requests reads apiserver_request_total out of the API server's metrics.
+func requests(metrics string) (byVerb map[string]int, conflicts int, err error) {
+	byVerb = map[string]int{}
+	for line := range strings.Lines(metrics) {
+		rest, found := strings.CutPrefix(line, "apiserver_request_total{")
+		if !found {
+			continue
+		}
+		labelText, value, _ := strings.Cut(rest, "} ")
+		labels := map[string]string{}
+		for pair := range strings.SplitSeq(labelText, ",") {
+			key, quoted, _ := strings.Cut(pair, "=")
+			labels[key] = strings.Trim(quoted, `"`)
+		}
+		if !counted[labels["resource"]] {
+			continue
+		}
+		n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if err != nil {
+			return nil, 0, fmt.Errorf("reading a metric of the API server, %q: %w", strings.TrimSpace(line), err)
+		}
+		name := labels["verb"] + " " + labels["resource"]
+		if sub := labels["subresource"]; sub != "" {
+			name += "/" + sub
+		}
+		byVerb[name] += int(n)
+		if labels["code"] == "409" {
+			conflicts += int(n)
+		}
+	}
+	return byVerb, conflicts, nil
+}

@@ -55,6 +55,9 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 		return false, r.hold(ctx, v.Volume)
 	case ActLetGo:
 		return false, kube.RemoveFinalizer(ctx, r.client, v.Volume.DeepCopy(), volume.FinalizerExternal)
+	case ActKeep:
+		r.events.Eventf(v.Volume, nil, corev1.EventTypeWarning, eventDeleteFailed, p.Cause, "%s", kube.Note(p.Warning))
+		return false, nil
 	case ActDelete:
 		return false, r.delete(ctx, v)
 	}

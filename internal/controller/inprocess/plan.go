@@ -39,6 +39,8 @@ const (
 	ActHold Act = "Hold"
 	// ActLetGo: take it off a volume that is not.
 	ActLetGo Act = "LetGo"
+	// ActKeep: tell the volume Plan.Warning, and leave it.
+	ActKeep Act = "Keep"
 	// ActDelete: destroy the volume, then its PersistentVolume.
 	ActDelete Act = "Delete"
 )
@@ -46,7 +48,7 @@ const (
 // Plan is what to do about one volume.
 type Plan struct {
 	Act Act
-	// Warning is told to the claim as an Event. Events that differ in their note alone
+	// Warning is told to the claim, or by ActKeep to the volume, as an Event. Events that differ in their note alone
 	// are merged under the first note, so each Cause is an action of its own.
 	Warning, Cause string
 	// GiveBack says that the scheduler has to choose another node.
@@ -180,6 +182,10 @@ func decideVolume(v *View) Plan {
 		if held {
 			return Plan{Act: ActLetGo}
 		}
+	case released(vol, held) && volume.DeletionProtected(vol):
+		// The API server would keep the volume, which then would stand for nothing.
+		return Plan{Act: ActKeep, Cause: "Protected", Warning: fmt.Sprintf("label %s protects the volume, which is released and of policy Delete; to lift that: kubectl label persistentvolumes %s %s-",
+			tarnv1.LabelDeletionProtection, vol.Name, tarnv1.LabelDeletionProtection)}
 	case released(vol, held):
 		return Plan{Act: ActDelete}
 	case !held && vol.DeletionTimestamp == nil && vol.Status.Phase == corev1.VolumeBound:

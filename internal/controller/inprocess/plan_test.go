@@ -175,6 +175,7 @@ func TestAVolume(t *testing.T) {
 	)
 	unclaimed := func(v *View) { v.Volume.Spec.ClaimRef = nil }
 	reserved := func(v *View) { v.Volume.Spec.ClaimRef.UID = "" }
+	guarded := func(v *View) { v.Volume.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }
 	foreign := func(v *View) { v.Plugin = nil }
 	for _, c := range []struct {
 		name string
@@ -182,6 +183,8 @@ func TestAVolume(t *testing.T) {
 		want Act
 	}{
 		{"case 125: released and of policy Delete goes", volumeView(released, del), ActDelete},
+		{"that is protected from deletion keeps its storage", volumeView(released, del, guarded), ActKeep},
+		{"that was deleted before it was protected keeps its storage", volumeView(released, del, guarded, deletedVolume), ActKeep},
 		{"case 122: bound stays", volumeView(bound, del), ActNone},
 		{"case 122: that Kubernetes calls failed stays", volumeView(failed, del), ActNone},
 		{"case 122: released and of policy Retain stays", volumeView(released, retain), ActNone},
@@ -210,7 +213,7 @@ func TestAVolume(t *testing.T) {
 		{"that belongs to another claim fulfils none", volumeView(bound, del, withClaim(deletedClaim), foreign, func(v *View) { v.Volume.Spec.ClaimRef.UID = "u2" }), ActNone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if p := decide(c.view); p.Act != c.want || p.Warning != "" {
+			if p := decide(c.view); p.Act != c.want || (p.Warning == "") != (c.want != ActKeep) {
 				t.Errorf("got %+v, want %s", p, c.want)
 			}
 		})

@@ -266,6 +266,15 @@ func (r *reconciler) writeVolume(ctx context.Context, v *View) error {
 		}
 		return r.writeStatus(ctx, v, undo(v, "the claim was deleted while its volume was being created", r.clock.Now()).Status)
 	}
+	// The handle is in the record by now, where the creation of another volume that gave
+	// the same one finds it.
+	holder, err := r.handles.Holder(ctx, v.Record.Spec.Provisioner.Name, v.Record.Status.Handle, v.VolumeName)
+	if err != nil {
+		return err
+	}
+	if holder != "" {
+		return r.dispute(ctx, v, holder)
+	}
 	vol, err := newVolume(v.Record)
 	if err != nil {
 		return err

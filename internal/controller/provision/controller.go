@@ -34,6 +34,7 @@ const (
 	indexClaimUID         = "provision.uid"
 	indexClaimProvisioner = "provision.provisioner"
 	indexClaimClass       = "provision.class"
+	indexHandle           = "provision.handle"
 )
 
 // Options are what the controller needs beside the manager.
@@ -46,11 +47,12 @@ type Options struct {
 }
 
 type reconciler struct {
-	client client.Client
-	reader client.Reader // live
-	steps  *podvol.Steps
-	events events.EventRecorder
-	clock  clock.PassiveClock
+	client  client.Client
+	reader  client.Reader // live
+	handles kube.Handles
+	steps   *podvol.Steps
+	events  events.EventRecorder
+	clock   clock.PassiveClock
 }
 
 // Register adds the controller to a manager. Its queue holds names of volumes:
@@ -58,7 +60,8 @@ type reconciler struct {
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), steps: o.Steps,
-		events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
+		handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexHandle},
+		events:  mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
 	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}

@@ -111,6 +111,7 @@ func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
 			},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: record.Spec.Provisioner.Name, VolumeHandle: record.Status.Handle, VolumeAttributes: class.Parameters,
+				FSType: class.Parameters[podvol.FSTypeParameter],
 			}},
 		},
 	}, nil

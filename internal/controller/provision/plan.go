@@ -93,6 +93,8 @@ func decide(v *View, now time.Time) Plan {
 		return decideCreating(v, now)
 	case tarnv1.VolumeCreated:
 		return decideCreated(v)
+	case tarnv1.VolumeDisputed:
+		return decideDisputed(v)
 	default: // Undoing and Deleting are reclaim's
 		return Plan{Act: ActNone}
 	}

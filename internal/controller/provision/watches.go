@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 )
 
 // stalePause is how long a cache that was found behind gets to catch up.
@@ -20,25 +21,31 @@ const stalePause = 50 * time.Millisecond
 
 func storageClass() client.Object { return &storagev1.StorageClass{} }
 
-func addIndexes(mgr ctrl.Manager) error {
-	indexes := map[string]func(*corev1.PersistentVolumeClaim) string{
-		indexClaimUID:         func(c *corev1.PersistentVolumeClaim) string { return string(c.UID) },
-		indexClaimProvisioner: provisionerName,
-		indexClaimClass:       className,
-	}
-	for name, key := range indexes {
-		err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.PersistentVolumeClaim{}, name, func(o client.Object) []string {
+// indexes are those of claims.
+func indexes() map[string]client.IndexerFunc {
+	of := func(key func(*corev1.PersistentVolumeClaim) string) client.IndexerFunc {
+		return func(o client.Object) []string {
 			claim, ok := o.(*corev1.PersistentVolumeClaim)
 			if !ok {
 				return nil
 			}
 			return []string{key(claim)}
-		})
-		if err != nil {
+		}
+	}
+	return map[string]client.IndexerFunc{
+		indexClaimUID:         of(func(c *corev1.PersistentVolumeClaim) string { return string(c.UID) }),
+		indexClaimProvisioner: of(provisionerName),
+		indexClaimClass:       of(className),
+	}
+}
+
+func addIndexes(mgr ctrl.Manager) error {
+	for name, key := range indexes() {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.PersistentVolumeClaim{}, name, key); err != nil {
 			return err
 		}
 	}
-	return nil
+	return kube.IndexHandles(context.Background(), mgr, indexHandle)
 }
 
 func request(name string) reconcile.Request {

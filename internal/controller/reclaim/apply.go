@@ -1,6 +1,7 @@
 package reclaim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,9 @@ var errStale = errors.New("the cache is behind")
 // errClaimThere says that a claim keeps a released volume: no event of the volume
 // tells when that changes, so the queue asks again.
 var errClaimThere = errors.New("the claim of a released volume is still there")
+
+// errShared says that another volume has the handle of one that is to be deleted.
+var errShared = errors.New("another volume has the handle of a released volume")
 
 // apply carries out a plan. It gives back true when the View has changed in a way
 // that more can be done at once.
@@ -114,6 +118,9 @@ func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, err
 	if err := r.confirmIdle(ctx, v); err != nil {
 		return false, err
 	}
+	if shared, err := r.confirmSole(ctx, v); err != nil || shared {
+		return false, err
+	}
 	prepared, err := r.steps.PrepareDeletion(ctx, v.Provisioner, v.Record, attempt)
 	if err != nil {
 		return false, r.giveUp(ctx, v, err, attempt)
@@ -133,6 +140,31 @@ func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, err
 	return false, r.discardPods(ctx, v, func(pod *corev1.Pod) bool {
 		return pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepDeletion) && pod.Name != prepared.Pod.Name
 	})
+}
+
+// confirmSole looks whether another volume has the handle that would be deleted. What a
+// failed creation left under it is then a person's to decide about; a volume that was in
+// use waits until the other is gone, of which no event tells here, so the queue asks
+// again. shared is true then.
+func (r *reconciler) confirmSole(ctx context.Context, v *View) (shared bool, err error) {
+	record := v.Record
+	handle := cmp.Or(record.Status.Handle, podvol.DefaultHandle(record))
+	holder, err := r.handles.Holder(ctx, record.Spec.Provisioner.Name, handle, record.Name)
+	if err != nil || holder == "" {
+		return false, err
+	}
+	p := sharedHandle(v, handle, holder, r.clock.Now())
+	if p.Status == nil {
+		return true, errShared
+	}
+	if err := r.writeStatus(ctx, v, p.Status); err != nil {
+		return true, err
+	}
+	r.warn(v, p.Warning)
+	if record.Status.Phase == tarnv1.VolumeUndoing {
+		return true, nil
+	}
+	return true, errShared
 }
 
 // confirmIdle looks live that the record stands as the cache has it and that the

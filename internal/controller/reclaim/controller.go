@@ -35,6 +35,7 @@ import (
 
 const (
 	indexStageVolume = "reclaim.volume"
+	indexHandle      = "reclaim.handle"
 	// stalePause is how long a cache that was found behind gets to catch up.
 	stalePause = 50 * time.Millisecond
 )
@@ -49,11 +50,12 @@ type Options struct {
 }
 
 type reconciler struct {
-	client client.Client
-	reader client.Reader // live
-	steps  *podvol.Steps
-	events events.EventRecorder
-	clock  clock.PassiveClock
+	client  client.Client
+	reader  client.Reader // live
+	handles kube.Handles
+	steps   *podvol.Steps
+	events  events.EventRecorder
+	clock   clock.PassiveClock
 }
 
 // Register adds the controller to a manager. Its queue holds names of records, which
@@ -61,7 +63,8 @@ type reconciler struct {
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), steps: o.Steps,
-		events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
+		handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexHandle},
+		events:  mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
 	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
@@ -75,6 +78,9 @@ func Register(mgr ctrl.Manager, o Options) error {
 	})
 	if err != nil {
 		return fmt.Errorf("indexing stages: %w", err)
+	}
+	if err := kube.IndexHandles(context.Background(), mgr, indexHandle); err != nil {
+		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("reclaim").

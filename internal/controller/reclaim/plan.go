@@ -164,6 +164,25 @@ func decideWithoutVolume(v *View) Plan {
 	return lost
 }
 
+// sharedHandle says that the deletion pod would delete another volume's data. A failed
+// creation is not undone but disputed; a released volume waits.
+func sharedHandle(v *View, handle, holder string, now time.Time) Plan {
+	if v.Record.Status.Phase == tarnv1.VolumeUndoing {
+		err := podvol.HandleTaken(v.Record, holder)
+		status := v.Record.Status.DeepCopy()
+		status.Phase, status.NextDeletionTime = tarnv1.VolumeDisputed, nil
+		status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: kube.Message(err.Message), Time: metav1.NewTime(now)}
+		condition(status, v.Record, metav1.ConditionFalse, err.Reason, err.Message)
+		return Plan{Act: ActStatus, Status: status, Warning: err.Message}
+	}
+	message := fmt.Sprintf("%s has volumeHandle %q, too, and the deletion pod would delete its data: delete that volume, or set the reclaim policy of this one to Retain", holder, handle)
+	p := say(v, podvol.ReasonHandleTaken, message)
+	if p.Status != nil {
+		p.Warning = message
+	}
+	return p
+}
+
 func deleting(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.Phase, status.DeletionAttempts, status.NextDeletionTime = tarnv1.VolumeDeleting, status.DeletionAttempts+1, nil

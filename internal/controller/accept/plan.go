@@ -185,6 +185,8 @@ func holds(record *tarnv1.PavVolume, vol *corev1.PersistentVolume) string {
 	switch record.Status.Phase {
 	case "", tarnv1.VolumePending:
 		return "about to be dropped"
+	case tarnv1.VolumeDisputed:
+		return "" // nothing is run for it any more
 	case tarnv1.VolumeCreated:
 	default:
 		return string(record.Status.Phase)

@@ -245,6 +245,7 @@ func TestPlanLetsGoOfWhatNothingNeeds(t *testing.T) {
 		{name: "a claim that has just come", records: []tarnv1.PavVolume{record("v", "")}, wantHolder: "PavVolume v (about to be dropped)"},
 		{name: "a claim being checked", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeValidating)}, wantHolder: "PavVolume v (Validating)"},
 		{name: "a volume being made", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreating)}, wantHolder: "PavVolume v (Creating)"},
+		{name: "not a volume that is disputed", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeDisputed)}},
 		{name: "a volume being undone", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeUndoing)}, wantHolder: "PavVolume v (Undoing)"},
 		{name: "a volume being deleted", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeDeleting)}, wantHolder: "PavVolume v (Deleting)"},
 		{

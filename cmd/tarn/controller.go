@@ -18,6 +18,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/cli"
+	"tarn.dev/tarn/internal/controller/pool"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
 )
@@ -29,6 +30,7 @@ type controllerFlags struct {
 	plugins     pluginFlags
 	stateDir    string
 	workers     int
+	pauseImage  string
 }
 
 func newControllerCommand() *cobra.Command {
@@ -44,6 +46,7 @@ func newControllerCommand() *cobra.Command {
 	flags.election.register(cmd.Flags())
 	flags.plugins.register(cmd.Flags())
 	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what `tarn node` is given")
+	cmd.Flags().StringVar(&flags.pauseImage, "pause-image", pool.DefaultPauseImage, "image of the pods by which pools have a node chosen; they need not start, so it need not be there")
 	cmd.Flags().IntVar(&flags.workers, "workers", 16, "how many objects of a kind are worked on at once")
 	return cmd
 }
@@ -97,8 +100,8 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	shared := parts{
 		plugins: plugins,
 		steps:   &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir},
-		workers: flags.workers,
-		pods:    sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),
+		workers: flags.workers, pauseImage: flags.pauseImage,
+		pods: sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),
 	}
 	for _, name := range selected {
 		if err := controllers[name](mgr, shared); err != nil {

@@ -8,10 +8,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"tarn.dev/tarn/internal/cli"
 	"tarn.dev/tarn/internal/controller/accept"
 	"tarn.dev/tarn/internal/controller/bind"
 	"tarn.dev/tarn/internal/controller/expand"
 	"tarn.dev/tarn/internal/controller/inprocess"
+	"tarn.dev/tarn/internal/controller/pool"
 	"tarn.dev/tarn/internal/controller/protect"
 	"tarn.dev/tarn/internal/controller/provision"
 	"tarn.dev/tarn/internal/controller/reclaim"
@@ -25,6 +27,8 @@ type parts struct {
 	steps   *podvol.Steps
 	workers int
 	plugins []plugin.Plugin
+	// pauseImage is that of the pods by which pools have a node chosen.
+	pauseImage string
 	// pods makes the cache of all pods on first use, for those that need it.
 	pods func() (cache.Cache, error)
 }
@@ -59,6 +63,9 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 			return err
 		}
 		return protect.Register(mgr, protect.Options{Pods: pods, MaxConcurrent: p.workers})
+	},
+	"pool": func(mgr ctrl.Manager, p parts) error {
+		return pool.Register(mgr, pool.Options{Namespace: cli.Namespace, PauseImage: p.pauseImage, MaxConcurrent: p.workers})
 	},
 	"stage": func(mgr ctrl.Manager, p parts) error {
 		return stage.Register(mgr, stage.Options{Steps: p.steps, MaxConcurrent: p.workers})

@@ -171,6 +171,7 @@ func (v *auditView) judgePod(pod *corev1.Pod) {
 	case pod.DeletionTimestamp != nil:
 		item.State += ", ending"
 	case v.records[record] != nil, v.stages[stage] != nil:
+	case pod.Labels[tarnv1.LabelPoolUID] != "": // a filler's, which its set answers for
 	default:
 		item.Orphaned = fmt.Sprintf("the PavVolume or PavStage it was made for is gone; kubectl delete pod -n %s %s", pod.Namespace, pod.Name)
 	}

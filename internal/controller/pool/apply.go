@@ -15,7 +15,7 @@ import (
 // eventAction is what Events say was being done.
 const eventAction = "Pool"
 
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;delete,namespace=tarn-system
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=patch;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=create;delete
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=create;delete

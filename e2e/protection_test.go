@@ -1,0 +1,180 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// These cases hold for Tarn's protection as for Kubernetes' own, whichever the cluster
+// has.
+
+// Not beside others: it kills the kubelet.
+func TestAClaimInUseWaitsForThePodsThatUseIt(t *testing.T) {
+	s := begin(t, "protected")
+	s.needsThisMachine()
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	pod := s.consumer("reader", claim.Name, stays)
+	s.ready(pod)
+	s.delete(claim)
+	s.terminating(claim)
+
+	late := s.consumer("late", claim.Name, stays)
+	s.told(late, "FailedScheduling", `persistentvolumeclaim "`+claim.Name+`" is being deleted`)
+	if err := s.get(pod); err != nil {
+		t.Fatal(err)
+	}
+	placed := s.consumer("placed", claim.Name, stays, func(p *corev1.Pod) { p.Spec.NodeName = pod.Spec.NodeName })
+	s.told(placed, "FailedMount", "can't start pod "+s.name+"/placed because it's using claim "+s.name+"/data that is being deleted")
+
+	if err := suite.machine.kill("kubelet"); err != nil {
+		t.Fatal(err)
+	}
+	other := &corev1.Pod{ObjectMeta: named("other"), Spec: corev1.PodSpec{
+		RestartPolicy: corev1.RestartPolicyNever, NodeName: pod.Spec.NodeName,
+		Containers: []corev1.Container{{Name: "main", Image: "busybox:1.36", Command: []string{"true"}}},
+	}}
+	other.Namespace = s.name
+	s.create(other)
+	s.succeeded(other) // so the kubelet has taken up its work again
+	s.neverRestarted(pod)
+	if text := s.kubectlSays("exec", "-n", s.name, pod.Name, "--", "cat", "/data/greeting"); strings.TrimSpace(text) != "hello" {
+		t.Errorf("after the kubelet's restart the pod reads %q in its volume, want hello", text)
+	}
+	s.terminating(claim)
+
+	s.remove(placed)
+	s.remove(late)
+	s.terminating(claim)
+	s.remove(pod)
+	s.gone(claim)
+	s.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
+}
+
+// terminating wants a claim or volume to be there, and kubectl to show that it is
+// being deleted.
+func (s *scenario) terminating(o client.Object) {
+	s.t.Helper()
+	kind := "pv"
+	args := []string{"get", kind, o.GetName(), "--no-headers"}
+	if o.GetNamespace() != "" {
+		kind = "pvc"
+		args = []string{"get", kind, o.GetName(), "--no-headers", "-n", o.GetNamespace()}
+	}
+	columns := strings.Fields(s.kubectlSays(args...))
+	if len(columns) < 2 || columns[0] != o.GetName() || !strings.Contains(strings.Join(columns, " "), "Terminating") {
+		s.t.Errorf("kubectl get %s shows %q, want it to be Terminating", kind, columns)
+	}
+	args[0], args[3] = "describe", "--show-events=false"
+	if text := s.kubectlSays(args...); !strings.Contains(text, "Terminating (lasts ") {
+		s.t.Errorf("kubectl describe %s does not say since when it is Terminating:\n%s", kind, text)
+	}
+}
+
+// kubectlSays gives what the kubectl beside tarn-cluster prints.
+func (s *scenario) kubectlSays(args ...string) string {
+	s.t.Helper()
+	out, err := exec.Command(filepath.Join(filepath.Dir(suite.machine.binary), "kubectl"), args...).CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func TestAVolumeWhoseClaimIsThereWaitsForIt(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "bound")
+	s.needsThisMachine()
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+	s.delete(vol)
+	s.terminating(vol)
+	pod := s.consumer("reader", claim.Name, "cat /data/greeting")
+	s.succeeded(pod)
+	s.terminating(vol)
+
+	// A pod that has ended keeps its claim until it is gone.
+	s.delete(claim)
+	s.terminating(claim)
+	s.remove(pod)
+	s.gone(claim)
+	s.gone(vol)
+}
+
+func TestTheClaimOfAPodGoesWithIt(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "owned")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	pod := s.consumer("reader", "", "cat /data/greeting; "+stays, func(p *corev1.Pod) {
+		p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
+			VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
+				StorageClassName: &s.name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources: corev1.VolumeResourceRequirements{Requests: size("1Mi")},
+			}},
+		}}
+	})
+	s.ready(pod)
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: named("reader-data")}
+	claim.Namespace = s.name
+	if err := s.get(claim); err != nil {
+		t.Fatal(err)
+	}
+	s.remove(pod)
+	s.gone(claim)
+}
+
+func TestTheStorageOfAProtectedVolumeOutlivesItsClaim(t *testing.T) {
+	t.Parallel()
+	shelf := t.TempDir()
+	s := begin(t, "guarded")
+	s.needsThisMachine()
+	s.create(s.provisioner(shelved(shelf)))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+	label := tarn.LabelDeletionProtection
+	s.kubectl("label", "pvc", claim.Name, "-n", s.name, label+"=true")
+	s.kubectl("label", "pv", vol.Name, label+"=true")
+
+	s.refused(suite.live.Delete(s.ctx, claim), "kubectl label persistentvolumeclaims "+claim.Name+" -n "+s.name+" "+label+"-")
+	namespace := &corev1.Namespace{ObjectMeta: named(s.name)}
+	s.await("the deletion of its namespace to be refused", func() (bool, string) {
+		err := suite.live.Delete(s.ctx, namespace, client.DryRunAll)
+		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "holds claim "+claim.Name), describeError(err)
+	})
+	s.kubectl("label", "pvc", claim.Name, "-n", s.name, label+"-")
+	s.remove(claim)
+
+	s.await("the record to say what keeps the storage", func() (bool, string) {
+		record := &tarn.PavVolume{ObjectMeta: named(vol.Name)}
+		if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(record), record); err != nil {
+			return false, err.Error()
+		}
+		c := meta.FindStatusCondition(record.Status.Conditions, tarn.ConditionDeletable)
+		return c != nil && c.Reason == "DeletionProtected", "it does not"
+	})
+	s.refused(suite.live.Delete(s.ctx, vol), "kubectl label persistentvolumes "+vol.Name+" "+label+"-")
+	if kept := entriesOf(t, shelf); len(kept) == 0 {
+		t.Error("the storage of a protected volume is gone")
+	}
+	s.kubectl("label", "pv", vol.Name, label+"-")
+	s.gone(vol)
+	if left := entriesOf(t, shelf); len(left) > 0 {
+		t.Errorf("the deletion pod has left %q on the shelf", left)
+	}
+}

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -18,6 +19,23 @@ import (
 )
 
 const hostPath = "tarn.dev/host-path"
+
+// hostPathRoot is the folder of the cluster's local-path volumes, empty where the
+// cluster has none.
+func (m machine) hostPathRoot() string {
+	text, err := m.run("status", "--output", "json")
+	var status struct {
+		DataDir string `json:"dataDir"`
+	}
+	if json.Unmarshal([]byte(text), &status) != nil || err != nil && text == "" {
+		return ""
+	}
+	root := filepath.Join(status.DataDir, "host-path")
+	if _, err := os.Stat(root); err != nil {
+		return ""
+	}
+	return root
+}
 
 // needsHostPath ends a case on a cluster that has no class local-path of ours.
 func (s *scenario) needsHostPath() {
@@ -175,12 +193,15 @@ func TestNoFolderIsLeftHoweverOftenTheControllerDies(t *testing.T) {
 	claims := []*corev1.PersistentVolumeClaim{first}
 	for dying := true; dying; {
 		round := len(claims)
-		for i := range 4 {
+		for i := range 10 {
 			claims = append(claims, s.claim(fmt.Sprintf("data-%d", round+i)))
+			if i%2 == 1 { // wherever it is by now
+				s.delete(claims[len(claims)-2])
+			}
 		}
-		s.bound(claims[round])
-		for _, claim := range claims[round:] { // one is bound, the others are wherever they are
-			s.delete(claim)
+		s.bound(claims[round+1])
+		for i := range 5 {
+			s.delete(claims[round+1+2*i])
 		}
 		select {
 		case err := <-over:
@@ -201,6 +222,9 @@ func TestNoFolderIsLeftHoweverOftenTheControllerDies(t *testing.T) {
 				t.Errorf("%s is left (%v)", folder, err)
 			}
 		}
+	}
+	if err := audited(hostPath); err != nil {
+		t.Error(err)
 	}
 	t.Logf("%d claims came and went while the controller was killed %d times", len(claims), kills)
 }

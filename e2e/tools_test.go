@@ -71,6 +71,9 @@ func audited(provisioner string) error {
 			return err
 		}
 		args[len(args)-1] = fmt.Sprintf("/proc/%d/root%s", pid, tarn.DefaultStateDir)
+		if root := suite.machine.hostPathRoot(); root != "" {
+			args = append(args, "--host-path-root", root)
+		}
 	}
 	stdout, stderr, status, err := tool("", args...)
 	if err == nil && status != 0 {

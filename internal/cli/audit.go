@@ -21,6 +21,7 @@ import (
 type audit struct {
 	output, kubeconfig, provisioner string
 	stateDir, mountinfo             string
+	hostPathRoot                    string
 	settle                          time.Duration
 
 	client client.Client
@@ -75,6 +76,7 @@ func newAuditCommand() *cobra.Command {
 	f.StringVar(&a.provisioner, "provisioner", "", "only what belongs to this PavProvisioner")
 	f.StringVar(&a.stateDir, "node-state-dir", "", "folder of the node agent, as seen from here; none leaves the node side out")
 	f.StringVar(&a.mountinfo, "mountinfo", "", "mount table of the kubelet; the default is that of this process")
+	f.StringVar(&a.hostPathRoot, "host-path-root", "", "folder of the volumes of tarn.dev/host-path, as the controller has it; empty leaves them out")
 	f.DurationVar(&a.settle, "settle", 5*time.Second, "how long what is orphaned may take to go by itself")
 	return cmd
 }

@@ -29,6 +29,7 @@ type auditView struct {
 	recordNames  map[string]bool
 	folders      []nodeFolder
 	mounts       []nodeMount
+	hostPath     *hostPathView
 	items        []auditItem
 }
 
@@ -44,6 +45,10 @@ func (a *audit) gather(ctx context.Context) (*auditView, error) {
 		if v.folders, v.mounts, err = a.node.read(); err != nil {
 			return nil, err
 		}
+	}
+	var err error
+	if v.hostPath, err = a.gatherHostPath(ctx); err != nil {
+		return nil, err
 	}
 	for _, list := range []client.ObjectList{
 		&corev1.PodList{}, &tarnv1.PavStageList{}, &tarnv1.PavVolumeList{}, &corev1.PersistentVolumeList{}, &pavv1.PavProvisionerList{}, &corev1.NodeList{},
@@ -105,6 +110,7 @@ func (v *auditView) judge(provisioner string) (items []auditItem, orphaned bool)
 	for _, m := range v.mounts {
 		v.judgeMount(m)
 	}
+	v.judgeHostPath()
 	items = []auditItem{}
 	for _, i := range v.items {
 		if provisioner == "" || i.Provisioner == provisioner {

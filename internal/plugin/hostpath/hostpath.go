@@ -36,6 +36,10 @@ const (
 	doomed = ".deleting-"
 )
 
+// VolumeOf is the name of the volume that an entry of a root belongs to, and whether it
+// is being deleted.
+func VolumeOf(entry string) (name string, going bool) { return strings.CutPrefix(entry, doomed) }
+
 // folders are the volumes below one root.
 type folders struct {
 	root string

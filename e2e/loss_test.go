@@ -1,0 +1,211 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// podSpec gives the pod of a section, and container its only container, to be changed.
+func podSpec(section fields) fields { return section["podTemplate"].(fields)["spec"].(fields) }
+func container(section fields) fields {
+	return podSpec(section)["containers"].([]any)[0].(fields)
+}
+
+// bindsShelf is a staging whose volume is the folder "data" of a shelf, and whose pod
+// stays until the shelf has a file "now"; then it does the rest.
+func bindsShelf(shelf, rest string) fields {
+	return script{privileged: true, hostDir: shelf, text: `set -e
+mkdir /pav/volume
+mount --bind /host/data /pav/volume
+touch /pav/ready
+trap exit TERM
+until [ -e /host/now ]; do sleep 0.1 & wait $!; done
+rm /host/now
+` + rest}.section(nil)
+}
+
+// shelfWithData makes a shelf with the folder that bindsShelf stages.
+func shelfWithData(t *testing.T) string {
+	t.Helper()
+	shelf := t.TempDir()
+	if err := os.Mkdir(filepath.Join(shelf, "data"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	return shelf
+}
+
+// put makes an empty file.
+func put(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writes is a script that adds a line to a file of the volume ten times a second, and
+// tells of each that is written. It ends at the first that cannot be.
+const writes = `trap exit TERM
+n=0
+while true; do
+n=$((n+1))
+echo "line $n" >> /data/log
+echo "wrote $n"
+sleep 0.1 & wait $!
+done`
+
+// stillWrites proves that the consumer goes on writing into the volume on the shelf, and
+// that of all it ever wrote no line is missing.
+func (s *scenario) stillWrites(pod *corev1.Pod, shelf string) {
+	s.t.Helper()
+	read := func() []string {
+		text, err := os.ReadFile(filepath.Join(shelf, "data", "log"))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return strings.Split(strings.TrimSpace(string(text)), "\n")
+	}
+	s.prints(pod, fmt.Sprintf("wrote %d", len(read())+3))
+	for i, line := range read() {
+		if want := fmt.Sprintf("line %d", i+1); line != want {
+			s.t.Fatalf("line %d of the volume is %q, want %q", i+1, line, want)
+		}
+	}
+	s.neverRestarted(pod)
+}
+
+func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		// rest is what the staging pod comes to, limits what it may have of it.
+		rest   string
+		limits fields
+		// wantTold is in the Event on the consumer.
+		wantTold string
+		// wantEvicted says that the kubelet tells of an eviction.
+		wantEvicted bool
+	}{
+		{"killed for its memory", "exec tail /dev/zero", fields{"memory": "32Mi"}, "exited with 137", false},
+		{"evicted for its disk", "dd if=/dev/zero of=/big bs=1M count=24; sleep 1d & wait $!", fields{"ephemeral-storage": "8Mi"}, "exited with 143", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			shelf := shelfWithData(t)
+			s := begin(t, "outlive")
+			s.needsThisMachine()
+			staging := bindsShelf(shelf, c.rest)
+			container(staging)["resources"] = fields{"limits": c.limits}
+			// The kubelet evicts no critical pod, which a staging pod is by default.
+			class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.name}, Value: 1}
+			s.create(class)
+			t.Cleanup(func() { s.deleteIfThere(class) })
+			podSpec(staging)["priorityClassName"] = class.Name
+			s.create(s.provisioner(fields{
+				"volumeCreation": asRequested, "volumeStaging": staging,
+				"volumeUnstaging": script{hostDir: shelf, text: "echo once >> /host/unstaged"}.section(nil),
+			}))
+			s.class(corev1.PersistentVolumeReclaimDelete)
+			claim := s.bound(s.claim("data"))
+			pod := s.consumer("writer", claim.Name, writes)
+			s.ready(pod)
+			s.prints(pod, "wrote 3")
+
+			first := s.stepPods(tarn.StepStaging)[0]
+			put(t, filepath.Join(shelf, "now"))
+			if c.wantEvicted {
+				s.told(&first, "Evicted", "ephemeral local storage")
+			}
+			s.told(pod, "VolumeLost", claim.Spec.VolumeName, c.wantTold)
+			s.told(pod, "VolumeRebound", claim.Spec.VolumeName)
+			again := s.stageOf("healthy again", healthy(tarn.ReasonRebound))
+			if lost := again.Status.Node.Loss; lost.Number != 1 || lost.Reason != tarn.ReasonPodEnded || len(lost.Left) > 0 {
+				t.Errorf("the stage tells of %+v, want one loss, %s, and nothing left", lost, tarn.ReasonPodEnded)
+			}
+			s.stillWrites(pod, shelf)
+			s.remove(pod)
+			s.remove(claim)
+			if text := unstaged(t, shelf); text != "once\n" {
+				t.Errorf("the unstaging pods wrote %q, want one line", text)
+			}
+		})
+	}
+}
+
+// onBlock gives a pod the volume as a device.
+func onBlock(pod *corev1.Pod) {
+	c := &pod.Spec.Containers[0]
+	c.VolumeMounts, c.VolumeDevices = nil, []corev1.VolumeDevice{{Name: "data", DevicePath: "/dev/data"}}
+}
+
+func TestABlockVolumeWhoseStagingPodDiesIs(t *testing.T) {
+	// marks writes a number at the start of the device, again and again, past every
+	// cache, and says what is there.
+	const marks = `trap exit TERM
+n=0
+while true; do
+n=$((n+1))
+printf 'mark %06d\n' $n | dd of=/dev/data conv=notrunc,fsync 2>/dev/null
+echo "device has $(dd if=/dev/data bs=11 count=1 2>/dev/null)"
+sleep 0.1 & wait $!
+done`
+	for _, c := range []struct {
+		name string
+		// attach is how the staging pod comes by a device of the file $f.
+		attach     string
+		wantReason string
+	}{
+		{"the same device again where its author sees to it", `loop=$(losetup -j $f | head -n 1 | cut -d: -f1); [ -n "$loop" ] || loop=$(losetup -f --show $f)`, "VolumeRebound"},
+		{"told to be another device where it is", `loop=$(losetup -f --show $f)`, "VolumeNotRebound"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			shelf := t.TempDir()
+			s := begin(t, "block-dies")
+			s.needsThisMachine()
+			section := func(text string, more fields) fields {
+				made := script{hostDir: shelf, privileged: true, text: "set -e; f=/host/{{ handle|default(defaultHandle)|tobash }}; " + text}.section(more)
+				seesDevices(made["podTemplate"])
+				return made
+			}
+			s.create(s.provisioner(fields{
+				"volumeValidation": fields{"volumeModes": []any{"Block"}},
+				"volumeCreation":   section("truncate -s {{ requestedMinCapacity }} $f", asRequested),
+				"volumeDeletion":   section("rm $f", nil),
+				"volumeStaging":    section(c.attach+"; cp -a $loop /pav/volume; touch /pav/ready; "+stays, nil),
+				"volumeUnstaging":  section("for l in $(losetup -j $f | cut -d: -f1); do losetup -d $l; done", nil),
+			}))
+			claim := s.growable(func(claim *corev1.PersistentVolumeClaim) {
+				block := corev1.PersistentVolumeBlock
+				claim.Spec.VolumeMode = &block
+			})
+			pod := s.consumer("writer", claim.Name, marks, onBlock)
+			s.ready(pod)
+			s.prints(pod, "device has mark 000003")
+			staging := s.stepPods(tarn.StepStaging)
+			if err := suite.live.Delete(s.ctx, &staging[0], client.GracePeriodSeconds(0)); err != nil {
+				t.Fatal(err)
+			}
+			s.told(pod, "VolumeLost", "was deleted")
+			s.told(pod, c.wantReason, claim.Spec.VolumeName)
+
+			// What the pod has open stays of use, and what it writes is in the volume: a pod
+			// that comes later finds it.
+			s.prints(pod, "device has mark 000020")
+			s.neverRestarted(pod)
+			s.remove(pod)
+			late := s.consumer("late", claim.Name, `dd if=/dev/data bs=5 count=1 2>/dev/null | grep -x "mark "`, onBlock)
+			s.succeeded(late)
+		})
+	}
+}

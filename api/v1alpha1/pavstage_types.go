@@ -90,13 +90,6 @@ type PavStageSpec struct {
 	// readOnly is what the kubelet asked for.
 	// +optional
 	ReadOnly bool `json:"readOnly,omitempty"`
-	// mountOptions are those of the PersistentVolume, as the stage was made, that the
-	// kernel keeps for each mount, like noexec: every bind mount of the volume has them.
-	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:items:MaxLength=32
-	// +listType=atomic
-	// +optional
-	MountOptions []string `json:"mountOptions,omitempty"`
 }
 
 // PavStageNodeStatus is written by the node agent alone.

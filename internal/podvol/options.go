@@ -10,7 +10,6 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/jinja"
-	"tarn.dev/tarn/internal/volume"
 )
 
 // Variables by which a staging template learns how a volume is to be mounted.
@@ -25,12 +24,12 @@ const (
 // volumes are to have; the name is Kubernetes' own.
 const FSTypeParameter = "csi.storage.k8s.io/fstype"
 
-// checkRead refuses a volume that asks for a file system, or for options of one, of
-// which the provisioner's staging takes no notice: whoever asked would believe to have
-// it. Options that the kernel keeps for each mount are the node agent's to give.
+// checkRead refuses a volume that asks for a file system, or for mount options, of which
+// the provisioner's staging takes no notice: whoever asked would believe to have it. Nor
+// could the node agent give the options that the kernel keeps for each mount, like
+// noexec: the container runtime binds what it is given once more, with its own.
 func checkRead(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) error {
-	_, options := volume.MountAttributes(vol.Spec.MountOptions)
-	fsType := vol.Spec.CSI.FSType
+	options, fsType := vol.Spec.MountOptions, vol.Spec.CSI.FSType
 	if modeOf(vol) == corev1.PersistentVolumeBlock || len(options) == 0 && fsType == "" {
 		return nil
 	}

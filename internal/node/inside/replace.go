@@ -16,7 +16,7 @@ import (
 var ErrUserNamespace = errors.New("the container has a user namespace of its own, whose mounts cannot be exchanged")
 
 // Replace mounts what source is in the container, in the place of old, one of the
-// mounts of its table, with the attributes that one has. What was mounted below it goes with
+// mounts of its table, read-only as that one is. What was mounted below it goes with
 // it. A container that has ended is no error.
 func (c Container) Replace(old mounts.Mount, source *os.File) error {
 	same, err := sameUsers(c.Process)
@@ -31,7 +31,7 @@ func (c Container) Replace(old mounts.Mount, source *os.File) error {
 		return ended(err)
 	}
 	defer func() { _ = space.Close() }()
-	tree, err := mounts.Clone(source, old.Attributes, old.Receives)
+	tree, err := mounts.Clone(source, old.ReadOnly, old.Receives)
 	if err != nil {
 		return err
 	}

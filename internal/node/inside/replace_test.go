@@ -171,7 +171,7 @@ func TestAMountWithoutItsServerIsExchangedReadOnlyAsItWas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if now := mounts.At(table, data); now[len(now)-1].Attributes&mounts.ReadOnly == 0 {
+	if now := mounts.At(table, data); !now[len(now)-1].ReadOnly {
 		t.Errorf("the container has %v, want it read-only", now)
 	}
 }

@@ -22,8 +22,8 @@ type Mount struct {
 	Point string
 	// Type is the file system's type.
 	Type string
-	// Attributes are this mount's own.
-	Attributes Attributes
+	// ReadOnly says that this mount may not be written through.
+	ReadOnly bool
 	// Receives says that what is mounted below its origin appears below it too.
 	Receives bool
 }
@@ -35,11 +35,11 @@ type Mounter interface {
 	// below it, at target, which must exist and be of the same kind. A mount made
 	// later below the source appears below the target; nothing unmounted at the
 	// target is unmounted at the source.
-	Bind(source *os.File, target string, attributes Attributes) error
+	Bind(source *os.File, target string, readOnly bool) error
 	// Replace mounts source as Bind does, in the place of the uppermost mount at
 	// target, which goes (before Linux 6.5: is hidden) though it may be in use. Nobody
 	// ever finds the target without a mount.
-	Replace(source *os.File, target string, attributes Attributes) error
+	Replace(source *os.File, target string, readOnly bool) error
 	// Unmount removes the uppermost mount at point.
 	Unmount(point string) error
 	// Detach hides the uppermost mount at point and all below it at once, though
@@ -55,11 +55,11 @@ type Kernel struct{}
 var _ Mounter = Kernel{}
 
 // Bind implements Mounter. The copy is taken from the open file, so what was
-// checked is what is mounted, and it gets its attributes and is cut off (slave) before
+// checked is what is mounted, and it is made read-only and cut off (slave) before
 // anyone can see it: a plain bind mount would be a peer of its source, and
 // unmounting something below the one would unmount it below the other.
-func (Kernel) Bind(source *os.File, target string, attributes Attributes) error {
-	tree, err := Clone(source, attributes, true)
+func (Kernel) Bind(source *os.File, target string, readOnly bool) error {
+	tree, err := Clone(source, readOnly, true)
 	if err != nil {
 		return fmt.Errorf("bind at %s: %w", target, err)
 	}
@@ -71,8 +71,8 @@ func (Kernel) Bind(source *os.File, target string, attributes Attributes) error 
 }
 
 // Replace implements Mounter.
-func (Kernel) Replace(source *os.File, target string, attributes Attributes) error {
-	tree, err := Clone(source, attributes, true)
+func (Kernel) Replace(source *os.File, target string, readOnly bool) error {
+	tree, err := Clone(source, readOnly, true)
 	if err != nil {
 		return fmt.Errorf("bind at %s: %w", target, err)
 	}
@@ -83,7 +83,7 @@ func (Kernel) Replace(source *os.File, target string, attributes Attributes) err
 // Clone copies the mount of the directory or file that source is, with all below it,
 // as a tree that is mounted nowhere yet; closing it before it is put somewhere ends
 // it. With receives, what is mounted below the source later appears in it too.
-func Clone(source *os.File, attributes Attributes, receives bool) (*os.File, error) {
+func Clone(source *os.File, readOnly, receives bool) (*os.File, error) {
 	fd, err := unix.OpenTree(int(source.Fd()), "",
 		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
 	if err != nil {
@@ -94,7 +94,9 @@ func Clone(source *os.File, attributes Attributes, receives bool) (*os.File, err
 	if receives {
 		attr.Propagation = unix.MS_SLAVE
 	}
-	attr.Attr_set, attr.Attr_clr = attributes.forKernel()
+	if readOnly {
+		attr.Attr_set = unix.MOUNT_ATTR_RDONLY
+	}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
 		_ = tree.Close()
 		return nil, fmt.Errorf("copy the mount of %s: mount_setattr: %w", source.Name(), err)
@@ -152,13 +154,13 @@ func ListOf(process string) ([]Mount, error) {
 	table := make([]Mount, 0, len(infos))
 	for i := range infos {
 		table = append(table, Mount{
-			ID:         infos[i].ID,
-			Device:     fmt.Sprintf("%d:%d", infos[i].Major, infos[i].Minor),
-			Root:       unescape(infos[i].Root),
-			Point:      unescape(infos[i].MountPoint),
-			Type:       infos[i].FsType,
-			Attributes: AttributesOf(infos[i].MountOptions),
-			Receives:   len(infos[i].OptionalFields) > 0,
+			ID:       infos[i].ID,
+			Device:   fmt.Sprintf("%d:%d", infos[i].Major, infos[i].Minor),
+			Root:     unescape(infos[i].Root),
+			Point:    unescape(infos[i].MountPoint),
+			Type:     infos[i].FsType,
+			ReadOnly: hasOption(infos[i].MountOptions, "ro"),
+			Receives: len(infos[i].OptionalFields) > 0,
 		})
 	}
 	return table, nil
@@ -179,6 +181,15 @@ func CheckKernel() error {
 	default:
 		return fmt.Errorf("the node agent cannot mount; run it as root (in a pod: privileged): %w", err)
 	}
+}
+
+func hasOption(options []string, name string) bool {
+	for _, o := range options {
+		if o == name {
+			return true
+		}
+	}
+	return false
 }
 
 // unescape undoes the octal escapes the kernel writes for blank, tab, newline and

@@ -66,7 +66,7 @@ func TestAVolumeIsShownAtItsTargetAndGoneAfterwards(t *testing.T) {
 	write(t, filepath.Join(source, "greeting"), "hello")
 	target := filepath.Join(mkdir(t, top, "pods and more"), "mount")
 	for range 2 { // again is the same
-		if err := EnsureBind(Kernel{}, open(t, source), target, 0); err != nil {
+		if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -101,7 +101,7 @@ func TestAReadOnlyTargetCannotBeWrittenNorCanWhatIsMountedBelow(t *testing.T) {
 	source := mkdir(t, top, "volume")
 	nodetest.MountTmpfs(t, filepath.Join(source, "below"))
 	target := filepath.Join(top, "target")
-	if err := EnsureBind(Kernel{}, open(t, source), target, ReadOnly); err != nil {
+	if err := EnsureBind(Kernel{}, open(t, source), target, true); err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{target, filepath.Join(target, "below")} {
@@ -111,7 +111,7 @@ func TestAReadOnlyTargetCannotBeWrittenNorCanWhatIsMountedBelow(t *testing.T) {
 	}
 	write(t, filepath.Join(source, "below", "x"), "the source stays writable")
 	// The same volume asked for with write access replaces it.
-	if err := EnsureBind(Kernel{}, open(t, source), target, 0); err != nil {
+	if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(target, "x"), "")
@@ -124,7 +124,7 @@ func TestUnmountingTheTargetLeavesTheSourcesMountsAlone(t *testing.T) {
 	nodetest.MountTmpfs(t, below)
 	write(t, filepath.Join(below, "data"), "precious")
 	target := filepath.Join(top, "target")
-	if err := EnsureBind(Kernel{}, open(t, source), target, 0); err != nil {
+	if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
 		t.Fatal(err)
 	}
 	if got := read(t, filepath.Join(target, "below", "data")); got != "precious" {
@@ -142,7 +142,7 @@ func TestAMountMadeLaterInTheVolumeArrivesAtTheTarget(t *testing.T) {
 	top := nodetest.Tmpfs(t)
 	source := mkdir(t, top, "volume", "later")
 	target := filepath.Join(top, "target")
-	if err := EnsureBind(Kernel{}, open(t, filepath.Dir(source)), target, 0); err != nil {
+	if err := EnsureBind(Kernel{}, open(t, filepath.Dir(source)), target, false); err != nil {
 		t.Fatal(err)
 	}
 	nodetest.MountTmpfs(t, source)
@@ -158,7 +158,7 @@ func TestWhateverElseIsMountedAtTheTargetIsReplaced(t *testing.T) {
 	target := mkdir(t, top, "target")
 	nodetest.MountTmpfs(t, target)
 	nodetest.MountTmpfs(t, target)
-	if err := EnsureBind(Kernel{}, open(t, source), target, 0); err != nil {
+	if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
 		t.Fatal(err)
 	}
 	if found := mountsUnder(t, target); len(found) != 1 || found[0].Root != "/volume" {
@@ -173,7 +173,7 @@ func TestAFileIsBoundAtAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	target := filepath.Join(top, "pod-uid")
-	if err := EnsureBind(Kernel{}, open(t, node), target, 0); err != nil {
+	if err := EnsureBind(Kernel{}, open(t, node), target, false); err != nil {
 		t.Fatal(err)
 	}
 	var stat unix.Stat_t
@@ -240,7 +240,7 @@ func TestATargetThatIsNotOursIsLeftAlone(t *testing.T) {
 		}
 	}
 	for _, target := range []string{written, link} {
-		if err := EnsureBind(Kernel{}, open(t, full), target, 0); err == nil {
+		if err := EnsureBind(Kernel{}, open(t, full), target, false); err == nil {
 			t.Errorf("mounted at %s", target)
 		}
 	}
@@ -312,7 +312,7 @@ func TestNothingIsEverRemovedThroughAMount(t *testing.T) {
 			write(t, filepath.Join(point, "data"), "precious")
 		},
 		"a bind mount of the same file system": func(t *testing.T, precious, point string) {
-			if err := EnsureBind(Kernel{}, open(t, precious), point, 0); err != nil {
+			if err := EnsureBind(Kernel{}, open(t, precious), point, false); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -340,7 +340,7 @@ func TestNothingIsEverRemovedThroughAMount(t *testing.T) {
 		precious := filepath.Join(top, "precious")
 		write(t, precious, "precious")
 		stage := mkdir(t, top, "stage")
-		if err := EnsureBind(Kernel{}, open(t, precious), filepath.Join(stage, "file"), 0); err != nil {
+		if err := EnsureBind(Kernel{}, open(t, precious), filepath.Join(stage, "file"), false); err != nil {
 			t.Fatal(err)
 		}
 		if err := RemoveTree(stage); !errors.Is(err, unix.EBUSY) {

@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnsureBind makes sure that target shows exactly what source is, with the attributes,
-// and nothing else is mounted there: one that is already right is left alone, anything else is
+// EnsureBind makes sure that target shows exactly what source is, and nothing else
+// is mounted there: one that is already right is left alone, anything else is
 // unmounted first. The target is made where it is missing; the folder it is in must
 // exist.
-func EnsureBind(m Mounter, source *os.File, target string, attributes Attributes) error {
+func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error {
 	var want unix.Stat_t
 	if err := unix.Fstat(int(source.Fd()), &want); err != nil {
 		return fmt.Errorf("look at %s: %w", source.Name(), err)
 	}
-	right, err := shows(m, target, &want, attributes)
+	right, err := shows(m, target, &want, readOnly)
 	if err != nil || right {
 		return err
 	}
@@ -28,10 +28,10 @@ func EnsureBind(m Mounter, source *os.File, target string, attributes Attributes
 	if err := makeTarget(target, want.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
 		return err
 	}
-	if err := m.Bind(source, target, attributes); err != nil {
+	if err := m.Bind(source, target, readOnly); err != nil {
 		return err
 	}
-	right, err = shows(m, target, &want, attributes)
+	right, err = shows(m, target, &want, readOnly)
 	if err != nil {
 		return err
 	}
@@ -41,25 +41,25 @@ func EnsureBind(m Mounter, source *os.File, target string, attributes Attributes
 	return nil
 }
 
-// Shows says whether target is a mount of exactly what source is, with the attributes,
-// and nothing else is mounted there.
-func Shows(m Mounter, target string, source *os.File, attributes Attributes) (bool, error) {
+// Shows says whether target is a mount of exactly what source is, and nothing else is
+// mounted there.
+func Shows(m Mounter, target string, source *os.File, readOnly bool) (bool, error) {
 	var want unix.Stat_t
 	if err := unix.Fstat(int(source.Fd()), &want); err != nil {
 		return false, fmt.Errorf("look at %s: %w", source.Name(), err)
 	}
-	return shows(m, target, &want, attributes)
+	return shows(m, target, &want, readOnly)
 }
 
 // shows says whether target is a mount of exactly that file. A target that cannot be
 // looked at, as one whose server has died, shows something else.
-func shows(m Mounter, target string, want *unix.Stat_t, attributes Attributes) (bool, error) {
+func shows(m Mounter, target string, want *unix.Stat_t, readOnly bool) (bool, error) {
 	table, err := m.List()
 	if err != nil {
 		return false, err
 	}
 	layers := At(table, target)
-	if len(layers) != 1 || !attributes.shownBy(layers[0].Attributes) {
+	if len(layers) != 1 || layers[0].ReadOnly != readOnly {
 		return false, nil
 	}
 	var is unix.Stat_t

@@ -103,7 +103,7 @@ func (r *Results) bind(k, target string) error {
 	}
 	source := os.NewFile(uintptr(fd), r.pav(k))
 	defer func() { _ = source.Close() }()
-	return mounts.EnsureBind(r.Mounts, source, target, 0)
+	return mounts.EnsureBind(r.Mounts, source, target, false)
 }
 
 // Unpublish stores the result on the pod, if that was not done, and only then takes

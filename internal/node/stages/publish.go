@@ -18,7 +18,6 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
-	words "tarn.dev/tarn/internal/volume"
 )
 
 // publishWait is how long one publish call waits for the staging pod. The kubelet
@@ -108,7 +107,6 @@ func (s *Stages) publish(ctx context.Context, r Request) error {
 
 // newStage is the stage as it is created.
 func (s *Stages) newStage(provisioner *pavv1.PavProvisioner, volume *corev1.PersistentVolume, readOnly bool) *tarnv1.PavStage {
-	options, _ := words.MountAttributes(volume.Spec.MountOptions)
 	return &tarnv1.PavStage{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: tarnv1.StageName(volume.UID, s.NodeName, readOnly),
@@ -124,19 +122,8 @@ func (s *Stages) newStage(provisioner *pavv1.PavProvisioner, volume *corev1.Pers
 			VolumeUID:   volume.UID,
 			NodeName:    s.NodeName,
 			ReadOnly:    readOnly,
-
-			MountOptions: options,
 		},
 	}
-}
-
-// attributesOf is what every mount of a stage's volume has.
-func attributesOf(stage *tarnv1.PavStage) mounts.Attributes {
-	attributes := mounts.AttributesOf(stage.Spec.MountOptions)
-	if stage.Spec.ReadOnly {
-		attributes |= mounts.ReadOnly
-	}
-	return attributes
 }
 
 // attempt is one publish call on its way.
@@ -303,7 +290,7 @@ func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (
 		s.doubt(stage) // the worker sees to it; this call waits for what comes of it
 		return false, nil
 	}
-	if err := mounts.EnsureBind(s.Mounts, volume.File, r.Target, attributesOf(stage)); err != nil {
+	if err := mounts.EnsureBind(s.Mounts, volume.File, r.Target, r.ReadOnly); err != nil {
 		return false, status.Errorf(codes.Unavailable, "mount volume %s: %v", stage.Spec.VolumeName, err)
 	}
 	return true, nil

@@ -61,10 +61,10 @@ func (s *Stages) rebindTarget(ctx context.Context, stage *tarnv1.PavStage, targe
 	}
 	layers := mounts.At(table, target)
 	if len(layers) == 0 {
-		return nil, mounts.EnsureBind(s.Mounts, volume, target, attributesOf(stage))
+		return nil, mounts.EnsureBind(s.Mounts, volume, target, stage.Spec.ReadOnly)
 	}
 	old := layers[len(layers)-1]
-	right, err := mounts.Shows(s.Mounts, target, volume, attributesOf(stage))
+	right, err := mounts.Shows(s.Mounts, target, volume, stage.Spec.ReadOnly)
 	if err != nil || right {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (s *Stages) rebindTarget(ctx context.Context, stage *tarnv1.PavStage, targe
 			return nil, err
 		}
 	}
-	if err := s.Mounts.Replace(volume, target, attributesOf(stage)); err != nil {
+	if err := s.Mounts.Replace(volume, target, stage.Spec.ReadOnly); err != nil {
 		return nil, err
 	}
 	if !within {

@@ -91,7 +91,7 @@ func (r *reconciler) do(ctx context.Context, on *pair, a Action) error {
 		r.watches.wake(wakes{claims: set[claimKey]{a.Key: {}}})
 		return nil
 	case Post:
-		r.post(*on, a)
+		r.poster.post(*on, a)
 		return nil
 	}
 	return fmt.Errorf("bind: no way to apply %T", a)

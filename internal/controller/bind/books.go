@@ -42,8 +42,7 @@ type books struct {
 	unsure   map[claimKey]string                   // claims likewise, each with the volume it was being joined to
 
 	noProvisioning bool
-	gone           func(types.UID)    // hears of claims and volumes that are gone
-	noticed        func(foreignWrite) // hears of writes that only a binder makes and that were not ours
+	listener       listener
 }
 
 // hold is the right of one worker to write a volume.
@@ -53,14 +52,25 @@ type hold struct {
 	foreign []foreignWrite // changes of phase seen meanwhile, which may be the worker's own
 }
 
-func newBooks(noProvisioning bool) *books {
+// listener hears of what enters the books, under their lock.
+type listener interface {
+	claimSeen(*corev1.PersistentVolumeClaim)
+	volumeSeen(*corev1.PersistentVolume)
+	gone(types.UID)
+	// freeVolumes says that a class has more free volumes, or fewer.
+	freeVolumes(class string, more int)
+	// foreign says that another binder has written a phase.
+	foreign(foreignWrite)
+}
+
+func newBooks(noProvisioning bool, l listener) *books {
 	return &books{
 		claims: map[claimKey]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{},
 		classes: map[string]*storagev1.StorageClass{}, pointing: map[claimKey]set[string]{},
 		naming: map[string]set[claimKey]{}, seeking: map[string]set[claimKey]{}, unsaid: set[claimKey]{},
 		free: newStore[*corev1.PersistentVolume](), waiting: newStore[*corev1.PersistentVolumeClaim](),
 		offered: map[claimKey]string{}, held: map[string]*hold{}, doubtful: map[string]bool{}, unsure: map[claimKey]string{},
-		noProvisioning: noProvisioning, gone: func(types.UID) {}, noticed: func(foreignWrite) {},
+		noProvisioning: noProvisioning, listener: l,
 	}
 }
 
@@ -115,7 +125,7 @@ func (b *books) dropClaim(claim *corev1.PersistentVolumeClaim) bool {
 	}
 	b.replaceClaim(key, had, nil)
 	delete(b.unsure, key)
-	b.gone(had.UID)
+	b.listener.gone(had.UID)
 	return true
 }
 
@@ -184,7 +194,7 @@ func (b *books) dropVolume(v *corev1.PersistentVolume) bool {
 	}
 	b.replaceVolume(v.Name, had, nil)
 	delete(b.doubtful, v.Name)
-	b.gone(had.UID)
+	b.listener.gone(had.UID)
 	return true
 }
 
@@ -209,11 +219,15 @@ func (b *books) replaceVolume(name string, had, v *corev1.PersistentVolume) {
 func (b *books) shelve(name string) {
 	v := b.volumes[name]
 	if v == nil || !volume.Free(v) || b.held[name] != nil || b.doubtful[name] || b.spokenFor(v) {
-		b.free.take(name)
+		if at, was := b.free.places[name]; was {
+			b.free.take(name)
+			b.listener.freeVolumes(at.shelf.class, -1)
+		}
 		return
 	}
 	if !b.free.has(name) {
 		b.fresh = append(b.fresh, name)
+		b.listener.freeVolumes(volume.ClassOfVolume(v), 1)
 	}
 	b.free.put(name, shelfOfVolume(v), *volume.Capacity(v), v)
 }

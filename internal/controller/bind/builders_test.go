@@ -202,9 +202,18 @@ func isDefault(since time.Duration) classWith {
 	}
 }
 
+// deaf hears nothing.
+type deaf struct{}
+
+func (deaf) claimSeen(*corev1.PersistentVolumeClaim) {}
+func (deaf) volumeSeen(*corev1.PersistentVolume)     {}
+func (deaf) gone(types.UID)                          {}
+func (deaf) freeVolumes(string, int)                 {}
+func (deaf) foreign(foreignWrite)                    {}
+
 // booksOf enters objects as a watch would.
 func booksOf(objects ...any) *books {
-	b := newBooks(false)
+	b := newBooks(false, deaf{})
 	for _, o := range objects {
 		switch o := o.(type) {
 		case *corev1.PersistentVolumeClaim:

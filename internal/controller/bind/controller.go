@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -12,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"tarn.dev/tarn/internal/kube"
@@ -42,8 +45,13 @@ type reconciler struct {
 	*watches
 	// api writes, and reads live, without a limit of its own: the API server's
 	// priority and fairness knows better what it can take.
-	api v1.CoreV1Interface
-	*poster
+	api     v1.CoreV1Interface
+	poster  *poster
+	metrics *metrics
+	clock   clock.PassiveClock
+	log     logr.Logger
+	// warned is when another binder was last complained of; the books' lock guards it.
+	warned time.Time
 }
 
 type (
@@ -61,9 +69,13 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return fmt.Errorf("making the binder's client: %w", err)
 	}
-	w := &watches{cache: mgr.GetCache(), pods: o.Pods, books: newBooks(o.NoProvisioning), ready: make(chan struct{})}
-	r := &reconciler{watches: w, api: api, poster: newPoster(mgr.GetEventRecorder(kube.ControllerName), clock.RealClock{}, w.books.isOver)}
-	w.books.gone = r.forget
+	metrics, err := newMetrics(ctrlmetrics.Registry)
+	if err != nil {
+		return fmt.Errorf("registering the binder's metrics: %w", err)
+	}
+	r := &reconciler{api: api, metrics: metrics, clock: clock.RealClock{}, log: mgr.GetLogger().WithName("bind")}
+	r.watches = &watches{cache: mgr.GetCache(), pods: o.Pods, books: newBooks(o.NoProvisioning, r), ready: make(chan struct{})}
+	r.poster = newPoster(mgr.GetEventRecorder(kube.ControllerName), r.clock, r.books.isOver)
 	if err := mgr.Add(r.poster); err != nil {
 		return fmt.Errorf("adding what posts the binder's Events: %w", err)
 	}
@@ -75,7 +87,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		name string
 		feed feed
 		do   reconcile.Reconciler
-	}{{"bind-claims", w.claimFeed(), claims{r}}, {"bind-volumes", w.volumeFeed(), volumes{r}}} {
+	}{{"bind-claims", r.claimFeed(), claims{r}}, {"bind-volumes", r.volumeFeed(), volumes{r}}} {
 		err := ctrl.NewControllerManagedBy(mgr).
 			Named(c.name).
 			WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: kube.RateLimiter()}).
@@ -113,7 +125,9 @@ func (r claims) once(ctx context.Context, key claimKey) (again bool, err error) 
 		defer r.letGo(on.volume.Name)
 	}
 	p := planClaim(v)
-	err = r.failed(r.apply(ctx, on, p), key, on.volume)
+	if err = r.failed(r.apply(ctx, on, p), "claim", key, on.volume); err == nil && p.Match != MatchNone {
+		r.metrics.joined(v.Claim, p.Match, r.clock.Now())
+	}
 	return overtaken(err) || err == nil && p.Again, err
 }
 
@@ -135,12 +149,15 @@ func (r volumes) once(ctx context.Context, name string) error {
 	}
 	defer r.letGo(name)
 	on := pair{volume: v.Volume, claim: v.Claim}
-	return r.failed(r.apply(ctx, on, planVolume(v)), claimKey{}, v.Volume)
+	return r.failed(r.apply(ctx, on, planVolume(v)), "volume", claimKey{}, v.Volume)
 }
 
 // failed takes note of a write that ended in an error: unless it was surely refused,
 // what it was about is read anew before anything else is decided.
-func (r *reconciler) failed(err error, key claimKey, v *corev1.PersistentVolume) error {
+func (r *reconciler) failed(err error, object string, key claimKey, v *corev1.PersistentVolume) error {
+	if err != nil {
+		r.metrics.failed(object, err)
+	}
 	if write := (*writeError)(nil); errors.As(err, &write) && !refused(err) {
 		name := ""
 		if v != nil {

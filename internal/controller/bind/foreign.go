@@ -41,7 +41,7 @@ func (b *books) notice(w foreignWrite, found bool) {
 	case h != nil:
 		h.foreign = append(h.foreign, w)
 	default:
-		b.noticed(w)
+		b.listener.foreign(w)
 	}
 }
 

@@ -56,7 +56,7 @@ func (b *books) letGo(name string) wakes {
 	delete(b.held, name)
 	for _, write := range h.foreign {
 		if !b.doubtful[name] {
-			b.noticed(write)
+			b.listener.foreign(write)
 		}
 	}
 	for key := range h.waiting {

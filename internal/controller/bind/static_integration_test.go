@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 
 	"tarn.dev/tarn/internal/testkit"
 )
@@ -15,25 +14,17 @@ import (
 func TestClaimsAndVolumesAreBoundOneToOne(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t))
 	killer := testkit.NewKiller(0)
-	stop := w.start(killer.Wrap(w.config), nil, Options{})
-	defer stop()
+	defer w.start(killer.Wrap(w.config), nil, Options{})()
 	const n = 50
-	claims := make([]*corev1.PersistentVolumeClaim, n)
 	for i := range n {
-		w.makeVolume(volumeOf(fmt.Sprintf("one-%d", i), "1Gi", func(v *corev1.PersistentVolume) {
-			v.Spec.StorageClassName, v.Status.Phase = "one", corev1.VolumePending
-		}))
-		claims[i] = w.makeClaim(claimOf("1Gi", func(c *corev1.PersistentVolumeClaim) {
-			c.Namespace, c.Name, c.Spec.StorageClassName = "default", fmt.Sprintf("one-%d", i), ptr.To("one")
-		}))
+		w.volume(fmt.Sprintf("one-%d", i), "1Gi", class("one"), in(corev1.VolumePending))
+		w.claim(fmt.Sprintf("one-%d", i), "1Gi", ofClass("one"))
 	}
 	volumes := map[string]bool{}
-	for _, claim := range claims {
-		w.until(func() string {
-			w.must(w.client.Get(w.ctx, clientKey(claim), claim))
-			return w.joined(claim, &corev1.PersistentVolume{ObjectMeta: metaNamed(claim.Spec.VolumeName)})
-		})
-		volumes[claim.Spec.VolumeName] = true
+	for i := range n {
+		name := fmt.Sprintf("one-%d", i)
+		w.until(func() string { return w.joined(name, "") })
+		volumes[read(w, claimOf("1Gi", called("default", name))).Spec.VolumeName] = true
 	}
 	if len(volumes) != n {
 		t.Errorf("%d claims share %d volumes", n, len(volumes))

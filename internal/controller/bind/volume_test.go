@@ -24,7 +24,7 @@ type volumeCase struct {
 }
 
 func (c *volumeCase) run(t *testing.T) {
-	b := newBooks(false)
+	b := newBooks(false, deaf{})
 	if c.claim != nil {
 		b.sawClaim(c.claim)
 	}

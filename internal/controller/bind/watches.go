@@ -151,6 +151,7 @@ func (b *books) sawClaim(claim *corev1.PersistentVolumeClaim) wakes {
 	defer b.mu.Unlock()
 	had := b.claims[keyOf(claim)]
 	b.notice(claimWrite(had, claim))
+	b.listener.claimSeen(claim)
 	return b.afterClaim(had, claim, b.putClaim(claim, true))
 }
 
@@ -192,6 +193,7 @@ func (b *books) sawVolume(v *corev1.PersistentVolume) wakes {
 	defer b.mu.Unlock()
 	had := b.volumes[v.Name]
 	b.notice(volumeWrite(had, v))
+	b.listener.volumeSeen(v)
 	return b.afterVolume(had, v, b.putVolume(v, true))
 }
 

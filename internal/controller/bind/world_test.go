@@ -11,6 +11,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -38,7 +39,7 @@ type world struct {
 
 func newWorld(t *testing.T, config *rest.Config) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	return &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config)}
 }
@@ -81,31 +82,59 @@ func (w *world) must(err error) {
 	}
 }
 
-// makeClaim and makeVolume create an object with a status.
-func (w *world) makeClaim(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+// claim creates a claim in namespace default, with the status it is given.
+func (w *world) claim(name, size string, with ...claimWith) *corev1.PersistentVolumeClaim {
 	w.t.Helper()
-	c = c.DeepCopy()
-	c.UID, c.ResourceVersion = "", ""
+	c := claimOf(size, append(with, called("default", name), uid(""))...)
+	c.ResourceVersion = ""
 	status := c.Status
 	w.must(w.client.Create(w.ctx, c))
-	if status.Phase != c.Status.Phase {
+	if status.Phase != corev1.ClaimPending {
 		c.Status = status
 		w.must(w.client.Status().Update(w.ctx, c))
 	}
 	return c
 }
 
-func (w *world) makeVolume(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+// volume creates a volume in the phase it is given.
+func (w *world) volume(name, size string, with ...volumeWith) *corev1.PersistentVolume {
 	w.t.Helper()
-	v = v.DeepCopy()
+	v := volumeOf(name, size, with...)
 	v.UID, v.ResourceVersion = "", ""
+	if v.Spec.ClaimRef != nil {
+		v.Spec.ClaimRef.Namespace = "default"
+	}
 	phase := v.Status.Phase
 	w.must(w.client.Create(w.ctx, v))
-	if phase != v.Status.Phase {
+	if phase != corev1.VolumePending {
 		v.Status.Phase = phase
 		w.must(w.client.Status().Update(w.ctx, v))
 	}
 	return v
+}
+
+// class creates a class with the name of its provisioner.
+func (w *world) class(name string, with ...classWith) {
+	w.t.Helper()
+	c := classOf(name, append([]classWith{by(name)}, with...)...)
+	c.CreationTimestamp = metav1.Time{}
+	w.must(w.client.Create(w.ctx, c))
+}
+
+// remove deletes an object, whatever would keep it.
+func (w *world) remove(o client.Object) {
+	w.t.Helper()
+	w.must(client.IgnoreNotFound(w.client.Delete(w.ctx, o)))
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	w.must(client.IgnoreNotFound(w.client.Patch(w.ctx, o, patch)))
+}
+
+// read gives an object as it stands, nil if it is gone.
+func read[T client.Object](w *world, o T) T {
+	w.t.Helper()
+	found, err := kube.Get(w.ctx, w.client, client.ObjectKeyFromObject(o), o)
+	w.must(err)
+	return found
 }
 
 // until waits until check finds nothing wrong.
@@ -125,21 +154,30 @@ func (w *world) until(check func() string) {
 }
 
 // joined says in which way a claim and a volume are not bound to each other.
-func (w *world) joined(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) string {
-	c, vol := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
-	if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(claim), c); err != nil {
-		return err.Error()
+func (w *world) joined(claim, volume string) string {
+	d := done{pair: pair{claim: read(w, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: claim}})}}
+	if volume == "" && d.claim != nil {
+		volume = d.claim.Spec.VolumeName
 	}
-	if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(v), vol); err != nil {
-		return err.Error()
+	d.volume = read(w, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: volume}})
+	if d.claim == nil {
+		return fmt.Sprintf("claim %q is gone", claim)
 	}
-	ref := vol.Spec.ClaimRef
-	if c.Spec.VolumeName != vol.Name || c.Status.Phase != corev1.ClaimBound || ref == nil || ref.UID != c.UID || vol.Status.Phase != corev1.VolumeBound {
-		return fmt.Sprintf("claim %s is %s on %q, volume %s is %s for %+v", c.Name, c.Status.Phase, c.Spec.VolumeName, vol.Name, vol.Status.Phase, ref)
+	if wrong := d.bound(); wrong != "" {
+		return fmt.Sprintf("claim %q and volume %q: %s", claim, volume, wrong)
 	}
 	return ""
 }
 
-func clientKey(o client.Object) client.ObjectKey { return client.ObjectKeyFromObject(o) }
-
-func metaNamed(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
+// volumeIs says in which way a volume is not in a phase, pointing at the claim of a
+// name, empty for none.
+func (w *world) volumeIs(name string, phase corev1.PersistentVolumePhase, claim string) string {
+	v := read(w, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	switch {
+	case v == nil:
+		return fmt.Sprintf("volume %q is gone", name)
+	case v.Status.Phase != phase || (v.Spec.ClaimRef == nil) != (claim == "") || claim != "" && v.Spec.ClaimRef.Name != claim:
+		return fmt.Sprintf("volume %q is %s and points at %+v, want %s and claim %q", name, v.Status.Phase, v.Spec.ClaimRef, phase, claim)
+	}
+	return ""
+}

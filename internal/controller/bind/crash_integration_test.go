@@ -1,0 +1,256 @@
+//go:build integration
+
+package bind
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// path is one way of the binder from a first state to a last one, which is reached in
+// a number of writes however often it is disturbed.
+type path struct {
+	name   string
+	writes int
+	// begin makes the first state of objects that all have one name.
+	begin func(w *world, name string)
+	// ended says what of the last state is missing.
+	ended func(w *world, name string) string
+}
+
+var paths = []path{
+	{"free", 4, func(w *world, name string) {
+		w.volume(name, "1Gi", class(name))
+		w.claim(name, "1Gi", ofClass(name))
+	}, bothJoined},
+	{"reserved", 4, func(w *world, name string) {
+		w.volume(name, "1Gi", in(corev1.VolumePending), to(name, ""))
+		w.claim(name, "1Gi", ofClass(""))
+	}, bothJoined},
+	{"held", 3, func(w *world, name string) {
+		c := w.claim(name, "1Gi", ofClass(""))
+		w.volume(name, "1Gi", in(corev1.VolumePending), to(name, c.UID))
+	}, bothJoined},
+	{"named", 4, func(w *world, name string) {
+		w.claim(name, "1Gi", ofClass(""), names(name))
+		w.volume(name, "1Gi", in(corev1.VolumePending))
+	}, bothJoined},
+	{"made", 4, func(w *world, name string) {
+		w.class(name)
+		w.claim(name, "1Gi", ofClass(name))
+		go w.provision(name)
+	}, bothJoined},
+	{"stray", 2, func(w *world, name string) {
+		c := w.boundPair(name)
+		w.volume(name+"-stray", "1Gi", to(name, c.UID), marked(bbc), in(corev1.VolumeBound))
+	}, func(w *world, name string) string {
+		return w.volumeIs(name+"-stray", corev1.VolumeAvailable, "") + bothJoined(w, name)
+	}},
+	{"surplus", 1, func(w *world, name string) {
+		c := w.boundPair(name)
+		w.volume(name+"-more", "1Gi", to(name, c.UID), marked(volume.AnnProvisionedBy+"=p.example"), in(corev1.VolumePending))
+	}, func(w *world, name string) string {
+		return w.volumeIs(name+"-more", corev1.VolumeReleased, name) + bothJoined(w, name)
+	}},
+	{"released", 1, func(w *world, name string) {
+		w.remove(w.boundPair(name))
+	}, func(w *world, name string) string { return w.volumeIs(name, corev1.VolumeReleased, name) }},
+	{"lost", 1, func(w *world, name string) {
+		w.claim(name, "1Gi", ofClass(""), completed(name, corev1.ClaimBound))
+	}, func(w *world, name string) string {
+		if c := read(w, claimOf("1Gi", called("default", name))); c.Status.Phase != corev1.ClaimLost {
+			return fmt.Sprintf("claim %q is %s", name, c.Status.Phase)
+		}
+		return ""
+	}},
+	{"repaired", 2, func(w *world, name string) {
+		w.boundPair(name)
+		v := read(w, volumeOf(name, "1Gi"))
+		v.Spec.ClaimRef = nil
+		w.must(w.client.Update(w.ctx, v))
+		v.Status.Phase = corev1.VolumeReleased
+		w.must(w.client.Status().Update(w.ctx, v))
+	}, bothJoined},
+}
+
+func bothJoined(w *world, name string) string { return w.joined(name, name) }
+
+// boundPair makes a claim and a volume that are bound to each other.
+func (w *world) boundPair(name string) *corev1.PersistentVolumeClaim {
+	c := w.claim(name, "1Gi", ofClass(""), completed(name, corev1.ClaimBound))
+	w.volume(name, "1Gi", to(name, c.UID), in(corev1.VolumeBound))
+	return c
+}
+
+// provision stands in for an external provisioner: it makes the volume as soon as the
+// claim is given to it.
+func (w *world) provision(name string) {
+	claims, err := w.client.Watch(w.ctx, &corev1.PersistentVolumeClaimList{}, client.InNamespace("default"), client.MatchingFields{"metadata.name": name})
+	if err != nil {
+		return // the case is over
+	}
+	defer claims.Stop()
+	for event := range claims.ResultChan() {
+		c, ok := event.Object.(*corev1.PersistentVolumeClaim)
+		if !ok || c.Annotations[volume.AnnProvisioner] != name {
+			continue
+		}
+		v := volumeOf(name, "1Gi", class(name), to(name, c.UID), marked(volume.AnnProvisionedBy+"="+name))
+		v.UID, v.ResourceVersion, v.Spec.ClaimRef.Namespace = "", "", "default"
+		if w.client.Create(w.ctx, v) == nil {
+			return
+		}
+	}
+}
+
+// disturb runs a path once for each of its writes and once without, with a binder
+// whose client is made for it, and checks that its end is reached each time.
+func disturb(t *testing.T, kind string, run func(w *world, nth int) (stop func())) {
+	config := testkit.OwnAPIServer(t)
+	for _, p := range paths {
+		t.Run(p.name, func(t *testing.T) {
+			for nth := 0; nth <= p.writes; nth++ {
+				w := newWorld(t, config)
+				name := fmt.Sprintf("%s-%s-%d", kind, p.name, nth)
+				p.begin(w, name)
+				stop := run(w, nth)
+				w.until(func() string {
+					if wrong := p.ended(w, name); wrong != "" {
+						return fmt.Sprintf("disturbed at write %d: %s", nth, wrong)
+					}
+					return ""
+				})
+				stop()
+			}
+		})
+	}
+}
+
+func TestABinderKilledAfterAnyWriteIsTakenOverFrom(t *testing.T) {
+	t.Parallel()
+	disturb(t, "killed", func(w *world, nth int) func() {
+		killer := testkit.NewKiller(nth)
+		stop := w.start(killer.Wrap(w.config), killer.Dead(), Options{})
+		if nth > 0 {
+			select {
+			case <-killer.Dead():
+			case <-w.ctx.Done():
+				w.t.Errorf("the binder made %d writes, want it to be killed at %d", killer.Writes(), nth)
+			}
+			stop()
+			stop = w.start(w.config, nil, Options{})
+		}
+		return stop
+	})
+}
+
+func TestAPathTakesExactlyItsWrites(t *testing.T) {
+	t.Parallel()
+	config := testkit.OwnAPIServer(t)
+	for _, p := range paths {
+		t.Run(p.name, func(t *testing.T) {
+			w := newWorld(t, config)
+			p.begin(w, "exact-"+p.name)
+			killer := testkit.NewKiller(0)
+			stop := w.start(killer.Wrap(w.config), nil, Options{})
+			w.until(func() string { return p.ended(w, "exact-"+p.name) })
+			stop() // nothing is on its way any more
+			if got := killer.Writes(); got != p.writes {
+				t.Errorf("case 155: took %d writes, want %d", got, p.writes)
+			}
+			again := testkit.NewKiller(0)
+			w.start(again.Wrap(w.config), nil, Options{})()
+			if got := again.Writes(); got != 0 {
+				t.Errorf("case 155: another binder made %d writes on what was settled", got)
+			}
+		})
+	}
+}
+
+// tamper gives a configuration whose nth write is answered by something else.
+func tamper(config *rest.Config, nth int, instead func(next http.RoundTripper, r *http.Request) (*http.Response, error)) *rest.Config {
+	config = rest.CopyConfig(config)
+	var writes atomic.Int32
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/persistentvolume") && int(writes.Add(1)) == nth {
+				return instead(next, r)
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	return config
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestSomebodyElsesWriteBeforeAnyOfOursIsRespected(t *testing.T) {
+	t.Parallel()
+	disturb(t, "overtaken", func(w *world, nth int) func() {
+		config := tamper(w.config, nth, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+			if err := w.touch(r.URL.Path); err != nil {
+				return nil, err
+			}
+			return next.RoundTrip(r)
+		})
+		return w.start(config, nil, Options{})
+	})
+}
+
+// touch annotates the object that a request is about, as somebody else.
+func (w *world) touch(path string) error {
+	parts := strings.Split(strings.TrimSuffix(path, "/status"), "/")
+	name := parts[len(parts)-1]
+	var o client.Object = &corev1.PersistentVolume{}
+	if parts[len(parts)-2] == "persistentvolumeclaims" {
+		o = &corev1.PersistentVolumeClaim{}
+		o.SetNamespace("default")
+	}
+	o.SetName(name)
+	return w.client.Patch(w.ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"touched":"yes"}}}`)))
+}
+
+var errLine = errors.New("the line went dead")
+
+func TestAWriteOfUnknownOutcomeIsReadAnew(t *testing.T) {
+	t.Parallel()
+	disturb(t, "done", func(w *world, nth int) func() {
+		// Carried out, and nobody told us.
+		config := tamper(w.config, nth, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(r)
+			if err == nil {
+				err = response.Body.Close()
+			}
+			return nil, errors.Join(errLine, err)
+		})
+		return w.start(config, nil, Options{})
+	})
+}
+
+func TestAWriteThatNeverArrivedIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	disturb(t, "undone", func(w *world, nth int) func() {
+		config := tamper(w.config, nth, func(_ http.RoundTripper, r *http.Request) (*http.Response, error) {
+			return &http.Response{
+				StatusCode: http.StatusGatewayTimeout, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+				Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Timeout","code":504}`)),
+			}, nil
+		})
+		return w.start(config, nil, Options{})
+	})
+}

@@ -1,0 +1,44 @@
+package bind
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var _ listener = (*reconciler)(nil)
+
+// warnEvery is how often at most the log complains of another binder.
+const warnEvery = time.Minute
+
+func (r *reconciler) claimSeen(claim *corev1.PersistentVolumeClaim) {
+	r.metrics.claimSeen(claim, r.clock.Now())
+}
+
+func (r *reconciler) volumeSeen(v *corev1.PersistentVolume) {
+	r.metrics.volumeSeen(v, r.clock.Now())
+}
+
+func (r *reconciler) gone(uid types.UID) {
+	r.metrics.forget(uid)
+	r.poster.forget(uid)
+}
+
+func (r *reconciler) freeVolumes(class string, more int) {
+	r.metrics.free.WithLabelValues(class).Add(float64(more))
+}
+
+// foreign counts a phase that another binder has written and complains of it. One that
+// has just handed over to this one may be the writer too, so a few say nothing.
+func (r *reconciler) foreign(w foreignWrite) {
+	r.metrics.foreign.WithLabelValues(w.what).Inc()
+	now := r.clock.Now()
+	if now.Sub(r.warned) < warnEvery {
+		return
+	}
+	r.warned = now
+	r.log.Info("another binder is at work beside this one; nothing is bound twice, but each undoes some of the other's work: "+
+		"switch off persistentvolume-binder-controller in kube-controller-manager, or bind in tarn controller",
+		"object", w.what, "name", w.name, "phase", w.phase, "resourceVersion", w.version)
+}

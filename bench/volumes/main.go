@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
@@ -23,6 +25,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
 const (
@@ -34,16 +37,18 @@ const (
 func main() {
 	rounds := flag.Int("n", 10, "how often one claim and pod are timed, one at a time")
 	batch := flag.Int("batch", 20, "how many claims and pods are made at once")
+	window := flag.Int("window", 0, "of those at once, how many are made before another is Ready; 0 for all")
+	traced := flag.Bool("trace", false, "make one claim and pod alone, and print every change of an object on the way")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	if err := run(ctx, *rounds, *batch); err != nil {
+	if err := run(ctx, *rounds, *batch, *window, *traced); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, rounds, batch int) error {
+func run(ctx context.Context, rounds, batch, window int, traced bool) error {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("no way to a cluster: %w; set KUBECONFIG", err)
@@ -53,7 +58,7 @@ func run(ctx context.Context, rounds, batch int) error {
 	if err := scheme.AddToScheme(s); err != nil {
 		return err
 	}
-	if err := pavv1.AddToScheme(s); err != nil {
+	if err := errors.Join(pavv1.AddToScheme(s), tarnv1.AddToScheme(s)); err != nil {
 		return err
 	}
 	c, err := client.NewWithWatch(config, client.Options{Scheme: s})
@@ -64,7 +69,11 @@ func run(ctx context.Context, rounds, batch int) error {
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
-	err = b.measure(ctx, rounds, batch)
+	if traced {
+		err = b.trace(ctx, name+"-trace")
+	} else {
+		err = b.measure(ctx, rounds, batch, window)
+	}
 	if cleanErr := b.clean(context.WithoutCancel(ctx)); err == nil {
 		err = cleanErr
 	}
@@ -94,7 +103,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	return err
 }
 
-func (b *bench) measure(ctx context.Context, rounds, batch int) error {
+func (b *bench) measure(ctx context.Context, rounds, batch, window int) error {
 	var bare, bound, ready []time.Duration
 	for i := range rounds {
 		took, err := b.barePod(ctx, fmt.Sprintf("%s-bare-%d", name, i))
@@ -102,29 +111,37 @@ func (b *bench) measure(ctx context.Context, rounds, batch int) error {
 			return err
 		}
 		bare = append(bare, took)
-		claimTook, podTook, err := b.volumePod(ctx, fmt.Sprintf("%s-%d", name, i))
+		claimTook, podTook, err := b.volumePod(ctx, fmt.Sprintf("%s-%d", name, i), time.Now())
 		if err != nil {
 			return err
 		}
 		bound, ready = append(bound, claimTook), append(ready, podTook)
 	}
-	fmt.Printf("one at a time, %d rounds\n", rounds)
-	print3("pod without a volume: Ready", bare)
-	print3("claim: Bound", bound)
-	print3("pod with the volume: Ready", ready)
-	return b.atOnce(ctx, batch)
+	if rounds > 0 {
+		fmt.Printf("one at a time, %d rounds\n", rounds)
+		print3("pod without a volume: Ready", bare)
+		print3("claim: Bound", bound)
+		print3("pod with the volume: Ready", ready)
+	}
+	return b.atOnce(ctx, batch, window)
 }
 
-// atOnce makes claims and pods all at once.
-func (b *bench) atOnce(ctx context.Context, batch int) error {
+// atOnce makes claims and pods all at once, or no more than a window of them before
+// others are Ready, and times each from the start of all.
+func (b *bench) atOnce(ctx context.Context, batch, window int) error {
 	type outcome struct {
 		took time.Duration
 		err  error
 	}
-	results := make(chan outcome)
+	if window == 0 {
+		window = batch
+	}
+	results, slots, began := make(chan outcome), make(chan struct{}, window), time.Now()
 	for i := range batch {
 		go func() {
-			_, took, err := b.volumePod(ctx, fmt.Sprintf("%s-batch-%d", name, i))
+			slots <- struct{}{}
+			_, took, err := b.volumePod(ctx, fmt.Sprintf("%s-batch-%d", name, i), began)
+			<-slots
 			results <- outcome{took, err}
 		}()
 	}
@@ -150,9 +167,8 @@ func (b *bench) barePod(ctx context.Context, id string) (time.Duration, error) {
 }
 
 // volumePod makes a claim and its pod together, and gives when the claim was Bound and
-// the pod Ready, both counted from the first request.
-func (b *bench) volumePod(ctx context.Context, id string) (bound, ready time.Duration, err error) {
-	began := time.Now()
+// the pod Ready, both counted from began.
+func (b *bench) volumePod(ctx context.Context, id string, began time.Time) (bound, ready time.Duration, err error) {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: id},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -232,7 +248,27 @@ func (b *bench) clean(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return b.gone(ctx)
+}
+
+// gone waits until the provisioner is gone, as the next run makes one of its name.
+func (b *bench) gone(ctx context.Context) error {
+	w, err := b.client.Watch(ctx, &pavv1.PavProvisionerList{}, client.MatchingFields{"metadata.name": name})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	// The watch begins before the look, so that no end falls between them.
+	err = b.client.Get(ctx, client.ObjectKey{Name: name}, &pavv1.PavProvisioner{})
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	for e := range w.ResultChan() {
+		if e.Type == watch.Deleted {
+			return nil
+		}
+	}
+	return errors.New("the provisioner is not gone in time")
 }
 
 func print3(what string, times []time.Duration) {

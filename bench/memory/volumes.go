@@ -72,7 +72,7 @@ func (b *bench) populate(ctx context.Context, volumes int) error {
 // makeProvisioner makes provisioner, class and namespace. Its volumes are created
 // without a pod, and staged by one that ends.
 func (b *bench) makeProvisioner(ctx context.Context) (*pavv1.PavProvisioner, *storagev1.StorageClass, error) {
-	const staging = `{"podTemplate": {"spec": {"terminationGracePeriodSeconds": 1, "containers": [
+	const staging = `{"podTemplate": {"spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [
 		{"name": "c", "image": "busybox:1.36", "command": ["sh", "-c", "mkdir /pav/volume && echo hello > /pav/volume/greeting"]}]}}}`
 	p := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: pavv1.PavProvisionerSpec{
 		ProvisioningModes: []pavv1.ProvisioningMode{pavv1.ModeDynamic},

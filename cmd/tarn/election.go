@@ -17,7 +17,7 @@ import (
 //
 // A controller that stands by asks for the lease every retry to 2.2 retries, and takes
 // it when it has seen no renewal for the lease's duration. So it works at the latest
-// duration + 4.4 retries after a leader was killed: 4.8 s with the defaults. A leader
+// duration + 4.4 retries after a leader was killed: 4.9 s with the defaults. A leader
 // that ends in order gives the lease back, and is followed within 2.2 retries.
 type electionFlags struct {
 	on                     bool
@@ -26,9 +26,9 @@ type electionFlags struct {
 
 func (f *electionFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.on, "leader-elect", true, "work only while holding the lease tarn-controller, so that several replicas can run")
-	flags.DurationVar(&f.duration, "leader-elect-lease-duration", 3*time.Second, "after how long without a renewal another controller takes over; whole seconds. Longer bears longer pauses of the API server, and leaves a dead leader's work lying longer")
-	flags.DurationVar(&f.renew, "leader-elect-renew-deadline", 2*time.Second, "how long a leader tries to renew its lease before it ends; less than the lease's duration by what the clocks of two machines may gain on each other")
-	flags.DurationVar(&f.retry, "leader-elect-retry-period", 400*time.Millisecond, "how often the lease is renewed, and asked for by those who stand by")
+	flags.DurationVar(&f.duration, "leader-elect-lease-duration", 4*time.Second, "after how long without a renewal another controller takes over; whole seconds. Longer bears longer pauses of the API server, and leaves a dead leader's work lying longer")
+	flags.DurationVar(&f.renew, "leader-elect-renew-deadline", 3*time.Second, "how long a leader tries to renew its lease before it ends; less than the lease's duration by what the clocks of two machines may gain on each other")
+	flags.DurationVar(&f.retry, "leader-elect-retry-period", 200*time.Millisecond, "how often the lease is renewed, and asked for by those who stand by")
 }
 
 // check refuses times with which two controllers could lead at once, or none.

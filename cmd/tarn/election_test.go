@@ -39,8 +39,8 @@ func TestTimesWithWhichNoneOrTwoWouldLeadAreRefused(t *testing.T) {
 	}{
 		{[]string{"--leader-elect-lease-duration=2500ms"}, "take 3s"},
 		{[]string{"--leader-elect-lease-duration=0s"}, "whole seconds"},
-		{[]string{"--leader-elect-renew-deadline=3s"}, "--leader-elect-renew-deadline=3s"},
-		{[]string{"--leader-elect-retry-period=1800ms"}, "less than 1.666666666s"},
+		{[]string{"--leader-elect-renew-deadline=4s"}, "--leader-elect-renew-deadline=4s"},
+		{[]string{"--leader-elect-retry-period=2600ms"}, "less than 2.5s"},
 		{[]string{"--leader-elect-retry-period=0s"}, "more than 0"},
 	} {
 		f := elect(t, c.args...)

@@ -1,0 +1,170 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// handWritten makes a volume of the case's provisioner as an administrator does, and a
+// claim of the same name that is bound to it.
+func (s *scenario) handWritten(name, handle string, edits ...func(*corev1.PersistentVolume)) *corev1.PersistentVolumeClaim {
+	s.t.Helper()
+	vol := &corev1.PersistentVolume{ObjectMeta: named(s.name + "-" + name)}
+	vol.Spec = corev1.PersistentVolumeSpec{
+		Capacity: size("2Mi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany},
+		PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+		PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: s.name, VolumeHandle: handle}},
+	}
+	for _, edit := range edits {
+		edit(vol)
+	}
+	s.create(vol)
+	s.t.Cleanup(func() { s.deleteIfThere(vol) })
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: named(name)}
+	claim.Namespace = s.name
+	claim.Spec = corev1.PersistentVolumeClaimSpec{
+		StorageClassName: ptr.To(""), VolumeName: vol.Name, AccessModes: vol.Spec.AccessModes,
+		Resources: corev1.VolumeResourceRequirements{Requests: size("1Mi")},
+	}
+	s.create(claim)
+	return s.bound(claim)
+}
+
+// never fails the case if a pod of a step was seen.
+func (s *scenario) never(steps ...tarn.Step) {
+	s.t.Helper()
+	for _, step := range steps {
+		if n := suite.news.of(s.name).pods[step]; n > 0 {
+			s.t.Errorf("saw %d pods for %s, want none", n, step)
+		}
+	}
+}
+
+func TestAVolumeWrittenByHandIsStagedOnlyIfItFits(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "by-hand")
+	sections := fields{
+		"volumeValidation": fields{"maxCapacity": "1Mi"},
+		"volumeStaging":    greeting,
+		"volumeUnstaging":  script{text: "true"}.section(nil),
+	}
+	p := s.provisioner(sections)
+	s.create(p)
+	claim := s.handWritten("data", "shelf-7")
+	pod := s.consumer("reader", claim.Name, "grep -q hello /data/greeting")
+	s.told(pod, "FailedMount", "spec.capacity.storage is 2097152 bytes", "1048576 in spec.volumeValidation.maxCapacity")
+	s.never(tarn.StepValidation, tarn.StepStaging, tarn.StepUnstaging)
+	sections["volumeValidation"] = fields{"maxCapacity": "2Mi"}
+	s.edit(s.provisioner(sections))
+	s.succeeded(pod)
+	s.remove(pod)
+	s.remove(claim)
+}
+
+func TestTheValidationPodSeesAVolumeWrittenByHandBeforeItIsStaged(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "by-hand-pod")
+	check := `test {{ handle|tobash }} = good && test {{ requestedMinCapacity }} = 2097152 || { echo 'there is no shelf {{ handle }}' > /pav/error; false; }`
+	s.create(s.provisioner(fields{
+		"volumeValidation": script{text: check}.section(nil),
+		"volumeStaging":    greeting,
+		"volumeUnstaging":  script{text: "true"}.section(nil),
+	}))
+	bad := s.consumer("bad", s.handWritten("bad", "bad").Name, "true")
+	s.told(bad, "FailedMount", "Validation pod failed: there is no shelf bad")
+	s.never(tarn.StepStaging, tarn.StepUnstaging)
+	s.remove(bad)
+	good := s.consumer("good", s.handWritten("good", "good").Name, "grep -q hello /data/greeting")
+	s.succeeded(good)
+	s.remove(good)
+}
+
+func TestOneStageOfAHandleAtATime(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "shared-handle")
+	s.create(s.provisioner(fields{"volumeStaging": greeting, "volumeUnstaging": script{text: "true"}.section(nil)}))
+	first := s.consumer("first", s.handWritten("one", "shelf-7").Name, stays)
+	s.ready(first)
+	other := s.handWritten("other", "shelf-7")
+	second := s.consumer("second", other.Name, "grep -q hello /data/greeting")
+	s.told(second, "FailedMount", s.name+"-one", "one of them at a time can be staged")
+	s.never(tarn.StepUnstaging)
+	if n := suite.news.of(s.name).pods[tarn.StepStaging]; n != 1 {
+		t.Errorf("saw %d staging pods, want that of the first volume", n)
+	}
+	s.remove(first)
+	s.succeeded(second)
+	s.remove(second)
+}
+
+func TestACreationThatGivesAnothersHandleDeletesNothing(t *testing.T) {
+	for name, end := range map[string]string{"that succeeds": "true", "that fails": "test {{ pvc.metadata.name|tobash }} = first"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t, "same-handle")
+			s.create(s.provisioner(fields{
+				"volumeCreation": script{text: "echo shared > /pav/handle; " + end}.section(asRequested),
+				"volumeDeletion": script{text: "true"}.section(nil),
+				"volumeStaging":  greeting,
+			}))
+			s.class(corev1.PersistentVolumeReclaimDelete)
+			first := s.bound(s.claim("first"))
+			second := s.claim("second")
+			s.told(second, "ProvisioningFailed", `volumeHandle "shared"`, `PersistentVolume "`+first.Spec.VolumeName+`"`, "kubectl delete pavvolume pvc-"+string(second.UID))
+			record := &tarn.PavVolume{ObjectMeta: named("pvc-" + string(second.UID))}
+			if err := s.get(record); err != nil || record.Status.Phase != tarn.VolumeDisputed {
+				t.Errorf("the record is %s, %v, want Disputed", record.Status.Phase, err)
+			}
+			s.remove(second)
+			s.gone(record)
+			s.never(tarn.StepDeletion)
+			pod := s.consumer("reader", first.Name, "grep -q hello /data/greeting")
+			s.succeeded(pod)
+			s.remove(pod)
+			s.remove(first)
+			s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+			if n := suite.news.of(s.name).pods[tarn.StepDeletion]; n != 1 {
+				t.Errorf("saw %d deletion pods, want that of the first volume", n)
+			}
+		})
+	}
+}
+
+func TestMountOptionsAndFileSystemAreToldOrRefused(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "options")
+	s.create(s.provisioner(fields{
+		"volumeCreation": asRequested,
+		"volumeStaging":  script{text: `mkdir /pav/volume && echo {{ (mountOptions | join(',') ~ ' ' ~ fsType)|tobash }} > /pav/volume/told`}.section(nil),
+	}))
+	class := s.class(corev1.PersistentVolumeReclaimDelete)
+	s.remove(class)
+	class.ResourceVersion, class.UID = "", ""
+	class.MountOptions, class.Parameters = []string{"noexec", "ttl=5s"}, map[string]string{"csi.storage.k8s.io/fstype": "xfs"}
+	s.create(class)
+	claim := s.bound(s.claim("data"))
+	pod := s.consumer("reader", claim.Name, `test "$(cat /data/told)" = "noexec,ttl=5s xfs"`)
+	s.succeeded(pod)
+	s.remove(pod)
+	s.remove(claim)
+
+	unread := s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting})
+	s.edit(unread)
+	refused := s.handWritten("refused", "refused", func(vol *corev1.PersistentVolume) { vol.Spec.MountOptions = []string{"noexec", "ttl=5s"} })
+	pod = s.consumer("refused", refused.Name, "true")
+	s.told(pod, "FailedMount", `spec.mountOptions is "noexec,ttl=5s"`, "takes no notice")
+	for _, e := range s.events(pod.Namespace, pod.Name) {
+		if strings.Contains(e.Message, "Staging pod failed") {
+			t.Errorf("a staging pod is blamed that was never sent: %s", e.Message)
+		}
+	}
+	s.remove(pod)
+}

@@ -37,13 +37,14 @@ func (m machine) hostPathRoot() string {
 	return root
 }
 
-// needsHostPath ends a case on a cluster that has no class local-path of ours.
+// needsHostPath ends a case whose cluster is elsewhere; the embedded one must have the
+// class local-path.
 func (s *scenario) needsHostPath() {
 	s.t.Helper()
 	s.needsThisMachine()
 	class := &storagev1.StorageClass{}
 	if err := suite.live.Get(s.ctx, client.ObjectKey{Name: "local-path"}, class); err != nil || class.Provisioner != hostPath {
-		s.t.Skipf("the cluster has no class local-path of %s (%v)", hostPath, err)
+		s.t.Fatalf("the cluster has no class local-path of %s (%v)", hostPath, err)
 	}
 }
 

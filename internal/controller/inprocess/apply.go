@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -142,9 +143,10 @@ func (r *reconciler) takeBack(ctx context.Context, claim *corev1.PersistentVolum
 	return nil
 }
 
-// work has a plugin work for one step.
-func work[T any](ctx context.Context, call func(context.Context) (T, error)) (T, error) {
-	limited, cancel := context.WithTimeout(ctx, step)
+// work has a plugin work for a while; one that has more to do then gives
+// errUnfinished.
+func work[T any](ctx context.Context, most time.Duration, call func(context.Context) (T, error)) (T, error) {
+	limited, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	result, err := call(limited)
 	if err != nil && limited.Err() != nil && errors.Is(err, limited.Err()) && ctx.Err() == nil {
@@ -167,7 +169,7 @@ func (r *reconciler) make(ctx context.Context, v *View) error {
 		return r.adopt(v, existing)
 	}
 	want := newRequest(v)
-	asset, err := work(ctx, func(ctx context.Context) (plugin.Asset, error) { return v.Plugin.Creator.Create(ctx, want) })
+	asset, err := work(ctx, step, func(ctx context.Context) (plugin.Asset, error) { return v.Plugin.Creator.Create(ctx, want) })
 	if err == nil && asset.Bytes != 0 && asset.Bytes < want.Bytes {
 		err = fmt.Errorf("%s has made a volume of %d bytes where %d were asked for", v.Plugin.Name, asset.Bytes, want.Bytes)
 	}
@@ -248,7 +250,7 @@ func (r *reconciler) destroy(ctx context.Context, v *View, doomed plugin.Volume,
 		r.warn(about, reason, "Delete", err)
 		return err
 	}
-	_, err := work(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, v.Plugin.Deleter.Delete(ctx, doomed) })
+	_, err := work(ctx, step, func(ctx context.Context) (struct{}, error) { return struct{}{}, v.Plugin.Deleter.Delete(ctx, doomed) })
 	switch {
 	case err == nil, errors.Is(err, errUnfinished):
 	case errors.Is(err, plugin.ErrInUse):

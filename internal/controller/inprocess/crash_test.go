@@ -40,6 +40,7 @@ var lives = []life{
 func TestCase158AVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 	for _, l := range lives {
 		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
 			whole := testkit.NewKiller(0)
 			try := func(name string, k *testkit.Killer) {
 				t.Run(name, func(t *testing.T) {
@@ -48,7 +49,7 @@ func TestCase158AVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 					stop := w.runKilled(k)
 					l.live(w)
 					stop()
-					w.check(l.wantMade)
+					w.check(l.wantMade, l.wantMade)
 				})
 			}
 			try("whole", whole)
@@ -62,8 +63,9 @@ func TestCase158AVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 	}
 }
 
-// check wants nothing left, and nothing made or destroyed oftener than needed.
-func (w *world) check(wantMade int) {
+// check wants nothing left, and storage made between least and most times, and each
+// time destroyed.
+func (w *world) check(least, most int) {
 	w.t.Helper()
 	if left := w.fake.Names(); len(left) > 0 {
 		w.t.Errorf("the storage still has %q", left)
@@ -86,8 +88,8 @@ func (w *world) check(wantMade int) {
 	for _, name := range w.fake.Ever() {
 		made, deleted = made+w.fake.Made(name), deleted+w.fake.Deleted(name)
 	}
-	if made != wantMade || deleted != wantMade {
-		w.t.Errorf("storage was made %d times and destroyed %d times, want %d", made, deleted, wantMade)
+	if made < least || made > most || made != deleted {
+		w.t.Errorf("storage was made %d times and destroyed %d times, want %d to %d", made, deleted, least, most)
 	}
 }
 

@@ -257,7 +257,7 @@ func TestCases131And132ThePolicyHoldsInWhateverOrderThingsAreDeleted(t *testing.
 				w.must(client.IgnoreNotFound(w.client.Delete(w.ctx, o)))
 			}
 			w.eventually("the volume to go", w.gone(vol))
-			w.check(1)
+			w.check(1, 1)
 		})
 	}
 }

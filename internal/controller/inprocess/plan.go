@@ -1,6 +1,7 @@
 package inprocess
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -145,7 +146,7 @@ func allowed(terms []corev1.TopologySelectorTerm, labels map[string]string) bool
 // is known.
 func decidePromised(v *View) Plan {
 	c := v.Claim
-	switch maker := c.Annotations[tarnv1.AnnotationPlugin]; {
+	switch maker := cmp.Or(c.Annotations[tarnv1.AnnotationPlugin], "an unknown plugin"); {
 	case c.Spec.VolumeName == v.VolumeName:
 		return Plan{Act: ActFulfil} // it had its volume, which was removed by force since
 	case v.Plugin == nil:

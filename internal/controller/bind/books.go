@@ -49,6 +49,7 @@ type books struct {
 type hold struct {
 	claim   claimKey       // of the worker, empty for a worker on the volume itself
 	waiting set[claimKey]  // claims that were turned away
+	missed  bool           // something came up about the volume meanwhile
 	foreign []foreignWrite // changes of phase seen meanwhile, which may be the worker's own
 }
 

@@ -28,6 +28,10 @@ const defaultWorkers = 32
 // own, before it leaves the matter to the queue.
 const rounds = 5
 
+// writeTimeout is when the answer to a write is given up, and what was written read
+// anew: nobody else may use the volume until then.
+const writeTimeout = 30 * time.Second
+
 // Options are what the controller needs beside the manager.
 type Options struct {
 	// Pods is a cache of all pods with index kube.PodsByClaim; without it Events do
@@ -62,7 +66,7 @@ type (
 // Register adds two controllers to a manager, one for claims and one for volumes.
 func Register(mgr ctrl.Manager, o Options) error {
 	config := rest.CopyConfig(mgr.GetConfig())
-	config.QPS, config.Burst = -1, -1
+	config.QPS, config.Burst, config.Timeout = -1, -1, writeTimeout
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	api, err := v1.NewForConfig(config)
@@ -122,7 +126,7 @@ func (r claims) once(ctx context.Context, key claimKey) (again bool, err error) 
 	}
 	on := pair{claim: v.Claim, volume: v.volume()}
 	if on.volume != nil {
-		defer r.letGo(on.volume.Name)
+		defer func() { r.letGo(on.volume.Name, err != nil) }()
 	}
 	p := planClaim(v)
 	if err = r.failed(r.apply(ctx, on, p), "claim", key, on.volume); err == nil && p.Match != MatchNone {
@@ -142,12 +146,12 @@ func (r volumes) Reconcile(ctx context.Context, request reconcile.Request) (reco
 	return reconcile.Result{}, err
 }
 
-func (r volumes) once(ctx context.Context, name string) error {
+func (r volumes) once(ctx context.Context, name string) (err error) {
 	v, err := r.gatherVolume(ctx, name)
 	if err != nil || v == nil {
 		return err
 	}
-	defer r.letGo(name)
+	defer func() { r.letGo(name, err != nil) }()
 	on := pair{volume: v.Volume, claim: v.Claim}
 	return r.failed(r.apply(ctx, on, planVolume(v)), "volume", claimKey{}, v.Volume)
 }
@@ -169,4 +173,4 @@ func (r *reconciler) failed(err error, object string, key claimKey, v *corev1.Pe
 }
 
 // letGo ends a hold and wakes whom that concerns.
-func (r *reconciler) letGo(volume string) { r.wake(r.books.letGo(volume)) }
+func (r *reconciler) letGo(volume string, failed bool) { r.wake(r.books.letGo(volume, failed)) }

@@ -111,7 +111,7 @@ func (r *reconciler) gatherVolume(ctx context.Context, name string) (*VolumeView
 	case apierrors.IsNotFound(err):
 		claim = nil
 	case err != nil:
-		r.letGo(name)
+		r.letGo(name, true)
 		return nil, fmt.Errorf("asking whether claim %s/%s of volume %q is gone: %w", ref.Namespace, ref.Name, name, err)
 	}
 	v.Claim, v.Asked = claim, true
@@ -140,7 +140,12 @@ func (b *books) lookAtClaim(key claimKey) (v *ClaimView, doubtful string) {
 	if b.doubtful[vol.Name] {
 		return nil, vol.Name
 	}
-	if plan := planClaim(v); plan.idle() || !b.take(vol.Name, key) {
+	if v.Chosen == nil {
+		if plan := planClaim(v); plan.idle() {
+			return nil, ""
+		}
+	}
+	if !b.take(vol.Name, key) {
 		return nil, ""
 	}
 	return v, ""

@@ -1,6 +1,8 @@
 package bind
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"tarn.dev/tarn/internal/volume"
@@ -30,12 +32,14 @@ func (w *wakes) volume(name string) {
 // it. Who is turned away is woken when it is let go.
 func (b *books) take(name string, claim claimKey) bool {
 	if h := b.held[name]; h != nil {
-		if claim != (claimKey{}) {
-			if h.waiting == nil {
-				h.waiting = set[claimKey]{}
-			}
-			h.waiting[claim] = struct{}{}
+		if claim == (claimKey{}) {
+			h.missed = true
+			return false
 		}
+		if h.waiting == nil {
+			h.waiting = set[claimKey]{}
+		}
+		h.waiting[claim] = struct{}{}
 		return false
 	}
 	b.held[name] = &hold{claim: claim}
@@ -44,8 +48,9 @@ func (b *books) take(name string, claim claimKey) bool {
 }
 
 // letGo ends a worker's hold on a volume and wakes whom that concerns: those turned
-// away, and who has to act on how the volume stands now.
-func (b *books) letGo(name string) wakes {
+// away, and who has to act on what came up meanwhile. The worker itself is not woken:
+// if it has failed, it comes back after a pause, and a free volume is its until then.
+func (b *books) letGo(name string, failed bool) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var w wakes
@@ -59,20 +64,25 @@ func (b *books) letGo(name string) wakes {
 			b.listener.foreign(write)
 		}
 	}
+	b.shelve(name)
+	if h.missed {
+		b.wakeVolume(&w, name)
+		delete(w.claims, h.claim)
+	}
 	for key := range h.waiting {
 		w.claim(key)
 	}
-	b.shelve(name)
-	b.wakeVolume(&w, name)
-	if h.claim != (claimKey{}) && b.claims[h.claim] != nil && volume.StateOfClaim(b.claims[h.claim]) != volume.ClaimUnbound {
-		b.wakeClaim(&w, h.claim)
+	if failed && b.free.has(name) && b.waiting.has(h.claim.String()) {
+		b.offered[h.claim] = name
+		b.fresh = slices.DeleteFunc(b.fresh, func(n string) bool { return n == name })
 	}
 	b.offerFresh(&w)
 	return w
 }
 
 // finish ends a claim's turn. A free volume it was woken for and did not need is
-// offered to the next; volumes that point at it may have to follow what it did.
+// offered to the next; volumes that point at it may have to follow what it did. The
+// claim itself has just been looked at, so it is not woken.
 func (b *books) finish(key claimKey) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,6 +91,7 @@ func (b *books) finish(key claimKey) wakes {
 	for name := range b.pointing[key] {
 		b.wakeVolume(&w, name)
 	}
+	delete(w.claims, key)
 	b.offerFresh(&w)
 	return w
 }
@@ -88,13 +99,11 @@ func (b *books) finish(key claimKey) wakes {
 // pass offers on what was offered to a claim, if the claim seeks nothing any more.
 func (b *books) pass(w *wakes, key claimKey) {
 	name, ok := b.offered[key]
-	if !ok {
+	if !ok || b.waiting.has(key.String()) && b.free.has(name) {
 		return
 	}
 	delete(b.offered, key)
-	if !b.waiting.has(key.String()) {
-		b.offer(w, name)
-	}
+	b.offer(w, name)
 }
 
 // offerFresh offers each volume that has just become free.
@@ -114,8 +123,8 @@ func (b *books) offer(w *wakes, name string) {
 		return
 	}
 	claim := largest(b.waiting, v, func(c *corev1.PersistentVolumeClaim) bool {
-		_, taken := b.offered[keyOf(c)]
-		return taken
+		other, ok := b.offered[keyOf(c)]
+		return ok && b.free.has(other)
 	})
 	if claim != nil {
 		b.offered[keyOf(claim)] = name
@@ -127,7 +136,11 @@ func (b *books) offer(w *wakes, name string) {
 // itself, or claims; nobody if all is as it should be or somebody is at work on it.
 func (b *books) wakeVolume(w *wakes, name string) {
 	v := b.volumes[name]
-	if v == nil || b.held[name] != nil {
+	if v == nil {
+		return
+	}
+	if h := b.held[name]; h != nil {
+		h.missed = true // it is looked at when it is let go
 		return
 	}
 	plan := planVolume(b.viewVolume(v))

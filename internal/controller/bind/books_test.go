@@ -1,0 +1,218 @@
+package bind
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var key = claimKey{Namespace: "ns", Name: "c"}
+
+// who names what is woken, in order.
+func (w *wakes) who() []string {
+	var names []string
+	for key := range w.claims {
+		names = append(names, "claim "+key.Name)
+	}
+	for name := range w.volumes {
+		names = append(names, "volume "+name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func wantWoken(t *testing.T, when string, w wakes, want ...string) {
+	t.Helper()
+	if got := w.who(); !slices.Equal(got, want) {
+		t.Errorf("%s: woke %v, want %v", when, got, want)
+	}
+}
+
+func version(v string) volumeWith {
+	return func(p *corev1.PersistentVolume) { p.ResourceVersion = v }
+}
+
+func claimVersion(v string) claimWith {
+	return func(c *corev1.PersistentVolumeClaim) { c.ResourceVersion = v }
+}
+
+func TestAFreeVolumeWakesOneClaim(t *testing.T) {
+	b := newBooks(false, deaf{})
+	for i := range 3 {
+		b.sawClaim(claimOf(fmt.Sprintf("%dGi", i+1), called("ns", fmt.Sprintf("c%d", i+1)), uid(types.UID(fmt.Sprint(i)))))
+	}
+	wantWoken(t, "a free volume", b.sawVolume(volumeOf("a", "2Gi")), "claim c2")
+	wantWoken(t, "another", b.sawVolume(volumeOf("b", "2Gi")), "claim c1")
+	wantWoken(t, "one more than there are claims for", b.sawVolume(volumeOf("d", "2Gi")))
+	wantWoken(t, "one for the largest", b.sawVolume(volumeOf("e", "4Gi")), "claim c3")
+}
+
+func TestAnOfferThatIsNotNeededGoesToTheNext(t *testing.T) {
+	b := newBooks(false, deaf{})
+	small, large := claimOf("1Gi", called("ns", "small"), uid("s")), claimOf("2Gi", called("ns", "large"), uid("l"))
+	b.sawClaim(small)
+	b.sawClaim(large)
+	wantWoken(t, "a free volume", b.sawVolume(volumeOf("a", "5Gi")), "claim large")
+	wantWoken(t, "while it is being looked at", b.finish(keyOf(large)))
+	gone := *large
+	gone.ResourceVersion = "2"
+	wantWoken(t, "the claim goes", b.lostClaim(&gone), "claim small")
+}
+
+func TestWhoIsTurnedAwayIsWokenLater(t *testing.T) {
+	b := newBooks(false, deaf{})
+	b.sawClaim(claimOf("1Gi"))
+	b.sawVolume(volumeOf("a", "1Gi", to("c", "u"), in(corev1.VolumePending)))
+	if v := b.lookAtVolume("a"); v == nil {
+		t.Fatal("the volume is not to be had")
+	}
+	if v, _ := b.lookAtClaim(key); v != nil {
+		t.Fatalf("the claim has got %+v while the volume is held", v)
+	}
+	wantWoken(t, "letting go", b.letGo("a", false), "claim c")
+}
+
+func TestAWorkerThatFailsIsNotWokenAtOnce(t *testing.T) {
+	b := newBooks(false, deaf{})
+	b.sawClaim(claimOf("1Gi"))
+	b.sawClaim(claimOf("1Gi", called("ns", "other"), uid("o")))
+	b.sawVolume(volumeOf("a", "1Gi"))
+	if v, _ := b.lookAtClaim(key); v == nil || v.Chosen == nil {
+		t.Fatalf("got %+v, want volume a", v)
+	}
+	wantWoken(t, "letting go of a free volume", b.letGo("a", true))
+	wantWoken(t, "ending the claim's turn", b.finish(key))
+	b.sawVolume(volumeOf("b", "1Gi", to("c", "u"), in(corev1.VolumePending)))
+	b.lookAtVolume("b")
+	wantWoken(t, "letting go of a volume", b.letGo("b", true))
+}
+
+func TestAVolumeThatItsClaimCannotUseDoesNotWakeItForEver(t *testing.T) {
+	b := newBooks(false, deaf{})
+	b.sawClaim(claimOf("2Gi"))
+	wantWoken(t, "seeing the volume", b.sawVolume(volumeOf("a", "1Gi", to("c", "u"))), "claim c")
+	wantWoken(t, "ending the claim's turn", b.finish(key))
+}
+
+func TestOldNewsIsNoNews(t *testing.T) {
+	b := newBooks(false, deaf{})
+	b.sawVolume(volumeOf("a", "1Gi", version("9"), in(corev1.VolumeReleased)))
+	wantWoken(t, "an older version, though its text comes later", b.sawVolume(volumeOf("a", "1Gi", version("10"))))
+	written := volumeOf("a", "1Gi", version("11"), to("c", "u"))
+	b.record(nil, written)
+	b.sawVolume(volumeOf("a", "1Gi", version("10")))
+	if b.volumes["a"] != written || b.free.has("a") {
+		t.Error("an older version replaced the answer to our own write")
+	}
+	same := volumeOf("a", "1Gi", version("11"), to("c", "u"))
+	wantWoken(t, "the event of our own write", b.sawVolume(same))
+	if b.volumes["a"] != same {
+		t.Error("the books keep a copy beside that of the cache")
+	}
+}
+
+func TestWhatIsGoneIsNotEnteredAgainByALateAnswer(t *testing.T) {
+	b := newBooks(false, deaf{})
+	v, claim := volumeOf("a", "1Gi"), claimOf("1Gi")
+	b.sawVolume(v)
+	b.sawClaim(claim)
+	b.lostVolume(v)
+	b.lostClaim(claim)
+	b.record(claimOf("1Gi", claimVersion("5")), volumeOf("a", "1Gi", version("5")))
+	b.sureOfVolume("a", volumeOf("a", "1Gi", version("6")))
+	b.sureOfClaim(key, claimOf("1Gi", claimVersion("6")))
+	if len(b.volumes)+len(b.claims)+len(b.free.places)+len(b.waiting.places)+len(b.seeking) > 0 {
+		t.Errorf("the books have volumes %v and claims %v", slices.Collect(maps.Keys(b.volumes)), slices.Collect(maps.Keys(b.claims)))
+	}
+}
+
+func TestWhatIsInDoubtIsReadAnewBeforeItIsUsed(t *testing.T) {
+	b := newBooks(false, deaf{})
+	b.sawClaim(claimOf("1Gi"))
+	b.sawVolume(volumeOf("a", "1Gi"))
+	b.doubt(key, "a")
+	if name, ok := b.doubtOf(key); !ok || name != "a" {
+		t.Errorf("case 165: the claim is in doubt: %t, with %q", ok, name)
+	}
+	if b.free.has("a") {
+		t.Error("case 165: a volume in doubt is offered to others")
+	}
+	wantWoken(t, "it turns out to be the claim's", b.sureOfVolume("a", volumeOf("a", "1Gi", version("2"), to("c", "u"))), "claim c")
+	if v, _ := b.lookAtClaim(key); v == nil || v.Chosen == nil || v.Chosen.Name != "a" {
+		t.Errorf("case 165: the claim gets %+v, want volume a", v)
+	}
+}
+
+func TestAVolumeOfABoundClaimIsNotOfferedToOthers(t *testing.T) {
+	b := booksOf(claimOf("1Gi", completed("a", corev1.ClaimBound)), claimOf("1Gi", called("ns", "other"), uid("o")), volumeOf("a", "1Gi"))
+	if v, _ := b.lookAtClaim(claimKey{Namespace: "ns", Name: "other"}); v.Chosen != nil {
+		t.Error("section 1.9: the volume whose claimRef was taken off went to another claim")
+	}
+	b = booksOf(claimOf("1Gi", names("a")), claimOf("1Gi", called("ns", "other"), uid("o")), volumeOf("a", "1Gi"))
+	if v, _ := b.lookAtClaim(claimKey{Namespace: "ns", Name: "other"}); v.Chosen != nil {
+		t.Error("case 161: the volume that a claim names went to another")
+	}
+	b = booksOf(claimOf("5Gi", names("a")), claimOf("1Gi", called("ns", "other"), uid("o")), volumeOf("a", "1Gi"))
+	if v, _ := b.lookAtClaim(claimKey{Namespace: "ns", Name: "other"}); v.Chosen == nil {
+		t.Error("a volume too small for the claim that names it is kept from others")
+	}
+}
+
+// accuser hears of writes by other binders.
+type accuser struct {
+	deaf
+	heard *[]string
+}
+
+func (a accuser) foreign(w foreignWrite) { *a.heard = append(*a.heard, w.what+" "+w.phase) }
+
+func TestAnotherBinderIsNoticedByThePhasesItWrites(t *testing.T) {
+	bound := in(corev1.VolumeBound)
+	for name, c := range map[string]struct {
+		do   func(b *books)
+		want []string
+	}{
+		"case 159: a phase that nobody here has written": {func(b *books) { b.sawVolume(volumeOf("a", "1Gi", version("2"), bound)) }, []string{"volume Bound"}},
+		"case 159: a claim's":                            {func(b *books) { b.sawClaim(claimOf("1Gi", claimVersion("2"), completed("a", corev1.ClaimBound))) }, []string{"claim Bound"}},
+		"our own, told before its answer": {func(b *books) {
+			b.take("a", claimKey{})
+			b.sawVolume(volumeOf("a", "1Gi", version("2"), bound))
+			b.record(nil, volumeOf("a", "1Gi", version("2"), bound))
+			b.letGo("a", false)
+		}, nil},
+		"our own, told after its answer": {func(b *books) {
+			b.take("a", claimKey{})
+			b.record(nil, volumeOf("a", "1Gi", version("2"), bound))
+			b.sawVolume(volumeOf("a", "1Gi", version("2"), bound))
+			b.letGo("a", false)
+		}, nil},
+		"another's while we were at work": {func(b *books) {
+			b.take("a", claimKey{})
+			b.sawVolume(volumeOf("a", "1Gi", version("2"), bound))
+			b.letGo("a", true)
+		}, []string{"volume Bound"}},
+		"one that may be ours": {func(b *books) {
+			b.take("a", claimKey{})
+			b.sawVolume(volumeOf("a", "1Gi", version("2"), bound))
+			b.doubt(claimKey{}, "a")
+			b.letGo("a", true)
+		}, nil},
+		"a phase that deleters write": {func(b *books) { b.sawVolume(volumeOf("a", "1Gi", version("2"), in(corev1.VolumeFailed))) }, nil},
+		"the first sight of one":      {func(b *books) { b.sawVolume(volumeOf("b", "1Gi", bound)) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var heard []string
+			b := newBooks(false, accuser{heard: &heard})
+			b.sawVolume(volumeOf("a", "1Gi", in(corev1.VolumePending)))
+			b.sawClaim(claimOf("1Gi"))
+			c.do(b)
+			if !slices.Equal(heard, c.want) {
+				t.Errorf("heard %v, want %v", heard, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,71 @@
+package bind
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	testclock "k8s.io/utils/clock/testing"
+)
+
+// notes is an Event recorder that keeps the reasons.
+type notes struct {
+	posted []string
+	enough func(int)
+}
+
+func (n *notes) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) {
+	n.posted = append(n.posted, reason)
+	n.enough(len(n.posted))
+}
+
+func TestEventsArePostedWhenTheyChange(t *testing.T) {
+	waiting := Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"}
+	failed := Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonProvisionFailed, Note: "no class"}
+	on := pair{claim: claimOf("1Gi")}
+	clock := testclock.NewFakePassiveClock(noon)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	n := &notes{}
+	p := newPoster(n, clock, func(runtime.Object) bool { return false })
+	p.post(on, waiting)
+	for range 100 {
+		p.post(on, waiting)
+		p.post(on, failed)
+	}
+	p.post(pair{claim: claimOf("1Gi", uid("another"))}, waiting)
+	clock.SetTime(noon.Add(repeatAfter))
+	p.post(on, waiting)
+	want := []string{reasonProvisioning, reasonProvisionFailed, reasonProvisioning, reasonProvisioning}
+	n.enough = func(posted int) {
+		if posted == len(want) {
+			cancel()
+		}
+	}
+	if err := p.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(n.posted, want) {
+		t.Errorf("case 164: posted %v, want %v", n.posted, want)
+	}
+}
+
+func TestAnEventThatIsOverIsNotPosted(t *testing.T) {
+	b := booksOf(claimOf("1Gi", completed("a", corev1.ClaimBound)))
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	n := &notes{enough: func(int) { cancel() }}
+	p := newPoster(n, testclock.NewFakePassiveClock(noon), b.isOver)
+	on := pair{claim: claimOf("1Gi")}
+	p.post(on, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"})
+	p.post(on, Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonLost, Note: "lost"})
+	if err := p.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(n.posted, []string{reasonLost}) {
+		t.Errorf("posted %v, want that the claim is lost alone: it waits for nothing any more", n.posted)
+	}
+}

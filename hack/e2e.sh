@@ -4,7 +4,8 @@
 #
 #   hack/e2e.sh [ARGUMENT OF go test]...
 #
-# KEEP=1 leaves the cluster running.
+# KEEP=1 leaves the cluster running. BINDER and PROTECTION say whose controllers bind
+# and protect in it: tarn or kubernetes; see `tarn-cluster up --help`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,7 +36,7 @@ trap finish EXIT
 
 # What an interrupted run has left would be tested instead of what was built.
 [ -n "${KEEP:-}" ] || on_cluster down >&2
-on_cluster up >&2
+on_cluster up ${BINDER:+"--binder=$BINDER"} ${PROTECTION:+"--protection=$PROTECTION"} >&2
 KUBECONFIG=$(on_cluster kubeconfig)
 export KUBECONFIG
 

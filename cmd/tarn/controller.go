@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -77,7 +78,7 @@ func runController(cmd *cobra.Command, flags controllerFlags) error {
 	if err != nil {
 		return fmt.Errorf("starting the controllers: %w", err)
 	}
-	if err := register(mgr, flags); err != nil {
+	if err := errors.Join(register(mgr, flags), flags.election.fillCaches(cmd.Context(), mgr.GetCache())); err != nil {
 		return err
 	}
 	for _, add := range []func(string, healthz.Checker) error{mgr.AddHealthzCheck, mgr.AddReadyzCheck} {

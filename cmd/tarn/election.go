@@ -1,14 +1,19 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/cli"
 	"tarn.dev/tarn/internal/kube"
 )
@@ -55,4 +60,21 @@ func (f *electionFlags) apply(o *ctrl.Options) {
 	o.LeaderElectionNamespace = cli.Namespace
 	o.LeaderElectionReleaseOnCancel = true
 	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(f.duration), ptr.To(f.renew), ptr.To(f.retry)
+}
+
+// fillCaches makes a controller that stands by watch what there may be thousands of, so
+// that it need not read them first when it takes over. Without an election the
+// controllers themselves begin at once.
+func (f *electionFlags) fillCaches(ctx context.Context, from cache.Cache) error {
+	if !f.on {
+		return nil
+	}
+	for _, kind := range []client.Object{
+		&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &corev1.Pod{}, &tarnv1.PavVolume{}, &tarnv1.PavStage{},
+	} {
+		if _, err := from.GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
+			return fmt.Errorf("watching %T: %w", kind, err)
+		}
+	}
+	return nil
 }

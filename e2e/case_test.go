@@ -182,23 +182,7 @@ func (s *scenario) await(what string, check func() (bool, string)) {
 // are, for the message when time is up.
 func (s *scenario) wait(what string, within time.Duration, check func() (bool, string)) bool {
 	s.t.Helper()
-	began := time.Now()
-	over := time.NewTimer(within)
-	defer over.Stop()
-	for {
-		change := suite.news.next()
-		done, state := check()
-		if done {
-			s.t.Logf("%5.1fs %s", time.Since(began).Seconds(), what)
-			return true
-		}
-		select {
-		case <-change:
-		case <-over.C:
-			s.t.Errorf("waited %s for %s: %s", within, what, state)
-			return false
-		}
-	}
+	return suite.news.await(s.t, what, within, check)
 }
 
 // get reads an object from the cache; its error is the state to report.

@@ -117,6 +117,9 @@ type component struct {
 	State   string    `json:"state"`
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started"`
+	// Metrics is host:port of its metrics, LastExit how its last process ended.
+	Metrics  string `json:"metrics"`
+	LastExit string `json:"lastExit"`
 }
 
 // component asks for one by name.

@@ -5,6 +5,8 @@ package e2e
 import (
 	"strings"
 	"sync"
+	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,6 +48,29 @@ func (n *news) next() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.changed
+}
+
+// await looks at each change whether check holds. Its second result says how things
+// are, for the message when time is up.
+func (n *news) await(t *testing.T, what string, within time.Duration, check func() (bool, string)) bool {
+	t.Helper()
+	began := time.Now()
+	over := time.NewTimer(within)
+	defer over.Stop()
+	for {
+		change := n.next()
+		done, state := check()
+		if done {
+			t.Logf("%5.1fs %s", time.Since(began).Seconds(), what)
+			return true
+		}
+		select {
+		case <-change:
+		case <-over.C:
+			t.Errorf("waited %s for %s: %s", within, what, state)
+			return false
+		}
+	}
 }
 
 // of gives a copy of what was seen of a provisioner.

@@ -176,7 +176,7 @@ func TestNoFolderIsLeftHoweverOftenTheControllerDies(t *testing.T) {
 	first := s.bound(s.claim("first"))
 	root := filepath.Dir(s.volumeOf(first).Spec.Local.Path)
 
-	const kills = 5
+	const kills = 8
 	over := make(chan error, 1)
 	go func() {
 		for range kills {
@@ -200,7 +200,7 @@ func TestNoFolderIsLeftHoweverOftenTheControllerDies(t *testing.T) {
 				s.delete(claims[len(claims)-2])
 			}
 		}
-		s.bound(claims[round+1])
+		<-time.After(rand.N(700 * time.Millisecond)) // not for anything: to be at no certain point
 		for i := range 5 {
 			s.delete(claims[round+1+2*i])
 		}

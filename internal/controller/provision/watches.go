@@ -68,7 +68,7 @@ func mapVolume(_ context.Context, o client.Object) []reconcile.Request {
 func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
 	requests := r.unbound(ctx, client.MatchingFields{indexClaimProvisioner: o.GetName()})
 	records := &tarnv1.PavVolumeList{}
-	if err := r.client.List(ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()}); err != nil {
+	if err := r.client.List(ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "listing the records of a provisioner", "provisioner", o.GetName())
 	}
 	for i := range records.Items {
@@ -85,7 +85,7 @@ func (r *reconciler) mapClass(ctx context.Context, o client.Object) []reconcile.
 
 func (r *reconciler) unbound(ctx context.Context, which client.ListOption) []reconcile.Request {
 	claims := &corev1.PersistentVolumeClaimList{}
-	if err := r.client.List(ctx, claims, which); err != nil {
+	if err := r.client.List(ctx, claims, which, client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "listing claims")
 		return nil
 	}

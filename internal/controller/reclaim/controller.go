@@ -134,7 +134,7 @@ func mapStage(_ context.Context, o client.Object) []reconcile.Request {
 // mapProvisioner wakes the records that may wait for a provisioner to come back.
 func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
 	records := &tarnv1.PavVolumeList{}
-	if err := r.client.List(ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()}); err != nil {
+	if err := r.client.List(ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "listing the records of a provisioner", "provisioner", o.GetName())
 		return nil
 	}

@@ -50,7 +50,7 @@ func (w *world) start(config *rest.Config, dead <-chan struct{}, o Options) (sto
 	mgr, err := ctrl.NewManager(config, managerOptions())
 	w.must(err)
 	w.must(Register(mgr, o))
-	ctx, cancel := context.WithCancel(w.ctx)
+	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
 	go func() {
@@ -157,7 +157,9 @@ func (w *world) until(check func() string) {
 func (w *world) joined(claim, volume string) string {
 	d := done{pair: pair{claim: read(w, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: claim}})}}
 	if volume == "" && d.claim != nil {
-		volume = d.claim.Spec.VolumeName
+		if volume = d.claim.Spec.VolumeName; volume == "" {
+			return fmt.Sprintf("claim %q has no volume", claim)
+		}
 	}
 	d.volume = read(w, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: volume}})
 	if d.claim == nil {

@@ -1,0 +1,357 @@
+//go:build integration
+
+package bind
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// count gives a configuration that counts the requests that are no watch and no
+// Event, and those of them that were overtaken.
+func count(config *rest.Config) (counting *rest.Config, requests, conflicts *atomic.Int32) {
+	requests, conflicts = &atomic.Int32{}, &atomic.Int32{}
+	counting = rest.CopyConfig(config)
+	counting.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(r)
+			if r.Method == http.MethodPut || r.Method == http.MethodGet && !strings.Contains(r.URL.RawQuery, "resourceVersion") && strings.Contains(r.URL.Path, "/persistentvolume") {
+				requests.Add(1)
+			}
+			if err == nil && response.StatusCode == http.StatusConflict {
+				conflicts.Add(1)
+			}
+			return response, err
+		})
+	})
+	return counting, requests, conflicts
+}
+
+// change updates an object as somebody else, whoever else writes it meanwhile.
+func change[T client.Object](w *world, o T, by func(T)) {
+	w.t.Helper()
+	w.must(retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return err
+		}
+		by(o)
+		return w.client.Update(w.ctx, o)
+	}))
+}
+
+// settleCases are what users and others do beside a binder that runs, and what comes
+// of it. Every case has objects named after it.
+var settleCases = []struct {
+	name string
+	run  func(w *world, n string)
+}{
+	{"case 31: a claim is bound when a volume comes", func(w *world, n string) {
+		w.claim(n, "1Gi", ofClass(n))
+		w.volume(n, "1Gi", class(n), in(corev1.VolumePending))
+		w.until(func() string { return w.joined(n, n) })
+	}},
+	{"case 27: all are bound while users write all of them", func(w *world, n string) {
+		const each = 15
+		name := func(i int) string { return fmt.Sprintf("%s-%d", n, i) }
+		for i := range each {
+			c := w.claim(name(i), "1Gi", ofClass(n))
+			v := w.volume(name(i), "1Gi", class(n), in(corev1.VolumePending))
+			for round := range 3 {
+				touch := func(o client.Object) { o.SetLabels(map[string]string{"round": fmt.Sprint(round)}) }
+				change(w, c, func(c *corev1.PersistentVolumeClaim) { touch(c) })
+				change(w, v, func(v *corev1.PersistentVolume) { touch(v) })
+			}
+		}
+		for i := range each {
+			w.until(func() string { return w.joined(name(i), "") })
+			if c := read(w, claimOf("1Gi", called("default", name(i)))); c.Labels["round"] != "2" {
+				w.t.Errorf("claim %s has lost what its user wrote: %v", c.Name, c.Labels)
+			}
+		}
+	}},
+	{"case 43: a volume kept for one of many goes to that one", func(w *world, n string) {
+		for i := range 10 {
+			w.claim(fmt.Sprintf("%s-%d", n, i), "1Gi", ofClass(n))
+		}
+		w.volume(n, "1Gi", class(n), to(n+"-5", ""), in(corev1.VolumePending))
+		w.until(func() string { return w.joined(n+"-5", n) })
+	}},
+	{"case 45: a released volume is kept for the next claim of the name", func(w *world, n string) {
+		w.remove(w.pair(n))
+		w.until(func() string { return w.volumeIs(n, corev1.VolumeReleased, n) })
+		w.claim(n, "1Gi", ofClass(n))
+		change(w, volumeOf(n, "1Gi"), func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID = "" })
+		w.until(func() string { return w.joined(n, n) })
+	}},
+	{"case 46: a released volume is given to all", func(w *world, n string) {
+		w.remove(w.pair(n))
+		w.until(func() string { return w.volumeIs(n, corev1.VolumeReleased, n) })
+		w.claim(n+"-next", "1Gi", ofClass(n))
+		change(w, volumeOf(n, "1Gi"), func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil })
+		w.until(func() string { return w.joined(n+"-next", n) })
+	}},
+	{"case 47: a claim that names a volume waits for it", func(w *world, n string) {
+		w.claim(n, "1Gi", ofClass(n), names(n))
+		w.volume(n, "1Gi", class(n), in(corev1.VolumePending))
+		w.until(func() string { return w.joined(n, n) })
+	}},
+	{"case 57: a user names a volume while another is matched", func(w *world, n string) {
+		w.volume(n+"-a", "1Gi", class(n), in(corev1.VolumePending))
+		w.volume(n+"-b", "2Gi", class(n), in(corev1.VolumePending))
+		c := w.claim(n, "1Gi", ofClass(n))
+		c.Spec.VolumeName = n + "-b"
+		err := w.client.Update(w.ctx, c)
+		w.until(func() string { return w.joined(n, "") })
+		winner := read(w, c).Spec.VolumeName
+		if err == nil && winner != n+"-b" {
+			w.t.Errorf("the user's choice was taken and the claim has %q", winner)
+		}
+		other := map[string]string{n + "-a": n + "-b", n + "-b": n + "-a"}[winner]
+		w.until(func() string { return w.volumeIs(other, corev1.VolumeAvailable, "") })
+	}},
+	{"cases 63 and 64: a claim loses its volume and has it back", func(w *world, n string) {
+		c := w.pair(n)
+		w.remove(volumeOf(n, "1Gi"))
+		w.until(func() string {
+			if c = read(w, c); c.Status.Phase != corev1.ClaimLost {
+				return fmt.Sprintf("the claim is %s, want Lost", c.Status.Phase)
+			}
+			return ""
+		})
+		w.volume(n, "1Gi", class(n), in(corev1.VolumePending))
+		w.until(func() string { return w.joined(n, n) })
+	}},
+	{"case 78: of two that point at a claim the other is let go", func(w *world, n string) {
+		c := w.claim(n, "1Gi", ofClass(n))
+		w.volume(n+"-a", "1Gi", class(n), to(n, c.UID), marked(bbc), in(corev1.VolumePending))
+		w.volume(n+"-b", "1Gi", class(n), to(n, c.UID), marked(bbc), in(corev1.VolumePending))
+		w.until(func() string { return w.joined(n, "") })
+		first := read(w, c).Spec.VolumeName
+		other := map[string]string{n + "-a": n + "-b", n + "-b": n + "-a"}[first]
+		w.until(func() string { return w.volumeIs(other, corev1.VolumeAvailable, "") })
+	}},
+	{"cases 81 and 82: a claim made anew does not get the data of the old one", func(w *world, n string) {
+		v := w.volume(n, "1Gi", class(n), in(corev1.VolumePending), class(n))
+		w.until(func() string { return w.volumeIs(n, corev1.VolumeAvailable, "") })
+		available := read(w, v).Status.LastPhaseTransitionTime
+		old := w.claim(n, "1Gi", ofClass(n))
+		w.until(func() string { return w.joined(n, n) })
+		w.remove(old)
+		young := w.claim(n, "1Gi", ofClass(n))
+		w.until(func() string { return w.volumeIs(n, corev1.VolumeReleased, n) })
+		if young = read(w, young); young.Spec.VolumeName != "" {
+			w.t.Errorf("the new claim has %q", young.Spec.VolumeName)
+		}
+		if released := read(w, v).Status.LastPhaseTransitionTime; released.Before(available) {
+			w.t.Errorf("the volume was Available at %s and Released at %s", available, released)
+		}
+	}},
+	{"case 85: the scheduler chooses a volume", func(w *world, n string) {
+		w.class(n, waits)
+		c := w.claim(n, "1Gi", ofClass(n))
+		v := w.volume(n, "1Gi", class(n), in(corev1.VolumePending))
+		w.until(func() string { return w.volumeIs(n, corev1.VolumeAvailable, "") })
+		change(w, v, func(v *corev1.PersistentVolume) {
+			to(n, c.UID)(v)
+			v.Spec.ClaimRef.Namespace = "default"
+			marked(bbc)(v)
+		})
+		w.until(func() string { return w.joined(n, n) })
+	}},
+	{"case 114: the claim goes while its volume is made", func(w *world, n string) {
+		c := w.claim(n, "1Gi", ofClass(n))
+		w.remove(c)
+		w.volume(n, "1Gi", class(n), to(n, c.UID), marked(volume.AnnProvisionedBy+"=p.example"), in(corev1.VolumePending))
+		w.until(func() string { return w.volumeIs(n, corev1.VolumeReleased, n) })
+	}},
+	{"case 160: of many claims one gets the only volume", func(w *world, n string) {
+		for i := range 20 {
+			w.claim(fmt.Sprintf("%s-%d", n, i), "1Gi", ofClass(n))
+		}
+		w.volume(n, "1Gi", class(n), in(corev1.VolumePending))
+		w.until(func() string {
+			v := read(w, volumeOf(n, "1Gi"))
+			if v.Spec.ClaimRef == nil {
+				return "nobody has the volume"
+			}
+			return w.joined(v.Spec.ClaimRef.Name, n)
+		})
+		having := 0
+		claims := &corev1.PersistentVolumeClaimList{}
+		w.must(w.client.List(w.ctx, claims, client.InNamespace("default")))
+		for i := range claims.Items {
+			if claims.Items[i].Spec.VolumeName == n {
+				having++
+			}
+		}
+		if having != 1 {
+			w.t.Errorf("%d claims name the volume, want 1", having)
+		}
+	}},
+	{"case 161: a claim that names a volume and one that it fits", func(w *world, n string) {
+		w.claim(n+"-named", "1Gi", ofClass(n), names(n))
+		w.claim(n+"-fits", "1Gi", ofClass(n))
+		w.volume(n, "1Gi", class(n), in(corev1.VolumePending))
+		w.until(func() string { return w.joined(n+"-named", n) })
+		if c := read(w, claimOf("1Gi", called("default", n+"-fits"))); c.Spec.VolumeName != "" || c.Status.Phase != corev1.ClaimPending {
+			w.t.Errorf("the other claim is %s on %q", c.Status.Phase, c.Spec.VolumeName)
+		}
+	}},
+	{"case 100 on a real API server, with its Event", func(w *world, n string) {
+		w.class(n)
+		c := w.claim(n, "1Gi", ofClass(n))
+		w.until(func() string {
+			if c = read(w, c); volume.ProvisionerOf(c) != n {
+				return fmt.Sprintf("the claim's annotations are %v", c.Annotations)
+			}
+			return w.told(c.UID, reasonProvisioning)
+		})
+	}},
+}
+
+// pair has the binder join a claim and a volume.
+func (w *world) pair(name string) *corev1.PersistentVolumeClaim {
+	w.t.Helper()
+	c := w.claim(name, "1Gi", ofClass(name))
+	w.volume(name, "1Gi", class(name), to(name, ""), in(corev1.VolumePending))
+	w.until(func() string { return w.joined(name, name) })
+	return c
+}
+
+// told says whether no Event of a reason was posted about an object.
+func (w *world) told(about types.UID, reason string) string {
+	list := &corev1.EventList{}
+	w.must(w.client.List(w.ctx, list, client.InNamespace("default")))
+	for i := range list.Items {
+		if list.Items[i].InvolvedObject.UID == about && list.Items[i].Reason == reason {
+			return ""
+		}
+	}
+	return "no Event " + reason
+}
+
+func TestClaimsAndVolumesSettleBesideTheirUsers(t *testing.T) {
+	t.Parallel()
+	config := testkit.OwnAPIServer(t)
+	parent := newWorld(t, config)
+	stop := parent.start(config, nil, Options{})
+	t.Run("cases", func(t *testing.T) {
+		for i, c := range settleCases {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				c.run(newWorld(t, config), fmt.Sprintf("settle-%d", i))
+			})
+		}
+	})
+	stop()
+}
+
+func TestADefaultClassIsGivenWhenItComes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testkit.OwnAPIServer(t))
+	defer w.start(w.config, nil, Options{})()
+	c := w.claim("early", "1Gi")
+	w.until(func() string { return w.told(c.UID, reasonFailedBinding) })
+	w.class("chosen", isDefault(0))
+	w.until(func() string {
+		if c = read(w, c); volume.ClassOf(c) != "chosen" || volume.ProvisionerOf(c) != "chosen" {
+			return fmt.Sprintf("case 94: the claim has class %q and provisioner %q", volume.ClassOf(c), volume.ProvisionerOf(c))
+		}
+		return ""
+	})
+	if late := w.claim("late", "1Gi"); volume.ClassOf(late) != "chosen" {
+		t.Errorf("case 99: admission gave class %q, want the same as ours", volume.ClassOf(late))
+	}
+}
+
+func TestPairsMadeTogetherCauseNoConflict(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testkit.OwnAPIServer(t))
+	counting, requests, conflicts := count(w.config)
+	stop := w.start(counting, nil, Options{})
+	const pairs = 60
+	for i := range pairs {
+		name := fmt.Sprintf("pair-%d", i)
+		claim := func() { w.claim(name, "1Gi", ofClass("")) }
+		vol := func() { w.volume(name, "1Gi", to(name, ""), in(corev1.VolumePending)) }
+		if i%2 == 0 {
+			claim, vol = vol, claim
+		}
+		claim()
+		vol()
+	}
+	for i := range pairs {
+		w.until(func() string { return w.joined(fmt.Sprintf("pair-%d", i), fmt.Sprintf("pair-%d", i)) })
+	}
+	stop()
+	if got := conflicts.Load(); got != 0 {
+		t.Errorf("case 156: %d conflicts between our own workers", got)
+	}
+	// A volume that was there before its claim may have been called Available.
+	if got := requests.Load(); got < 4*pairs || got > 5*pairs {
+		t.Errorf("case 156: took %d requests for %d pairs, want 4 or 5 each", got, pairs)
+	}
+}
+
+func TestWhatIsSettledCostsNoRequests(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testkit.OwnAPIServer(t))
+	for i := range 20 {
+		name := fmt.Sprintf("idle-%d", i)
+		w.boundPair(name)
+		w.claim(name+"-anew", "1Gi", ofClass("none"))
+		w.volume(name+"-released", "1Gi", to(name+"-anew", "gone"), in(corev1.VolumeReleased), policy(corev1.PersistentVolumeReclaimRetain))
+	}
+	counting, requests, _ := count(w.config)
+	stop := w.start(counting, nil, Options{})
+	w.volume("last", "1Gi", class("idle"), in(corev1.VolumePending))
+	w.claim("last", "1Gi", ofClass("idle"))
+	w.until(func() string { return w.joined("last", "last") })
+	stop()
+	if got := requests.Load(); got < 4 || got > 5 {
+		t.Errorf("cases 80, 155, 163: took %d requests to bind one claim beside what is settled, want 4 or 5", got)
+	}
+}
+
+func TestTwoBindersBindOneToOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testkit.OwnAPIServer(t))
+	defer w.start(w.config, nil, Options{})()
+	defer w.start(w.config, nil, Options{})()
+	const n = 60
+	for i := range n {
+		w.volume(fmt.Sprintf("two-%d", i), "1Gi", class("two"), in(corev1.VolumePending))
+		w.claim(fmt.Sprintf("two-%d", i), "1Gi", ofClass("two"))
+	}
+	for i := range n {
+		w.until(func() string { return w.joined(fmt.Sprintf("two-%d", i), "") })
+	}
+	w.until(func() string {
+		volumes := &corev1.PersistentVolumeList{}
+		w.must(w.client.List(w.ctx, volumes))
+		by := map[types.UID]int{}
+		for i := range volumes.Items {
+			v := &volumes.Items[i]
+			if v.Status.Phase != corev1.VolumeBound || v.Spec.ClaimRef == nil {
+				return fmt.Sprintf("case 159: volume %s is %s for %+v", v.Name, v.Status.Phase, v.Spec.ClaimRef)
+			}
+			by[v.Spec.ClaimRef.UID]++
+		}
+		if len(by) != n {
+			return fmt.Sprintf("case 159: %d claims have a volume, want %d", len(by), n)
+		}
+		return ""
+	})
+}

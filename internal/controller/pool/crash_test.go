@@ -1,0 +1,180 @@
+//go:build integration
+
+package pool
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// full wants a set to be Ready with one settled spare of a size.
+func (w *world) full(s *tarnv1.PersistentVolumeSet, size string) func() string {
+	return func() string {
+		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s); err != nil {
+			return err.Error()
+		}
+		spares := 0
+		for _, vol := range w.pool() {
+			capacity := vol.Spec.Capacity[corev1.ResourceStorage]
+			if stateOf(&vol, testNamespace) == spare && !marked(&vol) && capacity.String() == size && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
+				spares++
+			}
+		}
+		ready := meta.IsStatusConditionTrue(s.Status.Conditions, tarnv1.ConditionReady)
+		if spares != 1 || !ready || s.Status.UnboundReplicas != 1 || s.Status.OutdatedReplicas != 0 || s.Status.ObservedGeneration != s.Generation {
+			return fmt.Sprintf("%d spares of %s, and the set says %+v", spares, size, s.Status)
+		}
+		return ""
+	}
+}
+
+// life fills a pool, leads it through the stages given, and deletes it; it starts the
+// controller anew when the killer has ended it.
+func (w *world) life(k *testkit.Killer, stages func(*tarnv1.PersistentVolumeSet)) {
+	w.t.Helper()
+	stop := w.run(k.Wrap(w.config))
+	revived := make(chan func())
+	go func() {
+		select {
+		case <-k.Dead():
+			stop()
+			revived <- w.run(w.config)
+		case <-w.ctx.Done():
+			revived <- stop
+		}
+	}()
+	s := w.set(1, 2)
+	w.eventually("filling", w.full(s, "1Gi"))
+	if stages != nil {
+		stages(s)
+	}
+	w.must(client.IgnoreNotFound(w.client.Delete(w.ctx, s)))
+	w.eventually("deleting the set", func() string { return w.gone(s) })
+	w.eventually("deleting the spares", func() string {
+		for _, vol := range w.pool() {
+			if vol.Status.Phase != corev1.VolumeBound {
+				return vol.Name + " is left"
+			}
+		}
+		return w.gone(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: fillerClassName(s)}})
+	})
+	select {
+	case <-k.Dead():
+		(<-revived)()
+	default:
+		stop()
+	}
+}
+
+// drawAndReplace lets a claim draw the spare, then changes the template.
+func (w *world) drawAndReplace(s *tarnv1.PersistentVolumeSet) {
+	w.t.Helper()
+	claim := testkit.Claim("default", w.name, "", w.name)
+	w.must(w.client.Create(w.ctx, claim))
+	w.eventually("drawing", func() string {
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(claim), claim))
+		if claim.Status.Phase == corev1.ClaimBound {
+			return ""
+		}
+		return "the claim is " + string(claim.Status.Phase)
+	})
+	w.eventually("filling again", w.full(s, "1Gi"))
+	w.eventually("changing the template", func() string {
+		s.Spec.MaximumReplicas, s.Spec.Template.Spec.Capacity = 3, storage("2Gi")
+		if err := w.client.Update(w.ctx, s); err != nil {
+			w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s))
+			return err.Error()
+		}
+		return ""
+	})
+	w.eventually("replacing", w.full(s, "2Gi"))
+}
+
+func TestAPoolLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
+	for _, c := range []struct {
+		name               string
+		waits              bool
+		stages             func(*world) func(*tarnv1.PersistentVolumeSet)
+		wantMade, wantLeft int
+	}{
+		{"drawn", false, func(w *world) func(*tarnv1.PersistentVolumeSet) { return w.drawAndReplace }, 3, 1},
+		{"with-consumer", true, func(*world) func(*tarnv1.PersistentVolumeSet) { return nil }, 1, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			server := testkit.OwnAPIServer(t)
+			whole := testkit.NewKiller(0)
+			live := func(name string, k *testkit.Killer) {
+				t.Run(name, func(t *testing.T) {
+					w := newWorld(t, server, c.name+"-"+name, c.waits)
+					w.life(k, c.stages(w))
+					if left := len(w.pool()); w.made != c.wantMade || left != c.wantLeft {
+						t.Errorf("%d volumes were made and %d are left, want %d and %d", w.made, left, c.wantMade, c.wantLeft)
+					}
+				})
+			}
+			live("whole", whole)
+			for n := 1; n <= whole.Writes(); n++ {
+				live(fmt.Sprint(n), testkit.NewKiller(n))
+			}
+		})
+	}
+}
+
+func TestTheAPIServerRefusesSetsThatCannotBe(t *testing.T) {
+	c := testkit.Client(t, testkit.APIServer(t))
+	for i, refused := range []struct {
+		name, want string
+		change     func(*tarnv1.PersistentVolumeSet)
+	}{
+		{"one that can be", "", func(*tarnv1.PersistentVolumeSet) {}},
+		{"a minimum above the maximum", "minimumReplicas must not be greater", func(s *tarnv1.PersistentVolumeSet) { s.Spec.MinimumReplicas = 5 }},
+		{"a minimum below zero", "minimumReplicas", func(s *tarnv1.PersistentVolumeSet) { s.Spec.MinimumReplicas = -1 }},
+		{"no selector", "selector", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Selector = map[string]string{} }},
+		{"a template that the selector does not select", "every label of selector", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Metadata.Labels["pool"] = "other" }},
+		{"a template without labels", "every label of selector", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Metadata.Labels = nil }},
+		{"no capacity", "spec.capacity.storage", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Spec.Capacity = nil }},
+		{"a capacity of nothing", "spec.capacity.storage", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Spec.Capacity = storage("0") }},
+		{"no access mode", "spec.accessModes", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Spec.AccessModes = nil }},
+		{"ReadWriteOncePod among others", "ReadWriteOncePod", func(s *tarnv1.PersistentVolumeSet) {
+			s.Spec.Template.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteOncePod}
+		}},
+		{"no class", "spec.storageClassName", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Spec.StorageClassName = "" }},
+		{"a claimRef", "spec.claimRef", func(s *tarnv1.PersistentVolumeSet) {
+			s.Spec.Template.Spec.ClaimRef = &corev1.ObjectReference{Name: "a"}
+		}},
+		{"a volume source", "volume source", func(s *tarnv1.PersistentVolumeSet) {
+			s.Spec.Template.Spec.HostPath = &corev1.HostPathVolumeSource{Path: "/a"}
+		}},
+		{"a name too long", "52 characters", func(s *tarnv1.PersistentVolumeSet) { s.Name = strings.Repeat("a", 53) }},
+	} {
+		t.Run(refused.name, func(t *testing.T) {
+			s := set(1, 2, func(s *tarnv1.PersistentVolumeSet) {
+				s.ObjectMeta = metav1.ObjectMeta{Name: fmt.Sprintf("refused-%d", i)}
+			})
+			refused.change(s)
+			err := c.Create(t.Context(), s, client.DryRunAll)
+			if (err == nil) != (refused.want == "") || err != nil && !strings.Contains(err.Error(), refused.want) {
+				t.Errorf("got %v, want a refusal with %q", err, refused.want)
+			}
+		})
+	}
+	s := set(1, 2, func(s *tarnv1.PersistentVolumeSet) { s.ObjectMeta = metav1.ObjectMeta{Name: "selects"} })
+	if err := c.Create(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	s.Spec.Selector = map[string]string{"tier": "1"}
+	if err := c.Update(t.Context(), s); err == nil || !strings.Contains(err.Error(), "selector cannot be changed") {
+		t.Errorf("a selector that changes: got %v, want a refusal", err)
+	}
+}

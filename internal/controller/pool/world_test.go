@@ -1,0 +1,248 @@
+//go:build integration
+
+package pool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
+	testkit.Main(m)
+}
+
+// world is one API server with one set, and a stand-in for the binder, the scheduler,
+// an external provisioner and what lets objects go.
+type world struct {
+	t      *testing.T
+	ctx    context.Context
+	config *rest.Config
+	client client.WithWatch
+	name   string
+	// made counts the volumes the provisioner has made.
+	made int
+}
+
+func newWorld(t *testing.T, config *rest.Config, name string, waits bool) *world {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), name: name}
+	w.must(client.IgnoreAlreadyExists(w.client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
+	w.must(w.client.Create(ctx, testkit.Class(name, func(c *storagev1.StorageClass) {
+		if waits {
+			c.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+		}
+	})))
+	done := make(chan error, 1)
+	go func() { done <- w.cluster() }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// cluster does what else there is in a cluster, until the case ends. What is refused
+// is tried again on the next round.
+func (w *world) cluster() error {
+	for {
+		volumes, claims, pods := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}, &corev1.PodList{}
+		err := errors.Join(w.client.List(w.ctx, volumes), w.client.List(w.ctx, claims), w.client.List(w.ctx, pods, client.InNamespace(testNamespace)))
+		switch {
+		case w.ctx.Err() != nil:
+			return nil //nolint:nilerr // the case is over
+		case err != nil:
+			return err
+		}
+		for i := range pods.Items {
+			if pods.Items[i].DeletionTimestamp != nil {
+				_ = w.client.Delete(w.ctx, &pods.Items[i], client.GracePeriodSeconds(0))
+			}
+		}
+		for i := range claims.Items {
+			w.claim(&claims.Items[i], volumes.Items, pods.Items)
+		}
+		for i := range volumes.Items {
+			w.volume(&volumes.Items[i], claims.Items)
+		}
+		select {
+		case <-w.ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// claim provisions for a claim, binds it, or lets it go.
+func (w *world) claim(c *corev1.PersistentVolumeClaim, volumes []corev1.PersistentVolume, pods []corev1.Pod) {
+	usedBy := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == c.Name })
+	switch {
+	case c.DeletionTimestamp != nil && !usedBy:
+		base := c.DeepCopy()
+		c.Finalizers = nil
+		_ = w.client.Patch(w.ctx, c, client.MergeFrom(base))
+	case c.DeletionTimestamp != nil || c.Status.Phase == corev1.ClaimBound:
+	case c.Spec.VolumeName != "":
+		c.Status.Phase = corev1.ClaimBound
+		_ = w.client.Status().Update(w.ctx, c)
+	default:
+		for i := range volumes {
+			vol := &volumes[i]
+			if ref := vol.Spec.ClaimRef; ref != nil && ref.UID == c.UID || ref == nil && vol.Status.Phase == corev1.VolumeAvailable &&
+				vol.DeletionTimestamp == nil && vol.Spec.StorageClassName == *c.Spec.StorageClassName {
+				w.join(c, vol)
+				return
+			}
+		}
+		if strings.HasPrefix(*c.Spec.StorageClassName, "tarn-pool-") {
+			w.provision(c, usedBy)
+		}
+	}
+}
+
+func (w *world) join(c *corev1.PersistentVolumeClaim, vol *corev1.PersistentVolume) {
+	if vol.Spec.ClaimRef == nil {
+		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: c.Namespace, Name: c.Name, UID: c.UID}
+		if w.client.Update(w.ctx, vol) != nil {
+			return
+		}
+	}
+	c.Spec.VolumeName = vol.Name
+	_ = w.client.Update(w.ctx, c)
+}
+
+func (w *world) provision(c *corev1.PersistentVolumeClaim, used bool) {
+	class := &storagev1.StorageClass{}
+	if w.client.Get(w.ctx, client.ObjectKey{Name: *c.Spec.StorageClassName}, class) != nil || waits(class) && !used {
+		return
+	}
+	err := w.client.Create(w.ctx, &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID), Annotations: map[string]string{annProvisionedBy: class.Provisioner}, Finalizers: []string{kube.FinalizerExternalProvisioner}},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: class.Name, Capacity: c.Spec.Resources.Requests, AccessModes: c.Spec.AccessModes,
+			PersistentVolumeReclaimPolicy: *class.ReclaimPolicy,
+			ClaimRef:                      &corev1.ObjectReference{Namespace: c.Namespace, Name: c.Name, UID: c.UID},
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: class.Provisioner, VolumeHandle: string(c.UID)}},
+		},
+	})
+	if err == nil {
+		w.made++
+	}
+}
+
+// volume gives a volume its phase, or destroys it by phase and policy alone.
+func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentVolumeClaim) {
+	ref := vol.Spec.ClaimRef
+	want := corev1.VolumeAvailable
+	if ref != nil {
+		want = corev1.VolumeReleased
+		if slices.ContainsFunc(claims, func(c corev1.PersistentVolumeClaim) bool { return c.UID == ref.UID }) {
+			want = corev1.VolumeBound
+		}
+	}
+	switch {
+	case vol.Status.Phase != want:
+		vol.Status.Phase = want
+		_ = w.client.Status().Update(w.ctx, vol)
+	case want == corev1.VolumeReleased && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
+		_ = w.client.Delete(w.ctx, vol)
+		fallthrough
+	case vol.DeletionTimestamp != nil:
+		base := vol.DeepCopy()
+		vol.Finalizers = nil
+		_ = w.client.Patch(w.ctx, vol, client.MergeFrom(base))
+	}
+}
+
+// run starts the controller as the account it has in a cluster, and gives back what
+// ends it.
+func (w *world) run(restConfig *rest.Config) (stop func()) {
+	w.t.Helper()
+	restConfig = rest.CopyConfig(restConfig)
+	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, GracefulShutdownTimeout: ptr.To(5 * time.Second),
+	})
+	w.must(err)
+	w.must(Register(mgr, Options{Namespace: testNamespace}))
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = mgr.Start(ctx) // a killed one ends with the error of its death
+	}()
+	return func() { cancel(); <-done }
+}
+
+// eventually waits until check finds nothing wrong.
+func (w *world) eventually(what string, check func() string) {
+	w.t.Helper()
+	wrong := check()
+	for ; wrong != ""; wrong = check() {
+		select {
+		case <-w.ctx.Done():
+			w.t.Fatalf("%s: %s", what, wrong)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// set makes a set of the world's class.
+func (w *world) set(minimum, maximum int32) *tarnv1.PersistentVolumeSet {
+	w.t.Helper()
+	s := set(minimum, maximum, func(s *tarnv1.PersistentVolumeSet) {
+		s.ObjectMeta = metav1.ObjectMeta{Name: w.name}
+		s.Spec.Selector = map[string]string{"pool": w.name}
+		s.Spec.Template.Metadata.Labels = map[string]string{"pool": w.name}
+		s.Spec.Template.Spec.StorageClassName = w.name
+	})
+	w.must(w.client.Create(w.ctx, s))
+	return s
+}
+
+// pool gives the volumes of the set.
+func (w *world) pool() []corev1.PersistentVolume {
+	list := &corev1.PersistentVolumeList{}
+	if err := w.client.List(w.ctx, list, client.MatchingLabels{"pool": w.name}); err != nil {
+		w.t.Error(err)
+	}
+	return list.Items
+}
+
+func (w *world) gone(o client.Object) string {
+	err := w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o)
+	if apierrors.IsNotFound(err) {
+		return ""
+	}
+	return o.GetName() + " is left"
+}

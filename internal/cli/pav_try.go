@@ -35,6 +35,11 @@ type pavTry struct {
 	provisionerName string
 	namespace       string
 
+	// failing says that a creation was made to fail; generation is the provisioner's since
+	// it was last changed, which tells failures of before from those of now.
+	failing    bool
+	generation int64
+
 	world  *tryWorld
 	out    io.Writer
 	report tryReport
@@ -67,9 +72,9 @@ func newPavTestCommand() *cobra.Command {
 		Use:   "test FILE|-",
 		Short: "Take a provisioner through the life of a volume, on a cluster",
 		Long: "Try out the PavProvisioner in a YAML file on the current cluster: under a throw-away name, with a class, a claim\n" +
-			"and two pods in a throw-away namespace. A volume is made, staged, written by one pod, read by a second one on the\n" +
-			"same node, unstaged and deleted, and nothing may be left. Each step is reported with its time; a failure with what\n" +
-			"the cluster says about it.\n\n" +
+			"and two pods in a throw-away namespace. A creation is made to fail and undone; then a volume is made, staged, written\n" +
+			"by one pod, made larger where there is volumeExpansion, read by a second pod on the same node, unstaged and deleted,\n" +
+			"and nothing may be left. Each step is reported with its time; a failure with what the cluster says about it.\n\n" +
 			"All that was made is removed in the end, whatever happens, also on Ctrl-C, unless --keep is given. The pods of\n" +
 			"the provisioner run where its templates say, with all the rights that they ask for.\n\n" +
 			"--claim and --class give what the templates need: parameters, annotations, modes, sizes. The throw-away namespace,\n" +
@@ -81,7 +86,7 @@ func newPavTestCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&try.prefix, "namespace-prefix", "pav-test-", "what the name of the throw-away namespace begins with")
-	f.DurationVar(&try.timeout, "timeout", 2*time.Minute, "how long the whole may take; cleaning up may take as long again")
+	f.DurationVar(&try.timeout, "timeout", 4*time.Minute, "how long the whole may take; cleaning up may take as long again")
 	f.BoolVar(&try.keep, "keep", false, "leave everything as it is in the end, to look at")
 	f.StringVar(&try.name, "name", "", "which PavProvisioner, where the file has several")
 	f.StringVar(&try.claimFile, "claim", "", "a YAML file with the PersistentVolumeClaim to make; without it one of 1Gi, ReadWriteOnce")
@@ -164,6 +169,9 @@ func (t *pavTry) prepareClass(cmd *cobra.Command) error {
 	}
 	t.class.ObjectMeta = metav1.ObjectMeta{Name: t.provisionerName, Labels: t.class.Labels}
 	t.class.Provisioner = t.provisionerName
+	if t.expands() {
+		t.class.AllowVolumeExpansion = ptr.To(true)
+	}
 	t.class.ReclaimPolicy = ptr.To(corev1.PersistentVolumeReclaimDelete)
 	return nil
 }

@@ -20,16 +20,23 @@ import (
 // life takes a volume from its claim to its end.
 func (t *pavTry) life(ctx context.Context) error {
 	late := t.class.VolumeBindingMode != nil && *t.class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+	fails, undone := t.fails, t.undone
+	if late {
+		fails = func(context.Context) (string, error) { return "not tried: the class waits for the first pod", nil }
+	}
 	for _, s := range []struct {
 		name string
 		do   func(context.Context) (string, error)
 	}{
 		{"accepted", t.accepted},
 		{"registered", t.registered},
+		{"failed", fails},
+		{"undone", undone},
 		{"bound", func(ctx context.Context) (string, error) { return t.bound(ctx, late) }},
 		{"staged", func(ctx context.Context) (string, error) { return t.staged(ctx, late) }},
 		{"written", t.written},
 		{"ready", t.ready},
+		{"expanded", t.expanded},
 		{"read", t.read},
 		{"unstaged", t.unstaged},
 		{"deleted", t.deleted},
@@ -67,7 +74,7 @@ func (t *pavTry) condition(ctx context.Context, name string, final bool) (string
 		}
 		c := meta.FindStatusCondition(p.Status.Conditions, name)
 		switch {
-		case c == nil:
+		case c == nil, name == pavv1.ConditionAccepted && c.ObservedGeneration < t.generation:
 			return still("no controller has judged the provisioner; is Tarn's controller running?")
 		case c.Status == metav1.ConditionTrue:
 			return done()
@@ -83,9 +90,9 @@ func (t *pavTry) condition(ctx context.Context, name string, final bool) (string
 }
 
 func (t *pavTry) bound(ctx context.Context, late bool) (string, error) {
-	for _, o := range []client.Object{t.class, t.claim} {
-		if err := t.world.live.Create(ctx, o); err != nil {
-			return "", fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
+	if !t.failing { // else the claim is there, and served again
+		if err := t.claimVolume(ctx); err != nil {
+			return "", err
 		}
 	}
 	if late { // a volume is made only for a pod
@@ -101,7 +108,7 @@ func (t *pavTry) bound(ctx context.Context, late bool) (string, error) {
 			return done()
 		}
 		record, err := t.record(ctx)
-		if err == nil && record != nil && record.Status.LastError != nil {
+		if err == nil && record != nil && record.Status.LastError != nil && record.Status.LastError.ProvisionerGeneration >= t.generation {
 			e := record.Status.LastError
 			return fatal(fmt.Errorf("%s of the volume failed: %s: %s", e.Step, e.Reason, e.Message))
 		}

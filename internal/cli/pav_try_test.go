@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -57,6 +58,35 @@ func TestABlockVolumeIsTriedAsADevice(t *testing.T) {
 	}
 	if script := reader.Spec.Containers[0].Command[2]; !strings.Contains(script, "count=5 ") {
 		t.Errorf("the reader runs %s", script)
+	}
+}
+
+func TestACreationIsMadeToFailBeforeItDoesAnything(t *testing.T) {
+	pod := func(spec any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"volumeCreation": map[string]any{"podTemplate": map[string]any{"spec": spec}}}}}
+	}
+	own := map[string]any{"name": "own"}
+	p := pod(map[string]any{"restartPolicy": "OnFailure", "initContainers": []any{own}, "containers": []any{own}})
+	spoilt, why := spoil(p, "busybox")
+	if why != "" {
+		t.Fatal(why)
+	}
+	spec, _, _ := unstructured.NestedMap(spoilt.Object, "spec", "volumeCreation", "podTemplate", "spec")
+	list, _, _ := unstructured.NestedSlice(spec, "initContainers")
+	if first, _ := list[0].(map[string]any); len(list) != 2 || first["image"] != "busybox" || spec["restartPolicy"] != "Never" {
+		t.Errorf("the creation pod is %v", spec)
+	}
+	if list, _, _ := unstructured.NestedSlice(p.Object, "spec", "volumeCreation", "podTemplate", "spec", "initContainers"); len(list) != 1 {
+		t.Errorf("the provisioner itself was changed: %v", list)
+	}
+	for want, p := range map[string]*unstructured.Unstructured{
+		"is a template as a whole":      pod("{{ all }}"),
+		"initContainers are a template": pod(map[string]any{"initContainers": "{{ some }}"}),
+		"there is no creation pod":      {Object: map[string]any{"spec": map[string]any{}}},
+	} {
+		if _, why := spoil(p, "busybox"); !strings.Contains(why, want) {
+			t.Errorf("got %q, want %q", why, want)
+		}
 	}
 }
 

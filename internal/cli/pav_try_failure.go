@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// madeToFail is what a creation pod that is made to fail leaves in /pav/error.
+const madeToFail = "tarn pav test has made this creation fail"
+
+// fails makes the creation fail before it has done anything: whatever a creation has
+// left or not, the deletion pod must be able to undo it.
+func (t *pavTry) fails(ctx context.Context) (string, error) {
+	spoilt, why := spoil(t.provisioner, t.image)
+	if why != "" {
+		return "not tried: " + why, nil
+	}
+	if err := t.change(ctx, spoilt); err != nil {
+		return "", err
+	}
+	if err := t.claimVolume(ctx); err != nil {
+		return "", err
+	}
+	t.failing = true
+	err := t.world.await(ctx, "the creation to fail", func() tryLook {
+		record, err := t.record(ctx)
+		switch {
+		case err != nil:
+			return still(err.Error())
+		case record != nil && record.Status.Phase == tarnv1.VolumeCreated:
+			return fatal(fmt.Errorf("it has not failed, though its first container does"))
+		case record == nil || record.Status.LastError == nil:
+			return still("it has not")
+		}
+		e := record.Status.LastError
+		if e.Step != tarnv1.StepCreation {
+			return fatal(fmt.Errorf("%s of the volume failed instead: %s: %s", e.Step, e.Reason, e.Message))
+		}
+		return done()
+	})
+	if err != nil {
+		return "", err
+	}
+	// Before it is undone, after which the next attempt begins.
+	return "creation made to fail", t.change(ctx, t.provisioner)
+}
+
+// undone waits until what the failed creation may have left is undone.
+func (t *pavTry) undone(ctx context.Context) (string, error) {
+	if !t.failing {
+		return "not tried: nothing has failed", nil
+	}
+	return "", t.world.await(ctx, "the failed creation to be undone", func() tryLook {
+		record, err := t.record(ctx)
+		switch {
+		case err != nil:
+			return still(err.Error())
+		case record == nil:
+			return fatal(fmt.Errorf("its PavVolume is gone though the claim is there"))
+		}
+		if e := record.Status.LastError; e != nil && e.Step == tarnv1.StepDeletion {
+			return fatal(fmt.Errorf("%s: %s", e.Reason, e.Message))
+		}
+		if record.Status.DeletionAttempts > 0 && record.Status.Phase != tarnv1.VolumeUndoing {
+			return done()
+		}
+		return still(fmt.Sprintf("its record is %s", record.Status.Phase))
+	})
+}
+
+// change gives the provisioner on the cluster another's spec, and waits until the
+// controller has seen it.
+func (t *pavTry) change(ctx context.Context, to *unstructured.Unstructured) error {
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		live := &unstructured.Unstructured{}
+		live.SetGroupVersionKind(t.provisioner.GroupVersionKind())
+		if err := t.world.live.Get(ctx, client.ObjectKey{Name: t.provisionerName}, live); err != nil {
+			return err
+		}
+		live.Object["spec"] = to.DeepCopy().Object["spec"]
+		err := t.world.live.Update(ctx, live)
+		t.generation = live.GetGeneration()
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("changing PavProvisioner %s: %w", t.provisionerName, err)
+	}
+	_, err = t.condition(ctx, pavv1.ConditionAccepted, true)
+	return err
+}
+
+// claimVolume makes class and claim.
+func (t *pavTry) claimVolume(ctx context.Context) error {
+	for _, o := range []client.Object{t.class, t.claim} {
+		if err := t.world.live.Create(ctx, o); err != nil {
+			return fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// spoil gives a provisioner whose creation pod fails before its containers are started,
+// or says why it cannot be made to.
+func spoil(p *unstructured.Unstructured, image string) (spoilt *unstructured.Unstructured, why string) {
+	spoilt = p.DeepCopy()
+	spec, found, err := unstructured.NestedMap(spoilt.Object, "spec", "volumeCreation", "podTemplate", "spec")
+	if err != nil {
+		return nil, "the creation pod is a template as a whole"
+	}
+	if !found {
+		return nil, "there is no creation pod"
+	}
+	first, isList := spec["initContainers"].([]any)
+	if spec["initContainers"] != nil && !isList {
+		return nil, "the creation pod's initContainers are a template"
+	}
+	spec["restartPolicy"] = string(corev1.RestartPolicyNever)
+	spec["initContainers"] = append([]any{map[string]any{
+		"name": "tarn-pav-test", "image": image, "command": []any{"sh", "-c", "echo '" + madeToFail + "' > /pav/error; exit 1"},
+	}}, first...)
+	_ = unstructured.SetNestedMap(spoilt.Object, spec, "spec", "volumeCreation", "podTemplate", "spec")
+	return spoilt, ""
+}
+
+// expanded lets the claim ask for twice of what it has, while a pod uses the volume.
+func (t *pavTry) expanded(ctx context.Context) (string, error) {
+	if !t.expands() {
+		return "not tried: there is no spec.volumeExpansion", nil
+	}
+	has := t.claim.Status.Capacity[corev1.ResourceStorage]
+	want := *resource.NewQuantity(2*has.Value(), has.Format)
+	if limit, ok := t.claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok && limit.Cmp(want) < 0 {
+		want = limit
+	}
+	if want.Cmp(has) <= 0 {
+		return "not tried: the claim's limit leaves no room", nil
+	}
+	base := t.claim.DeepCopy()
+	t.claim.Spec.Resources.Requests[corev1.ResourceStorage] = want
+	if err := t.world.live.Patch(ctx, t.claim, client.MergeFrom(base)); err != nil {
+		return "", fmt.Errorf("asking for %s: %w", want.String(), err)
+	}
+	return "to " + want.String(), t.world.await(ctx, "the volume to grow", func() tryLook {
+		if err := t.world.cached.Get(ctx, client.ObjectKeyFromObject(t.claim), t.claim); err != nil {
+			return still(err.Error())
+		}
+		if now := t.claim.Status.Capacity[corev1.ResourceStorage]; now.Cmp(want) >= 0 {
+			return done()
+		}
+		state := "nobody has begun; is Tarn's controller running?"
+		for _, c := range t.claim.Status.Conditions {
+			state = fmt.Sprintf("the claim is %s: %s", c.Type, c.Message)
+			if failures := []corev1.PersistentVolumeClaimConditionType{
+				corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimNodeResizeError,
+			}; slices.Contains(failures, c.Type) {
+				return fatal(fmt.Errorf("%s: %s", c.Type, c.Message))
+			}
+		}
+		return still(state)
+	})
+}
+
+// expands says whether the provisioner has a section for it.
+func (t *pavTry) expands() bool {
+	_, found, _ := unstructured.NestedFieldNoCopy(t.provisioner.Object, "spec", "volumeExpansion")
+	return found
+}

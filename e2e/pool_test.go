@@ -311,3 +311,37 @@ func TestAPoolFillsUpThoughTheControllerIsKilledWhen(t *testing.T) {
 		})
 	}
 }
+
+func TestTheExampleOfAPoolWorksAsItIs(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "pool")
+	s.needsHostPath()
+	var made []client.Object
+	for _, file := range []string{"1-class", "2-set"} {
+		o := s.example("pool/" + file + ".yaml")
+		s.create(o)
+		made = append(made, o)
+	}
+	set := &tarn.PersistentVolumeSet{ObjectMeta: named("pooled")}
+	t.Cleanup(func() {
+		s.deleteIfThere(set)
+		s.gone(set)
+		s.deleteIfThere(made[0])
+	})
+	full := func(bound int32) func() (bool, string) {
+		return func() (bool, string) {
+			if err := s.get(set); err != nil {
+				return false, err.Error()
+			}
+			n := set.Status
+			return n.UnboundReplicas == 3 && n.BoundReplicas == bound, fmt.Sprintf("it is %+v", n)
+		}
+	}
+	s.await("the pool to be full", full(0))
+	claim := s.example("pool/3-claim.yaml")
+	s.create(claim)
+	t.Cleanup(func() { s.deleteIfThere(claim) })
+	s.await("the pool to be full again", full(1))
+	s.remove(claim)
+	s.await("the volume to be gone", full(0))
+}

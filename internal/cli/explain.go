@@ -24,14 +24,15 @@ var explainKinds = map[string]explain.Kind{
 	"claim": explain.Claim, "claims": explain.Claim, "pvc": explain.Claim, "persistentvolumeclaim": explain.Claim, "persistentvolumeclaims": explain.Claim,
 	"volume": explain.Volume, "volumes": explain.Volume, "pv": explain.Volume, "persistentvolume": explain.Volume, "persistentvolumes": explain.Volume,
 	"pod": explain.Pod, "pods": explain.Pod, "po": explain.Pod,
+	"pvset": explain.Set, "pvsets": explain.Set, "persistentvolumeset": explain.Set, "persistentvolumesets": explain.Set,
 }
 
 func newExplainCommand() *cobra.Command {
 	var output, kubeconfig, namespace string
 	cmd := &cobra.Command{
-		Use:   "explain claim|volume|pod [NAMESPACE/]NAME",
-		Short: "Say why a claim, a volume or a pod waits, and what moves it on",
-		Long: "Say why a claim, a volume or a pod waits, as it stands now: the verdict, when it goes on, the chain of what waits for what\n" +
+		Use:   "explain claim|volume|pod|pvset [NAMESPACE/]NAME",
+		Short: "Say why a claim, a volume, a pod or a pool waits, and what moves it on",
+		Long: "Say why a claim, a volume, a pod or a pool (pvset) waits, as it stands now: the verdict, when it goes on, the chain of what waits for what\n" +
 			"(since when, which pod on which node with the end of its log), and the command that would move it on.\n\n" +
 			"Everything is read live with your own rights; what you may not read is said, and the rest is told without it.\n" +
 			"Nothing is changed.",
@@ -39,7 +40,7 @@ func newExplainCommand() *cobra.Command {
 			"  tarn explain pod -n shop web-0\n" +
 			"  tarn explain volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --output json",
 		Args:      cobra.ExactArgs(2),
-		ValidArgs: []string{"claim", "volume", "pod"},
+		ValidArgs: []string{"claim", "volume", "pod", "pvset"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput(output); err != nil {
 				return err
@@ -63,13 +64,14 @@ func newExplainCommand() *cobra.Command {
 func explained(kind, name, namespace string, fallback func() (string, error)) (explain.Object, error) {
 	o := explain.Object{Kind: explainKinds[strings.ToLower(kind)], Name: name}
 	if o.Kind == "" {
-		return o, fmt.Errorf("kind %q is not known; give claim, volume or pod", kind)
+		return o, fmt.Errorf("kind %q is not known; give claim, volume, pod or pvset", kind)
 	}
+	clusterWide := o.Kind == explain.Volume || o.Kind == explain.Set
 	before, after, both := strings.Cut(name, "/")
 	switch {
-	case o.Kind == explain.Volume && (both || namespace != ""):
-		return o, fmt.Errorf("volume %q: volumes have no namespace; give the name alone", name)
-	case o.Kind == explain.Volume:
+	case clusterWide && (both || namespace != ""):
+		return o, fmt.Errorf("%s %q has no namespace; give the name alone", kind, name)
+	case clusterWide:
 		return o, nil
 	case both && namespace != "" && namespace != before:
 		return o, fmt.Errorf("%s %q and --namespace %q name two namespaces; give one", kind, name, namespace)

@@ -99,10 +99,9 @@ func (s *story) resize(c *claimView) {
 	s.blame("%s", what)
 	switch status {
 	case corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInfeasible:
-		link.Next = "when the claim asks for less, which the command does, or what refuses it is changed"
-		link.Command = kubectl(c.Object.Namespace, "patch", "pvc", c.Object.Name, "-p", requesting(has))
-		if wanted.Cmp(has) <= 0 {
-			link.Command = ""
+		link.Next = fmt.Sprintf("when what refuses it is changed, or the claim asks for another size of more than %s", has.String())
+		if c.Volume.Record != nil {
+			link.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Record.Spec.Provisioner.Name)
 		}
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
 		s.nodeResize(c, link)
@@ -116,10 +115,6 @@ func (s *story) resize(c *claimView) {
 	} else if link.Next == "" {
 		link.Next = "when the driver's resizer tries again, which only its log tells"
 	}
-}
-
-func requesting(size resource.Quantity) string {
-	return fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, size.String())
 }
 
 // expansion tells of the journal and the pod of a volume that grows.

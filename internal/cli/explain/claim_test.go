@@ -158,6 +158,7 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		{"an attempt is undone", with(newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepCreation, "no disk"), func(w *world) { w.record.Status.NextDeletionTime = nil }),
 			"what an attempt may have left is being removed, attempt 3: no disk", "", ""},
 		{"undoing fails", newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepDeletion, "still busy"), "its storage could not be removed: still busy (attempt 3)", "attempt 4 in 30s", "kubectl edit pavprovisioner gold"},
+		{"it has another volume's handle", with(newWorld().recorded(tarnv1.VolumeDisputed).failed(tarnv1.StepCreation, "volume x has the handle"), func(*world) {}), "volume x has the handle", "when somebody has settled it", "kubectl delete pavvolume pvc-claim-uid"},
 		{"it is made and not written", newWorld().recorded(tarnv1.VolumeCreated), "its volume is made, and about to be written", "within moments", ""},
 	} {
 		t.Run(c.name, c.check)
@@ -222,7 +223,7 @@ func TestAClaimThatIsToGrowSaysHowFarItIs(t *testing.T) {
 			w.record.Status.Expansion.LastError = &tarnv1.PavVolumeError{Message: "no room", Reason: "PodFailed", Time: began}
 			w.record.Status.Expansion.Failures, w.record.Status.Expansion.NextAttemptTime = 2, ahead(time.Minute)
 		}), "it cannot grow, attempt 2: no room", "again in 60s", ""},
-		{"it is infeasible", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, nothing), "it is to grow", "", `kubectl -n shop patch pvc data -p '{"spec":{"resources":{"requests":{"storage":"1Gi"}}}}'`},
+		{"it is infeasible", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, nothing), "it is to grow", "", "kubectl edit pavprovisioner gold"},
 		{"the node has yet to follow", growing(corev1.PersistentVolumeClaimNodeResizePending, nothing), "grows with the next pod that uses it", "when a pod that uses the claim is started", ""},
 		{"the node cannot follow", growing(corev1.PersistentVolumeClaimNodeResizeInProgress, func(w *world) {
 			w.claimView.Users = []user{{Pod: somePod("shop", "web", runs)}}

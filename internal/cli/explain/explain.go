@@ -1,4 +1,4 @@
-// Package explain answers why a claim, a volume or a pod is not where it should be:
+// Package explain answers why a claim, a volume, a pod or a pool is not where it should be:
 // it reads what there is to read with the rights of the caller, and finds in that the
 // chain of causes from the object asked for to what everything waits for.
 //
@@ -18,6 +18,7 @@ const (
 	Claim  Kind = "PersistentVolumeClaim"
 	Volume Kind = "PersistentVolume"
 	Pod    Kind = "Pod"
+	Set    Kind = "PersistentVolumeSet"
 )
 
 // Object names one object.
@@ -62,7 +63,7 @@ type Explanation struct {
 
 // String names an object as people do: claim shop/data.
 func (o Object) String() string {
-	word, known := map[Kind]string{Claim: "claim", Volume: "volume", Pod: "pod"}[o.Kind]
+	word, known := map[Kind]string{Claim: "claim", Volume: "volume", Pod: "pod", Set: "pvset"}[o.Kind]
 	if !known {
 		word = string(o.Kind)
 	}

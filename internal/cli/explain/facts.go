@@ -92,6 +92,10 @@ func logOf(pod *corev1.Pod) (container string, previous, found bool) {
 			return s.Name, false, true
 		}
 	}
+	// The node agent tells of the end before the kubelet does.
+	if ours && pod.Annotations[tarnv1.AnnotationResult] != "" {
+		return pod.Spec.Containers[0].Name, false, true
+	}
 	return "", false, false
 }
 
@@ -110,6 +114,9 @@ func conditionOf(pod *corev1.Pod, which corev1.PodConditionType) *corev1.PodCond
 	}
 	return nil
 }
+
+// crashing is the kubelet's reason of a container that it starts again and again.
+const crashing = "CrashLoopBackOff"
 
 // trouble is how a pod stands: a state in a few words and, where something keeps it,
 // a reason and the words of scheduler or kubelet.
@@ -131,6 +138,13 @@ func look(pod *corev1.Pod) trouble {
 		if w := s.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 			t.State, t.Reason = "container "+s.Name+" waits", w.Reason
 			t.Message = strings.TrimSpace(w.Message + ended(s.LastTerminationState.Terminated))
+			return t
+		}
+	}
+	for _, s := range statuses(pod) { // between an end and the pause before the next start
+		if end := s.State.Terminated; end != nil && end.ExitCode != 0 && s.RestartCount > 0 && !hasEnded(pod) {
+			t.State, t.Reason, t.Since = "container "+s.Name+" has ended", crashing, end.FinishedAt.Time
+			t.Message = fmt.Sprintf("it was started %d times and exited with %d, %s", s.RestartCount+1, end.ExitCode, end.Reason)
 			return t
 		}
 	}

@@ -78,8 +78,14 @@ func (g *gatherer) gather(ctx context.Context) error {
 			return g.notFound(ctx, err)
 		}
 		g.pod(ctx, pod)
+	case Set:
+		set, err := kube.Get(ctx, g.Client, key, &tarnv1.PersistentVolumeSet{})
+		if err != nil || set == nil {
+			return g.notFound(ctx, err)
+		}
+		g.set(ctx, set)
 	default:
-		return fmt.Errorf("kind %q cannot be explained; give claim, volume or pod", asked.Kind)
+		return fmt.Errorf("kind %q cannot be explained; give claim, volume, pod or pvset", asked.Kind)
 	}
 	g.controller(ctx)
 	return nil
@@ -99,6 +105,22 @@ func (g *gatherer) pod(ctx context.Context, pod *corev1.Pod) {
 			}
 			g.view.Claims[i] = g.claim(ctx, claim)
 		})
+	}
+	together(work...)
+}
+
+// set reads what a pool's filler claims wait for; a few of them tell enough.
+func (g *gatherer) set(ctx context.Context, set *tarnv1.PersistentVolumeSet) {
+	g.view.Set = set
+	var fillers corev1.PersistentVolumeClaimList
+	g.list(ctx, Claim, g.Namespace, &fillers, client.MatchingLabels{tarnv1.LabelPoolUID: string(set.UID)})
+	var work []func()
+	for i := range fillers.Items {
+		if filler := &fillers.Items[i]; filler.Spec.VolumeName == "" && len(g.view.Claims) < mostNames {
+			at := len(g.view.Claims)
+			g.view.Claims = append(g.view.Claims, nil)
+			work = append(work, func() { g.view.Claims[at] = g.claim(ctx, filler) })
+		}
 	}
 	together(work...)
 }

@@ -252,7 +252,7 @@ func (g *gatherer) notFound(ctx context.Context, err error) error {
 	if err != nil {
 		return fmt.Errorf("cannot read %s: %s", asked, why("get", err))
 	}
-	lists := map[Kind]client.ObjectList{Claim: &corev1.PersistentVolumeClaimList{}, Volume: &corev1.PersistentVolumeList{}, Pod: &corev1.PodList{}}
+	lists := map[Kind]client.ObjectList{Claim: &corev1.PersistentVolumeClaimList{}, Volume: &corev1.PersistentVolumeList{}, Pod: &corev1.PodList{}, Set: &tarnv1.PersistentVolumeSetList{}}
 	var here, elsewhere []string
 	for _, o := range g.named(ctx, lists[asked.Kind]) {
 		switch {

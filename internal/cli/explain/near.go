@@ -12,6 +12,9 @@ import (
 // mostNames is how many names a text lists.
 const mostNames = 3
 
+// mostSteps is how far apart names may be that are like each other.
+const mostSteps = 3
+
 // near gives the names that are most like one, the likest first; none where none is
 // like it.
 func near(name string, names []string) []string {
@@ -21,7 +24,7 @@ func near(name string, names []string) []string {
 	}
 	var like []candidate
 	for _, n := range names {
-		if d := distance(name, n); d <= max(2, len(name)/3) {
+		if d := distance(name, n); d <= min(mostSteps, max(1, len(name)/3)) {
 			like = append(like, candidate{n, d})
 		}
 	}

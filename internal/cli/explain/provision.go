@@ -166,8 +166,13 @@ func (s *story) controllerSilent(because string, since time.Time) {
 	}
 	link := Link{Object: o, Next: "as soon as tarn controller runs"}
 	switch {
+	case l == nil && s.young(since):
+		if because != "" {
+			s.blame("%s, which begins within moments", because)
+		}
+		return
 	case l == nil:
-		link.State, link.Message = "missing", "no tarn controller has ever held its lease"
+		link.State, link.Message = "missing", "nobody has ever held the lease of tarn controller: it does not run, or runs with --leader-elect=false, which needs none"
 	case l.Spec.RenewTime == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "":
 		link.State, link.Message = "given up", "the last tarn controller has ended and given its lease up"
 	case s.view.Now.Sub(l.Spec.RenewTime.Time) > leaseTime(l.Spec.LeaseDurationSeconds):

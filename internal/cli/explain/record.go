@@ -37,9 +37,23 @@ func (s *story) beingMade(v *volumeView) {
 			s.blame("its volume is made, and is not handed over: %s", c.Message)
 			s.controllerSilent("", c.LastTransitionTime.Time)
 		}
+	case tarnv1.VolumeDisputed:
+		s.disputed(v, link)
 	default:
 		s.undoing(v)
 	}
+}
+
+// disputed is about a creation that gave the handle of another volume.
+func (s *story) disputed(v *volumeView, at int) {
+	r := v.Record
+	why := "somebody has to decide about it"
+	if e := r.Status.LastError; e != nil {
+		s.links[at].Since, s.links[at].Reason, s.links[at].Message, why = moment(e.Time.Time), e.Reason, e.Message, e.Message
+	}
+	s.links[at].Next = "when somebody has settled it by hand; the command then has the claim served anew"
+	s.links[at].Command = kubectl("", "delete", "pavvolume", r.Name)
+	s.blame("%s", why)
 }
 
 // afterFailure puts what the attempt before has failed with before how the current one
@@ -95,6 +109,9 @@ func (s *story) betweenAttempts(v *volumeView, link *Link) {
 	// Nothing was made or all was undone, so the record stands for nothing: without it
 	// the next attempt begins at once.
 	link.Command = kubectl("", "delete", "pavvolume", r.Name)
+	if failed.Reason == podvol.ReasonTemplate || failed.Reason == podvol.ReasonInvalid { // it would fail the same
+		link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
+	}
 	s.stepPod(v, failed.Step)
 }
 
@@ -219,7 +236,7 @@ func keptBy(t trouble) string {
 		return "is not scheduled: " + t.Message
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
 		return "cannot have its image: " + cmp.Or(t.Message, t.Reason)
-	case "CrashLoopBackOff":
+	case crashing:
 		return "crashes again and again: " + t.Message
 	}
 	return fmt.Sprintf("%s (%s): %s", t.State, t.Reason, t.Message)

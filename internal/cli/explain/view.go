@@ -21,6 +21,8 @@ type View struct {
 	Pod    *podView
 	// Claims are those of the pod, in its order.
 	Claims []*claimView
+	// Set is a pool, and Claims are then those of its filler claims that are not bound.
+	Set *tarnv1.PersistentVolumeSet
 	// Unread says of each object or list that could not be read why not. What is not
 	// in the view and not here does not exist.
 	Unread []unread

@@ -114,6 +114,36 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 	}
 }
 
+func TestAPoolSaysWhySparesAreMissing(t *testing.T) {
+	pool := func(reason, message string, change func(*tarnv1.PersistentVolumeSet)) *world {
+		set := &tarnv1.PersistentVolumeSet{ObjectMeta: metav1.ObjectMeta{Name: "spares", CreationTimestamp: began}}
+		set.Spec.MinimumReplicas, set.Spec.MaximumReplicas = 2, 3
+		set.Status = tarnv1.PersistentVolumeSetStatus{BoundReplicas: 1, CreatingReplicas: 1, Conditions: []metav1.Condition{
+			{Type: tarnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason, Message: message},
+		}}
+		change(set)
+		return with(newWorld(), func(w *world) { w.view.Asked, w.view.Claim, w.view.Set = Object{Kind: Set, Name: "spares"}, nil, set })
+	}
+	nothing := func(*tarnv1.PersistentVolumeSet) {}
+	for _, c := range []answer{
+		{"a filler claim cannot be served", with(pool("Failing", "1 is being made", nothing), func(w *world) {
+			w.recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk")
+			w.view.Claims = []*claimView{w.claimView}
+		}), "pvset spares is not Ready: claim shop/data: its volume could not be made, attempt 3: no disk", "attempt 4 in 30s", "kubectl delete pavvolume"},
+		{"the maximum is reached", pool("AtMaximum", "there are 3, the most there may be", func(s *tarnv1.PersistentVolumeSet) { s.Status.BoundReplicas, s.Status.CreatingReplicas = 3, 0 }),
+			"there are 3, the most there may be", "when a volume in use is given back", `kubectl patch pvset spares --type=merge -p '{"spec":{"maximumReplicas":5}}'`},
+		{"nobody looks at it", with(pool("", "", func(s *tarnv1.PersistentVolumeSet) { s.Generation = 2 }), func(w *world) { w.view.Controller.Spec.HolderIdentity = nil }),
+			"it has to be looked at, but no tarn controller runs", "as soon as tarn controller runs", ""},
+		{"it is to go", pool("Deleting", "2 spare volumes are being deleted", func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &began }), "is Terminating: 2 spare volumes are being deleted", "when its spare volumes are on their way out", ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+	w := pool("Filled", "", func(s *tarnv1.PersistentVolumeSet) { s.Status.Conditions[0].Status = metav1.ConditionTrue })
+	if e := chain(w.view); !e.Healthy || !strings.HasPrefix(e.Verdict, "pvset spares is Ready: 0 of at least 2 spare volumes, 1 in use") {
+		t.Errorf("healthy %t: %s", e.Healthy, e.Verdict)
+	}
+}
+
 func TestWhatIsFineIsSaidInOneLine(t *testing.T) {
 	for name, c := range map[string]struct {
 		of   *world
@@ -194,7 +224,7 @@ func TestNamesAndCommandsAreSafeToType(t *testing.T) {
 	if got := printable("a\x1b[31mb\tc\x07\r\n"); got != "a[31mb c" {
 		t.Errorf("a terminal would act on %q", got)
 	}
-	if got := near("dta", []string{"data", "date", "other"}); strings.Join(got, " ") != "data date" {
+	if got := near("dta", []string{"data", "date", "other"}); strings.Join(got, " ") != "data" {
 		t.Errorf("near names are %q", got)
 	}
 }

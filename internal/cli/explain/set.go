@@ -1,0 +1,56 @@
+package explain
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// ofSet finds out why a pool has not the spare volumes it should have, and gives its
+// state in a word.
+func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) string {
+	o := Object{Kind: Set, Name: set.Name}
+	status := set.Status
+	counts := fmt.Sprintf("%d of at least %d spare volumes, %d in use, %d being made, at most %d, class %s",
+		status.UnboundReplicas, set.Spec.MinimumReplicas, status.BoundReplicas, status.CreatingReplicas, set.Spec.MaximumReplicas, set.Spec.Template.Spec.StorageClassName)
+	link := s.add(Link{Object: o, State: "not judged", Since: moment(set.CreationTimestamp.Time), Message: counts})
+	ready := meta.FindStatusCondition(status.Conditions, tarnv1.ConditionReady)
+	switch {
+	case set.DeletionTimestamp != nil:
+		link.State, link.Since = "Terminating", moment(set.DeletionTimestamp.Time)
+		link.Next = "when its spare volumes are on their way out"
+		s.blame("its spare volumes have to go first")
+		if ready != nil && ready.Status != metav1.ConditionTrue && ready.Message != "" {
+			s.blame("%s", ready.Message)
+		}
+		s.controllerSilent("", set.DeletionTimestamp.Time)
+		return link.State
+	case ready == nil || status.ObservedGeneration != set.Generation:
+		s.controllerSilent("it has to be looked at", set.CreationTimestamp.Time)
+		return link.State
+	case ready.Status == metav1.ConditionTrue:
+		link.State, link.Since = "Ready", moment(ready.LastTransitionTime.Time)
+		s.fine = counts
+		return link.State
+	}
+	link.State, link.Since, link.Reason = "not Ready", moment(ready.LastTransitionTime.Time), ready.Reason
+	link.Message += "; " + ready.Message
+	s.blame("%s", ready.Message)
+	if status.BoundReplicas+status.UnboundReplicas >= set.Spec.MaximumReplicas && status.UnboundReplicas < set.Spec.MinimumReplicas && status.CreatingReplicas == 0 {
+		link.Next = "when a volume in use is given back, or the maximum is raised, which the command does"
+		link.Command = kubectl("", "patch", "pvset", set.Name, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"maximumReplicas":%d}}`, status.BoundReplicas+set.Spec.MinimumReplicas))
+	}
+	for _, c := range fillers {
+		part := &story{view: s.view}
+		part.ofClaim(c)
+		s.links, s.onController = append(s.links, part.links...), s.onController || part.onController
+		if part.cause != "" {
+			s.blame("%s: %s", c.Object, part.cause)
+			break // the others wait for the like
+		}
+	}
+	return link.State
+}

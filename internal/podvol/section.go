@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -44,6 +47,16 @@ type StepError struct {
 }
 
 func (e *StepError) Error() string { return e.Message }
+
+// Recorded is the error as a record keeps it. p is the provisioner it was met with, nil if
+// that is gone.
+func (e *StepError) Recorded(p *pavv1.PavProvisioner, now time.Time) *tarnv1.PavVolumeError {
+	recorded := &tarnv1.PavVolumeError{Step: e.Step, Reason: e.Reason, Message: kube.Message(e.Message), Time: metav1.NewTime(now)}
+	if p != nil {
+		recorded.ProvisionerGeneration = p.Generation
+	}
+	return recorded
+}
 
 // AsStepError gives the StepError in err, nil if there is none.
 func AsStepError(err error) *StepError {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -16,6 +15,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
 )
 
@@ -290,7 +290,7 @@ func report(v View, c metav1.Condition, now time.Time) []Action {
 	p := v.Provisioner
 	status := *p.Status.DeepCopy()
 	status.ObservedGeneration, status.Nodes, status.Volumes = p.Generation, v.Nodes, made(v.Records)
-	c.Message = cut(c.Message, maxMessage)
+	c.Message = kube.Cut(c.Message, maxMessage)
 	before := meta.FindStatusCondition(p.Status.Conditions, c.Type)
 	for _, condition := range []metav1.Condition{c, ready(v.Nodes)} {
 		condition.ObservedGeneration, condition.LastTransitionTime = p.Generation, metav1.NewTime(now)
@@ -301,7 +301,7 @@ func report(v View, c metav1.Condition, now time.Time) []Action {
 	}
 	actions := []Action{WriteStatus{status}}
 	if worthAWarning(before, c) {
-		actions = append(actions, Post{Reason: c.Reason, Note: cut(c.Message, maxNote)})
+		actions = append(actions, Post{Reason: c.Reason, Note: kube.Cut(c.Message, maxNote)})
 	}
 	return actions
 }
@@ -342,17 +342,4 @@ func made(records []tarnv1.PavVolume) int32 {
 		}
 	}
 	return n
-}
-
-// cut shortens a text to a number of bytes, on the border of a character.
-func cut(text string, most int) string {
-	const ellipsis = "..."
-	if len(text) <= most {
-		return text
-	}
-	end := most - len(ellipsis)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + ellipsis
 }

@@ -265,7 +265,7 @@ func failed(v *View, attempt int32, target int64, err *podvol.StepError, now tim
 	next := metav1.NewTime(now.Add(kube.Backoff(failures, firstRetry, lastRetry, string(v.Record.UID))))
 	status.Expansion = &tarnv1.PavVolumeExpansion{
 		TargetCapacity: target, Attempts: attempt, Failures: failures, NextAttemptTime: &next,
-		LastError: &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: err.Message, Time: metav1.NewTime(now)},
+		LastError: err.Recorded(nil, now),
 	}
 	actions := []Action{WriteJournal{status}}
 	if growable(v) {

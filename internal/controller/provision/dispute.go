@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -32,7 +31,7 @@ func disputed(record *tarnv1.PavVolume, holder string, now time.Time) *tarnv1.Pa
 	err := podvol.HandleTaken(record, holder)
 	status := record.Status.DeepCopy()
 	status.Phase = tarnv1.VolumeDisputed
-	status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: kube.Message(err.Message), Time: metav1.NewTime(now)}
+	status.LastError = err.Recorded(nil, now)
 	say(status, record, err.Reason, err.Message)
 	return status
 }

@@ -342,10 +342,7 @@ func failed(v *View, err *podvol.StepError, into tarnv1.VolumePhase, attempt int
 		handOver(status, v)
 	}
 	status.Phase, status.Attempts = into, attempt
-	status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: kube.Message(err.Message), Time: metav1.NewTime(now)}
-	if v.Provisioner != nil {
-		status.LastError.ProvisionerGeneration = v.Provisioner.Generation
-	}
+	status.LastError = err.Recorded(v.Provisioner, now)
 	next := metav1.NewTime(now.Add(kube.Backoff(attempt, firstRetry, lastRetry, string(record.UID))))
 	status.NextAttemptTime = &next
 	say(status, record, err.Reason, err.Message)

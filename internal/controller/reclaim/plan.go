@@ -171,7 +171,7 @@ func sharedHandle(v *View, handle, holder string, now time.Time) Plan {
 		err := podvol.HandleTaken(v.Record, holder)
 		status := v.Record.Status.DeepCopy()
 		status.Phase, status.NextDeletionTime = tarnv1.VolumeDisputed, nil
-		status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: kube.Message(err.Message), Time: metav1.NewTime(now)}
+		status.LastError = err.Recorded(nil, now)
 		condition(status, v.Record, metav1.ConditionFalse, err.Reason, err.Message)
 		return Plan{Act: ActStatus, Status: status, Warning: err.Message}
 	}
@@ -310,10 +310,7 @@ func failed(v *View, err *podvol.StepError, attempt int32, now time.Time) *tarnv
 	record := v.Record
 	status := record.Status.DeepCopy()
 	status.DeletionAttempts = attempt
-	status.LastError = &tarnv1.PavVolumeError{Step: err.Step, Reason: err.Reason, Message: kube.Message(err.Message), Time: metav1.NewTime(now)}
-	if v.Provisioner != nil {
-		status.LastError.ProvisionerGeneration = v.Provisioner.Generation
-	}
+	status.LastError = err.Recorded(v.Provisioner, now)
 	next := metav1.NewTime(now.Add(kube.Backoff(attempt, firstRetry, lastRetry, string(record.UID))))
 	status.NextDeletionTime = &next
 	condition(status, record, metav1.ConditionFalse, err.Reason, err.Message)

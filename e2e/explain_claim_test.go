@@ -1,0 +1,262 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+func TestExplainSaysWhatAClaimWithoutVolumeLacks(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-lacks")
+	s.moody()
+	t.Run("no class and no default", func(t *testing.T) {
+		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+		claim := sub.claimWith("classless", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = nil })
+		if claim.Spec.StorageClassName != nil {
+			t.Skipf("this cluster has a default class, %s", *claim.Spec.StorageClassName)
+		}
+		if e := sub.explainsClaim("classless", "is Pending: it names no class, there is no default class, and no free volume fits"); !strings.Contains(e.command(), "patch pvc classless") {
+			t.Errorf("the command is %q", e.command())
+		}
+	})
+	t.Run("a class that does not exist, and the command mends it", func(t *testing.T) {
+		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+		claim := sub.claimWith("misspelt", ofClass(s.name+"x"))
+		e := sub.explainsClaim("misspelt", "StorageClass \""+s.name+"x\" does not exist")
+		sub.does(e.command())
+		claim.UID = ""
+		sub.bound(claim)
+		sub.explainsClaim("misspelt", "is Bound: volume pvc-", "class "+s.name, "PavProvisioner "+s.name)
+	})
+	t.Run("no-provisioner, and the nearest volume is too small", func(t *testing.T) {
+		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+		class := sub.classWith("-manual", "kubernetes.io/no-provisioner")
+		vol := &corev1.PersistentVolume{ObjectMeta: named(s.name + "-small"), Spec: corev1.PersistentVolumeSpec{
+			Capacity: size("1Mi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, StorageClassName: class,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp/" + s.name}},
+		}}
+		sub.create(vol)
+		t.Cleanup(func() { sub.deleteIfThere(vol) })
+		sub.claimWith("manual", ofClass(class))
+		e := sub.explainsClaim("manual", "its class "+class+" makes no volumes, and no free one fits")
+		if last := e.Links[len(e.Links)-1]; last.Object.Name != vol.Name || !strings.Contains(last.Message, "has 1Mi, the claim asks for 2Mi") {
+			t.Errorf("the nearest volume is %+v", last)
+		}
+		sub.does(e.command())
+		sub.explainsClaim("manual", "is Bound: volume "+vol.Name)
+		sub.remove(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "manual"}})
+		if e := sub.explains("volume", vol.Name, "is Released", "policy Retain keeps the volume"); !strings.Contains(e.command(), "/spec/claimRef") {
+			t.Errorf("the command is %q", e.command())
+		} else {
+			sub.does(e.command())
+		}
+		sub.explains("volume", vol.Name, "is Available: free for any claim that it fits")
+	})
+	t.Run("a pod to wait for, then one that cannot be placed", func(t *testing.T) {
+		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+		sub.claimWith("later", ofClass(sub.classWith("-late", s.name, late)))
+		sub.explainsClaim("later", "its class waits for a pod that uses it, and there is none")
+		pod := sub.consumer("unplaced", "later", stays, nowhere)
+		sub.explainsClaim("later", "pod "+s.name+"/unplaced, which uses it, is not scheduled: ", "node affinity/selector")
+		sub.explains("pod", s.name+"/unplaced", "is not scheduled: the scheduler finds no node for it")
+		sub.remove(pod)
+	})
+	t.Run("a provisioner that is nowhere, and the command mends the class", func(t *testing.T) {
+		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+		class := sub.classWith("-typo", s.name+"x")
+		claim := sub.claimWith("orphan", ofClass(class))
+		e := sub.explainsClaim("orphan", `there is no PavProvisioner "`+s.name+`x"`)
+		sub.does(e.command())
+		var mended storagev1.StorageClass
+		if err := suite.live.Get(s.ctx, client.ObjectKey{Name: class}, &mended); err != nil || mended.Provisioner != s.name {
+			t.Errorf("the class has provisioner %q (%v), want %q", mended.Provisioner, err, s.name)
+		}
+		sub.remove(claim)
+	})
+	t.Run("an external driver that is not registered", func(t *testing.T) {
+		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+		sub.claimWith("external", ofClass(sub.classWith("-csi", "csi.example.org")))
+		sub.explainsClaim("external", "provisioner csi.example.org has not answered, and nothing of it is registered")
+	})
+}
+
+func TestExplainSaysWhyAProvisionerIsNotAccepted(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-template")
+	s.create(s.provisioner(fields{"volumeCreation": fields{"capacity": "{{ oops | }}"}, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	s.claim("data")
+	e := s.explainsClaim("data", "PavProvisioner "+s.name+" is not accepted: spec.volumeCreation.capacity: line 1")
+	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
+		t.Errorf("the command is %q, want %q", e.command(), want)
+	}
+}
+
+func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-making")
+	s.moody()
+	for _, name := range []string{"refused", "fails", "slow", "unplaced", "imageless", "crashes"} {
+		s.claim(name)
+	}
+	for _, c := range []struct {
+		claim string
+		want  []string
+		// wantLog is a line of the pod's log, wantNext what is said of the next try.
+		wantLog, wantNext, wantCommand string
+	}{
+		{"refused", []string{"PavProvisioner " + s.name + " refuses it, attempt ", "shelf 7 is full"}, "looking at shelf 7", "attempt ", "kubectl delete pavvolume pvc-"},
+		{"fails", []string{"its volume could not be made, attempt ", "disk on fire"}, "", "attempt ", "kubectl delete pavvolume pvc-"},
+		{"slow", []string{"the creation pod default/pav-creation-", "has been running for"}, "making it", "it is given up in ", ""},
+		{"unplaced", []string{"the creation pod", "is not scheduled: "}, "", "it is given up in ", "kubectl edit pavprovisioner"},
+		{"imageless", []string{"the creation pod", "cannot have its image: "}, "", "it is given up in ", "kubectl edit pavprovisioner"},
+		{"crashes", []string{"the creation pod", "crashes again and again: "}, "", "it is given up in ", "kubectl edit pavprovisioner"},
+	} {
+		t.Run(c.claim, func(t *testing.T) {
+			sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+			e := sub.explainsClaim(c.claim, c.want...)
+			last := e.Links[len(e.Links)-1]
+			if last.Object.Kind != "Pod" || !strings.Contains(strings.Join(last.Log, "\n"), c.wantLog) || c.claim != "unplaced" && last.Node == "" {
+				t.Errorf("the chain ends with %+v, want a pod on a node that printed %q", last, c.wantLog)
+			}
+			next := ""
+			for _, l := range e.Links {
+				next += l.Next + "\n"
+			}
+			if !strings.Contains(next, c.wantNext) || !strings.Contains(e.command(), c.wantCommand) {
+				t.Errorf("next %q, want %q; command %q, want %q", next, c.wantNext, e.command(), c.wantCommand)
+			}
+		})
+	}
+	t.Run("the command begins the next attempt at once", func(t *testing.T) {
+		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+		e := sub.explainsClaim("refused", "refuses it, attempt ")
+		record := &tarn.PavVolume{ObjectMeta: named(e.Links[1].Object.Name)}
+		if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(record), record); err != nil {
+			t.Fatal(err)
+		}
+		sub.does(e.command())
+		old := record.UID
+		sub.await("another record", func() (bool, string) {
+			err := sub.get(record)
+			return err == nil && record.UID != old && record.Status.Attempts > 0, "it is the old one"
+		})
+	})
+	s.abandon()
+}
+
+// abandon deletes the case's claims and then the pods that make their volumes, which
+// else would be waited for until they are given up.
+func (s *scenario) abandon() {
+	s.t.Helper()
+	var claims corev1.PersistentVolumeClaimList
+	var pods corev1.PodList
+	if err := suite.live.List(s.ctx, &claims, client.InNamespace(s.name)); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, claim := range items(&claims) {
+		s.remove(claim)
+	}
+	if err := suite.live.List(s.ctx, &pods, client.MatchingLabels{tarn.LabelProvisioner: s.name, tarn.LabelStep: string(tarn.StepCreation)}); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, pod := range items(&pods) {
+		s.deleteIfThere(pod)
+	}
+}
+
+func TestExplainSaysThatAnAttemptIsUndone(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-undoing")
+	s.create(s.provisioner(fields{
+		"volumeCreation": fails(asRequested),
+		"volumeDeletion": script{text: "echo removing; trap exit TERM; sleep 20 & wait"}.section(nil),
+		"volumeStaging":  greeting,
+	}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	s.claim("data")
+	e := s.explainsClaim("data", "the deletion pod default/pav-deletion-", "has been running for")
+	if e.Links[1].State != string(tarn.VolumeUndoing) {
+		t.Errorf("the record is %s", e.Links[1].State)
+	}
+}
+
+func TestExplainSaysHowALostClaimComesBack(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-lost")
+	s.moody()
+	claim := s.bound(s.claim("data"))
+	volume := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+	s.delete(volume)
+	unhold := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	if err := suite.live.Patch(s.ctx, volume, unhold); err != nil {
+		t.Fatal(err)
+	}
+	e := s.explainsClaim("data", "is Lost: its volume "+volume.Name+" was removed under it")
+	s.explains("volume", volume.Name, "it was removed by force, and its storage is still there")
+	s.does(e.command())
+	s.explainsClaim("data", "is Bound: volume "+volume.Name)
+	s.remove(claim)
+	s.gone(volume)
+}
+
+func TestExplainSaysWhatKeepsAClaimThatIsToGo(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-ending")
+	s.moody()
+	claim := s.claimWith("data", func(claim *corev1.PersistentVolumeClaim) { claim.Finalizers = []string{"example.org/audit"} })
+	t.Cleanup(func() { // else a case that fails would leave it for ever
+		_ = suite.live.Patch(s.ctx, claim, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+	})
+	s.bound(claim)
+	s.ready(s.consumer("web", "data", stays))
+	s.delete(claim)
+	e := s.explainsClaim("data", "is Terminating: it is used by pod "+s.name+"/web")
+	s.consumer("second", "data", stays)
+	s.explains("pod", s.name+"/second", "claim "+s.name+"/data is being deleted, so no pod that uses it is started")
+	for _, l := range e.Links {
+		if l.Object.Kind == "Pod" {
+			s.does(l.Command)
+		}
+	}
+	e = s.explainsClaim("data", "finalizer example.org/audit keeps it, which is of whoever uses the name example.org")
+	s.does(e.command())
+	s.gone(claim)
+}
+
+func TestExplainSaysWhyAClaimDoesNotGrow(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-growing")
+	s.moody()
+	class := s.classWith("-growing", s.name, func(class *storagev1.StorageClass) { yes := true; class.AllowVolumeExpansion = &yes })
+	claim := s.bound(s.claimWith("data", ofClass(class)))
+	grown := claim.DeepCopy()
+	grown.Spec.Resources.Requests = size("8Mi")
+	if err := suite.live.Patch(s.ctx, grown, client.MergeFrom(claim)); err != nil {
+		t.Fatal(err)
+	}
+	e := s.explainsClaim("data", "it cannot grow, attempt ", "has no spec.volumeExpansion")
+	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
+		t.Errorf("the command is %q, want %q", e.command(), want)
+	}
+	provisioner := s.provisioner(nil)
+	provisioner.Object["spec"] = fields{"volumeExpansion": script{text: "true"}.section(nil)}
+	s.edit(provisioner)
+	s.await("the claim to have grown", func() (bool, string) {
+		now := claim.DeepCopy()
+		err := s.get(now)
+		has := now.Status.Capacity[corev1.ResourceStorage]
+		return err == nil && has.String() == "8Mi", "it has " + has.String()
+	})
+	s.explainsClaim("data", "is Bound: volume pvc-", "8Mi")
+}

@@ -1,0 +1,337 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// explanation is what tarn explain prints as JSON.
+type explanation struct {
+	Healthy bool
+	Verdict string
+	Links   []struct {
+		Object                                      struct{ Kind, Namespace, Name string }
+		State, Node, Reason, Message, Next, Command string
+		Since                                       *time.Time
+		Log                                         []string
+	}
+}
+
+// command is that of the link nearest to the cause.
+func (e explanation) command() string {
+	for i := len(e.Links) - 1; i >= 0; i-- {
+		if c := e.Links[i].Command; c != "" {
+			return c
+		}
+	}
+	return ""
+}
+
+// explains asks tarn explain until the verdict holds every text. The answer depends on
+// time and on objects that no case follows, so it is asked again and again.
+func (s *scenario) explains(kind, name string, texts ...string) explanation {
+	s.t.Helper()
+	over, again := time.NewTimer(soon), time.NewTicker(200*time.Millisecond)
+	defer over.Stop()
+	defer again.Stop()
+	for {
+		out, _ := mustTool(s.t, 0, "", "explain", kind, name, "--output", "json")
+		var e explanation
+		if err := json.Unmarshal([]byte(out), &e); err != nil {
+			s.t.Fatalf("%v in:\n%s", err, out)
+		}
+		if containsAll(e.Verdict, texts) {
+			s.t.Log(e.Verdict)
+			return e
+		}
+		select {
+		case <-again.C:
+		case <-over.C:
+			s.t.Fatalf("tarn explain %s %s says %q, want %q in it:\n%s", kind, name, e.Verdict, texts, out)
+		}
+	}
+}
+
+// explainsClaim is explains for a claim of the case.
+func (s *scenario) explainsClaim(name string, texts ...string) explanation {
+	s.t.Helper()
+	return s.explains("claim", s.name+"/"+name, texts...)
+}
+
+// does runs a command as it was printed.
+func (s *scenario) does(command string) {
+	s.t.Helper()
+	path, err := filepath.Abs(filepath.Dir(tarnBinary()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	shell := exec.Command("bash", "-ec", "set -o pipefail\n"+command)
+	shell.Env = append(os.Environ(), "PATH="+path+":"+os.Getenv("PATH"))
+	if out, err := shell.CombinedOutput(); err != nil {
+		s.t.Fatalf("%s\n%v: %s", command, err, out)
+	}
+}
+
+// claimWith makes a claim of the case's class after an edit.
+func (s *scenario) claimWith(name string, edit func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+	s.t.Helper()
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.name}, Spec: corev1.PersistentVolumeClaimSpec{
+		StorageClassName: &s.name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, Resources: corev1.VolumeResourceRequirements{Requests: size("2Mi")},
+	}}
+	edit(claim)
+	s.create(claim)
+	return claim
+}
+
+// ofClass makes a claim of another class than the case's.
+func ofClass(class string) func(*corev1.PersistentVolumeClaim) {
+	return func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = &class }
+}
+
+// classWith makes a class beside the case's own and gives its name.
+func (s *scenario) classWith(suffix, provisioner string, edits ...func(*storagev1.StorageClass)) string {
+	s.t.Helper()
+	class := &storagev1.StorageClass{ObjectMeta: named(s.name + suffix), Provisioner: provisioner}
+	for _, edit := range edits {
+		edit(class)
+	}
+	s.create(class)
+	s.t.Cleanup(func() { s.deleteIfThere(class) })
+	return class.Name
+}
+
+func late(class *storagev1.StorageClass) {
+	mode := storagev1.VolumeBindingWaitForFirstConsumer
+	class.VolumeBindingMode = &mode
+}
+
+func nowhere(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{"no-such": "node"} }
+
+// moods gives a section whose pod does what the claim's name asks for, by the lines of
+// a shell's case, and for other names what is left.
+func moods(lines, otherwise string, more fields) fields {
+	return script{text: "case {{ pvc.metadata.name }} in\n" + lines + "\n*) " + otherwise + ";;\nesac"}.section(more)
+}
+
+// moody makes the case's provisioner, whose pods behave by the name of the claim.
+func (s *scenario) moody() {
+	s.t.Helper()
+	creation := moods("fails) echo disk on fire > /pav/error; exit 3;;\ncrashes) exit 7;;\nslow) echo making it; sleep 1d;;", "true", asRequested)
+	spec := creation["podTemplate"].(fields)["spec"].(fields)
+	spec["restartPolicy"] = "{{ 'OnFailure' if pvc.metadata.name == 'crashes' else 'Never' }}"
+	spec["nodeSelector"] = fields{"kubernetes.io/os": "{{ 'none' if pvc.metadata.name == 'unplaced' else 'linux' }}"}
+	spec["containers"].([]any)[0].(fields)["image"] = "{{ 'no.example/such:image' if pvc.metadata.name == 'imageless' else 'busybox:1.36' }}"
+	s.create(s.provisioner(fields{
+		"volumeValidation": moods("refused) echo looking at shelf 7; echo shelf 7 is full > /pav/error; exit 1;;", "true", nil),
+		"volumeCreation":   creation,
+		"volumeDeletion":   moods("keeps) echo still busy > /pav/error; exit 1;;", "true", nil),
+		"volumeStaging":    moods("bad) echo no loop device > /pav/error; exit 1;;\nempty) true;;\nlong) echo mounting; sleep 1d;;", "mkdir -p /pav/volume", nil),
+	}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+}
+
+func TestExplainSaysWhyAVolumeIsNotDestroyed(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-deletion")
+	s.moody()
+	claim := s.bound(s.claim("keeps"))
+	s.explains("volume", claim.Spec.VolumeName, "is Bound: claim "+s.name+"/keeps has it")
+	s.remove(claim)
+	e := s.explains("volume", claim.Spec.VolumeName, "its storage could not be removed: ", "still busy")
+	if want := "kubectl edit pavprovisioner " + s.name; e.command() != "" && e.command() != want {
+		t.Errorf("the command is %q, want %q", e.command(), want)
+	}
+	provisioner := s.provisioner(nil)
+	provisioner.Object["spec"] = fields{"volumeDeletion": script{text: "true"}.section(nil)}
+	s.edit(provisioner)
+	s.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
+}
+
+func TestExplainSaysWhyAPodHasNotItsVolume(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-pod")
+	s.moody()
+	for _, c := range []struct {
+		claim, wantLog, wantCommand string
+		want                        []string
+	}{
+		{"bad", "", "kubectl replace --force", []string{"cannot be staged on node ", "no loop device"}},
+		{"empty", "", "kubectl replace --force", []string{"cannot be staged on node ", "/pav/volume"}},
+		{"long", "mounting", "", []string{"its staging pod default/pav-staging-", "has been running for", "has not made it available"}},
+	} {
+		t.Run(c.claim, func(t *testing.T) {
+			sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+			sub.bound(sub.claim(c.claim))
+			pod := sub.consumer(c.claim, c.claim, stays)
+			e := sub.explains("pod", s.name+"/"+c.claim, c.want...)
+			log := ""
+			for _, l := range e.Links {
+				log += strings.Join(l.Log, "\n")
+			}
+			if !strings.Contains(log, c.wantLog) || !strings.Contains(e.command(), c.wantCommand) {
+				t.Errorf("log %q, want %q; command %q, want %q", log, c.wantLog, e.command(), c.wantCommand)
+			}
+			if c.wantCommand != "" {
+				sub.does(e.command())
+			}
+			sub.remove(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}})
+		})
+	}
+	t.Run("a driver that its node does not have", func(t *testing.T) {
+		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+		vol := &corev1.PersistentVolume{ObjectMeta: named(s.name + "-static"), Spec: corev1.PersistentVolumeSpec{
+			Capacity: size("2Mi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, StorageClassName: s.name + "-static",
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "no-such-driver", VolumeHandle: s.name}},
+		}}
+		sub.create(vol)
+		t.Cleanup(func() { sub.deleteIfThere(vol) })
+		claim := sub.claimWith("static", ofClass(s.name+"-static"))
+		sub.bound(claim)
+		pod := sub.consumer("static", "static", stays)
+		sub.explains("pod", s.name+"/static", "there is no PavProvisioner no-such-driver any more, and no other driver of that name on node ")
+		sub.remove(pod)
+		sub.remove(claim)
+	})
+	t.Run("nothing, and the path is told in one line", func(t *testing.T) {
+		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+		sub.bound(sub.claim("fine"))
+		pod := sub.consumer("fine", "fine", stays)
+		sub.ready(pod)
+		e := sub.explains("pod", s.name+"/fine", "is running: on node ", "claim "+s.name+"/fine from volume pvc-", "PavProvisioner "+s.name, "staged on node ")
+		out, _ := mustTool(t, 0, "", "explain", "pod", s.name+"/fine")
+		if out != e.Verdict+"\n" || !e.Healthy {
+			t.Errorf("healthy %t, printed:\n%s", e.Healthy, out)
+		}
+	})
+}
+
+// stops halts one of Tarn's processes until the case ends, as one does that hangs.
+func (s *scenario) stops(name string) (goOn func()) {
+	s.t.Helper()
+	s.needsThisMachine()
+	c, err := suite.machine.component(name)
+	if err != nil || c.PID <= 1 {
+		s.t.Fatalf("%s has pid %d: %v", name, c.PID, err)
+	}
+	if err := syscall.Kill(c.PID, syscall.SIGSTOP); err != nil {
+		s.t.Fatal(err)
+	}
+	goOn = func() { _ = syscall.Kill(c.PID, syscall.SIGCONT) } // what has ended meanwhile needs it no more
+	s.t.Cleanup(goOn)
+	return goOn
+}
+
+// Not parallel: no other case can go on meanwhile.
+func TestExplainSaysThatAProcessOfTarnsDoesNotAnswer(t *testing.T) {
+	s := begin(t, "explain-silent")
+	s.needsThisMachine()
+	s.moody()
+	claim := s.bound(s.claim("data"))
+	goOn := s.stops(nodeAgent)
+	pod := s.consumer("web", claim.Name, stays)
+	s.explains("pod", s.name+"/web", "Tarn's node agent on node ", "does not answer")
+	goOn()
+	s.ready(pod)
+	goOn = s.stops(controller)
+	s.claim("more")
+	e := s.explainsClaim("more", "PavProvisioner "+s.name+" has to make its volume, but no tarn controller runs")
+	if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Lease" || last.State != "run out" && last.State != "missing" { // the cluster's only one needs none
+		t.Errorf("the chain ends with %+v", last)
+	}
+	goOn()
+	s.explainsClaim("more", "is Bound")
+}
+
+func TestExplainTellsWhatItsCallerMayRead(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-rights")
+	s.moody()
+	s.claim("refused")
+	s.explainsClaim("refused", "refuses it, attempt ")
+	s.create(&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "view", Namespace: s.name}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims", "pods", "events"}, Verbs: []string{"get", "list"}},
+	}})
+	s.create(&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "view", Namespace: s.name},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "view"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "viewer", Namespace: s.name}}})
+	s.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "viewer", Namespace: s.name}})
+	token, err := suite.logs.CoreV1().ServiceAccounts(s.name).CreateToken(s.ctx, "viewer", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range config.Contexts {
+		c.AuthInfo, c.Namespace = "viewer", s.name
+	}
+	config.AuthInfos = map[string]*clientcmdapi.AuthInfo{"viewer": {Token: token.Status.Token}}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := mustTool(t, 0, "", "explain", "--kubeconfig", path, "claim", "refused")
+	first, _, _ := strings.Cut(out, "\n")
+	if !strings.Contains(first, "is Pending: ") || strings.Contains(first, "cannot be told") {
+		t.Errorf("the verdict does not go by the claim's Events: %s", first)
+	}
+	for _, want := range []string{
+		"cannot read PavVolume pvc-", "needs permission to get pavvolumes.tarn.dev\n", "cannot read each StorageClass: needs permission to list storageclasses.storage.k8s.io\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("not said: %q in\n%s", want, out)
+		}
+	}
+	if _, complaint := mustTool(t, 1, "", "explain", "--kubeconfig", path, "volume", "pvc-1"); !strings.Contains(complaint, "cannot read volume pvc-1: needs permission to get persistentvolumes") {
+		t.Errorf("got %q", complaint)
+	}
+}
+
+func TestExplainNamesWhatIsLikeANameThatIsNot(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-names")
+	s.claim("data")
+	for asked, want := range map[string]string{
+		s.name + "/dta":     "there is no claim " + s.name + "/dta; did you mean data?",
+		"default/" + s.name: "there is no claim default/" + s.name,
+		"kube-system/data":  "there is no claim kube-system/data; there is claim ",
+	} {
+		if _, complaint := mustTool(t, 1, "", "explain", "claim", asked); !strings.Contains(complaint, want) {
+			t.Errorf("%s: got %q, want %q", asked, complaint, want)
+		}
+	}
+	s.explainsClaim("data", `StorageClass "`+s.name+`" does not exist`)
+}
+
+func TestExplainSaysWhyAPoolHasNoSpares(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-pool")
+	s.create(s.provisioner(fields{"volumeCreation": fails(asRequested), "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	set := s.pool(1, 2)
+	e := s.explains("pvset", set.Name, "pvset "+set.Name+" is not Ready: claim ", "its volume could not be made, attempt ", complaint)
+	if e.Links[0].Object.Kind != "PersistentVolumeSet" || !strings.Contains(e.command(), "kubectl delete pavvolume pvc-") {
+		t.Errorf("the chain begins with %+v, the command is %q", e.Links[0], e.command())
+	}
+	provisioner := s.provisioner(nil)
+	provisioner.Object["spec"] = fields{"volumeCreation": fields{"capacity": "{{ requestedMinCapacity }}", "podTemplate": nil}}
+	s.edit(provisioner)
+	s.explains("pvset", set.Name, "is Ready: 1 of at least 1 spare volumes")
+}

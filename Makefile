@@ -42,7 +42,7 @@ unit: deps run-unit ## test the packages by themselves
 integration: build run-integration ## test the packages against a real API server
 
 .PHONY: e2e
-e2e: build run-e2e ## test the whole on a cluster of its own, which is taken down after
+e2e: build run-e2e ## test the whole on a cluster of its own, which is taken down after; BINDER and PROTECTION say by whom
 
 .PHONY: verify
 verify: deps ## check format, vet, generated files and lint
@@ -92,3 +92,8 @@ run-cluster:
 
 run-e2e:
 	@hack/e2e.sh
+
+# The cases in which claims are bound and protected, once more as an add-on to a cluster where Kubernetes does both.
+.PHONY: run-addon
+run-addon:
+	@SUITE=addon BINDER=kubernetes PROTECTION=kubernetes hack/e2e.sh -skip 'Explain|Lint|Render|Examples|Audit|GoesOnWriting|Grow|Recovers|LivesOnWhen|OutliveAStagingPod|StagedAgain|TakesOver|TwoBinders'

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Starts a cluster of its own, runs the end-to-end tests on it, and takes it down.
-# When they fail, the logs of every component are left in .tarn/e2e.
+# When they fail, the logs of every component are left in .tarn, in a folder of its name.
 #
 #   hack/e2e.sh [ARGUMENT OF go test]...
 #
 # KEEP=1 leaves the cluster running. BINDER and PROTECTION say whose controllers bind
-# and protect in it: tarn or kubernetes; see `tarn-cluster up --help`.
+# and protect in it: tarn or kubernetes; see `tarn-cluster up --help`. SUITE is the name
+# under which the results are kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export TARN_CLUSTER_BINARY=$PWD/bin/tarn-cluster
 export TARN_CLUSTER_NAME=${TARN_CLUSTER_NAME:-tarn-e2e}
-logs=.tarn/e2e
+logs=.tarn/${SUITE:-e2e}
 
 on_cluster() { "$TARN_CLUSTER_BINARY" "$@" --name "$TARN_CLUSTER_NAME"; }
 
@@ -41,4 +42,4 @@ KUBECONFIG=$(on_cluster kubeconfig)
 export KUBECONFIG
 
 # Most of a case is waiting, so more of them run at once than there are processors.
-go run ./hack/testsum run e2e -- go test -json -tags e2e -count=1 -timeout 20m -parallel 6 "$@" ./e2e
+go run ./hack/testsum run "${SUITE:-e2e}" -- go test -json -tags e2e -count=1 -timeout 20m -parallel 6 "$@" ./e2e

@@ -67,9 +67,9 @@ Each component takes arguments of its own after ours, so they win: --kube-contro
 	flags.BoolVar(&u.options.Stock, "stock", false, "plain Kubernetes, nothing of Tarn's")
 	flags.BoolVar(&u.options.ControlPlaneOnly, "control-plane-only", false, "etcd and API server alone")
 	flags.BoolVar(&u.options.WithoutNode, "without-node", false, "everything but the node and its agent")
-	flags.StringVar(&u.options.Binder, "binder", "", "who binds claims to volumes: tarn or kubernetes (default kubernetes)")
-	flags.StringVar(&u.options.Protection, "protection", "", "who protects claims and volumes in use: tarn or kubernetes (default kubernetes)")
-	flags.IntVar(&u.options.TarnControllers, "tarn-controllers", 0, "how many controllers of Tarn's run, 1 or 2 (default 1)")
+	flags.StringVar(&u.options.Binder, "binder", "", "who binds claims to volumes: tarn or kubernetes (default "+layout.DefaultBinder+")")
+	flags.StringVar(&u.options.Protection, "protection", "", "who protects claims and volumes in use: tarn or kubernetes (default "+layout.DefaultProtection+")")
+	flags.IntVar(&u.options.TarnControllers, "tarn-controllers", 0, fmt.Sprintf("how many controllers of Tarn's run, 1 or 2 (default %d)", layout.DefaultControllers))
 	flags.BoolVar(&u.wait, "wait", true, "wait until the cluster is ready; --wait=false returns once its supervisor runs")
 	flags.StringVar(&u.options.TarnBinary, "tarn-binary", "", "the tarn program (default: tarn beside tarn-cluster)")
 	for _, name := range component.Names() {

@@ -175,7 +175,7 @@ func TestWhatIsNotAskedForStaysAsItWas(t *testing.T) {
 		name                 string
 		asked, earlier, want Options
 	}{
-		{"nothing asked, nothing before", Options{}, Options{}, Options{Binder: defaultBinder, Protection: defaultProtection, TarnControllers: 1}},
+		{"nothing asked, nothing before", Options{}, Options{}, Options{Binder: DefaultBinder, Protection: DefaultProtection, TarnControllers: DefaultControllers}},
 		{"nothing asked, all there before", Options{}, Options{Binder: ByTarn, Protection: ByTarn, TarnControllers: 2}, Options{Binder: ByTarn, Protection: ByTarn, TarnControllers: 2}},
 		{"asked wins", Options{Binder: ByKubernetes, TarnControllers: 1}, Options{Binder: ByTarn, Protection: ByTarn, TarnControllers: 2},
 			Options{Binder: ByKubernetes, Protection: ByTarn, TarnControllers: 1}},

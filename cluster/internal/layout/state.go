@@ -16,11 +16,11 @@ const (
 	ByKubernetes = "kubernetes"
 )
 
-// The jobs are Kubernetes' own unless `up` is told otherwise.
+// What holds unless `up` is told otherwise.
 const (
-	defaultBinder      = ByKubernetes
-	defaultProtection  = ByKubernetes
-	defaultControllers = 1
+	DefaultBinder      = ByKubernetes
+	DefaultProtection  = ByKubernetes
+	DefaultControllers = 1
 )
 
 // Options are what `up` was asked for.
@@ -58,9 +58,9 @@ func (o Options) After(earlier Options) Options {
 		o.Binder, o.Protection, o.TarnControllers = ByKubernetes, ByKubernetes, 0
 		return o
 	}
-	o.Binder = cmp.Or(o.Binder, earlier.Binder, defaultBinder)
-	o.Protection = cmp.Or(o.Protection, earlier.Protection, defaultProtection)
-	o.TarnControllers = cmp.Or(o.TarnControllers, earlier.TarnControllers, defaultControllers)
+	o.Binder = cmp.Or(o.Binder, earlier.Binder, DefaultBinder)
+	o.Protection = cmp.Or(o.Protection, earlier.Protection, DefaultProtection)
+	o.TarnControllers = cmp.Or(o.TarnControllers, earlier.TarnControllers, DefaultControllers)
 	return o
 }
 

@@ -35,8 +35,9 @@ type books struct {
 	unsaid   set[claimKey]            // of these, those that say nothing of a class
 	free     *store[*corev1.PersistentVolume]
 	fresh    []string                              // volumes that have become free since it was last asked
-	waiting  *store[*corev1.PersistentVolumeClaim] // claims that any fitting volume would serve
+	waiting  *store[*corev1.PersistentVolumeClaim] // claims that any fitting volume would serve and that were offered none
 	offered  map[claimKey]string                   // claims woken for a free volume
+	offers   map[string]claimKey                   // the same from the volume's side
 	held     map[string]*hold                      // volumes somebody works on
 	doubtful map[string]bool                       // volumes to be read anew before anything is decided about them
 	unsure   map[claimKey]string                   // claims likewise, each with the volume it was being joined to
@@ -70,7 +71,7 @@ func newBooks(noProvisioning bool, l listener) *books {
 		classes: map[string]*storagev1.StorageClass{}, pointing: map[claimKey]set[string]{},
 		naming: map[string]set[claimKey]{}, seeking: map[string]set[claimKey]{}, unsaid: set[claimKey]{},
 		free: newStore[*corev1.PersistentVolume](), waiting: newStore[*corev1.PersistentVolumeClaim](),
-		offered: map[claimKey]string{}, held: map[string]*hold{}, doubtful: map[string]bool{}, unsure: map[claimKey]string{},
+		offered: map[claimKey]string{}, offers: map[string]claimKey{}, held: map[string]*hold{}, doubtful: map[string]bool{}, unsure: map[claimKey]string{},
 		noProvisioning: noProvisioning, listener: l,
 	}
 }
@@ -165,10 +166,18 @@ func (b *books) file(key claimKey, claim *corev1.PersistentVolumeClaim) {
 	if !volume.HasClass(claim) {
 		b.unsaid[key] = struct{}{}
 	}
-	waits, err := volume.WaitsForConsumer(b.classes[volume.ClassOf(claim)])
-	if claim.DeletionTimestamp == nil && err == nil && !waits {
+	if _, offered := b.offered[key]; !offered && b.servedByAny(claim) {
 		b.waiting.put(key.String(), shelfOfClaim(claim), volume.Request(claim), claim)
 	}
+}
+
+// servedByAny says whether a claim would take any free volume that fits.
+func (b *books) servedByAny(claim *corev1.PersistentVolumeClaim) bool {
+	if claim == nil || claim.DeletionTimestamp != nil || volume.StateOfClaim(claim) != volume.ClaimUnbound {
+		return false
+	}
+	waits, err := volume.WaitsForConsumer(b.classes[volume.ClassOf(claim)])
+	return err == nil && !waits
 }
 
 // putVolume enters a volume and says whether that is news, as putClaim does.
@@ -222,6 +231,7 @@ func (b *books) shelve(name string) {
 	if v == nil || !volume.Free(v) || b.held[name] != nil || b.doubtful[name] || b.spokenFor(v) {
 		if at, was := b.free.places[name]; was {
 			b.free.take(name)
+			b.withdraw(name)
 			b.listener.freeVolumes(at.shelf.class, -1)
 		}
 		return

@@ -72,8 +72,9 @@ func (b *books) letGo(name string, failed bool) wakes {
 	for key := range h.waiting {
 		w.claim(key)
 	}
-	if failed && b.free.has(name) && b.waiting.has(h.claim.String()) {
-		b.offered[h.claim] = name
+	if failed && b.free.has(name) && b.servedByAny(b.claims[h.claim]) {
+		b.withdraw(b.offered[h.claim])
+		b.promise(name, h.claim)
 		b.fresh = slices.DeleteFunc(b.fresh, func(n string) bool { return n == name })
 	}
 	b.offerFresh(&w)
@@ -99,10 +100,10 @@ func (b *books) finish(key claimKey) wakes {
 // pass offers on what was offered to a claim, if the claim seeks nothing any more.
 func (b *books) pass(w *wakes, key claimKey) {
 	name, ok := b.offered[key]
-	if !ok || b.waiting.has(key.String()) && b.free.has(name) {
+	if !ok || b.servedByAny(b.claims[key]) {
 		return
 	}
-	delete(b.offered, key)
+	b.withdraw(name)
 	b.offer(w, name)
 }
 
@@ -119,16 +120,31 @@ func (b *books) offerFresh(w *wakes) {
 // that a thousand waiting claims are not woken for each of a thousand volumes.
 func (b *books) offer(w *wakes, name string) {
 	v := b.volumes[name]
-	if v == nil || !b.free.has(name) {
+	if _, already := b.offers[name]; v == nil || already || !b.free.has(name) {
 		return
 	}
-	claim := largest(b.waiting, v, func(c *corev1.PersistentVolumeClaim) bool {
-		other, ok := b.offered[keyOf(c)]
-		return ok && b.free.has(other)
-	})
-	if claim != nil {
-		b.offered[keyOf(claim)] = name
+	if claim := largest(b.waiting, v); claim != nil {
+		b.promise(name, keyOf(claim))
 		w.claim(keyOf(claim))
+	}
+}
+
+// promise notes that a free volume is offered to a claim, which is offered no other.
+func (b *books) promise(name string, key claimKey) {
+	b.offered[key], b.offers[name] = name, key
+	b.waiting.take(key.String())
+}
+
+// withdraw ends the offer of a volume, if there is one.
+func (b *books) withdraw(name string) {
+	key, ok := b.offers[name]
+	if !ok {
+		return
+	}
+	delete(b.offers, name)
+	delete(b.offered, key)
+	if claim := b.claims[key]; claim != nil {
+		b.file(key, claim)
 	}
 }
 

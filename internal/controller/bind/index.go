@@ -147,9 +147,9 @@ func smallest(free *store[*corev1.PersistentVolume], claim *corev1.PersistentVol
 	return nil
 }
 
-// largest gives the claim that asks for most of those a free volume fits and that
-// skip does not refuse; nil for none.
-func largest(waiting *store[*corev1.PersistentVolumeClaim], v *corev1.PersistentVolume, skip func(*corev1.PersistentVolumeClaim) bool) *corev1.PersistentVolumeClaim {
+// largest gives the claim that asks for most of those a free volume fits; nil for
+// none.
+func largest(waiting *store[*corev1.PersistentVolumeClaim], v *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
 	capacity := volume.Capacity(v)
 	if capacity == nil {
 		return nil
@@ -168,7 +168,7 @@ func largest(waiting *store[*corev1.PersistentVolumeClaim], v *corev1.Persistent
 			if best != nil && items[i].size.Cmp(best.size) <= 0 {
 				break
 			}
-			if !skip(items[i].it) && selects(items[i].it, v) {
+			if selects(items[i].it, v) {
 				best = &items[i]
 				break
 			}

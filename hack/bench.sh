@@ -22,5 +22,9 @@ go run ./bench/bind ${bind[@]+"${bind[@]}"}
 
 echo "== bench/volumes"
 bin/tarn-cluster up --name tarn-bench
-trap 'bin/tarn-cluster down --name tarn-bench' EXIT
+trap 'bin/tarn-cluster down --name tarn-bench; bin/tarn-cluster down --name tarn-bench-pool' EXIT
 KUBECONFIG=$(bin/tarn-cluster kubeconfig --name tarn-bench) go run ./bench/volumes
+
+echo "== bench/pool"
+bin/tarn-cluster up --name tarn-bench-pool --binder tarn
+KUBECONFIG=$(bin/tarn-cluster kubeconfig --name tarn-bench-pool) go run ./bench/pool

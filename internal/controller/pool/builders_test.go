@@ -131,7 +131,7 @@ func view(s *tarnv1.PersistentVolumeSet, volumes ...*corev1.PersistentVolume) *V
 	class := testkit.Class(testClass)
 	v := &View{
 		Set: s, Namespace: testNamespace, PauseImage: DefaultPauseImage, Class: class, Filler: fillerClass(s, class),
-		Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{}, Live: true,
+		Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{},
 	}
 	for _, vol := range volumes {
 		if vol.Labels["pool"] == testSet {

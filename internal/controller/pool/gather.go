@@ -45,16 +45,13 @@ type View struct {
 	Domains map[string]string
 	// Refused is what the API server said to a filler it did not take.
 	Refused string
-	// Live says that all of it comes from the API server: what is not there does not
-	// exist.
-	Live bool
 }
 
 // gather reads the View of one set from the cache, or from the API server where what
 // is decided cannot be taken back. Claims are read before volumes: a claim that has
 // gone meanwhile has left its volume marked.
 func (r *reconciler) gather(ctx context.Context, from client.Reader, name string) (*View, error) {
-	v := &View{Namespace: r.namespace, PauseImage: r.pauseImage, Live: from == r.reader}
+	v := &View{Namespace: r.namespace, PauseImage: r.pauseImage}
 	var err error
 	if v.Set, err = kube.Get(ctx, from, client.ObjectKey{Name: name}, &tarnv1.PersistentVolumeSet{}); err != nil || v.Set == nil {
 		return v, err

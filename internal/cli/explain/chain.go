@@ -69,8 +69,8 @@ func (s *story) add(l Link) *Link {
 	return &l
 }
 
-// blame says what everything waits for. What was blamed first is nearest to the object
-// asked for and stays, unless a deeper cause replaces it.
+// blame says what everything waits for. The last word counts: a chain is followed from
+// the object asked for, so what is blamed later is nearer to the cause.
 func (s *story) blame(format string, args ...any) { s.cause = fmt.Sprintf(format, args...) }
 
 // ago words how long something has lasted.

@@ -13,7 +13,7 @@ import (
 )
 
 // mountReasons are the Events by which a kubelet says that it cannot give a pod its
-// volumes, nodeReasons those of what comes before.
+// volumes.
 var mountReasons = []string{"FailedMount", "FailedMapVolume", "FailedAttachVolume"}
 
 // ofPod finds out what a pod waits for, as far as its volumes go.

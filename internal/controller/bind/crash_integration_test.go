@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,6 +52,12 @@ var paths = []path{
 	{"made", 4, func(w *world, name string) {
 		w.class(name)
 		w.claim(name, "1Gi", ofClass(name))
+		go w.provision(name)
+	}, bothJoined},
+	{"defaulted", 5, func(w *world, name string) {
+		w.must(w.client.DeleteAllOf(w.ctx, &storagev1.StorageClass{}))
+		w.claim(name, "1Gi") // before there is a default, which admission would give it
+		w.class(name, isDefault(0))
 		go w.provision(name)
 	}, bothJoined},
 	{"stray", 2, func(w *world, name string) {

@@ -1,0 +1,101 @@
+package bind
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// sum gives how often a histogram was told something, and all it was told together.
+func sum(t *testing.T, from prometheus.Gatherer, name string) (count uint64, seconds float64) {
+	t.Helper()
+	families, err := from.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == name {
+				count += m.GetHistogram().GetSampleCount()
+				seconds += m.GetHistogram().GetSampleSum()
+			}
+		}
+	}
+	return count, seconds
+}
+
+func TestTimesAreTakenFromAClaimsCreation(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m, err := newMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	created := func(ago time.Duration) claimWith {
+		return func(c *corev1.PersistentVolumeClaim) { c.CreationTimestamp = metav1.NewTime(noon.Add(-ago)) }
+	}
+	young, old := claimOf("1Gi", created(900*time.Millisecond)), claimOf("1Gi", uid("old"), created(time.Minute))
+	m.claimSeen(young, noon)
+	m.claimSeen(old, noon)
+	m.claimSeen(claimOf("1Gi", uid("bound"), completed("a", corev1.ClaimBound)), noon)
+	made := volumeOf("a", "1Gi", to("c", "old"), marked(volume.AnnProvisionedBy+"=p.example"))
+	m.volumeSeen(made, noon.Add(time.Second))
+	m.volumeSeen(made, noon.Add(time.Hour))
+	m.joined(old, MatchMade, noon.Add(2*time.Second))
+	m.joined(young, MatchFree, noon.Add(250*time.Millisecond))
+	m.joined(old, MatchRepaired, noon.Add(time.Hour))
+	if count, seconds := sum(t, registry, "tarn_bind_duration_seconds"); count != 2 || seconds != 62.25 {
+		t.Errorf("%d binds took %v s, want 2 in 62.25: the young claim's time begins when it was first seen", count, seconds)
+	}
+	if count, seconds := sum(t, registry, "tarn_bind_provision_duration_seconds"); count != 1 || seconds != 61 {
+		t.Errorf("%d volumes were made in %v s, want 1 in 61", count, seconds)
+	}
+	if len(m.seen) != 0 {
+		t.Errorf("claims that are bound are remembered: %v", m.seen)
+	}
+}
+
+func TestASecondBinderOfAProcessSharesTheMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	for range 2 {
+		m, err := newMetrics(registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.claimSeen(claimOf("1Gi"), noon)
+		m.joined(claimOf("1Gi"), MatchFree, noon)
+	}
+	if count, _ := sum(t, registry, "tarn_bind_duration_seconds"); count != 2 {
+		t.Errorf("counted %d binds, want both binders'", count)
+	}
+}
+
+// shop counts the free volumes it hears of.
+type shop struct {
+	deaf
+	free map[string]int
+}
+
+func (s shop) freeVolumes(class string, more int) { s.free[class] += more }
+
+func TestFreeVolumesAreCountedByClass(t *testing.T) {
+	s := shop{free: map[string]int{}}
+	b := newBooks(false, s)
+	b.sawVolume(volumeOf("a", "1Gi", class("gold")))
+	b.sawVolume(volumeOf("b", "1Gi", class("gold")))
+	b.sawVolume(volumeOf("d", "1Gi"))
+	b.sawVolume(volumeOf("e", "1Gi", in(corev1.VolumePending)))
+	b.take("a", claimKey{})
+	b.lostVolume(volumeOf("d", "1Gi"))
+	if s.free["gold"] != 1 || s.free[""] != 0 {
+		t.Errorf("got %v, want one of gold", s.free)
+	}
+	b.letGo("a", false)
+	if s.free["gold"] != 2 {
+		t.Errorf("got %v, want two of gold", s.free)
+	}
+}

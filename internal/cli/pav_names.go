@@ -12,6 +12,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/jinja"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/spelling"
 )
 
 // engineNames are what every template may read: the engine's functions, and the
@@ -124,43 +125,8 @@ func placeOf(template, name string) (line, column int) {
 
 // suggest names the known words nearest to one, or all where none is near.
 func suggest(word string, known []string) string {
-	var best []string
-	least := len(word)/3 + 1
-	for _, k := range known {
-		d := distance(strings.ToLower(word), strings.ToLower(k))
-		if min(len(word), len(k)) > 2 && (strings.HasPrefix(k, word) || strings.HasPrefix(word, k)) {
-			d = min(d, 1)
-		}
-		switch {
-		case d < least:
-			best, least = []string{k}, d
-		case d == least:
-			best = append(best, k)
-		}
+	if near := spelling.Near(word, known); near != nil {
+		return fmt.Sprintf("did you mean %s?", strings.Join(near, " or "))
 	}
-	if len(best) == 0 || len(best) > 3 {
-		return "known are " + strings.Join(known, ", ")
-	}
-	return fmt.Sprintf("did you mean %s?", strings.Join(best, " or "))
-}
-
-// distance is how many characters must be changed, added or removed to make a of b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			changed := last
-			if a[i] != b[j] {
-				changed++
-			}
-			last = row[j+1]
-			row[j+1] = min(changed, last+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
+	return "known are " + strings.Join(known, ", ")
 }

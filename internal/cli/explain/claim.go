@@ -13,6 +13,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 
+	"tarn.dev/tarn/internal/spelling"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -235,7 +236,7 @@ func (s *story) usableClass(c *claimView, instead string) string {
 	for _, class := range c.Classes {
 		names = append(names, class.Name)
 	}
-	if like := near(instead, names); instead != "" && len(like) > 0 {
+	if like := spelling.Near(instead, names); instead != "" && len(like) > 0 {
 		return like[0]
 	}
 	if d := volume.DefaultClass(c.Classes); d != nil {

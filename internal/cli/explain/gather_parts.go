@@ -18,6 +18,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/spelling"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -265,7 +266,7 @@ func (g *gatherer) notFound(ctx context.Context, err error) error {
 	hint := ""
 	if len(elsewhere) > 0 {
 		hint = "; there is " + strings.Join(elsewhere[:min(len(elsewhere), mostNames)], ", ")
-	} else if names := near(asked.Name, here); len(names) > 0 {
+	} else if names := spelling.Near(asked.Name, here); len(names) > 0 {
 		hint = "; did you mean " + strings.Join(names, " or ") + "?"
 	}
 	return fmt.Errorf("there is no %s%s", asked, hint)

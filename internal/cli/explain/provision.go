@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	"tarn.dev/tarn/internal/spelling"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -54,7 +55,7 @@ func (s *story) provisionerMissing(c *claimView, name string) {
 	for i := range c.Provisioners {
 		names = append(names, c.Provisioners[i].Name)
 	}
-	if like := near(name, names); len(like) > 0 {
+	if like := spelling.Near(name, names); len(like) > 0 {
 		link.Message = "there is " + strings.Join(like, ", ") + "; the command makes the class anew with " + like[0]
 		link.Command = replacing(Object{Kind: storageClass, Name: c.Class.Name}, "storageclass", "merge", fmt.Sprintf(`{"provisioner":%q}`, like[0]))
 	}

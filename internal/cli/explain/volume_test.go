@@ -224,7 +224,4 @@ func TestNamesAndCommandsAreSafeToType(t *testing.T) {
 	if got := printable("a\x1b[31mb\tc\x07\r\n"); got != "a[31mb c" {
 		t.Errorf("a terminal would act on %q", got)
 	}
-	if got := near("dta", []string{"data", "date", "other"}); strings.Join(got, " ") != "data" {
-		t.Errorf("near names are %q", got)
-	}
 }

@@ -11,7 +11,7 @@ MAKEFLAGS += --no-print-directory
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-SUITES := unit integration cluster e2e
+SUITES := unit integration cluster e2e addon
 TESTSUM := go run ./hack/testsum
 GEN := go tool controller-gen
 

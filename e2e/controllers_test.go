@@ -112,7 +112,7 @@ func TestAnotherControllerTakesOver(t *testing.T) {
 
 // Case 159: Kubernetes' binder and Tarn's are both on, as by mistake.
 func TestTwoBindersAtOnceBindOneToOne(t *testing.T) {
-	b := startBeside(t, "two-binders", "--binder=kubernetes", "--tarn-controller-arg=--controllers=*,-protect")
+	b := startBeside(t, "two-binders", "--binder=kubernetes", "--protection=kubernetes", "--tarn-controller-arg=--controllers=*,-protect")
 	const n, spare = 1000, 50
 	var volumes, claims []client.Object
 	for i := range n + spare {

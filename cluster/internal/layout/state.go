@@ -18,8 +18,8 @@ const (
 
 // What holds unless `up` is told otherwise.
 const (
-	DefaultBinder      = ByKubernetes
-	DefaultProtection  = ByKubernetes
+	DefaultBinder      = ByTarn
+	DefaultProtection  = ByTarn
 	DefaultControllers = 1
 )
 

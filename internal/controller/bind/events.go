@@ -112,7 +112,7 @@ func (p *poster) Start(ctx context.Context) error {
 				continue
 			}
 			if p.limiter.Wait(ctx) != nil {
-				return nil // the context has ended
+				return nil //nolint:nilerr // the context has ended
 			}
 			p.recorder.Eventf(s.regarding, s.related, s.post.Type, s.post.Reason, eventAction, "%s", kube.Note(s.post.Note))
 		}

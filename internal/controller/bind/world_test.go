@@ -44,9 +44,12 @@ func newWorld(t *testing.T, config *rest.Config) *world {
 	return &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config)}
 }
 
-// start runs a binder until its process dies or the returned function is called.
+// start runs a binder, as the account it has in a cluster, until its process dies or
+// the returned function is called.
 func (w *world) start(config *rest.Config, dead <-chan struct{}, o Options) (stop func()) {
 	w.t.Helper()
+	config = rest.CopyConfig(config)
+	config.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
 	mgr, err := ctrl.NewManager(config, managerOptions())
 	w.must(err)
 	w.must(Register(mgr, o))

@@ -175,7 +175,7 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 	if err != nil {
 		w.t.Fatalf("making the controllers: %v", err)
 	}
-	if err := register(mgr, controllerFlags{workers: 4, stateDir: tarnv1.DefaultStateDir}); err != nil {
+	if err := register(mgr, controllerFlags{controllers: defaultControllers, workers: 4, stateDir: tarnv1.DefaultStateDir}); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(w.ctx)

@@ -18,6 +18,7 @@ import (
 	"tarn.dev/tarn/internal/controller/provision"
 	"tarn.dev/tarn/internal/controller/reclaim"
 	"tarn.dev/tarn/internal/controller/stage"
+	"tarn.dev/tarn/internal/controller/trash"
 	"tarn.dev/tarn/internal/plugin"
 	"tarn.dev/tarn/internal/podvol"
 )
@@ -72,6 +73,9 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 	},
 	"reclaim": func(mgr ctrl.Manager, p parts) error {
 		return reclaim.Register(mgr, reclaim.Options{Steps: p.steps, MaxConcurrent: p.workers})
+	},
+	"trash": func(mgr ctrl.Manager, p parts) error {
+		return trash.Register(mgr, trash.Options{Namespace: cli.Namespace, MaxConcurrent: p.workers})
 	},
 }
 

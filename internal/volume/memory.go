@@ -1,0 +1,77 @@
+package volume
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// memoryBytes bounds what is remembered of a claim: the annotations of an object may
+// have 256 KiB together.
+const memoryBytes = 32 << 10
+
+// ClaimMemory is what is needed to make a claim anew.
+type ClaimMemory struct {
+	Labels      map[string]string                `json:"labels,omitempty"`
+	Annotations map[string]string                `json:"annotations,omitempty"`
+	Spec        corev1.PersistentVolumeClaimSpec `json:"spec"`
+	// Cut says that labels and annotations were too large to be kept.
+	Cut bool `json:"cut,omitempty"`
+}
+
+// forgotten are annotations of a claim that must not come back with it: what binders,
+// provisioners and kubectl note, and what changes every few seconds.
+var forgotten = map[string]bool{
+	"kubectl.kubernetes.io/last-applied-configuration": true,
+	"control-plane.alpha.kubernetes.io/leader":         true,
+	tarnv1.AnnotationPlugin:                            true,
+	tarnv1.AnnotationNode:                              true,
+}
+
+func isForgotten(name string) bool {
+	if name == corev1.BetaStorageClassAnnotation {
+		return false // it is the claim's class
+	}
+	return forgotten[name] || strings.HasPrefix(name, "pv.kubernetes.io/") ||
+		strings.HasPrefix(name, "volume.kubernetes.io/") ||
+		strings.HasPrefix(name, "volume.beta.kubernetes.io/") || strings.HasPrefix(name, "volume.alpha.kubernetes.io/")
+}
+
+// RememberClaim gives what AnnotationClaim is to hold, always the same text for the
+// same claim.
+func RememberClaim(claim *corev1.PersistentVolumeClaim) (string, error) {
+	memory := ClaimMemory{Labels: claim.Labels, Annotations: maps.Clone(claim.Annotations), Spec: *claim.Spec.DeepCopy()}
+	maps.DeleteFunc(memory.Annotations, func(name, _ string) bool { return isForgotten(name) })
+	memory.Spec.VolumeName = ""
+	data, err := json.Marshal(memory)
+	if err == nil && len(data) > memoryBytes {
+		class, has := memory.Annotations[corev1.BetaStorageClassAnnotation]
+		memory.Labels, memory.Annotations, memory.Cut = nil, nil, true
+		if has {
+			memory.Annotations = map[string]string{corev1.BetaStorageClassAnnotation: class}
+		}
+		data, err = json.Marshal(memory)
+	}
+	if err != nil {
+		return "", fmt.Errorf("remembering claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	return string(data), nil
+}
+
+// RememberedClaim reads what a volume's AnnotationClaim holds; nil where there is none.
+func RememberedClaim(v *corev1.PersistentVolume) (*ClaimMemory, error) {
+	text := v.Annotations[tarnv1.AnnotationClaim]
+	if text == "" {
+		return nil, nil
+	}
+	memory := &ClaimMemory{}
+	if err := json.Unmarshal([]byte(text), memory); err != nil {
+		return nil, fmt.Errorf("annotation %s of PersistentVolume %s is not a claim: %w; remove it to have the claim made from the volume alone", tarnv1.AnnotationClaim, v.Name, err)
+	}
+	return memory, nil
+}

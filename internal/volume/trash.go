@@ -1,0 +1,128 @@
+package volume
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// longestRetention is what time.Duration can count, with room for an addition.
+const longestRetention = 100 * 365 * 24 * time.Hour
+
+var leadingDays = regexp.MustCompile(`^([0-9]{1,6})d`)
+
+// ParseRetention reads how long a released volume is kept: a Go duration, before which
+// a whole number of days may stand, as in 72h, 30d or 1d12h. 0s is no retention.
+func ParseRetention(text string) (time.Duration, error) {
+	var total time.Duration
+	rest := text
+	if days := leadingDays.FindStringSubmatch(text); days != nil {
+		n, err := strconv.Atoi(days[1])
+		if err != nil {
+			return 0, fmt.Errorf("retention %q: %w", text, err)
+		}
+		if n > int(longestRetention/(24*time.Hour)) {
+			return 0, fmt.Errorf("retention %q is longer than 100 years; to keep volumes for ever take reclaim policy Retain", text)
+		}
+		total, rest = time.Duration(n)*24*time.Hour, text[len(days[0]):]
+	}
+	if rest != "" || text == "" {
+		d, err := time.ParseDuration(rest)
+		if err != nil || d < 0 {
+			return 0, fmt.Errorf("retention %q is not a length of time; write it like 72h, 30d or 1d12h, and 0s for none", text)
+		}
+		total += d
+	}
+	if total > longestRetention {
+		return 0, fmt.Errorf("retention %q is longer than 100 years; to keep volumes for ever take reclaim policy Retain", text)
+	}
+	return total, nil
+}
+
+// RetentionOfClass is what a class says about retention, and whether by annotation or,
+// where there is none, by parameter; an empty text where it says nothing.
+func RetentionOfClass(annotations, parameters map[string]string) string {
+	if text := annotations[tarnv1.AnnotationRetention]; text != "" {
+		return text
+	}
+	return parameters[tarnv1.AnnotationRetention]
+}
+
+// Held says that a volume has its reclaim policy put off until its retention is over.
+func Held(v *corev1.PersistentVolume) bool {
+	return v.Annotations[tarnv1.AnnotationReclaimPolicy] != ""
+}
+
+// Hold puts the reclaim policy of a volume off. One that is held keeps the policy that
+// was noted, unless somebody has set another than Retain since.
+func Hold(v *corev1.PersistentVolume, retention string) {
+	if !Held(v) || v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+		metav1.SetMetaDataAnnotation(&v.ObjectMeta, tarnv1.AnnotationReclaimPolicy, string(v.Spec.PersistentVolumeReclaimPolicy))
+	}
+	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	metav1.SetMetaDataAnnotation(&v.ObjectMeta, tarnv1.AnnotationHeldFor, retention)
+}
+
+// LetGo gives a held volume its own reclaim policy. A volume that is not held, or
+// whose policy somebody has set since, keeps the one it has.
+func LetGo(v *corev1.PersistentVolume) {
+	if own := v.Annotations[tarnv1.AnnotationReclaimPolicy]; own != "" && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
+		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimPolicy(own)
+	}
+	delete(v.Annotations, tarnv1.AnnotationReclaimPolicy)
+	delete(v.Annotations, tarnv1.AnnotationHeldFor)
+	delete(v.Labels, tarnv1.LabelTrashedUntil)
+}
+
+// OwnPolicy is the reclaim policy a volume has once its retention is over.
+func OwnPolicy(v *corev1.PersistentVolume) corev1.PersistentVolumeReclaimPolicy {
+	if own := v.Annotations[tarnv1.AnnotationReclaimPolicy]; own != "" && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
+		return corev1.PersistentVolumeReclaimPolicy(own)
+	}
+	return v.Spec.PersistentVolumeReclaimPolicy
+}
+
+// labelTime is RFC 3339 in the characters a label may have.
+const labelTime = "2006-01-02T15.04.05Z"
+
+// Trash notes until when a released volume is kept. Times are to the second.
+func Trash(v *corev1.PersistentVolume, until time.Time) {
+	metav1.SetMetaDataAnnotation(&v.ObjectMeta, tarnv1.AnnotationTrashedUntil, until.UTC().Format(time.RFC3339))
+	ShowTrashed(v, until)
+}
+
+// ShowTrashed brings the label that kubectl users see to the time noted.
+func ShowTrashed(v *corev1.PersistentVolume, until time.Time) {
+	metav1.SetMetaDataLabel(&v.ObjectMeta, tarnv1.LabelTrashedUntil, until.UTC().Format(labelTime))
+}
+
+// Untrash removes until when a volume is kept, not the hold.
+func Untrash(v *corev1.PersistentVolume) {
+	delete(v.Annotations, tarnv1.AnnotationTrashedUntil)
+	delete(v.Labels, tarnv1.LabelTrashedUntil)
+}
+
+// TrashedUntil is until when a volume is kept; known is false where nothing is noted.
+func TrashedUntil(v *corev1.PersistentVolume) (until time.Time, known bool, err error) {
+	text, known := v.Annotations[tarnv1.AnnotationTrashedUntil]
+	if !known {
+		return time.Time{}, false, nil
+	}
+	until, err = time.Parse(time.RFC3339, text)
+	if err != nil {
+		return time.Time{}, true, fmt.Errorf("annotation %s is %q, which is no time; write it like 2026-11-23T14:00:00Z", tarnv1.AnnotationTrashedUntil, text)
+	}
+	return until, true, nil
+}
+
+// ReleasedFrom says that a volume was a claim's that is gone: Released, and not
+// promised to anybody since.
+func ReleasedFrom(v *corev1.PersistentVolume) bool {
+	return v.Status.Phase == corev1.VolumeReleased && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID != ""
+}

@@ -1,0 +1,88 @@
+package volume
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+func TestARetentionIsADurationWithDays(t *testing.T) {
+	day := 24 * time.Hour
+	for text, want := range map[string]time.Duration{
+		"72h": 72 * time.Hour, "30d": 30 * day, "1d12h": 36 * time.Hour, "0s": 0, "0": 0, "90m30s": 90*time.Minute + 30*time.Second, "36500d": 36500 * day,
+	} {
+		if got, err := ParseRetention(text); err != nil || got != want {
+			t.Errorf("%q: got %s, %v, want %s", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "soon", "-1h", "1h2d", "d", "1.5d", "1dd", "2d-1h", "30", "36501d", "36500d1h", "9999999d", "2000000h", "1d "} {
+		if got, err := ParseRetention(text); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%q: got %s, %v, want an error that names the text", text, got, err)
+		}
+	}
+}
+
+func TestAHeldVolumeGetsItsPolicyBack(t *testing.T) {
+	for _, own := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRecycle, corev1.PersistentVolumeReclaimRetain} {
+		v := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeReclaimPolicy: own}}
+		Hold(v, "1h")
+		Hold(v, "2h") // a second time must not take Retain for the policy
+		if v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || OwnPolicy(v) != own {
+			t.Errorf("%s: held it has %s, own %s", own, v.Spec.PersistentVolumeReclaimPolicy, OwnPolicy(v))
+		}
+		LetGo(v)
+		if v.Spec.PersistentVolumeReclaimPolicy != own || Held(v) {
+			t.Errorf("%s: let go it has %s, held %v", own, v.Spec.PersistentVolumeReclaimPolicy, Held(v))
+		}
+	}
+}
+
+func TestTheTimeInTheTrashIsReadAsItWasWritten(t *testing.T) {
+	v := &corev1.PersistentVolume{}
+	want := time.Date(2026, 11, 23, 14, 0, 5, 0, time.FixedZone("", 3600))
+	Trash(v, want)
+	if got, known, err := TrashedUntil(v); err != nil || !known || !got.Equal(want) {
+		t.Errorf("got %s, %v, %v, want %s", got, known, err, want)
+	}
+	if got := v.Labels[tarnv1.LabelTrashedUntil]; got != "2026-11-23T13.00.05Z" {
+		t.Errorf("shown as %q", got)
+	}
+	v.Annotations[tarnv1.AnnotationTrashedUntil] = "tomorrow"
+	if _, _, err := TrashedUntil(v); err == nil || !strings.Contains(err.Error(), `"tomorrow"`) {
+		t.Errorf("got %v, want an error that names the text", err)
+	}
+}
+
+func TestAClaimIsRememberedWithoutWhatBindersNote(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "data", UID: "u", Finalizers: []string{"f"}, Labels: map[string]string{"app": "shop"},
+			Annotations: map[string]string{
+				AnnBindCompleted: AnnYes, AnnBoundByController: AnnYes, AnnProvisioner: "p", AnnBetaProvisioner: "p", AnnSelectedNode: "n",
+				tarnv1.AnnotationPlugin: "p", "kubectl.kubernetes.io/last-applied-configuration": "{}",
+				corev1.BetaStorageClassAnnotation: "fast", "example.com/owner": "me",
+			},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pvc-u"},
+	}
+	text, err := RememberClaim(claim)
+	if want := `{"labels":{"app":"shop"},"annotations":{"example.com/owner":"me","volume.beta.kubernetes.io/storage-class":"fast"},"spec":{"resources":{}}}`; err != nil || text != want {
+		t.Errorf("got %s, %v\nwant %s", text, err, want)
+	}
+	if len(claim.Annotations) != 9 || claim.Spec.VolumeName == "" {
+		t.Error("the claim was changed, which is the cache's")
+	}
+	claim.Annotations["large"] = strings.Repeat("x", memoryBytes)
+	if text, err = RememberClaim(claim); err != nil || len(text) > memoryBytes {
+		t.Errorf("%d bytes, %v, want at most %d", len(text), err, memoryBytes)
+	}
+	memory, err := RememberedClaim(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tarnv1.AnnotationClaim: text}}})
+	if err != nil || !memory.Cut || memory.Annotations[corev1.BetaStorageClassAnnotation] != "fast" {
+		t.Errorf("got %+v, %v, want it to say that it was cut, and the class", memory, err)
+	}
+}

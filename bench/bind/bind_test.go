@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
 func TestPercentilesAreThoseThatSoManyDoNotExceed(t *testing.T) {
@@ -231,5 +234,31 @@ func TestEachStopsAtTheFirstError(t *testing.T) {
 	done := make(chan int, 20)
 	if err := each(context.Background(), 20, 4, func(i int) error { done <- i; return nil }); err != nil || len(done) != 20 {
 		t.Errorf("%d of 20 done, %v", len(done), err)
+	}
+}
+
+func TestAWatchThatEndsIsTakenUpWhereItWas(t *testing.T) {
+	var from []string
+	open := func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		from = append(from, o.ResourceVersion)
+		w := watch.NewFakeWithChanSize(1, false)
+		v := volume(kindFree, "v", "")
+		v.ResourceVersion = strconv.Itoa(10 * len(from))
+		w.Modify(v)
+		w.Stop()
+		return w, nil
+	}
+	seen := 0
+	err := follow(t.Context(), open, metav1.ListOptions{ResourceVersion: "5"}, func(watch.Event) bool { seen++; return seen < 3 })
+	if want := []string{"5", "10", "20"}; err != nil || !slices.Equal(from, want) {
+		t.Errorf("watched from %q, %v; want %q", from, err, want)
+	}
+	gone := func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+		w := watch.NewFakeWithChanSize(1, false)
+		w.Error(&metav1.Status{Message: "too old"})
+		return w, nil
+	}
+	if err := follow(t.Context(), gone, metav1.ListOptions{}, func(watch.Event) bool { return true }); err == nil || !strings.Contains(err.Error(), "too old") {
+		t.Errorf("a watch that cannot be taken up again gives %v", err)
 	}
 }

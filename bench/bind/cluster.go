@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -109,6 +112,19 @@ func (c *cluster) command(ctx context.Context, args ...string) (string, error) {
 		return "", fmt.Errorf("%s %s: %w: %s", c.program, args[0], err, strings.TrimSpace(complaint.String()))
 	}
 	return string(out), nil
+}
+
+// alone keeps a second benchmark from starting while one runs: both would measure each
+// other, and have the same cluster.
+func alone() (unlock func() error, err error) {
+	lock, err := os.OpenFile(filepath.Join(os.TempDir(), clusterName+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the benchmark's lock: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("this benchmark runs on this machine already (%w): wait until it has ended", err), lock.Close())
+	}
+	return lock.Close, nil
 }
 
 // freeAddress is one of this machine's where nobody listens.

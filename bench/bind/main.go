@@ -92,6 +92,11 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	unlock, err := alone()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	r := report{Machine: thisMachine(ctx, s), Began: time.Now().UTC().Truncate(time.Second)}
 	var failed []error
 	for i, one := range runs {

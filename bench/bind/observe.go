@@ -2,15 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
-	toolswatch "k8s.io/client-go/tools/watch"
 )
 
 // namespace holds the claims.
@@ -24,28 +25,27 @@ type claims struct {
 	bound   map[string]time.Time
 	want    int
 	all     chan struct{}
+	broken  chan error                          // why nothing more is seen
 	waiting func(*corev1.PersistentVolumeClaim) // is shown every claim that is not Bound
 }
 
 // watchClaims begins to watch; want is how many claims there will be.
 func (c *cluster) watchClaims(ctx context.Context, want int, waiting func(*corev1.PersistentVolumeClaim)) (*claims, error) {
-	seen := &claims{asked: map[string]time.Time{}, bound: map[string]time.Time{}, want: want, all: make(chan struct{}), waiting: waiting}
+	seen := &claims{asked: map[string]time.Time{}, bound: map[string]time.Time{}, want: want, all: make(chan struct{}), broken: make(chan error, 1), waiting: waiting}
 	api := c.client.CoreV1().PersistentVolumeClaims(namespace)
 	list, err := api.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("listing claims: %w", err)
 	}
-	events, err := toolswatch.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return api.Watch(ctx, o) },
-	})
-	if err != nil {
-		return nil, fmt.Errorf("watching claims: %w", err)
-	}
 	go func() {
-		for event := range events.ResultChan() {
+		err := follow(ctx, api.Watch, metav1.ListOptions{ResourceVersion: list.ResourceVersion}, func(event watch.Event) bool {
 			if claim, ok := event.Object.(*corev1.PersistentVolumeClaim); ok && event.Type != watch.Deleted {
 				seen.see(claim)
 			}
+			return true
+		})
+		if err != nil && ctx.Err() == nil {
+			seen.broken <- err
 		}
 	}()
 	return seen, nil
@@ -83,6 +83,8 @@ func (c *claims) awaitAll(ctx context.Context, patience time.Duration) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	case err := <-c.broken:
+		return err
 	case <-time.After(patience):
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -116,28 +118,47 @@ func (c *cluster) awaitVolumes(ctx context.Context, kind string, n int, phase co
 	if len(there) >= n {
 		return nil
 	}
-	events, err := toolswatch.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = options.LabelSelector
-			return api.Watch(ctx, o)
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("watching volumes: %w", err)
-	}
-	defer events.Stop()
-	for event := range events.ResultChan() {
-		volume, ok := event.Object.(*corev1.PersistentVolume)
-		if !ok {
-			continue
-		}
-		there[volume.Name] = volume.Status.Phase == phase && event.Type != watch.Deleted
-		if !there[volume.Name] {
+	options.ResourceVersion = list.ResourceVersion
+	err = follow(ctx, api.Watch, options, func(event watch.Event) bool {
+		if volume, ok := event.Object.(*corev1.PersistentVolume); ok {
 			delete(there, volume.Name)
+			if volume.Status.Phase == phase && event.Type != watch.Deleted {
+				there[volume.Name] = true
+			}
 		}
-		if len(there) >= n {
-			return nil
+		return len(there) < n
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("after %s only %d of %d volumes of kind %s are %s", patience, len(there), n, kind, phase)
+	}
+	return err
+}
+
+// follow shows each change to see until that is enough. A watch that the API server
+// ends, as it does with every watcher it finds slow, is taken up again at once where it
+// was: whoever waits before that, as client-go's retrying watch does for a second, would
+// measure its own pause.
+func follow(ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error), from metav1.ListOptions, see func(watch.Event) bool) error {
+	for {
+		w, err := open(ctx, from)
+		if err != nil {
+			return fmt.Errorf("watching: %w", errors.Join(ctx.Err(), err))
+		}
+		for event := range w.ResultChan() {
+			if event.Type == watch.Error {
+				w.Stop()
+				return fmt.Errorf("watching: %w", apierrors.FromObject(event.Object))
+			}
+			if object, err := meta.Accessor(event.Object); err == nil {
+				from.ResourceVersion = object.GetResourceVersion()
+			}
+			if !see(event) {
+				w.Stop()
+				return nil
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 	}
-	return fmt.Errorf("after %s only %d of %d volumes of kind %s are %s", patience, len(there), n, kind, phase)
 }

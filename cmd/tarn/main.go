@@ -14,7 +14,7 @@ import (
 
 func main() {
 	root := cli.NewRoot()
-	root.AddCommand(newControllerCommand(), newNodeCommand())
+	root.AddCommand(newControllerCommand(), newNodeCommand(), newScrubCommand())
 	if err := root.ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
 		os.Exit(exitCode(err))
 	}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"tarn.dev/tarn/internal/plugin"
+	"tarn.dev/tarn/internal/scrub"
 )
 
 // Provisioner is the name of the plugin in classes.
@@ -69,7 +70,7 @@ func New(root, node string) (plugin.Plugin, error) {
 		return plugin.Plugin{}, err
 	}
 	defer top.Close()
-	probe, err := openBelow(top, ".")
+	probe, err := scrub.OpenBelow(top, ".")
 	if errors.Is(err, unix.ENOSYS) {
 		return plugin.Plugin{}, fmt.Errorf("host-path volumes need openat2, as Linux has it from 5.6 on: %w", err)
 	}
@@ -176,7 +177,7 @@ func (f folders) permit(dir *os.File) error {
 
 // find opens a volume's folder.
 func (f folders) find(top *os.File, name string) (*os.File, error) {
-	dir, err := openBelow(top, name)
+	dir, err := scrub.OpenBelow(top, name)
 	switch {
 	case errors.Is(err, unix.EXDEV):
 		return nil, fmt.Errorf("%w: %s is a mount point; unmount it", plugin.ErrInUse, f.path(name))
@@ -233,7 +234,7 @@ func (f folders) openFor(v plugin.Volume) (*os.File, error) {
 // the folder at its place.
 func (f folders) clear(ctx context.Context, top *os.File, name string) error {
 	grave := doomed + name
-	if err := removeTree(ctx, top, grave, f.root); err != nil {
+	if err := bury(ctx, top, grave, f.root); err != nil {
 		return err
 	}
 	dir, err := f.find(top, name)
@@ -247,5 +248,14 @@ func (f folders) clear(ctx context.Context, top *os.File, name string) error {
 	if err := errors.Join(err, dir.Close()); err != nil {
 		return fmt.Errorf("taking folder %s from its place: %w", f.path(name), err)
 	}
-	return removeTree(ctx, top, grave, f.root)
+	return bury(ctx, top, grave, f.root)
+}
+
+// bury removes a folder that has left its place.
+func bury(ctx context.Context, top *os.File, grave, root string) error {
+	err := scrub.RemoveTree(ctx, top, grave, root)
+	if errors.Is(err, scrub.ErrMount) {
+		return fmt.Errorf("%w: %w", plugin.ErrInUse, err)
+	}
+	return err
 }

@@ -1,4 +1,4 @@
-package hostpath
+package scrub
 
 import (
 	"context"
@@ -7,11 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
-
-	"tarn.dev/tarn/internal/plugin"
 )
 
 const (
@@ -22,12 +21,18 @@ const (
 	batch = 512
 	// lifted begins the name of a folder that was lifted.
 	lifted = ".lifted-"
+	// immutable and appendOnly are flags of files, as linux/fs.h has them.
+	immutable, appendOnly = 0x10, 0x20
 )
 
-// openBelow opens a folder that is an entry of another. It follows no symbolic link
+// ErrMount is what an error wraps where something is mounted on what has to go:
+// nothing is deleted through a mount.
+var ErrMount = errors.New("something is mounted there")
+
+// OpenBelow opens a folder that is an entry of another. It follows no symbolic link
 // and enters no mount point, be it a bind mount of the same file system: ELOOP and
 // EXDEV say so.
-func openBelow(dir *os.File, name string) (*os.File, error) {
+func OpenBelow(dir *os.File, name string) (*os.File, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
@@ -50,13 +55,19 @@ type removal struct {
 	// top is the tree's own folder, to which deep ones are lifted.
 	top   *os.File
 	moved int
+	// first is done with each entry that is no folder before it goes; nil for nothing.
+	first func(dir *os.File, name, path string) error
+	// keeps says that a folder of the top stays, emptied; nil for none.
+	keeps func(name string) bool
+	// files counts what was removed, folders too.
+	files int64
 }
 
-// removeTree removes an entry of dir, a folder, with all that is in it; one that does
+// RemoveTree removes an entry of dir, a folder, with all that is in it; one that does
 // not exist is no error. It stops at the first mount point, and when ctx ends. path is
 // dir's, for messages.
-func removeTree(ctx context.Context, dir *os.File, name, path string) error {
-	top, err := openBelow(dir, name)
+func RemoveTree(ctx context.Context, dir *os.File, name, path string) error {
+	top, err := OpenBelow(dir, name)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -85,6 +96,11 @@ func (r *removal) empty(dir *os.File, path string, depth int) error {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return explain(path, err)
 		}
+		if depth == 0 && r.keeps != nil {
+			// The batch may hold nothing but what stays only where that is all there is: it
+			// is one folder at most.
+			names = slices.DeleteFunc(names, r.keeps)
+		}
 		if len(names) == 0 {
 			return nil
 		}
@@ -101,17 +117,25 @@ func (r *removal) empty(dir *os.File, path string, depth int) error {
 
 // entry removes one entry of a folder, whatever it is.
 func (r *removal) entry(dir *os.File, name, path string, depth int) error {
-	err := unix.Unlinkat(int(dir.Fd()), name, 0)
-	if err == nil || errors.Is(err, unix.ENOENT) {
-		return nil
+	if r.first != nil {
+		if err := r.first(dir, name, path); err != nil {
+			return err
+		}
 	}
-	if !errors.Is(err, unix.EISDIR) {
+	err := unfix(dir, name, func() error { return unix.Unlinkat(int(dir.Fd()), name, 0) })
+	switch {
+	case err == nil:
+		r.files++
+		return nil
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case !errors.Is(err, unix.EISDIR):
 		return explain(path, err)
 	}
 	if depth > maxDepth {
 		return r.lift(dir, name, path)
 	}
-	inner, err := openBelow(dir, name)
+	inner, err := OpenBelow(dir, name)
 	if err != nil {
 		return explain(path, err)
 	}
@@ -119,17 +143,51 @@ func (r *removal) entry(dir *os.File, name, path string, depth int) error {
 	if err := errors.Join(err, inner.Close()); err != nil {
 		return err
 	}
-	if err := unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR); err != nil {
+	if err := unfix(dir, name, func() error { return unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR) }); err != nil {
 		return explain(path, err)
 	}
+	r.files++
 	return nil
+}
+
+// unfix does something with an entry of a folder, and does it again without the flags
+// for which it was refused: what is immutable, or may only grow, cannot be removed, nor
+// can anything from such a folder.
+func unfix(dir *os.File, name string, do func() error) error {
+	err := do()
+	if !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	thaw(int(dir.Fd()))
+	var stat unix.Stat_t
+	if unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return err
+	}
+	if kind := stat.Mode & unix.S_IFMT; kind == unix.S_IFREG || kind == unix.S_IFDIR { // to open anything else can have effects
+		if fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
+			thaw(fd)
+			_ = unix.Close(fd) // opened to read
+		}
+	}
+	return do()
+}
+
+// thaw takes the flags off a file that keep it from being removed, where that is
+// allowed: whatever comes after it says if it was not.
+func thaw(fd int) {
+	flags, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS)
+	if err == nil && flags&(immutable|appendOnly) != 0 {
+		_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags&^(immutable|appendOnly))
+	}
 }
 
 // lift moves a deep folder to the top of the tree, where it is found later.
 func (r *removal) lift(dir *os.File, name, path string) error {
 	for {
 		r.moved++
-		err := unix.Renameat2(int(dir.Fd()), name, int(r.top.Fd()), lifted+strconv.Itoa(r.moved), unix.RENAME_NOREPLACE)
+		err := unfix(dir, name, func() error {
+			return unix.Renameat2(int(dir.Fd()), name, int(r.top.Fd()), lifted+strconv.Itoa(r.moved), unix.RENAME_NOREPLACE)
+		})
 		switch {
 		case err == nil:
 			return nil
@@ -142,7 +200,7 @@ func (r *removal) lift(dir *os.File, name, path string) error {
 // explain words why something could not be removed.
 func explain(path string, err error) error {
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("%w: %s is a mount point, which is not deleted through; unmount it", plugin.ErrInUse, path)
+		return fmt.Errorf("%w: %s is a mount point, which is not deleted through; unmount it", ErrMount, path)
 	}
 	return fmt.Errorf("removing %s: %w", path, err)
 }

@@ -1,0 +1,77 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// RecycleMethod is how a released volume is made fit for its next user.
+type RecycleMethod string
+
+// The methods, which are the values of AnnotationRecycle.
+const (
+	// RecycleFiles removes everything in the volume's file system.
+	RecycleFiles RecycleMethod = "Files"
+	// RecycleZero overwrites what was on the storage with zeros: all of a block volume;
+	// of a file system each file, then what is free.
+	RecycleZero RecycleMethod = "Zero"
+	// RecycleDiscard tells the storage to forget what was on it.
+	RecycleDiscard RecycleMethod = "Discard"
+	// RecycleRecreate destroys the storage and makes it anew. It is refused on a volume: who
+	// wants it has policy Delete, and a PersistentVolumeSet that makes another.
+	RecycleRecreate RecycleMethod = "Recreate"
+)
+
+// StepScrubbing is the value of LabelStep on a scrub pod.
+const StepScrubbing Step = "scrubbing"
+
+// LabelScrub carries on a scrub claim and its pod the uid of the PersistentVolume
+// they are for.
+const LabelScrub = "tarn.dev/scrub"
+
+// Annotations of PersistentVolumes that are recycled.
+const (
+	// AnnotationRecycle says that a volume is to be recycled once it is released, and
+	// how. Its reclaim policy must be Retain or Recycle.
+	AnnotationRecycle = "tarn.dev/recycle"
+	// AnnotationRecyclePolicy keeps the reclaim policy of a volume that is being
+	// recycled; meanwhile it is Retain, so that nobody else touches it.
+	AnnotationRecyclePolicy = "tarn.dev/recycle-policy"
+	// AnnotationRecycled is the RecycleCertificate of the last time a volume was
+	// recycled, as JSON.
+	AnnotationRecycled = "tarn.dev/recycled"
+	// AnnotationRecycleFailure is the RecycleFailure of a volume that could not be
+	// recycled yet, as JSON.
+	AnnotationRecycleFailure = "tarn.dev/recycle-failure"
+)
+
+// RecycleCertificate says what was done to a volume for its next user.
+// +kubebuilder:object:generate=false
+type RecycleCertificate struct {
+	// Method is what was done.
+	Method RecycleMethod `json:"method"`
+	// Bytes is how much was overwritten or discarded.
+	Bytes int64 `json:"bytes"`
+	// Files is how many files and folders were removed.
+	Files int64 `json:"files,omitempty"`
+	// SampleSHA256 is the hash of what was read back to verify it: offsets and content
+	// of the sample, or the names that are left.
+	SampleSHA256 string `json:"sampleSHA256"`
+	// Seconds is how long it took.
+	Seconds float64 `json:"seconds"`
+	// Claim is the uid of the scrub claim, Image the image that did it, Time when its
+	// pod had ended; set by the controller.
+	Claim string       `json:"claim,omitempty"`
+	Image string       `json:"image,omitempty"`
+	Time  *metav1.Time `json:"time,omitempty"`
+}
+
+// RecycleFailure says why a volume could not be recycled.
+// +kubebuilder:object:generate=false
+type RecycleFailure struct {
+	// Claim is the uid of the scrub claim of the last attempt.
+	Claim string `json:"claim"`
+	// Attempts is how many have failed one after the other.
+	Attempts int `json:"attempts"`
+	// Time is when the last one failed.
+	Time metav1.Time `json:"time"`
+	// Message says why.
+	Message string `json:"message"`
+}

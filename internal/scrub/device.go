@@ -1,0 +1,114 @@
+package scrub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// fitrim is the request to discard what is free of a file system, FITRIM of linux/fs.h.
+const fitrim = 0xc0185879
+
+// wipe overwrites or discards all of a block device and reads a sample back.
+func wipe(ctx context.Context, device *os.File, method tarnv1.RecycleMethod, cert *tarnv1.RecycleCertificate) error {
+	info, err := device.Stat()
+	if err != nil {
+		return fmt.Errorf("looking at the device: %w", err)
+	}
+	if info.Mode()&os.ModeDevice == 0 || info.Mode()&os.ModeCharDevice != 0 {
+		return fmt.Errorf("%s is no block device", device.Name())
+	}
+	size, err := device.Seek(0, io.SeekEnd)
+	if err != nil || size == 0 {
+		return errors.Join(fmt.Errorf("%s has a size of %d", device.Name(), size), err)
+	}
+	memory, err := aligned(chunk)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Munmap(memory) }()
+	if method == tarnv1.RecycleDiscard {
+		err = discard(device, size)
+	} else {
+		err = zeroDevice(ctx, device, size, memory)
+	}
+	if err != nil {
+		return err
+	}
+	cert.Bytes = size
+	read := newSample()
+	if err := verifyZero(device, size, samplesOfDevice, memory[:sampleSize], read); err != nil {
+		return err
+	}
+	cert.SampleSHA256 = read.String()
+	return nil
+}
+
+func zeroDevice(ctx context.Context, device *os.File, size int64, zeros []byte) error {
+	for at := int64(0); at < size; {
+		n, err := device.WriteAt(zeros[:min(int64(len(zeros)), size-at)], at)
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return fmt.Errorf("overwriting the device at byte %d of %d: %w", at, size, err)
+		}
+		at += int64(n)
+	}
+	if err := device.Sync(); err != nil {
+		return fmt.Errorf("writing out the device: %w", err)
+	}
+	return nil
+}
+
+// discard tells a device to forget all that is on it. Devices need not then read as
+// zeros, so that is verified like anything else.
+func discard(device *os.File, size int64) error {
+	all := [2]uint64{0, uint64(size)}
+	err := ioctl(device, unix.BLKDISCARD, unsafe.Pointer(&all))
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("the device cannot discard: use %s: %w", tarnv1.RecycleZero, err)
+	}
+	if err != nil {
+		return fmt.Errorf("discarding the device: %w", err)
+	}
+	return nil
+}
+
+// trimmed empties a file system and has it discard what is free. What was discarded
+// cannot be read through the file system; how much it was is what is verified.
+func trimmed(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate) error {
+	if err := emptied(ctx, top, cert, nil); err != nil {
+		return err
+	}
+	trim := struct{ start, length, least uint64 }{length: math.MaxUint64}
+	err := ioctl(top, fitrim, unsafe.Pointer(&trim))
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) {
+		return fmt.Errorf("file system or device cannot discard: use %s: %w", tarnv1.RecycleZero, err)
+	}
+	if err != nil {
+		return fmt.Errorf("discarding what is free: %w", err)
+	}
+	if trim.length == 0 {
+		return fmt.Errorf("the file system says it has discarded nothing: use %s", tarnv1.RecycleZero)
+	}
+	cert.Bytes = int64(trim.length)
+	return nil
+}
+
+func ioctl(file *os.File, request uint, argument unsafe.Pointer) error {
+	for {
+		_, _, code := unix.Syscall(unix.SYS_IOCTL, file.Fd(), uintptr(request), uintptr(argument))
+		if code == 0 {
+			return nil
+		}
+		if !errors.Is(code, unix.EINTR) {
+			return code
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package scrub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// lostAndFound is the folder that fsck of ext2 and its heirs wants at the top.
+const lostAndFound = "lost+found"
+
+// emptied removes everything from a volume and verifies that nothing is left. first is
+// done with each entry that is no folder before it goes.
+func emptied(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate, first func(*os.File, string, string) error) error {
+	kept, err := keptFolder(top)
+	if err != nil {
+		return err
+	}
+	r := &removal{ctx: ctx, top: top, first: first, keeps: func(name string) bool { return kept && name == lostAndFound }}
+	if kept {
+		lost, err := OpenBelow(top, lostAndFound)
+		if err != nil {
+			return explain(lostAndFound, err)
+		}
+		err = errors.Join(r.empty(lost, lostAndFound, 1), stripAttributes(lost), lost.Close())
+		if err != nil {
+			return err
+		}
+	}
+	if err := r.empty(top, "", 0); err != nil {
+		return err
+	}
+	cert.Files += r.files
+	if err := errors.Join(stripAttributes(top), syncFS(top)); err != nil {
+		return err
+	}
+	return verifyEmpty(top, kept, cert)
+}
+
+// keptFolder says whether lost+found is the file system's own: on ext2 and its heirs,
+// as the first inode that is nobody's.
+func keptFolder(top *os.File) (bool, error) {
+	const extMagic, firstInode = 0xef53, 11
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(top.Fd()), &fs); err != nil {
+		return false, fmt.Errorf("asking what file system the volume has: %w", err)
+	}
+	var stat unix.Stat_t
+	err := unix.Fstatat(int(top.Fd()), lostAndFound, &stat, unix.AT_SYMLINK_NOFOLLOW)
+	return err == nil && fs.Type == extMagic && stat.Ino == firstInode && stat.Mode&unix.S_IFMT == unix.S_IFDIR, nil
+}
+
+// stripAttributes takes from a folder that stays what its last user may have written
+// into its attributes, access control lists among them. A file system without any is
+// fine.
+func stripAttributes(dir *os.File) error {
+	fd := int(dir.Fd())
+	size, err := unix.Flistxattr(fd, nil)
+	if errors.Is(err, unix.ENOTSUP) {
+		return nil
+	}
+	names := make([]byte, size)
+	if err == nil && size > 0 {
+		size, err = unix.Flistxattr(fd, names)
+	}
+	if err != nil {
+		return fmt.Errorf("listing the attributes of %s: %w", dir.Name(), err)
+	}
+	for name := range strings.SplitSeq(strings.TrimRight(string(names[:size]), "\x00"), "\x00") {
+		if !strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "system.posix_acl_") {
+			continue
+		}
+		if err := unix.Fremovexattr(fd, name); err != nil && !errors.Is(err, unix.ENODATA) {
+			return fmt.Errorf("removing attribute %s of %s: %w", name, dir.Name(), err)
+		}
+	}
+	return nil
+}
+
+func syncFS(dir *os.File) error {
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return fmt.Errorf("writing out the volume: %w", err)
+	}
+	return nil
+}
+
+// verifyEmpty reads the volume's folder, and that of lost+found, again.
+func verifyEmpty(top *os.File, kept bool, cert *tarnv1.RecycleCertificate) error {
+	read := newSample()
+	folders := []string{"."}
+	if kept {
+		folders = append(folders, lostAndFound)
+	}
+	for _, name := range folders {
+		dir, err := OpenBelow(top, name)
+		if err != nil {
+			return explain(name, err)
+		}
+		names, err := dir.Readdirnames(-1)
+		if err := errors.Join(err, dir.Close()); err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("reading the volume again: %w", err)
+		}
+		for _, found := range names {
+			if kept && name == "." && found == lostAndFound {
+				read.add(0, []byte(found))
+				continue
+			}
+			return fmt.Errorf("%q is there after everything was removed: something still writes to the volume; stop it", found)
+		}
+	}
+	cert.SampleSHA256 = read.String()
+	return nil
+}

@@ -1,0 +1,151 @@
+package scrub
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+const (
+	// filling is the folder of the files that take all free space.
+	filling = ".tarn-scrub"
+	// chunk is how much is written at once.
+	chunk = 4 << 20
+	// sampleSize is how much is read back at once, the others how often: of a device, and
+	// of each of the files that fill a file system.
+	sampleSize, samplesOfDevice, samplesOfFile = 64 << 10, 256, 8
+)
+
+// overwritable are the file systems that write a file where it was, and keep the
+// content of files nowhere else.
+var overwritable = []string{"ext2", "ext3", "ext4", "xfs"}
+
+// zeroed overwrites each file where it lies, removes it, then overwrites what is free:
+// of files that were deleted before.
+func zeroed(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate) error {
+	if err := wholeFileSystem(top); err != nil {
+		return err
+	}
+	zeros, err := aligned(chunk)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Munmap(zeros) }()
+	// What an earlier attempt has left are zeros, and room for the rest of the work.
+	if err := RemoveTree(ctx, top, filling, ""); err != nil {
+		return err
+	}
+	if err := emptied(ctx, top, cert, overwriter(ctx, zeros)); err != nil {
+		return err
+	}
+	f, err := newFiller(ctx, top, zeros)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.fill(), f.close()); err != nil {
+		return err
+	}
+	cert.Bytes = f.covered.total()
+	if err := RemoveTree(ctx, top, filling, ""); err != nil {
+		return err
+	}
+	if err := emptied(ctx, top, cert, nil); err != nil {
+		return err
+	}
+	cert.SampleSHA256 = f.read.String()
+	return nil
+}
+
+// wholeFileSystem refuses what cannot be overwritten, or is only a part of what would be
+// filled: a folder of a node's disk.
+func wholeFileSystem(top *os.File) error {
+	var attributes unix.Statx_t
+	if err := unix.Statx(int(top.Fd()), "", unix.AT_EMPTY_PATH, 0, &attributes); err != nil {
+		return fmt.Errorf("asking where the volume is mounted: %w", err)
+	}
+	if attributes.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return fmt.Errorf("the volume is a folder of a file system, whose free space is not the volume's alone: use %s", tarnv1.RecycleFiles)
+	}
+	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(top.Fd())))
+	if err != nil {
+		return fmt.Errorf("asking where the volume is mounted: %w", err)
+	}
+	_, id, found := strings.Cut(string(info), "mnt_id:")
+	if !found {
+		return errors.New("asking where the volume is mounted: the kernel does not say")
+	}
+	id = strings.Fields(id)[0]
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("reading the mounts: %w", err)
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(mounts)); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		end := slices.Index(fields, "-")
+		if len(fields) < 6 || fields[0] != id || end < 0 || end+1 >= len(fields) {
+			continue
+		}
+		switch kind := fields[end+1]; {
+		case fields[3] != "/":
+			return fmt.Errorf("the volume is folder %s of a file system, whose free space is not the volume's alone: use %s", fields[3], tarnv1.RecycleFiles)
+		case !slices.Contains(overwritable, kind):
+			return fmt.Errorf("file system %s does not overwrite files where they lie: use %s, or one of %s", kind, tarnv1.RecycleFiles, strings.Join(overwritable, ", "))
+		}
+		return nil
+	}
+	return fmt.Errorf("asking where the volume is mounted: there is no mount %s", id)
+}
+
+// overwriter gives what writes zeros over the content of a file before it is removed.
+func overwriter(ctx context.Context, zeros []byte) func(*os.File, string, string) error {
+	return func(dir *os.File, name, path string) error {
+		var stat unix.Stat_t
+		err := unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW)
+		if err != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG {
+			return nil //nolint:nilerr // gone, or nothing with content
+		}
+		var fd int
+		err = unfix(dir, name, func() (err error) {
+			fd, err = unix.Openat(int(dir.Fd()), name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("opening %s to overwrite it: %w", path, err)
+		}
+		file := os.NewFile(uintptr(fd), path)
+		return errors.Join(overwrite(ctx, file, zeros), file.Close())
+	}
+}
+
+// overwrite writes zeros over what a file has on disk, and leaves its holes.
+func overwrite(ctx context.Context, file *os.File, zeros []byte) error {
+	for at := int64(0); ; {
+		begin, err := file.Seek(at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return file.Sync()
+		}
+		if err != nil {
+			return fmt.Errorf("looking for the content of %s: %w", file.Name(), err)
+		}
+		if at, err = file.Seek(begin, unix.SEEK_HOLE); err != nil {
+			return fmt.Errorf("looking for the content of %s: %w", file.Name(), err)
+		}
+		for begin < at {
+			n, err := file.WriteAt(zeros[:min(int64(len(zeros)), at-begin)], begin)
+			if err := errors.Join(err, ctx.Err()); err != nil {
+				return fmt.Errorf("overwriting %s: %w", file.Name(), err)
+			}
+			begin += int64(n)
+		}
+	}
+}

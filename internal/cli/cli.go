@@ -23,7 +23,7 @@ func NewRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newAuditCommand(), newExplainCommand(), newInstallCommand(), newJinjaCommand(), newPavCommand(), newVersionCommand())
+	root.AddCommand(newAuditCommand(), newExplainCommand(), newInstallCommand(), newJinjaCommand(), newPavCommand(), newTrashCommand(), newUndeleteCommand(), newVersionCommand())
 	return root
 }
 

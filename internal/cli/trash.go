@@ -1,0 +1,224 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// kept says that a released volume has its data for now: it is in the trash, or its
+// policy is Retain.
+func kept(vol *corev1.PersistentVolume) bool {
+	return vol.DeletionTimestamp == nil && volume.ReleasedFrom(vol) && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain
+}
+
+// reservedHeld says that a volume was taken out of the trash for a claim that is not
+// bound to it yet.
+func reservedHeld(vol *corev1.PersistentVolume) bool {
+	return vol.DeletionTimestamp == nil && volume.Held(vol) && vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID == ""
+}
+
+// trashItem is a volume that can be brought back.
+type trashItem struct {
+	Volume string `json:"volume"`
+	// Claim is the one it had, or is being brought back as, as NAMESPACE/NAME.
+	Claim    string `json:"claim"`
+	Capacity string `json:"capacity"`
+	// Until is RFC 3339; nil for no end.
+	Until *time.Time `json:"until,omitempty"`
+	// Then is the reclaim policy it has after that.
+	Then  string `json:"then"`
+	State string `json:"state"`
+}
+
+func newTrashCommand() *cobra.Command {
+	var kubeconfig string
+	cmd := &cobra.Command{Use: "trash", Short: "See and empty the trash of released volumes"}
+	cmd.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
+	var output, namespace string
+	list := &cobra.Command{
+		Use: "list", Short: "List the released volumes that can be brought back, and until when", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput(output); err != nil {
+				return err
+			}
+			c, err := watchingClient(kubeconfig)
+			if err != nil {
+				return err
+			}
+			return listTrash(cmd.Context(), c, cmd.OutOrStdout(), namespace, output, time.Now())
+		},
+	}
+	list.Flags().StringVarP(&output, "output", "o", outputTable, "table or json")
+	list.Flags().StringVarP(&namespace, "namespace", "n", "", "only volumes of claims of this namespace")
+	var all, yes bool
+	purge := &cobra.Command{
+		Use: "purge NAME... | --all", Short: "End the retention of volumes in the trash now: their reclaim policy takes its course",
+		Example: "  tarn trash purge pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --yes\n  tarn trash purge --all --yes",
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if all == (len(names) > 0) {
+				return errors.New("give the names of volumes, or --all")
+			}
+			c, err := watchingClient(kubeconfig)
+			if err != nil {
+				return err
+			}
+			return purgeTrash(cmd.Context(), c, cmd.OutOrStdout(), names, yes, time.Now())
+		},
+	}
+	purge.Flags().BoolVar(&all, "all", false, "every volume in the trash")
+	purge.Flags().BoolVar(&yes, "yes", false, "do it: data that is deleted cannot be brought back")
+	cmd.AddCommand(list, purge)
+	return cmd
+}
+
+func listTrash(ctx context.Context, c client.Client, out io.Writer, namespace, output string, now time.Time) error {
+	volumes := &corev1.PersistentVolumeList{}
+	if err := c.List(ctx, volumes); err != nil {
+		return fmt.Errorf("listing PersistentVolumes: %w", err)
+	}
+	items := trashItems(volumes.Items, namespace, now)
+	if output == outputJSON {
+		return printIndented(out, items)
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "VOLUME\tCLAIM\tCAPACITY\tUNTIL\tLEFT\tTHEN\tSTATE")
+	for _, i := range items {
+		until, left := "for ever", "-"
+		if i.Until != nil {
+			until, left = i.Until.UTC().Format(time.RFC3339), duration.HumanDuration(max(i.Until.Sub(now), 0))
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Volume, i.Claim, i.Capacity, until, left, i.Then, i.State)
+	}
+	return table.Flush()
+}
+
+// trashItems are the volumes that can be brought back, those with the least time first.
+func trashItems(volumes []corev1.PersistentVolume, namespace string, now time.Time) []trashItem {
+	items := []trashItem{}
+	for i := range volumes {
+		vol := &volumes[i]
+		if !kept(vol) && !reservedHeld(vol) || namespace != "" && vol.Spec.ClaimRef.Namespace != namespace {
+			continue
+		}
+		capacity := vol.Spec.Capacity[corev1.ResourceStorage]
+		item := trashItem{
+			Volume: vol.Name, Claim: vol.Spec.ClaimRef.Namespace + "/" + vol.Spec.ClaimRef.Name, Capacity: capacity.String(),
+			Then: string(volume.OwnPolicy(vol)), State: "in the trash",
+		}
+		until, known, err := volume.TrashedUntil(vol)
+		switch {
+		case reservedHeld(vol):
+			item.State = "being brought back; to go on: tarn undelete volume " + vol.Name
+		case err != nil:
+			item.State = err.Error()
+		case !volume.Held(vol):
+			item.State = "retained by its policy"
+		case !known:
+			item.State = "kept until its retention is put right: kubectl describe pv " + vol.Name
+		default:
+			item.Until = &until
+			if volume.DeletionProtected(vol) {
+				item.State += ", protected from deletion"
+			} else if !now.Before(until) {
+				item.State = "its time is over"
+			}
+		}
+		items = append(items, item)
+	}
+	slices.SortFunc(items, func(a, b trashItem) int {
+		switch {
+		case a.Until != nil && b.Until != nil:
+			return cmp.Or(a.Until.Compare(*b.Until), cmp.Compare(a.Volume, b.Volume))
+		case (a.Until == nil) != (b.Until == nil):
+			return map[bool]int{true: 1, false: -1}[a.Until == nil]
+		}
+		return cmp.Compare(a.Volume, b.Volume)
+	})
+	return items
+}
+
+// purgeTrash ends the retention of the volumes named, of all where none is. The
+// controller lets them go after it has looked that nobody uses them.
+func purgeTrash(ctx context.Context, c client.Client, out io.Writer, names []string, yes bool, now time.Time) error {
+	var failures []error
+	if len(names) == 0 {
+		volumes := &corev1.PersistentVolumeList{}
+		if err := c.List(ctx, volumes); err != nil {
+			return fmt.Errorf("listing PersistentVolumes: %w", err)
+		}
+		for i := range volumes.Items {
+			if unpurgeable(&volumes.Items[i]) == nil {
+				names = append(names, volumes.Items[i].Name)
+			}
+		}
+		if len(names) == 0 {
+			fmt.Fprintln(out, "the trash is empty")
+		}
+	}
+	for _, name := range names {
+		if err := purgeVolume(ctx, c, out, name, yes, now); err != nil {
+			failures = append(failures, err)
+		}
+	}
+	if !yes && len(names) > 0 {
+		failures = append(failures, errors.New("nothing was done; give --yes to do it"))
+	}
+	return errors.Join(failures...)
+}
+
+// unpurgeable says why a volume cannot be purged, nil if it can.
+func unpurgeable(vol *corev1.PersistentVolume) error {
+	switch _, known, _ := volume.TrashedUntil(vol); {
+	case reservedHeld(vol):
+		return fmt.Errorf("PersistentVolume %s is being brought back as claim %s/%s; finish that first: tarn undelete volume %s", vol.Name, vol.Spec.ClaimRef.Namespace, vol.Spec.ClaimRef.Name, vol.Name)
+	case !kept(vol) || !volume.Held(vol) || !known:
+		return fmt.Errorf("PersistentVolume %s is not in the trash; tarn trash list says what is", vol.Name)
+	case volume.DeletionProtected(vol):
+		return fmt.Errorf("PersistentVolume %s is protected from deletion by its label; to lift that: kubectl label pv %s tarn.dev/deletion-protection-", vol.Name, vol.Name)
+	}
+	return nil
+}
+
+func purgeVolume(ctx context.Context, c client.Client, out io.Writer, name string, yes bool, now time.Time) error {
+	vol, err := kube.Get(ctx, c, client.ObjectKey{Name: name}, &corev1.PersistentVolume{})
+	if err != nil {
+		return err
+	}
+	if vol == nil {
+		return fmt.Errorf("there is no PersistentVolume %q; tarn trash list says what is in the trash", name)
+	}
+	if err := unpurgeable(vol); err != nil {
+		return err
+	}
+	what := fmt.Sprintf("volume %s of claim %s/%s: its retention ends, and its reclaim policy %s takes its course", name, vol.Spec.ClaimRef.Namespace, vol.Spec.ClaimRef.Name, volume.OwnPolicy(vol))
+	if !yes {
+		fmt.Fprintln(out, "would purge", what)
+		return nil
+	}
+	base := vol.DeepCopy()
+	volume.Trash(vol, now)
+	err = c.Patch(ctx, vol, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsConflict(err) {
+		return fmt.Errorf("PersistentVolume %s has changed this moment; do the same again", name)
+	}
+	if err != nil {
+		return fmt.Errorf("purging PersistentVolume %s: %w", name, err)
+	}
+	fmt.Fprintln(out, "purged", what)
+	return nil
+}

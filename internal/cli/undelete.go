@@ -1,0 +1,245 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// undelete makes claims anew on the volumes they had. Each step is seen in the objects:
+// the volume is reserved for the claim by name, the claim is made, the binder binds
+// them. Whoever is ended in between does it again and goes on.
+type undelete struct {
+	client          client.WithWatch
+	out             io.Writer
+	kubeconfig      string
+	createNamespace bool
+	timeout         time.Duration
+}
+
+func newUndeleteCommand() *cobra.Command {
+	u := &undelete{}
+	cmd := &cobra.Command{
+		Use:   "undelete",
+		Short: "Bring deleted claims back on the data they had",
+		Long: "Bring deleted claims back, with their labels and annotations, on the data they had. `tarn trash list` says what there is.\n\n" +
+			"A volume is there to be brought back while it is in the trash, or for as long as its reclaim policy is Retain.\n" +
+			"It may be done twice, and be interrupted anywhere: the next time goes on.",
+	}
+	f := cmd.PersistentFlags()
+	f.StringVar(&u.kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
+	f.BoolVar(&u.createNamespace, "create-namespace", false, "make the namespace where it is gone")
+	f.DurationVar(&u.timeout, "timeout", time.Minute, "how long the binder may take with each claim")
+	cmd.AddCommand(u.volumeCommand(), u.namespaceCommand())
+	return cmd
+}
+
+func (u *undelete) volumeCommand() *cobra.Command {
+	var as string
+	cmd := &cobra.Command{
+		Use:     "volume NAME",
+		Short:   "Bring the claim of a PersistentVolume back",
+		Example: "  tarn undelete volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11\n  tarn undelete volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --as shop/data-of-yesterday",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var target client.ObjectKey
+			if as != "" {
+				namespace, name, both := strings.Cut(as, "/")
+				if !both || namespace == "" || name == "" || strings.Contains(name, "/") {
+					return fmt.Errorf("--as %q is not the name of a claim; give NAMESPACE/NAME", as)
+				}
+				target = client.ObjectKey{Namespace: namespace, Name: name}
+			}
+			if err := u.connect(cmd); err != nil {
+				return err
+			}
+			return u.volume(cmd.Context(), args[0], target)
+		},
+	}
+	cmd.Flags().StringVar(&as, "as", "", "NAMESPACE/NAME of the claim to make; the default is the one it had")
+	return cmd
+}
+
+func (u *undelete) namespaceCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "namespace NAME",
+		Short:   "Bring every claim of a namespace back whose volume is in the trash",
+		Example: "  tarn undelete namespace shop --create-namespace",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := u.connect(cmd); err != nil {
+				return err
+			}
+			return u.namespace(cmd.Context(), args[0])
+		},
+	}
+}
+
+func (u *undelete) connect(cmd *cobra.Command) (err error) {
+	u.out = cmd.OutOrStdout()
+	u.client, err = watchingClient(u.kubeconfig)
+	return err
+}
+
+// watchingClient is a client of the cluster that a kubeconfig names.
+func watchingClient(kubeconfig string) (client.WithWatch, error) {
+	config, err := restConfig(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: kube.Scheme()})
+	if err != nil {
+		return nil, fmt.Errorf("reaching the API server: %w", err)
+	}
+	return c, nil
+}
+
+// volume brings the claim of a volume back, as target where that has a name.
+func (u *undelete) volume(ctx context.Context, name string, target client.ObjectKey) error {
+	vol, err := kube.Get(ctx, u.client, client.ObjectKey{Name: name}, &corev1.PersistentVolume{})
+	if err != nil {
+		return err
+	}
+	if vol == nil {
+		return fmt.Errorf("there is no PersistentVolume %q; tarn trash list says what can be brought back", name)
+	}
+	if target.Name == "" {
+		ref := vol.Spec.ClaimRef
+		if ref == nil {
+			return fmt.Errorf("PersistentVolume %s is nobody's; say whose it is to be with --as NAMESPACE/NAME", name)
+		}
+		target = client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+	}
+	claim, err := kube.Get(ctx, u.client, target, &corev1.PersistentVolumeClaim{})
+	if err != nil {
+		return err
+	}
+	if claim == nil {
+		if claim, err = u.restore(ctx, vol, target); err != nil {
+			return err
+		}
+	}
+	if claim.Spec.VolumeName != vol.Name {
+		return fmt.Errorf("claim %s is there, and has another volume or waits for one: give another name with --as NAMESPACE/NAME, or delete that claim first", target)
+	}
+	if err := u.awaitBound(ctx, claim); err != nil {
+		return err
+	}
+	fmt.Fprintf(u.out, "claim %s is back on volume %s and Bound; a pod in namespace %s uses it by\n  volumes: [{name: data, persistentVolumeClaim: {claimName: %s}}]\nkubectl -n %s describe pvc %s\n",
+		target, vol.Name, target.Namespace, target.Name, target.Namespace, target.Name)
+	return nil
+}
+
+// restore reserves a volume for a claim that is not there, and makes the claim. All
+// that the API server may refuse it for is asked before anything is written.
+func (u *undelete) restore(ctx context.Context, vol *corev1.PersistentVolume, target client.ObjectKey) (*corev1.PersistentVolumeClaim, error) {
+	record, err := kube.Get(ctx, u.client, client.ObjectKeyFromObject(vol), &tarnv1.PavVolume{})
+	if err != nil {
+		return nil, err
+	}
+	if err := obstacle(vol, record, target); err != nil {
+		return nil, err
+	}
+	claim, note, err := claimFor(vol, record, target)
+	if err != nil {
+		return nil, err
+	}
+	if err := u.needNamespace(ctx, target.Namespace); err != nil {
+		return nil, err
+	}
+	if err := u.client.Create(ctx, claim.DeepCopy(), client.DryRunAll); err != nil && !apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("the API server would not take claim %s: %w", target, err)
+	}
+	if err := u.reserve(ctx, vol, target); err != nil {
+		return nil, err
+	}
+	err = u.client.Create(ctx, claim)
+	if apierrors.IsAlreadyExists(err) { // somebody was faster; whose it is, is looked at next
+		err = u.client.Get(ctx, target, claim)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("making claim %s: %w; volume %s is reserved for it: do the same again", target, err, vol.Name)
+	}
+	if note != "" {
+		fmt.Fprintln(u.out, note)
+	}
+	return claim, nil
+}
+
+func (u *undelete) needNamespace(ctx context.Context, name string) error {
+	namespace, err := kube.Get(ctx, u.client, client.ObjectKey{Name: name}, &corev1.Namespace{})
+	switch {
+	case err != nil:
+		return err
+	case namespace != nil && namespace.DeletionTimestamp != nil:
+		return fmt.Errorf("namespace %q is being deleted; wait until it is gone, or give another one with --as NAMESPACE/NAME", name)
+	case namespace != nil:
+		return nil
+	case !u.createNamespace:
+		return fmt.Errorf("there is no namespace %q; make it with --create-namespace, or give another one with --as NAMESPACE/NAME", name)
+	}
+	err = u.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	if client.IgnoreAlreadyExists(err) != nil {
+		return fmt.Errorf("making namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// reserve promises a volume to a claim by name and takes it out of the trash, as the
+// version that was judged: its time may be over this moment.
+func (u *undelete) reserve(ctx context.Context, vol *corev1.PersistentVolume, target client.ObjectKey) error {
+	if reservedFor(vol, target) {
+		return nil
+	}
+	base := vol.DeepCopy()
+	vol.Spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: target.Namespace, Name: target.Name}
+	delete(vol.Annotations, volume.AnnBoundByController)
+	volume.Untrash(vol)
+	err := u.client.Patch(ctx, vol, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsConflict(err) {
+		return fmt.Errorf("PersistentVolume %s has changed this moment; do the same again", vol.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("reserving PersistentVolume %s for claim %s: %w", vol.Name, target, err)
+	}
+	return nil
+}
+
+// awaitBound watches a claim until the binder has bound it.
+func (u *undelete) awaitBound(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, errors.New("its time is over"))
+	defer cancel()
+	stuck := func(why error) error {
+		return fmt.Errorf("claim %s/%s is made on volume %s, but not Bound yet (%w): tarn explain claim %s/%s says why; doing the same again does no harm",
+			claim.Namespace, claim.Name, claim.Spec.VolumeName, why, claim.Namespace, claim.Name)
+	}
+	for ctx.Err() == nil {
+		// A watch without a version begins with the object as it is.
+		watch, err := u.client.Watch(ctx, &corev1.PersistentVolumeClaimList{}, client.InNamespace(claim.Namespace),
+			client.MatchingFields{"metadata.name": claim.Name})
+		if err != nil {
+			return stuck(err)
+		}
+		for event := range watch.ResultChan() {
+			now, ok := event.Object.(*corev1.PersistentVolumeClaim)
+			if ok && now.UID == claim.UID && now.Status.Phase == corev1.ClaimBound {
+				watch.Stop()
+				return nil
+			}
+		}
+	}
+	return stuck(context.Cause(ctx))
+}

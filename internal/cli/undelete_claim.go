@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// reservedFor says that a volume is promised by name to a claim yet to come.
+func reservedFor(vol *corev1.PersistentVolume, target client.ObjectKey) bool {
+	ref := vol.Spec.ClaimRef
+	return ref != nil && ref.UID == "" && ref.Namespace == target.Namespace && ref.Name == target.Name
+}
+
+// obstacle says why a volume cannot be given to a claim that is to be made, nil if
+// nothing is in the way.
+func obstacle(vol *corev1.PersistentVolume, record *tarnv1.PavVolume, target client.ObjectKey) error {
+	ref := vol.Spec.ClaimRef
+	switch {
+	case vol.DeletionTimestamp != nil:
+		return fmt.Errorf("PersistentVolume %s is being deleted; it cannot be brought back", vol.Name)
+	case record != nil && (record.DeletionTimestamp != nil || record.Status.Phase != tarnv1.VolumeCreated):
+		return fmt.Errorf("PavVolume %s is %s: its storage is being destroyed; kubectl describe pavvolume %s says how far that is", vol.Name, cmp.Or(record.Status.Phase, "new"), vol.Name)
+	case vol.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID != "":
+		return fmt.Errorf("PersistentVolume %s is Bound to claim %s/%s; where that was deleted this moment, do the same again", vol.Name, ref.Namespace, ref.Name)
+	case vol.Status.Phase == corev1.VolumeFailed:
+		return fmt.Errorf("PersistentVolume %s is Failed (%s); it may be destroyed in part: look at it, then set its reclaim policy to Retain and clear the uid in its claimRef", vol.Name, cmp.Or(vol.Status.Message, "no message"))
+	case vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
+		return fmt.Errorf("the reclaim policy of PersistentVolume %s is %s and it is not in the trash: its retention is over or it had none, and its data may be gone; to stop that: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"Retain\"}}'",
+			vol.Name, vol.Spec.PersistentVolumeReclaimPolicy, vol.Name)
+	case ref != nil && !volume.ReleasedFrom(vol) && ref.UID != "":
+		return fmt.Errorf("PersistentVolume %s is %s, not Released; it belongs to claim %s/%s", vol.Name, vol.Status.Phase, ref.Namespace, ref.Name)
+	case ref != nil && ref.UID == "" && !reservedFor(vol, target) && !volume.Held(vol):
+		return fmt.Errorf("PersistentVolume %s is reserved for claim %s/%s; bring it back as that, or clear its claimRef first", vol.Name, ref.Namespace, ref.Name)
+	}
+	return nil
+}
+
+// claimFor is the claim to make for a volume: as the trash has noted it, else as the
+// record has, else what the volume alone tells. note is what is worth saying about it.
+func claimFor(vol *corev1.PersistentVolume, record *tarnv1.PavVolume, target client.ObjectKey) (claim *corev1.PersistentVolumeClaim, note string, err error) {
+	memory, err := volume.RememberedClaim(vol)
+	if err != nil {
+		return nil, "", err
+	}
+	if memory == nil && record != nil {
+		if memory, err = memoryOfRecord(record); err != nil {
+			return nil, "", err
+		}
+	}
+	if memory == nil {
+		memory = &volume.ClaimMemory{Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: vol.Spec.AccessModes, VolumeMode: vol.Spec.VolumeMode, StorageClassName: ptr.To(volume.ClassOfVolume(vol)),
+			VolumeAttributesClassName: vol.Spec.VolumeAttributesClassName,
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: vol.Spec.Capacity[corev1.ResourceStorage]},
+			},
+		}}
+		note = "note: nothing but the volume tells what the claim was; its labels and annotations are not known"
+	}
+	if memory.Cut {
+		note = "note: labels and annotations of the claim were too large to be kept, and are not there"
+	}
+	claim = &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: target.Namespace, Name: target.Name, Labels: memory.Labels, Annotations: memory.Annotations},
+		Spec:       memory.Spec,
+	}
+	claim.Spec.VolumeName = vol.Name
+	claim.Spec.DataSource, claim.Spec.DataSourceRef = nil, nil // the data is there, and what it came from may not be
+	return claim, note, nil
+}
+
+func memoryOfRecord(record *tarnv1.PavVolume) (*volume.ClaimMemory, error) {
+	if len(record.Spec.ClaimSnapshot.Raw) == 0 {
+		return nil, nil
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	if err := json.Unmarshal(record.Spec.ClaimSnapshot.Raw, claim); err != nil {
+		return nil, fmt.Errorf("claimSnapshot of PavVolume %s is not a claim: %w", record.Name, err)
+	}
+	text, err := volume.RememberClaim(claim) // leaves out what binders note
+	if err != nil {
+		return nil, err
+	}
+	memory := &volume.ClaimMemory{}
+	return memory, json.Unmarshal([]byte(text), memory)
+}
+
+// namespace brings every claim of a namespace back that can be. What cannot is told,
+// and holds up no other.
+func (u *undelete) namespace(ctx context.Context, name string) error {
+	volumes := &corev1.PersistentVolumeList{}
+	if err := u.client.List(ctx, volumes); err != nil {
+		return fmt.Errorf("listing PersistentVolumes: %w", err)
+	}
+	of := map[string][]string{}
+	for i := range volumes.Items {
+		vol := &volumes.Items[i]
+		if ref := vol.Spec.ClaimRef; ref != nil && ref.Namespace == name && (kept(vol) || reservedHeld(vol)) {
+			of[ref.Name] = append(of[ref.Name], vol.Name)
+		}
+	}
+	if len(of) == 0 {
+		return fmt.Errorf("no volume of a claim of namespace %q can be brought back; tarn trash list says what can", name)
+	}
+	var failures []error
+	for _, claim := range slices.Sorted(maps.Keys(of)) {
+		if vols := of[claim]; len(vols) > 1 {
+			slices.Sort(vols)
+			failures = append(failures, fmt.Errorf("claim %s/%s had several volumes, of which one has to be chosen: tarn undelete volume NAME, for one of %s", name, claim, strings.Join(vols, ", ")))
+			continue
+		}
+		if err := u.volume(ctx, of[claim][0], client.ObjectKey{}); err != nil {
+			failures = append(failures, err)
+		}
+	}
+	return errors.Join(failures...)
+}

@@ -56,7 +56,11 @@ var paths = []path{
 	}, bothJoined},
 	{"defaulted", 5, func(w *world, name string) {
 		w.must(w.client.DeleteAllOf(w.ctx, &storagev1.StorageClass{}))
-		w.claim(name, "1Gi") // before there is a default, which admission would give it
+		// Before there is a default, which admission would give it; admission is told of
+		// the old one's end a moment late.
+		for c := w.claim(name, "1Gi"); c.Spec.StorageClassName != nil; c = w.claim(name, "1Gi") {
+			w.remove(c)
+		}
 		w.class(name, isDefault(0))
 		go w.provision(name)
 	}, bothJoined},
@@ -88,8 +92,7 @@ var paths = []path{
 		v := read(w, volumeOf(name, "1Gi"))
 		v.Spec.ClaimRef = nil
 		w.must(w.client.Update(w.ctx, v))
-		v.Status.Phase = corev1.VolumeReleased
-		w.must(w.client.Status().Update(w.ctx, v))
+		w.phase(v, corev1.VolumeReleased)
 	}, bothJoined},
 }
 
@@ -130,20 +133,22 @@ func disturb(t *testing.T, kind string, run func(w *world, nth int) (stop func()
 	for _, p := range paths {
 		t.Run(p.name, func(t *testing.T) {
 			for nth := 0; nth <= p.writes; nth++ {
-				w := newWorld(t, config)
-				name := fmt.Sprintf("%s-%s-%d", kind, p.name, nth)
-				p.begin(w, name)
-				stop := run(w, nth)
-				w.until(func() string {
-					if wrong := p.ended(w, name); wrong != "" {
-						return fmt.Sprintf("disturbed at write %d: %s", nth, wrong)
-					}
-					return ""
-				})
-				stop()
+				disturbOnce(newWorld(t, config), p, fmt.Sprintf("%s-%s-%d", kind, p.name, nth), nth, run)
 			}
 		})
 	}
+}
+
+func disturbOnce(w *world, p path, name string, nth int, run func(w *world, nth int) (stop func())) {
+	w.t.Helper()
+	p.begin(w, name)
+	defer run(w, nth)()
+	w.until(func() string {
+		if wrong := p.ended(w, name); wrong != "" {
+			return fmt.Sprintf("disturbed at write %d: %s", nth, wrong)
+		}
+		return ""
+	})
 }
 
 func TestABinderKilledAfterAnyWriteIsTakenOverFrom(t *testing.T) {

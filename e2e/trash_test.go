@@ -1,0 +1,236 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// keeps makes the case's StorageClass, whose volumes wait in the trash for a time.
+func (s *scenario) keeps(retention string) {
+	s.t.Helper()
+	s.create(&storagev1.StorageClass{
+		ObjectMeta:  metav1.ObjectMeta{Name: s.name, Annotations: map[string]string{tarn.AnnotationRetention: retention}},
+		Provisioner: s.name,
+	})
+}
+
+// written makes a claim of the case's class with a label and an annotation of its own,
+// writes a note into its volume, and gives both.
+func (s *scenario) written(name, note string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
+	s.t.Helper()
+	claim := s.claim(name)
+	s.kubectl("label", "pvc", name, "-n", s.name, "app="+name)
+	s.kubectl("annotate", "pvc", name, "-n", s.name, "example.com/owner=me")
+	pod := s.consumer("writer-"+name, name, "echo "+note+" > /data/note")
+	s.succeeded(pod)
+	s.remove(pod)
+	claim = s.bound(claim)
+	return claim, &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+}
+
+// trashed waits until a volume is in the trash, as kubectl users see it.
+func (s *scenario) trashed(vol *corev1.PersistentVolume) {
+	s.t.Helper()
+	now := vol.DeepCopy()
+	s.await("volume "+vol.Name+" to be in the trash", func() (bool, string) {
+		if err := s.get(now); err != nil {
+			return false, err.Error()
+		}
+		return now.Labels[tarn.LabelTrashedUntil] != "" && now.Status.Phase == corev1.VolumeReleased,
+			"it is " + string(now.Status.Phase) + " with policy " + string(now.Spec.PersistentVolumeReclaimPolicy)
+	})
+	if now.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || now.Annotations[tarn.AnnotationReclaimPolicy] != "Delete" {
+		s.t.Errorf("it has policy %s and annotations %v", now.Spec.PersistentVolumeReclaimPolicy, now.Annotations)
+	}
+}
+
+// listed wants tarn trash list to have volumes of the case's namespace.
+func (s *scenario) listed(want ...string) {
+	s.t.Helper()
+	out, _ := mustTool(s.t, 0, "", "trash", "list", "--namespace", s.name, "--output", "json")
+	var items []struct{ Volume, Claim, Then string }
+	if err := json.Unmarshal([]byte(out), &items); err != nil || len(items) != len(want) {
+		s.t.Fatalf("%v, want volumes %q in:\n%s", err, want, out)
+	}
+	for i := range want {
+		if items[i].Volume != want[i] || items[i].Then != "Delete" {
+			s.t.Errorf("listed %+v, want volume %s", items[i], want[i])
+		}
+	}
+}
+
+// reads wants a pod to read a note from a claim that has its label and annotation.
+func (s *scenario) reads(claim *corev1.PersistentVolumeClaim, vol, note string) {
+	s.t.Helper()
+	now := s.bound(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}})
+	if now.Spec.VolumeName != vol || now.UID == claim.UID || now.Labels["app"] != claim.Name || now.Annotations["example.com/owner"] != "me" {
+		s.t.Errorf("brought back it has volume %s, labels %v, annotations %v; want %s and those it had", now.Spec.VolumeName, now.Labels, now.Annotations, vol)
+	}
+	pod := s.consumer("reader-"+claim.Name, claim.Name, `test "$(cat /data/note)" = `+note)
+	s.succeeded(pod)
+	s.remove(pod)
+}
+
+func TestTrashGivesAClaimBackWithItsData(t *testing.T) {
+	t.Parallel()
+	shelf := t.TempDir()
+	s := begin(t, "undelete")
+	s.needsThisMachine()
+	s.create(s.provisioner(shelved(shelf)))
+	s.keeps("1h")
+	claim, vol := s.written("data", "precious")
+	_, stderr := mustTool(t, 1, "", "undelete", "volume", vol.Name, "--as", s.name+"/other")
+	if !strings.Contains(stderr, "is Bound to claim "+s.name+"/data") {
+		t.Errorf("undeleting a volume in use: %s", stderr)
+	}
+	for range 2 { // what was brought back once can be again
+		s.remove(claim)
+		s.trashed(vol)
+		s.listed(vol.Name)
+		mustTool(t, 0, "", "undelete", "volume", vol.Name)
+		s.reads(claim, vol.Name, "precious")
+		claim = s.bound(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "data"}})
+		s.listed()
+	}
+	s.remove(claim)
+	s.trashed(vol)
+	s.never(tarn.StepDeletion)
+	mustTool(t, 1, "", "trash", "purge", vol.Name)
+	if left := entriesOf(t, shelf); len(left) != 1 {
+		t.Errorf("there are folders %q, want that of the volume: nobody has said --yes", left)
+	}
+	mustTool(t, 0, "", "trash", "purge", vol.Name, "--yes")
+	s.gone(vol)
+	if left := entriesOf(t, shelf); len(left) != 0 {
+		t.Errorf("purged, there are folders %q; the record has another claim's uid", left)
+	}
+}
+
+func TestTrashGivesADeletedNamespaceBack(t *testing.T) {
+	t.Parallel()
+	shelf := t.TempDir()
+	s := begin(t, "undelete-ns")
+	s.needsThisMachine()
+	s.create(s.provisioner(shelved(shelf)))
+	s.keeps("1h")
+	first, one := s.written("first", "one")
+	second, two := s.written("second", "two")
+	s.remove(&corev1.Namespace{ObjectMeta: named(s.name)})
+	s.trashed(one)
+	s.trashed(two)
+	_, stderr := mustTool(t, 1, "", "undelete", "namespace", s.name)
+	if !strings.Contains(stderr, "--create-namespace") {
+		t.Errorf("undeleting into a namespace that is gone: %s", stderr)
+	}
+	mustTool(t, 0, "", "undelete", "namespace", s.name, "--create-namespace")
+	s.reads(first, one.Name, "one")
+	s.reads(second, two.Name, "two")
+	for _, claim := range []*corev1.PersistentVolumeClaim{first, second} {
+		claim.UID = ""
+		s.remove(claim)
+	}
+	s.trashed(one)
+	s.trashed(two)
+	mustTool(t, 0, "", "trash", "purge", one.Name, two.Name, "--yes")
+	s.gone(one)
+	s.gone(two)
+}
+
+func TestTrashIsEmptiedInTimeThoughTheControllerIsKilled(t *testing.T) {
+	t.Parallel()
+	shelf := t.TempDir()
+	s := begin(t, "trash-time")
+	s.needsThisMachine()
+	s.create(s.provisioner(shelved(shelf)))
+	s.keeps("3s")
+	claim, vol := s.written("data", "fleeting")
+	s.delete(claim)
+	if err := suite.machine.kill(controller); err != nil {
+		t.Fatal(err)
+	}
+	s.gone(claim)
+	s.told(vol, "Trashed", "tarn undelete volume "+vol.Name)
+	s.gone(vol)
+	if left := entriesOf(t, shelf); len(left) != 0 {
+		t.Errorf("there are folders %q", left)
+	}
+}
+
+// drives is a stand-in for a driver that is not Tarn's: as Kubernetes asks of one, it
+// destroys each volume of its name that is Released and has policy Delete, and nothing
+// else. The result arrives when it has.
+func (s *scenario) drives(vol *corev1.PersistentVolume, folder string) <-chan time.Time {
+	done := make(chan time.Time, 1)
+	go func() {
+		now := vol.DeepCopy()
+		for {
+			change := suite.news.next()
+			if s.get(now) == nil && now.Status.Phase == corev1.VolumeReleased && now.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
+				if err := os.Remove(filepath.Join(folder, "note")); err != nil {
+					s.t.Error(err)
+				}
+				s.deleteIfThere(now)
+				done <- time.Now()
+				return
+			}
+			select {
+			case <-change:
+			case <-s.t.Context().Done():
+				return
+			}
+		}
+	}()
+	return done
+}
+
+func TestTrashHoldsTheVolumesOfAnotherDriver(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	if err := os.Chmod(folder, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	s := begin(t, "trash-foreign")
+	s.needsThisMachine()
+	s.keeps("1h")
+	vol := &corev1.PersistentVolume{ObjectMeta: named(s.name)}
+	vol.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": s.name}
+	vol.Spec = corev1.PersistentVolumeSpec{
+		Capacity: size("1Mi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, StorageClassName: s.name,
+		PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+		PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: folder}},
+	}
+	s.create(vol)
+	t.Cleanup(func() { s.deleteIfThere(vol) })
+	destroyed := s.drives(vol, folder)
+	claim, _ := s.written("data", "foreign")
+	s.remove(claim)
+	s.trashed(vol)
+	mustTool(t, 0, "", "undelete", "volume", vol.Name)
+	s.reads(claim, vol.Name, "foreign")
+	claim.UID = ""
+	s.remove(claim)
+	s.trashed(vol)
+	select {
+	case <-destroyed:
+		t.Fatal("the driver has destroyed a volume in the trash")
+	default:
+	}
+	purged := time.Now()
+	mustTool(t, 0, "", "trash", "purge", vol.Name, "--yes")
+	s.gone(vol)
+	if at := <-destroyed; at.Before(purged) {
+		t.Errorf("the driver has destroyed the volume at %s, before it was purged", at)
+	}
+}

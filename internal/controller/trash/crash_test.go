@@ -133,6 +133,9 @@ func TestATimeThatIsPutOffIsWaitedFor(t *testing.T) {
 	w.must(w.client.Delete(w.ctx, w.claim))
 	w.volume("being trashed", kept)
 	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: w.name}}
+	if err := w.client.Delete(w.ctx, vol); err == nil || !strings.Contains(err.Error(), "tarn trash purge "+w.name) {
+		t.Errorf("deleting a volume in the trash: %v, want a refusal that says what to do", err)
+	}
 	until := time.Now().Add(time.Second).UTC().Format(time.RFC3339)
 	w.must(w.client.Patch(w.ctx, vol, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+tarnv1.AnnotationTrashedUntil+`":"`+until+`"}}}`))))
 	w.volume("being destroyed at the new time", isGone)

@@ -19,6 +19,7 @@ const (
 	eventInvalid   = "InvalidRetention"
 	eventProtected = "DeletionProtected"
 	eventInUse     = "VolumeStillInUse"
+	eventLeft      = "StorageLeftBehind"
 )
 
 // Plan is what to do about one volume; its zero value is nothing.
@@ -108,8 +109,21 @@ func plan(v *View, now time.Time) Plan {
 	case over: // whose policy was set by hand is told nothing: it was done on purpose
 		delete(want.Labels, tarnv1.LabelTrashedUntil)
 		return write(v, want, Plan{})
+	case foreign:
+		return planForeign(want)
 	}
 	return Plan{}
+}
+
+// planForeign tells of a volume that is deleted while it is held. Its storage stays, as
+// with policy Retain: what was to be kept is not destroyed for a slip.
+func planForeign(vol *corev1.PersistentVolume) Plan {
+	if vol.DeletionTimestamp == nil || !volume.Held(vol) || vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+		return Plan{}
+	}
+	return Plan{Event: Event{corev1.EventTypeWarning, eventLeft, fmt.Sprintf(
+		"the volume is being deleted while it has a retention: its storage stays, and nothing removes it; to have it go with the volume: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"%s\"}}'",
+		vol.Name, volume.OwnPolicy(vol))}}
 }
 
 // planClaimed holds a volume while it has a claim, and remembers the claim.

@@ -35,7 +35,7 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 		if err := r.writeStatus(ctx, v, p.Status); err != nil {
 			return false, err
 		}
-		r.warn(v, p.Warning)
+		r.warn(v, cmp.Or(p.WarningReason, eventDeleteFailed), p.Warning)
 		return false, nil
 	case ActLost:
 		return false, r.tellLost(ctx, v, p.Status)
@@ -160,7 +160,7 @@ func (r *reconciler) confirmSole(ctx context.Context, v *View) (shared bool, err
 	if err := r.writeStatus(ctx, v, p.Status); err != nil {
 		return true, err
 	}
-	r.warn(v, p.Warning)
+	r.warn(v, eventDeleteFailed, p.Warning)
 	if record.Status.Phase == tarnv1.VolumeUndoing {
 		return true, nil
 	}
@@ -195,7 +195,7 @@ func (r *reconciler) giveUp(ctx context.Context, v *View, err error, attempt int
 	if err := r.writeStatus(ctx, v, failed(v, step, attempt, r.clock.Now())); err != nil {
 		return err
 	}
-	r.warn(v, step.Message)
+	r.warn(v, eventDeleteFailed, step.Message)
 	return nil
 }
 
@@ -315,7 +315,7 @@ func (r *reconciler) writeStatus(ctx context.Context, v *View, status *tarnv1.Pa
 
 // warn tells of a failure where people look: at the volume, and at the claim while
 // there is one.
-func (r *reconciler) warn(v *View, message string) {
+func (r *reconciler) warn(v *View, reason, message string) {
 	if message == "" {
 		return
 	}
@@ -323,7 +323,7 @@ func (r *reconciler) warn(v *View, message string) {
 	// attempt has an action of its own.
 	action := fmt.Sprintf("DeleteAttempt%d", v.Record.Status.DeletionAttempts)
 	if v.Volume != nil {
-		r.events.Eventf(v.Volume, v.Record, corev1.EventTypeWarning, eventDeleteFailed, action, "%s", kube.Note(message))
+		r.events.Eventf(v.Volume, v.Record, corev1.EventTypeWarning, reason, action, "%s", kube.Note(message))
 	}
-	r.events.Eventf(v.Record, nil, corev1.EventTypeWarning, eventDeleteFailed, action, "%s", kube.Note(message))
+	r.events.Eventf(v.Record, nil, corev1.EventTypeWarning, reason, action, "%s", kube.Note(message))
 }

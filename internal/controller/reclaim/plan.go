@@ -27,7 +27,10 @@ const (
 	reasonProtected   = "DeletionProtected"
 	reasonPodWaits    = "DeletionPodWaiting"
 
-	eventDeleteFailed = "VolumeFailedDelete"
+	reasonPolicy = "UnknownReclaimPolicy"
+
+	eventDeleteFailed  = "VolumeFailedDelete"
+	eventUnknownPolicy = "VolumeUnknownReclaimPolicy"
 )
 
 const (
@@ -70,8 +73,9 @@ type Plan struct {
 	Stop   []corev1.Pod
 	// Attempt of the deletion pod, for ActRun.
 	Attempt int32
-	// Warning is told to volume and claim as an Event; empty for none.
-	Warning string
+	// Warning is told to volume and claim as an Event; empty for none. Its reason is
+	// WarningReason, VolumeFailedDelete where that is empty.
+	Warning, WarningReason string
 	// Next is when to look again though no event tells; zero: not needed.
 	Next time.Time
 }
@@ -106,14 +110,27 @@ func decideCreated(v *View) Plan {
 			return protected(v)
 		}
 		return Plan{Act: ActDelete, Status: deleting(v.Record)}
-	default: // Retain is left alone for ever, until somebody removes the PersistentVolume
-		if vol.DeletionTimestamp != nil {
-			status := v.Record.Status.DeepCopy()
-			condition(status, v.Record, metav1.ConditionTrue, reasonKept, "the PersistentVolume is being removed and its reclaim policy is Retain: the storage is kept")
-			return Plan{Act: ActKeep, Status: status}
+	case corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimRecycle:
+		// left alone, until somebody removes the PersistentVolume
+		return decideRetained(v)
+	default: // the API server knows a policy that this does not
+		p := say(v, reasonPolicy, fmt.Sprintf("reclaim policy %q is not known, and the volume is kept; set it to Delete, Retain or Recycle", vol.Spec.PersistentVolumeReclaimPolicy))
+		if p.Status != nil {
+			p.Warning, p.WarningReason = meta.FindStatusCondition(p.Status.Conditions, tarnv1.ConditionDeletable).Message, eventUnknownPolicy
 		}
+		return p
+	}
+}
+
+// decideRetained keeps the storage of a released volume; with its PersistentVolume the
+// record goes.
+func decideRetained(v *View) Plan {
+	if v.Volume.DeletionTimestamp == nil {
 		return takeBackWord(v)
 	}
+	status := v.Record.Status.DeepCopy()
+	condition(status, v.Record, metav1.ConditionTrue, reasonKept, "the PersistentVolume is being removed and its reclaim policy is Retain: the storage is kept")
+	return Plan{Act: ActKeep, Status: status}
 }
 
 // released says whether nobody has a claim to a volume any more. One whose claimRef

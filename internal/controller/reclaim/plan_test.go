@@ -1,6 +1,7 @@
 package reclaim
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -70,12 +71,18 @@ func TestAVolumeEndsBy(t *testing.T) {
 	}{
 		{"a record that is being made is left to provision", viewOf(tarnv1.VolumeCreating), ActNone, "", 0},
 		{"a bound volume is left alone", viewOf(created), ActNone, "", 0},
-		{"a bound volume that somebody deletes is left alone", viewOf(created, volumeIs(corev1.VolumeBound, del, true)), ActNone, "", 0},
-		{"a released volume with policy Delete is deleted", viewOf(created, volumeIs(corev1.VolumeReleased, del, false)), ActDelete, deleting, 0},
+		{"case 132: a bound volume that somebody deletes is left alone", viewOf(created, volumeIs(corev1.VolumeBound, del, true)), ActNone, "", 0},
+		{"case 125: a released volume with policy Delete is deleted", viewOf(created, volumeIs(corev1.VolumeReleased, del, false)), ActDelete, deleting, 0},
 		{"a released volume with policy Retain is left alone", viewOf(created, volumeIs(corev1.VolumeReleased, retain, false)), ActNone, "", 0},
-		{"a retained volume that somebody deletes goes, its storage stays", viewOf(created, volumeIs(corev1.VolumeReleased, retain, true)), ActKeep, "", 0},
+		{"case 132: a retained volume that somebody deletes goes, its storage stays", viewOf(created, volumeIs(corev1.VolumeReleased, retain, true)), ActKeep, "", 0},
 		{"a released volume that is protected from deletion is kept and told", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), guarded), ActStatus, created, 0},
 		{"a protected volume that was being deleted before keeps its storage", viewOf(created, volumeIs(corev1.VolumeReleased, del, true), guarded), ActStatus, created, 0},
+		{"case 131: a released volume that somebody deletes goes with its storage", viewOf(created, volumeIs(corev1.VolumeReleased, del, true)), ActDelete, deleting, 0},
+		{"case 133: a volume of an unknown policy is kept and told", viewOf(created, volumeIs(corev1.VolumeReleased, "Burn", false)), ActStatus, created, 0},
+		{"case 133: so is one that somebody deletes", viewOf(created, volumeIs(corev1.VolumeReleased, "Burn", true)), ActStatus, created, 0},
+		{"case 133: one whose policy is put right forgets the word", viewOf(created, volumeIs(corev1.VolumeReleased, retain, false), func(v *View) {
+			v.Record.Status = *decide(viewOf(created, volumeIs(corev1.VolumeReleased, "Burn", false)), now).Status
+		}), ActStatus, created, 0},
 		{"a label of another value protects nothing", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), guarded, func(v *View) {
 			v.Volume.Labels[tarnv1.LabelDeletionProtection] = "false"
 		}), ActDelete, deleting, 0},
@@ -90,10 +97,10 @@ func TestAVolumeEndsBy(t *testing.T) {
 		{"a volume removed by force is told, not destroyed", viewOf(created, func(v *View) { v.Volume = nil }), ActLost, created, 0},
 		{"a volume removed by force goes with its record", viewOf(created, func(v *View) { v.Volume, v.Record.DeletionTimestamp = nil, &later }), ActDelete, deleting, 0},
 
-		{"Deleting waits for the stages", viewOf(deleting, func(v *View) { v.Stages = []tarnv1.PavStage{{}} }), ActStatus, deleting, 0},
+		{"case 127: Deleting waits for the stages", viewOf(deleting, func(v *View) { v.Stages = []tarnv1.PavStage{{}} }), ActStatus, deleting, 0},
 		{"Undoing stops what is still creating", viewOf(undoing, func(v *View) { v.Others = []corev1.Pod{{}} }), ActStop, undoing, 0},
 		{"Deleting goes on when its claimRef is that of a claim which is gone", viewOf(deleting, withVolume(corev1.VolumeReleased, del)), ActRun, "", 1},
-		{"Deleting is taken back when the volume is bound again", viewOf(deleting, withVolume(corev1.VolumeBound, del)), ActStatus, created, 0},
+		{"case 128: Deleting is taken back when the volume is bound again", viewOf(deleting, withVolume(corev1.VolumeBound, del)), ActStatus, created, 0},
 		{"Deleting is taken back when the policy is set to Retain", viewOf(deleting, withVolume(corev1.VolumeReleased, retain)), ActStatus, created, 0},
 		{"Deleting is taken back when the volume is protected from deletion", viewOf(deleting, withVolume(corev1.VolumeReleased, del), guarded), ActStatus, created, 0},
 		{"what was taken back after it had begun says so for as long as it is protected", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), guarded, func(v *View) {
@@ -116,7 +123,7 @@ func TestAVolumeEndsBy(t *testing.T) {
 		}), ActRun, "", 3},
 		{"Deleting waits for its pod", viewOf(deleting, observed(podvol.PodRunning)), ActNone, "", 0},
 		{"Deleting records a failure", viewOf(deleting, observed(podvol.PodFailed)), ActStatus, deleting, 0},
-		{"Deleting says that its provisioner is gone", viewOf(deleting, func(v *View) { v.Provisioner = nil }), ActStatus, deleting, 0},
+		{"case 126: Deleting says that its provisioner is gone", viewOf(deleting, func(v *View) { v.Provisioner = nil }), ActStatus, deleting, 0},
 		{"Deleting does not use another provisioner of the name", viewOf(deleting, func(v *View) { v.Provisioner.UID = "new" }), ActStatus, deleting, 0},
 		{"Deleting that is done removes volume and record", viewOf(deleting, observed(podvol.PodSucceeded)), ActDeleted, "", 0},
 		{"Undoing that is done gives the record back", viewOf(undoing, observed(podvol.PodSucceeded)), ActUndone, tarnv1.VolumePending, 0},
@@ -130,6 +137,18 @@ func TestAVolumeEndsBy(t *testing.T) {
 				t.Errorf("phase = %s, want %s", got.Status.Phase, c.wantPhase)
 			}
 		})
+	}
+}
+
+func TestCase133AnUnknownPolicyIsToldOnce(t *testing.T) {
+	v := viewOf(tarnv1.VolumeCreated, volumeIs(corev1.VolumeReleased, "Burn", false))
+	got := decide(v, now)
+	if got.WarningReason != eventUnknownPolicy || !strings.Contains(got.Warning, `"Burn"`) {
+		t.Errorf("plan = %+v, want %s with the policy's name", got, eventUnknownPolicy)
+	}
+	v.Record.Status = *got.Status
+	if again := decide(v, now); again.Act != ActNone || again.Warning != "" {
+		t.Errorf("planned again: %+v, want nothing", again)
 	}
 }
 
@@ -156,7 +175,7 @@ func TestADeletionAfterAnUndoingHasAPodOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAFailedDeletionIsToldAndTriedAgain(t *testing.T) {
+func TestCase126AFailedDeletionIsToldAndTriedAgain(t *testing.T) {
 	got := decide(viewOf(tarnv1.VolumeDeleting, observed(podvol.PodFailed), func(v *View) { v.Record.Status.DeletionAttempts = 1 }), now)
 	if want := "Deletion pod failed: busy"; got.Warning != want || got.Status.LastError.Message != want {
 		t.Errorf("warning %q, last error %q, want %q", got.Warning, got.Status.LastError.Message, want)

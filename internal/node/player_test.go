@@ -168,7 +168,7 @@ func (p *player) begin(stage *tarnv1.PavStage, pav string, attempt int32) {
 }
 
 func (p *player) tell(stage *tarnv1.PavStage, phase tarnv1.StagePodPhase, message string, attempt int32) {
-	told := tarnv1.PavStagePodStatus{Phase: phase, Message: message, Attempt: attempt, Recovery: p.recovery}
+	told := tarnv1.PavStagePodStatus{Phase: phase, Message: message, Attempt: attempt, Recovery: p.recovery, Staged: true}
 	part, err := json.Marshal(told)
 	if err != nil {
 		p.wrong = append(p.wrong, err.Error())

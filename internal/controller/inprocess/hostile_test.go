@@ -95,8 +95,8 @@ func TestCases157And165AVolumeLivesThroughConflictsAndLostAnswers(t *testing.T) 
 				stop()
 				// A node whose giving back was not heard is tried once more.
 				w.check(l.wantMade, l.wantMade+1)
-				if h.hits < 2 {
-					t.Errorf("only %d writes were hit", h.hits)
+				if h.hits == 0 {
+					t.Error("no write was hit")
 				}
 			})
 		}

@@ -108,6 +108,8 @@ type PodInputs struct {
 	Handle string `json:"handle,omitempty"`
 	// Capacity is the evaluated volumeCreation.capacity in bytes, 0 if there is none.
 	Capacity int64 `json:"capacity,omitempty"`
+	// First says that no pod of this attempt was started before this one.
+	First bool `json:"first,omitempty"`
 }
 
 // PodResult is the JSON of AnnotationResult.

@@ -85,6 +85,13 @@ func (s *Steps) PrepareCreation(ctx context.Context, p *pavv1.PavProvisioner, re
 	return prepare(o, section)
 }
 
+// MarkFirst notes on a creation pod, which must be there, that no other of its attempt
+// was started before.
+func (p *Prepared) MarkFirst() error {
+	p.Inputs.First = true
+	return annotate(p.Pod, p.Inputs)
+}
+
 // PrepareDeletion evaluates volumeDeletion.
 func (s *Steps) PrepareDeletion(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, attempt int32) (*Prepared, error) {
 	vars, err := DeletionVars(record)

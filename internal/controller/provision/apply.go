@@ -147,6 +147,9 @@ func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (bool, 
 		}
 		return true, r.discardOthers(ctx, v, "")
 	}
+	if err := prepared.MarkFirst(); err != nil {
+		return false, err
+	}
 	if err := r.writeStatus(ctx, v, begun(v.Record, tarnv1.VolumeCreating, attempt, prepared.Pod.Namespace)); err != nil {
 		return false, err
 	}
@@ -175,7 +178,8 @@ func (r *reconciler) revalidate(ctx context.Context, v *View) error {
 
 // recreate starts the creation pod of the current attempt, which is not in the
 // cache: not started before a crash, or vanished. It may have run, so a failure now
-// is undone.
+// is undone, and the new pod is not marked as the first: even if that never gets a node,
+// there may be something to undo.
 func (r *reconciler) recreate(ctx context.Context, v *View) error {
 	if err := r.confirm(ctx, v); err != nil {
 		return err

@@ -56,7 +56,8 @@ const (
 	ActRecreate Act = "Recreate"
 	// ActStatus: write Plan.Status.
 	ActStatus Act = "Status"
-	// ActWithdraw: take back a pod that no node was given to, then write Plan.Status.
+	// ActWithdraw: take back a pod that no node was given to, the only one of its
+	// attempt, then write Plan.Status.
 	ActWithdraw Act = "Withdraw"
 	// ActVolume: write the PersistentVolume.
 	ActVolume Act = "Volume"
@@ -240,8 +241,11 @@ func decideCreating(v *View, now time.Time) Plan {
 		}
 		return fail(v, podFailure(tarnv1.StepCreation, o), tarnv1.VolumeUndoing, now)
 	default:
-		if !wanted(v) && neverRan(v) {
+		switch {
+		case !wanted(v) && neverRan(v):
 			return withdraw(v)
+		case !wanted(v) && hasNoNode(v):
+			return undo(v, "the claim was deleted while its creation pod, which was started again, waited for a node", now)
 		}
 		return await(v)
 	}
@@ -370,7 +374,7 @@ func handOver(status *tarnv1.PavVolumeStatus, v *View) {
 	if o.Result != nil && o.Result.Handle != nil && *o.Result.Handle != "" {
 		status.Handle = *o.Result.Handle
 	}
-	if v.Pod != nil && v.Provisioner != nil && v.Provisioner.Spec.Topology == pavv1.TopologyNode {
+	if v.Pod != nil && v.Pod.Spec.NodeName != "" && v.Provisioner != nil && v.Provisioner.Spec.Topology == pavv1.TopologyNode {
 		status.NodeName = v.Pod.Spec.NodeName
 	}
 }

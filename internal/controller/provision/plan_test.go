@@ -45,8 +45,15 @@ func pod(o podvol.Observation) func(*View) {
 	}
 }
 
-// waiting is a pod that no node was given to.
+// waiting is the first pod of an attempt, which no node was given to.
 func waiting(o podvol.Observation) func(*View) {
+	o.Inputs.First = true
+	return again(o)
+}
+
+// again is a pod that was started in the place of one that may have run, and that no node
+// was given to.
+func again(o podvol.Observation) func(*View) {
 	return func(v *View) { v.Observed, v.Pod = o, &corev1.Pod{} }
 }
 
@@ -159,6 +166,9 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"Creating that no node was found for waits as long as its claim does", viewOf(record(tarnv1.VolumeCreating), waiting(podvol.Observation{State: podvol.PodStarting, CheckAt: later.Time})), ActNone, "", later.Time},
 		{"Creating that no node was found for is taken back with its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, waiting(podvol.Observation{State: podvol.PodStarting})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
 		{"Creating that found no node in its time is not undone", viewOf(record(tarnv1.VolumeCreating), waiting(podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodDeadline})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
+		{"Creating that is started again and finds no node waits as long as its claim does", viewOf(record(tarnv1.VolumeCreating), again(podvol.Observation{State: podvol.PodStarting, CheckAt: later.Time})), ActNone, "", later.Time},
+		{"Creating that is started again and finds no node is undone with its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, again(podvol.Observation{State: podvol.PodStarting})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+		{"Creating that is started again and finds no node in its time is undone", viewOf(record(tarnv1.VolumeCreating), again(podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodDeadline})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 		{"Creating on a node that takes long waits for it, even without its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodStarting})), ActNone, "", time.Time{}},
 		{"Creating that gives too little is undone", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("1Mi")}})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 
@@ -222,5 +232,12 @@ func TestAVolumeOfOneNodeIsTiedToTheNodeItsPodRanOn(t *testing.T) {
 	v.Provisioner.Spec.Topology = pavv1.TopologyCluster
 	if got := decide(v, now).Status.NodeName; got != "" {
 		t.Errorf("node of a volume for every node = %q, want none", got)
+	}
+}
+
+func TestWhatAPodThatWasStartedAgainLeavesBehindIsUndoneOnItsNode(t *testing.T) {
+	v := viewOf(record(tarnv1.VolumeCreating, onNode("n1")), again(podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodDeadline}), tied("n1"))
+	if got := decide(v, now).Status.NodeName; got != "n1" {
+		t.Errorf("node of the deletion pod = %q, want n1, where the first creation pod may have run", got)
 	}
 }

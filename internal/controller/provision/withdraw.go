@@ -11,12 +11,18 @@ import (
 	"tarn.dev/tarn/internal/podvol"
 )
 
-// neverRan says whether the pod at hand was given no node, so that it has made nothing.
-// A deletion pod would be given none either: it would be waited for without an end.
-func neverRan(v *View) bool {
+// hasNoNode says whether the pod at hand was given no node, so that it has made nothing.
+func hasNoNode(v *View) bool {
 	o := v.Observed.State
 	return v.Pod != nil && v.Pod.Spec.NodeName == "" && v.Pod.DeletionTimestamp == nil && (o == podvol.PodStarting || o == podvol.PodFailed)
 }
+
+// neverRan says whether no pod of this attempt was ever given a node, so that nothing was
+// made. A deletion pod would be given none either: it would be waited for without an end.
+// That a pod has none tells of that pod alone: the one before may have run and have been
+// evicted, or deleted by whoever may do so. The mark of the first is Tarn's own to set,
+// so that a pod somebody put in its place has it as little as one that was started again.
+func neverRan(v *View) bool { return hasNoNode(v) && v.Observed.Inputs.First }
 
 // withdraw takes back a pod that waits for a node when nobody waits for its volume.
 func withdraw(v *View) Plan {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -32,6 +33,7 @@ type controllerFlags struct {
 	stateDir    string
 	workers     int
 	pauseImage  string
+	scrubImage  string
 }
 
 func newControllerCommand() *cobra.Command {
@@ -48,6 +50,7 @@ func newControllerCommand() *cobra.Command {
 	flags.plugins.register(cmd.Flags())
 	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what `tarn node` is given")
 	cmd.Flags().StringVar(&flags.pauseImage, "pause-image", pool.DefaultPauseImage, "image of the pods by which pools have a node chosen; they need not start, so it need not be there")
+	cmd.Flags().StringVar(&flags.scrubImage, "scrub-image", "", "image of tarn, for the pods by which released volumes are recycled; empty switches that off")
 	cmd.Flags().IntVar(&flags.workers, "workers", 16, "how many objects of a kind are worked on at once")
 	return cmd
 }
@@ -101,8 +104,9 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	shared := parts{
 		plugins: plugins,
 		steps:   &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir},
-		workers: flags.workers, pauseImage: flags.pauseImage,
-		pods: sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),
+		workers: flags.workers, pauseImage: flags.pauseImage, scrubImage: flags.scrubImage,
+		ownBinder: slices.Contains(selected, "bind"),
+		pods:      sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),
 	}
 	for _, name := range selected {
 		if err := controllers[name](mgr, shared); err != nil {

@@ -17,6 +17,7 @@ import (
 	"tarn.dev/tarn/internal/controller/protect"
 	"tarn.dev/tarn/internal/controller/provision"
 	"tarn.dev/tarn/internal/controller/reclaim"
+	"tarn.dev/tarn/internal/controller/recycle"
 	"tarn.dev/tarn/internal/controller/stage"
 	"tarn.dev/tarn/internal/controller/trash"
 	"tarn.dev/tarn/internal/plugin"
@@ -30,6 +31,10 @@ type parts struct {
 	plugins []plugin.Plugin
 	// pauseImage is that of the pods by which pools have a node chosen.
 	pauseImage string
+	// scrubImage is that of the pods by which volumes are scrubbed, empty for none.
+	scrubImage string
+	// ownBinder says that the binder is among the controllers.
+	ownBinder bool
 	// pods makes the cache of all pods on first use, for those that need it.
 	pods func() (cache.Cache, error)
 }
@@ -70,6 +75,18 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 	},
 	"stage": func(mgr ctrl.Manager, p parts) error {
 		return stage.Register(mgr, stage.Options{Steps: p.steps, MaxConcurrent: p.workers})
+	},
+	"recycle": func(mgr ctrl.Manager, p parts) error {
+		if p.scrubImage == "" {
+			return nil // switched off: no pod could scrub
+		}
+		pods, err := p.pods()
+		if err != nil {
+			return err
+		}
+		return recycle.Register(mgr, recycle.Options{
+			Namespace: cli.Namespace, Image: p.scrubImage, OwnBinder: p.ownBinder, Pods: pods, MaxConcurrent: p.workers,
+		})
 	},
 	"reclaim": func(mgr ctrl.Manager, p parts) error {
 		return reclaim.Register(mgr, reclaim.Options{Steps: p.steps, MaxConcurrent: p.workers})

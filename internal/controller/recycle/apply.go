@@ -1,0 +1,87 @@
+package recycle
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/kube"
+)
+
+// eventAction is what Events say was being done.
+const eventAction = "Recycle"
+
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;delete,namespace=tarn-system
+// +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=patch
+// +kubebuilder:rbac:groups="",resources=persistentvolumes/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=create;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// apply does what a plan says, up to the first error.
+func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
+	for _, a := range p.Actions {
+		if err := r.do(ctx, v, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
+	switch a := a.(type) {
+	case Order:
+		return r.create(ctx, a.Claim)
+	case Dismiss:
+		return r.delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID})
+	case StartPod:
+		return r.create(ctx, a.Pod)
+	case StopPod:
+		return r.delete(ctx, a.Pod, client.Preconditions{UID: &a.Pod.UID})
+	case Change:
+		return r.change(ctx, v.Volume, a.To)
+	case Fail:
+		return r.fail(ctx, v.Volume, a.Message)
+	case Post:
+		r.events.Eventf(v.Volume, nil, a.Type, a.Reason, eventAction, "%s", kube.Note(a.Note))
+		return nil
+	}
+	return fmt.Errorf("recycle: no way to apply %T", a)
+}
+
+// create makes an object. One of the name that is there already is one the cache had
+// not shown, and its event brings the volume back.
+func (r *reconciler) create(ctx context.Context, o client.Object) error {
+	if err := r.client.Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
+	}
+	return nil
+}
+
+func (r *reconciler) delete(ctx context.Context, o client.Object, only client.Preconditions) error {
+	if err := r.client.Delete(ctx, o, only); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting %T %s: %w", o, o.GetName(), err)
+	}
+	return nil
+}
+
+// change writes a volume; the binder, or whoever has undeleted it meanwhile, wins.
+func (r *reconciler) change(ctx context.Context, from, to *corev1.PersistentVolume) error {
+	err := r.client.Patch(ctx, to, client.MergeFromWithOptions(from, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing PersistentVolume %s: %w", from.Name, err)
+	}
+	return nil
+}
+
+func (r *reconciler) fail(ctx context.Context, vol *corev1.PersistentVolume, message string) error {
+	to := vol.DeepCopy()
+	to.Status.Phase, to.Status.Message = corev1.VolumeFailed, message
+	err := r.client.Status().Patch(ctx, to, client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the phase of PersistentVolume %s: %w", vol.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package recycle
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// indexClaim is the index of volumes by the claim they point at, as namespace/name.
+const indexClaim = "recycle.claim"
+
+// Options are what the controller needs beside the manager.
+type Options struct {
+	// Namespace is where scrub claims and pods are; nobody else may make claims there.
+	Namespace string
+	// Image is that of scrub pods: Tarn's own.
+	Image string
+	// OwnBinder says that Tarn's binder runs in the place of Kubernetes', which recycles
+	// some volumes itself.
+	OwnBinder bool
+	// Pods is the cache of all pods, as kube.AllPods makes it.
+	Pods cache.Cache
+	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
+	MaxConcurrent int
+	// Clock is the real one where it is nil.
+	Clock clock.PassiveClock
+}
+
+type reconciler struct {
+	client    client.Client
+	reader    client.Reader // live
+	events    events.EventRecorder
+	clock     clock.PassiveClock
+	namespace string
+	image     string
+	ownBinder bool
+}
+
+// Register adds the controller to a manager. Its queue holds names of volumes.
+func Register(mgr ctrl.Manager, o Options) error {
+	r := &reconciler{
+		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
+		namespace: o.Namespace, image: o.Image, ownBinder: o.OwnBinder,
+	}
+	if r.clock == nil {
+		r.clock = clock.RealClock{}
+	}
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.PersistentVolume{}, indexClaim, func(o client.Object) []string {
+		if vol, ok := o.(*corev1.PersistentVolume); ok && vol.Spec.ClaimRef != nil {
+			return []string{vol.Spec.ClaimRef.Namespace + "/" + vol.Spec.ClaimRef.Name}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("indexing volumes by claim: %w", err)
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("recycle").
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
+		For(&corev1.PersistentVolume{}).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(mapClaim)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &corev1.PersistentVolume{})).
+		Watches(&storagev1.VolumeAttachment{}, handler.EnqueueRequestsFromMapFunc(mapAttachment)).
+		Watches(&tarnv1.PavStage{}, handler.EnqueueRequestsFromMapFunc(mapStage)).
+		WatchesRawSource(source.Kind(o.Pods, &corev1.Pod{}, handler.TypedEnqueueRequestsFromMapFunc(r.mapUser))).
+		Complete(r)
+}
+
+// Reconcile gathers, plans and applies. What cannot be taken back is planned anew from
+// what the API server has.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	now := r.clock.Now()
+	v, err := r.gather(ctx, r.client, request.Name)
+	if err != nil {
+		return kube.Outcome(err, time.Time{}, now)
+	}
+	p := plan(v, now)
+	if p.Grave {
+		if v, err = r.gatherLive(ctx, request.Name); err != nil {
+			return kube.Outcome(err, time.Time{}, now)
+		}
+		p = plan(v, now)
+	}
+	return kube.Outcome(r.apply(ctx, v, p), p.Next, now)
+}
+
+func named(name string) []reconcile.Request {
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: name}}}
+}
+
+func mapClaim(_ context.Context, o client.Object) []reconcile.Request {
+	if claim, ok := o.(*corev1.PersistentVolumeClaim); ok {
+		return named(claim.Spec.VolumeName)
+	}
+	return nil
+}
+
+func mapAttachment(_ context.Context, o client.Object) []reconcile.Request {
+	if a, ok := o.(*storagev1.VolumeAttachment); ok && a.Spec.Source.PersistentVolumeName != nil {
+		return named(*a.Spec.Source.PersistentVolumeName)
+	}
+	return nil
+}
+
+func mapStage(_ context.Context, o client.Object) []reconcile.Request {
+	if stage, ok := o.(*tarnv1.PavStage); ok {
+		return named(stage.Spec.VolumeName)
+	}
+	return nil
+}
+
+// mapUser gives the volumes of the claims of a pod, which may be all that keeps them.
+func (r *reconciler) mapUser(ctx context.Context, pod *corev1.Pod) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, claim := range volume.ClaimsOfPod(pod) {
+		volumes := &corev1.PersistentVolumeList{}
+		err := r.client.List(ctx, volumes, client.MatchingFields{indexClaim: pod.Namespace + "/" + claim}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			log.FromContext(ctx).Error(err, "listing the volumes of a claim", "claim", pod.Namespace+"/"+claim)
+			return nil
+		}
+		for i := range volumes.Items {
+			requests = append(requests, named(volumes.Items[i].Name)...)
+		}
+	}
+	return requests
+}

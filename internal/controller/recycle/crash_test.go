@@ -1,0 +1,123 @@
+//go:build integration
+
+package recycle
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// life releases the volume and waits until it can be had again; it starts the
+// controller anew when the killer has ended it.
+func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPolicy) {
+	w.t.Helper()
+	w.until("binding", phase(corev1.VolumeBound))
+	stop := w.run(k.Wrap(w.config))
+	revived := make(chan func())
+	go func() {
+		select {
+		case <-k.Dead():
+			stop()
+			revived <- w.run(w.config)
+		case <-w.ctx.Done():
+			revived <- stop
+		}
+	}()
+	w.must(w.client.Delete(w.ctx, w.claim))
+	w.until("recycling", func(vol *corev1.PersistentVolume) string {
+		cert := certificateOf(vol)
+		switch {
+		case vol.Status.Phase != corev1.VolumeAvailable || vol.Spec.ClaimRef != nil:
+			return "it cannot be had"
+		case vol.Spec.PersistentVolumeReclaimPolicy != policy || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "":
+			return "its policy is not its own"
+		case cert == nil || cert.Image != testImage || cert.Files != 3 || cert.Time == nil:
+			return "its certificate is wrong"
+		case failureOf(vol) != nil:
+			return "a failure is left"
+		}
+		return ""
+	})
+	name := scrubName(w.vol)
+	left := metav1.ObjectMeta{Namespace: testNamespace, Name: name}
+	if !w.gone(&corev1.Pod{ObjectMeta: left}) || !w.gone(&corev1.PersistentVolumeClaim{ObjectMeta: left}) {
+		w.t.Error("scrub claim or scrub pod is left")
+	}
+	select {
+	case version := <-w.unverified:
+		w.t.Errorf("the volume could be had before it was scrubbed, in version %s", version)
+	default:
+	}
+	select {
+	case <-k.Dead():
+		(<-revived)()
+	default:
+		stop()
+	}
+}
+
+func TestAVolumeIsRecycledWhereverTheControllerIsKilled(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		policy   corev1.PersistentVolumeReclaimPolicy
+		failures int
+	}{
+		{"retained", corev1.PersistentVolumeReclaimRetain, 0},
+		{"of-policy-recycle", corev1.PersistentVolumeReclaimRecycle, 0},
+		{"that-fails-first", corev1.PersistentVolumeReclaimRetain, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server := testkit.OwnAPIServer(t)
+			live := func(name string, k *testkit.Killer) {
+				t.Run(name, func(t *testing.T) {
+					w := newWorld(t, server, c.name+"-"+name, c.policy)
+					w.failures = c.failures
+					w.life(k, c.policy)
+				})
+			}
+			whole := testkit.NewKiller(0)
+			live("whole", whole)
+			for n := 1; n <= whole.Writes(); n++ {
+				live(fmt.Sprint(n), testkit.NewKiller(n))
+			}
+			t.Logf("killed after each of %d writes", whole.Writes())
+		})
+	}
+}
+
+func TestARunningPodKeepsAVolumeFromBeingScrubbed(t *testing.T) {
+	w := newWorld(t, testkit.OwnAPIServer(t), "kept", corev1.PersistentVolumeReclaimRetain)
+	w.until("binding", phase(corev1.VolumeBound))
+	user := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "user"},
+		Spec: corev1.PodSpec{NodeName: "a", Containers: []corev1.Container{{Name: "c", Image: testImage}}, Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "kept"},
+		}}}},
+	}
+	w.must(w.client.Create(w.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}))
+	w.must(w.client.Create(w.ctx, user))
+	defer w.run(w.config)()
+	w.must(w.client.Delete(w.ctx, w.claim)) // whose protection the stand-in does not keep
+	w.until("telling", func(vol *corev1.PersistentVolume) string {
+		if vol.Spec.ClaimRef == nil || vol.Spec.ClaimRef.UID != w.claim.UID {
+			w.t.Fatalf("it was given to %+v under a running pod", vol.Spec.ClaimRef)
+		}
+		events := &corev1.EventList{}
+		w.must(w.client.List(w.ctx, events))
+		for i := range events.Items {
+			if e := &events.Items[i]; e.InvolvedObject.Name == vol.Name && e.Reason == eventFailed {
+				return ""
+			}
+		}
+		return "no event says so"
+	})
+	user.Status.Phase = corev1.PodSucceeded
+	w.must(w.client.Status().Update(w.ctx, user))
+	w.until("recycling", phase(corev1.VolumeAvailable))
+}

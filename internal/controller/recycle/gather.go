@@ -1,0 +1,118 @@
+package recycle
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// +kubebuilder:rbac:groups="",resources=persistentvolumes;persistentvolumeclaims;pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=volumeattachments,verbs=list;watch
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=list;watch
+
+// View is all that is known about one volume. What does not exist is nil.
+type View struct {
+	// Namespace and Image are those of scrub pods.
+	Namespace, Image string
+	// OwnBinder says that Kubernetes' own binder, and with it its recycler, is off.
+	OwnBinder bool
+	Volume    *corev1.PersistentVolume
+	// Claim is the scrub claim, Pod the scrub pod of the volume.
+	Claim *corev1.PersistentVolumeClaim
+	Pod   *corev1.Pod
+	// Holder is the claim of the name that the volume points at, whatever its uid; nil
+	// where the volume points at its scrub claim.
+	Holder *corev1.PersistentVolumeClaim
+	// Live says that all this was read from the API server, and Users with it: what still
+	// uses the volume, in words.
+	Live  bool
+	Users []string
+}
+
+// gather reads the View of one volume, but for its users.
+func (r *reconciler) gather(ctx context.Context, from client.Reader, name string) (*View, error) {
+	v := &View{Namespace: r.namespace, Image: r.image, OwnBinder: r.ownBinder}
+	var err error
+	if v.Volume, err = kube.Get(ctx, from, client.ObjectKey{Name: name}, &corev1.PersistentVolume{}); err != nil || v.Volume == nil {
+		return v, err
+	}
+	if !concerned(v.Volume) {
+		return v, nil
+	}
+	own := client.ObjectKey{Namespace: r.namespace, Name: scrubName(v.Volume)}
+	if v.Claim, err = kube.Get(ctx, from, own, &corev1.PersistentVolumeClaim{}); err != nil {
+		return nil, err
+	}
+	if v.Pod, err = kube.Get(ctx, from, own, &corev1.Pod{}); err != nil {
+		return nil, err
+	}
+	if ref := v.Volume.Spec.ClaimRef; ref != nil && !v.ours() {
+		v.Holder, err = kube.Get(ctx, from, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})
+	}
+	return v, err
+}
+
+// gatherLive reads the View from the API server, users and all.
+func (r *reconciler) gatherLive(ctx context.Context, name string) (*View, error) {
+	v, err := r.gather(ctx, r.reader, name)
+	if err != nil || v.Volume == nil {
+		return v, err
+	}
+	v.Live = true
+	if ref := v.Volume.Spec.ClaimRef; ref != nil && !v.ours() {
+		pods := &corev1.PodList{}
+		if err := r.reader.List(ctx, pods, client.InNamespace(ref.Namespace)); err != nil {
+			return nil, fmt.Errorf("listing the pods of namespace %s: %w", ref.Namespace, err)
+		}
+		for i := range pods.Items {
+			if uses(&pods.Items[i], ref.Name, v.Holder) {
+				v.Users = append(v.Users, "pod "+ref.Namespace+"/"+pods.Items[i].Name)
+			}
+		}
+	}
+	attachments := &storagev1.VolumeAttachmentList{}
+	if err := r.reader.List(ctx, attachments); err != nil {
+		return nil, fmt.Errorf("listing VolumeAttachments: %w", err)
+	}
+	for i := range attachments.Items {
+		if attached := attachments.Items[i].Spec.Source.PersistentVolumeName; attached != nil && *attached == name {
+			v.Users = append(v.Users, "an attachment to node "+attachments.Items[i].Spec.NodeName)
+		}
+	}
+	stages := &tarnv1.PavStageList{}
+	if err := r.reader.List(ctx, stages); err != nil {
+		return nil, fmt.Errorf("listing PavStages: %w", err)
+	}
+	for i := range stages.Items {
+		if stages.Items[i].Spec.VolumeName == name {
+			v.Users = append(v.Users, "stage "+stages.Items[i].Name+" on node "+stages.Items[i].Spec.NodeName)
+		}
+	}
+	return v, nil
+}
+
+// uses says whether a pod may use a volume by the name of its former claim. Where a
+// claim of that name is there again, only pods that had a node before it can have meant
+// the former.
+func uses(pod *corev1.Pod, claim string, successor *corev1.PersistentVolumeClaim) bool {
+	if volume.Ended(pod) || !slices.Contains(volume.ClaimsOfPod(pod), claim) {
+		return false
+	}
+	if successor == nil {
+		return true
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
+			return !c.LastTransitionTime.After(successor.CreationTimestamp.Time)
+		}
+	}
+	return pod.Spec.NodeName != "" && !pod.CreationTimestamp.After(successor.CreationTimestamp.Time)
+}

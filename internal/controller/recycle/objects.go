@@ -1,0 +1,159 @@
+package recycle
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+const (
+	// annClaim is on a scrub pod the uid of its scrub claim.
+	annClaim = "tarn.dev/scrub-claim"
+	// mountPath and devicePath are where a scrub pod has the volume.
+	mountPath, devicePath = "/volume", "/dev/volume"
+	// reportPath is where a container leaves its termination message.
+	reportPath = "/dev/termination-log"
+	// container is the name of a scrub pod's only one.
+	container = "scrub"
+	gibibyte  = 1 << 30
+)
+
+// scrubName is the name of the scrub claim and the scrub pod of a volume.
+func scrubName(vol *corev1.PersistentVolume) string { return "scrub-" + string(vol.UID) }
+
+func meta(v *View) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: v.Namespace, Name: scrubName(v.Volume),
+		Labels: map[string]string{tarnv1.LabelScrub: string(v.Volume.UID), tarnv1.LabelVolume: tarnv1.VolumeLabel(v.Volume.Name)},
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "v1", Kind: "PersistentVolume", Name: v.Volume.Name, UID: v.Volume.UID, Controller: ptr.To(true),
+		}},
+	}
+}
+
+// scrubClaim asks for its volume, all of it, and for no other.
+func scrubClaim(v *View) *corev1.PersistentVolumeClaim {
+	spec := v.Volume.Spec
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: meta(v),
+		Spec: corev1.PersistentVolumeClaimSpec{
+			VolumeName: v.Volume.Name, StorageClassName: ptr.To(volume.ClassOfVolume(v.Volume)),
+			AccessModes: spec.AccessModes, VolumeMode: spec.VolumeMode, VolumeAttributesClassName: spec.VolumeAttributesClassName,
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: spec.Capacity[corev1.ResourceStorage]},
+			},
+		},
+	}
+	return claim
+}
+
+// scrubPod runs Tarn's own image on the scrub claim, as root with as few rights as go:
+// files of others, and their flags, are to be removed.
+func scrubPod(v *View, method tarnv1.RecycleMethod) *corev1.Pod {
+	m := meta(v)
+	m.Labels[tarnv1.LabelStep] = string(tarnv1.StepScrubbing)
+	m.Annotations = map[string]string{annClaim: string(v.Claim.UID)}
+	c := corev1.Container{
+		Name: container, Image: v.Image, ImagePullPolicy: corev1.PullIfNotPresent,
+		Args:                     []string{"scrub", "--method", string(method), "--report", reportPath},
+		TerminationMessagePath:   reportPath,
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		SecurityContext: &corev1.SecurityContext{
+			RunAsUser: ptr.To[int64](0), AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"DAC_OVERRIDE", "FOWNER", "LINUX_IMMUTABLE"}},
+		},
+	}
+	if volume.ModeOfVolume(v.Volume) == corev1.PersistentVolumeBlock {
+		c.VolumeDevices = []corev1.VolumeDevice{{Name: "volume", DevicePath: devicePath}}
+		c.Args = append(c.Args, "--device", devicePath)
+	} else {
+		c.VolumeMounts = []corev1.VolumeMount{{Name: "volume", MountPath: mountPath}}
+		c.Args = append(c.Args, "--path", mountPath)
+		if method == tarnv1.RecycleDiscard { // the kernel lets nobody else discard what is free
+			c.SecurityContext.Capabilities.Add = append(c.SecurityContext.Capabilities.Add, "SYS_ADMIN")
+			c.SecurityContext.AllowPrivilegeEscalation = nil // which goes with it
+		}
+	}
+	return &corev1.Pod{
+		ObjectMeta: m,
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, ActiveDeadlineSeconds: ptr.To(deadline(v.Volume, method)),
+			AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
+			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			Tolerations:     []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, // the data is where it is
+			Containers:      []corev1.Container{c},
+			Volumes: []corev1.Volume{{Name: "volume", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: m.Name},
+			}}},
+		},
+	}
+}
+
+// deadline is how long a scrub pod may run, in seconds: for Files what Kubernetes' own
+// recycler has, for Zero what a slow disk takes to be written more than once.
+func deadline(vol *corev1.PersistentVolume, method tarnv1.RecycleMethod) int64 {
+	size := vol.Spec.Capacity[corev1.ResourceStorage]
+	gibibytes := size.Value() / gibibyte
+	switch {
+	case method == tarnv1.RecycleZero:
+		return max(600, 300*gibibytes)
+	case vol.Spec.HostPath != nil:
+		return max(60, 30*gibibytes)
+	}
+	return max(300, 30*gibibytes)
+}
+
+// readCertificate reads what a scrub pod that succeeded has left.
+func readCertificate(pod *corev1.Pod) (tarnv1.RecycleCertificate, error) {
+	var cert tarnv1.RecycleCertificate
+	ended := terminated(pod)
+	if ended == nil {
+		return cert, fmt.Errorf("scrub pod %s succeeded, but does not say how", pod.Name)
+	}
+	if err := json.Unmarshal([]byte(ended.Message), &cert); err != nil || cert.Method == "" || cert.SampleSHA256 == "" {
+		return cert, fmt.Errorf("scrub pod %s succeeded, but left no certificate: is %s the image of tarn?", pod.Name, pod.Spec.Containers[0].Image)
+	}
+	cert.Claim, cert.Image, cert.Time = pod.Annotations[annClaim], pod.Spec.Containers[0].Image, ptr.To(ended.FinishedAt)
+	return cert, nil
+}
+
+// failureOfPod says why a scrub pod failed.
+func failureOfPod(pod *corev1.Pod) string {
+	if pod.Status.Message != "" {
+		return pod.Status.Message
+	}
+	ended := terminated(pod)
+	if ended == nil {
+		return "the scrub pod failed: " + pod.Status.Reason
+	}
+	if message := strings.TrimSpace(ended.Message); message != "" {
+		return strings.TrimPrefix(message, "tarn: ")
+	}
+	return fmt.Sprintf("the scrub pod ended with exit code %d: %s", ended.ExitCode, ended.Reason)
+}
+
+func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
+	for i := range pod.Status.ContainerStatuses {
+		if pod.Status.ContainerStatuses[i].Name == container {
+			return pod.Status.ContainerStatuses[i].State.Terminated
+		}
+	}
+	return nil
+}
+
+// waitingFor says what keeps a scrub pod from running, if its kubelet says so.
+func waitingFor(pod *corev1.Pod) string {
+	for i := range pod.Status.ContainerStatuses {
+		if w := pod.Status.ContainerStatuses[i].State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" {
+			return strings.TrimSuffix(w.Reason+": "+w.Message, ": ")
+		}
+	}
+	return ""
+}

@@ -1,0 +1,277 @@
+package recycle
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// Reasons of Events; but for the last, Kubernetes' own.
+const (
+	eventFailed   = "VolumeFailedRecycle"
+	eventRecycled = "VolumeRecycled"
+	eventPod      = "RecyclerPod"
+	eventLeft     = "RecyclingLeftToKubernetes"
+)
+
+const (
+	// firstPause and longestPause are those after a scrub that failed.
+	firstPause, longestPause = time.Second, 10 * time.Minute
+	// startTime is what a scrub pod gets, beside its deadline, to be placed and started.
+	startTime = 10 * time.Minute
+)
+
+// Plan is what to do, in this order.
+type Plan struct {
+	// Grave says that the actions cannot be taken back: they are planned again from what
+	// the API server has.
+	Grave   bool
+	Actions []Action
+	// Next is when to look again though no event tells; zero: not needed.
+	Next time.Time
+}
+
+func (p *Plan) add(actions ...Action) { p.Actions = append(p.Actions, actions...) }
+
+// Action is one write. It is one of the types below, each of which may be done twice
+// without harm.
+type Action interface{ action() }
+
+type (
+	// Order creates the scrub claim, Dismiss deletes it.
+	Order   struct{ Claim *corev1.PersistentVolumeClaim }
+	Dismiss struct{ Claim *corev1.PersistentVolumeClaim }
+	// StartPod creates the scrub pod, StopPod deletes it.
+	StartPod struct{ Pod *corev1.Pod }
+	StopPod  struct{ Pod *corev1.Pod }
+	// Change writes the volume, which must be as it was when it was read.
+	Change struct{ To *corev1.PersistentVolume }
+	// Fail writes the volume's phase.
+	Fail struct{ Message string }
+	// Post tells an Event of the volume.
+	Post struct{ Type, Reason, Note string }
+)
+
+func (Order) action()    {}
+func (Dismiss) action()  {}
+func (StartPod) action() {}
+func (StopPod) action()  {}
+func (Change) action()   {}
+func (Fail) action()     {}
+func (Post) action()     {}
+
+// plan says what the View asks for.
+func plan(v *View, now time.Time) Plan {
+	if v.Volume == nil || !concerned(v.Volume) {
+		return Plan{}
+	}
+	switch stateOf(v) {
+	case leaving:
+		p := Plan{}
+		dismantle(v, &p)
+		return p
+	case used:
+		return planUsed(v)
+	case released:
+		return planReleased(v, now)
+	case scrubbing:
+		return planScrubbing(v, now)
+	case verified:
+		return planVerified(v)
+	case failed:
+		return planFailed(v, now)
+	}
+	return Plan{}
+}
+
+// dismantle removes the scrub pod, then the scrub claim, and says whether both are gone.
+func dismantle(v *View, p *Plan) bool {
+	switch {
+	case v.Pod != nil && v.Pod.DeletionTimestamp == nil:
+		p.add(StopPod{v.Pod})
+	case v.Pod != nil:
+	case v.Claim != nil && v.Claim.DeletionTimestamp == nil:
+		p.add(Dismiss{v.Claim})
+	case v.Claim == nil:
+		return true
+	}
+	return false
+}
+
+// planUsed ends the passage: the volume gets its own policy back.
+func planUsed(v *View) Plan {
+	p := Plan{}
+	phase := v.Volume.Status.Phase
+	if v.Volume.Annotations[tarnv1.AnnotationRecyclePolicy] != "" && (phase == corev1.VolumeAvailable || phase == corev1.VolumeBound) {
+		p.add(Change{restored(v.Volume)})
+	}
+	return p
+}
+
+// planReleased begins the passage of a volume whose claim has gone.
+func planReleased(v *View, now time.Time) Plan {
+	p, vol := Plan{}, v.Volume
+	method, wrong := methodOf(vol)
+	switch {
+	case method == "" && wrong == "", v.Holder != nil && v.Holder.UID == vol.Spec.ClaimRef.UID:
+		return p
+	case vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle && !v.OwnBinder && kubernetesRecycles(vol):
+		p.add(Post{corev1.EventTypeNormal, eventLeft, "Kubernetes' own binder recycles volumes of this source and policy Recycle; for Tarn to do it, set policy Retain and annotation " + tarnv1.AnnotationRecycle})
+		return p
+	case wrong != "":
+		refuse(v, &p, wrong)
+		return p
+	case volume.DeletionProtected(vol):
+		p.add(Post{corev1.EventTypeWarning, eventFailed, fmt.Sprintf("label %s protects the volume, so it is not scrubbed; to lift that: kubectl label persistentvolumes %s %s-",
+			tarnv1.LabelDeletionProtection, vol.Name, tarnv1.LabelDeletionProtection)})
+		return p
+	}
+	if kept, until := inTrash(vol, now); kept {
+		p.Next = until
+		return p
+	}
+	return begin(v, now)
+}
+
+// begin has a scrub claim made, then gives it the volume.
+func begin(v *View, now time.Time) Plan {
+	p, vol := Plan{}, v.Volume
+	if f := failureOf(vol); f != nil {
+		if p.Next = retryTime(vol, f); now.Before(p.Next) {
+			return p
+		}
+		p.Next = time.Time{}
+	}
+	if p.Grave = !v.Live; p.Grave {
+		return p
+	}
+	switch {
+	case len(v.Users) > 0:
+		p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is not scrubbed yet, as it is used by " + strings.Join(v.Users, ", ")})
+	case vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
+		p.add(Change{kept(vol)})
+	case v.Pod != nil && v.Pod.DeletionTimestamp == nil: // of a claim that is gone
+		p.add(StopPod{v.Pod})
+	case v.Pod != nil:
+	case v.Claim == nil:
+		p.add(Order{scrubClaim(v)})
+	case v.Claim.DeletionTimestamp == nil:
+		p.add(Change{given(vol, v.Claim)})
+	}
+	return p
+}
+
+// planScrubbing leads a volume that points at its scrub claim to a certificate.
+func planScrubbing(v *View, now time.Time) Plan {
+	p := Plan{}
+	method, wrong := methodOf(v.Volume)
+	switch {
+	case v.Claim.DeletionTimestamp != nil: // by somebody else
+		if v.Pod != nil && v.Pod.DeletionTimestamp == nil {
+			p.add(StopPod{v.Pod})
+		}
+	case v.Claim.Status.Phase != corev1.ClaimBound || v.Volume.Status.Phase != corev1.VolumeBound:
+	case v.Pod == nil && method == "":
+		note(v, &p, now, "annotation "+tarnv1.AnnotationRecycle+" names no method any more; "+wrong)
+	case v.Pod == nil:
+		p.add(StartPod{scrubPod(v, method)})
+	case v.Pod.DeletionTimestamp != nil:
+	case v.Pod.Annotations[annClaim] != string(v.Claim.UID): // left by an earlier attempt
+		p.add(StopPod{v.Pod})
+	default:
+		judge(v, &p, now)
+	}
+	return p
+}
+
+// judge looks how the scrub pod gets on.
+func judge(v *View, p *Plan, now time.Time) {
+	pod := v.Pod
+	switch pod.Status.Phase {
+	case corev1.PodSucceeded:
+		cert, err := readCertificate(pod)
+		if err != nil {
+			note(v, p, now, err.Error())
+			return
+		}
+		p.add(Change{certified(v.Volume, cert)})
+	case corev1.PodFailed:
+		note(v, p, now, failureOfPod(pod))
+	default:
+		limit := pod.CreationTimestamp.Add(startTime)
+		if pod.Spec.ActiveDeadlineSeconds != nil {
+			limit = limit.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second)
+		}
+		if !now.Before(limit) {
+			note(v, p, now, "the scrub pod has not ended in time; "+waitingFor(pod))
+			return
+		}
+		if reason := waitingFor(pod); reason != "" {
+			p.add(Post{corev1.EventTypeNormal, eventPod, "scrub pod " + pod.Namespace + "/" + pod.Name + ": " + reason})
+		}
+		p.Next = limit
+	}
+}
+
+// note writes a failure of this attempt on the volume.
+func note(v *View, p *Plan, now time.Time, message string) {
+	f := tarnv1.RecycleFailure{Claim: string(v.Claim.UID), Attempts: 1, Time: metav1.NewTime(now.UTC().Truncate(time.Second)), Message: kube.Note(message)}
+	if last := failureOf(v.Volume); last != nil {
+		f.Attempts += last.Attempts
+	}
+	p.add(Change{withFailure(v.Volume, f)})
+}
+
+// planVerified takes the scrub claim from a volume that is fit for its next user, and
+// makes it nobody's.
+func planVerified(v *View) Plan {
+	p := Plan{}
+	if !dismantle(v, &p) {
+		return p
+	}
+	if p.Grave = !v.Live; !p.Grave {
+		p.add(Change{freed(v.Volume)}, Post{corev1.EventTypeNormal, eventRecycled, "Volume recycled"})
+	}
+	return p
+}
+
+// planFailed takes the scrub claim from a volume that could not be scrubbed, says so,
+// and begins anew after a pause.
+func planFailed(v *View, now time.Time) Plan {
+	p, f := Plan{}, failureOf(v.Volume)
+	if v.Claim != nil && string(v.Claim.UID) != f.Claim {
+		return begin(v, now) // made for the next attempt
+	}
+	switch {
+	case !dismantle(v, &p):
+	case v.Volume.Status.Phase == corev1.VolumeReleased:
+		refuse(v, &p, f.Message)
+	case v.Volume.Status.Phase == corev1.VolumeFailed:
+		if method, wrong := methodOf(v.Volume); method != "" {
+			return begin(v, now)
+		} else if wrong != "" {
+			refuse(v, &p, wrong)
+		}
+	}
+	return p
+}
+
+// refuse says why a volume is not recycled, once.
+func refuse(v *View, p *Plan, why string) {
+	if v.Volume.Status.Phase == corev1.VolumeFailed && v.Volume.Status.Message == why {
+		return
+	}
+	p.add(Fail{why}, Post{corev1.EventTypeWarning, eventFailed, why})
+}
+
+// retryTime is when a volume that could not be scrubbed is tried again.
+func retryTime(vol *corev1.PersistentVolume, f *tarnv1.RecycleFailure) time.Time {
+	return f.Time.Add(kube.Backoff(int32(min(f.Attempts, 100)), firstPause, longestPause, string(vol.UID)))
+}

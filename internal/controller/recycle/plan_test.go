@@ -1,0 +1,322 @@
+package recycle
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+const (
+	testNamespace = "tarn-system"
+	testImage     = "tarn.dev/tarn:test"
+	certificate   = `{"method":"Files","sampleSHA256":"00","claim":"scrub-uid"}`
+)
+
+var (
+	noon       = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	justFailed = fmt.Sprintf(`{"claim":"scrub-uid","attempts":2,"time":%q,"message":"no"}`, noon.Format(time.RFC3339))
+	longFailed = fmt.Sprintf(`{"claim":"scrub-uid","attempts":2,"time":%q,"message":"no"}`, noon.Add(-time.Hour).Format(time.RFC3339))
+)
+
+type viewWith func(*View)
+
+// view is that of a released volume of policy Retain that is to be recycled.
+func view(changes ...viewWith) *View {
+	v := &View{Namespace: testNamespace, Image: testImage, OwnBinder: true, Live: true, Volume: &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "vol", UID: "vol-uid", Annotations: map[string]string{tarnv1.AnnotationRecycle: "Files"}},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			ClaimRef:                      &corev1.ObjectReference{Namespace: "default", Name: "data", UID: "old-uid"},
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}},
+		},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeReleased},
+	}}
+	for _, change := range changes {
+		change(v)
+	}
+	return v
+}
+
+func cached(v *View)  { v.Live = false }
+func foreign(v *View) { v.OwnBinder = false }
+func deleted(v *View) { v.Volume.DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }
+func block(v *View)   { v.Volume.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }
+func free(v *View)    { v.Volume.Spec.ClaimRef = nil }
+func hostPath(v *View) {
+	v.Volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/a"}}
+}
+
+func in(phase corev1.PersistentVolumePhase) viewWith {
+	return func(v *View) { v.Volume.Status.Phase = phase }
+}
+
+func having(key, value string) viewWith {
+	return func(v *View) {
+		if value == "" {
+			delete(v.Volume.Annotations, key)
+			return
+		}
+		v.Volume.Annotations[key] = value
+	}
+}
+
+func policy(p corev1.PersistentVolumeReclaimPolicy) viewWith {
+	return func(v *View) { v.Volume.Spec.PersistentVolumeReclaimPolicy = p }
+}
+
+func holder(uid types.UID) viewWith {
+	return func(v *View) { v.Holder = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: uid}} }
+}
+
+func users(names ...string) viewWith { return func(v *View) { v.Users = names } }
+
+// claim is the scrub claim, bound.
+func claim(uid types.UID) viewWith {
+	return func(v *View) {
+		v.Claim = scrubClaim(v)
+		v.Claim.UID, v.Claim.Status.Phase = uid, corev1.ClaimBound
+	}
+}
+
+// pointing lets the volume point at a scrub claim, bound.
+func pointing(v *View) {
+	v.Volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: testNamespace, Name: scrubName(v.Volume), UID: "scrub-uid"}
+	v.Volume.Status.Phase = corev1.VolumeBound
+}
+
+func pod(phase corev1.PodPhase, message string) viewWith {
+	return func(v *View) {
+		c := v.Claim
+		if c == nil {
+			v.Claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{UID: "scrub-uid"}}
+		}
+		v.Pod = scrubPod(v, tarnv1.RecycleFiles)
+		v.Claim = c
+		v.Pod.CreationTimestamp = metav1.NewTime(noon)
+		v.Pod.Status.Phase = phase
+		if message != "" {
+			v.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message}}}}
+		}
+	}
+}
+
+func older(v *View) { v.Pod.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour)) }
+func left(v *View)  { v.Pod.Annotations[annClaim] = "an-older-uid" }
+func ending(v *View) {
+	v.Pod.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
+}
+
+// words says what a plan does.
+func words(v *View, p Plan) string {
+	var said []string
+	if p.Grave {
+		said = append(said, "look")
+	}
+	for _, a := range p.Actions {
+		switch a := a.(type) {
+		case Order:
+			said = append(said, "order")
+		case Dismiss:
+			said = append(said, "dismiss")
+		case StartPod:
+			said = append(said, "start")
+		case StopPod:
+			said = append(said, "stop")
+		case Fail:
+			said = append(said, "fail")
+		case Post:
+			said = append(said, a.Reason)
+		case Change:
+			said = append(said, changeWords(v.Volume, a.To))
+		}
+	}
+	if !p.Next.IsZero() {
+		said = append(said, "wait")
+	}
+	return strings.Join(said, " ")
+}
+
+func changeWords(from, to *corev1.PersistentVolume) string {
+	switch {
+	case to.Spec.ClaimRef == nil && from.Spec.ClaimRef != nil:
+		return "free"
+	case to.Spec.ClaimRef != nil && to.Spec.ClaimRef.UID != from.Spec.ClaimRef.UID:
+		return "give"
+	case to.Spec.PersistentVolumeReclaimPolicy != from.Spec.PersistentVolumeReclaimPolicy:
+		return "policy " + string(to.Spec.PersistentVolumeReclaimPolicy)
+	case to.Annotations[tarnv1.AnnotationRecycled] != from.Annotations[tarnv1.AnnotationRecycled]:
+		return "certify"
+	case to.Annotations[tarnv1.AnnotationRecycleFailure] != from.Annotations[tarnv1.AnnotationRecycleFailure]:
+		return "note"
+	}
+	return "other"
+}
+
+func TestPlanOfAVolume(t *testing.T) {
+	const recycle, remembered = corev1.PersistentVolumeReclaimRecycle, tarnv1.AnnotationRecyclePolicy
+	for _, c := range []struct {
+		name string
+		view *View
+		want string
+	}{
+		{"Retain and no method is left alone", view(having(tarnv1.AnnotationRecycle, "")), ""},
+		{"Delete is left to the provisioner", view(policy(corev1.PersistentVolumeReclaimDelete)), ""},
+		{"one that is used is left alone", view(in(corev1.VolumeBound)), ""},
+		{"one that nobody has had is left alone", view(free, in(corev1.VolumeAvailable)), ""},
+		{"one that a pool fills is left alone", view(having(tarnv1.AnnotationPoolFilling, "a")), ""},
+		{"what a cache says is looked at live", view(cached), "look"},
+		{"case 136: the claim is there", view(holder("old-uid")), ""},
+		{"case 137: a pod uses it", view(users("pod default/a")), eventFailed},
+		{"case 137: a new claim of that name", view(holder("new-uid")), "order"},
+		{"released", view(), "order"},
+		{"its policy waits", view(policy(recycle)), "policy Retain"},
+		{"and then it begins", view(having(remembered, "Recycle"), having(tarnv1.AnnotationRecycle, "")), "order"},
+		{"hostPath of policy Recycle beside Kubernetes' recycler", view(policy(recycle), hostPath, foreign), eventLeft},
+		{"hostPath of policy Recycle without it", view(policy(recycle), hostPath), "policy Retain"},
+		{"CSI of policy Recycle beside Kubernetes' binder", view(policy(recycle), foreign, in(corev1.VolumeFailed)), "policy Retain"},
+		{"case 135: no recycler", view(policy(recycle), having(tarnv1.AnnotationRecycle, ""), block), "fail " + eventFailed},
+		{"an unknown method", view(having(tarnv1.AnnotationRecycle, "Shred")), "fail " + eventFailed},
+		{"Recreate", view(having(tarnv1.AnnotationRecycle, "Recreate")), "fail " + eventFailed},
+		{"files of a block volume", view(block), "fail " + eventFailed},
+		{"zeros for a block volume", view(block, having(tarnv1.AnnotationRecycle, "Zero")), "order"},
+		{"protected from deletion", view(func(v *View) { v.Volume.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }), eventFailed},
+		{"in the trash", view(having(tarnv1.AnnotationTrashedUntil, noon.Add(time.Hour).Format(time.RFC3339))), "wait"},
+		{"about to be in the trash", view(having(tarnv1.AnnotationRetention, "1h")), ""},
+		{"out of the trash", view(having(tarnv1.AnnotationRetention, "1h"), having(tarnv1.AnnotationTrashedUntil, noon.Format(time.RFC3339))), "order"},
+		{"the claim is made", view(claim("scrub-uid")), "give"},
+		{"case 138: a leftover pod goes first", view(pod(corev1.PodSucceeded, "")), "stop"},
+
+		{"not bound yet", view(pointing, claim("scrub-uid"), in(corev1.VolumeReleased)), ""},
+		{"bound", view(pointing, claim("scrub-uid")), "start"},
+		{"case 138: the pod of an older claim", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate), left), "stop"},
+		{"the pod runs", view(pointing, claim("scrub-uid"), pod(corev1.PodRunning, "")), "wait"},
+		{"the pod has run too long", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), older), "note"},
+		{"case 134: the pod succeeded", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate)), "certify"},
+		{"the pod succeeded without a certificate", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, "done")), "note"},
+		{"case 135: the pod failed", view(pointing, claim("scrub-uid"), pod(corev1.PodFailed, "tarn: no")), "note"},
+		{"the method was taken back", view(pointing, claim("scrub-uid"), having(tarnv1.AnnotationRecycle, "")), "note"},
+
+		{"failed: first the pod goes", view(pointing, claim("scrub-uid"), pod(corev1.PodFailed, "no"), having(tarnv1.AnnotationRecycleFailure, justFailed)), "stop"},
+		{"failed: the pod is going", view(pointing, claim("scrub-uid"), pod(corev1.PodFailed, "no"), ending, having(tarnv1.AnnotationRecycleFailure, justFailed)), ""},
+		{"failed: then the claim", view(pointing, claim("scrub-uid"), having(tarnv1.AnnotationRecycleFailure, justFailed)), "dismiss"},
+		{"failed: then it is told", view(pointing, in(corev1.VolumeReleased), having(tarnv1.AnnotationRecycleFailure, justFailed)), "fail " + eventFailed},
+		{"failed: then it waits", view(pointing, in(corev1.VolumeFailed), having(tarnv1.AnnotationRecycleFailure, justFailed)), "wait"},
+		{"case 135: then it begins anew", view(pointing, in(corev1.VolumeFailed), having(tarnv1.AnnotationRecycleFailure, longFailed)), "order"},
+		{"and is given to the new claim", view(pointing, in(corev1.VolumeFailed), claim("next-uid"), having(tarnv1.AnnotationRecycleFailure, longFailed)), "give"},
+
+		{"verified: first the pod goes", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate), having(tarnv1.AnnotationRecycled, certificate)), "stop"},
+		{"verified: then the claim", view(pointing, claim("scrub-uid"), having(tarnv1.AnnotationRecycled, certificate)), "dismiss"},
+		{"verified: what a cache says is looked at live", view(pointing, cached, having(tarnv1.AnnotationRecycled, certificate)), "look"},
+		{"case 134: then it is nobody's", view(pointing, having(tarnv1.AnnotationRecycled, certificate)), "free " + eventRecycled},
+		{"a certificate of another time is none", view(having(tarnv1.AnnotationRecycled, certificate)), "order"},
+		{"its policy comes back", view(free, in(corev1.VolumeAvailable), having(remembered, "Recycle")), "policy Recycle"},
+		{"though it was drawn at once", view(in(corev1.VolumeBound), having(remembered, "Recycle")), "policy Recycle"},
+		{"not before it can be had", view(free, having(remembered, "Recycle")), ""},
+
+		{"the scrub claim was deleted", view(pointing, in(corev1.VolumeReleased)), "order"},
+		{"deleted half-way: first the pod", view(pointing, claim("scrub-uid"), pod(corev1.PodRunning, ""), deleted), "stop"},
+		{"deleted half-way: then the claim", view(pointing, claim("scrub-uid"), deleted), "dismiss"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := words(c.view, plan(c.view, noon)); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAFailedScrubSaysWhyAndIsToldOnce(t *testing.T) {
+	v := view(pointing, claim("scrub-uid"), pod(corev1.PodFailed, "tarn: /volume/x: something is mounted there"), having(tarnv1.AnnotationRecycleFailure, longFailed))
+	v.Volume.Annotations[tarnv1.AnnotationRecycleFailure] = strings.Replace(longFailed, "scrub-uid", "older-uid", 1)
+	p := plan(v, noon)
+	change, ok := p.Actions[0].(Change)
+	if !ok {
+		t.Fatalf("got %s", words(v, p))
+	}
+	f := failureOf(change.To)
+	if f.Attempts != 3 || f.Claim != "scrub-uid" || f.Message != "/volume/x: something is mounted there" || !f.Time.Time.Equal(noon) {
+		t.Errorf("noted %+v", f)
+	}
+	v = view(having(tarnv1.AnnotationRecycle, "Shred"))
+	fail, ok := plan(v, noon).Actions[0].(Fail)
+	if !ok {
+		t.Fatal("an unknown method did not fail")
+	}
+	v.Volume.Status.Phase, v.Volume.Status.Message = corev1.VolumeFailed, fail.Message
+	if p := plan(v, noon); len(p.Actions) != 0 {
+		t.Errorf("it is told again: %s", words(v, p))
+	}
+}
+
+func TestDeadlinesFollowTheSizeOfAVolume(t *testing.T) {
+	nfs := func(v *View) {
+		v.Volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}
+	}
+	for _, c := range []struct {
+		name, size string
+		source     viewWith
+		method     tarnv1.RecycleMethod
+		want       int64
+	}{
+		{"case 139: NFS", "5Gi", nfs, tarnv1.RecycleFiles, 300},
+		{"case 139: large NFS", "20Gi", nfs, tarnv1.RecycleFiles, 600},
+		{"case 139: hostPath", "1Gi", hostPath, tarnv1.RecycleFiles, 60},
+		{"case 139: large hostPath", "10Gi", hostPath, tarnv1.RecycleFiles, 300},
+		{"zeros", "10Gi", func(*View) {}, tarnv1.RecycleZero, 3000},
+		{"few zeros", "1Mi", func(*View) {}, tarnv1.RecycleZero, 600},
+	} {
+		v := view(c.source)
+		v.Volume.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse(c.size)
+		if got := deadline(v.Volume, c.method); got != c.want {
+			t.Errorf("%s of %s: %d s, want %d", c.name, c.size, got, c.want)
+		}
+	}
+}
+
+func TestWhichPodsUseAReleasedVolume(t *testing.T) {
+	before, after := metav1.NewTime(noon.Add(-time.Minute)), metav1.NewTime(noon.Add(time.Minute))
+	successor := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon)}}
+	user := func(phase corev1.PodPhase, scheduled *metav1.Time) *corev1.Pod {
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{CreationTimestamp: before},
+			Spec: corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+			}}}},
+			Status: corev1.PodStatus{Phase: phase},
+		}
+		if scheduled != nil {
+			p.Spec.NodeName = "a"
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: *scheduled}}
+		}
+		return p
+	}
+	for _, c := range []struct {
+		name      string
+		pod       *corev1.Pod
+		claim     string
+		successor *corev1.PersistentVolumeClaim
+		want      bool
+	}{
+		{"case 137: one that runs", user(corev1.PodRunning, &before), "data", nil, true},
+		{"case 137: one that is pending", user(corev1.PodPending, nil), "data", nil, true},
+		{"case 137: one that succeeded", user(corev1.PodSucceeded, &before), "data", nil, false},
+		{"one of another claim", user(corev1.PodRunning, &before), "other", nil, false},
+		{"case 137: one that got its node after the new claim", user(corev1.PodRunning, &after), "data", successor, false},
+		{"one that had its node before the new claim", user(corev1.PodRunning, &before), "data", successor, true},
+		{"one that waits for the new claim", user(corev1.PodPending, nil), "data", successor, false},
+	} {
+		if got := uses(c.pod, c.claim, c.successor); got != c.want {
+			t.Errorf("%s: %t, want %t", c.name, got, c.want)
+		}
+	}
+}

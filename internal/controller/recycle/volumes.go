@@ -1,0 +1,205 @@
+package recycle
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// state is where a volume stands on its way from one claim to the next; a closed set.
+type state string
+
+const (
+	// used: a claim's, reserved for one, or to be had.
+	used state = "Used"
+	// joining: on its way into a pool, out of it, or to a claim of Tarn's own.
+	joining state = "Joining"
+	// released: its claim is gone.
+	released state = "Released"
+	// scrubbing: it points at its scrub claim, which is there.
+	scrubbing state = "Scrubbing"
+	// verified: there is a certificate of the scrub claim it points at.
+	verified state = "Verified"
+	// failed: the scrub claim it points at could do nothing.
+	failed state = "Failed"
+	// leaving: being deleted.
+	leaving state = "Leaving"
+)
+
+func stateOf(v *View) state {
+	vol := v.Volume
+	ref := vol.Spec.ClaimRef
+	gone := vol.Status.Phase == corev1.VolumeReleased || vol.Status.Phase == corev1.VolumeFailed
+	switch {
+	case vol.DeletionTimestamp != nil:
+		return leaving
+	case ref == nil:
+		return used
+	case v.ours():
+		return stateOfOurs(v, gone)
+	case ref.Namespace == v.Namespace, vol.Annotations[tarnv1.AnnotationPoolFilling] != "":
+		return joining
+	case ref.UID != "" && gone:
+		return released
+	}
+	return used
+}
+
+func stateOfOurs(v *View, gone bool) state {
+	uid := string(v.Volume.Spec.ClaimRef.UID)
+	cert, failure := certificateOf(v.Volume), failureOf(v.Volume)
+	switch {
+	case cert != nil && cert.Claim == uid:
+		return verified
+	case failure != nil && failure.Claim == uid:
+		return failed
+	case v.Claim != nil && string(v.Claim.UID) == uid:
+		return scrubbing
+	case gone: // somebody has deleted the scrub claim
+		return released
+	}
+	return joining // the binder is about to say that it is gone
+}
+
+// ours says that the volume points at its scrub claim.
+func (v *View) ours() bool {
+	ref := v.Volume.Spec.ClaimRef
+	return ref != nil && ref.Namespace == v.Namespace && ref.Name == scrubName(v.Volume)
+}
+
+// concerned says that a volume may have to do with recycling at all.
+func concerned(vol *corev1.PersistentVolume) bool {
+	ref := vol.Spec.ClaimRef
+	return vol.Annotations[tarnv1.AnnotationRecycle] != "" || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "" ||
+		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle ||
+		ref != nil && ref.Name == scrubName(vol)
+}
+
+// methodOf is how a volume is to be recycled, empty for not at all; or why what its
+// annotation asks for cannot be.
+func methodOf(vol *corev1.PersistentVolume) (method tarnv1.RecycleMethod, wrong string) {
+	policy := vol.Spec.PersistentVolumeReclaimPolicy
+	if own := vol.Annotations[tarnv1.AnnotationRecyclePolicy]; own != "" && policy == corev1.PersistentVolumeReclaimRetain {
+		policy = corev1.PersistentVolumeReclaimPolicy(own)
+	}
+	block := volume.ModeOfVolume(vol) == corev1.PersistentVolumeBlock
+	said := tarnv1.RecycleMethod(vol.Annotations[tarnv1.AnnotationRecycle])
+	switch {
+	case policy != corev1.PersistentVolumeReclaimRetain && policy != corev1.PersistentVolumeReclaimRecycle:
+		return "", ""
+	case said == "" && policy == corev1.PersistentVolumeReclaimRetain:
+		return "", ""
+	case said == "" && block:
+		return "", "no recycler for volumeMode Block without a method: set annotation " + tarnv1.AnnotationRecycle + " to Zero or Discard"
+	case said == "":
+		return tarnv1.RecycleFiles, ""
+	case said == tarnv1.RecycleRecreate:
+		return "", "annotation " + tarnv1.AnnotationRecycle + " is Recreate: set reclaim policy Delete instead, and have a PersistentVolumeSet or a new claim make another volume"
+	case said == tarnv1.RecycleFiles && block:
+		return "", "annotation " + tarnv1.AnnotationRecycle + " is Files, but volumeMode is Block: set it to Zero or Discard"
+	case said == tarnv1.RecycleFiles, said == tarnv1.RecycleZero, said == tarnv1.RecycleDiscard:
+		return said, ""
+	}
+	return "", fmt.Sprintf("annotation %s is %q: set it to Files, Zero or Discard", tarnv1.AnnotationRecycle, said)
+}
+
+// kubernetesRecycles says that the recycler of Kubernetes' own binder knows the source.
+func kubernetesRecycles(vol *corev1.PersistentVolume) bool {
+	return vol.Spec.HostPath != nil || vol.Spec.NFS != nil
+}
+
+// inTrash says that a volume waits until its claim may be had back no more, and until
+// when where that is known.
+func inTrash(vol *corev1.PersistentVolume, now time.Time) (bool, time.Time) {
+	until, known, err := volume.TrashedUntil(vol)
+	switch {
+	case err != nil, !known && vol.Annotations[tarnv1.AnnotationRetention] != "":
+		return true, time.Time{}
+	case known && now.Before(until):
+		return true, until
+	}
+	return volume.Held(vol), time.Time{}
+}
+
+func certificateOf(vol *corev1.PersistentVolume) *tarnv1.RecycleCertificate {
+	cert := &tarnv1.RecycleCertificate{}
+	if json.Unmarshal([]byte(vol.Annotations[tarnv1.AnnotationRecycled]), cert) != nil {
+		return nil
+	}
+	return cert
+}
+
+func failureOf(vol *corev1.PersistentVolume) *tarnv1.RecycleFailure {
+	failure := &tarnv1.RecycleFailure{}
+	if json.Unmarshal([]byte(vol.Annotations[tarnv1.AnnotationRecycleFailure]), failure) != nil {
+		return nil
+	}
+	return failure
+}
+
+// kept is a volume whose policy waits until it is recycled.
+func kept(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
+	vol = vol.DeepCopy()
+	metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecyclePolicy, string(vol.Spec.PersistentVolumeReclaimPolicy))
+	vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	return vol
+}
+
+// given is a volume that points at its scrub claim. What would bring its former claim
+// back goes with the data.
+func given(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+	vol = vol.DeepCopy()
+	vol.Spec.ClaimRef = &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
+	}
+	volume.Untrash(vol)
+	delete(vol.Annotations, tarnv1.AnnotationClaim)
+	delete(vol.Annotations, volume.AnnBoundByController)
+	return vol
+}
+
+func certified(vol *corev1.PersistentVolume, cert tarnv1.RecycleCertificate) *corev1.PersistentVolume {
+	vol = vol.DeepCopy()
+	metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycled, encode(cert))
+	delete(vol.Annotations, tarnv1.AnnotationRecycleFailure)
+	return vol
+}
+
+func withFailure(vol *corev1.PersistentVolume, failure tarnv1.RecycleFailure) *corev1.PersistentVolume {
+	vol = vol.DeepCopy()
+	metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycleFailure, encode(failure))
+	return vol
+}
+
+// freed is a volume that is nobody's.
+func freed(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
+	vol = vol.DeepCopy()
+	vol.Spec.ClaimRef = nil
+	delete(vol.Annotations, volume.AnnBoundByController)
+	return vol
+}
+
+// restored is a volume with its own policy, unless somebody has set another meanwhile.
+func restored(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
+	vol = vol.DeepCopy()
+	if vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
+		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimPolicy(vol.Annotations[tarnv1.AnnotationRecyclePolicy])
+	}
+	delete(vol.Annotations, tarnv1.AnnotationRecyclePolicy)
+	return vol
+}
+
+// encode gives the JSON of a certificate or a failure, types that always have one.
+func encode(o any) string {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}

@@ -1,0 +1,235 @@
+//go:build integration
+
+package recycle
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
+	testkit.Main(m)
+}
+
+// world is one volume with its claim, and a stand-in for the binder, protection and the
+// kubelet, which runs each scrub pod as often as it fails.
+type world struct {
+	t      *testing.T
+	ctx    context.Context
+	config *rest.Config
+	client client.WithWatch
+	name   string
+	// vol is the volume as the case has seen it last.
+	vol   *corev1.PersistentVolume
+	claim *corev1.PersistentVolumeClaim
+	// failures is how many scrub pods are still to fail.
+	failures int
+	// unverified tells that the volume could be had before it was scrubbed.
+	unverified chan string
+	// scrubbed are the uids of claims whose pods succeeded.
+	scrubbed map[string]bool
+}
+
+func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy) *world {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), name: name, unverified: make(chan string, 1), scrubbed: map[string]bool{}}
+	w.must(client.IgnoreAlreadyExists(w.client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
+	w.claim = testkit.Claim("default", name, "", "", func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.VolumeName, c.Spec.StorageClassName = name, ptr.To("")
+	})
+	w.must(w.client.Create(ctx, w.claim))
+	w.vol = testkit.Volume(testkit.Record(w.claim, name, tarnv1.VolumeCreated), func(v *corev1.PersistentVolume) {
+		v.ObjectMeta = metav1.ObjectMeta{Name: name, Annotations: map[string]string{tarnv1.AnnotationRecycle: string(tarnv1.RecycleFiles)}}
+		v.Spec.PersistentVolumeReclaimPolicy = policy
+		v.Spec.ClaimRef.UID = w.claim.UID
+		if policy == corev1.PersistentVolumeReclaimRecycle { // of which Kubernetes knows a recycler
+			v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/srv/" + name}}
+		}
+	})
+	w.must(w.client.Create(ctx, w.vol))
+	done := make(chan error, 1)
+	go func() { done <- w.cluster() }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// cluster does what else there is in a cluster, until the case ends. What is refused
+// is tried again on the next round.
+func (w *world) cluster() error {
+	for {
+		vol := &corev1.PersistentVolume{}
+		claims, pods := &corev1.PersistentVolumeClaimList{}, &corev1.PodList{}
+		_, err := kube.Get(w.ctx, w.client, client.ObjectKey{Name: w.name}, vol)
+		err = errors.Join(err, w.client.List(w.ctx, claims), w.client.List(w.ctx, pods, client.InNamespace(testNamespace)))
+		switch {
+		case w.ctx.Err() != nil:
+			return nil //nolint:nilerr // the case is over
+		case err != nil:
+			return err
+		}
+		for i := range pods.Items {
+			w.pod(&pods.Items[i])
+		}
+		for i := range claims.Items {
+			w.bind(&claims.Items[i], vol, len(pods.Items) > 0)
+		}
+		w.volume(vol, claims.Items)
+		select {
+		case <-w.ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// pod runs a scrub pod.
+func (w *world) pod(pod *corev1.Pod) {
+	state := &corev1.ContainerStateTerminated{Message: `{"method": "Files", "bytes": 0, "files": 3, "sampleSHA256": "00", "seconds": 0.1}`, FinishedAt: metav1.Now()}
+	switch {
+	case pod.DeletionTimestamp != nil:
+		_ = w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0))
+		return
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		return
+	case w.failures > 0:
+		pod.Status.Phase = corev1.PodFailed
+		state.ExitCode, state.Message = 1, "tarn: something is mounted there"
+	default:
+		pod.Status.Phase = corev1.PodSucceeded
+	}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Terminated: state}}}
+	if w.client.Status().Update(w.ctx, pod) == nil {
+		if w.failures > 0 {
+			w.failures--
+		} else {
+			w.scrubbed[pod.Annotations[annClaim]] = true
+		}
+	}
+}
+
+// bind binds a claim to the volume that points at it, or lets it go.
+func (w *world) bind(claim *corev1.PersistentVolumeClaim, vol *corev1.PersistentVolume, used bool) {
+	ref := vol.Spec.ClaimRef
+	switch {
+	case claim.DeletionTimestamp != nil && (!used || claim.Namespace != testNamespace):
+		base := claim.DeepCopy()
+		claim.Finalizers = nil
+		_ = w.client.Patch(w.ctx, claim, client.MergeFrom(base))
+	case claim.DeletionTimestamp == nil && claim.Status.Phase != corev1.ClaimBound && ref != nil && ref.UID == claim.UID:
+		claim.Status.Phase = corev1.ClaimBound
+		_ = w.client.Status().Update(w.ctx, claim)
+	}
+}
+
+// volume gives the volume its phase, and tells who could have it too early.
+func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentVolumeClaim) {
+	if vol.Name == "" {
+		return
+	}
+	ref, want := vol.Spec.ClaimRef, corev1.VolumeAvailable
+	if ref != nil {
+		want = corev1.VolumeReleased
+		for i := range claims {
+			if claims[i].UID == ref.UID {
+				want = corev1.VolumeBound
+			}
+		}
+	}
+	if ref == nil {
+		if cert := certificateOf(vol); cert == nil || !w.scrubbed[cert.Claim] {
+			select {
+			case w.unverified <- vol.ResourceVersion:
+			default:
+			}
+		}
+	}
+	if vol.Status.Phase == want || vol.Status.Phase == corev1.VolumeFailed && want == corev1.VolumeReleased {
+		return
+	}
+	vol.Status.Phase, vol.Status.Message = want, ""
+	_ = w.client.Status().Update(w.ctx, vol)
+}
+
+// run starts the controller as the account it has in a cluster, and gives back what
+// ends it.
+func (w *world) run(restConfig *rest.Config) (stop func()) {
+	w.t.Helper()
+	restConfig = rest.CopyConfig(restConfig)
+	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, GracefulShutdownTimeout: ptr.To(5 * time.Second),
+	})
+	w.must(err)
+	pods, err := kube.AllPods(mgr)
+	w.must(err)
+	w.must(Register(mgr, Options{Namespace: testNamespace, Image: testImage, OwnBinder: true, Pods: pods}))
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = mgr.Start(ctx) // a killed one ends with the error of its death
+	}()
+	return func() { cancel(); <-done }
+}
+
+// until waits for the volume to be as check wants it, which says what is wrong.
+func (w *world) until(what string, check func(*corev1.PersistentVolume) string) {
+	w.t.Helper()
+	for {
+		w.must(w.client.Get(w.ctx, client.ObjectKey{Name: w.name}, w.vol))
+		wrong := check(w.vol)
+		if wrong == "" {
+			return
+		}
+		select {
+		case <-w.ctx.Done():
+			w.t.Fatalf("%s: %s: %+v %+v %v", what, wrong, w.vol.Spec.ClaimRef, w.vol.Status, w.vol.Annotations)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// phase wants the volume in a phase, with a claim or without.
+func phase(want corev1.PersistentVolumePhase) func(*corev1.PersistentVolume) string {
+	return func(vol *corev1.PersistentVolume) string {
+		if vol.Status.Phase != want {
+			return "it is not " + string(want)
+		}
+		return ""
+	}
+}
+
+func (w *world) gone(o client.Object) bool {
+	return apierrors.IsNotFound(w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o))
+}

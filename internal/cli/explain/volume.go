@@ -118,6 +118,9 @@ func (s *story) releasedVolume(v *volumeView, link *Link) {
 	}
 	switch vol.Spec.PersistentVolumeReclaimPolicy {
 	case corev1.PersistentVolumeReclaimRetain:
+		if s.trashedVolume(vol, link, was) {
+			break
+		}
 		link.Next = "when somebody decides: the command makes it free for any claim, with its data; to let it be destroyed instead: " +
 			kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
 		link.Command = free(vol.Name)
@@ -131,6 +134,25 @@ func (s *story) releasedVolume(v *volumeView, link *Link) {
 			s.blame("it could not be recycled: %s", e.Message)
 		}
 	}
+}
+
+// trashedVolume says how a volume in the trash can be had back, and until when. It is
+// false for one that is not there.
+func (s *story) trashedVolume(vol *corev1.PersistentVolume, link *Link, was string) bool {
+	until, known, err := volume.TrashedUntil(vol)
+	if !known || !volume.Held(vol) {
+		return false
+	}
+	link.Command = "tarn undelete volume " + vol.Name
+	if err != nil {
+		link.Next = "when somebody decides: the command brings the claim back"
+		s.blame("%s is gone, and its data is kept with no end: %v", was, err)
+		return true
+	}
+	link.Next = fmt.Sprintf("at %s, by its own reclaim policy %s; the command brings the claim back before that; to have it over now: tarn trash purge %s --yes",
+		until.UTC().Format(time.RFC3339), volume.OwnPolicy(vol), vol.Name)
+	s.blame("%s is gone, and its data is kept in the trash until %s", was, until.UTC().Format(time.RFC3339))
+	return true
 }
 
 // toBeDeleted is about a released volume whose storage nobody has begun to destroy.

@@ -27,6 +27,12 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 	}
 	for _, c := range []answer{
 		{"kept by policy", released(corev1.PersistentVolumeReclaimRetain, nothing), "is Released: claim shop/data is gone, and policy Retain keeps the volume", "when somebody decides", `kubectl patch pv pvc-claim-uid --type=json -p '[{"op":"remove","path":"/spec/claimRef"}]'`},
+		{"in the trash", released(corev1.PersistentVolumeReclaimDelete, func(w *world) { volume.Hold(w.volume, "1h"); volume.Trash(w.volume, ahead(3600e9).Time) }),
+			"is Released: claim shop/data is gone, and its data is kept in the trash until ", "by its own reclaim policy Delete; the command brings the claim back", "tarn undelete volume pvc-claim-uid"},
+		{"in the trash with no end", released(corev1.PersistentVolumeReclaimDelete, func(w *world) {
+			volume.Hold(w.volume, "1h")
+			w.volume.Annotations[tarnv1.AnnotationTrashedUntil] = "tomorrow"
+		}), `kept with no end: annotation tarn.dev/trashed-until is "tomorrow"`, "when somebody decides", "tarn undelete volume pvc-claim-uid"},
 		{"to be destroyed, and nobody begins", released(corev1.PersistentVolumeReclaimDelete, func(w *world) { w.view.Controller = nil }), "has to be destroyed, but no tarn controller runs", "as soon as tarn controller runs", ""},
 		{"to be destroyed by somebody else", released(corev1.PersistentVolumeReclaimDelete, func(w *world) {
 			w.volumeView.Record, w.volumeView.Provisioner, w.volume.Annotations[volume.AnnProvisionedBy] = nil, nil, "csi.example.org"

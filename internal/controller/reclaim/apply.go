@@ -20,9 +20,9 @@ import (
 // errStale says that the cache is behind what the API server has: look again.
 var errStale = errors.New("the cache is behind")
 
-// errClaimThere says that a claim keeps a released volume: no event of the volume
-// tells when that changes, so the queue asks again.
-var errClaimThere = errors.New("the claim of a released volume is still there")
+// errClaimThere says that a claim keeps a volume that is to be deleted: no event of the
+// volume tells when that changes, so the queue asks again.
+var errClaimThere = errors.New("the claim of a volume that is to be deleted is still there")
 
 // errShared says that another volume has the handle of one that is to be deleted.
 var errShared = errors.New("another volume has the handle of a released volume")
@@ -75,8 +75,9 @@ func (r *reconciler) tellLost(ctx context.Context, v *View, status *tarnv1.PavVo
 }
 
 // confirmReleased looks live at what decides that data is destroyed: the volume is
-// as the cache had it, and the claim it was released by is gone, or has got another
-// volume. A claim that is in the way is told in the record; held is true then.
+// as the cache had it, the claim it was released by is gone, or has got another volume,
+// and where it points at no claim, none names it. A claim that is in the way is told in
+// the record; held is true then.
 func (r *reconciler) confirmReleased(ctx context.Context, v *View) (held bool, err error) {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{})
 	if err != nil {
@@ -85,22 +86,13 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) (held bool, e
 	if (live == nil) != (v.Volume == nil) || live != nil && live.ResourceVersion != v.Volume.ResourceVersion {
 		return false, errStale
 	}
-	reference := &corev1.ObjectReference{Namespace: v.Record.Spec.Claim.Namespace, Name: v.Record.Spec.Claim.Name, UID: v.Record.Spec.Claim.UID}
-	if live != nil {
-		if live.Spec.ClaimRef == nil {
-			return false, nil // nobody's, and being deleted
-		}
-		reference = live.Spec.ClaimRef
-	}
-	claim, err := kube.Get(ctx, r.reader, client.ObjectKey{Namespace: reference.Namespace, Name: reference.Name}, &corev1.PersistentVolumeClaim{})
-	if err != nil {
+	maker := &corev1.ObjectReference{Namespace: v.Record.Spec.Claim.Namespace, Name: v.Record.Spec.Claim.Name, UID: v.Record.Spec.Claim.UID}
+	claim, err := r.claims.Keeping(ctx, v.Record.Name, live, maker)
+	if err != nil || claim == nil {
 		return false, err
 	}
-	ours := claim != nil && (reference.UID == "" || claim.UID == reference.UID)
-	if !ours || claim.Spec.VolumeName != "" && claim.Spec.VolumeName != v.Record.Name {
-		return false, nil
-	}
-	p := say(v, reasonClaimThere, fmt.Sprintf("the volume is released, but claim %s/%s, to which it belongs, is there", reference.Namespace, reference.Name))
+	p := say(v, reasonClaimThere, fmt.Sprintf("the volume is to be deleted, but claim %s/%s, to which it belongs, is there; delete the claim, too, if its data is to go",
+		claim.Namespace, claim.Name))
 	if p.Status == nil {
 		return true, errClaimThere
 	}

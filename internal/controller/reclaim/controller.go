@@ -24,7 +24,7 @@ import (
 	"tarn.dev/tarn/internal/podvol"
 )
 
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=get;list;watch;delete;patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes,verbs=get;list;watch;delete;patch
@@ -36,6 +36,7 @@ import (
 const (
 	indexStageVolume = "reclaim.volume"
 	indexHandle      = "reclaim.handle"
+	indexClaims      = "reclaim.claims"
 	// stalePause is how long a cache that was found behind gets to catch up.
 	stalePause = 50 * time.Millisecond
 )
@@ -53,6 +54,7 @@ type reconciler struct {
 	client  client.Client
 	reader  client.Reader // live
 	handles kube.Handles
+	claims  kube.Claims
 	steps   *podvol.Steps
 	events  events.EventRecorder
 	clock   clock.PassiveClock
@@ -64,6 +66,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), steps: o.Steps,
 		handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexHandle},
+		claims:  kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexClaims},
 		events:  mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
 	}
 	if r.clock == nil {
@@ -80,6 +83,9 @@ func Register(mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("indexing stages: %w", err)
 	}
 	if err := kube.IndexHandles(context.Background(), mgr, indexHandle); err != nil {
+		return err
+	}
+	if err := kube.IndexClaims(context.Background(), mgr, indexClaims); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).

@@ -1,0 +1,86 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// VolumeNamed is what an index of claims by volume holds of one: the name in its
+// spec.volumeName, nothing where that is empty.
+func VolumeNamed(o client.Object) []string {
+	claim, ok := o.(*corev1.PersistentVolumeClaim)
+	if !ok || claim.Spec.VolumeName == "" {
+		return nil
+	}
+	return []string{claim.Spec.VolumeName}
+}
+
+// IndexClaims adds an index of claims by VolumeNamed to a manager. Each controller has
+// one of its own name, since an index can be added but once.
+func IndexClaims(ctx context.Context, mgr ctrl.Manager, index string) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.PersistentVolumeClaim{}, index, VolumeNamed); err != nil {
+		return fmt.Errorf("adding index %s of PersistentVolumeClaim: %w", index, err)
+	}
+	return nil
+}
+
+// Claims finds out which claim a volume is still somebody's by.
+type Claims struct {
+	// Cached has the index.
+	Cached client.Reader
+	// Live reads from the API server.
+	Live client.Reader
+	// Index is the name it was given to IndexClaims.
+	Index string
+}
+
+// Keeping gives a claim for whose sake the storage of a volume must not be destroyed,
+// nil if there is none. vol is the volume as it was just read live, nil where it does
+// not exist; maker is the claim it was made for, which counts where the volume points at
+// none; nil if that is not known.
+//
+// The claim that the volume points at is read live. So a claim that a binder is about to
+// give the volume is always seen, as the volume points at it first.
+//
+// A volume that points at none, or was removed by force, may still be the one that a
+// claim names: a claimRef can be cleared under a bound claim, or lost in a restore. The
+// API server cannot be asked for the claims of a volume, so these are found in the cache
+// and confirmed live. One of them that the cache does not have yet was made by hand, for
+// a volume that was going already.
+//
+// A released volume that points at a claim which is gone is the claim's alone that the
+// binder has bound to it: who merely names another's volume keeps nothing.
+func (c Claims) Keeping(ctx context.Context, name string, vol *corev1.PersistentVolume, maker *corev1.ObjectReference) (*corev1.PersistentVolumeClaim, error) {
+	reference, orphaned := maker, true
+	if vol != nil && vol.Spec.ClaimRef != nil {
+		reference, orphaned = vol.Spec.ClaimRef, vol.Status.Phase != corev1.VolumeReleased
+	}
+	if reference != nil {
+		claim, err := Get(ctx, c.Live, client.ObjectKey{Namespace: reference.Namespace, Name: reference.Name}, &corev1.PersistentVolumeClaim{})
+		if err != nil {
+			return nil, err
+		}
+		meant := claim != nil && (reference.UID == "" || claim.UID == reference.UID)
+		if meant && (claim.Spec.VolumeName == "" || claim.Spec.VolumeName == name) {
+			return claim, nil
+		}
+	}
+	claims := &corev1.PersistentVolumeClaimList{}
+	if err := c.Cached.List(ctx, claims, client.MatchingFields{c.Index: name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the claims that name volume %s: %w", name, err)
+	}
+	for i := range claims.Items {
+		live, err := Get(ctx, c.Live, client.ObjectKeyFromObject(&claims.Items[i]), &corev1.PersistentVolumeClaim{})
+		if err != nil {
+			return nil, err
+		}
+		if live != nil && live.Spec.VolumeName == name && (orphaned || live.Status.Phase == corev1.ClaimBound) {
+			return live, nil
+		}
+	}
+	return nil, nil
+}

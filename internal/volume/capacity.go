@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"math"
 	"math/big"
 	"strings"
 
@@ -22,6 +23,9 @@ const (
 // K accepted for k. The result is at least 1; anything else is an error that says
 // what is wanted.
 func ParseCapacity(text string, r Rounding) (int64, error) {
+	if !readable(text) {
+		return 0, fmt.Errorf("capacity %.*q is no size that can be: write a number of bytes or a quantity like 10Gi", longestSize, text)
+	}
 	q, err := resource.ParseQuantity(canonicalSuffix(text))
 	if err != nil {
 		return 0, fmt.Errorf("capacity %q is not a size: write a number of bytes or a quantity like 10Gi", text)
@@ -49,8 +53,15 @@ func canonicalSuffix(text string) string {
 }
 
 // Bytes is a quantity of the API in whole bytes, rounded half to even, as the
-// contexts of templates show it. A quantity beyond int64 gives the largest int64.
+// contexts of templates show it. A quantity beyond int64 gives the largest int64, or the
+// smallest.
 func Bytes(q resource.Quantity) int64 {
+	if tooLarge(q) {
+		if q.Sign() < 0 {
+			return math.MinInt64
+		}
+		return math.MaxInt64
+	}
 	exact, ok := new(big.Rat).SetString(q.AsDec().String())
 	if !ok {
 		return q.Value()

@@ -57,18 +57,21 @@ func HeldBy(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) boo
 	return BoundTo(v, claim) && v.Spec.ClaimRef.UID == claim.UID
 }
 
-// Capacity is the size of a volume, nil where it has none.
+// Capacity is the size of a volume, nil where it has none. One of more than 40 digits
+// counts as 10^41 bytes.
 func Capacity(v *corev1.PersistentVolume) *resource.Quantity {
 	q, ok := v.Spec.Capacity[corev1.ResourceStorage]
 	if !ok {
 		return nil
 	}
+	q = bounded(q, mostDigits+1)
 	return &q
 }
 
-// Request is the size a claim asks for; zero where it asks for none.
+// Request is the size a claim asks for; zero where it asks for none. One of more than
+// 40 digits counts as 10^42 bytes, which no volume has.
 func Request(claim *corev1.PersistentVolumeClaim) resource.Quantity {
-	return claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	return bounded(claim.Spec.Resources.Requests[corev1.ResourceStorage], mostDigits+2)
 }
 
 // Selector is what a claim asks of a volume's labels. No selector asks for nothing;
@@ -142,7 +145,7 @@ func Named(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Misf
 }
 
 // Holds says why a volume cannot hold a claim's data: by mode, attributes class,
-// access modes and size. Sizes are compared exactly, however large.
+// access modes and size. Sizes of up to 40 digits are compared exactly.
 func Holds(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Misfit {
 	capacity, request := Capacity(v), Request(claim)
 	switch {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
@@ -61,6 +62,25 @@ func RememberClaim(claim *corev1.PersistentVolumeClaim) (string, error) {
 		return "", fmt.Errorf("remembering claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
 	return string(data), nil
+}
+
+// SameMemory says that two states of a claim are remembered alike: what differs is what
+// binders and provisioners note.
+func SameMemory(a, b *corev1.PersistentVolumeClaim) bool {
+	one, other := a.Spec, b.Spec
+	one.VolumeName, other.VolumeName = "", ""
+	return maps.Equal(a.Labels, b.Labels) && keeps(a.Annotations, b.Annotations) && keeps(b.Annotations, a.Annotations) &&
+		equality.Semantic.DeepEqual(one, other)
+}
+
+// keeps says that what is remembered of some annotations is among others.
+func keeps(some, others map[string]string) bool {
+	for name, value := range some {
+		if other, has := others[name]; !isForgotten(name) && (!has || other != value) {
+			return false
+		}
+	}
+	return true
 }
 
 // RememberedClaim reads what a volume's AnnotationClaim holds; nil where there is none.

@@ -86,3 +86,40 @@ func TestAClaimIsRememberedWithoutWhatBindersNote(t *testing.T) {
 		t.Errorf("got %+v, %v, want it to say that it was cut, and the class", memory, err)
 	}
 }
+
+func TestClaimsAreRememberedAlikeThatDifferInWhatBindersNote(t *testing.T) {
+	claim := func(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "shop"}, Annotations: map[string]string{"owner": "me"}}}
+		change(c)
+		return c
+	}
+	plain := claim(func(*corev1.PersistentVolumeClaim) {})
+	for name, c := range map[string]struct {
+		change func(*corev1.PersistentVolumeClaim)
+		want   bool
+	}{
+		"nothing": {func(*corev1.PersistentVolumeClaim) {}, true},
+		"the binder's work": {func(c *corev1.PersistentVolumeClaim) {
+			c.Spec.VolumeName, c.Annotations[AnnBindCompleted] = "v", AnnYes
+		}, true},
+		"a status":                {func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimBound }, true},
+		"a label":                 {func(c *corev1.PersistentVolumeClaim) { c.Labels["app"] = "store" }, false},
+		"an annotation":           {func(c *corev1.PersistentVolumeClaim) { c.Annotations["owner"] = "you" }, false},
+		"an annotation removed":   {func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, "owner") }, false},
+		"an annotation added":     {func(c *corev1.PersistentVolumeClaim) { c.Annotations["more"] = "" }, false},
+		"the class by annotation": {func(c *corev1.PersistentVolumeClaim) { c.Annotations[corev1.BetaStorageClassAnnotation] = "fast" }, false},
+		"the class":               {func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = new(string) }, false},
+	} {
+		changed := claim(c.change)
+		if got := SameMemory(plain, changed); got != c.want || SameMemory(changed, plain) != c.want {
+			t.Errorf("%s: remembered alike: %v, want %v", name, got, c.want)
+		}
+		one, err := RememberClaim(plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, err := RememberClaim(changed); err != nil || (one == other) != c.want {
+			t.Errorf("%s: remembered as %s, %v, and %s", name, other, err, one)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package volume
+
+import (
+	"math/big"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// The API server takes any quantity, 1e30000000 too, and comparing that with another
+// writes all its digits out, which takes seconds. No size of storage is near these
+// bounds: 10^40 bytes are more than there are grains of sand to write them on.
+const (
+	// mostDigits is how many decimal digits a size may have before its point.
+	mostDigits = 40
+	// mostBits is how many bits the digits of a size may take, all of them: those
+	// before the point and nine after it.
+	mostBits = 170
+	// longestSize is how many characters a size may be written in.
+	longestSize = 64
+)
+
+// tooLarge says whether a quantity is beyond all sizes, without writing it out.
+func tooLarge(q resource.Quantity) bool {
+	if _, small := q.AsInt64(); small {
+		return false
+	}
+	dec := q.AsDec() // of our own copy of the quantity
+	unscaled := dec.UnscaledBig()
+	if unscaled.Sign() == 0 {
+		return false
+	}
+	return unscaled.BitLen() > mostBits || len(new(big.Int).Abs(unscaled).String())-int(dec.Scale()) > mostDigits
+}
+
+// bounded is a quantity, or in place of one that is too large the power of ten with
+// its sign that is given by its exponent.
+func bounded(q resource.Quantity, exponent resource.Scale) resource.Quantity {
+	if !tooLarge(q) {
+		return q
+	}
+	return *resource.NewScaledQuantity(int64(q.Sign()), exponent)
+}
+
+// readable says whether a text can be read as a size without writing out an exponent
+// that is beyond all sizes.
+func readable(text string) bool {
+	if len(text) > longestSize {
+		return false
+	}
+	at := strings.LastIndexAny(text, "eE")
+	if at < 0 || at == len(text)-1 {
+		return true
+	}
+	exponent, err := strconv.Atoi(text[at+1:])
+	return err != nil || -mostDigits <= exponent && exponent <= mostDigits
+}

@@ -3,6 +3,7 @@ package kube
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -104,21 +105,26 @@ func (s *Sharing) words(m map[string]string) map[string]string {
 	if len(m) == 0 {
 		return m
 	}
-	var key strings.Builder
+	var key text
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		key.WriteString(name + "\x00" + m[name] + "\x00")
+		key.add(name)
+		key.add(m[name])
 	}
 	return s.maps.same(key.String(), m)
 }
 
 func (s *Sharing) list(l []string) []string {
-	return s.lists.same(strings.Join(l, "\x00"), l)
+	var key text
+	for _, entry := range l {
+		key.add(entry)
+	}
+	return s.lists.same(key.String(), l)
 }
 
 func (s *Sharing) accessModes(l []corev1.PersistentVolumeAccessMode) []corev1.PersistentVolumeAccessMode {
-	var key strings.Builder
+	var key text
 	for _, mode := range l {
-		key.WriteString(string(mode) + "\x00")
+		key.add(string(mode))
 	}
 	return s.access.same(key.String(), l)
 }
@@ -134,12 +140,21 @@ func (s *Sharing) sizes(l corev1.ResourceList) corev1.ResourceList {
 	if len(l) == 0 {
 		return l
 	}
-	var key strings.Builder
+	var key text
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		quantity := l[name]
-		key.WriteString(string(name) + "\x00" + quantity.String() + "\x00")
+		key.add(string(name))
+		key.add(quantity.String())
 	}
 	return s.resources.same(key.String(), l)
+}
+
+// text is the key of a part that is made of words. Each has its length before it, so
+// that no word, whatever its user has put into it, reads as two.
+type text struct{ strings.Builder }
+
+func (t *text) add(word string) {
+	t.WriteString(strconv.Itoa(len(word)) + ":" + word)
 }
 
 // pool remembers parts of objects by what they say.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -132,6 +133,21 @@ func TestSizesThatAreWrittenInOtherUnitsStayAsTheyAre(t *testing.T) {
 	c := through(t, s, sharedClaim("b", "1073741824"))
 	if size := c.Spec.Resources.Requests[corev1.ResourceStorage]; size.Format != resource.DecimalSI {
 		t.Errorf("1073741824 has become %s", size.Format)
+	}
+}
+
+func TestNoValueCanBeTakenForTwo(t *testing.T) {
+	s := &Sharing{}
+	for _, annotations := range []map[string]string{
+		{"a": "yes\x00bound\x00yes"}, {"a": "yes", "bound": "yes"}, {"a": "3:yes5:bound3:yes"}, {"a": "", "b": "1"}, {"a": "1", "b": ""},
+	} {
+		c := sharedClaim("a", "1Gi")
+		c.Annotations = maps.Clone(annotations)
+		c.Finalizers = slices.Sorted(maps.Values(annotations))
+		want := c.DeepCopy()
+		if got := through(t, s, c); !reflect.DeepEqual(got, want) {
+			t.Errorf("annotations %q and finalizers %q became %q and %q", want.Annotations, want.Finalizers, got.Annotations, got.Finalizers)
+		}
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 //	claim   (given to a plugin) -> Promise -> Make -> (bound) -> Fulfil
 //	                                  |         |
 //	                                  +-> Undo <+  nobody wants it any more, or the node did not do
-//	volume  (bound) -> Hold, or LetGo where its policy is not Delete -> (released) -> Delete
+//	volume  Hold, or LetGo where its policy is not Delete -> (released) -> Delete
 type Act string
 
 // The acts. Each is idempotent and ends in objects from which the next is derived.
@@ -189,7 +189,9 @@ func decideVolume(v *View) Plan {
 			tarnv1.LabelDeletionProtection, vol.Name, tarnv1.LabelDeletionProtection)}
 	case released(vol, held):
 		return Plan{Act: ActDelete}
-	case !held && vol.DeletionTimestamp == nil && vol.Status.Phase == corev1.VolumeBound:
+	case !held && vol.DeletionTimestamp == nil:
+		// Though it is nobody's yet: one that goes back to a pool gets its policy Delete
+		// before anybody has it, and may be deleted by hand.
 		return Plan{Act: ActHold}
 	}
 	return Plan{Act: ActNone}

@@ -33,9 +33,9 @@ var (
 	errStale = errors.New("the cache is behind")
 	// errUnfinished says that a plugin has worked its time and has more to do.
 	errUnfinished = errors.New("the plugin has not finished")
-	// errClaimThere says that a claim keeps a released volume: no event of the volume
-	// tells when that changes, so the queue asks again.
-	errClaimThere = errors.New("the claim of a released volume is still there")
+	// errClaimThere says that a claim keeps a volume that is to be deleted: no event of
+	// the volume tells when that changes, so the queue asks again.
+	errClaimThere = errors.New("the claim of a volume that is to be deleted is still there")
 )
 
 // apply carries out a plan. It gives back true when the View has changed in a way

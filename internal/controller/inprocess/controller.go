@@ -46,6 +46,7 @@ type Options struct {
 type reconciler struct {
 	client  client.Client
 	reader  client.Reader // live
+	claims  kube.Claims
 	plugins map[string]plugin.Plugin
 	events  events.EventRecorder
 }
@@ -55,6 +56,7 @@ type reconciler struct {
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), plugins: map[string]plugin.Plugin{},
+		claims: kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexClaimVolume},
 		events: mgr.GetEventRecorder(kube.ControllerName),
 	}
 	for _, p := range o.Plugins {
@@ -64,6 +66,9 @@ func Register(mgr ctrl.Manager, o Options) error {
 		r.plugins[p.Name] = p
 	}
 	if err := r.addIndexes(mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	if err := kube.IndexClaims(context.Background(), mgr, indexClaimVolume); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).

@@ -45,8 +45,8 @@ func (r *reconciler) delete(ctx context.Context, v *View) error {
 }
 
 // confirmReleased looks live at what decides that data is destroyed: the volume is as
-// the cache had it, and the claim it was released by is gone, or has got another
-// volume.
+// the cache had it, the claim it was released by is gone, or has got another volume,
+// and where it points at no claim, none names it.
 func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Volume), &corev1.PersistentVolume{})
 	if err != nil {
@@ -55,19 +55,17 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 	if live == nil || live.UID != v.Volume.UID || live.ResourceVersion != v.Volume.ResourceVersion {
 		return errStale
 	}
-	ref := live.Spec.ClaimRef
-	if ref == nil {
-		return nil // nobody's, and being deleted
+	var maker *corev1.ObjectReference
+	if c := v.Claim; c != nil {
+		maker = &corev1.ObjectReference{Namespace: c.Namespace, Name: c.Name, UID: c.UID}
 	}
-	claim, err := kube.Get(ctx, r.reader, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})
-	if err != nil {
+	claim, err := r.claims.Keeping(ctx, live.Name, live, maker)
+	if err != nil || claim == nil {
 		return err
 	}
-	ours := claim != nil && (ref.UID == "" || claim.UID == ref.UID)
-	if ours && (claim.Spec.VolumeName == "" || claim.Spec.VolumeName == live.Name) {
-		return fmt.Errorf("%w: %s/%s", errClaimThere, ref.Namespace, ref.Name)
-	}
-	return nil
+	err = fmt.Errorf("%w: %s/%s; delete that, too, if its data is to go", errClaimThere, claim.Namespace, claim.Name)
+	r.warn(v.Volume, eventDeleteFailed, "Delete", err)
+	return err
 }
 
 // removeVolume deletes the PersistentVolume whose storage is gone, and takes the

@@ -5,10 +5,13 @@ package inprocess
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -260,6 +263,54 @@ func TestCases131And132ThePolicyHoldsInWhateverOrderThingsAreDeleted(t *testing.
 			w.check(1, 1)
 		})
 	}
+}
+
+func TestAVolumeOutlivesItsClearedClaimRefAsLongAsItsClaim(t *testing.T) {
+	w := newWorld(t, "cleared")
+	defer w.run(w.config)()
+	claim := w.claim("data")
+	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: volumeName(claim.UID)}}
+	w.eventually("claim and volume to be bound", func() error {
+		w.bindOnce(w.ctx)
+		if err := errors.Join(w.now(vol), w.now(claim)); err != nil || vol.Status.Phase != corev1.VolumeBound || promised(claim) {
+			return fmt.Errorf("the volume is %s, the claim's finalizers %q (%w)", vol.Status.Phase, claim.Finalizers, err)
+		}
+		return nil
+	})
+
+	w.must(w.client.Delete(w.ctx, vol)) // it waits for its claim
+	w.must(w.now(vol))
+	vol.Spec.ClaimRef = nil
+	w.must(w.client.Update(w.ctx, vol))
+	vol.Status.Phase = corev1.VolumeAvailable // as a binder says before it mends that
+	w.must(w.client.Status().Update(w.ctx, vol))
+	w.eventually("people to be told", func() error {
+		told := &eventsv1.EventList{}
+		if err := w.client.List(w.ctx, told); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(told.Items, func(e eventsv1.Event) bool {
+			return e.Regarding.Name == vol.Name && e.Reason == eventDeleteFailed && strings.Contains(e.Note, claim.Name)
+		}) {
+			return errors.New("no Event names the claim")
+		}
+		return nil
+	})
+	if left := w.fake.Names(); len(left) != 1 {
+		t.Fatalf("the storage has %q, want the volume of the claim", left)
+	}
+
+	w.must(w.client.Delete(w.ctx, claim))
+	w.eventually("claim and volume to go", func() error {
+		if w.now(claim) == nil {
+			w.unprotect(w.ctx, claim)
+		}
+		if w.now(vol) == nil {
+			w.unprotect(w.ctx, vol)
+		}
+		return errors.Join(w.gone(claim)(), w.gone(vol)())
+	})
+	w.check(1, 1)
 }
 
 func TestCase116AClaimThatIsLookedAtAHundredTimesIsServedOnce(t *testing.T) {

@@ -84,7 +84,29 @@ func (w *world) claim(name string, changes ...testkit.With[*corev1.PersistentVol
 func (w *world) alone() (*reconciler, *events.FakeRecorder) {
 	w.t.Helper()
 	recorder := events.NewFakeRecorder(10)
-	return &reconciler{client: w.client, reader: w.client, plugins: map[string]plugin.Plugin{w.plugin.Name: w.plugin}, events: recorder}, recorder
+	return &reconciler{
+		client: w.client, reader: w.client, plugins: map[string]plugin.Plugin{w.plugin.Name: w.plugin}, events: recorder,
+		claims: kube.Claims{Cached: unindexed{w.client}, Live: w.client, Index: indexClaimVolume},
+	}, recorder
+}
+
+// unindexed answers what the index of claims by volume would, from the API server, which
+// has none.
+type unindexed struct{ client.Reader }
+
+func (u unindexed) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	claims, ok := list.(*corev1.PersistentVolumeClaimList)
+	if !ok {
+		return errors.New("it has no index but that of claims")
+	}
+	asked := &client.ListOptions{}
+	asked.ApplyOptions(opts)
+	name, _ := asked.FieldSelector.RequiresExactMatch(indexClaimVolume)
+	if err := u.Reader.List(ctx, claims); err != nil {
+		return err
+	}
+	claims.Items = slices.DeleteFunc(claims.Items, func(c corev1.PersistentVolumeClaim) bool { return !slices.Contains(kube.VolumeNamed(&c), name) })
+	return nil
 }
 
 // view is what a claim's look would give, claim and class as they are.

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -80,14 +79,17 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return kube.Outcome(err, p.Next, now)
 }
 
-// whatIsRemembered passes the updates of a claim after which another one would be made
-// anew.
-var whatIsRemembered = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	old, ok := e.ObjectOld.(*corev1.PersistentVolumeClaim)
-	now, ok2 := e.ObjectNew.(*corev1.PersistentVolumeClaim)
-	return !ok || !ok2 || !equality.Semantic.DeepEqual(old.Spec, now.Spec) ||
-		!equality.Semantic.DeepEqual(old.Labels, now.Labels) || !equality.Semantic.DeepEqual(old.Annotations, now.Annotations)
-}}
+// whatIsRemembered passes the updates of a claim by which it gets its volume, of which
+// the volume may have told before the claim was in the cache, or after which another
+// claim would be made anew. That it has gone its volume tells.
+var whatIsRemembered = predicate.Funcs{
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		old, ok := e.ObjectOld.(*corev1.PersistentVolumeClaim)
+		now, ok2 := e.ObjectNew.(*corev1.PersistentVolumeClaim)
+		return !ok || !ok2 || old.Spec.VolumeName != now.Spec.VolumeName || !volume.SameMemory(old, now)
+	},
+}
 
 func mapClaim(_ context.Context, o client.Object) []reconcile.Request {
 	claim, ok := o.(*corev1.PersistentVolumeClaim)

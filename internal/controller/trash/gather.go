@@ -33,21 +33,13 @@ type View struct {
 	Sets []tarnv1.PersistentVolumeSet
 }
 
-// gather reads the View of one volume from the cache.
+// gather reads the View of one volume from the cache. The claim is left out where there
+// is nothing to keep, as with most volumes: each bound volume comes by several times.
 func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
 	v := &View{Namespace: r.namespace}
 	var err error
 	if v.Volume, err = kube.Get(ctx, r.client, client.ObjectKey{Name: name}, &corev1.PersistentVolume{}); err != nil || v.Volume == nil {
 		return v, err
-	}
-	if ref := v.Volume.Spec.ClaimRef; ref != nil && ref.UID != "" {
-		claim, err := kube.Get(ctx, r.client, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})
-		if err != nil {
-			return nil, err
-		}
-		if claim != nil && claim.UID == ref.UID {
-			v.Claim = claim
-		}
 	}
 	if class := volume.ClassOfVolume(v.Volume); class != "" {
 		if v.Class, err = kube.Get(ctx, r.client, client.ObjectKey{Name: class}, &storagev1.StorageClass{}); err != nil {
@@ -55,7 +47,7 @@ func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
 		}
 	}
 	sets := &tarnv1.PersistentVolumeSetList{}
-	if err := r.client.List(ctx, sets); err != nil {
+	if err := r.client.List(ctx, sets, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing PersistentVolumeSets: %w", err)
 	}
 	for i := range sets.Items {
@@ -63,7 +55,15 @@ func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
 			v.Sets = append(v.Sets, sets.Items[i])
 		}
 	}
-	return v, nil
+	ref := v.Volume.Spec.ClaimRef
+	if ref == nil || ref.UID == "" || !volume.Held(v.Volume) && !retentionOf(v).wanted() {
+		return v, nil
+	}
+	claim, err := kube.Get(ctx, r.client, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})
+	if claim != nil && claim.UID == ref.UID {
+		v.Claim = claim
+	}
+	return v, err
 }
 
 func selects(set *tarnv1.PersistentVolumeSet, vol *corev1.PersistentVolume) bool {

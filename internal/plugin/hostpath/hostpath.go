@@ -35,11 +35,27 @@ const (
 	// doomed begins the name of a folder that is being deleted. No volume's name begins
 	// with a dot.
 	doomed = ".deleting-"
+	// doomedLong does where that would be too long. The longest name of a volume, 253
+	// bytes, just has room for it.
+	doomedLong = ".-"
 )
+
+// graveOf is the name of a volume's folder while it is being deleted.
+func graveOf(name string) string {
+	if len(doomed)+len(name) > unix.NAME_MAX {
+		return doomedLong + name
+	}
+	return doomed + name
+}
 
 // VolumeOf is the name of the volume that an entry of a root belongs to, and whether it
 // is being deleted.
-func VolumeOf(entry string) (name string, going bool) { return strings.CutPrefix(entry, doomed) }
+func VolumeOf(entry string) (name string, going bool) {
+	if name, going = strings.CutPrefix(entry, doomed); going {
+		return name, true
+	}
+	return strings.CutPrefix(entry, doomedLong)
+}
 
 // folders are the volumes below one root.
 type folders struct {
@@ -233,7 +249,7 @@ func (f folders) openFor(v plugin.Volume) (*os.File, error) {
 // clear removes what there is of a volume: what an interrupted deletion has left, and
 // the folder at its place.
 func (f folders) clear(ctx context.Context, top *os.File, name string) error {
-	grave := doomed + name
+	grave := graveOf(name)
 	if err := bury(ctx, top, grave, f.root); err != nil {
 		return err
 	}

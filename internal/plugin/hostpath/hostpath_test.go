@@ -3,6 +3,7 @@ package hostpath_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"tarn.dev/tarn/internal/plugin"
 	"tarn.dev/tarn/internal/plugin/hostpath"
@@ -271,26 +273,38 @@ func TestATreeDeeperThanFilesCanBeOpenGoes(t *testing.T) {
 
 // A volume whose deletion was stopped is nowhere to be found half empty.
 func TestAVolumeThatIsBeingDeletedIsNotAtItsPlace(t *testing.T) {
-	p, root := newRoot(t)
-	asset, err := p.Creator.Create(t.Context(), request("a"))
-	must(t, err)
-	for i := range 2000 {
-		must(t, os.WriteFile(filepath.Join(root, "a", strconv.Itoa(i)), nil, 0o600))
-	}
-	ctx := &countedContext{Context: t.Context(), left: 700}
-	v := plugin.Volume{Name: "a", Source: &asset.Source}
-	if err := p.Deleter.Delete(ctx, v); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("got %v, want the context's error", err)
-	}
-	if _, err := os.Lstat(asset.Source.Local.Path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the volume is still at its path (%v)", err)
-	}
-	if left := len(entries(t, filepath.Join(root, ".deleting-a"))); left == 0 || left >= 2000 {
-		t.Errorf("%d files are left of 2000, want some", left)
-	}
-	must(t, p.Deleter.Delete(t.Context(), v))
-	if got := entries(t, root); len(got) > 0 {
-		t.Errorf("left in the root: %q", got)
+	longest := validation.DNS1123SubdomainMaxLength
+	for _, name := range []string{"a", strings.Repeat("b", unix.NAME_MAX-len(".deleting-")), strings.Repeat("c", unix.NAME_MAX-len(".deleting-")+1), strings.Repeat("d", longest)} {
+		t.Run(fmt.Sprintf("whose name has %d bytes", len(name)), func(t *testing.T) {
+			p, root := newRoot(t)
+			asset, err := p.Creator.Create(t.Context(), request(name))
+			must(t, err)
+			for i := range 2000 {
+				must(t, os.WriteFile(filepath.Join(root, name, strconv.Itoa(i)), nil, 0o600))
+			}
+			ctx := &countedContext{Context: t.Context(), left: 700}
+			v := plugin.Volume{Name: name, Source: &asset.Source}
+			if err := p.Deleter.Delete(ctx, v); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("got %v, want the context's error", err)
+			}
+			if _, err := os.Lstat(asset.Source.Local.Path); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the volume is still at its path (%v)", err)
+			}
+			there := entries(t, root)
+			if len(there) != 1 {
+				t.Fatalf("in the root: %q, want one folder", there)
+			}
+			if whose, going := hostpath.VolumeOf(there[0]); whose != name || !going {
+				t.Errorf("%s is of volume %q, being deleted: %t; want that of %s", there[0], whose, going, name)
+			}
+			if left := len(entries(t, filepath.Join(root, there[0]))); left == 0 || left >= 2000 {
+				t.Errorf("%d files are left of 2000, want some", left)
+			}
+			must(t, p.Deleter.Delete(t.Context(), v))
+			if got := entries(t, root); len(got) > 0 {
+				t.Errorf("left in the root: %q", got)
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,15 +24,19 @@ const eventAction = "Pool"
 // +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets/status,verbs=patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// apply does what a plan says, up to the first error. The view's set follows what is
-// written, so that the next write is checked against that.
-func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
-	for _, a := range p.Actions {
-		if err := r.do(ctx, v, a); err != nil {
-			return err
+// apply does what a plan says, and goes on where a write fails: a filler that is
+// refused must not keep volumes that are there half-way. It gives the errors of all.
+// The view's set follows what is written, so that the next write is checked against
+// that, and the view has the first refusal of a filler.
+func (r *reconciler) apply(ctx context.Context, v *View, actions []Action) error {
+	var failed []error
+	for _, a := range actions {
+		if ctx.Err() != nil {
+			return errors.Join(append(failed, ctx.Err())...)
 		}
+		failed = append(failed, r.do(ctx, v, a))
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
@@ -43,15 +48,15 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 	case LetGo:
 		return kube.RemoveFinalizer(ctx, r.client, v.Set, tarnv1.FinalizerPool)
 	case MakeClass:
-		return r.create(ctx, a.Class.DeepCopy())
+		return r.fill(ctx, v, a.Class.DeepCopy())
 	case DropClass:
 		return r.delete(ctx, a.Class, client.Preconditions{UID: &a.Class.UID})
 	case Order:
-		return r.create(ctx, a.Claim.DeepCopy())
+		return r.fill(ctx, v, a.Claim.DeepCopy())
 	case Dismiss:
 		return r.delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID})
 	case StartPod:
-		return r.create(ctx, a.Pod.DeepCopy())
+		return r.fill(ctx, v, a.Pod.DeepCopy())
 	case StopPod:
 		return r.delete(ctx, a.Pod, client.Preconditions{UID: &a.Pod.UID})
 	case Change:
@@ -63,17 +68,29 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 	case Post:
 		r.events.Eventf(v.Set, nil, a.Type, a.Reason, eventAction, "%s", kube.Note(a.Note))
 		return nil
+	case Together:
+		for _, one := range a {
+			if err := r.do(ctx, v, one); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	return fmt.Errorf("pool: no way to apply %T", a)
 }
 
-// create makes an object. One of the name that is there already is one the cache had
-// not shown, and its event brings the set back.
-func (r *reconciler) create(ctx context.Context, o client.Object) error {
-	if err := r.client.Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
+// fill makes an object of which a volume comes. One of the name that is there already
+// is one the cache had not shown, and its event brings the set back.
+func (r *reconciler) fill(ctx context.Context, v *View, o client.Object) error {
+	err := r.client.Create(ctx, o)
+	if err == nil || apierrors.IsAlreadyExists(err) {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
+	if v.Refused == "" {
+		v.Refused = refusal(err)
+	}
+	return err
 }
 
 func (r *reconciler) delete(ctx context.Context, o client.Object, only client.Preconditions) error {

@@ -78,6 +78,22 @@ func ofOldTemplate(vol *corev1.PersistentVolume) {
 	vol.Annotations[tarnv1.AnnotationPoolTemplate] = "old"
 }
 
+func protected(vol *corev1.PersistentVolume) { vol.Labels[tarnv1.LabelDeletionProtection] = "true" }
+
+func retained(vol *corev1.PersistentVolume) {
+	vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+}
+
+// ofSet gives a volume another set.
+func ofSet(uid string) testkit.With[*corev1.PersistentVolume] {
+	return func(vol *corev1.PersistentVolume) { vol.Annotations[tarnv1.AnnotationPoolUID] = uid }
+}
+
+// made says when a volume was made.
+func made(at time.Time) testkit.With[*corev1.PersistentVolume] {
+	return func(vol *corev1.PersistentVolume) { vol.CreationTimestamp = metav1.NewTime(at) }
+}
+
 func byHand(vol *corev1.PersistentVolume) { vol.Annotations = nil }
 
 // boundTo gives a volume to a claim of a uid.
@@ -132,6 +148,7 @@ func view(s *tarnv1.PersistentVolumeSet, volumes ...*corev1.PersistentVolume) *V
 	v := &View{
 		Set: s, Namespace: testNamespace, PauseImage: DefaultPauseImage, Class: class, Filler: fillerClass(s, class),
 		Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{},
+		Claimed: map[string]bool{}, Sets: map[string]bool{string(s.UID): true, "other": true},
 	}
 	for _, vol := range volumes {
 		if vol.Labels["pool"] == testSet {

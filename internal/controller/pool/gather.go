@@ -39,6 +39,11 @@ type View struct {
 	// does not select yet, by name.
 	Volumes []corev1.PersistentVolume
 	Fresh   map[string]*corev1.PersistentVolume
+	// Claimed are the names of volumes that point at no claim, and yet a claim names
+	// them: it is bound to one that has lost its claimRef, or wants it.
+	Claimed map[string]bool
+	// Sets are the uids of all sets.
+	Sets map[string]bool
 	// Failures are the last errors of the records of filler claims, by claim name.
 	Failures map[string]string
 	// Domains are the values of the template's topologyKey by name of node.
@@ -63,6 +68,9 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, name string
 		return nil, err
 	}
 	if err := gatherVolumes(ctx, from, v); err != nil {
+		return nil, err
+	}
+	if err := r.gatherHolders(ctx, from, v); err != nil {
 		return nil, err
 	}
 	return v, r.gatherDomains(ctx, v)
@@ -127,6 +135,35 @@ func gatherVolumes(ctx context.Context, from client.Reader, v *View) error {
 		if vol != nil {
 			v.Fresh[name] = vol
 		}
+	}
+	return nil
+}
+
+// gatherHolders finds out whose the volumes are that seem to be nobody's. Claims are
+// always those of the cache: a claim that has just come to name such a volume is no
+// more than a wish, and whoever writes the volume first has it. Sets are read after
+// volumes, so the set for which one was made is among them unless it is gone.
+func (r *reconciler) gatherHolders(ctx context.Context, from client.Reader, v *View) error {
+	v.Claimed, v.Sets = map[string]bool{}, map[string]bool{}
+	for i := range v.Volumes {
+		vol := &v.Volumes[i]
+		if vol.Spec.ClaimRef != nil {
+			continue
+		}
+		claims := &corev1.PersistentVolumeClaimList{}
+		if err := r.client.List(ctx, claims, client.MatchingFields{indexHolder: vol.Name}, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("listing the claims that name PersistentVolume %s: %w", vol.Name, err)
+		}
+		if len(claims.Items) > 0 {
+			v.Claimed[vol.Name] = true
+		}
+	}
+	sets := &tarnv1.PersistentVolumeSetList{}
+	if err := from.List(ctx, sets); err != nil {
+		return fmt.Errorf("listing PersistentVolumeSets: %w", err)
+	}
+	for i := range sets.Items {
+		v.Sets[string(sets.Items[i].UID)] = true
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // model is a cluster in memory: the API server's objects and what binder, provisioner,
@@ -31,7 +32,9 @@ type model struct {
 	// tenants are the uids of claims that are there, and written the volumes that
 	// somebody has drawn.
 	tenants, written map[string]bool
-	serial           int
+	// holders are the volumes that a claim names which they do not point at.
+	holders map[string]bool
+	serial  int
 	// wrong is what must never happen and did.
 	wrong []string
 }
@@ -39,7 +42,7 @@ type model struct {
 func newModel(s *tarnv1.PersistentVolumeSet, waits bool) *model {
 	m := &model{
 		set: s, class: testkit.Class(testClass), claims: map[string]*corev1.PersistentVolumeClaim{}, pods: map[string]*corev1.Pod{},
-		volumes: map[string]*corev1.PersistentVolume{}, tenants: map[string]bool{}, written: map[string]bool{},
+		volumes: map[string]*corev1.PersistentVolume{}, tenants: map[string]bool{}, written: map[string]bool{}, holders: map[string]bool{},
 	}
 	if waits {
 		m.class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
@@ -52,6 +55,12 @@ func (m *model) next() string {
 	return strconv.Itoa(m.serial)
 }
 
+// clock is the time: a second for each serial number.
+func (m *model) clock() time.Time { return testTime.Add(time.Duration(m.serial) * time.Second) }
+
+// since is the time as the time of a deletion.
+func (m *model) since() *metav1.Time { return ptr.To(metav1.NewTime(m.clock())) }
+
 func (m *model) fail(format string, args ...any) {
 	m.wrong = append(m.wrong, fmt.Sprintf(format, args...))
 }
@@ -61,7 +70,7 @@ func (m *model) touch(vol *corev1.PersistentVolume, phase corev1.PersistentVolum
 	vol.ResourceVersion = m.next()
 	if vol.Status.Phase != phase {
 		vol.Status.Phase = phase
-		vol.Status.LastPhaseTransitionTime = ptr.To(metav1.NewTime(testTime.Add(time.Duration(m.serial) * time.Second)))
+		vol.Status.LastPhaseTransitionTime = m.since()
 	}
 }
 
@@ -101,6 +110,7 @@ func (m *model) view(at moment) *View {
 	v := &View{
 		Set: at.set, Namespace: testNamespace, PauseImage: DefaultPauseImage, Class: m.class.DeepCopy(), Filler: at.filler,
 		Claims: at.claims, Pods: at.pods, Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{},
+		Claimed: maps.Clone(m.holders), Sets: map[string]bool{string(at.set.UID): true},
 	}
 	for i := range at.volumes {
 		vol := at.volumes[i]
@@ -132,7 +142,7 @@ func (m *model) do(a Action) error {
 		return m.order(a)
 	case Dismiss:
 		if c := m.claims[a.Claim.Name]; c != nil && c.UID == a.Claim.UID {
-			c.DeletionTimestamp = &anHourAgo
+			c.DeletionTimestamp = m.since()
 		}
 	case StartPod:
 		if m.pods[a.Pod.Name] == nil {
@@ -141,7 +151,7 @@ func (m *model) do(a Action) error {
 		}
 	case StopPod:
 		if p := m.pods[a.Pod.Name]; p != nil && p.UID == a.Pod.UID {
-			p.DeletionTimestamp = &anHourAgo
+			p.DeletionTimestamp = m.since()
 		}
 	case Change:
 		return m.change(a)
@@ -150,7 +160,10 @@ func (m *model) do(a Action) error {
 		if vol == nil || vol.ResourceVersion != a.Volume.ResourceVersion {
 			return errConflict
 		}
-		vol.DeletionTimestamp = &anHourAgo
+		if volume.DeletionProtected(vol) {
+			m.fail("volume %s is protected, and its object is deleted", vol.Name)
+		}
+		vol.DeletionTimestamp = m.since()
 		m.touch(vol, vol.Status.Phase)
 	case WriteStatus:
 		m.set.Status = a.Status
@@ -176,7 +189,13 @@ func (m *model) change(a Change) error {
 	if vol == nil || vol.ResourceVersion != a.From.ResourceVersion {
 		return errConflict
 	}
+	if volume.DeletionProtected(vol) && (givenUp(a.To, testNamespace) || isFilling(vol) && !marked(a.To)) {
+		m.fail("volume %s is protected, and is given up or taken back", vol.Name)
+	}
 	if givenUp(a.To, testNamespace) {
+		if m.holders[vol.Name] {
+			m.fail("volume %s is given up though a claim names it", vol.Name)
+		}
 		if ref := vol.Spec.ClaimRef; ref != nil && m.tenants[string(ref.UID)] {
 			m.fail("volume %s is given up while tenant %s has it", vol.Name, ref.UID)
 		}
@@ -252,6 +271,13 @@ func (m *model) stepsOfVolume(vol *corev1.PersistentVolume) []func() {
 	ref, phase := vol.Spec.ClaimRef, vol.Status.Phase
 	deletes := vol.Annotations[annProvisionedBy] != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 	switch {
+	case m.holders[vol.Name] && ref == nil: // the binder repairs what has lost its claim
+		steps = append(steps, func() {
+			vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "tenant", Name: "restored", UID: "tenant-" + types.UID(vol.Name)}
+			m.tenants["tenant-"+vol.Name] = true
+			delete(m.holders, vol.Name)
+			m.touch(vol, corev1.VolumeBound)
+		})
 	case ref == nil && phase != corev1.VolumeAvailable:
 		steps = append(steps, func() { m.touch(vol, corev1.VolumeAvailable) })
 	case ref != nil && ref.UID != "" && phase != corev1.VolumeReleased && !m.there(ref):
@@ -282,6 +308,7 @@ func (m *model) draw(vol *corev1.PersistentVolume) {
 	}
 	uid := "tenant-" + m.next()
 	vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "tenant", Name: uid, UID: types.UID(uid)}
+	vol.Annotations = merge(vol.Annotations, map[string]string{annBoundByController: "yes"})
 	m.tenants[uid], m.written[vol.Name] = true, true
 	m.touch(vol, corev1.VolumeBound)
 }
@@ -299,5 +326,29 @@ func (m *model) reuse(vol *corev1.PersistentVolume) {
 		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
 		vol.Spec.ClaimRef = nil
 		m.touch(vol, corev1.VolumeReleased)
+	}
+}
+
+// lose is a claimRef that goes while the claim is there, by hand or by a restore.
+func (m *model) lose(vol *corev1.PersistentVolume) {
+	if ref := vol.Spec.ClaimRef; ref != nil && m.tenants[string(ref.UID)] {
+		delete(m.tenants, string(ref.UID))
+		m.holders[vol.Name] = true
+		vol.Spec.ClaimRef = nil
+		m.touch(vol, corev1.VolumeAvailable)
+	}
+}
+
+// guard is an administrator who protects a volume, and erase one who deletes it before
+// it is in the pool.
+func (m *model) guard(vol *corev1.PersistentVolume) {
+	vol.Labels = merge(vol.Labels, map[string]string{tarnv1.LabelDeletionProtection: "true"})
+	m.touch(vol, vol.Status.Phase)
+}
+
+func (m *model) erase(vol *corev1.PersistentVolume) {
+	if isFilling(vol) && !volume.DeletionProtected(vol) && vol.DeletionTimestamp == nil {
+		vol.DeletionTimestamp = m.since()
+		m.touch(vol, vol.Status.Phase)
 	}
 }

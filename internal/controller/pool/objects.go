@@ -17,9 +17,19 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// hashOf tells templates apart.
+// hashOf tells templates apart by what of them makes a volume: a field that the API
+// gains, with a default in every set that is there, must not replace every spare.
 func hashOf(t *tarnv1.PersistentVolumeSetTemplate) string {
-	data, err := json.Marshal(t)
+	data, err := json.Marshal(tarnv1.PersistentVolumeSetTemplate{
+		Metadata: tarnv1.PersistentVolumeSetTemplateMetadata{Labels: t.Metadata.Labels, Annotations: t.Metadata.Annotations},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: t.Spec.StorageClassName, Capacity: t.Spec.Capacity, AccessModes: t.Spec.AccessModes,
+			VolumeMode: t.Spec.VolumeMode, VolumeAttributesClassName: t.Spec.VolumeAttributesClassName,
+			PersistentVolumeReclaimPolicy: t.Spec.PersistentVolumeReclaimPolicy, MountOptions: t.Spec.MountOptions,
+			NodeAffinity: t.Spec.NodeAffinity,
+		},
+		TopologyKey: t.TopologyKey,
+	})
 	if err != nil { // a type without channels and functions has none
 		return ""
 	}
@@ -168,22 +178,26 @@ func merge(base, more map[string]string) map[string]string {
 	return merged
 }
 
-// free makes a volume nobody's.
-func free(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
+// free makes a volume nobody's, and notes when.
+func free(vol *corev1.PersistentVolume, now time.Time) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	vol.Spec.ClaimRef = nil
+	vol.Annotations[tarnv1.AnnotationPoolUnused] = now.UTC().Format(time.RFC3339)
 	delete(vol.Annotations, annBoundByController)
 	return vol
 }
 
-// settle ends the passage: the volume gets the policy it is to have.
+// settle ends the passage: the volume gets the policy it is to have. The time from
+// which it is unused is known only where it has become Available for the first time.
 func settle(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	if policy := vol.Annotations[tarnv1.AnnotationPoolPolicy]; vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain && policy != "" {
 		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimPolicy(policy)
 	}
-	if at := vol.Status.LastPhaseTransitionTime; at != nil && vol.Spec.ClaimRef == nil && vol.Status.Phase == corev1.VolumeAvailable {
-		vol.Annotations[tarnv1.AnnotationPoolUnused] = at.UTC().Format(time.RFC3339)
+	if justFreed(vol) {
+		vol.Annotations[tarnv1.AnnotationPoolUnused] = vol.Status.LastPhaseTransitionTime.UTC().Format(time.RFC3339)
+	} else {
+		delete(vol.Annotations, tarnv1.AnnotationPoolUnused)
 	}
 	unmark(vol)
 	return vol
@@ -198,6 +212,13 @@ func recall(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return vol
 }
 
+// keep lets a volume outlive the claim it is bound to.
+func keep(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
+	vol = vol.DeepCopy()
+	vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	return vol
+}
+
 func unmark(vol *corev1.PersistentVolume) {
 	delete(vol.Annotations, tarnv1.AnnotationPoolFilling)
 	delete(vol.Annotations, tarnv1.AnnotationPoolPolicy)
@@ -209,7 +230,7 @@ func unmark(vol *corev1.PersistentVolume) {
 func giveUp(v *View, vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	ours := madeBy(v.Set, vol)
 	vol = vol.DeepCopy()
-	if ours && (unused(vol) || marked(vol)) {
+	if ours && (unused(vol) || isFilling(vol)) {
 		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 	}
 	unmark(vol)

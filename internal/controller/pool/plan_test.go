@@ -17,7 +17,7 @@ import (
 // did names the actions of a plan, without those that only tell.
 func did(p Plan) string {
 	var names []string
-	for _, a := range p.Actions {
+	for _, a := range p.all() {
 		switch a := a.(type) {
 		case WriteStatus, Post:
 		case Order:
@@ -50,6 +50,8 @@ func changed(c Change) string {
 		return "mark"
 	case c.To.Spec.ClaimRef != nil && isFilling(c.From):
 		return "recall"
+	case c.To.Spec.ClaimRef != nil && !marked(c.From):
+		return "keep"
 	}
 	return "settle"
 }
@@ -64,7 +66,15 @@ func with(v *View, change func(*View)) *View {
 	return v
 }
 
-var anHourAgo = metav1.NewTime(testTime.Add(-time.Hour))
+var (
+	anHourAgo  = metav1.NewTime(testTime.Add(-time.Hour))
+	aMinuteAgo = metav1.NewTime(testTime.Add(-time.Minute))
+)
+
+func claimed(v *View, volume string) *View {
+	v.Claimed[volume] = true
+	return v
+}
 
 func TestThePlanOfAPool(t *testing.T) {
 	s := set(2, 4)
@@ -113,13 +123,35 @@ func TestThePlanOfAPool(t *testing.T) {
 		{"one by one", view(set(0, 1), volumeOf(s, "a"), volumeOf(s, "b", of("3Gi"), leavingNow), volumeOf(s, "c", of("2Gi"))), ""},
 		{"what is not made yet goes before what is there", withClaims(view(set(0, 1), volumeOf(s, "a")), pending(0)), "dismiss pool-set-uid-0"},
 		{"volumes in use, reserved and released stay however many there are", view(set(0, 0), volumeOf(s, "a", boundTo("x")), volumeOf(s, "b", boundTo("")), volumeOf(s, "c", boundTo("y"), in(corev1.VolumeReleased)), volumeOf(s, "d", boundTo("z"), in(corev1.VolumeFailed))), ""},
-		{"a spare of another set counts and stays", view(set(0, 0), volumeOf(s, "a", func(vol *corev1.PersistentVolume) { vol.Annotations[tarnv1.AnnotationPoolUID] = "other" })), ""},
+		{"a spare of another set counts and stays", view(set(0, 0), volumeOf(s, "a", ofSet("other"))), ""},
+		{"one of a set that is no more is nobody's", view(set(0, 0), volumeOf(s, "a", ofSet("gone"))), "give up a"},
+		{"a volume that points at no claim, though one points at it, is in use", claimed(view(set(0, 0), volumeOf(s, "a")), "a"), ""},
+		{"and no spare", claimed(view(set(1, 2), volumeOf(s, "a")), "a"), "order pool-set-uid-0"},
+		{"a protected spare stays", view(set(0, 1), volumeOf(s, "a", protected, of("3Gi")), volumeOf(s, "b", protected)), ""},
+		{"and another goes instead", view(set(0, 1), volumeOf(s, "a", protected, of("3Gi")), volumeOf(s, "b")), "give up b"},
+		{"what was given up and then protected stays, and holds up no other", view(set(0, 1), volumeOf(s, "a", byHand, protected, givenUpBy(s), in(corev1.VolumeReleased)),
+			volumeOf(s, "b"), volumeOf(s, "c")), "give up b"},
+		{"a volume that is deleted for ever holds up no other", view(set(0, 1), volumeOf(s, "a", leavingLong), volumeOf(s, "b"), volumeOf(s, "c")), "give up b"},
+		{"nor does one that was given up long ago", view(set(0, 1), volumeOf(s, "a", givenUpBy(s), in(corev1.VolumeReleased), func(vol *corev1.PersistentVolume) {
+			vol.Status.LastPhaseTransitionTime = &anHourAgo
+		}), volumeOf(s, "b"), volumeOf(s, "c")), "give up b"},
+		{"one that was given up just now is waited for, however long it was Available", view(set(0, 1), volumeOf(s, "a", givenUpBy(s), func(vol *corev1.PersistentVolume) {
+			vol.Status.LastPhaseTransitionTime = &anHourAgo
+		}), volumeOf(s, "b"), volumeOf(s, "c")), ""},
+		{"a spare has its policy before it goes", view(set(0, 0), volumeOf(s, "a", fillerOf(0), nobodys, in(corev1.VolumeAvailable))), "settle a"},
+		{"a filler claim's volume that is older than the claim is kept", withClaims(view(set(1, 1), volumeOf(s, "old", fillerOf(0), unmarked, made(testTime.Add(-time.Hour)))), youngFiller(s, "old")), "keep old, dismiss pool-set-uid-0"},
+		{"so is one that no provisioner has made", withClaims(view(set(1, 1), volumeOf(s, "old", fillerOf(0), unmarked, made(testTime), func(vol *corev1.PersistentVolume) { vol.Annotations = nil })), youngFiller(s, "old")), "keep old, dismiss pool-set-uid-0"},
+		{"one of the claim's name is its own, whatever the clocks say", withClaims(view(set(1, 1), volumeOf(s, "pvc-filler-0", fillerOf(0), unmarked, made(testTime.Add(-time.Hour)))), youngFiller(s, "pvc-filler-0")), "mark pvc-filler-0"},
+		{"a marked volume that is deleted is taken back before its claim goes", withClaims(view(set(1, 1), volumeOf(s, "a", fillerOf(0), leavingNow)), filler(s, 0, "a")), "recall a, dismiss pool-set-uid-0"},
+		{"or after it has gone", view(set(1, 2), volumeOf(s, "a", fillerOf(0), leavingNow)), "recall a, order pool-set-uid-0"},
+		{"but not if it is protected", withClaims(view(set(1, 1), volumeOf(s, "a", fillerOf(0), leavingNow, protected)), filler(s, 0, "a")), "dismiss pool-set-uid-0"},
 		{"the object of a volume that no provisioner deletes is removed", view(set(0, 0), volumeOf(s, "a", byHand, givenUpBy(s))), "remove a"},
 		{"that of one whose provisioner deletes it is not", view(set(0, 0), volumeOf(s, "a", givenUpBy(s))), ""},
 
 		{"a filler claim of the old template is dismissed, and its volume with it", withClaims(view(set(1, 2), volumeOf(s, "a", fillerOf(0), unmarked)), oldFiller(s, 0, "a")), "dismiss pool-set-uid-0"},
 		{"a spare of the old template goes when there are more than enough", view(set(1, 4), volumeOf(s, "a"), volumeOf(s, "b", ofOldTemplate)), "give up b"},
 		{"else a new one comes first", view(set(2, 4), volumeOf(s, "a"), volumeOf(s, "b", ofOldTemplate)), "order pool-set-uid-0"},
+		{"a protected one of the old template stays, and no new one comes for it", view(set(2, 4), volumeOf(s, "a"), volumeOf(s, "b", ofOldTemplate, protected)), ""},
 		{"where there is no room for it, the old one stays", view(set(2, 2), volumeOf(s, "a"), volumeOf(s, "b", ofOldTemplate)), ""},
 		{"one at a time", view(set(0, 4), volumeOf(s, "a", ofOldTemplate, leavingNow), volumeOf(s, "b", ofOldTemplate)), ""},
 		{"a volume made by hand is of no template", view(set(0, 4), volumeOf(s, "a", byHand)), ""},
@@ -141,7 +173,10 @@ func orders(n int) string {
 }
 
 func nobodys(vol *corev1.PersistentVolume)    { vol.Spec.ClaimRef = nil }
-func leavingNow(vol *corev1.PersistentVolume) { vol.DeletionTimestamp = &anHourAgo }
+func leavingNow(vol *corev1.PersistentVolume) { vol.DeletionTimestamp = &aMinuteAgo }
+func leavingLong(vol *corev1.PersistentVolume) {
+	vol.DeletionTimestamp = &anHourAgo
+}
 
 func givenUpBy(s *tarnv1.PersistentVolumeSet) func(*corev1.PersistentVolume) {
 	return func(vol *corev1.PersistentVolume) { vol.Spec.ClaimRef = surplus(s, testNamespace) }
@@ -150,6 +185,13 @@ func givenUpBy(s *tarnv1.PersistentVolumeSet) func(*corev1.PersistentVolume) {
 func with2(c corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaim)) corev1.PersistentVolumeClaim {
 	change(&c)
 	return c
+}
+
+func labelled(vol *corev1.PersistentVolume) { vol.Labels = map[string]string{"pool": testSet} }
+
+// youngFiller is the filler claim of slot 0, made at testTime.
+func youngFiller(s *tarnv1.PersistentVolumeSet, vol string) corev1.PersistentVolumeClaim {
+	return filler(s, 0, vol, func(c *corev1.PersistentVolumeClaim) { c.CreationTimestamp = metav1.NewTime(testTime) })
 }
 
 func oldFiller(s *tarnv1.PersistentVolumeSet, slot int, vol string) corev1.PersistentVolumeClaim {
@@ -169,7 +211,17 @@ func TestTheEndOfASet(t *testing.T) {
 	}{
 		{"with nothing left the class goes and the set is let go", view(s), "dropclass, letgo"},
 		{"spares are given up, bound volumes left alone", view(s, volumeOf(s, "a"), volumeOf(s, "b", boundTo("x"))), "give up a"},
-		{"spares of another set stay", view(s, volumeOf(s, "a", func(vol *corev1.PersistentVolume) { vol.Annotations[tarnv1.AnnotationPoolUID] = "other" })), "dropclass, letgo"},
+		{"spares of another set stay", view(s, volumeOf(s, "a", ofSet("other"))), "dropclass, letgo"},
+		{"so do those made by hand", view(s, volumeOf(s, "a", byHand)), "dropclass, letgo"},
+		{"and those that are protected", view(s, volumeOf(s, "a", protected)), "dropclass, letgo"},
+		{"and those that a claim names", claimed(view(s, volumeOf(s, "a")), "a"), "dropclass, letgo"},
+		{"what was given up and then protected does not hold the set", view(s, volumeOf(s, "a", byHand, protected, givenUpBy(s))), "dropclass, letgo"},
+		{"a protected volume comes to the end of its passage", view(s, volumeOf(s, "a", fillerOf(0), protected)), "free a"},
+		{"its filler claim goes first", withClaims(view(s, volumeOf(s, "a", fillerOf(0), protected)), filler(s, 0, "a")), "dismiss pool-set-uid-0"},
+		{"a protected volume outlives a filler claim even unmarked", withClaims(view(s, volumeOf(s, "a", fillerOf(0), unmarked, labelled, protected)), filler(s, 0, "a")), "keep a, dismiss pool-set-uid-0"},
+		{"a marked volume that is nobody's waits to be Available", view(s, volumeOf(s, "a", fillerOf(0), nobodys, in(corev1.VolumeReleased))), ""},
+		{"then gets its policy", view(s, volumeOf(s, "a", fillerOf(0), nobodys, in(corev1.VolumeAvailable))), "settle a"},
+		{"unless a claim names it", claimed(view(s, volumeOf(s, "a", fillerOf(0), nobodys, in(corev1.VolumeAvailable))), "a"), ""},
 		{"orphaned spares stay", view(o, volumeOf(o, "a")), "dropclass, letgo"},
 		{"filler claims go first", withClaims(view(s), filler(s, 0, "")), "dismiss pool-set-uid-0"},
 		{"a marked volume is taken back to where it goes with its claim", withClaims(view(s, volumeOf(s, "a", fillerOf(0))), filler(s, 0, "a")), "recall a, dismiss pool-set-uid-0"},
@@ -187,25 +239,42 @@ func TestTheEndOfASet(t *testing.T) {
 }
 
 func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
-	retain := func(vol *corev1.PersistentVolume) {
-		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-	}
 	s := set(0, 0)
+	// passed frees a volume, makes it Available after a while, and settles it.
+	passed := func(after time.Duration, changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+		vol := free(volumeOf(s, "a", fillerOf(0)), testTime)
+		vol.Annotations[tarnv1.AnnotationPoolPolicy] = "Retain"
+		in(corev1.VolumeAvailable)(vol)
+		vol.Status.LastPhaseTransitionTime = &metav1.Time{Time: testTime.Add(after)}
+		for _, change := range changes {
+			change(vol)
+		}
+		return settle(vol)
+	}
 	for _, c := range []struct {
 		name string
 		vol  *corev1.PersistentVolume
 		want corev1.PersistentVolumeReclaimPolicy
 	}{
-		{"one that nobody has drawn", volumeOf(s, "a", retain), corev1.PersistentVolumeReclaimDelete},
-		{"one that was Available, then not, then again", volumeOf(s, "a", retain, func(vol *corev1.PersistentVolume) {
+		{"one that nobody has drawn", volumeOf(s, "a", retained), corev1.PersistentVolumeReclaimDelete},
+		{"one that was Available, then not, then again", volumeOf(s, "a", retained, func(vol *corev1.PersistentVolume) {
 			vol.Status.LastPhaseTransitionTime.Time = testTime.Add(time.Minute)
 		}), corev1.PersistentVolumeReclaimRetain},
-		{"one made by hand", volumeOf(s, "a", byHand, retain), corev1.PersistentVolumeReclaimRetain},
+		{"one made by hand", volumeOf(s, "a", byHand, retained), corev1.PersistentVolumeReclaimRetain},
+		{"one that was Available as soon as it was freed", passed(time.Second), corev1.PersistentVolumeReclaimDelete},
+		{"one that became Available long after it was freed", passed(time.Hour), corev1.PersistentVolumeReclaimRetain},
+		{"one that a binder has bound since it was freed", passed(time.Second, func(vol *corev1.PersistentVolume) {
+			vol.Annotations[annBoundByController] = "yes"
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one of which nobody has noted when it was freed", passed(time.Second, func(vol *corev1.PersistentVolume) {
+			delete(vol.Annotations, tarnv1.AnnotationPoolUnused)
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one of a set that is no more", volumeOf(s, "a", retained, ofSet("gone")), corev1.PersistentVolumeReclaimRetain},
 		{"one that is to be deleted anyway", volumeOf(s, "a"), corev1.PersistentVolumeReclaimDelete},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := plan(view(s, c.vol), testTime)
-			to := p.Actions[0].(Change).To
+			to := p.all()[0].(Change).To
 			if got := to.Spec.PersistentVolumeReclaimPolicy; got != c.want || !givenUp(to, testNamespace) {
 				t.Errorf("got policy %s and claimRef %v, want %s and a claim that never existed", got, to.Spec.ClaimRef, c.want)
 			}
@@ -228,12 +297,16 @@ func TestReadySaysWhyNot(t *testing.T) {
 		})},
 		{"the API server refuses", reasonRefused, "quota", with(view(s), func(v *View) { v.Refused = "exceeded quota" })},
 		{"at the maximum", reasonAtMaximum, "maximumReplicas are 1", view(set(1, 1), volumeOf(s, "a", boundTo("x")))},
+		{"at the maximum because of one that is being deleted", reasonAtMaximum, "1 are being deleted: volume a since 2026-11-20T11:00:00Z", view(set(1, 1), volumeOf(s, "a", leavingLong))},
+		{"above the maximum for those that are protected", reasonFilled, "1 should go and stay, as their label tarn.dev/deletion-protection protects them from deletion: a", view(set(0, 0), volumeOf(s, "a", protected))},
+		{"above the maximum for one that is being deleted", reasonFilled, "1 are being deleted: volume a since 2026-11-20T11:00:00Z", view(set(1, 1), volumeOf(s, "a", leavingLong), volumeOf(s, "b"))},
+		{"an old template that is protected", reasonFilled, "1 should go and stay", view(set(2, 2), volumeOf(s, "a"), volumeOf(s, "b", ofOldTemplate, protected))},
 		{"no class", reasonNoClass, `StorageClass "fast"`, with(view(s), func(v *View) { v.Class = nil })},
 		{"a class without provisioner", reasonNotDynamic, "by hand", with(view(s), func(v *View) { v.Class.Provisioner = noProvisioner })},
 		{"nodes asked for of a class that chooses none", reasonTopology, "WaitForFirstConsumer", view(set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.TopologyKey = "zone" }))},
 		{"a filler class of somebody else", reasonClassTaken, "tarn-pool-gold", with(view(s), func(v *View) { v.Filler.Labels = nil })},
 		{"labels that are none", reasonLabels, "labels", with(view(set(1, 1)), func(v *View) { v.Set.Spec.Template.Metadata.Labels["a b"] = "" })},
-		{"going", reasonDeleting, "bound volumes stay", view(set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &anHourAgo }))},
+		{"going", reasonDeleting, "volumes that are bound, made by hand or protected stay", view(set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &anHourAgo }))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ready := meta.FindStatusCondition(statusOf(c.view, testTime).Conditions, tarnv1.ConditionReady)
@@ -249,7 +322,7 @@ func TestSparesAreSpreadEvenly(t *testing.T) {
 	v := waitsForConsumer(view(s, volumeOf(s, "a", func(vol *corev1.PersistentVolume) { vol.Annotations[tarnv1.AnnotationPoolTopology] = "x" })))
 	v.Domains = map[string]string{"n1": "x", "n2": "y", "n3": "y", "n4": "z"}
 	var got []string
-	for _, a := range plan(v, testTime).Actions {
+	for _, a := range plan(v, testTime).all() {
 		if a, ok := a.(Order); ok {
 			got = append(got, a.Claim.Annotations[tarnv1.AnnotationPoolTopology])
 		}
@@ -261,5 +334,70 @@ func TestSparesAreSpreadEvenly(t *testing.T) {
 	claim := filler(s, 0, "b", func(c *corev1.PersistentVolumeClaim) { c.Annotations[annSelectedNode] = "n4" })
 	if got := mark(v, vol, &claim).Annotations[tarnv1.AnnotationPoolTopology]; got != "z" {
 		t.Errorf("a volume on n4 is marked with %q, want z", got)
+	}
+}
+
+func TestAPoolIsLookedAtAgainWhenOneIsDeletedForTooLong(t *testing.T) {
+	s := set(0, 1)
+	for _, c := range []struct {
+		name string
+		view *View
+		want time.Time
+	}{
+		{"nothing leaves", view(s, volumeOf(s, "a")), time.Time{}},
+		{"one has begun to", view(s, volumeOf(s, "a", leavingNow), volumeOf(s, "b", leavingLong)), aMinuteAgo.Add(stuckAfter)},
+		{"one has done so for too long", view(s, volumeOf(s, "a", leavingLong)), time.Time{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := plan(c.view, testTime).Again; !got.Equal(c.want) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAProtectedSpareIsNamedWhenItsSetGoes(t *testing.T) {
+	s := set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &anHourAgo })
+	p := plan(view(s, volumeOf(s, "a", protected), volumeOf(s, "b", byHand, protected)), testTime)
+	post, ok := p.all()[0].(Post)
+	if want := "1 volumes stay, as their label tarn.dev/deletion-protection protects them from deletion: a"; !ok || post.Note != want {
+		t.Errorf("got %+v, want an Event that says %q", p.all()[0], want)
+	}
+}
+
+// The hash is on volumes that are there: another one replaces every spare.
+func TestATemplateIsKnownByWhatMakesItsVolumes(t *testing.T) {
+	s := set(1, 1)
+	if got, want := hashOf(&s.Spec.Template), "390be258a3c83f0c"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	was := hashOf(&s.Spec.Template)
+	s.Spec.Template.Spec.Local = &corev1.LocalVolumeSource{Path: "/"} // of no use to a pool
+	if hashOf(&s.Spec.Template) != was {
+		t.Error("a field that makes no difference to volumes makes one to the hash")
+	}
+	block := corev1.PersistentVolumeBlock
+	for name, change := range map[string]func(*tarnv1.PersistentVolumeSetTemplate){
+		"labels":      func(t *tarnv1.PersistentVolumeSetTemplate) { t.Metadata.Labels = map[string]string{"pool": testSet} },
+		"annotations": func(t *tarnv1.PersistentVolumeSetTemplate) { t.Metadata.Annotations = map[string]string{"a": "b"} },
+		"class":       func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.StorageClassName = "other" },
+		"capacity":    func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.Capacity = storage("2Gi") },
+		"modes": func(t *tarnv1.PersistentVolumeSetTemplate) {
+			t.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+		},
+		"volume mode":      func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.VolumeMode = &block },
+		"attributes class": func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.VolumeAttributesClassName = &t.TopologyKey },
+		"policy": func(t *tarnv1.PersistentVolumeSetTemplate) {
+			t.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		},
+		"mount options": func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.MountOptions = []string{"ro"} },
+		"nodes":         func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{} },
+		"topologyKey":   func(t *tarnv1.PersistentVolumeSetTemplate) { t.TopologyKey = "zone" },
+	} {
+		changed := s.Spec.Template.DeepCopy()
+		change(changed)
+		if hashOf(changed) == was {
+			t.Errorf("another value of %s makes no other hash", name)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // run is a controller at work on a model, whose caches are behind, each kind by
@@ -47,7 +48,7 @@ func (r *run) others() {
 		steps := r.steps()
 		for _, name := range slices.Sorted(maps.Keys(r.volumes)) {
 			vol := r.volumes[name]
-			steps = append(steps, func() { r.draw(vol) }, func() { r.leave(vol) }, func() { r.reuse(vol) })
+			steps = append(steps, func() { r.draw(vol) }, func() { r.leave(vol) }, func() { r.reuse(vol) }, func() { r.lose(vol) })
 		}
 		if len(steps) > 0 {
 			rapid.SampledFrom(steps).Draw(r.t, "other")()
@@ -63,15 +64,31 @@ func (r *run) reconcile(fresh, faults bool) (wrote int) {
 	if !fresh {
 		at = r.cached()
 	}
-	p := plan(r.view(at), testTime)
+	p := plan(r.view(at), r.clock())
 	if p.grave() {
 		at = r.now()
 		if !fresh {
 			at = r.live()
 		}
-		p = plan(r.view(at), testTime)
+		p = plan(r.view(at), r.clock())
 	}
-	for _, a := range p.Actions {
+	for _, a := range append(p.Actions, report(r.view(at), testTime)...) {
+		several, ok := a.(Together)
+		if !ok {
+			several = Together{a}
+		}
+		n, killed := r.write(several, faults)
+		wrote += n
+		if killed {
+			break
+		}
+	}
+	return wrote
+}
+
+// write does actions up to the first that fails.
+func (r *run) write(actions Together, faults bool) (wrote int, killed bool) {
+	for _, a := range actions {
 		if faults {
 			r.others()
 		}
@@ -84,10 +101,10 @@ func (r *run) reconcile(fresh, faults bool) (wrote int) {
 		wrote++
 		r.remember()
 		if faults && rapid.IntRange(0, 9).Draw(r.t, "killed") == 0 {
-			break
+			return wrote, true
 		}
 	}
-	return wrote
+	return wrote, false
 }
 
 // settle lets everything come to rest; nobody draws and nobody leaves any more.
@@ -103,13 +120,13 @@ func (r *run) settle() {
 		}
 		r.remember()
 	}
-	r.t.Fatalf("it does not come to rest: %s", did(plan(r.view(r.now()), testTime)))
+	r.t.Fatalf("it does not come to rest: %s", did(plan(r.view(r.now()), r.clock())))
 }
 
 // change is an administrator's.
 func (r *run) change() {
 	s := r.set
-	switch rapid.IntRange(0, 5).Draw(r.t, "change") {
+	switch rapid.IntRange(0, 7).Draw(r.t, "change") {
 	case 0:
 		s.Spec.MaximumReplicas = int32(rapid.IntRange(0, 8).Draw(r.t, "maximum"))
 		s.Spec.MinimumReplicas = min(s.Spec.MinimumReplicas, s.Spec.MaximumReplicas)
@@ -124,6 +141,11 @@ func (r *run) change() {
 		name := "hand-" + r.next()
 		r.volumes[name] = volumeOf(s, name, byHand, in(corev1.VolumePending))
 		r.written[name] = true
+	case 5, 6:
+		if names := slices.Sorted(maps.Keys(r.volumes)); len(names) > 0 {
+			vol := r.volumes[rapid.SampledFrom(names).Draw(r.t, "volume")]
+			rapid.SampledFrom([]func(*corev1.PersistentVolume){r.guard, r.erase}).Draw(r.t, "to a volume")(vol)
+		}
 	}
 	r.remember()
 }
@@ -167,15 +189,25 @@ func TestAPoolKeepsItsPromises(t *testing.T) {
 func (r *run) checkFull() {
 	r.never()
 	n, spec := count(r.view(r.now())), r.set.Spec
+	held, stay := int32(0), int32(0) // by their label: spares, and those that were given up
+	for _, vol := range r.volumes {
+		switch state := stateOf(vol, testNamespace); {
+		case !volume.DeletionProtected(vol):
+		case state == spare:
+			held++
+		case state == leaving:
+			stay++
+		}
+	}
 	switch {
-	case n.creating != 0 || n.leaving != 0:
+	case n.creating != 0 || n.leaving != stay:
 		r.t.Errorf("at rest, and yet something is under way: %+v", n)
 	case n.spares < spec.MinimumReplicas && n.total < spec.MaximumReplicas:
 		r.t.Errorf("%d spares of %d, though there is room: %+v, at most %d", n.spares, spec.MinimumReplicas, n, spec.MaximumReplicas)
-	case n.total > spec.MaximumReplicas && n.spares > 0:
+	case n.total-stay > spec.MaximumReplicas && n.spares > held:
 		r.t.Errorf("%d volumes of at most %d, and spares among them: %+v", n.total, spec.MaximumReplicas, n)
-	case n.outdated > 0 && n.total < spec.MaximumReplicas:
-		r.t.Errorf("%d spares of an older template stay, though there is room: %+v", n.outdated, n)
+	case n.replaceable > 0 && n.total < spec.MaximumReplicas:
+		r.t.Errorf("%d spares of an older template stay, though there is room: %+v", n.replaceable, n)
 	}
 	for _, vol := range r.volumes {
 		if marked(vol) {
@@ -192,7 +224,7 @@ func (r *run) checkEnded() {
 	}
 	for _, vol := range r.volumes {
 		switch state := stateOf(vol, testNamespace); {
-		case marked(vol), state == joining, state == leaving:
+		case marked(vol), state == joining, state == leaving && !volume.DeletionProtected(vol):
 			r.t.Errorf("volume %s is %s, and nobody goes on with it", vol.Name, state)
 		}
 	}

@@ -22,7 +22,7 @@ func newSpread(v *View) *spread {
 	}
 	slices.Sort(s.domains)
 	for i := range v.Volumes {
-		if state := stateOf(&v.Volumes[i], v.Namespace); state == spare || state == joining {
+		if state := v.stateOf(&v.Volumes[i]); state == spare || state == joining {
 			s.volumes[v.Volumes[i].Annotations[tarnv1.AnnotationPoolTopology]]++
 		}
 	}

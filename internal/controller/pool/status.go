@@ -35,13 +35,17 @@ const (
 	reasonProvisioner = "ProvisionerNotReady"
 
 	eventGivenUp = "SpareGivenUp"
+	eventKept    = "VolumeKept"
 )
 
 // noProvisioner is the provisioner of classes whose volumes are made by hand.
 const noProvisioner = "kubernetes.io/no-provisioner"
 
-// counts of a pool. Each volume is counted once.
-type counts struct{ total, used, spares, creating, recycling, released, failed, leaving, outdated int32 }
+// counts of a pool. Each volume is counted once. Outdated are some of the spares, and
+// replaceable those of them that may go.
+type counts struct {
+	total, used, spares, creating, recycling, released, failed, leaving, outdated, replaceable int32
+}
 
 func count(v *View) counts {
 	var n counts
@@ -49,11 +53,14 @@ func count(v *View) counts {
 	for i := range v.Volumes {
 		vol := &v.Volumes[i]
 		seen[vol.Name] = true
-		switch stateOf(vol, v.Namespace) {
+		switch v.stateOf(vol) {
 		case spare:
 			n.spares++
 			if outdated(v.Set, vol) {
 				n.outdated++
+				if mayGiveUp(v, vol) {
+					n.replaceable++
+				}
 			}
 		case joining:
 			n.creating++
@@ -154,16 +161,16 @@ func readyOf(v *View, n counts) metav1.Condition {
 	have := fmt.Sprintf("%d of %d volumes are Available", n.spares, spec.MinimumReplicas)
 	switch trouble := troubleOf(v); {
 	case v.Set.DeletionTimestamp != nil:
-		return not(reasonDeleting, "the set is being deleted; bound volumes stay")
+		return not(reasonDeleting, "the set is being deleted; volumes that are bound, made by hand or protected stay")
 	case trouble != nil && spec.MinimumReplicas > 0:
 		return not(trouble.reason, trouble.message)
 	case n.spares >= spec.MinimumReplicas:
-		return metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonFilled, Message: have + replacing(spec, n)}
+		return metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonFilled, Message: have + replacing(v, n)}
 	case v.Refused != "":
 		return not(reasonRefused, have+"; the API server refuses to have another made: "+v.Refused)
 	case n.creating == 0 && n.total >= spec.MaximumReplicas:
 		return not(reasonAtMaximum, fmt.Sprintf("%s, and there are %d volumes, maximumReplicas are %d; raise that, or see to released volumes (%d) and failed ones (%d)",
-			have, n.total, spec.MaximumReplicas, n.released, n.failed))
+			have, n.total, spec.MaximumReplicas, n.released, n.failed)+leavingText(v)+protectedText(v, n))
 	}
 	have += fmt.Sprintf(", %d are being made", n.creating)
 	for i := range v.Claims {
@@ -180,14 +187,19 @@ func readyOf(v *View, n counts) metav1.Condition {
 }
 
 // replacing says what is out of the ordinary in a pool that is full.
-func replacing(spec tarnv1.PersistentVolumeSetSpec, n counts) string {
+func replacing(v *View, n counts) string {
+	spec := v.Set.Spec
+	text := protectedText(v, n)
 	switch {
-	case n.outdated == 0:
-		return ""
+	case n.replaceable == 0:
+		if n.total > spec.MaximumReplicas {
+			text = leavingText(v) + text
+		}
+		return text
 	case n.spares == spec.MinimumReplicas && n.total >= spec.MaximumReplicas && n.creating == 0:
-		return fmt.Sprintf("; %d of an older template cannot be replaced while there are maximumReplicas volumes: raise that", n.outdated)
+		return fmt.Sprintf("; %d of an older template cannot be replaced while there are maximumReplicas volumes: raise that", n.replaceable) + leavingText(v) + text
 	}
-	return fmt.Sprintf("; %d of an older template are being replaced", n.outdated)
+	return fmt.Sprintf("; %d of an older template are being replaced", n.replaceable) + text
 }
 
 func unschedulable(pod *corev1.Pod) string {
@@ -202,15 +214,18 @@ func unschedulable(pod *corev1.Pod) string {
 // report writes the status where it has changed, and tells of a set that can no
 // longer be filled.
 func report(v *View, now time.Time) []Action {
+	if v.Set == nil || ended(v.Set) {
+		return nil
+	}
 	status := statusOf(v, now)
 	if equality.Semantic.DeepEqual(status, v.Set.Status) {
 		return nil
 	}
-	actions := []Action{WriteStatus{status}}
+	actions := Together{WriteStatus{status}}
 	was, is := meta.FindStatusCondition(v.Set.Status.Conditions, tarnv1.ConditionReady), meta.FindStatusCondition(status.Conditions, tarnv1.ConditionReady)
 	quiet := is.Status == metav1.ConditionTrue || is.Reason == reasonFilling || is.Reason == reasonDeleting
 	if quiet || was != nil && was.Reason == is.Reason {
-		return actions
+		return []Action{actions}
 	}
-	return append(actions, Post{corev1.EventTypeWarning, is.Reason, is.Message})
+	return []Action{append(actions, Post{corev1.EventTypeWarning, is.Reason, is.Message})}
 }

@@ -31,6 +31,16 @@ const (
 	leaving state = "Leaving"
 )
 
+// stateOf: a volume that points at no claim is used all the same where a claim points
+// at it; the binder repairs that.
+func (v *View) stateOf(vol *corev1.PersistentVolume) state {
+	if vol.DeletionTimestamp == nil && vol.Spec.ClaimRef == nil && v.Claimed[vol.Name] {
+		return used
+	}
+	return stateOf(vol, v.Namespace)
+}
+
+// stateOf goes by the volume alone.
 func stateOf(vol *corev1.PersistentVolume, namespace string) state {
 	ref := vol.Spec.ClaimRef
 	switch {
@@ -65,11 +75,25 @@ func isFilling(vol *corev1.PersistentVolume) bool {
 	return marked(vol) && ref != nil && string(ref.UID) == vol.Annotations[tarnv1.AnnotationPoolFilling]
 }
 
-// unused says that nobody has drawn a volume since it joined the pool: it was
+// unused says that nobody has drawn a settled volume since it joined the pool: it was
 // Available all the time.
 func unused(vol *corev1.PersistentVolume) bool {
 	at, since := vol.Status.LastPhaseTransitionTime, vol.Annotations[tarnv1.AnnotationPoolUnused]
-	return vol.Status.Phase == corev1.VolumeAvailable && at != nil && since != "" && since == at.UTC().Format(time.RFC3339)
+	return !marked(vol) && vol.Status.Phase == corev1.VolumeAvailable && at != nil && since != "" && since == at.UTC().Format(time.RFC3339)
+}
+
+// freedWithin is how long after it was freed a volume may become Available and still
+// count as never drawn. The binder takes less than a second; the rest is for clocks.
+const freedWithin = time.Minute
+
+// justFreed says that a marked volume is Available for the first time since it was
+// freed. Else somebody may have drawn and released it, and an administrator cleared
+// its claimRef, all before the pool looked again.
+func justFreed(vol *corev1.PersistentVolume) bool {
+	at := vol.Status.LastPhaseTransitionTime
+	freed, err := time.Parse(time.RFC3339, vol.Annotations[tarnv1.AnnotationPoolUnused])
+	return err == nil && at != nil && vol.Spec.ClaimRef == nil && vol.Status.Phase == corev1.VolumeAvailable &&
+		vol.Annotations[annBoundByController] == "" && at.Sub(freed).Abs() <= freedWithin
 }
 
 // provisionerDeletes says that the volume's provisioner destroys it, object and

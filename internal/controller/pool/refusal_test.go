@@ -1,0 +1,219 @@
+//go:build integration
+
+package pool
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// refuse has the API server refuse an operation where expression is false, and waits
+// until it does so to what is tried by.
+func (w *world) refuse(operation, resource, expression string, try func() error) {
+	w.t.Helper()
+	name := "refuses-" + w.name
+	for _, text := range []string{
+		fmt.Sprintf(`{kind: ValidatingAdmissionPolicy, spec: {matchConstraints: {resourceRules: [
+			{apiGroups: [""], apiVersions: [v1], operations: [%s], resources: [%s]}]}, validations: [{expression: %q, reason: Forbidden}]}}`, operation, resource, expression),
+		fmt.Sprintf(`{kind: ValidatingAdmissionPolicyBinding, spec: {policyName: %s, validationActions: [Deny]}}`, name),
+	} {
+		o := &unstructured.Unstructured{}
+		w.must(yaml.Unmarshal([]byte(text), &o.Object))
+		o.SetAPIVersion("admissionregistration.k8s.io/v1")
+		o.SetName(name)
+		w.must(w.client.Create(w.ctx, o))
+	}
+	w.eventually("refusing", func() string {
+		if err := try(); !apierrors.IsForbidden(err) {
+			return fmt.Sprintf("got %v, want a refusal", err)
+		}
+		return ""
+	})
+}
+
+// reason wants a set to have a reason for its condition.
+func (w *world) reason(s *tarnv1.PersistentVolumeSet, want string) func() string {
+	return func() string {
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s))
+		if ready := meta.FindStatusCondition(s.Status.Conditions, tarnv1.ConditionReady); ready == nil || ready.Reason != want {
+			return fmt.Sprintf("the set says %+v, want reason %s", ready, want)
+		}
+		return ""
+	}
+}
+
+// add creates a volume as volumeOf builds it, with its phase.
+func (w *world) add(s *tarnv1.PersistentVolumeSet, name string, changes ...testkit.With[*corev1.PersistentVolume]) *corev1.PersistentVolume {
+	w.t.Helper()
+	vol := volumeOf(s, w.name+"-"+name, changes...)
+	vol.ResourceVersion, vol.UID = "", ""
+	vol.Labels = merge(vol.Labels, map[string]string{"pool": w.name})
+	vol.Spec.StorageClassName = w.name
+	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: w.name, VolumeHandle: vol.Name}
+	w.must(w.client.Create(w.ctx, vol))
+	return vol
+}
+
+func TestARefusedFillerPodKeepsNoVolumeHalfWay(t *testing.T) {
+	w := newWorld(t, testkit.OwnAPIServer(t), "refused-pod", true)
+	pod := fillerPod(&View{Set: set(1, 1), PauseImage: DefaultPauseImage}, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "pool-try"}})
+	pod.OwnerReferences = nil
+	w.refuse("CREATE", "pods", "!object.metadata.name.startsWith('pool-')", func() error {
+		return w.client.Create(w.ctx, pod.DeepCopy(), client.DryRunAll)
+	})
+	s := w.set(1, 10)
+	defer w.run(w.config)()
+	w.eventually("refusing the filler pod", w.reason(s, reasonRefused))
+	freed := w.add(s, "freed", fillerOf(1))
+	tenant := testkit.Claim("default", "tenant", "", w.name)
+	w.must(w.client.Create(w.ctx, tenant))
+	drawn := w.add(s, "drawn", fillerOf(2), boundTo(tenant.UID))
+	w.eventually("freeing one, and settling the other", func() string {
+		for _, vol := range []*corev1.PersistentVolume{freed, drawn} {
+			w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(vol), vol))
+			if marked(vol) || vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
+				return fmt.Sprintf("%s is marked: %v, its policy %s", vol.Name, marked(vol), vol.Spec.PersistentVolumeReclaimPolicy)
+			}
+		}
+		return ""
+	})
+}
+
+func TestARefusedDeletionKeepsNoPoolEmpty(t *testing.T) {
+	w := newWorld(t, testkit.OwnAPIServer(t), "refused-deletion", false)
+	s := w.set(0, 10)
+	vol := w.add(s, "hand", byHand, retained, givenUpBy(s))
+	w.refuse("DELETE", "persistentvolumes", "oldObject.metadata.name != '"+vol.Name+"'", func() error {
+		return w.client.Delete(w.ctx, vol, client.DryRunAll)
+	})
+	w.eventually("asking for a spare", func() string {
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s))
+		s.Spec.MinimumReplicas = 1
+		if err := w.client.Update(w.ctx, s); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	defer w.run(w.config)()
+	w.eventually("filling", w.full(s, "1Gi"))
+	w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(vol), vol))
+	if vol.DeletionTimestamp != nil {
+		t.Error("the volume is being deleted, so nothing was refused")
+	}
+}
+
+func TestAVolumeThatAClaimNamesIsNoSpareUntilTheClaimGoes(t *testing.T) {
+	w := newWorld(t, testkit.OwnAPIServer(t), "named", false)
+	s := w.set(0, 1)
+	vol := w.add(s, "restored", nobodys)
+	claim := testkit.Claim("default", "holder", "", w.name, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = vol.Name })
+	w.must(w.client.Create(w.ctx, claim))
+	defer w.run(w.config)()
+	w.eventually("counting the volume as bound", func() string {
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s))
+		if s.Status.BoundReplicas != 1 || s.Status.UnboundReplicas != 0 {
+			return fmt.Sprintf("the set says %+v", s.Status)
+		}
+		return ""
+	})
+	w.eventually("making the pool too small", func() string {
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s))
+		s.Spec.MaximumReplicas = 0
+		if err := w.client.Update(w.ctx, s); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	w.eventually("looking at it", func() string {
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s))
+		if s.Status.ObservedGeneration != s.Generation {
+			return "it has not been"
+		}
+		return ""
+	})
+	w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(vol), vol))
+	if vol.Spec.ClaimRef != nil {
+		t.Fatalf("the volume is given to %s, though a claim names it", vol.Spec.ClaimRef.Name)
+	}
+	w.must(w.client.Delete(w.ctx, claim))
+	w.eventually("giving the volume up", func() string { return w.gone(vol) })
+}
+
+func TestOnlyTarnMakesClaimsOfFillerClasses(t *testing.T) {
+	config := testkit.APIServer(t)
+	ctx, admin := t.Context(), testkit.Client(t, config)
+	as := func(user string) client.Client {
+		own := rest.CopyConfig(config)
+		own.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+		return testkit.Client(t, own)
+	}
+	const tarn, tenant = "system:serviceaccount:tarn-system:tarn-controller", "tenant"
+	if err := admin.Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "claims-for-all"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: tenant}, {APIGroup: rbacv1.GroupName, Kind: "User", Name: tarn}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	filler := testkit.Claim("default", "filler", "", "tarn-pool-gold")
+	annotated := testkit.Claim("default", "annotated", "", "fast", func(c *corev1.PersistentVolumeClaim) {
+		c.Annotations = map[string]string{corev1.BetaStorageClassAnnotation: "tarn-pool-gold"}
+		c.Spec.StorageClassName = nil
+	})
+	named := testkit.Claim(testNamespace, "pool-x-0", "", "fast")
+	cases := []struct {
+		name, user string
+		claim      *corev1.PersistentVolumeClaim
+		refused    bool
+	}{
+		{"a tenant's claim of a filler class", tenant, filler, true},
+		{"one by annotation", tenant, annotated, true},
+		{"one with the name of a filler claim", tenant, named, true},
+		{"a tenant's claim of another class", tenant, testkit.Claim("default", "pool-x-0", "", "gold"), false},
+		{"Tarn's claim", tarn, testkit.Claim(testNamespace, "pool-y-0", "", "tarn-pool-gold"), false},
+	}
+	for deadline := time.Now().Add(time.Minute); ; { // the API server takes a moment to compile policies
+		if apierrors.IsForbidden(as(tenant).Create(ctx, filler.DeepCopy(), client.DryRunAll)) || time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			err := as(c.user).Create(ctx, c.claim.DeepCopy(), client.DryRunAll)
+			if apierrors.IsForbidden(err) != c.refused || !c.refused && err != nil {
+				t.Errorf("got %v, want a refusal: %v", err, c.refused)
+			}
+		})
+	}
+	t.Run("a tenant may change what is one already, but not make one of what is none", func(t *testing.T) {
+		late := testkit.Claim("default", "late", "", "", func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil })
+		for _, c := range []*corev1.PersistentVolumeClaim{filler, late} {
+			if err := admin.Create(ctx, c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		filler.Labels = map[string]string{"a": "b"}
+		if err := as(tenant).Update(ctx, filler); err != nil {
+			t.Errorf("a label of a filler claim: %v", err)
+		}
+		class := "tarn-pool-gold"
+		late.Spec.StorageClassName = &class
+		if err := as(tenant).Update(ctx, late); !apierrors.IsForbidden(err) {
+			t.Errorf("a claim that gets a filler class later: %v, want a refusal", err)
+		}
+	})
+}

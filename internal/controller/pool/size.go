@@ -1,0 +1,153 @@
+package pool
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// fillingAtOnce is how many volumes of a set are made at once.
+const fillingAtOnce = 16
+
+// stuckAfter is how long the others wait for one that is being deleted: a provisioner
+// that fails for ever must not hold up the pool for ever.
+const stuckAfter = 10 * time.Minute
+
+// size makes the pool as large as it should be: volumes are ordered, or given up.
+func size(v *View, now time.Time) []Action {
+	var actions []Action
+	for i := range v.Volumes {
+		actions = append(actions, finish(v, &v.Volumes[i])...)
+	}
+	n := count(v)
+	if over := n.total - v.Set.Spec.MaximumReplicas - n.leaving; over > 0 {
+		return append(actions, shrink(v, now, int(over))...)
+	}
+	trouble := troubleOf(v)
+	if trouble != nil {
+		return actions
+	}
+	wanted := v.Set.Spec.MinimumReplicas
+	if n.replaceable > 0 {
+		if n.spares > wanted {
+			actions = append(actions, giveUpOne(v, now, func(vol *corev1.PersistentVolume) bool { return outdated(v.Set, vol) })...)
+		} else {
+			wanted++ // the new one comes before an old one goes
+		}
+	}
+	orders := renewClass(v)
+	orders = append(orders, order(v, min(wanted-n.spares-n.creating, v.Set.Spec.MaximumReplicas-n.total, fillingAtOnce-n.creating))...)
+	if len(orders) > 0 {
+		actions = append(actions, orders)
+	}
+	return actions
+}
+
+// renewClass makes the filler class what it should be; nothing is ordered of another.
+func renewClass(v *View) Together {
+	class := fillerClass(v.Set, v.Class)
+	switch {
+	case v.Filler == nil:
+		return Together{MakeClass{class}}
+	case !sameClass(v.Filler, class):
+		return Together{DropClass{v.Filler}, MakeClass{class}}
+	}
+	return nil
+}
+
+// order creates filler claims in the lowest free slots. A slot is a name, so whoever
+// orders the same volume twice is told that it is ordered.
+func order(v *View, n int32) []Action {
+	taken := map[string]bool{}
+	for i := range v.Claims {
+		taken[v.Claims[i].Name] = true
+	}
+	spread := newSpread(v)
+	var actions []Action
+	for slot := 0; n > 0; slot++ {
+		if taken[fmt.Sprintf("%s%d", fillerPrefix(v.Set.UID), slot)] {
+			continue
+		}
+		actions = append(actions, Order{fillerClaim(v, slot, spread.next())})
+		n--
+	}
+	return actions
+}
+
+// shrink takes back what was ordered and is not there yet, and gives up the largest
+// spare, one by one: each is looked at anew.
+func shrink(v *View, now time.Time, over int) []Action {
+	var actions []Action
+	for i := len(v.Claims) - 1; i >= 0 && over > 0; i-- {
+		if c := &v.Claims[i]; c.DeletionTimestamp == nil && c.Status.Phase != corev1.ClaimBound {
+			actions = append(actions, Dismiss{c})
+			over--
+		}
+	}
+	if over > 0 {
+		actions = append(actions, giveUpOne(v, now, func(*corev1.PersistentVolume) bool { return true })...)
+	}
+	return actions
+}
+
+// giveUpOne gives up the largest of the spares that may go, unless one is on its way
+// out.
+func giveUpOne(v *View, now time.Time, may func(*corev1.PersistentVolume) bool) []Action {
+	for _, d := range departures(v) {
+		if !d.stuck(now) {
+			return nil
+		}
+	}
+	var best *corev1.PersistentVolume
+	for i := range v.Volumes {
+		vol := &v.Volumes[i]
+		if mayGiveUp(v, vol) && may(vol) && (best == nil || before(v, vol, best)) {
+			best = vol
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	return []Action{Together{
+		Change{From: best, To: giveUp(v, best), Grave: true},
+		Post{corev1.EventTypeNormal, eventGivenUp, fmt.Sprintf("spare volume %s is given up", best.Name)},
+	}}
+}
+
+// before orders spares by which should go first.
+func before(v *View, a, b *corev1.PersistentVolume) bool {
+	sizeA, sizeB := a.Spec.Capacity[corev1.ResourceStorage], b.Spec.Capacity[corev1.ResourceStorage]
+	old := func(vol *corev1.PersistentVolume) int {
+		if outdated(v.Set, vol) {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(sizeB.Cmp(sizeA), cmp.Compare(old(a), old(b)), cmp.Compare(a.Name, b.Name)) < 0
+}
+
+// mayGiveUp says that a volume is a spare, settled, unprotected and no other set's.
+// The uid of a set that is no more makes it nobody's.
+func mayGiveUp(v *View, vol *corev1.PersistentVolume) bool {
+	ours, whose := madeBy(v.Set, vol), vol.Annotations[tarnv1.AnnotationPoolUID]
+	return v.stateOf(vol) == spare && !volume.DeletionProtected(vol) && !(ours && marked(vol)) && (ours || !v.Sets[whose])
+}
+
+func outdated(set *tarnv1.PersistentVolumeSet, vol *corev1.PersistentVolume) bool {
+	return madeBy(set, vol) && vol.Annotations[tarnv1.AnnotationPoolTemplate] != hashOf(&set.Spec.Template)
+}
+
+// finish deletes the object of a volume that this set has given up and that no
+// provisioner deletes. One that was protected afterwards stays as it is.
+func finish(v *View, vol *corev1.PersistentVolume) []Action {
+	ref := vol.Spec.ClaimRef
+	if vol.DeletionTimestamp != nil || ref == nil || ref.UID != v.Set.UID || !givenUp(vol, v.Namespace) || provisionerDeletes(vol) || volume.DeletionProtected(vol) {
+		return nil
+	}
+	return []Action{Remove{vol}}
+}

@@ -53,7 +53,7 @@ func TestAClusterWithoutANodeReconcilesAndRemembersWhoDoesWhat(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCluster(t, "no-node")
-	c.run("up", "--without-node", "--tarn-binary", tarn, "--binder", "tarn", "--tarn-controllers", "2")
+	c.run("up", "--without-node", "--tarn-binary", tarn, "--binder", "tarn", "--protection", "kubernetes", "--tarn-controllers", "2")
 	// Who makes a namespace's service account is the controller manager.
 	c.kubectl("create", "namespace", "mine")
 	c.kubectl("wait", "--for=create", "serviceaccount/default", "-n", "mine", "--timeout=60s")

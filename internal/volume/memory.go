@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
@@ -69,8 +70,16 @@ func RememberClaim(claim *corev1.PersistentVolumeClaim) (string, error) {
 func SameMemory(a, b *corev1.PersistentVolumeClaim) bool {
 	one, other := a.Spec, b.Spec
 	one.VolumeName, other.VolumeName = "", ""
-	return maps.Equal(a.Labels, b.Labels) && keeps(a.Annotations, b.Annotations) && keeps(b.Annotations, a.Annotations) &&
+	sizes, others := one.Resources, other.Resources
+	one.Resources, other.Resources = corev1.VolumeResourceRequirements{}, corev1.VolumeResourceRequirements{}
+	return sameSizes(sizes.Requests, others.Requests) && sameSizes(sizes.Limits, others.Limits) && maps.Equal(a.Labels, b.Labels) && keeps(a.Annotations, b.Annotations) && keeps(b.Annotations, a.Annotations) &&
 		equality.Semantic.DeepEqual(one, other)
+}
+
+// sameSizes compares sizes as they are written: a claim may be changed to ask for
+// 1e30000000, and comparing that as a number takes seconds.
+func sameSizes(a, b corev1.ResourceList) bool {
+	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.String() == y.String() })
 }
 
 // keeps says that what is remembered of some annotations is among others.

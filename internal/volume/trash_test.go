@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -90,6 +91,7 @@ func TestAClaimIsRememberedWithoutWhatBindersNote(t *testing.T) {
 func TestClaimsAreRememberedAlikeThatDifferInWhatBindersNote(t *testing.T) {
 	claim := func(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "shop"}, Annotations: map[string]string{"owner": "me"}}}
+		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 		change(c)
 		return c
 	}
@@ -102,6 +104,9 @@ func TestClaimsAreRememberedAlikeThatDifferInWhatBindersNote(t *testing.T) {
 		"the binder's work": {func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.VolumeName, c.Annotations[AnnBindCompleted] = "v", AnnYes
 		}, true},
+		"a size beyond all": {func(c *corev1.PersistentVolumeClaim) {
+			c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1e30000000")}
+		}, false},
 		"a status":                {func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimBound }, true},
 		"a label":                 {func(c *corev1.PersistentVolumeClaim) { c.Labels["app"] = "store" }, false},
 		"an annotation":           {func(c *corev1.PersistentVolumeClaim) { c.Annotations["owner"] = "you" }, false},

@@ -68,6 +68,15 @@ func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 		}
 		return as(t, config, user).Patch(ctx, live, client.MergeFrom(base))
 	}
+	binding := func(annotations, labels map[string]string) *corev1.Binding {
+		return &corev1.Binding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "own", Annotations: annotations, Labels: labels},
+			Target:     corev1.ObjectReference{Kind: "Node", Name: "some"},
+		}
+	}
+	bind := func(annotations, labels map[string]string) error {
+		return as(t, config, asTenant).SubResource("binding").Create(ctx, pod("own", plain), binding(annotations, labels))
+	}
 	for _, c := range []struct {
 		name string
 		do   func() error
@@ -78,6 +87,12 @@ func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 		{"a tenant does not make a pod with a result", func() error { return create(asTenant, "forged", result) }, false},
 		{"a tenant does not give his pod a step", func() error { return update(asTenant, "own", false, step) }, false},
 		{"a tenant does not give his pod a result", func() error { return update(asTenant, "own", true, result) }, false},
+		{"whoever binds pods does not give one a result", func() error { return bind(map[string]string{tarnv1.AnnotationResult: "{}"}, nil) }, false},
+		{"whoever binds pods does not give one a step", func() error { return bind(nil, map[string]string{tarnv1.LabelStep: "creation"}) }, false},
+		{"nor by the old way to bind", func() error {
+			return as(t, config, asTenant).Create(ctx, binding(map[string]string{tarnv1.AnnotationInputs: "{}"}, nil))
+		}, false},
+		{"whoever binds pods binds them with other words", func() error { return bind(map[string]string{"a": "b"}, nil) }, true},
 		{"the controller makes a pod with a step", func() error { return create(asController, "ours", step) }, true},
 		{"a tenant changes a pod of ours in what is not ours", func() error {
 			return update(asTenant, "ours", false, func(p *corev1.Pod) { p.Labels["app"] = "y" })
@@ -111,7 +126,7 @@ func grant(ctx context.Context, t *testing.T, admin client.Client) {
 	for _, o := range []client.Object{
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: asTenant}, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"pods", "pods/status"}, Verbs: []string{"*"}},
+			{APIGroups: []string{""}, Resources: []string{"pods", "pods/status", "pods/binding", "bindings"}, Verbs: []string{"*"}},
 		}},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: asTenant},

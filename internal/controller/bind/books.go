@@ -1,6 +1,7 @@
 package bind
 
 import (
+	"maps"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,9 +39,11 @@ type books struct {
 	waiting  *store[*corev1.PersistentVolumeClaim] // claims that any fitting volume would serve and that were offered none
 	offered  map[claimKey]string                   // claims woken for a free volume
 	offers   map[string]claimKey                   // the same from the volume's side
+	resting  set[claimKey]                         // claims that were refused, and come back by themselves after a pause
 	held     map[string]*hold                      // volumes somebody works on
 	doubtful map[string]bool                       // volumes to be read anew before anything is decided about them
 	unsure   map[claimKey]string                   // claims likewise, each with the volume it was being joined to
+	absent   set[string]                           // classes of volumes that the API server does not know
 
 	noProvisioning bool
 	listener       listener
@@ -71,7 +74,8 @@ func newBooks(noProvisioning bool, l listener) *books {
 		classes: map[string]*storagev1.StorageClass{}, pointing: map[claimKey]set[string]{},
 		naming: map[string]set[claimKey]{}, seeking: map[string]set[claimKey]{}, unsaid: set[claimKey]{},
 		free: newStore[*corev1.PersistentVolume](), waiting: newStore[*corev1.PersistentVolumeClaim](),
-		offered: map[claimKey]string{}, offers: map[string]claimKey{}, held: map[string]*hold{}, doubtful: map[string]bool{}, unsure: map[claimKey]string{},
+		offered: map[claimKey]string{}, offers: map[string]claimKey{}, resting: set[claimKey]{}, held: map[string]*hold{},
+		doubtful: map[string]bool{}, unsure: map[claimKey]string{}, absent: set[string]{},
 		noProvisioning: noProvisioning, listener: l,
 	}
 }
@@ -114,6 +118,9 @@ func (b *books) putClaim(claim *corev1.PersistentVolumeClaim, watched bool) bool
 		}
 		return false
 	}
+	if had != nil && had.UID != claim.UID {
+		b.listener.gone(had.UID)
+	}
 	b.replaceClaim(key, had, claim)
 	return true
 }
@@ -127,6 +134,7 @@ func (b *books) dropClaim(claim *corev1.PersistentVolumeClaim) bool {
 	}
 	b.replaceClaim(key, had, nil)
 	delete(b.unsure, key)
+	delete(b.resting, key)
 	b.listener.gone(had.UID)
 	return true
 }
@@ -166,7 +174,8 @@ func (b *books) file(key claimKey, claim *corev1.PersistentVolumeClaim) {
 	if !volume.HasClass(claim) {
 		b.unsaid[key] = struct{}{}
 	}
-	if _, offered := b.offered[key]; !offered && b.servedByAny(claim) {
+	_, offered := b.offered[key]
+	if _, resting := b.resting[key]; !offered && !resting && b.servedByAny(claim) {
 		b.waiting.put(key.String(), shelfOfClaim(claim), volume.Request(claim), claim)
 	}
 }
@@ -191,6 +200,9 @@ func (b *books) putVolume(v *corev1.PersistentVolume, watched bool) bool {
 			b.replaceVolume(v.Name, had, v)
 		}
 		return false
+	}
+	if had != nil && had.UID != v.UID {
+		b.listener.gone(had.UID)
 	}
 	b.replaceVolume(v.Name, had, v)
 	return true
@@ -228,12 +240,13 @@ func (b *books) replaceVolume(name string, had, v *corev1.PersistentVolume) {
 // claim that names it is to have it.
 func (b *books) shelve(name string) {
 	v := b.volumes[name]
-	if v == nil || !volume.Free(v) || b.held[name] != nil || b.doubtful[name] || b.spokenFor(v) {
-		if at, was := b.free.places[name]; was {
-			b.free.take(name)
-			b.withdraw(name)
-			b.listener.freeVolumes(at.shelf.class, -1)
-		}
+	serves := v != nil && volume.Free(v) && b.held[name] == nil && !b.doubtful[name] && !b.spokenFor(v)
+	if at, was := b.free.places[name]; was && (!serves || b.otherwise(at, v)) {
+		b.free.take(name)
+		b.withdraw(name)
+		b.listener.freeVolumes(at.shelf.class, -1)
+	}
+	if !serves {
 		return
 	}
 	if !b.free.has(name) {
@@ -241,6 +254,12 @@ func (b *books) shelve(name string) {
 		b.listener.freeVolumes(volume.ClassOfVolume(v), 1)
 	}
 	b.free.put(name, shelfOfVolume(v), *volume.Capacity(v), v)
+}
+
+// otherwise says whether a volume may serve others than when it was put on the shelf.
+func (b *books) otherwise(at place, v *corev1.PersistentVolume) bool {
+	before, _ := b.free.get(v.Name)
+	return at.shelf != shelfOfVolume(v) || at.size.Cmp(*volume.Capacity(v)) != 0 || !maps.Equal(before.Labels, v.Labels)
 }
 
 func (b *books) spokenFor(v *corev1.PersistentVolume) bool {
@@ -255,11 +274,13 @@ func (b *books) spokenFor(v *corev1.PersistentVolume) bool {
 // putClass enters a class, and files anew the claims that seek a volume of it.
 func (b *books) putClass(class *storagev1.StorageClass) {
 	b.classes[class.Name] = class
+	delete(b.absent, class.Name)
 	b.refile(class.Name)
 }
 
 func (b *books) dropClass(class *storagev1.StorageClass) {
 	delete(b.classes, class.Name)
+	delete(b.absent, class.Name)
 	b.refile(class.Name)
 }
 

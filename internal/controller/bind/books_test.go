@@ -57,7 +57,7 @@ func TestAnOfferThatIsNotNeededGoesToTheNext(t *testing.T) {
 	b.sawClaim(small)
 	b.sawClaim(large)
 	wantWoken(t, "a free volume", b.sawVolume(volumeOf("a", "5Gi")), "claim large")
-	wantWoken(t, "while it is being looked at", b.finish(keyOf(large)))
+	wantWoken(t, "while it is being looked at", b.finish(keyOf(large), nil))
 	gone := *large
 	gone.ResourceVersion = "2"
 	wantWoken(t, "the claim goes", b.lostClaim(&gone), "claim small")
@@ -73,7 +73,7 @@ func TestWhoIsTurnedAwayIsWokenLater(t *testing.T) {
 	if v, _ := b.lookAtClaim(key); v != nil {
 		t.Fatalf("the claim has got %+v while the volume is held", v)
 	}
-	wantWoken(t, "letting go", b.letGo("a", false), "claim c")
+	wantWoken(t, "letting go", b.letGo("a", nil), "claim c")
 }
 
 func TestAWorkerThatFailsIsNotWokenAtOnce(t *testing.T) {
@@ -84,18 +84,18 @@ func TestAWorkerThatFailsIsNotWokenAtOnce(t *testing.T) {
 	if v, _ := b.lookAtClaim(key); v == nil || v.Chosen == nil {
 		t.Fatalf("got %+v, want volume a", v)
 	}
-	wantWoken(t, "letting go of a free volume", b.letGo("a", true))
-	wantWoken(t, "ending the claim's turn", b.finish(key))
+	wantWoken(t, "letting go of a free volume", b.letGo("a", errBusy))
+	wantWoken(t, "ending the claim's turn", b.finish(key, nil))
 	b.sawVolume(volumeOf("b", "1Gi", to("c", "u"), in(corev1.VolumePending)))
 	b.lookAtVolume("b")
-	wantWoken(t, "letting go of a volume", b.letGo("b", true))
+	wantWoken(t, "letting go of a volume", b.letGo("b", errBusy))
 }
 
 func TestAVolumeThatItsClaimCannotUseDoesNotWakeItForEver(t *testing.T) {
 	b := newBooks(false, deaf{})
 	b.sawClaim(claimOf("2Gi"))
 	wantWoken(t, "seeing the volume", b.sawVolume(volumeOf("a", "1Gi", to("c", "u"))), "claim c")
-	wantWoken(t, "ending the claim's turn", b.finish(key))
+	wantWoken(t, "ending the claim's turn", b.finish(key, nil))
 }
 
 func TestOldNewsIsNoNews(t *testing.T) {
@@ -182,24 +182,24 @@ func TestAnotherBinderIsNoticedByThePhasesItWrites(t *testing.T) {
 			b.take("a", claimKey{})
 			b.sawVolume(volumeOf("a", "1Gi", version("2"), bound))
 			b.record(nil, volumeOf("a", "1Gi", version("2"), bound))
-			b.letGo("a", false)
+			b.letGo("a", nil)
 		}, nil},
 		"our own, told after its answer": {func(b *books) {
 			b.take("a", claimKey{})
 			b.record(nil, volumeOf("a", "1Gi", version("2"), bound))
 			b.sawVolume(volumeOf("a", "1Gi", version("2"), bound))
-			b.letGo("a", false)
+			b.letGo("a", nil)
 		}, nil},
 		"another's while we were at work": {func(b *books) {
 			b.take("a", claimKey{})
 			b.sawVolume(volumeOf("a", "1Gi", version("2"), bound))
-			b.letGo("a", true)
+			b.letGo("a", errBusy)
 		}, []string{"volume Bound"}},
 		"one that may be ours": {func(b *books) {
 			b.take("a", claimKey{})
 			b.sawVolume(volumeOf("a", "1Gi", version("2"), bound))
 			b.doubt(claimKey{}, "a")
-			b.letGo("a", true)
+			b.letGo("a", errBusy)
 		}, nil},
 		"a phase that deleters write": {func(b *books) { b.sawVolume(volumeOf("a", "1Gi", version("2"), in(corev1.VolumeFailed))) }, nil},
 		"the first sight of one":      {func(b *books) { b.sawVolume(volumeOf("b", "1Gi", bound)) }, nil},

@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/typed/core/v1"
+	storagev1 "k8s.io/client-go/kubernetes/typed/storage/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -50,6 +51,7 @@ type reconciler struct {
 	// api writes, and reads live, without a limit of its own: the API server's
 	// priority and fairness knows better what it can take.
 	api     v1.CoreV1Interface
+	classes storagev1.StorageClassInterface
 	poster  *poster
 	metrics *metrics
 	clock   clock.PassiveClock
@@ -73,11 +75,15 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return fmt.Errorf("making the binder's client: %w", err)
 	}
+	storage, err := storagev1.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making the binder's client of classes: %w", err)
+	}
 	metrics, err := newMetrics(ctrlmetrics.Registry)
 	if err != nil {
 		return fmt.Errorf("registering the binder's metrics: %w", err)
 	}
-	r := &reconciler{api: api, metrics: metrics, clock: clock.RealClock{}, log: mgr.GetLogger().WithName("bind")}
+	r := &reconciler{api: api, classes: storage.StorageClasses(), metrics: metrics, clock: clock.RealClock{}, log: mgr.GetLogger().WithName("bind")}
 	r.watches = &watches{cache: mgr.GetCache(), pods: o.Pods, books: newBooks(o.NoProvisioning, r), ready: make(chan struct{})}
 	r.poster = newPoster(mgr.GetEventRecorder(kube.ControllerName), r.clock, r.books.isOver)
 	if err := mgr.Add(r.poster); err != nil {
@@ -105,30 +111,49 @@ func Register(mgr ctrl.Manager, o Options) error {
 }
 
 // Reconcile brings one claim to where it belongs.
-func (r claims) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+func (r claims) Reconcile(ctx context.Context, request reconcile.Request) (_ reconcile.Result, err error) {
 	key := request.NamespacedName
-	defer func() { r.wake(r.books.finish(key)) }()
-	var err error
+	defer func() { r.wake(r.books.finish(key, err)) }()
+	var began match
 	for range rounds {
 		var again bool
-		if again, err = r.once(ctx, key); !again {
+		if again, err = r.once(ctx, key, &began); !again {
 			return reconcile.Result{}, err
 		}
 	}
 	return reconcile.Result{}, err
 }
 
-// once decides about a claim and does it. again says that there is more to do now.
-func (r claims) once(ctx context.Context, key claimKey) (again bool, err error) {
+// match is a volume and how it was found for a claim.
+type match struct {
+	volume string
+	how    Match
+}
+
+// as says how a volume was found for a claim at first, where the first attempt to join
+// the two was overtaken half-way: by now the volume points at the claim in any case.
+func (m *match) as(volume string, how Match) Match {
+	if volume != m.volume {
+		*m = match{volume: volume, how: how}
+	}
+	return m.how
+}
+
+// once decides about a claim and does it. began is kept from one time to the next.
+// again says that there is more to do now.
+func (r claims) once(ctx context.Context, key claimKey, began *match) (again bool, err error) {
 	v, err := r.gatherClaim(ctx, key)
 	if err != nil || v == nil {
-		return false, err
+		return false, r.failed(err, "claim", key, nil)
 	}
 	on := pair{claim: v.Claim, volume: v.volume()}
-	if on.volume != nil {
-		defer func() { r.letGo(on.volume.Name, err != nil) }()
-	}
 	p := planClaim(v)
+	if on.volume != nil {
+		defer func() { r.letGo(on.volume.Name, err) }()
+		if p.Match != MatchNone {
+			p.Match = began.as(on.volume.Name, p.Match)
+		}
+	}
 	if err = r.failed(r.apply(ctx, on, p), "claim", key, on.volume); err == nil && p.Match != MatchNone {
 		r.metrics.joined(v.Claim, p.Match, r.clock.Now())
 	}
@@ -149,15 +174,15 @@ func (r volumes) Reconcile(ctx context.Context, request reconcile.Request) (reco
 func (r volumes) once(ctx context.Context, name string) (err error) {
 	v, err := r.gatherVolume(ctx, name)
 	if err != nil || v == nil {
-		return err
+		return r.failed(err, "volume", claimKey{}, nil)
 	}
-	defer func() { r.letGo(name, err != nil) }()
+	defer func() { r.letGo(name, err) }()
 	on := pair{volume: v.Volume, claim: v.Claim}
 	return r.failed(r.apply(ctx, on, planVolume(v)), "volume", claimKey{}, v.Volume)
 }
 
-// failed takes note of a write that ended in an error: unless it was surely refused,
-// what it was about is read anew before anything else is decided.
+// failed takes note of a look that ended in an error. If that was a write, then unless
+// it was surely refused what it was about is read anew before anything else is decided.
 func (r *reconciler) failed(err error, object string, key claimKey, v *corev1.PersistentVolume) error {
 	if err != nil {
 		r.metrics.failed(object, err)
@@ -173,4 +198,4 @@ func (r *reconciler) failed(err error, object string, key claimKey, v *corev1.Pe
 }
 
 // letGo ends a hold and wakes whom that concerns.
-func (r *reconciler) letGo(volume string, failed bool) { r.wake(r.books.letGo(volume, failed)) }
+func (r *reconciler) letGo(volume string, err error) { r.wake(r.books.letGo(volume, err)) }

@@ -2,6 +2,7 @@ package bind
 
 import (
 	"context"
+	"hash/fnv"
 	"sync"
 	"time"
 
@@ -22,6 +23,9 @@ const (
 	// repeatAfter is when an Event that would say the same again is posted all the
 	// same: API servers forget Events after an hour.
 	repeatAfter = 30 * time.Minute
+	// changeAfter is when an Event is posted again if another was posted since: what two
+	// looks tell in turn must not be told for ever.
+	changeAfter = time.Minute
 	// eventsPerSecond and eventsAtOnce bound how much of the API server's time goes
 	// to Events, which is time taken from binding.
 	eventsPerSecond = 20
@@ -37,31 +41,52 @@ type poster struct {
 	over     func(regarding runtime.Object) bool
 
 	mu    sync.Mutex
-	said  map[types.UID]map[string]saying // the last of each reason
+	said  map[types.UID]*history
 	queue []saying
 	more  chan struct{} // has one element while the queue is not empty
 }
 
-// saying is one Event, and when it was put in the queue.
+// saying is one Event in the queue.
 type saying struct {
 	post      Post
 	regarding runtime.Object
 	related   runtime.Object
 	uid       types.UID
-	at        time.Time
+}
+
+// history is what was said about one object: the last of each reason, and the reason
+// of the last of all. It keeps no object, as there are many that wait for long.
+type history struct {
+	last string
+	by   map[string]said
+}
+
+// said is an Event, by the hash of what it says, and when it was put in the queue.
+type said struct {
+	what uint64
+	at   time.Time
+}
+
+// sum tells what one Post says from what another does.
+func (p *Post) sum() uint64 {
+	h := fnv.New64a()
+	for _, word := range []string{string(p.On), p.Type, p.Reason, p.Note} {
+		_, _ = h.Write([]byte(word + "\x00")) // a hash takes everything
+	}
+	return h.Sum64()
 }
 
 func newPoster(recorder events.EventRecorder, c clock.PassiveClock, over func(runtime.Object) bool) *poster {
 	return &poster{
 		recorder: recorder, clock: c, over: over, limiter: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
-		said: map[types.UID]map[string]saying{}, more: make(chan struct{}, 1),
+		said: map[types.UID]*history{}, more: make(chan struct{}, 1),
 	}
 }
 
 // post has an Event posted unless it was the last of its reason about its subject and
 // is not old.
 func (p *poster) post(on pair, post Post) {
-	s := saying{post: post, at: p.clock.Now()}
+	s := saying{post: post}
 	switch {
 	case post.On == OnClaim && on.claim != nil:
 		s.regarding, s.uid = on.claim, on.claim.UID
@@ -78,13 +103,20 @@ func (p *poster) post(on pair, post Post) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if last, ok := p.said[s.uid][post.Reason]; ok && last.post == post && s.at.Sub(last.at) < repeatAfter {
+	h := p.said[s.uid]
+	if h == nil {
+		h = &history{by: map[string]said{}}
+		p.said[s.uid] = h
+	}
+	now := said{what: post.sum(), at: p.clock.Now()}
+	pause := repeatAfter
+	if h.last != post.Reason {
+		pause = changeAfter
+	}
+	if before, ok := h.by[post.Reason]; ok && before.what == now.what && now.at.Sub(before.at) < pause {
 		return
 	}
-	if p.said[s.uid] == nil {
-		p.said[s.uid] = map[string]saying{}
-	}
-	p.said[s.uid][post.Reason] = s
+	h.last, h.by[post.Reason] = post.Reason, now
 	p.queue = append(p.queue, s)
 	select {
 	case p.more <- struct{}{}:
@@ -92,7 +124,7 @@ func (p *poster) post(on pair, post Post) {
 	}
 }
 
-// forget drops what was said about an object that is gone.
+// forget drops what was said about an object that is gone, or bound.
 func (p *poster) forget(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +140,11 @@ func (p *poster) Start(ctx context.Context) error {
 		case <-p.more:
 		}
 		for s, ok := p.next(); ok; s, ok = p.next() {
-			if s.post.Type == corev1.EventTypeNormal && p.over(s.regarding) {
+			over := p.over(s.regarding)
+			if over {
+				p.forget(s.uid) // which it was before, if it went while this was posted
+			}
+			if over && s.post.Type == corev1.EventTypeNormal {
 				continue
 			}
 			if p.limiter.Wait(ctx) != nil {
@@ -127,7 +163,11 @@ func (p *poster) next() (saying, bool) {
 		s := p.queue[0]
 		p.queue[0] = saying{}
 		p.queue = p.queue[1:]
-		if p.said[s.uid][s.post.Reason].post == s.post {
+		h := p.said[s.uid]
+		if h == nil {
+			return s, true
+		}
+		if last, ok := h.by[s.post.Reason]; !ok || last.what == s.post.sum() {
 			return s, true
 		}
 	}
@@ -135,15 +175,18 @@ func (p *poster) next() (saying, bool) {
 	return saying{}, false
 }
 
-// isOver says whether a claim that an Event calls waiting has its volume by now, or is
-// gone.
+// isOver says whether a claim that an Event calls waiting has its volume by now, or
+// what an Event is about is gone. A claim that is lost is not over.
 func (b *books) isOver(regarding runtime.Object) bool {
-	claim, ok := regarding.(*corev1.PersistentVolumeClaim)
-	if !ok {
-		return false
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.claims[keyOf(claim)]
-	return now == nil || now.UID != claim.UID || volume.StateOfClaim(now) == volume.ClaimCompleted
+	switch o := regarding.(type) {
+	case *corev1.PersistentVolumeClaim:
+		now := b.claims[keyOf(o)]
+		return now == nil || now.UID != o.UID || volume.StateOfClaim(now) == volume.ClaimCompleted && now.Status.Phase != corev1.ClaimLost
+	case *corev1.PersistentVolume:
+		now := b.volumes[o.Name]
+		return now == nil || now.UID != o.UID
+	}
+	return false
 }

@@ -32,6 +32,8 @@ type ClaimView struct {
 	NoProvisioning bool
 	// Problem is why no volume could be looked for.
 	Problem error
+	// Asked says that the volume is as the API server itself says, not only a cache.
+	Asked bool
 }
 
 // VolumeView is all that is known about one volume.
@@ -53,6 +55,20 @@ func (v *ClaimView) volume() *corev1.PersistentVolume {
 	return v.Chosen
 }
 
+// mustAsk says whether what is to be done rests on a volume that no write will make
+// sure of: a claim is not lost because one watch is behind another, and is given no
+// volume whose own write was made before.
+func (v *ClaimView) mustAsk() bool {
+	switch volume.StateOfClaim(v.Claim) {
+	case volume.ClaimCompleted:
+		link := volume.LinkOf(v.Named, v.Claim)
+		return !v.Asked && v.Claim.Status.Phase != corev1.ClaimLost && v.Claim.Spec.VolumeName != "" && link != volume.LinkNone && link != volume.LinkHeld
+	case volume.ClaimUnbound:
+		return !v.Asked && v.Chosen != nil && v.Chosen.Status.Phase == corev1.VolumeBound && volume.HeldBy(v.Chosen, v.Claim)
+	}
+	return false
+}
+
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
@@ -69,6 +85,15 @@ func (r *reconciler) gatherClaim(ctx context.Context, key claimKey) (*ClaimView,
 			return nil, err
 		}
 		v, doubtful = r.books.lookAtClaim(key)
+	}
+	if v != nil {
+		sure, err := r.makeSure(ctx, key, v)
+		if !sure {
+			if held := v.volume(); held != nil {
+				r.letGo(held.Name, err)
+			}
+			return nil, err
+		}
 	}
 	if v == nil || r.pods == nil || v.Chosen != nil || volume.StateOfClaim(v.Claim) != volume.ClaimUnbound {
 		return v, nil
@@ -111,8 +136,9 @@ func (r *reconciler) gatherVolume(ctx context.Context, name string) (*VolumeView
 	case apierrors.IsNotFound(err):
 		claim = nil
 	case err != nil:
-		r.letGo(name, true)
-		return nil, fmt.Errorf("asking whether claim %s/%s of volume %q is gone: %w", ref.Namespace, ref.Name, name, err)
+		err = fmt.Errorf("asking whether claim %s/%s of volume %q is gone: %w", ref.Namespace, ref.Name, name, err)
+		r.letGo(name, err)
+		return nil, err
 	}
 	v.Claim, v.Asked = claim, true
 	return v, nil
@@ -127,6 +153,10 @@ func (b *books) lookAtClaim(key claimKey) (v *ClaimView, doubtful string) {
 	claim := b.claims[key]
 	if claim == nil {
 		return nil, ""
+	}
+	if _, rested := b.resting[key]; rested {
+		delete(b.resting, key)
+		b.file(key, claim)
 	}
 	v = b.viewClaim(claim)
 	if volume.StateOfClaim(claim) == volume.ClaimUnbound {
@@ -220,43 +250,4 @@ func (b *books) viewVolume(v *corev1.PersistentVolume) *VolumeView {
 		view.Namers = append(view.Namers, b.claims[key])
 	}
 	return view
-}
-
-// dispelClaim reads a claim anew, and the volume it was being joined to, if a write
-// of either ended otherwise than was told: nothing is decided on what may be wrong.
-func (r *reconciler) dispelClaim(ctx context.Context, key claimKey) error {
-	name, doubted := r.books.doubtOf(key)
-	if !doubted {
-		return nil
-	}
-	if name != "" {
-		if err := r.dispelVolume(ctx, name); err != nil {
-			return err
-		}
-	}
-	claim, err := r.api.PersistentVolumeClaims(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading claim %s anew: %w", key, err)
-	}
-	if err != nil {
-		claim = nil
-	}
-	r.wake(r.books.sureOfClaim(key, claim))
-	return nil
-}
-
-// dispelVolume does the same for a volume.
-func (r *reconciler) dispelVolume(ctx context.Context, name string) error {
-	if !r.books.isDoubtful(name) {
-		return nil
-	}
-	v, err := r.api.PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading volume %q anew: %w", name, err)
-	}
-	if err != nil {
-		v = nil
-	}
-	r.wake(r.books.sureOfVolume(name, v))
-	return nil
 }

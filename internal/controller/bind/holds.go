@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"tarn.dev/tarn/internal/volume"
 )
@@ -49,8 +50,8 @@ func (b *books) take(name string, claim claimKey) bool {
 
 // letGo ends a worker's hold on a volume and wakes whom that concerns: those turned
 // away, and who has to act on what came up meanwhile. The worker itself is not woken:
-// if it has failed, it comes back after a pause, and a free volume is its until then.
-func (b *books) letGo(name string, failed bool) wakes {
+// if it has failed with an error, it comes back after a pause.
+func (b *books) letGo(name string, err error) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var w wakes
@@ -65,6 +66,9 @@ func (b *books) letGo(name string, failed bool) wakes {
 		}
 	}
 	b.shelve(name)
+	if b.doubtful[name] && h.claim != (claimKey{}) && b.claims[h.claim] == nil {
+		w.volume(name) // the claim, which would have had it read anew, is gone
+	}
 	if h.missed {
 		b.wakeVolume(&w, name)
 		delete(w.claims, h.claim)
@@ -72,19 +76,37 @@ func (b *books) letGo(name string, failed bool) wakes {
 	for key := range h.waiting {
 		w.claim(key)
 	}
-	if failed && b.free.has(name) && b.servedByAny(b.claims[h.claim]) {
-		b.withdraw(b.offered[h.claim])
-		b.promise(name, h.claim)
-		b.fresh = slices.DeleteFunc(b.fresh, func(n string) bool { return n == name })
+	if err != nil && b.free.has(name) && b.servedByAny(b.claims[h.claim]) {
+		b.pause(&w, name, h.claim, apierrors.IsTooManyRequests(err))
 	}
 	b.offerFresh(&w)
 	return w
 }
 
+// pause settles what becomes of a free volume that a claim could not be given. While
+// the API server has too much to do it is the claim's until it comes back; another
+// would only ask as much of it. A claim that was refused may be refused for ever: the
+// volume is offered to others, and the claim offered nothing until it comes back, or
+// two such claims would wake each other without end.
+func (b *books) pause(w *wakes, name string, key claimKey, busy bool) {
+	if !busy {
+		b.resting[key] = struct{}{}
+		b.file(key, b.claims[key])
+	}
+	before := b.offered[key]
+	b.withdraw(before)
+	if busy {
+		b.promise(name, key)
+		b.fresh = slices.DeleteFunc(b.fresh, func(n string) bool { return n == name })
+	}
+	b.offer(w, before)
+}
+
 // finish ends a claim's turn. A free volume it was woken for and did not need is
 // offered to the next; volumes that point at it may have to follow what it did. The
-// claim itself has just been looked at, so it is not woken.
-func (b *books) finish(key claimKey) wakes {
+// claim itself has just been looked at, so it is not woken, unless its turn ended well
+// and yet on a volume that went meanwhile.
+func (b *books) finish(key claimKey, err error) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var w wakes
@@ -93,18 +115,27 @@ func (b *books) finish(key claimKey) wakes {
 		b.wakeVolume(&w, name)
 	}
 	delete(w.claims, key)
+	if c := b.claims[key]; err == nil && c != nil && volume.StateOfClaim(c) == volume.ClaimCompleted && b.volumes[c.Spec.VolumeName] == nil {
+		b.wakeClaim(&w, key)
+	}
 	b.offerFresh(&w)
 	return w
 }
 
-// pass offers on what was offered to a claim, if the claim seeks nothing any more.
+// pass offers on what was offered to a claim, if the claim has no use for it any more.
 func (b *books) pass(w *wakes, key claimKey) {
 	name, ok := b.offered[key]
-	if !ok || b.servedByAny(b.claims[key]) {
+	if !ok || b.serves(name, key) {
 		return
 	}
 	b.withdraw(name)
 	b.offer(w, name)
+}
+
+// serves says whether a free volume would serve a claim.
+func (b *books) serves(name string, key claimKey) bool {
+	v, claim := b.volumes[name], b.claims[key]
+	return v != nil && b.servedByAny(claim) && volume.Suits(v, claim) == volume.Fits && selects(claim, v)
 }
 
 // offerFresh offers each volume that has just become free.
@@ -159,6 +190,10 @@ func (b *books) wakeVolume(w *wakes, name string) {
 		h.missed = true // it is looked at when it is let go
 		return
 	}
+	if b.doubtful[name] {
+		w.volume(name) // to be read anew
+		return
+	}
 	plan := planVolume(b.viewVolume(v))
 	if plan.idle() {
 		return
@@ -205,63 +240,4 @@ func (b *books) record(claim *corev1.PersistentVolumeClaim, v *corev1.Persistent
 		b.putVolume(v, false)
 		b.own(v.Name, v.ResourceVersion)
 	}
-}
-
-// doubt says that nobody knows whether a write was carried out: what it was about is
-// to be read anew. Either may be missing.
-func (b *books) doubt(key claimKey, name string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if key != (claimKey{}) && b.claims[key] != nil {
-		b.unsure[key] = name
-	}
-	if b.volumes[name] != nil {
-		b.doubtful[name] = true
-		b.shelve(name)
-	}
-}
-
-func (b *books) doubtOf(key claimKey) (name string, doubted bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	name, doubted = b.unsure[key]
-	return name, doubted
-}
-
-func (b *books) isDoubtful(name string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.doubtful[name]
-}
-
-// sureOfClaim enters what the API server says of a claim in doubt, nil for gone.
-func (b *books) sureOfClaim(key claimKey, claim *corev1.PersistentVolumeClaim) wakes {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.unsure, key)
-	had := b.claims[key]
-	switch {
-	case had == nil:
-		return wakes{}
-	case claim == nil || claim.UID != had.UID:
-		return b.afterClaim(had, nil, b.dropClaim(had))
-	}
-	return b.afterClaim(had, claim, b.putClaim(claim, false))
-}
-
-// sureOfVolume enters what the API server says of a volume in doubt, nil for gone.
-func (b *books) sureOfVolume(name string, v *corev1.PersistentVolume) wakes {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.doubtful, name)
-	had := b.volumes[name]
-	switch {
-	case had == nil:
-		return wakes{}
-	case v == nil || v.UID != had.UID:
-		return b.afterVolume(had, nil, b.dropVolume(had))
-	}
-	news := b.putVolume(v, false)
-	b.shelve(name)
-	return b.afterVolume(had, v, news)
 }

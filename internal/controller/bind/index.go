@@ -122,6 +122,20 @@ func (s *store[T]) has(name string) bool {
 	return ok
 }
 
+// get gives an item, if it is there.
+func (s *store[T]) get(name string) (it T, ok bool) {
+	at, ok := s.places[name]
+	if !ok {
+		return it, false
+	}
+	items := s.shelves[at.shelf]
+	i, found := find(items, item[T]{size: at.size, name: name})
+	if !found {
+		return it, false
+	}
+	return items[i].it, true
+}
+
 func find[T any](items []item[T], wanted item[T]) (int, bool) {
 	return slices.BinarySearchFunc(items, wanted, compare[T])
 }

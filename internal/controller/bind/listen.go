@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"tarn.dev/tarn/internal/volume"
 )
 
 var _ listener = (*reconciler)(nil)
@@ -14,6 +16,9 @@ const warnEvery = time.Minute
 
 func (r *reconciler) claimSeen(claim *corev1.PersistentVolumeClaim) {
 	r.metrics.claimSeen(claim, r.clock.Now())
+	if volume.StateOfClaim(claim) == volume.ClaimCompleted && claim.Status.Phase != corev1.ClaimLost {
+		r.poster.forget(claim.UID)
+	}
 }
 
 func (r *reconciler) volumeSeen(v *corev1.PersistentVolume) {

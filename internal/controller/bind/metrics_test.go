@@ -94,7 +94,7 @@ func TestFreeVolumesAreCountedByClass(t *testing.T) {
 	if s.free["gold"] != 1 || s.free[""] != 0 {
 		t.Errorf("got %v, want one of gold", s.free)
 	}
-	b.letGo("a", false)
+	b.letGo("a", nil)
 	if s.free["gold"] != 2 {
 		t.Errorf("got %v, want two of gold", s.free)
 	}

@@ -30,8 +30,9 @@ type Plan struct {
 	Match Match
 	// Again says that what was written changes what there is to decide.
 	Again bool
-	// Ask says that nothing can be decided before the API server was asked whether
-	// the claim that the volume points at exists.
+	// Ask says that nothing can be decided before the API server was asked: for a
+	// volume, whether the claim that it points at exists, for a claim, whether its
+	// volume is as the books say.
 	Ask bool
 	// Problem is why what should be done cannot be; it is tried again with pauses.
 	Problem error
@@ -99,6 +100,9 @@ func (p *Plan) post(on Subject, kind, reason, format string, args ...any) {
 
 // planClaim decides about one claim.
 func planClaim(v *ClaimView) Plan {
+	if v.mustAsk() {
+		return Plan{Ask: true}
+	}
 	d := &claimDraft{object: v.Claim}
 	d.maintain()
 	p := Plan{Problem: v.Problem}
@@ -255,10 +259,11 @@ func pend(p *Plan, d *claimDraft) {
 
 // lose says that the claim has lost its volume, with an Event when it does.
 func lose(p *Plan, d *claimDraft, reason, format string, args ...any) {
-	if d.object.Status.Phase != corev1.ClaimLost {
+	lost := d.object.Status.Phase == corev1.ClaimLost
+	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimLost))
+	if !lost {
 		p.post(OnClaim, corev1.EventTypeWarning, reason, format, args...)
 	}
-	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimLost))
 }
 
 func matchOf(v *ClaimView) Match {

@@ -158,7 +158,12 @@ func (b *books) sawClaim(claim *corev1.PersistentVolumeClaim) wakes {
 func (b *books) lostClaim(claim *corev1.PersistentVolumeClaim) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.afterClaim(claim, nil, b.dropClaim(claim))
+	doubted := b.unsure[keyOf(claim)]
+	w := b.afterClaim(claim, nil, b.dropClaim(claim))
+	if b.doubtful[doubted] {
+		b.wakeVolume(&w, doubted) // the claim will not have it read anew any more
+	}
+	return w
 }
 
 // afterClaim wakes whom a change of a claim concerns: the claim, the volumes that

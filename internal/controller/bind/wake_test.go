@@ -1,0 +1,217 @@
+package bind
+
+import (
+	"errors"
+	"maps"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What a claim or a volume is let go with.
+var (
+	errBusy    = apierrors.NewTooManyRequests("busy", 1)
+	errRefused = apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumes"}, "a", errors.New("a webhook says no"))
+)
+
+// other is a second claim, of 1Gi.
+var other = claimKey{Namespace: "ns", Name: "d"}
+
+func otherClaim(with ...claimWith) *corev1.PersistentVolumeClaim {
+	return claimOf("1Gi", append(with, called("ns", "d"), uid("d"))...)
+}
+
+func wantChosen(t *testing.T, when string, b *books, key claimKey, want string) {
+	t.Helper()
+	v, _ := b.lookAtClaim(key)
+	got := ""
+	if v != nil && v.Chosen != nil {
+		got = v.Chosen.Name
+	}
+	if got != want {
+		t.Errorf("%s: claim %s gets volume %q, want %q", when, key.Name, got, want)
+	}
+}
+
+func TestAVolumeInDoubtIsReadAnewThoughItsClaimGoes(t *testing.T) {
+	for name, goes := range map[string]func(b *books, c *corev1.PersistentVolumeClaim) wakes{
+		"after it was let go": func(b *books, c *corev1.PersistentVolumeClaim) wakes {
+			b.doubt(key, "a")
+			b.letGo("a", errBusy)
+			b.finish(key, errBusy)
+			return b.lostClaim(c)
+		},
+		"while it is held": func(b *books, c *corev1.PersistentVolumeClaim) wakes {
+			b.doubt(key, "a")
+			b.lostClaim(c)
+			return b.letGo("a", errBusy)
+		},
+		"before the outcome is known": func(b *books, c *corev1.PersistentVolumeClaim) wakes {
+			b.lostClaim(c)
+			b.doubt(key, "a")
+			return b.letGo("a", errBusy)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, c := newBooks(false, deaf{}), claimOf("1Gi")
+			b.sawClaim(c)
+			b.sawVolume(volumeOf("a", "1Gi"))
+			b.lookAtClaim(key)
+			wantWoken(t, "case 165: the claim goes", goes(b, c), "volume a")
+			b.sawClaim(otherClaim())
+			wantWoken(t, "case 165: the volume is free after all", b.sureOfVolume("a", volumeOf("a", "1Gi", version("2"))), "claim d")
+			wantChosen(t, "case 165", b, other, "a")
+		})
+	}
+}
+
+func TestNewsOfAVolumeInDoubtHasItReadAnew(t *testing.T) {
+	b := newBooks(false, deaf{})
+	b.sawVolume(volumeOf("a", "1Gi"))
+	b.doubt(claimKey{}, "a")
+	wantWoken(t, "case 165: its label changes", b.sawVolume(volumeOf("a", "1Gi", version("2"), labelled("app", "db"))), "volume a")
+}
+
+func TestAFreeVolumeThatChangesIsOfferedAnew(t *testing.T) {
+	for name, c := range map[string]struct {
+		claim *corev1.PersistentVolumeClaim
+		then  volumeWith
+	}{
+		"a label":             {claimOf("1Gi", selecting(map[string]string{"app": "db"})), labelled("app", "db")},
+		"a class":             {claimOf("1Gi", ofClass("gold")), class("gold")},
+		"access modes":        {claimOf("1Gi", asking(corev1.ReadWriteMany)), access(corev1.ReadWriteMany)},
+		"an attributes class": {claimOf("1Gi", attributes("fast")), tuned("fast")},
+		"its size": {claimOf("2Gi"), func(v *corev1.PersistentVolume) {
+			v.Spec.Capacity = volumeOf("", "2Gi").Spec.Capacity
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBooks(false, deaf{})
+			b.sawClaim(c.claim)
+			wantWoken(t, "a volume that does not fit", b.sawVolume(volumeOf("a", "1Gi")))
+			wantWoken(t, "one that nothing of note has changed of", b.sawVolume(volumeOf("a", "1Gi", version("2"), marked("touched"))))
+			wantWoken(t, "one that fits", b.sawVolume(volumeOf("a", "1Gi", version("3"), c.then)), "claim c")
+			wantChosen(t, "its look", b, key, "a")
+		})
+	}
+}
+
+// counter counts what a listener is told.
+type counter struct {
+	deaf
+	free map[string]int
+	uids *[]types.UID
+}
+
+func (c counter) freeVolumes(class string, more int) { c.free[class] += more }
+func (c counter) gone(uid types.UID)                 { *c.uids = append(*c.uids, uid) }
+
+func TestFreeVolumesAreCountedInTheClassTheyHave(t *testing.T) {
+	count := counter{free: map[string]int{}, uids: &[]types.UID{}}
+	b := newBooks(false, count)
+	b.sawVolume(volumeOf("a", "1Gi", class("silver")))
+	b.sawVolume(volumeOf("a", "1Gi", version("2"), class("gold")))
+	if want := map[string]int{"silver": 0, "gold": 1}; !maps.Equal(count.free, want) {
+		t.Errorf("counted %v, want %v", count.free, want)
+	}
+	b.lostVolume(volumeOf("a", "1Gi", version("2"), class("gold")))
+	if want := map[string]int{"silver": 0, "gold": 0}; !maps.Equal(count.free, want) {
+		t.Errorf("with no volume, counted %v, want %v", count.free, want)
+	}
+}
+
+func TestWhatIsMadeAnewWasGoneBetween(t *testing.T) {
+	count := counter{free: map[string]int{}, uids: &[]types.UID{}}
+	b := newBooks(false, count)
+	b.sawClaim(claimOf("1Gi"))
+	b.sawClaim(claimOf("1Gi", uid("anew"), claimVersion("5")))
+	b.sawVolume(volumeOf("a", "1Gi"))
+	b.sawVolume(volumeOf("a", "1Gi", version("5"), func(v *corev1.PersistentVolume) { v.UID = "anew" }))
+	if got := *count.uids; len(got) != 2 || got[0] != "u" || got[1] != "uid-a" {
+		t.Errorf("told that %v are gone, want u and uid-a", got)
+	}
+}
+
+func TestAnOfferThatFitsNoMoreGoesToTheNext(t *testing.T) {
+	b := newBooks(false, deaf{})
+	b.sawClaim(claimOf("2Gi", selecting(map[string]string{"app": "db"})))
+	b.sawClaim(otherClaim())
+	wantWoken(t, "a volume for both", b.sawVolume(volumeOf("a", "5Gi", labelled("app", "db"))), "claim c")
+	wantWoken(t, "it loses its label", b.sawVolume(volumeOf("a", "5Gi", version("2"))), "claim d")
+	wantWoken(t, "one for the first alone", b.sawVolume(volumeOf("b", "2Gi", labelled("app", "db"))), "claim c")
+}
+
+func TestAnOfferMadeBeforeTheClaimGotItsClassGoesToTheNext(t *testing.T) {
+	b := newBooks(false, deaf{})
+	b.sawClass(classOf("std", isDefault(0)))
+	b.sawClaim(claimOf("2Gi"))
+	b.sawClaim(otherClaim(ofClass("")))
+	b.lookAtClaim(key) // it is given the class
+	wantWoken(t, "a volume without class", b.sawVolume(volumeOf("a", "5Gi")), "claim c")
+	b.record(claimOf("2Gi", ofClass("std"), claimVersion("2")), nil)
+	wantChosen(t, "the claim with its class", b, key, "")
+	wantWoken(t, "ending its turn", b.finish(key, nil), "claim d")
+	wantWoken(t, "a volume of the class", b.sawVolume(volumeOf("b", "5Gi", class("std"))), "claim c")
+}
+
+func TestAnOfferBesideOneThatFailedGoesToTheNext(t *testing.T) {
+	for name, err := range map[string]error{"busy": errBusy, "refused": errRefused} {
+		t.Run(name, func(t *testing.T) {
+			b := newBooks(false, deaf{})
+			b.sawClaim(claimOf("2Gi"))
+			b.sawClaim(otherClaim(selecting(map[string]string{"app": "db"})))
+			wantWoken(t, "a volume for both", b.sawVolume(volumeOf("x", "5Gi", labelled("app", "db"))), "claim c")
+			wantWoken(t, "a better one for the first", b.sawVolume(volumeOf("y", "3Gi")))
+			wantChosen(t, "the first", b, key, "y")
+			wantWoken(t, "it cannot have it now", b.letGo("y", err), "claim d")
+			wantWoken(t, "ending its turn", b.finish(key, err))
+			wantChosen(t, "the second", b, other, "x")
+		})
+	}
+}
+
+func TestAVolumeThatAClaimIsRefusedGoesToOthersInTurn(t *testing.T) {
+	b := newBooks(false, deaf{})
+	b.sawClaim(claimOf("2Gi"))
+	b.sawClaim(otherClaim())
+	wantWoken(t, "a volume for both", b.sawVolume(volumeOf("a", "5Gi")), "claim c")
+	wantChosen(t, "the first", b, key, "a")
+	wantWoken(t, "it is refused", b.letGo("a", errRefused), "claim d")
+	wantWoken(t, "ending its turn", b.finish(key, errRefused))
+	wantChosen(t, "the second", b, other, "a")
+	wantWoken(t, "it is refused too, and the first still rests", b.letGo("a", errRefused))
+	wantWoken(t, "ending its turn", b.finish(other, errRefused))
+	wantChosen(t, "the first after its pause", b, key, "a")
+	b.letGo("a", errRefused)
+	if _, resting := b.resting[key]; !resting {
+		t.Error("the first is woken again without a pause")
+	}
+	b.lostClaim(claimOf("2Gi"))
+	b.lookAtClaim(other)
+	if len(b.resting) > 0 {
+		t.Errorf("resting are %v, want nobody", b.resting)
+	}
+}
+
+func TestABusyServerIsNotAskedForAnotherClaim(t *testing.T) {
+	b := newBooks(false, deaf{})
+	b.sawClaim(claimOf("2Gi"))
+	b.sawClaim(otherClaim())
+	b.sawVolume(volumeOf("a", "5Gi"))
+	wantChosen(t, "the first", b, key, "a")
+	wantWoken(t, "the server is busy", b.letGo("a", errBusy))
+}
+
+func TestAVolumeThatGoesWhileItsClaimIsCompletedIsMissed(t *testing.T) {
+	b := booksOf(claimOf("1Gi", names("a")), volumeOf("a", "1Gi"))
+	b.lookAtClaim(key)
+	b.record(nil, volumeOf("a", "1Gi", version("2"), to("c", "u"), in(corev1.VolumeBound)))
+	wantWoken(t, "the volume is removed", b.lostVolume(volumeOf("a", "1Gi", version("3"))))
+	b.record(claimOf("1Gi", claimVersion("2"), completed("a", corev1.ClaimBound)), nil)
+	wantWoken(t, "letting go", b.letGo("a", nil))
+	wantWoken(t, "cases 59 and 63: ending the claim's turn", b.finish(key, nil), "claim c")
+	wantWoken(t, "ending one that failed, which comes back by itself", b.finish(key, errRefused))
+}

@@ -1,0 +1,81 @@
+package reclaim
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// releasedWith is the end of a volume that is Released by claim ns/data of uid u1, with
+// a claim of that name and the uid given in the cluster.
+func releasedWith(t *testing.T, uid types.UID, changes ...testkit.With[*corev1.PersistentVolumeClaim]) *ending {
+	t.Helper()
+	v := viewOf(tarnv1.VolumeCreated, volumeIs(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete, false))
+	v.Record.Finalizers, v.Volume.Finalizers = []string{tarnv1.FinalizerRecord}, []string{kube.FinalizerExternalProvisioner}
+	changes = append([]testkit.With[*corev1.PersistentVolumeClaim]{func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = v.Volume.Name }}, changes...)
+	return endingOf(t, v.Record, v.Volume, v.Provisioner, testkit.Claim("ns", "data", uid, "prov", changes...))
+}
+
+func TestCase128AClaimThatIsThereKeepsItsReleasedVolume(t *testing.T) {
+	e := releasedWith(t, "u1")
+	for range 2 { // and asks again, as no event of the volume tells when it goes
+		if err := e.look(); !errors.Is(err, errClaimThere) {
+			t.Fatalf("got %v, want %v", err, errClaimThere)
+		}
+	}
+	said := meta.FindStatusCondition(e.status().Conditions, tarnv1.ConditionDeletable)
+	if e.status().Phase != tarnv1.VolumeCreated || said == nil || said.Status != metav1.ConditionFalse || !strings.Contains(said.Message, "claim ns/data") {
+		t.Errorf("status = %+v, want it Created, and the claim named", e.status())
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data"}}
+	if err := e.store.Delete(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.look(); err != nil || e.status().Phase != tarnv1.VolumeDeleting {
+		t.Errorf("the claim gone, the record is %s, %v, want Deleting", e.status().Phase, err)
+	}
+}
+
+func TestCase129AClaimOfTheNameMadeAnewKeepsNothing(t *testing.T) {
+	e := releasedWith(t, "u2", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pvc-u2" })
+	if err := e.look(); err != nil || e.status().Phase != tarnv1.VolumeDeleting {
+		t.Errorf("the record is %s, %v, want Deleting", e.status().Phase, err)
+	}
+}
+
+func TestCase133AnUnknownPolicyIsAnEventOfItsOwn(t *testing.T) {
+	v := viewOf(tarnv1.VolumeCreated, volumeIs(corev1.VolumeReleased, "Burn", false))
+	e := endingOf(t, v.Record, v.Volume, v.Provisioner)
+	if err := e.look(); err != nil || e.pods() > 0 || e.status().Phase != tarnv1.VolumeCreated {
+		t.Fatalf("%d pods, %s, %v, want it left alone", e.pods(), e.status().Phase, err)
+	}
+	if told := <-e.events.Events; !strings.Contains(told, eventUnknownPolicy) || !strings.Contains(told, `"Burn"`) {
+		t.Errorf("told %q, want %s with the policy's name", told, eventUnknownPolicy)
+	}
+	// Retain, then Delete: what was kept goes.
+	vol := &corev1.PersistentVolume{}
+	for _, c := range []struct {
+		policy corev1.PersistentVolumeReclaimPolicy
+		want   tarnv1.VolumePhase
+	}{{corev1.PersistentVolumeReclaimRetain, tarnv1.VolumeCreated}, {corev1.PersistentVolumeReclaimDelete, tarnv1.VolumeDeleting}} {
+		if err := e.store.Get(t.Context(), types.NamespacedName{Name: "pvc-u1"}, vol); err != nil {
+			t.Fatal(err)
+		}
+		vol.Spec.PersistentVolumeReclaimPolicy = c.policy
+		if err := e.store.Update(t.Context(), vol); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.look(); err != nil || e.status().Phase != c.want {
+			t.Errorf("with policy %s the record is %s, %v, want %s", c.policy, e.status().Phase, err, c.want)
+		}
+	}
+}

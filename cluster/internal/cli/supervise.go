@@ -18,6 +18,8 @@ type superviseFile struct {
 	State   layout.State
 	Machine component.Machine
 	Images  string
+	// TarnImages is the archive of the tarn program's image.
+	TarnImages string
 }
 
 // greetingOK is what the supervisor writes to file descriptor 3 once it answers; anything else is what went wrong.
@@ -42,7 +44,7 @@ func newSupervise() *cobra.Command {
 			syscall.Umask(0o022)
 			greeting := os.NewFile(3, "greeting")
 			return supervisor.Run(supervisor.Config{
-				Layout: task.Layout, State: task.State, Machine: task.Machine, Images: task.Images,
+				Layout: task.Layout, State: task.State, Machine: task.Machine, Images: task.Images, TarnImages: task.TarnImages,
 				Greet: func(err error) {
 					text := greetingOK
 					if err != nil {

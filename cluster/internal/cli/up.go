@@ -17,6 +17,7 @@ import (
 	"tarn.dev/tarn/cluster/internal/component"
 	"tarn.dev/tarn/cluster/internal/control"
 	"tarn.dev/tarn/cluster/internal/host"
+	"tarn.dev/tarn/cluster/internal/image"
 	"tarn.dev/tarn/cluster/internal/layout"
 	"tarn.dev/tarn/cluster/internal/supervisor"
 )
@@ -184,6 +185,12 @@ func (u *up) start(ctx context.Context, l layout.Layout) error {
 	if config.Machine, err = machine(l); err != nil {
 		return err
 	}
+	if options := config.State.Options; options.HasNode() && options.HasTarn() {
+		config.TarnImages = l.Config("tarn-image.tar")
+		if config.Machine.TarnImage, err = image.Program(config.TarnImages, "tarn.dev/tarn", options.TarnBinary); err != nil {
+			return err
+		}
+	}
 	return detach(l, config)
 }
 
@@ -208,7 +215,7 @@ func (u *up) recover(l layout.Layout) (layout.State, error) {
 
 // detach starts the supervisor as the first process of its own namespaces, and waits until it answers.
 func detach(l layout.Layout, config supervisor.Config) error {
-	raw, err := json.Marshal(superviseFile{config.Layout, config.State, config.Machine, config.Images})
+	raw, err := json.Marshal(superviseFile{config.Layout, config.State, config.Machine, config.Images, config.TarnImages})
 	if err != nil {
 		return fmt.Errorf("encoding the supervisor's task: %w", err)
 	}

@@ -39,6 +39,7 @@ type Machine struct {
 	PortMap        bool   // the packet filter that host ports need is there
 	ResolverConfig string // a resolv.conf whose name servers are not on the loopback interface
 	NameServers    []string
+	TarnImage      string // reference of the image of the tarn program, which Tarn's scrub pods run; "" for none
 }
 
 // Component is one program to run.

@@ -225,6 +225,9 @@ func (p Plan) controller(name, metrics, health string) Component {
 	if p.state.Options.HasNode() {
 		args = append(args, "--host-path-root", p.layout.HostPath(), "--node-name", p.layout.NodeName())
 	}
+	if p.machine.TarnImage != "" {
+		args = append(args, "--scrub-image", p.machine.TarnImage)
+	}
 	if left := p.leftToKubernetes(); len(left) < len(jobs) {
 		args = append(args, "--controllers="+strings.Join(append([]string{"*"}, left...), ","))
 	}

@@ -106,14 +106,18 @@ func (s *Supervisor) runtime(ctx context.Context) error {
 	if s.config.Images == "" {
 		return nil
 	}
-	if err := s.runOnce(ctx, component.Component{
-		Name: "image-import", Program: s.config.Machine.Programs + "/ctr",
-		Args: image.ImportArgs(s.config.Layout.ContainerdSocket(), s.config.Images),
-	}); err != nil {
+	if err := s.importImages(ctx, s.config.Images); err != nil {
 		return err
 	}
 	s.progress.step("images imported")
 	return nil
+}
+
+func (s *Supervisor) importImages(ctx context.Context, archive string) error {
+	return s.runOnce(ctx, component.Component{
+		Name: "image-import", Program: s.config.Machine.Programs + "/ctr",
+		Args: image.ImportArgs(s.config.Layout.ContainerdSocket(), archive),
+	})
 }
 
 func (s *Supervisor) node(ctx context.Context) error {
@@ -164,5 +168,8 @@ func (s *Supervisor) tarn(ctx context.Context) error {
 		}
 		s.progress.step(c.component.Name + " is ready")
 	}
-	return nil
+	if s.config.TarnImages == "" {
+		return nil
+	}
+	return s.importImages(ctx, s.config.TarnImages) // while the node gets ready: no pod needs it before it was told of volumes
 }

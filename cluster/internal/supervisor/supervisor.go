@@ -30,6 +30,8 @@ type Config struct {
 	State   layout.State
 	Machine component.Machine
 	Images  string // an archive to import; "" for none
+	// TarnImages is another, with the image of the tarn program; "" for none.
+	TarnImages string
 	// Greet is called once the control socket answers, or with what went wrong before that.
 	Greet func(error)
 }

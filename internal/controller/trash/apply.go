@@ -53,13 +53,17 @@ func (r *reconciler) confirmUnused(ctx context.Context, vol *corev1.PersistentVo
 	if live == nil || live.UID != vol.UID || live.ResourceVersion != vol.ResourceVersion {
 		return errStale
 	}
+	keeper, err := r.claims.Keeping(ctx, live.Name, live, nil)
+	if err != nil {
+		return err
+	}
+	if keeper != nil {
+		return r.keep(live, fmt.Sprintf("claim %s/%s has it", keeper.Namespace, keeper.Name))
+	}
 	ref := live.Spec.ClaimRef
 	claim, err := kube.Get(ctx, r.reader, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})
 	if err != nil {
 		return err
-	}
-	if claim != nil && (claim.UID == ref.UID || claim.Spec.VolumeName == live.Name) {
-		return r.keep(live, fmt.Sprintf("claim %s/%s is there", ref.Namespace, ref.Name))
 	}
 	if claim == nil { // else pods that name it use that claim, which has another volume
 		pods := &corev1.PodList{}

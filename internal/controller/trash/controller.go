@@ -24,6 +24,9 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
+// indexClaims is the name of the index of claims by the volume they name.
+const indexClaims = "trash.claims"
+
 // stalePause is how long a cache that was found behind gets to catch up.
 const stalePause = 50 * time.Millisecond
 
@@ -40,6 +43,7 @@ type Options struct {
 type reconciler struct {
 	client    client.Client
 	reader    client.Reader // live
+	claims    kube.Claims
 	events    events.EventRecorder
 	clock     clock.PassiveClock
 	namespace string
@@ -49,10 +53,14 @@ type reconciler struct {
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName),
-		clock: o.Clock, namespace: o.Namespace,
+		claims: kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexClaims},
+		clock:  o.Clock, namespace: o.Namespace,
 	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
+	}
+	if err := kube.IndexClaims(context.Background(), mgr, indexClaims); err != nil {
+		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("trash").

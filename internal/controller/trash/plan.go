@@ -43,6 +43,9 @@ type state string
 const (
 	// foreign: being deleted, or on its way into a pool or out of one.
 	foreign state = "Foreign"
+	// cleared: nobody's, and the binder has not seen it: drivers destroy by phase Released
+	// and policy Delete, and do not look at claimRef.
+	cleared state = "Cleared"
 	// free: nobody's.
 	free state = "Free"
 	// reserved: promised to a claim that is yet to come.
@@ -68,6 +71,8 @@ func stateOf(v *View) state {
 	switch {
 	case vol.DeletionTimestamp != nil, vol.Annotations[tarnv1.AnnotationPoolFilling] != "", ref != nil && ref.Namespace == v.Namespace:
 		return foreign
+	case ref == nil && vol.Status.Phase != corev1.VolumeAvailable:
+		return cleared
 	case ref == nil:
 		return free
 	case ref.UID == "":

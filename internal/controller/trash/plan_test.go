@@ -169,7 +169,9 @@ func TestPlan(t *testing.T) {
 			map[string]string{"policy": "Delete", "reclaim-policy": "Delete", "held-for": "72h", "trashed-until": "2026-11-20T15:00:00Z", "claim": remains}, false, "", time.Time{}},
 
 		{"a volume promised by name is left alone", viewOf(held(deletes), orphaned, func(v *View) { v.Volume.Spec.ClaimRef.UID = "" }), nil, false, "", time.Time{}},
-		{"a volume that is nobody's forgets everything", viewOf(held(deletes), trashedUntil(later), func(v *View) { v.Volume.Spec.ClaimRef = nil }), map[string]string{"policy": "Delete"}, false, "", time.Time{}},
+		{"a volume whose claimRef was cleared keeps its policy until it is Available", viewOf(held(deletes), trashedUntil(earlier), func(v *View) { v.Volume.Spec.ClaimRef = nil }), nil, false, "", time.Time{}},
+		{"so does one that was bound", viewOf(held(deletes), func(v *View) { v.Volume.Spec.ClaimRef = nil }), nil, false, "", time.Time{}},
+		{"a volume that is nobody's forgets everything", viewOf(held(deletes), trashedUntil(later), func(v *View) { v.Volume.Spec.ClaimRef, v.Volume.Status.Phase = nil, corev1.VolumeAvailable }), map[string]string{"policy": "Delete"}, false, "", time.Time{}},
 		{"a filler claim's volume is left alone", viewOf(func(v *View) { v.Volume.Spec.ClaimRef.Namespace = "tarn-system" }), nil, false, "", time.Time{}},
 		{"a volume on its way into a pool is left alone", viewOf(annotated(tarnv1.AnnotationPoolFilling, "u")), nil, false, "", time.Time{}},
 		{"a volume being deleted is left alone", viewOf(func(v *View) { v.Volume.DeletionTimestamp = &gone }), nil, false, "", time.Time{}},

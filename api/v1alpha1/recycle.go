@@ -28,7 +28,7 @@ const LabelScrub = "tarn.dev/scrub"
 
 // Annotations of PersistentVolumes that are recycled.
 const (
-	// AnnotationRecycle says that a volume is to be recycled once it is released, and
+	// AnnotationRecycle says, on a volume or its class, that a volume is to be recycled once it is released, and
 	// how. Its reclaim policy must be Retain or Recycle.
 	AnnotationRecycle = "tarn.dev/recycle"
 	// AnnotationRecyclePolicy keeps the reclaim policy of a volume that is being

@@ -190,6 +190,14 @@ func TestTheNetworkConfigurationIsJSONWithOrWithoutHostPorts(t *testing.T) {
 	}
 }
 
+func TestTheControllerIsToldTheImageOfItsScrubPods(t *testing.T) {
+	p := plan(t, layout.Options{TarnBinary: "/bin/tarn"})
+	p.machine.TarnImage = "tarn.dev/tarn:abc"
+	if args := p.TarnController().Args; !slices.Contains(args, "--scrub-image") || !slices.Contains(args, "tarn.dev/tarn:abc") {
+		t.Errorf("the controller gets %q", args)
+	}
+}
+
 func TestTarnIsRunAsItsContractSays(t *testing.T) {
 	p := plan(t, layout.Options{TarnBinary: "/bin/tarn"})
 	want := []string{"node", "--kubeconfig", "/data/pki/tarn-node.kubeconfig", "--node-name", "x", "--kubelet-dir", "/var/lib/kubelet",

@@ -15,6 +15,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumes;persistentvolumeclaims;pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=volumeattachments,verbs=list;watch
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=list;watch
 
@@ -25,6 +26,8 @@ type View struct {
 	// OwnBinder says that Kubernetes' own binder, and with it its recycler, is off.
 	OwnBinder bool
 	Volume    *corev1.PersistentVolume
+	// Class is the volume's.
+	Class *storagev1.StorageClass
 	// Claim is the scrub claim, Pod the scrub pod of the volume.
 	Claim *corev1.PersistentVolumeClaim
 	Pod   *corev1.Pod
@@ -44,7 +47,12 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, name string
 	if v.Volume, err = kube.Get(ctx, from, client.ObjectKey{Name: name}, &corev1.PersistentVolume{}); err != nil || v.Volume == nil {
 		return v, err
 	}
-	if !concerned(v.Volume) {
+	if class := volume.ClassOfVolume(v.Volume); class != "" {
+		if v.Class, err = kube.Get(ctx, r.client, client.ObjectKey{Name: class}, &storagev1.StorageClass{}); err != nil {
+			return nil, err
+		}
+	}
+	if !v.concerned() {
 		return v, nil
 	}
 	own := client.ObjectKey{Namespace: r.namespace, Name: scrubName(v.Volume)}

@@ -69,7 +69,7 @@ func (Post) action()     {}
 
 // plan says what the View asks for.
 func plan(v *View, now time.Time) Plan {
-	if v.Volume == nil || !concerned(v.Volume) {
+	if v.Volume == nil || !v.concerned() {
 		return Plan{}
 	}
 	switch stateOf(v) {
@@ -118,7 +118,7 @@ func planUsed(v *View) Plan {
 // planReleased begins the passage of a volume whose claim has gone.
 func planReleased(v *View, now time.Time) Plan {
 	p, vol := Plan{}, v.Volume
-	method, wrong := methodOf(vol)
+	method, wrong := methodOf(v)
 	switch {
 	case method == "" && wrong == "", v.Holder != nil && v.Holder.UID == vol.Spec.ClaimRef.UID:
 		return p
@@ -171,7 +171,7 @@ func begin(v *View, now time.Time) Plan {
 // planScrubbing leads a volume that points at its scrub claim to a certificate.
 func planScrubbing(v *View, now time.Time) Plan {
 	p := Plan{}
-	method, wrong := methodOf(v.Volume)
+	method, wrong := methodOf(v)
 	switch {
 	case v.Claim.DeletionTimestamp != nil: // by somebody else
 		if v.Pod != nil && v.Pod.DeletionTimestamp == nil {
@@ -254,7 +254,7 @@ func planFailed(v *View, now time.Time) Plan {
 	case v.Volume.Status.Phase == corev1.VolumeReleased:
 		refuse(v, &p, f.Message)
 	case v.Volume.Status.Phase == corev1.VolumeFailed:
-		if method, wrong := methodOf(v.Volume); method != "" {
+		if method, wrong := methodOf(v); method != "" {
 			return begin(v, now)
 		} else if wrong != "" {
 			refuse(v, &p, wrong)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -47,6 +48,9 @@ func view(changes ...viewWith) *View {
 	return v
 }
 
+func class(v *View) {
+	v.Class = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tarnv1.AnnotationRecycle: "Zero"}}}
+}
 func cached(v *View)  { v.Live = false }
 func foreign(v *View) { v.OwnBinder = false }
 func deleted(v *View) { v.Volume.DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }
@@ -170,6 +174,9 @@ func TestPlanOfAVolume(t *testing.T) {
 		want string
 	}{
 		{"Retain and no method is left alone", view(having(tarnv1.AnnotationRecycle, "")), ""},
+		{"its class asks for it", view(class, having(tarnv1.AnnotationRecycle, "")), "order"},
+		{"its class asks for it, and policy Delete destroys it", view(class, having(tarnv1.AnnotationRecycle, ""), policy(corev1.PersistentVolumeReclaimDelete)), ""},
+		{"the volume's word counts before its class'", view(class, having(tarnv1.AnnotationRecycle, "Shred")), "fail " + eventFailed},
 		{"Delete is left to the provisioner", view(policy(corev1.PersistentVolumeReclaimDelete)), ""},
 		{"one that is used is left alone", view(in(corev1.VolumeBound)), ""},
 		{"one that nobody has had is left alone", view(free, in(corev1.VolumeAvailable)), ""},

@@ -73,23 +73,33 @@ func (v *View) ours() bool {
 	return ref != nil && ref.Namespace == v.Namespace && ref.Name == scrubName(v.Volume)
 }
 
-// concerned says that a volume may have to do with recycling at all.
-func concerned(vol *corev1.PersistentVolume) bool {
-	ref := vol.Spec.ClaimRef
-	return vol.Annotations[tarnv1.AnnotationRecycle] != "" || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "" ||
-		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle ||
-		ref != nil && ref.Name == scrubName(vol)
+// concerned says that the volume may have to do with recycling at all.
+func (v *View) concerned() bool {
+	vol := v.Volume
+	return v.said() != "" || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "" || v.ours() ||
+		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle
 }
 
-// methodOf is how a volume is to be recycled, empty for not at all; or why what its
-// annotation asks for cannot be.
-func methodOf(vol *corev1.PersistentVolume) (method tarnv1.RecycleMethod, wrong string) {
+// said is the method that is asked for: by the volume or, where it says nothing, by its
+// class.
+func (v *View) said() tarnv1.RecycleMethod {
+	said := v.Volume.Annotations[tarnv1.AnnotationRecycle]
+	if said == "" && v.Class != nil {
+		said = v.Class.Annotations[tarnv1.AnnotationRecycle]
+	}
+	return tarnv1.RecycleMethod(said)
+}
+
+// methodOf is how a volume is to be recycled, empty for not at all; or why what is
+// asked for cannot be.
+func methodOf(v *View) (method tarnv1.RecycleMethod, wrong string) {
+	vol := v.Volume
 	policy := vol.Spec.PersistentVolumeReclaimPolicy
 	if own := vol.Annotations[tarnv1.AnnotationRecyclePolicy]; own != "" && policy == corev1.PersistentVolumeReclaimRetain {
 		policy = corev1.PersistentVolumeReclaimPolicy(own)
 	}
 	block := volume.ModeOfVolume(vol) == corev1.PersistentVolumeBlock
-	said := tarnv1.RecycleMethod(vol.Annotations[tarnv1.AnnotationRecycle])
+	said := v.said()
 	switch {
 	case policy != corev1.PersistentVolumeReclaimRetain && policy != corev1.PersistentVolumeReclaimRecycle:
 		return "", ""

@@ -28,7 +28,8 @@ const (
 	AnnotationPoolPolicy  = "tarn.dev/pool-reclaim-policy"
 	// AnnotationPoolUnused is on a spare volume: status.lastPhaseTransitionTime as it
 	// was when the volume joined the pool. While that is the same, nobody has ever
-	// drawn the volume, so there is nothing on it to be kept.
+	// drawn the volume, so there is nothing on it to be kept. On a volume that has just
+	// left its filler claim it is when that was.
 	AnnotationPoolUnused = "tarn.dev/pool-unused-since"
 	// AnnotationPoolTopology is on filler claims the value of the template's topologyKey
 	// that the volume should get, and on volumes the one they have got.

@@ -12,7 +12,8 @@
 //
 // Filler claims have a class of their own, a copy of the template's: a claim of the
 // template's class would be bound to a spare that is there already, and the pool would
-// drink itself. A spare that has to go is given to a claim that never existed: the
+// drink itself. Not every Available volume is a spare: a claim may name one that has
+// lost its claimRef, and the guard's label holds one. A spare that has to go is given to a claim that never existed: the
 // binder finds it released, and its own provisioner destroys it.
 //
 // It writes filler claims, filler pods, filler classes, the volumes in this passage and

@@ -10,7 +10,7 @@ import (
 
 // The API server takes any quantity, 1e30000000 too, and comparing that with another
 // writes all its digits out, which takes seconds. No size of storage is near these
-// bounds: 10^40 bytes are more than there are grains of sand to write them on.
+// bounds.
 const (
 	// mostDigits is how many decimal digits a size may have before its point.
 	mostDigits = 40

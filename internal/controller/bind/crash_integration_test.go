@@ -127,25 +127,26 @@ func (w *world) provision(name string) {
 }
 
 // disturb runs a path once for each of its writes and once without, with a binder
-// whose client is made for it, and checks that its end is reached each time.
-func disturb(t *testing.T, kind string, run func(w *world, nth int) (stop func())) {
+// whose client is made for it, and checks that its end is reached each time. The path
+// "defaulted" is case 98 where a write is overtaken.
+func disturb(t *testing.T, number int, kind string, run func(w *world, nth int) (stop func())) {
 	config := testkit.OwnAPIServer(t)
 	for _, p := range paths {
 		t.Run(p.name, func(t *testing.T) {
 			for nth := 0; nth <= p.writes; nth++ {
-				disturbOnce(newWorld(t, config), p, fmt.Sprintf("%s-%s-%d", kind, p.name, nth), nth, run)
+				disturbOnce(newWorld(t, config), number, p, fmt.Sprintf("%s-%s-%d", kind, p.name, nth), nth, run)
 			}
 		})
 	}
 }
 
-func disturbOnce(w *world, p path, name string, nth int, run func(w *world, nth int) (stop func())) {
+func disturbOnce(w *world, number int, p path, name string, nth int, run func(w *world, nth int) (stop func())) {
 	w.t.Helper()
 	p.begin(w, name)
 	defer run(w, nth)()
 	w.until(func() string {
 		if wrong := p.ended(w, name); wrong != "" {
-			return fmt.Sprintf("disturbed at write %d: %s", nth, wrong)
+			return fmt.Sprintf("case %d: disturbed at write %d: %s", number, nth, wrong)
 		}
 		return ""
 	})
@@ -153,7 +154,7 @@ func disturbOnce(w *world, p path, name string, nth int, run func(w *world, nth 
 
 func TestABinderKilledAfterAnyWriteIsTakenOverFrom(t *testing.T) {
 	t.Parallel()
-	disturb(t, "killed", func(w *world, nth int) func() {
+	disturb(t, 158, "killed", func(w *world, nth int) func() {
 		killer := testkit.NewKiller(nth)
 		stop := w.start(killer.Wrap(w.config), killer.Dead(), Options{})
 		if nth > 0 {
@@ -213,7 +214,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 func TestSomebodyElsesWriteBeforeAnyOfOursIsRespected(t *testing.T) {
 	t.Parallel()
-	disturb(t, "overtaken", func(w *world, nth int) func() {
+	disturb(t, 157, "overtaken", func(w *world, nth int) func() {
 		config := tamper(w.config, nth, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 			if err := w.touch(r.URL.Path); err != nil {
 				return nil, err
@@ -241,7 +242,7 @@ var errLine = errors.New("the line went dead")
 
 func TestAWriteOfUnknownOutcomeIsReadAnew(t *testing.T) {
 	t.Parallel()
-	disturb(t, "done", func(w *world, nth int) func() {
+	disturb(t, 165, "done", func(w *world, nth int) func() {
 		// Carried out, and nobody told us.
 		config := tamper(w.config, nth, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(r)
@@ -256,7 +257,7 @@ func TestAWriteOfUnknownOutcomeIsReadAnew(t *testing.T) {
 
 func TestAWriteThatNeverArrivedIsMadeAgain(t *testing.T) {
 	t.Parallel()
-	disturb(t, "undone", func(w *world, nth int) func() {
+	disturb(t, 165, "undone", func(w *world, nth int) func() {
 		config := tamper(w.config, nth, func(_ http.RoundTripper, r *http.Request) (*http.Response, error) {
 			return &http.Response{
 				StatusCode: http.StatusGatewayTimeout, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	testclock "k8s.io/utils/clock/testing"
@@ -39,7 +40,13 @@ func TestEventsArePostedWhenTheyChange(t *testing.T) {
 	p.post(pair{claim: claimOf("1Gi", uid("another"))}, waiting)
 	clock.SetTime(noon.Add(repeatAfter))
 	p.post(on, waiting)
-	want := []string{reasonProvisioning, reasonProvisionFailed, reasonProvisioning, reasonProvisioning}
+	clock.SetTime(noon.Add(repeatAfter + changeAfter))
+	p.post(on, waiting)
+	p.post(on, failed)
+	p.post(on, waiting)
+	clock.SetTime(noon.Add(repeatAfter + 2*changeAfter))
+	p.post(on, waiting)
+	want := []string{reasonProvisioning, reasonProvisionFailed, reasonProvisioning, reasonProvisioning, reasonProvisionFailed, reasonProvisioning}
 	n.enough = func(posted int) {
 		if posted == len(want) {
 			cancel()
@@ -68,4 +75,39 @@ func TestAnEventThatIsOverIsNotPosted(t *testing.T) {
 	if !slices.Equal(n.posted, []string{reasonLost}) {
 		t.Errorf("posted %v, want that the claim is lost alone: it waits for nothing any more", n.posted)
 	}
+}
+
+func TestNothingIsKeptOfWhatWasSaidAboutABoundClaim(t *testing.T) {
+	waiting := Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"}
+	m, err := newMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &reconciler{clock: testclock.NewFakePassiveClock(noon), metrics: m}
+	b := newBooks(false, r)
+	n := &notes{}
+	r.poster = newPoster(n, r.clock, b.isOver)
+	said := func(when string, want int) {
+		t.Helper()
+		if got := len(r.poster.said); got != want {
+			t.Errorf("%s: what was said about %d objects is kept, want %d", when, got, want)
+		}
+	}
+	c := claimOf("1Gi")
+	b.sawClaim(c)
+	r.poster.post(pair{claim: c}, waiting)
+	said("a claim waits", 1)
+	b.sawClaim(claimOf("1Gi", claimVersion("2"), completed("a", corev1.ClaimBound)))
+	said("it is bound", 0)
+	b.lostClaim(c)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	n.enough = func(int) { cancel() }
+	r.poster.post(pair{claim: c}, waiting) // by a worker that is late
+	r.poster.post(pair{claim: claimOf("1Gi", uid("other"))}, Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonLost})
+	said("it is gone", 2)
+	if err := r.poster.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	said("what was late has been dropped", 0)
 }

@@ -108,6 +108,7 @@ func TestAVolumesPhaseSaysHowItStandsToItsClaim(t *testing.T) {
 		{name: "case 76: and that was said before", volume: volumeOf("a", "1Gi", to("c", "u"), made, in(corev1.VolumeFailed)), claim: elsewhere},
 		{name: "case 77: and it was made for the claim, to be kept", volume: volumeOf("a", "1Gi", to("c", "u"), made, policy(retain)), claim: elsewhere, writes: "volume", check: pointsAt("c", "")},
 		{name: "case 79: it was wrongly called Released", volume: volumeOf("a", "1Gi", to("c", "u"), in(released)), claim: u, writes: status, phase: bound},
+		{name: "case 162: it is being destroyed while its claim is made anew", volume: volumeOf("a", "1Gi", to("c", "old"), in(released)), claim: unbound, live: unbound, check: pointsAt("c", "old")},
 		{name: "case 155: Released and kept, nothing is asked", volume: volumeOf("a", "1Gi", to("c", "gone"), in(released), policy(retain)), live: unbound},
 		{name: "case 155: not where a new claim has the name either", volume: volumeOf("a", "1Gi", to("c", "gone"), in(released)), claim: unbound, live: u},
 	})

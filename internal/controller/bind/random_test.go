@@ -1,0 +1,340 @@
+package bind
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// runs is how many random histories each mode is given; a run takes about a
+// millisecond.
+var runs = flag.Int("random", 300, "how many random histories each mode of the binder's model is given")
+
+// Lengths of a history, in steps.
+const (
+	restless   = 150   // of users, watches, and workers
+	longestEnd = 20000 // until there is nothing left to do, with users and errors gone
+)
+
+// modes are what a history has beside claims and volumes that come and go.
+var modes = []mode{
+	{name: "plain"},
+	{name: "unknown outcomes", unknown: true},
+	{name: "busy", busy: true},
+	{name: "refusals", refusals: true},
+	{name: "labels", labels: true},
+	{name: "default class", byDefault: true},
+	{name: "everything", unknown: true, busy: true, refusals: true, labels: true, byDefault: true},
+}
+
+type mode struct {
+	name                                       string
+	unknown, busy, refusals, labels, byDefault bool
+}
+
+// TestRandomHistoriesEndInOrder has users, two watches that lag, each by itself, and
+// four workers take turns step by step, and then lets all come to rest: then no claim
+// waits beside a volume that fits, no volume has two claims, and the books hold nothing
+// back.
+func TestRandomHistoriesEndInOrder(t *testing.T) {
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range *runs {
+				s := newStory(m, int64(seed))
+				if wrong := s.play(); len(wrong) > 0 {
+					t.Fatalf("history %d: %s; its last steps:\n%s", seed, strings.Join(wrong, "; "), strings.Join(s.told[max(0, len(s.told)-40):], "\n"))
+				}
+			}
+		})
+	}
+}
+
+// job is one claim or one volume to look at.
+type job struct {
+	claim  claimKey
+	volume string
+}
+
+// story is one history: a server, the books on it, and the queue between them.
+type story struct {
+	mode
+	*server
+	random  *rand.Rand
+	books   *books
+	queue   []job
+	working []*turn
+	again   map[job]bool // what was queued while it was worked on
+	calm    bool         // users and errors are gone
+	uids    int
+	told    []string
+}
+
+func newStory(m mode, seed int64) *story {
+	s := &story{mode: m, random: rand.New(rand.NewSource(seed)), books: newBooks(false, deaf{}), again: map[job]bool{}}
+	s.server = newServer(s.books)
+	s.books.sawClass(classOf("wait", waits))
+	if s.byDefault {
+		s.books.sawClass(classOf("gold", isDefault(0)))
+	}
+	return s
+}
+
+func (s *story) tell(format string, args ...any) {
+	s.told = append(s.told, fmt.Sprintf(format, args...))
+}
+
+// play plays a history to its end and says what is wrong with it.
+func (s *story) play() []string {
+	for range restless {
+		s.step()
+	}
+	s.calm = true
+	for range longestEnd {
+		if !s.step() {
+			return s.check()
+		}
+	}
+	return []string{"it never comes to rest"}
+}
+
+// step does one thing of those that may come next, and says whether there was any.
+func (s *story) step() bool {
+	var next []func()
+	for i := range s.lag {
+		if len(s.lag[i]) > 0 {
+			next = append(next, func() {
+				event := s.lag[i][0]
+				s.lag[i] = s.lag[i][1:]
+				s.wake(event())
+			})
+		}
+	}
+	if len(s.queue) > 0 && len(s.working) < 4 {
+		next = append(next, func() {
+			s.working = append(s.working, &turn{story: s, job: s.queue[0]})
+			s.queue = s.queue[1:]
+		})
+	}
+	for _, w := range s.working {
+		next = append(next, func() {
+			if w.step() {
+				s.end(w)
+			}
+		})
+	}
+	if !s.calm && (len(next) == 0 || s.random.Intn(4) == 0) {
+		next = []func(){s.user}
+	}
+	if len(next) == 0 {
+		return false
+	}
+	next[s.random.Intn(len(next))]()
+	return true
+}
+
+func (s *story) wake(w wakes) {
+	// In order, so that a history is the same each time.
+	for i := range population {
+		if _, ok := w.claims[claimNamed(i)]; ok {
+			s.add(job{claim: claimNamed(i)})
+		}
+		if _, ok := w.volumes[volumeNamed(i)]; ok {
+			s.add(job{volume: volumeNamed(i)})
+		}
+	}
+}
+
+// add queues a job as a work queue does: once, and not while it is worked on.
+func (s *story) add(j job) {
+	switch {
+	case slices.ContainsFunc(s.working, func(w *turn) bool { return w.job == j }):
+		s.again[j] = true
+	case !slices.Contains(s.queue, j):
+		s.queue = append(s.queue, j)
+	}
+}
+
+// end ends a turn, which comes again if it failed or was queued meanwhile.
+func (s *story) end(w *turn) {
+	s.working = slices.DeleteFunc(s.working, func(o *turn) bool { return o == w })
+	again := s.again[w.job]
+	delete(s.again, w.job)
+	// A plan with a problem is repeated for ever, which would be no rest.
+	if again || w.err != nil && !(s.calm && w.plan != nil && errors.Is(w.err, w.plan.Problem)) {
+		s.add(w.job)
+	}
+	s.tell("  end of %v: %v", w.job, w.err)
+}
+
+// turn is a worker on one job. It does what the reconcilers do, in steps of one look
+// or one write.
+type turn struct {
+	*story
+	job    job
+	rounds int
+	plan   *Plan
+	done   int // actions of the plan
+	on     pair
+	held   string
+	err    error
+}
+
+// step does one step and says whether it was the last.
+func (w *turn) step() bool {
+	switch {
+	case w.plan == nil && !w.look():
+		return w.over(nil)
+	case w.plan != nil && w.done < len(w.plan.Actions):
+		w.done++
+		if err := w.write(w.plan.Actions[w.done-1]); err != nil {
+			return w.over(err)
+		}
+	case w.plan != nil && w.done == len(w.plan.Actions):
+		w.done++
+		return w.over(w.plan.Problem)
+	}
+	return false
+}
+
+// look gathers and plans, and says whether there is anything to do.
+func (w *turn) look() bool {
+	if w.job.volume != "" {
+		return w.lookAtVolume()
+	}
+	if name, doubted := w.books.doubtOf(w.job.claim); doubted {
+		w.dispel(name)
+		w.wake(w.books.sureOfClaim(w.job.claim, w.claims[w.job.claim]))
+	}
+	v, doubtful := w.books.lookAtClaim(w.job.claim)
+	for ; doubtful != ""; v, doubtful = w.books.lookAtClaim(w.job.claim) {
+		w.dispel(doubtful)
+	}
+	if v == nil {
+		return false
+	}
+	w.on = pair{claim: v.Claim, volume: v.volume()}
+	if w.on.volume != nil {
+		w.held = w.on.volume.Name
+	}
+	if v.mustAsk() {
+		name := max(v.Claim.Spec.VolumeName, w.held)
+		live := w.volumes[name]
+		if (live == nil) != (w.on.volume == nil) || live != nil && !sameVersion(live, w.on.volume) {
+			w.wake(w.books.sureOfVolume(name, live))
+			return false
+		}
+		v.Asked = true
+	}
+	p := planClaim(v)
+	w.plan = &p
+	w.tell("%v looks: volume %q, %d actions, %v", w.job, w.held, len(p.Actions), p.Problem)
+	return true
+}
+
+func (w *turn) lookAtVolume() bool {
+	w.dispel(w.job.volume)
+	v := w.books.lookAtVolume(w.job.volume)
+	if v == nil {
+		return false
+	}
+	w.held = w.job.volume
+	if planVolume(v).Ask {
+		key, _ := refKey(v.Volume)
+		v.Claim, v.Asked = w.claims[key], true
+	}
+	p := planVolume(v)
+	w.plan, w.on = &p, pair{volume: v.Volume, claim: v.Claim}
+	return true
+}
+
+func (w *turn) dispel(name string) {
+	if w.books.isDoubtful(name) {
+		w.wake(w.books.sureOfVolume(name, w.volumes[name]))
+	}
+}
+
+// write carries an action out, with the answer entered in the books unless it is lost.
+func (w *turn) write(a Action) error {
+	before, lost := w.trouble()
+	if before != nil {
+		return &writeError{what: "it", err: before}
+	}
+	var v *corev1.PersistentVolume
+	var c *corev1.PersistentVolumeClaim
+	var err error
+	switch a := a.(type) {
+	case WriteVolume:
+		v, err = w.updateVolume(a.Volume, w.on.volume.ResourceVersion, false)
+	case WriteVolumeStatus:
+		v, err = w.updateVolume(a.Volume, w.on.volume.ResourceVersion, true)
+	case WriteClaim:
+		c, err = w.updateClaim(a.Claim, w.on.claim.ResourceVersion, false)
+	case WriteClaimStatus:
+		c, err = w.updateClaim(a.Claim, w.on.claim.ResourceVersion, true)
+	case WakeClaim:
+		w.add(job{claim: a.Key})
+		return nil
+	default:
+		return nil
+	}
+	w.tell("  %v writes %T: %v", w.job, a, err)
+	switch {
+	case err != nil:
+		return &writeError{what: "it", err: err}
+	case lost:
+		return &writeError{what: "it", err: errors.New("done, and nobody was told")}
+	case v != nil:
+		w.on.volume = v
+	case c != nil:
+		w.on.claim = c
+	}
+	w.books.record(c, v)
+	return nil
+}
+
+// trouble gives the error that keeps a write from being done, and says whether the
+// answer to one that is done gets lost.
+func (w *turn) trouble() (before error, lost bool) {
+	if w.calm {
+		return nil, false
+	}
+	switch luck := w.random.Intn(100); {
+	case w.busy && luck < 5:
+		return errBusy, false
+	case w.unknown && luck < 10:
+		return errors.New("never arrived"), false
+	case w.unknown && luck < 15:
+		return nil, true
+	case w.refusals && luck < 25:
+		return apierrors.NewForbidden(resourceName, "it", errors.New("a webhook says no")), false
+	}
+	return nil, false
+}
+
+// over ends a round and says whether it was the last.
+func (w *turn) over(err error) bool {
+	w.err = err
+	if write := (*writeError)(nil); errors.As(err, &write) && !refused(err) {
+		w.books.doubt(w.job.claim, w.held)
+	}
+	if w.held != "" {
+		w.wake(w.books.letGo(w.held, err))
+	}
+	again := overtaken(err) || w.job.volume == "" && err == nil && w.plan != nil && w.plan.Again
+	if w.rounds++; again && w.rounds < rounds {
+		w.plan, w.done, w.on, w.held = nil, 0, pair{}, ""
+		return false
+	}
+	if w.job.volume == "" {
+		w.wake(w.books.finish(w.job.claim, err))
+	}
+	return true
+}

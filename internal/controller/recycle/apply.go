@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tarn.dev/tarn/internal/kube"
@@ -14,7 +15,7 @@ import (
 // eventAction is what Events say was being done.
 const eventAction = "Recycle"
 
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;delete,namespace=tarn-system
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;delete;patch,namespace=tarn-system
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=patch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=create;delete
@@ -36,6 +37,8 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 		return r.create(ctx, a.Claim)
 	case Dismiss:
 		return r.delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID})
+	case Nudge:
+		return r.nudge(ctx, a.Claim)
 	case StartPod:
 		return r.create(ctx, a.Pod)
 	case StopPod:
@@ -63,6 +66,15 @@ func (r *reconciler) create(ctx context.Context, o client.Object) error {
 func (r *reconciler) delete(ctx context.Context, o client.Object, only client.Preconditions) error {
 	if err := r.client.Delete(ctx, o, only); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting %T %s: %w", o, o.GetName(), err)
+	}
+	return nil
+}
+
+func (r *reconciler) nudge(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	to := claim.DeepCopy()
+	metav1.SetMetaDataAnnotation(&to.ObjectMeta, annNudged, claim.Spec.VolumeName)
+	if err := r.client.Patch(ctx, to, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing claim %s: %w", claim.Name, err)
 	}
 	return nil
 }

@@ -16,6 +16,8 @@ import (
 const (
 	// annClaim is on a scrub pod the uid of its scrub claim.
 	annClaim = "tarn.dev/scrub-claim"
+	// annNudged is on a scrub claim that Kubernetes' binder was made to look at.
+	annNudged = "tarn.dev/scrub-given"
 	// mountPath and devicePath are where a scrub pod has the volume.
 	mountPath, devicePath = "/volume", "/dev/volume"
 	// reportPath is where a container leaves its termination message.

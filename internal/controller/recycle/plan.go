@@ -48,6 +48,8 @@ type (
 	// Order creates the scrub claim, Dismiss deletes it.
 	Order   struct{ Claim *corev1.PersistentVolumeClaim }
 	Dismiss struct{ Claim *corev1.PersistentVolumeClaim }
+	// Nudge writes an annotation on the scrub claim, for the binder to look at it.
+	Nudge struct{ Claim *corev1.PersistentVolumeClaim }
 	// StartPod creates the scrub pod, StopPod deletes it.
 	StartPod struct{ Pod *corev1.Pod }
 	StopPod  struct{ Pod *corev1.Pod }
@@ -61,6 +63,7 @@ type (
 
 func (Order) action()    {}
 func (Dismiss) action()  {}
+func (Nudge) action()    {}
 func (StartPod) action() {}
 func (StopPod) action()  {}
 func (Change) action()   {}
@@ -177,6 +180,10 @@ func planScrubbing(v *View, now time.Time) Plan {
 		if v.Pod != nil && v.Pod.DeletionTimestamp == nil {
 			p.add(StopPod{v.Pod})
 		}
+	case !v.OwnBinder && v.Claim.Status.Phase == corev1.ClaimPending && v.Claim.Annotations[annNudged] == "":
+		// A volume that points at a claim which names it makes Kubernetes' binder look at
+		// the volume alone; the claim would wait for its next round, up to 15 s.
+		p.add(Nudge{v.Claim})
 	case v.Claim.Status.Phase != corev1.ClaimBound || v.Volume.Status.Phase != corev1.VolumeBound:
 	case v.Pod == nil && method == "":
 		note(v, &p, now, "annotation "+tarnv1.AnnotationRecycle+" names no method any more; "+wrong)

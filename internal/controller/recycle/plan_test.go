@@ -114,8 +114,10 @@ func pod(phase corev1.PodPhase, message string) viewWith {
 	}
 }
 
-func older(v *View) { v.Pod.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour)) }
-func left(v *View)  { v.Pod.Annotations[annClaim] = "an-older-uid" }
+func pending(v *View) { v.Claim.Status.Phase = corev1.ClaimPending }
+func nudged(v *View)  { v.Claim.Annotations = map[string]string{annNudged: "vol"} }
+func older(v *View)   { v.Pod.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour)) }
+func left(v *View)    { v.Pod.Annotations[annClaim] = "an-older-uid" }
 func ending(v *View) {
 	v.Pod.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
 }
@@ -132,6 +134,8 @@ func words(v *View, p Plan) string {
 			said = append(said, "order")
 		case Dismiss:
 			said = append(said, "dismiss")
+		case Nudge:
+			said = append(said, "nudge")
 		case StartPod:
 			said = append(said, "start")
 		case StopPod:
@@ -203,6 +207,9 @@ func TestPlanOfAVolume(t *testing.T) {
 		{"the claim is made", view(claim("scrub-uid")), "give"},
 		{"case 138: a leftover pod goes first", view(pod(corev1.PodSucceeded, "")), "stop"},
 
+		{"Kubernetes' binder is to look at the claim", view(pointing, claim("scrub-uid"), foreign, pending), "nudge"},
+		{"and has been told so", view(pointing, claim("scrub-uid"), foreign, pending, nudged), ""},
+		{"Tarn's looks by itself", view(pointing, claim("scrub-uid"), pending), ""},
 		{"not bound yet", view(pointing, claim("scrub-uid"), in(corev1.VolumeReleased)), ""},
 		{"bound", view(pointing, claim("scrub-uid")), "start"},
 		{"case 138: the pod of an older claim", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate), left), "stop"},

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
@@ -23,6 +25,18 @@ func (s *scenario) keeps(retention string) {
 	s.create(&storagev1.StorageClass{
 		ObjectMeta:  metav1.ObjectMeta{Name: s.name, Annotations: map[string]string{tarn.AnnotationRetention: retention}},
 		Provisioner: s.name,
+	})
+	s.t.Cleanup(func() { // what a failed case has left in the trash would be told as a leak
+		s.clear("pods", &corev1.PodList{}, client.InNamespace(s.name))
+		s.clear("claims", &corev1.PersistentVolumeClaimList{}, client.InNamespace(s.name))
+		out, _, _, err := tool("", "trash", "list", "--namespace", s.name, "--output", "json")
+		var left []struct{ Volume string }
+		if err := errors.Join(err, json.Unmarshal([]byte(out), &left)); err != nil {
+			s.t.Errorf("listing what is left in the trash: %v", err)
+		}
+		for _, item := range left {
+			mustTool(s.t, 0, "", "trash", "purge", item.Volume, "--yes")
+		}
 	})
 }
 
@@ -127,9 +141,11 @@ func TestTrashGivesADeletedNamespaceBack(t *testing.T) {
 	s.keeps("1h")
 	first, one := s.written("first", "one")
 	second, two := s.written("second", "two")
-	s.remove(&corev1.Namespace{ObjectMeta: named(s.name)})
+	namespace := &corev1.Namespace{ObjectMeta: named(s.name)}
+	s.delete(namespace)
 	s.trashed(one)
 	s.trashed(two)
+	s.gone(namespace)
 	_, stderr := mustTool(t, 1, "", "undelete", "namespace", s.name)
 	if !strings.Contains(stderr, "--create-namespace") {
 		t.Errorf("undeleting into a namespace that is gone: %s", stderr)

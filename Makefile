@@ -96,4 +96,4 @@ run-e2e:
 # The cases in which claims are bound and protected, once more as an add-on to a cluster where Kubernetes does both.
 .PHONY: run-addon
 run-addon:
-	@SUITE=addon BINDER=kubernetes PROTECTION=kubernetes hack/e2e.sh -skip 'Explain|Lint|Render|Examples|Audit|GoesOnWriting|Grow|Recovers|LivesOnWhen|OutliveAStagingPod|StagedAgain|TakesOver|TwoBinders'
+	@SUITE=addon BINDER=kubernetes PROTECTION=kubernetes hack/e2e.sh -skip 'Explain|Lint|Render|Examples|Audit|GoesOnWriting|Grow|Recovers|LivesOnWhen|OutliveAStagingPod|StagedAgain|ServerIsKilled|TakesOver|TwoBinders'

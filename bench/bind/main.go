@@ -96,7 +96,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer func() { _ = unlock() }() // the end of the process does it too
 	r := report{Machine: thisMachine(ctx, s), Began: time.Now().UTC().Truncate(time.Second)}
 	var failed []error
 	for i, one := range runs {

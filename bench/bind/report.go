@@ -98,7 +98,7 @@ func (r report) print(out io.Writer) {
 			one.Mode, one.Claims, one.Subject, one.PerSecond, one.AfterPerSecond, one.Latency.P50, one.Latency.P90, one.Latency.P99, one.Latency.Max,
 			one.Writes, one.Conflicts, one.Processor["binder"], one.Processor[apiServer], one.Processor[etcd], agree)
 	}
-	w.Flush()
+	_ = w.Flush() // as with the prints: who reads is gone
 	fmt.Fprintln(out)
 	for _, v := range r.Verdicts {
 		switch {

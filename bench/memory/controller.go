@@ -92,7 +92,7 @@ func (b *bench) watchController(ctx context.Context, what, binary string, volume
 	if err := command.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	<-ended
+	<-ended //nolint:errcheck // how it ends on a signal is no result
 	return nil
 }
 
@@ -133,7 +133,7 @@ func twoAddresses() (first, second string, err error) {
 		if err != nil {
 			return "", "", err
 		}
-		defer l.Close()
+		defer func() { _ = l.Close() }()
 		found = append(found, l.Addr().String())
 	}
 	return found[0], found[1], nil

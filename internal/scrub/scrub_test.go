@@ -90,7 +90,7 @@ func litter(t *testing.T, volume, outside string) {
 	must(t, unix.Mknod(filepath.Join(volume, "null"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))))
 	socket, err := net.Listen("unix", filepath.Join(volume, "socket"))
 	must(t, err)
-	defer socket.Close()
+	defer func() { _ = socket.Close() }()
 	must(t, os.Mkdir(filepath.Join(volume, ".d"), 0o700))
 	must(t, os.WriteFile(filepath.Join(volume, ".d", "fixed"), []byte(secret), 0o600))
 	for _, fixed := range []string{"a\nb", ".d/fixed", ".d"} {

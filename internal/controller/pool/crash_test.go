@@ -11,6 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -111,22 +112,18 @@ func TestAPoolLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 		{"with-consumer", true, func(*world) func(*tarnv1.PersistentVolumeSet) { return nil }, 1, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			server := testkit.OwnAPIServer(t)
+			live := func(t *testing.T, server *rest.Config, name string, k *testkit.Killer) {
+				w := newWorld(t, server, c.name+"-"+name, c.waits)
+				w.life(k, c.stages(w))
+				if left := len(w.pool()); w.made != c.wantMade || left != c.wantLeft {
+					t.Errorf("%d volumes were made and %d are left, want %d and %d", w.made, left, c.wantMade, c.wantLeft)
+				}
+			}
 			whole := testkit.NewKiller(0)
-			live := func(name string, k *testkit.Killer) {
-				t.Run(name, func(t *testing.T) {
-					w := newWorld(t, server, c.name+"-"+name, c.waits)
-					w.life(k, c.stages(w))
-					if left := len(w.pool()); w.made != c.wantMade || left != c.wantLeft {
-						t.Errorf("%d volumes were made and %d are left, want %d and %d", w.made, left, c.wantMade, c.wantLeft)
-					}
-				})
-			}
-			live("whole", whole)
-			for n := 1; n <= whole.Writes(); n++ {
-				live(fmt.Sprint(n), testkit.NewKiller(n))
-			}
+			live(t, testkit.OwnAPIServer(t), "whole", whole)
+			testkit.AtEveryWrite(t, whole.Writes(), func(t *testing.T, server *rest.Config, n int) {
+				live(t, server, fmt.Sprint(n), testkit.NewKiller(n))
+			})
 		})
 	}
 }

@@ -177,8 +177,7 @@ func TestTrashIsEmptiedInTimeThoughTheControllerIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.gone(claim)
-	s.told(vol, "Trashed", "tarn undelete volume "+vol.Name)
-	s.gone(vol)
+	s.gone(vol) // what the killed one was about to tell in an Event may be lost, the retention is not
 	if left := entriesOf(t, shelf); len(left) != 0 {
 		t.Errorf("there are folders %q", left)
 	}

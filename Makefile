@@ -31,12 +31,12 @@ down: ## take the demo's cluster down
 	@if [ -x bin/tarn-cluster ]; then bin/tarn-cluster down --name "$${TARN_CLUSTER_NAME:-tarn}"; else echo "bin/tarn-cluster is not built, so no cluster runs"; fi
 
 .PHONY: test
-test: build ## run every test there is and sum up what ran
+test: build test-deps ## run every test there is and sum up what ran
 	@rm -f $(SUITES:%=.tarn/tests/%.json)
 	@for suite in $(SUITES); do $(MAKE) run-$$suite || true; done; $(TESTSUM) report $(SUITES)
 
 .PHONY: unit
-unit: deps run-unit ## test the packages by themselves
+unit: deps test-deps run-unit ## test the packages by themselves
 
 .PHONY: integration
 integration: build run-integration ## test the packages against a real API server
@@ -70,6 +70,11 @@ generate: ## generate deep copies, resources and roles from the Go code
 deps:
 	@hack/preflight.sh
 	@$(MAKE) -C cluster deps
+
+# The file systems that volumes are scrubbed on; where their tools cannot be had, those tests say so and are skipped.
+.PHONY: test-deps
+test-deps:
+	@$(MAKE) -C cluster deps PACKAGES='e2fsprogs xfsprogs btrfs-progs'
 
 # Go knows what has changed; so does the cluster's own Makefile.
 .PHONY: bin/tarn

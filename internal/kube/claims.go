@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -26,6 +27,18 @@ func IndexClaims(ctx context.Context, mgr ctrl.Manager, index string) error {
 		return fmt.Errorf("adding index %s of PersistentVolumeClaim: %w", index, err)
 	}
 	return nil
+}
+
+// ClaimByUID finds a claim by its uid in an index of claims by uid; nil if there is none.
+func ClaimByUID(ctx context.Context, cached client.Reader, index string, uid types.UID) (*corev1.PersistentVolumeClaim, error) {
+	claims := &corev1.PersistentVolumeClaimList{}
+	if err := cached.List(ctx, claims, client.MatchingFields{index: string(uid)}); err != nil {
+		return nil, fmt.Errorf("listing claims with uid %s: %w", uid, err)
+	}
+	if len(claims.Items) == 0 {
+		return nil, nil
+	}
+	return &claims.Items[0], nil
 }
 
 // Claims finds out which claim a volume is still somebody's by.

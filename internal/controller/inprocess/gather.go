@@ -2,11 +2,9 @@ package inprocess
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -41,7 +39,7 @@ func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
 		return nil, err
 	}
 	if uid, ok := claimUID(name); ok {
-		if v.Claim, err = r.claimOf(ctx, uid); err != nil {
+		if v.Claim, err = kube.ClaimByUID(ctx, r.client, indexClaimUID, uid); err != nil {
 			return nil, err
 		}
 	}
@@ -62,18 +60,6 @@ func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
 		v.Node, err = kube.Get(ctx, r.client, client.ObjectKey{Name: v.Plugin.Node}, &corev1.Node{})
 	}
 	return v, err
-}
-
-// claimOf finds a claim by its uid, among those of the plugins.
-func (r *reconciler) claimOf(ctx context.Context, uid types.UID) (*corev1.PersistentVolumeClaim, error) {
-	claims := &corev1.PersistentVolumeClaimList{}
-	if err := r.client.List(ctx, claims, client.MatchingFields{indexClaimUID: string(uid)}); err != nil {
-		return nil, fmt.Errorf("listing claims with uid %s: %w", uid, err)
-	}
-	if len(claims.Items) == 0 {
-		return nil, nil
-	}
-	return &claims.Items[0], nil
 }
 
 // pluginOf tells whose the volume is: it says so itself, else the claim does, first by

@@ -2,11 +2,9 @@ package provision
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -49,7 +47,7 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey) (*View, e
 	if v.Volume, err = kube.Get(ctx, r.client, client.ObjectKey{Name: key.Name}, &corev1.PersistentVolume{}); err != nil {
 		return nil, err
 	}
-	if v.Claim, err = r.claimOf(ctx, uid); err != nil {
+	if v.Claim, err = kube.ClaimByUID(ctx, r.client, indexClaimUID, uid); err != nil {
 		return nil, err
 	}
 	if err := r.gatherProvisioner(ctx, v); err != nil {
@@ -61,18 +59,6 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey) (*View, e
 		}
 	}
 	return v, nil
-}
-
-// claimOf finds a claim by its uid.
-func (r *reconciler) claimOf(ctx context.Context, uid types.UID) (*corev1.PersistentVolumeClaim, error) {
-	claims := &corev1.PersistentVolumeClaimList{}
-	if err := r.client.List(ctx, claims, client.MatchingFields{indexClaimUID: string(uid)}); err != nil {
-		return nil, fmt.Errorf("listing claims with uid %s: %w", uid, err)
-	}
-	if len(claims.Items) == 0 {
-		return nil, nil
-	}
-	return &claims.Items[0], nil
 }
 
 func (r *reconciler) gatherProvisioner(ctx context.Context, v *View) error {

@@ -25,6 +25,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&PavVolume{}, &PavVolumeList{},
 		&PavStage{}, &PavStageList{},
 		&PersistentVolumeSet{}, &PersistentVolumeSetList{},
+		&App{}, &AppList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -14,15 +14,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/kube"
 )
 
 // audit is one look at everything Tarn holds.
 type audit struct {
-	output, kubeconfig, provisioner string
-	stateDir, mountinfo             string
-	hostPathRoot                    string
-	settle                          time.Duration
+	output              output
+	connection          connection
+	provisioner         string
+	stateDir, mountinfo string
+	hostPathRoot        string
+	settle              time.Duration
 
 	client client.Client
 	// node is where the node side is read; nil where it is left out.
@@ -71,8 +72,8 @@ func newAuditCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.run(cmd) },
 	}
 	f := cmd.Flags()
-	f.StringVarP(&a.output, "output", "o", outputTable, "table or json")
-	f.StringVar(&a.kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
+	a.output.register(cmd)
+	a.connection.register(f)
 	f.StringVar(&a.provisioner, "provisioner", "", "only what belongs to this PavProvisioner")
 	f.StringVar(&a.stateDir, "node-state-dir", "", "folder of the node agent, as seen from here; none leaves the node side out")
 	f.StringVar(&a.mountinfo, "mountinfo", "", "mount table of the kubelet; the default is that of this process")
@@ -82,15 +83,9 @@ func newAuditCommand() *cobra.Command {
 }
 
 func (a *audit) run(cmd *cobra.Command) error {
-	if err := checkOutput(a.output); err != nil {
+	var err error
+	if a.client, err = a.connection.client(); err != nil {
 		return err
-	}
-	config, err := restConfig(a.kubeconfig)
-	if err != nil {
-		return err
-	}
-	if a.client, err = client.New(config, client.Options{Scheme: kube.Scheme()}); err != nil {
-		return fmt.Errorf("reaching the API server: %w", err)
 	}
 	said, err := a.findNode()
 	if err != nil {
@@ -106,11 +101,7 @@ func (a *audit) run(cmd *cobra.Command) error {
 			report.Orphaned++
 		}
 	}
-	if a.output == outputJSON {
-		err = printIndented(cmd.OutOrStdout(), report)
-	} else {
-		err = report.print(cmd.OutOrStdout())
-	}
+	err = a.output.print(cmd.OutOrStdout(), report, report.print)
 	if err == nil && report.Orphaned > 0 {
 		return exitError{1}
 	}

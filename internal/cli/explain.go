@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tarn.dev/tarn/internal/cli/explain"
@@ -28,7 +28,9 @@ var explainKinds = map[string]explain.Kind{
 }
 
 func newExplainCommand() *cobra.Command {
-	var output, kubeconfig, namespace string
+	var output output
+	var to connection
+	var namespace string
 	cmd := &cobra.Command{
 		Use:   "explain claim|volume|pod|pvset [NAMESPACE/]NAME",
 		Short: "Say why a claim, a volume, a pod or a pool waits, and what moves it on",
@@ -42,19 +44,16 @@ func newExplainCommand() *cobra.Command {
 		Args:      cobra.ExactArgs(2),
 		ValidArgs: []string{"claim", "volume", "pod", "pvset"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
-			asked, err := explained(args[0], args[1], namespace, func() (string, error) { return contextNamespace(kubeconfig) })
+			asked, err := explained(args[0], args[1], namespace, to.namespace)
 			if err != nil {
 				return err
 			}
-			return runExplain(cmd, kubeconfig, output, asked)
+			return runExplain(cmd, to, output, asked)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&output, "output", "o", outputTable, "table or json")
-	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
+	output.register(cmd)
+	to.register(f)
 	f.StringVarP(&namespace, "namespace", "n", "", "namespace of NAME; the default is that of the kubeconfig's context")
 	return cmd
 }
@@ -91,8 +90,8 @@ func explained(kind, name, namespace string, fallback func() (string, error)) (e
 	return o, nil
 }
 
-func runExplain(cmd *cobra.Command, kubeconfig, output string, asked explain.Object) error {
-	config, err := restConfig(kubeconfig)
+func runExplain(cmd *cobra.Command, to connection, output output, asked explain.Object) error {
+	config, err := to.config()
 	if err != nil {
 		return err
 	}
@@ -111,19 +110,5 @@ func runExplain(cmd *cobra.Command, kubeconfig, output string, asked explain.Obj
 	if err != nil {
 		return err
 	}
-	if output == outputJSON {
-		return printIndented(cmd.OutOrStdout(), answer)
-	}
-	return answer.Print(cmd.OutOrStdout(), now)
-}
-
-// contextNamespace is the namespace kubectl would take.
-func contextNamespace(kubeconfig string) (string, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	namespace, _, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).Namespace()
-	if err != nil {
-		return "", fmt.Errorf("reading the kubeconfig: %w; give --kubeconfig FILE or set KUBECONFIG", err)
-	}
-	return namespace, nil
+	return output.print(cmd.OutOrStdout(), answer, func(w io.Writer) error { return answer.Print(w, now) })
 }

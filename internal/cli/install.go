@@ -2,18 +2,16 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tarn.dev/tarn/deploy"
 	"tarn.dev/tarn/internal/kube"
 )
 
 func newInstallCommand() *cobra.Command {
-	var kubeconfig string
+	var to connection
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "install",
@@ -23,13 +21,9 @@ func newInstallCommand() *cobra.Command {
 			"only what differs. It starts no process of Tarn's.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := restConfig(kubeconfig)
+			c, err := to.client()
 			if err != nil {
 				return err
-			}
-			c, err := client.New(config, client.Options{Scheme: kube.Scheme()})
-			if err != nil {
-				return fmt.Errorf("reaching the API server: %w", err)
 			}
 			objects, err := deploy.Objects()
 			if err != nil {
@@ -40,7 +34,7 @@ func newInstallCommand() *cobra.Command {
 			return kube.Install(ctx, c, objects, func(kind, name string) { cmd.Printf("applied %s %s\n", kind, name) })
 		},
 	}
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
+	to.register(cmd.Flags())
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the API server to serve what was applied")
 	return cmd
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -19,27 +18,6 @@ func newPavCommand() *cobra.Command {
 	}
 	cmd.AddCommand(newPavLintCommand(), newPavRenderCommand(), newPavTestCommand())
 	return cmd
-}
-
-// outputs are the values of --output.
-const (
-	outputTable = "table"
-	outputJSON  = "json"
-)
-
-func checkOutput(output string) error {
-	if output != outputTable && output != outputJSON {
-		return fmt.Errorf("--output %q is not known; give %s or %s", output, outputTable, outputJSON)
-	}
-	return nil
-}
-
-// printIndented writes a value as JSON for people and programs alike.
-func printIndented(w io.Writer, value any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(value)
 }
 
 // standardInput is the name of a file that stands for it.

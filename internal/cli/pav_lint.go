@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -14,8 +15,9 @@ import (
 
 // pavLint is one run of lint.
 type pavLint struct {
-	output, kubeconfig string
-	strict, server     bool
+	output         output
+	connection     connection
+	strict, server bool
 }
 
 func newPavLintCommand() *cobra.Command {
@@ -35,19 +37,16 @@ func newPavLintCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&lint.strict, "strict", false, "fail for warnings too")
 	cmd.Flags().BoolVar(&lint.server, "server", false, "have the API server check each provisioner too, by a dry run that creates nothing")
-	cmd.Flags().StringVarP(&lint.output, "output", "o", outputTable, "table or json")
-	cmd.Flags().StringVar(&lint.kubeconfig, "kubeconfig", "", "kubeconfig file for --server; without it $KUBECONFIG or ~/.kube/config")
+	lint.output.register(cmd)
+	lint.connection.register(cmd.Flags())
 	return cmd
 }
 
 func (l *pavLint) run(cmd *cobra.Command, files []string) error {
-	if err := checkOutput(l.output); err != nil {
-		return err
-	}
 	var server *lintServer
 	if l.server {
 		var err error
-		if server, err = newLintServer(l.kubeconfig); err != nil {
+		if server, err = newLintServer(l.connection); err != nil {
 			return fmt.Errorf("--server: %w", err)
 		}
 	}
@@ -97,18 +96,19 @@ type lintReport struct {
 	Findings     findings `json:"findings"`
 }
 
+func (r lintReport) print(w io.Writer) error {
+	r.Findings.print(w)
+	_, err := fmt.Fprintf(w, "%s, %s in %s\n", count(r.Errors, "error"), count(r.Warnings, "warning"), count(r.Provisioners, "PavProvisioner"))
+	return err
+}
+
 func (l *pavLint) report(cmd *cobra.Command, found findings, checked int) error {
 	r := lintReport{checked, len(found.only(levelError)), len(found.only(levelWarning)), found}
-	if l.output == outputJSON {
-		if r.Findings == nil {
-			r.Findings = findings{}
-		}
-		if err := printIndented(cmd.OutOrStdout(), r); err != nil {
-			return err
-		}
-	} else {
-		found.print(cmd.OutOrStdout())
-		fmt.Fprintf(cmd.OutOrStdout(), "%s, %s in %s\n", count(r.Errors, "error"), count(r.Warnings, "warning"), count(checked, "PavProvisioner"))
+	if r.Findings == nil {
+		r.Findings = findings{}
+	}
+	if err := l.output.print(cmd.OutOrStdout(), r, r.print); err != nil {
+		return err
 	}
 	if r.Errors > 0 || l.strict && r.Warnings > 0 {
 		return exitError{1}

@@ -21,7 +21,6 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/jinja"
-	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -126,13 +125,11 @@ func (r *pavRender) reader() (client.Reader, error) {
 	if err := readJSONObject(r.claimsFile, "--pvcs", &found.claims); err != nil || r.kubeconfig == "" {
 		return found, err
 	}
-	config, err := restConfig(r.kubeconfig)
+	live, err := connection{kubeconfig: r.kubeconfig}.client()
 	if err != nil {
 		return nil, err
 	}
-	if found.Reader, err = client.New(config, client.Options{Scheme: kube.Scheme()}); err != nil {
-		return nil, fmt.Errorf("reaching the API server: %w", err)
-	}
+	found.Reader = live
 	return found, nil
 }
 

@@ -3,15 +3,12 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"tarn.dev/tarn/internal/kube"
 )
 
 // lintServer has an API server check provisioners.
@@ -19,14 +16,10 @@ type lintServer struct{ client client.Client }
 
 // newLintServer reaches the API server; a server that is not there is an error at
 // the first check.
-func newLintServer(kubeconfig string) (*lintServer, error) {
-	config, err := restConfig(kubeconfig)
+func newLintServer(to connection) (*lintServer, error) {
+	c, err := to.client()
 	if err != nil {
 		return nil, err
-	}
-	c, err := client.New(config, client.Options{Scheme: kube.Scheme()})
-	if err != nil {
-		return nil, fmt.Errorf("reaching the API server: %w", err)
 	}
 	// Unknown fields are refused, as kubectl has it.
 	return &lintServer{client.WithFieldValidation(c, "Strict")}, nil

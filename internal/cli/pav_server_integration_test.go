@@ -109,7 +109,7 @@ func TestLintChecksAProvisionerThatIsThereAlready(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := newLintServer(kubeconfig(t, config))
+	server, err := newLintServer(connection{kubeconfig: kubeconfig(t, config)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,10 +22,12 @@ import (
 
 // pavTry is `tarn pav test`: one provisioner taken through the life of a volume.
 type pavTry struct {
-	output, kubeconfig, name, prefix string
-	claimFile, classFile, image      string
-	timeout                          time.Duration
-	keep                             bool
+	output                      output
+	connection                  connection
+	name, prefix                string
+	claimFile, classFile, image string
+	timeout                     time.Duration
+	keep                        bool
 
 	// What is made: provisioner and class have one name.
 	provisioner     *unstructured.Unstructured
@@ -92,19 +94,16 @@ func newPavTestCommand() *cobra.Command {
 	f.StringVar(&try.claimFile, "claim", "", "a YAML file with the PersistentVolumeClaim to make; without it one of 1Gi, ReadWriteOnce")
 	f.StringVar(&try.classFile, "class", "", "a YAML file with the StorageClass to make; without it one without parameters")
 	f.StringVar(&try.image, "image", "busybox:1.36", "image with a shell for the pods that write and read")
-	f.StringVarP(&try.output, "output", "o", outputTable, "table or json")
-	f.StringVar(&try.kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
+	try.output.register(cmd)
+	try.connection.register(f)
 	return cmd
 }
 
 func (t *pavTry) run(cmd *cobra.Command, file string) error {
-	if err := checkOutput(t.output); err != nil {
-		return err
-	}
 	if err := t.prepare(cmd, file); err != nil {
 		return err
 	}
-	if t.out = cmd.OutOrStdout(); t.output == outputJSON {
+	if t.out = cmd.OutOrStdout(); t.output != outputTable {
 		t.out = io.Discard
 	}
 	// The watches go on while things are cleaned up.
@@ -112,7 +111,7 @@ func (t *pavTry) run(cmd *cobra.Command, file string) error {
 	watching, stop := context.WithCancel(unhurried)
 	defer stop()
 	var err error
-	if t.world, err = newTryWorld(watching, t.kubeconfig, t.provisionerName, t.namespace); err != nil {
+	if t.world, err = newTryWorld(watching, t.connection, t.provisionerName, t.namespace); err != nil {
 		return err
 	}
 	fmt.Fprintf(t.out, "trying PavProvisioner %s as %s in namespace %s\n", t.report.Provisioner, t.provisionerName, t.namespace)
@@ -123,10 +122,9 @@ func (t *pavTry) run(cmd *cobra.Command, file string) error {
 		t.explain(unhurried)
 	}
 	t.end(unhurried)
-	if t.output == outputJSON {
-		if err := printIndented(cmd.OutOrStdout(), t.report); err != nil {
-			return err
-		}
+	told := func(io.Writer) error { return nil } // step by step
+	if err := t.output.print(cmd.OutOrStdout(), t.report, told); err != nil {
+		return err
 	}
 	if !t.report.Passed {
 		return exitError{1}

@@ -34,9 +34,9 @@ type tryWorld struct {
 
 // newTryWorld connects and returns when the first lists are in; the watches end with
 // ctx.
-func newTryWorld(ctx context.Context, kubeconfig, provisioner, namespace string) (*tryWorld, error) {
+func newTryWorld(ctx context.Context, to connection, provisioner, namespace string) (*tryWorld, error) {
 	ctrl.SetLogger(logr.Discard())
-	config, err := restConfig(kubeconfig)
+	config, err := to.config()
 	if err != nil {
 		return nil, err
 	}

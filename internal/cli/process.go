@@ -1,14 +1,12 @@
 package cli
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 )
@@ -38,7 +36,9 @@ func (f *ProcessFlags) Register(flags *pflag.FlagSet) {
 
 // RESTConfig is how to reach the API server. It sets no rate limit of its own: the
 // API server's priority and fairness knows better what it can take.
-func (f *ProcessFlags) RESTConfig() (*rest.Config, error) { return restConfig(f.Kubeconfig) }
+func (f *ProcessFlags) RESTConfig() (*rest.Config, error) {
+	return connection{kubeconfig: f.Kubeconfig}.config()
+}
 
 // SetUpLogging makes controller-runtime log as the flags say: JSON lines on
 // standard error.
@@ -47,16 +47,4 @@ func (f *ProcessFlags) SetUpLogging() {
 	logger := logr.FromSlogHandler(handler)
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger)
-}
-
-func restConfig(kubeconfig string) (*rest.Config, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("no way to a cluster: %w; give --kubeconfig FILE or set KUBECONFIG", err)
-	}
-	config.QPS, config.Burst = -1, -1
-	config.UserAgent = "tarn/" + Version
-	return config, nil
 }

@@ -46,24 +46,22 @@ type trashItem struct {
 }
 
 func newTrashCommand() *cobra.Command {
-	var kubeconfig string
+	var to connection
 	cmd := &cobra.Command{Use: "trash", Short: "See and empty the trash of released volumes"}
-	cmd.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
-	var output, namespace string
+	to.register(cmd.PersistentFlags())
+	var output output
+	var namespace string
 	list := &cobra.Command{
 		Use: "list", Short: "List the released volumes that can be brought back, and until when", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
-			c, err := watchingClient(kubeconfig)
+			c, err := to.client()
 			if err != nil {
 				return err
 			}
 			return listTrash(cmd.Context(), c, cmd.OutOrStdout(), namespace, output, time.Now())
 		},
 	}
-	list.Flags().StringVarP(&output, "output", "o", outputTable, "table or json")
+	output.register(list)
 	list.Flags().StringVarP(&namespace, "namespace", "n", "", "only volumes of claims of this namespace")
 	var all, yes bool
 	purge := &cobra.Command{
@@ -73,7 +71,7 @@ func newTrashCommand() *cobra.Command {
 			if all == (len(names) > 0) {
 				return errors.New("give the names of volumes, or --all")
 			}
-			c, err := watchingClient(kubeconfig)
+			c, err := to.client()
 			if err != nil {
 				return err
 			}
@@ -86,16 +84,17 @@ func newTrashCommand() *cobra.Command {
 	return cmd
 }
 
-func listTrash(ctx context.Context, c client.Client, out io.Writer, namespace, output string, now time.Time) error {
+func listTrash(ctx context.Context, c client.Client, out io.Writer, namespace string, output output, now time.Time) error {
 	volumes := &corev1.PersistentVolumeList{}
 	if err := c.List(ctx, volumes); err != nil {
 		return fmt.Errorf("listing PersistentVolumes: %w", err)
 	}
 	items := trashItems(volumes.Items, namespace, now)
-	if output == outputJSON {
-		return printIndented(out, items)
-	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	return output.print(out, items, func(w io.Writer) error { return printTrash(w, items, now) })
+}
+
+func printTrash(w io.Writer, items []trashItem, now time.Time) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "VOLUME\tCLAIM\tCAPACITY\tUNTIL\tLEFT\tTHEN\tSTATE")
 	for _, i := range items {
 		until, left := "for ever", "-"

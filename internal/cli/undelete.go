@@ -25,7 +25,7 @@ import (
 type undelete struct {
 	client          client.WithWatch
 	out             io.Writer
-	kubeconfig      string
+	connection      connection
 	createNamespace bool
 	timeout         time.Duration
 }
@@ -40,7 +40,7 @@ func newUndeleteCommand() *cobra.Command {
 			"It may be done twice, and be interrupted anywhere: the next time goes on.",
 	}
 	f := cmd.PersistentFlags()
-	f.StringVar(&u.kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
+	u.connection.register(f)
 	f.BoolVar(&u.createNamespace, "create-namespace", false, "make the namespace where it is gone")
 	f.DurationVar(&u.timeout, "timeout", time.Minute, "how long the binder may take with each claim")
 	cmd.AddCommand(u.volumeCommand(), u.namespaceCommand())
@@ -90,21 +90,8 @@ func (u *undelete) namespaceCommand() *cobra.Command {
 
 func (u *undelete) connect(cmd *cobra.Command) (err error) {
 	u.out = cmd.OutOrStdout()
-	u.client, err = watchingClient(u.kubeconfig)
+	u.client, err = u.connection.client()
 	return err
-}
-
-// watchingClient is a client of the cluster that a kubeconfig names.
-func watchingClient(kubeconfig string) (client.WithWatch, error) {
-	config, err := restConfig(kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	c, err := client.NewWithWatch(config, client.Options{Scheme: kube.Scheme()})
-	if err != nil {
-		return nil, fmt.Errorf("reaching the API server: %w", err)
-	}
-	return c, nil
 }
 
 // volume brings the claim of a volume back, as target where that has a name.

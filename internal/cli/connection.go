@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/kube"
+)
+
+// connection is the cluster that a command works on, named as for kubectl.
+type connection struct {
+	// kubeconfig is a file, or empty for $KUBECONFIG or ~/.kube/config; context is one
+	// of its contexts, or empty for the current one.
+	kubeconfig, context string
+}
+
+// register adds the flags of a connection.
+func (c *connection) register(flags *pflag.FlagSet) {
+	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
+	flags.StringVar(&c.context, "context", "", "context of the kubeconfig; without it the current one")
+}
+
+func (c connection) loader() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = c.kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context})
+}
+
+// config is how to reach the API server, with no rate limit of its own.
+func (c connection) config() (*rest.Config, error) {
+	config, err := c.loader().ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no way to a cluster: %w; give --kubeconfig FILE or set KUBECONFIG", err)
+	}
+	config.QPS, config.Burst = -1, -1
+	config.UserAgent = "tarn/" + Version
+	return config, nil
+}
+
+// client is a live client of the cluster.
+func (c connection) client() (client.WithWatch, error) {
+	config, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	live, err := client.NewWithWatch(config, client.Options{Scheme: kube.Scheme()})
+	if err != nil {
+		return nil, fmt.Errorf("reaching the API server: %w", err)
+	}
+	return live, nil
+}
+
+// namespace is the one that kubectl would take.
+func (c connection) namespace() (string, error) {
+	namespace, _, err := c.loader().Namespace()
+	if err != nil {
+		return "", fmt.Errorf("reading the kubeconfig: %w; give --kubeconfig FILE or set KUBECONFIG", err)
+	}
+	return namespace, nil
+}

@@ -100,6 +100,7 @@ func plan(v *View, now time.Time) Plan {
 		return Plan{}
 	}
 	want := v.Volume.DeepCopy()
+	want.ManagedFields = v.Volume.ManagedFields // long, and nobody's here: the same one is compared in one step
 	switch stateOf(v) {
 	case free: // somebody has cleared claimRef: what is on it is nobody's claim's
 		volume.LetGo(want)

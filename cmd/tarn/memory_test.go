@@ -1,0 +1,43 @@
+package main
+
+import (
+	"runtime"
+	"testing"
+	"time"
+)
+
+func TestASmallHeapGrowsByARoomAndALargeOneByAShare(t *testing.T) {
+	for _, c := range []struct {
+		live uint64
+		want int
+	}{
+		{0, mostGarbage},
+		{1 << 20, mostGarbage},
+		{roomToGrow, 100},
+		{2 * roomToGrow, 50},
+		{4 * roomToGrow, leastGarbage},
+		{100 * roomToGrow, leastGarbage},
+	} {
+		if got := garbageFor(c.live); got != c.want {
+			t.Errorf("%d bytes live: may grow by %d percent, want %d", c.live, got, c.want)
+		}
+	}
+}
+
+func TestEveryCollectionIsFollowed(t *testing.T) {
+	seen := make(chan uint64, 100)
+	followHeap(func(live uint64) {
+		select {
+		case seen <- live:
+		default: // the process goes on collecting after the test
+		}
+	})
+	for i := range 3 {
+		select {
+		case <-seen:
+		case <-time.After(time.Minute):
+			t.Fatalf("collection %d was not noticed", i)
+		}
+		runtime.GC()
+	}
+}

@@ -56,6 +56,14 @@ bench: build ## measure: templates beside gonja, binding beside Kubernetes', vol
 APART := bind protect
 TOGETHER := $(filter-out $(APART),$(notdir $(wildcard internal/controller/*)))
 
+# The image that deploy/tarn.yaml and the chart name; PUSH=1 pushes it to its registry too.
+RELEASE := $(shell sed -n 's/^appVersion: *//p' charts/tarn/Chart.yaml 2>/dev/null)
+IMAGE ?= tarn.dev/tarn:$(or $(RELEASE),latest)
+
+.PHONY: image
+image: ## pack the container image for amd64 and arm64, without Docker, into bin/image
+	@go -C hack/image run . --root=$(CURDIR) --out=$(CURDIR)/bin/image --image=$(IMAGE) --version=$(VERSION) $(if $(PUSH),--push)
+
 .PHONY: generate
 generate: ## generate deep copies, resources and roles from the Go code
 	@$(GEN) object paths=./api/...

@@ -262,7 +262,7 @@ func (g *gatherer) missed(o Object, verb string, err error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if u := (unread{o, why(verb, err)}); !slices.Contains(g.view.Unread, u) {
+	if u := (unread{o, Why(verb, err)}); !slices.Contains(g.view.Unread, u) {
 		g.view.Unread = append(g.view.Unread, u)
 	}
 }
@@ -270,8 +270,9 @@ func (g *gatherer) missed(o Object, verb string, err error) {
 // needs begins what is said where a right is missing.
 const needs = "needs permission"
 
-// why words an error: what is forbidden names the right that is missing.
-func why(verb string, err error) string {
+// Why words an error of a read: what is forbidden names the right that is missing. verb is
+// get or list.
+func Why(verb string, err error) string {
 	var status apierrors.APIStatus
 	if !apierrors.IsForbidden(err) || !errors.As(err, &status) || status.Status().Details == nil {
 		return err.Error()

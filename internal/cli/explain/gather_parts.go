@@ -251,7 +251,7 @@ func printable(line string) string {
 func (g *gatherer) notFound(ctx context.Context, err error) error {
 	asked := g.view.Asked
 	if err != nil {
-		return fmt.Errorf("cannot read %s: %s", asked, why("get", err))
+		return fmt.Errorf("cannot read %s: %s", asked, Why("get", err))
 	}
 	lists := map[Kind]client.ObjectList{Claim: &corev1.PersistentVolumeClaimList{}, Volume: &corev1.PersistentVolumeList{}, Pod: &corev1.PodList{}, Set: &tarnv1.PersistentVolumeSetList{}}
 	var here, elsewhere []string

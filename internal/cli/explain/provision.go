@@ -6,9 +6,11 @@ import (
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	"tarn.dev/tarn/internal/spelling"
@@ -166,31 +168,26 @@ func (s *story) controllerSilent(because string, since time.Time) {
 		return
 	}
 	link := Link{Object: o, Next: "as soon as tarn controller runs"}
+	var leads bool
+	leads, link.State, link.Message = Leader(l, s.view.Now)
 	switch {
 	case l == nil && s.young(since):
 		if because != "" {
 			s.blame("%s, which begins within moments", because)
 		}
 		return
-	case l == nil:
-		link.State, link.Message = "missing", "nobody has ever held the lease of tarn controller: it does not run, or runs with --leader-elect=false, which needs none"
-	case l.Spec.RenewTime == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "":
-		link.State, link.Message = "given up", "the last tarn controller has ended and given its lease up"
-	case s.view.Now.Sub(l.Spec.RenewTime.Time) > leaseTime(l.Spec.LeaseDurationSeconds):
-		link.State, link.Since = "run out", moment(l.Spec.RenewTime.Time)
-		link.Message = fmt.Sprintf("%s renewed it last %s ago", *l.Spec.HolderIdentity, s.ago(l.Spec.RenewTime.Time))
-	default:
-		if because == "" {
-			return
-		}
-		if s.young(since) {
-			s.blame("%s, which begins within moments", because)
-			return
-		}
+	case leads && because == "":
+		return
+	case leads && s.young(since):
+		s.blame("%s, which begins within moments", because)
+		return
+	case leads:
 		s.blame("%s, and has not begun though tarn controller runs", because)
-		link.State, link.Message, link.Next = "held", "its holder is "+*l.Spec.HolderIdentity+"; see its log", "when the controller comes to it"
+		link.Message, link.Next = link.Message+"; see its log", "when the controller comes to it"
 		s.add(link)
 		return
+	case l != nil && l.Spec.RenewTime != nil && link.State == leaseRunOut:
+		link.Since = moment(l.Spec.RenewTime.Time)
 	}
 	if because != "" {
 		s.blame("%s, but no tarn controller runs", because)
@@ -200,6 +197,23 @@ func (s *story) controllerSilent(because string, since time.Time) {
 		link.Command = kubectl(d.Namespace, "rollout", "restart", "deployment", d.Name)
 	}
 	s.add(link)
+}
+
+// leaseRunOut is the state of a lease that nobody renews.
+const leaseRunOut = "run out"
+
+// Leader says by the lease of Tarn's controller, nil for none, whether one runs: the
+// state of the lease in a word or two, and what that means.
+func Leader(l *coordinationv1.Lease, now time.Time) (leads bool, state, message string) {
+	switch {
+	case l == nil:
+		return false, "missing", "nobody has ever held the lease of tarn controller: it does not run, or runs with --leader-elect=false, which needs none"
+	case l.Spec.RenewTime == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "":
+		return false, "given up", "the last tarn controller has ended and given its lease up"
+	case now.Sub(l.Spec.RenewTime.Time) > leaseTime(l.Spec.LeaseDurationSeconds):
+		return false, leaseRunOut, fmt.Sprintf("%s renewed it last %s ago", *l.Spec.HolderIdentity, duration.HumanDuration(now.Sub(l.Spec.RenewTime.Time)))
+	}
+	return true, "held", "its holder is " + *l.Spec.HolderIdentity
 }
 
 // leaseTime is how old a lease may be that is held.

@@ -23,7 +23,7 @@ func NewRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newAuditCommand(), newExplainCommand(), newInstallCommand(), newJinjaCommand(), newPavCommand(), newTrashCommand(), newUndeleteCommand(), newVersionCommand())
+	root.AddCommand(newAuditCommand(), newExplainCommand(), newInstallCommand(), newJinjaCommand(), newPavCommand(), newStatusCommand(), newTrashCommand(), newUndeleteCommand(), newVersionCommand())
 	return root
 }
 

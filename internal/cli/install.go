@@ -2,23 +2,30 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"tarn.dev/tarn/deploy"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/provisioners"
 )
 
 func newInstallCommand() *cobra.Command {
 	var to connection
+	var ready []string
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Apply what Tarn needs in a cluster: resources, roles, policies",
 		Long: "Apply Tarn's custom resources, namespace, service accounts, roles, admission policies and\n" +
 			"CSI driver, and wait until the API server serves and enforces them. Running it again changes\n" +
-			"only what differs. It starts no process of Tarn's.",
+			"only what differs. It starts no process of Tarn's.\n\n" +
+			"The ready PavProvisioners that --provisioners names are applied after that: " + strings.Join(provisioners.Names(), ", ") + ".\n" +
+			"A StorageClass for each is yours to make.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := to.client()
@@ -29,12 +36,23 @@ func newInstallCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			beside := make([]*unstructured.Unstructured, len(ready))
+			for i, name := range ready {
+				if beside[i], err = provisioners.Provisioner(name); err != nil {
+					return fmt.Errorf("--provisioners: %w", err)
+				}
+			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			return kube.Install(ctx, c, objects, func(kind, name string) { cmd.Printf("applied %s %s\n", kind, name) })
+			applied := func(kind, name string) { cmd.Printf("applied %s %s\n", kind, name) }
+			if err := kube.Install(ctx, c, objects, applied); err != nil {
+				return err
+			}
+			return kube.Apply(ctx, c, beside, applied)
 		},
 	}
 	to.register(cmd.Flags())
+	cmd.Flags().StringSliceVar(&ready, "provisioners", nil, "ready PavProvisioners to apply as well, by name")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the API server to serve what was applied")
 	return cmd
 }

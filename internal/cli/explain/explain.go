@@ -19,6 +19,7 @@ const (
 	Volume Kind = "PersistentVolume"
 	Pod    Kind = "Pod"
 	Set    Kind = "PersistentVolumeSet"
+	App    Kind = "App"
 )
 
 // Object names one object.
@@ -63,7 +64,7 @@ type Explanation struct {
 
 // String names an object as people do: claim shop/data.
 func (o Object) String() string {
-	word, known := map[Kind]string{Claim: "claim", Volume: "volume", Pod: "pod", Set: "pvset"}[o.Kind]
+	word, known := map[Kind]string{Claim: "claim", Volume: "volume", Pod: "pod", Set: "pvset", App: "app"}[o.Kind]
 	if !known {
 		word = string(o.Kind)
 	}

@@ -1,0 +1,146 @@
+package status
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/cli/explain"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// Source is where all is read: live, with the rights of the caller.
+type Source struct {
+	Client client.Reader
+	// System is the namespace of Tarn's own lease and workloads.
+	System string
+	// Namespace is the only one to look at; empty for the whole cluster.
+	Namespace string
+}
+
+// View is all that was read for one answer.
+type View struct {
+	Now time.Time
+	// Namespace is the only one that was read, empty for the whole cluster; System is
+	// that of Tarn itself.
+	Namespace, System string
+
+	Claims  corev1.PersistentVolumeClaimList
+	Apps    tarnv1.AppList
+	Classes storagev1.StorageClassList
+	// The rest is read for the whole cluster alone.
+	Provisioners pavv1.PavProvisionerList
+	Pools        tarnv1.PersistentVolumeSetList
+	Records      tarnv1.PavVolumeList
+	Stages       tarnv1.PavStageList
+	Volumes      corev1.PersistentVolumeList
+	Nodes        storagev1.CSINodeList
+	Deployments  appsv1.DeploymentList
+	DaemonSets   appsv1.DaemonSetList
+	// Lease is that of Tarn's controller, nil for none.
+	Lease *coordinationv1.Lease
+
+	// Missing are the kinds that the cluster does not know.
+	Missing []string
+	// Unread says of each kind that may not be read why not.
+	Unread []unread
+}
+
+// unread is a kind that may not be read.
+type unread struct{ Kind, Why string }
+
+// hidden says whether a kind may not be read.
+func (v *View) hidden(kind string) bool {
+	return slices.ContainsFunc(v.Unread, func(u unread) bool { return u.Kind == kind })
+}
+
+// Status reads and judges. The error is that the cluster does not answer.
+func Status(ctx context.Context, from Source, now time.Time) (*Report, error) {
+	g := &gatherer{Source: from, view: &View{Now: now, Namespace: from.Namespace, System: from.System}}
+	g.gather(ctx)
+	if g.broken != nil {
+		return nil, fmt.Errorf("the cluster does not answer: %w", g.broken)
+	}
+	return judge(g.view), nil
+}
+
+// gatherer fills a View.
+type gatherer struct {
+	Source
+
+	mu     sync.Mutex
+	view   *View
+	broken error
+}
+
+// The kinds of Tarn's own that an answer needs, as they are called when they are missing.
+const (
+	kindApp         = "App"
+	kindClaim       = "PersistentVolumeClaim"
+	kindClass       = "StorageClass"
+	kindLease       = "Lease"
+	kindProvisioner = "PavProvisioner"
+)
+
+// gather reads all at once.
+func (g *gatherer) gather(ctx context.Context) {
+	v := g.view
+	var all sync.WaitGroup
+	list := func(kind, namespace string, into client.ObjectList) {
+		all.Go(func() {
+			if err := g.Client.List(ctx, into, client.InNamespace(namespace)); err != nil {
+				g.missed(kind, "list", err)
+			}
+		})
+	}
+	list(kindClaim, g.Namespace, &v.Claims)
+	list(kindApp, g.Namespace, &v.Apps)
+	list(kindClass, "", &v.Classes)
+	if g.Namespace == "" {
+		list(kindProvisioner, "", &v.Provisioners)
+		list("PersistentVolumeSet", "", &v.Pools)
+		list("PavVolume", "", &v.Records)
+		list("PavStage", "", &v.Stages)
+		list("PersistentVolume", "", &v.Volumes)
+		list("CSINode", "", &v.Nodes)
+		list("Deployment", g.System, &v.Deployments)
+		list("DaemonSet", g.System, &v.DaemonSets)
+		all.Go(func() {
+			var err error
+			if v.Lease, err = kube.Get(ctx, g.Client, client.ObjectKey{Namespace: g.System, Name: kube.ControllerName}, &coordinationv1.Lease{}); err != nil {
+				g.missed(kindLease, "get", err)
+			}
+		})
+	}
+	all.Wait()
+	slices.Sort(v.Missing)
+	slices.SortFunc(v.Unread, func(a, b unread) int { return cmp.Compare(a.Kind, b.Kind) })
+}
+
+// missed notes what could not be read: a kind that is not there, what is forbidden, and
+// all else, which is a cluster that does not answer.
+func (g *gatherer) missed(kind, verb string, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
+		g.view.Missing = append(g.view.Missing, kind)
+	case apierrors.IsForbidden(err):
+		g.view.Unread = append(g.view.Unread, unread{kind, explain.Why(verb, err)})
+	case g.broken == nil:
+		g.broken = err
+	}
+}

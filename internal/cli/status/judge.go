@@ -1,0 +1,347 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/cli/explain"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// patience is how long something may be under way before it counts as wrong.
+const patience = time.Minute
+
+// judgement is a report while it is made.
+type judgement struct {
+	*Report
+	view *View
+	// told are the volumes whose record is among the problems, by name: what waits for
+	// one of them is no second problem.
+	told map[string]bool
+}
+
+// judge finds out the answer. It only computes.
+func judge(v *View) *Report {
+	j := &judgement{Report: &Report{Namespace: v.Namespace, Problems: []Problem{}}, view: v, told: map[string]bool{}}
+	if v.Namespace == "" {
+		j.controller()
+		j.workloads()
+		j.nodes()
+		j.provisioners()
+		j.pools()
+		j.records()
+		j.volumes()
+		j.stages()
+	}
+	j.claims()
+	j.apps()
+	for _, u := range v.Unread {
+		j.Unread = append(j.Unread, fmt.Sprintf("cannot read each %s: %s", u.Kind, u.Why))
+	}
+	j.Healthy = len(j.Problems) == 0 && len(j.Unread) == 0
+	j.Verdict = j.verdict()
+	return j.Report
+}
+
+func (j *judgement) verdict() string {
+	what := "tarn"
+	if j.Namespace != "" {
+		what = "namespace " + j.Namespace
+	}
+	switch n := len(j.Problems); {
+	case n == 1:
+		return what + " is not well: 1 thing is wrong"
+	case n > 1:
+		return fmt.Sprintf("%s is not well: %d things are wrong", what, n)
+	case len(j.Unread) > 0:
+		return what + " cannot be judged: some of it may not be read"
+	}
+	return what + " is well"
+}
+
+// wrong adds a problem.
+func (j *judgement) wrong(o explain.Object, since time.Time, command, format string, args ...any) {
+	p := Problem{Object: o, Message: fmt.Sprintf(format, args...), Command: command}
+	if !since.IsZero() {
+		p.Since = &since
+	}
+	j.Problems = append(j.Problems, p)
+}
+
+// lasting says whether something has been under way for longer than it should be.
+func (j *judgement) lasting(since time.Time) bool { return j.view.Now.Sub(since) > patience }
+
+// explaining is the command that says why an object waits.
+func explaining(kind string, o explain.Object) string {
+	name := o.Name
+	if o.Namespace != "" {
+		name = o.Namespace + "/" + o.Name
+	}
+	return "tarn explain " + kind + " " + name
+}
+
+func (j *judgement) controller() {
+	v := j.view
+	if slices.Contains(v.Missing, kindProvisioner) {
+		j.wrong(explain.Object{Kind: "CustomResourceDefinition", Name: "pavprovisioners." + pavv1.Group}, time.Time{}, "tarn install", "Tarn is not installed in this cluster")
+		return
+	}
+	if v.hidden(kindLease) {
+		return
+	}
+	leads, state, message := explain.Leader(v.Lease, v.Now)
+	j.Controller = &Controller{Leads: leads, State: state}
+	if l := v.Lease; l != nil {
+		if l.Spec.HolderIdentity != nil {
+			j.Controller.Holder = *l.Spec.HolderIdentity
+		}
+		if l.Spec.RenewTime != nil {
+			j.Controller.Renewed = &l.Spec.RenewTime.Time
+		}
+	}
+	if !leads {
+		o := explain.Object{Kind: kindLease, Namespace: v.System, Name: kube.ControllerName}
+		j.wrong(o, time.Time{}, "kubectl -n "+o.Namespace+" get pods,lease", "no controller leads: %s", message)
+	}
+}
+
+func (j *judgement) workloads() {
+	for i := range j.view.Deployments.Items {
+		d := &j.view.Deployments.Items[i]
+		wanted := int32(1)
+		if d.Spec.Replicas != nil {
+			wanted = *d.Spec.Replicas
+		}
+		j.workload(Workload{"Deployment", d.Name, wanted, d.Status.ReadyReplicas, d.Status.UpdatedReplicas}, d)
+	}
+	for i := range j.view.DaemonSets.Items {
+		d := &j.view.DaemonSets.Items[i]
+		j.workload(Workload{"DaemonSet", d.Name, d.Status.DesiredNumberScheduled, d.Status.NumberReady, d.Status.UpdatedNumberScheduled}, d)
+	}
+}
+
+func (j *judgement) workload(w Workload, o metav1.Object) {
+	j.Workloads = append(j.Workloads, w)
+	if w.Ready < w.Wanted {
+		j.wrong(explain.Object{Kind: explain.Kind(w.Kind), Namespace: o.GetNamespace(), Name: w.Name}, time.Time{},
+			"kubectl -n "+o.GetNamespace()+" get pods", "%d of %d pods are ready", w.Ready, w.Wanted)
+	}
+}
+
+// nodes looks where the node agent is. A node without one may be meant: it runs no pod
+// that uses Tarn's volumes then.
+func (j *judgement) nodes() {
+	if j.view.hidden("CSINode") {
+		return
+	}
+	j.Nodes = &Nodes{Total: len(j.view.Nodes.Items)}
+	for i := range j.view.Nodes.Items {
+		n := &j.view.Nodes.Items[i]
+		registered := false
+		for _, d := range n.Spec.Drivers {
+			registered = registered || d.Name == tarnv1.ResultsDriver
+		}
+		if registered {
+			j.Nodes.WithAgent++
+		} else {
+			j.Nodes.Without = append(j.Nodes.Without, n.Name)
+		}
+	}
+	if j.Nodes.WithAgent == 0 && len(j.view.Provisioners.Items) > 0 {
+		j.wrong(explain.Object{Kind: "CSIDriver", Name: tarnv1.ResultsDriver}, time.Time{}, "kubectl get csinodes",
+			"Tarn's node agent runs on none of %d nodes, so no volume is made or staged", j.Nodes.Total)
+	}
+}
+
+func (j *judgement) provisioners() {
+	volumes, failing := map[string]int{}, map[string]int{}
+	for i := range j.view.Volumes.Items {
+		if csi := j.view.Volumes.Items[i].Spec.CSI; csi != nil {
+			volumes[csi.Driver]++
+		}
+	}
+	for i := range j.view.Records.Items {
+		if r := &j.view.Records.Items[i]; failure(r) != nil {
+			failing[r.Spec.Provisioner.Name]++
+		}
+	}
+	for i := range j.view.Provisioners.Items {
+		p := &j.view.Provisioners.Items[i]
+		o := explain.Object{Kind: kindProvisioner, Name: p.Name}
+		c := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted)
+		current := c != nil && c.ObservedGeneration == p.Generation
+		accepted := current && c.Status == metav1.ConditionTrue
+		j.Provisioners = append(j.Provisioners, Provisioner{p.Name, accepted, volumes[p.Name], failing[p.Name]})
+		describe := "kubectl describe pavprovisioner " + p.Name
+		switch {
+		case p.DeletionTimestamp != nil && j.lasting(p.DeletionTimestamp.Time):
+			j.wrong(o, p.DeletionTimestamp.Time, describe, "it is being deleted, and goes when nothing it has made is left")
+		case p.DeletionTimestamp != nil, accepted:
+		case current:
+			j.wrong(o, c.LastTransitionTime.Time, describe, "it is not accepted: %s", c.Message)
+		case j.lasting(p.CreationTimestamp.Time):
+			j.wrong(o, p.CreationTimestamp.Time, describe, "no controller has judged it as it is now")
+		}
+	}
+}
+
+func (j *judgement) pools() {
+	for i := range j.view.Pools.Items {
+		p := &j.view.Pools.Items[i]
+		s := &p.Status
+		c := meta.FindStatusCondition(s.Conditions, tarnv1.ConditionReady)
+		ready := c != nil && c.Status == metav1.ConditionTrue && s.ObservedGeneration == p.Generation
+		j.Pools = append(j.Pools, Pool{p.Name, ready, s.UnboundReplicas, p.Spec.MinimumReplicas, s.CreatingReplicas, s.BoundReplicas, p.Spec.MaximumReplicas})
+		o := explain.Object{Kind: explain.Set, Name: p.Name}
+		switch {
+		case p.DeletionTimestamp != nil && j.lasting(p.DeletionTimestamp.Time):
+			j.wrong(o, p.DeletionTimestamp.Time, explaining("pvset", o), "it is being deleted")
+		case p.DeletionTimestamp != nil, ready:
+		case c != nil && j.lasting(c.LastTransitionTime.Time):
+			j.wrong(o, c.LastTransitionTime.Time, explaining("pvset", o), "it is not ready: %s", c.Message)
+		case c == nil && j.lasting(p.CreationTimestamp.Time):
+			j.wrong(o, p.CreationTimestamp.Time, explaining("pvset", o), "no controller has looked at it")
+		}
+	}
+}
+
+// failure is what went wrong with a record last, nil while nothing has.
+func failure(r *tarnv1.PavVolume) *tarnv1.PavVolumeError {
+	if e := r.Status.LastError; e != nil {
+		return e
+	}
+	if r.Status.Expansion != nil {
+		return r.Status.Expansion.LastError
+	}
+	return nil
+}
+
+func (j *judgement) records() {
+	phases := counts{}
+	claims := map[explain.Object]bool{}
+	for i := range j.view.Claims.Items {
+		c := &j.view.Claims.Items[i]
+		claims[explain.Object{Kind: explain.Claim, Namespace: c.Namespace, Name: c.Name}] = true
+	}
+	for i := range j.view.Records.Items {
+		r := &j.view.Records.Items[i]
+		phases.add(cmp.Or(string(r.Status.Phase), string(tarnv1.VolumePending)), 0)
+		// The claim is what people know it by, as long as it is there.
+		o := explain.Object{Kind: explain.Claim, Namespace: r.Spec.Claim.Namespace, Name: r.Spec.Claim.Name}
+		command := explaining("claim", o)
+		if !claims[o] {
+			o = explain.Object{Kind: explain.Volume, Name: r.Name}
+			command = explaining("volume", o)
+		}
+		switch e := failure(r); {
+		case e != nil:
+			j.wrong(o, e.Time.Time, command, "%s by PavProvisioner %s has failed: %s", e.Step, r.Spec.Provisioner.Name, e.Message)
+		case r.Status.Phase == tarnv1.VolumeDisputed:
+			j.wrong(o, time.Time{}, command, "PavProvisioner %s gave it a handle that another volume has; somebody has to decide", r.Spec.Provisioner.Name)
+		default:
+			continue
+		}
+		j.told[r.Name] = true
+	}
+	j.Records = phases.list()
+}
+
+func (j *judgement) stages() {
+	phases := counts{}
+	for i := range j.view.Stages.Items {
+		g := &j.view.Stages.Items[i]
+		phase := g.Status.Node.Phase
+		state := cmp.Or(string(phase), string(tarnv1.StageWaiting))
+		o := explain.Object{Kind: "PavStage", Name: g.Name}
+		command := "tarn explain volume " + g.Spec.VolumeName
+		where := fmt.Sprintf("volume %s on node %s", g.Spec.VolumeName, g.Spec.NodeName)
+		switch status := g.Status.Pod; {
+		case g.DeletionTimestamp != nil:
+			state = "Ending"
+			if j.lasting(g.DeletionTimestamp.Time) {
+				j.wrong(o, g.DeletionTimestamp.Time, command, "%s is being unstaged for long: %s", where, cmp.Or(status.Message, g.Status.Node.Message, "nobody says why"))
+			}
+		case phase == tarnv1.StageLost && g.Status.Node.Loss != nil:
+			j.wrong(o, g.Status.Node.Loss.Time.Time, command, "%s is lost: %s", where, g.Status.Node.Loss.Message)
+		case phase == tarnv1.StageFailed:
+			j.wrong(o, time.Time{}, command, "%s could not be staged: %s", where, g.Status.Node.Message)
+		case status.Phase == tarnv1.StagePodFailed:
+			j.wrong(o, time.Time{}, command, "%s could not be staged: %s", where, status.Message)
+		case phase != tarnv1.StageStaged && j.lasting(g.CreationTimestamp.Time):
+			j.wrong(o, g.CreationTimestamp.Time, command, "%s is not staged yet: %s", where, cmp.Or(status.Message, g.Status.Node.Message, "its pod has not made it available"))
+		}
+		phases.add(state, 0)
+	}
+	j.Stages = phases.list()
+}
+
+func (j *judgement) claims() {
+	phases := counts{}
+	for i := range j.view.Claims.Items {
+		c := &j.view.Claims.Items[i]
+		state := cmp.Or(string(c.Status.Phase), string(corev1.ClaimPending))
+		o := explain.Object{Kind: explain.Claim, Namespace: c.Namespace, Name: c.Name}
+		switch {
+		case c.DeletionTimestamp != nil:
+			state = "Terminating"
+			if j.lasting(c.DeletionTimestamp.Time) {
+				j.wrong(o, c.DeletionTimestamp.Time, explaining("claim", o), "it is to be deleted, and something keeps it")
+			}
+		case c.Status.Phase == corev1.ClaimLost:
+			j.wrong(o, time.Time{}, explaining("claim", o), "its volume %s is lost", c.Spec.VolumeName)
+		case state == string(corev1.ClaimPending) && j.lasting(c.CreationTimestamp.Time) && !j.awaitsPod(c) && !j.told["pvc-"+string(c.UID)]:
+			j.wrong(o, c.CreationTimestamp.Time, explaining("claim", o), "it has no volume")
+		}
+		phases.add(state, 0)
+	}
+	j.Claims = phases.list()
+}
+
+// awaitsPod says whether a claim is to wait, as its class has it, for a pod that the
+// scheduler has placed.
+func (j *judgement) awaitsPod(c *corev1.PersistentVolumeClaim) bool {
+	if c.Annotations[volume.AnnSelectedNode] != "" {
+		return false
+	}
+	for i := range j.view.Classes.Items {
+		if class := &j.view.Classes.Items[i]; class.Name == volume.ClassOf(c) {
+			waits, err := volume.WaitsForConsumer(class)
+			return err == nil && waits
+		}
+	}
+	return false
+}
+
+func (j *judgement) apps() {
+	for i := range j.view.Apps.Items {
+		a := &j.view.Apps.Items[i]
+		o := explain.Object{Kind: kindApp, Namespace: a.Namespace, Name: a.Name}
+		c := meta.FindStatusCondition(a.Status.Conditions, tarnv1.ConditionReady)
+		row := App{Namespace: a.Namespace, Name: a.Name, Running: a.Status.ReadyReplicas, Replicas: 1, Volumes: len(a.Spec.Volumes)}
+		if a.Spec.Replicas != nil {
+			row.Replicas = *a.Spec.Replicas
+		}
+		if c != nil {
+			row.Ready, row.Reason = c.Status == metav1.ConditionTrue && a.Status.ObservedGeneration == a.Generation, c.Reason
+		}
+		j.Apps = append(j.Apps, row)
+		switch {
+		case a.DeletionTimestamp != nil && j.lasting(a.DeletionTimestamp.Time):
+			j.wrong(o, a.DeletionTimestamp.Time, explaining("app", o), "it is to be deleted, and something keeps it")
+		case a.DeletionTimestamp != nil, row.Ready, row.Reason == tarnv1.ReasonNothingDeployed:
+		case c != nil && (c.Reason == tarnv1.ReasonRefused || c.Reason == tarnv1.ReasonResizeFailed || j.lasting(c.LastTransitionTime.Time)):
+			j.wrong(o, c.LastTransitionTime.Time, explaining("app", o), "it is not ready, %s: %s", c.Reason, c.Message)
+		case c == nil && j.lasting(a.CreationTimestamp.Time):
+			j.wrong(o, a.CreationTimestamp.Time, explaining("app", o), "no controller has looked at it")
+		}
+	}
+}

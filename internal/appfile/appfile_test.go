@@ -238,3 +238,26 @@ func keepsPromises(t *testing.T, f *appfile.File) {
 		}
 	}
 }
+
+func TestAFileIsReadForTheApplicationItIsDeployedTo(t *testing.T) {
+	nameless := strings.Replace(shop, "name = \"shop\"\n", "", 1)
+	got, _, err := appfile.ParseTOMLFor("store", []byte(nameless))
+	if err != nil || got.App.Name != "store" {
+		t.Fatalf("ParseTOMLFor = %+v, %v; want the name given", got, err)
+	}
+	if got, _, err := appfile.ParseTOMLFor("shop", []byte(shop)); err != nil || got.App.Name != "shop" {
+		t.Errorf("the name that is in the file as well: %+v, %v", got, err)
+	}
+	for name, c := range map[string]struct{ app, text, want string }{
+		"another name":              {"store", shop, `3:1: app.name: "shop" is another application than "store": write that, or leave it out`},
+		"a name that is too long":   {strings.Repeat("s", 50), nameless, "13:1: volumes[0].name: its claim would be paas-app-" + strings.Repeat("s", 50) + "-data, 64 letters long"},
+		"a name that is not a text": {"store", strings.Replace(shop, `name = "shop"`, "name = 3", 1), "3:1: app.name: is a number, not a text"},
+	} {
+		if _, _, err := appfile.ParseTOMLFor(c.app, []byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+	if _, _, err := appfile.ParseJSONFor("store", []byte(`{"app": {"name": "shop", "image": "a"}}`)); err == nil || !strings.Contains(err.Error(), "another application") {
+		t.Errorf("JSON of another application: %v", err)
+	}
+}

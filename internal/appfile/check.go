@@ -44,6 +44,12 @@ func (c *checker) app(root section) App {
 	if app.Name != "" {
 		s.refuse("name", notLabel(app.Name))
 	}
+	switch known := c.doc.app; {
+	case known != "" && app.Name != "" && app.Name != known:
+		s.problem("name", fmt.Sprintf("%q is another application than %q: write that, or leave it out", app.Name, known))
+	case known != "":
+		app.Name = known
+	}
 	app.Image = s.text("image")
 	switch {
 	case !s.has("image"):

@@ -21,6 +21,8 @@ type position struct{ line, column int }
 // document is a file as read, before anything of it is believed. Its values are
 // what both decoders give: string, bool, int64, float64, []any and map[string]any.
 type document struct {
+	// app is the name the application has already, empty if it has none.
+	app    string
 	values map[string]any
 	// at says where each key stands, by its path: volumes.1.size. Empty for JSON.
 	at map[string]position
@@ -28,11 +30,15 @@ type document struct {
 
 // ParseTOML reads a paas.toml. The error is of type Problems and tells everything
 // that is wrong; warnings tell what is right but was perhaps not meant.
-func ParseTOML(text []byte) (f *File, warnings []Problem, err error) {
+func ParseTOML(text []byte) (f *File, warnings []Problem, err error) { return ParseTOMLFor("", text) }
+
+// ParseTOMLFor reads it for the application of a name, which the file may leave out but
+// not gainsay.
+func ParseTOMLFor(app string, text []byte) (f *File, warnings []Problem, err error) {
 	if problems := readable(text); problems != nil {
 		return nil, nil, problems
 	}
-	doc := document{values: map[string]any{}}
+	doc := document{app: app, values: map[string]any{}}
 	if err := toml.Unmarshal(text, &doc.values); err != nil {
 		return nil, nil, syntaxProblem(err)
 	}
@@ -41,7 +47,11 @@ func ParseTOML(text []byte) (f *File, warnings []Problem, err error) {
 }
 
 // ParseJSON reads the same content as JSON: {"app": {...}, "volumes": [...]}.
-func ParseJSON(text []byte) (f *File, warnings []Problem, err error) {
+func ParseJSON(text []byte) (f *File, warnings []Problem, err error) { return ParseJSONFor("", text) }
+
+// ParseJSONFor reads it for the application of a name, which it may leave out but not
+// gainsay.
+func ParseJSONFor(app string, text []byte) (f *File, warnings []Problem, err error) {
 	if problems := readable(text); problems != nil {
 		return nil, nil, problems
 	}
@@ -55,7 +65,7 @@ func ParseJSON(text []byte) (f *File, warnings []Problem, err error) {
 		return nil, nil, Problems{{Message: "something follows the JSON object: send one object alone"}}
 	}
 	plain, _ := plainNumbers(values).(map[string]any)
-	return check(document{values: plain})
+	return check(document{app: app, values: plain})
 }
 
 // readable refuses what no decoder should be given.

@@ -1,0 +1,281 @@
+// Package client calls the REST API of applications. It is for the command line and for
+// tests, and knows the answers and errors of the API, nothing of Kubernetes.
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"tarn.dev/tarn/internal/appplan"
+)
+
+// longestAnswer bounds what is read of an answer, in bytes.
+const longestAnswer = 16 << 20
+
+// Client calls one server as one caller. It may be used by many goroutines.
+type Client struct {
+	base  *url.URL
+	token func() (string, error)
+	http  *http.Client
+}
+
+// Options say where the server is and who calls.
+type Options struct {
+	// URL of the server, as https://tarn.example.com.
+	URL string
+	// Token gives the Kubernetes token to call with; it is asked before each call, as
+	// tokens expire. Nil means to call without one.
+	Token func() (string, error)
+	// HTTP carries the calls; nil means http.DefaultClient.
+	HTTP *http.Client
+}
+
+// New makes a client. The error names what is wrong with the options.
+func New(options Options) (*Client, error) {
+	base, err := url.Parse(options.URL)
+	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
+		return nil, fmt.Errorf("%q is no address of a server: write it as https://tarn.example.com", options.URL)
+	}
+	c := &Client{base: base, token: options.Token, http: options.HTTP}
+	if c.http == nil {
+		c.http = http.DefaultClient
+	}
+	return c, nil
+}
+
+// Create takes an id for an application. Errors of this and the other calls are
+// *appplan.Error where the server answered.
+func (c *Client) Create(ctx context.Context, namespace, id string) (*appplan.App, error) {
+	return call[appplan.App](ctx, c, request{method: http.MethodPost, namespace: namespace, path: []string{"apps"}, body: object{"id": id}})
+}
+
+// List gives the applications of a namespace.
+func (c *Client) List(ctx context.Context, namespace string) ([]appplan.App, error) {
+	return value(call[[]appplan.App](ctx, c, request{method: http.MethodGet, namespace: namespace, path: []string{"apps"}}))
+}
+
+// Get gives one application.
+func (c *Client) Get(ctx context.Context, namespace, id string) (*appplan.App, error) {
+	return call[appplan.App](ctx, c, request{method: http.MethodGet, namespace: namespace, path: []string{"apps", id}})
+}
+
+// Delete has an application deleted, with its volumes but those that are preserved.
+func (c *Client) Delete(ctx context.Context, namespace, id string) (*appplan.Deletion, error) {
+	return call[appplan.Deletion](ctx, c, request{method: http.MethodDelete, namespace: namespace, path: []string{"apps", id}})
+}
+
+// Deploy deploys a paas.toml to an application that is there.
+func (c *Client) Deploy(ctx context.Context, namespace, id string, source appplan.Source) (*appplan.Deployed, error) {
+	return call[appplan.Deployed](ctx, c, request{method: http.MethodPost, namespace: namespace, path: []string{"apps", id, "deploy"}, body: source})
+}
+
+// Plan says what Deploy would do to an application that is there, or with isNew to one
+// that is to be created first.
+func (c *Client) Plan(ctx context.Context, namespace, id string, source appplan.Source, isNew bool) (*appplan.Plan, error) {
+	r := request{method: http.MethodPost, namespace: namespace, path: []string{"apps", id, "plan"}, body: source}
+	if isNew {
+		r.query = url.Values{"new": {"true"}}
+	}
+	return call[appplan.Plan](ctx, c, r)
+}
+
+// Scale asks for a number of pods.
+func (c *Client) Scale(ctx context.Context, namespace, id string, replicas int32) (*appplan.App, error) {
+	return call[appplan.App](ctx, c, request{method: http.MethodPost, namespace: namespace, path: []string{"apps", id, "scale"}, body: object{"replicas": replicas}})
+}
+
+// Volumes gives the volumes an application mounts.
+func (c *Client) Volumes(ctx context.Context, namespace, id string) ([]appplan.Volume, error) {
+	return value(call[[]appplan.Volume](ctx, c, request{method: http.MethodGet, namespace: namespace, path: []string{"apps", id, "volumes"}}))
+}
+
+// Resize makes a volume larger.
+func (c *Client) Resize(ctx context.Context, namespace, id, volume string, sizeGi int64) (*appplan.Resized, error) {
+	return call[appplan.Resized](ctx, c, request{method: http.MethodPut, namespace: namespace, path: []string{"apps", id, "volumes", volume}, body: object{"new_size_gi": sizeGi}})
+}
+
+// Events calls yield with each event of an application until the last one, yield's first
+// error, or the end of ctx. A stream that breaks off before its last event is an error.
+func (c *Client) Events(ctx context.Context, namespace, id string, yield func(appplan.Event) error) error {
+	response, err := c.send(ctx, request{method: http.MethodGet, namespace: namespace, path: []string{"apps", id, "events"}})
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return failure(response)
+	}
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, longestAnswer)
+	for lines.Scan() {
+		data, found := strings.CutPrefix(lines.Text(), "data: ")
+		if !found {
+			continue
+		}
+		var event appplan.Event
+		if err := json.Unmarshal([]byte(data), &event); err != nil {
+			return fmt.Errorf("reading an event of the server: %w", err)
+		}
+		if err := yield(event); err != nil || event.Kind.Last() {
+			return err
+		}
+	}
+	if err := errors.Join(ctx.Err(), lines.Err()); err != nil {
+		return fmt.Errorf("reading the events of app '%s': %w", id, err)
+	}
+	return fmt.Errorf("the server ended the events of app '%s' before they were over", id)
+}
+
+// request is one call: its method, the namespace it is about, its path below /v1, and its
+// body: nil, a Source, or an object.
+type request struct {
+	method, namespace string
+	path              []string
+	query             url.Values
+	body              any
+}
+
+// object is a small body.
+type object map[string]any
+
+// call makes one call and reads what is answered.
+func call[T any](ctx context.Context, c *Client, r request) (*T, error) {
+	response, err := c.send(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode >= http.StatusMultipleChoices {
+		return nil, failure(response)
+	}
+	var answer struct {
+		Data *T `json:"data"`
+	}
+	if err := json.NewDecoder(io.LimitReader(response.Body, longestAnswer)).Decode(&answer); err != nil {
+		return nil, fmt.Errorf("reading the answer of %s: %w", c.base.Host, err)
+	}
+	if answer.Data == nil {
+		return nil, fmt.Errorf("the answer of %s has no data: is it the server of `tarn api`?", c.base.Host)
+	}
+	return answer.Data, nil
+}
+
+func value[T any](pointer *T, err error) (T, error) {
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return *pointer, nil
+}
+
+func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+	address, err := c.address(r)
+	if err != nil {
+		return nil, err
+	}
+	text, contentType, err := encode(r.body)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, r.method, address, bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("calling %s: %w", c.base.Host, err)
+	}
+	if contentType != "" {
+		request.Header.Set("Content-Type", contentType)
+	}
+	if c.token != nil {
+		token, err := c.token()
+		if err != nil {
+			return nil, fmt.Errorf("getting a token to call %s with: %w", c.base.Host, err)
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("calling %s: %w", c.base.Host, err)
+	}
+	return response, nil
+}
+
+// address is the URL of a request. Names that would lead elsewhere are refused.
+func (c *Client) address(r request) (string, error) {
+	address := strings.TrimSuffix(c.base.String(), "/") + "/v1"
+	for _, part := range r.path {
+		if part == "" || part == "." || part == ".." {
+			return "", appplan.Errorf(appplan.Invalid, "%q is no name: write lower-case letters, digits and -", part)
+		}
+		address += "/" + url.PathEscape(part)
+	}
+	query := maps.Clone(r.query)
+	if r.namespace != "" {
+		if query == nil {
+			query = url.Values{}
+		}
+		query.Set("namespace", r.namespace)
+	}
+	if len(query) > 0 {
+		address += "?" + query.Encode()
+	}
+	return address, nil
+}
+
+func encode(body any) (text []byte, contentType string, err error) {
+	switch body := body.(type) {
+	case nil:
+		return nil, "", nil
+	case appplan.Source:
+		if body.JSON {
+			return body.Text, "application/json", nil
+		}
+		return body.Text, "application/toml", nil
+	}
+	text, err = json.Marshal(body)
+	if err != nil {
+		return nil, "", fmt.Errorf("encoding a call: %w", err)
+	}
+	return text, "application/json", nil
+}
+
+// TooMany is the error of a caller that asks too often.
+type TooMany struct {
+	// Err is what the server said.
+	Err *appplan.Error
+	// After is how long to wait before asking again.
+	After time.Duration
+}
+
+// Error gives the server's message.
+func (e *TooMany) Error() string { return e.Err.Message }
+
+// Unwrap gives the server's error.
+func (e *TooMany) Unwrap() error { return e.Err }
+
+// failure is the error a server answered.
+func failure(response *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(response.Body, longestAnswer))
+	if err != nil {
+		return fmt.Errorf("reading the answer of %s: %w", response.Request.URL.Host, err)
+	}
+	var answer struct {
+		Error *appplan.Error `json:"error"`
+	}
+	if json.Unmarshal(text, &answer) != nil || answer.Error == nil || answer.Error.Message == "" {
+		return fmt.Errorf("%s answered %s: is it the server of `tarn api`?", response.Request.URL.Host, response.Status)
+	}
+	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && answer.Error.Code == appplan.TooMany {
+		return &TooMany{answer.Error, time.Duration(seconds) * time.Second}
+	}
+	return answer.Error
+}

@@ -1,0 +1,116 @@
+package appplan
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"tarn.dev/tarn/internal/appfile"
+)
+
+// Scale decides whether an application may have a number of pods: the live claims say
+// so, and where there is none yet, the spec. It may always have one or none.
+func Scale(w World, replicas int32) *Error {
+	if err := ScaleBounds(replicas); err != nil {
+		return err
+	}
+	if w.App.Spec.Image == "" {
+		return Errorf(Conflict, "app '%s' has nothing deployed that could be scaled: deploy it first", w.App.Name)
+	}
+	if replicas <= 1 {
+		return nil
+	}
+	for _, v := range w.App.Spec.Volumes {
+		live := v.AccessMode
+		if claim, ours := w.claim(v.Name); ours {
+			live = mode(claim)
+		}
+		if single(live) {
+			return cannotScale(replicas, v.Name, live)
+		}
+	}
+	return nil
+}
+
+// ScaleBounds refuses a number of pods that no application may have.
+func ScaleBounds(replicas int32) *Error {
+	if replicas < 0 || replicas > appfile.MaxReplicas {
+		return Errorf(Invalid, "replicas must be between 0 and %d", appfile.MaxReplicas)
+	}
+	return nil
+}
+
+// cannotScale has the words of the contract.
+func cannotScale(replicas int32, volume string, mode corev1.PersistentVolumeAccessMode) *Error {
+	return Errorf(Conflict, "cannot scale to %d replicas: volume '%s' is %s (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out.", replicas, volume, mode)
+}
+
+// ResizeBounds refuses a size that no volume may have.
+func ResizeBounds(sizeGi int64) *Error {
+	if sizeGi < appfile.MinSizeGi || sizeGi > appfile.MaxSizeGi {
+		return Errorf(Invalid, "new_size_gi must be between %d and %d", appfile.MinSizeGi, appfile.MaxSizeGi)
+	}
+	return nil
+}
+
+// Resize decides whether a volume may grow to a size in GiB, by its live claim and the
+// live class of that.
+func Resize(w World, name string, sizeGi int64) (Resized, *Error) {
+	if err := ResizeBounds(sizeGi); err != nil {
+		return Resized{}, err
+	}
+	wanted := w.wanted(name)
+	claim, ours := w.claim(name)
+	switch {
+	case wanted == nil:
+		return Resized{}, Errorf(NotFound, "volume '%s' not found on app '%s'", name, w.App.Name)
+	case claim == nil:
+		return Resized{}, Errorf(Conflict, "volume '%s' has yet to be made: try again when it is Bound", name)
+	case !ours:
+		return Resized{}, Errorf(Conflict, "claim '%s' is not of app '%s', and is not touched", claim.Name, w.App.Name)
+	case !claim.DeletionTimestamp.IsZero():
+		return Resized{}, Errorf(Conflict, "volume '%s' is being deleted", name)
+	case sizeGi*gi <= current(claim) || sizeGi <= wanted.SizeGi && requested(claim) < wanted.SizeGi*gi:
+		return Resized{}, Errorf(Invalid, "size must be strictly greater than current size (no shrink)")
+	}
+	if err := w.expandable(claim, name); err != nil {
+		return Resized{}, err
+	}
+	if claim.Status.Phase != corev1.ClaimBound {
+		return Resized{}, Errorf(Conflict, "volume '%s' is %s: try again when it is Bound", name, claim.Status.Phase)
+	}
+	return Resized{Name: name, ClaimName: claim.Name, SizeGi: sizeGi, Status: VolumeResizing, AccessMode: string(mode(claim))}, nil
+}
+
+// expandable refuses growth that the live class of a claim does not allow.
+func (w World) expandable(claim *corev1.PersistentVolumeClaim, name string) *Error {
+	class := w.Classes[classOf(claim)]
+	switch {
+	case classOf(claim) == "":
+		return Errorf(Invalid, "volume '%s' has no storage class, so it cannot be expanded", name)
+	case class == nil:
+		return Errorf(Invalid, "storage class '%s' does not exist any more, so volume '%s' cannot be expanded", classOf(claim), name)
+	case class.AllowVolumeExpansion == nil || !*class.AllowVolumeExpansion:
+		return Errorf(Invalid, "storage class '%s' does not allow expansion", class.Name)
+	}
+	return nil
+}
+
+// Delete says what becomes of an application's claims when it is deleted.
+func Delete(w World) Deletion {
+	deletion := Deletion{ID: w.App.Name, Status: Deleting, Preserved: []string{}, Deleted: []string{}}
+	add := func(claim *corev1.PersistentVolumeClaim, preserve bool) {
+		if preserve {
+			deletion.Preserved = append(deletion.Preserved, claim.Name)
+		} else {
+			deletion.Deleted = append(deletion.Deleted, claim.Name)
+		}
+	}
+	for _, v := range w.App.Spec.Volumes {
+		if claim, ours := w.claim(v.Name); ours {
+			add(claim, v.PreserveOnDelete)
+		}
+	}
+	for _, claim := range w.unmounted() {
+		add(claim, preserved(claim))
+	}
+	return deletion
+}

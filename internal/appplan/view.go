@@ -162,7 +162,8 @@ func (v *Volume) growth(claim *corev1.PersistentVolumeClaim, wantedGi int64) {
 func (w World) unmounted() []*corev1.PersistentVolumeClaim {
 	var claims []*corev1.PersistentVolumeClaim
 	for _, claim := range w.Claims {
-		if name := claim.Labels[tarnv1.LabelAppVolume]; owned(claim, w.App.Name, name) && name != "" && w.wanted(name) == nil {
+		name := claim.Labels[tarnv1.LabelAppVolume]
+		if named, ours := w.claim(name); ours && named == claim && w.wanted(name) == nil {
 			claims = append(claims, claim)
 		}
 	}

@@ -1,0 +1,128 @@
+package appcalls
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appfile"
+	"tarn.dev/tarn/internal/appplan"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// world is an application with what is around it.
+func (c *Calls) world(ctx context.Context, namespace, id string) (*appplan.World, error) {
+	if err := appplan.CheckNames(namespace, id); err != nil {
+		return nil, err
+	}
+	app, err := c.app(ctx, namespace, id)
+	if err != nil {
+		return nil, err
+	}
+	return c.around(ctx, app, nil)
+}
+
+func (c *Calls) app(ctx context.Context, namespace, id string) (*tarnv1.App, error) {
+	app := &tarnv1.App{}
+	err := c.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: id}, app)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, appplan.AppNotFound(id)
+	case err != nil:
+		return nil, failed(err, "reading app '%s'", id)
+	}
+	return app, nil
+}
+
+// around reads the claims of an application, those that have a name which it or the file
+// wants, and the classes that matter for both. file may be nil.
+func (c *Calls) around(ctx context.Context, app *tarnv1.App, file *appfile.File) (*appplan.World, error) {
+	w := c.empty(app)
+	claims := &corev1.PersistentVolumeClaimList{}
+	if err := c.Client.List(ctx, claims, client.InNamespace(app.Namespace), client.MatchingLabels{tarnv1.LabelApp: app.Name}); err != nil {
+		return nil, failed(err, "listing the claims of app '%s'", app.Name)
+	}
+	for i := range claims.Items {
+		w.Claims[claims.Items[i].Name] = &claims.Items[i]
+	}
+	for _, name := range names(app, file) {
+		if w.Claims[name] != nil {
+			continue
+		}
+		claim, err := kube.Get(ctx, c.Client, client.ObjectKey{Namespace: app.Namespace, Name: name}, &corev1.PersistentVolumeClaim{})
+		if err != nil {
+			return nil, failed(err, "reading claim '%s'", name)
+		}
+		if claim != nil {
+			w.Claims[name] = claim
+		}
+	}
+	for _, name := range w.ClassNames(file) {
+		class, err := kube.Get(ctx, c.Client, client.ObjectKey{Name: name}, &storagev1.StorageClass{})
+		if err != nil {
+			return nil, failed(err, "reading storage class '%s'", name)
+		}
+		if class != nil {
+			w.Classes[name] = class
+		}
+	}
+	return w, nil
+}
+
+func (c *Calls) empty(app *tarnv1.App) *appplan.World {
+	defaults := c.Classes
+	if defaults == nil {
+		defaults = appfile.DefaultClasses
+	}
+	return &appplan.World{
+		App: app, Defaults: defaults,
+		Claims: map[string]*corev1.PersistentVolumeClaim{}, Classes: map[string]*storagev1.StorageClass{},
+	}
+}
+
+// names are the names of the claims that an application and a file want.
+func names(app *tarnv1.App, file *appfile.File) []string {
+	var all []string
+	for i := range app.Spec.Volumes {
+		all = append(all, appfile.ClaimName(app.Name, app.Spec.Volumes[i].Name))
+	}
+	if file != nil {
+		for i := range file.Volumes {
+			all = append(all, appfile.ClaimName(app.Name, file.Volumes[i].Name))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// all are the applications of a namespace, by id, with the claims that are theirs.
+func (c *Calls) all(ctx context.Context, namespace string) ([]appplan.World, error) {
+	apps := &tarnv1.AppList{}
+	if err := c.Client.List(ctx, apps, client.InNamespace(namespace)); err != nil {
+		return nil, failed(err, "listing the apps of namespace '%s'", namespace)
+	}
+	claims := &corev1.PersistentVolumeClaimList{}
+	if err := c.Client.List(ctx, claims, client.InNamespace(namespace), client.HasLabels{tarnv1.LabelApp}); err != nil {
+		return nil, failed(err, "listing the claims of the apps of namespace '%s'", namespace)
+	}
+	slices.SortFunc(apps.Items, func(a, b tarnv1.App) int { return cmp.Compare(a.Name, b.Name) })
+	worlds := make([]appplan.World, len(apps.Items))
+	byApp := map[string]*appplan.World{}
+	for i := range apps.Items {
+		worlds[i] = *c.empty(&apps.Items[i])
+		byApp[apps.Items[i].Name] = &worlds[i]
+	}
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		if w := byApp[claim.Labels[tarnv1.LabelApp]]; w != nil {
+			w.Claims[claim.Name] = claim
+		}
+	}
+	return worlds, nil
+}

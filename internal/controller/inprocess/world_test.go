@@ -5,8 +5,10 @@ package inprocess
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -35,8 +38,13 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
+// worlds counts those of this process, so that a case that is run again has its own.
+var worlds atomic.Int32
+
 // world is one API server with one plugin, whose name is that of the case and of its
-// class, and a node of that name too.
+// class, and a node and a namespace of that name too. Its controllers see the claims of
+// that namespace alone: each fulfils promises of any plugin, and cases that run side by
+// side would do each other's work.
 type world struct {
 	t      *testing.T
 	ctx    context.Context
@@ -51,12 +59,14 @@ func newWorld(t *testing.T, name string, changes ...testkit.With[*storagev1.Stor
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
+	name = fmt.Sprintf("%s-%d", name, worlds.Add(1))
 	w := &world{t: t, ctx: ctx, config: testkit.APIServer(t), name: name}
 	w.client = testkit.Client(t, w.config)
 	// As the account the controllers have in a cluster, so that its rights are tried too.
 	w.config.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
 	w.fake, w.plugin = plugintest.NewFake("tarn.dev/"+name, name)
 	w.must(w.client.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	w.must(w.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	class := testkit.Class(w.plugin.Name, changes...)
 	class.Name, class.Parameters = name, nil
 	w.must(w.client.Create(ctx, class))
@@ -73,7 +83,7 @@ func (w *world) must(err error) {
 // claim makes a claim that the binder has given to the plugin.
 func (w *world) claim(name string, changes ...testkit.With[*corev1.PersistentVolumeClaim]) *corev1.PersistentVolumeClaim {
 	w.t.Helper()
-	claim := testkit.Claim("default", w.name+"-"+name, "", w.plugin.Name, changes...)
+	claim := testkit.Claim(w.name, name, "", w.plugin.Name, changes...)
 	claim.Spec.StorageClassName = &w.name
 	w.must(w.client.Create(w.ctx, claim))
 	return claim
@@ -123,7 +133,10 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.t.Helper()
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&corev1.PersistentVolumeClaim{}: {Namespaces: map[string]cache.Config{w.name: {}}},
+		}},
 		GracefulShutdownTimeout: ptr.To(5 * time.Second),
 	})
 	w.must(err)
@@ -178,7 +191,7 @@ func (w *world) bind() {
 // bindOnce is one round. What fails is tried again on the next.
 func (w *world) bindOnce(ctx context.Context) {
 	volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
-	if w.client.List(ctx, volumes) != nil || w.client.List(ctx, claims) != nil {
+	if w.client.List(ctx, volumes) != nil || w.client.List(ctx, claims, client.InNamespace(w.name)) != nil {
 		return
 	}
 	ours := map[string]*corev1.PersistentVolumeClaim{}

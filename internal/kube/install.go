@@ -24,22 +24,11 @@ const installer = client.FieldOwner("tarn-install")
 // told to: what the policies add at admission a controller adds just after.
 var dispensable = []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
 
-// Install applies objects in their order by server-side apply, what others have set
-// on them staying, and waits until the API server serves the custom resources and
-// enforces the policy on provisioners. An API server that does not know a kind which
-// Tarn can do without goes without it. applied hears of each object; nil for nobody.
+// Install applies objects as Apply does, and waits until the API server serves the
+// custom resources and enforces the policy on provisioners.
 func Install(ctx context.Context, c client.Client, objects []*unstructured.Unstructured, applied func(kind, name string)) error {
-	for _, o := range objects {
-		err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), installer, client.ForceOwnership)
-		if meta.IsNoMatchError(err) && slices.Contains(dispensable, o.GetKind()) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
-		}
-		if applied != nil {
-			applied(o.GetKind(), o.GetName())
-		}
+	if err := Apply(ctx, c, objects, applied); err != nil {
+		return err
 	}
 	for _, o := range objects {
 		if o.GetKind() != "CustomResourceDefinition" {
@@ -51,6 +40,25 @@ func Install(ctx context.Context, c client.Client, objects []*unstructured.Unstr
 	}
 	if err := waitEnforced(ctx, c); err != nil {
 		return fmt.Errorf("waiting for the API server to enforce the admission policy on PavProvisioners: %w", err)
+	}
+	return nil
+}
+
+// Apply applies objects in their order by server-side apply, what others have set on
+// them staying. An API server that does not know a kind which Tarn can do without goes
+// without it. applied hears of each object; nil for nobody.
+func Apply(ctx context.Context, c client.Client, objects []*unstructured.Unstructured, applied func(kind, name string)) error {
+	for _, o := range objects {
+		err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), installer, client.ForceOwnership)
+		if meta.IsNoMatchError(err) && slices.Contains(dispensable, o.GetKind()) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+		if applied != nil {
+			applied(o.GetKind(), o.GetName())
+		}
 	}
 	return nil
 }

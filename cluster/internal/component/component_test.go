@@ -212,8 +212,12 @@ func TestTarnIsRunAsItsContractSays(t *testing.T) {
 	if got := p.TarnController().Args; !slices.Equal(got, want) {
 		t.Errorf("controller:\n got %q\nwant %q", got, want)
 	}
-	want = []string{"install", "--kubeconfig", "/data/kubeconfig"}
+	want = []string{"install", "--kubeconfig", "/data/kubeconfig", "--provisioners=ovh-csi-rbd,ovh-csi-nfs"}
 	if got := p.TarnInstall().Args; !slices.Equal(got, want) {
 		t.Errorf("install:\n got %q\nwant %q", got, want)
+	}
+	p = plan(t, layout.Options{TarnBinary: "/bin/tarn", WithoutNode: true})
+	if got := p.TarnInstall().Args; !slices.Equal(got, want[:3]) {
+		t.Errorf("install without a node:\n got %q\nwant %q", got, want[:3])
 	}
 }

@@ -196,12 +196,16 @@ iptables: {minSyncPeriod: 100ms}
 	return c
 }
 
+// AppProvisioners are the ready provisioners whose volumes applications get when they do not choose. The supervisor makes a class for each.
+func AppProvisioners() []string { return []string{"ovh-csi-rbd", "ovh-csi-nfs"} }
+
 // TarnInstall runs to its end once, when the API server is there.
 func (p Plan) TarnInstall() Component {
-	return Component{
-		Name: "tarn-install", Program: p.state.Options.TarnBinary,
-		Args: []string{"install", "--kubeconfig", p.layout.Kubeconfig()},
+	args := []string{"install", "--kubeconfig", p.layout.Kubeconfig()}
+	if p.state.Options.HasNode() {
+		args = append(args, "--provisioners="+strings.Join(AppProvisioners(), ","))
 	}
+	return Component{Name: "tarn-install", Program: p.state.Options.TarnBinary, Args: args}
 }
 
 // TarnController runs on the host's network, where its metrics can be read.

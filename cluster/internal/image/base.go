@@ -19,7 +19,7 @@ import (
 )
 
 // recipe changes with what the base images are made of, so that cached ones are made anew.
-const recipe = "3"
+const recipe = "4"
 
 // toolPackages is what the image that stands for ubuntu and alpine has: shells and text tools for scripts of volume
 // provisioners, and what makes and mounts file systems.
@@ -27,11 +27,15 @@ var toolPackages = []string{
 	"base-files", "bash", "coreutils", "dash", "diffutils", "e2fsprogs", "findutils", "fuse3", "grep", "gzip", "hostname", "mawk", "mount", "sed", "tar", "util-linux",
 }
 
+// xfsPackages are those of xfsprogs and its libraries that what makes, grows and limits an xfs needs, by how their names begin: they have
+// numbers that differ between releases. Of the rest, Python and 36 MB of Unicode tables serve programs that nobody runs here.
+var xfsPackages = []string{"xfsprogs", "libinih", "liburcu", "libedit", "libbsd", "libmd"}
+
 // The references of the base images.
 var (
 	pauseTags   = []string{"tarn.dev/pause:1"}
 	busyboxTags = []string{"docker.io/library/busybox:latest", "docker.io/library/busybox:1.36"}
-	toolTags    = []string{"docker.io/library/ubuntu:20.04", "docker.io/library/alpine:3.15"}
+	toolTags    = []string{"docker.io/library/ubuntu:20.04", "docker.io/library/alpine:3.15", "tarn.dev/volume-tools:1"}
 )
 
 // BaseArchive returns the archive of the images every cluster starts with. It is made once for a machine and pause program, and kept in
@@ -132,6 +136,16 @@ func tools(ctx context.Context, d debs) (tree, error) {
 	packages, err := d.closure(ctx, toolPackages)
 	if err != nil {
 		return nil, err
+	}
+	xfs, err := d.closure(ctx, []string{"xfsprogs"})
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range xfs {
+		wanted := slices.ContainsFunc(xfsPackages, func(begin string) bool { return strings.HasPrefix(name, begin) })
+		if wanted && !slices.Contains(packages, name) {
+			packages = append(packages, name)
+		}
 	}
 	files, err := d.files(ctx, packages)
 	if err != nil {

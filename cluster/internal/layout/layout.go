@@ -96,6 +96,7 @@ func (l Layout) Etcd() string            { return filepath.Join(l.Data, "etcd") 
 func (l Layout) Kubelet() string         { return filepath.Join(l.Data, "kubelet") }
 func (l Layout) CNIState() string        { return filepath.Join(l.Data, "cni") }
 func (l Layout) HostPath() string        { return filepath.Join(l.Data, "host-path") }
+func (l Layout) Volumes(p string) string { return filepath.Join(l.Data, "volumes", p) }
 func (l Layout) VarLog() string          { return filepath.Join(l.Data, "var-log") }
 func (l Layout) ContainerdRoot() string  { return filepath.Join(l.Data, "containerd") }
 func (l Layout) ContainerdState() string { return filepath.Join(l.Run, "containerd") }

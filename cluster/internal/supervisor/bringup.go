@@ -143,7 +143,7 @@ func (s *Supervisor) tarn(ctx context.Context) error {
 		return err
 	}
 	if s.config.State.Options.HasNode() {
-		if err := s.localPath(ctx); err != nil {
+		if err := s.classes(ctx); err != nil {
 			return err
 		}
 	}

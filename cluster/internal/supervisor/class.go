@@ -9,30 +9,42 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"tarn.dev/tarn/cluster/internal/component"
 )
 
-// localPath makes the class of volumes that are folders on the node, unless there is one of that name. They are made as soon as they
-// are asked for: there is but one node to choose, and waiting for a pod would cost that pod the second after which the scheduler
-// looks again.
-func (s *Supervisor) localPath(ctx context.Context) error {
+// classes makes the classes of the volumes that a cluster has without anybody's doing, but for those of a name that is taken: folders on the
+// node, and what applications get.
+func (s *Supervisor) classes(ctx context.Context) error {
 	config, err := s.restConfig()
 	if err != nil {
 		return err
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("making StorageClass local-path: %w", err)
+		return fmt.Errorf("making the StorageClasses: %w", err)
 	}
-	policy, mode, expansion := corev1.PersistentVolumeReclaimDelete, storagev1.VolumeBindingImmediate, false
-	_, err = client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
-		ObjectMeta:           metav1.ObjectMeta{Name: "local-path"},
-		Provisioner:          "tarn.dev/host-path",
-		ReclaimPolicy:        &policy,
-		VolumeBindingMode:    &mode,
-		AllowVolumeExpansion: &expansion,
-	}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("making StorageClass local-path: %w", err)
+	wanted := []*storagev1.StorageClass{class("local-path", "tarn.dev/host-path", false, nil)}
+	for _, name := range component.AppProvisioners() {
+		wanted = append(wanted, class(name, name, true, map[string]string{"folder": s.config.Layout.Volumes(name)}))
+	}
+	for _, c := range wanted {
+		if _, err := client.StorageV1().StorageClasses().Create(ctx, c, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("making StorageClass %s: %w", c.Name, err)
+		}
 	}
 	return nil
+}
+
+// class is one whose volumes are made as soon as they are asked for: there is but one node to choose, and waiting for a pod would cost that
+// pod the second after which the scheduler looks again.
+func class(name, provisioner string, grows bool, parameters map[string]string) *storagev1.StorageClass {
+	policy, mode := corev1.PersistentVolumeReclaimDelete, storagev1.VolumeBindingImmediate
+	return &storagev1.StorageClass{
+		ObjectMeta:           metav1.ObjectMeta{Name: name},
+		Provisioner:          provisioner,
+		Parameters:           parameters,
+		ReclaimPolicy:        &policy,
+		VolumeBindingMode:    &mode,
+		AllowVolumeExpansion: &grows,
+	}
 }

@@ -24,11 +24,21 @@ const (
 	asTenant     = "tenant"
 )
 
-// as is a client with another's name; the tenant may do anything with pods.
+// nodeClaim is the key under which a token tells the node of its pod.
+const nodeClaim = "authentication.kubernetes.io/node-name"
+
+// onNode is the node that the node agent of these tests runs on.
+const onNode = "node-1"
+
+// as is a client with another's name, the node agent's from a pod on onNode; the tenant
+// may do anything with pods.
 func as(t *testing.T, config *rest.Config, user string) client.Client {
 	t.Helper()
 	config = rest.CopyConfig(config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+	if user == asNode {
+		config.Impersonate.Extra = map[string][]string{nodeClaim: {onNode}}
+	}
 	return testkit.Client(t, config)
 }
 
@@ -47,6 +57,7 @@ func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 		return p
 	}
 	step := func(p *corev1.Pod) { p.Labels[tarnv1.LabelStep] = "creation" }
+	placed := func(p *corev1.Pod) { step(p); p.Spec.NodeName = onNode }
 	result := func(p *corev1.Pod) { p.Annotations[tarnv1.AnnotationResult] = `{"succeeded": true}` }
 	plain := func(p *corev1.Pod) {}
 
@@ -93,7 +104,7 @@ func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 			return as(t, config, asTenant).Create(ctx, binding(map[string]string{tarnv1.AnnotationInputs: "{}"}, nil))
 		}, false},
 		{"whoever binds pods binds them with other words", func() error { return bind(map[string]string{"a": "b"}, nil) }, true},
-		{"the controller makes a pod with a step", func() error { return create(asController, "ours", step) }, true},
+		{"the controller makes a pod with a step", func() error { return create(asController, "ours", placed) }, true},
 		{"a tenant changes a pod of ours in what is not ours", func() error {
 			return update(asTenant, "ours", false, func(p *corev1.Pod) { p.Labels["app"] = "y" })
 		}, true},

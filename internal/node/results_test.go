@@ -35,6 +35,7 @@ func (w *world) pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.id, Name: name, Labels: map[string]string{tarnv1.LabelStep: string(tarnv1.StepCreation)}},
 		Spec: corev1.PodSpec{
+			NodeName:      w.node, // the policy on the agent holds it to these
 			RestartPolicy: corev1.RestartPolicyNever,
 			Containers:    []corev1.Container{{Name: "main", Image: "busybox:1.36"}},
 			Volumes: []corev1.Volume{{Name: "pav", VolumeSource: corev1.VolumeSource{

@@ -120,6 +120,7 @@ func (w *world) start() {
 	err := w.client.Get(w.ctx, client.ObjectKey{Name: "tarn-node"}, &rbacv1.ClusterRole{})
 	if err == nil {
 		config.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-node"
+		config.Impersonate.Extra = map[string][]string{"authentication.kubernetes.io/node-name": {w.node}}
 	} else {
 		w.Logf("the agent has all rights, for ClusterRole tarn-node was not generated yet: %v", err)
 	}

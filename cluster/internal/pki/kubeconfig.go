@@ -6,12 +6,13 @@ import (
 	"os"
 )
 
-// Kubeconfig is a client's whole access to a cluster in one file.
+// Kubeconfig is a client's whole access to a cluster in one file, by certificate or by token.
 type Kubeconfig struct {
 	Cluster   string // shown by kubectl
 	Server    string // URL
 	Authority []byte // PEM
-	Cert, Key []byte // PEM
+	Cert, Key []byte // PEM; unused with a token
+	Token     string
 }
 
 // Write replaces the file; only its owner may read it, for it holds a key.
@@ -26,13 +27,12 @@ clusters:
 users:
 - name: %[1]s
   user:
-    client-certificate-data: %[4]s
-    client-key-data: %[5]s
+    %[4]s
 contexts:
 - name: %[1]s
   context: {cluster: %[1]s, user: %[1]s}
 current-context: %[1]s
-`, k.Cluster, k.Server, inline(k.Authority), inline(k.Cert), inline(k.Key))
+`, k.Cluster, k.Server, inline(k.Authority), k.credentials())
 	next := path + ".new"
 	if err := write(next, []byte(text), 0o600); err != nil {
 		return err
@@ -41,6 +41,13 @@ current-context: %[1]s
 		return fmt.Errorf("replacing %s: %w", path, err)
 	}
 	return nil
+}
+
+func (k Kubeconfig) credentials() string {
+	if k.Token != "" {
+		return "token: " + k.Token
+	}
+	return "client-certificate-data: " + inline(k.Cert) + "\n    client-key-data: " + inline(k.Key)
 }
 
 func inline(pem []byte) string { return base64.StdEncoding.EncodeToString(pem) }

@@ -160,6 +160,11 @@ func (s *Supervisor) tarn(ctx context.Context) error {
 		if !slices.Contains(expected, c.component.Name) {
 			continue
 		}
+		if c.component.Name == component.TarnNode {
+			if err := s.nodeToken(ctx); err != nil {
+				return err
+			}
+		}
 		if err := s.run(c.component); err != nil {
 			return err
 		}

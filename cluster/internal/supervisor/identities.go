@@ -72,6 +72,7 @@ func issueAll(l layout.Layout, s layout.State, now time.Time) error {
 
 // clients names who talks to the API server and as whom. What they may do is Kubernetes' own bootstrap policy, and for the parts of
 // Tarn what `tarn install` binds to their service accounts: their certificates carry the name and groups a token of the account would.
+// The node agent is not among them: it needs a real token, see nodeToken.
 func clients(l layout.Layout) []client {
 	account := func(name string) pki.Identity {
 		return pki.Identity{
@@ -86,6 +87,5 @@ func clients(l layout.Layout) []client {
 		{component.Proxy, pki.Identity{CommonName: "system:kube-proxy"}, ""},
 		{component.Kubelet, pki.Identity{CommonName: "system:node:" + l.NodeName(), Organizations: []string{"system:nodes"}}, ""},
 		{component.TarnController, account("tarn-controller"), ""},
-		{component.TarnNode, account("tarn-node"), ""},
 	}
 }

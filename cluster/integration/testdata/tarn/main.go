@@ -3,10 +3,17 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 func main() {
@@ -27,7 +34,7 @@ func run(role string, args []string) error {
 		return err
 	}
 	if role == "install" {
-		return nil
+		return install(given["kubeconfig"])
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -39,4 +46,26 @@ func run(role string, args []string) error {
 	mux.HandleFunc("/readyz", ok)
 	mux.HandleFunc("/mounts", func(w http.ResponseWriter, _ *http.Request) { w.Write(mounts) }) //nolint:errcheck
 	return http.ListenAndServe(given["health-probe-bind-address"], mux)
+}
+
+// install makes what the cluster asks of Tarn: the service account that the node agent's token is of.
+func install(kubeconfig string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "tarn-system"}}
+	if _, err := client.CoreV1().Namespaces().Create(ctx, space, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "tarn-node"}}
+	if _, err := client.CoreV1().ServiceAccounts(space.Name).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return nil
 }

@@ -1,0 +1,229 @@
+//go:build integration
+
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// stageOf builds the PavStage of a name on a node.
+func stageOf(name, node string) *tarnv1.PavStage {
+	return &tarnv1.PavStage{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{tarnv1.LabelProvisioner: "privilege"}},
+		Spec: tarnv1.PavStageSpec{
+			Provisioner: tarnv1.ProvisionerReference{Name: "privilege", UID: "p"},
+			VolumeName:  "v", VolumeUID: "u", NodeName: node,
+		},
+	}
+}
+
+// confined is what the node agent of onNode may and may not do to stages and pods.
+func confined(ctx context.Context, agent client.Client, prefix string) []struct {
+	name string
+	do   func() error
+	want bool
+} {
+	status := func(name, node string) error {
+		stage := stageOf(name, node)
+		base := stage.DeepCopy()
+		stage.Status.Node.Phase = tarnv1.StageStaged
+		return agent.Status().Patch(ctx, stage, client.MergeFrom(base))
+	}
+	label := func(name, node string) error {
+		stage := stageOf(name, node)
+		base := stage.DeepCopy()
+		stage.Finalizers = []string{tarnv1.FinalizerStageNode}
+		return agent.Patch(ctx, stage, client.MergeFrom(base))
+	}
+	annotate := func(pod, patch string) error {
+		return agent.Status().Patch(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: prefix + pod}},
+			client.RawPatch("application/merge-patch+json", []byte(patch)))
+	}
+	const result = `{"metadata": {"annotations": {"tarn.dev/result": "{}"}}}`
+	return []struct {
+		name string
+		do   func() error
+		want bool
+	}{
+		{"it makes a stage of its node", func() error { return agent.Create(ctx, stageOf(prefix+"own", onNode)) }, true},
+		{"it makes no stage of another node", func() error { return agent.Create(ctx, stageOf(prefix+"forged", "node-2")) }, false},
+		{"it tells how its stage is", func() error { return status(prefix+"own", onNode) }, true},
+		{"it does not tell how another's is", func() error { return status(prefix+"other", "node-2") }, false},
+		{"it changes its stage", func() error { return label(prefix+"own", onNode) }, true},
+		{"it does not change another's", func() error { return label(prefix+"other", "node-2") }, false},
+		{"it does not delete another's", func() error { return agent.Delete(ctx, stageOf(prefix+"other", "node-2")) }, false},
+		{"it stores the result of a pod of its node", func() error { return annotate("here", result) }, true},
+		{"it stores none of a pod of another node", func() error { return annotate("there", result) }, false},
+		{"it stores none of a pod of no node", func() error { return annotate("nowhere", result) }, false},
+		{"it does not change how a pod of its node is", func() error { return annotate("here", `{"status": {"phase": "Succeeded"}}`) }, false},
+	}
+}
+
+func TestTheNodeAgentWritesOnlyWhatIsOfItsNode(t *testing.T) {
+	config := testkit.APIServer(t)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	admin := testkit.Client(t, config)
+	grant(ctx, t, admin)
+	for _, agent := range []struct{ prefix, by string }{
+		{"told-", "a token's words"}, {"bound-", "a token bound to its node"},
+	} {
+		c := as(t, config, asNode)
+		if agent.prefix == "bound-" {
+			c = withToken(ctx, t, config, admin)
+		}
+		furnish(ctx, t, admin, agent.prefix)
+		for _, try := range confined(ctx, c, agent.prefix) {
+			err := try.do()
+			if try.want && err != nil {
+				t.Errorf("by %s, %s: %v", agent.by, try.name, err)
+			}
+			if !try.want && (err == nil || !strings.Contains(err.Error(), "node.tarn.dev")) {
+				t.Errorf("by %s, %s: %v, want a refusal by the policy", agent.by, try.name, err)
+			}
+		}
+		unfurnish(ctx, t, admin, agent.prefix)
+	}
+	// Whoever has got hold of a token without a node can do nothing with it.
+	nowhere := rest.CopyConfig(config)
+	nowhere.Impersonate = rest.ImpersonationConfig{UserName: asNode, Groups: []string{"system:authenticated"}}
+	if err := testkit.Client(t, nowhere).Create(ctx, stageOf("nowhere", onNode)); err == nil || !strings.Contains(err.Error(), "names no node") {
+		t.Errorf("a node agent of no node made a stage: %v", err)
+	}
+}
+
+// pods of a case, by the node they are on.
+var placed = map[string]string{"here": onNode, "there": "node-2", "nowhere": ""}
+
+func podOn(name, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}},
+	}
+}
+
+func furnish(ctx context.Context, t *testing.T, admin client.Client, prefix string) {
+	t.Helper()
+	for name, node := range placed {
+		if err := admin.Create(ctx, podOn(prefix+name, node)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := admin.Create(ctx, stageOf(prefix+"other", "node-2")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func unfurnish(ctx context.Context, t *testing.T, admin client.Client, prefix string) {
+	t.Helper()
+	for name := range placed {
+		if err := admin.Delete(ctx, podOn(prefix+name, ""), client.GracePeriodSeconds(0)); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, name := range []string{"own", "other"} {
+		stage := stageOf(prefix+name, "")
+		if err := admin.Patch(ctx, stage, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": null}}`))); err != nil {
+			t.Error(err)
+		}
+		if err := admin.Delete(ctx, stage); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// withToken is a client with a token that the API server made for the node agent of
+// onNode, as it makes them for pods.
+func withToken(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client) client.Client {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: onNode}}
+	if err := admin.Create(ctx, node); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := admin.Delete(context.WithoutCancel(ctx), node); err != nil {
+			t.Error(err)
+		}
+	})
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: ptr.To[int64](600),
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
+	}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-system", Name: "tarn-node"}}
+	if err := admin.SubResource("token").Create(ctx, account, request); err != nil {
+		t.Fatal(err)
+	}
+	bearer := rest.AnonymousClientConfig(config)
+	bearer.BearerToken = request.Status.Token
+	return testkit.Client(t, bearer)
+}
+
+func TestNoPartOfTarnHasRightsItDoesNotUse(t *testing.T) {
+	config := testkit.APIServer(t)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	admin := testkit.Client(t, config)
+	right := func(verb, group, resource, sub, namespace string) authorizationv1.ResourceAttributes {
+		return authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: sub, Namespace: namespace}
+	}
+	for _, c := range []struct {
+		user string
+		what string
+		want bool
+		authorizationv1.ResourceAttributes
+	}{
+		{asNode, "creates pods", false, right("create", "", "pods", "", "default")},
+		{asNode, "deletes pods", false, right("delete", "", "pods", "", "default")},
+		{asNode, "changes pods", false, right("patch", "", "pods", "", "default")},
+		{asNode, "runs commands in pods", false, right("create", "", "pods", "exec", "default")},
+		{asNode, "lists pods", false, right("list", "", "pods", "", "default")},
+		{asNode, "stores results on pods", true, right("patch", "", "pods", "status", "default")},
+		{asNode, "reads Secrets", false, right("get", "", "secrets", "", "default")},
+		{asNode, "reads Tarn's own Secrets", false, right("get", "", "secrets", "", "tarn-system")},
+		{asNode, "reads ConfigMaps", false, right("get", "", "configmaps", "", "default")},
+		{asNode, "changes claims", false, right("patch", "", "persistentvolumeclaims", "", "default")},
+		{asNode, "changes volumes", false, right("patch", "", "persistentvolumes", "", "")},
+		{asNode, "changes nodes", false, right("patch", "", "nodes", "", "")},
+		{asNode, "changes records", false, right("patch", "tarn.dev", "pavvolumes", "", "")},
+		{asNode, "changes provisioners", false, right("patch", "pav.albertofaria.github.io", "pavprovisioners", "", "")},
+		{asNode, "makes tokens", false, right("create", "", "serviceaccounts", "token", "tarn-system")},
+		{asNode, "leads controllers", false, right("update", "coordination.k8s.io", "leases", "", "tarn-system")},
+		{asController, "reads Secrets", false, right("get", "", "secrets", "", "default")},
+		{asController, "lists Secrets", false, right("list", "", "secrets", "", "")},
+		{asController, "runs commands in pods", false, right("create", "", "pods", "exec", "default")},
+		{asController, "makes tokens", false, right("create", "", "serviceaccounts", "token", "tarn-system")},
+		{asController, "acts as others", false, right("impersonate", "", "users", "", "")},
+		{asController, "gives rights", false, right("create", "rbac.authorization.k8s.io", "clusterrolebindings", "", "")},
+		{asController, "changes nodes", false, right("patch", "", "nodes", "", "")},
+		{asController, "changes admission policies", false, right("patch", "admissionregistration.k8s.io", "validatingadmissionpolicies", "", "")},
+		{asController, "makes claims of tenants", false, right("create", "", "persistentvolumeclaims", "", "default")},
+		{asController, "makes claims of its own", true, right("create", "", "persistentvolumeclaims", "", "tarn-system")},
+		{asController, "deletes namespaces", false, right("delete", "", "namespaces", "", "default")},
+		{asController, "creates pods", true, right("create", "", "pods", "", "default")},
+	} {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: c.user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:tarn-system", "system:authenticated"},
+			ResourceAttributes: &c.ResourceAttributes,
+		}}
+		if err := admin.Create(ctx, review); err != nil {
+			t.Fatal(err)
+		}
+		if got := review.Status.Allowed; got != c.want {
+			t.Errorf("%s %s: allowed is %t, want %t (%s)", c.user, c.what, got, c.want, review.Status.Reason)
+		}
+	}
+}

@@ -15,15 +15,49 @@ const Namespace = "tarn-system"
 // Version is the version of this build, set at link time.
 var Version = "v0.0.0-dev"
 
-// NewRoot is the command `tarn` with every subcommand that needs no wiring.
-func NewRoot() *cobra.Command {
+// Groups of commands, as --help has them.
+const (
+	groupLook   = "look"
+	groupApps   = "apps"
+	groupData   = "data"
+	groupMakers = "makers"
+	groupRun    = "run"
+)
+
+// NewRoot is the command `tarn` with every subcommand. Those that need wiring are given.
+func NewRoot(wired ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
-		Use:           "tarn",
-		Short:         "Persistent volumes for Kubernetes that are there when they are asked for",
+		Use:   "tarn",
+		Short: "Persistent volumes for Kubernetes that are there when they are asked for",
+		Long: "Persistent volumes for Kubernetes that are there when they are asked for, that survive mistakes, and whose\n" +
+			"provisioners anyone can write as a pod template.\n\n" +
+			"The cluster is the one kubectl would take; `kubectl tarn` is the same command where kubectl-tarn is on the PATH.\n\n" + exitHelp,
+		Example: "  tarn status\n" +
+			"  tarn explain claim shop/data\n" +
+			"  tarn app deploy --file paas.toml",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newAuditCommand(), newExplainCommand(), newInstallCommand(), newJinjaCommand(), newPavCommand(), newStatusCommand(), newTrashCommand(), newUndeleteCommand(), newVersionCommand())
+	root.AddGroup(
+		&cobra.Group{ID: groupLook, Title: "See how things stand:"},
+		&cobra.Group{ID: groupApps, Title: "Deploy applications:"},
+		&cobra.Group{ID: groupData, Title: "Bring data back:"},
+		&cobra.Group{ID: groupMakers, Title: "Write provisioners:"},
+		&cobra.Group{ID: groupRun, Title: "Install and run Tarn:"},
+	)
+	add := func(group string, commands ...*cobra.Command) {
+		for _, cmd := range commands {
+			cmd.GroupID = group
+		}
+		root.AddCommand(commands...)
+	}
+	add(groupLook, newStatusCommand(), newExplainCommand(), newAuditCommand())
+	add(groupData, newTrashCommand(), newUndeleteCommand())
+	add(groupMakers, newPavCommand(), newJinjaCommand())
+	add(groupRun, newInstallCommand())
+	add(groupRun, wired...)
+	root.AddCommand(newVersionCommand())
+	tellUsage(root)
 	return root
 }
 

@@ -34,8 +34,9 @@ func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain claim|volume|pod|pvset [NAMESPACE/]NAME",
 		Short: "Say why a claim, a volume, a pod or a pool waits, and what moves it on",
-		Long: "Say why a claim, a volume, a pod or a pool (pvset) waits, as it stands now: the verdict, when it goes on, the chain of what waits for what\n" +
-			"(since when, which pod on which node with the end of its log), and the command that would move it on.\n\n" +
+		Long: "Say why a claim, a volume, a pod or a pool (pvset) waits, as it stands now: the verdict, when it goes on, the chain\n" +
+			"of what waits for what (since when, which pod on which node with the end of its log), and the command that would\n" +
+			"move it on.\n\n" +
 			"Everything is read live with your own rights; what you may not read is said, and the rest is told without it.\n" +
 			"Nothing is changed.",
 		Example: "  tarn explain claim shop/data\n" +
@@ -46,7 +47,7 @@ func newExplainCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			asked, err := explained(args[0], args[1], namespace, to.namespace)
 			if err != nil {
-				return err
+				return misuse(cmd, "%w", err)
 			}
 			return runExplain(cmd, to, output, asked)
 		},

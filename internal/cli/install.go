@@ -26,6 +26,7 @@ func newInstallCommand() *cobra.Command {
 			"only what differs. It starts no process of Tarn's.\n\n" +
 			"The ready PavProvisioners that --provisioners names are applied after that: " + strings.Join(provisioners.Names(), ", ") + ".\n" +
 			"A StorageClass for each is yours to make.",
+		Example: "  tarn install\n  tarn install --context staging --timeout 3m",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := to.client()

@@ -14,14 +14,6 @@ import (
 	"tarn.dev/tarn/internal/jinja"
 )
 
-// exitError ends the process with a status after everything there is to say was printed.
-type exitError struct{ code int }
-
-func (e exitError) Error() string { return fmt.Sprintf("exit status %d", e.code) }
-
-// ExitCode is the status the process ends with.
-func (e exitError) ExitCode() int { return e.code }
-
 func newJinjaCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "jinja",

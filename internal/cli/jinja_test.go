@@ -2,7 +2,7 @@ package cli
 
 import (
 	"bytes"
-	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,9 +71,8 @@ func TestJinjaEvalPrintsAnErrorOfTheTemplateAsJSON(t *testing.T) {
 			if out != test.want+"\n" {
 				t.Errorf("got  %swant %s", out, test.want)
 			}
-			var exit interface{ ExitCode() int }
-			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-				t.Errorf("got error %v, want exit status 1", err)
+			if status := ExitStatus(err, io.Discard); status != 1 {
+				t.Errorf("got error %v with exit status %d, want 1", err, status)
 			}
 			if !strings.Contains(errOut, "^") {
 				t.Errorf("standard error has no caret:\n%s", errOut)

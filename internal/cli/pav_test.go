@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -26,15 +25,7 @@ func run(t *testing.T, stdin string, args ...string) (stdout, stderr string, sta
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&out)
 	cmd.SetErr(&errOut)
-	err := cmd.ExecuteContext(t.Context())
-	var exit exitError
-	switch {
-	case errors.As(err, &exit):
-		status = exit.code
-	case err != nil:
-		status = 1
-		errOut.WriteString("tarn: " + err.Error() + "\n")
-	}
+	status = ExitStatus(cmd.ExecuteContext(t.Context()), &errOut)
 	return out.String(), errOut.String(), status
 }
 

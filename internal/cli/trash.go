@@ -53,6 +53,7 @@ func newTrashCommand() *cobra.Command {
 	var namespace string
 	list := &cobra.Command{
 		Use: "list", Short: "List the released volumes that can be brought back, and until when", Args: cobra.NoArgs,
+		Example: "  tarn trash list\n  tarn trash list --namespace shop --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := to.client()
 			if err != nil {
@@ -69,7 +70,7 @@ func newTrashCommand() *cobra.Command {
 		Example: "  tarn trash purge pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --yes\n  tarn trash purge --all --yes",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if all == (len(names) > 0) {
-				return errors.New("give the names of volumes, or --all")
+				return misuse(cmd, "give the names of volumes, or --all")
 			}
 			c, err := to.client()
 			if err != nil {

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// The statuses that a command ends with, as --help of the root has them.
+const (
+	exitFailed  = 1
+	exitUsage   = 2
+	exitTimeout = 3
+)
+
+const exitHelp = `Exit status:
+  0  it is done, or all is well
+  1  it failed or was refused, or what was looked at is not well
+  2  the command line is wrong; nothing was done
+  3  what was asked for is under way, but took longer than --timeout`
+
+// exitError ends the process with a status after everything there is to say was printed.
+type exitError struct{ code int }
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", e.code) }
+
+// timeoutError is that what was asked for is not there in time; it may still come.
+type timeoutError struct{ error }
+
+func (e timeoutError) Unwrap() error { return e.error }
+
+// usageError is a command line that is wrong.
+type usageError struct {
+	error
+	// command is what can be asked for help.
+	command string
+}
+
+func (e usageError) Unwrap() error { return e.error }
+
+// ExitStatus says on stderr what an error of a command is, unless the command has said
+// all it had to say, and gives the status to exit with. No error is 0.
+func ExitStatus(err error, stderr io.Writer) int {
+	var told exitError
+	var usage usageError
+	var late timeoutError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &told):
+		return told.code
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "tarn: %v; see %s --help\n", err, usage.command)
+		return exitUsage
+	}
+	fmt.Fprintln(stderr, "tarn:", err)
+	if errors.As(err, &late) {
+		return exitTimeout
+	}
+	return exitFailed
+}
+
+// misuse is the error of a command line that is wrong in a way only the command knows.
+func misuse(cmd *cobra.Command, format string, args ...any) error {
+	return usageError{fmt.Errorf(format, args...), cmd.CommandPath()}
+}
+
+// tellUsage makes errors of the command line known as such, in a command and all below
+// it. A command that only has others below it prints its help.
+func tellUsage(cmd *cobra.Command) {
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{err, cmd.CommandPath()} })
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usageError{err, cmd.CommandPath()}
+			}
+			return nil
+		}
+	}
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.Args, cmd.RunE = cobra.ArbitraryArgs, helpOrUnknown
+	}
+	for _, below := range cmd.Commands() {
+		tellUsage(below)
+	}
+}
+
+func helpOrUnknown(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	hint := ""
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+		hint = "; did you mean " + strings.Join(like, " or ") + "?"
+	}
+	return misuse(cmd, "%s has no command %q%s", cmd.CommandPath(), args[0], hint)
+}

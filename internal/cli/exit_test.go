@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestTheExitStatusSaysWhatKindOfErrorItWas(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		err      error
+		want     int
+		wantSaid string
+	}{
+		{"no error", nil, 0, ""},
+		{"an error", errors.New("it broke"), 1, "tarn: it broke\n"},
+		{"an error that was told already", fmt.Errorf("wrapped: %w", exitError{1}), 1, ""},
+		{"a wrong command line", usageError{errors.New("what?"), "tarn app"}, 2, "tarn: what?; see tarn app --help\n"},
+		{"a time that is over", timeoutError{errors.New("not yet")}, 3, "tarn: not yet\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var said bytes.Buffer
+			if got := ExitStatus(c.err, &said); got != c.want || said.String() != c.wantSaid {
+				t.Errorf("got %d and %q, want %d and %q", got, said.String(), c.want, c.wantSaid)
+			}
+		})
+	}
+}
+
+func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want string
+	}{
+		{"statis", `tarn has no command "statis"; did you mean status?`},
+		{"trash lst", `tarn trash has no command "lst"; did you mean list?`},
+		{"pav nothing-like-it", `tarn pav has no command "nothing-like-it"`},
+		{"status --no-such-flag", "unknown flag: --no-such-flag; see tarn status --help"},
+		{"status here", "tarn status --help"},
+		{"status --output xml", "table, json, yaml; see tarn status --help"},
+		{"explain claim", "accepts 2 arg(s), received 1; see tarn explain --help"},
+		{"explain node n1", `kind "node" is not known`},
+		{"trash purge", "give the names of volumes, or --all; see tarn trash purge --help"},
+	} {
+		if out, said, status := run(t, "", strings.Fields(c.args)...); status != 2 || !strings.Contains(said, c.want) || out != "" {
+			t.Errorf("tarn %s: exit status %d, want 2 and %q:\n%s%s", c.args, status, c.want, out, said)
+		}
+	}
+}
+
+func TestACommandThatOnlyHasOthersPrintsItsHelp(t *testing.T) {
+	for _, args := range [][]string{{}, {"trash"}, {"undelete"}} {
+		if out, said, status := run(t, "", args...); status != 0 || !strings.Contains(out, "Available Commands") && !strings.Contains(out, "See how things stand") || said != "" {
+			t.Errorf("tarn %s: exit status %d\n%s%s", strings.Join(args, " "), status, out, said)
+		}
+	}
+}
+
+func TestEveryCommandHasAnExampleAndAVoice(t *testing.T) {
+	for _, cmd := range everyCommand(NewRoot()) {
+		path := cmd.CommandPath()
+		first := strings.SplitAfterN(cmd.Short, "", 2)[0]
+		if cmd.Short == "" || first != strings.ToUpper(first) || strings.HasSuffix(cmd.Short, ".") {
+			t.Errorf("%s: %q is no line that begins with a capital and ends without a full stop", path, cmd.Short)
+		}
+		if !cmd.HasSubCommands() && cmd.Name() != "version" && !strings.Contains(cmd.Example, path) {
+			t.Errorf("%s has no example of itself", path)
+		}
+		for line := range strings.Lines(cmd.Long) {
+			if len(line) > 125 {
+				t.Errorf("%s: a line of its help has %d characters; break it at 120", path, len(line))
+			}
+		}
+	}
+}

@@ -108,7 +108,7 @@ func (j *judgement) controller() {
 			j.Controller.Renewed = &l.Spec.RenewTime.Time
 		}
 	}
-	if !leads {
+	if !leads && v.Lease != nil { // without a lease it may run without --leader-elect
 		o := explain.Object{Kind: kindLease, Namespace: v.System, Name: kube.ControllerName}
 		j.wrong(o, time.Time{}, "kubectl -n "+o.Namespace+" get pods,lease", "no controller leads: %s", message)
 	}

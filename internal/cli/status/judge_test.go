@@ -110,7 +110,8 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 	}{
 		{"nothing", func(*View) {}, ""},
 		{"no installation", func(v *View) { *v = View{Now: now, Missing: []string{kindApp, kindProvisioner}} }, "CustomResourceDefinition pavprovisioners.pav.albertofaria.github.io: Tarn is not installed in this cluster; tarn install"},
-		{"no controller", func(v *View) { v.Lease = nil }, "Lease tarn-system/tarn-controller: no controller leads: nobody has ever held"},
+		{"a controller that needs no lease", func(v *View) { v.Lease = nil }, ""},
+		{"a controller that has ended", func(v *View) { v.Lease.Spec.HolderIdentity = nil }, "Lease tarn-system/tarn-controller: no controller leads: the last tarn controller has ended"},
 		{"a controller that died", func(v *View) { v.Lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(hour.Time)) }, "no controller leads: host-1 renewed it last 60m ago"},
 		{"a pod that is not ready", func(v *View) {
 			v.Deployments.Items = []appsv1.Deployment{{ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-system", Name: "tarn-api"}, Status: appsv1.DeploymentStatus{ReadyReplicas: 0}}}

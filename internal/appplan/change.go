@@ -21,9 +21,9 @@ func Scale(w World, replicas int32) *Error {
 	for _, v := range w.App.Spec.Volumes {
 		live := v.AccessMode
 		if claim, ours := w.claim(v.Name); ours {
-			live = mode(claim)
+			live = ModeOf(claim)
 		}
-		if single(live) {
+		if Single(live) {
 			return cannotScale(replicas, v.Name, live)
 		}
 	}
@@ -71,23 +71,23 @@ func Resize(w World, name string, sizeGi int64) (Resized, *Error) {
 	case sizeGi*gi <= current(claim) || sizeGi <= wanted.SizeGi && requested(claim) < wanted.SizeGi*gi:
 		return Resized{}, Errorf(Invalid, "size must be strictly greater than current size (no shrink)")
 	}
-	if err := w.expandable(claim, name); err != nil {
+	if err := w.Expandable(claim, name); err != nil {
 		return Resized{}, err
 	}
 	if claim.Status.Phase != corev1.ClaimBound {
 		return Resized{}, Errorf(Conflict, "volume '%s' is %s: try again when it is Bound", name, claim.Status.Phase)
 	}
-	return Resized{Name: name, ClaimName: claim.Name, SizeGi: sizeGi, Status: VolumeResizing, AccessMode: string(mode(claim))}, nil
+	return Resized{Name: name, ClaimName: claim.Name, SizeGi: sizeGi, Status: VolumeResizing, AccessMode: string(ModeOf(claim))}, nil
 }
 
-// expandable refuses growth that the live class of a claim does not allow.
-func (w World) expandable(claim *corev1.PersistentVolumeClaim, name string) *Error {
-	class := w.Classes[classOf(claim)]
+// Expandable refuses growth that the live class of a claim does not allow.
+func (w World) Expandable(claim *corev1.PersistentVolumeClaim, name string) *Error {
+	class := w.Classes[ClassOf(claim)]
 	switch {
-	case classOf(claim) == "":
+	case ClassOf(claim) == "":
 		return Errorf(Invalid, "volume '%s' has no storage class, so it cannot be expanded", name)
 	case class == nil:
-		return Errorf(Invalid, "storage class '%s' does not exist any more, so volume '%s' cannot be expanded", classOf(claim), name)
+		return Errorf(Invalid, "storage class '%s' does not exist any more, so volume '%s' cannot be expanded", ClassOf(claim), name)
 	case class.AllowVolumeExpansion == nil || !*class.AllowVolumeExpansion:
 		return Errorf(Invalid, "storage class '%s' does not allow expansion", class.Name)
 	}

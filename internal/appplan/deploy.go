@@ -108,7 +108,7 @@ func (d *decider) volume(v tarnv1.AppVolume) tarnv1.AppVolume {
 	claim, ours := d.w.claim(v.Name)
 	live := v.AccessMode
 	if ours {
-		live = mode(claim)
+		live = ModeOf(claim)
 	}
 	if before := d.w.wanted(v.Name); before != nil && before.SizeGi > v.SizeGi {
 		v.SizeGi = before.SizeGi
@@ -118,14 +118,14 @@ func (d *decider) volume(v tarnv1.AppVolume) tarnv1.AppVolume {
 		d.refuse(change, Errorf(Conflict, "volume '%s' cannot be made: claim '%s' is there and not of app '%s'; give the volume another name", v.Name, claim.Name, d.w.App.Name))
 	case claim != nil && !claim.DeletionTimestamp.IsZero():
 		d.refuse(change, Errorf(Conflict, "volume '%s' is being deleted: deploy again when it is gone", v.Name))
-	case single(live) && d.replicas > 1:
+	case Single(live) && d.replicas > 1:
 		d.refuse(change, cannotScale(d.replicas, v.Name, live))
 	case claim == nil:
 		d.create(change, v)
 	default:
 		v = d.attach(change, v, claim)
 	}
-	if single(live) && d.plan.Strategy != Recreate {
+	if Single(live) && d.plan.Strategy != Recreate {
 		d.plan.Strategy = Recreate
 		d.warn("volume '%s' is %s, so the running pod is stopped before a new one starts (strategy Recreate)", v.Name, live)
 	}
@@ -133,7 +133,7 @@ func (d *decider) volume(v tarnv1.AppVolume) tarnv1.AppVolume {
 }
 
 func (d *decider) create(change Change, v tarnv1.AppVolume) {
-	class := d.w.className(v)
+	class := d.w.ClassName(v)
 	if d.w.Classes[class] == nil {
 		d.warn("volume '%s' waits for storage class '%s', which does not exist", v.Name, class)
 	}
@@ -154,15 +154,15 @@ func (d *decider) attach(change Change, v tarnv1.AppVolume, claim *corev1.Persis
 	if asked < change.ToGi {
 		d.warn("volume '%s' keeps its %d GiB: the file asks for %d, and volumes never shrink", v.Name, change.ToGi, asked)
 	}
-	if live := mode(claim); live != v.AccessMode {
+	if live := ModeOf(claim); live != v.AccessMode {
 		d.warn("volume '%s' stays %s: a claim's access mode cannot be changed; for %s give the volume another name", v.Name, live, v.AccessMode)
 	}
-	if live := classOf(claim); v.StorageClass != "" && live != v.StorageClass {
+	if live := ClassOf(claim); v.StorageClass != "" && live != v.StorageClass {
 		d.warn("volume '%s' stays in storage class '%s': a claim's class cannot be changed; for '%s' give the volume another name", v.Name, live, v.StorageClass)
 	}
 	v.SizeGi = max(v.SizeGi, min(now, appfile.MaxSizeGi))
 	if change.ToGi > now {
-		if err := d.w.expandable(claim, v.Name); err != nil {
+		if err := d.w.Expandable(claim, v.Name); err != nil {
 			d.refuse(change, err)
 			return v
 		}

@@ -48,11 +48,11 @@ func CheckVolume(namespace, id, volume string) error {
 func (w World) ClassNames(file *appfile.File) []string {
 	all := map[string]bool{}
 	for _, claim := range w.Claims {
-		all[classOf(claim)] = true
+		all[ClassOf(claim)] = true
 	}
 	if file != nil {
 		for _, v := range file.Volumes {
-			all[w.className(tarnv1.AppVolume{StorageClass: v.StorageClass, AccessMode: longMode(v.AccessMode)})] = true
+			all[w.ClassName(tarnv1.AppVolume{StorageClass: v.StorageClass, AccessMode: longMode(v.AccessMode)})] = true
 		}
 	}
 	delete(all, "")

@@ -96,7 +96,7 @@ func said(condition *metav1.Condition, otherwise string) string {
 func (w World) mounted(v *tarnv1.AppVolume) Volume {
 	view := Volume{
 		Name: v.Name, ClaimName: appfile.ClaimName(w.App.Name, v.Name), SizeGi: v.SizeGi, Status: VolumeMissing,
-		AccessMode: string(cmp.Or(v.AccessMode, corev1.ReadWriteOnce)), StorageClass: w.className(*v),
+		AccessMode: string(cmp.Or(v.AccessMode, corev1.ReadWriteOnce)), StorageClass: w.ClassName(*v),
 		PreserveOnDelete: v.PreserveOnDelete, MountPath: v.MountPath,
 	}
 	claim, ours := w.claim(v.Name)
@@ -126,7 +126,7 @@ func preserved(claim *corev1.PersistentVolumeClaim) bool {
 // live fills in what the claim says.
 func (v *Volume) live(claim *corev1.PersistentVolumeClaim) {
 	v.SizeGi, v.CapacityBytes = inGi(requested(claim)), capacity(claim)
-	v.AccessMode, v.StorageClass = string(mode(claim)), classOf(claim)
+	v.AccessMode, v.StorageClass = string(ModeOf(claim)), ClassOf(claim)
 	switch {
 	case !claim.DeletionTimestamp.IsZero():
 		v.Status, v.Message = VolumeTerminating, "it is being deleted"

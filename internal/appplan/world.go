@@ -27,8 +27,8 @@ type World struct {
 	Defaults map[appfile.AccessMode]string
 }
 
-// owned says whether a claim is a volume of an application.
-func owned(claim *corev1.PersistentVolumeClaim, app, volume string) bool {
+// Owned says whether a claim is a volume of an application.
+func Owned(claim *corev1.PersistentVolumeClaim, app, volume string) bool {
 	return claim.Labels[tarnv1.LabelApp] == app && claim.Labels[tarnv1.LabelAppVolume] == volume
 }
 
@@ -36,7 +36,7 @@ func owned(claim *corev1.PersistentVolumeClaim, app, volume string) bool {
 // application's.
 func (w World) claim(volume string) (claim *corev1.PersistentVolumeClaim, ours bool) {
 	claim = w.Claims[appfile.ClaimName(w.App.Name, volume)]
-	return claim, claim != nil && owned(claim, w.App.Name, volume)
+	return claim, claim != nil && Owned(claim, w.App.Name, volume)
 }
 
 // wanted gives a volume of the spec, nil if there is none.
@@ -48,8 +48,8 @@ func (w World) wanted(name string) *tarnv1.AppVolume {
 	return &w.App.Spec.Volumes[i]
 }
 
-// className is the class of a volume that has yet to be made.
-func (w World) className(v tarnv1.AppVolume) string {
+// ClassName is the class of a volume that has yet to be made.
+func (w World) ClassName(v tarnv1.AppVolume) string {
 	if v.StorageClass != "" {
 		return v.StorageClass
 	}
@@ -67,8 +67,8 @@ func longMode(mode appfile.AccessMode) corev1.PersistentVolumeAccessMode {
 	return corev1.ReadWriteOnce
 }
 
-// mode is the access mode that says most of a live claim.
-func mode(claim *corev1.PersistentVolumeClaim) corev1.PersistentVolumeAccessMode {
+// ModeOf is the access mode that says most of a live claim.
+func ModeOf(claim *corev1.PersistentVolumeClaim) corev1.PersistentVolumeAccessMode {
 	for _, m := range []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany, corev1.ReadOnlyMany, corev1.ReadWriteOnce} {
 		if slices.Contains(claim.Spec.AccessModes, m) {
 			return m
@@ -80,13 +80,13 @@ func mode(claim *corev1.PersistentVolumeClaim) corev1.PersistentVolumeAccessMode
 	return corev1.ReadWriteOnce
 }
 
-// single says whether an access mode keeps an application to one pod.
-func single(mode corev1.PersistentVolumeAccessMode) bool {
+// Single says whether an access mode keeps an application to one pod.
+func Single(mode corev1.PersistentVolumeAccessMode) bool {
 	return mode == corev1.ReadWriteOnce || mode == corev1.ReadWriteOncePod
 }
 
-// classOf is the class of a live claim, empty if it has none.
-func classOf(claim *corev1.PersistentVolumeClaim) string {
+// ClassOf is the class of a live claim, empty if it has none.
+func ClassOf(claim *corev1.PersistentVolumeClaim) string {
 	if claim.Spec.StorageClassName == nil {
 		return ""
 	}

@@ -61,7 +61,7 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 		if len(p.plugins) == 0 {
 			return nil // switched off: it would watch for nothing
 		}
-		return inprocess.Register(mgr, inprocess.Options{Plugins: p.plugins, MaxConcurrent: p.workers})
+		return inprocess.Register(mgr, inprocess.Options{Plugins: p.plugins, Namespace: cli.Namespace, MaxConcurrent: p.workers})
 	},
 	"protect": func(mgr ctrl.Manager, p parts) error {
 		pods, err := p.pods()
@@ -89,7 +89,7 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 		})
 	},
 	"reclaim": func(mgr ctrl.Manager, p parts) error {
-		return reclaim.Register(mgr, reclaim.Options{Steps: p.steps, MaxConcurrent: p.workers})
+		return reclaim.Register(mgr, reclaim.Options{Steps: p.steps, Namespace: cli.Namespace, MaxConcurrent: p.workers})
 	},
 	"trash": func(mgr ctrl.Manager, p parts) error {
 		return trash.Register(mgr, trash.Options{Namespace: cli.Namespace, MaxConcurrent: p.workers})

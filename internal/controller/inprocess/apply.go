@@ -25,6 +25,7 @@ const (
 	eventFailed        = "ProvisioningFailed"
 	eventCleanupFailed = "ProvisioningCleanupFailed"
 	eventInUse         = "VolumeDelete"
+	eventRetained      = "VolumeRetained"
 	eventDeleteFailed  = "VolumeFailedDelete"
 )
 
@@ -58,6 +59,9 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 		return false, kube.RemoveFinalizer(ctx, r.client, v.Volume.DeepCopy(), volume.FinalizerExternal)
 	case ActKeep:
 		r.events.Eventf(v.Volume, nil, corev1.EventTypeWarning, eventDeleteFailed, p.Cause, "%s", kube.Note(p.Warning))
+		return false, nil
+	case ActRetain:
+		r.events.Eventf(v.Volume, nil, corev1.EventTypeNormal, eventRetained, "Delete", "%s", kube.Note(p.Warning))
 		return false, nil
 	case ActDelete:
 		return false, r.delete(ctx, v)

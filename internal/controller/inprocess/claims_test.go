@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -42,7 +43,7 @@ func TestAVolumeWhoseClaimRefWasClearedIsKeptForTheClaimThatNamesIt(t *testing.T
 				WithIndex(&corev1.PersistentVolumeClaim{}, indexClaimVolume, kube.VolumeNamed).Build()
 			recorder := events.NewFakeRecorder(10)
 			r := &reconciler{
-				client: store, reader: store, plugins: map[string]plugin.Plugin{p.Name: p}, events: recorder,
+				client: store, reader: store, plugins: map[string]plugin.Plugin{p.Name: p}, events: recorder, clock: clock.RealClock{},
 				claims: kube.Claims{Cached: store, Live: store, Index: indexClaimVolume},
 			}
 			if _, err := r.Reconcile(t.Context(), request(vol.Name)); !errors.Is(err, errClaimThere) {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +26,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=get;list;watch;create;delete;patch
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
+// +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets,verbs=list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch;update
 
 const (
@@ -39,8 +41,12 @@ const (
 type Options struct {
 	// Plugins are those this process runs.
 	Plugins []plugin.Plugin
+	// Namespace is Tarn's own, whose claims' volumes are nobody's data.
+	Namespace string
 	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
 	MaxConcurrent int
+	// Clock is the real one where it is nil.
+	Clock clock.PassiveClock
 }
 
 type reconciler struct {
@@ -49,6 +55,9 @@ type reconciler struct {
 	claims  kube.Claims
 	plugins map[string]plugin.Plugin
 	events  events.EventRecorder
+	clock   clock.PassiveClock
+
+	namespace string
 }
 
 // Register adds the controller to a manager. Its queue holds names of volumes: those
@@ -57,7 +66,10 @@ func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), plugins: map[string]plugin.Plugin{},
 		claims: kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexClaimVolume},
-		events: mgr.GetEventRecorder(kube.ControllerName),
+		events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock, namespace: o.Namespace,
+	}
+	if r.clock == nil {
+		r.clock = clock.RealClock{}
 	}
 	for _, p := range o.Plugins {
 		if p.Creator == nil || r.plugins[p.Name].Creator != nil {
@@ -86,8 +98,11 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	now := r.clock.Now()
+	var p Plan
 	for more := true; more && err == nil; {
-		more, err = r.apply(ctx, v, decide(v))
+		p = decide(v, now)
+		more, err = r.apply(ctx, v, p)
 	}
 	switch {
 	case errors.Is(err, errStale):
@@ -95,5 +110,5 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	case errors.Is(err, errUnfinished):
 		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
 	}
-	return kube.Outcome(err, time.Time{}, time.Time{})
+	return kube.Outcome(err, p.Next, now)
 }

@@ -45,7 +45,7 @@ func (r *reconciler) delete(ctx context.Context, v *View) error {
 }
 
 // confirmReleased looks live at what decides that data is destroyed: the volume is as
-// the cache had it, the claim it was released by is gone, or has got another volume,
+// the cache had it, no retention keeps it, the claim it was released by is gone, or has got another volume,
 // and where it points at no claim, none names it.
 func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Volume), &corev1.PersistentVolume{})
@@ -53,6 +53,13 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 		return err
 	}
 	if live == nil || live.UID != v.Volume.UID || live.ResourceVersion != v.Volume.ResourceVersion {
+		return errStale
+	}
+	said, err := kube.RetentionOf(ctx, r.reader, live, nil)
+	if err != nil {
+		return err
+	}
+	if why, _ := volume.KeptBy(live, said, v.Namespace, r.clock.Now()); why != "" {
 		return errStale
 	}
 	var maker *corev1.ObjectReference

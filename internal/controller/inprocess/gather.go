@@ -27,13 +27,17 @@ type View struct {
 	Plugin *plugin.Plugin
 	// Node is the plugin's; read where a volume may have to be made there.
 	Node *corev1.Node
+	// Namespace is Tarn's own: what its claims had is nobody's data.
+	Namespace string
+	// Retention is what is said about how long a volume that is there is to be kept.
+	Retention volume.Retention
 	// Unserved is what the plugin says it can never serve of the claim.
 	Unserved error
 }
 
 // gather reads the View of one volume from the cache.
 func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
-	v := &View{VolumeName: name}
+	v := &View{VolumeName: name, Namespace: r.namespace}
 	var err error
 	if v.Volume, err = kube.Get(ctx, r.client, client.ObjectKey{Name: name}, &corev1.PersistentVolume{}); err != nil {
 		return nil, err
@@ -44,6 +48,10 @@ func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
 		}
 	}
 	v.Plugin = r.pluginOf(v)
+	if v.Volume != nil && v.Plugin != nil {
+		v.Retention, err = kube.RetentionOf(ctx, r.client, v.Volume, nil)
+		return v, err
+	}
 	if v.Volume != nil || v.Claim == nil || v.Plugin == nil {
 		return v, nil
 	}

@@ -13,11 +13,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/plugin"
 	"tarn.dev/tarn/internal/plugin/plugintest"
 	"tarn.dev/tarn/internal/volume"
@@ -264,6 +266,50 @@ func TestCases131And132ThePolicyHoldsInWhateverOrderThingsAreDeleted(t *testing.
 			w.eventually("the volume to go", w.gone(vol))
 			w.check(1, 1)
 		})
+	}
+}
+
+// Nobody runs the trash here, which would have held the volume.
+func TestAReleasedVolumeIsKeptByTheRetentionOfItsClassWithoutTheTrash(t *testing.T) {
+	w := newWorld(t, "retention", func(c *storagev1.StorageClass) { c.Annotations = map[string]string{tarnv1.AnnotationRetention: "1h"} })
+	w.bind()
+	defer w.run(w.config)()
+	claim := w.claim("data")
+	vol := w.bound(claim)
+	w.must(w.client.Delete(w.ctx, claim))
+	w.eventually("people to be told", func() error {
+		told := &eventsv1.EventList{}
+		if err := w.client.List(w.ctx, told); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(told.Items, func(e eventsv1.Event) bool {
+			return e.Regarding.Name == vol.Name && e.Reason == eventRetained && strings.Contains(e.Note, "1h")
+		}) {
+			return errors.New("no Event says that the volume is kept")
+		}
+		return nil
+	})
+	w.must(w.now(vol))
+	if left := w.fake.Names(); len(left) != 1 || vol.Status.Phase != corev1.VolumeReleased {
+		t.Fatalf("the storage has %q, the volume is %s; want it there, and Released", left, vol.Status.Phase)
+	}
+	base := vol.DeepCopy()
+	metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRetention, "0s")
+	w.must(w.client.Patch(w.ctx, vol, client.MergeFrom(base)))
+	w.eventually("the volume to go", w.gone(vol))
+	w.check(1, 1)
+}
+
+func TestAVolumeWhoseRetentionTheCacheDoesNotHaveYetIsNotDestroyed(t *testing.T) {
+	w := newWorld(t, "retention-late")
+	r, _ := w.alone()
+	v := w.released(r, "data")
+	class := &storagev1.StorageClass{}
+	w.must(w.client.Get(w.ctx, client.ObjectKey{Name: w.name}, class))
+	class.Annotations = map[string]string{tarnv1.AnnotationRetention: "1h"}
+	w.must(w.client.Update(w.ctx, class))
+	if _, err := r.apply(w.ctx, v, Plan{Act: ActDelete}); !errors.Is(err, errStale) || w.fake.Deleted(v.VolumeName) > 0 {
+		t.Errorf("got %v, destroyed %d times, want errStale and none", err, w.fake.Deleted(v.VolumeName))
 	}
 }
 

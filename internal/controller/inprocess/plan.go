@@ -4,14 +4,20 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
+
+// retentionLook is how often a retention is looked at again: no event of the volume tells
+// when its class or its set says another.
+const retentionLook = time.Minute
 
 // Act is what a reconcile does; a closed set.
 //
@@ -42,6 +48,8 @@ const (
 	ActLetGo Act = "LetGo"
 	// ActKeep: tell the volume Plan.Warning, and leave it.
 	ActKeep Act = "Keep"
+	// ActRetain: say why the volume is not destroyed yet, and look again at Plan.Next.
+	ActRetain Act = "Retain"
 	// ActDelete: destroy the volume, then its PersistentVolume.
 	ActDelete Act = "Delete"
 )
@@ -49,19 +57,21 @@ const (
 // Plan is what to do about one volume.
 type Plan struct {
 	Act Act
-	// Warning is told to the claim, or by ActKeep to the volume, as an Event. Events that differ in their note alone
+	// Warning is told to the claim, or by ActKeep and ActRetain to the volume, as an Event. Events that differ in their note alone
 	// are merged under the first note, so each Cause is an action of its own.
 	Warning, Cause string
 	// GiveBack says that the scheduler has to choose another node.
 	GiveBack bool
 	// Retry says that no event tells when the cause is gone.
 	Retry bool
+	// Next is when to look again though no event tells; zero: not needed.
+	Next time.Time
 }
 
 // decide says what the View asks for.
-func decide(v *View) Plan {
+func decide(v *View, now time.Time) Plan {
 	if v.Volume != nil {
-		return decideVolume(v)
+		return decideVolume(v, now)
 	}
 	if v.Claim == nil {
 		return Plan{Act: ActNone}
@@ -166,7 +176,7 @@ func decidePromised(v *View) Plan {
 }
 
 // decideVolume treats a PersistentVolume that is there.
-func decideVolume(v *View) Plan {
+func decideVolume(v *View, now time.Time) Plan {
 	if c := v.Claim; c != nil && promised(c) && (v.Plugin != nil || sameClaim(v.Volume, c)) &&
 		(c.Status.Phase == corev1.ClaimBound || c.DeletionTimestamp != nil) {
 		// The volume tells what was made, whoever has it now. Not before the claim is
@@ -188,6 +198,9 @@ func decideVolume(v *View) Plan {
 		return Plan{Act: ActKeep, Cause: "Protected", Warning: fmt.Sprintf("label %s protects the volume, which is released and of policy Delete; to lift that: kubectl label persistentvolumes %s %s-",
 			tarnv1.LabelDeletionProtection, vol.Name, tarnv1.LabelDeletionProtection)}
 	case released(vol, held):
+		if why, until := volume.KeptBy(vol, v.Retention, v.Namespace, now); why != "" {
+			return Plan{Act: ActRetain, Warning: why, Next: kube.Sooner(until, now.Add(retentionLook))}
+		}
 		return Plan{Act: ActDelete}
 	case !held && vol.DeletionTimestamp == nil:
 		// Though it is nobody's yet: one that goes back to a pool gets its policy Delete

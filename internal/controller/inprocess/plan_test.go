@@ -23,6 +23,8 @@ const (
 	fakeNode = "node-1"
 )
 
+var now = time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC)
+
 var deletedAt = metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 
 // change makes a View another one.
@@ -136,7 +138,7 @@ func TestAClaim(t *testing.T) {
 		{"that had its volume is let go, and nothing is destroyed", []change{promisedClaim, deletedClaim, boundTo("pvc-u1")}, ActFulfil, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := decide(claimView(c.changes...))
+			p := decide(claimView(c.changes...), now)
 			if p.Act != c.want || !strings.Contains(p.Warning, c.wantWarning) || (p.Warning == "") != (c.wantWarning == "") {
 				t.Errorf("got %+v, want %s with %q", p, c.want, c.wantWarning)
 			}
@@ -148,7 +150,7 @@ func TestAClaim(t *testing.T) {
 }
 
 func TestOnlyTheWrongNodeGivesTheChoiceBack(t *testing.T) {
-	wrong := decide(claimView(waitsForPod, selected("node-2")))
+	wrong := decide(claimView(waitsForPod, selected("node-2")), now)
 	if !wrong.GiveBack || wrong.Retry {
 		t.Errorf("another node: got %+v, want the choice given back", wrong)
 	}
@@ -157,11 +159,11 @@ func TestOnlyTheWrongNodeGivesTheChoiceBack(t *testing.T) {
 		"a selector":    func(v *View) { v.Claim.Spec.Selector = &metav1.LabelSelector{} },
 		"the topology":  topology("rack", "b"),
 	} {
-		if p := decide(claimView(waitsForPod, selected(fakeNode), why)); p.GiveBack || p.Act != ActRefuse {
+		if p := decide(claimView(waitsForPod, selected(fakeNode), why), now); p.GiveBack || p.Act != ActRefuse {
 			t.Errorf("%s: got %+v; another node would change nothing", what, p)
 		}
 	}
-	if p := decide(claimView(func(v *View) { v.Node = nil })); !p.Retry {
+	if p := decide(claimView(func(v *View) { v.Node = nil }), now); !p.Retry {
 		t.Errorf("no node: got %+v; no event tells when it comes", p)
 	}
 }
@@ -177,6 +179,13 @@ func TestAVolume(t *testing.T) {
 	reserved := func(v *View) { v.Volume.Spec.ClaimRef.UID = "" }
 	guarded := func(v *View) { v.Volume.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }
 	foreign := func(v *View) { v.Plugin = nil }
+	kept := func(v *View) { v.Retention = volume.Retention{Text: "1h", Time: time.Hour} }
+	over := func(v *View) {
+		kept(v)
+		v.Volume.Status.LastPhaseTransitionTime = &metav1.Time{Time: now.Add(-time.Hour)}
+	}
+	misread := func(v *View) { v.Retention = volume.Retention{Text: "soon", Wrong: "soon is no time"} }
+	spare := func(v *View) { v.Namespace = v.Volume.Spec.ClaimRef.Namespace }
 	for _, c := range []struct {
 		name string
 		view *View
@@ -185,6 +194,11 @@ func TestAVolume(t *testing.T) {
 		{"case 125: released and of policy Delete goes", volumeView(released, del), ActDelete},
 		{"that is protected from deletion keeps its storage", volumeView(released, del, guarded), ActKeep},
 		{"that was deleted before it was protected keeps its storage", volumeView(released, del, guarded, deletedVolume), ActKeep},
+		{"released and of policy Delete stays while its retention lasts", volumeView(released, del, kept), ActRetain},
+		{"that was deleted stays while its retention lasts", volumeView(released, del, kept, deletedVolume), ActRetain},
+		{"whose retention cannot be read stays", volumeView(released, del, misread), ActRetain},
+		{"whose retention is over goes", volumeView(released, del, over), ActDelete},
+		{"that Tarn itself has given up goes, whatever its retention", volumeView(released, del, kept, spare), ActDelete},
 		{"case 122: bound stays", volumeView(bound, del), ActNone},
 		{"case 122: that Kubernetes calls failed stays", volumeView(failed, del), ActNone},
 		{"case 122: released and of policy Retain stays", volumeView(released, retain), ActNone},
@@ -214,7 +228,7 @@ func TestAVolume(t *testing.T) {
 		{"that belongs to another claim fulfils none", volumeView(bound, del, withClaim(deletedClaim), foreign, func(v *View) { v.Volume.Spec.ClaimRef.UID = "u2" }), ActNone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if p := decide(c.view); p.Act != c.want || (p.Warning == "") != (c.want != ActKeep) {
+			if p := decide(c.view, now); p.Act != c.want || (p.Warning == "") != (c.want != ActKeep && c.want != ActRetain) || p.Next.IsZero() != (c.want != ActRetain) {
 				t.Errorf("got %+v, want %s", p, c.want)
 			}
 		})

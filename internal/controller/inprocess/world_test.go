@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -95,7 +96,7 @@ func (w *world) alone() (*reconciler, *events.FakeRecorder) {
 	w.t.Helper()
 	recorder := events.NewFakeRecorder(10)
 	return &reconciler{
-		client: w.client, reader: w.client, plugins: map[string]plugin.Plugin{w.plugin.Name: w.plugin}, events: recorder,
+		client: w.client, reader: w.client, plugins: map[string]plugin.Plugin{w.plugin.Name: w.plugin}, events: recorder, clock: clock.RealClock{},
 		claims: kube.Claims{Cached: unindexed{w.client}, Live: w.client, Index: indexClaimVolume},
 	}, recorder
 }

@@ -15,6 +15,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // errStale says that the cache is behind what the API server has: look again.
@@ -75,9 +76,9 @@ func (r *reconciler) tellLost(ctx context.Context, v *View, status *tarnv1.PavVo
 }
 
 // confirmReleased looks live at what decides that data is destroyed: the volume is
-// as the cache had it, the claim it was released by is gone, or has got another volume,
-// and where it points at no claim, none names it. A claim that is in the way is told in
-// the record; held is true then.
+// as the cache had it and no retention keeps it, the claim it was released by is gone, or
+// has got another volume, and where it points at no claim, none names it. A claim that is
+// in the way is told in the record; held is true then.
 func (r *reconciler) confirmReleased(ctx context.Context, v *View) (held bool, err error) {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{})
 	if err != nil {
@@ -85,6 +86,15 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) (held bool, e
 	}
 	if (live == nil) != (v.Volume == nil) || live != nil && live.ResourceVersion != v.Volume.ResourceVersion {
 		return false, errStale
+	}
+	if live != nil {
+		said, err := r.retention(ctx, r.reader, v)
+		if err != nil {
+			return false, err
+		}
+		if why, _ := volume.KeptBy(live, said, v.Namespace, r.clock.Now()); why != "" {
+			return false, errStale
+		}
 	}
 	maker := &corev1.ObjectReference{Namespace: v.Record.Spec.Claim.Namespace, Name: v.Record.Spec.Claim.Name, UID: v.Record.Spec.Claim.UID}
 	claim, err := r.claims.Keeping(ctx, v.Record.Name, live, maker)

@@ -4,11 +4,18 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
@@ -77,5 +84,62 @@ func TestCase133AnUnknownPolicyIsAnEventOfItsOwn(t *testing.T) {
 		if err := e.look(); err != nil || e.status().Phase != c.want {
 			t.Errorf("with policy %s the record is %s, %v, want %s", c.policy, e.status().Phase, err, c.want)
 		}
+	}
+}
+
+// Nobody runs the trash here, which would have held the volume.
+func TestAReleasedVolumeIsKeptByARetentionWithoutTheTrash(t *testing.T) {
+	set := &tarnv1.PersistentVolumeSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "pooled", Annotations: map[string]string{tarnv1.AnnotationRetention: "1h"}},
+		Spec:       tarnv1.PersistentVolumeSetSpec{Selector: map[string]string{"pool": "a"}},
+	}
+	class := testkit.Class("prov", func(c *storagev1.StorageClass) { c.Annotations = map[string]string{tarnv1.AnnotationRetention: "1h"} })
+	snapshot := apiextensionsv1.JSON{Raw: []byte(`{"metadata": {"name": "prov"}, "parameters": {"tarn.dev/retention": "1h"}}`)}
+	for name, c := range map[string]struct {
+		objects []client.Object
+		change  func(*View)
+	}{
+		"of its class":                         {objects: []client.Object{class}},
+		"of its class as it was, that is gone": {change: func(v *View) { v.Record.Spec.ClassSnapshot = snapshot }},
+		"of its set":                           {objects: []client.Object{set}, change: func(v *View) { v.Volume.Labels = set.Spec.Selector }},
+		"of its own":                           {change: func(v *View) { v.Volume.Annotations = set.Annotations }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := viewOf(tarnv1.VolumeCreated, volumeIs(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete, false))
+			v.Volume.Spec.StorageClassName = "prov"
+			v.Volume.Status.LastPhaseTransitionTime = &metav1.Time{Time: now}
+			if c.change != nil {
+				c.change(v)
+			}
+			e := endingOf(t, append(c.objects, v.Record, v.Volume, v.Provisioner)...)
+			result, err := e.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "pvc-u1"}})
+			said := meta.FindStatusCondition(e.status().Conditions, tarnv1.ConditionDeletable)
+			if err != nil || e.status().Phase != tarnv1.VolumeCreated || said == nil || said.Reason != reasonRetained || result.RequeueAfter != retentionLook {
+				t.Fatalf("the record is %s, %+v, looked at again after %s, %v; want it Created, and why", e.status().Phase, said, result.RequeueAfter, err)
+			}
+			e.clock = testclock.NewFakePassiveClock(now.Add(time.Hour))
+			if err := e.look(); err != nil || e.status().Phase != tarnv1.VolumeDeleting {
+				t.Errorf("after an hour the record is %s, %v, want Deleting", e.status().Phase, err)
+			}
+		})
+	}
+}
+
+func TestAVolumeWhoseRetentionTheCacheDoesNotHaveYetIsNotDeleted(t *testing.T) {
+	e := releasedWith(t, "u2")
+	vol := &corev1.PersistentVolume{}
+	if err := e.store.Get(t.Context(), types.NamespacedName{Name: "pvc-u1"}, vol); err != nil {
+		t.Fatal(err)
+	}
+	live := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(vol, &tarnv1.PersistentVolumeSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "all", Annotations: map[string]string{tarnv1.AnnotationRetention: "1h"}},
+	}).Build()
+	if err := live.Get(t.Context(), types.NamespacedName{Name: "pvc-u1"}, vol); err != nil {
+		t.Fatal(err)
+	}
+	e.reader = live
+	view := &View{Record: viewOf(tarnv1.VolumeCreated).Record, Volume: vol}
+	if _, err := e.confirmReleased(t.Context(), view); !errors.Is(err, errStale) {
+		t.Errorf("got %v, want errStale", err)
 	}
 }

@@ -29,7 +29,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes,verbs=get;list;watch;delete;patch
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes/status,verbs=update
-// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=list;watch
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages;persistentvolumesets,verbs=list;watch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch;update
 
@@ -44,6 +45,8 @@ const (
 // Options are what the controller needs beside the manager.
 type Options struct {
 	Steps *podvol.Steps
+	// Namespace is Tarn's own, whose claims' volumes are nobody's data.
+	Namespace string
 	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
 	MaxConcurrent int
 	// Clock is the real one where it is nil.
@@ -58,13 +61,15 @@ type reconciler struct {
 	steps   *podvol.Steps
 	events  events.EventRecorder
 	clock   clock.PassiveClock
+
+	namespace string
 }
 
 // Register adds the controller to a manager. Its queue holds names of records, which
 // are those of their volumes.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
-		client: mgr.GetClient(), reader: mgr.GetAPIReader(), steps: o.Steps,
+		client: mgr.GetClient(), reader: mgr.GetAPIReader(), steps: o.Steps, namespace: o.Namespace,
 		handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexHandle},
 		claims:  kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexClaims},
 		events:  mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,

@@ -2,15 +2,18 @@ package reclaim
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // View is all that is known about one volume that may have to go. What does not
@@ -19,6 +22,10 @@ type View struct {
 	Record      *tarnv1.PavVolume
 	Volume      *corev1.PersistentVolume
 	Provisioner *pavv1.PavProvisioner
+	// Namespace is Tarn's own: what its claims had is nobody's data.
+	Namespace string
+	// Retention is what is said about how long the released volume is to be kept.
+	Retention volume.Retention
 	// Stages are the stages of the volume, on any node.
 	Stages []tarnv1.PavStage
 	// Others are the record's other pods that have not ended: those that are still
@@ -32,7 +39,7 @@ type View struct {
 // gather reads the View of one volume from the cache. Where there is no record, the
 // rest but the PersistentVolume is left out.
 func (r *reconciler) gather(ctx context.Context, key client.ObjectKey) (*View, error) {
-	v := &View{}
+	v := &View{Namespace: r.namespace}
 	var err error
 	if v.Volume, err = kube.Get(ctx, r.client, key, &corev1.PersistentVolume{}); err != nil {
 		return nil, err
@@ -44,12 +51,27 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey) (*View, e
 	if v.Provisioner, err = kube.Get(ctx, r.client, client.ObjectKey{Name: name}, &pavv1.PavProvisioner{}); err != nil {
 		return nil, err
 	}
+	if v.Volume != nil && released(v.Volume) {
+		if v.Retention, err = r.retention(ctx, r.client, v); err != nil {
+			return nil, err
+		}
+	}
 	stages := &tarnv1.PavStageList{}
 	if err := r.client.List(ctx, stages, client.MatchingFields{indexStageVolume: key.Name}); err != nil {
 		return nil, fmt.Errorf("listing the stages of volume %s: %w", key.Name, err)
 	}
 	v.Stages = stages.Items
 	return v, r.gatherPods(ctx, v)
+}
+
+// retention asks who may say something about a volume. The class counts as it was when
+// the volume was made where it is gone: that takes nothing back.
+func (r *reconciler) retention(ctx context.Context, reader client.Reader, v *View) (volume.Retention, error) {
+	former := &storagev1.StorageClass{}
+	if err := json.Unmarshal(v.Record.Spec.ClassSnapshot.Raw, former); err != nil {
+		former = nil
+	}
+	return kube.RetentionOf(ctx, reader, v.Volume, former)
 }
 
 func (r *reconciler) gatherPods(ctx context.Context, v *View) error {

@@ -25,6 +25,7 @@ const (
 	reasonKept        = "Kept"
 	reasonClaimThere  = "ClaimStillThere"
 	reasonProtected   = "DeletionProtected"
+	reasonRetained    = "Retained"
 	reasonPodWaits    = "DeletionPodWaiting"
 
 	reasonPolicy = "UnknownReclaimPolicy"
@@ -36,6 +37,9 @@ const (
 const (
 	firstRetry = 2 * time.Second
 	lastRetry  = 5 * time.Minute
+	// retentionLook is how often a retention is looked at again: no event of the volume
+	// tells when its class or its set says another.
+	retentionLook = time.Minute
 )
 
 // Act is what a reconcile does; a closed set.
@@ -84,7 +88,7 @@ type Plan struct {
 func decide(v *View, now time.Time) Plan {
 	switch v.Record.Status.Phase {
 	case tarnv1.VolumeCreated:
-		return decideCreated(v)
+		return decideCreated(v, now)
 	case tarnv1.VolumeUndoing, tarnv1.VolumeDeleting:
 		return decideDestroying(v, now)
 	default: // up to here the record is provision's
@@ -93,7 +97,7 @@ func decide(v *View, now time.Time) Plan {
 }
 
 // decideCreated applies the reclaim policy to a volume that was handed over.
-func decideCreated(v *View) Plan {
+func decideCreated(v *View, now time.Time) Plan {
 	if !meta.IsStatusConditionTrue(v.Record.Status.Conditions, tarnv1.ConditionProvisioned) {
 		return Plan{Act: ActNone}
 	}
@@ -108,6 +112,9 @@ func decideCreated(v *View) Plan {
 	case corev1.PersistentVolumeReclaimDelete:
 		if volume.DeletionProtected(vol) {
 			return protected(v)
+		}
+		if why, until := v.kept(now); why != "" {
+			return retained(v, why, kube.Sooner(until, now.Add(retentionLook)))
 		}
 		return Plan{Act: ActDelete, Status: deleting(v.Record)}
 	case corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimRecycle:
@@ -150,6 +157,24 @@ func protected(v *View) Plan {
 	}
 	return say(v, reasonProtected, fmt.Sprintf("the volume is released and its reclaim policy is Delete, but its label %s protects it; to lift that: kubectl label persistentvolumes %s %s-",
 		tarnv1.LabelDeletionProtection, v.Volume.Name, tarnv1.LabelDeletionProtection))
+}
+
+// kept says why the data of the released volume is not to be destroyed yet, and until
+// when. The trash holds such volumes before they are released; this is for those that
+// were faster, and for where it does not run.
+func (v *View) kept(now time.Time) (why string, until time.Time) {
+	return volume.KeptBy(v.Volume, v.Retention, v.Namespace, now)
+}
+
+// retained waits until the retention of a volume is over, and looks now and then
+// whether it still stands.
+func retained(v *View, why string, next time.Time) Plan {
+	if c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable); c != nil && c.Reason == reasonTakenBack {
+		return Plan{Act: ActNone, Next: next}
+	}
+	p := say(v, reasonRetained, why)
+	p.Next = next
+	return p
 }
 
 // takeBackWord removes a condition that no longer holds from a volume in use.
@@ -210,7 +235,7 @@ func deleting(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {
 
 // decideDestroying brings the deletion pod of a record in Undoing or Deleting on.
 func decideDestroying(v *View, now time.Time) Plan {
-	if takenBack(v) {
+	if takenBack(v, now) {
 		return takeBack(v)
 	}
 	if n := len(v.Stages); n > 0 {
@@ -251,10 +276,15 @@ func decideDestroying(v *View, now time.Time) Plan {
 }
 
 // takenBack says whether the volume is no longer to be deleted: somebody has bound it
-// again, has set its policy to Retain, or has protected it, to stop just this.
-func takenBack(v *View) bool {
-	return v.Record.Status.Phase == tarnv1.VolumeDeleting && v.Volume != nil &&
-		(!released(v.Volume) || v.Volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete || volume.DeletionProtected(v.Volume))
+// again, has set its policy to Retain, has protected it, or given it a retention, to stop
+// just this.
+func takenBack(v *View, now time.Time) bool {
+	if v.Record.Status.Phase != tarnv1.VolumeDeleting || v.Volume == nil {
+		return false
+	}
+	why, _ := v.kept(now)
+	return !released(v.Volume) || v.Volume.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete ||
+		volume.DeletionProtected(v.Volume) || why != ""
 }
 
 // takeBack ends a deletion that is no longer wanted, as soon as no pod is at it.

@@ -12,6 +12,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -48,6 +49,10 @@ func withVolume(phase corev1.PersistentVolumePhase, policy corev1.PersistentVolu
 
 func guarded(v *View) { v.Volume.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }
 
+func retention(said volume.Retention) func(*View) {
+	return func(v *View) { v.Retention = said }
+}
+
 func observed(state podvol.PodState) func(*View) {
 	return func(v *View) {
 		v.Observed = podvol.Observation{State: state}
@@ -62,6 +67,7 @@ func TestAVolumeEndsBy(t *testing.T) {
 	later := metav1.NewTime(now.Add(time.Minute))
 	earlier := metav1.NewTime(now.Add(-time.Minute))
 	created, undoing, deleting := tarnv1.VolumeCreated, tarnv1.VolumeUndoing, tarnv1.VolumeDeleting
+	anHour := volume.Retention{Text: "1h", Time: time.Hour}
 	for _, c := range []struct {
 		name        string
 		view        *View
@@ -78,6 +84,19 @@ func TestAVolumeEndsBy(t *testing.T) {
 		{"a released volume that is protected from deletion is kept and told", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), guarded), ActStatus, created, 0},
 		{"a protected volume that was being deleted before keeps its storage", viewOf(created, volumeIs(corev1.VolumeReleased, del, true), guarded), ActStatus, created, 0},
 		{"case 131: a released volume that somebody deletes goes with its storage", viewOf(created, volumeIs(corev1.VolumeReleased, del, true)), ActDelete, deleting, 0},
+		{"a released volume is kept and told while its retention lasts", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), retention(anHour)), ActStatus, created, 0},
+		{"so is one that somebody deletes", viewOf(created, volumeIs(corev1.VolumeReleased, del, true), retention(anHour)), ActStatus, created, 0},
+		{"one whose retention cannot be read is kept and told", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), retention(volume.Retention{Wrong: "soon is no time"})), ActStatus, created, 0},
+		{"one whose retention is over is deleted", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), retention(anHour), func(v *View) {
+			v.Volume.Status.LastPhaseTransitionTime = &metav1.Time{Time: now.Add(-time.Hour)}
+		}), ActDelete, deleting, 0},
+		{"one that was in the trash is deleted", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), retention(anHour), func(v *View) {
+			v.Volume.Annotations = map[string]string{tarnv1.AnnotationTrashedUntil: now.Format(time.RFC3339)}
+		}), ActDelete, deleting, 0},
+		{"one that a pool has given up is deleted, whatever its retention", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), retention(anHour), func(v *View) {
+			v.Namespace = v.Volume.Spec.ClaimRef.Namespace
+		}), ActDelete, deleting, 0},
+		{"Deleting is taken back when the volume gets a retention", viewOf(deleting, withVolume(corev1.VolumeReleased, del), retention(anHour)), ActStatus, created, 0},
 		{"case 133: a volume of an unknown policy is kept and told", viewOf(created, volumeIs(corev1.VolumeReleased, "Burn", false)), ActStatus, created, 0},
 		{"case 133: so is one that somebody deletes", viewOf(created, volumeIs(corev1.VolumeReleased, "Burn", true)), ActStatus, created, 0},
 		{"case 133: one whose policy is put right forgets the word", viewOf(created, volumeIs(corev1.VolumeReleased, retain, false), func(v *View) {

@@ -17,7 +17,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=persistentvolumes;persistentvolumeclaims;pods,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=volumeattachments,verbs=list;watch
-// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=list;watch
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages;persistentvolumesets,verbs=list;watch
 
 // View is all that is known about one volume. What does not exist is nil.
 type View struct {
@@ -26,8 +26,9 @@ type View struct {
 	// OwnBinder says that Kubernetes' own binder, and with it its recycler, is off.
 	OwnBinder bool
 	Volume    *corev1.PersistentVolume
-	// Class is the volume's.
+	// Class is the volume's, Sets those that select it.
 	Class *storagev1.StorageClass
+	Sets  []tarnv1.PersistentVolumeSet
 	// Claim is the scrub claim, Pod the scrub pod of the volume.
 	Claim *corev1.PersistentVolumeClaim
 	Pod   *corev1.Pod
@@ -47,13 +48,14 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, name string
 	if v.Volume, err = kube.Get(ctx, from, client.ObjectKey{Name: name}, &corev1.PersistentVolume{}); err != nil || v.Volume == nil {
 		return v, err
 	}
-	if class := volume.ClassOfVolume(v.Volume); class != "" {
-		if v.Class, err = kube.Get(ctx, r.client, client.ObjectKey{Name: class}, &storagev1.StorageClass{}); err != nil {
-			return nil, err
-		}
+	if v.Class, err = kube.ClassOf(ctx, from, v.Volume); err != nil {
+		return nil, err
 	}
 	if !v.concerned() {
 		return v, nil
+	}
+	if v.Sets, err = kube.SetsOf(ctx, from, v.Volume); err != nil {
+		return nil, err
 	}
 	own := client.ObjectKey{Namespace: r.namespace, Name: scrubName(v.Volume)}
 	if v.Claim, err = kube.Get(ctx, from, own, &corev1.PersistentVolumeClaim{}); err != nil {

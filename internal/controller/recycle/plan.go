@@ -13,12 +13,13 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Reasons of Events; but for the last, Kubernetes' own.
+// Reasons of Events; but for the last two, Kubernetes' own.
 const (
 	eventFailed   = "VolumeFailedRecycle"
 	eventRecycled = "VolumeRecycled"
 	eventPod      = "RecyclerPod"
 	eventLeft     = "RecyclingLeftToKubernetes"
+	eventRetained = "VolumeRetained"
 )
 
 const (
@@ -26,6 +27,9 @@ const (
 	firstPause, longestPause = time.Second, 10 * time.Minute
 	// startTime is what a scrub pod gets, beside its deadline, to be placed and started.
 	startTime = 10 * time.Minute
+	// retentionLook is how often a retention is looked at again: no event of the volume
+	// tells when its class or its set says another.
+	retentionLook = time.Minute
 )
 
 // Plan is what to do, in this order.
@@ -136,8 +140,12 @@ func planReleased(v *View, now time.Time) Plan {
 			tarnv1.LabelDeletionProtection, vol.Name, tarnv1.LabelDeletionProtection)})
 		return p
 	}
-	if kept, until := inTrash(vol, now); kept {
+	if waits, until, why := inTrash(v, now); waits {
 		p.Next = until
+		if why != "" {
+			p.add(Post{corev1.EventTypeNormal, eventRetained, why})
+			p.Next = kube.Sooner(until, now.Add(retentionLook))
+		}
 		return p
 	}
 	return begin(v, now)

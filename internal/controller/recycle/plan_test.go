@@ -51,6 +51,19 @@ func view(changes ...viewWith) *View {
 func class(v *View) {
 	v.Class = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tarnv1.AnnotationRecycle: "Zero"}}}
 }
+
+func classRetains(v *View) {
+	v.Class = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tarnv1.AnnotationRetention: "1h"}}}
+}
+
+func setRetains(v *View) {
+	v.Sets = []tarnv1.PersistentVolumeSet{{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tarnv1.AnnotationRetention: "1h"}}}}
+}
+
+func releasedFor(d time.Duration) viewWith {
+	return func(v *View) { v.Volume.Status.LastPhaseTransitionTime = ptr.To(metav1.NewTime(noon.Add(-d))) }
+}
+
 func cached(v *View)  { v.Live = false }
 func foreign(v *View) { v.OwnBinder = false }
 func deleted(v *View) { v.Volume.DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }
@@ -202,7 +215,10 @@ func TestPlanOfAVolume(t *testing.T) {
 		{"zeros for a block volume", view(block, having(tarnv1.AnnotationRecycle, "Zero")), "order"},
 		{"protected from deletion", view(func(v *View) { v.Volume.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }), eventFailed},
 		{"in the trash", view(having(tarnv1.AnnotationTrashedUntil, noon.Add(time.Hour).Format(time.RFC3339))), "wait"},
-		{"about to be in the trash", view(having(tarnv1.AnnotationRetention, "1h")), ""},
+		{"about to be in the trash", view(having(tarnv1.AnnotationRetention, "1h")), "VolumeRetained wait"},
+		{"kept by the retention of its class, and nobody runs the trash", view(classRetains), "VolumeRetained wait"},
+		{"kept by the retention of its set, and nobody runs the trash", view(setRetains), "VolumeRetained wait"},
+		{"its retention is over, and nobody runs the trash", view(classRetains, releasedFor(time.Hour)), "order"},
 		{"out of the trash", view(having(tarnv1.AnnotationRetention, "1h"), having(tarnv1.AnnotationTrashedUntil, noon.Format(time.RFC3339))), "order"},
 		{"the claim is made", view(claim("scrub-uid")), "give"},
 		{"case 138: a leftover pod goes first", view(pod(corev1.PodSucceeded, "")), "stop"},

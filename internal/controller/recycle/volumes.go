@@ -43,7 +43,7 @@ func stateOf(v *View) state {
 		return used
 	case v.ours():
 		return stateOfOurs(v, gone)
-	case ref.Namespace == v.Namespace, vol.Annotations[tarnv1.AnnotationPoolFilling] != "":
+	case volume.Passing(vol, v.Namespace):
 		return joining
 	case ref.UID != "" && gone:
 		return released
@@ -125,16 +125,20 @@ func kubernetesRecycles(vol *corev1.PersistentVolume) bool {
 }
 
 // inTrash says that a volume waits until its claim may be had back no more, and until
-// when where that is known.
-func inTrash(vol *corev1.PersistentVolume, now time.Time) (bool, time.Time) {
+// when where that is known; why is empty for one that the trash has told of.
+func inTrash(v *View, now time.Time) (waits bool, until time.Time, why string) {
+	vol := v.Volume
 	until, known, err := volume.TrashedUntil(vol)
 	switch {
-	case err != nil, !known && vol.Annotations[tarnv1.AnnotationRetention] != "":
-		return true, time.Time{}
+	case err != nil:
+		return true, time.Time{}, ""
 	case known && now.Before(until):
-		return true, until
+		return true, until, ""
+	case known || volume.Held(vol):
+		return volume.Held(vol), time.Time{}, ""
 	}
-	return volume.Held(vol), time.Time{}
+	why, until = volume.KeptBy(vol, volume.RetentionOf(vol, v.Sets, v.Class), v.Namespace, now)
+	return why != "", until, why
 }
 
 func certificateOf(vol *corev1.PersistentVolume) *tarnv1.RecycleCertificate {

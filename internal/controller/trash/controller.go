@@ -118,7 +118,7 @@ func (r *reconciler) mapSet(ctx context.Context, o client.Object) []reconcile.Re
 	if !ok {
 		return nil
 	}
-	return r.volumes(ctx, o, func(vol *corev1.PersistentVolume) bool { return selects(set, vol) })
+	return r.volumes(ctx, o, func(vol *corev1.PersistentVolume) bool { return volume.Selects(set, vol) })
 }
 
 func (r *reconciler) volumes(ctx context.Context, changed client.Object, concerned func(*corev1.PersistentVolume) bool) []reconcile.Request {

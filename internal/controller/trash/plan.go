@@ -69,7 +69,7 @@ func stateOf(v *View) state {
 	vol := v.Volume
 	ref := vol.Spec.ClaimRef
 	switch {
-	case vol.DeletionTimestamp != nil, vol.Annotations[tarnv1.AnnotationPoolFilling] != "", ref != nil && ref.Namespace == v.Namespace:
+	case vol.DeletionTimestamp != nil, volume.Passing(vol, v.Namespace):
 		return foreign
 	case ref == nil && vol.Status.Phase != corev1.VolumeAvailable:
 		return cleared
@@ -137,11 +137,11 @@ func planClaimed(v *View, want *corev1.PersistentVolume) Plan {
 	r := retentionOf(v)
 	volume.Untrash(want)
 	switch {
-	case r.wrong != "":
+	case r.Wrong != "":
 		volume.Hold(want, v.Volume.Annotations[tarnv1.AnnotationHeldFor])
-	case r.wanted():
-		volume.Hold(want, r.text)
-	case r.unknown && volume.Held(want): // the class went; what it said stands
+	case r.Wanted():
+		volume.Hold(want, r.Text)
+	case r.Unknown && volume.Held(want): // the class went; what it said stands
 		volume.Hold(want, v.Volume.Annotations[tarnv1.AnnotationHeldFor])
 	default:
 		volume.LetGo(want)
@@ -161,11 +161,11 @@ func planClaimed(v *View, want *corev1.PersistentVolume) Plan {
 // no own end: what has begun to destroy it looks at the policy again before it does.
 func planReleased(v *View, want *corev1.PersistentVolume, now time.Time) Plan {
 	r := retentionOf(v)
-	if !volume.Held(want) && !r.wanted() {
+	if !volume.Held(want) && !r.Wanted() {
 		return Plan{}
 	}
-	keep, text := r.time, r.text
-	if r.wrong != "" || r.unknown {
+	keep, text := r.Time, r.Text
+	if r.Wrong != "" || r.Unknown {
 		text = v.Volume.Annotations[tarnv1.AnnotationHeldFor]
 		d, err := volume.ParseRetention(text)
 		if err != nil { // nothing that was ever understood: it waits until it is put right
@@ -214,11 +214,11 @@ func forget(vol *corev1.PersistentVolume) {
 	delete(vol.Annotations, tarnv1.AnnotationClaim)
 }
 
-func complaint(r retention) Event {
-	if r.wrong == "" {
+func complaint(r volume.Retention) Event {
+	if r.Wrong == "" {
 		return Event{}
 	}
-	return Event{corev1.EventTypeWarning, eventInvalid, r.wrong}
+	return Event{corev1.EventTypeWarning, eventInvalid, r.Wrong}
 }
 
 // write adds a volume to a plan, if it differs from the one at hand. An event that says

@@ -1,0 +1,100 @@
+package volume
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// Retention is how long a volume is to be kept once it is released, as it was said.
+type Retention struct {
+	// Text is what was said; empty where nobody says anything.
+	Text string
+	Time time.Duration
+	// Unknown says that nobody says anything and that the class, which may have, is gone.
+	Unknown bool
+	// Wrong is why the text cannot be understood, with where it stands.
+	Wrong string
+}
+
+// Wanted says that the volume is to be kept, be it until the text is put right.
+func (r Retention) Wanted() bool { return r.Wrong != "" || r.Time > 0 }
+
+// Selects says whether a volume counts in a set.
+func Selects(set *tarnv1.PersistentVolumeSet, v *corev1.PersistentVolume) bool {
+	return labels.SelectorFromSet(set.Spec.Selector).Matches(labels.Set(v.Labels))
+}
+
+// RetentionOf asks the volume, the sets that select it, and its class, nil for none, in
+// this order. Of several sets the longest counts.
+func RetentionOf(v *corev1.PersistentVolume, sets []tarnv1.PersistentVolumeSet, class *storagev1.StorageClass) Retention {
+	if text := v.Annotations[tarnv1.AnnotationRetention]; text != "" {
+		return readRetention("annotation of the PersistentVolume", text)
+	}
+	var longest Retention
+	for i := range sets {
+		text := sets[i].Annotations[tarnv1.AnnotationRetention]
+		if text == "" || !Selects(&sets[i], v) {
+			continue
+		}
+		said := readRetention("annotation of PersistentVolumeSet "+sets[i].Name, text)
+		if said.Wrong != "" {
+			return said
+		}
+		if longest.Text == "" || said.Time > longest.Time {
+			longest = said
+		}
+	}
+	if longest.Text != "" {
+		return longest
+	}
+	if class == nil {
+		return Retention{Unknown: true}
+	}
+	if text := RetentionOfClass(class.Annotations, class.Parameters); text != "" {
+		return readRetention("annotation or parameter of StorageClass "+class.Name, text)
+	}
+	return Retention{}
+}
+
+func readRetention(where, text string) Retention {
+	d, err := ParseRetention(text)
+	if err != nil {
+		return Retention{Text: text, Wrong: fmt.Sprintf("%s %s: %v; until then the volume is kept", tarnv1.AnnotationRetention, where, err)}
+	}
+	return Retention{Text: text, Time: d}
+}
+
+// Passing says that a volume is on its way into a pool or out of one, or to be scrubbed:
+// the claim it points at is one of Tarn's own, in its namespace, and its data nobody's.
+func Passing(v *corev1.PersistentVolume, namespace string) bool {
+	return v.Annotations[tarnv1.AnnotationPoolFilling] != "" || v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Namespace == namespace
+}
+
+// KeptBy says why the data of a volume whose claim is gone is not to be destroyed yet,
+// and until when; why is empty where nothing speaks against it, until is zero where that
+// takes a person. It counts for volumes that were released before the trash held them, or
+// where nobody runs it; what was in the trash once has had its time.
+func KeptBy(v *corev1.PersistentVolume, r Retention, namespace string, now time.Time) (why string, until time.Time) {
+	_, noted := v.Annotations[tarnv1.AnnotationTrashedUntil]
+	if ref := v.Spec.ClaimRef; noted || !r.Wanted() || ref == nil || ref.UID == "" || Passing(v, namespace) {
+		return "", time.Time{}
+	}
+	if r.Wrong != "" {
+		return r.Wrong, time.Time{}
+	}
+	since := now // of a volume that does not tell, as if it had been released now
+	if at := v.Status.LastPhaseTransitionTime; at != nil {
+		since = at.Time
+	}
+	if until = since.Add(r.Time); !now.Before(until) {
+		return "", time.Time{}
+	}
+	return fmt.Sprintf("claim %s/%s is gone, and retention %s keeps its data until %s; to be rid of it: kubectl annotate persistentvolume %s %s=0s --overwrite",
+		v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name, r.Text, until.UTC().Format(time.RFC3339), v.Name, tarnv1.AnnotationRetention), until
+}

@@ -71,6 +71,7 @@ generate: ## generate deep copies, resources and roles from the Go code
 	@$(GEN) rbac:roleName=tarn-controller,fileName=controller.yaml $(TOGETHER:%=paths=./internal/controller/%) paths=./internal/podvol/... paths=./internal/kube/... output:rbac:dir=deploy/rbac
 	@for part in $(APART); do $(GEN) rbac:roleName=tarn-$$part,fileName=$$part.yaml paths=./internal/controller/$$part output:rbac:dir=deploy/rbac; done
 	@$(GEN) rbac:roleName=tarn-node,fileName=node.yaml paths=./internal/node/... output:rbac:dir=deploy/rbac
+	@$(GEN) rbac:roleName=tarn-metrics,fileName=metrics.yaml paths=./internal/cli/guard output:rbac:dir=deploy/rbac
 
 # The parts that the targets above are made of.
 

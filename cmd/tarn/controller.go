@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/cli"
@@ -72,7 +71,7 @@ func runController(cmd *cobra.Command, flags controllerFlags) error {
 	options := ctrl.Options{
 		Scheme:                 kube.Scheme(),
 		Cache:                  cached,
-		Metrics:                metricsserver.Options{BindAddress: flags.process.MetricsAddress},
+		Metrics:                flags.process.Metrics(),
 		HealthProbeBindAddress: flags.process.ProbeAddress,
 		PprofBindAddress:       flags.process.ProfileAddress,
 	}
@@ -84,10 +83,11 @@ func runController(cmd *cobra.Command, flags controllerFlags) error {
 	if err := errors.Join(register(mgr, flags), flags.election.fillCaches(cmd.Context(), mgr.GetCache())); err != nil {
 		return err
 	}
-	for _, add := range []func(string, healthz.Checker) error{mgr.AddHealthzCheck, mgr.AddReadyzCheck} {
-		if err := add("ping", healthz.Ping); err != nil {
-			return err
-		}
+	if err := errors.Join(
+		mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddReadyzCheck("leading", ready(mgr.GetCache(), mgr.GetAPIReader(), mgr.Elected())),
+	); err != nil {
+		return err
 	}
 	return mgr.Start(cmd.Context())
 }

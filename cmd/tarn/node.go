@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/cli"
@@ -80,7 +79,7 @@ func runNode(cmd *cobra.Command, flags nodeFlags) error {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                  kube.Scheme(),
 		Cache:                   node.CacheOptions(flags.options.NodeName),
-		Metrics:                 metricsserver.Options{BindAddress: flags.process.MetricsAddress},
+		Metrics:                 flags.process.Metrics(),
 		HealthProbeBindAddress:  flags.process.ProbeAddress,
 		PprofBindAddress:        flags.process.ProfileAddress,
 		GracefulShutdownTimeout: &grace,

@@ -9,6 +9,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"tarn.dev/tarn/internal/cli/guard"
 )
 
 // ProcessFlags are the flags of every long-running process of Tarn.
@@ -18,6 +21,8 @@ type ProcessFlags struct {
 	Kubeconfig string
 	// MetricsAddress and ProbeAddress are host:port, or 0 for none.
 	MetricsAddress, ProbeAddress string
+	// MetricsSecure has metrics served over TLS, to whom the API server lets.
+	MetricsSecure bool
 	// ProfileAddress is host:port of Go's profiles, which tell of memory and time to
 	// whoever can reach them; 0 for nowhere.
 	ProfileAddress string
@@ -29,6 +34,7 @@ type ProcessFlags struct {
 func (f *ProcessFlags) Register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG, ~/.kube/config or the pod's service account")
 	flags.StringVar(&f.MetricsAddress, "metrics-bind-address", ":8080", "where /metrics is served; 0 for nowhere")
+	flags.BoolVar(&f.MetricsSecure, "metrics-secure", false, "serve /metrics over TLS, with a certificate of its own making, to those whose token may get /metrics")
 	flags.StringVar(&f.ProbeAddress, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served; 0 for nowhere")
 	flags.StringVar(&f.ProfileAddress, "pprof-bind-address", "0", "where /debug/pprof is served, to anyone who can reach it; 0 for nowhere")
 	flags.IntVarP(&f.Verbosity, "v", "v", 0, "how much is logged: 0 what happens, 1 every step, 2 for finding faults")
@@ -38,6 +44,15 @@ func (f *ProcessFlags) Register(flags *pflag.FlagSet) {
 // API server's priority and fairness knows better what it can take.
 func (f *ProcessFlags) RESTConfig() (*rest.Config, error) {
 	return connection{kubeconfig: f.Kubeconfig}.config()
+}
+
+// Metrics is how metrics are served.
+func (f *ProcessFlags) Metrics() metricsserver.Options {
+	options := metricsserver.Options{BindAddress: f.MetricsAddress, SecureServing: f.MetricsSecure}
+	if f.MetricsSecure {
+		options.FilterProvider = guard.New
+	}
+	return options
 }
 
 // SetUpLogging makes controller-runtime log as the flags say: JSON lines on

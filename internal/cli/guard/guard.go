@@ -1,0 +1,100 @@
+// Package guard lets those read metrics whom the API server lets: it asks for the bearer
+// of a request's token, and whether that one may get the path. It must not know what is
+// served behind it.
+//
+// Controller-runtime has such a filter; it comes with the machinery of a whole API server
+// linked in, into an agent that runs on every node.
+package guard
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorization "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/rest"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+
+// timeout is how long the API server may take to judge a request.
+const timeout = 10 * time.Second
+
+type guard struct {
+	tokens authentication.TokenReviewInterface
+	access authorization.SubjectAccessReviewInterface
+}
+
+// New is a filter for the server of metrics. A request without a good token is answered
+// 401, one whose bearer may not get the path 403, and 503 says that the API server could
+// not be asked.
+func New(config *rest.Config, c *http.Client) (metricsserver.Filter, error) {
+	tokens, err := authentication.NewForConfigAndClient(config, c)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for tokens: %w", err)
+	}
+	access, err := authorization.NewForConfigAndClient(config, c)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for rights: %w", err)
+	}
+	g := &guard{tokens: tokens.TokenReviews(), access: access.SubjectAccessReviews()}
+	return func(log logr.Logger, next http.Handler) (http.Handler, error) {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			code, err := g.judge(r)
+			if err != nil {
+				log.Error(err, "nobody could be let at "+r.URL.Path)
+			}
+			if code != http.StatusOK {
+				http.Error(w, http.StatusText(code), code)
+				return
+			}
+			next.ServeHTTP(w, r)
+		}), nil
+	}, nil
+}
+
+// judge gives the status a request deserves.
+func (g *guard) judge(r *http.Request) (int, error) {
+	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !found || token == "" {
+		return http.StatusUnauthorized, nil
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer cancel()
+	review, err := g.tokens.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	if err != nil {
+		return http.StatusServiceUnavailable, fmt.Errorf("asking whose a token is: %w", err)
+	}
+	if !review.Status.Authenticated {
+		return http.StatusUnauthorized, nil
+	}
+	answer, err := g.access.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: question(review.Status.User, r)}, metav1.CreateOptions{})
+	if err != nil {
+		return http.StatusServiceUnavailable, fmt.Errorf("asking what %s may do: %w", review.Status.User.Username, err)
+	}
+	if !answer.Status.Allowed {
+		return http.StatusForbidden, nil
+	}
+	return http.StatusOK, nil
+}
+
+// question asks whether a user may do what a request does.
+func question(user authenticationv1.UserInfo, r *http.Request) authorizationv1.SubjectAccessReviewSpec {
+	extra := make(map[string]authorizationv1.ExtraValue, len(user.Extra))
+	for key, value := range user.Extra {
+		extra[key] = authorizationv1.ExtraValue(value)
+	}
+	return authorizationv1.SubjectAccessReviewSpec{
+		User: user.Username, Groups: user.Groups, UID: user.UID, Extra: extra,
+		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: r.URL.Path, Verb: strings.ToLower(r.Method)},
+	}
+}

@@ -44,7 +44,7 @@ func startBeside(t *testing.T, label string, args ...string) *beside {
 	b.must("down") // an interrupted run may have left it
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, name := range []string{controller, standby} {
+			for _, name := range []string{controller, standby, "etcd", "supervisor"} {
 				t.Logf("end of the log of %s:\n%s", name, b.log(name, 40))
 			}
 		}

@@ -29,6 +29,7 @@ const (
 
 // Two controllers, and each way in which the one that works may stop.
 func TestAnotherControllerTakesOver(t *testing.T) {
+	t.Parallel()
 	b := startBeside(t, "standby", "--binder=tarn", "--tarn-controllers=2")
 	const n = 200
 	b.made(b.makeAll([]client.Object{
@@ -112,6 +113,7 @@ func TestAnotherControllerTakesOver(t *testing.T) {
 
 // Case 159: Kubernetes' binder and Tarn's are both on, as by mistake.
 func TestTwoBindersAtOnceBindOneToOne(t *testing.T) {
+	t.Parallel()
 	b := startBeside(t, "two-binders", "--binder=kubernetes", "--protection=kubernetes", "--tarn-controller-arg=--controllers=*,-protect")
 	const n, spare = 1000, 50
 	var volumes, claims []client.Object

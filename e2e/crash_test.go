@@ -28,12 +28,30 @@ var moments = []struct {
 	{"the deletion pod is made", func(t trace) bool { return t.pods[tarn.StepDeletion] > 0 }},
 }
 
-// A component is killed at one moment of each life; as the lives of a group go on
-// side by side, each is hit by the kills of the others too, wherever it is. The
-// groups do not run beside other cases.
-func TestAVolumeLivesOnWhen(t *testing.T) {
+// The cases that kill Tarn's processes go on side by side, so that each is hit by the
+// kills of the others too, wherever it is; other cases do not run beside them.
+func TestWhoeverIsKilled(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"a volume lives on", aVolumeLivesOn},
+		{"a pool fills up", aPoolFillsUp},
+		{"a block volume is wiped", aBlockVolumeIsWiped},
+		{"trash is emptied", trashIsEmptied},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(t)
+		})
+	}
+}
+
+// aVolumeLivesOn though components are killed at one moment of its life.
+func aVolumeLivesOn(t *testing.T) {
 	for _, victims := range [][]string{{controller}, {nodeAgent}, {controller, nodeAgent}} {
 		t.Run(strings.Join(victims, " and ")+" die as", func(t *testing.T) {
+			t.Parallel()
 			for _, moment := range moments {
 				t.Run(moment.name, func(t *testing.T) {
 					t.Parallel()

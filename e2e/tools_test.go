@@ -198,6 +198,7 @@ func tries(t *testing.T, wantStatus int, input string, args ...string) tried {
 }
 
 func TestTheExamplesPassTarnPavTest(t *testing.T) {
+	t.Parallel()
 	for _, file := range []string{"hello-world/1-provisioner.yaml", "five-sections/provisioner.yaml"} {
 		t.Run(filepath.Dir(file), func(t *testing.T) {
 			t.Parallel()

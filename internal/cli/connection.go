@@ -62,3 +62,20 @@ func (c connection) namespace() (string, error) {
 	}
 	return namespace, nil
 }
+
+// ownNamespace is the namespace that the kubeconfig's context names, empty where it names
+// none or there is no kubeconfig.
+func (c connection) ownNamespace() string {
+	raw, err := c.loader().RawConfig()
+	if err != nil {
+		return ""
+	}
+	name := c.context
+	if name == "" {
+		name = raw.CurrentContext
+	}
+	if context := raw.Contexts[name]; context != nil {
+		return context.Namespace
+	}
+	return ""
+}

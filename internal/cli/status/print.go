@@ -65,10 +65,10 @@ func (r *Report) lines(w io.Writer, now time.Time) error {
 	}
 	if c := r.Controller; c != nil && c.Leads {
 		line("controller", "%s leads, renewed %s ago", c.Holder, duration.HumanDuration(max(now.Sub(*c.Renewed), 0)))
-	} else if c != nil && c.Holder == "" {
+	} else if c != nil && c.State == "missing" {
 		line("controller", "has no lease: it runs with --leader-elect=false, or not at all")
 	} else if c != nil {
-		line("controller", "none leads: the lease of %s is %s", c.Holder, c.State)
+		line("controller", "none leads: its lease is %s", c.State)
 	}
 	if n := r.Nodes; n != nil {
 		without := ""

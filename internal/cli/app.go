@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"tarn.dev/tarn/internal/appcalls"
+	"tarn.dev/tarn/internal/appplan"
+)
+
+// apps answers the calls on applications: Kubernetes with the user's own rights, or the
+// REST server. Which of them it is, no command can tell: both decide by package appplan.
+type apps interface {
+	Create(ctx context.Context, namespace, id string) (*appplan.App, error)
+	List(ctx context.Context, namespace string) ([]appplan.App, error)
+	Get(ctx context.Context, namespace, id string) (*appplan.App, error)
+	Delete(ctx context.Context, namespace, id string) (*appplan.Deletion, error)
+	Plan(ctx context.Context, namespace, id string, source appplan.Source, isNew bool) (*appplan.Plan, error)
+	Deploy(ctx context.Context, namespace, id string, source appplan.Source) (*appplan.Deployed, error)
+	Scale(ctx context.Context, namespace, id string, replicas int32) (*appplan.App, error)
+	Volumes(ctx context.Context, namespace, id string) ([]appplan.Volume, error)
+	Resize(ctx context.Context, namespace, id, volume string, sizeGi int64) (*appplan.Resized, error)
+	Events(ctx context.Context, namespace, id string, yield func(appplan.Event) error) error
+}
+
+// appFlags say where the applications are.
+type appFlags struct {
+	connection connection
+	server     serverFlags
+	namespace  string
+	output     output
+}
+
+func (f *appFlags) register(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	f.connection.register(flags)
+	f.server.register(flags)
+	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the apps; without it that of the kubeconfig's context")
+}
+
+// connect gives who answers, and the namespace to ask for.
+func (f *appFlags) connect() (apps, string, error) {
+	namespace := f.namespace
+	if f.server.url != "" {
+		if namespace == "" {
+			namespace = f.connection.ownNamespace()
+		}
+		server, err := f.server.connect(f.connection)
+		return server, namespace, err
+	}
+	if namespace == "" {
+		var err error
+		if namespace, err = f.connection.namespace(); err != nil {
+			return nil, "", err
+		}
+	}
+	live, err := f.connection.client()
+	if err != nil {
+		return nil, "", err
+	}
+	return &appcalls.Calls{Client: live}, namespace, nil
+}
+
+func newAppCommand() *cobra.Command {
+	var flags appFlags
+	cmd := &cobra.Command{
+		Use:   "app",
+		Short: "Deploy applications with volumes from a paas.toml",
+		Long: "Deploy applications with their volumes from a paas.toml, scale them, and take them down. An app lives in a\n" +
+			"namespace, by its id. Its volumes outlive every deploy: what a paas.toml no longer names is detached and kept.\n\n" +
+			"Calls go straight to Kubernetes, with the rights of your kubeconfig, or to a server of `tarn api` where --server or\n" +
+			"$TARN_SERVER names one. Answers, checks and errors are the same.",
+	}
+	flags.register(cmd)
+	cmd.AddCommand(newAppPlanCommand(&flags), newAppDeployCommand(&flags), newAppListCommand(&flags), newAppShowCommand(&flags),
+		newAppScaleCommand(&flags), newAppDeleteCommand(&flags))
+	return cmd
+}
+
+// told makes errors of a call say what to do. file is what a paas.toml is called whose
+// problems it may tell, empty for none.
+func told(cmd *cobra.Command, file string, err error) error {
+	var answered *appplan.Error
+	switch {
+	case err == nil:
+		return nil
+	case meta.IsNoMatchError(err):
+		return errors.New("this cluster does not know apps: run tarn install, and a tarn controller")
+	case !errors.As(err, &answered):
+		return err
+	case len(answered.Problems) > 0:
+		for _, p := range answered.Problems {
+			at := file + ":"
+			if p.Line > 0 {
+				at += fmt.Sprintf("%d:%d:", p.Line, p.Column)
+			}
+			if p.Key != "" {
+				at += " " + p.Key + ":"
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s %s\n", at, p.Message)
+		}
+		return exitError{exitFailed}
+	case strings.Contains(answered.Message, "\n"): // several refusals, each on its line
+		return fmt.Errorf("refused:\n  %s", strings.ReplaceAll(answered.Message, "\n", "\n  "))
+	}
+	return err
+}

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"tarn.dev/tarn/internal/appplan"
+)
+
+func newAppScaleCommand(flags *appFlags) *cobra.Command {
+	var wait waiting
+	cmd := &cobra.Command{
+		Use:   "scale ID PODS",
+		Short: "Run another number of pods",
+		Long: "Run another number of pods. An app with a ReadWriteOnce volume cannot have more than one: the live claim decides,\n" +
+			"not the file. One and none are always allowed.",
+		Example: "  tarn app scale shop 3\n  tarn app scale shop 0 --namespace web",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pods, err := strconv.ParseInt(args[1], 10, 32)
+			if err != nil {
+				return misuse(cmd, "%q is no number of pods", args[1])
+			}
+			calls, namespace, err := flags.connect()
+			if err != nil {
+				return err
+			}
+			app, err := calls.Scale(cmd.Context(), namespace, args[0], int32(pods))
+			if err != nil {
+				return told(cmd, "", err)
+			}
+			app, failed := wait.settled(cmd, calls, app)
+			if err := flags.output.print(cmd.OutOrStdout(), app, func(w io.Writer) error { return printOutcome(w, app) }); err != nil {
+				return err
+			}
+			return failed
+		},
+	}
+	wait.register(cmd)
+	flags.output.register(cmd)
+	return cmd
+}
+
+func newAppDeleteCommand(flags *appFlags) *cobra.Command {
+	var wait waiting
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "delete ID",
+		Short: "Delete an app with its volumes, but for those it is to preserve",
+		Long: "Delete an app: its pods, and its volumes with all that is on them, but for those with preserveOnDelete. Without --yes\n" +
+			"it says what would go and what would stay, and does nothing. An app of the same id finds its preserved volumes again.",
+		Example: "  tarn app delete shop\n  tarn app delete shop --yes",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			calls, namespace, err := flags.connect()
+			if err != nil {
+				return err
+			}
+			app, err := calls.Get(cmd.Context(), namespace, args[0])
+			if err != nil {
+				return told(cmd, "", err)
+			}
+			if !yes {
+				printFate(cmd.OutOrStdout(), app)
+				return errors.New("nothing was done; give --yes to do it")
+			}
+			deletion, err := calls.Delete(cmd.Context(), namespace, app.ID)
+			if err != nil {
+				return told(cmd, "", err)
+			}
+			gone, err := wait.gone(cmd, calls, app)
+			if err != nil {
+				return err
+			}
+			return flags.output.print(cmd.OutOrStdout(), deletion, func(w io.Writer) error { return printDeletion(w, deletion, gone) })
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it: what is on the volumes that go cannot be had again, unless their class has a trash")
+	wait.register(cmd)
+	flags.output.register(cmd)
+	return cmd
+}
+
+// printFate says what deleting an app would do.
+func printFate(w io.Writer, app *appplan.App) {
+	fmt.Fprintf(w, "would delete app %s, %s\n", app.ID, count(int(app.Replicas), "pod"))
+	for _, v := range slices.Concat(app.Volumes, app.Detached) {
+		what := "would delete"
+		if v.PreserveOnDelete {
+			what = "would keep"
+		}
+		fmt.Fprintf(w, "%s volume %s, %dGi, claim %s\n", what, v.Name, v.SizeGi, v.ClaimName)
+	}
+}
+
+func printDeletion(w io.Writer, d *appplan.Deletion, gone bool) error {
+	state := "is being deleted"
+	if gone {
+		state = "is deleted"
+	}
+	fmt.Fprintf(w, "app %s %s\n", d.ID, state)
+	if len(d.Deleted) > 0 {
+		fmt.Fprintf(w, "deleted with it: %s\n", strings.Join(d.Deleted, ", "))
+	}
+	if len(d.Preserved) > 0 {
+		fmt.Fprintf(w, "preserved: %s\n", strings.Join(d.Preserved, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"tarn.dev/tarn/internal/appplan"
+)
+
+// defaultFile is the paas.toml that is meant where none is named.
+const defaultFile = "paas.toml"
+
+// appSource is the paas.toml of a command, and the app it is for.
+type appSource struct {
+	file string
+
+	// shown is what the file is called in errors.
+	shown  string
+	source appplan.Source
+	id     string
+}
+
+func (s *appSource) register(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&s.file, "file", "f", defaultFile, "the paas.toml, or the same as JSON; - for standard input")
+}
+
+// read reads the file. The id is the argument's, else the name in the file.
+func (s *appSource) read(cmd *cobra.Command, args []string) error {
+	var err error
+	if s.shown, s.source.Text, err = readInput(cmd, s.file); err != nil {
+		return fmt.Errorf("%w; name another with --file", err)
+	}
+	s.source.JSON = strings.EqualFold(filepath.Ext(s.file), ".json") || bytes.HasPrefix(bytes.TrimSpace(s.source.Text), []byte("{"))
+	if len(args) > 0 {
+		s.id = args[0]
+		return nil
+	}
+	file, _, bad := s.source.Read("")
+	if bad != nil {
+		return told(cmd, s.shown, bad)
+	}
+	if s.id = file.App.Name; s.id == "" {
+		return misuse(cmd, "%s names no app; give its id, or write name in its section [app]", s.shown)
+	}
+	return nil
+}
+
+func newAppPlanCommand(flags *appFlags) *cobra.Command {
+	var s appSource
+	cmd := &cobra.Command{
+		Use:   "plan [ID]",
+		Short: "Show what a deploy would create, keep, grow, detach and refuse",
+		Long: "Show what deploying a paas.toml would do to each volume and to the pods, before it does. Nothing is changed. The app\n" +
+			"need not be there yet. The id is that of the argument, else the name in the file.\n\n" +
+			"The exit status is 1 where the deploy would be refused.",
+		Example: "  tarn app plan\n" +
+			"  tarn app plan shop --file deploy/paas.toml --namespace web",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := s.read(cmd, args); err != nil {
+				return err
+			}
+			calls, namespace, err := flags.connect()
+			if err != nil {
+				return err
+			}
+			plan, _, err := s.plan(cmd.Context(), calls, namespace)
+			if err != nil {
+				return told(cmd, s.shown, err)
+			}
+			err = flags.output.print(cmd.OutOrStdout(), plan, func(w io.Writer) error { return printPlan(w, plan) })
+			if err == nil && plan.Refused {
+				return exitError{exitFailed}
+			}
+			return err
+		},
+	}
+	s.register(cmd)
+	flags.output.register(cmd)
+	return cmd
+}
+
+// plan says what a deploy would do, whether or not there is the app yet; isNew says that
+// there is none.
+func (s *appSource) plan(ctx context.Context, calls apps, namespace string) (plan *appplan.Plan, isNew bool, err error) {
+	plan, err = calls.Plan(ctx, namespace, s.id, s.source, false)
+	if isCode(err, appplan.NotFound) {
+		isNew = true
+		plan, err = calls.Plan(ctx, namespace, s.id, s.source, true)
+	}
+	return plan, isNew, err
+}
+
+func isCode(err error, code appplan.Code) bool {
+	var answered *appplan.Error
+	return errors.As(err, &answered) && answered.Code == code
+}
+
+func newAppDeployCommand(flags *appFlags) *cobra.Command {
+	var s appSource
+	var wait waiting
+	cmd := &cobra.Command{
+		Use:   "deploy [ID]",
+		Short: "Deploy a paas.toml, and wait until it runs",
+		Long: "Deploy a paas.toml: make the volumes that are not there yet, attach those that are, grow those that are to be larger,\n" +
+			"and run the app. The id is that of the argument, else the name in the file; an app that is not there is created.\n" +
+			"A deploy that is refused changes nothing. Doing it again does no harm.\n\n" +
+			"No deploy deletes a volume: what the file no longer names is detached and kept. Where a volume is ReadWriteOnce the\n" +
+			"old pod is stopped before the new one starts.",
+		Example: "  tarn app deploy\n" +
+			"  tarn app deploy shop --file deploy/paas.toml --namespace web --wait=false",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := s.read(cmd, args); err != nil {
+				return err
+			}
+			calls, namespace, err := flags.connect()
+			if err != nil {
+				return err
+			}
+			return s.deploy(cmd, calls, namespace, flags.output, wait)
+		},
+	}
+	s.register(cmd)
+	wait.register(cmd)
+	flags.output.register(cmd)
+	return cmd
+}
+
+func (s *appSource) deploy(cmd *cobra.Command, calls apps, namespace string, output output, wait waiting) error {
+	ctx := cmd.Context()
+	deployed, err := calls.Deploy(ctx, namespace, s.id, s.source)
+	if isCode(err, appplan.NotFound) {
+		deployed, err = s.first(ctx, calls, namespace)
+	}
+	if err != nil {
+		return told(cmd, s.shown, err)
+	}
+	if output == outputTable {
+		if err := printPlan(cmd.OutOrStdout(), &deployed.Plan); err != nil {
+			return err
+		}
+	}
+	app, failed := wait.settled(cmd, calls, &deployed.App)
+	deployed.App = *app
+	err = output.print(cmd.OutOrStdout(), deployed, func(w io.Writer) error { return printOutcome(w, app) })
+	if err != nil {
+		return err
+	}
+	return failed
+}
+
+// first deploys an app that is not there: it is created once the plan shows that it will
+// not be refused.
+func (s *appSource) first(ctx context.Context, calls apps, namespace string) (*appplan.Deployed, error) {
+	plan, err := calls.Plan(ctx, namespace, s.id, s.source, true)
+	if err == nil && !plan.Refused {
+		_, err = calls.Create(ctx, namespace, s.id)
+	}
+	if err != nil && !isCode(err, appplan.Conflict) { // somebody was faster
+		return nil, err
+	}
+	if plan != nil && plan.Refused {
+		var lines []string
+		for _, c := range plan.Changes {
+			if c.Action == appplan.Refuse {
+				lines = append(lines, c.Message)
+			}
+		}
+		return nil, appplan.Errorf(appplan.Invalid, "%s", strings.Join(lines, "\n"))
+	}
+	return calls.Deploy(ctx, namespace, s.id, s.source)
+}
+
+// printPlan writes what becomes of each volume, and of the pods.
+func printPlan(w io.Writer, plan *appplan.Plan) error {
+	if len(plan.Changes) > 0 {
+		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "ACTION\tVOLUME\tSIZE\tCLAIM\tWHY")
+		for _, c := range plan.Changes {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", c.Action, dash(c.Volume), sizes(c), dash(c.ClaimName), dash(strings.ReplaceAll(c.Message, "\n", "; ")))
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	pods := fmt.Sprintf("app %s: %s", plan.ID, count(int(plan.Replicas), "pod"))
+	switch {
+	case plan.Refused:
+		pods = fmt.Sprintf("app %s: refused, nothing is changed", plan.ID)
+	case plan.Restart && plan.Strategy == appplan.Recreate:
+		pods += ", replaced: the old pod is stopped before the new one starts"
+	case plan.Restart:
+		pods += ", replaced one after the other"
+	}
+	if _, err := fmt.Fprintln(w, pods); err != nil {
+		return err
+	}
+	return printWarnings(w, plan.Warnings)
+}
+
+// sizes says how large a volume is and is to be.
+func sizes(c appplan.Change) string {
+	switch {
+	case c.FromGi > 0 && c.ToGi > 0 && c.FromGi != c.ToGi:
+		return fmt.Sprintf("%dGi -> %dGi", c.FromGi, c.ToGi)
+	case c.ToGi > 0:
+		return fmt.Sprintf("%dGi", c.ToGi)
+	case c.FromGi > 0:
+		return fmt.Sprintf("%dGi", c.FromGi)
+	}
+	return "-"
+}
+
+func printWarnings(w io.Writer, warnings []string) error {
+	for _, warning := range warnings {
+		if _, err := fmt.Fprintln(w, "warning:", warning); err != nil {
+			return err
+		}
+	}
+	return nil
+}

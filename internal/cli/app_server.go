@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+
+	"tarn.dev/tarn/internal/api/client"
+)
+
+// Environment variables of the server of applications.
+const (
+	serverVariable = "TARN_SERVER"
+	tokenVariable  = "TARN_TOKEN"
+)
+
+// serverFlags name a server of `tarn api`.
+type serverFlags struct {
+	// url is empty where the calls go to Kubernetes.
+	url string
+	// authority is a file with the certificates that the server's is signed by, empty
+	// for those the machine trusts.
+	authority string
+}
+
+func (f *serverFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.url, "server", os.Getenv(serverVariable), "URL of a server of `tarn api` to call instead of Kubernetes; the default is $"+serverVariable)
+	flags.Lookup("server").DefValue = "" // the help of one machine is that of all
+	flags.StringVar(&f.authority, "server-ca", "", "file with the certificate authority of --server; without it those the machine trusts")
+}
+
+// connect makes a client of the server. The token is $TARN_TOKEN, else what the
+// kubeconfig logs in with, as long as that is a token and no certificate.
+func (f *serverFlags) connect(to connection) (*client.Client, error) {
+	address, err := url.Parse(f.url)
+	if err != nil || address.Host == "" {
+		return nil, fmt.Errorf("--server %q is no address; write it as https://tarn.example.com", f.url)
+	}
+	if address.Scheme == "http" && !loopback(address.Hostname()) {
+		return nil, fmt.Errorf("--server %q would show your token to the network; use https", f.url)
+	}
+	login := &rest.Config{BearerToken: os.Getenv(tokenVariable)}
+	if login.BearerToken == "" {
+		config, err := to.config()
+		if err != nil {
+			return nil, fmt.Errorf("no token to call %s with: %w; or set %s", f.url, err, tokenVariable)
+		}
+		if login = tokenOf(config); login == nil {
+			return nil, fmt.Errorf("no token to call %s with: the kubeconfig logs in by certificate; set %s, as by `kubectl create token NAME`", f.url, tokenVariable)
+		}
+	}
+	login.UserAgent = "tarn/" + Version
+	if login.CAData, err = f.certificates(); err != nil {
+		return nil, err
+	}
+	carry, err := rest.TransportFor(login)
+	if err != nil {
+		return nil, fmt.Errorf("calling %s: %w", f.url, err)
+	}
+	return client.New(client.Options{URL: f.url, HTTP: &http.Client{Transport: carry}})
+}
+
+// tokenOf is the part of a configuration that logs in by token, nil for none.
+func tokenOf(config *rest.Config) *rest.Config {
+	if config.BearerToken == "" && config.BearerTokenFile == "" && config.ExecProvider == nil {
+		return nil
+	}
+	return &rest.Config{BearerToken: config.BearerToken, BearerTokenFile: config.BearerTokenFile, ExecProvider: config.ExecProvider}
+}
+
+// certificates reads --server-ca.
+func (f *serverFlags) certificates() ([]byte, error) {
+	if f.authority == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(f.authority)
+	if err != nil {
+		return nil, fmt.Errorf("--server-ca: %w", err)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(text) {
+		return nil, errors.New("--server-ca: " + f.authority + " holds no certificate in PEM")
+	}
+	return text, nil
+}
+
+// loopback says whether a host is this machine.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

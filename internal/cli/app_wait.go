@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tarn.dev/tarn/internal/appplan"
+	"tarn.dev/tarn/internal/cli/terminal"
+)
+
+// waiting says whether a command waits for what it has asked for, and how long.
+type waiting struct {
+	on      bool
+	timeout time.Duration
+}
+
+func (w *waiting) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&w.on, "wait", true, "wait until nothing is under way any more")
+	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long to wait; then the exit status is 3, and it goes on without you")
+}
+
+// settled follows an app until nothing is under way and gives it as it was seen last. The
+// error is that it is not in service.
+func (w *waiting) settled(cmd *cobra.Command, calls apps, app *appplan.App) (*appplan.App, error) {
+	if !w.on {
+		return app, nil
+	}
+	f := follower{calls: calls, namespace: app.Namespace, id: app.ID, last: app, line: standing}
+	err := f.follow(cmd, w.timeout)
+	switch {
+	case err != nil:
+		return f.last, err
+	case f.kind == appplan.Deleted:
+		return f.last, fmt.Errorf("app %s was deleted meanwhile", app.ID)
+	case f.last.Status == appplan.Refused:
+		return f.last, errors.New(standing(f.last))
+	}
+	return f.last, nil
+}
+
+// gone waits until a deleted app is gone, and says whether it is.
+func (w *waiting) gone(cmd *cobra.Command, calls apps, app *appplan.App) (bool, error) {
+	if !w.on {
+		return false, nil
+	}
+	f := follower{calls: calls, namespace: app.Namespace, id: app.ID, last: app, line: standing}
+	err := f.follow(cmd, w.timeout)
+	if isCode(err, appplan.NotFound) {
+		return true, nil
+	}
+	return f.kind == appplan.Deleted, err
+}
+
+// resized waits until a volume is as large as was asked for, and gives it as it was seen
+// last.
+func (w *waiting) resized(cmd *cobra.Command, calls apps, namespace, id string, asked *appplan.Resized) (*appplan.Resized, error) {
+	if !w.on {
+		return asked, nil
+	}
+	seen := *asked
+	look := func(app *appplan.App) appplan.Volume {
+		if i := slices.IndexFunc(app.Volumes, func(v appplan.Volume) bool { return v.Name == asked.Name }); i >= 0 {
+			return app.Volumes[i]
+		}
+		return appplan.Volume{Name: asked.Name, Status: appplan.VolumeMissing}
+	}
+	f := follower{
+		calls: calls, namespace: namespace, id: id, last: &appplan.App{ID: id, Namespace: namespace},
+		line: func(app *appplan.App) string {
+			v := look(app)
+			line := fmt.Sprintf("volume %s of app %s is %s, %dGi", v.Name, id, v.Status, v.SizeGi)
+			if v.Message != "" {
+				line += ": " + v.Message
+			}
+			return line
+		},
+		done: func(app *appplan.App) bool {
+			v := look(app)
+			seen.Status = v.Status
+			return v.Status == appplan.VolumeBound && v.SizeGi >= asked.SizeGi
+		},
+	}
+	return &seen, f.follow(cmd, w.timeout)
+}
+
+// follower follows one app.
+type follower struct {
+	calls         apps
+	namespace, id string
+	// line says on a terminal how far it is; done ends it before the app has settled, nil
+	// for never.
+	line func(*appplan.App) string
+	done func(*appplan.App) bool
+
+	// last is the app as it was seen last, kind what was told last.
+	last *appplan.App
+	kind appplan.EventKind
+}
+
+// errEnough ends a stream of which enough was seen.
+var errEnough = errors.New("enough was seen")
+
+// retryPause is how long after a stream broke off another is asked for.
+const retryPause = time.Second
+
+// follow returns when nothing is under way, or done says so. It goes on where a stream
+// breaks off that had begun: whoever answered may have been restarted.
+func (f *follower) follow(cmd *cobra.Command, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+	defer cancel()
+	screen := terminal.Of(cmd.ErrOrStderr())
+	defer screen.Done()
+	seen := func(event appplan.Event) error {
+		f.kind = event.Kind
+		if event.App.ID != "" {
+			f.last = &event.App
+		}
+		screen.Progress(f.line(f.last))
+		if f.done != nil && f.done(f.last) {
+			return errEnough
+		}
+		return nil
+	}
+	for {
+		err := f.calls.Events(ctx, f.namespace, f.id, seen)
+		var answered *appplan.Error
+		switch {
+		case cmd.Context().Err() != nil:
+			return fmt.Errorf("interrupted, it goes on without you: %s", f.line(f.last))
+		case ctx.Err() != nil:
+			return timeoutError{fmt.Errorf("after %s %s; tarn explain app %s/%s says why", timeout, f.line(f.last), f.last.Namespace, f.id)}
+		case errors.Is(err, errEnough), err == nil && f.kind != appplan.Expired:
+			return nil
+		case err != nil && (f.kind == "" || errors.As(err, &answered) && answered.Code != appplan.Internal && answered.Code != appplan.TooMany):
+			return err
+		}
+		again := time.NewTimer(retryPause)
+		select {
+		case <-ctx.Done():
+		case <-again.C:
+		}
+		again.Stop()
+	}
+}
+
+// standing says in a line how an app is.
+func standing(app *appplan.App) string {
+	line := fmt.Sprintf("app %s is %s, %d of %s ready", app.ID, app.Status, app.ReadyReplicas, count(int(app.Replicas), "pod"))
+	if app.Message != "" {
+		line += ": " + app.Message
+	}
+	return line
+}
+
+func printOutcome(w io.Writer, app *appplan.App) error {
+	_, err := fmt.Fprintln(w, standing(app))
+	return err
+}

@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"tarn.dev/tarn/internal/appplan"
+)
+
+func newVolumeCommand() *cobra.Command {
+	var flags appFlags
+	cmd := &cobra.Command{
+		Use:   "volume",
+		Short: "See and grow the volumes of applications",
+		Long: "See and grow the volumes of applications. Of volumes that are no application's, kubectl get pvc and tarn explain\n" +
+			"volume tell.\n\n" +
+			"Calls go straight to Kubernetes, or to a server of `tarn api` where --server or $TARN_SERVER names one.",
+	}
+	flags.register(cmd)
+	cmd.AddCommand(newVolumeListCommand(&flags), newVolumeResizeCommand(&flags))
+	return cmd
+}
+
+func newVolumeListCommand(flags *appFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list [APP]",
+		Short: "List the volumes of an app, or of all apps of a namespace",
+		Long: "List the volumes of an app, or of all apps of a namespace, as their live claims say: status, size, access mode, class,\n" +
+			"and what becomes of each when its app is deleted. Those that are mounted no more are listed as detached. How much is\n" +
+			"in use only a server of `tarn api` knows.",
+		Example: "  tarn volume list\n  tarn volume list shop --output json",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			calls, namespace, err := flags.connect()
+			if err != nil {
+				return err
+			}
+			all, err := volumesOf(cmd, calls, namespace, args)
+			if err != nil {
+				return told(cmd, "", err)
+			}
+			rows := []volumeRow{}
+			for _, a := range all {
+				for _, v := range a.Volumes {
+					rows = append(rows, volumeRow{a.ID, false, v})
+				}
+				for _, v := range a.Detached {
+					rows = append(rows, volumeRow{a.ID, true, v})
+				}
+			}
+			return flags.output.print(cmd.OutOrStdout(), rows, func(w io.Writer) error { return printVolumes(w, all) })
+		},
+	}
+	flags.output.register(cmd)
+	return cmd
+}
+
+// volumeRow is a volume as JSON and YAML have it: what the API says of it, and whose it is.
+type volumeRow struct {
+	App      string `json:"app"`
+	Detached bool   `json:"detached"`
+	appplan.Volume
+}
+
+// volumesOf gives the app that is named, else all, with their volumes.
+func volumesOf(cmd *cobra.Command, calls apps, namespace string, args []string) ([]appplan.App, error) {
+	if len(args) == 0 {
+		return calls.List(cmd.Context(), namespace)
+	}
+	app, err := calls.Get(cmd.Context(), namespace, args[0])
+	if err != nil {
+		return nil, err
+	}
+	// What is in use is asked for apart: it is dear.
+	if app.Volumes, err = calls.Volumes(cmd.Context(), namespace, args[0]); err != nil {
+		return nil, err
+	}
+	return []appplan.App{*app}, nil
+}
+
+func newVolumeResizeCommand(flags *appFlags) *cobra.Command {
+	var wait waiting
+	cmd := &cobra.Command{
+		Use:   "resize APP VOLUME SIZE",
+		Short: "Make a volume larger while the app runs, and wait until it is",
+		Long: "Make a volume larger while the app runs: its storage, and then its file system. SIZE is in GiB, as 20 or 20Gi. A volume\n" +
+			"never shrinks, and its class must allow expansion. A later deploy of a smaller size leaves it as large as it is.",
+		Example: "  tarn volume resize shop data 20Gi",
+		Args:    cobra.ExactArgs(3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			size, err := strconv.ParseInt(strings.TrimSuffix(args[2], "Gi"), 10, 64)
+			if err != nil {
+				return misuse(cmd, "%q is no size in GiB; write it as 20 or 20Gi", args[2])
+			}
+			calls, namespace, err := flags.connect()
+			if err != nil {
+				return err
+			}
+			resized, err := calls.Resize(cmd.Context(), namespace, args[0], args[1], size)
+			if err != nil {
+				return told(cmd, "", err)
+			}
+			volume, failed := wait.resized(cmd, calls, namespace, args[0], resized)
+			err = flags.output.print(cmd.OutOrStdout(), volume, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "volume %s of app %s is %s, %dGi\n", volume.Name, args[0], volume.Status, volume.SizeGi)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return failed
+		},
+	}
+	wait.register(cmd)
+	flags.output.register(cmd)
+	return cmd
+}

@@ -89,6 +89,7 @@ test-deps:
 .PHONY: bin/tarn
 bin/tarn:
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X tarn.dev/tarn/internal/cli.Version=$(VERSION)' -o bin/tarn ./cmd/tarn
+	@ln -sf tarn bin/kubectl-tarn && ln -sf tarn bin/kubectl_complete-tarn
 
 .PHONY: cluster-binaries
 cluster-binaries:

@@ -1,5 +1,5 @@
-// Command tarn is everything of Tarn in one binary: the controller, the node agent
-// and the command line. This folder only wires the parts together.
+// Command tarn is everything of Tarn in one binary: the controller, the node agent,
+// the REST API and the command line. This folder only wires the parts together.
 package main
 
 import (
@@ -12,5 +12,6 @@ import (
 
 func main() {
 	root := cli.NewRoot(newControllerCommand(), newNodeCommand(), newScrubCommand())
+	cli.CalledAs(root, os.Args[0], os.Args[1:])
 	os.Exit(cli.ExitStatus(root.ExecuteContext(ctrl.SetupSignalHandler()), os.Stderr))
 }

@@ -38,9 +38,10 @@ type appFlags struct {
 
 func (f *appFlags) register(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
-	f.connection.register(flags)
+	f.connection.register(cmd, flags)
 	f.server.register(flags)
 	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the apps; without it that of the kubeconfig's context")
+	completeFlag(cmd, "namespace", &f.connection, namespaceKind)
 }
 
 // connect gives who answers, and the namespace to ask for.

@@ -20,8 +20,9 @@ func newAppScaleCommand(flags *appFlags) *cobra.Command {
 		Short: "Run another number of pods",
 		Long: "Run another number of pods. An app with a ReadWriteOnce volume cannot have more than one: the live claim decides,\n" +
 			"not the file. One and none are always allowed.",
-		Example: "  tarn app scale shop 3\n  tarn app scale shop 0 --namespace web",
-		Args:    cobra.ExactArgs(2),
+		Example:           "  tarn app scale shop 3\n  tarn app scale shop 0 --namespace web",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: flags.completeApps(nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pods, err := strconv.ParseInt(args[1], 10, 32)
 			if err != nil {
@@ -55,8 +56,9 @@ func newAppDeleteCommand(flags *appFlags) *cobra.Command {
 		Short: "Delete an app with its volumes, but for those it is to preserve",
 		Long: "Delete an app: its pods, and its volumes with all that is on them, but for those with preserveOnDelete. Without --yes\n" +
 			"it says what would go and what would stay, and does nothing. An app of the same id finds its preserved volumes again.",
-		Example: "  tarn app delete shop\n  tarn app delete shop --yes",
-		Args:    cobra.ExactArgs(1),
+		Example:           "  tarn app delete shop\n  tarn app delete shop --yes",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: flags.completeApps(nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			calls, namespace, err := flags.connect()
 			if err != nil {

@@ -63,7 +63,8 @@ func newAppPlanCommand(flags *appFlags) *cobra.Command {
 			"The exit status is 1 where the deploy would be refused.",
 		Example: "  tarn app plan\n" +
 			"  tarn app plan shop --file deploy/paas.toml --namespace web",
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: flags.completeApps(nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := s.read(cmd, args); err != nil {
 				return err
@@ -117,7 +118,8 @@ func newAppDeployCommand(flags *appFlags) *cobra.Command {
 			"old pod is stopped before the new one starts.",
 		Example: "  tarn app deploy\n" +
 			"  tarn app deploy shop --file deploy/paas.toml --namespace web --wait=false",
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: flags.completeApps(nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := s.read(cmd, args); err != nil {
 				return err

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -195,5 +196,16 @@ func TestAVolumeIsGrownByCommand(t *testing.T) {
 	stop()
 	w.says(0, "volume list shop", "data    Bound   30Gi", "logs    Bound   1Gi")
 	w.says(0, "app deploy --wait=false --file "+w.file(shop), "detach  logs")
+	for _, c := range []struct{ args, want string }{
+		{"app show", "shop"}, {"volume resize shop", "data"}, {"explain claim", "paas-app-shop-data"}, {"status --namespace", w.namespace},
+	} {
+		args := append(strings.Fields(c.args), "")
+		if !strings.HasPrefix(c.args, "status") {
+			args = slices.Insert(args, len(args)-1, "--namespace", w.namespace)
+		}
+		if got := proposed(t, slices.Insert(args, 1, "--kubeconfig", w.config)...); !slices.Contains(got, c.want) {
+			t.Errorf("completing tarn %s: got %q, want %s in it", c.args, got, c.want)
+		}
+	}
 	w.says(0, "volume list --output json", `"app": "shop"`, `"detached": true`, `"name": "logs"`)
 }

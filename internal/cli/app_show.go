@@ -49,10 +49,11 @@ func printApps(w io.Writer, all []appplan.App, now time.Time) error {
 
 func newAppShowCommand(flags *appFlags) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "show ID",
-		Short:   "Show an app, its volumes, and what is kept of it",
-		Example: "  tarn app show shop\n  tarn app show shop --namespace web --output yaml",
-		Args:    cobra.ExactArgs(1),
+		Use:               "show ID",
+		Short:             "Show an app, its volumes, and what is kept of it",
+		Example:           "  tarn app show shop\n  tarn app show shop --namespace web --output yaml",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: flags.completeApps(nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			calls, namespace, err := flags.connect()
 			if err != nil {

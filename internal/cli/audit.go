@@ -73,8 +73,9 @@ func newAuditCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	a.output.register(cmd)
-	a.connection.register(f)
+	a.connection.register(cmd, f)
 	f.StringVar(&a.provisioner, "provisioner", "", "only what belongs to this PavProvisioner")
+	completeFlag(cmd, "provisioner", &a.connection, provisionerKind)
 	f.StringVar(&a.stateDir, "node-state-dir", "", "folder of the node agent, as seen from here; none leaves the node side out")
 	f.StringVar(&a.mountinfo, "mountinfo", "", "mount table of the kubelet; the default is that of this process")
 	f.StringVar(&a.hostPathRoot, "host-path-root", "", "folder of the volumes of tarn.dev/host-path, as the controller has it; empty leaves them out")

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -18,10 +19,12 @@ type connection struct {
 	kubeconfig, context string
 }
 
-// register adds the flags of a connection.
-func (c *connection) register(flags *pflag.FlagSet) {
+// register adds the flags of a connection to those of a command, its own or persistent
+// ones.
+func (c *connection) register(cmd *cobra.Command, flags *pflag.FlagSet) {
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
 	flags.StringVar(&c.context, "context", "", "context of the kubeconfig; without it the current one")
+	completeContexts(cmd, c)
 }
 
 func (c connection) loader() clientcmd.ClientConfig {

@@ -42,8 +42,7 @@ func newExplainCommand() *cobra.Command {
 		Example: "  tarn explain claim shop/data\n" +
 			"  tarn explain pod -n shop web-0\n" +
 			"  tarn explain volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --output json",
-		Args:      cobra.ExactArgs(2),
-		ValidArgs: []string{"claim", "volume", "pod", "pvset"},
+		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			asked, err := explained(args[0], args[1], namespace, to.namespace)
 			if err != nil {
@@ -54,8 +53,10 @@ func newExplainCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	output.register(cmd)
-	to.register(f)
+	to.register(cmd, f)
 	f.StringVarP(&namespace, "namespace", "n", "", "namespace of NAME; the default is that of the kubeconfig's context")
+	completeFlag(cmd, "namespace", &to, namespaceKind)
+	cmd.ValidArgsFunction = completeExplained(&to, &namespace)
 	return cmd
 }
 

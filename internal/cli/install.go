@@ -27,7 +27,7 @@ func newInstallCommand() *cobra.Command {
 			"The ready PavProvisioners that --provisioners names are applied after that: " + strings.Join(provisioners.Names(), ", ") + ".\n" +
 			"A StorageClass for each is yours to make.",
 		Example: "  tarn install\n  tarn install --context staging --timeout 3m",
-		Args: cobra.NoArgs,
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := to.client()
 			if err != nil {
@@ -52,7 +52,7 @@ func newInstallCommand() *cobra.Command {
 			return kube.Apply(ctx, c, beside, applied)
 		},
 	}
-	to.register(cmd.Flags())
+	to.register(cmd, cmd.Flags())
 	cmd.Flags().StringSliceVar(&ready, "provisioners", nil, "ready PavProvisioners to apply as well, by name")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the API server to serve what was applied")
 	return cmd

@@ -38,7 +38,7 @@ func newPavLintCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&lint.strict, "strict", false, "fail for warnings too")
 	cmd.Flags().BoolVar(&lint.server, "server", false, "have the API server check each provisioner too, by a dry run that creates nothing")
 	lint.output.register(cmd)
-	lint.connection.register(cmd.Flags())
+	lint.connection.register(cmd, cmd.Flags())
 	return cmd
 }
 

@@ -95,7 +95,7 @@ func newPavTestCommand() *cobra.Command {
 	f.StringVar(&try.classFile, "class", "", "a YAML file with the StorageClass to make; without it one without parameters")
 	f.StringVar(&try.image, "image", "busybox:1.36", "image with a shell for the pods that write and read")
 	try.output.register(cmd)
-	try.connection.register(f)
+	try.connection.register(cmd, f)
 	return cmd
 }
 

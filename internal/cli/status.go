@@ -34,8 +34,9 @@ func newStatusCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runStatus(cmd, to, namespace, output) },
 	}
 	output.register(cmd)
-	to.register(cmd.Flags())
+	to.register(cmd, cmd.Flags())
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace; without it the whole cluster")
+	completeFlag(cmd, "namespace", &to, namespaceKind)
 	return cmd
 }
 

@@ -48,7 +48,7 @@ type trashItem struct {
 func newTrashCommand() *cobra.Command {
 	var to connection
 	cmd := &cobra.Command{Use: "trash", Short: "See and empty the trash of released volumes"}
-	to.register(cmd.PersistentFlags())
+	to.register(cmd, cmd.PersistentFlags())
 	var output output
 	var namespace string
 	list := &cobra.Command{
@@ -64,6 +64,7 @@ func newTrashCommand() *cobra.Command {
 	}
 	output.register(list)
 	list.Flags().StringVarP(&namespace, "namespace", "n", "", "only volumes of claims of this namespace")
+	completeFlag(list, "namespace", &to, namespaceKind)
 	var all, yes bool
 	purge := &cobra.Command{
 		Use: "purge NAME... | --all", Short: "End the retention of volumes in the trash now: their reclaim policy takes its course",
@@ -81,6 +82,7 @@ func newTrashCommand() *cobra.Command {
 	}
 	purge.Flags().BoolVar(&all, "all", false, "every volume in the trash")
 	purge.Flags().BoolVar(&yes, "yes", false, "do it: data that is deleted cannot be brought back")
+	purge.ValidArgsFunction = completeTrash(&to, func(i trashItem) string { return i.Volume })
 	cmd.AddCommand(list, purge)
 	return cmd
 }

@@ -40,7 +40,7 @@ func newUndeleteCommand() *cobra.Command {
 			"It may be done twice, and be interrupted anywhere: the next time goes on.",
 	}
 	f := cmd.PersistentFlags()
-	u.connection.register(f)
+	u.connection.register(cmd, f)
 	f.BoolVar(&u.createNamespace, "create-namespace", false, "make the namespace where it is gone")
 	f.DurationVar(&u.timeout, "timeout", time.Minute, "how long the binder may take with each claim")
 	cmd.AddCommand(u.volumeCommand(), u.namespaceCommand())
@@ -50,10 +50,11 @@ func newUndeleteCommand() *cobra.Command {
 func (u *undelete) volumeCommand() *cobra.Command {
 	var as string
 	cmd := &cobra.Command{
-		Use:     "volume NAME",
-		Short:   "Bring the claim of a PersistentVolume back",
-		Example: "  tarn undelete volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11\n  tarn undelete volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --as shop/data-of-yesterday",
-		Args:    cobra.ExactArgs(1),
+		Use:               "volume NAME",
+		Short:             "Bring the claim of a PersistentVolume back",
+		Example:           "  tarn undelete volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11\n  tarn undelete volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --as shop/data-of-yesterday",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeTrash(&u.connection, func(i trashItem) string { return i.Volume }),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var target client.ObjectKey
 			if as != "" {
@@ -79,6 +80,10 @@ func (u *undelete) namespaceCommand() *cobra.Command {
 		Short:   "Bring every claim of a namespace back whose volume is in the trash",
 		Example: "  tarn undelete namespace shop --create-namespace",
 		Args:    cobra.ExactArgs(1),
+		ValidArgsFunction: completeTrash(&u.connection, func(i trashItem) string {
+			namespace, _, _ := strings.Cut(i.Claim, "/")
+			return namespace
+		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := u.connect(cmd); err != nil {
 				return err

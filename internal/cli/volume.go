@@ -32,8 +32,9 @@ func newVolumeListCommand(flags *appFlags) *cobra.Command {
 		Long: "List the volumes of an app, or of all apps of a namespace, as their live claims say: status, size, access mode, class,\n" +
 			"and what becomes of each when its app is deleted. Those that are mounted no more are listed as detached. How much is\n" +
 			"in use only a server of `tarn api` knows.",
-		Example: "  tarn volume list\n  tarn volume list shop --output json",
-		Args:    cobra.MaximumNArgs(1),
+		Example:           "  tarn volume list\n  tarn volume list shop --output json",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: flags.completeApps(nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			calls, namespace, err := flags.connect()
 			if err != nil {
@@ -89,8 +90,9 @@ func newVolumeResizeCommand(flags *appFlags) *cobra.Command {
 		Short: "Make a volume larger while the app runs, and wait until it is",
 		Long: "Make a volume larger while the app runs: its storage, and then its file system. SIZE is in GiB, as 20 or 20Gi. A volume\n" +
 			"never shrinks, and its class must allow expansion. A later deploy of a smaller size leaves it as large as it is.",
-		Example: "  tarn volume resize shop data 20Gi",
-		Args:    cobra.ExactArgs(3),
+		Example:           "  tarn volume resize shop data 20Gi",
+		Args:              cobra.ExactArgs(3),
+		ValidArgsFunction: flags.completeApps(flags.volumesOfApp),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			size, err := strconv.ParseInt(strings.TrimSuffix(args[2], "Gi"), 10, 64)
 			if err != nil {

@@ -14,10 +14,18 @@ const (
 	RecycleZero RecycleMethod = "Zero"
 	// RecycleDiscard tells the storage to forget what was on it.
 	RecycleDiscard RecycleMethod = "Discard"
-	// RecycleRecreate destroys the storage and makes it anew. It is refused on a volume: who
-	// wants it has policy Delete, and a PersistentVolumeSet that makes another.
+	// RecycleRecreate destroys the storage by the provisioner's deletion pod and makes it
+	// anew by its creation pod, under the same handle. It is for volumes that a
+	// PavProvisioner has made.
 	RecycleRecreate RecycleMethod = "Recreate"
 )
+
+// StepRecycling is what the pod of volumeRecycling does.
+const StepRecycling Step = "recycling"
+
+// ConditionRecycled of a PavVolume is True when its volume was recycled the last time
+// that was asked for, and False, with the reason, when that has failed.
+const ConditionRecycled = "Recycled"
 
 // StepScrubbing is the value of LabelStep on a scrub pod.
 const StepScrubbing Step = "scrubbing"
@@ -48,12 +56,15 @@ type RecycleCertificate struct {
 	// Method is what was done.
 	Method RecycleMethod `json:"method"`
 	// Bytes is how much was overwritten or discarded.
-	Bytes int64 `json:"bytes"`
+	Bytes int64 `json:"bytes,omitempty"`
 	// Files is how many files and folders were removed.
 	Files int64 `json:"files,omitempty"`
 	// SampleSHA256 is the hash of what was read back to verify it: offsets and content
-	// of the sample, or the names that are left.
-	SampleSHA256 string `json:"sampleSHA256"`
+	// of the sample, or the names that are left. It is empty where a PavProvisioner did
+	// it, whose pod's word it is.
+	SampleSHA256 string `json:"sampleSHA256,omitempty"`
+	// Provisioner names the PavProvisioner whose pods did it, empty for Tarn's own.
+	Provisioner string `json:"provisioner,omitempty"`
 	// Seconds is how long it took.
 	Seconds float64 `json:"seconds"`
 	// Claim is the uid of the scrub claim, Image the image that did it, Time when its

@@ -39,6 +39,8 @@ type pavRender struct {
 	node                              *corev1.Node
 	record                            *tarnv1.PavVolume
 	stage                             *tarnv1.PavStage
+	// method is what a recycling is asked for.
+	method string
 	// grown is what an expansion is to reach, in bytes.
 	grown int64
 }
@@ -59,7 +61,8 @@ func newPavRenderCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return r.run(cmd, args[0]) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&r.section, "section", "", "validation, creation, expansion, deletion, staging, node-expansion or unstaging")
+	f.StringVar(&r.section, "section", "", "validation, creation, expansion, recycling, deletion, staging, node-expansion or unstaging")
+	f.StringVar(&r.method, "method", string(tarnv1.RecycleFiles), "what a recycling is asked for: Files, Zero or Discard")
 	f.StringVar(&r.newCapacity, "new-capacity", "", "what an expansion is to reach; without it twice what the volume has")
 	f.StringVar(&r.name, "name", "", "which PavProvisioner, where the file has several")
 	f.StringVar(&r.claimFile, "claim", "", "a YAML file with the PersistentVolumeClaim")
@@ -106,7 +109,7 @@ func (r *pavRender) run(cmd *cobra.Command, file string) error {
 // stepOf reads --section; the names of the fields serve as well.
 func stepOf(section string) (tarnv1.Step, error) {
 	steps := []tarnv1.Step{
-		tarnv1.StepValidation, tarnv1.StepCreation, tarnv1.StepExpansion, tarnv1.StepDeletion,
+		tarnv1.StepValidation, tarnv1.StepCreation, tarnv1.StepExpansion, tarnv1.StepRecycling, tarnv1.StepDeletion,
 		tarnv1.StepStaging, tarnv1.StepNodeExpansion, tarnv1.StepUnstaging,
 	}
 	var names []string
@@ -167,7 +170,7 @@ func (r *pavRender) objects(cmd *cobra.Command, step tarnv1.Step) error {
 		if r.volume.Spec.CSI == nil {
 			return fmt.Errorf("--volume: PersistentVolume %s has no spec.csi; a volume of a PavProvisioner has its name there as driver", r.volume.Name)
 		}
-	} else if stages || step == tarnv1.StepExpansion {
+	} else if stages || step == tarnv1.StepExpansion || step == tarnv1.StepRecycling {
 		note("without --volume, for a made-up volume with the default handle")
 	}
 	if r.nodeFile != "" {
@@ -256,6 +259,8 @@ func (r *pavRender) evaluate(ctx context.Context, steps *podvol.Steps, step tarn
 		vars, err = podvol.ValidationVars(r.record, r.claim)
 	case tarnv1.StepDeletion:
 		vars, err = podvol.DeletionVars(r.record)
+	case tarnv1.StepRecycling:
+		vars, err = podvol.RecyclingVars(r.record, r.volume, tarnv1.RecycleMethod(r.method))
 	case tarnv1.StepExpansion:
 		vars, err = podvol.ExpansionVars(r.record, r.claim, r.grown)
 	case tarnv1.StepNodeExpansion:
@@ -284,6 +289,11 @@ func (r *pavRender) prepare(ctx context.Context, steps *podvol.Steps, step tarnv
 		return steps.PrepareCreation(ctx, r.provisioner, r.record, r.claim, 1)
 	case tarnv1.StepDeletion:
 		return steps.PrepareDeletion(ctx, r.provisioner, r.record, 1)
+	case tarnv1.StepRecycling:
+		pod, err := steps.PrepareRecycling(ctx, step, r.provisioner, podvol.Passage{
+			Record: r.record, Volume: r.volume, Claim: r.claim.UID, Method: tarnv1.RecycleMethod(r.method),
+		})
+		return &podvol.Prepared{Pod: pod}, err
 	case tarnv1.StepExpansion:
 		return steps.PrepareExpansion(ctx, r.provisioner, r.record, r.claim, r.grown, 1)
 	case tarnv1.StepNodeExpansion:

@@ -34,6 +34,9 @@ spec:
     handle: x
     capacity: "{{ requestedMinCapacity }}"
   volumeDeletion: {}
+  volumeRecycling:
+    methods: [Zero]
+    podTemplate: {spec: {containers: [{name: a, image: b}]}}
   volumeStaging:
     podTemplate: {metadata: {}, spec: {restartPolicy: Never, containers: [{name: a, image: b}]}}
 `
@@ -79,6 +82,14 @@ func TestLintRefusesWhatTheAPIServerRefuses(t *testing.T) {
 		"staging without pod":     {"podTemplate: {metadata: {}, spec: {restartPolicy: Never, containers: [{name: a, image: b}]}}", "{}"},
 		"field of a pod template": {"metadata: {}, spec", "metdata: {}, spec"},
 		"metadata is a list":      {"metadata: {}, spec", "metadata: [], spec"},
+		"unknown method":          {"[Zero]", "[Shred]"},
+		"Recreate is no method":   {"[Zero]", "[Recreate]"},
+		"no method":               {"[Zero]", "[]"},
+		"templates for methods":   {"[Zero]", `"{{ 1 }}"`},
+		"a template for a method": {"[Zero]", `["{{ 1 }}"]`},
+		"methods are a map":       {"[Zero]", "{a: b}"},
+		"recycling without pod":   {"podTemplate: {spec: {containers", "pod: {spec: {containers"},
+		"recycling without field": {"    podTemplate: {spec: {containers: [{name: a, image: b}]}}\n", ""},
 		"template for a section":  {"volumeDeletion: {}", `volumeDeletion: "{{ 1 }}"`},
 		"templates for lists":     {"[ReadWriteOnce]", `"{{ 1 }}"`},
 		"field of the object":     {"spec:", "spce: {}\nspec:"},

@@ -194,6 +194,7 @@ func TestRenderPrintsThePodOfEachSection(t *testing.T) {
 	for section, more := range map[string][]string{
 		"validation": nil, "creation": nil, "deletion": nil, "unstaging": {"--node", testFile("node.yaml")},
 		"staging": {"--node", testFile("node.yaml"), "--read-only"}, "expansion": nil,
+		"recycling": {"--method", "Zero"},
 		"node-expansion": {"--node", testFile("node.yaml"), "--new-capacity", "8Gi"},
 	} {
 		t.Run(section, func(t *testing.T) {
@@ -263,6 +264,7 @@ func TestRenderNamesTheFlagThatIsWrong(t *testing.T) {
 		{[]string{file, "--section", "nope"}, `--section "nope"`},
 		{[]string{file, "--section", "creation", "--claim", file}, "--claim: " + file + " has no PersistentVolumeClaim"},
 		{[]string{file, "--section", "creation", "--name", "other"}, `no PavProvisioner "other"`},
+		{[]string{file, "--section", "recycling", "--method", "Discard", "--claim", testFile("claim.yaml"), "--class", testFile("claim.yaml")}, "does Files, Zero, not Discard"},
 		{[]string{testFile("wrong.yaml"), "--section", "creation", "--name", "static-only"}, "spec.volumeStaging: is missing"},
 	} {
 		if _, errOut, status := run(t, "", append([]string{"pav", "render"}, c.args...)...); status != 1 || !strings.Contains(errOut, c.want) {

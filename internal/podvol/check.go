@@ -70,6 +70,7 @@ func sections(p *pavv1.PavProvisioner) []rawSection {
 		{tarnv1.StepCreation, p.Spec.VolumeCreation},
 		{tarnv1.StepDeletion, p.Spec.VolumeDeletion},
 		{tarnv1.StepExpansion, p.Spec.VolumeExpansion},
+		{tarnv1.StepRecycling, p.Spec.VolumeRecycling},
 		{tarnv1.StepStaging, p.Spec.VolumeStaging},
 		{tarnv1.StepUnstaging, p.Spec.VolumeUnstaging},
 	}
@@ -77,7 +78,7 @@ func sections(p *pavv1.PavProvisioner) []rawSection {
 
 // needsDynamic says whether a section is about volumes that Tarn has made.
 func needsDynamic(step tarnv1.Step) bool {
-	return step == tarnv1.StepCreation || step == tarnv1.StepDeletion || step == tarnv1.StepExpansion
+	return slices.Contains([]tarnv1.Step{tarnv1.StepCreation, tarnv1.StepDeletion, tarnv1.StepExpansion, tarnv1.StepRecycling}, step)
 }
 
 func rawOf(p *pavv1.PavProvisioner, step tarnv1.Step) *apiextensionsv1.JSON {
@@ -116,6 +117,9 @@ func checkShape(step tarnv1.Step, field string, object any) []Problem {
 	if _, has := fields["podTemplate"]; step == tarnv1.StepStaging && !has {
 		problems = append(problems, Problem{Field: field + ".podTemplate", Message: "is missing: a volume is made available on a node by a staging pod"})
 	}
+	if _, has := fields["podTemplate"]; step == tarnv1.StepRecycling && !has {
+		problems = append(problems, Problem{Field: field + ".podTemplate", Message: "is missing: a volume is recycled by a pod; remove the section to leave it to Tarn"})
+	}
 	if _, pod := fields["podTemplate"]; step == tarnv1.StepCreation && !pod && fields["capacity"] == nil {
 		problems = append(problems, Problem{Field: field, Message: "needs capacity or podTemplate, so that the size of the volume is known"})
 	}
@@ -132,6 +136,8 @@ func checkField(field, key string, value any) []Problem {
 		return checkList(field, value, []string{"Filesystem", "Block"})
 	case "accessModes":
 		return checkList(field, value, []string{"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})
+	case "methods":
+		return checkList(field, value, strings.Split(join(recycleMethods), ", "))
 	case "minCapacity", "maxCapacity", "capacity":
 		switch value := value.(type) {
 		case string:

@@ -72,6 +72,7 @@ var sectionNames = map[tarnv1.Step]string{
 	tarnv1.StepValidation: "volumeValidation",
 	tarnv1.StepCreation:   "volumeCreation",
 	tarnv1.StepDeletion:   "volumeDeletion",
+	tarnv1.StepRecycling:  "volumeRecycling",
 	tarnv1.StepStaging:    "volumeStaging",
 	tarnv1.StepUnstaging:  "volumeUnstaging",
 
@@ -125,6 +126,7 @@ type evaluatedSection struct {
 	Capacity    *capacity                           `json:"capacity"`
 	PodTemplate *podTemplate                        `json:"podTemplate"`
 	Recovery    tarnv1.StageRecovery                `json:"recovery"`
+	Methods     []tarnv1.RecycleMethod              `json:"methods"`
 
 	NodePodTemplate *podTemplate `json:"nodePodTemplate"`
 }
@@ -134,6 +136,7 @@ var fieldsOf = map[tarnv1.Step][]string{
 	tarnv1.StepValidation: {"volumeModes", "accessModes", "minCapacity", "maxCapacity", "podTemplate"},
 	tarnv1.StepCreation:   {"handle", "capacity", "podTemplate"},
 	tarnv1.StepDeletion:   {"podTemplate"},
+	tarnv1.StepRecycling:  {"methods", "podTemplate"},
 	tarnv1.StepStaging:    {"podTemplate", "recovery"},
 	tarnv1.StepUnstaging:  {"podTemplate"},
 

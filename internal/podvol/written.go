@@ -84,6 +84,8 @@ func Variables(step tarnv1.Step, mode pavv1.ProvisioningMode) ([]string, error) 
 		vars, err = NodeExpansionVars(NodeExpansion{Stage: &tarnv1.PavStage{}, Record: record, Volume: vol, Claim: &corev1.PersistentVolumeClaim{}, Node: &corev1.Node{}})
 	case step == tarnv1.StepValidation:
 		vars, err = ValidationVars(record, nil)
+	case step == tarnv1.StepRecycling:
+		vars, err = RecyclingVars(record, vol, "")
 	case step == tarnv1.StepDeletion:
 		vars, err = DeletionVars(record)
 	default:

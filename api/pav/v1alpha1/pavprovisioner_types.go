@@ -99,6 +99,13 @@ type PavProvisionerSpec struct {
 	// +optional
 	VolumeExpansion *apiextensionsv1.JSON `json:"volumeExpansion,omitempty"`
 
+	// volumeRecycling makes a released volume fit for its next user, where annotation
+	// tarn.dev/recycle asks for it: methods, those of Files, Zero and Discard that it
+	// does, all where it says nothing, and podTemplate, a pod that does it and fails
+	// where it could not. Other methods, and all without the section, are Tarn's to do.
+	// +optional
+	VolumeRecycling *apiextensionsv1.JSON `json:"volumeRecycling,omitempty"`
+
 	// volumeStaging makes a volume available on a node: podTemplate.
 	VolumeStaging *apiextensionsv1.JSON `json:"volumeStaging"`
 

@@ -97,6 +97,11 @@ func (in *PavProvisionerSpec) DeepCopyInto(out *PavProvisionerSpec) {
 		*out = new(v1.JSON)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.VolumeRecycling != nil {
+		in, out := &in.VolumeRecycling, &out.VolumeRecycling
+		*out = new(v1.JSON)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.VolumeStaging != nil {
 		in, out := &in.VolumeStaging, &out.VolumeStaging
 		*out = new(v1.JSON)

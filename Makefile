@@ -72,6 +72,7 @@ generate: ## generate deep copies, resources and roles from the Go code
 	@for part in $(APART); do $(GEN) rbac:roleName=tarn-$$part,fileName=$$part.yaml paths=./internal/controller/$$part output:rbac:dir=deploy/rbac; done
 	@$(GEN) rbac:roleName=tarn-node,fileName=node.yaml paths=./internal/node/... output:rbac:dir=deploy/rbac
 	@$(GEN) rbac:roleName=tarn-metrics,fileName=metrics.yaml paths=./internal/cli/guard output:rbac:dir=deploy/rbac
+	@$(GEN) rbac:roleName=tarn-api,fileName=api.yaml paths=./internal/api/... output:rbac:dir=deploy/rbac
 
 # The parts that the targets above are made of.
 

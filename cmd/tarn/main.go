@@ -11,7 +11,7 @@ import (
 )
 
 func main() {
-	root := cli.NewRoot(newControllerCommand(), newNodeCommand(), newScrubCommand())
+	root := cli.NewRoot(newAPICommand(), newControllerCommand(), newNodeCommand(), newScrubCommand())
 	cli.CalledAs(root, os.Args[0], os.Args[1:])
 	os.Exit(cli.ExitStatus(root.ExecuteContext(ctrl.SetupSignalHandler()), os.Stderr))
 }

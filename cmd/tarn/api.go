@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"tarn.dev/tarn/internal/api"
+	"tarn.dev/tarn/internal/appfile"
+	"tarn.dev/tarn/internal/cli"
+	"tarn.dev/tarn/internal/kube"
+)
+
+type apiFlags struct {
+	process   cli.ProcessFlags
+	listening api.Listening
+	options   api.Options
+	classes   map[string]string
+}
+
+func newAPICommand() *cobra.Command {
+	flags := apiFlags{options: api.Options{Version: cli.Version, Limits: api.DefaultLimits}}
+	cmd := &cobra.Command{
+		Use:   "api",
+		Short: "Run the REST API of applications: deploy a paas.toml, scale, resize",
+		Long: `Run the REST API of applications. Callers send a Kubernetes token; what they may do is what Kubernetes lets them do with
+apps.tarn.dev in the namespace. The API describes itself at /docs and /openapi.json. It keeps no state: any number may run.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runAPI(cmd, flags) },
+	}
+	flags.process.Register(cmd.Flags())
+	f := cmd.Flags()
+	f.StringVar(&flags.listening.Address, "bind-address", "127.0.0.1:8084", "where calls are answered")
+	f.StringVar(&flags.listening.CertFile, "tls-cert-file", "", "certificate to serve TLS with; read again when it changes")
+	f.StringVar(&flags.listening.KeyFile, "tls-private-key-file", "", "its private key")
+	f.BoolVar(&flags.listening.Insecure, "insecure", false, "serve plain HTTP beyond this machine, behind a proxy that ends TLS")
+	f.StringVar(&flags.options.Namespace, "default-namespace", "default", "namespace of calls that name none, by callers that are no service account")
+	f.StringSliceVar(&flags.options.Audiences, "audience", nil, "audience that tokens must be for; without it the API server's own")
+	registerClasses(f, &flags.classes)
+	f.Float64Var(&flags.options.Limits.PerSecond, "calls-per-second", api.DefaultLimits.PerSecond, "how many calls a caller may make in the long run")
+	f.IntVar(&flags.options.Limits.Burst, "calls-at-once", api.DefaultLimits.Burst, "how many calls a caller may make at once")
+	f.IntVar(&flags.options.Limits.Streams, "streams", api.DefaultLimits.Streams, "how many streams of events a caller may have open")
+	return cmd
+}
+
+// registerClasses adds the flag for the storage classes of volumes that name none, which
+// the API and the controllers must agree on.
+func registerClasses(flags *pflag.FlagSet, classes *map[string]string) {
+	defaults := map[string]string{}
+	for mode, class := range appfile.DefaultClasses {
+		defaults[string(mode)] = class
+	}
+	flags.StringToStringVar(classes, "app-class", defaults, "storage class of the volumes of applications that name none, by access mode; API and controllers must be told the same")
+}
+
+// appClasses reads that flag. A mode that is not named keeps its class.
+func appClasses(words map[string]string) (map[appfile.AccessMode]string, error) {
+	classes := map[appfile.AccessMode]string{}
+	for mode, class := range appfile.DefaultClasses {
+		classes[mode] = class
+	}
+	for word, class := range words {
+		mode := appfile.AccessMode(word)
+		if _, known := classes[mode]; !known || class == "" || strings.ContainsAny(class, " /") {
+			return nil, fmt.Errorf("--app-class %s=%s: write it as rwo=CLASS,rwx=CLASS", word, class)
+		}
+		classes[mode] = class
+	}
+	return classes, nil
+}
+
+func runAPI(cmd *cobra.Command, flags apiFlags) error {
+	if err := flags.listening.Check(); err != nil {
+		return err
+	}
+	classes, err := appClasses(flags.classes)
+	if err != nil {
+		return err
+	}
+	config, err := flags.process.RESTConfig()
+	if err != nil {
+		return err
+	}
+	flags.process.SetUpLogging()
+	grace := 15 * time.Second
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                  kube.Scheme(),
+		Metrics:                 metricsserver.Options{BindAddress: flags.process.MetricsAddress},
+		HealthProbeBindAddress:  flags.process.ProbeAddress,
+		PprofBindAddress:        flags.process.ProfileAddress,
+		GracefulShutdownTimeout: &grace,
+	})
+	if err != nil {
+		return fmt.Errorf("starting the REST API: %w", err)
+	}
+	live, err := client.NewWithWatch(config, client.Options{Scheme: kube.Scheme()})
+	if err != nil {
+		return fmt.Errorf("starting the REST API: %w", err)
+	}
+	options := flags.options
+	options.Client, options.Classes, options.Log, options.Metrics = live, classes, mgr.GetLogger().WithName("api"), ctrlmetrics.Registry
+	server, err := api.New(options)
+	if err != nil {
+		return fmt.Errorf("starting the REST API: %w", err)
+	}
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return server.Serve(ctx, flags.listening) })); err != nil {
+		return err
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("listening", server.Ready); err != nil {
+		return err
+	}
+	return mgr.Start(cmd.Context())
+}

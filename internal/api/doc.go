@@ -1,0 +1,12 @@
+// Package api is the REST server of applications: it finds out who calls, asks
+// Kubernetes whether they may, and has appcalls do it.
+//
+// It keeps no users and no state of its own, and decides nothing about applications. It
+// knows no controller.
+//
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+// +kubebuilder:rbac:groups=tarn.dev,resources=apps,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get
+package api

@@ -1,0 +1,159 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appplan"
+)
+
+const (
+	// known is how long a token that was reviewed is not reviewed again; refused, how
+	// long one that was refused is not.
+	known   = 10 * time.Second
+	refused = 2 * time.Second
+	// tokens is of how many that is remembered.
+	tokens = 4096
+	// longestToken is how long a token may be, in bytes.
+	longestToken = 8 << 10
+	// strangers may have this many tokens reviewed from one address, a second and at
+	// once.
+	strangers, strangersBurst = 20, 500
+)
+
+// door lets callers in. It remembers tokens by their hash alone.
+type door struct {
+	client    client.Client
+	namespace string
+	audiences []string
+	reviewed  *cache.LRUExpireCache
+	callers   *limiter
+	addresses *limiter
+}
+
+// caller is who calls.
+type caller struct {
+	user authenticationv1.UserInfo
+	// home is the namespace of a service account, empty for others.
+	home string
+}
+
+func newDoor(c client.Client, namespace string, audiences []string, limits Limits) *door {
+	return &door{
+		client: c, namespace: namespace, audiences: audiences, reviewed: cache.NewLRUExpireCache(tokens),
+		callers: newLimiter(limits.PerSecond, limits.Burst), addresses: newLimiter(strangers, strangersBurst),
+	}
+}
+
+// bearer takes the token out of a header.
+func bearer(header string) (string, error) {
+	scheme, token, _ := strings.Cut(header, " ")
+	token = strings.TrimSpace(token)
+	switch {
+	case header == "":
+		return "", appplan.Errorf(appplan.Unauthorized, "send a Kubernetes token: Authorization: Bearer TOKEN")
+	case !strings.EqualFold(scheme, "bearer") || token == "" || len(token) > longestToken || strings.ContainsAny(token, " \t"):
+		return "", appplan.Errorf(appplan.Unauthorized, "the header Authorization holds no token: write it as Bearer TOKEN")
+	}
+	return token, nil
+}
+
+// who finds out whose a token is. address is where the call came from.
+func (d *door) who(ctx context.Context, token, address string) (*caller, error) {
+	key := sha256.Sum256([]byte(token))
+	if found, ok := d.reviewed.Get(key); ok {
+		if c, ok := found.(*caller); ok && c != nil {
+			return c, nil
+		}
+		return nil, badToken()
+	}
+	if err := d.addresses.take(hostOf(address)); err != nil {
+		return nil, err
+	}
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: d.audiences}}
+	if err := d.client.Create(ctx, review); err != nil {
+		return nil, fmt.Errorf("asking Kubernetes whose the token is: %w", err)
+	}
+	if !review.Status.Authenticated {
+		d.reviewed.Add(key, (*caller)(nil), refused)
+		return nil, badToken()
+	}
+	c := &caller{user: review.Status.User}
+	if rest, is := strings.CutPrefix(c.user.Username, "system:serviceaccount:"); is {
+		c.home, _, _ = strings.Cut(rest, ":")
+	}
+	d.reviewed.Add(key, c, known)
+	return c, nil
+}
+
+func badToken() error {
+	return appplan.Errorf(appplan.Unauthorized, "the token is not valid, or not any more")
+}
+
+func hostOf(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	return host
+}
+
+// where is the namespace a call is about.
+func (d *door) where(c *caller, asked string) string {
+	switch {
+	case asked != "":
+		return asked
+	case c.home != "":
+		return c.home
+	}
+	return d.namespace
+}
+
+// may asks whether a caller may do something with an application, or with all of a
+// namespace where id is empty. One that may not even see it hears that there is none.
+func (d *door) may(ctx context.Context, c *caller, verb, namespace, id string) error {
+	allowed, err := d.allowed(ctx, c, verb, namespace, id)
+	if err != nil || allowed {
+		return err
+	}
+	if id == "" {
+		return appplan.Errorf(appplan.Forbidden, "%s may not %s apps.tarn.dev in namespace '%s'", c.user.Username, verb, namespace)
+	}
+	seen := false
+	if verb != "get" {
+		if seen, err = d.allowed(ctx, c, "get", namespace, id); err != nil {
+			return err
+		}
+	}
+	if !seen {
+		return appplan.AppNotFound(id)
+	}
+	return appplan.Errorf(appplan.Forbidden, "%s may not %s app '%s' in namespace '%s'", c.user.Username, verb, id, namespace)
+}
+
+func (d *door) allowed(ctx context.Context, c *caller, verb, namespace, id string) (bool, error) {
+	extra := map[string]authorizationv1.ExtraValue{}
+	for key, values := range c.user.Extra {
+		extra[key] = authorizationv1.ExtraValue(values)
+	}
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: c.user.Username, UID: c.user.UID, Groups: c.user.Groups, Extra: extra,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: tarnv1.Group, Resource: "apps", Namespace: namespace, Verb: verb, Name: id,
+		},
+	}}
+	if err := d.client.Create(ctx, review); err != nil {
+		return false, fmt.Errorf("asking Kubernetes what the caller may do: %w", err)
+	}
+	return review.Status.Allowed && !review.Status.Denied, nil
+}

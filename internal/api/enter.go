@@ -1,0 +1,94 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"tarn.dev/tarn/internal/appplan"
+)
+
+// verb is the key of an operation's metadata that has the verb one must be allowed.
+const verb = "verb"
+
+// scope is what was found out about a call before it is done.
+type scope struct {
+	caller    *caller
+	namespace string
+}
+
+type scopeKey struct{}
+
+// scopeOf gives what enter found out.
+func scopeOf(ctx context.Context) scope {
+	s, _ := ctx.Value(scopeKey{}).(scope)
+	return s
+}
+
+// enter lets a call in: its names are looked at before anything is asked of Kubernetes,
+// then who calls, how often, and whether they may.
+func (s *Server) enter(ctx huma.Context, next func(huma.Context)) {
+	inside, err := s.admit(ctx)
+	if err != nil {
+		r, w := humago.Unwrap(ctx)
+		note(r.Context(), func(r *record) { r.operation, r.err = ctx.Operation().OperationID, err })
+		write(w, challenge(w, err))
+		return
+	}
+	next(huma.WithValue(ctx, scopeKey{}, inside))
+}
+
+// challenge tells a stranger how to show who they are.
+func challenge(w http.ResponseWriter, err error) error {
+	if f := failed(err); f != nil {
+		if status, is := f.(huma.StatusError); is && status.GetStatus() == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="tarn"`)
+		}
+	}
+	return err
+}
+
+func (s *Server) admit(ctx huma.Context) (scope, error) {
+	token, err := bearer(ctx.Header("Authorization"))
+	if err != nil {
+		return scope{}, err
+	}
+	asked, id, volume := ctx.Query("namespace"), ctx.Param("id"), ctx.Param("name")
+	if err := checkNames(ctx, asked, id, volume); err != nil {
+		return scope{}, err
+	}
+	c, err := s.door.who(ctx.Context(), token, ctx.RemoteAddr())
+	if err != nil {
+		return scope{}, err
+	}
+	inside := scope{caller: c, namespace: s.door.where(c, asked)}
+	note(ctx.Context(), func(r *record) {
+		r.operation, r.caller, r.namespace = ctx.Operation().OperationID, c.user.Username, inside.namespace
+	})
+	if err := s.door.callers.take(c.user.Username); err != nil {
+		return scope{}, err
+	}
+	does, _ := ctx.Operation().Metadata[verb].(string)
+	return inside, s.door.may(ctx.Context(), c, does, inside.namespace, id)
+}
+
+// checkNames refuses names that nothing could have.
+func checkNames(ctx huma.Context, namespace, id, volume string) error {
+	if namespace != "" {
+		if err := appplan.CheckNamespace(namespace); err != nil {
+			return err
+		}
+	}
+	names := pathNames(ctx.Operation().Path)
+	if names.id {
+		if err := appplan.CheckNames("default", id); err != nil {
+			return err
+		}
+	}
+	if names.volume {
+		return appplan.CheckVolume("default", id, volume)
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"tarn.dev/tarn/internal/appplan"
+)
+
+// eventsOperation is the id of the operation that streams.
+const eventsOperation = "app-events"
+
+// writeTime is how long a caller may take to read one event.
+const writeTime = 10 * time.Second
+
+// streams bounds how many streams of events are open.
+type streams struct {
+	each, all int
+	metrics   *metrics
+
+	mu   sync.Mutex
+	open map[string]int
+	sum  int
+}
+
+func newStreams(limits Limits, told *metrics) *streams {
+	return &streams{each: limits.Streams, all: limits.AllStreams, metrics: told, open: map[string]int{}}
+}
+
+// begin counts a stream of a caller; the function it gives counts it out again.
+func (s *streams) begin(who string) (end func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[who] >= s.each || s.sum >= s.all {
+		return nil, &tooMany{"streams of events: end one, or wait and try again", time.Second}
+	}
+	s.open[who]++
+	s.sum++
+	s.metrics.streams.Set(float64(s.sum))
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.open[who]--; s.open[who] == 0 {
+			delete(s.open, who)
+		}
+		s.sum--
+		s.metrics.streams.Set(float64(s.sum))
+	}), nil
+}
+
+func (s *Server) registerEvents(routes huma.API) {
+	op := operation(eventsOperation, http.MethodGet, "/v1/apps/{id}/events", "watch", "Follow a deploy or a resize",
+		"Server-sent events, one with each change of the application, named progress, and a last one: settled when nothing is under way any more, "+
+			"deleted when it is gone, expired when it takes longer than one stream may last. The data of each is an Event.",
+		http.StatusOK, http.StatusNotFound)
+	huma.Register(routes, op, func(ctx context.Context, in *OfApp) (*huma.StreamResponse, error) {
+		inside := scopeOf(ctx)
+		if _, err := s.calls.Get(ctx, inside.namespace, in.ID); err != nil {
+			return nil, failed(err)
+		}
+		end, err := s.streams.begin(inside.caller.user.Username)
+		if err != nil {
+			return nil, failed(err)
+		}
+		return &huma.StreamResponse{Body: func(hctx huma.Context) {
+			defer end()
+			r, w := humago.Unwrap(hctx)
+			s.stream(r.Context(), w, inside.namespace, in.ID)
+		}}, nil
+	})
+}
+
+// stream sends the events of an application until they are over, the caller leaves, or
+// the server ends.
+func (s *Server) stream(ctx context.Context, w http.ResponseWriter, namespace, id string) {
+	ctx, cancel := context.WithTimeout(ctx, s.limits.StreamLife)
+	defer cancel()
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Accel-Buffering", "no") // proxies that collect answers must not
+	w.WriteHeader(http.StatusOK)
+	out := &sender{w: w, control: http.NewResponseController(w)}
+	// The time to read a request is over soon, and would end the stream.
+	if err := out.control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return
+	}
+	events := make(chan appplan.Event)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.calls.Events(ctx, namespace, id, func(event appplan.Event) error {
+			select {
+			case events <- event:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	heartbeat := time.NewTicker(s.limits.Heartbeat)
+	defer heartbeat.Stop()
+	last := appplan.Event{Kind: appplan.Expired}
+	for {
+		var err error
+		select {
+		case event := <-events:
+			last.App = event.App
+			err = out.event(event)
+		case <-heartbeat.C:
+			err = out.send(": nothing new\n\n")
+		case err := <-ended:
+			s.endStream(ctx, out, last, err)
+			return
+		case <-s.stopping:
+			_ = out.event(last)
+			return
+		}
+		if err != nil {
+			return // the caller has left
+		}
+	}
+}
+
+// endStream says why a stream ends that had no last event.
+func (s *Server) endStream(ctx context.Context, out *sender, last appplan.Event, err error) {
+	switch {
+	case err == nil:
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		_ = out.event(last)
+	case ctx.Err() == nil:
+		note(ctx, func(r *record) { r.err = err })
+		var f *failure
+		if errors.As(failed(err), &f) {
+			text, _ := json.Marshal(f)
+			_ = out.send(fmt.Sprintf("event: error\ndata: %s\n\n", text))
+		}
+	}
+}
+
+// sender writes events.
+type sender struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (s *sender) event(event appplan.Event) error {
+	text, err := json.Marshal(event)
+	if err != nil {
+		return fmt.Errorf("encoding an event: %w", err)
+	}
+	return s.send(fmt.Sprintf("event: %s\ndata: %s\n\n", event.Kind, text))
+}
+
+func (s *sender) send(text string) error {
+	if err := s.control.SetWriteDeadline(time.Now().Add(writeTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("giving an event its time: %w", err)
+	}
+	if _, err := s.w.Write([]byte(text)); err != nil {
+		return fmt.Errorf("sending an event: %w", err)
+	}
+	return s.control.Flush()
+}

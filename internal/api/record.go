@@ -1,0 +1,131 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"time"
+
+	"tarn.dev/tarn/internal/appplan"
+)
+
+// record is what is logged and counted of a call. It has no token and no body.
+type record struct {
+	mu        sync.Mutex
+	operation string
+	caller    string
+	namespace string
+	err       error
+}
+
+type recordKey struct{}
+
+// note adds to the record of the call at hand.
+func note(ctx context.Context, add func(*record)) {
+	if r, ok := ctx.Value(recordKey{}).(*record); ok {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		add(r)
+	}
+}
+
+// seen remembers the status that was answered.
+type seen struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (s *seen) WriteHeader(status int) {
+	if s.status == 0 {
+		s.status = status
+	}
+	s.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (s *seen) Write(text []byte) (int, error) {
+	if s.status == 0 {
+		s.status = http.StatusOK
+	}
+	return s.ResponseWriter.Write(text)
+}
+
+// Unwrap lets http.ResponseController through.
+func (s *seen) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// ServeHTTP answers a call, logs and counts it, and survives what panics.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	rec := &record{}
+	out := &seen{ResponseWriter: w}
+	r = r.WithContext(context.WithValue(r.Context(), recordKey{}, rec))
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.log.Error(fmt.Errorf("%v", cause), "a call panicked", "stack", string(debug.Stack()))
+			if out.status == 0 {
+				write(out, appplan.Errorf(appplan.Internal, "the server failed: its log says why"))
+			}
+		}
+		s.finish(r, rec, out.status, time.Since(began))
+	}()
+	s.route(out, r)
+}
+
+func (s *Server) finish(r *http.Request, rec *record, status int, took time.Duration) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	operation := rec.operation
+	if operation == "" {
+		operation = "none"
+	}
+	s.metrics.calls.WithLabelValues(operation, strconv.Itoa(status)).Inc()
+	if operation != eventsOperation {
+		s.metrics.seconds.WithLabelValues(operation).Observe(took.Seconds())
+	}
+	values := []any{
+		"method", r.Method, "path", r.URL.Path, "status", status, "took", took.Round(time.Millisecond).String(),
+		"caller", rec.caller, "namespace", rec.namespace, "from", hostOf(r.RemoteAddr),
+	}
+	if status >= http.StatusInternalServerError {
+		s.log.Error(rec.err, "a call failed", values...)
+		return
+	}
+	s.log.Info("call", values...)
+}
+
+// route finds the handler of a call. What has none is answered as all failures are.
+func (s *Server) route(w http.ResponseWriter, r *http.Request) {
+	handler, pattern := s.mux.Handler(r)
+	if pattern != "" {
+		s.mux.ServeHTTP(w, r)
+		return
+	}
+	nowhere := &dropped{header: http.Header{}}
+	handler.ServeHTTP(nowhere, r)
+	if allow := nowhere.header.Get("Allow"); nowhere.status == http.StatusMethodNotAllowed {
+		w.Header().Set("Allow", allow)
+		write(w, appplan.Errorf(appplan.WrongMethod, "%s is not for this path: it takes %s", r.Method, allow))
+		return
+	}
+	write(w, appplan.Errorf(appplan.NotFound, "there is no such path: see /docs"))
+}
+
+// dropped keeps of an answer its status and header.
+type dropped struct {
+	header http.Header
+	status int
+}
+
+// Header implements http.ResponseWriter.
+func (d *dropped) Header() http.Header { return d.header }
+
+// Write implements http.ResponseWriter.
+func (d *dropped) Write(text []byte) (int, error) { return len(text), nil }
+
+// WriteHeader implements http.ResponseWriter.
+func (d *dropped) WriteHeader(status int) { d.status = status }

@@ -1,0 +1,232 @@
+package api
+
+import (
+	"context"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"tarn.dev/tarn/internal/appfile"
+	"tarn.dev/tarn/internal/appplan"
+)
+
+const (
+	// shortBody is how long the body of a call may be that is no paas.toml, in bytes.
+	shortBody = 4 << 10
+	// bodyTime is how long a body may take to arrive.
+	bodyTime = 10 * time.Second
+)
+
+// answer is what a call that succeeds is answered: {"data": ...}.
+type answer[T any] struct {
+	Body struct {
+		Data T `json:"data" doc:"What was asked for"`
+	}
+}
+
+func answered[T any](data *T, err error) (*answer[T], error) {
+	if err != nil {
+		return nil, failed(err)
+	}
+	a := &answer[T]{}
+	a.Body.Data = *data
+	return a, nil
+}
+
+// Parts of what calls take; huma reads the fields of those alone that are exported.
+type (
+	// InNamespace is the namespace a call is about.
+	InNamespace struct {
+		Namespace string `query:"namespace" doc:"Namespace of the applications. Without it that of the calling service account, else the server's default"`
+	}
+	// OfApp is the application a call is about.
+	OfApp struct {
+		InNamespace
+		ID string `path:"id" doc:"Id of the application" example:"shop"`
+	}
+	// WithObject is a small JSON body.
+	WithObject struct {
+		RawBody []byte
+	}
+	// WithFile is a body that is a paas.toml.
+	WithFile struct {
+		ContentType string `header:"Content-Type" hidden:"true"`
+		RawBody     []byte `contentType:"application/toml"`
+	}
+)
+
+// source is the file of a call.
+func (f WithFile) source() (appplan.Source, error) {
+	kind, _, err := mime.ParseMediaType(f.ContentType)
+	switch {
+	case f.ContentType == "", err == nil && (kind == "application/toml" || kind == "text/x-toml"):
+		return appplan.Source{Text: f.RawBody}, nil
+	case err == nil && kind == "application/json":
+		return appplan.Source{Text: f.RawBody, JSON: true}, nil
+	}
+	return appplan.Source{}, appplan.Errorf(appplan.WrongType, "Content-Type %q is not understood: send application/toml, text/x-toml or application/json", f.ContentType)
+}
+
+// named says which names the path of an operation has.
+type named struct{ id, volume bool }
+
+func pathNames(path string) named {
+	return named{id: strings.Contains(path, "{id}"), volume: strings.Contains(path, "{name}")}
+}
+
+// operation describes one call; does is the verb one must be allowed.
+func operation(id, method, path, does, summary, description string, status int, errs ...int) huma.Operation {
+	tag := "apps"
+	if strings.Contains(path, "/volumes") {
+		tag = "volumes"
+	}
+	return huma.Operation{
+		OperationID: id, Method: method, Path: path, Summary: summary, Description: description, DefaultStatus: status,
+		Errors: errorsOf(errs...), Metadata: map[string]any{verb: does}, SkipValidateParams: true, Tags: []string{tag},
+		MaxBodyBytes: shortBody + 1, BodyReadTimeout: bodyTime,
+	}
+}
+
+// ofFile makes an operation take a paas.toml.
+func ofFile(op huma.Operation) huma.Operation {
+	op.MaxBodyBytes = appfile.MaxBytes + 1
+	return op
+}
+
+func (s *Server) register(routes huma.API) {
+	s.registerApps(routes)
+	s.registerChanges(routes)
+	s.registerVolumes(routes)
+}
+
+func (s *Server) registerApps(routes huma.API) {
+	huma.Register(routes, operation("create-app", http.MethodPost, "/v1/apps", "create", "Take an id",
+		"Takes an id for an application. Nothing runs until it is deployed.", http.StatusCreated, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge),
+		func(ctx context.Context, in *struct {
+			InNamespace
+			WithObject
+		}) (*answer[appplan.App], error) {
+			id, err := text(in.RawBody, "id", `{"id": "shop"}`)
+			if err != nil {
+				return nil, failed(err)
+			}
+			return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.App, error) {
+				return s.calls.Create(ctx, namespace, id)
+			})
+		})
+	huma.Register(routes, operation("list-apps", http.MethodGet, "/v1/apps", "list", "List the applications of a namespace", "", http.StatusOK),
+		func(ctx context.Context, in *InNamespace) (*answer[[]appplan.App], error) {
+			return within(ctx, s, func(ctx context.Context, namespace string) (*[]appplan.App, error) {
+				apps, err := s.calls.List(ctx, namespace)
+				return &apps, err
+			})
+		})
+	huma.Register(routes, operation("get-app", http.MethodGet, "/v1/apps/{id}", "get", "Show an application",
+		"Shows the application with its volumes, as their live claims say.", http.StatusOK, http.StatusNotFound),
+		func(ctx context.Context, in *OfApp) (*answer[appplan.App], error) {
+			return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.App, error) {
+				return s.calls.Get(ctx, namespace, in.ID)
+			})
+		})
+	huma.Register(routes, operation("delete-app", http.MethodDelete, "/v1/apps/{id}", "delete", "Delete an application",
+		"Deletes the application with its pods and its volumes, but for those that are preserved: an application of the same id finds them again. "+
+			"It is gone when showing it answers 404. No call deletes a preserved volume.", http.StatusOK, http.StatusNotFound, http.StatusConflict),
+		func(ctx context.Context, in *OfApp) (*answer[appplan.Deletion], error) {
+			return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.Deletion, error) {
+				return s.calls.Delete(ctx, namespace, in.ID)
+			})
+		})
+}
+
+func (s *Server) registerChanges(routes huma.API) {
+	deploy := ofFile(operation("deploy-app", http.MethodPost, "/v1/apps/{id}/deploy", "update", "Deploy a paas.toml",
+		"Makes the file what the application is to be. Claims that are there are used as they are; a volume that the file has no more is detached and kept. "+
+			"What is wrong with the file is told all at once, each with line and column.",
+		http.StatusAccepted, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType))
+	huma.Register(routes, deploy, func(ctx context.Context, in *struct {
+		OfApp
+		WithFile
+	}) (*answer[appplan.Deployed], error) {
+		source, err := in.source()
+		if err != nil {
+			return nil, failed(err)
+		}
+		return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.Deployed, error) {
+			return s.calls.Deploy(ctx, namespace, in.ID, source)
+		})
+	})
+	plan := ofFile(operation("plan-app", http.MethodPost, "/v1/apps/{id}/plan", "get", "See what a deploy would do",
+		"Says what deploying the file would create, attach, keep, grow, detach and refuse. Changes nothing.",
+		http.StatusAccepted, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType))
+	huma.Register(routes, plan, func(ctx context.Context, in *struct {
+		OfApp
+		New bool `query:"new" doc:"Whether the application is yet to be created"`
+		WithFile
+	}) (*answer[appplan.Plan], error) {
+		source, err := in.source()
+		if err != nil {
+			return nil, failed(err)
+		}
+		return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.Plan, error) {
+			return s.calls.Plan(ctx, namespace, in.ID, source, in.New)
+		})
+	})
+	huma.Register(routes, operation("scale-app", http.MethodPost, "/v1/apps/{id}/scale", "update", "Ask for a number of pods",
+		"More than one is refused while the live claim of a volume is ReadWriteOnce; one or none is always allowed.",
+		http.StatusOK, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge),
+		func(ctx context.Context, in *struct {
+			OfApp
+			WithObject
+		}) (*answer[appplan.App], error) {
+			replicas, err := whole(in.RawBody, "replicas", `{"replicas": 3}`)
+			if err != nil {
+				return nil, failed(err)
+			}
+			return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.App, error) {
+				return s.calls.Scale(ctx, namespace, in.ID, clamped(replicas))
+			})
+		})
+	s.registerEvents(routes)
+}
+
+func (s *Server) registerVolumes(routes huma.API) {
+	huma.Register(routes, operation("list-volumes", http.MethodGet, "/v1/apps/{id}/volumes", "get", "List the volumes of an application",
+		"Lists the volumes that are mounted, as their live claims say.", http.StatusOK, http.StatusNotFound),
+		func(ctx context.Context, in *OfApp) (*answer[[]appplan.Volume], error) {
+			return within(ctx, s, func(ctx context.Context, namespace string) (*[]appplan.Volume, error) {
+				volumes, err := s.calls.Volumes(ctx, namespace, in.ID)
+				return &volumes, err
+			})
+		})
+	huma.Register(routes, operation("resize-volume", http.MethodPut, "/v1/apps/{id}/volumes/{name}", "update", "Make a volume larger",
+		"Answers at once; the volume grows while it is in use. It is done when listing the volumes shows it Bound again.",
+		http.StatusOK, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge),
+		func(ctx context.Context, in *struct {
+			OfApp
+			Name string `path:"name" doc:"Name of the volume" example:"data"`
+			WithObject
+		}) (*answer[appplan.Resized], error) {
+			size, err := whole(in.RawBody, "new_size_gi", `{"new_size_gi": 20}`)
+			if err != nil {
+				return nil, failed(err)
+			}
+			return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.Resized, error) {
+				return s.calls.Resize(ctx, namespace, in.ID, in.Name, size)
+			})
+		})
+}
+
+// within does a call in the namespace it is about, for as long as one may take.
+func within[T any](ctx context.Context, s *Server, do func(context.Context, string) (*T, error)) (*answer[T], error) {
+	inside := scopeOf(ctx)
+	bounded, cancel := context.WithTimeout(ctx, s.limits.Call)
+	defer cancel()
+	a, err := answered(do(bounded, inside.namespace))
+	if err != nil {
+		note(ctx, func(r *record) { r.err = err })
+	}
+	return a, err
+}

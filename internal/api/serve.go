@@ -1,0 +1,113 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+)
+
+// How long callers may take: for a header, for a whole request, to read an answer, and to
+// stay without asking anything. Streams of events have times of their own.
+const (
+	headerTime  = 5 * time.Second
+	requestTime = 20 * time.Second
+	answerTime  = 60 * time.Second
+	idleTime    = 2 * time.Minute
+	// longestHeader is in bytes; a token is the longest part of one.
+	longestHeader = 16 << 10
+	// goodbye is how long calls that are under way may take when the server ends.
+	goodbye = 10 * time.Second
+)
+
+// Listening says where a server listens.
+type Listening struct {
+	// Address is host:port.
+	Address string
+	// CertFile and KeyFile are of the certificate to serve TLS with; they are read again
+	// when they change. Empty means plain HTTP.
+	CertFile, KeyFile string
+	// Insecure lets plain HTTP be served beyond this machine, as behind a proxy that ends
+	// TLS.
+	Insecure bool
+}
+
+// Check says what is wrong, with the flag that mends it.
+func (l Listening) Check() error {
+	host, _, err := net.SplitHostPort(l.Address)
+	if err != nil {
+		return fmt.Errorf("--bind-address %q is no host:port: write it as 127.0.0.1:8084", l.Address)
+	}
+	switch ip := net.ParseIP(host); {
+	case (l.CertFile == "") != (l.KeyFile == ""):
+		return errors.New("--tls-cert-file and --tls-private-key-file go together: give both or none")
+	case l.CertFile != "" || l.Insecure || host == "localhost" || ip != nil && ip.IsLoopback():
+		return nil
+	}
+	return fmt.Errorf("--bind-address %q would show tokens to whoever listens on the way: give --tls-cert-file and --tls-private-key-file, listen on 127.0.0.1, or say --insecure where a proxy ends TLS", l.Address)
+}
+
+// Serve listens and answers until ctx ends; calls that are under way then may end.
+func (s *Server) Serve(ctx context.Context, l Listening) error {
+	if err := l.Check(); err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.Address)
+	if err != nil {
+		return fmt.Errorf("listening for calls of the REST API: %w", err)
+	}
+	if l.CertFile != "" {
+		certificate, err := certwatcher.New(l.CertFile, l.KeyFile)
+		if err != nil {
+			return errors.Join(fmt.Errorf("reading the certificate of the REST API: %w", err), listener.Close())
+		}
+		go func() {
+			if err := certificate.Start(ctx); err != nil {
+				s.log.Error(err, "the certificate is not read again when it changes")
+			}
+		}()
+		listener = tls.NewListener(listener, &tls.Config{
+			MinVersion: tls.VersionTLS12, GetCertificate: certificate.GetCertificate, NextProtos: []string{"h2", "http/1.1"},
+		})
+	}
+	return s.ServeOn(ctx, listener)
+}
+
+// Ready is an error until the server answers.
+func (s *Server) Ready(*http.Request) error {
+	if !s.answers.Load() {
+		return errors.New("the REST API does not listen")
+	}
+	return nil
+}
+
+// ServeOn answers on a listener until ctx ends, and closes it.
+func (s *Server) ServeOn(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler: s, ReadHeaderTimeout: headerTime, ReadTimeout: requestTime, WriteTimeout: answerTime,
+		IdleTimeout: idleTime, MaxHeaderBytes: longestHeader,
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	s.answers.Store(true)
+	defer s.answers.Store(false)
+	s.log.Info("the REST API answers", "address", listener.Addr().String())
+	select {
+	case err := <-ended:
+		s.stop()
+		return fmt.Errorf("serving the REST API: %w", err)
+	case <-ctx.Done():
+	}
+	s.stop()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	defer cancel()
+	if err := server.Shutdown(last); err != nil {
+		return errors.Join(fmt.Errorf("ending the REST API: %w", err), server.Close())
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/appcalls"
+	"tarn.dev/tarn/internal/appfile"
+	"tarn.dev/tarn/internal/appplan"
+)
+
+// Limits bound what one caller, and all of them, may ask of the server.
+type Limits struct {
+	// PerSecond is how many calls a caller may make in the long run, Burst how many at
+	// once.
+	PerSecond float64
+	Burst     int
+	// Streams is how many streams of events a caller may have open, AllStreams how many
+	// all callers together.
+	Streams, AllStreams int
+	// StreamLife is how long a stream lasts at most, Heartbeat how often one on which
+	// nothing happens shows that it lives.
+	StreamLife, Heartbeat time.Duration
+	// Call is how long any other call may take.
+	Call time.Duration
+}
+
+// DefaultLimits are those of a server that is given none.
+var DefaultLimits = Limits{
+	PerSecond: 50, Burst: 500, Streams: 8, AllStreams: 512,
+	StreamLife: 30 * time.Minute, Heartbeat: 15 * time.Second, Call: 30 * time.Second,
+}
+
+// Options are what a server is made from.
+type Options struct {
+	// Client reads and writes live, with the server's own rights.
+	Client client.WithWatch
+	// Namespace is where applications are looked for when a call names no namespace and
+	// its caller is no service account, which has one of its own.
+	Namespace string
+	// Audiences a caller's token must be for; none means the API server's own.
+	Audiences []string
+	// Classes are the storage classes of volumes that name none; nil means
+	// appfile.DefaultClasses.
+	Classes map[appfile.AccessMode]string
+	// Limits are DefaultLimits where they are zero.
+	Limits Limits
+	// Version of this build, for the API's document.
+	Version string
+	Log     logr.Logger
+	// Metrics is where the server's metrics are registered.
+	Metrics prometheus.Registerer
+}
+
+// Server answers the calls. It is an http.Handler.
+type Server struct {
+	calls   *appcalls.Calls
+	door    *door
+	streams *streams
+	limits  Limits
+	log     logr.Logger
+	metrics *metrics
+	mux     *http.ServeMux
+	// stopping is closed when the server is to end.
+	stopping chan struct{}
+	stopOnce sync.Once
+	answers  atomic.Bool
+}
+
+// New makes a server. Nothing listens until Serve.
+func New(o Options) (*Server, error) {
+	if o.Limits == (Limits{}) {
+		o.Limits = DefaultLimits
+	}
+	if o.Namespace == "" {
+		o.Namespace = "default"
+	}
+	if err := appplan.CheckNamespace(o.Namespace); err != nil {
+		return nil, fmt.Errorf("the default namespace: %w", err)
+	}
+	told, err := newMetrics(o.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("registering the metrics of the REST API: %w", err)
+	}
+	s := &Server{
+		calls:  &appcalls.Calls{Client: o.Client, Classes: o.Classes},
+		door:   newDoor(o.Client, o.Namespace, o.Audiences, o.Limits),
+		limits: o.Limits, log: o.Log, metrics: told, mux: http.NewServeMux(), stopping: make(chan struct{}),
+		streams: newStreams(o.Limits, told),
+	}
+	adoptErrors()
+	document := document(o.Version)
+	routes := humago.New(s.mux, huma.Config{OpenAPI: document, Formats: huma.DefaultFormats, DefaultFormat: "application/json"})
+	routes.UseMiddleware(s.enter)
+	s.register(routes)
+	if err := s.serveDocument(document); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// stop ends the streams of events, which would last for long.
+func (s *Server) stop() { s.stopOnce.Do(func() { close(s.stopping) }) }
+
+// document is what the API says of itself, before it has any calls.
+func document(version string) *huma.OpenAPI {
+	return &huma.OpenAPI{
+		OpenAPI: "3.1.0",
+		Info: &huma.Info{
+			Title: "Tarn: applications and their volumes", Version: version,
+			Description: "Deploy applications from a paas.toml without writing a PersistentVolumeClaim. " +
+				"Call it with a Kubernetes token. What one may do is what one may do with the resource apps.tarn.dev in the namespace: " +
+				"an application one may not see is not found.",
+		},
+		Components: &huma.Components{
+			Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+			SecuritySchemes: map[string]*huma.SecurityScheme{
+				"token": {Type: "http", Scheme: "bearer", Description: "A Kubernetes token, as `kubectl create token` gives one"},
+			},
+		},
+		Security: []map[string][]string{{"token": {}}},
+		Tags: []*huma.Tag{
+			{Name: "apps", Description: "Applications"}, {Name: "volumes", Description: "Their volumes"},
+		},
+	}
+}
+
+// errorsOf are the statuses a call may end with beside its success.
+func errorsOf(more ...int) []int {
+	all := append([]int{
+		http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusInternalServerError,
+	}, more...)
+	slices.Sort(all)
+	return all
+}

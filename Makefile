@@ -33,7 +33,7 @@ down: ## take the demo's cluster down
 .PHONY: test
 test: build test-deps ## run every test there is and sum up what ran
 	@rm -f $(SUITES:%=.tarn/tests/%.json)
-	@for suite in $(SUITES); do $(MAKE) run-$$suite || true; done; $(TESTSUM) report $(SUITES)
+	@$(MAKE) -j2 test-alone test-whole; $(TESTSUM) report $(SUITES)
 
 .PHONY: unit
 unit: deps test-deps run-unit ## test the packages by themselves
@@ -96,6 +96,14 @@ bin/tarn:
 cluster-binaries:
 	@$(MAKE) -C cluster build
 
+# The two halves of `make test` go on at once: the first keeps the processors busy, the second waits most of its time.
+.PHONY: test-alone test-whole
+test-alone:
+	@for suite in unit integration cluster; do $(MAKE) run-$$suite || true; done
+
+test-whole:
+	@for suite in e2e addon; do $(MAKE) run-$$suite || true; done
+
 .PHONY: run-unit run-integration run-cluster run-e2e
 run-unit:
 	@$(TESTSUM) run unit -- hack/unit.sh
@@ -112,4 +120,4 @@ run-e2e:
 # The cases in which claims are bound and protected, once more as an add-on to a cluster where Kubernetes does both.
 .PHONY: run-addon
 run-addon:
-	@SUITE=addon BINDER=kubernetes PROTECTION=kubernetes hack/e2e.sh -skip 'Explain|Lint|Render|Examples|Audit|GoesOnWriting|Grow|Recovers|LivesOnWhen|OutliveAStagingPod|StagedAgain|ServerIsKilled|TakesOver|TwoBinders'
+	@SUITE=addon BINDER=kubernetes PROTECTION=kubernetes hack/e2e.sh -skip 'Explain|Lint|Render|Examples|Audit|GoesOnWriting|Grow|Recovers|WhoeverIsKilled/a_volume|OutliveAStagingPod|StagedAgain|ServerIsKilled|TakesOver|TwoBinders'

@@ -73,6 +73,7 @@ func TestAVolumeIsRecycledWhereverTheControllerIsKilled(t *testing.T) {
 		{"that-fails-first", corev1.PersistentVolumeReclaimRetain, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			server := testkit.OwnAPIServer(t)
 			live := func(name string, k *testkit.Killer) {
 				t.Run(name, func(t *testing.T) {

@@ -47,11 +47,12 @@ func TestWhoeverIsKilled(t *testing.T) {
 	}
 }
 
-// aVolumeLivesOn though components are killed at one moment of its life.
+// aVolumeLivesOn though components are killed at one moment of its life. One group of
+// lives follows the other: with each kill of the node agent the kubelet waits longer
+// before it asks for a volume again, for a minute in the end.
 func aVolumeLivesOn(t *testing.T) {
 	for _, victims := range [][]string{{controller}, {nodeAgent}, {controller, nodeAgent}} {
 		t.Run(strings.Join(victims, " and ")+" die as", func(t *testing.T) {
-			t.Parallel()
 			for _, moment := range moments {
 				t.Run(moment.name, func(t *testing.T) {
 					t.Parallel()

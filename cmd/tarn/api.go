@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"tarn.dev/tarn/internal/api"
 	"tarn.dev/tarn/internal/appfile"
@@ -95,7 +94,7 @@ func runAPI(cmd *cobra.Command, flags apiFlags) error {
 	grace := 15 * time.Second
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                  kube.Scheme(),
-		Metrics:                 metricsserver.Options{BindAddress: flags.process.MetricsAddress},
+		Metrics:                 flags.process.Metrics(),
 		HealthProbeBindAddress:  flags.process.ProbeAddress,
 		PprofBindAddress:        flags.process.ProfileAddress,
 		GracefulShutdownTimeout: &grace,

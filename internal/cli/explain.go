@@ -24,6 +24,7 @@ var explainKinds = map[string]explain.Kind{
 	"claim": explain.Claim, "claims": explain.Claim, "pvc": explain.Claim, "persistentvolumeclaim": explain.Claim, "persistentvolumeclaims": explain.Claim,
 	"volume": explain.Volume, "volumes": explain.Volume, "pv": explain.Volume, "persistentvolume": explain.Volume, "persistentvolumes": explain.Volume,
 	"pod": explain.Pod, "pods": explain.Pod, "po": explain.Pod,
+	"app": explain.App, "apps": explain.App,
 	"pvset": explain.Set, "pvsets": explain.Set, "persistentvolumeset": explain.Set, "persistentvolumesets": explain.Set,
 }
 
@@ -32,14 +33,15 @@ func newExplainCommand() *cobra.Command {
 	var to connection
 	var namespace string
 	cmd := &cobra.Command{
-		Use:   "explain claim|volume|pod|pvset [NAMESPACE/]NAME",
-		Short: "Say why a claim, a volume, a pod or a pool waits, and what moves it on",
-		Long: "Say why a claim, a volume, a pod or a pool (pvset) waits, as it stands now: the verdict, when it goes on, the chain\n" +
-			"of what waits for what (since when, which pod on which node with the end of its log), and the command that would\n" +
-			"move it on.\n\n" +
+		Use:   "explain app|claim|volume|pod|pvset [NAMESPACE/]NAME",
+		Short: "Say why an app, a claim, a volume, a pod or a pool waits, and what moves it on",
+		Long: "Say why an app, a claim, a volume, a pod or a pool (pvset) waits, as it stands now: the verdict, when it goes on, the\n" +
+			"chain of what waits for what (since when, which pod on which node with the end of its log), and the command that\n" +
+			"would move it on.\n\n" +
 			"Everything is read live with your own rights; what you may not read is said, and the rest is told without it.\n" +
 			"Nothing is changed.",
 		Example: "  tarn explain claim shop/data\n" +
+			"  tarn explain app shop/web\n" +
 			"  tarn explain pod -n shop web-0\n" +
 			"  tarn explain volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --output json",
 		Args: cobra.ExactArgs(2),
@@ -65,7 +67,7 @@ func newExplainCommand() *cobra.Command {
 func explained(kind, name, namespace string, fallback func() (string, error)) (explain.Object, error) {
 	o := explain.Object{Kind: explainKinds[strings.ToLower(kind)], Name: name}
 	if o.Kind == "" {
-		return o, fmt.Errorf("kind %q is not known; give claim, volume, pod or pvset", kind)
+		return o, fmt.Errorf("kind %q is not known; give app, claim, volume, pod or pvset", kind)
 	}
 	clusterWide := o.Kind == explain.Volume || o.Kind == explain.Set
 	before, after, both := strings.Cut(name, "/")

@@ -30,6 +30,8 @@ func chain(v *View) *Explanation {
 		state = s.ofClaim(v.Claim)
 	case v.Volume != nil:
 		state = s.ofVolume(v.Volume)
+	case v.App != nil:
+		state = s.ofApp(v.App)
 	case v.Set != nil:
 		state = s.ofSet(v.Set, v.Claims)
 	default:

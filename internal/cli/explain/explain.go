@@ -1,4 +1,4 @@
-// Package explain answers why a claim, a volume, a pod or a pool is not where it should be:
+// Package explain answers why an app, a claim, a volume, a pod or a pool is not where it should be:
 // it reads what there is to read with the rights of the caller, and finds in that the
 // chain of causes from the object asked for to what everything waits for.
 //

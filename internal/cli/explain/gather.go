@@ -84,8 +84,14 @@ func (g *gatherer) gather(ctx context.Context) error {
 			return g.notFound(ctx, err)
 		}
 		g.set(ctx, set)
+	case App:
+		app, err := kube.Get(ctx, g.Client, key, &tarnv1.App{})
+		if err != nil || app == nil {
+			return g.notFound(ctx, err)
+		}
+		g.app(ctx, app)
 	default:
-		return fmt.Errorf("kind %q cannot be explained; give claim, volume, pod or pvset", asked.Kind)
+		return fmt.Errorf("kind %q cannot be explained; give app, claim, volume, pod or pvset", asked.Kind)
 	}
 	g.controller(ctx)
 	return nil

@@ -253,7 +253,7 @@ func (g *gatherer) notFound(ctx context.Context, err error) error {
 	if err != nil {
 		return fmt.Errorf("cannot read %s: %s", asked, Why("get", err))
 	}
-	lists := map[Kind]client.ObjectList{Claim: &corev1.PersistentVolumeClaimList{}, Volume: &corev1.PersistentVolumeList{}, Pod: &corev1.PodList{}, Set: &tarnv1.PersistentVolumeSetList{}}
+	lists := map[Kind]client.ObjectList{Claim: &corev1.PersistentVolumeClaimList{}, Volume: &corev1.PersistentVolumeList{}, Pod: &corev1.PodList{}, Set: &tarnv1.PersistentVolumeSetList{}, App: &tarnv1.AppList{}}
 	var here, elsewhere []string
 	for _, o := range g.named(ctx, lists[asked.Kind]) {
 		switch {

@@ -23,6 +23,11 @@ type View struct {
 	Claims []*claimView
 	// Set is a pool, and Claims are then those of its filler claims that are not bound.
 	Set *tarnv1.PersistentVolumeSet
+	// App is an application; Claims are then those of its volumes, in its order, Pods
+	// those of its pods that are told of, and Workload its Deployment, nil for none.
+	App      *tarnv1.App
+	Pods     []*podView
+	Workload *appsv1.Deployment
 	// Unread says of each object or list that could not be read why not. What is not
 	// in the view and not here does not exist.
 	Unread []unread

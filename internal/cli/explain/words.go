@@ -59,6 +59,7 @@ var finalizerOwners = map[string]string{
 	"tarn.dev/volume-record":                                                "Tarn's controller, until the storage is destroyed",
 	"tarn.dev/stage-pod":                                                    "Tarn's controller, until the volume is unstaged",
 	"tarn.dev/stage-node":                                                   "Tarn's node agent, until the node has no mount of it",
+	"tarn.dev/app":                                                          "Tarn's controller, until the app's pods are gone, and its claims but those to be preserved",
 	"tarn.dev/provisioner-in-use":                                           "Tarn's controller, until no volume needs the provisioner",
 }
 

@@ -1,0 +1,59 @@
+package explain
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appfile"
+)
+
+// workloadPrefix begins the name of an App's Deployment.
+const workloadPrefix = "paas-app-"
+
+// app reads what an App is made of: the claims of its volumes, its Deployment, and of its
+// pods those that are not ready, of which a few tell enough.
+func (g *gatherer) app(ctx context.Context, app *tarnv1.App) {
+	g.view.App = app
+	g.view.Claims = make([]*claimView, len(app.Spec.Volumes))
+	work := []func(){
+		func() {
+			g.view.Workload = get(ctx, g, deployment, app.Namespace, workloadPrefix+app.Name, &appsv1.Deployment{})
+		},
+		func() { g.view.Pods = g.podsOfApp(ctx, app) },
+	}
+	for i := range app.Spec.Volumes {
+		name := appfile.ClaimName(app.Name, app.Spec.Volumes[i].Name)
+		work = append(work, func() {
+			claim := get(ctx, g, Claim, app.Namespace, name, &corev1.PersistentVolumeClaim{})
+			if claim == nil {
+				g.view.Claims[i] = &claimView{Object: Object{Claim, app.Namespace, name}}
+				return
+			}
+			g.view.Claims[i] = g.claim(ctx, claim)
+		})
+	}
+	together(work...)
+}
+
+// podsOfApp reads the pods of an App that are not ready, the newest first.
+func (g *gatherer) podsOfApp(ctx context.Context, app *tarnv1.App) []*podView {
+	var list corev1.PodList
+	g.list(ctx, Pod, app.Namespace, &list, client.MatchingLabels{tarnv1.LabelApp: app.Name})
+	pods := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return isReady(&p) && p.DeletionTimestamp == nil })
+	slices.SortFunc(pods, func(a, b corev1.Pod) int {
+		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	views := make([]*podView, min(len(pods), mostNames))
+	var work []func()
+	for i := range views {
+		work = append(work, func() { views[i] = g.podView(ctx, &pods[i], true) })
+	}
+	together(work...)
+	return views
+}

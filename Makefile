@@ -65,7 +65,7 @@ image: ## pack the container image for amd64 and arm64, without Docker, into bin
 	@go -C hack/image run . --root=$(CURDIR) --out=$(CURDIR)/bin/image --image=$(IMAGE) --version=$(VERSION) $(if $(PUSH),--push)
 
 .PHONY: generate
-generate: ## generate deep copies, resources and roles from the Go code
+generate: ## generate deep copies, resources and roles from the Go code, and the manifest from the chart
 	@$(GEN) object paths=./api/...
 	@$(GEN) crd paths=./api/... output:crd:dir=api/crds
 	@$(GEN) rbac:roleName=tarn-controller,fileName=controller.yaml $(TOGETHER:%=paths=./internal/controller/%) paths=./internal/podvol/... paths=./internal/kube/... output:rbac:dir=deploy/rbac
@@ -73,6 +73,13 @@ generate: ## generate deep copies, resources and roles from the Go code
 	@$(GEN) rbac:roleName=tarn-node,fileName=node.yaml paths=./internal/node/... output:rbac:dir=deploy/rbac
 	@$(GEN) rbac:roleName=tarn-metrics,fileName=metrics.yaml paths=./internal/cli/guard output:rbac:dir=deploy/rbac
 	@$(GEN) rbac:roleName=tarn-api,fileName=api.yaml paths=./internal/api/... output:rbac:dir=deploy/rbac
+	@$(MAKE) manifest
+
+# What others install, from the files above.
+.PHONY: manifest
+manifest: bin/helm
+	@go run ./hack/values charts/tarn
+	@{ echo '# Made by `make generate` from charts/tarn with its default values; do not edit.'; bin/helm template tarn charts/tarn 2> >(grep -v 'symbolic link' >&2); } >deploy/tarn.yaml
 
 # The parts that the targets above are made of.
 
@@ -91,6 +98,11 @@ test-deps:
 bin/tarn:
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X tarn.dev/tarn/internal/cli.Version=$(VERSION)' -o bin/tarn ./cmd/tarn
 	@ln -sf tarn bin/kubectl-tarn && ln -sf tarn bin/kubectl_complete-tarn
+
+# Helm renders and installs the chart; this one is of the version that hack/helm names.
+bin/helm: hack/helm/go.mod
+	@echo '  helm                                       cold usually 2 minutes, else seconds'
+	@CGO_ENABLED=0 go build -C hack/helm -trimpath -ldflags '-s -w' -o $(CURDIR)/bin/helm helm.sh/helm/v4/cmd/helm
 
 .PHONY: cluster-binaries
 cluster-binaries:

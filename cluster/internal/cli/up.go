@@ -46,6 +46,7 @@ and succeeds; "up" of one that was killed recovers it with its data, as a machin
   --stock                leaves out everything of Tarn's: plain Kubernetes, to compare with
   --control-plane-only   etcd and API server alone, ready in seconds: no node, no controllers, nothing reconciles
   --without-node         the controllers too, but no node: everything that needs no pod, such as binding claims to volumes
+  --without-api          no REST API of applications
   --binder               whose controller binds claims to volumes, tarn's or kubernetes'; the other's is switched off
   --protection           likewise, whose keeps claims and volumes that are in use
   --tarn-controllers 2   a second controller stands by, and takes over when the first one dies
@@ -68,6 +69,7 @@ Each component takes arguments of its own after ours, so they win: --kube-contro
 	flags.BoolVar(&u.options.Stock, "stock", false, "plain Kubernetes, nothing of Tarn's")
 	flags.BoolVar(&u.options.ControlPlaneOnly, "control-plane-only", false, "etcd and API server alone")
 	flags.BoolVar(&u.options.WithoutNode, "without-node", false, "everything but the node and its agent")
+	flags.BoolVar(&u.options.WithoutAPI, "without-api", false, "no REST API of applications")
 	flags.StringVar(&u.options.Binder, "binder", "", "who binds claims to volumes: tarn or kubernetes (default "+layout.DefaultBinder+")")
 	flags.StringVar(&u.options.Protection, "protection", "", "who protects claims and volumes in use: tarn or kubernetes (default "+layout.DefaultProtection+")")
 	flags.IntVar(&u.options.TarnControllers, "tarn-controllers", 0, fmt.Sprintf("how many controllers of Tarn's run, 1 or 2 (default %d)", layout.DefaultControllers))

@@ -24,11 +24,12 @@ const (
 	TarnController    = "tarn-controller"
 	TarnStandby       = "tarn-controller-2"
 	TarnNode          = "tarn-node"
+	TarnAPI           = "tarn-api"
 )
 
 // Names lists the parts in the order they are started.
 func Names() []string {
-	return []string{Etcd, APIServer, Containerd, ControllerManager, Scheduler, Kubelet, Proxy, TarnController, TarnStandby, TarnNode}
+	return []string{Etcd, APIServer, Containerd, ControllerManager, Scheduler, Kubelet, Proxy, TarnController, TarnStandby, TarnNode, TarnAPI}
 }
 
 // Machine is what the parts must know of the machine they run on.
@@ -88,6 +89,8 @@ func runs(name string, o layout.Options) bool {
 		return o.HasTarn()
 	case TarnStandby:
 		return o.HasTarn() && o.TarnControllers > 1
+	case TarnAPI:
+		return o.HasTarn() && !o.WithoutAPI
 	case TarnNode:
 		return o.HasTarn() && o.HasNode()
 	}

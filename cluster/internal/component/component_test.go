@@ -24,7 +24,7 @@ func plan(t *testing.T, o layout.Options) Plan {
 }
 
 func all(p Plan) []Component {
-	return []Component{p.Etcd(), p.APIServer(), p.ControllerManager(), p.Scheduler(), p.Containerd(), p.Kubelet(), p.Proxy(), p.TarnController(), p.TarnStandby(), p.TarnNode()}
+	return []Component{p.Etcd(), p.APIServer(), p.ControllerManager(), p.Scheduler(), p.Containerd(), p.Kubelet(), p.Proxy(), p.TarnController(), p.TarnStandby(), p.TarnNode(), p.TarnAPI()}
 }
 
 func TestArgumentsOfTheUserComeLastSoThatTheyWin(t *testing.T) {
@@ -136,7 +136,8 @@ func TestAClusterRunsNoPartItDoesNotNeed(t *testing.T) {
 	}{
 		{"a control plane alone", layout.Options{ControlPlaneOnly: true}, []string{Etcd, APIServer}},
 		{"stock without a node", layout.Options{Stock: true, WithoutNode: true}, []string{Etcd, APIServer, ControllerManager}},
-		{"Tarn without a node", layout.Options{WithoutNode: true, TarnControllers: 2}, []string{Etcd, APIServer, ControllerManager, TarnController, TarnStandby}},
+		{"Tarn without a node", layout.Options{WithoutNode: true, TarnControllers: 2}, []string{Etcd, APIServer, ControllerManager, TarnController, TarnStandby, TarnAPI}},
+		{"Tarn without its API", layout.Options{WithoutNode: true, WithoutAPI: true}, []string{Etcd, APIServer, ControllerManager, TarnController}},
 		{"stock", layout.Options{Stock: true}, []string{Etcd, APIServer, Containerd, ControllerManager, Scheduler, Kubelet, Proxy}},
 		{"a whole cluster", layout.Options{TarnControllers: 1}, slices.DeleteFunc(Names(), func(name string) bool { return name == TarnStandby })},
 	} {

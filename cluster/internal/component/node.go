@@ -267,3 +267,16 @@ func (p Plan) TarnNode() Component {
 		},
 	})
 }
+
+// TarnAPI answers on the loopback interface, where tokens need no TLS.
+func (p Plan) TarnAPI() Component {
+	return p.finish(Component{
+		Name: TarnAPI, Program: p.state.Options.TarnBinary, Metrics: p.local(layout.PortTarnAPIMetrics),
+		Args: []string{
+			"api", "--kubeconfig", p.layout.KubeconfigOf(TarnAPI),
+			"--bind-address", p.local(layout.PortTarnAPI),
+			"--metrics-bind-address", p.local(layout.PortTarnAPIMetrics),
+			"--health-probe-bind-address", p.local(layout.PortTarnAPIHealth),
+		},
+	})
+}

@@ -195,7 +195,7 @@ func TestARunningClusterIsTheSameOnlyWithTheSameOptions(t *testing.T) {
 	}
 	for what, other := range map[string]Options{
 		"binder": {Binder: ByKubernetes, ExtraArgs: running.ExtraArgs}, "second controller": {TarnControllers: 2, ExtraArgs: running.ExtraArgs},
-		"node": {WithoutNode: true, ExtraArgs: running.ExtraArgs}, "arguments": {},
+		"node": {WithoutNode: true, ExtraArgs: running.ExtraArgs}, "arguments": {}, "API": {WithoutAPI: true, ExtraArgs: running.ExtraArgs},
 	} {
 		if running.Same(other) {
 			t.Errorf("another %s goes unnoticed", what)

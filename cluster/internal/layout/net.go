@@ -74,12 +74,16 @@ const (
 	PortNodeHealth        = "tarn-node-health"
 	PortStandbyMetrics    = "tarn-controller-2-metrics"
 	PortStandbyHealth     = "tarn-controller-2-health"
+	PortTarnAPI           = "tarn-api"
+	PortTarnAPIMetrics    = "tarn-api-metrics"
+	PortTarnAPIHealth     = "tarn-api-health"
 )
 
 // PortUses lists every use in the order ports are given out.
 func PortUses() []string {
 	return []string{PortAPI, PortEtcd, PortEtcdPeer, PortScheduler, PortControllerManager,
-		PortControllerMetrics, PortControllerHealth, PortNodeMetrics, PortNodeHealth, PortStandbyMetrics, PortStandbyHealth}
+		PortControllerMetrics, PortControllerHealth, PortNodeMetrics, PortNodeHealth, PortStandbyMetrics, PortStandbyHealth,
+		PortTarnAPI, PortTarnAPIMetrics, PortTarnAPIHealth}
 }
 
 // Ports are given out below 32768, where Linux by default begins to pick local ports for outgoing connections: a

@@ -28,6 +28,7 @@ type Options struct {
 	Stock            bool                `json:"stock,omitempty"`            // nothing of Tarn's
 	ControlPlaneOnly bool                `json:"controlPlaneOnly,omitempty"` // etcd and API server alone
 	WithoutNode      bool                `json:"withoutNode,omitempty"`      // controllers, but nothing that runs pods
+	WithoutAPI       bool                `json:"withoutAPI,omitempty"`       // Tarn without the REST API of applications
 	Binder           string              `json:"binder,omitempty"`           // ByTarn or ByKubernetes
 	Protection       string              `json:"protection,omitempty"`       // ByTarn or ByKubernetes
 	TarnControllers  int                 `json:"tarnControllers,omitempty"`  // 1, or 2: one works, the other stands by
@@ -67,7 +68,7 @@ func (o Options) After(earlier Options) Options {
 // Same says whether a cluster that runs with these options is the one that was asked for.
 func (o Options) Same(asked Options) bool {
 	asked = asked.After(o)
-	return o.Stock == asked.Stock && o.ControlPlaneOnly == asked.ControlPlaneOnly && o.WithoutNode == asked.WithoutNode &&
+	return o.Stock == asked.Stock && o.ControlPlaneOnly == asked.ControlPlaneOnly && o.WithoutNode == asked.WithoutNode && o.WithoutAPI == asked.WithoutAPI &&
 		o.Binder == asked.Binder && o.Protection == asked.Protection && o.TarnControllers == asked.TarnControllers &&
 		maps.EqualFunc(o.ExtraArgs, asked.ExtraArgs, slices.Equal)
 }
@@ -119,6 +120,14 @@ func (s State) APIService() string {
 
 // Server is the URL of the API server.
 func (s State) Server() string { return fmt.Sprintf("https://%s:%d", s.Address(), s.Ports[PortAPI]) }
+
+// AppsServer is the URL of the REST API of applications, "" where there is none.
+func (s State) AppsServer() string {
+	if !s.Options.HasTarn() || s.Options.WithoutAPI {
+		return ""
+	}
+	return fmt.Sprintf("http://127.0.0.1:%d", s.Ports[PortTarnAPI])
+}
 
 // ReadState reads a state file. A missing one is reported as os.ErrNotExist.
 func ReadState(path string) (State, error) {

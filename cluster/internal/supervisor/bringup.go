@@ -156,6 +156,7 @@ func (s *Supervisor) tarn(ctx context.Context) error {
 		{s.plan.TarnController(), layout.PortControllerHealth},
 		{s.plan.TarnStandby(), layout.PortStandbyHealth},
 		{s.plan.TarnNode(), layout.PortNodeHealth},
+		{s.plan.TarnAPI(), layout.PortTarnAPIHealth},
 	} {
 		if !slices.Contains(expected, c.component.Name) {
 			continue

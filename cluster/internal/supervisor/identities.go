@@ -87,5 +87,6 @@ func clients(l layout.Layout) []client {
 		{component.Proxy, pki.Identity{CommonName: "system:kube-proxy"}, ""},
 		{component.Kubelet, pki.Identity{CommonName: "system:node:" + l.NodeName(), Organizations: []string{"system:nodes"}}, ""},
 		{component.TarnController, account("tarn-controller"), ""},
+		{component.TarnAPI, account("tarn-api"), ""},
 	}
 }

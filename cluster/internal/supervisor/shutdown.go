@@ -21,7 +21,7 @@ func (s *Supervisor) shutDown() error {
 	s.Stop()
 	var errs []error
 	errs = append(errs, s.stopAll([]string{
-		component.TarnController, component.TarnStandby, component.TarnNode, component.Kubelet, component.ControllerManager, component.Scheduler,
+		component.TarnAPI, component.TarnController, component.TarnStandby, component.TarnNode, component.Kubelet, component.ControllerManager, component.Scheduler,
 	}))
 	errs = append(errs, s.stopContainers())
 	errs = append(errs, s.stopAll([]string{component.Containerd, component.Proxy, component.APIServer}))

@@ -182,7 +182,7 @@ func (s *Supervisor) Status() control.Status {
 	stage, message := s.progress.now()
 	status := control.Status{
 		Name: s.config.Layout.Name, Stage: stage, Message: message, PID: s.pid,
-		Server: s.config.State.Server(), Kubeconfig: s.config.Layout.Kubeconfig(), DataDir: s.config.Layout.Data,
+		Server: s.config.State.Server(), Apps: s.config.State.AppsServer(), Kubeconfig: s.config.Layout.Kubeconfig(), DataDir: s.config.Layout.Data,
 	}
 	if s.config.State.Options.HasNode() {
 		status.Node = s.config.Layout.NodeName()

@@ -53,7 +53,7 @@ bench: build ## measure: templates beside gonja, binding beside Kubernetes', vol
 	@hack/bench.sh
 
 # Controllers with a role of their own, which a cluster that does without them can take away.
-APART := bind protect
+APART := apps bind protect
 TOGETHER := $(filter-out $(APART),$(notdir $(wildcard internal/controller/*)))
 
 # The image that deploy/tarn.yaml and the chart name; PUSH=1 pushes it to its registry too.

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -33,6 +34,7 @@ type controllerFlags struct {
 	workers     int
 	pauseImage  string
 	scrubImage  string
+	appClasses  map[string]string
 }
 
 func newControllerCommand() *cobra.Command {
@@ -50,6 +52,7 @@ func newControllerCommand() *cobra.Command {
 	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what `tarn node` is given")
 	cmd.Flags().StringVar(&flags.pauseImage, "pause-image", pool.DefaultPauseImage, "image of the pods by which pools have a node chosen; they need not start, so it need not be there")
 	cmd.Flags().StringVar(&flags.scrubImage, "scrub-image", "", "image of tarn, for the pods by which released volumes are recycled; empty switches that off")
+	registerClasses(cmd.Flags(), &flags.appClasses)
 	cmd.Flags().IntVar(&flags.workers, "workers", 16, "how many objects of a kind are worked on at once")
 	return cmd
 }
@@ -101,10 +104,14 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	if err != nil {
 		return err
 	}
+	classes, err := appClasses(flags.appClasses)
+	if err != nil {
+		return err
+	}
 	shared := parts{
 		plugins: plugins,
 		steps:   &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir},
-		workers: flags.workers, pauseImage: flags.pauseImage, scrubImage: flags.scrubImage,
+		workers: flags.workers, pauseImage: flags.pauseImage, scrubImage: flags.scrubImage, appClasses: classes,
 		ownBinder: slices.Contains(selected, "bind"),
 		pods:      sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),
 	}
@@ -117,18 +124,24 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	return nil
 }
 
-// controllerCache holds of the cluster's pods and disruption budgets only those Tarn has made, and of no
-// object what only servers read.
+// controllerCache holds of the cluster's pods and disruption budgets only those Tarn has made, of its Deployments
+// and ConfigMaps only those of Apps, and of no object what only servers read.
 func controllerCache() (cache.Options, error) {
 	ours, err := labels.NewRequirement(tarnv1.LabelStep, selection.Exists, nil)
 	if err != nil {
 		return cache.Options{}, fmt.Errorf("selecting Tarn's pods: %w", err)
+	}
+	ofApp, err := labels.NewRequirement(tarnv1.LabelApp, selection.Exists, nil)
+	if err != nil {
+		return cache.Options{}, fmt.Errorf("selecting what Apps are made of: %w", err)
 	}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:                   {Label: labels.NewSelector().Add(*ours)},
 			&policyv1.PodDisruptionBudget{}: {Label: labels.NewSelector().Add(*ours)},
+			&appsv1.Deployment{}:            {Label: labels.NewSelector().Add(*ofApp)},
+			&corev1.ConfigMap{}:             {Label: labels.NewSelector().Add(*ofApp)},
 		},
 	}, nil
 }

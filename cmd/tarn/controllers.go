@@ -8,8 +8,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"tarn.dev/tarn/internal/appfile"
 	"tarn.dev/tarn/internal/cli"
 	"tarn.dev/tarn/internal/controller/accept"
+	"tarn.dev/tarn/internal/controller/apps"
 	"tarn.dev/tarn/internal/controller/bind"
 	"tarn.dev/tarn/internal/controller/expand"
 	"tarn.dev/tarn/internal/controller/inprocess"
@@ -31,6 +33,8 @@ type parts struct {
 	plugins []plugin.Plugin
 	// pauseImage is that of the pods by which pools have a node chosen.
 	pauseImage string
+	// appClasses are the classes of App volumes that name none, by access mode.
+	appClasses map[appfile.AccessMode]string
 	// scrubImage is that of the pods by which volumes are scrubbed, empty for none.
 	scrubImage string
 	// ownBinder says that the binder is among the controllers.
@@ -43,6 +47,9 @@ type parts struct {
 var controllers = map[string]func(ctrl.Manager, parts) error{
 	"accept": func(mgr ctrl.Manager, _ parts) error {
 		return accept.Register(mgr, accept.Options{})
+	},
+	"apps": func(mgr ctrl.Manager, p parts) error {
+		return apps.Register(mgr, apps.Options{Classes: p.appClasses, MaxConcurrent: p.workers})
 	},
 	"bind": func(mgr ctrl.Manager, p parts) error {
 		pods, err := p.pods()

@@ -210,7 +210,7 @@ func TestNoPartOfTarnHasRightsItDoesNotUse(t *testing.T) {
 		{asController, "gives rights", false, right("create", "rbac.authorization.k8s.io", "clusterrolebindings", "", "")},
 		{asController, "changes nodes", false, right("patch", "", "nodes", "", "")},
 		{asController, "changes admission policies", false, right("patch", "admissionregistration.k8s.io", "validatingadmissionpolicies", "", "")},
-		{asController, "makes claims of tenants", false, right("create", "", "persistentvolumeclaims", "", "default")},
+		{asController, "makes claims of tenants, for their Apps", true, right("create", "", "persistentvolumeclaims", "", "default")},
 		{asController, "makes claims of its own", true, right("create", "", "persistentvolumeclaims", "", "tarn-system")},
 		{asController, "deletes namespaces", false, right("delete", "", "namespaces", "", "default")},
 		{asController, "creates pods", true, right("create", "", "pods", "", "default")},

@@ -1,0 +1,184 @@
+package apps
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// eventAction is what Events say was being done.
+const eventAction = "Deploy"
+
+// +kubebuilder:rbac:groups=tarn.dev,resources=apps,verbs=patch
+// +kubebuilder:rbac:groups=tarn.dev,resources=apps/status,verbs=patch
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=create;update;delete
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=create;update;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;patch;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// apply does what a plan says, up to the first error. The view follows what is written,
+// so that the status tells of it, and has the first refusal of the API server.
+func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
+	for _, a := range p.Actions {
+		if err := r.do(ctx, v, a); err != nil {
+			if v.Refused == "" && isRefusal(err) {
+				v.Refused = err.Error()
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
+	switch a := a.(type) {
+	case Hold:
+		return kube.AddFinalizer(ctx, r.client, v.App, tarnv1.FinalizerApp)
+	case LetGo:
+		return kube.RemoveFinalizer(ctx, r.client, v.App, tarnv1.FinalizerApp)
+	case WriteTopology:
+		return r.writeTopology(ctx, v, a.Topology)
+	case DropTopology:
+		return r.delete(ctx, v.Config, client.Preconditions{UID: &v.Config.UID})
+	case MakeClaim:
+		return r.makeClaim(ctx, v, a.Claim.DeepCopy())
+	case MarkClaim, GrowClaim:
+		return r.changeClaim(ctx, v, a)
+	case DropClaim:
+		// As it was read: what somebody has done to it since may be to keep it.
+		return r.delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID, ResourceVersion: &a.Claim.ResourceVersion})
+	case Run:
+		return r.run(ctx, v, a)
+	case Stop:
+		return r.delete(ctx, a.Deployment, client.Preconditions{UID: &a.Deployment.UID}, client.PropagationPolicy(metav1.DeletePropagationForeground))
+	case WriteStatus:
+		return r.writeStatus(ctx, v, a.Status)
+	case Post:
+		r.events.Eventf(v.App, nil, a.Type, a.Reason, eventAction, "%s", kube.Note(a.Note))
+		return nil
+	case Tell:
+		log.FromContext(ctx).Info(a.Note, "claim", a.Claim.Name, "uid", a.Claim.UID, "volume", a.Claim.Spec.VolumeName)
+		var about runtime.Object = a.Claim
+		r.events.Eventf(v.App, about, corev1.EventTypeNormal, a.Reason, eventAction, "%s", kube.Note(a.Note))
+		return nil
+	}
+	return fmt.Errorf("apps: no way to apply %T", a)
+}
+
+// writeTopology creates the ConfigMap, or writes the version that was read. One that is
+// there and that the cache does not have is brought by its event, or is somebody else's.
+func (r *reconciler) writeTopology(ctx context.Context, v *View, t topology) error {
+	config := newConfig(v.App, t.text())
+	if v.Config == nil {
+		if err := r.client.Create(ctx, config); err != nil {
+			return r.taken(ctx, v, "ConfigMap", config, &corev1.ConfigMap{}, err)
+		}
+	} else {
+		config.ResourceVersion, config.UID = v.Config.ResourceVersion, v.Config.UID
+		if err := r.client.Update(ctx, config); err != nil {
+			return fmt.Errorf("writing ConfigMap %s/%s: %w", config.Namespace, config.Name, err)
+		}
+	}
+	v.Config, v.Deployed = config, t
+	return nil
+}
+
+func (r *reconciler) makeClaim(ctx context.Context, v *View, claim *corev1.PersistentVolumeClaim) error {
+	if err := r.client.Create(ctx, claim); err != nil {
+		return fmt.Errorf("creating claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	v.Claims[claim.Name] = claim
+	return nil
+}
+
+// changeClaim writes the one thing of a claim that an App decides again and again: what
+// becomes of it in the end, and how large it is.
+func (r *reconciler) changeClaim(ctx context.Context, v *View, a Action) error {
+	var base, claim *corev1.PersistentVolumeClaim
+	switch a := a.(type) {
+	case MarkClaim:
+		base, claim = v.Claims[a.Claim.Name], v.Claims[a.Claim.Name].DeepCopy()
+		if !a.Preserve {
+			delete(claim.Annotations, tarnv1.AnnotationPreserve)
+			break
+		}
+		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, tarnv1.AnnotationPreserve, preserveYes)
+	case GrowClaim:
+		base, claim = v.Claims[a.Claim.Name], v.Claims[a.Claim.Name].DeepCopy()
+		claim.Spec.Resources.Requests[corev1.ResourceStorage] = storage(a.Bytes)[corev1.ResourceStorage]
+	}
+	if err := r.client.Patch(ctx, claim, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("writing claim %s/%s: %w", base.Namespace, base.Name, err)
+	}
+	v.Claims[claim.Name] = claim
+	return nil
+}
+
+// run creates the Deployment, or writes the version that was read.
+func (r *reconciler) run(ctx context.Context, v *View, a Run) error {
+	d := a.Deployment.DeepCopy()
+	if v.Deployment == nil {
+		if err := r.client.Create(ctx, d); err != nil {
+			return r.taken(ctx, v, "Deployment", d, a.Deployment.DeepCopy(), err)
+		}
+	} else {
+		next := v.Deployment.DeepCopy()
+		metav1.SetMetaDataAnnotation(&next.ObjectMeta, annDeployed, d.Annotations[annDeployed])
+		metav1.SetMetaDataLabel(&next.ObjectMeta, tarnv1.LabelApp, v.App.Name)
+		next.Spec = d.Spec
+		if err := r.client.Update(ctx, next); err != nil {
+			return fmt.Errorf("writing Deployment %s/%s: %w", d.Namespace, d.Name, err)
+		}
+		d = next
+	}
+	v.Deployment = d
+	return nil
+}
+
+// taken finds out why an object cannot be created: one of its name that is the App's is
+// only new to the cache, and its event brings the App back; another's is a refusal.
+func (r *reconciler) taken(ctx context.Context, v *View, kind string, o, live client.Object, err error) error {
+	err = fmt.Errorf("creating %s %s/%s: %w", kind, o.GetNamespace(), o.GetName(), err)
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	if failed := r.reader.Get(ctx, client.ObjectKeyFromObject(o), live); failed != nil {
+		return fmt.Errorf("reading %s %s/%s: %w", kind, o.GetNamespace(), o.GetName(), failed)
+	}
+	if !metav1.IsControlledBy(live, v.App) {
+		v.Refused = taken(kind, o.GetName())
+	}
+	return err
+}
+
+func (r *reconciler) delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
+	if err := r.client.Delete(ctx, o, options...); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting %T %s/%s: %w", o, o.GetNamespace(), o.GetName(), err)
+	}
+	return nil
+}
+
+func (r *reconciler) writeStatus(ctx context.Context, v *View, status tarnv1.AppStatus) error {
+	base := v.App.DeepCopy()
+	v.App.Status = status
+	err := r.client.Status().Patch(ctx, v.App, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the status of App %s/%s: %w", base.Namespace, base.Name, err)
+	}
+	return nil
+}
+
+// isRefusal says whether the API server did not take a write for what was in it: a
+// quota, a policy or a field stands in the way, which repeating alone does not change.
+func isRefusal(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+}

@@ -1,0 +1,82 @@
+package apps
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appfile"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// Options are what the controller needs beside the manager.
+type Options struct {
+	// Classes are those of volumes that name none, by access mode; nil means
+	// appfile.DefaultClasses.
+	Classes map[appfile.AccessMode]string
+	// MaxConcurrent is how many Apps are worked on at once; 0 means one.
+	MaxConcurrent int
+	// Clock is the real one where it is nil.
+	Clock clock.PassiveClock
+}
+
+type reconciler struct {
+	client  client.Client
+	reader  client.Reader // live
+	events  events.EventRecorder
+	clock   clock.PassiveClock
+	classes map[appfile.AccessMode]string
+}
+
+// Register adds the controller to a manager, whose cache of Deployments and ConfigMaps
+// need hold only those with the label of an App. Its queue holds names of Apps.
+func Register(mgr ctrl.Manager, o Options) error {
+	r := &reconciler{
+		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName),
+		clock: o.Clock, classes: o.Classes,
+	}
+	if r.clock == nil {
+		r.clock = clock.RealClock{}
+	}
+	if r.classes == nil {
+		r.classes = appfile.DefaultClasses
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("apps").
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
+		For(&tarnv1.App{}, builder.WithPredicates(asked())).
+		Watches(&appsv1.Deployment{}, handler.EnqueueRequestsFromMapFunc(ofLabel)).
+		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(ofLabel)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim)).
+		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass), builder.WithPredicates(allowsMore())).
+		Complete(r)
+}
+
+// Reconcile gathers, plans, applies and reports. The end of an App is decided by what
+// the API server has, not the cache.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	now := r.clock.Now()
+	v, err := r.gather(ctx, r.client, request.NamespacedName)
+	if err == nil && v.App != nil && v.App.DeletionTimestamp != nil {
+		v, err = r.gather(ctx, r.reader, request.NamespacedName)
+	}
+	if err != nil {
+		return kube.Outcome(err, time.Time{}, now)
+	}
+	err = r.apply(ctx, v, plan(v))
+	err = errors.Join(err, r.apply(ctx, v, report(v, now)))
+	return kube.Outcome(err, time.Time{}, now)
+}

@@ -1,0 +1,118 @@
+package apps
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// ending is what the end of an App comes to: what of it must go, and what stays.
+type ending struct {
+	// doomed are the claims that go, guarded those that would but for the label that
+	// protects them, kept those to be preserved.
+	doomed, guarded, kept []*corev1.PersistentVolumeClaim
+}
+
+// endOf goes by what was deployed: a claim that no deploy has mounted is kept, as is one
+// that is to be preserved by what was deployed or by what the spec says since. A claim
+// that is not the App's is not touched.
+func endOf(v *View) ending {
+	var e ending
+	named := map[string]bool{}
+	for _, d := range v.Deployed.Volumes {
+		claim := v.claim(d.Name)
+		named[d.ClaimName] = true
+		switch {
+		case claim == nil || claim.Name != d.ClaimName:
+		case d.PreserveOnDelete || v.preserves(d.Name, claim):
+			e.kept = append(e.kept, claim)
+		case claim.DeletionTimestamp == nil && claim.Labels[tarnv1.LabelDeletionProtection] == "true":
+			e.guarded = append(e.guarded, claim)
+		default:
+			e.doomed = append(e.doomed, claim)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.Claims)) {
+		if claim := v.Claims[name]; !named[name] && v.claim(claim.Labels[tarnv1.LabelAppVolume]) == claim {
+			e.kept = append(e.kept, claim)
+		}
+	}
+	return e
+}
+
+// preserves says whether a volume is to be preserved now, whatever was deployed.
+func (v *View) preserves(volume string, claim *corev1.PersistentVolumeClaim) bool {
+	for i := range v.App.Spec.Volumes {
+		if v.App.Spec.Volumes[i].Name == volume {
+			return v.App.Spec.Volumes[i].PreserveOnDelete
+		}
+	}
+	return preserved(claim)
+}
+
+// planEnd takes an App down, in an order in which nothing is lost if it stops anywhere:
+// what is to be preserved is marked so, then the pods go, then the claims, then what
+// tells of them.
+func planEnd(v *View) Plan {
+	if !held(v.App) {
+		return Plan{}
+	}
+	e := endOf(v)
+	var actions []Action
+	for _, claim := range e.kept {
+		if !preserved(claim) {
+			actions = append(actions, MarkClaim{claim, true})
+		}
+	}
+	if ours(v.App, v.Deployment) {
+		if v.Deployment.DeletionTimestamp == nil {
+			actions = append(actions, Stop{v.Deployment})
+		}
+		return Plan{actions} // its end brings the App back
+	}
+	for _, claim := range e.doomed {
+		if claim.DeletionTimestamp == nil {
+			actions = append(actions, DropClaim{claim}, Tell{eventDeleted, fmt.Sprintf("claim %s goes with the App", claim.Name), claim})
+		}
+	}
+	if len(e.doomed)+len(e.guarded) > 0 {
+		return Plan{actions}
+	}
+	for _, claim := range e.kept {
+		actions = append(actions, Tell{eventPreserved, fmt.Sprintf(
+			"claim %s is preserved; an App of the same name finds it again", claim.Name), claim})
+	}
+	if ours(v.App, v.Config) {
+		actions = append(actions, DropTopology{})
+	}
+	return Plan{append(actions, LetGo{})}
+}
+
+// endMessage says what the end of an App waits for.
+func endMessage(v *View) string {
+	e := endOf(v)
+	switch {
+	case ours(v.App, v.Deployment):
+		return fmt.Sprintf("its pods are being stopped; %d are left", v.Deployment.Status.Replicas)
+	case len(e.guarded) > 0:
+		claim := e.guarded[0]
+		return fmt.Sprintf("claim %s is protected from deletion by its label %s; to lift that: kubectl label persistentvolumeclaims %s -n %s %s-",
+			claim.Name, tarnv1.LabelDeletionProtection, claim.Name, claim.Namespace, tarnv1.LabelDeletionProtection)
+	case len(e.doomed) > 0:
+		return "these claims are being deleted: " + names(e.doomed)
+	}
+	return "it is being taken down"
+}
+
+func names(claims []*corev1.PersistentVolumeClaim) string {
+	all := make([]string, len(claims))
+	for i, claim := range claims {
+		all[i] = claim.Name
+	}
+	return strings.Join(all, ", ")
+}

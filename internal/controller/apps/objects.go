@@ -1,0 +1,155 @@
+package apps
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appfile"
+	"tarn.dev/tarn/internal/appplan"
+)
+
+const (
+	// annDeployed is on Deployments: a hash of the spec they were written with. What was
+	// taken out of that again shows by it alone.
+	annDeployed = "tarn.dev/deployed"
+	// preserveYes is the value of AnnotationPreserve that counts.
+	preserveYes = "true"
+	// prefix begins the names of all that is made for Apps.
+	prefix = "paas-app-"
+	// container is the name of an App's container.
+	container = "app"
+
+	gi = 1 << 30
+)
+
+// ownName is the name of an App's Deployment and ConfigMap.
+func ownName(app *tarnv1.App) string { return prefix + app.Name }
+
+// ours says whether an object was made for this very App; false where there is none.
+func ours[T any, P interface {
+	*T
+	metav1.Object
+}](app *tarnv1.App, o P) bool {
+	return o != nil && metav1.IsControlledBy(o, app)
+}
+
+func labelsOf(app *tarnv1.App) map[string]string {
+	return map[string]string{tarnv1.LabelApp: app.Name}
+}
+
+func ownMeta(app *tarnv1.App) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: app.Namespace, Name: ownName(app), Labels: labelsOf(app),
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: tarnv1.GroupVersion.String(), Kind: "App", Name: app.Name, UID: app.UID, Controller: ptr.To(true),
+		}},
+	}
+}
+
+// newConfig is the ConfigMap that says a topology.
+func newConfig(app *tarnv1.App, text string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: ownMeta(app), Data: map[string]string{topologyKey: text}}
+}
+
+// newClaim is the claim of a volume. It has no owner: what outlives an App must not go
+// with it.
+func newClaim(v *View, volume *tarnv1.AppVolume) *corev1.PersistentVolumeClaim {
+	labels := labelsOf(v.App)
+	labels[tarnv1.LabelAppVolume] = volume.Name
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v.App.Namespace, Name: appfile.ClaimName(v.App.Name, volume.Name), Labels: labels},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes:      []corev1.PersistentVolumeAccessMode{cmp.Or(volume.AccessMode, corev1.ReadWriteOnce)},
+			StorageClassName: ptr.To(v.world().ClassName(*volume)),
+			Resources:        corev1.VolumeResourceRequirements{Requests: storage(volume.SizeGi * gi)},
+		},
+	}
+	if volume.PreserveOnDelete {
+		claim.Annotations = map[string]string{tarnv1.AnnotationPreserve: preserveYes}
+	}
+	return claim
+}
+
+// newDeployment is the App's workload. Its pods are told nothing of the cluster.
+func newDeployment(v *View) *appsv1.Deployment {
+	app := v.App
+	main := corev1.Container{Name: container, Image: app.Spec.Image, Command: app.Spec.Command, Args: app.Spec.Args}
+	if app.Spec.Port != 0 {
+		main.Ports = []corev1.ContainerPort{{ContainerPort: app.Spec.Port}}
+	}
+	for _, name := range slices.Sorted(maps.Keys(app.Spec.Env)) {
+		main.Env = append(main.Env, corev1.EnvVar{Name: name, Value: app.Spec.Env[name]})
+	}
+	var volumes []corev1.Volume
+	strategy := appsv1.RollingUpdateDeploymentStrategyType
+	for i := range app.Spec.Volumes {
+		volume := &app.Spec.Volumes[i]
+		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: volume.Name, MountPath: volume.MountPath})
+		volumes = append(volumes, corev1.Volume{Name: volume.Name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: appfile.ClaimName(app.Name, volume.Name)},
+		}})
+		if appplan.Single(v.mode(volume)) { // a new pod on another node would wait for the old one for ever
+			strategy = appsv1.RecreateDeploymentStrategyType
+		}
+	}
+	d := &appsv1.Deployment{ObjectMeta: ownMeta(app), Spec: appsv1.DeploymentSpec{
+		Replicas: ptr.To(replicas(app)),
+		Selector: &metav1.LabelSelector{MatchLabels: labelsOf(app)},
+		Strategy: appsv1.DeploymentStrategy{Type: strategy},
+		Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labelsOf(app)},
+			Spec:       corev1.PodSpec{AutomountServiceAccountToken: ptr.To(false), Containers: []corev1.Container{main}, Volumes: volumes},
+		},
+	}}
+	d.Annotations = map[string]string{annDeployed: hashOf(&d.Spec)}
+	return d
+}
+
+func hashOf(spec *appsv1.DeploymentSpec) string {
+	text, err := json.Marshal(spec)
+	if err != nil { // a type without channels and functions has none
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// runs says whether a Deployment is as it is wanted, but for what the API server fills
+// in.
+func runs(live, wanted *appsv1.Deployment) bool {
+	return live.Annotations[annDeployed] == wanted.Annotations[annDeployed] &&
+		ptr.Deref(live.Spec.Replicas, 1) == *wanted.Spec.Replicas && equality.Semantic.DeepDerivative(wanted.Spec, live.Spec)
+}
+
+func replicas(app *tarnv1.App) int32 { return ptr.Deref(app.Spec.Replicas, 1) }
+
+func storage(bytes int64) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI)}
+}
+
+// requested is how large a claim asks to be, capacityOf how large it is, in bytes.
+func requested(claim *corev1.PersistentVolumeClaim) int64 {
+	return claim.Spec.Resources.Requests.Storage().Value()
+}
+
+func capacityOf(claim *corev1.PersistentVolumeClaim) int64 {
+	return claim.Status.Capacity.Storage().Value()
+}
+
+// inGi rounds bytes up to GiB.
+func inGi(bytes int64) int64 { return (bytes + gi - 1) / gi }
+
+// held says whether an App has the finalizer.
+func held(app *tarnv1.App) bool { return slices.Contains(app.Finalizers, tarnv1.FinalizerApp) }

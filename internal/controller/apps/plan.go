@@ -1,0 +1,193 @@
+package apps
+
+import (
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appfile"
+	"tarn.dev/tarn/internal/appplan"
+)
+
+// Reasons of Events, beside those of the conditions.
+const (
+	eventCreated   = "VolumeCreated"
+	eventAttached  = "VolumeAttached"
+	eventDetached  = "VolumeDetached"
+	eventGrowing   = "VolumeResizing"
+	eventDeleted   = "VolumeDeleted"
+	eventPreserved = "VolumePreserved"
+)
+
+// Plan is what to do, in this order.
+type Plan struct {
+	Actions []Action
+}
+
+// Action is one write. It is one of the types below, each of which may be done twice
+// without harm.
+type Action interface{ action() }
+
+type (
+	// Hold puts the finalizer on the App.
+	Hold struct{}
+	// LetGo takes it off.
+	LetGo struct{}
+	// WriteTopology makes the ConfigMap say what was deployed.
+	WriteTopology struct{ Topology topology }
+	// DropTopology deletes the ConfigMap.
+	DropTopology struct{}
+	// MakeClaim creates a claim.
+	MakeClaim struct{ Claim *corev1.PersistentVolumeClaim }
+	// MarkClaim says on a claim whether it is to outlive its App.
+	MarkClaim struct {
+		Claim    *corev1.PersistentVolumeClaim
+		Preserve bool
+	}
+	// GrowClaim has a claim ask for more bytes.
+	GrowClaim struct {
+		Claim *corev1.PersistentVolumeClaim
+		Bytes int64
+	}
+	// DropClaim deletes this very claim.
+	DropClaim struct{ Claim *corev1.PersistentVolumeClaim }
+	// Run creates the Deployment, or brings it in line.
+	Run struct{ Deployment *appsv1.Deployment }
+	// Stop deletes the Deployment; it is there until its pods are gone.
+	Stop struct{ Deployment *appsv1.Deployment }
+	// WriteStatus writes the App's status.
+	WriteStatus struct{ Status tarnv1.AppStatus }
+	// Post posts an Event about the App.
+	Post struct{ Type, Reason, Note string }
+	// Tell posts an Event of type Normal, and logs it: what became of a claim is to be
+	// found though the App is gone.
+	Tell struct {
+		Reason, Note string
+		Claim        *corev1.PersistentVolumeClaim
+	}
+)
+
+func (Hold) action()          {}
+func (LetGo) action()         {}
+func (WriteTopology) action() {}
+func (DropTopology) action()  {}
+func (MakeClaim) action()     {}
+func (MarkClaim) action()     {}
+func (GrowClaim) action()     {}
+func (DropClaim) action()     {}
+func (Run) action()           {}
+func (Stop) action()          {}
+func (WriteStatus) action()   {}
+func (Post) action()          {}
+func (Tell) action()          {}
+
+// plan decides.
+func plan(v *View) Plan {
+	switch {
+	case v.App == nil:
+		return Plan{}
+	case v.App.DeletionTimestamp != nil:
+		return planEnd(v)
+	}
+	var actions []Action
+	if !held(v.App) {
+		actions = append(actions, Hold{})
+	}
+	if v.App.Spec.Image == "" || refusal(v) != "" {
+		return Plan{actions}
+	}
+	actions = append(actions, planTopology(v)...)
+	for i := range v.App.Spec.Volumes {
+		actions = append(actions, planVolume(v, &v.App.Spec.Volumes[i])...)
+	}
+	if wanted := newDeployment(v); v.Deployment == nil || !runs(v.Deployment, wanted) {
+		actions = append(actions, Run{wanted})
+	}
+	return Plan{actions}
+}
+
+// planTopology writes what will have been deployed, before the first claim is made, and
+// tells of what is mounted no more.
+func planTopology(v *View) []Action {
+	next := topologyOf(v)
+	if ours(v.App, v.Config) && says(v.Config, next) {
+		return nil
+	}
+	actions := []Action{WriteTopology{next}}
+	for _, d := range next.Volumes {
+		switch was := v.Deployed.mounts(d.Name); {
+		case was && d.MountPath == "":
+			actions = append(actions, Post{corev1.EventTypeNormal, eventDetached, fmt.Sprintf(
+				"volume %s is mounted no more; its claim %s is kept until the App is deleted", d.Name, d.ClaimName)})
+		case !was && d.MountPath != "" && v.claim(d.Name) != nil:
+			actions = append(actions, Post{corev1.EventTypeNormal, eventAttached, fmt.Sprintf(
+				"volume %s is mounted again, with what is on its claim %s", d.Name, d.ClaimName)})
+		}
+	}
+	return actions
+}
+
+func planVolume(v *View, volume *tarnv1.AppVolume) []Action {
+	claim := v.claim(volume.Name)
+	switch {
+	case claim == nil:
+		made := newClaim(v, volume)
+		return []Action{MakeClaim{made}, Post{corev1.EventTypeNormal, eventCreated, fmt.Sprintf(
+			"claim %s is made for volume %s: %d GiB of class %s", made.Name, volume.Name, volume.SizeGi, *made.Spec.StorageClassName)}}
+	case claim.DeletionTimestamp != nil:
+		return nil // it is made anew when it is gone
+	}
+	var actions []Action
+	if preserved(claim) != volume.PreserveOnDelete {
+		actions = append(actions, MarkClaim{claim, volume.PreserveOnDelete})
+	}
+	// The size of a claim that is not bound cannot be changed; it grows when it is.
+	if requested(claim) < volume.SizeGi*gi && claim.Status.Phase == corev1.ClaimBound {
+		actions = append(actions, GrowClaim{claim, volume.SizeGi * gi}, Post{corev1.EventTypeNormal, eventGrowing, fmt.Sprintf(
+			"claim %s of volume %s is to have %d GiB", claim.Name, volume.Name, volume.SizeGi)})
+	}
+	return actions
+}
+
+// refusal says why what the spec asks for cannot be, or was not taken by the API server;
+// empty if it can. Nothing is done then, so that what runs goes on as it is.
+func refusal(v *View) string {
+	app, w := v.App, v.world()
+	if v.Refused != "" {
+		return v.Refused
+	}
+	if v.Config != nil && !ours(app, v.Config) {
+		return taken("ConfigMap", ownName(app))
+	}
+	if v.Deployment != nil && !ours(app, v.Deployment) {
+		return taken("Deployment", ownName(app))
+	}
+	for _, volume := range app.Spec.Volumes {
+		name := appfile.ClaimName(app.Name, volume.Name)
+		if claim := v.Claims[name]; claim != nil && !appplan.Owned(claim, app.Name, volume.Name) {
+			return fmt.Sprintf("volume '%s' cannot be made: claim '%s' is there and not of app '%s', so it is not touched; give the volume another name, or label the claim %s=%s,%s=%s to hand it over",
+				volume.Name, name, app.Name, tarnv1.LabelApp, app.Name, tarnv1.LabelAppVolume, volume.Name)
+		}
+	}
+	if replicas(app) > 1 {
+		if err := appplan.Scale(w, replicas(app)); err != nil {
+			return err.Message
+		}
+	}
+	for _, volume := range app.Spec.Volumes {
+		claim := v.claim(volume.Name)
+		if claim == nil || requested(claim) >= volume.SizeGi*gi {
+			continue
+		}
+		if err := w.Expandable(claim, volume.Name); err != nil {
+			return err.Message
+		}
+	}
+	return ""
+}
+
+func taken(kind, name string) string {
+	return fmt.Sprintf("%s %s exists and is not this App's, so it is not touched; delete it, or give the App another name", kind, name)
+}

@@ -1,0 +1,262 @@
+//go:build integration
+
+package apps
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appfile"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// life deploys an App, deploys it anew without a volume, with a larger and a new one,
+// and deletes it; a second App of its name then finds what was preserved. The controller
+// is started anew when the killer has ended it.
+func (w *world) life(k *testkit.Killer) {
+	w.t.Helper()
+	stop := w.run(k.Wrap(w.config))
+	revived := make(chan func())
+	go func() {
+		select {
+		case <-k.Dead():
+			stop()
+			revived <- w.run(w.config)
+		case <-w.ctx.Done():
+			revived <- stop
+		}
+	}()
+	app := w.app("shop", volumeOf("data", 1), volumeOf("cache", 1, shared), volumeOf("keep", 1))
+	w.ready(app)
+	data, keep := w.claim(app, "data").UID, w.claim(app, "keep").UID
+	w.must(w.change(app, func(s *tarnv1.AppSpec) {
+		s.Image, s.Volumes = "shop:2", []tarnv1.AppVolume{volumeOf("data", 3), volumeOf("keep", 1, preserving), volumeOf("logs", 1, shared)}
+	}))
+	w.ready(app)
+	w.deployedAnew(app, data)
+	w.must(w.client.Delete(w.ctx, app))
+	w.ended(app, "paas-app-shop-keep")
+
+	next := w.app("shop", volumeOf("keep", 1))
+	w.ready(next)
+	if claim := w.claim(next, "keep"); claim.UID != keep || preserved(claim) {
+		w.t.Errorf("the claim is %s and preserved: %v, want %s, and it is not to be preserved any more", claim.UID, preserved(claim), keep)
+	}
+	w.must(w.client.Delete(w.ctx, next))
+	w.ended(next)
+	select {
+	case <-k.Dead():
+		(<-revived)()
+	default:
+		stop()
+	}
+}
+
+// deployedAnew checks what the second deploy of a life comes to.
+func (w *world) deployedAnew(app *tarnv1.App, data any) {
+	w.t.Helper()
+	if claim := w.claim(app, "data"); claim.UID != data || requested(claim) != 3*gi {
+		w.t.Errorf("the claim is %s and asks for %d, want %s and 3Gi", claim.UID, requested(claim), data)
+	}
+	if claim := w.claim(app, "cache"); claim == nil || claim.DeletionTimestamp != nil {
+		w.t.Error("the claim of the volume that was taken out is not kept")
+	}
+	if d := app.Status.Detached; len(d) != 1 || d[0].Name != "cache" {
+		w.t.Errorf("detached are %+v, want cache", d)
+	}
+	if d := w.deployment(app); d.Spec.Template.Spec.Containers[0].Image != "shop:2" || len(d.Spec.Template.Spec.Volumes) != 3 {
+		w.t.Errorf("the Deployment runs %+v", d.Spec.Template.Spec)
+	}
+}
+
+func TestAnAppLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
+	live := func(t *testing.T, server *rest.Config, name string, k *testkit.Killer) {
+		newWorld(t, server, "life-"+name).life(k)
+	}
+	whole := testkit.NewKiller(0)
+	live(t, testkit.OwnAPIServer(t), "whole", whole)
+	testkit.AtEveryWrite(t, whole.Writes(), func(t *testing.T, server *rest.Config, n int) {
+		live(t, server, fmt.Sprint(n), testkit.NewKiller(n))
+	})
+}
+
+func TestADeployOfTheSameTouchesNothing(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "same")
+	defer w.run(w.config)()
+	app := w.app("shop", volumeOf("data", 2))
+	w.ready(app)
+	claim, workload := w.claim(app, "data"), w.deployment(app)
+	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 1 })) // less: a deploy all the same
+	w.ready(app)
+	if now := w.claim(app, "data"); now.ResourceVersion != claim.ResourceVersion {
+		t.Errorf("the claim was written: %+v", now)
+	}
+	if now := w.deployment(app); now.Generation != workload.Generation {
+		t.Errorf("the Deployment was written: %+v", now.Spec)
+	}
+}
+
+func TestManyDeploysAtOnceOfOneAppEndConsistent(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "many")
+	defer w.run(w.config)()
+	app := w.app("shop", volumeOf("data", 1))
+	const deploys = 50
+	var all sync.WaitGroup
+	for i := range deploys {
+		all.Go(func() {
+			if err := w.change(app, func(s *tarnv1.AppSpec) {
+				s.Image = fmt.Sprintf("shop:%d", i)
+				s.Volumes = []tarnv1.AppVolume{volumeOf("data", int64(1+i%3)), volumeOf(fmt.Sprintf("extra-%d", i%5), 1, shared)}
+			}); err != nil {
+				t.Errorf("deploy %d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+	w.ready(app)
+	d := w.deployment(app)
+	if pod := d.Spec.Template.Spec; pod.Containers[0].Image != app.Spec.Image || len(pod.Volumes) != 2 || pod.Volumes[1].PersistentVolumeClaim.ClaimName != appfile.ClaimName("shop", app.Spec.Volumes[1].Name) {
+		t.Errorf("the Deployment runs %+v, want what the spec says: %+v", pod, app.Spec)
+	}
+	claims := &corev1.PersistentVolumeClaimList{}
+	w.must(w.client.List(w.ctx, claims, client.InNamespace(w.namespace)))
+	if len(claims.Items) != len(app.Status.Volumes)+len(app.Status.Detached) {
+		t.Errorf("there are %d claims, the status tells of %d and %d", len(claims.Items), len(app.Status.Volumes), len(app.Status.Detached))
+	}
+	config := &corev1.ConfigMap{}
+	w.must(w.client.Get(w.ctx, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, config))
+	if has := readTopology(config); len(has.Volumes) != len(claims.Items) {
+		t.Errorf("the topology has %+v, want all %d claims", has, len(claims.Items))
+	}
+	w.must(w.client.Delete(w.ctx, app))
+	w.ended(app)
+}
+
+func TestAClaimOfSomebodyElseIsNotTouched(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "foreign")
+	defer w.run(w.config)()
+	foreign := testkit.Claim(w.namespace, "paas-app-shop-data", "", "fast")
+	w.must(w.client.Create(w.ctx, foreign))
+	app := w.app("shop", volumeOf("data", 1))
+	if is := w.says(app, tarnv1.ReasonRefused); !strings.Contains(is.Message, "claim 'paas-app-shop-data' is there and not of app 'shop'") {
+		t.Errorf("it says %q", is.Message)
+	}
+	if phase := app.Status.Volumes[0].Phase; phase != tarnv1.AppVolumeForeign {
+		t.Errorf("the volume is %s, want Foreign", phase)
+	}
+	w.must(w.client.Delete(w.ctx, foreign))
+	w.ready(app)
+	if claim := w.claim(app, "data"); claim.UID == foreign.UID {
+		t.Error("the claim is still the other's")
+	}
+}
+
+func TestThePodsGoOnWhenMoreAreRefused(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "scale")
+	defer w.run(w.config)()
+	app := w.app("shop", volumeOf("data", 1))
+	w.ready(app)
+	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Replicas = ptr.To[int32](3) }))
+	const want = "cannot scale to 3 replicas: volume 'data' is ReadWriteOnce (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out."
+	if is := w.says(app, tarnv1.ReasonRefused); is.Message != want {
+		t.Errorf("it says %q, want %q", is.Message, want)
+	}
+	if n := *w.deployment(app).Spec.Replicas; n != 1 {
+		t.Errorf("%d pods run, want 1", n)
+	}
+	for _, n := range []int32{0, 1} {
+		w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Replicas = &n }))
+		w.ready(app)
+		if has := *w.deployment(app).Spec.Replicas; has != n {
+			t.Errorf("%d pods run, want %d", has, n)
+		}
+	}
+}
+
+func TestAClassThatLetsVolumesGrowEndsARefusal(t *testing.T) {
+	w := newWorld(t, testkit.OwnAPIServer(t), "grow")
+	defer w.run(w.config)()
+	stiff := testkit.Class("stiff")
+	w.must(w.client.Create(w.ctx, stiff))
+	app := w.app("shop", volumeOf("data", 1, func(v *tarnv1.AppVolume) { v.StorageClass = "stiff" }))
+	w.ready(app)
+	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 2 }))
+	if is := w.says(app, tarnv1.ReasonRefused); is.Message != "storage class 'stiff' does not allow expansion" {
+		t.Errorf("it says %q", is.Message)
+	}
+	w.must(w.client.Patch(w.ctx, stiff, client.RawPatch("application/merge-patch+json", []byte(`{"allowVolumeExpansion": true}`))))
+	w.ready(app)
+	if claim := w.claim(app, "data"); requested(claim) != 2*gi {
+		t.Errorf("the claim asks for %d, want 2Gi", requested(claim))
+	}
+}
+
+func TestAProtectedClaimKeepsItsApp(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "protected")
+	defer w.run(w.config)()
+	app := w.app("shop", volumeOf("data", 1), volumeOf("logs", 1))
+	w.ready(app)
+	label := func(value string) {
+		w.must(w.client.Patch(w.ctx, w.claim(app, "data"), client.RawPatch("application/merge-patch+json",
+			[]byte(`{"metadata": {"labels": {"`+tarnv1.LabelDeletionProtection+`": `+value+`}}}`))))
+	}
+	label(`"true"`)
+	w.must(w.client.Delete(w.ctx, app))
+	w.eventually("waiting for the protected claim alone", func() string {
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app))
+		if c := app.Status.Conditions; len(c) > 0 && strings.Contains(c[0].Message, "claim paas-app-shop-data is protected from deletion") && w.claim(app, "logs") == nil {
+			return ""
+		}
+		return fmt.Sprintf("%+v", app.Status)
+	})
+	label("null")
+	w.ended(app)
+}
+
+func TestWhatIsDeletedByHandIsMadeAnew(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "anew")
+	defer w.run(w.config)()
+	app := w.app("shop", volumeOf("data", 1))
+	w.ready(app)
+	d, config := w.deployment(app), &corev1.ConfigMap{}
+	w.must(w.client.Get(w.ctx, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, config))
+	was := map[string]any{"Deployment": d.UID, "ConfigMap": config.UID}
+	for _, o := range []client.Object{d, config} {
+		w.must(w.client.Delete(w.ctx, o))
+	}
+	w.eventually("making both anew", func() string {
+		for kind, o := range map[string]client.Object{"Deployment": d, "ConfigMap": config} {
+			err := w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o)
+			if apierrors.IsNotFound(err) || was[kind] == any(o.GetUID()) {
+				return kind + " is not"
+			}
+			w.must(err)
+		}
+		return ""
+	})
+	if has := readTopology(config); !has.mounts("data") {
+		t.Errorf("the topology is %+v, want data in it", has)
+	}
+}
+
+func TestTheAPIServersRefusalIsTold(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "quota")
+	defer w.run(w.config)()
+	app := w.app("shop", volumeOf("data", 1, func(v *tarnv1.AppVolume) { v.StorageClass = "any" }))
+	w.ready(app)
+	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Env = map[string]string{"=": "no name"} }))
+	if is := w.says(app, tarnv1.ReasonRefused); !strings.Contains(is.Message, "env") {
+		t.Errorf("it says %q", is.Message)
+	}
+	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Env = nil }))
+	w.ready(app)
+}

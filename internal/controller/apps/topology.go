@@ -1,0 +1,103 @@
+package apps
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appfile"
+	"tarn.dev/tarn/internal/appplan"
+)
+
+// topologyKey is the key of the ConfigMap that holds the topology.
+const topologyKey = "volumes.json"
+
+// topology is which volumes were deployed, and which of them are mounted still. It is
+// what the end of an App goes by.
+type topology struct {
+	Volumes []deployedVolume `json:"volumes"`
+}
+
+// deployedVolume is one of them.
+type deployedVolume struct {
+	Name      string `json:"name"`
+	ClaimName string `json:"claimName"`
+	// MountPath is empty for a volume that is detached.
+	MountPath        string                            `json:"mountPath,omitempty"`
+	SizeGi           int64                             `json:"sizeGi"`
+	AccessMode       corev1.PersistentVolumeAccessMode `json:"accessMode"`
+	StorageClass     string                            `json:"storageClass"`
+	PreserveOnDelete bool                              `json:"preserveOnDelete"`
+}
+
+// readTopology reads a ConfigMap. What nobody can read is no topology: it is made anew
+// from the spec and the claims.
+func readTopology(config *corev1.ConfigMap) topology {
+	var t topology
+	if json.Unmarshal([]byte(config.Data[topologyKey]), &t) != nil {
+		return topology{}
+	}
+	return t
+}
+
+// text is the topology as the ConfigMap holds it.
+func (t topology) text() string {
+	text, err := json.MarshalIndent(t, "", "  ")
+	if err != nil { // a type without channels and functions has none
+		return ""
+	}
+	return string(text)
+}
+
+// says tells whether a ConfigMap holds a topology, however it is laid out.
+func says(config *corev1.ConfigMap, t topology) bool { return readTopology(config).text() == t.text() }
+
+// mounts says whether a volume is mounted.
+func (t topology) mounts(name string) bool {
+	return slices.ContainsFunc(t.Volumes, func(d deployedVolume) bool { return d.Name == name && d.MountPath != "" })
+}
+
+// topologyOf is what the spec wants mounted, in its order, and then every other claim of
+// the App by name: it is detached.
+func topologyOf(v *View) topology {
+	t := topology{Volumes: []deployedVolume{}}
+	for i := range v.App.Spec.Volumes {
+		volume := &v.App.Spec.Volumes[i]
+		d := deployedVolume{
+			Name: volume.Name, ClaimName: appfile.ClaimName(v.App.Name, volume.Name), MountPath: volume.MountPath,
+			SizeGi: volume.SizeGi, AccessMode: v.mode(volume), StorageClass: v.world().ClassName(*volume), PreserveOnDelete: volume.PreserveOnDelete,
+		}
+		if claim := v.claim(volume.Name); claim != nil {
+			d.StorageClass = appplan.ClassOf(claim)
+		}
+		t.Volumes = append(t.Volumes, d)
+	}
+	for _, claim := range v.detached() {
+		t.Volumes = append(t.Volumes, deployedVolume{
+			Name: claim.Labels[tarnv1.LabelAppVolume], ClaimName: claim.Name, SizeGi: inGi(requested(claim)),
+			AccessMode: appplan.ModeOf(claim), StorageClass: appplan.ClassOf(claim), PreserveOnDelete: preserved(claim),
+		})
+	}
+	return t
+}
+
+// detached are the App's claims that its spec does not name, by name.
+func (v *View) detached() []*corev1.PersistentVolumeClaim {
+	var claims []*corev1.PersistentVolumeClaim
+	for _, claim := range v.Claims {
+		name := claim.Labels[tarnv1.LabelAppVolume]
+		wanted := slices.ContainsFunc(v.App.Spec.Volumes, func(volume tarnv1.AppVolume) bool { return volume.Name == name })
+		if !wanted && v.claim(name) == claim {
+			claims = append(claims, claim)
+		}
+	}
+	slices.SortFunc(claims, func(a, b *corev1.PersistentVolumeClaim) int { return cmp.Compare(a.Name, b.Name) })
+	return claims
+}
+
+func preserved(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Annotations[tarnv1.AnnotationPreserve] == preserveYes
+}

@@ -1,0 +1,245 @@
+//go:build integration
+
+package apps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appfile"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
+	testkit.Main(m)
+}
+
+// world is one API server with a namespace, and a stand-in for the binder, for what makes
+// volumes larger, for the controllers of Deployments and of what is collected.
+type world struct {
+	t         *testing.T
+	ctx       context.Context
+	config    *rest.Config
+	client    client.WithWatch
+	namespace string
+}
+
+func newWorld(t *testing.T, config *rest.Config, namespace string) *world {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), namespace: namespace}
+	w.must(w.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
+	for _, class := range appfile.DefaultClasses {
+		w.must(client.IgnoreAlreadyExists(w.client.Create(ctx, testkit.Class(class, func(c *storagev1.StorageClass) { c.AllowVolumeExpansion = ptr.To(true) }))))
+	}
+	done := make(chan error, 1)
+	go func() { done <- w.cluster() }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// cluster does what else there is in a cluster, until the case ends. What is refused is
+// tried again on the next round.
+func (w *world) cluster() error {
+	for {
+		claims, workloads := &corev1.PersistentVolumeClaimList{}, &appsv1.DeploymentList{}
+		err := errors.Join(w.client.List(w.ctx, claims, client.InNamespace(w.namespace)), w.client.List(w.ctx, workloads, client.InNamespace(w.namespace)))
+		switch {
+		case w.ctx.Err() != nil:
+			return nil //nolint:nilerr // the case is over
+		case err != nil:
+			return err
+		}
+		for i := range workloads.Items {
+			w.runPods(&workloads.Items[i])
+		}
+		for i := range claims.Items {
+			used := slices.ContainsFunc(workloads.Items, func(d appsv1.Deployment) bool {
+				return slices.ContainsFunc(d.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim.ClaimName == claims.Items[i].Name })
+			})
+			w.serve(&claims.Items[i], used)
+		}
+		select {
+		case <-w.ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// serve gives a claim what it asks for, or lets it go when no pod uses it.
+func (w *world) serve(claim *corev1.PersistentVolumeClaim, used bool) {
+	switch has, wants := claim.Status.Capacity.Storage(), claim.Spec.Resources.Requests.Storage(); {
+	case claim.DeletionTimestamp != nil && !used:
+		base := claim.DeepCopy()
+		claim.Finalizers = nil
+		_ = w.client.Patch(w.ctx, claim, client.MergeFrom(base))
+	case claim.DeletionTimestamp == nil && (claim.Status.Phase != corev1.ClaimBound || has.Cmp(*wants) < 0):
+		claim.Status.Phase, claim.Status.Capacity = corev1.ClaimBound, claim.Spec.Resources.Requests
+		_ = w.client.Status().Update(w.ctx, claim)
+	}
+}
+
+// runPods has a Deployment's pods be ready at once, and gone as it is deleted.
+func (w *world) runPods(d *appsv1.Deployment) {
+	if d.DeletionTimestamp != nil {
+		base := d.DeepCopy()
+		d.Finalizers = nil
+		_ = w.client.Patch(w.ctx, d, client.MergeFrom(base))
+		return
+	}
+	n := *d.Spec.Replicas
+	if d.Status.ObservedGeneration != d.Generation || d.Status.ReadyReplicas != n {
+		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
+		_ = w.client.Status().Update(w.ctx, d)
+	}
+}
+
+// run starts the controller as the account it has in a cluster, and gives back what ends
+// it.
+func (w *world) run(restConfig *rest.Config) (stop func()) {
+	w.t.Helper()
+	restConfig = rest.CopyConfig(restConfig)
+	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, GracefulShutdownTimeout: ptr.To(5 * time.Second),
+	})
+	w.must(err)
+	w.must(Register(mgr, Options{MaxConcurrent: 4}))
+	ctx, cancel := context.WithCancel(w.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = mgr.Start(ctx) // a killed one ends with the error of its death
+	}()
+	return func() { cancel(); <-done }
+}
+
+// eventually waits until check finds nothing wrong.
+func (w *world) eventually(what string, check func() string) {
+	w.t.Helper()
+	wrong := check()
+	for ; wrong != ""; wrong = check() {
+		select {
+		case <-w.ctx.Done():
+			w.t.Fatalf("%s: %s", what, wrong)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// app makes an App of the world's namespace.
+func (w *world) app(name string, volumes ...tarnv1.AppVolume) *tarnv1.App {
+	w.t.Helper()
+	app := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: tarnv1.AppSpec{Image: "shop:1", Volumes: volumes}}
+	w.must(w.client.Create(w.ctx, app))
+	return app
+}
+
+// change edits the spec of an App, again when another writer came first.
+func (w *world) change(app *tarnv1.App, edit func(*tarnv1.AppSpec)) error {
+	for {
+		now := &tarnv1.App{}
+		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(app), now); err != nil {
+			return err
+		}
+		edit(&now.Spec)
+		if err := w.client.Update(w.ctx, now); !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+}
+
+// ready waits until an App says of its newest spec that all of it is there.
+func (w *world) ready(app *tarnv1.App) {
+	w.t.Helper()
+	w.eventually("deploying", func() string {
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app))
+		if app.Status.ObservedGeneration == app.Generation && meta.IsStatusConditionTrue(app.Status.Conditions, tarnv1.ConditionReady) {
+			return ""
+		}
+		return fmt.Sprintf("generation %d: %+v", app.Generation, app.Status)
+	})
+}
+
+// says waits until an App has a reason for not being deployed.
+func (w *world) says(app *tarnv1.App, reason string) metav1.Condition {
+	w.t.Helper()
+	var found *metav1.Condition
+	w.eventually("saying "+reason, func() string {
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app))
+		found = meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionDeployed)
+		if app.Status.ObservedGeneration == app.Generation && found != nil && found.Reason == reason {
+			return ""
+		}
+		return fmt.Sprintf("%+v", app.Status)
+	})
+	return *found
+}
+
+// claim reads the claim of a volume; nil if there is none.
+func (w *world) claim(app *tarnv1.App, volume string) *corev1.PersistentVolumeClaim {
+	w.t.Helper()
+	claim, err := kube.Get(w.ctx, w.client, client.ObjectKey{Namespace: w.namespace, Name: appfile.ClaimName(app.Name, volume)}, &corev1.PersistentVolumeClaim{})
+	w.must(err)
+	return claim
+}
+
+func (w *world) deployment(app *tarnv1.App) *appsv1.Deployment {
+	w.t.Helper()
+	d := &appsv1.Deployment{}
+	w.must(w.client.Get(w.ctx, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, d))
+	return d
+}
+
+// ended waits until nothing of an App is left but the claims named.
+func (w *world) ended(app *tarnv1.App, kept ...string) {
+	w.t.Helper()
+	w.eventually("deleting", func() string {
+		claims, configs, workloads := &corev1.PersistentVolumeClaimList{}, &corev1.ConfigMapList{}, &appsv1.DeploymentList{}
+		of := []client.ListOption{client.InNamespace(w.namespace), client.MatchingLabels{tarnv1.LabelApp: app.Name}}
+		w.must(errors.Join(w.client.List(w.ctx, claims, of...), w.client.List(w.ctx, configs, of...), w.client.List(w.ctx, workloads, of...)))
+		var left []string
+		for i := range claims.Items {
+			left = append(left, claims.Items[i].Name)
+		}
+		err := w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app)
+		if !apierrors.IsNotFound(err) || len(configs.Items)+len(workloads.Items) > 0 || !slices.Equal(left, kept) {
+			return fmt.Sprintf("the App (%v): %+v; %d ConfigMaps, %d Deployments and claims %q are left", err, app.Status, len(configs.Items), len(workloads.Items), left)
+		}
+		return ""
+	})
+}

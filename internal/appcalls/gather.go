@@ -65,6 +65,10 @@ func (c *Calls) around(ctx context.Context, app *tarnv1.App, file *appfile.File)
 	}
 	for _, name := range w.ClassNames(file) {
 		class, err := kube.Get(ctx, c.Client, client.ObjectKey{Name: name}, &storagev1.StorageClass{})
+		if apierrors.IsForbidden(err) { // a user's own rights end at the namespace
+			w.Hidden[name] = true
+			continue
+		}
 		if err != nil {
 			return nil, failed(err, "reading storage class '%s'", name)
 		}
@@ -82,7 +86,7 @@ func (c *Calls) empty(app *tarnv1.App) *appplan.World {
 	}
 	return &appplan.World{
 		App: app, Defaults: defaults,
-		Claims: map[string]*corev1.PersistentVolumeClaim{}, Classes: map[string]*storagev1.StorageClass{},
+		Claims: map[string]*corev1.PersistentVolumeClaim{}, Classes: map[string]*storagev1.StorageClass{}, Hidden: map[string]bool{},
 	}
 }
 

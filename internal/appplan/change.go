@@ -86,6 +86,8 @@ func (w World) Expandable(claim *corev1.PersistentVolumeClaim, name string) *Err
 	switch {
 	case ClassOf(claim) == "":
 		return Errorf(Invalid, "volume '%s' has no storage class, so it cannot be expanded", name)
+	case w.Hidden[ClassOf(claim)]:
+		return nil
 	case class == nil:
 		return Errorf(Invalid, "storage class '%s' does not exist any more, so volume '%s' cannot be expanded", ClassOf(claim), name)
 	case class.AllowVolumeExpansion == nil || !*class.AllowVolumeExpansion:

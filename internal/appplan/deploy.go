@@ -134,7 +134,7 @@ func (d *decider) volume(v tarnv1.AppVolume) tarnv1.AppVolume {
 
 func (d *decider) create(change Change, v tarnv1.AppVolume) {
 	class := d.w.ClassName(v)
-	if d.w.Classes[class] == nil {
+	if d.w.Classes[class] == nil && !d.w.Hidden[class] {
 		d.warn("volume '%s' waits for storage class '%s', which does not exist", v.Name, class)
 	}
 	change.Action, change.Message = Create, fmt.Sprintf("%s, by storage class '%s'", cmp.Or(v.AccessMode, corev1.ReadWriteOnce), class)

@@ -23,6 +23,9 @@ type World struct {
 	Claims map[string]*corev1.PersistentVolumeClaim
 	// Classes are the storage classes that matter, by name.
 	Classes map[string]*storagev1.StorageClass
+	// Hidden are the names of those that whoever asks may not read. What they allow is
+	// left to the controller, which may.
+	Hidden map[string]bool
 	// Defaults are the classes of volumes that name none, by access mode.
 	Defaults map[appfile.AccessMode]string
 }

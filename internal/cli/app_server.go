@@ -31,7 +31,7 @@ type serverFlags struct {
 }
 
 func (f *serverFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.url, "server", os.Getenv(serverVariable), "URL of a server of `tarn api` to call instead of Kubernetes; the default is $"+serverVariable)
+	flags.StringVar(&f.url, "server", os.Getenv(serverVariable), "URL of a server of tarn api to call instead of Kubernetes; the default is $"+serverVariable)
 	flags.Lookup("server").DefValue = "" // the help of one machine is that of all
 	flags.StringVar(&f.authority, "server-ca", "", "file with the certificate authority of --server; without it those the machine trusts")
 }

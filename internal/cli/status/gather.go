@@ -56,15 +56,12 @@ type View struct {
 	// Missing are the kinds that the cluster does not know.
 	Missing []string
 	// Unread says of each kind that may not be read why not.
-	Unread []unread
+	Unread []Unread
 }
-
-// unread is a kind that may not be read.
-type unread struct{ Kind, Why string }
 
 // hidden says whether a kind may not be read.
 func (v *View) hidden(kind string) bool {
-	return slices.ContainsFunc(v.Unread, func(u unread) bool { return u.Kind == kind })
+	return slices.ContainsFunc(v.Unread, func(u Unread) bool { return u.Kind == kind })
 }
 
 // Status reads and judges. The error is that the cluster does not answer.
@@ -89,6 +86,9 @@ type gatherer struct {
 // The kinds of Tarn's own that an answer needs, as they are called when they are missing.
 const (
 	kindApp         = "App"
+	kindVolume      = "PersistentVolume"
+	kindRecord      = "PavVolume"
+	kindStage       = "PavStage"
 	kindClaim       = "PersistentVolumeClaim"
 	kindClass       = "StorageClass"
 	kindLease       = "Lease"
@@ -112,9 +112,9 @@ func (g *gatherer) gather(ctx context.Context) {
 	if g.Namespace == "" {
 		list(kindProvisioner, "", &v.Provisioners)
 		list("PersistentVolumeSet", "", &v.Pools)
-		list("PavVolume", "", &v.Records)
-		list("PavStage", "", &v.Stages)
-		list("PersistentVolume", "", &v.Volumes)
+		list(kindRecord, "", &v.Records)
+		list(kindStage, "", &v.Stages)
+		list(kindVolume, "", &v.Volumes)
 		list("CSINode", "", &v.Nodes)
 		list("Deployment", g.System, &v.Deployments)
 		list("DaemonSet", g.System, &v.DaemonSets)
@@ -127,7 +127,7 @@ func (g *gatherer) gather(ctx context.Context) {
 	}
 	all.Wait()
 	slices.Sort(v.Missing)
-	slices.SortFunc(v.Unread, func(a, b unread) int { return cmp.Compare(a.Kind, b.Kind) })
+	slices.SortFunc(v.Unread, func(a, b Unread) int { return cmp.Compare(a.Kind, b.Kind) })
 }
 
 // missed notes what could not be read: a kind that is not there, what is forbidden, and
@@ -139,7 +139,7 @@ func (g *gatherer) missed(kind, verb string, err error) {
 	case meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
 		g.view.Missing = append(g.view.Missing, kind)
 	case apierrors.IsForbidden(err):
-		g.view.Unread = append(g.view.Unread, unread{kind, explain.Why(verb, err)})
+		g.view.Unread = append(g.view.Unread, Unread{kind, explain.Why(verb, err)})
 	case g.broken == nil:
 		g.broken = err
 	}

@@ -45,7 +45,9 @@ func judge(v *View) *Report {
 	j.claims()
 	j.apps()
 	for _, u := range v.Unread {
-		j.Unread = append(j.Unread, fmt.Sprintf("cannot read each %s: %s", u.Kind, u.Why))
+		if v.Namespace == "" || u.Kind != kindClass { // classes are not the namespace's
+			j.Unread = append(j.Unread, u)
+		}
 	}
 	j.Healthy = len(j.Problems) == 0 && len(j.Unread) == 0
 	j.Verdict = j.verdict()

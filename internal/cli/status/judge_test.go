@@ -199,7 +199,7 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 
 func TestWhatIsHiddenIsNotCalledWell(t *testing.T) {
 	v := world()
-	v.Unread = []unread{{kindLease, "needs permission to get leases"}, {"CSINode", "needs permission to list csinodes"}}
+	v.Unread = []Unread{{kindLease, "needs permission to get leases"}, {"CSINode", "needs permission to list csinodes"}}
 	v.Lease, v.Nodes.Items = nil, nil
 	r := judge(v)
 	if r.Healthy || len(r.Problems) > 0 || r.Controller != nil || r.Nodes != nil || !strings.Contains(r.Verdict, "cannot be judged") || len(r.Unread) != 2 {
@@ -209,7 +209,7 @@ func TestWhatIsHiddenIsNotCalledWell(t *testing.T) {
 
 func TestOneNamespaceIsJudgedByWhatIsInIt(t *testing.T) {
 	v := world()
-	v = &View{Now: now, Namespace: "shop", Claims: v.Claims, Apps: v.Apps, Unread: nil}
+	v = &View{Now: now, Namespace: "shop", Claims: v.Claims, Apps: v.Apps, Unread: []Unread{{kindClass, "needs permission to list storageclasses"}}}
 	if r := judge(v); !r.Healthy || r.Verdict != "namespace shop is well" || r.Controller != nil {
 		t.Errorf("got %+v", r)
 	}

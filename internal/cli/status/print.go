@@ -3,6 +3,7 @@ package status
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -51,7 +52,10 @@ func (r *Report) Print(w io.Writer, paint Paint, now time.Time) error {
 		fmt.Fprintf(&text, "- %s%s: %s\n    %s\n", paint.Bad(p.Object.String()), since, strings.ReplaceAll(strings.TrimSpace(p.Message), "\n", "\n    "), paint.Hint(p.Command))
 	}
 	if len(r.Unread) > 0 {
-		fmt.Fprintf(&text, "\n%s\n", strings.Join(r.Unread, "\n"))
+		text.WriteString("\n")
+	}
+	for _, u := range r.Unread {
+		fmt.Fprintf(&text, "cannot read each %s: %s\n", u.Kind, u.Message)
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
@@ -80,11 +84,16 @@ func (r *Report) lines(w io.Writer, now time.Time) error {
 	for _, l := range r.Workloads {
 		line(strings.ToLower(l.Kind), "%s: %d of %d pods ready", l.Name, l.Ready, l.Wanted)
 	}
-	line("claims", "%s", told(r.Claims))
+	counted := func(name, kind string, all []Count) {
+		if !slices.ContainsFunc(r.Unread, func(u Unread) bool { return u.Kind == kind }) {
+			line(name, "%s", told(all))
+		}
+	}
+	counted("claims", kindClaim, r.Claims)
 	if r.Namespace == "" {
-		line("volumes", "%s", told(r.Volumes))
-		line("records", "%s", told(r.Records))
-		line("stages", "%s", told(r.Stages))
+		counted("volumes", kindVolume, r.Volumes)
+		counted("records", kindRecord, r.Records)
+		counted("stages", kindStage, r.Stages)
 	}
 	if t := r.Trash; t != nil {
 		next := "none has an end"

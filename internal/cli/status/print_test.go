@@ -19,7 +19,7 @@ func (brackets) Hint(text string) string { return "[hint " + text + "]" }
 func TestTheVerdictComesFirstAndWhatIsWrongLast(t *testing.T) {
 	v := world()
 	v.Claims.Items[0].DeletionTimestamp = &hour
-	v.Unread = []unread{{"PavStage", "needs permission to list pavstages.tarn.dev"}}
+	v.Unread = []Unread{{kindStage, "needs permission to list pavstages.tarn.dev"}}
 	spare(v, "soon", inTrash(now.Add(time.Hour)))
 	var out bytes.Buffer
 	if err := judge(v).Print(&out, brackets{}, now); err != nil {
@@ -32,7 +32,6 @@ node agents  on 1 of 1 nodes
 claims       1 Terminating
 volumes      1 Bound (1Gi), 1 InTrash (1Gi)
 records      1 Created
-stages       1 Staged
 trash        1, 1Gi; the next goes in 60m
 
 PROVISIONER  ACCEPTED  VOLUMES  FAILING

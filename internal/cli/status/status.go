@@ -40,8 +40,8 @@ type Report struct {
 	Trash *Trash `json:"trash,omitempty"`
 	// Problems are what is wrong, what others may follow from first.
 	Problems []Problem `json:"problems"`
-	// Unread says of each kind that could not be read why not.
-	Unread []string `json:"unread,omitempty"`
+	// Unread are the kinds that may not be read.
+	Unread []Unread `json:"unread,omitempty"`
 }
 
 // Controller is the one that leads.
@@ -118,6 +118,13 @@ type Trash struct {
 	Bytes   int64 `json:"bytes"`
 	// Next is when the first of them goes; absent where none has an end.
 	Next *time.Time `json:"next,omitempty"`
+}
+
+// Unread is a kind that may not be read.
+type Unread struct {
+	Kind string `json:"kind"`
+	// Message names the right that is missing.
+	Message string `json:"message"`
 }
 
 // Problem is one thing that is wrong.

@@ -76,10 +76,10 @@ func (r *reconciler) gatherProvisioner(ctx context.Context, v *View) error {
 	if v.Provisioner, err = kube.Get(ctx, r.client, client.ObjectKey{Name: name}, &pavv1.PavProvisioner{}); err != nil {
 		return err
 	}
-	if v.Record != nil || v.Claim == nil {
+	if v.Claim == nil || v.Record != nil && stepOf(v.Record) != "" {
 		return nil
 	}
-	if v.Provisioner == nil {
+	if v.Record == nil && v.Provisioner == nil {
 		driver, err := kube.Get(ctx, r.client, client.ObjectKey{Name: name}, &storagev1.CSIDriver{})
 		v.DriverKnown = driver != nil
 		if err != nil {

@@ -88,9 +88,9 @@ func newRecord(v *View) (*tarnv1.PavVolume, error) {
 // newVolume is the PersistentVolume of a record in phase Created. Everything about
 // the class is the record's snapshot: the class itself may be gone.
 func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
-	class := &storagev1.StorageClass{}
-	if err := json.Unmarshal(record.Spec.ClassSnapshot.Raw, class); err != nil {
-		return nil, fmt.Errorf("reading classSnapshot of PavVolume %s: %w", record.Name, err)
+	class, err := classOf(record)
+	if err != nil {
+		return nil, err
 	}
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
@@ -115,6 +115,15 @@ func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
 			}},
 		},
 	}, nil
+}
+
+// classOf is the class as it stood when the record was made.
+func classOf(record *tarnv1.PavVolume) (*storagev1.StorageClass, error) {
+	class := &storagev1.StorageClass{}
+	if err := json.Unmarshal(record.Spec.ClassSnapshot.Raw, class); err != nil {
+		return nil, fmt.Errorf("reading classSnapshot of PavVolume %s: %w", record.Name, err)
+	}
+	return class, nil
 }
 
 // affinityTo confines a volume to the node of a host name.

@@ -160,6 +160,9 @@ func decidePending(v *View, now time.Time) Plan {
 	if p == nil || p.UID != v.Record.Spec.Provisioner.UID || p.DeletionTimestamp != nil {
 		return Plan{Act: ActDrop} // nothing was made; a provisioner that comes back makes a new record
 	}
+	if class, err := classOf(v.Record); v.Class != nil && err == nil && v.Class.UID != class.UID {
+		return Plan{Act: ActDrop} // a class is corrected by making it anew, and the record has the old one's parameters
+	}
 	if cause, why := unusable(p, p.Name); cause != "" {
 		status := v.Record.Status.DeepCopy()
 		if why == "" || !say(status, v.Record, reasonNotReady, why) {

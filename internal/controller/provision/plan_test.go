@@ -142,6 +142,8 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"Pending is dropped when somebody deletes it", viewOf(record(tarnv1.VolumePending, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later })), ActDrop, "", time.Time{}},
 		{"Pending is dropped when another provisioner has the name", viewOf(record(tarnv1.VolumePending), func(v *View) { v.Provisioner.UID = "new" }), ActDrop, "", time.Time{}},
 		{"Pending is dropped when its provisioner is being deleted", viewOf(record(tarnv1.VolumePending), func(v *View) { v.Provisioner.DeletionTimestamp = &later }), ActDrop, "", time.Time{}},
+		{"case 124: Pending is dropped when its class was made anew, however long it was to wait", viewOf(record(tarnv1.VolumePending, func(r *tarnv1.PavVolume) { r.Status.NextAttemptTime = &later }), func(v *View) { v.Class.UID = "new" }), ActDrop, "", time.Time{}},
+		{"Pending goes on when its class is gone", viewOf(record(tarnv1.VolumePending), func(v *View) { v.Class = nil }), ActBegin, "", time.Time{}},
 		{"Pending says that its provisioner is not accepted", viewOf(record(tarnv1.VolumePending), condition(metav1.ConditionFalse, "X", "why")), ActStatus, tarnv1.VolumePending, time.Time{}},
 
 		{"Pending gives its node back after a failure there", viewOf(record(tarnv1.VolumePending, onNode("n1")), tied("n1")), ActReschedule, "", time.Time{}},
@@ -157,11 +159,11 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"Validating fails when its provisioner vanishes", viewOf(record(tarnv1.VolumeValidating), func(v *View) { v.Provisioner = nil }, pod(succeeded)), ActStatus, tarnv1.VolumePending, time.Time{}},
 
 		{"Creating starts a pod that is not there", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodAbsent})), ActRecreate, "", time.Time{}},
-		{"Creating waits for a running pod, even without its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodRunning})), ActNone, "", time.Time{}},
+		{"case 118: Creating waits for a running pod, even without its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodRunning})), ActNone, "", time.Time{}},
 		{"Creating waits for the results", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodSettling})), ActNone, "", time.Time{}},
 		{"Creating that succeeds records the volume", viewOf(record(tarnv1.VolumeCreating), pod(succeeded)), ActStatus, tarnv1.VolumeCreated, time.Time{}},
-		{"Creating that succeeds without its claim records it all the same, to be undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(succeeded)), ActStatus, tarnv1.VolumeCreated, time.Time{}},
-		{"Creating that fails is undone", viewOf(record(tarnv1.VolumeCreating), pod(broken)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+		{"case 118: Creating that succeeds without its claim records it all the same, to be undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(succeeded)), ActStatus, tarnv1.VolumeCreated, time.Time{}},
+		{"case 118: Creating that fails is undone", viewOf(record(tarnv1.VolumeCreating), pod(broken)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 		{"Creating whose pod vanished together with the claim is undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodAbsent})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 		{"Creating that no node was found for waits as long as its claim does", viewOf(record(tarnv1.VolumeCreating), waiting(podvol.Observation{State: podvol.PodStarting, CheckAt: later.Time})), ActNone, "", later.Time},
 		{"Creating that no node was found for is taken back with its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, waiting(podvol.Observation{State: podvol.PodStarting})), ActWithdraw, tarnv1.VolumePending, time.Time{}},

@@ -43,6 +43,8 @@ type Options struct {
 	MaxConcurrent int
 	// NoProvisioning says that no provisioner is to be called for claims.
 	NoProvisioning bool
+	// ticks has tests say when everything is looked at.
+	ticks <-chan time.Time
 }
 
 // reconciler is what the two controllers share.
@@ -84,7 +86,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("registering the binder's metrics: %w", err)
 	}
 	r := &reconciler{api: api, classes: storage.StorageClasses(), metrics: metrics, clock: clock.RealClock{}, log: mgr.GetLogger().WithName("bind")}
-	r.watches = &watches{cache: mgr.GetCache(), pods: o.Pods, books: newBooks(o.NoProvisioning, r), ready: make(chan struct{})}
+	r.watches = &watches{cache: mgr.GetCache(), pods: o.Pods, books: newBooks(o.NoProvisioning, r), ticks: o.ticks, ready: make(chan struct{})}
 	r.poster = newPoster(mgr.GetEventRecorder(kube.ControllerName), r.clock, r.books.isOver)
 	if err := mgr.Add(r.poster); err != nil {
 		return fmt.Errorf("adding what posts the binder's Events: %w", err)

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -30,6 +29,8 @@ type watches struct {
 	cache cache.Cache
 	pods  cache.Cache
 	books *books
+	// ticks says when everything is looked at; nil is every resync.
+	ticks <-chan time.Time
 
 	mu      sync.Mutex
 	claims  queue
@@ -112,8 +113,26 @@ func (w *watches) begin(ctx context.Context) error {
 		}
 		w.synced = append(w.synced, registration.HasSynced)
 	}
-	go wait.UntilWithContext(ctx, func(context.Context) { w.wake(w.books.everything()) }, resync)
+	go w.resyncs(ctx)
 	return nil
+}
+
+// resyncs has everything looked at now and at each tick, until ctx ends.
+func (w *watches) resyncs(ctx context.Context) {
+	ticks := w.ticks
+	if ticks == nil {
+		ticker := time.NewTicker(resync)
+		defer ticker.Stop()
+		ticks = ticker.C
+	}
+	for {
+		w.wake(w.books.everything())
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks:
+		}
+	}
 }
 
 // handler enters objects of one kind.

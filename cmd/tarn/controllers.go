@@ -92,7 +92,7 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 			return err
 		}
 		return recycle.Register(mgr, recycle.Options{
-			Namespace: cli.Namespace, Image: p.scrubImage, OwnBinder: p.ownBinder, Pods: pods, MaxConcurrent: p.workers,
+			Namespace: cli.Namespace, Image: p.scrubImage, Steps: p.steps, OwnBinder: p.ownBinder, Pods: pods, MaxConcurrent: p.workers,
 		})
 	},
 	"reclaim": func(mgr ctrl.Manager, p parts) error {

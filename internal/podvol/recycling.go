@@ -1,6 +1,7 @@
 package podvol
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -145,9 +146,13 @@ func anew(record *tarnv1.PavVolume) *tarnv1.PavVolume {
 	return record
 }
 
-// Recreated is the handle that a creation pod gave a volume that is made anew; the error
-// is a StepError.
+// Recreated is the handle that a creation pod gave a volume that is made anew. Where what
+// it made cannot be used, err says why, a StepError; the handle is what to delete then.
 func Recreated(record *tarnv1.PavVolume, o Observation) (handle string, err error) {
-	handle, _, err = CreationResult(anew(record), o.Inputs, o.Result)
+	handle = cmp.Or(o.Inputs.Handle, DefaultHandle(record))
+	if told := o.Result; told != nil && told.Handle != nil && checkHandle(*told.Handle) == nil {
+		handle = *told.Handle
+	}
+	_, _, err = CreationResult(anew(record), o.Inputs, o.Result)
 	return handle, err
 }

@@ -118,7 +118,7 @@ func TestAVolumeIsMadeAnewUnderItsHandleAndInItsSize(t *testing.T) {
 	if handle, err := Recreated(passage.Record, Observation{Inputs: tarnv1.PodInputs{Capacity: 2 << 30}, Result: &tarnv1.PodResult{Handle: &name}}); handle != name || err != nil {
 		t.Errorf("got handle %q, %v", handle, err)
 	}
-	if _, err := Recreated(passage.Record, Observation{Result: &tarnv1.PodResult{Capacity: &small}}); AsStepError(err) == nil {
-		t.Errorf("made anew with less than it had: %v, want a refusal", err)
+	if handle, err := Recreated(passage.Record, Observation{Result: &tarnv1.PodResult{Handle: &name, Capacity: &small}}); AsStepError(err) == nil || handle != name {
+		t.Errorf("made anew with less than it had: handle %q, %v, want a refusal, and what to delete", handle, err)
 	}
 }

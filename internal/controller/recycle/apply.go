@@ -1,15 +1,19 @@
 package recycle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
 )
 
 // eventAction is what Events say was being done.
@@ -19,6 +23,7 @@ const eventAction = "Recycle"
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=patch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=create;delete
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes/status,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // apply does what a plan says, up to the first error.
@@ -47,6 +52,10 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 		return r.change(ctx, v.Volume, a.To)
 	case Fail:
 		return r.fail(ctx, v.Volume, a.Message)
+	case RunStep:
+		return r.runStep(ctx, v, a)
+	case Report:
+		return r.report(ctx, v.Record, a.Condition)
 	case Post:
 		r.events.Eventf(v.Volume, nil, a.Type, a.Reason, eventAction, "%s", kube.Note(a.Note))
 		return nil
@@ -75,6 +84,58 @@ func (r *reconciler) nudge(ctx context.Context, claim *corev1.PersistentVolumeCl
 	metav1.SetMetaDataAnnotation(&to.ObjectMeta, annNudged, claim.Spec.VolumeName)
 	if err := r.client.Patch(ctx, to, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing claim %s: %w", claim.Name, err)
+	}
+	return nil
+}
+
+// runStep starts a pod of the provisioner, unless another volume has what it would
+// destroy. What stands in the way for longer is noted on the volume.
+func (r *reconciler) runStep(ctx context.Context, v *View, run RunStep) error {
+	err := r.confirmSole(ctx, v, run)
+	if err == nil {
+		err = r.startStep(ctx, v, run)
+	}
+	if s := podvol.AsStepError(err); s != nil {
+		return r.change(ctx, v.Volume, noted(v.Volume, v.passage(), r.clock.Now(), s.Message))
+	}
+	return err
+}
+
+func (r *reconciler) startStep(ctx context.Context, v *View, run RunStep) error {
+	if v.Provisioner == nil {
+		return &podvol.StepError{Step: run.Step, Message: fmt.Sprintf("PavProvisioner %q, which has begun to recycle the volume, is gone", v.Record.Spec.Provisioner.Name)}
+	}
+	pod, err := r.steps.PrepareRecycling(ctx, run.Step, v.Provisioner, podvol.Passage{
+		Record: v.Record, Volume: v.Volume, Claim: v.passage(), Method: run.Method, Handle: run.Handle,
+	})
+	if err != nil {
+		return err
+	}
+	pod.Labels[tarnv1.LabelScrub] = string(v.Volume.UID)
+	pod.Annotations[annClaim], pod.Annotations[annMethod] = string(v.passage()), string(run.Method)
+	return r.steps.Start(ctx, pod)
+}
+
+// confirmSole looks whether another volume has the handle whose storage a step touches.
+func (r *reconciler) confirmSole(ctx context.Context, v *View, run RunStep) error {
+	if run.Step == tarnv1.StepCreation {
+		return nil
+	}
+	handle := cmp.Or(run.Handle, v.Record.Status.Handle, podvol.DefaultHandle(v.Record))
+	holder, err := r.handles.Holder(ctx, v.Record.Spec.Provisioner.Name, handle, v.Record.Name)
+	if err != nil || holder == "" {
+		return err
+	}
+	return &podvol.StepError{Step: run.Step, Reason: podvol.ReasonHandleTaken, Message: fmt.Sprintf(
+		"%s has volumeHandle %q, too, and the %s pod would destroy its data: delete that volume, or take annotation %s off this one", holder, handle, run.Step, tarnv1.AnnotationRecycle)}
+}
+
+// report writes a condition of a record, as the version it was decided on.
+func (r *reconciler) report(ctx context.Context, record *tarnv1.PavVolume, c metav1.Condition) error {
+	record = record.DeepCopy()
+	meta.SetStatusCondition(&record.Status.Conditions, c)
+	if err := r.client.Status().Update(ctx, record); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the status of PavVolume %s: %w", record.Name, err)
 	}
 	return nil
 }

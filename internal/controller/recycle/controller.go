@@ -7,10 +7,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -19,13 +21,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/volume"
 )
 
 // indexClaim is the index of volumes by the claim they point at, as namespace/name.
 const indexClaim = "recycle.claim"
+
+const indexHandle = "recycle.handle"
 
 // Options are what the controller needs beside the manager.
 type Options struct {
@@ -33,6 +39,8 @@ type Options struct {
 	Namespace string
 	// Image is that of scrub pods: Tarn's own.
 	Image string
+	// Steps makes the pods of PavProvisioners that recycle their volumes themselves.
+	Steps *podvol.Steps
 	// OwnBinder says that Tarn's binder runs in the place of Kubernetes', which recycles
 	// some volumes itself.
 	OwnBinder bool
@@ -52,6 +60,8 @@ type reconciler struct {
 	namespace string
 	image     string
 	ownBinder bool
+	steps     *podvol.Steps
+	handles   kube.Handles
 }
 
 // Register adds the controller to a manager. Its queue holds names of volumes.
@@ -59,6 +69,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
 		namespace: o.Namespace, image: o.Image, ownBinder: o.OwnBinder,
+		steps: o.Steps, handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexHandle},
 	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
@@ -72,12 +83,17 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return fmt.Errorf("indexing volumes by claim: %w", err)
 	}
+	if err := kube.IndexHandles(context.Background(), mgr, indexHandle); err != nil {
+		return err
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("recycle").
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&corev1.PersistentVolume{}).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(mapClaim)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &corev1.PersistentVolume{})).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{})).
+		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner), builder.WithPredicates(kube.ProvisionerJudged())).
 		Watches(&storagev1.VolumeAttachment{}, handler.EnqueueRequestsFromMapFunc(mapAttachment)).
 		Watches(&tarnv1.PavStage{}, handler.EnqueueRequestsFromMapFunc(mapStage)).
 		WatchesRawSource(source.Kind(o.Pods, &corev1.Pod{}, handler.TypedEnqueueRequestsFromMapFunc(r.mapUser))).
@@ -128,6 +144,22 @@ func mapStage(_ context.Context, o client.Object) []reconcile.Request {
 		return named(stage.Spec.VolumeName)
 	}
 	return nil
+}
+
+// mapProvisioner wakes the volumes whose provisioner could not recycle them.
+func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
+	records := &tarnv1.PavVolumeList{}
+	if err := r.client.List(ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "listing the records of a provisioner", "provisioner", o.GetName())
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range records.Items {
+		if meta.IsStatusConditionFalse(records.Items[i].Status.Conditions, tarnv1.ConditionRecycled) {
+			requests = append(requests, named(records.Items[i].Name)...)
+		}
+	}
+	return requests
 }
 
 // mapUser gives the volumes of the claims of a pod, which may be all that keeps them.

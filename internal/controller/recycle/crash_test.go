@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/testkit"
@@ -37,7 +38,7 @@ func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPol
 			return "it cannot be had"
 		case vol.Spec.PersistentVolumeReclaimPolicy != policy || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "":
 			return "its policy is not its own"
-		case cert == nil || cert.Image != testImage || cert.Files != 3 || cert.Time == nil:
+		case cert == nil || !w.certifies(cert):
 			return "its certificate is wrong"
 		case failureOf(vol) != nil:
 			return "a failure is left"
@@ -48,6 +49,13 @@ func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPol
 	left := metav1.ObjectMeta{Namespace: testNamespace, Name: name}
 	if !w.gone(&corev1.Pod{ObjectMeta: left}) || !w.gone(&corev1.PersistentVolumeClaim{ObjectMeta: left}) {
 		w.t.Error("scrub claim or scrub pod is left")
+	}
+	pods := &corev1.PodList{}
+	w.must(w.client.List(w.ctx, pods, client.MatchingLabels{tarnv1.LabelScrub: string(w.vol.UID)}))
+	for i := range pods.Items {
+		if pods.Items[i].DeletionTimestamp == nil {
+			w.t.Errorf("pod %s is left", pods.Items[i].Name)
+		}
 	}
 	select {
 	case version := <-w.unverified:
@@ -62,22 +70,36 @@ func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPol
 	}
 }
 
+// certifies says whether a certificate is that of who was to recycle the volume.
+func (w *world) certifies(cert *tarnv1.RecycleCertificate) bool {
+	if cert.Method != w.method || cert.Time == nil {
+		return false
+	}
+	if w.method == tarnv1.RecycleFiles {
+		return cert.Image == testImage && cert.Files == 3
+	}
+	return cert.Image == "scrubber" && cert.Provisioner == w.name
+}
+
 func TestAVolumeIsRecycledWhereverTheControllerIsKilled(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		policy   corev1.PersistentVolumeReclaimPolicy
 		failures int
+		method   tarnv1.RecycleMethod
 	}{
-		{"retained", corev1.PersistentVolumeReclaimRetain, 0},
-		{"of-policy-recycle", corev1.PersistentVolumeReclaimRecycle, 0},
-		{"that-fails-first", corev1.PersistentVolumeReclaimRetain, 1},
+		{"retained", corev1.PersistentVolumeReclaimRetain, 0, tarnv1.RecycleFiles},
+		{"of-policy-recycle", corev1.PersistentVolumeReclaimRecycle, 0, tarnv1.RecycleFiles},
+		{"that-fails-first", corev1.PersistentVolumeReclaimRetain, 1, tarnv1.RecycleFiles},
+		{"by-its-provisioner", corev1.PersistentVolumeReclaimRetain, 0, tarnv1.RecycleZero},
+		{"made-anew", corev1.PersistentVolumeReclaimRetain, 0, tarnv1.RecycleRecreate},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			server := testkit.OwnAPIServer(t)
 			live := func(name string, k *testkit.Killer) {
 				t.Run(name, func(t *testing.T) {
-					w := newWorld(t, server, c.name+"-"+name, c.policy)
+					w := newWorld(t, server, c.name+"-"+name, c.policy, c.method)
 					w.failures = c.failures
 					w.life(k, c.policy)
 				})
@@ -93,7 +115,7 @@ func TestAVolumeIsRecycledWhereverTheControllerIsKilled(t *testing.T) {
 }
 
 func TestARunningPodKeepsAVolumeFromBeingScrubbed(t *testing.T) {
-	w := newWorld(t, testkit.OwnAPIServer(t), "kept", corev1.PersistentVolumeReclaimRetain)
+	w := newWorld(t, testkit.OwnAPIServer(t), "kept", corev1.PersistentVolumeReclaimRetain, tarnv1.RecycleFiles)
 	w.until("binding", phase(corev1.VolumeBound))
 	user := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "user"},

@@ -11,6 +11,9 @@
 // nobody's, and a certificate or a failure has that uid too, so that it is known whether
 // it is of this passage. Meanwhile the reclaim policy is Retain, which nobody acts on.
 //
-// It writes scrub claims and scrub pods, a released volume's claimRef, and phase Failed. It
+// Where a PavProvisioner has made the volume, and has pods of its own for the method, these
+// do it instead, one after the other; Recreate is its deletion pod, then its creation pod.
+//
+// It writes scrub claims and scrub pods, a released volume's claimRef, and phase Failed, and condition Recycled of a PavVolume. It
 // touches no storage itself, and knows no other controller.
 package recycle

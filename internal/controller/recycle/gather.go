@@ -9,6 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
@@ -17,6 +18,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=persistentvolumes;persistentvolumeclaims;pods,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=volumeattachments,verbs=list;watch
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages;persistentvolumesets,verbs=list;watch
 
 // View is all that is known about one volume. What does not exist is nil.
@@ -32,6 +35,13 @@ type View struct {
 	// Claim is the scrub claim, Pod the scrub pod of the volume.
 	Claim *corev1.PersistentVolumeClaim
 	Pod   *corev1.Pod
+	// Record is the volume's, where a PavProvisioner has made it; Provisioner is that one,
+	// nil where it is gone.
+	Record      *tarnv1.PavVolume
+	Provisioner *pavv1.PavProvisioner
+	// Work are the provisioner's pods that recycle the volume in this passage, Earlier
+	// those of former ones.
+	Work, Earlier []corev1.Pod
 	// Holder is the claim of the name that the volume points at, whatever its uid; nil
 	// where the volume points at its scrub claim.
 	Holder *corev1.PersistentVolumeClaim
@@ -64,10 +74,45 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, name string
 	if v.Pod, err = kube.Get(ctx, from, own, &corev1.Pod{}); err != nil {
 		return nil, err
 	}
+	if err := r.gatherRecord(ctx, from, v); err != nil {
+		return nil, err
+	}
 	if ref := v.Volume.Spec.ClaimRef; ref != nil && !v.ours() {
 		v.Holder, err = kube.Get(ctx, from, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})
 	}
 	return v, err
+}
+
+// gatherRecord reads what there is of a volume that a PavProvisioner has made.
+func (r *reconciler) gatherRecord(ctx context.Context, from client.Reader, v *View) error {
+	uid := v.Volume.Annotations[tarnv1.AnnotationRecord]
+	if uid == "" {
+		return nil
+	}
+	record, err := kube.Get(ctx, from, client.ObjectKey{Name: v.Volume.Name}, &tarnv1.PavVolume{})
+	if err != nil || record == nil || string(record.UID) != uid || record.Status.Phase != tarnv1.VolumeCreated || v.Volume.Spec.CSI == nil {
+		return err
+	}
+	v.Record = record
+	p, err := kube.Get(ctx, from, client.ObjectKey{Name: record.Spec.Provisioner.Name}, &pavv1.PavProvisioner{})
+	if err != nil {
+		return err
+	}
+	if p != nil && p.UID == record.Spec.Provisioner.UID {
+		v.Provisioner = p
+	}
+	pods := &corev1.PodList{}
+	if err := from.List(ctx, pods, client.MatchingLabels{tarnv1.LabelScrub: string(v.Volume.UID), tarnv1.LabelRecord: uid}); err != nil {
+		return fmt.Errorf("listing the pods that recycle volume %s: %w", v.Volume.Name, err)
+	}
+	for i := range pods.Items {
+		if v.ours() && pods.Items[i].Annotations[annClaim] == string(v.Volume.Spec.ClaimRef.UID) {
+			v.Work = append(v.Work, pods.Items[i])
+		} else {
+			v.Earlier = append(v.Earlier, pods.Items[i])
+		}
+	}
+	return nil
 }
 
 // gatherLive reads the View from the API server, users and all.

@@ -30,7 +30,7 @@ const (
 // scrubName is the name of the scrub claim and the scrub pod of a volume.
 func scrubName(vol *corev1.PersistentVolume) string { return "scrub-" + string(vol.UID) }
 
-func meta(v *View) metav1.ObjectMeta {
+func metaOf(v *View) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: v.Namespace, Name: scrubName(v.Volume),
 		Labels: map[string]string{tarnv1.LabelScrub: string(v.Volume.UID), tarnv1.LabelVolume: tarnv1.VolumeLabel(v.Volume.Name)},
@@ -44,7 +44,7 @@ func meta(v *View) metav1.ObjectMeta {
 func scrubClaim(v *View) *corev1.PersistentVolumeClaim {
 	spec := v.Volume.Spec
 	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: meta(v),
+		ObjectMeta: metaOf(v),
 		Spec: corev1.PersistentVolumeClaimSpec{
 			VolumeName: v.Volume.Name, StorageClassName: ptr.To(volume.ClassOfVolume(v.Volume)),
 			AccessModes: spec.AccessModes, VolumeMode: spec.VolumeMode, VolumeAttributesClassName: spec.VolumeAttributesClassName,
@@ -59,7 +59,7 @@ func scrubClaim(v *View) *corev1.PersistentVolumeClaim {
 // scrubPod runs Tarn's own image on the scrub claim, as root with as few rights as go:
 // files of others, and their flags, are to be removed.
 func scrubPod(v *View, method tarnv1.RecycleMethod) *corev1.Pod {
-	m := meta(v)
+	m := metaOf(v)
 	m.Labels[tarnv1.LabelStep] = string(tarnv1.StepScrubbing)
 	m.Annotations = map[string]string{annClaim: string(v.Claim.UID)}
 	c := corev1.Container{

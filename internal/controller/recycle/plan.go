@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
@@ -27,6 +28,8 @@ const (
 	firstPause, longestPause = time.Second, 10 * time.Minute
 	// startTime is what a scrub pod gets, beside its deadline, to be placed and started.
 	startTime = 10 * time.Minute
+	// usersLook is how soon a volume that is attached or staged is looked at again.
+	usersLook = 10 * time.Second
 	// retentionLook is how often a retention is looked at again: no event of the volume
 	// tells when its class or its set says another.
 	retentionLook = time.Minute
@@ -79,6 +82,12 @@ func plan(v *View, now time.Time) Plan {
 	if v.Volume == nil || !v.concerned() {
 		return Plan{}
 	}
+	p := planState(v, now)
+	report(v, &p)
+	return p
+}
+
+func planState(v *View, now time.Time) Plan {
 	switch stateOf(v) {
 	case leaving:
 		p := Plan{}
@@ -98,8 +107,12 @@ func plan(v *View, now time.Time) Plan {
 	return Plan{}
 }
 
-// dismantle removes the scrub pod, then the scrub claim, and says whether both are gone.
+// dismantle stops what works on the volume, then removes the scrub claim, and says
+// whether all is gone.
 func dismantle(v *View, p *Plan) bool {
+	if !stopWork(v, p) {
+		return false
+	}
 	switch {
 	case v.Pod != nil && v.Pod.DeletionTimestamp == nil:
 		p.add(StopPod{v.Pod})
@@ -183,8 +196,13 @@ func begin(v *View, now time.Time) Plan {
 func planScrubbing(v *View, now time.Time) Plan {
 	p := Plan{}
 	method, wrong := methodOf(v)
+	steps := v.provided(method)
+	if asked, begun := v.begun(); len(begun) > 0 {
+		method, steps = asked, begun
+	}
 	switch {
 	case v.Claim.DeletionTimestamp != nil: // by somebody else
+		stopWork(v, &p)
 		if v.Pod != nil && v.Pod.DeletionTimestamp == nil {
 			p.add(StopPod{v.Pod})
 		}
@@ -193,6 +211,8 @@ func planScrubbing(v *View, now time.Time) Plan {
 		// the volume alone; the claim would wait for its next round, up to 15 s.
 		p.add(Nudge{v.Claim})
 	case v.Claim.Status.Phase != corev1.ClaimBound || v.Volume.Status.Phase != corev1.VolumeBound:
+	case v.Pod == nil && len(steps) > 0:
+		planSteps(v, &p, now, method, steps)
 	case v.Pod == nil && method == "":
 		note(v, &p, now, "annotation "+tarnv1.AnnotationRecycle+" names no method any more; "+wrong)
 	case v.Pod == nil:
@@ -237,11 +257,16 @@ func judge(v *View, p *Plan, now time.Time) {
 
 // note writes a failure of this attempt on the volume.
 func note(v *View, p *Plan, now time.Time, message string) {
-	f := tarnv1.RecycleFailure{Claim: string(v.Claim.UID), Attempts: 1, Time: metav1.NewTime(now.UTC().Truncate(time.Second)), Message: kube.Note(message)}
-	if last := failureOf(v.Volume); last != nil {
+	p.add(Change{noted(v.Volume, v.passage(), now, message)})
+}
+
+// noted is a volume with one more failure.
+func noted(vol *corev1.PersistentVolume, passage types.UID, now time.Time, message string) *corev1.PersistentVolume {
+	f := tarnv1.RecycleFailure{Claim: string(passage), Attempts: 1, Time: metav1.NewTime(now.UTC().Truncate(time.Second)), Message: kube.Note(message)}
+	if last := failureOf(vol); last != nil {
 		f.Attempts += last.Attempts
 	}
-	p.add(Change{withFailure(v.Volume, f)})
+	return withFailure(vol, f)
 }
 
 // planVerified takes the scrub claim from a volume that is fit for its next user, and
@@ -251,6 +276,7 @@ func planVerified(v *View) Plan {
 	if !dismantle(v, &p) {
 		return p
 	}
+	dropWork(v, &p)
 	if p.Grave = !v.Live; !p.Grave {
 		p.add(Change{freed(v.Volume)}, Post{corev1.EventTypeNormal, eventRecycled, "Volume recycled"})
 	}

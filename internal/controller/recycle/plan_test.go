@@ -153,6 +153,10 @@ func words(v *View, p Plan) string {
 			said = append(said, "start")
 		case StopPod:
 			said = append(said, "stop")
+		case RunStep:
+			said = append(said, strings.TrimSpace("run "+string(a.Step)+" "+a.Handle))
+		case Report:
+			said = append(said, "report")
 		case Fail:
 			said = append(said, "fail")
 		case Post:

@@ -105,18 +105,31 @@ func methodOf(v *View) (method tarnv1.RecycleMethod, wrong string) {
 		return "", ""
 	case said == "" && policy == corev1.PersistentVolumeReclaimRetain:
 		return "", ""
-	case said == "" && block:
+	case said == "" && block && len(v.provided(tarnv1.RecycleFiles)) == 0:
 		return "", "no recycler for volumeMode Block without a method: set annotation " + tarnv1.AnnotationRecycle + " to Zero or Discard"
 	case said == "":
 		return tarnv1.RecycleFiles, ""
 	case said == tarnv1.RecycleRecreate:
-		return "", "annotation " + tarnv1.AnnotationRecycle + " is Recreate: set reclaim policy Delete instead, and have a PersistentVolumeSet or a new claim make another volume"
-	case said == tarnv1.RecycleFiles && block:
+		return recreateOf(v)
+	case said == tarnv1.RecycleFiles && block && len(v.provided(said)) == 0:
 		return "", "annotation " + tarnv1.AnnotationRecycle + " is Files, but volumeMode is Block: set it to Zero or Discard"
 	case said == tarnv1.RecycleFiles, said == tarnv1.RecycleZero, said == tarnv1.RecycleDiscard:
 		return said, ""
 	}
-	return "", fmt.Sprintf("annotation %s is %q: set it to Files, Zero or Discard", tarnv1.AnnotationRecycle, said)
+	return "", fmt.Sprintf("annotation %s is %q: set it to Files, Zero, Discard or Recreate", tarnv1.AnnotationRecycle, said)
+}
+
+// recreateOf is Recreate where the volume can be made anew, or why it cannot.
+func recreateOf(v *View) (method tarnv1.RecycleMethod, wrong string) {
+	switch {
+	case v.Record == nil:
+		return "", "annotation " + tarnv1.AnnotationRecycle + " is Recreate, and no PavProvisioner has made the volume: set reclaim policy Delete instead, and have a PersistentVolumeSet or a new claim make another volume"
+	case v.Provisioner == nil:
+		return "", fmt.Sprintf("PavProvisioner %q, which made the volume, is gone, and nothing else knows how to make it anew: set annotation %s to Files, Zero or Discard", v.Record.Spec.Provisioner.Name, tarnv1.AnnotationRecycle)
+	case len(v.provided(tarnv1.RecycleRecreate)) == 0:
+		return "", fmt.Sprintf("PavProvisioner %q cannot make a volume anew: give it spec.volumeDeletion.podTemplate and spec.volumeCreation.podTemplate, or set annotation %s to Files, Zero or Discard", v.Provisioner.Name, tarnv1.AnnotationRecycle)
+	}
+	return tarnv1.RecycleRecreate, ""
 }
 
 // kubernetesRecycles says that the recycler of Kubernetes' own binder knows the source.

@@ -19,8 +19,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -46,25 +48,30 @@ type world struct {
 	unverified chan string
 	// scrubbed are the uids of claims whose pods succeeded.
 	scrubbed map[string]bool
+	// method is how the volume is to be recycled.
+	method tarnv1.RecycleMethod
 }
 
-func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy) *world {
+func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy, method tarnv1.RecycleMethod) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), name: name, unverified: make(chan string, 1), scrubbed: map[string]bool{}}
+	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), name: name, unverified: make(chan string, 1), scrubbed: map[string]bool{}, method: method}
 	w.must(client.IgnoreAlreadyExists(w.client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
 	w.claim = testkit.Claim("default", name, "", "", func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Spec.StorageClassName = name, ptr.To("")
 	})
 	w.must(w.client.Create(ctx, w.claim))
 	w.vol = testkit.Volume(testkit.Record(w.claim, name, tarnv1.VolumeCreated), func(v *corev1.PersistentVolume) {
-		v.ObjectMeta = metav1.ObjectMeta{Name: name, Annotations: map[string]string{tarnv1.AnnotationRecycle: string(tarnv1.RecycleFiles)}}
+		v.ObjectMeta = metav1.ObjectMeta{Name: name, Annotations: map[string]string{tarnv1.AnnotationRecycle: string(method)}}
 		v.Spec.PersistentVolumeReclaimPolicy = policy
 		v.Spec.ClaimRef.UID = w.claim.UID
 		if policy == corev1.PersistentVolumeReclaimRecycle { // of which Kubernetes knows a recycler
 			v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/srv/" + name}}
 		}
 	})
+	if method != tarnv1.RecycleFiles {
+		w.provide()
+	}
 	w.must(w.client.Create(ctx, w.vol))
 	done := make(chan error, 1)
 	go func() { done <- w.cluster() }()
@@ -75,6 +82,52 @@ func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.Pers
 		}
 	})
 	return w
+}
+
+// provide lets a PavProvisioner have made the volume, which does Zero and Recreate itself.
+func (w *world) provide() {
+	w.t.Helper()
+	pod := `{"podTemplate": {"metadata": {"namespace": "` + testNamespace + `"}, "spec": {"containers": [{"name": "c", "image": "scrubber"}]}}}`
+	p := testkit.Provisioner(w.name, func(p *pavv1.PavProvisioner) {
+		p.UID = ""
+		p.Spec.VolumeRecycling, p.Spec.VolumeDeletion, p.Spec.VolumeCreation = testkit.Section(pod), testkit.Section(pod), testkit.Section(pod)
+	})
+	w.must(w.client.Create(w.ctx, p))
+	record := testkit.Record(w.claim, w.name, tarnv1.VolumeCreated, func(r *tarnv1.PavVolume) {
+		r.Name, r.UID, r.Spec.Provisioner.UID = w.name, "", p.UID
+		r.Spec.RequestedMinCapacity = 1 << 30
+	})
+	status := record.Status
+	w.must(w.client.Create(w.ctx, record))
+	record.Status = status
+	record.Status.Handle, record.Status.Capacity = "h", 1<<30
+	w.must(w.client.Status().Update(w.ctx, record))
+	w.vol.Annotations[tarnv1.AnnotationRecord] = string(record.UID)
+}
+
+// step is the end of a pod of the provisioner, by the node agent's word.
+func (w *world) step(pod *corev1.Pod) {
+	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
+	if pod.DeletionTimestamp != nil {
+		_ = w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0))
+		return
+	}
+	if pod.Annotations[tarnv1.AnnotationResult] != "" {
+		return
+	}
+	result := `{"succeeded": true, "handle": "h", "capacity": "1Gi"}`
+	if w.failures > 0 {
+		result = `{"succeeded": false, "error": "the array is busy"}`
+	}
+	base := pod.DeepCopy()
+	pod.Annotations[tarnv1.AnnotationResult] = result
+	switch err := w.client.Patch(w.ctx, pod, client.MergeFrom(base)); {
+	case err != nil:
+	case w.failures > 0:
+		w.failures--
+	case step != tarnv1.StepDeletion:
+		w.scrubbed[pod.Annotations[annClaim]] = true
+	}
 }
 
 func (w *world) must(err error) {
@@ -98,11 +151,13 @@ func (w *world) cluster() error {
 		case err != nil:
 			return err
 		}
+		used := false // the provisioner's own pods do not use the scrub claim
 		for i := range pods.Items {
 			w.pod(&pods.Items[i])
+			used = used || pods.Items[i].Labels[tarnv1.LabelRecord] == ""
 		}
 		for i := range claims.Items {
-			w.bind(&claims.Items[i], vol, len(pods.Items) > 0)
+			w.bind(&claims.Items[i], vol, used)
 		}
 		w.volume(vol, claims.Items)
 		select {
@@ -114,6 +169,10 @@ func (w *world) cluster() error {
 
 // pod runs a scrub pod.
 func (w *world) pod(pod *corev1.Pod) {
+	if pod.Labels[tarnv1.LabelRecord] != "" {
+		w.step(pod)
+		return
+	}
 	state := &corev1.ContainerStateTerminated{Message: `{"method": "Files", "bytes": 0, "files": 3, "sampleSHA256": "00", "seconds": 0.1}`, FinishedAt: metav1.Now()}
 	switch {
 	case pod.DeletionTimestamp != nil:
@@ -193,7 +252,7 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.must(err)
 	pods, err := kube.AllPods(mgr)
 	w.must(err)
-	w.must(Register(mgr, Options{Namespace: testNamespace, Image: testImage, OwnBinder: true, Pods: pods}))
+	w.must(Register(mgr, Options{Namespace: testNamespace, Image: testImage, OwnBinder: true, Pods: pods, Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader()}}))
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan struct{})
 	go func() {

@@ -1,0 +1,206 @@
+package recycle
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// annMethod is on a provisioner's pod the method that it was asked for.
+const annMethod = "tarn.dev/scrub-method"
+
+// Reasons of the condition Recycled.
+const (
+	reasonRecycled = "Recycled"
+	reasonFailed   = "RecyclingFailed"
+)
+
+// RunStep starts a pod of the provisioner. Where the provisioner does not do the method
+// after all, that is noted as a failure.
+type RunStep struct {
+	Step   tarnv1.Step
+	Method tarnv1.RecycleMethod
+	// Handle is what to delete, if it is not the volume's.
+	Handle string
+}
+
+// Report writes condition Recycled of the record.
+type Report struct{ Condition metav1.Condition }
+
+func (RunStep) action() {}
+func (Report) action()  {}
+
+// passage is the uid of the scrub claim that the volume points at.
+func (v *View) passage() types.UID { return v.Volume.Spec.ClaimRef.UID }
+
+// work is the pod of a step in this passage, nil for none.
+func (v *View) work(step tarnv1.Step, other bool) *corev1.Pod {
+	name := podvol.RecyclePodName(step, v.passage(), other)
+	for i := range v.Work {
+		if v.Work[i].Name == name {
+			return &v.Work[i]
+		}
+	}
+	return nil
+}
+
+// provided gives the steps by which the provisioner itself carries out a method, none
+// where Tarn does.
+func (v *View) provided(method tarnv1.RecycleMethod) []tarnv1.Step {
+	if v.Record == nil || v.Provisioner == nil {
+		return nil
+	}
+	return podvol.RecycleSteps(v.Provisioner, method)
+}
+
+// begun gives the method and the steps of a passage that is on its way: it is ended as it
+// was begun, whatever is asked for by now.
+func (v *View) begun() (tarnv1.RecycleMethod, []tarnv1.Step) {
+	switch {
+	case v.Record == nil:
+		return "", nil
+	case v.work(tarnv1.StepDeletion, false) != nil, v.work(tarnv1.StepCreation, false) != nil:
+		return tarnv1.RecycleRecreate, []tarnv1.Step{tarnv1.StepDeletion, tarnv1.StepCreation}
+	case v.work(tarnv1.StepRecycling, false) != nil:
+		return tarnv1.RecycleMethod(v.work(tarnv1.StepRecycling, false).Annotations[annMethod]), []tarnv1.Step{tarnv1.StepRecycling}
+	}
+	return "", nil
+}
+
+// planSteps leads a volume to a certificate by the provisioner's own pods, one after the
+// other.
+func planSteps(v *View, p *Plan, now time.Time, method tarnv1.RecycleMethod, steps []tarnv1.Step) {
+	if method == tarnv1.RecycleRecreate && v.work(tarnv1.StepDeletion, false) == nil && v.work(tarnv1.StepCreation, false) != nil {
+		// A second deletion would destroy what was made anew.
+		note(v, p, now, "somebody has removed the deletion pod before the volume was made anew")
+		return
+	}
+	var last podvol.Observation
+	for _, step := range steps {
+		o, done := follow(v, p, now, RunStep{Step: step, Method: method})
+		if !done {
+			return
+		}
+		last = o
+	}
+	if steps[len(steps)-1] == tarnv1.StepCreation && !madeAnew(v, p, now, last) {
+		return
+	}
+	first, pod := v.work(steps[0], false), v.work(steps[len(steps)-1], false)
+	p.add(Change{certified(v.Volume, tarnv1.RecycleCertificate{
+		Method: method, Provisioner: v.Record.Spec.Provisioner.Name, Claim: string(v.passage()), Image: pod.Spec.Containers[0].Image,
+		Seconds: now.Sub(first.CreationTimestamp.Time).Round(time.Second / 10).Seconds(), Time: ptr.To(metav1.NewTime(now.UTC().Truncate(time.Second))),
+	})})
+}
+
+// follow brings one step on, and says whether it is done.
+func follow(v *View, p *Plan, now time.Time, run RunStep) (podvol.Observation, bool) {
+	o := podvol.Observe(v.work(run.Step, run.Handle != ""), v.Record.UID, now)
+	switch o.State {
+	case podvol.PodSucceeded:
+		return o, true
+	case podvol.PodAbsent:
+		if p.Grave = !v.Live; p.Grave {
+			return o, false
+		}
+		if len(v.Users) > 0 {
+			p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is not recycled yet, as it is used by " + strings.Join(v.Users, ", ")})
+			p.Next = now.Add(usersLook)
+			return o, false
+		}
+		for i := range v.Earlier { // which were left for their author to read
+			if v.Earlier[i].DeletionTimestamp == nil {
+				p.add(StopPod{&v.Earlier[i]})
+			}
+		}
+		p.add(run)
+	case podvol.PodFailed, podvol.PodForeign:
+		note(v, p, now, fmt.Sprintf("the %s pod failed: %s", run.Step, o.Message))
+	default:
+		if o.Message != "" {
+			p.add(Post{corev1.EventTypeNormal, eventPod, fmt.Sprintf("the %s pod: %s", run.Step, o.Message)})
+		}
+		p.Next = o.CheckAt
+	}
+	return o, false
+}
+
+// madeAnew says whether what a creation pod has made can take the volume's place. What
+// was made under another handle is deleted again before that is noted as a failure:
+// a PersistentVolume keeps its handle.
+func madeAnew(v *View, p *Plan, now time.Time, o podvol.Observation) bool {
+	handle, err := podvol.Recreated(v.Record, o)
+	own := cmp.Or(v.Record.Status.Handle, podvol.DefaultHandle(v.Record))
+	if handle != own {
+		if _, done := follow(v, p, now, RunStep{Step: tarnv1.StepDeletion, Method: tarnv1.RecycleRecreate, Handle: handle}); done {
+			note(v, p, now, fmt.Sprintf("the creation pod gave handle %q, and the volume has %q for life: what it made is deleted again; set reclaim policy Delete instead of %s Recreate",
+				handle, own, tarnv1.AnnotationRecycle))
+		}
+		return false
+	}
+	if err != nil {
+		note(v, p, now, err.Error())
+		return false
+	}
+	return true
+}
+
+// stopWork stops the provisioner's pods that have not ended, and says whether all have.
+func stopWork(v *View, p *Plan) bool {
+	ended := true
+	for i := range v.Work {
+		pod := &v.Work[i]
+		if podvol.Ended(pod) {
+			continue
+		}
+		if ended = false; pod.DeletionTimestamp == nil {
+			p.add(StopPod{pod})
+		}
+	}
+	return ended
+}
+
+// dropWork removes the provisioner's pods, of which none is read any more.
+func dropWork(v *View, p *Plan) {
+	for _, pods := range [][]corev1.Pod{v.Work, v.Earlier} {
+		for i := range pods {
+			if pods[i].DeletionTimestamp == nil {
+				p.add(StopPod{&pods[i]})
+			}
+		}
+	}
+}
+
+// report keeps condition Recycled of the record to what the volume tells.
+func report(v *View, p *Plan) {
+	if v.Record == nil {
+		return
+	}
+	c := metav1.Condition{Type: tarnv1.ConditionRecycled, ObservedGeneration: v.Record.Generation}
+	cert, failure := certificateOf(v.Volume), failureOf(v.Volume)
+	switch {
+	case failure != nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonFailed, fmt.Sprintf("attempt %d: %s", failure.Attempts, failure.Message)
+	case v.Volume.Status.Phase == corev1.VolumeFailed:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonFailed, v.Volume.Status.Message
+	case cert != nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonRecycled, fmt.Sprintf("by %s for scrub claim %s", cert.Method, cert.Claim)
+	default:
+		return
+	}
+	c.Message = kube.Message(c.Message)
+	if said := meta.FindStatusCondition(v.Record.Status.Conditions, c.Type); said == nil || said.Status != c.Status || said.Message != c.Message {
+		p.add(Report{c})
+	}
+}

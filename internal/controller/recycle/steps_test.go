@@ -1,0 +1,146 @@
+package recycle
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+const (
+	zeroSection = `{"methods": ["Zero"], "podTemplate": {"spec": {"containers": [{"name": "c", "image": "scrubber"}]}}}`
+	done        = `{"succeeded": true}`
+	refused     = `{"succeeded": false, "error": "the array is busy"}`
+)
+
+// provided lets a PavProvisioner have made the volume, as h of 1Gi, and recycle it itself
+// by Zero and Recreate.
+func provided(v *View) {
+	claim := testkit.Claim("default", "data", "old-uid", "prov")
+	v.Record = testkit.Record(claim, "prov", tarnv1.VolumeCreated)
+	v.Record.Name, v.Record.Status.Handle, v.Record.Status.Capacity = v.Volume.Name, "h", 1<<30
+	v.Provisioner = testkit.Provisioner("prov", func(p *pavv1.PavProvisioner) { p.Spec.VolumeRecycling = testkit.Section(zeroSection) })
+	v.Volume.Annotations[tarnv1.AnnotationRecord] = string(v.Record.UID)
+}
+
+func orphan(v *View) { v.Provisioner = nil }
+
+func method(m tarnv1.RecycleMethod) viewWith { return having(tarnv1.AnnotationRecycle, string(m)) }
+
+// worked is a pod of the provisioner that has ended with a result, or runs where that is
+// empty.
+func worked(step tarnv1.Step, other bool, result string) viewWith {
+	return func(v *View) {
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: podvol.RecyclePodName(step, "scrub-uid", other), CreationTimestamp: metav1.NewTime(noon.Add(-2 * time.Second)),
+			Labels: map[string]string{tarnv1.LabelStep: string(step)}, Annotations: map[string]string{annClaim: "scrub-uid", annMethod: "Zero"},
+			OwnerReferences: []metav1.OwnerReference{{UID: v.Record.UID}},
+		}}
+		pod.Spec.Containers = []corev1.Container{{Image: "scrubber"}}
+		pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](600)
+		if result != "" {
+			pod.Annotations[tarnv1.AnnotationResult] = result
+		}
+		v.Work = append(v.Work, pod)
+	}
+}
+
+func earlier(v *View) { v.Earlier = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "earlier"}}} }
+
+// reported gives the record the condition that the volume's failure or certificate asks
+// for.
+func reported(v *View) {
+	p := &Plan{}
+	report(v, p)
+	for _, a := range p.Actions {
+		if r, ok := a.(Report); ok {
+			v.Record.Status.Conditions = append(v.Record.Status.Conditions, r.Condition)
+		}
+	}
+}
+
+func TestPlanOfAVolumeThatItsProvisionerRecycles(t *testing.T) {
+	const zero, recreate, discard = tarnv1.RecycleZero, tarnv1.RecycleRecreate, tarnv1.RecycleDiscard
+	const recycling, deletion, creation = tarnv1.StepRecycling, tarnv1.StepDeletion, tarnv1.StepCreation
+	bound := func(m tarnv1.RecycleMethod, more ...viewWith) *View {
+		return view(append([]viewWith{provided, method(m), pointing, claim("scrub-uid")}, more...)...)
+	}
+	created := func(handle string) string {
+		return fmt.Sprintf(`{"succeeded": true, "handle": %q, "capacity": "1Gi"}`, handle)
+	}
+	for _, c := range []struct {
+		name string
+		view *View
+		want string
+	}{
+		{"Recreate of a volume that nobody's record tells of", view(method(recreate)), "fail " + eventFailed},
+		{"Recreate by a provisioner that is gone", view(provided, method(recreate), orphan), "fail " + eventFailed},
+		{"Recreate by a provisioner that deletes nothing", view(provided, method(recreate), func(v *View) { v.Provisioner.Spec.VolumeDeletion = nil }), "fail " + eventFailed},
+		{"Recreate", view(provided, method(recreate)), "order"},
+		{"Recreate of a block volume", view(provided, method(recreate), block), "order"},
+		{"files of a block volume by its provisioner", view(provided, block, func(v *View) {
+			v.Provisioner.Spec.VolumeRecycling = testkit.Section(strings.Replace(zeroSection, "Zero", "Files", 1))
+		}), "order"},
+
+		{"a method of its own", bound(zero), "run recycling"},
+		{"what a cache says is looked at live", bound(zero, cached), "look"},
+		{"while a node has it", bound(zero, users("stage s")), eventFailed + " wait"},
+		{"what earlier attempts left goes", bound(zero, earlier), "stop run recycling"},
+		{"a method that Tarn does", bound(discard), "start"},
+		{"by a provisioner that is gone Tarn does it", bound(zero, orphan), "start"},
+		{"its pod runs", bound(zero, worked(recycling, false, "")), "wait"},
+		{"its pod has done it", bound(zero, worked(recycling, false, done)), "certify"},
+		{"its pod has done what was asked for before", bound(discard, worked(recycling, false, done)), "certify"},
+		{"its pod has done it, and the provisioner is gone", bound(zero, worked(recycling, false, done), orphan), "certify"},
+		{"its pod failed", bound(zero, worked(recycling, false, refused)), "note"},
+		{"the scrub claim was taken away", bound(zero, worked(recycling, false, ""), func(v *View) { v.Claim.DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }), "stop"},
+
+		{"Recreate deletes", bound(recreate), "run deletion"},
+		{"Recreate waits", bound(recreate, worked(deletion, false, "")), "wait"},
+		{"Recreate could not delete", bound(recreate, worked(deletion, false, refused)), "note"},
+		{"Recreate makes anew", bound(recreate, worked(deletion, false, done)), "run creation"},
+		{"and goes on though the annotation is gone", bound("", worked(deletion, false, done)), "run creation"},
+		{"Recreate could not make anew", bound(recreate, worked(deletion, false, done), worked(creation, false, refused)), "note"},
+		{"Recreate is done", bound(recreate, worked(deletion, false, done), worked(creation, false, created("h"))), "certify"},
+		{"what is smaller than before is none", bound(recreate, worked(deletion, false, done), worked(creation, false, `{"succeeded": true, "handle": "h", "capacity": "1Mi"}`)), "note"},
+		{"what has another handle is deleted again", bound(recreate, worked(deletion, false, done), worked(creation, false, created("x"))), "run deletion x"},
+		{"then it is a failure", bound(recreate, worked(deletion, false, done), worked(creation, false, created("x")), worked(deletion, true, done)), "note"},
+		{"nothing is deleted twice", bound(recreate, worked(creation, false, created("h"))), "note"},
+
+		{"failed: its pod is stopped first", bound(zero, worked(recycling, false, ""), having(tarnv1.AnnotationRecycleFailure, justFailed), reported), "stop"},
+		{"failed: a pod that has ended stays to be read", bound(zero, worked(recycling, false, refused), having(tarnv1.AnnotationRecycleFailure, justFailed), reported), "dismiss"},
+		{"failed: its record says so", bound(zero, worked(recycling, false, refused), having(tarnv1.AnnotationRecycleFailure, justFailed)), "dismiss report"},
+		{"verified: the claim goes", bound(zero, worked(recycling, false, done), having(tarnv1.AnnotationRecycled, certificate), reported), "dismiss"},
+		{"verified: then its pods, and it is nobody's", view(provided, method(zero), pointing, worked(recycling, false, done), having(tarnv1.AnnotationRecycled, certificate), reported), "stop free " + eventRecycled},
+		{"the record of a volume that is used says how it was recycled", view(provided, method(zero), in(corev1.VolumeBound), having(tarnv1.AnnotationRecycled, certificate)), "report"},
+		{"once", view(provided, method(zero), in(corev1.VolumeBound), having(tarnv1.AnnotationRecycled, certificate), reported), ""},
+		{"deleted half-way: its pods are stopped", bound(zero, worked(recycling, false, ""), deleted), "stop"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := words(c.view, plan(c.view, noon)); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestTheCertificateOfAProvisionerNamesItAndItsImage(t *testing.T) {
+	v := view(provided, method(tarnv1.RecycleZero), pointing, claim("scrub-uid"), worked(tarnv1.StepRecycling, false, done))
+	change, ok := plan(v, noon).Actions[0].(Change)
+	if !ok {
+		t.Fatal("it is not certified")
+	}
+	cert := certificateOf(change.To)
+	if cert.Provisioner != "prov" || cert.Image != "scrubber" || cert.Method != tarnv1.RecycleZero || cert.Claim != "scrub-uid" || cert.Seconds != 2 || !cert.Time.Time.Equal(noon) {
+		t.Errorf("certified %+v", cert)
+	}
+}

@@ -129,7 +129,7 @@ run-cluster:
 run-e2e:
 	@hack/e2e.sh
 
-# The cases in which claims are bound and protected, once more as an add-on to a cluster where Kubernetes does both.
+# Tarn as pods, from the chart, on a plain cluster where Kubernetes binds and protects.
 .PHONY: run-addon
-run-addon:
-	@SUITE=addon BINDER=kubernetes PROTECTION=kubernetes hack/e2e.sh -skip 'Explain|Lint|Render|Examples|Audit|GoesOnWriting|Grow|Recovers|WhoeverIsKilled/a_volume|OutliveAStagingPod|StagedAgain|ServerIsKilled|TakesOver|TwoBinders'
+run-addon: bin/helm
+	@hack/addon.sh

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -98,9 +99,18 @@ func (m machine) kill(components ...string) error {
 	}
 }
 
-// log gives the last lines of a component's log.
+// log gives the last lines of a component's log, of a pod's where helm installed Tarn.
 func (m machine) log(component string, lines int) string {
-	text, err := m.run("logs", component)
+	var text string
+	var err error
+	if os.Getenv("TARN_HELM") != "" {
+		var out []byte
+		out, err = exec.Command(filepath.Join(filepath.Dir(m.binary), "kubectl"), "-n", "tarn-system", "logs", "--prefix", "--tail", strconv.Itoa(lines),
+			"--selector", "app.kubernetes.io/component="+strings.TrimPrefix(component, "tarn-")).Output()
+		text = string(out)
+	} else {
+		text, err = m.run("logs", component)
+	}
 	if err != nil {
 		return err.Error() + "\n"
 	}

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Tests Tarn as most will run it: as pods, from the chart, on a plain cluster where
+# Kubernetes binds and protects. In the end Tarn is taken away again, and nothing of it
+# may be left. When something fails, the logs are left in .tarn/addon.
+#
+#   hack/addon.sh [ARGUMENT OF go test]...
+#
+# KEEP=1 leaves the cluster running, with Tarn in it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export TARN_CLUSTER_BINARY=$PWD/bin/tarn-cluster
+export TARN_CLUSTER_NAME=${TARN_CLUSTER_NAME:-tarn-addon}
+# Told to the cases: the helm and the chart, and the tags of two builds of this tree
+# that differ in nothing but their version.
+export TARN_HELM=$PWD/bin/helm TARN_CHART=$PWD/charts/tarn
+export TARN_RELEASES="e2e-1 e2e-2"
+logs=.tarn/addon images=.tarn/images
+
+on_cluster() { "$TARN_CLUSTER_BINARY" "$@" --name "$TARN_CLUSTER_NAME"; }
+kubectl() { bin/kubectl "$@"; }
+
+finish() {
+	status=$?
+	if [ "$status" -ne 0 ]; then
+		mkdir -p "$logs"
+		for part in controller node; do
+			kubectl -n tarn-system logs --selector "app.kubernetes.io/component=$part" --prefix --tail=-1 >"$logs/tarn-$part.log" 2>&1 || true
+		done
+		kubectl -n tarn-system get pods,leases,events -o wide >"$logs/tarn-system" 2>&1 || true
+		for component in supervisor kube-apiserver kube-controller-manager kube-scheduler containerd kubelet; do
+			on_cluster logs "$component" >"$logs/$component.log" 2>&1 || true
+		done
+		echo "addon: failed; the logs are in $logs" >&2
+	fi
+	if [ -n "${KEEP:-}" ]; then
+		echo "addon: the cluster $TARN_CLUSTER_NAME goes on running; $TARN_CLUSTER_BINARY down --name $TARN_CLUSTER_NAME ends it" >&2
+	else
+		on_cluster down >&2 || status=1
+	fi
+	exit "$status"
+}
+trap finish EXIT
+
+# Which of the end-to-end cases run here, and what each shows of Tarn in pods that its
+# processes on the host do not show.
+cases=(
+	# Its own cases: what the chart makes, upgrades, skew.
+	'AddOn'
+	# Results come through the inline driver, and what the agent mounts in its pod is seen by the kubelet and by other pods.
+	'ADynamicVolumeLivesThroughItsFiveSections' 'AStaticVolumeOutlivesItsClaimAndProvisioner' 'TheHelloWorldExampleWorksAsItIs'
+	'TwoPodsShareAVolumeAndItsStage' 'AReadOnlyMountIsReadOnly'
+	# Device nodes through the agent's pod, and a volume that grows on the node.
+	'ABlockVolumeGrowsUnderItsPod' 'AVolumeGrowsUnderAPodThatGoesOnWriting'
+	# The agent finds the mount namespaces of other pods, which takes the node's processes.
+	'AVolumeWhoseStagingPodIsDeletedIsStagedAgain'
+	# Kubernetes' own binder and protection in charge, of claims that wait, are retained, deleted early or in use.
+	'ReclaimHoldsToThePolicyInWhateverOrderClaimAndVolumeGo' 'AClaimDeletedWhileItsVolumeIsMadeLeavesNothing' 'AVolumeWhoseClaimIsThereWaitsForIt'
+	'AFailingProvisioningPodLeavesTheClaimPending' 'AVolumeOfOneNodeIsMadeAndDestroyedWhereItsPodRuns'
+	# Pods of Tarn's own image and claims in its namespace, with the rights the chart gives.
+	'ASecretIsNowhereOnTheDeviceForTheNextTenant' 'AClaimIsServedFromAPoolThatFillsUpAgain' 'TrashGivesAClaimBackWithItsData'
+	# The policies as helm installed them.
+	'AProvisionerOfTheWrongShapeIsRefusedAtOnce' 'TheStorageOfAProtectedVolumeOutlivesItsClaim'
+)
+# Not here: what kills Tarn's processes by tarn-cluster, or is a tool's; folders of one
+# node, whose plugin runs on the host; a node that is drained or silent, as it takes the
+# only controllers with it.
+
+[ -n "${KEEP:-}" ] || on_cluster down >&2
+on_cluster up --stock >&2
+KUBECONFIG=$(on_cluster kubeconfig)
+export KUBECONFIG
+for release in $TARN_RELEASES; do
+	go -C hack/image run . --root="$PWD" --out="$PWD/$images" --arch="$(go env GOARCH)" --image="tarn.dev/tarn:$release" --version="v0.0.0-$release" >&2
+	on_cluster image import "$images/tarn.tar" >&2
+done
+# What anybody would type.
+"$TARN_HELM" upgrade --install tarn "$TARN_CHART" --set image.tag="${TARN_RELEASES%% *}" >&2
+kubectl -n tarn-system rollout status deployment/tarn-controller --timeout=60s >&2
+kubectl -n tarn-system rollout status daemonset/tarn-node --timeout=60s >&2
+
+go run ./hack/testsum run addon -- go test -json -tags e2e -count=1 -timeout 10m -parallel 8 -run "^Test($(IFS='|'; echo "${cases[*]}"))" "$@" ./e2e

@@ -250,8 +250,15 @@ func TestExplainSaysWhyAClaimDoesNotGrow(t *testing.T) {
 		t.Errorf("the command is %q, want %q", e.command(), want)
 	}
 	provisioner := s.provisioner(nil)
-	provisioner.Object["spec"] = fields{"volumeExpansion": script{text: "true"}.section(nil)}
+	expansion := script{text: "true"}.section(nil)
+	expansion["nodePodTemplate"] = expansion["podTemplate"]
+	provisioner.Object["spec"] = fields{"volumeExpansion": expansion}
 	s.edit(provisioner)
+	e = s.explainsClaim("data", "its volume has grown, and its file system grows with the next pod that uses it")
+	if last := e.Links[len(e.Links)-1]; last.State != string(corev1.PersistentVolumeClaimNodeResizePending) || last.Next != "when a pod that uses the claim is started" {
+		t.Errorf("the chain ends with %+v", last)
+	}
+	s.ready(s.consumer("web", "data", stays))
 	s.await("the claim to have grown", func() (bool, string) {
 		now := claim.DeepCopy()
 		err := s.get(now)

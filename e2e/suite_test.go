@@ -90,7 +90,7 @@ func connect(ctx context.Context) error {
 // followed are the kinds whose changes wake whoever waits.
 var followed = []client.Object{
 	&corev1.Pod{}, &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &corev1.Event{},
-	&storagev1.CSIDriver{}, &pav.PavProvisioner{}, &tarn.PavVolume{}, &tarn.PavStage{}, &tarn.PersistentVolumeSet{},
+	&storagev1.CSIDriver{}, &pav.PavProvisioner{}, &tarn.PavVolume{}, &tarn.PavStage{}, &tarn.PersistentVolumeSet{}, &tarn.App{},
 }
 
 // follow starts the watches and returns when their first lists are in.

@@ -29,15 +29,12 @@ func (s *scenario) explainsApp(id string, texts ...string) explanation {
 	return s.explains("app", s.name+"/"+id, texts...)
 }
 
-func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "explain-app")
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	t.Cleanup(func() {
+// endsApps deletes the apps of the case before its end does the rest.
+func (s *scenario) endsApps() {
+	s.t.Cleanup(func() {
 		var apps tarn.AppList
 		if err := suite.live.List(s.ctx, &apps, client.InNamespace(s.name)); err != nil {
-			t.Error(err)
+			s.t.Error(err)
 		}
 		for i := range apps.Items {
 			s.deleteIfThere(&apps.Items[i])
@@ -46,6 +43,14 @@ func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
 			s.gone(&apps.Items[i])
 		}
 	})
+}
+
+func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-app")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	s.endsApps()
 	claimed := func(id string) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "paas-app-" + id + "-data"}}
 	}

@@ -66,12 +66,23 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 		r.events.Eventf(v.App, nil, a.Type, a.Reason, eventAction, "%s", kube.Note(a.Note))
 		return nil
 	case Tell:
-		log.FromContext(ctx).Info(a.Note, "claim", a.Claim.Name, "uid", a.Claim.UID, "volume", a.Claim.Spec.VolumeName)
-		var about runtime.Object = a.Claim
-		r.events.Eventf(v.App, about, corev1.EventTypeNormal, a.Reason, eventAction, "%s", kube.Note(a.Note))
+		r.tell(ctx, v, a)
 		return nil
 	}
 	return fmt.Errorf("apps: no way to apply %T", a)
+}
+
+// tell names the claim beside the App: of Events that differ in their text alone only the
+// first is kept.
+func (r *reconciler) tell(ctx context.Context, v *View, a Tell) {
+	var about runtime.Object
+	if claim := v.Claims[a.Claim]; claim != nil {
+		about = claim
+		if a.Logged {
+			log.FromContext(ctx).Info(a.Note, "claim", claim.Name, "uid", claim.UID, "volume", claim.Spec.VolumeName)
+		}
+	}
+	r.events.Eventf(v.App, about, corev1.EventTypeNormal, a.Reason, eventAction, "%s", kube.Note(a.Note))
 }
 
 // writeTopology creates the ConfigMap, or writes the version that was read. One that is

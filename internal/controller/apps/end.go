@@ -77,15 +77,15 @@ func planEnd(v *View) Plan {
 	}
 	for _, claim := range e.doomed {
 		if claim.DeletionTimestamp == nil {
-			actions = append(actions, DropClaim{claim}, Tell{eventDeleted, fmt.Sprintf("claim %s goes with the App", claim.Name), claim})
+			actions = append(actions, DropClaim{claim}, tell(claim.Name, eventDeleted, "claim %s goes with the App", claim.Name).logged())
 		}
 	}
 	if len(e.doomed)+len(e.guarded) > 0 {
 		return Plan{actions}
 	}
 	for _, claim := range e.kept {
-		actions = append(actions, Tell{eventPreserved, fmt.Sprintf(
-			"claim %s is preserved; an App of the same name finds it again", claim.Name), claim})
+		actions = append(actions, tell(claim.Name, eventPreserved,
+			"claim %s is preserved; an App of the same name finds it again", claim.Name).logged())
 	}
 	if ours(v.App, v.Config) {
 		actions = append(actions, DropTopology{})

@@ -61,11 +61,11 @@ type (
 	WriteStatus struct{ Status tarnv1.AppStatus }
 	// Post posts an Event about the App.
 	Post struct{ Type, Reason, Note string }
-	// Tell posts an Event of type Normal, and logs it: what became of a claim is to be
-	// found though the App is gone.
+	// Tell posts an Event of type Normal about a claim of the App, by its name. Logged it
+	// is found though the App is gone.
 	Tell struct {
-		Reason, Note string
-		Claim        *corev1.PersistentVolumeClaim
+		Reason, Note, Claim string
+		Logged              bool
 	}
 )
 
@@ -82,6 +82,14 @@ func (Stop) action()          {}
 func (WriteStatus) action()   {}
 func (Post) action()          {}
 func (Tell) action()          {}
+
+// tell makes a Tell.
+func tell(claim, reason, format string, args ...any) Tell {
+	return Tell{Reason: reason, Note: fmt.Sprintf(format, args...), Claim: claim}
+}
+
+// logged has it be logged.
+func (t Tell) logged() Tell { t.Logged = true; return t }
 
 // plan decides.
 func plan(v *View) Plan {
@@ -119,11 +127,11 @@ func planTopology(v *View) []Action {
 	for _, d := range next.Volumes {
 		switch was := v.Deployed.mounts(d.Name); {
 		case was && d.MountPath == "":
-			actions = append(actions, Post{corev1.EventTypeNormal, eventDetached, fmt.Sprintf(
-				"volume %s is mounted no more; its claim %s is kept until the App is deleted", d.Name, d.ClaimName)})
+			actions = append(actions, tell(d.ClaimName, eventDetached,
+				"volume %s is mounted no more; its claim %s is kept until the App is deleted", d.Name, d.ClaimName))
 		case !was && d.MountPath != "" && v.claim(d.Name) != nil:
-			actions = append(actions, Post{corev1.EventTypeNormal, eventAttached, fmt.Sprintf(
-				"volume %s is mounted again, with what is on its claim %s", d.Name, d.ClaimName)})
+			actions = append(actions, tell(d.ClaimName, eventAttached,
+				"volume %s is mounted again, with what is on its claim %s", d.Name, d.ClaimName))
 		}
 	}
 	return actions
@@ -134,8 +142,8 @@ func planVolume(v *View, volume *tarnv1.AppVolume) []Action {
 	switch {
 	case claim == nil:
 		made := newClaim(v, volume)
-		return []Action{MakeClaim{made}, Post{corev1.EventTypeNormal, eventCreated, fmt.Sprintf(
-			"claim %s is made for volume %s: %d GiB of class %s", made.Name, volume.Name, volume.SizeGi, *made.Spec.StorageClassName)}}
+		return []Action{MakeClaim{made}, tell(made.Name, eventCreated,
+			"claim %s is made for volume %s: %d GiB of class %s", made.Name, volume.Name, volume.SizeGi, *made.Spec.StorageClassName)}
 	case claim.DeletionTimestamp != nil:
 		return nil // it is made anew when it is gone
 	}
@@ -145,8 +153,8 @@ func planVolume(v *View, volume *tarnv1.AppVolume) []Action {
 	}
 	// The size of a claim that is not bound cannot be changed; it grows when it is.
 	if requested(claim) < volume.SizeGi*gi && claim.Status.Phase == corev1.ClaimBound {
-		actions = append(actions, GrowClaim{claim, volume.SizeGi * gi}, Post{corev1.EventTypeNormal, eventGrowing, fmt.Sprintf(
-			"claim %s of volume %s is to have %d GiB", claim.Name, volume.Name, volume.SizeGi)})
+		actions = append(actions, GrowClaim{claim, volume.SizeGi * gi}, tell(claim.Name, eventGrowing,
+			"claim %s of volume %s is to have %d GiB", claim.Name, volume.Name, volume.SizeGi))
 	}
 	return actions
 }

@@ -161,8 +161,8 @@ func (s *Supervisor) tarn(ctx context.Context) error {
 		if !slices.Contains(expected, c.component.Name) {
 			continue
 		}
-		if c.component.Name == component.TarnNode {
-			if err := s.nodeToken(ctx); err != nil {
+		if c.component.Name != component.TarnStandby { // which is whom the first is
+			if err := s.token(ctx, c.component.Name); err != nil {
 				return err
 			}
 		}

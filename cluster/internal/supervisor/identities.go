@@ -70,23 +70,14 @@ func issueAll(l layout.Layout, s layout.State, now time.Time) error {
 	return nil
 }
 
-// clients names who talks to the API server and as whom. What they may do is Kubernetes' own bootstrap policy, and for the parts of
-// Tarn what `tarn install` binds to their service accounts: their certificates carry the name and groups a token of the account would.
-// The node agent is not among them: it needs a real token, see nodeToken.
+// clients names who talks to the API server by certificate and as whom. What they may do is Kubernetes' own bootstrap policy. Tarn's
+// parts are not among them: they have tokens, as in any cluster, see token.
 func clients(l layout.Layout) []client {
-	account := func(name string) pki.Identity {
-		return pki.Identity{
-			CommonName:    "system:serviceaccount:tarn-system:" + name,
-			Organizations: []string{"system:serviceaccounts", "system:serviceaccounts:tarn-system"},
-		}
-	}
 	return []client{
 		{"admin", pki.Identity{CommonName: "admin", Organizations: []string{"system:masters"}}, l.Kubeconfig()},
 		{component.ControllerManager, pki.Identity{CommonName: "system:kube-controller-manager"}, ""},
 		{component.Scheduler, pki.Identity{CommonName: "system:kube-scheduler"}, ""},
 		{component.Proxy, pki.Identity{CommonName: "system:kube-proxy"}, ""},
 		{component.Kubelet, pki.Identity{CommonName: "system:node:" + l.NodeName(), Organizations: []string{"system:nodes"}}, ""},
-		{component.TarnController, account("tarn-controller"), ""},
-		{component.TarnAPI, account("tarn-api"), ""},
 	}
 }

@@ -48,7 +48,7 @@ func run(role string, args []string) error {
 	return http.ListenAndServe(given["health-probe-bind-address"], mux)
 }
 
-// install makes what the cluster asks of Tarn: the service account that the node agent's token is of.
+// install makes what the cluster asks of Tarn: the service accounts that the tokens of its parts are of.
 func install(kubeconfig string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -63,9 +63,11 @@ func install(kubeconfig string) error {
 	if _, err := client.CoreV1().Namespaces().Create(ctx, space, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "tarn-node"}}
-	if _, err := client.CoreV1().ServiceAccounts(space.Name).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return err
+	for _, name := range []string{"tarn-controller", "tarn-node", "tarn-api"} {
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := client.CoreV1().ServiceAccounts(space.Name).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,6 +17,9 @@ import (
 // check fails unless an answer is one that the document has.
 func (d described) check(t *testing.T, r *reply, method, path string) {
 	t.Helper()
+	if r.status == http.StatusRequestHeaderFieldsTooLarge || strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
+		return // not answered by a call, or no JSON
+	}
 	path, _, _ = strings.Cut(path, "?")
 	for pattern, calls := range d.Paths {
 		call, has := calls[strings.ToLower(method)]

@@ -56,6 +56,13 @@ func (s *streams) begin(who string) (end func(), err error) {
 	}), nil
 }
 
+// count is how many streams are open.
+func (s *streams) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sum
+}
+
 func (s *Server) registerEvents(routes huma.API) {
 	op := operation(eventsOperation, http.MethodGet, "/v1/apps/{id}/events", "watch", "Follow a deploy or a resize",
 		"Server-sent events, one with each change of the application, named progress, and a last one: settled when nothing is under way any more, "+

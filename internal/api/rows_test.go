@@ -44,7 +44,7 @@ func TestAnIdIsTakenOnceAndFreeAgainWhenItsAppIsGone(t *testing.T) {
 	w := newWorld(t)
 	c := w.tenant("ids")
 	created := data[appplan.App](c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated))
-	if created.ID != "shop" || created.Namespace != "ids" || created.Status != appplan.NotDeployed || !created.Settled {
+	if created.ID != "shop" || created.Namespace != c.namespace || created.Status != appplan.NotDeployed || !created.Settled {
 		t.Errorf("created %+v", created)
 	}
 	c.post("/v1/apps", `{"id": "shop"}`).fails(http.StatusConflict, appplan.Conflict, "app 'shop' exists already: choose another id")
@@ -348,7 +348,7 @@ func TestAVolumeThatCouldNotGrowIsShownAsThat(t *testing.T) {
 func TestWhatFailsUnexpectedlyIsPassedOn(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Client = denied{o.Client} })
 	c := w.tenant("broken")
-	c.get("/v1/apps").fails(http.StatusInternalServerError, appplan.Internal, "listing the apps of namespace 'broken': "+errDenied.Error())
+	c.get("/v1/apps").fails(http.StatusInternalServerError, appplan.Internal, "listing the apps of namespace '"+c.namespace+"': "+errDenied.Error())
 }
 
 // errDenied is what Kubernetes says to a server that lacks a right.

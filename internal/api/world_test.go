@@ -6,10 +6,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -41,12 +43,19 @@ type world struct {
 	url    string
 	// document has what the server says of itself.
 	document described
+	// nth tells the namespaces of this world from those of others.
+	nth int32
 }
+
+var worlds atomic.Int32
+
+// in is a namespace of this world.
+func (w *world) in(namespace string) string { return fmt.Sprintf("%s-%d", namespace, w.nth) }
 
 func newWorld(t *testing.T, changes ...func(*Options)) *world {
 	t.Helper()
 	config := testkit.APIServer(t)
-	w := &world{t: t, admin: testkit.Client(t, config)}
+	w := &world{t: t, admin: testkit.Client(t, config), nth: worlds.Add(1)}
 	mine := rest.AnonymousClientConfig(config)
 	mine.BearerToken, mine.QPS, mine.Burst = w.token("tarn-system", "tarn-api"), -1, -1
 	options := Options{Client: testkit.Client(t, mine), Namespace: "default", Version: "v0.0.0-test", Log: logr.Discard()}
@@ -102,7 +111,7 @@ func (w *world) token(namespace, name string) string {
 // applications, and its token.
 func (w *world) tenant(namespace string) *visitor {
 	w.t.Helper()
-	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.in(namespace)}})
 	return w.member(namespace, "deployer", "tarn-apps-edit")
 }
 
@@ -110,6 +119,7 @@ func (w *world) tenant(namespace string) *visitor {
 // empty.
 func (w *world) member(namespace, name, role string) *visitor {
 	w.t.Helper()
+	namespace = w.in(namespace)
 	w.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
 	if role != "" {
 		w.create(&rbacv1.RoleBinding{
@@ -133,7 +143,7 @@ func (w *world) claim(namespace, app, volume string, sizeGi int64, mode corev1.P
 	size := corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(sizeGi<<30, resource.BinarySI)}
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: appfile.ClaimName(app, volume),
+			Namespace: w.in(namespace), Name: appfile.ClaimName(app, volume),
 			Labels: map[string]string{tarnv1.LabelApp: app, tarnv1.LabelAppVolume: volume},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -156,7 +166,7 @@ func (w *world) claim(namespace, app, volume string, sizeGi int64, mode corev1.P
 func (w *world) app(namespace, id string) *tarnv1.App {
 	w.t.Helper()
 	app := &tarnv1.App{}
-	if err := w.admin.Get(context.Background(), client.ObjectKey{Namespace: namespace, Name: id}, app); err != nil {
+	if err := w.admin.Get(context.Background(), client.ObjectKey{Namespace: w.in(namespace), Name: id}, app); err != nil {
 		w.t.Fatal(err)
 	}
 	return app

@@ -1,0 +1,154 @@
+//go:build integration
+
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"tarn.dev/tarn/internal/appplan"
+)
+
+// everyCall makes each call there is about an application, in a namespace.
+func everyCall(c *visitor, namespace, id string) []*reply {
+	path, in := "/v1/apps/"+id, "?namespace="+namespace
+	return []*reply{
+		c.get(path + in), c.delete(path + in), c.do(http.MethodPost, path+"/deploy"+in, "application/toml", shop),
+		c.do(http.MethodPost, path+"/plan"+in, "application/toml", shop), c.post(path+"/scale"+in, `{"replicas": 0}`),
+		c.get(path + "/volumes" + in), c.put(path+"/volumes/data"+in, `{"new_size_gi": 20}`), c.get(path + "/events" + in),
+	}
+}
+
+func TestATenantCannotTellWhatAnotherHas(t *testing.T) {
+	w := newWorld(t)
+	w.class("grows", true)
+	red, blue := w.tenant("red"), w.tenant("blue")
+	red.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	red.deploy("shop", shop).want(http.StatusAccepted)
+	w.claim("red", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
+	before := w.app("red", "shop").ResourceVersion
+
+	there, nowhere := everyCall(blue, red.namespace, "shop"), everyCall(blue, red.namespace, "none")
+	for i := range there {
+		there[i].fails(http.StatusNotFound, appplan.NotFound, "app 'shop' not found")
+		// But for the name, what is there and what is not are answered alike.
+		if a, b := string(there[i].body), strings.ReplaceAll(string(nowhere[i].body), "'none'", "'shop'"); a != b || there[i].status != nowhere[i].status {
+			t.Errorf("%s answered %s, and for what is not there %s", there[i].call, a, b)
+		}
+	}
+	if now := w.app("red", "shop").ResourceVersion; now != before {
+		t.Error("another tenant changed the application")
+	}
+	for _, namespace := range []string{red.namespace, "no-such-namespace"} {
+		refusal := "system:serviceaccount:" + blue.namespace + ":deployer may not %s apps.tarn.dev in namespace '" + namespace + "'"
+		blue.get("/v1/apps?namespace="+namespace).fails(http.StatusForbidden, appplan.Forbidden, fmt.Sprintf(refusal, "list"))
+		blue.post("/v1/apps?namespace="+namespace, `{"id": "shop"}`).fails(http.StatusForbidden, appplan.Forbidden, fmt.Sprintf(refusal, "create"))
+	}
+	blue.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated) // the same id, in a namespace of its own
+	if apps := data[[]appplan.App](blue.get("/v1/apps").want(http.StatusOK)); len(apps) != 1 || apps[0].Namespace != blue.namespace || apps[0].Image != "" {
+		t.Errorf("a tenant sees %+v", apps)
+	}
+}
+
+func TestOneWhoMaySeeButNotChangeHearsThat(t *testing.T) {
+	w := newWorld(t)
+	owner := w.tenant("green")
+	owner.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	owner.deploy("shop", shop).want(http.StatusAccepted)
+	w.settle("green", "shop") // so that its events are over at once
+	viewer := w.member("green", "viewer", "tarn-apps-view")
+	var got []string
+	for _, r := range everyCall(viewer, viewer.namespace, "shop") {
+		method, _, _ := strings.Cut(r.call, " ")
+		got = append(got, fmt.Sprintf("%s %d", method, r.status))
+	}
+	if want := []string{"GET 200", "DELETE 403", "POST 403", "POST 202", "POST 403", "GET 200", "PUT 403", "GET 200"}; !slices.Equal(got, want) {
+		t.Errorf("one who may see is answered %q, want %q", got, want)
+	}
+	viewer.delete("/v1/apps/shop").fails(http.StatusForbidden, appplan.Forbidden, "system:serviceaccount:"+viewer.namespace+":viewer may not delete app 'shop' in namespace '"+viewer.namespace+"'")
+	viewer.get("/v1/apps").want(http.StatusOK)
+	viewer.post("/v1/apps", `{"id": "cart"}`).want(http.StatusForbidden)
+	stranger := w.member("green", "stranger", "")
+	stranger.get("/v1/apps/shop").fails(http.StatusNotFound, appplan.NotFound, "app 'shop' not found")
+	stranger.get("/v1/apps").want(http.StatusForbidden)
+}
+
+func TestOneWhoIsUnknownIsTurnedAway(t *testing.T) {
+	w := newWorld(t)
+	grey := w.tenant("grey")
+	grey.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	for token, message := range map[string]string{
+		"":                          "send a Kubernetes token: Authorization: Bearer TOKEN",
+		"made-up":                   "the token is not valid, or not any more",
+		"two words":                 "the header Authorization holds no token: write it as Bearer TOKEN",
+		strings.Repeat("long", 8e3): "",
+	} {
+		c := &visitor{w: w, namespace: grey.namespace, token: token}
+		for _, r := range everyCall(c, grey.namespace, "shop") {
+			if message == "" { // more header than is read
+				r.want(http.StatusRequestHeaderFieldsTooLarge)
+				continue
+			}
+			r.fails(http.StatusUnauthorized, appplan.Unauthorized, message)
+			if r.header.Get("WWW-Authenticate") == "" {
+				t.Errorf("%s does not say how to show who one is", r.call)
+			}
+		}
+	}
+	request, err := http.NewRequest(http.MethodGet, w.url+"/v1/apps", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.SetBasicAuth("admin", "admin")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a password is answered %s", response.Status)
+	}
+}
+
+func TestNamesAreLookedAtBeforeKubernetesIsAsked(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Client = nil }) // asking would be the end of it
+	c := &visitor{w: w, token: "anything"}
+	for path, message := range map[string]string{
+		"/v1/apps/Shop":                       `app id "Shop" is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 51`,
+		"/v1/apps/a%2Fb":                      `app id "a/b" is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 51`,
+		"/v1/apps/" + strings.Repeat("s", 52): `app id "` + strings.Repeat("s", 52) + `" is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 51`,
+		"/v1/apps/shop?namespace=a.b":         `namespace "a.b" is no name: write lower-case letters, digits and -, at most 63`,
+		"/v1/apps?namespace=..%2F..":          `namespace "../.." is no name: write lower-case letters, digits and -, at most 63`,
+	} {
+		c.get(path).fails(http.StatusUnprocessableEntity, appplan.Invalid, message)
+	}
+	c.put("/v1/apps/shop/volumes/da%20ta", `{"new_size_gi": 20}`).fails(http.StatusUnprocessableEntity, appplan.Invalid,
+		`volume name "da ta" is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit`)
+}
+
+func TestACallWithoutANamespaceIsAboutTheCallersOwn(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Namespace = "elsewhere" })
+	c := w.tenant("home")
+	if got := data[appplan.App](c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)); got.Namespace != c.namespace {
+		t.Errorf("the application is in %s", got.Namespace)
+	}
+}
+
+func TestOneWhoCallsTooOftenWaits(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Limits = DefaultLimits; o.Limits.PerSecond, o.Limits.Burst = 0.01, 3 })
+	eager, calm := w.tenant("eager"), w.tenant("calm")
+	for range 3 {
+		eager.get("/v1/apps").want(http.StatusOK)
+	}
+	r := eager.get("/v1/apps")
+	r.fails(http.StatusTooManyRequests, appplan.TooMany, "that was too many calls: wait and try again")
+	if after := r.header.Get("Retry-After"); after == "" || after == "0" {
+		t.Errorf("Retry-After is %q", after)
+	}
+	calm.get("/v1/apps").want(http.StatusOK)
+}

@@ -55,7 +55,7 @@ func NewRoot(wired ...*cobra.Command) *cobra.Command {
 	add(groupApps, newAppCommand(), newVolumeCommand())
 	add(groupData, newTrashCommand(), newUndeleteCommand())
 	add(groupMakers, newPavCommand(), newJinjaCommand())
-	add(groupRun, newInstallCommand())
+	add(groupRun, newInstallCommand(), newUninstallCommand())
 	add(groupRun, wired...)
 	root.AddCommand(newVersionCommand())
 	tellUsage(root)

@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func newUninstallCommand() *cobra.Command {
+	var to connection
+	var yes, keep bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Say what taking Tarn out of a cluster means; with --yes, do it in order",
+		Long: "Say what taking Tarn out of a cluster means, and, with --yes, do it: empty the pools, end the controllers,\n" +
+			"let go of provisioners and volumes, then delete node agents, policies, roles, resources and the namespace.\n" +
+			"What is in use is never taken away: it is named, with what to do about it, and nothing is done.\n\n" +
+			"With --keep-volumes volumes stay as they are, objects and data, with reclaim policy Retain: a Tarn that is\n" +
+			"installed later, with the same provisioners, serves them again. Nothing is destroyed then.",
+		Example: "  tarn uninstall\n  tarn uninstall --keep-volumes --yes",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := to.client()
+			if err != nil {
+				return err
+			}
+			u := &uninstaller{client: c, out: cmd.OutOrStdout(), keep: keep}
+			if !yes {
+				return u.tell(cmd.Context())
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			err = u.run(ctx)
+			if errors.Is(err, context.DeadlineExceeded) {
+				return timeoutError{fmt.Errorf("after --timeout=%s: %w; what is done stays done, run it again to go on", timeout, err)}
+			}
+			return err
+		},
+	}
+	to.register(cmd, cmd.Flags())
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
+	cmd.Flags().BoolVar(&keep, "keep-volumes", false, "leave volumes and their data as they are, with reclaim policy Retain")
+	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Minute, "how long to wait for what goes in its own time, such as the spare volumes of pools")
+	return cmd
+}
+
+// uninstaller takes Tarn out of a cluster.
+type uninstaller struct {
+	client client.WithWatch
+	out    io.Writer
+	// keep has volumes stay as they are.
+	keep bool
+}
+
+// tell prints the plan; what is in the way of it is an error.
+func (u *uninstaller) tell(ctx context.Context) error {
+	in, err := u.gather(ctx)
+	if err != nil {
+		return err
+	}
+	p := planUninstall(in, u.keep)
+	if err := u.blocked(p); err != nil {
+		return err
+	}
+	for i, step := range p.steps {
+		fmt.Fprintf(u.out, "%d. %s\n", i+1, step.what)
+	}
+	fmt.Fprintln(u.out, "nothing was done; with --yes it is")
+	return nil
+}
+
+// blocked prints what is in the way of a plan, and says whether there is any.
+func (u *uninstaller) blocked(p uninstallPlan) error {
+	if len(p.blockers) == 0 {
+		return nil
+	}
+	for _, b := range p.blockers {
+		fmt.Fprintf(u.out, "%s\n    %s\n", b.what, b.remedy)
+	}
+	return fmt.Errorf("not uninstalled: see above what is in the way (%d), and what to do about it", len(p.blockers))
+}
+
+// run does the plan, a step after the other. What a step leaves may change what is in
+// the way, as when pools are emptied, so the cluster is read anew before each.
+func (u *uninstaller) run(ctx context.Context) error {
+	for done := map[uninstallStep]bool{}; ; {
+		in, err := u.gather(ctx)
+		if err != nil {
+			return err
+		}
+		p := planUninstall(in, u.keep)
+		if err := u.blocked(p); err != nil {
+			return err
+		}
+		next := p.next(done)
+		if next == nil {
+			fmt.Fprintln(u.out, "Tarn is uninstalled")
+			return nil
+		}
+		fmt.Fprintln(u.out, next.what)
+		if err := u.do(ctx, next.step, in); err != nil {
+			return fmt.Errorf("%s: %w", next.what, err)
+		}
+		done[next.step] = true
+	}
+}

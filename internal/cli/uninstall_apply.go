@@ -1,0 +1,277 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/deploy"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// lookAgain is how often what goes in its own time is looked at.
+const lookAgain = 250 * time.Millisecond
+
+// do does one step in what was gathered before it.
+func (u *uninstaller) do(ctx context.Context, step uninstallStep, in *installed) error {
+	switch step {
+	case stepPools:
+		return u.emptyPools(ctx, in)
+	case stepDestruction:
+		return u.until(ctx, func(now *installed) []string { return now.destroyed() })
+	case stepControllers:
+		return u.endControllers(ctx)
+	case stepVolumes:
+		return u.letVolumesGo(ctx, in)
+	case stepProvisioners:
+		return u.deleteProvisioners(ctx, in)
+	}
+	return u.deleteRest(ctx)
+}
+
+// until waits until nothing is left of what was to go; what is left is named when the
+// time is over.
+func (u *uninstaller) until(ctx context.Context, left func(*installed) []string) error {
+	var last []string
+	err := wait.PollUntilContextCancel(ctx, lookAgain, true, func(ctx context.Context) (bool, error) {
+		in, err := u.gather(ctx)
+		if err != nil {
+			return false, err
+		}
+		last = left(in)
+		return len(last) == 0, nil
+	})
+	if err != nil && len(last) > 0 {
+		return fmt.Errorf("%w: %s are left; tarn explain says why", err, strings.Join(last, ", "))
+	}
+	return err
+}
+
+func (u *uninstaller) emptyPools(ctx context.Context, in *installed) error {
+	for i := range in.pools {
+		if err := u.remove(ctx, &in.pools[i]); err != nil {
+			return err
+		}
+	}
+	return u.until(ctx, func(now *installed) []string {
+		var names []string
+		for i := range now.pools {
+			names = append(names, now.pools[i].Name)
+		}
+		return names
+	})
+}
+
+// endControllers deletes what writes to volumes, and waits until it has ended: from
+// here on nobody else touches what Tarn keeps.
+func (u *uninstaller) endControllers(ctx context.Context) error {
+	for _, name := range []string{"tarn-api", kube.ControllerName} {
+		if err := u.remove(ctx, workload("Deployment", name)); err != nil {
+			return err
+		}
+	}
+	if err := u.untilNoPods(ctx, "api", "controller"); err != nil {
+		return err
+	}
+	// One that ran outside of the cluster still holds the lease.
+	lease := &coordinationv1.Lease{}
+	err := u.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: kube.ControllerName}, lease)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking for another controller: %w", err)
+	}
+	before := lease.DeepCopy()
+	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
+	if holder == "" {
+		return nil
+	}
+	// Its clock is not ours, so it is asked twice instead of for its time.
+	select {
+	case <-time.After(2 * time.Second):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := u.client.Get(ctx, client.ObjectKeyFromObject(lease), lease); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("looking for another controller: %w", err)
+	}
+	if lease.ResourceVersion != before.ResourceVersion && ptr.Deref(lease.Spec.HolderIdentity, "") != "" {
+		return fmt.Errorf("controller %s goes on running outside of the cluster; end it, then run this again", holder)
+	}
+	return nil
+}
+
+// untilNoPods waits until no pod of some parts of Tarn runs.
+func (u *uninstaller) untilNoPods(ctx context.Context, parts ...string) error {
+	return wait.PollUntilContextCancel(ctx, lookAgain, true, func(ctx context.Context) (bool, error) {
+		pods := &corev1.PodList{}
+		if err := u.client.List(ctx, pods, client.InNamespace(Namespace), client.MatchingLabels{"app.kubernetes.io/name": "tarn"}); err != nil {
+			return false, fmt.Errorf("looking for Tarn's pods: %w", err)
+		}
+		return !slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
+			return slices.Contains(parts, p.Labels["app.kubernetes.io/component"])
+		}), nil
+	})
+}
+
+// letVolumesGo takes off volumes and records what only Tarn would take off. With
+// --keep-volumes nothing may destroy them from then on; else there are none but those of
+// others, which get the policy that they had.
+func (u *uninstaller) letVolumesGo(ctx context.Context, in *installed) error {
+	for i := range in.volumes {
+		v := &in.volumes[i]
+		base := v.DeepCopy()
+		ours := ofTarn(v, in.drivers())
+		switch {
+		case ours || volume.ReleasedFrom(v): // only those to be kept are left
+			v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+			delete(v.Annotations, tarnv1.AnnotationReclaimPolicy)
+			volume.Untrash(v)
+		}
+		volume.LetGo(v)
+		if ours {
+			controllerutil.RemoveFinalizer(v, kube.FinalizerExternalProvisioner)
+		}
+		if err := u.client.Patch(ctx, v, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("letting go of PersistentVolume %s: %w", v.Name, err)
+		}
+	}
+	for i := range in.records {
+		if err := u.release(ctx, &in.records[i], tarnv1.FinalizerRecord); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *uninstaller) deleteProvisioners(ctx context.Context, in *installed) error {
+	drivers := in.drivers()
+	for i := range in.provisioners {
+		if err := u.release(ctx, &in.provisioners[i], tarnv1.FinalizerProvisioner); err != nil {
+			return err
+		}
+		driver := &storagev1.CSIDriver{}
+		err := u.client.Get(ctx, client.ObjectKey{Name: in.provisioners[i].Name}, driver)
+		if err == nil && driver.Labels[tarnv1.LabelProvisioner] == driver.Name {
+			err = u.remove(ctx, driver)
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting CSIDriver %s: %w", in.provisioners[i].Name, err)
+		}
+	}
+	return u.untilForgotten(ctx, drivers)
+}
+
+// untilForgotten waits until no kubelet knows the drivers, which the node agents see to.
+// Without agents nobody does, and a kubelet that has one more name on its list is no harm.
+func (u *uninstaller) untilForgotten(ctx context.Context, drivers map[string]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	err := wait.PollUntilContextCancel(ctx, lookAgain, true, func(ctx context.Context) (bool, error) {
+		nodes := &storagev1.CSINodeList{}
+		if err := u.client.List(ctx, nodes); err != nil {
+			return false, fmt.Errorf("looking at what drivers the nodes have: %w", err)
+		}
+		return !slices.ContainsFunc(nodes.Items, func(n storagev1.CSINode) bool {
+			return slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return drivers[d.Name] })
+		}), nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		fmt.Fprintln(u.out, "  some kubelets still list their drivers; they forget them when they are started anew")
+		return nil
+	}
+	return err
+}
+
+// deleteRest deletes the node agents and everything that `tarn install` or the chart has
+// made: the custom resources, which are without objects by now, and the namespace last.
+func (u *uninstaller) deleteRest(ctx context.Context) error {
+	if err := u.remove(ctx, workload("DaemonSet", "tarn-node")); err != nil {
+		return err
+	}
+	if err := u.untilNoPods(ctx, "node"); err != nil {
+		return err
+	}
+	objects, err := deploy.Objects()
+	if err != nil {
+		return err
+	}
+	reader := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": map[string]any{"name": "tarn-metrics-reader"}}}
+	objects = append(objects, reader)
+	last := []string{"CustomResourceDefinition", "Namespace"}
+	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
+		return slices.Index(last, a.GetKind()) - slices.Index(last, b.GetKind())
+	})
+	for _, o := range objects {
+		if err := u.remove(ctx, o); err != nil {
+			return err
+		}
+	}
+	for _, o := range objects {
+		if err := u.untilGone(ctx, o); err != nil {
+			return fmt.Errorf("%s %s does not go: %w", o.GetKind(), o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// untilGone waits for the end of an object that others may have to see to first.
+func (u *uninstaller) untilGone(ctx context.Context, o *unstructured.Unstructured) error {
+	if !slices.Contains([]string{"CustomResourceDefinition", "Namespace"}, o.GetKind()) {
+		return nil
+	}
+	return wait.PollUntilContextCancel(ctx, lookAgain, true, func(ctx context.Context) (bool, error) {
+		now := &metav1.PartialObjectMetadata{}
+		now.SetGroupVersionKind(o.GroupVersionKind())
+		err := u.client.Get(ctx, client.ObjectKeyFromObject(o), now)
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
+}
+
+// release deletes an object of Tarn's and takes off the finalizer that a controller,
+// which has ended, would take off.
+func (u *uninstaller) release(ctx context.Context, o client.Object, finalizer string) error {
+	if err := u.remove(ctx, o); err != nil {
+		return err
+	}
+	base := o.DeepCopyObject().(client.Object)
+	if controllerutil.RemoveFinalizer(o, finalizer) {
+		if err := u.client.Patch(ctx, o, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("taking finalizer %s off %s: %w", finalizer, o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// remove deletes an object, if it is there; so must be its kind.
+func (u *uninstaller) remove(ctx context.Context, o client.Object) error {
+	err := u.client.Delete(ctx, o)
+	if err == nil || apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return nil
+	}
+	return fmt.Errorf("deleting %s: %w", o.GetName(), err)
+}
+
+func workload(kind, name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps/v1", "kind": kind, "metadata": map[string]any{"namespace": Namespace, "name": name},
+	}}
+}

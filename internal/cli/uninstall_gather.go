@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// installed is what there is of Tarn in a cluster.
+type installed struct {
+	provisioners []pavv1.PavProvisioner
+	records      []tarnv1.PavVolume
+	stages       []tarnv1.PavStage
+	pools        []tarnv1.PersistentVolumeSet
+	apps         []tarnv1.App
+	// volumes are those that Tarn's provisioners serve or that it holds in its trash.
+	volumes []corev1.PersistentVolume
+	// claims are those for which a plugin is making a volume, and those in Tarn's own
+	// namespace.
+	claims []corev1.PersistentVolumeClaim
+}
+
+// gather reads it all live. A kind that the API server does not serve, as after half an
+// uninstallation, has no objects.
+func (u *uninstaller) gather(ctx context.Context) (*installed, error) {
+	provisioners, records, stages := &pavv1.PavProvisionerList{}, &tarnv1.PavVolumeList{}, &tarnv1.PavStageList{}
+	pools, apps := &tarnv1.PersistentVolumeSetList{}, &tarnv1.AppList{}
+	volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
+	for _, list := range []client.ObjectList{provisioners, records, stages, pools, apps, volumes, claims} {
+		if err := u.client.List(ctx, list); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("reading what there is of Tarn: %w", err)
+		}
+	}
+	in := &installed{
+		provisioners: provisioners.Items, records: records.Items, stages: stages.Items, pools: pools.Items, apps: apps.Items,
+		volumes: volumes.Items,
+	}
+	names := in.drivers()
+	in.volumes = slices.DeleteFunc(in.volumes, func(v corev1.PersistentVolume) bool { return !ofTarn(&v, names) && !volume.Held(&v) })
+	in.claims = slices.DeleteFunc(claims.Items, func(c corev1.PersistentVolumeClaim) bool {
+		return c.Namespace != Namespace && !slices.Contains(c.Finalizers, tarnv1.FinalizerInProcess)
+	})
+	return in, nil
+}
+
+// drivers are the names of provisioners, also of those that were removed by force.
+func (in *installed) drivers() map[string]bool {
+	names := map[string]bool{}
+	for i := range in.provisioners {
+		names[in.provisioners[i].Name] = true
+	}
+	for i := range in.records {
+		names[in.records[i].Spec.Provisioner.Name] = true
+	}
+	return names
+}
+
+// ofTarn says whether Tarn made a volume, or one of the drivers serves it.
+func ofTarn(v *corev1.PersistentVolume, drivers map[string]bool) bool {
+	return v.Spec.CSI != nil && drivers[v.Spec.CSI.Driver] || v.Annotations[tarnv1.AnnotationRecord] != "" ||
+		strings.HasPrefix(v.Annotations[volume.AnnProvisionedBy], tarnv1.GroupVersion.Group+"/")
+}

@@ -1,0 +1,112 @@
+//go:build integration
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// finishNamespaces stands for Kubernetes' namespace controller, which an API server
+// alone does not have.
+func finishNamespaces(ctx context.Context, c client.Client) {
+	_ = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		space := &corev1.Namespace{}
+		if c.Get(ctx, client.ObjectKey{Name: Namespace}, space) == nil && space.DeletionTimestamp != nil {
+			space.Spec.Finalizers = nil
+			_ = c.SubResource("finalize").Update(ctx, space) // or on the next look
+		}
+		return false, nil
+	})
+}
+
+// furnished makes a volume in use as controllers leave it: record, volume, provisioner
+// and driver, with their finalizers.
+func furnished(ctx context.Context, t *testing.T, c client.Client) *corev1.PersistentVolume {
+	t.Helper()
+	provisioner := testkit.Provisioner("shelf")
+	provisioner.UID, provisioner.Finalizers = "", []string{tarnv1.FinalizerProvisioner}
+	record := testkit.Record(testkit.Claim("shop", "data", "u", "shelf"), "shelf", tarnv1.VolumeCreated)
+	record.UID = ""
+	vol := testkit.Volume(record, func(v *corev1.PersistentVolume) {
+		v.UID, v.Finalizers = "", []string{kube.FinalizerExternalProvisioner}
+	})
+	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "shelf", Labels: map[string]string{tarnv1.LabelProvisioner: "shelf"}}}
+	for _, o := range []client.Object{provisioner, record, vol, driver} {
+		if err := c.Create(ctx, o); err != nil {
+			t.Fatalf("creating %T: %v", o, err)
+		}
+	}
+	return vol
+}
+
+func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	c := testkit.Client(t, testkit.OwnAPIServer(t))
+	go finishNamespaces(ctx, c)
+	vol := furnished(ctx, t, c)
+	var said bytes.Buffer
+	u := &uninstaller{client: c, out: &said}
+	for _, try := range []func(context.Context) error{u.tell, u.run} {
+		if err := try(ctx); err == nil || !strings.Contains(said.String(), "kubectl delete pvc -n shop data") {
+			t.Fatalf("a volume in use was not in the way: %v\n%s", err, said.String())
+		}
+	}
+	if err := c.Get(ctx, client.ObjectKey{Name: "shelf"}, &pavv1.PavProvisioner{}); err != nil {
+		t.Fatalf("the refusal has changed something: %v", err)
+	}
+
+	u.keep = true
+	if err := u.tell(ctx); err != nil || !strings.Contains(said.String(), "nothing was done") {
+		t.Fatalf("telling the plan: %v\n%s", err, said.String())
+	}
+	for range 2 { // a second time there is nothing to do, and no error
+		if err := u.run(ctx); err != nil {
+			t.Fatalf("uninstalling: %v\n%s", err, said.String())
+		}
+	}
+	if err := c.Get(ctx, client.ObjectKeyFromObject(vol), vol); err != nil {
+		t.Fatal(err)
+	}
+	if vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || slices.Contains(vol.Finalizers, kube.FinalizerExternalProvisioner) || vol.DeletionTimestamp != nil {
+		t.Errorf("the volume is not left to itself: %+v", vol)
+	}
+	nothingOfTarn(ctx, t, c)
+}
+
+func nothingOfTarn(ctx context.Context, t *testing.T, c client.Client) {
+	t.Helper()
+	crds, roles, bindings, drivers := &apiextensionsv1.CustomResourceDefinitionList{}, &rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &storagev1.CSIDriverList{}
+	for _, list := range []client.ObjectList{crds, roles, bindings, drivers} {
+		if err := c.List(ctx, list); err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objectsOf(list) {
+			if strings.HasPrefix(o.GetName(), "tarn") || strings.Contains(o.GetName(), "tarn.dev") || strings.Contains(o.GetName(), "pav") || o.GetName() == "shelf" {
+				t.Errorf("%T %s is left", o, o.GetName())
+			}
+		}
+	}
+	if err := c.Get(ctx, client.ObjectKey{Name: Namespace}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
+		t.Errorf("namespace %s is left: %v", Namespace, err)
+	}
+}

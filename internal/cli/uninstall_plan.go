@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// blocker is what is in the way of uninstalling Tarn, and what to do about it.
+type blocker struct{ what, remedy string }
+
+// uninstallStep is one step; each may be done twice without harm.
+type uninstallStep string
+
+// The steps in their order. What only a running controller can do comes before it ends;
+// provisioners go while the node agents run, so that the kubelets forget their drivers.
+const (
+	stepPools        uninstallStep = "pools"
+	stepDestruction  uninstallStep = "destruction"
+	stepControllers  uninstallStep = "controllers"
+	stepVolumes      uninstallStep = "volumes"
+	stepProvisioners uninstallStep = "provisioners"
+	stepRest         uninstallStep = "rest"
+)
+
+// plannedStep is a step with what it comes to in this cluster.
+type plannedStep struct {
+	step uninstallStep
+	what string
+}
+
+type uninstallPlan struct {
+	blockers []blocker
+	steps    []plannedStep
+}
+
+// next is the first step that is not done yet; nil when all are.
+func (p uninstallPlan) next(done map[uninstallStep]bool) *plannedStep {
+	for i := range p.steps {
+		if !done[p.steps[i].step] {
+			return &p.steps[i]
+		}
+	}
+	return nil
+}
+
+func planUninstall(in *installed, keep bool) uninstallPlan {
+	p := uninstallPlan{blockers: blockers(in, keep)}
+	add := func(wanted bool, step uninstallStep, format string, args ...any) {
+		if wanted {
+			p.steps = append(p.steps, plannedStep{step, fmt.Sprintf(format, args...)})
+		}
+	}
+	add(len(in.pools) > 0, stepPools, "delete %d PersistentVolumeSets and wait until the spare volumes of their pools are destroyed", len(in.pools))
+	going := len(in.destroyed())
+	add(!keep && going > 0, stepDestruction, "wait until %d volumes are destroyed whose claims are gone", going)
+	add(true, stepControllers, "delete tarn-api and tarn-controller and wait until they have ended")
+	kept := len(in.volumes)
+	add(keep && kept+len(in.records) > 0, stepVolumes, "let go of %d volumes: their data stays, with reclaim policy Retain", kept)
+	add(!keep && slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return volume.Held(&v) }), stepVolumes,
+		"give volumes of others that were to be kept for a while their own reclaim policy back")
+	add(len(in.provisioners) > 0, stepProvisioners, "delete %d PavProvisioners and their CSIDrivers", len(in.provisioners))
+	add(true, stepRest, "delete tarn-node, admission policies, roles, custom resources and namespace %s", Namespace)
+	return p
+}
+
+// blockers is what only its owner can decide about, or what would lose data.
+func blockers(in *installed, keep bool) []blocker {
+	var found []blocker
+	add := func(what, remedy string, args ...any) {
+		found = append(found, blocker{what, fmt.Sprintf(remedy, args...)})
+	}
+	for i := range in.stages {
+		s := &in.stages[i]
+		add(fmt.Sprintf("volume %s is in use on node %s", s.Spec.VolumeName, s.Spec.NodeName),
+			"delete the pods that use it: tarn explain volume %s", s.Spec.VolumeName)
+	}
+	for i := range in.apps {
+		a := &in.apps[i]
+		add(fmt.Sprintf("application %s/%s is deployed", a.Namespace, a.Name), "kubectl delete app -n %s %s", a.Namespace, a.Name)
+	}
+	for i := range in.pools {
+		if s := &in.pools[i]; s.Labels[tarnv1.LabelDeletionProtection] == "true" {
+			add(fmt.Sprintf("pool %s is protected from deletion", s.Name), "kubectl label pvset %s %s-", s.Name, tarnv1.LabelDeletionProtection)
+		}
+	}
+	for i := range in.claims {
+		c := &in.claims[i]
+		switch {
+		case c.Namespace != Namespace:
+			add(fmt.Sprintf("a volume is being made for claim %s/%s", c.Namespace, c.Name), "wait until it is bound, or delete it: tarn explain claim %s/%s", c.Namespace, c.Name)
+		case len(in.pools) == 0: // else they go with their pools
+			add(fmt.Sprintf("claim %s/%s is of a volume that is being made ready for its next user", c.Namespace, c.Name), "wait until that is done: tarn explain claim %s/%s", c.Namespace, c.Name)
+		}
+	}
+	if keep {
+		return found
+	}
+	for i := range in.volumes {
+		if v := &in.volumes[i]; !in.goes(v) {
+			what, remedy := inTheWay(v)
+			add(what, "%s; to leave its data as it is: --keep-volumes", remedy)
+		}
+	}
+	for i := range in.records {
+		if r := &in.records[i]; !in.ends(r) && !in.hasVolume(r.Name) {
+			add(fmt.Sprintf("a volume is being made for claim %s/%s", r.Spec.Claim.Namespace, r.Spec.Claim.Name),
+				"wait until it is bound, or delete it: tarn explain claim %s/%s", r.Spec.Claim.Namespace, r.Spec.Claim.Name)
+		}
+	}
+	return found
+}
+
+// inTheWay says why a volume that does not go by itself is, and how it goes.
+func inTheWay(v *corev1.PersistentVolume) (what, remedy string) {
+	ref := v.Spec.ClaimRef
+	switch {
+	case ref == nil:
+		return fmt.Sprintf("volume %s is free", v.Name), "kubectl delete pv " + v.Name
+	case volume.ReleasedFrom(v) && volume.Held(v):
+		return fmt.Sprintf("volume %s, once of claim %s/%s, is in the trash", v.Name, ref.Namespace, ref.Name),
+			fmt.Sprintf("tarn undelete volume %[1]s, or tarn trash purge %[1]s --yes", v.Name)
+	case volume.ReleasedFrom(v):
+		return fmt.Sprintf("volume %s, once of claim %s/%s, is kept by its policy", v.Name, ref.Namespace, ref.Name),
+			fmt.Sprintf(`to have it destroyed: kubectl patch pv %s -p '{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}'`, v.Name)
+	}
+	return fmt.Sprintf("volume %s is that of claim %s/%s", v.Name, ref.Namespace, ref.Name),
+		fmt.Sprintf("kubectl delete pvc -n %s %s", ref.Namespace, ref.Name)
+}
+
+// goes says whether nobody need do anything about a volume: it is being destroyed, it
+// goes with its pool, or it is another driver's and bound, which Tarn only lets go.
+func (in *installed) goes(v *corev1.PersistentVolume) bool {
+	switch {
+	case v.DeletionTimestamp != nil:
+		return true
+	case len(in.pools) > 0 && (v.Spec.ClaimRef == nil || v.Spec.ClaimRef.Namespace == Namespace):
+		return true
+	case !ofTarn(v, in.drivers()):
+		return !volume.ReleasedFrom(v)
+	}
+	return volume.ReleasedFrom(v) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+}
+
+// ends says whether a record goes by itself, as what it stands for is destroyed, or as
+// it is of a pool.
+func (in *installed) ends(r *tarnv1.PavVolume) bool {
+	return r.DeletionTimestamp != nil || r.Status.Phase == tarnv1.VolumeDeleting || r.Status.Phase == tarnv1.VolumeUndoing ||
+		len(in.pools) > 0 && r.Spec.Claim.Namespace == Namespace
+}
+
+func (in *installed) hasVolume(name string) bool {
+	return slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return v.Name == name })
+}
+
+// destroyed names the volumes that a running controller has to destroy, where none is
+// in the way.
+func (in *installed) destroyed() []string {
+	var names []string
+	for i := range in.records {
+		names = append(names, in.records[i].Name)
+	}
+	for i := range in.volumes {
+		if v := &in.volumes[i]; ofTarn(v, in.drivers()) && !slices.Contains(names, v.Name) {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}

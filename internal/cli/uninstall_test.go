@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// whatIs builds what there is of Tarn: one provisioner and, of one claim, what is asked for.
+func whatIs(changes ...func(*installed)) *installed {
+	in := &installed{provisioners: []pavv1.PavProvisioner{*testkit.Provisioner("shelf")}}
+	for _, change := range changes {
+		change(in)
+	}
+	return in
+}
+
+// made is a volume of claim shop/data, with its record.
+func made(changes ...testkit.With[*corev1.PersistentVolume]) func(*installed) {
+	return func(in *installed) {
+		record := testkit.Record(testkit.Claim("shop", "data", "u", "shelf"), "shelf", tarnv1.VolumeCreated)
+		in.records = append(in.records, *record)
+		in.volumes = append(in.volumes, *testkit.Volume(record, changes...))
+	}
+}
+
+func wasReleased(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeReleased }
+
+func retained(v *corev1.PersistentVolume) {
+	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+}
+
+func held(v *corev1.PersistentVolume) { volume.Hold(v, "72h") }
+
+func free(v *corev1.PersistentVolume) {
+	v.Spec.ClaimRef, v.Status.Phase = nil, corev1.VolumeAvailable
+}
+
+func foreign(v *corev1.PersistentVolume) { v.Spec.CSI.Driver, v.Name = "other.example.org", "theirs" }
+
+func pooled(in *installed) {
+	in.pools = append(in.pools, tarnv1.PersistentVolumeSet{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})
+}
+
+func staged(in *installed) {
+	in.stages = append(in.stages, tarnv1.PavStage{Spec: tarnv1.PavStageSpec{VolumeName: "pvc-u", NodeName: "n1"}})
+}
+
+func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
+	inTarns := func(name string) func(*installed) {
+		return func(in *installed) { in.claims = append(in.claims, *testkit.Claim(Namespace, name, "c", "shelf")) }
+	}
+	for _, c := range []struct {
+		name string
+		in   *installed
+		keep bool
+		// want is in the message, remedy in what to do about it; both empty for none.
+		want, remedy string
+	}{
+		{"nothing but a provisioner", whatIs(), false, "", ""},
+		{"a volume on a node", whatIs(staged), false, "in use on node n1", "tarn explain volume pvc-u"},
+		{"a volume on a node, though volumes are kept", whatIs(staged), true, "in use on node n1", "tarn explain volume pvc-u"},
+		{"a bound volume", whatIs(made()), false, "that of claim shop/data", "kubectl delete pvc -n shop data"},
+		{"a bound volume that is kept", whatIs(made()), true, "", ""},
+		{"a volume kept by its policy", whatIs(made(wasReleased, retained)), false, "kept by its policy", "kubectl patch pv pvc-u"},
+		{"a volume in the trash", whatIs(made(wasReleased, held)), false, "in the trash", "tarn trash purge pvc-u --yes"},
+		{"a volume in the trash that is kept", whatIs(made(wasReleased, held)), true, "", ""},
+		{"a volume of another driver in the trash", whatIs(made(foreign, wasReleased, held), func(in *installed) { in.records = nil }), false, "in the trash", "tarn undelete volume theirs"},
+		{"a bound volume of another driver, held", whatIs(made(foreign, held), func(in *installed) { in.records = nil }), false, "", ""},
+		{"a volume that is being destroyed", whatIs(made(wasReleased)), false, "", ""},
+		{"a free volume", whatIs(made(free)), false, "is free", "kubectl delete pv pvc-u"},
+		{"a free volume that a pool may have made", whatIs(made(free), pooled), false, "", ""},
+		{"a volume being made", whatIs(made(), func(in *installed) { in.volumes = nil }), false, "is being made for claim shop/data", "tarn explain claim shop/data"},
+		{"a volume being undone", whatIs(made(), func(in *installed) { in.volumes, in.records[0].Status.Phase = nil, tarnv1.VolumeUndoing }), false, "", ""},
+		{"a volume a plugin is making", whatIs(func(in *installed) { in.claims = append(in.claims, *testkit.Claim("shop", "folder", "c", "x")) }), true, "for claim shop/folder", "wait"},
+		{"a scrub", whatIs(inTarns("scrub-1")), false, "being made ready for its next user", "wait"},
+		{"a filler of a pool", whatIs(inTarns("fill-1"), pooled), false, "", ""},
+		{"a protected pool", whatIs(pooled, func(in *installed) { in.pools[0].Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }), false, "protected from deletion", "kubectl label pvset fast"},
+		{"an application", whatIs(func(in *installed) {
+			in.apps = append(in.apps, tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}})
+		}), true, "application shop/web", "kubectl delete app -n shop web"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := planUninstall(c.in, c.keep).blockers
+			if c.want == "" {
+				if len(got) > 0 {
+					t.Errorf("got %+v, want nothing in the way", got)
+				}
+				return
+			}
+			if len(got) != 1 || !strings.Contains(got[0].what, c.want) || !strings.Contains(got[0].remedy, c.remedy) {
+				t.Errorf("got %+v, want %q with %q", got, c.want, c.remedy)
+			}
+		})
+	}
+}
+
+func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		in   *installed
+		keep bool
+		want string
+	}{
+		{"nothing left", &installed{}, false, "controllers rest"},
+		{"a provisioner", whatIs(), false, "controllers provisioners rest"},
+		{"a pool and its spares", whatIs(made(free), pooled), false, "pools destruction controllers provisioners rest"},
+		{"a volume that is being destroyed", whatIs(made(wasReleased)), false, "destruction controllers provisioners rest"},
+		{"a volume that is kept", whatIs(made()), true, "controllers volumes provisioners rest"},
+		{"another driver's, held", whatIs(made(foreign, held), func(in *installed) { in.records = nil }), false, "controllers volumes provisioners rest"},
+	} {
+		var got []string
+		for _, s := range planUninstall(c.in, c.keep).steps {
+			got = append(got, string(s.step))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}

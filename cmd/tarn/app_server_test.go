@@ -5,8 +5,10 @@ package main
 import (
 	"bytes"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log"
+	"math/rand/v2"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -40,6 +42,8 @@ type twoWays struct {
 	client    client.WithWatch
 	server    *httptest.Server
 	authority string
+	// name is that of the namespace and of the class.
+	name string
 	// token is a kubeconfig that logs in by token, certificate one that does not.
 	token, certificate string
 }
@@ -47,7 +51,8 @@ type twoWays struct {
 func newTwoWays(t *testing.T) *twoWays {
 	t.Helper()
 	config := testkit.APIServer(t)
-	w := &twoWays{t: t, client: testkit.Client(t, config)}
+	w := &twoWays{t: t, client: testkit.Client(t, config), name: fmt.Sprintf("two-ways-%05x", rand.IntN(1<<20))}
+	w.must(w.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.name}}))
 	server, err := api.New(api.Options{Client: w.client, Log: logr.Discard(), Metrics: prometheus.NewRegistry()})
 	w.must(err)
 	w.server = httptest.NewUnstartedServer(server)
@@ -57,7 +62,7 @@ func newTwoWays(t *testing.T) *twoWays {
 	w.authority = filepath.Join(t.TempDir(), "ca.crt")
 	w.must(os.WriteFile(w.authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.server.Certificate().Raw}), 0o600))
 	w.certificate = w.kubeconfig(config)
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "two-ways"}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.name, Name: w.name}}
 	w.must(w.client.Create(t.Context(), account))
 	w.must(w.client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: account.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
@@ -85,7 +90,7 @@ func (w *twoWays) kubeconfig(config *rest.Config) string {
 		Clusters: map[string]*clientcmdapi.Cluster{"c": {Server: config.Host, CertificateAuthority: config.CAFile, CertificateAuthorityData: config.CAData}},
 		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {ClientCertificate: config.CertFile, ClientCertificateData: config.CertData,
 			ClientKey: config.KeyFile, ClientKeyData: config.KeyData, Token: config.BearerToken}},
-		Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u", Namespace: "default"}}, CurrentContext: "x",
+		Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u", Namespace: w.name}}, CurrentContext: "x",
 	}, path))
 	return path
 }
@@ -104,15 +109,16 @@ func (w *twoWays) run(args ...string) (said string, status int) {
 func (w *twoWays) file(text string) string {
 	w.t.Helper()
 	path := filepath.Join(w.t.TempDir(), "paas.toml")
-	w.must(os.WriteFile(path, []byte(text), 0o600))
+	w.must(os.WriteFile(path, []byte(strings.ReplaceAll(text, "CLASS", w.name)), 0o600))
 	return path
 }
 
-const twoWaysFile = "[app]\nname = \"two-ways\"\nimage = \"a:1\"\n\n[[volumes]]\nname = \"data\"\nmountPath = \"/data\"\nsize = \"10Gi\"\nstorageClass = \"two-ways\"\n"
+// twoWaysFile is of a class CLASS.
+const twoWaysFile = "[app]\nname = \"two-ways\"\nimage = \"a:1\"\n\n[[volumes]]\nname = \"data\"\nmountPath = \"/data\"\nsize = \"10Gi\"\nstorageClass = \"CLASS\"\n"
 
 func TestKubernetesAndTheServerAnswerTheCommandLineAlike(t *testing.T) {
 	w := newTwoWays(t)
-	class := testkit.Class("two-ways")
+	class := testkit.Class(w.name)
 	class.AllowVolumeExpansion = ptr.To(false)
 	w.must(w.client.Create(t.Context(), class))
 	good, many := w.file(twoWaysFile), w.file(strings.Replace(twoWaysFile, "image", "replicas = 2\nimage", 1))
@@ -133,7 +139,7 @@ func TestKubernetesAndTheServerAnswerTheCommandLineAlike(t *testing.T) {
 	if said, status := w.run("app", "deploy", "--wait=false", "--file", good, "--kubeconfig", w.token, "--server", w.server.URL, "--server-ca", w.authority); status != 0 {
 		t.Fatalf("deploying by the server: exit status %d\n%s", status, said)
 	}
-	claim := testkit.Claim("default", appfile.ClaimName("two-ways", "data"), "", "two-ways", func(c *corev1.PersistentVolumeClaim) {
+	claim := testkit.Claim(w.name, appfile.ClaimName("two-ways", "data"), "", w.name, func(c *corev1.PersistentVolumeClaim) {
 		c.Labels = map[string]string{tarnv1.LabelApp: "two-ways", tarnv1.LabelAppVolume: "data"}
 		c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("10Gi")
 	})
@@ -145,7 +151,7 @@ func TestKubernetesAndTheServerAnswerTheCommandLineAlike(t *testing.T) {
 	alike(0, "two-ways", "volume", "list", "two-ways")
 	alike(1, "cannot scale to 3 replicas: volume 'data' is ReadWriteOnce (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out.", "app", "scale", "two-ways", "3")
 	alike(1, "replicas must be between", "app", "scale", "two-ways", "2000")
-	alike(1, "storage class 'two-ways' does not allow expansion", "volume", "resize", "two-ways", "data", "20")
+	alike(1, "storage class '"+w.name+"' does not allow expansion", "volume", "resize", "two-ways", "data", "20")
 	alike(1, "size must be strictly greater than current size (no shrink)", "volume", "resize", "two-ways", "data", "1")
 	alike(1, "new_size_gi must be between 1 and 1000", "volume", "resize", "two-ways", "data", "1001")
 	alike(1, "volume 'nope' not found on app 'two-ways'", "volume", "resize", "two-ways", "nope", "20")

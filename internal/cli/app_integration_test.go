@@ -4,6 +4,8 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -30,8 +32,9 @@ type appWorld struct {
 	namespace string
 }
 
-func newAppWorld(t *testing.T, namespace string) *appWorld {
+func newAppWorld(t *testing.T, name string) *appWorld {
 	t.Helper()
+	namespace := fmt.Sprintf("%s-%05x", name, rand.IntN(1<<20)) // a test may be run twice
 	config := testkit.APIServer(t)
 	w := &appWorld{t: t, client: testkit.Client(t, config), config: kubeconfig(t, config), namespace: namespace}
 	w.must(w.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))

@@ -47,7 +47,7 @@ func TestATenantNeedsNoRightsBeyondTheNamespace(t *testing.T) {
 	t.Parallel()
 	w := newAppWorld(t, "cli-tenant")
 	w.config = w.tenant()
-	w.says(0, "status", "namespace cli-tenant is well", "!cannot read")
+	w.says(0, "status", "namespace "+w.namespace+" is well", "!cannot read")
 	file := w.file(shop)
 	w.says(0, "app plan --file "+file, "create  data", "!does not exist")
 	w.says(0, "app deploy --wait=false --file "+file, "create  data", "app shop is Deploying")
@@ -68,7 +68,7 @@ func TestWhatIsWrongInAClusterIsFound(t *testing.T) {
 	t.Parallel()
 	w := newAppWorld(t, "cli-status")
 	vol := released(func(v *corev1.PersistentVolume) {
-		v.Name, v.Spec.HostPath = "cli-status", &corev1.HostPathVolumeSource{Path: "/nowhere"}
+		v.Name, v.Spec.HostPath = w.namespace, &corev1.HostPathVolumeSource{Path: "/nowhere"}
 		v.Spec.ClaimRef.Namespace = w.namespace
 	})
 	w.must(w.client.Create(t.Context(), vol))
@@ -93,7 +93,7 @@ func TestWhatIsWrongInAClusterIsFound(t *testing.T) {
 	}
 	vol.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumeFailed, Message: "no deleter"}
 	w.must(w.client.Status().Update(t.Context(), vol))
-	if report, code := look(); code != 1 || report.Healthy || told(report) != "it has failed: no deleter; tarn explain volume cli-status" {
+	if report, code := look(); code != 1 || report.Healthy || told(report) != "it has failed: no deleter; tarn explain volume "+vol.Name {
 		t.Errorf("exit status %d, %q of %+v", code, told(report), report)
 	}
 }

@@ -110,7 +110,7 @@ type PersistentVolumeSetStatus struct {
 	// replicas is how many volumes there are, those being made included.
 	// +optional
 	Replicas int32 `json:"replicas"`
-	// boundReplicas have a claim, or are reserved for one.
+	// boundReplicas have a claim, or are reserved for one; not those with a scrub claim.
 	// +optional
 	BoundReplicas int32 `json:"boundReplicas"`
 	// unboundReplicas are Available.
@@ -119,10 +119,11 @@ type PersistentVolumeSetStatus struct {
 	// creatingReplicas are being made.
 	// +optional
 	CreatingReplicas int32 `json:"creatingReplicas"`
-	// recyclingReplicas are released and will be Available again.
+	// recyclingReplicas are released, or being scrubbed, and will be Available again.
 	// +optional
 	RecyclingReplicas int32 `json:"recyclingReplicas"`
-	// releasedReplicas hold the data of a claim that is gone.
+	// releasedReplicas hold the data of a claim that is gone, and are kept: by their
+	// policy, or in the trash.
 	// +optional
 	ReleasedReplicas int32 `json:"releasedReplicas"`
 	// failedReplicas could not be reclaimed.
@@ -156,6 +157,9 @@ type PersistentVolumeSetStatus struct {
 // +kubebuilder:printcolumn:name="Unbound",type=integer,JSONPath=`.status.unboundReplicas`
 // +kubebuilder:printcolumn:name="Creating",type=integer,JSONPath=`.status.creatingReplicas`
 // +kubebuilder:printcolumn:name="Bound",type=integer,JSONPath=`.status.boundReplicas`
+// +kubebuilder:printcolumn:name="Recycling",type=integer,JSONPath=`.status.recyclingReplicas`
+// +kubebuilder:printcolumn:name="Released",type=integer,JSONPath=`.status.releasedReplicas`,priority=1
+// +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failedReplicas`,priority=1
 // +kubebuilder:printcolumn:name="Maximum",type=integer,JSONPath=`.spec.maximumReplicas`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`

@@ -34,6 +34,9 @@ const StepScrubbing Step = "scrubbing"
 // they are for.
 const LabelScrub = "tarn.dev/scrub"
 
+// ScrubPrefix begins the name of a scrub claim; the uid of its volume ends it.
+const ScrubPrefix = "scrub-"
+
 // Annotations of PersistentVolumes that are recycled.
 const (
 	// AnnotationRecycle says, on a volume or its class, that a volume is to be recycled once it is released, and

@@ -169,8 +169,8 @@ func readyOf(v *View, n counts) metav1.Condition {
 	case v.Refused != "":
 		return not(reasonRefused, have+"; the API server refuses to have another made: "+v.Refused)
 	case n.creating == 0 && n.total >= spec.MaximumReplicas:
-		return not(reasonAtMaximum, fmt.Sprintf("%s, and there are %d volumes, maximumReplicas are %d; raise that, or see to released volumes (%d) and failed ones (%d)",
-			have, n.total, spec.MaximumReplicas, n.released, n.failed)+leavingText(v)+protectedText(v, n))
+		return not(reasonAtMaximum, fmt.Sprintf("%s, and there are %d volumes, maximumReplicas are %d; raise that, or see to released volumes (%d) and failed ones (%d); %d are being recycled",
+			have, n.total, spec.MaximumReplicas, n.released, n.failed, n.recycling)+leavingText(v)+protectedText(v, n))
 	}
 	have += fmt.Sprintf(", %d are being made", n.creating)
 	for i := range v.Claims {

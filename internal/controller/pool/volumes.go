@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // state is what a volume is to the pool; a closed set.
@@ -21,7 +22,7 @@ const (
 	joining state = "Joining"
 	// used: a claim's, or reserved for one.
 	used state = "Used"
-	// recycling: released, and to be Available again.
+	// recycling: released, and to be Available again, or at its scrub claim.
 	recycling state = "Recycling"
 	// released: its claim is gone and its data is there.
 	released state = "Released"
@@ -37,7 +38,27 @@ func (v *View) stateOf(vol *corev1.PersistentVolume) state {
 	if vol.DeletionTimestamp == nil && vol.Spec.ClaimRef == nil && v.Claimed[vol.Name] {
 		return used
 	}
-	return stateOf(vol, v.Namespace)
+	state := stateOf(vol, v.Namespace)
+	if state == released && v.recycles(vol) {
+		return recycling
+	}
+	return state
+}
+
+// recycles says that a released volume is not kept for its former claim, and will be
+// recycled by a method that it or its class names.
+func (v *View) recycles(vol *corev1.PersistentVolume) bool {
+	method := vol.Annotations[tarnv1.AnnotationRecycle]
+	if method == "" && v.Class != nil && v.Class.Name == volume.ClassOfVolume(vol) {
+		method = v.Class.Annotations[tarnv1.AnnotationRecycle]
+	}
+	return method != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain && !volume.Held(vol)
+}
+
+// isScrubbed says that a volume points at its scrub claim.
+func isScrubbed(vol *corev1.PersistentVolume, namespace string) bool {
+	ref := vol.Spec.ClaimRef
+	return ref.Namespace == namespace && ref.Name == tarnv1.ScrubPrefix+string(vol.UID)
 }
 
 // stateOf goes by the volume alone.
@@ -56,6 +77,8 @@ func stateOf(vol *corev1.PersistentVolume, namespace string) state {
 		return joining
 	case vol.Status.Phase == corev1.VolumeFailed:
 		return failed
+	case isScrubbed(vol, namespace):
+		return recycling
 	case vol.Status.Phase != corev1.VolumeReleased:
 		return used
 	case vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle:

@@ -28,7 +28,7 @@ const (
 )
 
 // scrubName is the name of the scrub claim and the scrub pod of a volume.
-func scrubName(vol *corev1.PersistentVolume) string { return "scrub-" + string(vol.UID) }
+func scrubName(vol *corev1.PersistentVolume) string { return tarnv1.ScrubPrefix + string(vol.UID) }
 
 func metaOf(v *View) metav1.ObjectMeta {
 	return metav1.ObjectMeta{

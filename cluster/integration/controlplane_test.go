@@ -75,7 +75,7 @@ func TestAClusterWithoutANodeReconcilesAndRemembersWhoDoesWhat(t *testing.T) {
 			t.Errorf("%s was told %q, want %s in it", component.Name, args, want)
 		}
 	}
-	if want := []string{"etcd", "kube-apiserver", "kube-controller-manager", "tarn-controller", "tarn-controller-2"}; !slices.Equal(names, want) {
+	if want := []string{"etcd", "kube-apiserver", "kube-controller-manager", "tarn-controller", "tarn-controller-2", "tarn-api"}; !slices.Equal(names, want) {
 		t.Errorf("it runs %q, want %q", names, want)
 	}
 	if out := c.run("up", "--without-node", "--binder", "kubernetes"); !strings.Contains(out, "up already, with other options") {

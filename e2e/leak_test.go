@@ -158,31 +158,47 @@ func nothingLeftAtAll(ctx context.Context) error {
 		}
 		served["CSIDriver "+p.Name] = true
 	}
+	// What the ready provisioners have made for the last cases may be just going.
+	over, again := time.NewTimer(nodeAfterwards), time.NewTicker(50*time.Millisecond)
+	defer over.Stop()
+	defer again.Stop()
+	for {
+		left, err := leftAtAll(ctx)
+		if err != nil {
+			return err
+		}
+		if left = slices.DeleteFunc(left, func(what string) bool { return served[what] }); len(left) == 0 {
+			return audited("")
+		}
+		select {
+		case <-again.C:
+		case <-over.C:
+			return errors.New("left behind: " + strings.Join(left, ", "))
+		}
+	}
+}
+
+// leftAtAll names whatever is there that Tarn has made, objects, folders and mounts.
+func leftAtAll(ctx context.Context) ([]string, error) {
 	left, err := leftObjects(ctx, suite.live, func(provisioner string) bool {
 		return provisioner != "" && provisioner != tarn.ResultsDriver && isPavName(provisioner)
 	})
+	if err != nil || !suite.machine.here() {
+		return left, err
+	}
+	paths, err := suite.machine.entries(ownDirs)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	left = slices.DeleteFunc(left, func(what string) bool { return served[what] })
-	if suite.machine.here() {
-		paths, err := suite.machine.entries(ownDirs)
-		if err != nil {
-			return err
-		}
-		left = append(left, paths...)
-		mounts, err := suite.machine.mounts(tarn.DefaultStateDir)
-		if err != nil {
-			return err
-		}
-		for _, m := range mounts {
-			left = append(left, "mount "+m.point)
-		}
+	left = append(left, paths...)
+	mounts, err := suite.machine.mounts(tarn.DefaultStateDir)
+	if err != nil {
+		return nil, err
 	}
-	if len(left) > 0 {
-		return errors.New("left behind: " + strings.Join(left, ", "))
+	for _, m := range mounts {
+		left = append(left, "mount "+m.point)
 	}
-	return audited("")
+	return left, nil
 }
 
 // isPavName says whether a CSI driver's name can be that of a PavProvisioner, which

@@ -40,7 +40,7 @@ var subjects = []subject{
 	{name: "default", process: controllerManager, up: []string{"--stock"}},
 	{name: "lifted", process: controllerManager, up: []string{"--stock",
 		"--kube-controller-manager-arg=--kube-api-qps=5000", "--kube-controller-manager-arg=--kube-api-burst=10000"}},
-	{name: "tarn", process: tarnController, up: []string{"--binder=tarn", "--protection=kubernetes"}},
+	{name: "tarn", process: tarnController, up: []string{"--binder=tarn", "--protection=kubernetes", "--without-api"}},
 }
 
 func subjectNamed(name string) (subject, bool) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -134,7 +135,7 @@ func (f *follower) follow(cmd *cobra.Command, timeout time.Duration) error {
 		case cmd.Context().Err() != nil:
 			return fmt.Errorf("interrupted, it goes on without you: %s", f.line(f.last))
 		case ctx.Err() != nil:
-			return timeoutError{fmt.Errorf("after %s %s; tarn explain app %s/%s says why", timeout, f.line(f.last), f.last.Namespace, f.id)}
+			return timeoutError{fmt.Errorf("after %s %s; tarn explain app %s/%s says why", timeout, strings.TrimSuffix(f.line(f.last), "."), f.last.Namespace, f.id)}
 		case errors.Is(err, errEnough), err == nil && f.kind != appplan.Expired:
 			return nil
 		case err != nil && (f.kind == "" || errors.As(err, &answered) && answered.Code != appplan.Internal && answered.Code != appplan.TooMany):

@@ -98,10 +98,13 @@ func TestWhatIsWrongInAClusterIsFound(t *testing.T) {
 	}
 }
 
-func TestWithoutAKubeconfigItSaysWhatToGive(t *testing.T) {
+func TestWhatIsNotThereIsToldAsThat(t *testing.T) {
 	t.Parallel()
 	config := kubeconfig(t, testkit.APIServer(t))
 	bad := strings.Replace(config, "kubeconfig", "none", 1)
+	if out, said, code := run(t, "", "status", "--namespace", "nowhere", "--kubeconfig", config); code != 1 || said != "tarn: there is no namespace \"nowhere\"\n" || out != "" {
+		t.Errorf("exit status %d\n%s%s", code, out, said)
+	}
 	if out, said, code := run(t, "", "status", "--kubeconfig", bad); code != 1 || !strings.Contains(said, "give --kubeconfig FILE or set KUBECONFIG") {
 		t.Errorf("exit status %d\n%s%s", code, out, said)
 	}

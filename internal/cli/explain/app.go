@@ -94,12 +94,9 @@ func (s *story) partsOfApp(app *tarnv1.App) {
 	if d := s.view.Workload; d != nil && !waits {
 		waits = s.workloadOfApp(d)
 	}
-	if waits && len(s.view.Pods) == 0 {
-		return
-	}
 	for _, p := range s.view.Pods {
-		if p.Pod.DeletionTimestamp != nil && len(s.view.Pods) > 1 {
-			continue // it gives way to another
+		if p.Pod.DeletionTimestamp != nil && (waits || len(s.view.Pods) > 1) {
+			continue // it gives way to another, or is not what is waited for
 		}
 		s.podOfApp(p, waits)
 		return // the others wait for the like

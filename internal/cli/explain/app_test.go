@@ -98,6 +98,25 @@ func TestAnAppSaysWhatItWaitsFor(t *testing.T) {
 	}
 }
 
+func TestAnAppThatWaitsForAClaimSaysNothingOfAPodThatEnds(t *testing.T) {
+	w := newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepValidation, "shelf 7 is full").asApp(tarnv1.ReasonWaitingForVolumes, "")
+	w.appPod(runs, func(p *corev1.Pod) { p.DeletionTimestamp = &began })
+	for _, l := range chain(w.view).Links {
+		if l.Object.Name == "web-1" {
+			t.Errorf("got %+v", l)
+		}
+	}
+}
+
+func TestAPodThatIsToEndIsDeletedSinceThatWasAsked(t *testing.T) {
+	w := newWorld().bound().askedPod(runs, func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = ahead(20e9), ptr.To[int64](30)
+	})
+	if since := chain(w.view).Links[0].Since; since == nil || !since.Equal(now.Add(-10e9)) {
+		t.Errorf("it is Terminating since %v, want %v", since, now.Add(-10e9))
+	}
+}
+
 func TestAnAppIsHealthyOnlyWhileItsVolumesAre(t *testing.T) {
 	want := "app shop/web is Ready: 1 of 1 pods are ready, image web:1; claim shop/data from volume pvc-claim-uid, 1Gi, class gold, PavProvisioner gold"
 	if e := chain(newWorld().bound().asApp("", "").view); !e.Healthy || e.Verdict != want {

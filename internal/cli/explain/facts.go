@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
@@ -164,11 +165,17 @@ func look(pod *corev1.Pod) trouble {
 		}
 	}
 	if pod.DeletionTimestamp != nil {
-		t.State, t.Since = "being deleted", pod.DeletionTimestamp.Time
+		t.State, t.Since = "being deleted", deletedAt(pod)
 	} else if t.State == string(corev1.PodPending) && pod.Spec.NodeName != "" {
 		t.State = "starting"
 	}
 	return t
+}
+
+// deletedAt is when the deletion of a pod was requested: its timestamp is when it is to
+// have ended.
+func deletedAt(pod *corev1.Pod) time.Time {
+	return pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
 }
 
 func ended(end *corev1.ContainerStateTerminated) string {

@@ -21,7 +21,7 @@ func (s *story) ofPod(p *podView, claims []*claimView) string {
 	at := len(s.links)
 	link, t := s.podLink(p)
 	if p.Pod.DeletionTimestamp != nil {
-		link.State, link.Since = "Terminating", moment(p.Pod.DeletionTimestamp.Time)
+		link.State, link.Since = "Terminating", moment(deletedAt(p.Pod))
 	}
 	for _, c := range claims {
 		s.claimOfPod(p, c)

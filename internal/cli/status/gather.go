@@ -68,6 +68,9 @@ func (v *View) hidden(kind string) bool {
 func Status(ctx context.Context, from Source, now time.Time) (*Report, error) {
 	g := &gatherer{Source: from, view: &View{Now: now, Namespace: from.Namespace, System: from.System}}
 	g.gather(ctx)
+	if g.absent {
+		return nil, fmt.Errorf("there is no namespace %q", from.Namespace)
+	}
 	if g.broken != nil {
 		return nil, fmt.Errorf("the cluster does not answer: %w", g.broken)
 	}
@@ -81,6 +84,8 @@ type gatherer struct {
 	mu     sync.Mutex
 	view   *View
 	broken error
+	// absent says that there is no such namespace.
+	absent bool
 }
 
 // The kinds of Tarn's own that an answer needs, as they are called when they are missing.
@@ -109,7 +114,13 @@ func (g *gatherer) gather(ctx context.Context) {
 	list(kindClaim, g.Namespace, &v.Claims)
 	list(kindApp, g.Namespace, &v.Apps)
 	list(kindClass, "", &v.Classes)
-	if g.Namespace == "" {
+	if g.Namespace != "" {
+		all.Go(func() {
+			// Who may not read it has claims or apps to go by, or nothing.
+			namespace, err := kube.Get(ctx, g.Client, client.ObjectKey{Name: g.Namespace}, &corev1.Namespace{})
+			g.absent = err == nil && namespace == nil
+		})
+	} else {
 		list(kindProvisioner, "", &v.Provisioners)
 		list("PersistentVolumeSet", "", &v.Pools)
 		list(kindRecord, "", &v.Records)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,7 +58,7 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 		// As it was read: what somebody has done to it since may be to keep it.
 		return r.delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID, ResourceVersion: &a.Claim.ResourceVersion})
 	case Run:
-		return r.run(ctx, v, a)
+		return r.run(ctx, v, a.Deployment)
 	case Stop:
 		return r.delete(ctx, a.Deployment, client.Preconditions{UID: &a.Deployment.UID}, client.PropagationPolicy(metav1.DeletePropagationForeground))
 	case WriteStatus:
@@ -85,19 +86,23 @@ func (r *reconciler) tell(ctx context.Context, v *View, a Tell) {
 	r.events.Eventf(v.App, about, corev1.EventTypeNormal, a.Reason, eventAction, "%s", kube.Note(a.Note))
 }
 
-// writeTopology creates the ConfigMap, or writes the version that was read. One that is
-// there and that the cache does not have is brought by its event, or is somebody else's.
+// writeTopology creates the ConfigMap, or writes the version that was read.
 func (r *reconciler) writeTopology(ctx context.Context, v *View, t topology) error {
 	config := newConfig(v.App, t.text())
 	if v.Config == nil {
-		if err := r.client.Create(ctx, config); err != nil {
-			return r.taken(ctx, v, "ConfigMap", config, &corev1.ConfigMap{}, err)
+		made := config.DeepCopy()
+		created, err := r.create(ctx, v, "ConfigMap", made)
+		if err != nil {
+			return err
 		}
-	} else {
-		config.ResourceVersion, config.UID = v.Config.ResourceVersion, v.Config.UID
-		if err := r.client.Update(ctx, config); err != nil {
-			return fmt.Errorf("writing ConfigMap %s/%s: %w", config.Namespace, config.Name, err)
+		if v.Config = made; created {
+			v.Deployed = t
+			return nil
 		}
+	}
+	config.ResourceVersion, config.UID = v.Config.ResourceVersion, v.Config.UID
+	if err := r.client.Update(ctx, config); err != nil {
+		return fmt.Errorf("writing ConfigMap %s/%s: %w", config.Namespace, config.Name, err)
 	}
 	v.Config, v.Deployed = config, t
 	return nil
@@ -135,40 +140,48 @@ func (r *reconciler) changeClaim(ctx context.Context, v *View, a Action) error {
 }
 
 // run creates the Deployment, or writes the version that was read.
-func (r *reconciler) run(ctx context.Context, v *View, a Run) error {
-	d := a.Deployment.DeepCopy()
+func (r *reconciler) run(ctx context.Context, v *View, wanted *appsv1.Deployment) error {
 	if v.Deployment == nil {
-		if err := r.client.Create(ctx, d); err != nil {
-			return r.taken(ctx, v, "Deployment", d, a.Deployment.DeepCopy(), err)
+		made := wanted.DeepCopy()
+		created, err := r.create(ctx, v, "Deployment", made)
+		if err != nil {
+			return err
 		}
-	} else {
-		next := v.Deployment.DeepCopy()
-		metav1.SetMetaDataAnnotation(&next.ObjectMeta, annDeployed, d.Annotations[annDeployed])
-		metav1.SetMetaDataLabel(&next.ObjectMeta, tarnv1.LabelApp, v.App.Name)
-		next.Spec = d.Spec
-		if err := r.client.Update(ctx, next); err != nil {
-			return fmt.Errorf("writing Deployment %s/%s: %w", d.Namespace, d.Name, err)
+		if v.Deployment = made; created {
+			return nil
 		}
-		d = next
 	}
-	v.Deployment = d
+	next := v.Deployment.DeepCopy()
+	metav1.SetMetaDataAnnotation(&next.ObjectMeta, annDeployed, wanted.Annotations[annDeployed])
+	metav1.SetMetaDataLabel(&next.ObjectMeta, tarnv1.LabelApp, v.App.Name)
+	next.Spec = wanted.Spec
+	if err := r.client.Update(ctx, next); err != nil {
+		return fmt.Errorf("writing Deployment %s/%s: %w", next.Namespace, next.Name, err)
+	}
+	v.Deployment = next
 	return nil
 }
 
-// taken finds out why an object cannot be created: one of its name that is the App's is
-// only new to the cache, and its event brings the App back; another's is a refusal.
-func (r *reconciler) taken(ctx context.Context, v *View, kind string, o, live client.Object, err error) error {
+// create creates an object, and says whether it did. Where one of its name is there, o is
+// that, read from the API server: the cache had not shown it yet, or somebody has taken
+// its label off. One that is not the App's is a refusal.
+func (r *reconciler) create(ctx context.Context, v *View, kind string, o client.Object) (created bool, err error) {
+	err = r.client.Create(ctx, o)
+	if err == nil {
+		return true, nil
+	}
 	err = fmt.Errorf("creating %s %s/%s: %w", kind, o.GetNamespace(), o.GetName(), err)
 	if !apierrors.IsAlreadyExists(err) {
-		return err
+		return false, err
 	}
-	if failed := r.reader.Get(ctx, client.ObjectKeyFromObject(o), live); failed != nil {
-		return fmt.Errorf("reading %s %s/%s: %w", kind, o.GetNamespace(), o.GetName(), failed)
+	if failed := r.reader.Get(ctx, client.ObjectKeyFromObject(o), o); failed != nil {
+		return false, fmt.Errorf("reading %s %s/%s: %w", kind, o.GetNamespace(), o.GetName(), failed)
 	}
-	if !metav1.IsControlledBy(live, v.App) {
+	if !metav1.IsControlledBy(o, v.App) {
 		v.Refused = taken(kind, o.GetName())
+		return false, err
 	}
-	return err
+	return false, nil
 }
 
 func (r *reconciler) delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {

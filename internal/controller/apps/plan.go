@@ -103,7 +103,10 @@ func plan(v *View) Plan {
 	if !held(v.App) {
 		actions = append(actions, Hold{})
 	}
-	if v.App.Spec.Image == "" || refusal(v) != "" {
+	switch {
+	case v.App.Spec.Image == "":
+		return Plan{append(actions, planNothing(v)...)}
+	case refusal(v) != "":
 		return Plan{actions}
 	}
 	actions = append(actions, planTopology(v)...)
@@ -114,6 +117,19 @@ func plan(v *View) Plan {
 		actions = append(actions, Run{wanted})
 	}
 	return Plan{actions}
+}
+
+// planNothing stops what was deployed before the image was taken out; no volume can be
+// mounted without one.
+func planNothing(v *View) []Action {
+	var actions []Action
+	if ours(v.App, v.Config) {
+		actions = planTopology(v)
+	}
+	if ours(v.App, v.Deployment) && v.Deployment.DeletionTimestamp == nil {
+		actions = append(actions, Stop{v.Deployment})
+	}
+	return actions
 }
 
 // planTopology writes what will have been deployed, before the first claim is made, and

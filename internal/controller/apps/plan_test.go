@@ -98,6 +98,8 @@ func TestADeployDoesWhatIsLeftToDoInItsOrder(t *testing.T) {
 			v.Deployment.Spec.Template.Spec.RestartPolicy, v.Deployment.Spec.RevisionHistoryLimit = corev1.RestartPolicyAlways, ptr.To[int32](10)
 		}), nil},
 		{"a claim that is being deleted is waited for", deployed(appOf(data), onClaim("data", terminating)), nil},
+		{"an App whose image is taken out is stopped, and its volumes detached", deployed(appOf(data), asks(func(s *tarnv1.AppSpec) { s.Image, s.Volumes = "", nil })),
+			[]string{"topology data", "stop"}},
 		{"a topology that nobody can read is written anew", deployed(appOf(data), func(v *View) {
 			v.Config.Data[topologyKey] = "{"
 			v.Deployed = readTopology(v.Config)

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -246,6 +247,38 @@ func TestWhatIsDeletedByHandIsMadeAnew(t *testing.T) {
 	if has := readTopology(config); !has.mounts("data") {
 		t.Errorf("the topology is %+v, want data in it", has)
 	}
+}
+
+func TestADeploymentThatLostItsLabelGetsItBack(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "label")
+	defer w.runAsInACluster()()
+	app := w.app("shop", volumeOf("data", 1))
+	w.ready(app)
+	config := &corev1.ConfigMap{}
+	w.must(w.client.Get(w.ctx, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, config))
+	for _, o := range []client.Object{w.deployment(app), config} {
+		w.must(w.client.Patch(w.ctx, o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"labels": null}}`))))
+	}
+	w.eventually("labelling both again", func() string {
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(config), config))
+		if config.Labels[tarnv1.LabelApp] != "shop" || w.deployment(app).Labels[tarnv1.LabelApp] != "shop" {
+			return fmt.Sprintf("the labels are %v and %v", config.Labels, w.deployment(app).Labels)
+		}
+		return ""
+	})
+	w.ready(app)
+}
+
+func TestAProtectedAppIsNotDeleted(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "guarded")
+	app := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "shop", Labels: map[string]string{tarnv1.LabelDeletionProtection: "true"}}}
+	w.must(w.client.Create(w.ctx, app))
+	w.eventually("refusing to delete it", func() string {
+		if err := w.client.Delete(w.ctx, app, client.DryRunAll); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "apps.tarn.dev "+w.namespace+"/shop is protected from deletion") {
+			return fmt.Sprintf("got %v, want a refusal", err)
+		}
+		return ""
+	})
 }
 
 func TestTheAPIServersRefusalIsTold(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,9 +18,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -45,8 +49,12 @@ type world struct {
 	namespace string
 }
 
-func newWorld(t *testing.T, config *rest.Config, namespace string) *world {
+// worlds counts them, for the names of their namespaces.
+var worlds atomic.Int32
+
+func newWorld(t *testing.T, config *rest.Config, name string) *world {
 	t.Helper()
+	namespace := fmt.Sprintf("%s-%d", name, worlds.Add(1))
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), namespace: namespace}
 	w.must(w.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
@@ -131,10 +139,25 @@ func (w *world) runPods(d *appsv1.Deployment) {
 // it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.t.Helper()
+	return w.runWith(restConfig, cache.Options{})
+}
+
+// runAsInACluster is run with a cache of Deployments and ConfigMaps that holds those of
+// Apps alone.
+func (w *world) runAsInACluster() (stop func()) {
+	w.t.Helper()
+	ofApp, err := labels.NewRequirement(tarnv1.LabelApp, selection.Exists, nil)
+	w.must(err)
+	only := cache.ByObject{Label: labels.NewSelector().Add(*ofApp)}
+	return w.runWith(w.config, cache.Options{ByObject: map[client.Object]cache.ByObject{&appsv1.Deployment{}: only, &corev1.ConfigMap{}: only}})
+}
+
+func (w *world) runWith(restConfig *rest.Config, cached cache.Options) (stop func()) {
+	w.t.Helper()
 	restConfig = rest.CopyConfig(restConfig)
 	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
-		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Cache: cached, Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, GracefulShutdownTimeout: ptr.To(5 * time.Second),
 	})
 	w.must(err)

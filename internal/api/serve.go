@@ -54,28 +54,39 @@ func (l Listening) Check() error {
 
 // Serve listens and answers until ctx ends; calls that are under way then may end.
 func (s *Server) Serve(ctx context.Context, l Listening) error {
-	if err := l.Check(); err != nil {
+	listener, err := s.listen(ctx, l)
+	if err != nil {
 		return err
+	}
+	return s.ServeOn(ctx, listener)
+}
+
+func (s *Server) listen(ctx context.Context, l Listening) (net.Listener, error) {
+	if err := l.Check(); err != nil {
+		return nil, err
+	}
+	var certificate *certwatcher.CertWatcher
+	if l.CertFile != "" {
+		var err error
+		if certificate, err = certwatcher.New(l.CertFile, l.KeyFile); err != nil {
+			return nil, fmt.Errorf("reading the certificate of the REST API: %w", err)
+		}
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.Address)
 	if err != nil {
-		return fmt.Errorf("listening for calls of the REST API: %w", err)
+		return nil, fmt.Errorf("listening for calls of the REST API: %w", err)
 	}
-	if l.CertFile != "" {
-		certificate, err := certwatcher.New(l.CertFile, l.KeyFile)
-		if err != nil {
-			return errors.Join(fmt.Errorf("reading the certificate of the REST API: %w", err), listener.Close())
+	if certificate == nil {
+		return listener, nil
+	}
+	go func() {
+		if err := certificate.Start(ctx); err != nil {
+			s.log.Error(err, "the certificate is not read again when it changes")
 		}
-		go func() {
-			if err := certificate.Start(ctx); err != nil {
-				s.log.Error(err, "the certificate is not read again when it changes")
-			}
-		}()
-		listener = tls.NewListener(listener, &tls.Config{
-			MinVersion: tls.VersionTLS12, GetCertificate: certificate.GetCertificate, NextProtos: []string{"h2", "http/1.1"},
-		})
-	}
-	return s.ServeOn(ctx, listener)
+	}()
+	return tls.NewListener(listener, &tls.Config{
+		MinVersion: tls.VersionTLS12, GetCertificate: certificate.GetCertificate, NextProtos: []string{"h2", "http/1.1"},
+	}), nil
 }
 
 // Ready is an error until the server answers.

@@ -25,6 +25,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&PavVolume{}, &PavVolumeList{},
 		&PavStage{}, &PavStageList{},
 		&PersistentVolumeSet{}, &PersistentVolumeSetList{},
+		&PersistentVolumeSetScaler{}, &PersistentVolumeSetScalerList{},
 		&App{}, &AppList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)

@@ -100,8 +100,20 @@ type PersistentVolumeSetSpec struct {
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="selector cannot be changed: volumes would be lost from sight; make another set"
 	Selector map[string]string `json:"selector"`
+	// scaler names a PersistentVolumeSetScaler, which must name this set; its replicas
+	// are written into minimumReplicas then.
+	// +optional
+	Scaler *PersistentVolumeSetScalerReference `json:"scaler,omitempty"`
 	// template is what new volumes are like.
 	Template PersistentVolumeSetTemplate `json:"template"`
+}
+
+// PersistentVolumeSetScalerReference names a PersistentVolumeSetScaler.
+type PersistentVolumeSetScalerReference struct {
+	// +kubebuilder:validation:MinLength=1
+	Namespace string `json:"namespace"`
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
 }
 
 // PersistentVolumeSetStatus is what there is. Each volume that the selector selects is

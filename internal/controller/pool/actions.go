@@ -48,6 +48,13 @@ type (
 	WriteStatus struct {
 		Status tarnv1.PersistentVolumeSetStatus
 	}
+	// Follow writes the set's minimumReplicas, as its scaler has them.
+	Follow struct{ Minimum int32 }
+	// WriteScaler writes the status of a scaler.
+	WriteScaler struct {
+		Scaler *tarnv1.PersistentVolumeSetScaler
+		Status tarnv1.PersistentVolumeSetScalerStatus
+	}
 	// Post posts an Event about the set.
 	Post struct{ Type, Reason, Note string }
 	// Together is done up to the first action that fails: each rests on the one before.
@@ -65,6 +72,8 @@ func (StopPod) action()     {}
 func (Change) action()      {}
 func (Remove) action()      {}
 func (WriteStatus) action() {}
+func (Follow) action()      {}
+func (WriteScaler) action() {}
 func (Post) action()        {}
 func (Together) action()    {}
 

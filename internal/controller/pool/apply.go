@@ -21,7 +21,7 @@ const eventAction = "Pool"
 // +kubebuilder:rbac:groups="",resources=pods,verbs=create;delete
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=create;delete
 // +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets,verbs=patch
-// +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets/status,verbs=patch
+// +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets/status;persistentvolumesetscalers/status,verbs=patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // apply does what a plan says, and goes on where a write fails: a filler that is
@@ -65,6 +65,12 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 		return r.delete(ctx, a.Volume, client.Preconditions{UID: &a.Volume.UID, ResourceVersion: &a.Volume.ResourceVersion})
 	case WriteStatus:
 		return r.writeStatus(ctx, v.Set, a.Status)
+	case Follow:
+		base := v.Set.DeepCopy()
+		v.Set.Spec.MinimumReplicas = a.Minimum
+		return r.patchSet(ctx, v.Set, base)
+	case WriteScaler:
+		return r.writeScaler(ctx, a)
 	case Post:
 		r.events.Eventf(v.Set, nil, a.Type, a.Reason, eventAction, "%s", kube.Note(a.Note))
 		return nil
@@ -112,7 +118,7 @@ func (r *reconciler) change(ctx context.Context, a Change) error {
 func (r *reconciler) patchSet(ctx context.Context, set, base *tarnv1.PersistentVolumeSet) error {
 	err := r.client.Patch(ctx, set, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("writing finalizers of PersistentVolumeSet %s: %w", set.Name, err)
+		return fmt.Errorf("writing PersistentVolumeSet %s: %w", set.Name, err)
 	}
 	return nil
 }
@@ -123,6 +129,16 @@ func (r *reconciler) writeStatus(ctx context.Context, set *tarnv1.PersistentVolu
 	err := r.client.Status().Patch(ctx, set, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing the status of PersistentVolumeSet %s: %w", set.Name, err)
+	}
+	return nil
+}
+
+func (r *reconciler) writeScaler(ctx context.Context, a WriteScaler) error {
+	to := a.Scaler.DeepCopy()
+	to.Status = a.Status
+	err := r.client.Status().Patch(ctx, to, client.MergeFromWithOptions(a.Scaler, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the status of PersistentVolumeSetScaler %s/%s: %w", to.Namespace, to.Name, err)
 	}
 	return nil
 }

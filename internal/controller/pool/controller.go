@@ -72,6 +72,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Watches(&corev1.PersistentVolumeClaim{}, ofSets(concernsFiller), builder.WithPredicates(predicate.NewPredicateFuncs(r.isFiller))).
 		Watches(&corev1.PersistentVolumeClaim{}, ofSets(r.concernsHolder), builder.WithPredicates(ends())).
 		Watches(&corev1.Pod{}, ofSets(concernsFiller), builder.WithPredicates(predicate.NewPredicateFuncs(r.isFiller))).
+		Watches(&tarnv1.PersistentVolumeSetScaler{}, ofSets(concernsScaler)).
 		Watches(&storagev1.StorageClass{}, ofSets(concernsClass)).
 		Watches(&tarnv1.PavVolume{}, ofSets(r.concernsRecord), builder.WithPredicates(predicate.NewPredicateFuncs(r.isFillerRecord))).
 		Watches(&pavv1.PavProvisioner{}, ofSets(concernsProvisioner), builder.WithPredicates(kube.ProvisionerJudged())).

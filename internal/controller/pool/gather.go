@@ -17,7 +17,7 @@ import (
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes;pods;nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
-// +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets;pavvolumes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets;persistentvolumesetscalers;pavvolumes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
 
 // annSelectedNode is on a claim the node the scheduler has chosen for its volume.
@@ -48,6 +48,8 @@ type View struct {
 	Failures map[string]string
 	// Domains are the values of the template's topologyKey by name of node.
 	Domains map[string]string
+	// Scalers are those that name the set, or that it names.
+	Scalers []tarnv1.PersistentVolumeSetScaler
 	// Refused is what the API server said to a filler it did not take.
 	Refused string
 }
@@ -60,6 +62,9 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, name string
 	var err error
 	if v.Set, err = kube.Get(ctx, from, client.ObjectKey{Name: name}, &tarnv1.PersistentVolumeSet{}); err != nil || v.Set == nil {
 		return v, err
+	}
+	if err := r.gatherScalers(ctx, v); err != nil {
+		return nil, err
 	}
 	if err := r.gatherClasses(ctx, from, v); err != nil {
 		return nil, err
@@ -74,6 +79,19 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, name string
 		return nil, err
 	}
 	return v, r.gatherDomains(ctx, v)
+}
+
+func (r *reconciler) gatherScalers(ctx context.Context, v *View) error {
+	list := &tarnv1.PersistentVolumeSetScalerList{}
+	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing PersistentVolumeSetScalers: %w", err)
+	}
+	for i := range list.Items {
+		if concernsScaler(v.Set, &list.Items[i]) {
+			v.Scalers = append(v.Scalers, *list.Items[i].DeepCopy())
+		}
+	}
+	return nil
 }
 
 func (r *reconciler) gatherClasses(ctx context.Context, from client.Reader, v *View) (err error) {

@@ -25,6 +25,8 @@ func plan(v *View, now time.Time) Plan {
 		p.add(planEnd(v, now)...)
 	case !held(v.Set):
 		p.add(Hold{})
+	case follows(v) != v.Set.Spec.MinimumReplicas:
+		p.add(Follow{follows(v)})
 	default:
 		p.add(passage(v, now)...)
 		p.add(size(v, now)...)

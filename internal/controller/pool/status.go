@@ -158,7 +158,7 @@ func readyOf(v *View, n counts) metav1.Condition {
 	not := func(reason, message string) metav1.Condition {
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
 	}
-	have := fmt.Sprintf("%d of %d volumes are Available", n.spares, spec.MinimumReplicas)
+	have := fmt.Sprintf("%d of %d volumes are Available", n.spares, spec.MinimumReplicas) + scalerText(v)
 	switch trouble := troubleOf(v); {
 	case v.Set.DeletionTimestamp != nil:
 		return not(reasonDeleting, "the set is being deleted; volumes that are bound, made by hand or protected stay")
@@ -218,14 +218,15 @@ func report(v *View, now time.Time) []Action {
 		return nil
 	}
 	status := statusOf(v, now)
+	told := reportScalers(v, status, now)
 	if equality.Semantic.DeepEqual(status, v.Set.Status) {
-		return nil
+		return told
 	}
 	actions := Together{WriteStatus{status}}
 	was, is := meta.FindStatusCondition(v.Set.Status.Conditions, tarnv1.ConditionReady), meta.FindStatusCondition(status.Conditions, tarnv1.ConditionReady)
 	quiet := is.Status == metav1.ConditionTrue || is.Reason == reasonFilling || is.Reason == reasonDeleting
 	if quiet || was != nil && was.Reason == is.Reason {
-		return []Action{actions}
+		return append(told, actions)
 	}
-	return []Action{append(actions, Post{corev1.EventTypeWarning, is.Reason, is.Message})}
+	return append(told, append(actions, Post{corev1.EventTypeWarning, is.Reason, is.Message}))
 }

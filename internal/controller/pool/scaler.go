@@ -1,0 +1,85 @@
+package pool
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// Reasons of condition Followed.
+const (
+	reasonFollowed = "Followed"
+	reasonNotNamed = "NotNamedBySet"
+)
+
+// concernsScaler: one of them names the other.
+func concernsScaler(set *tarnv1.PersistentVolumeSet, o client.Object) bool {
+	scaler, ok := o.(*tarnv1.PersistentVolumeSetScaler)
+	return ok && (scaler.Spec.PersistentVolumeSet == set.Name || isNamed(set, scaler))
+}
+
+// isNamed says that a set names a scaler.
+func isNamed(set *tarnv1.PersistentVolumeSet, scaler *tarnv1.PersistentVolumeSetScaler) bool {
+	ref := set.Spec.Scaler
+	return ref != nil && ref.Namespace == scaler.Namespace && ref.Name == scaler.Name
+}
+
+// scaler is the one that the set follows: they name each other; nil for none.
+func (v *View) scaler() *tarnv1.PersistentVolumeSetScaler {
+	for i := range v.Scalers {
+		if s := &v.Scalers[i]; s.Spec.PersistentVolumeSet == v.Set.Name && isNamed(v.Set, s) && s.DeletionTimestamp == nil {
+			return s
+		}
+	}
+	return nil
+}
+
+// follows gives the minimum that the set should have: without a scaler, the one it has.
+func follows(v *View) int32 {
+	scaler := v.scaler()
+	if scaler == nil {
+		return v.Set.Spec.MinimumReplicas
+	}
+	return min(scaler.Spec.Replicas, v.Set.Spec.MaximumReplicas)
+}
+
+// scalerText tells of a scaler that the set names in vain.
+func scalerText(v *View) string {
+	if ref := v.Set.Spec.Scaler; ref != nil && v.scaler() == nil {
+		return fmt.Sprintf("; spec.scaler names PersistentVolumeSetScaler %s/%s, and none of that name names this set", ref.Namespace, ref.Name)
+	}
+	return ""
+}
+
+// reportScalers writes what has changed in the status of the scalers that name the set.
+func reportScalers(v *View, status tarnv1.PersistentVolumeSetStatus, now time.Time) []Action {
+	var actions []Action
+	for i := range v.Scalers {
+		s := &v.Scalers[i]
+		if s.Spec.PersistentVolumeSet != v.Set.Name {
+			continue // another set tells it
+		}
+		to := *s.Status.DeepCopy()
+		to.Replicas, to.Selector = status.UnboundReplicas, status.Selector
+		c := metav1.Condition{Type: tarnv1.ConditionFollowed, Status: metav1.ConditionTrue, Reason: reasonFollowed, ObservedGeneration: s.Generation, LastTransitionTime: metav1.NewTime(now)}
+		switch {
+		case !isNamed(v.Set, s):
+			c.Status, c.Reason = metav1.ConditionFalse, reasonNotNamed
+			c.Message = fmt.Sprintf("spec.scaler of PersistentVolumeSet %s does not name this scaler; its administrator has to set it to {namespace: %s, name: %s}", v.Set.Name, s.Namespace, s.Name)
+		case s.Spec.Replicas > v.Set.Spec.MaximumReplicas:
+			c.Reason = reasonAtMaximum
+			c.Message = fmt.Sprintf("maximumReplicas of PersistentVolumeSet %s are %d", v.Set.Name, v.Set.Spec.MaximumReplicas)
+		}
+		meta.SetStatusCondition(&to.Conditions, c)
+		if !equality.Semantic.DeepEqual(to, s.Status) {
+			actions = append(actions, WriteScaler{s, to})
+		}
+	}
+	return actions
+}

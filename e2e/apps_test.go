@@ -135,11 +135,12 @@ func TestAnAppsVolumeGrowsWhileItsPodWrites(t *testing.T) {
 	}
 }
 
-// appReady waits until all that the newest spec of an App asks for is there.
+// appReady waits until all that the newest spec of an App asks for is there. It asks the
+// API server: the cache may still have an earlier spec, and that it was ready.
 func (s *scenario) appReady(app *tarn.App) {
 	s.t.Helper()
 	s.await("App "+app.Name+" to be Ready", func() (bool, string) {
-		if err := s.get(app); err != nil {
+		if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(app), app); err != nil {
 			return false, err.Error()
 		}
 		ready := meta.FindStatusCondition(app.Status.Conditions, "Ready")

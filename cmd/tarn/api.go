@@ -34,6 +34,8 @@ func newAPICommand() *cobra.Command {
 		Short: "Run the REST API of applications: deploy a paas.toml, scale, resize",
 		Long: `Run the REST API of applications. Callers send a Kubernetes token; what they may do is what Kubernetes lets them do with
 apps.tarn.dev in the namespace. The API describes itself at /docs and /openapi.json. It keeps no state: any number may run.`,
+		Example: "  tarn api\n" +
+			"  tarn api --bind-address :8443 --tls-cert-file tls.crt --tls-private-key-file tls.key",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAPI(cmd, flags) },
 	}

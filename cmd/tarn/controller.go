@@ -42,14 +42,19 @@ func newControllerCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "Run the controllers: provisioners, volumes, stages, reclaiming",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return runController(cmd, flags) },
+		Long: "Run Tarn's controllers until they are told to end. Several may run: one of them works, the others take over within\n" +
+			"seconds; see docs/high-availability.md. Of a cluster whose Kubernetes binds and protects claims itself, which is the\n" +
+			"rule, --controllers leaves bind and protect out.",
+		Example: "  tarn controller\n" +
+			"  tarn controller --controllers '*' --scrub-image tarn:latest",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runController(cmd, flags) },
 	}
 	flags.process.Register(cmd.Flags())
 	cmd.Flags().StringSliceVar(&flags.controllers, "controllers", defaultControllers, "what to run: * for all, names, and -name to leave one out; bind and protect want Kubernetes' own switched off in kube-controller-manager ("+strings.Join(controllerNames(), ", ")+")")
 	flags.election.register(cmd.Flags())
 	flags.plugins.register(cmd.Flags())
-	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what `tarn node` is given")
+	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what tarn node is given")
 	cmd.Flags().StringVar(&flags.pauseImage, "pause-image", pool.DefaultPauseImage, "image of the pods by which pools have a node chosen; they need not start, so it need not be there")
 	cmd.Flags().StringVar(&flags.scrubImage, "scrub-image", "", "image of tarn, for the pods by which released volumes are recycled; empty switches that off")
 	registerClasses(cmd.Flags(), &flags.appClasses)

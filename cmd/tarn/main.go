@@ -5,13 +5,19 @@ package main
 import (
 	"os"
 
+	"github.com/spf13/cobra"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"tarn.dev/tarn/internal/cli"
 )
 
 func main() {
-	root := cli.NewRoot(newAPICommand(), newControllerCommand(), newNodeCommand(), newScrubCommand())
+	root := newRoot()
 	cli.CalledAs(root, os.Args[0], os.Args[1:])
 	os.Exit(cli.ExitStatus(root.ExecuteContext(ctrl.SetupSignalHandler()), os.Stderr))
+}
+
+// newRoot is the whole command line.
+func newRoot() *cobra.Command {
+	return cli.NewRoot(newAPICommand(), newControllerCommand(), newNodeCommand(), newScrubCommand())
 }

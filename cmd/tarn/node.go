@@ -35,14 +35,18 @@ func newNodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
 		Short: "Run the node agent: CSI sockets, stages, /pav of pods",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return runNode(cmd, flags) },
+		Long: "Run the node agent, as root, on each node whose pods use Tarn's volumes. It serves the kubelet over a CSI socket per\n" +
+			"provisioner, mounts, and reads what pods leave in /pav; it never makes a pod.",
+		Example: "  tarn node --node-name n1\n" +
+			"  tarn node --node-name n1 --cri-endpoint /run/containerd/containerd.sock",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runNode(cmd, flags) },
 	}
 	flags.process.Register(cmd.Flags())
 	f := cmd.Flags()
 	f.StringVar(&flags.options.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node in the API; the default is $NODE_NAME")
 	f.StringVar(&flags.options.KubeletDir, "kubelet-dir", defaultKubeletDir, "the kubelet's root folder, at the path the kubelet itself uses")
-	f.StringVar(&flags.options.StateDir, "state-dir", "", "folder of the node agent; the default is plugins/"+tarnv1.ResultsDriver+" in the kubelet's folder; must be what `tarn controller` is given")
+	f.StringVar(&flags.options.StateDir, "state-dir", "", "folder of the node agent; the default is plugins/"+tarnv1.ResultsDriver+" in the kubelet's folder; must be what tarn controller is given")
 	f.StringVar(&flags.options.CRIEndpoint, "cri-endpoint", "", "the container runtime's socket, to hear of ended pods at once; without it the kubelet tells, 1 to 2 s later")
 	return cmd
 }

@@ -22,6 +22,8 @@ func newScrubCommand() *cobra.Command {
 		Short: "Destroy what is on a volume, verify it, and print the certificate",
 		Long: "Destroy what is on a volume for its next user, verify it, and print the certificate as JSON.\n" +
 			"Nobody is asked. The controller runs it in scrub pods; see docs/recycling.md.",
+		Example: "  tarn scrub --method Files --path /volume\n" +
+			"  tarn scrub --method Zero --device /dev/volume --report /report",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runScrub(cmd, flags) },
 	}

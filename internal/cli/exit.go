@@ -72,16 +72,19 @@ func misuse(cmd *cobra.Command, format string, args ...any) error {
 // it. A command that only has others below it prints its help.
 func tellUsage(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{err, cmd.CommandPath()} })
-	if check := cmd.Args; check != nil {
-		cmd.Args = func(cmd *cobra.Command, args []string) error {
-			if err := check(cmd, args); err != nil {
-				return usageError{err, cmd.CommandPath()}
-			}
-			return nil
+	check := cmd.Args
+	if check == nil {
+		check = cobra.ArbitraryArgs
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		// Cobra would look at the flags itself, but later, and call it a failure.
+		if err := errors.Join(check(cmd, args), cmd.ValidateRequiredFlags()); err != nil {
+			return usageError{err, cmd.CommandPath()}
 		}
+		return nil
 	}
 	if cmd.HasSubCommands() && !cmd.Runnable() {
-		cmd.Args, cmd.RunE = cobra.ArbitraryArgs, helpOrUnknown
+		cmd.RunE, cmd.DisableFlagsInUseLine = helpOrUnknown, true
 	}
 	for _, below := range cmd.Commands() {
 		tellUsage(below)

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// everyCommand gives a command and all below it.
+func everyCommand(cmd *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{cmd}
+	for _, below := range cmd.Commands() {
+		all = append(all, everyCommand(below)...)
+	}
+	return all
+}
+
+func TestEveryCommandHasAnExampleAndTheVoiceOfTheOthers(t *testing.T) {
+	all := everyCommand(newRoot())
+	if len(all) < 30 {
+		t.Fatalf("found %d commands", len(all))
+	}
+	for _, cmd := range all {
+		path := cmd.CommandPath()
+		if first := strings.SplitAfterN(cmd.Short, "", 2)[0]; cmd.Short == "" || first != strings.ToUpper(first) || strings.HasSuffix(cmd.Short, ".") {
+			t.Errorf("%s: %q is no line that begins with a capital and ends without a full stop", path, cmd.Short)
+		}
+		if !cmd.HasSubCommands() && cmd.Name() != "version" && !strings.Contains(cmd.Example, path) {
+			t.Errorf("%s has no example of itself", path)
+		}
+		for line := range strings.Lines(cmd.Long + "\n" + cmd.Example) {
+			if len(line) > 125 {
+				t.Errorf("%s: a line of its help has %d characters; break it at 120", path, len(line))
+			}
+		}
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Usage == "" || strings.Contains(f.Usage, "`") || strings.HasSuffix(f.Usage, ".") {
+				t.Errorf("%s --%s: %q is no line without a full stop, or has what would be taken for the name of its value", path, f.Name, f.Usage)
+			}
+		})
+	}
+}

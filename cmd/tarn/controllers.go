@@ -96,7 +96,7 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 		})
 	},
 	"reclaim": func(mgr ctrl.Manager, p parts) error {
-		return reclaim.Register(mgr, reclaim.Options{Steps: p.steps, Namespace: cli.Namespace, MaxConcurrent: p.workers})
+		return reclaim.Register(mgr, reclaim.Options{Steps: p.steps, Namespace: cli.Namespace, OwnBinder: p.ownBinder, MaxConcurrent: p.workers})
 	},
 	"trash": func(mgr ctrl.Manager, p parts) error {
 		return trash.Register(mgr, trash.Options{Namespace: cli.Namespace, MaxConcurrent: p.workers})

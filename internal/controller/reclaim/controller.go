@@ -47,6 +47,9 @@ type Options struct {
 	Steps *podvol.Steps
 	// Namespace is Tarn's own, whose claims' volumes are nobody's data.
 	Namespace string
+	// OwnBinder says that Tarn's binder runs in the place of Kubernetes', which fails what
+	// nobody can delete.
+	OwnBinder bool
 	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
 	MaxConcurrent int
 	// Clock is the real one where it is nil.
@@ -63,13 +66,14 @@ type reconciler struct {
 	clock   clock.PassiveClock
 
 	namespace string
+	ownBinder bool
 }
 
 // Register adds the controller to a manager. Its queue holds names of records, which
 // are those of their volumes.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
-		client: mgr.GetClient(), reader: mgr.GetAPIReader(), steps: o.Steps, namespace: o.Namespace,
+		client: mgr.GetClient(), reader: mgr.GetAPIReader(), steps: o.Steps, namespace: o.Namespace, ownBinder: o.OwnBinder,
 		handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexHandle},
 		claims:  kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexClaims},
 		events:  mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
@@ -111,7 +115,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	if v.Record == nil {
-		return kube.Outcome(r.forget(ctx, v), time.Time{}, r.clock.Now())
+		return r.strangers(ctx, v)
 	}
 	for {
 		plan := decide(v, r.clock.Now())

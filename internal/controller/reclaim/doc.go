@@ -4,5 +4,6 @@
 //
 // It writes PavVolumes from phase Undoing and Deleting on, takes the provisioner's
 // finalizer off PersistentVolumes, and is the only part of Tarn that destroys
-// storage. It knows no other controller.
+// storage. In the place of Kubernetes' binder it fails released volumes of policy Delete
+// that nobody can end. It knows no other controller.
 package reclaim

@@ -1,0 +1,75 @@
+package reclaim
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// +kubebuilder:rbac:groups="",resources=persistentvolumes/status,verbs=patch
+
+// Refusal is why nobody ends a released volume of which Tarn has no record.
+type Refusal struct{ Reason, Message string }
+
+// refusalOf says why a released volume cannot be ended as its policy says, as Kubernetes'
+// binder does; nil where somebody else sees to it. A volume of policy Delete is its
+// provisioner's, and a CSI volume its driver's. What was made by hand is nobody's.
+func refusalOf(vol *corev1.PersistentVolume, namespace string) *Refusal {
+	by, made := vol.Annotations[volume.AnnProvisionedBy], vol.Annotations[volume.AnnProvisionedBy] != ""
+	inTree := strings.HasPrefix(by, "kubernetes.io/") && volume.MigratedTo(by) == ""
+	policy := vol.Spec.PersistentVolumeReclaimPolicy
+	switch {
+	case !released(vol) || vol.DeletionTimestamp != nil, volume.Passing(vol, namespace), vol.Annotations[volume.AnnMigratedTo] != "":
+		return nil
+	case policy == corev1.PersistentVolumeReclaimRetain, policy == corev1.PersistentVolumeReclaimRecycle:
+		return nil
+	case policy != corev1.PersistentVolumeReclaimDelete:
+		return &Refusal{eventUnknownPolicy, fmt.Sprintf("reclaim policy %q is not known, and the volume is kept; set it to Delete, Retain or Recycle", policy)}
+	case inTree:
+		return &Refusal{eventDeleteFailed, fmt.Sprintf("no deleter: %s, which made the volume, is not served any more; remove its storage by hand, then the PersistentVolume", by)}
+	case made, vol.Spec.CSI != nil:
+		return nil
+	}
+	return &Refusal{eventDeleteFailed, "no deleter: no provisioner has made the volume, so none destroys it; remove its storage by hand, then the PersistentVolume, or set reclaim policy Retain, or Recycle to have it used again"}
+}
+
+// strangers looks at a volume without a record: it lets go of what was ours, and, in the
+// place of Kubernetes' binder, fails a volume that nobody ends.
+func (r *reconciler) strangers(ctx context.Context, v *View) (reconcile.Result, error) {
+	now := r.clock.Now()
+	if err := r.forget(ctx, v); err != nil || v.Volume == nil || !r.ownBinder {
+		return kube.Outcome(err, time.Time{}, now)
+	}
+	refusal := refusalOf(v.Volume, v.Namespace)
+	if refusal == nil {
+		return reconcile.Result{}, nil
+	}
+	said, err := kube.RetentionOf(ctx, r.client, v.Volume, nil)
+	if err != nil {
+		return kube.Outcome(err, time.Time{}, now)
+	}
+	if why, until := volume.KeptBy(v.Volume, said, v.Namespace, now); why != "" {
+		return kube.Outcome(nil, kube.Sooner(until, now.Add(retentionLook)), now)
+	}
+	return kube.Outcome(r.refuse(ctx, v.Volume, refusal), time.Time{}, now)
+}
+
+// refuse writes phase Failed, as the version that it was decided on, and tells why.
+func (r *reconciler) refuse(ctx context.Context, vol *corev1.PersistentVolume, refusal *Refusal) error {
+	to := vol.DeepCopy()
+	to.Status.Phase, to.Status.Message = corev1.VolumeFailed, refusal.Message
+	err := r.client.Status().Patch(ctx, to, client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the phase of PersistentVolume %s: %w", vol.Name, err)
+	}
+	r.events.Eventf(vol, nil, corev1.EventTypeWarning, refusal.Reason, "Delete", "%s", kube.Note(refusal.Message))
+	return nil
+}

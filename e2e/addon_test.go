@@ -42,7 +42,7 @@ func needsAddOn(t *testing.T) addOn {
 func (a addOn) upgrade(s *scenario, release string) {
 	s.t.Helper()
 	// The fields that kubectl has set for the skew are helm's again.
-	args := []string{"upgrade", "tarn", a.chart, "--set", "image.tag=" + release, "--force-conflicts"}
+	args := []string{"upgrade", "tarn", a.chart, "--reuse-values", "--set", "image.tag=" + release, "--force-conflicts"}
 	if out, err := exec.Command(a.helm, args...).CombinedOutput(); err != nil {
 		s.t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -176,7 +176,7 @@ func (s *scenario) counted(path string, beyond int, when string) int {
 	return count
 }
 
-func TestAddOnControllersKeepToPodSecuritysRestricted(t *testing.T) {
+func TestAddOnAllButTheNodeAgentKeepToPodSecuritysRestricted(t *testing.T) {
 	needsAddOn(t)
 	t.Parallel()
 	s := begin(t, "restricted")
@@ -185,8 +185,8 @@ func TestAddOnControllersKeepToPodSecuritysRestricted(t *testing.T) {
 		[]byte(`{"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}`))); err != nil {
 		t.Fatal(err)
 	}
-	deployment, agent := &appsv1.Deployment{}, &appsv1.DaemonSet{}
-	for name, o := range map[string]client.Object{controller: deployment, nodeAgent: agent} {
+	deployment, api, agent := &appsv1.Deployment{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}
+	for name, o := range map[string]client.Object{controller: deployment, "tarn-api": api, nodeAgent: agent} {
 		if err := suite.live.Get(s.ctx, client.ObjectKey{Namespace: tarnSystem, Name: name}, o); err != nil {
 			t.Fatal(err)
 		}
@@ -196,8 +196,10 @@ func TestAddOnControllersKeepToPodSecuritysRestricted(t *testing.T) {
 		pod.Spec.ServiceAccountName, pod.Spec.DeprecatedServiceAccount, pod.Spec.PriorityClassName = "", "", ""
 		return suite.live.Create(s.ctx, pod, client.DryRunAll)
 	}
-	if err := try(deployment.Spec.Template); err != nil {
-		t.Errorf("the controller's pod is refused: %v", err)
+	for _, d := range []*appsv1.Deployment{deployment, api} {
+		if err := try(d.Spec.Template); err != nil {
+			t.Errorf("the pod of %s is refused: %v", d.Name, err)
+		}
 	}
 	s.refused(try(agent.Spec.Template), "PodSecurity", "restricted")
 }
@@ -212,7 +214,7 @@ func TestAddOnMetricsWantAToken(t *testing.T) {
 	t.Cleanup(func() { s.kubectl("delete", "clusterrolebinding", s.name) })
 	good := strings.TrimSpace(s.kubectlSays("create", "token", "prometheus", "-n", s.name))
 	stranger := strings.TrimSpace(s.kubectlSays("create", "token", "default", "-n", s.name))
-	for _, part := range []string{"controller", "node"} {
+	for _, part := range []string{"controller", "node", "api"} {
 		for _, pod := range s.parts(part) {
 			url := "https://" + pod.Status.PodIP + ":8443/metrics"
 			for _, c := range []struct {

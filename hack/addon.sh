@@ -75,8 +75,18 @@ for release in $TARN_RELEASES; do
 	on_cluster image import "$images/tarn.tar" >&2
 done
 # What anybody would type.
-"$TARN_HELM" upgrade --install tarn "$TARN_CHART" --set image.tag="${TARN_RELEASES%% *}" >&2
-kubectl -n tarn-system rollout status deployment/tarn-controller --timeout=60s >&2
-kubectl -n tarn-system rollout status daemonset/tarn-node --timeout=60s >&2
+"$TARN_HELM" upgrade --install tarn "$TARN_CHART" --set image.tag="${TARN_RELEASES%% *}" --set api.enabled=true >&2
+for part in deployment/tarn-controller daemonset/tarn-node deployment/tarn-api; do
+	kubectl -n tarn-system rollout status "$part" --timeout=60s >&2
+done
+
+nothing_left() {
+	local left
+	left=$(kubectl get crd,namespace,clusterrole,clusterrolebinding,csidriver,validatingadmissionpolicy,mutatingadmissionpolicy,pv --output name | grep -E 'tarn|pav' || true)
+	[ -z "$left" ] || { echo "addon: after uninstalling there are: $left" >&2; return 1; }
+}
 
 go run ./hack/testsum run addon -- go test -json -tags e2e -count=1 -timeout 10m -parallel 8 -run "^Test($(IFS='|'; echo "${cases[*]}"))" "$@" ./e2e
+
+# What the cases have left is nothing, so nothing is in the way.
+[ -n "${KEEP:-}" ] || { bin/tarn uninstall --yes >&2 && "$TARN_HELM" uninstall tarn >&2 && nothing_left; }

@@ -279,6 +279,43 @@ func TestAClaimThatIsGoneIsUnstagedByItsRecord(t *testing.T) {
 	}
 }
 
+// What a node agent writes may be the work of whoever has taken its node over.
+func TestAVolumeIsNotBroughtToANodeThatHasNoPodForIt(t *testing.T) {
+	change := func(w *world, edit func(*corev1.Pod)) {
+		pod := &corev1.Pod{}
+		w.must(w.store.Get(context.Background(), client.ObjectKeyFromObject(consumer("app", "data", "")), pod))
+		w.must(w.store.Delete(context.Background(), pod))
+		pod.ResourceVersion = ""
+		edit(pod)
+		w.must(w.store.Create(context.Background(), pod))
+	}
+	for name, c := range map[string]struct {
+		forge func(*world)
+		want  string
+	}{
+		"no pod at all":                    {func(w *world) { w.must(w.store.Delete(context.Background(), consumer("app", "data", ""))) }, `no pod on node "n1" uses claim app/data`},
+		"a pod elsewhere":                  {func(w *world) { change(w, func(p *corev1.Pod) { p.Spec.NodeName = "n2" }) }, `no pod on node "n1" uses claim app/data`},
+		"a pod that was given to no node":  {func(w *world) { change(w, func(p *corev1.Pod) { p.Spec.NodeName = "" }) }, `no pod on node "n1" uses claim app/data`},
+		"a pod with the claim of a tenant": {func(w *world) { change(w, func(p *corev1.Pod) { p.Namespace = "tenant" }) }, `no pod on node "n1" uses claim app/data`},
+		"a pod that has ended":             {func(w *world) { change(w, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }) }, `no pod on node "n1" uses claim app/data`},
+		"a volume of another driver's pods": {func(w *world) {
+			vol := &corev1.PersistentVolume{}
+			w.must(w.store.Get(context.Background(), client.ObjectKey{Name: "pv"}, vol))
+			vol.Spec.CSI.Driver = "other"
+			w.must(w.store.Update(context.Background(), vol))
+		}, `PersistentVolume "pv" is of driver "other", not of PavProvisioner "slow"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, subjects()...)
+			c.forge(w)
+			w.look()
+			if got := w.stage().Status.Pod; got.Phase != tarnv1.StagePodFailed || !strings.HasPrefix(got.Message, c.want) || len(w.made) > 0 {
+				t.Errorf("%s, %q, with pods %q, want Failed and %q", got.Phase, got.Message, w.made, c.want)
+			}
+		})
+	}
+}
+
 func TestAStagingPodThatVanishesIsStartedAgain(t *testing.T) {
 	w := newWorld(t, subjects()...)
 	vanished := false

@@ -16,6 +16,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // View is all that a decision about one stage depends on. What is nil in it does not
@@ -177,6 +178,9 @@ func (r *Reconciler) readSubjects(ctx context.Context, v *View, starts bool) err
 	case v.Volume.Spec.CSI == nil:
 		v.Missing = fmt.Sprintf("PersistentVolume %q is no CSI volume", spec.VolumeName)
 		return nil
+	case v.Volume.Spec.CSI.Driver != spec.Provisioner.Name:
+		v.Missing = fmt.Sprintf("PersistentVolume %q is of driver %q, not of PavProvisioner %q", spec.VolumeName, v.Volume.Spec.CSI.Driver, spec.Provisioner.Name)
+		return nil
 	}
 	switch {
 	case situationOf(v.Stage) == unstage:
@@ -204,7 +208,8 @@ func (r *Reconciler) boundClaim(ctx context.Context, vol *corev1.PersistentVolum
 	return find(ctx, r, &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, ref.UID)
 }
 
-// liveClaim gives the claim for which a volume may be staged. A volume on its way out
+// liveClaim gives the claim for which a volume may be staged, and says what is Missing
+// where no pod of the node uses it. A volume on its way out
 // is staged for nobody: reclaim writes its record before it looks for stages, and the
 // stage is there before it looks at the record, so one of the two sees the other.
 func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.PersistentVolumeClaim, error) {
@@ -217,7 +222,28 @@ func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.Persistent
 		v.Missing = fmt.Sprintf("PersistentVolume %q is being deleted", v.Volume.Name)
 		return nil, nil
 	}
-	return r.boundClaim(ctx, v.Volume)
+	claim, err := r.boundClaim(ctx, v.Volume)
+	if err != nil || claim == nil {
+		return nil, err
+	}
+	used, err := r.usedOn(ctx, v.Stage.Spec.NodeName, claim)
+	if err == nil && !used {
+		v.Missing = fmt.Sprintf("no pod on node %q uses claim %s/%s", v.Stage.Spec.NodeName, claim.Namespace, claim.Name)
+	}
+	return claim, err
+}
+
+// usedOn says whether a pod that has not ended uses a claim on a node. A node agent may
+// make stages of its own node for any volume, so that a node that was taken over could
+// have all of them brought to it; but where pods go is the scheduler's, and a node cannot
+// make pods that use claims. Of a pod that is there the API server knew before the
+// kubelet did, so it is looked for live.
+func (r *Reconciler) usedOn(ctx context.Context, node string, claim *corev1.PersistentVolumeClaim) (bool, error) {
+	pods := &corev1.PodList{}
+	if err := r.live.List(ctx, pods, client.InNamespace(claim.Namespace), client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return false, fmt.Errorf("listing the pods of node %s in namespace %s: %w", node, claim.Namespace, err)
+	}
+	return slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return volume.Uses(&p, claim) && !volume.Ended(&p) }), nil
 }
 
 // lastClaim gives the claim for unstaging. A volume outlives its claim and may have to

@@ -83,6 +83,7 @@ func (s *server) stage() *tarnv1.PavStage {
 	vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
 	s.create(vol)
 	s.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}})
+	s.create(consumer(claim.Namespace, claim.Name, s.name))
 	stage := &tarnv1.PavStage{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name, Finalizers: []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode}},
 		Spec: tarnv1.PavStageSpec{

@@ -93,6 +93,7 @@ func (w *world) build(objects ...client.Object) client.WithWatch {
 		b = b.WithIndex(&tarnv1.PavStage{}, field, values)
 	}
 	b = b.WithIndex(&corev1.PersistentVolume{}, byHandle, kube.HandleOf)
+	b = b.WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} })
 	b = b.WithIndex(&tarnv1.PavStage{}, "spec.volumeName", func(o client.Object) []string {
 		return []string{o.(*tarnv1.PavStage).Spec.VolumeName}
 	})
@@ -163,10 +164,11 @@ func (w *world) stage() *tarnv1.PavStage {
 	return s
 }
 
+// pods are the controller's.
 func (w *world) pods() []corev1.Pod {
 	w.t.Helper()
 	var pods corev1.PodList
-	w.must(w.store.List(context.Background(), &pods))
+	w.must(w.store.List(context.Background(), &pods, client.HasLabels{tarnv1.LabelStep}))
 	return pods.Items
 }
 
@@ -332,7 +334,18 @@ func subjects() []client.Object {
 	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "uid-of-pv"}}
 	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "slow", VolumeHandle: "handle-7"}
 	vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "app", Name: "data", UID: "uid-of-claim"}
-	return []client.Object{p, claim, vol, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, aStage(tarnv1.PavStagePodStatus{})}
+	return []client.Object{p, claim, vol, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, consumer("app", "data", "n1"), aStage(tarnv1.PavStagePodStatus{})}
+}
+
+// consumer is a pod on a node that uses a claim.
+func consumer(namespace, claim, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "uses-" + claim},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "busybox"}}, Volumes: []corev1.Volume{{
+			Name:         "data",
+			VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}},
+		}}},
+	}
 }
 
 func section(namespace string) *apiextensionsv1.JSON {

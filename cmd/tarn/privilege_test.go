@@ -70,6 +70,17 @@ func confined(ctx context.Context, agent client.Client, prefix string) []struct 
 		{"it stores none of a pod of another node", func() error { return annotate("there", result) }, false},
 		{"it stores none of a pod of no node", func() error { return annotate("nowhere", result) }, false},
 		{"it does not change how a pod of its node is", func() error { return annotate("here", `{"status": {"phase": "Succeeded"}}`) }, false},
+		{"it does not make a pod of its node one that a Service calls", func() error { return annotate("here", `{"metadata": {"labels": {"app": "bank"}}}`) }, false},
+		{"it does not say anything else of a pod of its node", func() error { return annotate("here", `{"metadata": {"annotations": {"other": "x"}}}`) }, false},
+		{"it does not change what others say of one", func() error { return annotate("here", `{"metadata": {"annotations": {"a": "x"}}}`) }, false},
+		{"it does not take back what others say of one", func() error { return annotate("here", `{"metadata": {"annotations": {"a": null}}}`) }, false},
+		{"it does not keep a pod of its node from going", func() error { return annotate("here", `{"metadata": {"finalizers": ["a/b"]}}`) }, false},
+		{"it does not tell what the stage controller has done", func() error {
+			stage := stageOf(prefix+"own", onNode)
+			base := stage.DeepCopy()
+			stage.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodRunning, Namespace: "kube-system", Name: "victim"}
+			return agent.Status().Patch(ctx, stage, client.MergeFrom(base))
+		}, false},
 	}
 }
 
@@ -111,7 +122,7 @@ var placed = map[string]string{"here": onNode, "there": "node-2", "nowhere": ""}
 
 func podOn(name, node string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{"a": "b"}},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}},
 	}
 }

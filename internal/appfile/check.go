@@ -21,7 +21,7 @@ type checker struct {
 }
 
 func check(doc document) (*File, []Problem, error) {
-	c := &checker{doc: doc}
+	c := &checker{doc: doc, problems: doc.twice}
 	root := section{c: c, values: doc.values}
 	root.known("app", "volumes")
 	f := &File{App: c.app(root)}

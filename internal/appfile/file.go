@@ -65,6 +65,8 @@ const (
 	// MaxBytes is how long a file may be, MaxVolumes how many volumes it may have.
 	MaxBytes   = 256 << 10
 	MaxVolumes = 64
+	// maxKeys is how many keys and list items it may have: 64 volumes have 400.
+	maxKeys = 2000
 	// maxClaimName is how long paas-app-{app}-{volume} may be: it is used as a label.
 	maxClaimName = 63
 )

@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
@@ -24,6 +22,8 @@ type document struct {
 	// app is the name the application has already, empty if it has none.
 	app    string
 	values map[string]any
+	// twice are the keys of JSON that an object has twice; in TOML that is no TOML.
+	twice []Problem
 	// at says where each key stands, by its path: volumes.1.size. Empty for JSON.
 	at map[string]position
 }
@@ -36,6 +36,9 @@ func ParseTOML(text []byte) (f *File, warnings []Problem, err error) { return Pa
 // not gainsay.
 func ParseTOMLFor(app string, text []byte) (f *File, warnings []Problem, err error) {
 	if problems := readable(text); problems != nil {
+		return nil, nil, problems
+	}
+	if problems := sparse(text); problems != nil {
 		return nil, nil, problems
 	}
 	doc := document{app: app, values: map[string]any{}}
@@ -55,6 +58,10 @@ func ParseJSONFor(app string, text []byte) (f *File, warnings []Problem, err err
 	if problems := readable(text); problems != nil {
 		return nil, nil, problems
 	}
+	twice, problems := scanJSON(text)
+	if problems != nil {
+		return nil, nil, problems
+	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	values := map[string]any{}
@@ -65,18 +72,7 @@ func ParseJSONFor(app string, text []byte) (f *File, warnings []Problem, err err
 		return nil, nil, Problems{{Message: "something follows the JSON object: send one object alone"}}
 	}
 	plain, _ := plainNumbers(values).(map[string]any)
-	return check(document{app: app, values: plain})
-}
-
-// readable refuses what no decoder should be given.
-func readable(text []byte) Problems {
-	switch {
-	case len(text) > MaxBytes:
-		return Problems{{Message: fmt.Sprintf("the file has %d bytes; the most is %d", len(text), MaxBytes)}}
-	case !utf8.Valid(text):
-		return Problems{{Message: "the file is not UTF-8 text"}}
-	}
-	return nil
+	return check(document{app: app, values: plain, twice: twice})
 }
 
 func syntaxProblem(err error) Problems {

@@ -11,6 +11,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/deploy"
 	"tarn.dev/tarn/internal/kube"
@@ -214,6 +216,11 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	newer, err := u.resources(ctx)
+	if err != nil {
+		return err
+	}
+	objects = append(objects, newer...)
 	reader := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": map[string]any{"name": "tarn-metrics-reader"}}}
 	objects = append(objects, reader)
 	last := []string{"CustomResourceDefinition", "Namespace"}
@@ -231,6 +238,26 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// resources are the custom resources of Tarn's groups that there are, also those of
+// another release than this program's.
+func (u *uninstaller) resources(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	list := &apiextensionsv1.CustomResourceDefinitionList{}
+	if err := u.client.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("listing custom resources: %w", err)
+	}
+	var found []*unstructured.Unstructured
+	for i := range list.Items {
+		if group := list.Items[i].Spec.Group; group != tarnv1.GroupVersion.Group && group != pavv1.GroupVersion.Group {
+			continue
+		}
+		o := &unstructured.Unstructured{}
+		o.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+		o.SetName(list.Items[i].Name)
+		found = append(found, o)
+	}
+	return found, nil
 }
 
 // untilGone waits for the end of an object that others may have to see to first.

@@ -64,6 +64,20 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	c := testkit.Client(t, testkit.OwnAPIServer(t))
 	go finishNamespaces(ctx, c)
 	vol := furnished(ctx, t, c)
+	later := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "news.tarn.dev"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "tarn.dev", Scope: apiextensionsv1.ClusterScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "news", Singular: "new", Kind: "New", ListKind: "NewList"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+			}},
+		},
+	}
+	if err := c.Create(ctx, later); err != nil { // a later release's
+		t.Fatal(err)
+	}
 	var said bytes.Buffer
 	u := &uninstaller{client: c, out: &said}
 	for _, try := range []func(context.Context) error{u.tell, u.run} {

@@ -124,6 +124,9 @@ func inTheWay(v *corev1.PersistentVolume) (what, remedy string) {
 	case volume.ReleasedFrom(v) && volume.Held(v):
 		return fmt.Sprintf("volume %s, once of claim %s/%s, is in the trash", v.Name, ref.Namespace, ref.Name),
 			fmt.Sprintf("tarn undelete volume %[1]s, or tarn trash purge %[1]s --yes", v.Name)
+	case volume.ReleasedFrom(v) && v.Annotations[volume.AnnProvisionedBy] == "":
+		return fmt.Sprintf("volume %s, once of claim %s/%s, was written by hand", v.Name, ref.Namespace, ref.Name),
+			"kubectl delete pv " + v.Name + ", which leaves its data"
 	case volume.ReleasedFrom(v):
 		return fmt.Sprintf("volume %s, once of claim %s/%s, is kept by its policy", v.Name, ref.Namespace, ref.Name),
 			fmt.Sprintf(`to have it destroyed: kubectl patch pv %s -p '{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}'`, v.Name)

@@ -34,6 +34,7 @@ func made(changes ...testkit.With[*corev1.PersistentVolume]) func(*installed) {
 func wasReleased(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeReleased }
 
 func retained(v *corev1.PersistentVolume) {
+	metav1.SetMetaDataAnnotation(&v.ObjectMeta, volume.AnnProvisionedBy, "shelf")
 	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 }
 
@@ -70,6 +71,7 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a bound volume", whatIs(made()), false, "that of claim shop/data", "kubectl delete pvc -n shop data"},
 		{"a bound volume that is kept", whatIs(made()), true, "", ""},
 		{"a volume kept by its policy", whatIs(made(wasReleased, retained)), false, "kept by its policy", "kubectl patch pv pvc-u"},
+		{"a volume written by hand", whatIs(made(wasReleased, retained, func(v *corev1.PersistentVolume) { v.Annotations = nil })), false, "written by hand", "kubectl delete pv pvc-u"},
 		{"a volume in the trash", whatIs(made(wasReleased, held)), false, "in the trash", "tarn trash purge pvc-u --yes"},
 		{"a volume in the trash that is kept", whatIs(made(wasReleased, held)), true, "", ""},
 		{"a volume of another driver in the trash", whatIs(made(foreign, wasReleased, held), func(in *installed) { in.records = nil }), false, "in the trash", "tarn undelete volume theirs"},

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/cli/terminal"
 )
 
 // audit is one look at everything Tarn holds.
@@ -26,6 +27,7 @@ type audit struct {
 	settle              time.Duration
 
 	client client.Client
+	screen terminal.Terminal
 	// node is where the node side is read; nil where it is left out.
 	node *nodeSide
 }
@@ -88,6 +90,7 @@ func (a *audit) run(cmd *cobra.Command) error {
 	if a.client, err = a.connection.client(); err != nil {
 		return err
 	}
+	a.screen = terminal.Of(cmd.ErrOrStderr())
 	said, err := a.findNode()
 	if err != nil {
 		return err
@@ -142,6 +145,7 @@ func (a *audit) look(ctx context.Context) ([]auditItem, error) {
 	over, next := time.NewTimer(a.settle), time.NewTicker(again)
 	defer over.Stop()
 	defer next.Stop()
+	defer a.screen.Done()
 	for last := false; ; {
 		v, err := a.gather(ctx)
 		if err != nil {
@@ -151,6 +155,7 @@ func (a *audit) look(ctx context.Context) ([]auditItem, error) {
 		if !orphaned || last {
 			return items, nil
 		}
+		a.screen.Progress(fmt.Sprintf("something is orphaned, and given %s to go", a.settle))
 		select {
 		case <-next.C:
 		case <-over.C:

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/cli/terminal"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -25,6 +26,7 @@ import (
 type undelete struct {
 	client          client.WithWatch
 	out             io.Writer
+	screen          terminal.Terminal
 	connection      connection
 	createNamespace bool
 	timeout         time.Duration
@@ -94,7 +96,7 @@ func (u *undelete) namespaceCommand() *cobra.Command {
 }
 
 func (u *undelete) connect(cmd *cobra.Command) (err error) {
-	u.out = cmd.OutOrStdout()
+	u.out, u.screen = cmd.OutOrStdout(), terminal.Of(cmd.ErrOrStderr())
 	u.client, err = u.connection.client()
 	return err
 }
@@ -215,9 +217,15 @@ func (u *undelete) awaitBound(ctx context.Context, claim *corev1.PersistentVolum
 	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, errors.New("its time is over"))
 	defer cancel()
 	stuck := func(why error) error {
-		return fmt.Errorf("claim %s/%s is made on volume %s, but not Bound yet (%w): tarn explain claim %s/%s says why; doing the same again does no harm",
+		err := fmt.Errorf("claim %s/%s is made on volume %s, but not Bound yet (%w): tarn explain claim %s/%s says why; doing the same again does no harm",
 			claim.Namespace, claim.Name, claim.Spec.VolumeName, why, claim.Namespace, claim.Name)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return timeoutError{err}
+		}
+		return err
 	}
+	u.screen.Progress(fmt.Sprintf("claim %s/%s is made on volume %s, and waits for the binder", claim.Namespace, claim.Name, claim.Spec.VolumeName))
+	defer u.screen.Done()
 	for ctx.Err() == nil {
 		// A watch without a version begins with the object as it is.
 		watch, err := u.client.Watch(ctx, &corev1.PersistentVolumeClaimList{}, client.InNamespace(claim.Namespace),

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"bufio"
 	"context"
 	"errors"
@@ -25,8 +26,8 @@ import (
 const (
 	// namePrefix begins the names of all that the cases make.
 	namePrefix = "e2e-"
-	// soon is what every single step may take: the original's tests have the same
-	// limit.
+	// soon is what every single step may take where nothing is amiss: the original's
+	// tests have the same limit.
 	soon = 60 * time.Second
 )
 
@@ -35,7 +36,11 @@ type scenario struct {
 	t    *testing.T
 	ctx  context.Context
 	name string
+	// step is what every single step may take; 0 is soon.
+	step time.Duration
 }
+
+func (s *scenario) limit() time.Duration { return cmp.Or(s.step, soon) }
 
 // begin makes the namespace of a case and sees to its end.
 func begin(t *testing.T, label string) *scenario {
@@ -159,7 +164,7 @@ func (s *scenario) gone(o client.Object) bool {
 	s.t.Helper()
 	uid := o.GetUID()
 	last := o.DeepCopyObject().(client.Object)
-	return s.wait(describe(o)+" to be gone", soon, func() (bool, string) {
+	return s.wait(describe(o)+" to be gone", s.limit(), func() (bool, string) {
 		err := suite.cached.Get(s.ctx, client.ObjectKeyFromObject(o), last)
 		if err == nil && (uid == "" || last.GetUID() == uid) {
 			return false, fmt.Sprintf("still there, finalizers %q", last.GetFinalizers())
@@ -173,7 +178,7 @@ func (s *scenario) gone(o client.Object) bool {
 // await waits for a state of the cluster and ends the case if it does not come.
 func (s *scenario) await(what string, check func() (bool, string)) {
 	s.t.Helper()
-	if !s.wait(what, soon, check) {
+	if !s.wait(what, s.limit(), check) {
 		s.t.FailNow()
 	}
 }
@@ -254,7 +259,7 @@ func (s *scenario) printed(pod *corev1.Pod) string {
 // gives all of it.
 func (s *scenario) prints(pod *corev1.Pod, last string) string {
 	s.t.Helper()
-	ctx, stop := context.WithTimeout(s.ctx, soon)
+	ctx, stop := context.WithTimeout(s.ctx, s.limit())
 	defer stop()
 	stream, err := suite.logs.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 	if err != nil {

@@ -5,6 +5,7 @@ package e2e
 import (
 	"strings"
 	"testing"
+	"time"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
@@ -27,6 +28,10 @@ var moments = []struct {
 	{"the deletion has begun", func(t trace) bool { return t.volumePhases[tarn.VolumeDeleting] }},
 	{"the deletion pod is made", func(t trace) bool { return t.pods[tarn.StepDeletion] > 0 }},
 }
+
+// manyKills is what a step may take while components are killed for many cases at once:
+// after each failed mount the kubelet waits twice as long, for two minutes in the end.
+const manyKills = 4 * time.Minute
 
 // The cases that kill Tarn's processes go on side by side, so that each is hit by the
 // kills of the others too, wherever it is; other cases do not run beside them.
@@ -58,6 +63,7 @@ func aVolumeLivesOn(t *testing.T) {
 					t.Parallel()
 					s := begin(t, "crash")
 					s.needsThisMachine()
+					s.step = manyKills
 					killed := s.killWhen(moment.reached, victims)
 					s.dynamicLife()
 					if err := <-killed; err != nil {

@@ -66,7 +66,7 @@ func leftObjects(ctx context.Context, from client.Reader, ours func(provisioner 
 func (s *scenario) nothingLeft() error {
 	ours := func(provisioner string) bool { return provisioner == s.name }
 	var problem error
-	s.wait("no object of the case to be left", soon, func() (bool, string) {
+	s.wait("no object of the case to be left", s.limit(), func() (bool, string) {
 		left, err := leftObjects(s.ctx, suite.cached, ours)
 		if err == nil && len(left) == 0 {
 			left, err = leftObjects(s.ctx, suite.live, ours)

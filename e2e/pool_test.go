@@ -290,6 +290,7 @@ func aPoolFillsUp(t *testing.T) {
 			shelf := t.TempDir()
 			s := begin(t, "pool")
 			s.needsThisMachine()
+			s.step = manyKills
 			s.create(s.provisioner(shelved(shelf)))
 			s.waitingClass()
 			set := s.pool(2, 2)

@@ -149,6 +149,7 @@ func TestASecretIsNowhereOnTheDeviceForTheNextTenant(t *testing.T) {
 // aBlockVolumeIsWiped though the controller is killed meanwhile.
 func aBlockVolumeIsWiped(t *testing.T) {
 	s := begin(t, "wipe")
+	s.step = manyKills
 	device, image := s.disk()
 	volume := s.recycled(device, tarn.RecycleZero, corev1.PersistentVolumeBlock)
 	a := s.tenant("a", corev1.PersistentVolumeBlock)

@@ -169,6 +169,7 @@ func trashIsEmptied(t *testing.T) {
 	shelf := t.TempDir()
 	s := begin(t, "trash-time")
 	s.needsThisMachine()
+	s.step = manyKills
 	s.create(s.provisioner(shelved(shelf)))
 	s.keeps("3s")
 	claim, vol := s.written("data", "fleeting")

@@ -68,7 +68,7 @@ func Resize(w World, name string, sizeGi int64) (Resized, *Error) {
 		return Resized{}, Errorf(Conflict, "claim '%s' is not of app '%s', and is not touched", claim.Name, w.App.Name)
 	case !claim.DeletionTimestamp.IsZero():
 		return Resized{}, Errorf(Conflict, "volume '%s' is being deleted", name)
-	case sizeGi*gi <= current(claim) || sizeGi <= wanted.SizeGi && requested(claim) < wanted.SizeGi*gi:
+	case sizeGi*gi <= current(claim) || sizeGi <= wanted.SizeGi && current(claim) < wanted.SizeGi*gi && !w.refused():
 		return Resized{}, Errorf(Invalid, "size must be strictly greater than current size (no shrink)")
 	}
 	if err := w.Expandable(claim, name); err != nil {

@@ -102,7 +102,8 @@ func (d *decider) warn(format string, args ...any) {
 }
 
 // volume decides what becomes of one volume, and gives it as the spec is to have it: a
-// size that was asked for once is never taken back.
+// size that was asked for is taken back only where the application was refused, as by a
+// quota that it would exceed.
 func (d *decider) volume(v tarnv1.AppVolume) tarnv1.AppVolume {
 	change := Change{Volume: v.Name, ClaimName: appfile.ClaimName(d.w.App.Name, v.Name), ToGi: v.SizeGi}
 	claim, ours := d.w.claim(v.Name)
@@ -110,7 +111,7 @@ func (d *decider) volume(v tarnv1.AppVolume) tarnv1.AppVolume {
 	if ours {
 		live = ModeOf(claim)
 	}
-	if before := d.w.wanted(v.Name); before != nil && before.SizeGi > v.SizeGi {
+	if before := d.w.wanted(v.Name); before != nil && before.SizeGi > v.SizeGi && !d.w.refused() {
 		v.SizeGi = before.SizeGi
 	}
 	switch {
@@ -151,17 +152,19 @@ func (d *decider) attach(change Change, v tarnv1.AppVolume, claim *corev1.Persis
 	if d.w.wanted(v.Name) == nil {
 		change.Action, change.Message = Attach, "a volume that was kept is mounted again"
 	}
-	if asked < change.ToGi {
-		d.warn("volume '%s' keeps its %d GiB: the file asks for %d, and volumes never shrink", v.Name, change.ToGi, asked)
+	// What was given beyond what was asked for, as a spare of a pool may have, is nobody's
+	// request: to make it one would change a claim that is to be left as it is.
+	if kept := max(v.SizeGi, inGi(requested(claim))); asked < kept {
+		d.warn("volume '%s' keeps its %d GiB: the file asks for %d, and volumes never shrink", v.Name, kept, asked)
 	}
+	v.SizeGi = max(v.SizeGi, min(requested(claim)/gi, appfile.MaxSizeGi))
 	if live := ModeOf(claim); live != v.AccessMode {
 		d.warn("volume '%s' stays %s: a claim's access mode cannot be changed; for %s give the volume another name", v.Name, live, v.AccessMode)
 	}
 	if live := ClassOf(claim); v.StorageClass != "" && live != v.StorageClass {
 		d.warn("volume '%s' stays in storage class '%s': a claim's class cannot be changed; for '%s' give the volume another name", v.Name, live, v.StorageClass)
 	}
-	v.SizeGi = max(v.SizeGi, min(now, appfile.MaxSizeGi))
-	if change.ToGi > now {
+	if v.SizeGi*gi > current(claim) {
 		if err := d.w.Expandable(claim, v.Name); err != nil {
 			d.refuse(change, err)
 			return v

@@ -62,6 +62,12 @@ func replicas(spec *tarnv1.AppSpec) int32 {
 // observed says whether the status is about the spec at hand.
 func observed(app *tarnv1.App) bool { return app.Status.ObservedGeneration == app.Generation }
 
+// refused says whether the controller could not do what the spec at hand asks for.
+func (w World) refused() bool {
+	deployed := meta.FindStatusCondition(w.App.Status.Conditions, tarnv1.ConditionDeployed)
+	return observed(w.App) && deployed != nil && deployed.Status == metav1.ConditionFalse && deployed.Reason == tarnv1.ReasonRefused
+}
+
 // state is how an application is, by what its controller says.
 func state(app *tarnv1.App) (Status, string) {
 	deployed := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionDeployed)
@@ -145,10 +151,11 @@ func (v *Volume) growth(claim *corev1.PersistentVolumeClaim, wantedGi int64) {
 		return
 	}
 	v.SizeGi = max(v.SizeGi, wantedGi)
+	target := max(requested(claim), wantedGi*gi)
 	switch status := claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]; {
 	case status == corev1.PersistentVolumeClaimControllerResizeInfeasible || status == corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		v.Status, v.Message = VolumeResizeFailed, "it could not be made larger; that is tried again"
-	case capacity(claim) < v.SizeGi*gi || status != "":
+	case capacity(claim) < target || status != "":
 		v.Status = VolumeResizing
 	}
 	for _, condition := range claim.Status.Conditions {

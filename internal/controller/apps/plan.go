@@ -116,6 +116,10 @@ func plan(v *View) Plan {
 	if wanted := newDeployment(v); v.Deployment == nil || !runs(v.Deployment, wanted) {
 		actions = append(actions, Run{wanted})
 	}
+	// Last, so that a quota that is in the way of growth is in the way of nothing else.
+	for i := range v.App.Spec.Volumes {
+		actions = append(actions, planGrowth(v, &v.App.Spec.Volumes[i])...)
+	}
 	return Plan{actions}
 }
 
@@ -163,16 +167,26 @@ func planVolume(v *View, volume *tarnv1.AppVolume) []Action {
 	case claim.DeletionTimestamp != nil:
 		return nil // it is made anew when it is gone
 	}
-	var actions []Action
 	if preserved(claim) != volume.PreserveOnDelete {
-		actions = append(actions, MarkClaim{claim, volume.PreserveOnDelete})
+		return []Action{MarkClaim{claim, volume.PreserveOnDelete}}
 	}
+	return nil
+}
+
+func planGrowth(v *View, volume *tarnv1.AppVolume) []Action {
+	claim := v.claim(volume.Name)
 	// The size of a claim that is not bound cannot be changed; it grows when it is.
-	if requested(claim) < volume.SizeGi*gi && claim.Status.Phase == corev1.ClaimBound {
-		actions = append(actions, GrowClaim{claim, volume.SizeGi * gi}, tell(claim.Name, eventGrowing,
-			"claim %s of volume %s is to have %d GiB", claim.Name, volume.Name, volume.SizeGi))
+	if claim == nil || claim.DeletionTimestamp != nil || claim.Status.Phase != corev1.ClaimBound || !tooSmall(claim, volume) {
+		return nil
 	}
-	return actions
+	return []Action{GrowClaim{claim, volume.SizeGi * gi}, tell(claim.Name, eventGrowing,
+		"claim %s of volume %s is to have %d GiB", claim.Name, volume.Name, volume.SizeGi)}
+}
+
+// tooSmall says whether a claim has to ask for more. One that was given more than it asks
+// for, as a spare of a pool may have, need not ask for what it has.
+func tooSmall(claim *corev1.PersistentVolumeClaim, volume *tarnv1.AppVolume) bool {
+	return max(requested(claim), capacityOf(claim)) < volume.SizeGi*gi
 }
 
 // refusal says why what the spec asks for cannot be, or was not taken by the API server;
@@ -202,7 +216,7 @@ func refusal(v *View) string {
 	}
 	for _, volume := range app.Spec.Volumes {
 		claim := v.claim(volume.Name)
-		if claim == nil || requested(claim) >= volume.SizeGi*gi {
+		if claim == nil || !tooSmall(claim, &volume) {
 			continue
 		}
 		if err := w.Expandable(claim, volume.Name); err != nil {

@@ -164,7 +164,7 @@ func warnings(v *View) []string {
 		if claim == nil {
 			continue
 		}
-		if size := inGi(max(requested(claim), capacityOf(claim))); size > volume.SizeGi {
+		if size := inGi(requested(claim)); size > volume.SizeGi {
 			all = append(all, fmt.Sprintf("volume '%s' keeps its %d GiB: %d are asked for, and volumes never shrink", volume.Name, size, volume.SizeGi))
 		}
 		if mode := v.mode(volume); mode != volume.AccessMode {
@@ -197,7 +197,7 @@ func mountedStatus(v *View, volume *tarnv1.AppVolume) tarnv1.AppVolumeStatus {
 	}
 	status := claimStatus(claim)
 	status.PreserveOnDelete = volume.PreserveOnDelete
-	if wanted := volume.SizeGi * gi; status.Resize == "" && status.Phase == tarnv1.AppVolumeBound && requested(claim) < wanted {
+	if status.Resize == "" && status.Phase == tarnv1.AppVolumeBound && tooSmall(claim, volume) {
 		status.Resize, status.Message = tarnv1.AppResizing, "its claim has yet to ask for that"
 	}
 	return status

@@ -1,0 +1,95 @@
+package appplan
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appfile"
+)
+
+// given makes a claim have more than it asks for, as one does that got a larger spare.
+func given(sizeGi int64) func(*corev1.PersistentVolumeClaim) {
+	return func(claim *corev1.PersistentVolumeClaim) {
+		claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(sizeGi*gi, resource.BinarySI)}
+	}
+}
+
+// mebibytes makes a claim ask for and have what is no whole GiB.
+func mebibytes(n int64) func(*corev1.PersistentVolumeClaim) {
+	return func(claim *corev1.PersistentVolumeClaim) {
+		size := corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(n<<20, resource.BinarySI)}
+		claim.Spec.Resources.Requests, claim.Status.Capacity = size, size
+	}
+}
+
+func TestAVolumeThatIsLargerThanAskedForIsNotAskedToGrow(t *testing.T) {
+	once := corev1.ReadWriteOnce
+	for name, c := range map[string]struct {
+		claim  func(*World)
+		file   *appfile.File
+		action Action
+		size   int64
+		warns  bool
+	}{
+		"the same file again":            {has("data", 1, once, "rigid", given(5)), file(1, "data:1:rwo"), Keep, 1, false},
+		"more, but not more than it has": {has("data", 1, once, "rigid", given(5)), file(1, "data:3:rwo"), Keep, 3, false},
+		"more than it has":               {has("data", 1, once, "fast", given(5)), file(1, "data:6:rwo"), Grow, 6, false},
+		"less than it asked for":         {has("data", 3, once, "rigid", given(5)), file(1, "data:1:rwo"), Keep, 3, true},
+		"no whole GiB":                   {has("data", 1, once, "rigid", mebibytes(1500)), file(1, "data:1:rwo"), Keep, 1, true},
+		"from no whole GiB to the next":  {has("data", 1, once, "fast", mebibytes(1500)), file(1, "data:2:rwo"), Grow, 2, false},
+		"and of a class that forbids it": {has("data", 1, once, "rigid", mebibytes(1500)), file(1, "data:2:rwo"), Refuse, 2, false},
+	} {
+		d := Deploy(world(runs(wants("data", 1, once)), c.claim), c.file, nil)
+		warns := strings.Contains(strings.Join(d.Plan.Warnings, "\n"), "never shrink")
+		if got := d.Plan.Changes[0].Action; got != c.action || d.Spec.Volumes[0].SizeGi != c.size || warns != c.warns {
+			t.Errorf("%s: %s to %d GiB, warned %t; want %s to %d, %t", name, got, d.Spec.Volumes[0].SizeGi, warns, c.action, c.size, c.warns)
+		}
+	}
+}
+
+func TestAVolumeThatHasWhatItAsksForDoesNotGrow(t *testing.T) {
+	once := corev1.ReadWriteOnce
+	for name, w := range map[string]World{
+		"no whole GiB":       world(runs(wants("data", 1, once)), has("data", 1, once, "rigid", mebibytes(1500))),
+		"more than asked":    world(runs(wants("data", 1, once)), has("data", 1, once, "rigid", given(5))),
+		"as much as it asks": world(runs(wants("data", 3, once)), has("data", 1, once, "rigid", given(3))),
+	} {
+		if got := Volumes(w)[0]; got.Status != VolumeBound {
+			t.Errorf("%s: %s, want Bound", name, got.Status)
+		}
+	}
+}
+
+// refusedFor makes the controller have refused what the spec asks for.
+func refusedFor(why string) func(*World) {
+	return func(w *World) {
+		w.App.Status.ObservedGeneration = w.App.Generation
+		w.App.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: tarnv1.ReasonRefused, Message: why}}
+	}
+}
+
+func TestASizeThatWasRefusedMayBeTakenBack(t *testing.T) {
+	once := corev1.ReadWriteOnce
+	asked := []func(*World){runs(wants("data", 900, once)), has("data", 10, once, "fast")}
+	refused := append(asked, refusedFor("exceeded quota"))
+	if _, err := Resize(world(refused...), "data", 20); err != nil {
+		t.Errorf("a smaller growth after one that was refused: %v", err)
+	}
+	if _, err := Resize(world(asked...), "data", 20); err == nil {
+		t.Error("a smaller growth was let in while the greater was under way")
+	}
+	if _, err := Resize(world(refused...), "data", 10); err == nil {
+		t.Error("no growth at all was let in")
+	}
+	if got := Deploy(world(refused...), file(1, "data:10:rwo"), nil).Spec.Volumes[0].SizeGi; got != 10 {
+		t.Errorf("a deploy after a growth that was refused asks for %d GiB, want the file's 10", got)
+	}
+	if got := Deploy(world(asked...), file(1, "data:10:rwo"), nil).Spec.Volumes[0].SizeGi; got != 900 {
+		t.Errorf("a deploy while a volume grows asks for %d GiB, want 900", got)
+	}
+}

@@ -194,7 +194,7 @@ func TestRenderPrintsThePodOfEachSection(t *testing.T) {
 	for section, more := range map[string][]string{
 		"validation": nil, "creation": nil, "deletion": nil, "unstaging": {"--node", testFile("node.yaml")},
 		"staging": {"--node", testFile("node.yaml"), "--read-only"}, "expansion": nil,
-		"recycling": {"--method", "Zero"},
+		"recycling":      {"--method", "Zero"},
 		"node-expansion": {"--node", testFile("node.yaml"), "--new-capacity", "8Gi"},
 	} {
 		t.Run(section, func(t *testing.T) {

@@ -45,6 +45,9 @@ const (
 	// AnnotationRecyclePolicy keeps the reclaim policy of a volume that is being
 	// recycled; meanwhile it is Retain, so that nobody else touches it.
 	AnnotationRecyclePolicy = "tarn.dev/recycle-policy"
+	// AnnotationRecycleFor keeps, as NAMESPACE/NAME, the claim for which a volume that is
+	// being recycled was reserved by hand: it is again, once it is clean.
+	AnnotationRecycleFor = "tarn.dev/recycle-for"
 	// AnnotationRecycled is the RecycleCertificate of the last time a volume was
 	// recycled, as JSON.
 	AnnotationRecycled = "tarn.dev/recycled"

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
 )
 
 const (
@@ -127,10 +128,15 @@ func pod(phase corev1.PodPhase, message string) viewWith {
 	}
 }
 
-func pending(v *View) { v.Claim.Status.Phase = corev1.ClaimPending }
-func nudged(v *View)  { v.Claim.Annotations = map[string]string{annNudged: "vol"} }
-func older(v *View)   { v.Pod.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour)) }
-func left(v *View)    { v.Pod.Annotations[annClaim] = "an-older-uid" }
+func pending(v *View)       { v.Claim.Status.Phase = corev1.ClaimPending }
+func nudged(v *View)        { v.Claim.Annotations = map[string]string{annNudged: "vol"} }
+func older(v *View)         { v.Pod.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour)) }
+func left(v *View)          { v.Pod.Annotations[annClaim] = "an-older-uid" }
+func boundByBinder(v *View) { v.Volume.Annotations[volume.AnnBoundByController] = volume.AnnYes }
+func withoutImage(v *View) {
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}
+	v.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: waiting}}
+}
 func ending(v *View) {
 	v.Pod.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
 }
@@ -175,6 +181,10 @@ func changeWords(from, to *corev1.PersistentVolume) string {
 	switch {
 	case to.Spec.ClaimRef == nil && from.Spec.ClaimRef != nil:
 		return "free"
+	case to.Spec.ClaimRef != nil && to.Spec.ClaimRef.UID == "":
+		return "free for " + to.Spec.ClaimRef.Namespace + "/" + to.Spec.ClaimRef.Name
+	case to.Annotations[tarnv1.AnnotationRecycleFor] != "" && from.Annotations[tarnv1.AnnotationRecycleFor] == "":
+		return "give, reserved for " + to.Annotations[tarnv1.AnnotationRecycleFor]
 	case to.Spec.ClaimRef != nil && to.Spec.ClaimRef.UID != from.Spec.ClaimRef.UID:
 		return "give"
 	case to.Spec.PersistentVolumeReclaimPolicy != from.Spec.PersistentVolumeReclaimPolicy:
@@ -203,7 +213,9 @@ func TestPlanOfAVolume(t *testing.T) {
 		{"one that nobody has had is left alone", view(free, in(corev1.VolumeAvailable)), ""},
 		{"one that a pool fills is left alone", view(having(tarnv1.AnnotationPoolFilling, "a")), ""},
 		{"what a cache says is looked at live", view(cached), "look"},
-		{"case 136: the claim is there", view(holder("old-uid")), ""},
+		{"case 136: deleted before", view(deleted), ""},
+		{"case 136: made Available before", view(free, in(corev1.VolumeAvailable)), ""},
+		{"the claim is there", view(holder("old-uid")), ""},
 		{"case 137: a pod uses it", view(users("pod default/a")), eventFailed},
 		{"case 137: a new claim of that name", view(holder("new-uid")), "order"},
 		{"released", view(), "order"},
@@ -225,6 +237,9 @@ func TestPlanOfAVolume(t *testing.T) {
 		{"its retention is over, and nobody runs the trash", view(classRetains, releasedFor(time.Hour)), "order"},
 		{"out of the trash", view(having(tarnv1.AnnotationRetention, "1h"), having(tarnv1.AnnotationTrashedUntil, noon.Format(time.RFC3339))), "order"},
 		{"the claim is made", view(claim("scrub-uid")), "give"},
+		{"case 134: of a volume that a binder has bound", view(claim("scrub-uid"), having(remembered, "Recycle"), boundByBinder), "give"},
+		{"case 134: of a volume that its provisioner made for a claim", view(claim("scrub-uid"), having(remembered, "Recycle"), having(volume.AnnProvisionedBy, "d")), "give"},
+		{"case 134: of a volume that was reserved by hand", view(claim("scrub-uid"), having(remembered, "Recycle")), "give, reserved for default/data"},
 		{"case 138: a leftover pod goes first", view(pod(corev1.PodSucceeded, "")), "stop"},
 
 		{"Kubernetes' binder is to look at the claim", view(pointing, claim("scrub-uid"), foreign, pending), "nudge"},
@@ -234,6 +249,7 @@ func TestPlanOfAVolume(t *testing.T) {
 		{"bound", view(pointing, claim("scrub-uid")), "start"},
 		{"case 138: the pod of an older claim", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate), left), "stop"},
 		{"the pod runs", view(pointing, claim("scrub-uid"), pod(corev1.PodRunning, "")), "wait"},
+		{"case 138: the pod waits for something", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), withoutImage), eventPod + " wait"},
 		{"the pod has run too long", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), older), "note"},
 		{"case 134: the pod succeeded", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate)), "certify"},
 		{"the pod succeeded without a certificate", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, "done")), "note"},
@@ -251,6 +267,7 @@ func TestPlanOfAVolume(t *testing.T) {
 		{"verified: first the pod goes", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate), having(tarnv1.AnnotationRecycled, certificate)), "stop"},
 		{"verified: then the claim", view(pointing, claim("scrub-uid"), having(tarnv1.AnnotationRecycled, certificate)), "dismiss"},
 		{"verified: what a cache says is looked at live", view(pointing, cached, having(tarnv1.AnnotationRecycled, certificate)), "look"},
+		{"case 134: then it is reserved again", view(pointing, having(tarnv1.AnnotationRecycled, certificate), having(tarnv1.AnnotationRecycleFor, "default/data")), "free for default/data " + eventRecycled},
 		{"case 134: then it is nobody's", view(pointing, having(tarnv1.AnnotationRecycled, certificate)), "free " + eventRecycled},
 		{"a certificate of another time is none", view(having(tarnv1.AnnotationRecycled, certificate)), "order"},
 		{"its policy comes back", view(free, in(corev1.VolumeAvailable), having(remembered, "Recycle")), "policy Recycle"},

@@ -3,6 +3,7 @@ package recycle
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -182,6 +183,9 @@ func kept(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 // back goes with the data.
 func given(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
+	if former := vol.Spec.ClaimRef; reservedByHand(vol) && former.Namespace != claim.Namespace {
+		metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycleFor, former.Namespace+"/"+former.Name)
+	}
 	vol.Spec.ClaimRef = &corev1.ObjectReference{
 		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
 	}
@@ -204,10 +208,23 @@ func withFailure(vol *corev1.PersistentVolume, failure tarnv1.RecycleFailure) *c
 	return vol
 }
 
-// freed is a volume that is nobody's.
+// reservedByHand says that whoever wrote a volume of policy Recycle chose its claim:
+// neither a binder did, nor the provisioner that made the volume for one. With policy
+// Retain it may as well be a claim that was had back from the trash.
+func reservedByHand(vol *corev1.PersistentVolume) bool {
+	_, bound := vol.Annotations[volume.AnnBoundByController]
+	_, made := vol.Annotations[volume.AnnProvisionedBy]
+	return !bound && !made && vol.Annotations[tarnv1.AnnotationRecyclePolicy] == string(corev1.PersistentVolumeReclaimRecycle)
+}
+
+// freed is a volume that is nobody's, or whoever it is reserved for by hand.
 func freed(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	vol.Spec.ClaimRef = nil
+	if namespace, name, reserved := strings.Cut(vol.Annotations[tarnv1.AnnotationRecycleFor], "/"); reserved {
+		vol.Spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: namespace, Name: name}
+	}
+	delete(vol.Annotations, tarnv1.AnnotationRecycleFor)
 	delete(vol.Annotations, volume.AnnBoundByController)
 	return vol
 }

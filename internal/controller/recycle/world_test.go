@@ -24,6 +24,7 @@ import (
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 func TestMain(m *testing.M) {
@@ -62,7 +63,9 @@ func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.Pers
 	})
 	w.must(w.client.Create(ctx, w.claim))
 	w.vol = testkit.Volume(testkit.Record(w.claim, name, tarnv1.VolumeCreated), func(v *corev1.PersistentVolume) {
-		v.ObjectMeta = metav1.ObjectMeta{Name: name, Annotations: map[string]string{tarnv1.AnnotationRecycle: string(method)}}
+		v.ObjectMeta = metav1.ObjectMeta{Name: name, Annotations: map[string]string{
+			tarnv1.AnnotationRecycle: string(method), volume.AnnBoundByController: volume.AnnYes,
+		}}
 		v.Spec.PersistentVolumeReclaimPolicy = policy
 		v.Spec.ClaimRef.UID = w.claim.UID
 		if policy == corev1.PersistentVolumeReclaimRecycle { // of which Kubernetes knows a recycler

@@ -229,6 +229,7 @@ type AppStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:resource:path=apps,singular=app,shortName=app
+// +kubebuilder:metadata:labels="tarn.dev/deletion-protection=true"
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
 // +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
 // +kubebuilder:printcolumn:name="Running",type=integer,JSONPath=`.status.readyReplicas`

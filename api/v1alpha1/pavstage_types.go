@@ -213,6 +213,7 @@ type PavStageStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=pavstages,singular=pavstage,scope=Cluster
+// +kubebuilder:metadata:labels="tarn.dev/deletion-protection=true"
 // +kubebuilder:selectablefield:JSONPath=`.spec.nodeName`
 // +kubebuilder:selectablefield:JSONPath=`.spec.volumeName`
 // +kubebuilder:printcolumn:name="Volume",type=string,JSONPath=`.spec.volumeName`

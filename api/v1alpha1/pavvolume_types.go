@@ -200,6 +200,7 @@ type PavVolumeStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=pavvolumes,singular=pavvolume,shortName=pavvol,scope=Cluster
+// +kubebuilder:metadata:labels="tarn.dev/deletion-protection=true"
 // +kubebuilder:selectablefield:JSONPath=`.status.handle`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Provisioner",type=string,JSONPath=`.spec.provisioner.name`

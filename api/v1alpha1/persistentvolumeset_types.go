@@ -164,6 +164,7 @@ type PersistentVolumeSetStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.minimumReplicas,statuspath=.status.unboundReplicas,selectorpath=.status.selector
 // +kubebuilder:resource:path=persistentvolumesets,singular=persistentvolumeset,shortName=pvset,scope=Cluster
+// +kubebuilder:metadata:labels="tarn.dev/deletion-protection=true"
 // +kubebuilder:printcolumn:name="Class",type=string,JSONPath=`.spec.template.spec.storageClassName`
 // +kubebuilder:printcolumn:name="Minimum",type=integer,JSONPath=`.spec.minimumReplicas`
 // +kubebuilder:printcolumn:name="Unbound",type=integer,JSONPath=`.status.unboundReplicas`

@@ -45,6 +45,7 @@ type PersistentVolumeSetScalerStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:resource:path=persistentvolumesetscalers,singular=persistentvolumesetscaler,shortName=pvscaler,scope=Namespaced
+// +kubebuilder:metadata:labels="tarn.dev/deletion-protection=true"
 // +kubebuilder:printcolumn:name="Set",type=string,JSONPath=`.spec.persistentVolumeSet`
 // +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
 // +kubebuilder:printcolumn:name="Unbound",type=integer,JSONPath=`.status.replicas`

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -228,6 +229,9 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 		return slices.Index(last, a.GetKind()) - slices.Index(last, b.GetKind())
 	})
 	for _, o := range objects {
+		if err := u.unprotect(ctx, o); err != nil {
+			return err
+		}
 		if err := u.remove(ctx, o); err != nil {
 			return err
 		}
@@ -258,6 +262,19 @@ func (u *uninstaller) resources(ctx context.Context) ([]*unstructured.Unstructur
 		found = append(found, o)
 	}
 	return found, nil
+}
+
+// unprotect takes off a custom resource's definition the label that keeps it from being
+// deleted: the policy that looks for it is gone by now, but may be enforced a moment longer.
+func (u *uninstaller) unprotect(ctx context.Context, o *unstructured.Unstructured) error {
+	if o.GetKind() != "CustomResourceDefinition" {
+		return nil
+	}
+	patch := fmt.Sprintf(`{"metadata": {"labels": {%q: null}}}`, tarnv1.LabelDeletionProtection)
+	if err := u.client.Patch(ctx, o.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch))); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("lifting the protection of %s: %w", o.GetName(), err)
+	}
+	return nil
 }
 
 // untilGone waits for the end of an object that others may have to see to first.

@@ -139,6 +139,7 @@ type PavProvisionerStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=pavprovisioners,singular=pavprovisioner,shortName=pav,scope=Cluster
+// +kubebuilder:metadata:labels="tarn.dev/deletion-protection=true"
 // +kubebuilder:printcolumn:name="Modes",type=string,JSONPath=`.spec.provisioningModes`
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`

@@ -124,6 +124,16 @@ func TestTheCommandOfARefusalNamesTheObject(t *testing.T) {
 			t.Errorf("deleting %T: %v, want it to end in %q", c.o, err, c.want)
 		}
 	}
+	t.Run("Tarn's own resources go by tarn uninstall", func(t *testing.T) {
+		for _, kind := range []string{"pavvolumes.tarn.dev", "apps.tarn.dev", "pavprovisioners.pav.albertofaria.github.io"} {
+			crd := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"}}
+			crd.Name = kind
+			err := admin.Delete(ctx, crd, client.DryRunAll)
+			if !apierrors.IsForbidden(err) || !strings.HasSuffix(err.Error(), "tarn uninstall") || !strings.Contains(err.Error(), kind) {
+				t.Errorf("deleting the definition of %s: %v, want a refusal that names tarn uninstall", kind, err)
+			}
+		}
+	})
 	t.Run("a collection goes but for what is protected", func(t *testing.T) {
 		_, other, _, _ := storage("named")
 		other.Name = "plain"

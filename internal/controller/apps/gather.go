@@ -61,7 +61,7 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, key client.
 	if err := gatherClaims(ctx, from, v); err != nil {
 		return nil, err
 	}
-	return v, r.gatherClasses(ctx, v)
+	return v, gatherClasses(ctx, from, v)
 }
 
 func gatherClaims(ctx context.Context, from client.Reader, v *View) error {
@@ -95,10 +95,10 @@ func gatherClaims(ctx context.Context, from client.Reader, v *View) error {
 	return nil
 }
 
-func (r *reconciler) gatherClasses(ctx context.Context, v *View) error {
+func gatherClasses(ctx context.Context, from client.Reader, v *View) error {
 	v.Classes = map[string]*storagev1.StorageClass{}
 	for _, name := range v.world().ClassNames(nil) {
-		class, err := kube.Get(ctx, r.client, client.ObjectKey{Name: name}, &storagev1.StorageClass{})
+		class, err := kube.Get(ctx, from, client.ObjectKey{Name: name}, &storagev1.StorageClass{})
 		if err != nil {
 			return err
 		}

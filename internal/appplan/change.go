@@ -12,11 +12,11 @@ func Scale(w World, replicas int32) *Error {
 	if err := ScaleBounds(replicas); err != nil {
 		return err
 	}
-	if w.App.Spec.Image == "" {
-		return Errorf(Conflict, "app '%s' has nothing deployed that could be scaled: deploy it first", w.App.Name)
-	}
-	if replicas <= 1 {
+	switch {
+	case replicas <= 1:
 		return nil
+	case w.App.Spec.Image == "":
+		return Errorf(Conflict, "app '%s' has nothing deployed that could be scaled: deploy it first", w.App.Name)
 	}
 	for _, v := range w.App.Spec.Volumes {
 		live := v.AccessMode

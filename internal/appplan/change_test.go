@@ -93,3 +93,21 @@ func TestASizeThatWasRefusedMayBeTakenBack(t *testing.T) {
 		t.Errorf("a deploy while a volume grows asks for %d GiB, want 900", got)
 	}
 }
+
+func TestOneAndNoneAreAlwaysAllowed(t *testing.T) {
+	once := corev1.ReadWriteOnce
+	for name, w := range map[string]World{
+		"nothing deployed": world(),
+		"a claim for one":  world(runs(wants("data", 1, once)), has("data", 1, once, "fast")),
+		"refused":          world(runs(wants("data", 1, once)), refusedFor("no")),
+	} {
+		for _, replicas := range []int32{0, 1} {
+			if err := Scale(w, replicas); err != nil {
+				t.Errorf("%s: %d replicas are refused: %v", name, replicas, err)
+			}
+		}
+		if err := Scale(w, 3); err == nil || err.Code != Conflict {
+			t.Errorf("%s: 3 replicas: %v, want a conflict", name, err)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package apps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -25,6 +26,9 @@ const eventAction = "Deploy"
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=create;update;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// errStale says that the cache is behind what the API server has: look again.
+var errStale = errors.New("the cache is behind")
 
 // apply does what a plan says, up to the first error. The view follows what is written,
 // so that the status tells of it, and has the first refusal of the API server.
@@ -108,7 +112,16 @@ func (r *reconciler) writeTopology(ctx context.Context, v *View, t topology) err
 	return nil
 }
 
+// makeClaim looks at the App once more: a claim has no owner, so one that is made for an
+// App which is gone would stay for ever.
 func (r *reconciler) makeClaim(ctx context.Context, v *View, claim *corev1.PersistentVolumeClaim) error {
+	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.App), &tarnv1.App{})
+	if err != nil {
+		return err
+	}
+	if live == nil || live.UID != v.App.UID || live.DeletionTimestamp != nil {
+		return fmt.Errorf("creating claim %s/%s: %w", claim.Namespace, claim.Name, errStale)
+	}
 	if err := r.client.Create(ctx, claim); err != nil {
 		return fmt.Errorf("creating claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}

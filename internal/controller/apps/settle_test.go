@@ -3,6 +3,7 @@
 package apps
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -184,14 +185,14 @@ func TestThePodsGoOnWhenMoreAreRefused(t *testing.T) {
 }
 
 func TestAClassThatLetsVolumesGrowEndsARefusal(t *testing.T) {
-	w := newWorld(t, testkit.OwnAPIServer(t), "grow")
+	w := newWorld(t, testkit.APIServer(t), "grow")
 	defer w.run(w.config)()
-	stiff := testkit.Class("stiff")
+	stiff := testkit.Class("stiff-" + w.namespace)
 	w.must(w.client.Create(w.ctx, stiff))
-	app := w.app("shop", volumeOf("data", 1, func(v *tarnv1.AppVolume) { v.StorageClass = "stiff" }))
+	app := w.app("shop", volumeOf("data", 1, func(v *tarnv1.AppVolume) { v.StorageClass = stiff.Name }))
 	w.ready(app)
 	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 2 }))
-	if is := w.says(app, tarnv1.ReasonRefused); is.Message != "storage class 'stiff' does not allow expansion" {
+	if is := w.says(app, tarnv1.ReasonRefused); is.Message != "storage class '"+stiff.Name+"' does not allow expansion" {
 		t.Errorf("it says %q", is.Message)
 	}
 	w.must(w.client.Patch(w.ctx, stiff, client.RawPatch("application/merge-patch+json", []byte(`{"allowVolumeExpansion": true}`))))
@@ -292,4 +293,18 @@ func TestTheAPIServersRefusalIsTold(t *testing.T) {
 	}
 	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Env = nil }))
 	w.ready(app)
+}
+
+func TestNoClaimIsMadeForAnAppThatIsGone(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "gone")
+	r := &reconciler{client: w.client, reader: w.client}
+	gone := appOf(volumeOf("data", 1))
+	gone.Namespace = w.namespace
+	v := viewOf(gone)
+	if err := r.apply(w.ctx, v, Plan{[]Action{MakeClaim{newClaim(v, &gone.Spec.Volumes[0])}}}); !errors.Is(err, errStale) {
+		t.Errorf("got %v, want that the cache is behind", err)
+	}
+	if claim := w.claim(gone, "data"); claim != nil {
+		t.Errorf("there is claim %s, which nothing would ever delete", claim.Name)
+	}
 }

@@ -255,3 +255,29 @@ func TestAuditNamesAnOrphanUntilItIsGone(t *testing.T) {
 		t.Errorf("afterwards: %v", err)
 	}
 }
+
+func TestKubectlHasTheProgramAsItsPlugin(t *testing.T) {
+	t.Parallel()
+	if !suite.machine.here() {
+		t.Skip("the cluster is not on this machine, so neither is the kubectl that make places")
+	}
+	folder, err := filepath.Abs(filepath.Dir(suite.machine.binary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, _ := mustTool(t, 0, "", "version")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"tarn", "version"}, version},
+		{[]string{"tarn", "explain", "--help"}, "kubectl tarn explain app|claim"},
+		{[]string{"__complete", "tarn", "stat"}, "status\t"},
+	} {
+		command := exec.Command(filepath.Join(folder, "kubectl"), c.args...)
+		command.Env = append(os.Environ(), "PATH="+folder+":"+os.Getenv("PATH"))
+		if out, err := command.CombinedOutput(); err != nil || !strings.Contains(string(out), c.want) {
+			t.Errorf("kubectl %s: %v, want %q in\n%s", strings.Join(c.args, " "), err, c.want, out)
+		}
+	}
+}

@@ -66,8 +66,9 @@ func run(ctx context.Context, size, rate int, class string) error {
 	return errors.Join(err, b.clean(context.WithoutCancel(ctx)))
 }
 
-// measure fills a pool, empties it at the rate while nothing is made anew, and makes
-// as many volumes without a pool.
+// measure fills a pool and empties it at the rate while nothing is made anew; fills it
+// again; empties it once more while it fills up behind; and makes as many volumes without
+// a pool.
 func (b *bench) measure(ctx context.Context, size, rate int) error {
 	set := b.set(size)
 	began := time.Now()
@@ -78,20 +79,22 @@ func (b *bench) measure(ctx context.Context, size, rate int) error {
 		return err
 	}
 	report(fmt.Sprintf("pool of %d: filled", size), time.Since(began), size)
-	took, err := b.claims(ctx, "drawn", size, rate)
-	if err != nil {
+	if err := b.draw(ctx, "drawn", "nothing made anew", size, rate); err != nil {
 		return err
 	}
-	slices.Sort(took)
-	at := func(percent int) time.Duration {
-		return took[min(len(took)*percent/100, len(took)-1)].Round(time.Millisecond)
-	}
-	fmt.Printf("claims from the pool, %d at %d a second: Bound p50 %s, p99 %s, max %s\n", size, rate, at(50), at(99), took[len(took)-1].Round(time.Millisecond))
 	began = time.Now()
+	before := client.MergeFrom(set.DeepCopy())
+	set.Spec.MaximumReplicas *= 3
+	if err := b.client.Patch(ctx, set, before); err != nil {
+		return err
+	}
 	if err := b.filled(ctx, size); err != nil {
 		return err
 	}
-	report("pool: filled again after the last claim", time.Since(began), size)
+	report("pool: filled again", time.Since(began), size)
+	if err := b.draw(ctx, "behind", "filling up behind", size, rate); err != nil {
+		return err
+	}
 	if err := b.clean(ctx); err != nil {
 		return err
 	}
@@ -100,6 +103,20 @@ func (b *bench) measure(ctx context.Context, size, rate int) error {
 		return err
 	}
 	report(fmt.Sprintf("plain provisioning of %d", size), time.Since(began), size)
+	return nil
+}
+
+// draw serves claims from the pool and prints how soon.
+func (b *bench) draw(ctx context.Context, prefix, how string, size, rate int) error {
+	took, err := b.claims(ctx, prefix, size, rate)
+	if err != nil {
+		return err
+	}
+	slices.Sort(took)
+	at := func(percent int) time.Duration {
+		return took[min(len(took)*percent/100, len(took)-1)].Round(time.Millisecond)
+	}
+	fmt.Printf("claims from the pool, %d at %d a second, %s: Bound p50 %s, p99 %s, max %s\n", size, rate, how, at(50), at(99), took[len(took)-1].Round(time.Millisecond))
 	return nil
 }
 
@@ -116,7 +133,7 @@ func (b *bench) set(size int) *tarnv1.PersistentVolumeSet {
 	return &tarnv1.PersistentVolumeSet{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: tarnv1.PersistentVolumeSetSpec{
-			MinimumReplicas: int32(size), MaximumReplicas: int32(2 * size), Selector: labels, //nolint:gosec // a flag of some hundreds
+			MinimumReplicas: int32(size), MaximumReplicas: int32(size), Selector: labels, //nolint:gosec // a flag of some hundreds
 			Template: tarnv1.PersistentVolumeSetTemplate{
 				Metadata: tarnv1.PersistentVolumeSetTemplateMetadata{Labels: labels},
 				Spec: corev1.PersistentVolumeSpec{

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -22,6 +23,9 @@ const (
 	// long one that was refused is not.
 	known   = 10 * time.Second
 	refused = 2 * time.Second
+	// trusted is how long a token that was good is reviewed whatever else comes from its
+	// address: behind a proxy that is where everybody comes from.
+	trusted = time.Hour
 	// tokens is of how many that is remembered.
 	tokens = 4096
 	// longestToken is how long a token may be, in bytes.
@@ -37,6 +41,7 @@ type door struct {
 	namespace string
 	audiences []string
 	reviewed  *cache.LRUExpireCache
+	regulars  *cache.LRUExpireCache
 	callers   *limiter
 	addresses *limiter
 }
@@ -50,7 +55,7 @@ type caller struct {
 
 func newDoor(c client.Client, namespace string, audiences []string, limits Limits) *door {
 	return &door{
-		client: c, namespace: namespace, audiences: audiences, reviewed: cache.NewLRUExpireCache(tokens),
+		client: c, namespace: namespace, audiences: audiences, reviewed: cache.NewLRUExpireCache(tokens), regulars: cache.NewLRUExpireCache(tokens),
 		callers: newLimiter(limits.PerSecond, limits.Burst), addresses: newLimiter(strangers, strangersBurst),
 	}
 }
@@ -77,14 +82,17 @@ func (d *door) who(ctx context.Context, token, address string) (*caller, error) 
 		}
 		return nil, badToken()
 	}
-	if err := d.addresses.take(hostOf(address)); err != nil {
-		return nil, err
+	if _, regular := d.regulars.Get(key); !regular {
+		if err := d.addresses.take(neighbourhood(address)); err != nil {
+			return nil, err
+		}
 	}
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: d.audiences}}
 	if err := d.client.Create(ctx, review); err != nil {
 		return nil, fmt.Errorf("asking Kubernetes whose the token is: %w", err)
 	}
 	if !review.Status.Authenticated {
+		d.regulars.Remove(key)
 		d.reviewed.Add(key, (*caller)(nil), refused)
 		return nil, badToken()
 	}
@@ -93,11 +101,23 @@ func (d *door) who(ctx context.Context, token, address string) (*caller, error) 
 		c.home, _, _ = strings.Cut(rest, ":")
 	}
 	d.reviewed.Add(key, c, known)
+	d.regulars.Add(key, true, trusted)
 	return c, nil
 }
 
 func badToken() error {
 	return appplan.Errorf(appplan.Unauthorized, "the token is not valid, or not any more")
+}
+
+// neighbourhood is what of an address one stranger has: of version 6 not less than the
+// first 64 bits.
+func neighbourhood(address string) string {
+	host := hostOf(address)
+	ip, err := netip.ParseAddr(host)
+	if err != nil || ip.Unmap().Is4() {
+		return host
+	}
+	return netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
 }
 
 func hostOf(address string) string {

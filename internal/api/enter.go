@@ -17,6 +17,8 @@ const verb = "verb"
 type scope struct {
 	caller    *caller
 	namespace string
+	// still asks again whether the caller may, for calls that last.
+	still func(context.Context) error
 }
 
 type scopeKey struct{}
@@ -63,15 +65,27 @@ func (s *Server) admit(ctx huma.Context) (scope, error) {
 	if err != nil {
 		return scope{}, err
 	}
+	address, does := ctx.RemoteAddr(), verbOf(ctx)
 	inside := scope{caller: c, namespace: s.door.where(c, asked)}
+	inside.still = func(ctx context.Context) error {
+		now, err := s.door.who(ctx, token, address)
+		if err != nil {
+			return err
+		}
+		return s.door.may(ctx, now, does, inside.namespace, id)
+	}
 	note(ctx.Context(), func(r *record) {
 		r.operation, r.caller, r.namespace = ctx.Operation().OperationID, c.user.Username, inside.namespace
 	})
 	if err := s.door.callers.take(c.user.Username); err != nil {
 		return scope{}, err
 	}
-	does, _ := ctx.Operation().Metadata[verb].(string)
 	return inside, s.door.may(ctx.Context(), c, does, inside.namespace, id)
+}
+
+func verbOf(ctx huma.Context) string {
+	does, _ := ctx.Operation().Metadata[verb].(string)
+	return does
 }
 
 // checkNames refuses names that nothing could have.

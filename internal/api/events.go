@@ -80,14 +80,14 @@ func (s *Server) registerEvents(routes huma.API) {
 		return &huma.StreamResponse{Body: func(hctx huma.Context) {
 			defer end()
 			r, w := humago.Unwrap(hctx)
-			s.stream(r.Context(), w, inside.namespace, in.ID)
+			s.stream(r.Context(), w, inside, in.ID)
 		}}, nil
 	})
 }
 
-// stream sends the events of an application until they are over, the caller leaves, or
-// the server ends.
-func (s *Server) stream(ctx context.Context, w http.ResponseWriter, namespace, id string) {
+// stream sends the events of an application until they are over, the caller leaves or
+// may see it no more, or the server ends.
+func (s *Server) stream(ctx context.Context, w http.ResponseWriter, inside scope, id string) {
 	ctx, cancel := context.WithTimeout(ctx, s.limits.StreamLife)
 	defer cancel()
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -102,7 +102,7 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, namespace, i
 	events := make(chan appplan.Event)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- s.calls.Events(ctx, namespace, id, func(event appplan.Event) error {
+		ended <- s.calls.Events(ctx, inside.namespace, id, func(event appplan.Event) error {
 			select {
 			case events <- event:
 				return nil
@@ -121,6 +121,10 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, namespace, i
 			last.App = event.App
 			err = out.event(event)
 		case <-heartbeat.C:
+			if denied := s.denied(ctx, inside); denied != nil {
+				s.endStream(ctx, out, last, denied)
+				return
+			}
 			err = out.send(": nothing new\n\n")
 		case err := <-ended:
 			s.endStream(ctx, out, last, err)
@@ -133,6 +137,18 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, namespace, i
 			return // the caller has left
 		}
 	}
+}
+
+// denied is why a caller who was let in may stay no longer, nil if that is not known.
+func (s *Server) denied(ctx context.Context, inside scope) error {
+	bounded, cancel := context.WithTimeout(ctx, s.limits.Call)
+	defer cancel()
+	err := inside.still(bounded)
+	var answered *appplan.Error
+	if !errors.As(err, &answered) || answered.Code == appplan.TooMany {
+		return nil
+	}
+	return err
 }
 
 // endStream says why a stream ends that had no last event.

@@ -123,11 +123,17 @@ func (c *Client) Events(ctx context.Context, namespace, id string, yield func(ap
 		if !found {
 			continue
 		}
-		var event appplan.Event
+		var event struct {
+			appplan.Event
+			Error *appplan.Error `json:"error"`
+		}
 		if err := json.Unmarshal([]byte(data), &event); err != nil {
 			return fmt.Errorf("reading an event of the server: %w", err)
 		}
-		if err := yield(event); err != nil || event.Kind.Last() {
+		if event.Error != nil { // the call failed after it had begun to be answered
+			return event.Error
+		}
+		if err := yield(event.Event); err != nil || event.Kind.Last() {
 			return err
 		}
 	}

@@ -34,6 +34,8 @@ type Calls struct {
 	// Used tells how many bytes of volumes are in use, by the names of claims of one
 	// namespace; claims of which that is not known are left out. Nil knows of none.
 	Used func(ctx context.Context, namespace string, claims []string) map[string]int64
+
+	turns turns
 }
 
 // Create takes an id for an application. Nothing runs until it is deployed.
@@ -248,6 +250,11 @@ const (
 // writer came first: no write of anybody's is lost. decide changes w.App.Spec, after is
 // called when that is written; nil for nothing.
 func (c *Calls) change(ctx context.Context, namespace, id string, file *appfile.File, decide func(*appplan.World) error, after func(*appplan.World)) error {
+	done, err := c.turns.take(ctx, client.ObjectKey{Namespace: namespace, Name: id})
+	if err != nil {
+		return failed(err, "changing app '%s', which others change", id)
+	}
+	defer done()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		app, err := c.app(ctx, namespace, id)
 		if err != nil {

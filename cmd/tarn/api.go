@@ -6,8 +6,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -18,6 +20,7 @@ import (
 	"tarn.dev/tarn/internal/appfile"
 	"tarn.dev/tarn/internal/cli"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/kubelet"
 )
 
 type apiFlags struct {
@@ -80,6 +83,25 @@ func appClasses(words map[string]string) (map[appfile.AccessMode]string, error) 
 	return classes, nil
 }
 
+// usedBytes asks kubelets how full volumes are. What they do not tell is not known.
+func usedBytes(config *rest.Config, live client.Reader, log logr.Logger) (func(context.Context, string, map[string]string) map[string]int64, error) {
+	if config.Insecure {
+		log.Info("it is not known how full volumes are: without an authority no kubelet can be trusted")
+		return nil, nil
+	}
+	kubelets, err := kubelet.New(config, live)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, namespace string, labels map[string]string) map[string]int64 {
+		used, err := kubelets.Used(ctx, namespace, labels)
+		if err != nil {
+			log.V(1).Info("it is not known how full some volumes are", "namespace", namespace, "because", err.Error())
+		}
+		return used
+	}, nil
+}
+
 func runAPI(cmd *cobra.Command, flags apiFlags) error {
 	if err := flags.listening.Check(); err != nil {
 		return err
@@ -110,6 +132,9 @@ func runAPI(cmd *cobra.Command, flags apiFlags) error {
 	}
 	options := flags.options
 	options.Client, options.Classes, options.Log, options.Metrics = live, classes, mgr.GetLogger().WithName("api"), ctrlmetrics.Registry
+	if options.Used, err = usedBytes(config, live, options.Log); err != nil {
+		return fmt.Errorf("starting the REST API: %w", err)
+	}
 	server, err := api.New(options)
 	if err != nil {
 		return fmt.Errorf("starting the REST API: %w", err)

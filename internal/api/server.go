@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -53,6 +54,9 @@ type Options struct {
 	// Classes are the storage classes of volumes that name none; nil means
 	// appfile.DefaultClasses.
 	Classes map[appfile.AccessMode]string
+	// Used tells how many bytes of volumes are in use, as appcalls.Calls has it; nil
+	// knows of none.
+	Used func(ctx context.Context, namespace string, labels map[string]string) map[string]int64
 	// Limits are DefaultLimits where they are zero.
 	Limits Limits
 	// Version of this build, for the API's document.
@@ -93,7 +97,7 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("registering the metrics of the REST API: %w", err)
 	}
 	s := &Server{
-		calls:  &appcalls.Calls{Client: o.Client, Classes: o.Classes},
+		calls:  &appcalls.Calls{Client: o.Client, Classes: o.Classes, Used: o.Used},
 		door:   newDoor(o.Client, o.Namespace, o.Audiences, o.Limits),
 		limits: o.Limits, log: o.Log, metrics: told, mux: http.NewServeMux(), stopping: make(chan struct{}),
 		streams: newStreams(o.Limits, told),

@@ -31,9 +31,10 @@ type Calls struct {
 	// Classes are those of volumes that name none, by access mode; nil means
 	// appfile.DefaultClasses.
 	Classes map[appfile.AccessMode]string
-	// Used tells how many bytes of volumes are in use, by the names of claims of one
-	// namespace; claims of which that is not known are left out. Nil knows of none.
-	Used func(ctx context.Context, namespace string, claims []string) map[string]int64
+	// Used tells how many bytes of volumes are in use, by the names of the claims of one
+	// namespace that pods with some labels use; claims of which that is not known are
+	// left out. Nil knows of none.
+	Used func(ctx context.Context, namespace string, labels map[string]string) map[string]int64
 
 	turns turns
 }
@@ -100,11 +101,7 @@ func (c *Calls) Volumes(ctx context.Context, namespace, id string) ([]appplan.Vo
 	if c.Used == nil {
 		return volumes, nil
 	}
-	claims := make([]string, 0, len(volumes))
-	for i := range volumes {
-		claims = append(claims, volumes[i].ClaimName)
-	}
-	used := c.Used(ctx, namespace, claims)
+	used := c.Used(ctx, namespace, map[string]string{tarnv1.LabelApp: id})
 	for i := range volumes {
 		if bytes, known := used[volumes[i].ClaimName]; known {
 			volumes[i].UsedBytes = &bytes

@@ -28,7 +28,7 @@ var table = []layer{
 	{name: "manifests", dirs: []string{"deploy", "charts", "provisioners", "examples"}, may: []string{"api"}},
 	{name: "words", dirs: []string{"internal/volume", "internal/jinja", "internal/appfile", "internal/appplan", "internal/spelling"}, may: []string{"words", "api"}},
 	{name: "fakes", dirs: []string{"internal/podvol/podvoltest", "internal/plugin/plugintest"}, may: []string{"words", "hands", "api"}, testsOnly: true},
-	{name: "hands", dirs: []string{"internal/kube", "internal/podvol", "internal/plugin", "internal/scrub", "internal/appcalls"}, may: []string{"hands", "words", "api"}},
+	{name: "hands", dirs: []string{"internal/kube", "internal/podvol", "internal/plugin", "internal/scrub", "internal/appcalls", "internal/kubelet"}, may: []string{"hands", "words", "api"}},
 	{name: "steps", dirs: []string{"internal/controller/*"}, may: []string{"hands", "words", "api"}, apart: true},
 	{name: "client", dirs: []string{"internal/api/client"}, may: []string{"words", "api"}},
 	{name: "faces", dirs: []string{"internal/node", "internal/api", "internal/cli"}, may: []string{"client", "hands", "words", "api", "manifests"}, apart: true},

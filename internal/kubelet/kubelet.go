@@ -1,0 +1,166 @@
+// Package kubelet asks kubelets how full volumes are. It speaks to kubelets whose
+// certificate the cluster's authority has signed, and to no others: they are shown a
+// token. It knows no policy and nothing of applications.
+package kubelet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// patience is how long a kubelet may take to answer.
+	patience = 3 * time.Second
+	// fresh is how long an answer is good for: kubelets measure once a minute.
+	fresh = 10 * time.Second
+	// nodes is of how many nodes answers are kept, atOnce how many are asked at once.
+	nodes, atOnce = 512, 8
+	// longest is how much of an answer is read, in bytes.
+	longest = 64 << 20
+)
+
+// Kubelets asks them. It may be used by many goroutines.
+type Kubelets struct {
+	reader client.Reader
+	http   *http.Client
+	known  *cache.LRUExpireCache
+}
+
+// New makes one that reads pods and nodes by reader, and shows kubelets the identity of
+// a configuration.
+func New(config *rest.Config, reader client.Reader) (*Kubelets, error) {
+	mine := rest.CopyConfig(config)
+	mine.ServerName, mine.Timeout = "", patience
+	if mine.Insecure {
+		return nil, errors.New("the API server's certificate is not verified, so no kubelet's could be: give the authority's")
+	}
+	caller, err := rest.HTTPClientFor(mine)
+	if err != nil {
+		return nil, fmt.Errorf("making a client of kubelets: %w", err)
+	}
+	caller.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Kubelets{reader: reader, http: caller, known: cache.NewLRUExpireCache(nodes)}, nil
+}
+
+// Used gives the bytes in use of the volumes of claims, by the names of the claims. What
+// pods with the labels do not use, or no kubelet tells of, is left out; the error says
+// why, and does not keep the rest from being told.
+func (k *Kubelets) Used(ctx context.Context, namespace string, labels map[string]string) (map[string]int64, error) {
+	pods := &corev1.PodList{}
+	if err := k.reader.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels(labels)); err != nil {
+		return nil, fmt.Errorf("listing pods: %w", err)
+	}
+	asked := map[string]bool{}
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; pod.Spec.NodeName != "" && pod.Status.Phase == corev1.PodRunning {
+			asked[pod.Spec.NodeName] = true
+		}
+	}
+	var (
+		mu    sync.Mutex
+		wait  sync.WaitGroup
+		errs  []error
+		used  = map[string]int64{}
+		turns = make(chan struct{}, atOnce)
+	)
+	for name := range asked {
+		wait.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			told, err := k.node(ctx, name)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
+			}
+			for key, bytes := range told {
+				if key.Namespace == namespace {
+					used[key.Name] = max(used[key.Name], bytes)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	return used, errors.Join(errs...)
+}
+
+// node gives the bytes in use of the claims that pods of a node use.
+func (k *Kubelets) node(ctx context.Context, name string) (map[client.ObjectKey]int64, error) {
+	if found, ok := k.known.Get(name); ok {
+		if told, ok := found.(map[client.ObjectKey]int64); ok {
+			return told, nil
+		}
+	}
+	node := &corev1.Node{}
+	if err := k.reader.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return nil, fmt.Errorf("reading node %s: %w", name, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	told, err := k.ask(ctx, node)
+	if err != nil {
+		return nil, fmt.Errorf("asking the kubelet of node %s: %w", name, err)
+	}
+	k.known.Add(name, told, fresh)
+	return told, nil
+}
+
+// summary is what of a kubelet's answer is read.
+type summary struct {
+	Pods []struct {
+		Volume []struct {
+			UsedBytes *int64
+			PVCRef    *struct{ Name, Namespace string }
+		}
+	}
+}
+
+func (k *Kubelets) ask(ctx context.Context, node *corev1.Node) (map[client.ObjectKey]int64, error) {
+	address := ""
+	for _, a := range node.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP && address == "" {
+			address = net.JoinHostPort(a.Address, strconv.Itoa(int(node.Status.DaemonEndpoints.KubeletEndpoint.Port)))
+		}
+	}
+	if address == "" {
+		return nil, errors.New("the node has no internal address")
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/stats/summary", nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := k.http.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answered %s", response.Status)
+	}
+	var told summary
+	if err := json.NewDecoder(io.LimitReader(response.Body, longest)).Decode(&told); err != nil {
+		return nil, fmt.Errorf("reading its answer: %w", err)
+	}
+	used := map[client.ObjectKey]int64{}
+	for _, pod := range told.Pods {
+		for _, v := range pod.Volume {
+			if v.PVCRef != nil && v.UsedBytes != nil {
+				used[client.ObjectKey{Namespace: v.PVCRef.Namespace, Name: v.PVCRef.Name}] = *v.UsedBytes
+			}
+		}
+	}
+	return used, nil
+}

@@ -20,7 +20,7 @@ finish() {
 	status=$?
 	if [ "$status" -ne 0 ]; then
 		mkdir -p "$logs"
-		for component in supervisor tarn-install image-import kube-apiserver kube-controller-manager kube-scheduler containerd kubelet tarn-controller tarn-node; do
+		for component in supervisor tarn-install image-import kube-apiserver kube-controller-manager kube-scheduler containerd kubelet tarn-controller tarn-node tarn-api; do
 			on_cluster logs "$component" >"$logs/$component.log" 2>&1 || true
 		done
 		on_cluster status >"$logs/status" 2>&1 || true

@@ -64,7 +64,9 @@ func (f *serverFlags) connect(to connection) (*client.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("calling %s: %w", f.url, err)
 	}
-	return client.New(client.Options{URL: f.url, HTTP: &http.Client{Transport: carry}})
+	// Whoever answered with another address would be sent the token there.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return client.New(client.Options{URL: f.url, HTTP: &http.Client{Transport: carry, CheckRedirect: stay}})
 }
 
 // tokenOf is the part of a configuration that logs in by token, nil for none.

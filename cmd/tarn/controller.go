@@ -88,7 +88,11 @@ func runController(cmd *cobra.Command, flags controllerFlags) error {
 	if err != nil {
 		return fmt.Errorf("starting the controllers: %w", err)
 	}
-	if err := errors.Join(register(mgr, flags), flags.election.fillCaches(cmd.Context(), mgr.GetCache())); err != nil {
+	selected, err := selectControllers(flags.controllers)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(register(mgr, flags), flags.election.fillCaches(cmd.Context(), mgr.GetCache(), selected)); err != nil {
 		return err
 	}
 	if err := errors.Join(

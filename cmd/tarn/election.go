@@ -3,16 +3,21 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/cli"
 	"tarn.dev/tarn/internal/kube"
@@ -62,16 +67,38 @@ func (f *electionFlags) apply(o *ctrl.Options) {
 	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(f.duration), ptr.To(f.renew), ptr.To(f.retry)
 }
 
-// fillCaches makes a controller that stands by watch what there may be thousands of, so
-// that it need not read them first when it takes over. Without an election the
-// controllers themselves begin at once.
-func (f *electionFlags) fillCaches(ctx context.Context, from cache.Cache) error {
+// watched are the kinds that each controller watches, beside those of everyKind.
+var watched = map[string][]client.Object{
+	"accept":    {&pavv1.PavProvisioner{}, &storagev1.CSIDriver{}, &storagev1.CSINode{}},
+	"apps":      {&tarnv1.App{}, &appsv1.Deployment{}, &corev1.ConfigMap{}, &storagev1.StorageClass{}},
+	"expand":    {&pavv1.PavProvisioner{}},
+	"inprocess": {&storagev1.StorageClass{}},
+	"pool":      {&tarnv1.PersistentVolumeSet{}, &tarnv1.PersistentVolumeSetScaler{}, &storagev1.StorageClass{}, &pavv1.PavProvisioner{}},
+	"provision": {&pavv1.PavProvisioner{}},
+	"reclaim":   {&pavv1.PavProvisioner{}},
+	"recycle":   {&pavv1.PavProvisioner{}, &storagev1.VolumeAttachment{}},
+	"stage":     {&policyv1.PodDisruptionBudget{}, &pavv1.PavProvisioner{}, &corev1.Node{}},
+	"trash":     {&storagev1.StorageClass{}, &tarnv1.PersistentVolumeSet{}},
+}
+
+// everyKind is what there may be thousands of.
+var everyKind = []client.Object{
+	&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &corev1.Pod{}, &tarnv1.PavVolume{}, &tarnv1.PavStage{},
+}
+
+// fillCaches makes a controller that stands by watch what its controllers will, so that
+// it need not read that first when it takes over, and is ready only where it could: with
+// all resources and rights there. Without an election the controllers themselves begin
+// at once.
+func (f *electionFlags) fillCaches(ctx context.Context, from cache.Cache, selected []string) error {
 	if !f.on {
 		return nil
 	}
-	for _, kind := range []client.Object{
-		&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &corev1.Pod{}, &tarnv1.PavVolume{}, &tarnv1.PavStage{},
-	} {
+	kinds := slices.Clone(everyKind)
+	for _, name := range selected {
+		kinds = append(kinds, watched[name]...)
+	}
+	for _, kind := range kinds {
 		if _, err := from.GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watching %T: %w", kind, err)
 		}

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +54,31 @@ func TestTimesWithWhichNoneOrTwoWouldLeadAreRefused(t *testing.T) {
 		f.on = false
 		if err := f.check(); err != nil {
 			t.Errorf("%q without an election: %v", c.args, err)
+		}
+	}
+}
+
+// A standby that is ready must be able to lead: what its controllers watch, it watches.
+func TestAStandbyWatchesAllThatItsControllersWill(t *testing.T) {
+	watch := regexp.MustCompile(`\b(?:For|Owns|Watches)\(&\w+\.(\w+)\{\}`)
+	for name := range controllers {
+		known := map[string]bool{}
+		for _, kind := range append(watched[name], everyKind...) {
+			typed := strings.Split(fmt.Sprintf("%T", kind), ".")
+			known[typed[len(typed)-1]] = true
+		}
+		source, err := os.ReadFile(filepath.Join("../../internal/controller", name, "controller.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := watch.FindAllStringSubmatch(string(source), -1)
+		if len(found) == 0 && name != "bind" { // which finds out for itself
+			t.Errorf("no kind that controller %s watches was found in its controller.go", name)
+		}
+		for _, match := range found {
+			if !known[match[1]] {
+				t.Errorf("controller %s watches %s, which a standby does not: add it to watched", name, match[1])
+			}
 		}
 	}
 }

@@ -56,10 +56,22 @@ type uninstaller struct {
 	out    io.Writer
 	// keep has volumes stay as they are.
 	keep bool
+	// abandoned says that no controller of Tarn worked when this began.
+	abandoned bool
+}
+
+// look finds out whether a controller works.
+func (u *uninstaller) look(ctx context.Context) error {
+	leader, err := u.leader(ctx)
+	u.abandoned = leader == ""
+	return err
 }
 
 // tell prints the plan; what is in the way of it is an error.
 func (u *uninstaller) tell(ctx context.Context) error {
+	if err := u.look(ctx); err != nil {
+		return err
+	}
 	in, err := u.gather(ctx)
 	if err != nil {
 		return err
@@ -89,6 +101,9 @@ func (u *uninstaller) blocked(p uninstallPlan) error {
 // run does the plan, a step after the other. What a step leaves may change what is in
 // the way, as when pools are emptied, so the cluster is read anew before each.
 func (u *uninstaller) run(ctx context.Context) error {
+	if err := u.look(ctx); err != nil {
+		return err
+	}
 	for done := map[uninstallStep]bool{}; ; {
 		in, err := u.gather(ctx)
 		if err != nil {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -93,33 +91,11 @@ func (u *uninstaller) endControllers(ctx context.Context) error {
 	if err := u.untilNoPods(ctx, "api", "controller"); err != nil {
 		return err
 	}
-	// One that ran outside of the cluster still holds the lease.
-	lease := &coordinationv1.Lease{}
-	err := u.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: kube.ControllerName}, lease)
-	if apierrors.IsNotFound(err) {
-		return nil
+	holder, err := u.leader(ctx)
+	if err == nil && holder != "" {
+		err = fmt.Errorf("controller %s goes on running outside of the cluster; end it, then run this again", holder)
 	}
-	if err != nil {
-		return fmt.Errorf("looking for another controller: %w", err)
-	}
-	before := lease.DeepCopy()
-	holder := ptr.Deref(lease.Spec.HolderIdentity, "")
-	if holder == "" {
-		return nil
-	}
-	// Its clock is not ours, so it is asked twice instead of for its time.
-	select {
-	case <-time.After(2 * time.Second):
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if err := u.client.Get(ctx, client.ObjectKeyFromObject(lease), lease); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("looking for another controller: %w", err)
-	}
-	if lease.ResourceVersion != before.ResourceVersion && ptr.Deref(lease.Spec.HolderIdentity, "") != "" {
-		return fmt.Errorf("controller %s goes on running outside of the cluster; end it, then run this again", holder)
-	}
-	return nil
+	return err
 }
 
 // untilNoPods waits until no pod of some parts of Tarn runs.
@@ -159,6 +135,19 @@ func (u *uninstaller) letVolumesGo(ctx context.Context, in *installed) error {
 	}
 	for i := range in.records {
 		if err := u.release(ctx, &in.records[i], tarnv1.FinalizerRecord); err != nil {
+			return err
+		}
+	}
+	if !in.abandoned {
+		return nil
+	}
+	for i := range in.pools {
+		if err := u.release(ctx, &in.pools[i], tarnv1.FinalizerPool); err != nil {
+			return err
+		}
+	}
+	for i := range in.claims {
+		if err := u.letGo(ctx, &in.claims[i], tarnv1.FinalizerInProcess); err != nil {
 			return err
 		}
 	}
@@ -296,11 +285,17 @@ func (u *uninstaller) release(ctx context.Context, o client.Object, finalizer st
 	if err := u.remove(ctx, o); err != nil {
 		return err
 	}
-	base := o.DeepCopyObject().(client.Object)
-	if controllerutil.RemoveFinalizer(o, finalizer) {
-		if err := u.client.Patch(ctx, o, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("taking finalizer %s off %s: %w", finalizer, o.GetName(), err)
-		}
+	return u.letGo(ctx, o, finalizer)
+}
+
+// letGo takes a finalizer off an object.
+func (u *uninstaller) letGo(ctx context.Context, o client.Object, finalizer string) error {
+	base, ok := o.DeepCopyObject().(client.Object)
+	if !ok || !controllerutil.RemoveFinalizer(o, finalizer) {
+		return nil
+	}
+	if err := u.client.Patch(ctx, o, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("taking finalizer %s off %s: %w", finalizer, o.GetName(), err)
 	}
 	return nil
 }

@@ -5,14 +5,19 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -28,6 +33,9 @@ type installed struct {
 	// claims are those for which a plugin is making a volume, and those in Tarn's own
 	// namespace.
 	claims []corev1.PersistentVolumeClaim
+	// abandoned says that no controller of Tarn works, so that nothing destroys volumes
+	// or lets go of what it holds.
+	abandoned bool
 }
 
 // gather reads it all live. A kind that the API server does not serve, as after half an
@@ -43,7 +51,7 @@ func (u *uninstaller) gather(ctx context.Context) (*installed, error) {
 	}
 	in := &installed{
 		provisioners: provisioners.Items, records: records.Items, stages: stages.Items, pools: pools.Items, apps: apps.Items,
-		volumes: volumes.Items,
+		volumes: volumes.Items, abandoned: u.abandoned,
 	}
 	names := in.drivers()
 	in.volumes = slices.DeleteFunc(in.volumes, func(v corev1.PersistentVolume) bool { return !ofTarn(&v, names) && !volume.Held(&v) })
@@ -69,4 +77,35 @@ func (in *installed) drivers() map[string]bool {
 func ofTarn(v *corev1.PersistentVolume, drivers map[string]bool) bool {
 	return v.Spec.CSI != nil && drivers[v.Spec.CSI.Driver] || v.Annotations[tarnv1.AnnotationRecord] != "" ||
 		strings.HasPrefix(v.Annotations[volume.AnnProvisionedBy], tarnv1.GroupVersion.Group+"/")
+}
+
+// leader names the controller that works, empty where none does: one renews its lease
+// several times within the time it is held for. Its clock is not ours, so it is watched
+// for that long instead of asked for the time.
+func (u *uninstaller) leader(ctx context.Context) (string, error) {
+	var began time.Time
+	var seen, holder string
+	err := wait.PollUntilContextCancel(ctx, lookAgain, true, func(ctx context.Context) (bool, error) {
+		lease := &coordinationv1.Lease{}
+		err := u.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: kube.ControllerName}, lease)
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("looking for a controller: %w", err)
+		}
+		if holder = ptr.Deref(lease.Spec.HolderIdentity, ""); err != nil || holder == "" {
+			holder = ""
+			return true, nil
+		}
+		if seen == "" {
+			seen, began = lease.ResourceVersion, time.Now()
+		}
+		if lease.ResourceVersion != seen {
+			return true, nil
+		}
+		if time.Since(began) > time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 4))*time.Second {
+			holder = ""
+			return true, nil
+		}
+		return false, nil
+	})
+	return holder, err
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -17,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -59,7 +61,7 @@ func furnished(ctx context.Context, t *testing.T, c client.Client) *corev1.Persi
 }
 
 func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c := testkit.Client(t, testkit.OwnAPIServer(t))
 	go finishNamespaces(ctx, c)
@@ -103,6 +105,47 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	}
 	if vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || slices.Contains(vol.Finalizers, kube.FinalizerExternalProvisioner) || vol.DeletionTimestamp != nil {
 		t.Errorf("the volume is not left to itself: %+v", vol)
+	}
+	nothingOfTarn(ctx, t, c)
+}
+
+// What `kubectl delete -f` of the manifest leaves: no controller, and all that only one
+// would let go of.
+func TestUninstallingEndsWhatAnotherWayHasLeft(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	c := testkit.Client(t, testkit.OwnAPIServer(t))
+	go finishNamespaces(ctx, c)
+	vol := furnished(ctx, t, c)
+	pool := &tarnv1.PersistentVolumeSet{ObjectMeta: metav1.ObjectMeta{Name: "fast", Finalizers: []string{tarnv1.FinalizerPool}}}
+	pool.Spec.Selector = map[string]string{"pool": "fast"}
+	pool.Spec.Template.Metadata.Labels = pool.Spec.Selector
+	vol.Spec.DeepCopyInto(&pool.Spec.Template.Spec)
+	pool.Spec.Template.Spec.ClaimRef, pool.Spec.Template.Spec.CSI, pool.Spec.Template.Spec.StorageClassName = nil, nil, "shelf"
+	filler := testkit.Claim(Namespace, "fill-1", "", "shelf")
+	filler.Finalizers = []string{tarnv1.FinalizerInProcess}
+	// A leader that was killed and never came back.
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: kube.ControllerName}}
+	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = ptr.To("dead"), ptr.To[int32](1)
+	for _, o := range []client.Object{pool, filler, lease} {
+		if err := c.Create(ctx, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Delete(ctx, pool); err != nil { // the controller would let it go
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	u := &uninstaller{client: c, out: &said}
+	if err := u.run(ctx); err == nil || !strings.Contains(said.String(), "no controller of Tarn works") {
+		t.Fatalf("it waits for a controller that is gone: %v\n%s", err, said.String())
+	}
+	u.keep = true
+	if err := u.run(ctx); err != nil {
+		t.Fatalf("uninstalling: %v\n%s", err, said.String())
+	}
+	if err := c.Get(ctx, client.ObjectKeyFromObject(filler), filler); client.IgnoreNotFound(err) != nil || slices.Contains(filler.Finalizers, tarnv1.FinalizerInProcess) {
+		t.Errorf("the filler claim is held for ever, by %q (%v)", filler.Finalizers, err)
 	}
 	nothingOfTarn(ctx, t, c)
 }

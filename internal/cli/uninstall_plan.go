@@ -55,12 +55,16 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 			p.steps = append(p.steps, plannedStep{step, fmt.Sprintf(format, args...)})
 		}
 	}
-	add(len(in.pools) > 0, stepPools, "delete %d PersistentVolumeSets and wait until the spare volumes of their pools are destroyed", len(in.pools))
+	add(len(in.pools) > 0 && !in.abandoned, stepPools, "delete %d PersistentVolumeSets and wait until the spare volumes of their pools are destroyed", len(in.pools))
 	going := len(in.destroyed())
 	add(!keep && going > 0, stepDestruction, "wait until %d volumes are destroyed whose claims are gone", going)
 	add(true, stepControllers, "delete tarn-api and tarn-controller and wait until they have ended")
 	kept := len(in.volumes)
-	add(keep && kept+len(in.records) > 0, stepVolumes, "let go of %d volumes: their data stays, with reclaim policy Retain", kept)
+	left := len(in.records)
+	if in.abandoned {
+		left += len(in.pools) + len(in.claims)
+	}
+	add(keep && kept+left > 0, stepVolumes, "let go of %d volumes: their data stays, with reclaim policy Retain", kept)
 	add(!keep && slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return volume.Held(&v) }), stepVolumes,
 		"give volumes of others that were to be kept for a while their own reclaim policy back")
 	add(len(in.provisioners) > 0, stepProvisioners, "delete %d PavProvisioners and their CSIDrivers", len(in.provisioners))
@@ -74,14 +78,22 @@ func blockers(in *installed, keep bool) []blocker {
 	add := func(what, remedy string, args ...any) {
 		found = append(found, blocker{what, fmt.Sprintf(remedy, args...)})
 	}
+	first := ""
+	if in.abandoned {
+		first = "install Tarn again, as none of its controllers works; then "
+	}
+	if going := len(in.pools) + len(in.destroyed()) + len(in.claims); in.abandoned && !keep && going > 0 {
+		add(fmt.Sprintf("%d pools and volumes would have to be destroyed, but no controller of Tarn works", going),
+			"install Tarn again, then run this; or leave all data as it is: --keep-volumes")
+	}
 	for i := range in.stages {
 		s := &in.stages[i]
 		add(fmt.Sprintf("volume %s is in use on node %s", s.Spec.VolumeName, s.Spec.NodeName),
-			"delete the pods that use it: tarn explain volume %s", s.Spec.VolumeName)
+			"%sdelete the pods that use it: tarn explain volume %s", first, s.Spec.VolumeName)
 	}
 	for i := range in.apps {
 		a := &in.apps[i]
-		add(fmt.Sprintf("application %s/%s is deployed", a.Namespace, a.Name), "kubectl delete app -n %s %s", a.Namespace, a.Name)
+		add(fmt.Sprintf("application %s/%s is deployed", a.Namespace, a.Name), "%skubectl delete app -n %s %s", first, a.Namespace, a.Name)
 	}
 	for i := range in.pools {
 		if s := &in.pools[i]; s.Labels[tarnv1.LabelDeletionProtection] == "true" {
@@ -91,6 +103,7 @@ func blockers(in *installed, keep bool) []blocker {
 	for i := range in.claims {
 		c := &in.claims[i]
 		switch {
+		case in.abandoned: // nobody makes it; it is let go
 		case c.Namespace != Namespace:
 			add(fmt.Sprintf("a volume is being made for claim %s/%s", c.Namespace, c.Name), "wait until it is bound, or delete it: tarn explain claim %s/%s", c.Namespace, c.Name)
 		case len(in.pools) == 0: // else they go with their pools

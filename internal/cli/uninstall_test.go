@@ -54,6 +54,8 @@ func staged(in *installed) {
 	in.stages = append(in.stages, tarnv1.PavStage{Spec: tarnv1.PavStageSpec{VolumeName: "pvc-u", NodeName: "n1"}})
 }
 
+func abandoned(in *installed) { in.abandoned = true }
+
 func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 	inTarns := func(name string) func(*installed) {
 		return func(in *installed) { in.claims = append(in.claims, *testkit.Claim(Namespace, name, "c", "shelf")) }
@@ -85,6 +87,12 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a scrub", whatIs(inTarns("scrub-1")), false, "being made ready for its next user", "wait"},
 		{"a filler of a pool", whatIs(inTarns("fill-1"), pooled), false, "", ""},
 		{"a protected pool", whatIs(pooled, func(in *installed) { in.pools[0].Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }), false, "protected from deletion", "kubectl label pvset fast"},
+		{"a pool of a Tarn that is gone", whatIs(pooled, abandoned), false, "no controller of Tarn works", "install Tarn again"},
+		{"a pool of a Tarn that is gone, whose volumes are kept", whatIs(pooled, made(free), abandoned), true, "", ""},
+		{"a volume that nobody destroys", whatIs(made(wasReleased), abandoned), false, "no controller of Tarn works", "--keep-volumes"},
+		{"a volume on a node of a Tarn that is gone", whatIs(staged, abandoned), true, "in use on node n1", "install Tarn again"},
+		{"a volume that no plugin goes on making", whatIs(inTarns("fill-1"), abandoned), true, "", ""},
+		{"nothing, of a Tarn that is gone", whatIs(abandoned), false, "", ""},
 		{"an application", whatIs(func(in *installed) {
 			in.apps = append(in.apps, tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}})
 		}), true, "application shop/web", "kubectl delete app -n shop web"},
@@ -116,6 +124,8 @@ func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
 		{"a pool and its spares", whatIs(made(free), pooled), false, "pools destruction controllers provisioners rest"},
 		{"a volume that is being destroyed", whatIs(made(wasReleased)), false, "destruction controllers provisioners rest"},
 		{"a volume that is kept", whatIs(made()), true, "controllers volumes provisioners rest"},
+		{"a pool whose controller is gone", whatIs(made(free), pooled, abandoned), true, "controllers volumes provisioners rest"},
+		{"a pool alone whose controller is gone", whatIs(pooled, abandoned), true, "controllers volumes provisioners rest"},
 		{"another driver's, held", whatIs(made(foreign, held), func(in *installed) { in.records = nil }), false, "controllers volumes provisioners rest"},
 	} {
 		var got []string

@@ -75,8 +75,9 @@ func newPavTestCommand() *cobra.Command {
 		Short: "Take a provisioner through the life of a volume, on a cluster",
 		Long: "Try out the PavProvisioner in a YAML file on the current cluster: under a throw-away name, with a class, a claim\n" +
 			"and two pods in a throw-away namespace. A creation is made to fail and undone; then a volume is made, staged, written\n" +
-			"by one pod, made larger where there is volumeExpansion, read by a second pod on the same node, unstaged and deleted,\n" +
-			"and nothing may be left. Each step is reported with its time; a failure with what the cluster says about it.\n\n" +
+			"by one pod, made larger where there is volumeExpansion, read by a second pod on the same node, unstaged, recycled\n" +
+			"where there is volumeRecycling, and deleted, and nothing may be left. Each step is reported with its time; a failure\n" +
+			"with what the cluster says about it.\n\n" +
 			"All that was made is removed in the end, whatever happens, also on Ctrl-C, unless --keep is given. The pods of\n" +
 			"the provisioner run where its templates say, with all the rights that they ask for.\n\n" +
 			"--claim and --class give what the templates need: parameters, annotations, modes, sizes. The throw-away namespace,\n" +

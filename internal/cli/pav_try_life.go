@@ -39,6 +39,7 @@ func (t *pavTry) life(ctx context.Context) error {
 		{"expanded", t.expanded},
 		{"read", t.read},
 		{"unstaged", t.unstaged},
+		{"recycled", t.recycled},
 		{"deleted", t.deleted},
 		{"nothing left", t.nothingLeft},
 	} {

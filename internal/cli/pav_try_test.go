@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -103,6 +104,28 @@ func TestATestRefusesWhatItCannotTry(t *testing.T) {
 	} {
 		if err := prepared(t, &c.try, c.text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+func TestAProvisionerIsTriedByAMethodThatItDoes(t *testing.T) {
+	for section, want := range map[string]string{
+		"":                                 "",
+		`{}`:                               "Files",
+		`{"methods": ["Discard"]}`:         "Discard",
+		`{"methods": ["Discard", "Zero"]}`: "Zero",
+		`{"methods": "{{ params.m }}"}`:    "Files",
+	} {
+		p := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{}}}
+		if section != "" {
+			var fields map[string]any
+			if err := json.Unmarshal([]byte(section), &fields); err != nil {
+				t.Fatal(err)
+			}
+			p.Object["spec"] = map[string]any{"volumeRecycling": fields}
+		}
+		if got := (&pavTry{provisioner: p}).recycleMethod(); string(got) != want {
+			t.Errorf("%s: tried by %q, want %q", section, got, want)
 		}
 	}
 }

@@ -70,6 +70,7 @@ func newTryWorld(ctx context.Context, to connection, provisioner, namespace stri
 func (w *tryWorld) follow(ctx context.Context) error {
 	for _, kind := range []client.Object{
 		&pavv1.PavProvisioner{}, &tarnv1.PavVolume{}, &tarnv1.PavStage{}, &corev1.Namespace{}, &corev1.Pod{}, &corev1.PersistentVolumeClaim{},
+		&corev1.PersistentVolume{},
 	} {
 		informer, err := w.cached.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 		if err != nil {

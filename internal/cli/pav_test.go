@@ -57,10 +57,14 @@ func TestLintSaysEverythingThatIsWrongAndWhere(t *testing.T) {
 	golden(t, "lint-wrong", out)
 }
 
-func TestLintFindsNothingWrongWithTheExamples(t *testing.T) {
-	files, err := filepath.Glob("../../examples/*/*provisioner.yaml")
-	if err != nil || len(files) < 2 {
-		t.Fatalf("found %v, %v; want the examples", files, err)
+func TestLintFindsNothingWrongWithTheExamplesAndReadyProvisioners(t *testing.T) {
+	var files []string
+	for _, folder := range []string{"examples", "provisioners"} {
+		found, err := filepath.Glob("../../" + folder + "/*/*provisioner.yaml")
+		if err != nil || len(found) < 2 {
+			t.Fatalf("found %v, %v; want those of %s", found, err, folder)
+		}
+		files = append(files, found...)
 	}
 	out, _, status := run(t, "", append([]string{"pav", "lint", "--strict"}, files...)...)
 	if status != 0 || strings.Contains(out, "error: ") || strings.Contains(out, "warning: ") {

@@ -44,5 +44,6 @@ for module in $(git ls-files --cached --others --exclude-standard '*/go.mod'); d
 done
 check "generated files" generated
 check "go.mod is tidy" go mod tidy -diff
+check "OpenAPI document" bash -o pipefail -c 'go run ./cmd/tarn api openapi | go run -C hack/openapi .'
 check "lint" go tool -modfile=hack/lint/go.mod golangci-lint run --build-tags integration,e2e ./...
 exit $failed

@@ -43,6 +43,7 @@ apps.tarn.dev in the namespace. The API describes itself at /docs and /openapi.j
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAPI(cmd, flags) },
 	}
 	flags.process.Register(cmd.Flags())
+	cmd.AddCommand(newDocumentCommand())
 	f := cmd.Flags()
 	f.StringVar(&flags.listening.Address, "bind-address", "127.0.0.1:8084", "where calls are answered")
 	f.StringVar(&flags.listening.CertFile, "tls-cert-file", "", "certificate to serve TLS with; read again when it changes")
@@ -55,6 +56,23 @@ apps.tarn.dev in the namespace. The API describes itself at /docs and /openapi.j
 	f.IntVar(&flags.options.Limits.Burst, "calls-at-once", api.DefaultLimits.Burst, "how many calls a caller may make at once")
 	f.IntVar(&flags.options.Limits.Streams, "streams", api.DefaultLimits.Streams, "how many streams of events a caller may have open")
 	return cmd
+}
+
+func newDocumentCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "openapi",
+		Short:   "Print the description of the REST API, OpenAPI 3.1",
+		Example: "  tarn api openapi > openapi.json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			text, err := api.Document(cli.Version)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
 }
 
 // registerClasses adds the flag for the storage classes of volumes that name none, which

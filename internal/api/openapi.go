@@ -90,6 +90,16 @@ func describeBodies(document *huma.OpenAPI) {
 
 func ptr[T any](value T) *T { return &value }
 
+// Document is what the API says of itself, as OpenAPI 3.1 in JSON. version is that of
+// the build.
+func Document(version string) ([]byte, error) {
+	s, err := New(Options{Version: version})
+	if err != nil {
+		return nil, err
+	}
+	return s.document, nil
+}
+
 // serveDocument serves the document, and a page that shows it. Both are made once.
 func (s *Server) serveDocument(document *huma.OpenAPI) error {
 	describeBodies(document)
@@ -101,7 +111,8 @@ func (s *Server) serveDocument(document *huma.OpenAPI) error {
 	if err != nil {
 		return fmt.Errorf("making the page of the API: %w", err)
 	}
-	s.serveFile("/openapi.json", "application/json", append(text, '\n'))
+	s.document = append(text, '\n')
+	s.serveFile("/openapi.json", "application/json", s.document)
 	s.serveFile("/docs", "text/html; charset=utf-8", page)
 	return nil
 }

@@ -75,6 +75,8 @@ type Server struct {
 	log     logr.Logger
 	metrics *metrics
 	mux     *http.ServeMux
+	// document is what is served at /openapi.json.
+	document []byte
 	// stopping is closed when the server is to end.
 	stopping chan struct{}
 	stopOnce sync.Once

@@ -61,6 +61,9 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, key client.
 	if err := gatherClaims(ctx, from, v); err != nil {
 		return nil, err
 	}
+	if v.Config == nil && collected(v.App) {
+		v.Deployed = topologyLeft(v)
+	}
 	return v, gatherClasses(ctx, from, v)
 }
 

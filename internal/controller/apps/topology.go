@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/appfile"
@@ -80,6 +81,28 @@ func topologyOf(v *View) topology {
 			Name: claim.Labels[tarnv1.LabelAppVolume], ClaimName: claim.Name, SizeGi: inGi(requested(claim)),
 			AccessMode: appplan.ModeOf(claim), StorageClass: appplan.ClassOf(claim), PreserveOnDelete: preserved(claim),
 		})
+	}
+	return t
+}
+
+// collected says whether the garbage collector takes what an App owns before its end is
+// over, the ConfigMap with the rest: so it does where an App is deleted in the foreground,
+// as some tools do with all that they delete.
+func collected(app *tarnv1.App) bool {
+	return app.DeletionTimestamp != nil && slices.Contains(app.Finalizers, metav1.FinalizerDeleteDependents)
+}
+
+// topologyLeft is what the status of an App says of its volumes. It is less to go by than
+// the ConfigMap: a claim that is older than the App, and may be one that an earlier App
+// preserved, is not in it.
+func topologyLeft(v *View) topology {
+	var t topology
+	for _, told := range slices.Concat(v.App.Status.Volumes, v.App.Status.Detached) {
+		claim := v.claim(told.Name)
+		if claim == nil || claim.CreationTimestamp.Before(&v.App.CreationTimestamp) {
+			continue
+		}
+		t.Volumes = append(t.Volumes, deployedVolume{Name: told.Name, ClaimName: claim.Name, PreserveOnDelete: preserved(claim)})
 	}
 	return t
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -171,6 +172,31 @@ func TestWhatCannotBeBuiltIsRefused(t *testing.T) {
 	} {
 		if _, err := parse([]string{c.argument}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want an error with %q", c.argument, err, c.want)
+		}
+	}
+}
+
+// A folder that is not sent to Docker fails the build of the Dockerfile, which is not
+// tried here.
+func TestDockerIsSentAllThatTheBinaryIsBuiltFrom(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := strings.Split(string(read(t, root, ".dockerignore")), "\n")
+	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.Dir}}{{end}}{{end}}", "./cmd/tarn")
+	list.Dir, list.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
+	folders, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for folder := range strings.FieldsSeq(string(folders)) {
+		relative, err := filepath.Rel(root, folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if top := strings.Split(relative, "/")[0]; !slices.Contains(sent, "!"+top) {
+			t.Errorf("%s is linked, but .dockerignore does not let %s through", relative, top)
 		}
 	}
 }

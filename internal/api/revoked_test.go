@@ -36,7 +36,7 @@ func TestWhoeverKeepsStrangersBusyKeepsOutNobodyElse(t *testing.T) {
 	w := newWorld(t)
 	c := w.tenant("regular")
 	c.get("/v1/apps").want(http.StatusOK)
-	w.server.door.addresses = newLimiter(0, 0) // as many made-up tokens leave it
+	w.server.door.addresses = newLimiter(0, 0)                    // as many made-up tokens leave it
 	w.server.door.reviewed.Remove(sha256.Sum256([]byte(c.token))) // as time does
 	c.get("/v1/apps").want(http.StatusOK)
 	stranger := &visitor{w: w, namespace: c.namespace, token: "made-up"}

@@ -54,7 +54,7 @@ func TestOnlyWhoMayGetMetricsGetsThem(t *testing.T) {
 	tokens := map[string]string{}
 	for _, name := range []string{"reader", "stranger"} {
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-		if err := admin.Create(ctx, account); err != nil {
+		if err := client.IgnoreAlreadyExists(admin.Create(ctx, account)); err != nil {
 			t.Fatal(err)
 		}
 		request := &authenticationv1.TokenRequest{}
@@ -71,7 +71,7 @@ func TestOnlyWhoMayGetMetricsGetsThem(t *testing.T) {
 			Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: "reader"}},
 		},
 	} {
-		if err := admin.Create(ctx, o); err != nil {
+		if err := client.IgnoreAlreadyExists(admin.Create(ctx, o)); err != nil {
 			t.Fatal(err)
 		}
 	}

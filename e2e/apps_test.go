@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
@@ -110,6 +111,9 @@ func TestAnAppsVolumeGrowsWhileItsPodWrites(t *testing.T) {
 	volume, pod := s.volumeNamed("paas-app-counter-data"), s.podOf(app)
 
 	// The live claim decides: what the spec says of the volume changes nothing.
+	if err := suite.live.Patch(s.ctx, app, client.RawPatch(types.JSONPatchType, []byte(`[{"op": "replace", "path": "/spec/volumes/0/accessMode", "value": "ReadWriteMany"}]`))); err != nil {
+		t.Fatal(err)
+	}
 	if said := s.tarnApp(1, "app", "scale", "counter", "3"); !strings.Contains(said,
 		"cannot scale to 3 replicas: volume 'data' is ReadWriteOnce (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out.") {
 		t.Errorf("scaling to 3 says %q", said)

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"encoding/json"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -43,6 +46,36 @@ func TestControllersThatDoNotExistAreRefused(t *testing.T) {
 	} {
 		if got, err := selectControllers(c.words); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("selectControllers(%q) = %q, %v, want an error with %q", c.words, got, err, c.want)
+		}
+	}
+}
+
+func TestTheChartTakesTheControllersThereAreAndNoOthers(t *testing.T) {
+	text, err := os.ReadFile("../../charts/tarn/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct {
+			Controller struct {
+				Properties struct {
+					Controllers struct{ Items struct{ Pattern string } }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	pattern := regexp.MustCompile(schema.Properties.Controller.Properties.Controllers.Items.Pattern)
+	for _, name := range controllerNames() {
+		if !pattern.MatchString(name) || !pattern.MatchString("-"+name) {
+			t.Errorf("the schema of the chart refuses controller %s", name)
+		}
+	}
+	for word, want := range map[string]bool{"*": true, "-*": false, "": false, "nonsense": false, "binder": false} {
+		if pattern.MatchString(word) != want {
+			t.Errorf("the schema of the chart takes %q as a controller: %t, want %t", word, !want, want)
 		}
 	}
 }

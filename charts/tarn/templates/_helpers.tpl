@@ -36,6 +36,13 @@ app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
 {{- end }}
 {{- end -}}
 
+{{/* What API and controllers must both be told. */}}
+{{- define "tarn.apps" -}}
+{{- range $mode, $class := .Values.apps.classes }}
+- --app-class={{ $mode }}={{ $class }}
+{{- end }}
+{{- end -}}
+
 {{- define "tarn.ports" -}}
 - {name: probes, containerPort: 8081}
 {{- if .Values.metrics.enabled }}

@@ -12,6 +12,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // ReasonExpansionFailed is the reason of the Event about a node expansion that failed.
@@ -112,6 +113,13 @@ func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView
 		return unfit(fmt.Sprintf("volume %q cannot grow on node %q: its PavVolume or its Node is gone", w.Volume.Name, v.Stage.Spec.NodeName))
 	}
 	want := v.Stage.Status.Node.Expansion
+	has, err := r.capacityOf(ctx, w.Volume, record, want.Capacity)
+	if err != nil {
+		return e, err
+	}
+	if want.Capacity > has {
+		return unfit(fmt.Sprintf("node %q asks that volume %q grow to %d bytes, but it has %d", v.Stage.Spec.NodeName, w.Volume.Name, want.Capacity, has))
+	}
 	e.Prepared, err = r.expander.PrepareNodeExpansion(ctx, w.Provisioner, podvol.NodeExpansion{
 		Stage: v.Stage, Record: record, Volume: w.Volume, Claim: w.Claim, Node: w.Node, NewCapacity: want.Capacity, Attempt: want.Attempt,
 	})
@@ -119,6 +127,23 @@ func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView
 		return e, err
 	}
 	return e, nil
+}
+
+// capacityOf is what a volume has in bytes, read live where the cache says that it is less
+// than wanted. A kubelet asks for what the volume has; a node agent that asks for more
+// would go round the claim's quota.
+func (r *Reconciler) capacityOf(ctx context.Context, vol *corev1.PersistentVolume, record *tarnv1.PavVolume, wanted int64) (int64, error) {
+	of := func(v *corev1.PersistentVolume) int64 {
+		return max(record.Status.Capacity, volume.Bytes(v.Spec.Capacity[corev1.ResourceStorage]))
+	}
+	if has := of(vol); has >= wanted {
+		return has, nil
+	}
+	fresh := &corev1.PersistentVolume{}
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(vol), fresh); err != nil {
+		return 0, fmt.Errorf("reading PersistentVolume %s: %w", vol.Name, err)
+	}
+	return of(fresh), nil
 }
 
 // expansionDue says whether a pod has to be made now.

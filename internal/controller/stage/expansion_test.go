@@ -1,13 +1,17 @@
 package stage
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
 )
@@ -65,6 +69,43 @@ func TestPlanOfAStageThatGrows(t *testing.T) {
 				t.Errorf("plan:\n got %s\nwant %s", got, c.want)
 			}
 		})
+	}
+}
+
+// takes prepares nothing, of every expansion that is asked for.
+type takes struct{}
+
+func (takes) PrepareNodeExpansion(context.Context, *pavv1.PavProvisioner, podvol.NodeExpansion) (*podvol.Prepared, error) {
+	return &podvol.Prepared{}, nil
+}
+
+func TestANodeIsGivenNoMoreThanTheVolumeHas(t *testing.T) {
+	record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
+	record.Status.Capacity = 1 << 30
+	w := newWorld(t, append(subjects(), record)...)
+	w.r.expander = takes{}
+	ask := func(bytes int64) string {
+		stage := w.stage()
+		stage.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageStaged, Expansion: &tarnv1.StageExpansionRequest{Attempt: 1, Capacity: bytes}}
+		e, err := w.r.gatherExpansion(context.Background(), View{Stage: stage, Node: &corev1.Node{}})
+		w.must(err)
+		if e.Unfit != nil {
+			return e.Unfit.Message
+		}
+		return ""
+	}
+	if got := ask(1 << 30); got != "" {
+		t.Errorf("what the volume has is refused: %s", got)
+	}
+	if got, want := ask(1<<30+1), `node "n1" asks that volume "pv" grow to 1073741825 bytes, but it has 1073741824`; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	vol := &corev1.PersistentVolume{}
+	w.must(w.store.Get(context.Background(), client.ObjectKey{Name: "pv"}, vol))
+	vol.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}
+	w.must(w.store.Update(context.Background(), vol))
+	if got := ask(2 << 30); got != "" {
+		t.Errorf("what the volume has by now is refused: %s", got)
 	}
 }
 

@@ -70,11 +70,11 @@ func whole(body []byte, key, example string) (int64, error) {
 	if value, err := number.Int64(); err == nil {
 		return value, nil
 	}
-	value, err := number.Float64()
+	value, _ := number.Float64() // what is too large for a float is infinite
 	switch {
-	case err != nil && value > 0, value >= math.MaxInt64: // out of any bounds, and answered as that
+	case value >= math.MaxInt64: // out of any bounds, and answered as that
 		return math.MaxInt64, nil
-	case err != nil, value <= math.MinInt64:
+	case value <= math.MinInt64:
 		return math.MinInt64, nil
 	case value != math.Trunc(value):
 		return 0, appplan.Errorf(appplan.Invalid, "%s must be a whole number: send %s", key, example)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -44,10 +45,9 @@ func (s *Server) enter(ctx huma.Context, next func(huma.Context)) {
 
 // challenge tells a stranger how to show who they are.
 func challenge(w http.ResponseWriter, err error) error {
-	if f := failed(err); f != nil {
-		if status, is := f.(huma.StatusError); is && status.GetStatus() == http.StatusUnauthorized {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="tarn"`)
-		}
+	var known *appplan.Error
+	if errors.As(err, &known) && known.Code == appplan.Unauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="tarn"`)
 	}
 	return err
 }

@@ -132,7 +132,7 @@ func TestOneWhoNeverEndsTheHeaderIsHungUpOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer caller.Close()
+	t.Cleanup(func() { _ = caller.Close() })
 	if _, err := io.WriteString(caller, "GET /v1/apps HTTP/1.1\r\nHost: x\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestAHeaderThatIsTooLongIsNotRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer caller.Close()
+	t.Cleanup(func() { _ = caller.Close() })
 	_, _ = io.WriteString(caller, "GET /docs HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 64<<10)+"\r\n\r\n") // the server may hang up meanwhile
 	response, err := http.ReadResponse(bufio.NewReader(caller), nil)
 	if err == nil {

@@ -254,7 +254,7 @@ func (r *reply) want(status int) *reply {
 }
 
 // fails is an error of a code whose message is as expected.
-func (r *reply) fails(status int, code appplan.Code, message string) *appplan.Error {
+func (r *reply) fails(status int, code appplan.Code, message string) {
 	r.t.Helper()
 	r.want(status)
 	var answer struct{ Error *appplan.Error }
@@ -264,7 +264,6 @@ func (r *reply) fails(status int, code appplan.Code, message string) *appplan.Er
 	if answer.Error.Code != code || answer.Error.Message != message {
 		r.t.Errorf("%s answered %s %q, want %s %q", r.call, answer.Error.Code, answer.Error.Message, code, message)
 	}
-	return answer.Error
 }
 
 // data is what was answered.

@@ -2,6 +2,7 @@ package appplan
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -27,15 +28,11 @@ func (s Source) Read(id string) (f *appfile.File, warnings []string, err *Error)
 		parse = appfile.ParseJSONFor
 	}
 	f, told, failed := parse(id, s.Text)
-	var problems appfile.Problems
-	switch failed := failed.(type) {
-	case nil:
-	case appfile.Problems:
-		problems = failed
-	default:
-		problems = appfile.Problems{{Message: failed.Error()}}
-	}
-	if problems != nil {
+	if failed != nil {
+		var problems appfile.Problems
+		if !errors.As(failed, &problems) {
+			problems = appfile.Problems{{Message: failed.Error()}}
+		}
 		return nil, nil, badFile(problems)
 	}
 	for _, warning := range told {

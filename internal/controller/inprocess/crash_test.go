@@ -46,7 +46,7 @@ func TestCase158AVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					w := newWorld(t, "life-"+l.name+"-"+name, l.class)
 					w.bind()
-					stop := w.runKilled(k)
+					stop := k.Life(w.config, w.run)
 					l.live(w)
 					stop()
 					w.check(l.wantMade, l.wantMade)

@@ -68,8 +68,8 @@ func TestCase109AVolumeThatWasNeverWrittenIsDestroyedWithItsClaim(t *testing.T) 
 	if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err == nil {
 		t.Fatal("want an error while the volume cannot be written")
 	}
-	told(recorder) // that a volume is being made
-	told(recorder) // that it cannot be written
+	told(recorder)                        // that a volume is being made
+	told(recorder)                        // that it cannot be written
 	w.must(w.client.Delete(w.ctx, claim)) // which the promise holds
 	w.must(w.now(v.Claim))
 	w.fake.Break(plugintest.Delete, errors.New("the array is busy"))

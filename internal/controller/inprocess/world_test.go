@@ -20,12 +20,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/plugin"
@@ -63,8 +60,6 @@ func newWorld(t *testing.T, name string, changes ...testkit.With[*storagev1.Stor
 	name = fmt.Sprintf("%s-%d", name, worlds.Add(1))
 	w := &world{t: t, ctx: ctx, config: testkit.APIServer(t), name: name}
 	w.client = testkit.Client(t, w.config)
-	// As the account the controllers have in a cluster, so that its rights are tried too.
-	w.config.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
 	w.fake, w.plugin = plugintest.NewFake("tarn.dev/"+name, name)
 	w.must(w.client.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	w.must(w.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
@@ -132,42 +127,13 @@ func (w *world) view(claim *corev1.PersistentVolumeClaim) *View {
 // run starts the controller on a configuration and gives back what ends it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.t.Helper()
-	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
-		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+	return testkit.Run(w.ctx, w.t, restConfig, func(mgr ctrl.Manager) error {
+		return Register(mgr, Options{Plugins: []plugin.Plugin{w.plugin}, MaxConcurrent: 4})
+	}, func(o *ctrl.Options) {
+		o.Cache.ByObject = map[client.Object]cache.ByObject{
 			&corev1.PersistentVolumeClaim{}: {Namespaces: map[string]cache.Config{w.name: {}}},
-		}},
-		GracefulShutdownTimeout: ptr.To(5 * time.Second),
-	})
-	w.must(err)
-	w.must(Register(mgr, Options{Plugins: []plugin.Plugin{w.plugin}, MaxConcurrent: 4}))
-	ctx, cancel := context.WithCancel(w.ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = mgr.Start(ctx) // a killed one ends with the error of its death
-	}()
-	return func() { cancel(); <-done }
-}
-
-// runKilled starts the controller, and once more when the killer has ended it. What
-// is given back waits for that.
-func (w *world) runKilled(k *testkit.Killer) (stop func()) {
-	w.t.Helper()
-	first := w.run(k.Wrap(w.config))
-	revived := make(chan func(), 1)
-	ended := make(chan struct{})
-	go func() {
-		select {
-		case <-k.Dead():
-			first()
-			revived <- w.run(w.config)
-		case <-ended:
-			revived <- first
 		}
-	}()
-	return func() { close(ended); (<-revived)() }
+	})
 }
 
 // bind does of Kubernetes' controllers what the cases need, until the case is over:

@@ -43,17 +43,7 @@ func (w *world) full(s *tarnv1.PersistentVolumeSet, size string) func() string {
 // controller anew when the killer has ended it.
 func (w *world) life(k *testkit.Killer, stages func(*tarnv1.PersistentVolumeSet)) {
 	w.t.Helper()
-	stop := w.run(k.Wrap(w.config))
-	revived := make(chan func())
-	go func() {
-		select {
-		case <-k.Dead():
-			stop()
-			revived <- w.run(w.config)
-		case <-w.ctx.Done():
-			revived <- stop
-		}
-	}()
+	stop := k.Life(w.config, w.run)
 	s := w.set(1, 2)
 	w.eventually("filling", w.full(s, "1Gi"))
 	if stages != nil {
@@ -69,12 +59,7 @@ func (w *world) life(k *testkit.Killer, stages func(*tarnv1.PersistentVolumeSet)
 		}
 		return w.gone(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: fillerClassName(s)}})
 	})
-	select {
-	case <-k.Dead():
-		(<-revived)()
-	default:
-		stop()
-	}
+	stop()
 }
 
 // drawAndReplace lets a claim draw the spare, then changes the template.

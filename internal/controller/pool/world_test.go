@@ -19,8 +19,6 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
@@ -187,21 +185,7 @@ func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentV
 // ends it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.t.Helper()
-	restConfig = rest.CopyConfig(restConfig)
-	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
-	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
-		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, GracefulShutdownTimeout: ptr.To(5 * time.Second),
-	})
-	w.must(err)
-	w.must(Register(mgr, Options{Namespace: testNamespace}))
-	ctx, cancel := context.WithCancel(w.ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = mgr.Start(ctx) // a killed one ends with the error of its death
-	}()
-	return func() { cancel(); <-done }
+	return testkit.Run(w.ctx, w.t, restConfig, func(mgr ctrl.Manager) error { return Register(mgr, Options{Namespace: testNamespace}) })
 }
 
 // eventually waits until check finds nothing wrong.

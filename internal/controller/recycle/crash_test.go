@@ -19,17 +19,7 @@ import (
 func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPolicy) {
 	w.t.Helper()
 	w.until("binding", phase(corev1.VolumeBound))
-	stop := w.run(k.Wrap(w.config))
-	revived := make(chan func())
-	go func() {
-		select {
-		case <-k.Dead():
-			stop()
-			revived <- w.run(w.config)
-		case <-w.ctx.Done():
-			revived <- stop
-		}
-	}()
+	stop := k.Life(w.config, w.run)
 	w.must(w.client.Delete(w.ctx, w.claim))
 	w.until("recycling", func(vol *corev1.PersistentVolume) string {
 		cert := certificateOf(vol)
@@ -62,12 +52,7 @@ func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPol
 		w.t.Errorf("the volume could be had before it was scrubbed, in version %s", version)
 	default:
 	}
-	select {
-	case <-k.Dead():
-		(<-revived)()
-	default:
-		stop()
-	}
+	stop()
 }
 
 // certifies says whether a certificate is that of who was to recycle the volume.

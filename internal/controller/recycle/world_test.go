@@ -16,8 +16,6 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -246,23 +244,16 @@ func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentV
 // ends it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.t.Helper()
-	restConfig = rest.CopyConfig(restConfig)
-	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
-	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
-		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, GracefulShutdownTimeout: ptr.To(5 * time.Second),
+	return testkit.Run(w.ctx, w.t, restConfig, func(mgr ctrl.Manager) error {
+		pods, err := kube.AllPods(mgr)
+		if err != nil {
+			return err
+		}
+		return Register(mgr, Options{
+			Namespace: testNamespace, Image: testImage, OwnBinder: true, Pods: pods,
+			Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader()},
+		})
 	})
-	w.must(err)
-	pods, err := kube.AllPods(mgr)
-	w.must(err)
-	w.must(Register(mgr, Options{Namespace: testNamespace, Image: testImage, OwnBinder: true, Pods: pods, Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader()}}))
-	ctx, cancel := context.WithCancel(w.ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = mgr.Start(ctx) // a killed one ends with the error of its death
-	}()
-	return func() { cancel(); <-done }
 }
 
 // until waits for the volume to be as check wants it, which says what is wrong.

@@ -49,17 +49,7 @@ func remembers(value string) func(*corev1.PersistentVolume) string {
 // controller anew when the killer has ended it.
 func (w *world) life(k *testkit.Killer) {
 	w.t.Helper()
-	stop := w.run(k.Wrap(w.config))
-	revived := make(chan func(), 1)
-	go func() {
-		select {
-		case <-k.Dead():
-			stop()
-			revived <- w.run(w.config)
-		case <-w.ctx.Done():
-			revived <- stop
-		}
-	}()
+	stop := k.Life(w.config, w.run)
 	w.volume("holding", remembers("shop"))
 	base := w.claim.DeepCopy()
 	w.claim.Labels["app"] = "store"
@@ -67,12 +57,7 @@ func (w *world) life(k *testkit.Killer) {
 	w.volume("remembering the claim as it is", remembers("store"))
 	w.must(w.client.Delete(w.ctx, w.claim))
 	w.volume("being destroyed when its time is over", isGone)
-	select {
-	case <-k.Dead():
-		(<-revived)()
-	default:
-		stop()
-	}
+	stop()
 	select {
 	case version := <-w.early:
 		w.t.Errorf("the volume was destroyed before its time, at version %s", version)

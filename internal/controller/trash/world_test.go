@@ -14,11 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
@@ -133,21 +130,7 @@ func (w *world) serve(vol *corev1.PersistentVolume, claim *corev1.PersistentVolu
 // ends it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.t.Helper()
-	restConfig = rest.CopyConfig(restConfig)
-	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
-	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
-		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, GracefulShutdownTimeout: ptr.To(5 * time.Second),
-	})
-	w.must(err)
-	w.must(Register(mgr, Options{Namespace: "tarn-system"}))
-	ctx, cancel := context.WithCancel(w.ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = mgr.Start(ctx) // a killed one ends with the error of its death
-	}()
-	return func() { cancel(); <-done }
+	return testkit.Run(w.ctx, w.t, restConfig, func(mgr ctrl.Manager) error { return Register(mgr, Options{Namespace: "tarn-system"}) })
 }
 
 // volume waits until the volume is as check wants it, which says what is wrong. It is

@@ -1,0 +1,59 @@
+package testkit
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"tarn.dev/tarn/internal/kube"
+)
+
+// Run starts controllers as the account they have in a cluster, so that its rights are
+// tried too, and gives what ends them. One that a Killer has ended ends by itself.
+func Run(ctx context.Context, t *testing.T, c *rest.Config, register func(ctrl.Manager) error, changes ...With[*ctrl.Options]) (stop func()) {
+	t.Helper()
+	c = rest.CopyConfig(c)
+	c.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
+	options := apply(&ctrl.Options{
+		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, GracefulShutdownTimeout: ptr.To(5 * time.Second),
+	}, changes)
+	mgr, err := ctrl.NewManager(c, *options)
+	if err == nil {
+		err = register(mgr)
+	}
+	if err != nil {
+		t.Fatalf("starting the controllers: %v", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = mgr.Start(ctx) // a killed one ends with the error of its death
+	}()
+	return func() { cancel(); <-done }
+}
+
+// Life starts controllers by run, on a configuration that the Killer ends, and once more
+// when it has. What it gives waits for that and ends them.
+func (k *Killer) Life(c *rest.Config, run func(*rest.Config) (stop func())) (stop func()) {
+	first := run(k.Wrap(c))
+	revived := make(chan func(), 1)
+	ended := make(chan struct{})
+	go func() {
+		select {
+		case <-k.Dead():
+			first()
+			revived <- run(c)
+		case <-ended:
+			revived <- first
+		}
+	}()
+	return func() { close(ended); (<-revived)() }
+}

@@ -115,7 +115,7 @@ func blockers(in *installed, keep bool) []blocker {
 	}
 	for i := range in.volumes {
 		if v := &in.volumes[i]; !in.goes(v) {
-			what, remedy := inTheWay(v)
+			what, remedy := in.inTheWay(v)
 			add(what, "%s; to leave its data as it is: --keep-volumes", remedy)
 		}
 	}
@@ -129,9 +129,12 @@ func blockers(in *installed, keep bool) []blocker {
 }
 
 // inTheWay says why a volume that does not go by itself is, and how it goes.
-func inTheWay(v *corev1.PersistentVolume) (what, remedy string) {
+func (in *installed) inTheWay(v *corev1.PersistentVolume) (what, remedy string) {
 	ref := v.Spec.ClaimRef
 	switch {
+	case in.forgotten(v) && (ref == nil || volume.ReleasedFrom(v)):
+		return fmt.Sprintf("volume %s was left by an earlier Tarn, and nothing knows how to destroy its storage", v.Name),
+			fmt.Sprintf("kubectl delete pv %s, and see to its storage yourself", v.Name)
 	case ref == nil:
 		return fmt.Sprintf("volume %s is free", v.Name), "kubectl delete pv " + v.Name
 	case volume.ReleasedFrom(v) && volume.Held(v):
@@ -159,7 +162,14 @@ func (in *installed) goes(v *corev1.PersistentVolume) bool {
 	case !ofTarn(v, in.drivers()):
 		return !volume.ReleasedFrom(v)
 	}
-	return volume.ReleasedFrom(v) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	return volume.ReleasedFrom(v) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete && !in.forgotten(v)
+}
+
+// forgotten says that nothing knows any more how a volume was made, and so nothing
+// destroys it: its record went with a Tarn that was uninstalled and left it.
+func (in *installed) forgotten(v *corev1.PersistentVolume) bool {
+	return v.Annotations[tarnv1.AnnotationRecord] != "" &&
+		!slices.ContainsFunc(in.records, func(r tarnv1.PavVolume) bool { return r.Name == v.Name })
 }
 
 // ends says whether a record goes by itself, as what it stands for is destroyed, or as

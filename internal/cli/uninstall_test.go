@@ -54,6 +54,12 @@ func staged(in *installed) {
 	in.stages = append(in.stages, tarnv1.PavStage{Spec: tarnv1.PavStageSpec{VolumeName: "pvc-u", NodeName: "n1"}})
 }
 
+// forgotten is what a Tarn that was uninstalled has left to the next.
+func forgotten(in *installed) {
+	in.volumes[0].Annotations = map[string]string{tarnv1.AnnotationRecord: string(in.records[0].UID)}
+	in.records = nil
+}
+
 func abandoned(in *installed) { in.abandoned = true }
 
 func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
@@ -79,6 +85,8 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a volume of another driver in the trash", whatIs(made(foreign, wasReleased, held), func(in *installed) { in.records = nil }), false, "in the trash", "tarn undelete volume theirs"},
 		{"a bound volume of another driver, held", whatIs(made(foreign, held), func(in *installed) { in.records = nil }), false, "", ""},
 		{"a volume that is being destroyed", whatIs(made(wasReleased)), false, "", ""},
+		{"a volume whose record went with an earlier Tarn", whatIs(made(wasReleased), forgotten), false, "nothing knows how to destroy", "kubectl delete pv pvc-u"},
+		{"a bound volume whose record went", whatIs(made(), forgotten), false, "that of claim shop/data", "kubectl delete pvc -n shop data"},
 		{"a free volume", whatIs(made(free)), false, "is free", "kubectl delete pv pvc-u"},
 		{"a free volume that a pool may have made", whatIs(made(free), pooled), false, "", ""},
 		{"a volume being made", whatIs(made(), func(in *installed) { in.volumes = nil }), false, "is being made for claim shop/data", "tarn explain claim shop/data"},

@@ -172,6 +172,10 @@ func (s *story) toBeDeleted(v *volumeView, was string) {
 		link.Next = "when somebody removes the storage by hand, and then the volume"
 		link.Command = kubectl("", "delete", "pv", v.Name)
 		s.blame("%s is gone, and nobody made its storage, so nobody destroys it", was)
+	case v.Volume.Annotations[tarnv1.AnnotationRecord] != "" && !s.view.unknown(pavVolume, "", v.Name):
+		link.Next = "when somebody removes the storage by hand, and then the volume"
+		link.Command = kubectl("", "delete", "pv", v.Name)
+		s.blame("%s is gone, and how its storage was made went with the volume's PavVolume, so nobody destroys it", was)
 	default:
 		who := cmp.Or(v.Volume.Annotations[volume.AnnProvisionedBy], "nobody that is known")
 		link.Next = "when it is destroyed by " + who

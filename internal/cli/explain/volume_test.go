@@ -36,7 +36,11 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 		{"to be destroyed, and nobody begins", released(corev1.PersistentVolumeReclaimDelete, func(w *world) { w.view.Controller = nil }), "has to be destroyed, but no tarn controller runs", "as soon as tarn controller runs", ""},
 		{"to be destroyed by somebody else", released(corev1.PersistentVolumeReclaimDelete, func(w *world) {
 			w.volumeView.Record, w.volumeView.Provisioner, w.volume.Annotations[volume.AnnProvisionedBy] = nil, nil, "csi.example.org"
+			delete(w.volume.Annotations, tarnv1.AnnotationRecord)
 		}), "csi.example.org has not destroyed the storage yet", "when it is destroyed by csi.example.org", ""},
+		{"left by an earlier Tarn", released(corev1.PersistentVolumeReclaimDelete, func(w *world) {
+			w.volumeView.Record, w.volume.Annotations[tarnv1.AnnotationRecord] = nil, "record-uid"
+		}), "went with the volume's PavVolume, so nobody destroys it", "when somebody removes the storage by hand", "kubectl delete pv pvc-claim-uid"},
 		{"deletion fails", deleting(func(w *world) { w.failed(tarnv1.StepDeletion, "still busy") }), "its storage could not be removed: still busy (attempt 3)", "attempt 4 in 30s", "kubectl edit pavprovisioner gold"},
 		{"deletion runs", deleting(func(w *world) { w.step(tarnv1.StepDeletion, runs, deadline(7200)) }), "the deletion pod default/pav-deletion has been running", "when it ends", ""},
 		{"still staged", deleting(func(w *world) {

@@ -93,11 +93,11 @@ func TestTheDocumentHasEveryCallWithItsNamesAndAnswers(t *testing.T) {
 		"GET /v1/apps/{id} 200 401 403 404 422 429 500",
 		"GET /v1/apps/{id}/events 200 401 403 404 422 429 500",
 		"GET /v1/apps/{id}/volumes 200 401 403 404 422 429 500",
-		"POST /v1/apps 201 401 403 404 409 413 422 429 500",
-		"POST /v1/apps/{id}/deploy 202 401 403 404 409 413 415 422 429 500",
-		"POST /v1/apps/{id}/plan 202 401 403 404 409 413 415 422 429 500",
-		"POST /v1/apps/{id}/scale 200 401 403 404 409 413 422 429 500",
-		"PUT /v1/apps/{id}/volumes/{name} 200 401 403 404 409 413 422 429 500",
+		"POST /v1/apps 201 401 403 404 408 409 413 422 429 500",
+		"POST /v1/apps/{id}/deploy 202 401 403 404 408 409 413 415 422 429 500",
+		"POST /v1/apps/{id}/plan 202 401 403 404 408 409 413 415 422 429 500",
+		"POST /v1/apps/{id}/scale 200 401 403 404 408 409 413 422 429 500",
+		"PUT /v1/apps/{id}/volumes/{name} 200 401 403 404 408 409 413 422 429 500",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the document has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr"
 )
 
 func TestTokensAreNotShownOnTheWay(t *testing.T) {
@@ -47,7 +49,11 @@ func TestTokensAreNotShownOnTheWay(t *testing.T) {
 // serving answers on a port of its own until the test ends, and says where.
 func serving(t *testing.T, l Listening) string {
 	t.Helper()
-	s := alone(t)
+	return answering(t, alone(t), l)
+}
+
+func answering(t *testing.T, s *Server, l Listening) string {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	l.Address = "127.0.0.1:0"
 	listener, err := s.listen(ctx, l)
@@ -138,6 +144,31 @@ func TestOneWhoNeverEndsTheHeaderIsHungUpOn(t *testing.T) {
 	}
 	if _, err := io.Copy(io.Discard, caller); err != nil { // ends when the server hangs up
 		t.Errorf("the connection ended with %v", err)
+	}
+}
+
+func TestOneWhoNeverEndsTheBodyIsToldSo(t *testing.T) {
+	t.Parallel()
+	s, err := New(Options{Client: empty{}, Log: logr.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller, err := net.Dial("tcp", answering(t, s, Listening{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = caller.Close() })
+	if _, err := io.WriteString(caller, "POST /v1/apps/shop/deploy HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer token\r\nContent-Length: 100\r\n\r\n[app]\n"); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(caller), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = response.Body.Close() })
+	text, err := io.ReadAll(response.Body)
+	if want := `{"error":{"code":"timeout","message":"the body came too slowly: send it within ten seconds"}}`; err != nil || response.StatusCode != http.StatusRequestTimeout || strings.TrimSpace(string(text)) != want {
+		t.Errorf("answered %s %s, %v; want %s", response.Status, text, err, want)
 	}
 }
 

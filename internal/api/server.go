@@ -146,6 +146,9 @@ func errorsOf(more ...int) []int {
 	all := append([]int{
 		http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusInternalServerError,
 	}, more...)
+	if slices.Contains(more, http.StatusRequestEntityTooLarge) { // there is a body, which may also come too slowly
+		all = append(all, http.StatusRequestTimeout)
+	}
 	slices.Sort(all)
 	return all
 }

@@ -61,7 +61,7 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, key client.
 	if err := gatherClaims(ctx, from, v); err != nil {
 		return nil, err
 	}
-	if v.Config == nil && collected(v.App) {
+	if v.Config == nil && v.App.DeletionTimestamp != nil {
 		v.Deployed = topologyLeft(v)
 	}
 	return v, gatherClasses(ctx, from, v)

@@ -24,6 +24,8 @@ const (
 	// annDeployed is on Deployments: a hash of the spec they were written with. What was
 	// taken out of that again shows by it alone.
 	annDeployed = "tarn.dev/deployed"
+	// annMadeFor is on claims: the UID of the App that they were made for.
+	annMadeFor = "tarn.dev/made-for"
 	// preserveYes is the value of AnnotationPreserve that counts.
 	preserveYes = "true"
 	// prefix begins the names of all that is made for Apps.
@@ -69,7 +71,10 @@ func newClaim(v *View, volume *tarnv1.AppVolume) *corev1.PersistentVolumeClaim {
 	labels := labelsOf(v.App)
 	labels[tarnv1.LabelAppVolume] = volume.Name
 	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: v.App.Namespace, Name: appfile.ClaimName(v.App.Name, volume.Name), Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: v.App.Namespace, Name: appfile.ClaimName(v.App.Name, volume.Name), Labels: labels,
+			Annotations: map[string]string{annMadeFor: string(v.App.UID)},
+		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      []corev1.PersistentVolumeAccessMode{cmp.Or(volume.AccessMode, corev1.ReadWriteOnce)},
 			StorageClassName: ptr.To(v.world().ClassName(*volume)),
@@ -77,7 +82,7 @@ func newClaim(v *View, volume *tarnv1.AppVolume) *corev1.PersistentVolumeClaim {
 		},
 	}
 	if volume.PreserveOnDelete {
-		claim.Annotations = map[string]string{tarnv1.AnnotationPreserve: preserveYes}
+		claim.Annotations[tarnv1.AnnotationPreserve] = preserveYes
 	}
 	return claim
 }

@@ -3,10 +3,10 @@ package apps
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/appfile"
@@ -85,24 +85,17 @@ func topologyOf(v *View) topology {
 	return t
 }
 
-// collected says whether the garbage collector takes what an App owns before its end is
-// over, the ConfigMap with the rest: so it does where an App is deleted in the foreground,
-// as some tools do with all that they delete.
-func collected(app *tarnv1.App) bool {
-	return app.DeletionTimestamp != nil && slices.Contains(app.Finalizers, metav1.FinalizerDeleteDependents)
-}
-
-// topologyLeft is what the status of an App says of its volumes. It is less to go by than
-// the ConfigMap: a claim that is older than the App, and may be one that an earlier App
-// preserved, is not in it.
+// topologyLeft is the topology of an App whose ConfigMap is gone when its end begins, as
+// where it is deleted in the foreground: the garbage collector takes at once what has an
+// owner. It has the claims that say themselves that they were made for this very App.
 func topologyLeft(v *View) topology {
 	var t topology
-	for _, told := range slices.Concat(v.App.Status.Volumes, v.App.Status.Detached) {
-		claim := v.claim(told.Name)
-		if claim == nil || claim.CreationTimestamp.Before(&v.App.CreationTimestamp) {
-			continue
+	for _, name := range slices.Sorted(maps.Keys(v.Claims)) {
+		claim := v.Claims[name]
+		volume := claim.Labels[tarnv1.LabelAppVolume]
+		if v.claim(volume) == claim && claim.Annotations[annMadeFor] == string(v.App.UID) {
+			t.Volumes = append(t.Volumes, deployedVolume{Name: volume, ClaimName: name, PreserveOnDelete: preserved(claim)})
 		}
-		t.Volumes = append(t.Volumes, deployedVolume{Name: told.Name, ClaimName: claim.Name, PreserveOnDelete: preserved(claim)})
 	}
 	return t
 }

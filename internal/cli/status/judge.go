@@ -187,12 +187,24 @@ func (j *judgement) provisioners() {
 		switch {
 		case p.DeletionTimestamp != nil && j.lasting(p.DeletionTimestamp.Time):
 			j.wrong(o, p.DeletionTimestamp.Time, describe, "it is being deleted, and goes when nothing it has made is left")
-		case p.DeletionTimestamp != nil, accepted:
+		case p.DeletionTimestamp != nil:
+		case accepted:
+			j.served(p)
 		case current:
 			j.wrong(o, c.LastTransitionTime.Time, describe, "it is not accepted: %s", c.Message)
 		case j.lasting(p.CreationTimestamp.Time):
 			j.wrong(o, p.CreationTimestamp.Time, describe, "no controller has judged it as it is now")
 		}
+	}
+}
+
+// served looks whether a node serves a provisioner. That there is no node agent at all is
+// told once.
+func (j *judgement) served(p *pavv1.PavProvisioner) {
+	c := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionReady)
+	nowhere := j.Nodes != nil && j.Nodes.WithAgent == 0
+	if c != nil && c.Status == metav1.ConditionFalse && !nowhere && j.lasting(c.LastTransitionTime.Time) {
+		j.wrong(explain.Object{Kind: kindProvisioner, Name: p.Name}, c.LastTransitionTime.Time, "kubectl describe pavprovisioner "+p.Name, "it is not ready: %s", c.Message)
 	}
 }
 

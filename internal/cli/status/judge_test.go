@@ -122,6 +122,15 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 			v.Provisioners.Items[0].Status.Conditions[0] = testkit.Accepted(metav1.ConditionFalse, "Invalid", "line 3")
 		}, "PavProvisioner gold: it is not accepted: line 3; kubectl describe pavprovisioner gold"},
 		{"a provisioner that nobody has judged", func(v *View) { v.Provisioners.Items[0].Generation = 2 }, "no controller has judged it as it is now"},
+		{"a provisioner that no node serves", func(v *View) {
+			p := &v.Provisioners.Items[0]
+			p.Status.Conditions = append(p.Status.Conditions, metav1.Condition{Type: pavv1.ConditionReady, Status: metav1.ConditionFalse, Message: "no node serves it", LastTransitionTime: hour})
+		}, "PavProvisioner gold: it is not ready: no node serves it; kubectl describe pavprovisioner gold"},
+		{"a provisioner that no node serves, as there is no node agent", func(v *View) {
+			p := &v.Provisioners.Items[0]
+			p.Status.Conditions = append(p.Status.Conditions, metav1.Condition{Type: pavv1.ConditionReady, Status: metav1.ConditionFalse, LastTransitionTime: hour})
+			v.Nodes.Items[0].Spec.Drivers = nil
+		}, "runs on none of 1 nodes"},
 		{"a provisioner that is new", func(v *View) {
 			v.Provisioners.Items[0].Status.Conditions, v.Provisioners.Items[0].CreationTimestamp = nil, moment
 		}, ""},

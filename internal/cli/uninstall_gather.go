@@ -88,11 +88,14 @@ func (u *uninstaller) leader(ctx context.Context) (string, error) {
 	err := wait.PollUntilContextCancel(ctx, lookAgain, true, func(ctx context.Context) (bool, error) {
 		lease := &coordinationv1.Lease{}
 		err := u.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: kube.ControllerName}, lease)
-		if client.IgnoreNotFound(err) != nil {
+		if apierrors.IsNotFound(err) {
+			holder = ""
+			return true, nil
+		}
+		if err != nil {
 			return false, fmt.Errorf("looking for a controller: %w", err)
 		}
-		if holder = ptr.Deref(lease.Spec.HolderIdentity, ""); err != nil || holder == "" {
-			holder = ""
+		if holder = ptr.Deref(lease.Spec.HolderIdentity, ""); holder == "" {
 			return true, nil
 		}
 		if seen == "" {

@@ -106,7 +106,7 @@ func appClasses(words map[string]string) (map[appfile.AccessMode]string, error) 
 var teller = client.ObjectKey{Namespace: "tarn-system", Name: "tarn-api-stats"}
 
 // usedBytes asks kubelets how full volumes are. What they do not tell is not known.
-func usedBytes(config *rest.Config, live client.Client, log logr.Logger) (func(context.Context, string, map[string]string) map[string]int64, error) {
+func usedBytes(config *rest.Config, live client.Client, log logr.Logger) (func(context.Context, string, map[string]string) map[string]kubelet.Usage, error) {
 	if config.Insecure {
 		log.Info("it is not known how full volumes are: without an authority no kubelet can be trusted")
 		return nil, nil
@@ -117,7 +117,7 @@ func usedBytes(config *rest.Config, live client.Client, log logr.Logger) (func(c
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, namespace string, labels map[string]string) map[string]int64 {
+	return func(ctx context.Context, namespace string, labels map[string]string) map[string]kubelet.Usage {
 		used, err := kubelets.Used(ctx, namespace, labels)
 		if err != nil {
 			log.V(1).Info("it is not known how full some volumes are", "namespace", namespace, "because", err.Error())

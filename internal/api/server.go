@@ -18,6 +18,7 @@ import (
 	"tarn.dev/tarn/internal/appcalls"
 	"tarn.dev/tarn/internal/appfile"
 	"tarn.dev/tarn/internal/appplan"
+	"tarn.dev/tarn/internal/kubelet"
 )
 
 // Limits bound what one caller, and all of them, may ask of the server.
@@ -54,9 +55,9 @@ type Options struct {
 	// Classes are the storage classes of volumes that name none; nil means
 	// appfile.DefaultClasses.
 	Classes map[appfile.AccessMode]string
-	// Used tells how many bytes of volumes are in use, as appcalls.Calls has it; nil
+	// Used tells how full volumes are, as appcalls.Calls has it; nil
 	// knows of none.
-	Used func(ctx context.Context, namespace string, labels map[string]string) map[string]int64
+	Used func(ctx context.Context, namespace string, labels map[string]string) map[string]kubelet.Usage
 	// Limits are DefaultLimits where they are zero.
 	Limits Limits
 	// Version of this build, for the API's document.

@@ -21,6 +21,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/appfile"
 	"tarn.dev/tarn/internal/appplan"
+	"tarn.dev/tarn/internal/kubelet"
 )
 
 // Calls performs calls. Every error that is about the call rather than about the way to
@@ -31,10 +32,10 @@ type Calls struct {
 	// Classes are those of volumes that name none, by access mode; nil means
 	// appfile.DefaultClasses.
 	Classes map[appfile.AccessMode]string
-	// Used tells how many bytes of volumes are in use, by the names of the claims of one
+	// Used tells how full the file systems of volumes are, by the names of the claims of one
 	// namespace that pods with some labels use; claims of which that is not known are
 	// left out. Nil knows of none.
-	Used func(ctx context.Context, namespace string, labels map[string]string) map[string]int64
+	Used func(ctx context.Context, namespace string, labels map[string]string) map[string]kubelet.Usage
 
 	turns turns
 }
@@ -101,13 +102,19 @@ func (c *Calls) Volumes(ctx context.Context, namespace, id string) ([]appplan.Vo
 	if c.Used == nil {
 		return volumes, nil
 	}
-	used := c.Used(ctx, namespace, map[string]string{tarnv1.LabelApp: id})
+	tellUsed(volumes, c.Used(ctx, namespace, map[string]string{tarnv1.LabelApp: id}))
+	return volumes, nil
+}
+
+// tellUsed says of volumes how full they are. A file system that is larger than its
+// volume, rounded as it may be, is shared: nobody knows how much of it is the volume's.
+func tellUsed(volumes []appplan.Volume, used map[string]kubelet.Usage) {
 	for i := range volumes {
-		if bytes, known := used[volumes[i].ClaimName]; known {
-			volumes[i].UsedBytes = &bytes
+		v := &volumes[i]
+		if usage, known := used[v.ClaimName]; known && usage.Size <= v.CapacityBytes+v.CapacityBytes/10 {
+			v.UsedBytes = &usage.Used
 		}
 	}
-	return volumes, nil
 }
 
 // Plan says what Deploy would do to an application that is there, or with isNew to one

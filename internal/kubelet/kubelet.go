@@ -55,10 +55,14 @@ func New(config *rest.Config, reader client.Reader) (*Kubelets, error) {
 	return &Kubelets{reader: reader, http: caller, known: cache.NewLRUExpireCache(nodes)}, nil
 }
 
-// Used gives the bytes in use of the volumes of claims, by the names of the claims. What
+// Usage is how full the file system of a volume is, in bytes. It may be one that the
+// volume shares with others, and larger than the volume.
+type Usage struct{ Used, Size int64 }
+
+// Used gives how full the volumes of claims are, by the names of the claims. What
 // pods with the labels do not use, or no kubelet tells of, is left out; the error says
 // why, and does not keep the rest from being told.
-func (k *Kubelets) Used(ctx context.Context, namespace string, labels map[string]string) (map[string]int64, error) {
+func (k *Kubelets) Used(ctx context.Context, namespace string, labels map[string]string) (map[string]Usage, error) {
 	pods := &corev1.PodList{}
 	if err := k.reader.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels(labels)); err != nil {
 		return nil, fmt.Errorf("listing pods: %w", err)
@@ -73,7 +77,7 @@ func (k *Kubelets) Used(ctx context.Context, namespace string, labels map[string
 		mu    sync.Mutex
 		wait  sync.WaitGroup
 		errs  []error
-		used  = map[string]int64{}
+		used  = map[string]Usage{}
 		turns = make(chan struct{}, atOnce)
 	)
 	for name := range asked {
@@ -86,9 +90,9 @@ func (k *Kubelets) Used(ctx context.Context, namespace string, labels map[string
 			if err != nil {
 				errs = append(errs, err)
 			}
-			for key, bytes := range told {
-				if key.Namespace == namespace {
-					used[key.Name] = max(used[key.Name], bytes)
+			for key, usage := range told {
+				if key.Namespace == namespace && usage.Used >= used[key.Name].Used {
+					used[key.Name] = usage
 				}
 			}
 		})
@@ -98,9 +102,9 @@ func (k *Kubelets) Used(ctx context.Context, namespace string, labels map[string
 }
 
 // node gives the bytes in use of the claims that pods of a node use.
-func (k *Kubelets) node(ctx context.Context, name string) (map[client.ObjectKey]int64, error) {
+func (k *Kubelets) node(ctx context.Context, name string) (map[client.ObjectKey]Usage, error) {
 	if found, ok := k.known.Get(name); ok {
-		if told, ok := found.(map[client.ObjectKey]int64); ok {
+		if told, ok := found.(map[client.ObjectKey]Usage); ok {
 			return told, nil
 		}
 	}
@@ -122,13 +126,13 @@ func (k *Kubelets) node(ctx context.Context, name string) (map[client.ObjectKey]
 type summary struct {
 	Pods []struct {
 		Volume []struct {
-			UsedBytes *int64
-			PVCRef    *struct{ Name, Namespace string }
+			UsedBytes, CapacityBytes *int64
+			PVCRef                   *struct{ Name, Namespace string }
 		}
 	}
 }
 
-func (k *Kubelets) ask(ctx context.Context, node *corev1.Node) (map[client.ObjectKey]int64, error) {
+func (k *Kubelets) ask(ctx context.Context, node *corev1.Node) (map[client.ObjectKey]Usage, error) {
 	address := ""
 	for _, a := range node.Status.Addresses {
 		if a.Type == corev1.NodeInternalIP && address == "" {
@@ -154,11 +158,11 @@ func (k *Kubelets) ask(ctx context.Context, node *corev1.Node) (map[client.Objec
 	if err := json.NewDecoder(io.LimitReader(response.Body, longest)).Decode(&told); err != nil {
 		return nil, fmt.Errorf("reading its answer: %w", err)
 	}
-	used := map[client.ObjectKey]int64{}
+	used := map[client.ObjectKey]Usage{}
 	for _, pod := range told.Pods {
 		for _, v := range pod.Volume {
-			if v.PVCRef != nil && v.UsedBytes != nil {
-				used[client.ObjectKey{Namespace: v.PVCRef.Namespace, Name: v.PVCRef.Name}] = *v.UsedBytes
+			if v.PVCRef != nil && v.UsedBytes != nil && v.CapacityBytes != nil {
+				used[client.ObjectKey{Namespace: v.PVCRef.Namespace, Name: v.PVCRef.Name}] = Usage{*v.UsedBytes, *v.CapacityBytes}
 			}
 		}
 	}

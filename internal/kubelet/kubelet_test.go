@@ -22,7 +22,7 @@ import (
 // volume that is no claim's.
 const answer = `{"node": {"nodeName": "a"}, "pods": [
 	{"podRef": {"name": "p"}, "volume": [{"name": "v", "usedBytes": 7, "capacityBytes": 10, "pvcRef": {"name": "data", "namespace": "red"}}, {"name": "tmp", "usedBytes": 1}]},
-	{"podRef": {"name": "q"}, "volume": [{"name": "v", "usedBytes": 9, "pvcRef": {"name": "data", "namespace": "blue"}}, {"name": "w", "pvcRef": {"name": "unknown", "namespace": "red"}}]}]}`
+	{"podRef": {"name": "q"}, "volume": [{"name": "v", "usedBytes": 9, "capacityBytes": 10, "pvcRef": {"name": "data", "namespace": "blue"}}, {"name": "w", "pvcRef": {"name": "unknown", "namespace": "red"}}]}]}`
 
 // cluster is one node with one pod.
 type cluster struct {
@@ -81,7 +81,7 @@ func TestAKubeletTellsHowFullTheVolumesOfClaimsAre(t *testing.T) {
 	}
 	for range 3 {
 		used, err := k.Used(context.Background(), "red", nil)
-		if want := map[string]int64{"data": 7}; err != nil || !maps.Equal(used, want) {
+		if want := map[string]Usage{"data": {Used: 7, Size: 10}}; err != nil || !maps.Equal(used, want) {
 			t.Errorf("Used = %v, %v; want %v", used, err, want)
 		}
 	}

@@ -37,7 +37,7 @@ func TestAKubeletIsShownATokenThatIsWorthNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if used, err := k.Used(t.Context(), "red", nil); err != nil || used["data"] != 7 {
+		if used, err := k.Used(t.Context(), "red", nil); err != nil || used["data"].Used != 7 {
 			t.Errorf("Used = %v, %v", used, err)
 		}
 		k.known.RemoveAll(func(any) bool { return true })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,6 +33,11 @@ func (c *Calls) Events(ctx context.Context, namespace, id string, yield func(app
 		}
 		if f.over {
 			return nil
+		}
+		// An API server that breaks off every watch is not to be asked without end.
+		select {
+		case <-ctx.Done():
+		case <-time.After(lastPause):
 		}
 		if app, err = c.app(ctx, namespace, id); ctx.Err() == nil && (isNotFound(err) || err == nil && app.UID != f.uid) {
 			return f.tell(appplan.Deleted)

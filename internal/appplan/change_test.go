@@ -111,3 +111,33 @@ func TestOneAndNoneAreAlwaysAllowed(t *testing.T) {
 		}
 	}
 }
+
+func TestTwoAppsWhoseClaimsWouldHaveOneNameDoNotMeet(t *testing.T) {
+	// Volume c of app a-b, and volume b-c of app a: both are paas-app-a-b-c.
+	theirs := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Name: appfile.ClaimName("a-b", "c"), Labels: map[string]string{tarnv1.LabelApp: "a-b", tarnv1.LabelAppVolume: "c"},
+	}}
+	for name, labels := range map[string]map[string]string{
+		"as it is": theirs.Labels, "with the app's label alone": {tarnv1.LabelApp: "a", tarnv1.LabelAppVolume: "c"},
+	} {
+		claim := theirs.DeepCopy()
+		claim.Labels = labels
+		w := world(func(w *World) { w.App.Name, w.Claims[claim.Name] = "a", claim })
+		if got := Delete(w); len(got.Deleted)+len(got.Preserved) != 0 {
+			t.Errorf("%s: the end of app a takes %+v", name, got)
+		}
+		w.App.Spec = tarnv1.AppSpec{Image: "a:1", Volumes: []tarnv1.AppVolume{wants("b-c", 1, corev1.ReadWriteOnce)}}
+		if got := Delete(w); len(got.Deleted)+len(got.Preserved) != 0 {
+			t.Errorf("%s: the end of app a takes %+v", name, got)
+		}
+		if _, err := Resize(w, "b-c", 5); err == nil || err.Code != Conflict {
+			t.Errorf("%s: app a resizes it: %v", name, err)
+		}
+		if got := Volumes(w)[0]; got.Status != VolumeForeign || got.CapacityBytes != 0 || got.StorageClass != "fast" {
+			t.Errorf("%s: app a is told of it: %+v", name, got)
+		}
+		if d := Deploy(w, file(1, "b-c:1:rwo"), nil); d.Refusal == nil || d.Refusal.Code != Conflict {
+			t.Errorf("%s: app a mounts it: %+v", name, d.Plan)
+		}
+	}
+}

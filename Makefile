@@ -33,7 +33,7 @@ down: ## take the demo's cluster down
 .PHONY: test
 test: build test-deps ## run every test there is and sum up what ran
 	@rm -f $(SUITES:%=.tarn/tests/%.json)
-	@$(MAKE) run-unit || true; $(MAKE) -j2 test-alone test-whole; $(TESTSUM) report $(SUITES)
+	@for suite in $(SUITES); do $(MAKE) run-$$suite || true; done; $(TESTSUM) report $(SUITES)
 
 .PHONY: unit
 unit: deps test-deps run-unit ## test the packages by themselves
@@ -107,14 +107,6 @@ bin/helm: hack/helm/go.mod
 .PHONY: cluster-binaries
 cluster-binaries:
 	@$(MAKE) -C cluster build
-
-# Two parts of `make test` go on at once: the second waits most of its time. The unit tests, which keep all processors busy, go before.
-.PHONY: test-alone test-whole
-test-alone:
-	@for suite in integration cluster; do $(MAKE) run-$$suite || true; done
-
-test-whole:
-	@for suite in e2e addon; do $(MAKE) run-$$suite || true; done
 
 .PHONY: run-unit run-integration run-cluster run-e2e
 run-unit:

@@ -13,4 +13,4 @@ mapfile -t packages < <(dirname "${files[@]}" | sort -u | sed 's|^|./|')
 names=$(sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' "${files[@]}" | grep -vx TestMain | sort -u | paste -sd '|')
 
 # The lives of volumes are mostly waiting, so more of them run at once than there are processors.
-exec go run ./hack/testsum run integration -- go test -json -tags integration -p 3 -parallel 4 -run "^($names)\$" "${packages[@]}"
+exec go run ./hack/testsum run integration -- go test -json -tags integration -parallel 4 -run "^($names)\$" "${packages[@]}"

@@ -124,6 +124,7 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 		ownBinder: slices.Contains(selected, "bind"),
 		pods:      sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),
 	}
+	mgr = kube.Shared(mgr)
 	for _, name := range selected {
 		if err := controllers[name](mgr, shared); err != nil {
 			return fmt.Errorf("registering controller %s: %w", name, err)

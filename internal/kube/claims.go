@@ -20,11 +20,14 @@ func VolumeNamed(o client.Object) []string {
 	return []string{claim.Spec.VolumeName}
 }
 
-// IndexClaims adds an index of claims by VolumeNamed to a manager. Each controller has
-// one of its own name, since an index can be added but once.
-func IndexClaims(ctx context.Context, mgr ctrl.Manager, index string) error {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.PersistentVolumeClaim{}, index, VolumeNamed); err != nil {
-		return fmt.Errorf("adding index %s of PersistentVolumeClaim: %w", index, err)
+// ClaimsByVolume is the name of the index of claims by VolumeNamed.
+const ClaimsByVolume = "claims.volume"
+
+// IndexClaims adds the index ClaimsByVolume to a manager. Several controllers of one
+// manager may have it, see Shared.
+func IndexClaims(ctx context.Context, mgr ctrl.Manager) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.PersistentVolumeClaim{}, ClaimsByVolume, VolumeNamed); err != nil {
+		return fmt.Errorf("adding index %s of PersistentVolumeClaim: %w", ClaimsByVolume, err)
 	}
 	return nil
 }
@@ -43,12 +46,10 @@ func ClaimByUID(ctx context.Context, cached client.Reader, index string, uid typ
 
 // Claims finds out which claim a volume is still somebody's by.
 type Claims struct {
-	// Cached has the index.
+	// Cached has the index ClaimsByVolume.
 	Cached client.Reader
 	// Live reads from the API server.
 	Live client.Reader
-	// Index is the name it was given to IndexClaims.
-	Index string
 }
 
 // Keeping gives a claim for whose sake the storage of a volume must not be destroyed,
@@ -83,7 +84,7 @@ func (c Claims) Keeping(ctx context.Context, name string, vol *corev1.Persistent
 		}
 	}
 	claims := &corev1.PersistentVolumeClaimList{}
-	if err := c.Cached.List(ctx, claims, client.MatchingFields{c.Index: name}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := c.Cached.List(ctx, claims, client.MatchingFields{ClaimsByVolume: name}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the claims that name volume %s: %w", name, err)
 	}
 	for i := range claims.Items {

@@ -10,10 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
 
-const claimsIndex = "test.claims"
-
 func claimsIn(claims ...*corev1.PersistentVolumeClaim) client.Client {
-	b := fake.NewClientBuilder().WithScheme(Scheme()).WithIndex(&corev1.PersistentVolumeClaim{}, claimsIndex, VolumeNamed)
+	b := fake.NewClientBuilder().WithScheme(Scheme()).WithIndex(&corev1.PersistentVolumeClaim{}, ClaimsByVolume, VolumeNamed)
 	for _, claim := range claims {
 		b = b.WithObjects(claim.DeepCopy())
 	}
@@ -71,7 +69,7 @@ func TestAVolumeIsKeptForAClaim(t *testing.T) {
 			if c.cached != nil {
 				cached = c.cached
 			}
-			got, err := Claims{Cached: claimsIn(cached...), Live: claimsIn(c.live...), Index: claimsIndex}.Keeping(t.Context(), "vol", c.vol, c.maker)
+			got, err := Claims{Cached: claimsIn(cached...), Live: claimsIn(c.live...)}.Keeping(t.Context(), "vol", c.vol, c.maker)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -24,23 +24,24 @@ func HandleOf(o client.Object) []string {
 // A driver's name has no slash.
 func handleKey(driver, handle string) string { return driver + "/" + handle }
 
-// IndexHandles adds an index of PersistentVolumes by HandleOf to a manager. Each
-// controller has one of its own name, since an index can be added but once.
-func IndexHandles(ctx context.Context, mgr ctrl.Manager, index string) error {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.PersistentVolume{}, index, HandleOf); err != nil {
-		return fmt.Errorf("adding index %s of PersistentVolume: %w", index, err)
+// VolumesByHandle is the name of the index of PersistentVolumes by HandleOf.
+const VolumesByHandle = "volumes.handle"
+
+// IndexHandles adds the index VolumesByHandle to a manager. Several controllers of one
+// manager may have it, see Shared.
+func IndexHandles(ctx context.Context, mgr ctrl.Manager) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.PersistentVolume{}, VolumesByHandle, HandleOf); err != nil {
+		return fmt.Errorf("adding index %s of PersistentVolume: %w", VolumesByHandle, err)
 	}
 	return nil
 }
 
 // Handles finds out who has a handle.
 type Handles struct {
-	// Cached has the index.
+	// Cached has the index VolumesByHandle.
 	Cached client.Reader
 	// Live reads from the API server.
 	Live client.Reader
-	// Index is the name it was given to IndexHandles.
-	Index string
 }
 
 // Volumes gives the names of the PersistentVolumes that have a driver's handle, but for
@@ -48,7 +49,7 @@ type Handles struct {
 func (h Handles) Volumes(ctx context.Context, driver, handle, except string) ([]string, error) {
 	var list corev1.PersistentVolumeList
 	key := handleKey(driver, handle)
-	if err := h.Cached.List(ctx, &list, client.MatchingFields{h.Index: key}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := h.Cached.List(ctx, &list, client.MatchingFields{VolumesByHandle: key}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the PersistentVolumes with handle %s: %w", key, err)
 	}
 	var names []string

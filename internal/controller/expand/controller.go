@@ -24,9 +24,6 @@ import (
 	"tarn.dev/tarn/internal/podvol"
 )
 
-// indexClaimVolume finds claims by the volume they are bound to.
-const indexClaimVolume = "expand.volume"
-
 // Options are what the controller needs beside the manager.
 type Options struct {
 	Steps *podvol.Steps
@@ -48,16 +45,6 @@ func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{client: mgr.GetClient(), steps: o.Steps, events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
-	}
-	err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.PersistentVolumeClaim{}, indexClaimVolume, func(o client.Object) []string {
-		claim, ok := o.(*corev1.PersistentVolumeClaim)
-		if !ok {
-			return nil
-		}
-		return []string{claim.Spec.VolumeName}
-	})
-	if err != nil {
-		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("expand").

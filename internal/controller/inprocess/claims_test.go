@@ -40,11 +40,11 @@ func TestAVolumeWhoseClaimRefWasClearedIsKeptForTheClaimThatNamesIt(t *testing.T
 			claim.Spec.VolumeName, claim.Status.Phase = vol.Name, corev1.ClaimBound
 			store := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(vol, claim).
 				WithIndex(&corev1.PersistentVolumeClaim{}, indexClaimUID, func(o client.Object) []string { return []string{string(o.GetUID())} }).
-				WithIndex(&corev1.PersistentVolumeClaim{}, indexClaimVolume, kube.VolumeNamed).Build()
+				WithIndex(&corev1.PersistentVolumeClaim{}, kube.ClaimsByVolume, kube.VolumeNamed).Build()
 			recorder := events.NewFakeRecorder(10)
 			r := &reconciler{
 				client: store, reader: store, plugins: map[string]plugin.Plugin{p.Name: p}, events: recorder, clock: clock.RealClock{},
-				claims: kube.Claims{Cached: store, Live: store, Index: indexClaimVolume},
+				claims: kube.Claims{Cached: store, Live: store},
 			}
 			if _, err := r.Reconcile(t.Context(), request(vol.Name)); !errors.Is(err, errClaimThere) {
 				t.Errorf("looked: %v, want to be asked again", err)

@@ -65,7 +65,7 @@ type reconciler struct {
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), plugins: map[string]plugin.Plugin{},
-		claims: kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexClaimVolume},
+		claims: kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()},
 		events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock, namespace: o.Namespace,
 	}
 	if r.clock == nil {
@@ -80,7 +80,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if err := r.addIndexes(mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	if err := kube.IndexClaims(context.Background(), mgr, indexClaimVolume); err != nil {
+	if err := kube.IndexClaims(context.Background(), mgr); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).

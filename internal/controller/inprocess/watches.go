@@ -17,9 +17,8 @@ import (
 // The indexes hold only the claims of the plugins, which are few among a cluster's; but
 // for that by volume, as any claim may have drawn a volume from a pool.
 const (
-	indexClaimUID    = "inprocess.uid"
-	indexClaimClass  = "inprocess.class" // those that wait for a volume
-	indexClaimVolume = "inprocess.volume"
+	indexClaimUID   = "inprocess.uid"
+	indexClaimClass = "inprocess.class" // those that wait for a volume
 )
 
 func (r *reconciler) addIndexes(indexer client.FieldIndexer) error {

@@ -92,7 +92,7 @@ func (w *world) alone() (*reconciler, *events.FakeRecorder) {
 	recorder := events.NewFakeRecorder(10)
 	return &reconciler{
 		client: w.client, reader: w.client, plugins: map[string]plugin.Plugin{w.plugin.Name: w.plugin}, events: recorder, clock: clock.RealClock{},
-		claims: kube.Claims{Cached: unindexed{w.client}, Live: w.client, Index: indexClaimVolume},
+		claims: kube.Claims{Cached: unindexed{w.client}, Live: w.client},
 	}, recorder
 }
 
@@ -107,7 +107,7 @@ func (u unindexed) List(ctx context.Context, list client.ObjectList, opts ...cli
 	}
 	asked := &client.ListOptions{}
 	asked.ApplyOptions(opts)
-	name, _ := asked.FieldSelector.RequiresExactMatch(indexClaimVolume)
+	name, _ := asked.FieldSelector.RequiresExactMatch(kube.ClaimsByVolume)
 	if err := u.Reader.List(ctx, claims); err != nil {
 		return err
 	}

@@ -34,7 +34,6 @@ const (
 	indexClaimUID         = "provision.uid"
 	indexClaimProvisioner = "provision.provisioner"
 	indexClaimClass       = "provision.class"
-	indexHandle           = "provision.handle"
 )
 
 // Options are what the controller needs beside the manager.
@@ -60,7 +59,7 @@ type reconciler struct {
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), steps: o.Steps,
-		handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexHandle},
+		handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()},
 		events:  mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
 	}
 	if r.clock == nil {

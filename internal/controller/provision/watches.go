@@ -45,7 +45,7 @@ func addIndexes(mgr ctrl.Manager) error {
 			return err
 		}
 	}
-	return kube.IndexHandles(context.Background(), mgr, indexHandle)
+	return kube.IndexHandles(context.Background(), mgr)
 }
 
 func request(name string) reconcile.Request {

@@ -30,7 +30,7 @@ type world struct {
 func build(objects ...client.Object) client.WithWatch {
 	b := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(objects...).
 		WithStatusSubresource(&tarnv1.PavVolume{}, &pavv1.PavProvisioner{}).
-		WithIndex(&corev1.PersistentVolume{}, indexHandle, kube.HandleOf).
+		WithIndex(&corev1.PersistentVolume{}, kube.VolumesByHandle, kube.HandleOf).
 		WithIndex(&tarnv1.PavVolume{}, "status.handle", func(o client.Object) []string { return []string{o.(*tarnv1.PavVolume).Status.Handle} })
 	for name, key := range indexes() {
 		b = b.WithIndex(&corev1.PersistentVolumeClaim{}, name, key)
@@ -44,7 +44,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		client: w.store, reader: w.store, events: w.events, clock: testclock.NewFakePassiveClock(now),
 		steps: &podvol.Steps{Client: w.store, Reader: w.store},
 	}
-	w.r.handles = kube.Handles{Cached: w.store, Live: w.store, Index: indexHandle}
+	w.r.handles = kube.Handles{Cached: w.store, Live: w.store}
 	return w
 }
 

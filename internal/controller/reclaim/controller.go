@@ -36,8 +36,6 @@ import (
 
 const (
 	indexStageVolume = "reclaim.volume"
-	indexHandle      = "reclaim.handle"
-	indexClaims      = "reclaim.claims"
 	// stalePause is how long a cache that was found behind gets to catch up.
 	stalePause = 50 * time.Millisecond
 )
@@ -74,8 +72,8 @@ type reconciler struct {
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), steps: o.Steps, namespace: o.Namespace, ownBinder: o.OwnBinder,
-		handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexHandle},
-		claims:  kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexClaims},
+		handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()},
+		claims:  kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()},
 		events:  mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
 	}
 	if r.clock == nil {
@@ -91,10 +89,10 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return fmt.Errorf("indexing stages: %w", err)
 	}
-	if err := kube.IndexHandles(context.Background(), mgr, indexHandle); err != nil {
+	if err := kube.IndexHandles(context.Background(), mgr); err != nil {
 		return err
 	}
-	if err := kube.IndexClaims(context.Background(), mgr, indexClaims); err != nil {
+	if err := kube.IndexClaims(context.Background(), mgr); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).

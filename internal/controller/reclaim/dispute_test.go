@@ -33,8 +33,8 @@ func endingOf(t *testing.T, objects ...client.Object) *ending {
 	}
 	volumeOf := text(func(o client.Object) string { return o.(*tarnv1.PavStage).Spec.VolumeName })
 	store := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(objects...).WithStatusSubresource(&tarnv1.PavVolume{}).
-		WithIndex(&corev1.PersistentVolume{}, indexHandle, kube.HandleOf).
-		WithIndex(&corev1.PersistentVolumeClaim{}, indexClaims, kube.VolumeNamed).
+		WithIndex(&corev1.PersistentVolume{}, kube.VolumesByHandle, kube.HandleOf).
+		WithIndex(&corev1.PersistentVolumeClaim{}, kube.ClaimsByVolume, kube.VolumeNamed).
 		WithIndex(&tarnv1.PavStage{}, indexStageVolume, volumeOf).
 		WithIndex(&tarnv1.PavStage{}, "spec.volumeName", volumeOf).
 		WithIndex(&tarnv1.PavVolume{}, "status.handle", text(func(o client.Object) string { return o.(*tarnv1.PavVolume).Status.Handle })).
@@ -42,8 +42,8 @@ func endingOf(t *testing.T, objects ...client.Object) *ending {
 	e := &ending{t: t, store: store, events: events.NewFakeRecorder(100)}
 	e.reconciler = &reconciler{
 		client: store, reader: store, events: e.events, clock: testclock.NewFakePassiveClock(now),
-		handles: kube.Handles{Cached: store, Live: store, Index: indexHandle},
-		claims:  kube.Claims{Cached: store, Live: store, Index: indexClaims}, steps: &podvol.Steps{Client: store, Reader: store},
+		handles: kube.Handles{Cached: store, Live: store},
+		claims:  kube.Claims{Cached: store, Live: store}, steps: &podvol.Steps{Client: store, Reader: store},
 	}
 	return e
 }

@@ -31,8 +31,6 @@ import (
 // indexClaim is the index of volumes by the claim they point at, as namespace/name.
 const indexClaim = "recycle.claim"
 
-const indexHandle = "recycle.handle"
-
 // Options are what the controller needs beside the manager.
 type Options struct {
 	// Namespace is where scrub claims and pods are; nobody else may make claims there.
@@ -69,7 +67,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
 		namespace: o.Namespace, image: o.Image, ownBinder: o.OwnBinder,
-		steps: o.Steps, handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexHandle},
+		steps: o.Steps, handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()},
 	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
@@ -83,7 +81,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return fmt.Errorf("indexing volumes by claim: %w", err)
 	}
-	if err := kube.IndexHandles(context.Background(), mgr, indexHandle); err != nil {
+	if err := kube.IndexHandles(context.Background(), mgr); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).

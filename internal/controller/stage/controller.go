@@ -41,7 +41,6 @@ const defaultConcurrent = 8
 const (
 	byProvisioner = "stage.provisioner"
 	byNode        = "stage.node"
-	byHandle      = "stage.handle" // of PersistentVolume
 )
 
 // Options of the controller.
@@ -88,11 +87,11 @@ func Register(mgr ctrl.Manager, o Options) error {
 			return fmt.Errorf("adding index %s of PavStage: %w", field, err)
 		}
 	}
-	if err := kube.IndexHandles(context.Background(), mgr, byHandle); err != nil {
+	if err := kube.IndexHandles(context.Background(), mgr); err != nil {
 		return err
 	}
 	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), steps: o.Steps, events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock, expander: o.Steps}
-	r.handles = kube.Handles{Cached: r.client, Live: r.live, Index: byHandle}
+	r.handles = kube.Handles{Cached: r.client, Live: r.live}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("stage").
 		For(&tarnv1.PavStage{}).

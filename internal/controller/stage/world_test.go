@@ -73,7 +73,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	w.r = &Reconciler{
 		client: failing, live: w.store, events: w.events, clock: w.clock,
 		steps:   &podvol.Steps{Client: failing, Reader: w.store, StateDir: tarnv1.DefaultStateDir},
-		handles: kube.Handles{Cached: w.store, Live: w.store, Index: byHandle},
+		handles: kube.Handles{Cached: w.store, Live: w.store},
 	}
 	return w
 }
@@ -92,7 +92,7 @@ func (w *world) build(objects ...client.Object) client.WithWatch {
 	for field, values := range indexes() {
 		b = b.WithIndex(&tarnv1.PavStage{}, field, values)
 	}
-	b = b.WithIndex(&corev1.PersistentVolume{}, byHandle, kube.HandleOf)
+	b = b.WithIndex(&corev1.PersistentVolume{}, kube.VolumesByHandle, kube.HandleOf)
 	b = b.WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} })
 	b = b.WithIndex(&tarnv1.PavStage{}, "spec.volumeName", func(o client.Object) []string {
 		return []string{o.(*tarnv1.PavStage).Spec.VolumeName}

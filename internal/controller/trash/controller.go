@@ -24,9 +24,6 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// indexClaims is the name of the index of claims by the volume they name.
-const indexClaims = "trash.claims"
-
 // stalePause is how long a cache that was found behind gets to catch up.
 const stalePause = 50 * time.Millisecond
 
@@ -53,13 +50,13 @@ type reconciler struct {
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName),
-		claims: kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Index: indexClaims},
+		claims: kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()},
 		clock:  o.Clock, namespace: o.Namespace,
 	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
 	}
-	if err := kube.IndexClaims(context.Background(), mgr, indexClaims); err != nil {
+	if err := kube.IndexClaims(context.Background(), mgr); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).

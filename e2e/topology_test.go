@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -12,6 +13,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	toolscache "k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pav "tarn.dev/tarn/api/pav/v1alpha1"
@@ -149,7 +152,13 @@ func TestAVolumeOfOneNodeIsMadeAndDestroyedWhereItsPodRuns(t *testing.T) {
 // the choice was given back to it.
 func (s *scenario) choices(claim *corev1.PersistentVolumeClaim) func() []string {
 	s.t.Helper()
-	w, err := suite.logs.CoreV1().PersistentVolumeClaims(claim.Namespace).Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + claim.Name})
+	// The API server ends a watch that falls behind; this one goes on where that stopped.
+	w, err := watchtools.NewRetryWatcherWithContext(s.ctx, claim.ResourceVersion, &toolscache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = "metadata.name=" + claim.Name
+			return suite.logs.CoreV1().PersistentVolumeClaims(claim.Namespace).Watch(ctx, o)
+		},
+	})
 	if err != nil {
 		s.t.Fatal(err)
 	}

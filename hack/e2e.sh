@@ -42,4 +42,4 @@ KUBECONFIG=$(on_cluster kubeconfig)
 export KUBECONFIG
 
 # Most of a case is waiting, so more of them run at once than there are processors.
-go run ./hack/testsum run "${SUITE:-e2e}" -- go test -json -tags e2e -count=1 -timeout 20m -parallel 8 "$@" ./e2e
+go run ./hack/testsum run "${SUITE:-e2e}" -- go test -json -tags e2e -count=1 -timeout 20m -parallel 6 "$@" ./e2e

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -13,6 +14,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	toolscache "k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -62,13 +65,8 @@ func TestAnotherControllerTakesOver(t *testing.T) {
 	})
 	b.within("told to end, and gives its lease back", func(b *beside) {
 		held, leader := b.lease(), b.leader()
-		changes, err := b.live.Watch(t.Context(), &coordinationv1.LeaseList{}, client.InNamespace("tarn-system"), client.MatchingFields{"metadata.name": controller})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer changes.Stop()
 		b.must("restart", leader)
-		if next := nextHolder(changes, holder(held)); next != "" {
+		if next := b.nextHolder(held); next != "" {
 			t.Errorf("the lease went from %s to %s without having been given back", holder(held), next)
 		}
 		b.await("another to hold the lease", soon, func() (bool, string) {
@@ -176,14 +174,28 @@ func (b *beside) lease() *coordinationv1.Lease {
 
 func holder(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
 
-// nextHolder is the first holder of the lease after the given one.
-func nextHolder(changes watch.Interface, was string) string {
+// nextHolder is the first holder of the lease after the one that it had.
+func (b *beside) nextHolder(was *coordinationv1.Lease) string {
+	b.t.Helper()
+	ctx, stop := context.WithTimeout(b.t.Context(), soon)
+	defer stop()
+	// The API server may end a watch; this one goes on where that stopped.
+	changes, err := watchtools.NewRetryWatcherWithContext(ctx, was.ResourceVersion, &toolscache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = "metadata.name=" + was.Name
+			return b.live.Watch(ctx, &coordinationv1.LeaseList{}, &client.ListOptions{Namespace: was.Namespace, Raw: &o})
+		},
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
 	for event := range changes.ResultChan() {
-		if lease, ok := event.Object.(*coordinationv1.Lease); ok && holder(lease) != was {
+		if lease, ok := event.Object.(*coordinationv1.Lease); ok && holder(lease) != holder(was) {
 			return holder(lease)
 		}
 	}
-	return "nobody: the watch has ended"
+	b.t.Fatalf("waited %s for the lease to leave %s: %v", soon, holder(was), ctx.Err())
+	return ""
 }
 
 // records fails the test unless there are n records, each created once.

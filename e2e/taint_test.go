@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	toolscache "k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
@@ -23,19 +28,27 @@ const lostNode = 2 * time.Minute
 func (s *scenario) nodeBecomes(name, what string, is func(*corev1.Node) bool) {
 	s.t.Helper()
 	began := time.Now()
-	timeout := int64(lostNode.Seconds())
-	w, err := suite.logs.CoreV1().Nodes().Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name, TimeoutSeconds: &timeout})
+	ctx, stop := context.WithTimeout(s.ctx, lostNode)
+	defer stop()
+	nodes, only := suite.logs.CoreV1().Nodes(), "metadata.name="+name
+	// The API server may end a watch; this looks and watches anew.
+	_, err := watchtools.UntilWithSync(ctx, &toolscache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = only
+			return nodes.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = only
+			return nodes.Watch(ctx, o)
+		},
+	}, &corev1.Node{}, nil, func(e watch.Event) (bool, error) {
+		node, ok := e.Object.(*corev1.Node)
+		return ok && e.Type != watch.Deleted && is(node), nil
+	})
 	if err != nil {
-		s.t.Fatal(err)
+		s.t.Fatalf("waited %s for node %s to be %s: %v", lostNode, name, what, err)
 	}
-	defer w.Stop()
-	for e := range w.ResultChan() {
-		if node, ok := e.Object.(*corev1.Node); ok && is(node) {
-			s.t.Logf("%5.1fs node %s is %s", time.Since(began).Seconds(), name, what)
-			return
-		}
-	}
-	s.t.Fatalf("waited %s for node %s to be %s", lostNode, name, what)
+	s.t.Logf("%5.1fs node %s is %s", time.Since(began).Seconds(), name, what)
 }
 
 func isReadyNode(node *corev1.Node) bool {

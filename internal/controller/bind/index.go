@@ -3,8 +3,8 @@ package bind
 import (
 	"cmp"
 	"slices"
-	"sort"
 
+	"github.com/google/btree"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
@@ -43,11 +43,11 @@ type item[T any] struct {
 	it   T
 }
 
-func compare[T any](a, b item[T]) int {
+func inOrder[T any](a, b item[T]) bool {
 	if by := a.size.Cmp(b.size); by != 0 {
-		return by
+		return by < 0
 	}
-	return cmp.Compare(a.name, b.name)
+	return a.name < b.name
 }
 
 // place is where an item was put.
@@ -56,10 +56,16 @@ type place struct {
 	size  resource.Quantity
 }
 
+// afterNames sorts behind every name there can be, as the empty one does before them.
+const afterNames = "\xff"
+
+// degree is how many items a node of a shelf's tree has room for, about.
+const degree = 32
+
 // store keeps items by shelf, in order of size. Finding, putting and taking one costs
-// the logarithm of what is on its shelf, and moving pointers.
+// the logarithm of what is on its shelf.
 type store[T any] struct {
-	shelves map[shelf][]item[T]
+	shelves map[shelf]*btree.BTreeG[item[T]]
 	// access are the access modes of the shelves there are of a kind, the fewest
 	// modes first.
 	access map[shelf][]volume.Access
@@ -67,30 +73,26 @@ type store[T any] struct {
 }
 
 func newStore[T any]() *store[T] {
-	return &store[T]{shelves: map[shelf][]item[T]{}, access: map[shelf][]volume.Access{}, places: map[string]place{}}
+	return &store[T]{shelves: map[shelf]*btree.BTreeG[item[T]]{}, access: map[shelf][]volume.Access{}, places: map[string]place{}}
 }
 
 // put lays an item where it belongs, taking it from where it was.
 func (s *store[T]) put(name string, on shelf, size resource.Quantity, it T) {
-	if at, ok := s.places[name]; ok && at.shelf == on && at.size.Cmp(size) == 0 {
-		items := s.shelves[on]
-		if i, found := find(items, item[T]{size: size, name: name}); found {
-			items[i].it = it
-			return
-		}
+	if at, ok := s.places[name]; !ok || at.shelf != on || at.size.Cmp(size) != 0 {
+		s.take(name)
 	}
-	s.take(name)
 	items, known := s.shelves[on]
-	i, _ := find(items, item[T]{size: size, name: name})
-	s.shelves[on] = slices.Insert(items, i, item[T]{size: size, name: name, it: it})
-	s.places[name] = place{shelf: on, size: size}
 	if !known {
+		items = btree.NewG(degree, inOrder[T])
+		s.shelves[on] = items
 		sets := append(s.access[on.kind()], on.access)
 		slices.SortFunc(sets, func(a, b volume.Access) int {
 			return cmp.Or(cmp.Compare(a.Len(), b.Len()), cmp.Compare(a, b))
 		})
 		s.access[on.kind()] = sets
 	}
+	items.ReplaceOrInsert(item[T]{size: size, name: name, it: it})
+	s.places[name] = place{shelf: on, size: size}
 }
 
 // take removes an item, if it is there.
@@ -101,12 +103,8 @@ func (s *store[T]) take(name string) {
 	}
 	delete(s.places, name)
 	items := s.shelves[at.shelf]
-	i, found := find(items, item[T]{size: at.size, name: name})
-	if !found {
-		return
-	}
-	if items = slices.Delete(items, i, i+1); len(items) > 0 {
-		s.shelves[at.shelf] = items
+	items.Delete(item[T]{size: at.size, name: name})
+	if items.Len() > 0 {
 		return
 	}
 	delete(s.shelves, at.shelf)
@@ -128,16 +126,8 @@ func (s *store[T]) get(name string) (it T, ok bool) {
 	if !ok {
 		return it, false
 	}
-	items := s.shelves[at.shelf]
-	i, found := find(items, item[T]{size: at.size, name: name})
-	if !found {
-		return it, false
-	}
-	return items[i].it, true
-}
-
-func find[T any](items []item[T], wanted item[T]) (int, bool) {
-	return slices.BinarySearchFunc(items, wanted, compare[T])
+	found, ok := s.shelves[at.shelf].Get(item[T]{size: at.size, name: name})
+	return found.it, ok
 }
 
 // smallest gives the smallest volume that fits a claim, from those with the fewest
@@ -150,12 +140,15 @@ func smallest(free *store[*corev1.PersistentVolume], claim *corev1.PersistentVol
 			continue
 		}
 		on.access = access
-		items := free.shelves[on]
-		from := sort.Search(len(items), func(i int) bool { return items[i].size.Cmp(request) >= 0 })
-		for _, candidate := range items[from:] {
+		var fits *corev1.PersistentVolume
+		free.shelves[on].AscendGreaterOrEqual(item[*corev1.PersistentVolume]{size: request}, func(candidate item[*corev1.PersistentVolume]) bool {
 			if volume.Match(candidate.it, claim, selector) == volume.Fits {
-				return candidate.it
+				fits = candidate.it
 			}
+			return fits == nil
+		})
+		if fits != nil {
+			return fits
 		}
 	}
 	return nil
@@ -176,17 +169,16 @@ func largest(waiting *store[*corev1.PersistentVolumeClaim], v *corev1.Persistent
 			continue
 		}
 		on.access = access
-		items := waiting.shelves[on]
-		end := sort.Search(len(items), func(i int) bool { return items[i].size.Cmp(*capacity) > 0 })
-		for i := end - 1; i >= 0; i-- {
-			if best != nil && items[i].size.Cmp(best.size) <= 0 {
-				break
+		waiting.shelves[on].DescendLessOrEqual(item[*corev1.PersistentVolumeClaim]{size: *capacity, name: afterNames}, func(candidate item[*corev1.PersistentVolumeClaim]) bool {
+			if best != nil && candidate.size.Cmp(best.size) <= 0 {
+				return false
 			}
-			if selects(items[i].it, v) {
-				best = &items[i]
-				break
+			if selects(candidate.it, v) {
+				best = &candidate
+				return false
 			}
-		}
+			return true
+		})
 	}
 	if best == nil {
 		return nil

@@ -143,7 +143,7 @@ func TestTheIndexFindsWhatAScanFinds(t *testing.T) {
 					for _, set := range sets {
 						on := kind
 						on.access = set
-						if len(free.shelves[on]) == 0 {
+						if free.shelves[on].Len() == 0 {
 							t.Fatalf("shelf %+v is empty", on)
 						}
 					}

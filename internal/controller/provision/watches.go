@@ -9,7 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -50,6 +52,19 @@ func addIndexes(mgr ctrl.Manager) error {
 
 func request(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}
+
+// namesProvisioner passes what happens to claims that a provisioner is asked for: those
+// that are matched with volumes there are come and go by the thousand and have no
+// record. Where one lost the name after it got its record, that update and its end pass.
+var namesProvisioner = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return asksProvisioner(e.Object) },
+	UpdateFunc: func(e event.UpdateEvent) bool { return asksProvisioner(e.ObjectOld) || asksProvisioner(e.ObjectNew) },
+}
+
+func asksProvisioner(o client.Object) bool {
+	claim, ok := o.(*corev1.PersistentVolumeClaim)
+	return ok && provisionerName(claim) != ""
 }
 
 func mapClaim(_ context.Context, o client.Object) []reconcile.Request {

@@ -4,6 +4,7 @@ package protect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
+	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -199,42 +201,56 @@ func TestNothingIsLostWhereverTheControllersAreKilled(t *testing.T) {
 	}
 }
 
-// TestManyDeletionsShareTheirLists deletes a thousand claims one by one while fifty
-// pods use fifty more.
+// TestManyDeletionsShareTheirLists deletes a thousand claims one by one, and fifty that
+// pods use, while the controllers' clock stands still: so it is the same however long it
+// takes. How many pauses there are between lists, TestAThousandDeletionsShareAFewLists
+// has.
 func TestManyDeletionsShareTheirLists(t *testing.T) {
-	const claims, pods, mostLists = 1000, 50, 20
+	const claims, pods = 1000, 50
+	now := testclock.NewFakePassiveClock(time.Unix(0, 0))
 	w := newWorld(t, testkit.APIServer(t), "many")
+	w.clock = now
 	w.start()
-	used := make([]*corev1.PersistentVolumeClaim, pods)
 	all := make([]*corev1.PersistentVolumeClaim, claims+pods)
-	build := func(i int) {
+	each := func(do func(*corev1.PersistentVolumeClaim) error) {
+		t.Helper()
+		failed := make([]error, len(all))
+		workqueue.ParallelizeUntil(w.ctx, 16, len(all), func(i int) { failed[i] = do(all[i]) })
+		w.must(errors.Join(failed...))
+	}
+	for i := range all {
 		all[i] = testkit.Claim(w.namespace, fmt.Sprintf("claim-%d", i), "", "none")
-		if err := w.client.Create(w.ctx, all[i]); err != nil {
-			t.Error(err)
-		}
 	}
-	workqueue.ParallelizeUntil(w.ctx, 16, len(all), build)
-	for i := range used {
-		used[i] = all[claims+i]
-		w.pod(podWith(fmt.Sprintf("pod-%d", i), used[i].Name))
+	each(func(claim *corev1.PersistentVolumeClaim) error { return w.client.Create(w.ctx, claim) })
+	for i := range pods {
+		w.pod(podWith(fmt.Sprintf("pod-%d", i), all[i].Name))
 	}
-	began := time.Now()
-	workqueue.ParallelizeUntil(w.ctx, 16, len(all), func(i int) {
-		if err := w.client.Delete(w.ctx, all[i].DeepCopy()); err != nil {
-			t.Error(err)
-		}
-	})
-	deleted := time.Since(began)
+	each(func(claim *corev1.PersistentVolumeClaim) error { return w.client.Delete(w.ctx, claim.DeepCopy()) })
+	left := func(from client.Reader) []corev1.PersistentVolumeClaim {
+		list := &corev1.PersistentVolumeClaimList{}
+		w.must(from.List(w.ctx, list, client.InNamespace(w.namespace)))
+		return list.Items
+	}
 	w.until(func() string {
-		left := &corev1.PersistentVolumeClaimList{}
-		w.must(w.client.List(w.ctx, left, client.InNamespace(w.namespace)))
-		if len(left.Items) != pods {
-			return fmt.Sprintf("%d claims are left, want the %d that are used", len(left.Items), pods)
+		unheard := slices.ContainsFunc(left(w.known), func(c corev1.PersistentVolumeClaim) bool { return c.DeletionTimestamp == nil })
+		if lists := w.listed(w.namespace); lists != 1 || unheard {
+			return fmt.Sprintf("%d lists, want one; not all deletions heard of: %t", lists, unheard)
 		}
 		return ""
 	})
-	t.Logf("%d claims asked to go in %v, gone after %v, with %d lists", claims, deleted, time.Since(began), w.listed(w.namespace))
-	if got := w.listed(w.namespace); got > mostLists {
-		t.Errorf("%d lists of pods for %d deletions, want at most %d", got, claims, mostLists)
+	now.SetTime(now.Now().Add(firstPause))
+	w.until(func() string {
+		if n := len(left(w.client)); n != pods {
+			return fmt.Sprintf("%d claims are left with %d lists, want the %d that are used", n, w.listed(w.namespace), pods)
+		}
+		return ""
+	})
+	for _, claim := range left(w.client) {
+		if !slices.ContainsFunc(all[:pods], func(used *corev1.PersistentVolumeClaim) bool { return used.UID == claim.UID }) {
+			t.Errorf("claim %s is left, and no pod uses it", claim.Name)
+		}
+	}
+	if got := w.listed(w.namespace); got != 2 {
+		t.Errorf("%d lists of pods for %d deletions of which the controllers heard within a pause, want one before it and one after", got, claims)
 	}
 }

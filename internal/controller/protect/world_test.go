@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -44,6 +45,9 @@ type world struct {
 	// failing of them are refused.
 	lists   map[string]int
 	failing int
+	// clock is the controllers', nil for the real one; known is their cache.
+	clock clock.PassiveClock
+	known client.Reader
 }
 
 func newWorld(t *testing.T, config *rest.Config, name string) *world {
@@ -51,8 +55,10 @@ func newWorld(t *testing.T, config *rest.Config, name string) *world {
 	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
-	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), namespace: name, lists: map[string]int{}}
-	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), lists: map[string]int{}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}} // of its own in each run
+	w.create(namespace)
+	w.namespace = namespace.Name
 	return w
 }
 
@@ -86,7 +92,8 @@ func (w *world) run(restConfig *rest.Config, see func(cache.Cache) cache.Cache) 
 	if see != nil {
 		pods = see(pods)
 	}
-	w.must(Register(mgr, Options{Pods: pods, MaxConcurrent: 4}))
+	w.must(Register(mgr, Options{Pods: pods, MaxConcurrent: 4, Clock: w.clock}))
+	w.known = mgr.GetClient()
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan struct{})
 	go func() {

@@ -86,9 +86,9 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 
 // whatIsRemembered passes the updates of a claim by which it gets its volume, of which
 // the volume may have told before the claim was in the cache, or after which another
-// claim would be made anew. That it has gone its volume tells.
+// claim would be made anew. That it goes passes too: the volume may have told that it
+// is released while the claim was still in the cache, and then tells nothing more.
 var whatIsRemembered = predicate.Funcs{
-	DeleteFunc: func(event.DeleteEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		old, ok := e.ObjectOld.(*corev1.PersistentVolumeClaim)
 		now, ok2 := e.ObjectNew.(*corev1.PersistentVolumeClaim)

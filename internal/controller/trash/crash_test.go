@@ -125,3 +125,11 @@ func TestATimeThatIsPutOffIsWaitedFor(t *testing.T) {
 	w.must(w.client.Patch(w.ctx, vol, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+tarnv1.AnnotationTrashedUntil+`":"`+until+`"}}}`))))
 	w.volume("being destroyed at the new time", isGone)
 }
+
+func TestAVolumeThatIsReleasedBeforeItsClaimIsSeenToGoIsKept(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "trash-hasty", "1h", func(w *world) { w.hasty = true })
+	defer w.run(w.config)()
+	w.volume("holding", remembers("shop"))
+	w.must(w.client.Delete(w.ctx, w.claim))
+	w.volume("being trashed", kept)
+}

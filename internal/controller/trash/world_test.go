@@ -38,14 +38,20 @@ type world struct {
 	client client.WithWatch
 	name   string
 	claim  *corev1.PersistentVolumeClaim
+	// hasty releases the volume while the claim is still there, as the two caches of a
+	// controller may tell it.
+	hasty bool
 	// early is what was destroyed before its time.
 	early chan string
 }
 
-func newWorld(t *testing.T, config *rest.Config, name, retention string) *world {
+func newWorld(t *testing.T, config *rest.Config, name, retention string, change ...func(*world)) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), name: name, early: make(chan string, 1)}
+	for _, c := range change {
+		c(w)
+	}
 	w.must(w.client.Create(ctx, testkit.Class(name, func(c *storagev1.StorageClass) {
 		c.Annotations = map[string]string{tarnv1.AnnotationRetention: retention}
 	})))
@@ -96,10 +102,13 @@ func (w *world) cluster() error {
 
 func (w *world) serve(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
 	phase := corev1.VolumeBound
-	if claim == nil {
+	if claim == nil || w.hasty && claim.DeletionTimestamp != nil {
 		phase = corev1.VolumeReleased
 	}
 	switch {
+	case w.hasty && phase == corev1.VolumeReleased && vol.Status.Phase != phase:
+		vol.Status.Phase = phase
+		_ = w.client.Status().Update(w.ctx, vol)
 	case claim != nil && claim.DeletionTimestamp != nil:
 		base := claim.DeepCopy()
 		claim.Finalizers = nil

@@ -32,6 +32,16 @@ generated() {
 	[ "$before" = "$after" ] || { diff <(echo "$before") <(echo "$after") | sed -n 's/^> [^ ]* */generated anew, commit it: /p'; return 1; }
 }
 
+# Objects of the last release stay valid: the definitions only ever add.
+additive() {
+	local last old status=0
+	last=$(git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null) || { echo "there is no release yet"; return 0; }
+	old=$(mktemp -d)
+	git archive "$last" api/crds | tar -x -C "$old" && go run ./hack/crds "$old/api/crds" api/crds || status=1
+	rm -r "$old"
+	return $status
+}
+
 check "format" formatted
 check "vet" go vet ./...
 check "vet, with every build tag" go vet -tags 'integration e2e' ./...
@@ -43,6 +53,7 @@ for module in $(git ls-files --cached --others --exclude-standard '*/go.mod'); d
 	fi
 done
 check "generated files" generated
+check "resources since the last release" additive
 check "go.mod is tidy" go mod tidy -diff
 check "OpenAPI document" bash -o pipefail -c 'go run ./cmd/tarn api openapi | go run -C hack/openapi .'
 check "lint" go tool -modfile=hack/lint/go.mod golangci-lint run --build-tags integration,e2e ./...

@@ -20,6 +20,9 @@ echo "== bench/bind"
 read -ra bind <<<"${BENCH_BIND:-}"
 go run ./bench/bind ${bind[@]+"${bind[@]}"}
 
+echo "== bench/protect"
+go run ./bench/protect
+
 echo "== bench/volumes"
 bin/tarn-cluster up --name tarn-bench
 trap 'bin/tarn-cluster down --name tarn-bench; bin/tarn-cluster down --name tarn-bench-pool' EXIT

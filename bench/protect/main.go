@@ -1,0 +1,162 @@
+// Command protect measures what it costs to delete a thousand claims of one namespace at
+// once beside fifty pods that use as many more: how long until they are gone, and how
+// often the pods were listed for it. By Tarn's protection, and by Kubernetes' own with
+// its default flags and with its rate limits lifted, each on a fresh cluster of this
+// machine. It knows clusters by tarn-cluster's command line and the API alone.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// What Tarn must reach with a thousand claims and fifty pods.
+const (
+	mostLists   = 20
+	mostSeconds = 20
+)
+
+// subject is one who protects.
+type subject struct {
+	name string
+	// up are the arguments of tarn-cluster that put it in charge.
+	up []string
+}
+
+var subjects = []subject{
+	{name: "tarn", up: []string{"--protection=tarn"}},
+	{name: "lifted", up: []string{"--protection=kubernetes",
+		"--kube-controller-manager-arg=--kube-api-qps=5000", "--kube-controller-manager-arg=--kube-api-burst=10000"}},
+	{name: "default", up: []string{"--protection=kubernetes"}},
+}
+
+// report is everything that was measured in one go.
+type report struct {
+	Began   time.Time `json:"began"`
+	Machine machine   `json:"machine"`
+	Results []result  `json:"results"`
+}
+
+// machine is where it was measured; Load is the average of the minute before.
+type machine struct {
+	Processors int    `json:"processors"`
+	Load       string `json:"loadBefore"`
+	Kubernetes string `json:"kubernetes"`
+	Tarn       string `json:"tarn"`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	program := flag.String("cluster", "bin/tarn-cluster", "the program tarn-cluster")
+	only := flag.String("subjects", "tarn,lifted,default", "who protects: default and lifted are kube-controller-manager, with its default flags and without rate limits")
+	claims := flag.Int("n", 1000, "how many claims are deleted that no pod uses")
+	pods := flag.Int("pods", 50, "how many pods run, each with a claim of its own that is deleted too")
+	folder := flag.String("results", "bench/results", "folder for the results; empty for none")
+	flag.Parse()
+	if err := run(ctx, *program, strings.Split(*only, ","), *claims, *pods, *folder); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, program string, only []string, claims, pods int, folder string) error {
+	r := report{Began: time.Now().UTC().Truncate(time.Second), Machine: machine{
+		Processors: runtime.NumCPU(), Load: load(), Kubernetes: says(ctx, program, "--version"), Tarn: says(ctx, filepath.Join(filepath.Dir(program), "tarn"), "version"),
+	}}
+	var failed []error
+	for _, name := range only {
+		one, err := named(name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "%s  %d claims, protected by %s\n", time.Now().Format(time.TimeOnly), claims, name)
+		found, err := measure(ctx, program, one, claims, pods)
+		if err != nil { // one run that fails takes nothing from the others
+			failed = append(failed, fmt.Errorf("%s: %w", name, err))
+			continue
+		}
+		r.Results = append(r.Results, found)
+	}
+	r.print()
+	return errors.Join(append(failed, r.save(folder))...)
+}
+
+func named(name string) (subject, error) {
+	for _, s := range subjects {
+		if s.name == name {
+			return s, nil
+		}
+	}
+	return subject{}, fmt.Errorf("subject %q: use any of tarn, lifted, default", name)
+}
+
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return ""
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	return first
+}
+
+// says is the first line a program prints.
+func says(ctx context.Context, program string, args ...string) string {
+	out, err := exec.CommandContext(ctx, program, args...).Output()
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return line
+}
+
+func (r report) print() {
+	fmt.Printf("%d processors, load before %s; %s; %s\n\n", r.Machine.Processors, r.Machine.Load, r.Machine.Kubernetes, r.Machine.Tarn)
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "PROTECTED BY\tCLAIMS\tPODS\tASKED FOR IN\tGONE AFTER\tLISTS OF PODS\tREST GONE AFTER ITS PODS IN\tLISTS")
+	for _, one := range r.Results {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%.1f s\t%.1f s\t%d\t%.1f s\t%d\n", one.Subject, one.Claims, one.Pods, one.Asked, one.Seconds, one.Lists, one.UsedSeconds, one.UsedLists)
+	}
+	_ = w.Flush() // as with the prints: who reads is gone
+	for _, one := range r.Results {
+		if one.Subject != "tarn" || one.Claims != 1000 || one.Pods != 50 {
+			continue
+		}
+		verdict := "reached"
+		if one.Lists > mostLists || one.Seconds > mostSeconds {
+			verdict = "NOT REACHED"
+		}
+		fmt.Printf("\n%s: at most %d lists of pods and %d s\n", verdict, mostLists, mostSeconds)
+	}
+}
+
+// save writes a report beside the earlier ones.
+func (r report) save(folder string) error {
+	if folder == "" || len(r.Results) == 0 {
+		return nil
+	}
+	raw, err := json.MarshalIndent(r, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(folder, 0o755)
+	}
+	if err != nil {
+		return fmt.Errorf("saving the results: %w", err)
+	}
+	path := filepath.Join(folder, "protect-"+r.Began.Format("20060102T150405Z")+".json")
+	if err := os.WriteFile(path, append(raw, '\n'), 0o644); err != nil {
+		return fmt.Errorf("saving the results: %w", err)
+	}
+	fmt.Fprintln(os.Stderr, "saved as", path)
+	return nil
+}

@@ -42,6 +42,9 @@ const (
 	ReasonWaitingForVolumes = "WaitingForVolumes"
 	// ReasonWaitingForPods: fewer pods are ready than asked for.
 	ReasonWaitingForPods = "WaitingForPods"
+	// ReasonPodsFailing: a pod ends again and again, or cannot be started; that is tried
+	// again.
+	ReasonPodsFailing = "PodsFailing"
 	// ReasonResizing: a volume is being made larger.
 	ReasonResizing = "Resizing"
 	// ReasonResizeFailed: a volume could not be made larger; it is tried again.

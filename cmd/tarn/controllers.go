@@ -49,7 +49,11 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 		return accept.Register(mgr, accept.Options{})
 	},
 	"apps": func(mgr ctrl.Manager, p parts) error {
-		return apps.Register(mgr, apps.Options{Classes: p.appClasses, MaxConcurrent: p.workers})
+		pods, err := p.pods()
+		if err != nil {
+			return err
+		}
+		return apps.Register(mgr, apps.Options{Classes: p.appClasses, Pods: pods, MaxConcurrent: p.workers})
 	},
 	"bind": func(mgr ctrl.Manager, p parts) error {
 		pods, err := p.pods()

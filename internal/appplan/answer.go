@@ -1,6 +1,9 @@
 package appplan
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Status is how an application is, a closed set.
 type Status string
@@ -15,6 +18,9 @@ const (
 	Refused Status = "Refused"
 	// Waiting: all is made, but a pod or a volume is not ready.
 	Waiting Status = "Waiting"
+	// Failing: all is made, but a pod ends again and again or cannot be started; waiting
+	// alone does not change that.
+	Failing Status = "Failing"
 	// Resizing: a volume is being made larger.
 	Resizing Status = "Resizing"
 	// Ready: all is as asked for.
@@ -27,9 +33,9 @@ const (
 type App struct {
 	ID        string `json:"id" doc:"Id of the application, unique in its namespace"`
 	Namespace string `json:"namespace" doc:"Namespace it lives in"`
-	Status    Status `json:"status" enum:"NotDeployed,Deploying,Refused,Waiting,Resizing,Ready,Deleting" doc:"How it is"`
+	Status    Status `json:"status" enum:"NotDeployed,Deploying,Refused,Waiting,Failing,Resizing,Ready,Deleting" doc:"How it is"`
 	Message   string `json:"message,omitempty" doc:"Why it is so, where that is not plain"`
-	// Settled says that nothing is under way.
+	// Settled says that nothing is under way of which to await the end.
 	Settled       bool              `json:"settled" doc:"Whether nothing is under way any more"`
 	Image         string            `json:"image,omitempty" doc:"Image of its container"`
 	Command       []string          `json:"command,omitempty" doc:"What is run in place of the image's entry point"`
@@ -182,3 +188,13 @@ type Event struct {
 
 // Last says whether no event follows one of a kind.
 func (k EventKind) Last() bool { return k != Progress }
+
+// LastWords is, in what is said of an application, before the last lines that a pod of it
+// printed.
+const LastWords = "; it printed last:\n"
+
+// Brief is what is said of an application without those lines.
+func Brief(message string) string {
+	brief, _, _ := strings.Cut(message, LastWords)
+	return brief
+}

@@ -115,7 +115,7 @@ func (d *decider) volume(v tarnv1.AppVolume) tarnv1.AppVolume {
 	case claim != nil && !ours:
 		d.refuse(change, Errorf(Conflict, "volume '%s' cannot be made: claim '%s' is there and not of app '%s'; give the volume another name", v.Name, claim.Name, d.w.App.Name))
 	case claim != nil && !claim.DeletionTimestamp.IsZero():
-		d.refuse(change, Errorf(Conflict, "volume '%s' is being deleted: deploy again when it is gone", v.Name))
+		d.refuse(change, Errorf(Conflict, "volume '%s' is being deleted, which ends when no pod uses it any more: scale the app to 0, then deploy again", v.Name))
 	case Single(live) && d.replicas > 1:
 		d.refuse(change, cannotScale(d.replicas, v.Name, live))
 	case claim == nil:

@@ -36,7 +36,7 @@ func View(w World) App {
 		}
 	}
 	switch view.Status {
-	case NotDeployed, Refused, Ready:
+	case NotDeployed, Refused, Failing, Ready:
 		view.Settled = true
 	}
 	return view
@@ -87,6 +87,9 @@ func state(app *tarnv1.App) (Status, string) {
 		return Ready, ""
 	case ready.Reason == tarnv1.ReasonResizing || ready.Reason == tarnv1.ReasonResizeFailed:
 		return Resizing, ready.Message
+	}
+	if ready.Reason == tarnv1.ReasonPodsFailing {
+		return Failing, ready.Message
 	}
 	return Waiting, ready.Message
 }

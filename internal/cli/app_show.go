@@ -42,7 +42,7 @@ func printApps(w io.Writer, all []appplan.App, now time.Time) error {
 	fmt.Fprintln(table, "APP\tSTATUS\tPODS\tVOLUMES\tIMAGE\tAGE\tMESSAGE")
 	for _, a := range all {
 		fmt.Fprintf(table, "%s\t%s\t%d/%d\t%d\t%s\t%s\t%s\n", a.ID, a.Status, a.ReadyReplicas, a.Replicas, len(a.Volumes), dash(a.Image),
-			duration.HumanDuration(max(now.Sub(a.CreatedAt), 0)), dash(a.Message))
+			duration.HumanDuration(max(now.Sub(a.CreatedAt), 0)), dash(appplan.Brief(a.Message)))
 	}
 	return table.Flush()
 }

@@ -41,6 +41,8 @@ func (w *waiting) settled(cmd *cobra.Command, calls apps, app *appplan.App) (*ap
 		return f.last, fmt.Errorf("app %s was deleted meanwhile", app.ID)
 	case f.last.Status == appplan.Refused:
 		return f.last, errors.New(standing(f.last))
+	case f.last.Status == appplan.Failing:
+		return f.last, fmt.Errorf("app %s does not run as it was deployed; tarn explain app %s/%s says more", app.ID, app.Namespace, app.ID)
 	}
 	return f.last, nil
 }
@@ -64,7 +66,7 @@ func (w *waiting) resized(cmd *cobra.Command, calls apps, namespace, id string, 
 	if !w.on {
 		return asked, nil
 	}
-	seen := *asked
+	seen, grown := *asked, false
 	look := func(app *appplan.App) appplan.Volume {
 		if i := slices.IndexFunc(app.Volumes, func(v appplan.Volume) bool { return v.Name == asked.Name }); i >= 0 {
 			return app.Volumes[i]
@@ -84,10 +86,19 @@ func (w *waiting) resized(cmd *cobra.Command, calls apps, namespace, id string, 
 		done: func(app *appplan.App) bool {
 			v := look(app)
 			seen.Status = v.Status
-			return v.Status == appplan.VolumeBound && v.SizeGi >= asked.SizeGi
+			grown = v.Status == appplan.VolumeBound && v.SizeGi >= asked.SizeGi
+			return grown
 		},
 	}
-	return &seen, f.follow(cmd, w.timeout)
+	switch err := f.follow(cmd, w.timeout); {
+	case err != nil:
+		return &seen, err
+	case f.kind == appplan.Deleted:
+		return &seen, fmt.Errorf("app %s was deleted meanwhile", id)
+	case !grown:
+		return &seen, errors.New(standing(f.last))
+	}
+	return &seen, nil
 }
 
 // follower follows one app.
@@ -154,7 +165,7 @@ func (f *follower) follow(cmd *cobra.Command, timeout time.Duration) error {
 func standing(app *appplan.App) string {
 	line := fmt.Sprintf("app %s is %s, %d of %s ready", app.ID, app.Status, app.ReadyReplicas, count(int(app.Replicas), "pod"))
 	if app.Message != "" {
-		line += ": " + app.Message
+		line += ": " + strings.ReplaceAll(app.Message, "\n", "\n  | ")
 	}
 	return line
 }

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -21,9 +22,10 @@ const PodsByClaim = "spec.volumes.claim"
 // AllPods adds to a manager a cache of every pod of the cluster, beside the manager's
 // own, which holds only Tarn's. Its pods are trimmed to who uses which claim and
 // whether it has ended: name, namespace, uid, version, times of creation and
-// deletion, node, the volumes that are claims, phase, and the states of containers.
-// Nothing else of them is there, so none must ever be written back. Its objects are
-// shared: whoever changes one copies it first.
+// deletion, node, the volumes that are claims, phase, and the states of containers; of
+// pods of Apps also their labels, and all that is said of those states. Nothing else of
+// them is there, so none must ever be written back. Its objects are shared: whoever
+// changes one copies it first.
 //
 // Make it once a process. It starts and is filled before any controller runs.
 func AllPods(mgr ctrl.Manager) (cache.Cache, error) {
@@ -67,7 +69,7 @@ func trimPod(o any) (any, error) {
 	if !ok {
 		return o, nil
 	}
-	return &corev1.Pod{
+	trimmed := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			CreationTimestamp: pod.CreationTimestamp,
@@ -80,7 +82,21 @@ func trimPod(o any) (any, error) {
 			ContainerStatuses:          trimContainers(pod.Status.ContainerStatuses),
 			EphemeralContainerStatuses: trimContainers(pod.Status.EphemeralContainerStatuses),
 		},
-	}, nil
+	}
+	if pod.Labels[tarnv1.LabelApp] != "" { // why one does not run its App tells
+		trimmed.Labels, trimmed.Status.ContainerStatuses = pod.Labels, sayContainers(pod.Status.ContainerStatuses)
+	}
+	return trimmed, nil
+}
+
+// sayContainers keeps what is said of the states of containers.
+func sayContainers(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var kept []corev1.ContainerStatus
+	for i := range statuses {
+		s := &statuses[i]
+		kept = append(kept, corev1.ContainerStatus{Name: s.Name, State: s.State, LastTerminationState: s.LastTerminationState})
+	}
+	return kept
 }
 
 func trimVolumes(volumes []corev1.Volume) []corev1.Volume {

@@ -8,8 +8,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/volume"
 )
+
+func TestATrimmedPodOfAnAppStillTellsWhyItDoesNotRun(t *testing.T) {
+	labels := map[string]string{tarnv1.LabelApp: "shop", "other": "x"}
+	state := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "later"}}
+	last := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "no config"}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: labels},
+		Status:     corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "app", Image: "shop:1", State: state, LastTerminationState: last}}},
+	}
+	got, err := trimPod(pod)
+	want := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: labels},
+		Status:     corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "app", State: state, LastTerminationState: last}}},
+	}
+	if err != nil || !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("trimmed: %+v, %v\nwant %+v", got, err, want)
+	}
+}
 
 func TestATrimmedPodStillTellsWhoUsesWhichClaim(t *testing.T) {
 	running := corev1.ContainerStatus{Name: "c", Image: "busybox:1.36", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}

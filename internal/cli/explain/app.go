@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appplan"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -46,8 +47,9 @@ func (s *story) ofApp(app *tarnv1.App) string {
 		}
 	default:
 		link.State, link.Since, link.Reason = "not Ready", moment(ready.LastTransitionTime.Time), ready.Reason
-		link.Message += "; " + ready.Message
-		s.blame("%s", ready.Message)
+		why := appplan.Brief(ready.Message) // the log is told of the pod
+		link.Message += "; " + why
+		s.blame("%s", why)
 		s.partsOfApp(app)
 	}
 	return link.State

@@ -12,6 +12,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appplan"
 	"tarn.dev/tarn/internal/cli/explain"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
@@ -335,6 +336,9 @@ func (j *judgement) awaitsPod(c *corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
+// urgent are the reasons of an App that is not ready which time alone does not mend.
+var urgent = []string{tarnv1.ReasonRefused, tarnv1.ReasonResizeFailed, tarnv1.ReasonPodsFailing}
+
 func (j *judgement) apps() {
 	for i := range j.view.Apps.Items {
 		a := &j.view.Apps.Items[i]
@@ -352,8 +356,8 @@ func (j *judgement) apps() {
 		case a.DeletionTimestamp != nil && j.lasting(a.DeletionTimestamp.Time):
 			j.wrong(o, a.DeletionTimestamp.Time, explaining("app", o), "it is to be deleted, and something keeps it")
 		case a.DeletionTimestamp != nil, row.Ready, row.Reason == tarnv1.ReasonNothingDeployed:
-		case c != nil && (c.Reason == tarnv1.ReasonRefused || c.Reason == tarnv1.ReasonResizeFailed || j.lasting(c.LastTransitionTime.Time)):
-			j.wrong(o, c.LastTransitionTime.Time, explaining("app", o), "it is not ready, %s: %s", c.Reason, c.Message)
+		case c != nil && (slices.Contains(urgent, c.Reason) || j.lasting(c.LastTransitionTime.Time)):
+			j.wrong(o, c.LastTransitionTime.Time, explaining("app", o), "it is not ready, %s: %s", c.Reason, appplan.Brief(c.Message))
 		case c == nil && j.lasting(a.CreationTimestamp.Time):
 			j.wrong(o, a.CreationTimestamp.Time, explaining("app", o), "no controller has looked at it")
 		}

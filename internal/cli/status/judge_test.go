@@ -184,6 +184,9 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 		{"an app that starts", func(v *View) {
 			v.Apps.Items[0].Status.Conditions = notReady(tarnv1.ReasonWaitingForPods, moment)
 		}, ""},
+		{"an app whose pods crash", func(v *View) {
+			v.Apps.Items[0].Status.Conditions = notReady(tarnv1.ReasonPodsFailing, moment)
+		}, "app shop/web: it is not ready, PodsFailing: because"},
 		{"an app that does not start", func(v *View) {
 			v.Apps.Items[0].Status.Conditions = notReady(tarnv1.ReasonWaitingForPods, hour)
 		}, "app shop/web: it is not ready, WaitingForPods: because"},

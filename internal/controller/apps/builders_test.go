@@ -74,7 +74,7 @@ func settle(v *View) {
 	v.Deployment = newDeployment(v)
 	v.Deployment.Generation = 1
 	n := *v.Deployment.Spec.Replicas
-	v.Deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n}
+	v.Deployment.Status = appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
 }
 
 // bound adds a claim that has its storage.

@@ -12,10 +12,12 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/appfile"
@@ -29,6 +31,9 @@ type Options struct {
 	Classes map[appfile.AccessMode]string
 	// MaxConcurrent is how many Apps are worked on at once; 0 means one.
 	MaxConcurrent int
+	// Pods is the cache of all pods, as kube.AllPods makes it; without it no status tells
+	// why a pod does not run.
+	Pods cache.Cache
 	// Clock is the real one where it is nil.
 	Clock clock.PassiveClock
 }
@@ -36,6 +41,7 @@ type Options struct {
 type reconciler struct {
 	client  client.Client
 	reader  client.Reader // live
+	pods    client.Reader
 	events  events.EventRecorder
 	clock   clock.PassiveClock
 	classes map[appfile.AccessMode]string
@@ -54,15 +60,20 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if r.classes == nil {
 		r.classes = appfile.DefaultClasses
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	made := ctrl.NewControllerManagedBy(mgr).
 		Named("apps").
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&tarnv1.App{}, builder.WithPredicates(asked())).
 		Watches(&appsv1.Deployment{}, handler.EnqueueRequestsFromMapFunc(ofLabel)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(ofLabel)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim)).
-		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass), builder.WithPredicates(allowsMore())).
-		Complete(r)
+		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass), builder.WithPredicates(allowsMore()))
+	if o.Pods != nil {
+		r.pods = o.Pods
+		ofPod := handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, pod *corev1.Pod) []reconcile.Request { return ofLabel(ctx, pod) })
+		made = made.WatchesRawSource(source.Kind(o.Pods, &corev1.Pod{}, ofPod, failing()))
+	}
+	return made.Complete(r)
 }
 
 // Reconcile gathers, plans, applies and reports. The end of an App is decided by what

@@ -2,6 +2,7 @@ package apps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,6 +25,9 @@ type View struct {
 	Deployment *appsv1.Deployment
 	// Deployed is what Config says of the volumes.
 	Deployed topology
+	// Pods are the App's, trimmed as kube.AllPods has them, by name; empty where no cache
+	// of them is kept.
+	Pods []*corev1.Pod
 	// Claims are those with the App's label, and those of a name that it wants or had,
 	// by name.
 	Claims map[string]*corev1.PersistentVolumeClaim
@@ -58,7 +62,7 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, key client.
 	if ours(v.App, v.Config) {
 		v.Deployed = readTopology(v.Config)
 	}
-	if err := gatherClaims(ctx, from, v); err != nil {
+	if err := errors.Join(gatherClaims(ctx, from, v), r.gatherPods(ctx, v)); err != nil {
 		return nil, err
 	}
 	if v.Config == nil && v.App.DeletionTimestamp != nil {

@@ -24,6 +24,11 @@ const (
 	// annDeployed is on Deployments: a hash of the spec they were written with. What was
 	// taken out of that again shows by it alone.
 	annDeployed = "tarn.dev/deployed"
+	// labelDeployed is on the pods: a hash of what they run, by which those of one deploy
+	// are told from those of an earlier one.
+	labelDeployed = "tarn.dev/deployed"
+	// annRemade is on claims that were made in the place of one with data.
+	annRemade = "tarn.dev/made-anew"
 	// annMadeFor is on claims: the UID of the App that they were made for.
 	annMadeFor = "tarn.dev/made-for"
 	// preserveYes is the value of AnnotationPreserve that counts.
@@ -32,6 +37,9 @@ const (
 	prefix = "paas-app-"
 	// container is the name of an App's container.
 	container = "app"
+	// settleSeconds is how long a pod has to be ready before it counts. One that ends as
+	// soon as it has read its configuration is ready until then, if it has no probe.
+	settleSeconds = 3
 
 	gi = 1 << 30
 )
@@ -90,7 +98,11 @@ func newClaim(v *View, volume *tarnv1.AppVolume) *corev1.PersistentVolumeClaim {
 // newDeployment is the App's workload. Its pods are told nothing of the cluster.
 func newDeployment(v *View) *appsv1.Deployment {
 	app := v.App
-	main := corev1.Container{Name: container, Image: app.Spec.Image, Command: app.Spec.Command, Args: app.Spec.Args}
+	main := corev1.Container{
+		Name: container, Image: app.Spec.Image, Command: app.Spec.Command, Args: app.Spec.Args,
+		// The end of its log is in the pod's status then, where whoever may see the App sees it.
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
 	if app.Spec.Port != 0 {
 		main.Ports = []corev1.ContainerPort{{ContainerPort: app.Spec.Port}}
 	}
@@ -110,19 +122,21 @@ func newDeployment(v *View) *appsv1.Deployment {
 		}
 	}
 	d := &appsv1.Deployment{ObjectMeta: ownMeta(app), Spec: appsv1.DeploymentSpec{
-		Replicas: ptr.To(replicas(app)),
-		Selector: &metav1.LabelSelector{MatchLabels: labelsOf(app)},
-		Strategy: appsv1.DeploymentStrategy{Type: strategy},
+		Replicas:        ptr.To(replicas(app)),
+		Selector:        &metav1.LabelSelector{MatchLabels: labelsOf(app)},
+		Strategy:        appsv1.DeploymentStrategy{Type: strategy},
+		MinReadySeconds: settleSeconds,
 		Template: corev1.PodTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: labelsOf(app)},
 			Spec:       corev1.PodSpec{AutomountServiceAccountToken: ptr.To(false), Containers: []corev1.Container{main}, Volumes: volumes},
 		},
 	}}
+	d.Spec.Template.Labels[labelDeployed] = hashOf(&d.Spec.Template)
 	d.Annotations = map[string]string{annDeployed: hashOf(&d.Spec)}
 	return d
 }
 
-func hashOf(spec *appsv1.DeploymentSpec) string {
+func hashOf(spec any) string {
 	text, err := json.Marshal(spec)
 	if err != nil { // a type without channels and functions has none
 		return ""

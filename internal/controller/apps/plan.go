@@ -2,6 +2,7 @@ package apps
 
 import (
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,7 @@ const (
 	eventGrowing   = "VolumeResizing"
 	eventDeleted   = "VolumeDeleted"
 	eventPreserved = "VolumePreserved"
+	eventRemade    = "VolumeMadeAnew"
 )
 
 // Plan is what to do, in this order.
@@ -162,6 +164,11 @@ func planVolume(v *View, volume *tarnv1.AppVolume) []Action {
 	switch {
 	case claim == nil:
 		made := newClaim(v, volume)
+		if v.hadStorage(volume.Name) {
+			made.Annotations[annRemade] = "true"
+			return []Action{MakeClaim{made}, Post{corev1.EventTypeWarning, eventRemade, fmt.Sprintf(
+				"claim %s of volume %s was deleted by hand: it is made anew, and the volume is empty; what was on it may be in the trash (tarn trash list)", made.Name, volume.Name)}}
+		}
 		return []Action{MakeClaim{made}, tell(made.Name, eventCreated,
 			"claim %s is made for volume %s: %d GiB of class %s", made.Name, volume.Name, volume.SizeGi, *made.Spec.StorageClassName)}
 	case claim.DeletionTimestamp != nil:
@@ -171,6 +178,14 @@ func planVolume(v *View, volume *tarnv1.AppVolume) []Action {
 		return []Action{MarkClaim{claim, volume.PreserveOnDelete}}
 	}
 	return nil
+}
+
+// hadStorage says whether a volume that has no claim was mounted and had one with data
+// when it was last looked at.
+func (v *View) hadStorage(volume string) bool {
+	return v.Deployed.mounts(volume) && slices.ContainsFunc(v.App.Status.Volumes, func(s tarnv1.AppVolumeStatus) bool {
+		return s.Name == volume && s.Capacity != nil
+	})
 }
 
 func planGrowth(v *View, volume *tarnv1.AppVolume) []Action {

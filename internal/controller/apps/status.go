@@ -95,7 +95,7 @@ func deployedOf(v *View) verdict {
 	}
 	for i := range v.App.Spec.Volumes {
 		if claim := v.claim(v.App.Spec.Volumes[i].Name); claim != nil && claim.DeletionTimestamp != nil {
-			return no(tarnv1.ReasonDeploying, "claim %s is being deleted, and is made anew when it is gone", claim.Name)
+			return no(tarnv1.ReasonDeploying, "claim %s is being deleted, and is made anew, empty, when no pod uses it any more: scale the App to 0 to have that now", claim.Name)
 		}
 	}
 	if len(plan(v).Actions) > 0 {
@@ -116,7 +116,11 @@ func readyOf(v *View, deployed verdict, volumes []tarnv1.AppVolumeStatus) verdic
 			return no(tarnv1.ReasonWaitingForVolumes, "volume %s is %s: %s", volume.Name, volume.Phase, volume.Message)
 		}
 	}
-	if waits := podsMissing(v.Deployment, wanted); waits != "" {
+	waits := podsMissing(v.Deployment, wanted)
+	if why := v.failure(); why != "" && waits != "" {
+		return no(tarnv1.ReasonPodsFailing, "%s", why)
+	}
+	if waits != "" {
 		return no(tarnv1.ReasonWaitingForPods, "%s", waits)
 	}
 	for _, volume := range volumes {
@@ -133,10 +137,13 @@ func readyOf(v *View, deployed verdict, volumes []tarnv1.AppVolumeStatus) verdic
 // podsMissing says what the pods lack, empty if nothing.
 func podsMissing(d *appsv1.Deployment, wanted int32) string {
 	s := d.Status
-	if s.ObservedGeneration == d.Generation && s.UpdatedReplicas == wanted && s.ReadyReplicas == wanted && s.Replicas == wanted {
+	if s.ObservedGeneration == d.Generation && s.UpdatedReplicas == wanted && s.AvailableReplicas == wanted && s.Replicas == wanted {
 		return ""
 	}
-	message := fmt.Sprintf("%d of %d pods are ready", min(s.ReadyReplicas, s.UpdatedReplicas), wanted)
+	message := fmt.Sprintf("%d of %d pods are ready", min(s.AvailableReplicas, s.UpdatedReplicas), wanted)
+	if fresh := s.ReadyReplicas - s.AvailableReplicas; fresh > 0 {
+		message += fmt.Sprintf(", %d for less than %d seconds", fresh, settleSeconds)
+	}
 	if old := s.Replicas - s.UpdatedReplicas; old > 0 {
 		message += fmt.Sprintf(", %d of an earlier deploy are left", old)
 	}
@@ -163,6 +170,10 @@ func warnings(v *View) []string {
 		claim := v.claim(volume.Name)
 		if claim == nil {
 			continue
+		}
+		if _, is := claim.Annotations[annRemade]; is {
+			all = append(all, fmt.Sprintf("volume '%s' was made anew, empty, at %s: its claim had been deleted by hand; annotation %s on claim %s says so until it is taken off",
+				volume.Name, claim.CreationTimestamp.UTC().Format(time.RFC3339), annRemade, claim.Name))
 		}
 		if size := inGi(requested(claim)); size > volume.SizeGi {
 			all = append(all, fmt.Sprintf("volume '%s' keeps its %d GiB: %d are asked for, and volumes never shrink", volume.Name, size, volume.SizeGi))

@@ -47,7 +47,7 @@ func TestAnAppIsReadyWhenNothingOfItIsUnderWay(t *testing.T) {
 		{"the storage of a claim is gone", deployed(appOf(data), onClaim("data", func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimLost })),
 			tarnv1.ReasonWaitingForVolumes, "volume data is Lost"},
 		{"a claim is being deleted", deployed(appOf(data), onClaim("data", terminating)), tarnv1.ReasonDeploying, "claim paas-app-shop-data is being deleted"},
-		{"a pod is not ready", deployed(appOf(data), func(v *View) { v.Deployment.Status.ReadyReplicas = 0 }), tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready"},
+		{"a pod is not ready", deployed(appOf(data), func(v *View) { v.Deployment.Status.ReadyReplicas, v.Deployment.Status.AvailableReplicas = 0, 0 }), tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready"},
 		{"the Deployment has not been looked at", deployed(appOf(data), func(v *View) { v.Deployment.Generation = 2 }), tarnv1.ReasonWaitingForPods, ""},
 		{"an old pod is left", deployed(appOf(data), func(v *View) { v.Deployment.Status.Replicas = 2 }), tarnv1.ReasonWaitingForPods, "1 of an earlier deploy are left"},
 		{"a volume grows", deployed(appOf(volumeOf("data", 2)), onClaim("data", func(c *corev1.PersistentVolumeClaim) { c.Status.Capacity = storage(gi) })),

@@ -1,0 +1,123 @@
+package apps
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appplan"
+	"tarn.dev/tarn/internal/kube"
+)
+
+const (
+	// crashing is the kubelet's reason of a container that ends again and again.
+	crashing = "CrashLoopBackOff"
+	// lastLines and lastBytes bound what is told of what a container printed last.
+	lastLines, lastBytes = 10, 1000
+)
+
+// unpullable and unstartable are the kubelet's reasons of a container whose image cannot
+// be had, and of one that cannot be made or run.
+var (
+	unpullable  = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable"}
+	unstartable = []string{"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+)
+
+// failureOf says why a pod of an App does not run and will not by waiting, empty where
+// none is known. The kubelet tries on all the same.
+func failureOf(pod *corev1.Pod) string {
+	for i := range pod.Status.ContainerStatuses {
+		waits := pod.Status.ContainerStatuses[i].State.Waiting
+		switch {
+		case waits == nil:
+		case waits.Reason == crashing:
+			return fmt.Sprintf("pod %s ends again and again%s", pod.Name, lastEnd(pod.Status.ContainerStatuses[i].LastTerminationState.Terminated))
+		case slices.Contains(unpullable, waits.Reason):
+			return fmt.Sprintf("the image of pod %s cannot be had: %s", pod.Name, cmp.Or(waits.Message, waits.Reason))
+		case slices.Contains(unstartable, waits.Reason):
+			return fmt.Sprintf("the container of pod %s cannot be started: %s", pod.Name, cmp.Or(waits.Message, waits.Reason))
+		}
+	}
+	return ""
+}
+
+// lastEnd says how a container ended, and what it printed last where it failed.
+func lastEnd(end *corev1.ContainerStateTerminated) string {
+	if end == nil {
+		return ""
+	}
+	how := fmt.Sprintf(", with exit code %d", end.ExitCode)
+	switch {
+	case end.ExitCode == 0:
+		how += ": an app is meant to go on running"
+	case end.Reason != "" && end.Reason != "Error":
+		how += " (" + end.Reason + ")"
+	}
+	if printed := tail(end.Message); printed != "" {
+		how += appplan.LastWords + printed
+	}
+	return how
+}
+
+// tail is the end of a text: whole lines where that is possible.
+func tail(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	lines = lines[max(0, len(lines)-lastLines):]
+	for len(lines) > 1 && len(strings.Join(lines, "\n")) > lastBytes {
+		lines = lines[1:]
+	}
+	return kube.Cut(strings.Join(lines, "\n"), lastBytes)
+}
+
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
+
+// gatherPods reads the App's pods, from the cache alone: what they say is told, and
+// nothing is done for it.
+func (r *reconciler) gatherPods(ctx context.Context, v *View) error {
+	if r.pods == nil {
+		return nil
+	}
+	list := &corev1.PodList{}
+	if err := r.pods.List(ctx, list, client.InNamespace(v.App.Namespace), client.MatchingLabels(labelsOf(v.App))); err != nil {
+		return fmt.Errorf("listing the pods of App %s/%s: %w", v.App.Namespace, v.App.Name, err)
+	}
+	for i := range list.Items {
+		v.Pods = append(v.Pods, &list.Items[i])
+	}
+	slices.SortFunc(v.Pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	return nil
+}
+
+// failure says why pods of the deploy at hand do not run, empty where none is known:
+// those of an earlier one give way to them.
+func (v *View) failure() string {
+	for _, pod := range v.Pods {
+		if pod.DeletionTimestamp != nil || pod.Labels[labelDeployed] != v.Deployment.Spec.Template.Labels[labelDeployed] {
+			continue
+		}
+		if why := failureOf(pod); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// failing passes a pod of an App when it begins to fail, fails otherwise, or does no more.
+func failing() predicate.TypedPredicate[*corev1.Pod] {
+	ofApp := func(pod *corev1.Pod) bool { return pod.Labels[tarnv1.LabelApp] != "" }
+	return predicate.TypedFuncs[*corev1.Pod]{
+		CreateFunc: func(e event.TypedCreateEvent[*corev1.Pod]) bool { return ofApp(e.Object) && failureOf(e.Object) != "" },
+		DeleteFunc: func(e event.TypedDeleteEvent[*corev1.Pod]) bool { return ofApp(e.Object) && failureOf(e.Object) != "" },
+		UpdateFunc: func(e event.TypedUpdateEvent[*corev1.Pod]) bool {
+			return ofApp(e.ObjectNew) && failureOf(e.ObjectOld) != failureOf(e.ObjectNew)
+		},
+	}
+}

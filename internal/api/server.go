@@ -33,14 +33,15 @@ type Limits struct {
 	// StreamLife is how long a stream lasts at most, Heartbeat how often one on which
 	// nothing happens shows that it lives.
 	StreamLife, Heartbeat time.Duration
-	// Call is how long any other call may take.
-	Call time.Duration
+	// Call is how long any other call may take, Verdict how long a resize waits to hear
+	// whether Kubernetes takes it; 0 is not at all.
+	Call, Verdict time.Duration
 }
 
 // DefaultLimits are those of a server that is given none.
 var DefaultLimits = Limits{
 	PerSecond: 50, Burst: 500, Streams: 8, AllStreams: 512,
-	StreamLife: 30 * time.Minute, Heartbeat: 15 * time.Second, Call: 30 * time.Second,
+	StreamLife: 30 * time.Minute, Heartbeat: 15 * time.Second, Call: 30 * time.Second, Verdict: appcalls.DefaultVerdict,
 }
 
 // Options are what a server is made from.
@@ -100,7 +101,7 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("registering the metrics of the REST API: %w", err)
 	}
 	s := &Server{
-		calls:  &appcalls.Calls{Client: o.Client, Classes: o.Classes, Used: o.Used},
+		calls:  &appcalls.Calls{Client: o.Client, Classes: o.Classes, Used: o.Used, Verdict: o.Limits.Verdict},
 		door:   newDoor(o.Client, o.Namespace, o.Audiences, o.Limits),
 		limits: o.Limits, log: o.Log, metrics: told, mux: http.NewServeMux(), stopping: make(chan struct{}),
 		streams: newStreams(o.Limits, told),

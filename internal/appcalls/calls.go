@@ -37,6 +37,10 @@ type Calls struct {
 	// left out. Nil knows of none.
 	Used func(ctx context.Context, namespace string, labels map[string]string) map[string]kubelet.Usage
 
+	// Verdict is how long a resize waits to hear whether Kubernetes takes it; 0 is not at
+	// all.
+	Verdict time.Duration
+
 	turns turns
 }
 
@@ -195,7 +199,8 @@ func (c *Calls) Scale(ctx context.Context, namespace, id string, replicas int32)
 	return &view, nil
 }
 
-// Resize asks for a volume to be made larger, and does not wait for it.
+// Resize asks for a volume to be made larger, and does not wait for it. What Kubernetes
+// refuses at once, as for a quota, is an error with its cause, and nothing is changed.
 func (c *Calls) Resize(ctx context.Context, namespace, id, volume string, sizeGi int64) (*appplan.Resized, error) {
 	if err := appplan.CheckVolume(namespace, id, volume); err != nil {
 		return nil, err
@@ -204,6 +209,8 @@ func (c *Calls) Resize(ctx context.Context, namespace, id, volume string, sizeGi
 		return nil, err
 	}
 	var answer appplan.Resized
+	var before int64
+	var asked *tarnv1.App
 	err := c.change(ctx, namespace, id, nil, func(w *appplan.World) error {
 		resized, err := appplan.Resize(*w, volume, sizeGi)
 		if err != nil {
@@ -212,13 +219,17 @@ func (c *Calls) Resize(ctx context.Context, namespace, id, volume string, sizeGi
 		answer = resized
 		for i := range w.App.Spec.Volumes {
 			if v := &w.App.Spec.Volumes[i]; v.Name == volume {
-				v.SizeGi = sizeGi
+				before, v.SizeGi = v.SizeGi, sizeGi
 			}
 		}
 		return nil
-	}, nil)
+	}, func(w *appplan.World) { asked = w.App })
 	if err != nil {
 		return nil, err
+	}
+	if refused := c.heard(ctx, asked, volume, sizeGi); refused != "" {
+		c.takeBack(ctx, asked, volume, before)
+		return nil, appplan.Errorf(appplan.Internal, "resizing volume '%s' of app '%s': %s", volume, id, refused)
 	}
 	return &answer, nil
 }

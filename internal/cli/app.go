@@ -64,7 +64,7 @@ func (f *appFlags) connect() (apps, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	return &appcalls.Calls{Client: live}, namespace, nil
+	return &appcalls.Calls{Client: live, Verdict: appcalls.DefaultVerdict}, namespace, nil
 }
 
 func newAppCommand() *cobra.Command {

@@ -1,0 +1,120 @@
+//go:build integration
+
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appplan"
+)
+
+// onChange has somebody do something to application shop at its next change.
+func (w *world) onChange(namespace string, do func(app *tarnv1.App) error) (wait func()) {
+	w.t.Helper()
+	before := w.app(namespace, "shop")
+	changes, err := w.admin.Watch(context.Background(), &tarnv1.AppList{}, client.InNamespace(w.in(namespace)),
+		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: before.ResourceVersion}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer changes.Stop()
+		for change := range changes.ResultChan() {
+			if app, is := change.Object.(*tarnv1.App); is && change.Type == watch.Modified && app.Name == "shop" {
+				done <- do(app)
+				return
+			}
+		}
+		done <- fmt.Errorf("the watch broke off")
+	}()
+	return func() {
+		w.t.Helper()
+		if err := <-done; err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+// tells writes the status that the controller writes of a spec it has looked at.
+func (w *world) tells(app *tarnv1.App, deployed metav1.ConditionStatus, reason, message, requested string) error {
+	app.Status.ObservedGeneration = app.Generation
+	app.Status.Conditions = []metav1.Condition{{
+		Type: tarnv1.ConditionDeployed, Status: deployed, Reason: reason, Message: message, ObservedGeneration: app.Generation, LastTransitionTime: metav1.Now(),
+	}}
+	size := resource.MustParse(requested)
+	app.Status.Volumes = []tarnv1.AppVolumeStatus{{Name: "data", ClaimName: "paas-app-shop-data", Phase: tarnv1.AppVolumeBound, Requested: &size}}
+	return w.admin.Status().Update(context.Background(), app)
+}
+
+func TestAResizeHearsWhatKubernetesSaysToIt(t *testing.T) {
+	const forbidden = `writing claim red/paas-app-shop-data: persistentvolumeclaims "paas-app-shop-data" is forbidden: exceeded quota: small`
+	w := newWorld(t, func(o *Options) { o.Limits.Verdict = time.Minute }) // it is heard long before
+	w.class("grows", true)
+	c := w.tenant("heard")
+	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	c.deploy("shop", shop).want(http.StatusAccepted)
+	w.claim("heard", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
+	resize := func(do func(app *tarnv1.App) error) *reply {
+		wait := w.onChange("heard", do)
+		defer wait()
+		return c.put("/v1/apps/shop/volumes/data", `{"new_size_gi": 20}`)
+	}
+	size := func() int64 { return w.app("heard", "shop").Spec.Volumes[0].SizeGi }
+
+	resize(func(app *tarnv1.App) error {
+		return w.tells(app, metav1.ConditionFalse, tarnv1.ReasonRefused, forbidden, "10Gi")
+	}).
+		fails(http.StatusInternalServerError, appplan.Internal, "resizing volume 'data' of app 'shop': "+forbidden)
+	if got := size(); got != 10 {
+		t.Errorf("after a refusal %d GiB are asked for, want the 10 from before", got)
+	}
+
+	resize(func(app *tarnv1.App) error { // somebody deploys while it is carried out
+		app.Spec.Image = "shop:2"
+		if err := w.admin.Update(context.Background(), app); err != nil {
+			return err
+		}
+		return w.tells(app, metav1.ConditionFalse, tarnv1.ReasonRefused, forbidden, "10Gi")
+	}).want(http.StatusOK)
+	if got := size(); got != 20 {
+		t.Errorf("what another deploy has built on was taken back: %d GiB", got)
+	}
+
+	app := w.app("heard", "shop")
+	app.Spec.Volumes[0].SizeGi = 10
+	if err := w.admin.Update(context.Background(), app); err != nil {
+		t.Fatal(err)
+	}
+	r := resize(func(app *tarnv1.App) error {
+		return w.tells(app, metav1.ConditionTrue, tarnv1.ReasonDeployed, "", "20Gi")
+	}).want(http.StatusOK)
+	if !strings.Contains(string(r.body), `"size_gi":20,"status":"Resizing"`) || size() != 20 {
+		t.Errorf("a resize that is carried out answered %s, and %d GiB are asked for", r.body, size())
+	}
+}
+
+func TestAResizeDoesNotWaitForAControllerThatDoesNotRun(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Limits.Verdict = 50 * time.Millisecond })
+	w.class("grows", true)
+	c := w.tenant("unheard")
+	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	c.deploy("shop", shop).want(http.StatusAccepted)
+	w.claim("unheard", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
+	c.put("/v1/apps/shop/volumes/data", `{"new_size_gi": 20}`).want(http.StatusOK)
+	if got := w.app("unheard", "shop").Spec.Volumes[0].SizeGi; got != 20 {
+		t.Errorf("%d GiB are asked for, want 20", got)
+	}
+}

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -10,17 +11,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// VolumeNamed is what an index of claims by volume holds of one: the name in its
-// spec.volumeName, nothing where that is empty.
+// VolumeNamed is what an index of claims by volume holds of one: the bucket of the name
+// in its spec.volumeName, nothing where that is empty.
 func VolumeNamed(o client.Object) []string {
 	claim, ok := o.(*corev1.PersistentVolumeClaim)
 	if !ok || claim.Spec.VolumeName == "" {
 		return nil
 	}
-	return []string{claim.Spec.VolumeName}
+	return []string{bucket(claim.Spec.VolumeName)}
 }
 
-// ClaimsByVolume is the name of the index of claims by VolumeNamed.
+// ClaimsByVolume is the name of the index of claims by VolumeNamed. ClaimsNaming reads it.
 const ClaimsByVolume = "claims.volume"
 
 // IndexClaims adds the index ClaimsByVolume to a manager. Several controllers of one
@@ -32,16 +33,32 @@ func IndexClaims(ctx context.Context, mgr ctrl.Manager) error {
 	return nil
 }
 
-// ClaimByUID finds a claim by its uid in an index of claims by uid; nil if there is none.
+// ClaimsNaming gives the claims whose spec.volumeName is a volume's name, from a cache
+// with the index ClaimsByVolume. They share memory with the cache and must not be changed.
+func ClaimsNaming(ctx context.Context, cached client.Reader, name string) ([]corev1.PersistentVolumeClaim, error) {
+	claims := &corev1.PersistentVolumeClaimList{}
+	if err := cached.List(ctx, claims, client.MatchingFields{ClaimsByVolume: bucket(name)}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the claims that name volume %s: %w", name, err)
+	}
+	return slices.DeleteFunc(claims.Items, func(c corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName != name }), nil
+}
+
+// UIDOf is what an index of claims by uid holds of one: the bucket of its uid. ClaimByUID
+// reads such an index.
+func UIDOf(o client.Object) []string { return []string{bucket(string(o.GetUID()))} }
+
+// ClaimByUID finds a claim by its uid in an index of claims by UIDOf; nil if there is none.
 func ClaimByUID(ctx context.Context, cached client.Reader, index string, uid types.UID) (*corev1.PersistentVolumeClaim, error) {
 	claims := &corev1.PersistentVolumeClaimList{}
-	if err := cached.List(ctx, claims, client.MatchingFields{index: string(uid)}); err != nil {
+	if err := cached.List(ctx, claims, client.MatchingFields{index: bucket(string(uid))}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing claims with uid %s: %w", uid, err)
 	}
-	if len(claims.Items) == 0 {
-		return nil, nil
+	for i := range claims.Items {
+		if claims.Items[i].UID == uid {
+			return claims.Items[i].DeepCopy(), nil
+		}
 	}
-	return &claims.Items[0], nil
+	return nil, nil
 }
 
 // Claims finds out which claim a volume is still somebody's by.
@@ -83,12 +100,12 @@ func (c Claims) Keeping(ctx context.Context, name string, vol *corev1.Persistent
 			return claim, nil
 		}
 	}
-	claims := &corev1.PersistentVolumeClaimList{}
-	if err := c.Cached.List(ctx, claims, client.MatchingFields{ClaimsByVolume: name}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing the claims that name volume %s: %w", name, err)
+	claims, err := ClaimsNaming(ctx, c.Cached, name)
+	if err != nil {
+		return nil, err
 	}
-	for i := range claims.Items {
-		live, err := Get(ctx, c.Live, client.ObjectKeyFromObject(&claims.Items[i]), &corev1.PersistentVolumeClaim{})
+	for i := range claims {
+		live, err := Get(ctx, c.Live, client.ObjectKeyFromObject(&claims[i]), &corev1.PersistentVolumeClaim{})
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,9 @@
 package kube
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,7 +14,8 @@ import (
 )
 
 func claimsIn(claims ...*corev1.PersistentVolumeClaim) client.Client {
-	b := fake.NewClientBuilder().WithScheme(Scheme()).WithIndex(&corev1.PersistentVolumeClaim{}, ClaimsByVolume, VolumeNamed)
+	b := fake.NewClientBuilder().WithScheme(Scheme()).WithIndex(&corev1.PersistentVolumeClaim{}, ClaimsByVolume, VolumeNamed).
+		WithIndex(&corev1.PersistentVolumeClaim{}, "uid", UIDOf)
 	for _, claim := range claims {
 		b = b.WithObjects(claim.DeepCopy())
 	}
@@ -77,6 +81,67 @@ func TestAVolumeIsKeptForAClaim(t *testing.T) {
 				t.Errorf("kept for %q, want %q", name, c.want)
 			}
 		})
+	}
+}
+
+// neighbour is another name that an index has in the same bucket.
+func neighbour(name string) string {
+	for i := 0; ; i++ {
+		if other := fmt.Sprint(name, "-", i); bucket(other) == bucket(name) {
+			return other
+		}
+	}
+}
+
+func TestClaimsOfOneBucketAreToldApart(t *testing.T) {
+	const name = "vol"
+	other := neighbour(name)
+	a, b := claimOf(name, name, corev1.ClaimBound), claimOf(other, other, corev1.ClaimBound)
+	if !slices.Equal(VolumeNamed(a), VolumeNamed(b)) || !slices.Equal(UIDOf(a), UIDOf(b)) {
+		t.Fatalf("%q and %q are in different buckets", name, other)
+	}
+	cached := claimsIn(a, b, claimOf("pending", "", corev1.ClaimPending))
+	for _, want := range []string{name, other} {
+		claims, err := ClaimsNaming(t.Context(), cached, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(claims) != 1 || claims[0].Name != want {
+			t.Errorf("volume %s is named by %d claims, want that of its name: %v", want, len(claims), claims)
+		}
+		claim, err := ClaimByUID(t.Context(), cached, "uid", types.UID(want))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if nameOf(claim) != want {
+			t.Errorf("found %q by uid %s", nameOf(claim), want)
+		}
+	}
+	nobodys := neighbour(other)
+	if claims, err := ClaimsNaming(t.Context(), cached, nobodys); err != nil || len(claims) > 0 {
+		t.Errorf("found %v, %v for a volume that nobody names", claims, err)
+	}
+	if claim, err := ClaimByUID(t.Context(), cached, "uid", types.UID(nobodys)); err != nil || claim != nil {
+		t.Errorf("found %q, %v by a uid that no claim has", nameOf(claim), err)
+	}
+}
+
+func TestAVolumeHasNotTheHandleOfOneInItsBucket(t *testing.T) {
+	const key = "shelf/a"
+	other := strings.TrimPrefix(neighbour(key), "shelf/")
+	cached := fake.NewClientBuilder().WithScheme(Scheme()).WithIndex(&corev1.PersistentVolume{}, VolumesByHandle, HandleOf)
+	for _, handle := range []string{"a", other} {
+		vol := sharedVolume("v-"+handle, "1Gi")
+		vol.Spec.CSI.Driver, vol.Spec.CSI.VolumeHandle = "shelf", handle
+		cached.WithObjects(vol)
+	}
+	store := cached.Build()
+	names, err := Handles{Cached: store, Live: store}.Volumes(t.Context(), "shelf", "a", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"v-a"}; !slices.Equal(names, want) {
+		t.Errorf("volumes %q have the handle, want %q", names, want)
 	}
 }
 

@@ -11,14 +11,18 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// HandleOf is what an index of PersistentVolumes by handle holds of one: its driver and
-// handle, nothing for what is no CSI volume.
+// HandleOf is what an index of PersistentVolumes by handle holds of one: the bucket of
+// its driver and handle, nothing for what is no CSI volume.
 func HandleOf(o client.Object) []string {
 	vol, ok := o.(*corev1.PersistentVolume)
 	if !ok || vol.Spec.CSI == nil {
 		return nil
 	}
-	return []string{handleKey(vol.Spec.CSI.Driver, vol.Spec.CSI.VolumeHandle)}
+	return []string{bucket(handleKey(vol.Spec.CSI.Driver, vol.Spec.CSI.VolumeHandle))}
+}
+
+func hasHandle(vol *corev1.PersistentVolume, driver, handle string) bool {
+	return vol.Spec.CSI != nil && vol.Spec.CSI.Driver == driver && vol.Spec.CSI.VolumeHandle == handle
 }
 
 // A driver's name has no slash.
@@ -49,20 +53,20 @@ type Handles struct {
 func (h Handles) Volumes(ctx context.Context, driver, handle, except string) ([]string, error) {
 	var list corev1.PersistentVolumeList
 	key := handleKey(driver, handle)
-	if err := h.Cached.List(ctx, &list, client.MatchingFields{VolumesByHandle: key}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := h.Cached.List(ctx, &list, client.MatchingFields{VolumesByHandle: bucket(key)}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the PersistentVolumes with handle %s: %w", key, err)
 	}
 	var names []string
 	for i := range list.Items {
 		name := list.Items[i].Name
-		if name == except {
+		if name == except || !hasHandle(&list.Items[i], driver, handle) {
 			continue
 		}
 		live, err := Get(ctx, h.Live, client.ObjectKey{Name: name}, &corev1.PersistentVolume{})
 		if err != nil {
 			return nil, err
 		}
-		if live != nil && len(HandleOf(live)) > 0 && HandleOf(live)[0] == key {
+		if live != nil && hasHandle(live, driver, handle) {
 			names = append(names, name)
 		}
 	}

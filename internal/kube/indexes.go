@@ -2,15 +2,29 @@ package kube
 
 import (
 	"context"
+	"hash/fnv"
+	"strconv"
 	"sync"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+// buckets is how many values an index by what each object has another of holds at most.
+// A value is a set of names of its own, some 300 bytes and of a claim twice that, with one
+// name in it or with eight: ten thousand claims by uid took 6 MiB, and take 1 in buckets.
+const buckets = 2048
+
+// bucket is the value under which such an index has an object. Those few others that it
+// has there are left out by whoever reads it.
+func bucket(value string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(value)) // never fails
+	return strconv.FormatUint(uint64(h.Sum32()%buckets), 36)
+}
+
 // Shared gives a manager whose controllers share the indexes ClaimsByVolume and
-// VolumesByHandle: each may add them, and they are there once. An entry of an index takes
-// some 300 bytes, of a claim twice that, and four controllers had one each.
+// VolumesByHandle: each may add them, and they are there once.
 func Shared(mgr ctrl.Manager) ctrl.Manager {
 	return shared{Manager: mgr, indexer: &sharedIndexer{FieldIndexer: mgr.GetFieldIndexer(), added: map[string]bool{}}}
 }

@@ -10,7 +10,6 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"tarn.dev/tarn/internal/kube"
@@ -39,7 +38,7 @@ func TestAVolumeWhoseClaimRefWasClearedIsKeptForTheClaimThatNamesIt(t *testing.T
 			vol.Status.Phase = corev1.VolumeAvailable
 			claim.Spec.VolumeName, claim.Status.Phase = vol.Name, corev1.ClaimBound
 			store := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(vol, claim).
-				WithIndex(&corev1.PersistentVolumeClaim{}, indexClaimUID, func(o client.Object) []string { return []string{string(o.GetUID())} }).
+				WithIndex(&corev1.PersistentVolumeClaim{}, indexClaimUID, kube.UIDOf).
 				WithIndex(&corev1.PersistentVolumeClaim{}, kube.ClaimsByVolume, kube.VolumeNamed).Build()
 			recorder := events.NewFakeRecorder(10)
 			r := &reconciler{

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -22,18 +23,18 @@ const (
 )
 
 func (r *reconciler) addIndexes(indexer client.FieldIndexer) error {
-	for name, key := range map[string]func(*corev1.PersistentVolumeClaim) string{
-		indexClaimUID: func(c *corev1.PersistentVolumeClaim) string { return string(c.UID) },
-		indexClaimClass: func(c *corev1.PersistentVolumeClaim) string {
-			if c.Spec.VolumeName != "" {
-				return ""
+	for name, key := range map[string]func(*corev1.PersistentVolumeClaim) []string{
+		indexClaimUID: func(c *corev1.PersistentVolumeClaim) []string { return kube.UIDOf(c) },
+		indexClaimClass: func(c *corev1.PersistentVolumeClaim) []string {
+			if class := volume.ClassOf(c); class != "" && c.Spec.VolumeName == "" {
+				return []string{class}
 			}
-			return volume.ClassOf(c)
+			return nil
 		},
 	} {
 		err := indexer.IndexField(context.Background(), &corev1.PersistentVolumeClaim{}, name, func(o client.Object) []string {
-			if claim, ok := o.(*corev1.PersistentVolumeClaim); ok && r.ourClaim(claim) && key(claim) != "" {
-				return []string{key(claim)}
+			if claim, ok := o.(*corev1.PersistentVolumeClaim); ok && r.ourClaim(claim) {
+				return key(claim)
 			}
 			return nil
 		})

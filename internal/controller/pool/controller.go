@@ -58,7 +58,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if r.pauseImage == "" {
 		r.pauseImage = DefaultPauseImage
 	}
-	if err := indexClaims(context.Background(), mgr.GetFieldIndexer()); err != nil {
+	if err := kube.IndexClaims(context.Background(), mgr); err != nil {
 		return err
 	}
 	ofSets := func(concerned func(*tarnv1.PersistentVolumeSet, client.Object) bool) handler.EventHandler {

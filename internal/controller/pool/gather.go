@@ -168,11 +168,11 @@ func (r *reconciler) gatherHolders(ctx context.Context, from client.Reader, v *V
 		if vol.Spec.ClaimRef != nil {
 			continue
 		}
-		claims := &corev1.PersistentVolumeClaimList{}
-		if err := r.client.List(ctx, claims, client.MatchingFields{indexHolder: vol.Name}, client.UnsafeDisableDeepCopy); err != nil {
-			return fmt.Errorf("listing the claims that name PersistentVolume %s: %w", vol.Name, err)
+		claims, err := kube.ClaimsNaming(ctx, r.client, vol.Name)
+		if err != nil {
+			return err
 		}
-		if len(claims.Items) > 0 {
+		if len(claims) > 0 {
 			v.Claimed[vol.Name] = true
 		}
 	}

@@ -2,7 +2,6 @@ package pool
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,22 +16,6 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
-
-// indexHolder finds claims by the volume they name.
-const indexHolder = "pool.holder"
-
-func indexClaims(ctx context.Context, indexer client.FieldIndexer) error {
-	err := indexer.IndexField(ctx, &corev1.PersistentVolumeClaim{}, indexHolder, func(o client.Object) []string {
-		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok && claim.Spec.VolumeName != "" {
-			return []string{claim.Spec.VolumeName}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("indexing claims by volume: %w", err)
-	}
-	return nil
-}
 
 // sets gives the names of the sets that an object concerns.
 func (r *reconciler) sets(concerned func(*tarnv1.PersistentVolumeSet, client.Object) bool) handler.MapFunc {

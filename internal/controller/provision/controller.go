@@ -76,7 +76,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(mapVolume)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{})).
 		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner), builder.WithPredicates(kube.ProvisionerJudged())).
-		Watches(storageClass(), handler.EnqueueRequestsFromMapFunc(r.mapClass)).
+		Watches(storageClass(), handler.EnqueueRequestsFromMapFunc(r.mapClass), builder.WithPredicates(kube.Later())).
 		Complete(r)
 }
 

@@ -23,21 +23,21 @@ const stalePause = 50 * time.Millisecond
 
 func storageClass() client.Object { return &storagev1.StorageClass{} }
 
-// indexes are those of claims.
+// indexes are those of claims. All but that by uid have only those that wait for a volume.
 func indexes() map[string]client.IndexerFunc {
-	of := func(key func(*corev1.PersistentVolumeClaim) string) client.IndexerFunc {
+	waiting := func(key func(*corev1.PersistentVolumeClaim) string) client.IndexerFunc {
 		return func(o client.Object) []string {
 			claim, ok := o.(*corev1.PersistentVolumeClaim)
-			if !ok {
+			if !ok || claim.Spec.VolumeName != "" {
 				return nil
 			}
 			return []string{key(claim)}
 		}
 	}
 	return map[string]client.IndexerFunc{
-		indexClaimUID:         of(func(c *corev1.PersistentVolumeClaim) string { return string(c.UID) }),
-		indexClaimProvisioner: of(provisionerName),
-		indexClaimClass:       of(className),
+		indexClaimUID:         kube.UIDOf,
+		indexClaimProvisioner: waiting(provisionerName),
+		indexClaimClass:       waiting(className),
 	}
 }
 
@@ -81,7 +81,7 @@ func mapVolume(_ context.Context, o client.Object) []reconcile.Request {
 // mapProvisioner wakes the claims that wait for a provisioner and the records it has
 // at work.
 func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
-	requests := r.unbound(ctx, client.MatchingFields{indexClaimProvisioner: o.GetName()})
+	requests := r.waiting(ctx, client.MatchingFields{indexClaimProvisioner: o.GetName()})
 	records := &tarnv1.PavVolumeList{}
 	if err := r.client.List(ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "listing the records of a provisioner", "provisioner", o.GetName())
@@ -95,10 +95,10 @@ func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reco
 }
 
 func (r *reconciler) mapClass(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.unbound(ctx, client.MatchingFields{indexClaimClass: o.GetName()})
+	return r.waiting(ctx, client.MatchingFields{indexClaimClass: o.GetName()})
 }
 
-func (r *reconciler) unbound(ctx context.Context, which client.ListOption) []reconcile.Request {
+func (r *reconciler) waiting(ctx context.Context, which client.ListOption) []reconcile.Request {
 	claims := &corev1.PersistentVolumeClaimList{}
 	if err := r.client.List(ctx, claims, which, client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "listing claims")
@@ -106,9 +106,7 @@ func (r *reconciler) unbound(ctx context.Context, which client.ListOption) []rec
 	}
 	var requests []reconcile.Request
 	for i := range claims.Items {
-		if claims.Items[i].Spec.VolumeName == "" {
-			requests = append(requests, request(volumeName(claims.Items[i].UID)))
-		}
+		requests = append(requests, request(volumeName(claims.Items[i].UID)))
 	}
 	return requests
 }

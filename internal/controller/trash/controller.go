@@ -64,8 +64,8 @@ func Register(mgr ctrl.Manager, o Options) error {
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&corev1.PersistentVolume{}).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(mapClaim), builder.WithPredicates(whatIsRemembered)).
-		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(r.mapClass)).
-		Watches(&tarnv1.PersistentVolumeSet{}, handler.EnqueueRequestsFromMapFunc(r.mapSet), builder.WithPredicates(predicate.AnnotationChangedPredicate{})).
+		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(r.mapClass), builder.WithPredicates(kube.Later())).
+		Watches(&tarnv1.PersistentVolumeSet{}, handler.EnqueueRequestsFromMapFunc(r.mapSet), builder.WithPredicates(kube.Later(), predicate.AnnotationChangedPredicate{})).
 		Complete(r)
 }
 

@@ -34,7 +34,10 @@ type model struct {
 	tenants, written map[string]bool
 	// holders are the volumes that a claim names which they do not point at.
 	holders map[string]bool
-	serial  int
+	// scrubs are the uids of scrub claims that are there, scrubbed of those whose work is
+	// done, and dirty the volumes with the data of somebody who has left.
+	scrubs, scrubbed, dirty map[string]bool
+	serial                  int
 	// wrong is what must never happen and did.
 	wrong []string
 }
@@ -43,6 +46,7 @@ func newModel(s *tarnv1.PersistentVolumeSet, waits bool) *model {
 	m := &model{
 		set: s, class: testkit.Class(testClass), claims: map[string]*corev1.PersistentVolumeClaim{}, pods: map[string]*corev1.Pod{},
 		volumes: map[string]*corev1.PersistentVolume{}, tenants: map[string]bool{}, written: map[string]bool{}, holders: map[string]bool{},
+		scrubs: map[string]bool{}, scrubbed: map[string]bool{}, dirty: map[string]bool{},
 	}
 	if waits {
 		m.class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
@@ -163,6 +167,7 @@ func (m *model) do(a Action) error {
 		if volume.DeletionProtected(vol) {
 			m.fail("volume %s is protected, and its object is deleted", vol.Name)
 		}
+		m.mustBeIdle(vol, "deleted")
 		vol.DeletionTimestamp = m.since()
 		m.touch(vol, vol.Status.Phase)
 	case WriteStatus:
@@ -196,12 +201,13 @@ func (m *model) change(a Change) error {
 		if m.holders[vol.Name] {
 			m.fail("volume %s is given up though a claim names it", vol.Name)
 		}
-		if ref := vol.Spec.ClaimRef; ref != nil && m.tenants[string(ref.UID)] {
-			m.fail("volume %s is given up while tenant %s has it", vol.Name, ref.UID)
-		}
+		m.mustBeIdle(vol, "given up")
 		if m.written[vol.Name] && a.To.Spec.PersistentVolumeReclaimPolicy != vol.Spec.PersistentVolumeReclaimPolicy {
 			m.fail("volume %s has data, and its policy is overruled", vol.Name)
 		}
+	}
+	if vol.Spec.ClaimRef != nil && a.To.Spec.ClaimRef == nil {
+		m.mustBeIdle(vol, "made nobody's")
 	}
 	to := a.To.DeepCopy()
 	to.Status, to.DeletionTimestamp = vol.Status, vol.DeletionTimestamp
@@ -261,7 +267,7 @@ func (m *model) provision(c *corev1.PersistentVolumeClaim) {
 // there says whether the claim a volume points at exists.
 func (m *model) there(ref *corev1.ObjectReference) bool {
 	c := m.claims[ref.Name]
-	return m.tenants[string(ref.UID)] || c != nil && c.UID == ref.UID
+	return m.tenants[string(ref.UID)] || m.scrubs[string(ref.UID)] || c != nil && c.UID == ref.UID
 }
 
 // stepsOfVolume are those of binder and provisioner. The provisioner goes by phase
@@ -289,7 +295,7 @@ func (m *model) stepsOfVolume(vol *corev1.PersistentVolume) []func() {
 	if vol.DeletionTimestamp != nil && phase != corev1.VolumeBound && !deletes {
 		steps = append(steps, func() { delete(m.volumes, vol.Name) })
 	}
-	return steps
+	return append(steps, m.stepsOfRecycling(vol)...)
 }
 
 func (m *model) destroy(vol *corev1.PersistentVolume) {
@@ -298,6 +304,7 @@ func (m *model) destroy(vol *corev1.PersistentVolume) {
 	} else if m.there(vol.Spec.ClaimRef) {
 		m.fail("volume %s is destroyed under claim %s", vol.Name, vol.Spec.ClaimRef.UID)
 	}
+	delete(m.dirty, vol.Name)
 	delete(m.volumes, vol.Name)
 }
 
@@ -305,6 +312,9 @@ func (m *model) destroy(vol *corev1.PersistentVolume) {
 func (m *model) draw(vol *corev1.PersistentVolume) {
 	if vol.Spec.ClaimRef != nil || vol.DeletionTimestamp != nil || vol.Status.Phase != corev1.VolumeAvailable || vol.Spec.StorageClassName != testClass {
 		return
+	}
+	if m.dirty[vol.Name] {
+		m.fail("volume %s is drawn with another tenant's data on it", vol.Name)
 	}
 	uid := "tenant-" + m.next()
 	vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "tenant", Name: uid, UID: types.UID(uid)}
@@ -317,14 +327,17 @@ func (m *model) draw(vol *corev1.PersistentVolume) {
 func (m *model) leave(vol *corev1.PersistentVolume) {
 	if ref := vol.Spec.ClaimRef; ref != nil && strings.HasPrefix(string(ref.UID), "tenant-") {
 		delete(m.tenants, string(ref.UID))
+		m.dirty[vol.Name] = true
 	}
 }
 
-// reuse is an administrator who clears the claimRef of a released volume.
+// reuse is an administrator who clears the claimRef of a released volume, and answers for
+// what is on it.
 func (m *model) reuse(vol *corev1.PersistentVolume) {
 	if ref := vol.Spec.ClaimRef; ref != nil && vol.Status.Phase == corev1.VolumeReleased && ref.Namespace == "tenant" &&
 		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
 		vol.Spec.ClaimRef = nil
+		delete(m.dirty, vol.Name)
 		m.touch(vol, corev1.VolumeReleased)
 	}
 }

@@ -48,7 +48,7 @@ func (r *run) others() {
 		steps := r.steps()
 		for _, name := range slices.Sorted(maps.Keys(r.volumes)) {
 			vol := r.volumes[name]
-			steps = append(steps, func() { r.draw(vol) }, func() { r.leave(vol) }, func() { r.reuse(vol) }, func() { r.lose(vol) })
+			steps = append(steps, func() { r.draw(vol) }, func() { r.leave(vol) }, func() { r.reuse(vol) }, func() { r.lose(vol) }, func() { r.spoil(vol) })
 		}
 		if len(steps) > 0 {
 			rapid.SampledFrom(steps).Draw(r.t, "other")()
@@ -144,7 +144,7 @@ func (r *run) change() {
 	case 5, 6:
 		if names := slices.Sorted(maps.Keys(r.volumes)); len(names) > 0 {
 			vol := r.volumes[rapid.SampledFrom(names).Draw(r.t, "volume")]
-			rapid.SampledFrom([]func(*corev1.PersistentVolume){r.guard, r.erase}).Draw(r.t, "to a volume")(vol)
+			rapid.SampledFrom([]func(*corev1.PersistentVolume){r.guard, r.erase, r.ask}).Draw(r.t, "to a volume")(vol)
 		}
 	}
 	r.remember()
@@ -156,6 +156,9 @@ func TestAPoolKeepsItsPromises(t *testing.T) {
 		s.Spec.MaximumReplicas = int32(rapid.IntRange(0, 8).Draw(t, "maximum"))
 		s.Spec.MinimumReplicas = int32(rapid.IntRange(0, int(s.Spec.MaximumReplicas)).Draw(t, "minimum"))
 		s.Finalizers = nil
+		if rapid.Bool().Draw(t, "recycles") {
+			asksToRecycle(s)
+		}
 		r := &run{model: newModel(s, rapid.Bool().Draw(t, "waits")), t: t}
 		r.remember()
 		for range rapid.IntRange(1, 40).Draw(t, "rounds") {
@@ -210,8 +213,11 @@ func (r *run) checkFull() {
 		r.t.Errorf("%d spares of an older template stay, though there is room: %+v", n.replaceable, n)
 	}
 	for _, vol := range r.volumes {
-		if marked(vol) {
+		switch {
+		case marked(vol):
 			r.t.Errorf("volume %s is half-way for ever", vol.Name)
+		case stateOf(vol, testNamespace) == recycling, r.mayScrub(vol) && vol.Annotations[tarnv1.AnnotationRecycle] != "":
+			r.t.Errorf("volume %s is to be recycled, and never is", vol.Name)
 		}
 	}
 }

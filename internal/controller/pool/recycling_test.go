@@ -1,0 +1,86 @@
+package pool
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// asksToRecycle has the volumes of a set recycled by their own word.
+func asksToRecycle(s *tarnv1.PersistentVolumeSet) {
+	s.Spec.Template.Metadata.Annotations = map[string]string{tarnv1.AnnotationRecycle: string(tarnv1.RecycleFiles)}
+	s.Spec.Template.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+}
+
+// mustBeIdle tells of a pool that takes a volume from its tenant, or from under a scrub.
+func (m *model) mustBeIdle(vol *corev1.PersistentVolume, what string) {
+	switch ref := vol.Spec.ClaimRef; {
+	case ref != nil && m.tenants[string(ref.UID)]:
+		m.fail("volume %s is %s while tenant %s has it", vol.Name, what, ref.UID)
+	case ref != nil && isScrubbed(vol, testNamespace):
+		m.fail("volume %s is %s while it is being recycled", vol.Name, what)
+	case m.dirty[vol.Name]:
+		m.fail("volume %s is %s with the data of a former tenant on it", vol.Name, what)
+	}
+}
+
+// stepsOfRecycling are those of the controller that recycles released volumes, and of the
+// scrub claims that it makes. A scrub that fails is not among them: it is tried again.
+func (m *model) stepsOfRecycling(vol *corev1.PersistentVolume) []func() {
+	ref := vol.Spec.ClaimRef
+	if ref == nil || ref.UID == "" || vol.Annotations[tarnv1.AnnotationRecycle] == "" {
+		return nil
+	}
+	ours, uid := isScrubbed(vol, testNamespace), string(ref.UID)
+	switch {
+	case ours && m.scrubs[uid]:
+		return []func(){func() { // the pod has ended well, and the claim goes
+			delete(m.scrubs, uid)
+			m.scrubbed[uid] = true
+		}}
+	case vol.DeletionTimestamp != nil:
+	case ours && m.scrubbed[uid]:
+		return []func(){func() {
+			vol.Spec.ClaimRef = nil
+			delete(vol.Annotations, annBoundByController)
+			delete(m.dirty, vol.Name)
+			m.touch(vol, vol.Status.Phase)
+		}}
+	case m.mayScrub(vol):
+		return []func(){func() {
+			uid := "scrub-" + m.next()
+			vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: testNamespace, Name: tarnv1.ScrubPrefix + string(vol.UID), UID: types.UID(uid)}
+			m.scrubs[uid] = true
+			m.touch(vol, corev1.VolumeBound)
+		}}
+	}
+	return nil
+}
+
+// mayScrub goes by what the recycling controller goes by: a released volume, or one that
+// could not be recycled, that is on no way into a pool or out of one.
+func (m *model) mayScrub(vol *corev1.PersistentVolume) bool {
+	gone := vol.Status.Phase == corev1.VolumeReleased || vol.Status.Phase == corev1.VolumeFailed
+	passing := volume.Passing(vol, testNamespace) && !isScrubbed(vol, testNamespace)
+	return gone && !passing && !m.there(vol.Spec.ClaimRef) && !volume.DeletionProtected(vol) &&
+		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain
+}
+
+// spoil is a scrub that fails: its claim goes, and the volume is Failed until the next.
+func (m *model) spoil(vol *corev1.PersistentVolume) {
+	if ref := vol.Spec.ClaimRef; ref != nil && m.scrubs[string(ref.UID)] && strings.HasPrefix(ref.Name, tarnv1.ScrubPrefix) {
+		delete(m.scrubs, string(ref.UID))
+		m.touch(vol, corev1.VolumeFailed)
+	}
+}
+
+// ask is an administrator who has a volume recycled when it is released.
+func (m *model) ask(vol *corev1.PersistentVolume) {
+	metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycle, string(tarnv1.RecycleFiles))
+	m.touch(vol, vol.Status.Phase)
+}

@@ -9,8 +9,11 @@ import (
 	"sync"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -18,6 +21,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/appfile"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -26,17 +30,7 @@ import (
 // is started anew when the killer has ended it.
 func (w *world) life(k *testkit.Killer) {
 	w.t.Helper()
-	stop := w.run(k.Wrap(w.config))
-	revived := make(chan func())
-	go func() {
-		select {
-		case <-k.Dead():
-			stop()
-			revived <- w.run(w.config)
-		case <-w.ctx.Done():
-			revived <- stop
-		}
-	}()
+	defer k.Life(w.config, w.run)()
 	app := w.app("shop", volumeOf("data", 1), volumeOf("cache", 1, shared), volumeOf("keep", 1))
 	w.ready(app)
 	data, keep := w.claim(app, "data").UID, w.claim(app, "keep").UID
@@ -55,12 +49,6 @@ func (w *world) life(k *testkit.Killer) {
 	}
 	w.must(w.client.Delete(w.ctx, next))
 	w.ended(next)
-	select {
-	case <-k.Dead():
-		(<-revived)()
-	default:
-		stop()
-	}
 }
 
 // deployedAnew checks what the second deploy of a life comes to.
@@ -248,6 +236,84 @@ func TestWhatIsDeletedByHandIsMadeAnew(t *testing.T) {
 	if has := readTopology(config); !has.mounts("data") {
 		t.Errorf("the topology is %+v, want data in it", has)
 	}
+}
+
+func TestAClaimThatIsDeletedByHandIsMadeAnewAndToldOf(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "lost")
+	defer w.run(w.config)()
+	app := w.app("shop", volumeOf("data", 1))
+	w.ready(app)
+	lost := w.claim(app, "data")
+	lost.Finalizers = []string{"kubernetes.io/pvc-protection"} // as Kubernetes has it while a pod uses it
+	w.must(w.client.Update(w.ctx, lost))
+	w.must(w.client.Delete(w.ctx, lost))
+	if is := w.says(app, tarnv1.ReasonDeploying); !strings.Contains(is.Message, "claim paas-app-shop-data is being deleted, and is made anew, empty, when no pod uses it any more") {
+		t.Errorf("it says %q", is.Message)
+	}
+	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Replicas = ptr.To[int32](0) }))
+	w.ready(app)
+	if now := w.claim(app, "data"); now == nil || now.UID == lost.UID {
+		t.Fatalf("the claim was not made anew: %v", now)
+	}
+	if said := strings.Join(app.Status.Warnings, "\n"); !strings.Contains(said, "volume 'data' was made anew, empty, at ") {
+		t.Errorf("it warns of\n%s", said)
+	}
+	told := &eventsv1.EventList{}
+	w.eventually("posting a Warning", func() string {
+		w.must(w.client.List(w.ctx, told, client.InNamespace(w.namespace)))
+		for i := range told.Items {
+			if e := &told.Items[i]; e.Reason == eventRemade && e.Type == corev1.EventTypeWarning && e.Regarding.Name == "shop" {
+				return ""
+			}
+		}
+		return fmt.Sprintf("there are %d Events", len(told.Items))
+	})
+}
+
+func TestAnAppSaysWhyItsPodsDoNotRun(t *testing.T) {
+	w := newWorld(t, testkit.APIServer(t), "crash")
+	defer w.run(w.config)()
+	w.crashing.Store(true)
+	app := w.app("shop", volumeOf("data", 1))
+	w.eventually("making the Deployment", func() string {
+		if _, err := kube.Get(w.ctx, w.client, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, &appsv1.Deployment{}); err != nil {
+			return err.Error()
+		}
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app))
+		if ready := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionReady); ready == nil || ready.Reason != tarnv1.ReasonWaitingForPods {
+			return fmt.Sprintf("%+v", ready)
+		}
+		return ""
+	})
+	template := w.deployment(app).Spec.Template
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "shop-1", Labels: template.Labels}, Spec: template.Spec}
+	w.must(w.client.Create(w.ctx, pod))
+	say := func(waits corev1.ContainerStateWaiting) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: container, Image: "shop:1", State: corev1.ContainerState{Waiting: &waits},
+			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "no config"}},
+		}}
+		w.must(w.client.Status().Update(w.ctx, pod))
+	}
+	reason := func(want, message string) {
+		w.eventually("being "+want, func() string {
+			w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app))
+			if ready := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionReady); ready.Reason != want || ready.Message != message {
+				return fmt.Sprintf("%+v", ready)
+			}
+			return ""
+		})
+	}
+	say(corev1.ContainerStateWaiting{Reason: crashing})
+	reason(tarnv1.ReasonPodsFailing, "pod shop-1 ends again and again, with exit code 3; it printed last:\nno config")
+	say(corev1.ContainerStateWaiting{Reason: "ContainerCreating"})
+	reason(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready")
+	say(corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "not found"})
+	reason(tarnv1.ReasonPodsFailing, "the image of pod shop-1 cannot be had: not found")
+	w.must(w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)))
+	reason(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready")
+	w.crashing.Store(false)
+	w.ready(app)
 }
 
 func TestADeploymentThatLostItsLabelGetsItBack(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +26,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/appfile"
@@ -47,6 +46,8 @@ type world struct {
 	config    *rest.Config
 	client    client.WithWatch
 	namespace string
+	// crashing says that no pod stays ready.
+	crashing atomic.Bool
 }
 
 // worlds counts them, for the names of their namespaces.
@@ -96,7 +97,7 @@ func (w *world) cluster() error {
 		}
 		for i := range claims.Items {
 			used := slices.ContainsFunc(workloads.Items, func(d appsv1.Deployment) bool {
-				return slices.ContainsFunc(d.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim.ClaimName == claims.Items[i].Name })
+				return d.Status.Replicas > 0 && slices.ContainsFunc(d.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim.ClaimName == claims.Items[i].Name })
 			})
 			w.serve(&claims.Items[i], used)
 		}
@@ -129,17 +130,20 @@ func (w *world) runPods(d *appsv1.Deployment) {
 		return
 	}
 	n := *d.Spec.Replicas
-	if d.Status.ObservedGeneration != d.Generation || d.Status.ReadyReplicas != n {
-		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
+	is := appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
+	if w.crashing.Load() {
+		is.ReadyReplicas, is.AvailableReplicas = 0, 0
+	}
+	if !equality.Semantic.DeepEqual(d.Status, is) {
+		d.Status = is
 		_ = w.client.Status().Update(w.ctx, d)
 	}
 }
 
-// run starts the controller as the account it has in a cluster, and gives back what ends
-// it.
+// run starts the controller, and gives what ends it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.t.Helper()
-	return w.runWith(restConfig, cache.Options{})
+	return testkit.Run(w.ctx, w.t, restConfig, register)
 }
 
 // runAsInACluster is run with a cache of Deployments and ConfigMaps that holds those of
@@ -149,26 +153,17 @@ func (w *world) runAsInACluster() (stop func()) {
 	ofApp, err := labels.NewRequirement(tarnv1.LabelApp, selection.Exists, nil)
 	w.must(err)
 	only := cache.ByObject{Label: labels.NewSelector().Add(*ofApp)}
-	return w.runWith(w.config, cache.Options{ByObject: map[client.Object]cache.ByObject{&appsv1.Deployment{}: only, &corev1.ConfigMap{}: only}})
+	return testkit.Run(w.ctx, w.t, w.config, register, func(o *ctrl.Options) {
+		o.Cache.ByObject = map[client.Object]cache.ByObject{&appsv1.Deployment{}: only, &corev1.ConfigMap{}: only}
+	})
 }
 
-func (w *world) runWith(restConfig *rest.Config, cached cache.Options) (stop func()) {
-	w.t.Helper()
-	restConfig = rest.CopyConfig(restConfig)
-	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
-	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
-		Cache: cached, Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, GracefulShutdownTimeout: ptr.To(5 * time.Second),
-	})
-	w.must(err)
-	w.must(Register(mgr, Options{MaxConcurrent: 4}))
-	ctx, cancel := context.WithCancel(w.ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = mgr.Start(ctx) // a killed one ends with the error of its death
-	}()
-	return func() { cancel(); <-done }
+func register(mgr ctrl.Manager) error {
+	pods, err := kube.AllPods(mgr)
+	if err != nil {
+		return err
+	}
+	return Register(mgr, Options{Pods: pods, MaxConcurrent: 4})
 }
 
 // eventually waits until check finds nothing wrong.

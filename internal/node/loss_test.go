@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,8 +11,11 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
@@ -142,5 +146,51 @@ func TestALossThatIsOnlyToldIsStagedAnewForTheNextPod(t *testing.T) {
 	if _, err := os.Stat(target); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the target of the first pod is left: %v", err)
 	}
+	w.nothingIsLeft()
+}
+
+// overtaken refuses the first write of a status that says that a volume is bound anew,
+// as if another write had come before it.
+type overtaken struct {
+	client.Client
+	refused *atomic.Bool
+}
+
+func (o overtaken) Status() client.SubResourceWriter {
+	return overtakenStatus{o.Client.Status(), o.refused}
+}
+
+type overtakenStatus struct {
+	client.SubResourceWriter
+	refused *atomic.Bool
+}
+
+func (o overtakenStatus) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+	if stage, ok := object.(*tarnv1.PavStage); ok {
+		c := meta.FindStatusCondition(stage.Status.Node.Conditions, tarnv1.ConditionHealthy)
+		if c != nil && c.Reason == tarnv1.ReasonRebound && o.refused.CompareAndSwap(false, true) {
+			return apierrors.NewConflict(schema.GroupResource{Group: "tarn.dev", Resource: "pavstages"}, stage.Name, errors.New("another write came before"))
+		}
+	}
+	return o.SubResourceWriter.Patch(ctx, object, patch, options...)
+}
+
+// The pods of this test have no process that could be looked into, so each of them is
+// left with what it has.
+func TestWhatBindingAnewLeavesIsToldThoughTheFirstWriteIsRefused(t *testing.T) {
+	w := newWorld(t)
+	refused := &atomic.Bool{}
+	w.wrap = func(c client.Client) client.Client { return overtaken{c, refused} }
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w.player.set(numbered())
+	first, second := w.mustPublish(volume, "pod-1"), w.mustPublish(volume, "pod-2")
+	w.unmountVolume(w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged))
+	left := w.healthy(metav1.ConditionTrue, tarnv1.ReasonRebound).Status.Node.Loss.Left
+	if len(left) != 2 || left[0].PodUID == left[1].PodUID || !refused.Load() {
+		t.Errorf("left is %+v, want both pods; a write was refused: %v", left, refused.Load())
+	}
+	w.mustUnpublish(volume, first)
+	w.mustUnpublish(volume, second)
 	w.nothingIsLeft()
 }

@@ -125,11 +125,11 @@ func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *
 	if before, err = s.readRecord(stage.UID); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	again.Mending = goOn(stage, before, again, l)
 	if err := s.writeRecord(stage.UID, again); err != nil {
 		return fmt.Errorf("keep the record of stage %s: %w", stage.Name, err)
 	}
-	changed := before == nil || before.Rdev != again.Rdev
-	left, err := s.rebind(ctx, stage, volume.File, found.Block && changed)
+	left, err := s.rebind(ctx, stage, volume.File, again)
 	if err != nil {
 		return err
 	}
@@ -149,6 +149,22 @@ func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *
 		}
 		s.setHealthy(n, metav1.ConditionTrue, tarnv1.ReasonRebound, message)
 	})
+}
+
+// goOn gives how far binding anew has come for the loss at hand: nowhere, unless the
+// record kept before is one of the same loss.
+func goOn(stage *tarnv1.PavStage, before, again *record, l *loss) *mending {
+	var number int32
+	if last := stage.Status.Node.Loss; last != nil {
+		number = last.Number
+	}
+	if l != nil {
+		number++
+	}
+	if before != nil && before.Mending != nil && before.Mending.Loss == number {
+		return before.Mending
+	}
+	return &mending{Loss: number, Exchanged: again.Block && (before == nil || before.Rdev != again.Rdev)}
 }
 
 // podsOf are the pods whose targets these are.

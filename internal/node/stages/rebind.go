@@ -19,23 +19,24 @@ import (
 
 // rebind mounts the volume wherever the lost one was: at each target, and, if that is
 // the recovery, in each running container of its pods. It tells which mounts of
-// running containers are left. exchanged says that it is another block device, of
-// which containers have no mount but a device node.
-func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.File, exchanged bool) ([]tarnv1.StageLeft, error) {
+// running containers are left. Of another block device containers have no mount but a
+// device node.
+func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.File, again *record) ([]tarnv1.StageLeft, error) {
 	unlock := s.folders.Lock(string(stage.UID))
 	defer unlock()
-	var left []tarnv1.StageLeft
 	for _, target := range stage.Status.Node.Targets {
 		if !mounts.Inside(target, s.KubeletFolder) {
 			continue // not a target this agent has recorded
 		}
-		more, err := s.rebindTarget(ctx, stage, target, volume)
-		if err != nil {
+		if err := s.rebindTarget(stage, target, volume, again); err != nil {
 			return nil, fmt.Errorf("bind volume %s anew at %s: %w", stage.Spec.VolumeName, target, err)
 		}
-		left = append(left, more...)
 	}
-	if !exchanged {
+	left := slices.Clone(again.Mending.Left)
+	for _, l := range left {
+		log.FromContext(ctx).Info("a mount in a running container still shows the lost volume", "pod", l.PodUID, "path", l.Path, "because", l.Message)
+	}
+	if !again.Mending.Exchanged {
 		return left, nil
 	}
 	for _, pod := range podsOf(stage.Status.Node.Targets) {
@@ -45,28 +46,29 @@ func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.
 }
 
 // rebindTarget exchanges the mount at one target. A target that a call is under way
-// for is that call's; one that does not exist has been released.
-func (s *Stages) rebindTarget(ctx context.Context, stage *tarnv1.PavStage, target string, volume *os.File) ([]tarnv1.StageLeft, error) {
+// for is that call's; one that does not exist has been released; one that is right has
+// been exchanged, and what that left is in the record.
+func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.File, again *record) error {
 	unlock, ok := s.targets.TryLock(target)
 	if !ok {
-		return nil, nil
+		return nil
 	}
 	defer unlock()
 	if _, err := os.Lstat(target); errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	table, err := s.Mounts.List()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	layers := mounts.At(table, target)
 	if len(layers) == 0 {
-		return nil, mounts.EnsureBind(s.Mounts, volume, target, stage.Spec.ReadOnly)
+		return mounts.EnsureBind(s.Mounts, volume, target, stage.Spec.ReadOnly)
 	}
 	old := layers[len(layers)-1]
 	right, err := mounts.Shows(s.Mounts, target, volume, stage.Spec.ReadOnly)
 	if err != nil || right {
-		return nil, err
+		return err
 	}
 	// Held open, the old file system stays, and no other gets its number meanwhile.
 	pin, err := os.OpenFile(target, unix.O_PATH|unix.O_NOFOLLOW, 0)
@@ -78,21 +80,33 @@ func (s *Stages) rebindTarget(ctx context.Context, stage *tarnv1.PavStage, targe
 	if within {
 		// Once before the target, so that after a crash the target still tells what
 		// was lost, and once after, for a container that is started in between.
-		if _, err := e.containers(target); err != nil {
-			return nil, err
+		if err := s.exchangeWithin(stage, e, target, again); err != nil {
+			return err
 		}
 	}
 	if err := s.Mounts.Replace(volume, target, stage.Spec.ReadOnly); err != nil {
-		return nil, err
+		return err
 	}
 	if !within {
-		return nil, nil
+		return nil
 	}
+	return s.exchangeWithin(stage, e, target, again)
+}
+
+// exchangeWithin exchanges the mounts in the containers of a target's pod and keeps
+// which are left.
+func (s *Stages) exchangeWithin(stage *tarnv1.PavStage, e exchange, target string, again *record) error {
 	left, err := e.containers(target)
-	for _, l := range left {
-		log.FromContext(ctx).Info("a mount in a running container still shows the lost volume", "pod", l.PodUID, "path", l.Path, "because", l.Message)
+	if err != nil {
+		return err
 	}
-	return left, err
+	pods := podsOf([]string{target})
+	others := slices.DeleteFunc(slices.Clone(again.Mending.Left), func(l tarnv1.StageLeft) bool { return slices.Contains(pods, l.PodUID) })
+	if len(left) == 0 && len(others) == len(again.Mending.Left) {
+		return nil
+	}
+	again.Mending.Left = append(others, left...)
+	return s.writeRecord(stage.UID, again)
 }
 
 // exchange is a volume that takes the place of a lost one.

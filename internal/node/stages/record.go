@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
 	"tarn.dev/tarn/internal/node/pavdir"
 )
@@ -33,6 +34,19 @@ type record struct {
 	// Block and Capacity (bytes) are what the volume must be.
 	Block    bool  `json:"block,omitempty"`
 	Capacity int64 `json:"capacity"`
+	// Mending is how far binding anew has come where the volume was lost before.
+	Mending *mending `json:"mending,omitempty"`
+}
+
+// mending is what binding anew cannot find out a second time, once it has exchanged
+// record and mounts: a crash, or a refused write of the status, has it begin again.
+type mending struct {
+	// Loss is the number of the loss that is answered.
+	Loss int32 `json:"loss"`
+	// Exchanged says that it is another block device than the lost one.
+	Exchanged bool `json:"exchanged,omitempty"`
+	// Left are the mounts of running containers that could not be exchanged.
+	Left []tarnv1.StageLeft `json:"left,omitempty"`
 }
 
 const recordFile = "record.json"

@@ -191,7 +191,7 @@ func leftAtAll(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	left = append(left, paths...)
-	mounts, err := suite.machine.mounts(tarn.DefaultStateDir)
+	mounts, err := suite.machine.mounts(stateDir)
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
 		wantEvicted bool
 	}{
 		{"killed for its memory", "exec tail /dev/zero", fields{"memory": "32Mi"}, "exited with 137", false},
-		{"evicted for its disk", "dd if=/dev/zero of=/big bs=1M count=24; sleep 1d & wait $!", fields{"ephemeral-storage": "8Mi"}, "exited with 143", true},
+		{"evicted for its disk", "dd if=/dev/zero of=/big bs=1M count=24; sleep 1d & wait $!", fields{"ephemeral-storage": "8Mi"}, "the staging pod ended", true}, // by the exit code, or by the pod's status where there is no runtime to ask
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,8 +15,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
 // The parts of Tarn as tarn-cluster calls them.
@@ -192,19 +191,22 @@ func (m machine) mounts(below string) ([]mount, error) {
 	return found, lines.Err()
 }
 
-// kubeletDir is the kubelet's folder in its own view.
-const kubeletDir = "/var/lib/kubelet"
+// kubeletDir is the kubelet's folder in its own view, stateDir the node agent's.
+var (
+	kubeletDir = cmp.Or(os.Getenv("TARN_KUBELET_DIR"), "/var/lib/kubelet")
+	stateDir   = kubeletDir + "/plugins/pav.tarn.dev"
+)
 
 // ownDirs are the folders of the node in which Tarn has one entry a thing.
 var ownDirs = []string{
-	tarn.DefaultStateDir + "/stages",
-	tarn.DefaultStateDir + "/results",
+	stateDir + "/stages",
+	stateDir + "/results",
 }
 
 // socketDirs are the folders of the node with one entry a provisioner.
 var socketDirs = []string{
 	kubeletDir + "/plugins_registry",
-	tarn.DefaultStateDir + "/drivers",
+	stateDir + "/drivers",
 }
 
 // entries gives the paths of what lies in folders of the node, in the kubelet's

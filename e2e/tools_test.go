@@ -70,7 +70,7 @@ func audited(provisioner string) error {
 		if err != nil {
 			return err
 		}
-		args[len(args)-1] = fmt.Sprintf("/proc/%d/root%s", pid, tarn.DefaultStateDir)
+		args[len(args)-1] = fmt.Sprintf("/proc/%d/root%s", pid, stateDir)
 		if root := suite.machine.hostPathRoot(); root != "" {
 			args = append(args, "--host-path-root", root)
 		}

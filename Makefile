@@ -42,7 +42,8 @@ unit: deps test-deps run-unit ## test the packages by themselves
 integration: build run-integration ## test the packages against a real API server
 
 .PHONY: e2e
-e2e: build run-e2e ## test the whole on a cluster of its own, which is taken down after; BINDER and PROTECTION say by whom
+e2e: build run-e2e ## test the whole on clusters of its own, Tarn as processes and then as pods; BINDER and PROTECTION say who binds in the first
+	@WIDE=1 $(MAKE) run-addon
 
 .PHONY: verify
 verify: deps ## check format, vet, generated files and lint

@@ -43,6 +43,11 @@ func TestWhenANodeIsDrainedAStagingPodOutlivesItsConsumers(t *testing.T) {
 	if len(staging) != 1 || staging[0].Spec.PriorityClassName != "system-node-critical" {
 		t.Fatalf("got staging pods %+v, want one that is critical", staging)
 	}
+	// From this priority on pods are ended in the second phase of a node's shutdown.
+	const critical = 2_000_000_000
+	if priority := staging[0].Spec.Priority; priority == nil || *priority < critical {
+		t.Errorf("the staging pod has no priority from %d on: a shutdown would end it with its consumers", critical)
+	}
 	s.refusesEviction(&staging[0])
 
 	// Pods of the case alone: there may be others in the cluster.

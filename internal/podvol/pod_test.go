@@ -103,6 +103,41 @@ func TestAStagingPodStaysOnItsNodeWithTheStagesFolder(t *testing.T) {
 	}
 }
 
+func TestAStagingPodOutlivesItsConsumersUnlessItsAuthorGaveItAPriority(t *testing.T) {
+	named := func(class string) func(*podTemplate) {
+		return func(p *podTemplate) { p.Spec.PriorityClassName = class }
+	}
+	for _, c := range []struct {
+		name string
+		step tarnv1.Step
+		set  func(*podTemplate)
+		want string
+		// plain says that it may be started without the class, where a quota refuses that.
+		plain bool
+	}{
+		{name: "by itself", step: tarnv1.StepStaging, want: lastToGo, plain: true},
+		{name: "by its author's class", step: tarnv1.StepStaging, set: named("batch"), want: "batch"},
+		{name: "by its author's number", step: tarnv1.StepStaging, set: func(p *podTemplate) { p.Spec.Priority = ptr.To[int32](7) }},
+		{name: "not what stages nothing", step: tarnv1.StepCreation},
+		{name: "not what undoes it", step: tarnv1.StepUnstaging},
+		{name: "not by a class its author gave another step", step: tarnv1.StepUnstaging, set: named(lastToGo), want: lastToGo},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pod := buildOne(t, c.step, c.set)
+			if pod.Spec.PriorityClassName != c.want {
+				t.Errorf("class %q, want %q", pod.Spec.PriorityClassName, c.want)
+			}
+			plain := withoutPriority(pod)
+			if (plain != nil) != c.plain {
+				t.Fatalf("may be started without the class: %t, want %t", plain != nil, c.plain)
+			}
+			if plain != nil && (plain.Spec.PriorityClassName != "" || pod.Spec.PriorityClassName != c.want) {
+				t.Errorf("without the class it has %q, and the pod itself %q", plain.Spec.PriorityClassName, pod.Spec.PriorityClassName)
+			}
+		})
+	}
+}
+
 func TestAPodIsConfinedToItsVolumesNodeBesideWhatItsTemplateRequires(t *testing.T) {
 	own := func(key string) corev1.NodeSelectorTerm {
 		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpExists}}}

@@ -3,146 +3,230 @@
 package e2e
 
 import (
-	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// restCaller calls the REST API of applications as a service account that may edit the
-// case's namespace.
-type restCaller struct {
-	s          *scenario
-	url, token string
-}
-
-// restCaller makes one, or ends a case on a cluster whose API cannot be reached.
-func (s *scenario) restCaller() *restCaller {
-	s.t.Helper()
-	if !suite.machine.here() {
-		s.t.Skip("the cluster is not on this machine, so nobody says where its REST API answers")
-	}
-	out, err := suite.machine.run("status", "--output", "json")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	var status struct{ Apps string }
-	if err := json.Unmarshal([]byte(out), &status); err != nil {
-		s.t.Fatal(err)
-	}
-	if status.Apps == "" {
-		s.t.Skip("this cluster runs without the REST API")
-	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "deployer"}}
-	s.create(account)
-	s.create(&rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "deployer"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.name, Name: "deployer"}},
-	})
-	request := &authenticationv1.TokenRequest{}
-	if err := suite.live.SubResource("token").Create(s.ctx, account, request); err != nil {
-		s.t.Fatal(err)
-	}
-	return &restCaller{s, status.Apps, request.Status.Token}
-}
-
-func (c *restCaller) send(method, path, kind, body string) *http.Response {
-	c.s.t.Helper()
-	request, err := http.NewRequest(method, c.url+path, strings.NewReader(body))
-	if err != nil {
-		c.s.t.Fatal(err)
-	}
-	request.Header.Set("Authorization", "Bearer "+c.token)
-	request.Header.Set("Content-Type", kind)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		c.s.t.Fatal(err)
-	}
-	return response
-}
-
-// call makes a call, which must be answered with a status, and gives the answer.
-func (c *restCaller) call(want int, method, path, kind, body string) string {
-	c.s.t.Helper()
-	response := c.send(method, path, kind, body)
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != want {
-		c.s.t.Fatalf("%s %s answered %s, want %d: %s %v", method, path, response.Status, want, text, err)
-	}
-	return string(text)
-}
-
-// follow reads the events of an application to the last, which must be of a kind.
-func (c *restCaller) follow(path, want string) {
-	c.s.t.Helper()
-	response := c.send(http.MethodGet, path, "", "")
-	defer response.Body.Close()
-	var kinds []string
-	lines := bufio.NewScanner(response.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if kind, is := strings.CutPrefix(lines.Text(), "event: "); is {
-			kinds = append(kinds, kind)
-		}
-	}
-	if err := lines.Err(); err != nil || len(kinds) == 0 || kinds[len(kinds)-1] != want {
-		c.s.t.Fatalf("the events were %q, %v; want %s at last", kinds, err, want)
-	}
-	if before := kinds[:len(kinds)-1]; slices.ContainsFunc(before, func(kind string) bool { return kind != "progress" }) {
-		c.s.t.Errorf("the events were %q", kinds)
-	}
-}
-
-const shopFile = `[app]
+// The files of application shop: the first has a volume of every kind, and an access mode
+// that nobody knows; the second has only what was preserved, and no pod.
+const (
+	shopFile = `[app]
 image = "busybox:1.36"
-command = ["sh", "-c", "trap exit TERM; while true; do sleep 1; done"]
+command = ["sh", "-c", "trap exit TERM; echo kept >> /media/note; while true; do sleep 1; done"]
 
 [[volumes]]
 name = "data"
 mountPath = "/data"
 size = "1Gi"
-`
+accessMode = "block"
 
-func TestTheRESTAPITakesAnAppThroughItsLife(t *testing.T) {
+[[volumes]]
+name = "media"
+mountPath = "/media"
+size = "1Gi"
+accessMode = "rwx"
+preserveOnDelete = true
+
+[[volumes]]
+name = "scratch"
+mountPath = "/scratch"
+size = "1Gi"
+storageClass = "local-path"
+`
+	shopAgain = `{"app": {"image": "busybox:1.36", "replicas": 0}, "volumes": [{"name": "media", "mountPath": "/media", "size": "1Gi", "accessMode": "rwx"}]}`
+	shop      = "/v1/apps/shop"
+)
+
+// TestTheRESTAPIAnswersAsItsTableSays goes through the calls of docs/apps.md in the order
+// of an application's life, with every answer the table names.
+func TestTheRESTAPIAnswersAsItsTableSays(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "app-rest")
-	s.needsClasses("ovh-csi-rbd")
-	app, c := s.app("shop"), s.restCaller()
-	const shop = "/v1/apps/shop"
-	c.call(http.StatusCreated, http.MethodPost, "/v1/apps", "application/json", `{"id": "shop"}`)
-	c.call(http.StatusAccepted, http.MethodPost, shop+"/deploy", "application/toml", shopFile)
-	c.follow(shop+"/events", "settled")
+	s.needsClasses("ovh-csi-rbd", "ovh-csi-nfs", "local-path")
+	s.app("shop")
+	c := s.restCaller()
+	c.takesAnId()
+	c.deploysTheFile()
+	c.keepsStrangersOut()
+	c.scales()
+	c.resizes()
+	c.endsAndFindsItsVolumeAgain()
+}
 
-	answer := c.call(http.StatusOK, http.MethodPut, shop+"/volumes/data", "application/json", `{"new_size_gi": 2}`)
-	if want := `"pvc_name":"paas-app-shop-data","size_gi":2,"status":"Resizing","access_mode":"ReadWriteOnce"`; !strings.Contains(answer, want) {
-		t.Errorf("a resize answered %s, want %s", answer, want)
+func (c *restCaller) takesAnId() {
+	c.s.t.Helper()
+	for path, want := range map[string]string{"/openapi.json": `"openapi": "3.1.0"`, "/docs": "<html"} {
+		c.s.says((&restCaller{s: c.s, url: c.url}).get(path), want)
 	}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "paas-app-shop-data"}}
-	s.told(claim, "FileSystemResizeRequired")
-	s.nudge(s.podOf(app))
-	c.follow(shop+"/events", "settled")
-	if listed, want := c.call(http.StatusOK, http.MethodGet, shop+"/volumes", "", ""), fmt.Sprintf(`"capacity_bytes":%d`, 2<<30); !strings.Contains(listed, want) {
-		t.Errorf("the volumes are %s, want %s", listed, want)
+	for _, call := range [][3]string{ // of an id that nobody has taken
+		{http.MethodGet, ""}, {http.MethodDelete, ""}, {http.MethodPost, "/deploy", shopAgain}, {http.MethodPost, "/plan", shopAgain},
+		{http.MethodPost, "/scale", `{"replicas": 1}`}, {http.MethodGet, "/volumes"}, {http.MethodPut, "/volumes/data", `{"new_size_gi": 2}`}, {http.MethodGet, "/events"},
+	} {
+		c.s.fails(c.call(http.StatusNotFound, call[0], shop+call[1], "application/json", call[2]), "not_found", "app 'shop' not found")
 	}
+	c.s.says(c.post(http.StatusCreated, "/v1/apps", `{"id": "shop"}`), `{"data":{"id":"shop","namespace":"`+c.s.name+`","status":"NotDeployed"`)
+	c.s.fails(c.post(http.StatusConflict, "/v1/apps", `{"id": "shop"}`), "conflict", "app 'shop' exists already: choose another id")
+	c.post(http.StatusUnprocessableEntity, "/v1/apps", `{"id": "Shop"}`)
+	c.s.says(c.get("/v1/apps"), `{"data":[{"id":"shop"`)
+	c.s.says(c.get(shop), `"status":"NotDeployed"`)
+}
 
-	volume := s.volumeNamed(claim.Name)
-	c.call(http.StatusOK, http.MethodDelete, shop, "", "")
+func (c *restCaller) deploysTheFile() {
+	c.s.t.Helper()
+	wrong := strings.NewReplacer(`"/media"`, `"media"`, `"1Gi"`, `"1"`).Replace(shopFile)
+	for _, call := range []string{"/deploy", "/plan"} {
+		c.s.says(c.deploy(http.StatusUnprocessableEntity, shop+call, wrong), `"code":"invalid"`, `"line":8,"column":1,"key":"volumes[0].size"`,
+			`"line":13,"column":1,"key":"volumes[1].mountPath"`, `"line":14,"column":1,"key":"volumes[1].size"`, `"line":21,"column":1,"key":"volumes[2].size"`)
+	}
+	planned := c.deploy(http.StatusAccepted, shop+"/plan", shopFile)
+	c.s.says(c.get(shop), `"status":"NotDeployed"`) // a plan changes nothing
+	deployed := c.deploy(http.StatusAccepted, shop+"/deploy", shopFile)
+	for _, answer := range []string{planned, deployed} {
+		c.s.says(answer, `{"action":"create","volume":"data","pvc_name":"paas-app-shop-data","to_gi":1,`, `{"action":"create","volume":"media"`,
+			`{"action":"create","volume":"scratch"`, `"strategy":"Recreate"`,
+			`volumes[0].accessMode: \"block\" is unknown, so the volume is block storage (rwo); write rwo or rwx`,
+			`volume 'data' is ReadWriteOnce, so the running pod is stopped before a new one starts (strategy Recreate)`)
+	}
+	c.s.says(c.follow(shop+"/events", "settled"), `"status":"Ready","settled":true`, `"ready_replicas":1`)
+
+	var listed struct {
+		Data []map[string]any `json:"data"`
+	}
+	if err := json.Unmarshal([]byte(c.get(shop+"/volumes")), &listed); err != nil || len(listed.Data) != 3 {
+		c.s.t.Fatalf("listed %v, %v, want three volumes", listed, err)
+	}
+	for i, want := range []map[string]any{
+		{"name": "data", "pvc_name": "paas-app-shop-data", "access_mode": "ReadWriteOnce", "storage_class": "ovh-csi-rbd", "preserve_on_delete": false},
+		{"name": "media", "pvc_name": "paas-app-shop-media", "access_mode": "ReadWriteMany", "storage_class": "ovh-csi-nfs", "preserve_on_delete": true},
+		{"name": "scratch", "pvc_name": "paas-app-shop-scratch", "access_mode": "ReadWriteOnce", "storage_class": "local-path", "preserve_on_delete": false},
+	} {
+		want["size_gi"], want["status"] = 1., "Bound"
+		for key, value := range want {
+			if got := listed.Data[i][key]; got != value {
+				c.s.t.Errorf("volume %d has %s %v, want %v", i, key, got, value)
+			}
+		}
+	}
+	c.s.says(c.post(http.StatusAccepted, shop+"/plan", shopAgain), `{"action":"keep","volume":"media"`, `{"action":"detach","volume":"data"`, `{"action":"detach","volume":"scratch"`)
+}
+
+// keepsStrangersOut shows that who may not see an application does not learn that it is
+// there, and that who may see it may not change it.
+func (c *restCaller) keepsStrangersOut() {
+	c.s.t.Helper()
+	nobody, stranger, viewer := &restCaller{s: c.s, url: c.url}, c.as("stranger", ""), c.as("viewer", "view")
+	nobody.call(http.StatusUnauthorized, http.MethodGet, shop, "", "")
+	c.s.fails(stranger.call(http.StatusNotFound, http.MethodGet, shop, "", ""), "not_found", "app 'shop' not found")
+	c.s.fails(stranger.call(http.StatusNotFound, http.MethodDelete, shop, "", ""), "not_found", "app 'shop' not found")
+	stranger.call(http.StatusForbidden, http.MethodGet, "/v1/apps", "", "")
+	viewer.get(shop)
+	viewer.post(http.StatusForbidden, shop+"/scale", `{"replicas": 0}`)
+}
+
+func (c *restCaller) scales() {
+	c.s.t.Helper()
+	c.s.fails(c.post(http.StatusConflict, shop+"/scale", `{"replicas": 3}`), "conflict",
+		"cannot scale to 3 replicas: volume 'data' is ReadWriteOnce (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out.")
+	c.s.says(c.post(http.StatusOK, shop+"/scale", `{"replicas": 1}`), `"replicas":1`)
+}
+
+func (c *restCaller) resizes() {
+	c.s.t.Helper()
+	volumes := shop + "/volumes/"
+	for size, message := range map[string]string{
+		"0": "new_size_gi must be between 1 and 1000", "1001": "new_size_gi must be between 1 and 1000", "1": "size must be strictly greater than current size (no shrink)",
+	} {
+		c.s.fails(c.put(http.StatusUnprocessableEntity, volumes+"data", `{"new_size_gi": `+size+`}`), "invalid", message)
+	}
+	c.s.fails(c.put(http.StatusUnprocessableEntity, volumes+"scratch", `{"new_size_gi": 2}`), "invalid", "storage class 'local-path' does not allow expansion")
+	c.s.fails(c.put(http.StatusNotFound, volumes+"none", `{"new_size_gi": 2}`), "not_found", "volume 'none' not found on app 'shop'")
+	c.beyondQuota(volumes + "data")
+
+	if got, want := c.put(http.StatusOK, volumes+"data", `{"new_size_gi": 2}`), `{"data":{"name":"data","pvc_name":"paas-app-shop-data","size_gi":2,"status":"Resizing","access_mode":"ReadWriteOnce"}}`; strings.TrimSpace(got) != want {
+		c.s.t.Errorf("a resize answered %s, want %s", got, want)
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: c.s.name, Name: "paas-app-shop-data"}}
+	c.s.told(claim, "FileSystemResizeRequired")
+	c.s.nudge(c.s.podOf(&tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: c.s.name, Name: "shop"}}))
+	c.s.says(c.follow(shop+"/events", "settled"), `"status":"Ready"`)
+	c.s.says(c.get(shop+"/volumes"), fmt.Sprintf(`"name":"data","pvc_name":"paas-app-shop-data","size_gi":2,"capacity_bytes":%d`, 2<<30))
+}
+
+// beyondQuota has a resize refused by Kubernetes, which is told with its cause and changes
+// nothing.
+func (c *restCaller) beyondQuota(path string) {
+	c.s.t.Helper()
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: c.s.name, Name: "small"}, Spec: corev1.ResourceQuotaSpec{
+		Hard: corev1.ResourceList{corev1.ResourceRequestsStorage: resource.MustParse("9Gi")},
+	}}
+	c.s.create(quota)
+	c.s.quotaCounted(quota)
+	c.s.says(c.put(http.StatusInternalServerError, path, `{"new_size_gi": 100}`), `"code":"internal"`, "resizing volume 'data' of app 'shop': ", "exceeded quota: small")
+	c.s.says(c.get(shop+"/volumes"), `"name":"data","pvc_name":"paas-app-shop-data","size_gi":1,`)
+	c.s.delete(quota)
+}
+
+// quotaCounted waits until the use of a quota has been counted: until then it refuses all, in
+// other words.
+func (s *scenario) quotaCounted(quota *corev1.ResourceQuota) {
+	s.t.Helper()
+	ctx, stop := context.WithTimeout(s.ctx, s.limit())
+	defer stop()
+	changes, err := suite.logs.CoreV1().ResourceQuotas(s.name).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + quota.Name})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer changes.Stop()
+	for change := range changes.ResultChan() {
+		if now, is := change.Object.(*corev1.ResourceQuota); is && len(now.Status.Used) > 0 {
+			return
+		}
+	}
+	s.t.Fatalf("the use of quota %s is not counted", quota.Name)
+}
+
+func (c *restCaller) endsAndFindsItsVolumeAgain() {
+	c.s.t.Helper()
+	c.s.says(c.post(http.StatusOK, shop+"/scale", `{"replicas": 0}`), `"replicas":0`)
+	data, scratch, media := c.s.volumeNamed("paas-app-shop-data"), c.s.volumeNamed("paas-app-shop-scratch"), c.s.volumeNamed("paas-app-shop-media")
+	c.s.says(c.call(http.StatusOK, http.MethodDelete, shop, "", ""), `"status":"Deleting","preserved":["paas-app-shop-media"],"deleted":["paas-app-shop-data","paas-app-shop-scratch"]`)
 	c.follow(shop+"/events", "deleted")
 	c.call(http.StatusNotFound, http.MethodGet, shop, "", "")
-	if !s.gone(&tarn.App{ObjectMeta: app.ObjectMeta}) || !s.gone(claim) || !s.gone(volume) {
-		t.FailNow()
+	if !c.s.gone(data) || !c.s.gone(scratch) {
+		c.s.t.FailNow()
 	}
+
+	c.post(http.StatusCreated, "/v1/apps", `{"id": "shop"}`)
+	c.s.says(c.post(http.StatusAccepted, shop+"/deploy", shopAgain), `{"action":"attach","volume":"media","pvc_name":"paas-app-shop-media","from_gi":1,"to_gi":1`)
+	c.s.says(c.follow(shop+"/events", "settled"), `"status":"Ready"`)
+	if again := c.s.volumeNamed("paas-app-shop-media"); again.UID != media.UID {
+		c.s.t.Errorf("the new application has volume %s, want %s", again.Name, media.Name)
+	}
+	c.s.says(c.call(http.StatusOK, http.MethodDelete, shop, "", ""), `"preserved":[],"deleted":["paas-app-shop-media"]`)
+	if !c.s.gone(media) {
+		c.s.t.FailNow()
+	}
+}
+
+func TestADeployOfWhatCrashesEndsWithItsLastWords(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "app-crash")
+	s.app("faulty")
+	file := "[app]\nname = \"faulty\"\nimage = \"busybox:1.36\"\ncommand = [\"sh\", \"-c\", \"echo reading; echo no configuration >&2; exit 3\"]\n"
+	stdout, stderr := mustTool(t, 1, file, "app", "deploy", "--namespace", s.name, "--file", "-")
+	s.says(stdout, "app faulty is Failing, 0 of 1 pod ready: pod paas-app-faulty-", " ends again and again, with exit code 3; it printed last:\n", "  | no configuration\n")
+	s.says(stderr, "tarn: app faulty does not run as it was deployed; tarn explain app "+s.name+"/faulty says more")
+	mended := strings.Replace(file, "exit 3", "trap exit TERM; while true; do sleep 1; done", 1)
+	stdout, _ = mustTool(t, 0, mended, "app", "deploy", "--namespace", s.name, "--file", "-")
+	s.says(stdout, "app faulty is Ready, 1 of 1 pod ready")
 }

@@ -1,0 +1,170 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// restCaller calls the REST API of applications as a service account.
+type restCaller struct {
+	s          *scenario
+	url, token string
+}
+
+// restCaller makes one that may edit the case's namespace, or ends a case on a cluster
+// whose API cannot be reached.
+func (s *scenario) restCaller() *restCaller {
+	s.t.Helper()
+	if !suite.machine.here() {
+		s.t.Skip("the cluster is not on this machine, so nobody says where its REST API answers")
+	}
+	out, err := suite.machine.run("status", "--output", "json")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var status struct{ Apps string }
+	if err := json.Unmarshal([]byte(out), &status); err != nil {
+		s.t.Fatal(err)
+	}
+	if status.Apps == "" {
+		s.t.Skip("this cluster runs without the REST API")
+	}
+	return (&restCaller{s: s, url: status.Apps}).as("deployer", "edit")
+}
+
+// as gives a caller that is another service account of the case's namespace, which has a
+// role there; none where that is empty.
+func (c *restCaller) as(name, role string) *restCaller {
+	c.s.t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.s.name, Name: name}}
+	c.s.create(account)
+	if role != "" {
+		c.s.create(&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: c.s.name, Name: name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: c.s.name, Name: name}},
+		})
+	}
+	request := &authenticationv1.TokenRequest{}
+	if err := suite.live.SubResource("token").Create(c.s.ctx, account, request); err != nil {
+		c.s.t.Fatal(err)
+	}
+	return &restCaller{c.s, c.url, request.Status.Token}
+}
+
+// patient ends a call that nobody answers: a stream lasts as long as what it tells of.
+var patient = &http.Client{Timeout: 3 * soon}
+
+// send makes a call; the error is that nobody answered.
+func (c *restCaller) send(method, path, kind, body string) (*http.Response, error) {
+	request, err := http.NewRequest(method, c.url+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if kind != "" {
+		request.Header.Set("Content-Type", kind)
+	}
+	return patient.Do(request)
+}
+
+// call makes a call, which must be answered with a status, and gives the answer.
+func (c *restCaller) call(want int, method, path, kind, body string) string {
+	c.s.t.Helper()
+	response, err := c.send(method, path, kind, body)
+	if err != nil {
+		c.s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != want {
+		c.s.t.Fatalf("%s %s answered %s, want %d: %s %v", method, path, response.Status, want, text, err)
+	}
+	return string(text)
+}
+
+func (c *restCaller) get(path string) string {
+	c.s.t.Helper()
+	return c.call(http.StatusOK, http.MethodGet, path, "", "")
+}
+
+// post and put send JSON.
+func (c *restCaller) post(want int, path, body string) string {
+	c.s.t.Helper()
+	return c.call(want, http.MethodPost, path, "application/json", body)
+}
+
+func (c *restCaller) put(want int, path, body string) string {
+	c.s.t.Helper()
+	return c.call(want, http.MethodPut, path, "application/json", body)
+}
+
+// deploy sends a paas.toml to /deploy or /plan of an application.
+func (c *restCaller) deploy(want int, path, toml string) string {
+	c.s.t.Helper()
+	return c.call(want, http.MethodPost, path, "application/toml", toml)
+}
+
+// fails wants an answer to be an error of a code whose message is as said.
+func (s *scenario) fails(answer, code, message string) {
+	s.t.Helper()
+	var got struct {
+		Error struct{ Code, Message string }
+	}
+	if err := json.Unmarshal([]byte(answer), &got); err != nil || got.Error.Code != code || got.Error.Message != message {
+		s.t.Errorf("answered %s, want %s %q", answer, code, message)
+	}
+}
+
+// says wants an answer to hold each text.
+func (s *scenario) says(answer string, texts ...string) {
+	s.t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(answer, text) {
+			s.t.Errorf("answered %s, want %s in it", answer, text)
+		}
+	}
+}
+
+// follow reads the events of an application to the last, which must be of a kind, and
+// gives the data of that.
+func (c *restCaller) follow(path, want string) string {
+	c.s.t.Helper()
+	response, err := c.send(http.MethodGet, path, "", "")
+	if err != nil {
+		c.s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var kinds []string
+	var last string
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if kind, is := strings.CutPrefix(lines.Text(), "event: "); is {
+			kinds = append(kinds, kind)
+		}
+		if data, is := strings.CutPrefix(lines.Text(), "data: "); is {
+			last = data
+		}
+	}
+	if err := lines.Err(); err != nil || len(kinds) == 0 || kinds[len(kinds)-1] != want {
+		c.s.t.Fatalf("the events were %q, %v; want %s at last", kinds, err, want)
+	}
+	if before := kinds[:len(kinds)-1]; slices.ContainsFunc(before, func(kind string) bool { return kind != "progress" }) {
+		c.s.t.Errorf("the events were %q", kinds)
+	}
+	return last
+}

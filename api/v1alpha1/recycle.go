@@ -61,23 +61,27 @@ const (
 type RecycleCertificate struct {
 	// Method is what was done.
 	Method RecycleMethod `json:"method"`
-	// Bytes is how much was overwritten or discarded.
+	// Bytes is how much was overwritten or discarded; where a PavProvisioner did it, which
+	// does not say, how large the volume is.
 	Bytes int64 `json:"bytes,omitempty"`
 	// Files is how many files and folders were removed.
 	Files int64 `json:"files,omitempty"`
-	// SampleSHA256 is the hash of what was read back to verify it: offsets and content
-	// of the sample, or the names that are left. It is empty where a PavProvisioner did
-	// it, whose pod's word it is.
-	SampleSHA256 string `json:"sampleSHA256,omitempty"`
+	// Found is how many names a volume that was made anew has in its folder.
+	Found int64 `json:"found,omitempty"`
+	// SampleSHA256 is the hash of what Tarn read back to verify it: offsets and content
+	// of the sample, or the names that are left.
+	SampleSHA256 string `json:"sampleSHA256"`
 	// Provisioner names the PavProvisioner whose pods did it, empty for Tarn's own.
 	Provisioner string `json:"provisioner,omitempty"`
-	// Seconds is how long it took.
+	// Seconds is how long it took, reading back included.
 	Seconds float64 `json:"seconds"`
 	// Claim is the uid of the scrub claim, Image the image that did it, Time when its
 	// pod had ended; set by the controller.
 	Claim string       `json:"claim,omitempty"`
 	Image string       `json:"image,omitempty"`
 	Time  *metav1.Time `json:"time,omitempty"`
+	// Verifier is the image of Tarn that read the sample after a provisioner's pods.
+	Verifier string `json:"verifier,omitempty"`
 }
 
 // RecycleFailure says why a volume could not be recycled.

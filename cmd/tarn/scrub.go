@@ -12,7 +12,10 @@ import (
 	"tarn.dev/tarn/internal/scrub"
 )
 
-type scrubFlags struct{ method, path, device, report string }
+type scrubFlags struct {
+	method, path, device, report string
+	check                        bool
+}
 
 // newScrubCommand is what runs in a scrub pod.
 func newScrubCommand() *cobra.Command {
@@ -21,16 +24,19 @@ func newScrubCommand() *cobra.Command {
 		Use:   "scrub",
 		Short: "Destroy what is on a volume, verify it, and print the certificate",
 		Long: "Destroy what is on a volume for its next user, verify it, and print the certificate as JSON.\n" +
-			"Nobody is asked. The controller runs it in scrub pods; see docs/recycling.md.",
+			"Nobody is asked. With --check nothing is changed: what somebody else has recycled is read, and must be empty,\n" +
+			"or zeros, unless it was made anew. The controller runs both in scrub pods; see docs/recycling.md.",
 		Example: "  tarn scrub --method Files --path /volume\n" +
-			"  tarn scrub --method Zero --device /dev/volume --report /report",
+			"  tarn scrub --method Zero --device /dev/volume --report /report\n" +
+			"  tarn scrub --check --method Zero --device /dev/volume",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runScrub(cmd, flags) },
 	}
-	cmd.Flags().StringVar(&flags.method, "method", "", "Files, Zero or Discard")
+	cmd.Flags().StringVar(&flags.method, "method", "", "Files, Zero or Discard; with --check Recreate, too")
 	cmd.Flags().StringVar(&flags.path, "path", "", "folder at which the volume is mounted")
 	cmd.Flags().StringVar(&flags.device, "device", "", "block device, instead of --path; for Zero and Discard")
 	cmd.Flags().StringVar(&flags.report, "report", "", "file to write the certificate to, too")
+	cmd.Flags().BoolVar(&flags.check, "check", false, "read only what is on the volume, after somebody else has done the method")
 	return cmd
 }
 
@@ -40,8 +46,13 @@ func runScrub(cmd *cobra.Command, flags scrubFlags) error {
 	}
 	method := tarnv1.RecycleMethod(flags.method)
 	do, target := scrub.File, flags.path
-	if flags.device != "" {
+	switch {
+	case flags.device != "" && flags.check:
+		do, target = scrub.CheckDevice, flags.device
+	case flags.device != "":
 		do, target = scrub.Device, flags.device
+	case flags.check:
+		do = scrub.CheckFile
 	}
 	cert, err := do(cmd.Context(), method, target)
 	if err != nil {

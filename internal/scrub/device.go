@@ -19,16 +19,9 @@ const fitrim = 0xc0185879
 
 // wipe overwrites or discards all of a block device and reads a sample back.
 func wipe(ctx context.Context, device *os.File, method tarnv1.RecycleMethod, cert *tarnv1.RecycleCertificate) error {
-	info, err := device.Stat()
+	size, err := sizeOf(device)
 	if err != nil {
-		return fmt.Errorf("looking at the device: %w", err)
-	}
-	if info.Mode()&os.ModeDevice == 0 || info.Mode()&os.ModeCharDevice != 0 {
-		return fmt.Errorf("%s is no block device", device.Name())
-	}
-	size, err := device.Seek(0, io.SeekEnd)
-	if err != nil || size == 0 {
-		return errors.Join(fmt.Errorf("%s has a size of %d", device.Name(), size), err)
+		return err
 	}
 	memory, err := aligned(chunk)
 	if err != nil {
@@ -50,6 +43,22 @@ func wipe(ctx context.Context, device *os.File, method tarnv1.RecycleMethod, cer
 	}
 	cert.SampleSHA256 = read.String()
 	return nil
+}
+
+// sizeOf gives the bytes of a block device; nothing else has any.
+func sizeOf(device *os.File) (int64, error) {
+	info, err := device.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("looking at the device: %w", err)
+	}
+	if info.Mode()&os.ModeDevice == 0 || info.Mode()&os.ModeCharDevice != 0 {
+		return 0, fmt.Errorf("%s is no block device", device.Name())
+	}
+	size, err := device.Seek(0, io.SeekEnd)
+	if err != nil || size == 0 {
+		return 0, errors.Join(fmt.Errorf("%s has a size of %d", device.Name(), size), err)
+	}
+	return size, nil
 }
 
 func zeroDevice(ctx context.Context, device *os.File, size int64, zeros []byte) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -93,27 +92,12 @@ func syncFS(dir *os.File) error {
 
 // verifyEmpty reads the volume's folder, and that of lost+found, again.
 func verifyEmpty(top *os.File, kept bool, cert *tarnv1.RecycleCertificate) error {
-	read := newSample()
-	folders := []string{"."}
-	if kept {
-		folders = append(folders, lostAndFound)
+	names, read, err := entries(top, kept)
+	if err != nil {
+		return err
 	}
-	for _, name := range folders {
-		dir, err := OpenBelow(top, name)
-		if err != nil {
-			return explain(name, err)
-		}
-		names, err := dir.Readdirnames(-1)
-		if err := errors.Join(err, dir.Close()); err != nil && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("reading the volume again: %w", err)
-		}
-		for _, found := range names {
-			if kept && name == "." && found == lostAndFound {
-				read.add(0, []byte(found))
-				continue
-			}
-			return fmt.Errorf("%q is there after everything was removed: something still writes to the volume; stop it", found)
-		}
+	if len(names) > 0 {
+		return fmt.Errorf("%s is there after everything was removed: something still writes to the volume; stop it", tell(names))
 	}
 	cert.SampleSHA256 = read.String()
 	return nil

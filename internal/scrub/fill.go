@@ -182,9 +182,28 @@ func (f *filler) verify() error {
 	return nil
 }
 
-// verifyZero reads beginning, end and random pieces, count together, of something that
-// must be zeros.
+// verifyZero reads pieces, count together, of something to which zeros were written.
 func verifyZero(file *os.File, size int64, count int, buffer []byte, read sample) error {
+	return readPieces(file, size, count, buffer, func(at int64, data []byte) error {
+		read.add(at, data)
+		if err := mustBeZero(at, data); err != nil {
+			return fmt.Errorf("%w after zeros were written: the storage does not keep what is written to it", err)
+		}
+		return nil
+	})
+}
+
+func mustBeZero(at int64, data []byte) error {
+	for n, b := range data {
+		if b != 0 {
+			return fmt.Errorf("byte %d reads %#x", at+int64(n), b)
+		}
+	}
+	return nil
+}
+
+// readPieces reads beginning, end and random pieces of the buffer's size, count together.
+func readPieces(file *os.File, size int64, count int, buffer []byte, each func(at int64, data []byte) error) error {
 	piece := int64(len(buffer))
 	for i := range count {
 		var at int64
@@ -197,15 +216,13 @@ func verifyZero(file *os.File, size int64, count int, buffer []byte, read sample
 			at = rand.Int64N(last+1) * piece
 		}
 		data := buffer[:min(piece, size-at)]
-		if _, err := file.ReadAt(data, at); err != nil {
+		_, err := file.ReadAt(data, at)
+		if err == nil {
+			err = each(at, data)
+		}
+		if err != nil {
 			return fmt.Errorf("reading back %s: %w", file.Name(), err)
 		}
-		for n, b := range data {
-			if b != 0 {
-				return fmt.Errorf("byte %d of %s reads %#x after zeros were written: the storage does not keep what is written to it", at+int64(n), file.Name(), b)
-			}
-		}
-		read.add(at, data)
 		if size <= piece {
 			return nil
 		}

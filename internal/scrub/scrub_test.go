@@ -266,6 +266,9 @@ func TestAScrubRefusesMethodsThatAreNotForIt(t *testing.T) {
 			t.Errorf("%q was done to a file system", method)
 		}
 	}
+	if _, err := CheckFile(t.Context(), "files", dir); err == nil {
+		t.Error("a method that is none was checked")
+	}
 	if _, err := Device(t.Context(), tarnv1.RecycleFiles, "/dev/null"); err == nil {
 		t.Error("files were removed from a device")
 	}
@@ -301,5 +304,68 @@ func TestACancelledScrubStops(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "a"), nil, 0o600))
 	if _, err := File(ctx, tarnv1.RecycleFiles, dir); !errors.Is(err, context.Canceled) {
 		t.Errorf("files: got %v", err)
+	}
+}
+
+func TestACheckSeesWhatAScrubWouldHaveRemoved(t *testing.T) {
+	for kind, size := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			volume := newDisk(t, size).mount(t, kind)
+			clean, err := CheckFile(t.Context(), tarnv1.RecycleZero, volume)
+			must(t, err)
+			scrubbed, err := File(t.Context(), tarnv1.RecycleFiles, volume)
+			must(t, err)
+			if clean.SampleSHA256 != scrubbed.SampleSHA256 || clean.Found != 0 {
+				t.Errorf("checked %+v, scrubbed %+v", clean, scrubbed)
+			}
+			hidden := []string{".a", ".b", ".c", ".d", ".e", ".f", ".g"}
+			for _, name := range hidden {
+				must(t, os.WriteFile(filepath.Join(volume, name), []byte(secret), 0))
+			}
+			for _, method := range []tarnv1.RecycleMethod{tarnv1.RecycleFiles, tarnv1.RecycleZero, tarnv1.RecycleDiscard} {
+				if _, err := CheckFile(t.Context(), method, volume); err == nil || !strings.Contains(err.Error(), `".a"`) || !strings.Contains(err.Error(), "and 2 more") {
+					t.Errorf("%s: got %v", method, err)
+				}
+			}
+			anew, err := CheckFile(t.Context(), tarnv1.RecycleRecreate, volume)
+			must(t, err)
+			if anew.Found != 7 || anew.SampleSHA256 == clean.SampleSHA256 {
+				t.Errorf("made anew it has %+v", anew)
+			}
+			if got := run(t, "ls", "-A", volume); !strings.Contains(got, strings.Join(hidden, "\n")) {
+				t.Errorf("the check has changed the volume: it has %q", got)
+			}
+		})
+	}
+	volume := newDisk(t, kinds["ext4"]).mount(t, "ext4")
+	must(t, os.WriteFile(filepath.Join(volume, lostAndFound, "#12"), []byte(secret), 0o600))
+	if _, err := CheckFile(t.Context(), tarnv1.RecycleFiles, volume); err == nil || !strings.Contains(err.Error(), "#12") {
+		t.Errorf("a file in lost+found: got %v", err)
+	}
+}
+
+func TestACheckOfADeviceReadsZerosOnly(t *testing.T) {
+	const size = 9<<20 + 512
+	d := newDisk(t, size)
+	for _, method := range []tarnv1.RecycleMethod{tarnv1.RecycleZero, tarnv1.RecycleDiscard} {
+		cert, err := CheckDevice(t.Context(), method, d.device)
+		must(t, err)
+		if cert.Bytes != size || len(cert.SampleSHA256) != 64 {
+			t.Errorf("%s: the certificate says %+v", method, cert)
+		}
+	}
+	must(t, os.WriteFile(d.device, []byte(secret), 0o600))
+	if _, err := CheckDevice(t.Context(), tarnv1.RecycleZero, d.device); err == nil || !strings.Contains(err.Error(), "byte 0 reads 0x74") {
+		t.Errorf("a device with a secret: got %v", err)
+	}
+	_, err := CheckDevice(t.Context(), tarnv1.RecycleRecreate, d.device)
+	must(t, err)
+	if !d.holds(t, secret) {
+		t.Error("the check has changed the device")
+	}
+	for _, path := range []string{"/dev/null", t.TempDir()} {
+		if _, err := CheckDevice(t.Context(), tarnv1.RecycleZero, path); err == nil {
+			t.Errorf("%s was checked as a device", path)
+		}
 	}
 }

@@ -63,21 +63,22 @@ func (w *world) certifies(cert *tarnv1.RecycleCertificate) bool {
 	if w.method == tarnv1.RecycleFiles {
 		return cert.Image == testImage && cert.Files == 3
 	}
-	return cert.Image == "scrubber" && cert.Provisioner == w.name
+	return cert.Image == "scrubber" && cert.Provisioner == w.name && cert.Verifier == testImage && cert.SampleSHA256 != "" && cert.Bytes == 1<<30
 }
 
 func TestAVolumeIsRecycledWhereverTheControllerIsKilled(t *testing.T) {
 	for _, c := range []struct {
-		name     string
-		policy   corev1.PersistentVolumeReclaimPolicy
-		failures int
-		method   tarnv1.RecycleMethod
+		name             string
+		policy           corev1.PersistentVolumeReclaimPolicy
+		failures, wrongs int
+		method           tarnv1.RecycleMethod
 	}{
-		{"retained", corev1.PersistentVolumeReclaimRetain, 0, tarnv1.RecycleFiles},
-		{"of-policy-recycle", corev1.PersistentVolumeReclaimRecycle, 0, tarnv1.RecycleFiles},
-		{"that-fails-first", corev1.PersistentVolumeReclaimRetain, 1, tarnv1.RecycleFiles},
-		{"by-its-provisioner", corev1.PersistentVolumeReclaimRetain, 0, tarnv1.RecycleZero},
-		{"made-anew", corev1.PersistentVolumeReclaimRetain, 0, tarnv1.RecycleRecreate},
+		{"retained", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleFiles},
+		{"of-policy-recycle", corev1.PersistentVolumeReclaimRecycle, 0, 0, tarnv1.RecycleFiles},
+		{"that-fails-first", corev1.PersistentVolumeReclaimRetain, 1, 0, tarnv1.RecycleFiles},
+		{"by-its-provisioner", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleZero},
+		{"by-its-provisioner-on-second-thoughts", corev1.PersistentVolumeReclaimRetain, 0, 1, tarnv1.RecycleZero},
+		{"made-anew", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleRecreate},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -85,7 +86,7 @@ func TestAVolumeIsRecycledWhereverTheControllerIsKilled(t *testing.T) {
 			live := func(name string, k *testkit.Killer) {
 				t.Run(name, func(t *testing.T) {
 					w := newWorld(t, server, c.name+"-"+name, c.policy, c.method)
-					w.failures = c.failures
+					w.failures, w.wrongs = c.failures, c.wrongs
 					w.life(k, c.policy)
 				})
 			}

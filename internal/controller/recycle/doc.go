@@ -13,6 +13,7 @@
 //
 // Where a PavProvisioner has made the volume, and has pods of its own for the method, these
 // do it instead, one after the other; Recreate is its deletion pod, then its creation pod.
+// What they say is not believed: a scrub pod that changes nothing reads it back first.
 //
 // It writes scrub claims and scrub pods, a released volume's claimRef, and phase Failed, and condition Recycled of a PavVolume. It
 // touches no storage itself, and knows no other controller.

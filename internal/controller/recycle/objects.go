@@ -16,6 +16,9 @@ import (
 const (
 	// annClaim is on a scrub pod the uid of its scrub claim.
 	annClaim = "tarn.dev/scrub-claim"
+	// annWord is on a scrub pod that only reads what the provisioner's pods have done the
+	// certificate that these come to, as JSON, which the pod is to verify.
+	annWord = "tarn.dev/scrub-word"
 	// annNudged is on a scrub claim that Kubernetes' binder was made to look at.
 	annNudged = "tarn.dev/scrub-given"
 	// mountPath and devicePath are where a scrub pod has the volume.
@@ -98,6 +101,22 @@ func scrubPod(v *View, method tarnv1.RecycleMethod) *corev1.Pod {
 	}
 }
 
+// checkPod is a scrub pod that changes nothing: it reads back what the provisioner's own
+// pods say to have done.
+func checkPod(v *View, word tarnv1.RecycleCertificate) *corev1.Pod {
+	pod := scrubPod(v, word.Method)
+	pod.Annotations[annWord] = encode(word)
+	pod.Spec.ActiveDeadlineSeconds = ptr.To(deadline(v.Volume, tarnv1.RecycleFiles))
+	c := &pod.Spec.Containers[0]
+	c.Args = append(c.Args, "--check")
+	for i := range c.VolumeMounts {
+		c.VolumeMounts[i].ReadOnly = true
+	}
+	c.SecurityContext.AllowPrivilegeEscalation = ptr.To(false)
+	c.SecurityContext.Capabilities.Add = []corev1.Capability{"DAC_READ_SEARCH"}
+	return pod
+}
+
 // deadline is how long a scrub pod may run, in seconds: for Files what Kubernetes' own
 // recycler has, for Zero what a slow disk takes to be written more than once.
 func deadline(vol *corev1.PersistentVolume, method tarnv1.RecycleMethod) int64 {
@@ -119,11 +138,38 @@ func readCertificate(pod *corev1.Pod) (tarnv1.RecycleCertificate, error) {
 	if ended == nil {
 		return cert, fmt.Errorf("scrub pod %s succeeded, but does not say how", pod.Name)
 	}
-	if err := json.Unmarshal([]byte(ended.Message), &cert); err != nil || cert.Method == "" || cert.SampleSHA256 == "" {
+	err := json.Unmarshal([]byte(ended.Message), &cert)
+	cert.Claim, cert.Image, cert.Time = pod.Annotations[annClaim], pod.Spec.Containers[0].Image, ptr.To(ended.FinishedAt)
+	if word := wordOf(pod); word != nil {
+		cert = confirmed(*word, cert)
+	}
+	if err != nil || cert.Method == "" || cert.SampleSHA256 == "" {
 		return cert, fmt.Errorf("scrub pod %s succeeded, but left no certificate: is %s the image of tarn?", pod.Name, pod.Spec.Containers[0].Image)
 	}
-	cert.Claim, cert.Image, cert.Time = pod.Annotations[annClaim], pod.Spec.Containers[0].Image, ptr.To(ended.FinishedAt)
 	return cert, nil
+}
+
+// wordOf is what the provisioner's pods say to have done, nil for a pod that scrubs.
+func wordOf(pod *corev1.Pod) *tarnv1.RecycleCertificate {
+	text, checks := pod.Annotations[annWord]
+	if !checks {
+		return nil
+	}
+	word := &tarnv1.RecycleCertificate{}
+	if json.Unmarshal([]byte(text), word) != nil {
+		return &tarnv1.RecycleCertificate{} // by which nothing is certified
+	}
+	return word
+}
+
+// confirmed is the word of a provisioner's pods with what a scrub pod has read back.
+func confirmed(word, read tarnv1.RecycleCertificate) tarnv1.RecycleCertificate {
+	word.Claim, word.Time, word.Verifier = read.Claim, read.Time, read.Image
+	word.SampleSHA256, word.Found, word.Seconds = read.SampleSHA256, read.Found, word.Seconds+read.Seconds
+	if read.Bytes > 0 { // of a device; what a file system's is cannot be told from within
+		word.Bytes = read.Bytes
+	}
+	return word
 }
 
 // failureOfPod says why a scrub pod failed.
@@ -135,8 +181,11 @@ func failureOfPod(pod *corev1.Pod) string {
 	if ended == nil {
 		return "the scrub pod failed: " + pod.Status.Reason
 	}
-	if message := strings.TrimSpace(ended.Message); message != "" {
-		return strings.TrimPrefix(message, "tarn: ")
+	if message := strings.TrimPrefix(strings.TrimSpace(ended.Message), "tarn: "); message != "" {
+		if word := wordOf(pod); word != nil {
+			return fmt.Sprintf("PavProvisioner %q says to have done %s, but what Tarn reads says otherwise: %s", word.Provisioner, word.Method, message)
+		}
+		return message
 	}
 	return fmt.Sprintf("the scrub pod ended with exit code %d: %s", ended.ExitCode, ended.Reason)
 }

@@ -120,11 +120,17 @@ func pod(phase corev1.PodPhase, message string) viewWith {
 		}
 		v.Pod = scrubPod(v, tarnv1.RecycleFiles)
 		v.Claim = c
-		v.Pod.CreationTimestamp = metav1.NewTime(noon)
-		v.Pod.Status.Phase = phase
-		if message != "" {
-			v.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message}}}}
-		}
+		ended(v, phase, message)
+	}
+}
+
+// ended gives the pod a phase and what its container has left, if anything.
+func ended(v *View, phase corev1.PodPhase, message string) {
+	v.Pod.CreationTimestamp = metav1.NewTime(noon)
+	v.Pod.Status.Phase = phase
+	if message != "" {
+		state := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message, FinishedAt: metav1.NewTime(noon)}}
+		v.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: state}}
 	}
 }
 

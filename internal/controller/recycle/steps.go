@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
@@ -78,8 +77,8 @@ func (v *View) begun() (tarnv1.RecycleMethod, []tarnv1.Step) {
 	return "", nil
 }
 
-// planSteps leads a volume to a certificate by the provisioner's own pods, one after the
-// other.
+// planSteps leads a volume through the provisioner's own pods, one after the other. What
+// they have done a scrub pod then reads back.
 func planSteps(v *View, p *Plan, now time.Time, method tarnv1.RecycleMethod, steps []tarnv1.Step) {
 	if method == tarnv1.RecycleRecreate && v.work(tarnv1.StepDeletion, false) == nil && v.work(tarnv1.StepCreation, false) != nil {
 		// A second deletion would destroy what was made anew.
@@ -97,11 +96,20 @@ func planSteps(v *View, p *Plan, now time.Time, method tarnv1.RecycleMethod, ste
 	if steps[len(steps)-1] == tarnv1.StepCreation && !madeAnew(v, p, now, last) {
 		return
 	}
-	first, pod := v.work(steps[0], false), v.work(steps[len(steps)-1], false)
-	p.add(Change{certified(v.Volume, tarnv1.RecycleCertificate{
-		Method: method, Provisioner: v.Record.Spec.Provisioner.Name, Claim: string(v.passage()), Image: pod.Spec.Containers[0].Image,
-		Seconds: now.Sub(first.CreationTimestamp.Time).Round(time.Second / 10).Seconds(), Time: ptr.To(metav1.NewTime(now.UTC().Truncate(time.Second))),
-	})})
+	p.add(StartPod{checkPod(v, v.word(now, method, steps))})
+}
+
+// word is what the provisioner's pods say to have done, once they have ended well.
+func (v *View) word(now time.Time, method tarnv1.RecycleMethod, steps []tarnv1.Step) tarnv1.RecycleCertificate {
+	first, last := v.work(steps[0], false), v.work(steps[len(steps)-1], false)
+	word := tarnv1.RecycleCertificate{
+		Method: method, Provisioner: v.Record.Spec.Provisioner.Name, Image: last.Spec.Containers[0].Image,
+		Seconds: now.Sub(first.CreationTimestamp.Time).Round(time.Second / 10).Seconds(),
+	}
+	if method != tarnv1.RecycleFiles {
+		word.Bytes = v.Record.Status.Capacity
+	}
+	return word
 }
 
 // follow brings one step on, and says whether it is done.

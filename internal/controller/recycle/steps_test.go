@@ -2,6 +2,7 @@ package recycle
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +55,17 @@ func worked(step tarnv1.Step, other bool, result string) viewWith {
 	}
 }
 
+// readBack is what a pod leaves that has read a file system.
+const readBack = `{"method": "Zero", "sampleSHA256": "ab", "seconds": 0.5}`
+
+// checking is the scrub pod that reads back what the provisioner has done by a method.
+func checking(m tarnv1.RecycleMethod, phase corev1.PodPhase, message string) viewWith {
+	return func(v *View) {
+		v.Pod = checkPod(v, tarnv1.RecycleCertificate{Method: m, Provisioner: "prov", Image: "scrubber", Seconds: 2})
+		ended(v, phase, message)
+	}
+}
+
 func earlier(v *View) { v.Earlier = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "earlier"}}} }
 
 // reported gives the record the condition that the volume's failure or certificate asks
@@ -98,9 +110,16 @@ func TestPlanOfAVolumeThatItsProvisionerRecycles(t *testing.T) {
 		{"a method that Tarn does", bound(discard), "start"},
 		{"by a provisioner that is gone Tarn does it", bound(zero, orphan), "start"},
 		{"its pod runs", bound(zero, worked(recycling, false, "")), "wait"},
-		{"its pod has done it", bound(zero, worked(recycling, false, done)), "certify"},
-		{"its pod has done what was asked for before", bound(discard, worked(recycling, false, done)), "certify"},
-		{"its pod has done it, and the provisioner is gone", bound(zero, worked(recycling, false, done), orphan), "certify"},
+		{"its pod has done it, which is to be read back", bound(zero, worked(recycling, false, done)), "start"},
+		{"its pod has done what was asked for before", bound(discard, worked(recycling, false, done)), "start"},
+		{"its pod has done it, and the provisioner is gone", bound(zero, worked(recycling, false, done), orphan), "start"},
+		{"what it did is being read", bound(zero, worked(recycling, false, done), checking(zero, corev1.PodRunning, "")), "wait"},
+		{"what it did is so", bound(zero, worked(recycling, false, done), checking(zero, corev1.PodSucceeded, readBack)), "certify"},
+		{"what it did is so, though its pod was removed", bound(zero, checking(zero, corev1.PodSucceeded, readBack)), "certify"},
+		{"what it did is not so", bound(zero, worked(recycling, false, done), checking(zero, corev1.PodFailed, "tarn: the volume is not empty")), "note"},
+		{"who should have read it has left no sample", bound(zero, worked(recycling, false, done), checking(zero, corev1.PodSucceeded, `{"method": "Zero"}`)), "note"},
+		{"whose word was read cannot be told", bound(zero, worked(recycling, false, done), checking(zero, corev1.PodSucceeded, readBack), func(v *View) { v.Pod.Annotations[annWord] = "{" }), "note"},
+		{"what was to read it is of an older claim", bound(zero, worked(recycling, false, done), checking(zero, corev1.PodSucceeded, readBack), left), "stop"},
 		{"its pod failed", bound(zero, worked(recycling, false, refused)), "note"},
 		{"the scrub claim was taken away", bound(zero, worked(recycling, false, ""), func(v *View) { v.Claim.DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }), "stop"},
 
@@ -110,7 +129,8 @@ func TestPlanOfAVolumeThatItsProvisionerRecycles(t *testing.T) {
 		{"Recreate makes anew", bound(recreate, worked(deletion, false, done)), "run creation"},
 		{"and goes on though the annotation is gone", bound("", worked(deletion, false, done)), "run creation"},
 		{"Recreate could not make anew", bound(recreate, worked(deletion, false, done), worked(creation, false, refused)), "note"},
-		{"Recreate is done", bound(recreate, worked(deletion, false, done), worked(creation, false, created("h"))), "certify"},
+		{"Recreate is done, which is to be read back", bound(recreate, worked(deletion, false, done), worked(creation, false, created("h"))), "start"},
+		{"what was made anew is read", bound(recreate, worked(deletion, false, done), worked(creation, false, created("h")), checking(recreate, corev1.PodSucceeded, readBack)), "certify"},
 		{"what is smaller than before is none", bound(recreate, worked(deletion, false, done), worked(creation, false, `{"succeeded": true, "handle": "h", "capacity": "1Mi"}`)), "note"},
 		{"what has another handle is deleted again", bound(recreate, worked(deletion, false, done), worked(creation, false, created("x"))), "run deletion x"},
 		{"then it is a failure", bound(recreate, worked(deletion, false, done), worked(creation, false, created("x")), worked(deletion, true, done)), "note"},
@@ -133,14 +153,60 @@ func TestPlanOfAVolumeThatItsProvisionerRecycles(t *testing.T) {
 	}
 }
 
-func TestTheCertificateOfAProvisionerNamesItAndItsImage(t *testing.T) {
-	v := view(provided, method(tarnv1.RecycleZero), pointing, claim("scrub-uid"), worked(tarnv1.StepRecycling, false, done))
+func TestTheCertificateOfAProvisionerIsItsWordWithWhatTarnRead(t *testing.T) {
+	for _, c := range []struct {
+		name, read string
+		method     tarnv1.RecycleMethod
+		want       tarnv1.RecycleCertificate
+	}{
+		{"a file system, whose size is the volume's", readBack, tarnv1.RecycleZero, tarnv1.RecycleCertificate{Bytes: 1 << 30, Seconds: 2.5}},
+		{"a device, whose size was read", `{"method": "Zero", "bytes": 4096, "sampleSHA256": "ab", "seconds": 1}`, tarnv1.RecycleZero, tarnv1.RecycleCertificate{Bytes: 4096, Seconds: 3}},
+		{"files, of which nobody knows how much they were", readBack, tarnv1.RecycleFiles, tarnv1.RecycleCertificate{Seconds: 2.5}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := view(provided, method(c.method), pointing, claim("scrub-uid"), worked(tarnv1.StepRecycling, false, done))
+			v.Work[0].Annotations[annMethod] = string(c.method)
+			v.Provisioner.Spec.VolumeRecycling = testkit.Section(strings.Replace(zeroSection, `"Zero"`, `"Zero", "Files"`, 1))
+			start, ok := plan(v, noon).Actions[0].(StartPod)
+			if !ok {
+				t.Fatal("it is not read back")
+			}
+			v.Pod = start.Pod
+			ended(v, corev1.PodSucceeded, c.read)
+			change, ok := plan(v, noon).Actions[0].(Change)
+			if !ok {
+				t.Fatal("it is not certified")
+			}
+			c.want.Method, c.want.Provisioner, c.want.Image, c.want.Claim = c.method, "prov", "scrubber", "scrub-uid"
+			c.want.Verifier, c.want.SampleSHA256, c.want.Time = testImage, "ab", ptr.To(metav1.NewTime(noon))
+			if got := certificateOf(change.To); encode(got) != encode(c.want) {
+				t.Errorf("certified %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAPodThatChecksCanChangeNothing(t *testing.T) {
+	for _, change := range []viewWith{func(*View) {}, block} {
+		pod := checkPod(view(claim("scrub-uid"), change), tarnv1.RecycleCertificate{Method: tarnv1.RecycleDiscard})
+		c := pod.Spec.Containers[0]
+		if !slices.Contains(c.Args, "--check") || len(c.VolumeMounts) == 1 && !c.VolumeMounts[0].ReadOnly || pod.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly {
+			t.Errorf("it runs %q with %+v", c.Args, c.VolumeMounts)
+		}
+		if caps := c.SecurityContext.Capabilities; !slices.Equal(caps.Add, []corev1.Capability{"DAC_READ_SEARCH"}) || *c.SecurityContext.AllowPrivilegeEscalation {
+			t.Errorf("it may do %v", caps.Add)
+		}
+	}
+}
+
+func TestAFailedCheckNamesWhoseWordWasWrong(t *testing.T) {
+	v := view(provided, method(tarnv1.RecycleZero), pointing, claim("scrub-uid"), checking(tarnv1.RecycleZero, corev1.PodFailed, `tarn: the volume is not empty, it has "note"`))
 	change, ok := plan(v, noon).Actions[0].(Change)
 	if !ok {
-		t.Fatal("it is not certified")
+		t.Fatal("nothing is noted")
 	}
-	cert := certificateOf(change.To)
-	if cert.Provisioner != "prov" || cert.Image != "scrubber" || cert.Method != tarnv1.RecycleZero || cert.Claim != "scrub-uid" || cert.Seconds != 2 || !cert.Time.Time.Equal(noon) {
-		t.Errorf("certified %+v", cert)
+	const want = `PavProvisioner "prov" says to have done Zero, but what Tarn reads says otherwise: the volume is not empty, it has "note"`
+	if f := failureOf(change.To); f == nil || f.Message != want {
+		t.Errorf("noted %+v, want %s", f, want)
 	}
 }

@@ -41,11 +41,13 @@ type world struct {
 	// vol is the volume as the case has seen it last.
 	vol   *corev1.PersistentVolume
 	claim *corev1.PersistentVolumeClaim
-	// failures is how many scrub pods are still to fail.
-	failures int
+	// failures is how many scrub pods are still to fail, wrongs how often the provisioner's
+	// word is still to be found wrong.
+	failures, wrongs int
 	// unverified tells that the volume could be had before it was scrubbed.
 	unverified chan string
-	// scrubbed are the uids of claims whose pods succeeded.
+	// scrubbed are the uids of claims whose scrub pods succeeded, after which nothing is
+	// to be verified any more.
 	scrubbed map[string]bool
 	// method is how the volume is to be recycled.
 	method tarnv1.RecycleMethod
@@ -108,7 +110,6 @@ func (w *world) provide() {
 
 // step is the end of a pod of the provisioner, by the node agent's word.
 func (w *world) step(pod *corev1.Pod) {
-	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
 	if pod.DeletionTimestamp != nil {
 		_ = w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0))
 		return
@@ -122,12 +123,8 @@ func (w *world) step(pod *corev1.Pod) {
 	}
 	base := pod.DeepCopy()
 	pod.Annotations[tarnv1.AnnotationResult] = result
-	switch err := w.client.Patch(w.ctx, pod, client.MergeFrom(base)); {
-	case err != nil:
-	case w.failures > 0:
+	if w.client.Patch(w.ctx, pod, client.MergeFrom(base)) == nil && w.failures > 0 {
 		w.failures--
-	case step != tarnv1.StepDeletion:
-		w.scrubbed[pod.Annotations[annClaim]] = true
 	}
 }
 
@@ -184,16 +181,23 @@ func (w *world) pod(pod *corev1.Pod) {
 	case w.failures > 0:
 		pod.Status.Phase = corev1.PodFailed
 		state.ExitCode, state.Message = 1, "tarn: something is mounted there"
+	case w.wrongs > 0:
+		pod.Status.Phase = corev1.PodFailed
+		state.ExitCode, state.Message = 1, "tarn: the volume is not empty"
 	default:
 		pod.Status.Phase = corev1.PodSucceeded
 	}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Terminated: state}}}
-	if w.client.Status().Update(w.ctx, pod) == nil {
-		if w.failures > 0 {
-			w.failures--
-		} else {
-			w.scrubbed[pod.Annotations[annClaim]] = true
-		}
+	if w.client.Status().Update(w.ctx, pod) != nil {
+		return
+	}
+	switch {
+	case w.failures > 0:
+		w.failures--
+	case w.wrongs > 0:
+		w.wrongs--
+	default:
+		w.scrubbed[pod.Annotations[annClaim]] = true
 	}
 }
 

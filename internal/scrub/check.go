@@ -1,0 +1,136 @@
+package scrub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// namesTold is how many of the names that should not be there an error tells.
+const namesTold = 5
+
+// CheckFile reads the file system mounted at path after somebody else has recycled it,
+// and changes nothing. It fails if anything is there, but for Recreate: what is made anew
+// holds what its maker puts there, so that is read and counted alone.
+func CheckFile(_ context.Context, method tarnv1.RecycleMethod, path string) (tarnv1.RecycleCertificate, error) {
+	began := time.Now()
+	cert := tarnv1.RecycleCertificate{Method: method}
+	if err := checkable(method); err != nil {
+		return cert, err
+	}
+	top, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return cert, fmt.Errorf("opening the volume: %w", err)
+	}
+	defer top.Close()
+	kept, err := keptFolder(top)
+	if err != nil {
+		return cert, err
+	}
+	names, read, err := entries(top, kept)
+	if err != nil {
+		return cert, err
+	}
+	if method != tarnv1.RecycleRecreate && len(names) > 0 {
+		return cert, fmt.Errorf("the volume is not empty, it has %s", tell(names))
+	}
+	cert.Found, cert.SampleSHA256, cert.Seconds = int64(len(names)), read.String(), time.Since(began).Seconds()
+	return cert, nil
+}
+
+// CheckDevice reads a sample of the block device at path after somebody else has recycled
+// it, and changes nothing. The sample must be zeros, but for Recreate.
+func CheckDevice(ctx context.Context, method tarnv1.RecycleMethod, path string) (tarnv1.RecycleCertificate, error) {
+	began := time.Now()
+	cert := tarnv1.RecycleCertificate{Method: method}
+	if err := checkable(method); err != nil {
+		return cert, err
+	}
+	device, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECT|unix.O_EXCL|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return cert, fmt.Errorf("opening the device: %w", err)
+	}
+	defer device.Close()
+	size, err := sizeOf(device)
+	if err != nil {
+		return cert, err
+	}
+	memory, err := aligned(sampleSize)
+	if err != nil {
+		return cert, err
+	}
+	defer func() { _ = unix.Munmap(memory) }()
+	judge := mustBeZero
+	if method == tarnv1.RecycleRecreate {
+		judge = func(int64, []byte) error { return nil }
+	}
+	read := newSample()
+	err = readPieces(device, size, samplesOfDevice, memory, func(at int64, data []byte) error {
+		read.add(at, data)
+		return errors.Join(ctx.Err(), judge(at, data))
+	})
+	if err != nil {
+		return cert, fmt.Errorf("the device is not empty: %w", err)
+	}
+	cert.Bytes, cert.SampleSHA256, cert.Seconds = size, read.String(), time.Since(began).Seconds()
+	return cert, nil
+}
+
+func checkable(method tarnv1.RecycleMethod) error {
+	methods := []tarnv1.RecycleMethod{tarnv1.RecycleFiles, tarnv1.RecycleZero, tarnv1.RecycleDiscard, tarnv1.RecycleRecreate}
+	if slices.Contains(methods, method) {
+		return nil
+	}
+	return fmt.Errorf("method %q cannot be checked: take %s, %s, %s or %s", method, methods[0], methods[1], methods[2], methods[3])
+}
+
+// entries gives what is in the volume's folder, and in lost+found where that is the file
+// system's own, and the sample that the names make. lost+found itself is in the sample
+// alone.
+func entries(top *os.File, kept bool) (names []string, read sample, err error) {
+	read = newSample()
+	folders := []string{"."}
+	if kept {
+		folders = append(folders, lostAndFound)
+	}
+	for _, folder := range folders {
+		dir, err := OpenBelow(top, folder)
+		if err != nil {
+			return nil, read, explain(folder, err)
+		}
+		found, err := dir.Readdirnames(-1)
+		if err := errors.Join(err, dir.Close()); err != nil && !errors.Is(err, io.EOF) {
+			return nil, read, fmt.Errorf("reading the volume: %w", err)
+		}
+		slices.Sort(found)
+		for _, name := range found {
+			read.add(0, []byte(name))
+			if !kept || folder != "." || name != lostAndFound {
+				names = append(names, name)
+			}
+		}
+	}
+	return names, read, nil
+}
+
+// tell quotes a few names, and says how many more there are.
+func tell(names []string) string {
+	var quoted []string
+	for _, name := range names[:min(len(names), namesTold)] {
+		quoted = append(quoted, fmt.Sprintf("%q", name))
+	}
+	text := strings.Join(quoted, ", ")
+	if more := len(names) - namesTold; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}

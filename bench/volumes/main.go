@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -65,7 +66,7 @@ func run(ctx context.Context, rounds, batch, window int, traced bool) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{client: c}
+	b := &bench{client: c, config: config}
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
@@ -80,7 +81,10 @@ func run(ctx context.Context, rounds, batch, window int, traced bool) error {
 	return err
 }
 
-type bench struct{ client client.WithWatch }
+type bench struct {
+	client client.WithWatch
+	config *rest.Config
+}
 
 // prepare makes the provisioner and waits until a node serves it.
 func (b *bench) prepare(ctx context.Context) error {
@@ -104,26 +108,56 @@ func (b *bench) prepare(ctx context.Context) error {
 }
 
 func (b *bench) measure(ctx context.Context, rounds, batch, window int) error {
+	if rounds > 0 {
+		if err := b.oneByOne(ctx, rounds); err != nil {
+			return err
+		}
+	}
+	if batch == 0 {
+		return nil
+	}
+	return b.atOnce(ctx, batch, window)
+}
+
+// oneByOne times claims and pods one at a time, beside pods without a volume, and tells
+// where the time went.
+func (b *bench) oneByOne(ctx context.Context, rounds int) error {
+	watching, enough := context.WithCancel(ctx)
+	defer enough()
+	s, err := b.watch(watching)
+	if err != nil {
+		return err
+	}
+	countBefore, tookBefore, err := sandboxes(ctx, b.client, b.config)
+	if err != nil {
+		return err
+	}
 	var bare, bound, ready []time.Duration
+	var ways []round
 	for i := range rounds {
 		took, err := b.barePod(ctx, fmt.Sprintf("%s-bare-%d", name, i))
 		if err != nil {
 			return err
 		}
 		bare = append(bare, took)
-		claimTook, podTook, err := b.volumePod(ctx, fmt.Sprintf("%s-%d", name, i), time.Now())
+		r := round{id: fmt.Sprintf("%s-%d", name, i), began: time.Now()}
+		claimTook, podTook, err := b.volumePod(ctx, r.id, r.began)
 		if err != nil {
 			return err
 		}
-		bound, ready = append(bound, claimTook), append(ready, podTook)
+		r.bound, r.ready = r.began.Add(claimTook), r.began.Add(podTook)
+		bound, ready, ways = append(bound, claimTook), append(ready, podTook), append(ways, r)
 	}
-	if rounds > 0 {
-		fmt.Printf("one at a time, %d rounds\n", rounds)
-		print3("pod without a volume: Ready", bare)
-		print3("claim: Bound", bound)
-		print3("pod with the volume: Ready", ready)
+	count, took, err := sandboxes(ctx, b.client, b.config)
+	if err != nil {
+		return err
 	}
-	return b.atOnce(ctx, batch, window)
+	fmt.Printf("one at a time, %d rounds\n", rounds)
+	print3("pod without a volume: Ready", bare)
+	print3("claim: Bound", bound)
+	print3("pod with the volume: Ready", ready)
+	printWay(ways, s.firsts(), time.Duration(float64(took-tookBefore)/max(count-countBefore, 1)))
+	return nil
 }
 
 // atOnce makes claims and pods all at once, or no more than a window of them before

@@ -43,6 +43,7 @@ type world struct {
 	ctx     context.Context
 	config  *rest.Config
 	client  client.WithWatch
+	mirror  *testkit.Mirror
 	kubelet *podvoltest.Kubelet
 	name    string
 }
@@ -52,7 +53,7 @@ func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.Pers
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	w := &world{t: t, ctx: ctx, config: config, name: name}
-	w.client = testkit.Client(t, w.config)
+	w.client, w.mirror = testkit.Client(t, w.config), testkit.MirrorOf(t, w.config)
 	w.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: w.client, Ends: ends}
 	w.ensure(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
 	w.create(testkit.Class(name, func(c *storagev1.StorageClass) { c.ReclaimPolicy = &policy }))
@@ -92,41 +93,49 @@ func (w *world) ensure(o client.Object) {
 // their claims and released when those go, protection lets everything go, and pods
 // whose record is gone are collected.
 func (w *world) bind() error {
-	for w.ctx.Err() == nil {
-		volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
-		if err := errors.Join(w.client.List(w.ctx, volumes), w.client.List(w.ctx, claims)); err != nil {
-			if w.ctx.Err() != nil {
-				return nil //nolint:nilerr // the case is over
-			}
-			return err
-		}
-		for i := range claims.Items {
-			w.unprotect(&claims.Items[i])
-		}
-		for i := range volumes.Items {
-			w.unprotect(&volumes.Items[i])
-			w.settlePhase(&volumes.Items[i], claims.Items)
-		}
-		w.collect()
-		select {
-		case <-w.ctx.Done():
-		case <-time.After(20 * time.Millisecond):
-		}
+	var err error
+	w.mirror.Until(w.ctx, func() bool {
+		err = w.bindOnce()
+		return err != nil
+	})
+	if w.ctx.Err() != nil {
+		return nil //nolint:nilerr // the case is over
 	}
-	return nil
+	return err
 }
 
-func (w *world) collect() {
-	pods, records := &corev1.PodList{}, &tarnv1.PavVolumeList{}
-	if w.client.List(w.ctx, pods, client.MatchingLabels{tarnv1.LabelProvisioner: w.name}) != nil || w.client.List(w.ctx, records) != nil {
-		return // tried again on the next round
+func (w *world) bindOnce() error {
+	volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
+	if err := errors.Join(w.mirror.List(w.ctx, volumes), w.mirror.List(w.ctx, claims)); err != nil {
+		return err
+	}
+	for i := range claims.Items {
+		w.unprotect(&claims.Items[i])
+	}
+	for i := range volumes.Items {
+		w.unprotect(&volumes.Items[i])
+		w.settlePhase(&volumes.Items[i], claims.Items)
+	}
+	return w.collect()
+}
+
+func (w *world) collect() error {
+	pods := &corev1.PodList{}
+	if err := w.mirror.List(w.ctx, pods, client.MatchingLabels{tarnv1.LabelProvisioner: w.name}); err != nil {
+		return err
 	}
 	for i := range pods.Items {
-		owned := slices.ContainsFunc(records.Items, func(r tarnv1.PavVolume) bool { return r.UID == pods.Items[i].OwnerReferences[0].UID })
-		if !owned {
+		owner := pods.Items[i].OwnerReferences[0]
+		record := &tarnv1.PavVolume{}
+		if w.mirror.Get(w.ctx, client.ObjectKey{Name: owner.Name}, record) == nil && record.UID == owner.UID {
+			continue
+		}
+		err := w.client.Get(w.ctx, client.ObjectKey{Name: owner.Name}, record)
+		if apierrors.IsNotFound(err) || err == nil && record.UID != owner.UID {
 			_ = w.client.Delete(w.ctx, &pods.Items[i]) // tried again on the next round
 		}
 	}
+	return nil
 }
 
 func (w *world) unprotect(o client.Object) {
@@ -154,10 +163,18 @@ func (w *world) settlePhase(vol *corev1.PersistentVolume, claims []corev1.Persis
 			}
 		}
 	}
-	if vol.Status.Phase != want {
-		vol.Status.Phase = want
-		_ = w.client.Status().Update(w.ctx, vol) // tried again on the next round
+	if vol.Status.Phase == want || want == corev1.VolumeReleased && w.isThere(vol.Spec.ClaimRef) {
+		return
 	}
+	vol.Status.Phase = want
+	_ = w.client.Status().Update(w.ctx, vol) // tried again on the next round
+}
+
+// isThere asks the API server whether a claim is there which the mirror may not have yet.
+func (w *world) isThere(ref *corev1.ObjectReference) bool {
+	claim := &corev1.PersistentVolumeClaim{}
+	err := w.client.Get(w.ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, claim)
+	return err == nil && claim.UID == ref.UID || err != nil && !apierrors.IsNotFound(err)
 }
 
 // run starts the controllers on a configuration and gives back what ends them.
@@ -196,12 +213,9 @@ func (w *world) claim() *corev1.PersistentVolumeClaim {
 // eventually waits until check finds nothing wrong.
 func (w *world) eventually(what string, check func() string) {
 	w.t.Helper()
-	wrong := check()
-	for ; wrong != ""; wrong = check() {
-		if w.ctx.Err() != nil {
-			w.t.Fatalf("%s: %s", what, wrong)
-		}
-		time.Sleep(20 * time.Millisecond)
+	wrong := ""
+	if !w.mirror.Until(w.ctx, func() bool { wrong = check(); return wrong == "" }) {
+		w.t.Fatalf("%s: %s", what, wrong)
 	}
 }
 

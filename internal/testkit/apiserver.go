@@ -29,13 +29,21 @@ var shared struct {
 	err    error
 }
 
+// hosts are the addresses of the API servers of this process, by their names.
+var hosts sync.Map
+
 // started counts the API servers of this process, for their names.
 var started atomic.Int32
 
 // Main runs the tests of a package and takes its API server down. A package that
 // calls APIServer has it as its TestMain.
 func Main(m *testing.M) {
+	lent.lending = true
 	code := m.Run()
+	if err := takeDown(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
 	if shared.config != nil || shared.err != nil {
 		if err := stop(serverName(1)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -60,10 +68,29 @@ func APIServer(t *testing.T) *rest.Config {
 	return rest.CopyConfig(shared.config)
 }
 
-// OwnAPIServer is an APIServer for one test alone, so that controllers of tests that
-// run side by side do not do each other's work. It goes with the test. args are more
-// arguments for `tarn-cluster up`.
+// OwnAPIServer is an APIServer that no other test uses meanwhile, so that controllers of
+// tests that run side by side do not do each other's work. Tests before may have used it:
+// it is as clean as a new one, but for their namespaces. args are more arguments for
+// `tarn-cluster up`; with them it is a new one.
 func OwnAPIServer(t *testing.T, args ...string) *rest.Config {
+	t.Helper()
+	if len(args) > 0 {
+		return newAPIServer(t, args)
+	}
+	s, err := borrow()
+	t.Cleanup(func() {
+		if err := s.giveBack(t.Failed()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatalf("starting an API server for the test: %v", err)
+	}
+	return rest.CopyConfig(s.config)
+}
+
+// newAPIServer goes with its test.
+func newAPIServer(t *testing.T, args []string) *rest.Config {
 	t.Helper()
 	started.CompareAndSwap(0, 1)
 	name := serverName(started.Add(1))
@@ -87,6 +114,9 @@ func serverName(n int32) string {
 }
 
 func stop(name string) error {
+	if host, found := hosts.LoadAndDelete(name); found {
+		forget(fmt.Sprint(host))
+	}
 	if out, err := clusterCommand("down", "--name", name).CombinedOutput(); err != nil {
 		return fmt.Errorf("taking the API server of the tests down: %w\n%s", err, out)
 	}
@@ -116,6 +146,7 @@ func start(name string, args ...string) (*rest.Config, error) {
 		return nil, err
 	}
 	config.QPS, config.Burst = -1, -1
+	hosts.Store(name, config.Host)
 	return config, install(config)
 }
 

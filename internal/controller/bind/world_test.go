@@ -150,16 +150,9 @@ func read[T client.Object](w *world, o T) T {
 // until waits until check finds nothing wrong.
 func (w *world) until(check func() string) {
 	w.t.Helper()
-	for {
-		wrong := check()
-		if wrong == "" {
-			return
-		}
-		select {
-		case <-w.ctx.Done():
-			w.t.Fatal(wrong)
-		case <-time.After(10 * time.Millisecond):
-		}
+	wrong := ""
+	if !testkit.MirrorOf(w.t, w.config).Until(w.ctx, func() bool { wrong = check(); return wrong == "" }) {
+		w.t.Fatal(wrong)
 	}
 }
 

@@ -140,17 +140,12 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 // volumes are bound and released, protection lets everything go.
 func (w *world) bind() {
 	w.t.Helper()
+	mirror := testkit.MirrorOf(w.t, w.config)
 	ctx, cancel := context.WithCancel(w.ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for ctx.Err() == nil {
-			w.bindOnce(ctx)
-			select {
-			case <-ctx.Done():
-			case <-time.After(20 * time.Millisecond):
-			}
-		}
+		mirror.Until(ctx, func() bool { w.bindOnce(ctx); return false })
 	}()
 	w.t.Cleanup(func() { cancel(); <-done })
 }
@@ -207,12 +202,9 @@ func (w *world) unprotect(ctx context.Context, o client.Object) {
 // eventually waits until check finds nothing wrong.
 func (w *world) eventually(what string, check func() error) {
 	w.t.Helper()
-	for err := check(); err != nil; err = check() {
-		select {
-		case <-w.ctx.Done():
-			w.t.Fatalf("%s: %v", what, err)
-		case <-time.After(10 * time.Millisecond):
-		}
+	var err error
+	if !testkit.MirrorOf(w.t, w.config).Until(w.ctx, func() bool { err = check(); return err == nil }) {
+		w.t.Fatalf("%s: %v", what, err)
 	}
 }
 

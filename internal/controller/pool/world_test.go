@@ -37,6 +37,7 @@ type world struct {
 	ctx    context.Context
 	config *rest.Config
 	client client.WithWatch
+	mirror *testkit.Mirror
 	name   string
 	// made counts the volumes the provisioner has made.
 	made int
@@ -45,7 +46,7 @@ type world struct {
 func newWorld(t *testing.T, config *rest.Config, name string, waits bool) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), name: name}
+	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), mirror: testkit.MirrorOf(t, config), name: name}
 	w.must(client.IgnoreAlreadyExists(w.client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
 	w.must(w.client.Create(ctx, testkit.Class(name, func(c *storagev1.StorageClass) {
 		if waits {
@@ -73,31 +74,34 @@ func (w *world) must(err error) {
 // cluster does what else there is in a cluster, until the case ends. What is refused
 // is tried again on the next round.
 func (w *world) cluster() error {
-	for {
-		volumes, claims, pods := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}, &corev1.PodList{}
-		err := errors.Join(w.client.List(w.ctx, volumes), w.client.List(w.ctx, claims), w.client.List(w.ctx, pods, client.InNamespace(testNamespace)))
-		switch {
-		case w.ctx.Err() != nil:
-			return nil //nolint:nilerr // the case is over
-		case err != nil:
-			return err
-		}
-		for i := range pods.Items {
-			if pods.Items[i].DeletionTimestamp != nil {
-				_ = w.client.Delete(w.ctx, &pods.Items[i], client.GracePeriodSeconds(0))
-			}
-		}
-		for i := range claims.Items {
-			w.claim(&claims.Items[i], volumes.Items, pods.Items)
-		}
-		for i := range volumes.Items {
-			w.volume(&volumes.Items[i], claims.Items)
-		}
-		select {
-		case <-w.ctx.Done():
-		case <-time.After(10 * time.Millisecond):
+	var err error
+	w.mirror.Until(w.ctx, func() bool {
+		err = w.round()
+		return err != nil
+	})
+	if w.ctx.Err() != nil {
+		return nil //nolint:nilerr // the case is over
+	}
+	return err
+}
+
+func (w *world) round() error {
+	volumes, claims, pods := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}, &corev1.PodList{}
+	if err := errors.Join(w.client.List(w.ctx, volumes), w.client.List(w.ctx, claims), w.client.List(w.ctx, pods, client.InNamespace(testNamespace))); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		if pods.Items[i].DeletionTimestamp != nil {
+			_ = w.client.Delete(w.ctx, &pods.Items[i], client.GracePeriodSeconds(0))
 		}
 	}
+	for i := range claims.Items {
+		w.claim(&claims.Items[i], volumes.Items, pods.Items)
+	}
+	for i := range volumes.Items {
+		w.volume(&volumes.Items[i], claims.Items)
+	}
+	return nil
 }
 
 // claim provisions for a claim, binds it, or lets it go.
@@ -191,13 +195,9 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 // eventually waits until check finds nothing wrong.
 func (w *world) eventually(what string, check func() string) {
 	w.t.Helper()
-	wrong := check()
-	for ; wrong != ""; wrong = check() {
-		select {
-		case <-w.ctx.Done():
-			w.t.Fatalf("%s: %s", what, wrong)
-		case <-time.After(20 * time.Millisecond):
-		}
+	wrong := ""
+	if !w.mirror.Until(w.ctx, func() bool { wrong = check(); return wrong == "" }) {
+		w.t.Fatalf("%s: %s", what, wrong)
 	}
 }
 

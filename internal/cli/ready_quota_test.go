@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"tarn.dev/tarn/internal/jinja"
+	"tarn.dev/tarn/provisioners"
+)
+
+// shelf runs the creation and expansion pods of the ready provisioner ovh-csi-nfs as far
+// as their scripts go, on a folder of this machine.
+type shelf struct {
+	t       *testing.T
+	volumes string
+	// programs is a folder whose programs come before the machine's; empty for none.
+	programs string
+}
+
+// size makes volume v of a number of bytes, or makes it larger by section
+// volumeExpansion, and gives what the pod prints.
+func (s *shelf) size(section string, bytes int) string {
+	s.t.Helper()
+	o, err := provisioners.Provisioner("ovh-csi-nfs")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	containers, found, err := unstructured.NestedSlice(o.Object, "spec", section, "podTemplate", "spec", "containers")
+	if err != nil || !found {
+		s.t.Fatalf("section %s has no pod: %v", section, err)
+	}
+	template := containers[0].(map[string]any)["args"].([]any)[0]
+	vars := map[string]any{"defaultHandle": "v", "requestedMinCapacity": bytes, "params": map[string]any{}}
+	if section == "volumeExpansion" {
+		vars = map[string]any{"handle": "v", "newCapacity": bytes, "params": map[string]any{}}
+	}
+	script, err := jinja.Evaluate(s.t.Context(), template, vars, jinja.Limits{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	pav := s.t.TempDir()
+	text := strings.NewReplacer("/volumes", s.volumes, "/pav/", pav+"/", "/tmp/said", pav+"/said").Replace(script.(string))
+	command := exec.CommandContext(s.t.Context(), "bash", "-c", text)
+	command.Env = append(os.Environ(), "PATH="+s.programs+":"+os.Getenv("PATH"))
+	out, err := command.CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("%s: %v\n%s", section, err, out)
+	}
+	return string(out)
+}
+
+func (s *shelf) program(name, script string) {
+	s.t.Helper()
+	if err := os.WriteFile(filepath.Join(s.programs, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil { //nolint:gosec // it is run
+		s.t.Fatal(err)
+	}
+}
+
+func TestASharedVolumeIsGivenAProjectQuotaWhereItsFileSystemHasThem(t *testing.T) {
+	s := &shelf{t: t, volumes: t.TempDir(), programs: t.TempDir()}
+	asked := filepath.Join(t.TempDir(), "asked")
+	s.program("xfs_quota", `for word; do last=$word; [ "${word#* }" = "$word" ] || echo "$word" >> `+asked+`; done; echo "$last" >> `+asked)
+	s.program("findmnt", "echo rw,relatime,prjquota")
+	s.size("volumeCreation", 1<<20)
+	s.size("volumeExpansion", 2<<20)
+	folder := filepath.Join(s.volumes, "v")
+	info, err := exec.CommandContext(t.Context(), "stat", "-c", "%i", folder).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var inode int
+	if _, err := fmt.Sscan(string(info), &inode); err != nil {
+		t.Fatal(err)
+	}
+	project := inode & 0x7fffffff
+	var want strings.Builder
+	for _, bytes := range []int{1 << 20, 2 << 20} {
+		fmt.Fprintf(&want, "project -s -p %s %d\n%s\nlimit -p bhard=%d %d\n%s\n", folder, project, s.volumes, bytes, project, s.volumes)
+	}
+	if got, err := os.ReadFile(asked); err != nil || string(got) != want.String() {
+		t.Errorf("xfs_quota was asked (%v)\n%swant\n%s", err, got, want.String())
+	}
+
+	s.program("findmnt", "echo rw,relatime,noquota")
+	if said := s.size("volumeExpansion", 3<<20); !strings.Contains(said, "has no project quotas: nothing keeps "+folder+" to 3145728 bytes") {
+		t.Errorf("without quotas it says %q", said)
+	}
+	if got, err := os.ReadFile(asked); err != nil || string(got) != want.String() {
+		t.Errorf("without quotas xfs_quota was asked (%v)\n%s", err, got)
+	}
+}
+
+func TestASharedVolumeIsHeldToItsSizeByAProjectQuota(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("file systems are mounted by root alone")
+	}
+	image, folder := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(image, 320<<20); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "mkfs.xfs", "-q", image).CombinedOutput(); err != nil {
+		t.Skipf("no xfs can be made here: %v %s", err, out)
+	}
+	if out, err := exec.CommandContext(t.Context(), "mount", "-o", "loop,prjquota", image, folder).CombinedOutput(); err != nil {
+		t.Skipf("this kernel mounts no xfs with project quotas (CONFIG_XFS_QUOTA): %v %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", folder).CombinedOutput(); err != nil {
+			t.Errorf("%v %s", err, out)
+		}
+	})
+	s := &shelf{t: t, volumes: folder}
+	fill := func(name string, bytes int) error {
+		return os.WriteFile(filepath.Join(folder, "v", name), make([]byte, bytes), 0o600)
+	}
+	s.size("volumeCreation", 8<<20)
+	if err := fill("first", 6<<20); err != nil {
+		t.Fatalf("6 MiB in 8: %v", err)
+	}
+	if err := fill("second", 6<<20); err == nil {
+		t.Error("12 MiB went into a volume of 8")
+	}
+	s.size("volumeExpansion", 16<<20)
+	if err := fill("second", 6<<20); err != nil {
+		t.Errorf("12 MiB in a volume that was made 16: %v", err)
+	}
+}

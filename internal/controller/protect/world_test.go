@@ -210,11 +210,9 @@ func (w *world) volumePhase(vol *corev1.PersistentVolume, phase corev1.Persisten
 // until waits until check finds nothing wrong.
 func (w *world) until(check func() string) {
 	w.t.Helper()
-	for wrong := check(); wrong != ""; wrong = check() {
-		if w.ctx.Err() != nil {
-			w.t.Fatal(wrong)
-		}
-		time.Sleep(10 * time.Millisecond)
+	wrong := ""
+	if !testkit.MirrorOf(w.t, w.config).Until(w.ctx, func() bool { wrong = check(); return wrong == "" }) {
+		w.t.Fatal(wrong)
 	}
 }
 

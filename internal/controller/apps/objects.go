@@ -39,7 +39,7 @@ const (
 	container = "app"
 	// settleSeconds is how long a pod has to be ready before it counts. One that ends as
 	// soon as it has read its configuration is ready until then, if it has no probe.
-	settleSeconds = 3
+	settleSeconds = 5
 
 	gi = 1 << 30
 )

@@ -20,6 +20,8 @@ import (
 const (
 	// crashing is the kubelet's reason of a container that ends again and again.
 	crashing = "CrashLoopBackOff"
+	// unstarted is the runtime's reason of a container that ended before it began.
+	unstarted = "StartError"
 	// lastLines and lastBytes bound what is told of what a container printed last.
 	lastLines, lastBytes = 10, 1000
 )
@@ -35,11 +37,13 @@ var (
 // none is known. The kubelet tries on all the same.
 func failureOf(pod *corev1.Pod) string {
 	for i := range pod.Status.ContainerStatuses {
-		waits := pod.Status.ContainerStatuses[i].State.Waiting
+		waits, end := pod.Status.ContainerStatuses[i].State.Waiting, pod.Status.ContainerStatuses[i].LastTerminationState.Terminated
 		switch {
 		case waits == nil:
+		case waits.Reason == crashing && end != nil && end.Reason == unstarted:
+			return fmt.Sprintf("the container of pod %s cannot be started: %s", pod.Name, end.Message)
 		case waits.Reason == crashing:
-			return fmt.Sprintf("pod %s ends again and again%s", pod.Name, lastEnd(pod.Status.ContainerStatuses[i].LastTerminationState.Terminated))
+			return fmt.Sprintf("pod %s ends again and again%s", pod.Name, lastEnd(end))
 		case slices.Contains(unpullable, waits.Reason):
 			return fmt.Sprintf("the image of pod %s cannot be had: %s", pod.Name, cmp.Or(waits.Message, waits.Reason))
 		case slices.Contains(unstartable, waits.Reason):

@@ -41,6 +41,7 @@ func TestAPodThatCannotRunIsToldOfWithItsLastWords(t *testing.T) {
 		{"nobody knows how it ended", loop, nil, "pod p ends again and again"},
 		{"its image is not there", corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"}, nil, "the image of pod p cannot be had: no such host"},
 		{"its image is not there still", corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}, nil, "the image of pod p cannot be had: ImagePullBackOff"},
+		{"it has not been started again and again", loop, &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: "no such file"}, "the container of pod p cannot be started: no such file"},
 		{"it cannot be started", corev1.ContainerStateWaiting{Reason: "RunContainerError", Message: "no such file"}, nil, "the container of pod p cannot be started: no such file"},
 	} {
 		if got := failureOf(podOf(deployed(appOf()), "p", c.waits, c.ended)); got != c.want {

@@ -171,6 +171,20 @@ func TestDataIsWrittenThroughToDiskExceptWhereOnlyTestsLive(t *testing.T) {
 	}
 }
 
+func TestGarbageIsLeftLongerWhereOnlyTestsLive(t *testing.T) {
+	for _, c := range all(plan(t, layout.Options{})) {
+		if slices.Contains(c.Env, "GOGC=400") {
+			t.Errorf("%s of a whole cluster leaves its garbage", c.Name)
+		}
+	}
+	p := plan(t, layout.Options{ControlPlaneOnly: true})
+	for _, c := range []Component{p.Etcd(), p.APIServer()} {
+		if !slices.Contains(c.Env, "GOGC=400") {
+			t.Errorf("%s of a test collects its garbage as usual", c.Name)
+		}
+	}
+}
+
 func TestTheNetworkConfigurationIsJSONWithOrWithoutHostPorts(t *testing.T) {
 	for _, portMap := range []bool{true, false} {
 		p := plan(t, layout.Options{})

@@ -96,6 +96,7 @@ func TestProblemsAreToldAllAtOnceWithTheirPlaces(t *testing.T) {
 	}{
 		{"an empty file", "", []string{"app: is missing: begin the file with [app]"}},
 		{"no TOML", "[app\n", []string{"this is not TOML"}},
+		{"lines that curl has joined", "[app]image = \"x\"", []string{"but got U+0069 'i'; it came as one line: send it as it is, with curl by --data-binary @paas.toml"}},
 		{"a key twice", "[app]\nimage = \"x\"\nimage = \"y\"\n", []string{"3:1: this is not TOML"}},
 		{"no UTF-8", "[app]\nimage = \"\xff\"", []string{"not UTF-8"}},
 		{"too long", app + strings.Repeat("#", appfile.MaxBytes), []string{"the most is 262144"}},

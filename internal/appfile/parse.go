@@ -43,7 +43,7 @@ func ParseTOMLFor(app string, text []byte) (f *File, warnings []Problem, err err
 	}
 	doc := document{app: app, values: map[string]any{}}
 	if err := toml.Unmarshal(text, &doc.values); err != nil {
-		return nil, nil, syntaxProblem(err)
+		return nil, nil, syntaxProblem(text, err)
 	}
 	doc.at = positions(text)
 	return check(doc)
@@ -75,13 +75,17 @@ func ParseJSONFor(app string, text []byte) (f *File, warnings []Problem, err err
 	return check(document{app: app, values: plain, twice: twice})
 }
 
-func syntaxProblem(err error) Problems {
+func syntaxProblem(text []byte, err error) Problems {
 	var decode *toml.DecodeError
 	if !errors.As(err, &decode) {
 		return Problems{{Message: "this is not TOML: " + err.Error()}}
 	}
 	line, column := decode.Position()
-	return Problems{{Line: line, Column: column, Message: "this is not TOML: " + strings.TrimPrefix(decode.Error(), "toml: ")}}
+	message := "this is not TOML: " + strings.TrimPrefix(decode.Error(), "toml: ")
+	if !bytes.ContainsRune(bytes.TrimSpace(text), '\n') { // curl --data joins the lines of a file
+		message += "; it came as one line: send it as it is, with curl by --data-binary @paas.toml"
+	}
+	return Problems{{Line: line, Column: column, Message: message}}
 }
 
 // plainNumbers gives JSON's numbers the types TOML's have.

@@ -7,8 +7,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-# Checkouts of another owner, as in containers, must build: the version is given below.
-export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+# Checkouts of another owner, as in containers, must build: the version is given below. Without the folder in what is compiled,
+# one clone takes from Go's cache what another has put there.
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath)
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUITES := unit integration cluster e2e addon

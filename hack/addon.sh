@@ -9,6 +9,8 @@
 # hold here, as `make e2e` does, and not only those that show what no other suite does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# As bin/tarn is built, so that nothing is compiled twice.
+export CGO_ENABLED=0
 
 export TARN_CLUSTER_BINARY=$PWD/bin/tarn-cluster
 export TARN_CLUSTER_NAME=${TARN_CLUSTER_NAME:-tarn-addon}

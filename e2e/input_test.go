@@ -23,6 +23,7 @@ func TestAProvisionerOfTheWrongShapeIsRefusedAtOnce(t *testing.T) {
 		{"an unknown field of a section", fields{"volumeCreation": fields{"capcity": "1Gi"}, "volumeStaging": greeting}, []string{"volumeCreation"}},
 		{"a list for a section", fields{"volumeCreation": []any{"1Gi"}, "volumeStaging": greeting}, []string{"volumeCreation"}},
 		{"a number for a pod template", fields{"volumeStaging": fields{"podTemplate": int64(7)}}, []string{"volumeStaging"}},
+		{"no time for staging", fields{"volumeStaging": fields{"deadlineSeconds": int64(0), "podTemplate": greeting["podTemplate"]}}, []string{"volumeStaging.deadlineSeconds"}},
 		{"an unknown field of a pod on nodes", fields{"volumeExpansion": fields{"nodePodTemplate": fields{"spce": fields{}}}, "volumeStaging": greeting}, []string{"volumeExpansion", "nodePodTemplate"}},
 		{"expansion without Dynamic", fields{"provisioningModes": []any{"Static"}, "volumeExpansion": fields{}, "volumeStaging": greeting}, []string{"volumeExpansion", "Dynamic"}},
 		{"a text for the modes", fields{"provisioningModes": "Dynamic", "volumeStaging": greeting}, []string{"provisioningModes"}},

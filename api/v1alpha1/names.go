@@ -104,6 +104,9 @@ const DefaultStateDir = "/var/lib/kubelet/plugins/pav.tarn.dev"
 
 // PodInputs is the JSON of AnnotationInputs.
 type PodInputs struct {
+	// DeadlineSeconds is how long a staging pod has until the volume is there; 0 for
+	// Tarn's default.
+	DeadlineSeconds int64 `json:"deadlineSeconds,omitempty"`
 	// Handle is the evaluated volumeCreation.handle, empty if there is none.
 	Handle string `json:"handle,omitempty"`
 	// Capacity is the evaluated volumeCreation.capacity in bytes, 0 if there is none.

@@ -163,8 +163,24 @@ func checkField(field, key string, value any) []Problem {
 		if !isTemplate(text) && !slices.Contains(recoveries, tarnv1.StageRecovery(text)) {
 			return []Problem{{Field: field, Message: fmt.Sprintf("%q is not one of %s", text, join(recoveries))}}
 		}
+	case "deadlineSeconds":
+		return checkSeconds(field, value)
 	case "podTemplate", "nodePodTemplate":
 		return checkPodTemplate(field, value)
+	}
+	return nil
+}
+
+func checkSeconds(field string, value any) []Problem {
+	text, isString := value.(string)
+	if isString && isTemplate(text) {
+		return nil
+	}
+	if !isString {
+		text = fmt.Sprint(value)
+	}
+	if err := new(seconds).UnmarshalJSON([]byte(text)); err != nil {
+		return []Problem{{Field: field, Message: err.Error()}}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package podvol
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -161,6 +162,30 @@ func wasStopped(pod *corev1.Pod, result *tarnv1.PodResult) bool {
 	}
 	grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
 	return !endTime(pod).Before(pod.DeletionTimestamp.Add(-grace))
+}
+
+// Within is what is observed of a staging pod whose volume is not there yet, and which was
+// started at a time: it has 10 minutes, or what volumeStaging.deadlineSeconds says. Its own
+// activeDeadlineSeconds, if any, is about the whole of its life.
+func (o Observation) Within(pod *corev1.Pod, started *metav1.Time, now time.Time) Observation {
+	if started == nil || o.State != PodStarting && o.State != PodRunning {
+		return o
+	}
+	limit := time.Duration(cmp.Or(o.Inputs.DeadlineSeconds, defaultDeadlineSeconds)) * time.Second
+	end := started.Add(limit)
+	if now.Before(end) {
+		if o.CheckAt.IsZero() || end.Before(o.CheckAt) {
+			o.CheckAt = end
+		}
+		return o
+	}
+	o.State, o.Reason, o.CheckAt = PodFailed, ReasonPodDeadline, time.Time{}
+	waiting := o.Message
+	o.Message = fmt.Sprintf("staging pod %s/%s has not made the volume available within %s; volumeStaging.deadlineSeconds gives it longer", pod.Namespace, pod.Name, limit)
+	if waiting != "" {
+		o.Message += ": " + waiting
+	}
+	return o
 }
 
 // observeGoing waits for a pod to be gone; what is long overdue is told.

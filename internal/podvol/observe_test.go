@@ -103,6 +103,50 @@ func TestAPodIs(t *testing.T) {
 	}
 }
 
+func TestAStagingPodHasItsTimeUntilTheVolumeIsThere(t *testing.T) {
+	inputs := func(data string) change {
+		return func(pod *corev1.Pod) { pod.Annotations[tarnv1.AnnotationInputs] = data }
+	}
+	stuck := container(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s"}})
+	ownTime := func(pod *corev1.Pod) { pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](60) }
+	const tenMinutes = 10 * time.Minute
+	for _, c := range []struct {
+		name        string
+		pod         *corev1.Pod
+		after       time.Duration
+		want        podvol.PodState
+		wantMessage string
+		wantCheck   time.Duration // after its start; 0 for none
+	}{
+		{"it has ten minutes", podOf(tarnv1.StepStaging, container(running)), tenMinutes - 1, podvol.PodRunning, "", tenMinutes},
+		{"and no more", podOf(tarnv1.StepStaging, container(running)), tenMinutes, podvol.PodFailed, "ns/p has not made the volume available within 10m0s", 0},
+		{"what kept it is told", podOf(tarnv1.StepStaging, stuck), tenMinutes, podvol.PodFailed, "CrashLoopBackOff: back-off 5m0s", 0},
+		{"or what its section says", podOf(tarnv1.StepStaging, container(running), inputs(`{"deadlineSeconds": 3600}`)), tenMinutes, podvol.PodRunning, "", time.Hour},
+		{"and then no more", podOf(tarnv1.StepStaging, container(running), inputs(`{"deadlineSeconds": 5}`)), 5 * time.Second, podvol.PodFailed, "within 5s", 0},
+		{"one that ended well is not asked", podOf(tarnv1.StepStaging, phase(corev1.PodSucceeded), container(ended(0))), tenMinutes, podvol.PodSucceeded, "", 0},
+		{"nor one that failed", podOf(tarnv1.StepStaging, phase(corev1.PodFailed), container(ended(1))), tenMinutes, podvol.PodFailed, "exited with 1", 0},
+		{"the end of its life may come sooner", podOf(tarnv1.StepStaging, container(running), ownTime), time.Second, podvol.PodRunning, "", 75 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			now := born.Add(c.after)
+			got := podvol.Observe(c.pod, "owner", now).Within(c.pod, ptr.To(metav1.NewTime(born)), now)
+			if got.State != c.want || !strings.Contains(got.Message, c.wantMessage) {
+				t.Errorf("it is %s %q, want %s with %q", got.State, got.Message, c.want, c.wantMessage)
+			}
+			if c.wantCheck == 0 && !got.CheckAt.IsZero() || c.wantCheck > 0 && !got.CheckAt.Equal(born.Add(c.wantCheck)) {
+				t.Errorf("it is looked at again at %v, want %v after its start", got.CheckAt, c.wantCheck)
+			}
+			if c.wantMessage != "" && c.wantMessage != "exited with 1" && got.Reason != podvol.ReasonPodDeadline {
+				t.Errorf("reason %q", got.Reason)
+			}
+		})
+	}
+	pod := podOf(tarnv1.StepStaging, container(running))
+	if got := podvol.Observe(pod, "owner", born.Add(time.Hour)).Within(pod, nil, born.Add(time.Hour)); got.State != podvol.PodRunning {
+		t.Errorf("one of whose start nothing is known is %s", got.State)
+	}
+}
+
 func TestCreationResult(t *testing.T) {
 	record := &tarnv1.PavVolume{Spec: tarnv1.PavVolumeSpec{Claim: tarnv1.ClaimReference{UID: "u1"}, RequestedMinCapacity: 100, RequestedMaxCapacity: ptr.To[int64](200)}}
 	for _, c := range []struct {

@@ -25,6 +25,8 @@ const (
 	// defaultDeadlineSeconds bounds a pod that should run to its end and whose
 	// author gave no activeDeadlineSeconds.
 	defaultDeadlineSeconds = 600
+	// maxDeadlineSeconds is the longest deadline of a staging pod, a year.
+	maxDeadlineSeconds = 365 * 24 * 60 * 60
 
 	// defaultNamespace is where a pod goes whose template names no namespace; the
 	// original's choice.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -97,6 +98,23 @@ func (c *capacity) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// seconds is a time in a section: a JSON number, or a string of digits, as a template
+// gives it.
+type seconds int64
+
+func (s *seconds) UnmarshalJSON(data []byte) error {
+	text := strings.Trim(string(data), `" `)
+	if text == "null" {
+		return nil // as absent
+	}
+	number, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || number < 1 || number > maxDeadlineSeconds {
+		return fmt.Errorf("a deadline must be a whole number of seconds from 1 to %d, not %s", maxDeadlineSeconds, data)
+	}
+	*s = seconds(number)
+	return nil
+}
+
 // parse gives bytes, nil for an absent field; field names it in the error.
 func (c *capacity) parse(field string, r volume.Rounding) (*int64, error) {
 	if c == nil {
@@ -126,7 +144,9 @@ type evaluatedSection struct {
 	Capacity    *capacity                           `json:"capacity"`
 	PodTemplate *podTemplate                        `json:"podTemplate"`
 	Recovery    tarnv1.StageRecovery                `json:"recovery"`
-	Methods     []tarnv1.RecycleMethod              `json:"methods"`
+	// DeadlineSeconds is how long a staging pod has until the volume is there.
+	DeadlineSeconds seconds                `json:"deadlineSeconds"`
+	Methods         []tarnv1.RecycleMethod `json:"methods"`
 
 	NodePodTemplate *podTemplate `json:"nodePodTemplate"`
 }
@@ -137,7 +157,7 @@ var fieldsOf = map[tarnv1.Step][]string{
 	tarnv1.StepCreation:   {"handle", "capacity", "podTemplate"},
 	tarnv1.StepDeletion:   {"podTemplate"},
 	tarnv1.StepRecycling:  {"methods", "podTemplate"},
-	tarnv1.StepStaging:    {"podTemplate", "recovery"},
+	tarnv1.StepStaging:    {"podTemplate", "recovery", "deadlineSeconds"},
 	tarnv1.StepUnstaging:  {"podTemplate"},
 
 	tarnv1.StepExpansion:     {"podTemplate", "nodePodTemplate"},

@@ -32,6 +32,47 @@ func byHand(changes ...func(*corev1.PersistentVolume)) (*tarnv1.PavStage, *corev
 
 func block(vol *corev1.PersistentVolume) { vol.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }
 
+func TestTheTimeUntilAVolumeIsThereIsItsSections(t *testing.T) {
+	for _, c := range []struct {
+		name, value string
+		want        int64
+		wantError   string // of the section that was evaluated; empty for none
+		wantProblem bool
+	}{
+		{"a number", `900`, 900, "", false},
+		{"a template", `"{{ 15 * 60 }}"`, 900, "", false},
+		{"digits in a string", `"900"`, 900, "", false},
+		{"nothing", `null`, 0, "", false},
+		{"no time at all", `0`, 0, "from 1 to 31536000, not 0", true},
+		{"a fraction", `1.5`, 0, "not 1.5", true},
+		{"a word", `"soon"`, 0, `not "soon"`, true},
+		{"a template that gives a word", `"{{ node.metadata.name }}"`, 0, `not "n1"`, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := testkit.Provisioner("prov")
+			p.Spec.VolumeStaging = testkit.Section(`{"deadlineSeconds": ` + c.value + `, "podTemplate": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}`)
+			if problems := Check(p); (len(problems) > 0) != c.wantProblem || c.wantProblem && problems[0].Field != "spec.volumeStaging.deadlineSeconds" {
+				t.Errorf("problems %v, want some: %t", problems, c.wantProblem)
+			}
+			stage, vol, claim := byHand()
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+			prepared, err := (&Steps{}).PrepareStage(t.Context(), tarnv1.StepStaging, p, stage, vol, claim, node, 1)
+			if c.wantError != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wantError) {
+					t.Errorf("got %v, want an error with %q", err, c.wantError)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o := Observe(prepared.Pod, stage.UID, metav1.Now().Time); o.Inputs.DeadlineSeconds != c.want {
+				t.Errorf("its pod has %d s, want %d", o.Inputs.DeadlineSeconds, c.want)
+			}
+		})
+	}
+}
+
 func TestAVolumeWrittenByHandIsHeldAgainstVolumeValidation(t *testing.T) {
 	for _, c := range []struct {
 		name    string

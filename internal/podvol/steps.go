@@ -135,6 +135,7 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 		step: step, name: PodName(step, stage.UID, attempt), provisioner: p.Name, volume: stage.Spec.VolumeName,
 		owner: ownerReference(tarnv1.GroupVersion.WithKind("PavStage").Kind, stage), uidLabel: tarnv1.LabelStage,
 		nodeName: stage.Spec.NodeName, folder: StageFolder(s.StateDir, stage.UID),
+		inputs: tarnv1.PodInputs{DeadlineSeconds: int64(section.DeadlineSeconds)},
 	}, section)
 }
 

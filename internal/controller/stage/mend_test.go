@@ -50,6 +50,11 @@ func recovery(r tarnv1.StageRecovery) func(*tarnv1.PavStagePodStatus) {
 	return func(s *tarnv1.PavStagePodStatus) { s.Recovery = r }
 }
 
+// begun is how long ago the staging pod was started.
+func begun(d time.Duration) func(*tarnv1.PavStagePodStatus) {
+	return func(s *tarnv1.PavStagePodStatus) { s.StartTime = &metav1.Time{Time: noon.Add(-d)} }
+}
+
 func TestPlanOfAStageWhoseVolumeIsLost(t *testing.T) {
 	staged := func(s *tarnv1.PavStage) *tarnv1.PavStage {
 		s.Status.Node.Phase = tarnv1.StageStaged
@@ -78,6 +83,16 @@ func TestPlanOfAStageWhoseVolumeIsLost(t *testing.T) {
 		},
 		"the next one is followed": {
 			view: view(lost(aStage(used(tarnv1.StagePodStarting, attempt(2))), cleared(1)), pod(aPod(second, corev1.PodRunning))), want: "write, raiseguard",
+			wantLook: 10 * time.Minute,
+		},
+		"one that takes too long fails": {
+			view: view(lost(aStage(used(tarnv1.StagePodRunning, attempt(2), begun(10*time.Minute))), cleared(1)), pod(aPod(second, corev1.PodRunning))), want: "write, post StagingFailed",
+		},
+		"one whose volume is there has all the time": {
+			view: view(staged(aStage(used(tarnv1.StagePodRunning, begun(time.Hour)))), pod(aPod(staging, corev1.PodRunning)), func(v *View) { v.Guard = &policyv1.PodDisruptionBudget{} }),
+		},
+		"so has one that is lost and left": {
+			view: view(lost(aStage(used(tarnv1.StagePodRunning, recovery(tarnv1.RecoveryNone), begun(time.Hour)))), pod(aPod(staging, corev1.PodRunning)), func(v *View) { v.Guard = &policyv1.PodDisruptionBudget{} }),
 		},
 		"its failure is written, and told":    {view: view(lost(aStage(used(tarnv1.StagePodRunning, attempt(2))), cleared(1)), pod(aPod(second, corev1.PodFailed))), want: "write, post StagingFailed"},
 		"then the node agent has its word":    {view: view(lost(aStage(used(tarnv1.StagePodFailed, attempt(2))), cleared(1)), pod(aPod(second, corev1.PodFailed)))},

@@ -306,6 +306,9 @@ func planFollow(v View, now time.Time) Plan {
 		return startStaging(v, now)
 	}
 	o := podvol.Observe(v.Pod, v.Stage.UID, now)
+	if !isStaged(v.Stage) || situationOf(v.Stage) == mend {
+		o = o.Within(v.Pod, status.StartTime, now)
+	}
 	status.UID, status.Message = v.Pod.UID, kube.Cut(o.Message, maxMessage)
 	switch o.State {
 	case podvol.PodForeign, podvol.PodFailed:

@@ -89,6 +89,15 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 	failed := func(message string) *tarnv1.PavStagePodStatus {
 		return &tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodFailed, Message: message}
 	}
+	since := func(d time.Duration, changes ...func(*tarnv1.PavStagePodStatus)) tarnv1.PavStagePodStatus {
+		s := of(tarnv1.StagePodRunning, "")
+		s.StartTime = &metav1.Time{Time: noon.Add(-d)}
+		for _, change := range changes {
+			change(&s)
+		}
+		return s
+	}
+	const late = "staging pod ns/" + staging + " has not made the volume available within 10m0s; volumeStaging.deadlineSeconds gives it longer"
 	for _, c := range []planCase{
 		{name: "a stage that is gone asks for nothing", view: View{}},
 		{
@@ -142,14 +151,21 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 					Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"},
 				}}}
 			}))),
-			want: "write", wantStatus: ref(of(tarnv1.StagePodStarting, "container c: ErrImagePull: no such image")),
+			want: "write", wantStatus: ref(of(tarnv1.StagePodStarting, "container c: ErrImagePull: no such image")), wantLook: 10 * time.Minute,
 		},
 		{
 			name: "a pod that runs is mirrored", view: view(aStage(starting()), pod(aPod(staging, corev1.PodRunning))),
-			want: "write", wantStatus: ref(of(tarnv1.StagePodRunning, "")),
+			want: "write", wantStatus: ref(of(tarnv1.StagePodRunning, "")), wantLook: 10 * time.Minute,
 		},
 		{
 			name: "what is mirrored already is not written", view: view(aStage(of(tarnv1.StagePodRunning, "")), pod(aPod(staging, corev1.PodRunning))),
+			wantLook: 10 * time.Minute,
+		},
+		{
+			name: "a pod that does not make the volume available fails in the end", view: view(aStage(since(10*time.Minute)), pod(aPod(staging, corev1.PodRunning))),
+			want: "write, post StagingFailed", wantStatus: ref(since(10*time.Minute, func(s *tarnv1.PavStagePodStatus) {
+				s.Phase, s.UID, s.Message = tarnv1.StagePodFailed, "uid-of-pod", late
+			})), wantNote: late,
 		},
 		{
 			name: "a pod that ended well is mirrored", view: view(aStage(of(tarnv1.StagePodRunning, "")), pod(aPod(staging, corev1.PodSucceeded))),

@@ -170,6 +170,7 @@ func TestALookAtAStagingPodThatRunsAsksTheAPIServerNothing(t *testing.T) {
 	w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodRunning }
 	for range 3 {
 		w.look()
+		w.clock.SetTime(noon) // its time until the volume is there does not pass
 		w.kubelet()
 	}
 	w.r.live = brokenReader{}

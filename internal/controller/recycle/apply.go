@@ -51,7 +51,9 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 	case Change:
 		return r.change(ctx, v.Volume, a.To)
 	case Fail:
-		return r.fail(ctx, v.Volume, a.Message)
+		return r.phase(ctx, v.Volume, corev1.VolumeFailed, eventFailed, a.Message)
+	case Unfail:
+		return r.phase(ctx, v.Volume, a.Phase, "", "")
 	case RunStep:
 		return r.runStep(ctx, v, a)
 	case Report:
@@ -149,9 +151,9 @@ func (r *reconciler) change(ctx context.Context, from, to *corev1.PersistentVolu
 	return nil
 }
 
-func (r *reconciler) fail(ctx context.Context, vol *corev1.PersistentVolume, message string) error {
+func (r *reconciler) phase(ctx context.Context, vol *corev1.PersistentVolume, phase corev1.PersistentVolumePhase, reason, message string) error {
 	to := vol.DeepCopy()
-	to.Status.Phase, to.Status.Message = corev1.VolumeFailed, message
+	to.Status.Phase, to.Status.Reason, to.Status.Message = phase, reason, message
 	err := r.client.Status().Patch(ctx, to, client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing the phase of PersistentVolume %s: %w", vol.Name, err)

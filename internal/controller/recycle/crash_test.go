@@ -30,7 +30,7 @@ func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPol
 			return "its policy is not its own"
 		case cert == nil || !w.certifies(cert):
 			return "its certificate is wrong"
-		case failureOf(vol) != nil:
+		case failureOf(vol) != nil, vol.Status.Reason != "":
 			return "a failure is left"
 		}
 		return ""

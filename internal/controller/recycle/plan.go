@@ -62,8 +62,9 @@ type (
 	StopPod  struct{ Pod *corev1.Pod }
 	// Change writes the volume, which must be as it was when it was read.
 	Change struct{ To *corev1.PersistentVolume }
-	// Fail writes the volume's phase.
-	Fail struct{ Message string }
+	// Fail writes the volume's phase, with reason and message; Unfail a phase with neither.
+	Fail   struct{ Message string }
+	Unfail struct{ Phase corev1.PersistentVolumePhase }
 	// Post tells an Event of the volume.
 	Post struct{ Type, Reason, Note string }
 )
@@ -75,6 +76,7 @@ func (StartPod) action() {}
 func (StopPod) action()  {}
 func (Change) action()   {}
 func (Fail) action()     {}
+func (Unfail) action()   {}
 func (Post) action()     {}
 
 // plan says what the View asks for.
@@ -125,11 +127,15 @@ func dismantle(v *View, p *Plan) bool {
 	return false
 }
 
-// planUsed ends the passage: the volume gets its own policy back.
+// planUsed ends the passage: the volume gets its own policy back, and loses the reason
+// of a failure, which binders leave.
 func planUsed(v *View) Plan {
 	p := Plan{}
-	phase := v.Volume.Status.Phase
-	if v.Volume.Annotations[tarnv1.AnnotationRecyclePolicy] != "" && (phase == corev1.VolumeAvailable || phase == corev1.VolumeBound) {
+	switch phase := v.Volume.Status.Phase; {
+	case phase != corev1.VolumeAvailable && phase != corev1.VolumeBound:
+	case v.Volume.Status.Reason == eventFailed:
+		p.add(Unfail{phase})
+	case v.Volume.Annotations[tarnv1.AnnotationRecyclePolicy] != "":
 		p.add(Change{restored(v.Volume)})
 	}
 	return p
@@ -140,7 +146,10 @@ func planReleased(v *View, now time.Time) Plan {
 	p, vol := Plan{}, v.Volume
 	method, wrong := methodOf(v)
 	switch {
-	case method == "" && wrong == "", v.Holder != nil && v.Holder.UID == vol.Spec.ClaimRef.UID:
+	case v.Holder != nil && v.Holder.UID == vol.Spec.ClaimRef.UID:
+		return p
+	case method == "" && wrong == "":
+		leave(v, &p)
 		return p
 	case vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle && !v.OwnBinder && kubernetesRecycles(vol):
 		p.add(Post{corev1.EventTypeNormal, eventLeft, "Kubernetes' own binder recycles volumes of this source and policy Recycle; for Tarn to do it, set policy Retain and annotation " + tarnv1.AnnotationRecycle})
@@ -290,23 +299,32 @@ func planFailed(v *View, now time.Time) Plan {
 	if v.Claim != nil && string(v.Claim.UID) != f.Claim {
 		return begin(v, now) // made for the next attempt
 	}
+	method, wrong := methodOf(v)
 	switch {
 	case !dismantle(v, &p):
+	case method == "" && wrong == "":
+		leave(v, &p)
 	case v.Volume.Status.Phase == corev1.VolumeReleased:
 		refuse(v, &p, f.Message)
+	case v.Volume.Status.Phase == corev1.VolumeFailed && method != "":
+		return begin(v, now)
 	case v.Volume.Status.Phase == corev1.VolumeFailed:
-		if method, wrong := methodOf(v); method != "" {
-			return begin(v, now)
-		} else if wrong != "" {
-			refuse(v, &p, wrong)
-		}
+		refuse(v, &p, wrong)
 	}
 	return p
 }
 
+// leave gives a volume that is not to be recycled any more back to who acts by its
+// policy. Drivers destroy what is Released, and nothing that is Failed.
+func leave(v *View, p *Plan) {
+	if v.Volume.Status.Phase == corev1.VolumeFailed && v.Volume.Status.Reason == eventFailed {
+		p.add(Unfail{corev1.VolumeReleased})
+	}
+}
+
 // refuse says why a volume is not recycled, once.
 func refuse(v *View, p *Plan, why string) {
-	if v.Volume.Status.Phase == corev1.VolumeFailed && v.Volume.Status.Message == why {
+	if now := v.Volume.Status; now.Phase == corev1.VolumeFailed && now.Message == why && now.Reason == eventFailed {
 		return
 	}
 	p.add(Fail{why}, Post{corev1.EventTypeWarning, eventFailed, why})

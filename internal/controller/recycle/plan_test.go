@@ -134,6 +134,11 @@ func ended(v *View, phase corev1.PodPhase, message string) {
 	}
 }
 
+// failedByUs gives a volume the phase and reason of one that could not be recycled.
+func failedByUs(v *View) {
+	v.Volume.Status.Phase, v.Volume.Status.Reason, v.Volume.Status.Message = corev1.VolumeFailed, eventFailed, "no"
+}
+
 func pending(v *View)       { v.Claim.Status.Phase = corev1.ClaimPending }
 func nudged(v *View)        { v.Claim.Annotations = map[string]string{annNudged: "vol"} }
 func older(v *View)         { v.Pod.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour)) }
@@ -169,6 +174,8 @@ func words(v *View, p Plan) string {
 			said = append(said, strings.TrimSpace("run "+string(a.Step)+" "+a.Handle))
 		case Report:
 			said = append(said, "report")
+		case Unfail:
+			said = append(said, "phase "+string(a.Phase))
 		case Fail:
 			said = append(said, "fail")
 		case Post:
@@ -270,6 +277,15 @@ func TestPlanOfAVolume(t *testing.T) {
 		{"case 135: then it begins anew", view(pointing, in(corev1.VolumeFailed), having(tarnv1.AnnotationRecycleFailure, longFailed)), "order"},
 		{"and is given to the new claim", view(pointing, in(corev1.VolumeFailed), claim("next-uid"), having(tarnv1.AnnotationRecycleFailure, longFailed)), "give"},
 
+		{"refused, then left to its driver", view(failedByUs, policy(corev1.PersistentVolumeReclaimDelete)), "phase Released"},
+		{"refused, then asked for no more", view(failedByUs, having(tarnv1.AnnotationRecycle, "")), "phase Released"},
+		{"refused, and no other method was named", view(failedByUs, having(tarnv1.AnnotationRecycle, "Shred")), "fail " + eventFailed},
+		{"failed by its driver, which goes on with it", view(in(corev1.VolumeFailed), policy(corev1.PersistentVolumeReclaimDelete)), ""},
+		{"failed, then left to its driver", view(pointing, failedByUs, policy(corev1.PersistentVolumeReclaimDelete), having(tarnv1.AnnotationRecycleFailure, justFailed)), "phase Released"},
+		{"failed, and its driver has it", view(pointing, in(corev1.VolumeReleased), policy(corev1.PersistentVolumeReclaimDelete), having(tarnv1.AnnotationRecycleFailure, justFailed)), ""},
+		{"failed once, and to be had by now", view(failedByUs, free, in(corev1.VolumeAvailable)), "phase Available"},
+		{"failed once, and somebody's by now", view(failedByUs, in(corev1.VolumeBound)), "phase Bound"},
+
 		{"verified: first the pod goes", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate), having(tarnv1.AnnotationRecycled, certificate)), "stop"},
 		{"verified: then the claim", view(pointing, claim("scrub-uid"), having(tarnv1.AnnotationRecycled, certificate)), "dismiss"},
 		{"verified: what a cache says is looked at live", view(pointing, cached, having(tarnv1.AnnotationRecycled, certificate)), "look"},
@@ -309,7 +325,7 @@ func TestAFailedScrubSaysWhyAndIsToldOnce(t *testing.T) {
 	if !ok {
 		t.Fatal("an unknown method did not fail")
 	}
-	v.Volume.Status.Phase, v.Volume.Status.Message = corev1.VolumeFailed, fail.Message
+	v.Volume.Status.Phase, v.Volume.Status.Reason, v.Volume.Status.Message = corev1.VolumeFailed, eventFailed, fail.Message
 	if p := plan(v, noon); len(p.Actions) != 0 {
 		t.Errorf("it is told again: %s", words(v, p))
 	}

@@ -77,7 +77,7 @@ func (v *View) ours() bool {
 // concerned says that the volume may have to do with recycling at all.
 func (v *View) concerned() bool {
 	vol := v.Volume
-	return v.said() != "" || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "" || v.ours() ||
+	return v.said() != "" || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "" || v.ours() || vol.Status.Reason == eventFailed ||
 		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle
 }
 

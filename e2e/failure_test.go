@@ -62,25 +62,37 @@ func TestAFailingProvisioningPodLeavesTheClaimPending(t *testing.T) {
 
 func TestAFailingStagingPodLeavesThePodPending(t *testing.T) {
 	t.Parallel()
-	s := begin(t, "fail-staging")
-	s.create(s.provisioner(fields{
-		"volumeCreation":  asRequested,
-		"volumeStaging":   fails(nil),
-		"volumeUnstaging": script{text: "true"}.section(nil),
-	}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	claim := s.bound(s.claim("data"))
-	pod := s.consumer("reader", claim.Name, "true")
-	s.told(pod, "FailedMount", complaint)
-	if err := s.get(pod); err != nil {
-		t.Fatal(err)
+	for _, c := range []struct {
+		name    string
+		staging fields
+		want    string
+	}{
+		{"fail-staging", fails(nil), complaint},
+		{"late-staging", script{text: "sleep 1000"}.section(fields{"deadlineSeconds": "{{ 1 + 2 }}"}), "has not made the volume available within 3s"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t, c.name)
+			s.create(s.provisioner(fields{
+				"volumeCreation":  asRequested,
+				"volumeStaging":   c.staging,
+				"volumeUnstaging": script{text: "true"}.section(nil),
+			}))
+			s.class(corev1.PersistentVolumeReclaimDelete)
+			claim := s.bound(s.claim("data"))
+			pod := s.consumer("reader", claim.Name, "true")
+			s.told(pod, "FailedMount", c.want)
+			if err := s.get(pod); err != nil {
+				t.Fatal(err)
+			}
+			if pod.Status.Phase != corev1.PodPending {
+				t.Errorf("the pod is %s, want Pending", pod.Status.Phase)
+			}
+			s.remove(pod)
+			s.remove(claim)
+			s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+		})
 	}
-	if pod.Status.Phase != corev1.PodPending {
-		t.Errorf("the pod is %s, want Pending", pod.Status.Phase)
-	}
-	s.remove(pod)
-	s.remove(claim)
-	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
 }
 
 func TestAClaimDeletedWhileItsVolumeIsMadeLeavesNothing(t *testing.T) {

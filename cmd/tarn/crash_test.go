@@ -21,12 +21,9 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol/podvoltest"
 	"tarn.dev/tarn/internal/testkit"
 )
@@ -184,24 +181,10 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
-		Scheme: kube.Scheme(), Cache: cached, Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
-		GracefulShutdownTimeout: ptr.To(5 * time.Second),
-	})
-	if err != nil {
-		w.t.Fatalf("making the controllers: %v", err)
+	all := func(mgr ctrl.Manager) error {
+		return register(mgr, controllerFlags{controllers: defaultControllers, workers: 4, stateDir: tarnv1.DefaultStateDir})
 	}
-	if err := register(mgr, controllerFlags{controllers: defaultControllers, workers: 4, stateDir: tarnv1.DefaultStateDir}); err != nil {
-		w.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(w.ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = mgr.Start(ctx) // a killed one ends with the error of its death
-	}()
-	return func() { cancel(); <-done }
+	return testkit.Run(w.ctx, w.t, restConfig, all, func(o *ctrl.Options) { o.Cache = cached })
 }
 
 func (w *world) claim() *corev1.PersistentVolumeClaim {
@@ -286,18 +269,8 @@ func (w *world) removeRetained() {
 // controllers anew whenever the killer has ended them.
 func (w *world) life(k *testkit.Killer) {
 	w.t.Helper()
-	stop := w.run(k.Wrap(w.config))
+	defer k.Life(w.config, w.run)()
 	claim := w.claim()
-	revived := make(chan func())
-	go func() {
-		select {
-		case <-k.Dead():
-			stop()
-			revived <- w.run(w.config)
-		case <-w.ctx.Done():
-			revived <- stop
-		}
-	}()
 	w.eventually("binding", w.bound(claim))
 	if err := w.client.Delete(w.ctx, claim); err != nil {
 		w.t.Fatal(err)
@@ -315,12 +288,6 @@ func (w *world) life(k *testkit.Killer) {
 	})
 	if err := w.client.Delete(w.ctx, testkit.Class(w.name)); err != nil {
 		w.t.Fatal(err)
-	}
-	select {
-	case <-k.Dead():
-		(<-revived)()
-	default:
-		stop()
 	}
 }
 

@@ -103,17 +103,7 @@ func (w *world) grow(g growth, k *testkit.Killer) (writes int) {
 	stop()
 	w.markBound(claim)
 
-	stop = w.run(k.Wrap(w.config))
-	revived, over := make(chan func()), make(chan struct{})
-	go func() {
-		select {
-		case <-k.Dead():
-			stop()
-			revived <- w.run(w.config)
-		case <-over:
-			revived <- stop
-		}
-	}()
+	defer k.Life(w.config, w.run)()
 	for i, size := range g.asks {
 		if i > 0 {
 			w.eventually("failing", w.growthFailed(claim))
@@ -134,8 +124,6 @@ func (w *world) grow(g growth, k *testkit.Killer) (writes int) {
 			w.t.Fatal(err)
 		}
 	}
-	close(over)
-	(<-revived)()
 	return writes
 }
 

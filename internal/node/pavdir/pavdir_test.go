@@ -161,34 +161,9 @@ func TestNoLinkLeadsOutOfPav(t *testing.T) {
 	}
 }
 
-// loop makes a block device of that many bytes and returns its "major:minor".
-func loop(t *testing.T, size int64) (device uint64) {
-	t.Helper()
-	backing, err := os.Create(filepath.Join(nodetest.Tmpfs(t), "image"))
-	must(t, err)
-	t.Cleanup(func() { _ = backing.Close() })
-	must(t, backing.Truncate(size))
-	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
-	must(t, err)
-	defer func() { _ = control.Close() }()
-	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
-	must(t, err)
-	path := "/dev/loop" + strconv.Itoa(number)
-	dev, err := os.OpenFile(path, os.O_RDWR, 0)
-	must(t, err)
-	must(t, unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_FD, int(backing.Fd())))
-	t.Cleanup(func() {
-		must(t, unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0))
-		_ = dev.Close()
-	})
-	var stat unix.Stat_t
-	must(t, unix.Fstat(int(dev.Fd()), &stat))
-	return stat.Rdev
-}
-
 func TestABlockVolumeIsADeviceOfExactlyTheCapacity(t *testing.T) {
 	const size = 1 << 20
-	device := loop(t, size)
+	device := nodetest.Loop(t, size)
 	stage, pav := newStage(t)
 	must(t, unix.Mknod(filepath.Join(pav, "device"), unix.S_IFBLK|0o600, int(device)))
 	must(t, os.Symlink("/pav/device", filepath.Join(pav, "volume")))

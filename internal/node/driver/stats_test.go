@@ -1,0 +1,86 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/nodetest"
+)
+
+func TestMain(m *testing.M) { nodetest.Main(m.Run) }
+
+// statsOf asks for the statistics of what is mounted at a path.
+func statsOf(t *testing.T, path string) (map[csi.VolumeUsage_Unit]*csi.VolumeUsage, error) {
+	t.Helper()
+	s := &service{mounts: mounts.Kernel{}}
+	answer, err := s.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: "v", VolumePath: path})
+	found := map[csi.VolumeUsage_Unit]*csi.VolumeUsage{}
+	for _, usage := range answer.GetUsage() {
+		found[usage.Unit] = usage
+	}
+	return found, err
+}
+
+func TestTheBytesAndInodesOfAFileSystemAreTold(t *testing.T) {
+	const page = 4096
+	dir := nodetest.Tmpfs(t)
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=1m,nr_inodes=64"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "data"), make([]byte, 5*page), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found, err := statsOf(t, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for unit, want := range map[csi.VolumeUsage_Unit]struct{ total, used int64 }{
+		csi.VolumeUsage_BYTES:  {1 << 20, 5 * page},
+		csi.VolumeUsage_INODES: {64, 2}, // the folder and the file
+	} {
+		got := found[unit]
+		if got.GetTotal() != want.total || got.GetUsed() != want.used || got.GetAvailable() != want.total-want.used {
+			t.Errorf("%s: %v, want %d of %d used and the rest available", unit, got, want.used, want.total)
+		}
+	}
+}
+
+func TestTheSizeOfABlockDeviceIsTold(t *testing.T) {
+	const size = 3 << 20
+	dir := nodetest.Tmpfs(t)
+	device, target := filepath.Join(dir, "device"), filepath.Join(dir, "target")
+	if err := unix.Mknod(device, unix.S_IFBLK|0o600, int(nodetest.Loop(t, size))); err != nil { //nolint:gosec // a device number fits
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(target, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(device, target, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(target, unix.MNT_DETACH) })
+	found, err := statsOf(t, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := found[csi.VolumeUsage_BYTES]; got.GetTotal() != size || len(found) != 1 {
+		t.Errorf("%v, want %d bytes in all and nothing else", found, size)
+	}
+}
+
+func TestOfWhatIsNotMountedNothingIsTold(t *testing.T) {
+	dir := filepath.Join(nodetest.Tmpfs(t), "target")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := statsOf(t, dir); status.Code(err) != codes.NotFound {
+		t.Errorf("got %v, %v for a folder on the node's own disk, want NotFound", found, err)
+	}
+}

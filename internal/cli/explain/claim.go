@@ -53,7 +53,7 @@ func (s *story) claimMissing(c *claimView) {
 		return
 	}
 	link.Next = "when the claim is created"
-	s.blame("%s does not exist", c.Object)
+	s.blame("it does not exist")
 }
 
 // wants says what a claim asks for.

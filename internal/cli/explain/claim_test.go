@@ -131,7 +131,7 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		}), "PavProvisioner gold is not accepted: line 1, column 3", "as soon as the PavProvisioner is corrected", "kubectl edit pavprovisioner gold"},
 		{"it is being deleted", with(newWorld(), func(w *world) { w.provisioner.DeletionTimestamp = &began }), "is being deleted and takes nothing new", "when it is gone and created again", ""},
 		{"it is not dynamic", with(newWorld(), func(w *world) { w.provisioner.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeStatic} }),
-			"does not have Dynamic", "as soon as it has", `kubectl patch pavprovisioner gold --type=json -p '[{"op":"add","path":"/spec/provisioningModes/-","value":"Dynamic"}]'`},
+			"does not have Dynamic", "as soon as it has both", "kubectl edit pavprovisioner gold"},
 		{"nobody has judged it and nobody is there", with(newWorld(), func(w *world) { w.provisioner.Status.Conditions, w.view.Controller = nil, nil }),
 			"PavProvisioner gold has to be judged, but no tarn controller runs", "as soon as tarn controller runs", ""},
 		{"the claim has a data source", with(newWorld(), func(w *world) { w.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{} }), "makes no volumes from a data source", "", `"path":"/spec/dataSourceRef"`},

@@ -206,7 +206,7 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 	pod := p.Pod
 	switch {
 	case pod.DeletionTimestamp != nil:
-		s.endingPod(p, link)
+		s.endingPod(p, link, claims)
 	case t.stuck() && t.State == "not scheduled":
 		link.Next = "when the scheduler finds a node; it looks again at every change of a node, a volume or a claim"
 		s.blame("the scheduler finds no node for it: %s", t.Message)
@@ -233,15 +233,44 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 }
 
 // endingPod is about a pod that is being deleted.
-func (s *story) endingPod(p *podView, link *Link) {
+func (s *story) endingPod(p *podView, link *Link, claims []*claimView) {
 	link.Message = fmt.Sprintf("it had until %s to end", p.Pod.DeletionTimestamp.UTC().Format("15:04:05Z"))
 	link.Next = "when its containers have ended and the kubelet has taken its volumes back"
-	s.blame("its containers have not ended, or the kubelet has not taken its volumes back")
+	s.blame("its containers have not ended")
+	if stopped(p.Pod) {
+		link.Next = "when the kubelet has taken its volumes back"
+		s.blame("its containers have ended, and the kubelet has not taken its volumes back")
+		s.unstaging(p, claims)
+	}
 	if e := newest(p.Events, "FailedUnmount", "FailedUnMount", "FailedKillPod"); e != nil {
 		link.Reason, link.Message = e.Reason, e.Message
 		s.blame("the kubelet on node %s cannot end it: %s", p.Pod.Spec.NodeName, e.Message)
 	}
 	for i, f := range p.Pod.Finalizers {
 		s.finalizer(link.Object, "pod", i, f, p.Pod.DeletionTimestamp)
+	}
+}
+
+// stopped says whether no container of a pod runs, as far as the kubelet has told.
+func stopped(pod *corev1.Pod) bool {
+	for _, c := range statuses(pod) {
+		if c.State.Running != nil {
+			return false
+		}
+	}
+	return hasEnded(pod) || len(pod.Status.ContainerStatuses) > 0
+}
+
+// unstaging tells of the stages that a pod's node has to end before the pod can go.
+func (s *story) unstaging(p *podView, claims []*claimView) {
+	for _, c := range claims {
+		if c.Volume == nil {
+			continue
+		}
+		for _, g := range c.Volume.Stages {
+			if g.Stage.Spec.NodeName == p.Pod.Spec.NodeName && g.Stage.DeletionTimestamp != nil {
+				s.endingStage(&g)
+			}
+		}
 	}
 }

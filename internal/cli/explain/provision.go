@@ -139,8 +139,8 @@ func (s *story) provisionerUnusable(p *pavv1.PavProvisioner, dynamic bool) bool 
 		}
 		s.blame("PavProvisioner %s is being deleted and takes nothing new", p.Name)
 	case dynamic && !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic):
-		s.add(Link{Object: o, State: "not Dynamic", Message: "spec.provisioningModes does not have Dynamic", Next: "as soon as it has",
-			Command: kubectl("", "patch", "pavprovisioner", p.Name, "--type=json", "-p", `[{"op":"add","path":"/spec/provisioningModes/-","value":"Dynamic"}]`)})
+		s.add(Link{Object: o, State: "not Dynamic", Message: "spec.provisioningModes does not have Dynamic, so nothing says how a volume is made; add it, and spec.volumeCreation",
+			Next: "as soon as it has both", Command: edit})
 		s.blame("PavProvisioner %s makes no volumes: spec.provisioningModes does not have Dynamic", p.Name)
 	case accepted == nil || accepted.ObservedGeneration != p.Generation:
 		s.add(Link{Object: o, State: "not judged yet", Since: moment(p.CreationTimestamp.Time)})

@@ -85,7 +85,7 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 	for _, c := range []answer{
 		{"a claim that waits", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk").askedPod(unscheduled),
 			"pod shop/web is not scheduled: claim shop/data: its volume could not be made, attempt 3: no disk", "attempt 4", "kubectl delete pavvolume"},
-		{"a claim that does not exist", with(newWorld().askedPod(unscheduled), func(w *world) { w.view.Claims[0] = &claimView{Object: w.claimView.Object} }), "claim shop/data does not exist", "when the claim is created", ""},
+		{"a claim that does not exist", with(newWorld().askedPod(unscheduled), func(w *world) { w.view.Claims[0] = &claimView{Object: w.claimView.Object} }), "claim shop/data: it does not exist", "when the claim is created", ""},
 		{"a claim that is being deleted", with(newWorld().bound().askedPod(unscheduled), func(w *world) { w.claim.DeletionTimestamp, w.claim.Finalizers = &began, []string{claimProtection} }),
 			"claim shop/data is being deleted, so no pod that uses it is started", "", ""},
 		{"the scheduler", newWorld().bound().askedPod(unscheduled), "the scheduler finds no node for it: 0/1 nodes fit", "when the scheduler finds a node", ""},
@@ -119,6 +119,12 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
 		}), "its volumes are there, but cannot have its image: no such image", "", ""},
 		{"its own end", newWorld().bound().askedPod(runs, func(p *corev1.Pod) { p.DeletionTimestamp = &began }), "pod shop/web is Terminating: its containers have not ended", "when its containers have ended", ""},
+		{"its own end, which the unstaging of its volume holds up", newWorld().bound().askedPod(runs, stops, func(p *corev1.Pod) { p.DeletionTimestamp = &began }).staged(func(g *tarnv1.PavStage) {
+			g.DeletionTimestamp = &began
+			g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodUnstaging, UnstageAttempts: 2, Message: "busy", NextAttemptTime: ahead(40e9)}
+		}), "pod shop/web is Terminating: volume pvc-claim-uid cannot be unstaged on node n1, attempt 2: busy", "unstaging attempt 3 in 40s", ""},
+		{"its own end, which the kubelet holds up", newWorld().bound().askedPod(runs, stops, func(p *corev1.Pod) { p.DeletionTimestamp = &began }),
+			"pod shop/web is Terminating: its containers have ended, and the kubelet has not taken its volumes back", "when the kubelet has taken its volumes back", ""},
 	} {
 		t.Run(c.name, c.check)
 	}

@@ -134,8 +134,7 @@ func TestExplainSaysHowClaimsThatWereLostComeBack(t *testing.T) {
 func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-volumes")
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting}))
-	class := s.class(corev1.PersistentVolumeReclaimDelete)
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
 	ended := func(t *testing.T, name string, edit func(*corev1.PersistentVolume)) (*scenario, *corev1.PersistentVolume) {
 		sub := s.part(t)
 		vol := sub.byHand(name, edit)
@@ -196,6 +195,14 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 		sub.does(sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/static is gone, and nobody made its storage, so nobody destroys it").command())
 		sub.gone(vol)
 	})
+}
+
+func TestExplainSaysWhyAVolumeThatWasMadeIsStillThere(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-made")
+	sections := fields{"volumeCreation": asRequested, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting}
+	s.create(s.provisioner(sections))
+	class := s.class(corev1.PersistentVolumeReclaimDelete)
 	t.Run("how it was made is forgotten", func(t *testing.T) {
 		sub := s.part(t)
 		claim := sub.bound(sub.claim("forgotten"))
@@ -210,7 +217,7 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 	})
 	t.Run("who made it is gone, and the command ends it", func(t *testing.T) {
 		sub := s.part(t)
-		class := sub.another("-gone", fields{"volumeCreation": asRequested, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting})
+		class := sub.another("-gone", sections)
 		claim := sub.bound(sub.claimWith("left", ofClass(class)))
 		p := &pav.PavProvisioner{ObjectMeta: named(class)}
 		sub.delete(p)

@@ -1,0 +1,129 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func TestExplainSaysWhatElseAPodWaitsFor(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-else")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	s.bound(s.claim("fine"))
+	for _, c := range []struct {
+		name, claim, script string
+		want                []string
+		edit                func(*corev1.Pod)
+	}{
+		{"lost-in-name", "fien", stays, []string{"is not scheduled: claim " + s.name + "/fien: it does not exist"}, func(*corev1.Pod) {}},
+		{"imageless", "fine", stays, []string{"its volumes are there, but cannot have its image: "}, func(pod *corev1.Pod) { pod.Spec.Containers[0].Image = "no.example/such:image" }},
+		{"crashing", "fine", "exit 7", []string{"its volumes are there, but crashes again and again: "}, func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }},
+		{"unready", "fine", stays, []string{"is running: its volumes are there, and its containers run, but are not ready"}, func(pod *corev1.Pod) {
+			pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"false"}}}}
+		}},
+		{"ignored", "fine", stays, []string{"the scheduler has not placed it yet"}, func(pod *corev1.Pod) { pod.Spec.SchedulerName = "nobody" }},
+		{"ended", "", "true", []string{"is Succeeded: on node ", "; it uses no claims"}, func(pod *corev1.Pod) {
+			pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sub := s.part(t)
+			pod := sub.consumer(c.name, c.claim, c.script, c.edit)
+			sub.explains("pod", s.name+"/"+c.name, c.want...)
+			sub.remove(pod)
+		})
+	}
+	t.Run("its own end", func(t *testing.T) {
+		sub := s.part(t)
+		long := int64(600)
+		pod := sub.consumer("stubborn", "fine", "trap '' TERM; echo deaf; until [ -e /data/go ]; do sleep 0.1; done", func(pod *corev1.Pod) { pod.Spec.TerminationGracePeriodSeconds = &long })
+		sub.ready(pod)
+		sub.prints(pod, "deaf")
+		sub.delete(pod)
+		sub.explains("pod", s.name+"/stubborn", "is Terminating: its containers have not ended")
+		sub.succeeded(sub.consumer("lets-go", "fine", "touch /data/go"))
+		sub.gone(pod)
+	})
+}
+
+func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-mounts")
+	staging := script{text: "mkdir /pav/volume {{ 1 // 0 if pvc.metadata.name == 'divides' else '' }}"}.section(nil)
+	staging["podTemplate"].(fields)["spec"].(fields)["containers"].([]any)[0].(fields)["image"] = "{{ 'no.example/such:image' if pvc.metadata.name == 'unstaged' else 'busybox:1.36' }}"
+	s.create(s.provisioner(fields{
+		"volumeCreation": asRequested, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": staging,
+		"volumeUnstaging": moods("clings) echo target is busy; exit 1;;", "true", nil),
+	}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	for name, want := range map[string][]string{
+		"divides":  {"spec.volumeStaging", "zero"},
+		"unstaged": {"is not staged on node ", "the staging pod default/pav-staging-", "cannot have its image: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sub := s.part(t)
+			sub.bound(sub.claim(name))
+			pod := sub.consumer(name, name, stays)
+			sub.explains("pod", s.name+"/"+name, want...)
+			sub.remove(pod)
+		})
+	}
+	t.Run("a folder that is not there", func(t *testing.T) {
+		sub := s.part(t)
+		must := corev1.HostPathDirectory
+		vol := sub.byHand("folder", func(vol *corev1.PersistentVolume) {
+			vol.Spec.HostPath = &corev1.HostPathVolumeSource{Path: "/e2e-no-such-folder", Type: &must}
+		})
+		sub.bound(sub.naming("folder", vol.Name))
+		pod := sub.consumer("folder", "folder", stays)
+		sub.explains("pod", s.name+"/folder", "cannot mount its volumes: ", "/e2e-no-such-folder is not a directory")
+		sub.remove(pod)
+	})
+	t.Run("a volume by hand of a provisioner that is not Static, and the command makes it so", func(t *testing.T) {
+		sub := s.part(t)
+		driver := sub.another("-dynamic", fields{"volumeCreation": asRequested, "volumeStaging": greeting}, func(spec fields) { spec["provisioningModes"] = []any{"Dynamic"} })
+		vol := sub.byHand("static", func(vol *corev1.PersistentVolume) {
+			vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "by-hand"}}
+		})
+		claim := sub.naming("static", vol.Name)
+		sub.bound(claim)
+		pod := sub.consumer("static", "static", stays)
+		sub.does(sub.explains("pod", s.name+"/static", "PavProvisioner "+driver+" stages no volumes written by hand: spec.provisioningModes does not have Static").command())
+		sub.explains("pod", s.name+"/static", "is running: on node ", "written by hand, staged by PavProvisioner "+driver)
+		sub.remove(pod)
+		sub.remove(claim)
+	})
+	t.Run("a volume that the pod before has left half unstaged", func(t *testing.T) {
+		sub := s.part(t)
+		mend := func() {
+			mended := sub.provisioner(nil)
+			mended.Object["spec"] = fields{"volumeUnstaging": script{text: "true"}.section(nil)}
+			sub.edit(mended)
+		}
+		t.Cleanup(mend) // else a case that fails would not end
+		claim := sub.bound(sub.claim("clings"))
+		first := sub.consumer("first", "clings", stays)
+		sub.ready(first)
+		sub.delete(first)
+		want := []string{"volume " + claim.Spec.VolumeName + " cannot be unstaged on node ", "container main exited with 1"}
+		e := sub.explains("pod", s.name+"/first", append(want, "is Terminating: ")...)
+		if log := e.Links[len(e.Links)-1].Log; len(log) == 0 || log[0] != "target is busy" {
+			t.Errorf("the chain ends with %+v, want the log of the unstaging pod", e.Links[len(e.Links)-1])
+		}
+		if err := suite.live.Delete(s.ctx, first, client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+		next := sub.consumer("next", "clings", stays)
+		sub.explains("pod", s.name+"/next", want...)
+		sub.remove(next)
+		sub.remove(claim)
+		sub.explains("volume", claim.Spec.VolumeName, append(want, "is Released: ")...)
+		mend()
+		sub.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
+	})
+}

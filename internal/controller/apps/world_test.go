@@ -45,6 +45,7 @@ type world struct {
 	ctx       context.Context
 	config    *rest.Config
 	client    client.WithWatch
+	mirror    *testkit.Mirror
 	namespace string
 	// crashing says that no pod stays ready.
 	crashing atomic.Bool
@@ -57,7 +58,7 @@ func newWorld(t *testing.T, config *rest.Config, name string) *world {
 	t.Helper()
 	namespace := fmt.Sprintf("%s-%d", name, worlds.Add(1))
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), namespace: namespace}
+	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), mirror: testkit.MirrorOf(t, config), namespace: namespace}
 	w.must(w.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
 	for _, class := range appfile.DefaultClasses {
 		w.must(client.IgnoreAlreadyExists(w.client.Create(ctx, testkit.Class(class, func(c *storagev1.StorageClass) { c.AllowVolumeExpansion = ptr.To(true) }))))
@@ -80,32 +81,35 @@ func (w *world) must(err error) {
 	}
 }
 
-// cluster does what else there is in a cluster, until the case ends. What is refused is
-// tried again on the next round.
+// cluster does what else there is in a cluster, until the case ends. What is refused, as
+// the mirror is behind, is tried again on the next round.
 func (w *world) cluster() error {
-	for {
-		claims, workloads := &corev1.PersistentVolumeClaimList{}, &appsv1.DeploymentList{}
-		err := errors.Join(w.client.List(w.ctx, claims, client.InNamespace(w.namespace)), w.client.List(w.ctx, workloads, client.InNamespace(w.namespace)))
-		switch {
-		case w.ctx.Err() != nil:
-			return nil //nolint:nilerr // the case is over
-		case err != nil:
-			return err
-		}
-		for i := range workloads.Items {
-			w.runPods(&workloads.Items[i])
-		}
-		for i := range claims.Items {
-			used := slices.ContainsFunc(workloads.Items, func(d appsv1.Deployment) bool {
-				return d.Status.Replicas > 0 && slices.ContainsFunc(d.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim.ClaimName == claims.Items[i].Name })
-			})
-			w.serve(&claims.Items[i], used)
-		}
-		select {
-		case <-w.ctx.Done():
-		case <-time.After(10 * time.Millisecond):
-		}
+	var err error
+	w.mirror.Until(w.ctx, func() bool {
+		err = w.round()
+		return err != nil
+	})
+	if w.ctx.Err() != nil {
+		return nil //nolint:nilerr // the case is over
 	}
+	return err
+}
+
+func (w *world) round() error {
+	claims, workloads := &corev1.PersistentVolumeClaimList{}, &appsv1.DeploymentList{}
+	if err := errors.Join(w.mirror.List(w.ctx, claims, client.InNamespace(w.namespace)), w.mirror.List(w.ctx, workloads, client.InNamespace(w.namespace))); err != nil {
+		return err
+	}
+	for i := range workloads.Items {
+		w.runPods(&workloads.Items[i])
+	}
+	for i := range claims.Items {
+		used := slices.ContainsFunc(workloads.Items, func(d appsv1.Deployment) bool {
+			return d.Status.Replicas > 0 && slices.ContainsFunc(d.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim.ClaimName == claims.Items[i].Name })
+		})
+		w.serve(&claims.Items[i], used)
+	}
+	return nil
 }
 
 // serve gives a claim what it asks for, or lets it go when no pod uses it.
@@ -169,13 +173,9 @@ func register(mgr ctrl.Manager) error {
 // eventually waits until check finds nothing wrong.
 func (w *world) eventually(what string, check func() string) {
 	w.t.Helper()
-	wrong := check()
-	for ; wrong != ""; wrong = check() {
-		select {
-		case <-w.ctx.Done():
-			w.t.Fatalf("%s: %s", what, wrong)
-		case <-time.After(20 * time.Millisecond):
-		}
+	var wrong string
+	if !w.mirror.Until(w.ctx, func() bool { wrong = check(); return wrong == "" }) {
+		w.t.Fatalf("%s: %s", what, wrong)
 	}
 }
 

@@ -124,10 +124,7 @@ func TestAClaimIsServedFromAPoolThatFillsUpAgain(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			shelf := t.TempDir()
-			s := begin(t, "pool")
-			s.needsThisMachine()
-			s.create(s.provisioner(shelved(shelf)))
+			s, shelf := shelving(t, "pool")
 			c.class(s)
 			set := s.pool(2, 3, c.edit)
 			s.filled(set, 2)
@@ -287,11 +284,8 @@ func aPoolFillsUp(t *testing.T) {
 	for _, moment := range poolMoments {
 		t.Run(moment.name, func(t *testing.T) {
 			t.Parallel()
-			shelf := t.TempDir()
-			s := begin(t, "pool")
-			s.needsThisMachine()
+			s, shelf := shelving(t, "pool")
 			s.step = manyKills
-			s.create(s.provisioner(shelved(shelf)))
 			s.waitingClass()
 			set := s.pool(2, 2)
 			// Some moments are so short that they may have passed before anybody looks.

@@ -103,10 +103,7 @@ func TestAProvisionerEmptiesItsVolumeAndMakesItAnew(t *testing.T) {
 
 func TestAPoolKeepsWhatItsSetSaysThenRecyclesIt(t *testing.T) {
 	t.Parallel()
-	shelf := t.TempDir()
-	s := begin(t, "kept-recycled")
-	s.needsThisMachine()
-	s.create(s.provisioner(shelved(shelf)))
+	s, shelf := shelving(t, "kept-recycled")
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	set := s.pool(1, 2, func(set *tarn.PersistentVolumeSet) {
 		set.Annotations = map[string]string{tarn.AnnotationRetention: "1h"}

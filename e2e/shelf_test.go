@@ -29,6 +29,16 @@ func shelved(shelf string) fields {
 	}
 }
 
+// shelving begins a case whose provisioner has a shelf, and gives that.
+func shelving(t *testing.T, label string) (*scenario, string) {
+	t.Helper()
+	shelf := t.TempDir()
+	s := begin(t, label)
+	s.needsThisMachine()
+	s.create(s.provisioner(shelved(shelf)))
+	return s, shelf
+}
+
 // unstaged takes the note that the unstaging pods have left on a shelf.
 func unstaged(t *testing.T, shelf string) string {
 	t.Helper()

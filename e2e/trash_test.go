@@ -70,6 +70,15 @@ func (s *scenario) trashed(vol *corev1.PersistentVolume) {
 	}
 }
 
+// trash deletes a claim, whose volume is in the trash then.
+func (s *scenario) trash(claim *corev1.PersistentVolumeClaim, vol *corev1.PersistentVolume) {
+	s.t.Helper()
+	claim = claim.DeepCopy()
+	claim.UID = "" // it may have been brought back
+	s.remove(claim)
+	s.trashed(vol)
+}
+
 // listed wants tarn trash list to have volumes of the case's namespace.
 func (s *scenario) listed(want ...string) {
 	s.t.Helper()
@@ -99,10 +108,7 @@ func (s *scenario) reads(claim *corev1.PersistentVolumeClaim, vol, note string) 
 
 func TestTrashGivesAClaimBackWithItsData(t *testing.T) {
 	t.Parallel()
-	shelf := t.TempDir()
-	s := begin(t, "undelete")
-	s.needsThisMachine()
-	s.create(s.provisioner(shelved(shelf)))
+	s, shelf := shelving(t, "undelete")
 	s.keeps("1h")
 	claim, vol := s.written("data", "precious")
 	_, stderr := mustTool(t, 1, "", "undelete", "volume", vol.Name, "--as", s.name+"/other")
@@ -110,16 +116,14 @@ func TestTrashGivesAClaimBackWithItsData(t *testing.T) {
 		t.Errorf("undeleting a volume in use: %s", stderr)
 	}
 	for range 2 { // what was brought back once can be again
-		s.remove(claim)
-		s.trashed(vol)
+		s.trash(claim, vol)
 		s.listed(vol.Name)
 		mustTool(t, 0, "", "undelete", "volume", vol.Name)
 		s.reads(claim, vol.Name, "precious")
 		claim = s.bound(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "data"}})
 		s.listed()
 	}
-	s.remove(claim)
-	s.trashed(vol)
+	s.trash(claim, vol)
 	s.never(tarn.StepDeletion)
 	mustTool(t, 1, "", "trash", "purge", vol.Name)
 	if left := entriesOf(t, shelf); len(left) != 1 {
@@ -134,18 +138,14 @@ func TestTrashGivesAClaimBackWithItsData(t *testing.T) {
 
 func TestTrashGivesADeletedNamespaceBack(t *testing.T) {
 	t.Parallel()
-	shelf := t.TempDir()
-	s := begin(t, "undelete-ns")
-	s.needsThisMachine()
-	s.create(s.provisioner(shelved(shelf)))
+	s, shelf := shelving(t, "undelete-ns")
 	s.keeps("1h")
 	first, one := s.written("first", "one")
 	second, two := s.written("second", "two")
 	namespace := &corev1.Namespace{ObjectMeta: named(s.name)}
-	s.delete(namespace)
+	s.remove(namespace)
 	s.trashed(one)
 	s.trashed(two)
-	s.gone(namespace)
 	_, stderr := mustTool(t, 1, "", "undelete", "namespace", s.name)
 	if !strings.Contains(stderr, "--create-namespace") {
 		t.Errorf("undeleting into a namespace that is gone: %s", stderr)
@@ -153,24 +153,20 @@ func TestTrashGivesADeletedNamespaceBack(t *testing.T) {
 	mustTool(t, 0, "", "undelete", "namespace", s.name, "--create-namespace")
 	s.reads(first, one.Name, "one")
 	s.reads(second, two.Name, "two")
-	for _, claim := range []*corev1.PersistentVolumeClaim{first, second} {
-		claim.UID = ""
-		s.remove(claim)
-	}
-	s.trashed(one)
-	s.trashed(two)
+	s.trash(first, one)
+	s.trash(second, two)
 	mustTool(t, 0, "", "trash", "purge", one.Name, two.Name, "--yes")
 	s.gone(one)
 	s.gone(two)
+	if left := entriesOf(t, shelf); len(left) != 0 {
+		t.Errorf("purged, there are folders %q", left)
+	}
 }
 
 // trashIsEmptied in time though the controller is killed.
 func trashIsEmptied(t *testing.T) {
-	shelf := t.TempDir()
-	s := begin(t, "trash-time")
-	s.needsThisMachine()
+	s, shelf := shelving(t, "trash-time")
 	s.step = manyKills
-	s.create(s.provisioner(shelved(shelf)))
 	s.keeps("3s")
 	claim, vol := s.written("data", "fleeting")
 	s.delete(claim)
@@ -231,13 +227,10 @@ func TestTrashHoldsTheVolumesOfAnotherDriver(t *testing.T) {
 	t.Cleanup(func() { s.deleteIfThere(vol) })
 	destroyed := s.drives(vol, folder)
 	claim, _ := s.written("data", "foreign")
-	s.remove(claim)
-	s.trashed(vol)
+	s.trash(claim, vol)
 	mustTool(t, 0, "", "undelete", "volume", vol.Name)
 	s.reads(claim, vol.Name, "foreign")
-	claim.UID = ""
-	s.remove(claim)
-	s.trashed(vol)
+	s.trash(claim, vol)
 	select {
 	case <-destroyed:
 		t.Fatal("the driver has destroyed a volume in the trash")

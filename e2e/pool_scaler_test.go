@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -28,11 +30,19 @@ func TestAHorizontalPodAutoscalerScalesAPool(t *testing.T) {
 	s.create(scaler)
 	s.filled(set, 2)
 	three := int32(3)
-	s.create(&autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: auto, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+	hpa := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: auto, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
 		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: tarn.GroupVersion.String(), Kind: "PersistentVolumeSetScaler", Name: "auto"},
 		MinReplicas:    &three, MaxReplicas: 4,
-	}})
+	}}
+	s.create(hpa)
 	s.filled(set, 3)
+	s.await("the autoscaler to say that it can scale", func() (bool, string) {
+		err := s.get(hpa)
+		able := slices.ContainsFunc(hpa.Status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool {
+			return c.Type == autoscalingv2.AbleToScale && c.Status == corev1.ConditionTrue
+		})
+		return err == nil && able && hpa.Status.DesiredReplicas == 3, fmt.Sprintf("it is %+v (%v)", hpa.Status, err)
+	})
 	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(scaler), scaler); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"testing"
 
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -90,7 +91,7 @@ func connect(ctx context.Context) error {
 // followed are the kinds whose changes wake whoever waits.
 var followed = []client.Object{
 	&corev1.Pod{}, &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &corev1.Event{},
-	&storagev1.CSIDriver{}, &pav.PavProvisioner{}, &tarn.PavVolume{}, &tarn.PavStage{}, &tarn.PersistentVolumeSet{}, &tarn.App{},
+	&storagev1.CSIDriver{}, &autoscalingv2.HorizontalPodAutoscaler{}, &pav.PavProvisioner{}, &tarn.PavVolume{}, &tarn.PavStage{}, &tarn.PersistentVolumeSet{}, &tarn.App{},
 }
 
 // follow starts the watches and returns when their first lists are in.

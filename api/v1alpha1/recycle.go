@@ -69,7 +69,7 @@ type RecycleCertificate struct {
 	// Found is how many names a volume that was made anew has in its folder.
 	Found int64 `json:"found,omitempty"`
 	// SampleSHA256 is the hash of what Tarn read back to verify it: offsets and content
-	// of the sample, or the names that are left.
+	// of the sample, or the folders that should be empty with the names in them.
 	SampleSHA256 string `json:"sampleSHA256"`
 	// Provisioner names the PavProvisioner whose pods did it, empty for Tarn's own.
 	Provisioner string `json:"provisioner,omitempty"`

@@ -94,8 +94,8 @@ func checkable(method tarnv1.RecycleMethod) error {
 }
 
 // entries gives what is in the volume's folder, and in lost+found where that is the file
-// system's own, and the sample that the names make. lost+found itself is in the sample
-// alone.
+// system's own, and the sample: which folders were read, and the names in them.
+// lost+found itself is in the sample alone.
 func entries(top *os.File, kept bool) (names []string, read sample, err error) {
 	read = newSample()
 	folders := []string{"."}
@@ -112,6 +112,7 @@ func entries(top *os.File, kept bool) (names []string, read sample, err error) {
 			return nil, read, fmt.Errorf("reading the volume: %w", err)
 		}
 		slices.Sort(found)
+		read.add(0, []byte(folder))
 		for _, name := range found {
 			read.add(0, []byte(name))
 			if !kept || folder != "." || name != lostAndFound {

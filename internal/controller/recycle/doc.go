@@ -15,6 +15,7 @@
 // do it instead, one after the other; Recreate is its deletion pod, then its creation pod.
 // What they say is not believed: a scrub pod that changes nothing reads it back first.
 //
-// It writes scrub claims and scrub pods, a released volume's claimRef, and phase Failed, and condition Recycled of a PavVolume. It
-// touches no storage itself, and knows no other controller.
+// It writes scrub claims and scrub pods, a released volume's claimRef, phase Failed with
+// its reason, Released where that was its own and is no longer so, and condition Recycled
+// of a PavVolume. It touches no storage itself, and knows no other controller.
 package recycle

@@ -41,7 +41,7 @@ func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
 		{"status --no-such-flag", "unknown flag: --no-such-flag; see tarn status --help"},
 		{"status here", "tarn status --help"},
 		{"status --output xml", "table, json, yaml; see tarn status --help"},
-		{"explain claim", "accepts 2 arg(s), received 1; see tarn explain --help"},
+		{"explain claim", "\"claim\" is not a kind and a name; give such as claim shop/data; see tarn explain --help"},
 		{"explain node n1", `kind "node" is not known`},
 		{"pav render file", `required flag(s) "section" not set; see tarn pav render --help`},
 		{"trash purge", "give the names of volumes, or --all; see tarn trash purge --help"},

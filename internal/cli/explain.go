@@ -44,7 +44,12 @@ func newExplainCommand() *cobra.Command {
 			"  tarn explain app shop/web\n" +
 			"  tarn explain pod -n shop web-0\n" +
 			"  tarn explain volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --output json",
-		Args: cobra.ExactArgs(2),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return fmt.Errorf("%q is not a kind and a name; give such as claim shop/data", strings.Join(args, " "))
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			asked, err := explained(args[0], args[1], namespace, to.namespace)
 			if err != nil {

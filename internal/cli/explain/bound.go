@@ -102,6 +102,8 @@ func (s *story) resize(c *claimView) {
 		link.Next = fmt.Sprintf("when what refuses it is changed, or the claim asks for another size of more than %s", has.String())
 		if c.Volume.Record != nil {
 			link.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Record.Spec.Provisioner.Name)
+		} else if c.Volume.Provisioner != nil {
+			link.Next = byHand
 		}
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
 		s.nodeResize(c, link)
@@ -116,6 +118,9 @@ func (s *story) resize(c *claimView) {
 		link.Next = "when the driver's resizer tries again, which only its log tells"
 	}
 }
+
+// byHand says when a volume grows that a PavProvisioner stages and has not made.
+const byHand = "never by itself: it was not made by Tarn; grow the storage by hand and set its size in the volume"
 
 // expansion tells of the journal and the pod of a volume that grows.
 func (s *story) expansion(v *volumeView) {
@@ -166,7 +171,7 @@ func (s *story) resizeSilent(c *claimView, link *Link) {
 		link.Reason, link.Message = e.Reason, link.Message+"; "+e.Message
 	}
 	if c.Volume.Provisioner != nil && c.Volume.Record == nil {
-		link.Next = "never: it was not made by Tarn; grow the storage by hand and set its size in the volume"
+		link.Next = byHand
 		return
 	}
 	link.Next = "when its driver's resizer begins"

@@ -224,6 +224,8 @@ func TestAClaimThatIsToGrowSaysHowFarItIs(t *testing.T) {
 			w.record.Status.Expansion.Failures, w.record.Status.Expansion.NextAttemptTime = 2, ahead(time.Minute)
 		}), "it cannot grow, attempt 2: no room", "again in 60s", ""},
 		{"it is infeasible", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, nothing), "it is to grow", "", "kubectl edit pavprovisioner gold"},
+		{"it was written by hand", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, func(w *world) { w.volumeView.Record = nil }), "it is to grow", "never by itself: it was not made by Tarn", ""},
+		{"it was written by hand, and nobody has said so", growing("", func(w *world) { w.volumeView.Record = nil }), "it is to grow", "never by itself: it was not made by Tarn", ""},
 		{"the node has yet to follow", growing(corev1.PersistentVolumeClaimNodeResizePending, nothing), "grows with the next pod that uses it", "when a pod that uses the claim is started", ""},
 		{"the node cannot follow", growing(corev1.PersistentVolumeClaimNodeResizeInProgress, func(w *world) {
 			w.claimView.Users = []user{{Pod: somePod("shop", "web", runs)}}

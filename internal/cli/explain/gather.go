@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -276,9 +277,13 @@ func (g *gatherer) missed(o Object, verb string, err error) {
 // needs begins what is said where a right is missing.
 const needs = "needs permission"
 
-// Why words an error of a read: what is forbidden names the right that is missing. verb is
-// get or list.
+// Why words an error of a read: what is forbidden names the right that is missing, and of
+// a server that cannot be reached only that is told. verb is get or list.
 func Why(verb string, err error) string {
+	var unreached *url.Error
+	if errors.As(err, &unreached) {
+		return fmt.Sprintf("the API server does not answer: %v", unreached.Err)
+	}
 	var status apierrors.APIStatus
 	if !apierrors.IsForbidden(err) || !errors.As(err, &status) || status.Status().Details == nil {
 		return err.Error()

@@ -263,13 +263,38 @@ func (g *gatherer) notFound(ctx context.Context, err error) error {
 			elsewhere = append(elsewhere, o.String())
 		}
 	}
-	hint := ""
+	hint := g.noNamespace(ctx)
 	if len(elsewhere) > 0 {
-		hint = "; there is " + strings.Join(elsewhere[:min(len(elsewhere), mostNames)], ", ")
+		hint += "; there is " + strings.Join(elsewhere[:min(len(elsewhere), mostNames)], ", ")
 	} else if names := spelling.Near(asked.Name, here); len(names) > 0 {
 		hint = "; did you mean " + strings.Join(names, " or ") + "?"
 	}
 	return fmt.Errorf("there is no %s%s", asked, hint)
+}
+
+// noNamespace says so where the namespace of what was asked for is not there either;
+// empty where it is, or cannot be read.
+func (g *gatherer) noNamespace(ctx context.Context) string {
+	name := g.view.Asked.Namespace
+	if name == "" {
+		return ""
+	}
+	if there, err := kube.Get(ctx, g.Client, client.ObjectKey{Name: name}, &corev1.Namespace{}); there != nil || err != nil {
+		return ""
+	}
+	var list corev1.NamespaceList
+	hint := ", nor a namespace " + name
+	if g.Client.List(ctx, &list) != nil {
+		return hint
+	}
+	var names []string
+	for _, o := range objectsOf(&list) {
+		names = append(names, o.GetName())
+	}
+	if like := spelling.Near(name, names); len(like) > 0 {
+		hint += "; did you mean namespace " + strings.Join(like, " or ") + "?"
+	}
+	return hint
 }
 
 // named lists the objects of the kind asked for: everywhere, or where that is not

@@ -29,6 +29,7 @@ func house(checkout string) []rule {
 		{"nothing panics", panics},
 		{"a skipped test says why", silentSkips},
 		{"no path of a build machine", machinePaths(checkout)},
+		{"a test that a document names exists", namedTests},
 	}
 }
 

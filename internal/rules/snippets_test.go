@@ -18,6 +18,8 @@ func long(n int) string { return strings.Repeat("\t_ = 1\n", n) }
 var someHome = "/ho" + "me/ada/src"
 
 var offences = []offence{
+	{rule: "a test that a document names exists", what: "it was renamed",
+		file: "docs/design/a.md", text: "| 1 | gap | answer | TestItWasSo |\n", want: "docs/design/a.md:1: there is no test TestItWasSo"},
 	{rule: "a controller has its four files", what: "no plan",
 		file: "internal/controller/stage/apply.go", text: "package stage\n", beside: []string{"controller.go", "gather.go"}, want: "without plan.go"},
 	{rule: "every Go file parses", what: "unclosed function",

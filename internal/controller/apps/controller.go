@@ -76,13 +76,13 @@ func Register(mgr ctrl.Manager, o Options) error {
 	return made.Complete(r)
 }
 
-// Reconcile gathers, plans, applies and reports. The end of an App is decided by what
-// the API server has, not the cache, and so is what is refused: the cache may show a new
-// App before it shows that the last of an earlier one of its name is gone.
+// Reconcile gathers, plans, applies and reports. What is done at the end of an App is
+// decided by what the API server has, not the cache, and so is what is refused: the cache
+// may show a new App before it shows that the last of an earlier one of its name is gone.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	now := r.clock.Now()
 	v, err := r.gather(ctx, r.client, request.NamespacedName)
-	if err == nil && v.App != nil && (v.App.DeletionTimestamp != nil || refusal(v) != "") {
+	if err == nil && v.App != nil && (v.App.DeletionTimestamp != nil && len(plan(v).Actions) > 0 || refusal(v) != "") {
 		v, err = r.gather(ctx, r.reader, request.NamespacedName)
 	}
 	if err != nil {

@@ -1,4 +1,4 @@
-//go:build e2e && csi
+//go:build e2e && others
 
 package e2e
 
@@ -29,7 +29,7 @@ func (s *scenario) csi() (shelf string) {
 	s.needsThisMachine()
 	provisioner := os.Getenv("TARN_CSI_PROVISIONER")
 	if provisioner == "" {
-		s.t.Fatal("TARN_CSI_PROVISIONER does not name the external-provisioner: run `make e2e-csi`")
+		s.t.Fatal("TARN_CSI_PROVISIONER does not name the external-provisioner: run `make e2e-others`")
 	}
 	nodes := &corev1.NodeList{}
 	if err := suite.live.List(s.ctx, nodes); err != nil || len(nodes.Items) != 1 {

@@ -23,6 +23,11 @@ func (s *scenario) deploys(id, class, script string, args ...string) {
 	mustTool(s.t, 0, file, append([]string{"app", "deploy", id, "--namespace", s.name, "--file", "-"}, args...)...)
 }
 
+// claimed is the claim of the one volume of an app.
+func (s *scenario) claimed(id string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "paas-app-" + id + "-data"}}
+}
+
 // explainsApp is explains for an app of the case.
 func (s *scenario) explainsApp(id string, texts ...string) explanation {
 	s.t.Helper()
@@ -51,9 +56,6 @@ func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
 	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	s.endsApps()
-	claimed := func(id string) *corev1.PersistentVolumeClaim {
-		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "paas-app-" + id + "-data"}}
-	}
 	s.deploys("lacks", s.name+"x", stays, "--wait=false")
 	s.deploys("crashes", s.name, "exit 7", "--wait=false")
 	s.deploys("fine", s.name, stays)
@@ -80,7 +82,7 @@ func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
 		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
 		sub.create(&tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "taken"}})
 		sub.explainsApp("taken", "is not deployed: nothing is deployed to it")
-		claim := sub.claimWith(claimed("taken").Name, func(claim *corev1.PersistentVolumeClaim) {
+		claim := sub.claimWith(s.claimed("taken").Name, func(claim *corev1.PersistentVolumeClaim) {
 			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 			claim.Spec.Resources.Requests = size("1Gi")
 		})
@@ -96,14 +98,14 @@ func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
 	t.Run("an end that a label forbids, and the command lifts that", func(t *testing.T) {
 		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
 		protect := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarn.LabelDeletionProtection+`":"true"}}}`))
-		if err := suite.live.Patch(s.ctx, claimed("fine"), protect); err != nil {
+		if err := suite.live.Patch(s.ctx, s.claimed("fine"), protect); err != nil {
 			t.Fatal(err)
 		}
 		mustTool(t, 0, "", "app", "delete", "fine", "--namespace", s.name, "--yes", "--wait=false")
 		e := sub.explainsApp("fine", "is Terminating: claim "+s.name+"/paas-app-fine-data is protected from deletion")
 		sub.does(e.command())
 		sub.gone(&tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "fine"}})
-		sub.gone(claimed("fine"))
+		sub.gone(s.claimed("fine"))
 	})
 	t.Run("pods that a quota forbids", func(t *testing.T) {
 		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
@@ -115,5 +117,64 @@ func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
 		if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Deployment" || !strings.Contains(last.Next, "when its pods are allowed") {
 			t.Errorf("the chain ends with %+v", last)
 		}
+	})
+}
+
+func TestExplainSaysWhatElseAnAppWaitsFor(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-app-else")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	s.endsApps()
+	t.Run("more pods than its volume may have, and the command takes them back", func(t *testing.T) {
+		sub := s.part(t)
+		sub.deploys("scaled", s.name, stays)
+		more := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":2}}`)) // the command line would refuse it at once
+		if err := suite.live.Patch(s.ctx, &tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "scaled"}}, more); err != nil {
+			t.Fatal(err)
+		}
+		sub.does(sub.explainsApp("scaled", "is refused: what it asks for is refused: ", "volume 'data' is ReadWriteOnce").command())
+		sub.explainsApp("scaled", "is Ready: 1 of 1 pods are ready")
+		// It is Ready still when somebody deletes its claim.
+		sub.delete(s.claimed("scaled"))
+		sub.explainsApp("scaled", "is Ready: claim "+s.name+"/paas-app-scaled-data: it is used by pod "+s.name+"/paas-app-scaled-")
+	})
+	t.Run("a volume that its node cannot stage", func(t *testing.T) {
+		sub := s.part(t)
+		class := sub.another("-unstaged", fields{"volumeCreation": asRequested, "volumeStaging": fails(nil)})
+		sub.deploys("unstaged", class, stays, "--wait=false")
+		sub.explainsApp("unstaged", "is not Ready: pod "+s.name+"/paas-app-unstaged-", "cannot be staged on node ", complaint)
+	})
+	t.Run("an end that waits for a pod, then for whoever else uses its claim, then for a finalizer", func(t *testing.T) {
+		sub := s.part(t)
+		sub.deploys("ends", s.name, "trap '' TERM; until [ -e /data/go ]; do sleep 0.1; done")
+		sub.consumer("guest", s.claimed("ends").Name, stays)
+		held := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["tarn.dev/app","example.org/audit"]}}`))
+		app := &tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "ends"}}
+		if err := suite.live.Patch(s.ctx, app, held); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { sub.unhold(app) })
+		mustTool(t, 0, "", "app", "delete", "ends", "--namespace", s.name, "--yes", "--wait=false")
+		sub.explainsApp("ends", "is Terminating: pod "+s.name+"/paas-app-ends-", "its containers have not ended")
+		sub.succeeded(sub.consumer("lets-go", s.claimed("ends").Name, "touch /data/go"))
+		e := sub.explainsApp("ends", "is Terminating: claim "+s.name+"/paas-app-ends-data: it is used by ", s.name+"/guest")
+		for _, l := range e.Links {
+			if l.Object.Kind == "Pod" && l.Command != "" {
+				sub.does(l.Command)
+			}
+		}
+		sub.does(sub.explainsApp("ends", "is Terminating: finalizer example.org/audit keeps it").command())
+		sub.gone(app)
+	})
+	t.Run("a pod that finds no node", func(t *testing.T) {
+		sub := s.part(t)
+		much := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "much"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+			Type: corev1.LimitTypeContainer, Default: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("900")}, DefaultRequest: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("900")},
+		}}}}
+		sub.create(much)
+		sub.deploys("unplaced", s.name, stays, "--wait=false")
+		sub.explainsApp("unplaced", "is not Ready: pod "+s.name+"/paas-app-unplaced-", "the scheduler finds no node for it: ", "Insufficient cpu")
+		sub.remove(much)
 	})
 }

@@ -3,9 +3,12 @@
 package e2e
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -106,7 +109,7 @@ func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-making")
 	s.moody()
-	for _, name := range []string{"refused", "fails", "slow", "unplaced", "imageless", "crashes"} {
+	for _, name := range []string{"measured", "refused", "fails", "slow", "unplaced", "imageless", "mountless", "crashes"} {
 		s.claim(name)
 	}
 	for _, c := range []struct {
@@ -115,11 +118,13 @@ func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
 		// wantLog is a line of the pod's log, wantNext what is said of the next try.
 		wantLog, wantNext, wantCommand string
 	}{
+		{"measured", []string{"the validation pod default/pav-validation-", "has been running for"}, "measuring", "it is given up in ", ""},
 		{"refused", []string{"PavProvisioner " + s.name + " refuses it, attempt ", "shelf 7 is full"}, "looking at shelf 7", "attempt ", "kubectl delete pavvolume pvc-"},
 		{"fails", []string{"its volume could not be made, attempt ", "disk on fire"}, "", "attempt ", "kubectl delete pavvolume pvc-"},
 		{"slow", []string{"the creation pod default/pav-creation-", "has been running for"}, "making it", "it is given up in ", ""},
 		{"unplaced", []string{"the creation pod", "is not scheduled: "}, "", "it is given up in ", "kubectl edit pavprovisioner"},
 		{"imageless", []string{"the creation pod", "cannot have its image: "}, "", "it is given up in ", "kubectl edit pavprovisioner"},
+		{"mountless", []string{"the creation pod", "does not start: ", "/e2e-no-such-folder"}, "", "when its containers start", ""},
 		{"crashes", []string{"the creation pod", "crashes again and again: "}, "", "it is given up in ", "kubectl edit pavprovisioner"},
 	} {
 		t.Run(c.claim, func(t *testing.T) {
@@ -160,18 +165,14 @@ func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
 func (s *scenario) abandon() {
 	s.t.Helper()
 	var claims corev1.PersistentVolumeClaimList
-	var pods corev1.PodList
 	if err := suite.live.List(s.ctx, &claims, client.InNamespace(s.name)); err != nil {
 		s.t.Fatal(err)
 	}
 	for _, claim := range items(&claims) {
 		s.remove(claim)
 	}
-	if err := suite.live.List(s.ctx, &pods, client.MatchingLabels{tarn.LabelProvisioner: s.name, tarn.LabelStep: string(tarn.StepCreation)}); err != nil {
-		s.t.Fatal(err)
-	}
-	for _, pod := range items(&pods) {
-		s.deleteIfThere(pod)
+	for _, pod := range append(s.stepPods(tarn.StepValidation), s.stepPods(tarn.StepCreation)...) {
+		s.deleteIfThere(&pod)
 	}
 }
 
@@ -232,6 +233,41 @@ func TestExplainSaysWhatKeepsAClaimThatIsToGo(t *testing.T) {
 	e = s.explainsClaim("data", "finalizer example.org/audit keeps it, which is of whoever uses the name example.org")
 	s.does(e.command())
 	s.gone(claim)
+	t.Run("a finalizer that is known", func(t *testing.T) {
+		sub := s.part(t)
+		claim := sub.claimWith("cloned", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Finalizers = []string{"provisioner.storage.kubernetes.io/cloning-protection"}
+		})
+		t.Cleanup(func() { sub.unhold(claim) })
+		sub.delete(claim)
+		if e := sub.explainsClaim("cloned", "keeps it, which is of the CSI provisioner, until nobody clones the claim"); e.command() != "" {
+			t.Errorf("the command is %q, which would take it from its owner", e.command())
+		}
+	})
+	t.Run("what would make its pods again, and the commands end that", func(t *testing.T) {
+		sub := s.part(t)
+		claim := sub.bound(sub.claim("owned"))
+		pod := sub.consumer("template", claim.Name, stays)
+		sub.ready(pod)
+		template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "owned"}}, Spec: *pod.Spec.DeepCopy()}
+		sub.remove(pod)
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "owned"}, Spec: batchv1.JobSpec{Template: *template.DeepCopy()}}
+		job.Spec.Template.Labels = nil
+		template.Spec.RestartPolicy = corev1.RestartPolicyAlways
+		web := &appsv1.Deployment{ObjectMeta: job.ObjectMeta, Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: template.Labels}, Template: template}}
+		sub.create(job)
+		sub.create(web)
+		sub.explainsClaim("owned", "is Bound: ", "used by pod owned-", ", owned-")
+		sub.delete(claim)
+		e := sub.explainsClaim("owned", "is Terminating: it is used by 2 pods")
+		for _, want := range []string{"kubectl -n " + s.name + " scale deployment owned --replicas=0", "kubectl -n " + s.name + " delete job owned"} {
+			if !slices.ContainsFunc(e.commands(), func(command string) bool { return command == want }) {
+				t.Errorf("the commands are %q, want %q among them", e.commands(), want)
+			}
+			sub.does(want)
+		}
+		sub.gone(claim)
+	})
 }
 
 func TestExplainSaysWhyAClaimDoesNotGrow(t *testing.T) {
@@ -266,4 +302,24 @@ func TestExplainSaysWhyAClaimDoesNotGrow(t *testing.T) {
 		return err == nil && has.String() == "8Mi", "it has " + has.String()
 	})
 	s.explainsClaim("data", "is Bound: volume pvc-", "8Mi")
+	t.Run("a volume by hand does not", func(t *testing.T) {
+		sub := s.part(t)
+		vol := sub.byHand("rigid", func(vol *corev1.PersistentVolume) {
+			vol.Spec.StorageClassName = class
+			vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: s.name, VolumeHandle: "by-hand"}}
+		})
+		rigid := sub.bound(sub.claimWith("rigid", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Spec.StorageClassName, claim.Spec.VolumeName = &class, vol.Name
+		}))
+		larger := rigid.DeepCopy()
+		larger.Spec.Resources.Requests = size("8Mi")
+		if err := suite.live.Patch(s.ctx, larger, client.MergeFrom(rigid)); err != nil {
+			t.Fatal(err)
+		}
+		e := sub.explainsClaim("rigid", "it is to grow from 2Mi to 8Mi")
+		if last := e.Links[len(e.Links)-1]; !strings.HasPrefix(last.Next, "never by itself: it was not made by Tarn") {
+			t.Errorf("the chain ends with %+v", last)
+		}
+		sub.remove(rigid)
+	})
 }

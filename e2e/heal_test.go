@@ -207,6 +207,7 @@ func TestWhereTheProvisionerSaysSoALossIsOnlyTold(t *testing.T) {
 	}
 	s.stageOf("lost", func(g *tarn.PavStage) bool { return g.Status.Node.Phase == tarn.StageLost })
 	s.told(pod, "VolumeLost", "nothing is done")
+	s.explains("pod", s.name+"/reader", "volume "+claim.Spec.VolumeName+" is lost on node ")
 	if again := s.stepPods(tarn.StepStaging); len(again) > 0 {
 		t.Errorf("there are %d staging pods, want none", len(again))
 	}

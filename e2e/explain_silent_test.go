@@ -1,0 +1,263 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// stops halts one of Tarn's processes until the case ends, as one does that hangs.
+func (s *scenario) stops(name string) (goOn func()) {
+	s.t.Helper()
+	s.needsThisMachine()
+	c, err := suite.machine.component(name)
+	if err != nil || c.PID <= 1 {
+		s.t.Fatalf("%s has pid %d: %v", name, c.PID, err)
+	}
+	if err := syscall.Kill(c.PID, syscall.SIGSTOP); err != nil {
+		s.t.Fatal(err)
+	}
+	goOn = func() { _ = syscall.Kill(c.PID, syscall.SIGCONT) } // what has ended meanwhile needs it no more
+	s.t.Cleanup(goOn)
+	return goOn
+}
+
+// Not parallel: no other case can go on meanwhile.
+func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
+	s := begin(t, "explain-agent")
+	s.needsThisMachine()
+	gate := t.TempDir()
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": script{hostDir: gate,
+		text: "if test {{ pvc.metadata.name }} = gated; then until [ -e /host/open ]; do sleep 0.1; done; fi; mkdir /pav/volume"}.section(nil)}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	s.bound(s.claim("gated"))
+	gated := s.consumer("gated", "gated", stays)
+	s.stageOf("waiting for its pod", func(g *tarn.PavStage) bool { return g.Status.Pod.Phase == tarn.StagePodRunning })
+	goOn := s.stops(nodeAgent)
+
+	pod := s.consumer("web", claim.Name, stays)
+	s.explains("pod", s.name+"/web", "Tarn's node agent on node ", "does not answer")
+	driver := s.another("-new", fields{"volumeStaging": greeting}, func(spec fields) { spec["provisioningModes"] = []any{"Static"} })
+	vol := s.byHand("new", func(vol *corev1.PersistentVolume) {
+		vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "by-hand"}}
+	})
+	byHand := s.naming("new", vol.Name)
+	s.bound(byHand)
+	unserved := s.consumer("unserved", "new", stays)
+	s.explains("pod", s.name+"/unserved", "driver "+driver+" is not registered on node ", ": Tarn's node agent does not run there")
+	if err := os.WriteFile(gate+"/open", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.explains("pod", s.name+"/gated", "is not staged on node ", ": its pod has ended, and the node agent does not answer")
+	goOn()
+	for _, waited := range []*corev1.Pod{pod, gated, unserved} {
+		s.ready(waited)
+	}
+	s.remove(unserved)
+	s.remove(byHand)
+}
+
+// silence is what is said of an object while Tarn's controller is stopped.
+type silence struct {
+	kind, name string
+	want       []string
+	// by says whose controller it is that does not answer, beside Tarn's own part:
+	// binder or protection; where that is Kubernetes', there is nothing to explain.
+	by string
+}
+
+// muted is a case whose controller is to be stopped, with what was begun before.
+type muted struct {
+	*scenario
+	claims map[string]*corev1.PersistentVolumeClaim
+	set    *tarn.PersistentVolumeSet
+}
+
+// beforeSilence makes what has to be there when the controller is stopped.
+func beforeSilence(s *scenario) *muted {
+	s.t.Helper()
+	m := &muted{scenario: s, claims: map[string]*corev1.PersistentVolumeClaim{}}
+	s.create(s.provisioner(fields{"volumeCreation": moods("slow) sleep 1d;;", "true", asRequested), "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	growing := s.classWith("-growing", s.name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = new(true) })
+	m.set = s.pool(0, 1)
+	s.endsApps()
+	s.create(&tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "crashes"}, Spec: tarn.AppSpec{Image: "busybox:1.36", Command: []string{"false"}}})
+	s.deploys("ends", s.name, stays)
+	for _, name := range []string{"data", "unused", "orphaned", "unnamed", "unseen", "lost"} {
+		m.claims[name] = s.naming(name, s.byHand(name).Name)
+	}
+	m.claims["released"], m.claims["staged"] = s.claim("released"), s.claim("staged")
+	m.claims["grows"] = s.claimWith("grows", ofClass(growing))
+	for name, claim := range m.claims {
+		m.claims[name] = s.bound(claim)
+	}
+	lost := m.volumeOf(m.claims["lost"])
+	s.delete(lost)
+	s.unhold(lost)
+	s.explainsClaim("lost", "is Lost: ")
+	s.explains("volume", s.byHand("spare").Name, "is Available: ")
+	slow := s.claim("slow")
+	s.t.Cleanup(func() { // its pod would go on for a day
+		s.deleteIfThere(slow)
+		record := &tarn.PavVolume{ObjectMeta: named("pvc-" + string(slow.UID))}
+		s.wait("what is being made to be given up", s.limit(), func() (bool, string) {
+			for _, pod := range s.stepPods(tarn.StepCreation) {
+				s.deleteIfThere(&pod)
+			}
+			return apierrors.IsNotFound(s.get(record)), "the record is there"
+		})
+	})
+	s.explainsClaim("slow", "the creation pod default/pav-creation-", "has been running for")
+	s.explains("pvset", m.set.Name, "is Ready: ")
+	s.explainsApp("crashes", "crashes again and again")
+	return m
+}
+
+// patch merges a change into an object or its status.
+func (m *muted) patch(o client.Object, change any, status bool) {
+	m.t.Helper()
+	data, err := json.Marshal(change)
+	if err == nil && status {
+		err = suite.live.Status().Patch(m.ctx, o, client.RawPatch(types.MergePatchType, data))
+	} else if err == nil {
+		err = suite.live.Patch(m.ctx, o, client.RawPatch(types.MergePatchType, data))
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// ofVolumes changes claims and volumes while nobody answers, and gives what is to be
+// said of them.
+func (m *muted) ofVolumes() []silence {
+	m.t.Helper()
+	volume := func(claim string) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{ObjectMeta: named(m.claims[claim].Spec.VolumeName)}
+	}
+	claim := func(name string, want ...string) silence {
+		return silence{kind: "claim", name: m.name + "/" + name, want: want}
+	}
+	m.claimWith("fits", ofClass(m.name+"-by-hand"))
+	newborn, dropped := m.byHand("newborn"), m.byHand("dropped")
+	m.delete(dropped)
+	m.byHand("lost")
+	m.claimWith("classless", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = nil })
+	m.classWith("-default", m.name, func(class *storagev1.StorageClass) {
+		class.Annotations = map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}
+	})
+	unseen := volume("unseen")
+	m.delete(unseen)
+	m.unhold(unseen)
+	for _, name := range []string{"orphaned", "released"} {
+		m.delete(m.claims[name])
+		m.unhold(m.claims[name])
+	}
+	if os.Getenv("BINDER") != "kubernetes" { // else that does it
+		m.patch(volume("released"), fields{"status": fields{"phase": corev1.VolumeReleased}}, true)
+	}
+	m.patch(volume("unnamed"), fields{"spec": fields{"claimRef": nil}}, false)
+	m.delete(m.claims["unused"])
+	all := []silence{
+		claim("fits", "fits, but no binder answers"),
+		claim("classless", "it is to get the default class "+m.name+"-default, but no binder answers"),
+		claim("lost", "is there for it again, but no binder answers"),
+		claim("unseen", "its volume "+unseen.Name+" does not exist any more"),
+		{kind: "volume", name: newborn.Name, want: []string{"no binder has seen it yet"}},
+		{kind: "volume", name: volume("orphaned").Name, want: []string{"its claim " + m.name + "/orphaned is gone, and no binder has seen it"}},
+		{kind: "volume", name: volume("unnamed").Name, want: []string{"it names no claim, which a binder puts right"}},
+	}
+	for i := range all {
+		all[i].by = "BINDER"
+	}
+	protected := []silence{
+		claim("unused", "no pod uses it any more, but the controller that protects it does not let go"),
+		{kind: "volume", name: dropped.Name, want: []string{"no claim has it any more, but the controller that protects it does not let go"}},
+	}
+	for i := range protected {
+		protected[i].by = "PROTECTION"
+	}
+	return slices.Concat(all, protected, []silence{{kind: "volume", name: volume("released").Name, want: []string{"is gone, and its storage has to be destroyed, but no tarn controller runs"}}})
+}
+
+// ofTarns makes and changes what is Tarn's own, and gives what is to be said of it.
+func (m *muted) ofTarns() []silence {
+	m.t.Helper()
+	const runsNone = "but no tarn controller runs"
+	m.claimWith("judged-by-nobody", ofClass(m.another("-unjudged", fields{"volumeCreation": asRequested, "volumeStaging": greeting})))
+	m.claimWith("folder", func(claim *corev1.PersistentVolumeClaim) {
+		ofClass(m.classWith("-folder", "tarn.dev/host-path"))(claim)
+		claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": "tarn.dev/host-path"} // as a binder does
+	})
+	m.patch(m.claims["grows"], fields{"spec": fields{"resources": fields{"requests": fields{"storage": "8Mi"}}}}, false)
+	m.consumer("staged", "staged", stays)
+	creation := m.stepPods(tarn.StepCreation)
+	for i := range creation {
+		if err := suite.live.Delete(m.ctx, &creation[i], client.GracePeriodSeconds(0)); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	m.deploys("late", m.name, stays, "--wait=false")
+	mustTool(m.t, 0, "", "app", "delete", "ends", "--namespace", m.name, "--yes", "--wait=false")
+	if err := suite.live.Delete(m.ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: m.name, Name: "paas-app-crashes"}}, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
+		m.t.Fatal(err)
+	}
+	m.patch(m.set, fields{"spec": fields{"maximumReplicas": 2}}, false)
+	m.explains("pvset", m.set.Name, "it has to be looked at, "+runsNone)
+	m.delete(m.set)
+	of := func(kind, name string, want ...string) silence {
+		return silence{kind: kind, name: m.name + "/" + name, want: want}
+	}
+	return []silence{
+		of("claim", "judged-by-nobody", "PavProvisioner "+m.name+"-unjudged has to be judged, "+runsNone),
+		of("claim", "folder", "provisioner tarn.dev/host-path has not begun"),
+		of("claim", "grows", "it is to grow from 2Mi to 8Mi"),
+		of("claim", "slow", "its volume is being made, attempt 1"),
+		of("pod", "staged", "is not staged on node ", ", its pod has to be started, "+runsNone),
+		of("app", "late", "it has to be looked at, "+runsNone),
+		of("app", "crashes", "its Deployment has to be made, "+runsNone),
+		of("app", "ends", "is Terminating: it is being taken down"),
+		{kind: "pvset", name: m.set.Name, want: []string{"is Terminating: its spare volumes have to go first"}},
+	}
+}
+
+// Not parallel: no other case can go on meanwhile.
+func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
+	s := begin(t, "explain-silent")
+	s.needsThisMachine()
+	m := beforeSilence(s)
+	goOn := s.stops(controller)
+	s.claim("more")
+	said := slices.Concat(m.ofVolumes(), m.ofTarns())
+	// The binder is a part of the controller that was stopped, unless it is Kubernetes' own.
+	more := silence{kind: "claim", name: s.name + "/more", want: []string{"PavProvisioner " + s.name + " has to be called, but no binder answers"}}
+	if os.Getenv("BINDER") == "kubernetes" {
+		more.want = []string{"PavProvisioner " + s.name + " has to make its volume, but no tarn controller runs"}
+	}
+	for _, c := range append(said, more) {
+		if c.by == "" || os.Getenv(c.by) != "kubernetes" {
+			s.explains(c.kind, c.name, c.want...)
+		}
+	}
+	e := s.explainsClaim("grows", "it is to grow")
+	if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Lease" || !slices.Contains([]string{"run out", "missing"}, last.State) { // the cluster's only one needs no lease
+		t.Errorf("the chain ends with %+v", last)
+	}
+	goOn()
+	s.explainsClaim("more", "is Bound")
+}

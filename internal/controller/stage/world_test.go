@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/events"
 	testclock "k8s.io/utils/clock/testing"
@@ -86,8 +87,12 @@ var kinds = sync.OnceValue(func() *runtime.Scheme {
 	return s
 })
 
+// deduced tells the owners of fields without the schemas of all that Kubernetes has,
+// which the fake client would read for each world.
+var deduced = sync.OnceValue(managedfields.NewDeducedTypeConverter)
+
 func (w *world) build(objects ...client.Object) client.WithWatch {
-	b := fake.NewClientBuilder().WithScheme(kinds()).WithObjects(objects...).
+	b := fake.NewClientBuilder().WithScheme(kinds()).WithTypeConverters(deduced()).WithObjects(objects...).
 		WithStatusSubresource(&tarnv1.PavStage{}, &pavv1.PavProvisioner{})
 	for field, values := range indexes() {
 		b = b.WithIndex(&tarnv1.PavStage{}, field, values)

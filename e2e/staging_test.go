@@ -49,6 +49,32 @@ func (s *scenario) stepPods(step tarn.Step) []corev1.Pod {
 	return list.Items
 }
 
+func TestAPodHasEachOfItsThreeVolumesWhereItAsksForIt(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "three-volumes")
+	s.create(s.provisioner(fields{
+		"volumeCreation": asRequested,
+		"volumeStaging":  script{text: "mkdir /pav/volume && echo {{ pvc.metadata.name }} > /pav/volume/claim"}.section(nil),
+	}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	names := []string{"data", "logs", "spool"}
+	for _, name := range names {
+		s.claim(name)
+	}
+	pod := s.consumer("reader", names[0], "for name in data logs spool; do grep -qx $name /$name/claim; done", func(p *corev1.Pod) {
+		for _, name := range names[1:] {
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+			}})
+			p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
+		}
+	})
+	s.succeeded(pod)
+	if seen := suite.news.of(s.name); seen.stages != len(names) {
+		t.Errorf("a pod with %d claims has %d stages", len(names), seen.stages)
+	}
+}
+
 func TestTwoPodsShareAVolumeAndItsStage(t *testing.T) {
 	t.Parallel()
 	shelf := t.TempDir()

@@ -113,6 +113,7 @@ func TestWhenANodeIsTaintedOrSilentAVolumeInUseStays(t *testing.T) {
 	goOn := func() { _ = unix.Kill(pid, unix.SIGCONT) } // also where the case fails before
 	defer goOn()
 	s.nodeBecomes(node, "given up", func(node *corev1.Node) bool { return !isReadyNode(node) })
+	s.explains("pod", s.name+"/stays", "its node "+node+" is not ready")
 	// Where the silent node is the only one, Kubernetes takes the fault for the control plane's own and may leave the taint away.
 	s.kubectl("taint", "--overwrite", "node", node, corev1.TaintNodeUnreachable+":NoExecute")
 	s.await("the pod that does not tolerate it to be told to go", func() (bool, string) {

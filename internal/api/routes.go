@@ -202,7 +202,7 @@ func (s *Server) registerVolumes(routes huma.API) {
 			})
 		})
 	huma.Register(routes, operation("resize-volume", http.MethodPut, "/v1/apps/{id}/volumes/{name}", "update", "Make a volume larger",
-		"Answers at once; the volume grows while it is in use. It is done when listing the volumes shows it Bound again.",
+		"Answers when Kubernetes has taken the size, or refused it; the volume grows while it is in use. It is done when listing the volumes shows it Bound again.",
 		http.StatusOK, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge),
 		func(ctx context.Context, in *struct {
 			OfApp

@@ -15,9 +15,9 @@ import (
 )
 
 // DefaultVerdict is how long a resize waits to hear whether Kubernetes takes it. The
-// controller asks within some hundredths of a second; where none runs, or it is busy, the
-// answer does not wait for it.
-const DefaultVerdict = 3 * time.Second
+// controller asks within some hundredths of a second, on a machine that is overrun within
+// seconds; where none runs the answer does not wait for it.
+const DefaultVerdict = 10 * time.Second
 
 // heard waits until the controller has had Kubernetes take the size of a volume, and
 // gives why it was refused, as by a quota. It is empty where nothing is heard in time, or
@@ -49,7 +49,7 @@ func (c *Calls) heard(ctx context.Context, asked *tarnv1.App, volume string, siz
 		taken := slices.ContainsFunc(app.Status.Volumes, func(v tarnv1.AppVolumeStatus) bool {
 			return v.Name == volume && v.Requested != nil && v.Requested.Value() >= sizeGi<<30
 		})
-		if taken {
+		if taken || deployed != nil && deployed.Status == metav1.ConditionTrue {
 			return ""
 		}
 	}

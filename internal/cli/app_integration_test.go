@@ -98,6 +98,11 @@ func (w *appWorld) bind(ctx context.Context, claim *corev1.PersistentVolumeClaim
 // serve says of an app that all is as asked for, each time its spec changes, until the
 // test ends or serves no more.
 func (w *appWorld) serve(id string, look func(app *tarnv1.App)) (stop func()) {
+	return w.serveAs(id, tarnv1.ReasonReady, "", look)
+}
+
+// serveAs says of an app why it is as it is.
+func (w *appWorld) serveAs(id, reason, message string, look func(app *tarnv1.App)) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	changes, err := w.client.Watch(ctx, &tarnv1.AppList{}, client.InNamespace(w.namespace))
@@ -112,7 +117,11 @@ func (w *appWorld) serve(id string, look func(app *tarnv1.App)) (stop func()) {
 			look(app)
 			app.Status.ObservedGeneration, app.Status.ReadyReplicas = app.Generation, ptr.Deref(app.Spec.Replicas, 1)
 			for _, kind := range []string{tarnv1.ConditionDeployed, tarnv1.ConditionReady} {
-				meta.SetStatusCondition(&app.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: tarnv1.ReasonReady, ObservedGeneration: app.Generation})
+				is := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: app.Generation}
+				if reason == tarnv1.ReasonReady || reason == tarnv1.ReasonPodsFailing && kind == tarnv1.ConditionDeployed {
+					is.Status = metav1.ConditionTrue
+				}
+				meta.SetStatusCondition(&app.Status.Conditions, is)
 			}
 			_ = w.client.Status().Update(ctx, app) // a newer version is on its way
 		}
@@ -153,6 +162,15 @@ func TestAnAppIsPlannedDeployedScaledAndDeletedByCommand(t *testing.T) {
 	w.says(1, "app delete shop", "would delete app shop", "would keep volume data, 10Gi, claim paas-app-shop-data", "nothing was done; give --yes")
 	w.says(0, "app delete shop --yes", "app shop is deleted", "preserved: paas-app-shop-data")
 	w.says(1, "app show shop", "app 'shop' not found")
+}
+
+func TestADeployOfAnAppThatFailsEndsWithItsLastWords(t *testing.T) {
+	t.Parallel()
+	w := newAppWorld(t, "cli-failing")
+	defer w.serveAs("shop", tarnv1.ReasonPodsFailing, "pod p ends again and again, with exit code 3; it printed last:\nreading\nno config", func(*tarnv1.App) {})()
+	w.says(1, "app deploy --file "+w.file(shop), "app shop is Failing, 1 of 1 pod ready: pod p ends again and again, with exit code 3; it printed last:\n  | reading\n  | no config\n",
+		"app shop does not run as it was deployed; tarn explain app "+w.namespace+"/shop says more")
+	w.says(0, "app list", "pod p ends again and again, with exit code 3", "!no config")
 }
 
 func TestWhatCannotBeDeployedIsToldWholeAndChangesNothing(t *testing.T) {
@@ -196,6 +214,9 @@ func TestAVolumeIsGrownByCommand(t *testing.T) {
 		w.bind(t.Context(), data)
 	})
 	w.says(0, "volume resize shop data 30Gi --output json", `"status": "Bound"`, `"size_gi": 30`)
+	stop()
+	stop = w.serveAs("shop", tarnv1.ReasonRefused, "no room", func(*tarnv1.App) {})
+	w.says(1, "volume resize shop data 40", "resizing volume 'data' of app 'shop': no room")
 	stop()
 	w.says(0, "volume list shop", "data    Bound   30Gi", "logs    Bound   1Gi")
 	w.says(0, "app deploy --wait=false --file "+w.file(shop), "detach  logs")

@@ -37,6 +37,7 @@ type world struct {
 	ctx    context.Context
 	config *rest.Config
 	client client.WithWatch
+	mirror *testkit.Mirror
 	name   string
 	// vol is the volume as the case has seen it last.
 	vol   *corev1.PersistentVolume
@@ -56,7 +57,7 @@ type world struct {
 func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy, method tarnv1.RecycleMethod) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), name: name, unverified: make(chan string, 1), scrubbed: map[string]bool{}, method: method}
+	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), mirror: testkit.MirrorOf(t, config), name: name, unverified: make(chan string, 1), scrubbed: map[string]bool{}, method: method}
 	w.must(client.IgnoreAlreadyExists(w.client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
 	w.claim = testkit.Claim("default", name, "", "", func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Spec.StorageClassName = name, ptr.To("")
@@ -138,31 +139,34 @@ func (w *world) must(err error) {
 // cluster does what else there is in a cluster, until the case ends. What is refused
 // is tried again on the next round.
 func (w *world) cluster() error {
-	for {
-		vol := &corev1.PersistentVolume{}
-		claims, pods := &corev1.PersistentVolumeClaimList{}, &corev1.PodList{}
-		_, err := kube.Get(w.ctx, w.client, client.ObjectKey{Name: w.name}, vol)
-		err = errors.Join(err, w.client.List(w.ctx, claims), w.client.List(w.ctx, pods, client.InNamespace(testNamespace)))
-		switch {
-		case w.ctx.Err() != nil:
-			return nil //nolint:nilerr // the case is over
-		case err != nil:
-			return err
-		}
-		used := false // the provisioner's own pods do not use the scrub claim
-		for i := range pods.Items {
-			w.pod(&pods.Items[i])
-			used = used || pods.Items[i].Labels[tarnv1.LabelRecord] == ""
-		}
-		for i := range claims.Items {
-			w.bind(&claims.Items[i], vol, used)
-		}
-		w.volume(vol, claims.Items)
-		select {
-		case <-w.ctx.Done():
-		case <-time.After(10 * time.Millisecond):
-		}
+	var err error
+	w.mirror.Until(w.ctx, func() bool {
+		err = w.round()
+		return err != nil
+	})
+	if w.ctx.Err() != nil {
+		return nil //nolint:nilerr // the case is over
 	}
+	return err
+}
+
+func (w *world) round() error {
+	vol := &corev1.PersistentVolume{}
+	claims, pods := &corev1.PersistentVolumeClaimList{}, &corev1.PodList{}
+	_, err := kube.Get(w.ctx, w.client, client.ObjectKey{Name: w.name}, vol)
+	if err = errors.Join(err, w.client.List(w.ctx, claims), w.client.List(w.ctx, pods, client.InNamespace(testNamespace))); err != nil {
+		return err
+	}
+	used := false // the provisioner's own pods do not use the scrub claim
+	for i := range pods.Items {
+		w.pod(&pods.Items[i])
+		used = used || pods.Items[i].Labels[tarnv1.LabelRecord] == ""
+	}
+	for i := range claims.Items {
+		w.bind(&claims.Items[i], vol, used)
+	}
+	w.volume(vol, claims.Items)
+	return nil
 }
 
 // pod runs a scrub pod.
@@ -263,17 +267,13 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 // until waits for the volume to be as check wants it, which says what is wrong.
 func (w *world) until(what string, check func(*corev1.PersistentVolume) string) {
 	w.t.Helper()
-	for {
+	wrong := ""
+	if !w.mirror.Until(w.ctx, func() bool {
 		w.must(w.client.Get(w.ctx, client.ObjectKey{Name: w.name}, w.vol))
-		wrong := check(w.vol)
-		if wrong == "" {
-			return
-		}
-		select {
-		case <-w.ctx.Done():
-			w.t.Fatalf("%s: %s: %+v %+v %v", what, wrong, w.vol.Spec.ClaimRef, w.vol.Status, w.vol.Annotations)
-		case <-time.After(20 * time.Millisecond):
-		}
+		wrong = check(w.vol)
+		return wrong == ""
+	}) {
+		w.t.Fatalf("%s: %s: %+v %+v %v", what, wrong, w.vol.Spec.ClaimRef, w.vol.Status, w.vol.Annotations)
 	}
 }
 

@@ -135,9 +135,9 @@ func TestExplainSaysWhatElseAnAppWaitsFor(t *testing.T) {
 		}
 		sub.does(sub.explainsApp("scaled", "is refused: what it asks for is refused: ", "volume 'data' is ReadWriteOnce").command())
 		sub.explainsApp("scaled", "is Ready: 1 of 1 pods are ready")
-		// It is Ready still when somebody deletes its claim.
+		// When somebody deletes its claim it goes on, but not as it is asked to.
 		sub.delete(s.claimed("scaled"))
-		sub.explainsApp("scaled", "is Ready: claim "+s.name+"/paas-app-scaled-data: it is used by pod "+s.name+"/paas-app-scaled-")
+		sub.explainsApp("scaled", "is not Ready: claim "+s.name+"/paas-app-scaled-data: it is used by pod "+s.name+"/paas-app-scaled-")
 	})
 	t.Run("a volume that its node cannot stage", func(t *testing.T) {
 		sub := s.part(t)

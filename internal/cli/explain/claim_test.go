@@ -188,9 +188,11 @@ func TestATerminatingClaimSaysWhatKeepsIt(t *testing.T) {
 		})
 	}
 	protected := []string{claimProtection}
+	ofApp := func(p *corev1.Pod) { p.Labels = map[string]string{tarnv1.LabelApp: "web"} }
 	for _, c := range []answer{
 		{"a pod", ending(protected, user{Pod: somePod("shop", "web", runs)}), "claim shop/data is Terminating: it is used by pod shop/web", "when the pod is gone", "kubectl -n shop delete pod web"},
 		{"a pod of a Deployment", ending(protected, user{somePod("shop", "web", runs), Object{"Deployment", "shop", "web"}}), "it is used by pod shop/web", "when the pod is gone", "kubectl -n shop scale deployment web --replicas=0"},
+		{"a pod of an App", ending(protected, user{somePod("shop", "web", runs, ofApp), Object{"Deployment", "shop", "paas-app-web"}}), "it is used by pod shop/web", "when the pod is gone", "tarn app scale web 0 --namespace shop"},
 		{"a pod of a Job", ending(protected, user{somePod("shop", "web", runs), Object{"Job", "shop", "fill"}}), "it is used by pod shop/web", "when the pod is gone", "kubectl -n shop delete job fill"},
 		{"an ended pod that is still there", ending(protected, user{Pod: somePod("shop", "done", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}), "it is used by pod shop/done", "when the pod is gone", "kubectl -n shop delete pod done"},
 		{"nothing but a silent controller", ending(protected, user{Pod: somePod("shop", "web", unscheduled)}), "no pod uses it any more, but the controller that protects it does not let go", "as soon as the controller runs", ""},

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -85,6 +86,10 @@ func (s *story) usedBy(c *claimView, using []user) {
 // first.
 func stop(u user) string {
 	o := u.Workload
+	// The Deployment of an App would be given its pods back.
+	if app := u.Pod.Labels[tarnv1.LabelApp]; app != "" && o.Kind == "Deployment" {
+		return "tarn app scale " + quoted(app) + " 0 --namespace " + quoted(o.Namespace)
+	}
 	switch o.Kind {
 	case "Deployment", "StatefulSet", replicaSet, "ReplicationController":
 		return kubectl(o.Namespace, "scale", lower(o.Kind), o.Name, "--replicas=0")

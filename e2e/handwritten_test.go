@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -121,9 +122,10 @@ func TestACreationThatGivesAnothersHandleDeletesNothing(t *testing.T) {
 			second := s.claim("second")
 			s.told(second, "ProvisioningFailed", `volumeHandle "shared"`, `PersistentVolume "`+first.Spec.VolumeName+`"`, "kubectl delete pavvolume pvc-"+string(second.UID))
 			record := &tarn.PavVolume{ObjectMeta: named("pvc-" + string(second.UID))}
-			if err := s.get(record); err != nil || record.Status.Phase != tarn.VolumeDisputed {
-				t.Errorf("the record is %s, %v, want Disputed", record.Status.Phase, err)
-			}
+			s.await("the record to be Disputed", func() (bool, string) {
+				err := s.get(record)
+				return err == nil && record.Status.Phase == tarn.VolumeDisputed, fmt.Sprintf("it is %q, %v", record.Status.Phase, err)
+			})
 			s.remove(second)
 			s.gone(record)
 			s.never(tarn.StepDeletion)

@@ -71,7 +71,7 @@ cases=(
 # What cannot hold here, however wide, and why.
 apart=(
 	# Processes of the host are killed, stopped or held, by tarn-cluster.
-	'WhoeverIsKilled' 'AnotherControllerTakesOver' 'ExplainSaysThatAProcessOfTarnsDoesNotAnswer' 'ExplainTellsWhatItsCallerMayRead'
+	'WhoeverIsKilled' 'AnotherControllerTakesOver' 'ExplainSaysThatTheControllerDoesNotAnswer' 'ExplainSaysThatTheNodeAgentDoesNotAnswer' 'ExplainTellsWhatItsCallerMayRead'
 	# Both are about Tarn's binder.
 	'TwoBindersAtOnceBindOneToOne' 'TheSchedulerAndTheBinderAgree'
 	# Folders of the node that the controller itself makes: as a pod it sees none.

@@ -302,24 +302,29 @@ func TestExplainSaysWhyAClaimDoesNotGrow(t *testing.T) {
 		return err == nil && has.String() == "8Mi", "it has " + has.String()
 	})
 	s.explainsClaim("data", "is Bound: volume pvc-", "8Mi")
-	t.Run("a volume by hand does not", func(t *testing.T) {
-		sub := s.part(t)
-		vol := sub.byHand("rigid", func(vol *corev1.PersistentVolume) {
-			vol.Spec.StorageClassName = class
-			vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: s.name, VolumeHandle: "by-hand"}}
+	for name, c := range map[string]struct{ driver, next string }{
+		"rigid":   {s.name, "never by itself: it was not made by Tarn"},
+		"foreign": {"csi.example.org", "when its driver's resizer begins"},
+	} {
+		t.Run("a volume by hand does not: "+name, func(t *testing.T) {
+			sub := s.part(t)
+			vol := sub.byHand(name, func(vol *corev1.PersistentVolume) {
+				vol.Spec.StorageClassName = class
+				vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: c.driver, VolumeHandle: "by-hand"}}
+			})
+			claim := sub.bound(sub.claimWith(name, func(claim *corev1.PersistentVolumeClaim) {
+				claim.Spec.StorageClassName, claim.Spec.VolumeName = &class, vol.Name
+			}))
+			larger := claim.DeepCopy()
+			larger.Spec.Resources.Requests = size("8Mi")
+			if err := suite.live.Patch(s.ctx, larger, client.MergeFrom(claim)); err != nil {
+				t.Fatal(err)
+			}
+			e := sub.explainsClaim(name, "it is to grow from 2Mi to 8Mi")
+			if last := e.Links[len(e.Links)-1]; !strings.HasPrefix(last.Next, c.next) {
+				t.Errorf("the chain ends with %+v", last)
+			}
+			sub.remove(claim)
 		})
-		rigid := sub.bound(sub.claimWith("rigid", func(claim *corev1.PersistentVolumeClaim) {
-			claim.Spec.StorageClassName, claim.Spec.VolumeName = &class, vol.Name
-		}))
-		larger := rigid.DeepCopy()
-		larger.Spec.Resources.Requests = size("8Mi")
-		if err := suite.live.Patch(s.ctx, larger, client.MergeFrom(rigid)); err != nil {
-			t.Fatal(err)
-		}
-		e := sub.explainsClaim("rigid", "it is to grow from 2Mi to 8Mi")
-		if last := e.Links[len(e.Links)-1]; !strings.HasPrefix(last.Next, "never by itself: it was not made by Tarn") {
-			t.Errorf("the chain ends with %+v", last)
-		}
-		sub.remove(rigid)
-	})
+	}
 }

@@ -247,8 +247,12 @@ func TestExplainSaysWhyAVolumeThatWasMadeIsStillThere(t *testing.T) {
 		})
 		claim := sub.bound(sub.claimWith("thrown", ofClass(kept)))
 		sub.remove(claim)
-		e := sub.explains("volume", claim.Spec.VolumeName, "is Released: claim "+s.name+"/thrown is gone, and its data is kept in the trash until ")
-		sub.does(e.command())
+		sub.explains("volume", claim.Spec.VolumeName, "is Released: claim "+s.name+"/thrown is gone, and its data is kept in the trash until ")
+		noEnd := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+tarn.AnnotationTrashedUntil+`":"tomorrow"}}}`))
+		if err := suite.live.Patch(s.ctx, &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}, noEnd); err != nil {
+			t.Fatal(err)
+		}
+		sub.does(sub.explains("volume", claim.Spec.VolumeName, "is kept with no end: annotation tarn.dev/trashed-until is \"tomorrow\"").command())
 		again := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "thrown"}}
 		sub.bound(again)
 		sub.remove(again)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"tarn.dev/tarn/bench/results"
 )
 
 // report is everything that was measured in one go.
@@ -112,22 +113,7 @@ func (r report) print(out io.Writer) {
 	}
 }
 
-// save writes a report beside the earlier ones.
+// save keeps a report beside the earlier ones.
 func (r report) save(folder string) error {
-	if folder == "" {
-		return nil
-	}
-	raw, err := json.MarshalIndent(r, "", "  ")
-	if err == nil {
-		err = os.MkdirAll(folder, 0o755)
-	}
-	if err != nil {
-		return fmt.Errorf("saving the results: %w", err)
-	}
-	path := filepath.Join(folder, "bind-"+r.Began.Format("20060102T150405Z")+".json")
-	if err := os.WriteFile(path, append(raw, '\n'), 0o644); err != nil {
-		return fmt.Errorf("saving the results: %w", err)
-	}
-	fmt.Fprintln(os.Stderr, "saved as", path)
-	return nil
+	return results.Save(folder, "bind", r.Began, r)
 }

@@ -7,7 +7,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,6 +18,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"tarn.dev/tarn/bench/results"
 )
 
 // What Tarn must reach with a thousand claims and fifty pods.
@@ -141,22 +142,10 @@ func (r report) print() {
 	}
 }
 
-// save writes a report beside the earlier ones.
+// save keeps a report beside the earlier ones.
 func (r report) save(folder string) error {
-	if folder == "" || len(r.Results) == 0 {
+	if len(r.Results) == 0 {
 		return nil
 	}
-	raw, err := json.MarshalIndent(r, "", "  ")
-	if err == nil {
-		err = os.MkdirAll(folder, 0o755)
-	}
-	if err != nil {
-		return fmt.Errorf("saving the results: %w", err)
-	}
-	path := filepath.Join(folder, "protect-"+r.Began.Format("20060102T150405Z")+".json")
-	if err := os.WriteFile(path, append(raw, '\n'), 0o644); err != nil {
-		return fmt.Errorf("saving the results: %w", err)
-	}
-	fmt.Fprintln(os.Stderr, "saved as", path)
-	return nil
+	return results.Save(folder, "protect", r.Began, r)
 }

@@ -4,6 +4,9 @@
 //
 //	testsum run NAME -- go test -json ./...    runs a suite, status 1 if it failed
 //	testsum report NAME [NAME]...              sums up the suites named
+//
+// After a further -- comes a further command, whose tests run beside those of the first
+// and count with them.
 package main
 
 import (
@@ -14,13 +17,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
+	"time"
 )
 
 // recordDir is where records lie between run and report, below the folder make
 // runs in.
 const recordDir = ".tarn/tests"
 
-const usage = "use `testsum run NAME -- COMMAND [ARGUMENT]...` or `testsum report NAME [NAME]...`"
+const usage = "use `testsum run NAME -- COMMAND [ARGUMENT]... [-- COMMAND [ARGUMENT]...]...` or `testsum report NAME [NAME]...`"
 
 func main() {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
@@ -31,7 +36,9 @@ func main() {
 
 func run(args []string, out io.Writer) error {
 	if len(args) >= 4 && args[0] == "run" && args[2] == "--" {
-		return runSuite(args[1], args[3:], out)
+		if commands := split(args[3:]); commands != nil {
+			return runSuite(args[1], commands, out)
+		}
 	}
 	if len(args) >= 2 && args[0] == "report" {
 		return reportSuites(args[1:], out)
@@ -39,9 +46,24 @@ func run(args []string, out io.Writer) error {
 	return errors.New(usage)
 }
 
-// runSuite runs a command that prints the events of `go test -json`, and records
-// them under the suite's name.
-func runSuite(name string, command []string, out io.Writer) error {
+// split gives the commands between the --, nil if one of them is empty.
+func split(args []string) [][]string {
+	var commands [][]string
+	for {
+		end := slices.Index(args, "--")
+		if end == 0 || len(args) == 0 {
+			return nil
+		}
+		if end < 0 {
+			return append(commands, args)
+		}
+		commands, args = append(commands, args[:end]), args[end+1:]
+	}
+}
+
+// runSuite runs commands that print the events of `go test -json`, at the same time, and
+// records them together under the suite's name.
+func runSuite(name string, commands [][]string, out io.Writer) error {
 	if err := os.MkdirAll(recordDir, 0o755); err != nil {
 		return err
 	}
@@ -49,29 +71,61 @@ func runSuite(name string, command []string, out io.Writer) error {
 	if err := os.Remove(record); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	all, shared := newSuite(name), &lockedWriter{to: out}
+	parts, errs := make([]*suite, len(commands)), make([]error, len(commands))
+	var running sync.WaitGroup
+	for i, command := range commands {
+		parts[i] = newSuite(name)
+		running.Go(func() { errs[i] = parts[i].run(command, shared) })
+	}
+	running.Wait()
+	for _, part := range parts {
+		all.add(part)
+	}
+	all.Seconds = time.Since(all.began).Seconds()
+	if err := all.save(record); err != nil {
+		return err
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("suite %s: %w", name, err)
+	}
+	if all.Failed > 0 {
+		return fmt.Errorf("suite %s: %d failed", name, all.Failed)
+	}
+	return nil
+}
+
+// run runs one command and takes its events. The error is that of a command that could
+// not be started or read, which counts as a failure too.
+func (s *suite) run(command []string, out io.Writer) error {
 	tests := exec.Command(command[0], command[1:]...)
 	tests.Stderr = os.Stderr
 	events, err := tests.StdoutPipe()
+	if err == nil {
+		err = tests.Start()
+	}
 	if err != nil {
+		s.finish(err)
 		return err
 	}
-	if err := tests.Start(); err != nil {
-		return fmt.Errorf("suite %s: %w", name, err)
-	}
-	s := newSuite(name)
 	readErr := s.read(events, out)
-	waitErr := tests.Wait()
-	s.finish(waitErr)
-	if err := s.save(record); err != nil {
-		return err
-	}
+	s.finish(tests.Wait())
 	if readErr != nil {
-		return fmt.Errorf("suite %s: output of %s: %w", name, command[0], readErr)
-	}
-	if s.Failed > 0 {
-		return fmt.Errorf("suite %s: %d failed", name, s.Failed)
+		return fmt.Errorf("output of %s: %w", command[0], readErr)
 	}
 	return nil
+}
+
+// lockedWriter keeps what several commands print from being mixed within a write.
+type lockedWriter struct {
+	lock sync.Mutex
+	to   io.Writer
+}
+
+func (w *lockedWriter) Write(text []byte) (int, error) {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	return w.to.Write(text)
 }
 
 // reportSuites prints a table of the suites and the closing line; a suite without

@@ -161,11 +161,17 @@ func (s *suite) packageText(name string) string {
 // finish closes the suite with how the command ended: a command that failed
 // without a failed test is a failure of its own.
 func (s *suite) finish(commandErr error) {
-	s.Seconds = time.Since(s.began).Seconds()
 	if commandErr != nil && s.Failed == 0 {
 		s.Failed = 1
 		s.Failures = []string{"the command ended with " + commandErr.Error()}
 	}
+}
+
+// add counts what another suite has seen; the packages of one may be those of the other.
+func (s *suite) add(other *suite) {
+	s.Passed, s.Failed, s.Skipped = s.Passed+other.Passed, s.Failed+other.Failed, s.Skipped+other.Skipped
+	s.Packages = max(s.Packages, other.Packages)
+	s.Failures, s.Skips = append(s.Failures, other.Failures...), append(s.Skips, other.Skips...)
 }
 
 func (s *suite) save(name string) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -121,5 +122,27 @@ func TestARecordOfAnEarlierRunIsGoneWhenTheCommandCannotStart(t *testing.T) {
 	}
 	if err := run([]string{"report", "unit"}, &out); err == nil {
 		t.Error("the earlier record is reported")
+	}
+}
+
+func TestCommandsBesideEachOtherCountTogether(t *testing.T) {
+	t.Chdir(t.TempDir())
+	pass := func(name string) []string {
+		return []string{"echo", `{"Action":"pass","Package":"p","Test":"` + name + `"}` + "\n" + `{"Action":"pass","Package":"p"}`}
+	}
+	var out strings.Builder
+	if err := run(slices.Concat([]string{"run", "e2e", "--"}, pass("TestA"), []string{"--"}, pass("TestB")), &out); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(slices.Concat([]string{"run", "e2e", "--"}, pass("TestA"), []string{"--", "false"}), &out); err == nil {
+		t.Error("a suite succeeds one of whose commands failed")
+	}
+	if err := run([]string{"report", "e2e"}, &out); err == nil || !strings.HasSuffix(out.String(), "1 passed, 1 failed, 0 skipped\n") {
+		t.Errorf("the report, %v, is:\n%s", err, out.String())
+	}
+	for _, args := range [][]string{{"run", "e2e", "--"}, {"run", "e2e", "--", "--", "true"}, {"run", "e2e", "--", "true", "--"}} {
+		if err := run(args, &out); err == nil || !strings.Contains(err.Error(), "use `testsum run") {
+			t.Errorf("%q gives %v", args, err)
+		}
 	}
 }

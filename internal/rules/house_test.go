@@ -30,6 +30,7 @@ func house(checkout string) []rule {
 		{"a skipped test says why", silentSkips},
 		{"no path of a build machine", machinePaths(checkout)},
 		{"a test that a document names exists", namedTests},
+		{"a case that is not parallel has a cluster of its own", loneCases},
 	}
 }
 

@@ -20,6 +20,10 @@ var someHome = "/ho" + "me/ada/src"
 var offences = []offence{
 	{rule: "a test that a document names exists", what: "it was renamed",
 		file: "docs/design/a.md", text: "| 1 | gap | answer | TestItWasSo |\n", want: "docs/design/a.md:1: there is no test TestItWasSo"},
+	{rule: "a case that is not parallel has a cluster of its own", what: "nobody placed it",
+		file: "e2e/a_test.go", text: "//go:build e2e\n\npackage e2e\nfunc TestA(t *testing.T) { begin(t) }\n", want: "e2e/a_test.go:4: TestA is not parallel and not among those"},
+	{rule: "a case that is not parallel has a cluster of its own", what: "it is there no more",
+		file: "hack/e2e.sh", text: "alone=(\n\tTestB\n)\n", want: "hack/e2e.sh: TestB"},
 	{rule: "a controller has its four files", what: "no plan",
 		file: "internal/controller/stage/apply.go", text: "package stage\n", beside: []string{"controller.go", "gather.go"}, want: "without plan.go"},
 	{rule: "every Go file parses", what: "unclosed function",

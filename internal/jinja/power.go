@@ -7,7 +7,7 @@ import (
 
 const (
 	// powSteps is what a power of floats costs.
-	powSteps = 200
+	powSteps = 600
 	// powBits is the precision powers are computed with: more than twice that of
 	// a float, so that the rounded result is the nearest float, as it is in C.
 	powBits = 128

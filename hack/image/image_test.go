@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,30 +16,38 @@ import (
 	"testing"
 
 	"github.com/CycloneDX/cyclonedx-go"
+	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// made writes image and bill of a program that stands for Tarn's in a folder.
-func made(t *testing.T, arguments ...string) string {
+// packed gives the image of a program that stands for Tarn's, and the path of that.
+func packed(t *testing.T, arguments ...string) (o options, index v1.ImageIndex, program string) {
 	t.Helper()
 	o, err := parse(append([]string{"--version=v1.2.3", "--image=example.org/storage/tarn:v1.2.3", "--out=" + t.TempDir()}, arguments...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	self, err := os.Executable()
-	if err != nil {
+	if program, err = os.Executable(); err != nil {
 		t.Fatal(err)
 	}
 	binaries := map[string]string{}
 	for _, architecture := range o.architectures {
-		binaries[architecture] = self
+		binaries[architecture] = program
 	}
-	index, err := pack(o, binaries)
-	if err != nil {
+	if index, err = pack(o, binaries); err != nil {
 		t.Fatal(err)
 	}
-	if err := write(o, filepath.Join(t.TempDir(), "layout"), index, self); err != nil {
+	return o, index, program
+}
+
+// made writes image and bill of that program in a folder.
+func made(t *testing.T, arguments ...string) string {
+	t.Helper()
+	o, index, program := packed(t, arguments...)
+	if err := write(o, filepath.Join(t.TempDir(), "layout"), index, program); err != nil {
 		t.Fatal(err)
 	}
 	return o.out
@@ -114,8 +124,66 @@ func TestTheArchiveNamesOneImageOfBothArchitectures(t *testing.T) {
 		}
 		onlyTheBinary(t, image)
 	}
-	if want := []string{"linux/amd64", "linux/arm64"}; !slices.Equal(platforms, want) {
-		t.Errorf("it is for %q, want %q", platforms, want)
+	if !slices.Equal(platforms, both) {
+		t.Errorf("it is for %q, want %q", platforms, both)
+	}
+}
+
+// both are the platforms an image is for.
+var both = []string{"linux/amd64", "linux/arm64"}
+
+func TestTheRegistryHasWhatWasPushed(t *testing.T) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	host := strings.TrimPrefix(server.URL, "http://") // plain, as to any registry of this machine
+	o, index, _ := packed(t, "--image="+host+"/storage/tarn:v1.2.3")
+	for range 2 { // what is there is not sent again, and stays as it is
+		if err := push(o.image, index); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := index.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, err := remote.Index(o.image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := there.Digest(); err != nil || got != want {
+		t.Errorf("the registry has %s, %v, want %s", got, err, want)
+	}
+	if err := validate.Index(there); err != nil { // reads every layer back, and counts
+		t.Error(err)
+	}
+	manifest, err := there.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var platforms []string
+	for _, m := range manifest.Manifests {
+		platforms = append(platforms, m.Platform.String())
+		image, err := remote.Image(o.image, remote.WithPlatform(*m.Platform))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := image.Digest(); err != nil || got != m.Digest {
+			t.Errorf("a node of %s is given %s, %v, want %s", m.Platform, got, err, m.Digest)
+		}
+		onlyTheBinary(t, image)
+	}
+	if !slices.Equal(platforms, both) {
+		t.Errorf("the registry's image is for %q, want %q", platforms, both)
+	}
+}
+
+func TestARegistryThatRefusesIsNamed(t *testing.T) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	host := strings.TrimPrefix(server.URL, "http://")
+	server.Close()
+	o, index, _ := packed(t, "--image="+host+"/tarn:v1")
+	if err := push(o.image, index); err == nil || !strings.Contains(err.Error(), host) {
+		t.Errorf("got %v, want an error that names %s", err, host)
 	}
 }
 

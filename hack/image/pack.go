@@ -49,6 +49,7 @@ func packOne(o options, architecture, binary string) (v1.Image, error) {
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err = mutate.ConfigFile(image, &v1.ConfigFile{
 		Architecture: architecture, OS: "linux", Created: v1.Time{Time: beginning},
+		RootFS: v1.RootFS{Type: "layers"}, // OCI wants the word, and some registries look for it
 		Config: v1.Config{Entrypoint: []string{entrypoint}, User: user, WorkingDir: "/", Labels: map[string]string{
 			"org.opencontainers.image.title":       "tarn",
 			"org.opencontainers.image.description": "Persistent volumes for Kubernetes",

@@ -264,7 +264,7 @@ func (r *reconciler) writeVolume(ctx context.Context, v *View) error {
 		if err != nil {
 			return err
 		}
-		if vol != nil && sameClaim(vol, v.Record) {
+		if vol != nil && isOf(vol, v.Record) {
 			v.Volume = vol // written before a crash: it was handed over
 			return nil
 		}
@@ -350,7 +350,7 @@ func (r *reconciler) adoptVolume(ctx context.Context, v *View) error {
 		return errStale
 	case live.DeletionTimestamp != nil:
 		return fmt.Errorf("PersistentVolume %s exists and is being deleted; waiting until it is gone", v.VolumeName)
-	case !sameClaim(live, v.Record):
+	case !isOf(live, v.Record):
 		return fmt.Errorf("PersistentVolume %s exists and belongs to another claim; delete it to go on", v.VolumeName)
 	}
 	v.Volume = live
@@ -368,8 +368,9 @@ func (r *reconciler) settle(ctx context.Context, v *View) error {
 		}
 	}
 	return r.discardPods(ctx, v, func(pod *corev1.Pod) bool {
-		step := tarnv1.Step(pod.Labels[tarnv1.LabelStep]) // a deletion pod may be at work already
-		return step == tarnv1.StepValidation || step == tarnv1.StepCreation
+		// A deletion pod may be at work already, or a creation pod that makes the volume anew.
+		step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
+		return pod.Labels[tarnv1.LabelScrub] == "" && (step == tarnv1.StepValidation || step == tarnv1.StepCreation)
 	})
 }
 

@@ -43,7 +43,7 @@ func (r *reconciler) dispute(ctx context.Context, v *View, holder string) error 
 	if err != nil {
 		return err
 	}
-	if vol != nil && sameClaim(vol, v.Record) {
+	if vol != nil && isOf(vol, v.Record) {
 		v.Volume = vol
 		return nil
 	}

@@ -117,6 +117,14 @@ func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
 	}, nil
 }
 
+// isOf says that a PersistentVolume was made of a record. Whose it is by now does not
+// matter: it may have been freed, or drawn by another claim, before the record said that
+// it was handed over.
+func isOf(vol *corev1.PersistentVolume, record *tarnv1.PavVolume) bool {
+	return vol.Annotations[tarnv1.AnnotationRecord] == string(record.UID) ||
+		vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID == record.Spec.Claim.UID
+}
+
 // classOf is the class as it stood when the record was made.
 func classOf(record *tarnv1.PavVolume) (*storagev1.StorageClass, error) {
 	class := &storagev1.StorageClass{}

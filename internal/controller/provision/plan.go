@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -271,15 +270,11 @@ func decideCreated(v *View) Plan {
 	switch {
 	case handed && v.Pod == nil:
 		return Plan{Act: ActNone} // from here on the PersistentVolume speaks, to reclaim
-	case handed, v.Volume != nil && sameClaim(v.Volume, v.Record):
+	case handed, v.Volume != nil && isOf(v.Volume, v.Record):
 		return Plan{Act: ActSettle}
 	default:
 		return Plan{Act: ActVolume}
 	}
-}
-
-func sameClaim(vol *corev1.PersistentVolume, record *tarnv1.PavVolume) bool {
-	return vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID == record.Spec.Claim.UID
 }
 
 func provisionerGone(v *View) *podvol.StepError {

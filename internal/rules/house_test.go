@@ -18,6 +18,7 @@ func house(checkout string) []rule {
 		{"every Go file parses", parses},
 		{"imports follow the table", importTable},
 		{"a plan only computes", purePlans},
+		{"a controller comes back soon after an outage", pauses},
 		{"a controller has its four files", fourFiles},
 		{"words are pure", pureWords},
 		{"every package says what it is for", packageComments},

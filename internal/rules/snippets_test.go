@@ -26,6 +26,8 @@ var offences = []offence{
 		file: "hack/e2e.sh", text: "alone=(\n\tTestB\n)\n", want: "hack/e2e.sh: TestB"},
 	{rule: "a controller has its four files", what: "no plan",
 		file: "internal/controller/stage/apply.go", text: "package stage\n", beside: []string{"controller.go", "gather.go"}, want: "without plan.go"},
+	{rule: "a controller comes back soon after an outage", what: "the pauses that controller-runtime has",
+		file: "internal/controller/stage/a.go", text: "package stage\nvar o = controller.Options{MaxConcurrentReconciles: 1}\n", want: "RateLimiter"},
 	{rule: "every Go file parses", what: "unclosed function",
 		file: "internal/kube/a.go", text: "package kube\nfunc f() {\n", want: "expected"},
 	{rule: "imports follow the table", what: "a word imports a hand",

@@ -65,7 +65,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Watches(&tarnv1.PavVolume{}, soon(ofRecord)).
 		Watches(&tarnv1.PavStage{}, soon(ofStage)).
 		Watches(&corev1.PersistentVolume{}, soon(ofVolume)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		Complete(r)
 }
 

@@ -48,7 +48,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("expand").
-		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&tarnv1.PavVolume{}, builder.WithPredicates(predicate.NewPredicateFuncs(hasJournal))).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(mapClaim)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{}),

@@ -99,7 +99,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(gone())).
 		Watches(&pavv1.PavProvisioner{}, r.stagesWith(byProvisioner), builder.WithPredicates(judged())).
 		Watches(&corev1.Node{}, r.stagesWith(byNode), builder.WithPredicates(gone())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		Complete(r)
 }
 

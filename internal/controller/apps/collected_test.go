@@ -20,22 +20,22 @@ import (
 
 func TestAnAppThatIsDeletedInTheForegroundTakesItsClaimsWithIt(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "foreground")
-	stop := w.run(w.config)
+	stop := w.run(w.Config)
 	app := w.app("shop", volumeOf("data", 1), volumeOf("keep", 1, preserving), volumeOf("old", 1))
 	w.ready(app)
-	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Volumes = s.Volumes[:2] }))
+	w.Must(w.change(app, func(s *tarnv1.AppSpec) { s.Volumes = s.Volumes[:2] }))
 	w.ready(app)
 	stop()
-	w.must(w.client.Delete(w.ctx, app, client.PropagationPolicy(metav1.DeletePropagationForeground)))
+	w.Must(w.Client.Delete(w.Ctx, app, client.PropagationPolicy(metav1.DeletePropagationForeground)))
 	// The garbage collector is faster, and has done with it: nothing it owns keeps the App.
-	w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app))
-	w.must(kube.RemoveFinalizer(w.ctx, w.client, app, metav1.FinalizerDeleteDependents))
+	w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(app), app))
+	w.Must(kube.RemoveFinalizer(w.Ctx, w.Client, app, metav1.FinalizerDeleteDependents))
 	of := metav1.ObjectMeta{Namespace: w.namespace, Name: ownName(app)}
-	w.must(w.client.Delete(w.ctx, &corev1.ConfigMap{ObjectMeta: of}))
-	w.must(w.client.Delete(w.ctx, &appsv1.Deployment{ObjectMeta: of}))
-	defer w.run(w.config)()
-	w.eventually("letting the App go", func() string {
-		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app); !apierrors.IsNotFound(err) {
+	w.Must(w.Client.Delete(w.Ctx, &corev1.ConfigMap{ObjectMeta: of}))
+	w.Must(w.Client.Delete(w.Ctx, &appsv1.Deployment{ObjectMeta: of}))
+	defer w.run(w.Config)()
+	w.Eventually("letting the App go", func() string {
+		if err := w.Client.Get(w.Ctx, client.ObjectKeyFromObject(app), app); !apierrors.IsNotFound(err) {
 			return fmt.Sprintf("%v, %+v", err, app.Status)
 		}
 		return ""

@@ -29,42 +29,42 @@ import (
 // and deletes it; a second App of its name then finds what was preserved. The controller
 // is started anew when the killer has ended it.
 func (w *world) life(k *testkit.Killer) {
-	w.t.Helper()
-	defer k.Life(w.config, w.run)()
+	w.T.Helper()
+	defer k.Life(w.Config, w.run)()
 	app := w.app("shop", volumeOf("data", 1), volumeOf("cache", 1, shared), volumeOf("keep", 1))
 	w.ready(app)
 	data, keep := w.claim(app, "data").UID, w.claim(app, "keep").UID
-	w.must(w.change(app, func(s *tarnv1.AppSpec) {
+	w.Must(w.change(app, func(s *tarnv1.AppSpec) {
 		s.Image, s.Volumes = "shop:2", []tarnv1.AppVolume{volumeOf("data", 3), volumeOf("keep", 1, preserving), volumeOf("logs", 1, shared)}
 	}))
 	w.ready(app)
 	w.deployedAnew(app, data)
-	w.must(w.client.Delete(w.ctx, app))
+	w.Must(w.Client.Delete(w.Ctx, app))
 	w.ended(app, "paas-app-shop-keep")
 
 	next := w.app("shop", volumeOf("keep", 1))
 	w.ready(next)
 	if claim := w.claim(next, "keep"); claim.UID != keep || preserved(claim) {
-		w.t.Errorf("the claim is %s and preserved: %v, want %s, and it is not to be preserved any more", claim.UID, preserved(claim), keep)
+		w.T.Errorf("the claim is %s and preserved: %v, want %s, and it is not to be preserved any more", claim.UID, preserved(claim), keep)
 	}
-	w.must(w.client.Delete(w.ctx, next))
+	w.Must(w.Client.Delete(w.Ctx, next))
 	w.ended(next)
 }
 
 // deployedAnew checks what the second deploy of a life comes to.
 func (w *world) deployedAnew(app *tarnv1.App, data any) {
-	w.t.Helper()
+	w.T.Helper()
 	if claim := w.claim(app, "data"); claim.UID != data || requested(claim) != 3*gi {
-		w.t.Errorf("the claim is %s and asks for %d, want %s and 3Gi", claim.UID, requested(claim), data)
+		w.T.Errorf("the claim is %s and asks for %d, want %s and 3Gi", claim.UID, requested(claim), data)
 	}
 	if claim := w.claim(app, "cache"); claim == nil || claim.DeletionTimestamp != nil {
-		w.t.Error("the claim of the volume that was taken out is not kept")
+		w.T.Error("the claim of the volume that was taken out is not kept")
 	}
 	if d := app.Status.Detached; len(d) != 1 || d[0].Name != "cache" {
-		w.t.Errorf("detached are %+v, want cache", d)
+		w.T.Errorf("detached are %+v, want cache", d)
 	}
 	if d := w.deployment(app); d.Spec.Template.Spec.Containers[0].Image != "shop:2" || len(d.Spec.Template.Spec.Volumes) != 3 {
-		w.t.Errorf("the Deployment runs %+v", d.Spec.Template.Spec)
+		w.T.Errorf("the Deployment runs %+v", d.Spec.Template.Spec)
 	}
 }
 
@@ -81,11 +81,11 @@ func TestAnAppLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 
 func TestADeployOfTheSameTouchesNothing(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "same")
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	app := w.app("shop", volumeOf("data", 2))
 	w.ready(app)
 	claim, workload := w.claim(app, "data"), w.deployment(app)
-	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 1 })) // less: a deploy all the same
+	w.Must(w.change(app, func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 1 })) // less: a deploy all the same
 	w.ready(app)
 	if now := w.claim(app, "data"); now.ResourceVersion != claim.ResourceVersion {
 		t.Errorf("the claim was written: %+v", now)
@@ -97,7 +97,7 @@ func TestADeployOfTheSameTouchesNothing(t *testing.T) {
 
 func TestManyDeploysAtOnceOfOneAppEndConsistent(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "many")
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	app := w.app("shop", volumeOf("data", 1))
 	const deploys = 50
 	var all sync.WaitGroup
@@ -118,24 +118,24 @@ func TestManyDeploysAtOnceOfOneAppEndConsistent(t *testing.T) {
 		t.Errorf("the Deployment runs %+v, want what the spec says: %+v", pod, app.Spec)
 	}
 	claims := &corev1.PersistentVolumeClaimList{}
-	w.must(w.client.List(w.ctx, claims, client.InNamespace(w.namespace)))
+	w.Must(w.Client.List(w.Ctx, claims, client.InNamespace(w.namespace)))
 	if len(claims.Items) != len(app.Status.Volumes)+len(app.Status.Detached) {
 		t.Errorf("there are %d claims, the status tells of %d and %d", len(claims.Items), len(app.Status.Volumes), len(app.Status.Detached))
 	}
 	config := &corev1.ConfigMap{}
-	w.must(w.client.Get(w.ctx, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, config))
+	w.Must(w.Client.Get(w.Ctx, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, config))
 	if has := readTopology(config); len(has.Volumes) != len(claims.Items) {
 		t.Errorf("the topology has %+v, want all %d claims", has, len(claims.Items))
 	}
-	w.must(w.client.Delete(w.ctx, app))
+	w.Must(w.Client.Delete(w.Ctx, app))
 	w.ended(app)
 }
 
 func TestAClaimOfSomebodyElseIsNotTouched(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "foreign")
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	foreign := testkit.Claim(w.namespace, "paas-app-shop-data", "", "fast")
-	w.must(w.client.Create(w.ctx, foreign))
+	w.Must(w.Client.Create(w.Ctx, foreign))
 	app := w.app("shop", volumeOf("data", 1))
 	if is := w.says(app, tarnv1.ReasonRefused); !strings.Contains(is.Message, "claim 'paas-app-shop-data' is there and not of app 'shop'") {
 		t.Errorf("it says %q", is.Message)
@@ -143,7 +143,7 @@ func TestAClaimOfSomebodyElseIsNotTouched(t *testing.T) {
 	if phase := app.Status.Volumes[0].Phase; phase != tarnv1.AppVolumeForeign {
 		t.Errorf("the volume is %s, want Foreign", phase)
 	}
-	w.must(w.client.Delete(w.ctx, foreign))
+	w.Must(w.Client.Delete(w.Ctx, foreign))
 	w.ready(app)
 	if claim := w.claim(app, "data"); claim.UID == foreign.UID {
 		t.Error("the claim is still the other's")
@@ -152,10 +152,10 @@ func TestAClaimOfSomebodyElseIsNotTouched(t *testing.T) {
 
 func TestThePodsGoOnWhenMoreAreRefused(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "scale")
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	app := w.app("shop", volumeOf("data", 1))
 	w.ready(app)
-	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Replicas = ptr.To[int32](3) }))
+	w.Must(w.change(app, func(s *tarnv1.AppSpec) { s.Replicas = ptr.To[int32](3) }))
 	const want = "cannot scale to 3 replicas: volume 'data' is ReadWriteOnce (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out."
 	if is := w.says(app, tarnv1.ReasonRefused); is.Message != want {
 		t.Errorf("it says %q, want %q", is.Message, want)
@@ -164,7 +164,7 @@ func TestThePodsGoOnWhenMoreAreRefused(t *testing.T) {
 		t.Errorf("%d pods run, want 1", n)
 	}
 	for _, n := range []int32{0, 1} {
-		w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Replicas = &n }))
+		w.Must(w.change(app, func(s *tarnv1.AppSpec) { s.Replicas = &n }))
 		w.ready(app)
 		if has := *w.deployment(app).Spec.Replicas; has != n {
 			t.Errorf("%d pods run, want %d", has, n)
@@ -174,16 +174,16 @@ func TestThePodsGoOnWhenMoreAreRefused(t *testing.T) {
 
 func TestAClassThatLetsVolumesGrowEndsARefusal(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "grow")
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	stiff := testkit.Class("stiff-" + w.namespace)
-	w.must(w.client.Create(w.ctx, stiff))
+	w.Must(w.Client.Create(w.Ctx, stiff))
 	app := w.app("shop", volumeOf("data", 1, func(v *tarnv1.AppVolume) { v.StorageClass = stiff.Name }))
 	w.ready(app)
-	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 2 }))
+	w.Must(w.change(app, func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 2 }))
 	if is := w.says(app, tarnv1.ReasonRefused); is.Message != "storage class '"+stiff.Name+"' does not allow expansion" {
 		t.Errorf("it says %q", is.Message)
 	}
-	w.must(w.client.Patch(w.ctx, stiff, client.RawPatch("application/merge-patch+json", []byte(`{"allowVolumeExpansion": true}`))))
+	w.Must(w.Client.Patch(w.Ctx, stiff, client.RawPatch("application/merge-patch+json", []byte(`{"allowVolumeExpansion": true}`))))
 	w.ready(app)
 	if claim := w.claim(app, "data"); requested(claim) != 2*gi {
 		t.Errorf("the claim asks for %d, want 2Gi", requested(claim))
@@ -192,17 +192,17 @@ func TestAClassThatLetsVolumesGrowEndsARefusal(t *testing.T) {
 
 func TestAProtectedClaimKeepsItsApp(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "protected")
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	app := w.app("shop", volumeOf("data", 1), volumeOf("logs", 1))
 	w.ready(app)
 	label := func(value string) {
-		w.must(w.client.Patch(w.ctx, w.claim(app, "data"), client.RawPatch("application/merge-patch+json",
+		w.Must(w.Client.Patch(w.Ctx, w.claim(app, "data"), client.RawPatch("application/merge-patch+json",
 			[]byte(`{"metadata": {"labels": {"`+tarnv1.LabelDeletionProtection+`": `+value+`}}}`))))
 	}
 	label(`"true"`)
-	w.must(w.client.Delete(w.ctx, app))
-	w.eventually("waiting for the protected claim alone", func() string {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app))
+	w.Must(w.Client.Delete(w.Ctx, app))
+	w.Eventually("waiting for the protected claim alone", func() string {
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(app), app))
 		if c := app.Status.Conditions; len(c) > 0 && strings.Contains(c[0].Message, "claim paas-app-shop-data is protected from deletion") && w.claim(app, "logs") == nil {
 			return ""
 		}
@@ -214,22 +214,22 @@ func TestAProtectedClaimKeepsItsApp(t *testing.T) {
 
 func TestWhatIsDeletedByHandIsMadeAnew(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "anew")
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	app := w.app("shop", volumeOf("data", 1))
 	w.ready(app)
 	d, config := w.deployment(app), &corev1.ConfigMap{}
-	w.must(w.client.Get(w.ctx, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, config))
+	w.Must(w.Client.Get(w.Ctx, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, config))
 	was := map[string]any{"Deployment": d.UID, "ConfigMap": config.UID}
 	for _, o := range []client.Object{d, config} {
-		w.must(w.client.Delete(w.ctx, o))
+		w.Must(w.Client.Delete(w.Ctx, o))
 	}
-	w.eventually("making both anew", func() string {
+	w.Eventually("making both anew", func() string {
 		for kind, o := range map[string]client.Object{"Deployment": d, "ConfigMap": config} {
-			err := w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o)
+			err := w.Client.Get(w.Ctx, client.ObjectKeyFromObject(o), o)
 			if apierrors.IsNotFound(err) || was[kind] == any(o.GetUID()) {
 				return kind + " is not"
 			}
-			w.must(err)
+			w.Must(err)
 		}
 		return ""
 	})
@@ -240,17 +240,17 @@ func TestWhatIsDeletedByHandIsMadeAnew(t *testing.T) {
 
 func TestAClaimThatIsDeletedByHandIsMadeAnewAndToldOf(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "lost")
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	app := w.app("shop", volumeOf("data", 1))
 	w.ready(app)
 	lost := w.claim(app, "data")
 	lost.Finalizers = []string{"kubernetes.io/pvc-protection"} // as Kubernetes has it while a pod uses it
-	w.must(w.client.Update(w.ctx, lost))
-	w.must(w.client.Delete(w.ctx, lost))
+	w.Must(w.Client.Update(w.Ctx, lost))
+	w.Must(w.Client.Delete(w.Ctx, lost))
 	if is := w.says(app, tarnv1.ReasonDeploying); !strings.Contains(is.Message, "claim paas-app-shop-data is being deleted, and is made anew, empty, when no pod uses it any more") {
 		t.Errorf("it says %q", is.Message)
 	}
-	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Replicas = ptr.To[int32](0) }))
+	w.Must(w.change(app, func(s *tarnv1.AppSpec) { s.Replicas = ptr.To[int32](0) }))
 	w.ready(app)
 	if now := w.claim(app, "data"); now == nil || now.UID == lost.UID {
 		t.Fatalf("the claim was not made anew: %v", now)
@@ -259,8 +259,8 @@ func TestAClaimThatIsDeletedByHandIsMadeAnewAndToldOf(t *testing.T) {
 		t.Errorf("it warns of\n%s", said)
 	}
 	told := &eventsv1.EventList{}
-	w.eventually("posting a Warning", func() string {
-		w.must(w.client.List(w.ctx, told, client.InNamespace(w.namespace)))
+	w.Eventually("posting a Warning", func() string {
+		w.Must(w.Client.List(w.Ctx, told, client.InNamespace(w.namespace)))
 		for i := range told.Items {
 			if e := &told.Items[i]; e.Reason == eventRemade && e.Type == corev1.EventTypeWarning && e.Regarding.Name == "shop" {
 				return ""
@@ -272,14 +272,14 @@ func TestAClaimThatIsDeletedByHandIsMadeAnewAndToldOf(t *testing.T) {
 
 func TestAnAppSaysWhyItsPodsDoNotRun(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "crash")
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	w.crashing.Store(true)
 	app := w.app("shop", volumeOf("data", 1))
-	w.eventually("making the Deployment", func() string {
-		if _, err := kube.Get(w.ctx, w.client, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, &appsv1.Deployment{}); err != nil {
+	w.Eventually("making the Deployment", func() string {
+		if _, err := kube.Get(w.Ctx, w.Client, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, &appsv1.Deployment{}); err != nil {
 			return err.Error()
 		}
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app))
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(app), app))
 		if ready := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionReady); ready == nil || ready.Reason != tarnv1.ReasonWaitingForPods {
 			return fmt.Sprintf("%+v", ready)
 		}
@@ -287,17 +287,17 @@ func TestAnAppSaysWhyItsPodsDoNotRun(t *testing.T) {
 	})
 	template := w.deployment(app).Spec.Template
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "shop-1", Labels: template.Labels}, Spec: template.Spec}
-	w.must(w.client.Create(w.ctx, pod))
+	w.Must(w.Client.Create(w.Ctx, pod))
 	say := func(waits corev1.ContainerStateWaiting) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 			Name: container, Image: "shop:1", State: corev1.ContainerState{Waiting: &waits},
 			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "no config"}},
 		}}
-		w.must(w.client.Status().Update(w.ctx, pod))
+		w.Must(w.Client.Status().Update(w.Ctx, pod))
 	}
 	reason := func(want, message string) {
-		w.eventually("being "+want, func() string {
-			w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app))
+		w.Eventually("being "+want, func() string {
+			w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(app), app))
 			if ready := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionReady); ready.Reason != want || ready.Message != message {
 				return fmt.Sprintf("%+v", ready)
 			}
@@ -310,7 +310,7 @@ func TestAnAppSaysWhyItsPodsDoNotRun(t *testing.T) {
 	reason(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready")
 	say(corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "not found"})
 	reason(tarnv1.ReasonPodsFailing, "the image of pod shop-1 cannot be had: not found")
-	w.must(w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)))
+	w.Must(w.Client.Delete(w.Ctx, pod, client.GracePeriodSeconds(0)))
 	reason(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready")
 	w.crashing.Store(false)
 	w.ready(app)
@@ -322,12 +322,12 @@ func TestADeploymentThatLostItsLabelGetsItBack(t *testing.T) {
 	app := w.app("shop", volumeOf("data", 1))
 	w.ready(app)
 	config := &corev1.ConfigMap{}
-	w.must(w.client.Get(w.ctx, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, config))
+	w.Must(w.Client.Get(w.Ctx, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, config))
 	for _, o := range []client.Object{w.deployment(app), config} {
-		w.must(w.client.Patch(w.ctx, o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"labels": null}}`))))
+		w.Must(w.Client.Patch(w.Ctx, o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"labels": null}}`))))
 	}
-	w.eventually("labelling both again", func() string {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(config), config))
+	w.Eventually("labelling both again", func() string {
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(config), config))
 		if config.Labels[tarnv1.LabelApp] != "shop" || w.deployment(app).Labels[tarnv1.LabelApp] != "shop" {
 			return fmt.Sprintf("the labels are %v and %v", config.Labels, w.deployment(app).Labels)
 		}
@@ -339,9 +339,9 @@ func TestADeploymentThatLostItsLabelGetsItBack(t *testing.T) {
 func TestAProtectedAppIsNotDeleted(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "guarded")
 	app := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "shop", Labels: map[string]string{tarnv1.LabelDeletionProtection: "true"}}}
-	w.must(w.client.Create(w.ctx, app))
-	w.eventually("refusing to delete it", func() string {
-		if err := w.client.Delete(w.ctx, app, client.DryRunAll); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "apps.tarn.dev "+w.namespace+"/shop is protected from deletion") {
+	w.Must(w.Client.Create(w.Ctx, app))
+	w.Eventually("refusing to delete it", func() string {
+		if err := w.Client.Delete(w.Ctx, app, client.DryRunAll); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "apps.tarn.dev "+w.namespace+"/shop is protected from deletion") {
 			return fmt.Sprintf("got %v, want a refusal", err)
 		}
 		return ""
@@ -350,24 +350,24 @@ func TestAProtectedAppIsNotDeleted(t *testing.T) {
 
 func TestTheAPIServersRefusalIsTold(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "quota")
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	app := w.app("shop", volumeOf("data", 1, func(v *tarnv1.AppVolume) { v.StorageClass = "any" }))
 	w.ready(app)
-	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Env = map[string]string{"=": "no name"} }))
+	w.Must(w.change(app, func(s *tarnv1.AppSpec) { s.Env = map[string]string{"=": "no name"} }))
 	if is := w.says(app, tarnv1.ReasonRefused); !strings.Contains(is.Message, "env") {
 		t.Errorf("it says %q", is.Message)
 	}
-	w.must(w.change(app, func(s *tarnv1.AppSpec) { s.Env = nil }))
+	w.Must(w.change(app, func(s *tarnv1.AppSpec) { s.Env = nil }))
 	w.ready(app)
 }
 
 func TestNoClaimIsMadeForAnAppThatIsGone(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t), "gone")
-	r := &reconciler{client: w.client, reader: w.client}
+	r := &reconciler{client: w.Client, reader: w.Client}
 	gone := appOf(volumeOf("data", 1))
 	gone.Namespace = w.namespace
 	v := viewOf(gone)
-	if err := r.apply(w.ctx, v, Plan{[]Action{MakeClaim{newClaim(v, &gone.Spec.Volumes[0])}}}); !errors.Is(err, errStale) {
+	if err := r.apply(w.Ctx, v, Plan{[]Action{MakeClaim{newClaim(v, &gone.Spec.Volumes[0])}}}); !errors.Is(err, errStale) {
 		t.Errorf("got %v, want that the cache is behind", err)
 	}
 	if claim := w.claim(gone, "data"); claim != nil {

@@ -25,18 +25,18 @@ func TestAnAppMadeAnewIsNotRefusedForWhatTheCacheStillShows(t *testing.T) {
 	earlier.Namespace, earlier.UID = w.namespace, "earlier"
 	left := newConfig(earlier, topology{}.text())
 	app := w.app("shop", volumeOf("data", 1))
-	behind := interceptor.NewClient(w.client, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	behind := interceptor.NewClient(w.Client, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 		if config, is := o.(*corev1.ConfigMap); is {
 			left.DeepCopyInto(config)
 			return nil
 		}
 		return c.Get(ctx, key, o, options...)
 	}})
-	r := &reconciler{client: behind, reader: w.client, events: events.NewFakeRecorder(100), clock: clock.RealClock{}, classes: appfile.DefaultClasses}
-	if _, err := r.Reconcile(w.ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(app)}); err != nil {
+	r := &reconciler{client: behind, reader: w.Client, events: events.NewFakeRecorder(100), clock: clock.RealClock{}, classes: appfile.DefaultClasses}
+	if _, err := r.Reconcile(w.Ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(app)}); err != nil {
 		t.Fatal(err)
 	}
-	w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app))
+	w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(app), app))
 	if is := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionDeployed); is == nil || is.Reason == tarnv1.ReasonRefused {
 		t.Errorf("it says %+v, want that it is not refused", is)
 	}

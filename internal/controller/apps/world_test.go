@@ -3,7 +3,6 @@
 package apps
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -41,11 +40,7 @@ func TestMain(m *testing.M) {
 // world is one API server with a namespace, and a stand-in for the binder, for what makes
 // volumes larger, for the controllers of Deployments and of what is collected.
 type world struct {
-	t         *testing.T
-	ctx       context.Context
-	config    *rest.Config
-	client    client.WithWatch
-	mirror    *testkit.Mirror
+	testkit.World
 	namespace string
 	// crashing says that no pod stays ready.
 	crashing atomic.Bool
@@ -57,47 +52,18 @@ var worlds atomic.Int32
 func newWorld(t *testing.T, config *rest.Config, name string) *world {
 	t.Helper()
 	namespace := fmt.Sprintf("%s-%d", name, worlds.Add(1))
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), mirror: testkit.MirrorOf(t, config), namespace: namespace}
-	w.must(w.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
+	w := &world{World: testkit.NewWorld(t, config, 2*time.Minute), namespace: namespace}
+	w.Must(w.Client.Create(w.Ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
 	for _, class := range appfile.DefaultClasses {
-		w.must(client.IgnoreAlreadyExists(w.client.Create(ctx, testkit.Class(class, func(c *storagev1.StorageClass) { c.AllowVolumeExpansion = ptr.To(true) }))))
+		w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Ctx, testkit.Class(class, func(c *storagev1.StorageClass) { c.AllowVolumeExpansion = ptr.To(true) }))))
 	}
-	done := make(chan error, 1)
-	go func() { done <- w.cluster() }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	w.Play(w.round)
 	return w
-}
-
-func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// cluster does what else there is in a cluster, until the case ends. What is refused, as
-// the mirror is behind, is tried again on the next round.
-func (w *world) cluster() error {
-	var err error
-	w.mirror.Until(w.ctx, func() bool {
-		err = w.round()
-		return err != nil
-	})
-	if w.ctx.Err() != nil {
-		return nil //nolint:nilerr // the case is over
-	}
-	return err
 }
 
 func (w *world) round() error {
 	claims, workloads := &corev1.PersistentVolumeClaimList{}, &appsv1.DeploymentList{}
-	if err := errors.Join(w.mirror.List(w.ctx, claims, client.InNamespace(w.namespace)), w.mirror.List(w.ctx, workloads, client.InNamespace(w.namespace))); err != nil {
+	if err := errors.Join(w.Mirror.List(w.Ctx, claims, client.InNamespace(w.namespace)), w.Mirror.List(w.Ctx, workloads, client.InNamespace(w.namespace))); err != nil {
 		return err
 	}
 	for i := range workloads.Items {
@@ -118,10 +84,10 @@ func (w *world) serve(claim *corev1.PersistentVolumeClaim, used bool) {
 	case claim.DeletionTimestamp != nil && !used:
 		base := claim.DeepCopy()
 		claim.Finalizers = nil
-		_ = w.client.Patch(w.ctx, claim, client.MergeFrom(base))
+		_ = w.Client.Patch(w.Ctx, claim, client.MergeFrom(base))
 	case claim.DeletionTimestamp == nil && (claim.Status.Phase != corev1.ClaimBound || has.Cmp(*wants) < 0):
 		claim.Status.Phase, claim.Status.Capacity = corev1.ClaimBound, claim.Spec.Resources.Requests
-		_ = w.client.Status().Update(w.ctx, claim)
+		_ = w.Client.Status().Update(w.Ctx, claim)
 	}
 }
 
@@ -130,7 +96,7 @@ func (w *world) runPods(d *appsv1.Deployment) {
 	if d.DeletionTimestamp != nil {
 		base := d.DeepCopy()
 		d.Finalizers = nil
-		_ = w.client.Patch(w.ctx, d, client.MergeFrom(base))
+		_ = w.Client.Patch(w.Ctx, d, client.MergeFrom(base))
 		return
 	}
 	n := *d.Spec.Replicas
@@ -140,24 +106,24 @@ func (w *world) runPods(d *appsv1.Deployment) {
 	}
 	if !equality.Semantic.DeepEqual(d.Status, is) {
 		d.Status = is
-		_ = w.client.Status().Update(w.ctx, d)
+		_ = w.Client.Status().Update(w.Ctx, d)
 	}
 }
 
 // run starts the controller, and gives what ends it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
-	w.t.Helper()
-	return testkit.Run(w.ctx, w.t, restConfig, register)
+	w.T.Helper()
+	return testkit.Run(w.Ctx, w.T, restConfig, register)
 }
 
 // runAsInACluster is run with a cache of Deployments and ConfigMaps that holds those of
 // Apps alone.
 func (w *world) runAsInACluster() (stop func()) {
-	w.t.Helper()
+	w.T.Helper()
 	ofApp, err := labels.NewRequirement(tarnv1.LabelApp, selection.Exists, nil)
-	w.must(err)
+	w.Must(err)
 	only := cache.ByObject{Label: labels.NewSelector().Add(*ofApp)}
-	return testkit.Run(w.ctx, w.t, w.config, register, func(o *ctrl.Options) {
+	return testkit.Run(w.Ctx, w.T, w.Config, register, func(o *ctrl.Options) {
 		o.Cache.ByObject = map[client.Object]cache.ByObject{&appsv1.Deployment{}: only, &corev1.ConfigMap{}: only}
 	})
 }
@@ -170,20 +136,11 @@ func register(mgr ctrl.Manager) error {
 	return Register(mgr, Options{Pods: pods, MaxConcurrent: 4})
 }
 
-// eventually waits until check finds nothing wrong.
-func (w *world) eventually(what string, check func() string) {
-	w.t.Helper()
-	var wrong string
-	if !w.mirror.Until(w.ctx, func() bool { wrong = check(); return wrong == "" }) {
-		w.t.Fatalf("%s: %s", what, wrong)
-	}
-}
-
 // app makes an App of the world's namespace.
 func (w *world) app(name string, volumes ...tarnv1.AppVolume) *tarnv1.App {
-	w.t.Helper()
+	w.T.Helper()
 	app := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: tarnv1.AppSpec{Image: "shop:1", Volumes: volumes}}
-	w.must(w.client.Create(w.ctx, app))
+	w.Must(w.Client.Create(w.Ctx, app))
 	return app
 }
 
@@ -191,11 +148,11 @@ func (w *world) app(name string, volumes ...tarnv1.AppVolume) *tarnv1.App {
 func (w *world) change(app *tarnv1.App, edit func(*tarnv1.AppSpec)) error {
 	for {
 		now := &tarnv1.App{}
-		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(app), now); err != nil {
+		if err := w.Client.Get(w.Ctx, client.ObjectKeyFromObject(app), now); err != nil {
 			return err
 		}
 		edit(&now.Spec)
-		if err := w.client.Update(w.ctx, now); !apierrors.IsConflict(err) {
+		if err := w.Client.Update(w.Ctx, now); !apierrors.IsConflict(err) {
 			return err
 		}
 	}
@@ -203,9 +160,9 @@ func (w *world) change(app *tarnv1.App, edit func(*tarnv1.AppSpec)) error {
 
 // ready waits until an App says of its newest spec that all of it is there.
 func (w *world) ready(app *tarnv1.App) {
-	w.t.Helper()
-	w.eventually("deploying", func() string {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app))
+	w.T.Helper()
+	w.Eventually("deploying", func() string {
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(app), app))
 		if app.Status.ObservedGeneration == app.Generation && meta.IsStatusConditionTrue(app.Status.Conditions, tarnv1.ConditionReady) {
 			return ""
 		}
@@ -215,10 +172,10 @@ func (w *world) ready(app *tarnv1.App) {
 
 // says waits until an App has a reason for not being deployed.
 func (w *world) says(app *tarnv1.App, reason string) metav1.Condition {
-	w.t.Helper()
+	w.T.Helper()
 	var found *metav1.Condition
-	w.eventually("saying "+reason, func() string {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app))
+	w.Eventually("saying "+reason, func() string {
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(app), app))
 		found = meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionDeployed)
 		if app.Status.ObservedGeneration == app.Generation && found != nil && found.Reason == reason {
 			return ""
@@ -230,31 +187,31 @@ func (w *world) says(app *tarnv1.App, reason string) metav1.Condition {
 
 // claim reads the claim of a volume; nil if there is none.
 func (w *world) claim(app *tarnv1.App, volume string) *corev1.PersistentVolumeClaim {
-	w.t.Helper()
-	claim, err := kube.Get(w.ctx, w.client, client.ObjectKey{Namespace: w.namespace, Name: appfile.ClaimName(app.Name, volume)}, &corev1.PersistentVolumeClaim{})
-	w.must(err)
+	w.T.Helper()
+	claim, err := kube.Get(w.Ctx, w.Client, client.ObjectKey{Namespace: w.namespace, Name: appfile.ClaimName(app.Name, volume)}, &corev1.PersistentVolumeClaim{})
+	w.Must(err)
 	return claim
 }
 
 func (w *world) deployment(app *tarnv1.App) *appsv1.Deployment {
-	w.t.Helper()
+	w.T.Helper()
 	d := &appsv1.Deployment{}
-	w.must(w.client.Get(w.ctx, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, d))
+	w.Must(w.Client.Get(w.Ctx, client.ObjectKey{Namespace: w.namespace, Name: ownName(app)}, d))
 	return d
 }
 
 // ended waits until nothing of an App is left but the claims named.
 func (w *world) ended(app *tarnv1.App, kept ...string) {
-	w.t.Helper()
-	w.eventually("deleting", func() string {
+	w.T.Helper()
+	w.Eventually("deleting", func() string {
 		claims, configs, workloads := &corev1.PersistentVolumeClaimList{}, &corev1.ConfigMapList{}, &appsv1.DeploymentList{}
 		of := []client.ListOption{client.InNamespace(w.namespace), client.MatchingLabels{tarnv1.LabelApp: app.Name}}
-		w.must(errors.Join(w.client.List(w.ctx, claims, of...), w.client.List(w.ctx, configs, of...), w.client.List(w.ctx, workloads, of...)))
+		w.Must(errors.Join(w.Client.List(w.Ctx, claims, of...), w.Client.List(w.Ctx, configs, of...), w.Client.List(w.Ctx, workloads, of...)))
 		var left []string
 		for i := range claims.Items {
 			left = append(left, claims.Items[i].Name)
 		}
-		err := w.client.Get(w.ctx, client.ObjectKeyFromObject(app), app)
+		err := w.Client.Get(w.Ctx, client.ObjectKeyFromObject(app), app)
 		if !apierrors.IsNotFound(err) || len(configs.Items)+len(workloads.Items) > 0 || !slices.Equal(left, kept) {
 			return fmt.Sprintf("the App (%v): %+v; %d ConfigMaps, %d Deployments and claims %q are left", err, app.Status, len(configs.Items), len(workloads.Items), left)
 		}

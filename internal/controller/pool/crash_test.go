@@ -21,7 +21,7 @@ import (
 // full wants a set to be Ready with one settled spare of a size.
 func (w *world) full(s *tarnv1.PersistentVolumeSet, size string) func() string {
 	return func() string {
-		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s); err != nil {
+		if err := w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s); err != nil {
 			return err.Error()
 		}
 		spares := 0
@@ -42,16 +42,16 @@ func (w *world) full(s *tarnv1.PersistentVolumeSet, size string) func() string {
 // life fills a pool, leads it through the stages given, and deletes it; it starts the
 // controller anew when the killer has ended it.
 func (w *world) life(k *testkit.Killer, stages func(*tarnv1.PersistentVolumeSet)) {
-	w.t.Helper()
-	stop := k.Life(w.config, w.run)
+	w.T.Helper()
+	stop := k.Life(w.Config, w.run)
 	s := w.set(1, 2)
-	w.eventually("filling", w.full(s, "1Gi"))
+	w.Eventually("filling", w.full(s, "1Gi"))
 	if stages != nil {
 		stages(s)
 	}
-	w.must(client.IgnoreNotFound(w.client.Delete(w.ctx, s)))
-	w.eventually("deleting the set", func() string { return w.gone(s) })
-	w.eventually("deleting the spares", func() string {
+	w.Must(client.IgnoreNotFound(w.Client.Delete(w.Ctx, s)))
+	w.Eventually("deleting the set", func() string { return w.gone(s) })
+	w.Eventually("deleting the spares", func() string {
 		for _, vol := range w.pool() {
 			if vol.Status.Phase != corev1.VolumeBound {
 				return vol.Name + " is left"
@@ -64,26 +64,26 @@ func (w *world) life(k *testkit.Killer, stages func(*tarnv1.PersistentVolumeSet)
 
 // drawAndReplace lets a claim draw the spare, then changes the template.
 func (w *world) drawAndReplace(s *tarnv1.PersistentVolumeSet) {
-	w.t.Helper()
+	w.T.Helper()
 	claim := testkit.Claim("default", w.name, "", w.name)
-	w.must(w.client.Create(w.ctx, claim))
-	w.eventually("drawing", func() string {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(claim), claim))
+	w.Must(w.Client.Create(w.Ctx, claim))
+	w.Eventually("drawing", func() string {
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(claim), claim))
 		if claim.Status.Phase == corev1.ClaimBound {
 			return ""
 		}
 		return "the claim is " + string(claim.Status.Phase)
 	})
-	w.eventually("filling again", w.full(s, "1Gi"))
-	w.eventually("changing the template", func() string {
+	w.Eventually("filling again", w.full(s, "1Gi"))
+	w.Eventually("changing the template", func() string {
 		s.Spec.MaximumReplicas, s.Spec.Template.Spec.Capacity = 3, storage("2Gi")
-		if err := w.client.Update(w.ctx, s); err != nil {
-			w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s))
+		if err := w.Client.Update(w.Ctx, s); err != nil {
+			w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
 			return err.Error()
 		}
 		return ""
 	})
-	w.eventually("replacing", w.full(s, "2Gi"))
+	w.Eventually("replacing", w.full(s, "2Gi"))
 }
 
 func TestAPoolLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {

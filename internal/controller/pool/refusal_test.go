@@ -24,7 +24,7 @@ import (
 // refuse has the API server refuse an operation where expression is false, and waits
 // until it does so to what is tried by.
 func (w *world) refuse(operation, resource, expression string, try func() error) {
-	w.t.Helper()
+	w.T.Helper()
 	name := "refuses-" + w.name
 	for _, text := range []string{
 		fmt.Sprintf(`{kind: ValidatingAdmissionPolicy, spec: {matchConstraints: {resourceRules: [
@@ -32,12 +32,12 @@ func (w *world) refuse(operation, resource, expression string, try func() error)
 		fmt.Sprintf(`{kind: ValidatingAdmissionPolicyBinding, spec: {policyName: %s, validationActions: [Deny]}}`, name),
 	} {
 		o := &unstructured.Unstructured{}
-		w.must(yaml.Unmarshal([]byte(text), &o.Object))
+		w.Must(yaml.Unmarshal([]byte(text), &o.Object))
 		o.SetAPIVersion("admissionregistration.k8s.io/v1")
 		o.SetName(name)
-		w.must(w.client.Create(w.ctx, o))
+		w.Must(w.Client.Create(w.Ctx, o))
 	}
-	w.eventually("refusing", func() string {
+	w.Eventually("refusing", func() string {
 		if err := try(); !apierrors.IsForbidden(err) {
 			return fmt.Sprintf("got %v, want a refusal", err)
 		}
@@ -48,7 +48,7 @@ func (w *world) refuse(operation, resource, expression string, try func() error)
 // reason wants a set to have a reason for its condition.
 func (w *world) reason(s *tarnv1.PersistentVolumeSet, want string) func() string {
 	return func() string {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s))
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
 		if ready := meta.FindStatusCondition(s.Status.Conditions, tarnv1.ConditionReady); ready == nil || ready.Reason != want {
 			return fmt.Sprintf("the set says %+v, want reason %s", ready, want)
 		}
@@ -58,13 +58,13 @@ func (w *world) reason(s *tarnv1.PersistentVolumeSet, want string) func() string
 
 // add creates a volume as volumeOf builds it, with its phase.
 func (w *world) add(s *tarnv1.PersistentVolumeSet, name string, changes ...testkit.With[*corev1.PersistentVolume]) *corev1.PersistentVolume {
-	w.t.Helper()
+	w.T.Helper()
 	vol := volumeOf(s, w.name+"-"+name, changes...)
 	vol.ResourceVersion, vol.UID = "", ""
 	vol.Labels = merge(vol.Labels, map[string]string{"pool": w.name})
 	vol.Spec.StorageClassName = w.name
 	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: w.name, VolumeHandle: vol.Name}
-	w.must(w.client.Create(w.ctx, vol))
+	w.Must(w.Client.Create(w.Ctx, vol))
 	return vol
 }
 
@@ -73,18 +73,18 @@ func TestARefusedFillerPodKeepsNoVolumeHalfWay(t *testing.T) {
 	pod := fillerPod(&View{Set: set(1, 1), PauseImage: DefaultPauseImage}, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "pool-try"}})
 	pod.OwnerReferences = nil
 	w.refuse("CREATE", "pods", "!object.metadata.name.startsWith('pool-')", func() error {
-		return w.client.Create(w.ctx, pod.DeepCopy(), client.DryRunAll)
+		return w.Client.Create(w.Ctx, pod.DeepCopy(), client.DryRunAll)
 	})
 	s := w.set(1, 10)
-	defer w.run(w.config)()
-	w.eventually("refusing the filler pod", w.reason(s, reasonRefused))
+	defer w.run(w.Config)()
+	w.Eventually("refusing the filler pod", w.reason(s, reasonRefused))
 	freed := w.add(s, "freed", fillerOf(1))
 	tenant := testkit.Claim("default", "tenant", "", w.name)
-	w.must(w.client.Create(w.ctx, tenant))
+	w.Must(w.Client.Create(w.Ctx, tenant))
 	drawn := w.add(s, "drawn", fillerOf(2), boundTo(tenant.UID))
-	w.eventually("freeing one, and settling the other", func() string {
+	w.Eventually("freeing one, and settling the other", func() string {
 		for _, vol := range []*corev1.PersistentVolume{freed, drawn} {
-			w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(vol), vol))
+			w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(vol), vol))
 			if marked(vol) || vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
 				return fmt.Sprintf("%s is marked: %v, its policy %s", vol.Name, marked(vol), vol.Spec.PersistentVolumeReclaimPolicy)
 			}
@@ -98,19 +98,19 @@ func TestARefusedDeletionKeepsNoPoolEmpty(t *testing.T) {
 	s := w.set(0, 10)
 	vol := w.add(s, "hand", byHand, retained, givenUpBy(s))
 	w.refuse("DELETE", "persistentvolumes", "oldObject.metadata.name != '"+vol.Name+"'", func() error {
-		return w.client.Delete(w.ctx, vol, client.DryRunAll)
+		return w.Client.Delete(w.Ctx, vol, client.DryRunAll)
 	})
-	w.eventually("asking for a spare", func() string {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s))
+	w.Eventually("asking for a spare", func() string {
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
 		s.Spec.MinimumReplicas = 1
-		if err := w.client.Update(w.ctx, s); err != nil {
+		if err := w.Client.Update(w.Ctx, s); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
-	defer w.run(w.config)()
-	w.eventually("filling", w.full(s, "1Gi"))
-	w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(vol), vol))
+	defer w.run(w.Config)()
+	w.Eventually("filling", w.full(s, "1Gi"))
+	w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(vol), vol))
 	if vol.DeletionTimestamp != nil {
 		t.Error("the volume is being deleted, so nothing was refused")
 	}
@@ -121,36 +121,36 @@ func TestAVolumeThatAClaimNamesIsNoSpareUntilTheClaimGoes(t *testing.T) {
 	s := w.set(0, 1)
 	vol := w.add(s, "restored", nobodys)
 	claim := testkit.Claim("default", "holder", "", w.name, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = vol.Name })
-	w.must(w.client.Create(w.ctx, claim))
-	defer w.run(w.config)()
-	w.eventually("counting the volume as bound", func() string {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s))
+	w.Must(w.Client.Create(w.Ctx, claim))
+	defer w.run(w.Config)()
+	w.Eventually("counting the volume as bound", func() string {
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
 		if s.Status.BoundReplicas != 1 || s.Status.UnboundReplicas != 0 {
 			return fmt.Sprintf("the set says %+v", s.Status)
 		}
 		return ""
 	})
-	w.eventually("making the pool too small", func() string {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s))
+	w.Eventually("making the pool too small", func() string {
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
 		s.Spec.MaximumReplicas = 0
-		if err := w.client.Update(w.ctx, s); err != nil {
+		if err := w.Client.Update(w.Ctx, s); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
-	w.eventually("looking at it", func() string {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(s), s))
+	w.Eventually("looking at it", func() string {
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
 		if s.Status.ObservedGeneration != s.Generation {
 			return "it has not been"
 		}
 		return ""
 	})
-	w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(vol), vol))
+	w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(vol), vol))
 	if vol.Spec.ClaimRef != nil {
 		t.Fatalf("the volume is given to %s, though a claim names it", vol.Spec.ClaimRef.Name)
 	}
-	w.must(w.client.Delete(w.ctx, claim))
-	w.eventually("giving the volume up", func() string { return w.gone(vol) })
+	w.Must(w.Client.Delete(w.Ctx, claim))
+	w.Eventually("giving the volume up", func() string { return w.gone(vol) })
 }
 
 func TestOnlyTarnMakesClaimsOfFillerClasses(t *testing.T) {

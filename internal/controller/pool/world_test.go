@@ -3,7 +3,6 @@
 package pool
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -33,66 +32,33 @@ func TestMain(m *testing.M) {
 // world is one API server with one set, and a stand-in for the binder, the scheduler,
 // an external provisioner and what lets objects go.
 type world struct {
-	t      *testing.T
-	ctx    context.Context
-	config *rest.Config
-	client client.WithWatch
-	mirror *testkit.Mirror
-	name   string
+	testkit.World
+	name string
 	// made counts the volumes the provisioner has made.
 	made int
 }
 
 func newWorld(t *testing.T, config *rest.Config, name string, waits bool) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), mirror: testkit.MirrorOf(t, config), name: name}
-	w.must(client.IgnoreAlreadyExists(w.client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
-	w.must(w.client.Create(ctx, testkit.Class(name, func(c *storagev1.StorageClass) {
+	w := &world{World: testkit.NewWorld(t, config, time.Minute), name: name}
+	w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
+	w.Must(w.Client.Create(w.Ctx, testkit.Class(name, func(c *storagev1.StorageClass) {
 		if waits {
 			c.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
 		}
 	})))
-	done := make(chan error, 1)
-	go func() { done <- w.cluster() }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	w.Play(w.round)
 	return w
-}
-
-func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// cluster does what else there is in a cluster, until the case ends. What is refused
-// is tried again on the next round.
-func (w *world) cluster() error {
-	var err error
-	w.mirror.Until(w.ctx, func() bool {
-		err = w.round()
-		return err != nil
-	})
-	if w.ctx.Err() != nil {
-		return nil //nolint:nilerr // the case is over
-	}
-	return err
 }
 
 func (w *world) round() error {
 	volumes, claims, pods := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}, &corev1.PodList{}
-	if err := errors.Join(w.client.List(w.ctx, volumes), w.client.List(w.ctx, claims), w.client.List(w.ctx, pods, client.InNamespace(testNamespace))); err != nil {
+	if err := errors.Join(w.Client.List(w.Ctx, volumes), w.Client.List(w.Ctx, claims), w.Client.List(w.Ctx, pods, client.InNamespace(testNamespace))); err != nil {
 		return err
 	}
 	for i := range pods.Items {
 		if pods.Items[i].DeletionTimestamp != nil {
-			_ = w.client.Delete(w.ctx, &pods.Items[i], client.GracePeriodSeconds(0))
+			_ = w.Client.Delete(w.Ctx, &pods.Items[i], client.GracePeriodSeconds(0))
 		}
 	}
 	for i := range claims.Items {
@@ -111,11 +77,11 @@ func (w *world) claim(c *corev1.PersistentVolumeClaim, volumes []corev1.Persiste
 	case c.DeletionTimestamp != nil && !usedBy:
 		base := c.DeepCopy()
 		c.Finalizers = nil
-		_ = w.client.Patch(w.ctx, c, client.MergeFrom(base))
+		_ = w.Client.Patch(w.Ctx, c, client.MergeFrom(base))
 	case c.DeletionTimestamp != nil || c.Status.Phase == corev1.ClaimBound:
 	case c.Spec.VolumeName != "":
 		c.Status.Phase = corev1.ClaimBound
-		_ = w.client.Status().Update(w.ctx, c)
+		_ = w.Client.Status().Update(w.Ctx, c)
 	default:
 		for i := range volumes {
 			vol := &volumes[i]
@@ -134,20 +100,20 @@ func (w *world) claim(c *corev1.PersistentVolumeClaim, volumes []corev1.Persiste
 func (w *world) join(c *corev1.PersistentVolumeClaim, vol *corev1.PersistentVolume) {
 	if vol.Spec.ClaimRef == nil {
 		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: c.Namespace, Name: c.Name, UID: c.UID}
-		if w.client.Update(w.ctx, vol) != nil {
+		if w.Client.Update(w.Ctx, vol) != nil {
 			return
 		}
 	}
 	c.Spec.VolumeName = vol.Name
-	_ = w.client.Update(w.ctx, c)
+	_ = w.Client.Update(w.Ctx, c)
 }
 
 func (w *world) provision(c *corev1.PersistentVolumeClaim, used bool) {
 	class := &storagev1.StorageClass{}
-	if w.client.Get(w.ctx, client.ObjectKey{Name: *c.Spec.StorageClassName}, class) != nil || waits(class) && !used {
+	if w.Client.Get(w.Ctx, client.ObjectKey{Name: *c.Spec.StorageClassName}, class) != nil || waits(class) && !used {
 		return
 	}
-	err := w.client.Create(w.ctx, &corev1.PersistentVolume{
+	err := w.Client.Create(w.Ctx, &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID), Annotations: map[string]string{annProvisionedBy: class.Provisioner}, Finalizers: []string{kube.FinalizerExternalProvisioner}},
 		Spec: corev1.PersistentVolumeSpec{
 			StorageClassName: class.Name, Capacity: c.Spec.Resources.Requests, AccessModes: c.Spec.AccessModes,
@@ -174,57 +140,48 @@ func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentV
 	switch {
 	case vol.Status.Phase != want:
 		vol.Status.Phase = want
-		_ = w.client.Status().Update(w.ctx, vol)
+		_ = w.Client.Status().Update(w.Ctx, vol)
 	case want == corev1.VolumeReleased && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
-		_ = w.client.Delete(w.ctx, vol)
+		_ = w.Client.Delete(w.Ctx, vol)
 		fallthrough
 	case vol.DeletionTimestamp != nil:
 		base := vol.DeepCopy()
 		vol.Finalizers = nil
-		_ = w.client.Patch(w.ctx, vol, client.MergeFrom(base))
+		_ = w.Client.Patch(w.Ctx, vol, client.MergeFrom(base))
 	}
 }
 
 // run starts the controller as the account it has in a cluster, and gives back what
 // ends it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
-	w.t.Helper()
-	return testkit.Run(w.ctx, w.t, restConfig, func(mgr ctrl.Manager) error { return Register(mgr, Options{Namespace: testNamespace}) })
-}
-
-// eventually waits until check finds nothing wrong.
-func (w *world) eventually(what string, check func() string) {
-	w.t.Helper()
-	wrong := ""
-	if !w.mirror.Until(w.ctx, func() bool { wrong = check(); return wrong == "" }) {
-		w.t.Fatalf("%s: %s", what, wrong)
-	}
+	w.T.Helper()
+	return testkit.Run(w.Ctx, w.T, restConfig, func(mgr ctrl.Manager) error { return Register(mgr, Options{Namespace: testNamespace}) })
 }
 
 // set makes a set of the world's class.
 func (w *world) set(minimum, maximum int32) *tarnv1.PersistentVolumeSet {
-	w.t.Helper()
+	w.T.Helper()
 	s := set(minimum, maximum, func(s *tarnv1.PersistentVolumeSet) {
 		s.ObjectMeta = metav1.ObjectMeta{Name: w.name}
 		s.Spec.Selector = map[string]string{"pool": w.name}
 		s.Spec.Template.Metadata.Labels = map[string]string{"pool": w.name}
 		s.Spec.Template.Spec.StorageClassName = w.name
 	})
-	w.must(w.client.Create(w.ctx, s))
+	w.Must(w.Client.Create(w.Ctx, s))
 	return s
 }
 
 // pool gives the volumes of the set.
 func (w *world) pool() []corev1.PersistentVolume {
 	list := &corev1.PersistentVolumeList{}
-	if err := w.client.List(w.ctx, list, client.MatchingLabels{"pool": w.name}); err != nil {
-		w.t.Error(err)
+	if err := w.Client.List(w.Ctx, list, client.MatchingLabels{"pool": w.name}); err != nil {
+		w.T.Error(err)
 	}
 	return list.Items
 }
 
 func (w *world) gone(o client.Object) string {
-	err := w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o)
+	err := w.Client.Get(w.Ctx, client.ObjectKeyFromObject(o), o)
 	if apierrors.IsNotFound(err) {
 		return ""
 	}

@@ -17,10 +17,10 @@ import (
 // life releases the volume and waits until it can be had again; it starts the
 // controller anew when the killer has ended it.
 func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPolicy) {
-	w.t.Helper()
+	w.T.Helper()
 	w.until("binding", phase(corev1.VolumeBound))
-	stop := k.Life(w.config, w.run)
-	w.must(w.client.Delete(w.ctx, w.claim))
+	stop := k.Life(w.Config, w.run)
+	w.Must(w.Client.Delete(w.Ctx, w.claim))
 	w.until("recycling", func(vol *corev1.PersistentVolume) string {
 		cert := certificateOf(vol)
 		switch {
@@ -38,18 +38,18 @@ func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPol
 	name := scrubName(w.vol)
 	left := metav1.ObjectMeta{Namespace: testNamespace, Name: name}
 	if !w.gone(&corev1.Pod{ObjectMeta: left}) || !w.gone(&corev1.PersistentVolumeClaim{ObjectMeta: left}) {
-		w.t.Error("scrub claim or scrub pod is left")
+		w.T.Error("scrub claim or scrub pod is left")
 	}
 	pods := &corev1.PodList{}
-	w.must(w.client.List(w.ctx, pods, client.MatchingLabels{tarnv1.LabelScrub: string(w.vol.UID)}))
+	w.Must(w.Client.List(w.Ctx, pods, client.MatchingLabels{tarnv1.LabelScrub: string(w.vol.UID)}))
 	for i := range pods.Items {
 		if pods.Items[i].DeletionTimestamp == nil {
-			w.t.Errorf("pod %s is left", pods.Items[i].Name)
+			w.T.Errorf("pod %s is left", pods.Items[i].Name)
 		}
 	}
 	select {
 	case version := <-w.unverified:
-		w.t.Errorf("the volume could be had before it was scrubbed, in version %s", version)
+		w.T.Errorf("the volume could be had before it was scrubbed, in version %s", version)
 	default:
 	}
 	stop()
@@ -109,16 +109,16 @@ func TestARunningPodKeepsAVolumeFromBeingScrubbed(t *testing.T) {
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "kept"},
 		}}}},
 	}
-	w.must(w.client.Create(w.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}))
-	w.must(w.client.Create(w.ctx, user))
-	defer w.run(w.config)()
-	w.must(w.client.Delete(w.ctx, w.claim)) // whose protection the stand-in does not keep
+	w.Must(w.Client.Create(w.Ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}))
+	w.Must(w.Client.Create(w.Ctx, user))
+	defer w.run(w.Config)()
+	w.Must(w.Client.Delete(w.Ctx, w.claim)) // whose protection the stand-in does not keep
 	w.until("telling", func(vol *corev1.PersistentVolume) string {
 		if vol.Spec.ClaimRef == nil || vol.Spec.ClaimRef.UID != w.claim.UID {
-			w.t.Fatalf("it was given to %+v under a running pod", vol.Spec.ClaimRef)
+			w.T.Fatalf("it was given to %+v under a running pod", vol.Spec.ClaimRef)
 		}
 		events := &corev1.EventList{}
-		w.must(w.client.List(w.ctx, events))
+		w.Must(w.Client.List(w.Ctx, events))
 		for i := range events.Items {
 			if e := &events.Items[i]; e.InvolvedObject.Name == vol.Name && e.Reason == eventFailed {
 				return ""
@@ -127,6 +127,6 @@ func TestARunningPodKeepsAVolumeFromBeingScrubbed(t *testing.T) {
 		return "no event says so"
 	})
 	user.Status.Phase = corev1.PodSucceeded
-	w.must(w.client.Status().Update(w.ctx, user))
+	w.Must(w.Client.Status().Update(w.Ctx, user))
 	w.until("recycling", phase(corev1.VolumeAvailable))
 }

@@ -3,8 +3,8 @@
 package recycle
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -33,12 +33,8 @@ func TestMain(m *testing.M) {
 // world is one volume with its claim, and a stand-in for the binder, protection and the
 // kubelet, which runs each scrub pod as often as it fails.
 type world struct {
-	t      *testing.T
-	ctx    context.Context
-	config *rest.Config
-	client client.WithWatch
-	mirror *testkit.Mirror
-	name   string
+	testkit.World
+	name string
 	// vol is the volume as the case has seen it last.
 	vol   *corev1.PersistentVolume
 	claim *corev1.PersistentVolumeClaim
@@ -56,13 +52,12 @@ type world struct {
 
 func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy, method tarnv1.RecycleMethod) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), mirror: testkit.MirrorOf(t, config), name: name, unverified: make(chan string, 1), scrubbed: map[string]bool{}, method: method}
-	w.must(client.IgnoreAlreadyExists(w.client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
+	w := &world{World: testkit.NewWorld(t, config, time.Minute), name: name, unverified: make(chan string, 1), scrubbed: map[string]bool{}, method: method}
+	w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
 	w.claim = testkit.Claim("default", name, "", "", func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Spec.StorageClassName = name, ptr.To("")
 	})
-	w.must(w.client.Create(ctx, w.claim))
+	w.Must(w.Client.Create(w.Ctx, w.claim))
 	w.vol = testkit.Volume(testkit.Record(w.claim, name, tarnv1.VolumeCreated), func(v *corev1.PersistentVolume) {
 		v.ObjectMeta = metav1.ObjectMeta{Name: name, Annotations: map[string]string{
 			tarnv1.AnnotationRecycle: string(method), volume.AnnBoundByController: volume.AnnYes,
@@ -76,43 +71,36 @@ func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.Pers
 	if method != tarnv1.RecycleFiles {
 		w.provide()
 	}
-	w.must(w.client.Create(ctx, w.vol))
-	done := make(chan error, 1)
-	go func() { done <- w.cluster() }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	w.Must(w.Client.Create(w.Ctx, w.vol))
+	w.Play(w.round)
 	return w
 }
 
 // provide lets a PavProvisioner have made the volume, which does Zero and Recreate itself.
 func (w *world) provide() {
-	w.t.Helper()
+	w.T.Helper()
 	pod := `{"podTemplate": {"metadata": {"namespace": "` + testNamespace + `"}, "spec": {"containers": [{"name": "c", "image": "scrubber"}]}}}`
 	p := testkit.Provisioner(w.name, func(p *pavv1.PavProvisioner) {
 		p.UID = ""
 		p.Spec.VolumeRecycling, p.Spec.VolumeDeletion, p.Spec.VolumeCreation = testkit.Section(pod), testkit.Section(pod), testkit.Section(pod)
 	})
-	w.must(w.client.Create(w.ctx, p))
+	w.Must(w.Client.Create(w.Ctx, p))
 	record := testkit.Record(w.claim, w.name, tarnv1.VolumeCreated, func(r *tarnv1.PavVolume) {
 		r.Name, r.UID, r.Spec.Provisioner.UID = w.name, "", p.UID
 		r.Spec.RequestedMinCapacity = 1 << 30
 	})
 	status := record.Status
-	w.must(w.client.Create(w.ctx, record))
+	w.Must(w.Client.Create(w.Ctx, record))
 	record.Status = status
 	record.Status.Handle, record.Status.Capacity = "h", 1<<30
-	w.must(w.client.Status().Update(w.ctx, record))
+	w.Must(w.Client.Status().Update(w.Ctx, record))
 	w.vol.Annotations[tarnv1.AnnotationRecord] = string(record.UID)
 }
 
 // step is the end of a pod of the provisioner, by the node agent's word.
 func (w *world) step(pod *corev1.Pod) {
 	if pod.DeletionTimestamp != nil {
-		_ = w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0))
+		_ = w.Client.Delete(w.Ctx, pod, client.GracePeriodSeconds(0))
 		return
 	}
 	if pod.Annotations[tarnv1.AnnotationResult] != "" {
@@ -124,37 +112,16 @@ func (w *world) step(pod *corev1.Pod) {
 	}
 	base := pod.DeepCopy()
 	pod.Annotations[tarnv1.AnnotationResult] = result
-	if w.client.Patch(w.ctx, pod, client.MergeFrom(base)) == nil && w.failures > 0 {
+	if w.Client.Patch(w.Ctx, pod, client.MergeFrom(base)) == nil && w.failures > 0 {
 		w.failures--
 	}
-}
-
-func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// cluster does what else there is in a cluster, until the case ends. What is refused
-// is tried again on the next round.
-func (w *world) cluster() error {
-	var err error
-	w.mirror.Until(w.ctx, func() bool {
-		err = w.round()
-		return err != nil
-	})
-	if w.ctx.Err() != nil {
-		return nil //nolint:nilerr // the case is over
-	}
-	return err
 }
 
 func (w *world) round() error {
 	vol := &corev1.PersistentVolume{}
 	claims, pods := &corev1.PersistentVolumeClaimList{}, &corev1.PodList{}
-	_, err := kube.Get(w.ctx, w.client, client.ObjectKey{Name: w.name}, vol)
-	if err = errors.Join(err, w.client.List(w.ctx, claims), w.client.List(w.ctx, pods, client.InNamespace(testNamespace))); err != nil {
+	_, err := kube.Get(w.Ctx, w.Client, client.ObjectKey{Name: w.name}, vol)
+	if err = errors.Join(err, w.Client.List(w.Ctx, claims), w.Client.List(w.Ctx, pods, client.InNamespace(testNamespace))); err != nil {
 		return err
 	}
 	used := false // the provisioner's own pods do not use the scrub claim
@@ -178,7 +145,7 @@ func (w *world) pod(pod *corev1.Pod) {
 	state := &corev1.ContainerStateTerminated{Message: `{"method": "Files", "bytes": 0, "files": 3, "sampleSHA256": "00", "seconds": 0.1}`, FinishedAt: metav1.Now()}
 	switch {
 	case pod.DeletionTimestamp != nil:
-		_ = w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0))
+		_ = w.Client.Delete(w.Ctx, pod, client.GracePeriodSeconds(0))
 		return
 	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
 		return
@@ -192,7 +159,7 @@ func (w *world) pod(pod *corev1.Pod) {
 		pod.Status.Phase = corev1.PodSucceeded
 	}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Terminated: state}}}
-	if w.client.Status().Update(w.ctx, pod) != nil {
+	if w.Client.Status().Update(w.Ctx, pod) != nil {
 		return
 	}
 	switch {
@@ -212,10 +179,10 @@ func (w *world) bind(claim *corev1.PersistentVolumeClaim, vol *corev1.Persistent
 	case claim.DeletionTimestamp != nil && (!used || claim.Namespace != testNamespace):
 		base := claim.DeepCopy()
 		claim.Finalizers = nil
-		_ = w.client.Patch(w.ctx, claim, client.MergeFrom(base))
+		_ = w.Client.Patch(w.Ctx, claim, client.MergeFrom(base))
 	case claim.DeletionTimestamp == nil && claim.Status.Phase != corev1.ClaimBound && ref != nil && ref.UID == claim.UID:
 		claim.Status.Phase = corev1.ClaimBound
-		_ = w.client.Status().Update(w.ctx, claim)
+		_ = w.Client.Status().Update(w.Ctx, claim)
 	}
 }
 
@@ -245,14 +212,14 @@ func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentV
 		return
 	}
 	vol.Status.Phase, vol.Status.Message = want, ""
-	_ = w.client.Status().Update(w.ctx, vol)
+	_ = w.Client.Status().Update(w.Ctx, vol)
 }
 
 // run starts the controller as the account it has in a cluster, and gives back what
 // ends it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
-	w.t.Helper()
-	return testkit.Run(w.ctx, w.t, restConfig, func(mgr ctrl.Manager) error {
+	w.T.Helper()
+	return testkit.Run(w.Ctx, w.T, restConfig, func(mgr ctrl.Manager) error {
 		pods, err := kube.AllPods(mgr)
 		if err != nil {
 			return err
@@ -266,15 +233,14 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 
 // until waits for the volume to be as check wants it, which says what is wrong.
 func (w *world) until(what string, check func(*corev1.PersistentVolume) string) {
-	w.t.Helper()
-	wrong := ""
-	if !w.mirror.Until(w.ctx, func() bool {
-		w.must(w.client.Get(w.ctx, client.ObjectKey{Name: w.name}, w.vol))
-		wrong = check(w.vol)
-		return wrong == ""
-	}) {
-		w.t.Fatalf("%s: %s: %+v %+v %v", what, wrong, w.vol.Spec.ClaimRef, w.vol.Status, w.vol.Annotations)
-	}
+	w.T.Helper()
+	w.Eventually(what, func() string {
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKey{Name: w.name}, w.vol))
+		if wrong := check(w.vol); wrong != "" {
+			return fmt.Sprintf("%s: %+v %+v %v", wrong, w.vol.Spec.ClaimRef, w.vol.Status, w.vol.Annotations)
+		}
+		return ""
+	})
 }
 
 // phase wants the volume in a phase, with a claim or without.
@@ -288,5 +254,5 @@ func phase(want corev1.PersistentVolumePhase) func(*corev1.PersistentVolume) str
 }
 
 func (w *world) gone(o client.Object) bool {
-	return apierrors.IsNotFound(w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o))
+	return apierrors.IsNotFound(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(o), o))
 }

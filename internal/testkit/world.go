@@ -1,0 +1,69 @@
+package testkit
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// World is what a case against an API server works with. Packages embed it in theirs.
+type World struct {
+	T *testing.T
+	// Ctx ends with the case, or when that has taken too long.
+	Ctx    context.Context
+	Config *rest.Config
+	Client client.WithWatch
+	Mirror *Mirror
+
+	cancel context.CancelFunc
+}
+
+// NewWorld gives a case a World for some time at most.
+func NewWorld(t *testing.T, config *rest.Config, most time.Duration) World {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), most)
+	t.Cleanup(cancel)
+	return World{T: t, Ctx: ctx, Config: config, Client: Client(t, config), Mirror: MirrorOf(t, config), cancel: cancel}
+}
+
+// Must ends the case on an error.
+func (w *World) Must(err error) {
+	w.T.Helper()
+	if err != nil {
+		w.T.Fatal(err)
+	}
+}
+
+// Eventually waits until check finds nothing wrong, and ends the case with what it found
+// last if that does not come.
+func (w *World) Eventually(what string, check func() string) {
+	w.T.Helper()
+	wrong := ""
+	if !w.Mirror.Until(w.Ctx, func() bool { wrong = check(); return wrong == "" }) {
+		w.T.Fatalf("%s: %s", what, wrong)
+	}
+}
+
+// Play has round do what else there is in a cluster, whenever something has changed, until
+// the case ends. What the API server refuses it leaves to the next round; an error fails
+// the case.
+func (w *World) Play(round func() error) {
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		w.Mirror.Until(w.Ctx, func() bool { err = round(); return err != nil })
+		if w.Ctx.Err() != nil {
+			err = nil // the case is over
+		}
+		done <- err
+	}()
+	w.T.Cleanup(func() {
+		w.cancel()
+		if err := <-done; err != nil {
+			w.T.Error(err)
+		}
+	})
+}

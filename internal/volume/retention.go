@@ -76,6 +76,9 @@ func Passing(v *corev1.PersistentVolume, namespace string) bool {
 	return v.Annotations[tarnv1.AnnotationPoolFilling] != "" || v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Namespace == namespace
 }
 
+// ScrubClaim is the name of the claim that a volume has while it is scrubbed.
+func ScrubClaim(v *corev1.PersistentVolume) string { return tarnv1.ScrubPrefix + string(v.UID) }
+
 // KeptBy says why the data of a volume whose claim is gone is not to be destroyed yet,
 // and until when; why is empty where nothing speaks against it, until is zero where that
 // takes a person. It counts for volumes that were released before the trash held them, or

@@ -12,6 +12,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // View is all that is known about one volume that may have to grow. What does not
@@ -79,10 +80,11 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey, now time.
 	return v, nil
 }
 
-// claimOf gives the claim that the volume is bound to, if it is bound to the volume.
+// claimOf gives the claim that the volume is bound to, if it is bound to the volume. A
+// scrub claim is none: what a claim has asked for, and may be under way, ends with it.
 func (r *reconciler) claimOf(ctx context.Context, vol *corev1.PersistentVolume) (*corev1.PersistentVolumeClaim, error) {
 	ref := vol.Spec.ClaimRef
-	if ref == nil {
+	if ref == nil || ref.Name == volume.ScrubClaim(vol) {
 		return nil, nil
 	}
 	claim, err := kube.Get(ctx, r.client, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})

@@ -58,7 +58,7 @@ func (v *View) recycles(vol *corev1.PersistentVolume) bool {
 // isScrubbed says that a volume points at its scrub claim.
 func isScrubbed(vol *corev1.PersistentVolume, namespace string) bool {
 	ref := vol.Spec.ClaimRef
-	return ref.Namespace == namespace && ref.Name == tarnv1.ScrubPrefix+string(vol.UID)
+	return ref.Namespace == namespace && ref.Name == volume.ScrubClaim(vol)
 }
 
 // stateOf goes by the volume alone.

@@ -12,6 +12,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // life releases the volume and waits until it can be had again; it starts the
@@ -35,7 +36,7 @@ func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPol
 		}
 		return ""
 	})
-	name := scrubName(w.vol)
+	name := volume.ScrubClaim(w.vol)
 	left := metav1.ObjectMeta{Namespace: testNamespace, Name: name}
 	if !w.gone(&corev1.Pod{ObjectMeta: left}) || !w.gone(&corev1.PersistentVolumeClaim{ObjectMeta: left}) {
 		w.T.Error("scrub claim or scrub pod is left")

@@ -12,6 +12,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -40,8 +41,9 @@ type View struct {
 	Record      *tarnv1.PavVolume
 	Provisioner *pavv1.PavProvisioner
 	// Work are the provisioner's pods that recycle the volume in this passage, Earlier
-	// those of former ones.
-	Work, Earlier []corev1.Pod
+	// those of former ones. Others are its pods that do something else with the storage
+	// and have not ended, such as making it larger for a claim that is gone.
+	Work, Earlier, Others []corev1.Pod
 	// Holder is the claim of the name that the volume points at, whatever its uid; nil
 	// where the volume points at its scrub claim.
 	Holder *corev1.PersistentVolumeClaim
@@ -67,7 +69,7 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, name string
 	if v.Sets, err = kube.SetsOf(ctx, from, v.Volume); err != nil {
 		return nil, err
 	}
-	own := client.ObjectKey{Namespace: r.namespace, Name: scrubName(v.Volume)}
+	own := client.ObjectKey{Namespace: r.namespace, Name: volume.ScrubClaim(v.Volume)}
 	if v.Claim, err = kube.Get(ctx, from, own, &corev1.PersistentVolumeClaim{}); err != nil {
 		return nil, err
 	}
@@ -102,17 +104,27 @@ func (r *reconciler) gatherRecord(ctx context.Context, from client.Reader, v *Vi
 		v.Provisioner = p
 	}
 	pods := &corev1.PodList{}
-	if err := from.List(ctx, pods, client.MatchingLabels{tarnv1.LabelScrub: string(v.Volume.UID), tarnv1.LabelRecord: uid}); err != nil {
-		return fmt.Errorf("listing the pods that recycle volume %s: %w", v.Volume.Name, err)
+	if err := from.List(ctx, pods, client.MatchingLabels{tarnv1.LabelRecord: uid}); err != nil {
+		return fmt.Errorf("listing the pods of PavVolume %s: %w", v.Volume.Name, err)
 	}
-	for i := range pods.Items {
-		if v.ours() && pods.Items[i].Annotations[annClaim] == string(v.Volume.Spec.ClaimRef.UID) {
-			v.Work = append(v.Work, pods.Items[i])
-		} else {
-			v.Earlier = append(v.Earlier, pods.Items[i])
+	v.sort(pods.Items)
+	return nil
+}
+
+// sort tells apart the pods of the volume's record.
+func (v *View) sort(pods []corev1.Pod) {
+	for i := range pods {
+		switch pod := &pods[i]; {
+		case pod.Labels[tarnv1.LabelScrub] != string(v.Volume.UID):
+			if podvol.OwnedBy(pod, v.Record.UID) && !podvol.Ended(pod) {
+				v.Others = append(v.Others, *pod)
+			}
+		case v.ours() && pod.Annotations[annClaim] == string(v.Volume.Spec.ClaimRef.UID):
+			v.Work = append(v.Work, *pod)
+		default:
+			v.Earlier = append(v.Earlier, *pod)
 		}
 	}
-	return nil
 }
 
 // gatherLive reads the View from the API server, users and all.

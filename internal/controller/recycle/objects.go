@@ -30,12 +30,10 @@ const (
 	gibibyte  = 1 << 30
 )
 
-// scrubName is the name of the scrub claim and the scrub pod of a volume.
-func scrubName(vol *corev1.PersistentVolume) string { return tarnv1.ScrubPrefix + string(vol.UID) }
-
+// metaOf is that of the scrub claim and the scrub pod of a volume.
 func metaOf(v *View) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Namespace: v.Namespace, Name: scrubName(v.Volume),
+		Namespace: v.Namespace, Name: volume.ScrubClaim(v.Volume),
 		Labels: map[string]string{tarnv1.LabelScrub: string(v.Volume.UID), tarnv1.LabelVolume: tarnv1.VolumeLabel(v.Volume.Name)},
 		OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: "v1", Kind: "PersistentVolume", Name: v.Volume.Name, UID: v.Volume.UID, Controller: ptr.To(true),

@@ -190,7 +190,8 @@ func begin(v *View, now time.Time) Plan {
 		p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is not scrubbed yet, as it is used by " + strings.Join(v.Users, ", ")})
 	case vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
 		p.add(Change{kept(vol)})
-	case v.Pod != nil && v.Pod.DeletionTimestamp == nil: // of a claim that is gone
+	case !stopWork(v, &p): // of a claim that is gone
+	case v.Pod != nil && v.Pod.DeletionTimestamp == nil: // likewise
 		p.add(StopPod{v.Pod})
 	case v.Pod != nil:
 	case v.Claim == nil:

@@ -108,7 +108,7 @@ func claim(uid types.UID) viewWith {
 
 // pointing lets the volume point at a scrub claim, bound.
 func pointing(v *View) {
-	v.Volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: testNamespace, Name: scrubName(v.Volume), UID: "scrub-uid"}
+	v.Volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: testNamespace, Name: volume.ScrubClaim(v.Volume), UID: "scrub-uid"}
 	v.Volume.Status.Phase = corev1.VolumeBound
 }
 

@@ -127,6 +127,9 @@ func follow(v *View, p *Plan, now time.Time, run RunStep) (podvol.Observation, b
 			p.Next = now.Add(usersLook)
 			return o, false
 		}
+		if !stopWork(v, p) {
+			return o, false
+		}
 		for i := range v.Earlier { // which were left for their author to read
 			if v.Earlier[i].DeletionTimestamp == nil {
 				p.add(StopPod{&v.Earlier[i]})
@@ -164,16 +167,22 @@ func madeAnew(v *View, p *Plan, now time.Time, o podvol.Observation) bool {
 	return true
 }
 
-// stopWork stops the provisioner's pods that have not ended, and says whether all have.
+// stopWork stops the provisioner's pods that have not ended, whatever for and since when
+// they are there, and says whether all have: of two that work on one storage at once,
+// the one may undo what the other has done, or go on with it under the next claim.
 func stopWork(v *View, p *Plan) bool {
 	ended := true
-	for i := range v.Work {
-		pod := &v.Work[i]
-		if podvol.Ended(pod) {
-			continue
-		}
-		if ended = false; pod.DeletionTimestamp == nil {
-			p.add(StopPod{pod})
+	for _, pods := range [][]corev1.Pod{v.Work, v.Earlier, v.Others} {
+		for i := range pods {
+			pod := &pods[i]
+			if podvol.Ended(pod) {
+				continue
+			}
+			if ended = false; pod.DeletionTimestamp == nil {
+				p.add(StopPod{pod})
+			} else {
+				p.add(Post{corev1.EventTypeNormal, eventPod, fmt.Sprintf("pod %s/%s is being deleted; once it has ended, recycling goes on", pod.Namespace, pod.Name)})
+			}
 		}
 	}
 	return ended

@@ -66,7 +66,12 @@ func checking(m tarnv1.RecycleMethod, phase corev1.PodPhase, message string) vie
 	}
 }
 
-func earlier(v *View) { v.Earlier = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "earlier"}}} }
+// earlier is a pod of a former passage that has ended, still one that has not, and larger
+// one that makes the volume larger.
+func earlier(v *View) { still(v); v.Earlier[0].Status.Phase = corev1.PodFailed }
+func still(v *View)   { v.Earlier = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "earlier"}}} }
+func larger(v *View)  { v.Others = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "larger"}}} }
+func goes(v *View)    { v.Others[0].DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }
 
 // reported gives the record the condition that the volume's failure or certificate asks
 // for.
@@ -107,6 +112,12 @@ func TestPlanOfAVolumeThatItsProvisionerRecycles(t *testing.T) {
 		{"what a cache says is looked at live", bound(zero, cached), "look"},
 		{"while a node has it", bound(zero, users("stage s")), eventFailed + " wait"},
 		{"what earlier attempts left goes", bound(zero, earlier), "stop run recycling"},
+		{"what an earlier attempt still does ends first", bound(zero, still), "stop"},
+		{"and before it is given away", view(provided, method(zero), still), "stop"},
+		{"though Tarn does it", view(provided, method(discard), larger), "stop"},
+		{"what makes it larger ends first", view(provided, method(recreate), larger), "stop"},
+		{"however long that takes", view(provided, method(recreate), larger, goes), eventPod},
+		{"the scrub claim was deleted while its pod ran", view(provided, method(zero), pointing, in(corev1.VolumeReleased), worked(recycling, false, "")), "stop"},
 		{"a method that Tarn does", bound(discard), "start"},
 		{"by a provisioner that is gone Tarn does it", bound(zero, orphan), "start"},
 		{"its pod runs", bound(zero, worked(recycling, false, "")), "wait"},
@@ -140,6 +151,7 @@ func TestPlanOfAVolumeThatItsProvisionerRecycles(t *testing.T) {
 		{"failed: a pod that has ended stays to be read", bound(zero, worked(recycling, false, refused), having(tarnv1.AnnotationRecycleFailure, justFailed), reported), "dismiss"},
 		{"failed: its record says so", bound(zero, worked(recycling, false, refused), having(tarnv1.AnnotationRecycleFailure, justFailed)), "dismiss report"},
 		{"verified: the claim goes", bound(zero, worked(recycling, false, done), having(tarnv1.AnnotationRecycled, certificate), reported), "dismiss"},
+		{"verified: not before all has ended", bound(zero, still, worked(recycling, false, done), having(tarnv1.AnnotationRecycled, certificate), reported), "stop"},
 		{"verified: then its pods, and it is nobody's", view(provided, method(zero), pointing, worked(recycling, false, done), having(tarnv1.AnnotationRecycled, certificate), reported), "stop free " + eventRecycled},
 		{"the record of a volume that is used says how it was recycled", view(provided, method(zero), in(corev1.VolumeBound), having(tarnv1.AnnotationRecycled, certificate)), "report"},
 		{"once", view(provided, method(zero), in(corev1.VolumeBound), having(tarnv1.AnnotationRecycled, certificate), reported), ""},
@@ -208,5 +220,30 @@ func TestAFailedCheckNamesWhoseWordWasWrong(t *testing.T) {
 	const want = `PavProvisioner "prov" says to have done Zero, but what Tarn reads says otherwise: the volume is not empty, it has "note"`
 	if f := failureOf(change.To); f == nil || f.Message != want {
 		t.Errorf("noted %+v, want %s", f, want)
+	}
+}
+
+func TestWhichPodsOfARecordWorkOnItsStorage(t *testing.T) {
+	v := view(provided, pointing)
+	pod := func(name, volume, claim string, phase corev1.PodPhase) corev1.Pod {
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{tarnv1.LabelScrub: volume}, Annotations: map[string]string{annClaim: claim},
+			OwnerReferences: []metav1.OwnerReference{{UID: v.Record.UID}},
+		}, Status: corev1.PodStatus{Phase: phase}}
+	}
+	strange := pod("strange", "", "", corev1.PodRunning)
+	strange.OwnerReferences = nil
+	v.sort([]corev1.Pod{
+		pod("work", "vol-uid", "scrub-uid", corev1.PodSucceeded), pod("before", "vol-uid", "older-uid", corev1.PodFailed),
+		pod("expands", "", "", corev1.PodPending), pod("created", "", "", corev1.PodSucceeded), strange,
+	})
+	for _, c := range []struct {
+		what string
+		got  []corev1.Pod
+		want string
+	}{{"of this passage", v.Work, "work"}, {"of former ones", v.Earlier, "before"}, {"others", v.Others, "expands"}} {
+		if len(c.got) != 1 || c.got[0].Name != c.want {
+			t.Errorf("%s: %d pods, want %s", c.what, len(c.got), c.want)
+		}
 	}
 }

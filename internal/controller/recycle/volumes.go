@@ -71,7 +71,7 @@ func stateOfOurs(v *View, gone bool) state {
 // ours says that the volume points at its scrub claim.
 func (v *View) ours() bool {
 	ref := v.Volume.Spec.ClaimRef
-	return ref != nil && ref.Namespace == v.Namespace && ref.Name == scrubName(v.Volume)
+	return ref != nil && ref.Namespace == v.Namespace && ref.Name == volume.ScrubClaim(v.Volume)
 }
 
 // concerned says that the volume may have to do with recycling at all.

@@ -50,14 +50,14 @@ func wantShop() *appfile.File {
 }
 
 func TestAFileIsReadWhole(t *testing.T) {
-	got, warnings, err := appfile.ParseTOML([]byte(shop))
+	got, warnings, err := appfile.ParseTOML("", []byte(shop))
 	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(got, wantShop()) {
 		t.Errorf("ParseTOML = %+v, %v, %v, want %+v", got, warnings, err, wantShop())
 	}
 }
 
 func TestJSONSaysTheSame(t *testing.T) {
-	got, warnings, err := appfile.ParseJSON([]byte(`{"app": {"name": "shop", "image": "registry.example.com/shop:1.4", "command": ["/shop"],
+	got, warnings, err := appfile.ParseJSON("", []byte(`{"app": {"name": "shop", "image": "registry.example.com/shop:1.4", "command": ["/shop"],
 		"args": ["--listen", ":8080"], "port": 8080, "replicas": 2, "env": {"LOG_LEVEL": "info"}},
 		"volumes": [{"name": "data", "mountPath": "/var/lib/shop", "size": "10Gi"},
 		{"name": "uploads", "mountPath": "/srv/uploads", "size": 50, "accessMode": "rwx", "storageClass": "shared", "preserveOnDelete": true}]}`))
@@ -77,7 +77,7 @@ func TestTheClassesOfAccessModesAreTheContract(t *testing.T) {
 }
 
 func TestAnUnknownAccessModeBecomesBlockStorageWithAWarning(t *testing.T) {
-	got, warnings, err := appfile.ParseTOML([]byte("[app]\nimage = \"x\"\n[[volumes]]\nname = \"a\"\nmountPath = \"/a\"\nsize = 1\naccessMode = \"rox\"\n"))
+	got, warnings, err := appfile.ParseTOML("", []byte("[app]\nimage = \"x\"\n[[volumes]]\nname = \"a\"\nmountPath = \"/a\"\nsize = 1\naccessMode = \"rox\"\n"))
 	if err != nil || got.Volumes[0].AccessMode != appfile.ReadWriteOnce {
 		t.Fatalf("ParseTOML = %+v, %v, want a volume with rwo", got, err)
 	}
@@ -131,13 +131,16 @@ func TestProblemsAreToldAllAtOnceWithTheirPlaces(t *testing.T) {
 		{"the kernel's folder", app + strings.Replace(vol, "/a", "/proc/x", 1), []string{"is reserved"}},
 		{"above a secret", app + strings.Replace(vol, "/a", "/var/run", 1), []string{"hides /var/run/secrets"}},
 		{"a colon", app + strings.Replace(vol, "/a", "/a:b", 1), []string{"no mount path can"}},
+		{"a path of two lines", app + strings.Replace(vol, "/a", `/a\nb`, 1), []string{`"/a\nb" holds a character no mount path can`}},
+		{"an image that hides something", `app.image = "shop\u001b[2J"`, []string{`1:5: app.image: "shop\x1b[2J" is no image`}},
+		{"an argument nobody can be given", "[app]\nimage = \"x\"\ncommand = [\"a\", \"b\\u0000\"]\n", []string{"3:1: app.command[1]: holds a zero byte, which no argument can"}},
 		{"a claim's name too long", "[app]\nname = \"" + strings.Repeat("n", 60) + "\"\nimage = \"x\"\n" + vol, []string{"its claim would be paas-app-nnn"}},
 		{"a flag in quotes", app + vol + "preserveOnDelete = \"yes\"\n", []string{"volumes[0].preserveOnDelete: is a text: write true or false"}},
 		{"a class no class can be", app + vol + "storageClass = \"A B\"\n", []string{`"A B" can be no storage class`}},
 		{"a date", "[app]\nimage = 2020-01-01\n", []string{"is a date or time, not a text"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, _, err := appfile.ParseTOML([]byte(c.text))
+			_, _, err := appfile.ParseTOML("", []byte(c.text))
 			var problems appfile.Problems
 			if !errors.As(err, &problems) {
 				t.Fatalf("ParseTOML gave no problems but %v", err)
@@ -162,20 +165,9 @@ func TestJSONThatIsNoneIsRefused(t *testing.T) {
 		`{"app": {"image": "x", "replicas": 1e400}}`: "app.replicas: is a text",
 		`{"app": {"image": null}}`:                   "app.image: is nothing",
 	} {
-		if _, _, err := appfile.ParseJSON([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := appfile.ParseJSON("", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseJSON(%s) = %v, want an error with %q", text, err, want)
 		}
-	}
-}
-
-func TestAVolumeOfOneNodeKeepsAnApplicationToOneReplica(t *testing.T) {
-	f := wantShop()
-	if v := f.SingleReplica(); v == nil || v.Name != "data" {
-		t.Errorf("SingleReplica = %v, want data", v)
-	}
-	f.Volumes = f.Volumes[1:]
-	if v := f.SingleReplica(); v != nil {
-		t.Errorf("SingleReplica = %v, want none", v)
 	}
 }
 
@@ -195,7 +187,7 @@ func TestTextsMadeToBeCostlyAreNot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			_, _, err := appfile.ParseTOML([]byte(text))
+			_, _, err := appfile.ParseTOML("", []byte(text))
 			runtime.ReadMemStats(&after)
 			if err == nil {
 				t.Error("ParseTOML accepted it")
@@ -215,8 +207,8 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"app":{"image":"x"},"volumes":[{"name":"a","mountPath":"/a","size":"1Gi"}]}`))
 	f.Add([]byte("[[a.b]]\n[a.b.c]\nx=1\n[[a.b]]\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		for _, parse := range []func([]byte) (*appfile.File, []appfile.Problem, error){appfile.ParseTOML, appfile.ParseJSON} {
-			got, _, err := parse(text)
+		for _, parse := range []func(string, []byte) (*appfile.File, []appfile.Problem, error){appfile.ParseTOML, appfile.ParseJSON} {
+			got, _, err := parse("", text)
 			var problems appfile.Problems
 			switch {
 			case err == nil:
@@ -242,11 +234,11 @@ func keepsPromises(t *testing.T, f *appfile.File) {
 
 func TestAFileIsReadForTheApplicationItIsDeployedTo(t *testing.T) {
 	nameless := strings.Replace(shop, "name = \"shop\"\n", "", 1)
-	got, _, err := appfile.ParseTOMLFor("store", []byte(nameless))
+	got, _, err := appfile.ParseTOML("store", []byte(nameless))
 	if err != nil || got.App.Name != "store" {
-		t.Fatalf("ParseTOMLFor = %+v, %v; want the name given", got, err)
+		t.Fatalf("ParseTOML = %+v, %v; want the name given", got, err)
 	}
-	if got, _, err := appfile.ParseTOMLFor("shop", []byte(shop)); err != nil || got.App.Name != "shop" {
+	if got, _, err := appfile.ParseTOML("shop", []byte(shop)); err != nil || got.App.Name != "shop" {
 		t.Errorf("the name that is in the file as well: %+v, %v", got, err)
 	}
 	for name, c := range map[string]struct{ app, text, want string }{
@@ -254,11 +246,11 @@ func TestAFileIsReadForTheApplicationItIsDeployedTo(t *testing.T) {
 		"a name that is too long":   {strings.Repeat("s", 50), nameless, "13:1: volumes[0].name: its claim would be paas-app-" + strings.Repeat("s", 50) + "-data, 64 letters long"},
 		"a name that is not a text": {"store", strings.Replace(shop, `name = "shop"`, "name = 3", 1), "3:1: app.name: is a number, not a text"},
 	} {
-		if _, _, err := appfile.ParseTOMLFor(c.app, []byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, _, err := appfile.ParseTOML(c.app, []byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}
-	if _, _, err := appfile.ParseJSONFor("store", []byte(`{"app": {"name": "shop", "image": "a"}}`)); err == nil || !strings.Contains(err.Error(), "another application") {
+	if _, _, err := appfile.ParseJSON("store", []byte(`{"app": {"name": "shop", "image": "a"}}`)); err == nil || !strings.Contains(err.Error(), "another application") {
 		t.Errorf("JSON of another application: %v", err)
 	}
 }

@@ -26,7 +26,7 @@ func TestATextThatWouldKeepTheDecoderBusyIsRefused(t *testing.T) {
 		"inline tables":   "app = {" + strings.TrimSuffix(keys("k%d = 1,"), ",") + "}",
 		"dots":            "a" + strings.Repeat(".a", 2001) + " = 1",
 	} {
-		if _, _, err := appfile.ParseTOML([]byte(text)); err == nil || err.Error() != want {
+		if _, _, err := appfile.ParseTOML("", []byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%s: ParseTOML fails with %.200v, want %s", name, err, want)
 		}
 	}
@@ -35,7 +35,7 @@ func TestATextThatWouldKeepTheDecoderBusyIsRefused(t *testing.T) {
 		"items": `{"app": {"args": [` + keys(`"%d",`) + `""]}}`,
 		"depth": strings.Repeat(`{"a":`, 2001),
 	} {
-		if _, _, err := appfile.ParseJSON([]byte(text)); err == nil || err.Error() != want {
+		if _, _, err := appfile.ParseJSON("", []byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%s: ParseJSON fails with %.200v, want %s", name, err, want)
 		}
 	}
@@ -50,14 +50,14 @@ func TestAFileMayHaveManyVolumesAndVariables(t *testing.T) {
 	for i := range appfile.MaxVolumes {
 		fmt.Fprintf(&text, "[[volumes]]\nname = 'v%d'\nmountPath = '/v%d'\nsize = 1\naccessMode = 'rwx'\nstorageClass = 'fast'\npreserveOnDelete = true\n", i, i)
 	}
-	f, _, err := appfile.ParseTOML([]byte(text.String()))
+	f, _, err := appfile.ParseTOML("", []byte(text.String()))
 	if err != nil || len(f.Volumes) != appfile.MaxVolumes || len(f.App.Env) != 1000 {
 		t.Errorf("ParseTOML = %.200v, want all of it", err)
 	}
 }
 
 func TestAKeyThatJSONHasTwiceIsNoSilentChoice(t *testing.T) {
-	_, _, err := appfile.ParseJSON([]byte(`{"app": {"image": "shop:1", "image": "shop:2"}, "volumes": [{"name": "a", "size": 1, "size": 2, "mountPath": "/a"}], "app": {"image": "shop:3"}}`))
+	_, _, err := appfile.ParseJSON("", []byte(`{"app": {"image": "shop:1", "image": "shop:2"}, "volumes": [{"name": "a", "size": 1, "size": 2, "mountPath": "/a"}], "app": {"image": "shop:3"}}`))
 	want := "app.image: is there twice: leave one out\nvolumes[0].size: is there twice: leave one out\napp: is there twice: leave one out"
 	if err == nil || err.Error() != want {
 		t.Errorf("ParseJSON fails with %v, want %s", err, want)

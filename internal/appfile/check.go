@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -54,7 +55,7 @@ func (c *checker) app(root section) App {
 	switch {
 	case !s.has("image"):
 		s.problem("image", "is missing: name the container image to run")
-	case s.isText("image") && (app.Image == "" || strings.ContainsAny(app.Image, " \t\r\n")):
+	case s.isText("image") && (app.Image == "" || strings.ContainsFunc(app.Image, hidden)):
 		s.problem("image", fmt.Sprintf("%q is no image: write it as registry.example.com/shop:1.4", app.Image))
 	}
 	app.Command, app.Args = s.texts("command"), s.texts("args")
@@ -67,6 +68,9 @@ func (c *checker) app(root section) App {
 	app.Env = c.env(s)
 	return app
 }
+
+// hidden says of a character that nobody sees it as one.
+func hidden(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
 
@@ -231,7 +235,7 @@ func badMountPath(path string) string {
 		return `"/" would hide the whole image: ` + remedy
 	case !strings.HasPrefix(path, "/"):
 		return fmt.Sprintf("%q is relative: %s", path, remedy)
-	case strings.ContainsAny(path, ":\x00"):
+	case strings.ContainsFunc(path, func(r rune) bool { return r == ':' || r != ' ' && hidden(r) }):
 		return fmt.Sprintf("%q holds a character no mount path can: %s", path, remedy)
 	case path != clean(path):
 		return fmt.Sprintf("%q is not the plain form of the path: write %q", path, clean(path))

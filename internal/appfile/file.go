@@ -1,7 +1,5 @@
 package appfile
 
-import "slices"
-
 // File is a paas.toml.
 type File struct {
 	App     App
@@ -73,13 +71,3 @@ const (
 
 // ClaimName is the name of the claim of an application's volume.
 func ClaimName(app, volume string) string { return "paas-app-" + app + "-" + volume }
-
-// SingleReplica gives the first volume that keeps the application to one replica, nil
-// if it may have more.
-func (f *File) SingleReplica() *Volume {
-	i := slices.IndexFunc(f.Volumes, func(v Volume) bool { return v.AccessMode == ReadWriteOnce })
-	if i < 0 {
-		return nil
-	}
-	return &f.Volumes[i]
-}

@@ -28,13 +28,10 @@ type document struct {
 	at map[string]position
 }
 
-// ParseTOML reads a paas.toml. The error is of type Problems and tells everything
-// that is wrong; warnings tell what is right but was perhaps not meant.
-func ParseTOML(text []byte) (f *File, warnings []Problem, err error) { return ParseTOMLFor("", text) }
-
-// ParseTOMLFor reads it for the application of a name, which the file may leave out but
-// not gainsay.
-func ParseTOMLFor(app string, text []byte) (f *File, warnings []Problem, err error) {
+// ParseTOML reads a paas.toml for the application of a name, which the file may leave out
+// but not gainsay; empty where only the file says it. The error is of type Problems and
+// tells everything that is wrong; warnings tell what is right but was perhaps not meant.
+func ParseTOML(app string, text []byte) (f *File, warnings []Problem, err error) {
 	if problems := readable(text); problems != nil {
 		return nil, nil, problems
 	}
@@ -50,11 +47,7 @@ func ParseTOMLFor(app string, text []byte) (f *File, warnings []Problem, err err
 }
 
 // ParseJSON reads the same content as JSON: {"app": {...}, "volumes": [...]}.
-func ParseJSON(text []byte) (f *File, warnings []Problem, err error) { return ParseJSONFor("", text) }
-
-// ParseJSONFor reads it for the application of a name, which it may leave out but not
-// gainsay.
-func ParseJSONFor(app string, text []byte) (f *File, warnings []Problem, err error) {
+func ParseJSON(app string, text []byte) (f *File, warnings []Problem, err error) {
 	if problems := readable(text); problems != nil {
 		return nil, nil, problems
 	}

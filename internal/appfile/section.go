@@ -83,8 +83,11 @@ func (s section) texts(key string) []string {
 	texts := make([]string, 0, len(items))
 	for i, item := range items {
 		text, is := item.(string)
-		if !is {
+		switch {
+		case !is:
 			s.problem(join(key, strconv.Itoa(i)), fmt.Sprintf("is %s, not a text: put it in quotes", kind(item)))
+		case strings.ContainsRune(text, 0):
+			s.problem(join(key, strconv.Itoa(i)), "holds a zero byte, which no argument can")
 		}
 		texts = append(texts, text)
 	}

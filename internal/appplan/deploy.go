@@ -23,9 +23,9 @@ type Source struct {
 // Read reads it for the application of an id. The error has every problem with its
 // place.
 func (s Source) Read(id string) (f *appfile.File, warnings []string, err *Error) {
-	parse := appfile.ParseTOMLFor
+	parse := appfile.ParseTOML
 	if s.JSON {
-		parse = appfile.ParseJSONFor
+		parse = appfile.ParseJSON
 	}
 	f, told, failed := parse(id, s.Text)
 	if failed != nil {

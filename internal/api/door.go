@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,7 +92,7 @@ func (d *door) who(ctx context.Context, token, address string) (*caller, error) 
 	if err := d.client.Create(ctx, review); err != nil {
 		return nil, fmt.Errorf("asking Kubernetes whose the token is: %w", err)
 	}
-	if !review.Status.Authenticated {
+	if !review.Status.Authenticated || !d.meant(review.Status.Audiences) {
 		d.regulars.Remove(key)
 		d.reviewed.Add(key, (*caller)(nil), refused)
 		return nil, badToken()
@@ -103,6 +104,12 @@ func (d *door) who(ctx context.Context, token, address string) (*caller, error) 
 	d.reviewed.Add(key, c, known)
 	d.regulars.Add(key, true, trusted)
 	return c, nil
+}
+
+// meant says whether a token that is good for some audiences is for this server. One of
+// which none are told was reviewed by an API server that knows of none: it is for that.
+func (d *door) meant(audiences []string) bool {
+	return len(d.audiences) == 0 || slices.ContainsFunc(audiences, func(one string) bool { return slices.Contains(d.audiences, one) })
 }
 
 func badToken() error {

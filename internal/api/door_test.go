@@ -1,6 +1,87 @@
 package api
 
-import "testing"
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/appplan"
+)
+
+// reviewer takes every token for good, for some audiences.
+type reviewer struct {
+	client.WithWatch
+	audiences []string
+}
+
+// Create implements client.Writer.
+func (r reviewer) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+	if review, is := o.(*authenticationv1.TokenReview); is {
+		review.Status.Authenticated, review.Status.Audiences = true, r.audiences
+	}
+	return nil
+}
+
+func TestATokenIsGoodForItsAudiencesAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		wanted, told []string
+		good         bool
+	}{
+		"any will do":                {nil, nil, true},
+		"it is for this one":         {[]string{"tarn", "shop"}, []string{"shop"}, true},
+		"it is for another":          {[]string{"tarn"}, []string{"https://kubernetes.default.svc"}, false},
+		"nobody looked at audiences": {[]string{"tarn"}, nil, false},
+	} {
+		d := newDoor(reviewer{audiences: c.told}, "default", c.wanted, DefaultLimits)
+		_, err := d.who(context.Background(), "token", "192.0.2.7:4711")
+		var known *appplan.Error
+		if c.good != (err == nil) || err != nil && (!errors.As(err, &known) || known.Code != appplan.Unauthorized) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// silent is an API server that does not answer.
+type silent struct{ client.WithWatch }
+
+// Create implements client.Writer.
+func (silent) Create(ctx context.Context, _ client.Object, _ ...client.CreateOption) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestACallEndsThoughKubernetesDoesNotSayWhoCalls(t *testing.T) {
+	limits := DefaultLimits
+	limits.Call = 50 * time.Millisecond
+	s, err := New(Options{Client: silent{}, Log: logr.Discard(), Limits: limits})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := httptest.NewRequest(http.MethodGet, "/v1/apps", nil)
+	request.Header.Set("Authorization", "Bearer token")
+	answered := httptest.NewRecorder()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.ServeHTTP(answered, request)
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatal("it goes on")
+	}
+	if text := answered.Body.String(); answered.Code != http.StatusInternalServerError || !strings.Contains(text, "asking Kubernetes whose the token is") {
+		t.Errorf("answered %d %s", answered.Code, text)
+	}
+}
 
 func TestAStrangerHasOneNeighbourhood(t *testing.T) {
 	for address, want := range map[string]string{

@@ -61,7 +61,9 @@ func (s *Server) admit(ctx huma.Context) (scope, error) {
 	if err := checkNames(ctx, asked, id, volume); err != nil {
 		return scope{}, err
 	}
-	c, err := s.door.who(ctx.Context(), token, ctx.RemoteAddr())
+	bounded, cancel := context.WithTimeout(ctx.Context(), s.limits.Call)
+	defer cancel()
+	c, err := s.door.who(bounded, token, ctx.RemoteAddr())
 	if err != nil {
 		return scope{}, err
 	}
@@ -80,7 +82,7 @@ func (s *Server) admit(ctx huma.Context) (scope, error) {
 	if err := s.door.callers.take(c.user.Username); err != nil {
 		return scope{}, err
 	}
-	return inside, s.door.may(ctx.Context(), c, does, inside.namespace, id)
+	return inside, s.door.may(bounded, c, does, inside.namespace, id)
 }
 
 func verbOf(ctx huma.Context) string {

@@ -70,7 +70,9 @@ func (s *Server) registerEvents(routes huma.API) {
 		http.StatusOK, http.StatusNotFound)
 	huma.Register(routes, op, func(ctx context.Context, in *OfApp) (*huma.StreamResponse, error) {
 		inside := scopeOf(ctx)
-		if _, err := s.calls.Get(ctx, inside.namespace, in.ID); err != nil {
+		bounded, cancel := context.WithTimeout(ctx, s.limits.Call)
+		defer cancel()
+		if _, err := s.calls.Get(bounded, inside.namespace, in.ID); err != nil {
 			return nil, failed(err)
 		}
 		end, err := s.streams.begin(inside.caller.user.Username)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tarn.dev/tarn/internal/appplan"
+	"tarn.dev/tarn/internal/cli/terminal"
 )
 
 // defaultFile is the paas.toml that is meant where none is named.
@@ -147,7 +148,7 @@ func (s *appSource) deploy(cmd *cobra.Command, calls apps, namespace string, out
 		return told(cmd, s.shown, err)
 	}
 	if output == outputTable {
-		if err := printPlan(cmd.OutOrStdout(), &deployed.Plan); err != nil {
+		if err := printPlan(terminal.Clean(cmd.OutOrStdout()), &deployed.Plan); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"tarn.dev/tarn/internal/cli/terminal"
 )
 
 // The statuses that a command ends with, as --help of the root has them.
@@ -53,10 +55,10 @@ func ExitStatus(err error, stderr io.Writer) int {
 	case errors.As(err, &told):
 		return told.code
 	case errors.As(err, &usage):
-		fmt.Fprintf(stderr, "tarn: %v; see %s --help\n", err, usage.command)
+		fmt.Fprintf(stderr, "tarn: %s; see %s --help\n", terminal.Plain(err.Error()), usage.command)
 		return exitUsage
 	}
-	fmt.Fprintln(stderr, "tarn:", err)
+	fmt.Fprintln(stderr, "tarn:", terminal.Plain(err.Error()))
 	if errors.As(err, &late) {
 		return exitTimeout
 	}

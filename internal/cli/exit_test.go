@@ -17,6 +17,7 @@ func TestTheExitStatusSaysWhatKindOfErrorItWas(t *testing.T) {
 	}{
 		{"no error", nil, 0, ""},
 		{"an error", errors.New("it broke"), 1, "tarn: it broke\n"},
+		{"an error that tells what a pod has printed", errors.New("it broke: \x1b[2J\nall is well"), 1, "tarn: it broke: [2J\nall is well\n"},
 		{"an error that was told already", fmt.Errorf("wrapped: %w", exitError{1}), 1, ""},
 		{"a wrong command line", usageError{errors.New("what?"), "tarn app"}, 2, "tarn: what?; see tarn app --help\n"},
 		{"a time that is over", timeoutError{errors.New("not yet")}, 3, "tarn: not yet\n"},

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
+
+	"tarn.dev/tarn/internal/cli/terminal"
 )
 
 // output is --output of a command that prints objects, a flag that takes only what
@@ -46,8 +48,8 @@ func (o *output) Set(text string) error {
 	return nil
 }
 
-// print writes a value as it was asked for; as a table it is what table writes. The
-// fields of JSON and YAML are the same.
+// print writes a value as it was asked for; as a table it is what table writes, without
+// what a terminal would act on. The fields of JSON and YAML are the same.
 func (o output) print(w io.Writer, value any, table func(io.Writer) error) error {
 	switch o {
 	case outputJSON:
@@ -60,7 +62,7 @@ func (o output) print(w io.Writer, value any, table func(io.Writer) error) error
 		_, err = w.Write(text)
 		return err
 	}
-	return table(w)
+	return table(terminal.Clean(w))
 }
 
 // printIndented writes a value as JSON for people and programs alike.

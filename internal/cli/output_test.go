@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
 	"reflect"
 	"strings"
 	"testing"
@@ -23,6 +26,17 @@ func TestJSONAndYAMLSayTheSame(t *testing.T) {
 	}
 	if len(fromJSON) < 3 || !reflect.DeepEqual(fromJSON, fromYAML) {
 		t.Errorf("JSON says %v\nYAML says %v", fromJSON, fromYAML)
+	}
+}
+
+func TestATableIsNoCommandToATerminal(t *testing.T) {
+	var out bytes.Buffer
+	err := outputTable.print(&out, nil, func(w io.Writer) error {
+		_, err := fmt.Fprint(w, "SAID\n\x1b[2Jnothing\n")
+		return err
+	})
+	if err != nil || out.String() != "SAID\n[2Jnothing\n" {
+		t.Errorf("printed %q, %v", out.String(), err)
 	}
 }
 

@@ -52,7 +52,8 @@ func runStatus(cmd *cobra.Command, to connection, namespace string, output outpu
 	if err != nil {
 		return err
 	}
-	err = output.print(cmd.OutOrStdout(), report, func(w io.Writer) error { return report.Print(w, terminal.Of(w), now) })
+	out := cmd.OutOrStdout() // not what print gives, which lets no colours through
+	err = output.print(out, report, func(io.Writer) error { return report.Print(out, terminal.Of(out), now) })
 	if err == nil && !report.Healthy {
 		return exitError{1}
 	}

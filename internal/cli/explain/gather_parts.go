@@ -17,6 +17,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/cli/terminal"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/spelling"
 	"tarn.dev/tarn/internal/volume"
@@ -235,15 +236,7 @@ func (g *gatherer) log(ctx context.Context, pod *corev1.Pod, container string, p
 
 // printable leaves out of a line what a terminal would act on.
 func printable(line string) string {
-	return strings.TrimRightFunc(strings.Map(func(r rune) rune {
-		if r == '\t' {
-			return ' '
-		}
-		if !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, line), unicode.IsSpace)
+	return strings.TrimRightFunc(strings.ReplaceAll(terminal.Plain(line), "\t", " "), unicode.IsSpace)
 }
 
 // notFound says that what was asked for is not there, or cannot be read, and what has

@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"tarn.dev/tarn/internal/cli/terminal"
 )
 
 // mostProblems is how many problems are printed for people.
@@ -49,13 +51,13 @@ func (r *Report) Print(w io.Writer, paint Paint, now time.Time) error {
 		if p.Since != nil {
 			since = ", since " + duration.HumanDuration(max(now.Sub(*p.Since), 0))
 		}
-		fmt.Fprintf(&text, "- %s%s: %s\n    %s\n", paint.Bad(p.Object.String()), since, strings.ReplaceAll(strings.TrimSpace(p.Message), "\n", "\n    "), paint.Hint(p.Command))
+		fmt.Fprintf(&text, "- %s%s: %s\n    %s\n", paint.Bad(p.Object.String()), since, strings.ReplaceAll(strings.TrimSpace(terminal.Plain(p.Message)), "\n", "\n    "), paint.Hint(p.Command))
 	}
 	if len(r.Unread) > 0 {
 		text.WriteString("\n")
 	}
 	for _, u := range r.Unread {
-		fmt.Fprintf(&text, "cannot read each %s: %s\n", u.Kind, u.Message)
+		fmt.Fprintf(&text, "cannot read each %s: %s\n", u.Kind, terminal.Plain(u.Message))
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
@@ -68,7 +70,7 @@ func (r *Report) lines(w io.Writer, now time.Time) error {
 		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 	if c := r.Controller; c != nil && c.Leads {
-		line("controller", "%s leads, renewed %s ago", c.Holder, duration.HumanDuration(max(now.Sub(*c.Renewed), 0)))
+		line("controller", "%s leads, renewed %s ago", terminal.Plain(c.Holder), duration.HumanDuration(max(now.Sub(*c.Renewed), 0)))
 	} else if c != nil && c.State == "missing" {
 		line("controller", "has no lease: it runs with --leader-elect=false, or not at all")
 	} else if c != nil {

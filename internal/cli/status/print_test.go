@@ -54,6 +54,14 @@ cannot read each PavStage: needs permission to list pavstages.tarn.dev
 	}
 }
 
+func TestWhatIsWrongIsToldWithoutWhatATerminalWouldActOn(t *testing.T) {
+	r := &Report{Problems: []Problem{{Message: "it printed last:\n\x1b[2Jall is well"}}}
+	var out bytes.Buffer
+	if err := r.Print(&out, brackets{}, now); err != nil || !strings.Contains(out.String(), "it printed last:\n    [2Jall is well") {
+		t.Errorf("printed %q, %v", out.String(), err)
+	}
+}
+
 func TestManyProblemsAreCounted(t *testing.T) {
 	v := world()
 	lost := v.Claims.Items[0]

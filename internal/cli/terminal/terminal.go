@@ -1,6 +1,6 @@
 // Package terminal is what is written for eyes alone: colours, and a line of progress
-// that is written over. Where nobody looks, in a file or a pipe, there is neither. It
-// knows no command.
+// that is written over. Where nobody looks, in a file or a pipe, there is neither. What
+// others have written reaches no terminal as a command to it. It knows no command line.
 package terminal
 
 import (
@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 )
@@ -64,7 +65,7 @@ func (t Terminal) Progress(line string) {
 	if !t.live {
 		return
 	}
-	line = strings.ReplaceAll(line, "\n", " ")
+	line = strings.ReplaceAll(Plain(line), "\n", " ")
 	if shown := []rune(line); t.width > 1 && len(shown) >= t.width {
 		line = string(shown[:t.width-2]) + "…"
 	}
@@ -76,4 +77,28 @@ func (t Terminal) Done() {
 	if t.live {
 		fmt.Fprint(t.out, "\r\x1b[K")
 	}
+}
+
+// Plain leaves out of a text what a terminal would act on, but for the ends of lines and
+// tabs: much of what is told comes from pods and Events, which anybody may have written.
+func Plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// Clean gives a writer that writes what is plain of each text.
+func Clean(w io.Writer) io.Writer { return cleaner{w} }
+
+type cleaner struct{ w io.Writer }
+
+// Write implements io.Writer.
+func (c cleaner) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(c.w, Plain(string(text))); err != nil {
+		return 0, err
+	}
+	return len(text), nil
 }

@@ -99,3 +99,15 @@ func TestWhereNobodyLooksThereIsTextAlone(t *testing.T) {
 		t.Errorf("progress was written: %v, %v bytes, %q", err, info.Size(), buffer.String())
 	}
 }
+
+func TestWhatOthersWroteIsNoCommandToATerminal(t *testing.T) {
+	const written = "\x1b]0;title\x07\x1b[2Jgone\r\nsecond\tline \u009b31m\u202eright to left é\xff"
+	const want = "]0;title[2Jgone\nsecond\tline 31mright to left é\ufffd"
+	if got := Plain(written); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	var out bytes.Buffer
+	if n, err := Clean(&out).Write([]byte(written)); err != nil || n != len(written) || out.String() != want {
+		t.Errorf("wrote %d bytes, %v: %q, want %q", n, err, out.String(), want)
+	}
+}

@@ -16,19 +16,26 @@ import (
 // workloadPrefix begins the name of an App's Deployment.
 const workloadPrefix = "paas-app-"
 
-// app reads what an App is made of: the claims of its volumes, its Deployment, and of its
-// pods those that are not ready, of which a few tell enough.
+// app reads what an App is made of: the claims of its volumes, of one that is to go also
+// those that it mounts no more, its Deployment, and of its pods those that are not ready,
+// of which a few tell enough.
 func (g *gatherer) app(ctx context.Context, app *tarnv1.App) {
 	g.view.App = app
-	g.view.Claims = make([]*claimView, len(app.Spec.Volumes))
+	var claims []string
+	for i := range app.Spec.Volumes {
+		claims = append(claims, appfile.ClaimName(app.Name, app.Spec.Volumes[i].Name))
+	}
+	if app.DeletionTimestamp != nil {
+		claims = append(claims, g.detached(ctx, app, claims)...)
+	}
+	g.view.Claims = make([]*claimView, len(claims))
 	work := []func(){
 		func() {
 			g.view.Workload = get(ctx, g, deployment, app.Namespace, workloadPrefix+app.Name, &appsv1.Deployment{})
 		},
 		func() { g.view.Pods = g.podsOfApp(ctx, app) },
 	}
-	for i := range app.Spec.Volumes {
-		name := appfile.ClaimName(app.Name, app.Spec.Volumes[i].Name)
+	for i, name := range claims {
 		work = append(work, func() {
 			claim := get(ctx, g, Claim, app.Namespace, name, &corev1.PersistentVolumeClaim{})
 			if claim == nil {
@@ -39,6 +46,19 @@ func (g *gatherer) app(ctx context.Context, app *tarnv1.App) {
 		})
 	}
 	together(work...)
+}
+
+// detached gives the names of the claims of an App that are none of those it mounts.
+func (g *gatherer) detached(ctx context.Context, app *tarnv1.App, mounted []string) []string {
+	var list corev1.PersistentVolumeClaimList
+	g.list(ctx, Claim, app.Namespace, &list, client.MatchingLabels{tarnv1.LabelApp: app.Name})
+	var names []string
+	for i := range list.Items {
+		if name := list.Items[i].Name; !slices.Contains(mounted, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // podsOfApp reads the pods of an App that are not ready, the newest first.

@@ -232,8 +232,25 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 	}
 }
 
-// endingPod is about a pod that is being deleted.
+// endingPod is about a pod that is being deleted. Of one that was never given to a node,
+// and of one that the kubelet is done with, only a finalizer is left.
 func (s *story) endingPod(p *podView, link *Link, claims []*claimView) {
+	if p.Pod.Spec.NodeName == "" || volume.ShutDown(p.Pod) {
+		link.Next = "within moments"
+		s.blame("nothing keeps it any more")
+		if len(p.Pod.Finalizers) > 0 {
+			s.cause, link.Next = "", ""
+		}
+	} else {
+		s.onKubelet(p, link, claims)
+	}
+	for i, f := range p.Pod.Finalizers {
+		s.finalizer(link.Object, "pod", i, f, p.Pod.DeletionTimestamp)
+	}
+}
+
+// onKubelet says what of a pod that is being deleted its kubelet has yet to end.
+func (s *story) onKubelet(p *podView, link *Link, claims []*claimView) {
 	link.Message = fmt.Sprintf("it had until %s to end", p.Pod.DeletionTimestamp.UTC().Format("15:04:05Z"))
 	link.Next = "when its containers have ended and the kubelet has taken its volumes back"
 	s.blame("its containers have not ended")
@@ -245,9 +262,6 @@ func (s *story) endingPod(p *podView, link *Link, claims []*claimView) {
 	if e := newest(p.Events, "FailedUnmount", "FailedUnMount", "FailedKillPod"); e != nil {
 		link.Reason, link.Message = e.Reason, e.Message
 		s.blame("the kubelet on node %s cannot end it: %s", p.Pod.Spec.NodeName, e.Message)
-	}
-	for i, f := range p.Pod.Finalizers {
-		s.finalizer(link.Object, "pod", i, f, p.Pod.DeletionTimestamp)
 	}
 }
 

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,12 +22,7 @@ func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) str
 	switch {
 	case set.DeletionTimestamp != nil:
 		link.State, link.Since = "Terminating", moment(set.DeletionTimestamp.Time)
-		link.Next = "when its spare volumes are on their way out"
-		s.blame("its spare volumes have to go first")
-		if ready != nil && ready.Status != metav1.ConditionTrue && ready.Message != "" {
-			s.blame("%s", ready.Message)
-		}
-		s.controllerSilent("", set.DeletionTimestamp.Time)
+		s.endingSet(set, link, ready)
 		return link.State
 	case ready == nil || status.ObservedGeneration != set.Generation:
 		s.controllerSilent("it has to be looked at", set.CreationTimestamp.Time)
@@ -53,4 +49,24 @@ func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) str
 		}
 	}
 	return link.State
+}
+
+// endingSet finds out what keeps a pool that is to go.
+func (s *story) endingSet(set *tarnv1.PersistentVolumeSet, link *Link, ready *metav1.Condition) {
+	if slices.Contains(set.Finalizers, tarnv1.FinalizerPool) {
+		link.Next = "when its spare volumes are on their way out"
+		s.blame("its spare volumes have to go first")
+		if ready != nil && ready.Status != metav1.ConditionTrue && ready.Message != "" {
+			s.blame("%s", ready.Message)
+		}
+		s.controllerSilent("", set.DeletionTimestamp.Time)
+	}
+	for i, f := range set.Finalizers {
+		if f != tarnv1.FinalizerPool {
+			s.finalizer(link.Object, "pvset", i, f, set.DeletionTimestamp)
+		}
+	}
+	if s.cause == "" {
+		s.blame("nothing keeps it any more")
+	}
 }

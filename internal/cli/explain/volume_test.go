@@ -123,6 +123,13 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 			g.DeletionTimestamp = &began
 			g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodUnstaging, UnstageAttempts: 2, Message: "busy", NextAttemptTime: ahead(40e9)}
 		}), "pod shop/web is Terminating: volume pvc-claim-uid cannot be unstaged on node n1, attempt 2: busy", "unstaging attempt 3 in 40s", ""},
+		{"its own end, which nothing but a finalizer holds up", newWorld().bound().askedPod(runs, stops, func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Finalizers = &began, ptr.To[int64](0), []string{"example.org/audit"}
+		}), "pod shop/web is Terminating: finalizer example.org/audit keeps it", "when its owner takes it off", "kubectl -n shop patch pod web"},
+		{"its own end before it had a node", newWorld().bound().askedPod(unscheduled, func(p *corev1.Pod) { p.DeletionTimestamp, p.Finalizers = &began, []string{"example.org/audit"} }),
+			"pod shop/web is Terminating: finalizer example.org/audit keeps it", "when its owner takes it off", "kubectl -n shop patch pod web"},
+		{"its own end, which nothing holds up", newWorld().bound().askedPod(unscheduled, func(p *corev1.Pod) { p.DeletionTimestamp = &began }),
+			"pod shop/web is Terminating: nothing keeps it any more", "within moments", ""},
 		{"its own end, which the kubelet holds up", newWorld().bound().askedPod(runs, stops, func(p *corev1.Pod) { p.DeletionTimestamp = &began }),
 			"pod shop/web is Terminating: its containers have ended, and the kubelet has not taken its volumes back", "when the kubelet has taken its volumes back", ""},
 	} {
@@ -150,7 +157,14 @@ func TestAPoolSaysWhySparesAreMissing(t *testing.T) {
 			"there are 3, the most there may be", "when a volume in use is given back", `kubectl patch pvset spares --type=merge -p '{"spec":{"maximumReplicas":5}}'`},
 		{"nobody looks at it", with(pool("", "", func(s *tarnv1.PersistentVolumeSet) { s.Generation = 2 }), func(w *world) { w.view.Controller.Spec.HolderIdentity = nil }),
 			"it has to be looked at, but no tarn controller runs", "as soon as tarn controller runs", ""},
-		{"it is to go", pool("Deleting", "2 spare volumes are being deleted", func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &began }), "is Terminating: 2 spare volumes are being deleted", "when its spare volumes are on their way out", ""},
+		{"it is to go", pool("Deleting", "2 spare volumes are being deleted", func(s *tarnv1.PersistentVolumeSet) {
+			s.DeletionTimestamp, s.Finalizers = &began, []string{tarnv1.FinalizerPool, "example.org/audit"}
+		}),
+			"is Terminating: 2 spare volumes are being deleted", "when its owner takes it off", "/metadata/finalizers/1"},
+		{"somebody else keeps it", pool("Deleting", "2 spare volumes are being deleted", func(s *tarnv1.PersistentVolumeSet) {
+			s.DeletionTimestamp, s.Finalizers = &began, []string{"example.org/audit"}
+		}),
+			"is Terminating: finalizer example.org/audit keeps it, which is of whoever uses the name example.org", "when its owner takes it off", "kubectl patch pvset spares"},
 	} {
 		t.Run(c.name, c.check)
 	}

@@ -60,6 +60,8 @@ var finalizerOwners = map[string]string{
 	"tarn.dev/stage-pod":                                                    "Tarn's controller, until the volume is unstaged",
 	"tarn.dev/stage-node":                                                   "Tarn's node agent, until the node has no mount of it",
 	"tarn.dev/app":                                                          "Tarn's controller, until the app's pods are gone, and its claims but those to be preserved",
+	"tarn.dev/pool":                                                         "Tarn's controller, until the pool's spare volumes are on their way out",
+	"tarn.dev/in-process":                                                   "Tarn's controller, until the claim is bound, or what was made for it is undone",
 	"tarn.dev/provisioner-in-use":                                           "Tarn's controller, until no volume needs the provisioner",
 }
 

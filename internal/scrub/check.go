@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,14 +37,16 @@ func CheckFile(_ context.Context, method tarnv1.RecycleMethod, path string) (tar
 	if err != nil {
 		return cert, err
 	}
-	names, read, err := entries(top, kept)
+	found, read, err := entries(top, kept)
 	if err != nil {
 		return cert, err
 	}
-	if method != tarnv1.RecycleRecreate && len(names) > 0 {
-		return cert, fmt.Errorf("the volume is not empty, it has %s", tell(names))
+	if method != tarnv1.RecycleRecreate {
+		if err := found.none(); err != nil {
+			return cert, err
+		}
 	}
-	cert.Found, cert.SampleSHA256, cert.Seconds = int64(len(names)), read.String(), time.Since(began).Seconds()
+	cert.Found, cert.SampleSHA256, cert.Seconds = found.count, read.String(), time.Since(began).Seconds()
 	return cert, nil
 }
 
@@ -93,11 +96,44 @@ func checkable(method tarnv1.RecycleMethod) error {
 	return fmt.Errorf("method %q cannot be checked: take %s, %s, %s or %s", method, methods[0], methods[1], methods[2], methods[3])
 }
 
-// entries gives what is in the volume's folder, and in lost+found where that is the file
-// system's own, and the sample: which folders were read, and the names in them.
-// lost+found itself is in the sample alone.
-func entries(top *os.File, kept bool) (names []string, read sample, err error) {
-	read = newSample()
+// findings are what there is in a volume's folders: how many names, the first of them,
+// and the attributes that a user has left on the folders themselves.
+type findings struct {
+	count      int64
+	names      []string
+	attributes []string
+}
+
+// none says what there is.
+func (f *findings) none() error {
+	switch {
+	case f.count > 0:
+		return fmt.Errorf("the volume is not empty, it has %s", f)
+	case len(f.attributes) > 0:
+		return fmt.Errorf("the volume's folder still has what a user may have written into its attributes: %q", f.attributes)
+	}
+	return nil
+}
+
+// String quotes a few names, and says how many more there are.
+func (f *findings) String() string {
+	var quoted []string
+	for _, name := range f.names {
+		quoted = append(quoted, strconv.Quote(name))
+	}
+	text := strings.Join(quoted, ", ")
+	if more := f.count - int64(len(f.names)); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// entries finds what is in the volume's folder, and in lost+found where that is the file
+// system's own, and gives the sample: which folders were read, and the names in them.
+// lost+found itself is in the sample alone. There may be more names than memory has room
+// for.
+func entries(top *os.File, kept bool) (*findings, sample, error) {
+	found, read := &findings{}, newSample()
 	folders := []string{"."}
 	if kept {
 		folders = append(folders, lostAndFound)
@@ -107,31 +143,39 @@ func entries(top *os.File, kept bool) (names []string, read sample, err error) {
 		if err != nil {
 			return nil, read, explain(folder, err)
 		}
-		found, err := dir.Readdirnames(-1)
-		if err := errors.Join(err, dir.Close()); err != nil && !errors.Is(err, io.EOF) {
+		read.add(0, []byte(folder))
+		err = found.look(dir, read, func(name string) bool { return kept && folder == "." && name == lostAndFound })
+		if err := errors.Join(err, dir.Close()); err != nil {
 			return nil, read, fmt.Errorf("reading the volume: %w", err)
 		}
-		slices.Sort(found)
-		read.add(0, []byte(folder))
-		for _, name := range found {
-			read.add(0, []byte(name))
-			if !kept || folder != "." || name != lostAndFound {
-				names = append(names, name)
-			}
-		}
 	}
-	return names, read, nil
+	return found, read, nil
 }
 
-// tell quotes a few names, and says how many more there are.
-func tell(names []string) string {
-	var quoted []string
-	for _, name := range names[:min(len(names), namesTold)] {
-		quoted = append(quoted, fmt.Sprintf("%q", name))
+// look adds a folder to the findings.
+func (f *findings) look(dir *os.File, read sample, stays func(name string) bool) error {
+	left, err := attributes(dir)
+	if err != nil {
+		return err
 	}
-	text := strings.Join(quoted, ", ")
-	if more := len(names) - namesTold; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
+	f.attributes = append(f.attributes, left...)
+	for {
+		names, err := dir.Readdirnames(batch)
+		slices.Sort(names)
+		for _, name := range names {
+			read.add(0, []byte(name))
+			if stays(name) {
+				continue
+			}
+			if f.count++; len(f.names) < namesTold {
+				f.names = append(f.names, name)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return text
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -60,27 +61,36 @@ func keptFolder(top *os.File) (bool, error) {
 // into its attributes, access control lists among them. A file system without any is
 // fine.
 func stripAttributes(dir *os.File) error {
-	fd := int(dir.Fd())
-	size, err := unix.Flistxattr(fd, nil)
-	if errors.Is(err, unix.ENOTSUP) {
-		return nil
-	}
-	names := make([]byte, size)
-	if err == nil && size > 0 {
-		size, err = unix.Flistxattr(fd, names)
-	}
+	names, err := attributes(dir)
 	if err != nil {
-		return fmt.Errorf("listing the attributes of %s: %w", dir.Name(), err)
+		return err
 	}
-	for name := range strings.SplitSeq(strings.TrimRight(string(names[:size]), "\x00"), "\x00") {
-		if !strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "system.posix_acl_") {
-			continue
-		}
-		if err := unix.Fremovexattr(fd, name); err != nil && !errors.Is(err, unix.ENODATA) {
+	for _, name := range names {
+		if err := unix.Fremovexattr(int(dir.Fd()), name); err != nil && !errors.Is(err, unix.ENODATA) {
 			return fmt.Errorf("removing attribute %s of %s: %w", name, dir.Name(), err)
 		}
 	}
 	return nil
+}
+
+// attributes names those of a folder that its users may write.
+func attributes(dir *os.File) ([]string, error) {
+	fd := int(dir.Fd())
+	size, err := unix.Flistxattr(fd, nil)
+	if errors.Is(err, unix.ENOTSUP) {
+		return nil, nil
+	}
+	list := make([]byte, size)
+	if err == nil && size > 0 {
+		size, err = unix.Flistxattr(fd, list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing the attributes of %s: %w", dir.Name(), err)
+	}
+	names := strings.Split(strings.TrimRight(string(list[:size]), "\x00"), "\x00")
+	return slices.DeleteFunc(names, func(name string) bool {
+		return !strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "system.posix_acl_")
+	}), nil
 }
 
 func syncFS(dir *os.File) error {
@@ -92,12 +102,12 @@ func syncFS(dir *os.File) error {
 
 // verifyEmpty reads the volume's folder, and that of lost+found, again.
 func verifyEmpty(top *os.File, kept bool, cert *tarnv1.RecycleCertificate) error {
-	names, read, err := entries(top, kept)
+	found, read, err := entries(top, kept)
 	if err != nil {
 		return err
 	}
-	if len(names) > 0 {
-		return fmt.Errorf("%s is there after everything was removed: something still writes to the volume; stop it", tell(names))
+	if found.count > 0 {
+		return fmt.Errorf("%s is there after everything was removed: something still writes to the volume; stop it", found)
 	}
 	cert.SampleSHA256 = read.String()
 	return nil

@@ -318,6 +318,11 @@ func TestACheckSeesWhatAScrubWouldHaveRemoved(t *testing.T) {
 			if clean.SampleSHA256 != scrubbed.SampleSHA256 || clean.Found != 0 {
 				t.Errorf("checked %+v, scrubbed %+v", clean, scrubbed)
 			}
+			must(t, unix.Setxattr(volume, "user.note", []byte(secret), 0))
+			if _, err := CheckFile(t.Context(), tarnv1.RecycleZero, volume); err == nil || !strings.Contains(err.Error(), `"user.note"`) {
+				t.Errorf("with what a user has written on its folder: got %v", err)
+			}
+			must(t, unix.Removexattr(volume, "user.note"))
 			hidden := []string{".a", ".b", ".c", ".d", ".e", ".f", ".g"}
 			for _, name := range hidden {
 				must(t, os.WriteFile(filepath.Join(volume, name), []byte(secret), 0))

@@ -34,6 +34,7 @@ type controllerFlags struct {
 	workers     int
 	pauseImage  string
 	scrubImage  string
+	pullSecrets []string
 	appClasses  map[string]string
 }
 
@@ -57,6 +58,7 @@ func newControllerCommand() *cobra.Command {
 	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what tarn node is given")
 	cmd.Flags().StringVar(&flags.pauseImage, "pause-image", pool.DefaultPauseImage, "image of the pods by which pools have a node chosen; they need not start, so it need not be there")
 	cmd.Flags().StringVar(&flags.scrubImage, "scrub-image", "", "image of tarn, for the pods by which released volumes are recycled; empty switches that off")
+	cmd.Flags().StringSliceVar(&flags.pullSecrets, "scrub-pull-secret", nil, "Secrets of Tarn's namespace with which the image of those pods is pulled, by name")
 	registerClasses(cmd.Flags(), &flags.appClasses)
 	cmd.Flags().IntVar(&flags.workers, "workers", 16, "how many objects of a kind are worked on at once")
 	return cmd
@@ -120,7 +122,7 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	shared := parts{
 		plugins: plugins,
 		steps:   &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir},
-		workers: flags.workers, pauseImage: flags.pauseImage, scrubImage: flags.scrubImage, appClasses: classes,
+		workers: flags.workers, pauseImage: flags.pauseImage, scrubImage: flags.scrubImage, pullSecrets: flags.pullSecrets, appClasses: classes,
 		ownBinder: slices.Contains(selected, "bind"),
 		pods:      sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),
 	}

@@ -37,6 +37,8 @@ type parts struct {
 	appClasses map[appfile.AccessMode]string
 	// scrubImage is that of the pods by which volumes are scrubbed, empty for none.
 	scrubImage string
+	// pullSecrets are those with which that image is pulled.
+	pullSecrets []string
 	// ownBinder says that the binder is among the controllers.
 	ownBinder bool
 	// pods makes the cache of all pods on first use, for those that need it.
@@ -96,7 +98,7 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 			return err
 		}
 		return recycle.Register(mgr, recycle.Options{
-			Namespace: cli.Namespace, Image: p.scrubImage, Steps: p.steps, OwnBinder: p.ownBinder, Pods: pods, MaxConcurrent: p.workers,
+			Namespace: cli.Namespace, Image: p.scrubImage, PullSecrets: p.pullSecrets, Steps: p.steps, OwnBinder: p.ownBinder, Pods: pods, MaxConcurrent: p.workers,
 		})
 	},
 	"reclaim": func(mgr ctrl.Manager, p parts) error {

@@ -37,6 +37,8 @@ type Options struct {
 	Namespace string
 	// Image is that of scrub pods: Tarn's own.
 	Image string
+	// PullSecrets are the names of the Secrets in Namespace with which Image is pulled.
+	PullSecrets []string
 	// Steps makes the pods of PavProvisioners that recycle their volumes themselves.
 	Steps *podvol.Steps
 	// OwnBinder says that Tarn's binder runs in the place of Kubernetes', which recycles
@@ -57,6 +59,7 @@ type reconciler struct {
 	clock     clock.PassiveClock
 	namespace string
 	image     string
+	secrets   []string
 	ownBinder bool
 	steps     *podvol.Steps
 	handles   kube.Handles
@@ -66,7 +69,7 @@ type reconciler struct {
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
-		namespace: o.Namespace, image: o.Image, ownBinder: o.OwnBinder,
+		namespace: o.Namespace, image: o.Image, secrets: o.PullSecrets, ownBinder: o.OwnBinder,
 		steps: o.Steps, handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()},
 	}
 	if r.clock == nil {

@@ -27,6 +27,8 @@ import (
 type View struct {
 	// Namespace and Image are those of scrub pods.
 	Namespace, Image string
+	// PullSecrets are the names of those with which the image is pulled.
+	PullSecrets []string
 	// OwnBinder says that Kubernetes' own binder, and with it its recycler, is off.
 	OwnBinder bool
 	Volume    *corev1.PersistentVolume
@@ -55,7 +57,7 @@ type View struct {
 
 // gather reads the View of one volume, but for its users.
 func (r *reconciler) gather(ctx context.Context, from client.Reader, name string) (*View, error) {
-	v := &View{Namespace: r.namespace, Image: r.image, OwnBinder: r.ownBinder}
+	v := &View{Namespace: r.namespace, Image: r.image, PullSecrets: r.secrets, OwnBinder: r.ownBinder}
 	var err error
 	if v.Volume, err = kube.Get(ctx, from, client.ObjectKey{Name: name}, &corev1.PersistentVolume{}); err != nil || v.Volume == nil {
 		return v, err

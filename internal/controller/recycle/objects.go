@@ -84,10 +84,15 @@ func scrubPod(v *View, method tarnv1.RecycleMethod) *corev1.Pod {
 			c.SecurityContext.AllowPrivilegeEscalation = nil // which goes with it
 		}
 	}
+	var secrets []corev1.LocalObjectReference
+	for _, name := range v.PullSecrets {
+		secrets = append(secrets, corev1.LocalObjectReference{Name: name})
+	}
 	return &corev1.Pod{
 		ObjectMeta: m,
 		Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyNever, ActiveDeadlineSeconds: ptr.To(deadline(v.Volume, method)),
+			ImagePullSecrets: secrets,
+			RestartPolicy:    corev1.RestartPolicyNever, ActiveDeadlineSeconds: ptr.To(deadline(v.Volume, method)),
 			AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
 			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 			Tolerations:     []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, // the data is where it is

@@ -1,0 +1,24 @@
+package recycle
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// A node that has the image of Tarn pulled it with these; a kubelet may ask every pod for them.
+func TestScrubPodsNameTheSecretsOfTheirImage(t *testing.T) {
+	v := view(pointing, claim("scrub-uid"))
+	v.PullSecrets = []string{"mine", "yours"}
+	want := []corev1.LocalObjectReference{{Name: "mine"}, {Name: "yours"}}
+	for what, pod := range map[string]*corev1.Pod{
+		"scrub": scrubPod(v, tarnv1.RecycleFiles), "check": checkPod(v, tarnv1.RecycleCertificate{Method: tarnv1.RecycleFiles}),
+	} {
+		if got := pod.Spec.ImagePullSecrets; !slices.Equal(got, want) {
+			t.Errorf("the %s pod is pulled with %v, want %v", what, got, want)
+		}
+	}
+}

@@ -223,6 +223,7 @@ func TestNoPartOfTarnHasRightsItDoesNotUse(t *testing.T) {
 		{asController, "changes admission policies", false, right("patch", "admissionregistration.k8s.io", "validatingadmissionpolicies", "", "")},
 		{asController, "makes claims of tenants, for their Apps", true, right("create", "", "persistentvolumeclaims", "", "default")},
 		{asController, "makes claims of its own", true, right("create", "", "persistentvolumeclaims", "", "tarn-system")},
+		{asController, "takes the lease of somebody else", false, right("update", "coordination.k8s.io", "leases", "", "tarn-system")},
 		{asController, "deletes namespaces", false, right("delete", "", "namespaces", "", "default")},
 		{asController, "creates pods", true, right("create", "", "pods", "", "default")},
 	} {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -137,6 +138,8 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		{"the claim has a data source", with(newWorld(), func(w *world) { w.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{} }), "makes no volumes from a data source", "", `"path":"/spec/dataSourceRef"`},
 		{"the claim has a selector", with(newWorld(), func(w *world) { w.claim.Spec.Selector = &metav1.LabelSelector{} }), "makes no volumes from a selector", "", `"path":"/spec/selector"`},
 		{"the controller's lease ran out", with(newWorld(), func(w *world) { w.view.Controller.Spec.RenewTime.Time = began.Time }), "no tarn controller runs", "as soon as tarn controller runs", ""},
+		{"the controller's Deployment is scaled to none", with(newWorld(), deployed(0)), "no tarn controller runs", "as soon as tarn controller runs", "kubectl -n tarn-system scale deployment tarn-controller --replicas=2"},
+		{"the controller's pods are not ready", with(newWorld(), deployed(2)), "no tarn controller runs", "as soon as tarn controller runs", "kubectl -n tarn-system rollout restart deployment tarn-controller"},
 		{"the controller runs and has not begun", newWorld(), "has not begun though tarn controller runs", "when the controller comes to it", ""},
 		{"validation has refused it", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepValidation, "shelf 7 is full").step(tarnv1.StepValidation),
 			"PavProvisioner gold refuses it, attempt 3: shelf 7 is full", "attempt 4 in 30s, at 03:04:35Z", "kubectl delete pavvolume pvc-claim-uid"},
@@ -162,6 +165,16 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		{"it is made and not written", newWorld().recorded(tarnv1.VolumeCreated), "its volume is made, and about to be written", "within moments", ""},
 	} {
 		t.Run(c.name, c.check)
+	}
+}
+
+// deployed has the lease be given up, and Tarn's controller be a Deployment.
+func deployed(replicas int32) func(*world) {
+	return func(w *world) {
+		w.view.Controller.Spec.HolderIdentity = nil
+		w.view.Deployment = &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-system", Name: "tarn-controller"}, Spec: appsv1.DeploymentSpec{Replicas: &replicas},
+		}
 	}
 }
 

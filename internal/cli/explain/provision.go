@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/utils/ptr"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	"tarn.dev/tarn/internal/spelling"
@@ -195,6 +196,9 @@ func (s *story) controllerSilent(because string, since time.Time) {
 	if d := s.view.Deployment; d != nil {
 		link.Message += fmt.Sprintf("; its Deployment has %d of %d pods ready", d.Status.ReadyReplicas, d.Status.Replicas)
 		link.Command = kubectl(d.Namespace, "rollout", "restart", "deployment", d.Name)
+		if ptr.Deref(d.Spec.Replicas, 1) == 0 { // there is nothing to restart
+			link.Command = kubectl(d.Namespace, "scale", "deployment", d.Name, "--replicas=2")
+		}
 	}
 	s.add(link)
 }

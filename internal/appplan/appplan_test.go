@@ -178,6 +178,11 @@ func TestHowAnApplicationIs(t *testing.T) {
 			w.App.Status.ObservedGeneration, w.App.Status.Conditions = generation, conditions
 		}
 	}
+	ready := condition(tarnv1.ConditionReady, metav1.ConditionTrue, tarnv1.ReasonReady, "")
+	awaitingPod := func(claim *corev1.PersistentVolumeClaim) {
+		claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending}
+	}
+	scaledTo := func(pods int32) func(*World) { return func(w *World) { w.App.Spec.Replicas = &pods } }
 	data := wants("data", 10, corev1.ReadWriteOnce)
 	for name, c := range map[string]struct {
 		world   World
@@ -194,6 +199,9 @@ func TestHowAnApplicationIs(t *testing.T) {
 		"a pod crashes":                          {world(runs(), told(1, deployed, condition(tarnv1.ConditionReady, metav1.ConditionFalse, tarnv1.ReasonPodsFailing, "pod p ends"))), Failing, "pod p ends", true},
 		"a volume grows":                         {world(runs(), told(1, deployed, condition(tarnv1.ConditionReady, metav1.ConditionFalse, tarnv1.ReasonResizing, "to 20"))), Resizing, "to 20", false},
 		"a claim grows of which nobody has told": {world(runs(data), has("data", 5, corev1.ReadWriteOnce, "fast"), told(1, deployed, condition(tarnv1.ConditionReady, metav1.ConditionTrue, tarnv1.ReasonReady, ""))), Resizing, "volume 'data' is growing to 10 GiB", false},
+		"a file system grows with the next pod":  {world(runs(data), has("data", 5, corev1.ReadWriteOnce, "fast", awaitingPod), told(1, deployed, ready)), Resizing, "volume 'data' is growing to 10 GiB", false},
+		"and there is to be none":                {world(runs(data), scaledTo(0), has("data", 5, corev1.ReadWriteOnce, "fast", awaitingPod), told(1, deployed, ready)), Ready, "", true},
+		"storage grows, and no pod waits for it": {world(runs(data), scaledTo(0), has("data", 5, corev1.ReadWriteOnce, "fast"), told(1, deployed, ready)), Resizing, "volume 'data' is growing to 10 GiB", false},
 		"ready":                                  {world(runs(data), has("data", 10, corev1.ReadWriteOnce, "fast"), told(1, deployed, condition(tarnv1.ConditionReady, metav1.ConditionTrue, tarnv1.ReasonReady, ""))), Ready, "", true},
 		"going":                                  {world(runs(), func(w *World) { now := metav1.Now(); w.App.DeletionTimestamp = &now }), Deleting, "it is being taken down", false},
 	} {

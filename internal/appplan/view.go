@@ -31,7 +31,7 @@ func View(w World) App {
 	}
 	view.Status, view.Message = state(w.App)
 	if view.Status == Ready || view.Status == Waiting {
-		if i := slices.IndexFunc(view.Volumes, func(v Volume) bool { return v.Status == VolumeResizing || v.Status == VolumeResizeFailed }); i >= 0 {
+		if i := slices.IndexFunc(view.Volumes, func(v Volume) bool { return w.growing(v, view.Replicas) }); i >= 0 {
 			view.Status, view.Message = Resizing, fmt.Sprintf("volume '%s' is growing to %d GiB", view.Volumes[i].Name, view.Volumes[i].SizeGi)
 		}
 	}
@@ -166,6 +166,25 @@ func (v *Volume) growth(claim *corev1.PersistentVolumeClaim, wantedGi int64) {
 			v.Message = condition.Message
 		}
 	}
+}
+
+// growing says whether a volume is being made larger, so that the end of that is to be
+// awaited. Where there is to be no pod, a file system that grows with the next one is not.
+func (w World) growing(v Volume, pods int32) bool {
+	if v.Status != VolumeResizing && v.Status != VolumeResizeFailed {
+		return false
+	}
+	claim, _ := w.claim(v.Name)
+	return pods > 0 || claim == nil || !awaitsPod(claim)
+}
+
+// awaitsPod says whether the storage of a claim has grown, and its file system follows
+// when a pod that uses it is started.
+func awaitsPod(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimNodeResizePending ||
+		slices.ContainsFunc(claim.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
+			return c.Type == corev1.PersistentVolumeClaimFileSystemResizePending && c.Status == corev1.ConditionTrue
+		})
 }
 
 // unmounted are the application's claims that the spec does not name, by name.

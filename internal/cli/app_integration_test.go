@@ -232,4 +232,19 @@ func TestAVolumeIsGrownByCommand(t *testing.T) {
 		}
 	}
 	w.says(0, "volume list --output json", `"app": "shop"`, `"detached": true`, `"name": "logs"`)
+
+	// A file system that grows with the next pod is not waited for where there is to be none.
+	defer w.serve("shop", func(app *tarnv1.App) {
+		if app.Spec.Volumes[0].SizeGi != 50 {
+			return
+		}
+		w.must(w.client.Get(t.Context(), client.ObjectKeyFromObject(data), data))
+		data.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("50Gi")
+		w.must(w.client.Update(t.Context(), data))
+		data.Status.AllocatedResources = data.Spec.Resources.Requests
+		data.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending}
+		w.must(w.client.Status().Update(t.Context(), data))
+	})()
+	w.says(0, "app scale shop 0", "app shop is Ready, 0 of 0 pods ready")
+	w.says(0, "volume resize shop data 50", "volume data of app shop is Resizing, 50Gi")
 }

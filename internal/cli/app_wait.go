@@ -95,6 +95,8 @@ func (w *waiting) resized(cmd *cobra.Command, calls apps, namespace, id string, 
 		return &seen, err
 	case f.kind == appplan.Deleted:
 		return &seen, fmt.Errorf("app %s was deleted meanwhile", id)
+	case !grown && f.last.Status == appplan.Ready && seen.Status == appplan.VolumeResizing:
+		return &seen, nil // there is no pod; its file system grows with the next
 	case !grown:
 		return &seen, errors.New(standing(f.last))
 	}

@@ -124,6 +124,9 @@ func readyOf(v *View, deployed verdict, volumes []tarnv1.AppVolumeStatus) verdic
 		return no(tarnv1.ReasonWaitingForPods, "%s", waits)
 	}
 	for _, volume := range volumes {
+		if volume.Resize == tarnv1.AppResizeWaiting && wanted == 0 {
+			continue // its file system grows with the first pod: without one there is nothing to wait for
+		}
 		switch volume.Resize {
 		case tarnv1.AppResizeFailed:
 			return no(tarnv1.ReasonResizeFailed, "volume %s could not be made larger, which is tried again: %s", volume.Name, volume.Message)

@@ -54,6 +54,11 @@ func TestAnAppIsReadyWhenNothingOfItIsUnderWay(t *testing.T) {
 			tarnv1.ReasonResizing, "volume data grows to 2Gi"},
 		{"a volume waits for its node", deployed(appOf(volumeOf("data", 2)), onClaim("data", grows(corev1.PersistentVolumeClaimNodeResizePending, "", ""))),
 			tarnv1.ReasonResizing, "its nodes follow"},
+		{"a volume waits for a node and no pod is wanted", deployed(func() *tarnv1.App {
+			app := appOf(volumeOf("data", 2))
+			app.Spec.Replicas = ptr.To[int32](0)
+			return app
+		}(), onClaim("data", grows(corev1.PersistentVolumeClaimNodeResizePending, "", ""))), tarnv1.ReasonReady, "0 of 0"},
 		{"a volume could not grow", deployed(appOf(volumeOf("data", 2)), onClaim("data",
 			grows(corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeError, "the shelf is full"))),
 			tarnv1.ReasonResizeFailed, "the shelf is full"},

@@ -23,6 +23,12 @@ import (
 // onChange has somebody do something to application shop at its next change.
 func (w *world) onChange(namespace string, do func(app *tarnv1.App) error) (wait func()) {
 	w.t.Helper()
+	return w.when(namespace, func(*tarnv1.App) bool { return true }, do)
+}
+
+// when has somebody do something to application shop at its next change to what is said.
+func (w *world) when(namespace string, is func(app *tarnv1.App) bool, do func(app *tarnv1.App) error) (wait func()) {
+	w.t.Helper()
 	before := w.app(namespace, "shop")
 	changes, err := w.admin.Watch(context.Background(), &tarnv1.AppList{}, client.InNamespace(w.in(namespace)),
 		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: before.ResourceVersion}})
@@ -33,7 +39,7 @@ func (w *world) onChange(namespace string, do func(app *tarnv1.App) error) (wait
 	go func() {
 		defer changes.Stop()
 		for change := range changes.ResultChan() {
-			if app, is := change.Object.(*tarnv1.App); is && change.Type == watch.Modified && app.Name == "shop" {
+			if app, ok := change.Object.(*tarnv1.App); ok && change.Type == watch.Modified && app.Name == "shop" && is(app) {
 				done <- do(app)
 				return
 			}
@@ -103,6 +109,45 @@ func TestAResizeHearsWhatKubernetesSaysToIt(t *testing.T) {
 	}).want(http.StatusOK)
 	if !strings.Contains(string(r.body), `"size_gi":20,"status":"Resizing"`) || size() != 20 {
 		t.Errorf("a resize that is carried out answered %s, and %d GiB are asked for", r.body, size())
+	}
+}
+
+func TestASizeThatWasRefusedIsHeardAnewWhenItIsAskedForAgain(t *testing.T) {
+	const forbidden = "exceeded quota: small"
+	w := newWorld(t, func(o *Options) { o.Limits.Verdict = time.Minute }) // it is heard long before
+	w.class("grows", true)
+	c := w.tenant("again")
+	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	c.deploy("shop", shop).want(http.StatusAccepted)
+	w.claim("again", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
+	c.deploy("shop", strings.Replace(shop, `"10Gi"`, `"20Gi"`, 1)).want(http.StatusAccepted)
+	if err := w.tells(w.app("again", "shop"), metav1.ConditionFalse, tarnv1.ReasonRefused, forbidden, "10Gi"); err != nil {
+		t.Fatal(err)
+	}
+	before := w.app("again", "shop")
+	resize := func(do func(app *tarnv1.App) error) *reply {
+		defer w.when("again", func(app *tarnv1.App) bool {
+			return app.Spec.Volumes[0].SizeGi == 20 && app.Generation > before.Generation
+		}, do)()
+		return c.put("/v1/apps/shop/volumes/data", `{"new_size_gi": 20}`)
+	}
+	resize(func(app *tarnv1.App) error {
+		return w.tells(app, metav1.ConditionFalse, tarnv1.ReasonRefused, forbidden, "10Gi")
+	}).fails(http.StatusInternalServerError, appplan.Internal, "resizing volume 'data' of app 'shop': "+forbidden)
+	if got := w.app("again", "shop").Spec.Volumes[0].SizeGi; got != 10 {
+		t.Errorf("after another refusal %d GiB are asked for, want the 10 that the claim has", got)
+	}
+
+	c.deploy("shop", strings.Replace(shop, `"10Gi"`, `"20Gi"`, 1)).want(http.StatusAccepted)
+	if err := w.tells(w.app("again", "shop"), metav1.ConditionFalse, tarnv1.ReasonRefused, forbidden, "10Gi"); err != nil {
+		t.Fatal(err)
+	}
+	before = w.app("again", "shop")
+	resize(func(app *tarnv1.App) error { // the quota was raised
+		return w.tells(app, metav1.ConditionTrue, tarnv1.ReasonDeployed, "", "20Gi")
+	}).want(http.StatusOK)
+	if got := w.app("again", "shop").Spec.Volumes[0].SizeGi; got != 20 {
+		t.Errorf("%d GiB are asked for, want 20", got)
 	}
 }
 

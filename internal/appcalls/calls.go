@@ -210,8 +210,9 @@ func (c *Calls) Resize(ctx context.Context, namespace, id, volume string, sizeGi
 	}
 	var answer appplan.Resized
 	var before int64
+	var again bool
 	var asked *tarnv1.App
-	err := c.change(ctx, namespace, id, nil, func(w *appplan.World) error {
+	ask := func(w *appplan.World) error {
 		resized, err := appplan.Resize(*w, volume, sizeGi)
 		if err != nil {
 			return err
@@ -219,11 +220,19 @@ func (c *Calls) Resize(ctx context.Context, namespace, id, volume string, sizeGi
 		answer = resized
 		for i := range w.App.Spec.Volumes {
 			if v := &w.App.Spec.Volumes[i]; v.Name == volume {
-				before, v.SizeGi = v.SizeGi, sizeGi
+				before, again, v.SizeGi = v.SizeGi, v.SizeGi == sizeGi, sizeGi
+				if again {
+					v.SizeGi = w.SizeGi(volume)
+				}
 			}
 		}
 		return nil
-	}, func(w *appplan.World) { asked = w.App })
+	}
+	err := c.change(ctx, namespace, id, nil, ask, func(w *appplan.World) { asked = w.App })
+	if err == nil && again {
+		// It was refused: to ask for it once more would change nothing, and be heard by nobody.
+		err = c.change(ctx, namespace, id, nil, ask, func(w *appplan.World) { asked = w.App })
+	}
 	if err != nil {
 		return nil, err
 	}

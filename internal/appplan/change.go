@@ -80,6 +80,16 @@ func Resize(w World, name string, sizeGi int64) (Resized, *Error) {
 	return Resized{Name: name, ClaimName: claim.Name, SizeGi: sizeGi, Status: VolumeResizing, AccessMode: string(ModeOf(claim))}, nil
 }
 
+// SizeGi is the size in GiB that a volume cannot go below again, by its live claim; 0
+// where it has none.
+func (w World) SizeGi(name string) int64 {
+	claim, ours := w.claim(name)
+	if !ours {
+		return 0
+	}
+	return min(inGi(current(claim)), appfile.MaxSizeGi)
+}
+
 // Expandable refuses growth that the live class of a claim does not allow.
 func (w World) Expandable(claim *corev1.PersistentVolumeClaim, name string) *Error {
 	class := w.Classes[ClassOf(claim)]

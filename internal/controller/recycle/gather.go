@@ -170,7 +170,9 @@ func (r *reconciler) gatherLive(ctx context.Context, name string) (*View, error)
 
 // uses says whether a pod may use a volume by the name of its former claim. Where a
 // claim of that name is there again, only pods that had a node before it can have meant
-// the former.
+// the former. Times are to the second. A pod that got its node in the second of the new
+// claim, as what is deployed together does, has that one: but by force, a claim goes only
+// when no pod with a node uses it.
 func uses(pod *corev1.Pod, claim string, successor *corev1.PersistentVolumeClaim) bool {
 	if volume.Ended(pod) || !slices.Contains(volume.ClaimsOfPod(pod), claim) {
 		return false
@@ -180,7 +182,7 @@ func uses(pod *corev1.Pod, claim string, successor *corev1.PersistentVolumeClaim
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
-			return !c.LastTransitionTime.After(successor.CreationTimestamp.Time)
+			return c.LastTransitionTime.Before(&successor.CreationTimestamp)
 		}
 	}
 	return pod.Spec.NodeName != "" && !pod.CreationTimestamp.After(successor.CreationTimestamp.Time)

@@ -357,7 +357,7 @@ func TestDeadlinesFollowTheSizeOfAVolume(t *testing.T) {
 }
 
 func TestWhichPodsUseAReleasedVolume(t *testing.T) {
-	before, after := metav1.NewTime(noon.Add(-time.Minute)), metav1.NewTime(noon.Add(time.Minute))
+	before, with, after := metav1.NewTime(noon.Add(-time.Minute)), metav1.NewTime(noon), metav1.NewTime(noon.Add(time.Minute))
 	successor := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(noon)}}
 	user := func(phase corev1.PodPhase, scheduled *metav1.Time) *corev1.Pod {
 		p := &corev1.Pod{
@@ -385,6 +385,7 @@ func TestWhichPodsUseAReleasedVolume(t *testing.T) {
 		{"case 137: one that succeeded", user(corev1.PodSucceeded, &before), "data", nil, false},
 		{"one of another claim", user(corev1.PodRunning, &before), "other", nil, false},
 		{"case 137: one that got its node after the new claim", user(corev1.PodRunning, &after), "data", successor, false},
+		{"one that got its node in the second of the new claim", user(corev1.PodRunning, &with), "data", successor, false},
 		{"one that had its node before the new claim", user(corev1.PodRunning, &before), "data", successor, true},
 		{"one that waits for the new claim", user(corev1.PodPending, nil), "data", successor, false},
 	} {

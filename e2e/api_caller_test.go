@@ -26,8 +26,18 @@ type restCaller struct {
 // whose API cannot be reached.
 func (s *scenario) restCaller() *restCaller {
 	s.t.Helper()
+	c, why := s.restCallerIfAny()
+	if c == nil {
+		s.t.Skip(why)
+	}
+	return c
+}
+
+// restCallerIfAny makes one, or says why there is none.
+func (s *scenario) restCallerIfAny() (c *restCaller, why string) {
+	s.t.Helper()
 	if !suite.machine.here() {
-		s.t.Skip("the cluster is not on this machine, so nobody says where its REST API answers")
+		return nil, "the cluster is not on this machine, so nobody says where its REST API answers"
 	}
 	out, err := suite.machine.run("status", "--output", "json")
 	if err != nil {
@@ -38,9 +48,9 @@ func (s *scenario) restCaller() *restCaller {
 		s.t.Fatal(err)
 	}
 	if status.Apps == "" {
-		s.t.Skip("this cluster runs without the REST API")
+		return nil, "this cluster runs without the REST API"
 	}
-	return (&restCaller{s: s, url: status.Apps}).as("deployer", "edit")
+	return (&restCaller{s: s, url: status.Apps}).as("deployer", "edit"), ""
 }
 
 // as gives a caller that is another service account of the case's namespace, which has a
@@ -129,6 +139,12 @@ func (s *scenario) fails(answer, code, message string) {
 	}
 }
 
+// refuses makes a call that must be answered with an error of a code.
+func (c *restCaller) refuses(status int, code, method, path, kind, body string) {
+	c.s.t.Helper()
+	c.s.says(c.call(status, method, path, kind, body), `"code":"`+code+`"`)
+}
+
 // says wants an answer to hold each text.
 func (s *scenario) says(answer string, texts ...string) {
 	s.t.Helper()
@@ -143,28 +159,38 @@ func (s *scenario) says(answer string, texts ...string) {
 // gives the data of that.
 func (c *restCaller) follow(path, want string) string {
 	c.s.t.Helper()
+	told := c.listens(path)(want)
+	return told[len(told)-1]
+}
+
+// listens opens the events of an application. What it gives reads them to the last, which
+// must be of a kind, and gives the data of all.
+func (c *restCaller) listens(path string) (ends func(want string) []string) {
+	c.s.t.Helper()
 	response, err := c.send(http.MethodGet, path, "", "")
 	if err != nil {
 		c.s.t.Fatal(err)
 	}
-	defer response.Body.Close()
-	var kinds []string
-	var last string
-	lines := bufio.NewScanner(response.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if kind, is := strings.CutPrefix(lines.Text(), "event: "); is {
-			kinds = append(kinds, kind)
+	c.s.t.Cleanup(func() { _ = response.Body.Close() })
+	return func(want string) []string {
+		c.s.t.Helper()
+		var kinds, told []string
+		lines := bufio.NewScanner(response.Body)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			if kind, is := strings.CutPrefix(lines.Text(), "event: "); is {
+				kinds = append(kinds, kind)
+			}
+			if data, is := strings.CutPrefix(lines.Text(), "data: "); is {
+				told = append(told, data)
+			}
 		}
-		if data, is := strings.CutPrefix(lines.Text(), "data: "); is {
-			last = data
+		if err := lines.Err(); err != nil || len(kinds) == 0 || kinds[len(kinds)-1] != want || len(told) != len(kinds) {
+			c.s.t.Fatalf("the events were %q, %v; want %s at last", kinds, err, want)
 		}
+		if before := kinds[:len(kinds)-1]; slices.ContainsFunc(before, func(kind string) bool { return kind != "progress" }) {
+			c.s.t.Errorf("the events were %q", kinds)
+		}
+		return told
 	}
-	if err := lines.Err(); err != nil || len(kinds) == 0 || kinds[len(kinds)-1] != want {
-		c.s.t.Fatalf("the events were %q, %v; want %s at last", kinds, err, want)
-	}
-	if before := kinds[:len(kinds)-1]; slices.ContainsFunc(before, func(kind string) bool { return kind != "progress" }) {
-		c.s.t.Errorf("the events were %q", kinds)
-	}
-	return last
 }

@@ -19,7 +19,8 @@ import (
 )
 
 // The files of application shop: the first has a volume of every kind, and an access mode
-// that nobody knows; the second has only what was preserved, and no pod.
+// that nobody knows; the second has only what was preserved, by an access mode that it has
+// not, and no pod.
 const (
 	shopFile = `[app]
 image = "busybox:1.36"
@@ -44,7 +45,7 @@ mountPath = "/scratch"
 size = "1Gi"
 storageClass = "local-path"
 `
-	shopAgain = `{"app": {"image": "busybox:1.36", "replicas": 0}, "volumes": [{"name": "media", "mountPath": "/media", "size": "1Gi", "accessMode": "rwx"}]}`
+	shopAgain = `{"app": {"image": "busybox:1.36", "command": ["sh", "-c", "` + stays + `"], "replicas": 0}, "volumes": [{"name": "media", "mountPath": "/media", "size": "1Gi", "accessMode": "rwo"}]}`
 	shop      = "/v1/apps/shop"
 )
 
@@ -59,9 +60,12 @@ func TestTheRESTAPIAnswersAsItsTableSays(t *testing.T) {
 	c.takesAnId()
 	c.deploysTheFile()
 	c.keepsStrangersOut()
+	c.refusesNonsense()
 	c.scales()
 	c.resizes()
-	c.endsAndFindsItsVolumeAgain()
+	c.keepsWhatIsProtected()
+	c.ends()
+	c.findsItsVolumeAgain()
 }
 
 func (c *restCaller) takesAnId() {
@@ -98,7 +102,14 @@ func (c *restCaller) deploysTheFile() {
 			`volumes[0].accessMode: \"block\" is unknown, so the volume is block storage (rwo); write rwo or rwx`,
 			`volume 'data' is ReadWriteOnce, so the running pod is stopped before a new one starts (strategy Recreate)`)
 	}
-	c.s.says(c.follow(shop+"/events", "settled"), `"status":"Ready","settled":true`, `"ready_replicas":1`)
+	told := c.listens(shop + "/events")("settled") // the pod has to be ready for five seconds, so there is something to tell before
+	c.s.says(told[0], `{"kind":"progress","app":{"id":"shop"`)
+	c.s.says(told[len(told)-1], `"status":"Ready","settled":true`, `"ready_replicas":1`)
+	stored := c.stored()
+	c.deploy(http.StatusAccepted, shop+"/deploy", shopFile)
+	if again := c.stored(); again.Generation != stored.Generation {
+		c.s.t.Errorf("the same deploy changed the application: %+v, before %+v", again.Spec, stored.Spec)
+	}
 
 	var listed struct {
 		Data []map[string]any `json:"data"`
@@ -118,7 +129,7 @@ func (c *restCaller) deploysTheFile() {
 			}
 		}
 	}
-	c.s.says(c.post(http.StatusAccepted, shop+"/plan", shopAgain), `{"action":"keep","volume":"media"`, `{"action":"detach","volume":"data"`, `{"action":"detach","volume":"scratch"`)
+	c.s.says(c.post(http.StatusAccepted, shop+"/plan", shopAgain), `{"action":"keep","volume":"media","pvc_name":"paas-app-shop-media","from_gi":1,"to_gi":1`, `{"action":"detach","volume":"data"`, `{"action":"detach","volume":"scratch"`)
 }
 
 // keepsStrangersOut shows that who may not see an application does not learn that it is
@@ -134,11 +145,21 @@ func (c *restCaller) keepsStrangersOut() {
 	viewer.post(http.StatusForbidden, shop+"/scale", `{"replicas": 0}`)
 }
 
+// scales shows that the live claim decides, whatever the file says of the volume.
 func (c *restCaller) scales() {
 	c.s.t.Helper()
-	c.s.fails(c.post(http.StatusConflict, shop+"/scale", `{"replicas": 3}`), "conflict",
-		"cannot scale to 3 replicas: volume 'data' is ReadWriteOnce (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out.")
+	const refusal = "cannot scale to 3 replicas: volume 'data' is ReadWriteOnce (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out."
+	shared := strings.Replace(shopFile, `"block"`, `"rwx"`, 1)
+	c.s.says(c.deploy(http.StatusAccepted, shop+"/deploy", shared), "volume 'data' stays ReadWriteOnce: a claim's access mode cannot be changed; for ReadWriteMany give the volume another name")
+	c.s.fails(c.post(http.StatusConflict, shop+"/scale", `{"replicas": 3}`), "conflict", refusal)
+	c.s.says(c.deploy(http.StatusConflict, shop+"/deploy", strings.Replace(shared, "[app]", "[app]\nreplicas = 3", 1)), refusal)
 	c.s.says(c.post(http.StatusOK, shop+"/scale", `{"replicas": 1}`), `"replicas":1`)
+	for body, message := range map[string]string{
+		`{"replicas": -1}`: "replicas must be between 0 and 1000", `{"replicas": 1001}`: "replicas must be between 0 and 1000",
+		`{"replicas": 1.5}`: `replicas must be a whole number: send {"replicas": 3}`, `{"replica": 1}`: `key "replica" is unknown: send {"replicas": 3}`,
+	} {
+		c.s.fails(c.post(http.StatusUnprocessableEntity, shop+"/scale", body), "invalid", message)
+	}
 }
 
 func (c *restCaller) resizes() {
@@ -156,11 +177,15 @@ func (c *restCaller) resizes() {
 	if got, want := c.put(http.StatusOK, volumes+"data", `{"new_size_gi": 2}`), `{"data":{"name":"data","pvc_name":"paas-app-shop-data","size_gi":2,"status":"Resizing","access_mode":"ReadWriteOnce"}}`; strings.TrimSpace(got) != want {
 		c.s.t.Errorf("a resize answered %s, want %s", got, want)
 	}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: c.s.name, Name: "paas-app-shop-data"}}
-	c.s.told(claim, "FileSystemResizeRequired")
+	follows := c.listens(shop + "/events")
+	c.s.told(c.claim("data"), "FileSystemResizeRequired")
 	c.s.nudge(c.s.podOf(&tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: c.s.name, Name: "shop"}}))
-	c.s.says(c.follow(shop+"/events", "settled"), `"status":"Ready"`)
+	told := follows("settled")
+	c.s.says(told[0], `{"kind":"progress"`, `"status":"Resizing","message":"volume `)
+	c.s.says(told[len(told)-1], `"status":"Ready"`)
 	c.s.says(c.get(shop+"/volumes"), fmt.Sprintf(`"name":"data","pvc_name":"paas-app-shop-data","size_gi":2,"capacity_bytes":%d`, 2<<30))
+	c.s.says(c.deploy(http.StatusAccepted, shop+"/plan", shopFile), `{"action":"keep","volume":"data","pvc_name":"paas-app-shop-data","from_gi":2,"to_gi":2}`,
+		"volume 'data' keeps its 2 GiB: the file asks for 1, and volumes never shrink")
 }
 
 // beyondQuota has a resize refused by Kubernetes, which is told with its cause and changes
@@ -194,29 +219,6 @@ func (s *scenario) quotaCounted(quota *corev1.ResourceQuota) {
 		}
 	}
 	s.t.Fatalf("the use of quota %s is not counted", quota.Name)
-}
-
-func (c *restCaller) endsAndFindsItsVolumeAgain() {
-	c.s.t.Helper()
-	c.s.says(c.post(http.StatusOK, shop+"/scale", `{"replicas": 0}`), `"replicas":0`)
-	data, scratch, media := c.s.volumeNamed("paas-app-shop-data"), c.s.volumeNamed("paas-app-shop-scratch"), c.s.volumeNamed("paas-app-shop-media")
-	c.s.says(c.call(http.StatusOK, http.MethodDelete, shop, "", ""), `"status":"Deleting","preserved":["paas-app-shop-media"],"deleted":["paas-app-shop-data","paas-app-shop-scratch"]`)
-	c.follow(shop+"/events", "deleted")
-	c.call(http.StatusNotFound, http.MethodGet, shop, "", "")
-	if !c.s.gone(data) || !c.s.gone(scratch) {
-		c.s.t.FailNow()
-	}
-
-	c.post(http.StatusCreated, "/v1/apps", `{"id": "shop"}`)
-	c.s.says(c.post(http.StatusAccepted, shop+"/deploy", shopAgain), `{"action":"attach","volume":"media","pvc_name":"paas-app-shop-media","from_gi":1,"to_gi":1`)
-	c.s.says(c.follow(shop+"/events", "settled"), `"status":"Ready"`)
-	if again := c.s.volumeNamed("paas-app-shop-media"); again.UID != media.UID {
-		c.s.t.Errorf("the new application has volume %s, want %s", again.Name, media.Name)
-	}
-	c.s.says(c.call(http.StatusOK, http.MethodDelete, shop, "", ""), `"preserved":[],"deleted":["paas-app-shop-media"]`)
-	if !c.s.gone(media) {
-		c.s.t.FailNow()
-	}
 }
 
 func TestADeployThatCannotRunEndsAndSaysWhy(t *testing.T) {

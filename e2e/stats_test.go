@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,6 +25,11 @@ func TestTheKubeletGivesAVolumeToItsPodsGroupAndTellsHowFullItIs(t *testing.T) {
 			privileged: true}.section(nil),
 	}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
+	rest, _ := s.restCallerIfAny()
+	if rest != nil {
+		s.endsApps()
+		s.deploys("shop", s.name, stays, "--wait=false")
+	}
 	claim := s.bound(s.claim("data"))
 	group := int64(4242)
 	pod := s.consumer("reader", claim.Name, "echo group $(stat -c %g /data/data); sleep 1d & wait", func(p *corev1.Pod) {
@@ -49,6 +55,11 @@ func TestTheKubeletGivesAVolumeToItsPodsGroupAndTellsHowFullItIs(t *testing.T) {
 		} {
 			if line := fmt.Sprintf("kubelet_volume_stats_%s%s%v\n", name, labels, want); !bytes.Contains(page, []byte(line)) {
 				missing = line
+			}
+		}
+		if missing == "" && rest != nil { // of the volume of an application the REST API says it
+			if told := rest.get("/v1/apps/shop/volumes"); !strings.Contains(told, fmt.Sprintf(`"used_bytes":%d,"status":"Bound"`, 2*mebibyte)) {
+				missing = "so much to the REST API, which answers " + told
 			}
 		}
 		if missing == "" {

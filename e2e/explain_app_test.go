@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -176,5 +177,47 @@ func TestExplainSaysWhatElseAnAppWaitsFor(t *testing.T) {
 		sub.deploys("unplaced", s.name, stays, "--wait=false")
 		sub.explainsApp("unplaced", "is not Ready: pod "+s.name+"/paas-app-unplaced-", "the scheduler finds no node for it: ", "Insufficient cpu")
 		sub.remove(much)
+	})
+}
+
+func TestExplainSaysWhatTheVolumesOfAnAppWaitFor(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-app-volumes")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	s.endsApps()
+	t.Run("a volume that does not grow", func(t *testing.T) {
+		sub := s.part(t)
+		class := sub.classWith("-grows", s.name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = new(true) })
+		sub.deploys("grows", class, stays)
+		mustTool(t, 0, "", "volume", "resize", "grows", "data", "2", "--namespace", s.name, "--wait=false")
+		e := sub.explainsApp("grows", "is not Ready: claim "+s.name+"/paas-app-grows-data: it cannot grow, attempt ", "has no spec.volumeExpansion")
+		if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
+			t.Errorf("the command is %q, want %q", e.command(), want)
+		}
+	})
+	t.Run("a volume that was removed under it, and the command writes it anew", func(t *testing.T) {
+		sub := s.part(t)
+		sub.deploys("robbed", s.name, stays)
+		mustTool(t, 0, "", "app", "scale", "robbed", "0", "--namespace", s.name)
+		vol := sub.volumeNamed(s.claimed("robbed").Name)
+		sub.delete(vol)
+		sub.unhold(vol)
+		sub.does(sub.explainsApp("robbed", ": claim "+s.name+"/paas-app-robbed-data: its volume "+vol.Name+" was removed under it").command())
+		sub.explainsApp("robbed", "is Ready: 0 of 0 pods are ready")
+	})
+	t.Run("an end that waits for who uses a volume that it mounts no more", func(t *testing.T) {
+		sub := s.part(t)
+		sub.deploys("sheds", s.name, stays, "--wait=false")
+		sub.ready(sub.consumer("keeper", s.claimed("sheds").Name, stays))
+		mustTool(t, 0, "[app]\nimage = \"busybox:1.36\"\nreplicas = 0\n", "app", "deploy", "sheds", "--namespace", s.name, "--file", "-", "--wait=false")
+		mustTool(t, 0, "", "app", "delete", "sheds", "--namespace", s.name, "--yes", "--wait=false")
+		e := sub.explainsApp("sheds", "is Terminating: claim "+s.name+"/paas-app-sheds-data: it is used by pod "+s.name+"/keeper")
+		for _, l := range e.Links {
+			if l.Object.Kind == "Pod" && l.Command != "" {
+				sub.does(l.Command)
+			}
+		}
+		sub.gone(&tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "sheds"}})
 	})
 }

@@ -103,6 +103,8 @@ func TestExplainSaysWhyAProvisionerIsNotAccepted(t *testing.T) {
 	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
 		t.Errorf("the command is %q, want %q", e.command(), want)
 	}
+	s.consumer("web", "data", stays)
+	s.explains("pod", s.name+"/web", "is not scheduled: claim "+s.name+"/data: PavProvisioner "+s.name+" is not accepted: spec.volumeCreation.capacity: line 1")
 }
 
 func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
@@ -146,6 +148,10 @@ func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
 	t.Run("the command begins the next attempt at once", func(t *testing.T) {
 		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
 		e := sub.explainsClaim("refused", "refuses it, attempt ")
+		sub.explains("volume", e.Links[1].Object.Name, "PavProvisioner "+s.name+" refuses it, attempt ", "shelf 7 is full")
+		pod := sub.consumer("web", "refused", stays)
+		sub.explains("pod", s.name+"/web", "is not scheduled: claim "+s.name+"/refused: PavProvisioner "+s.name+" refuses it, attempt ")
+		sub.remove(pod)
 		record := &tarn.PavVolume{ObjectMeta: named(e.Links[1].Object.Name)}
 		if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(record), record); err != nil {
 			t.Fatal(err)
@@ -205,6 +211,9 @@ func TestExplainSaysHowALostClaimComesBack(t *testing.T) {
 	}
 	e := s.explainsClaim("data", "is Lost: its volume "+volume.Name+" was removed under it")
 	s.explains("volume", volume.Name, "it was removed by force, and its storage is still there")
+	pod := s.consumer("web", "data", stays)
+	s.explains("pod", s.name+"/web", "is not scheduled: claim "+s.name+"/data: its volume "+volume.Name+" was removed under it")
+	s.remove(pod)
 	s.does(e.command())
 	s.explainsClaim("data", "is Bound: volume "+volume.Name)
 	s.remove(claim)
@@ -276,6 +285,8 @@ func TestExplainSaysWhyAClaimDoesNotGrow(t *testing.T) {
 	s.moody()
 	class := s.classWith("-growing", s.name, func(class *storagev1.StorageClass) { yes := true; class.AllowVolumeExpansion = &yes })
 	claim := s.bound(s.claimWith("data", ofClass(class)))
+	early := s.consumer("early", "data", stays)
+	s.ready(early)
 	grown := claim.DeepCopy()
 	grown.Spec.Resources.Requests = size("8Mi")
 	if err := suite.live.Patch(s.ctx, grown, client.MergeFrom(claim)); err != nil {
@@ -285,6 +296,8 @@ func TestExplainSaysWhyAClaimDoesNotGrow(t *testing.T) {
 	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
 		t.Errorf("the command is %q, want %q", e.command(), want)
 	}
+	s.explains("pod", s.name+"/early", "is running: claim "+s.name+"/data: it cannot grow, attempt ", "has no spec.volumeExpansion")
+	s.remove(early)
 	provisioner := s.provisioner(nil)
 	expansion := script{text: "true"}.section(nil)
 	expansion["nodePodTemplate"] = expansion["podTemplate"]

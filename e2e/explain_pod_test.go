@@ -49,6 +49,19 @@ func TestExplainSaysWhatElseAPodWaitsFor(t *testing.T) {
 		sub.succeeded(sub.consumer("lets-go", "fine", "touch /data/go"))
 		sub.gone(pod)
 	})
+	t.Run("somebody's finalizer, and the command takes that off", func(t *testing.T) {
+		sub := s.part(t)
+		for name, edit := range map[string]func(*corev1.Pod){"held": func(*corev1.Pod) {}, "held-unplaced": nowhere} {
+			pod := sub.consumer(name, "fine", stays, edit, func(pod *corev1.Pod) { pod.Finalizers = []string{"example.org/audit"} })
+			t.Cleanup(func() { sub.unhold(pod) })
+			if pod.Spec.NodeSelector == nil {
+				sub.ready(pod)
+			}
+			sub.delete(pod)
+			sub.does(sub.explains("pod", s.name+"/"+name, "is Terminating: finalizer example.org/audit keeps it, which is of whoever uses the name example.org").command())
+			sub.gone(pod)
+		}
+	})
 }
 
 func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {

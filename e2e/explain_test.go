@@ -16,8 +16,10 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // The cases of explain_*_test.go bring about what `tarn explain` tells, and do what it
@@ -339,4 +341,12 @@ func TestExplainSaysWhyAPoolHasNoSpares(t *testing.T) {
 	s.bound(s.claim("two"))
 	s.does(s.explains("pvset", set.Name, "is not Ready: ", "maximumReplicas are 2; raise that").command())
 	s.explains("pvset", set.Name, "is Ready: 1 of at least 1 spare volumes, 2 in use, 0 being made, at most 3")
+	held := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["tarn.dev/pool","example.org/audit"]}}`))
+	if err := suite.live.Patch(s.ctx, set, held); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.unhold(set) })
+	s.delete(set)
+	s.does(s.explains("pvset", set.Name, "is Terminating: finalizer example.org/audit keeps it, which is of whoever uses the name example.org").command())
+	s.gone(set)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -38,6 +39,8 @@ type service struct {
 	node    string
 	volumes Volumes
 	mounts  mounts.Mounter
+
+	measures singleflight.Group // by path
 }
 
 // GetPluginInfo implements the Identity service.

@@ -27,24 +27,18 @@ func (s *service) NodeGetVolumeStats(ctx context.Context, request *csi.NodeGetVo
 	if len(mounts.At(table, path)) == 0 {
 		return nil, status.Errorf(codes.NotFound, "no volume is mounted at %s", path)
 	}
-	// A file system whose server hangs would hang the call.
-	type answer struct {
-		usage []*csi.VolumeUsage
-		err   error
-	}
-	done := make(chan answer, 1)
-	go func() {
-		usage, err := usageOf(path)
-		done <- answer{usage, err}
-	}()
+	// A file system whose server hangs would hang the call, and keep a thread of the
+	// process; the kubelet asks again and again, and the process may not have ten thousand.
+	done := s.measures.DoChan(path, func() (any, error) { return usageOf(path) })
 	select {
 	case <-ctx.Done():
 		return nil, status.Errorf(codes.DeadlineExceeded, "the file system at %s does not answer", path)
-	case a := <-done:
-		if a.err != nil {
-			return nil, status.Errorf(codes.Internal, "measure %s: %v", path, a.err)
+	case answer := <-done:
+		usage, ok := answer.Val.([]*csi.VolumeUsage)
+		if answer.Err != nil || !ok {
+			return nil, status.Errorf(codes.Internal, "measure %s: %v", path, answer.Err)
 		}
-		return &csi.NodeGetVolumeStatsResponse{Usage: a.usage}, nil
+		return &csi.NodeGetVolumeStatsResponse{Usage: usage}, nil
 	}
 }
 

@@ -1,9 +1,13 @@
 package driver
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -72,6 +76,38 @@ func TestTheSizeOfABlockDeviceIsTold(t *testing.T) {
 	}
 	if got := found[csi.VolumeUsage_BYTES]; got.GetTotal() != size || len(found) != 1 {
 		t.Errorf("%v, want %d bytes in all and nothing else", found, size)
+	}
+}
+
+func TestAFileSystemThatHangsIsMeasuredOnceHoweverOftenItIsAskedFor(t *testing.T) {
+	dir := filepath.Join(nodetest.Tmpfs(t), "data")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=40755,user_id=0,group_id=0", device.Fd())
+	if err := unix.Mount("tarn-test", dir, "fuse", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	before := runtime.NumGoroutine()
+	t.Cleanup(func() {
+		_ = device.Close() // the server's end, upon which the question is answered
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
+	})
+	s := &service{mounts: mounts.Kernel{}}
+	for range 5 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		_, err := s.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: "v", VolumePath: dir})
+		cancel()
+		if status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("got %v, want DeadlineExceeded", err)
+		}
+	}
+	if more := runtime.NumGoroutine() - before; more > 1 {
+		t.Errorf("%d questions hang, want one", more)
 	}
 }
 

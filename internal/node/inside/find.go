@@ -22,6 +22,8 @@ type Container struct {
 	Pod types.UID
 	// Process is the folder in /proc of one of its processes.
 	Process string
+	// Namespace is the number of the mount namespace.
+	Namespace uint64
 	// Table is its mount table, with points as the process sees them.
 	Table []mounts.Mount
 }
@@ -59,7 +61,7 @@ func Find(pods []types.UID) ([]Container, error) {
 			}
 			return nil, fmt.Errorf("look into a container of pod %s: %w", pod, err)
 		}
-		found = append(found, Container{Pod: pod, Process: process, Table: table})
+		found = append(found, Container{Pod: pod, Process: process, Namespace: space, Table: table})
 	}
 	return found, nil
 }

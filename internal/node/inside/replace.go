@@ -31,6 +31,13 @@ func (c Container) Replace(old mounts.Mount, source *os.File) error {
 		return ended(err)
 	}
 	defer func() { _ = space.Close() }()
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(space.Fd()), &stat); err != nil {
+		return fmt.Errorf("look at the container's mounts: %w", err)
+	}
+	if stat.Ino != c.Namespace {
+		return nil // the process has ended, and another one has its number
+	}
 	tree, err := mounts.Clone(source, old.ReadOnly, old.Receives)
 	if err != nil {
 		return err

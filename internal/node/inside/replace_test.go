@@ -82,7 +82,11 @@ func start(t *testing.T, folder string, flags uintptr) container {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return container{Container{Pod: "pod", Process: process, Table: table}, func() string {
+	space, err := namespaceOf(process)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return container{Container{Pod: "pod", Process: process, Namespace: space, Table: table}, func() string {
 		fmt.Fprintln(in)
 		lines.Scan()
 		return lines.Text()
@@ -195,6 +199,21 @@ func TestAContainerThatHasEndedIsNoError(t *testing.T) {
 	c := Container{Process: "/proc/4194305"} // beyond the highest number
 	if err := c.Replace(mounts.Mount{Point: dir}, open(t, dir)); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAProcessThatGotTheNumberOfAnEndedOneIsLeftAlone(t *testing.T) {
+	dir := nodetest.Tmpfs(t)
+	data, again := filepath.Join(dir, "data"), filepath.Join(dir, "again")
+	volume(t, data, "old")
+	ended, other := start(t, data, 0), start(t, data, 0)
+	volume(t, again, "new")
+	ended.Process = other.Process
+	if err := ended.Replace(mounts.At(ended.Table, data)[0], open(t, again)); err != nil {
+		t.Error(err)
+	}
+	if got := other.ask(); got != "old <nil>" {
+		t.Errorf("the other container finds %q, want what was there", got)
 	}
 }
 

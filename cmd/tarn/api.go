@@ -140,7 +140,7 @@ func runAPI(cmd *cobra.Command, flags apiFlags) error {
 	}
 	flags.process.SetUpLogging()
 	grace := 15 * time.Second
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+	mgr, err := kube.NewManager(config, ctrl.Options{
 		Scheme:                  kube.Scheme(),
 		Metrics:                 flags.process.Metrics(),
 		HealthProbeBindAddress:  flags.process.ProbeAddress,

@@ -86,7 +86,7 @@ func runController(cmd *cobra.Command, flags controllerFlags) error {
 		PprofBindAddress:       flags.process.ProfileAddress,
 	}
 	flags.election.apply(&options)
-	mgr, err := ctrl.NewManager(config, options)
+	mgr, err := kube.NewManager(config, options)
 	if err != nil {
 		return fmt.Errorf("starting the controllers: %w", err)
 	}

@@ -80,7 +80,7 @@ func runNode(cmd *cobra.Command, flags nodeFlags) error {
 		debug.SetMemoryLimit(nodeMemory)
 	}
 	grace := 10 * time.Second
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+	mgr, err := kube.NewManager(config, ctrl.Options{
 		Scheme:                  kube.Scheme(),
 		Cache:                   node.CacheOptions(flags.options.NodeName),
 		Metrics:                 flags.process.Metrics(),

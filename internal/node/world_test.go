@@ -130,7 +130,7 @@ func (w *world) start() {
 func (w *world) startWith(restConfig *rest.Config) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.ctx)
-	m, err := ctrl.NewManager(restConfig, ctrl.Options{
+	m, err := kube.NewManager(restConfig, ctrl.Options{
 		Scheme:     kube.Scheme(),
 		Cache:      CacheOptions(w.node),
 		Metrics:    metricsserver.Options{BindAddress: "0"},

@@ -24,7 +24,7 @@ func Run(ctx context.Context, t *testing.T, c *rest.Config, register func(ctrl.M
 		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, GracefulShutdownTimeout: ptr.To(5 * time.Second),
 	}, changes)
-	mgr, err := ctrl.NewManager(c, *options)
+	mgr, err := kube.NewManager(c, *options)
 	if err == nil {
 		err = register(mgr)
 	}

@@ -43,7 +43,7 @@ func newServer(t *testing.T) *server {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	s := &server{t: t, ctx: ctx, client: testkit.Client(t, restConfig)}
 	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
-	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+	mgr, err := kube.NewManager(restConfig, ctrl.Options{
 		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
 	})

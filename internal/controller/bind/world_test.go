@@ -50,7 +50,7 @@ func (w *world) start(config *rest.Config, dead <-chan struct{}, o Options) (sto
 	w.t.Helper()
 	config = rest.CopyConfig(config)
 	config.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
-	mgr, err := ctrl.NewManager(config, managerOptions())
+	mgr, err := kube.NewManager(config, managerOptions())
 	w.must(err)
 	w.must(Register(mgr, o))
 	ctx, cancel := context.WithCancel(context.Background())

@@ -81,7 +81,7 @@ func (w *world) run(restConfig *rest.Config, see func(cache.Cache) cache.Cache) 
 	restConfig = rest.CopyConfig(restConfig)
 	restConfig.Impersonate.UserName = asController
 	restConfig.Wrap(w.watchLists)
-	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+	mgr, err := kube.NewManager(restConfig, ctrl.Options{
 		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
 		GracefulShutdownTimeout: ptr.To(5 * time.Second),

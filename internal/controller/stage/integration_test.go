@@ -108,7 +108,7 @@ func (s *server) run(restConfig *rest.Config) (stop func()) {
 	s.t.Helper()
 	restConfig = rest.CopyConfig(restConfig)
 	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
-	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+	mgr, err := kube.NewManager(restConfig, ctrl.Options{
 		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
 		GracefulShutdownTimeout: ptr.To(5 * time.Second),

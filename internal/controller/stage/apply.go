@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -112,6 +113,7 @@ const maxMeetings = 3
 // where nothing that a plan depends on has changed, that is no reason to wait for
 // the cache.
 func (r *Reconciler) writeStatus(ctx context.Context, stage *tarnv1.PavStage, status tarnv1.PavStagePodStatus) error {
+	r.catchUp(ctx, stage)
 	for meetings := 0; ; meetings++ {
 		base := stage.DeepCopy()
 		stage.Status.Pod = status
@@ -134,10 +136,21 @@ func (r *Reconciler) writeStatus(ctx context.Context, stage *tarnv1.PavStage, st
 	}
 }
 
-// movedOn says whether anything a plan depends on differs.
+// catchUp takes what the cache has heard of the stage since it was gathered, where that
+// is no more than the node agent's writes: it spares a write that is refused, and the
+// live read after it.
+func (r *Reconciler) catchUp(ctx context.Context, stage *tarnv1.PavStage) {
+	fresh := &tarnv1.PavStage{}
+	if err := r.client.Get(ctx, client.ObjectKeyFromObject(stage), fresh); err == nil && !movedOn(stage, fresh) {
+		*stage = *fresh
+	}
+}
+
+// movedOn says whether anything a plan depends on differs. A stage is born without a
+// phase of its node, and gets the first one with its first target.
 func movedOn(a, b *tarnv1.PavStage) bool {
 	return a.UID != b.UID || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
-		a.Status.Node.Phase != b.Status.Node.Phase || !equality.Semantic.DeepEqual(a.Status.Node.Loss, b.Status.Node.Loss) ||
+		cmp.Or(a.Status.Node.Phase, tarnv1.StageWaiting) != cmp.Or(b.Status.Node.Phase, tarnv1.StageWaiting) || !equality.Semantic.DeepEqual(a.Status.Node.Loss, b.Status.Node.Loss) ||
 		!equality.Semantic.DeepEqual(a.Status.Pod, b.Status.Pod)
 }
 

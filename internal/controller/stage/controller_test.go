@@ -209,7 +209,7 @@ func TestTheFirstStatusWriteMeetsTheNodeAgents(t *testing.T) {
 		wantSoon  bool
 	}{
 		{"a target that is added holds nothing up", func(w *world, s *tarnv1.PavStage) {
-			s.Status.Node.Targets = []string{"/target"}
+			s.Status.Node.Phase, s.Status.Node.Targets = tarnv1.StageWaiting, []string{"/target"}
 			w.must(w.store.Status().Update(context.Background(), s))
 		}, []string{staging}, false},
 		{"an end that is requested makes no pod", func(w *world, s *tarnv1.PavStage) {
@@ -236,6 +236,35 @@ func TestTheFirstStatusWriteMeetsTheNodeAgents(t *testing.T) {
 				t.Errorf("the node agent's targets are now %q", targets)
 			}
 		})
+	}
+}
+
+// meanwhile does something right after the stage was read for the first time.
+type meanwhile struct {
+	client.Client
+	do func()
+}
+
+func (m *meanwhile) Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+	err := m.Client.Get(ctx, key, into, opts...)
+	if _, ok := into.(*tarnv1.PavStage); ok && m.do != nil {
+		do := m.do
+		m.do = nil
+		do()
+	}
+	return err
+}
+
+func TestATargetThatIsAddedBeforeTheFirstStatusWriteCostsNoRefusedOne(t *testing.T) {
+	w := newWorld(t, subjects()...)
+	w.r.client = &meanwhile{w.r.client, func() {
+		s := w.stage()
+		s.Status.Node.Phase, s.Status.Node.Targets = tarnv1.StageWaiting, []string{"/target"}
+		w.must(w.store.Status().Update(context.Background(), s))
+	}}
+	w.look()
+	if w.writes != 2 || !slices.Equal(w.made, []string{staging}) || len(w.stage().Status.Node.Targets) != 1 {
+		t.Errorf("%d writes made pods %q, want two, status and pod; targets %q", w.writes, w.made, w.stage().Status.Node.Targets)
 	}
 }
 

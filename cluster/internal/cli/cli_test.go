@@ -1,14 +1,17 @@
 package cli
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"tarn.dev/tarn/cluster/internal/component"
 	"tarn.dev/tarn/cluster/internal/control"
+	"tarn.dev/tarn/cluster/internal/layout"
 )
 
 func TestTheStatusTableShowsWhatDiedAndWhatIsAbsent(t *testing.T) {
@@ -48,6 +51,97 @@ func TestAMissingTarnProgramIsSaidWithTheRemedy(t *testing.T) {
 	}
 	if got, err := tarnBinary("", dir); err != nil || got != program {
 		t.Errorf("found %q, %v", got, err)
+	}
+}
+
+// someCluster is one that nobody runs, with its data in a folder of the test.
+func someCluster(t *testing.T) (*up, layout.Layout) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("this test clears away cgroups and the like, and so needs root: run it with sudo")
+	}
+	l, err := layout.New("nobody-has-this-name", filepath.Join(t.TempDir(), "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(l.Data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return &up{out: io.Discard}, l
+}
+
+func TestAFirstStartThatWasKilledBeforeItsStateWasWrittenIsNoObstacle(t *testing.T) {
+	u, l := someCluster(t)
+	if err := os.WriteFile(l.StateFile()+".new", []byte(`{"na`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.recover(l); err != nil {
+		t.Errorf("the next start: %v", err)
+	}
+	if err := sweep(l, layout.State{}, false, false); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(l.Data); !os.IsNotExist(err) {
+		t.Errorf("`down` leaves the data folder: %v", err)
+	}
+}
+
+func TestADataFolderOfSomebodyElseIsLeftAlone(t *testing.T) {
+	u, l := someCluster(t)
+	precious := filepath.Join(l.Data, "precious")
+	if err := os.WriteFile(precious, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.recover(l); err == nil {
+		t.Error("a cluster is started in a folder that holds other files")
+	}
+	if err := sweep(l, layout.State{}, false, false); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Errorf("`down` has deleted a file that is not the cluster's: %v", err)
+	}
+}
+
+func TestARemovalThatWasKilledIsFinishedByTheNextStart(t *testing.T) {
+	u, l := someCluster(t)
+	if err := layout.WriteState(l.StateFile(), layout.State{Name: l.Name, Data: l.Data, Block: 3}); err != nil {
+		t.Fatal(err)
+	}
+	// Something in use below the data, as a mount that a user made, stops the removal half-way.
+	point := filepath.Join(l.Data, "z-busy")
+	if err := os.Mkdir(point, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tarn-test", point, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(point, unix.MNT_DETACH) })
+	busy, err := os.Create(filepath.Join(point, "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = busy.Close() })
+	if err := os.Mkdir(filepath.Join(l.Data, "etcd"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	state, err := layout.ReadState(l.StateFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sweep(l, state, true, false); err == nil {
+		t.Fatal("a busy mount was removed")
+	}
+	if _, err := u.recover(l); err == nil {
+		t.Fatal("the next start takes what a removal has left for the cluster's data")
+	}
+	_ = busy.Close()
+	earlier, err := u.recover(l)
+	if err != nil || earlier.Block != 0 || earlier.Name != "" {
+		t.Errorf("the next start begins with %+v, %v; want a new cluster", earlier, err)
+	}
+	if _, err := os.Stat(l.Data); !os.IsNotExist(err) {
+		t.Errorf("of the removed cluster there is left: %v", err)
 	}
 }
 

@@ -80,17 +80,20 @@ func down(ctx context.Context, c *cluster, keep bool) (existed bool, err error) 
 	if _, err := os.Stat(l.Run); err == nil {
 		existed = true
 	}
-	if err := host.Sweep(l, state.Loops); err != nil {
+	if err := sweep(l, state, hasState, keep); err != nil {
 		return existed, err
 	}
-	// A folder without our state file was never a cluster's, whatever --data-dir says.
-	if hasState && !keep {
-		existed = true
-		if err := host.RemoveTree(l.Data); err != nil {
-			return existed, err
-		}
-	}
+	existed = existed || hasState && !keep
 	return existed, host.SweepShared(l)
+}
+
+// sweep removes what is left of a cluster without processes. A folder without our state file was never a cluster's, whatever
+// --data-dir says, unless its first start was killed before that was written.
+func sweep(l layout.Layout, state layout.State, hasState, keep bool) error {
+	if (hasState || l.Begun()) && !keep {
+		return host.Remove(l, state)
+	}
+	return host.Sweep(l, state.Loops)
 }
 
 // stop ends every process of the cluster: in order where its data shall stay, else at once.

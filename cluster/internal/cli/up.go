@@ -201,7 +201,7 @@ func (u *up) recover(l layout.Layout) (layout.State, error) {
 	earlier, err := layout.ReadState(l.StateFile())
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		if entries, err := os.ReadDir(l.Data); err == nil && len(entries) > 0 {
+		if entries, err := os.ReadDir(l.Data); err == nil && len(entries) > 0 && !l.Begun() {
 			return earlier, fmt.Errorf("data directory %s holds files that are not a cluster's: choose an empty one with --data-dir", l.Data)
 		}
 	case err != nil:
@@ -211,6 +211,9 @@ func (u *up) recover(l layout.Layout) (layout.State, error) {
 	}
 	if _, err := os.Stat(l.Run); err == nil {
 		u.say("clearing away what an earlier run left")
+	}
+	if earlier.Doomed {
+		return layout.State{}, host.Remove(l, earlier)
 	}
 	return earlier, host.Sweep(l, earlier.Loops)
 }

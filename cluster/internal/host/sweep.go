@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -15,16 +16,55 @@ const sweepLimit = 20 * time.Second
 
 // Sweep removes everything a cluster without processes left on the machine, except its data.
 func Sweep(l layout.Layout, loopsBefore []string) error {
+	if err := release(l, loopsBefore); err != nil {
+		return err
+	}
+	return RemoveTree(l.Run)
+}
+
+// Remove removes everything a cluster without processes left on the machine, and its data. It may be killed anywhere and begun
+// anew, by `down` or by the next `up`: what says where the data is goes after the data, and what says that it is ours goes last of it.
+func Remove(l layout.Layout, s layout.State) error {
+	if err := release(l, s.Loops); err != nil {
+		return err
+	}
+	if err := removeData(l, s); err != nil {
+		return err
+	}
+	return RemoveTree(l.Run)
+}
+
+func removeData(l layout.Layout, s layout.State) error {
+	entries, err := os.ReadDir(l.Data)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking into the data directory: %w", err)
+	}
+	s.Name, s.Data, s.Doomed = l.Name, l.Data, true
+	if err := layout.WriteState(l.StateFile(), s); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if path := filepath.Join(l.Data, e.Name()); path != l.StateFile() {
+			if err := RemoveTree(path); err != nil {
+				return err
+			}
+		}
+	}
+	return RemoveTree(l.Data)
+}
+
+// release takes away what a cluster has of the kernel.
+func release(l layout.Layout, loopsBefore []string) error {
 	if err := RemoveLink(l); err != nil {
 		return err
 	}
 	if err := RemoveCgroups(l.CgroupName(), time.Now().Add(sweepLimit)); err != nil {
 		return err
 	}
-	if err := DetachLoops(l.Data, loopsBefore); err != nil {
-		return err
-	}
-	return RemoveTree(l.Run)
+	return DetachLoops(l.Data, loopsBefore)
 }
 
 // SweepShared removes what all clusters share once the last of them has gone.

@@ -91,6 +91,14 @@ type State struct {
 	Options Options `json:"options"`
 	// Loops are the loop devices that were attached on this machine before the cluster first started: never its own.
 	Loops []string `json:"loopsBefore"`
+	// Doomed says that the cluster's removal has begun: what is still in the data folder is of no use.
+	Doomed bool `json:"doomed,omitempty"`
+}
+
+// Begun says whether the data folder holds what a first start leaves that was killed before its state was written, and nothing else.
+func (l Layout) Begun() bool {
+	entries, err := os.ReadDir(l.Data)
+	return err == nil && len(entries) == 1 && entries[0].Name() == filepath.Base(l.StateFile())+next
 }
 
 // Address is where the API server listens: on the cable to the node, or on the loopback interface where there is no node.
@@ -151,19 +159,21 @@ func WriteState(path string, s State) error {
 	return WriteFile(path, append(raw, '\n'), 0o600)
 }
 
+// next ends the name of a file that is about to replace another.
+const next = ".new"
+
 // WriteFile replaces a file in one step, making its folder where it is missing.
 func WriteFile(path string, content []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("making the folder of %s: %w", path, err)
 	}
-	next := path + ".new"
-	if err := os.WriteFile(next, content, mode); err != nil {
+	if err := os.WriteFile(path+next, content, mode); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	if err := os.Chmod(next, mode); err != nil {
+	if err := os.Chmod(path+next, mode); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	if err := os.Rename(next, path); err != nil {
+	if err := os.Rename(path+next, path); err != nil {
 		return fmt.Errorf("replacing %s: %w", path, err)
 	}
 	return nil

@@ -2,14 +2,18 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"tarn.dev/tarn/cluster/internal/control"
+	"tarn.dev/tarn/cluster/internal/host"
+	"tarn.dev/tarn/cluster/internal/layout"
 )
 
 func newStatus(c *cluster) *cobra.Command {
@@ -29,8 +33,13 @@ last ended. Exit status 0 means the cluster is Ready.`,
 				return err
 			}
 			s, err := control.NewClient(l.ControlSocket()).Status(cmd.Context())
+			if errors.Is(err, os.ErrPermission) {
+				return fmt.Errorf("cluster %s: %w: run the command with sudo", l.Name, err)
+			}
 			if err != nil {
-				s = control.Status{Name: l.Name, Stage: control.Down, DataDir: l.Data}
+				if s, err = silent(l); err != nil {
+					return err
+				}
 			}
 			if output == "json" {
 				encoder := json.NewEncoder(cmd.OutOrStdout())
@@ -50,6 +59,22 @@ last ended. Exit status 0 means the cluster is Ready.`,
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
 	return cmd
+}
+
+// silent is the status of a cluster whose supervisor does not answer: it is not there, or it hangs.
+func silent(l layout.Layout) (control.Status, error) {
+	s := control.Status{Name: l.Name, Stage: control.Down, DataDir: l.Data}
+	h, err := host.Supervisor(l)
+	if err != nil || h == nil {
+		return s, err
+	}
+	defer h.Close()
+	s.Stage, s.PID, s.Kubeconfig = control.Failed, h.PID, l.Kubeconfig()
+	s.Message = "its supervisor does not answer: `tarn-cluster up --name " + l.Name + "` starts it anew"
+	if state, err := layout.ReadState(l.StateFile()); err == nil {
+		s.Server = state.Server()
+	}
+	return s, nil
 }
 
 // table prints a status for people.

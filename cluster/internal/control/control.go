@@ -109,15 +109,21 @@ func writeJSON(w io.Writer, v any) {
 	json.NewEncoder(w).Encode(v) //nolint:errcheck // a client that left shows in its context
 }
 
+// patience is how long a supervisor may take to say how it is; it does so without asking anybody.
+const patience = 20 * time.Second
+
 // Client asks a supervisor.
-type Client struct{ http http.Client }
+type Client struct {
+	http     http.Client
+	patience time.Duration
+}
 
 // NewClient returns a client of the supervisor that listens on the socket.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}
-	return &Client{http.Client{Transport: &http.Transport{DialContext: dial}}}
+	return &Client{http: http.Client{Transport: &http.Transport{DialContext: dial}}, patience: patience}
 }
 
 // Answers says whether a supervisor answers at all.
@@ -126,8 +132,11 @@ func (c *Client) Answers(ctx context.Context) bool {
 	return err == nil
 }
 
-// Status asks for the cluster's status.
+// Status asks for the cluster's status. A supervisor that is stopped, or hangs, still has its connections accepted by the
+// kernel: it is one that does not answer.
 func (c *Client) Status(ctx context.Context) (Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.patience)
+	defer cancel()
 	var s Status
 	body, err := c.do(ctx, http.MethodGet, "/status")
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // fake is a supervisor with a start of three steps.
@@ -88,6 +89,22 @@ func TestFollowingAStartEndsWithItsOutcome(t *testing.T) {
 func TestASupervisorThatDiesHalfWayIsAnError(t *testing.T) {
 	if _, err := serve(t, &fake{}).Follow(context.Background(), func(Step) {}); err == nil {
 		t.Error("a start without an end passed for one that ended")
+	}
+}
+
+func TestASupervisorThatHangsIsAnError(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := Listen(socket) // which nobody serves
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := NewClient(socket)
+	c.patience = 50 * time.Millisecond
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if _, err := c.Status(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("got %v, after the end of the test's own patience: %v", err, ctx.Err())
 	}
 }
 

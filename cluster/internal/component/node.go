@@ -87,6 +87,7 @@ disabled_plugins = [
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = [%[10]q]
     conf_dir = %[11]q
+    use_internal_loopback = true # else a program is started for each pod, to enable one interface
 `,
 		p.layout.ContainerdRoot(), p.layout.ContainerdState(), p.layout.ContainerdSocket(), p.layout.ContainerdRoot()+"/opt",
 		PauseImage, hosts, p.machine.RestrictOOM,

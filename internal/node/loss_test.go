@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -146,6 +147,52 @@ func TestALossThatIsOnlyToldIsStagedAnewForTheNextPod(t *testing.T) {
 	if _, err := os.Stat(target); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the target of the first pod is left: %v", err)
 	}
+	w.nothingIsLeft()
+}
+
+func TestAVolumeWhoseRecordIsDamagedIsStagedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w.player.set(numbered())
+	target := w.mustPublish(volume, "pod-1")
+	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged)
+	w.stop()
+	// So a file is left that was not on the disk yet when the power went.
+	if err := os.Truncate(filepath.Join(w.state, "stages", string(stage.UID), "record.json"), 0); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	if again := w.mustPublish(volume, "pod-1"); again != target {
+		t.Errorf("published at %s, want %s", again, target)
+	}
+	w.wantFile(filepath.Join(target, "greeting"), "2")
+	if l := w.healthy(metav1.ConditionTrue, tarnv1.ReasonRebound).Status.Node.Loss; l.Reason != tarnv1.ReasonMountGone {
+		t.Errorf("loss %+v", l)
+	}
+	w.mustUnpublish(volume, target)
+	w.nothingIsLeft()
+}
+
+func TestAStageThatIsRemovedByForceLeavesNothingOnTheNode(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w.player.set(numbered())
+	target := w.mustPublish(volume, "pod-1")
+	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged)
+	body := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	if err := errors.Join(w.client.Patch(w.ctx, &stage, body), w.client.Delete(w.ctx, &stage)); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the stage's folder goes", func() error {
+		if left, err := os.ReadDir(filepath.Join(w.state, "stages")); err != nil || len(left) > 0 {
+			return fmt.Errorf("left are %v (%w)", left, err)
+		}
+		return nil
+	})
+	w.wantFile(filepath.Join(target, "greeting"), "1") // the pod that runs keeps what it has
+	w.mustUnpublish(volume, target)
 	w.nothingIsLeft()
 }
 

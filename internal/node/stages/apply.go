@@ -103,8 +103,8 @@ func (s *Stages) unmountAll(ctx context.Context, stage *tarnv1.PavStage, force b
 	}
 	paths := append(slices.Clone(stage.Status.Node.Targets), s.folder(stage.UID))
 	for _, path := range paths {
-		if path != s.folder(stage.UID) && !mounts.Inside(path, s.KubeletFolder) {
-			continue // not a target this agent has recorded
+		if path != s.folder(stage.UID) && !s.recorded(path) {
+			continue
 		}
 		if err := mounts.UnmountTree(s.Mounts, path, lazily); err != nil {
 			if text := "cannot unmount yet: " + err.Error(); stage.Status.Node.Message != text {

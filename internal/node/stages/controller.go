@@ -2,6 +2,7 @@ package stages
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -42,5 +43,6 @@ func (s *Stages) Reconcile(ctx context.Context, request reconcile.Request) (reco
 	if err == nil {
 		err = s.apply(ctx, view.Stage, plan(view))
 	}
+	err = errors.Join(err, s.collectOrphans(ctx, request.Name))
 	return kube.Outcome(err, time.Time{}, s.Now())
 }

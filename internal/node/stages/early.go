@@ -72,7 +72,7 @@ func (s *Stages) Stopped(ctx context.Context, uid types.UID, ask func(context.Co
 		case end.Succeeded:
 			s.ended[uid] = stage.UID
 		case end.Known:
-			s.died[uid] = describeEnd(end)
+			s.died[uid] = death{stage.UID, describeEnd(end)}
 		}
 		s.mu.Unlock()
 		s.doubt(&stage)
@@ -97,6 +97,12 @@ func (s *Stages) ending(ctx context.Context, stage *tarnv1.PavStage, ask func(co
 	return ends.Judge(ends.ShapeOf(pod), runs), nil
 }
 
+// death is the end of a staging pod that was to stay.
+type death struct {
+	stage types.UID
+	how   string
+}
+
 // describeEnd says how a pod ended that was to stay.
 func describeEnd(end ends.Ending) string {
 	var parts []string
@@ -119,10 +125,7 @@ func (s *Stages) forget(stage *tarnv1.PavStage) {
 	defer s.mu.Unlock()
 	delete(s.trusted, stage.UID)
 	delete(s.toldFailed, stage.UID)
-	delete(s.died, stage.Status.Pod.UID)
-	for pod, of := range s.ended {
-		if of == stage.UID {
-			delete(s.ended, pod)
-		}
-	}
+	// A stage that was lost has had more pods than its status names.
+	maps.DeleteFunc(s.died, func(_ types.UID, d death) bool { return d.stage == stage.UID })
+	maps.DeleteFunc(s.ended, func(_, of types.UID) bool { return of == stage.UID })
 }

@@ -49,6 +49,16 @@ func (h *hub) see(stage *tarnv1.PavStage, gone bool) {
 	}
 }
 
+// tell hands the calls that wait what this agent has just written itself.
+func (h *hub) tell(stage *tarnv1.PavStage) {
+	h.mu.Lock()
+	heard := len(h.subs[stage.Name]) > 0
+	h.mu.Unlock()
+	if heard {
+		h.see(stage.DeepCopy(), false)
+	}
+}
+
 func (h *hub) subscribe(name string) (s *subscription, end func()) {
 	s = &subscription{
 		gone:    map[types.UID]bool{},
@@ -77,7 +87,9 @@ func (h *hub) subscribe(name string) (s *subscription, end func()) {
 func (s *subscription) see(stage *tarnv1.PavStage, gone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stage = stage
+	if s.stage == nil || version(stage) >= version(s.stage) { // of the agent's own writes the events come later
+		s.stage = stage
+	}
 	if gone {
 		s.gone[stage.UID] = true
 	}

@@ -31,10 +31,12 @@ const serverAnswer = 5 * time.Second
 // it is lost. Both are given where something else that is right has taken its place.
 func (s *Stages) open(stage *tarnv1.PavStage) (volume *pavdir.Volume, found *record, lost *loss, err error) {
 	kept, err := s.readRecord(stage.UID)
-	if errors.Is(err, os.ErrNotExist) {
+	switch {
+	case errors.Is(err, errDamaged):
+		return nil, nil, &loss{tarnv1.ReasonMountGone, "its record on the node is damaged"}, nil
+	case noRecord(err):
 		return nil, nil, &loss{tarnv1.ReasonMountGone, "its folder or record on the node is gone"}, nil
-	}
-	if err != nil {
+	case err != nil:
 		return nil, nil, nil, err
 	}
 	volume, found, err = s.inspect(stage.UID, kept.Block, grownSize(kept))
@@ -112,12 +114,12 @@ func (s *Stages) podLoss(stage *tarnv1.PavStage) *loss {
 	case tarnv1.StagePodFailed, tarnv1.StagePodGone:
 	default:
 		s.mu.Lock()
-		text, known := s.died[pod.UID]
+		end, known := s.died[pod.UID]
 		s.mu.Unlock()
 		if !known || pod.UID == "" {
 			return nil
 		}
-		message = text
+		message = end.how
 	}
 	text := "the staging pod ended"
 	if message != "" {

@@ -122,7 +122,7 @@ func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *
 	}
 	defer func() { _ = volume.File.Close() }()
 	var before *record
-	if before, err = s.readRecord(stage.UID); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if before, err = s.readRecord(stage.UID); err != nil && !noRecord(err) {
 		return err
 	}
 	again.Mending = goOn(stage, before, again, l)

@@ -263,7 +263,11 @@ func (a *attempt) addTarget(ctx context.Context, known *tarnv1.PavStage) (*tarnv
 
 // patchStatus writes the difference, if nothing else was written since.
 func (s *Stages) patchStatus(ctx context.Context, old, changed *tarnv1.PavStage) error {
-	return s.Writer.Status().Patch(ctx, changed, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
+	err := s.Writer.Status().Patch(ctx, changed, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
+	if err == nil {
+		s.hub.tell(changed) // a call that waits for this need not wait for its event too
+	}
+	return err
 }
 
 // mount bind-mounts the staged volume at the target. A volume that is not what was

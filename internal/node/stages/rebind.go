@@ -25,8 +25,8 @@ func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.
 	unlock := s.folders.Lock(string(stage.UID))
 	defer unlock()
 	for _, target := range stage.Status.Node.Targets {
-		if !mounts.Inside(target, s.KubeletFolder) {
-			continue // not a target this agent has recorded
+		if !s.recorded(target) {
+			continue
 		}
 		if err := s.rebindTarget(stage, target, volume, again); err != nil {
 			return nil, fmt.Errorf("bind volume %s anew at %s: %w", stage.Spec.VolumeName, target, err)
@@ -45,15 +45,15 @@ func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.
 	return left, nil
 }
 
-// rebindTarget exchanges the mount at one target. A target that a call is under way
-// for is that call's; one that does not exist has been released; one that is right has
-// been exchanged, and what that left is in the record.
+// rebindTarget exchanges the mount at one target. One that does not exist has been
+// released; one that is right has been exchanged, and what that left is in the record.
+// While a call is under way for it, a target without a mount is that call's; one with a
+// mount is not: a publish call that has mounted the lost volume may not have returned yet.
 func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.File, again *record) error {
-	unlock, ok := s.targets.TryLock(target)
-	if !ok {
-		return nil
+	unlock, idle := s.targets.TryLock(target)
+	if idle {
+		defer unlock()
 	}
-	defer unlock()
 	if _, err := os.Lstat(target); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -62,6 +62,9 @@ func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.
 		return err
 	}
 	layers := mounts.At(table, target)
+	if len(layers) == 0 && !idle {
+		return nil
+	}
 	if len(layers) == 0 {
 		return mounts.EnsureBind(s.Mounts, volume, target, stage.Spec.ReadOnly)
 	}

@@ -51,6 +51,13 @@ type mending struct {
 
 const recordFile = "record.json"
 
+// errDamaged says that a record cannot be made out: it is not forced to the disk, and a
+// machine that loses its power may be left with half of it.
+var errDamaged = errors.New("it is damaged")
+
+// noRecord says whether there is no record to go by.
+func noRecord(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, errDamaged) }
+
 // inspect opens what the staging pod has left as /pav/volume and describes it. A
 // *pavdir.WrongVolumeError says that it is not what the volume needs.
 func (s *Stages) inspect(uid types.UID, block bool, capacity int64) (*pavdir.Volume, *record, error) {
@@ -105,7 +112,7 @@ func (s *Stages) readRecord(uid types.UID) (*record, error) {
 	}
 	kept := &record{}
 	if err := json.Unmarshal(data, kept); err != nil {
-		return nil, fmt.Errorf("read %s of stage %s: %w", recordFile, uid, err)
+		return nil, fmt.Errorf("read %s of stage %s: %w: %w", recordFile, uid, errDamaged, err)
 	}
 	return kept, nil
 }

@@ -54,11 +54,15 @@ type Stages struct {
 	// what shows when that is to be doubted.
 	trusted map[types.UID]watched
 	// died are the staging pods, by uid, that the container runtime says have ended
-	// though they were to stay, with how.
-	died map[types.UID]string
+	// though they were to stay.
+	died map[types.UID]death
 	// ended are the staging pods, by uid, that the container runtime says have ended
 	// well, with the uid of their stage.
 	ended map[types.UID]types.UID
+
+	// orphans are the stages that ended without this agent and have left their folders,
+	// by name.
+	orphans map[string][]types.UID
 
 	// toldFailed is the attempt at growing, by stage, whose failure the kubelet has
 	// been told.
@@ -74,8 +78,9 @@ func New(config Config) (*Stages, error) {
 		Config:  config,
 		wake:    make(chan event.GenericEvent, 128),
 		trusted: map[types.UID]watched{},
-		died:    map[types.UID]string{},
+		died:    map[types.UID]death{},
 		ended:   map[types.UID]types.UID{},
+		orphans: map[string][]types.UID{},
 	}
 	if err := s.ready.open(s.wakeUp); err != nil {
 		return nil, err
@@ -87,8 +92,12 @@ func New(config Config) (*Stages, error) {
 func (s *Stages) Watch(informer interface {
 	AddEventHandler(toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error)
 }) error {
-	_, err := informer.AddEventHandler(s.hub.handler())
-	return err
+	for _, handler := range []toolscache.ResourceEventHandler{s.hub.handler(), toolscache.ResourceEventHandlerFuncs{DeleteFunc: s.noteGone}} {
+		if _, err := informer.AddEventHandler(handler); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // folder is where the stage has its record and its pav folder.
@@ -106,6 +115,12 @@ func (s *Stages) wakeUp(name string) {
 	stage := &tarnv1.PavStage{}
 	stage.Name = name
 	s.wake <- event.GenericEvent{Object: stage}
+}
+
+// recorded says whether a target in a status can be one that this agent has written
+// there: nothing outside of the kubelet's folder is ever mounted or unmounted.
+func (s *Stages) recorded(target string) bool {
+	return target == filepath.Clean(target) && target != s.KubeletFolder && mounts.Inside(target, s.KubeletFolder)
 }
 
 // deleting says whether the end of the stage is requested.

@@ -1,0 +1,106 @@
+package stages
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// table is a mount table that notes what is done to it.
+type table struct {
+	mounts.Mounter
+	mounts              []mounts.Mount
+	replaced, unmounted []string
+}
+
+func (f *table) List() ([]mounts.Mount, error) { return f.mounts, nil }
+
+func (f *table) Replace(_ *os.File, target string, _ bool) error {
+	f.replaced = append(f.replaced, target)
+	return nil
+}
+
+func (f *table) Unmount(point string) error {
+	f.unmounted = append(f.unmounted, point)
+	f.mounts = slices.DeleteFunc(f.mounts, func(m mounts.Mount) bool { return m.Point == point })
+	return nil
+}
+
+// A publish call that has mounted the volume right before that was lost holds its target
+// until it has returned.
+func TestATargetThatACallHasMountedIsBoundAnewBeforeTheCallReturns(t *testing.T) {
+	dir := t.TempDir()
+	target := mounts.Real(filepath.Join(dir, "target"))
+	if err := os.Mkdir(target, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	volume, err := os.OpenFile(dir, unix.O_PATH, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = volume.Close() }()
+	for what, c := range map[string]struct {
+		mounts []mounts.Mount
+		want   []string
+	}{
+		"mounted":     {[]mounts.Mount{{Point: target}}, []string{target}},
+		"not mounted": {nil, nil},
+	} {
+		t.Run(what, func(t *testing.T) {
+			f := &table{mounts: c.mounts}
+			s := &Stages{Config: Config{Mounts: f, KubeletFolder: dir}}
+			defer s.targets.Lock(target)()
+			restarted := stage(func(s *tarnv1.PavStage) { s.Status.Pod.Recovery = tarnv1.RecoveryRestartConsumers })
+			if err := s.rebindTarget(restarted, target, volume, &record{Mending: &mending{}}); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(f.replaced, c.want) {
+				t.Errorf("bound anew at %q, want %q", f.replaced, c.want)
+			}
+		})
+	}
+}
+
+func TestNothingOutsideOfTheKubeletsFolderIsUnmountedWhateverAStatusSays(t *testing.T) {
+	dir := mounts.Real(t.TempDir())
+	kubelet, other := filepath.Join(dir, "kubelet"), filepath.Join(dir, "other")
+	for _, folder := range []string{kubelet, other} {
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inside := filepath.Join(kubelet, "mount")
+	f := &table{mounts: []mounts.Mount{{Point: other}, {Point: inside}}}
+	s := &Stages{Config: Config{Mounts: f, KubeletFolder: kubelet, Folder: filepath.Join(kubelet, "stages")}}
+	told := stage(func(s *tarnv1.PavStage) {
+		s.Status.Node.Targets = []string{kubelet + "/../other", other, inside}
+	})
+	if err := s.unmountAll(t.Context(), told, false); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{inside}; !slices.Equal(f.unmounted, want) {
+		t.Errorf("unmounted %q, want %q", f.unmounted, want)
+	}
+}
+
+func TestNothingIsRememberedOfAStageThatIsGone(t *testing.T) {
+	s, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.ready.watcher.Close() }()
+	gone := stage(func(s *tarnv1.PavStage) { s.UID, s.Status.Pod.UID = "gone", "third" })
+	s.died["first"], s.died["third"], s.died["other"] = death{stage: "gone"}, death{stage: "gone"}, death{stage: "other"}
+	s.ended["second"] = "gone"
+	s.trusted["gone"] = watched{}
+	s.forget(gone)
+	if len(s.died) != 1 || len(s.ended) != 0 || len(s.trusted) != 0 {
+		t.Errorf("left are %v, %v, %v", s.died, s.ended, s.trusted)
+	}
+}

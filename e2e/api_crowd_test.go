@@ -28,8 +28,20 @@ const (
 
 // crowdFile is an application without pods: what is looked at is what is made for it, and
 // a node takes 110 of them.
-func crowdFile(image string) string {
-	return fmt.Sprintf("[app]\nimage = %q\nreplicas = 0\n\n[app.env]\nIMAGE = %q\n\n[[volumes]]\nname = \"data\"\nmountPath = \"/data\"\nsize = \"1Gi\"\nstorageClass = \"local-path\"\n", image, image)
+func crowdFile(image, class string) string {
+	return fmt.Sprintf("[app]\nimage = %q\nreplicas = 0\n\n[app.env]\nIMAGE = %q\n\n[[volumes]]\nname = \"data\"\nmountPath = \"/data\"\nsize = \"1Gi\"\nstorageClass = %q\n", image, image, class)
+}
+
+// crowdClass is one whose volumes take no pods to make: that of the embedded cluster, or,
+// where controllers are pods and see no folders of a node, one of the case's own.
+func (s *scenario) crowdClass() string {
+	s.t.Helper()
+	if !inPods() {
+		s.needsClasses("local-path")
+		return "local-path"
+	}
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	return s.class(corev1.PersistentVolumeReclaimDelete).Name
 }
 
 // all makes calls at once, each of which must be answered with a status, and fails the
@@ -63,7 +75,7 @@ func (c *restCaller) all(n, want int, call func(i int) (method, path, kind, body
 func TestTheRESTAPITakesManyDeploysAtOnceAndAllEndConsistent(t *testing.T) {
 	s := begin(t, "app-crowd")
 	s.step = 3 * soon
-	s.needsClasses("local-path")
+	class := s.crowdClass()
 	c := s.restCaller()
 	s.endsApps()
 	id := func(i int) string { return fmt.Sprintf("app-%d", i) }
@@ -72,12 +84,12 @@ func TestTheRESTAPITakesManyDeploysAtOnceAndAllEndConsistent(t *testing.T) {
 		return http.MethodPost, "/v1/apps", "application/json", `{"id": "` + id(i) + `"}`
 	})
 	c.all(crowd, http.StatusAccepted, func(i int) (string, string, string, string) {
-		return http.MethodPost, "/v1/apps/" + id(i) + "/deploy", "application/toml", crowdFile(id(i) + ":1")
+		return http.MethodPost, "/v1/apps/" + id(i) + "/deploy", "application/toml", crowdFile(id(i)+":1", class)
 	})
 	t.Logf("%d deploys were answered after %s", crowd, time.Since(began))
 	apps := s.allReady(crowd)
 	t.Logf("all of them were Ready after %s", time.Since(began))
-	s.consistent(apps)
+	s.consistent(apps, class)
 	for i := range crowd {
 		if app := apps[id(i)]; app == nil || app.Spec.Image != id(i)+":1" {
 			t.Errorf("%s ended as %+v", id(i), app)
@@ -85,10 +97,10 @@ func TestTheRESTAPITakesManyDeploysAtOnceAndAllEndConsistent(t *testing.T) {
 	}
 
 	c.all(rivals, http.StatusAccepted, func(i int) (string, string, string, string) {
-		return http.MethodPost, "/v1/apps/" + id(0) + "/deploy", "application/toml", crowdFile(fmt.Sprintf("rival:%d", i))
+		return http.MethodPost, "/v1/apps/" + id(0) + "/deploy", "application/toml", crowdFile(fmt.Sprintf("rival:%d", i), class)
 	})
 	apps = s.allReady(crowd)
-	s.consistent(apps)
+	s.consistent(apps, class)
 	if image := apps[id(0)].Spec.Image; !strings.HasPrefix(image, "rival:") {
 		t.Errorf("after %d more deploys %s runs %s", rivals, id(0), image)
 	}
@@ -126,7 +138,7 @@ func (s *scenario) allReady(n int) map[string]*tarn.App {
 
 // consistent wants each application to have one Deployment, one ConfigMap and one claim,
 // all of which say what it says, and nothing else to be there.
-func (s *scenario) consistent(apps map[string]*tarn.App) {
+func (s *scenario) consistent(apps map[string]*tarn.App, class string) {
 	s.t.Helper()
 	var workloads appsv1.DeploymentList
 	var configs corev1.ConfigMapList
@@ -155,7 +167,7 @@ func (s *scenario) consistent(apps map[string]*tarn.App) {
 			Volumes []struct{ Name, ClaimName, MountPath, StorageClass string }
 		}
 		err := json.Unmarshal([]byte(config.Data["volumes.json"]), &says)
-		if err != nil || app == nil || !metav1.IsControlledBy(config, app) || len(says.Volumes) != 1 || says.Volumes[0].ClaimName != "paas-app-"+app.Name+"-data" || says.Volumes[0].StorageClass != "local-path" {
+		if err != nil || app == nil || !metav1.IsControlledBy(config, app) || len(says.Volumes) != 1 || says.Volumes[0].ClaimName != "paas-app-"+app.Name+"-data" || says.Volumes[0].StorageClass != class {
 			s.t.Errorf("ConfigMap %s of %v says %+v (%v)", config.Name, config.OwnerReferences, says, err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
@@ -232,6 +233,7 @@ func TestAnExt4VolumeGrowsBeforeItsPodIsStarted(t *testing.T) {
 	}
 	class.ObjectMeta = named(s.name)
 	class.Parameters["csi.storage.k8s.io/fstype"] = "ext4"
+	class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingImmediate)
 	s.create(class)
 	claim := s.claimWith("data", func(claim *corev1.PersistentVolumeClaim) {
 		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}

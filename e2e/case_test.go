@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -233,12 +234,13 @@ func (s *scenario) ready(pod *corev1.Pod) {
 		if err := s.get(now); err != nil {
 			return false, err.Error()
 		}
-		for _, c := range now.Status.Conditions {
-			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-				return true, ""
-			}
-		}
-		return false, "it is " + string(now.Status.Phase)
+		return isReadyPod(now), "it is " + string(now.Status.Phase)
+	})
+}
+
+func isReadyPod(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 

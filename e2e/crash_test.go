@@ -78,12 +78,17 @@ func aVolumeLivesOn(t *testing.T) {
 // killWhen kills components as soon as the case has reached a moment. The result
 // arrives once that is done.
 func (s *scenario) killWhen(reached func(trace) bool, victims []string) <-chan error {
+	return s.when(reached, func() error { return suite.machine.kill(victims...) })
+}
+
+// when does something as soon as the case has reached a moment. Its result arrives then.
+func (s *scenario) when(reached func(trace) bool, do func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		for {
 			change := suite.news.next()
 			if reached(suite.news.of(s.name)) {
-				done <- suite.machine.kill(victims...)
+				done <- do()
 				return
 			}
 			select {

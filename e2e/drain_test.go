@@ -106,11 +106,13 @@ func (s *scenario) label(pod *corev1.Pod) {
 	}
 }
 
-// kubectl runs the one beside tarn-cluster.
+// kubectlBinary is the one beside tarn-cluster.
+func kubectlBinary() string { return filepath.Join(filepath.Dir(suite.machine.binary), "kubectl") }
+
+// kubectl runs it, and fails the case if that fails.
 func (s *scenario) kubectl(args ...string) {
 	s.t.Helper()
-	command := exec.Command(filepath.Join(filepath.Dir(suite.machine.binary), "kubectl"), args...)
-	out, err := command.CombinedOutput()
+	out, err := exec.Command(kubectlBinary(), args...).CombinedOutput()
 	s.t.Logf("kubectl %s:\n%s", strings.Join(args, " "), out)
 	if err != nil {
 		s.t.Fatalf("kubectl %s: %v", args[0], err)

@@ -101,6 +101,7 @@ func TestWhenANodeIsTaintedOrSilentAVolumeInUseStays(t *testing.T) {
 	}
 	s.stillWrites(stays, shelf)
 	untaint()
+	s.tarnAgain() // controllers that are pods went as the witness did
 
 	// A kubelet that is silent until the node is given up.
 	pid, err := suite.machine.kubelet()

@@ -1,0 +1,219 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// inPods says whether Tarn's parts are pods, as helm installs them, and not processes of
+// tarn-cluster's.
+func inPods() bool { return os.Getenv("TARN_HELM") != "" }
+
+// tarnAgain waits until every part of Tarn is there that a case has taken away; processes
+// are there at once.
+func (s *scenario) tarnAgain() {
+	s.t.Helper()
+	if !inPods() {
+		return
+	}
+	for _, part := range []string{"deployment/tarn-controller", "daemonset/tarn-node", "deployment/tarn-api"} {
+		s.kubectl("-n", tarnSystem, "rollout", "status", part, "--timeout=60s")
+	}
+}
+
+// withoutController ends all controllers, as an administrator does who scales them to
+// none, until goOn is called.
+func (s *scenario) withoutController() (goOn func()) {
+	s.t.Helper()
+	scale := func(to int32) {
+		s.kubectl("-n", tarnSystem, "scale", "deployment", controller, fmt.Sprintf("--replicas=%d", to))
+	}
+	before := &appsv1.Deployment{}
+	if err := suite.live.Get(s.ctx, client.ObjectKey{Namespace: tarnSystem, Name: controller}, before); err != nil {
+		s.t.Fatal(err)
+	}
+	scale(0)
+	back := func() { scale(ptr.Deref(before.Spec.Replicas, 1)); s.tarnAgain() }
+	s.t.Cleanup(back)
+	s.await("no controller to run", func() (bool, string) {
+		var pods corev1.PodList
+		err := suite.live.List(s.ctx, &pods, client.InNamespace(tarnSystem), client.MatchingLabels{"app.kubernetes.io/component": "controller"})
+		return err == nil && len(pods.Items) == 0, fmt.Sprintf("%d pods are there (%v)", len(pods.Items), err)
+	})
+	return back
+}
+
+// pausesAgent halts the node agents' processes until the case ends. Their pods' probes
+// would have them started again after a minute.
+func (s *scenario) pausesAgent() (goOn func()) {
+	s.t.Helper()
+	pods := s.parts("node")
+	each := func(what syscall.Signal) error {
+		var err error
+		for i := range pods {
+			err = errors.Join(err, suite.machine.signal(&pods[i], what))
+		}
+		return err
+	}
+	if err := each(syscall.SIGSTOP); err != nil {
+		s.t.Fatal(err)
+	}
+	goOn = func() { _ = each(syscall.SIGCONT) } // what has ended meanwhile needs it no more
+	s.t.Cleanup(goOn)
+	return goOn
+}
+
+// processes gives the ids of a pod's processes, which are this machine's.
+func (m machine) processes(pod *corev1.Pod) ([]int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	var found []int
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		for _, c := range pod.Status.ContainerStatuses {
+			_, id, _ := strings.Cut(c.ContainerID, "://")
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && id != "" && strings.Contains(string(text), id) {
+				found = append(found, pid)
+			}
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("pod %s has no process on this machine", pod.Name)
+	}
+	return found, nil
+}
+
+// signal sends a signal to the processes of a pod.
+func (m machine) signal(pod *corev1.Pod, what syscall.Signal) error {
+	pids, err := m.processes(pod)
+	for _, pid := range pids {
+		err = errors.Join(err, syscall.Kill(pid, what))
+	}
+	return err
+}
+
+// ends kills a pod of Tarn's as the loss of its machine would: its process is killed, and
+// the pod is not there any more. Another comes in its place.
+func (m machine) ends(ctx context.Context, pod *corev1.Pod) error {
+	if err := m.signal(pod, syscall.SIGKILL); err != nil {
+		return err
+	}
+	return suite.live.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+}
+
+// serviceURL is that of the REST API's service.
+func (s *scenario) serviceURL() string {
+	s.t.Helper()
+	service := &corev1.Service{}
+	if err := suite.live.Get(s.ctx, client.ObjectKey{Namespace: tarnSystem, Name: "tarn-api"}, service); err != nil {
+		s.t.Fatal(err)
+	}
+	return "http://" + net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port)))
+}
+
+// TestAddOnAVolumeLivesOnThoughTheLeaderAndTheAgentAreKilled has what leads, and the node
+// agent, die as if their machines had, at points of a volume's life. What was begun goes
+// on under the controller that stood by, and under the agent that comes. The lives go on
+// side by side, so that each is hit by the kills of the others too.
+func TestAddOnAVolumeLivesOnThoughTheLeaderAndTheAgentAreKilled(t *testing.T) {
+	needsAddOn(t)
+	t.Run("as", func(t *testing.T) {
+		for _, moment := range moments {
+			switch moment.name {
+			case "the creation pod is made", "the volume is staged", "the node has unmounted", "the deletion pod is made":
+			default: // TestWhoeverIsKilled has them all, of processes
+				continue
+			}
+			t.Run(moment.name, func(t *testing.T) {
+				t.Parallel()
+				s := begin(t, "killed-pods")
+				s.needsThisMachine()
+				s.step = manyKills
+				killed := s.when(moment.reached, s.killLeaderAndAgent)
+				s.dynamicLife()
+				if err := <-killed; err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+	(&scenario{t: t, ctx: context.Background()}).tarnAgain()
+}
+
+// killLeaderAndAgent kills both, and waits until another controller leads and another
+// agent is Ready.
+func (s *scenario) killLeaderAndAgent() error {
+	suite.machine.kills.Lock()
+	defer suite.machine.kills.Unlock()
+	was, leader, err := s.leader()
+	if err != nil {
+		return err
+	}
+	agents, err := s.agents()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	for _, pod := range append(agents, *leader) {
+		if err := suite.machine.ends(s.ctx, &pod); err != nil {
+			return fmt.Errorf("killing pod %s: %w", pod.Name, err)
+		}
+	}
+	over, again := time.NewTimer(soon), time.NewTicker(100*time.Millisecond)
+	defer over.Stop()
+	defer again.Stop()
+	for {
+		// The pod of a holder that is gone is not found.
+		now, _, leaderErr := s.leader()
+		others, agentErr := s.agents()
+		if err := errors.Join(leaderErr, agentErr); err == nil && now != was && len(others) == len(agents) && others[0].UID != agents[0].UID && isReadyPod(&others[0]) {
+			s.t.Logf("%.1f s after both were killed %s leads, and another agent is Ready", time.Since(began).Seconds(), now)
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-over.C:
+			return fmt.Errorf("%s after it was killed %s leads, and there are the agents %v: %w", soon, now, names(others), errors.Join(leaderErr, agentErr))
+		}
+	}
+}
+
+// agents are the pods of node agents.
+func (s *scenario) agents() ([]corev1.Pod, error) {
+	var list corev1.PodList
+	err := suite.live.List(s.ctx, &list, client.InNamespace(tarnSystem), client.MatchingLabels{"app.kubernetes.io/component": "node"})
+	return list.Items, err
+}
+
+// leader gives who holds the controllers' lease, and its pod.
+func (s *scenario) leader() (string, *corev1.Pod, error) {
+	lease := &coordinationv1.Lease{}
+	if err := suite.live.Get(s.ctx, client.ObjectKey{Namespace: tarnSystem, Name: controller}, lease); err != nil {
+		return "", nil, err
+	}
+	name, _, _ := strings.Cut(holder(lease), "_") // it begins with the host's name, which is the pod's
+	pod := &corev1.Pod{}
+	return holder(lease), pod, suite.live.Get(s.ctx, client.ObjectKey{Namespace: tarnSystem, Name: name}, pod)
+}

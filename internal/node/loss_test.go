@@ -150,6 +150,37 @@ func TestALossThatIsOnlyToldIsStagedAnewForTheNextPod(t *testing.T) {
 	w.nothingIsLeft()
 }
 
+// The agent was killed between keeping the record and saying Staged, or hears late what it
+// has said itself, and the mount is gone by then: the folder below it is no volume.
+func TestAVolumeLostBeforeItWasCalledStagedIsNotHandedOut(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w.player.set(numbered())
+	target := w.mustPublish(volume, "pod-1")
+	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged)
+	w.stop()
+	for _, path := range []string{target, stage.Status.Node.Path} {
+		if err := mounts.UnmountTree(mounts.Kernel{}, path, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stage.Status.Node.Phase, stage.Status.Node.Path, stage.Status.Node.Conditions = tarnv1.StageWaiting, "", nil
+	if err := w.client.Status().Update(w.ctx, &stage); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.eventually("that stage is given up", func() error {
+		if all := w.stages(); len(all) > 0 && all[0].UID == stage.UID {
+			return fmt.Errorf("it is %s: %s", all[0].Status.Node.Phase, all[0].Status.Node.Message)
+		}
+		return nil
+	})
+	w.wantFile(filepath.Join(w.mustPublish(volume, "pod-1"), "greeting"), "2")
+	w.mustUnpublish(volume, target)
+	w.nothingIsLeft()
+}
+
 func TestAVolumeWhoseRecordIsDamagedIsStagedAgain(t *testing.T) {
 	w := newWorld(t)
 	w.start()

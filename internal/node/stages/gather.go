@@ -99,8 +99,18 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 	if !v.Ready && pod != tarnv1.StagePodSucceeded && !s.hasEnded(v.Stage) {
 		return nil
 	}
+	kept, err := s.readRecord(v.Stage.UID)
+	if err != nil && !noRecord(err) {
+		return err
+	}
+	if kept != nil {
+		if now, err := s.isNow(ctx, v.Stage); err != nil || !now {
+			v.Stage = nil // its event is on the way, and brings the next look
+			return err
+		}
+	}
 	volume := &corev1.PersistentVolume{}
-	err := s.Live.Get(ctx, client.ObjectKey{Name: v.Stage.Spec.VolumeName}, volume)
+	err = s.Live.Get(ctx, client.ObjectKey{Name: v.Stage.Spec.VolumeName}, volume)
 	if apierrors.IsNotFound(err) || err == nil && volume.UID != v.Stage.Spec.VolumeUID {
 		v.Wrong = "PersistentVolume " + v.Stage.Spec.VolumeName + " was deleted while it was staged"
 		return nil
@@ -122,5 +132,22 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 		return err
 	}
 	v.Found = found
+	if kept != nil && v.Stage.Status.Node.Phase != tarnv1.StageLost {
+		if lost, _ := compare(kept, found); lost != nil {
+			v.Found, v.Wrong = nil, "the volume was lost before anybody had it: "+lost.message
+		}
+	}
 	return file.File.Close()
+}
+
+// isNow says whether a stage of the cache is as the API server has it. Where there is a
+// record the volume was found to be there before, which the cache may not have heard of
+// yet; by then it may be lost, and the folder it was mounted on would be taken for it.
+func (s *Stages) isNow(ctx context.Context, stage *tarnv1.PavStage) (bool, error) {
+	live := &tarnv1.PavStage{}
+	err := s.Live.Get(ctx, client.ObjectKeyFromObject(stage), live)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && live.ResourceVersion == stage.ResourceVersion, err
 }

@@ -80,7 +80,7 @@ if [ $# -gt 0 ]; then
 	tests "$name" "$@"
 else
 	only="^($(IFS='|'; echo "${alone[*]}"))\$"
-	tests "$name" -skip "$only"
+	tests "$name" -skip "^TestAddOn|$only" # hack/addon.sh runs those
 	tests "$name-alone" -run "$only"
 fi
 go run ./hack/testsum run "${SUITE:-e2e}" "${commands[@]}"

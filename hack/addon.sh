@@ -115,7 +115,7 @@ nothing_left() {
 	[ -z "$left" ] || { echo "addon: after uninstalling there are: $left" >&2; return 1; }
 }
 
-go run ./hack/testsum run addon -- go test -json -tags e2e -count=1 -timeout 20m "${chosen[@]}" "$@" ./e2e
+go run ./hack/testsum run addon -- go test -json -tags e2e -count=1 -timeout 40m "${chosen[@]}" "$@" ./e2e
 
 # What the cases have left is nothing, so nothing is in the way.
 [ -n "${KEEP:-}" ] || { bin/tarn uninstall --yes >&2 && "$TARN_HELM" uninstall tarn >&2 && nothing_left; }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"tarn.dev/tarn/cluster/internal/layout"
 )
 
 // recipe changes with what the base images are made of, so that cached ones are made anew.
@@ -45,16 +46,19 @@ func BaseArchive(ctx context.Context, pause, cache string, say func(string)) (st
 	if err != nil {
 		return "", fmt.Errorf("reading the pause program: %w", err)
 	}
-	release, err := os.ReadFile("/etc/os-release")
-	if err != nil {
-		release = []byte("unknown")
-	}
-	sum := sha256.Sum256(slices.Concat([]byte(recipe), release, program))
-	archive := filepath.Join(cache, fmt.Sprintf("images-%x.tar", sum[:6]))
+	archive := archiveOf(program, cache)
 	if _, err := os.Stat(archive); err == nil {
 		return archive, nil
 	}
 	say("making the base images from Debian packages (once for this machine, usually 15 s)")
+	unlock, err := layout.Lock(".images.lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(archive); err == nil {
+		return archive, nil // made for another cluster meanwhile
+	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", fmt.Errorf("making the cache: %w", err)
 	}
@@ -63,6 +67,16 @@ func BaseArchive(ctx context.Context, pause, cache string, say func(string)) (st
 		return "", fmt.Errorf("making the base images: %w", err)
 	}
 	return archive, save(archive, images)
+}
+
+// archiveOf names the archive by everything it is made of.
+func archiveOf(pause []byte, cache string) string {
+	release, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		release = []byte("unknown")
+	}
+	sum := sha256.Sum256(slices.Concat([]byte(recipe), release, pause))
+	return filepath.Join(cache, fmt.Sprintf("images-%x.tar", sum[:6]))
 }
 
 func baseImages(ctx context.Context, pause []byte, d debs) (map[string]v1.Image, error) {

@@ -18,6 +18,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"google.golang.org/grpc"
+	"tarn.dev/tarn/cluster/internal/layout"
 )
 
 // unpacked reads a layer back, in its order.
@@ -39,6 +40,32 @@ func unpacked(t *testing.T, layer v1.Layer) (names []string, headers map[string]
 		}
 		names = append(names, h.Name)
 		headers[h.Name] = h
+	}
+}
+
+// Two clusters are started at once on a machine that has no base images yet.
+func TestWhatAnotherClusterIsMakingIsWaitedForAndNotMadeTwice(t *testing.T) {
+	pause, cache := filepath.Join(t.TempDir(), "pause"), t.TempDir()
+	if err := os.WriteFile(pause, []byte("pause"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := layout.Lock(".images.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := archiveOf([]byte("pause"), cache)
+	// The other one is done once this one has seen that there are none.
+	got, err := BaseArchive(t.Context(), pause, cache, func(string) {
+		if err := os.WriteFile(want, nil, 0o600); err != nil {
+			t.Error(err)
+		}
+		unlock()
+	})
+	if err != nil || got != want {
+		t.Fatalf("got %s, %v", got, err)
+	}
+	if made, err := os.ReadDir(cache); err != nil || len(made) != 1 {
+		t.Errorf("the cache has %v, %v: want what the other has made alone", made, err)
 	}
 }
 

@@ -51,12 +51,19 @@ func (s *scenario) endsApps() {
 	})
 }
 
-func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "explain-app")
+// beginApps begins a case of apps with a class whose volumes are made at once.
+func beginApps(t *testing.T, label string) *scenario {
+	t.Helper()
+	s := begin(t, label)
 	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	s.endsApps()
+	return s
+}
+
+func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
+	t.Parallel()
+	s := beginApps(t, "explain-app")
 	s.deploys("lacks", s.name+"x", stays, "--wait=false")
 	s.deploys("crashes", s.name, "exit 7", "--wait=false")
 	s.deploys("fine", s.name, stays)
@@ -123,10 +130,7 @@ func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
 
 func TestExplainSaysWhatElseAnAppWaitsFor(t *testing.T) {
 	t.Parallel()
-	s := begin(t, "explain-app-else")
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	s.endsApps()
+	s := beginApps(t, "explain-app-else")
 	t.Run("more pods than its volume may have, and the command takes them back", func(t *testing.T) {
 		sub := s.part(t)
 		sub.deploys("scaled", s.name, stays)
@@ -182,10 +186,7 @@ func TestExplainSaysWhatElseAnAppWaitsFor(t *testing.T) {
 
 func TestExplainSaysWhatTheVolumesOfAnAppWaitFor(t *testing.T) {
 	t.Parallel()
-	s := begin(t, "explain-app-volumes")
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	s.endsApps()
+	s := beginApps(t, "explain-app-volumes")
 	t.Run("a volume that does not grow", func(t *testing.T) {
 		sub := s.part(t)
 		class := sub.classWith("-grows", s.name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = new(true) })

@@ -131,10 +131,9 @@ func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
 	} {
 		t.Run(c.claim, func(t *testing.T) {
 			sub := &scenario{t: t, ctx: s.ctx, name: s.name}
-			e := sub.explainsClaim(c.claim, c.want...)
-			last := e.Links[len(e.Links)-1]
-			if last.Object.Kind != "Pod" || !strings.Contains(strings.Join(last.Log, "\n"), c.wantLog) || c.claim != "unplaced" && last.Node == "" {
-				t.Errorf("the chain ends with %+v, want a pod on a node that printed %q", last, c.wantLog)
+			e := sub.explainsWith(c.wantLog, "claim", s.name+"/"+c.claim, c.want...)
+			if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Pod" || c.claim != "unplaced" && last.Node == "" {
+				t.Errorf("the chain ends with %+v, want a pod on a node", last)
 			}
 			next := ""
 			for _, l := range e.Links {

@@ -113,6 +113,31 @@ func TestExplainSaysWhyAProvisionerMakesNoVolume(t *testing.T) {
 	})
 }
 
+func TestExplainFindsTheProvisionerThatAnAppAndAPoolWaitFor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		sections fields
+		want     []string
+	}{
+		{"unaccepted", fields{"volumeCreation": fields{"capacity": "{{ oops | }}"}, "volumeStaging": greeting}, []string{" is not accepted: spec.volumeCreation.capacity: line 1"}},
+		{"refusing", fields{"volumeValidation": fails(nil), "volumeCreation": asRequested, "volumeStaging": greeting}, []string{" refuses it, attempt ", complaint}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t, "explain-behind-"+c.name)
+			s.create(s.provisioner(c.sections))
+			s.class(corev1.PersistentVolumeReclaimDelete)
+			s.endsApps()
+			set := s.pool(1, 1)
+			s.deploys("web", s.name, stays, "--wait=false")
+			want := append([]string{"PavProvisioner " + s.name}, c.want...)
+			s.explainsApp("web", append(want, "is not Ready: claim "+s.name+"/paas-app-web-data: ")...)
+			s.explains("pvset", set.Name, append(want, "is not Ready: claim ")...)
+		})
+	}
+}
+
 func TestExplainSaysWhatAnExternalDriverHasSaid(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-external")

@@ -52,6 +52,11 @@ func (e explanation) command() string {
 	return ""
 }
 
+// logs says whether the log of the last object holds a text.
+func (e explanation) logs(text string) bool {
+	return strings.Contains(strings.Join(e.Links[len(e.Links)-1].Log, "\n"), text)
+}
+
 // commands are those of all links.
 func (e explanation) commands() []string {
 	var all []string
@@ -63,10 +68,17 @@ func (e explanation) commands() []string {
 	return all
 }
 
-// explains asks tarn explain until the verdict holds every text. The answer depends on
+// explains asks tarn explain until the verdict holds every text.
+func (s *scenario) explains(kind, name string, texts ...string) explanation {
+	s.t.Helper()
+	return s.explainsWith("", kind, name, texts...)
+}
+
+// explainsWith is explains until the last object's log holds a text too: that of a pod
+// which is tried again and again is there only while the pod is. The answer depends on
 // time and on objects that no case follows, so it is asked again and again, for twice the
 // time of a step: each look is a program to be started.
-func (s *scenario) explains(kind, name string, texts ...string) explanation {
+func (s *scenario) explainsWith(log, kind, name string, texts ...string) explanation {
 	s.t.Helper()
 	over, again := time.NewTimer(2*soon), time.NewTicker(200*time.Millisecond)
 	defer over.Stop()
@@ -77,14 +89,14 @@ func (s *scenario) explains(kind, name string, texts ...string) explanation {
 		if err := json.Unmarshal([]byte(out), &e); err != nil {
 			s.t.Fatalf("%v in:\n%s", err, out)
 		}
-		if containsAll(e.Verdict, texts) {
+		if containsAll(e.Verdict, texts) && e.logs(log) {
 			s.t.Log(e.Verdict)
 			return e
 		}
 		select {
 		case <-again.C:
 		case <-over.C:
-			s.t.Fatalf("tarn explain %s %s says %q, want %q in it:\n%s", kind, name, e.Verdict, texts, out)
+			s.t.Fatalf("tarn explain %s %s says %q, want %q in it, and in the log %q:\n%s", kind, name, e.Verdict, texts, log, out)
 		}
 	}
 }

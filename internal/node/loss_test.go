@@ -70,11 +70,18 @@ func (w *world) unmountVolume(stage tarnv1.PavStage) {
 	}
 }
 
+// startNumbered starts an agent, and gives a volume whose greeting counts how often it was
+// staged.
+func (w *world) startNumbered() *corev1.PersistentVolume {
+	w.Helper()
+	w.start()
+	w.player.set(numbered())
+	return w.volume(w.provisioner(), "pv-"+w.id)
+}
+
 func TestAVolumeThatIsLostIsBoundAnewThoughNobodyAsks(t *testing.T) {
 	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
-	w.player.set(numbered())
+	volume := w.startNumbered()
 	first, second := w.mustPublish(volume, "pod-1"), w.mustPublish(volume, "pod-2")
 	for n := 1; n < 3; n++ {
 		for _, target := range []string{first, second} {
@@ -103,9 +110,7 @@ func TestAVolumeThatIsLostIsBoundAnewThoughNobodyAsks(t *testing.T) {
 
 func TestAVolumeThatCannotBeStagedAgainIsTriedAgain(t *testing.T) {
 	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
-	w.player.set(numbered())
+	volume := w.startNumbered()
 	target := w.mustPublish(volume, "pod-1")
 	again := numbered()
 	tries := 0
@@ -129,9 +134,7 @@ func TestAVolumeThatCannotBeStagedAgainIsTriedAgain(t *testing.T) {
 func TestALossThatIsOnlyToldIsStagedAnewForTheNextPod(t *testing.T) {
 	w := newWorld(t)
 	w.player.recovery = tarnv1.RecoveryNone
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
-	w.player.set(numbered())
+	volume := w.startNumbered()
 	target := w.mustPublish(volume, "pod-1")
 	before := w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged)
 	w.unmountVolume(before)
@@ -154,9 +157,7 @@ func TestALossThatIsOnlyToldIsStagedAnewForTheNextPod(t *testing.T) {
 // has said itself, and the mount is gone by then: the folder below it is no volume.
 func TestAVolumeLostBeforeItWasCalledStagedIsNotHandedOut(t *testing.T) {
 	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
-	w.player.set(numbered())
+	volume := w.startNumbered()
 	target := w.mustPublish(volume, "pod-1")
 	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged)
 	w.stop()
@@ -183,9 +184,7 @@ func TestAVolumeLostBeforeItWasCalledStagedIsNotHandedOut(t *testing.T) {
 
 func TestAVolumeWhoseRecordIsDamagedIsStagedAgain(t *testing.T) {
 	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
-	w.player.set(numbered())
+	volume := w.startNumbered()
 	target := w.mustPublish(volume, "pod-1")
 	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged)
 	w.stop()
@@ -207,9 +206,7 @@ func TestAVolumeWhoseRecordIsDamagedIsStagedAgain(t *testing.T) {
 
 func TestAStageThatIsRemovedByForceLeavesNothingOnTheNode(t *testing.T) {
 	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
-	w.player.set(numbered())
+	volume := w.startNumbered()
 	target := w.mustPublish(volume, "pod-1")
 	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged)
 	body := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
@@ -259,9 +256,7 @@ func TestWhatBindingAnewLeavesIsToldThoughTheFirstWriteIsRefused(t *testing.T) {
 	w := newWorld(t)
 	refused := &atomic.Bool{}
 	w.wrap = func(c client.Client) client.Client { return overtaken{c, refused} }
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
-	w.player.set(numbered())
+	volume := w.startNumbered()
 	first, second := w.mustPublish(volume, "pod-1"), w.mustPublish(volume, "pod-2")
 	w.unmountVolume(w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged))
 	left := w.healthy(metav1.ConditionTrue, tarnv1.ReasonRebound).Status.Node.Loss.Left

@@ -116,12 +116,12 @@ func TestExplainSaysWhyAProvisionerMakesNoVolume(t *testing.T) {
 func TestExplainFindsTheProvisionerThatAnAppAndAPoolWaitFor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name     string
-		sections fields
-		want     []string
+		name, wantCommand string
+		sections          fields
+		want              []string
 	}{
-		{"unaccepted", fields{"volumeCreation": fields{"capacity": "{{ oops | }}"}, "volumeStaging": greeting}, []string{" is not accepted: spec.volumeCreation.capacity: line 1"}},
-		{"refusing", fields{"volumeValidation": fails(nil), "volumeCreation": asRequested, "volumeStaging": greeting}, []string{" refuses it, attempt ", complaint}},
+		{"unaccepted", "kubectl edit pavprovisioner ", fields{"volumeCreation": fields{"capacity": "{{ oops | }}"}, "volumeStaging": greeting}, []string{" is not accepted: spec.volumeCreation.capacity: line 1"}},
+		{"refusing", "kubectl delete pavvolume pvc-", fields{"volumeValidation": fails(nil), "volumeCreation": asRequested, "volumeStaging": greeting}, []string{" refuses it, attempt ", complaint}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -132,8 +132,14 @@ func TestExplainFindsTheProvisionerThatAnAppAndAPoolWaitFor(t *testing.T) {
 			set := s.pool(1, 1)
 			s.deploys("web", s.name, stays, "--wait=false")
 			want := append([]string{"PavProvisioner " + s.name}, c.want...)
-			s.explainsApp("web", append(want, "is not Ready: claim "+s.name+"/paas-app-web-data: ")...)
-			s.explains("pvset", set.Name, append(want, "is not Ready: claim ")...)
+			for _, e := range []explanation{
+				s.explainsApp("web", append(want, "is not Ready: claim "+s.name+"/paas-app-web-data: ")...),
+				s.explains("pvset", set.Name, want...),
+			} {
+				if !strings.Contains(e.command(), c.wantCommand) {
+					t.Errorf("%s\nthe command is %q, want %q", e.Verdict, e.command(), c.wantCommand)
+				}
+			}
 		})
 	}
 }

@@ -116,12 +116,18 @@ func (g *gatherer) pod(ctx context.Context, pod *corev1.Pod) {
 	together(work...)
 }
 
-// set reads what a pool's filler claims wait for; a few of them tell enough.
+// set reads what a pool's filler claims wait for; a few of them tell enough. Where its
+// provisioner cannot be used, there is none.
 func (g *gatherer) set(ctx context.Context, set *tarnv1.PersistentVolumeSet) {
 	g.view.Set = set
 	var fillers corev1.PersistentVolumeClaimList
 	g.list(ctx, Claim, g.Namespace, &fillers, client.MatchingLabels{tarnv1.LabelPoolUID: string(set.UID)})
-	var work []func()
+	work := []func(){func() {
+		class := get(ctx, g, storageClass, "", set.Spec.Template.Spec.StorageClassName, &storagev1.StorageClass{})
+		if class != nil && !strings.Contains(class.Provisioner, "/") {
+			g.view.Maker = get(ctx, g, pavProvisioner, "", class.Provisioner, &pavv1.PavProvisioner{})
+		}
+	}}
 	for i := range fillers.Items {
 		if filler := &fillers.Items[i]; filler.Spec.VolumeName == "" && len(g.view.Claims) < mostNames {
 			at := len(g.view.Claims)

@@ -38,6 +38,8 @@ func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) str
 	if status.BoundReplicas+status.UnboundReplicas >= set.Spec.MaximumReplicas && status.UnboundReplicas < set.Spec.MinimumReplicas && status.CreatingReplicas == 0 {
 		link.Next = "when a volume in use is given back, or the maximum is raised, which the command does"
 		link.Command = kubectl("", "patch", "pvset", set.Name, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"maximumReplicas":%d}}`, status.BoundReplicas+set.Spec.MinimumReplicas))
+	} else if s.view.Maker != nil && s.provisionerUnusable(s.view.Maker, true) {
+		return link.State // filler claims, if there are any, wait for the same
 	}
 	for _, c := range fillers {
 		part := &story{view: s.view}

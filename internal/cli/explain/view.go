@@ -23,6 +23,8 @@ type View struct {
 	Claims []*claimView
 	// Set is a pool, and Claims are then those of its filler claims that are not bound.
 	Set *tarnv1.PersistentVolumeSet
+	// Maker is the PavProvisioner of a pool's class, nil if another makes its volumes.
+	Maker *pavv1.PavProvisioner
 	// App is an application; Claims are then those of its volumes, in its order, and
 	// after them, while it is being deleted, those that it mounts no more, Pods those of
 	// its pods that are told of, and Workload its Deployment, nil for none.

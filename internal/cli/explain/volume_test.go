@@ -153,6 +153,10 @@ func TestAPoolSaysWhySparesAreMissing(t *testing.T) {
 			w.recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk")
 			w.view.Claims = []*claimView{w.claimView}
 		}), "pvset spares is not Ready: claim shop/data: its volume could not be made, attempt 3: no disk", "attempt 4 in 30s", "kubectl delete pavvolume"},
+		{"its provisioner is not accepted", with(pool("ProvisionerNotReady", "PavProvisioner is not accepted", nothing), func(w *world) {
+			w.provisioner.Status.Conditions[0] = metav1.Condition{Type: pavv1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: "TemplateInvalid", Message: "line 1, column 3", LastTransitionTime: began}
+			w.view.Maker = w.provisioner
+		}), "pvset spares is not Ready: PavProvisioner gold is not accepted: line 1, column 3", "as soon as the PavProvisioner is corrected", "kubectl edit pavprovisioner gold"},
 		{"the maximum is reached", pool("AtMaximum", "there are 3, the most there may be", func(s *tarnv1.PersistentVolumeSet) { s.Status.BoundReplicas, s.Status.CreatingReplicas = 3, 0 }),
 			"there are 3, the most there may be", "when a volume in use is given back", `kubectl patch pvset spares --type=merge -p '{"spec":{"maximumReplicas":5}}'`},
 		{"nobody looks at it", with(pool("", "", func(s *tarnv1.PersistentVolumeSet) { s.Generation = 2 }), func(w *world) { w.view.Controller.Spec.HolderIdentity = nil }),

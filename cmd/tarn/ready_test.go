@@ -1,20 +1,19 @@
-//go:build integration
-
 package main
 
 import (
 	"context"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-
-	"tarn.dev/tarn/internal/cli"
-	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/testkit"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // filled stands for a cache that is, or is not.
@@ -22,38 +21,80 @@ type filled bool
 
 func (f filled) WaitForCacheSync(context.Context) bool { return bool(f) }
 
+// term is the time in which one renews the lease, from the first check on; it is named by
+// the lease until the next one begins.
+type term struct {
+	holder      string
+	from, until time.Duration
+}
+
+// lease stands for that in the API server, which its holder renews five times a second.
+type lease struct {
+	client.Reader
+	terms []term
+	ahead time.Duration // its holders' clock
+	began time.Time
+}
+
+func (l *lease) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	passed := time.Since(l.began)
+	to, ok := o.(*coordinationv1.Lease)
+	for _, t := range slices.Backward(l.terms) {
+		if !ok || t.from > passed {
+			continue
+		}
+		renewed := l.began.Add(l.ahead + min(passed, t.until).Truncate(200*time.Millisecond))
+		to.Spec = coordinationv1.LeaseSpec{HolderIdentity: ptr.To(t.holder), LeaseDurationSeconds: ptr.To[int32](4), RenewTime: ptr.To(metav1.NewMicroTime(renewed))}
+		return nil
+	}
+	return apierrors.NewNotFound(coordinationv1.Resource("leases"), key.Name)
+}
+
+// forEver is longer than any case lasts.
+const forEver = time.Hour
+
 func TestAControllerIsReadyWhenItsCachesAreFilledAndOneLeads(t *testing.T) {
-	c := testkit.Client(t, testkit.OwnAPIServer(t)) // another test may lead in a shared one
 	waiting, won := make(chan struct{}), make(chan struct{})
 	close(won)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: cli.Namespace, Name: kube.ControllerName}}
-	for _, step := range []struct {
+	killed, dead := term{"another", 0, 3 * time.Second}, term{"another", -time.Hour, -time.Hour}
+	for _, c := range []struct {
 		name    string
-		before  func() error
 		caches  filled
 		elected chan struct{}
-		want    string
+		lease   lease
+		// last is when the last check is made; there is one every 2 s. want is in its answer;
+		// where it is empty, every check finds it ready.
+		last time.Duration
+		want string
 	}{
-		{"it leads, with empty caches", nil, false, won, "not filled"},
-		{"it leads", nil, true, won, ""},
-		{"nobody ever led", nil, true, waiting, "no controller leads"},
-		{"another leads", func() error {
-			lease.Spec.HolderIdentity = ptr.To("another")
-			return c.Create(t.Context(), lease)
-		}, true, waiting, ""},
-		{"the other gave it back", func() error {
-			lease.Spec.HolderIdentity = ptr.To("")
-			return c.Update(t.Context(), lease)
-		}, true, waiting, "no controller leads"},
+		{"it leads, with empty caches", false, won, lease{}, 0, "not filled"},
+		{"it leads", true, won, lease{}, 0, ""},
+		{"nobody ever led", true, waiting, lease{}, 0, "nobody holds the lease"},
+		{"another leads", true, waiting, lease{terms: []term{{"another", 0, forEver}}}, time.Minute, ""},
+		{"another leads, whose clock is behind", true, waiting, lease{terms: []term{{"another", 0, forEver}}, ahead: -time.Hour}, time.Minute, ""},
+		{"one is the first to lead", true, waiting, lease{terms: []term{{"first", 300 * time.Millisecond, forEver}}}, 0, ""},
+		{"another was killed long before", true, waiting, lease{terms: []term{dead}}, 0, "another holds the lease, and is not seen to renew it"},
+		{"another was killed long before, whose clock is ahead", true, waiting, lease{terms: []term{dead}, ahead: time.Hour}, 4 * time.Second, "another holds the lease, and is not seen to renew it"},
+		{"another is killed, and followed as late as can be", true, waiting, lease{terms: []term{killed, {"third", 7900 * time.Millisecond, forEver}}}, time.Minute, ""},
+		{"another is killed, and nobody follows", true, waiting, lease{terms: []term{killed}}, 10 * time.Second, "another holds the lease, and is not seen to renew it"},
+		{"another gives it back, and is followed", true, waiting, lease{terms: []term{{"another", 0, forEver}, {"", 3900 * time.Millisecond, 0}, {"third", 4300 * time.Millisecond, forEver}}}, time.Minute, ""},
+		{"another gives it back, and nobody follows", true, waiting, lease{terms: []term{killed, {"", 3 * time.Second, 0}}}, 4 * time.Second, "nobody holds the lease"},
 	} {
-		if step.before != nil {
-			if err := step.before(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		err := ready(step.caches, c, step.elected)(httptest.NewRequest("GET", "/readyz", nil))
-		if step.want == "" && err != nil || step.want != "" && (err == nil || !strings.Contains(err.Error(), step.want)) {
-			t.Errorf("%s: %v, want %q", step.name, err, step.want)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c.lease.began = time.Now()
+				check, again := ready(c.caches, &c.lease, c.elected), time.NewTicker(2*time.Second)
+				for at := time.Duration(0); at <= c.last; at += 2 * time.Second {
+					err := check(httptest.NewRequest("GET", "/readyz", nil))
+					switch {
+					case c.want == "" && err != nil:
+						t.Fatalf("after %s: %v", at, err)
+					case c.want != "" && at == c.last && (err == nil || !strings.Contains(err.Error(), c.want)):
+						t.Errorf("after %s: %v, want %q", at, err, c.want)
+					}
+					<-again.C
+				}
+			})
+		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,18 +22,54 @@ import (
 type follower struct {
 	live client.Client
 	out  io.Writer
-	// changes carries every changed object from the watches, and when it came.
-	changes chan change
+	news
 	// last is what was printed last, by object.
 	last map[string]string
-	// following says that lines are to be printed: not while an earlier demo's
-	// objects are being deleted.
-	following bool
 	// troubles are the warnings seen, for when the demo fails.
 	troubles []string
 
 	began, claimMade, podMade time.Time
 	claimBound, podIsReady    time.Duration
+}
+
+// news is what the watches have brought and nobody has looked at yet. It takes any
+// number, so that nobody who has something to tell ever waits: a used cluster has more
+// objects than the demo could be asked to look at in time.
+type news struct {
+	mu    sync.Mutex
+	kept  []change
+	keeps bool
+	// came has an element if anything came since it was last taken, kept or not.
+	came chan struct{}
+}
+
+// keep has what comes from now on kept. What came before is of no interest: the demo's
+// objects are not made yet.
+func (n *news) keep() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.keeps = true
+}
+
+func (n *news) put(c change) {
+	n.mu.Lock()
+	if n.keeps {
+		n.kept = append(n.kept, c)
+	}
+	n.mu.Unlock()
+	select {
+	case n.came <- struct{}{}:
+	default:
+	}
+}
+
+// take gives what has been kept, and forgets it.
+func (n *news) take() []change {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	taken := n.kept
+	n.kept = nil
+	return taken
 }
 
 // change is an object that a watch has brought, or something done, in words.
@@ -54,26 +91,35 @@ func (f *follower) OnDelete(o any) {
 
 func (f *follower) pass(o any) {
 	if object, ok := o.(client.Object); ok {
-		f.changes <- change{object: object, at: time.Now()}
+		f.put(change{object: object, at: time.Now()})
 	}
 }
 
-// until takes changes until done holds.
+// until takes changes until done holds of one.
 func (f *follower) until(ctx context.Context, what string, done func(change) (bool, error)) error {
 	for {
-		select {
-		case c := <-f.changes:
+		for _, c := range f.take() {
 			f.note(c)
-			ended, err := done(c)
-			if ended || err != nil {
+			if ended, err := done(c); ended || err != nil {
 				return err
 			}
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return fmt.Errorf("waited %s until %s; what is in the way:\n  %s", patience, what, strings.Join(f.troubles, "\n  "))
-			}
-			return ctx.Err()
 		}
+		if err := f.wait(ctx, what); err != nil {
+			return err
+		}
+	}
+}
+
+// wait returns when something has come since the last time.
+func (f *follower) wait(ctx context.Context, until string) error {
+	select {
+	case <-f.came:
+		return nil
+	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return fmt.Errorf("waited %s until %s; what is in the way:\n  %s", patience, until, strings.Join(f.troubles, "\n  "))
+		}
+		return ctx.Err()
 	}
 }
 
@@ -84,7 +130,7 @@ func (f *follower) note(c change) {
 		return
 	}
 	o := c.object
-	if !f.following || o.GetCreationTimestamp().Add(time.Second).Before(f.began) {
+	if o.GetCreationTimestamp().Add(time.Second).Before(f.began) {
 		return
 	}
 	if e, ok := o.(*corev1.Event); ok {

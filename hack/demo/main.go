@@ -128,7 +128,7 @@ func newFollower(ctx context.Context, config *rest.Config, out io.Writer) (*foll
 	if err != nil {
 		return nil, err
 	}
-	f := &follower{live: live, out: out, changes: make(chan change, 256), last: map[string]string{}}
+	f := follow(live, out)
 	for _, kind := range []client.Object{
 		&pav.PavProvisioner{}, &corev1.PersistentVolumeClaim{}, &tarn.PavVolume{}, &tarn.PavStage{}, &corev1.Pod{}, &corev1.Event{},
 	} {
@@ -148,6 +148,11 @@ func newFollower(ctx context.Context, config *rest.Config, out io.Writer) (*foll
 	return f, nil
 }
 
+// follow gives a follower that nobody tells of anything yet.
+func follow(live client.Client, out io.Writer) *follower {
+	return &follower{live: live, out: out, news: news{came: make(chan struct{}, 1)}, last: map[string]string{}}
+}
+
 // clean deletes what an earlier demo left and waits until it is gone.
 func (f *follower) clean(ctx context.Context, manifests []*unstructured.Unstructured) error {
 	began := time.Now()
@@ -163,25 +168,36 @@ func (f *follower) clean(ctx context.Context, manifests []*unstructured.Unstruct
 	if len(waiting) == 0 {
 		return nil
 	}
-	err := f.until(ctx, "what an earlier demo left is gone", func(change) (bool, error) {
-		for _, o := range waiting {
-			err := f.live.Get(ctx, client.ObjectKeyFromObject(o), o.DeepCopy())
-			if err == nil {
-				return false, nil
-			}
-			if !apierrors.IsNotFound(err) {
-				return false, err
-			}
+	for {
+		left, err := f.left(ctx, waiting)
+		if err == nil && left {
+			err = f.wait(ctx, "what an earlier demo left is gone")
 		}
-		return true, nil
-	})
-	fmt.Fprintf(f.out, "  %5.2fs  deleted what an earlier demo left\n", time.Since(began).Seconds())
-	return err
+		if err != nil {
+			return err
+		}
+		if !left {
+			fmt.Fprintf(f.out, "  %5.2fs  deleted what an earlier demo left\n", time.Since(began).Seconds())
+			return nil
+		}
+	}
+}
+
+// left says whether any of the objects is still there.
+func (f *follower) left(ctx context.Context, objects []*unstructured.Unstructured) (bool, error) {
+	for _, o := range objects {
+		err := f.live.Get(ctx, client.ObjectKeyFromObject(o), o.DeepCopy())
+		if !apierrors.IsNotFound(err) {
+			return true, err
+		}
+	}
+	return false, nil
 }
 
 // apply makes the objects and starts the clock at the claim.
 func (f *follower) apply(ctx context.Context, manifests []*unstructured.Unstructured) error {
-	f.began, f.following = time.Now(), true
+	f.began = time.Now()
+	f.keep()
 	for _, o := range manifests {
 		made := o.DeepCopy()
 		switch o.GetKind() {
@@ -193,7 +209,7 @@ func (f *follower) apply(ctx context.Context, manifests []*unstructured.Unstruct
 		if err := f.live.Create(ctx, made); err != nil {
 			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
-		f.changes <- change{done: fmt.Sprintf("%s %s: created", o.GetKind(), o.GetName()), at: time.Now()}
+		f.put(change{done: fmt.Sprintf("%s %s: created", o.GetKind(), o.GetName()), at: time.Now()})
 	}
 	return nil
 }

@@ -170,6 +170,12 @@ type accuser struct {
 
 func (a accuser) foreign(w foreignWrite) { *a.heard = append(*a.heard, w.what+" "+w.phase) }
 
+func failedFor(reason string) volumeWith {
+	return func(v *corev1.PersistentVolume) {
+		v.Status.Phase, v.Status.Reason = corev1.VolumeFailed, reason
+	}
+}
+
 func TestAnotherBinderIsNoticedByThePhasesItWrites(t *testing.T) {
 	bound := in(corev1.VolumeBound)
 	for name, c := range map[string]struct {
@@ -201,6 +207,18 @@ func TestAnotherBinderIsNoticedByThePhasesItWrites(t *testing.T) {
 			b.doubt(claimKey{}, "a")
 			b.letGo("a", errBusy)
 		}, nil},
+		"a volume that Tarn's recycling has given up, and gives back": {func(b *books) {
+			b.sawVolume(volumeOf("a", "1Gi", version("2"), failedFor(reasonFailedRecycle)))
+			b.sawVolume(volumeOf("a", "1Gi", version("3"), in(corev1.VolumeReleased)))
+		}, nil},
+		"one that has failed for another reason and is Released": {func(b *books) {
+			b.sawVolume(volumeOf("a", "1Gi", version("2"), failedFor("VolumeFailedDelete")))
+			b.sawVolume(volumeOf("a", "1Gi", version("3"), in(corev1.VolumeReleased)))
+		}, []string{"volume Released"}},
+		"one that was given up and is Bound": {func(b *books) {
+			b.sawVolume(volumeOf("a", "1Gi", version("2"), failedFor(reasonFailedRecycle)))
+			b.sawVolume(volumeOf("a", "1Gi", version("3"), bound))
+		}, []string{"volume Bound"}},
 		"a phase that deleters write": {func(b *books) { b.sawVolume(volumeOf("a", "1Gi", version("2"), in(corev1.VolumeFailed))) }, nil},
 		"the first sight of one":      {func(b *books) { b.sawVolume(volumeOf("b", "1Gi", bound)) }, nil},
 	} {
@@ -212,6 +230,31 @@ func TestAnotherBinderIsNoticedByThePhasesItWrites(t *testing.T) {
 			c.do(b)
 			if !slices.Equal(heard, c.want) {
 				t.Errorf("heard %v, want %v", heard, c.want)
+			}
+		})
+	}
+}
+
+func TestALostClaimThatGoesTakesNothingWithIt(t *testing.T) {
+	lost := claimOf("1Gi", completed("a", corev1.ClaimLost))
+	for name, c := range map[string]struct {
+		then []*corev1.PersistentVolume
+		// woken are the volumes looked at then; none of them is written.
+		woken []string
+	}{
+		"case 65: its volume is gone":                     {},
+		"case 65: its volume is another's":                {then: []*corev1.PersistentVolume{volumeOf("a", "1Gi", to("other", "x"), in(corev1.VolumeBound))}},
+		"case 65: its volume is Released by another":      {then: []*corev1.PersistentVolume{volumeOf("a", "1Gi", to("c", "former"), in(corev1.VolumeReleased))}},
+		"case 65: its volume is kept for one of its name": {then: []*corev1.PersistentVolume{volumeOf("a", "1Gi", to("c", ""))}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := booksOf(claimOf("1Gi", called("ns", "other"), uid("x"), completed("a", corev1.ClaimBound)), lost)
+			for _, v := range c.then {
+				b.sawVolume(v)
+			}
+			wantWoken(t, "the claim has gone", b.lostClaim(lost), c.woken...)
+			if d := syncVolume(b, "a", nil); len(d.writes)+len(d.events) > 0 {
+				t.Errorf("wrote %v and posted %v, want nothing", d.writes, d.events)
 			}
 		})
 	}

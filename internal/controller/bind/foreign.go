@@ -4,8 +4,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// reasonFailedRecycle is that of a volume which Tarn's recycling has called Failed. It
+// calls it Released again when it is not to be recycled after all.
+const reasonFailedRecycle = "VolumeFailedRecycle"
+
 // foreignWrite is a change of phase that only binders make. One that we did not make
-// tells of another binder, as nobody else has reason to write phases.
+// tells of another binder, as nobody else has reason to write those phases.
 type foreignWrite struct {
 	what, name, phase, version string
 	// volume is the one that our own worker would hold while writing this.
@@ -24,6 +28,9 @@ func claimWrite(had, now *corev1.PersistentVolumeClaim) (foreignWrite, bool) {
 // volumeWrite gives the write by which a volume came to its phase.
 func volumeWrite(had, now *corev1.PersistentVolume) (foreignWrite, bool) {
 	if had == nil || had.UID != now.UID || had.Status.Phase == now.Status.Phase || !newer(had, now) {
+		return foreignWrite{}, false
+	}
+	if had.Status.Phase == corev1.VolumeFailed && had.Status.Reason == reasonFailedRecycle && now.Status.Phase == corev1.VolumeReleased {
 		return foreignWrite{}, false
 	}
 	switch now.Status.Phase {

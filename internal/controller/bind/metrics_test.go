@@ -1,12 +1,16 @@
 package bind
 
 import (
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testclock "k8s.io/utils/clock/testing"
 
 	"tarn.dev/tarn/internal/volume"
 )
@@ -27,6 +31,24 @@ func sum(t *testing.T, from prometheus.Gatherer, name string) (count uint64, sec
 		}
 	}
 	return count, seconds
+}
+
+// counted gives what a counter with one label has come to, by the label's value.
+func counted(t *testing.T, from prometheus.Gatherer, name string) map[string]float64 {
+	t.Helper()
+	families, err := from.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == name {
+				found[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	return found
 }
 
 func TestTimesAreTakenFromAClaimsCreation(t *testing.T) {
@@ -97,5 +119,42 @@ func TestFreeVolumesAreCountedByClass(t *testing.T) {
 	b.letGo("a", nil)
 	if s.free["gold"] != 2 {
 		t.Errorf("got %v, want two of gold", s.free)
+	}
+}
+
+func TestAnotherBinderIsCountedEachTimeAndToldOnceAMinute(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m, err := newMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	clock := testclock.NewFakePassiveClock(noon)
+	r := &reconciler{clock: clock, metrics: m, log: funcr.New(func(_, line string) { told = append(told, line) }, funcr.Options{})}
+	for _, c := range []struct {
+		at   time.Duration
+		what string
+		told int
+	}{
+		{0, "volume", 1},
+		{time.Second, "claim", 1},
+		{warnEvery - 1, "volume", 1},
+		{warnEvery, "volume", 2},
+		{warnEvery + time.Second, "volume", 2},
+		{2 * warnEvery, "claim", 3},
+	} {
+		clock.SetTime(noon.Add(c.at))
+		r.foreign(foreignWrite{what: c.what, name: "a", phase: "Bound", version: "7"})
+		if len(told) != c.told {
+			t.Errorf("after %s it was told %d times, want %d", c.at, len(told), c.told)
+		}
+	}
+	for _, want := range []string{"another binder", "persistentvolume-binder-controller", `"object"="volume"`, `"name"="a"`, `"phase"="Bound"`, `"resourceVersion"="7"`} {
+		if !strings.Contains(told[0], want) {
+			t.Errorf("%s is not in what was told: %s", want, told[0])
+		}
+	}
+	if got, want := counted(t, registry, "tarn_bind_foreign_writes_total"), map[string]float64{"volume": 4, "claim": 2}; !maps.Equal(got, want) {
+		t.Errorf("counted %v, want %v", got, want)
 	}
 }

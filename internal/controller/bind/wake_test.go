@@ -2,6 +2,7 @@ package bind
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"testing"
 
@@ -214,4 +215,17 @@ func TestAVolumeThatGoesWhileItsClaimIsCompletedIsMissed(t *testing.T) {
 	wantWoken(t, "letting go", b.letGo("a", nil))
 	wantWoken(t, "cases 59 and 63: ending the claim's turn", b.finish(key, nil), "claim c")
 	wantWoken(t, "ending one that failed, which comes back by itself", b.finish(key, errRefused))
+}
+
+func TestThousandsOfReleasedVolumesAreNobodysWork(t *testing.T) {
+	b := booksOf(claimOf("1Gi"))
+	for i := range 5000 {
+		name := fmt.Sprintf("released-%d", i)
+		w := b.sawVolume(volumeOf(name, "1Gi", to(name, "gone"), in(corev1.VolumeReleased), policy(corev1.PersistentVolumeReclaimRetain)))
+		if woken := w.who(); len(woken) > 0 || b.free.has(name) {
+			t.Fatalf("case 163: volume %s has woken %v, and it is %t that it is looked through for claims", name, woken, b.free.has(name))
+		}
+	}
+	wantWoken(t, "case 163: a volume that fits", b.sawVolume(volumeOf("a", "1Gi")), "claim c")
+	wantChosen(t, "case 163: the claim's look", b, key, "a")
 }

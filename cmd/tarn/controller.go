@@ -36,6 +36,8 @@ type controllerFlags struct {
 	scrubImage  string
 	pullSecrets []string
 	appClasses  map[string]string
+	// provisioning says whether the binder calls provisioners.
+	provisioning bool
 }
 
 func newControllerCommand() *cobra.Command {
@@ -55,6 +57,7 @@ func newControllerCommand() *cobra.Command {
 	cmd.Flags().StringSliceVar(&flags.controllers, "controllers", defaultControllers, "what to run: * for all, names, and -name to leave one out; bind and protect want Kubernetes' own switched off in kube-controller-manager ("+strings.Join(controllerNames(), ", ")+")")
 	flags.election.register(cmd.Flags())
 	flags.plugins.register(cmd.Flags())
+	cmd.Flags().BoolVar(&flags.provisioning, "enable-dynamic-provisioning", true, "whether the controller bind asks for new volumes where none fits; kube-controller-manager has a flag of that name for its own")
 	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what tarn node is given")
 	cmd.Flags().StringVar(&flags.pauseImage, "pause-image", pool.DefaultPauseImage, "image of the pods by which pools have a node chosen; they need not start, so it need not be there")
 	cmd.Flags().StringVar(&flags.scrubImage, "scrub-image", "", "image of tarn, for the pods by which released volumes are recycled; empty switches that off")
@@ -123,8 +126,8 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 		plugins: plugins,
 		steps:   &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir},
 		workers: flags.workers, pauseImage: flags.pauseImage, scrubImage: flags.scrubImage, pullSecrets: flags.pullSecrets, appClasses: classes,
-		ownBinder: slices.Contains(selected, "bind"),
-		pods:      sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),
+		ownBinder: slices.Contains(selected, "bind"), provisioning: flags.provisioning,
+		pods: sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),
 	}
 	mgr = kube.Shared(mgr)
 	for _, name := range selected {

@@ -41,6 +41,8 @@ type parts struct {
 	pullSecrets []string
 	// ownBinder says that the binder is among the controllers.
 	ownBinder bool
+	// provisioning says whether that calls provisioners.
+	provisioning bool
 	// pods makes the cache of all pods on first use, for those that need it.
 	pods func() (cache.Cache, error)
 }
@@ -62,7 +64,7 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 		if err != nil {
 			return err
 		}
-		return bind.Register(mgr, bind.Options{Pods: pods})
+		return bind.Register(mgr, bind.Options{Pods: pods, NoProvisioning: !p.provisioning})
 	},
 	"provision": func(mgr ctrl.Manager, p parts) error {
 		return provision.Register(mgr, provision.Options{Steps: p.steps, MaxConcurrent: p.workers})

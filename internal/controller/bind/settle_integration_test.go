@@ -135,6 +135,22 @@ var settleCases = []struct {
 		w.volume(n, "1Gi", class(n), in(corev1.VolumePending))
 		w.until(func() string { return w.joined(n, n) })
 	}},
+	{"case 65: a claim that is lost goes, and nothing with it", func(w *world, n string) {
+		w.pair(n)
+		c := w.claim(n+"-lost", "1Gi", ofClass(n), completed(n, corev1.ClaimBound))
+		w.until(func() string {
+			if c = read(w, c); c.Status.Phase != corev1.ClaimLost {
+				return fmt.Sprintf("the claim is %s, want Lost", c.Status.Phase)
+			}
+			return ""
+		})
+		before := read(w, volumeOf(n, "1Gi"))
+		w.remove(c)
+		w.pair(n + "-next") // whatever it had to do about the claim it has begun by now
+		if now := read(w, before); now.ResourceVersion != before.ResourceVersion {
+			w.t.Errorf("the volume it named was written: it is %s and points at %+v", now.Status.Phase, now.Spec.ClaimRef)
+		}
+	}},
 	{"case 78: of two that point at a claim the other is let go", func(w *world, n string) {
 		c := w.claim(n, "1Gi", ofClass(n))
 		w.volume(n+"-a", "1Gi", class(n), to(n, c.UID), marked(bbc), in(corev1.VolumePending))
@@ -327,6 +343,20 @@ func TestWhatIsSettledCostsNoRequests(t *testing.T) {
 	stop()
 	if got := requests.Load(); got < 4 || got > 5 {
 		t.Errorf("cases 155, 163: took %d requests to bind one claim beside what is settled, want 4 or 5", got)
+	}
+}
+
+func TestNothingIsProvisionedWhereThatIsOff(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testkit.OwnAPIServer(t))
+	defer w.start(w.config, nil, Options{NoProvisioning: true})()
+	w.class("off")
+	c := w.claim("waits", "1Gi", ofClass("off"))
+	w.claim("fits", "1Gi", ofClass("off"))
+	w.volume("fits", "1Gi", class("off"), to("fits", ""), in(corev1.VolumePending))
+	w.until(func() string { return w.joined("fits", "fits") })
+	if c = read(w, c); len(c.Annotations) > 0 || c.Spec.VolumeName != "" {
+		t.Errorf("case 112: the claim that nothing fits has annotations %v and volume %q, want neither", c.Annotations, c.Spec.VolumeName)
 	}
 }
 

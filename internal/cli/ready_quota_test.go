@@ -14,45 +14,54 @@ import (
 	"tarn.dev/tarn/provisioners"
 )
 
-// shelf runs the creation and expansion pods of the ready provisioner ovh-csi-nfs as far
-// as their scripts go, on a folder of this machine.
+// shelf runs the pods of a ready provisioner as far as their scripts go, on a folder of
+// this machine.
 type shelf struct {
-	t       *testing.T
-	volumes string
+	t           *testing.T
+	provisioner string
+	// volumes and pav are the folders of those names in the pods.
+	volumes, pav string
 	// programs is a folder whose programs come before the machine's; empty for none.
 	programs string
+}
+
+// step runs the pod at a path below spec, such as volumeCreation podTemplate, and gives
+// what it prints.
+func (s *shelf) step(vars map[string]any, path ...string) (string, error) {
+	s.t.Helper()
+	o, err := provisioners.Provisioner(s.provisioner)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	containers, found, err := unstructured.NestedSlice(o.Object, append(append([]string{"spec"}, path...), "spec", "containers")...)
+	if err != nil || !found {
+		s.t.Fatalf("%s is no pod: %v", path, err)
+	}
+	template := containers[0].(map[string]any)["args"].([]any)[0]
+	script, err := jinja.Evaluate(s.t.Context(), template, vars, jinja.Limits{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	text := strings.NewReplacer("/volumes", s.volumes, "/pav/", s.pav+"/", "/tmp/said", s.pav+"/said").Replace(script.(string))
+	command := exec.CommandContext(s.t.Context(), "bash", "-c", text)
+	command.Env = append(os.Environ(), "PATH="+s.programs+":"+os.Getenv("PATH"))
+	out, err := command.CombinedOutput()
+	return string(out), err
 }
 
 // size makes volume v of a number of bytes, or makes it larger by section
 // volumeExpansion, and gives what the pod prints.
 func (s *shelf) size(section string, bytes int) string {
 	s.t.Helper()
-	o, err := provisioners.Provisioner("ovh-csi-nfs")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	containers, found, err := unstructured.NestedSlice(o.Object, "spec", section, "podTemplate", "spec", "containers")
-	if err != nil || !found {
-		s.t.Fatalf("section %s has no pod: %v", section, err)
-	}
-	template := containers[0].(map[string]any)["args"].([]any)[0]
 	vars := map[string]any{"defaultHandle": "v", "requestedMinCapacity": bytes, "params": map[string]any{}}
 	if section == "volumeExpansion" {
 		vars = map[string]any{"handle": "v", "newCapacity": bytes, "params": map[string]any{}}
 	}
-	script, err := jinja.Evaluate(s.t.Context(), template, vars, jinja.Limits{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	pav := s.t.TempDir()
-	text := strings.NewReplacer("/volumes", s.volumes, "/pav/", pav+"/", "/tmp/said", pav+"/said").Replace(script.(string))
-	command := exec.CommandContext(s.t.Context(), "bash", "-c", text)
-	command.Env = append(os.Environ(), "PATH="+s.programs+":"+os.Getenv("PATH"))
-	out, err := command.CombinedOutput()
+	out, err := s.step(vars, section, "podTemplate")
 	if err != nil {
 		s.t.Fatalf("%s: %v\n%s", section, err, out)
 	}
-	return string(out)
+	return out
 }
 
 func (s *shelf) program(name, script string) {
@@ -63,7 +72,7 @@ func (s *shelf) program(name, script string) {
 }
 
 func TestASharedVolumeIsGivenAProjectQuotaWhereItsFileSystemHasThem(t *testing.T) {
-	s := &shelf{t: t, volumes: t.TempDir(), programs: t.TempDir()}
+	s := &shelf{t: t, provisioner: "ovh-csi-nfs", volumes: t.TempDir(), pav: t.TempDir(), programs: t.TempDir()}
 	asked := filepath.Join(t.TempDir(), "asked")
 	s.program("xfs_quota", `for word; do last=$word; [ "${word#* }" = "$word" ] || echo "$word" >> `+asked+`; done; echo "$last" >> `+asked)
 	s.program("findmnt", "echo rw,relatime,prjquota")
@@ -118,7 +127,7 @@ func TestASharedVolumeIsHeldToItsSizeByAProjectQuota(t *testing.T) {
 			t.Errorf("%v %s", err, out)
 		}
 	})
-	s := &shelf{t: t, volumes: folder}
+	s := &shelf{t: t, provisioner: "ovh-csi-nfs", volumes: folder, pav: t.TempDir()}
 	fill := func(name string, bytes int) error {
 		return os.WriteFile(filepath.Join(folder, "v", name), make([]byte, bytes), 0o600)
 	}

@@ -112,6 +112,22 @@ func TestAResizeHearsWhatKubernetesSaysToIt(t *testing.T) {
 	}
 }
 
+func TestAResizeIsAnsweredByWhatBecomesOfItsOwnVolume(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Limits.Verdict = time.Minute }) // it is heard long before
+	w.class("grows", true)
+	c := w.tenant("beside")
+	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	c.deploy("shop", shop).want(http.StatusAccepted)
+	w.claim("beside", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
+	defer w.onChange("beside", func(app *tarnv1.App) error { // data grows, media is beyond a quota
+		return w.tells(app, metav1.ConditionFalse, tarnv1.ReasonRefused, `writing claim red/paas-app-shop-media: exceeded quota: small`, "20Gi")
+	})()
+	c.put("/v1/apps/shop/volumes/data", `{"new_size_gi": 20}`).want(http.StatusOK)
+	if got := w.app("beside", "shop").Spec.Volumes[0].SizeGi; got != 20 {
+		t.Errorf("a size that is carried out was taken back: %d GiB are asked for", got)
+	}
+}
+
 func TestASizeThatWasRefusedIsHeardAnewWhenItIsAskedForAgain(t *testing.T) {
 	const forbidden = "exceeded quota: small"
 	w := newWorld(t, func(o *Options) { o.Limits.Verdict = time.Minute }) // it is heard long before

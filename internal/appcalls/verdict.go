@@ -39,21 +39,33 @@ func (c *Calls) heard(ctx context.Context, asked *tarnv1.App, volume string, siz
 		if !is || change.Type == watch.Deleted || app.UID != asked.UID || app.Generation != asked.Generation {
 			return ""
 		}
-		if app.Status.ObservedGeneration != asked.Generation {
-			continue
-		}
-		deployed := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionDeployed)
-		if deployed != nil && deployed.Reason == tarnv1.ReasonRefused {
-			return deployed.Message
-		}
-		taken := slices.ContainsFunc(app.Status.Volumes, func(v tarnv1.AppVolumeStatus) bool {
-			return v.Name == volume && v.Requested != nil && v.Requested.Value() >= sizeGi<<30
-		})
-		if taken || deployed != nil && deployed.Status == metav1.ConditionTrue {
-			return ""
+		if refused, known := verdict(app, volume, sizeGi); known {
+			return refused
 		}
 	}
 	return ""
+}
+
+// verdict is what the controller says of a size that a volume was asked to have: why it
+// is refused, empty where it is taken, and whether it is known yet. A size that is taken
+// counts, whatever else of the application is refused.
+func verdict(app *tarnv1.App, volume string, sizeGi int64) (refused string, known bool) {
+	if app.Status.ObservedGeneration != app.Generation {
+		return "", false
+	}
+	taken := slices.ContainsFunc(app.Status.Volumes, func(v tarnv1.AppVolumeStatus) bool {
+		return v.Name == volume && v.Requested != nil && v.Requested.Value() >= sizeGi<<30
+	})
+	deployed := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionDeployed)
+	switch {
+	case taken:
+		return "", true
+	case deployed == nil:
+		return "", false
+	case deployed.Reason == tarnv1.ReasonRefused:
+		return deployed.Message, true
+	}
+	return "", deployed.Status == metav1.ConditionTrue
 }
 
 // takeBack makes a size that Kubernetes refused be asked for no more, so that it is not

@@ -103,7 +103,7 @@ func (s *story) partsOfApp(app *tarnv1.App) {
 		s.podOfApp(p, waits)
 		return // the others wait for the like
 	}
-	if s.cause == before && s.cause != "" && s.view.Workload == nil && !s.view.unknown(deployment, app.Namespace, "") {
+	if s.cause == before && s.cause != "" && s.view.Workload == nil && !s.view.unknown(deployment, app.Namespace, workloadPrefix+app.Name) {
 		s.controllerSilent("its Deployment has to be made", changedAt(app))
 	}
 }
@@ -112,7 +112,7 @@ func (s *story) partsOfApp(app *tarnv1.App) {
 func (s *story) claimOfApp(c *claimView) bool {
 	part := &story{view: s.view}
 	part.ofClaim(c)
-	s.onController = s.onController || part.onController
+	s.heed(part)
 	if part.cause == "" {
 		if s.fine != "" && part.fine != "" {
 			s.fine += fmt.Sprintf("; %s from %s", c.Object, part.fine)
@@ -150,7 +150,7 @@ func (s *story) podOfApp(p *podView, told bool) {
 		claims = nil
 	}
 	part.ofPod(p, claims)
-	s.onController = s.onController || part.onController
+	s.heed(part)
 	s.links = append(s.links, part.links[0])
 	if told {
 		part.links[0].Next = "" // it goes on when what was told does

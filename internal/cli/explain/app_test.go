@@ -68,6 +68,12 @@ func TestAnAppSaysWhatItWaitsFor(t *testing.T) {
 		{"pods that a quota forbids", with(newWorld().bound().asApp(waiting, "0 of 1 pods are ready"), func(w *world) {
 			w.view.Workload.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "exceeded quota"}}
 		}), "its pods cannot be made: exceeded quota", "when its pods are allowed", ""},
+		{"its Deployment, which nobody makes", with(newWorld().bound().asApp(deploying, "the Deployment is to be made"), func(w *world) { w.view.Workload, w.view.Controller = nil, nil }),
+			"its Deployment has to be made, but no tarn controller runs", "as soon as tarn controller runs", ""},
+		{"its Deployment, which who asks may not read", with(newWorld().bound().asApp(deploying, "0 of 1 pods are ready"), func(w *world) {
+			w.view.Workload, w.view.Controller = nil, nil
+			w.view.Unread = []unread{{Object{deployment, "shop", "paas-app-web"}, needs + " to get deployments.apps"}}
+		}), "app shop/web is not Ready: 0 of 1 pods are ready", "", ""},
 		{"a pod that crashes", newWorld().bound().asApp(waiting, "0 of 1 pods are ready").appPod(waits(crashing, "back-off"), func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
 		}),

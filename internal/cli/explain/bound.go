@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -129,6 +130,7 @@ func (s *story) expansion(v *volumeView) {
 	if e.LastError != nil {
 		link.State, link.Since, link.Reason, link.Message = "growing has failed", moment(e.LastError.Time.Time), e.LastError.Reason, e.LastError.Message
 		s.blame("it cannot grow, attempt %d: %s", e.Failures, e.LastError.Message)
+		link.Command = kubectl("", "edit", "pavprovisioner", v.Record.Spec.Provisioner.Name)
 	}
 	if e.NextAttemptTime != nil {
 		link.Next = "again " + when(e.NextAttemptTime, s.view.Now) + "; at once if the claim asks for another size"
@@ -157,10 +159,15 @@ func (s *story) nodeResize(c *claimView, link *Link) {
 		l := s.add(Link{Object: Object{Kind: pavStage, Name: g.Stage.Name}, State: "growing: " + string(e.Phase), Node: g.Stage.Spec.NodeName, Message: e.Message})
 		if e.Phase == tarnv1.StageExpansionFailed {
 			l.Next = "when the kubelet asks again, after a growing pause of at most two minutes"
+			l.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Volume.Spec.CSI.Driver)
 			s.blame("its volume has grown, but cannot follow on node %s: %s", g.Stage.Spec.NodeName, e.Message)
 		}
-		if g.Pod != nil {
-			s.podLink(g.Pod)
+		if g.Pod == nil || g.Pod.Pod.Name != e.Name {
+			continue
+		}
+		before := s.cause
+		if s.ourPod(g.Pod, tarnv1.StepNodeExpansion, c.Volume.Volume.Spec.CSI.Driver, podvol.Observe(g.Pod.Pod, g.Stage.UID, s.view.Now)); s.cause != before {
+			s.cause = "its volume has grown, and is to follow on node " + g.Stage.Spec.NodeName + ": " + s.cause
 		}
 	}
 }

@@ -19,6 +19,8 @@ type story struct {
 	fine string
 	// onController says that it mattered whether Tarn's controller runs.
 	onController bool
+	// again says that it takes a second look to tell what passes from what stays.
+	again bool
 }
 
 // chain finds out the answer. It only computes.
@@ -37,7 +39,7 @@ func chain(v *View) *Explanation {
 	default:
 		state = s.ofPod(v.Pod, v.Claims)
 	}
-	e := &Explanation{Object: v.Asked, Healthy: s.cause == "" && s.fine != "", Links: []Link{}}
+	e := &Explanation{Object: v.Asked, Healthy: s.cause == "" && s.fine != "", Links: []Link{}, again: s.again}
 	for _, l := range s.links {
 		e.Links = append(e.Links, *l)
 	}
@@ -52,6 +54,12 @@ func chain(v *View) *Explanation {
 		}
 	}
 	return e
+}
+
+// heed takes over what a part of the chain wants of the whole.
+func (s *story) heed(part *story) {
+	s.onController = s.onController || part.onController
+	s.again = s.again || part.again
 }
 
 // String names what could not be read.

@@ -199,8 +199,9 @@ func (s *story) binderSilent(c *claimView, because string) {
 		return
 	}
 	s.blame("%s, but no binder answers", because)
+	s.onController = true
 	link := s.add(Link{Object: Object{Kind: "binder", Name: "persistentvolume-binder"}, State: "silent", Message: "either kube-controller-manager runs with its " +
-		"persistentvolume-binder-controller, or tarn controller with bind among its --controllers; neither has answered", Next: "as soon as a binder runs"})
+		"persistentvolume-binder-controller, or tarn controller with bind among its --controllers; neither has answered", Next: "as soon as a binder runs", Command: revive(s.view.Deployment, "bind")})
 	if e := newest(c.Events); e != nil {
 		link.Message += "; the last Event says: " + e.Message
 	}

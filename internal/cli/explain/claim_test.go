@@ -109,6 +109,11 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 		{"an external driver that has failed", called("csi.example.org").event(corev1.EventTypeWarning, "ProvisioningFailed", "quota used up"), "cannot make its volume: quota used up", "when the provisioner tries again", ""},
 		{"a provisioner inside Tarn's controller", called(hostPath), "provisioner tarn.dev/host-path has not begun", "--host-path-root", ""},
 		{"a binder that has not called", with(newWorld(), func(w *world) { w.claim.Annotations = nil }), "PavProvisioner gold has to be called, but no binder answers", "as soon as a binder runs", ""},
+		{"a binder of Tarn's that has not called", with(newWorld(), func(w *world) { w.claim.Annotations = nil; ownWork("*,-protect")(w) }), "but no binder answers", "as soon as a binder runs", "kubectl -n tarn-system rollout restart deployment tarn-controller"},
+		{"a binder of Kubernetes' that has not called", with(newWorld(), func(w *world) { w.claim.Annotations = nil; ownWork("*,-bind")(w) }), "but no binder answers", "as soon as a binder runs", ""},
+		{"no class, where the classes cannot be read", with(withoutClass(newWorld(), nil), func(w *world) {
+			w.view.Unread = []unread{{Object{Kind: storageClass}, needs}}
+		}), "it names no class, and no free volume without class fits", "", ""},
 		{"a volume that is named and missing", with(newWorld(), func(w *world) { w.claim.Spec.VolumeName = "mine" }), "it names volume mine, which does not exist", "when a PersistentVolume of that name", ""},
 		{"a named volume that is another's", with(newWorld(), func(w *world) {
 			vol := freeVolume("mine", "1Gi", func(v *corev1.PersistentVolume) {
@@ -162,6 +167,13 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 			"what an attempt may have left is being removed, attempt 3: no disk", "", ""},
 		{"undoing fails", newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepDeletion, "still busy"), "its storage could not be removed: still busy (attempt 3)", "attempt 4 in 30s", "kubectl edit pavprovisioner gold"},
 		{"it has another volume's handle", with(newWorld().recorded(tarnv1.VolumeDisputed).failed(tarnv1.StepCreation, "volume x has the handle"), func(*world) {}), "volume x has the handle", "when somebody has settled it", "kubectl delete pavvolume pvc-claim-uid"},
+		{"it is made and is not handed over", with(newWorld().recorded(tarnv1.VolumeCreated), func(w *world) {
+			w.record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionFalse, Message: "the API server refuses it", LastTransitionTime: began}}
+			w.view.Controller = nil
+		}), "its volume is made, and is not handed over: the API server refuses it", "as soon as tarn controller runs", ""},
+		{"its record says why nothing has begun", with(newWorld().recorded(tarnv1.VolumePending), func(w *world) {
+			w.record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionFalse, Message: "the namespace of its pods is missing", LastTransitionTime: began}}
+		}), "PavProvisioner gold has not begun: the namespace of its pods is missing", "", ""},
 		{"it is made and not written", newWorld().recorded(tarnv1.VolumeCreated), "its volume is made, and about to be written", "within moments", ""},
 	} {
 		t.Run(c.name, c.check)
@@ -204,17 +216,54 @@ func TestATerminatingClaimSaysWhatKeepsIt(t *testing.T) {
 	ofApp := func(p *corev1.Pod) { p.Labels = map[string]string{tarnv1.LabelApp: "web"} }
 	for _, c := range []answer{
 		{"a pod", ending(protected, user{Pod: somePod("shop", "web", runs)}), "claim shop/data is Terminating: it is used by pod shop/web", "when the pod is gone", "kubectl -n shop delete pod web"},
-		{"a pod of a Deployment", ending(protected, user{somePod("shop", "web", runs), Object{"Deployment", "shop", "web"}}), "it is used by pod shop/web", "when the pod is gone", "kubectl -n shop scale deployment web --replicas=0"},
-		{"a pod of an App", ending(protected, user{somePod("shop", "web", runs, ofApp), Object{"Deployment", "shop", "paas-app-web"}}), "it is used by pod shop/web", "when the pod is gone", "tarn app scale web 0 --namespace shop"},
-		{"a pod of a Job", ending(protected, user{somePod("shop", "web", runs), Object{"Job", "shop", "fill"}}), "it is used by pod shop/web", "when the pod is gone", "kubectl -n shop delete job fill"},
+		{"a pod of a Deployment", ending(protected, user{Pod: somePod("shop", "web", runs), Workload: Object{"Deployment", "shop", "web"}}), "it is used by pod shop/web", "when the pod is gone", "kubectl -n shop scale deployment web --replicas=0"},
+		{"a pod of an App", ending(protected, user{Pod: somePod("shop", "web", runs, ofApp), Workload: Object{"Deployment", "shop", "paas-app-web"}}), "it is used by pod shop/web", "when the pod is gone", "tarn app scale web 0 --namespace shop"},
+		{"a pod of a Job", ending(protected, user{Pod: somePod("shop", "web", runs), Workload: Object{"Job", "shop", "fill"}}), "it is used by pod shop/web", "when the pod is gone", "kubectl -n shop delete job fill"},
 		{"an ended pod that is still there", ending(protected, user{Pod: somePod("shop", "done", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}), "it is used by pod shop/done", "when the pod is gone", "kubectl -n shop delete pod done"},
 		{"nothing but a silent controller", ending(protected, user{Pod: somePod("shop", "web", unscheduled)}), "no pod uses it any more, but the controller that protects it does not let go", "as soon as the controller runs", ""},
+		{"nothing that is known to have lasted", with(ending(protected), func(w *world) { w.view.Twice = false }), "no pod uses it any more, so it goes within moments", "within moments", ""},
+		{"nothing but Tarn's protection, which is silent", with(ending(protected), ownWork("*")), "does not let go", "as soon as the controller runs", "kubectl -n tarn-system rollout restart deployment tarn-controller"},
+		{"nothing but Kubernetes' protection, which is silent", with(ending(protected), ownWork("*,-bind,-protect")), "does not let go", "as soon as the controller runs", ""},
+		{"a pod whose volume its node cannot unstage", clinging(ending(protected, user{Pod: leaving()})),
+			"claim shop/data is Terminating: it is used by pod shop/web, which is being deleted: volume pvc-claim-uid cannot be unstaged on node n1, attempt 2: busy", "unstaging attempt 3 in 40s", ""},
+		{"that pod and another", clinging(ending(protected, user{Pod: leaving()}, user{Pod: somePod("shop", "other", runs)})),
+			"it is used by 2 pods shop/other, shop/web; shop/web is being deleted: volume pvc-claim-uid cannot be unstaged", "unstaging attempt 3 in 40s", "kubectl -n shop delete pod other"},
+		{"a pod that its kubelet does not end", ending(protected, user{Pod: leaving(runs), Workload: Object{"Deployment", "shop", "web"}}),
+			"it is used by pod shop/web, which is being deleted: its containers have not ended", "when its containers have ended", ""},
+		{"a pod on a node that is down", with(ending(protected, user{Pod: leaving()}), func(w *world) {
+			w.claimView.Users[0].View = &podView{Pod: w.claimView.Users[0].Pod, Node: &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}}
+		}), "it is used by pod shop/web, which is being deleted: its node n1 is not ready", "when its kubelet answers again", ""},
+		{"a pod that a finalizer keeps", ending(protected, user{Pod: leaving(func(p *corev1.Pod) {
+			p.DeletionGracePeriodSeconds, p.Finalizers = ptr.To[int64](0), []string{"example.org/audit"}
+		})}),
+			"it is used by pod shop/web, which is being deleted: finalizer example.org/audit keeps it", "when its owner takes it off", "kubectl -n shop patch pod web"},
 		{"a finalizer that is known", ending([]string{"provisioner.storage.kubernetes.io/cloning-protection"}), "until nobody clones the claim", "when its owner takes it off", ""},
 		{"a finalizer of somebody", ending([]string{"example.org/audit"}), "finalizer example.org/audit keeps it, which is of whoever uses the name example.org", "when its owner takes it off",
 			`kubectl -n shop patch pvc data --type=json -p '[{"op":"test","path":"/metadata/finalizers/0","value":"example.org/audit"},{"op":"remove","path":"/metadata/finalizers/0"}]'`},
 		{"nothing", ending(nil), "nothing keeps it any more", "within moments", ""},
 	} {
 		t.Run(c.name, c.check)
+	}
+}
+
+// leaving is a pod shop/web that is being deleted and whose containers have ended.
+func leaving(changes ...func(*corev1.Pod)) *corev1.Pod {
+	return somePod("shop", "web", append([]func(*corev1.Pod){stops, func(p *corev1.Pod) { p.DeletionTimestamp = &began }}, changes...)...)
+}
+
+// clinging gives a world's volume a stage on node n1 that cannot be ended.
+func clinging(w *world) *world {
+	return w.staged(func(g *tarnv1.PavStage) {
+		g.DeletionTimestamp = &began
+		g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodUnstaging, UnstageAttempts: 2, Message: "busy", NextAttemptTime: ahead(40e9)}
+	})
+}
+
+// ownWork has Tarn's controller be a Deployment with a choice of controllers.
+func ownWork(controllers string) func(*world) {
+	return func(w *world) {
+		deployed(1)(w)
+		w.view.Deployment.Spec.Template.Spec.Containers = []corev1.Container{{Command: []string{"tarn", "controller", "--controllers=" + controllers}}}
 	}
 }
 
@@ -237,7 +286,7 @@ func TestAClaimThatIsToGrowSaysHowFarItIs(t *testing.T) {
 		{"it has failed", growing(corev1.PersistentVolumeClaimControllerResizeInProgress, func(w *world) {
 			w.record.Status.Expansion.LastError = &tarnv1.PavVolumeError{Message: "no room", Reason: "PodFailed", Time: began}
 			w.record.Status.Expansion.Failures, w.record.Status.Expansion.NextAttemptTime = 2, ahead(time.Minute)
-		}), "it cannot grow, attempt 2: no room", "again in 60s", ""},
+		}), "it cannot grow, attempt 2: no room", "again in 60s", "kubectl edit pavprovisioner gold"},
 		{"it is infeasible", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, nothing), "it is to grow", "", "kubectl edit pavprovisioner gold"},
 		{"it was written by hand", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, func(w *world) { w.volumeView.Record = nil }), "it is to grow", "never by itself: it was not made by Tarn", ""},
 		{"it was written by hand, and nobody has said so", growing("", func(w *world) { w.volumeView.Record = nil }), "it is to grow", "never by itself: it was not made by Tarn", ""},
@@ -247,7 +296,13 @@ func TestAClaimThatIsToGrowSaysHowFarItIs(t *testing.T) {
 			w.staged(func(g *tarnv1.PavStage) {
 				g.Status.Pod.Expansion = &tarnv1.StageExpansion{Phase: tarnv1.StageExpansionFailed, Message: "resize2fs failed"}
 			})
-		}), "cannot follow on node n1: resize2fs failed", "when the kubelet asks again", ""},
+		}), "cannot follow on node n1: resize2fs failed", "when the kubelet asks again", "kubectl edit pavprovisioner gold"},
+		{"the node's pod has no image", growing(corev1.PersistentVolumeClaimNodeResizeInProgress, func(w *world) {
+			w.claimView.Users = []user{{Pod: somePod("shop", "web", runs)}}
+			w.staged(func(g *tarnv1.PavStage) {
+				g.Status.Pod.Expansion = &tarnv1.StageExpansion{Phase: tarnv1.StageExpansionRunning, Namespace: "default", Name: "pav-staging"}
+			}).stagePod(waits("ErrImagePull", "no such image"), deadline(7200))
+		}), "its volume has grown, and is to follow on node n1: the node-expansion pod default/pav-staging cannot have its image: no such image", "it is given up", "kubectl edit pavprovisioner gold && kubectl -n default delete pod pav-staging"},
 	} {
 		t.Run(c.name, c.check)
 	}

@@ -1,8 +1,11 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,7 +36,7 @@ func (s *story) endingClaim(c *claimView) {
 		case f == claimProtection && s.view.unknown(Pod, c.Object.Namespace, ""):
 			s.finalizer(c.Object, "pvc", i, f, c.Claim.DeletionTimestamp)
 		case f == claimProtection:
-			s.protectionSilent(c.Object, c.Claim.DeletionTimestamp, "no pod uses it any more")
+			s.protectionSilent(c.Object, c.Claim.DeletionTimestamp.Time, false, "no pod uses it any more")
 		default:
 			s.finalizer(c.Object, "pvc", i, f, c.Claim.DeletionTimestamp)
 		}
@@ -58,16 +61,26 @@ func holds(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// usedBy tells which pods use a claim, and how each goes.
+// usedBy tells which pods use a claim, and how each goes. Those that are being deleted
+// already come last, as what keeps them is nearer to the cause.
 func (s *story) usedBy(c *claimView, using []user) {
+	slices.SortStableFunc(using, func(a, b user) int { return cmp.Compare(going(a.Pod), going(b.Pod)) })
 	var names []string
+	kept := ""
 	commands := map[string]bool{}
-	for _, u := range using {
+	for i := range using {
+		u := &using[i]
 		names = append(names, u.Pod.Namespace+"/"+u.Pod.Name)
+		if u.Pod.DeletionTimestamp != nil {
+			if why := s.goingUser(c, u); kept == "" && why != "" {
+				kept = fmt.Sprintf("; %s is being deleted: %s", names[i], why)
+			}
+			continue
+		}
 		t := look(u.Pod)
 		link := s.add(Link{Object: Object{Pod, u.Pod.Namespace, u.Pod.Name}, State: t.State, Since: moment(t.Since), Node: u.Pod.Spec.NodeName, Reason: t.Reason,
-			Message: "it uses the claim, which " + claimProtection + " keeps until the pod is gone", Next: "when the pod is gone"})
-		command := stop(u)
+			Message: usesIt, Next: "when the pod is gone"})
+		command := stop(*u)
 		if u.Workload.Kind != "" {
 			link.Message += fmt.Sprintf("; %s %s would make it again", u.Workload.Kind, u.Workload.Name)
 		}
@@ -75,11 +88,45 @@ func (s *story) usedBy(c *claimView, using []user) {
 			link.Command, commands[command] = command, true
 		}
 	}
-	noun := "pod"
 	if len(names) > 1 {
-		noun = fmt.Sprintf("%d pods", len(names))
+		s.blame("it is used by %d pods %s%s", len(names), join(names), kept)
+		return
 	}
-	s.blame("it is used by %s %s", noun, join(names))
+	s.blame("it is used by pod %s%s", names[0], strings.Replace(kept, "; "+names[0]+" is", ", which is", 1))
+}
+
+// usesIt is what is said of each pod that keeps a claim.
+const usesIt = "it uses the claim, which " + claimProtection + " keeps until the pod is gone"
+
+// going is 1 for a pod that is being deleted, else 0.
+func going(pod *corev1.Pod) int {
+	if pod.DeletionTimestamp != nil {
+		return 1
+	}
+	return 0
+}
+
+// goingUser follows a pod that keeps a claim to what keeps the pod, as where the pod is
+// asked for: to delete it once more would do nothing.
+func (s *story) goingUser(c *claimView, u *user) (why string) {
+	if s.view.Asked == (Object{Pod, u.Pod.Namespace, u.Pod.Name}) {
+		return "" // what keeps it is told with it
+	}
+	p := u.View
+	if p == nil {
+		p = &podView{Pod: u.Pod}
+	}
+	part := &story{view: s.view}
+	link, _ := part.podLink(p)
+	link.State, link.Since = "Terminating", moment(deletedAt(u.Pod))
+	if !volume.ShutDown(u.Pod) && part.nodeDown(p) {
+		part.blame("its node %s is not ready", u.Pod.Spec.NodeName)
+	} else {
+		part.endingPod(p, link, []*claimView{c})
+	}
+	link.Message = strings.TrimSuffix(usesIt+"; "+link.Message, "; ")
+	s.links = append(s.links, part.links...)
+	return part.cause
 }
 
 // stop gives the command that ends a pod for good: what would make it again goes
@@ -99,15 +146,19 @@ func stop(u user) string {
 	return kubectl(u.Pod.Namespace, "delete", "pod", u.Pod.Name)
 }
 
-// protectionSilent is about a finalizer of protection that has no reason to stay.
-func (s *story) protectionSilent(o Object, since *metav1.Time, because string) {
-	if s.young(since.Time) {
+// protectionSilent is about a finalizer of protection that has no reason to stay since a
+// time. That time is not exact where the reason was a pod or a claim that is gone: no
+// object tells when it went, so a controller is blamed only after a second look.
+func (s *story) protectionSilent(o Object, since time.Time, exact bool, because string) {
+	if s.young(since) || !exact && !s.view.Twice {
+		s.again = s.again || !s.young(since)
 		s.links[len(s.links)-1].Next = "within moments"
 		s.blame("%s, so it goes within moments", because)
 		return
 	}
 	s.blame("%s, but the controller that protects it does not let go", because)
-	s.add(Link{Object: Object{Kind: "controller", Name: "protection"}, State: "silent", Next: "as soon as the controller runs",
+	s.onController = true
+	s.add(Link{Object: Object{Kind: "controller", Name: "protection"}, State: "silent", Next: "as soon as the controller runs", Command: revive(s.view.Deployment, "protect"),
 		Message: "either kube-controller-manager runs with its protection controllers, or tarn controller with protect among its --controllers; neither has answered for " + o.String()})
 }
 

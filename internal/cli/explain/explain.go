@@ -60,6 +60,9 @@ type Explanation struct {
 	// Links lead from the object asked for to the cause; what could not be read
 	// comes last.
 	Links []Link `json:"links"`
+
+	// again says that a second look may tell more.
+	again bool
 }
 
 // String names an object as people do: claim shop/data.

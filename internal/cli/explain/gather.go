@@ -36,7 +36,31 @@ type Source struct {
 // Explain answers for one object. The error is of that object alone: that it is not
 // there, with what has a name like it, or that it cannot be read.
 func Explain(ctx context.Context, from Source, asked Object, now time.Time) (*Explanation, error) {
-	g := &gatherer{Source: from, view: &View{Asked: asked, Now: now}}
+	first, err := explainView(ctx, from, &View{Asked: asked, Now: now})
+	if err != nil || !first.again {
+		return first, err
+	}
+	timer := time.NewTimer(secondLook)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return first, nil
+	case <-timer.C:
+	}
+	second, err := explainView(ctx, from, &View{Asked: asked, Now: now.Add(secondLook), Twice: true})
+	if err != nil {
+		return first, nil //nolint:nilerr // it is gone, as the first look has said it would be
+	}
+	return second, nil
+}
+
+// secondLook is how long after the first look a second one is made. Whoever protects
+// claims looks at the pods of a namespace at least every two seconds while there is need.
+const secondLook = 3 * time.Second
+
+// explainView fills a view and finds the answer in it.
+func explainView(ctx context.Context, from Source, v *View) (*Explanation, error) {
+	g := &gatherer{Source: from, view: v}
 	if err := g.gather(ctx); err != nil {
 		return nil, err
 	}

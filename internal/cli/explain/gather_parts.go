@@ -79,7 +79,7 @@ func (g *gatherer) podsOf(ctx context.Context, namespace string) []corev1.Pod {
 }
 
 // users gives the pods that name a claim, and for one that is to go what would make
-// them again.
+// them again, and what keeps those that are to go as well; a few of them tell enough.
 func (g *gatherer) users(ctx context.Context, claim *corev1.PersistentVolumeClaim) []user {
 	var found []user
 	pods := g.podsOf(ctx, claim.Namespace)
@@ -94,6 +94,9 @@ func (g *gatherer) users(ctx context.Context, claim *corev1.PersistentVolumeClai
 	var work []func()
 	for i := range found {
 		work = append(work, func() { found[i].Workload = g.workload(ctx, found[i].Pod) })
+		if found[i].Pod.DeletionTimestamp != nil && len(work) < 2*mostNames {
+			work = append(work, func() { found[i].View = g.podView(ctx, found[i].Pod, false) })
+		}
 	}
 	together(work...)
 	return found

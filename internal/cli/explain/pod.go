@@ -47,8 +47,9 @@ func (s *story) claimOfPod(p *podView, c *claimView) {
 		part.cause = fmt.Sprintf("%s: %s", c.Object, part.cause)
 	}
 	s.links = append(s.links, part.links...)
-	s.onController = s.onController || part.onController
-	if part.cause != "" && s.cause == "" && !hasEnded(p.Pod) {
+	s.heed(part)
+	waits := going && p.Pod.DeletionTimestamp != nil // it waits for the pod, not the pod for it
+	if part.cause != "" && s.cause == "" && !hasEnded(p.Pod) && !waits {
 		s.cause = part.cause
 	}
 	if part.fine == "" {

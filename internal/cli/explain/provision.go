@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -195,12 +196,37 @@ func (s *story) controllerSilent(because string, since time.Time) {
 	}
 	if d := s.view.Deployment; d != nil {
 		link.Message += fmt.Sprintf("; its Deployment has %d of %d pods ready", d.Status.ReadyReplicas, d.Status.Replicas)
-		link.Command = kubectl(d.Namespace, "rollout", "restart", "deployment", d.Name)
-		if ptr.Deref(d.Spec.Replicas, 1) == 0 { // there is nothing to restart
-			link.Command = kubectl(d.Namespace, "scale", "deployment", d.Name, "--replicas=2")
-		}
+		link.Command = revive(d, "")
 	}
 	s.add(link)
+}
+
+// revive gives the command that has Tarn's controller begin anew, where it is a
+// Deployment and a controller of a name is among what it runs; no name for those that
+// always are. Kubernetes' own in their place are begun by whoever runs the cluster.
+func revive(d *appsv1.Deployment, name string) string {
+	switch {
+	case d == nil || name != "" && !selects(d, name):
+		return ""
+	case ptr.Deref(d.Spec.Replicas, 1) == 0: // there is nothing to restart
+		return kubectl(d.Namespace, "scale", "deployment", d.Name, "--replicas=2")
+	}
+	return kubectl(d.Namespace, "rollout", "restart", "deployment", d.Name)
+}
+
+// selects says whether a Deployment's --controllers have one that is left out by default.
+func selects(d *appsv1.Deployment, name string) bool {
+	is := false
+	for i := range d.Spec.Template.Spec.Containers {
+		c := &d.Spec.Template.Spec.Containers[i]
+		for _, arg := range slices.Concat(c.Command, c.Args) {
+			if list, found := strings.CutPrefix(arg, "--controllers="); found {
+				names := strings.Split(list, ",")
+				is = (slices.Contains(names, "*") || slices.Contains(names, name)) && !slices.Contains(names, "-"+name)
+			}
+		}
+	}
+	return is
 }
 
 // leaseRunOut is the state of a lease that nobody renews.

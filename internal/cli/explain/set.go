@@ -44,7 +44,8 @@ func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) str
 	for _, c := range fillers {
 		part := &story{view: s.view}
 		part.ofClaim(c)
-		s.links, s.onController = append(s.links, part.links...), s.onController || part.onController
+		s.links = append(s.links, part.links...)
+		s.heed(part)
 		if part.cause != "" {
 			s.blame("%s: %s", c.Object, part.cause)
 			break // the others wait for the like

@@ -14,8 +14,11 @@ import (
 
 // View is all that was read for one answer. Of what is asked for, one is set.
 type View struct {
-	Asked  Object
-	Now    time.Time
+	Asked Object
+	Now   time.Time
+	// Twice says that it is the second look, made when the first found something that
+	// passes within moments where a controller runs, and no object tells since when.
+	Twice  bool
 	Claim  *claimView
 	Volume *volumeView
 	Pod    *podView
@@ -71,6 +74,9 @@ type user struct {
 	Pod *corev1.Pod
 	// Workload is the outermost owner that is known; its kind is empty for none.
 	Workload Object
+	// View is what is told of a pod that is being deleted while its claim is; nil for
+	// others.
+	View *podView
 }
 
 // volumeView is a volume, made or to be made, and what makes, stages or removes it.

@@ -218,11 +218,15 @@ func (s *story) endingVolume(v *volumeView) {
 		switch {
 		case f == volumeProtection && ref != nil && v.Claim != nil && v.Claim.UID == ref.UID:
 			link := s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: string(v.Claim.Status.Phase),
-				Message: "it has the volume, which " + volumeProtection + " keeps as long", Next: "when the claim is gone; the volume can be used until then"})
+				Message: "it has the volume, which " + volumeProtection + " keeps as long; the command deletes the claim, and " + fate(vol), Next: "when the claim is gone; the volume can be used until then"})
 			link.Command = kubectl(ref.Namespace, "delete", "pvc", ref.Name)
 			s.blame("claim %s/%s has it", ref.Namespace, ref.Name)
-		case f == volumeProtection && vol.Status.Phase != corev1.VolumeBound && !s.view.unknown(Claim, "", ""):
-			s.protectionSilent(o, vol.DeletionTimestamp, "no claim has it any more")
+		case f == volumeProtection && vol.Status.Phase != corev1.VolumeBound && (ref == nil || !s.view.unknown(Claim, ref.Namespace, ref.Name)):
+			since := vol.DeletionTimestamp.Time
+			if t := vol.Status.LastPhaseTransitionTime; t != nil && t.After(since) { // it was Bound until then
+				since = t.Time
+			}
+			s.protectionSilent(o, since, ref == nil || vol.Status.Phase != corev1.VolumeAvailable, "no claim has it any more")
 		default:
 			s.finalizer(o, "pv", i, f, vol.DeletionTimestamp)
 		}
@@ -233,4 +237,15 @@ func (s *story) endingVolume(v *volumeView) {
 	if v.Record != nil {
 		s.record(v, tarnv1.ConditionDeletable)
 	}
+}
+
+// fate says what becomes of the data of a volume that is to go when its claim does. One
+// that the trash holds has policy Retain, and its storage stays as with that.
+func fate(vol *corev1.PersistentVolume) string {
+	policy := vol.Spec.PersistentVolumeReclaimPolicy
+	if policy == corev1.PersistentVolumeReclaimRetain {
+		return "its storage stays, by policy Retain, though no volume tells of it then"
+	}
+	return fmt.Sprintf("its data goes too, by policy %s; to keep that, first: %s", policy,
+		kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`))
 }

@@ -2,8 +2,10 @@ package explain
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +24,16 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 		})
 	}
 	nothing := func(*world) {}
+	told := func(reason, message string) func(*world) {
+		return func(w *world) {
+			w.volumeView.Events = []corev1.Event{{Reason: reason, Message: message, LastTimestamp: began}}
+		}
+	}
+	terminating := func(phase corev1.PersistentVolumePhase) *world {
+		return released(corev1.PersistentVolumeReclaimDelete, func(w *world) {
+			w.volume.DeletionTimestamp, w.volume.Finalizers, w.volume.Status.Phase, w.volumeView.Record = &began, []string{volumeProtection}, phase, nil
+		})
+	}
 	deleting := func(change func(*world)) *world {
 		return released(corev1.PersistentVolumeReclaimDelete, func(w *world) { w.record.Status.Phase = tarnv1.VolumeDeleting; change(w) })
 	}
@@ -62,9 +74,40 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 		{"bound to a claim that is gone", with(newWorld().bound().askedVolume(), func(w *world) { w.volumeView.Claim = nil }), "its claim shop/data is gone, and no binder has seen it", "when a binder sees it", ""},
 		{"deleted while bound", with(newWorld().bound().askedVolume(), func(w *world) { w.volume.DeletionTimestamp, w.volume.Finalizers = &began, []string{volumeProtection} }),
 			"is Terminating: claim shop/data has it", "when the claim is gone", "kubectl -n shop delete pvc data"},
+		{"deleted, and who asks may not read claims", with(terminating(corev1.VolumeReleased), func(w *world) {
+			w.view.Unread = []unread{{Object{Claim, "shop", "data"}, needs + " to get persistentvolumeclaims"}}
+		}), "finalizer kubernetes.io/pv-protection keeps it, which is of Kubernetes' protection, until no claim has the volume", "when its owner takes it off", ""},
+		{"deleted, and nobody lets it go", terminating(corev1.VolumeReleased), "no claim has it any more, but the controller that protects it does not let go", "as soon as the controller runs", ""},
+		{"deleted, and free a moment ago", with(terminating(corev1.VolumeReleased), func(w *world) { w.volume.Status.LastPhaseTransitionTime = ahead(-time.Second) }),
+			"no claim has it any more, so it goes within moments", "within moments", ""},
+		{"deleted, and a claim it was to be bound to is gone", with(terminating(corev1.VolumeAvailable), func(w *world) { w.view.Twice = false }),
+			"no claim has it any more, so it goes within moments", "within moments", ""},
+		{"being recycled", released(corev1.PersistentVolumeReclaimRecycle, nothing), "claim shop/data is gone, and the volume is being recycled", "", ""},
+		{"recycling has failed", released(corev1.PersistentVolumeReclaimRecycle, told("VolumeFailedRecycle", "no room")), "it could not be recycled: no room", "when it is tried again; last tried 60m ago", ""},
+		{"its storage could not be destroyed", released(corev1.PersistentVolumeReclaimDelete, told("VolumeFailedDelete", "still busy")), "its storage could not be destroyed: still busy", "when who made it tries again; last tried 60m ago", ""},
+		{"failed at that, by Event", with(newWorld().bound().askedVolume(), func(w *world) {
+			w.volume.Status.Phase, w.volume.Status.Message = corev1.VolumeFailed, "no deleter"
+			told("VolumeFailedDelete", "no such folder")(w)
+		}), "is Failed: no deleter", "when who is to remove it tries again; last tried 60m ago", ""},
 		{"removed by force", with(newWorld().bound().askedVolume(), func(w *world) { w.volumeView.Volume = nil }), "it was removed by force, and its storage is still there", "when somebody decides", "kubectl delete pavvolume pvc-claim-uid"},
 	} {
 		t.Run(c.name, c.check)
+	}
+}
+
+func TestACommandThatDecidesAboutDataSaysSoInItsLink(t *testing.T) {
+	for policy, want := range map[corev1.PersistentVolumeReclaimPolicy]string{
+		corev1.PersistentVolumeReclaimDelete: "the command deletes the claim, and its data goes too, by policy Delete; to keep that, first: kubectl patch pv pvc-claim-uid -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"Retain\"}}'",
+		corev1.PersistentVolumeReclaimRetain: "the command deletes the claim, and its storage stays, by policy Retain",
+	} {
+		w := newWorld().bound().askedVolume()
+		w.volume.DeletionTimestamp, w.volume.Finalizers, w.volume.Spec.PersistentVolumeReclaimPolicy = &began, []string{volumeProtection}, policy
+		e := chain(w.view)
+		if !slices.ContainsFunc(e.Links, func(l Link) bool {
+			return l.Command == "kubectl -n shop delete pvc data" && strings.Contains(l.Message, want)
+		}) {
+			t.Errorf("policy %s: no link says %q: %+v", policy, want, e.Links)
+		}
 	}
 }
 
@@ -104,6 +147,18 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 			w.view.Pod.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}
 		}), "its node n1 is not ready", "when its kubelet answers again", ""},
 		{"a provisioner that is gone", with(newWorld().bound().askedPod(), func(w *world) { w.volumeView.Provisioner, w.view.Pod.Drivers = nil, nil }), "there is no PavProvisioner gold any more", "", ""},
+		{"another driver that its node does not have", with(newWorld().bound().askedPod(), func(w *world) {
+			w.volumeView.Provisioner, w.volume.Spec.CSI.Driver = nil, "csi.example.org"
+		}), "driver csi.example.org is not registered on node n1", "when the driver's pod runs on n1", ""},
+		{"a stage that has failed", newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase, g.Status.Node.Message = tarnv1.StageFailed, "/pav/volume is missing"
+		}), "volume pvc-claim-uid could not be staged on node n1: /pav/volume is missing", "when the kubelet asks again", ""},
+		{"containers that nothing is known of", newWorld().bound().askedPod(func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+		}), "its containers have not started on node n1, and nothing that can be read says why", "", ""},
+		{"nothing but its own end, while its claim waits for that", with(newWorld().bound().askedPod(runs, func(p *corev1.Pod) { p.DeletionTimestamp = &began }), func(w *world) {
+			w.claim.DeletionTimestamp, w.claim.Finalizers = &began, []string{claimProtection}
+		}), "pod shop/web is Terminating: its containers have not ended", "when its containers have ended", ""},
 		{"a volume by hand without Static", with(newWorld().bound().askedPod(), func(w *world) {
 			w.volume.Annotations, w.provisioner.Spec.ProvisioningModes = nil, []pavv1.ProvisioningMode{pavv1.ModeDynamic}
 		}), "stages no volumes written by hand", "as soon as it has", `"value":"Static"`},

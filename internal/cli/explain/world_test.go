@@ -45,7 +45,7 @@ func newWorld() *world {
 	w.volumeView = &volumeView{Name: "pvc-claim-uid", Provisioner: w.provisioner, Driver: &storagev1.CSIDriver{}}
 	w.claimView = &claimView{Object: Object{Claim, "shop", "data"}, Claim: w.claim, Class: w.class, Classes: []*storagev1.StorageClass{w.class},
 		Provisioners: []pavv1.PavProvisioner{*w.provisioner}, Volume: w.volumeView}
-	w.view = &View{Asked: w.claimView.Object, Now: now, Claim: w.claimView, Controller: &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
+	w.view = &View{Asked: w.claimView.Object, Now: now, Claim: w.claimView, Twice: true, Controller: &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
 		HolderIdentity: ptr.To("host-1_a"), LeaseDurationSeconds: ptr.To[int32](15), RenewTime: ptr.To(metav1.NewMicroTime(now.Add(-time.Second))),
 	}}}
 	return w

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -30,18 +31,41 @@ const eventAction = "Deploy"
 // errStale says that the cache is behind what the API server has: look again.
 var errStale = errors.New("the cache is behind")
 
-// apply does what a plan says, up to the first error. The view follows what is written,
-// so that the status tells of it, and has the first refusal of the API server.
+// apply does what a plan says, up to the first error. The growth of one volume that is
+// refused, as by a quota, is in the way of no other's. The view follows what is written,
+// so that the status tells of it, and has what the API server refused.
 func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
+	var refused []error
+	skip := false
 	for _, a := range p.Actions {
-		if err := r.do(ctx, v, a); err != nil {
-			if v.Refused == "" && isRefusal(err) {
-				v.Refused = err.Error()
-			}
-			return err
+		if _, tells := a.(Tell); tells && skip {
+			continue // of the growth before it
+		}
+		err := r.do(ctx, v, a)
+		_, grows := a.(GrowClaim)
+		switch skip = err != nil && grows && isRefusal(err); {
+		case skip:
+			refused = append(refused, err)
+		case err != nil && isRefusal(err):
+			return v.refuse(append(refused, err))
+		case err != nil:
+			// Not all is tried: what is refused is told when it is.
+			return errors.Join(append(refused, err)...)
 		}
 	}
-	return nil
+	return v.refuse(refused)
+}
+
+// refuse has the view know what the API server refused, and gives that as one error.
+func (v *View) refuse(refused []error) error {
+	if v.Refused == "" {
+		words := make([]string, len(refused))
+		for i, err := range refused {
+			words[i] = err.Error()
+		}
+		v.Refused = strings.Join(words, "; ")
+	}
+	return errors.Join(refused...)
 }
 
 func (r *reconciler) do(ctx context.Context, v *View, a Action) error {

@@ -35,7 +35,7 @@ type View struct {
 	Classes map[string]*storagev1.StorageClass
 	// Defaults are the classes of volumes that name none, by access mode.
 	Defaults map[appfile.AccessMode]string
-	// Refused is what the API server said to the first write that it did not take.
+	// Refused is what the API server said to the writes that it did not take.
 	Refused string
 }
 

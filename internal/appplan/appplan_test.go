@@ -55,7 +55,10 @@ func has(volume string, sizeGi int64, mode corev1.PersistentVolumeAccessMode, cl
 	return func(w *World) { w.Claims[claim.Name] = claim }
 }
 
-func going(claim *corev1.PersistentVolumeClaim)    { now := metav1.Now(); claim.DeletionTimestamp = &now }
+func going(claim *corev1.PersistentVolumeClaim) { now := metav1.Now(); claim.DeletionTimestamp = &now }
+func marked(claim *corev1.PersistentVolumeClaim) {
+	claim.Annotations = map[string]string{tarnv1.AnnotationPreserve: "true"}
+}
 func anothers(claim *corev1.PersistentVolumeClaim) { claim.Labels = nil }
 func pending(claim *corev1.PersistentVolumeClaim) {
 	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
@@ -88,12 +91,13 @@ func TestWhatADeployDoesToEachVolume(t *testing.T) {
 		// size is what the first volume is stored with.
 		size int64
 	}{
-		"a new volume":                               {world(), file(1, "data:10:rwo"), "create data 0-10", Recreate, "", "strategy Recreate", 10},
-		"a new shared volume":                        {world(), file(3, "data:10:rwx"), "create data 0-10", RollingUpdate, "", "", 10},
-		"a class that is not there":                  {world(), file(1, "data:10:rwx:none"), "create data 0-10", RollingUpdate, "", "volume 'data' waits for storage class 'none', which does not exist", 10},
-		"nothing new":                                {world(runs(wants("data", 10, once)), has("data", 10, once, "fast")), file(1, "data:10:rwo"), "keep data 10-10", Recreate, "", "", 10},
-		"a preserved volume":                         {world(has("data", 10, once, "fast")), file(1, "data:10:rwo"), "attach data 10-10", Recreate, "", "", 10},
-		"a preserved volume that is larger":          {world(has("data", 20, once, "fast")), file(1, "data:10:rwo"), "attach data 20-20", Recreate, "", "volume 'data' keeps its 20 GiB: the file asks for 10, and volumes never shrink", 20},
+		"a new volume":                                     {world(), file(1, "data:10:rwo"), "create data 0-10", Recreate, "", "strategy Recreate", 10},
+		"a new shared volume":                              {world(), file(3, "data:10:rwx"), "create data 0-10", RollingUpdate, "", "", 10},
+		"a class that is not there":                        {world(), file(1, "data:10:rwx:none"), "create data 0-10", RollingUpdate, "", "volume 'data' waits for storage class 'none', which does not exist", 10},
+		"nothing new":                                      {world(runs(wants("data", 10, once)), has("data", 10, once, "fast")), file(1, "data:10:rwo"), "keep data 10-10", Recreate, "", "", 10},
+		"a preserved volume":                               {world(has("data", 10, once, "fast")), file(1, "data:10:rwo"), "attach data 10-10", Recreate, "", "", 10},
+		"a preserved volume that is larger":                {world(has("data", 20, once, "fast")), file(1, "data:10:rwo"), "attach data 20-20", Recreate, "", "volume 'data' keeps its 20 GiB: the file asks for 10, and volumes never shrink", 20},
+		"a preserved volume, and the file does not say so": {world(has("data", 10, once, "fast", marked)), file(1, "data:10:rwo"), "attach data 10-10", Recreate, "", "volume 'data' was preserved until now, and goes with the app from now on: the file lacks preserveOnDelete = true", 10},
 		"growth":                                     {world(runs(wants("data", 10, once)), has("data", 10, once, "fast")), file(1, "data:20:rwo"), "grow data 10-20", Recreate, "", "", 20},
 		"growth that is under way":                   {world(runs(wants("data", 30, once)), has("data", 10, once, "fast")), file(1, "data:20:rwo"), "grow data 10-30", Recreate, "", "volume 'data' keeps its 30 GiB: the file asks for 20, and volumes never shrink", 30},
 		"growth that the class forbids":              {world(runs(wants("data", 10, once)), has("data", 10, once, "rigid")), file(1, "data:20:rwo"), "refuse data 10-20", Recreate, "storage class 'rigid' does not allow expansion", "", 20},

@@ -106,7 +106,9 @@ func (w World) Expandable(claim *corev1.PersistentVolumeClaim, name string) *Err
 	return nil
 }
 
-// Delete says what becomes of an application's claims when it is deleted.
+// Delete says what becomes of an application's claims when it is deleted. One that says
+// of itself that it is to be preserved is, though a spec that is not carried out yet says
+// otherwise.
 func Delete(w World) Deletion {
 	deletion := Deletion{ID: w.App.Name, Status: Deleting, Preserved: []string{}, Deleted: []string{}}
 	add := func(claim *corev1.PersistentVolumeClaim, preserve bool) {
@@ -118,7 +120,7 @@ func Delete(w World) Deletion {
 	}
 	for _, v := range w.App.Spec.Volumes {
 		if claim, ours := w.claim(v.Name); ours {
-			add(claim, v.PreserveOnDelete)
+			add(claim, v.PreserveOnDelete || preserved(claim))
 		}
 	}
 	for _, claim := range w.unmounted() {

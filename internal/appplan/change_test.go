@@ -112,6 +112,36 @@ func TestOneAndNoneAreAlwaysAllowed(t *testing.T) {
 	}
 }
 
+func TestADeletionTellsOfEachClaimWhatBecomesOfIt(t *testing.T) {
+	once := corev1.ReadWriteOnce
+	data, keep := wants("data", 1, once), wants("data", 1, once)
+	keep.PreserveOnDelete = true
+	for name, c := range map[string]struct {
+		world World
+		stays bool
+	}{
+		"mounted":                             {world(runs(data), has("data", 1, once, "fast")), false},
+		"to be preserved":                     {world(runs(keep), has("data", 1, once, "fast", marked)), true},
+		"to be preserved, and not marked yet": {world(runs(keep), has("data", 1, once, "fast")), true},
+		"marked, and to be preserved no more": {world(runs(data), has("data", 1, once, "fast", marked)), true},
+		"detached":                            {world(runs(), has("data", 1, once, "fast")), false},
+		"detached, and to be preserved when it was so": {world(runs(), has("data", 1, once, "fast", marked)), true},
+	} {
+		got := Delete(c.world)
+		if stays := len(got.Preserved) == 1; stays != c.stays || len(got.Preserved)+len(got.Deleted) != 1 {
+			t.Errorf("%s: %+v, want that it stays: %t", name, got, c.stays)
+		}
+	}
+}
+
+func TestAPreservedVolumeThatStaysPreservedIsNotWarnedOf(t *testing.T) {
+	f := file(1, "data:1:rwo")
+	f.Volumes[0].PreserveOnDelete = true
+	if got := Deploy(world(has("data", 1, corev1.ReadWriteOnce, "fast", marked)), f, nil).Plan.Warnings; strings.Contains(strings.Join(got, "\n"), "preserve") {
+		t.Errorf("warned %q", got)
+	}
+}
+
 func TestTwoAppsWhoseClaimsWouldHaveOneNameDoNotMeet(t *testing.T) {
 	// Volume c of app a-b, and volume b-c of app a: both are paas-app-a-b-c.
 	theirs := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{

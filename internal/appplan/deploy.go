@@ -161,6 +161,9 @@ func (d *decider) attach(change Change, v tarnv1.AppVolume, claim *corev1.Persis
 	if live := ClassOf(claim); v.StorageClass != "" && live != v.StorageClass {
 		d.warn("volume '%s' stays in storage class '%s': a claim's class cannot be changed; for '%s' give the volume another name", v.Name, live, v.StorageClass)
 	}
+	if preserved(claim) && !v.PreserveOnDelete {
+		d.warn("volume '%s' was preserved until now, and goes with the app from now on: the file lacks preserveOnDelete = true", v.Name)
+	}
 	if v.SizeGi*gi > current(claim) {
 		if err := d.w.Expandable(claim, v.Name); err != nil {
 			d.refuse(change, err)

@@ -19,8 +19,8 @@ type ending struct {
 }
 
 // endOf goes by what was deployed: a claim that no deploy has mounted is kept, as is one
-// that is to be preserved by what was deployed or by what the spec says since. A claim
-// that is not the App's is not touched.
+// that is to be preserved by what was deployed, by what the spec says since, or by what
+// is on the claim. A claim that is not the App's is not touched.
 func endOf(v *View) ending {
 	var e ending
 	named := map[string]bool{}
@@ -45,14 +45,12 @@ func endOf(v *View) ending {
 	return e
 }
 
-// preserves says whether a volume is to be preserved now, whatever was deployed.
+// preserves says whether a volume is to be preserved now, whatever was deployed. The
+// claim is asked too, as it is where the answer to the deletion is made.
 func (v *View) preserves(volume string, claim *corev1.PersistentVolumeClaim) bool {
-	for i := range v.App.Spec.Volumes {
-		if v.App.Spec.Volumes[i].Name == volume {
-			return v.App.Spec.Volumes[i].PreserveOnDelete
-		}
-	}
-	return preserved(claim)
+	return preserved(claim) || slices.ContainsFunc(v.App.Spec.Volumes, func(s tarnv1.AppVolume) bool {
+		return s.Name == volume && s.PreserveOnDelete
+	})
 }
 
 // planEnd takes an App down, in an order in which nothing is lost if it stops anywhere:

@@ -20,6 +20,7 @@ const (
 	eventGrowing   = "VolumeResizing"
 	eventDeleted   = "VolumeDeleted"
 	eventPreserved = "VolumePreserved"
+	eventReleased  = "VolumePreservedNoMore"
 	eventRemade    = "VolumeMadeAnew"
 )
 
@@ -174,8 +175,12 @@ func planVolume(v *View, volume *tarnv1.AppVolume) []Action {
 	case claim.DeletionTimestamp != nil:
 		return nil // it is made anew when it is gone
 	}
-	if preserved(claim) != volume.PreserveOnDelete {
-		return []Action{MarkClaim{claim, volume.PreserveOnDelete}}
+	switch is := preserved(claim); {
+	case is && !volume.PreserveOnDelete:
+		return []Action{MarkClaim{claim, false}, tell(claim.Name, eventReleased,
+			"claim %s of volume %s was preserved, and goes with the App from now on: the volume lacks preserveOnDelete", claim.Name, volume.Name)}
+	case !is && volume.PreserveOnDelete:
+		return []Action{MarkClaim{claim, true}}
 	}
 	return nil
 }

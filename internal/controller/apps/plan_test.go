@@ -126,6 +126,8 @@ func TestADeployTellsWhatBecomesOfVolumes(t *testing.T) {
 		{"made", eventCreated, "claim paas-app-shop-data is made for volume data: 1 GiB of class ovh-csi-rbd", viewOf(appOf(data))},
 		{"mounted again", eventAttached, "volume data is mounted again, with what is on its claim paas-app-shop-data", viewOf(appOf(data), bound(newClaim(viewOf(appOf()), &data)))},
 		{"detached", eventDetached, "claim paas-app-shop-data is kept until the App is deleted", deployed(appOf(data), asks(func(s *tarnv1.AppSpec) { s.Volumes = nil }))},
+		{"preserved no more", eventReleased, "claim paas-app-shop-data of volume data was preserved, and goes with the App from now on",
+			deployed(appOf(volumeOf("data", 1, preserving)), asks(func(s *tarnv1.AppSpec) { s.Volumes[0].PreserveOnDelete = false }))},
 		{"growing", eventGrowing, "is to have 5 GiB", deployed(appOf(data), asks(func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 5 }))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -265,6 +267,9 @@ func TestAnEndTakesThePodsThenTheClaimsThenTheRest(t *testing.T) {
 		{"one that is to be preserved only since is marked and stays", deployed(appOf(data), asks(func(s *tarnv1.AppSpec) { s.Volumes[0].PreserveOnDelete = true }), dying, stopped),
 			[]string{"mark paas-app-shop-data true", "drop topology", "let go"}},
 		{"one that was to be preserved when it was deployed stays", deployed(appOf(kept), asks(func(s *tarnv1.AppSpec) { s.Volumes[0].PreserveOnDelete = false }), dying, stopped), []string{"drop topology", "let go"}},
+		{"one that is marked stays, whatever was deployed", deployed(appOf(data), onClaim("data", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Annotations[tarnv1.AnnotationPreserve] = preserveYes
+		}), dying, stopped), []string{"drop topology", "let go"}},
 		{"a claim that is protected keeps the App", deployed(appOf(data, volumeOf("logs", 1)), onClaim("data", guard), dying, stopped), []string{"drop paas-app-shop-logs"}},
 		{"a Deployment of somebody else stays", deployed(appOf(), func(v *View) { v.Deployment.OwnerReferences = nil }, dying), []string{"drop topology", "let go"}},
 	} {

@@ -94,12 +94,13 @@ func TestProblemsAreToldAllAtOnceWithTheirPlaces(t *testing.T) {
 		name, text string
 		want       []string
 	}{
-		{"an empty file", "", []string{"app: is missing: begin the file with [app]"}},
+		{"an empty file", "", []string{"1:1: app: is missing: begin the file with [app]"}},
 		{"no TOML", "[app\n", []string{"this is not TOML"}},
 		{"lines that curl has joined", "[app]image = \"x\"", []string{"but got U+0069 'i'; it came as one line: send it as it is, with curl by --data-binary @paas.toml"}},
 		{"a key twice", "[app]\nimage = \"x\"\nimage = \"y\"\n", []string{"3:1: this is not TOML"}},
-		{"no UTF-8", "[app]\nimage = \"\xff\"", []string{"not UTF-8"}},
-		{"too long", app + strings.Repeat("#", appfile.MaxBytes), []string{"the most is 262144"}},
+		{"no UTF-8", "[app]\nimage = \"\xff\"", []string{"2:10: the file is not UTF-8 text"}},
+		{"too long", app + strings.Repeat("#", appfile.MaxBytes), []string{"3:262127: the file has 262162 bytes; the most is 262144"}},
+		{"too long at once", strings.Repeat("\n", appfile.MaxBytes+1), []string{"262145:1: the file has 262145 bytes"}},
 		{"no image", "[app]\n", []string{"app.image: is missing"}},
 		{"an image with a blank", "[app]\nimage = \"a b\"\n", []string{`2:1: app.image: "a b" is no image`}},
 		{"a section misspelt", app + "[[volume]]\nname = \"a\"\n", []string{"3:3: volume: is unknown: write volumes"}},
@@ -126,7 +127,9 @@ func TestProblemsAreToldAllAtOnceWithTheirPlaces(t *testing.T) {
 		{"a mount around another", app + "[[volumes]]\nname = \"b\"\nmountPath = \"/a/b\"\nsize = 1\n" + vol, []string{`9:1: volumes[1].mountPath: "/a/b" of volume "b" lies within "/a"`}},
 		{"a relative path", app + strings.Replace(vol, "/a", "a", 1), []string{`5:1: volumes[0].mountPath: "a" is relative`}},
 		{"the root", app + strings.Replace(vol, "/a", "/", 1), []string{"would hide the whole image"}},
-		{"a path upwards", app + strings.Replace(vol, "/a", "/a/../proc", 1), []string{`write "/proc"`}},
+		{"a path upwards", app + strings.Replace(vol, "/a", "/a/../b", 1), []string{`5:1: volumes[0].mountPath: "/a/../b" is not the plain form of the path: write "/b"`}},
+		{"a path upwards to a folder of the kernel", app + strings.Replace(vol, "/a", "/a/../proc", 1), []string{`"/a/../proc" is "/proc" in its plain form: "/proc" is reserved`}},
+		{"a path upwards to the root", app + strings.Replace(vol, "/a", "/a/..", 1), []string{`"/a/.." is "/" in its plain form: "/" would hide the whole image: write an absolute path`}},
 		{"a slash at the end", app + strings.Replace(vol, "/a", "/a/", 1), []string{`write "/a"`}},
 		{"the kernel's folder", app + strings.Replace(vol, "/a", "/proc/x", 1), []string{"is reserved"}},
 		{"above a secret", app + strings.Replace(vol, "/a", "/var/run", 1), []string{"hides /var/run/secrets"}},

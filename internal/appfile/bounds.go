@@ -11,20 +11,38 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// readable refuses what no decoder should be given.
-func readable(text []byte) Problems {
+// unreadable says why no decoder should be given a text, and from which byte on; empty
+// where one may be.
+func unreadable(text []byte) (why string, at int) {
 	switch {
 	case len(text) > MaxBytes:
-		return Problems{{Message: fmt.Sprintf("the file has %d bytes; the most is %d", len(text), MaxBytes)}}
+		return fmt.Sprintf("the file has %d bytes; the most is %d", len(text), MaxBytes), MaxBytes
 	case !utf8.Valid(text):
-		return Problems{{Message: "the file is not UTF-8 text"}}
+		return "the file is not UTF-8 text", notUTF8(text)
 	}
-	return nil
+	return "", 0
 }
 
-func crowded() Problems {
-	return Problems{{Message: fmt.Sprintf("the file has more keys and list items than an application needs; the most is %d", maxKeys)}}
+// notUTF8 is where a text ceases to be UTF-8.
+func notUTF8(text []byte) int {
+	at := 0
+	for at < len(text) {
+		letter, size := utf8.DecodeRune(text[at:])
+		if letter == utf8.RuneError && size == 1 {
+			break
+		}
+		at += size
+	}
+	return at
 }
+
+// placed gives what is wrong with TOML from a byte on its line and column.
+func placed(text []byte, at int, why string) Problems {
+	before := text[:at]
+	return Problems{{Line: bytes.Count(before, []byte("\n")) + 1, Column: at - bytes.LastIndexByte(before, '\n'), Message: why}}
+}
+
+var crowded = fmt.Sprintf("the file has more keys and list items than an application needs; the most is %d", maxKeys)
 
 // sparse refuses TOML with too many keys: the decoder compares each with those before
 // it, so that a text of MaxBytes could keep it busy for half a minute.
@@ -32,11 +50,19 @@ func sparse(text []byte) Problems {
 	var parser unstable.Parser
 	parser.Reset(text)
 	for n := 0; parser.NextExpression(); {
-		if n = keysIn(parser.Expression(), n); n > maxKeys {
-			return crowded()
+		node := parser.Expression()
+		if n = keysIn(node, n); n > maxKeys {
+			return placed(text, begins(node), crowded)
 		}
 	}
 	return nil
+}
+
+// begins is the byte at which a line of TOML has its first key.
+func begins(node *unstable.Node) int {
+	keys := node.Key()
+	keys.Next()
+	return int(keys.Node().Raw.Offset)
 }
 
 // keysIn adds the keys and list items of a node to a number, up to where they are too many.
@@ -68,7 +94,7 @@ func scanJSON(text []byte) (twice []Problem, refused Problems) {
 	s := scanner{decoder: json.NewDecoder(bytes.NewReader(text))}
 	s.decoder.UseNumber()
 	if errors.Is(s.value(""), errCrowded) {
-		return nil, crowded()
+		return nil, Problems{{Message: crowded}}
 	}
 	return s.twice, nil
 }

@@ -17,17 +17,17 @@ func TestATextThatWouldKeepTheDecoderBusyIsRefused(t *testing.T) {
 		}
 		return b.String()
 	}
-	for name, text := range map[string]string{
-		"keys":            keys("k%d = 1\n"),
-		"keys of a table": "[app.env]\n" + keys("k%d = '1'\n"),
-		"tables":          keys("[t%d]\n"),
-		"lists of tables": keys("[[volumes]]\nname = 'v%d'\n"),
-		"items":           "[app]\nargs = [" + keys("'%d',") + "]",
-		"inline tables":   "app = {" + strings.TrimSuffix(keys("k%d = 1,"), ",") + "}",
-		"dots":            "a" + strings.Repeat(".a", 2001) + " = 1",
+	for name, c := range map[string]struct{ text, at string }{
+		"keys":            {keys("k%d = 1\n"), "2001:1"},
+		"keys of a table": {"[app.env]\n" + keys("k%d = '1'\n"), "2000:1"},
+		"tables":          {keys("[t%d]\n"), "2001:2"},
+		"lists of tables": {keys("[[volumes]]\nname = 'v%d'\n"), "2001:3"},
+		"items":           {"[app]\nargs = [" + keys("'%d',") + "]", "2:1"},
+		"inline tables":   {"app = {" + strings.TrimSuffix(keys("k%d = 1,"), ",") + "}", "1:1"},
+		"dots":            {" a" + strings.Repeat(".a", 2001) + " = 1", "1:2"},
 	} {
-		if _, _, err := appfile.ParseTOML("", []byte(text)); err == nil || err.Error() != want {
-			t.Errorf("%s: ParseTOML fails with %.200v, want %s", name, err, want)
+		if _, _, err := appfile.ParseTOML("", []byte(c.text)); err == nil || err.Error() != c.at+": "+want {
+			t.Errorf("%s: ParseTOML fails with %.200v, want %s: %s", name, err, c.at, want)
 		}
 	}
 	for name, text := range map[string]string{

@@ -200,12 +200,16 @@ func (c *checker) problem(path, message string) {
 	c.problems = append(c.problems, c.said(path, message))
 }
 
-// said gives a message its place: that of the key, or of the table it is missing in.
+// said gives a message its place: that of the key, or of the table it is missing in; a
+// table that is missing belongs at the beginning.
 func (c *checker) said(path, message string) Problem {
 	at, known := c.doc.at[path]
 	for table := path; !known; at, known = c.doc.at[table] {
 		end := strings.LastIndexByte(table, '.')
 		if end < 0 {
+			if c.doc.at != nil {
+				at = position{1, 1}
+			}
 			break
 		}
 		table = table[:end]
@@ -238,6 +242,9 @@ func badMountPath(path string) string {
 	case strings.ContainsFunc(path, func(r rune) bool { return r == ':' || r != ' ' && hidden(r) }):
 		return fmt.Sprintf("%q holds a character no mount path can: %s", path, remedy)
 	case path != clean(path):
+		if bad := badMountPath(clean(path)); bad != "" { // what is written instead must not be refused next
+			return fmt.Sprintf("%q is %q in its plain form: %s", path, clean(path), bad)
+		}
 		return fmt.Sprintf("%q is not the plain form of the path: write %q", path, clean(path))
 	}
 	for _, folder := range reserved {

@@ -24,7 +24,7 @@ type document struct {
 	values map[string]any
 	// twice are the keys of JSON that an object has twice; in TOML that is no TOML.
 	twice []Problem
-	// at says where each key stands, by its path: volumes.1.size. Empty for JSON.
+	// at says where each key stands, by its path: volumes.1.size. Nil for JSON.
 	at map[string]position
 }
 
@@ -32,8 +32,8 @@ type document struct {
 // but not gainsay; empty where only the file says it. The error is of type Problems and
 // tells everything that is wrong; warnings tell what is right but was perhaps not meant.
 func ParseTOML(app string, text []byte) (f *File, warnings []Problem, err error) {
-	if problems := readable(text); problems != nil {
-		return nil, nil, problems
+	if why, at := unreadable(text); why != "" {
+		return nil, nil, placed(text, at, why)
 	}
 	if problems := sparse(text); problems != nil {
 		return nil, nil, problems
@@ -48,8 +48,8 @@ func ParseTOML(app string, text []byte) (f *File, warnings []Problem, err error)
 
 // ParseJSON reads the same content as JSON: {"app": {...}, "volumes": [...]}.
 func ParseJSON(app string, text []byte) (f *File, warnings []Problem, err error) {
-	if problems := readable(text); problems != nil {
-		return nil, nil, problems
+	if why, _ := unreadable(text); why != "" {
+		return nil, nil, Problems{{Message: why}}
 	}
 	twice, problems := scanJSON(text)
 	if problems != nil {
@@ -71,7 +71,7 @@ func ParseJSON(app string, text []byte) (f *File, warnings []Problem, err error)
 func syntaxProblem(text []byte, err error) Problems {
 	var decode *toml.DecodeError
 	if !errors.As(err, &decode) {
-		return Problems{{Message: "this is not TOML: " + err.Error()}}
+		return placed(text, 0, "this is not TOML: "+err.Error())
 	}
 	line, column := decode.Position()
 	message := "this is not TOML: " + strings.TrimPrefix(decode.Error(), "toml: ")

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -78,27 +77,12 @@ func newDocumentCommand() *cobra.Command {
 // registerClasses adds the flag for the storage classes of volumes that name none, which
 // the API and the controllers must agree on.
 func registerClasses(flags *pflag.FlagSet, classes *map[string]string) {
-	defaults := map[string]string{}
-	for mode, class := range appfile.DefaultClasses {
-		defaults[string(mode)] = class
-	}
-	flags.StringToStringVar(classes, "app-class", defaults, "storage class of the volumes of applications that name none, by access mode; API and controllers must be told the same")
+	cli.RegisterAppClasses(flags, classes, "storage class of the volumes of applications that name none, by access mode; API and controllers must be told the same")
 }
 
-// appClasses reads that flag. A mode that is not named keeps its class.
+// appClasses reads that flag.
 func appClasses(words map[string]string) (map[appfile.AccessMode]string, error) {
-	classes := map[appfile.AccessMode]string{}
-	for mode, class := range appfile.DefaultClasses {
-		classes[mode] = class
-	}
-	for word, class := range words {
-		mode := appfile.AccessMode(word)
-		if _, known := classes[mode]; !known || class == "" || strings.ContainsAny(class, " /") {
-			return nil, fmt.Errorf("--app-class %s=%s: write it as rwo=CLASS,rwx=CLASS", word, class)
-		}
-		classes[mode] = class
-	}
-	return classes, nil
+	return cli.AppClasses(words)
 }
 
 // teller is the account as which kubelets are asked: the server's own token would let a

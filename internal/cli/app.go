@@ -33,7 +33,9 @@ type appFlags struct {
 	connection connection
 	server     serverFlags
 	namespace  string
-	output     output
+	// classes are those of volumes that name none, by access mode, as words.
+	classes map[string]string
+	output  output
 }
 
 func (f *appFlags) register(cmd *cobra.Command) {
@@ -41,12 +43,17 @@ func (f *appFlags) register(cmd *cobra.Command) {
 	f.connection.register(cmd, flags)
 	f.server.register(flags)
 	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the apps; without it that of the kubeconfig's context")
+	RegisterAppClasses(flags, &f.classes, "storage class of volumes that name none, by access mode, as tarn controller was told; a server of tarn api knows by itself")
 	completeFlag(cmd, "namespace", &f.connection, namespaceKind)
 }
 
 // connect gives who answers, and the namespace to ask for.
 func (f *appFlags) connect() (apps, string, error) {
 	namespace := f.namespace
+	classes, err := AppClasses(f.classes)
+	if err != nil {
+		return nil, "", err
+	}
 	if f.server.url != "" {
 		if namespace == "" {
 			namespace = f.connection.ownNamespace()
@@ -55,7 +62,6 @@ func (f *appFlags) connect() (apps, string, error) {
 		return server, namespace, err
 	}
 	if namespace == "" {
-		var err error
 		if namespace, err = f.connection.namespace(); err != nil {
 			return nil, "", err
 		}
@@ -64,7 +70,7 @@ func (f *appFlags) connect() (apps, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	return &appcalls.Calls{Client: live, Verdict: appcalls.DefaultVerdict}, namespace, nil
+	return &appcalls.Calls{Client: live, Classes: classes, Verdict: appcalls.DefaultVerdict}, namespace, nil
 }
 
 func newAppCommand() *cobra.Command {

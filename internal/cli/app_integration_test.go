@@ -147,6 +147,10 @@ func TestAnAppIsPlannedDeployedScaledAndDeletedByCommand(t *testing.T) {
 	file := w.file(shop)
 	w.says(0, "app plan --file "+file, "create  data    10Gi", "paas-app-shop-data", "app shop: 1 pod")
 	w.says(1, "app show shop", "app 'shop' not found")
+	classless := w.file(strings.Replace(shop, "storageClass = \"grows-NAMESPACE\"\n", "", 1))
+	w.says(0, "app plan --file "+classless, "ReadWriteOnce, by storage class 'ovh-csi-rbd'")
+	w.says(0, "app plan --file "+classless+" --app-class rwo=grows-"+w.namespace, "ReadWriteOnce, by storage class 'grows-"+w.namespace+"'", "!which does not exist")
+	w.says(1, "volume list --app-class rox=fast", "--app-class rox=fast: write it as rwo=CLASS,rwx=CLASS")
 	stop := w.serve("shop", func(*tarnv1.App) {
 		w.claim("shop", "data", "grows-"+w.namespace, "10Gi", corev1.ReadWriteOnce)
 	})

@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"tarn.dev/tarn/internal/appfile"
+)
+
+// RegisterAppClasses adds the flag for the storage classes of volumes of applications that
+// name none. What decides of applications must be told the same everywhere: the API, the
+// controllers, and the command line where it asks Kubernetes itself.
+func RegisterAppClasses(flags *pflag.FlagSet, classes *map[string]string, usage string) {
+	defaults := map[string]string{}
+	for mode, class := range appfile.DefaultClasses {
+		defaults[string(mode)] = class
+	}
+	flags.StringToStringVar(classes, "app-class", defaults, usage)
+}
+
+// AppClasses reads that flag. A mode that is not named keeps its class.
+func AppClasses(words map[string]string) (map[appfile.AccessMode]string, error) {
+	classes := maps.Clone(appfile.DefaultClasses)
+	for word, class := range words {
+		mode := appfile.AccessMode(word)
+		if _, known := classes[mode]; !known || class == "" || strings.ContainsAny(class, " /") {
+			return nil, fmt.Errorf("--app-class %s=%s: write it as rwo=CLASS,rwx=CLASS", word, class)
+		}
+		classes[mode] = class
+	}
+	return classes, nil
+}

@@ -215,7 +215,16 @@ func TestAResizeIsCheckedInTheOrderAUserExpects(t *testing.T) {
 	}
 	resize("none", "20").fails(http.StatusNotFound, appplan.NotFound, "volume 'none' not found on app 'shop'")
 	resize("data", "20").fails(http.StatusConflict, appplan.Conflict, "volume 'data' has yet to be made: try again when it is Bound")
-	w.claim("resizes", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
+	claim := w.claim("resizes", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
+	phase := func(is corev1.PersistentVolumeClaimPhase) {
+		claim.Status.Phase = is
+		if err := w.admin.Status().Update(context.Background(), claim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	phase(corev1.ClaimPending)
+	resize("data", "20").fails(http.StatusConflict, appplan.Conflict, "volume 'data' is Pending: try again when it is Bound")
+	phase(corev1.ClaimBound)
 	w.claim("resizes", "shop", "media", 5, corev1.ReadWriteMany, "rigid")
 	noShrink := "size must be strictly greater than current size (no shrink)"
 	for _, size := range []string{"1", "9", "10"} {

@@ -213,9 +213,8 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 	objects = append(objects, newer...)
 	reader := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": map[string]any{"name": "tarn-metrics-reader"}}}
 	objects = append(objects, reader)
-	last := []string{"CustomResourceDefinition", "Namespace"}
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
-		return slices.Index(last, a.GetKind()) - slices.Index(last, b.GetKind())
+		return slices.Index(goLast, a.GetKind()) - slices.Index(goLast, b.GetKind())
 	})
 	for _, o := range objects {
 		if err := u.unprotect(ctx, o); err != nil {
@@ -253,10 +252,14 @@ func (u *uninstaller) resources(ctx context.Context) ([]*unstructured.Unstructur
 	return found, nil
 }
 
-// unprotect takes off a custom resource's definition the label that keeps it from being
-// deleted: the policy that looks for it is gone by now, but may be enforced a moment longer.
+// goLast are the kinds that go last, in their order: they carry a label that keeps them
+// from being deleted, and others may have to see to their end.
+var goLast = []string{"CustomResourceDefinition", "Namespace"}
+
+// unprotect takes that label off an object. The policy that looks for it is gone by now,
+// but may be enforced a moment longer.
 func (u *uninstaller) unprotect(ctx context.Context, o *unstructured.Unstructured) error {
-	if o.GetKind() != "CustomResourceDefinition" {
+	if !slices.Contains(goLast, o.GetKind()) {
 		return nil
 	}
 	patch := fmt.Sprintf(`{"metadata": {"labels": {%q: null}}}`, tarnv1.LabelDeletionProtection)
@@ -268,7 +271,7 @@ func (u *uninstaller) unprotect(ctx context.Context, o *unstructured.Unstructure
 
 // untilGone waits for the end of an object that others may have to see to first.
 func (u *uninstaller) untilGone(ctx context.Context, o *unstructured.Unstructured) error {
-	if !slices.Contains([]string{"CustomResourceDefinition", "Namespace"}, o.GetKind()) {
+	if !slices.Contains(goLast, o.GetKind()) {
 		return nil
 	}
 	return wait.PollUntilContextCancel(ctx, lookAgain, true, func(ctx context.Context) (bool, error) {

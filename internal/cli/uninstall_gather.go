@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,6 +35,9 @@ type installed struct {
 	// claims are those for which a plugin is making a volume, and those in Tarn's own
 	// namespace.
 	claims []corev1.PersistentVolumeClaim
+	// alone are the controllers that do Kubernetes' work in its place, as the arguments of
+	// Tarn's Deployment have it.
+	alone []string
 	// abandoned says that no controller of Tarn works, so that nothing destroys volumes
 	// or lets go of what it holds.
 	abandoned bool
@@ -53,12 +58,54 @@ func (u *uninstaller) gather(ctx context.Context) (*installed, error) {
 		provisioners: provisioners.Items, records: records.Items, stages: stages.Items, pools: pools.Items, apps: apps.Items,
 		volumes: volumes.Items, abandoned: u.abandoned,
 	}
+	var err error
+	if in.alone, err = u.inPlaceOfKubernetes(ctx); err != nil {
+		return nil, err
+	}
 	names := in.drivers()
 	in.volumes = slices.DeleteFunc(in.volumes, func(v corev1.PersistentVolume) bool { return !ofTarn(&v, names) && !volume.Held(&v) })
 	in.claims = slices.DeleteFunc(claims.Items, func(c corev1.PersistentVolumeClaim) bool {
 		return c.Namespace != Namespace && !slices.Contains(c.Finalizers, tarnv1.FinalizerInProcess)
 	})
 	return in, nil
+}
+
+// inPlaceOfKubernetes names the controllers of Tarn's Deployment that Kubernetes has too,
+// and that run here because Kubernetes' own are switched off. Where there is none, as with
+// processes on hosts, nothing in the cluster tells.
+func (u *uninstaller) inPlaceOfKubernetes(ctx context.Context) ([]string, error) {
+	d := &appsv1.Deployment{}
+	err := u.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: kube.ControllerName}, d)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading what Deployment %s runs: %w", kube.ControllerName, err)
+	}
+	for i := range d.Spec.Template.Spec.Containers {
+		if c := &d.Spec.Template.Spec.Containers[i]; c.Name == "controller" {
+			return substitutes(c.Args), nil
+		}
+	}
+	return nil, nil
+}
+
+// substitutes reads the flag --controllers of `tarn controller`, as that does: given more
+// than once, the words of all count, and one with a minus wins. Its default has neither.
+func substitutes(args []string) []string {
+	flags := pflag.NewFlagSet("controller", pflag.ContinueOnError)
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	words := flags.StringSlice("controllers", nil, "")
+	if err := flags.Parse(args); err != nil {
+		return nil // neither does the controller start
+	}
+	var found []string
+	for _, name := range []string{"bind", "protect"} {
+		if (slices.Contains(*words, "*") || slices.Contains(*words, name)) && !slices.Contains(*words, "-"+name) {
+			found = append(found, name)
+		}
+	}
+	return found
 }
 
 // drivers are the names of provisioners, also of those that were removed by force.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -60,6 +61,21 @@ func furnished(ctx context.Context, t *testing.T, c client.Client) *corev1.Persi
 	return vol
 }
 
+// alone is a Deployment by which Tarn binds and protects.
+func alone() *appsv1.Deployment {
+	labels := map[string]string{"app.kubernetes.io/component": "controller"}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: kube.ControllerName},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "controller", Image: "tarn", Args: []string{"controller", "--controllers=*"}}}},
+			},
+		},
+	}
+}
+
 func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -80,8 +96,27 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	if err := c.Create(ctx, later); err != nil { // a later release's
 		t.Fatal(err)
 	}
+	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
+	refused := func(context.Context) (bool, error) {
+		err := c.Delete(ctx, space, client.DryRunAll)
+		return err != nil && strings.Contains(err.Error(), "without loss: tarn uninstall"), nil
+	}
+	if err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, refused); err != nil { // policies take a moment
+		t.Fatalf("Tarn's namespace, in which volumes are staged, is anybody's to delete: %v", err)
+	}
+	// Controllers that do Kubernetes' work alone.
+	d := alone()
+	if err := c.Create(ctx, d); err != nil {
+		t.Fatal(err)
+	}
 	var said bytes.Buffer
 	u := &uninstaller{client: c, out: &said}
+	if err := u.run(ctx); err == nil || !strings.Contains(said.String(), "nothing would bind") || !strings.Contains(said.String(), "keep its finalizer") {
+		t.Fatalf("Kubernetes' work would be nobody's: %v\n%s", err, said.String())
+	}
+	if err := c.Delete(ctx, d); err != nil {
+		t.Fatal(err)
+	}
 	for _, try := range []func(context.Context) error{u.tell, u.run} {
 		if err := try(ctx); err == nil || !strings.Contains(said.String(), "kubectl delete pvc -n shop data") {
 			t.Fatalf("a volume in use was not in the way: %v\n%s", err, said.String())

@@ -72,11 +72,28 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	return p
 }
 
+// withoutTarn says what becomes of the whole cluster when a controller goes that does
+// Kubernetes' work in its place, and by which words Kubernetes' own are switched off.
+var withoutTarn = map[string]struct{ what, off string }{
+	"bind": {
+		"Tarn binds claims in the place of Kubernetes, and nothing would bind any after it",
+		"-persistentvolume-binder-controller",
+	},
+	"protect": {
+		"Tarn protects claims and volumes in the place of Kubernetes, and every one of the cluster would keep its finalizer pvc-protection or pv-protection for ever",
+		"-persistentvolumeclaim-protection-controller and -persistentvolume-protection-controller",
+	},
+}
+
 // blockers is what only its owner can decide about, or what would lose data.
 func blockers(in *installed, keep bool) []blocker {
 	var found []blocker
 	add := func(what, remedy string, args ...any) {
 		found = append(found, blocker{what, fmt.Sprintf(remedy, args...)})
+	}
+	for _, name := range in.alone {
+		add(withoutTarn[name].what, "switch Kubernetes' own on first: kube-controller-manager without %s among its --controllers; then Tarn's off: "+
+			"helm upgrade tarn charts/tarn --reset-then-reuse-values --set 'controller.controllers={*,-bind,-protect}'", withoutTarn[name].off)
 	}
 	first := ""
 	if in.abandoned {

@@ -62,6 +62,11 @@ func forgotten(in *installed) {
 
 func abandoned(in *installed) { in.abandoned = true }
 
+// runs has the controller's Deployment give it arguments.
+func runs(args ...string) func(*installed) {
+	return func(in *installed) { in.alone = substitutes(append([]string{"controller"}, args...)) }
+}
+
 func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 	inTarns := func(name string) func(*installed) {
 		return func(in *installed) { in.claims = append(in.claims, *testkit.Claim(Namespace, name, "c", "shelf")) }
@@ -100,6 +105,9 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a volume that nobody destroys", whatIs(made(wasReleased), abandoned), false, "no controller of Tarn works", "--keep-volumes"},
 		{"a volume on a node of a Tarn that is gone", whatIs(staged, abandoned), true, "in use on node n1", "install Tarn again"},
 		{"a volume that no plugin goes on making", whatIs(inTarns("fill-1"), abandoned), true, "", ""},
+		{"a Tarn that binds", whatIs(runs("--controllers=*,-protect")), false, "nothing would bind any", "without -persistentvolume-binder-controller"},
+		{"a Tarn that protects", whatIs(runs("--controllers=*", "--controllers=-bind")), true, "keep its finalizer", "without -persistentvolumeclaim-protection-controller"},
+		{"a Tarn that leaves both to Kubernetes", whatIs(runs("--controllers=*,-bind,-protect", "--controllers=bind")), false, "", ""},
 		{"nothing, of a Tarn that is gone", whatIs(abandoned), false, "", ""},
 		{"an application", whatIs(func(in *installed) {
 			in.apps = append(in.apps, tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}})
@@ -142,6 +150,21 @@ func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
 		}
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestWhatRunsInThePlaceOfKubernetesIsReadFromTheArguments(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                "",
+		"--controllers=*": "bind protect",
+		"--controllers=accept,bind --controllers=-protect": "bind",
+		"--leader-elect --workers 3 --controllers *,-bind": "protect",
+		"--controllers=*,-bind,-protect --v=1":             "",
+		"--metrics-secure --controllers=protect -v 2":      "protect",
+	} {
+		if got := strings.Join(substitutes(append([]string{"controller"}, strings.Fields(args)...)), " "); got != want {
+			t.Errorf("%q: %q, want %q", args, got, want)
 		}
 	}
 }

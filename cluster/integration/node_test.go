@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"tarn.dev/tarn/cluster/internal/image"
 )
 
 // workload is one pod of each kind that has its own trap: a service by its address, a tag that is always pulled, the image that stands
@@ -38,6 +41,16 @@ spec:
   - name: c
     image: busybox # :latest, so pulled each time
     command: [sh, -c, "nc -w 2 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT </dev/null && wget -q -O - http://$WEB_SERVICE_HOST"]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: tools}
+spec:
+  restartPolicy: OnFailure
+  containers:
+  - name: c
+    image: alpine:3.15
+    command: [/bin/bash, -c, "grep -c . <<<\"of the tools' image\""]
 ---
 apiVersion: v1
 kind: Pod
@@ -100,6 +113,10 @@ func podsRun(c *cluster) {
 	c.t.Helper()
 	c.kubectl("wait", "--for=condition=Ready", "pod/web", "pod/mounter", "--timeout=60s")
 	c.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/caller", "--timeout=60s")
+	c.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/tools", "--timeout=60s")
+	if got := c.kubectl("logs", "tools"); got != "1" {
+		c.t.Errorf("alpine:3.15 printed %q", got)
+	}
 	if got := c.kubectl("logs", "caller"); got != "served" {
 		c.t.Errorf("through the service came %q", got)
 	}
@@ -185,11 +202,42 @@ func componentsAreStartedAgain(c *cluster) {
 	}
 }
 
+// imagesAreBuiltAndImported makes images in each way there is, and runs a pod of each.
 func imagesAreBuiltAndImported(c *cluster) {
 	c.t.Helper()
-	c.run("image", "build", "--tag", "example.org/pause:latest", "--binary", filepath.Join(c.bin, "tarn-cluster.d", "pause"))
-	c.kubectl("run", "built", "--image=example.org/pause", "--grace-period=1") // :latest again
-	c.kubectl("wait", "--for=condition=Ready", "pod/built", "--timeout=60s")
+	pause := filepath.Join(c.bin, "tarn-cluster.d", "pause")
+	c.run("image", "build", "--tag", "example.org/pause:latest", "--binary", pause)
+	c.runs("program", "example.org/pause") // :latest again
+
+	folder := c.t.TempDir()
+	content, err := os.ReadFile(pause)
+	if err := errors.Join(err, os.MkdirAll(filepath.Join(folder, "opt/app"), 0o755), os.WriteFile(filepath.Join(folder, "opt/app/waits"), content, 0o755),
+		os.Symlink("opt/app/waits", filepath.Join(folder, "entry"))); err != nil {
+		c.t.Fatal(err)
+	}
+	c.run("image", "build", "--tag", "example.org/folder:1", "--rootfs", folder, "/entry")
+	c.runs("folder", "example.org/folder:1")
+
+	archives := []string{filepath.Join(c.t.TempDir(), "one.tar"), filepath.Join(c.t.TempDir(), "two.tar")}
+	for i, archive := range archives {
+		if err := image.Build(archive, fmt.Sprintf("example.org/archive:%d", i), "", pause, nil); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	c.run(append([]string{"image", "import"}, archives...)...)
+	for i := range archives {
+		c.runs(fmt.Sprintf("archive-%d", i), fmt.Sprintf("example.org/archive:%d", i))
+	}
+	if out, err := c.try("image", "import", pause); err == nil || !strings.Contains(out, pause) {
+		c.t.Errorf("importing a file that is no archive: %v, %s", err, out)
+	}
+}
+
+// runs starts a pod of an image that must be in the cluster already: no registry has it.
+func (c *cluster) runs(pod, image string) {
+	c.t.Helper()
+	c.kubectl("run", pod, "--image="+image, "--grace-period=1")
+	c.kubectl("wait", "--for=condition=Ready", "pod/"+pod, "--timeout=60s")
 }
 
 func TestASecondClusterLivesBesideTheFirst(t *testing.T) {

@@ -130,6 +130,52 @@ func TestMissingProgramsAreNamedWithTheRemedy(t *testing.T) {
 	}
 }
 
+func TestTooLittleDiskIsToldWithTheRemedy(t *testing.T) {
+	disk := t.TempDir()
+	if err := unix.Mount("tarn-test", disk, "tmpfs", 0, "size=1g"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(disk, unix.MNT_DETACH) }) //nolint:errcheck // it is this test's own
+	for _, c := range []struct {
+		data string
+		node bool
+		want string
+	}{
+		{disk, false, ""},
+		{disk, true, disk + " has 1.0 GiB free and 5.0 GiB are needed: free some, or choose another disk with --data-dir"},
+		{filepath.Join(disk, "not", "there", "yet"), true, disk + " has 1.0 GiB free and 5.0 GiB are needed: free some, or choose another disk with --data-dir"},
+	} {
+		got := ""
+		if err := checkDisk(Needs{Data: c.data, Node: c.node}); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("data in %s, a node: %t:\n got %q\nwant %q", c.data, c.node, got, c.want)
+		}
+	}
+}
+
+func TestARuncThatDoesNotStartIsToldInOneLine(t *testing.T) {
+	const missing = "runc: error while loading shared libraries: libseccomp.so.2: cannot open shared object file: No such file or directory"
+	for _, c := range []struct{ script, want string }{
+		{"echo runc version 1", ""},
+		{"echo '" + missing + "' >&2; exit 127", "runc does not start (" + missing + "): install libseccomp (Debian: apt-get install libseccomp2)"},
+		{"echo one; echo two >&2; exit 3", "runc does not start: exit status 3: one two"},
+	} {
+		programs := t.TempDir()
+		if err := os.WriteFile(filepath.Join(programs, "runc"), []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err := checkRunc(Needs{Programs: programs}); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("a runc that does %q:\n got %q\nwant %q", c.script, got, c.want)
+		}
+	}
+}
+
 func TestNameServersAreReadFromAResolverFile(t *testing.T) {
 	text := "# c\nsearch a\nnameserver 192.0.2.1\nnameserver bad\nnameserver fd00::1\noptions x\nnameserver 192.0.2.2\nnameserver 192.0.2.3\n"
 	if got, want := NameServers([]byte(text)), []string{"192.0.2.1", "fd00::1", "192.0.2.2"}; !slices.Equal(got, want) {

@@ -152,7 +152,7 @@ func checkRunc(n Needs) error {
 	if err == nil {
 		return nil
 	}
-	text := strings.TrimSpace(string(out))
+	text := strings.Join(strings.Fields(string(out)), " ") // in one line, however many it has used
 	if strings.Contains(text, "shared libraries") {
 		return fmt.Errorf("runc does not start (%s): install libseccomp (Debian: apt-get install libseccomp2)", text)
 	}

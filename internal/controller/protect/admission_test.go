@@ -259,13 +259,15 @@ func born(t *testing.T, admin client.Client) {
 		t.Errorf("a claim that comes with its finalizer has %q (%v)", second.Finalizers, err)
 	}
 	t.Run("updates and subresources leave them alone", func(t *testing.T) {
-		vol.Finalizers = nil
-		if err := admin.Update(ctx, vol); err != nil || len(vol.Finalizers) != 0 {
-			t.Errorf("an update gives the volume finalizers %q (%v)", vol.Finalizers, err)
-		}
-		vol.Status.Phase = corev1.VolumeAvailable
-		if err := admin.Status().Update(ctx, vol); err != nil || len(vol.Finalizers) != 0 {
-			t.Errorf("an update of its status gives the volume finalizers %q (%v)", vol.Finalizers, err)
+		for _, o := range []client.Object{claim, vol} {
+			o.SetFinalizers(nil)
+			if err := admin.Update(ctx, o); err != nil || len(o.GetFinalizers()) != 0 {
+				t.Errorf("an update gives %T finalizers %q (%v)", o, o.GetFinalizers(), err)
+			}
+			claim.Status.Phase, vol.Status.Phase = corev1.ClaimLost, corev1.VolumeAvailable
+			if err := admin.Status().Update(ctx, o); err != nil || len(o.GetFinalizers()) != 0 {
+				t.Errorf("an update of its status gives %T finalizers %q (%v)", o, o.GetFinalizers(), err)
+			}
 		}
 	})
 }

@@ -27,6 +27,7 @@ func TestProtectionSettles(t *testing.T) {
 	server := testkit.APIServer(t)
 	for title, settle := range map[string]func(*world){
 		"case143 what lost its finalizer gets it back":                finalizersComeBack,
+		"case143 a finalizer that cannot be written is tried again":   refusedWrites,
 		"case144 one list lets all claims of a namespace go":          oneListANamespace,
 		"case145 a list that fails is made again":                     failedList,
 		"case146 a pod that only the API server knows keeps a claim":  behindCache,
@@ -57,6 +58,26 @@ func finalizersComeBack(w *world) {
 			}
 			return ""
 		})
+	}
+}
+
+func refusedWrites(w *world) {
+	w.refusing = true
+	w.start()
+	claim, vol := w.claim("x"), w.volume("x", nil, corev1.VolumeAvailable)
+	for o, finalizer := range map[client.Object]string{claim: FinalizerClaim, vol: FinalizerVolume} {
+		o.SetFinalizers(nil)
+		w.must(w.client.Update(w.ctx, o))
+		w.until(func() string {
+			w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o))
+			if !slices.Contains(o.GetFinalizers(), finalizer) {
+				return fmt.Sprintf("%T has finalizers %q after %d writes of which the first was refused", o, o.GetFinalizers(), w.patched(o))
+			}
+			return ""
+		})
+		if got := w.patched(o); got < 2 {
+			w.t.Errorf("%T was patched %d times, want once more than was refused", o, got)
+		}
 	}
 }
 

@@ -45,6 +45,10 @@ type world struct {
 	// failing of them are refused.
 	lists   map[string]int
 	failing int
+	// patches counts the controllers' patches by path; where refusing, the first of each
+	// is refused.
+	patches  map[string]int
+	refusing bool
 	// clock is the controllers', nil for the real one; known is their cache.
 	clock clock.PassiveClock
 	known client.Reader
@@ -55,7 +59,7 @@ func newWorld(t *testing.T, config *rest.Config, name string) *world {
 	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
-	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), lists: map[string]int{}}
+	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), lists: map[string]int{}, patches: map[string]int{}}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}} // of its own in each run
 	w.create(namespace)
 	w.namespace = namespace.Name
@@ -81,6 +85,7 @@ func (w *world) run(restConfig *rest.Config, see func(cache.Cache) cache.Cache) 
 	restConfig = rest.CopyConfig(restConfig)
 	restConfig.Impersonate.UserName = asController
 	restConfig.Wrap(w.watchLists)
+	restConfig.Wrap(w.watchPatches)
 	mgr, err := kube.NewManager(restConfig, ctrl.Options{
 		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
@@ -127,6 +132,33 @@ func (w *world) refuse(namespace string) bool {
 	w.lists[namespace]++
 	w.failing--
 	return w.failing >= 0
+}
+
+func (w *world) watchPatches(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodPatch && w.refusePatch(r.URL.Path) {
+			return nil, errors.New("the API server did not answer")
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+func (w *world) refusePatch(path string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.patches[path]++
+	return w.refusing && w.patches[path] == 1
+}
+
+// patched is how often the controllers have patched an object of the case.
+func (w *world) patched(o client.Object) int {
+	path := "/api/v1/persistentvolumes/" + o.GetName()
+	if o.GetNamespace() != "" {
+		path = "/api/v1/namespaces/" + o.GetNamespace() + "/persistentvolumeclaims/" + o.GetName()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.patches[path]
 }
 
 // listed is how often the controllers have listed the pods of a namespace live.

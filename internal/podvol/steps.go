@@ -77,10 +77,11 @@ func (s *Steps) PrepareCreation(ctx context.Context, p *pavv1.PavProvisioner, re
 	}
 	o.inputs.Capacity = ptr.Deref(bytes, 0)
 	if section.Handle != nil {
-		if err := checkHandle(*section.Handle); err != nil {
+		handle := strings.TrimSpace(*section.Handle) // as /pav/handle: YAML's "|" ends it with a newline
+		if err := checkHandle(handle); err != nil {
 			return nil, invalid(".handle: %v", err)
 		}
-		o.inputs.Handle = *section.Handle
+		o.inputs.Handle = handle
 	}
 	return prepare(o, section)
 }

@@ -47,9 +47,6 @@ const (
 	settleTime = 2 * time.Minute
 	// goingTime is how long a pod may take to be gone before people are told.
 	goingTime = 2 * time.Minute
-	// deadlineSlack is what the kubelet gets beyond a pod's own deadline before
-	// its failure is declared here.
-	deadlineSlack = 15 * time.Second
 )
 
 // Observation is what a look at a pod told.
@@ -64,6 +61,8 @@ type Observation struct {
 	Inputs tarnv1.PodInputs
 	// CheckAt is when to look again though no event tells; zero: not needed.
 	CheckAt time.Time
+	// unexplained says that the pod's time was up and nothing in it tells why.
+	unexplained bool
 }
 
 // Observe reads the state of a step's pod. pod is nil where there is none; owner is
@@ -95,7 +94,7 @@ func Observe(pod *corev1.Pod, owner types.UID, now time.Time) Observation {
 	case phase == "":
 		observeActive(&o, pod, now)
 	case isStaging(pod):
-		observeStagingEnd(&o, pod, phase)
+		observeStagingEnd(&o, pod, phase, now)
 	default:
 		observeEnd(&o, pod, phase, now)
 	}
@@ -164,30 +163,6 @@ func wasStopped(pod *corev1.Pod, result *tarnv1.PodResult) bool {
 	return !endTime(pod).Before(pod.DeletionTimestamp.Add(-grace))
 }
 
-// Within is what is observed of a staging pod whose volume is not there yet, and which was
-// started at a time: it has 10 minutes, or what volumeStaging.deadlineSeconds says. Its own
-// activeDeadlineSeconds, if any, is about the whole of its life.
-func (o Observation) Within(pod *corev1.Pod, started *metav1.Time, now time.Time) Observation {
-	if started == nil || o.State != PodStarting && o.State != PodRunning {
-		return o
-	}
-	limit := time.Duration(cmp.Or(o.Inputs.DeadlineSeconds, defaultDeadlineSeconds)) * time.Second
-	end := started.Add(limit)
-	if now.Before(end) {
-		if o.CheckAt.IsZero() || end.Before(o.CheckAt) {
-			o.CheckAt = end
-		}
-		return o
-	}
-	o.State, o.Reason, o.CheckAt = PodFailed, ReasonPodDeadline, time.Time{}
-	waiting := o.Message
-	o.Message = fmt.Sprintf("staging pod %s/%s has not made the volume available within %s; volumeStaging.deadlineSeconds gives it longer", pod.Namespace, pod.Name, limit)
-	if waiting != "" {
-		o.Message += ": " + waiting
-	}
-	return o
-}
-
 // observeGoing waits for a pod to be gone; what is long overdue is told.
 func observeGoing(o *Observation, pod *corev1.Pod, now time.Time) {
 	o.State = PodGoing
@@ -209,32 +184,19 @@ func observeActive(o *Observation, pod *corev1.Pod, now time.Time) {
 	if isStaging(pod) && pod.Spec.ActiveDeadlineSeconds == nil {
 		return
 	}
-	limit := time.Duration(defaultDeadlineSeconds) * time.Second
-	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
-		limit = time.Duration(*seconds) * time.Second
-	}
-	// As the kubelet does, count from the start; a pod that never starts has as long.
-	begin := pod.CreationTimestamp.Time
-	if pod.Status.StartTime != nil {
-		begin = pod.Status.StartTime.Time
-	}
-	o.CheckAt = begin.Add(limit + deadlineSlack)
+	o.CheckAt = deadlineOf(pod).Add(deadlineSlack)
 	if now.Before(o.CheckAt) {
 		return
 	}
-	o.State, o.Reason = PodFailed, ReasonPodDeadline
-	o.Message = fmt.Sprintf("pod %s/%s has not ended within %s", pod.Namespace, pod.Name, limit)
-	if waiting := waitingFor(pod); waiting != "" {
-		o.Message += ": " + waiting
-	}
+	timeIsUp(o, pod, waitingFor(pod))
 }
 
-func observeStagingEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase) {
+func observeStagingEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time.Time) {
 	if phase == corev1.PodSucceeded {
 		o.State = PodSucceeded
 		return
 	}
-	o.State, o.Reason, o.Message = PodFailed, ReasonPodFailed, failure(pod, nil)
+	observeFailure(o, pod, nil, now)
 }
 
 func observeEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time.Time) {
@@ -247,7 +209,7 @@ func observeEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time
 		}
 	}
 	if phase == corev1.PodFailed {
-		o.State, o.Reason, o.Message = PodFailed, ReasonPodFailed, failure(pod, o.Result)
+		observeFailure(o, pod, o.Result, now)
 		return
 	}
 	if hasResults(pod) && o.Result == nil {
@@ -261,6 +223,15 @@ func observeEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time
 	o.State = PodSucceeded
 }
 
+// observeFailure says why a pod failed.
+func observeFailure(o *Observation, pod *corev1.Pod, result *tarnv1.PodResult, now time.Time) {
+	if endedByDeadline(pod, now) {
+		timeIsUp(o, pod, keptBy(pod, result))
+		return
+	}
+	o.State, o.Reason, o.Message = PodFailed, ReasonPodFailed, failure(pod, result)
+}
+
 // failure says why a pod failed, in the order of what tells most.
 func failure(pod *corev1.Pod, result *tarnv1.PodResult) string {
 	if result != nil && result.Error != "" {
@@ -269,9 +240,15 @@ func failure(pod *corev1.Pod, result *tarnv1.PodResult) string {
 	if pod.Status.Reason != "" || pod.Status.Message != "" {
 		return strings.Trim(pod.Status.Reason+": "+pod.Status.Message, ": ")
 	}
+	return cmp.Or(exits(pod, result, ""), "the pod failed and left no word in /pav/error")
+}
+
+// exits says which containers failed, by the kubelet's word, else by the node agent's. It
+// leaves out those that ended for a reason.
+func exits(pod *corev1.Pod, result *tarnv1.PodResult, without string) string {
 	var parts []string
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if end := s.State.Terminated; end != nil && end.ExitCode != 0 {
+		if end := s.State.Terminated; end != nil && end.ExitCode != 0 && (without == "" || end.Reason != without) {
 			parts = append(parts, strings.TrimSpace(fmt.Sprintf("container %s exited with %d %s", s.Name, end.ExitCode, end.Message)))
 		}
 	}
@@ -279,9 +256,6 @@ func failure(pod *corev1.Pod, result *tarnv1.PodResult) string {
 		for _, name := range sortedNames(result.ExitCodes) {
 			parts = append(parts, fmt.Sprintf("container %s exited with %d", name, result.ExitCodes[name]))
 		}
-	}
-	if len(parts) == 0 {
-		return "the pod failed and left no word in /pav/error"
 	}
 	return strings.Join(parts, "; ")
 }

@@ -62,7 +62,10 @@ func TestAPodIs(t *testing.T) {
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes"}}
 	}
 	going := func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: born} }
-	const soon, late = 5 * time.Second, time.Hour
+	late := func(pod *corev1.Pod) {
+		pod.Status.Reason, pod.Status.Message = "DeadlineExceeded", "Pod was active on the node longer than the specified deadline"
+	}
+	const soon, eons = 5 * time.Second, time.Hour
 	for _, c := range []struct {
 		name        string
 		pod         *corev1.Pod
@@ -78,18 +81,24 @@ func TestAPodIs(t *testing.T) {
 		{"starting, with what keeps the container", podOf(tarnv1.StepCreation, container(stuck)), soon, podvol.PodStarting, "", "ImagePullBackOff: no such image"},
 		{"running", podOf(tarnv1.StepCreation, container(running)), soon, podvol.PodRunning, "", ""},
 		{"going when somebody deletes it", podOf(tarnv1.StepCreation, container(running), going), soon, podvol.PodGoing, "", ""},
-		{"failed when its time is up, with the reason", podOf(tarnv1.StepCreation, container(stuck)), late, podvol.PodFailed, podvol.ReasonPodDeadline, "ImagePullBackOff"},
+		{"failed when its time is up, with the reason", podOf(tarnv1.StepCreation, container(stuck)), eons, podvol.PodFailed, podvol.ReasonPodDeadline, "ImagePullBackOff"},
 		{"settling while its results are not stored", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0))), soon, podvol.PodSettling, "", ""},
-		{"failed when its results never come", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0))), late, podvol.PodFailed, podvol.ReasonResultLost, "node agent"},
+		{"failed when its results never come", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0))), eons, podvol.PodFailed, podvol.ReasonResultLost, "node agent"},
 		{"succeeded with its results", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0)), result(tarnv1.PodResult{})), soon, podvol.PodSucceeded, "", ""},
 		{"succeeded by the node agent's word, before the kubelet's", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(true)})), soon, podvol.PodSucceeded, "", ""},
 		{"failed by the node agent's word", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), ExitCodes: map[string]int32{"c": 3}})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 3"},
 		{"failed with the text of /pav/error", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(1)), result(tarnv1.PodResult{Error: "no room"})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "no room"},
 		{"failed with the exit code where there is no text", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(7)), result(tarnv1.PodResult{})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 7"},
 		{"failed at once when the kubelet refused it", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), func(p *corev1.Pod) { p.Status.Reason = "OutOfcpu" }), soon, podvol.PodFailed, podvol.ReasonPodFailed, "OutOfcpu"},
+		{"failed when the kubelet ended it at its deadline, with what its container still waits for", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), late, container(stuck)), soon, podvol.PodFailed, podvol.ReasonPodDeadline, "pod ns/p has not ended within 10m0s: container c: ImagePullBackOff: no such image"},
+		{"failed when the kubelet ended it at its deadline, with how its container ended", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), late, container(ended(143)), result(tarnv1.PodResult{})), soon, podvol.PodFailed, podvol.ReasonPodDeadline, "within 10m0s: container c exited with 143"},
+		{"failed when the kubelet ended it at its deadline, with the text of /pav/error", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), late, container(ended(143)), result(tarnv1.PodResult{Error: "waited for shelf 7"})), soon, podvol.PodFailed, podvol.ReasonPodDeadline, "within 10m0s: waited for shelf 7"},
+		{"failed at its deadline by the node agent's word, before the kubelet's", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), ExitCodes: map[string]int32{"c": 137}})), 10 * time.Minute, podvol.PodFailed, podvol.ReasonPodDeadline, "within 10m0s: container c exited with 137"},
+		{"failed for itself, though its time is up by now", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(7)), result(tarnv1.PodResult{})), eons, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 7"},
+		{"a staging pod that was ended at a deadline of its own", podOf(tarnv1.StepStaging, phase(corev1.PodFailed), late, container(stuck), func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = ptr.To[int64](5) }), soon, podvol.PodFailed, podvol.ReasonPodDeadline, "within 5s: container c: ImagePullBackOff"},
 		{"failed when the result is not Tarn's", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), func(p *corev1.Pod) { p.Annotations[tarnv1.AnnotationResult] = "{" }), soon, podvol.PodFailed, podvol.ReasonResultInvalid, "annotation"},
 		{"a staging pod has no results to wait for", podOf(tarnv1.StepStaging, phase(corev1.PodSucceeded), container(ended(0))), soon, podvol.PodSucceeded, "", ""},
-		{"a staging pod runs as long as it likes", podOf(tarnv1.StepStaging, container(running)), 100 * late, podvol.PodRunning, "", ""},
+		{"a staging pod runs as long as it likes", podOf(tarnv1.StepStaging, container(running)), 100 * eons, podvol.PodRunning, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := podvol.Observe(c.pod, "owner", born.Add(c.after))
@@ -98,6 +107,33 @@ func TestAPodIs(t *testing.T) {
 			}
 			if got.State == podvol.PodSucceeded && got.Result == nil && c.pod.Labels[tarnv1.LabelStep] != "staging" {
 				t.Error("a succeeded pod has no result")
+			}
+		})
+	}
+}
+
+func TestAPodWhoseContainerNeverRanIsExplainedByWhatItWaitedFor(t *testing.T) {
+	unknown := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+		ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated",
+	}}
+	late := func(pod *corev1.Pod) { pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "DeadlineExceeded" }
+	for _, c := range []struct {
+		name string
+		pod  *corev1.Pod
+		want string
+	}{
+		{"what the kubelet has overwritten", podOf(tarnv1.StepCreation, late, container(unknown), result(tarnv1.PodResult{})), "pod ns/p has not ended within 10m0s: no such image"},
+		{"what nobody has told here", podOf(tarnv1.StepCreation, func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(born.Add(-time.Hour)) }), "pod ns/p has not ended within 10m0s: no such image"},
+		{"not one that says more itself", podOf(tarnv1.StepCreation, late, container(ended(143)), result(tarnv1.PodResult{})), "pod ns/p has not ended within 10m0s: container c exited with 143"},
+		{"not one that failed for itself", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(7)), result(tarnv1.PodResult{})), "container c exited with 7"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := podvol.Observe(c.pod, "owner", born.Add(time.Second))
+			if plain := got.After(""); plain.Message != got.Message {
+				t.Errorf("without a word it is %q, want %q", plain.Message, got.Message)
+			}
+			if got = got.After("no such image").After("twice"); got.Message != c.want {
+				t.Errorf("it is %s %q, want %q", got.State, got.Message, c.want)
 			}
 		})
 	}

@@ -339,24 +339,6 @@ func (r *reconciler) reschedule(ctx context.Context, v *View) error {
 	return nil
 }
 
-// adoptVolume takes the PersistentVolume that exists already, if it is this claim's
-// and stays.
-func (r *reconciler) adoptVolume(ctx context.Context, v *View) error {
-	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.VolumeName}, &corev1.PersistentVolume{})
-	switch {
-	case err != nil:
-		return err
-	case live == nil:
-		return errStale
-	case live.DeletionTimestamp != nil:
-		return fmt.Errorf("PersistentVolume %s exists and is being deleted; waiting until it is gone", v.VolumeName)
-	case !isOf(live, v.Record):
-		return fmt.Errorf("PersistentVolume %s exists and belongs to another claim; delete it to go on", v.VolumeName)
-	}
-	v.Volume = live
-	return nil
-}
-
 // settle says that the PersistentVolume is there, and removes the creation pod,
 // whose results are recorded.
 func (r *reconciler) settle(ctx context.Context, v *View) error {

@@ -23,6 +23,7 @@ const (
 	reasonNotReady    = "ProvisionerNotReady"
 	reasonClaimGone   = "ClaimGone"
 	reasonPodWaits    = "PodWaiting"
+	reasonNameTaken   = "VolumeNameTaken"
 
 	eventStarted   = "Provisioning"
 	eventFailed    = "ProvisioningFailed"
@@ -213,7 +214,7 @@ func decideValidating(v *View, now time.Time) Plan {
 		}
 		return Plan{Act: ActCreate}
 	case podvol.PodFailed, podvol.PodForeign:
-		return fail(v, podFailure(tarnv1.StepValidation, o), tarnv1.VolumePending, now)
+		return fail(v, podFailure(tarnv1.StepValidation, v), tarnv1.VolumePending, now)
 	default:
 		return await(v)
 	}
@@ -237,11 +238,11 @@ func decideCreating(v *View, now time.Time) Plan {
 		return Plan{Act: ActStatus, Status: status}
 	case podvol.PodFailed, podvol.PodForeign:
 		if neverRan(v) {
-			p := fail(v, podFailure(tarnv1.StepCreation, o), tarnv1.VolumePending, now)
+			p := fail(v, podFailure(tarnv1.StepCreation, v), tarnv1.VolumePending, now)
 			p.Act = ActWithdraw
 			return p
 		}
-		return fail(v, podFailure(tarnv1.StepCreation, o), tarnv1.VolumeUndoing, now)
+		return fail(v, podFailure(tarnv1.StepCreation, v), tarnv1.VolumeUndoing, now)
 	default:
 		switch {
 		case !wanted(v) && neverRan(v):
@@ -251,18 +252,6 @@ func decideCreating(v *View, now time.Time) Plan {
 		}
 		return await(v)
 	}
-}
-
-// await waits for a pod, and says what it waits for where that is out of the ordinary.
-func await(v *View) Plan {
-	p := Plan{Act: ActNone, Next: v.Observed.CheckAt}
-	if message := v.Observed.Message; message != "" {
-		status := v.Record.Status.DeepCopy()
-		if say(status, v.Record, reasonPodWaits, message) {
-			p.Act, p.Status = ActStatus, status
-		}
-	}
-	return p
 }
 
 func decideCreated(v *View) Plan {
@@ -283,15 +272,6 @@ func provisionerGone(v *View) *podvol.StepError {
 	}
 	return &podvol.StepError{Step: stepOf(v.Record), Reason: reasonNotReady, Message: fmt.Sprintf(
 		"PavProvisioner %q was removed while it made this volume", v.Record.Spec.Provisioner.Name)}
-}
-
-// podFailure words the end of a pod as the original does.
-func podFailure(step tarnv1.Step, o podvol.Observation) *podvol.StepError {
-	message := o.Message
-	if o.Reason == podvol.ReasonPodFailed {
-		message = map[tarnv1.Step]string{tarnv1.StepValidation: "Validation", tarnv1.StepCreation: "Creation"}[step] + " pod failed: " + message
-	}
-	return &podvol.StepError{Step: step, Reason: o.Reason, Message: message}
 }
 
 // created is the status once handle and capacity are known, and the node where the
@@ -322,8 +302,12 @@ func begun(record *tarnv1.PavVolume, phase tarnv1.VolumePhase, attempt int32, na
 	status := record.Status.DeepCopy()
 	status.Phase, status.Attempts, status.NextAttemptTime = phase, attempt, nil
 	status.PodNamespace = namespace
-	say(status, record, reasonInProgress, fmt.Sprintf("attempt %d: %s", attempt, phase))
+	say(status, record, reasonInProgress, underWay(attempt, phase))
 	return status
+}
+
+func underWay(attempt int32, phase tarnv1.VolumePhase) string {
+	return fmt.Sprintf("attempt %d: %s", attempt, phase)
 }
 
 // fail records a failure. Into Pending it goes when nothing can have been made, into

@@ -1,0 +1,73 @@
+package provision
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+func TestAPersistentVolumeThatIsThereAlreadyIs(t *testing.T) {
+	going := func(vol *corev1.PersistentVolume) {
+		vol.DeletionTimestamp, vol.Finalizers = &metav1.Time{Time: now}, []string{"kubernetes.io/pv-protection"}
+	}
+	others := func(vol *corev1.PersistentVolume) {
+		vol.Annotations, vol.Spec.ClaimRef.UID = nil, "another" // and of the same namespace and name
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*corev1.PersistentVolume)
+		// want is what claim and record are told; empty where the volume is taken over.
+		want string
+	}{
+		{"taken over where it has the claim's uid", func(vol *corev1.PersistentVolume) { vol.Annotations = nil }, ""},
+		{"taken over where it has the record's uid", func(vol *corev1.PersistentVolume) { vol.Spec.ClaimRef = nil }, ""},
+		{"told to be another claim's", others, "PersistentVolume pvc-u1 exists and belongs to another claim; delete it to go on"},
+		{"told to be another claim's where it is nobody's", func(vol *corev1.PersistentVolume) { vol.Annotations, vol.Spec.ClaimRef = nil, nil }, "belongs to another claim"},
+		{"waited for while it is being deleted", going, "PersistentVolume pvc-u1 exists and is being deleted; waiting until it is gone"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			claim, record := made("u1", "shelf-7", tarnv1.VolumeCreated)
+			vol, err := newVolume(record)
+			if err != nil {
+				t.Fatal(err)
+			}
+			vol.Finalizers = nil // so that it can go
+			c.change(vol)
+			w := newWorld(t, claim, record, vol, testkit.Provisioner("prov"))
+			record = w.record("u1")
+			v := &View{VolumeName: vol.Name, Claim: claim, Record: record}
+			err = w.r.writeVolume(t.Context(), v)
+			condition := meta.FindStatusCondition(w.record("u1").Status.Conditions, tarnv1.ConditionProvisioned)
+			if c.want == "" {
+				if err != nil || v.Volume == nil || condition != nil {
+					t.Errorf("%v, %v, %+v, want the volume", v.Volume, err, condition)
+				}
+				return
+			}
+			if err == nil || v.Volume != nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("%v, %v, want an error with %q", v.Volume, err, c.want)
+			}
+			if told := <-w.events.Events; !strings.HasPrefix(told, "Warning ProvisioningFailed") || !strings.Contains(told, c.want) {
+				t.Errorf("the claim is told %q", told)
+			}
+			if condition == nil || condition.Status != metav1.ConditionFalse || condition.Reason != reasonNameTaken || !strings.Contains(condition.Message, c.want) {
+				t.Errorf("the record says %+v", condition)
+			}
+			vol.Finalizers = nil
+			vol.ResourceVersion = ""
+			w.must(client.IgnoreNotFound(w.store.Update(t.Context(), vol)))
+			w.must(client.IgnoreNotFound(w.store.Delete(t.Context(), vol)))
+			w.look("u1")
+			if vol := w.volume("u1"); vol == nil || !isOf(vol, record) {
+				t.Errorf("once that is gone, the volume is %v", vol)
+			}
+		})
+	}
+}

@@ -1,0 +1,51 @@
+package provision
+
+import (
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// await waits for a pod, and says what it waits for where that is out of the ordinary. A
+// pod that does not go holds the claim up until a person has looked at its node: the
+// claim is told.
+func await(v *View) Plan {
+	o := v.Observed
+	p := Plan{Act: ActNone, Next: o.CheckAt}
+	status := v.Record.Status.DeepCopy()
+	reason, message := reasonPodWaits, o.Message
+	if message == "" {
+		if waitedFor(v) == "" || o.State != podvol.PodStarting && o.State != podvol.PodRunning {
+			return p
+		}
+		reason, message = reasonInProgress, underWay(status.Attempts, status.Phase) // it waits no more
+	}
+	if say(status, v.Record, reason, message) {
+		p.Act, p.Status = ActStatus, status
+		if o.State == podvol.PodGoing && o.Message != "" {
+			p.Warning, p.Cause = message, string(podvol.PodGoing)
+		}
+	}
+	return p
+}
+
+// waitedFor is what the pod was last seen to wait for, empty where it was nothing out of
+// the ordinary.
+func waitedFor(v *View) string {
+	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionProvisioned)
+	if c == nil || c.Reason != reasonPodWaits {
+		return ""
+	}
+	return c.Message
+}
+
+// podFailure words the end of a pod as the original does.
+func podFailure(step tarnv1.Step, v *View) *podvol.StepError {
+	o := v.Observed.After(waitedFor(v))
+	message := o.Message
+	if o.Reason == podvol.ReasonPodFailed {
+		message = map[tarnv1.Step]string{tarnv1.StepValidation: "Validation", tarnv1.StepCreation: "Creation"}[step] + " pod failed: " + message
+	}
+	return &podvol.StepError{Step: step, Reason: o.Reason, Message: message}
+}

@@ -1,0 +1,101 @@
+package podvol
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+const (
+	// deadlineSlack is what the kubelet gets beyond a pod's own deadline before
+	// its failure is declared here: where nobody answers on the node, or the pod
+	// has none.
+	deadlineSlack = 15 * time.Second
+	// deadlineExceeded is the kubelet's reason for the end of a pod at its deadline.
+	deadlineExceeded = "DeadlineExceeded"
+	// containerStatusUnknown is the kubelet's reason for a container it does not find
+	// as the pod ends, which is any that never ran. What it waited for is overwritten.
+	containerStatusUnknown = "ContainerStatusUnknown"
+)
+
+// limitOf is the time a pod has by itself.
+func limitOf(pod *corev1.Pod) time.Duration {
+	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
+		return time.Duration(*seconds) * time.Second
+	}
+	return defaultDeadlineSeconds * time.Second
+}
+
+// deadlineOf is when a pod's time is up. As the kubelet does, it counts from the start;
+// a pod that never starts has as long.
+func deadlineOf(pod *corev1.Pod) time.Time {
+	begin := pod.CreationTimestamp.Time
+	if pod.Status.StartTime != nil {
+		begin = pod.Status.StartTime.Time
+	}
+	return begin.Add(limitOf(pod))
+}
+
+// endedByDeadline says whether a pod that failed was ended because its time was up. The
+// node agent's word that it failed comes before the kubelet's, which has the reason.
+func endedByDeadline(pod *corev1.Pod, now time.Time) bool {
+	if pod.Status.Phase == corev1.PodFailed {
+		return pod.Status.Reason == deadlineExceeded
+	}
+	return pod.Spec.ActiveDeadlineSeconds != nil && !now.Before(deadlineOf(pod))
+}
+
+// timeIsUp is a failure for the deadline, with what kept the pod, if that is known.
+func timeIsUp(o *Observation, pod *corev1.Pod, kept string) {
+	o.State, o.Reason, o.CheckAt, o.unexplained = PodFailed, ReasonPodDeadline, time.Time{}, kept == ""
+	o.Message = fmt.Sprintf("pod %s/%s has not ended within %s", pod.Namespace, pod.Name, limitOf(pod))
+	if kept != "" {
+		o.Message += ": " + kept
+	}
+}
+
+// keptBy says what is known of why a pod did not end in its time.
+func keptBy(pod *corev1.Pod, result *tarnv1.PodResult) string {
+	if result != nil && result.Error != "" {
+		return result.Error
+	}
+	return cmp.Or(waitingFor(pod), exits(pod, result, containerStatusUnknown))
+}
+
+// After explains a pod whose time was up by what it was last seen to wait for: of a
+// container that never ran, the kubelet overwrites that as it ends the pod.
+func (o Observation) After(waited string) Observation {
+	if o.unexplained && waited != "" {
+		o.Message, o.unexplained = o.Message+": "+waited, false
+	}
+	return o
+}
+
+// Within is what is observed of a staging pod whose volume is not there yet, and which was
+// started at a time: it has 10 minutes, or what volumeStaging.deadlineSeconds says. Its own
+// activeDeadlineSeconds, if any, is about the whole of its life.
+func (o Observation) Within(pod *corev1.Pod, started *metav1.Time, now time.Time) Observation {
+	if started == nil || o.State != PodStarting && o.State != PodRunning {
+		return o
+	}
+	limit := time.Duration(cmp.Or(o.Inputs.DeadlineSeconds, defaultDeadlineSeconds)) * time.Second
+	end := started.Add(limit)
+	if now.Before(end) {
+		if o.CheckAt.IsZero() || end.Before(o.CheckAt) {
+			o.CheckAt = end
+		}
+		return o
+	}
+	o.State, o.Reason, o.CheckAt = PodFailed, ReasonPodDeadline, time.Time{}
+	waiting := o.Message
+	o.Message = fmt.Sprintf("staging pod %s/%s has not made the volume available within %s; volumeStaging.deadlineSeconds gives it longer", pod.Namespace, pod.Name, limit)
+	if waiting != "" {
+		o.Message += ": " + waiting
+	}
+	return o
+}

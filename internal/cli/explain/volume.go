@@ -116,24 +116,34 @@ func (s *story) releasedVolume(v *volumeView, link *Link) {
 	if ref := vol.Spec.ClaimRef; ref != nil {
 		was = fmt.Sprintf("claim %s/%s", ref.Namespace, ref.Name)
 	}
-	switch vol.Spec.PersistentVolumeReclaimPolicy {
-	case corev1.PersistentVolumeReclaimRetain:
-		if s.trashedVolume(vol, link, was) {
-			break
-		}
+	policy := vol.Spec.PersistentVolumeReclaimPolicy
+	switch {
+	case policy == corev1.PersistentVolumeReclaimRetain && s.trashedVolume(vol, link, was):
+	case policy == corev1.PersistentVolumeReclaimRetain && vol.Annotations[tarnv1.AnnotationRecycle] == "":
 		link.Next = "when somebody decides: the command makes it free for any claim, with its data; to let it be destroyed instead: " +
 			kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
 		link.Command = free(vol.Name)
 		s.blame("%s is gone, and policy Retain keeps the volume and its data until somebody decides", was)
-	case corev1.PersistentVolumeReclaimDelete:
+	case policy == corev1.PersistentVolumeReclaimDelete:
 		s.toBeDeleted(v, was)
 	default:
 		s.blame("%s is gone, and the volume is being recycled", was)
-		if e := newest(v.Events, "VolumeFailedRecycle"); e != nil {
+		if volume.DeletionProtected(vol) {
+			unprotect(vol, link)
+			s.blame("%s is gone, and the volume is not recycled, as its label %s protects it", was, tarnv1.LabelDeletionProtection)
+		} else if e := newest(v.Events, "VolumeFailedRecycle"); e != nil {
 			link.Reason, link.Message, link.Next = e.Reason, e.Message, "when it is tried again; "+s.lastTry(e)
 			s.blame("it could not be recycled: %s", e.Message)
 		}
 	}
+}
+
+// unprotect tells of the label that keeps the data of a released volume, and gives the
+// command that takes it off.
+func unprotect(vol *corev1.PersistentVolume, link *Link) {
+	link.Message += "; its label " + tarnv1.LabelDeletionProtection + " keeps its data; the command lifts that, and the data goes"
+	link.Next = "when the label is gone"
+	link.Command = kubectl("", "label", "pv", vol.Name, tarnv1.LabelDeletionProtection+"-")
 }
 
 // trashedVolume says how a volume in the trash can be had back, and until when. It is
@@ -162,7 +172,11 @@ func (s *story) toBeDeleted(v *volumeView, was string) {
 		since = t.Time
 	}
 	link := s.links[len(s.links)-1]
+	ours := v.Record != nil || v.Volume.Annotations[volume.AnnProvisionedBy] == hostPath
 	switch e := newest(v.Events, "VolumeFailedDelete"); {
+	case ours && volume.DeletionProtected(v.Volume):
+		unprotect(v.Volume, link)
+		s.blame("%s is gone, and its storage is not destroyed, as the volume's label %s protects it", was, tarnv1.LabelDeletionProtection)
 	case e != nil:
 		link.Reason, link.Message, link.Next = e.Reason, e.Message, "when who made it tries again; "+s.lastTry(e)
 		s.blame("its storage could not be destroyed: %s", e.Message)

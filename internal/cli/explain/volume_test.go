@@ -29,6 +29,7 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 			w.volumeView.Events = []corev1.Event{{Reason: reason, Message: message, LastTimestamp: began}}
 		}
 	}
+	guarded := func(w *world) { w.volume.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }
 	terminating := func(phase corev1.PersistentVolumePhase) *world {
 		return released(corev1.PersistentVolumeReclaimDelete, func(w *world) {
 			w.volume.DeletionTimestamp, w.volume.Finalizers, w.volume.Status.Phase, w.volumeView.Record = &began, []string{volumeProtection}, phase, nil
@@ -83,6 +84,11 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 		{"deleted, and a claim it was to be bound to is gone", with(terminating(corev1.VolumeAvailable), func(w *world) { w.view.Twice = false }),
 			"no claim has it any more, so it goes within moments", "within moments", ""},
 		{"being recycled", released(corev1.PersistentVolumeReclaimRecycle, nothing), "claim shop/data is gone, and the volume is being recycled", "", ""},
+		{"to be destroyed, and protected by its label", released(corev1.PersistentVolumeReclaimDelete, guarded),
+			"claim shop/data is gone, and its storage is not destroyed, as the volume's label tarn.dev/deletion-protection protects it", "when the label is gone", "kubectl label pv pvc-claim-uid tarn.dev/deletion-protection-"},
+		{"to be recycled by its annotation", released(corev1.PersistentVolumeReclaimRetain, func(w *world) { w.volume.Annotations[tarnv1.AnnotationRecycle] = "Files" }), "claim shop/data is gone, and the volume is being recycled", "", ""},
+		{"to be recycled, and protected by its label", released(corev1.PersistentVolumeReclaimRecycle, guarded),
+			"the volume is not recycled, as its label tarn.dev/deletion-protection protects it", "when the label is gone", "kubectl label pv pvc-claim-uid tarn.dev/deletion-protection-"},
 		{"recycling has failed", released(corev1.PersistentVolumeReclaimRecycle, told("VolumeFailedRecycle", "no room")), "it could not be recycled: no room", "when it is tried again; last tried 60m ago", ""},
 		{"its storage could not be destroyed", released(corev1.PersistentVolumeReclaimDelete, told("VolumeFailedDelete", "still busy")), "its storage could not be destroyed: still busy", "when who made it tries again; last tried 60m ago", ""},
 		{"failed at that, by Event", with(newWorld().bound().askedVolume(), func(w *world) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,6 +105,45 @@ func TestTheRESTAPITakesManyDeploysAtOnceAndAllEndConsistent(t *testing.T) {
 	if image := apps[id(0)].Spec.Image; !strings.HasPrefix(image, "rival:") {
 		t.Errorf("after %d more deploys %s runs %s", rivals, id(0), image)
 	}
+	c.keepsTheHastyBack()
+}
+
+// keepsTheHastyBack has somebody make calls faster than a caller may, until one is refused
+// and says how long to wait. Nobody else has to.
+func (c *restCaller) keepsTheHastyBack() {
+	c.s.t.Helper()
+	const together, each = 16, 500
+	hasty := c.as("hasty", "")
+	var wait sync.WaitGroup
+	var calls atomic.Int32
+	var refused atomic.Pointer[string]
+	for range together {
+		wait.Go(func() {
+			for n := 0; n < each && refused.Load() == nil; n++ {
+				response, err := hasty.send(http.MethodGet, shop, "", "")
+				if err != nil {
+					c.s.t.Error(err)
+					return
+				}
+				calls.Add(1)
+				text, err := io.ReadAll(response.Body)
+				response.Body.Close()
+				if response.StatusCode == http.StatusNotFound && err == nil {
+					continue
+				}
+				said := fmt.Sprintf("%d, Retry-After %s: %s %v", response.StatusCode, response.Header.Get("Retry-After"), text, err)
+				refused.Store(&said)
+			}
+		})
+	}
+	wait.Wait()
+	said := refused.Load()
+	if said == nil {
+		c.s.t.Fatalf("none of %d calls was too many", calls.Load())
+	}
+	c.s.t.Logf("of %d calls one was answered %s", calls.Load(), *said)
+	c.s.says(*said, "429, Retry-After 1: ", `"code":"too_many_requests"`, "that was too many calls: wait and try again")
+	c.get("/v1/apps")
 }
 
 // allReady waits until there are n applications of which each is as was last asked for,

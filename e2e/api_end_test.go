@@ -141,7 +141,8 @@ func (c *restCaller) findsItsVolumeAgain() {
 	media := c.s.volumeNamed("paas-app-shop-media")
 	c.post(http.StatusCreated, "/v1/apps", `{"id": "shop"}`)
 	c.s.says(c.post(http.StatusAccepted, shop+"/deploy", shopAgain), `{"action":"attach","volume":"media","pvc_name":"paas-app-shop-media","from_gi":1,"to_gi":1`,
-		"volume 'media' stays ReadWriteMany: a claim's access mode cannot be changed; for ReadWriteOnce give the volume another name")
+		"volume 'media' stays ReadWriteMany: a claim's access mode cannot be changed; for ReadWriteOnce give the volume another name",
+		"volume 'media' was preserved until now, and goes with the app from now on: the file lacks preserveOnDelete = true")
 	c.s.says(c.follow(shop+"/events", "settled"), `"status":"Ready"`)
 	if again := c.s.volumeNamed("paas-app-shop-media"); again.UID != media.UID {
 		c.s.t.Errorf("the new application has volume %s, want %s", again.Name, media.Name)

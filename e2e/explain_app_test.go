@@ -65,7 +65,7 @@ func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
 	t.Parallel()
 	s := beginApps(t, "explain-app")
 	s.deploys("lacks", s.name+"x", stays, "--wait=false")
-	s.deploys("crashes", s.name, "exit 7", "--wait=false")
+	s.deploys("crashes", s.name, "echo oops; exit 7", "--wait=false")
 	s.deploys("fine", s.name, stays)
 
 	t.Run("nothing", func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
 	})
 	t.Run("a pod that crashes, with its log", func(t *testing.T) {
 		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
-		e := sub.explainsApp("crashes", "is not Ready: pod "+s.name+"/paas-app-crashes-", "its volumes are there, but crashes again and again")
+		e := sub.explainsWith("oops", "app", s.name+"/crashes", "is not Ready: pod "+s.name+"/paas-app-crashes-", "its volumes are there, but crashes again and again")
 		if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Pod" || last.Node == "" {
 			t.Errorf("the chain ends with %+v, want a pod on a node", last)
 		}

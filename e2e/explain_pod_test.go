@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,7 +72,7 @@ func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
 	staging["podTemplate"].(fields)["spec"].(fields)["containers"].([]any)[0].(fields)["image"] = "{{ 'no.example/such:image' if pvc.metadata.name == 'unstaged' else 'busybox:1.36' }}"
 	s.create(s.provisioner(fields{
 		"volumeCreation": asRequested, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": staging,
-		"volumeUnstaging": moods("clings) echo target is busy; exit 1;;", "true", nil),
+		"volumeUnstaging": moods("clings|grips) echo target is busy; exit 1;;", "true", nil),
 	}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	for name, want := range map[string][]string{
@@ -119,6 +120,7 @@ func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
 			sub.edit(mended)
 		}
 		t.Cleanup(mend) // else a case that fails would not end
+		gripped := sub.grips()
 		claim := sub.bound(sub.claim("clings"))
 		first := sub.consumer("first", "clings", stays)
 		sub.ready(first)
@@ -135,5 +137,35 @@ func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
 		sub.explains("volume", claim.Spec.VolumeName, append(want, "is Released: ")...)
 		mend()
 		sub.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
+		sub.gone(gripped)
 	})
+	t.Run("another driver that its node does not have", func(t *testing.T) {
+		sub := s.part(t)
+		vol := sub.byHand("foreign", func(vol *corev1.PersistentVolume) {
+			vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.org", VolumeHandle: "by-hand"}}
+		})
+		claim := sub.bound(sub.naming("foreign", vol.Name))
+		pod := sub.consumer("foreign", "foreign", stays)
+		sub.explains("pod", s.name+"/foreign", "driver csi.example.org is not registered on node ")
+		sub.remove(pod)
+		sub.remove(claim)
+	})
+}
+
+// grips deletes a claim and the pod that uses it, whose node cannot unstage the volume:
+// what is asked of the claim is answered as for the pod, and nobody is told to delete that
+// once more.
+func (s *scenario) grips() *corev1.PersistentVolumeClaim {
+	s.t.Helper()
+	claim := s.bound(s.claim("grips"))
+	pod := s.consumer("gripped", claim.Name, stays)
+	s.ready(pod)
+	s.delete(claim)
+	s.delete(pod)
+	e := s.explainsWith("target is busy", "claim", s.name+"/grips", "is Terminating: it is used by pod "+s.name+"/gripped, which is being deleted: ",
+		"volume "+claim.Spec.VolumeName+" cannot be unstaged on node ", "container main exited with 1")
+	if command := e.command(); strings.Contains(command, "delete pod") {
+		s.t.Errorf("the command is %q, and the pod is being deleted already", command)
+	}
+	return claim
 }

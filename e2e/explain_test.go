@@ -25,10 +25,14 @@ import (
 // The cases of explain_*_test.go bring about what `tarn explain` tells, and do what it
 // says. What they do not have is in the tables of internal/cli/explain alone:
 //   - what passes within moments: a claim that is being bound, a step about to begin or
-//     about to be told of, an object that nothing keeps any more;
+//     about to be told of, a volume about to be recycled, a stage that has failed and is
+//     made anew when the kubelet asks again, an object that nothing keeps any more;
 //   - what the API server does not let in: a selector that cannot be read;
+//   - what takes a fault of the API server: a volume that is made and cannot be written, a
+//     record that nobody can go on with;
 //   - what takes a fault of the kubelet or of a disk: a volume that cannot be unmounted,
-//     a pod of Tarn's on a node that is gone for good.
+//     a pod of Tarn's on a node that is gone for good or not ready, a pod that has its
+//     volumes and whose containers do not start without a word.
 
 // explanation is what tarn explain prints as JSON.
 type explanation struct {
@@ -297,6 +301,11 @@ func TestExplainTellsWhatItsCallerMayRead(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("not said: %q in\n%s", want, out)
 		}
+	}
+	classless := s.claimWith("classless", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = nil })
+	if out, _ := mustTool(t, 0, "", "explain", "--kubeconfig", path, "claim", "classless"); classless.Spec.StorageClassName == nil &&
+		!strings.Contains(out, "is Pending: it names no class, and no free volume without class fits\n") { // a cluster may have a default
+		t.Errorf("that there is a default class cannot be told from here:\n%s", out)
 	}
 	if _, complaint := mustTool(t, 1, "", "explain", "--kubeconfig", path, "volume", "pvc-1"); !strings.Contains(complaint, "cannot read volume pvc-1: needs permission to get persistentvolumes") {
 		t.Errorf("got %q", complaint)

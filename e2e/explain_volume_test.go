@@ -5,6 +5,7 @@ package e2e
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -179,6 +180,14 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 			vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "other.example.com", VolumeHandle: vol.Name}}
 		})
 		sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/theirs is gone, and other.example.com has not destroyed the storage yet")
+		now := metav1.NewTime(time.Now())
+		told := &corev1.Event{ // what its provisioner would tell
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: vol.Name}, Type: corev1.EventTypeWarning, Reason: "VolumeFailedDelete", Message: "still busy",
+			InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolume", Namespace: metav1.NamespaceDefault, Name: vol.Name, UID: vol.UID}, FirstTimestamp: now, LastTimestamp: now,
+		}
+		sub.create(told)
+		t.Cleanup(func() { sub.deleteIfThere(told) })
+		sub.explains("volume", vol.Name, "is Released: its storage could not be destroyed: still busy")
 	})
 	t.Run("nobody can destroy it", func(t *testing.T) {
 		sub, vol := ended(t, "orphan", func(vol *corev1.PersistentVolume) {
@@ -259,5 +268,43 @@ func TestExplainSaysWhyAVolumeThatWasMadeIsStillThere(t *testing.T) {
 		sub.explains("volume", claim.Spec.VolumeName, "kept in the trash until ")
 		mustTool(t, 0, "", "trash", "purge", claim.Spec.VolumeName, "--yes")
 		sub.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
+	})
+}
+
+func TestExplainSaysThatALabelKeepsTheDataOfAVolume(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-label")
+	s.needsThisMachine()
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	label := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarn.LabelDeletionProtection+`":"true"}}}`))
+	protect := func(s *scenario, vol *corev1.PersistentVolume) {
+		if err := suite.live.Patch(s.ctx, vol, label); err != nil {
+			s.t.Fatal(err)
+		}
+		s.t.Cleanup(func() { // else a case that fails would leave it for ever
+			lift := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarn.LabelDeletionProtection+`":null}}}`))
+			if err := client.IgnoreNotFound(suite.live.Patch(s.ctx, vol, lift)); err != nil {
+				s.t.Error(err)
+			}
+		})
+	}
+	t.Run("that is to be destroyed, and the command lifts that", func(t *testing.T) {
+		sub := s.part(t)
+		claim := sub.bound(sub.claim("guarded"))
+		vol := sub.volumeOf(claim)
+		protect(sub, vol)
+		sub.remove(claim)
+		sub.does(sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/guarded is gone, and its storage is not destroyed, as the volume's label "+tarn.LabelDeletionProtection+" protects it").command())
+		sub.gone(vol)
+	})
+	t.Run("that is to be recycled, and the command lifts that", func(t *testing.T) {
+		sub := s.part(t)
+		vol := sub.recycled(t.TempDir(), tarn.RecycleFiles, corev1.PersistentVolumeFilesystem)
+		claim := sub.bound(sub.claimWith("scrubbed", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = vol.Name }))
+		protect(sub, vol)
+		sub.remove(claim)
+		sub.does(sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/scrubbed is gone, and the volume is not recycled, as its label "+tarn.LabelDeletionProtection+" protects it").command())
+		sub.phased(vol, corev1.VolumeAvailable)
 	})
 }

@@ -5,6 +5,7 @@ package e2e
 import (
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -91,6 +92,27 @@ func (s *scenario) kubectlSays(args ...string) string {
 		s.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
+}
+
+func TestClaimsAndVolumesAreBornProtected(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "born")
+	spec := corev1.PersistentVolumeSpec{
+		Capacity: size("1Mi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: s.name,
+		PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: named("data"), Spec: corev1.PersistentVolumeClaimSpec{
+		StorageClassName: &s.name, AccessModes: spec.AccessModes, Resources: corev1.VolumeResourceRequirements{Requests: spec.Capacity},
+	}}
+	claim.Namespace = s.name
+	for o, want := range map[client.Object]string{
+		claim: "kubernetes.io/pvc-protection", &corev1.PersistentVolume{ObjectMeta: named(s.name), Spec: spec}: "kubernetes.io/pv-protection",
+	} {
+		// Nothing is stored, so no controller can have put it on.
+		if err := suite.live.Create(s.ctx, o, client.DryRunAll); err != nil || !slices.Equal(o.GetFinalizers(), []string{want}) {
+			t.Errorf("%T is born with finalizers %q (%v), want %s", o, o.GetFinalizers(), err, want)
+		}
+	}
 }
 
 func TestAVolumeWhoseClaimIsThereWaitsForIt(t *testing.T) {

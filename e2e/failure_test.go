@@ -3,9 +3,13 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pav "tarn.dev/tarn/api/pav/v1alpha1"
 	tarn "tarn.dev/tarn/api/v1alpha1"
@@ -112,5 +116,71 @@ func TestAClaimDeletedWhileItsVolumeIsMadeLeavesNothing(t *testing.T) {
 	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
 	if seen := suite.news.of(s.name); seen.pods[tarn.StepDeletion] == 0 {
 		t.Error("no deletion pod ran for what the creation pod may have made")
+	}
+}
+
+func TestACreationPodThatCannotPullItsImageIsToldAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "no-image")
+	creation := script{text: "true"}.section(asRequested)
+	container(creation)["image"] = "tarn.invalid/no-such-image:1"
+	podSpec(creation)["activeDeadlineSeconds"] = int64(5)
+	s.create(s.provisioner(fields{
+		"volumeCreation": creation, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting,
+	}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.claim("data")
+	s.told(claim, "ProvisioningFailed", "has not ended within 5s", "container main", "ImagePull", "tarn.invalid/no-such-image")
+	record := &tarn.PavVolume{ObjectMeta: named("pvc-" + string(claim.UID))}
+	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(record), record); err != nil {
+		t.Fatal(err)
+	}
+	if last := record.Status.LastError; last == nil || last.Reason != "PodDeadlineExceeded" || last.Step != tarn.StepCreation {
+		t.Errorf("the record tells of %+v, want PodDeadlineExceeded in the creation", last)
+	}
+	s.remove(claim)
+	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+}
+
+func TestACreationWhosePodIsDeletedUnderWayIsRepeated(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		options []client.DeleteOption
+		// wantUndone is how many deletion pods run before the creation is repeated: none for a
+		// pod of whose end nothing is known.
+		wantUndone int
+	}{
+		{"and fails on its way out", nil, 1},
+		{"and is gone at once", []client.DeleteOption{client.GracePeriodSeconds(0)}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			shelf := t.TempDir()
+			s := begin(t, "vanished")
+			s.needsThisMachine()
+			first := script{hostDir: shelf, text: "trap 'exit 1' TERM; [ -e /host/began ] || { touch /host/began; sleep 1000 & wait; }"}
+			s.create(s.provisioner(fields{
+				"volumeCreation": first.section(asRequested), "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting,
+			}))
+			s.class(corev1.PersistentVolumeReclaimDelete)
+			claim := s.claim("data")
+			var pods []corev1.Pod
+			s.await("the creation pod to run", func() (bool, string) {
+				pods = s.stepPods(tarn.StepCreation)
+				_, err := os.Stat(filepath.Join(shelf, "began"))
+				return err == nil && len(pods) == 1 && pods[0].Status.Phase == corev1.PodRunning, fmt.Sprintf("there are %d, %v", len(pods), err)
+			})
+			if err := suite.live.Delete(s.ctx, &pods[0], c.options...); err != nil {
+				t.Fatal(err)
+			}
+			s.bound(claim)
+			seen := suite.news.of(s.name)
+			if created, undone := seen.pods[tarn.StepCreation], seen.pods[tarn.StepDeletion]; created != 2 || undone != c.wantUndone {
+				t.Errorf("saw %d creation pods and %d deletion pods, want 2 and %d", created, undone, c.wantUndone)
+			}
+			s.remove(claim)
+			s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+		})
 	}
 }

@@ -29,11 +29,20 @@ func (s *scenario) handWritten(name, handle string, edits ...func(*corev1.Persis
 	}
 	s.create(vol)
 	s.t.Cleanup(func() { s.deleteIfThere(vol) })
+	return s.claimOf(name, vol)
+}
+
+// claimOf makes a claim that asks for a volume written by hand, and has it bound.
+func (s *scenario) claimOf(name string, vol *corev1.PersistentVolume, edits ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+	s.t.Helper()
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: named(name)}
 	claim.Namespace = s.name
 	claim.Spec = corev1.PersistentVolumeClaimSpec{
 		StorageClassName: ptr.To(""), VolumeName: vol.Name, AccessModes: vol.Spec.AccessModes,
 		Resources: corev1.VolumeResourceRequirements{Requests: size("1Mi")},
+	}
+	for _, edit := range edits {
+		edit(claim)
 	}
 	s.create(claim)
 	return s.bound(claim)
@@ -65,6 +74,33 @@ func TestAVolumeWrittenByHandIsStagedOnlyIfItFits(t *testing.T) {
 	s.never(tarn.StepValidation, tarn.StepStaging, tarn.StepUnstaging)
 	sections["volumeValidation"] = fields{"maxCapacity": "2Mi"}
 	s.edit(s.provisioner(sections))
+	s.succeeded(pod)
+	s.remove(pod)
+	s.remove(claim)
+}
+
+// The kubelet asks with the first of the volume's modes, which need not be one of the claim's.
+func TestAClaimOfAnotherModeThanTheVolumesFirstIsStaged(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "second-mode")
+	modes := `{{ pvc.spec.accessModes|join(',')|tobash }}`
+	s.create(s.provisioner(fields{
+		"volumeValidation": fields{"accessModes": []any{"ReadWriteOnce", "ReadWriteMany"}},
+		"volumeStaging":    script{text: "mkdir /pav/volume && echo " + modes + " > /pav/volume/modes"}.section(nil),
+		"volumeUnstaging":  script{text: "true"}.section(nil),
+	}))
+	vol := &corev1.PersistentVolume{ObjectMeta: named(s.name)}
+	vol.Spec = corev1.PersistentVolumeSpec{
+		Capacity: size("2Mi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany},
+		PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+		PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: s.name, VolumeHandle: "shelf-7"}},
+	}
+	s.create(vol)
+	t.Cleanup(func() { s.deleteIfThere(vol) })
+	claim := s.claimOf("data", vol, func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+	})
+	pod := s.consumer("reader", claim.Name, `test "$(cat /data/modes)" = ReadWriteMany`)
 	s.succeeded(pod)
 	s.remove(pod)
 	s.remove(claim)

@@ -7,11 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
@@ -123,6 +126,7 @@ func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
 			s.prints(pod, "wrote 3")
 
 			first := s.stepPods(tarn.StepStaging)[0]
+			ended := s.endOf(&first)
 			put(t, filepath.Join(shelf, "now"))
 			if c.wantEvicted {
 				s.told(&first, "Evicted", "ephemeral local storage")
@@ -133,6 +137,10 @@ func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
 			if lost := again.Status.Node.Loss; lost.Number != 1 || lost.Reason != tarn.ReasonPodEnded || len(lost.Left) > 0 {
 				t.Errorf("the stage tells of %+v, want one loss, %s, and nothing left", lost, tarn.ReasonPodEnded)
 			}
+			// Both times are whole seconds, cut off, of which two are no more than two.
+			if end := ended(); again.Status.Node.Loss.Time.Sub(end) > 2*time.Second {
+				t.Errorf("its container ended at %s, which was noticed at %s, want 2 s", end, again.Status.Node.Loss.Time)
+			}
 			s.stillWrites(pod, shelf)
 			s.remove(pod)
 			s.remove(claim)
@@ -140,6 +148,35 @@ func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
 				t.Errorf("the unstaging pods wrote %q, want one line", text)
 			}
 		})
+	}
+}
+
+// endOf watches a pod, and gives when its container ended, by the kubelet's word. The pod
+// itself may be gone by then.
+func (s *scenario) endOf(pod *corev1.Pod) func() time.Time {
+	s.t.Helper()
+	informer, err := suite.cached.GetInformer(s.ctx, &corev1.Pod{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var end atomic.Pointer[metav1.Time]
+	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(_, o any) {
+		now, ok := o.(*corev1.Pod)
+		if !ok || now.UID != pod.UID || len(now.Status.ContainerStatuses) == 0 {
+			return
+		}
+		if t := now.Status.ContainerStatuses[0].State.Terminated; t != nil && !t.FinishedAt.IsZero() {
+			end.CompareAndSwap(nil, &t.FinishedAt)
+		}
+	}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = informer.RemoveEventHandler(handler) })
+	return func() time.Time {
+		s.t.Helper()
+		s.await("the end of the container of pod "+pod.Name, func() (bool, string) { return end.Load() != nil, "nobody has told it" })
+		return end.Load().Time
 	}
 }
 

@@ -3,6 +3,9 @@
 package e2e
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,9 +29,25 @@ func (s *scenario) dynamicLife() {
 	s.delete(class)
 	pod := s.consumer("reader", claim.Name, readsBoth(claim.Name))
 	s.succeeded(pod)
+	s.unmarked(pod)
+	s.unmarked(claim)
 	s.remove(pod)
 	s.remove(claim)
 	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+}
+
+// unmarked wants an object of a user to carry nothing of Tarn's.
+func (s *scenario) unmarked(o client.Object) {
+	s.t.Helper()
+	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		s.t.Fatal(err)
+	}
+	marks := slices.Concat(o.GetFinalizers(), slices.Collect(maps.Keys(o.GetLabels())), slices.Collect(maps.Keys(o.GetAnnotations())))
+	for _, mark := range marks {
+		if strings.Contains(mark, tarn.Group) {
+			s.t.Errorf("%s carries %s, which is Tarn's", describe(o), mark)
+		}
+	}
 }
 
 func TestADynamicVolumeLivesThroughItsFiveSections(t *testing.T) {

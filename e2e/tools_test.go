@@ -210,6 +210,41 @@ func TestTheExamplesPassTarnPavTest(t *testing.T) {
 	}
 }
 
+func TestAProvisionerThatCanExpandIsTestedGrowing(t *testing.T) {
+	t.Parallel()
+	sections := inMemory()
+	sections["volumeExpansion"] = fields{"nodePodTemplate": remounting("")}
+	text, err := yaml.Marshal((&scenario{name: "grows"}).provisioner(sections).Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, text string
+		wantStatus int
+		want       string
+	}{
+		{"one that grows", string(text), 0, "to 2Gi"},
+		{"one that cannot", strings.Replace(string(text), "mount -o remount", "echo the shelf is too short > /pav/error; false; mount -o remount", 1), 1, "the shelf is too short"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if c.wantStatus != 0 && c.text == string(text) {
+				t.Fatal("nothing was changed")
+			}
+			r := tries(t, c.wantStatus, c.text, "-")
+			found := false
+			for _, step := range r.Steps {
+				if step.Name == "expanded" {
+					found = step.Passed == (c.wantStatus == 0) && strings.Contains(step.Detail, c.want)
+				}
+			}
+			if !found || r.Passed != (c.wantStatus == 0) || len(r.Left) > 0 {
+				t.Errorf("want the step expanded to say %q:\n%+v", c.want, r)
+			}
+		})
+	}
+}
+
 func TestAProvisionerThatFailsItsTestLeavesNothing(t *testing.T) {
 	t.Parallel()
 	text, err := yaml.Marshal((&scenario{name: "fails-its-test"}).provisioner(fields{

@@ -36,7 +36,7 @@ func newPavLintCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return lint.run(cmd, args) },
 	}
 	cmd.Flags().BoolVar(&lint.strict, "strict", false, "fail for warnings too")
-	cmd.Flags().BoolVar(&lint.server, "server", false, "have the API server check each provisioner too, by a dry run that creates nothing")
+	cmd.Flags().BoolVar(&lint.server, "server", false, "have the API server check each provisioner and its pods too, by a dry run that creates nothing")
 	lint.output.register(cmd)
 	lint.connection.register(cmd, cmd.Flags())
 	return cmd
@@ -66,10 +66,13 @@ func (l *pavLint) run(cmd *cobra.Command, files []string) error {
 				continue
 			}
 			here++
-			_, problems := checkProvisioner(m)
+			p, problems := checkProvisioner(m)
 			found = append(found, problems...)
 			if server != nil {
 				found = append(found, server.check(cmd.Context(), m)...)
+				if len(problems.only(levelError)) == 0 {
+					found = append(found, server.checkPods(cmd.Context(), p, m)...)
+				}
 			}
 		}
 		if here == 0 && len(wrong) == 0 {

@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// checkPods gives what the API server says to the pods of the sections, each as it is for
+// a made-up claim, volume and node. Nothing is created.
+func (s *lintServer) checkPods(ctx context.Context, p *pavv1.PavProvisioner, m *manifest) findings {
+	var found findings
+	told := map[string]bool{} // of the namespaces in which nobody may ask
+	for _, section := range podvol.Sections(p) {
+		at := joinField(section.Field, podvol.PodField(section.Step))
+		note := func(format string, args ...any) {
+			found = append(found, m.findingAt(levelNote, at, nil, fmt.Sprintf(format, args...)))
+		}
+		pod, err := samplePod(ctx, p, m, section)
+		if err != nil {
+			note("the API server was not asked about its pod, which a made-up claim does not give: %v; tarn pav render has it for a claim of yours", err)
+			continue
+		}
+		if pod == nil {
+			continue
+		}
+		if allowed, err := s.mayCreatePods(ctx, pod.Namespace); err != nil || !allowed {
+			if !told[pod.Namespace] {
+				note("the API server was not asked about the pods in namespace %q, %s", pod.Namespace, whyNot(err))
+			}
+			told[pod.Namespace] = true
+			continue
+		}
+		found = append(found, podFindings(m, at, pod.Namespace, s.client.Create(ctx, pod, client.DryRunAll))...)
+	}
+	return found
+}
+
+// whyNot says why no pod was tried.
+func whyNot(err error) string {
+	if err != nil {
+		return "as it did not say whether you may create them: " + err.Error()
+	}
+	return "in which you may not create any"
+}
+
+// mayCreatePods asks whether the caller may create pods in a namespace, which a dry run
+// needs as well.
+func (s *lintServer) mayCreatePods(ctx context.Context, namespace string) (bool, error) {
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "pods"},
+	}}
+	err := s.client.Create(ctx, review)
+	return review.Status.Allowed, err
+}
+
+// podFindings words the API server's answer to the pod of the section at a path: an error
+// for what no pod can be, a warning for what is refused in that namespace as it is now.
+func podFindings(m *manifest, at, namespace string, err error) findings {
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsNotFound(err):
+		return findings{m.findingAt(levelNote, at, nil, fmt.Sprintf("the API server did not check its pod: there is no namespace %q yet", namespace))}
+	case !errors.As(err, &status):
+		return findings{m.findingAt(levelError, at, nil, "the API server did not check its pod: "+err.Error())}
+	case apierrors.IsForbidden(err):
+		return findings{m.findingAt(levelWarning, at, nil, fmt.Sprintf("the API server refuses its pod in namespace %q: %v", namespace, err))}
+	}
+	var found findings
+	if details := status.Status().Details; details != nil {
+		for _, cause := range details.Causes {
+			if cause.Field != "" {
+				found = append(found, m.findingAt(levelError, at+"."+cause.Field, nil, "the API server refuses it: "+cause.Message))
+			}
+		}
+	}
+	if len(found) == 0 {
+		found = findings{m.findingAt(levelError, at, nil, "the API server refuses its pod: "+err.Error())}
+	}
+	return found
+}
+
+// samplePod is the pod of a section for a made-up claim, nil where it has none,
+// without what only Tarn's controller may set.
+func samplePod(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, section podvol.Section) (*corev1.Pod, error) {
+	r := &pavRender{
+		provisioner: p, manifest: m, method: firstMethod(section),
+		claim: sampleClaim(), class: sampleClass(p.Name), node: sampleNode(),
+	}
+	r.fillClaim()
+	r.volume = sampleVolume(p.Name, r.claim, r.class)
+	if err := errors.Join(r.owners(), r.grow(section.Step)); err != nil {
+		return nil, err
+	}
+	steps := &podvol.Steps{Reader: &fileClaims{}, StateDir: tarnv1.DefaultStateDir}
+	prepared, err := r.prepare(ctx, steps, section.Step)
+	if err != nil || prepared.Pod == nil {
+		return nil, err
+	}
+	pod := prepared.Pod
+	pod.OwnerReferences = nil
+	for _, marks := range []map[string]string{pod.Labels, pod.Annotations} {
+		for key := range marks {
+			if strings.HasPrefix(key, tarnv1.Group+"/") {
+				delete(marks, key)
+			}
+		}
+	}
+	return pod, nil
+}
+
+// firstMethod is a method that a section for recycling has.
+func firstMethod(section podvol.Section) string {
+	object, _ := section.Object.(fields)
+	methods, _ := object["methods"].([]any)
+	if len(methods) == 0 {
+		return string(tarnv1.RecycleFiles)
+	}
+	return fmt.Sprint(methods[0])
+}

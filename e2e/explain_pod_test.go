@@ -63,6 +63,17 @@ func TestExplainSaysWhatElseAPodWaitsFor(t *testing.T) {
 			sub.gone(pod)
 		}
 	})
+	t.Run("another driver that its node does not have", func(t *testing.T) {
+		sub := s.part(t)
+		vol := sub.byHand("foreign", func(vol *corev1.PersistentVolume) {
+			vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.org", VolumeHandle: "by-hand"}}
+		})
+		claim := sub.bound(sub.naming("foreign", vol.Name))
+		pod := sub.consumer("foreign", "foreign", stays)
+		sub.explains("pod", s.name+"/foreign", "driver csi.example.org is not registered on node ")
+		sub.remove(pod)
+		sub.remove(claim)
+	})
 }
 
 func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
@@ -138,17 +149,6 @@ func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
 		mend()
 		sub.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
 		sub.gone(gripped)
-	})
-	t.Run("another driver that its node does not have", func(t *testing.T) {
-		sub := s.part(t)
-		vol := sub.byHand("foreign", func(vol *corev1.PersistentVolume) {
-			vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.org", VolumeHandle: "by-hand"}}
-		})
-		claim := sub.bound(sub.naming("foreign", vol.Name))
-		pod := sub.consumer("foreign", "foreign", stays)
-		sub.explains("pod", s.name+"/foreign", "driver csi.example.org is not registered on node ")
-		sub.remove(pod)
-		sub.remove(claim)
 	})
 }
 

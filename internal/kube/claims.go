@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/volume"
 )
 
 // VolumeNamed is what an index of claims by volume holds of one: the bucket of the name
@@ -100,18 +102,74 @@ func (c Claims) Keeping(ctx context.Context, name string, vol *corev1.Persistent
 			return claim, nil
 		}
 	}
-	claims, err := ClaimsNaming(ctx, c.Cached, name)
+	claims, err := c.Naming(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	for i := range claims {
-		live, err := Get(ctx, c.Live, client.ObjectKeyFromObject(&claims[i]), &corev1.PersistentVolumeClaim{})
-		if err != nil {
-			return nil, err
-		}
-		if live != nil && live.Spec.VolumeName == name && (orphaned || live.Status.Phase == corev1.ClaimBound) {
-			return live, nil
+	for _, claim := range claims {
+		if orphaned || claim.Status.Phase == corev1.ClaimBound {
+			return claim, nil
 		}
 	}
 	return nil, nil
+}
+
+// Naming gives the claims whose spec.volumeName is a volume's name, whatever their phase:
+// found in the cache, as the API server cannot be asked for them, and confirmed live.
+func (c Claims) Naming(ctx context.Context, name string) ([]*corev1.PersistentVolumeClaim, error) {
+	cached, err := ClaimsNaming(ctx, c.Cached, name)
+	if err != nil {
+		return nil, err
+	}
+	var claims []*corev1.PersistentVolumeClaim
+	for i := range cached {
+		live, err := Get(ctx, c.Live, client.ObjectKeyFromObject(&cached[i]), &corev1.PersistentVolumeClaim{})
+		if err != nil {
+			return nil, err
+		}
+		if live != nil && live.Spec.VolumeName == name {
+			claims = append(claims, live)
+		}
+	}
+	return claims, nil
+}
+
+// Pods gives the pods, read live, that have not ended and may use a volume: by the name
+// of the claim it points at, nil for none, which is gone, or by that of one which names
+// it. A claimRef can be rewritten under a running pod: that pod's claim still names the
+// volume, though the binder calls it Lost.
+func (c Claims) Pods(ctx context.Context, ref *corev1.ObjectReference, naming []*corev1.PersistentVolumeClaim) ([]corev1.Pod, error) {
+	// The claims by which pods may use the volume, and who has the name of each now.
+	successors := map[client.ObjectKey]*corev1.PersistentVolumeClaim{}
+	var keys []client.ObjectKey
+	if ref != nil {
+		key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+		successor, err := Get(ctx, c.Live, key, &corev1.PersistentVolumeClaim{})
+		if err != nil {
+			return nil, err
+		}
+		keys, successors[key] = append(keys, key), successor
+	}
+	for _, claim := range naming {
+		key := client.ObjectKeyFromObject(claim)
+		if _, known := successors[key]; !known {
+			keys = append(keys, key)
+		}
+		if successors[key] = claim; volume.WasBound(claim) { // its own pods, not those of a former one alone
+			successors[key] = nil
+		}
+	}
+	var using []corev1.Pod
+	for _, key := range keys {
+		pods := &corev1.PodList{}
+		if err := c.Live.List(ctx, pods, client.InNamespace(key.Namespace)); err != nil {
+			return nil, fmt.Errorf("listing the pods of namespace %s: %w", key.Namespace, err)
+		}
+		for i := range pods.Items {
+			if volume.UsesFormer(&pods.Items[i], key.Name, successors[key]) {
+				using = append(using, pods.Items[i])
+			}
+		}
+	}
+	return using, nil
 }

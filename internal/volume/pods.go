@@ -1,6 +1,8 @@
 package volume
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -51,6 +53,26 @@ func Uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 		}
 	}
 	return false
+}
+
+// UsesFormer says whether a pod that has not ended may use a volume by the name of a
+// claim which the volume had before. Where a claim of that name is there again, only pods
+// that had a node before it can have meant the former. Times are to the second. A pod
+// that got its node in the second of the new claim, as what is deployed together does,
+// has that one: but by force, a claim goes only when no pod with a node uses it.
+func UsesFormer(pod *corev1.Pod, claim string, successor *corev1.PersistentVolumeClaim) bool {
+	if Ended(pod) || !slices.Contains(ClaimsOfPod(pod), claim) {
+		return false
+	}
+	if successor == nil {
+		return true
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Before(&successor.CreationTimestamp)
+		}
+	}
+	return pod.Spec.NodeName != "" && !pod.CreationTimestamp.After(successor.CreationTimestamp.Time)
 }
 
 // ShutDown says that the kubelet has nothing of a pod left: it was deleted, and its

@@ -157,3 +157,37 @@ func TestAPodHasStartedWhenAContainerEverRan(t *testing.T) {
 		})
 	}
 }
+
+func TestWhichPodsUseAVolumeByItsFormerClaim(t *testing.T) {
+	before, with, after := metav1.Unix(60, 0), metav1.Unix(120, 0), metav1.Unix(180, 0)
+	successor := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: with}}
+	user := func(phase corev1.PodPhase, scheduled *metav1.Time) *corev1.Pod {
+		p := podOf("p", named("data"))
+		p.CreationTimestamp, p.Status.Phase = before, phase
+		if scheduled != nil {
+			p.Spec.NodeName = "a"
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: *scheduled}}
+		}
+		return p
+	}
+	for _, c := range []struct {
+		name      string
+		pod       *corev1.Pod
+		claim     string
+		successor *corev1.PersistentVolumeClaim
+		want      bool
+	}{
+		{"case 137: one that runs", user(corev1.PodRunning, &before), "data", nil, true},
+		{"case 137: one that is pending", user(corev1.PodPending, nil), "data", nil, true},
+		{"case 137: one that succeeded", user(corev1.PodSucceeded, &before), "data", nil, false},
+		{"one of another claim", user(corev1.PodRunning, &before), "other", nil, false},
+		{"case 137: one that got its node after the new claim", user(corev1.PodRunning, &after), "data", successor, false},
+		{"one that got its node in the second of the new claim", user(corev1.PodRunning, &with), "data", successor, false},
+		{"one that had its node before the new claim", user(corev1.PodRunning, &before), "data", successor, true},
+		{"one that waits for the new claim", user(corev1.PodPending, nil), "data", successor, false},
+	} {
+		if got := volume.UsesFormer(c.pod, c.claim, c.successor); got != c.want {
+			t.Errorf("%s: %t, want %t", c.name, got, c.want)
+		}
+	}
+}

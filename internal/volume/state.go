@@ -25,6 +25,12 @@ func StateOfClaim(claim *corev1.PersistentVolumeClaim) ClaimState {
 	return ClaimUnbound
 }
 
+// WasBound says that a claim has a volume, or had one: pods may have been started on it.
+func WasBound(claim *corev1.PersistentVolumeClaim) bool {
+	phase := claim.Status.Phase
+	return phase == corev1.ClaimBound || phase == corev1.ClaimLost || StateOfClaim(claim) == ClaimCompleted
+}
+
 // Link is how a volume stands to one claim.
 type Link string
 

@@ -63,6 +63,7 @@ type reconciler struct {
 	ownBinder bool
 	steps     *podvol.Steps
 	handles   kube.Handles
+	claims    kube.Claims
 }
 
 // Register adds the controller to a manager. Its queue holds names of volumes.
@@ -71,20 +72,19 @@ func Register(mgr ctrl.Manager, o Options) error {
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
 		namespace: o.Namespace, image: o.Image, secrets: o.PullSecrets, ownBinder: o.OwnBinder,
 		steps: o.Steps, handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()},
+		claims: kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()},
 	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
 	}
-	err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.PersistentVolume{}, indexClaim, func(o client.Object) []string {
-		if vol, ok := o.(*corev1.PersistentVolume); ok && vol.Spec.ClaimRef != nil {
-			return []string{vol.Spec.ClaimRef.Namespace + "/" + vol.Spec.ClaimRef.Name}
-		}
-		return nil
-	})
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.PersistentVolume{}, indexClaim, claimOf)
 	if err != nil {
 		return fmt.Errorf("indexing volumes by claim: %w", err)
 	}
 	if err := kube.IndexHandles(context.Background(), mgr); err != nil {
+		return err
+	}
+	if err := kube.IndexClaims(context.Background(), mgr); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
@@ -117,6 +117,14 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		p = plan(v, now)
 	}
 	return kube.Outcome(r.apply(ctx, v, p), p.Next, now)
+}
+
+// claimOf is what the index indexClaim has of a volume.
+func claimOf(o client.Object) []string {
+	if vol, ok := o.(*corev1.PersistentVolume); ok && vol.Spec.ClaimRef != nil {
+		return []string{vol.Spec.ClaimRef.Namespace + "/" + vol.Spec.ClaimRef.Name}
+	}
+	return nil
 }
 
 func named(name string) []reconcile.Request {
@@ -163,12 +171,21 @@ func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reco
 	return requests
 }
 
-// mapUser gives the volumes of the claims of a pod, which may be all that keeps them.
+// mapUser gives the volumes of the claims of a pod, which may be all that keeps them:
+// those that point at the claims, and those that the claims name.
 func (r *reconciler) mapUser(ctx context.Context, pod *corev1.Pod) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, claim := range volume.ClaimsOfPod(pod) {
+		there, err := kube.Get(ctx, r.client, client.ObjectKey{Namespace: pod.Namespace, Name: claim}, &corev1.PersistentVolumeClaim{})
+		if err != nil {
+			log.FromContext(ctx).Error(err, "reading the claim of a pod", "claim", pod.Namespace+"/"+claim)
+			return nil
+		}
+		if there != nil {
+			requests = append(requests, named(there.Spec.VolumeName)...)
+		}
 		volumes := &corev1.PersistentVolumeList{}
-		err := r.client.List(ctx, volumes, client.MatchingFields{indexClaim: pod.Namespace + "/" + claim}, client.UnsafeDisableDeepCopy)
+		err = r.client.List(ctx, volumes, client.MatchingFields{indexClaim: pod.Namespace + "/" + claim}, client.UnsafeDisableDeepCopy)
 		if err != nil {
 			log.FromContext(ctx).Error(err, "listing the volumes of a claim", "claim", pod.Namespace+"/"+claim)
 			return nil

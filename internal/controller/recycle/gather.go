@@ -136,16 +136,8 @@ func (r *reconciler) gatherLive(ctx context.Context, name string) (*View, error)
 		return v, err
 	}
 	v.Live = true
-	if ref := v.Volume.Spec.ClaimRef; ref != nil && !v.ours() {
-		pods := &corev1.PodList{}
-		if err := r.reader.List(ctx, pods, client.InNamespace(ref.Namespace)); err != nil {
-			return nil, fmt.Errorf("listing the pods of namespace %s: %w", ref.Namespace, err)
-		}
-		for i := range pods.Items {
-			if uses(&pods.Items[i], ref.Name, v.Holder) {
-				v.Users = append(v.Users, "pod "+ref.Namespace+"/"+pods.Items[i].Name)
-			}
-		}
+	if err := r.gatherUsers(ctx, v); err != nil {
+		return nil, err
 	}
 	attachments := &storagev1.VolumeAttachmentList{}
 	if err := r.reader.List(ctx, attachments); err != nil {
@@ -168,22 +160,33 @@ func (r *reconciler) gatherLive(ctx context.Context, name string) (*View, error)
 	return v, nil
 }
 
-// uses says whether a pod may use a volume by the name of its former claim. Where a
-// claim of that name is there again, only pods that had a node before it can have meant
-// the former. Times are to the second. A pod that got its node in the second of the new
-// claim, as what is deployed together does, has that one: but by force, a claim goes only
-// when no pod with a node uses it.
-func uses(pod *corev1.Pod, claim string, successor *corev1.PersistentVolumeClaim) bool {
-	if volume.Ended(pod) || !slices.Contains(volume.ClaimsOfPod(pod), claim) {
-		return false
+// gatherUsers finds the claims and pods that may still use the volume. Not only those of
+// the claim it points at: whoever writes another one there takes the volume from nobody,
+// and the claim that had it names it still, though the binder calls that one Lost. A
+// claim that was never bound only waits for the volume, which comes once it is scrubbed.
+func (r *reconciler) gatherUsers(ctx context.Context, v *View) error {
+	naming, err := r.claims.Naming(ctx, v.Volume.Name)
+	if err != nil {
+		return err
 	}
-	if successor == nil {
-		return true
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Before(&successor.CreationTimestamp)
+	naming = slices.DeleteFunc(naming, func(c *corev1.PersistentVolumeClaim) bool {
+		return c.Namespace == r.namespace && c.Name == volume.ScrubClaim(v.Volume)
+	})
+	for _, claim := range naming {
+		if volume.WasBound(claim) {
+			v.Users = append(v.Users, "claim "+claim.Namespace+"/"+claim.Name)
 		}
 	}
-	return pod.Spec.NodeName != "" && !pod.CreationTimestamp.After(successor.CreationTimestamp.Time)
+	ref := v.Volume.Spec.ClaimRef
+	if v.ours() {
+		ref = nil
+	}
+	pods, err := r.claims.Pods(ctx, ref, naming)
+	if err != nil {
+		return err
+	}
+	for i := range pods {
+		v.Users = append(v.Users, "pod "+pods[i].Namespace+"/"+pods[i].Name)
+	}
+	return nil
 }

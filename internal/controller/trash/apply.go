@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/volume"
 )
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=patch
@@ -60,20 +59,17 @@ func (r *reconciler) confirmUnused(ctx context.Context, vol *corev1.PersistentVo
 	if keeper != nil {
 		return r.keep(live, fmt.Sprintf("claim %s/%s has it", keeper.Namespace, keeper.Name))
 	}
-	ref := live.Spec.ClaimRef
-	claim, err := kube.Get(ctx, r.reader, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})
+	naming, err := r.claims.Naming(ctx, live.Name)
 	if err != nil {
 		return err
 	}
-	if claim == nil { // else pods that name it use that claim, which has another volume
-		pods := &corev1.PodList{}
-		if err := r.reader.List(ctx, pods, client.InNamespace(ref.Namespace)); err != nil {
-			return fmt.Errorf("listing the pods of namespace %s: %w", ref.Namespace, err)
-		}
-		for i := range pods.Items {
-			if mounts(&pods.Items[i], ref.Name) {
-				return r.keep(live, fmt.Sprintf("pod %s/%s uses it, whose claim was removed by force", ref.Namespace, pods.Items[i].Name))
-			}
+	pods, err := r.claims.Pods(ctx, live.Spec.ClaimRef, naming)
+	if err != nil {
+		return err
+	}
+	for i := range pods {
+		if pod := &pods[i]; pod.Spec.NodeName != "" { // else it has not begun, and cannot any more
+			return r.keep(live, fmt.Sprintf("pod %s/%s uses it, whose claim was removed by force or has lost it", pod.Namespace, pod.Name))
 		}
 	}
 	attachments := &storagev1.VolumeAttachmentList{}
@@ -86,19 +82,6 @@ func (r *reconciler) confirmUnused(ctx context.Context, vol *corev1.PersistentVo
 		}
 	}
 	return nil
-}
-
-// mounts says that a pod has begun to use a claim and has not ended.
-func mounts(pod *corev1.Pod, claim string) bool {
-	if pod.Spec.NodeName == "" || volume.Ended(pod) {
-		return false
-	}
-	for _, name := range volume.ClaimsOfPod(pod) {
-		if name == claim {
-			return true
-		}
-	}
-	return false
 }
 
 // keep tells why a volume stays though its retention is over.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -80,9 +81,9 @@ func TestAVolumeIsKeptAndThenDestroyedWhereverTheControllerIsKilled(t *testing.T
 	}
 }
 
-func TestAPodWhoseClaimWasRemovedByForceKeepsItsVolume(t *testing.T) {
-	server := testkit.APIServer(t)
-	w := newWorld(t, server, "trash-in-use", "1s")
+// uses makes a pod on a node with the world's claim.
+func (w *world) uses() *corev1.Pod {
+	w.t.Helper()
 	w.must(client.IgnoreAlreadyExists(w.client.Create(w.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})))
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: w.name},
@@ -90,24 +91,55 @@ func TestAPodWhoseClaimWasRemovedByForceKeepsItsVolume(t *testing.T) {
 			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: w.name}}}}},
 	}
 	w.must(w.client.Create(w.ctx, pod))
-	defer w.run(w.config)()
-	w.volume("holding", remembers("shop"))
-	w.must(w.client.Delete(w.ctx, w.claim)) // the world takes its finalizers off
-	told := func(vol *corev1.PersistentVolume) string {
-		events := &corev1.EventList{}
-		w.must(w.client.List(w.ctx, events))
-		for _, e := range events.Items {
-			if e.InvolvedObject.Name == w.name && e.Reason == eventInUse && strings.Contains(e.Message, "pod default/"+w.name) {
-				return kept(vol)
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))}}
+	w.must(w.client.Status().Update(w.ctx, pod))
+	return pod
+}
+
+func TestAPodWhoseClaimWasRemovedByForceKeepsItsVolume(t *testing.T) {
+	server := testkit.APIServer(t)
+	for name, anew := range map[string]bool{"trash-in-use": false, "trash-in-use-anew": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, server, name, "1s")
+			pod := w.uses()
+			defer w.run(w.config)()
+			w.volume("holding", remembers("shop"))
+			w.must(w.client.Delete(w.ctx, w.claim)) // the world takes its finalizers off
+			if anew {
+				w.again()
 			}
-		}
-		return "no Event says that a pod uses it"
+			told := func(vol *corev1.PersistentVolume) string {
+				events := &corev1.EventList{}
+				w.must(w.client.List(w.ctx, events))
+				for _, e := range events.Items {
+					if e.InvolvedObject.Name == w.name && e.Reason == eventInUse && strings.Contains(e.Message, "pod default/"+w.name) {
+						return kept(vol)
+					}
+				}
+				return "no Event says that a pod uses it"
+			}
+			w.volume("being kept though its time is over", told)
+			w.must(w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)))
+			w.volume("being destroyed once the pod is gone", isGone)
+			if len(w.early) > 0 {
+				t.Error("the volume was destroyed before its time")
+			}
+		})
 	}
-	w.volume("being kept though its time is over", told)
-	w.must(w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)))
-	w.volume("being destroyed once the pod is gone", isGone)
-	if len(w.early) > 0 {
-		t.Error("the volume was destroyed before its time")
+}
+
+// again makes a claim of the name anew, as soon as it is gone, which gets another volume.
+func (w *world) again() {
+	w.t.Helper()
+	claim := testkit.Claim("default", w.name, "", w.name, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = w.name + "-other" })
+	for apierrors.IsAlreadyExists(w.client.Create(w.ctx, claim)) {
+		select {
+		case <-w.ctx.Done():
+			w.t.Fatal("the claim does not go")
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 }
 

@@ -92,6 +92,9 @@ func (w *world) cluster() error {
 		case err != nil || claimErr != nil:
 			return errors.Join(err, claimErr)
 		}
+		if there != nil && there.UID != w.claim.UID { // another of the name, which has another volume
+			there = nil
+		}
 		w.serve(vol, there)
 		select {
 		case <-w.ctx.Done():

@@ -1,0 +1,77 @@
+package recycle
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// claimNaming is a claim, its uid its name, whose spec.volumeName is vol.
+func claimNaming(namespace, name string, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(noon)}}
+	c.Spec.VolumeName, c.Status.Phase = "vol", phase
+	return c
+}
+
+// runs is a pod p on a node since a time, with a claim of the same namespace.
+func runs(namespace, claim string, since metav1.Time) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "p", CreationTimestamp: since}}
+	p.Spec.NodeName = "n"
+	p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
+	p.Status.Phase = corev1.PodRunning
+	return p
+}
+
+func TestWhatUsesAVolumeThatPointsAtAClaimThatIsGone(t *testing.T) {
+	scrub := volume.ScrubClaim(view().Volume)
+	before, after := metav1.NewTime(noon.Add(-time.Minute)), metav1.NewTime(noon.Add(time.Minute))
+	for _, c := range []struct {
+		name    string
+		objects []client.Object
+		want    []string
+	}{
+		{"nothing", nil, nil},
+		{"a pod of that claim", []client.Object{runs("default", "data", before)}, []string{"pod default/p"}},
+		{"a claim that had it before the claimRef was rewritten, and its pod", []client.Object{claimNaming("a", "data", corev1.ClaimLost), runs("a", "data", after)},
+			[]string{"claim a/data", "pod a/p"}},
+		{"the same, before a binder has seen it", []client.Object{claimNaming("a", "data", corev1.ClaimBound), runs("a", "data", after)},
+			[]string{"claim a/data", "pod a/p"}},
+		{"a claim that had it, and no pod", []client.Object{claimNaming("a", "data", corev1.ClaimLost)}, []string{"claim a/data"}},
+		{"a claim that waits for it to be scrubbed", []client.Object{claimNaming("a", "data", corev1.ClaimPending), runs("a", "data", after)}, nil},
+		{"a pod of a claim that was removed by force, and waits for it anew", []client.Object{claimNaming("a", "data", corev1.ClaimPending), runs("a", "data", before)},
+			[]string{"pod a/p"}},
+		{"its own scrub claim", []client.Object{claimNaming(testNamespace, scrub, corev1.ClaimPending), runs(testNamespace, scrub, after)}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			store := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithIndex(&corev1.PersistentVolumeClaim{}, kube.ClaimsByVolume, kube.VolumeNamed).
+				WithIndex(&corev1.PersistentVolume{}, indexClaim, claimOf).
+				WithObjects(view().Volume).WithObjects(c.objects...).Build()
+			r := &reconciler{client: store, reader: store, claims: kube.Claims{Cached: store, Live: store}, namespace: testNamespace, image: testImage, ownBinder: true}
+			v, err := r.gatherLive(t.Context(), "vol")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(v.Users, c.want) {
+				t.Errorf("used by %q, want %q", v.Users, c.want)
+			}
+			if waits := words(v, plan(v, noon)) == eventFailed; waits != (c.want != nil) {
+				t.Errorf("the plan is %q", words(v, plan(v, noon)))
+			}
+			if len(c.objects) == 0 {
+				return
+			}
+			if woken := r.mapUser(t.Context(), runs("a", "data", after)); c.objects[0].GetNamespace() == "a" && len(woken) == 0 {
+				t.Error("the end of the pod wakes nobody")
+			}
+		})
+	}
+}

@@ -38,11 +38,17 @@ func needsAddOn(t *testing.T) addOn {
 	return a
 }
 
-// upgrade has helm install another release of Tarn.
+// upgrade has helm install another release of Tarn, as docs/install.md says.
 func (a addOn) upgrade(s *scenario, release string) {
 	s.t.Helper()
-	// The fields that kubectl has set for the skew are helm's again.
-	args := []string{"upgrade", "tarn", a.chart, "--reuse-values", "--set", "image.tag=" + release, "--force-conflicts"}
+	a.runs(s, "upgrade", "tarn", a.chart, "--reset-then-reuse-values", "--set", "image.tag="+release)
+}
+
+// runs has helm do something. The fields that kubectl has set for the skew are helm's
+// again then.
+func (a addOn) runs(s *scenario, args ...string) {
+	s.t.Helper()
+	args = append(args, "--force-conflicts")
 	if out, err := exec.Command(a.helm, args...).CombinedOutput(); err != nil {
 		s.t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -116,7 +122,7 @@ func TestAddOnUpgradesAndBackLeaveAMountedVolumeAlone(t *testing.T) {
 		{"an older controller and a newer agent", func() {
 			s.kubectl("-n", tarnSystem, "set", "image", "deployment/tarn-controller", "controller=tarn.dev/tarn:"+old)
 		}, old, next},
-		{"the former release", func() { a.upgrade(s, old) }, old, old},
+		{"the former release", func() { a.runs(s, "rollback", "tarn") }, old, old},
 	} {
 		step.do()
 		a.rolledOut(s, step.controllers, step.nodes)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests Tarn as most will run it: as pods, from the chart, on a plain cluster where
-# Kubernetes binds and protects. In the end Tarn is taken away again, and nothing of it
-# may be left. When something fails, the logs are left in .tarn/addon.
+# Kubernetes binds and protects. In the end Tarn is taken away again, under a volume in
+# use and in order, and nothing of it may be left; then it is installed without helm. When something fails, the logs are left in .tarn/addon.
 #
 #   hack/addon.sh [ARGUMENT OF go test]...
 #
@@ -89,15 +89,24 @@ chosen=(-parallel 8 -run "$(any_of "${cases[@]}")")
 on_cluster up --stock --kubelet-arg="--root-dir=$TARN_KUBELET_DIR" --kube-controller-manager-arg=--node-monitor-grace-period=25s >&2
 KUBECONFIG=$(on_cluster kubeconfig)
 export KUBECONFIG
+image() { # TREE FOLDER RELEASE: packs the image of a tree
+	go -C hack/image run . --root="$1" --out="$2" --arch="$(go env GOARCH)" --image="tarn.dev/tarn:$3" --version="v0.0.0-$3" >&2
+}
 for release in $TARN_RELEASES; do
-	go -C hack/image run . --root="$PWD" --out="$PWD/$images" --arch="$(go env GOARCH)" --image="tarn.dev/tarn:$release" --version="v0.0.0-$release" >&2
-	on_cluster image import "$images/tarn.tar" >&2
+	image "$PWD" "$PWD/$images/$release" "$release"
+	on_cluster image import "$images/$release/tarn.tar" >&2
 done
-# What anybody would type.
-"$TARN_HELM" upgrade --install tarn "$TARN_CHART" --set image.tag="${TARN_RELEASES%% *}" --set api.enabled=true --set node.kubeletDir="$TARN_KUBELET_DIR" >&2
-for part in deployment/tarn-controller daemonset/tarn-node deployment/tarn-api; do
-	kubectl -n tarn-system rollout status "$part" --timeout=60s >&2
-done
+
+rolled_out() {
+	local part
+	for part in "$@"; do kubectl -n tarn-system rollout status "$part" --timeout=60s >&2; done
+}
+first=${TARN_RELEASES%% *}
+install() { # what anybody would type
+	"$TARN_HELM" upgrade --install tarn "$TARN_CHART" --set image.tag="$first" --set api.enabled=true --set node.kubeletDir="$TARN_KUBELET_DIR" >&2
+	rolled_out deployment/tarn-controller daemonset/tarn-node deployment/tarn-api
+}
+install
 # What applications get, as provisioners/README.md says, but for the folders: they lie with the cluster's data, and go with it.
 kubectl apply -f provisioners/ovh-csi-rbd/provisioner.yaml -f provisioners/ovh-csi-nfs/provisioner.yaml >&2
 class() { # NAME OF PATCH: a class that is as another is made, but for its folder and what a patch says
@@ -109,13 +118,85 @@ class ovh-csi-nfs ovh-csi-nfs '{}'
 # The class of that name in the examples makes folders that do not grow; here another provisioner does it.
 class local-path ovh-csi-nfs '{"metadata": {"name": "local-path"}, "allowVolumeExpansion": false}'
 
+go run ./hack/testsum run addon -- go test -json -tags e2e -count=1 -timeout 40m "${chosen[@]}" "$@" ./e2e
+[ -z "${KEEP:-}" ] || exit 0
+
+# Taking Tarn away concerns everything in the cluster, so it is done here, one after the other.
+fail() { echo "addon: $*" >&2; return 1; }
+
 nothing_left() {
-	local left
-	left=$(kubectl get crd,namespace,clusterrole,clusterrolebinding,csidriver,validatingadmissionpolicy,mutatingadmissionpolicy,pv --output name | grep -E 'tarn|pav|ovh' || true)
-	[ -z "$left" ] || { echo "addon: after uninstalling there are: $left" >&2; return 1; }
+	local objects storage left
+	local kinds=crd,namespace,clusterrole,clusterrolebinding,role,rolebinding,csidriver,networkpolicy
+	kinds+=,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingadmissionpolicy,mutatingadmissionpolicybinding
+	objects=$(kubectl get --all-namespaces --output name "$kinds")
+	# What Tarn has to do with a claim or a volume, its finalizers, annotations or driver tell.
+	storage=$(kubectl get --all-namespaces persistentvolumes,persistentvolumeclaims --output go-template='{{range .items}}{{.kind}} {{.metadata.name}} {{.metadata.finalizers}} {{.metadata.annotations}} {{with .spec.csi}}{{.driver}}{{end}}
+{{end}}')
+	left=$(grep -E 'tarn|pav|ovh' <<<"$objects"$'\n'"$storage" || true)
+	[ -z "$left" ] || fail "after uninstalling there are: $left"
 }
 
-go run ./hack/testsum run addon -- go test -json -tags e2e -count=1 -timeout 40m "${chosen[@]}" "$@" ./e2e
+# The writer ends with its first failing write, and is not started again.
+goes_on() {
+	timeout 30 bin/kubectl exec writer -- sh -c 'tail -n 0 -f /data/log | head -n 3' >/dev/null || fail "the writer does not go on $1"
+	kubectl exec writer -- awk 'NR != $1 { exit 1 }' /data/log || fail "something was lost $1"
+}
+
+who_runs() { # VOLUME: the pod that writes to it, and the one that makes it available
+	kubectl get pod writer --output jsonpath='{.metadata.uid} {.status.phase}{"\n"}'
+	kubectl get pods --namespace tarn-system --selector "tarn.dev/volume=$1" --output jsonpath='{range .items[*]}{.metadata.uid} {.status.phase}{"\n"}{end}'
+}
+
+# helm takes away what serves a volume in use, and brings it back; the volume notices
+# nothing, nor does the pod in Tarn's namespace that makes it available as long as it is used.
+under_a_writer() {
+	local said pods volume
+	kubectl apply -f hack/addon.yaml >&2
+	kubectl wait --for=condition=Ready pod/writer --timeout=60s >&2
+	goes_on "at the beginning"
+	! said=$(bin/tarn uninstall --yes 2>&1) || fail "a volume in use is in nobody's way: $said"
+	grep -q 'is in use on node' <<<"$said" || fail "a volume in use is not named: $said"
+	volume=$(kubectl get pvc written --output jsonpath='{.spec.volumeName}')
+	pods=$(who_runs "$volume")
+	[ "$(grep -c Running <<<"$pods")" = 2 ] || fail "not two pods run: $pods"
+	"$TARN_HELM" uninstall tarn >&2
+	kubectl -n tarn-system wait --for=delete pod --selector app.kubernetes.io/name=tarn --timeout=60s >&2
+	goes_on "with no part of Tarn there"
+	install
+	goes_on "under the Tarn that came back"
+	[ "$pods" = "$(who_runs "$volume")" ] || fail "the pods were $pods, and are $(who_runs "$volume")"
+	kubectl delete --timeout=60s -f hack/addon.yaml >&2
+	kubectl wait --for=delete "pv/$volume" --timeout=60s >&2
+}
+
+# As docs/install.md has it, with an image and a kubelet's folder of this cluster.
+from_the_manifest() {
+	sed "s#tarn.dev/tarn:v[0-9.]*#tarn.dev/tarn:$first#; s#/var/lib/kubelet#$TARN_KUBELET_DIR#" deploy/tarn.yaml | kubectl apply -f - >&2
+	rolled_out deployment/tarn-controller daemonset/tarn-node
+	kubectl apply -f examples/hello-world >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Bound pvc/hello-world --timeout=60s >&2
+	kubectl wait --for=condition=Ready pod/hello-world --timeout=60s >&2
+	kubectl delete --timeout=60s -f examples/hello-world >&2
+}
+
+# The same tree and version give the same bytes, also in another folder.
+same_bytes() {
+	local other file
+	other=$(mktemp -d)
+	tar --exclude=./.git --exclude=./.tarn --exclude=./bin --create . | tar --extract --directory "$other"
+	image "$other" "$other/images" "$first"
+	for file in tarn.tar tarn.cdx.json; do
+		cmp "$images/$first/$file" "$other/images/$file" || fail "$file differs when it is made in another folder"
+	done
+	rm -r "$other"
+}
 
 # What the cases have left is nothing, so nothing is in the way.
-[ -n "${KEEP:-}" ] || { bin/tarn uninstall --yes >&2 && "$TARN_HELM" uninstall tarn >&2 && nothing_left; }
+under_a_writer
+bin/tarn uninstall --yes >&2
+"$TARN_HELM" uninstall tarn >&2
+nothing_left
+from_the_manifest
+bin/tarn uninstall --yes >&2
+nothing_left
+same_bytes

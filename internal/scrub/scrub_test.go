@@ -196,6 +196,33 @@ func TestZeroAndDiscardLeaveNothingOnTheRawDevice(t *testing.T) {
 	}
 }
 
+// A local volume stays mounted from one tenant to the next.
+func TestDiscardIsDoneAgainOnAFileSystemThatStaysMounted(t *testing.T) {
+	for _, options := range []string{"", "discard"} {
+		t.Run(options, func(t *testing.T) {
+			d := newDisk(t, kinds["ext4"])
+			volume := d.mount(t, "ext4")
+			run(t, "mount", "-o", strings.TrimSuffix("remount,"+options, ","), volume)
+			for range 4 {
+				_, err := File(t.Context(), tarnv1.RecycleDiscard, volume)
+				must(t, err)
+			}
+			must(t, os.WriteFile(filepath.Join(volume, "a"), bytes.Repeat([]byte(secret), 1000), 0o600))
+			if !d.holds(t, secret) {
+				t.Fatal("the secret was never on the device")
+			}
+			_, err := File(t.Context(), tarnv1.RecycleDiscard, volume)
+			must(t, err)
+			if d.holds(t, secret) {
+				t.Error("the secret is still on the device")
+			}
+			if got := run(t, "ls", "-A", volume); got != lostAndFound {
+				t.Errorf("the volume has %q", got)
+			}
+		})
+	}
+}
+
 func TestZeroGoesOnAfterItWasKilled(t *testing.T) {
 	d := newDisk(t, kinds["ext4"])
 	volume := d.mount(t, "ext4")

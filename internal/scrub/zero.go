@@ -1,14 +1,11 @@
 package scrub
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -76,34 +73,16 @@ func wholeFileSystem(top *os.File) error {
 	if attributes.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
 		return fmt.Errorf("the volume is a folder of a file system, whose free space is not the volume's alone: use %s", tarnv1.RecycleFiles)
 	}
-	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(top.Fd())))
-	if err != nil {
-		return fmt.Errorf("asking where the volume is mounted: %w", err)
+	m, err := mountOf(top)
+	switch {
+	case err != nil:
+		return err
+	case m.root != "/":
+		return fmt.Errorf("the volume is folder %s of a file system, whose free space is not the volume's alone: use %s", m.root, tarnv1.RecycleFiles)
+	case !slices.Contains(overwritable, m.kind):
+		return fmt.Errorf("file system %s does not overwrite files where they lie: use %s, or one of %s", m.kind, tarnv1.RecycleFiles, strings.Join(overwritable, ", "))
 	}
-	_, id, found := strings.Cut(string(info), "mnt_id:")
-	if !found {
-		return errors.New("asking where the volume is mounted: the kernel does not say")
-	}
-	id = strings.Fields(id)[0]
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return fmt.Errorf("reading the mounts: %w", err)
-	}
-	for lines := bufio.NewScanner(bytes.NewReader(mounts)); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		end := slices.Index(fields, "-")
-		if len(fields) < 6 || fields[0] != id || end < 0 || end+1 >= len(fields) {
-			continue
-		}
-		switch kind := fields[end+1]; {
-		case fields[3] != "/":
-			return fmt.Errorf("the volume is folder %s of a file system, whose free space is not the volume's alone: use %s", fields[3], tarnv1.RecycleFiles)
-		case !slices.Contains(overwritable, kind):
-			return fmt.Errorf("file system %s does not overwrite files where they lie: use %s, or one of %s", kind, tarnv1.RecycleFiles, strings.Join(overwritable, ", "))
-		}
-		return nil
-	}
-	return fmt.Errorf("asking where the volume is mounted: there is no mount %s", id)
+	return nil
 }
 
 // overwriter gives what writes zeros over the content of a file before it is removed.

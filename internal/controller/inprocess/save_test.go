@@ -32,7 +32,7 @@ func unsaved(w *world, times *int, carriedOut bool) client.Client {
 	}})
 }
 
-func TestCase109AVolumeThatCannotBeWrittenIsTriedUntilItCan(t *testing.T) {
+func TestCases109And120AVolumeThatCannotBeWrittenIsTriedUntilItCan(t *testing.T) {
 	w := newWorld(t, "unsaved")
 	r, recorder := w.alone()
 	times := 7 // more than the five after which Kubernetes destroys what it made
@@ -52,8 +52,8 @@ func TestCase109AVolumeThatCannotBeWrittenIsTriedUntilItCan(t *testing.T) {
 	if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err != nil || v.Volume == nil {
 		t.Fatalf("got %v once it can be written", err)
 	}
-	if made := w.fake.Made(v.VolumeName); made != 1 {
-		t.Errorf("storage was made %d times, want once", made)
+	if made, left := w.fake.Made(v.VolumeName), w.fake.Names(); made != 1 || len(left) != 1 {
+		t.Errorf("storage was made %d times and there is %q, want one", made, left)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestCase109AVolumeThatWasNeverWrittenIsDestroyedWithItsClaim(t *testing.T) 
 	}
 }
 
-func TestCase110AVolumeThatWasWrittenThoughTheAnswerWasLostIsTaken(t *testing.T) {
+func TestCases110And120AVolumeThatWasWrittenThoughTheAnswerWasLostIsTaken(t *testing.T) {
 	w := newWorld(t, "lost-answer")
 	r, _ := w.alone()
 	times := 1

@@ -37,9 +37,13 @@ type electionFlags struct {
 func (f *electionFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.on, "leader-elect", true, "work only while holding the lease tarn-controller, so that several replicas can run")
 	flags.DurationVar(&f.duration, "leader-elect-lease-duration", 4*time.Second, "after how long without a renewal another controller takes over; whole seconds. Longer bears longer pauses of the API server, and leaves a dead leader's work lying longer")
-	flags.DurationVar(&f.renew, "leader-elect-renew-deadline", 3*time.Second, "how long a leader tries to renew its lease before it ends; less than the lease's duration by what the clocks of two machines may gain on each other")
+	flags.DurationVar(&f.renew, "leader-elect-renew-deadline", 2500*time.Millisecond, "how long a leader tries to renew its lease before it ends; with a retry period a second less than the lease's duration, or more")
 	flags.DurationVar(&f.retry, "leader-elect-retry-period", 200*time.Millisecond, "how often the lease is renewed, and asked for by those who stand by")
 }
+
+// second is how much sooner than a lease's duration after its last renewal another may
+// take it: of several renewals within one second those who stand by see the first alone.
+const second = time.Second
 
 // check refuses times with which two controllers could lead at once, or none.
 func (f *electionFlags) check() error {
@@ -48,8 +52,8 @@ func (f *electionFlags) check() error {
 		return nil
 	case f.duration%time.Second != 0 || f.duration <= 0:
 		return fmt.Errorf("--leader-elect-lease-duration=%s: a lease is held for whole seconds: take %s", f.duration, f.duration.Truncate(time.Second)+time.Second)
-	case f.renew >= f.duration:
-		return fmt.Errorf("--leader-elect-renew-deadline=%s: the leader would work on after its lease of %s: take less", f.renew, f.duration)
+	case f.renew+f.retry > f.duration-second:
+		return fmt.Errorf("--leader-elect-renew-deadline=%s: the leader could work on after another has taken its lease of %s: take %s or less, or a longer lease", f.renew, f.duration, f.duration-second-f.retry)
 	case f.retry <= 0 || f.renew <= slowest:
 		return fmt.Errorf("--leader-elect-retry-period=%s: there must be time for a second try before the renew deadline of %s: take more than 0 and less than %s", f.retry, f.renew, time.Duration(float64(f.renew)/leaderelection.JitterFactor))
 	}

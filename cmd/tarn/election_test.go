@@ -43,8 +43,8 @@ func TestTimesWithWhichNoneOrTwoWouldLeadAreRefused(t *testing.T) {
 	}{
 		{[]string{"--leader-elect-lease-duration=2500ms"}, "take 3s"},
 		{[]string{"--leader-elect-lease-duration=0s"}, "whole seconds"},
-		{[]string{"--leader-elect-renew-deadline=4s"}, "--leader-elect-renew-deadline=4s"},
-		{[]string{"--leader-elect-retry-period=2600ms"}, "less than 2.5s"},
+		{[]string{"--leader-elect-renew-deadline=3s"}, "--leader-elect-renew-deadline=3s: the leader could work on after another has taken its lease of 4s: take 2.8s or less"},
+		{[]string{"--leader-elect-lease-duration=9s", "--leader-elect-retry-period=2600ms"}, "less than 2.083"},
 		{[]string{"--leader-elect-retry-period=0s"}, "more than 0"},
 	} {
 		f := elect(t, c.args...)

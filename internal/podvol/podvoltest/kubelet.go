@@ -123,5 +123,9 @@ func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod) error {
 	for _, c := range pod.Spec.Containers {
 		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{Terminated: state}})
 	}
-	return k.Client.Status().Patch(ctx, pod, client.MergeFrom(base))
+	if err := k.Client.Status().Patch(ctx, pod, client.MergeFrom(base)); err != nil || pod.DeletionTimestamp == nil {
+		return err
+	}
+	// Asked to go while it had a node and had not ended: a kubelet confirms that it has.
+	return k.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
 }

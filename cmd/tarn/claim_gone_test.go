@@ -1,0 +1,158 @@
+//go:build integration
+
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// meddler does something right after one of the controllers' writes, before they have its
+// answer. Events and leases do not count as writes.
+type meddler struct {
+	at int // counted from 1; 0 is never
+	do func()
+
+	mu     sync.Mutex
+	writes int
+	done   bool
+}
+
+type through func(*http.Request) (*http.Response, error)
+
+func (f through) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func (m *meddler) wrap(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return through(func(r *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(r)
+			if r.Method != http.MethodGet && !strings.Contains(r.URL.Path, "/events") && !strings.Contains(r.URL.Path, "/leases") {
+				m.written()
+			}
+			return response, err
+		})
+	})
+	return config
+}
+
+func (m *meddler) written() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.writes++
+	if m.writes == m.at {
+		m.do()
+		m.done = true
+	}
+}
+
+// count is how many writes there were, and whether the meddler has had its turn.
+func (m *meddler) count() (writes int, done bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.writes, m.done
+}
+
+// tally counts the pods of a step that have run to their end, which what a kubelet was
+// only asked to run has not.
+type tally struct {
+	mu    sync.Mutex
+	ended map[tarnv1.Step]int
+}
+
+func (c *tally) of(ends func(*corev1.Pod) podvoltest.End) func(*corev1.Pod) podvoltest.End {
+	return func(pod *corev1.Pod) podvoltest.End {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.ended[tarnv1.Step(pod.Labels[tarnv1.LabelStep])]++
+		return ends(pod)
+	}
+}
+
+func (c *tally) count(step tarnv1.Step) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended[step]
+}
+
+// The life is one whose first creation fails, which has every point of one that goes well.
+func TestAClaimThatIsDeletedAfterAnyWriteOfItsProvisioningLeavesNothing(t *testing.T) {
+	t.Parallel()
+	server := testkit.OwnAPIServer(t)
+	whole := &meddler{}
+	abandon := func(name string, m *meddler) {
+		t.Run(name, func(t *testing.T) {
+			counted := &tally{ended: map[tarnv1.Step]int{}}
+			w := newWorld(t, server, "gone-"+name, corev1.PersistentVolumeReclaimDelete, counted.of(failsOnce))
+			w.abandon(m)
+			if created, deleted := counted.count(tarnv1.StepCreation), counted.count(tarnv1.StepDeletion); deleted < created {
+				t.Errorf("%d creation pods have run, and %d deletion pods", created, deleted)
+			}
+		})
+	}
+	abandon("whole", whole)
+	for n := 1; n <= whole.writes; n++ {
+		abandon(fmt.Sprint(n), &meddler{at: n})
+	}
+}
+
+// abandon deletes a claim when the meddler says so, or else when it is bound, and wants
+// everything to be gone then. It notes how many writes it takes until a claim is bound.
+func (w *world) abandon(m *meddler) {
+	w.t.Helper()
+	claim := w.claim()
+	remove := func() {
+		if err := client.IgnoreNotFound(w.client.Delete(w.ctx, claim)); err != nil {
+			w.t.Errorf("deleting the claim: %v", err)
+		}
+	}
+	m.do = remove
+	defer w.run(m.wrap(w.config))()
+	if m.at == 0 {
+		w.eventually("binding", w.bound(claim))
+		remove()
+		bound, _ := m.count()
+		defer func() { m.writes = bound }()
+	}
+	w.eventually("the end of the claim", func() string {
+		if _, done := m.count(); !done && m.at > 0 {
+			if wrong := w.bound(claim)(); wrong != "" {
+				return "it was not deleted yet: " + wrong
+			}
+			remove() // this life took a write less: none had to be repeated
+		}
+		err := w.client.Get(w.ctx, client.ObjectKeyFromObject(claim), &corev1.PersistentVolumeClaim{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Sprintf("it is there (%v)", err)
+		}
+		return w.nothing()
+	})
+	// The provisioner stays as long as a record does, so nothing comes after it.
+	p := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: w.name}}
+	if err := w.client.Delete(w.ctx, p); err != nil {
+		w.t.Fatal(err)
+	}
+	w.eventually("the end of the provisioner", func() string {
+		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(p), p); !apierrors.IsNotFound(err) {
+			return fmt.Sprintf("it is there (%v)", err)
+		}
+		return w.nothing()
+	})
+	if err := w.client.Delete(w.ctx, testkit.Class(w.name)); err != nil {
+		w.t.Fatal(err)
+	}
+}

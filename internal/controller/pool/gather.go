@@ -40,7 +40,8 @@ type View struct {
 	Volumes []corev1.PersistentVolume
 	Fresh   map[string]*corev1.PersistentVolume
 	// Claimed are the names of volumes that point at no claim, and yet a claim names
-	// them: it is bound to one that has lost its claimRef, or wants it.
+	// them: it is bound to one that has lost its claimRef, or wants it; and of those on
+	// their passage that are Released, and the claim they point at is there.
 	Claimed map[string]bool
 	// Sets are the uids of all sets.
 	Sets map[string]bool
@@ -165,7 +166,15 @@ func (r *reconciler) gatherHolders(ctx context.Context, from client.Reader, v *V
 	v.Claimed, v.Sets = map[string]bool{}, map[string]bool{}
 	for i := range v.Volumes {
 		vol := &v.Volumes[i]
-		if vol.Spec.ClaimRef != nil {
+		if ref := vol.Spec.ClaimRef; ref != nil {
+			if !passed(vol) {
+				continue
+			}
+			claim, err := kube.Get(ctx, from, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})
+			if err != nil {
+				return err
+			}
+			v.Claimed[vol.Name] = claim != nil && claim.UID == ref.UID
 			continue
 		}
 		claims, err := kube.ClaimsNaming(ctx, r.client, vol.Name)

@@ -38,6 +38,8 @@ type model struct {
 	// done, and dirty the volumes with the data of somebody who has left.
 	scrubs, scrubbed, dirty map[string]bool
 	serial                  int
+	// broken says that the provisioner fails whatever it does.
+	broken bool
 	// wrong is what must never happen and did.
 	wrong []string
 }
@@ -103,10 +105,11 @@ type moment struct {
 	claims  []corev1.PersistentVolumeClaim
 	pods    []corev1.Pod
 	volumes []corev1.PersistentVolume
+	tenants map[string]bool
 }
 
 func (m *model) now() moment {
-	return moment{m.set.DeepCopy(), m.filler.DeepCopy(), m.claimsNow(), m.podsNow(), m.volumesNow()}
+	return moment{m.set.DeepCopy(), m.filler.DeepCopy(), m.claimsNow(), m.podsNow(), m.volumesNow(), maps.Clone(m.tenants)}
 }
 
 // view is what gather makes of a moment.
@@ -116,8 +119,16 @@ func (m *model) view(at moment) *View {
 		Claims: at.claims, Pods: at.pods, Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{},
 		Claimed: maps.Clone(m.holders), Sets: map[string]bool{string(at.set.UID): true},
 	}
+	for i := range at.claims {
+		if m.broken && at.claims[i].Spec.VolumeName == "" {
+			v.Failures[at.claims[i].Name] = "no room"
+		}
+	}
 	for i := range at.volumes {
 		vol := at.volumes[i]
+		if passed(&vol) {
+			v.Claimed[vol.Name] = at.tenants[string(vol.Spec.ClaimRef.UID)]
+		}
 		if vol.Labels["pool"] == testSet {
 			v.Volumes = append(v.Volumes, vol)
 		} else if slices.ContainsFunc(at.claims, func(c corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == vol.Name }) {
@@ -240,6 +251,8 @@ func (m *model) stepsOfClaim(c *corev1.PersistentVolumeClaim) []func() {
 			return nil
 		}
 		return []func(){func() { delete(m.claims, c.Name) }}
+	case c.Spec.VolumeName == "" && m.broken:
+		return nil
 	case c.Spec.VolumeName == "" && (!waits(m.class) || m.pods[c.Name] != nil):
 		return []func(){func() { m.provision(c) }}
 	case c.Spec.VolumeName != "" && c.Status.Phase == corev1.ClaimPending:
@@ -284,12 +297,14 @@ func (m *model) stepsOfVolume(vol *corev1.PersistentVolume) []func() {
 			delete(m.holders, vol.Name)
 			m.touch(vol, corev1.VolumeBound)
 		})
+	case ref != nil && phase == corev1.VolumeReleased && m.tenants[string(ref.UID)]: // bound while it was still Released
+		steps = append(steps, func() { m.touch(vol, corev1.VolumeBound) })
 	case ref == nil && phase != corev1.VolumeAvailable:
 		steps = append(steps, func() { m.touch(vol, corev1.VolumeAvailable) })
 	case ref != nil && ref.UID != "" && phase != corev1.VolumeReleased && !m.there(ref):
 		steps = append(steps, func() { m.touch(vol, corev1.VolumeReleased) })
 	}
-	if phase == corev1.VolumeReleased && deletes {
+	if phase == corev1.VolumeReleased && deletes && !m.broken {
 		steps = append(steps, func() { m.destroy(vol) })
 	}
 	if vol.DeletionTimestamp != nil && phase != corev1.VolumeBound && !deletes {
@@ -321,6 +336,18 @@ func (m *model) draw(vol *corev1.PersistentVolume) {
 	vol.Annotations = merge(vol.Annotations, map[string]string{annBoundByController: "yes"})
 	m.tenants[uid], m.written[vol.Name] = true, true
 	m.touch(vol, corev1.VolumeBound)
+}
+
+// seize is a claim that names a volume which was just freed: a binder gives it to that
+// claim whatever its phase, and writes the phase afterwards.
+func (m *model) seize(vol *corev1.PersistentVolume) {
+	if vol.Spec.ClaimRef == nil && vol.DeletionTimestamp == nil && vol.Status.Phase == corev1.VolumeReleased && !m.dirty[vol.Name] {
+		uid := "tenant-" + m.next()
+		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "tenant", Name: uid, UID: types.UID(uid)}
+		vol.Annotations = merge(vol.Annotations, map[string]string{annBoundByController: "yes"})
+		m.tenants[uid], m.written[vol.Name] = true, true
+		m.touch(vol, corev1.VolumeReleased)
+	}
 }
 
 // leave deletes the claim of a tenant.

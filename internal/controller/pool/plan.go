@@ -153,15 +153,28 @@ func passVolumes(v *View, now time.Time) []Action {
 				actions = append(actions, Change{From: vol, To: free(vol, now), Grave: true})
 			}
 		case maySettle(v, vol):
-			actions = append(actions, Change{From: vol, To: settle(vol)})
+			actions = append(actions, Change{From: vol, To: settle(vol), Grave: passed(vol)})
 		}
 	}
 	return actions
 }
 
 // maySettle says that a marked volume that has left its filler claim can have its
-// policy: it is somebody's, or Available. While it is neither, its provisioner would
-// destroy it by phase and policy.
+// policy: it is somebody's, or Available, or its next claim has come and gone. While it
+// is Released otherwise, its provisioner would destroy it by phase and policy: also one
+// that is somebody's already, as a binder says so after it has bound it.
 func maySettle(v *View, vol *corev1.PersistentVolume) bool {
-	return vol.Spec.ClaimRef != nil || vol.Status.Phase == corev1.VolumeAvailable && !v.Claimed[vol.Name]
+	switch {
+	case vol.Spec.ClaimRef == nil:
+		return vol.Status.Phase == corev1.VolumeAvailable && !v.Claimed[vol.Name]
+	case vol.Status.Phase == corev1.VolumeReleased:
+		return vol.Spec.ClaimRef.UID != "" && !v.Claimed[vol.Name]
+	}
+	return true
+}
+
+// passed says that a marked volume is Released by another claim than its filler claim,
+// or is still, from that one, though another has it.
+func passed(vol *corev1.PersistentVolume) bool {
+	return marked(vol) && !isFilling(vol) && vol.Spec.ClaimRef != nil && vol.Status.Phase == corev1.VolumeReleased
 }

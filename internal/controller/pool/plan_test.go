@@ -107,6 +107,9 @@ func TestThePlanOfAPool(t *testing.T) {
 				v.Pods = []corev1.Pod{*fillerPod(v, &v.Claims[0])}
 			}), "mark a, stop pool-set-uid-0"},
 		{"the volume of a bound filler claim is marked before anything else", withClaims(view(set(1, 1), volumeOf(s, "a", fillerOf(0), unmarked)), filler(s, 0, "a")), "mark a"},
+		{"a volume whose next claim has gone gets its policy", view(set(1, 1), volumeOf(s, "a", fillerOf(0), boundTo("x"), in(corev1.VolumeReleased))), "settle a"},
+		{"one that is Released still, though its next claim is there, waits", claimed(view(set(1, 1), volumeOf(s, "a", fillerOf(0), boundTo("x"), in(corev1.VolumeReleased))), "a"), ""},
+		{"one that is Released still, and reserved by name, waits", view(set(1, 1), volumeOf(s, "a", fillerOf(0), boundTo(""), in(corev1.VolumeReleased))), ""},
 		{"a marked volume no longer needs its claim", withClaims(view(set(1, 1), volumeOf(s, "a", fillerOf(0))), filler(s, 0, "a")), "dismiss pool-set-uid-0"},
 		{"a marked volume that is not retained is marked again", withClaims(view(set(1, 1), volumeOf(s, "a", fillerOf(0), func(vol *corev1.PersistentVolume) {
 			vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete

@@ -18,7 +18,7 @@ type run struct {
 	*model
 	t       *rapid.T
 	history []moment
-	seen    [5]int
+	seen    [6]int
 }
 
 // behind picks a moment no older than the last one picked for this kind.
@@ -30,7 +30,7 @@ func (r *run) behind(kind int) moment {
 func (r *run) remember() { r.history = append(r.history, r.now()) }
 
 func (r *run) cached() moment {
-	return moment{r.behind(0).set, r.behind(1).filler, r.behind(2).claims, r.behind(3).pods, r.behind(4).volumes}
+	return moment{r.behind(0).set, r.behind(1).filler, r.behind(2).claims, r.behind(3).pods, r.behind(4).volumes, r.behind(5).tenants}
 }
 
 // live reads one list after the other, as the controller does, while the cluster
@@ -39,6 +39,8 @@ func (r *run) live() moment {
 	at := r.now()
 	r.others()
 	at.volumes = r.volumesNow()
+	r.others()
+	at.tenants = maps.Clone(r.tenants)
 	return at
 }
 
@@ -48,7 +50,7 @@ func (r *run) others() {
 		steps := r.steps()
 		for _, name := range slices.Sorted(maps.Keys(r.volumes)) {
 			vol := r.volumes[name]
-			steps = append(steps, func() { r.draw(vol) }, func() { r.leave(vol) }, func() { r.reuse(vol) }, func() { r.lose(vol) }, func() { r.spoil(vol) })
+			steps = append(steps, func() { r.draw(vol) }, func() { r.leave(vol) }, func() { r.reuse(vol) }, func() { r.lose(vol) }, func() { r.spoil(vol) }, func() { r.seize(vol) })
 		}
 		if len(steps) > 0 {
 			rapid.SampledFrom(steps).Draw(r.t, "other")()
@@ -86,7 +88,8 @@ func (r *run) reconcile(fresh, faults bool) (wrote int) {
 	return wrote
 }
 
-// write does actions up to the first that fails.
+// write does actions up to the first that fails. What the API server refuses is not done;
+// of what it does, the answer may be lost.
 func (r *run) write(actions Together, faults bool) (wrote int, killed bool) {
 	for _, a := range actions {
 		if faults {
@@ -95,11 +98,21 @@ func (r *run) write(actions Together, faults bool) (wrote int, killed bool) {
 		if _, told := a.(Post); told || r.set == nil {
 			continue
 		}
+		fate := 9
+		if faults {
+			fate = rapid.IntRange(0, 9).Draw(r.t, "fate")
+		}
+		if fate == 0 {
+			break
+		}
 		if err := r.do(a); err != nil {
 			break
 		}
 		wrote++
 		r.remember()
+		if fate == 1 {
+			break
+		}
 		if faults && rapid.IntRange(0, 9).Draw(r.t, "killed") == 0 {
 			return wrote, true
 		}
@@ -107,8 +120,10 @@ func (r *run) write(actions Together, faults bool) (wrote int, killed bool) {
 	return wrote, false
 }
 
-// settle lets everything come to rest; nobody draws and nobody leaves any more.
+// settle lets everything come to rest; nobody draws and nobody leaves any more, and
+// nothing fails.
 func (r *run) settle() {
+	r.broken = false
 	for range 1000 {
 		idle := r.set == nil || r.reconcile(true, false) == 0
 		steps := r.steps()
@@ -141,6 +156,8 @@ func (r *run) change() {
 		name := "hand-" + r.next()
 		r.volumes[name] = volumeOf(s, name, byHand, in(corev1.VolumePending))
 		r.written[name] = true
+	case 7:
+		r.broken = !r.broken
 	case 5, 6:
 		if names := slices.Sorted(maps.Keys(r.volumes)); len(names) > 0 {
 			vol := r.volumes[rapid.SampledFrom(names).Draw(r.t, "volume")]
@@ -215,7 +232,7 @@ func (r *run) checkFull() {
 	for _, vol := range r.volumes {
 		switch {
 		case marked(vol):
-			r.t.Errorf("volume %s is half-way for ever", vol.Name)
+			r.t.Errorf("volume %s is half-way for ever: %+v, %+v, %v", vol.Name, vol.Spec.ClaimRef, vol.Status, vol.ObjectMeta)
 		case stateOf(vol, testNamespace) == recycling, r.mayScrub(vol) && vol.Annotations[tarnv1.AnnotationRecycle] != "":
 			r.t.Errorf("volume %s is to be recycled, and never is", vol.Name)
 		}

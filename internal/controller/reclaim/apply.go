@@ -37,6 +37,7 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 			return false, err
 		}
 		r.warn(v, cmp.Or(p.WarningReason, eventDeleteFailed), p.Warning)
+		r.tell(v, corev1.EventTypeNormal, eventInUse, p.Notice)
 		return false, nil
 	case ActLost:
 		return false, r.tellLost(ctx, v, p.Status)
@@ -101,12 +102,16 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) (held bool, e
 	if err != nil || claim == nil {
 		return false, err
 	}
-	p := say(v, reasonClaimThere, fmt.Sprintf("the volume is to be deleted, but claim %s/%s, to which it belongs, is there; delete the claim, too, if its data is to go",
+	p := inUse(v, reasonClaimThere, fmt.Sprintf("the volume is to be deleted, but claim %s/%s, to which it belongs, is there; delete the claim, too, if its data is to go",
 		claim.Namespace, claim.Name))
 	if p.Status == nil {
 		return true, errClaimThere
 	}
-	return true, errors.Join(r.writeStatus(ctx, v, p.Status), errClaimThere)
+	if err := r.writeStatus(ctx, v, p.Status); err != nil {
+		return true, errors.Join(err, errClaimThere)
+	}
+	r.tell(v, corev1.EventTypeNormal, eventInUse, p.Notice)
+	return true, errClaimThere
 }
 
 // run begins an attempt at deletion, or repeats the current one whose pod is not in
@@ -315,9 +320,13 @@ func (r *reconciler) writeStatus(ctx context.Context, v *View, status *tarnv1.Pa
 	return nil
 }
 
-// warn tells of a failure where people look: at the volume, and at the claim while
-// there is one.
+// warn tells of a failure.
 func (r *reconciler) warn(v *View, reason, message string) {
+	r.tell(v, corev1.EventTypeWarning, reason, message)
+}
+
+// tell posts an Event where people look: at the volume, and at the record.
+func (r *reconciler) tell(v *View, kind, reason, message string) {
 	if message == "" {
 		return
 	}
@@ -325,7 +334,7 @@ func (r *reconciler) warn(v *View, reason, message string) {
 	// attempt has an action of its own.
 	action := fmt.Sprintf("DeleteAttempt%d", v.Record.Status.DeletionAttempts)
 	if v.Volume != nil {
-		r.events.Eventf(v.Volume, v.Record, corev1.EventTypeWarning, reason, action, "%s", kube.Note(message))
+		r.events.Eventf(v.Volume, v.Record, kind, reason, action, "%s", kube.Note(message))
 	}
-	r.events.Eventf(v.Record, nil, corev1.EventTypeWarning, reason, action, "%s", kube.Note(message))
+	r.events.Eventf(v.Record, nil, kind, reason, action, "%s", kube.Note(message))
 }

@@ -39,6 +39,7 @@ func TestCase128AClaimThatIsThereKeepsItsReleasedVolume(t *testing.T) {
 			t.Fatalf("got %v, want %v", err, errClaimThere)
 		}
 	}
+	e.toldInUse("claim ns/data")
 	said := meta.FindStatusCondition(e.status().Conditions, tarnv1.ConditionDeletable)
 	if e.status().Phase != tarnv1.VolumeCreated || said == nil || said.Status != metav1.ConditionFalse || !strings.Contains(said.Message, "claim ns/data") {
 		t.Errorf("status = %+v, want it Created, and the claim named", e.status())
@@ -50,6 +51,35 @@ func TestCase128AClaimThatIsThereKeepsItsReleasedVolume(t *testing.T) {
 	if err := e.look(); err != nil || e.status().Phase != tarnv1.VolumeDeleting {
 		t.Errorf("the claim gone, the record is %s, %v, want Deleting", e.status().Phase, err)
 	}
+}
+
+// toldInUse wants one Event of volume and record each that says why they wait.
+func (e *ending) toldInUse(why string) {
+	e.t.Helper()
+	if n := len(e.events.Events); n != 2 {
+		e.t.Fatalf("%d Events, want one of the volume and one of the record", n)
+	}
+	for range 2 {
+		if told := <-e.events.Events; !strings.HasPrefix(told, "Normal "+eventInUse+" ") || !strings.Contains(told, why) {
+			e.t.Errorf("told %q, want a Normal %s that says %q", told, eventInUse, why)
+		}
+	}
+}
+
+func TestCase127AStagedVolumeSaysOnceThatItIsInUse(t *testing.T) {
+	v := viewOf(tarnv1.VolumeDeleting, withVolume(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete))
+	stage := &tarnv1.PavStage{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: tarnv1.PavStageSpec{VolumeName: v.Volume.Name, NodeName: "n1"}}
+	e := endingOf(t, v.Record, v.Volume, v.Provisioner, stage)
+	for range 2 {
+		if err := e.look(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := meta.FindStatusCondition(e.status().Conditions, tarnv1.ConditionDeletable)
+	if e.status().Phase != tarnv1.VolumeDeleting || said == nil || said.Reason != reasonStaged || e.pods() > 0 {
+		t.Errorf("status = %+v, %d pods, want it to wait", e.status(), e.pods())
+	}
+	e.toldInUse("node n1")
 }
 
 func TestCase129AClaimOfTheNameMadeAnewKeepsNothing(t *testing.T) {

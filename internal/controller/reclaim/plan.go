@@ -31,6 +31,7 @@ const (
 	reasonPolicy = "UnknownReclaimPolicy"
 
 	eventDeleteFailed  = "VolumeFailedDelete"
+	eventInUse         = "VolumeDelete"
 	eventUnknownPolicy = "VolumeUnknownReclaimPolicy"
 )
 
@@ -80,6 +81,9 @@ type Plan struct {
 	// Warning is told to volume and claim as an Event; empty for none. Its reason is
 	// WarningReason, VolumeFailedDelete where that is empty.
 	Warning, WarningReason string
+	// Notice is told like a Warning, but of what is in order: that the volume is in use
+	// still, and goes when it is not.
+	Notice string
 	// Next is when to look again though no event tells; zero: not needed.
 	Next time.Time
 }
@@ -239,7 +243,7 @@ func decideDestroying(v *View, now time.Time) Plan {
 		return takeBack(v)
 	}
 	if n := len(v.Stages); n > 0 {
-		return say(v, reasonStaged, fmt.Sprintf("the volume is still staged on node %s", v.Stages[0].Spec.NodeName))
+		return inUse(v, reasonStaged, fmt.Sprintf("the volume is still staged on node %s", v.Stages[0].Spec.NodeName))
 	}
 	if len(v.Others) > 0 {
 		return stop(v, v.Others)
@@ -380,6 +384,16 @@ func say(v *View, reason, message string) Plan {
 		return Plan{Act: ActNone}
 	}
 	return Plan{Act: ActStatus, Status: status}
+}
+
+// inUse says that the volume goes when it is no longer in use, and tells it, if that is
+// news.
+func inUse(v *View, reason, message string) Plan {
+	p := say(v, reason, message)
+	if p.Status != nil {
+		p.Notice = message
+	}
+	return p
 }
 
 func condition(status *tarnv1.PavVolumeStatus, record *tarnv1.PavVolume, value metav1.ConditionStatus, reason, message string) bool {

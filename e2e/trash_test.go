@@ -124,6 +124,16 @@ func TestTrashGivesAClaimBackWithItsData(t *testing.T) {
 		s.listed()
 	}
 	s.trash(claim, vol)
+	mustTool(t, 0, "", "undelete", "volume", vol.Name, "--as", s.name+"/other")
+	other := s.bound(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "other"}})
+	if other.Spec.VolumeName != vol.Name || other.Labels["app"] != "data" {
+		t.Errorf("brought back under another name it has volume %s and labels %v", other.Spec.VolumeName, other.Labels)
+	}
+	reader := s.consumer("reader-other", "other", `test "$(cat /data/note)" = precious`)
+	s.succeeded(reader)
+	s.remove(reader)
+	s.gone(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "data"}})
+	s.trash(other, vol)
 	s.never(tarn.StepDeletion)
 	mustTool(t, 1, "", "trash", "purge", vol.Name)
 	if left := entriesOf(t, shelf); len(left) != 1 {

@@ -54,6 +54,9 @@ func TestAPersistentVolumeThatIsThereAlreadyIs(t *testing.T) {
 			if err == nil || v.Volume != nil || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("%v, %v, want an error with %q", v.Volume, err, c.want)
 			}
+			if len(w.events.Events) == 0 {
+				t.Fatal("the claim is told nothing")
+			}
 			if told := <-w.events.Events; !strings.HasPrefix(told, "Warning ProvisioningFailed") || !strings.Contains(told, c.want) {
 				t.Errorf("the claim is told %q", told)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,7 +34,8 @@ func TestAManagerEndsWhileItsControllersHaveWork(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		busy := make(chan struct{}, 1)
+		var done atomic.Int32
+		busy := make(chan struct{})
 		work := func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			for worker := range 8 {
 				go func() {
@@ -45,9 +47,8 @@ func TestAManagerEndsWhileItsControllersHaveWork(t *testing.T) {
 			return nil
 		}
 		do := func(context.Context, reconcile.Request) (reconcile.Result, error) {
-			select {
-			case busy <- struct{}{}:
-			default:
+			if done.Add(1) == 10 {
+				close(busy)
 			}
 			return reconcile.Result{}, nil
 		}
@@ -58,9 +59,7 @@ func TestAManagerEndsWhileItsControllersHaveWork(t *testing.T) {
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- mgr.Start(ctx) }()
-		for range 10 {
-			<-busy
-		}
+		<-busy
 		cancel()
 		if err := <-ended; err != nil {
 			t.Fatalf("manager %d: %v", round, err)

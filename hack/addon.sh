@@ -66,7 +66,7 @@ cases=(
 	'AClaimInUseWaitsForThePodsThatUseIt' 'TheClaimOfAPodGoesWithIt'
 	'AFailingProvisioningPodLeavesTheClaimPending' 'AVolumeOfOneNodeIsMadeAndDestroyedWhereItsPodRuns'
 	# Pods of Tarn's own image and claims in its namespace, with the rights the chart gives.
-	'ASecretIsNowhereOnTheDeviceForTheNextTenant' 'AClaimIsServedFromAPoolThatFillsUpAgain' 'TrashGivesAClaimBackWithItsData'
+	'ASecretIsNowhereOnTheDeviceForTheNextTenant' 'AClaimIsServedFromAPoolThatFillsUpAgain' 'TrashGivesAClaimBackWithItsData' 'VolumesOfPolicyRecycleAreSharedWithKubernetes'
 	# The policies as helm installed them.
 	'AProvisionerOfTheWrongShapeIsRefusedAtOnce' 'TheStorageOfAProtectedVolumeOutlivesItsClaim'
 )

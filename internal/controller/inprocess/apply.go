@@ -37,6 +37,8 @@ var (
 	// errClaimThere says that a claim keeps a volume that is to be deleted: no event of
 	// the volume tells when that changes, so the queue asks again.
 	errClaimThere = errors.New("the claim of a volume that is to be deleted is still there")
+	// errPodThere says the same of a pod.
+	errPodThere = errors.New("a pod still uses a volume that is to be deleted")
 )
 
 // apply carries out a plan. It gives back true when the View has changed in a way

@@ -2,6 +2,7 @@ package inprocess
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +47,7 @@ func (r *reconciler) delete(ctx context.Context, v *View) error {
 
 // confirmReleased looks live at what decides that data is destroyed: the volume is as
 // the cache had it, no retention keeps it, the claim it was released by is gone, or has got another volume,
-// and where it points at no claim, none names it.
+// and where it points at no claim, none names it; and no pod is left that was started on it.
 func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Volume), &corev1.PersistentVolume{})
 	if err != nil {
@@ -67,12 +68,37 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 		maker = &corev1.ObjectReference{Namespace: c.Namespace, Name: c.Name, UID: c.UID}
 	}
 	claim, err := r.claims.Keeping(ctx, live.Name, live, maker)
-	if err != nil || claim == nil {
+	if err != nil {
 		return err
 	}
-	err = fmt.Errorf("%w: %s/%s; delete that, too, if its data is to go", errClaimThere, claim.Namespace, claim.Name)
-	r.warn(v.Volume, eventDeleteFailed, "Delete", err)
+	if claim != nil {
+		err = fmt.Errorf("%w: %s/%s; delete that, too, if its data is to go", errClaimThere, claim.Namespace, claim.Name)
+	} else {
+		err = r.confirmUnmounted(ctx, live)
+	}
+	if errors.Is(err, errClaimThere) || errors.Is(err, errPodThere) {
+		r.warn(v.Volume, eventDeleteFailed, "Delete", err)
+	}
 	return err
+}
+
+// confirmUnmounted looks live for pods that were started on the volume and have not
+// ended: a claim that is removed by force, or robbed of its volume, leaves its own behind.
+func (r *reconciler) confirmUnmounted(ctx context.Context, live *corev1.PersistentVolume) error {
+	naming, err := r.claims.Naming(ctx, live.Name)
+	if err != nil {
+		return err
+	}
+	pods, err := r.claims.Pods(ctx, live.Spec.ClaimRef, naming)
+	if err != nil {
+		return err
+	}
+	for i := range pods {
+		if pod := &pods[i]; pod.Spec.NodeName != "" {
+			return fmt.Errorf("%w: %s/%s; delete that, too, if its data is to go", errPodThere, pod.Namespace, pod.Name)
+		}
+	}
+	return nil
 }
 
 // removeVolume deletes the PersistentVolume whose storage is gone, and takes the

@@ -105,6 +105,9 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 		{"a provisioner that is nowhere", called("goldd"), `there is no PavProvisioner "goldd", nor a CSI driver of that name`, "when PavProvisioner goldd is created", `-p '{"provisioner":"gold"}' | kubectl replace --force`},
 		{"a plugin Kubernetes no longer has", called("kubernetes.io/rbd"), "nothing serves its provisioner kubernetes.io/rbd any more", "", ""},
 		{"an external driver that is not registered", called("csi.example.org"), "provisioner csi.example.org has not answered, and nothing of it is registered", "when the provisioner is installed", ""},
+		{"an external driver whose class a binder had not seen", with(called("csi.example.org").event(corev1.EventTypeWarning, "ProvisioningFailed", "there is no StorageClass"), func(w *world) {
+			w.claimView.Events[0].ReportingController = "tarn-controller"
+		}), "provisioner csi.example.org has not answered", "when the provisioner is installed", ""},
 		{"an external driver at work", with(called("csi.example.org"), func(w *world) { w.volumeView.Driver = &storagev1.CSIDriver{} }), "was called and has not made the volume yet", "its own log", ""},
 		{"an external driver that has failed", called("csi.example.org").event(corev1.EventTypeWarning, "ProvisioningFailed", "quota used up"), "cannot make its volume: quota used up", "when the provisioner tries again", ""},
 		{"a provisioner inside Tarn's controller", called(hostPath), "provisioner tarn.dev/host-path has not begun", "--host-path-root", ""},

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -194,6 +196,13 @@ func newest(events []corev1.Event, reasons ...string) *corev1.Event {
 		}
 	}
 	return nil
+}
+
+// ofBinder says that an Event was posted by a binder: Kubernetes', or that of Tarn's
+// controller, which is the provisioner of its own plugins alone.
+func ofBinder(e corev1.Event) bool {
+	by := cmp.Or(e.ReportingController, e.Source.Component)
+	return by == "persistentvolume-controller" || by == kube.ControllerName
 }
 
 // moment gives a time for Link.Since, nil where it is not known.

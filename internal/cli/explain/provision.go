@@ -68,7 +68,11 @@ func (s *story) provisionerMissing(c *claimView, name string) {
 // byOthers is about a provisioner that is not made of pods.
 func (s *story) byOthers(c *claimView, name string) {
 	o := Object{Kind: "provisioner", Name: name}
-	failed := newest(c.Events, "ProvisioningFailed")
+	said := c.Events
+	if name != hostPath { // a binder says so, too, of a class that it has not seen yet
+		said = slices.DeleteFunc(slices.Clone(said), ofBinder)
+	}
+	failed := newest(said, "ProvisioningFailed")
 	switch {
 	case failed != nil && failed.Type == corev1.EventTypeWarning:
 		s.add(Link{Object: o, State: "has failed", Since: moment(lastSeen(failed)), Reason: failed.Reason, Message: failed.Message, Next: "when the provisioner tries again, which only its log tells"})

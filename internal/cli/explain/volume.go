@@ -177,6 +177,10 @@ func (s *story) toBeDeleted(v *volumeView, was string) {
 	case ours && volume.DeletionProtected(v.Volume):
 		unprotect(v.Volume, link)
 		s.blame("%s is gone, and its storage is not destroyed, as the volume's label %s protects it", was, tarnv1.LabelDeletionProtection)
+	case v.Record != nil && meta.IsStatusConditionFalse(v.Record.Status.Conditions, tarnv1.ConditionDeletable) && len(v.Stages) == 0:
+		kept := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
+		link.Reason, link.Message, link.Next = kept.Reason, kept.Message, "when that does not hold any more"
+		s.blame("%s is gone, and its storage is not destroyed yet: %s", was, kept.Message)
 	case e != nil:
 		link.Reason, link.Message, link.Next = e.Reason, e.Message, "when who made it tries again; "+s.lastTry(e)
 		s.blame("its storage could not be destroyed: %s", e.Message)

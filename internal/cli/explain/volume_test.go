@@ -46,6 +46,9 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 			volume.Hold(w.volume, "1h")
 			w.volume.Annotations[tarnv1.AnnotationTrashedUntil] = "tomorrow"
 		}), `kept with no end: annotation tarn.dev/trashed-until is "tomorrow"`, "when somebody decides", "tarn undelete volume pvc-claim-uid"},
+		{"kept by the retention of its class", released(corev1.PersistentVolumeReclaimDelete, func(w *world) {
+			w.record.Status.Conditions = append(w.record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Reason: "Retained", Message: "its class keeps it for a day", LastTransitionTime: began})
+		}), "is gone, and its storage is not destroyed yet: its class keeps it for a day", "when that does not hold any more", ""},
 		{"to be destroyed, and nobody begins", released(corev1.PersistentVolumeReclaimDelete, func(w *world) { w.view.Controller = nil }), "has to be destroyed, but no tarn controller runs", "as soon as tarn controller runs", ""},
 		{"to be destroyed by somebody else", released(corev1.PersistentVolumeReclaimDelete, func(w *world) {
 			w.volumeView.Record, w.volumeView.Provisioner, w.volume.Annotations[volume.AnnProvisionedBy] = nil, nil, "csi.example.org"

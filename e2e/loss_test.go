@@ -137,10 +137,7 @@ func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
 			if lost := again.Status.Node.Loss; lost.Number != 1 || lost.Reason != tarn.ReasonPodEnded || len(lost.Left) > 0 {
 				t.Errorf("the stage tells of %+v, want one loss, %s, and nothing left", lost, tarn.ReasonPodEnded)
 			}
-			// Both times are whole seconds, cut off, of which two are no more than two.
-			if end := ended(); again.Status.Node.Loss.Time.Sub(end) > 2*time.Second {
-				t.Errorf("its container ended at %s, which was noticed at %s, want 2 s", end, again.Status.Node.Loss.Time)
-			}
+			ended(again.Status.Node.Loss.Time.Time)
 			s.stillWrites(pod, shelf)
 			s.remove(pod)
 			s.remove(claim)
@@ -151,16 +148,19 @@ func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
 	}
 }
 
-// endOf watches a pod, and gives when its container ended, by the kubelet's word. The pod
-// itself may be gone by then.
-func (s *scenario) endOf(pod *corev1.Pod) func() time.Time {
+// endOf watches a pod, and gives what compares the end of its container, by the kubelet's
+// word, with when it was noticed. Tarn may be faster than the kubelet: then the pod is gone
+// before that has said anything, and there is nothing to compare with. That it takes two
+// seconds is for TestAVolumeWhoseServerIsKilledIsThereAgainInTheRunningPod to say; here it
+// is told, and much more is an error.
+func (s *scenario) endOf(pod *corev1.Pod) func(noticed time.Time) {
 	s.t.Helper()
 	informer, err := suite.cached.GetInformer(s.ctx, &corev1.Pod{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	var end atomic.Pointer[metav1.Time]
-	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(_, o any) {
+	look := func(o any) {
 		now, ok := o.(*corev1.Pod)
 		if !ok || now.UID != pod.UID || len(now.Status.ContainerStatuses) == 0 {
 			return
@@ -168,15 +168,24 @@ func (s *scenario) endOf(pod *corev1.Pod) func() time.Time {
 		if t := now.Status.ContainerStatuses[0].State.Terminated; t != nil && !t.FinishedAt.IsZero() {
 			end.CompareAndSwap(nil, &t.FinishedAt)
 		}
-	}})
+	}
+	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(_, o any) { look(o) }, DeleteFunc: look})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = informer.RemoveEventHandler(handler) })
-	return func() time.Time {
+	return func(noticed time.Time) {
 		s.t.Helper()
-		s.await("the end of the container of pod "+pod.Name, func() (bool, string) { return end.Load() != nil, "nobody has told it" })
-		return end.Load().Time
+		at := end.Load()
+		if at == nil {
+			s.t.Log("its pod was gone before the kubelet told how its container ended")
+			return
+		}
+		late := noticed.Sub(at.Time) // of whole seconds, cut off
+		s.t.Logf("noticed %s after the end of its container", late)
+		if late > 10*time.Second {
+			s.t.Errorf("its container ended at %s, which was noticed at %s", at, noticed)
+		}
 	}
 }
 

@@ -173,3 +173,24 @@ func (c Claims) Pods(ctx context.Context, ref *corev1.ObjectReference, naming []
 	}
 	return using, nil
 }
+
+// Started gives a pod that was given a node and may use a released volume, nil if there
+// is none: a claim that is removed by force, or robbed of its volume, leaves its pods
+// behind. A pod without a node has not begun, and cannot any more. vol is the volume as
+// it was just read live.
+func (c Claims) Started(ctx context.Context, vol *corev1.PersistentVolume) (*corev1.Pod, error) {
+	naming, err := c.Naming(ctx, vol.Name)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := c.Pods(ctx, vol.Spec.ClaimRef, naming)
+	if err != nil {
+		return nil, err
+	}
+	for i := range pods {
+		if pods[i].Spec.NodeName != "" {
+			return &pods[i], nil
+		}
+	}
+	return nil, nil
+}

@@ -2,7 +2,6 @@ package inprocess
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -72,33 +71,23 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 		return err
 	}
 	if claim != nil {
-		err = fmt.Errorf("%w: %s/%s; delete that, too, if its data is to go", errClaimThere, claim.Namespace, claim.Name)
-	} else {
-		err = r.confirmUnmounted(ctx, live)
+		return r.keep(v, errClaimThere, claim)
 	}
-	if errors.Is(err, errClaimThere) || errors.Is(err, errPodThere) {
-		r.warn(v.Volume, eventDeleteFailed, "Delete", err)
-	}
-	return err
-}
-
-// confirmUnmounted looks live for pods that were started on the volume and have not
-// ended: a claim that is removed by force, or robbed of its volume, leaves its own behind.
-func (r *reconciler) confirmUnmounted(ctx context.Context, live *corev1.PersistentVolume) error {
-	naming, err := r.claims.Naming(ctx, live.Name)
+	pod, err := r.claims.Started(ctx, live)
 	if err != nil {
 		return err
 	}
-	pods, err := r.claims.Pods(ctx, live.Spec.ClaimRef, naming)
-	if err != nil {
-		return err
-	}
-	for i := range pods {
-		if pod := &pods[i]; pod.Spec.NodeName != "" {
-			return fmt.Errorf("%w: %s/%s; delete that, too, if its data is to go", errPodThere, pod.Namespace, pod.Name)
-		}
+	if pod != nil {
+		return r.keep(v, errPodThere, pod)
 	}
 	return nil
+}
+
+// keep tells for whose sake a released volume stays.
+func (r *reconciler) keep(v *View, why error, user client.Object) error {
+	err := fmt.Errorf("%w: %s/%s; delete that, too, if its data is to go", why, user.GetNamespace(), user.GetName())
+	r.warn(v.Volume, eventDeleteFailed, "Delete", err)
+	return err
 }
 
 // removeVolume deletes the PersistentVolume whose storage is gone, and takes the

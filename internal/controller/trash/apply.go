@@ -59,18 +59,12 @@ func (r *reconciler) confirmUnused(ctx context.Context, vol *corev1.PersistentVo
 	if keeper != nil {
 		return r.keep(live, fmt.Sprintf("claim %s/%s has it", keeper.Namespace, keeper.Name))
 	}
-	naming, err := r.claims.Naming(ctx, live.Name)
+	pod, err := r.claims.Started(ctx, live)
 	if err != nil {
 		return err
 	}
-	pods, err := r.claims.Pods(ctx, live.Spec.ClaimRef, naming)
-	if err != nil {
-		return err
-	}
-	for i := range pods {
-		if pod := &pods[i]; pod.Spec.NodeName != "" { // else it has not begun, and cannot any more
-			return r.keep(live, fmt.Sprintf("pod %s/%s uses it, whose claim was removed by force or has lost it", pod.Namespace, pod.Name))
-		}
+	if pod != nil {
+		return r.keep(live, fmt.Sprintf("pod %s/%s uses it, whose claim was removed by force or has lost it", pod.Namespace, pod.Name))
 	}
 	attachments := &storagev1.VolumeAttachmentList{}
 	if err := r.reader.List(ctx, attachments); err != nil {

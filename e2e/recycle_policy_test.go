@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -46,10 +47,10 @@ func TestVolumesOfPolicyRecycleAreSharedWithKubernetes(t *testing.T) {
 		PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}},
 	}
 	s.create(host)
+	recycler := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "recycler-for-" + host.Name}}
 	t.Cleanup(func() {
 		s.deleteIfThere(host)
 		s.gone(host)
-		recycler := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "recycler-for-" + host.Name}}
 		s.deleteIfThere(recycler) // whose image need not be on this machine
 		s.gone(recycler)
 	})
@@ -64,6 +65,10 @@ func TestVolumesOfPolicyRecycleAreSharedWithKubernetes(t *testing.T) {
 	s.bound(b)
 	s.remove(b)
 	s.told(host, "RecyclingLeftToKubernetes", "set policy Retain")
+	s.await("Kubernetes to recycle it", func() (bool, string) {
+		err := s.get(recycler)
+		return err == nil, fmt.Sprint(err)
+	})
 	scrub := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-system", Name: "scrub-" + string(host.UID)}}
 	if err := s.get(scrub); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("Tarn has made scrub claim %s for a volume that Kubernetes recycles (%v)", scrub.Name, err)

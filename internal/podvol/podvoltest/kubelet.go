@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -53,8 +54,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 		if !ok || event.Type != watch.Added {
 			continue
 		}
-		k.count(pod)
-		if err := k.end(ctx, pod); client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
+		if err := k.run(ctx, pod); client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
 			return err
 		}
 	}
@@ -86,22 +86,31 @@ func (k *Kubelet) count(pod *corev1.Pod) {
 	k.ran[step][pod.UID] = pod.Name
 }
 
-// schedule gives a pod a node, without which none has run.
-func (k *Kubelet) schedule(ctx context.Context, pod *corev1.Pod) error {
-	if pod.Spec.NodeName != "" {
-		return nil
-	}
-	err := k.Client.SubResource("binding").Create(ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "node"}})
-	if err != nil {
+func (k *Kubelet) run(ctx context.Context, pod *corev1.Pod) error {
+	if scheduled, err := k.schedule(ctx, pod); err != nil || !scheduled {
 		return err
 	}
-	return k.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod)
+	k.count(pod)
+	return k.end(ctx, pod)
+}
+
+// schedule gives a pod a node, without which none has run. It is false for one that was
+// asked to go before: the API server lets none have a node then.
+func (k *Kubelet) schedule(ctx context.Context, pod *corev1.Pod) (bool, error) {
+	if pod.Spec.NodeName != "" {
+		return true, nil
+	}
+	err := k.Client.SubResource("binding").Create(ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "node"}})
+	if apierrors.IsConflict(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, k.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 }
 
 func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod) error {
-	if err := k.schedule(ctx, pod); err != nil {
-		return err
-	}
 	end := k.Ends(pod)
 	result := end.Result
 	result.Succeeded = ptr.To(!end.Fails)

@@ -15,9 +15,9 @@ import (
 const FinalizerExternalProvisioner = "external-provisioner.volume.kubernetes.io/finalizer"
 
 // Get reads an object into into, nil if there is none.
-func Get[T client.Object](ctx context.Context, reader client.Reader, key client.ObjectKey, into T) (T, error) {
+func Get[T client.Object](ctx context.Context, reader client.Reader, key client.ObjectKey, into T, options ...client.GetOption) (T, error) {
 	var none T
-	switch err := reader.Get(ctx, key, into); {
+	switch err := reader.Get(ctx, key, into, options...); {
 	case apierrors.IsNotFound(err):
 		return none, nil
 	case err != nil:

@@ -18,7 +18,8 @@ import (
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=volumeattachments,verbs=list
 // +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets,verbs=get;list;watch
 
-// View is all that is known about one volume. What does not exist is nil.
+// View is all that is known about one volume. What does not exist is nil. The volume
+// shares memory with the cache and must not be changed.
 type View struct {
 	// Namespace is Tarn's own: what its claims have is on its way into a pool or out.
 	Namespace string
@@ -35,7 +36,7 @@ type View struct {
 func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
 	v := &View{Namespace: r.namespace}
 	var err error
-	if v.Volume, err = kube.Get(ctx, r.client, client.ObjectKey{Name: name}, &corev1.PersistentVolume{}); err != nil || v.Volume == nil {
+	if v.Volume, err = kube.Get(ctx, r.client, client.ObjectKey{Name: name}, &corev1.PersistentVolume{}, client.UnsafeDisableDeepCopy); err != nil || v.Volume == nil {
 		return v, err
 	}
 	if v.Class, err = kube.ClassOf(ctx, r.client, v.Volume); err != nil {

@@ -96,7 +96,7 @@ func stateOf(v *View) state {
 
 // plan says what the View asks for.
 func plan(v *View, now time.Time) Plan {
-	if v.Volume == nil {
+	if v.Volume == nil || !marked(v.Volume) && !retentionOf(v).Wanted() { // most volumes: each comes by several times in its life
 		return Plan{}
 	}
 	want := v.Volume.DeepCopy()
@@ -206,6 +206,17 @@ func planTrashed(v *View, want *corev1.PersistentVolume, now time.Time) Plan {
 	volume.LetGo(want)
 	return write(v, want, Plan{Grave: own != corev1.PersistentVolumeReclaimRetain, Event: Event{corev1.EventTypeNormal, eventOver,
 		fmt.Sprintf("the retention is over; the reclaim policy is %s", own)}})
+}
+
+// marked says that a volume bears something of the trash's.
+func marked(vol *corev1.PersistentVolume) bool {
+	for _, key := range []string{tarnv1.AnnotationReclaimPolicy, tarnv1.AnnotationHeldFor, tarnv1.AnnotationClaim, tarnv1.AnnotationTrashedUntil} {
+		if _, there := vol.Annotations[key]; there {
+			return true
+		}
+	}
+	_, there := vol.Labels[tarnv1.LabelTrashedUntil]
+	return there
 }
 
 // forget removes what was remembered for the trash.

@@ -34,6 +34,22 @@ func TestTheStatusTableShowsWhatDiedAndWhatIsAbsent(t *testing.T) {
 	}
 }
 
+func TestTheStatusSaysWhatEndedOfAClusterThatIsReady(t *testing.T) {
+	for _, c := range []struct{ state, want string }{
+		{control.Running, "cluster x: Ready\n"},
+		{control.Waiting, "cluster x: Ready, but for kubelet: see `tarn-cluster logs kubelet --name x`\n"},
+	} {
+		var out strings.Builder
+		components := []control.Component{{Name: "etcd", State: control.Running}, {Name: "kubelet", State: c.state}}
+		if err := table(&out, control.Status{Name: "x", Stage: control.Ready, Components: components}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(out.String(), c.want) {
+			t.Errorf("with a component %s: %s", c.state, out.String())
+		}
+	}
+}
+
 func TestAMissingTarnProgramIsSaidWithTheRemedy(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := tarnBinary("", dir); err == nil || !strings.Contains(err.Error(), "--stock") || !strings.Contains(err.Error(), dir) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -77,11 +78,26 @@ func silent(l layout.Layout) (control.Status, error) {
 	return s, nil
 }
 
+// ended are the components of a cluster that has come up which wait for their next try: one
+// that ends again and again is no reason for the others to stop.
+func ended(s control.Status) []string {
+	var names []string
+	for _, c := range s.Components {
+		if s.Stage == control.Ready && c.State == control.Waiting {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
 // table prints a status for people.
 func table(out io.Writer, s control.Status, now time.Time) error {
 	fmt.Fprintf(out, "cluster %s: %s", s.Name, s.Stage)
 	if s.Message != "" && s.Stage != control.Ready {
 		fmt.Fprintf(out, " (%s)", s.Message)
+	}
+	if down := ended(s); len(down) > 0 {
+		fmt.Fprintf(out, ", but for %s: see `tarn-cluster logs %s --name %s`", strings.Join(down, ", "), down[0], s.Name)
 	}
 	fmt.Fprintln(out)
 	if s.Stage == control.Down {

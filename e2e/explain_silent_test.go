@@ -79,6 +79,15 @@ func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
 	s.remove(byHand)
 }
 
+// runsNone is what is said where Tarn's controller is stopped: the cluster's only one needs
+// no lease, so none tells of it; of those that are pods the last has given it up.
+func runsNone() string {
+	if inPods() {
+		return "but no tarn controller runs"
+	}
+	return "and has not begun; no lease tells whether a tarn controller runs"
+}
+
 // silence is what is said of an object while Tarn's controller is stopped.
 type silence struct {
 	kind, name string
@@ -199,13 +208,12 @@ func (m *muted) ofVolumes() []silence {
 	for i := range protected {
 		protected[i].by = "PROTECTION"
 	}
-	return slices.Concat(all, protected, []silence{{kind: "volume", name: volume("released").Name, want: []string{"is gone, and its storage has to be destroyed, but no tarn controller runs"}}})
+	return slices.Concat(all, protected, []silence{{kind: "volume", name: volume("released").Name, want: []string{"is gone, and its storage has to be destroyed, "+runsNone()}}})
 }
 
 // ofTarns makes and changes what is Tarn's own, and gives what is to be said of it.
 func (m *muted) ofTarns() []silence {
 	m.t.Helper()
-	const runsNone = "but no tarn controller runs"
 	m.claimWith("judged-by-nobody", ofClass(m.another("-unjudged", fields{"volumeCreation": asRequested, "volumeStaging": greeting})))
 	m.claimWith("folder", func(claim *corev1.PersistentVolumeClaim) {
 		ofClass(m.classWith("-folder", "tarn.dev/host-path"))(claim)
@@ -226,19 +234,19 @@ func (m *muted) ofTarns() []silence {
 		m.t.Fatal(err)
 	}
 	m.patch(m.set, fields{"spec": fields{"maximumReplicas": 2}}, false)
-	m.explains("pvset", m.set.Name, "it has to be looked at, "+runsNone)
+	m.explains("pvset", m.set.Name, "it has to be looked at, "+runsNone())
 	m.delete(m.set)
 	of := func(kind, name string, want ...string) silence {
 		return silence{kind: kind, name: m.name + "/" + name, want: want}
 	}
 	return []silence{
-		of("claim", "judged-by-nobody", "PavProvisioner "+m.name+"-unjudged has to be judged, "+runsNone),
+		of("claim", "judged-by-nobody", "PavProvisioner "+m.name+"-unjudged has to be judged, "+runsNone()),
 		of("claim", "folder", "provisioner tarn.dev/host-path has not begun"),
 		of("claim", "grows", "it is to grow from 2Mi to 8Mi"),
 		of("claim", "slow", "its volume is being made, attempt 1"),
-		of("pod", "staged", "is not staged on node ", ", its pod has to be started, "+runsNone),
-		of("app", "late", "it has to be looked at, "+runsNone),
-		of("app", "crashes", "its Deployment has to be made, "+runsNone),
+		of("pod", "staged", "is not staged on node ", ", its pod has to be started, "+runsNone()),
+		of("app", "late", "it has to be looked at, "+runsNone()),
+		of("app", "crashes", "its Deployment has to be made, "+runsNone()),
 		of("app", "ends", "is Terminating: it is being taken down"),
 		{kind: "pvset", name: m.set.Name, want: []string{"is Terminating: its spare volumes have to go first"}},
 	}
@@ -255,7 +263,7 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 	// The binder is a part of the controller that was stopped, unless it is Kubernetes' own.
 	more := silence{kind: "claim", name: s.name + "/more", want: []string{"PavProvisioner " + s.name + " has to be called, but no binder answers"}}
 	if os.Getenv("BINDER") == "kubernetes" {
-		more.want = []string{"PavProvisioner " + s.name + " has to make its volume, but no tarn controller runs"}
+		more.want = []string{"PavProvisioner " + s.name + " has to make its volume, " + runsNone()}
 	}
 	for _, c := range append(said, more) {
 		if c.by == "" || os.Getenv(c.by) != "kubernetes" {

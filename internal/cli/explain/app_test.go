@@ -50,7 +50,7 @@ func TestAnAppSaysWhatItWaitsFor(t *testing.T) {
 		{"nothing deployed", newWorld().asApp(tarnv1.ReasonNothingDeployed, "", func(a *tarnv1.App) { a.Spec = tarnv1.AppSpec{} }),
 			"app shop/web is not deployed: nothing is deployed to it", "when a paas.toml is deployed", "tarn app deploy web --namespace shop --file paas.toml"},
 		{"nobody looks", with(newWorld().asApp("", "", func(a *tarnv1.App) { a.Generation = 2 }), func(w *world) { w.view.Controller = nil }),
-			"it has to be looked at, but no tarn controller runs", "as soon as tarn controller runs", ""},
+			"it has to be looked at, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
 		{"changed a moment ago", newWorld().asApp("", "", func(a *tarnv1.App) {
 			a.Generation = 2
 			a.ManagedFields = []metav1.ManagedFieldsEntry{{Time: ptr.To(metav1.NewTime(now.Add(-1e9)))}}
@@ -69,7 +69,7 @@ func TestAnAppSaysWhatItWaitsFor(t *testing.T) {
 			w.view.Workload.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "exceeded quota"}}
 		}), "its pods cannot be made: exceeded quota", "when its pods are allowed", ""},
 		{"its Deployment, which nobody makes", with(newWorld().bound().asApp(deploying, "the Deployment is to be made"), func(w *world) { w.view.Workload, w.view.Controller = nil, nil }),
-			"its Deployment has to be made, but no tarn controller runs", "as soon as tarn controller runs", ""},
+			"its Deployment has to be made, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
 		{"its Deployment, which who asks may not read", with(newWorld().bound().asApp(deploying, "0 of 1 pods are ready"), func(w *world) {
 			w.view.Workload, w.view.Controller = nil, nil
 			w.view.Unread = []unread{{Object{deployment, "shop", "paas-app-web"}, needs + " to get deployments.apps"}}
@@ -86,7 +86,7 @@ func TestAnAppSaysWhatItWaitsFor(t *testing.T) {
 			})
 		}), "pod shop/web-1: volume pvc-claim-uid is not staged on node n1: no image", "when the kubelet asks again", ""},
 		{"a Deployment that nobody makes", with(newWorld().bound().asApp(deploying, "being deployed"), func(w *world) { w.view.Workload, w.view.Controller = nil, nil }),
-			"its Deployment has to be made, but no tarn controller runs", "as soon as tarn controller runs", ""},
+			"its Deployment has to be made, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
 		{"what only its controller knows", newWorld().bound().asApp(waiting, "0 of 1 pods are ready"), "app shop/web is not Ready: 0 of 1 pods are ready", "", ""},
 		{"an end that waits for a pod", deleting(func(w *world) { w.appPod(runs, func(p *corev1.Pod) { p.DeletionTimestamp = &began }) }),
 			"app shop/web is Terminating: pod shop/web-1: its containers have not ended", "when its containers have ended", ""},

@@ -142,7 +142,7 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		{"it is not dynamic", with(newWorld(), func(w *world) { w.provisioner.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeStatic} }),
 			"does not have Dynamic", "as soon as it has both", "kubectl edit pavprovisioner gold"},
 		{"nobody has judged it and nobody is there", with(newWorld(), func(w *world) { w.provisioner.Status.Conditions, w.view.Controller = nil, nil }),
-			"PavProvisioner gold has to be judged, but no tarn controller runs", "as soon as tarn controller runs", ""},
+			"PavProvisioner gold has to be judged, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
 		{"the claim has a data source", with(newWorld(), func(w *world) { w.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{} }), "makes no volumes from a data source", "", `"path":"/spec/dataSourceRef"`},
 		{"the claim has a selector", with(newWorld(), func(w *world) { w.claim.Spec.Selector = &metav1.LabelSelector{} }), "makes no volumes from a selector", "", `"path":"/spec/selector"`},
 		{"the controller's lease ran out", with(newWorld(), func(w *world) { w.view.Controller.Spec.RenewTime.Time = began.Time }), "no tarn controller runs", "as soon as tarn controller runs", ""},
@@ -165,6 +165,16 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		{"the creation pod's node is down", with(newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs, deadline(7200)), func(w *world) {
 			w.volumeView.Step.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}
 		}), "is on node n1, which is not ready", "when its kubelet answers again", ""},
+		{"the creation pod's node is gone", with(newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs, deadline(7200)), func(w *world) { w.volumeView.Step.NodeGone = true }),
+			"the creation pod default/pav-creation is on node n1, which does not exist any more", "when Kubernetes removes the pod", ""},
+		{"the creation pod has to go, and its node is down", with(newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs, deadline(7200)), func(w *world) {
+			w.volumeView.Step.Pod.DeletionTimestamp = ahead(-time.Second)
+			w.volumeView.Step.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}
+		}), "the creation pod default/pav-creation is to go, but its node n1 is not ready", "when its kubelet answers again", ""},
+		{"the creation pod does not go", with(newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs, deadline(7200)), func(w *world) { w.volumeView.Step.Pod.DeletionTimestamp = &began }),
+			"the creation pod default/pav-creation does not go: node n1 does not answer", "when the pod is gone", "kubectl -n default delete pod pav-creation --force"},
+		{"the creation pod has ended, and nobody tells of it", newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, ended1ago, deadline(7200)),
+			"the creation pod default/pav-creation has ended, and the node agent on n1 has not told what it left in /pav", "when the node agent on n1 has told", ""},
 		{"the creation pod was taken away and nobody makes it again", with(newWorld().recorded(tarnv1.VolumeCreating), func(w *world) { w.view.Controller = nil }), "its volume is being made, attempt 1", "as soon as tarn controller runs", ""},
 		{"an attempt is undone", with(newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepCreation, "no disk"), func(w *world) { w.record.Status.NextDeletionTime = nil }),
 			"what an attempt may have left is being removed, attempt 3: no disk", "", ""},
@@ -175,12 +185,28 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 			w.view.Controller = nil
 		}), "its volume is made, and is not handed over: the API server refuses it", "as soon as tarn controller runs", ""},
 		{"its record says why nothing has begun", with(newWorld().recorded(tarnv1.VolumePending), func(w *world) {
-			w.record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionFalse, Message: "the namespace of its pods is missing", LastTransitionTime: began}}
-		}), "PavProvisioner gold has not begun: the namespace of its pods is missing", "", ""},
+			w.record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionFalse, Message: "PavProvisioner is not accepted", LastTransitionTime: began}}
+			w.volumeView.Provisioner = nil
+		}), "PavProvisioner gold has not begun: PavProvisioner is not accepted", "", ""},
+		{"its record says why nothing had begun, and that is mended", with(newWorld().recorded(tarnv1.VolumePending), func(w *world) {
+			w.record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionFalse, Message: "PavProvisioner is not accepted", LastTransitionTime: began}}
+			w.record.CreationTimestamp = metav1.NewTime(now)
+		}), "PavProvisioner gold is about to begin", "within moments", ""},
+		{"its first attempt does not begin", newWorld().recorded(tarnv1.VolumePending), "the first attempt of PavProvisioner gold is due, and has not begun though tarn controller runs", "when the controller comes to it", ""},
+		{"it is made, and nobody says why it is not handed over", with(newWorld().recorded(tarnv1.VolumeCreated), func(w *world) {
+			w.record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionFalse, Reason: "InProgress", Message: "it is being written", LastTransitionTime: began}}
+		}), "its volume is made, and has to be written as a PersistentVolume, and has not begun though tarn controller runs", "when the controller comes to it", ""},
 		{"it is made and not written", newWorld().recorded(tarnv1.VolumeCreated), "its volume is made, and about to be written", "within moments", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
+}
+
+// ended1ago is a pod of Tarn's that ended a second ago, and of whose results nobody has told.
+func ended1ago(pod *corev1.Pod) {
+	pod.Status.Phase = corev1.PodSucceeded
+	pod.Spec.Volumes = []corev1.Volume{{Name: "pav", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: tarnv1.ResultsDriver}}}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: *ahead(-time.Second)}}}}
 }
 
 // deployed has the lease be given up, and Tarn's controller be a Deployment.
@@ -243,7 +269,6 @@ func TestATerminatingClaimSaysWhatKeepsIt(t *testing.T) {
 		{"a finalizer that is known", ending([]string{"provisioner.storage.kubernetes.io/cloning-protection"}), "until nobody clones the claim", "when its owner takes it off", ""},
 		{"a finalizer of somebody", ending([]string{"example.org/audit"}), "finalizer example.org/audit keeps it, which is of whoever uses the name example.org", "when its owner takes it off",
 			`kubectl -n shop patch pvc data --type=json -p '[{"op":"test","path":"/metadata/finalizers/0","value":"example.org/audit"},{"op":"remove","path":"/metadata/finalizers/0"}]'`},
-		{"nothing", ending(nil), "nothing keeps it any more", "within moments", ""},
 	} {
 		t.Run(c.name, c.check)
 	}

@@ -24,11 +24,6 @@ func (s *story) endingClaim(c *claimView) {
 	using := slices.DeleteFunc(slices.Clone(c.Users), func(u user) bool { return !holds(u.Pod, c.Claim) })
 	link := s.links[len(s.links)-1]
 	link.Message = fmt.Sprintf("deletion was requested %s ago", s.ago(c.Claim.DeletionTimestamp.Time))
-	if len(c.Claim.Finalizers) == 0 {
-		link.Next = "within moments"
-		s.blame("nothing keeps it any more")
-		return
-	}
 	for i, f := range c.Claim.Finalizers {
 		switch {
 		case f == claimProtection && len(using) > 0:
@@ -119,8 +114,12 @@ func (s *story) goingUser(c *claimView, u *user) (why string) {
 	part := &story{view: s.view}
 	link, _ := part.podLink(p)
 	link.State, link.Since = "Terminating", moment(deletedAt(u.Pod))
-	if !volume.ShutDown(u.Pod) && part.nodeDown(p) {
-		part.blame("its node %s is not ready", u.Pod.Spec.NodeName)
+	how := ""
+	if !volume.ShutDown(u.Pod) {
+		how = part.nodeDown(p)
+	}
+	if how != "" {
+		part.blame("its node %s %s", u.Pod.Spec.NodeName, how)
 	} else {
 		part.endingPod(p, link, []*claimView{c})
 	}

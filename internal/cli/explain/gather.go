@@ -304,6 +304,13 @@ func (g *gatherer) missed(o Object, verb string, err error) {
 	}
 }
 
+// unread says whether an object was not found because it could not be read.
+func (g *gatherer) unread(kind Kind, namespace, name string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.view.unknown(kind, namespace, name)
+}
+
 // needs begins what is said where a right is missing.
 const needs = "needs permission"
 

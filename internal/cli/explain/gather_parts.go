@@ -195,6 +195,7 @@ func (g *gatherer) podView(ctx context.Context, pod *corev1.Pod, asked bool) *po
 	if on := pod.Spec.NodeName; on != "" {
 		work = append(work, func() {
 			p.Node = once(g, "node "+on, func() *corev1.Node { return get(ctx, g, node, "", on, &corev1.Node{}) })
+			p.NodeGone = p.Node == nil && !g.unread(node, "", on)
 		})
 		if asked {
 			work = append(work, func() { p.Drivers = g.drivers(ctx, on) })

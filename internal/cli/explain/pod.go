@@ -67,8 +67,8 @@ func (s *story) onNode(p *podView, claims []*claimView) {
 	if pod.Spec.NodeName == "" || hasEnded(pod) {
 		return
 	}
-	if s.nodeDown(p) {
-		s.blame("its node %s is not ready", pod.Spec.NodeName)
+	if how := s.nodeDown(p); how != "" {
+		s.blame("its node %s %s", pod.Spec.NodeName, how)
 		return
 	}
 	if isTrue(pod, corev1.PodReadyToStartContainers) || isReady(pod) {
@@ -229,20 +229,26 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 		link.Next = "within moments"
 		s.blame("its containers are about to start")
 	default:
-		s.blame("its containers have not started on node %s, and nothing that can be read says why", pod.Spec.NodeName)
+		s.notStarted(p, link)
 	}
+}
+
+// notStarted is about a pod whose containers are long in starting, though nothing is said
+// to have failed: an image is large, or what a container has to do first takes its time.
+func (s *story) notStarted(p *podView, link *Link) {
+	e := newest(p.Events, "Pulling", "Pulled", "Created", "Started")
+	if e == nil {
+		s.blame("its containers have not started on node %s, and nothing that can be read says why", p.Pod.Spec.NodeName)
+		return
+	}
+	link.Reason, link.Message, link.Next = e.Reason, e.Message, "when what the kubelet said last has come to its end"
+	s.blame("its containers have not started on node %s, where the kubelet said last: %s", p.Pod.Spec.NodeName, e.Message)
 }
 
 // endingPod is about a pod that is being deleted. Of one that was never given to a node,
 // and of one that the kubelet is done with, only a finalizer is left.
 func (s *story) endingPod(p *podView, link *Link, claims []*claimView) {
-	if p.Pod.Spec.NodeName == "" || volume.ShutDown(p.Pod) {
-		link.Next = "within moments"
-		s.blame("nothing keeps it any more")
-		if len(p.Pod.Finalizers) > 0 {
-			s.cause, link.Next = "", ""
-		}
-	} else {
+	if p.Pod.Spec.NodeName != "" && !volume.ShutDown(p.Pod) {
 		s.onKubelet(p, link, claims)
 	}
 	for i, f := range p.Pod.Finalizers {
@@ -260,7 +266,7 @@ func (s *story) onKubelet(p *podView, link *Link, claims []*claimView) {
 		s.blame("its containers have ended, and the kubelet has not taken its volumes back")
 		s.unstaging(p, claims)
 	}
-	if e := newest(p.Events, "FailedUnmount", "FailedUnMount", "FailedKillPod"); e != nil {
+	if e := newest(p.Events, "FailedKillPod"); e != nil {
 		link.Reason, link.Message = e.Reason, e.Message
 		s.blame("the kubelet on node %s cannot end it: %s", p.Pod.Spec.NodeName, e.Message)
 	}

@@ -195,7 +195,11 @@ func (s *story) controllerSilent(because string, since time.Time) {
 	case l != nil && l.Spec.RenewTime != nil && link.State == leaseRunOut:
 		link.Since = moment(l.Spec.RenewTime.Time)
 	}
-	if because != "" {
+	switch {
+	case because == "":
+	case l == nil: // one that needs no lease may run all the same
+		s.blame("%s, and has not begun; no lease tells whether a tarn controller runs", because)
+	default:
 		s.blame("%s, but no tarn controller runs", because)
 	}
 	if d := s.view.Deployment; d != nil {

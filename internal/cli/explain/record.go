@@ -34,6 +34,10 @@ func (s *story) beingMade(v *volumeView) {
 		s.links[link].Next = "within moments"
 		s.blame("its volume is made, and about to be written as a PersistentVolume")
 		if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && c.Status != metav1.ConditionTrue && !s.young(c.LastTransitionTime.Time) {
+			if c.Reason == inProgress { // nobody has told what is in the way
+				s.controllerSilent("its volume is made, and has to be written as a PersistentVolume", c.LastTransitionTime.Time)
+				return
+			}
 			s.blame("its volume is made, and is not handed over: %s", c.Message)
 			s.controllerSilent("", c.LastTransitionTime.Time)
 		}
@@ -43,6 +47,9 @@ func (s *story) beingMade(v *volumeView) {
 		s.undoing(v)
 	}
 }
+
+// inProgress is the reason of a condition by which the controller says that it is at work.
+const inProgress = "InProgress"
 
 // disputed is about a creation that gave the handle of another volume.
 func (s *story) disputed(v *volumeView, at int) {
@@ -90,12 +97,14 @@ func (s *story) betweenAttempts(v *volumeView, link *Link) {
 	if failed == nil {
 		link.Next = "within moments"
 		s.blame("PavProvisioner %s is about to begin", r.Spec.Provisioner.Name)
-		if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && c.Status != metav1.ConditionTrue {
+		c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned)
+		switch {
+		case v.Provisioner == nil && c != nil && c.Status != metav1.ConditionTrue: // else it is judged anew above
 			link.Next = ""
 			s.blame("PavProvisioner %s has not begun: %s", r.Spec.Provisioner.Name, c.Message)
-		}
-		if !s.young(r.CreationTimestamp.Time) {
-			s.controllerSilent("", r.CreationTimestamp.Time)
+		case !s.young(r.CreationTimestamp.Time):
+			link.Next = ""
+			s.controllerSilent("the first attempt of PavProvisioner "+r.Spec.Provisioner.Name+" is due", r.CreationTimestamp.Time)
 		}
 		return
 	}
@@ -184,10 +193,13 @@ func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o podvo
 		if o.Message != "" {
 			link.Command = kubectl(p.Pod.Namespace, "delete", "pod", p.Pod.Name, "--force")
 			s.blame("%s does not go: node %s does not answer", what, p.Pod.Spec.NodeName)
+		} else if how := s.nodeDown(p); how != "" {
+			s.blame("%s is to go, but its node %s %s", what, p.Pod.Spec.NodeName, how)
 		}
 		return
 	case podvol.PodSettling:
 		link.State, link.Next = "ended", "when the node agent on "+p.Pod.Spec.NodeName+" has told what it left in /pav"
+		s.blame("%s has ended, and the node agent on %s has not told what it left in /pav", what, p.Pod.Spec.NodeName)
 		return
 	case podvol.PodFailed:
 		link.State = "failed"
@@ -205,13 +217,13 @@ func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o podvo
 	if !o.CheckAt.IsZero() {
 		deadline = "it is given up " + when(&metav1.Time{Time: o.CheckAt}, s.view.Now)
 	}
-	switch {
+	switch how := s.downUnlessStuck(p, t); {
+	case how != "":
+		s.blame("%s is on node %s, which %s", what, p.Pod.Spec.NodeName, how)
 	case t.stuck():
 		link.Next = cmp.Or(deadline, "when what keeps it is mended")
 		link.Command = remake
 		s.blame("%s %s", what, keptBy(t))
-	case s.nodeDown(p):
-		s.blame("%s is on node %s, which is not ready", what, p.Pod.Spec.NodeName)
 	case t.State == "running":
 		link.Next = "when it ends"
 		if deadline != "" {
@@ -250,19 +262,32 @@ func (s *story) podLink(p *podView) (*Link, trouble) {
 	return link, t
 }
 
-// nodeDown adds the node of a pod where it is gone or not ready, and says so.
-func (s *story) nodeDown(p *podView) bool {
+// nodeDown adds the node of a pod where it is gone or not ready, and words that; empty
+// where it is neither.
+func (s *story) nodeDown(p *podView) string {
 	name := p.Pod.Spec.NodeName
-	if name == "" || p.Node == nil {
-		return false
+	switch {
+	case p.NodeGone:
+		s.add(Link{Object: Object{Kind: node, Name: name}, State: "missing", Next: "when Kubernetes removes the pod, about a minute after its node, or a node of that name is there"})
+		return "does not exist any more"
+	case name == "" || p.Node == nil:
+		return ""
 	}
 	for _, c := range p.Node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			s.add(Link{Object: Object{Kind: node, Name: name}, State: "not ready", Since: moment(c.LastTransitionTime.Time), Reason: c.Reason, Message: c.Message, Next: "when its kubelet answers again"})
-			return true
+			return "is not ready"
 		}
 	}
-	return false
+	return ""
+}
+
+// downUnlessStuck is nodeDown for a pod of which nothing worse is known.
+func (s *story) downUnlessStuck(p *podView, t trouble) string {
+	if t.stuck() {
+		return ""
+	}
+	return s.nodeDown(p)
 }
 
 // resultError is what a pod has left in /pav/error, empty for nothing.

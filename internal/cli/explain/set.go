@@ -69,7 +69,4 @@ func (s *story) endingSet(set *tarnv1.PersistentVolumeSet, link *Link, ready *me
 			s.finalizer(link.Object, "pvset", i, f, set.DeletionTimestamp)
 		}
 	}
-	if s.cause == "" {
-		s.blame("nothing keeps it any more")
-	}
 }

@@ -108,7 +108,9 @@ type podView struct {
 	// the CSI drivers that the kubelet of the node has registered.
 	Node    *corev1.Node
 	Drivers []string
-	Events  []corev1.Event
+	// NodeGone says that the pod was given a node that is not there any more.
+	NodeGone bool
+	Events   []corev1.Event
 	// Log are the last lines of LogOf, a container.
 	Log   []string
 	LogOf string

@@ -249,9 +249,6 @@ func (s *story) endingVolume(v *volumeView) {
 			s.finalizer(o, "pv", i, f, vol.DeletionTimestamp)
 		}
 	}
-	if len(vol.Finalizers) == 0 {
-		s.blame("nothing keeps it any more")
-	}
 	if v.Record != nil {
 		s.record(v, tarnv1.ConditionDeletable)
 	}

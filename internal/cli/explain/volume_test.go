@@ -49,7 +49,7 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 		{"kept by the retention of its class", released(corev1.PersistentVolumeReclaimDelete, func(w *world) {
 			w.record.Status.Conditions = append(w.record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Reason: "Retained", Message: "its class keeps it for a day", LastTransitionTime: began})
 		}), "is gone, and its storage is not destroyed yet: its class keeps it for a day", "when that does not hold any more", ""},
-		{"to be destroyed, and nobody begins", released(corev1.PersistentVolumeReclaimDelete, func(w *world) { w.view.Controller = nil }), "has to be destroyed, but no tarn controller runs", "as soon as tarn controller runs", ""},
+		{"to be destroyed, and nobody begins", released(corev1.PersistentVolumeReclaimDelete, func(w *world) { w.view.Controller = nil }), "has to be destroyed, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
 		{"to be destroyed by somebody else", released(corev1.PersistentVolumeReclaimDelete, func(w *world) {
 			w.volumeView.Record, w.volumeView.Provisioner, w.volume.Annotations[volume.AnnProvisionedBy] = nil, nil, "csi.example.org"
 			delete(w.volume.Annotations, tarnv1.AnnotationRecord)
@@ -144,7 +144,7 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		{"a staging pod that runs", waiting(same).stagePod(runs), "its staging pod default/pav-staging has been running for 60m and has not made it available", "when it makes /pav/volume and ends", ""},
 		{"a staging pod without image", waiting(same).stagePod(waits("ErrImagePull", "no such image")), "cannot have its image: no such image", "when what keeps it is mended", "kubectl edit pavprovisioner gold && kubectl -n default delete pod pav-staging"},
 		{"a staging pod that nobody starts", with(waiting(func(p *tarnv1.PavStagePodStatus) { *p = tarnv1.PavStagePodStatus{} }), func(w *world) { w.view.Controller = nil }),
-			"its pod has to be started, but no tarn controller runs", "as soon as tarn controller runs", ""},
+			"its pod has to be started, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
 		{"staging was refused", waiting(func(p *tarnv1.PavStagePodStatus) {
 			*p = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodFailed, Message: "spec.volumeStaging: bad"}
 		}), "is not staged on node n1: spec.volumeStaging: bad", "when the kubelet asks again", ""},
@@ -152,6 +152,7 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 			"cannot be staged on node n1: Staging pod failed: no loop device", "when the kubelet tries again", "kubectl -n shop get pod web -o yaml | kubectl replace --force -f -"},
 		{"a node agent that is not there", with(newWorld().bound().askedPod(), func(w *world) { w.view.Pod.Drivers = nil }), "driver gold is not registered on node n1: Tarn's node agent does not run there", "when the node agent runs on n1", "spec.nodeName=n1"},
 		{"a node agent that does not answer", newWorld().bound().askedPod(), "Tarn's node agent on node n1 does not answer", "when the node agent answers", ""},
+		{"a node that is gone", with(newWorld().bound().askedPod(), func(w *world) { w.view.Pod.NodeGone = true }), "its node n1 does not exist any more", "when Kubernetes removes the pod", ""},
 		{"a node that is down", with(newWorld().bound().askedPod(), func(w *world) {
 			w.view.Pod.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}
 		}), "its node n1 is not ready", "when its kubelet answers again", ""},
@@ -165,6 +166,11 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		{"containers that nothing is known of", newWorld().bound().askedPod(func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
 		}), "its containers have not started on node n1, and nothing that can be read says why", "", ""},
+		{"containers of which the kubelet has said something", with(newWorld().bound().askedPod(func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+		}), func(w *world) {
+			w.view.Pod.Events = []corev1.Event{{Reason: "Pulling", Message: "Pulling image web:1", LastTimestamp: began}}
+		}), "its containers have not started on node n1, where the kubelet said last: Pulling image web:1", "when what the kubelet said last", ""},
 		{"nothing but its own end, while its claim waits for that", with(newWorld().bound().askedPod(runs, func(p *corev1.Pod) { p.DeletionTimestamp = &began }), func(w *world) {
 			w.claim.DeletionTimestamp, w.claim.Finalizers = &began, []string{claimProtection}
 		}), "pod shop/web is Terminating: its containers have not ended", "when its containers have ended", ""},
@@ -192,8 +198,6 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		}), "pod shop/web is Terminating: finalizer example.org/audit keeps it", "when its owner takes it off", "kubectl -n shop patch pod web"},
 		{"its own end before it had a node", newWorld().bound().askedPod(unscheduled, func(p *corev1.Pod) { p.DeletionTimestamp, p.Finalizers = &began, []string{"example.org/audit"} }),
 			"pod shop/web is Terminating: finalizer example.org/audit keeps it", "when its owner takes it off", "kubectl -n shop patch pod web"},
-		{"its own end, which nothing holds up", newWorld().bound().askedPod(unscheduled, func(p *corev1.Pod) { p.DeletionTimestamp = &began }),
-			"pod shop/web is Terminating: nothing keeps it any more", "within moments", ""},
 		{"its own end, which the kubelet holds up", newWorld().bound().askedPod(runs, stops, func(p *corev1.Pod) { p.DeletionTimestamp = &began }),
 			"pod shop/web is Terminating: its containers have ended, and the kubelet has not taken its volumes back", "when the kubelet has taken its volumes back", ""},
 	} {

@@ -41,9 +41,9 @@ func (f *electionFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.retry, "leader-elect-retry-period", 200*time.Millisecond, "how often the lease is renewed, and asked for by those who stand by")
 }
 
-// second is how much sooner than a lease's duration after its last renewal another may
+// unseen is how much sooner than a lease's duration after its last renewal another may
 // take it: of several renewals within one second those who stand by see the first alone.
-const second = time.Second
+const unseen = time.Second
 
 // check refuses times with which two controllers could lead at once, or none.
 func (f *electionFlags) check() error {
@@ -52,8 +52,8 @@ func (f *electionFlags) check() error {
 		return nil
 	case f.duration%time.Second != 0 || f.duration <= 0:
 		return fmt.Errorf("--leader-elect-lease-duration=%s: a lease is held for whole seconds: take %s", f.duration, f.duration.Truncate(time.Second)+time.Second)
-	case f.renew+f.retry > f.duration-second:
-		return fmt.Errorf("--leader-elect-renew-deadline=%s: the leader could work on after another has taken its lease of %s: take %s or less, or a longer lease", f.renew, f.duration, f.duration-second-f.retry)
+	case f.renew+f.retry > f.duration-unseen:
+		return fmt.Errorf("--leader-elect-renew-deadline=%s: the leader could work on after another has taken its lease of %s: take %s or less, or a longer lease", f.renew, f.duration, f.duration-unseen-f.retry)
 	case f.retry <= 0 || f.renew <= slowest:
 		return fmt.Errorf("--leader-elect-retry-period=%s: there must be time for a second try before the renew deadline of %s: take more than 0 and less than %s", f.retry, f.renew, time.Duration(float64(f.renew)/leaderelection.JitterFactor))
 	}

@@ -67,7 +67,7 @@ func FuzzWhateverIsSentIsAnsweredAndNothingFails(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method, path, kind, body string) {
 		where, err := url.ParseRequestURI(path)
 		if err != nil || !strings.HasPrefix(path, "/") || strings.ContainsAny(method, " \t\r\n") || method == "" {
-			t.Skip("no request has such a first line")
+			return // no request has such a first line
 		}
 		r := httptest.NewRequest(http.MethodGet, "/", strings.NewReader(body))
 		r.Method, r.URL, r.RequestURI = method, where, path

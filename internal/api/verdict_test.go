@@ -65,14 +65,22 @@ func (w *world) tells(app *tarnv1.App, deployed metav1.ConditionStatus, reason, 
 	return w.admin.Status().Update(context.Background(), app)
 }
 
-func TestAResizeHearsWhatKubernetesSaysToIt(t *testing.T) {
-	const forbidden = `writing claim red/paas-app-shop-data: persistentvolumeclaims "paas-app-shop-data" is forbidden: exceeded quota: small`
-	w := newWorld(t, func(o *Options) { o.Limits.Verdict = time.Minute }) // it is heard long before
+// growing is a world in which app shop of a tenant has a volume of 10 GiB that can grow,
+// and a resize is waited for as long as verdict.
+func growing(t *testing.T, tenant string, verdict time.Duration) (*world, *visitor) {
+	t.Helper()
+	w := newWorld(t, func(o *Options) { o.Limits.Verdict = verdict })
 	w.class("grows", true)
-	c := w.tenant("heard")
+	c := w.tenant(tenant)
 	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
 	c.deploy("shop", shop).want(http.StatusAccepted)
-	w.claim("heard", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
+	w.claim(tenant, "shop", "data", 10, corev1.ReadWriteOnce, "grows")
+	return w, c
+}
+
+func TestAResizeHearsWhatKubernetesSaysToIt(t *testing.T) {
+	const forbidden = `writing claim red/paas-app-shop-data: persistentvolumeclaims "paas-app-shop-data" is forbidden: exceeded quota: small`
+	w, c := growing(t, "heard", time.Minute) // it is heard long before
 	resize := func(do func(app *tarnv1.App) error) *reply {
 		wait := w.onChange("heard", do)
 		defer wait()
@@ -113,12 +121,7 @@ func TestAResizeHearsWhatKubernetesSaysToIt(t *testing.T) {
 }
 
 func TestAResizeIsAnsweredByWhatBecomesOfItsOwnVolume(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Limits.Verdict = time.Minute }) // it is heard long before
-	w.class("grows", true)
-	c := w.tenant("beside")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.deploy("shop", shop).want(http.StatusAccepted)
-	w.claim("beside", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
+	w, c := growing(t, "beside", time.Minute)                // it is heard long before
 	defer w.onChange("beside", func(app *tarnv1.App) error { // data grows, media is beyond a quota
 		return w.tells(app, metav1.ConditionFalse, tarnv1.ReasonRefused, `writing claim red/paas-app-shop-media: exceeded quota: small`, "20Gi")
 	})()
@@ -130,12 +133,7 @@ func TestAResizeIsAnsweredByWhatBecomesOfItsOwnVolume(t *testing.T) {
 
 func TestASizeThatWasRefusedIsHeardAnewWhenItIsAskedForAgain(t *testing.T) {
 	const forbidden = "exceeded quota: small"
-	w := newWorld(t, func(o *Options) { o.Limits.Verdict = time.Minute }) // it is heard long before
-	w.class("grows", true)
-	c := w.tenant("again")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.deploy("shop", shop).want(http.StatusAccepted)
-	w.claim("again", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
+	w, c := growing(t, "again", time.Minute) // it is heard long before
 	c.deploy("shop", strings.Replace(shop, `"10Gi"`, `"20Gi"`, 1)).want(http.StatusAccepted)
 	if err := w.tells(w.app("again", "shop"), metav1.ConditionFalse, tarnv1.ReasonRefused, forbidden, "10Gi"); err != nil {
 		t.Fatal(err)
@@ -168,12 +166,7 @@ func TestASizeThatWasRefusedIsHeardAnewWhenItIsAskedForAgain(t *testing.T) {
 }
 
 func TestAResizeDoesNotWaitForAControllerThatDoesNotRun(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Limits.Verdict = 50 * time.Millisecond })
-	w.class("grows", true)
-	c := w.tenant("unheard")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.deploy("shop", shop).want(http.StatusAccepted)
-	w.claim("unheard", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
+	w, c := growing(t, "unheard", 50*time.Millisecond)
 	c.put("/v1/apps/shop/volumes/data", `{"new_size_gi": 20}`).want(http.StatusOK)
 	if got := w.app("unheard", "shop").Spec.Volumes[0].SizeGi; got != 20 {
 		t.Errorf("%d GiB are asked for, want 20", got)

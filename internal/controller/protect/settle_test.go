@@ -47,18 +47,22 @@ func TestProtectionSettles(t *testing.T) {
 
 func finalizersComeBack(w *world) {
 	w.start()
-	claim, vol := w.claim("x"), w.volume("x", nil, corev1.VolumeAvailable)
-	for o, finalizer := range map[client.Object]string{claim: FinalizerClaim, vol: FinalizerVolume} {
-		o.SetFinalizers(nil)
-		w.must(w.client.Update(w.ctx, o))
-		w.until(func() string {
-			w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o))
-			if !slices.Contains(o.GetFinalizers(), finalizer) {
-				return fmt.Sprintf("%T has finalizers %q", o, o.GetFinalizers())
-			}
-			return ""
-		})
-	}
+	w.takenAndPutBack(w.claim("x"), FinalizerClaim)
+	w.takenAndPutBack(w.volume("x", nil, corev1.VolumeAvailable), FinalizerVolume)
+}
+
+// takenAndPutBack takes the finalizers off an object and waits until its own is there again.
+func (w *world) takenAndPutBack(o client.Object, finalizer string) {
+	w.t.Helper()
+	o.SetFinalizers(nil)
+	w.must(w.client.Update(w.ctx, o))
+	w.until(func() string {
+		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o))
+		if !slices.Contains(o.GetFinalizers(), finalizer) {
+			return fmt.Sprintf("%T has finalizers %q after %d writes", o, o.GetFinalizers(), w.patched(o))
+		}
+		return ""
+	})
 }
 
 func refusedWrites(w *world) {
@@ -66,15 +70,7 @@ func refusedWrites(w *world) {
 	w.start()
 	claim, vol := w.claim("x"), w.volume("x", nil, corev1.VolumeAvailable)
 	for o, finalizer := range map[client.Object]string{claim: FinalizerClaim, vol: FinalizerVolume} {
-		o.SetFinalizers(nil)
-		w.must(w.client.Update(w.ctx, o))
-		w.until(func() string {
-			w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o))
-			if !slices.Contains(o.GetFinalizers(), finalizer) {
-				return fmt.Sprintf("%T has finalizers %q after %d writes of which the first was refused", o, o.GetFinalizers(), w.patched(o))
-			}
-			return ""
-		})
+		w.takenAndPutBack(o, finalizer)
 		if got := w.patched(o); got < 2 {
 			w.t.Errorf("%T was patched %d times, want once more than was refused", o, got)
 		}

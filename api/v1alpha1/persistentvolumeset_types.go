@@ -81,6 +81,12 @@ type PersistentVolumeSetTemplate struct {
 	// +kubebuilder:validation:MaxLength=317
 	// +optional
 	TopologyKey string `json:"topologyKey,omitempty"`
+	// tolerations are those of whoever will use the volumes: where the class waits for
+	// the first consumer, spare volumes are made on nodes with these taints too.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=atomic
+	// +optional
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 }
 
 // PersistentVolumeSetSpec says how many spare volumes there should be, and which.

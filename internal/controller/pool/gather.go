@@ -47,8 +47,10 @@ type View struct {
 	Sets map[string]bool
 	// Failures are the last errors of the records of filler claims, by claim name.
 	Failures map[string]string
-	// Domains are the values of the template's topologyKey by name of node.
+	// Domains are the values of the template's topologyKey by name of node, Open those
+	// over which spares are dealt.
 	Domains map[string]string
+	Open    []string
 	// Scalers are those that name the set, or that it names.
 	Scalers []tarnv1.PersistentVolumeSetScaler
 	// Refused is what the API server said to a filler it did not take.
@@ -208,6 +210,7 @@ func (r *reconciler) gatherDomains(ctx context.Context, v *View) error {
 	for i := range nodes.Items {
 		v.Domains[nodes.Items[i].Name] = nodes.Items[i].Labels[key]
 	}
+	v.Open = openDomains(&v.Set.Spec.Template, v.Class, nodes.Items)
 	return nil
 }
 

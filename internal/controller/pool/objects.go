@@ -28,7 +28,7 @@ func hashOf(t *tarnv1.PersistentVolumeSetTemplate) string {
 			PersistentVolumeReclaimPolicy: t.Spec.PersistentVolumeReclaimPolicy, MountOptions: t.Spec.MountOptions,
 			NodeAffinity: t.Spec.NodeAffinity,
 		},
-		TopologyKey: t.TopologyKey,
+		TopologyKey: t.TopologyKey, Tolerations: t.Tolerations,
 	})
 	if err != nil { // a type without channels and functions has none
 		return ""
@@ -111,7 +111,7 @@ func fillerPod(v *View, claim *corev1.PersistentVolumeClaim) *corev1.Pod {
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: ptr.To[int64](1),
 			AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
-			Affinity: affinity(v, claim),
+			Affinity: affinity(v, claim), Tolerations: v.Set.Spec.Template.Tolerations,
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](65534), RunAsGroup: ptr.To[int64](65534),
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},

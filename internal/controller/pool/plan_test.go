@@ -323,7 +323,7 @@ func TestReadySaysWhyNot(t *testing.T) {
 func TestSparesAreSpreadEvenly(t *testing.T) {
 	s := set(5, 5, func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.TopologyKey = "zone" })
 	v := waitsForConsumer(view(s, volumeOf(s, "a", func(vol *corev1.PersistentVolume) { vol.Annotations[tarnv1.AnnotationPoolTopology] = "x" })))
-	v.Domains = map[string]string{"n1": "x", "n2": "y", "n3": "y", "n4": "z"}
+	v.Domains, v.Open = map[string]string{"n1": "x", "n2": "y", "n3": "y", "n4": "z", "closed": "w"}, []string{"x", "y", "z"}
 	var got []string
 	for _, a := range plan(v, testTime).all() {
 		if a, ok := a.(Order); ok {

@@ -1,10 +1,6 @@
 package pool
 
-import (
-	"slices"
-
-	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-)
+import tarnv1 "tarn.dev/tarn/api/v1alpha1"
 
 // spread deals out the values of a template's topologyKey so that spares, and those
 // being made, are as even as can be.
@@ -14,13 +10,7 @@ type spread struct {
 }
 
 func newSpread(v *View) *spread {
-	s := &spread{volumes: map[string]int{}}
-	for _, domain := range v.Domains {
-		if !slices.Contains(s.domains, domain) {
-			s.domains = append(s.domains, domain)
-		}
-	}
-	slices.Sort(s.domains)
+	s := &spread{domains: v.Open, volumes: map[string]int{}}
 	for i := range v.Volumes {
 		if state := v.stateOf(&v.Volumes[i]); state == spare || state == joining {
 			s.volumes[v.Volumes[i].Annotations[tarnv1.AnnotationPoolTopology]]++

@@ -1,0 +1,114 @@
+package pool
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// openDomains gives, in order, the domains that have a node to which filler pods may go.
+// Where none may go no spare is dealt: it would be made just anywhere, and the domains
+// that are open would not be even. Where there is no such domain at all it gives those
+// that are closed for now.
+func openDomains(t *tarnv1.PersistentVolumeSetTemplate, class *storagev1.StorageClass, nodes []corev1.Node) []string {
+	var open, later []string
+	for i := range nodes {
+		domain := nodes[i].Labels[t.TopologyKey]
+		switch opens(t, class, &nodes[i]) {
+		case now:
+			open = append(open, domain)
+		case soon:
+			later = append(later, domain)
+		}
+	}
+	if len(open) == 0 {
+		open = later
+	}
+	slices.Sort(open)
+	return slices.Compact(open)
+}
+
+// opening is when a filler pod may go to a node.
+type opening int
+
+const (
+	never opening = iota
+	soon
+	now
+)
+
+// opens says when a filler pod may go to a node, as far as the template and the class
+// have a say.
+func opens(t *tarnv1.PersistentVolumeSetTemplate, class *storagev1.StorageClass, node *corev1.Node) opening {
+	switch {
+	case node.DeletionTimestamp != nil, t.Spec.NodeAffinity != nil && !selects(t.Spec.NodeAffinity.Required, node),
+		class != nil && !allows(class.AllowedTopologies, node):
+		return never
+	}
+	taints, when := slices.Clone(node.Spec.Taints), now
+	if node.Spec.Unschedulable {
+		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	}
+	for i := range taints {
+		switch {
+		case tolerates(t, &taints[i]):
+		case strings.HasPrefix(taints[i].Key, conditionTaints) && taints[i].Key != corev1.TaintNodeUnschedulable:
+			when = soon
+		default:
+			return never
+		}
+	}
+	return when
+}
+
+// conditionTaints begins the keys by which Kubernetes says that a node is not ready, or
+// short of something, and which it takes off again.
+const conditionTaints = "node.kubernetes.io/"
+
+// tolerates says that a taint keeps no filler pod off.
+func tolerates(t *tarnv1.PersistentVolumeSetTemplate, taint *corev1.Taint) bool {
+	return taint.Effect == corev1.TaintEffectPreferNoSchedule ||
+		slices.ContainsFunc(t.Tolerations, func(one corev1.Toleration) bool { return one.ToleratesTaint(logr.Discard(), taint, true) })
+}
+
+// selects says that one term of a node selector holds for a node. A term that is empty
+// or cannot be read holds for none, as for the scheduler.
+func selects(s *corev1.NodeSelector, node *corev1.Node) bool {
+	if s == nil {
+		return true
+	}
+	fields := labels.Set{"metadata.name": node.Name}
+	return slices.ContainsFunc(s.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
+		return len(term.MatchExpressions)+len(term.MatchFields) > 0 &&
+			all(term.MatchExpressions, labels.Set(node.Labels)) && all(term.MatchFields, fields)
+	})
+}
+
+var operators = map[corev1.NodeSelectorOperator]selection.Operator{
+	corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
+	corev1.NodeSelectorOpExists: selection.Exists, corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,
+	corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
+}
+
+func all(requirements []corev1.NodeSelectorRequirement, of labels.Set) bool {
+	return !slices.ContainsFunc(requirements, func(one corev1.NodeSelectorRequirement) bool {
+		r, err := labels.NewRequirement(one.Key, operators[one.Operator], one.Values)
+		return err != nil || !r.Matches(of)
+	})
+}
+
+// allows says that a class lets volumes be made on a node.
+func allows(terms []corev1.TopologySelectorTerm, node *corev1.Node) bool {
+	return len(terms) == 0 || slices.ContainsFunc(terms, func(term corev1.TopologySelectorTerm) bool {
+		return !slices.ContainsFunc(term.MatchLabelExpressions, func(e corev1.TopologySelectorLabelRequirement) bool {
+			return !slices.Contains(e.Values, node.Labels[e.Key])
+		})
+	})
+}

@@ -9,10 +9,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
-	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -133,87 +133,69 @@ func (s *scenario) serviceURL() string {
 	return "http://" + net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port)))
 }
 
-// TestAddOnAVolumeLivesOnThoughTheLeaderAndTheAgentAreKilled has what leads, and the node
-// agent, die as if their machines had, at points of a volume's life. What was begun goes
-// on under the controller that stood by, and under the agent that comes. The lives go on
-// side by side, so that each is hit by the kills of the others too.
-func TestAddOnAVolumeLivesOnThoughTheLeaderAndTheAgentAreKilled(t *testing.T) {
-	needsAddOn(t)
-	t.Run("as", func(t *testing.T) {
-		for _, moment := range moments {
-			switch moment.name {
-			case "the creation pod is made", "the volume is staged", "the node has unmounted", "the deletion pod is made":
-			default: // TestWhoeverIsKilled has them all, of processes
-				continue
-			}
-			t.Run(moment.name, func(t *testing.T) {
-				t.Parallel()
-				s := begin(t, "killed-pods")
-				s.needsThisMachine()
-				s.step = manyKills
-				killed := s.when(moment.reached, s.killLeaderAndAgent)
-				s.dynamicLife()
-				if err := <-killed; err != nil {
-					t.Error(err)
-				}
-			})
-		}
-	})
-	(&scenario{t: t, ctx: context.Background()}).tarnAgain()
-}
-
-// killLeaderAndAgent kills both, and waits until another controller leads and another
-// agent is Ready.
-func (s *scenario) killLeaderAndAgent() error {
-	suite.machine.kills.Lock()
-	defer suite.machine.kills.Unlock()
-	was, leader, err := s.leader()
-	if err != nil {
-		return err
-	}
-	agents, err := s.agents()
-	if err != nil {
-		return err
-	}
+// killPods has the controller that leads, or the node agents, or both, die as if their
+// machines had, and waits until another controller leads and other agents are Ready.
+func (m machine) killPods(parts []string) error {
+	ctx := context.Background()
 	began := time.Now()
-	for _, pod := range append(agents, *leader) {
-		if err := suite.machine.ends(s.ctx, &pod); err != nil {
-			return fmt.Errorf("killing pod %s: %w", pod.Name, err)
+	was, leader, err := leads(ctx)
+	if err != nil {
+		return err
+	}
+	agents, err := agentPods(ctx)
+	if err != nil {
+		return err
+	}
+	var victims []corev1.Pod
+	if slices.Contains(parts, controller) {
+		victims = append(victims, *leader)
+	} else {
+		was = "" // whoever leads will do
+	}
+	if slices.Contains(parts, nodeAgent) {
+		victims = append(victims, agents...)
+	}
+	for i := range victims {
+		if err := m.ends(ctx, &victims[i]); err != nil {
+			return fmt.Errorf("killing pod %s: %w", victims[i].Name, err)
 		}
+	}
+	gone := func(p corev1.Pod) bool {
+		return slices.ContainsFunc(victims, func(v corev1.Pod) bool { return v.UID == p.UID })
 	}
 	over, again := time.NewTimer(soon), time.NewTicker(100*time.Millisecond)
 	defer over.Stop()
 	defer again.Stop()
 	for {
 		// The pod of a holder that is gone is not found.
-		now, _, leaderErr := s.leader()
-		others, agentErr := s.agents()
-		if err := errors.Join(leaderErr, agentErr); err == nil && now != was && len(others) == len(agents) && others[0].UID != agents[0].UID && isReadyPod(&others[0]) {
-			s.t.Logf("%.1f s after both were killed %s leads, and another agent is Ready", time.Since(began).Seconds(), now)
+		now, _, leaderErr := leads(ctx)
+		others, agentErr := agentPods(ctx)
+		if errors.Join(leaderErr, agentErr) == nil && now != was && len(others) == len(agents) &&
+			!slices.ContainsFunc(others, func(p corev1.Pod) bool { return gone(p) || !isReadyPod(&p) }) {
 			return nil
 		}
 		select {
 		case <-again.C:
 		case <-over.C:
-			return fmt.Errorf("%s after it was killed %s leads, and there are the agents %v: %w", soon, now, names(others), errors.Join(leaderErr, agentErr))
+			return fmt.Errorf("%s after %s were killed %s leads, and there are the agents %v (%v)", time.Since(began), parts, now, names(others), errors.Join(leaderErr, agentErr))
 		}
 	}
 }
 
-// agents are the pods of node agents.
-func (s *scenario) agents() ([]corev1.Pod, error) {
+// agentPods are the pods of node agents.
+func agentPods(ctx context.Context) ([]corev1.Pod, error) {
 	var list corev1.PodList
-	err := suite.live.List(s.ctx, &list, client.InNamespace(tarnSystem), client.MatchingLabels{"app.kubernetes.io/component": "node"})
+	err := suite.live.List(ctx, &list, client.InNamespace(tarnSystem), client.MatchingLabels{"app.kubernetes.io/component": "node"})
 	return list.Items, err
 }
 
-// leader gives who holds the controllers' lease, and its pod.
-func (s *scenario) leader() (string, *corev1.Pod, error) {
+// leads gives who holds the controllers' lease, and its pod.
+func leads(ctx context.Context) (string, *corev1.Pod, error) {
 	lease := &coordinationv1.Lease{}
-	if err := suite.live.Get(s.ctx, client.ObjectKey{Namespace: tarnSystem, Name: controller}, lease); err != nil {
+	if err := suite.live.Get(ctx, client.ObjectKey{Namespace: tarnSystem, Name: controller}, lease); err != nil {
 		return "", nil, err
 	}
 	name, _, _ := strings.Cut(holder(lease), "_") // it begins with the host's name, which is the pod's
 	pod := &corev1.Pod{}
-	return holder(lease), pod, suite.live.Get(s.ctx, client.ObjectKey{Namespace: tarnSystem, Name: name}, pod)
+	return holder(lease), pod, suite.live.Get(ctx, client.ObjectKey{Namespace: tarnSystem, Name: name}, pod)
 }

@@ -58,10 +58,14 @@ func (m machine) run(args ...string) (string, error) {
 	return string(out), err
 }
 
-// kill ends components by SIGKILL and sees them started again.
+// kill ends components by SIGKILL and sees them started again; of Tarn's, where they are
+// pods, others in their place.
 func (m machine) kill(components ...string) error {
 	m.kills.Lock()
 	defer m.kills.Unlock()
+	if inPods() && strings.HasPrefix(components[0], "tarn-") {
+		return m.killPods(components)
+	}
 	killed := map[string]int{}
 	for _, c := range components {
 		before, err := m.component(c)

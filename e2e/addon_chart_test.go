@@ -41,6 +41,7 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 		{"other nodes", []string{"node.nodeSelector.disk=fast", "node.tolerations=null", "node.criSocket=/run/containerd/containerd.sock", "node.maxUnavailable=1", "controller.tolerations[0].operator=Exists",
 			"controller.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=a",
 			"controller.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists"}, []string{"/proc/1/root/run/containerd/containerd.sock"}},
+		{"a folder of the node", []string{"controller.hostPath=/var/lib/tarn", "controller.nodeSelector.disk=fast", "controller.replicas=1"}, []string{"--host-path-root=/var/lib/tarn/volumes\n", `hostPath: {path: "/var/lib/tarn", type: DirectoryOrCreate}`}},
 		{"applications with classes of their own", []string{"apps.classes.rwo=fast", "node.extraArgs={--v=1}"}, []string{"--app-class=rwo=fast"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -64,6 +65,7 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 	for value, want := range map[string]string{
 		"controller.replicas=0": "replicas", "image.tagg=v1": "tagg", "node.kubeletDir=kubelet": "kubeletDir", "node.criSocket=unix:///run/x.sock": "criSocket",
 		"controller.controllers={everything}": "controllers", "apps.classes.rox=slow": "rox", "api.enabled=maybe": "enabled", "image.pullSecrets={mine}": "pullSecrets",
+		"controller.hostPath=folders": "hostPath", "controller.hostPath=/": "hostPath",
 	} {
 		if out, err := a.rendered(value); err == nil || !strings.Contains(out, want) {
 			t.Errorf("--set %s: %v, want a refusal that names %s: %s", value, err, want, out)

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
@@ -183,7 +184,7 @@ func (s *scenario) counted(path string, beyond int, when string) int {
 }
 
 func TestAddOnAllButTheNodeAgentKeepToPodSecuritysRestricted(t *testing.T) {
-	needsAddOn(t)
+	a := needsAddOn(t)
 	t.Parallel()
 	s := begin(t, "restricted")
 	space := &corev1.Namespace{ObjectMeta: named(s.name)}
@@ -191,23 +192,29 @@ func TestAddOnAllButTheNodeAgentKeepToPodSecuritysRestricted(t *testing.T) {
 		[]byte(`{"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}`))); err != nil {
 		t.Fatal(err)
 	}
-	deployment, api, agent := &appsv1.Deployment{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}
-	for name, o := range map[string]client.Object{controller: deployment, "tarn-api": api, nodeAgent: agent} {
+	installed, api, agent := &appsv1.Deployment{}, &appsv1.Deployment{}, &appsv1.DaemonSet{}
+	for name, o := range map[string]client.Object{controller: installed, "tarn-api": api, nodeAgent: agent} {
 		if err := suite.live.Get(s.ctx, client.ObjectKey{Namespace: tarnSystem, Name: name}, o); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// The installed one has a folder of its node.
+	usual := &appsv1.Deployment{}
+	if err := yaml.UnmarshalStrict([]byte(a.objects(t)[controllerOf]), usual); err != nil {
+		t.Fatal(err)
 	}
 	try := func(template corev1.PodTemplateSpec) error {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "try"}, Spec: template.Spec}
 		pod.Spec.ServiceAccountName, pod.Spec.DeprecatedServiceAccount, pod.Spec.PriorityClassName = "", "", ""
 		return suite.live.Create(s.ctx, pod, client.DryRunAll)
 	}
-	for _, d := range []*appsv1.Deployment{deployment, api} {
+	for _, d := range []*appsv1.Deployment{usual, api} {
 		if err := try(d.Spec.Template); err != nil {
 			t.Errorf("the pod of %s is refused: %v", d.Name, err)
 		}
 	}
 	s.refused(try(agent.Spec.Template), "PodSecurity", "restricted")
+	s.refused(try(installed.Spec.Template), "PodSecurity", "restricted", "runAsNonRoot", "hostPath", "DAC_OVERRIDE")
 }
 
 func TestAddOnMetricsWantAToken(t *testing.T) {

@@ -69,16 +69,15 @@ cases=(
 	'ASecretIsNowhereOnTheDeviceForTheNextTenant' 'AClaimIsServedFromAPoolThatFillsUpAgain' 'TrashGivesAClaimBackWithItsData' 'VolumesOfPolicyRecycleAreSharedWithKubernetes'
 	# The policies as helm installed them.
 	'AProvisionerOfTheWrongShapeIsRefusedAtOnce' 'TheStorageOfAProtectedVolumeOutlivesItsClaim'
+	# Folders of the node that the controller itself makes and removes, whoever wrote there, with the rights its pod has.
+	'AFolderOfLocalPathLivesAsLongAsItsClaim'
+	# Whole pods are killed: in their place come others at once, where the kubelet would wait before it starts a container again.
+	'WhoeverIsKilled'
 )
 # What cannot hold here, however wide, and why.
 apart=(
 	# Of clusters of their own, with Tarn's binder, where its controllers are processes.
 	'AnotherControllerTakesOver' 'TwoBindersAtOnceBindOneToOne' 'TheSchedulerAndTheBinderAgree'
-	# Tens of kills of processes, one after the other: the kubelet would wait for minutes before it starts a container again, so
-	# AddOnAVolumeLivesOnThoughTheLeaderAndTheAgentAreKilled has whole pods killed, and at fewer moments.
-	'WhoeverIsKilled'
-	# Folders of the node that the controller itself makes: as a pod it sees none.
-	'AFolder' 'NoFolder' 'ARetainedFolder' 'AClaimThatNoFolderCanServeIsTold' 'TheExampleOfAPoolWorksAsItIs'
 )
 any_of() { local IFS='|'; echo "^Test($*)"; }
 chosen=(-parallel 8 -run "$(any_of "${cases[@]}")")
@@ -88,7 +87,9 @@ chosen=(-parallel 8 -run "$(any_of "${cases[@]}")")
 # A silent node is given up as soon as in hack/e2e.sh.
 on_cluster up --stock --kubelet-arg="--root-dir=$TARN_KUBELET_DIR" --kube-controller-manager-arg=--node-monitor-grace-period=25s >&2
 KUBECONFIG=$(on_cluster kubeconfig)
-export KUBECONFIG
+# The folder that controllers mount lies with the cluster's data, and goes with it. Told to the cases: where in it volumes are made.
+folders=$(dirname "$KUBECONFIG")/folders
+export KUBECONFIG TARN_HOST_PATH_ROOT=$folders/volumes
 image() { # TREE FOLDER RELEASE: packs the image of a tree
 	go -C hack/image run . --root="$1" --out="$2" --arch="$(go env GOARCH)" --image="tarn.dev/tarn:$3" --version="v0.0.0-$3" >&2
 }
@@ -103,20 +104,16 @@ rolled_out() {
 }
 first=${TARN_RELEASES%% *}
 install() { # what anybody would type
-	"$TARN_HELM" upgrade --install tarn "$TARN_CHART" --set image.tag="$first" --set api.enabled=true --set node.kubeletDir="$TARN_KUBELET_DIR" >&2
+	"$TARN_HELM" upgrade --install tarn "$TARN_CHART" --set image.tag="$first" --set api.enabled=true --set node.kubeletDir="$TARN_KUBELET_DIR" --set controller.hostPath="$folders" >&2
 	rolled_out deployment/tarn-controller daemonset/tarn-node deployment/tarn-api
 }
 install
 # What applications get, as provisioners/README.md says, but for the folders: they lie with the cluster's data, and go with it.
 kubectl apply -f provisioners/ovh-csi-rbd/provisioner.yaml -f provisioners/ovh-csi-nfs/provisioner.yaml >&2
-class() { # NAME OF PATCH: a class that is as another is made, but for its folder and what a patch says
-	kubectl patch --local --type=merge -f "provisioners/$2/class.yaml" -o yaml -p "{\"parameters\": {\"folder\": \"$(dirname "$KUBECONFIG")/volumes/$1\"}}" |
-		kubectl patch --local --type=merge -f - -o yaml -p "$3" | kubectl apply -f - >&2
-}
-class ovh-csi-rbd ovh-csi-rbd '{}'
-class ovh-csi-nfs ovh-csi-nfs '{}'
-# The class of that name in the examples makes folders that do not grow; here another provisioner does it.
-class local-path ovh-csi-nfs '{"metadata": {"name": "local-path"}, "allowVolumeExpansion": false}'
+for class in ovh-csi-rbd ovh-csi-nfs; do
+	kubectl patch --local --type=merge -f "provisioners/$class/class.yaml" -o yaml -p "{\"parameters\": {\"folder\": \"$(dirname "$KUBECONFIG")/volumes/$class\"}}" | kubectl apply -f - >&2
+done
+kubectl apply -f examples/local-path/class.yaml >&2
 
 go run ./hack/testsum run addon -- go test -json -tags e2e -count=1 -timeout 40m "${chosen[@]}" "$@" ./e2e
 [ -z "${KEEP:-}" ] || exit 0

@@ -3,6 +3,7 @@ package podvol
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,11 +53,27 @@ func endedByDeadline(pod *corev1.Pod, now time.Time) bool {
 
 // timeIsUp is a failure for the deadline, with what kept the pod, if that is known.
 func timeIsUp(o *Observation, pod *corev1.Pod, kept string) {
+	o.late(pod, fmt.Sprintf("pod %s/%s has not ended within %s", pod.Namespace, pod.Name, limitOf(pod)), kept)
+}
+
+// late makes it a failure for a deadline.
+func (o *Observation) late(pod *corev1.Pod, message, kept string) {
 	o.State, o.Reason, o.CheckAt, o.unexplained = PodFailed, ReasonPodDeadline, time.Time{}, kept == ""
-	o.Message = fmt.Sprintf("pod %s/%s has not ended within %s", pod.Namespace, pod.Name, limitOf(pod))
-	if kept != "" {
+	o.Message = message
+	switch {
+	case kept != "":
 		o.Message += ": " + kept
+	case !wasSeenToRun(pod):
+		o.elsewhere = fmt.Sprintf("; its containers were not seen to run, and its Events may tell why: kubectl -n %s describe pod %s", pod.Namespace, pod.Name)
 	}
+}
+
+// wasSeenToRun says whether a container of the pod runs or has run.
+func wasSeenToRun(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
+		ended := s.State.Terminated
+		return s.State.Running != nil || s.LastTerminationState.Terminated != nil || ended != nil && ended.Reason != containerStatusUnknown
+	})
 }
 
 // keptBy says what is known of why a pod did not end in its time.
@@ -67,12 +84,25 @@ func keptBy(pod *corev1.Pod, result *tarnv1.PodResult) string {
 	return cmp.Or(waitingFor(pod), exits(pod, result, containerStatusUnknown))
 }
 
+// Waits says whether the pod goes on, and waits for something out of the ordinary before
+// a container of it can run. Who observes a pod keeps the message, and gives it to After.
+func (o Observation) Waits() bool {
+	return o.Message != "" && (o.State == PodStarting || o.State == PodRunning)
+}
+
 // After explains a pod whose time was up by what it was last seen to wait for: of a
-// container that never ran, the kubelet overwrites that as it ends the pod.
+// container that never ran, the kubelet overwrites that as it ends the pod. Every step
+// asks this of its pod, so that each deadline is told with its cause.
 func (o Observation) After(waited string) Observation {
-	if o.unexplained && waited != "" {
-		o.Message, o.unexplained = o.Message+": "+waited, false
+	switch {
+	case !o.unexplained:
+		return o
+	case waited != "":
+		o.Message += ": " + waited
+	default:
+		o.Message += o.elsewhere
 	}
+	o.unexplained = false
 	return o
 }
 
@@ -91,11 +121,6 @@ func (o Observation) Within(pod *corev1.Pod, started *metav1.Time, now time.Time
 		}
 		return o
 	}
-	o.State, o.Reason, o.CheckAt = PodFailed, ReasonPodDeadline, time.Time{}
-	waiting := o.Message
-	o.Message = fmt.Sprintf("staging pod %s/%s has not made the volume available within %s; volumeStaging.deadlineSeconds gives it longer", pod.Namespace, pod.Name, limit)
-	if waiting != "" {
-		o.Message += ": " + waiting
-	}
+	o.late(pod, fmt.Sprintf("staging pod %s/%s has not made the volume available within %s; volumeStaging.deadlineSeconds gives it longer", pod.Namespace, pod.Name, limit), o.Message)
 	return o
 }

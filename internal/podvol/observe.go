@@ -61,8 +61,10 @@ type Observation struct {
 	Inputs tarnv1.PodInputs
 	// CheckAt is when to look again though no event tells; zero: not needed.
 	CheckAt time.Time
-	// unexplained says that the pod's time was up and nothing in it tells why.
+	// unexplained says that the pod's time was up and nothing in it tells why; elsewhere,
+	// where to look then.
 	unexplained bool
+	elsewhere   string
 }
 
 // Observe reads the state of a step's pod. pod is nil where there is none; owner is

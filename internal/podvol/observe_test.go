@@ -116,21 +116,28 @@ func TestAPodWhoseContainerNeverRanIsExplainedByWhatItWaitedFor(t *testing.T) {
 	unknown := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 		ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated",
 	}}
+	creating := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
 	late := func(pod *corev1.Pod) { pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "DeadlineExceeded" }
+	old := func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(born.Add(-time.Hour)) }
+	const elsewhere = "; its containers were not seen to run, and its Events may tell why: kubectl -n ns describe pod p"
 	for _, c := range []struct {
 		name string
 		pod  *corev1.Pod
 		want string
+		// unseen is what is added where nothing was seen of what it waited for.
+		unseen string
 	}{
-		{"what the kubelet has overwritten", podOf(tarnv1.StepCreation, late, container(unknown), result(tarnv1.PodResult{})), "pod ns/p has not ended within 10m0s: no such image"},
-		{"what nobody has told here", podOf(tarnv1.StepCreation, func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(born.Add(-time.Hour)) }), "pod ns/p has not ended within 10m0s: no such image"},
-		{"not one that says more itself", podOf(tarnv1.StepCreation, late, container(ended(143)), result(tarnv1.PodResult{})), "pod ns/p has not ended within 10m0s: container c exited with 143"},
-		{"not one that failed for itself", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(7)), result(tarnv1.PodResult{})), "container c exited with 7"},
+		{"what the kubelet has overwritten", podOf(tarnv1.StepCreation, late, container(unknown), result(tarnv1.PodResult{})), "pod ns/p has not ended within 10m0s: no such image", elsewhere},
+		{"what nobody has told here", podOf(tarnv1.StepCreation, old), "pod ns/p has not ended within 10m0s: no such image", elsewhere},
+		{"what is told to nobody", podOf(tarnv1.StepCreation, old, container(creating)), "pod ns/p has not ended within 10m0s: no such image", elsewhere},
+		{"one that runs on a silent node", podOf(tarnv1.StepCreation, old, container(running)), "pod ns/p has not ended within 10m0s: no such image", ""},
+		{"not one that says more itself", podOf(tarnv1.StepCreation, late, container(ended(143)), result(tarnv1.PodResult{})), "pod ns/p has not ended within 10m0s: container c exited with 143", ""},
+		{"not one that failed for itself", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(7)), result(tarnv1.PodResult{})), "container c exited with 7", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := podvol.Observe(c.pod, "owner", born.Add(time.Second))
-			if plain := got.After(""); plain.Message != got.Message {
-				t.Errorf("without a word it is %q, want %q", plain.Message, got.Message)
+			if plain := got.After("").After("twice"); plain.Message != got.Message+c.unseen {
+				t.Errorf("without a word it is %q, want %q", plain.Message, got.Message+c.unseen)
 			}
 			if got = got.After("no such image").After("twice"); got.Message != c.want {
 				t.Errorf("it is %s %q, want %q", got.State, got.Message, c.want)

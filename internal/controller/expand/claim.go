@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
 )
 
@@ -91,6 +92,33 @@ func started(old *corev1.PersistentVolumeClaim, driver string, bytes int64, agai
 	allocate(claim, bytes)
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, annResizer, driver)
 	return claim
+}
+
+// waiting is the claim whose expansion pod is under way, with what that waits for.
+func waiting(old *corev1.PersistentVolumeClaim, o podvol.Observation, now time.Time) *corev1.PersistentVolumeClaim {
+	if !o.Waits() {
+		o.Message = ""
+	}
+	if waitedFor(old) == kube.Message(o.Message) {
+		return old
+	}
+	claim := old.DeepCopy()
+	say(claim, corev1.PersistentVolumeClaimResizing, "", kube.Message(o.Message), now)
+	return claim
+}
+
+// waitedFor is what the expansion pod was last seen to wait for, empty where it was
+// nothing out of the ordinary.
+func waitedFor(claim *corev1.PersistentVolumeClaim) string {
+	if claim == nil {
+		return ""
+	}
+	for _, c := range claim.Status.Conditions {
+		if c.Type == corev1.PersistentVolumeClaimResizing {
+			return c.Message
+		}
+	}
+	return ""
 }
 
 // rejected is the claim after an attempt that failed. It is infeasible where another

@@ -172,7 +172,7 @@ func planIdle(v *View, now time.Time) Plan {
 
 func planRunning(v *View, now time.Time) Plan {
 	j := journalOf(v)
-	switch o := v.Observed; o.State {
+	switch o := v.Observed.After(waitedFor(v.Claim)); o.State {
 	case podvol.PodAbsent:
 		if !growable(v) {
 			return Plan{Actions: []Action{WriteJournal{idle(v, sizeOf(v))}}}
@@ -191,7 +191,11 @@ func planRunning(v *View, now time.Time) Plan {
 		}
 		return failed(v, j.Attempts, j.TargetCapacity, &podvol.StepError{Step: tarnv1.StepExpansion, Reason: o.Reason, Message: message}, now)
 	default:
-		return Plan{Next: o.CheckAt}
+		p := Plan{Next: o.CheckAt}
+		if growable(v) {
+			p.Actions = writeClaim(v, waiting(v.Claim, o, now))
+		}
+		return p
 	}
 }
 

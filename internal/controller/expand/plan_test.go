@@ -84,7 +84,10 @@ func journal(target int64, again time.Duration) func(*View) {
 
 func ended(state podvol.PodState, result tarnv1.PodResult) func(*View) {
 	return func(v *View) {
-		v.Observed = podvol.Observation{State: state, Reason: podvol.ReasonPodFailed, Message: "shelf full", Result: &result}
+		v.Observed = podvol.Observation{State: state, Result: &result}
+		if state == podvol.PodFailed {
+			v.Observed.Reason, v.Observed.Message = podvol.ReasonPodFailed, "shelf full"
+		}
 		v.Pods = []corev1.Pod{*podNamed("old")}
 	}
 }

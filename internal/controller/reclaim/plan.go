@@ -257,7 +257,7 @@ func decideDestroying(v *View, now time.Time) Plan {
 		}
 		return run(v, v.Record.Status.DeletionAttempts+1)
 	}
-	switch o := v.Observed; o.State {
+	switch o := v.Observed.After(waitedFor(v)); o.State {
 	case podvol.PodAbsent:
 		return run(v, max(v.Record.Status.DeletionAttempts, 1))
 	case podvol.PodSucceeded:
@@ -270,13 +270,34 @@ func decideDestroying(v *View, now time.Time) Plan {
 		return Plan{Act: ActStatus, Warning: message,
 			Status: failed(v, &podvol.StepError{Step: tarnv1.StepDeletion, Reason: o.Reason, Message: message}, v.Record.Status.DeletionAttempts, now)}
 	default:
-		p := Plan{Act: ActNone}
-		if o.Message != "" {
-			p = say(v, reasonPodWaits, o.Message)
-		}
-		p.Next = o.CheckAt
-		return p
+		return await(v)
 	}
+}
+
+// await waits for the deletion pod, and says what that waits for, if it is anything out of
+// the ordinary, until it is so no more.
+func await(v *View) Plan {
+	o, p := v.Observed, Plan{Act: ActNone}
+	switch {
+	case o.Message != "":
+		p = say(v, reasonPodWaits, o.Message)
+	case waitedFor(v) != "" && o.State == podvol.PodRunning:
+		status := v.Record.Status.DeepCopy()
+		underWay(status, v.Record, status.DeletionAttempts)
+		p = Plan{Act: ActStatus, Status: status}
+	}
+	p.Next = o.CheckAt
+	return p
+}
+
+// waitedFor is what the deletion pod was last seen to wait for, empty where it was nothing
+// out of the ordinary.
+func waitedFor(v *View) string {
+	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
+	if c == nil || c.Reason != reasonPodWaits {
+		return ""
+	}
+	return c.Message
 }
 
 // takenBack says whether the volume is no longer to be deleted: somebody has bound it
@@ -373,8 +394,12 @@ func begun(record *tarnv1.PavVolume, attempt int32, namespace string) *tarnv1.Pa
 	status := record.Status.DeepCopy()
 	status.DeletionAttempts, status.NextDeletionTime = attempt, nil
 	status.PodNamespace, status.DeletionStarted = namespace, true
-	condition(status, record, metav1.ConditionTrue, reasonDeleting, fmt.Sprintf("attempt %d is running", attempt))
+	underWay(status, record, attempt)
 	return status
+}
+
+func underWay(status *tarnv1.PavVolumeStatus, record *tarnv1.PavVolume, attempt int32) {
+	condition(status, record, metav1.ConditionTrue, reasonDeleting, fmt.Sprintf("attempt %d is running", attempt))
 }
 
 // say writes why the volume cannot go yet, if that is news.

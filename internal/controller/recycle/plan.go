@@ -43,6 +43,9 @@ type Plan struct {
 	Actions []Action
 	// Next is when to look again though no event tells; zero: not needed.
 	Next time.Time
+	// Waits is what a pod of the provisioner waits for, and Runs says that one runs.
+	Waits string
+	Runs  bool
 }
 
 func (p *Plan) add(actions ...Action) { p.Actions = append(p.Actions, actions...) }

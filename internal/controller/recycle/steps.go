@@ -23,6 +23,8 @@ const annMethod = "tarn.dev/scrub-method"
 const (
 	reasonRecycled = "Recycled"
 	reasonFailed   = "RecyclingFailed"
+	reasonPodWaits = "PodWaiting"
+	reasonWorking  = "Recycling"
 )
 
 // RunStep starts a pod of the provisioner. Where the provisioner does not do the method
@@ -114,7 +116,7 @@ func (v *View) word(now time.Time, method tarnv1.RecycleMethod, steps []tarnv1.S
 
 // follow brings one step on, and says whether it is done.
 func follow(v *View, p *Plan, now time.Time, run RunStep) (podvol.Observation, bool) {
-	o := podvol.Observe(v.work(run.Step, run.Handle != ""), v.Record.UID, now)
+	o := podvol.Observe(v.work(run.Step, run.Handle != ""), v.Record.UID, now).After(waitedFor(v))
 	switch o.State {
 	case podvol.PodSucceeded:
 		return o, true
@@ -142,9 +144,24 @@ func follow(v *View, p *Plan, now time.Time, run RunStep) (podvol.Observation, b
 		if o.Message != "" {
 			p.add(Post{corev1.EventTypeNormal, eventPod, fmt.Sprintf("the %s pod: %s", run.Step, o.Message)})
 		}
+		if o.Waits() {
+			p.Waits = fmt.Sprintf("the %s pod waits: %s", run.Step, o.Message)
+		}
+		p.Runs = o.State == podvol.PodRunning && !o.Waits()
 		p.Next = o.CheckAt
 	}
 	return o, false
+}
+
+// waitedFor is what a pod of the provisioner was last seen to wait for, empty where it was
+// nothing out of the ordinary.
+func waitedFor(v *View) string {
+	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionRecycled)
+	if c == nil || c.Reason != reasonPodWaits {
+		return ""
+	}
+	_, waited, _ := strings.Cut(c.Message, " pod waits: ")
+	return waited
 }
 
 // madeAnew says whether what a creation pod has made can take the volume's place. What
@@ -207,6 +224,10 @@ func report(v *View, p *Plan) {
 	c := metav1.Condition{Type: tarnv1.ConditionRecycled, ObservedGeneration: v.Record.Generation}
 	cert, failure := certificateOf(v.Volume), failureOf(v.Volume)
 	switch {
+	case p.Waits != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonPodWaits, p.Waits
+	case p.Runs && waitedFor(v) != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonWorking, "the volume is being recycled"
 	case failure != nil:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonFailed, fmt.Sprintf("attempt %d: %s", failure.Attempts, failure.Message)
 	case v.Volume.Status.Phase == corev1.VolumeFailed:

@@ -191,7 +191,7 @@ func planExpansion(e ExpansionView, now time.Time) Plan {
 	if e.Unfit != nil {
 		return expansionFailed(e, e.Unfit.Message)
 	}
-	o := podvol.Observe(currentExpansion(e), e.Stage.UID, now)
+	o := podvol.Observe(currentExpansion(e), e.Stage.UID, now).After(have.Message)
 	switch o.State {
 	case podvol.PodSucceeded:
 		return expansionDone(e)

@@ -309,6 +309,7 @@ func planFollow(v View, now time.Time) Plan {
 	if !isStaged(v.Stage) || situationOf(v.Stage) == mend {
 		o = o.Within(v.Pod, status.StartTime, now)
 	}
+	o = o.After(waitedFor(v))
 	status.UID, status.Message = v.Pod.UID, kube.Cut(o.Message, maxMessage)
 	switch o.State {
 	case podvol.PodForeign, podvol.PodFailed:
@@ -323,6 +324,16 @@ func planFollow(v View, now time.Time) Plan {
 		status.Message = cmp.Or(o.Message, "the staging pod is being deleted; it is started again when it is gone")
 	}
 	return Plan{Actions: append(write(v, status), guard(v, status)...), LookAt: o.CheckAt}
+}
+
+// waitedFor is what the pod was last seen to wait for, empty where it was nothing out of
+// the ordinary. Of a pod that was never looked at nothing is known: what is written then is
+// an earlier one's.
+func waitedFor(v View) string {
+	if status := v.Stage.Status.Pod; v.Pod != nil && status.UID == v.Pod.UID {
+		return status.Message
+	}
+	return ""
 }
 
 // failStaging gives a stage up. That a pod was sent stays known, even where it was

@@ -106,7 +106,7 @@ func waitForRetry(v View, status tarnv1.PavStagePodStatus, now time.Time) Plan {
 
 func followUnstaging(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
-	o := podvol.Observe(v.Pod, v.Stage.UID, now)
+	o := podvol.Observe(v.Pod, v.Stage.UID, now).After(waitedFor(v))
 	switch o.State {
 	case podvol.PodForeign, podvol.PodFailed:
 		return retryUnstaging(v, status.UnstageAttempts, o.Message, now)

@@ -43,7 +43,7 @@ func planValidate(v View, now time.Time) Plan {
 		return planBegin(v, now)
 	}
 	status := v.Stage.Status.Pod
-	o := podvol.Observe(v.Pod, v.Stage.UID, now)
+	o := podvol.Observe(v.Pod, v.Stage.UID, now).After(status.Message) // written of this pod alone
 	switch o.State {
 	case podvol.PodForeign:
 		return failStaging(v, o.Message)

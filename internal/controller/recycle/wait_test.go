@@ -1,0 +1,68 @@
+package recycle
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol/podvoltest"
+)
+
+func TestARecyclingPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		with []viewWith
+	}{
+		{"the first time", nil},
+		{"after a failure", []viewWith{having(tarnv1.AnnotationRecycleFailure, `{"claim": "an-older-uid", "attempts": 1, "message": "no"}`), reported}},
+		{"after it was recycled once", []viewWith{having(tarnv1.AnnotationRecycled, `{"claim": "an-older-uid", "method": "Zero"}`), reported}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := view(append([]viewWith{provided, method(tarnv1.RecycleZero), pointing, claim("scrub-uid"), worked(tarnv1.StepRecycling, false, "")}, c.with...)...)
+			fresh := v.Work[0]
+			look := func(pod *corev1.Pod) Plan {
+				v.Work[0] = *pod
+				p := plan(v, noon)
+				for _, a := range p.Actions {
+					if r, ok := a.(Report); ok {
+						meta.SetStatusCondition(&v.Record.Status.Conditions, r.Condition)
+					}
+				}
+				return p
+			}
+			said := func() *metav1.Condition {
+				return meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionRecycled)
+			}
+			look(podvoltest.CannotPull(&fresh))
+			if c := said(); c == nil || c.Reason != reasonPodWaits || !strings.Contains(c.Message, podvoltest.NoImage) {
+				t.Fatalf("while it waits, the record says %+v", c)
+			}
+			if p := look(podvoltest.CannotPull(&fresh)); strings.Contains(words(v, p), "report") {
+				t.Errorf("which is told again: %s", words(v, p))
+			}
+			waits := *said()
+
+			note := ""
+			for _, a := range look(podvoltest.TimeIsUp(&fresh)).Actions {
+				if change, ok := a.(Change); ok {
+					note = failureOf(change.To).Message
+				}
+			}
+			if !strings.Contains(note, "the recycling pod failed: ") || !strings.Contains(note, "within 5s: "+podvoltest.NoImage) {
+				t.Errorf("it is told %q", note)
+			}
+
+			meta.SetStatusCondition(&v.Record.Status.Conditions, waits)
+			runs := fresh.DeepCopy()
+			runs.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+			look(runs)
+			if c := said(); c.Reason == reasonPodWaits {
+				t.Errorf("when it waits no more, the record says %+v", c)
+			}
+		})
+	}
+}

@@ -85,9 +85,10 @@ func build(o order, t *podTemplate) (*corev1.Pod, error) {
 	if o.nodeName != "" {
 		pinToNode(pod, o.nodeName)
 	}
-	if o.step == tarnv1.StepStaging {
+	if isCritical(o.step) {
 		outlive(pod)
-	} else {
+	}
+	if o.step != tarnv1.StepStaging {
 		if err := runToEnd(o.step, pod); err != nil {
 			return nil, err
 		}
@@ -151,8 +152,15 @@ func pinToNode(pod *corev1.Pod, node string) {
 // and has the kernel kill it last when memory runs out.
 const lastToGo = "system-node-critical"
 
-// outlive sees to it that a staging pod is not ended before its consumers, unless its
-// author gave it a priority.
+// isCritical says whether the pods of a step are the last to go. Unstaging pods are among
+// them because a node under pressure refuses all others: a pod it has evicted to have room
+// would keep its volume, and the room that takes, until the pressure is over.
+func isCritical(step tarnv1.Step) bool {
+	return step == tarnv1.StepStaging || step == tarnv1.StepUnstaging
+}
+
+// outlive sees to it that a staging pod is not ended before its consumers, and that its
+// volume can be unstaged after them, unless its author gave the pod a priority.
 func outlive(pod *corev1.Pod) {
 	if pod.Spec.PriorityClassName == "" && pod.Spec.Priority == nil {
 		pod.Spec.PriorityClassName = lastToGo
@@ -162,7 +170,7 @@ func outlive(pod *corev1.Pod) {
 // withoutPriority gives the pod as it is where its namespace has no quota for critical
 // pods, which some clusters ask for; nil if it has no such priority.
 func withoutPriority(pod *corev1.Pod) *corev1.Pod {
-	if pod.Labels[tarnv1.LabelStep] != string(tarnv1.StepStaging) || pod.Spec.PriorityClassName != lastToGo {
+	if !isCritical(tarnv1.Step(pod.Labels[tarnv1.LabelStep])) || pod.Spec.PriorityClassName != lastToGo {
 		return nil
 	}
 	plain := pod.DeepCopy()

@@ -119,8 +119,9 @@ func TestAStagingPodOutlivesItsConsumersUnlessItsAuthorGaveItAPriority(t *testin
 		{name: "by its author's class", step: tarnv1.StepStaging, set: named("batch"), want: "batch"},
 		{name: "by its author's number", step: tarnv1.StepStaging, set: func(p *podTemplate) { p.Spec.Priority = ptr.To[int32](7) }},
 		{name: "not what stages nothing", step: tarnv1.StepCreation},
-		{name: "not what undoes it", step: tarnv1.StepUnstaging},
-		{name: "not by a class its author gave another step", step: tarnv1.StepUnstaging, set: named(lastToGo), want: lastToGo},
+		{name: "and what undoes it, for which a node under pressure has no room else", step: tarnv1.StepUnstaging, want: lastToGo, plain: true},
+		{name: "not what makes it larger", step: tarnv1.StepNodeExpansion},
+		{name: "not by a class its author gave another step", step: tarnv1.StepCreation, set: named(lastToGo), want: lastToGo},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pod := buildOne(t, c.step, c.set)

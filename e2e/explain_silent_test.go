@@ -128,6 +128,7 @@ func beforeSilence(s *scenario) *muted {
 	s.unhold(lost)
 	s.explainsClaim("lost", "is Lost: ")
 	s.explains("volume", s.byHand("spare").Name, "is Available: ")
+	s.explains("volume", s.byHand("named").Name, "is Available: ")
 	slow := s.claim("slow")
 	s.t.Cleanup(func() { // its pod would go on for a day
 		s.deleteIfThere(slow)
@@ -169,10 +170,12 @@ func (m *muted) ofVolumes() []silence {
 	claim := func(name string, want ...string) silence {
 		return silence{kind: "claim", name: m.name + "/" + name, want: want}
 	}
-	m.claimWith("fits", ofClass(m.name+"-by-hand"))
-	newborn, dropped := m.byHand("newborn"), m.byHand("dropped")
-	m.delete(dropped)
+	newborn := m.byHand("newborn")
 	m.byHand("lost")
+	m.naming("named", m.name+"-named")
+	m.naming("reserved", m.byHand("reserved", func(vol *corev1.PersistentVolume) {
+		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: m.name, Name: "reserved"}
+	}).Name)
 	m.claimWith("classless", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = nil })
 	m.classWith("-default", m.name, func(class *storagev1.StorageClass) {
 		class.Annotations = map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}
@@ -180,17 +183,13 @@ func (m *muted) ofVolumes() []silence {
 	unseen := volume("unseen")
 	m.delete(unseen)
 	m.unhold(unseen)
-	for _, name := range []string{"orphaned", "released"} {
-		m.delete(m.claims[name])
-		m.unhold(m.claims[name])
-	}
-	if os.Getenv("BINDER") != "kubernetes" { // else that does it
-		m.patch(volume("released"), fields{"status": fields{"phase": corev1.VolumeReleased}}, true)
-	}
+	m.delete(m.claims["orphaned"])
+	m.unhold(m.claims["orphaned"])
 	m.patch(volume("unnamed"), fields{"spec": fields{"claimRef": nil}}, false)
-	m.delete(m.claims["unused"])
 	all := []silence{
 		claim("fits", "fits, but no binder answers"),
+		claim("named", "volume "+m.name+"-named fits, but no binder answers"),
+		claim("reserved", "volume "+m.name+"-reserved is there for it, but no binder answers"),
 		claim("classless", "it is to get the default class "+m.name+"-default, but no binder answers"),
 		claim("lost", "is there for it again, but no binder answers"),
 		claim("unseen", "its volume "+unseen.Name+" does not exist any more"),
@@ -203,24 +202,22 @@ func (m *muted) ofVolumes() []silence {
 	}
 	protected := []silence{
 		claim("unused", "no pod uses it any more, but the controller that protects it does not let go"),
-		{kind: "volume", name: dropped.Name, want: []string{"no claim has it any more, but the controller that protects it does not let go"}},
+		{kind: "volume", name: m.name + "-dropped", want: []string{"no claim has it any more, but the controller that protects it does not let go"}},
 	}
 	for i := range protected {
 		protected[i].by = "PROTECTION"
 	}
-	return slices.Concat(all, protected, []silence{{kind: "volume", name: volume("released").Name, want: []string{"is gone, and its storage has to be destroyed, "+runsNone()}}})
+	return slices.Concat(all, protected, []silence{{kind: "volume", name: volume("released").Name, want: []string{"is gone, and its storage has to be destroyed, " + runsNone()}}})
 }
 
 // ofTarns makes and changes what is Tarn's own, and gives what is to be said of it.
 func (m *muted) ofTarns() []silence {
 	m.t.Helper()
-	m.claimWith("judged-by-nobody", ofClass(m.another("-unjudged", fields{"volumeCreation": asRequested, "volumeStaging": greeting})))
 	m.claimWith("folder", func(claim *corev1.PersistentVolumeClaim) {
 		ofClass(m.classWith("-folder", "tarn.dev/host-path"))(claim)
 		claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": "tarn.dev/host-path"} // as a binder does
 	})
 	m.patch(m.claims["grows"], fields{"spec": fields{"resources": fields{"requests": fields{"storage": "8Mi"}}}}, false)
-	m.consumer("staged", "staged", stays)
 	creation := m.stepPods(tarn.StepCreation)
 	for i := range creation {
 		err := suite.live.Delete(m.ctx, &creation[i], client.GracePeriodSeconds(0))
@@ -228,7 +225,6 @@ func (m *muted) ofTarns() []silence {
 			m.t.Fatal(err)
 		}
 	}
-	m.deploys("late", m.name, stays, "--wait=false")
 	mustTool(m.t, 0, "", "app", "delete", "ends", "--namespace", m.name, "--yes", "--wait=false")
 	if err := suite.live.Delete(m.ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: m.name, Name: "paas-app-crashes"}}, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 		m.t.Fatal(err)
@@ -258,6 +254,7 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 	s.needsThisMachine()
 	m := beforeSilence(s)
 	goOn := s.stops(controller)
+	m.passesSoon()
 	s.claim("more")
 	said := slices.Concat(m.ofVolumes(), m.ofTarns())
 	// The binder is a part of the controller that was stopped, unless it is Kubernetes' own.
@@ -275,6 +272,7 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 	if last.Object.Kind != "Lease" || !slices.Contains([]string{"run out", "missing", "given up"}, last.State) { // the cluster's only one needs no lease
 		t.Errorf("the chain ends with %+v", last)
 	}
+	m.byLease()
 	if inPods() {
 		s.does(last.Command)
 	}

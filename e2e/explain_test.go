@@ -84,11 +84,17 @@ func (s *scenario) explains(kind, name string, texts ...string) explanation {
 // time of a step: each look is a program to be started.
 func (s *scenario) explainsWith(log, kind, name string, texts ...string) explanation {
 	s.t.Helper()
+	return s.explainsBy(os.Getenv("KUBECONFIG"), log, kind, name, texts...)
+}
+
+// explainsBy is explainsWith by what somebody may read.
+func (s *scenario) explainsBy(kubeconfig, log, kind, name string, texts ...string) explanation {
+	s.t.Helper()
 	over, again := time.NewTimer(2*soon), time.NewTicker(200*time.Millisecond)
 	defer over.Stop()
 	defer again.Stop()
 	for {
-		out, _ := mustTool(s.t, 0, "", "explain", kind, name, "--output", "json")
+		out, _ := mustTool(s.t, 0, "", "explain", kind, name, "--output", "json", "--kubeconfig", kubeconfig)
 		var e explanation
 		if err := json.Unmarshal([]byte(out), &e); err != nil {
 			s.t.Fatalf("%v in:\n%s", err, out)

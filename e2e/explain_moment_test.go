@@ -1,0 +1,133 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// soonDone is what is said of what a controller that runs does within moments.
+const soonDone = "which begins within moments"
+
+// atOnce asks for what has just been changed: what is said of it holds for a few seconds,
+// after which nobody has answered.
+func (m *muted) atOnce(c silence) {
+	m.t.Helper()
+	if c.by == "" || os.Getenv(c.by) != "kubernetes" {
+		m.explains(c.kind, c.name, c.want...)
+	}
+}
+
+// leads writes the lease of Tarn's controller, which is stopped, as a holder would who
+// renewed it at a time; no holder gives it up.
+func (m *muted) leads(holder string, renewed time.Time) {
+	m.t.Helper()
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-system", Name: "tarn-controller"}}
+	err := suite.live.Get(m.ctx, client.ObjectKeyFromObject(lease), lease)
+	if client.IgnoreNotFound(err) != nil {
+		m.t.Fatal(err)
+	}
+	lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: ptr.To(metav1.NewMicroTime(renewed)), LeaseDurationSeconds: ptr.To[int32](60), LeaseTransitions: lease.Spec.LeaseTransitions}
+	if err != nil {
+		m.create(lease)
+	} else if err := suite.live.Update(m.ctx, lease); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// unlead leaves the lease as it was: the cluster's only controller needs none, and of
+// those that are pods the last has given it up.
+func (m *muted) unlead() {
+	m.t.Helper()
+	if inPods() {
+		m.leads("", time.Now())
+		return
+	}
+	m.deleteIfThere(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-system", Name: "tarn-controller"}})
+}
+
+// passesSoon asks for what passes within moments where a controller runs, which holds the
+// lease. What it changes stays as it is, and is asked for again when it has lasted.
+func (m *muted) passesSoon() {
+	m.t.Helper()
+	m.t.Cleanup(m.unlead)
+	m.leads("e2e", time.Now())
+	claim := func(name, by string, want ...string) silence {
+		return silence{kind: "claim", name: m.name + "/" + name, want: want, by: by}
+	}
+	m.claimWith("fits", ofClass(m.name+"-by-hand"))
+	m.atOnce(claim("fits", "BINDER", "is Pending: it is being bound: volume ", " fits"))
+	m.delete(m.claims["unused"])
+	m.atOnce(claim("unused", "PROTECTION", "is Terminating: no pod uses it any more, so it goes within moments"))
+	dropped := m.byHand("dropped")
+	m.delete(dropped)
+	m.atOnce(silence{kind: "volume", name: dropped.Name, want: []string{"is Terminating: no claim has it any more, so it goes within moments"}, by: "PROTECTION"})
+	m.claimWith("called", func(claim *corev1.PersistentVolumeClaim) {
+		claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": m.name} // as a binder does
+	})
+	m.atOnce(claim("called", "", "is Pending: PavProvisioner "+m.name+" has to make its volume, "+soonDone))
+	m.claimWith("judged-by-nobody", ofClass(m.another("-unjudged", fields{"volumeCreation": asRequested, "volumeStaging": greeting})))
+	m.atOnce(claim("judged-by-nobody", "", "is Pending: PavProvisioner "+m.name+"-unjudged has to be judged, "+soonDone))
+	m.consumer("staged", "staged", stays)
+	m.atOnce(silence{kind: "pod", name: m.name + "/staged", want: []string{"is not staged on node ", ", its pod has to be started, " + soonDone}})
+	m.deploys("late", m.name, stays, "--wait=false")
+	m.atOnce(silence{kind: "app", name: m.name + "/late", want: []string{"is not judged: it has to be looked at, " + soonDone}})
+	fresh := m.freshPool()
+	m.atOnce(silence{kind: "pvset", name: fresh.Name, want: []string{"is not judged: it has to be looked at, " + soonDone}})
+	m.delete(m.claims["released"])
+	m.unhold(m.claims["released"])
+	if os.Getenv("BINDER") != "kubernetes" { // else that does it
+		m.patch(&corev1.PersistentVolume{ObjectMeta: named(m.claims["released"].Spec.VolumeName)}, fields{"status": fields{"phase": corev1.VolumeReleased}}, true)
+	}
+	m.atOnce(silence{kind: "volume", name: m.claims["released"].Spec.VolumeName, want: []string{"is Released: claim " + m.name + "/released is gone, and its storage has to be destroyed, " + soonDone}})
+	m.unlead()
+}
+
+// freshPool makes a pool of nothing beside the case's own.
+func (m *muted) freshPool() *tarn.PersistentVolumeSet {
+	m.t.Helper()
+	set := &tarn.PersistentVolumeSet{ObjectMeta: named(m.name + "-fresh"), Spec: tarn.PersistentVolumeSetSpec{
+		MaximumReplicas: 1, Selector: map[string]string{poolOf: m.name + "-fresh"}, Template: *m.set.Spec.Template.DeepCopy(),
+	}}
+	set.Spec.Template.Metadata.Labels = set.Spec.Selector
+	m.create(set)
+	m.t.Cleanup(func() { m.deleteIfThere(set) })
+	return set
+}
+
+// byLease asks for what the lease of a controller alone tells, of a claim that nobody
+// serves for a while.
+func (m *muted) byLease() {
+	m.t.Helper()
+	const name, judged = "/judged-by-nobody", "-unjudged has to be judged, "
+	e := m.asReader("no-leases", "leases").explains("claim", m.name+name, judged+"and has not begun")
+	if !strings.HasSuffix(e.Verdict, "and has not begun") {
+		m.t.Errorf("who may not read the lease is told %q", e.Verdict)
+	}
+	for state, c := range map[string]struct {
+		holder  string
+		renewed time.Time
+		want    string
+	}{
+		"held":     {"e2e", time.Now(), "and has not begun though tarn controller runs"},
+		"run out":  {"e2e", time.Now().Add(-time.Hour), "but no tarn controller runs"},
+		"given up": {"", time.Now(), "but no tarn controller runs"},
+	} {
+		m.leads(c.holder, c.renewed)
+		e := m.explains("claim", m.name+name, judged+c.want)
+		if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Lease" || last.State != state {
+			m.t.Errorf("the chain ends with %+v, want a lease that is %s", last, state)
+		}
+	}
+	m.unlead()
+}

@@ -1,0 +1,140 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// deafNode makes a node that no kubelet stands behind, though it says to be ready, and
+// to which only pods go that tolerate it. Its name comes last: others take the first node.
+func (s *scenario) deafNode() *corev1.Node {
+	s.t.Helper()
+	name := "zz-" + s.name
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}, Spec: corev1.NodeSpec{
+		Taints: []corev1.Taint{{Key: name, Effect: corev1.TaintEffectNoSchedule}},
+	}}
+	s.create(node)
+	s.t.Cleanup(func() { s.deleteIfThere(node) })
+	room := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("100"), corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi")}
+	bare := node.DeepCopy()
+	node.Status.Capacity, node.Status.Allocatable = room, room
+	if err := suite.live.Status().Patch(s.ctx, node, client.MergeFrom(bare)); err != nil {
+		s.t.Fatal(err)
+	}
+	return node
+}
+
+// isReady writes what a kubelet would tell of a node.
+func (s *scenario) isReady(node *corev1.Node, is corev1.ConditionStatus) {
+	s.t.Helper()
+	bare := node.DeepCopy()
+	now := metav1.NewTime(time.Now())
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: is, Reason: "Told", Message: "by an end-to-end case", LastHeartbeatTime: now, LastTransitionTime: now}}
+	if err := suite.live.Status().Patch(s.ctx, node, client.MergeFrom(bare)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// onNode has a pod be placed on a node, whatever keeps others away.
+func onNode(name string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.NodeName = name
+		pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	}
+}
+
+// onTheDeaf gives a section whose pods go to a node that does not answer.
+func onTheDeaf(node *corev1.Node, more fields) fields {
+	section := script{text: "true"}.section(more)
+	spec := section["podTemplate"].(fields)["spec"].(fields)
+	spec["nodeSelector"] = fields{corev1.LabelHostname: node.Name}
+	spec["tolerations"] = []any{fields{"operator": "Exists"}}
+	return section
+}
+
+func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-node")
+	if inPods() {
+		t.Skip("where Tarn is pods, a node agent would be sent to a node that is none")
+	}
+	node := s.deafNode()
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	making := s.another("-deaf", fields{"volumeCreation": onTheDeaf(node, asRequested), "volumeStaging": greeting})
+	claim := s.bound(s.claim("data"))
+	user := s.consumer("user", claim.Name, stays, onNode(node.Name))
+	empty := func(pod *corev1.Pod) {
+		pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+	}
+	s.consumer("bare", "", stays, onNode(node.Name), empty)
+	s.explains("pod", s.name+"/bare", "is starting: its containers are about to start")
+	made := s.claimWith("made", ofClass(making))
+	s.explainsClaim("made", "is Pending: the creation pod default/pav-creation-", " is starting")
+	s.explains("pod", s.name+"/bare", "its containers have not started on node "+node.Name+", and nothing that can be read says why")
+	s.explains("pod", s.name+"/user", "driver "+s.name+" is not registered on node "+node.Name)
+
+	s.isReady(node, corev1.ConditionFalse)
+	s.explains("pod", s.name+"/user", "is starting: its node "+node.Name+" is not ready")
+	e := s.explainsClaim("made", "is Pending: the creation pod default/pav-creation-", " is on node "+node.Name+", which is not ready")
+	if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Node" || last.Next != "when its kubelet answers again" {
+		t.Errorf("the chain ends with %+v", last)
+	}
+	maker := &scenario{t: t, ctx: s.ctx, name: making}
+	creation := &maker.stepPods(tarn.StepCreation)[0]
+	s.delete(creation)
+	s.delete(claim)
+	s.delete(user)
+	s.explainsClaim("made", "is Pending: the creation pod default/pav-creation-", " is to go, but its node "+node.Name+" is not ready")
+	s.explainsClaim("data", "is Terminating: it is used by pod "+s.name+"/user, which is being deleted: its node "+node.Name+" is not ready")
+
+	overdue := s.part(t)
+	overdue.step = 3 * time.Minute // after two of them people are told
+	record := &tarn.PavVolume{ObjectMeta: named("pvc-" + string(made.UID))}
+	overdue.await("the pod to be long overdue", func() (bool, string) {
+		err := s.get(record)
+		c := meta.FindStatusCondition(record.Status.Conditions, tarn.ConditionProvisioned)
+		return err == nil && c != nil && strings.Contains(c.Message, "does not confirm it"), fmt.Sprintf("%+v (%v)", c, err)
+	})
+	e = s.explainsClaim("made", "is Pending: the creation pod default/pav-creation-", " does not go: node "+node.Name+" does not answer")
+	s.does(e.command()) // and another is made in its place
+	s.gone(creation)
+	s.await("another creation pod", func() (bool, string) {
+		again := maker.stepPods(tarn.StepCreation)
+		return len(again) == 1 && again[0].UID != creation.UID && again[0].Spec.NodeName != "", fmt.Sprintf("there are %q", names(again))
+	})
+
+	if err := suite.live.Delete(s.ctx, node, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	e = s.explainsClaim("made", "is Pending: the creation pod default/pav-creation-", " is on node "+node.Name+", which does not exist any more")
+	if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Node" || last.State != "missing" {
+		t.Errorf("the chain ends with %+v", last)
+	}
+	s.explains("pod", s.name+"/bare", "its node "+node.Name+" does not exist any more")
+	s.explainsClaim("data", "is Terminating: it is used by pod "+s.name+"/user, which is being deleted: its node "+node.Name+" does not exist any more")
+	s.delete(made)
+	left := maker.stepPods(tarn.StepCreation)
+	var pods corev1.PodList
+	if err := suite.live.List(s.ctx, &pods, client.InNamespace(s.name)); err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range append(left, pods.Items...) { // else Kubernetes would, in about a minute
+		if err := client.IgnoreNotFound(suite.live.Delete(s.ctx, &pod, client.GracePeriodSeconds(0))); err != nil {
+			t.Error(err)
+		}
+	}
+	s.gone(made)
+}

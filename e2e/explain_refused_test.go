@@ -1,0 +1,179 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// write is a kind of write that a policy can refuse: a resource, which may be a status, of
+// a group, and what is done to it.
+type write struct {
+	group, version, resource string
+	operation                admissionv1.OperationType
+}
+
+// refuses has the API server refuse a kind of write of the case's, as the policy of an
+// administrator may, until lift is called: what passes within moments else stands still
+// then, while all other cases go on. where says in CEL which objects it is about.
+func (s *scenario) refuses(what string, w write, where string) (lift func()) {
+	s.t.Helper()
+	rule := func(w write) admissionv1.NamedRuleWithOperations {
+		return admissionv1.NamedRuleWithOperations{RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{w.operation},
+			Rule:       admissionv1.Rule{APIGroups: []string{w.group}, APIVersions: []string{w.version}, Resources: []string{w.resource}},
+		}}
+	}
+	// A policy is in force a moment after it is written, which a folder of settings tells.
+	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "refused-" + what}}
+	name := named(s.name + "-" + what)
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: name, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		FailurePolicy: ptr.To(admissionv1.Ignore), // it is about nobody else's objects, whatever they lack
+		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{
+			rule(w), rule(write{"", "v1", "configmaps", admissionv1.Create}),
+		}},
+		MatchConditions: []admissionv1.MatchCondition{{Name: "of-the-case", Expression: fmt.Sprintf(
+			"request.resource.resource == 'configmaps' ? request.namespace == '%s' && object.metadata.name == '%s' : %s", s.name, probe.Name, where)}},
+		Validations: []admissionv1.Validation{{Expression: "false", Message: "refused by the policy of an end-to-end case"}},
+	}}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: name, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: policy.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}}
+	lift = func() {
+		s.deleteIfThere(binding)
+		s.deleteIfThere(policy)
+	}
+	s.create(policy)
+	s.t.Cleanup(lift)
+	s.create(binding)
+	over, again := time.NewTimer(soon), time.NewTicker(200*time.Millisecond)
+	defer over.Stop()
+	defer again.Stop()
+	for {
+		err := suite.live.Create(s.ctx, probe.DeepCopy(), client.DryRunAll)
+		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+			return lift
+		}
+		select {
+		case <-again.C:
+		case <-over.C:
+			s.t.Fatalf("policy %s is not in force: %v", policy.Name, err)
+		}
+	}
+}
+
+func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-soon")
+	plain := fields{"volumeCreation": asRequested, "volumeStaging": greeting}
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": fails(nil), "volumeUnstaging": script{text: "true"}.section(nil)}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	begins, unwritten := s.another("-begins", plain), s.another("-unwritten", plain)
+	goesOn := s.refuses("beginning", write{tarn.GroupVersion.Group, tarn.GroupVersion.Version, "pavvolumes/status", admissionv1.Update},
+		"object.spec.provisioner.name == '"+begins+"' && has(object.status.phase) && object.status.phase != 'Pending'")
+	writes := s.refuses("volumes", write{"", "v1", "persistentvolumes", admissionv1.Create}, "has(object.spec.csi) && object.spec.csi.driver == '"+unwritten+"'")
+	first, made := s.claimWith("first", ofClass(begins)), s.claimWith("made", ofClass(unwritten))
+	s.explainsClaim("first", "is Pending: PavProvisioner "+begins+" is about to begin")
+	s.explainsClaim("made", "is Pending: its volume is made, and about to be written as a PersistentVolume")
+
+	t.Run("a stage that has failed is made anew", s.failsToStage) // meanwhile what is about to happen has become overdue
+	t.Run("the first attempt, and what hinders it", func(t *testing.T) {
+		sub := s.part(t)
+		sub.explainsClaim("first", "is Pending: the first attempt of PavProvisioner "+begins+" is due, ")
+		sub.respecify(begins, fields{"volumeCreation": fields{"capacity": "{{ oops | }}"}})
+		sub.explainsClaim("first", "is Pending: PavProvisioner "+begins+" is not accepted: spec.volumeCreation.capacity: line 1")
+		sub.asReader("no-provisioners", "pavprovisioners").explains("claim", s.name+"/first", "is Pending: PavProvisioner "+begins+" has not begun: PavProvisioner ", "is not accepted: spec.volumeCreation.capacity: line 1")
+		sub.respecify(begins, fields{"volumeCreation": asRequested})
+		goesOn()
+		sub.bound(first)
+		sub.remove(first)
+	})
+	t.Run("a volume that is made is written, unless that is refused, or another has its name", func(t *testing.T) {
+		sub := s.part(t)
+		sub.explainsClaim("made", "is Pending: its volume is made, and has to be written as a PersistentVolume, ")
+		other := sub.byHand("unwritten", func(vol *corev1.PersistentVolume) { vol.Name = "pvc-" + string(made.UID) })
+		writes()
+		record := &tarn.PavVolume{ObjectMeta: named(other.Name)}
+		sub.await("its record to tell of the other volume", func() (bool, string) {
+			err := s.get(record)
+			c := meta.FindStatusCondition(record.Status.Conditions, tarn.ConditionProvisioned)
+			return err == nil && c != nil && strings.Contains(c.Message, "belongs to another claim"), fmt.Sprintf("%+v (%v)", c, err)
+		})
+		sub.explainsClaim("made", "is Pending: its volume is made, and is not handed over: PersistentVolume "+other.Name+" exists and belongs to another claim")
+		sub.remove(other)
+		sub.bound(made)
+		sub.remove(made)
+	})
+	t.Run("a provisioner is judged", func(t *testing.T) {
+		sub := s.part(t)
+		class := sub.another("-judged", plain)
+		claim := sub.bound(sub.claimWith("judged", ofClass(class)))
+		lift := sub.refuses("judging", write{pav.GroupVersion.Group, pav.GroupVersion.Version, "pavprovisioners/status", admissionv1.Update},
+			"object.metadata.name == '"+class+"' && has(object.status.conditions) && size(object.status.conditions) > 0")
+		unjudged := client.RawPatch(types.MergePatchType, []byte(`{"status":{"conditions":null}}`))
+		if err := suite.live.Status().Patch(s.ctx, &pav.PavProvisioner{ObjectMeta: named(class)}, unjudged); err != nil {
+			t.Fatal(err)
+		}
+		pod := sub.consumer("judged", claim.Name, stays)
+		sub.explains("pod", s.name+"/judged", "is starting: PavProvisioner "+class+" has to be judged, ")
+		lift()
+		sub.ready(pod)
+		sub.remove(pod)
+		sub.remove(claim)
+	})
+}
+
+// failsToStage has a stage of the case's provisioner fail, which then cannot be ended.
+func (s *scenario) failsToStage(t *testing.T) {
+	sub := s.part(t)
+	lift := sub.refuses("ends", write{tarn.GroupVersion.Group, tarn.GroupVersion.Version, "pavstages", admissionv1.Delete}, "oldObject.spec.provisioner.name == '"+s.name+"'")
+	claim := sub.bound(sub.claim("bad"))
+	pod := sub.consumer("bad", claim.Name, stays)
+	sub.explains("pod", s.name+"/bad", "volume "+claim.Spec.VolumeName+" could not be staged on node ", complaint)
+	lift()
+	sub.remove(pod)
+}
+
+// respecify changes sections of a provisioner beside the case's own.
+func (s *scenario) respecify(name string, sections fields) {
+	s.t.Helper()
+	p := s.provisioner(nil)
+	p.SetName(name)
+	p.Object["spec"] = sections
+	s.edit(p)
+}
+
+func TestExplainSaysHowARecyclingStands(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-recycling")
+	s.needsThisMachine()
+	vol := s.recycled(t.TempDir(), tarn.RecycleFiles, corev1.PersistentVolumeFilesystem)
+	claim := s.bound(s.claimWith("data", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = vol.Name }))
+	pod := s.consumer("user", claim.Name, stays)
+	s.ready(pod)
+	lift := s.refuses("scrubs", write{"", "v1", "persistentvolumeclaims", admissionv1.Create}, "has(object.spec.volumeName) && object.spec.volumeName == '"+vol.Name+"'")
+	s.delete(claim)
+	s.unhold(claim) // as one does who is in a hurry
+	e := s.explains("volume", vol.Name, "is Released: it could not be recycled: ", "pod "+s.name+"/user")
+	if last := e.Links[len(e.Links)-1]; !containsAll(last.Next, []string{"when it is tried again; last tried "}) {
+		t.Errorf("the chain ends with %+v", last)
+	}
+	s.remove(pod)
+	lift()
+	s.phased(vol, corev1.VolumeAvailable)
+}

@@ -59,7 +59,7 @@ start() {
 	[ -n "${KEEP:-}" ] || "$TARN_CLUSTER_BINARY" down --name "$1"
 	# A silent node is given up after two and a half of its kubelet's heartbeats rather than five: a case that waits for it has the
 	# cluster to itself.
-	"$TARN_CLUSTER_BINARY" up --name "$1" --kube-controller-manager-arg=--node-monitor-grace-period=25s \
+	"$TARN_CLUSTER_BINARY" up --name "$1" --spend-memory --kube-controller-manager-arg=--node-monitor-grace-period=25s \
 		${BINDER:+"--binder=$BINDER"} ${PROTECTION:+"--protection=$PROTECTION"}
 }
 starting=()

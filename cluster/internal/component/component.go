@@ -75,8 +75,8 @@ func (p Plan) kube(name string, args ...string) Component {
 // finish appends the arguments the user gave; coming last, they win.
 func (p Plan) finish(c Component) Component {
 	c.Args = append(c.Args, p.state.Options.ExtraArgs[c.Name]...)
-	if !p.state.Options.HasControllers() {
-		// Made for tests that live for seconds: memory is there, the time of a processor is what they wait for.
+	// Where tests live, memory is there, and the time of a processor is what they wait for. What is Tarn's runs as everywhere.
+	if o := p.state.Options; (o.SpendMemory || !o.HasControllers()) && c.Program != o.TarnBinary {
 		c.Env = append(c.Env, "GOGC=400")
 	}
 	return c

@@ -177,10 +177,15 @@ func TestGarbageIsLeftLongerWhereOnlyTestsLive(t *testing.T) {
 			t.Errorf("%s of a whole cluster leaves its garbage", c.Name)
 		}
 	}
-	p := plan(t, layout.Options{ControlPlaneOnly: true})
-	for _, c := range []Component{p.Etcd(), p.APIServer()} {
-		if !slices.Contains(c.Env, "GOGC=400") {
-			t.Errorf("%s of a test collects its garbage as usual", c.Name)
+	for _, o := range []layout.Options{{ControlPlaneOnly: true}, {SpendMemory: true, TarnBinary: "/tarn"}} {
+		p := plan(t, o)
+		for _, c := range []Component{p.Etcd(), p.APIServer()} {
+			if !slices.Contains(c.Env, "GOGC=400") {
+				t.Errorf("%s of a test collects its garbage as usual: %+v", c.Name, o)
+			}
+		}
+		if slices.Contains(p.TarnNode().Env, "GOGC=400") {
+			t.Errorf("the node agent is not as everywhere: %+v", o)
 		}
 	}
 }

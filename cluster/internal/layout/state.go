@@ -33,7 +33,8 @@ type Options struct {
 	Protection       string              `json:"protection,omitempty"`       // ByTarn or ByKubernetes
 	TarnControllers  int                 `json:"tarnControllers,omitempty"`  // 1, or 2: one works, the other stands by
 	TarnBinary       string              `json:"tarnBinary,omitempty"`
-	ExtraArgs        map[string][]string `json:"extraArgs,omitempty"` // by component
+	SpendMemory      bool                `json:"spendMemory,omitempty"` // to save the time of processors
+	ExtraArgs        map[string][]string `json:"extraArgs,omitempty"`   // by component
 }
 
 // Check says what is wrong with options as a user gave them.
@@ -69,7 +70,7 @@ func (o Options) After(earlier Options) Options {
 func (o Options) Same(asked Options) bool {
 	asked = asked.After(o)
 	return o.Stock == asked.Stock && o.ControlPlaneOnly == asked.ControlPlaneOnly && o.WithoutNode == asked.WithoutNode && o.WithoutAPI == asked.WithoutAPI &&
-		o.Binder == asked.Binder && o.Protection == asked.Protection && o.TarnControllers == asked.TarnControllers &&
+		o.Binder == asked.Binder && o.Protection == asked.Protection && o.TarnControllers == asked.TarnControllers && o.SpendMemory == asked.SpendMemory &&
 		maps.EqualFunc(o.ExtraArgs, asked.ExtraArgs, slices.Equal)
 }
 

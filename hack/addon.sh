@@ -131,6 +131,7 @@ nothing_left() {
 {{end}}')
 	left=$(grep -E 'tarn|pav|ovh' <<<"$objects"$'\n'"$storage" || true)
 	[ -z "$left" ] || fail "after uninstalling there are: $left"
+	[ -z "$(ls -A "$TARN_HOST_PATH_ROOT")" ] || fail "after uninstalling the folder of the node has volumes: $(ls -A "$TARN_HOST_PATH_ROOT")"
 }
 
 # The writer ends with its first failing write, and is not started again.

@@ -43,42 +43,6 @@ func (s *scenario) stops(name string) (goOn func()) {
 	return goOn
 }
 
-// Not parallel: no other case can go on meanwhile.
-func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
-	s := begin(t, "explain-agent")
-	s.needsThisMachine()
-	gate := t.TempDir()
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": script{hostDir: gate,
-		text: "if test {{ pvc.metadata.name }} = gated; then until [ -e /host/open ]; do sleep 0.1; done; fi; mkdir /pav/volume"}.section(nil)}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	claim := s.bound(s.claim("data"))
-	s.bound(s.claim("gated"))
-	gated := s.consumer("gated", "gated", stays)
-	s.stageOf("waiting for its pod", func(g *tarn.PavStage) bool { return g.Status.Pod.Phase == tarn.StagePodRunning })
-	goOn := s.stops(nodeAgent)
-
-	pod := s.consumer("web", claim.Name, stays)
-	s.explains("pod", s.name+"/web", "Tarn's node agent on node ", "does not answer")
-	driver := s.another("-new", fields{"volumeStaging": greeting}, func(spec fields) { spec["provisioningModes"] = []any{"Static"} })
-	vol := s.byHand("new", func(vol *corev1.PersistentVolume) {
-		vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "by-hand"}}
-	})
-	byHand := s.naming("new", vol.Name)
-	s.bound(byHand)
-	unserved := s.consumer("unserved", "new", stays)
-	s.explains("pod", s.name+"/unserved", "driver "+driver+" is not registered on node ", ": Tarn's node agent does not run there")
-	if err := os.WriteFile(gate+"/open", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.explains("pod", s.name+"/gated", "is not staged on node ", ": its pod has ended, and the node agent does not answer")
-	goOn()
-	for _, waited := range []*corev1.Pod{pod, gated, unserved} {
-		s.ready(waited)
-	}
-	s.remove(unserved)
-	s.remove(byHand)
-}
-
 // runsNone is what is said where Tarn's controller is stopped: the cluster's only one needs
 // no lease, so none tells of it; of those that are pods the last has given it up.
 func runsNone() string {

@@ -242,7 +242,18 @@ func failure(pod *corev1.Pod, result *tarnv1.PodResult) string {
 	if pod.Status.Reason != "" || pod.Status.Message != "" {
 		return strings.Trim(pod.Status.Reason+": "+pod.Status.Message, ": ")
 	}
-	return cmp.Or(exits(pod, result, ""), "the pod failed and left no word in /pav/error")
+	return cmp.Or(disruption(pod), exits(pod, result, ""), "the pod failed and left no word in /pav/error")
+}
+
+// disruption says why the cluster has ended a pod, empty if it has not: its node is gone,
+// it was preempted or drained away.
+func disruption(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+			return strings.Trim(c.Reason+": "+c.Message, ": ")
+		}
+	}
+	return ""
 }
 
 // exits says which containers failed, by the kubelet's word, else by the node agent's. It

@@ -65,6 +65,9 @@ func TestAPodIs(t *testing.T) {
 	late := func(pod *corev1.Pod) {
 		pod.Status.Reason, pod.Status.Message = "DeadlineExceeded", "Pod was active on the node longer than the specified deadline"
 	}
+	disrupted := func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node no longer exists"}}
+	}
 	const soon, eons = 5 * time.Second, time.Hour
 	for _, c := range []struct {
 		name        string
@@ -90,6 +93,7 @@ func TestAPodIs(t *testing.T) {
 		{"failed with the text of /pav/error", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(1)), result(tarnv1.PodResult{Error: "no room"})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "no room"},
 		{"failed with the exit code where there is no text", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(7)), result(tarnv1.PodResult{})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 7"},
 		{"failed at once when the kubelet refused it", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), func(p *corev1.Pod) { p.Status.Reason = "OutOfcpu" }), soon, podvol.PodFailed, podvol.ReasonPodFailed, "OutOfcpu"},
+		{"failed with its node, by which it is told", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), disrupted), soon, podvol.PodFailed, podvol.ReasonPodFailed, "DeletionByPodGC: PodGC: node no longer exists"},
 		{"failed when the kubelet ended it at its deadline, with what its container still waits for", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), late, container(stuck)), soon, podvol.PodFailed, podvol.ReasonPodDeadline, "pod ns/p has not ended within 10m0s: container c: ImagePullBackOff: no such image"},
 		{"failed when the kubelet ended it at its deadline, with how its container ended", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), late, container(ended(143)), result(tarnv1.PodResult{})), soon, podvol.PodFailed, podvol.ReasonPodDeadline, "within 10m0s: container c exited with 143"},
 		{"failed when the kubelet ended it at its deadline, with the text of /pav/error", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), late, container(ended(143)), result(tarnv1.PodResult{Error: "waited for shelf 7"})), soon, podvol.PodFailed, podvol.ReasonPodDeadline, "within 10m0s: waited for shelf 7"},

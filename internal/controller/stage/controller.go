@@ -98,7 +98,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Owns(&corev1.Pod{}).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(gone())).
 		Watches(&pavv1.PavProvisioner{}, r.stagesWith(byProvisioner), builder.WithPredicates(judged())).
-		Watches(&corev1.Node{}, r.stagesWith(byNode), builder.WithPredicates(gone())).
+		Watches(&corev1.Node{}, r.stagesWith(byNode), builder.WithPredicates(predicate.Or(gone(), relieved()))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		Complete(r)
 }
@@ -182,6 +182,21 @@ func gone() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// relieved says when a node is under pressure no more: staging pods that it has refused
+// may be started again.
+func relieved() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			old, ok := e.ObjectOld.(*corev1.Node)
+			current, ok2 := e.ObjectNew.(*corev1.Node)
+			return ok && ok2 && relief(current).After(relief(old))
+		},
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }

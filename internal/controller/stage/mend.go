@@ -41,14 +41,36 @@ func restarts(status tarnv1.PavStagePodStatus, now time.Time) int32 {
 	return status.Restarts + 1
 }
 
-// nextStart is when the next staging pod may start: at once after the first loss,
-// then at a growing distance from the start of the one before.
-func nextStart(stage *tarnv1.PavStage) time.Time {
-	status := stage.Status.Pod
-	if status.Restarts == 0 || status.StartTime == nil {
+// nextStart is when the next staging pod may start: at once after the first loss, then
+// at a growing distance from the start of the one before. A node that was under pressure
+// then may have refused that one, so the end of the pressure is a beginning.
+func nextStart(v View) time.Time {
+	status := v.Stage.Status.Pod
+	if status.Restarts == 0 || status.StartTime == nil || !relief(v.Node).Before(status.StartTime.Time) {
 		return time.Time{}
 	}
-	return status.StartTime.Add(kube.Backoff(status.Restarts, firstRetry, lastRetry, string(stage.UID)))
+	return status.StartTime.Add(kube.Backoff(status.Restarts, firstRetry, lastRetry, string(v.Stage.UID)))
+}
+
+// relief is since when a node has been under no pressure, zero while it is, or where that
+// is not known.
+func relief(node *corev1.Node) time.Time {
+	var since time.Time
+	if node == nil {
+		return since
+	}
+	for _, c := range node.Status.Conditions {
+		switch c.Type {
+		case corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure:
+			if c.Status != corev1.ConditionFalse {
+				return time.Time{}
+			}
+			if c.LastTransitionTime.After(since) {
+				since = c.LastTransitionTime.Time
+			}
+		}
+	}
+	return since
 }
 
 // nextIsDue says whether the next staging pod has to be started: the one before is
@@ -56,7 +78,7 @@ func nextStart(stage *tarnv1.PavStage) time.Time {
 func nextIsDue(v View, now time.Time) bool {
 	status := v.Stage.Status.Pod
 	return status.Phase == tarnv1.StagePodGone && v.Node != nil &&
-		v.Stage.Status.Node.Loss.Cleared >= attemptOf(status) && !now.Before(nextStart(v.Stage))
+		v.Stage.Status.Node.Loss.Cleared >= attemptOf(status) && !now.Before(nextStart(v))
 }
 
 // planMend removes the staging pod whose volume is lost, then starts the next one and
@@ -72,8 +94,8 @@ func planMend(v View, now time.Time) Plan {
 		return planFollow(v, now)
 	case !ours(v):
 		return podGone(v, status.Message)
-	case lost.Failed == attemptOf(status) && now.Before(nextStart(v.Stage)):
-		return Plan{LookAt: nextStart(v.Stage)} // kept for reading until its successor is due
+	case lost.Failed == attemptOf(status) && now.Before(nextStart(v)):
+		return Plan{LookAt: nextStart(v)} // kept for reading until its successor is due
 	}
 	grace := v.Pod.DeletionGracePeriodSeconds
 	if v.Pod.DeletionTimestamp != nil && grace != nil && *grace <= hurry {
@@ -99,8 +121,8 @@ func planNext(v View, now time.Time) Plan {
 	switch {
 	case v.Stage.Status.Node.Loss.Cleared < attemptOf(status):
 		return Plan{}
-	case now.Before(nextStart(v.Stage)):
-		return Plan{LookAt: nextStart(v.Stage)}
+	case now.Before(nextStart(v)):
+		return Plan{LookAt: nextStart(v)}
 	case v.Missing != "":
 		return again(v.Missing)
 	case v.Unfit != nil:

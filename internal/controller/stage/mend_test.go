@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
@@ -55,6 +56,41 @@ func begun(d time.Duration) func(*tarnv1.PavStagePodStatus) {
 	return func(s *tarnv1.PavStagePodStatus) { s.StartTime = &metav1.Time{Time: noon.Add(-d)} }
 }
 
+// pressure is what the node says of its disk, for how long already.
+func pressure(is corev1.ConditionStatus, since time.Duration) func(*View) {
+	return func(v *View) {
+		v.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Time{Time: noon.Add(time.Hour)}},
+			{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Time{Time: noon.Add(-time.Hour)}},
+			{Type: corev1.NodeDiskPressure, Status: is, LastTransitionTime: metav1.Time{Time: noon.Add(-since)}},
+		}}}
+	}
+}
+
+func TestOnlyTheEndOfAPressureBringsStagesBack(t *testing.T) {
+	node := func(is corev1.ConditionStatus, since time.Duration) *corev1.Node {
+		v := &View{}
+		pressure(is, since)(v)
+		return v.Node
+	}
+	on, off := corev1.ConditionTrue, corev1.ConditionFalse
+	for name, c := range map[string]struct {
+		old, now *corev1.Node
+		want     bool
+	}{
+		"its end":          {node(on, time.Minute), node(off, 0), true},
+		"one not seen":     {node(off, time.Minute), node(off, 0), true},
+		"its beginning":    {node(off, time.Minute), node(on, 0), false},
+		"a heartbeat":      {node(off, time.Minute), node(off, time.Minute), false},
+		"a new node's":     {&corev1.Node{}, &corev1.Node{}, false},
+		"one that goes on": {node(on, time.Minute), node(on, time.Minute), false},
+	} {
+		if got := relieved().Update(event.UpdateEvent{ObjectOld: c.old, ObjectNew: c.now}); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+}
+
 func TestPlanOfAStageWhoseVolumeIsLost(t *testing.T) {
 	staged := func(s *tarnv1.PavStage) *tarnv1.PavStage {
 		s.Status.Node.Phase = tarnv1.StageStaged
@@ -98,7 +134,23 @@ func TestPlanOfAStageWhoseVolumeIsLost(t *testing.T) {
 		"then the node agent has its word":    {view: view(lost(aStage(used(tarnv1.StagePodFailed, attempt(2))), cleared(1)), pod(aPod(second, corev1.PodFailed)))},
 		"one that vanishes is started again":  {view: view(lost(aStage(used(tarnv1.StagePodRunning, attempt(2))), cleared(1))), want: "write"},
 		"one that failed is kept for a while": {view: view(lost(aStage(used(tarnv1.StagePodFailed, attempt(2), restarted(1))), cleared(1), unmended(2)), pod(aPod(second, corev1.PodFailed))), wantLook: time.Second},
-		"one that lasts is guarded":           {view: view(staged(aStage(of(tarnv1.StagePodRunning, ""))), pod(aPod(staging, corev1.PodRunning))), want: "raiseguard"},
+		"it waits while its node is under pressure": {
+			view:     view(lost(aStage(used(tarnv1.StagePodGone, noPod, restarted(4), begun(time.Second))), cleared(1)), prepared(second), pressure(corev1.ConditionTrue, 0)),
+			wantLook: 7 * time.Second,
+		},
+		"not once the pressure is over": {
+			view: view(lost(aStage(used(tarnv1.StagePodGone, noPod, restarted(4), begun(time.Second))), cleared(1)), prepared(second), pressure(corev1.ConditionFalse, 0)),
+			want: "write, start " + second,
+		},
+		"which it may wait for no more where it was over before": {
+			view:     view(lost(aStage(used(tarnv1.StagePodGone, noPod, restarted(4), begun(time.Second))), cleared(1)), prepared(second), pressure(corev1.ConditionFalse, 2*time.Second)),
+			wantLook: 7 * time.Second,
+		},
+		"one that is kept for reading goes then too": {
+			view: view(lost(aStage(used(tarnv1.StagePodFailed, attempt(2), restarted(4))), cleared(1), unmended(2)), pod(aPod(second, corev1.PodFailed)), pressure(corev1.ConditionFalse, 0)),
+			want: "hurrypod",
+		},
+		"one that lasts is guarded": {view: view(staged(aStage(of(tarnv1.StagePodRunning, ""))), pod(aPod(staging, corev1.PodRunning))), want: "raiseguard"},
 		"one that is guarded is left alone": {
 			view: view(staged(aStage(of(tarnv1.StagePodRunning, ""))), pod(aPod(staging, corev1.PodRunning)), func(v *View) { v.Guard = &policyv1.PodDisruptionBudget{} }),
 		},

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,6 +45,8 @@ type reconciler struct {
 	events                events.EventRecorder
 	clock                 clock.PassiveClock
 	namespace, pauseImage string
+	// sharing is held by who decides about volumes that other sets count too.
+	sharing sync.Mutex
 }
 
 // Register adds the controller to a manager. Its queue holds names of sets.
@@ -68,6 +71,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Named("pool").
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&tarnv1.PersistentVolumeSet{}).
+		Watches(&tarnv1.PersistentVolumeSet{}, ofSets(concernsNeighbour)).
 		Watches(&corev1.PersistentVolume{}, ofSets(r.concernsVolume)).
 		Watches(&corev1.PersistentVolumeClaim{}, ofSets(concernsFiller), builder.WithPredicates(predicate.NewPredicateFuncs(r.isFiller))).
 		Watches(&corev1.PersistentVolumeClaim{}, ofSets(r.concernsHolder), builder.WithPredicates(ends())).
@@ -90,7 +94,10 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	p := plan(v, now)
 	if p.grave() {
-		if v, err = r.gather(ctx, r.reader, request.Name); err != nil {
+		var done func()
+		v, done, err = r.gatherLive(ctx, request.Name, v.Neighbours.Any)
+		defer done()
+		if err != nil {
 			return kube.Outcome(err, time.Time{}, now)
 		}
 		p = plan(v, now)
@@ -98,4 +105,20 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	err = r.apply(ctx, v, p.Actions)
 	err = errors.Join(err, r.apply(ctx, v, report(v, now)))
 	return kube.Outcome(err, p.Again, now)
+}
+
+// gatherLive reads the View from the API server. Of sets that share volumes one at a time
+// does so and then writes, until done is called: two that look at once would both order
+// the last volume there is room for, or both give up one too many.
+func (r *reconciler) gatherLive(ctx context.Context, name string, shares bool) (v *View, done func(), err error) {
+	done = func() {}
+	if shares {
+		r.sharing.Lock()
+		done = r.sharing.Unlock
+	}
+	v, err = r.gather(ctx, r.reader, name)
+	if err == nil && v.Neighbours.Any && !shares {
+		return r.gatherLive(ctx, name, true)
+	}
+	return v, done, err
 }

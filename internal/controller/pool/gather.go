@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,7 +43,8 @@ type View struct {
 	// their passage that are Released, and the claim they point at is there.
 	Claimed map[string]bool
 	// Sets are the uids of all sets.
-	Sets map[string]bool
+	Sets       map[string]bool
+	Neighbours Neighbours
 	// Failures are the last errors of the records of filler claims, by claim name.
 	Failures map[string]string
 	// Domains are the values of the template's topologyKey by name of node, Open those
@@ -72,13 +72,17 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, name string
 	if err := r.gatherClasses(ctx, from, v); err != nil {
 		return nil, err
 	}
-	if err := r.gatherFillers(ctx, from, v); err != nil {
+	claims, err := r.gatherFillers(ctx, from, v)
+	if err != nil {
 		return nil, err
 	}
 	if err := gatherVolumes(ctx, from, v); err != nil {
 		return nil, err
 	}
 	if err := r.gatherHolders(ctx, from, v); err != nil {
+		return nil, err
+	}
+	if err := gatherNeighbours(ctx, from, v, claims); err != nil {
 		return nil, err
 	}
 	return v, r.gatherDomains(ctx, v)
@@ -111,16 +115,21 @@ func (r *reconciler) gatherClasses(ctx context.Context, from client.Reader, v *V
 	return err
 }
 
-func (r *reconciler) gatherFillers(ctx context.Context, from client.Reader, v *View) error {
+// gatherFillers gives the filler claims of all sets beside.
+func (r *reconciler) gatherFillers(ctx context.Context, from client.Reader, v *View) ([]corev1.PersistentVolumeClaim, error) {
 	claims, pods := &corev1.PersistentVolumeClaimList{}, &corev1.PodList{}
 	if err := from.List(ctx, claims, client.InNamespace(v.Namespace)); err != nil {
-		return fmt.Errorf("listing the filler claims of PersistentVolumeSet %s: %w", v.Set.Name, err)
+		return nil, fmt.Errorf("listing the filler claims of PersistentVolumeSet %s: %w", v.Set.Name, err)
 	}
 	if err := from.List(ctx, pods, client.InNamespace(v.Namespace), client.MatchingLabels{tarnv1.LabelPoolUID: string(v.Set.UID)}); err != nil {
-		return fmt.Errorf("listing the filler pods of PersistentVolumeSet %s: %w", v.Set.Name, err)
+		return nil, fmt.Errorf("listing the filler pods of PersistentVolumeSet %s: %w", v.Set.Name, err)
 	}
 	prefix := fillerPrefix(v.Set.UID) // by name, which nobody can take off a claim
-	v.Claims = slices.DeleteFunc(claims.Items, func(c corev1.PersistentVolumeClaim) bool { return !strings.HasPrefix(c.Name, prefix) })
+	for i := range claims.Items {
+		if strings.HasPrefix(claims.Items[i].Name, prefix) {
+			v.Claims = append(v.Claims, claims.Items[i])
+		}
+	}
 	v.Pods, v.Failures = pods.Items, map[string]string{}
 	for i := range v.Claims {
 		c := &v.Claims[i]
@@ -129,13 +138,13 @@ func (r *reconciler) gatherFillers(ctx context.Context, from client.Reader, v *V
 		}
 		record, err := kube.Get(ctx, r.client, client.ObjectKey{Name: "pvc-" + string(c.UID)}, &tarnv1.PavVolume{})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if record != nil && record.Status.LastError != nil {
 			v.Failures[c.Name] = record.Status.LastError.Message
 		}
 	}
-	return nil
+	return claims.Items, nil
 }
 
 func gatherVolumes(ctx context.Context, from client.Reader, v *View) error {
@@ -162,10 +171,9 @@ func gatherVolumes(ctx context.Context, from client.Reader, v *View) error {
 
 // gatherHolders finds out whose the volumes are that seem to be nobody's. Claims are
 // always those of the cache: a claim that has just come to name such a volume is no
-// more than a wish, and whoever writes the volume first has it. Sets are read after
-// volumes, so the set for which one was made is among them unless it is gone.
+// more than a wish, and whoever writes the volume first has it.
 func (r *reconciler) gatherHolders(ctx context.Context, from client.Reader, v *View) error {
-	v.Claimed, v.Sets = map[string]bool{}, map[string]bool{}
+	v.Claimed = map[string]bool{}
 	for i := range v.Volumes {
 		vol := &v.Volumes[i]
 		if ref := vol.Spec.ClaimRef; ref != nil {
@@ -187,14 +195,23 @@ func (r *reconciler) gatherHolders(ctx context.Context, from client.Reader, v *V
 			v.Claimed[vol.Name] = true
 		}
 	}
+	return nil
+}
+
+// gatherNeighbours reads sets after volumes, so the set for which one was made is among
+// them unless it is gone.
+func gatherNeighbours(ctx context.Context, from client.Reader, v *View, claims []corev1.PersistentVolumeClaim) error {
 	sets := &tarnv1.PersistentVolumeSetList{}
 	if err := from.List(ctx, sets); err != nil {
 		return fmt.Errorf("listing PersistentVolumeSets: %w", err)
 	}
-	for i := range sets.Items {
-		v.Sets[string(sets.Items[i].UID)] = true
-	}
-	return nil
+	return v.meet(sets.Items, claims, func(selector map[string]string) ([]corev1.PersistentVolume, error) {
+		volumes := &corev1.PersistentVolumeList{}
+		if err := from.List(ctx, volumes, client.MatchingLabels(selector)); err != nil {
+			return nil, fmt.Errorf("listing the volumes of a set that shares some with PersistentVolumeSet %s: %w", v.Set.Name, err)
+		}
+		return volumes.Items, nil
+	})
 }
 
 func (r *reconciler) gatherDomains(ctx context.Context, v *View) error {

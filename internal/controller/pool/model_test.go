@@ -23,9 +23,12 @@ import (
 // model is a cluster in memory: the API server's objects and what binder, provisioner,
 // tenants and the deletion of objects do with them, one step at a time.
 type model struct {
-	set     *tarnv1.PersistentVolumeSet
-	class   *storagev1.StorageClass
-	filler  *storagev1.StorageClass
+	set    *tarnv1.PersistentVolumeSet
+	class  *storagev1.StorageClass
+	filler *storagev1.StorageClass
+	// all are the models of all sets of the cluster; they share what is below, but for
+	// what is broken and wrong.
+	all     []*model
 	claims  map[string]*corev1.PersistentVolumeClaim
 	pods    map[string]*corev1.Pod
 	volumes map[string]*corev1.PersistentVolume
@@ -37,7 +40,9 @@ type model struct {
 	// scrubs are the uids of scrub claims that are there, scrubbed of those whose work is
 	// done, and dirty the volumes with the data of somebody who has left.
 	scrubs, scrubbed, dirty map[string]bool
-	serial                  int
+	serial                  *int
+	// calm says that nobody changes or deletes a set, or makes volumes by hand.
+	calm bool
 	// broken says that the provisioner fails whatever it does.
 	broken bool
 	// wrong is what must never happen and did.
@@ -48,8 +53,9 @@ func newModel(s *tarnv1.PersistentVolumeSet, waits bool) *model {
 	m := &model{
 		set: s, class: testkit.Class(testClass), claims: map[string]*corev1.PersistentVolumeClaim{}, pods: map[string]*corev1.Pod{},
 		volumes: map[string]*corev1.PersistentVolume{}, tenants: map[string]bool{}, written: map[string]bool{}, holders: map[string]bool{},
-		scrubs: map[string]bool{}, scrubbed: map[string]bool{}, dirty: map[string]bool{},
+		scrubs: map[string]bool{}, scrubbed: map[string]bool{}, dirty: map[string]bool{}, serial: new(int),
 	}
+	m.all = []*model{m}
 	if waits {
 		m.class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
 	}
@@ -57,12 +63,12 @@ func newModel(s *tarnv1.PersistentVolumeSet, waits bool) *model {
 }
 
 func (m *model) next() string {
-	m.serial++
-	return strconv.Itoa(m.serial)
+	*m.serial++
+	return strconv.Itoa(*m.serial)
 }
 
 // clock is the time: a second for each serial number.
-func (m *model) clock() time.Time { return testTime.Add(time.Duration(m.serial) * time.Second) }
+func (m *model) clock() time.Time { return testTime.Add(time.Duration(*m.serial) * time.Second) }
 
 // since is the time as the time of a deletion.
 func (m *model) since() *metav1.Time { return ptr.To(metav1.NewTime(m.clock())) }
@@ -106,22 +112,30 @@ type moment struct {
 	pods    []corev1.Pod
 	volumes []corev1.PersistentVolume
 	tenants map[string]bool
+	sets    []tarnv1.PersistentVolumeSet
 }
 
 func (m *model) now() moment {
-	return moment{m.set.DeepCopy(), m.filler.DeepCopy(), m.claimsNow(), m.podsNow(), m.volumesNow(), maps.Clone(m.tenants)}
+	return moment{m.set.DeepCopy(), m.filler.DeepCopy(), m.claimsNow(), m.podsNow(), m.volumesNow(), maps.Clone(m.tenants), m.setsNow()}
 }
 
 // view is what gather makes of a moment.
 func (m *model) view(at moment) *View {
 	v := &View{
 		Set: at.set, Namespace: testNamespace, PauseImage: DefaultPauseImage, Class: m.class.DeepCopy(), Filler: at.filler,
-		Claims: at.claims, Pods: at.pods, Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{},
-		Claimed: maps.Clone(m.holders), Sets: map[string]bool{string(at.set.UID): true},
+		Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{}, Claimed: maps.Clone(m.holders),
 	}
-	for i := range at.claims {
-		if m.broken && at.claims[i].Spec.VolumeName == "" {
-			v.Failures[at.claims[i].Name] = "no room"
+	for _, c := range at.claims {
+		if strings.HasPrefix(c.Name, fillerPrefix(at.set.UID)) {
+			v.Claims = append(v.Claims, c)
+			if m.broken && c.Spec.VolumeName == "" {
+				v.Failures[c.Name] = "no room"
+			}
+		}
+	}
+	for _, p := range at.pods {
+		if p.Labels[tarnv1.LabelPoolUID] == string(at.set.UID) {
+			v.Pods = append(v.Pods, p)
 		}
 	}
 	for i := range at.volumes {
@@ -129,12 +143,13 @@ func (m *model) view(at moment) *View {
 		if passed(&vol) {
 			v.Claimed[vol.Name] = at.tenants[string(vol.Spec.ClaimRef.UID)]
 		}
-		if vol.Labels["pool"] == testSet {
+		if selectedBy(at.set, &vol) {
 			v.Volumes = append(v.Volumes, vol)
-		} else if slices.ContainsFunc(at.claims, func(c corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == vol.Name }) {
+		} else if slices.ContainsFunc(v.Claims, func(c corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == vol.Name }) {
 			v.Fresh[vol.Name] = &vol
 		}
 	}
+	at.introduce(v)
 	return v
 }
 
@@ -146,6 +161,7 @@ func (m *model) do(a Action) error {
 	case Hold:
 		m.set.Finalizers = []string{tarnv1.FinalizerPool}
 	case LetGo:
+		m.mustHaveEnded()
 		m.set = nil
 	case MakeClass:
 		if m.filler == nil {
@@ -157,6 +173,7 @@ func (m *model) do(a Action) error {
 		return m.order(a)
 	case Dismiss:
 		if c := m.claims[a.Claim.Name]; c != nil && c.UID == a.Claim.UID {
+			m.mustHaveReason(c.Spec.VolumeName == "", "claim "+c.Name+" is taken back")
 			c.DeletionTimestamp = m.since()
 		}
 	case StartPod:
@@ -194,9 +211,7 @@ func (m *model) order(a Order) error {
 	claim := a.Claim.DeepCopy()
 	claim.UID, claim.Status.Phase = types.UID("filler-"+m.next()), corev1.ClaimPending
 	m.claims[claim.Name] = claim
-	if n := count(m.view(m.now())); n.total > m.set.Spec.MaximumReplicas {
-		m.fail("ordered volume %d of at most %d", n.total, m.set.Spec.MaximumReplicas)
-	}
+	m.mustHaveRoom()
 	return nil
 }
 
@@ -209,6 +224,7 @@ func (m *model) change(a Change) error {
 		m.fail("volume %s is protected, and is given up or taken back", vol.Name)
 	}
 	if givenUp(a.To, testNamespace) {
+		m.mustBeItsOwn(vol)
 		if m.holders[vol.Name] {
 			m.fail("volume %s is given up though a claim names it", vol.Name)
 		}

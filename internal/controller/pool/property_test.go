@@ -18,7 +18,15 @@ type run struct {
 	*model
 	t       *rapid.T
 	history []moment
-	seen    [6]int
+	seen    [7]int
+	// team are those at work on all sets of the cluster.
+	team []*run
+}
+
+func newRun(t *rapid.T, m *model) *run {
+	r := &run{model: m, t: t}
+	r.team = []*run{r}
+	return r
 }
 
 // behind picks a moment no older than the last one picked for this kind.
@@ -27,10 +35,14 @@ func (r *run) behind(kind int) moment {
 	return r.history[r.seen[kind]]
 }
 
-func (r *run) remember() { r.history = append(r.history, r.now()) }
+func (r *run) remember() {
+	for _, one := range r.team {
+		one.history = append(one.history, one.now())
+	}
+}
 
 func (r *run) cached() moment {
-	return moment{r.behind(0).set, r.behind(1).filler, r.behind(2).claims, r.behind(3).pods, r.behind(4).volumes, r.behind(5).tenants}
+	return moment{r.behind(0).set, r.behind(1).filler, r.behind(2).claims, r.behind(3).pods, r.behind(4).volumes, r.behind(5).tenants, r.behind(6).sets}
 }
 
 // live reads one list after the other, as the controller does, while the cluster
@@ -40,14 +52,14 @@ func (r *run) live() moment {
 	r.others()
 	at.volumes = r.volumesNow()
 	r.others()
-	at.tenants = maps.Clone(r.tenants)
+	at.tenants, at.sets = maps.Clone(r.tenants), r.setsNow()
 	return at
 }
 
 // others lets the rest of the cluster do some of what it may.
 func (r *run) others() {
 	for range rapid.IntRange(0, 3).Draw(r.t, "steps") {
-		steps := r.steps()
+		steps := append(r.steps(), r.meanwhile()...)
 		for _, name := range slices.Sorted(maps.Keys(r.volumes)) {
 			vol := r.volumes[name]
 			steps = append(steps, func() { r.draw(vol) }, func() { r.leave(vol) }, func() { r.reuse(vol) }, func() { r.lose(vol) }, func() { r.spoil(vol) }, func() { r.seize(vol) })
@@ -123,9 +135,12 @@ func (r *run) write(actions Together, faults bool) (wrote int, killed bool) {
 // settle lets everything come to rest; nobody draws and nobody leaves any more, and
 // nothing fails.
 func (r *run) settle() {
-	r.broken = false
 	for range 1000 {
-		idle := r.set == nil || r.reconcile(true, false) == 0
+		idle := true
+		for _, one := range r.team {
+			one.broken = false
+			idle = (one.set == nil || one.reconcile(true, false) == 0) && idle
+		}
 		steps := r.steps()
 		if idle && len(steps) == 0 {
 			return
@@ -135,7 +150,12 @@ func (r *run) settle() {
 		}
 		r.remember()
 	}
-	r.t.Fatalf("it does not come to rest: %s", did(plan(r.view(r.now()), r.clock())))
+	for _, one := range r.team {
+		if one.set != nil {
+			r.t.Errorf("it does not come to rest: %s does %s", one.set.Name, did(plan(one.view(one.now()), r.clock())))
+		}
+	}
+	r.t.FailNow()
 }
 
 // change is an administrator's.
@@ -176,7 +196,7 @@ func TestAPoolKeepsItsPromises(t *testing.T) {
 		if rapid.Bool().Draw(t, "recycles") {
 			asksToRecycle(s)
 		}
-		r := &run{model: newModel(s, rapid.Bool().Draw(t, "waits")), t: t}
+		r := newRun(t, newModel(s, rapid.Bool().Draw(t, "waits")))
 		r.remember()
 		for range rapid.IntRange(1, 40).Draw(t, "rounds") {
 			switch rapid.IntRange(0, 9).Draw(t, "round") {
@@ -208,25 +228,26 @@ func TestAPoolKeepsItsPromises(t *testing.T) {
 // checkFull wants as many spares as there can be.
 func (r *run) checkFull() {
 	r.never()
-	n, spec := count(r.view(r.now())), r.set.Spec
-	held, stay := int32(0), int32(0) // by their label: spares, and those that were given up
-	for _, vol := range r.volumes {
+	v, spec := r.view(r.now()), r.set.Spec
+	n, free := count(v), r.free()
+	held, stay := int32(0), int32(0) // by their label, or by another set: spares; and those that were given up
+	for i := range v.Volumes {
+		vol := &v.Volumes[i]
 		switch state := stateOf(vol, testNamespace); {
-		case !volume.DeletionProtected(vol):
-		case state == spare:
+		case state == spare && (volume.DeletionProtected(vol) || r.ofAnother(vol)):
 			held++
-		case state == leaving:
+		case state == leaving && volume.DeletionProtected(vol):
 			stay++
 		}
 	}
 	switch {
-	case n.creating != 0 || n.leaving != stay:
+	case n.creating != 0 || n.coming != 0 || n.leaving != stay:
 		r.t.Errorf("at rest, and yet something is under way: %+v", n)
-	case n.spares < spec.MinimumReplicas && n.total < spec.MaximumReplicas:
+	case n.spares < spec.MinimumReplicas && free > 0:
 		r.t.Errorf("%d spares of %d, though there is room: %+v, at most %d", n.spares, spec.MinimumReplicas, n, spec.MaximumReplicas)
 	case n.total-stay > spec.MaximumReplicas && n.spares > held:
 		r.t.Errorf("%d volumes of at most %d, and spares among them: %+v", n.total, spec.MaximumReplicas, n)
-	case n.replaceable > 0 && n.total < spec.MaximumReplicas:
+	case n.replaceable > 0 && free > 0:
 		r.t.Errorf("%d spares of an older template stay, though there is room: %+v", n.replaceable, n)
 	}
 	for _, vol := range r.volumes {

@@ -41,7 +41,7 @@ func size(v *View, now time.Time) []Action {
 		}
 	}
 	orders := renewClass(v)
-	orders = append(orders, order(v, min(wanted-n.spares-n.creating, v.Set.Spec.MaximumReplicas-n.total, fillingAtOnce-n.creating))...)
+	orders = append(orders, order(v, min(wanted-n.spares-n.creating, room(v, n), fillingAtOnce-n.creating))...)
 	if len(orders) > 0 {
 		actions = append(actions, orders)
 	}

@@ -42,13 +42,13 @@ const (
 const noProvisioner = "kubernetes.io/no-provisioner"
 
 // counts of a pool. Each volume is counted once. Outdated are some of the spares, and
-// replaceable those of them that may go.
+// replaceable those of them that may go. Coming are being made for other sets.
 type counts struct {
-	total, used, spares, creating, recycling, released, failed, leaving, outdated, replaceable int32
+	total, coming, used, spares, creating, recycling, released, failed, leaving, outdated, replaceable int32
 }
 
 func count(v *View) counts {
-	var n counts
+	n := counts{coming: v.Neighbours.Coming, leaving: v.Neighbours.Going, total: v.Neighbours.Coming + v.Neighbours.Going}
 	seen := map[string]bool{}
 	for i := range v.Volumes {
 		vol := &v.Volumes[i]
@@ -142,7 +142,7 @@ func statusOf(v *View, now time.Time) tarnv1.PersistentVolumeSetStatus {
 	n := count(v)
 	status := *v.Set.Status.DeepCopy()
 	status.Replicas, status.BoundReplicas, status.UnboundReplicas = n.total, n.used, n.spares
-	status.CreatingReplicas, status.RecyclingReplicas, status.ReleasedReplicas = n.creating, n.recycling, n.released
+	status.CreatingReplicas, status.RecyclingReplicas, status.ReleasedReplicas = n.creating+n.coming, n.recycling, n.released
 	status.FailedReplicas, status.OutdatedReplicas = n.failed, n.outdated
 	status.Selector = labels.SelectorFromSet(v.Set.Spec.Selector).String()
 	status.ObservedGeneration = v.Set.Generation
@@ -168,11 +168,13 @@ func readyOf(v *View, n counts) metav1.Condition {
 		return metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonFilled, Message: have + replacing(v, n)}
 	case v.Refused != "":
 		return not(reasonRefused, have+"; the API server refuses to have another made: "+v.Refused)
-	case n.creating == 0 && n.total >= spec.MaximumReplicas:
+	case n.creating+n.coming == 0 && n.total < spec.MaximumReplicas && room(v, n) <= 0:
+		return not(reasonAtMaximum, have+limitedText(v))
+	case n.creating+n.coming == 0 && n.total >= spec.MaximumReplicas:
 		return not(reasonAtMaximum, fmt.Sprintf("%s, and there are %d volumes, maximumReplicas are %d; raise that, or see to released volumes (%d) and failed ones (%d); %d are being recycled",
 			have, n.total, spec.MaximumReplicas, n.released, n.failed, n.recycling)+leavingText(v)+protectedText(v, n))
 	}
-	have += fmt.Sprintf(", %d are being made", n.creating)
+	have += fmt.Sprintf(", %d are being made", n.creating+n.coming)
 	for i := range v.Claims {
 		if failure := v.Failures[v.Claims[i].Name]; failure != "" {
 			return not(reasonFailing, have+"; the last failure: "+failure)
@@ -196,6 +198,8 @@ func replacing(v *View, n counts) string {
 			text = leavingText(v) + text
 		}
 		return text
+	case n.spares == spec.MinimumReplicas && n.total < spec.MaximumReplicas && room(v, n) <= 0 && n.creating == 0:
+		return fmt.Sprintf("; %d of an older template cannot be replaced", n.replaceable) + limitedText(v) + text
 	case n.spares == spec.MinimumReplicas && n.total >= spec.MaximumReplicas && n.creating == 0:
 		return fmt.Sprintf("; %d of an older template cannot be replaced while there are maximumReplicas volumes: raise that", n.replaceable) + leavingText(v) + text
 	}

@@ -1,0 +1,280 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// pressed is set where the suite is that of a cluster whose node can be brought under
+// pressure.
+const pressed = "TARN_PRESSED"
+
+const (
+	// diskSize is what the disk of such a cluster pretends to be: the file behind it has
+	// holes. From leastFree on its kubelet makes room, and fills is what brings it there.
+	diskSize  = 16 << 30
+	leastFree = "8Gi"
+	fills     = "fallocate -l 9663676416 /full" // 9 GiB, none of it written
+	// calm is how long the node stays under pressure once there is room again, by which
+	// staging pods that may be evicted are refused: 5 minutes by default.
+	calm = 5 * time.Second
+	// pressing is what the case may take in that cluster, beside whatever else the machine does.
+	pressing = 3 * time.Minute
+)
+
+// In a cluster of its own: a node short of disk takes no pods, and throws its images away.
+func TestOnANodeShortOfDiskAStagingPod(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(pressed) == "" {
+		onASmallDisk(t)
+		return
+	}
+	// Not beside each other: the pressure is the node's.
+	t.Run("stays, and another pod makes room", aStagingPodStaysUnderPressure)
+	t.Run("of low priority is evicted, and its volume bound again when that is over", aStagingPodIsEvictedForPressure)
+}
+
+// onASmallDisk runs the test that calls it once more, as that of a cluster whose data lie on
+// a disk of its own.
+func onASmallDisk(t *testing.T) {
+	if !suite.machine.here() {
+		t.Skip("no tarn-cluster to start a cluster with: TARN_CLUSTER_BINARY and TARN_CLUSTER_NAME are not set")
+	}
+	m := suite.machine
+	m.name += "-pressed"
+	cluster := func(args ...string) string {
+		t.Helper()
+		out, err := m.run(args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	cluster("down") // an interrupted run may have left it
+	disk := smallDisk(t, filepath.Join(os.TempDir(), m.name))
+	t.Cleanup(func() { cluster("down") })
+	cluster("up", "--without-api", "--data-dir", filepath.Join(disk, "data"),
+		"--kubelet-arg=--eviction-hard=nodefs.available<"+leastFree, "--kubelet-arg=--eviction-pressure-transition-period="+calm.String())
+
+	ctx, stop := context.WithTimeout(t.Context(), pressing)
+	defer stop()
+	inside := exec.CommandContext(ctx, os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-test.count", "1")
+	inside.Env = append(os.Environ(), pressed+"=1", "TARN_CLUSTER_NAME="+m.name, "KUBECONFIG="+strings.TrimSpace(cluster("kubeconfig")))
+	out, err := inside.CombinedOutput()
+	// Lines that begin as a test's own are taken for it.
+	t.Logf("in cluster %s:\n| %s", m.name, bytes.ReplaceAll(bytes.TrimSpace(out), []byte("\n"), []byte("\n| ")))
+	if err != nil {
+		t.Errorf("the cases in cluster %s: %v; end of its kubelet's log:\n%s", m.name, err, m.log("kubelet", 40))
+	}
+}
+
+// smallDisk mounts a disk of its own at a folder, until the test ends.
+func smallDisk(t *testing.T, at string) string {
+	t.Helper()
+	image := at + ".disk"
+	remove := func() {
+		if err := unix.Unmount(at, 0); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			t.Errorf("unmounting %s: %v", at, err)
+		}
+		for _, path := range []string{image, at} { // a folder that is not empty stays
+			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Error(err)
+			}
+		}
+	}
+	remove() // an interrupted run may have left it
+	t.Cleanup(remove)
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(image, diskSize); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range [][]string{
+		{"mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1", image},
+		{"mount", "-o", "loop", image, at},
+	} {
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", command[0], err, out)
+		}
+	}
+	return at
+}
+
+// low makes a PriorityClass below that of pods that have none, and gives its name.
+func (s *scenario) low() string {
+	s.t.Helper()
+	class := &schedulingv1.PriorityClass{ObjectMeta: named(s.name), Value: -1}
+	s.create(class)
+	s.t.Cleanup(func() { s.deleteIfThere(class) })
+	return class.Name
+}
+
+// pressing makes a volume whose staging pod fills the disk as soon as the shelf has a file
+// "now", and gives its claim. An empty priority leaves that of the pod to Tarn.
+func (s *scenario) pressing(shelf, priority, rest string) *corev1.PersistentVolumeClaim {
+	s.t.Helper()
+	staging := bindsShelf(shelf, fills+"\n"+rest)
+	if priority != "" {
+		podSpec(staging)["priorityClassName"] = priority
+	}
+	s.create(s.provisioner(fields{
+		"volumeCreation": asRequested, "volumeStaging": staging,
+		"volumeUnstaging": script{hostDir: shelf, text: "echo once >> /host/unstaged"}.section(nil),
+	}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	return s.bound(s.claim("data"))
+}
+
+// spared has the kubelet find others before it: what it writes is within its request. What
+// each has written the kubelet learns every ten seconds, and priority decides until then.
+func spared(pod *corev1.Pod) {
+	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Gi")}
+}
+
+// By the priority that Tarn gives it the kubelet lets it be, though it alone has filled the
+// disk, and takes another. What has that priority too is all that is left then.
+func aStagingPodStaysUnderPressure(t *testing.T) {
+	s, shelf := begin(t, "pressed"), shelfWithData(t)
+	claim := s.pressing(shelf, "", "sleep 1d & wait $!")
+	writer := s.consumer("writer", claim.Name, writes, func(pod *corev1.Pod) { pod.Spec.PriorityClassName = "system-node-critical" })
+	plain := s.consumer("plain", claim.Name, "trap exit TERM; sleep 1d & wait")
+	s.ready(writer)
+	s.ready(plain)
+	first := s.stepPods(tarn.StepStaging)[0]
+
+	put(t, filepath.Join(shelf, "now"))
+	s.told(plain, "Evicted", "low on resource: ephemeral-storage")
+	node := s.aNode()
+	s.await("the kubelet to have looked again for what to evict", func() (bool, string) {
+		times := int32(0)
+		for _, e := range s.events("", node.Name) {
+			if e.Reason == "EvictionThresholdMet" {
+				times = max(times, e.Count)
+			}
+		}
+		return times > 2, fmt.Sprintf("it has %d times", times)
+	})
+	if log := suite.machine.log("kubelet", 10_000); !strings.Contains(log, `cannot evict a critical pod" pod="`+first.Namespace+"/"+first.Name) {
+		t.Error("the kubelet has not come by the staging pod")
+	}
+	now := s.stepPods(tarn.StepStaging)
+	if len(now) != 1 || now[0].UID != first.UID || now[0].Status.Phase != corev1.PodRunning || now[0].DeletionTimestamp != nil {
+		t.Errorf("the staging pods are %v, want the one there was, running", names(now))
+	}
+	if lost := s.stageOf("there", func(*tarn.PavStage) bool { return true }).Status.Node.Loss; lost != nil {
+		t.Errorf("the stage tells of %+v, want no loss", lost)
+	}
+	s.stillWrites(writer, shelf)
+
+	// The volume is unstaged under pressure too; with the staging pod what it wrote goes.
+	s.remove(plain)
+	s.remove(writer)
+	if text := unstaged(t, shelf); text != "once\n" {
+		t.Errorf("the unstaging pods wrote %q, want one line", text)
+	}
+	s.nodeBecomes(node.Name, "under no pressure any more", func(n *corev1.Node) bool {
+		return !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeDiskPressure })
+	})
+	s.remove(claim)
+}
+
+// With less than its users it is who goes, and is not let in again before there is calm. They
+// go on with what they have mounted, and are given the volume anew then.
+func aStagingPodIsEvictedForPressure(t *testing.T) {
+	s, shelf := begin(t, "evicted"), shelfWithData(t)
+	claim := s.pressing(shelf, s.low(), "sleep 1d & wait $!")
+	writer := s.consumer("writer", claim.Name, writes, spared)
+	s.ready(writer)
+	s.prints(writer, "wrote 3")
+	first := s.stepPods(tarn.StepStaging)[0]
+
+	ended := endOfProcess(t, &first)
+	put(t, filepath.Join(shelf, "now"))
+	lost := s.stageOf("lost", func(g *tarn.PavStage) bool { return g.Status.Node.Loss != nil })
+	took := time.Since(<-ended)
+	t.Logf("noticed %s after the end of its process", took)
+	if took > 2*time.Second {
+		t.Errorf("noticed %s after the end of its process, want 2 s", took)
+	}
+	s.told(&first, "Evicted", "low on resource: ephemeral-storage")
+	s.told(writer, "VolumeLost", claim.Spec.VolumeName)
+	if reason := lost.Status.Node.Loss.Reason; reason != tarn.ReasonPodEnded {
+		t.Errorf("the stage tells of a loss for %s, want %s", reason, tarn.ReasonPodEnded)
+	}
+	s.stillWrites(writer, shelf)
+
+	s.told(writer, "VolumeRebound", claim.Spec.VolumeName)
+	again := s.stageOf("healthy again", healthy(tarn.ReasonRebound))
+	loss := again.Status.Node.Loss
+	t.Logf("bound again %s later, by staging pod %d", loss.ReboundTime.Sub(loss.Time.Time), suite.news.of(s.name).pods[tarn.StepStaging])
+	for _, c := range s.aNode().Status.Conditions {
+		if c.Type == corev1.NodeDiskPressure {
+			t.Logf("and %s after the pressure: %s", loss.ReboundTime.Sub(c.LastTransitionTime.Time), c.Status)
+		}
+	}
+	if loss.Number != 1 || len(loss.Left) > 0 {
+		t.Errorf("the stage tells of %+v, want one loss, and nothing left", loss)
+	}
+	s.stillWrites(writer, shelf)
+	s.remove(writer)
+	s.remove(claim)
+	if text := unstaged(t, shelf); text != "once\n" {
+		t.Errorf("the unstaging pods wrote %q, want one line", text)
+	}
+}
+
+// endOfProcess tells when the first process of a pod's container has ended.
+func endOfProcess(t *testing.T, pod *corev1.Pod) <-chan time.Time {
+	t.Helper()
+	pids, err := suite.machine.processes(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		_, ids, _ := strings.Cut(string(status), "\nNSpid:")
+		ids, _, _ = strings.Cut(ids, "\n")
+		if !strings.HasSuffix(ids, "\t1") {
+			continue
+		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan time.Time, 1)
+		go func() { // ends with the process, or with this one
+			defer unix.Close(fd)
+			for {
+				if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); !errors.Is(err, unix.EINTR) {
+					ended <- time.Now()
+					return
+				}
+			}
+		}()
+		return ended
+	}
+	t.Fatalf("none of the processes %v is the first of a container", pids)
+	return nil
+}

@@ -1,0 +1,118 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// givenUp is what Kubernetes may take to remove the pods of a node that is gone for good:
+// it looks every 20 s, and for one that was deleted 40 s must have passed.
+const givenUp = 2 * time.Minute
+
+// ghost makes a node that is Ready and has no kubelet. Its name is behind that of any
+// other, as some cases take the first there is, and only pods that tolerate it go there.
+func (s *scenario) ghost() *corev1.Node {
+	s.t.Helper()
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "zz-" + s.name, Labels: map[string]string{corev1.LabelHostname: "zz-" + s.name}},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: s.name, Effect: corev1.TaintEffectNoSchedule}}},
+	}
+	s.create(node)
+	s.t.Cleanup(func() { s.deleteIfThere(&corev1.Node{ObjectMeta: named(node.Name)}) })
+	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("10")}
+	s.said(node, func() {
+		node.Status.Capacity, node.Status.Allocatable = room, room
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: metav1.Now()}}
+	})
+	// A new node is tainted as not ready until Kubernetes has seen that it is.
+	s.nodeBecomes(node.Name, "free for who tolerates it", func(n *corev1.Node) bool { return len(n.Spec.Taints) == 1 })
+	return node
+}
+
+// said writes what its kubelet would say of a node.
+func (s *scenario) said(node *corev1.Node, change func()) {
+	s.t.Helper()
+	old := node.DeepCopy()
+	change()
+	if err := suite.live.Status().Patch(s.ctx, node, client.StrategicMergeFrom(old)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// prefers has a section's pod go to a ghost as long as there is one.
+func (s *scenario) prefers(section fields, ghost *corev1.Node) fields {
+	podSpec(section)["tolerations"] = []any{fields{"key": s.name, "operator": "Exists", "effect": "NoSchedule"}}
+	podSpec(section)["affinity"] = fields{"nodeAffinity": fields{"preferredDuringSchedulingIgnoredDuringExecution": []any{fields{
+		"weight": int64(100), "preference": fields{"matchExpressions": []any{fields{"key": corev1.LabelHostname, "operator": "In", "values": []any{ghost.Name}}}},
+	}}}}
+	return section
+}
+
+// A creation pod on a node whose machine is no more: nothing is lost but time.
+func TestACreationIsRepeatedElsewhereWhenItsNode(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, label string
+		vanish      func(s *scenario, node *corev1.Node)
+	}{
+		{"is deleted", "deleted", func(s *scenario, node *corev1.Node) { s.delete(node) }},
+		{"is declared out of service", "out", func(s *scenario, node *corev1.Node) {
+			s.said(node, func() { node.Status.Conditions[0].Status = corev1.ConditionFalse })
+			s.kubectl("cordon", node.Name)
+			s.kubectl("taint", "node", node.Name, corev1.TaintNodeOutOfService+"=nodeshutdown:NoExecute")
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t, "ghost-"+c.label)
+			node := s.ghost()
+			s.create(s.provisioner(fields{
+				"volumeCreation": s.prefers(script{text: "true"}.section(asRequested), node), "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting,
+			}))
+			s.class(corev1.PersistentVolumeReclaimDelete)
+			claim := s.claim("data")
+			var first corev1.Pod
+			s.await("a creation pod on the node", func() (bool, string) {
+				pods := s.stepPods(tarn.StepCreation)
+				if len(pods) == 0 {
+					return false, "there is none"
+				}
+				first = pods[0]
+				return first.Spec.NodeName == node.Name, "it is on " + first.Spec.NodeName
+			})
+
+			began := time.Now()
+			c.vanish(s, node)
+			s.step = givenUp
+			s.gone(&first)
+			t.Logf("the pod is gone %s after its node", time.Since(began).Round(time.Second))
+			bound := s.bound(claim)
+			t.Logf("the claim is Bound %s after the node was gone", time.Since(began).Round(time.Second))
+			var volumes corev1.PersistentVolumeList
+			if err := suite.live.List(s.ctx, &volumes); err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range volumes.Items {
+				if v.Spec.CSI != nil && v.Spec.CSI.Driver == s.name && v.Name != bound.Spec.VolumeName {
+					t.Errorf("there is volume %s too, want %s alone", v.Name, bound.Spec.VolumeName)
+				}
+			}
+			if n := suite.news.of(s.name).pods[tarn.StepCreation]; n != 2 {
+				t.Errorf("saw %d creation pods, want the one that went with its node, and another", n)
+			}
+			pod := s.consumer("reader", claim.Name, "grep -x hello /data/greeting")
+			s.succeeded(pod)
+			s.remove(pod)
+			s.remove(claim)
+		})
+	}
+}

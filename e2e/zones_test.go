@@ -24,7 +24,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// playedTaint keeps the pods of other cases off nodes that a case plays.
+// playedTaint is on nodes that a case plays.
 const playedTaint = "e2e.tarn.dev/played"
 
 // heartbeat is how often a played node is said to live: a node is given up after 25 s.
@@ -77,6 +77,13 @@ func (z *zones) node(zone, taint string) {
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: playedTaint, Value: taint, Effect: corev1.TaintEffectNoSchedule}}},
 		Status:     corev1.NodeStatus{Capacity: room, Allocatable: room},
 	}
+	guard := z.guard(name)
+	z.s.create(guard)
+	z.s.t.Cleanup(func() {
+		if err := suite.live.Delete(z.s.ctx, guard, client.GracePeriodSeconds(0)); err != nil {
+			z.s.t.Errorf("deleting pod %s: %v", guard.Name, err)
+		}
+	})
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name}}
 	z.s.create(node)
 	z.s.t.Cleanup(func() {
@@ -85,6 +92,27 @@ func (z *zones) node(zone, taint string) {
 	})
 	z.s.create(lease)
 	z.of[name] = zone
+}
+
+// guard gives a pod that keeps all pods off a node but the case's own and those that fill
+// its pool: some of other cases tolerate every taint. It is there before its node is.
+func (z *zones) guard(node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: node},
+		Spec: corev1.PodSpec{
+			NodeName:   node,
+			Containers: []corev1.Container{{Name: "none", Image: "busybox:1.36"}},
+			Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				TopologyKey: corev1.LabelHostname,
+				NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+					{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn, Values: []string{z.s.name}},
+				}},
+				LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+					{Key: tarn.LabelPool, Operator: metav1.LabelSelectorOpNotIn, Values: []string{z.s.name}},
+				}},
+			}}}},
+		},
+	}
 }
 
 // live says that the nodes live, until the case ends.

@@ -27,6 +27,12 @@ func TestExplainSaysWhatElseAPodWaitsFor(t *testing.T) {
 		{"unready", "fine", stays, []string{"is running: its volumes are there, and its containers run, but are not ready"}, func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"false"}}}}
 		}},
+		{"unset", "fine", stays, []string{"its volumes are there, but container main waits (CreateContainerConfigError): secret \"none\" not found"}, func(pod *corev1.Pod) {
+			pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}}}
+		}},
+		{"hooked", "fine", stays, []string{"is starting: its containers have not started on node ", ", where the kubelet said last: Container started"}, func(pod *corev1.Pod) {
+			pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sleep", "20"}}}}
+		}},
 		{"ignored", "fine", stays, []string{"the scheduler has not placed it yet"}, func(pod *corev1.Pod) { pod.Spec.SchedulerName = "nobody" }},
 		{"ended", "", "true", []string{"is Succeeded: on node ", "; it uses no claims"}, func(pod *corev1.Pod) {
 			pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}

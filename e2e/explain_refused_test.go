@@ -163,17 +163,42 @@ func TestExplainSaysHowARecyclingStands(t *testing.T) {
 	s := begin(t, "explain-recycling")
 	s.needsThisMachine()
 	vol := s.recycled(t.TempDir(), tarn.RecycleFiles, corev1.PersistentVolumeFilesystem)
-	claim := s.bound(s.claimWith("data", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = vol.Name }))
+	ofVolume := func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = vol.Name }
+	lift := s.refuses("scrubs", write{"", "v1", "persistentvolumeclaims", admissionv1.Create}, "object.metadata.namespace != '"+s.name+"' && has(object.spec.volumeName) && object.spec.volumeName == '"+vol.Name+"'")
+	s.remove(s.bound(s.claimWith("first", ofVolume)))
+	s.explains("volume", vol.Name, "is Released: claim "+s.name+"/first is gone, and the volume is being recycled")
+	lift()
+	s.phased(vol, corev1.VolumeAvailable)
+
+	claim := s.bound(s.claimWith("second", ofVolume))
 	pod := s.consumer("user", claim.Name, stays)
 	s.ready(pod)
-	lift := s.refuses("scrubs", write{"", "v1", "persistentvolumeclaims", admissionv1.Create}, "has(object.spec.volumeName) && object.spec.volumeName == '"+vol.Name+"'")
 	s.delete(claim)
 	s.unhold(claim) // as one does who is in a hurry
 	e := s.explains("volume", vol.Name, "is Released: it could not be recycled: ", "pod "+s.name+"/user")
-	if last := e.Links[len(e.Links)-1]; !containsAll(last.Next, []string{"when it is tried again; last tried "}) {
+	if last := e.Links[len(e.Links)-1]; !strings.Contains(last.Next, "when it is tried again; last tried ") {
 		t.Errorf("the chain ends with %+v", last)
 	}
 	s.remove(pod)
-	lift()
 	s.phased(vol, corev1.VolumeAvailable)
+}
+
+func TestExplainSaysThatADeploymentMakesNothing(t *testing.T) {
+	t.Parallel()
+	s := beginApps(t, "explain-app-idle")
+	tells := s.refuses("telling", write{"apps", "v1", "deployments/status", admissionv1.Update}, "request.namespace == '"+s.name+"'")
+	makes := s.refuses("making", write{"apps", "v1", "replicasets", admissionv1.Create}, "request.namespace == '"+s.name+"'")
+	s.deploys("idle", s.name, stays, "--wait=false")
+	s.bound(s.claimed("idle"))
+	e := s.explainsApp("idle", "is not Ready: 0 of 1 pods are ready")
+	if len(e.Links) == 0 || e.Links[0].Since == nil || e.command() != "" {
+		t.Errorf("the chain is %+v", e.Links)
+	}
+	tells()
+	e = s.explainsApp("idle", "is not Ready: its pods cannot be made: ", "refused by the policy of an end-to-end case")
+	if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Deployment" || last.State != "makes no pods" {
+		t.Errorf("the chain ends with %+v", last)
+	}
+	makes()
+	s.explainsApp("idle", "is Ready: 1 of 1 pods are ready")
 }

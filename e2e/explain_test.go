@@ -38,12 +38,15 @@ import (
 type explanation struct {
 	Healthy bool
 	Verdict string
-	Links   []struct {
-		Object                                      struct{ Kind, Namespace, Name string }
-		State, Node, Reason, Message, Next, Command string
-		Since                                       *time.Time
-		Log                                         []string
-	}
+	Links   []link
+}
+
+// link is one of its links.
+type link struct {
+	Object                                      struct{ Kind, Namespace, Name string }
+	State, Node, Reason, Message, Next, Command string
+	Since                                       *time.Time
+	Log                                         []string
 }
 
 // command is that of the link nearest to the cause.

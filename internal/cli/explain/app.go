@@ -124,11 +124,14 @@ func (s *story) claimOfApp(c *claimView) bool {
 	return true
 }
 
+// replicaSetRefused is the reason of a Deployment that may not make what makes its pods.
+const replicaSetRefused = "ReplicaSetCreateError"
+
 // workloadOfApp tells of a Deployment that cannot make its pods.
 func (s *story) workloadOfApp(d *appsv1.Deployment) bool {
 	for i := range d.Status.Conditions {
 		c := &d.Status.Conditions[i]
-		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue || c.Type == appsv1.DeploymentProgressing && c.Reason == replicaSetRefused {
 			s.add(Link{Object: Object{deployment, d.Namespace, d.Name}, State: "makes no pods", Since: moment(c.LastTransitionTime.Time), Reason: c.Reason, Message: c.Message,
 				Next: "when its pods are allowed; it is tried again, after a growing pause"})
 			s.blame("its pods cannot be made: %s", c.Message)

@@ -68,6 +68,9 @@ func TestAnAppSaysWhatItWaitsFor(t *testing.T) {
 		{"pods that a quota forbids", with(newWorld().bound().asApp(waiting, "0 of 1 pods are ready"), func(w *world) {
 			w.view.Workload.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "exceeded quota"}}
 		}), "its pods cannot be made: exceeded quota", "when its pods are allowed", ""},
+		{"a ReplicaSet that a policy forbids", with(newWorld().bound().asApp(waiting, "0 of 1 pods are ready"), func(w *world) {
+			w.view.Workload.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ReplicaSetCreateError", Message: "refused"}}
+		}), "its pods cannot be made: refused", "when its pods are allowed", ""},
 		{"its Deployment, which nobody makes", with(newWorld().bound().asApp(deploying, "the Deployment is to be made"), func(w *world) { w.view.Workload, w.view.Controller = nil, nil }),
 			"its Deployment has to be made, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
 		{"its Deployment, which who asks may not read", with(newWorld().bound().asApp(deploying, "0 of 1 pods are ready"), func(w *world) {

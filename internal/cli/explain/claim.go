@@ -163,7 +163,8 @@ func (s *story) awaitsBinder(c *claimView) bool {
 	}
 	selector, err := volume.Selector(c.Claim)
 	if err != nil {
-		s.links[len(s.links)-1].Message = err.Error()
+		link := s.links[len(s.links)-1]
+		link.Message, link.Next = err.Error(), "when the claim is made anew with a selector that can be read"
 		s.blame("its selector cannot be read")
 		return true
 	}

@@ -117,6 +117,9 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 		{"no class, where the classes cannot be read", with(withoutClass(newWorld(), nil), func(w *world) {
 			w.view.Unread = []unread{{Object{Kind: storageClass}, needs}}
 		}), "it names no class, and no free volume without class fits", "", ""},
+		{"a selector that an earlier Kubernetes took", with(newWorld(), func(w *world) {
+			w.claim.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "shelf", Operator: metav1.LabelSelectorOpIn, Values: []string{"shelf 7"}}}}
+		}), "its selector cannot be read", "when the claim is made anew with a selector that can be read", ""},
 		{"a volume that is named and missing", with(newWorld(), func(w *world) { w.claim.Spec.VolumeName = "mine" }), "it names volume mine, which does not exist", "when a PersistentVolume of that name", ""},
 		{"a named volume that is another's", with(newWorld(), func(w *world) {
 			vol := freeVolume("mine", "1Gi", func(v *corev1.PersistentVolume) {

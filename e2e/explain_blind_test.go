@@ -1,0 +1,66 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What who asks may not read is not taken for something that is not there: the answer is
+// what is known without it, and says what was not read.
+func TestExplainConcludesNothingFromWhatItsCallerMayNotRead(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-blind")
+	lost := s.naming("lost", s.byHand("lost").Name)
+	lost = s.bound(lost)
+	vol := s.volumeOf(lost)
+	s.delete(vol)
+	s.unhold(vol)
+	s.explainsClaim("lost", "is Lost: its volume "+vol.Name+" was removed under it")
+	s.naming("named", s.name+"-nothing")
+	s.claimWith("late", ofClass(s.classWith("-late", "kubernetes.io/no-provisioner", late)))
+	s.claimWith("orphan", ofClass(s.classWith("-orphan", s.name+"x")))
+	kept := s.bound(s.naming("kept", s.byHand("kept").Name))
+	pod := s.consumer("user", "kept", stays)
+	s.ready(pod)
+	s.delete(s.volumeOf(kept))
+	s.delete(kept)
+
+	s.explainsClaim("late", "is Pending: its class waits for a pod that uses it, and there is none")
+	noVolumes := s.asReader("no-volumes", "persistentvolumes", "events")
+	noPods := s.asReader("no-pods", "pods")
+	noProvisioners := s.asReader("no-provisioners", "pavprovisioners")
+	noClaims := s.asReader("no-claims", "persistentvolumeclaims", "events")
+	noEvents := s.asReader("no-events", "events")
+	const untold = "what it waits for cannot be told without what could not be read"
+	for _, c := range []struct {
+		by         reader
+		kind, name string
+		want       string // how the verdict ends
+		unread     string
+	}{
+		{noVolumes, "claim", "lost", "is Lost: its volume " + vol.Name + " is gone or not its own any more", "cannot read volume " + vol.Name + ": needs permission to get persistentvolumes"},
+		{noVolumes, "claim", "named", "is Pending: " + untold, "cannot read volume " + s.name + "-nothing: needs permission to get persistentvolumes"},
+		{noPods, "claim", "late", "is Pending: its class waits for a pod that uses it", "cannot read each Pod in namespace " + s.name + ": needs permission to list pods"},
+		{noPods, "claim", "kept", "is Terminating: finalizer kubernetes.io/pvc-protection keeps it, which is of Kubernetes' protection, until no pod uses the claim", "cannot read each Pod in namespace " + s.name + ": needs permission to list pods"},
+		{noProvisioners, "claim", "orphan", "is Pending: its provisioner " + s.name + "x has not begun", "cannot read PavProvisioner " + s.name + "x: needs permission to get pavprovisioners.pav.albertofaria.github.io"},
+		{noClaims, "volume", s.name + "-kept", "is Terminating: finalizer kubernetes.io/pv-protection keeps it, which is of Kubernetes' protection, until no claim has the volume", "cannot read claim " + s.name + "/kept: needs permission to get persistentvolumeclaims"},
+		{noEvents, "pod", "user", "", "cannot read each Event in namespace " + s.name + ": needs permission to list events"},
+	} {
+		name := c.name
+		if c.kind != "volume" {
+			name = s.name + "/" + name
+		}
+		e := c.by.explains(c.kind, name, c.want)
+		if !strings.HasSuffix(e.Verdict, c.want) {
+			t.Errorf("%s %s: the verdict %q does not end with %q", c.kind, name, e.Verdict, c.want)
+		}
+		if !slices.ContainsFunc(e.Links, func(l link) bool { return l.State == "not read" && l.Message == c.unread }) {
+			t.Errorf("%s %s: that it %s is not among %+v", c.kind, name, c.unread, e.Links)
+		}
+	}
+	s.remove(pod)
+	s.gone(kept)
+}

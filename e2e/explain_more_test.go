@@ -1,0 +1,170 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+func TestExplainSaysWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-underway")
+	s.needsThisMachine()
+	gate := t.TempDir()
+	open := func(name string) {
+		if err := os.WriteFile(gate+"/"+name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { open("unstage"); open("delete") })
+	s.create(s.provisioner(fields{
+		"volumeCreation": asRequested, "volumeStaging": greeting,
+		"volumeUnstaging": script{hostDir: gate, text: "until [ -e /host/unstage ]; do sleep 0.1; done"}.section(nil),
+		"volumeDeletion": script{hostDir: gate, text: "if [ -e /host/tried ]; then until [ -e /host/delete ]; do sleep 0.1; done\n" +
+			"else touch /host/tried; echo still busy > /pav/error; exit 1; fi"}.section(nil),
+	}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	pod := s.consumer("web", claim.Name, stays)
+	s.ready(pod)
+	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+	s.delete(vol)
+	e := s.explains("volume", vol.Name, "is Terminating: claim "+s.name+"/data has it")
+	if !slices.ContainsFunc(e.commands(), func(command string) bool { return command == "kubectl -n "+s.name+" delete pvc data" }) {
+		t.Errorf("the commands are %q", e.commands())
+	}
+	s.delete(pod)
+	s.explains("pod", s.name+"/web", "is Terminating: volume "+vol.Name+" is being unstaged on node ")
+	open("unstage")
+	s.gone(pod)
+	s.remove(claim)
+	s.explains("volume", vol.Name, "is Terminating: its storage could not be removed: ", "still busy", "; now the deletion pod default/pav-deletion-", "has been running for")
+	open("delete")
+	s.gone(vol)
+}
+
+func TestExplainSaysWhatElseKeepsAClaim(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-kept")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	t.Run("the pod that it was made for", func(t *testing.T) {
+		sub := s.part(t)
+		pod := sub.consumer("owner", "", stays, func(pod *corev1.Pod) {
+			pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
+				Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &s.name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{Requests: size("1Mi")}},
+			}}}
+		})
+		sub.ready(pod)
+		sub.delete(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "owner-data"}})
+		sub.does(sub.explainsClaim("owner-data", "is Terminating: it is used by pod "+s.name+"/owner").command())
+		sub.gone(pod)
+	})
+	t.Run("two pods, of which one is on its way", func(t *testing.T) {
+		sub := s.part(t)
+		claim := sub.bound(sub.claim("shared"))
+		long := int64(600)
+		stubborn := sub.consumer("stubborn", claim.Name, "trap '' TERM; until [ -e /data/go ]; do sleep 0.1; done", func(pod *corev1.Pod) { pod.Spec.TerminationGracePeriodSeconds = &long })
+		other := sub.consumer("other", claim.Name, "trap exit TERM; sleep 5000 & wait")
+		sub.ready(stubborn)
+		sub.ready(other)
+		sub.delete(claim)
+		sub.delete(stubborn)
+		e := sub.explainsClaim("shared", "is Terminating: it is used by 2 pods "+s.name+"/other, "+s.name+"/stubborn; "+s.name+"/stubborn is being deleted: its containers have not ended")
+		if want := []string{"kubectl -n " + s.name + " delete pod other"}; !slices.Equal(e.commands(), want) {
+			t.Errorf("the commands are %q, want %q", e.commands(), want)
+		}
+		sub.explains("pod", s.name+"/stubborn", "is Terminating: its containers have not ended")
+		sub.kubectl("-n", s.name, "exec", "other", "--", "touch", "/data/go")
+		sub.gone(stubborn)
+		sub.does(e.command())
+		sub.gone(claim)
+	})
+	t.Run("finalizers of whoever it be", func(t *testing.T) {
+		sub := s.part(t)
+		claim := sub.claimWith("held", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Finalizers = []string{"external-attacher/csi.example.org", "tarn.dev/some", "kubernetes"}
+		})
+		t.Cleanup(func() { sub.unhold(claim) })
+		sub.delete(claim)
+		e := sub.explainsClaim("held", "is Terminating: ")
+		for finalizer, owner := range map[string]string{
+			"external-attacher/csi.example.org": "it is of the attacher of CSI driver csi.example.org, until the volume is detached", "tarn.dev/some": "it is of Tarn's", "kubernetes": "it is of nobody that is known here",
+		} {
+			if i := slices.IndexFunc(e.Links, func(l link) bool { return l.State == "kept by finalizer "+finalizer }); i < 0 || !strings.HasPrefix(e.Links[i].Message, owner) {
+				t.Errorf("of finalizer %s it is not said that %s: %+v", finalizer, owner, e.Links)
+			}
+		}
+	})
+}
+
+func TestExplainSaysWhoHasToGrowAVolume(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-growth")
+	expansion := script{text: "true"}.section(nil)
+	expansion["podTemplate"].(fields)["spec"].(fields)["containers"].([]any)[0].(fields)["image"] = "no.example/such:image"
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting, "volumeExpansion": fields{"nodePodTemplate": expansion["podTemplate"]}}))
+	class := s.class(corev1.PersistentVolumeReclaimDelete)
+	grows := client.RawPatch(types.MergePatchType, []byte(`{"allowVolumeExpansion":true}`))
+	if err := suite.live.Patch(s.ctx, class, grows); err != nil {
+		t.Fatal(err)
+	}
+	larger := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"resources":{"requests":{"storage":"8Mi"}}}}`))
+	t.Run("its node, whose pod has no image", func(t *testing.T) {
+		sub := s.part(t)
+		claim := sub.bound(sub.claim("data"))
+		pod := sub.consumer("web", claim.Name, stays)
+		sub.ready(pod)
+		if err := suite.live.Patch(s.ctx, claim, larger); err != nil {
+			t.Fatal(err)
+		}
+		sub.told(claim, "FileSystemResizeRequired")
+		sub.nudge(pod)
+		e := sub.explainsClaim("data", "is Bound: its volume has grown, and is to follow on node ", ": the node-expansion pod default/", "cannot have its image: ")
+		if !strings.HasPrefix(e.command(), "kubectl edit pavprovisioner "+s.name+" && kubectl -n default delete pod ") {
+			t.Errorf("the command is %q", e.command())
+		}
+		expansion["podTemplate"].(fields)["spec"].(fields)["containers"].([]any)[0].(fields)["image"] = "busybox:1.36"
+		sub.respecify(s.name, fields{"volumeExpansion": fields{"nodePodTemplate": expansion["podTemplate"]}})
+		for _, failing := range sub.stepPods(tarn.StepNodeExpansion) {
+			sub.deleteIfThere(&failing)
+		}
+		sub.resizedTo(claim, "8Mi")
+		sub.remove(pod)
+		sub.remove(claim)
+	})
+	t.Run("its driver's resizer, which has begun", func(t *testing.T) {
+		sub := s.part(t)
+		other := sub.classWith("-foreign", "csi.example.org", func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = new(true) })
+		vol := sub.byHand("foreign", func(vol *corev1.PersistentVolume) {
+			vol.Spec.StorageClassName = other
+			vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.org", VolumeHandle: "by-hand"}}
+		})
+		claim := sub.bound(sub.claimWith("foreign", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Spec.StorageClassName, claim.Spec.VolumeName = &other, vol.Name
+		}))
+		if err := suite.live.Patch(s.ctx, claim, larger); err != nil {
+			t.Fatal(err)
+		}
+		begun := client.RawPatch(types.MergePatchType, []byte(`{"status":{"allocatedResources":{"storage":"8Mi"},"allocatedResourceStatuses":{"storage":"ControllerResizeInProgress"}}}`))
+		if err := suite.live.Status().Patch(s.ctx, claim, begun); err != nil { // as the resizer does
+			t.Fatal(err)
+		}
+		e := sub.explainsClaim("foreign", "is Bound: it is to grow from 2Mi to 8Mi")
+		if last := e.Links[len(e.Links)-1]; last.State != "ControllerResizeInProgress" || last.Next != "when the driver's resizer tries again, which only its log tells" {
+			t.Errorf("the chain ends with %+v", last)
+		}
+		sub.remove(claim)
+	})
+}

@@ -10,6 +10,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -201,4 +202,22 @@ func TestExplainSaysThatADeploymentMakesNothing(t *testing.T) {
 	}
 	makes()
 	s.explainsApp("idle", "is Ready: 1 of 1 pods are ready")
+}
+
+func TestExplainSaysThatARetentionKeepsAVolumeThatTheTrashDoesNotHold(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-retained")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting}))
+	class := s.classWith("-kept", s.name, func(class *storagev1.StorageClass) {
+		class.Annotations = map[string]string{tarn.AnnotationRetention: "1h"}
+	})
+	lift := s.refuses("holding", write{"", "v1", "persistentvolumes", admissionv1.Update},
+		"has(object.spec.csi) && object.spec.csi.driver == '"+s.name+"' && object.spec.persistentVolumeReclaimPolicy == 'Retain'")
+	claim := s.bound(s.claimWith("data", ofClass(class)))
+	s.remove(claim)
+	s.explains("volume", claim.Spec.VolumeName, "is Released: claim "+s.name+"/data is gone, and its storage is not destroyed yet: ")
+	lift()
+	s.explains("volume", claim.Spec.VolumeName, "is Released: claim "+s.name+"/data is gone, and its data is kept in the trash until ")
+	mustTool(t, 0, "", "trash", "purge", claim.Spec.VolumeName, "--yes")
+	s.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
 }

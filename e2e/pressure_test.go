@@ -3,12 +3,9 @@
 package e2e
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,104 +20,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// pressed is set where the suite is that of a cluster whose node can be brought under
-// pressure.
-const pressed = "TARN_PRESSED"
-
-const (
-	// diskSize is what the disk of such a cluster pretends to be: the file behind it has
-	// holes. From leastFree on its kubelet makes room, and fills is what brings it there.
-	diskSize  = 16 << 30
-	leastFree = "8Gi"
-	fills     = "fallocate -l 9663676416 /full" // 9 GiB, none of it written
-	// calm is how long the node stays under pressure once there is room again, by which
-	// staging pods that may be evicted are refused: 5 minutes by default.
-	calm = 5 * time.Second
-	// pressing is what the case may take in that cluster, beside whatever else the machine does.
-	pressing = 3 * time.Minute
-)
-
-// In a cluster of its own: a node short of disk takes no pods, and throws its images away.
-func TestOnANodeShortOfDiskAStagingPod(t *testing.T) {
-	t.Parallel()
-	if os.Getenv(pressed) == "" {
-		onASmallDisk(t)
-		return
-	}
-	// Not beside each other: the pressure is the node's.
-	t.Run("stays, and another pod makes room", aStagingPodStaysUnderPressure)
-	t.Run("of low priority is evicted, and its volume bound again when that is over", aStagingPodIsEvictedForPressure)
-}
-
-// onASmallDisk runs the test that calls it once more, as that of a cluster whose data lie on
-// a disk of its own.
-func onASmallDisk(t *testing.T) {
-	if !suite.machine.here() {
-		t.Skip("no tarn-cluster to start a cluster with: TARN_CLUSTER_BINARY and TARN_CLUSTER_NAME are not set")
-	}
-	m := suite.machine
-	m.name += "-pressed"
-	cluster := func(args ...string) string {
-		t.Helper()
-		out, err := m.run(args...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
-	cluster("down") // an interrupted run may have left it
-	disk := smallDisk(t, filepath.Join(os.TempDir(), m.name))
-	t.Cleanup(func() { cluster("down") })
-	cluster("up", "--without-api", "--data-dir", filepath.Join(disk, "data"),
-		"--kubelet-arg=--eviction-hard=nodefs.available<"+leastFree, "--kubelet-arg=--eviction-pressure-transition-period="+calm.String())
-
-	ctx, stop := context.WithTimeout(t.Context(), pressing)
-	defer stop()
-	inside := exec.CommandContext(ctx, os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-test.count", "1")
-	inside.Env = append(os.Environ(), pressed+"=1", "TARN_CLUSTER_NAME="+m.name, "KUBECONFIG="+strings.TrimSpace(cluster("kubeconfig")))
-	out, err := inside.CombinedOutput()
-	// Lines that begin as a test's own are taken for it.
-	t.Logf("in cluster %s:\n| %s", m.name, bytes.ReplaceAll(bytes.TrimSpace(out), []byte("\n"), []byte("\n| ")))
-	if err != nil {
-		t.Errorf("the cases in cluster %s: %v; end of its kubelet's log:\n%s", m.name, err, m.log("kubelet", 40))
-	}
-}
-
-// smallDisk mounts a disk of its own at a folder, until the test ends.
-func smallDisk(t *testing.T, at string) string {
-	t.Helper()
-	image := at + ".disk"
-	remove := func() {
-		if err := unix.Unmount(at, 0); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-			t.Errorf("unmounting %s: %v", at, err)
-		}
-		for _, path := range []string{image, at} { // a folder that is not empty stays
-			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-				t.Error(err)
-			}
-		}
-	}
-	remove() // an interrupted run may have left it
-	t.Cleanup(remove)
-	if err := os.WriteFile(image, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(image, diskSize); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(at, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, command := range [][]string{
-		{"mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1", image},
-		{"mount", "-o", "loop", image, at},
-	} {
-		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v: %s", command[0], err, out)
-		}
-	}
-	return at
-}
+// fills is what brings the node's disk under what its kubelet wants free.
+const fills = "fallocate -l 9663676416 /full" // 9 GiB, none of it written
 
 // low makes a PriorityClass below that of pods that have none, and gives its name.
 func (s *scenario) low() string {

@@ -1,0 +1,119 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// apart is set where the suite is that of the cluster in which nodes may fail.
+const apart = "TARN_E2E_APART"
+
+const (
+	// diskSize is what the disk of that cluster pretends to be: the file behind it has
+	// holes. From leastFree on its kubelet makes room.
+	diskSize  = 16 << 30
+	leastFree = "8Gi"
+	// calm is how long its node stays under pressure once there is room again, by which
+	// staging pods that may be evicted are refused: 5 minutes by default.
+	calm = 5 * time.Second
+	// failing is what the cases there may take, beside whatever else the machine does.
+	failing = 5 * time.Minute
+)
+
+// In a cluster of its own: a node short of disk takes no pods and throws its images away,
+// and one without a kubelet lets those that go there wait.
+func TestWhenANodeFails(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(apart) == "" {
+		inAClusterApart(t)
+		return
+	}
+	// Not beside each other: the pressure is the node's, and there is one.
+	t.Run("a creation is repeated elsewhere", aCreationIsRepeatedElsewhere)
+	t.Run("for want of disk, a staging pod stays and another pod makes room", aStagingPodStaysUnderPressure)
+	t.Run("for want of disk, a staging pod of low priority is evicted, and its volume bound again", aStagingPodIsEvictedForPressure)
+}
+
+// inAClusterApart runs the test that calls it once more, as that of a cluster whose data lie on
+// a disk of its own.
+func inAClusterApart(t *testing.T) {
+	if !suite.machine.here() {
+		t.Skip("no tarn-cluster to start a cluster with: TARN_CLUSTER_BINARY and TARN_CLUSTER_NAME are not set")
+	}
+	if inPods() {
+		t.Skip("a cluster of its own is one where Tarn's parts are processes")
+	}
+	m := suite.machine
+	m.name += "-apart"
+	cluster := func(args ...string) string {
+		t.Helper()
+		out, err := m.run(args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	cluster("down") // an interrupted run may have left it
+	disk := smallDisk(t, filepath.Join(os.TempDir(), m.name))
+	t.Cleanup(func() { cluster("down") })
+	cluster("up", "--without-api", "--data-dir", filepath.Join(disk, "data"),
+		"--kubelet-arg=--eviction-hard=nodefs.available<"+leastFree, "--kubelet-arg=--eviction-pressure-transition-period="+calm.String())
+
+	ctx, stop := context.WithTimeout(t.Context(), failing)
+	defer stop()
+	inside := exec.CommandContext(ctx, os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-test.count", "1")
+	inside.Env = append(os.Environ(), apart+"=1", "TARN_CLUSTER_NAME="+m.name, "KUBECONFIG="+strings.TrimSpace(cluster("kubeconfig")))
+	out, err := inside.CombinedOutput()
+	// Lines that begin as a test's own are taken for it.
+	t.Logf("in cluster %s:\n| %s", m.name, bytes.ReplaceAll(bytes.TrimSpace(out), []byte("\n"), []byte("\n| ")))
+	if err != nil {
+		t.Errorf("the cases in cluster %s: %v; end of its kubelet's log:\n%s", m.name, err, m.log("kubelet", 40))
+	}
+}
+
+// smallDisk mounts a disk of its own at a folder, until the test ends.
+func smallDisk(t *testing.T, at string) string {
+	t.Helper()
+	image := at + ".disk"
+	remove := func() {
+		if err := unix.Unmount(at, 0); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			t.Errorf("unmounting %s: %v", at, err)
+		}
+		for _, path := range []string{image, at} { // a folder that is not empty stays
+			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Error(err)
+			}
+		}
+	}
+	remove() // an interrupted run may have left it
+	t.Cleanup(remove)
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(image, diskSize); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range [][]string{
+		{"mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1", image},
+		{"mount", "-o", "loop", image, at},
+	} {
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", command[0], err, out)
+		}
+	}
+	return at
+}

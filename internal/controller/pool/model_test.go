@@ -394,17 +394,3 @@ func (m *model) lose(vol *corev1.PersistentVolume) {
 		m.touch(vol, corev1.VolumeAvailable)
 	}
 }
-
-// guard is an administrator who protects a volume, and erase one who deletes it before
-// it is in the pool.
-func (m *model) guard(vol *corev1.PersistentVolume) {
-	vol.Labels = merge(vol.Labels, map[string]string{tarnv1.LabelDeletionProtection: "true"})
-	m.touch(vol, vol.Status.Phase)
-}
-
-func (m *model) erase(vol *corev1.PersistentVolume) {
-	if isFilling(vol) && !volume.DeletionProtected(vol) && vol.DeletionTimestamp == nil {
-		vol.DeletionTimestamp = m.since()
-		m.touch(vol, vol.Status.Phase)
-	}
-}

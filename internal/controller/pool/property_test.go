@@ -187,6 +187,20 @@ func (r *run) change() {
 	r.remember()
 }
 
+// guard is an administrator who protects a volume, and erase one who deletes it before
+// it is in the pool.
+func (m *model) guard(vol *corev1.PersistentVolume) {
+	vol.Labels = merge(vol.Labels, map[string]string{tarnv1.LabelDeletionProtection: "true"})
+	m.touch(vol, vol.Status.Phase)
+}
+
+func (m *model) erase(vol *corev1.PersistentVolume) {
+	if isFilling(vol) && !volume.DeletionProtected(vol) && vol.DeletionTimestamp == nil {
+		vol.DeletionTimestamp = m.since()
+		m.touch(vol, vol.Status.Phase)
+	}
+}
+
 func TestAPoolKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := set(2, 4)
@@ -254,6 +268,7 @@ func (r *run) checkFull() {
 		switch {
 		case marked(vol):
 			r.t.Errorf("volume %s is half-way for ever: %+v, %+v, %v", vol.Name, vol.Spec.ClaimRef, vol.Status, vol.ObjectMeta)
+		case volume.DeletionProtected(vol): // nor is it scrubbed
 		case stateOf(vol, testNamespace) == recycling, r.mayScrub(vol) && vol.Annotations[tarnv1.AnnotationRecycle] != "":
 			r.t.Errorf("volume %s is to be recycled, and never is", vol.Name)
 		}

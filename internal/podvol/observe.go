@@ -242,12 +242,12 @@ func failure(pod *corev1.Pod, result *tarnv1.PodResult) string {
 	if pod.Status.Reason != "" || pod.Status.Message != "" {
 		return strings.Trim(pod.Status.Reason+": "+pod.Status.Message, ": ")
 	}
-	return cmp.Or(disruption(pod), exits(pod, result, ""), "the pod failed and left no word in /pav/error")
+	return cmp.Or(Disruption(pod), exits(pod, result, ""), "the pod failed and left no word in /pav/error")
 }
 
-// disruption says why the cluster has ended a pod, empty if it has not: its node is gone,
+// Disruption says why the cluster has ended a pod, empty if it has not: its node is gone,
 // it was preempted or drained away.
-func disruption(pod *corev1.Pod) string {
+func Disruption(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
 			return strings.Trim(c.Reason+": "+c.Message, ": ")

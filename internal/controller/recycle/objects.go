@@ -1,6 +1,7 @@
 package recycle
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -182,7 +184,7 @@ func failureOfPod(pod *corev1.Pod) string {
 	}
 	ended := terminated(pod)
 	if ended == nil {
-		return "the scrub pod failed: " + pod.Status.Reason
+		return "the scrub pod failed: " + cmp.Or(pod.Status.Reason, podvol.Disruption(pod), "nobody says why")
 	}
 	if message := strings.TrimPrefix(strings.TrimSpace(ended.Message), "tarn: "); message != "" {
 		if word := wordOf(pod); word != nil {

@@ -12,6 +12,23 @@ import (
 	"tarn.dev/tarn/internal/podvol/podvoltest"
 )
 
+func TestAScrubPodThatNeverRanIsToldWithWhatEndedIt(t *testing.T) {
+	gone := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node no longer exists"}
+	for _, c := range []struct {
+		name, want string
+		status     corev1.PodStatus
+	}{
+		{"its node", "DeletionByPodGC: PodGC: node no longer exists", corev1.PodStatus{Conditions: []corev1.PodCondition{gone}}},
+		{"its kubelet", "OutOfcpu", corev1.PodStatus{Reason: "OutOfcpu", Conditions: []corev1.PodCondition{gone}}},
+		{"its kubelet, in more words", "no room", corev1.PodStatus{Reason: "OutOfcpu", Message: "no room"}},
+		{"nobody knows who", "nobody says why", corev1.PodStatus{}},
+	} {
+		if got := failureOfPod(&corev1.Pod{Status: c.status}); !strings.HasSuffix(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
 func TestARecyclingPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -47,6 +47,7 @@ func TestExplainConcludesNothingFromWhatItsCallerMayNotRead(t *testing.T) {
 		{noPods, "claim", "kept", "is Terminating: finalizer kubernetes.io/pvc-protection keeps it, which is of Kubernetes' protection, until no pod uses the claim", "cannot read each Pod in namespace " + s.name + ": needs permission to list pods"},
 		{noProvisioners, "claim", "orphan", "is Pending: its provisioner " + s.name + "x has not begun", "cannot read PavProvisioner " + s.name + "x: needs permission to get pavprovisioners.pav.albertofaria.github.io"},
 		{noClaims, "volume", s.name + "-kept", "is Terminating: finalizer kubernetes.io/pv-protection keeps it, which is of Kubernetes' protection, until no claim has the volume", "cannot read claim " + s.name + "/kept: needs permission to get persistentvolumeclaims"},
+		{noClaims, "pod", "user", "is running: " + untold, "cannot read claim " + s.name + "/kept: needs permission to get persistentvolumeclaims"},
 		{noEvents, "pod", "user", "", "cannot read each Event in namespace " + s.name + ": needs permission to list events"},
 	} {
 		name := c.name

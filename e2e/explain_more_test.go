@@ -27,7 +27,10 @@ func TestExplainSaysWhatIsUnderWay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() { open("unstage"); open("delete") })
+	t.Cleanup(func() { open("unstage"); open("delete"); open("create") })
+	retries := s.another("-retries", fields{"volumeStaging": greeting, "volumeCreation": script{hostDir: gate, text: "if [ -e /host/failed ]; then until [ -e /host/create ]; do sleep 0.1; done\n" +
+		"else touch /host/failed; echo disk on fire > /pav/error; exit 1; fi"}.section(asRequested)})
+	retried := s.claimWith("retried", ofClass(retries))
 	s.create(s.provisioner(fields{
 		"volumeCreation": asRequested, "volumeStaging": greeting,
 		"volumeUnstaging": script{hostDir: gate, text: "until [ -e /host/unstage ]; do sleep 0.1; done"}.section(nil),
@@ -52,6 +55,10 @@ func TestExplainSaysWhatIsUnderWay(t *testing.T) {
 	s.explains("volume", vol.Name, "is Terminating: its storage could not be removed: ", "still busy", "; now the deletion pod default/pav-deletion-", "has been running for")
 	open("delete")
 	s.gone(vol)
+	s.explainsClaim("retried", "is Pending: attempt 1 failed: ", "disk on fire", "; now the creation pod default/pav-creation-", "has been running for")
+	open("create")
+	s.bound(retried)
+	s.remove(retried)
 }
 
 func TestExplainSaysWhatElseKeepsAClaim(t *testing.T) {
@@ -167,4 +174,27 @@ func TestExplainSaysWhoHasToGrowAVolume(t *testing.T) {
 		}
 		sub.remove(claim)
 	})
+}
+
+func TestExplainSaysWhyALostVolumeIsNotStagedAgain(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-mending")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": tmpfs}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	pod := s.consumer("reader", claim.Name, reads)
+	s.ready(pod)
+	s.respecify(s.name, fields{"volumeStaging": fails(nil)})
+	for _, staging := range s.stepPods(tarn.StepStaging) {
+		if err := suite.live.Delete(s.ctx, &staging, client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := s.explains("pod", s.name+"/reader", "volume "+claim.Spec.VolumeName+" is lost on node ", "was deleted; staging it again failed, attempt ", complaint)
+	if !slices.ContainsFunc(e.Links, func(l link) bool { return l.Next == "when its next staging pod has made it available again" }) {
+		t.Errorf("when it is there again is not among %+v", e.Links)
+	}
+	s.respecify(s.name, fields{"volumeStaging": tmpfs})
+	s.explains("pod", s.name+"/reader", "is running: on node ")
+	s.remove(pod)
 }

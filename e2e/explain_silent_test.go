@@ -137,6 +137,7 @@ func (m *muted) ofVolumes() []silence {
 	newborn := m.byHand("newborn")
 	m.byHand("lost")
 	m.naming("named", m.name+"-named")
+	m.claimWith("uncalled", ofClass(m.classWith("-uncalled", "csi.example.org")))
 	m.naming("reserved", m.byHand("reserved", func(vol *corev1.PersistentVolume) {
 		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: m.name, Name: "reserved"}
 	}).Name)
@@ -153,6 +154,7 @@ func (m *muted) ofVolumes() []silence {
 	all := []silence{
 		claim("fits", "fits, but no binder answers"),
 		claim("named", "volume "+m.name+"-named fits, but no binder answers"),
+		claim("uncalled", "provisioner csi.example.org has to be called, but no binder answers"),
 		claim("reserved", "volume "+m.name+"-reserved is there for it, but no binder answers"),
 		claim("classless", "it is to get the default class "+m.name+"-default, but no binder answers"),
 		claim("lost", "is there for it again, but no binder answers"),

@@ -23,16 +23,15 @@ import (
 )
 
 // The cases of explain_*_test.go bring about what `tarn explain` tells, and do what it
-// says. What they do not have is in the tables of internal/cli/explain alone:
-//   - what passes within moments: a claim that is being bound, a step about to begin or
-//     about to be told of, a volume about to be recycled, a stage that has failed and is
-//     made anew when the kubelet asks again, an object that nothing keeps any more;
-//   - what the API server does not let in: a selector that cannot be read;
-//   - what takes a fault of the API server: a volume that is made and cannot be written, a
-//     record that nobody can go on with;
-//   - what takes a fault of the kubelet or of a disk: a volume that cannot be unmounted,
-//     a pod of Tarn's on a node that is gone for good or not ready, a pod that has its
-//     volumes and whose containers do not start without a word.
+// says. What passes within moments they hold still: a policy of the case refuses the write
+// that would end it (refuses), or who would write that is stopped, in a cluster of its own.
+// What they do not have is in the tables of internal/cli/explain alone:
+//   - a validation, deletion, expansion or staging that is written down and whose pod is not
+//     made yet: one process does the one right after the other. Of a creation, told the same
+//     way, it is in TestExplainSaysThatTheControllerDoesNotAnswer, where the pod is taken away;
+//   - a stage that waits until its provisioner is judged: the node takes the driver of such
+//     a provisioner off, mostly before a pod can ask for it;
+//   - that there is no PersistentVolume at all, as other cases have theirs.
 
 // explanation is what tarn explain prints as JSON.
 type explanation struct {

@@ -39,7 +39,6 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 	case status.Phase == "" && status.Message != "":
 		s.blame("%s: %s", what, status.Message)
 	case status.Phase == "":
-		s.blame("%s: its staging pod is about to start", what)
 		s.controllerSilent(what+", its pod has to be started", stage.CreationTimestamp.Time)
 		return
 	case status.Phase == tarnv1.StagePodSucceeded:
@@ -80,11 +79,11 @@ func (s *story) lostStage(g *stageView) {
 		link.Next = "when the pods that use it are restarted, as volumeStaging.recovery is None"
 	default:
 		link.Next = "when its next staging pod has made it available again"
-		if at := stage.Status.Pod.NextAttemptTime; at != nil {
-			link.Next += ", which starts " + when(at, s.view.Now)
+		if lost.Failed > 0 && stage.Status.Node.Message != "" {
+			s.blame("%s; staging it again failed, attempt %d: %s", s.cause, lost.Failed, stage.Status.Node.Message)
 		}
 	}
-	if message := stage.Status.Pod.Message; message != "" {
+	if message := cmp.Or(stage.Status.Node.Message, stage.Status.Pod.Message); message != "" {
 		link.Message += "; " + message
 	}
 	if g.Pod != nil {

@@ -185,6 +185,10 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		{"a volume that was lost under it", newWorld().bound().askedPod(runs).staged(func(g *tarnv1.PavStage) {
 			g.Status.Node.Phase, g.Status.Node.Loss = tarnv1.StageLost, &tarnv1.StageLoss{Number: 1, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}
 		}), "volume pvc-claim-uid is lost on node n1: the server died", "when its next staging pod", ""},
+		{"a volume that was lost under it and cannot be staged again", newWorld().bound().askedPod(runs).staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase, g.Status.Node.Message = tarnv1.StageLost, "Staging pod failed: no disk"
+			g.Status.Node.Loss = &tarnv1.StageLoss{Number: 1, Failed: 3, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}
+		}), "volume pvc-claim-uid is lost on node n1: the server died; staging it again failed, attempt 3: Staging pod failed: no disk", "when its next staging pod", ""},
 		{"its own image", newWorld().bound().askedPod(waits("ErrImagePull", "no such image"), func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
 		}), "its volumes are there, but cannot have its image: no such image", "", ""},

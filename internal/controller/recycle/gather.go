@@ -17,6 +17,7 @@ import (
 )
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumes;persistentvolumeclaims;pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=volumeattachments,verbs=list;watch
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes,verbs=get;list;watch
@@ -53,6 +54,8 @@ type View struct {
 	// uses the volume, in words.
 	Live  bool
 	Users []string
+	// Taints are the keys of those of all nodes, in order, where the volume is not on one alone.
+	Taints []string
 }
 
 // gather reads the View of one volume, but for its users.
@@ -81,10 +84,33 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, name string
 	if err := r.gatherRecord(ctx, from, v); err != nil {
 		return nil, err
 	}
+	if err := r.gatherTaints(ctx, v); err != nil {
+		return nil, err
+	}
 	if ref := v.Volume.Spec.ClaimRef; ref != nil && !v.ours() {
 		v.Holder, err = kube.Get(ctx, from, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})
 	}
 	return v, err
+}
+
+// gatherTaints always reads from the cache: a taint that is not there yet is in the way of
+// a scrub pod no longer than until the next one.
+func (r *reconciler) gatherTaints(ctx context.Context, v *View) error {
+	if onOneNode(v.Volume) {
+		return nil
+	}
+	nodes := &corev1.NodeList{}
+	if err := r.client.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		for _, taint := range nodes.Items[i].Spec.Taints {
+			v.Taints = append(v.Taints, taint.Key)
+		}
+	}
+	slices.Sort(v.Taints)
+	v.Taints = slices.Compact(v.Taints)
+	return nil
 }
 
 // gatherRecord reads what there is of a volume that a PavProvisioner has made.

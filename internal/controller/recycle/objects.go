@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,13 +98,39 @@ func scrubPod(v *View, method tarnv1.RecycleMethod) *corev1.Pod {
 			RestartPolicy:    corev1.RestartPolicyNever, ActiveDeadlineSeconds: ptr.To(deadline(v.Volume, method)),
 			AutomountServiceAccountToken: ptr.To(false), EnableServiceLinks: ptr.To(false),
 			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-			Tolerations:     []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, // the data is where it is
+			Tolerations:     tolerations(v),
 			Containers:      []corev1.Container{c},
 			Volumes: []corev1.Volume{{Name: "volume", VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: m.Name},
 			}}},
 		},
 	}
+}
+
+// tolerations let a scrub pod go where the data is, if that is one node. Else it goes to
+// any, also to those that are kept for others, but to none that Kubernetes itself taints:
+// it is not well, or is being emptied.
+func tolerations(v *View) []corev1.Toleration {
+	if onOneNode(v.Volume) {
+		return []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	}
+	var found []corev1.Toleration
+	for _, key := range v.Taints {
+		if !strings.HasPrefix(key, "node.kubernetes.io/") && !strings.HasPrefix(key, "node.cloudprovider.kubernetes.io/") {
+			found = append(found, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
+		}
+	}
+	return found
+}
+
+// onOneNode says that a volume can be reached from a node by its name alone.
+func onOneNode(vol *corev1.PersistentVolume) bool {
+	if vol.Spec.NodeAffinity == nil || vol.Spec.NodeAffinity.Required == nil {
+		return false
+	}
+	return slices.ContainsFunc(vol.Spec.NodeAffinity.Required.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
+		return len(t.MatchFields) > 0 || slices.ContainsFunc(t.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool { return e.Key == corev1.LabelHostname })
+	})
 }
 
 // checkPod is a scrub pod that changes nothing: it reads back what the provisioner's own

@@ -17,11 +17,29 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// deafNode makes a node that no kubelet stands behind, though it says to be ready, and
-// to which only pods go that tolerate it. Its name comes last: others take the first node.
-func (s *scenario) deafNode() *corev1.Node {
+// deafNode makes a node that no kubelet stands behind, to which only the pods of a
+// provisioner go. Its name comes last: others take the first node.
+func (s *scenario) deafNode(provisioner string) *corev1.Node {
 	s.t.Helper()
 	name := "zz-" + s.name
+	// Some pods of other cases tolerate every taint, and would wait there for ever: another
+	// pod, which is there before the node, repels them.
+	guard := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}, Spec: corev1.PodSpec{
+		NodeName:   name,
+		Containers: []corev1.Container{{Name: "none", Image: "busybox:1.36"}},
+		Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelHostname, NamespaceSelector: &metav1.LabelSelector{},
+			LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: tarn.LabelProvisioner, Operator: metav1.LabelSelectorOpNotIn, Values: []string{provisioner}},
+			}},
+		}}}},
+	}}
+	s.create(guard)
+	s.t.Cleanup(func() {
+		if err := client.IgnoreNotFound(suite.live.Delete(s.ctx, guard, client.GracePeriodSeconds(0))); err != nil {
+			s.t.Errorf("deleting pod %s: %v", guard.Name, err)
+		}
+	})
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}, Spec: corev1.NodeSpec{
 		Taints: []corev1.Taint{{Key: name, Effect: corev1.TaintEffectNoSchedule}},
 	}}
@@ -70,7 +88,7 @@ func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
 	if inPods() {
 		t.Skip("where Tarn is pods, a node agent would be sent to a node that is none")
 	}
-	node := s.deafNode()
+	node := s.deafNode(s.name + "-deaf")
 	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	making := s.another("-deaf", fields{"volumeCreation": onTheDeaf(node, asRequested), "volumeStaging": greeting})

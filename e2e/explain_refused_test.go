@@ -88,6 +88,8 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 	goesOn := s.refuses("beginning", write{tarn.GroupVersion.Group, tarn.GroupVersion.Version, "pavvolumes/status", admissionv1.Update},
 		"object.spec.provisioner.name == '"+begins+"' && has(object.status.phase) && object.status.phase != 'Pending'")
 	writes := s.refuses("volumes", write{"", "v1", "persistentvolumes", admissionv1.Create}, "has(object.spec.csi) && object.spec.csi.driver == '"+unwritten+"'")
+	tells := s.refuses("telling", write{tarn.GroupVersion.Group, tarn.GroupVersion.Version, "pavvolumes/status", admissionv1.Update},
+		"object.spec.provisioner.name == '"+unwritten+"' && has(object.status.conditions) && object.status.conditions.exists(c, c.reason == 'VolumeRefused')")
 	first, made := s.claimWith("first", ofClass(begins)), s.claimWith("made", ofClass(unwritten))
 	s.explainsClaim("first", "is Pending: PavProvisioner "+begins+" is about to begin")
 	s.explainsClaim("made", "is Pending: its volume is made, and about to be written as a PersistentVolume")
@@ -107,6 +109,8 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 	t.Run("a volume that is made is written, unless that is refused, or another has its name", func(t *testing.T) {
 		sub := s.part(t)
 		sub.explainsClaim("made", "is Pending: its volume is made, and has to be written as a PersistentVolume, ")
+		tells()
+		sub.explainsClaim("made", "is Pending: its volume is made, and is not handed over: the API server refuses PersistentVolume pvc-"+string(made.UID)+": ")
 		other := sub.byHand("unwritten", func(vol *corev1.PersistentVolume) { vol.Name = "pvc-" + string(made.UID) })
 		writes()
 		record := &tarn.PavVolume{ObjectMeta: named(other.Name)}

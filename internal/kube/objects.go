@@ -26,6 +26,12 @@ func Get[T client.Object](ctx context.Context, reader client.Reader, key client.
 	return into, nil
 }
 
+// IsRefusal says whether the API server did not take a write for what was in it: a quota,
+// a policy or a field stands in the way, which repeating alone does not change.
+func IsRefusal(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+}
+
 // AddFinalizer puts a finalizer on an object, if it is not there. As a list is
 // replaced whole, the patch names the version it was computed from; an object that is
 // gone is no error.

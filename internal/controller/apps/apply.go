@@ -43,10 +43,10 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
 		}
 		err := r.do(ctx, v, a)
 		_, grows := a.(GrowClaim)
-		switch skip = err != nil && grows && isRefusal(err); {
+		switch skip = err != nil && grows && kube.IsRefusal(err); {
 		case skip:
 			refused = append(refused, err)
-		case err != nil && isRefusal(err):
+		case err != nil && kube.IsRefusal(err):
 			return v.refuse(append(refused, err))
 		case err != nil:
 			// Not all is tried: what is refused is told when it is.
@@ -236,10 +236,4 @@ func (r *reconciler) writeStatus(ctx context.Context, v *View, status tarnv1.App
 		return fmt.Errorf("writing the status of App %s/%s: %w", base.Namespace, base.Name, err)
 	}
 	return nil
-}
-
-// isRefusal says whether the API server did not take a write for what was in it: a
-// quota, a policy or a field stands in the way, which repeating alone does not change.
-func isRefusal(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }

@@ -146,7 +146,7 @@ func (r *reconciler) writeScaler(ctx context.Context, a WriteScaler) error {
 // refusal gives the words of the API server where it did not take a filler: a quota,
 // a policy or a field stands in the way, which repeating alone does not change.
 func refusal(err error) string {
-	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+	if kube.IsRefusal(err) {
 		return err.Error()
 	}
 	return ""

@@ -27,12 +27,18 @@ func (r *reconciler) adoptVolume(ctx context.Context, v *View) error {
 		v.Volume = live
 		return nil
 	}
-	r.warn(v, "Adopt", err.Error())
+	return r.unwritten(ctx, v, reasonNameTaken, err)
+}
+
+// unwritten tells why a volume that is made has no PersistentVolume, and gives that back:
+// it is tried again and again until what is in the way is gone.
+func (r *reconciler) unwritten(ctx context.Context, v *View, reason string, why error) error {
+	r.warn(v, reason, why.Error())
 	status := v.Record.Status.DeepCopy()
-	if say(status, v.Record, reasonNameTaken, err.Error()) {
-		if wrong := r.writeStatus(ctx, v, status); wrong != nil {
-			return wrong
+	if say(status, v.Record, reason, why.Error()) {
+		if err := r.writeStatus(ctx, v, status); err != nil {
+			return err
 		}
 	}
-	return err // its end is an event, and it is tried again meanwhile
+	return why
 }

@@ -1,10 +1,13 @@
 package provision
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -72,5 +75,40 @@ func TestAPersistentVolumeThatIsThereAlreadyIs(t *testing.T) {
 				t.Errorf("once that is gone, the volume is %v", vol)
 			}
 		})
+	}
+}
+
+// refusing takes no PersistentVolume, as where a policy of the cluster does not.
+type refusing struct{ client.Client }
+
+func (r refusing) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
+	if _, ok := o.(*corev1.PersistentVolume); ok {
+		return apierrors.NewForbidden(corev1.Resource("persistentvolumes"), o.GetName(), errors.New("a policy says no"))
+	}
+	return r.Client.Create(ctx, o, options...)
+}
+
+func TestAPersistentVolumeThatIsRefusedIsToldAndWrittenOnceItIsNot(t *testing.T) {
+	const want = `the API server refuses PersistentVolume pvc-u1: persistentvolumes "pvc-u1" is forbidden: a policy says no`
+	claim, record := made("u1", "shelf-7", tarnv1.VolumeCreated)
+	w := newWorld(t, claim, record, testkit.Provisioner("prov"))
+	w.r.client = refusing{w.store}
+	if _, err := w.r.Reconcile(t.Context(), request(volumeName("u1"))); err == nil || !strings.Contains(err.Error(), want) {
+		t.Fatalf("%v, want an error with %q, by which it is tried again", err, want)
+	}
+	if len(w.events.Events) == 0 {
+		t.Fatal("the claim is told nothing")
+	}
+	if told := <-w.events.Events; told != "Warning ProvisioningFailed "+want {
+		t.Errorf("the claim is told %q", told)
+	}
+	condition := meta.FindStatusCondition(w.record("u1").Status.Conditions, tarnv1.ConditionProvisioned)
+	if condition == nil || condition.Status != metav1.ConditionFalse || condition.Reason != reasonRefused || condition.Message != want {
+		t.Errorf("the record says %+v", condition)
+	}
+	w.r.client = w.store
+	w.look("u1")
+	if vol := w.volume("u1"); vol == nil || !isOf(vol, record) {
+		t.Errorf("once it is not refused, the volume is %v", vol)
 	}
 }

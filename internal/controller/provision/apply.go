@@ -290,6 +290,9 @@ func (r *reconciler) writeVolume(ctx context.Context, v *View) error {
 	if apierrors.IsAlreadyExists(err) {
 		return r.adoptVolume(ctx, v)
 	}
+	if kube.IsRefusal(err) {
+		return r.unwritten(ctx, v, reasonRefused, fmt.Errorf("the API server refuses PersistentVolume %s: %w", vol.Name, err))
+	}
 	if err != nil {
 		return fmt.Errorf("writing PersistentVolume %s: %w", vol.Name, err)
 	}

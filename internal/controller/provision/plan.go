@@ -24,6 +24,7 @@ const (
 	reasonClaimGone   = "ClaimGone"
 	reasonPodWaits    = "PodWaiting"
 	reasonNameTaken   = "VolumeNameTaken"
+	reasonRefused     = "VolumeRefused"
 
 	eventStarted   = "Provisioning"
 	eventFailed    = "ProvisioningFailed"

@@ -132,6 +132,7 @@ func TestPlanOfAStageWhoseVolumeIsLost(t *testing.T) {
 		},
 		"its failure is written, and told":    {view: view(lost(aStage(used(tarnv1.StagePodRunning, attempt(2))), cleared(1)), pod(aPod(second, corev1.PodFailed))), want: "write, post StagingFailed"},
 		"then the node agent has its word":    {view: view(lost(aStage(used(tarnv1.StagePodFailed, attempt(2))), cleared(1)), pod(aPod(second, corev1.PodFailed)))},
+		"that one is gone is told once":       {view: view(staged(aStage(used(tarnv1.StagePodGone, noPod))))},
 		"one that vanishes is started again":  {view: view(lost(aStage(used(tarnv1.StagePodRunning, attempt(2))), cleared(1))), want: "write"},
 		"one that failed is kept for a while": {view: view(lost(aStage(used(tarnv1.StagePodFailed, attempt(2), restarted(1))), cleared(1), unmended(2)), pod(aPod(second, corev1.PodFailed))), wantLook: time.Second},
 		"it waits while its node is under pressure": {

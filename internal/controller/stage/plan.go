@@ -294,6 +294,8 @@ func planFollow(v View, now time.Time) Plan {
 		return giveWay(v, v.Refused.Message)
 	case v.Refused != nil:
 		return failStaging(v, v.Refused.Message)
+	case v.Pod == nil && isStaged(v.Stage) && status.Phase == tarnv1.StagePodGone:
+		return Plan{} // that is told; the node agent's word is next
 	case v.Pod == nil && isStaged(v.Stage):
 		return podGone(v, fmt.Sprintf("staging pod %s/%s was deleted", status.Namespace, status.Name))
 	case v.Pod == nil && v.Missing != "":

@@ -26,12 +26,8 @@ import (
 // says. What passes within moments they hold still: a policy of the case refuses the write
 // that would end it (refuses), or who would write that is stopped, in a cluster of its own.
 // What they do not have is in the tables of internal/cli/explain alone:
-//   - a validation, deletion, expansion or staging that is written down and whose pod is not
-//     made yet: one process does the one right after the other. Of a creation, told the same
-//     way, it is in TestExplainSaysThatTheControllerDoesNotAnswer, where the pod is taken away;
 //   - a stage that waits until its provisioner is judged: the node takes the driver of such
-//     a provisioner off, mostly before a pod can ask for it;
-//   - that there is no PersistentVolume at all, as other cases have theirs.
+//     a provisioner off, mostly before a pod can ask for it.
 
 // explanation is what tarn explain prints as JSON.
 type explanation struct {

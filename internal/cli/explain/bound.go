@@ -135,7 +135,7 @@ func (s *story) expansion(v *volumeView) {
 	if e.NextAttemptTime != nil {
 		link.Next = "again " + when(e.NextAttemptTime, s.view.Now) + "; at once if the claim asks for another size"
 	}
-	if v.Step != nil {
+	if v.Step != nil || e.LastError == nil && e.NextAttemptTime == nil {
 		s.stepPod(v, tarnv1.StepExpansion)
 	}
 }

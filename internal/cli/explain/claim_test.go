@@ -313,6 +313,7 @@ func TestAClaimThatIsToGrowSaysHowFarItIs(t *testing.T) {
 	for _, c := range []answer{
 		{"nobody has begun", growing("", nothing), "it is to grow from 1Gi to 2Gi", "when tarn controller begins", ""},
 		{"nobody is there to begin", growing("", func(w *world) { w.view.Controller = nil }), "it is to grow from 1Gi to 2Gi", "as soon as tarn controller runs", ""},
+		{"the pod is not made", growing(corev1.PersistentVolumeClaimControllerResizeInProgress, func(*world) {}), "it is to grow from 1Gi to 2Gi", "when tarn controller starts it", ""},
 		{"the pod runs", growing(corev1.PersistentVolumeClaimControllerResizeInProgress, func(w *world) { w.step(tarnv1.StepExpansion, runs, deadline(7200)) }), "the expansion pod default/pav-expansion has been running", "when it ends", ""},
 		{"it has failed", growing(corev1.PersistentVolumeClaimControllerResizeInProgress, func(w *world) {
 			w.record.Status.Expansion.LastError = &tarnv1.PavVolumeError{Message: "no room", Reason: "PodFailed", Time: began}

@@ -177,7 +177,7 @@ func (m machine) killPods(parts []string) error {
 		select {
 		case <-again.C:
 		case <-over.C:
-			return fmt.Errorf("%s after %s were killed %s leads, and there are the agents %v (%v)", time.Since(began), parts, now, names(others), errors.Join(leaderErr, agentErr))
+			return errors.Join(fmt.Errorf("%s after %s were killed %s leads, and there are the agents %v", time.Since(began), parts, now, names(others)), leaderErr, agentErr)
 		}
 	}
 }

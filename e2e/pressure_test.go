@@ -166,7 +166,7 @@ func endOfProcess(t *testing.T, pod *corev1.Pod) <-chan time.Time {
 		}
 		ended := make(chan time.Time, 1)
 		go func() { // ends with the process, or with this one
-			defer unix.Close(fd)
+			defer unix.Close(fd) //nolint:errcheck // nothing was written
 			for {
 				if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); !errors.Is(err, unix.EINTR) {
 					ended <- time.Now()

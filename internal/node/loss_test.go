@@ -154,9 +154,20 @@ func TestALossThatIsOnlyToldIsStagedAnewForTheNextPod(t *testing.T) {
 	w.nothingIsLeft()
 }
 
-// The agent was killed between keeping the record and saying Staged, or hears late what it
-// has said itself, and the mount is gone by then: the folder below it is no volume.
+// The mount is gone by the time the volume would be called Staged: the folder below it is
+// no volume.
 func TestAVolumeLostBeforeItWasCalledStagedIsNotHandedOut(t *testing.T) {
+	t.Run("by an agent that was killed after it kept the record, or hears late what it has said", func(t *testing.T) {
+		lostBeforeStaged(t, func(string) error { return nil })
+	})
+	t.Run("on a machine that was started anew before anybody found it", func(t *testing.T) {
+		lostBeforeStaged(t, func(folder string) error {
+			return errors.Join(os.Remove(filepath.Join(folder, "record.json")), os.WriteFile(filepath.Join(folder, "boot"), []byte("another"), 0o600))
+		})
+	})
+}
+
+func lostBeforeStaged(t *testing.T, meanwhile func(folder string) error) {
 	w := newWorld(t)
 	volume := w.startNumbered()
 	target := w.mustPublish(volume, "pod-1")
@@ -169,6 +180,9 @@ func TestAVolumeLostBeforeItWasCalledStagedIsNotHandedOut(t *testing.T) {
 	}
 	stage.Status.Node.Phase, stage.Status.Node.Path, stage.Status.Node.Conditions = tarnv1.StageWaiting, "", nil
 	if err := w.client.Status().Update(w.ctx, &stage); err != nil {
+		t.Fatal(err)
+	}
+	if err := meanwhile(filepath.Join(w.state, "stages", string(stage.UID))); err != nil {
 		t.Fatal(err)
 	}
 	w.start()

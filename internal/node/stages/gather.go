@@ -99,6 +99,14 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 	if !v.Ready && pod != tarnv1.StagePodSucceeded && !s.hasEnded(v.Stage) {
 		return nil
 	}
+	current, err := s.ofThisBoot(v.Stage.UID)
+	if err != nil {
+		return err
+	}
+	if !current {
+		v.Wrong = "the node was started anew before the volume was found in /pav"
+		return nil
+	}
 	kept, err := s.readRecord(v.Stage.UID)
 	if err != nil && !noRecord(err) {
 		return err

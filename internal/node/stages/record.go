@@ -130,6 +130,9 @@ func (s *Stages) writeRecord(uid types.UID, r *record) error {
 	return os.Rename(path+".new", path)
 }
 
+// bootFile is beside a pav folder the kernel's boot_id of when that was made.
+const bootFile = "boot"
+
 // makeFolder makes the folder the staging pod gets as /pav. The pod's volume is of
 // type Directory: it waits until the folder is there.
 func (s *Stages) makeFolder(uid types.UID) error {
@@ -137,10 +140,38 @@ func (s *Stages) makeFolder(uid types.UID) error {
 		return fmt.Errorf("make the stage's folder: %w", err)
 	}
 	pav := s.pav(uid)
+	if _, err := os.Lstat(pav); errors.Is(err, os.ErrNotExist) {
+		if err := s.noteBoot(uid); err != nil {
+			return fmt.Errorf("note the boot of the stage's pav folder: %w", err)
+		}
+	}
 	if err := os.Mkdir(pav, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make the stage's pav folder: %w", err)
 	}
 	return os.Chmod(pav, 0o755) // the umask may have taken bits
+}
+
+func (s *Stages) noteBoot(uid types.UID) error {
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(s.folder(uid), bootFile), []byte(boot), 0o600)
+}
+
+// ofThisBoot says whether the stage's pav folder was made since the machine was started.
+// What a staging pod mounts does not outlive that, but what it says does: its end, and
+// /pav/ready. A folder about which nothing was noted, by an agent that did not, passes.
+func (s *Stages) ofThisBoot(uid types.UID) (bool, error) {
+	made, err := os.ReadFile(filepath.Join(s.folder(uid), bootFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	boot, err := bootID()
+	return err == nil && string(made) == boot, err
 }
 
 // blockOf and capacityOf are what the volume must be, by its PersistentVolume.

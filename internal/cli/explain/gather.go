@@ -220,6 +220,9 @@ func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volume
 	}
 	if v.Volume != nil {
 		work = append(work, func() { v.Events = g.events(ctx, v.Volume) })
+		if class := volume.ClassOfVolume(v.Volume); class != "" && v.Volume.Status.Phase == corev1.VolumeReleased {
+			work = append(work, func() { v.Class = get(ctx, g, storageClass, "", class, &storagev1.StorageClass{}) })
+		}
 		if ref := v.Volume.Spec.ClaimRef; ref != nil {
 			work = append(work, func() {
 				v.Claim = get(ctx, g, Claim, ref.Namespace, ref.Name, &corev1.PersistentVolumeClaim{})

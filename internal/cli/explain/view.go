@@ -87,6 +87,8 @@ type volumeView struct {
 	Record      *tarnv1.PavVolume
 	Provisioner *pavv1.PavProvisioner
 	Driver      *storagev1.CSIDriver
+	// Class is read of a volume that is Released, which it may have recycled.
+	Class *storagev1.StorageClass
 	// Claim is the one that the volume names.
 	Claim *corev1.PersistentVolumeClaim
 	// Step is the pod of the record's step.

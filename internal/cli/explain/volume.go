@@ -103,10 +103,17 @@ func (s *story) boundVolume(v *volumeView) {
 		s.add(Link{Object: o, State: "missing", Next: "when a binder sees it; the volume is then Released"})
 		s.blame("its claim %s/%s is gone, and no binder has seen it", ref.Namespace, ref.Name)
 	}
-	for _, g := range v.Stages {
-		s.staged(&g)
-		s.fine += "; staged on node " + g.Stage.Spec.NodeName
+	s.stages(v)
+}
+
+// recycled says whether a volume is to be recycled, by its own word or, where it has none,
+// by its class'.
+func recycled(v *volumeView) bool {
+	said := v.Volume.Annotations[tarnv1.AnnotationRecycle]
+	if said == "" && v.Class != nil {
+		said = v.Class.Annotations[tarnv1.AnnotationRecycle]
 	}
+	return said != ""
 }
 
 // releasedVolume says why a volume without its claim is still there.
@@ -119,7 +126,10 @@ func (s *story) releasedVolume(v *volumeView, link *Link) {
 	policy := vol.Spec.PersistentVolumeReclaimPolicy
 	switch {
 	case policy == corev1.PersistentVolumeReclaimRetain && s.trashedVolume(vol, link, was):
-	case policy == corev1.PersistentVolumeReclaimRetain && vol.Annotations[tarnv1.AnnotationRecycle] == "":
+	case policy == corev1.PersistentVolumeReclaimRetain && s.view.unknown(storageClass, "", volume.ClassOfVolume(vol)) && !recycled(v):
+		link.Next = "when somebody decides, or when it is recycled, if its class has annotation " + tarnv1.AnnotationRecycle
+		s.blame("%s is gone, and policy Retain keeps the volume and its data", was)
+	case policy == corev1.PersistentVolumeReclaimRetain && !recycled(v):
 		link.Next = "when somebody decides: the command makes it free for any claim, with its data; to let it be destroyed instead: " +
 			kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
 		link.Command = free(vol.Name)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -40,6 +41,12 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 	}
 	for _, c := range []answer{
 		{"kept by policy", released(corev1.PersistentVolumeReclaimRetain, nothing), "is Released: claim shop/data is gone, and policy Retain keeps the volume", "when somebody decides", `kubectl patch pv pvc-claim-uid --type=json -p '[{"op":"remove","path":"/spec/claimRef"}]'`},
+		{"recycled as its class has it", released(corev1.PersistentVolumeReclaimRetain, func(w *world) {
+			w.volumeView.Class = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tarnv1.AnnotationRecycle: "Zero"}}}
+		}), "is Released: claim shop/data is gone, and the volume is being recycled", "", ""},
+		{"kept by policy, of a class nobody may read", released(corev1.PersistentVolumeReclaimRetain, func(w *world) {
+			w.view.Unread = []unread{{Object: Object{Kind: storageClass, Name: "gold"}}}
+		}), "is Released: claim shop/data is gone, and policy Retain keeps the volume and its data", "or when it is recycled, if its class has annotation tarn.dev/recycle", ""},
 		{"in the trash", released(corev1.PersistentVolumeReclaimDelete, func(w *world) { volume.Hold(w.volume, "1h"); volume.Trash(w.volume, ahead(3600e9).Time) }),
 			"is Released: claim shop/data is gone, and its data is kept in the trash until ", "by its own reclaim policy Delete; the command brings the claim back", "tarn undelete volume pvc-claim-uid"},
 		{"in the trash with no end", released(corev1.PersistentVolumeReclaimDelete, func(w *world) {
@@ -329,5 +336,42 @@ func TestNamesAndCommandsAreSafeToType(t *testing.T) {
 	}
 	if got := printable("a\x1b[31mb\tc\x07\r\n"); got != "a[31mb c" {
 		t.Errorf("a terminal would act on %q", got)
+	}
+}
+
+// Who asks for claim or volume is told what a pod that waits for the volume is told, and
+// never that it is staged where it is not yet, or no more.
+func TestOnlyWhatIsStagedIsCalledSo(t *testing.T) {
+	unready := func(change func(*tarnv1.PavStage)) *world {
+		return newWorld().bound().staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase = tarnv1.StageWaiting
+			g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodRunning, Namespace: "default", Name: "pav-staging"}
+			change(g)
+		}).stagePod(waits("ErrImagePull", "no such image"))
+	}
+	failed := func(g *tarnv1.PavStage) {
+		g.Status.Node.Phase, g.Status.Node.Message = tarnv1.StageFailed, "no loop device"
+	}
+	ends := func(g *tarnv1.PavStage) {
+		g.DeletionTimestamp, g.Status.Node.Phase = &began, tarnv1.StageStaged
+		g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodUnstaging, UnstageAttempts: 2, Message: "busy", NextAttemptTime: ahead(time.Minute)}
+	}
+	for name, c := range map[string]struct {
+		of   *world
+		want string
+	}{
+		"claim":           {unready(func(*tarnv1.PavStage) {}), "claim shop/data is Bound: volume pvc-claim-uid is not staged on node n1: the staging pod default/pav-staging cannot have its image"},
+		"volume":          {unready(func(*tarnv1.PavStage) {}).askedVolume(), "volume pvc-claim-uid is Bound: volume pvc-claim-uid is not staged on node n1: the staging pod default/pav-staging cannot have its image"},
+		"one that failed": {unready(failed), "volume pvc-claim-uid could not be staged on node n1: no loop device"},
+		"one that ends":   {unready(ends), "volume pvc-claim-uid cannot be unstaged on node n1, attempt 2: busy"},
+	} {
+		e := chain(c.of.view)
+		if !strings.Contains(e.Verdict, c.want) || e.Healthy || strings.Contains(e.Verdict, "; staged on") {
+			t.Errorf("%s: %q, healthy %t; want %q in it", name, e.Verdict, e.Healthy, c.want)
+		}
+	}
+	elsewhere := unready(func(*tarnv1.PavStage) {}).askedPod(runs, func(pod *corev1.Pod) { pod.Spec.NodeName = "n2" })
+	if e := chain(elsewhere.view); !e.Healthy || strings.Contains(e.Verdict, "staged on") {
+		t.Errorf("a pod that runs on another node: %q, healthy %t", e.Verdict, e.Healthy)
 	}
 }

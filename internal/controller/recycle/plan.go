@@ -1,6 +1,7 @@
 package recycle
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -258,7 +259,7 @@ func judge(v *View, p *Plan, now time.Time) {
 			limit = limit.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second)
 		}
 		if !now.Before(limit) {
-			note(v, p, now, "the scrub pod has not ended in time; "+waitingFor(pod))
+			note(v, p, now, "the scrub pod has not ended in time; "+cmp.Or(waitingFor(pod), "kubectl -n "+pod.Namespace+" describe pod "+pod.Name+" may say why"))
 			return
 		}
 		if reason := waitingFor(pod); reason != "" {

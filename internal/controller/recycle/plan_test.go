@@ -148,6 +148,9 @@ func withoutImage(v *View) {
 	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}
 	v.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: waiting}}
 }
+func unscheduled(v *View) {
+	v.Pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes fit"}}
+}
 func ending(v *View) {
 	v.Pod.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
 }
@@ -263,6 +266,7 @@ func TestPlanOfAVolume(t *testing.T) {
 		{"case 138: the pod of an older claim", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate), left), "stop"},
 		{"the pod runs", view(pointing, claim("scrub-uid"), pod(corev1.PodRunning, "")), "wait"},
 		{"case 138: the pod waits for something", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), withoutImage), eventPod + " wait"},
+		{"case 138: the pod finds no node", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), unscheduled), eventPod + " wait"},
 		{"the pod has run too long", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), older), "note"},
 		{"case 134: the pod succeeded", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate)), "certify"},
 		{"the pod succeeded without a certificate", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, "done")), "note"},
@@ -352,6 +356,28 @@ func TestDeadlinesFollowTheSizeOfAVolume(t *testing.T) {
 		v.Volume.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse(c.size)
 		if got := deadline(v.Volume, c.method); got != c.want {
 			t.Errorf("%s of %s: %d s, want %d", c.name, c.size, got, c.want)
+		}
+	}
+}
+
+func TestAScrubPodThatHasRunTooLongTellsWhatItWaitedFor(t *testing.T) {
+	for _, c := range []struct {
+		changes []viewWith
+		want    string
+	}{
+		{[]viewWith{withoutImage}, "the scrub pod has not ended in time; ErrImagePull"},
+		{[]viewWith{unscheduled}, "the scrub pod has not ended in time; Unschedulable: 0/1 nodes fit"},
+		{nil, "the scrub pod has not ended in time; kubectl -n " + testNamespace + " describe pod "},
+	} {
+		v := view(append([]viewWith{pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), older}, c.changes...)...)
+		said := ""
+		for _, a := range plan(v, noon).Actions {
+			if change, ok := a.(Change); ok {
+				said = change.To.Annotations[tarnv1.AnnotationRecycleFailure]
+			}
+		}
+		if !strings.Contains(said, c.want) {
+			t.Errorf("the volume bears %q, want %q in it", said, c.want)
 		}
 	}
 }

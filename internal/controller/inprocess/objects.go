@@ -1,6 +1,7 @@
 package inprocess
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,8 +19,15 @@ func newRequest(v *View) plugin.Request {
 	size := v.Claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	return plugin.Request{
 		Name: v.VolumeName, Bytes: size.Value(), Mode: volume.ModeOf(v.Claim),
-		AccessModes: v.Claim.Spec.AccessModes, Parameters: v.Class.Parameters,
+		AccessModes: v.Claim.Spec.AccessModes, Parameters: parameters(v.Class.Parameters),
 	}
+}
+
+// parameters are those of a class that are a plugin's: retention is the trash's.
+func parameters(ofClass map[string]string) map[string]string {
+	own := maps.Clone(ofClass)
+	delete(own, tarnv1.AnnotationRetention)
+	return own
 }
 
 // newVolume is the PersistentVolume of what the plugin has made. Its reclaim policy is

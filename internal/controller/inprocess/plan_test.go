@@ -2,6 +2,7 @@ package inprocess
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -271,5 +272,16 @@ func TestCase121TheVolumeIsWhatTheClaimAsksFor(t *testing.T) {
 	v.Node = nil
 	if vol = newVolume(v, plugin.Asset{}); vol.Spec.NodeAffinity != nil || vol.Annotations[tarnv1.AnnotationNode] != "" {
 		t.Errorf("a volume of all nodes is tied: %+v", vol)
+	}
+}
+
+func TestARetentionOfTheClassIsNoParameterOfThePlugin(t *testing.T) {
+	v := claimView()
+	v.Class.Parameters = map[string]string{tarnv1.AnnotationRetention: "72h", "color": "blue"}
+	if got := newRequest(v).Parameters; !maps.Equal(got, map[string]string{"color": "blue"}) {
+		t.Errorf("the plugin is given %v", got)
+	}
+	if v.Class.Parameters[tarnv1.AnnotationRetention] == "" {
+		t.Error("the class lost its retention, which shares memory with the cache")
 	}
 }

@@ -98,9 +98,13 @@ func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sub := s.part(t)
-			sub.bound(sub.claim(name))
+			claim := sub.bound(sub.claim(name))
 			pod := sub.consumer(name, name, stays)
 			sub.explains("pod", s.name+"/"+name, want...)
+			if name == "unstaged" { // there is a stage, by which claim and volume tell the same
+				sub.explains("claim", s.name+"/"+name, want...)
+				sub.explains("volume", claim.Spec.VolumeName, want...)
+			}
 			sub.remove(pod)
 		})
 	}

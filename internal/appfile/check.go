@@ -1,6 +1,7 @@
 package appfile
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -43,7 +45,7 @@ func (c *checker) app(root section) App {
 	s.known("name", "image", "command", "args", "port", "env", "replicas")
 	app.Name = s.text("name")
 	if app.Name != "" {
-		s.refuse("name", notLabel(app.Name))
+		s.refuse("name", cmp.Or(notLabel(app.Name), tooLong(app.Name, LongestName)))
 	}
 	switch known := c.doc.app; {
 	case known != "" && app.Name != "" && app.Name != known:
@@ -57,6 +59,8 @@ func (c *checker) app(root section) App {
 		s.problem("image", "is missing: name the container image to run")
 	case s.isText("image") && (app.Image == "" || strings.ContainsFunc(app.Image, hidden)):
 		s.problem("image", fmt.Sprintf("%q is no image: write it as registry.example.com/shop:1.4", app.Image))
+	default:
+		s.refuse("image", tooLong(app.Image, longestImage))
 	}
 	app.Command, app.Args = s.texts("command"), s.texts("args")
 	if n, ok := s.whole("port", 1, 65535); ok {
@@ -229,12 +233,23 @@ func notLabel(name string) string {
 	return fmt.Sprintf("%q is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 63", name)
 }
 
+// tooLong refuses more letters than there may be.
+func tooLong(text string, most int) string {
+	n := utf8.RuneCountInString(text)
+	if n <= most {
+		return ""
+	}
+	return fmt.Sprintf("%.20q... has %d letters: write at most %d", text, n, most)
+}
+
 // reserved are folders a container needs as they are, or that are Tarn's.
 var reserved = []string{"/proc", "/sys", "/dev", "/pav", "/run/secrets", "/var/run/secrets"}
 
 func badMountPath(path string) string {
 	const remedy = `write an absolute path, as in mountPath = "/data"`
-	switch {
+	switch long := tooLong(path, longestPath); {
+	case long != "":
+		return long
 	case path == "/":
 		return `"/" would hide the whole image: ` + remedy
 	case !strings.HasPrefix(path, "/"):

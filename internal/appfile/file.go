@@ -65,6 +65,11 @@ const (
 	MaxVolumes = 64
 	// maxKeys is how many keys and list items it may have: 64 volumes have 400.
 	maxKeys = 2000
+	// LongestName is how many letters an application's name may have: the name of a claim
+	// holds it, with a volume's.
+	LongestName = 51
+	// longestImage and longestPath are those of an App.
+	longestImage, longestPath = 1024, 255
 	// maxClaimName is how long paas-app-{app}-{volume} may be: it is used as a label.
 	maxClaimName = 63
 )

@@ -10,9 +10,6 @@ import (
 	"tarn.dev/tarn/internal/appfile"
 )
 
-// longestID is how long the id of an application may be: the name of a claim holds it.
-const longestID = 51
-
 // CheckNamespace refuses what can be no namespace.
 func CheckNamespace(namespace string) error {
 	if len(validation.IsDNS1123Label(namespace)) > 0 {
@@ -26,8 +23,8 @@ func CheckNames(namespace, id string) error {
 	if err := CheckNamespace(namespace); err != nil {
 		return err
 	}
-	if len(id) > longestID || len(validation.IsDNS1123Label(id)) > 0 {
-		return Errorf(Invalid, "app id %q is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most %d", id, longestID)
+	if len(id) > appfile.LongestName || len(validation.IsDNS1123Label(id)) > 0 {
+		return Errorf(Invalid, "app id %q is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most %d", id, appfile.LongestName)
 	}
 	return nil
 }

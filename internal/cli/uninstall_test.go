@@ -44,10 +44,15 @@ func free(v *corev1.PersistentVolume) {
 	v.Spec.ClaimRef, v.Status.Phase = nil, corev1.VolumeAvailable
 }
 
+func spare(v *corev1.PersistentVolume) {
+	free(v)
+	metav1.SetMetaDataAnnotation(&v.ObjectMeta, tarnv1.AnnotationPoolUID, "set-uid")
+}
+
 func foreign(v *corev1.PersistentVolume) { v.Spec.CSI.Driver, v.Name = "other.example.org", "theirs" }
 
 func pooled(in *installed) {
-	in.pools = append(in.pools, tarnv1.PersistentVolumeSet{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})
+	in.pools = append(in.pools, tarnv1.PersistentVolumeSet{ObjectMeta: metav1.ObjectMeta{Name: "fast", UID: "set-uid"}})
 }
 
 func staged(in *installed) {
@@ -93,7 +98,13 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a volume whose record went with an earlier Tarn", whatIs(made(wasReleased), forgotten), false, "nothing knows how to destroy", "kubectl delete pv pvc-u"},
 		{"a bound volume whose record went", whatIs(made(), forgotten), false, "that of claim shop/data", "kubectl delete pvc -n shop data"},
 		{"a free volume", whatIs(made(free)), false, "is free", "kubectl delete pv pvc-u"},
-		{"a free volume that a pool may have made", whatIs(made(free), pooled), false, "", ""},
+		{"a free volume that no pool has made", whatIs(made(free), pooled), false, "is free", "kubectl delete pv pvc-u"},
+		{"a spare of a pool", whatIs(made(spare), pooled), false, "", ""},
+		{"a protected spare of a pool", whatIs(made(spare, func(v *corev1.PersistentVolume) { v.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }), pooled), false, "is free", "pvc-u"},
+		{"a spare of a pool that leaves its own", whatIs(made(spare), pooled, func(in *installed) { in.pools[0].Annotations = map[string]string{tarnv1.AnnotationOrphan: "true"} }), false, "is free", "kubectl delete pv pvc-u"},
+		{"a spare that its pool has given up", whatIs(made(spare, func(v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: Namespace, Name: "pool-set-uid-surplus", UID: "set-uid"}
+		})), false, "", ""},
 		{"a volume being made", whatIs(made(), func(in *installed) { in.volumes = nil }), false, "is being made for claim shop/data", "tarn explain claim shop/data"},
 		{"a volume being undone", whatIs(made(), func(in *installed) { in.volumes, in.records[0].Status.Phase = nil, tarnv1.VolumeUndoing }), false, "", ""},
 		{"a volume a plugin is making", whatIs(func(in *installed) { in.claims = append(in.claims, *testkit.Claim("shop", "folder", "c", "x")) }), true, "for claim shop/folder", "wait"},
@@ -101,7 +112,7 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a filler of a pool", whatIs(inTarns("fill-1"), pooled), false, "", ""},
 		{"a protected pool", whatIs(pooled, func(in *installed) { in.pools[0].Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }), false, "protected from deletion", "kubectl label pvset fast"},
 		{"a pool of a Tarn that is gone", whatIs(pooled, abandoned), false, "no controller of Tarn works", "install Tarn again"},
-		{"a pool of a Tarn that is gone, whose volumes are kept", whatIs(pooled, made(free), abandoned), true, "", ""},
+		{"a pool of a Tarn that is gone, whose volumes are kept", whatIs(pooled, made(spare), abandoned), true, "", ""},
 		{"a volume that nobody destroys", whatIs(made(wasReleased), abandoned), false, "no controller of Tarn works", "--keep-volumes"},
 		{"a volume on a node of a Tarn that is gone", whatIs(staged, abandoned), true, "in use on node n1", "install Tarn again"},
 		{"a volume that no plugin goes on making", whatIs(inTarns("fill-1"), abandoned), true, "", ""},
@@ -137,10 +148,10 @@ func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
 	}{
 		{"nothing left", &installed{}, false, "controllers rest"},
 		{"a provisioner", whatIs(), false, "controllers provisioners rest"},
-		{"a pool and its spares", whatIs(made(free), pooled), false, "pools destruction controllers provisioners rest"},
+		{"a pool and its spares", whatIs(made(spare), pooled), false, "pools destruction controllers provisioners rest"},
 		{"a volume that is being destroyed", whatIs(made(wasReleased)), false, "destruction controllers provisioners rest"},
 		{"a volume that is kept", whatIs(made()), true, "controllers volumes provisioners rest"},
-		{"a pool whose controller is gone", whatIs(made(free), pooled, abandoned), true, "controllers volumes provisioners rest"},
+		{"a pool whose controller is gone", whatIs(made(spare), pooled, abandoned), true, "controllers volumes provisioners rest"},
 		{"a pool alone whose controller is gone", whatIs(pooled, abandoned), true, "controllers volumes provisioners rest"},
 		{"another driver's, held", whatIs(made(foreign, held), func(in *installed) { in.records = nil }), false, "controllers volumes provisioners rest"},
 	} {

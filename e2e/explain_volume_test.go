@@ -41,6 +41,15 @@ func (s *scenario) naming(name, volume string) *corev1.PersistentVolumeClaim {
 	})
 }
 
+// hold keeps an object that is deleted until unhold.
+func (s *scenario) hold(o client.Object) {
+	s.t.Helper()
+	if err := suite.live.Patch(s.ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/audit"]}}`))); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { s.unhold(o) })
+}
+
 // unhold takes every finalizer off an object, as one does who removes it by force.
 func (s *scenario) unhold(o client.Object) {
 	s.t.Helper()

@@ -147,21 +147,24 @@ func TestACreationWhosePodIsDeletedUnderWayIsRepeated(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		options []client.DeleteOption
+		// held keeps the pod until it is known how it ended: else it may be gone between two
+		// looks of the controller.
+		held bool
 		// wantUndone is how many deletion pods run before the creation is repeated: none for a
 		// pod of whose end nothing is known.
 		wantUndone int
 	}{
-		{"and fails on its way out", nil, 1},
-		{"and is gone at once", []client.DeleteOption{client.GracePeriodSeconds(0)}, 0},
+		{"and fails on its way out", nil, true, 1},
+		{"and is gone at once", []client.DeleteOption{client.GracePeriodSeconds(0)}, false, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			shelf := t.TempDir()
 			s := begin(t, "vanished")
 			s.needsThisMachine()
-			first := script{hostDir: shelf, text: "trap 'exit 1' TERM; [ -e /host/began ] || { touch /host/began; sleep 1000 & wait; }"}
+			begins := script{hostDir: shelf, text: "trap 'exit 1' TERM; [ -e /host/began ] || { touch /host/began; sleep 1000 & wait; }"}
 			s.create(s.provisioner(fields{
-				"volumeCreation": first.section(asRequested), "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting,
+				"volumeCreation": begins.section(asRequested), "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting,
 			}))
 			s.class(corev1.PersistentVolumeReclaimDelete)
 			claim := s.claim("data")
@@ -171,8 +174,18 @@ func TestACreationWhosePodIsDeletedUnderWayIsRepeated(t *testing.T) {
 				_, err := os.Stat(filepath.Join(shelf, "began"))
 				return err == nil && len(pods) == 1 && pods[0].Status.Phase == corev1.PodRunning, fmt.Sprintf("there are %d, %v", len(pods), err)
 			})
-			if err := suite.live.Delete(s.ctx, &pods[0], c.options...); err != nil {
+			first := &pods[0]
+			if c.held {
+				s.hold(first)
+			}
+			if err := suite.live.Delete(s.ctx, first, c.options...); err != nil {
 				t.Fatal(err)
+			}
+			if c.held {
+				s.await("the creation to be undone", func() (bool, string) {
+					return suite.news.of(s.name).pods[tarn.StepDeletion] > 0, "there is no deletion pod"
+				})
+				s.unhold(first)
 			}
 			s.bound(claim)
 			seen := suite.news.of(s.name)

@@ -2,6 +2,8 @@ package appfile_test
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"reflect"
 	"runtime"
 	"strings"
@@ -160,6 +162,26 @@ func TestProblemsAreToldAllAtOnceWithTheirPlaces(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The page says the same of them.
+func TestAMountPathHidesNoFolderThatAContainerNeeds(t *testing.T) {
+	page, err := os.ReadFile("../../docs/apps.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, refused := range map[string]bool{
+		"/": true, "/proc": true, "/sys": true, "/dev": true, "/pav": true, "/run/secrets": true, "/var/run/secrets": true, "/run": true, "/var": true, "/var/run": true,
+		"/run/shop": false, "/var/lib/shop": false,
+	} {
+		_, _, err := appfile.ParseTOML("", fmt.Appendf(nil, "[app]\nimage = \"x\"\n[[volumes]]\nname = \"a\"\nmountPath = %q\nsize = 1\n", path))
+		if refused != (err != nil) || err != nil && !strings.Contains(err.Error(), "write an absolute path") {
+			t.Errorf("mountPath %s: %v, want it refused: %t", path, err, refused)
+		}
+		if !strings.Contains(string(page), "`"+path+"`") {
+			t.Errorf("docs/apps.md does not say what is with mountPath %s", path)
+		}
 	}
 }
 

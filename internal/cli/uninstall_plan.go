@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/volume"
@@ -177,7 +176,7 @@ func (in *installed) goes(v *corev1.PersistentVolume) bool {
 		return true
 	case in.spare(v), len(in.pools) > 0 && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Namespace == Namespace:
 		return true
-	case givenUp(v): // it is destroyed once a binder calls it Released
+	case volume.GivenUp(v, Namespace) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete: // it is destroyed once a binder calls it Released
 		return !in.forgotten(v)
 	case !ofTarn(v, in.drivers()):
 		return !volume.ReleasedFrom(v)
@@ -190,13 +189,6 @@ func (in *installed) spare(v *corev1.PersistentVolume) bool {
 	return v.Spec.ClaimRef == nil && !volume.DeletionProtected(v) && slices.ContainsFunc(in.pools, func(set tarnv1.PersistentVolumeSet) bool {
 		return v.Annotations[tarnv1.AnnotationPoolUID] == string(set.UID) && set.Annotations[tarnv1.AnnotationOrphan] != "true"
 	})
-}
-
-// givenUp says whether a pool that is gone has left a volume to be destroyed.
-func givenUp(v *corev1.PersistentVolume) bool {
-	ref := v.Spec.ClaimRef
-	return ref != nil && ref.Namespace == Namespace && v.Annotations[tarnv1.AnnotationPoolUID] != "" && ref.UID == types.UID(v.Annotations[tarnv1.AnnotationPoolUID]) &&
-		v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 }
 
 // forgotten says that nothing knows any more how a volume was made, and so nothing

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
@@ -24,11 +23,6 @@ type Retention struct {
 
 // Wanted says that the volume is to be kept, be it until the text is put right.
 func (r Retention) Wanted() bool { return r.Wrong != "" || r.Time > 0 }
-
-// Selects says whether a volume counts in a set.
-func Selects(set *tarnv1.PersistentVolumeSet, v *corev1.PersistentVolume) bool {
-	return labels.SelectorFromSet(set.Spec.Selector).Matches(labels.Set(v.Labels))
-}
 
 // RetentionOf asks the volume, the sets that select it, and its class, nil for none, in
 // this order. Of several sets the longest counts.
@@ -69,15 +63,6 @@ func readRetention(where, text string) Retention {
 	}
 	return Retention{Text: text, Time: d}
 }
-
-// Passing says that a volume is on its way into a pool or out of one, or to be scrubbed:
-// the claim it points at is one of Tarn's own, in its namespace, and its data nobody's.
-func Passing(v *corev1.PersistentVolume, namespace string) bool {
-	return v.Annotations[tarnv1.AnnotationPoolFilling] != "" || v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Namespace == namespace
-}
-
-// ScrubClaim is the name of the claim that a volume has while it is scrubbed.
-func ScrubClaim(v *corev1.PersistentVolume) string { return tarnv1.ScrubPrefix + string(v.UID) }
 
 // KeptBy says why the data of a volume whose claim is gone is not to be destroyed yet,
 // and until when; why is empty where nothing speaks against it, until is zero where that

@@ -106,16 +106,6 @@ func (s *story) boundVolume(v *volumeView) {
 	s.stages(v)
 }
 
-// recycled says whether a volume is to be recycled, by its own word or, where it has none,
-// by its class'.
-func recycled(v *volumeView) bool {
-	said := v.Volume.Annotations[tarnv1.AnnotationRecycle]
-	if said == "" && v.Class != nil {
-		said = v.Class.Annotations[tarnv1.AnnotationRecycle]
-	}
-	return said != ""
-}
-
 // releasedVolume says why a volume without its claim is still there.
 func (s *story) releasedVolume(v *volumeView, link *Link) {
 	vol := v.Volume
@@ -123,13 +113,13 @@ func (s *story) releasedVolume(v *volumeView, link *Link) {
 	if ref := vol.Spec.ClaimRef; ref != nil {
 		was = fmt.Sprintf("claim %s/%s", ref.Namespace, ref.Name)
 	}
-	policy := vol.Spec.PersistentVolumeReclaimPolicy
+	policy, recycled := vol.Spec.PersistentVolumeReclaimPolicy, volume.RecycleMethodOf(vol, v.Class) != ""
 	switch {
 	case policy == corev1.PersistentVolumeReclaimRetain && s.trashedVolume(vol, link, was):
-	case policy == corev1.PersistentVolumeReclaimRetain && s.view.unknown(storageClass, "", volume.ClassOfVolume(vol)) && !recycled(v):
+	case policy == corev1.PersistentVolumeReclaimRetain && s.view.unknown(storageClass, "", volume.ClassOfVolume(vol)) && !recycled:
 		link.Next = "when somebody decides, or when it is recycled, if its class has annotation " + tarnv1.AnnotationRecycle
 		s.blame("%s is gone, and policy Retain keeps the volume and its data", was)
-	case policy == corev1.PersistentVolumeReclaimRetain && !recycled(v):
+	case policy == corev1.PersistentVolumeReclaimRetain && !recycled:
 		link.Next = "when somebody decides: the command makes it free for any claim, with its data; to let it be destroyed instead: " +
 			kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
 		link.Command = free(vol.Name)

@@ -13,6 +13,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 const (
@@ -55,7 +56,7 @@ func volumeOf(s *tarnv1.PersistentVolumeSet, name string, changes ...testkit.Wit
 			Name: name, UID: types.UID("uid-" + name), ResourceVersion: "1", Labels: map[string]string{"pool": testSet, "tier": "1"},
 			Annotations: map[string]string{
 				tarnv1.AnnotationPoolUID: string(s.UID), tarnv1.AnnotationPoolTemplate: hashOf(&s.Spec.Template),
-				tarnv1.AnnotationPoolUnused: testTime.Format(time.RFC3339), annProvisionedBy: testClass,
+				tarnv1.AnnotationPoolUnused: testTime.Format(time.RFC3339), volume.AnnProvisionedBy: testClass,
 			},
 		},
 		Spec: corev1.PersistentVolumeSpec{
@@ -124,7 +125,7 @@ func fillerOf(slot int) testkit.With[*corev1.PersistentVolume] {
 // unmarked takes the mark off again: the volume is as its provisioner has made it.
 func unmarked(vol *corev1.PersistentVolume) {
 	vol.Labels = nil
-	vol.Annotations = map[string]string{annProvisionedBy: testClass}
+	vol.Annotations = map[string]string{volume.AnnProvisionedBy: testClass}
 	vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 	vol.Spec.StorageClassName = "tarn-pool-" + testSet
 }

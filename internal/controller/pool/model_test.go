@@ -220,10 +220,10 @@ func (m *model) change(a Change) error {
 	if vol == nil || vol.ResourceVersion != a.From.ResourceVersion {
 		return errConflict
 	}
-	if volume.DeletionProtected(vol) && (givenUp(a.To, testNamespace) || isFilling(vol) && !marked(a.To)) {
+	if volume.DeletionProtected(vol) && (volume.GivenUp(a.To, testNamespace) || isFilling(vol) && !marked(a.To)) {
 		m.fail("volume %s is protected, and is given up or taken back", vol.Name)
 	}
-	if givenUp(a.To, testNamespace) {
+	if volume.GivenUp(a.To, testNamespace) {
 		m.mustBeItsOwn(vol)
 		if m.holders[vol.Name] {
 			m.fail("volume %s is given up though a claim names it", vol.Name)
@@ -282,7 +282,7 @@ func (m *model) stepsOfClaim(c *corev1.PersistentVolumeClaim) []func() {
 // provision makes the volume of a filler claim, and the binder completes it.
 func (m *model) provision(c *corev1.PersistentVolumeClaim) {
 	vol := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID), UID: types.UID(m.next()), Annotations: map[string]string{annProvisionedBy: testClass}},
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID), UID: types.UID(m.next()), Annotations: map[string]string{volume.AnnProvisionedBy: testClass}},
 		Spec: corev1.PersistentVolumeSpec{
 			StorageClassName: *c.Spec.StorageClassName, Capacity: c.Spec.Resources.Requests, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
 			ClaimRef: &corev1.ObjectReference{Namespace: c.Namespace, Name: c.Name, UID: c.UID},
@@ -304,7 +304,7 @@ func (m *model) there(ref *corev1.ObjectReference) bool {
 func (m *model) stepsOfVolume(vol *corev1.PersistentVolume) []func() {
 	var steps []func()
 	ref, phase := vol.Spec.ClaimRef, vol.Status.Phase
-	deletes := vol.Annotations[annProvisionedBy] != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	deletes := vol.Annotations[volume.AnnProvisionedBy] != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 	switch {
 	case m.holders[vol.Name] && ref == nil: // the binder repairs what has lost its claim
 		steps = append(steps, func() {
@@ -349,7 +349,7 @@ func (m *model) draw(vol *corev1.PersistentVolume) {
 	}
 	uid := "tenant-" + m.next()
 	vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "tenant", Name: uid, UID: types.UID(uid)}
-	vol.Annotations = merge(vol.Annotations, map[string]string{annBoundByController: "yes"})
+	vol.Annotations = merge(vol.Annotations, map[string]string{volume.AnnBoundByController: "yes"})
 	m.tenants[uid], m.written[vol.Name] = true, true
 	m.touch(vol, corev1.VolumeBound)
 }
@@ -360,7 +360,7 @@ func (m *model) seize(vol *corev1.PersistentVolume) {
 	if vol.Spec.ClaimRef == nil && vol.DeletionTimestamp == nil && vol.Status.Phase == corev1.VolumeReleased && !m.dirty[vol.Name] {
 		uid := "tenant-" + m.next()
 		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "tenant", Name: uid, UID: types.UID(uid)}
-		vol.Annotations = merge(vol.Annotations, map[string]string{annBoundByController: "yes"})
+		vol.Annotations = merge(vol.Annotations, map[string]string{volume.AnnBoundByController: "yes"})
 		m.tenants[uid], m.written[vol.Name] = true, true
 		m.touch(vol, corev1.VolumeReleased)
 	}

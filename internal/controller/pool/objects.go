@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // hashOf tells templates apart by what of them makes a volume: a field that the API
@@ -183,7 +184,7 @@ func free(vol *corev1.PersistentVolume, now time.Time) *corev1.PersistentVolume 
 	vol = vol.DeepCopy()
 	vol.Spec.ClaimRef = nil
 	vol.Annotations[tarnv1.AnnotationPoolUnused] = now.UTC().Format(time.RFC3339)
-	delete(vol.Annotations, annBoundByController)
+	delete(vol.Annotations, volume.AnnBoundByController)
 	return vol
 }
 
@@ -234,7 +235,7 @@ func giveUp(v *View, vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 	}
 	unmark(vol)
-	vol.Spec.ClaimRef = surplus(v.Set, v.Namespace)
+	vol.Spec.ClaimRef = volume.Surplus(v.Set, v.Namespace)
 	return vol
 }
 

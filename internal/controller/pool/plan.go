@@ -88,7 +88,7 @@ func passClaim(v *View, claim *corev1.PersistentVolumeClaim) []Action {
 // madeForClaim says that a volume that is bound to a filler claim was provisioned for
 // it. Any other was somebody's before.
 func madeForClaim(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
-	return vol.Annotations[annProvisionedBy] != "" &&
+	return vol.Annotations[volume.AnnProvisionedBy] != "" &&
 		(strings.Contains(vol.Name, string(claim.UID)) || !vol.CreationTimestamp.Time.Before(claim.CreationTimestamp.Time))
 }
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // did names the actions of a plan, without those that only tell.
@@ -42,7 +43,7 @@ func did(p Plan) string {
 // changed names a change of a volume by what it comes to.
 func changed(c Change) string {
 	switch {
-	case c.To.Spec.ClaimRef != nil && givenUp(c.To, testNamespace):
+	case c.To.Spec.ClaimRef != nil && volume.GivenUp(c.To, testNamespace):
 		return "give up"
 	case marked(c.To) && c.To.Spec.ClaimRef == nil:
 		return "free"
@@ -182,7 +183,7 @@ func leavingLong(vol *corev1.PersistentVolume) {
 }
 
 func givenUpBy(s *tarnv1.PersistentVolumeSet) func(*corev1.PersistentVolume) {
-	return func(vol *corev1.PersistentVolume) { vol.Spec.ClaimRef = surplus(s, testNamespace) }
+	return func(vol *corev1.PersistentVolume) { vol.Spec.ClaimRef = volume.Surplus(s, testNamespace) }
 }
 
 func with2(c corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaim)) corev1.PersistentVolumeClaim {
@@ -267,7 +268,7 @@ func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
 		{"one that was Available as soon as it was freed", passed(time.Second), corev1.PersistentVolumeReclaimDelete},
 		{"one that became Available long after it was freed", passed(time.Hour), corev1.PersistentVolumeReclaimRetain},
 		{"one that a binder has bound since it was freed", passed(time.Second, func(vol *corev1.PersistentVolume) {
-			vol.Annotations[annBoundByController] = "yes"
+			vol.Annotations[volume.AnnBoundByController] = "yes"
 		}), corev1.PersistentVolumeReclaimRetain},
 		{"one of which nobody has noted when it was freed", passed(time.Second, func(vol *corev1.PersistentVolume) {
 			delete(vol.Annotations, tarnv1.AnnotationPoolUnused)
@@ -278,7 +279,7 @@ func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := plan(view(s, c.vol), testTime)
 			to := p.all()[0].(Change).To
-			if got := to.Spec.PersistentVolumeReclaimPolicy; got != c.want || !givenUp(to, testNamespace) {
+			if got := to.Spec.PersistentVolumeReclaimPolicy; got != c.want || !volume.GivenUp(to, testNamespace) {
 				t.Errorf("got policy %s and claimRef %v, want %s and a claim that never existed", got, to.Spec.ClaimRef, c.want)
 			}
 		})

@@ -47,7 +47,7 @@ func (m *model) stepsOfRecycling(vol *corev1.PersistentVolume) []func() {
 	case ours && m.scrubbed[uid]:
 		return []func(){func() {
 			vol.Spec.ClaimRef = nil
-			delete(vol.Annotations, annBoundByController)
+			delete(vol.Annotations, volume.AnnBoundByController)
 			delete(m.dirty, vol.Name)
 			m.touch(vol, vol.Status.Phase)
 		}}

@@ -146,7 +146,7 @@ func outdated(set *tarnv1.PersistentVolumeSet, vol *corev1.PersistentVolume) boo
 // provisioner deletes. One that was protected afterwards stays as it is.
 func finish(v *View, vol *corev1.PersistentVolume) []Action {
 	ref := vol.Spec.ClaimRef
-	if vol.DeletionTimestamp != nil || ref == nil || ref.UID != v.Set.UID || !givenUp(vol, v.Namespace) || provisionerDeletes(vol) || volume.DeletionProtected(vol) {
+	if vol.DeletionTimestamp != nil || ref == nil || ref.UID != v.Set.UID || !volume.GivenUp(vol, v.Namespace) || provisionerDeletes(vol) || volume.DeletionProtected(vol) {
 		return nil
 	}
 	return []Action{Remove{vol}}

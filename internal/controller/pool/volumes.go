@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,11 +47,11 @@ func (v *View) stateOf(vol *corev1.PersistentVolume) state {
 // recycles says that a released volume is not kept for its former claim, and will be
 // recycled by a method that it or its class names.
 func (v *View) recycles(vol *corev1.PersistentVolume) bool {
-	method := vol.Annotations[tarnv1.AnnotationRecycle]
-	if method == "" && v.Class != nil && v.Class.Name == volume.ClassOfVolume(vol) {
-		method = v.Class.Annotations[tarnv1.AnnotationRecycle]
+	class := v.Class
+	if class != nil && class.Name != volume.ClassOfVolume(vol) {
+		class = nil
 	}
-	return method != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain && !volume.Held(vol)
+	return volume.RecycleMethodOf(vol, class) != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain && !volume.Held(vol)
 }
 
 // isScrubbed says that a volume points at its scrub claim.
@@ -71,7 +70,7 @@ func stateOf(vol *corev1.PersistentVolume, namespace string) state {
 		return spare
 	case ref == nil: // the binder is about to say so
 		return joining
-	case givenUp(vol, namespace):
+	case volume.GivenUp(vol, namespace):
 		return leaving
 	case isFilling(vol):
 		return joining
@@ -116,39 +115,13 @@ func justFreed(vol *corev1.PersistentVolume) bool {
 	at := vol.Status.LastPhaseTransitionTime
 	freed, err := time.Parse(time.RFC3339, vol.Annotations[tarnv1.AnnotationPoolUnused])
 	return err == nil && at != nil && vol.Spec.ClaimRef == nil && vol.Status.Phase == corev1.VolumeAvailable &&
-		vol.Annotations[annBoundByController] == "" && at.Sub(freed).Abs() <= freedWithin
+		vol.Annotations[volume.AnnBoundByController] == "" && at.Sub(freed).Abs() <= freedWithin
 }
 
 // provisionerDeletes says that the volume's provisioner destroys it, object and
 // storage, once it is released.
 func provisionerDeletes(vol *corev1.PersistentVolume) bool {
-	return vol.Annotations[annProvisionedBy] != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	return vol.Annotations[volume.AnnProvisionedBy] != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 }
 
-// Kubernetes' own annotations of volumes.
-const (
-	annProvisionedBy     = "pv.kubernetes.io/provisioned-by"
-	annBoundByController = "pv.kubernetes.io/bound-by-controller"
-)
-
-// Names of what a pool makes. They begin with the uid of the set.
-const (
-	namePrefix    = "pool-"
-	surplusSuffix = "-surplus"
-)
-
-func fillerPrefix(set types.UID) string { return namePrefix + string(set) + "-" }
-
-// surplus is the claim that never existed to which a volume is given that has to go.
-// No claim has the uid of a set.
-func surplus(set *tarnv1.PersistentVolumeSet, namespace string) *corev1.ObjectReference {
-	return &corev1.ObjectReference{
-		APIVersion: "v1", Kind: "PersistentVolumeClaim",
-		Namespace: namespace, Name: namePrefix + string(set.UID) + surplusSuffix, UID: set.UID,
-	}
-}
-
-func givenUp(vol *corev1.PersistentVolume, namespace string) bool {
-	ref := vol.Spec.ClaimRef
-	return ref != nil && ref.Namespace == namespace && strings.HasPrefix(ref.Name, namePrefix) && strings.HasSuffix(ref.Name, surplusSuffix)
-}
+func fillerPrefix(set types.UID) string { return volume.PoolPrefix + string(set) + "-" }

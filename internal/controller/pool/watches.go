@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // sets gives the names of the sets that an object concerns.
@@ -47,7 +48,7 @@ func (r *reconciler) concernsVolume(set *tarnv1.PersistentVolumeSet, o client.Ob
 }
 
 func (r *reconciler) isFiller(o client.Object) bool {
-	return o.GetNamespace() == r.namespace && strings.HasPrefix(o.GetName(), namePrefix)
+	return o.GetNamespace() == r.namespace && strings.HasPrefix(o.GetName(), volume.PoolPrefix)
 }
 
 func concernsFiller(set *tarnv1.PersistentVolumeSet, o client.Object) bool {

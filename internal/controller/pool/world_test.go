@@ -22,6 +22,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 func TestMain(m *testing.M) {
@@ -114,7 +115,7 @@ func (w *world) provision(c *corev1.PersistentVolumeClaim, used bool) {
 		return
 	}
 	err := w.Client.Create(w.Ctx, &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID), Annotations: map[string]string{annProvisionedBy: class.Provisioner}, Finalizers: []string{kube.FinalizerExternalProvisioner}},
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID), Annotations: map[string]string{volume.AnnProvisionedBy: class.Provisioner}, Finalizers: []string{kube.FinalizerExternalProvisioner}},
 		Spec: corev1.PersistentVolumeSpec{
 			StorageClassName: class.Name, Capacity: c.Spec.Resources.Requests, AccessModes: c.Spec.AccessModes,
 			PersistentVolumeReclaimPolicy: *class.ReclaimPolicy,

@@ -77,18 +77,8 @@ func (v *View) ours() bool {
 // concerned says that the volume may have to do with recycling at all.
 func (v *View) concerned() bool {
 	vol := v.Volume
-	return v.said() != "" || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "" || v.ours() || vol.Status.Reason == eventFailed ||
+	return volume.RecycleMethodOf(vol, v.Class) != "" || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "" || v.ours() || vol.Status.Reason == eventFailed ||
 		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle
-}
-
-// said is the method that is asked for: by the volume or, where it says nothing, by its
-// class.
-func (v *View) said() tarnv1.RecycleMethod {
-	said := v.Volume.Annotations[tarnv1.AnnotationRecycle]
-	if said == "" && v.Class != nil {
-		said = v.Class.Annotations[tarnv1.AnnotationRecycle]
-	}
-	return tarnv1.RecycleMethod(said)
 }
 
 // methodOf is how a volume is to be recycled, empty for not at all; or why what is
@@ -100,7 +90,7 @@ func methodOf(v *View) (method tarnv1.RecycleMethod, wrong string) {
 		policy = corev1.PersistentVolumeReclaimPolicy(own)
 	}
 	block := volume.ModeOfVolume(vol) == corev1.PersistentVolumeBlock
-	said := v.said()
+	said := volume.RecycleMethodOf(vol, v.Class)
 	switch {
 	case policy != corev1.PersistentVolumeReclaimRetain && policy != corev1.PersistentVolumeReclaimRecycle:
 		return "", ""

@@ -1,0 +1,21 @@
+package volume
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// RecycleMethodOf is how a volume is asked to be recycled: by itself or, where it says
+// nothing, by its class, nil for none. It is empty where nobody asks, and unchecked.
+func RecycleMethodOf(v *corev1.PersistentVolume, class *storagev1.StorageClass) tarnv1.RecycleMethod {
+	said := v.Annotations[tarnv1.AnnotationRecycle]
+	if said == "" && class != nil {
+		said = class.Annotations[tarnv1.AnnotationRecycle]
+	}
+	return tarnv1.RecycleMethod(said)
+}
+
+// ScrubClaim is the name of the claim that a volume has while it is scrubbed.
+func ScrubClaim(v *corev1.PersistentVolume) string { return tarnv1.ScrubPrefix + string(v.UID) }

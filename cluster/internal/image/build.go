@@ -1,8 +1,11 @@
 package image
 
 import (
+	"bytes"
 	"crypto/sha256"
+	"debug/elf"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -37,6 +40,9 @@ func Build(archive, tag, rootfs, binary string, entrypoint []string) error {
 		if err != nil {
 			return fmt.Errorf("--binary: %w", err)
 		}
+		if loader := loaderOf(content); loader != "" {
+			return fmt.Errorf("--binary %s is linked dynamically and would not start: its loader %s is not in an image of one program; build it static (Go: CGO_ENABLED=0), or give --rootfs", binary, loader)
+		}
 		name := "/" + filepath.Base(binary)
 		t = base()
 		t.file(name, 0o755, content)
@@ -49,4 +55,22 @@ func Build(archive, tag, rootfs, binary string, entrypoint []string) error {
 		return err
 	}
 	return save(archive, map[string]v1.Image{tag: image})
+}
+
+// loaderOf is the dynamic loader that a program asks for, empty for a static one and for what is no ELF file, such as a script.
+func loaderOf(program []byte) string {
+	file, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		return ""
+	}
+	for _, part := range file.Progs {
+		if part.Type == elf.PT_INTERP {
+			path, err := io.ReadAll(part.Open())
+			if err != nil {
+				return ""
+			}
+			return string(bytes.TrimRight(path, "\x00"))
+		}
+	}
+	return ""
 }

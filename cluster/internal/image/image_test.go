@@ -180,6 +180,9 @@ func TestWhatCannotBecomeAnImageIsSaid(t *testing.T) {
 	if err := Build(archive, "x:1", "/no/such/folder", "", nil); err == nil || !strings.Contains(err.Error(), "--rootfs") {
 		t.Errorf("missing folder: %v", err)
 	}
+	if err := Build(archive, "x:1", "", "/bin/sh", nil); err == nil || !strings.Contains(err.Error(), "CGO_ENABLED=0") {
+		t.Errorf("for a program linked dynamically: %v", err)
+	}
 	if err := Build(archive, "Not A Tag", t.TempDir(), "", nil); err == nil || !strings.Contains(err.Error(), "Not A Tag") {
 		t.Errorf("bad reference: %v", err)
 	}

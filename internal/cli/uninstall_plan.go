@@ -149,6 +149,9 @@ func blockers(in *installed, keep bool) []blocker {
 func (in *installed) inTheWay(v *corev1.PersistentVolume) (what, remedy string) {
 	ref := v.Spec.ClaimRef
 	switch {
+	case volume.DeletionProtected(v) && (ref == nil || volume.ReleasedFrom(v)): // what else is in its way is said when that is lifted
+		return fmt.Sprintf("volume %s is protected from deletion", v.Name),
+			fmt.Sprintf("kubectl label pv %s %s-", v.Name, tarnv1.LabelDeletionProtection)
 	case in.forgotten(v) && (ref == nil || volume.ReleasedFrom(v)):
 		return fmt.Sprintf("volume %s was left by an earlier Tarn, and nothing knows how to destroy its storage", v.Name),
 			fmt.Sprintf("kubectl delete pv %s, and see to its storage yourself", v.Name)
@@ -172,7 +175,9 @@ func (in *installed) inTheWay(v *corev1.PersistentVolume) (what, remedy string) 
 // goes with its pool, or it is another driver's and bound, which Tarn only lets go.
 func (in *installed) goes(v *corev1.PersistentVolume) bool {
 	switch {
-	case v.DeletionTimestamp != nil:
+	case volume.DeletionProtected(v) && ofTarn(v, in.drivers()): // nothing destroys it
+		return false
+	case v.DeletionTimestamp != nil && v.Status.Phase != corev1.VolumeBound:
 		return true
 	case in.spare(v), len(in.pools) > 0 && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Namespace == Namespace:
 		return true
@@ -186,7 +191,7 @@ func (in *installed) goes(v *corev1.PersistentVolume) bool {
 
 // spare says whether a volume goes with the pool that has had it made.
 func (in *installed) spare(v *corev1.PersistentVolume) bool {
-	return v.Spec.ClaimRef == nil && !volume.DeletionProtected(v) && slices.ContainsFunc(in.pools, func(set tarnv1.PersistentVolumeSet) bool {
+	return v.Spec.ClaimRef == nil && slices.ContainsFunc(in.pools, func(set tarnv1.PersistentVolumeSet) bool {
 		return v.Annotations[tarnv1.AnnotationPoolUID] == string(set.UID) && set.Annotations[tarnv1.AnnotationOrphan] != "true"
 	})
 }

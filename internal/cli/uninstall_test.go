@@ -3,6 +3,7 @@ package cli
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,6 +49,18 @@ func spare(v *corev1.PersistentVolume) {
 	free(v)
 	metav1.SetMetaDataAnnotation(&v.ObjectMeta, tarnv1.AnnotationPoolUID, "set-uid")
 }
+
+// surplus is a spare that its pool has given to the claim that never existed.
+func surplus(v *corev1.PersistentVolume) {
+	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: Namespace, Name: "pool-set-uid-surplus", UID: "set-uid"}
+}
+
+// protectedVolume carries the label against deletion.
+func protectedVolume(v *corev1.PersistentVolume) {
+	v.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"}
+}
+
+func deleted(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
 
 func foreign(v *corev1.PersistentVolume) { v.Spec.CSI.Driver, v.Name = "other.example.org", "theirs" }
 
@@ -100,11 +113,18 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a free volume", whatIs(made(free)), false, "is free", "kubectl delete pv pvc-u"},
 		{"a free volume that no pool has made", whatIs(made(free), pooled), false, "is free", "kubectl delete pv pvc-u"},
 		{"a spare of a pool", whatIs(made(spare), pooled), false, "", ""},
-		{"a protected spare of a pool", whatIs(made(spare, func(v *corev1.PersistentVolume) { v.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }), pooled), false, "is free", "pvc-u"},
+		{"a protected spare of a pool", whatIs(made(spare, protectedVolume), pooled), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u tarn.dev/deletion-protection-"},
+		{"a protected volume that would be destroyed", whatIs(made(wasReleased, protectedVolume)), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
+		{"a protected volume that is being deleted", whatIs(made(wasReleased, protectedVolume, deleted)), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
+		{"a protected volume that its pool has given up", whatIs(made(spare, protectedVolume, surplus, wasReleased), pooled), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
+		{"a protected volume in the trash", whatIs(made(wasReleased, held, protectedVolume)), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
+		{"a protected volume whose record went", whatIs(made(wasReleased, protectedVolume), forgotten), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
+		{"a protected volume that is bound", whatIs(made(protectedVolume)), false, "that of claim shop/data", "kubectl delete pvc -n shop data"},
+		{"a protected volume that is kept", whatIs(made(wasReleased, protectedVolume)), true, "", ""},
+		{"a bound volume that somebody has deleted", whatIs(made(deleted)), false, "that of claim shop/data", "kubectl delete pvc -n shop data"},
+		{"a free volume that somebody has deleted", whatIs(made(free, deleted)), false, "", ""},
 		{"a spare of a pool that leaves its own", whatIs(made(spare), pooled, func(in *installed) { in.pools[0].Annotations = map[string]string{tarnv1.AnnotationOrphan: "true"} }), false, "is free", "kubectl delete pv pvc-u"},
-		{"a spare that its pool has given up", whatIs(made(spare, func(v *corev1.PersistentVolume) {
-			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: Namespace, Name: "pool-set-uid-surplus", UID: "set-uid"}
-		})), false, "", ""},
+		{"a spare that its pool has given up", whatIs(made(spare, surplus)), false, "", ""},
 		{"a volume being made", whatIs(made(), func(in *installed) { in.volumes = nil }), false, "is being made for claim shop/data", "tarn explain claim shop/data"},
 		{"a volume being undone", whatIs(made(), func(in *installed) { in.volumes, in.records[0].Status.Phase = nil, tarnv1.VolumeUndoing }), false, "", ""},
 		{"a volume a plugin is making", whatIs(func(in *installed) { in.claims = append(in.claims, *testkit.Claim("shop", "folder", "c", "x")) }), true, "for claim shop/folder", "wait"},

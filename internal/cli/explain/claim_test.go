@@ -114,6 +114,13 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 		{"a binder that has not called", with(newWorld(), func(w *world) { w.claim.Annotations = nil }), "PavProvisioner gold has to be called, but no binder answers", "as soon as a binder runs", ""},
 		{"a binder of Tarn's that has not called", with(newWorld(), func(w *world) { w.claim.Annotations = nil; ownWork("*,-protect")(w) }), "but no binder answers", "as soon as a binder runs", "kubectl -n tarn-system rollout restart deployment tarn-controller"},
 		{"a binder of Kubernetes' that has not called", with(newWorld(), func(w *world) { w.claim.Annotations = nil; ownWork("*,-bind")(w) }), "but no binder answers", "as soon as a binder runs", ""},
+		{"its volume is made, and a binder of Tarn's has not bound it", with(newWorld(), func(w *world) {
+			vol := freeVolume("pvc-claim-uid", "1Gi", func(v *corev1.PersistentVolume) {
+				v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "shop", Name: "data", UID: "claim-uid"}
+			})
+			w.volumeView.Volume = &vol
+			ownWork("*")(w)
+		}), "volume pvc-claim-uid is there for it, but no binder answers", "as soon as a binder runs", "kubectl -n tarn-system rollout restart deployment tarn-controller"},
 		{"no class, where the classes cannot be read", with(withoutClass(newWorld(), nil), func(w *world) {
 			w.view.Unread = []unread{{Object{Kind: storageClass}, needs}}
 		}), "it names no class, and no free volume without class fits", "", ""},
@@ -231,6 +238,11 @@ func TestALostClaimSaysHowItComesBack(t *testing.T) {
 		{"its volume was removed and nobody knows it", lost(func(w *world) { w.volumeView.Volume, w.volumeView.Record = nil, nil }), "was removed under it", "when a PersistentVolume of that name", "kubectl -n shop delete pvc data"},
 		{"its volume names a claim that is gone", lost(func(w *world) { w.volume.Spec.ClaimRef.UID, w.volumeView.Claim = "other", nil }), `names another claim, shop/data, uid "other"`, "when the volume names this claim",
 			`kubectl patch pv pvc-claim-uid --type=merge -p '{"spec":{"claimRef":{"namespace":"shop","name":"data","uid":"claim-uid"}}}'`},
+		{"its volume names a claim that is there", lost(func(w *world) {
+			other := w.claim.DeepCopy()
+			other.Name, other.UID = "other", "other-uid"
+			w.volume.Spec.ClaimRef.Name, w.volume.Spec.ClaimRef.UID, w.volumeView.Claim = "other", "other-uid", other
+		}), `its volume pvc-claim-uid names another claim, shop/other, uid "other-uid"`, "when the volume names this claim, by its uid, again", ""},
 		{"its volume is there again", lost(func(w *world) { w.volume.Spec.ClaimRef = nil }), "is there for it again, but no binder answers", "as soon as a binder runs", ""},
 		{"it names no volume", lost(func(w *world) { w.claim.Spec.VolumeName = "" }), "names no volume any more", "", "kubectl -n shop delete pvc data"},
 	} {

@@ -134,13 +134,21 @@ func (t trouble) stuck() bool { return t.Reason != "" }
 // look tells how a pod stands.
 func look(pod *corev1.Pod) trouble {
 	t := trouble{State: string(pod.Status.Phase), Since: pod.CreationTimestamp.Time}
-	if c := conditionOf(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse && !hasEnded(pod) {
-		return trouble{"not scheduled", c.Reason, c.Message, c.LastTransitionTime.Time}
+	if hasEnded(pod) {
+		t.Since = time.Time{} // its containers tell, if it had any
+	} else if c := conditionOf(pod, corev1.PodScheduled); c != nil {
+		t.Since = c.LastTransitionTime.Time
+		if c.Status == corev1.ConditionFalse {
+			return trouble{"not scheduled", c.Reason, c.Message, t.Since}
+		}
 	}
 	for _, s := range statuses(pod) {
 		if w := s.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 			t.State, t.Reason = "container "+s.Name+" waits", w.Reason
 			t.Message = strings.TrimSpace(w.Message + ended(s.LastTerminationState.Terminated))
+			if end := s.LastTerminationState.Terminated; end != nil {
+				t.Since = end.FinishedAt.Time
+			}
 			return t
 		}
 	}
@@ -164,6 +172,8 @@ func look(pod *corev1.Pod) trouble {
 	for _, s := range statuses(pod) {
 		if r := s.State.Running; r != nil {
 			t.State, t.Since = "running", r.StartedAt.Time
+		} else if end := s.State.Terminated; end != nil && pod.Status.Phase == corev1.PodSucceeded && end.FinishedAt.After(t.Since) {
+			t.Since = end.FinishedAt.Time
 		}
 	}
 	if pod.DeletionTimestamp != nil {

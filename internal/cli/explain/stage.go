@@ -36,8 +36,12 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 	case status.Phase == tarnv1.StagePodFailed:
 		link.Next = "when the kubelet asks again, after a growing pause of at most about two minutes"
 		s.blame("%s: %s", what, status.Message)
-	case status.Phase == "" && status.Message != "":
+	case status.Phase == "" && status.Message != "": // until its provisioner is judged
+		link.Next = "when the PavProvisioner has been judged"
 		s.blame("%s: %s", what, status.Message)
+		if s.provisionerUnusable(p, false) {
+			s.blame("%s: %s", what, s.cause)
+		}
 	case status.Phase == "":
 		s.controllerSilent(what+", its pod has to be started", stage.CreationTimestamp.Time)
 		return

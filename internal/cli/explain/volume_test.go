@@ -141,6 +141,11 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		})
 	}
 	same := func(*tarnv1.PavStagePodStatus) {}
+	unjudged := func() *world {
+		return waiting(func(p *tarnv1.PavStagePodStatus) {
+			*p = tarnv1.PavStagePodStatus{Message: `waiting until PavProvisioner "gold" has been checked`}
+		})
+	}
 	for _, c := range []answer{
 		{"a claim that waits", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk").askedPod(unscheduled),
 			"pod shop/web is not scheduled: claim shop/data: its volume could not be made, attempt 3: no disk", "attempt 4", "kubectl delete pavvolume"},
@@ -152,6 +157,9 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		{"a staging pod without image", waiting(same).stagePod(waits("ErrImagePull", "no such image")), "cannot have its image: no such image", "when what keeps it is mended", "kubectl edit pavprovisioner gold && kubectl -n default delete pod pav-staging"},
 		{"a staging pod that nobody starts", with(waiting(func(p *tarnv1.PavStagePodStatus) { *p = tarnv1.PavStagePodStatus{} }), func(w *world) { w.view.Controller = nil }),
 			"its pod has to be started, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
+		{"a stage whose provisioner was judged a moment ago", unjudged(), `is not staged on node n1: waiting until PavProvisioner "gold" has been checked`, "when the PavProvisioner has been judged", ""},
+		{"a stage whose provisioner nobody judges", with(unjudged(), func(w *world) { w.provisioner.Status.Conditions = nil }),
+			"is not staged on node n1: PavProvisioner gold has to be judged, and has not begun though tarn controller runs", "when the controller comes to it", ""},
 		{"staging was refused", waiting(func(p *tarnv1.PavStagePodStatus) {
 			*p = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodFailed, Message: "spec.volumeStaging: bad"}
 		}), "is not staged on node n1: spec.volumeStaging: bad", "when the kubelet asks again", ""},
@@ -192,6 +200,10 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		{"a volume that was lost under it", newWorld().bound().askedPod(runs).staged(func(g *tarnv1.PavStage) {
 			g.Status.Node.Phase, g.Status.Node.Loss = tarnv1.StageLost, &tarnv1.StageLoss{Number: 1, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}
 		}), "volume pvc-claim-uid is lost on node n1: the server died", "when its next staging pod", ""},
+		{"a volume that was lost under it, which its provisioner leaves at that", newWorld().bound().askedPod(runs).staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase, g.Status.Node.Loss = tarnv1.StageLost, &tarnv1.StageLoss{Number: 1, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}
+			g.Status.Pod.Recovery = tarnv1.RecoveryNone
+		}), "volume pvc-claim-uid is lost on node n1: the server died", "when the pods that use it are restarted, as volumeStaging.recovery is None", ""},
 		{"a volume that was lost under it and cannot be staged again", newWorld().bound().askedPod(runs).staged(func(g *tarnv1.PavStage) {
 			g.Status.Node.Phase, g.Status.Node.Message = tarnv1.StageLost, "Staging pod failed: no disk"
 			g.Status.Node.Loss = &tarnv1.StageLoss{Number: 1, Failed: 3, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}
@@ -306,7 +318,10 @@ func TestWhatCannotBeReadIsSaidAndNothingIsConcludedFromIt(t *testing.T) {
 
 func TestTheAnswerComesFirstThenTheChainThenTheCommand(t *testing.T) {
 	var out bytes.Buffer
-	w := newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepValidation, "shelf 7 is full").step(tarnv1.StepValidation, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
+	w := newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepValidation, "shelf 7 is full").step(tarnv1.StepValidation, stops, func(p *corev1.Pod) {
+		end := p.Status.ContainerStatuses[0].State.Terminated
+		end.ExitCode, end.Reason, end.FinishedAt = 1, "Error", began
+	})
 	if err := chain(w.view).Print(&out, now); err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +334,7 @@ it goes on: attempt 4 in 30s, at 03:04:35Z; at once if the PavProvisioner is cha
     shelf 7 is full
     next: attempt 4 in 30s, at 03:04:35Z; at once if the PavProvisioner is changed
 - pod default/pav-validation: failed on node n1, since 60m (2030-01-02T02:04:05Z), Failed
-    the pod failed and left no word in /pav/error
+    container c exited with 1 (Error)
     | the last line
 
 to move it on:

@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,10 +23,18 @@ import (
 // keeps makes the case's StorageClass, whose volumes wait in the trash for a time.
 func (s *scenario) keeps(retention string) {
 	s.t.Helper()
-	s.create(&storagev1.StorageClass{
-		ObjectMeta:  metav1.ObjectMeta{Name: s.name, Annotations: map[string]string{tarn.AnnotationRetention: retention}},
-		Provisioner: s.name,
+	s.trashClass(func(class *storagev1.StorageClass) {
+		class.Annotations = map[string]string{tarn.AnnotationRetention: retention}
 	})
+}
+
+// trashClass makes the case's StorageClass, and sees to the end of what its volumes leave
+// in the trash.
+func (s *scenario) trashClass(edit func(*storagev1.StorageClass)) {
+	s.t.Helper()
+	class := &storagev1.StorageClass{ObjectMeta: named(s.name), Provisioner: s.name}
+	edit(class)
+	s.create(class)
 	s.t.Cleanup(func() { // what a failed case has left in the trash would be told as a leak
 		s.clear("pods", &corev1.PodList{}, client.InNamespace(s.name))
 		s.clear("claims", &corev1.PersistentVolumeClaimList{}, client.InNamespace(s.name))
@@ -170,6 +179,72 @@ func TestTrashGivesADeletedNamespaceBack(t *testing.T) {
 	s.gone(two)
 	if left := entriesOf(t, shelf); len(left) != 0 {
 		t.Errorf("purged, there are folders %q", left)
+	}
+}
+
+// held waits until a volume that has its claim is kept for a time, whoever says so.
+func (s *scenario) held(vol *corev1.PersistentVolume, retention string) {
+	s.t.Helper()
+	now := vol.DeepCopy()
+	s.await("volume "+vol.Name+" to be held for "+retention, func() (bool, string) {
+		if err := s.get(now); err != nil {
+			return false, err.Error()
+		}
+		policy := now.Spec.PersistentVolumeReclaimPolicy
+		return policy == corev1.PersistentVolumeReclaimRetain && now.Annotations[tarn.AnnotationHeldFor] == retention,
+			fmt.Sprintf("it has policy %s and annotations %v", policy, now.Annotations)
+	})
+}
+
+func TestTrashAsksTheParameterOfTheClassAndTheVolumeItself(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, label string
+		class       func(*storagev1.StorageClass)
+		own         string // the annotation of the volume, if it has one
+		want        string
+		time        time.Duration
+	}{
+		{"a parameter of its class", "trash-class", func(class *storagev1.StorageClass) {
+			class.Parameters = map[string]string{tarn.AnnotationRetention: "2h"}
+		}, "", "2h", 2 * time.Hour},
+		{"its own annotation", "trash-own", func(*storagev1.StorageClass) {}, "1d", "1d", 24 * time.Hour},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s, shelf := shelving(t, c.label)
+			s.trashClass(c.class)
+			claim, vol := s.written("data", "kept")
+			if c.own != "" {
+				s.kubectl("annotate", "pv", vol.Name, tarn.AnnotationRetention+"="+c.own)
+			}
+			s.held(vol, c.want)
+			s.trash(claim, vol)
+			s.listed(vol.Name)
+			s.keptFor(vol, c.time)
+			mustTool(t, 0, "", "undelete", "volume", vol.Name)
+			s.reads(claim, vol.Name, "kept")
+			s.trash(claim, vol)
+			s.never(tarn.StepDeletion)
+			mustTool(t, 0, "", "trash", "purge", vol.Name, "--yes")
+			s.gone(vol)
+			if left := entriesOf(t, shelf); len(left) != 0 {
+				t.Errorf("purged, there are folders %q", left)
+			}
+		})
+	}
+}
+
+// keptFor wants a volume in the trash to be kept for a time after its release.
+func (s *scenario) keptFor(vol *corev1.PersistentVolume, want time.Duration) {
+	s.t.Helper()
+	now := vol.DeepCopy()
+	if err := s.get(now); err != nil {
+		s.t.Fatal(err)
+	}
+	released, text := now.Status.LastPhaseTransitionTime, now.Annotations[tarn.AnnotationTrashedUntil]
+	if until, err := time.Parse(time.RFC3339, text); err != nil || !until.Equal(released.Add(want)) {
+		s.t.Errorf("released at %s it is kept until %s, want %s longer (%v)", released, text, want, err)
 	}
 }
 

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -30,10 +31,11 @@ touch /pav/ready
 	pod := s.consumer("reader", claim.Name, "grep -x hello /data/greeting; "+stays)
 	s.ready(pod)
 	s.prints(pod, "hello")
-	staging := s.stepPods(tarn.StepStaging)
-	if len(staging) != 1 || staging[0].Status.Phase != corev1.PodRunning {
-		t.Fatalf("while the volume is used there are %d staging pods, want 1 that runs", len(staging))
-	}
+	var staging []corev1.Pod
+	s.await("one staging pod to run while the volume is used", func() (bool, string) { // the kubelet says so when it comes to it
+		staging = s.stepPods(tarn.StepStaging)
+		return len(staging) == 1 && staging[0].Status.Phase == corev1.PodRunning, fmt.Sprintf("there are %d", len(staging))
+	})
 	s.remove(pod)
 	s.gone(&staging[0])
 }

@@ -230,18 +230,3 @@ func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	}
 	return nil
 }
-
-// waitingFor says what keeps a scrub pod from running, if scheduler or kubelet say so.
-func waitingFor(pod *corev1.Pod) string {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return strings.TrimSuffix(c.Reason+": "+c.Message, ": ")
-		}
-	}
-	for i := range pod.Status.ContainerStatuses {
-		if w := pod.Status.ContainerStatuses[i].State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" {
-			return strings.TrimSuffix(w.Reason+": "+w.Message, ": ")
-		}
-	}
-	return ""
-}

@@ -1,7 +1,6 @@
 package recycle
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -27,7 +27,7 @@ const (
 const (
 	// firstPause and longestPause are those after a scrub that failed.
 	firstPause, longestPause = time.Second, 10 * time.Minute
-	// startTime is what a scrub pod gets, beside its deadline, to be placed and started.
+	// startTime is what a scrub pod gets, beside its deadline, to be placed.
 	startTime = 10 * time.Minute
 	// usersLook is how soon a volume that is attached or staged is looked at again.
 	usersLook = 10 * time.Second
@@ -240,32 +240,33 @@ func planScrubbing(v *View, now time.Time) Plan {
 	return p
 }
 
-// judge looks how the scrub pod gets on.
+// judge looks how the scrub pod gets on. One that no kubelet has begun with has startTime
+// more than its deadline.
 func judge(v *View, p *Plan, now time.Time) {
-	pod := v.Pod
-	switch pod.Status.Phase {
-	case corev1.PodSucceeded:
+	pod, grace := v.Pod, time.Duration(0)
+	if pod.Status.StartTime == nil {
+		grace = startTime
+	}
+	o := podvol.Observe(pod, v.Volume.UID, now.Add(-grace)).After("")
+	switch {
+	case pod.Status.Phase == corev1.PodSucceeded:
 		cert, err := readCertificate(pod)
 		if err != nil {
 			note(v, p, now, err.Error())
 			return
 		}
 		p.add(Change{certified(v.Volume, cert)})
-	case corev1.PodFailed:
+	case o.State == podvol.PodFailed && o.Reason == podvol.ReasonPodDeadline:
+		note(v, p, now, o.Message)
+	case pod.Status.Phase == corev1.PodFailed:
 		note(v, p, now, failureOfPod(pod))
 	default:
-		limit := pod.CreationTimestamp.Add(startTime)
-		if pod.Spec.ActiveDeadlineSeconds != nil {
-			limit = limit.Add(time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second)
+		if o.Message != "" {
+			p.add(Post{corev1.EventTypeNormal, eventPod, "scrub pod " + pod.Namespace + "/" + pod.Name + ": " + o.Message})
 		}
-		if !now.Before(limit) {
-			note(v, p, now, "the scrub pod has not ended in time; "+cmp.Or(waitingFor(pod), "kubectl -n "+pod.Namespace+" describe pod "+pod.Name+" may say why"))
-			return
+		if !o.CheckAt.IsZero() {
+			p.Next = o.CheckAt.Add(grace)
 		}
-		if reason := waitingFor(pod); reason != "" {
-			p.add(Post{corev1.EventTypeNormal, eventPod, "scrub pod " + pod.Namespace + "/" + pod.Name + ": " + reason})
-		}
-		p.Next = limit
 	}
 }
 

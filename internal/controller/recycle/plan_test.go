@@ -141,9 +141,20 @@ func failedByUs(v *View) {
 
 func pending(v *View)       { v.Claim.Status.Phase = corev1.ClaimPending }
 func nudged(v *View)        { v.Claim.Annotations = map[string]string{annNudged: "vol"} }
-func older(v *View)         { v.Pod.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour)) }
+func older(v *View)         { created(time.Hour)(v) }
+func disowned(v *View)      { v.Pod.OwnerReferences = nil }
 func left(v *View)          { v.Pod.Annotations[annClaim] = "an-older-uid" }
 func boundByBinder(v *View) { v.Volume.Annotations[volume.AnnBoundByController] = volume.AnnYes }
+
+// created and started give the times of a pod before noon.
+func created(ago time.Duration) viewWith {
+	return func(v *View) { v.Pod.CreationTimestamp = metav1.NewTime(noon.Add(-ago)) }
+}
+
+func started(ago time.Duration) viewWith {
+	return func(v *View) { v.Pod.Status.StartTime = ptr.To(metav1.NewTime(noon.Add(-ago))) }
+}
+
 func withoutImage(v *View) {
 	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}
 	v.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: waiting}}
@@ -267,6 +278,11 @@ func TestPlanOfAVolume(t *testing.T) {
 		{"the pod runs", view(pointing, claim("scrub-uid"), pod(corev1.PodRunning, "")), "wait"},
 		{"case 138: the pod waits for something", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), withoutImage), eventPod + " wait"},
 		{"case 138: the pod finds no node", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), unscheduled), eventPod + " wait"},
+		{"a pod without a node has longer", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), unscheduled, created(14*time.Minute)), eventPod + " wait"},
+		{"but not for ever", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), unscheduled, created(16*time.Minute)), "note"},
+		{"the deadline counts from the start", view(pointing, claim("scrub-uid"), pod(corev1.PodRunning, ""), older, started(5*time.Minute)), "wait"},
+		{"the kubelet does not end it in time", view(pointing, claim("scrub-uid"), pod(corev1.PodRunning, ""), older, started(6*time.Minute)), "note"},
+		{"a pod of the name is somebody else's", view(pointing, claim("scrub-uid"), pod(corev1.PodRunning, ""), disowned), eventPod},
 		{"the pod has run too long", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), older), "note"},
 		{"case 134: the pod succeeded", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate)), "certify"},
 		{"the pod succeeded without a certificate", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, "done")), "note"},
@@ -365,9 +381,9 @@ func TestAScrubPodThatHasRunTooLongTellsWhatItWaitedFor(t *testing.T) {
 		changes []viewWith
 		want    string
 	}{
-		{[]viewWith{withoutImage}, "the scrub pod has not ended in time; ErrImagePull"},
-		{[]viewWith{unscheduled}, "the scrub pod has not ended in time; Unschedulable: 0/1 nodes fit"},
-		{nil, "the scrub pod has not ended in time; kubectl -n " + testNamespace + " describe pod "},
+		{[]viewWith{withoutImage}, "has not ended within 5m0s: container scrub: ErrImagePull"},
+		{[]viewWith{unscheduled}, "has not ended within 5m0s: not scheduled: 0/1 nodes fit"},
+		{nil, "its Events may tell why: kubectl -n " + testNamespace + " describe pod "},
 	} {
 		v := view(append([]viewWith{pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), older}, c.changes...)...)
 		said := ""

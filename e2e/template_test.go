@@ -1,0 +1,122 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// In place of a section, and of the pod template of one, may stand one text.
+const (
+	// wholeValidation allows two access modes, and any size.
+	wholeValidation = `{% set yaml = true %}
+accessModes:
+{% for mode in ['ReadWriteOnce', 'ReadWriteMany'] %}
+- {{ mode }}
+{% endfor %}
+`
+	// wholeCreation has a handle and a pod for a claim of one name alone.
+	wholeCreation = `{% set yaml = true %}
+capacity: {{ requestedMinCapacity }}
+{% if pvc.metadata.name == 'made' %}
+handle: {{ ('shelf-' ~ defaultHandle) | tojson }}
+podTemplate:
+  spec:
+    restartPolicy: Never
+    containers:
+    - name: main
+      image: busybox:1.36
+      command: [test, -d, /pav]
+{% endif %}
+`
+	// wholePod is a pod template, of staging.
+	wholePod = `{% set yaml = true %}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 5
+  containers:
+  - name: main
+    image: busybox:1.36
+    command: [sh, -ec]
+    args: [{{ ('mkdir /pav/volume; echo ' ~ handle ~ ' > /pav/volume/handle') | tojson }}]
+`
+	// wholeDeletion is a section in JSON, whose pod fails unless the handle is wholeCreation's.
+	wholeDeletion = `{% set yaml = true %}{"podTemplate": {"spec": {"restartPolicy": "Never", "containers": [
+{"name": "main", "image": "busybox:1.36", "command": ["test", {{ handle | tojson }}, "!=", {{ defaultHandle | tojson }}]}
+]}}}`
+)
+
+func TestASectionOrAPodTemplateMayBeOneTemplate(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "whole")
+	s.create(s.provisioner(fields{
+		"volumeValidation": wholeValidation,
+		"volumeCreation":   wholeCreation,
+		"volumeDeletion":   wholeDeletion,
+		"volumeStaging":    fields{"podTemplate": wholePod},
+	}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	refused := s.claimWith("refused", asksModes(corev1.ReadOnlyMany))
+	s.told(refused, "ProvisioningFailed", "supporting access mode ReadWriteOnce, ReadWriteMany, the claim asks for ReadOnlyMany")
+	s.remove(refused)
+
+	claim := s.bound(s.claim("made"))
+	handle := "shelf-pvc-" + string(claim.UID)
+	volume := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(volume), volume); err != nil {
+		t.Fatal(err)
+	}
+	if got := volume.Spec.CSI.VolumeHandle; got != handle {
+		t.Errorf("the volume's handle is %q, want %q", got, handle)
+	}
+	pod := s.consumer("reader", claim.Name, "grep -x "+handle+" /data/handle")
+	s.succeeded(pod)
+	s.remove(pod)
+	s.remove(claim)
+	s.gone(volume)
+	for _, step := range []tarn.Step{tarn.StepCreation, tarn.StepStaging, tarn.StepDeletion} {
+		s.await(fmt.Sprintf("the pod of the %s to have been seen", step), func() (bool, string) {
+			return suite.news.of(s.name).pods[step] > 0, "it was not"
+		})
+	}
+}
+
+func TestATemplateThatGivesNoSectionIsToldToItsClaim(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "no-section")
+	serves := func(sections fields) fields {
+		all := fields{"volumeCreation": asRequested, "volumeStaging": greeting}
+		for name, section := range sections {
+			all[name] = section
+		}
+		return all
+	}
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.claim("data")
+	s.create(s.provisioner(serves(fields{"volumeCreation": "capacity: 1Mi"})))
+	s.told(claim, "ProvisioningFailed", "spec.volumeCreation must be a mapping, not a string")
+	for _, c := range []struct {
+		sections fields
+		want     string
+	}{
+		{fields{"volumeCreation": "{% set yaml = true %}[1Mi]"}, "spec.volumeCreation must be a mapping, not a list"},
+		{fields{"volumeCreation": "{% set yaml = true %}capacity: ["}, "spec.volumeCreation: "},
+		{fields{"volumeCreation": "{% set yaml = true %}capcity: 1Mi"}, "spec.volumeCreation.capcity: unknown field; known are handle, capacity, podTemplate"},
+		{fields{"volumeCreation": fields{"podTemplate": "{% set yaml = true %}spec: {container: []}"}}, `spec.volumeCreation: unknown field "podTemplate.spec.container"`},
+		{fields{"volumeCreation": "{% set yaml = true %}\ncapacity: {{ 1 + }}"}, "is not accepted: spec.volumeCreation: line 2, column "},
+	} {
+		s.edit(s.provisioner(serves(c.sections)))
+		s.told(claim, "ProvisioningFailed", c.want)
+	}
+	if phase := s.phase(claim); phase != corev1.ClaimPending {
+		t.Errorf("the claim is %s, want Pending", phase)
+	}
+	s.edit(s.provisioner(serves(fields{"volumeCreation": "{% set yaml = true %}{capacity: {{ requestedMinCapacity }}}"})))
+	s.bound(claim)
+}

@@ -58,6 +58,8 @@ func result(r tarnv1.PodResult) change {
 
 func TestAPodIs(t *testing.T) {
 	stuck := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}
+	crashing := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s"}}
+	hasCrashed := func(pod *corev1.Pod) { pod.Status.ContainerStatuses[0].LastTerminationState = ended(7) }
 	unscheduled := func(pod *corev1.Pod) {
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes"}}
 	}
@@ -85,6 +87,10 @@ func TestAPodIs(t *testing.T) {
 		{"running", podOf(tarnv1.StepCreation, container(running)), soon, podvol.PodRunning, "", ""},
 		{"going when somebody deletes it", podOf(tarnv1.StepCreation, container(running), going), soon, podvol.PodGoing, "", ""},
 		{"failed when its time is up, with the reason", podOf(tarnv1.StepCreation, container(stuck)), eons, podvol.PodFailed, podvol.ReasonPodDeadline, "ImagePullBackOff"},
+		{"starting until its time is up, though it finds no node", podOf(tarnv1.StepCreation, unscheduled), 10 * time.Minute, podvol.PodStarting, "", "not scheduled: 0/1 nodes"},
+		{"failed when its time is up and it has found no node, with what the scheduler says", podOf(tarnv1.StepCreation, unscheduled), 10*time.Minute + 15*time.Second, podvol.PodFailed, podvol.ReasonPodDeadline, "pod ns/p has not ended within 10m0s: not scheduled: 0/1 nodes"},
+		{"running while it crashes and has time left", podOf(tarnv1.StepCreation, container(crashing), hasCrashed), 9 * time.Minute, podvol.PodRunning, "", "CrashLoopBackOff: back-off 5m0s"},
+		{"failed when its time is up and it still crashes, with that", podOf(tarnv1.StepCreation, container(crashing), hasCrashed), eons, podvol.PodFailed, podvol.ReasonPodDeadline, "within 10m0s: container c: CrashLoopBackOff: back-off 5m0s"},
 		{"settling while its results are not stored", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0))), soon, podvol.PodSettling, "", ""},
 		{"failed when its results never come", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0))), eons, podvol.PodFailed, podvol.ReasonResultLost, "node agent"},
 		{"succeeded with its results", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0)), result(tarnv1.PodResult{})), soon, podvol.PodSucceeded, "", ""},

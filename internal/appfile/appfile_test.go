@@ -1,13 +1,17 @@
 package appfile_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"reflect"
 	"runtime"
 	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"tarn.dev/tarn/internal/appfile"
 )
@@ -248,16 +252,62 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
+// keepsPromises wants a file that was accepted to be one that can be deployed, and to be
+// read the same when it is written as JSON.
 func keepsPromises(t *testing.T, f *appfile.File) {
 	t.Helper()
 	if f.App.Image == "" || f.App.Replicas < 0 || f.App.Port < 0 || f.App.Port > 65535 {
 		t.Fatalf("accepted app %+v", f.App)
 	}
-	for _, v := range f.Volumes {
-		if v.Name == "" || !strings.HasPrefix(v.MountPath, "/") || v.SizeGi < appfile.MinSizeGi || v.SizeGi > appfile.MaxSizeGi || appfile.DefaultClasses[v.AccessMode] == "" {
+	for i, v := range f.Volumes {
+		if len(validation.IsDNS1123Label(v.Name)) > 0 || !path.IsAbs(v.MountPath) || v.MountPath == "/" || path.Clean(v.MountPath) != v.MountPath ||
+			v.SizeGi < appfile.MinSizeGi || v.SizeGi > appfile.MaxSizeGi || appfile.DefaultClasses[v.AccessMode] == "" {
 			t.Fatalf("accepted volume %+v", v)
 		}
+		if f.App.Name != "" && len(validation.IsDNS1123Label(appfile.ClaimName(f.App.Name, v.Name))) > 0 {
+			t.Fatalf("accepted volume %q of app %q, whose claim can have no such name", v.Name, f.App.Name)
+		}
+		for _, w := range f.Volumes[:i] {
+			if v.Name == w.Name || strings.HasPrefix(v.MountPath+"/", w.MountPath+"/") || strings.HasPrefix(w.MountPath+"/", v.MountPath+"/") {
+				t.Fatalf("accepted volumes %+v and %+v", w, v)
+			}
+		}
 	}
+	text := asJSON(t, f)
+	if len(text) > 4<<10 {
+		return // JSON is longer, and has more items: there may be too many
+	}
+	again, warnings, err := appfile.ParseJSON("", text)
+	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(again, f) {
+		t.Fatalf("accepted %+v, which as JSON is %+v, %v, %v:\n%s", f, again, warnings, err, text)
+	}
+}
+
+// asJSON writes a file with every key it can have.
+func asJSON(t *testing.T, f *appfile.File) []byte {
+	t.Helper()
+	app := map[string]any{"image": f.App.Image, "replicas": f.App.Replicas}
+	for key, value := range map[string]any{"name": f.App.Name, "command": f.App.Command, "args": f.App.Args, "port": f.App.Port, "env": f.App.Env} {
+		if v := reflect.ValueOf(value); v.Kind() == reflect.Slice || v.Kind() == reflect.Map {
+			if v.IsNil() {
+				continue // nil keeps what the image has, an empty list does not
+			}
+		} else if v.IsZero() {
+			continue
+		}
+		app[key] = value
+	}
+	volumes := []map[string]any{}
+	for _, v := range f.Volumes {
+		volumes = append(volumes, map[string]any{
+			"name": v.Name, "mountPath": v.MountPath, "size": v.SizeGi, "accessMode": v.AccessMode, "storageClass": v.StorageClass, "preserveOnDelete": v.PreserveOnDelete,
+		})
+	}
+	text, err := json.Marshal(map[string]any{"app": app, "volumes": volumes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 func TestAFileIsReadForTheApplicationItIsDeployedTo(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -57,6 +59,30 @@ func TestACommandThatOnlyHasOthersPrintsItsHelp(t *testing.T) {
 	for _, args := range [][]string{{}, {"trash"}, {"undelete"}} {
 		if out, said, status := run(t, "", args...); status != 0 || !strings.Contains(out, "Available Commands") && !strings.Contains(out, "See how things stand") || said != "" {
 			t.Errorf("tarn %s: exit status %d\n%s%s", strings.Join(args, " "), status, out, said)
+		}
+	}
+}
+
+// Programs go by the numbers: the page and the help have each, and no other.
+func TestTheExitStatusesAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	help, _, _ := run(t, "", "--help")
+	for where, c := range map[string]struct {
+		text string
+		row  *regexp.Regexp
+	}{
+		"docs/cli.md": {string(page), regexp.MustCompile(`(?m)^\| ([0-9]+) \| \S`)},
+		"tarn --help": {help, regexp.MustCompile(`(?m)^  ([0-9]+)  \S`)},
+	} {
+		var got []string
+		for _, row := range c.row.FindAllStringSubmatch(c.text, -1) {
+			got = append(got, row[1])
+		}
+		if want := fmt.Sprint([]int{0, exitFailed, exitUsage, exitTimeout}); fmt.Sprint(got) != want {
+			t.Errorf("%s has the exit statuses %s, want %s", where, got, want)
 		}
 	}
 }

@@ -43,7 +43,9 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 	case Dismiss:
 		return r.delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID})
 	case Nudge:
-		return r.nudge(ctx, a.Claim)
+		return r.annotate(ctx, a.Claim, annNudged, a.Claim.Spec.VolumeName)
+	case Remember:
+		return r.annotate(ctx, a.Claim, annWaits, a.Waits)
 	case StartPod:
 		return r.create(ctx, a.Pod)
 	case StopPod:
@@ -81,9 +83,13 @@ func (r *reconciler) delete(ctx context.Context, o client.Object, only client.Pr
 	return nil
 }
 
-func (r *reconciler) nudge(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+// annotate gives a claim an annotation, or takes it off where it is empty.
+func (r *reconciler) annotate(ctx context.Context, claim *corev1.PersistentVolumeClaim, key, value string) error {
 	to := claim.DeepCopy()
-	metav1.SetMetaDataAnnotation(&to.ObjectMeta, annNudged, claim.Spec.VolumeName)
+	metav1.SetMetaDataAnnotation(&to.ObjectMeta, key, value)
+	if value == "" {
+		delete(to.Annotations, key)
+	}
 	if err := r.client.Patch(ctx, to, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing claim %s: %w", claim.Name, err)
 	}

@@ -73,13 +73,15 @@ func TestAVolumeIsRecycledWhereverTheControllerIsKilled(t *testing.T) {
 		policy           corev1.PersistentVolumeReclaimPolicy
 		failures, wrongs int
 		method           tarnv1.RecycleMethod
+		waits            bool
 	}{
-		{"retained", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleFiles},
-		{"of-policy-recycle", corev1.PersistentVolumeReclaimRecycle, 0, 0, tarnv1.RecycleFiles},
-		{"that-fails-first", corev1.PersistentVolumeReclaimRetain, 1, 0, tarnv1.RecycleFiles},
-		{"by-its-provisioner", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleZero},
-		{"by-its-provisioner-on-second-thoughts", corev1.PersistentVolumeReclaimRetain, 0, 1, tarnv1.RecycleZero},
-		{"made-anew", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleRecreate},
+		{"retained", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleFiles, false},
+		{"whose-pod-waits", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleFiles, true},
+		{"of-policy-recycle", corev1.PersistentVolumeReclaimRecycle, 0, 0, tarnv1.RecycleFiles, false},
+		{"that-fails-first", corev1.PersistentVolumeReclaimRetain, 1, 0, tarnv1.RecycleFiles, false},
+		{"by-its-provisioner", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleZero, false},
+		{"by-its-provisioner-on-second-thoughts", corev1.PersistentVolumeReclaimRetain, 0, 1, tarnv1.RecycleZero, false},
+		{"made-anew", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleRecreate, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -87,7 +89,7 @@ func TestAVolumeIsRecycledWhereverTheControllerIsKilled(t *testing.T) {
 			live := func(name string, k *testkit.Killer) {
 				t.Run(name, func(t *testing.T) {
 					w := newWorld(t, server, c.name+"-"+name, c.policy, c.method)
-					w.failures, w.wrongs = c.failures, c.wrongs
+					w.failures, w.wrongs, w.waits = c.failures, c.wrongs, c.waits
 					w.life(k, c.policy)
 				})
 			}

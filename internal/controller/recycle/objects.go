@@ -24,6 +24,8 @@ const (
 	annWord = "tarn.dev/scrub-word"
 	// annNudged is on a scrub claim that Kubernetes' binder was made to look at.
 	annNudged = "tarn.dev/scrub-given"
+	// annWaits is on a scrub claim what its pod was last seen to wait for.
+	annWaits = "tarn.dev/scrub-waits"
 	// mountPath and devicePath are where a scrub pod has the volume.
 	mountPath, devicePath = "/volume", "/dev/volume"
 	// reportPath is where a container leaves its termination message.

@@ -61,6 +61,11 @@ type (
 	Dismiss struct{ Claim *corev1.PersistentVolumeClaim }
 	// Nudge writes an annotation on the scrub claim, for the binder to look at it.
 	Nudge struct{ Claim *corev1.PersistentVolumeClaim }
+	// Remember writes on the scrub claim what its pod waits for, empty for nothing.
+	Remember struct {
+		Claim *corev1.PersistentVolumeClaim
+		Waits string
+	}
 	// StartPod creates the scrub pod, StopPod deletes it.
 	StartPod struct{ Pod *corev1.Pod }
 	StopPod  struct{ Pod *corev1.Pod }
@@ -76,6 +81,7 @@ type (
 func (Order) action()    {}
 func (Dismiss) action()  {}
 func (Nudge) action()    {}
+func (Remember) action() {}
 func (StartPod) action() {}
 func (StopPod) action()  {}
 func (Change) action()   {}
@@ -247,7 +253,7 @@ func judge(v *View, p *Plan, now time.Time) {
 	if pod.Status.StartTime == nil {
 		grace = startTime
 	}
-	o := podvol.Observe(pod, v.Volume.UID, now.Add(-grace)).After("")
+	o := podvol.Observe(pod, v.Volume.UID, now.Add(-grace)).After(v.Claim.Annotations[annWaits])
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded:
 		cert, err := readCertificate(pod)
@@ -264,9 +270,25 @@ func judge(v *View, p *Plan, now time.Time) {
 		if o.Message != "" {
 			p.add(Post{corev1.EventTypeNormal, eventPod, "scrub pod " + pod.Namespace + "/" + pod.Name + ": " + o.Message})
 		}
+		remember(v, p, o)
 		if !o.CheckAt.IsZero() {
 			p.Next = o.CheckAt.Add(grace)
 		}
+	}
+}
+
+// remember keeps what a scrub pod waits for until it runs: of a container that never did,
+// the kubelet overwrites that as it ends the pod.
+func remember(v *View, p *Plan, o podvol.Observation) {
+	waits := ""
+	switch {
+	case o.Waits():
+		waits = kube.Message(o.Message)
+	case o.State != podvol.PodRunning:
+		return
+	}
+	if waits != v.Claim.Annotations[annWaits] {
+		p.add(Remember{v.Claim, waits})
 	}
 }
 

@@ -180,6 +180,8 @@ func words(v *View, p Plan) string {
 			said = append(said, "dismiss")
 		case Nudge:
 			said = append(said, "nudge")
+		case Remember:
+			said = append(said, "remember")
 		case StartPod:
 			said = append(said, "start")
 		case StopPod:
@@ -276,9 +278,9 @@ func TestPlanOfAVolume(t *testing.T) {
 		{"bound", view(pointing, claim("scrub-uid")), "start"},
 		{"case 138: the pod of an older claim", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate), left), "stop"},
 		{"the pod runs", view(pointing, claim("scrub-uid"), pod(corev1.PodRunning, "")), "wait"},
-		{"case 138: the pod waits for something", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), withoutImage), eventPod + " wait"},
-		{"case 138: the pod finds no node", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), unscheduled), eventPod + " wait"},
-		{"a pod without a node has longer", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), unscheduled, created(14*time.Minute)), eventPod + " wait"},
+		{"case 138: the pod waits for something", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), withoutImage), eventPod + " remember wait"},
+		{"case 138: the pod finds no node", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), unscheduled), eventPod + " remember wait"},
+		{"a pod without a node has longer", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), unscheduled, created(14*time.Minute)), eventPod + " remember wait"},
 		{"but not for ever", view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), unscheduled, created(16*time.Minute)), "note"},
 		{"the deadline counts from the start", view(pointing, claim("scrub-uid"), pod(corev1.PodRunning, ""), older, started(5*time.Minute)), "wait"},
 		{"the kubelet does not end it in time", view(pointing, claim("scrub-uid"), pod(corev1.PodRunning, ""), older, started(6*time.Minute)), "note"},
@@ -372,28 +374,6 @@ func TestDeadlinesFollowTheSizeOfAVolume(t *testing.T) {
 		v.Volume.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse(c.size)
 		if got := deadline(v.Volume, c.method); got != c.want {
 			t.Errorf("%s of %s: %d s, want %d", c.name, c.size, got, c.want)
-		}
-	}
-}
-
-func TestAScrubPodThatHasRunTooLongTellsWhatItWaitedFor(t *testing.T) {
-	for _, c := range []struct {
-		changes []viewWith
-		want    string
-	}{
-		{[]viewWith{withoutImage}, "has not ended within 5m0s: container scrub: ErrImagePull"},
-		{[]viewWith{unscheduled}, "has not ended within 5m0s: not scheduled: 0/1 nodes fit"},
-		{nil, "its Events may tell why: kubectl -n " + testNamespace + " describe pod "},
-	} {
-		v := view(append([]viewWith{pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), older}, c.changes...)...)
-		said := ""
-		for _, a := range plan(v, noon).Actions {
-			if change, ok := a.(Change); ok {
-				said = change.To.Annotations[tarnv1.AnnotationRecycleFailure]
-			}
-		}
-		if !strings.Contains(said, c.want) {
-			t.Errorf("the volume bears %q, want %q in it", said, c.want)
 		}
 	}
 }

@@ -83,3 +83,64 @@ func TestARecyclingPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T
 		})
 	}
 }
+
+func TestAScrubPodThatHasRunTooLongTellsWhatItWaitedFor(t *testing.T) {
+	for _, c := range []struct {
+		changes []viewWith
+		want    string
+	}{
+		{[]viewWith{withoutImage}, "has not ended within 5m0s: container scrub: ErrImagePull"},
+		{[]viewWith{unscheduled}, "has not ended within 5m0s: not scheduled: 0/1 nodes fit"},
+		{nil, "its Events may tell why: kubectl -n " + testNamespace + " describe pod "},
+	} {
+		v := view(append([]viewWith{pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), older}, c.changes...)...)
+		said := ""
+		for _, a := range plan(v, noon).Actions {
+			if change, ok := a.(Change); ok {
+				said = change.To.Annotations[tarnv1.AnnotationRecycleFailure]
+			}
+		}
+		if !strings.Contains(said, c.want) {
+			t.Errorf("the volume bears %q, want %q in it", said, c.want)
+		}
+	}
+}
+
+func TestAScrubPodThatNeverRanIsExplainedByWhatItWaitedFor(t *testing.T) {
+	v := view(pointing, claim("scrub-uid"), pod(corev1.PodPending, ""))
+	fresh := v.Pod
+	look := func(pod *corev1.Pod) Plan {
+		v.Pod = pod
+		p := plan(v, noon)
+		for _, a := range p.Actions {
+			if r, ok := a.(Remember); ok {
+				v.Claim.Annotations = map[string]string{annWaits: r.Waits}
+			}
+		}
+		return p
+	}
+	told := func(p Plan) string {
+		for _, a := range p.Actions {
+			if change, ok := a.(Change); ok {
+				return failureOf(change.To).Message
+			}
+		}
+		return ""
+	}
+	cannot, late := podvoltest.CannotPull(fresh), podvoltest.TimeIsUp(fresh)
+	delete(late.Annotations, tarnv1.AnnotationResult) // which no scrub pod has
+	look(cannot)
+	if got := words(v, look(cannot)); got != eventPod+" wait" {
+		t.Errorf("looked at again, it does %q, want nothing to be written", got)
+	}
+	look(fresh) // the kubelet tries again, and says nothing for a moment
+	if got := told(look(late)); !strings.HasSuffix(got, "has not ended within 5s: "+podvoltest.NoImage) {
+		t.Errorf("it is told %q", got)
+	}
+	runs := fresh.DeepCopy()
+	runs.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	look(runs)
+	if got := told(look(late)); strings.Contains(got, podvoltest.NoImage) {
+		t.Errorf("when it has run, it is told %q", got)
+	}
+}

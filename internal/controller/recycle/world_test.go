@@ -21,6 +21,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/podvol/podvoltest"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -41,6 +42,8 @@ type world struct {
 	// failures is how many scrub pods are still to fail, wrongs how often the provisioner's
 	// word is still to be found wrong.
 	failures, wrongs int
+	// waits says that scrub pods wait for their image until that is remembered.
+	waits bool
 	// unverified tells that the volume could be had before it was scrubbed.
 	unverified chan string
 	// scrubbed are the uids of claims whose scrub pods succeeded, after which nothing is
@@ -149,6 +152,12 @@ func (w *world) pod(pod *corev1.Pod) {
 		return
 	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
 		return
+	case w.waits && !w.remembered(pod):
+		if len(pod.Status.ContainerStatuses) == 0 {
+			pod.Status = podvoltest.CannotPull(pod).Status
+			_ = w.Client.Status().Update(w.Ctx, pod)
+		}
+		return
 	case w.failures > 0:
 		pod.Status.Phase = corev1.PodFailed
 		state.ExitCode, state.Message = 1, "tarn: something is mounted there"
@@ -170,6 +179,12 @@ func (w *world) pod(pod *corev1.Pod) {
 	default:
 		w.scrubbed[pod.Annotations[annClaim]] = true
 	}
+}
+
+// remembered says whether the scrub claim has what its pod waits for.
+func (w *world) remembered(pod *corev1.Pod) bool {
+	claim := &corev1.PersistentVolumeClaim{}
+	return w.Client.Get(w.Ctx, client.ObjectKeyFromObject(pod), claim) == nil && claim.Annotations[annWaits] == podvoltest.NoImage
 }
 
 // bind binds a claim to the volume that points at it, or lets it go.

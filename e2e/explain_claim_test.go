@@ -11,10 +11,12 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
@@ -61,6 +63,7 @@ func TestExplainSaysWhatAClaimWithoutVolumeLacks(t *testing.T) {
 		if e := sub.explains("volume", vol.Name, "is Released", "policy Retain keeps the volume"); !strings.Contains(e.command(), "/spec/claimRef") {
 			t.Errorf("the command is %q", e.command())
 		} else {
+			sub.since(e, "PersistentVolume", vol.Name, *read(sub, vol).Status.LastPhaseTransitionTime)
 			sub.does(e.command())
 		}
 		sub.explains("volume", vol.Name, "is Available: free for any claim that it fits")
@@ -98,13 +101,21 @@ func TestExplainSaysWhyAProvisionerIsNotAccepted(t *testing.T) {
 	s := begin(t, "explain-template")
 	s.create(s.provisioner(fields{"volumeCreation": fields{"capacity": "{{ oops | }}"}, "volumeStaging": greeting}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
-	s.claim("data")
+	claim := s.claim("data")
 	e := s.explainsClaim("data", "PavProvisioner "+s.name+" is not accepted: spec.volumeCreation.capacity: line 1")
+	judged := meta.FindStatusCondition(read(s, &pav.PavProvisioner{ObjectMeta: named(s.name)}).Status.Conditions, pav.ConditionAccepted)
+	s.since(e, "PavProvisioner", s.name, judged.LastTransitionTime)
+	s.since(e, "PersistentVolumeClaim", claim.Name, claim.CreationTimestamp)
 	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
 		t.Errorf("the command is %q, want %q", e.command(), want)
 	}
-	s.consumer("web", "data", stays)
-	s.explains("pod", s.name+"/web", "is not scheduled: claim "+s.name+"/data: PavProvisioner "+s.name+" is not accepted: spec.volumeCreation.capacity: line 1")
+	pod := s.consumer("web", "data", stays)
+	e = s.explains("pod", s.name+"/web", "is not scheduled: claim "+s.name+"/data: PavProvisioner "+s.name+" is not accepted: spec.volumeCreation.capacity: line 1")
+	for _, c := range read(s, pod).Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			s.since(e, "Pod", pod.Name, c.LastTransitionTime)
+		}
+	}
 }
 
 func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {

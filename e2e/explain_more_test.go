@@ -47,6 +47,7 @@ func TestExplainSaysWhatIsUnderWay(t *testing.T) {
 	if !slices.ContainsFunc(e.commands(), func(command string) bool { return command == "kubectl -n "+s.name+" delete pvc data" }) {
 		t.Errorf("the commands are %q", e.commands())
 	}
+	s.explains("pod", s.name+"/web", "is running: claim "+s.name+"/data: its volume "+vol.Name+" is being deleted, and only there because claim "+s.name+"/data has it")
 	s.delete(pod)
 	s.explains("pod", s.name+"/web", "is Terminating: volume "+vol.Name+" is being unstaged on node ")
 	open("unstage")
@@ -77,6 +78,21 @@ func TestExplainSaysWhatElseKeepsAClaim(t *testing.T) {
 		sub.delete(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "owner-data"}})
 		sub.does(sub.explainsClaim("owner-data", "is Terminating: it is used by pod "+s.name+"/owner").command())
 		sub.gone(pod)
+	})
+	t.Run("a pod that has ended, until it is gone", func(t *testing.T) {
+		sub := s.part(t)
+		claim := sub.bound(sub.claim("read"))
+		pod := sub.consumer("ended", claim.Name, "cat /data/greeting")
+		sub.succeeded(pod)
+		sub.delete(claim)
+		e := sub.explainsClaim("read", "is Terminating: it is used by pod "+s.name+"/ended")
+		if last := e.Links[len(e.Links)-1]; last.State != string(corev1.PodSucceeded) || last.Next != "when the pod is gone" {
+			t.Errorf("the chain ends with %+v", last)
+		}
+		sub.since(e, "PersistentVolumeClaim", claim.Name, *read(sub, claim).DeletionTimestamp)
+		sub.since(e, "Pod", pod.Name, read(sub, pod).Status.ContainerStatuses[0].State.Terminated.FinishedAt)
+		sub.does(e.command())
+		sub.gone(claim)
 	})
 	t.Run("two pods, of which one is on its way", func(t *testing.T) {
 		sub := s.part(t)

@@ -5,8 +5,10 @@ package e2e
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -52,7 +54,9 @@ func TestExplainSaysWhatElseAPodWaitsFor(t *testing.T) {
 		sub.ready(pod)
 		sub.prints(pod, "deaf")
 		sub.delete(pod)
-		sub.explains("pod", s.name+"/stubborn", "is Terminating: its containers have not ended")
+		e := sub.explains("pod", s.name+"/stubborn", "is Terminating: its containers have not ended")
+		now := read(sub, pod) // it is to have ended when its grace is over
+		sub.since(e, "Pod", pod.Name, metav1.NewTime(now.DeletionTimestamp.Add(-time.Duration(*now.DeletionGracePeriodSeconds)*time.Second)))
 		sub.succeeded(sub.consumer("lets-go", "fine", "touch /data/go"))
 		sub.gone(pod)
 	})

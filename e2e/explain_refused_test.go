@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -127,7 +128,11 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 	t.Run("a provisioner is judged", func(t *testing.T) {
 		sub := s.part(t)
 		class := sub.another("-judged", plain)
-		claim := sub.bound(sub.claimWith("judged", ofClass(class)))
+		claim, early := sub.bound(sub.claimWith("judged", ofClass(class))), sub.bound(sub.claimWith("early", ofClass(class)))
+		starts := sub.refuses("starting", write{tarn.GroupVersion.Group, tarn.GroupVersion.Version, "pavstages/status", admissionv1.Update},
+			"object.spec.provisioner.name == '"+class+"' && has(object.status.pod) && has(object.status.pod.phase) && object.status.pod.phase == 'Starting'")
+		waiting := sub.consumer("early", early.Name, stays) // its stage has begun when nobody has judged the provisioner any more
+		(&scenario{t: t, ctx: s.ctx, name: class}).stageOf("there", func(*tarn.PavStage) bool { return true })
 		lift := sub.refuses("judging", write{pav.GroupVersion.Group, pav.GroupVersion.Version, "pavprovisioners/status", admissionv1.Update},
 			"object.metadata.name == '"+class+"' && has(object.status.conditions) && size(object.status.conditions) > 0")
 		unjudged := client.RawPatch(types.MergePatchType, []byte(`{"status":{"conditions":null}}`))
@@ -136,10 +141,20 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 		}
 		pod := sub.consumer("judged", claim.Name, stays)
 		sub.explains("pod", s.name+"/judged", "is starting: PavProvisioner "+class+" has to be judged, ")
+		e := sub.explains("pod", s.name+"/early", "is starting: volume "+early.Spec.VolumeName+" is not staged on node ", ": PavProvisioner "+class+" has to be judged, ")
+		if !slices.ContainsFunc(e.Links, func(l link) bool {
+			return l.Object.Kind == "PavStage" && l.Next == "when the PavProvisioner has been judged" && strings.HasPrefix(l.Message, "waiting until PavProvisioner ")
+		}) {
+			t.Errorf("that the stage waits for that is not among %+v", e.Links)
+		}
+		starts()
 		lift()
-		sub.ready(pod)
-		sub.remove(pod)
+		for _, p := range []*corev1.Pod{pod, waiting} {
+			sub.ready(p)
+			sub.remove(p)
+		}
 		sub.remove(claim)
+		sub.remove(early)
 	})
 }
 

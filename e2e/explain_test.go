@@ -15,19 +15,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
 // The cases of explain_*_test.go bring about what `tarn explain` tells, and do what it
 // says. What passes within moments they hold still: a policy of the case refuses the write
 // that would end it (refuses), or who would write that is stopped, in a cluster of its own.
-// What they do not have is in the tables of internal/cli/explain alone:
-//   - a stage that waits until its provisioner is judged: the node takes the driver of such
-//     a provisioner off, mostly before a pod can ask for it.
+// The times that it tells are compared with those of the objects (since).
 
 // explanation is what tarn explain prints as JSON.
 type explanation struct {
@@ -354,6 +355,7 @@ func TestExplainSaysWhyAPoolHasNoSpares(t *testing.T) {
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	set := s.pool(1, 2)
 	e := s.explains("pvset", set.Name, "pvset "+set.Name+" is not Ready: claim ", "its volume could not be made, attempt ", complaint)
+	s.since(e, "PersistentVolumeSet", set.Name, meta.FindStatusCondition(read(s, set).Status.Conditions, tarn.ConditionReady).LastTransitionTime)
 	if e.Links[0].Object.Kind != "PersistentVolumeSet" || !strings.Contains(e.command(), "kubectl delete pavvolume pvc-") {
 		t.Errorf("the chain begins with %+v, the command is %q", e.Links[0], e.command())
 	}

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -131,6 +132,26 @@ func TestExplainSaysHowClaimsThatWereLostComeBack(t *testing.T) {
 		sub.explainsClaim("robbed", "is Bound: volume "+vol.Name+", 2Mi")
 		sub.remove(claim)
 	})
+	t.Run("a volume that another claim has, until that is gone", func(t *testing.T) {
+		sub := s.part(t)
+		vol := sub.byHand("given")
+		claim := sub.bound(sub.naming("given", vol.Name))
+		other := sub.naming("other", vol.Name)
+		toOther := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"claimRef":{"name":%q,"uid":%q}}}`, other.Name, other.UID))
+		if err := suite.live.Patch(s.ctx, vol, toOther); err != nil {
+			t.Fatal(err)
+		}
+		sub.bound(other)
+		lost := fmt.Sprintf("is Lost: its volume %s names another claim, %s/other, uid %q", vol.Name, s.name, other.UID)
+		e := sub.explainsClaim("given", lost)
+		if last := e.Links[len(e.Links)-1]; len(e.commands()) > 0 || last.Next != "when the volume names this claim, by its uid, again" {
+			t.Errorf("the commands are %q, which would take the volume from who has it; the chain ends with %+v", e.commands(), last)
+		}
+		sub.remove(other)
+		sub.does(sub.explainsClaim("given", lost).command())
+		sub.explainsClaim("given", "is Bound: volume "+vol.Name+", 2Mi")
+		sub.remove(claim)
+	})
 	t.Run("no volume at all", func(t *testing.T) {
 		sub := s.part(t)
 		claim := sub.claimWith("bare", func(claim *corev1.PersistentVolumeClaim) {
@@ -167,9 +188,12 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 		sub.bound(claim)
 		sub.delete(vol)
 		e := sub.explains("volume", vol.Name, "is Terminating: claim "+s.name+"/used has it")
-		if used := sub.explainsClaim("used", "is Bound: volume "+vol.Name); used.Links[1].State != "Terminating" {
-			t.Errorf("of the claim's volume it says %+v", used.Links[1])
+		used := sub.explainsClaim("used", "is Bound: its volume "+vol.Name+" is being deleted, and only there because claim "+s.name+"/used has it")
+		last := used.Links[len(used.Links)-1]
+		if used.Links[1].State != "Terminating" || used.Healthy || !strings.Contains(last.Message, "when it goes, its storage stays, by policy Retain") || used.command() != "" {
+			t.Errorf("of the claim's volume it says %+v", used)
 		}
+		sub.since(used, "PersistentVolume", vol.Name, *read(sub, vol).DeletionTimestamp)
 		sub.does(e.command())
 		sub.gone(claim)
 		sub.gone(vol)

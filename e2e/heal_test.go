@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -205,9 +206,15 @@ func TestWhereTheProvisionerSaysSoALossIsOnlyTold(t *testing.T) {
 	if err := suite.live.Delete(s.ctx, &staging[0], client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
-	s.stageOf("lost", func(g *tarn.PavStage) bool { return g.Status.Node.Phase == tarn.StageLost })
+	lost := s.stageOf("lost", func(g *tarn.PavStage) bool { return g.Status.Node.Phase == tarn.StageLost })
 	s.told(pod, "VolumeLost", "nothing is done")
-	s.explains("pod", s.name+"/reader", "volume "+claim.Spec.VolumeName+" is lost on node ")
+	e := s.explains("pod", s.name+"/reader", "volume "+claim.Spec.VolumeName+" is lost on node ")
+	if !slices.ContainsFunc(e.Links, func(l link) bool {
+		return l.Next == "when the pods that use it are restarted, as volumeStaging.recovery is None"
+	}) {
+		t.Errorf("when it is there again is not among %+v", e.Links)
+	}
+	s.since(e, "PavStage", lost.Name, lost.Status.Node.Loss.Time)
 	if again := s.stepPods(tarn.StepStaging); len(again) > 0 {
 		t.Errorf("there are %d staging pods, want none", len(again))
 	}

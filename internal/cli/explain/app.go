@@ -113,7 +113,11 @@ func (s *story) claimOfApp(c *claimView) bool {
 	part := &story{view: s.view}
 	part.ofClaim(c)
 	s.heed(part)
+	s.doubtOf(c, part)
 	if part.cause == "" {
+		if part.doubt != "" {
+			s.links = append(s.links, part.links...)
+		}
 		if s.fine != "" && part.fine != "" {
 			s.fine += fmt.Sprintf("; %s from %s", c.Object, part.fine)
 		}

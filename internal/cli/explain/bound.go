@@ -33,7 +33,7 @@ func (s *story) boundClaim(c *claimView) {
 	link := s.add(Link{Object: o, State: string(vol.Status.Phase), Since: phaseSince(vol), Message: path(c.Volume)})
 	if vol.DeletionTimestamp != nil {
 		link.State, link.Since = "Terminating", moment(vol.DeletionTimestamp.Time)
-		link.Message += "; it goes when the claim does"
+		s.doomed(c.Volume)
 	}
 	size := c.Claim.Status.Capacity[corev1.ResourceStorage]
 	s.fine = fmt.Sprintf("volume %s, %s, %s", o.Name, size.String(), path(c.Volume))
@@ -48,6 +48,16 @@ func (s *story) boundClaim(c *claimView) {
 		s.fine += "; used by pod " + join(users)
 	}
 	s.resize(c)
+}
+
+// doomed tells of a claim's volume that is to go, and what holds it. Whoever uses the claim
+// goes on as before, so it is not the cause of anything.
+func (s *story) doomed(v *volumeView) {
+	part := &story{view: s.view}
+	part.endingVolume(v)
+	s.links = append(s.links, part.links...)
+	s.heed(part)
+	s.doubt = fmt.Sprintf("its volume %s is being deleted, and only there because %s", v.Name, part.cause)
 }
 
 // path says by what a volume came to be.

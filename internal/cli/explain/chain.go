@@ -15,6 +15,9 @@ type story struct {
 	links []*Link
 	// cause is in a few words what everything waits for; empty while all is well.
 	cause string
+	// doubt is what is wrong though nothing waits for it; it is told where there is no
+	// cause.
+	doubt string
 	// fine is what the verdict of a healthy object says after its name.
 	fine string
 	// onController says that it mattered whether Tarn's controller runs.
@@ -39,11 +42,11 @@ func chain(v *View) *Explanation {
 	default:
 		state = s.ofPod(v.Pod, v.Claims)
 	}
-	e := &Explanation{Object: v.Asked, Healthy: s.cause == "" && s.fine != "", Links: []Link{}, again: s.again}
+	e := &Explanation{Object: v.Asked, Healthy: s.cause == "" && s.doubt == "" && s.fine != "", Links: []Link{}, again: s.again}
 	for _, l := range s.links {
 		e.Links = append(e.Links, *l)
 	}
-	e.Verdict = fmt.Sprintf("%s is %s: %s", v.Asked, state, cmp.Or(s.cause, s.fine, "what it waits for cannot be told without what could not be read"))
+	e.Verdict = fmt.Sprintf("%s is %s: %s", v.Asked, state, cmp.Or(s.cause, s.doubt, s.fine, "what it waits for cannot be told without what could not be read"))
 	for _, u := range v.Unread {
 		if (u.Object.Kind == lease || u.Object.Kind == deployment) && !s.onController {
 			continue
@@ -60,6 +63,13 @@ func chain(v *View) *Explanation {
 func (s *story) heed(part *story) {
 	s.onController = s.onController || part.onController
 	s.again = s.again || part.again
+}
+
+// doubtOf takes over what a part of the chain has found to be wrong with a claim.
+func (s *story) doubtOf(c *claimView, part *story) {
+	if s.doubt == "" && part.doubt != "" {
+		s.doubt = fmt.Sprintf("%s: %s", c.Object, part.doubt)
+	}
 }
 
 // String names what could not be read.

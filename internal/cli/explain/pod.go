@@ -48,6 +48,7 @@ func (s *story) claimOfPod(p *podView, c *claimView) {
 	}
 	s.links = append(s.links, part.links...)
 	s.heed(part)
+	s.doubtOf(c, part)
 	waits := going && p.Pod.DeletionTimestamp != nil // it waits for the pod, not the pod for it
 	if part.cause != "" && s.cause == "" && !hasEnded(p.Pod) && !waits {
 		s.cause = part.cause

@@ -44,6 +44,9 @@ func (s *story) ofVolume(v *volumeView) string {
 		s.destroying(v)
 	case vol.DeletionTimestamp != nil:
 		s.endingVolume(v)
+		if v.Record != nil {
+			s.record(v, tarnv1.ConditionDeletable)
+		}
 	case vol.Status.Phase == corev1.VolumeAvailable:
 		s.fine = "free for any claim that it fits, " + path(v)
 		if ref := vol.Spec.ClaimRef; ref != nil {
@@ -235,10 +238,7 @@ func (s *story) endingVolume(v *volumeView) {
 		ref := vol.Spec.ClaimRef
 		switch {
 		case f == volumeProtection && ref != nil && v.Claim != nil && v.Claim.UID == ref.UID:
-			link := s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: string(v.Claim.Status.Phase),
-				Message: "it has the volume, which " + volumeProtection + " keeps as long; the command deletes the claim, and " + fate(vol), Next: "when the claim is gone; the volume can be used until then"})
-			link.Command = kubectl(ref.Namespace, "delete", "pvc", ref.Name)
-			s.blame("claim %s/%s has it", ref.Namespace, ref.Name)
+			s.heldByClaim(vol, v.Claim)
 		case f == volumeProtection && vol.Status.Phase != corev1.VolumeBound && (ref == nil || !s.view.unknown(Claim, ref.Namespace, ref.Name)):
 			since := vol.DeletionTimestamp.Time
 			if t := vol.Status.LastPhaseTransitionTime; t != nil && t.After(since) { // it was Bound until then
@@ -249,9 +249,20 @@ func (s *story) endingVolume(v *volumeView) {
 			s.finalizer(o, "pv", i, f, vol.DeletionTimestamp)
 		}
 	}
-	if v.Record != nil {
-		s.record(v, tarnv1.ConditionDeletable)
+}
+
+// heldByClaim says that a volume which is to go waits for its claim. The command that ends
+// the claim is for who asks for the volume alone.
+func (s *story) heldByClaim(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
+	link := s.add(Link{Object: Object{Claim, claim.Namespace, claim.Name}, State: string(claim.Status.Phase),
+		Message: "it has the volume, which " + volumeProtection + " keeps as long; ", Next: "when the claim is gone; the volume can be used until then"})
+	s.blame("claim %s/%s has it", claim.Namespace, claim.Name)
+	if s.view.Asked.Kind != Volume {
+		link.Message += "when it goes, " + fate(vol)
+		return
 	}
+	link.Message += "the command deletes the claim, and " + fate(vol)
+	link.Command = kubectl(claim.Namespace, "delete", "pvc", claim.Name)
 }
 
 // fate says what becomes of the data of a volume that is to go when its claim does. One

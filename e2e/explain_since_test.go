@@ -1,0 +1,36 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// since fails the case unless the last link of an object says that it stands as it does
+// since a time, which an object tells.
+func (s *scenario) since(e explanation, kind, name string, want metav1.Time) {
+	s.t.Helper()
+	for i := len(e.Links) - 1; i >= 0; i-- {
+		l := e.Links[i]
+		if l.Object.Kind != kind || l.Object.Name != name {
+			continue
+		}
+		if l.Since == nil || want.IsZero() || !l.Since.Equal(want.Time) {
+			s.t.Errorf("%s %s is %q since %v, want since %s", kind, name, l.State, l.Since, want.UTC().Format(time.RFC3339))
+		}
+		return
+	}
+	s.t.Errorf("of %s %s nothing is said: %+v", kind, name, e.Links)
+}
+
+// read gives an object as the API server has it now.
+func read[T client.Object](s *scenario, o T) T {
+	s.t.Helper()
+	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		s.t.Fatalf("reading %s: %v", describe(o), err)
+	}
+	return o
+}

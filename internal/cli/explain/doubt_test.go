@@ -1,0 +1,63 @@
+package explain
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// doomed has a world's volume be deleted, which finalizers keep.
+func doomed(w *world, finalizers ...string) *world {
+	w.volume.DeletionTimestamp, w.volume.Finalizers = &began, finalizers
+	return w
+}
+
+func TestAVolumeThatIsToGoIsToldOfWhoeverUsesIt(t *testing.T) {
+	const has = "its volume pvc-claim-uid is being deleted, and only there because claim shop/data has it"
+	next := "when the claim is gone; the volume can be used until then"
+	for name, c := range map[string]struct {
+		of                     *world
+		want, wantNext, wantOf string
+	}{
+		"its claim":            {doomed(newWorld().bound(), volumeProtection), "claim shop/data is Bound: " + has, next, "when it goes, its data goes too, by policy Delete; to keep that, first: kubectl patch pv"},
+		"a pod that runs":      {doomed(newWorld().bound().askedPod(runs), volumeProtection), "pod shop/web is running: claim shop/data: " + has, next, "when it goes, its data goes too, by policy Delete"},
+		"an app that is Ready": {doomed(newWorld().bound().asApp("", ""), volumeProtection), "app shop/web is Ready: claim shop/data: " + has, next, "when it goes, its data goes too, by policy Delete"},
+		"its claim, where a finalizer keeps the volume too": {doomed(newWorld().bound(), "external-attacher/csi.example.org"),
+			"and only there because finalizer external-attacher/csi.example.org keeps it", "when its owner takes it off", "it is of the attacher of CSI driver csi.example.org"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := chain(c.of.view)
+			if e.Healthy || !strings.Contains(e.Verdict, c.want) || e.next() != c.wantNext {
+				t.Errorf("healthy %t: %q, next %q; want %q, next %q", e.Healthy, e.Verdict, e.next(), c.want, c.wantNext)
+			}
+			if !slices.ContainsFunc(e.Links, func(l Link) bool { return strings.Contains(l.Message, c.wantOf) }) {
+				t.Errorf("no link says %q: %+v", c.wantOf, e.Links)
+			}
+			if all := e.commands(); len(all) > 0 {
+				t.Errorf("who uses the volume is told to end that: %q", all)
+			}
+		})
+	}
+}
+
+func TestAVolumeThatIsToGoKeepsNobody(t *testing.T) {
+	for name, c := range map[string]struct {
+		of   *world
+		want string
+	}{
+		"a pod that finds no node":     {newWorld().bound().askedPod(unscheduled), "pod shop/web is not scheduled: the scheduler finds no node for it: 0/1 nodes fit"},
+		"a pod that is to end":         {newWorld().bound().askedPod(runs, func(p *corev1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &began, ptr.To[int64](1) }), "pod shop/web is Terminating: its containers have not ended"},
+		"an app whose pod has no node": {newWorld().bound().asApp(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready").appPod(unscheduled), "app shop/web is not Ready: pod shop/web-1: the scheduler finds no node for it: 0/1 nodes fit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if e := chain(doomed(c.of, volumeProtection).view); e.Verdict != c.want {
+				t.Errorf("got %q, want %q", e.Verdict, c.want)
+			}
+		})
+	}
+}

@@ -106,7 +106,7 @@ func TestATemplateThatGivesNoSectionIsToldToItsClaim(t *testing.T) {
 		want     string
 	}{
 		{fields{"volumeCreation": "{% set yaml = true %}[1Mi]"}, "spec.volumeCreation must be a mapping, not a list"},
-		{fields{"volumeCreation": "{% set yaml = true %}capacity: ["}, "spec.volumeCreation: "},
+		{fields{"volumeCreation": "{% set yaml = true %}capacity: ["}, "the rendered text is not YAML"},
 		{fields{"volumeCreation": "{% set yaml = true %}capcity: 1Mi"}, "spec.volumeCreation.capcity: unknown field; known are handle, capacity, podTemplate"},
 		{fields{"volumeCreation": fields{"podTemplate": "{% set yaml = true %}spec: {container: []}"}}, `spec.volumeCreation: unknown field "podTemplate.spec.container"`},
 		{fields{"volumeCreation": "{% set yaml = true %}\ncapacity: {{ 1 + }}"}, "is not accepted: spec.volumeCreation: line 2, column "},

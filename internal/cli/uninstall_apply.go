@@ -30,6 +30,9 @@ import (
 // lookAgain is how often what goes in its own time is looked at.
 const lookAgain = 250 * time.Millisecond
 
+// podsGo is how long the last pods of provisioners have to go.
+const podsGo = 20 * time.Second
+
 // do does one step in what was gathered before it.
 func (u *uninstaller) do(ctx context.Context, step uninstallStep, in *installed) error {
 	switch step {
@@ -193,13 +196,38 @@ func (u *uninstaller) untilForgotten(ctx context.Context, drivers map[string]boo
 	return err
 }
 
+// endAgents deletes the node agents, when the last pods of provisioners have gone: a pod
+// cannot end before its agent has unmounted what it has of Tarn. One that does not go, as
+// on a node that is silent, holds up nothing.
+func (u *uninstaller) endAgents(ctx context.Context) error {
+	within, cancel := context.WithTimeout(ctx, podsGo)
+	defer cancel()
+	var left int
+	err := wait.PollUntilContextCancel(within, lookAgain, true, func(ctx context.Context) (bool, error) {
+		pods := &corev1.PodList{}
+		if err := u.client.List(ctx, pods, client.HasLabels{tarnv1.LabelStep}); err != nil {
+			return false, fmt.Errorf("looking for pods of provisioners: %w", err)
+		}
+		left = len(pods.Items)
+		return left == 0, nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		fmt.Fprintf(u.out, "  %d pods of provisioners do not go; what they have mounted of Tarn, their kubelets cannot unmount any more\n", left)
+		err = nil
+	}
+	if err == nil {
+		err = u.remove(ctx, workload("DaemonSet", "tarn-node"))
+	}
+	if err != nil {
+		return err
+	}
+	return u.untilNoPods(ctx, "node")
+}
+
 // deleteRest deletes the node agents and everything that `tarn install` or the chart has
 // made: the custom resources, which are without objects by now, and the namespace last.
 func (u *uninstaller) deleteRest(ctx context.Context) error {
-	if err := u.remove(ctx, workload("DaemonSet", "tarn-node")); err != nil {
-		return err
-	}
-	if err := u.untilNoPods(ctx, "node"); err != nil {
+	if err := u.endAgents(ctx); err != nil {
 		return err
 	}
 	objects, err := deploy.Objects()

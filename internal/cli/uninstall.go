@@ -22,7 +22,7 @@ func newUninstallCommand() *cobra.Command {
 			"let go of provisioners and volumes, then delete node agents, policies, roles, resources and the namespace.\n" +
 			"What is in use is never taken away: it is named, with what to do about it, and nothing is done.\n\n" +
 			"With --keep-volumes volumes stay as they are, objects and data, with reclaim policy Retain: a Tarn that is\n" +
-			"installed later, with the same provisioners, serves them again. Nothing is destroyed then.",
+			"installed later, with the same provisioners, serves them again. Nothing is destroyed then but the spares of pools.",
 		Example: "  tarn uninstall\n  tarn uninstall --keep-volumes --yes",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -68,9 +68,6 @@ func (s *scenario) evenly(set *tarn.PersistentVolumeSet, open ...string) map[str
 
 func TestSparesAreSpreadOverZonesAndARefillGoesWhereOneWasDrawn(t *testing.T) {
 	t.Parallel()
-	if inPods() {
-		t.Skip("Tarn's agent is a DaemonSet here, and would wait for its pods on nodes that have no kubelet")
-	}
 	s := begin(t, "spread")
 	// Nodes in a third zone are for others: they have a taint that nobody here tolerates.
 	z := s.zones(map[string]string{"e2e-a": s.name, "e2e-b": s.name, "e2e-closed": "others"})

@@ -77,25 +77,30 @@ func DetachLoops(data string, before []string) error {
 	if err != nil || len(names) == 0 {
 		return err
 	}
+	// Others attach devices meanwhile, of file systems that the gathered mounts do not know yet.
+	found, err := Loops()
+	if err != nil {
+		return err
+	}
 	mounted, err := mountedDevices()
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if err := detachLoop(name, data, before, mounted); err != nil {
+		if err := detachLoop(name, data, before, found, mounted); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func detachLoop(name, data string, before []string, mounted map[string]bool) error {
+func detachLoop(name, data string, before, found []string, mounted map[string]bool) error {
 	f, info, err := openLoop(name)
 	if err != nil || f == nil {
 		return err
 	}
 	defer f.Close()
-	if slices.Contains(before, loopID(name, info)) {
+	if id := loopID(name, info); slices.Contains(before, id) || !slices.Contains(found, id) {
 		return nil
 	}
 	backing, err := os.ReadFile("/sys/block/" + name + "/loop/backing_file")

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -25,8 +26,13 @@ const installer = client.FieldOwner("tarn-install")
 var dispensable = []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
 
 // Install applies objects as Apply does, and waits until the API server serves the
-// custom resources and enforces the policy on provisioners.
+// custom resources and enforces the policy on provisioners, which comes last: the API
+// server takes up policies in the order in which they came, so it enforces all then.
 func Install(ctx context.Context, c client.Client, objects []*unstructured.Unstructured, applied func(kind, name string)) error {
+	objects = slices.Clone(objects)
+	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
+		return cmp.Compare(rank(a), rank(b))
+	})
 	if err := Apply(ctx, c, objects, applied); err != nil {
 		return err
 	}
@@ -42,6 +48,13 @@ func Install(ctx context.Context, c client.Client, objects []*unstructured.Unstr
 		return fmt.Errorf("waiting for the API server to enforce the admission policy on PavProvisioners: %w", err)
 	}
 	return nil
+}
+
+func rank(o *unstructured.Unstructured) int {
+	if o.GetName() == policyName {
+		return 1
+	}
+	return 0
 }
 
 // Apply applies objects in their order by server-side apply, what others have set on

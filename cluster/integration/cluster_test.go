@@ -109,10 +109,12 @@ func (c *cluster) apply(manifest string) {
 type status struct {
 	Stage      string
 	PID        int
-	Components []struct {
-		Name, State, LastExit string
-		PID, Restarts         int
-	}
+	Components []component
+}
+
+type component struct {
+	Name, State, LastExit string
+	PID, Restarts         int
 }
 
 func (c *cluster) status() status {
@@ -126,7 +128,18 @@ func (c *cluster) status() status {
 	return s
 }
 
-// state is the part of the state file the tests look at.
+// component is what status says of a component.
+func (c *cluster) component(name string) component {
+	c.t.Helper()
+	for _, one := range c.status().Components {
+		if one.Name == name {
+			return one
+		}
+	}
+	c.t.Fatalf("status knows no component %s", name)
+	return component{}
+}
+
 func (c *cluster) port(use string) int {
 	c.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(c.dataDir, "state.json"))
@@ -220,14 +233,17 @@ func (c *cluster) leavesNothing() {
 	}
 }
 
-// hostState is what no cluster may change.
+// hostState is what no cluster may change. Other tests mount in their folders meanwhile.
 func hostState(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("sh", "-c", "cat /proc/self/mountinfo; nft list ruleset; cat /proc/sys/net/ipv4/ip_forward").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(out)
+	lines := slices.DeleteFunc(strings.Split(string(out), "\n"), func(line string) bool {
+		return strings.Contains(line, filepath.Join(os.TempDir(), "Test"))
+	})
+	return strings.Join(lines, "\n")
 }
 
 func tail(text string, lines int) string {

@@ -18,6 +18,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -68,6 +69,10 @@ func newTwoWays(t *testing.T) *twoWays {
 		ObjectMeta: metav1.ObjectMeta{Name: account.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: account.Namespace, Name: account.Name}},
 	}))
+	testkit.Allowed(t, w.client, authorizationv1.SubjectAccessReviewSpec{
+		User:               "system:serviceaccount:" + account.Namespace + ":" + account.Name,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"},
+	})
 	request := &authenticationv1.TokenRequest{}
 	w.must(w.client.SubResource("token").Create(t.Context(), account, request))
 	byToken := rest.AnonymousClientConfig(config)

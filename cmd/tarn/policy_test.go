@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -150,4 +151,7 @@ func grant(ctx context.Context, t *testing.T, admin client.Client) {
 			t.Fatal(err)
 		}
 	}
+	testkit.Allowed(t, admin, authorizationv1.SubjectAccessReviewSpec{
+		User: asTenant, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "default", Verb: "create", Resource: "pods"},
+	})
 }

@@ -8,9 +8,11 @@ import (
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"tarn.dev/tarn/internal/cli/status"
@@ -35,6 +37,12 @@ func (w *appWorld) tenant() string {
 			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, RoleRef: ref,
 			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: w.namespace, Name: account.Name}},
 		}))
+	}
+	for _, resource := range []schema.GroupResource{{Resource: "persistentvolumeclaims"}, {Group: "tarn.dev", Resource: "apps"}} {
+		testkit.Allowed(w.t, w.client, authorizationv1.SubjectAccessReviewSpec{
+			User:               "system:serviceaccount:" + w.namespace + ":" + account.Name,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: w.namespace, Verb: "list", Group: resource.Group, Resource: resource.Resource},
+		})
 	}
 	request := &authenticationv1.TokenRequest{}
 	w.must(w.client.SubResource("token").Create(ctx, account, request))

@@ -205,7 +205,7 @@ func TestAnUnpublishThatCannotWaitLongerFindsItsStageAgain(t *testing.T) {
 	volume := w.volume(w.provisioner(), "pv-"+w.id)
 	target := w.mustPublish(volume, "pod-1")
 	w.player.hold(true)
-	ctx, cancel := context.WithTimeout(w.ctx, 2300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second) // all but the last two are for the work
 	defer cancel()
 	_, err := w.csi(volume.Spec.CSI.Driver).NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
 		VolumeId: volume.Spec.CSI.VolumeHandle, TargetPath: target,

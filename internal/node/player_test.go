@@ -150,7 +150,7 @@ func (p *player) play(stage *tarnv1.PavStage, pav string) {
 // begin plays the staging pod, which, as the kubelet does, waits for its folder. A
 // stage that ends first, as one does whose agent died right after making it, has none.
 func (p *player) begin(stage *tarnv1.PavStage, pav string, attempt int32) {
-	for range 500 {
+	for over := time.Now().Add(time.Minute); time.Now().Before(over); {
 		now := &tarnv1.PavStage{}
 		err := p.w.client.Get(p.w.ctx, client.ObjectKeyFromObject(stage), now)
 		if apierrors.IsNotFound(err) || err == nil && (now.UID != stage.UID || now.DeletionTimestamp != nil) {

@@ -173,7 +173,7 @@ func (w *world) end() {
 // eventually looks until what returns nil; it is for what no call waits for.
 func (w *world) eventually(what string, look func() error) {
 	w.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		err := look()
 		if err == nil {
@@ -294,7 +294,7 @@ func (w *world) publish(volume *corev1.PersistentVolume, pod string, changes ...
 	for _, change := range changes {
 		change(request)
 	}
-	ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
 	defer cancel()
 	_, err = w.csi(volume.Spec.CSI.Driver).NodePublishVolume(ctx, request)
 	return target, err
@@ -311,7 +311,7 @@ func (w *world) mustPublish(volume *corev1.PersistentVolume, pod string) (target
 
 func (w *world) unpublish(volume *corev1.PersistentVolume, target string) error {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
 	defer cancel()
 	_, err := w.csi(volume.Spec.CSI.Driver).NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{
 		VolumeId: volume.Spec.CSI.VolumeHandle, TargetPath: target,

@@ -47,12 +47,14 @@ func (k *Killer) Life(c *rest.Config, run func(*rest.Config) (stop func())) (sto
 	revived := make(chan func(), 1)
 	ended := make(chan struct{})
 	go func() {
+		second := func() {}
+		defer func() { revived <- second }() // also where run has failed the test, and this goroutine with it
 		select {
 		case <-k.Dead():
 			first()
-			revived <- run(c)
+			second = run(c)
 		case <-ended:
-			revived <- first
+			second = first
 		}
 	}()
 	return func() { close(ended); (<-revived)() }

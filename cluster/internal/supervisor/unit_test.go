@@ -87,15 +87,15 @@ func TestRequestedRestartsAreNoFailuresHoweverMany(t *testing.T) {
 		}
 	}
 	eventually(t, "it runs again", func() bool { s := u.status(); return s.Restarts == times && s.State == control.Running })
-	if took := time.Since(began); took > 8*time.Second {
+	if took := time.Since(began); took > 25*time.Second {
 		t.Errorf("%d restarts took %s", times, took)
 	}
 }
 
 func TestAComponentThatWillNotEndIsKilledAfterTheGrace(t *testing.T) {
-	u := supervise(t, `trap "" TERM; while :; do sleep 0.05; done`)
-	eventually(t, "it runs", func() bool { return u.status().State == control.Running })
-	time.Sleep(100 * time.Millisecond) // the shell must have set its trap
+	trapped := filepath.Join(t.TempDir(), "trapped")
+	u := supervise(t, `trap "" TERM; touch `+trapped+`; while :; do sleep 0.05; done`)
+	eventually(t, "it will not end", func() bool { _, err := os.Stat(trapped); return err == nil })
 	began := time.Now()
 	if err := u.stop(300 * time.Millisecond); err != nil {
 		t.Fatal(err)

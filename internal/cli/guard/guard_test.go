@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,6 +76,10 @@ func TestOnlyWhoMayGetMetricsGetsThem(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	testkit.Allowed(t, admin, authorizationv1.SubjectAccessReviewSpec{
+		User:                  "system:serviceaccount:default:reader",
+		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"},
+	})
 	// The guard itself asks with the rights that each of Tarn's processes has.
 	for _, part := range []string{"tarn-controller", "tarn-node"} {
 		asking := rest.CopyConfig(config)

@@ -41,6 +41,15 @@ func TestTheGrowthOfAVolumeThatIsRefusedIsInTheWayOfNoOther(t *testing.T) {
 		"the first and the last":            {map[string]func(string) error{"a": quota, "c": quota}, []string{"a", "c"}},
 		"one, and another is still unknown": {map[string]func(string) error{"a": quota, "c": late}, nil},
 	} {
+		for _, volume := range []string{"a", "b", "c"} { // what was grown before is being written yet
+			w.Eventually("volume "+volume+" is as large as its claim asks for", func() string {
+				claim := w.claim(app, volume)
+				if is := claim.Status.Capacity[corev1.ResourceStorage]; is.Value() < requested(claim) {
+					return "it is " + is.String()
+				}
+				return ""
+			})
+		}
 		size++
 		w.Must(w.change(app, func(s *tarnv1.AppSpec) {
 			for i := range s.Volumes {

@@ -289,7 +289,11 @@ func TestADefaultClassIsGivenWhenItComes(t *testing.T) {
 		}
 		return ""
 	})
-	if late := w.claim("late", "1Gi"); volume.ClassOf(late) != "chosen" {
+	late := w.claim("late", "1Gi")
+	for ; late.Spec.StorageClassName == nil && w.ctx.Err() == nil; late = w.claim("late", "1Gi") { // admission hears of the class a moment late
+		w.remove(late)
+	}
+	if volume.ClassOf(late) != "chosen" {
 		t.Errorf("case 99: admission gave class %q, want the same as ours", volume.ClassOf(late))
 	}
 }

@@ -39,7 +39,7 @@ type world struct {
 
 func newWorld(t *testing.T, config *rest.Config) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config)}
 }

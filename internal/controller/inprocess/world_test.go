@@ -55,10 +55,11 @@ type world struct {
 
 func newWorld(t *testing.T, name string, changes ...testkit.With[*storagev1.StorageClass]) *world {
 	t.Helper()
+	config := testkit.APIServer(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	name = fmt.Sprintf("%s-%d", name, worlds.Add(1))
-	w := &world{t: t, ctx: ctx, config: testkit.APIServer(t), name: name}
+	w := &world{t: t, ctx: ctx, config: config, name: name}
 	w.client = testkit.Client(t, w.config)
 	w.fake, w.plugin = plugintest.NewFake("tarn.dev/"+name, name)
 	w.must(w.client.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -184,6 +185,9 @@ func TestOnlyTarnMakesClaimsOfFillerClasses(t *testing.T) {
 		{"one with the name of a filler claim", tenant, named, true},
 		{"a tenant's claim of another class", tenant, testkit.Claim("default", "pool-x-0", "", "gold"), false},
 		{"Tarn's claim", tarn, testkit.Claim(testNamespace, "pool-y-0", "", "tarn-pool-gold"), false},
+	}
+	for _, user := range []string{tenant, tarn} {
+		testkit.Allowed(t, admin, authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"}})
 	}
 	for deadline := time.Now().Add(time.Minute); ; { // the API server takes a moment to compile policies
 		if apierrors.IsForbidden(as(tenant).Create(ctx, filler.DeepCopy(), client.DryRunAll)) || time.Now().After(deadline) {

@@ -280,18 +280,7 @@ func (w *world) kept(claims ...*corev1.PersistentVolumeClaim) {
 func live(t *testing.T, server *rest.Config, name string, k *testkit.Killer) {
 	t.Run(name, func(t *testing.T) {
 		w := newWorld(t, server, name)
-		stop := w.run(k.Wrap(w.config), nil)
-		revived := make(chan func(), 1)
-		over, end := context.WithCancel(w.ctx)
-		go func() {
-			select {
-			case <-k.Dead():
-				stop()
-				revived <- w.run(w.config, nil)
-			case <-over.Done():
-				revived <- stop
-			}
-		}()
+		end := k.Life(w.config, func(c *rest.Config) func() { return w.run(c, nil) })
 		claim := w.claim("x")
 		vol := w.volume("x", claim, corev1.VolumeBound)
 		for o, finalizer := range map[client.Object]string{claim: FinalizerClaim, vol: FinalizerVolume} {
@@ -314,6 +303,5 @@ func live(t *testing.T, server *rest.Config, name string, k *testkit.Killer) {
 		w.volumePhase(vol, corev1.VolumeReleased)
 		w.gone(vol)
 		end()
-		(<-revived)()
 	})
 }

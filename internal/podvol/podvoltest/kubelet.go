@@ -136,5 +136,9 @@ func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod) error {
 		return err
 	}
 	// Asked to go while it had a node and had not ended: a kubelet confirms that it has.
-	return k.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+	err = k.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+	if apierrors.IsConflict(err) {
+		return nil // it is gone, and there is another one of its name
+	}
+	return err
 }

@@ -85,9 +85,6 @@ func onTheDeaf(node *corev1.Node, more fields) fields {
 func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-node")
-	if inPods() {
-		t.Skip("where Tarn is pods, a node agent would be sent to a node that is none")
-	}
 	node := s.deafNode(s.name + "-deaf")
 	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
 	s.class(corev1.PersistentVolumeReclaimDelete)

@@ -144,6 +144,9 @@ func podsMissing(d *appsv1.Deployment, wanted int32) string {
 		return ""
 	}
 	message := fmt.Sprintf("%d of %d pods are ready", min(s.AvailableReplicas, s.UpdatedReplicas), wanted)
+	if s.ObservedGeneration != d.Generation { // the numbers are of what was there before
+		message += ", and Kubernetes has yet to act on the last change of Deployment " + d.Name
+	}
 	if fresh := s.ReadyReplicas - s.AvailableReplicas; fresh > 0 {
 		message += fmt.Sprintf(", %d for less than %d seconds", fresh, settleSeconds)
 	}

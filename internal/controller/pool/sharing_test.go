@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -53,8 +52,7 @@ func TestTwoSetsOfTheSameVolumesMakeNoneTooManyAndOneOutlivesTheOther(t *testing
 			w := newWorld(t, server, c.name, false)
 			stop := w.run(w.Config)
 			defer stop()
-			wide := set(0, 4, func(s *tarnv1.PersistentVolumeSet) { w.named(s, w.name+"-wide") })
-			w.Must(w.Client.Create(w.Ctx, wide))
+			wide := w.set(0, 4, func(s *tarnv1.PersistentVolumeSet) { s.Name += "-wide" })
 			w.Eventually("the wide set to be seen", func() string {
 				w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(wide), wide))
 				if len(wide.Finalizers) == 0 {
@@ -62,11 +60,10 @@ func TestTwoSetsOfTheSameVolumesMakeNoneTooManyAndOneOutlivesTheOther(t *testing
 				}
 				return ""
 			})
-			deep := set(6, 9, func(s *tarnv1.PersistentVolumeSet) {
-				w.named(s, w.name+"-deep")
+			deep := w.set(6, 9, func(s *tarnv1.PersistentVolumeSet) {
+				s.Name += "-deep"
 				s.Annotations = map[string]string{tarnv1.AnnotationOrphan: c.orphan}
 			})
-			w.Must(w.Client.Create(w.Ctx, deep))
 			w.says(deep, reasonAtMaximum, 4)
 			w.says(wide, reasonFilled, 4)
 			if w.made != 4 || w.madeBy(deep) != 4 {
@@ -104,12 +101,4 @@ func TestTwoSetsOfTheSameVolumesMakeNoneTooManyAndOneOutlivesTheOther(t *testing
 			}
 		})
 	}
-}
-
-// named gives a set another name than the world's, whose class and labels it has.
-func (w *world) named(s *tarnv1.PersistentVolumeSet, name string) {
-	s.ObjectMeta = metav1.ObjectMeta{Name: name}
-	s.Spec.Selector = map[string]string{"pool": w.name}
-	s.Spec.Template.Metadata.Labels = map[string]string{"pool": w.name}
-	s.Spec.Template.Spec.StorageClassName = w.name
 }

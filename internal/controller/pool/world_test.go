@@ -160,14 +160,14 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 }
 
 // set makes a set of the world's class.
-func (w *world) set(minimum, maximum int32) *tarnv1.PersistentVolumeSet {
+func (w *world) set(minimum, maximum int32, changes ...testkit.With[*tarnv1.PersistentVolumeSet]) *tarnv1.PersistentVolumeSet {
 	w.T.Helper()
-	s := set(minimum, maximum, func(s *tarnv1.PersistentVolumeSet) {
+	s := set(minimum, maximum, append([]testkit.With[*tarnv1.PersistentVolumeSet]{func(s *tarnv1.PersistentVolumeSet) {
 		s.ObjectMeta = metav1.ObjectMeta{Name: w.name}
 		s.Spec.Selector = map[string]string{"pool": w.name}
 		s.Spec.Template.Metadata.Labels = map[string]string{"pool": w.name}
 		s.Spec.Template.Spec.StorageClassName = w.name
-	})
+	}}, changes...)...)
 	w.Must(w.Client.Create(w.Ctx, s))
 	return s
 }

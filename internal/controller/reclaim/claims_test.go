@@ -33,7 +33,6 @@ func TestAVolumeIsNotDeletedAsLongAsAClaimNamesIt(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			record := goes(c.phase, "h")
-			meta.SetStatusCondition(&record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionTrue, Reason: "Provisioned"})
 			objects := []client.Object{record, c.claim.DeepCopy(), testkit.Provisioner("prov")}
 			if c.volume != nil {
 				vol := testkit.Volume(record)

@@ -8,10 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
@@ -174,10 +177,8 @@ func TestTheStorageOfAProtectedVolumeOutlivesItsClaim(t *testing.T) {
 	s.kubectl("label", "pv", vol.Name, label+"=true")
 
 	s.refused(suite.live.Delete(s.ctx, claim), "kubectl label persistentvolumeclaims "+claim.Name+" -n "+s.name+" "+label+"-")
-	namespace := &corev1.Namespace{ObjectMeta: named(s.name)}
-	s.await("the deletion of its namespace to be refused", func() (bool, string) {
-		err := suite.live.Delete(s.ctx, namespace, client.DryRunAll)
-		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "holds claim "+claim.Name), describeError(err)
+	s.answers("a refusal for its claim", &corev1.Namespace{ObjectMeta: named(s.name)}, func(err error) bool {
+		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "holds claim "+claim.Name)
 	})
 	s.kubectl("label", "pvc", claim.Name, "-n", s.name, label+"-")
 	s.remove(claim)
@@ -198,5 +199,84 @@ func TestTheStorageOfAProtectedVolumeOutlivesItsClaim(t *testing.T) {
 	s.gone(vol)
 	if left := entriesOf(t, shelf); len(left) > 0 {
 		t.Errorf("the deletion pod has left %q on the shelf", left)
+	}
+}
+
+func TestWhatIsMarkedIsDeletedWhenTheMarkIsTakenOffAndNotBefore(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "marked")
+	s.needsThisMachine()
+	s.endsApps()
+	mark := map[string]string{tarn.LabelDeletionProtection: "true"}
+	set := s.pool(0, 1, func(set *tarn.PersistentVolumeSet) { set.Labels = mark })
+	app := &tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "web", Labels: mark}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name + "-itself", Labels: mark}}
+	holder := &corev1.Namespace{ObjectMeta: named(s.name + "-holder")}
+	claim := claimOf("none", "data")
+	claim.Namespace, claim.Labels = holder.Name, mark
+	for _, o := range []client.Object{app, namespace, holder, claim} {
+		s.create(o)
+		t.Cleanup(func() { s.deleteIfThere(o) })
+	}
+	t.Cleanup(func() { // else a case that fails would leave them for ever
+		for _, o := range []client.Object{set, app, namespace, claim} {
+			lift := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarn.LabelDeletionProtection+`":null}}}`))
+			if err := client.IgnoreNotFound(suite.live.Patch(s.ctx, o, lift)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for _, c := range []struct {
+		o         client.Object
+		kind      string
+		what, how string
+	}{
+		{set, "persistentvolumesets.tarn.dev", "persistentvolumesets.tarn.dev " + set.Name, "kubectl label persistentvolumesets.tarn.dev " + set.Name},
+		{app, "apps.tarn.dev", "apps.tarn.dev " + s.name + "/web", "kubectl label apps.tarn.dev web -n " + s.name},
+		{namespace, "namespaces", "namespaces " + namespace.Name, "kubectl label namespaces " + namespace.Name},
+		{holder, "namespaces", "namespace " + holder.Name + " holds claim data, which", "kubectl label persistentvolumeclaims data -n " + holder.Name},
+	} {
+		arguments := []string{"delete", c.kind, c.o.GetName(), "--timeout=180s"}
+		if c.o.GetNamespace() != "" {
+			arguments = append(arguments, "-n", c.o.GetNamespace())
+		}
+		// What is in a namespace the API server knows by a watch of its own.
+		s.answers("a refusal", c.o, apierrors.IsForbidden)
+		out, err := exec.Command(kubectlBinary(), arguments...).CombinedOutput()
+		want := c.what + " is protected from deletion by its label " + tarn.LabelDeletionProtection + "; to lift that: " + c.how + " " + tarn.LabelDeletionProtection + "-"
+		if err == nil || !strings.HasSuffix(strings.TrimSpace(string(out)), want) {
+			t.Errorf("kubectl %s says (%v)\n%swant\n%s", strings.Join(arguments, " "), err, out, want)
+			continue
+		}
+		if now := read(s, c.o); now.GetDeletionTimestamp() != nil {
+			t.Errorf("%s is being deleted since %s", c.what, now.GetDeletionTimestamp())
+		}
+		_, lift, _ := strings.Cut(string(out), "to lift that: ")
+		s.does(lift)
+		s.answers("a deletion", c.o, func(err error) bool { return err == nil })
+		s.kubectl(arguments...) // which waits until it is gone
+		if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(c.o), c.o); !apierrors.IsNotFound(err) {
+			t.Errorf("%s is there (%v)", c.what, err)
+		}
+	}
+}
+
+// answers asks the API server to delete an object, without having that done, until the
+// answer is as it is to be.
+func (s *scenario) answers(what string, o client.Object, is func(error) bool) {
+	s.t.Helper()
+	over, again := time.NewTimer(soon), time.NewTicker(100*time.Millisecond)
+	defer over.Stop()
+	defer again.Stop()
+	for {
+		err := suite.live.Delete(s.ctx, o, client.DryRunAll)
+		if is(err) {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-over.C:
+			s.t.Fatalf("asked to delete %s the API server answers %v, want %s", describe(o), err, what)
+		}
 	}
 }

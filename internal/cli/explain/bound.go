@@ -37,7 +37,7 @@ func (s *story) boundClaim(c *claimView) {
 	}
 	size := c.Claim.Status.Capacity[corev1.ResourceStorage]
 	s.fine = fmt.Sprintf("volume %s, %s, %s", o.Name, size.String(), path(c.Volume))
-	s.stages(c.Volume)
+	s.stages(c.Volume, s.nodeAsked())
 	var users []string
 	for _, u := range c.Users {
 		if !hasEnded(u.Pod) && s.view.Asked.Kind != Pod {
@@ -77,25 +77,6 @@ func path(v *volumeView) string {
 		return class + ", written by hand, CSI driver " + v.Volume.Spec.CSI.Driver
 	}
 	return class + ", written by hand"
-}
-
-// stages tells on which nodes a volume is staged, or what keeps it from being, or from
-// being taken back. Who asks for a pod is told that of the pod's node, with the pod.
-func (s *story) stages(v *volumeView) {
-	for i := range v.Stages {
-		g := &v.Stages[i]
-		switch phase := g.Stage.Status.Node.Phase; {
-		case g.Stage.DeletionTimestamp == nil && phase == tarnv1.StageLost && g.Stage.Status.Node.Loss != nil:
-			s.lostStage(g)
-		case g.Stage.DeletionTimestamp == nil && phase == tarnv1.StageStaged:
-			s.fine += "; staged on node " + g.Stage.Spec.NodeName
-		case s.view.Asked.Kind != Claim && s.view.Asked.Kind != Volume:
-		case g.Stage.DeletionTimestamp != nil || phase == tarnv1.StageFailed:
-			s.endingStage(g)
-		case v.Provisioner != nil:
-			s.stagingPod(g, v.Provisioner)
-		}
-	}
 }
 
 // resize finds out how far the growing of a claim has come, where it was asked for.

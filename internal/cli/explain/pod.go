@@ -98,24 +98,12 @@ func (s *story) staging(p *podView, c *claimView) {
 		s.otherDriver(p, v)
 		return
 	}
-	for _, g := range v.Stages {
-		if g.Stage.Spec.NodeName != on {
-			continue
-		}
-		if g.Stage.DeletionTimestamp != nil || g.Stage.Status.Node.Phase == tarnv1.StageFailed {
-			s.endingStage(&g)
-			if s.cause != "" {
-				s.mountEvent(p)
-				return
-			}
-			continue
-		}
-		if g.Stage.Status.Node.Phase != tarnv1.StageStaged {
-			s.stagingPod(&g, v.Provisioner)
-			return
-		}
+	switch ends := s.unsettled(v, on); {
+	case s.cause == "":
+		s.withoutStage(p, v)
+	case ends:
+		s.mountEvent(p)
 	}
-	s.withoutStage(p, v)
 }
 
 // withoutStage is about a volume that nobody stages, though a pod waits for it.

@@ -11,6 +11,66 @@ import (
 	"tarn.dev/tarn/internal/podvol"
 )
 
+// nodeAsked is the node of the pod that is asked for: who asks for a pod is told of that
+// node's stages alone. It is empty where something else is asked for.
+func (s *story) nodeAsked() string {
+	if s.view.Pod == nil {
+		return ""
+	}
+	return s.view.Pod.Pod.Spec.NodeName
+}
+
+// stages tells where a volume is staged, on a node or, for none, on all, and what of that
+// was lost. What keeps it from being staged, or from being taken back, is told where
+// nothing else may be waited for: of a pod only after its claims (onNode).
+func (s *story) stages(v *volumeView, on string) {
+	for i := range v.Stages {
+		g := &v.Stages[i]
+		switch {
+		case on != "" && g.Stage.Spec.NodeName != on:
+		case lost(g):
+			s.lostStage(g)
+		case staged(g):
+			s.fine += "; staged on node " + g.Stage.Spec.NodeName
+		}
+	}
+	if s.view.Asked.Kind == Claim || s.view.Asked.Kind == Volume {
+		s.unsettled(v, on)
+	}
+}
+
+// unsettled tells what keeps a volume from being staged, or from being taken back, on a
+// node or, for none, on all, and whether that is a stage that has to end. On one node the
+// first stage is waited for.
+func (s *story) unsettled(v *volumeView, on string) (ends bool) {
+	for i := range v.Stages {
+		g := &v.Stages[i]
+		switch {
+		case on != "" && g.Stage.Spec.NodeName != on, lost(g), staged(g):
+			continue
+		case g.Stage.DeletionTimestamp != nil || g.Stage.Status.Node.Phase == tarnv1.StageFailed:
+			ends = true
+			s.endingStage(g)
+		case v.Provisioner != nil:
+			s.stagingPod(g, v.Provisioner)
+		}
+		if on != "" && s.cause != "" {
+			return ends
+		}
+	}
+	return ends
+}
+
+// lost says whether a stage that is to be there was lost under the pods that use it.
+func lost(g *stageView) bool {
+	return g.Stage.DeletionTimestamp == nil && g.Stage.Status.Node.Phase == tarnv1.StageLost && g.Stage.Status.Node.Loss != nil
+}
+
+// staged says whether a stage makes its volume available, and is not to go.
+func staged(g *stageView) bool {
+	return g.Stage.DeletionTimestamp == nil && g.Stage.Status.Node.Phase == tarnv1.StageStaged
+}
+
 // stageLink adds the link of a stage, with both its writers' words.
 func (s *story) stageLink(g *stageView) *Link {
 	stage := g.Stage

@@ -106,7 +106,7 @@ func (s *story) boundVolume(v *volumeView) {
 		s.add(Link{Object: o, State: "missing", Next: "when a binder sees it; the volume is then Released"})
 		s.blame("its claim %s/%s is gone, and no binder has seen it", ref.Namespace, ref.Name)
 	}
-	s.stages(v)
+	s.stages(v, "")
 }
 
 // releasedVolume says why a volume without its claim is still there.

@@ -389,4 +389,8 @@ func TestOnlyWhatIsStagedIsCalledSo(t *testing.T) {
 	if e := chain(elsewhere.view); !e.Healthy || strings.Contains(e.Verdict, "staged on") {
 		t.Errorf("a pod that runs on another node: %q, healthy %t", e.Verdict, e.Healthy)
 	}
+	elsewhere.volumeView.Stages[0].Stage.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageLost, Loss: &tarnv1.StageLoss{Message: "the server died", Time: began}}
+	if e := chain(elsewhere.view); !e.Healthy {
+		t.Errorf("a pod that runs on another node than where the volume was lost: %q", e.Verdict)
+	}
 }

@@ -47,7 +47,7 @@ func (s *scenario) disk() (device, image string) {
 }
 
 // recycled makes a local volume of the case's class that is to be recycled.
-func (s *scenario) recycled(path string, method tarn.RecycleMethod, mode corev1.PersistentVolumeMode) *corev1.PersistentVolume {
+func (s *scenario) recycled(path string, method tarn.RecycleMethod, mode corev1.PersistentVolumeMode, edits ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 	s.t.Helper()
 	nodes := &corev1.NodeList{}
 	if err := suite.live.List(s.ctx, nodes); err != nil || len(nodes.Items) == 0 {
@@ -63,6 +63,9 @@ func (s *scenario) recycled(path string, method tarn.RecycleMethod, mode corev1.
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{nodes.Items[0].Name}}},
 			}}}},
 		},
+	}
+	for _, edit := range edits {
+		edit(volume)
 	}
 	s.create(volume)
 	s.t.Cleanup(func() {

@@ -1,0 +1,171 @@
+//go:build integration
+
+package reclaim
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+const testNamespace = "tarn-system"
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
+	testkit.Main(m)
+}
+
+// world is one claim with its volume, record and storage, and a stand-in for the binder,
+// protection, the garbage collector and the kubelet, which runs deletion pods.
+type world struct {
+	testkit.World
+	claim  *corev1.PersistentVolumeClaim
+	record *tarnv1.PavVolume
+	vol    *corev1.PersistentVolume
+	// kept says that the storage is to outlive the volume.
+	kept    bool
+	kubelet *podvoltest.Kubelet
+
+	mu sync.Mutex
+	// failures is how many deletion pods are still to fail; gone says that one has removed
+	// the storage, wrong what was amiss when that or the volume went.
+	failures int
+	gone     bool
+	wrong    []string
+}
+
+func newWorld(t *testing.T, config *rest.Config, name string, c life) *world {
+	t.Helper()
+	w := &world{World: testkit.NewWorld(t, config, time.Minute), failures: c.failures, kept: c.kept}
+	w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
+	p := testkit.Provisioner(name, func(p *pavv1.PavProvisioner) {
+		p.UID = ""
+		p.Spec.VolumeDeletion = testkit.Section(`{"podTemplate": {"metadata": {"namespace": "` + testNamespace + `"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}`)
+	})
+	w.Must(w.Client.Create(w.Ctx, p))
+	w.claim = testkit.Claim("default", name, "", name)
+	w.Must(w.Client.Create(w.Ctx, w.claim))
+	w.record = testkit.Record(w.claim, name, c.phase, func(r *tarnv1.PavVolume) { r.UID, r.Spec.Provisioner.UID = "", p.UID })
+	status := w.record.Status
+	w.Must(w.Client.Create(w.Ctx, w.record))
+	status.Handle, status.Capacity = "handle", 1<<30
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionTrue, Reason: "Provisioned"})
+	w.record.Status = status
+	w.Must(w.Client.Status().Update(w.Ctx, w.record))
+	w.vol = testkit.Volume(w.record, func(v *corev1.PersistentVolume) {
+		v.UID, v.Finalizers = "", []string{kube.FinalizerExternalProvisioner}
+		v.Annotations = map[string]string{tarnv1.AnnotationRecord: string(w.record.UID)}
+		if c.kept {
+			v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		}
+	})
+	if c.phase == tarnv1.VolumeCreated {
+		w.Must(w.Client.Create(w.Ctx, w.vol))
+	}
+	w.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: w.Client, Ends: w.ends}
+	done := make(chan error, 1)
+	go func() { done <- w.kubelet.Run(w.Ctx) }()
+	t.Cleanup(func() { // after Play has ended the context
+		if err := <-done; err != nil && w.Ctx.Err() == nil {
+			t.Error(err)
+		}
+	})
+	w.Play(w.round)
+	return w
+}
+
+// ends is the end of a deletion pod, which removes the storage unless it fails.
+func (w *world) ends(*corev1.Pod) podvoltest.End {
+	there, err := kube.Get(w.Ctx, w.Client, client.ObjectKeyFromObject(w.claim), &corev1.PersistentVolumeClaim{})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.record.Status.Phase == tarnv1.VolumeCreated && (err != nil || there != nil) {
+		w.wrong = append(w.wrong, "a deletion pod ran while the claim was there")
+	}
+	if w.failures > 0 {
+		w.failures--
+		return podvoltest.End{Fails: true, Result: tarnv1.PodResult{Error: "the array is busy"}}
+	}
+	w.gone = true
+	return podvoltest.End{}
+}
+
+func (w *world) round() error {
+	pods := &corev1.PodList{}
+	claim, err := kube.Get(w.Ctx, w.Client, client.ObjectKeyFromObject(w.claim), &corev1.PersistentVolumeClaim{})
+	record, recordErr := kube.Get(w.Ctx, w.Client, client.ObjectKeyFromObject(w.record), &tarnv1.PavVolume{})
+	vol, volumeErr := kube.Get(w.Ctx, w.Client, client.ObjectKeyFromObject(w.vol), &corev1.PersistentVolume{})
+	podsErr := w.Client.List(w.Ctx, pods, client.InNamespace(testNamespace), client.MatchingLabels{tarnv1.LabelProvisioner: w.claim.Name})
+	if err := errors.Join(err, recordErr, volumeErr, podsErr); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		if record == nil || pods.Items[i].DeletionTimestamp != nil && podvol.Ended(&pods.Items[i]) {
+			_ = w.Client.Delete(w.Ctx, &pods.Items[i], client.GracePeriodSeconds(0))
+		}
+	}
+	if claim != nil && claim.DeletionTimestamp != nil {
+		w.unprotect(claim)
+	}
+	if vol == nil {
+		w.volumeGone()
+		return nil
+	}
+	phase := corev1.VolumeBound
+	if claim == nil {
+		phase = corev1.VolumeReleased
+	}
+	if vol.Status.Phase != phase {
+		vol.Status.Phase = phase
+		_ = w.Client.Status().Update(w.Ctx, vol)
+	} else if vol.DeletionTimestamp != nil && phase != corev1.VolumeBound {
+		w.unprotect(vol)
+	}
+	return nil
+}
+
+// unprotect takes Kubernetes' own finalizers off.
+func (w *world) unprotect(o client.Object) {
+	base := o.DeepCopyObject().(client.Object)
+	o.SetFinalizers(slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return f != kube.FinalizerExternalProvisioner }))
+	if len(o.GetFinalizers()) != len(base.GetFinalizers()) {
+		_ = w.Client.Patch(w.Ctx, o, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	}
+}
+
+// volumeGone wants the storage to have gone before, but for that which is kept.
+func (w *world) volumeGone() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.record.Status.Phase == tarnv1.VolumeCreated && w.gone == w.kept && len(w.wrong) == 0 {
+		w.wrong = append(w.wrong, "the volume went before its storage, or its storage was to be kept")
+	}
+}
+
+// run starts the controller as the account it has in a cluster, and gives back what
+// ends it.
+func (w *world) run(restConfig *rest.Config) (stop func()) {
+	w.T.Helper()
+	return testkit.Run(w.Ctx, w.T, restConfig, func(mgr ctrl.Manager) error {
+		return Register(mgr, Options{
+			Namespace: testNamespace, OwnBinder: true, Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader()},
+		})
+	})
+}

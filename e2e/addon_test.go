@@ -39,10 +39,14 @@ func needsAddOn(t *testing.T) addOn {
 	return a
 }
 
-// upgrade has helm install another release of Tarn, as docs/install.md says.
-func (a addOn) upgrade(s *scenario, release string) {
+// upgrade has helm install another release of Tarn, as docs/install.md says, with other values.
+func (a addOn) upgrade(s *scenario, release string, values ...string) {
 	s.t.Helper()
-	a.runs(s, "upgrade", "tarn", a.chart, "--reset-then-reuse-values", "--set", "image.tag="+release)
+	args := []string{"upgrade", "tarn", a.chart, "--reset-then-reuse-values", "--set", "image.tag=" + release}
+	for _, value := range values {
+		args = append(args, "--set", value)
+	}
+	a.runs(s, args...)
 }
 
 // runs has helm do something. The fields that kubectl has set for the skew are helm's
@@ -119,7 +123,7 @@ func TestAddOnUpgradesAndBackLeaveAMountedVolumeAlone(t *testing.T) {
 		{"a newer controller and an older agent", func() {
 			s.kubectl("-n", tarnSystem, "set", "image", "deployment/tarn-controller", "controller=tarn.dev/tarn:"+next)
 		}, next, old},
-		{"the next release", func() { a.upgrade(s, next) }, next, next},
+		{"the next release, which listens to the runtime", func() { a.upgrade(s, next, "node.criSocket="+s.runtime()) }, next, next},
 		{"an older controller and a newer agent", func() {
 			s.kubectl("-n", tarnSystem, "set", "image", "deployment/tarn-controller", "controller=tarn.dev/tarn:"+old)
 		}, old, next},
@@ -129,6 +133,9 @@ func TestAddOnUpgradesAndBackLeaveAMountedVolumeAlone(t *testing.T) {
 		a.rolledOut(s, step.controllers, step.nodes)
 		written("under " + step.name)
 		life(fmt.Sprintf("with-%s-and-%s", step.controllers, step.nodes))
+		if step.controllers == next && step.nodes == next {
+			s.hearsOfEndsFromTheRuntime(shelf)
+		}
 	}
 	written("after all")
 	if now := s.mountOf(pod); now != before {

@@ -281,7 +281,7 @@ func TestTheLiveClassDecidesWhetherAVolumeMayGrow(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.put("/v1/apps/shop/volumes/data", `{"new_size_gi": 30}`).
-		fails(http.StatusUnprocessableEntity, appplan.Invalid, "storage class 'changing' does not exist any more, so volume 'data' cannot be expanded")
+		fails(http.StatusUnprocessableEntity, appplan.Invalid, "storage class 'changing' does not exist, so volume 'data' cannot be expanded")
 }
 
 func TestAClaimThatIsNotTheAppsIsNotTouched(t *testing.T) {

@@ -99,7 +99,7 @@ func (w World) Expandable(claim *corev1.PersistentVolumeClaim, name string) *Err
 	case w.Hidden[ClassOf(claim)]:
 		return nil
 	case class == nil:
-		return Errorf(Invalid, "storage class '%s' does not exist any more, so volume '%s' cannot be expanded", ClassOf(claim), name)
+		return Errorf(Invalid, "storage class '%s' does not exist, so volume '%s' cannot be expanded", ClassOf(claim), name)
 	case class.AllowVolumeExpansion == nil || !*class.AllowVolumeExpansion:
 		return Errorf(Invalid, "storage class '%s' does not allow expansion", class.Name)
 	}

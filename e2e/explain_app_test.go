@@ -54,9 +54,7 @@ func (s *scenario) endsApps() {
 // beginApps begins a case of apps with a class whose volumes are made at once.
 func beginApps(t *testing.T, label string) *scenario {
 	t.Helper()
-	s := begin(t, label)
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
+	s := beginServed(t, label)
 	s.endsApps()
 	return s
 }

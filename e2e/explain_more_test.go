@@ -64,9 +64,7 @@ func TestExplainSaysWhatIsUnderWay(t *testing.T) {
 
 func TestExplainSaysWhatElseKeepsAClaim(t *testing.T) {
 	t.Parallel()
-	s := begin(t, "explain-kept")
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
+	s := beginServed(t, "explain-kept")
 	t.Run("the pod that it was made for", func(t *testing.T) {
 		sub := s.part(t)
 		pod := sub.consumer("owner", "", stays, func(pod *corev1.Pod) {
@@ -201,11 +199,7 @@ func TestExplainSaysWhyALostVolumeIsNotStagedAgain(t *testing.T) {
 	pod := s.consumer("reader", claim.Name, reads)
 	s.ready(pod)
 	s.respecify(s.name, fields{"volumeStaging": fails(nil)})
-	for _, staging := range s.stepPods(tarn.StepStaging) {
-		if err := suite.live.Delete(s.ctx, &staging, client.GracePeriodSeconds(0)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.losesStaging()
 	e := s.explains("pod", s.name+"/reader", "volume "+claim.Spec.VolumeName+" is lost on node ", "was deleted; staging it again failed, attempt ", complaint)
 	if !slices.ContainsFunc(e.Links, func(l link) bool { return l.Next == "when its next staging pod has made it available again" }) {
 		t.Errorf("when it is there again is not among %+v", e.Links)

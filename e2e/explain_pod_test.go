@@ -14,9 +14,7 @@ import (
 
 func TestExplainSaysWhatElseAPodWaitsFor(t *testing.T) {
 	t.Parallel()
-	s := begin(t, "explain-else")
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
+	s := beginServed(t, "explain-else")
 	s.bound(s.claim("fine"))
 	for _, c := range []struct {
 		name, claim, script string

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -162,6 +163,27 @@ echo "$HOSTNAME" > /pav/volume/sub/greeting
 touch /pav/ready
 ` + stays}.section(nil)
 
+// recovering is tmpfs with another answer to a loss than to stage again.
+func recovering(how string) fields {
+	section := maps.Clone(tmpfs)
+	section["recovery"] = how
+	return section
+}
+
+// losesStaging has the staging pods of the case be gone at once.
+func (s *scenario) losesStaging() {
+	s.t.Helper()
+	pods := s.stepPods(tarn.StepStaging)
+	if len(pods) == 0 {
+		s.t.Fatal("there is no staging pod")
+	}
+	for i := range pods {
+		if err := suite.live.Delete(s.ctx, &pods[i], client.GracePeriodSeconds(0)); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
 func TestAVolumeWhoseStagingPodIsDeletedIsStagedAgain(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "deleted")
@@ -175,10 +197,7 @@ func TestAVolumeWhoseStagingPodIsDeletedIsStagedAgain(t *testing.T) {
 	s.ready(pod)
 	s.ready(part)
 	first := s.stageOf("healthy", healthy(tarn.ReasonStaged)).Status.Pod
-	staging := s.stepPods(tarn.StepStaging)
-	if err := suite.live.Delete(s.ctx, &staging[0], client.GracePeriodSeconds(0)); err != nil {
-		t.Fatal(err)
-	}
+	s.losesStaging()
 	for _, p := range []*corev1.Pod{pod, part} {
 		s.prints(p, strings.TrimSuffix(first.Name, "-1")+"-2")
 		s.told(p, "VolumeLost", "was deleted")
@@ -193,19 +212,12 @@ func TestAVolumeWhoseStagingPodIsDeletedIsStagedAgain(t *testing.T) {
 func TestWhereTheProvisionerSaysSoALossIsOnlyTold(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "told")
-	section := fields{"recovery": "None"}
-	for key, value := range tmpfs {
-		section[key] = value
-	}
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": section}))
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": recovering("None")}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.bound(s.claim("data"))
 	pod := s.consumer("reader", claim.Name, reads)
 	s.ready(pod)
-	staging := s.stepPods(tarn.StepStaging)
-	if err := suite.live.Delete(s.ctx, &staging[0], client.GracePeriodSeconds(0)); err != nil {
-		t.Fatal(err)
-	}
+	s.losesStaging()
 	lost := s.stageOf("lost", func(g *tarn.PavStage) bool { return g.Status.Node.Phase == tarn.StageLost })
 	s.told(pod, "VolumeLost", "nothing is done")
 	e := s.explains("pod", s.name+"/reader", "volume "+claim.Spec.VolumeName+" is lost on node ")
@@ -225,11 +237,7 @@ func TestWhereTheProvisionerSaysSoALossIsOnlyTold(t *testing.T) {
 func TestWhereTheProvisionerSaysSoThePodsAreMadeAgain(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "evicted")
-	section := fields{"recovery": "RestartConsumers"}
-	for key, value := range tmpfs {
-		section[key] = value
-	}
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": section}))
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": recovering("RestartConsumers")}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.bound(s.claim("data"))
 	bare := s.consumer("bare", claim.Name, reads)
@@ -242,10 +250,7 @@ func TestWhereTheProvisionerSaysSoThePodsAreMadeAgain(t *testing.T) {
 	})
 	s.ready(bare)
 	s.ready(owned)
-	staging := s.stepPods(tarn.StepStaging)
-	if err := suite.live.Delete(s.ctx, &staging[0], client.GracePeriodSeconds(0)); err != nil {
-		t.Fatal(err)
-	}
+	s.losesStaging()
 	s.gone(owned)
 	s.told(bare, "VolumeNotRebound", "delete and create it")
 	s.neverRestarted(bare)

@@ -61,9 +61,7 @@ func (s *scenario) claimsLeft() []corev1.PersistentVolumeClaim {
 // others ask for too. bench/protect does the same with a thousand claims.
 func TestHundredsOfDeletionsShareAFewListsAndPodsKeepTheirClaims(t *testing.T) {
 	const unused, running, placed = 300, 3, 47
-	s := begin(t, "many")
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
+	s := beginServed(t, "many")
 	silent := s.silentNode()
 	claims := make([]*corev1.PersistentVolumeClaim, running+placed+unused)
 	var pods []*corev1.Pod

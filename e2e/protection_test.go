@@ -25,10 +25,8 @@ import (
 
 // Not beside others: it kills the kubelet.
 func TestAClaimInUseWaitsForThePodsThatUseIt(t *testing.T) {
-	s := begin(t, "protected")
+	s := beginServed(t, "protected")
 	s.needsThisMachine()
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.bound(s.claim("data"))
 	pod := s.consumer("reader", claim.Name, stays)
 	s.ready(pod)
@@ -65,6 +63,16 @@ func TestAClaimInUseWaitsForThePodsThatUseIt(t *testing.T) {
 	s.remove(pod)
 	s.gone(claim)
 	s.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
+}
+
+// beginServed begins a case with a class whose volumes are made at once, and staged with a
+// greeting.
+func beginServed(t *testing.T, label string) *scenario {
+	t.Helper()
+	s := begin(t, label)
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	return s
 }
 
 // terminating wants a claim or volume to be there, and kubectl to show that it is
@@ -120,10 +128,8 @@ func TestClaimsAndVolumesAreBornProtected(t *testing.T) {
 
 func TestAVolumeWhoseClaimIsThereWaitsForIt(t *testing.T) {
 	t.Parallel()
-	s := begin(t, "bound")
+	s := beginServed(t, "bound")
 	s.needsThisMachine()
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.bound(s.claim("data"))
 	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
 	s.delete(vol)
@@ -142,9 +148,7 @@ func TestAVolumeWhoseClaimIsThereWaitsForIt(t *testing.T) {
 
 func TestTheClaimOfAPodGoesWithIt(t *testing.T) {
 	t.Parallel()
-	s := begin(t, "owned")
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
+	s := beginServed(t, "owned")
 	pod := s.consumer("reader", "", "cat /data/greeting; "+stays, func(p *corev1.Pod) {
 		p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
 			VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{

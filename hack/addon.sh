@@ -118,64 +118,7 @@ kubectl apply -f examples/local-path/class.yaml >&2
 go run ./hack/testsum run addon -- go test -json -tags e2e -count=1 -timeout 40m "${chosen[@]}" "$@" ./e2e
 [ -z "${KEEP:-}" ] || exit 0
 
-# Taking Tarn away concerns everything in the cluster, so it is done here, one after the other.
-fail() { echo "addon: $*" >&2; return 1; }
-
-nothing_left() {
-	local objects storage left
-	local kinds=crd,namespace,clusterrole,clusterrolebinding,role,rolebinding,csidriver,networkpolicy
-	kinds+=,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingadmissionpolicy,mutatingadmissionpolicybinding
-	objects=$(kubectl get --all-namespaces --output name "$kinds")
-	# What Tarn has to do with a claim or a volume, its finalizers, annotations or driver tell.
-	storage=$(kubectl get --all-namespaces persistentvolumes,persistentvolumeclaims --output go-template='{{range .items}}{{.kind}} {{.metadata.name}} {{.metadata.finalizers}} {{.metadata.annotations}} {{with .spec.csi}}{{.driver}}{{end}}
-{{end}}')
-	left=$(grep -E 'tarn|pav|ovh' <<<"$objects"$'\n'"$storage" || true)
-	[ -z "$left" ] || fail "after uninstalling there are: $left"
-	[ -z "$(ls -A "$TARN_HOST_PATH_ROOT")" ] || fail "after uninstalling the folder of the node has volumes: $(ls -A "$TARN_HOST_PATH_ROOT")"
-}
-
-# The writer ends with its first failing write, and is not started again.
-goes_on() {
-	timeout 30 bin/kubectl exec writer -- sh -c 'tail -n 0 -f /data/log | head -n 3' >/dev/null || fail "the writer does not go on $1"
-	kubectl exec writer -- awk 'NR != $1 { exit 1 }' /data/log || fail "something was lost $1"
-}
-
-who_runs() { # VOLUME: the pod that writes to it, and the one that makes it available
-	kubectl get pod writer --output jsonpath='{.metadata.uid} {.status.phase}{"\n"}'
-	kubectl get pods --namespace tarn-system --selector "tarn.dev/volume=$1" --output jsonpath='{range .items[*]}{.metadata.uid} {.status.phase}{"\n"}{end}'
-}
-
-# helm takes away what serves a volume in use, and brings it back; the volume notices
-# nothing, nor does the pod in Tarn's namespace that makes it available as long as it is used.
-under_a_writer() {
-	local said pods volume
-	kubectl apply -f hack/addon.yaml >&2
-	kubectl wait --for=condition=Ready pod/writer --timeout=60s >&2
-	goes_on "at the beginning"
-	! said=$(bin/tarn uninstall --yes 2>&1) || fail "a volume in use is in nobody's way: $said"
-	grep -q 'is in use on node' <<<"$said" || fail "a volume in use is not named: $said"
-	volume=$(kubectl get pvc written --output jsonpath='{.spec.volumeName}')
-	pods=$(who_runs "$volume")
-	[ "$(grep -c Running <<<"$pods")" = 2 ] || fail "not two pods run: $pods"
-	"$TARN_HELM" uninstall tarn >&2
-	kubectl -n tarn-system wait --for=delete pod --selector app.kubernetes.io/name=tarn --timeout=60s >&2
-	goes_on "with no part of Tarn there"
-	install
-	goes_on "under the Tarn that came back"
-	[ "$pods" = "$(who_runs "$volume")" ] || fail "the pods were $pods, and are $(who_runs "$volume")"
-	kubectl delete --timeout=60s -f hack/addon.yaml >&2
-	kubectl wait --for=delete "pv/$volume" --timeout=60s >&2
-}
-
-# As docs/install.md has it, with an image and a kubelet's folder of this cluster.
-from_the_manifest() {
-	sed "s#tarn.dev/tarn:v[0-9.]*#tarn.dev/tarn:$first#; s#/var/lib/kubelet#$TARN_KUBELET_DIR#" deploy/tarn.yaml | kubectl apply -f - >&2
-	rolled_out deployment/tarn-controller daemonset/tarn-node
-	kubectl apply -f examples/hello-world >&2
-	kubectl wait --for=jsonpath='{.status.phase}'=Bound pvc/hello-world --timeout=60s >&2
-	kubectl wait --for=condition=Ready pod/hello-world --timeout=60s >&2
-	kubectl delete --timeout=60s -f examples/hello-world >&2
-}
+. hack/addon-uninstall.sh
 
 # The same tree and version give the same bytes, also in another folder.
 same_bytes() {
@@ -189,12 +132,8 @@ same_bytes() {
 	rm -r "$other"
 }
 
-# What the cases have left is nothing, so nothing is in the way.
-under_a_writer
-bin/tarn uninstall --yes >&2
-"$TARN_HELM" uninstall tarn >&2
-nothing_left
-from_the_manifest
-bin/tarn uninstall --yes >&2
-nothing_left
-same_bytes
+# What the cases have left is nothing, so nothing is in the way. Most of this is waiting.
+same_bytes &
+bytes=$!
+takes_tarn_away
+wait "$bytes"

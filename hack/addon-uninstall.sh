@@ -1,0 +1,241 @@
+# Part of hack/addon.sh, which sources it: takes Tarn away in every state in which that
+# means something, and wants each line it says to be true and nothing of it to be left.
+# One after the other, as it concerns everything in the cluster.
+
+shelf=$(dirname "$KUBECONFIG")/shelf
+
+fail() { echo "addon: $*" >&2; return 1; }
+
+# told SAID: wants what was said to be, line by line, what the patterns of stdin allow.
+told() {
+	local said=$1 want number=0
+	local -a lines
+	mapfile -t lines <<<"$said"
+	while IFS= read -r want; do
+		[[ ${lines[number]:-} =~ ^$want$ ]] || fail "line $((number + 1)) is not '$want' in: $said" || return
+		number=$((number + 1))
+	done
+	[ "${#lines[@]}" = "$number" ] || fail "more than $number lines were said: $said"
+}
+
+uninstall() { bin/tarn uninstall "$@" 2>&1; }
+
+# What a slow machine has it say between its steps, with an indent, is no step.
+without_remarks() { sed '/^  /d'; }
+
+# refuses ARGUMENT...: what `tarn uninstall` says, which must fail with it.
+refuses() {
+	local said
+	! said=$(uninstall "$@") || fail "nothing was in its way: $said" || return
+	echo "$said"
+}
+
+kubelet() { # its process, which sees the node's mounts
+	on_cluster status --output json | sed -n '/"name": "kubelet"/,/"pid"/s/.*"pid": \([0-9]*\).*/\1/p'
+}
+
+# nothing_left [VOLUME CLAIM]: wants nothing of Tarn in the cluster and on its node, but for
+# a volume that was to be kept and its claim.
+nothing_left() {
+	local objects storage left kinds=crd,namespace,clusterrole,clusterrolebinding,role,rolebinding,csidriver,networkpolicy,pod,poddisruptionbudget
+	kinds+=,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingadmissionpolicy,mutatingadmissionpolicybinding
+	objects=$(kubectl get --all-namespaces --output name "$kinds"; kubectl get storageclass --output name | grep tarn || true)
+	# What Tarn has to do with a claim or a volume, its finalizers, annotations or driver tell.
+	storage=$(kubectl get --all-namespaces persistentvolumes,persistentvolumeclaims --output go-template='{{range .items}}{{.kind}} {{.metadata.name}} {{.metadata.finalizers}} {{.metadata.annotations}} {{with .spec.csi}}{{.driver}}{{end}}
+{{end}}' | grep -v -e "^PersistentVolume ${1:-none} " -e "^PersistentVolumeClaim ${2:-none} " || true)
+	left=$(grep -E 'tarn|pav|ovh' <<<"$objects"$'\n'"$storage" || true)
+	[ -z "$left" ] || fail "after uninstalling there are: $left"
+	left=$(grep -E 'kubernetes.io~csi|plugins/pav.tarn.dev' "/proc/$(kubelet)/mountinfo" || true)
+	[ -z "$left" ] || fail "after uninstalling the node has mounts: $left"
+	[ -z "$(ls -A "$TARN_HOST_PATH_ROOT")" ] || fail "after uninstalling the folder of the node has volumes: $(ls -A "$TARN_HOST_PATH_ROOT")"
+}
+
+# The writer ends with its first failing write, and is not started again.
+goes_on() {
+	timeout 30 bin/kubectl exec writer -- sh -c 'tail -n 0 -f /data/log | head -n 3' >/dev/null || fail "the writer does not go on $1"
+	kubectl exec writer -- awk 'NR != $1 { exit 1 }' /data/log || fail "something was lost $1"
+}
+
+who_runs() { # VOLUME: the pod that writes to it, and the one that makes it available
+	kubectl get pod writer --output jsonpath='{.metadata.uid} {.status.phase}{"\n"}'
+	kubectl get pods --namespace tarn-system --selector "tarn.dev/volume=$1" --output jsonpath='{range .items[*]}{.metadata.uid} {.status.phase}{"\n"}{end}'
+}
+
+# helm takes away what serves a volume in use, and brings it back; the volume notices
+# nothing, nor does the pod in Tarn's namespace that makes it available as long as it is used.
+under_a_writer() {
+	local said pods volume
+	kubectl apply -f hack/addon.yaml >&2
+	kubectl wait --for=condition=Ready pod/writer --timeout=60s >&2
+	goes_on "at the beginning"
+	said=$(refuses --yes)
+	grep -q 'is in use on node' <<<"$said" || fail "a volume in use is not named: $said"
+	volume=$(kubectl get pvc written --output jsonpath='{.spec.volumeName}')
+	pods=$(who_runs "$volume")
+	[ "$(grep -c Running <<<"$pods")" = 2 ] || fail "not two pods run: $pods"
+	"$TARN_HELM" uninstall tarn >&2
+	kubectl -n tarn-system wait --for=delete pod --selector app.kubernetes.io/name=tarn --timeout=60s >&2
+	goes_on "with no part of Tarn there"
+	install
+	goes_on "under the Tarn that came back"
+	[ "$pods" = "$(who_runs "$volume")" ] || fail "the pods were $pods, and are $(who_runs "$volume")"
+	kubectl delete --timeout=60s -f hack/addon.yaml >&2
+	kubectl wait --for=delete "pv/$volume" --timeout=60s >&2
+}
+
+# shelved gives the volume of claim shelved, as soon as it is bound.
+shelved() {
+	mkdir -p "$shelf"
+	sed "s#SHELF#$shelf#" hack/addon-shelf.yaml | kubectl apply -f - >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Bound pvc/shelved --timeout=60s >&2
+	kubectl get pvc shelved --output jsonpath='{.spec.volumeName}'
+}
+
+# begins_uninstalling does so as process "uninstalling", and returns when it waits for
+# volumes to be destroyed. What it has said is "heard" then; what it says later comes from fd "speaking".
+begins_uninstalling() {
+	local line
+	exec {speaking}< <(exec bin/tarn uninstall --yes 2>&1)
+	uninstalling=$! heard=
+	while IFS= read -r -t 120 line <&"$speaking"; do
+		heard+=$line$'\n'
+		[[ $line != "wait until "* ]] || return 0
+	done
+	fail "it does not come to wait for volumes, and says: $heard"
+}
+
+# A pool of twenty spares, one of them protected, and a volume whose deletion takes its
+# time: what is in the way, the plan, and that it is kept to, also where a first run was ended.
+with_a_pool() {
+	local going spare way
+	going=$(shelved)
+	kubectl delete pvc shelved --timeout=60s >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Deleting "pavvol/$going" --timeout=60s >&2
+	kubectl apply -f hack/addon-pool.yaml >&2
+	kubectl wait --for=condition=Ready pvset/addon-spare --timeout=60s >&2
+	spare=$(kubectl get pv --selector pool=addon-spare --output jsonpath='{.items[7].metadata.name}')
+	kubectl label pv "$spare" tarn.dev/deletion-protection=true >&2
+	for way in "" --yes; do
+		told "$(refuses $way)" <<-END
+			volume $spare is protected from deletion
+			    kubectl label pv $spare tarn.dev/deletion-protection-; to leave its data as it is: --keep-volumes
+			tarn: not uninstalled: see above what is in the way \(1\), and what to do about it
+		END
+	done
+	[ "$(kubectl get pv --selector pool=addon-spare --output name | wc -l)" -ge 20 ] || fail "what was refused was begun"
+	kubectl label pv "$spare" tarn.dev/deletion-protection- >&2
+	told "$(uninstall)" <<-END
+		1. delete 1 PersistentVolumeSets and wait until the spare volumes of their pools are destroyed
+		2. wait until [0-9]+ volumes are destroyed whose claims are gone
+		3. delete tarn-api and tarn-controller and wait until they have ended
+		4. delete 3 PavProvisioners and their CSIDrivers
+		5. delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
+		nothing was done; with --yes it is
+	END
+	begins_uninstalling
+	[ -z "$(kubectl get pvset --output name)" ] || fail "the pool is there, and it says: $heard"
+	kill "$uninstalling"
+	! wait "$uninstalling" || fail "it was ended, and says that all is well"
+	begins_uninstalling
+	[ -n "$(kubectl -n tarn-system get deployment tarn-controller --output name)" ] || fail "nobody is there to destroy what it waits for"
+	[ -d "$shelf/$going" ] || fail "the storage of a volume that is waited for is gone"
+	touch "$shelf/go"
+	told "$heard$(without_remarks <&"$speaking")" <<-END
+		wait until [0-9]+ volumes are destroyed whose claims are gone
+		delete tarn-api and tarn-controller and wait until they have ended
+		delete 3 PavProvisioners and their CSIDrivers
+		delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
+		Tarn is uninstalled
+	END
+	wait "$uninstalling" || fail "it says that Tarn is uninstalled, and fails"
+	[ ! -e "$shelf/$going" ] || fail "the storage of a volume that was waited for is there"
+}
+
+# uses_shelved COMMAND: runs it in a pod that uses claim shelved, to its end and that of the volume's stage.
+uses_shelved() {
+	local stages
+	kubectl apply -f - >&2 <<-END
+		apiVersion: v1
+		kind: Pod
+		metadata: {name: user, namespace: default}
+		spec:
+		  restartPolicy: Never
+		  containers:
+		    - {name: main, image: "busybox:1.36", command: [sh, -ec, "$1"], volumeMounts: [{name: data, mountPath: /data}]}
+		  volumes: [{name: data, persistentVolumeClaim: {claimName: shelved}}]
+	END
+	kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/user --timeout=60s >&2
+	kubectl delete pod user --timeout=60s >&2
+	stages=$(kubectl get pavstages --output name)
+	[ -z "$stages" ] || kubectl wait --for=delete --timeout=60s $stages >&2
+}
+
+# With --keep-volumes a volume stays, bound and with what is on it; a Tarn that comes later
+# serves it again, and says that it cannot destroy it.
+keeping_a_volume() {
+	local kept
+	kept=$(shelved)
+	uses_shelved 'echo first > /data/log'
+	told "$(refuses)" <<-END
+		volume $kept is that of claim default/shelved
+		    kubectl delete pvc -n default shelved; to leave its data as it is: --keep-volumes
+		tarn: not uninstalled: see above what is in the way \(1\), and what to do about it
+	END
+	told "$(uninstall --keep-volumes)" <<-END
+		1. delete tarn-api and tarn-controller and wait until they have ended
+		2. let go of 1 volumes: their data stays, with reclaim policy Retain
+		3. delete 1 PavProvisioners and their CSIDrivers
+		4. delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
+		nothing was done; with --yes it is
+	END
+	told "$(uninstall --keep-volumes --yes | without_remarks)" <<-END
+		delete tarn-api and tarn-controller and wait until they have ended
+		let go of 1 volumes: their data stays, with reclaim policy Retain
+		delete 1 PavProvisioners and their CSIDrivers
+		delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
+		Tarn is uninstalled
+	END
+	nothing_left "$kept" shelved
+	told "$(kubectl get "pv/$kept" pvc/shelved --output jsonpath='{range .items[*]}{.kind} {.status.phase} {.spec.persistentVolumeReclaimPolicy} {.metadata.finalizers}{"\n"}{end}')" <<-'END'
+		PersistentVolume Bound Retain \["kubernetes.io/pv-protection"\]
+		PersistentVolumeClaim Bound  \["kubernetes.io/pvc-protection"\]
+	END
+	[ "$(cat "$shelf/$kept/log")" = first ] || fail "the data of a volume that was kept are not: $(ls -lR "$shelf")"
+
+	install
+	[ "$(shelved)" = "$kept" ] || fail "the claim has another volume"
+	uses_shelved 'grep -qx first /data/log; echo second >> /data/log'
+	[ "$(cat "$shelf/$kept/log")" = first$'\n'second ] || fail "a volume that was kept has: $(cat "$shelf/$kept/log")"
+	kubectl delete pvc shelved --timeout=60s >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Released "pv/$kept" --timeout=60s >&2
+	told "$(refuses)" <<-END
+		volume $kept was left by an earlier Tarn, and nothing knows how to destroy its storage
+		    kubectl delete pv $kept, and see to its storage yourself; to leave its data as it is: --keep-volumes
+		tarn: not uninstalled: see above what is in the way \(1\), and what to do about it
+	END
+	kubectl delete pv "$kept" --timeout=60s >&2
+	[ -e "$shelf/$kept/log" ] || fail "the data of a volume that Tarn was not to destroy are gone"
+}
+
+# As docs/install.md has it, with an image and a kubelet's folder of this cluster.
+from_the_manifest() {
+	sed "s#tarn.dev/tarn:v[0-9.]*#tarn.dev/tarn:$first#; s#/var/lib/kubelet#$TARN_KUBELET_DIR#" deploy/tarn.yaml | kubectl apply -f - >&2
+	rolled_out deployment/tarn-controller daemonset/tarn-node
+	kubectl apply -f examples/hello-world >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Bound pvc/hello-world --timeout=60s >&2
+	kubectl wait --for=condition=Ready pod/hello-world --timeout=60s >&2
+	kubectl delete --timeout=60s -f examples/hello-world >&2
+}
+
+# takes_tarn_away is all of it, in the order in which one leads to the next.
+takes_tarn_away() {
+	under_a_writer
+	with_a_pool
+	"$TARN_HELM" uninstall tarn >&2
+	nothing_left
+	from_the_manifest
+	keeping_a_volume
+	bin/tarn uninstall --yes >&2
+	"$TARN_HELM" uninstall tarn >&2
+	nothing_left
+}

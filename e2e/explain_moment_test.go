@@ -7,9 +7,11 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -43,6 +45,49 @@ func (m *muted) leads(holder string, renewed time.Time) {
 	} else if err := suite.live.Update(m.ctx, lease); err != nil {
 		m.t.Fatal(err)
 	}
+}
+
+// byDeployment asks for the command that has the work of binder and protection begun anew,
+// which goes by the Deployment of Tarn's controller: here one whose pods nobody places.
+func (m *muted) byDeployment() {
+	m.t.Helper()
+	if inPods() { // the Deployment there leaves both to Kubernetes
+		return
+	}
+	labels := map[string]string{"e2e": m.name}
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: tarnSystem, Name: controller}, Spec: appsv1.DeploymentSpec{
+		Replicas: new(int32), Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+			SchedulerName: "nobody", Containers: []corev1.Container{{Name: "tarn", Image: "none", Args: []string{"controller", "--controllers=*"}}},
+		}},
+	}}
+	m.create(d)
+	remove := func() {
+		m.kubectl("-n", tarnSystem, "delete", "deployment", controller, "--cascade=foreground", "--ignore-not-found")
+	}
+	m.t.Cleanup(remove)
+	asks := func(by, claim, because, want string) {
+		m.t.Helper()
+		if os.Getenv(by) == "kubernetes" {
+			return
+		}
+		if e := m.explainsClaim(claim, because); e.command() != want {
+			m.t.Errorf("claim %s: the command is %q, want %q", claim, e.command(), want)
+		}
+	}
+	const bind, protect = "fits, but no binder answers", "no pod uses it any more, but the controller that protects it does not let go"
+	scale, restart := "kubectl -n tarn-system scale deployment tarn-controller --replicas=2", "kubectl -n tarn-system rollout restart deployment tarn-controller"
+	asks("BINDER", "fits", bind, scale)
+	m.does(scale)
+	asks("BINDER", "fits", bind, restart)
+	asks("PROTECTION", "unused", protect, restart)
+	m.does(restart)
+	without := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/template/spec/containers/0/args/1","value":"--controllers=*,-bind,-protect"}]`))
+	if err := suite.live.Patch(m.ctx, d, without); err != nil {
+		m.t.Fatal(err)
+	}
+	asks("BINDER", "fits", bind, "") // whoever runs Kubernetes' own has to begin that
+	remove()
 }
 
 // leader is who holds the lease where the case does.

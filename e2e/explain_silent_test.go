@@ -141,6 +141,11 @@ func (m *muted) ofVolumes() []silence {
 	m.naming("reserved", m.byHand("reserved", func(vol *corev1.PersistentVolume) {
 		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: m.name, Name: "reserved"}
 	}).Name)
+	made := m.claimWith("made", ofClass(m.name+"-by-hand"))
+	its := m.byHand("made", func(vol *corev1.PersistentVolume) { // as who makes one for a claim names it
+		vol.Name = "pvc-" + string(made.UID)
+		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: m.name, Name: made.Name, UID: made.UID}
+	})
 	m.claimWith("classless", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = nil })
 	m.classWith("-default", m.name, func(class *storagev1.StorageClass) {
 		class.Annotations = map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}
@@ -154,6 +159,7 @@ func (m *muted) ofVolumes() []silence {
 	all := []silence{
 		claim("fits", "fits, but no binder answers"),
 		claim("named", "volume "+m.name+"-named fits, but no binder answers"),
+		claim("made", "volume "+its.Name+" is there for it, but no binder answers"),
 		claim("uncalled", "provisioner csi.example.org has to be called, but no binder answers"),
 		claim("reserved", "volume "+m.name+"-reserved is there for it, but no binder answers"),
 		claim("classless", "it is to get the default class "+m.name+"-default, but no binder answers"),
@@ -239,6 +245,7 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 		t.Errorf("the chain ends with %+v", last)
 	}
 	m.byLease()
+	m.byDeployment()
 	if inPods() {
 		s.does(last.Command)
 	}

@@ -5,12 +5,14 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,12 +70,24 @@ func (c *restCaller) as(name, role string) *restCaller {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: c.s.name, Name: name}},
 		})
+		c.s.allowed("system:serviceaccount:"+c.s.name+":"+name, authorizationv1.ResourceAttributes{Namespace: c.s.name, Verb: "list", Resource: "persistentvolumeclaims"})
 	}
 	request := &authenticationv1.TokenRequest{}
 	if err := suite.live.SubResource("token").Create(c.s.ctx, account, request); err != nil {
 		c.s.t.Fatal(err)
 	}
 	return &restCaller{c.s, c.url, request.Status.Token}
+}
+
+// allowed waits until somebody may do what was granted: the API server authorizes by what
+// it has heard of roles and bindings, which is a moment later than it stores them.
+func (s *scenario) allowed(who string, granted authorizationv1.ResourceAttributes) {
+	s.t.Helper()
+	s.await("the rights of "+who, func() (bool, string) {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: who, ResourceAttributes: &granted}}
+		err := suite.live.Create(s.ctx, review)
+		return err == nil && review.Status.Allowed, fmt.Sprintf("%+v (%v)", review.Status, err)
+	})
 }
 
 // patient ends a call that nobody answers: a stream lasts as long as what it tells of.

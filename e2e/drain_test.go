@@ -13,6 +13,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
@@ -97,11 +99,8 @@ func describeError(err error) string {
 // label makes the pod one that the case's drain selects.
 func (s *scenario) label(pod *corev1.Pod) {
 	s.t.Helper()
-	if err := s.get(pod); err != nil {
-		s.t.Fatal(err)
-	}
-	pod.Labels = map[string]string{tarn.LabelProvisioner: s.name}
-	if err := suite.live.Update(s.ctx, pod); err != nil {
+	labels := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarn.LabelProvisioner+`":"`+s.name+`"}}}`))
+	if err := suite.live.Patch(s.ctx, pod, labels); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -181,6 +181,7 @@ func TestAnExpansionThatFailsRecoversWhenItsClaimAsksForLess(t *testing.T) {
 func TestANodeThatCannotGrowRecoversWhenItsClaimAsksForLess(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "grow-node-less")
+	s.step = 3 * soon
 	sections := inMemory()
 	sections["volumeExpansion"] = fields{"nodePodTemplate": remounting(refusing)}
 	s.create(s.provisioner(sections))
@@ -193,6 +194,7 @@ func TestANodeThatCannotGrowRecoversWhenItsClaimAsksForLess(t *testing.T) {
 	s.complains(claim, corev1.PersistentVolumeClaimNodeResizeError, "no room for 268435456 bytes")
 	s.explainsClaim(claim.Name, "its volume has grown, but cannot follow on node ")
 	s.ask(claim, "64Mi")
+	s.nudge(pod)
 	s.resizedTo(claim, "64Mi")
 	s.prints(pod, "it has grown")
 }

@@ -151,7 +151,7 @@ func TestExplainSaysWhatElseAnAppWaitsFor(t *testing.T) {
 	t.Run("an end that waits for a pod, then for whoever else uses its claim, then for a finalizer", func(t *testing.T) {
 		sub := s.part(t)
 		sub.deploys("ends", s.name, "trap '' TERM; until [ -e /data/go ]; do sleep 0.1; done")
-		sub.consumer("guest", s.claimed("ends").Name, stays)
+		sub.ready(sub.consumer("guest", s.claimed("ends").Name, stays))
 		held := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["tarn.dev/app","example.org/audit"]}}`))
 		app := &tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "ends"}}
 		if err := suite.live.Patch(s.ctx, app, held); err != nil {
@@ -160,7 +160,7 @@ func TestExplainSaysWhatElseAnAppWaitsFor(t *testing.T) {
 		t.Cleanup(func() { sub.unhold(app) })
 		mustTool(t, 0, "", "app", "delete", "ends", "--namespace", s.name, "--yes", "--wait=false")
 		sub.explainsApp("ends", "is Terminating: pod "+s.name+"/paas-app-ends-", "its containers have not ended")
-		sub.succeeded(sub.consumer("lets-go", s.claimed("ends").Name, "touch /data/go"))
+		sub.kubectl("-n", s.name, "exec", "guest", "--", "touch", "/data/go") // before the kubelet kills it
 		e := sub.explainsApp("ends", "is Terminating: claim "+s.name+"/paas-app-ends-data: it is used by ", s.name+"/guest")
 		for _, l := range e.Links {
 			if l.Object.Kind == "Pod" && l.Command != "" {

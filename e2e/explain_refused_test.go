@@ -91,8 +91,9 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 	writes := s.refuses("volumes", write{"", "v1", "persistentvolumes", admissionv1.Create}, "has(object.spec.csi) && object.spec.csi.driver == '"+unwritten+"'")
 	tells := s.refuses("telling", write{tarn.GroupVersion.Group, tarn.GroupVersion.Version, "pavvolumes/status", admissionv1.Update},
 		"object.spec.provisioner.name == '"+unwritten+"' && has(object.status.conditions) && object.status.conditions.exists(c, c.reason == 'VolumeRefused')")
-	first, made := s.claimWith("first", ofClass(begins)), s.claimWith("made", ofClass(unwritten))
+	first := s.claimWith("first", ofClass(begins)) // each is about to be for a few seconds
 	s.explainsClaim("first", "is Pending: PavProvisioner "+begins+" is about to begin")
+	made := s.claimWith("made", ofClass(unwritten))
 	s.explainsClaim("made", "is Pending: its volume is made, and about to be written as a PersistentVolume")
 
 	t.Run("a stage that has failed is made anew", s.failsToStage) // meanwhile what is about to happen has become overdue

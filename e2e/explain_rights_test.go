@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -46,6 +47,7 @@ func (s *scenario) asReader(name string, but ...string) reader {
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}}
 	s.create(role)
 	s.create(binding)
+	s.allowed(user, authorizationv1.ResourceAttributes{Verb: "list", Resource: role.Rules[0].Resources[0], Group: role.Rules[0].APIGroups[0]})
 	s.t.Cleanup(func() {
 		s.deleteIfThere(binding)
 		s.deleteIfThere(role)

@@ -34,10 +34,7 @@ func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 	going, growing, staged := s.bound(s.claimWith("going", class)), s.bound(s.claimWith("growing", class)), s.bound(s.claimWith("staged", class))
 	checked := s.claimWith("checked", class)
 	s.delete(going)
-	growing.Spec.Resources.Requests = size("8Mi")
-	if err := suite.live.Update(s.ctx, growing); err != nil {
-		t.Fatal(err)
-	}
+	s.ask(growing, "8Mi")
 	pod := s.consumer("user", staged.Name, stays)
 
 	said := map[tarn.Step]silence{

@@ -122,15 +122,16 @@ func TestAClaimDeletedWhileItsVolumeIsMadeLeavesNothing(t *testing.T) {
 func TestACreationPodThatCannotPullItsImageIsToldAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "no-image")
+	s.step = 3 * soon
 	creation := script{text: "true"}.section(asRequested)
 	container(creation)["image"] = "tarn.invalid/no-such-image:1"
-	podSpec(creation)["activeDeadlineSeconds"] = int64(5)
+	podSpec(creation)["activeDeadlineSeconds"] = int64(20) // its sandbox and the first pull may take some
 	s.create(s.provisioner(fields{
 		"volumeCreation": creation, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting,
 	}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.claim("data")
-	s.told(claim, "ProvisioningFailed", "has not ended within 5s", "container main", "ImagePull", "tarn.invalid/no-such-image")
+	s.told(claim, "ProvisioningFailed", "has not ended within 20s", "container main", "ImagePull", "tarn.invalid/no-such-image")
 	record := &tarn.PavVolume{ObjectMeta: named("pvc-" + string(claim.UID))}
 	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(record), record); err != nil {
 		t.Fatal(err)

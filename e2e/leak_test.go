@@ -159,7 +159,7 @@ func nothingLeftAtAll(ctx context.Context) error {
 		served["CSIDriver "+p.Name] = true
 	}
 	// What the ready provisioners have made for the last cases may be just going.
-	over, again := time.NewTimer(nodeAfterwards), time.NewTicker(50*time.Millisecond)
+	over, again := time.NewTimer(soon), time.NewTicker(50*time.Millisecond)
 	defer over.Stop()
 	defer again.Stop()
 	for {

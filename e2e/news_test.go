@@ -50,13 +50,14 @@ func (n *news) next() <-chan struct{} {
 	return n.changed
 }
 
-// await looks at each change whether check holds. Its second result says how things
+// await looks at each change whether check holds, and each second, for what nothing tells of. Its second result says how things
 // are, for the message when time is up.
 func (n *news) await(t *testing.T, what string, within time.Duration, check func() (bool, string)) bool {
 	t.Helper()
 	began := time.Now()
-	over := time.NewTimer(within)
+	over, again := time.NewTimer(within), time.NewTicker(time.Second)
 	defer over.Stop()
+	defer again.Stop()
 	for {
 		change := n.next()
 		done, state := check()
@@ -66,6 +67,7 @@ func (n *news) await(t *testing.T, what string, within time.Duration, check func
 		}
 		select {
 		case <-change:
+		case <-again.C:
 		case <-over.C:
 			t.Errorf("waited %s for %s: %s", within, what, state)
 			return false

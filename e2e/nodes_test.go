@@ -28,7 +28,7 @@ const (
 	// staging pods that may be evicted are refused: 5 minutes by default.
 	calm = 5 * time.Second
 	// failing is what the cases there may take, beside whatever else the machine does.
-	failing = 5 * time.Minute
+	failing = 12 * time.Minute
 )
 
 // In a cluster of its own: a node short of disk takes no pods and throws its images away,

@@ -116,8 +116,8 @@ func aStagingPodIsEvictedForPressure(t *testing.T) {
 	lost := s.stageOf("lost", func(g *tarn.PavStage) bool { return g.Status.Node.Loss != nil })
 	took := time.Since(<-ended)
 	t.Logf("noticed %s after the end of its process", took)
-	if took > 2*time.Second {
-		t.Errorf("noticed %s after the end of its process, want 2 s", took)
+	if took > healing { // in how short a time is for TestAVolumeWhoseServerIsKilledIsThereAgainInTheRunningPod
+		t.Errorf("noticed %s after the end of its process", took)
 	}
 	s.told(&first, "Evicted", "low on resource: ephemeral-storage")
 	s.told(writer, "VolumeLost", claim.Spec.VolumeName)

@@ -29,7 +29,8 @@ type scheduling struct {
 
 func TestTheSchedulerAndTheBinderAgree(t *testing.T) {
 	t.Parallel()
-	b := startBeside(t, "scheduler", "--without-node=false", "--binder=tarn") // a scheduler comes with a node
+	b := startBeside(t, "scheduler", "--without-node=false", "--binder=tarn",
+		"--kube-controller-manager-arg=--node-monitor-grace-period=1h") // nobody goes on saying that its nodes are Ready // a scheduler comes with a node
 	for _, node := range []string{"a", "b"} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{corev1.LabelHostname: node}}}
 		b.create(n)

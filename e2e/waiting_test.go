@@ -9,11 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// neverPulled gives a section whose pod's image cannot be had in the 8 s that it has.
+// neverPulled gives a section whose pod's image cannot be had in the 20 s that it has.
 func neverPulled() fields {
 	section := script{text: "true"}.section(nil)
 	container(section)["image"] = "tarn.invalid/no-such-image:1"
-	podSpec(section)["activeDeadlineSeconds"] = int64(8)
+	podSpec(section)["activeDeadlineSeconds"] = int64(20)
 	return section
 }
 
@@ -21,7 +21,7 @@ func neverPulled() fields {
 // TestACreationPodThatCannotPullItsImageIsToldAtItsDeadline says it.
 func TestAPodThatCannotBeginIsToldAtItsDeadlineWithWhatItWaitedForIn(t *testing.T) {
 	t.Parallel()
-	told := []string{"has not ended within 8s", "container main", "ImagePull", "tarn.invalid/no-such-image"}
+	told := []string{"has not ended within 20s", "container main", "ImagePull", "tarn.invalid/no-such-image"}
 	works := script{text: "true"}.section(nil)
 	for _, c := range []struct {
 		name string
@@ -42,6 +42,7 @@ func TestAPodThatCannotBeginIsToldAtItsDeadlineWithWhatItWaitedForIn(t *testing.
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := begin(t, "stuck-"+c.name)
+			s.step = 3 * soon
 			sections := fields{"volumeCreation": asRequested, "volumeStaging": greeting}
 			maps.Copy(sections, c.sections)
 			s.create(s.provisioner(sections))

@@ -54,6 +54,10 @@ e2e-others: build bin/csi-provisioner ## test Tarn with what others make: a CSI 
 verify: deps ## check format, vet, generated files and lint
 	@hack/verify.sh
 
+.PHONY: fuzz
+fuzz: build ## fuzz templates, paas.toml and request bodies; FUZZTIME is how long each
+	@hack/fuzz.sh
+
 .PHONY: bench
 bench: build ## measure: templates beside gonja, binding beside Kubernetes', volumes beside pods without one
 	@hack/bench.sh

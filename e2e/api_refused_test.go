@@ -22,14 +22,17 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
-// waitingFile is application waiting, which has no pods that its volumes could be made for.
-func waitingFile(volumes ...string) string {
+// waitingFile is application waiting, which has no pods that volumes of the class could be
+// made for.
+func waitingFile(class string, volumes ...string) string {
 	text := "[app]\nimage = \"busybox:1.36\"\nreplicas = 0\n"
 	for _, v := range volumes {
-		text += fmt.Sprintf("\n[[volumes]]\nname = %[1]q\nmountPath = \"/%[1]s\"\nsize = \"1Gi\"\n", v)
+		text += fmt.Sprintf("\n[[volumes]]\nname = %[1]q\nmountPath = \"/%[1]s\"\nsize = \"1Gi\"\nstorageClass = %[2]q\n", v, class)
 	}
 	return text
 }
@@ -37,12 +40,14 @@ func waitingFile(volumes ...string) string {
 func TestTheRESTAPITellsWhatWaitsAndWhatKubernetesRefuses(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "app-waits")
-	s.needsClasses("ovh-csi-rbd")
+	class := s.classWith("", s.name, func(class *storagev1.StorageClass) { // nothing makes its volumes
+		class.VolumeBindingMode, class.AllowVolumeExpansion = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer), ptr.To(true)
+	})
 	s.app("waiting")
 	c := s.restCaller()
 	const waiting = "/v1/apps/waiting"
 	c.post(http.StatusCreated, "/v1/apps", `{"id": "waiting"}`)
-	c.deploy(http.StatusAccepted, waiting+"/deploy", waitingFile("data"))
+	c.deploy(http.StatusAccepted, waiting+"/deploy", waitingFile(class, "data"))
 
 	// A volume that is not there yet is not made larger.
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "paas-app-waiting-data"}}
@@ -59,13 +64,13 @@ func TestTheRESTAPITellsWhatWaitsAndWhatKubernetesRefuses(t *testing.T) {
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "small"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceRequestsStorage: size("500Mi")[corev1.ResourceStorage]}}}
 	s.create(quota)
 	s.quotaCounted(quota)
-	c.deploy(http.StatusAccepted, waiting+"/deploy", waitingFile("data", "more"))
+	c.deploy(http.StatusAccepted, waiting+"/deploy", waitingFile(class, "data", "more"))
 	s.says(c.follow(waiting+"/events", "settled"), `"status":"Refused","message":"`, "paas-app-waiting-more", "exceeded quota: small", `"settled":true`)
 	s.says(c.get(waiting), `"status":"Refused"`)
 
 	// The next deploy is another matter.
 	s.delete(quota)
-	c.deploy(http.StatusAccepted, waiting+"/deploy", waitingFile())
+	c.deploy(http.StatusAccepted, waiting+"/deploy", waitingFile(class))
 	s.says(c.follow(waiting+"/events", "settled"), `"status":"Ready"`, `"detached":[{"name":"data"`)
 }
 

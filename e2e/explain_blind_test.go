@@ -28,12 +28,17 @@ func TestExplainConcludesNothingFromWhatItsCallerMayNotRead(t *testing.T) {
 	s.delete(s.volumeOf(kept))
 	s.delete(kept)
 
+	freed := s.bound(s.naming("freed", s.byHand("freed").Name))
+	s.remove(freed)
+	s.explains("volume", freed.Spec.VolumeName, "is Released: ")
+
 	s.explainsClaim("late", "is Pending: its class waits for a pod that uses it, and there is none")
 	noVolumes := s.asReader("no-volumes", "persistentvolumes", "events")
 	noPods := s.asReader("no-pods", "pods")
 	noProvisioners := s.asReader("no-provisioners", "pavprovisioners")
 	noClaims := s.asReader("no-claims", "persistentvolumeclaims", "events")
 	noEvents := s.asReader("no-events", "events")
+	noClasses := s.asReader("no-classes", "storageclasses")
 	const untold = "what it waits for cannot be told without what could not be read"
 	for _, c := range []struct {
 		by         reader
@@ -48,6 +53,7 @@ func TestExplainConcludesNothingFromWhatItsCallerMayNotRead(t *testing.T) {
 		{noProvisioners, "claim", "orphan", "is Pending: its provisioner " + s.name + "x has not begun", "cannot read PavProvisioner " + s.name + "x: needs permission to get pavprovisioners.pav.albertofaria.github.io"},
 		{noClaims, "volume", s.name + "-kept", "is Terminating: finalizer kubernetes.io/pv-protection keeps it, which is of Kubernetes' protection, until no claim has the volume", "cannot read claim " + s.name + "/kept: needs permission to get persistentvolumeclaims"},
 		{noClaims, "pod", "user", "is running: " + untold, "cannot read claim " + s.name + "/kept: needs permission to get persistentvolumeclaims"},
+		{noClasses, "volume", freed.Spec.VolumeName, "is Released: claim " + s.name + "/freed is gone, and policy Retain keeps the volume and its data", "cannot read StorageClass " + s.name + "-by-hand: needs permission to get storageclasses.storage.k8s.io"},
 		{noEvents, "pod", "user", "", "cannot read each Event in namespace " + s.name + ": needs permission to list events"},
 	} {
 		name := c.name

@@ -165,6 +165,27 @@ func TestExplainSaysWhoHasToGrowAVolume(t *testing.T) {
 		sub.remove(pod)
 		sub.remove(claim)
 	})
+	t.Run("its node, whose pod fails", func(t *testing.T) {
+		sub := s.part(t)
+		cramped := sub.another("-cramped", fields{"volumeCreation": asRequested, "volumeStaging": greeting, "volumeExpansion": fields{"nodePodTemplate": fails(nil)["podTemplate"]}})
+		if err := suite.live.Patch(s.ctx, &storagev1.StorageClass{ObjectMeta: named(cramped)}, grows); err != nil {
+			t.Fatal(err)
+		}
+		claim := sub.bound(sub.claimWith("cramped", ofClass(cramped)))
+		pod := sub.consumer("cramped", claim.Name, stays)
+		sub.ready(pod)
+		if err := suite.live.Patch(s.ctx, claim, larger); err != nil {
+			t.Fatal(err)
+		}
+		sub.told(claim, "FileSystemResizeRequired")
+		sub.nudge(pod)
+		e := sub.explainsClaim("cramped", "is Bound: its volume has grown, but cannot follow on node ", ": container main exited with 1")
+		if want := "kubectl edit pavprovisioner " + cramped; e.command() != want {
+			t.Errorf("the command is %q, want %q", e.command(), want)
+		}
+		sub.remove(pod)
+		sub.remove(claim)
+	})
 	t.Run("its driver's resizer, which has begun", func(t *testing.T) {
 		sub := s.part(t)
 		other := sub.classWith("-foreign", "csi.example.org", func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = new(true) })

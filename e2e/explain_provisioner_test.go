@@ -50,6 +50,9 @@ func TestExplainSaysWhyAProvisionerMakesNoVolume(t *testing.T) {
 		{"selecting", "makes no volumes from a selector", func(claim *corev1.PersistentVolumeClaim) {
 			claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 		}},
+		{"attributed", "makes no volumes from a VolumeAttributesClass", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Spec.VolumeAttributesClassName = ptr.To("fast")
+		}},
 	} {
 		t.Run(c.want+", and the command makes the claim anew without it", func(t *testing.T) {
 			sub := s.part(t)

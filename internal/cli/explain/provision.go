@@ -111,6 +111,8 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		anew("a data source", removal(c.Claim))
 	case c.Claim.Spec.Selector != nil:
 		anew("a selector", `[{"op":"remove","path":"/spec/selector"}]`)
+	case volume.AttributesClassOf(c.Claim) != "":
+		anew("a VolumeAttributesClass", `[{"op":"remove","path":"/spec/volumeAttributesClassName"}]`)
 	case volume.ProvisionerOf(c.Claim) == "":
 		s.binderSilent(c, "PavProvisioner "+p.Name+" has to be called")
 	default:

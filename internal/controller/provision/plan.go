@@ -14,6 +14,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // Reasons of the condition Provisioned and of Events, beside podvol's.
@@ -127,6 +128,9 @@ func decideNew(v *View) Plan {
 	}
 	if c.Spec.Selector != nil {
 		return Plan{Act: ActNone, Cause: "Selector", Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume for a selector; remove spec.selector from the claim", name)}
+	}
+	if class := volume.AttributesClassOf(c); class != "" { // no binder would give it a volume without one
+		return Plan{Act: ActNone, Cause: "AttributesClass", Warning: fmt.Sprintf("PavProvisioner %q knows no VolumeAttributesClass; remove spec.volumeAttributesClassName %q from the claim", name, class)}
 	}
 	return Plan{Act: ActRecord}
 }

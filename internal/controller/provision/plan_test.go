@@ -113,6 +113,7 @@ func TestAClaimGetsARecordWhen(t *testing.T) {
 		{"a Static provisioner is told", viewOf(func(v *View) { v.Provisioner.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeStatic} }), ActNone, "does not have Dynamic"},
 		{"a data source is told", viewOf(func(v *View) { v.Claim.Spec.DataSource = &corev1.TypedLocalObjectReference{} }), ActNone, "remove spec.dataSource"},
 		{"a selector is told", viewOf(func(v *View) { v.Claim.Spec.Selector = &metav1.LabelSelector{} }), ActNone, "remove spec.selector"},
+		{"a VolumeAttributesClass is told", viewOf(func(v *View) { v.Claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), ActNone, `remove spec.volumeAttributesClassName "fast"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := decide(c.view, now)

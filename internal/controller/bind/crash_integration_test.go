@@ -212,21 +212,44 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// touched is what became of a write before which somebody else wrote to its object.
+type touched struct {
+	object client.Object
+	answer int
+}
+
 func TestSomebodyElsesWriteBeforeAnyOfOursIsRespected(t *testing.T) {
 	t.Parallel()
 	disturb(t, 157, "overtaken", func(w *world, nth int) func() {
+		var was atomic.Pointer[touched]
 		config := tamper(w.config, nth, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-			if err := w.touch(r.URL.Path); err != nil {
+			o, err := w.touch(r.URL.Path)
+			if err != nil {
 				return nil, err
 			}
-			return next.RoundTrip(r)
+			response, err := next.RoundTrip(r)
+			if err == nil {
+				was.Store(&touched{o, response.StatusCode})
+			}
+			return response, err
 		})
-		return w.start(config, nil, Options{})
+		stop := w.start(config, nil, Options{})
+		return func() {
+			stop()
+			if is := was.Load(); is != nil {
+				w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(is.object), is.object))
+				if is.answer != http.StatusConflict || is.object.GetAnnotations()["touched"] != "yes" {
+					w.t.Errorf("case 157: write %d, which somebody else overtook, was answered %d, and %T has annotations %v", nth, is.answer, is.object, is.object.GetAnnotations())
+				}
+			} else if nth > 0 {
+				w.t.Errorf("case 157: write %d was never made", nth)
+			}
+		}
 	})
 }
 
 // touch annotates the object that a request is about, as somebody else.
-func (w *world) touch(path string) error {
+func (w *world) touch(path string) (client.Object, error) {
 	parts := strings.Split(strings.TrimSuffix(path, "/status"), "/")
 	name := parts[len(parts)-1]
 	var o client.Object = &corev1.PersistentVolume{}
@@ -235,7 +258,7 @@ func (w *world) touch(path string) error {
 		o.SetNamespace("default")
 	}
 	o.SetName(name)
-	return w.client.Patch(w.ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"touched":"yes"}}}`)))
+	return o, w.client.Patch(w.ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"touched":"yes"}}}`)))
 }
 
 var errLine = errors.New("the line went dead")

@@ -45,7 +45,8 @@ const (
 // Condition types of a PavProvisioner.
 const (
 	// ConditionAccepted is True when the provisioner can be used: its shape and
-	// the syntax of every template are right, and it is not being deleted.
+	// the syntax of every template are right, and it is not being deleted. Its message
+	// has the first syntax error of each string that has one.
 	ConditionAccepted = "Accepted"
 	// ConditionReady is True when at least one node serves the driver.
 	ConditionReady = "Ready"
@@ -57,8 +58,8 @@ const (
 // and then decodes it strictly. The ValidatingAdmissionPolicy installed with the
 // resource refuses unknown fields and wrong types of what is not a template.
 type PavProvisionerSpec struct {
-	// provisioningModes says which volumes this provisioner may serve. It is the
-	// only field that is never a template.
+	// provisioningModes says which volumes this provisioner may serve. Like claimAccess
+	// and topology it is never a template.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=2
 	// +listType=set

@@ -73,4 +73,14 @@ func TestVolumesOfPolicyRecycleAreSharedWithKubernetes(t *testing.T) {
 	if err := s.get(scrub); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("Tarn has made scrub claim %s for a volume that Kubernetes recycles (%v)", scrub.Name, err)
 	}
+
+	// Whoever changes the policy under that pod does not have the volume scrubbed beside it.
+	patch = client.RawPatch("application/merge-patch+json",
+		[]byte(`{"metadata":{"annotations":{"`+tarn.AnnotationRecycle+`":"Files"}},"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`))
+	if err := suite.live.Patch(s.ctx, host, patch); err != nil {
+		t.Fatal(err)
+	}
+	s.told(host, "VolumeFailedRecycle", "is not scrubbed yet, as it is used by Kubernetes' recycler, pod default/"+recycler.Name)
+	s.delete(recycler)
+	s.certified(host, tarn.RecycleFiles)
 }

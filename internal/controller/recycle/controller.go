@@ -3,6 +3,7 @@ package recycle
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -175,6 +176,9 @@ func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reco
 // those that point at the claims, and those that the claims name.
 func (r *reconciler) mapUser(ctx context.Context, pod *corev1.Pod) []reconcile.Request {
 	var requests []reconcile.Request
+	if recycled, is := strings.CutPrefix(pod.Name, recyclerPrefix); is {
+		requests = named(recycled)
+	}
 	for _, claim := range volume.ClaimsOfPod(pod) {
 		there, err := kube.Get(ctx, r.client, client.ObjectKey{Namespace: pod.Namespace, Name: claim}, &corev1.PersistentVolumeClaim{})
 		if err != nil {

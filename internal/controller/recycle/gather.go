@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -213,6 +214,29 @@ func (r *reconciler) gatherUsers(ctx context.Context, v *View) error {
 	}
 	for i := range pods {
 		v.Users = append(v.Users, "pod "+pods[i].Namespace+"/"+pods[i].Name)
+	}
+	return r.gatherRecyclers(ctx, v)
+}
+
+// recyclerPrefix begins the name of the pod by which Kubernetes' binder recycles a volume;
+// the name of the volume ends it.
+const recyclerPrefix = "recycler-for-"
+
+// gatherRecyclers finds that pod, which has the source of the volume and no claim. The
+// policy can be changed under it: it would delete the files of whoever gets the volume
+// next. The binder may have it in any namespace.
+func (r *reconciler) gatherRecyclers(ctx context.Context, v *View) error {
+	if !kubernetesRecycles(v.Volume) {
+		return nil
+	}
+	pods := &corev1.PodList{}
+	if err := r.reader.List(ctx, pods, client.MatchingFields{metav1.ObjectNameField: recyclerPrefix + v.Volume.Name}); err != nil {
+		return fmt.Errorf("listing the pods by which Kubernetes recycles volume %s: %w", v.Volume.Name, err)
+	}
+	for i := range pods.Items {
+		if !volume.Ended(&pods.Items[i]) {
+			v.Users = append(v.Users, "Kubernetes' recycler, pod "+pods.Items[i].Namespace+"/"+pods.Items[i].Name)
+		}
 	}
 	return nil
 }

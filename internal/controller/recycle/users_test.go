@@ -31,8 +31,18 @@ func runs(namespace, claim string, since metav1.Time) *corev1.Pod {
 	return p
 }
 
+// recycler is the pod by which Kubernetes recycles volume vol.
+func recycler(phase corev1.PodPhase) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "any", Name: "recycler-for-vol"}}
+	p.Status.Phase = phase
+	return p
+}
+
 func TestWhatUsesAVolumeThatPointsAtAClaimThatIsGone(t *testing.T) {
-	scrub := volume.ScrubClaim(view().Volume)
+	hostPath := view(func(v *View) {
+		v.Volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/shelf"}}
+	}).Volume
+	scrub := volume.ScrubClaim(hostPath)
 	before, after := metav1.NewTime(noon.Add(-time.Minute)), metav1.NewTime(noon.Add(time.Minute))
 	for _, c := range []struct {
 		name    string
@@ -49,12 +59,15 @@ func TestWhatUsesAVolumeThatPointsAtAClaimThatIsGone(t *testing.T) {
 		{"a claim that waits for it to be scrubbed", []client.Object{claimNaming("a", "data", corev1.ClaimPending), runs("a", "data", after)}, nil},
 		{"a pod of a claim that was removed by force, and waits for it anew", []client.Object{claimNaming("a", "data", corev1.ClaimPending), runs("a", "data", before)},
 			[]string{"pod a/p"}},
+		{"Kubernetes' recycler, which has no node yet", []client.Object{recycler(corev1.PodPending)}, []string{"Kubernetes' recycler, pod any/recycler-for-vol"}},
+		{"Kubernetes' recycler, which has ended", []client.Object{recycler(corev1.PodSucceeded)}, nil},
 		{"its own scrub claim", []client.Object{claimNaming(testNamespace, scrub, corev1.ClaimPending), runs(testNamespace, scrub, after)}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			store := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithIndex(&corev1.PersistentVolumeClaim{}, kube.ClaimsByVolume, kube.VolumeNamed).
 				WithIndex(&corev1.PersistentVolume{}, indexClaim, claimOf).
-				WithObjects(view().Volume).WithObjects(c.objects...).Build()
+				WithIndex(&corev1.Pod{}, metav1.ObjectNameField, func(o client.Object) []string { return []string{o.GetName()} }).
+				WithObjects(hostPath.DeepCopy()).WithObjects(c.objects...).Build()
 			r := &reconciler{client: store, reader: store, claims: kube.Claims{Cached: store, Live: store}, namespace: testNamespace, image: testImage, ownBinder: true}
 			v, err := r.gatherLive(t.Context(), "vol")
 			if err != nil {
@@ -68,6 +81,9 @@ func TestWhatUsesAVolumeThatPointsAtAClaimThatIsGone(t *testing.T) {
 			}
 			if len(c.objects) == 0 {
 				return
+			}
+			if woken := r.mapUser(t.Context(), recycler(corev1.PodSucceeded)); len(woken) != 1 || woken[0].Name != "vol" {
+				t.Errorf("the end of Kubernetes' recycler wakes %v", woken)
 			}
 			if woken := r.mapUser(t.Context(), runs("a", "data", after)); c.objects[0].GetNamespace() == "a" && len(woken) == 0 {
 				t.Error("the end of the pod wakes nobody")

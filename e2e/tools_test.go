@@ -197,15 +197,60 @@ func tries(t *testing.T, wantStatus int, input string, args ...string) tried {
 	return r
 }
 
+// words fails the case if a step of a test does not begin its report with its word, or there
+// is another step.
+func (r tried) words(t *testing.T, failed, undone string) {
+	t.Helper()
+	want := []struct{ name, detail string }{
+		{"accepted", ""}, {"registered", "on "}, {"failed", failed}, {"undone", undone}, {"bound", "volume pvc-"}, {"staged", "on node "},
+		{"written", ""}, {"ready", ""}, {"expanded", "not tried: there is no spec.volumeExpansion"}, {"read", ""}, {"unstaged", ""},
+		{"recycled", "not tried: there is no spec.volumeRecycling"}, {"deleted", ""}, {"nothing left", ""}, {"cleaned up", ""},
+	}
+	if !r.Passed || len(r.Steps) != len(want) {
+		t.Fatalf("want %d steps that pass, got %+v", len(want), r)
+	}
+	for i, w := range want {
+		got := r.Steps[i]
+		if got.Name != w.name || !got.Passed || w.detail == "" && got.Detail != "" || !strings.HasPrefix(got.Detail, w.detail) {
+			t.Errorf("step %d: got %+v, want %s to say %q", i+1, got, w.name, w.detail)
+		}
+	}
+}
+
 func TestTheExamplesPassTarnPavTest(t *testing.T) {
 	t.Parallel()
-	for _, file := range []string{"hello-world/1-provisioner.yaml", "five-sections/provisioner.yaml"} {
-		t.Run(filepath.Dir(file), func(t *testing.T) {
+	waits := objectFile(t, "StorageClass", fields{"metadata": fields{"name": "any"}, "provisioner": "any", "volumeBindingMode": "WaitForFirstConsumer"})
+	ofNodes, err := yaml.Marshal((&scenario{name: "of-nodes"}).provisioner(fields{
+		"topology":       "Node",
+		"volumeCreation": script{text: "true"}.section(asRequested),
+		"volumeDeletion": script{text: "true"}.section(nil),
+		"volumeStaging":  greeting,
+	}).Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, file, text string
+		args             []string
+		// failed and undone are what these steps say; creations and deletions are how many pods
+		// there have to be for each at least, seen by others than the program.
+		failed, undone       string
+		creations, deletions int
+	}{
+		{"without a creation pod", "../examples/hello-world/1-provisioner.yaml", "", nil,
+			"not tried: there is no creation pod", "not tried: nothing has failed", 0, 0},
+		{"with a pod in each section", "../examples/five-sections/provisioner.yaml", "", nil, "creation made to fail", "", 2, 2},
+		{"for the first pod of a volume", "-", string(ofNodes), []string{"--class", waits}, "creation made to fail", "", 2, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := tries(t, 0, "", "../examples/"+file)
-			if !r.Passed || len(r.Steps) < 10 || r.Steps[len(r.Steps)-1].Name != "cleaned up" {
-				t.Errorf("got %+v", r)
-			}
+			r := tries(t, 0, c.text, append(c.args, c.file)...)
+			r.words(t, c.failed, c.undone)
+			s := &scenario{t: t, ctx: t.Context(), name: r.Name}
+			s.await("the pods of both attempts to be seen", func() (bool, string) {
+				seen := suite.news.of(r.Name).pods
+				return seen[tarn.StepCreation] >= c.creations && seen[tarn.StepDeletion] >= c.deletions, fmt.Sprint(seen)
+			})
 		})
 	}
 }

@@ -6,9 +6,11 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -99,9 +101,18 @@ func (t *pavTry) change(ctx context.Context, to *unstructured.Unstructured) erro
 	return err
 }
 
-// claimVolume makes class and claim.
+// late says whether a volume is made only when a pod that uses it has its node.
+func (t *pavTry) late() bool {
+	return ptr.Deref(t.class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer
+}
+
+// claimVolume makes class and claim, and the first pod where the class waits for it.
 func (t *pavTry) claimVolume(ctx context.Context) error {
-	for _, o := range []client.Object{t.class, t.claim} {
+	objects := []client.Object{t.class, t.claim}
+	if t.late() {
+		objects = append(objects, t.writer)
+	}
+	for _, o := range objects {
 		if err := t.world.live.Create(ctx, o); err != nil {
 			return fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
 		}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -19,21 +18,16 @@ import (
 
 // life takes a volume from its claim to its end.
 func (t *pavTry) life(ctx context.Context) error {
-	late := t.class.VolumeBindingMode != nil && *t.class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
-	fails, undone := t.fails, t.undone
-	if late {
-		fails = func(context.Context) (string, error) { return "not tried: the class waits for the first pod", nil }
-	}
 	for _, s := range []struct {
 		name string
 		do   func(context.Context) (string, error)
 	}{
 		{"accepted", t.accepted},
 		{"registered", t.registered},
-		{"failed", fails},
-		{"undone", undone},
-		{"bound", func(ctx context.Context) (string, error) { return t.bound(ctx, late) }},
-		{"staged", func(ctx context.Context) (string, error) { return t.staged(ctx, late) }},
+		{"failed", t.fails},
+		{"undone", t.undone},
+		{"bound", t.bound},
+		{"staged", t.staged},
 		{"written", t.written},
 		{"ready", t.ready},
 		{"expanded", t.expanded},
@@ -90,15 +84,10 @@ func (t *pavTry) condition(ctx context.Context, name string, final bool) (string
 	return "on " + count(int(p.Status.Nodes), "node"), nil
 }
 
-func (t *pavTry) bound(ctx context.Context, late bool) (string, error) {
+func (t *pavTry) bound(ctx context.Context) (string, error) {
 	if !t.failing { // else the claim is there, and served again
 		if err := t.claimVolume(ctx); err != nil {
 			return "", err
-		}
-	}
-	if late { // a volume is made only for a pod
-		if err := t.world.live.Create(ctx, t.writer); err != nil {
-			return "", fmt.Errorf("creating pod %s: %w", t.writer.Name, err)
 		}
 	}
 	err := t.world.await(ctx, "the claim to be Bound", func() tryLook {
@@ -131,8 +120,8 @@ func (t *pavTry) record(ctx context.Context) (*tarnv1.PavVolume, error) {
 	return &list.Items[0], nil
 }
 
-func (t *pavTry) staged(ctx context.Context, late bool) (string, error) {
-	if !late {
+func (t *pavTry) staged(ctx context.Context) (string, error) {
+	if !t.late() {
 		if err := t.world.live.Create(ctx, t.writer); err != nil {
 			return "", fmt.Errorf("creating pod %s: %w", t.writer.Name, err)
 		}

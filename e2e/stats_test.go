@@ -14,10 +14,7 @@ import (
 
 func TestTheKubeletGivesAVolumeToItsPodsGroupAndTellsHowFullItIs(t *testing.T) {
 	t.Parallel()
-	const (
-		mebibyte = 1 << 20
-		measured = 3 * time.Minute
-	)
+	const mebibyte = 1 << 20
 	s := begin(t, "full")
 	s.create(s.provisioner(fields{
 		"volumeCreation": asRequested,
@@ -37,30 +34,45 @@ func TestTheKubeletGivesAVolumeToItsPodsGroupAndTellsHowFullItIs(t *testing.T) {
 	})
 	s.ready(pod)
 	s.prints(pod, "group 4242")
+	s.measured(pod, claim, map[string]float64{
+		"capacity_bytes": 8 * mebibyte, "used_bytes": 2 * mebibyte, "available_bytes": 6 * mebibyte, "inodes": 32, "inodes_used": 2, "inodes_free": 30,
+	}, func() (missing string) {
+		if rest == nil {
+			return ""
+		}
+		// Of the volume of an application the REST API says it.
+		if told := rest.get("/v1/apps/shop/volumes"); !strings.Contains(told, fmt.Sprintf(`"used_bytes":%d,"status":"Bound"`, 2*mebibyte)) {
+			return "so much to the REST API, which answers " + told
+		}
+		return ""
+	})
+}
+
+// measured waits until the kubelet of a pod tells numbers about the volume of a claim, and
+// further has nothing to miss.
+func (s *scenario) measured(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim, want map[string]float64, further func() (missing string)) {
+	s.t.Helper()
+	const within = 3 * time.Minute
 	if err := s.get(pod); err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	labels := fmt.Sprintf("{namespace=%q,persistentvolumeclaim=%q} ", claim.Namespace, claim.Name)
 	// The kubelet measures the volumes of a new pod within a minute, and tells nobody.
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for end := time.After(measured); ; {
+	for end := time.After(within); ; {
 		page, err := suite.logs.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", pod.Spec.NodeName, "proxy/metrics").DoRaw(s.ctx)
 		if err != nil {
-			t.Fatal(err)
+			s.t.Fatal(err)
 		}
 		missing := ""
-		for name, want := range map[string]float64{
-			"capacity_bytes": 8 * mebibyte, "used_bytes": 2 * mebibyte, "available_bytes": 6 * mebibyte, "inodes": 32, "inodes_used": 2, "inodes_free": 30,
-		} {
-			if line := fmt.Sprintf("kubelet_volume_stats_%s%s%v\n", name, labels, want); !bytes.Contains(page, []byte(line)) {
+		for name, number := range want {
+			if line := fmt.Sprintf("kubelet_volume_stats_%s%s%v\n", name, labels, number); !bytes.Contains(page, []byte(line)) {
 				missing = line
 			}
 		}
-		if missing == "" && rest != nil { // of the volume of an application the REST API says it
-			if told := rest.get("/v1/apps/shop/volumes"); !strings.Contains(told, fmt.Sprintf(`"used_bytes":%d,"status":"Bound"`, 2*mebibyte)) {
-				missing = "so much to the REST API, which answers " + told
-			}
+		if missing == "" {
+			missing = further()
 		}
 		if missing == "" {
 			return
@@ -68,7 +80,32 @@ func TestTheKubeletGivesAVolumeToItsPodsGroupAndTellsHowFullItIs(t *testing.T) {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("the kubelet does not say %s", missing)
+			s.t.Fatalf("the kubelet does not say %s", missing)
 		}
 	}
+}
+
+func TestTheKubeletTellsHowLargeABlockVolumeIs(t *testing.T) {
+	t.Parallel()
+	shelf := t.TempDir()
+	s := begin(t, "full-block")
+	s.needsThisMachine()
+	onShelf := func(text string, more fields) fields {
+		section := script{hostDir: shelf, privileged: true, text: "set -e; f=/host/{{ handle|default(defaultHandle)|tobash }}; " + text}.section(more)
+		seesDevices(section["podTemplate"])
+		return section
+	}
+	s.create(s.provisioner(fields{
+		"volumeValidation": fields{"volumeModes": []any{"Block"}},
+		"volumeCreation":   asRequested,
+		"volumeStaging":    onShelf("truncate -s {{ capacity }} $f; loop=$(losetup -f --show $f); cp -a $loop /pav/volume", nil),
+		"volumeUnstaging":  onShelf("for l in $(losetup -j $f | cut -d: -f1); do losetup -d $l; done", nil),
+	}))
+	claim := s.growable(func(claim *corev1.PersistentVolumeClaim) {
+		block := corev1.PersistentVolumeBlock
+		claim.Spec.VolumeMode = &block
+	})
+	pod := s.consumer("reader", claim.Name, stays, onBlock)
+	s.ready(pod)
+	s.measured(pod, claim, map[string]float64{"capacity_bytes": 32 << 20}, func() string { return "" })
 }

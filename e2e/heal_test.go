@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -179,13 +181,6 @@ echo "$HOSTNAME" > /pav/volume/sub/greeting
 touch /pav/ready
 ` + stays}.section(nil)
 
-// recovering is tmpfs with another answer to a loss than to stage again.
-func recovering(how string) fields {
-	section := maps.Clone(tmpfs)
-	section["recovery"] = how
-	return section
-}
-
 // losesStaging has the staging pods of the case be gone at once.
 func (s *scenario) losesStaging() {
 	s.t.Helper()
@@ -228,7 +223,9 @@ func TestAVolumeWhoseStagingPodIsDeletedIsStagedAgain(t *testing.T) {
 func TestWhereTheProvisionerSaysSoALossIsOnlyTold(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "told")
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": recovering("None")}))
+	staging := maps.Clone(tmpfs)
+	staging["recovery"] = "None"
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": staging}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.bound(s.claim("data"))
 	pod := s.consumer("reader", claim.Name, reads)
@@ -252,8 +249,24 @@ func TestWhereTheProvisionerSaysSoALossIsOnlyTold(t *testing.T) {
 
 func TestWhereTheProvisionerSaysSoThePodsAreMadeAgain(t *testing.T) {
 	t.Parallel()
+	shelf := t.TempDir()
 	s := begin(t, "evicted")
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": recovering("RestartConsumers")}))
+	s.needsThisMachine()
+	closed := filepath.Join(shelf, "closed")
+	open := func() {
+		if err := os.Remove(closed); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(open)
+	staging := script{hostDir: shelf, privileged: true, text: `set -e
+while [ -e /host/closed ]; do sleep 0.2; done
+mkdir /pav/volume
+mount -t tmpfs -o size=1m tmpfs /pav/volume
+echo "$HOSTNAME" > /pav/volume/greeting
+touch /pav/ready
+` + stays}.section(fields{"recovery": "RestartConsumers"})
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": staging}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.bound(s.claim("data"))
 	bare := s.consumer("bare", claim.Name, reads)
@@ -266,8 +279,43 @@ func TestWhereTheProvisionerSaysSoThePodsAreMadeAgain(t *testing.T) {
 	})
 	s.ready(bare)
 	s.ready(owned)
+	s.hold(owned) // it stays to be looked at when it is evicted
+	if err := os.WriteFile(closed, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lost := s.stepPods(tarn.StepStaging)[0]
 	s.losesStaging()
+	s.told(owned, "VolumeLost", "it is staged again, and then this pod is evicted")
+	var second corev1.Pod
+	s.await("another staging pod to run", func() (bool, string) {
+		for _, p := range s.stepPods(tarn.StepStaging) {
+			if p.UID != lost.UID && p.Status.Phase == corev1.PodRunning {
+				second = p
+				return true, ""
+			}
+		}
+		return false, "it does not"
+	})
+	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(owned), owned); err != nil || owned.DeletionTimestamp != nil {
+		t.Fatalf("the pod is evicted at %v (%v), before the volume is there again", owned.DeletionTimestamp, err)
+	}
+	open()
+	s.await("the pod to be evicted", func() (bool, string) {
+		err := s.get(owned)
+		return err == nil && owned.DeletionTimestamp != nil, fmt.Sprint(err)
+	})
+	// Whatever the cache has seen, this is now.
+	var list tarn.PavStageList
+	if err := suite.live.List(s.ctx, &list, client.MatchingLabels{tarn.LabelProvisioner: s.name}); err != nil || len(list.Items) != 1 {
+		t.Fatalf("there are %d stages, want one (%v)", len(list.Items), err)
+	}
+	if g := list.Items[0].Status.Node; g.Phase != tarn.StageStaged || g.Loss == nil || g.Loss.ReboundTime == nil {
+		t.Errorf("the pod is evicted while the stage is %s, of the loss %+v", g.Phase, g.Loss)
+	}
+	s.told(owned, "RestartedForVolume", "is staged again; this pod is evicted so that its successor sees it")
+	s.unhold(owned)
 	s.gone(owned)
+	s.succeeded(s.consumer("successor", claim.Name, "grep -x "+second.Name+" /data/greeting"))
 	s.told(bare, "VolumeNotRebound", "delete and create it")
 	s.neverRestarted(bare)
 }

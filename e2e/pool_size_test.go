@@ -129,7 +129,11 @@ func TestAPoolThatShrinksGivesUpItsLargestSpareFirstAndNothingInUse(t *testing.T
 	}
 	slices.Sort(made) // of one size, they go by name
 
-	// The largest of all are a claim's, and promised to a claim that is yet to come.
+	// The largest of all hold the data of a claim that is gone, are a claim's, and promised to one that is yet to come.
+	kept := s.handmade("kept", "128Mi")
+	former := s.bound(s.claimWith("former", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = kept }))
+	s.remove(former)
+	s.phased(&corev1.PersistentVolume{ObjectMeta: named(kept)}, corev1.VolumeReleased)
 	bound := s.handmade("bound", "64Mi")
 	s.bound(s.claimWith("data", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = bound }))
 	reserved := s.handmade("reserved", "32Mi", func(vol *corev1.PersistentVolume) {
@@ -142,10 +146,10 @@ func TestAPoolThatShrinksGivesUpItsLargestSpareFirstAndNothingInUse(t *testing.T
 		return spares == len(order), fmt.Sprintf("%d spares", spares)
 	})
 
-	s.shrinks(set, 5, order, bound, reserved, small, made[0], made[1])
-	s.shrinks(set, 3, order, bound, reserved, small)
-	s.shrinks(set, 1, order, bound, reserved)
-	for _, name := range []string{bound, reserved} {
+	s.shrinks(set, 6, order, kept, bound, reserved, small, made[0], made[1])
+	s.shrinks(set, 4, order, kept, bound, reserved, small)
+	s.shrinks(set, 1, order, kept, bound, reserved)
+	for _, name := range []string{kept, bound, reserved} {
 		vol := &corev1.PersistentVolume{ObjectMeta: named(name)}
 		if err := s.get(vol); err != nil || vol.DeletionTimestamp != nil || vol.Spec.ClaimRef == nil || vol.Spec.ClaimRef.Namespace != s.name {
 			t.Errorf("volume %s is %+v, %v, want it left as it was", name, vol.Spec, err)

@@ -143,6 +143,18 @@ func TestTrashGivesAClaimBackWithItsData(t *testing.T) {
 	s.remove(reader)
 	s.gone(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "data"}})
 	s.trash(other, vol)
+	abroad := &corev1.Namespace{ObjectMeta: named(s.name + "-abroad")}
+	s.create(abroad)
+	t.Cleanup(func() { s.deleteIfThere(abroad) })
+	mustTool(t, 0, "", "undelete", "volume", vol.Name, "--as", abroad.Name+"/data")
+	moved := s.bound(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: abroad.Name, Name: "data"}})
+	if moved.Spec.VolumeName != vol.Name || moved.Labels["app"] != "data" {
+		t.Errorf("brought back in another namespace it has volume %s and labels %v", moved.Spec.VolumeName, moved.Labels)
+	}
+	reader = s.consumer("reader", "data", `test "$(cat /data/note)" = precious`, func(pod *corev1.Pod) { pod.Namespace = abroad.Name })
+	s.succeeded(reader)
+	s.remove(reader)
+	s.trash(moved, vol)
 	s.never(tarn.StepDeletion)
 	mustTool(t, 1, "", "trash", "purge", vol.Name)
 	if left := entriesOf(t, shelf); len(left) != 1 {

@@ -194,6 +194,18 @@ func TestExplainSaysWhatTheVolumesOfAnAppWaitFor(t *testing.T) {
 		if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
 			t.Errorf("the command is %q, want %q", e.command(), want)
 		}
+		// It is not what a pod waits for that finds no node.
+		lost := sub.consumer("lost", s.claimed("grows").Name, stays, func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{"e2e": "nowhere"} })
+		sub.explains("pod", s.name+"/lost", "is not scheduled: the scheduler finds no node for it: ")
+		sub.remove(lost)
+	})
+	t.Run("a volume that is to go", func(t *testing.T) {
+		sub := s.part(t)
+		sub.deploys("doomed", s.name, stays)
+		vol := sub.volumeNamed(s.claimed("doomed").Name)
+		sub.delete(vol)
+		claim := "claim " + s.name + "/paas-app-doomed-data"
+		sub.explainsApp("doomed", "is Ready: "+claim+": its volume "+vol.Name+" is being deleted, and only there because "+claim+" has it")
 	})
 	t.Run("a volume that was removed under it, and the command writes it anew", func(t *testing.T) {
 		sub := s.part(t)

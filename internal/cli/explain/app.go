@@ -89,7 +89,7 @@ func (s *story) refusedApp(app *tarnv1.App, link *Link, message string) {
 // partsOfApp follows an App that was deployed to what it waits for: its claims, then its
 // Deployment, then its pods.
 func (s *story) partsOfApp(app *tarnv1.App) {
-	before, waits := s.cause, false
+	before, waits, followed := s.cause, false, false
 	for _, c := range s.view.Claims {
 		waits = s.claimOfApp(c) || waits
 	}
@@ -101,9 +101,14 @@ func (s *story) partsOfApp(app *tarnv1.App) {
 			continue // it gives way to another, or is not what is waited for
 		}
 		s.podOfApp(p, waits)
-		return // the others wait for the like
+		followed = true
+		break // the others wait for the like
 	}
-	if s.cause == before && s.cause != "" && s.view.Workload == nil && !s.view.unknown(deployment, app.Namespace, workloadPrefix+app.Name) {
+	if s.cause == before && s.grows != "" {
+		s.cause = s.grows
+		return
+	}
+	if s.cause == before && !followed && s.cause != "" && s.view.Workload == nil && !s.view.unknown(deployment, app.Namespace, workloadPrefix+app.Name) {
 		s.controllerSilent("its Deployment has to be made", changedAt(app))
 	}
 }
@@ -124,6 +129,10 @@ func (s *story) claimOfApp(c *claimView) bool {
 		return false
 	}
 	s.links = append(s.links, part.links...)
+	if part.growing { // its pods may wait for something else
+		s.grows = fmt.Sprintf("%s: %s", c.Object, part.cause)
+		return false
+	}
 	s.blame("%s: %s", c.Object, part.cause)
 	return true
 }
@@ -165,8 +174,13 @@ func (s *story) podOfApp(p *podView, told bool) {
 	if told || part.cause == "" {
 		return
 	}
-	s.links = append(s.links, beyond(part.links[1:], claims)...)
+	s.links = append(s.links, slices.DeleteFunc(beyond(part.links[1:], claims), s.told)...)
 	s.blame("%s: %s", o, part.cause)
+}
+
+// told says that a link stands there already.
+func (s *story) told(link *Link) bool {
+	return slices.ContainsFunc(s.links, func(l *Link) bool { return l.Object == link.Object && l.State == link.State })
 }
 
 // beyond leaves out the links of claims that are bound and only in the way of reading.

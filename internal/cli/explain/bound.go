@@ -47,7 +47,12 @@ func (s *story) boundClaim(c *claimView) {
 	if len(users) > 0 {
 		s.fine += "; used by pod " + join(users)
 	}
+	before := s.cause
 	s.resize(c)
+	s.growing = before == "" && s.cause != ""
+	if before != "" && s.view.Asked.Kind != Claim {
+		s.cause = before
+	}
 }
 
 // doomed tells of a claim's volume that is to go, and what holds it. Whoever uses the claim

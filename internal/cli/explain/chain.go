@@ -18,6 +18,10 @@ type story struct {
 	// doubt is what is wrong though nothing waits for it; it is told where there is no
 	// cause.
 	doubt string
+	// growing says that the cause is a volume that grows, which keeps no pod from anything.
+	growing bool
+	// grows is that of an App's claim.
+	grows string
 	// fine is what the verdict of a healthy object says after its name.
 	fine string
 	// onController says that it mattered whether Tarn's controller runs.

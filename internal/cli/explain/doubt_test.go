@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -56,6 +57,45 @@ func TestAVolumeThatIsToGoKeepsNobody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if e := chain(doomed(c.of, volumeProtection).view); e.Verdict != c.want {
+				t.Errorf("got %q, want %q", e.Verdict, c.want)
+			}
+		})
+	}
+}
+
+// grown has a world's claim ask for more, which the next pod's node is to follow.
+func grown(w *world) *world {
+	w.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
+	w.claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending}
+	return w
+}
+
+func TestAClaimThatGrowsOrWaitsForItsPodIsNotWhatThePodWaitsFor(t *testing.T) {
+	terminating := func(p *corev1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &began, ptr.To[int64](1) }
+	crashed := func(p *corev1.Pod) {
+		runs(p)
+		waits("CrashLoopBackOff", "back-off 40s")(p)
+		p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1}
+	}
+	ending := func(w *world) *world {
+		w.claim.DeletionTimestamp, w.claim.Finalizers = &began, []string{claimProtection}
+		return w
+	}
+	const grows = "it is to grow from 1Gi to 2Gi"
+	for name, c := range map[string]struct {
+		of   *world
+		want string
+	}{
+		"a pod that finds no node":            {grown(newWorld().bound().askedPod(unscheduled)), "pod shop/web is not scheduled: the scheduler finds no node for it: 0/1 nodes fit"},
+		"a pod that is to end":                {grown(newWorld().bound().askedPod(runs, terminating)), "pod shop/web is Terminating: its containers have not ended"},
+		"a pod with nothing else":             {grown(newWorld().bound().askedPod(runs)), "pod shop/web is running: claim shop/data: " + grows},
+		"an app whose pod has no node":        {grown(newWorld().bound().asApp(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready").appPod(unscheduled)), "app shop/web is not Ready: pod shop/web-1: the scheduler finds no node for it: 0/1 nodes fit"},
+		"an app with nothing else":            {grown(newWorld().bound().asApp(tarnv1.ReasonWaitingForVolumes, "volume data is growing")), "app shop/web is not Ready: claim shop/data: its volume has grown, and its file system grows with the next pod that uses it"},
+		"a pod that crashes on a claim's end": {ending(newWorld().bound().askedPod(crashed)), "pod shop/web is container c waits: its volumes are there, but crashes again and again: back-off 40s"},
+		"a pod that begins on a claim's end":  {ending(newWorld().bound().askedPod(unscheduled)), "pod shop/web is not scheduled: claim shop/data is being deleted, so no pod that uses it is started"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if e := chain(c.of.view); !strings.HasPrefix(e.Verdict, c.want) {
 				t.Errorf("got %q, want %q", e.Verdict, c.want)
 			}
 		})

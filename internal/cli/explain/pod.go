@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,7 +41,9 @@ func (s *story) claimOfPod(p *podView, c *claimView) {
 	part := &story{view: s.view}
 	part.ofClaim(c)
 	going := c.Claim != nil && c.Claim.DeletionTimestamp != nil
-	if going && part.cause != "" && !hasEnded(p.Pod) && !isReady(p.Pod) && p.Pod.DeletionTimestamp == nil {
+	ends := p.Pod.DeletionTimestamp != nil
+	started := volume.Started(p.Pod)
+	if going && part.cause != "" && !hasEnded(p.Pod) && !started && !ends {
 		part.cause = fmt.Sprintf("%s is being deleted, so no pod that uses it is started", c.Object)
 		part.links[0].Next = "when a new claim of that name is there; this one goes when no pod uses it"
 	} else if part.cause != "" {
@@ -49,9 +52,12 @@ func (s *story) claimOfPod(p *podView, c *claimView) {
 	s.links = append(s.links, part.links...)
 	s.heed(part)
 	s.doubtOf(c, part)
-	waits := going && p.Pod.DeletionTimestamp != nil // it waits for the pod, not the pod for it
-	if part.cause != "" && s.cause == "" && !hasEnded(p.Pod) && !waits {
-		s.cause = part.cause
+	switch {
+	case part.cause == "", hasEnded(p.Pod), ends: // no pod ends the later for its claim
+	case part.growing, going && started: // nor waits for one that grows, or that waits for it
+		s.doubt = cmp.Or(s.doubt, part.cause)
+	default:
+		s.cause = cmp.Or(s.cause, part.cause)
 	}
 	if part.fine == "" {
 		return

@@ -237,7 +237,7 @@ func (s *story) endingVolume(v *volumeView) {
 	for i, f := range vol.Finalizers {
 		ref := vol.Spec.ClaimRef
 		switch {
-		case f == volumeProtection && ref != nil && v.Claim != nil && v.Claim.UID == ref.UID:
+		case f == volumeProtection && ref != nil && v.Claim != nil && v.Claim.UID == ref.UID && (v.Claim.Spec.VolumeName == "" || v.Claim.Spec.VolumeName == vol.Name):
 			s.heldByClaim(vol, v.Claim)
 		case f == volumeProtection && vol.Status.Phase != corev1.VolumeBound && (ref == nil || !s.view.unknown(Claim, ref.Namespace, ref.Name)):
 			since := vol.DeletionTimestamp.Time

@@ -89,6 +89,9 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 			w.view.Unread = []unread{{Object{Claim, "shop", "data"}, needs + " to get persistentvolumeclaims"}}
 		}), "finalizer kubernetes.io/pv-protection keeps it, which is of Kubernetes' protection, until no claim has the volume", "when its owner takes it off", ""},
 		{"deleted, and nobody lets it go", terminating(corev1.VolumeReleased), "no claim has it any more, but the controller that protects it does not let go", "as soon as the controller runs", ""},
+		{"deleted, and its claim has another by now", with(terminating(corev1.VolumeReleased), func(w *world) {
+			w.claim.Spec.VolumeName, w.volumeView.Claim = "other", w.claim
+		}), "no claim has it any more, but the controller that protects it does not let go", "as soon as the controller runs", ""},
 		{"deleted, and free a moment ago", with(terminating(corev1.VolumeReleased), func(w *world) { w.volume.Status.LastPhaseTransitionTime = ahead(-time.Second) }),
 			"no claim has it any more, so it goes within moments", "within moments", ""},
 		{"deleted, and a claim it was to be bound to is gone", with(terminating(corev1.VolumeAvailable), func(w *world) { w.view.Twice = false }),

@@ -75,7 +75,7 @@ func (u *uninstaller) emptyPools(ctx context.Context, in *installed) error {
 		}
 	}
 	return u.until(ctx, func(now *installed) []string {
-		var names []string
+		names := now.surrendered()
 		for i := range now.pools {
 			names = append(names, now.pools[i].Name)
 		}

@@ -58,6 +58,8 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	add(len(in.pools) > 0 && !in.abandoned, stepPools, "delete %d PersistentVolumeSets and wait until the spare volumes of their pools are destroyed", len(in.pools))
 	going := len(in.destroyed())
 	add(!keep && going > 0, stepDestruction, "wait until %d volumes are destroyed whose claims are gone", going)
+	given := len(in.surrendered())
+	add(keep && given > 0 && len(in.pools) == 0, stepPools, "wait until %d spare volumes are destroyed that pools have given up", given)
 	add(true, stepControllers, "delete tarn-api and tarn-controller and wait until they have ended")
 	kept := len(in.volumes)
 	left := len(in.records)
@@ -181,7 +183,7 @@ func (in *installed) goes(v *corev1.PersistentVolume) bool {
 		return true
 	case in.spare(v), len(in.pools) > 0 && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Namespace == Namespace:
 		return true
-	case volume.GivenUp(v, Namespace) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete: // it is destroyed once a binder calls it Released
+	case superfluous(v): // it is destroyed once a binder calls it Released
 		return !in.forgotten(v)
 	case !ofTarn(v, in.drivers()):
 		return !volume.ReleasedFrom(v)
@@ -194,6 +196,23 @@ func (in *installed) spare(v *corev1.PersistentVolume) bool {
 	return v.Spec.ClaimRef == nil && slices.ContainsFunc(in.pools, func(set tarnv1.PersistentVolumeSet) bool {
 		return v.Annotations[tarnv1.AnnotationPoolUID] == string(set.UID) && set.Annotations[tarnv1.AnnotationOrphan] != "true"
 	})
+}
+
+// superfluous says whether a pool has given a volume up, to be destroyed.
+func superfluous(v *corev1.PersistentVolume) bool {
+	return volume.GivenUp(v, Namespace) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+}
+
+// surrendered names the volumes that pools have given up and that are not destroyed yet.
+// Nobody had them, so they go also where volumes are to be kept.
+func (in *installed) surrendered() []string {
+	var names []string
+	for i := range in.volumes {
+		if v := &in.volumes[i]; superfluous(v) && !in.abandoned && !in.forgotten(v) && !volume.DeletionProtected(v) {
+			names = append(names, v.Name)
+		}
+	}
+	return names
 }
 
 // forgotten says that nothing knows any more how a volume was made, and so nothing

@@ -198,6 +198,7 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 		sub.gone(claim)
 		sub.gone(vol)
 	})
+	t.Run("somebody's finalizer alone keeps what its claim has", s.lentOut)
 	t.Run("somebody's finalizer keeps it, and the command takes that off", func(t *testing.T) {
 		sub := s.part(t)
 		vol := sub.byHand("held", func(vol *corev1.PersistentVolume) { vol.Finalizers = []string{"example.org/backup"} })
@@ -340,4 +341,25 @@ func TestExplainSaysThatALabelKeepsTheDataOfAVolume(t *testing.T) {
 		sub.does(sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/scrubbed is gone, and the volume is not recycled, as its label "+tarn.LabelDeletionProtection+" protects it").command())
 		sub.phased(vol, corev1.VolumeAvailable)
 	})
+}
+
+// lentOut is a volume that its claim has and only somebody's finalizer keeps.
+func (s *scenario) lentOut(t *testing.T) {
+	sub := s.part(t)
+	vol := sub.byHand("lent", func(vol *corev1.PersistentVolume) { vol.Finalizers = []string{"example.org/backup"} })
+	t.Cleanup(func() { sub.unhold(vol) })
+	claim := sub.naming("lent", vol.Name)
+	sub.bound(claim)
+	sub.delete(vol)
+	alone := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/backup"]}}`)) // as one does who removes protection by force
+	if err := suite.live.Patch(s.ctx, vol, alone); err != nil {
+		t.Fatal(err)
+	}
+	e := sub.explainsClaim("lent", "is Bound: its volume "+vol.Name+" is being deleted, and only there because finalizer example.org/backup keeps it")
+	if e.command() != "" {
+		t.Errorf("who has the volume is told to have it removed: %q", e.command())
+	}
+	sub.remove(claim)
+	sub.unhold(vol)
+	sub.gone(vol)
 }

@@ -97,7 +97,7 @@ func (s *story) partsOfApp(app *tarnv1.App) {
 		waits = s.workloadOfApp(d)
 	}
 	for _, p := range s.view.Pods {
-		if p.Pod.DeletionTimestamp != nil && (waits || len(s.view.Pods) > 1) {
+		if p.Pod.DeletionTimestamp != nil && (waits || s.grows != "" || len(s.view.Pods) > 1) {
 			continue // it gives way to another, or is not what is waited for
 		}
 		s.podOfApp(p, waits)
@@ -105,7 +105,7 @@ func (s *story) partsOfApp(app *tarnv1.App) {
 		break // the others wait for the like
 	}
 	if s.cause == before && s.grows != "" {
-		s.cause = s.grows
+		s.cause, s.links = s.grows, append(s.links, s.aside...)
 		return
 	}
 	if s.cause == before && !followed && s.cause != "" && s.view.Workload == nil && !s.view.unknown(deployment, app.Namespace, workloadPrefix+app.Name) {
@@ -121,18 +121,20 @@ func (s *story) claimOfApp(c *claimView) bool {
 	s.doubtOf(c, part)
 	if part.cause == "" {
 		if part.doubt != "" {
-			s.links = append(s.links, part.links...)
+			s.aside = append(s.aside, part.links...)
 		}
 		if s.fine != "" && part.fine != "" {
 			s.fine += fmt.Sprintf("; %s from %s", c.Object, part.fine)
 		}
 		return false
 	}
-	s.links = append(s.links, part.links...)
 	if part.growing { // its pods may wait for something else
 		s.grows = fmt.Sprintf("%s: %s", c.Object, part.cause)
+		s.doubt = cmp.Or(s.doubt, s.grows)
+		s.aside = append(s.aside, part.links...)
 		return false
 	}
+	s.links = append(s.links, part.links...)
 	s.blame("%s: %s", c.Object, part.cause)
 	return true
 }
@@ -174,13 +176,8 @@ func (s *story) podOfApp(p *podView, told bool) {
 	if told || part.cause == "" {
 		return
 	}
-	s.links = append(s.links, slices.DeleteFunc(beyond(part.links[1:], claims), s.told)...)
+	s.links = append(s.links, beyond(part.links[1:], claims)...)
 	s.blame("%s: %s", o, part.cause)
-}
-
-// told says that a link stands there already.
-func (s *story) told(link *Link) bool {
-	return slices.ContainsFunc(s.links, func(l *Link) bool { return l.Object == link.Object && l.State == link.State })
 }
 
 // beyond leaves out the links of claims that are bound and only in the way of reading.

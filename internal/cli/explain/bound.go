@@ -60,6 +60,11 @@ func (s *story) boundClaim(c *claimView) {
 func (s *story) doomed(v *volumeView) {
 	part := &story{view: s.view}
 	part.endingVolume(v)
+	if s.view.Asked.Kind != Volume { // by the command it would go at once, from under its user
+		for _, l := range part.links {
+			l.Command = ""
+		}
+	}
 	s.links = append(s.links, part.links...)
 	s.heed(part)
 	s.doubt = fmt.Sprintf("its volume %s is being deleted, and only there because %s", v.Name, part.cause)

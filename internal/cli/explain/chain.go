@@ -18,10 +18,12 @@ type story struct {
 	// doubt is what is wrong though nothing waits for it; it is told where there is no
 	// cause.
 	doubt string
-	// growing says that the cause is a volume that grows, which keeps no pod from anything.
+	// aside are the links of a doubt. They lead away from a cause, so they are left out where
+	// there is one.
+	aside []*Link
+	// growing says that the cause is a volume that grows; grows is that of an App's claim.
 	growing bool
-	// grows is that of an App's claim.
-	grows string
+	grows   string
 	// fine is what the verdict of a healthy object says after its name.
 	fine string
 	// onController says that it mattered whether Tarn's controller runs.
@@ -45,6 +47,9 @@ func chain(v *View) *Explanation {
 		state = s.ofSet(v.Set, v.Claims)
 	default:
 		state = s.ofPod(v.Pod, v.Claims)
+	}
+	if s.cause == "" {
+		s.links = append(s.links, s.aside...)
 	}
 	e := &Explanation{Object: v.Asked, Healthy: s.cause == "" && s.doubt == "" && s.fine != "", Links: []Link{}, again: s.again}
 	for _, l := range s.links {

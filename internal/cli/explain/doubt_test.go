@@ -30,6 +30,8 @@ func TestAVolumeThatIsToGoIsToldOfWhoeverUsesIt(t *testing.T) {
 		"an app that is Ready": {doomed(newWorld().bound().asApp("", ""), volumeProtection), "app shop/web is Ready: claim shop/data: " + has, next, "when it goes, its data goes too, by policy Delete"},
 		"its claim, where a finalizer keeps the volume too": {doomed(newWorld().bound(), "external-attacher/csi.example.org"),
 			"and only there because finalizer external-attacher/csi.example.org keeps it", "when its owner takes it off", "it is of the attacher of CSI driver csi.example.org"},
+		"its claim, where somebody's finalizer alone keeps the volume": {doomed(newWorld().bound(), "example.org/backup"),
+			"and only there because finalizer example.org/backup keeps it", "when its owner takes it off", "example.org"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := chain(c.of.view)
@@ -81,23 +83,27 @@ func TestAClaimThatGrowsOrWaitsForItsPodIsNotWhatThePodWaitsFor(t *testing.T) {
 		w.claim.DeletionTimestamp, w.claim.Finalizers = &began, []string{claimProtection}
 		return w
 	}
-	const grows = "it is to grow from 1Gi to 2Gi"
-	for name, c := range map[string]struct {
-		of   *world
-		want string
-	}{
-		"a pod that finds no node":            {grown(newWorld().bound().askedPod(unscheduled)), "pod shop/web is not scheduled: the scheduler finds no node for it: 0/1 nodes fit"},
-		"a pod that is to end":                {grown(newWorld().bound().askedPod(runs, terminating)), "pod shop/web is Terminating: its containers have not ended"},
-		"a pod with nothing else":             {grown(newWorld().bound().askedPod(runs)), "pod shop/web is running: claim shop/data: " + grows},
-		"an app whose pod has no node":        {grown(newWorld().bound().asApp(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready").appPod(unscheduled)), "app shop/web is not Ready: pod shop/web-1: the scheduler finds no node for it: 0/1 nodes fit"},
-		"an app with nothing else":            {grown(newWorld().bound().asApp(tarnv1.ReasonWaitingForVolumes, "volume data is growing")), "app shop/web is not Ready: claim shop/data: its volume has grown, and its file system grows with the next pod that uses it"},
-		"a pod that crashes on a claim's end": {ending(newWorld().bound().askedPod(crashed)), "pod shop/web is container c waits: its volumes are there, but crashes again and again: back-off 40s"},
-		"a pod that begins on a claim's end":  {ending(newWorld().bound().askedPod(unscheduled)), "pod shop/web is not scheduled: claim shop/data is being deleted, so no pod that uses it is started"},
+	const grows, next = "it is to grow from 1Gi to 2Gi", "when the scheduler finds a node; "
+	waiting := func(w *world) *world { return w.asApp(tarnv1.ReasonWaitingForVolumes, "volume data is growing") }
+	for _, c := range []answer{
+		{"a pod that finds no node", grown(newWorld().bound().askedPod(unscheduled)), "pod shop/web is not scheduled: the scheduler finds no node for it: 0/1 nodes fit", next, ""},
+		{"a pod that is to end", grown(newWorld().bound().askedPod(runs, terminating)), "pod shop/web is Terminating: its containers have not ended", "", ""},
+		{"a pod with nothing else", grown(newWorld().bound().askedPod(runs)), "pod shop/web is running: claim shop/data: " + grows, "", ""},
+		{"a pod whose kubelet grows it first", grown(newWorld().bound().askedPod()), "pod shop/web is starting: claim shop/data: " + grows, "", ""},
+		{"an app whose pod has no node", grown(newWorld().bound().asApp(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready").appPod(unscheduled)),
+			"app shop/web is not Ready: pod shop/web-1: the scheduler finds no node for it: 0/1 nodes fit", next, ""},
+		{"an app with nothing else", grown(waiting(newWorld().bound())), "app shop/web is not Ready: claim shop/data: its volume has grown", "when a pod that uses the claim is started", ""},
+		{"an app whose only pod is to end", grown(waiting(newWorld().bound()).appPod(runs, terminating)), "app shop/web is not Ready: claim shop/data: ", "", ""},
+		{"an app that is Ready", grown(newWorld().bound().asApp("", "")), "app shop/web is Ready: claim shop/data: its volume has grown", "when a pod that uses the claim is started", ""},
+		{"a pod that crashes on a claim's end", ending(newWorld().bound().askedPod(crashed)), "pod shop/web is container c waits: its volumes are there, but crashes again and again: back-off 40s", "", ""},
+		{"a pod that begins on a claim's end", ending(newWorld().bound().askedPod(unscheduled)), "pod shop/web is not scheduled: claim shop/data is being deleted, so no pod that uses it is started", "", ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if e := chain(c.of.view); !strings.HasPrefix(e.Verdict, c.want) {
-				t.Errorf("got %q, want %q", e.Verdict, c.want)
-			}
-		})
+		t.Run(c.name, c.check)
 	}
+	t.Run("a pod that has succeeded on a claim's end", func(t *testing.T) {
+		e := chain(ending(newWorld().bound().askedPod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })).view)
+		if want := "pod shop/web is Succeeded: on node n1; it has ended, and waits for nothing"; e.Verdict != want || !e.Healthy {
+			t.Errorf("got %q, healthy %t; want %q", e.Verdict, e.Healthy, want)
+		}
+	})
 }

@@ -49,15 +49,19 @@ func (s *story) claimOfPod(p *podView, c *claimView) {
 	} else if part.cause != "" {
 		part.cause = fmt.Sprintf("%s: %s", c.Object, part.cause)
 	}
-	s.links = append(s.links, part.links...)
 	s.heed(part)
 	s.doubtOf(c, part)
 	switch {
+	case part.cause == "" && part.doubt == "":
+		s.links = append(s.links, part.links...)
 	case part.cause == "", hasEnded(p.Pod), ends: // no pod ends the later for its claim
-	case part.growing, going && started: // nor waits for one that grows, or that waits for it
+		s.aside = append(s.aside, part.links...)
+	case part.growing && !growsFirst(p.Pod, c.Claim), going && started: // nor waits for what waits for it
 		s.doubt = cmp.Or(s.doubt, part.cause)
+		s.aside = append(s.aside, part.links...)
 	default:
 		s.cause = cmp.Or(s.cause, part.cause)
+		s.links = append(s.links, part.links...)
 	}
 	if part.fine == "" {
 		return
@@ -66,6 +70,15 @@ func (s *story) claimOfPod(p *podView, c *claimView) {
 		s.fine += "; "
 	}
 	s.fine += fmt.Sprintf("%s from %s", c.Object, part.fine)
+}
+
+// growsFirst says that a kubelet grows a claim's volume before it starts the pod.
+func growsFirst(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
+	switch claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
+	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizeInfeasible:
+		return pod.Spec.NodeName != "" && !volume.Started(pod)
+	}
+	return false
 }
 
 // onNode finds out why the node does not give a pod its volumes.
@@ -209,8 +222,11 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 	case t.stuck():
 		s.blame("its volumes are there, but %s", keptBy(t))
 	case hasEnded(pod), isReady(pod):
-		if len(claims) == 0 {
+		switch {
+		case len(claims) == 0:
 			s.fine = "it uses no claims"
+		case hasEnded(pod):
+			s.fine = cmp.Or(s.fine, "it has ended, and waits for nothing")
 		}
 		if pod.Spec.NodeName != "" && s.fine != "" {
 			s.fine = "on node " + pod.Spec.NodeName + "; " + s.fine

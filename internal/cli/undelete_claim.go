@@ -38,6 +38,8 @@ func obstacle(vol *corev1.PersistentVolume, record *tarnv1.PavVolume, target cli
 		return fmt.Errorf("PersistentVolume %s is Bound to claim %s/%s; where that was deleted this moment, do the same again", vol.Name, ref.Namespace, ref.Name)
 	case vol.Status.Phase == corev1.VolumeFailed:
 		return fmt.Errorf("PersistentVolume %s is Failed (%s); it may be destroyed in part: look at it, then set its reclaim policy to Retain and clear the uid in its claimRef", vol.Name, cmp.Or(vol.Status.Message, "no message"))
+	case vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle: // a recycler that has begun is not stopped by another policy
+		return fmt.Errorf("the reclaim policy of PersistentVolume %s is Recycle and it is not in the trash: its data is gone, or is being deleted", vol.Name)
 	case vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
 		return fmt.Errorf("the reclaim policy of PersistentVolume %s is %s and it is not in the trash: its retention is over or it had none, and its data may be gone; to stop that: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"Retain\"}}'",
 			vol.Name, vol.Spec.PersistentVolumeReclaimPolicy, vol.Name)

@@ -69,6 +69,9 @@ func TestWhatCannotBeBroughtBackSaysWhyAndWhatToDo(t *testing.T) {
 		{"one that is bound", released(func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound }), nil, shopData, "is Bound to claim shop/data"},
 		{"one that failed", released(func(v *corev1.PersistentVolume) { v.Status.Phase, v.Status.Message = corev1.VolumeFailed, "disk full" }), nil, shopData, "disk full"},
 		{"one whose time is over", released(func(v *corev1.PersistentVolume) { v.Spec.PersistentVolumeReclaimPolicy = deletable }), nil, shopData, "its retention is over or it had none"},
+		{"one that Kubernetes may be recycling", released(func(v *corev1.PersistentVolume) {
+			v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRecycle
+		}), nil, shopData, "its data is gone, or is being deleted"},
 		{"one that a claim is about to take", released(func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeAvailable }), nil, shopData, "is Available, not Released"},
 		{"one reserved for another", released(func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID, v.Spec.ClaimRef.Name = "", "other" }), nil, shopData, "reserved for claim shop/other"},
 	} {

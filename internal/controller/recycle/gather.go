@@ -55,6 +55,8 @@ type View struct {
 	// uses the volume, in words.
 	Live  bool
 	Users []string
+	// Recyclers are those among them that Kubernetes' binder has made, in words.
+	Recyclers []string
 	// Taints are the keys of those of all nodes, in order, where the volume is not on one alone.
 	Taints []string
 }
@@ -215,7 +217,11 @@ func (r *reconciler) gatherUsers(ctx context.Context, v *View) error {
 	for i := range pods {
 		v.Users = append(v.Users, "pod "+pods[i].Namespace+"/"+pods[i].Name)
 	}
-	return r.gatherRecyclers(ctx, v)
+	if err := r.gatherRecyclers(ctx, v); err != nil {
+		return err
+	}
+	v.Users = append(v.Users, v.Recyclers...)
+	return nil
 }
 
 // recyclerPrefix begins the name of the pod by which Kubernetes' binder recycles a volume;
@@ -235,7 +241,7 @@ func (r *reconciler) gatherRecyclers(ctx context.Context, v *View) error {
 	}
 	for i := range pods.Items {
 		if !volume.Ended(&pods.Items[i]) {
-			v.Users = append(v.Users, "Kubernetes' recycler, pod "+pods.Items[i].Namespace+"/"+pods.Items[i].Name)
+			v.Recyclers = append(v.Recyclers, "Kubernetes' recycler, pod "+pods.Items[i].Namespace+"/"+pods.Items[i].Name)
 		}
 	}
 	return nil

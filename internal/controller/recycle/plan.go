@@ -314,7 +314,9 @@ func planVerified(v *View) Plan {
 		return p
 	}
 	dropWork(v, &p)
-	if p.Grave = !v.Live; !p.Grave {
+	if p.Grave = !v.Live; !p.Grave && len(v.Recyclers) > 0 { // begun in the moment before it was given to the scrub claim
+		p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is scrubbed, and not given back yet, as it is used by " + strings.Join(v.Recyclers, ", ")})
+	} else if !p.Grave {
 		p.add(Change{freed(v.Volume)}, Post{corev1.EventTypeNormal, eventRecycled, "Volume recycled"})
 	}
 	return p

@@ -310,6 +310,7 @@ func TestPlanOfAVolume(t *testing.T) {
 
 		{"verified: first the pod goes", view(pointing, claim("scrub-uid"), pod(corev1.PodSucceeded, certificate), having(tarnv1.AnnotationRecycled, certificate)), "stop"},
 		{"verified: then the claim", view(pointing, claim("scrub-uid"), having(tarnv1.AnnotationRecycled, certificate)), "dismiss"},
+		{"verified: Kubernetes' recycler was begun meanwhile", view(pointing, having(tarnv1.AnnotationRecycled, certificate), func(v *View) { v.Recyclers = []string{"pod a/recycler-for-vol"} }), eventFailed},
 		{"verified: what a cache says is looked at live", view(pointing, cached, having(tarnv1.AnnotationRecycled, certificate)), "look"},
 		{"case 134: then it is reserved again", view(pointing, having(tarnv1.AnnotationRecycled, certificate), having(tarnv1.AnnotationRecycleFor, "default/data")), "free for default/data " + eventRecycled},
 		{"case 134: then it is nobody's", view(pointing, having(tarnv1.AnnotationRecycled, certificate)), "free " + eventRecycled},

@@ -170,11 +170,20 @@ uses_shelved() {
 	[ -z "$stages" ] || kubectl wait --for=delete --timeout=60s $stages >&2
 }
 
+# slow_spares makes a pool of two volumes that go as slowly as that of claim shelved, and names them.
+slow_spares() {
+	sed 's/addon-spare/addon-slow/; s/minimumReplicas: 20/minimumReplicas: 2/; s#provisioner: .*#provisioner: addon-shelf#' hack/addon-pool.yaml | kubectl apply -f - >&2
+	kubectl wait --for=condition=Ready pvset/addon-slow --timeout=60s >&2
+	kubectl get pv --selector pool=addon-slow --output jsonpath='{.items[*].metadata.name}'
+}
+
 # With --keep-volumes a volume stays, bound and with what is on it; a Tarn that comes later
 # serves it again, and says that it cannot destroy it.
 keeping_a_volume() {
-	local kept
+	local kept spares spare finishing
+	rm -f "$shelf/go"
 	kept=$(shelved)
+	spares=$(slow_spares)
 	uses_shelved 'echo first > /data/log'
 	told "$(refuses)" <<-END
 		volume $kept is that of claim default/shelved
@@ -182,19 +191,30 @@ keeping_a_volume() {
 		tarn: not uninstalled: see above what is in the way \(1\), and what to do about it
 	END
 	told "$(uninstall --keep-volumes)" <<-END
-		1. delete tarn-api and tarn-controller and wait until they have ended
-		2. let go of 1 volumes: their data stays, with reclaim policy Retain
-		3. delete 1 PavProvisioners and their CSIDrivers
-		4. delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
+		1. delete 1 PersistentVolumeSets and wait until the spare volumes of their pools are destroyed
+		2. delete tarn-api and tarn-controller and wait until they have ended
+		3. let go of 1 volumes: their data stays, with reclaim policy Retain
+		4. delete 1 PavProvisioners and their CSIDrivers
+		5. delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
 		nothing was done; with --yes it is
 	END
+	( # spares are destroyed, however long that takes, before the controllers end
+		kubectl wait --for=delete pvset/addon-slow --timeout=60s >&2
+		[ -n "$(kubectl -n tarn-system get deployment tarn-controller --output name)" ] && touch "$shelf/go"
+	) &
+	finishing=$!
 	told "$(uninstall --keep-volumes --yes | without_remarks)" <<-END
+		delete 1 PersistentVolumeSets and wait until the spare volumes of their pools are destroyed
 		delete tarn-api and tarn-controller and wait until they have ended
 		let go of 1 volumes: their data stays, with reclaim policy Retain
 		delete 1 PavProvisioners and their CSIDrivers
 		delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
 		Tarn is uninstalled
 	END
+	wait "$finishing" || fail "the controllers ended before the spares were destroyed"
+	for spare in $spares; do
+		[ ! -e "$shelf/$spare" ] || fail "the storage of spare $spare is there"
+	done
 	nothing_left "$kept" shelved
 	told "$(kubectl get "pv/$kept" pvc/shelved --output jsonpath='{range .items[*]}{.kind} {.status.phase} {.spec.persistentVolumeReclaimPolicy} {.metadata.finalizers}{"\n"}{end}')" <<-'END'
 		PersistentVolume Bound Retain \["kubernetes.io/pv-protection"\]

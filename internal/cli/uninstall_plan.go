@@ -61,8 +61,13 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	given := len(in.surrendered())
 	add(keep && given > 0 && len(in.pools) == 0, stepPools, "wait until %d spare volumes are destroyed that pools have given up", given)
 	add(true, stepControllers, "delete tarn-api and tarn-controller and wait until they have ended")
-	kept := len(in.volumes)
-	left := len(in.records)
+	kept := len(in.kept())
+	left := 0
+	for i := range in.records { // those of a pool go with it
+		if in.abandoned || len(in.pools) == 0 || in.records[i].Spec.Claim.Namespace != Namespace {
+			left++
+		}
+	}
 	if in.abandoned {
 		left += len(in.pools) + len(in.claims)
 	}
@@ -201,6 +206,14 @@ func (in *installed) spare(v *corev1.PersistentVolume) bool {
 // superfluous says whether a pool has given a volume up, to be destroyed.
 func superfluous(v *corev1.PersistentVolume) bool {
 	return volume.GivenUp(v, Namespace) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+}
+
+// kept are the volumes that are there when the pools are gone.
+func (in *installed) kept() []corev1.PersistentVolume {
+	surrendered := in.surrendered()
+	return slices.DeleteFunc(slices.Clone(in.volumes), func(v corev1.PersistentVolume) bool {
+		return !in.abandoned && in.spare(&v) || slices.Contains(surrendered, v.Name)
+	})
 }
 
 // surrendered names the volumes that pools have given up and that are not destroyed yet.

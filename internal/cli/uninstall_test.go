@@ -170,7 +170,7 @@ func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
 		{"a provisioner", whatIs(), false, "controllers provisioners rest"},
 		{"a pool and its spares", whatIs(made(spare), pooled), false, "pools destruction controllers provisioners rest"},
 		{"a volume that is being destroyed", whatIs(made(wasReleased)), false, "destruction controllers provisioners rest"},
-		{"a pool, and volumes that are kept", whatIs(made(spare), pooled), true, "pools controllers volumes provisioners rest"},
+		{"a pool, and nothing to keep", whatIs(made(spare), pooled, func(in *installed) { in.records[0].Spec.Claim.Namespace = Namespace }), true, "pools controllers provisioners rest"},
 		{"a spare that its pool has given up, which is gone", whatIs(made(spare, surplus)), true, "pools controllers volumes provisioners rest"},
 		{"one that is protected now", whatIs(made(spare, surplus, protectedVolume)), true, "controllers volumes provisioners rest"},
 		{"a volume that is kept", whatIs(made()), true, "controllers volumes provisioners rest"},

@@ -90,6 +90,8 @@ func (s *story) refusedApp(app *tarnv1.App, link *Link, message string) {
 // Deployment, then its pods.
 func (s *story) partsOfApp(app *tarnv1.App) {
 	before, waits, followed := s.cause, false, false
+	ready := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionReady)
+	forGrowth := ready != nil && (ready.Reason == tarnv1.ReasonResizing || ready.Reason == tarnv1.ReasonResizeFailed)
 	for _, c := range s.view.Claims {
 		waits = s.claimOfApp(c) || waits
 	}
@@ -97,7 +99,7 @@ func (s *story) partsOfApp(app *tarnv1.App) {
 		waits = s.workloadOfApp(d)
 	}
 	for _, p := range s.view.Pods {
-		if p.Pod.DeletionTimestamp != nil && (waits || s.grows != "" || len(s.view.Pods) > 1) {
+		if p.Pod.DeletionTimestamp != nil && (waits || forGrowth || len(s.view.Pods) > 1) {
 			continue // it gives way to another, or is not what is waited for
 		}
 		s.podOfApp(p, waits)
@@ -173,7 +175,7 @@ func (s *story) podOfApp(p *podView, told bool) {
 	if told {
 		part.links[0].Next = "" // it goes on when what was told does
 	}
-	if told || part.cause == "" {
+	if told || part.cause == "" || part.cause == part.grows {
 		return
 	}
 	s.links = append(s.links, beyond(part.links[1:], claims)...)

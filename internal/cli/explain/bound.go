@@ -47,12 +47,12 @@ func (s *story) boundClaim(c *claimView) {
 	if len(users) > 0 {
 		s.fine += "; used by pod " + join(users)
 	}
+	if s.cause != "" && s.view.Asked.Kind != Claim {
+		return // it has to be there before it can grow
+	}
 	before := s.cause
 	s.resize(c)
 	s.growing = before == "" && s.cause != ""
-	if before != "" && s.view.Asked.Kind != Claim {
-		s.cause = before
-	}
 }
 
 // doomed tells of a claim's volume that is to go, and what holds it. Whoever uses the claim
@@ -62,7 +62,7 @@ func (s *story) doomed(v *volumeView) {
 	part.endingVolume(v)
 	if s.view.Asked.Kind != Volume { // by the command it would go at once, from under its user
 		for _, l := range part.links {
-			l.Command = ""
+			l.Command, l.Message = "", strings.TrimSuffix(l.Message, byForce)
 		}
 	}
 	s.links = append(s.links, part.links...)

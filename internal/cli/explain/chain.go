@@ -21,7 +21,8 @@ type story struct {
 	// aside are the links of a doubt. They lead away from a cause, so they are left out where
 	// there is one.
 	aside []*Link
-	// growing says that the cause is a volume that grows; grows is that of an App's claim.
+	// growing says that the cause is a volume that grows; grows is such a cause of a claim, for
+	// which an App or a pod waits where there is no other.
 	growing bool
 	grows   string
 	// fine is what the verdict of a healthy object says after its name.

@@ -79,17 +79,26 @@ func TestAClaimThatGrowsOrWaitsForItsPodIsNotWhatThePodWaitsFor(t *testing.T) {
 		waits("CrashLoopBackOff", "back-off 40s")(p)
 		p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1}
 	}
+	there := func(*tarnv1.PavStage) {}
 	ending := func(w *world) *world {
 		w.claim.DeletionTimestamp, w.claim.Finalizers = &began, []string{claimProtection}
 		return w
 	}
 	const grows, next = "it is to grow from 1Gi to 2Gi", "when the scheduler finds a node; "
-	waiting := func(w *world) *world { return w.asApp(tarnv1.ReasonWaitingForVolumes, "volume data is growing") }
+	waiting := func(w *world) *world { return w.asApp(tarnv1.ReasonResizing, "volume data is growing") }
 	for _, c := range []answer{
 		{"a pod that finds no node", grown(newWorld().bound().askedPod(unscheduled)), "pod shop/web is not scheduled: the scheduler finds no node for it: 0/1 nodes fit", next, ""},
 		{"a pod that is to end", grown(newWorld().bound().askedPod(runs, terminating)), "pod shop/web is Terminating: its containers have not ended", "", ""},
 		{"a pod with nothing else", grown(newWorld().bound().askedPod(runs)), "pod shop/web is running: claim shop/data: " + grows, "", ""},
-		{"a pod whose kubelet grows it first", grown(newWorld().bound().askedPod()), "pod shop/web is starting: claim shop/data: " + grows, "", ""},
+		{"a pod whose kubelet grows it first", grown(newWorld().bound().askedPod().staged(there)), "pod shop/web is starting: claim shop/data: " + grows, "", ""},
+		{"a pod whose volume cannot be staged either", grown(newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase, g.Status.Pod = tarnv1.StageWaiting, tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodRunning, Namespace: "default", Name: "pav-staging"}
+		})), "is not staged on node n1: its staging pod has made no /pav/volume yet", "", ""},
+		{"a pod whose volume is there", grown(newWorld().bound().askedPod(waits("ErrImagePull", "no such image"), func(p *corev1.Pod) {
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue})
+		})), "no such image", "", ""},
+		{"an app whose pod's kubelet grows it first", grown(newWorld().bound().asApp(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready").appPod().staged(there)), "app shop/web is not Ready: claim shop/data: ", "", ""},
+		{"an app whose pod does not end, which is to give way", grown(newWorld().bound().asApp(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready").appPod(runs, terminating)), "its containers have not ended", "", ""},
 		{"an app whose pod has no node", grown(newWorld().bound().asApp(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready").appPod(unscheduled)),
 			"app shop/web is not Ready: pod shop/web-1: the scheduler finds no node for it: 0/1 nodes fit", next, ""},
 		{"an app with nothing else", grown(waiting(newWorld().bound())), "app shop/web is not Ready: claim shop/data: its volume has grown", "when a pod that uses the claim is started", ""},

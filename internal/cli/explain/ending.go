@@ -161,6 +161,9 @@ func (s *story) protectionSilent(o Object, since time.Time, exact bool, because 
 		Message: "either kube-controller-manager runs with its protection controllers, or tarn controller with protect among its --controllers; neither has answered for " + o.String()})
 }
 
+// byForce says what the command does that takes off a finalizer nobody knows.
+const byForce = "; the command takes it off by force, for when that is gone for good and will not clean up"
+
 // finalizer tells of a finalizer that keeps an object, and whose it is.
 func (s *story) finalizer(o Object, resource string, at int, name string, since *metav1.Time) {
 	owner, known := ownerOf(name)
@@ -169,7 +172,7 @@ func (s *story) finalizer(o Object, resource string, at int, name string, since 
 		s.blame("finalizer %s keeps it, which is of %s", name, owner)
 	}
 	if !known {
-		link.Message += "; the command takes it off by force, for when that is gone for good and will not clean up"
+		link.Message += byForce
 		link.Command = dropFinalizer(o, resource, at, name)
 	}
 }

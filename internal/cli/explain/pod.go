@@ -30,6 +30,9 @@ func (s *story) ofPod(p *podView, claims []*claimView) string {
 	if s.cause == "" {
 		s.onNode(p, claims)
 	}
+	if s.cause == "" && s.grows != "" { // the last of what a kubelet does before it starts containers
+		s.cause, s.links, s.aside = s.grows, append(s.links, s.aside...), nil
+	}
 	if s.cause == "" {
 		s.podItself(p, s.links[at], t, claims)
 	}
@@ -56,9 +59,12 @@ func (s *story) claimOfPod(p *podView, c *claimView) {
 		s.links = append(s.links, part.links...)
 	case part.cause == "", hasEnded(p.Pod), ends: // no pod ends the later for its claim
 		s.aside = append(s.aside, part.links...)
-	case part.growing && !growsFirst(p.Pod, c.Claim), going && started: // nor waits for what waits for it
+	case part.growing, going && started: // nor waits for what waits for it
 		s.doubt = cmp.Or(s.doubt, part.cause)
 		s.aside = append(s.aside, part.links...)
+		if part.growing && growsFirst(p.Pod, c.Claim) {
+			s.grows = cmp.Or(s.grows, part.cause)
+		}
 	default:
 		s.cause = cmp.Or(s.cause, part.cause)
 		s.links = append(s.links, part.links...)
@@ -72,11 +78,12 @@ func (s *story) claimOfPod(p *podView, c *claimView) {
 	s.fine += fmt.Sprintf("%s from %s", c.Object, part.fine)
 }
 
-// growsFirst says that a kubelet grows a claim's volume before it starts the pod.
+// growsFirst says that a kubelet grows a claim's volume before it starts the pod. What
+// cannot be grown at all does not keep it.
 func growsFirst(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	switch claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
-	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizeInfeasible:
-		return pod.Spec.NodeName != "" && !volume.Started(pod)
+	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
+		return pod.Spec.NodeName != "" && !volume.Started(pod) && !isTrue(pod, corev1.PodReadyToStartContainers)
 	}
 	return false
 }

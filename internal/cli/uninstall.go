@@ -20,7 +20,8 @@ func newUninstallCommand() *cobra.Command {
 		Short: "Say what taking Tarn out of a cluster means; with --yes, do it in order",
 		Long: "Say what taking Tarn out of a cluster means, and, with --yes, do it: empty the pools, end the controllers,\n" +
 			"let go of provisioners and volumes, then delete node agents, policies, roles, resources and the namespace.\n" +
-			"What is in use is never taken away: it is named, with what to do about it, and nothing is done.\n\n" +
+			"What is in use is never taken away: it is named, with what to do about it, and nothing is done. What others\n" +
+			"have in Tarn's namespace is named too, and stays, as does the namespace then.\n\n" +
 			"With --keep-volumes volumes stay as they are, objects and data, with reclaim policy Retain: a Tarn that is\n" +
 			"installed later, with the same provisioners, serves them again. Nothing is destroyed then but the spares of pools.",
 		Example: "  tarn uninstall\n  tarn uninstall --keep-volumes --yes",
@@ -58,6 +59,9 @@ type uninstaller struct {
 	keep bool
 	// abandoned says that no controller of Tarn worked when this began.
 	abandoned bool
+	// releases names the releases of helm that were seen to be Tarn's, with a record in
+	// its namespace.
+	releases []string
 }
 
 // look finds out whether a controller works.
@@ -72,7 +76,7 @@ func (u *uninstaller) tell(ctx context.Context) error {
 	if err := u.look(ctx); err != nil {
 		return err
 	}
-	in, err := u.gather(ctx)
+	in, err := u.survey(ctx)
 	if err != nil {
 		return err
 	}
@@ -85,6 +89,17 @@ func (u *uninstaller) tell(ctx context.Context) error {
 	}
 	fmt.Fprintln(u.out, "nothing was done; with --yes it is")
 	return nil
+}
+
+// survey gathers all that there is, also of others in Tarn's namespace.
+func (u *uninstaller) survey(ctx context.Context) (*installed, error) {
+	in, err := u.gather(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := u.space(ctx)
+	in.theirs = s.theirs
+	return in, err
 }
 
 // blocked prints what is in the way of a plan, and says whether there is any.
@@ -105,7 +120,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 		return err
 	}
 	for done := map[uninstallStep]bool{}; ; {
-		in, err := u.gather(ctx)
+		in, err := u.survey(ctx)
 		if err != nil {
 			return err
 		}

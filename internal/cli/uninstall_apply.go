@@ -225,7 +225,8 @@ func (u *uninstaller) endAgents(ctx context.Context) error {
 }
 
 // deleteRest deletes the node agents and everything that `tarn install` or the chart has
-// made: the custom resources, which are without objects by now, and the namespace last.
+// made: the custom resources, which are without objects by now, and the namespace last,
+// if nobody else has anything in it.
 func (u *uninstaller) deleteRest(ctx context.Context) error {
 	if err := u.endAgents(ctx); err != nil {
 		return err
@@ -244,15 +245,25 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
 		return slices.Index(goLast, a.GetKind()) - slices.Index(goLast, b.GetKind())
 	})
+	var going []*unstructured.Unstructured
 	for _, o := range objects {
 		if err := u.unprotect(ctx, o); err != nil {
 			return err
 		}
+		if o.GetKind() == "Namespace" {
+			switch stays, err := u.leaveSpace(ctx); {
+			case err != nil:
+				return err
+			case stays:
+				continue
+			}
+		}
 		if err := u.remove(ctx, o); err != nil {
 			return err
 		}
+		going = append(going, o)
 	}
-	for _, o := range objects {
+	for _, o := range going {
 		if err := u.untilGone(ctx, o); err != nil {
 			return fmt.Errorf("%s %s does not go: %w", o.GetKind(), o.GetName(), err)
 		}

@@ -32,8 +32,8 @@ type installed struct {
 	apps         []tarnv1.App
 	// volumes are those that Tarn's provisioners serve or that it holds in its trash.
 	volumes []corev1.PersistentVolume
-	// claims are those for which a plugin is making a volume, and those in Tarn's own
-	// namespace.
+	// claims are those for which a plugin is making a volume, and those by which Tarn has
+	// some made or scrubbed.
 	claims []corev1.PersistentVolumeClaim
 	// alone are the controllers that do Kubernetes' work in its place, as the arguments of
 	// Tarn's Deployment have it.
@@ -41,6 +41,8 @@ type installed struct {
 	// abandoned says that no controller of Tarn works, so that nothing destroys volumes
 	// or lets go of what it holds.
 	abandoned bool
+	// theirs names what others have in Tarn's namespace; it is looked for before steps alone.
+	theirs []string
 }
 
 // gather reads it all live. A kind that the API server does not serve, as after half an
@@ -65,7 +67,7 @@ func (u *uninstaller) gather(ctx context.Context) (*installed, error) {
 	names := in.drivers()
 	in.volumes = slices.DeleteFunc(in.volumes, func(v corev1.PersistentVolume) bool { return !ofTarn(&v, names) && !volume.Held(&v) })
 	in.claims = slices.DeleteFunc(claims.Items, func(c corev1.PersistentVolumeClaim) bool {
-		return c.Namespace != Namespace && !slices.Contains(c.Finalizers, tarnv1.FinalizerInProcess)
+		return !errand(c.Namespace, c.Name) && !slices.Contains(c.Finalizers, tarnv1.FinalizerInProcess)
 	})
 	return in, nil
 }

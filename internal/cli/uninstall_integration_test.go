@@ -157,7 +157,7 @@ func TestUninstallingEndsWhatAnotherWayHasLeft(t *testing.T) {
 	pool.Spec.Template.Metadata.Labels = pool.Spec.Selector
 	vol.Spec.DeepCopyInto(&pool.Spec.Template.Spec)
 	pool.Spec.Template.Spec.ClaimRef, pool.Spec.Template.Spec.CSI, pool.Spec.Template.Spec.StorageClassName = nil, nil, "shelf"
-	filler := testkit.Claim(Namespace, "fill-1", "", "shelf")
+	filler := testkit.Claim(Namespace, "pool-u-1", "", "shelf")
 	filler.Finalizers = []string{tarnv1.FinalizerInProcess}
 	// A leader that was killed and never came back.
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: kube.ControllerName}}

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -64,7 +65,7 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	kept := len(in.kept())
 	left := 0
 	for i := range in.records { // those of a pool go with it
-		if in.abandoned || len(in.pools) == 0 || in.records[i].Spec.Claim.Namespace != Namespace {
+		if in.abandoned || len(in.pools) == 0 || !errand(in.records[i].Spec.Claim.Namespace, in.records[i].Spec.Claim.Name) {
 			left++
 		}
 	}
@@ -75,7 +76,12 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	add(!keep && slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return volume.Held(&v) }), stepVolumes,
 		"give volumes of others that were to be kept for a while their own reclaim policy back")
 	add(len(in.provisioners) > 0, stepProvisioners, "delete %d PavProvisioners and their CSIDrivers", len(in.provisioners))
-	add(true, stepRest, "delete tarn-node, admission policies, roles, custom resources and namespace %s", Namespace)
+	if len(in.theirs) == 0 {
+		add(true, stepRest, "delete tarn-node, admission policies, roles, custom resources and namespace %s", Namespace)
+	} else {
+		add(true, stepRest, "delete tarn-node, admission policies, roles and custom resources; namespace %s stays, with what is not Tarn's: %s",
+			Namespace, strings.Join(in.theirs, ", "))
+	}
 	return p
 }
 
@@ -128,7 +134,7 @@ func blockers(in *installed, keep bool) []blocker {
 		c := &in.claims[i]
 		switch {
 		case in.abandoned: // nobody makes it; it is let go
-		case c.Namespace != Namespace:
+		case !errand(c.Namespace, c.Name):
 			add(fmt.Sprintf("a volume is being made for claim %s/%s", c.Namespace, c.Name), "wait until it is bound, or delete it: tarn explain claim %s/%s", c.Namespace, c.Name)
 		case len(in.pools) == 0: // else they go with their pools
 			add(fmt.Sprintf("claim %s/%s is of a volume that is being made ready for its next user", c.Namespace, c.Name), "wait until that is done: tarn explain claim %s/%s", c.Namespace, c.Name)
@@ -186,7 +192,7 @@ func (in *installed) goes(v *corev1.PersistentVolume) bool {
 		return false
 	case v.DeletionTimestamp != nil && v.Status.Phase != corev1.VolumeBound:
 		return true
-	case in.spare(v), len(in.pools) > 0 && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Namespace == Namespace:
+	case in.spare(v), len(in.pools) > 0 && v.Spec.ClaimRef != nil && errand(v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name):
 		return true
 	case superfluous(v): // it is destroyed once a binder calls it Released
 		return !in.forgotten(v)
@@ -239,7 +245,7 @@ func (in *installed) forgotten(v *corev1.PersistentVolume) bool {
 // it is of a pool.
 func (in *installed) ends(r *tarnv1.PavVolume) bool {
 	return r.DeletionTimestamp != nil || r.Status.Phase == tarnv1.VolumeDeleting || r.Status.Phase == tarnv1.VolumeUndoing ||
-		len(in.pools) > 0 && r.Spec.Claim.Namespace == Namespace
+		len(in.pools) > 0 && errand(r.Spec.Claim.Namespace, r.Spec.Claim.Name)
 }
 
 func (in *installed) hasVolume(name string) bool {

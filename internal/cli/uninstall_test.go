@@ -62,6 +62,11 @@ func protectedVolume(v *corev1.PersistentVolume) {
 
 func deleted(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
 
+// inClaim is bound to another claim than shop/data.
+func inClaim(namespace, name string) testkit.With[*corev1.PersistentVolume] {
+	return func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name = namespace, name }
+}
+
 func foreign(v *corev1.PersistentVolume) { v.Spec.CSI.Driver, v.Name = "other.example.org", "theirs" }
 
 func pooled(in *installed) {
@@ -129,13 +134,20 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a volume being undone", whatIs(made(), func(in *installed) { in.volumes, in.records[0].Status.Phase = nil, tarnv1.VolumeUndoing }), false, "", ""},
 		{"a volume a plugin is making", whatIs(func(in *installed) { in.claims = append(in.claims, *testkit.Claim("shop", "folder", "c", "x")) }), true, "for claim shop/folder", "wait"},
 		{"a scrub", whatIs(inTarns("scrub-1")), false, "being made ready for its next user", "wait"},
-		{"a filler of a pool", whatIs(inTarns("fill-1"), pooled), false, "", ""},
+		{"a filler of a pool", whatIs(inTarns("pool-u-1"), pooled), false, "", ""},
+		{"somebody's claim in Tarn's namespace", whatIs(made(inClaim(Namespace, "data"))), false, "that of claim tarn-system/data", "kubectl delete pvc -n tarn-system data"},
+		{"somebody's claim in Tarn's namespace, beside a pool", whatIs(made(inClaim(Namespace, "data")), pooled), false, "that of claim tarn-system/data", "kubectl delete pvc -n tarn-system data"},
+		{"the claim of a pool's filler", whatIs(made(inClaim(Namespace, "pool-u-1")), pooled), false, "", ""},
+		{"a volume being made for somebody's claim in Tarn's namespace", whatIs(made(), pooled, func(in *installed) {
+			in.volumes, in.records[0].Spec.Claim.Namespace = nil, Namespace
+		}), false, "is being made for claim tarn-system/data", "tarn explain claim tarn-system/data"},
+		{"a folder being made for somebody's claim in Tarn's namespace", whatIs(inTarns("data")), true, "for claim tarn-system/data", "or delete it"},
 		{"a protected pool", whatIs(pooled, func(in *installed) { in.pools[0].Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }), false, "protected from deletion", "kubectl label pvset fast"},
 		{"a pool of a Tarn that is gone", whatIs(pooled, abandoned), false, "no controller of Tarn works", "install Tarn again"},
 		{"a pool of a Tarn that is gone, whose volumes are kept", whatIs(pooled, made(spare), abandoned), true, "", ""},
 		{"a volume that nobody destroys", whatIs(made(wasReleased), abandoned), false, "no controller of Tarn works", "--keep-volumes"},
 		{"a volume on a node of a Tarn that is gone", whatIs(staged, abandoned), true, "in use on node n1", "install Tarn again"},
-		{"a volume that no plugin goes on making", whatIs(inTarns("fill-1"), abandoned), true, "", ""},
+		{"a volume that no plugin goes on making", whatIs(inTarns("pool-u-1"), abandoned), true, "", ""},
 		{"a Tarn that binds", whatIs(runs("--controllers=*,-protect")), false, "nothing would bind any", "without -persistentvolume-binder-controller"},
 		{"a Tarn that protects", whatIs(runs("--controllers=*", "--controllers=-bind")), true, "keep its finalizer", "without -persistentvolumeclaim-protection-controller"},
 		{"a Tarn that leaves both to Kubernetes", whatIs(runs("--controllers=*,-bind,-protect", "--controllers=bind")), false, "", ""},
@@ -170,7 +182,9 @@ func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
 		{"a provisioner", whatIs(), false, "controllers provisioners rest"},
 		{"a pool and its spares", whatIs(made(spare), pooled), false, "pools destruction controllers provisioners rest"},
 		{"a volume that is being destroyed", whatIs(made(wasReleased)), false, "destruction controllers provisioners rest"},
-		{"a pool, and nothing to keep", whatIs(made(spare), pooled, func(in *installed) { in.records[0].Spec.Claim.Namespace = Namespace }), true, "pools controllers provisioners rest"},
+		{"a pool, and nothing to keep", whatIs(made(spare), pooled, func(in *installed) {
+			in.records[0].Spec.Claim.Namespace, in.records[0].Spec.Claim.Name = Namespace, "pool-u-1"
+		}), true, "pools controllers provisioners rest"},
 		{"a spare that its pool has given up, which is gone", whatIs(made(spare, surplus)), true, "pools controllers volumes provisioners rest"},
 		{"one that is protected now", whatIs(made(spare, surplus, protectedVolume)), true, "controllers volumes provisioners rest"},
 		{"a volume that is kept", whatIs(made()), true, "controllers volumes provisioners rest"},

@@ -1,0 +1,224 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/deploy"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// belongings are the kinds of Kubernetes' own that somebody would miss.
+var belongings = []schema.GroupVersionKind{
+	{Version: "v1", Kind: "Pod"}, {Version: "v1", Kind: "ReplicationController"}, {Version: "v1", Kind: "Service"},
+	{Version: "v1", Kind: "ConfigMap"}, {Version: "v1", Kind: "Secret"}, {Version: "v1", Kind: "PersistentVolumeClaim"},
+	{Version: "v1", Kind: "ServiceAccount"},
+	{Group: "apps", Version: "v1", Kind: "Deployment"}, {Group: "apps", Version: "v1", Kind: "StatefulSet"},
+	{Group: "apps", Version: "v1", Kind: "DaemonSet"}, {Group: "apps", Version: "v1", Kind: "ReplicaSet"},
+	{Group: "batch", Version: "v1", Kind: "Job"}, {Group: "batch", Version: "v1", Kind: "CronJob"},
+	{Group: "networking.k8s.io", Version: "v1", Kind: "Ingress"},
+}
+
+// accessories are kinds that mean nothing without what they are about: those of others
+// keep no namespace.
+var accessories = []schema.GroupVersionKind{
+	{Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy"},
+	{Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"},
+	{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"},
+}
+
+// ofTheCluster is what clusters put into every namespace, by kind.
+var ofTheCluster = map[string][]string{
+	"ConfigMap":      {"kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert"},
+	"ServiceAccount": {"default", "builder", "deployer"},
+}
+
+// unlabelled is what the chart makes without labels, by kind.
+var unlabelled = map[string][]string{
+	"NetworkPolicy": {"tarn", "tarn-scrub", "tarn-api", "tarn-metrics"},
+	"Lease":         {kube.ControllerName},
+}
+
+// space is what lies in Tarn's namespace, but for what the cluster puts into every one.
+type space struct {
+	// theirs names what is somebody else's.
+	theirs []string
+	// ours is what Tarn or its chart has made.
+	ours []metav1.PartialObjectMetadata
+}
+
+// space looks at all that lies in Tarn's namespace.
+func (u *uninstaller) space(ctx context.Context) (space, error) {
+	own, err := ownNames()
+	if err != nil {
+		return space{}, err
+	}
+	definitions := &apiextensionsv1.CustomResourceDefinitionList{}
+	if err := u.client.List(ctx, definitions); err != nil {
+		return space{}, fmt.Errorf("listing custom resources: %w", err)
+	}
+	var found []metav1.PartialObjectMetadata
+	for _, kind := range slices.Concat(belongings, accessories) {
+		items, err := u.residents(ctx, kind)
+		if err != nil {
+			return space{}, fmt.Errorf("looking for what else lies in namespace %s: %w", Namespace, err)
+		}
+		found = append(found, items...)
+	}
+	var unread []string
+	for i := range definitions.Items {
+		kind, ok := foreignKind(&definitions.Items[i])
+		if !ok {
+			continue
+		}
+		items, err := u.residents(ctx, kind)
+		if err != nil { // whose it is: the one that serves it is not well, or there is no right to look
+			unread = append(unread, fmt.Sprintf("%s, which cannot be listed", definitions.Items[i].Name))
+		}
+		found = append(found, items...)
+	}
+	// The last look comes when Tarn's custom resources are gone.
+	u.releases = append(u.releases, releases(definitions)...)
+	s := sortSpace(found, own, u.releases)
+	s.theirs = append(s.theirs, unread...)
+	return s, nil
+}
+
+// residents lists the objects of a kind in Tarn's namespace, by what is said of each and
+// not what is in it: Secrets are not read.
+func (u *uninstaller) residents(ctx context.Context, kind schema.GroupVersionKind) ([]metav1.PartialObjectMetadata, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	err := u.client.List(ctx, list, client.InNamespace(Namespace))
+	if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	for i := range list.Items {
+		list.Items[i].SetGroupVersionKind(kind)
+	}
+	return list.Items, nil
+}
+
+// foreignKind is the kind of a custom resource that lies in namespaces and is not Tarn's.
+func foreignKind(d *apiextensionsv1.CustomResourceDefinition) (schema.GroupVersionKind, bool) {
+	if d.Spec.Scope != apiextensionsv1.NamespaceScoped || d.Spec.Group == tarnv1.GroupVersion.Group || d.Spec.Group == pavv1.GroupVersion.Group {
+		return schema.GroupVersionKind{}, false
+	}
+	for _, v := range d.Spec.Versions {
+		if v.Served {
+			return schema.GroupVersionKind{Group: d.Spec.Group, Version: v.Name, Kind: d.Spec.Names.Kind}, true
+		}
+	}
+	return schema.GroupVersionKind{}, false
+}
+
+// ownNames are the objects of Tarn's namespace that `tarn install` applies, by kind.
+func ownNames() (map[string][]string, error) {
+	objects, err := deploy.Objects()
+	if err != nil {
+		return nil, err
+	}
+	own := map[string][]string{}
+	for _, o := range objects {
+		if o.GetNamespace() == Namespace {
+			own[o.GetKind()] = append(own[o.GetKind()], o.GetName())
+		}
+	}
+	return own, nil
+}
+
+// releases names the releases of helm that Tarn's custom resources are of and whose
+// records lie in Tarn's namespace.
+func releases(definitions *apiextensionsv1.CustomResourceDefinitionList) []string {
+	var names []string
+	for i := range definitions.Items {
+		d := &definitions.Items[i]
+		if d.Spec.Group == tarnv1.GroupVersion.Group && d.Annotations["meta.helm.sh/release-namespace"] == Namespace {
+			names = append(names, d.Annotations["meta.helm.sh/release-name"])
+		}
+	}
+	return names
+}
+
+// sortSpace tells what is Tarn's from what is somebody else's. What another object there
+// has made goes with that, and is not named beside it.
+func sortSpace(found []metav1.PartialObjectMetadata, own map[string][]string, releases []string) space {
+	there := map[types.UID]bool{}
+	for i := range found {
+		there[found[i].UID] = true
+	}
+	var s space
+	for i := range found {
+		o := &found[i]
+		switch {
+		case slices.Contains(ofTheCluster[o.Kind], o.Name), slices.Contains(own[o.Kind], o.Name): // those go by name
+		case slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return there[r.UID] }):
+		case isOurs(o):
+			s.ours = append(s.ours, *o)
+		case o.Kind == "Secret" && isRecord(o, own["ServiceAccount"], releases):
+		case slices.ContainsFunc(accessories, func(k schema.GroupVersionKind) bool { return k == o.GroupVersionKind() }):
+		default:
+			s.theirs = append(s.theirs, o.Kind+" "+o.Name)
+		}
+	}
+	slices.Sort(s.theirs)
+	return s
+}
+
+// isOurs says that the chart or a controller has made an object.
+func isOurs(o *metav1.PartialObjectMetadata) bool {
+	switch o.Kind {
+	case "PersistentVolumeClaim":
+		return errand(o.Namespace, o.Name)
+	case "Pod":
+		if o.Labels[tarnv1.LabelStep] != "" {
+			return true
+		}
+	}
+	part := o.Labels["app.kubernetes.io/component"]
+	return o.Labels["app.kubernetes.io/name"] == "tarn" && slices.Contains([]string{"api", "controller", "node"}, part) ||
+		slices.Contains(unlabelled[o.Kind], o.Name)
+}
+
+// isRecord says that a Secret is what Kubernetes or helm keep of Tarn.
+func isRecord(o *metav1.PartialObjectMetadata, accounts, releases []string) bool {
+	if account := o.Annotations[corev1.ServiceAccountNameKey]; account != "" {
+		return slices.Contains(accounts, account) || slices.Contains(ofTheCluster["ServiceAccount"], account)
+	}
+	return o.Labels["owner"] == "helm" && slices.Contains(releases, o.Labels["name"])
+}
+
+// errand says whether a claim is one by which Tarn has a volume made or scrubbed; policy
+// pools.tarn.dev keeps the first of these names for it.
+func errand(namespace, name string) bool {
+	return namespace == Namespace && (strings.HasPrefix(name, volume.PoolPrefix) || strings.HasPrefix(name, tarnv1.ScrubPrefix))
+}
+
+// leaveSpace says whether the namespace has to stay, as others have something in it. From
+// one that stays all of Tarn's is taken, which else goes with it.
+func (u *uninstaller) leaveSpace(ctx context.Context) (stays bool, err error) {
+	s, err := u.space(ctx)
+	if err != nil || len(s.theirs) == 0 {
+		return false, err
+	}
+	for i := range s.ours {
+		if err := u.remove(ctx, &s.ours[i]); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
+}

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -35,7 +36,29 @@ func (s *scenario) ghost() *corev1.Node {
 	})
 	// A new node is tainted as not ready until Kubernetes has seen that it is.
 	s.nodeBecomes(node.Name, "free for who tolerates it", func(n *corev1.Node) bool { return len(n.Spec.Taints) == 1 })
+	s.isKnown(node)
 	return node
+}
+
+// isKnown waits until the scheduler has seen that a ghost takes pods, by one that can go nowhere else.
+func (s *scenario) isKnown(ghost *corev1.Node) {
+	s.t.Helper()
+	witness := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "witness"},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{corev1.LabelHostname: ghost.Name},
+			Tolerations:  []corev1.Toleration{{Key: s.name, Operator: corev1.TolerationOpExists}},
+			Containers:   []corev1.Container{{Name: "none", Image: "busybox:1.36"}},
+		},
+	}
+	s.create(witness)
+	s.await("a pod to be on node "+ghost.Name, func() (bool, string) {
+		err := s.get(witness)
+		return err == nil && witness.Spec.NodeName == ghost.Name, fmt.Sprintf("it is on %q (%v)", witness.Spec.NodeName, err)
+	})
+	if err := suite.live.Delete(s.ctx, witness, client.GracePeriodSeconds(0)); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // said writes what its kubelet would say of a node.

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -26,6 +25,11 @@ import (
 // DefaultPauseImage is the image of filler pods where none is given. They need not
 // start, so it does no harm where it cannot be pulled.
 const DefaultPauseImage = "registry.k8s.io/pause:3.10"
+
+// gatherTime is how long events that concern a pool are gathered before it is looked at.
+// A look reads all of the pool from the API server, and a pool that is drawn from and
+// filled tells of a hundred changes a second: those who draw would wait for the looks.
+const gatherTime = 100 * time.Millisecond
 
 // Options are what the controller needs beside the manager.
 type Options struct {
@@ -64,22 +68,18 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if err := kube.IndexClaims(context.Background(), mgr); err != nil {
 		return err
 	}
-	ofSets := func(concerned func(*tarnv1.PersistentVolumeSet, client.Object) bool) handler.EventHandler {
-		return handler.EnqueueRequestsFromMapFunc(r.sets(concerned))
-	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("pool").
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
-		For(&tarnv1.PersistentVolumeSet{}).
-		Watches(&tarnv1.PersistentVolumeSet{}, ofSets(concernsNeighbour)).
-		Watches(&corev1.PersistentVolume{}, ofSets(r.concernsVolume)).
-		Watches(&corev1.PersistentVolumeClaim{}, ofSets(concernsFiller), builder.WithPredicates(predicate.NewPredicateFuncs(r.isFiller))).
-		Watches(&corev1.PersistentVolumeClaim{}, ofSets(r.concernsHolder), builder.WithPredicates(ends())).
-		Watches(&corev1.Pod{}, ofSets(concernsFiller), builder.WithPredicates(predicate.NewPredicateFuncs(r.isFiller))).
-		Watches(&tarnv1.PersistentVolumeSetScaler{}, ofSets(concernsScaler)).
-		Watches(&storagev1.StorageClass{}, ofSets(concernsClass)).
-		Watches(&tarnv1.PavVolume{}, ofSets(r.concernsRecord), builder.WithPredicates(predicate.NewPredicateFuncs(r.isFillerRecord))).
-		Watches(&pavv1.PavProvisioner{}, ofSets(concernsProvisioner), builder.WithPredicates(kube.ProvisionerJudged())).
+		Watches(&tarnv1.PersistentVolumeSet{}, r.soon(concernsSet)).
+		Watches(&corev1.PersistentVolume{}, r.soon(r.concernsVolume)).
+		Watches(&corev1.PersistentVolumeClaim{}, r.soon(concernsFiller), builder.WithPredicates(predicate.NewPredicateFuncs(r.isFiller))).
+		Watches(&corev1.PersistentVolumeClaim{}, r.soon(r.concernsHolder), builder.WithPredicates(ends())).
+		Watches(&corev1.Pod{}, r.soon(concernsFiller), builder.WithPredicates(predicate.NewPredicateFuncs(r.isFiller))).
+		Watches(&tarnv1.PersistentVolumeSetScaler{}, r.soon(concernsScaler)).
+		Watches(&storagev1.StorageClass{}, r.soon(concernsClass)).
+		Watches(&tarnv1.PavVolume{}, r.soon(r.concernsRecord), builder.WithPredicates(predicate.NewPredicateFuncs(r.isFillerRecord))).
+		Watches(&pavv1.PavProvisioner{}, r.soon(concernsProvisioner), builder.WithPredicates(kube.ProvisionerJudged())).
 		Complete(r)
 }
 

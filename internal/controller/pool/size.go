@@ -40,15 +40,14 @@ func size(v *View, now time.Time) []Action {
 			wanted++ // the new one comes before an old one goes
 		}
 	}
-	orders := renewClass(v)
-	orders = append(orders, order(v, min(wanted-n.spares-n.creating, room(v, n), fillingAtOnce-n.creating))...)
-	if len(orders) > 0 {
-		actions = append(actions, orders)
+	orders := order(v, min(wanted-n.spares-n.creating, room(v, n), fillingAtOnce-n.creating))
+	if class := renewClass(v); len(class) > 0 {
+		return append(actions, append(class, orders...)) // none is made of another class
 	}
-	return actions
+	return append(actions, orders...)
 }
 
-// renewClass makes the filler class what it should be; nothing is ordered of another.
+// renewClass makes the filler class what it should be.
 func renewClass(v *View) Together {
 	class := fillerClass(v.Set, v.Class)
 	switch {

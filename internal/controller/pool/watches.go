@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -18,22 +19,35 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// sets gives the names of the sets that an object concerns.
-func (r *reconciler) sets(concerned func(*tarnv1.PersistentVolumeSet, client.Object) bool) handler.MapFunc {
-	return func(ctx context.Context, o client.Object) []reconcile.Request {
+// soon enqueues the sets that an object concerns, as it was or as it is, gatherTime
+// later. The queue holds one entry a set, however many events name it meanwhile.
+func (r *reconciler) soon(concerned func(*tarnv1.PersistentVolumeSet, client.Object) bool) handler.Funcs {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	add := func(ctx context.Context, q queue, o client.Object) {
 		list := &tarnv1.PersistentVolumeSetList{}
 		if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			log.FromContext(ctx).Error(err, "listing PersistentVolumeSets", "changed", o.GetName())
-			return nil
+			return
 		}
-		var requests []reconcile.Request
 		for i := range list.Items {
 			if concerned(&list.Items[i], o) {
-				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: list.Items[i].Name}})
+				q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: list.Items[i].Name}}, gatherTime)
 			}
 		}
-		return requests
 	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			add(ctx, q, e.ObjectOld)
+			add(ctx, q, e.ObjectNew)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, q, e.Object) },
+	}
+}
+
+// concernsSet: it is the set itself, or a neighbour.
+func concernsSet(set *tarnv1.PersistentVolumeSet, o client.Object) bool {
+	return set.Name == o.GetName() || concernsNeighbour(set, o)
 }
 
 // concernsVolume: it is selected, or the volume of a filler claim.

@@ -230,7 +230,8 @@ const recyclerPrefix = "recycler-for-"
 
 // gatherRecyclers finds that pod, which has the source of the volume and no claim. The
 // policy can be changed under it: it would delete the files of whoever gets the volume
-// next. The binder may have it in any namespace.
+// next. The binder may have it in any namespace, where anybody may give a pod that name:
+// one without the source is none.
 func (r *reconciler) gatherRecyclers(ctx context.Context, v *View) error {
 	if !kubernetesRecycles(v.Volume) {
 		return nil
@@ -240,9 +241,22 @@ func (r *reconciler) gatherRecyclers(ctx context.Context, v *View) error {
 		return fmt.Errorf("listing the pods by which Kubernetes recycles volume %s: %w", v.Volume.Name, err)
 	}
 	for i := range pods.Items {
-		if !volume.Ended(&pods.Items[i]) {
+		if !volume.Ended(&pods.Items[i]) && mounts(&pods.Items[i], &v.Volume.Spec.PersistentVolumeSource) {
 			v.Recyclers = append(v.Recyclers, "Kubernetes' recycler, pod "+pods.Items[i].Namespace+"/"+pods.Items[i].Name)
 		}
 	}
 	return nil
+}
+
+// mounts says that a pod has the folder or export of a volume, and not by a claim.
+func mounts(pod *corev1.Pod, source *corev1.PersistentVolumeSource) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		switch {
+		case v.HostPath != nil && source.HostPath != nil:
+			return v.HostPath.Path == source.HostPath.Path
+		case v.NFS != nil && source.NFS != nil:
+			return v.NFS.Server == source.NFS.Server && v.NFS.Path == source.NFS.Path
+		}
+		return false
+	})
 }

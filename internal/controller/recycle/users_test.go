@@ -34,6 +34,7 @@ func runs(namespace, claim string, since metav1.Time) *corev1.Pod {
 // recycler is the pod by which Kubernetes recycles volume vol.
 func recycler(phase corev1.PodPhase) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "any", Name: "recycler-for-vol"}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "vol", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/shelf"}}}}
 	p.Status.Phase = phase
 	return p
 }
@@ -42,7 +43,8 @@ func TestWhatUsesAVolumeThatPointsAtAClaimThatIsGone(t *testing.T) {
 	hostPath := view(func(v *View) {
 		v.Volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/shelf"}}
 	}).Volume
-	scrub := volume.ScrubClaim(hostPath)
+	scrub, elsewhere := volume.ScrubClaim(hostPath), recycler(corev1.PodRunning)
+	elsewhere.Spec.Volumes[0].HostPath.Path = "/shelf/other"
 	before, after := metav1.NewTime(noon.Add(-time.Minute)), metav1.NewTime(noon.Add(time.Minute))
 	for _, c := range []struct {
 		name    string
@@ -61,6 +63,7 @@ func TestWhatUsesAVolumeThatPointsAtAClaimThatIsGone(t *testing.T) {
 			[]string{"pod a/p"}},
 		{"Kubernetes' recycler, which has no node yet", []client.Object{recycler(corev1.PodPending)}, []string{"Kubernetes' recycler, pod any/recycler-for-vol"}},
 		{"Kubernetes' recycler, which has ended", []client.Object{recycler(corev1.PodSucceeded)}, nil},
+		{"a pod of that name with another folder", []client.Object{elsewhere}, nil},
 		{"its own scrub claim", []client.Object{claimNaming(testNamespace, scrub, corev1.ClaimPending), runs(testNamespace, scrub, after)}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -89,5 +92,38 @@ func TestWhatUsesAVolumeThatPointsAtAClaimThatIsGone(t *testing.T) {
 				t.Error("the end of the pod wakes nobody")
 			}
 		})
+	}
+}
+
+func TestARecyclerIsKnownByTheSourceOfTheVolume(t *testing.T) {
+	hostPath := func(path string) corev1.VolumeSource {
+		return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}
+	}
+	nfs := func(server, path string) corev1.VolumeSource {
+		return corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: server, Path: path}}
+	}
+	folder := &corev1.PersistentVolumeSource{HostPath: hostPath("/a").HostPath}
+	export := &corev1.PersistentVolumeSource{NFS: nfs("s", "/a").NFS}
+	for _, c := range []struct {
+		name   string
+		pod    []corev1.VolumeSource
+		source *corev1.PersistentVolumeSource
+		want   bool
+	}{
+		{"the folder", []corev1.VolumeSource{nfs("s", "/a"), hostPath("/a")}, folder, true},
+		{"another folder", []corev1.VolumeSource{hostPath("/b")}, folder, false},
+		{"the export", []corev1.VolumeSource{nfs("s", "/a")}, export, true},
+		{"that of another server", []corev1.VolumeSource{nfs("t", "/a")}, export, false},
+		{"another of the server", []corev1.VolumeSource{nfs("s", "/b")}, export, false},
+		{"a folder of the path of an export", []corev1.VolumeSource{hostPath("/a")}, export, false},
+		{"nothing", nil, folder, false},
+	} {
+		pod := &corev1.Pod{}
+		for _, source := range c.pod {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{VolumeSource: source})
+		}
+		if got := mounts(pod, c.source); got != c.want {
+			t.Errorf("%s: got %t, want %t", c.name, got, c.want)
+		}
 	}
 }

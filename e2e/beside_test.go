@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -40,7 +39,7 @@ func startBeside(t *testing.T, label string, args ...string) *beside {
 	if !suite.machine.here() {
 		t.Skip("no tarn-cluster to start a cluster with: TARN_CLUSTER_BINARY and TARN_CLUSTER_NAME are not set")
 	}
-	b := &beside{t: t, news: newNews(), machine: machine{binary: suite.machine.binary, name: suite.machine.name + "-" + label, kills: &sync.Mutex{}}}
+	b := &beside{t: t, news: newNews(), machine: machine{binary: suite.machine.binary, name: suite.machine.name + "-" + label, kills: &killing{}}}
 	b.must("down") // an interrupted run may have left it
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -31,17 +31,19 @@ var moments = []struct {
 }
 
 // manyKills is what a step may take while components are killed for many cases at once:
-// after each failed mount the kubelet waits twice as long, for two minutes in the end.
-const manyKills = 4 * time.Minute
+// after each failed mount the kubelet waits twice as long, for two minutes in the end, when
+// four have gone by.
+const manyKills = 6 * time.Minute
 
-// inPodsToo says at which moments parts of Tarn are killed that are pods as well: another
-// leader comes after seconds only, as the killed one cannot give its lease back.
-func inPodsToo(moment string) bool {
+// staged says at which moments parts of Tarn are killed: at all, but where they are pods and
+// not every case is asked for. There another leads after seconds only, as the killed one
+// cannot give its lease back.
+func staged(moment string) bool {
 	switch moment {
 	case "the creation pod is made", "the volume is staged", "the node has unmounted", "the deletion pod is made", "a claim is bound", "a volume is nobody's":
 		return true
 	}
-	return false
+	return !inPods() || wide()
 }
 
 // The cases that kill Tarn's parts go on side by side, so that each is hit by the kills of
@@ -64,18 +66,22 @@ func TestWhoeverIsKilled(t *testing.T) {
 	t.Cleanup(func() { (&scenario{t: t, ctx: context.Background()}).tarnAgain() })
 }
 
-// aVolumeLivesOn though components are killed at one moment of its life. One group of
+// aVolumeLivesOn though components are killed at one moment of its life: the only controller,
+// or, where they are pods, the one that leads; the node agent; all there is. One group of
 // lives follows the other: with each kill of the node agent the kubelet waits longer
 // before it asks for a volume again, for a minute in the end.
 func aVolumeLivesOn(t *testing.T) {
 	groups := [][]string{{controller}, {nodeAgent}, {controller, nodeAgent}}
 	if inPods() {
+		groups[2] = []string{controller, standby, nodeAgent}
+	}
+	if inPods() && !wide() {
 		groups = groups[2:]
 	}
 	for _, victims := range groups {
 		t.Run(strings.Join(victims, " and ")+" die as", func(t *testing.T) {
 			for _, moment := range moments {
-				if inPods() && !inPodsToo(moment.name) {
+				if !staged(moment.name) {
 					continue
 				}
 				t.Run(moment.name, func(t *testing.T) {

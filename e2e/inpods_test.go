@@ -26,6 +26,9 @@ import (
 // tarn-cluster's.
 func inPods() bool { return os.Getenv("TARN_HELM") != "" }
 
+// wide says whether every case is asked for that can hold where Tarn's parts are pods.
+func wide() bool { return os.Getenv("WIDE") != "" }
+
 // tarnAgain waits until every part of Tarn is there that a case has taken away; processes
 // are there at once.
 func (s *scenario) tarnAgain() {
@@ -80,6 +83,9 @@ func (s *scenario) pausesAgent() (goOn func()) {
 	return goOn
 }
 
+// errNoProcess is what is said of a pod whose process has ended, or is that of another machine.
+var errNoProcess = errors.New("it has no process on this machine")
+
 // processes gives the ids of a pod's processes, which are this machine's.
 func (m machine) processes(pod *corev1.Pod) ([]int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
@@ -100,7 +106,7 @@ func (m machine) processes(pod *corev1.Pod) ([]int, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("pod %s has no process on this machine", pod.Name)
+		return nil, fmt.Errorf("pod %s: %w", pod.Name, errNoProcess)
 	}
 	return found, nil
 }
@@ -115,12 +121,13 @@ func (m machine) signal(pod *corev1.Pod, what syscall.Signal) error {
 }
 
 // ends kills a pod of Tarn's as the loss of its machine would: its process is killed, and
-// the pod is not there any more. Another comes in its place.
+// the pod is not there any more. Another comes in its place. A process may just have ended
+// by itself, as that of a controller does which cannot renew its lease.
 func (m machine) ends(ctx context.Context, pod *corev1.Pod) error {
-	if err := m.signal(pod, syscall.SIGKILL); err != nil {
+	if err := m.signal(pod, syscall.SIGKILL); err != nil && !errors.Is(err, errNoProcess) && !errors.Is(err, syscall.ESRCH) {
 		return err
 	}
-	return suite.live.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+	return client.IgnoreNotFound(suite.live.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID}))
 }
 
 // serviceURL is that of the REST API's service.
@@ -133,27 +140,19 @@ func (s *scenario) serviceURL() string {
 	return "http://" + net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port)))
 }
 
-// killPods has the controller that leads, or the node agents, or both, die as if their
-// machines had, and waits until another controller leads and other agents are Ready.
-func (m machine) killPods(parts []string) error {
+// killPods has the controller that leads, the one that stands by too or the node agents die
+// as if their machines had, and waits until another controller leads and other agents are
+// Ready. That takes seconds, so one that began after it was asked for serves all who wait.
+func (m machine) killPods(asked time.Time, parts []string) error {
+	key, began := strings.Join(parts, " "), time.Now()
+	if m.kills.began[key].After(asked) {
+		return nil
+	}
+	m.kills.began[key] = began
 	ctx := context.Background()
-	began := time.Now()
-	was, leader, err := leads(ctx)
+	was, victims, agents, err := victimsOf(ctx, parts)
 	if err != nil {
 		return err
-	}
-	agents, err := agentPods(ctx)
-	if err != nil {
-		return err
-	}
-	var victims []corev1.Pod
-	if slices.Contains(parts, controller) {
-		victims = append(victims, *leader)
-	} else {
-		was = "" // whoever leads will do
-	}
-	if slices.Contains(parts, nodeAgent) {
-		victims = append(victims, agents...)
 	}
 	for i := range victims {
 		if err := m.ends(ctx, &victims[i]); err != nil {
@@ -169,8 +168,8 @@ func (m machine) killPods(parts []string) error {
 	for {
 		// The pod of a holder that is gone is not found.
 		now, _, leaderErr := leads(ctx)
-		others, agentErr := agentPods(ctx)
-		if errors.Join(leaderErr, agentErr) == nil && now != was && len(others) == len(agents) &&
+		others, agentErr := podsOf(ctx, "node")
+		if errors.Join(leaderErr, agentErr) == nil && now != was && len(others) == agents &&
 			!slices.ContainsFunc(others, func(p corev1.Pod) bool { return gone(p) || !isReadyPod(&p) }) {
 			return nil
 		}
@@ -182,11 +181,36 @@ func (m machine) killPods(parts []string) error {
 	}
 }
 
-// agentPods are the pods of node agents.
-func agentPods(ctx context.Context) ([]corev1.Pod, error) {
+// victimsOf gives the pods of parts that are to die, who must not lead afterwards, and how
+// many agents there are.
+func victimsOf(ctx context.Context, parts []string) (was string, victims []corev1.Pod, agents int, err error) {
+	leader, itsPod, err := leads(ctx)
+	if err != nil {
+		return "", nil, 0, err
+	}
+	controllers, controllersErr := podsOf(ctx, "controller")
+	nodes, nodesErr := podsOf(ctx, "node")
+	for _, part := range parts {
+		switch part {
+		case controller:
+			was, victims = leader, append(victims, *itsPod)
+		case standby:
+			victims = append(victims, slices.DeleteFunc(controllers, func(p corev1.Pod) bool { return p.UID == itsPod.UID })...)
+		case nodeAgent:
+			victims = append(victims, nodes...)
+		}
+	}
+	return was, victims, len(nodes), errors.Join(controllersErr, nodesErr)
+}
+
+// podsOf are the pods of a part of Tarn that run: on a node without a kubelet an agent waits
+// for ever.
+func podsOf(ctx context.Context, component string) ([]corev1.Pod, error) {
 	var list corev1.PodList
-	err := suite.live.List(ctx, &list, client.InNamespace(tarnSystem), client.MatchingLabels{"app.kubernetes.io/component": "node"})
-	return list.Items, err
+	err := suite.live.List(ctx, &list, client.InNamespace(tarnSystem), client.MatchingLabels{"app.kubernetes.io/component": component})
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
+		return len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].State.Running == nil
+	}), err
 }
 
 // leads gives who holds the controllers' lease, and its pod.

@@ -29,13 +29,19 @@ const (
 type machine struct {
 	// binary is the path of tarn-cluster, name the cluster's.
 	binary, name string
-	// kills keeps one restart from meeting another.
-	kills *sync.Mutex
+	kills        *killing
+}
+
+// killing keeps one restart from meeting another.
+type killing struct {
+	sync.Mutex
+	// began says when the last one of the same parts did, where they are pods.
+	began map[string]time.Time
 }
 
 // thisMachine reads TARN_CLUSTER_BINARY and TARN_CLUSTER_NAME.
 func thisMachine() (machine, error) {
-	m := machine{binary: os.Getenv("TARN_CLUSTER_BINARY"), name: os.Getenv("TARN_CLUSTER_NAME"), kills: &sync.Mutex{}}
+	m := machine{binary: os.Getenv("TARN_CLUSTER_BINARY"), name: os.Getenv("TARN_CLUSTER_NAME"), kills: &killing{began: map[string]time.Time{}}}
 	if (m.binary == "") != (m.name == "") {
 		return m, errors.New("set both TARN_CLUSTER_BINARY and TARN_CLUSTER_NAME, or neither where the cluster is not on this machine")
 	}
@@ -61,10 +67,11 @@ func (m machine) run(args ...string) (string, error) {
 // kill ends components by SIGKILL and sees them started again; of Tarn's, where they are
 // pods, others in their place.
 func (m machine) kill(components ...string) error {
+	asked := time.Now()
 	m.kills.Lock()
 	defer m.kills.Unlock()
 	if inPods() && strings.HasPrefix(components[0], "tarn-") {
-		return m.killPods(components)
+		return m.killPods(asked, components)
 	}
 	killed := map[string]int{}
 	for _, c := range components {
@@ -102,11 +109,11 @@ func (m machine) kill(components ...string) error {
 	}
 }
 
-// log gives the last lines of a component's log, of a pod's where helm installed Tarn.
+// log gives the last lines of a component's log; where helm installed Tarn, its parts' are those of pods.
 func (m machine) log(component string, lines int) string {
 	var text string
 	var err error
-	if os.Getenv("TARN_HELM") != "" {
+	if inPods() && strings.HasPrefix(component, "tarn-") {
 		var out []byte
 		out, err = exec.Command(filepath.Join(filepath.Dir(m.binary), "kubectl"), "-n", "tarn-system", "logs", "--prefix", "--tail", strconv.Itoa(lines),
 			"--selector", "app.kubernetes.io/component="+strings.TrimPrefix(component, "tarn-")).Output()

@@ -48,13 +48,10 @@ func TestWhenANodeFails(t *testing.T) {
 }
 
 // inAClusterApart runs the test that calls it once more, as that of a cluster whose data lie on
-// a disk of its own.
+// a disk of its own. Tarn is there what it is here: processes, or pods that helm installs.
 func inAClusterApart(t *testing.T) {
 	if !suite.machine.here() {
 		t.Skip("no tarn-cluster to start a cluster with: TARN_CLUSTER_BINARY and TARN_CLUSTER_NAME are not set")
-	}
-	if inPods() {
-		t.Skip("a cluster of its own is one where Tarn's parts are processes")
 	}
 	m := suite.machine
 	m.name += "-apart"
@@ -64,23 +61,49 @@ func inAClusterApart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return out
+		return strings.TrimSpace(out)
 	}
 	cluster("down") // an interrupted run may have left it
 	disk := smallDisk(t, filepath.Join(os.TempDir(), m.name))
 	t.Cleanup(func() { cluster("down") })
-	cluster("up", "--without-api", "--data-dir", filepath.Join(disk, "data"),
-		"--kubelet-arg=--eviction-hard=nodefs.available<"+leastFree, "--kubelet-arg=--eviction-pressure-transition-period="+calm.String())
+	up := []string{"up", "--data-dir", filepath.Join(disk, "data"),
+		"--kubelet-arg=--eviction-hard=nodefs.available<" + leastFree, "--kubelet-arg=--eviction-pressure-transition-period=" + calm.String()}
+	if inPods() {
+		cluster(append(up, "--stock", "--kubelet-arg=--root-dir="+kubeletDir)...)
+		needsAddOn(t).installedApart(t, m, cluster)
+	} else {
+		cluster(append(up, "--without-api")...)
+	}
 
 	ctx, stop := context.WithTimeout(t.Context(), failing)
 	defer stop()
 	inside := exec.CommandContext(ctx, os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-test.count", "1")
-	inside.Env = append(os.Environ(), apart+"=1", "TARN_CLUSTER_NAME="+m.name, "KUBECONFIG="+strings.TrimSpace(cluster("kubeconfig")))
+	inside.Env = append(os.Environ(), apart+"=1", "TARN_CLUSTER_NAME="+m.name, "KUBECONFIG="+cluster("kubeconfig"))
 	out, err := inside.CombinedOutput()
 	// Lines that begin as a test's own are taken for it.
 	t.Logf("in cluster %s:\n| %s", m.name, bytes.ReplaceAll(bytes.TrimSpace(out), []byte("\n"), []byte("\n| ")))
 	if err != nil {
 		t.Errorf("the cases in cluster %s: %v; end of its kubelet's log:\n%s", m.name, err, m.log("kubelet", 40))
+	}
+}
+
+// installedApart installs Tarn in another cluster as hack/addon.sh has in that of the suite,
+// from the same image.
+func (a addOn) installedApart(t *testing.T, m machine, cluster func(...string) string) {
+	t.Helper()
+	release := a.releases[0]
+	cluster("image", "import", filepath.Join(os.Getenv("TARN_IMAGES"), release, "tarn.tar"))
+	kubectl := filepath.Join(filepath.Dir(m.binary), "kubectl")
+	for _, command := range [][]string{
+		{a.helm, "upgrade", "--install", "tarn", a.chart, "--set", "image.tag=" + release, "--set", "node.kubeletDir=" + kubeletDir},
+		{kubectl, "-n", tarnSystem, "rollout", "status", "deployment/" + controller, "--timeout=60s"},
+		{kubectl, "-n", tarnSystem, "rollout", "status", "daemonset/" + nodeAgent, "--timeout=60s"},
+	} {
+		c := exec.Command(command[0], command[1:]...)
+		c.Env = append(os.Environ(), "KUBECONFIG="+cluster("kubeconfig"))
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", strings.Join(command, " "), err, out)
+		}
 	}
 }
 

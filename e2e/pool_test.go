@@ -294,7 +294,7 @@ func (s *scenario) fillers() []corev1.PersistentVolumeClaim {
 // aPoolFillsUp though the controller is killed at moments of that.
 func aPoolFillsUp(t *testing.T) {
 	for _, moment := range poolMoments {
-		if inPods() && !inPodsToo(moment.name) {
+		if !staged(moment.name) {
 			continue
 		}
 		t.Run(moment.name, func(t *testing.T) {

@@ -6,7 +6,8 @@
 #   hack/addon.sh [ARGUMENT OF go test]...
 #
 # KEEP=1 leaves the cluster running, with Tarn in it. WIDE=1 runs every case that can
-# hold here, as `make e2e` does, and not only those that show what no other suite does.
+# hold here, as `make e2e` does, and not only those that show what no other suite does; and
+# has Tarn's parts killed at each moment that the cases know, and not only at some.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # As bin/tarn is built, so that nothing is compiled twice.
@@ -15,14 +16,14 @@ export CGO_ENABLED=0
 export TARN_CLUSTER_BINARY=$PWD/bin/tarn-cluster
 export TARN_CLUSTER_NAME=${TARN_CLUSTER_NAME:-tarn-addon}
 # Told to the cases: the helm and the chart, and the tags of two builds of this tree
-# that differ in nothing but their version.
+# that differ in nothing but their version, and where their images lie.
 export TARN_HELM=$PWD/bin/helm TARN_CHART=$PWD/charts/tarn
-export TARN_RELEASES="e2e-1 e2e-2"
+export TARN_RELEASES="e2e-1 e2e-2" TARN_IMAGES=$PWD/.tarn/images
 # Another kubelet folder than the default, as some distributions have it.
 export TARN_KUBELET_DIR=/var/lib/kubelet/elsewhere
 # Told to the cases: Kubernetes binds and protects.
 export BINDER=kubernetes PROTECTION=kubernetes
-logs=.tarn/addon images=.tarn/images
+logs=.tarn/addon
 
 on_cluster() { "$TARN_CLUSTER_BINARY" "$@" --name "$TARN_CLUSTER_NAME"; }
 kubectl() { bin/kubectl "$@"; }
@@ -94,8 +95,8 @@ image() { # TREE FOLDER RELEASE: packs the image of a tree
 	go -C hack/image run . --root="$1" --out="$2" --arch="$(go env GOARCH)" --image="tarn.dev/tarn:$3" --version="v0.0.0-$3" >&2
 }
 for release in $TARN_RELEASES; do
-	image "$PWD" "$PWD/$images/$release" "$release"
-	on_cluster image import "$images/$release/tarn.tar" >&2
+	image "$PWD" "$TARN_IMAGES/$release" "$release"
+	on_cluster image import "$TARN_IMAGES/$release/tarn.tar" >&2
 done
 
 rolled_out() {
@@ -127,7 +128,7 @@ same_bytes() {
 	tar --exclude=./.git --exclude=./.tarn --exclude=./bin --create . | tar --extract --directory "$other"
 	image "$other" "$other/images" "$first"
 	for file in tarn.tar tarn.cdx.json; do
-		cmp "$images/$first/$file" "$other/images/$file" || fail "$file differs when it is made in another folder"
+		cmp "$TARN_IMAGES/$first/$file" "$other/images/$file" || fail "$file differs when it is made in another folder"
 	done
 	rm -r "$other"
 }

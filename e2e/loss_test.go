@@ -7,14 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
@@ -125,19 +123,21 @@ func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
 			s.ready(pod)
 			s.prints(pod, "wrote 3")
 
-			first := s.stepPods(tarn.StepStaging)[0]
-			ended := s.endOf(&first)
-			put(t, filepath.Join(shelf, "now"))
-			if c.wantEvicted {
-				s.told(&first, "Evicted", "ephemeral local storage")
+			// What else the machine does only adds to the time, so the best of three losses tells.
+			noticed := time.Hour
+			for losses := int32(1); losses <= 3 && noticed > noticing; losses++ {
+				first, took := s.endsItself(shelf)
+				noticed = min(noticed, took)
+				if c.wantEvicted {
+					s.told(first, "Evicted", "ephemeral local storage")
+				}
+				s.told(pod, "VolumeLost", claim.Spec.VolumeName, c.wantTold)
+				s.bindsAgain(first, losses)
 			}
-			s.told(pod, "VolumeLost", claim.Spec.VolumeName, c.wantTold)
+			if noticed > noticing {
+				t.Errorf("a loss is noticed %s after the end of the staging pod's process, want %s", noticed, noticing)
+			}
 			s.told(pod, "VolumeRebound", claim.Spec.VolumeName)
-			again := s.stageOf("healthy again", healthy(tarn.ReasonRebound))
-			if lost := again.Status.Node.Loss; lost.Number != 1 || lost.Reason != tarn.ReasonPodEnded || len(lost.Left) > 0 {
-				t.Errorf("the stage tells of %+v, want one loss, %s, and nothing left", lost, tarn.ReasonPodEnded)
-			}
-			ended(again.Status.Node.Loss.Time.Time)
 			s.stillWrites(pod, shelf)
 			s.remove(pod)
 			s.remove(claim)
@@ -148,45 +148,48 @@ func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
 	}
 }
 
-// endOf watches a pod, and gives what compares the end of its container, by the kubelet's
-// word, with when it was noticed. Tarn may be faster than the kubelet: then the pod is gone
-// before that has said anything, and there is nothing to compare with. That it takes two
-// seconds is for TestAVolumeWhoseServerIsKilledIsThereAgainInTheRunningPod to say; here it
-// is told, and much more is an error.
-func (s *scenario) endOf(pod *corev1.Pod) func(noticed time.Time) {
+// endsItself has the staging pod of the only stage, which is staged by bindsShelf, come to
+// its end, and says how long after that of its process the loss of the volume was seen.
+func (s *scenario) endsItself(shelf string) (ended *corev1.Pod, noticed time.Duration) {
 	s.t.Helper()
-	informer, err := suite.cached.GetInformer(s.ctx, &corev1.Pod{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	var end atomic.Pointer[metav1.Time]
-	look := func(o any) {
-		now, ok := o.(*corev1.Pod)
-		if !ok || now.UID != pod.UID || len(now.Status.ContainerStatuses) == 0 {
-			return
+	before := int32(0)
+	stage := s.stageOf("staged", func(g *tarn.PavStage) bool {
+		if g.Status.Node.Loss != nil {
+			before = g.Status.Node.Loss.Number
 		}
-		if t := now.Status.ContainerStatuses[0].State.Terminated; t != nil && !t.FinishedAt.IsZero() {
-			end.CompareAndSwap(nil, &t.FinishedAt)
-		}
+		return healthy(tarn.ReasonStaged)(g) || healthy(tarn.ReasonRebound)(g)
+	})
+	ended = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Status.Pod.Namespace, Name: stage.Status.Pod.Name}}
+	// The volume may be there before the kubelet has told that its pod runs.
+	s.await("staging pod "+ended.Name+" to run", func() (bool, string) {
+		err := s.get(ended)
+		return err == nil && len(ended.Status.ContainerStatuses) > 0 && ended.Status.ContainerStatuses[0].State.Running != nil, fmt.Sprintf("it is %s (%v)", ended.Status.Phase, err)
+	})
+	end := endOfProcess(s.t, ended)
+	put(s.t, filepath.Join(shelf, "now"))
+	s.stageOf("lost", func(g *tarn.PavStage) bool { return g.Status.Node.Loss != nil && g.Status.Node.Loss.Number > before })
+	seen := time.Now()
+	select {
+	case at := <-end:
+		noticed = seen.Sub(at)
+	case <-time.After(s.limit()):
+		s.t.Fatalf("the volume is lost, and its staging pod %s runs on", ended.Name)
 	}
-	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(_, o any) { look(o) }, DeleteFunc: look})
-	if err != nil {
-		s.t.Fatal(err)
+	s.t.Logf("noticed %s after the end of its process", noticed)
+	return ended, noticed
+}
+
+// bindsAgain waits until the volume that was lost with a staging pod, for the nth time, is
+// bound by another.
+func (s *scenario) bindsAgain(ended *corev1.Pod, nth int32) *tarn.PavStage {
+	s.t.Helper()
+	again := s.stageOf("healthy again", func(g *tarn.PavStage) bool {
+		return healthy(tarn.ReasonRebound)(g) && g.Status.Pod.Name != ended.Name
+	})
+	if lost := again.Status.Node.Loss; lost.Number != nth || lost.Reason != tarn.ReasonPodEnded || len(lost.Left) > 0 {
+		s.t.Errorf("the stage tells of %+v, want loss %d, for %s, and nothing left", lost, nth, tarn.ReasonPodEnded)
 	}
-	s.t.Cleanup(func() { _ = informer.RemoveEventHandler(handler) })
-	return func(noticed time.Time) {
-		s.t.Helper()
-		at := end.Load()
-		if at == nil {
-			s.t.Log("its pod was gone before the kubelet told how its container ended")
-			return
-		}
-		late := noticed.Sub(at.Time) // of whole seconds, cut off
-		s.t.Logf("noticed %s after the end of its container", late)
-		if late > 10*time.Second {
-			s.t.Errorf("its container ended at %s, which was noticed at %s", at, noticed)
-		}
-	}
+	return again
 }
 
 // onBlock gives a pod the volume as a device.

@@ -21,6 +21,9 @@ func (w *wakes) who() []string {
 	for name := range w.volumes {
 		names = append(names, "volume "+name)
 	}
+	for name := range w.later {
+		names = append(names, "volume "+name+" later")
+	}
 	slices.Sort(names)
 	return names
 }

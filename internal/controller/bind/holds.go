@@ -13,6 +13,7 @@ import (
 type wakes struct {
 	claims  set[claimKey]
 	volumes set[string]
+	later   set[string] // volumes to be looked at after a pause
 }
 
 func (w *wakes) claim(key claimKey) {
@@ -27,6 +28,13 @@ func (w *wakes) volume(name string) {
 		w.volumes = set[string]{}
 	}
 	w.volumes[name] = struct{}{}
+}
+
+func (w *wakes) volumeLater(name string) {
+	if w.later == nil {
+		w.later = set[string]{}
+	}
+	w.later[name] = struct{}{}
 }
 
 // take gives a volume to a worker, on a claim or on the volume itself, if nobody has
@@ -194,8 +202,13 @@ func (b *books) wakeVolume(w *wakes, name string) {
 		w.volume(name) // to be read anew
 		return
 	}
-	plan := planVolume(b.viewVolume(v))
+	view := b.viewVolume(v)
+	plan := planVolume(view)
 	if plan.idle() {
+		return
+	}
+	if expectsClaim(view) {
+		w.volumeLater(name)
 		return
 	}
 	var claims []claimKey

@@ -95,6 +95,14 @@ func wake(p *Plan, d *volumeDraft, claim *corev1.PersistentVolumeClaim) {
 	p.add(WakeClaim{types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}})
 }
 
+// expectsClaim says whether a volume is new and reserved for a claim that is not there
+// yet. Most often the claim is made right after it, and binds it whatever its phase: a
+// volume called Available first would cost a write, for which the claim would have to
+// wait.
+func expectsClaim(v *VolumeView) bool {
+	return v.Claim == nil && v.Volume.Status.Phase == corev1.VolumePending && volume.StateOf(v.Volume, nil) == volume.VolumeReserved
+}
+
 // willTake says whether a claim is about to be bound to the volume that is reserved
 // for its name.
 func willTake(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {

@@ -146,7 +146,9 @@ func (s *story) wake(w wakes) {
 		if _, ok := w.claims[claimNamed(i)]; ok {
 			s.add(job{claim: claimNamed(i)})
 		}
-		if _, ok := w.volumes[volumeNamed(i)]; ok {
+		_, now := w.volumes[volumeNamed(i)]
+		_, later := w.later[volumeNamed(i)]
+		if now || later { // a pause is no more than a place in the queue
 			s.add(job{volume: volumeNamed(i)})
 		}
 	}

@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // What a claim or a volume is let go with.
@@ -228,4 +231,52 @@ func TestThousandsOfReleasedVolumesAreNobodysWork(t *testing.T) {
 	}
 	wantWoken(t, "case 163: a volume that fits", b.sawVolume(volumeOf("a", "1Gi")), "claim c")
 	wantChosen(t, "case 163: the claim's look", b, key, "a")
+}
+
+func TestANewVolumeWaitsAMomentForTheClaimItIsReservedFor(t *testing.T) {
+	pending := in(corev1.VolumePending)
+	for name, c := range map[string]struct {
+		knows  []any
+		volume *corev1.PersistentVolume
+		woken  []string
+	}{
+		"its claim is not there yet":             {volume: volumeOf("a", "1Gi", to("c", ""), pending), woken: []string{"volume a later"}},
+		"its claim is there":                     {knows: []any{claimOf("1Gi")}, volume: volumeOf("a", "1Gi", to("c", ""), pending), woken: []string{"claim c"}},
+		"its claim can never use it":             {knows: []any{claimOf("2Gi")}, volume: volumeOf("a", "1Gi", to("c", ""), pending), woken: []string{"claim c", "volume a"}},
+		"it was Released and is reserved anew":   {volume: volumeOf("a", "1Gi", to("c", ""), in(corev1.VolumeReleased)), woken: []string{"volume a"}},
+		"it is for anybody":                      {volume: volumeOf("a", "1Gi", pending), woken: []string{"volume a"}},
+		"a uid says which claim, and it is gone": {volume: volumeOf("a", "1Gi", to("c", "gone"), pending), woken: []string{"volume a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wantWoken(t, "the volume is made", booksOf(c.knows...).sawVolume(c.volume), c.woken...)
+		})
+	}
+	b := booksOf(volumeOf("a", "1Gi", to("c", ""), pending))
+	wantWoken(t, "the claim comes", b.sawClaim(claimOf("1Gi")), "claim c")
+	wantChosen(t, "its look", b, key, "a")
+	b = booksOf(volumeOf("a", "1Gi", to("c", ""), pending))
+	if d := syncVolume(b, "a", nil); !slices.Equal(d.writes, []string{"volume/status"}) || d.volume.Status.Phase != corev1.VolumeAvailable {
+		t.Errorf("no claim has come, and the volume's look writes %v and leaves it %s", d.writes, d.volume.Status.Phase)
+	}
+}
+
+// delays notes what is put into a queue, and after how long.
+type delays struct {
+	queue
+	after map[string]time.Duration
+}
+
+func (d delays) Add(r reconcile.Request)                           { d.after[r.Name] = 0 }
+func (d delays) AddAfter(r reconcile.Request, pause time.Duration) { d.after[r.Name] = pause }
+
+func TestWhatIsToBeLookedAtLaterIsQueuedWithAPause(t *testing.T) {
+	volumes, claims := delays{after: map[string]time.Duration{}}, delays{after: map[string]time.Duration{}}
+	w := &watches{claims: claims, volumes: volumes}
+	w.wake(wakes{claims: set[claimKey]{key: {}}, volumes: set[string]{"a": {}}, later: set[string]{"b": {}}})
+	if want := map[string]time.Duration{"c": 0}; !maps.Equal(claims.after, want) {
+		t.Errorf("queued claims %v, want %v", claims.after, want)
+	}
+	if want := map[string]time.Duration{"a": 0, "b": claimPause}; !maps.Equal(volumes.after, want) {
+		t.Errorf("queued volumes %v, want %v", volumes.after, want)
+	}
 }

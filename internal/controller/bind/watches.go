@@ -21,6 +21,10 @@ import (
 // under the events: nothing is known to need it.
 const resync = 10 * time.Minute
 
+// claimPause is how long a new volume waits for the claim it is reserved for before it
+// is called Available.
+const claimPause = time.Second
+
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // watches enter in the books what the API server tells, and put into the queues what
@@ -162,6 +166,9 @@ func (w *watches) wake(who wakes) {
 	}
 	for name := range who.volumes {
 		w.volumes.Add(reconcile.Request{NamespacedName: claimKey{Name: name}})
+	}
+	for name := range who.later {
+		w.volumes.AddAfter(reconcile.Request{NamespacedName: claimKey{Name: name}}, claimPause)
 	}
 }
 

@@ -42,7 +42,7 @@ type world struct {
 	barriers  int
 	mu        sync.Mutex
 	// lists counts the controllers' live lists of pods by namespace; the first
-	// failing of them are refused.
+	// failing of the case's own are refused.
 	lists   map[string]int
 	failing int
 	// patches counts the controllers' patches by path; where refusing, the first of each
@@ -130,8 +130,18 @@ func (w *world) refuse(namespace string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.lists[namespace]++
+	if namespace != w.namespace || w.failing == 0 {
+		return false
+	}
 	w.failing--
-	return w.failing >= 0
+	return true
+}
+
+// answer has the lists succeed from now on.
+func (w *world) answer() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failing = 0
 }
 
 func (w *world) watchPatches(next http.RoundTripper) http.RoundTripper {

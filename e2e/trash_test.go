@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
@@ -189,6 +190,23 @@ func TestTrashGivesADeletedNamespaceBack(t *testing.T) {
 	mustTool(t, 0, "", "trash", "purge", one.Name, two.Name, "--yes")
 	s.gone(one)
 	s.gone(two)
+	if left := entriesOf(t, shelf); len(left) != 0 {
+		t.Errorf("purged, there are folders %q", left)
+	}
+}
+
+func TestAProvisionerStaysForWhatItHasInTheTrash(t *testing.T) {
+	t.Parallel()
+	s, shelf := shelving(t, "undelete-last")
+	s.keeps("1h")
+	claim, vol := s.written("data", "precious")
+	s.trash(claim, vol)
+	provisioner := &pav.PavProvisioner{ObjectMeta: named(s.name)}
+	s.delete(provisioner)
+	s.waitsFor(provisioner, []string{"PavVolume " + vol.Name + " (in the trash; tarn trash purge " + vol.Name + " deletes it)"}, nil)
+	mustTool(t, 0, "", "trash", "purge", vol.Name, "--yes")
+	s.gone(vol)
+	s.gone(provisioner)
 	if left := entriesOf(t, shelf); len(left) != 0 {
 		t.Errorf("purged, there are folders %q", left)
 	}

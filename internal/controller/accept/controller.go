@@ -25,6 +25,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // gatherTime is how long events of volumes, stages and nodes are gathered before
@@ -171,5 +172,6 @@ func ofVolume(c change) []string {
 func sameHold(a, b *corev1.PersistentVolume) bool {
 	return a.Status.Phase == b.Status.Phase &&
 		a.Spec.PersistentVolumeReclaimPolicy == b.Spec.PersistentVolumeReclaimPolicy &&
+		volume.OwnPolicy(a) == volume.OwnPolicy(b) && joining(a) == joining(b) &&
 		(a.Spec.ClaimRef == nil) == (b.Spec.ClaimRef == nil)
 }

@@ -155,7 +155,7 @@ func TestAProvisionerIsAcceptedCountedAndLetGo(t *testing.T) {
 	kept := record("kept", tarnv1.VolumeCreated)
 	other := record("other", tarnv1.VolumeCreating)
 	other.Spec.Provisioner.UID = "an earlier one of the name"
-	keptVolume := volume(corev1.VolumeReleased, corev1.PersistentVolumeReclaimRetain, true)
+	keptVolume := pv(corev1.VolumeReleased, corev1.PersistentVolumeReclaimRetain, true)
 	keptVolume.Name = "kept"
 	stage := &tarnv1.PavStage{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: tarnv1.PavStageSpec{Provisioner: kept.Spec.Provisioner}}
 	w := newWorld(t, asWritten(), node("n1", "slow", "x"), node("n2", "x"), node("n3", "slow"), &kept, &other, keptVolume, stage)

@@ -17,6 +17,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // Reasons of the conditions; those of Accepted=False are the reasons of its Events
@@ -178,9 +179,10 @@ func holders(v View) []string {
 // does for the moment it takes to be dropped, which is done as soon as its provisioner
 // is being deleted: let go any sooner, the provisioner could be gone while an attempt
 // begins. One that was released under the policy Retain is data that no pod will be
-// run for. A Created one without a PersistentVolume is
-// being handed over, or its PersistentVolume was removed by force: either way its
-// storage may yet have to be deleted, by this provisioner.
+// run for, unless that policy is there for a time: in the trash, or on the way into a
+// pool. A Created one without a PersistentVolume is being handed over, or its
+// PersistentVolume was removed by force: either way its storage may yet have to be
+// deleted, by this provisioner.
 func holds(record *tarnv1.PavVolume, vol *corev1.PersistentVolume) string {
 	switch record.Status.Phase {
 	case "", tarnv1.VolumePending:
@@ -196,11 +198,20 @@ func holds(record *tarnv1.PavVolume, vol *corev1.PersistentVolume) string {
 		return "without a PersistentVolume"
 	case vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
 		return "reclaim policy Delete"
-	case vol.Status.Phase == corev1.VolumeReleased, vol.Status.Phase == corev1.VolumeFailed,
-		vol.Status.Phase == corev1.VolumeAvailable && vol.Spec.ClaimRef == nil:
-		return ""
+	case joining(vol):
+		return "on its way into a pool"
+	case vol.Status.Phase != corev1.VolumeReleased && vol.Status.Phase != corev1.VolumeFailed &&
+		(vol.Status.Phase != corev1.VolumeAvailable || vol.Spec.ClaimRef != nil):
+		return "in use by its claim"
+	case volume.OwnPolicy(vol) == corev1.PersistentVolumeReclaimDelete:
+		return "in the trash; tarn trash purge " + vol.Name + " deletes it"
 	}
-	return "in use by its claim"
+	return ""
+}
+
+// joining says that a volume has policy Retain only until it is in its pool.
+func joining(vol *corev1.PersistentVolume) bool {
+	return vol.Annotations[tarnv1.AnnotationPoolFilling] != ""
 }
 
 // planDriver keeps the CSIDriver as it has to be. One that is not ours is left

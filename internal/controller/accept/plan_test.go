@@ -83,7 +83,14 @@ func record(name string, phase tarnv1.VolumePhase) tarnv1.PavVolume {
 	}
 }
 
-func volume(phase corev1.PersistentVolumePhase, policy corev1.PersistentVolumeReclaimPolicy, claimed bool) *corev1.PersistentVolume {
+// annotated is a volume v that a claim had, of policy Retain, with an annotation.
+func annotated(phase corev1.PersistentVolumePhase, key, value string) *corev1.PersistentVolume {
+	vol := pv(phase, corev1.PersistentVolumeReclaimRetain, true)
+	vol.Name, vol.Annotations = "v", map[string]string{key: value}
+	return vol
+}
+
+func pv(phase corev1.PersistentVolumePhase, policy corev1.PersistentVolumeReclaimPolicy, claimed bool) *corev1.PersistentVolume {
 	vol := &corev1.PersistentVolume{}
 	vol.Status.Phase, vol.Spec.PersistentVolumeReclaimPolicy = phase, policy
 	if claimed {
@@ -254,23 +261,39 @@ func TestPlanLetsGoOfWhatNothingNeeds(t *testing.T) {
 		},
 		{
 			name: "a bound volume that is to be kept", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreated)},
-			volume: volume(corev1.VolumeBound, corev1.PersistentVolumeReclaimRetain, true), wantHolder: "PavVolume v (in use by its claim)",
+			volume: pv(corev1.VolumeBound, corev1.PersistentVolumeReclaimRetain, true), wantHolder: "PavVolume v (in use by its claim)",
 		},
 		{
 			name: "a volume about to be bound", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreated)},
-			volume: volume(corev1.VolumeAvailable, corev1.PersistentVolumeReclaimRetain, true), wantHolder: "PavVolume v (in use by its claim)",
+			volume: pv(corev1.VolumeAvailable, corev1.PersistentVolumeReclaimRetain, true), wantHolder: "PavVolume v (in use by its claim)",
 		},
 		{
 			name: "a released volume that will be deleted", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreated)},
-			volume: volume(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete, true), wantHolder: "PavVolume v (reclaim policy Delete)",
+			volume: pv(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete, true), wantHolder: "PavVolume v (reclaim policy Delete)",
 		},
 		{
 			name: "a released volume that is kept", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreated)},
-			volume: volume(corev1.VolumeReleased, corev1.PersistentVolumeReclaimRetain, true),
+			volume: pv(corev1.VolumeReleased, corev1.PersistentVolumeReclaimRetain, true),
+		},
+		{
+			name: "a released volume in the trash", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreated)},
+			volume: annotated(corev1.VolumeReleased, tarnv1.AnnotationReclaimPolicy, "Delete"), wantHolder: "PavVolume v (in the trash; tarn trash purge v deletes it)",
+		},
+		{
+			name: "a bound one that will be there", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreated)},
+			volume: annotated(corev1.VolumeBound, tarnv1.AnnotationReclaimPolicy, "Delete"), wantHolder: "PavVolume v (in use by its claim)",
+		},
+		{
+			name: "one that is kept once its retention is over", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreated)},
+			volume: annotated(corev1.VolumeReleased, tarnv1.AnnotationReclaimPolicy, "Retain"),
+		},
+		{
+			name: "a volume on its way into a pool", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreated)},
+			volume: annotated(corev1.VolumeReleased, tarnv1.AnnotationPoolFilling, "uid"), wantHolder: "PavVolume v (on its way into a pool)",
 		},
 		{
 			name: "a kept volume that was set free", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreated)},
-			volume: volume(corev1.VolumeAvailable, corev1.PersistentVolumeReclaimRetain, false),
+			volume: pv(corev1.VolumeAvailable, corev1.PersistentVolumeReclaimRetain, false),
 		},
 		{name: "a stage", stages: []tarnv1.PavStage{stage}, wantHolder: "PavStage stage-1 (volume pv on node n1)"},
 	} {

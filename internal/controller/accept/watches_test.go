@@ -23,11 +23,14 @@ func TestEventsNameTheProvisionersTheyConcern(t *testing.T) {
 	created, deleting := record("v", tarnv1.VolumeCreated), record("v", tarnv1.VolumeDeleting)
 	stage := &tarnv1.PavStage{Spec: tarnv1.PavStageSpec{Provisioner: tarnv1.ProvisionerReference{Name: "slow"}}}
 	csi := func(phase corev1.PersistentVolumePhase, policy corev1.PersistentVolumeReclaimPolicy) *corev1.PersistentVolume {
-		vol := volume(phase, policy, true)
+		vol := pv(phase, policy, true)
 		vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "slow"}
 		return vol
 	}
 	bound := csi(corev1.VolumeBound, corev1.PersistentVolumeReclaimRetain)
+	held, joins := bound.DeepCopy(), bound.DeepCopy()
+	held.Annotations = map[string]string{tarnv1.AnnotationReclaimPolicy: "Delete"}
+	joins.Annotations = map[string]string{tarnv1.AnnotationPoolFilling: "uid"}
 	for _, c := range []struct {
 		name      string
 		concerned func(change) []string
@@ -47,10 +50,12 @@ func TestEventsNameTheProvisionersTheyConcern(t *testing.T) {
 		{"a stage that changes does not", ofStage, change{stage, stage}, nil},
 		{"a volume that is released names its driver", ofVolume, change{bound, csi(corev1.VolumeReleased, corev1.PersistentVolumeReclaimRetain)}, []string{"slow"}},
 		{"a volume whose policy changes does too", ofVolume, change{bound, csi(corev1.VolumeBound, corev1.PersistentVolumeReclaimDelete)}, []string{"slow"}},
+		{"a volume whose retention is called off does too", ofVolume, change{held, bound}, []string{"slow"}},
+		{"a volume that has joined its pool does too", ofVolume, change{joins, bound}, []string{"slow"}},
 		{"a volume that is gone does too", ofVolume, change{old: bound}, []string{"slow"}},
 		{"a volume that changes otherwise does not", ofVolume, change{bound, bound.DeepCopy()}, nil},
 		{"a new volume does not", ofVolume, change{current: bound}, nil},
-		{"a volume of no driver does not", ofVolume, change{old: volume(corev1.VolumeBound, corev1.PersistentVolumeReclaimRetain, true)}, nil},
+		{"a volume of no driver does not", ofVolume, change{old: pv(corev1.VolumeBound, corev1.PersistentVolumeReclaimRetain, true)}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := c.concerned(c.change)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
@@ -103,13 +102,19 @@ func TestAnAppsVolumeGrowsWhileItsPodWrites(t *testing.T) {
 
 // sharesAndCounts is a program that writes into a volume of 1 GiB that others write to as
 // well, and prints of what size df says it is, whenever that is another. A file system
-// without project quotas holds no folder to its size.
+// mounted without project quotas holds no folder to its size, and that is printed instead.
 var sharesAndCounts = fmt.Sprintf(`trap exit TERM
 while true; do
 echo here >> /data/$HOSTNAME || exit 1
+options=$(awk '$2 == "/data" {print $4}' /proc/mounts)
 has=$(df -k /data | awk 'END {print $2}')
-if [ $has -ge %d ] && [ $has -le %d ]; then now=1Gi; elif [ $has -ge %d ] && [ $has -le %d ]; then now=2Gi; else now="no size of its own, but $has KiB"; fi
-[ "$now" = "$last" ] || echo "df says $now"
+case ,$options, in
+*,prjquota,*|*,pquota,*)
+if [ $has -ge %d ] && [ $has -le %d ]; then now="1Gi by quota"; elif [ $has -ge %d ] && [ $has -le %d ]; then now="2Gi by quota"; else now="$has KiB in spite of quotas"; fi ;;
+,rw,*) now="no quotas, but $options" ;;
+*) now="not to be written: $options" ;;
+esac
+[ "$now" = "$last" ] || echo "/data has $now"
 last=$now
 sleep 0.5
 done`, leastKi(1), 1<<20, leastKi(2), 2<<20)
@@ -134,7 +139,15 @@ func TestASharedVolumeGrowsByTheRESTAPIUnderAllItsPods(t *testing.T) {
 		t.Fatalf("there are %d pods (%v), want 2", len(list.Items), err)
 	}
 	pods := []*corev1.Pod{&list.Items[0], &list.Items[1]}
-	held := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return strings.Contains(s.prints(pod, "df says"), "df says 1Gi") })
+	// What the mount is decides, not what df says: a quota that was not set is a fault.
+	held := !strings.Contains(s.prints(pods[0], "/data has "), "no quotas")
+	before, after := "/data has no quotas", "/data has no quotas"
+	if held {
+		before, after = "/data has 1Gi by quota", "/data has 2Gi by quota"
+	}
+	for _, pod := range pods {
+		s.prints(pod, before)
+	}
 
 	got := c.put(http.StatusOK, "/v1/apps/board/volumes/data", `{"new_size_gi": 2}`)
 	if want := `{"data":{"name":"data","pvc_name":"paas-app-board-data","size_gi":2,"status":"Resizing","access_mode":"ReadWriteMany"}}`; strings.TrimSpace(got) != want {
@@ -145,12 +158,10 @@ func TestASharedVolumeGrowsByTheRESTAPIUnderAllItsPods(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "paas-app-board-data"}}
 	s.sized(s.resizedTo(claim, "2Gi"), "2Gi")
 	if !held {
-		t.Log("the file system of the shared folder has no project quotas: df says how large that is")
+		t.Log("the file system of the shared folder is mounted without project quotas: nothing holds it to its size")
 	}
 	for _, pod := range pods {
-		if held {
-			s.prints(pod, "df says 2Gi")
-		}
+		s.prints(pod, after)
 		s.neverRestarted(pod)
 	}
 	s.fails(c.put(http.StatusUnprocessableEntity, "/v1/apps/board/volumes/data", `{"new_size_gi": 1}`), "invalid", "size must be strictly greater than current size (no shrink)")

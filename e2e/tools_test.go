@@ -352,6 +352,7 @@ func TestKubectlHasTheProgramAsItsPlugin(t *testing.T) {
 	}{
 		{[]string{"tarn", "version"}, version},
 		{[]string{"tarn", "explain", "--help"}, "kubectl tarn explain app|claim"},
+		{[]string{"tarn", "status", "--namespace", "kube-system"}, "namespace kube-system is well"},
 		{[]string{"__complete", "tarn", "stat"}, "status\t"},
 	} {
 		command := exec.Command(filepath.Join(folder, "kubectl"), c.args...)

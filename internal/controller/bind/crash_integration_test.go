@@ -37,6 +37,32 @@ var paths = []path{
 		w.volume(name, "1Gi", class(name))
 		w.claim(name, "1Gi", ofClass(name))
 	}, bothJoined},
+	{"chosen of two", 4, func(w *world, name string) {
+		w.volume(name, "1Gi", class(name))
+		w.volume(name+"-too", "1Gi", class(name))
+		w.claim(name, "1Gi", ofClass(name))
+	}, func(w *world, name string) string {
+		other := name
+		if v := read(w, volumeOf(name, "1Gi")); v.Spec.ClaimRef != nil {
+			other += "-too"
+		}
+		return w.joined(name, "") + w.volumeIs(other, corev1.VolumeAvailable, "")
+	}},
+	{"wanted by two", 4, func(w *world, name string) {
+		w.claim(name, "1Gi", ofClass(name))
+		w.claim(name+"-too", "1Gi", ofClass(name))
+		w.volume(name, "1Gi", class(name))
+	}, func(w *world, name string) string {
+		v := read(w, volumeOf(name, "1Gi"))
+		if v.Spec.ClaimRef == nil {
+			return "nobody has the volume"
+		}
+		other := map[string]string{name: name + "-too", name + "-too": name}[v.Spec.ClaimRef.Name]
+		if c := read(w, claimOf("1Gi", called("default", other))); c.Spec.VolumeName != "" || c.Status.Phase != corev1.ClaimPending {
+			return fmt.Sprintf("claim %q is %s on %q beside the one that has the volume", other, c.Status.Phase, c.Spec.VolumeName)
+		}
+		return w.joined(v.Spec.ClaimRef.Name, name)
+	}},
 	{"reserved", 4, func(w *world, name string) {
 		w.volume(name, "1Gi", in(corev1.VolumePending), to(name, ""))
 		w.claim(name, "1Gi", ofClass(""))
@@ -132,9 +158,10 @@ func (w *world) provision(name string) {
 func disturb(t *testing.T, number int, kind string, run func(w *world, nth int) (stop func())) {
 	config := testkit.OwnAPIServer(t)
 	for _, p := range paths {
-		t.Run(p.name, func(t *testing.T) {
+		t.Run(fmt.Sprintf("case %d: %s", number, p.name), func(t *testing.T) {
 			for nth := 0; nth <= p.writes; nth++ {
-				disturbOnce(newWorld(t, config), number, p, fmt.Sprintf("%s-%s-%d", kind, p.name, nth), nth, run)
+				name := strings.ReplaceAll(fmt.Sprintf("%s-%s-%d", kind, p.name, nth), " ", "-")
+				disturbOnce(newWorld(t, config), number, p, name, nth, run)
 			}
 		})
 	}
@@ -143,7 +170,17 @@ func disturb(t *testing.T, number int, kind string, run func(w *world, nth int) 
 func disturbOnce(w *world, number int, p path, name string, nth int, run func(w *world, nth int) (stop func())) {
 	w.t.Helper()
 	p.begin(w, name)
-	defer run(w, nth)()
+	w.ledger = &ledger{}
+	stop := run(w, nth)
+	defer func() {
+		stop()
+		if p.name != "lost" && w.ledger.lost() {
+			w.t.Errorf("case %d: disturbed at write %d: a claim was called Lost", number, nth)
+		}
+		if number == 165 {
+			w.reread(nth)
+		}
+	}()
 	w.until(func() string {
 		if wrong := p.ended(w, name); wrong != "" {
 			return fmt.Sprintf("case %d: disturbed at write %d: %s", number, nth, wrong)
@@ -174,12 +211,12 @@ func TestAPathTakesExactlyItsWrites(t *testing.T) {
 	t.Parallel()
 	config := testkit.OwnAPIServer(t)
 	for _, p := range paths {
-		t.Run(p.name, func(t *testing.T) {
-			w := newWorld(t, config)
-			p.begin(w, "exact-"+p.name)
+		t.Run("case 155: "+p.name, func(t *testing.T) {
+			w, name := newWorld(t, config), "exact-"+strings.ReplaceAll(p.name, " ", "-")
+			p.begin(w, name)
 			killer := testkit.NewKiller(0)
 			stop := w.start(killer.Wrap(w.config), nil, Options{})
-			w.until(func() string { return p.ended(w, "exact-"+p.name) })
+			w.until(func() string { return p.ended(w, name) })
 			stop() // nothing is on its way any more
 			if got := killer.Writes(); got != p.writes {
 				t.Errorf("case 155: took %d writes, want %d", got, p.writes)

@@ -23,6 +23,7 @@ func (n *notes) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) {
 	n.enough(len(n.posted))
 }
 
+// Case 164.
 func TestEventsArePostedWhenTheyChange(t *testing.T) {
 	waiting := Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"}
 	failed := Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonProvisionFailed, Note: "no class"}

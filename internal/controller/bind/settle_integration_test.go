@@ -233,6 +233,25 @@ var settleCases = []struct {
 			w.t.Errorf("the other claim is %s on %q", c.Status.Phase, c.Spec.VolumeName)
 		}
 	}},
+	{"case 162: a claim is made anew while the old one's volume is being destroyed", func(w *world, n string) {
+		old := w.pair(n)
+		w.remove(old)
+		w.until(func() string { return w.volumeIs(n, corev1.VolumeReleased, n) })
+		v := volumeOf(n, "1Gi")
+		change(w, v, func(v *corev1.PersistentVolume) { v.Finalizers = append(v.Finalizers, "test.tarn.dev/destroying") })
+		w.must(w.client.Delete(w.ctx, v))
+		c := w.claim(n, "1Gi", ofClass(n))
+		w.pair(n + "-next") // whatever it had to do about the claim it has begun by now
+		if c = read(w, c); c.Spec.VolumeName != "" || c.Status.Phase != corev1.ClaimPending {
+			w.t.Errorf("the new claim is %s on %q", c.Status.Phase, c.Spec.VolumeName)
+		}
+		if v = read(w, v); v.Status.Phase != corev1.VolumeReleased || v.Spec.ClaimRef.UID != old.UID {
+			w.t.Errorf("the volume is %s and points at %+v, want it Released and the old claim's", v.Status.Phase, v.Spec.ClaimRef)
+		}
+		w.remove(v)
+		w.volume(n+"-new", "1Gi", class(n), in(corev1.VolumePending))
+		w.until(func() string { return w.joined(n, n+"-new") })
+	}},
 	{"case 100 on a real API server, with its Event", func(w *world, n string) {
 		w.class(n)
 		c := w.claim(n, "1Gi", ofClass(n))
@@ -304,6 +323,7 @@ func TestADefaultClassIsGivenWhenItComes(t *testing.T) {
 	}
 }
 
+// Case 156.
 func TestPairsMadeTogetherCauseNoConflict(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testkit.OwnAPIServer(t))
@@ -336,6 +356,7 @@ func TestPairsMadeTogetherCauseNoConflict(t *testing.T) {
 	}
 }
 
+// Cases 155 and 163.
 func TestWhatIsSettledCostsNoRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testkit.OwnAPIServer(t))
@@ -415,6 +436,7 @@ func namespaceOf(o client.Object) string {
 	return ""
 }
 
+// Case 159.
 func TestTwoBindersBindOneToOne(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testkit.OwnAPIServer(t))

@@ -40,6 +40,7 @@ func wantChosen(t *testing.T, when string, b *books, key claimKey, want string) 
 	}
 }
 
+// Case 165.
 func TestAVolumeInDoubtIsReadAnewThoughItsClaimGoes(t *testing.T) {
 	for name, goes := range map[string]func(b *books, c *corev1.PersistentVolumeClaim) wakes{
 		"after it was let go": func(b *books, c *corev1.PersistentVolumeClaim) wakes {
@@ -220,6 +221,7 @@ func TestAVolumeThatGoesWhileItsClaimIsCompletedIsMissed(t *testing.T) {
 	wantWoken(t, "ending one that failed, which comes back by itself", b.finish(key, errRefused))
 }
 
+// Case 163.
 func TestThousandsOfReleasedVolumesAreNobodysWork(t *testing.T) {
 	b := booksOf(claimOf("1Gi"))
 	for i := range 5000 {

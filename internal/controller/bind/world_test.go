@@ -35,6 +35,8 @@ type world struct {
 	ctx    context.Context
 	config *rest.Config
 	client client.WithWatch
+	// ledger has what the binders that are started ask for, if it is there.
+	ledger *ledger
 }
 
 func newWorld(t *testing.T, config *rest.Config) *world {
@@ -49,6 +51,9 @@ func newWorld(t *testing.T, config *rest.Config) *world {
 func (w *world) start(config *rest.Config, dead <-chan struct{}, o Options) (stop func()) {
 	w.t.Helper()
 	config = rest.CopyConfig(config)
+	if w.ledger != nil {
+		config = w.ledger.wrap(config)
+	}
 	config.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
 	mgr, err := kube.NewManager(config, managerOptions())
 	w.must(err)

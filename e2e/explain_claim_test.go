@@ -241,11 +241,18 @@ func TestExplainSaysWhatKeepsAClaimThatIsToGo(t *testing.T) {
 	s.bound(claim)
 	s.ready(s.consumer("web", "data", stays))
 	s.delete(claim)
+	healthy := s.explains("pod", s.name+"/web", "is running: claim "+s.name+"/data is being deleted, and waits for this pod: it goes when the pod is gone")
+	if healthy.command() != "" {
+		t.Errorf("a pod that is in good health is to be ended by %q", healthy.command())
+	}
 	e := s.explainsClaim("data", "is Terminating: it is used by pod "+s.name+"/web")
+	if e.command() != "kubectl -n "+s.name+" delete pod web" {
+		t.Errorf("the command is %q, and a pod uses the claim", e.command())
+	}
 	s.consumer("second", "data", stays)
 	s.explains("pod", s.name+"/second", "claim "+s.name+"/data is being deleted, so no pod that uses it is started")
 	for _, l := range e.Links {
-		if l.Object.Kind == "Pod" {
+		if l.Object.Kind == "Pod" && l.Command != "" {
 			s.does(l.Command)
 		}
 	}
@@ -279,7 +286,7 @@ func TestExplainSaysWhatKeepsAClaimThatIsToGo(t *testing.T) {
 		sub.explainsClaim("owned", "is Bound: ", "used by pod owned-", ", owned-")
 		sub.delete(claim)
 		e := sub.explainsClaim("owned", "is Terminating: it is used by 2 pods")
-		for _, want := range []string{"kubectl -n " + s.name + " scale deployment owned --replicas=0", "kubectl -n " + s.name + " delete job owned"} {
+		for _, want := range []string{"kubectl -n " + s.name + " scale deployment owned --replicas=0", "kubectl -n " + s.name + ` patch job owned -p '{"spec":{"suspend":true}}'`} {
 			if !slices.ContainsFunc(e.commands(), func(command string) bool { return command == want }) {
 				t.Errorf("the commands are %q, want %q among them", e.commands(), want)
 			}

@@ -42,6 +42,7 @@ type link struct {
 	Object                                      struct{ Kind, Namespace, Name string }
 	State, Node, Reason, Message, Next, Command string
 	Since                                       *time.Time
+	Aside                                       bool
 	Log                                         []string
 }
 

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -359,7 +360,13 @@ func (s *scenario) lentOut(t *testing.T) {
 	if e.command() != "" {
 		t.Errorf("who has the volume is told to have it removed: %q", e.command())
 	}
-	sub.remove(claim)
-	sub.unhold(vol)
+	const held = "is Terminating: finalizer example.org/backup keeps it, which is of whoever uses the name example.org"
+	e = sub.explains("volume", vol.Name, held, ", while claim "+s.name+"/lent has it")
+	if want := []string{"kubectl -n " + s.name + " delete pvc lent"}; !slices.Equal(e.commands(), want) {
+		t.Errorf("while a claim has the volume, the commands are %q, want %q", e.commands(), want)
+	}
+	sub.does(e.command())
+	sub.gone(claim)
+	sub.does(sub.explains("volume", vol.Name, held).command())
 	sub.gone(vol)
 }

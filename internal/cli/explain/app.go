@@ -42,9 +42,7 @@ func (s *story) ofApp(app *tarnv1.App) string {
 	case ready.Status == metav1.ConditionTrue:
 		link.State, link.Since = "Ready", moment(ready.LastTransitionTime.Time)
 		s.fine = link.Message
-		for _, c := range s.view.Claims {
-			s.claimOfApp(c) // what a claim says is newer
-		}
+		s.weigh(s.claimsOfApp(true)...) // what a claim says is newer
 	default:
 		link.State, link.Since, link.Reason = "not Ready", moment(ready.LastTransitionTime.Time), ready.Reason
 		why := appplan.Brief(ready.Message) // the log is told of the pod
@@ -76,9 +74,7 @@ func (s *story) refusedApp(app *tarnv1.App, link *Link, message string) {
 		switch {
 		case c.Claim == nil:
 		case c.Claim.Labels[tarnv1.LabelApp] != app.Name || c.Claim.Labels[tarnv1.LabelAppVolume] != name:
-			s.add(Link{Object: c.Object, State: "not its own", Since: moment(c.Claim.CreationTimestamp.Time),
-				Message: "a claim of the name that its volume " + name + " would have is there, and not marked as the app's; the command gives it to the app, with its data",
-				Command: kubectl(app.Namespace, "label", "pvc", c.Object.Name, "--overwrite", tarnv1.LabelApp+"="+app.Name, tarnv1.LabelAppVolume+"="+name)})
+			s.notItsOwn(app, c, name)
 			return
 		case ptr.Deref(app.Spec.Replicas, 1) > 1 && volume.AccessOf(c.Claim.Spec.AccessModes) == volume.AccessOf([]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}):
 			link.Command = "tarn app scale " + quoted(app.Name) + " 1 --namespace " + quoted(app.Namespace)
@@ -86,15 +82,31 @@ func (s *story) refusedApp(app *tarnv1.App, link *Link, message string) {
 	}
 }
 
+// notItsOwn tells of a claim that has the name of an App's and is not marked as its. It is
+// the App's to take where it is no other's, and nobody uses it.
+func (s *story) notItsOwn(app *tarnv1.App, c *claimView, name string) {
+	link := s.add(Link{Object: c.Object, State: "not its own", Since: moment(c.Claim.CreationTimestamp.Time),
+		Message: "a claim of the name that its volume " + name + " would have is there, and not marked as the app's"})
+	other := c.Claim.Labels[tarnv1.LabelApp]
+	switch {
+	case other != "" && other != app.Name:
+		link.Message += "; it is of app " + other
+	case s.view.unknown(Pod, app.Namespace, ""):
+	case len(c.using()) > 0:
+		link.Message += "; pod " + c.using()[0].Pod.Name + " uses it"
+	default:
+		link.Command = kubectl(app.Namespace, "label", "pvc", c.Object.Name, "--overwrite", tarnv1.LabelApp+"="+app.Name, tarnv1.LabelAppVolume+"="+name)
+		link.offer = "the command gives it to the app, with its data"
+	}
+}
+
 // partsOfApp follows an App that was deployed to what it waits for: its claims, then its
 // Deployment, then its pods.
 func (s *story) partsOfApp(app *tarnv1.App) {
-	before, waits, followed := s.cause, false, false
+	before, followed := s.cause, false
 	ready := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionReady)
 	forGrowth := ready != nil && (ready.Reason == tarnv1.ReasonResizing || ready.Reason == tarnv1.ReasonResizeFailed)
-	for _, c := range s.view.Claims {
-		waits = s.claimOfApp(c) || waits
-	}
+	waits := s.weigh(s.claimsOfApp(false)...) != nil
 	if d := s.view.Workload; d != nil && !waits {
 		waits = s.workloadOfApp(d)
 	}
@@ -106,8 +118,7 @@ func (s *story) partsOfApp(app *tarnv1.App) {
 		followed = true
 		break // the others wait for the like
 	}
-	if s.cause == before && s.grows != "" {
-		s.cause, s.links = s.grows, append(s.links, s.aside...)
+	if s.cause == before && s.followOther(func(part *story) bool { return part.rank == rankLarger }) {
 		return
 	}
 	if s.cause == before && !followed && s.cause != "" && s.view.Workload == nil && !s.view.unknown(deployment, app.Namespace, workloadPrefix+app.Name) {
@@ -115,30 +126,32 @@ func (s *story) partsOfApp(app *tarnv1.App) {
 	}
 }
 
-// claimOfApp tells of a claim, with its chain where that waits for something.
-func (s *story) claimOfApp(c *claimView) bool {
-	part := &story{view: s.view}
-	part.ofClaim(c)
-	s.heed(part)
-	s.doubtOf(c, part)
-	if part.cause == "" {
-		if part.doubt != "" {
-			s.aside = append(s.aside, part.links...)
+// claimsOfApp gives the chains of its claims, and how much each keeps the App: one that
+// grows does not, as its pods may wait for something else, nor one that is being deleted
+// under pods that serve.
+func (s *story) claimsOfApp(serves bool) []*story {
+	var parts []*story
+	for _, c := range s.view.Claims {
+		part := s.part(c.Object.Name)
+		part.ofClaim(c)
+		switch {
+		case part.cause == "" && part.doubt == "":
+			part.links = nil
+		case part.cause == "":
+			part.doubt = fmt.Sprintf("%s: %s", c.Object, part.doubt)
+		case part.rank == rankGrowing:
+			part.rank = rankLarger
+		case part.rank == rankEnding && serves:
+			part.rank = rankLeaving
 		}
-		if s.fine != "" && part.fine != "" {
+		if part.cause != "" {
+			part.cause = fmt.Sprintf("%s: %s", c.Object, part.cause)
+		} else if s.fine != "" && part.fine != "" {
 			s.fine += fmt.Sprintf("; %s from %s", c.Object, part.fine)
 		}
-		return false
+		parts = append(parts, part)
 	}
-	if part.growing { // its pods may wait for something else
-		s.grows = fmt.Sprintf("%s: %s", c.Object, part.cause)
-		s.doubt = cmp.Or(s.doubt, s.grows)
-		s.aside = append(s.aside, part.links...)
-		return false
-	}
-	s.links = append(s.links, part.links...)
-	s.blame("%s: %s", c.Object, part.cause)
-	return true
+	return parts
 }
 
 // replicaSetRefused is the reason of a Deployment that may not make what makes its pods.
@@ -175,11 +188,13 @@ func (s *story) podOfApp(p *podView, told bool) {
 	if told {
 		part.links[0].Next = "" // it goes on when what was told does
 	}
-	if told || part.cause == "" || part.cause == part.grows {
+	if told || part.cause == "" || part.rank == rankLarger {
 		return
 	}
 	s.links = append(s.links, beyond(part.links[1:], claims)...)
+	s.others = append(s.others, part.others...)
 	s.blame("%s: %s", o, part.cause)
+	s.rank = part.rank
 }
 
 // beyond leaves out the links of claims that are bound and only in the way of reading.
@@ -216,14 +231,14 @@ func (s *story) endingApp(app *tarnv1.App, ready *metav1.Condition) {
 			s.podOfApp(p, false)
 		}
 	}
+	if !held {
+		ending := slices.DeleteFunc(s.claimsOfApp(false), func(part *story) bool { return part.rank != rankEnding })
+		held = s.weigh(ending...) != nil
+	}
 	for _, c := range s.view.Claims {
-		switch {
-		case c.Claim == nil || held:
-		case c.Claim.DeletionTimestamp != nil:
-			held = s.claimOfApp(c)
-		case volume.DeletionProtected(c.Claim) && c.Claim.Annotations[tarnv1.AnnotationPreserve] != "true":
+		if !held && c.Claim != nil && c.Claim.DeletionTimestamp == nil && volume.DeletionProtected(c.Claim) && c.Claim.Annotations[tarnv1.AnnotationPreserve] != "true" {
 			held = true
-			s.add(Link{Object: c.Object, State: "protected from deletion", Message: "its label " + tarnv1.LabelDeletionProtection + " keeps it, and the app with it; the command lifts that, and its data goes",
+			s.add(Link{Object: c.Object, State: "protected from deletion", Message: "its label " + tarnv1.LabelDeletionProtection + " keeps it, and the app with it", offer: "the command lifts that, and its data goes",
 				Next: "when the label is gone", Command: kubectl(app.Namespace, "label", "pvc", c.Object.Name, tarnv1.LabelDeletionProtection+"-")})
 			s.blame("%s is protected from deletion", c.Object)
 		}
@@ -235,9 +250,5 @@ func (s *story) endingApp(app *tarnv1.App, ready *metav1.Condition) {
 	if !slices.Contains(app.Finalizers, tarnv1.FinalizerApp) {
 		s.cause = "" // Tarn has let it go
 	}
-	for i, f := range app.Finalizers {
-		if f != tarnv1.FinalizerApp {
-			s.finalizer(link.Object, "app", i, f, app.DeletionTimestamp)
-		}
-	}
+	s.keepers(link.Object, "app", app, tarnv1.FinalizerApp, true)
 }

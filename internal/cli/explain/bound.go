@@ -25,19 +25,23 @@ func (s *story) boundClaim(c *claimView) {
 		if !s.view.unknown(Volume, "", o.Name) {
 			s.add(Link{Object: o, State: "missing", Next: "when the binder sees it; the claim is then Lost"})
 			s.blame("its volume %s does not exist any more", o.Name)
+			s.rank = rankLost
 			return
 		}
 		s.fine = "volume " + o.Name
 		return
 	}
 	link := s.add(Link{Object: o, State: string(vol.Status.Phase), Since: phaseSince(vol), Message: path(c.Volume)})
+	grows := s.part("")
+	grows.resize(c)
+	parts := []*story{grows}
 	if vol.DeletionTimestamp != nil {
 		link.State, link.Since = "Terminating", moment(vol.DeletionTimestamp.Time)
-		s.doomed(c.Volume)
+		parts = append(parts, s.doomed(c.Volume))
 	}
 	size := c.Claim.Status.Capacity[corev1.ResourceStorage]
 	s.fine = fmt.Sprintf("volume %s, %s, %s", o.Name, size.String(), path(c.Volume))
-	s.stages(c.Volume, s.nodeAsked())
+	parts = append(parts, s.stages(c.Volume, s.nodeAsked())...)
 	var users []string
 	for _, u := range c.Users {
 		if !hasEnded(u.Pod) && s.view.Asked.Kind != Pod {
@@ -47,27 +51,19 @@ func (s *story) boundClaim(c *claimView) {
 	if len(users) > 0 {
 		s.fine += "; used by pod " + join(users)
 	}
-	if s.cause != "" && s.view.Asked.Kind != Claim {
-		return // it has to be there before it can grow
-	}
-	before := s.cause
-	s.resize(c)
-	s.growing = before == "" && s.cause != ""
+	s.weigh(parts...) // it has to be there before it can grow
 }
 
 // doomed tells of a claim's volume that is to go, and what holds it. Whoever uses the claim
 // goes on as before, so it is not the cause of anything.
-func (s *story) doomed(v *volumeView) {
-	part := &story{view: s.view}
+func (s *story) doomed(v *volumeView) *story {
+	part := s.part("")
 	part.endingVolume(v)
-	if s.view.Asked.Kind != Volume { // by the command it would go at once, from under its user
-		for _, l := range part.links {
-			l.Command, l.Message = "", strings.TrimSuffix(l.Message, byForce)
-		}
+	for _, l := range part.links { // by the command it would go at once, from under its user
+		l.Command = ""
 	}
-	s.links = append(s.links, part.links...)
-	s.heed(part)
-	s.doubt = fmt.Sprintf("its volume %s is being deleted, and only there because %s", v.Name, part.cause)
+	part.cause, part.rank = fmt.Sprintf("its volume %s is being deleted, and only there because %s", v.Name, part.cause), rankDoomed
+	return part
 }
 
 // path says by what a volume came to be.
@@ -106,6 +102,7 @@ func (s *story) resize(c *claimView) {
 		}
 	}
 	s.blame("%s", what)
+	defer func() { s.rank = rankGrowing }()
 	switch status {
 	case corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		link.Next = fmt.Sprintf("when what refuses it is changed, or the claim asks for another size of more than %s", has.String())
@@ -200,10 +197,9 @@ func (s *story) resizeSilent(c *claimView, link *Link) {
 func (s *story) lostClaim(c *claimView) {
 	vol, name := c.Volume.Volume, c.Claim.Spec.VolumeName
 	o := Object{Volume, "", name}
-	giveUp := kubectl(c.Object.Namespace, "delete", "pvc", c.Object.Name)
 	switch {
 	case name == "":
-		s.links[len(s.links)-1].Command = giveUp
+		s.giveUp(c, s.links[len(s.links)-1])
 		s.blame("it was bound once and names no volume any more")
 	case vol == nil && s.view.unknown(Volume, "", name):
 		s.blame("its volume %s is gone or not its own any more", name)
@@ -211,12 +207,19 @@ func (s *story) lostClaim(c *claimView) {
 		link := s.add(Link{Object: o, State: "missing", Next: "when a PersistentVolume of that name is there again, free or of this claim; the claim is then Bound again with what is on it"})
 		s.blame("its volume %s was removed under it", name)
 		if manifest, ok := lostVolume(c); ok {
-			link.Message = "its storage is still there: PavVolume " + name + " knows it, and the command writes the PersistentVolume anew"
+			link.Message, link.offer = "its storage is still there: PavVolume "+name+" knows it", "the command writes the PersistentVolume anew"
 			link.Command = "kubectl create -f - <<'EOF'\n" + manifest + "EOF"
 			return
 		}
-		link.Message = "write it anew from a backup; the command gives the claim up instead, and frees its name"
-		link.Command = giveUp
+		switch r := c.Volume.Record; {
+		case s.view.unknown(pavVolume, "", name):
+			link.Message = "write it anew from a backup; whether its storage is still there cannot be told"
+		case r != nil:
+			link.Message = "write it anew from a backup; PavVolume " + name + " tells of its storage"
+		default:
+			link.Message = "write it anew from a backup"
+			s.giveUp(c, link)
+		}
 	default:
 		s.misbound(c, o)
 	}
@@ -234,8 +237,8 @@ func (s *story) misbound(c *claimView, o Object) {
 	}
 	link.Message = fmt.Sprintf("it names claim %s/%s, uid %q", ref.Namespace, ref.Name, ref.UID)
 	s.blame("its volume %s names another claim, %s/%s, uid %q", o.Name, ref.Namespace, ref.Name, ref.UID)
-	if c.Volume.Claim == nil || c.Volume.Claim.UID != ref.UID {
-		link.Message += ", which does not exist; the command gives the volume back"
+	if destroyed := c.Volume.Volume.DeletionTimestamp != nil || c.Volume.Record != nil && c.Volume.Record.Status.Phase != tarnv1.VolumeCreated; s.gone(c.Volume) && !destroyed {
+		link.Message, link.offer = link.Message+", which does not exist", "the command gives the volume back"
 		link.Command = kubectl("", "patch", "pv", o.Name, "--type=merge", "-p", fmt.Sprintf(
 			`{"spec":{"claimRef":{"namespace":%q,"name":%q,"uid":%q}}}`, c.Object.Namespace, c.Object.Name, c.Claim.UID))
 	}

@@ -3,28 +3,31 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// story is a chain while it is found out.
+// story is a chain, or a part of one, while it is found out.
 type story struct {
 	view  *View
 	links []*Link
-	// cause is in a few words what everything waits for; empty while all is well.
+	// cause is in a few words what everything waits for, empty while all is well, and
+	// rank how much.
 	cause string
+	rank  rank
 	// doubt is what is wrong though nothing waits for it; it is told where there is no
 	// cause.
 	doubt string
-	// aside are the links of a doubt. They lead away from a cause, so they are left out where
-	// there is one.
-	aside []*Link
-	// growing says that the cause is a volume that grows; grows is such a cause of a claim, for
-	// which an App or a pod waits where there is no other.
-	growing bool
-	grows   string
+	// name orders parts of like rank.
+	name string
+	// first says of a part that a kubelet does it before it starts the pod, ends that it
+	// is a stage which has to end.
+	first, ends bool
+	// others are the parts that are not the cause, what ranks first in front.
+	others []*story
 	// fine is what the verdict of a healthy object says after its name.
 	fine string
 	// onController says that it mattered whether Tarn's controller runs.
@@ -49,13 +52,9 @@ func chain(v *View) *Explanation {
 	default:
 		state = s.ofPod(v.Pod, v.Claims)
 	}
-	if s.cause == "" {
-		s.links = append(s.links, s.aside...)
-	}
+	s.settle()
 	e := &Explanation{Object: v.Asked, Healthy: s.cause == "" && s.doubt == "" && s.fine != "", Links: []Link{}, again: s.again}
-	for _, l := range s.links {
-		e.Links = append(e.Links, *l)
-	}
+	e.tell(s)
 	e.Verdict = fmt.Sprintf("%s is %s: %s", v.Asked, state, cmp.Or(s.cause, s.doubt, s.fine, "what it waits for cannot be told without what could not be read"))
 	for _, u := range v.Unread {
 		if (u.Object.Kind == lease || u.Object.Kind == deployment) && !s.onController {
@@ -75,10 +74,23 @@ func (s *story) heed(part *story) {
 	s.again = s.again || part.again
 }
 
-// doubtOf takes over what a part of the chain has found to be wrong with a claim.
-func (s *story) doubtOf(c *claimView, part *story) {
-	if s.doubt == "" && part.doubt != "" {
-		s.doubt = fmt.Sprintf("%s: %s", c.Object, part.doubt)
+// tell puts the links into an answer: those of the cause, then what is aside and not told
+// yet.
+func (e *Explanation) tell(s *story) {
+	for _, l := range s.links {
+		link := *l
+		if link.Command != "" {
+			link.Message = strings.TrimPrefix(link.Message+"; "+link.offer, "; ")
+			link.Message = strings.TrimSuffix(link.Message, "; ")
+		}
+		e.Links = append(e.Links, link)
+	}
+	for _, l := range s.asides() {
+		if !slices.ContainsFunc(e.Links, func(told Link) bool {
+			return told.Object == l.Object && told.State == l.State && told.Message == l.Message
+		}) {
+			e.Links = append(e.Links, *l)
+		}
 	}
 }
 
@@ -98,10 +110,6 @@ func (s *story) add(l Link) *Link {
 	s.links = append(s.links, &l)
 	return &l
 }
-
-// blame says what everything waits for. The last word counts: a chain is followed from
-// the object asked for, so what is blamed later is nearer to the cause.
-func (s *story) blame(format string, args ...any) { s.cause = fmt.Sprintf(format, args...) }
 
 // ago words how long something has lasted.
 func (s *story) ago(t time.Time) string { return duration.HumanDuration(s.view.Now.Sub(t)) }

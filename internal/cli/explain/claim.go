@@ -24,18 +24,23 @@ func (s *story) ofClaim(c *claimView) string {
 		s.claimMissing(c)
 		return "missing"
 	}
+	defer s.settle()
 	at := len(s.links)
 	link := s.add(Link{Object: c.Object, State: string(claim.Status.Phase), Since: moment(claim.CreationTimestamp.Time), Message: wants(claim)})
 	switch {
 	case claim.DeletionTimestamp != nil:
 		link.State, link.Since = "Terminating", moment(claim.DeletionTimestamp.Time)
 		s.endingClaim(c)
+		s.rank = min(s.rank, rankEnding) // none, where nothing is told to keep it
 	case claim.Status.Phase == corev1.ClaimLost:
 		link.Since = nil
 		if e := newest(c.Events, "ClaimLost", "ClaimMisbound"); e != nil {
 			link.Since = moment(lastSeen(e))
 		}
 		s.lostClaim(c)
+		if s.rank == rankStuck {
+			s.rank = rankLost
+		}
 	case claim.Status.Phase == corev1.ClaimBound:
 		link.Since = nil // no object tells since when
 		s.boundClaim(c)
@@ -54,6 +59,7 @@ func (s *story) claimMissing(c *claimView) {
 	}
 	link.Next = "when the claim is created"
 	s.blame("it does not exist")
+	s.rank = rankAbsent
 }
 
 // wants says what a claim asks for.
@@ -131,9 +137,9 @@ func (s *story) preboundClaim(c *claimView) {
 		link.Message = fmt.Sprintf("it belongs to claim %s/%s, uid %s", ref.Namespace, ref.Name, ref.UID)
 		link.Next = "when the volume is made free; no other volume is tried, as the claim names this one"
 		s.blame("it names volume %s, which belongs to another claim", o.Name)
-		if c.Volume.Claim == nil || c.Volume.Claim.UID != ref.UID {
+		if s.gone(c.Volume) {
 			link.Message += ", which is gone"
-			link.Command = free(vol.Name)
+			s.handOver(link, vol, c.Volume.Class)
 		}
 	case volume.LinkNone:
 		if m := volume.Named(vol, claim); m != volume.Fits {
@@ -146,11 +152,6 @@ func (s *story) preboundClaim(c *claimView) {
 	default:
 		s.binderSilent(c, "volume "+o.Name+" is there for it")
 	}
-}
-
-// free gives the command that makes a released volume available to any claim.
-func free(name string) string {
-	return kubectl("", "patch", "pv", name, "--type=json", "-p", `[{"op":"remove","path":"/spec/claimRef"}]`)
 }
 
 // awaitsBinder says whether there is a volume for the claim already, so that only the
@@ -195,14 +196,14 @@ func (s *story) binderSilent(c *claimView, because string) {
 		}
 	}
 	if s.view.Now.Sub(since) < binderTime {
-		s.blame("it is being bound: %s", because)
+		s.awaits("it is being bound: %s", because)
 		s.links[len(s.links)-1].Next = "within moments"
 		return
 	}
 	s.blame("%s, but no binder answers", because)
 	s.onController = true
 	link := s.add(Link{Object: Object{Kind: "binder", Name: "persistentvolume-binder"}, State: "silent", Message: "either kube-controller-manager runs with its " +
-		"persistentvolume-binder-controller, or tarn controller with bind among its --controllers; neither has answered", Next: "as soon as a binder runs", Command: revive(s.view.Deployment, "bind")})
+		"persistentvolume-binder-controller, or tarn controller with bind among its --controllers; neither has answered", Next: "as soon as a binder runs", Command: s.revives("bind")})
 	if e := newest(c.Events); e != nil {
 		link.Message += "; the last Event says: " + e.Message
 	}
@@ -224,7 +225,7 @@ func (s *story) classless(c *claimView) {
 	next := "when a StorageClass becomes the default, or a free PersistentVolume without class fits"
 	if usable := s.usableClass(c, ""); usable != "" {
 		link.Next = next
-		link.Message += "; the command gives the claim class " + usable
+		link.offer = "the command gives the claim class " + usable
 		link.Command = kubectl(c.Object.Namespace, "patch", "pvc", c.Object.Name, "-p", fmt.Sprintf(`{"spec":{"storageClassName":%q}}`, usable))
 	}
 	s.nearest(c, next)
@@ -266,8 +267,7 @@ func (s *story) classMissing(c *claimView, class string) {
 	link := s.add(Link{Object: Object{Kind: storageClass, Name: class}, State: "missing", Next: "when StorageClass " + class + " is created"})
 	s.blame("StorageClass %q does not exist", class)
 	if usable := s.usableClass(c, class); usable != "" {
-		link.Message = "the command makes the claim anew with class " + usable + "; it has no data yet"
-		link.Command = replacing(c.Object, "pvc", "merge", fmt.Sprintf(`{"spec":{"storageClassName":%q}}`, usable))
+		s.anew(c, link, "merge", fmt.Sprintf(`{"spec":{"storageClassName":%q}}`, usable), "with class "+usable)
 		return
 	}
 	s.nearest(c, link.Next)
@@ -297,9 +297,7 @@ func (s *story) waitsForPod(c *claimView) {
 	for _, pod := range waiting {
 		if asked := s.view.Asked; asked == (Object{Pod, pod.Namespace, pod.Name}) && pod.Spec.NodeName == "" {
 			s.fine = "a volume that is made when the pod is placed" // what keeps the pod is told with it
-			if c.Class.Provisioner == noProvisioner {
-				s.nearest(c, "")
-			}
+			s.nearestFor(c, look(pod))
 			return
 		}
 	}
@@ -310,7 +308,9 @@ func (s *story) waitsForPod(c *claimView) {
 	switch {
 	case pod.Spec.NodeName != "":
 		link.Message = "the pod names its node itself, so the scheduler, which chooses the claim's node too, never sees it; make it anew with a nodeSelector instead of spec.nodeName"
-		link.Command = kubectl(pod.Namespace, "delete", "pod", pod.Name)
+		if !volume.Started(pod) && len(pod.OwnerReferences) == 0 { // else it runs by another volume, or is made again as it is
+			link.Command = kubectl(pod.Namespace, "delete", "pod", pod.Name)
+		}
 		s.blame("%s names its node itself, so no scheduler chooses one for the claim", o)
 	case t.Reason == corev1.PodReasonSchedulingGated:
 		link.Next = "when its scheduling gates are removed"
@@ -320,11 +320,9 @@ func (s *story) waitsForPod(c *claimView) {
 		s.blame("%s, which uses it, is not scheduled: %s", o, t.Message)
 	default:
 		link.Next = "when the scheduler has placed the pod"
-		s.blame("%s, which uses it, is not scheduled yet", o)
+		s.awaits("%s, which uses it, is not scheduled yet", o)
 	}
-	if c.Class.Provisioner == noProvisioner {
-		s.nearest(c, "")
-	}
+	s.nearestFor(c, t)
 }
 
 // nearest tells which volume came nearest to the claim, and why it did not fit.
@@ -351,11 +349,10 @@ func (s *story) nearest(c *claimView, next string) {
 		Message: "came nearest: " + volume.Explain(why, best, c.Claim), Next: next})
 	switch {
 	case why == volume.MisfitPhase && best.Spec.ClaimRef != nil:
-		link.Message += fmt.Sprintf("; it was of claim %s/%s and is kept with its data, which the command hands over", best.Spec.ClaimRef.Namespace, best.Spec.ClaimRef.Name)
-		link.Command = free(best.Name)
+		link.Message += fmt.Sprintf("; it was of claim %s/%s and is kept with its data", best.Spec.ClaimRef.Namespace, best.Spec.ClaimRef.Name)
+		s.handOver(link, best, c.Class)
 	case why == volume.MisfitCapacity && volume.Capacity(best) != nil:
-		link.Message += "; the command makes the claim anew with what the volume has"
-		link.Command = replacing(c.Object, "pvc", "merge", fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, volume.Capacity(best).String()))
+		s.anew(c, link, "merge", fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, volume.Capacity(best).String()), "with what the volume has")
 	}
 }
 

@@ -130,7 +130,7 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 		{"a volume that is named and missing", with(newWorld(), func(w *world) { w.claim.Spec.VolumeName = "mine" }), "it names volume mine, which does not exist", "when a PersistentVolume of that name", ""},
 		{"a named volume that is another's", with(newWorld(), func(w *world) {
 			vol := freeVolume("mine", "1Gi", func(v *corev1.PersistentVolume) {
-				v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "b", Name: "c", UID: "d"}
+				v.Spec.ClaimRef, v.Status.Phase = &corev1.ObjectReference{Namespace: "b", Name: "c", UID: "d"}, corev1.VolumeReleased
 			})
 			w.claim.Spec.VolumeName, w.volumeView.Volume = "mine", &vol
 		}), "it names volume mine, which belongs to another claim", "when the volume is made free", "kubectl patch pv mine"},
@@ -172,7 +172,7 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 			"crashes again and again: back-off 40s", "it is given up", "kubectl -n default delete pod pav-creation"},
 		{"the creation pod runs", newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs, deadline(7200)), "has been running for 60m", "when it ends; it is given up in 60m", ""},
 		{"the validation pod is foreign", with(newWorld().recorded(tarnv1.VolumeValidating).step(tarnv1.StepValidation), func(w *world) { w.volumeView.Step.Pod.OwnerReferences = nil }),
-			"a pod that is not Tarn's has the name of its validation pod", "when that pod is gone", "kubectl -n default delete pod pav-validation"},
+			"a pod that is not Tarn's has the name of its validation pod", "when that pod is gone", ""},
 		{"the creation pod's node is down", with(newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs, deadline(7200)), func(w *world) {
 			w.volumeView.Step.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}
 		}), "is on node n1, which is not ready", "when its kubelet answers again", ""},
@@ -183,7 +183,7 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 			w.volumeView.Step.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}
 		}), "the creation pod default/pav-creation is to go, but its node n1 is not ready", "when its kubelet answers again", ""},
 		{"the creation pod does not go", with(newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs, deadline(7200)), func(w *world) { w.volumeView.Step.Pod.DeletionTimestamp = &began }),
-			"the creation pod default/pav-creation does not go: node n1 does not answer", "when the pod is gone", "kubectl -n default delete pod pav-creation --force"},
+			"the creation pod default/pav-creation does not go: node n1 does not answer", "when the pod is gone", ""},
 		{"the creation pod has ended, and nobody tells of it", newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, ended1ago, deadline(7200)),
 			"the creation pod default/pav-creation has ended, and the node agent on n1 has not told what it left in /pav", "when the node agent on n1 has told", ""},
 		{"the creation pod was taken away and nobody makes it again", with(newWorld().recorded(tarnv1.VolumeCreating), func(w *world) { w.view.Controller = nil }), "its volume is being made, attempt 1", "as soon as tarn controller runs", ""},
@@ -263,7 +263,7 @@ func TestATerminatingClaimSaysWhatKeepsIt(t *testing.T) {
 		{"a pod", ending(protected, user{Pod: somePod("shop", "web", runs)}), "claim shop/data is Terminating: it is used by pod shop/web", "when the pod is gone", "kubectl -n shop delete pod web"},
 		{"a pod of a Deployment", ending(protected, user{Pod: somePod("shop", "web", runs), Workload: Object{"Deployment", "shop", "web"}}), "it is used by pod shop/web", "when the pod is gone", "kubectl -n shop scale deployment web --replicas=0"},
 		{"a pod of an App", ending(protected, user{Pod: somePod("shop", "web", runs, ofApp), Workload: Object{"Deployment", "shop", "paas-app-web"}}), "it is used by pod shop/web", "when the pod is gone", "tarn app scale web 0 --namespace shop"},
-		{"a pod of a Job", ending(protected, user{Pod: somePod("shop", "web", runs), Workload: Object{"Job", "shop", "fill"}}), "it is used by pod shop/web", "when the pod is gone", "kubectl -n shop delete job fill"},
+		{"a pod of a Job", ending(protected, user{Pod: somePod("shop", "web", runs), Workload: Object{"Job", "shop", "fill"}}), "it is used by pod shop/web", "when the pod is gone", `kubectl -n shop patch job fill -p '{"spec":{"suspend":true}}'`},
 		{"an ended pod that is still there", ending(protected, user{Pod: somePod("shop", "done", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}), "it is used by pod shop/done", "when the pod is gone", "kubectl -n shop delete pod done"},
 		{"nothing but a silent controller", ending(protected, user{Pod: somePod("shop", "web", unscheduled)}), "no pod uses it any more, but the controller that protects it does not let go", "as soon as the controller runs", ""},
 		{"nothing that is known to have lasted", with(ending(protected), func(w *world) { w.view.Twice = false }), "no pod uses it any more, so it goes within moments", "within moments", ""},

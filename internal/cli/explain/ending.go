@@ -21,21 +21,25 @@ const (
 
 // endingClaim finds out what keeps a claim that is to go.
 func (s *story) endingClaim(c *claimView) {
-	using := slices.DeleteFunc(slices.Clone(c.Users), func(u user) bool { return !holds(u.Pod, c.Claim) })
+	using, hidden := c.using(), s.view.unknown(Pod, c.Object.Namespace, "")
 	link := s.links[len(s.links)-1]
 	link.Message = fmt.Sprintf("deletion was requested %s ago", s.ago(c.Claim.DeletionTimestamp.Time))
-	for i, f := range c.Claim.Finalizers {
-		switch {
-		case f == claimProtection && len(using) > 0:
-			s.usedBy(c, using)
-		case f == claimProtection && s.view.unknown(Pod, c.Object.Namespace, ""):
-			s.finalizer(c.Object, "pvc", i, f, c.Claim.DeletionTimestamp)
-		case f == claimProtection:
-			s.protectionSilent(c.Object, c.Claim.DeletionTimestamp.Time, false, "no pod uses it any more")
-		default:
-			s.finalizer(c.Object, "pvc", i, f, c.Claim.DeletionTimestamp)
-		}
+	protected := slices.Contains(c.Claim.Finalizers, claimProtection)
+	switch {
+	case len(using) > 0: // whichever finalizer it is that keeps it from going from under them
+		s.usedBy(c, using, protected)
+	case protected && !hidden:
+		s.protectionSilent(c.Object, c.Claim.DeletionTimestamp.Time, false, "no pod uses it any more")
+	case protected:
+		s.keepers(c.Object, "pvc", c.Claim, "", false)
+		return
 	}
+	s.keepers(c.Object, "pvc", c.Claim, claimProtection, !hidden)
+}
+
+// using are the pods that keep a claim from going.
+func (c *claimView) using() []user {
+	return slices.DeleteFunc(slices.Clone(c.Users), func(u user) bool { return !holds(u.Pod, c.Claim) })
 }
 
 // holds says whether a pod keeps a claim from going: one that was given a node does,
@@ -58,7 +62,7 @@ func holds(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 
 // usedBy tells which pods use a claim, and how each goes. Those that are being deleted
 // already come last, as what keeps them is nearer to the cause.
-func (s *story) usedBy(c *claimView, using []user) {
+func (s *story) usedBy(c *claimView, using []user, protected bool) {
 	slices.SortStableFunc(using, func(a, b user) int { return cmp.Compare(going(a.Pod), going(b.Pod)) })
 	var names []string
 	kept := ""
@@ -75,11 +79,18 @@ func (s *story) usedBy(c *claimView, using []user) {
 		t := look(u.Pod)
 		link := s.add(Link{Object: Object{Pod, u.Pod.Namespace, u.Pod.Name}, State: t.State, Since: moment(t.Since), Node: u.Pod.Spec.NodeName, Reason: t.Reason,
 			Message: usesIt, Next: "when the pod is gone"})
-		command := stop(*u)
+		if !protected {
+			link.Message = "it uses the claim, which would go from under it without the finalizers that are left"
+		}
+		command := stop(*u, c.Object.Name)
 		if u.Workload.Kind != "" {
 			link.Message += fmt.Sprintf("; %s %s would make it again", u.Workload.Kind, u.Workload.Name)
 		}
-		if !commands[command] {
+		switch {
+		case !s.view.endsClaims(): // nothing is wrong with the pod
+			link.Next = "when the pod is gone; until then it goes on as before"
+			link.Message += "; to let the claim go: " + command
+		case !commands[command]:
 			link.Command, commands[command] = command, true
 		}
 	}
@@ -88,6 +99,11 @@ func (s *story) usedBy(c *claimView, using []user) {
 		return
 	}
 	s.blame("it is used by pod %s%s", names[0], strings.Replace(kept, "; "+names[0]+" is", ", which is", 1))
+}
+
+// endsClaims says that who asks wants claims to be gone, and not a pod to go on.
+func (v *View) endsClaims() bool {
+	return v.Asked.Kind == Claim || v.Asked.Kind == App && v.App.DeletionTimestamp != nil
 }
 
 // usesIt is what is said of each pod that keeps a claim.
@@ -125,22 +141,25 @@ func (s *story) goingUser(c *claimView, u *user) (why string) {
 	}
 	link.Message = strings.TrimSuffix(usesIt+"; "+link.Message, "; ")
 	s.links = append(s.links, part.links...)
+	s.others = append(s.others, part.others...)
 	return part.cause
 }
 
-// stop gives the command that ends a pod for good: what would make it again goes
-// first.
-func stop(u user) string {
+// stop gives the command that ends a pod so that it lets a claim go: what would make it
+// again is told not to, where that can be taken back. Else the pod alone goes: no other is
+// given a node while the claim is being deleted.
+func stop(u user, claim string) string {
 	o := u.Workload
 	// The Deployment of an App would be given its pods back.
 	if app := u.Pod.Labels[tarnv1.LabelApp]; app != "" && o.Kind == "Deployment" {
 		return "tarn app scale " + quoted(app) + " 0 --namespace " + quoted(o.Namespace)
 	}
-	switch o.Kind {
-	case "Deployment", "StatefulSet", replicaSet, "ReplicationController":
+	switch {
+	case o.Kind == "StatefulSet" && strings.HasSuffix(claim, "-"+u.Pod.Name): // of this one of its pods alone
+	case o.Kind == "Job" && !hasEnded(u.Pod):
+		return kubectl(o.Namespace, "patch", "job", o.Name, "-p", `{"spec":{"suspend":true}}`)
+	case slices.Contains([]Kind{"Deployment", "StatefulSet", replicaSet, "ReplicationController"}, o.Kind):
 		return kubectl(o.Namespace, "scale", lower(o.Kind), o.Name, "--replicas=0")
-	case "DaemonSet", "Job":
-		return kubectl(o.Namespace, "delete", lower(o.Kind), o.Name)
 	}
 	return kubectl(u.Pod.Namespace, "delete", "pod", u.Pod.Name)
 }
@@ -152,27 +171,44 @@ func (s *story) protectionSilent(o Object, since time.Time, exact bool, because 
 	if s.young(since) || !exact && !s.view.Twice {
 		s.again = s.again || !s.young(since)
 		s.links[len(s.links)-1].Next = "within moments"
-		s.blame("%s, so it goes within moments", because)
+		s.awaits("%s, so it goes within moments", because)
 		return
 	}
 	s.blame("%s, but the controller that protects it does not let go", because)
 	s.onController = true
-	s.add(Link{Object: Object{Kind: "controller", Name: "protection"}, State: "silent", Next: "as soon as the controller runs", Command: revive(s.view.Deployment, "protect"),
+	s.add(Link{Object: Object{Kind: "controller", Name: "protection"}, State: "silent", Next: "as soon as the controller runs", Command: s.revives("protect"),
 		Message: "either kube-controller-manager runs with its protection controllers, or tarn controller with protect among its --controllers; neither has answered for " + o.String()})
 }
 
-// byForce says what the command does that takes off a finalizer nobody knows.
-const byForce = "; the command takes it off by force, for when that is gone for good and will not clean up"
+// keepers tells of the finalizers that keep an object, but for one that is told of already.
+// What is known to come off comes first. Of the others one is offered to be taken off, where
+// nobody uses the object and nothing else keeps it.
+func (s *story) keepers(o Object, resource string, of metav1.Object, but string, unused bool) {
+	var parts []*story
+	for i, f := range of.GetFinalizers() {
+		if f == but {
+			continue
+		}
+		part := s.part(fmt.Sprintf("1-%03d", i))
+		if _, known := ownerOf(f); known {
+			part.name = fmt.Sprintf("0-%03d", i)
+		}
+		part.finalizer(o, resource, i, f, of.GetDeletionTimestamp(), unused)
+		if s.cause != "" {
+			part.rank = rankBeside
+		}
+		parts = append(parts, part)
+	}
+	s.weigh(parts...)
+}
 
-// finalizer tells of a finalizer that keeps an object, and whose it is.
-func (s *story) finalizer(o Object, resource string, at int, name string, since *metav1.Time) {
+// finalizer tells of a finalizer that keeps an object, and whose it is. Who uses the object
+// would lose it with one that is taken off.
+func (s *story) finalizer(o Object, resource string, at int, name string, since *metav1.Time, unused bool) {
 	owner, known := ownerOf(name)
 	link := s.add(Link{Object: o, State: "kept by finalizer " + name, Since: moment(since.Time), Reason: "Finalizer", Message: "it is of " + owner, Next: "when its owner takes it off"})
-	if s.cause == "" {
-		s.blame("finalizer %s keeps it, which is of %s", name, owner)
-	}
-	if !known {
-		link.Message += byForce
-		link.Command = dropFinalizer(o, resource, at, name)
+	s.blame("finalizer %s keeps it, which is of %s", name, owner)
+	if !known && unused {
+		link.Command, link.offer = dropFinalizer(o, resource, at, name), "the command takes it off by force, for when that is gone for good and will not clean up"
 	}
 }

@@ -48,6 +48,12 @@ type Link struct {
 	Next string `json:"next,omitempty"`
 	// Command moves it on; it is for a shell and has all names filled in.
 	Command string `json:"command,omitempty"`
+	// Aside says that it is wrong as well, and not what is waited for: it is no link to the
+	// cause, and has no command.
+	Aside bool `json:"aside,omitempty"`
+
+	// offer says what the command does; it is a part of the message where there is one.
+	offer string
 }
 
 // Explanation is the answer.
@@ -57,8 +63,8 @@ type Explanation struct {
 	Healthy bool `json:"healthy"`
 	// Verdict is the answer in one line.
 	Verdict string `json:"verdict"`
-	// Links lead from the object asked for to the cause; what could not be read
-	// comes last.
+	// Links lead from the object asked for to the cause; then come those aside, and what
+	// could not be read last.
 	Links []Link `json:"links"`
 
 	// again says that a second look may tell more.

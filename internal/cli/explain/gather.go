@@ -226,8 +226,14 @@ func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volume
 		if ref := v.Volume.Spec.ClaimRef; ref != nil {
 			work = append(work, func() {
 				v.Claim = get(ctx, g, Claim, ref.Namespace, ref.Name, &corev1.PersistentVolumeClaim{})
+				if v.Claim != nil && v.Volume.DeletionTimestamp != nil && g.view.Asked.Kind == Volume {
+					v.Users = g.users(ctx, v.Claim)
+				}
 			})
 		}
+	} else if v.Record != nil && g.view.Asked.Kind == Volume {
+		of := v.Record.Spec.Claim
+		work = append(work, func() { v.Claim = get(ctx, g, Claim, of.Namespace, of.Name, &corev1.PersistentVolumeClaim{}) })
 	}
 	together(work...)
 	return v

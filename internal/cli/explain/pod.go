@@ -24,14 +24,16 @@ func (s *story) ofPod(p *podView, claims []*claimView) string {
 	if p.Pod.DeletionTimestamp != nil {
 		link.State, link.Since = "Terminating", moment(deletedAt(p.Pod))
 	}
+	var parts []*story
 	for _, c := range claims {
-		s.claimOfPod(p, c)
+		parts = append(parts, s.claimOfPod(p, c))
 	}
+	s.weigh(parts...)
 	if s.cause == "" {
 		s.onNode(p, claims)
 	}
-	if s.cause == "" && s.grows != "" { // the last of what a kubelet does before it starts containers
-		s.cause, s.links, s.aside = s.grows, append(s.links, s.aside...), nil
+	if s.cause == "" { // the last of what a kubelet does before it starts containers
+		s.followOther(func(part *story) bool { return part.first })
 	}
 	if s.cause == "" {
 		s.podItself(p, s.links[at], t, claims)
@@ -39,43 +41,40 @@ func (s *story) ofPod(p *podView, claims []*claimView) string {
 	return s.links[at].State
 }
 
-// claimOfPod adds the chain of a claim where that is what the pod waits for.
-func (s *story) claimOfPod(p *podView, c *claimView) {
-	part := &story{view: s.view}
+// claimOfPod gives the chain of a claim, and how much it keeps the pod.
+func (s *story) claimOfPod(p *podView, c *claimView) *story {
+	part := s.part(c.Object.Name)
 	part.ofClaim(c)
 	going := c.Claim != nil && c.Claim.DeletionTimestamp != nil
 	ends := p.Pod.DeletionTimestamp != nil
 	started := volume.Started(p.Pod)
-	if going && part.cause != "" && !hasEnded(p.Pod) && !started && !ends {
+	switch {
+	case part.cause == "":
+		if part.doubt != "" {
+			part.doubt = fmt.Sprintf("%s: %s", c.Object, part.doubt)
+		}
+	case hasEnded(p.Pod), ends: // no pod ends the later for its claim
+		part.cause, part.rank = fmt.Sprintf("%s: %s", c.Object, part.cause), rankBeside
+	case going && started: // nor waits for what waits for it
+		part.cause, part.rank = fmt.Sprintf("%s is being deleted, and waits for this pod: it goes when the pod is gone, and no pod is started on it any more", c.Object), rankLeaving
+	case going:
 		part.cause = fmt.Sprintf("%s is being deleted, so no pod that uses it is started", c.Object)
 		part.links[0].Next = "when a new claim of that name is there; this one goes when no pod uses it"
-	} else if part.cause != "" {
+		for _, l := range part.links[1:] {
+			if l.Command == "" {
+				l.Next = ""
+			}
+		}
+	case part.rank == rankGrowing:
+		part.cause, part.rank = fmt.Sprintf("%s: %s", c.Object, part.cause), rankLarger
+		part.first = growsFirst(p.Pod, c.Claim)
+	default:
 		part.cause = fmt.Sprintf("%s: %s", c.Object, part.cause)
 	}
-	s.heed(part)
-	s.doubtOf(c, part)
-	switch {
-	case part.cause == "" && part.doubt == "":
-		s.links = append(s.links, part.links...)
-	case part.cause == "", hasEnded(p.Pod), ends: // no pod ends the later for its claim
-		s.aside = append(s.aside, part.links...)
-	case part.growing, going && started: // nor waits for what waits for it
-		s.doubt = cmp.Or(s.doubt, part.cause)
-		s.aside = append(s.aside, part.links...)
-		if part.growing && growsFirst(p.Pod, c.Claim) {
-			s.grows = cmp.Or(s.grows, part.cause)
-		}
-	default:
-		s.cause = cmp.Or(s.cause, part.cause)
-		s.links = append(s.links, part.links...)
+	if part.fine != "" {
+		s.fine = strings.TrimPrefix(fmt.Sprintf("%s; %s from %s", s.fine, c.Object, part.fine), "; ")
 	}
-	if part.fine == "" {
-		return
-	}
-	if s.fine != "" {
-		s.fine += "; "
-	}
-	s.fine += fmt.Sprintf("%s from %s", c.Object, part.fine)
+	return part
 }
 
 // growsFirst says that a kubelet grows a claim's volume before it starts the pod. What
@@ -98,17 +97,20 @@ func (s *story) onNode(p *podView, claims []*claimView) {
 		s.blame("its node %s %s", pod.Spec.NodeName, how)
 		return
 	}
-	if isTrue(pod, corev1.PodReadyToStartContainers) || isReady(pod) {
+	if isTrue(pod, corev1.PodReadyToStartContainers) || isReady(pod) || runsNow(pod) {
 		return // it has its volumes; a loss was told with the claim
 	}
+	var parts []*story
 	for _, c := range claims {
-		if c.Volume == nil || c.Volume.Volume == nil {
-			continue
+		if c.Volume != nil && c.Volume.Volume != nil {
+			parts = append(parts, s.staging(p, c, claims))
 		}
-		s.staging(p, c)
-		if s.cause != "" {
-			return
+	}
+	if of := s.weigh(parts...); of != nil {
+		if e := newest(p.Events, mountReasons...); e != nil && of.ends {
+			s.links[0].Reason, s.links[0].Message = e.Reason, e.Message
 		}
+		return
 	}
 	if e := newest(p.Events, mountReasons...); e != nil {
 		s.links[0].Reason, s.links[0].Message = e.Reason, e.Message
@@ -117,23 +119,28 @@ func (s *story) onNode(p *podView, claims []*claimView) {
 	}
 }
 
+// runsNow says whether a container of a pod runs.
+func runsNow(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(statuses(pod), func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+}
+
 // staging finds out why a claim's volume is not available on the pod's node.
-func (s *story) staging(p *podView, c *claimView) {
-	v, on := c.Volume, p.Pod.Spec.NodeName
+func (s *story) staging(p *podView, c *claimView, claims []*claimView) *story {
+	v, on, part := c.Volume, p.Pod.Spec.NodeName, s.part(c.Object.Name)
 	if v.Provisioner == nil {
-		s.otherDriver(p, v)
-		return
+		part.otherDriver(p, v)
+		return part
 	}
-	switch ends := s.unsettled(v, on); {
-	case s.cause == "":
-		s.withoutStage(p, v)
-	case ends:
-		s.mountEvent(p)
+	if of := part.weigh(part.unsettled(v, on)...); of != nil {
+		part.ends = of.ends
+		return part
 	}
+	part.withoutStage(p, v, mountEvent(p, v, claims))
+	return part
 }
 
 // withoutStage is about a volume that nobody stages, though a pod waits for it.
-func (s *story) withoutStage(p *podView, v *volumeView) {
+func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 	on, name := p.Pod.Spec.NodeName, v.Provisioner.Name
 	for _, g := range v.Stages {
 		if g.Stage.Spec.NodeName == on && g.Stage.DeletionTimestamp == nil {
@@ -157,7 +164,6 @@ func (s *story) withoutStage(p *podView, v *volumeView) {
 		s.blame("driver %s is not registered on node %s: Tarn's node agent does not run there", name, on)
 		return
 	}
-	e := newest(p.Events, mountReasons...)
 	if e != nil {
 		link := s.add(Link{Object: Object{Kind: event, Namespace: e.Namespace, Name: e.Name}, State: e.Reason, Since: moment(lastSeen(e)), Node: on, Reason: e.Reason, Message: e.Message,
 			Next: "when the kubelet tries again, after a growing pause of at most about two minutes; " + s.lastTry(e)})
@@ -170,7 +176,7 @@ func (s *story) withoutStage(p *podView, v *volumeView) {
 		since = c.LastTransitionTime.Time
 	}
 	if s.young(since) {
-		s.blame("volume %s is about to be staged on node %s", v.Name, on)
+		s.awaits("volume %s is about to be staged on node %s", v.Name, on)
 		return
 	}
 	s.add(Link{Object: Object{Kind: pavStage, Name: tarnv1.StageName(v.Volume.UID, on, false)}, State: "missing", Node: on, Next: "when the node agent answers",
@@ -195,11 +201,18 @@ func mountError(message string) string {
 	return message
 }
 
-// mountEvent adds what the kubelet said last.
-func (s *story) mountEvent(p *podView) {
-	if e := newest(p.Events, mountReasons...); e != nil {
-		s.links[0].Reason, s.links[0].Message = e.Reason, e.Message
+// mountEvent is the newest Event by which the kubelet says that it cannot give a pod a
+// volume, nil for none: one that names another of the pod's volumes is about that.
+func mountEvent(p *podView, v *volumeView, claims []*claimView) *corev1.Event {
+	for i := len(p.Events) - 1; i >= 0; i-- {
+		e := &p.Events[i]
+		names := func(v *volumeView) bool { return strings.Contains(e.Message, fmt.Sprintf("%q", v.Name)) }
+		other := func(c *claimView) bool { return c.Volume != nil && c.Volume.Name != v.Name && names(c.Volume) }
+		if slices.Contains(mountReasons, e.Reason) && (names(v) || !slices.ContainsFunc(claims, other)) {
+			return e
+		}
 	}
+	return nil
 }
 
 // otherDriver is about a volume that Tarn does not stage.
@@ -245,7 +258,7 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 		s.blame("the scheduler has not placed it yet")
 	case s.young(pod.CreationTimestamp.Time):
 		link.Next = "within moments"
-		s.blame("its containers are about to start")
+		s.awaits("its containers are about to start")
 	default:
 		s.notStarted(p, link)
 	}
@@ -269,9 +282,7 @@ func (s *story) endingPod(p *podView, link *Link, claims []*claimView) {
 	if p.Pod.Spec.NodeName != "" && !volume.ShutDown(p.Pod) {
 		s.onKubelet(p, link, claims)
 	}
-	for i, f := range p.Pod.Finalizers {
-		s.finalizer(link.Object, "pod", i, f, p.Pod.DeletionTimestamp)
-	}
+	s.keepers(link.Object, "pod", p.Pod, "", true)
 }
 
 // onKubelet says what of a pod that is being deleted its kubelet has yet to end.
@@ -302,14 +313,18 @@ func stopped(pod *corev1.Pod) bool {
 
 // unstaging tells of the stages that a pod's node has to end before the pod can go.
 func (s *story) unstaging(p *podView, claims []*claimView) {
+	var parts []*story
 	for _, c := range claims {
 		if c.Volume == nil {
 			continue
 		}
 		for _, g := range c.Volume.Stages {
 			if g.Stage.Spec.NodeName == p.Pod.Spec.NodeName && g.Stage.DeletionTimestamp != nil {
-				s.endingStage(&g)
+				part := s.part(c.Object.Name)
+				part.endingStage(&g)
+				parts = append(parts, part)
 			}
 		}
 	}
+	s.weigh(parts...)
 }

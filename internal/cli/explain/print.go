@@ -24,7 +24,14 @@ func (e *Explanation) Print(w io.Writer, now time.Time) error {
 	if len(shown) > 0 {
 		text.WriteString("\n")
 	}
+	aside := false
 	for _, l := range shown {
+		if l.Aside && !aside {
+			text.WriteString("\nnot what is waited for, but to be known:\n")
+		} else if aside && !l.Aside {
+			text.WriteString("\n")
+		}
+		aside = l.Aside
 		l.print(&text, now)
 	}
 	if commands := e.commands(); len(commands) > 0 && !e.Healthy {
@@ -49,7 +56,7 @@ func indented(command string) string {
 // next is when it goes on: what the link nearest to the cause says.
 func (e *Explanation) next() string {
 	for i := len(e.Links) - 1; i >= 0; i-- {
-		if e.Links[i].Next != "" {
+		if e.Links[i].Next != "" && !e.Links[i].Aside {
 			return e.Links[i].Next
 		}
 	}

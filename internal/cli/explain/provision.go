@@ -49,7 +49,7 @@ func (s *story) provisioned(c *claimView) {
 
 // provisionerMissing is about a class whose provisioner is nowhere.
 func (s *story) provisionerMissing(c *claimView, name string) {
-	if s.view.unknown(pavProvisioner, "", name) {
+	if s.view.unknown(pavProvisioner, "", name) || s.view.unknown(csiDriver, "", name) {
 		s.blame("its provisioner %s has not begun", name)
 		return
 	}
@@ -60,7 +60,7 @@ func (s *story) provisionerMissing(c *claimView, name string) {
 		names = append(names, c.Provisioners[i].Name)
 	}
 	if like := spelling.Near(name, names); len(like) > 0 {
-		link.Message = "there is " + strings.Join(like, ", ") + "; the command makes the class anew with " + like[0]
+		link.Message, link.offer = "there is "+strings.Join(like, ", "), "the command makes the class anew with "+like[0]
 		link.Command = replacing(Object{Kind: storageClass, Name: c.Class.Name}, "storageclass", "merge", fmt.Sprintf(`{"provisioner":%q}`, like[0]))
 	}
 }
@@ -91,7 +91,7 @@ func (s *story) byOthers(c *claimView, name string) {
 		if e := newest(c.Events, "Provisioning", "ExternalProvisioning"); e != nil {
 			link.Since, link.Message = moment(lastSeen(e)), e.Message
 		}
-		s.blame("provisioner %s was called and has not made the volume yet", name)
+		s.awaits("provisioner %s was called and has not made the volume yet", name)
 	}
 }
 
@@ -102,8 +102,8 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 	}
 	o := Object{Kind: pavProvisioner, Name: p.Name}
 	anew := func(field, path string) {
-		s.add(Link{Object: o, State: "refuses", Message: "it makes no volumes from " + field + "; the command makes the claim anew without it",
-			Next: "when the claim is made anew without " + field, Command: replacing(c.Object, "pvc", "json", path)})
+		link := s.add(Link{Object: o, State: "refuses", Message: "it makes no volumes from " + field, Next: "when the claim is made anew without " + field})
+		s.anew(c, link, "json", path, "without it")
 		s.blame("PavProvisioner %s makes no volumes from %s", p.Name, field)
 	}
 	switch {
@@ -181,13 +181,13 @@ func (s *story) controllerSilent(because string, since time.Time) {
 	switch {
 	case l == nil && s.young(since):
 		if because != "" {
-			s.blame("%s, which begins within moments", because)
+			s.awaits("%s, which begins within moments", because)
 		}
 		return
 	case leads && because == "":
 		return
 	case leads && s.young(since):
-		s.blame("%s, which begins within moments", because)
+		s.awaits("%s, which begins within moments", because)
 		return
 	case leads:
 		s.blame("%s, and has not begun though tarn controller runs", because)
@@ -206,9 +206,21 @@ func (s *story) controllerSilent(because string, since time.Time) {
 	}
 	if d := s.view.Deployment; d != nil {
 		link.Message += fmt.Sprintf("; its Deployment has %d of %d pods ready", d.Status.ReadyReplicas, d.Status.Replicas)
-		link.Command = revive(d, "")
+		link.Command = s.revives("")
 	}
 	s.add(link)
+}
+
+// revives is revive, but for a controller that is at work: it may have more to do than it
+// has time for, and only its log tells. Without a lease one that is ready may be.
+func (s *story) revives(name string) string {
+	d, l := s.view.Deployment, s.view.Controller
+	leads, _, _ := Leader(l, s.view.Now)
+	if d != nil && ptr.Deref(d.Spec.Replicas, 1) > 0 &&
+		(leads || l == nil && d.Status.ReadyReplicas > 0 || s.view.unknown(lease, "tarn-system", "tarn-controller")) {
+		return ""
+	}
+	return revive(d, name)
 }
 
 // revive gives the command that has Tarn's controller begin anew, where it is a

@@ -23,16 +23,16 @@ func (s *story) beingMade(v *volumeView) {
 	case "", tarnv1.VolumePending:
 		s.betweenAttempts(v, s.links[link])
 	case tarnv1.VolumeValidating:
-		s.blame("its claim is being validated")
+		s.awaits("its claim is being validated")
 		s.stepPod(v, tarnv1.StepValidation)
 		s.afterFailure(r, link)
 	case tarnv1.VolumeCreating:
-		s.blame("its volume is being made, attempt %d", r.Status.Attempts)
+		s.awaits("its volume is being made, attempt %d", r.Status.Attempts)
 		s.stepPod(v, tarnv1.StepCreation)
 		s.afterFailure(r, link)
 	case tarnv1.VolumeCreated:
 		s.links[link].Next = "within moments"
-		s.blame("its volume is made, and about to be written as a PersistentVolume")
+		s.awaits("its volume is made, and about to be written as a PersistentVolume")
 		if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && c.Status != metav1.ConditionTrue && !s.young(c.LastTransitionTime.Time) {
 			if c.Reason == inProgress { // nobody has told what is in the way
 				s.controllerSilent("its volume is made, and has to be written as a PersistentVolume", c.LastTransitionTime.Time)
@@ -71,7 +71,7 @@ func (s *story) afterFailure(r *tarnv1.PavVolume, at int) {
 		return
 	}
 	s.links[at].Message += fmt.Sprintf("; attempt %d failed: %s", r.Status.Attempts-1, failed.Message)
-	s.cause = fmt.Sprintf("attempt %d failed: %s; now %s", r.Status.Attempts-1, failed.Message, s.cause)
+	s.blame("attempt %d failed: %s; now %s", r.Status.Attempts-1, failed.Message, s.cause)
 }
 
 // record adds the link of a record, with the word of one of its conditions.
@@ -96,7 +96,7 @@ func (s *story) betweenAttempts(v *volumeView, link *Link) {
 	}
 	if failed == nil {
 		link.Next = "within moments"
-		s.blame("PavProvisioner %s is about to begin", r.Spec.Provisioner.Name)
+		s.awaits("PavProvisioner %s is about to begin", r.Spec.Provisioner.Name)
 		c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned)
 		switch {
 		case v.Provisioner == nil && c != nil && c.Status != metav1.ConditionTrue: // else it is judged anew above
@@ -153,7 +153,7 @@ func (s *story) deletionFailing(v *volumeView) {
 	if r.Status.NextDeletionTime == nil {
 		s.blame("attempt %d is under way", r.Status.DeletionAttempts)
 		s.stepPod(v, tarnv1.StepDeletion)
-		s.cause = failed + "; now " + s.cause
+		s.blame("%s; now %s", failed, s.cause)
 		return
 	}
 	link.Next = fmt.Sprintf("attempt %d %s; at once if the PavProvisioner is changed", r.Status.DeletionAttempts+1, when(r.Status.NextDeletionTime, s.view.Now))
@@ -184,14 +184,12 @@ func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o podvo
 	remake := kubectl("", "edit", "pavprovisioner", provisioner) + " && " + kubectl(p.Pod.Namespace, "delete", "pod", p.Pod.Name)
 	switch o.State {
 	case podvol.PodForeign:
-		link.Message, link.Next = o.Message, "when that pod is gone"
-		link.Command = kubectl(p.Pod.Namespace, "delete", "pod", p.Pod.Name)
+		link.Message, link.Next = o.Message, "when that pod is gone, which whoever made it has to say"
 		s.blame("a pod that is not Tarn's has the name of its %s pod", step)
 		return
 	case podvol.PodGoing:
 		link.Message, link.Next = cmp.Or(o.Message, link.Message), "when the pod is gone"
 		if o.Message != "" {
-			link.Command = kubectl(p.Pod.Namespace, "delete", "pod", p.Pod.Name, "--force")
 			s.blame("%s does not go: node %s does not answer", what, p.Pod.Spec.NodeName)
 		} else if how := s.nodeDown(p); how != "" {
 			s.blame("%s is to go, but its node %s %s", what, p.Pod.Spec.NodeName, how)
@@ -229,7 +227,7 @@ func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o podvo
 		if deadline != "" {
 			link.Next += "; " + deadline
 		}
-		s.blame("%s has been running for %s", what, s.ago(t.Since))
+		s.awaits("%s has been running for %s", what, s.ago(t.Since))
 	default:
 		link.Next = "when its containers start"
 		if e := newest(p.Events, "FailedMount", "FailedCreatePodSandBox"); e != nil && e.Type == corev1.EventTypeWarning {
@@ -237,7 +235,7 @@ func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o podvo
 			s.blame("%s does not start: %s", what, e.Message)
 			return
 		}
-		s.blame("%s is starting", what)
+		s.awaits("%s is starting", what)
 	}
 }
 

@@ -38,19 +38,21 @@ func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) str
 	if status.BoundReplicas+status.UnboundReplicas >= set.Spec.MaximumReplicas && status.UnboundReplicas < set.Spec.MinimumReplicas && status.CreatingReplicas == 0 {
 		link.Next = "when a volume in use is given back, or the maximum is raised, which the command does"
 		link.Command = kubectl("", "patch", "pvset", set.Name, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"maximumReplicas":%d}}`, status.BoundReplicas+set.Spec.MinimumReplicas))
-	} else if s.view.Maker != nil && s.provisionerUnusable(s.view.Maker, true) {
+		return link.State
+	}
+	if s.view.Maker != nil && s.provisionerUnusable(s.view.Maker, true) {
 		return link.State // filler claims, if there are any, wait for the same
 	}
+	var parts []*story
 	for _, c := range fillers {
-		part := &story{view: s.view}
+		part := s.part(c.Object.Name)
 		part.ofClaim(c)
-		s.links = append(s.links, part.links...)
-		s.heed(part)
 		if part.cause != "" {
-			s.blame("%s: %s", c.Object, part.cause)
-			break // the others wait for the like
+			part.cause = fmt.Sprintf("%s: %s", c.Object, part.cause)
 		}
+		parts = append(parts, part)
 	}
+	s.weigh(parts...)
 	return link.State
 }
 
@@ -64,9 +66,5 @@ func (s *story) endingSet(set *tarnv1.PersistentVolumeSet, link *Link, ready *me
 		}
 		s.controllerSilent("", set.DeletionTimestamp.Time)
 	}
-	for i, f := range set.Finalizers {
-		if f != tarnv1.FinalizerPool {
-			s.finalizer(link.Object, "pvset", i, f, set.DeletionTimestamp)
-		}
-	}
+	s.keepers(link.Object, "pvset", set, tarnv1.FinalizerPool, true)
 }

@@ -23,42 +23,46 @@ func (s *story) nodeAsked() string {
 // stages tells where a volume is staged, on a node or, for none, on all, and what of that
 // was lost. What keeps it from being staged, or from being taken back, is told where
 // nothing else may be waited for: of a pod only after its claims (onNode).
-func (s *story) stages(v *volumeView, on string) {
+func (s *story) stages(v *volumeView, on string) []*story {
+	var parts []*story
 	for i := range v.Stages {
 		g := &v.Stages[i]
 		switch {
 		case on != "" && g.Stage.Spec.NodeName != on:
 		case lost(g):
-			s.lostStage(g)
+			part := s.part(g.Stage.Spec.NodeName)
+			part.lostStage(g)
+			part.rank = rankLost
+			parts = append(parts, part)
 		case staged(g):
 			s.fine += "; staged on node " + g.Stage.Spec.NodeName
 		}
 	}
 	if s.view.Asked.Kind == Claim || s.view.Asked.Kind == Volume {
-		s.unsettled(v, on)
+		parts = append(parts, s.unsettled(v, on)...)
 	}
+	return parts
 }
 
 // unsettled tells what keeps a volume from being staged, or from being taken back, on a
-// node or, for none, on all, and whether that is a stage that has to end. On one node the
-// first stage is waited for.
-func (s *story) unsettled(v *volumeView, on string) (ends bool) {
+// node or, for none, on all.
+func (s *story) unsettled(v *volumeView, on string) []*story {
+	var parts []*story
 	for i := range v.Stages {
 		g := &v.Stages[i]
+		part := s.part(g.Stage.Spec.NodeName + "/" + g.Stage.Name)
 		switch {
 		case on != "" && g.Stage.Spec.NodeName != on, lost(g), staged(g):
 			continue
 		case g.Stage.DeletionTimestamp != nil || g.Stage.Status.Node.Phase == tarnv1.StageFailed:
-			ends = true
-			s.endingStage(g)
+			part.ends = true
+			part.endingStage(g)
 		case v.Provisioner != nil:
-			s.stagingPod(g, v.Provisioner)
+			part.stagingPod(g, v.Provisioner)
 		}
-		if on != "" && s.cause != "" {
-			return ends
-		}
+		parts = append(parts, part)
 	}
-	return ends
+	return parts
 }
 
 // lost says whether a stage that is to be there was lost under the pods that use it.
@@ -110,7 +114,7 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 		s.blame("%s: its pod has ended, and the node agent does not answer", what)
 		return
 	default:
-		s.blame("%s: its staging pod has made no /pav/volume yet", what)
+		s.awaits("%s: its staging pod has made no /pav/volume yet", what)
 	}
 	if g.Pod == nil {
 		if !s.view.unknown(Pod, status.Namespace, status.Name) && status.Name != "" {
@@ -125,7 +129,7 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 	}
 	if running := s.links[len(s.links)-1]; running.State == "running" {
 		running.Next = "when it makes /pav/volume and ends, or makes /pav/ready"
-		s.blame("%s: its staging pod %s has been running for %s and has not made it available", what, running.Object.fullName(), s.ago(*running.Since))
+		s.awaits("%s: its staging pod %s has been running for %s and has not made it available", what, running.Object.fullName(), s.ago(*running.Since))
 	}
 }
 
@@ -172,6 +176,9 @@ func (s *story) endingStage(g *stageView) {
 		link.Message = fmt.Sprintf("used by %d pods there", len(stage.Status.Node.Targets))
 	}
 	s.blame("%s", what)
+	if stage.Status.Node.Phase != tarnv1.StageFailed {
+		s.rank = rankPassing
+	}
 	if status.Phase == tarnv1.StagePodUnstaging {
 		link.Message = status.Message
 		if status.NextAttemptTime != nil {

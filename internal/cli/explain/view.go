@@ -89,8 +89,10 @@ type volumeView struct {
 	Driver      *storagev1.CSIDriver
 	// Class is read of a volume that is Released, which it may have recycled.
 	Class *storagev1.StorageClass
-	// Claim is the one that the volume names.
+	// Claim is the one that the volume names, or where there is no volume the record's.
 	Claim *corev1.PersistentVolumeClaim
+	// Users are the pods that name the claim, read where a volume is asked for that is to go.
+	Users []user
 	// Step is the pod of the record's step.
 	Step   *podView
 	Stages []stageView

@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -77,8 +78,10 @@ func (s *story) onlyRecord(v *volumeView) string {
 		s.destroying(v)
 	case phase == tarnv1.VolumeCreated && meta.IsStatusConditionTrue(r.Status.Conditions, tarnv1.ConditionProvisioned) && !s.view.unknown(Volume, "", v.Name):
 		link := s.record(v, tarnv1.ConditionDeletable)
-		link.Next = "when somebody decides: the command destroys the storage; tarn explain claim " + r.Spec.Claim.Namespace + "/" + r.Spec.Claim.Name + " tells how a claim gets it back"
-		link.Command = kubectl("", "delete", "pavvolume", r.Name)
+		link.Next = "when somebody decides; tarn explain claim " + r.Spec.Claim.Namespace + "/" + r.Spec.Claim.Name + " tells how a claim gets it back"
+		if (v.Claim == nil || v.Claim.UID != r.Spec.Claim.UID) && !s.view.unknown(Claim, r.Spec.Claim.Namespace, r.Spec.Claim.Name) {
+			link.Command, link.offer = kubectl("", "delete", "pavvolume", r.Name), "the command destroys the storage"
+		}
 		s.blame("it was removed by force, and its storage is still there")
 		return "missing"
 	default:
@@ -106,7 +109,7 @@ func (s *story) boundVolume(v *volumeView) {
 		s.add(Link{Object: o, State: "missing", Next: "when a binder sees it; the volume is then Released"})
 		s.blame("its claim %s/%s is gone, and no binder has seen it", ref.Namespace, ref.Name)
 	}
-	s.stages(v, "")
+	s.weigh(s.stages(v, "")...)
 }
 
 // releasedVolume says why a volume without its claim is still there.
@@ -122,6 +125,9 @@ func (s *story) releasedVolume(v *volumeView, link *Link) {
 	case policy == corev1.PersistentVolumeReclaimRetain && s.view.unknown(storageClass, "", volume.ClassOfVolume(vol)) && !recycled:
 		link.Next = "when somebody decides, or when it is recycled, if its class has annotation " + tarnv1.AnnotationRecycle
 		s.blame("%s is gone, and policy Retain keeps the volume and its data", was)
+	case policy == corev1.PersistentVolumeReclaimRetain && !recycled && len(v.Stages) > 0: // who has it there would share it with the next
+		link.Next = "when no node has it any more, and somebody decides"
+		s.blame("%s is gone, and policy Retain keeps the volume and its data, which a node still has", was)
 	case policy == corev1.PersistentVolumeReclaimRetain && !recycled:
 		link.Next = "when somebody decides: the command makes it free for any claim, with its data; to let it be destroyed instead: " +
 			kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
@@ -211,9 +217,13 @@ func (s *story) destroying(v *volumeView) {
 	if c != nil && c.Status == metav1.ConditionFalse && len(v.Stages) > 0 {
 		s.blame("its storage cannot be destroyed yet: %s", c.Message)
 		link.Next = "when it is unstaged"
+		var parts []*story
 		for _, g := range v.Stages {
-			s.endingStage(&g)
+			part := s.part(g.Stage.Spec.NodeName + "/" + g.Stage.Name)
+			part.endingStage(&g)
+			parts = append(parts, part)
 		}
+		s.weigh(parts...)
 		return
 	}
 	if v.Provisioner == nil && !s.view.unknown(pavProvisioner, "", v.Record.Spec.Provisioner.Name) {
@@ -233,36 +243,84 @@ func (s *story) destroying(v *volumeView) {
 
 // endingVolume finds out what keeps a volume that is to go.
 func (s *story) endingVolume(v *volumeView) {
-	vol, o := v.Volume, Object{Volume, "", v.Name}
-	for i, f := range vol.Finalizers {
-		ref := vol.Spec.ClaimRef
-		switch {
-		case f == volumeProtection && ref != nil && v.Claim != nil && v.Claim.UID == ref.UID && (v.Claim.Spec.VolumeName == "" || v.Claim.Spec.VolumeName == vol.Name):
-			s.heldByClaim(vol, v.Claim)
-		case f == volumeProtection && vol.Status.Phase != corev1.VolumeBound && (ref == nil || !s.view.unknown(Claim, ref.Namespace, ref.Name)):
-			since := vol.DeletionTimestamp.Time
-			if t := vol.Status.LastPhaseTransitionTime; t != nil && t.After(since) { // it was Bound until then
-				since = t.Time
-			}
-			s.protectionSilent(o, since, ref == nil || vol.Status.Phase != corev1.VolumeAvailable, "no claim has it any more")
-		default:
-			s.finalizer(o, "pv", i, f, vol.DeletionTimestamp)
+	vol, ref, o := v.Volume, v.Volume.Spec.ClaimRef, Object{Volume, "", v.Name}
+	hidden := ref != nil && s.view.unknown(Claim, ref.Namespace, ref.Name)
+	protected := slices.Contains(vol.Finalizers, volumeProtection)
+	switch {
+	case v.hasClaim() && protected:
+		s.heldByClaim(v)
+	case v.hasClaim():
+		s.lentOut(v, o)
+		return
+	case protected && vol.Status.Phase != corev1.VolumeBound && !hidden:
+		since := vol.DeletionTimestamp.Time
+		if t := vol.Status.LastPhaseTransitionTime; t != nil && t.After(since) { // it was Bound until then
+			since = t.Time
 		}
-	}
-}
-
-// heldByClaim says that a volume which is to go waits for its claim. The command that ends
-// the claim is for who asks for the volume alone.
-func (s *story) heldByClaim(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
-	link := s.add(Link{Object: Object{Claim, claim.Namespace, claim.Name}, State: string(claim.Status.Phase),
-		Message: "it has the volume, which " + volumeProtection + " keeps as long; ", Next: "when the claim is gone; the volume can be used until then"})
-	s.blame("claim %s/%s has it", claim.Namespace, claim.Name)
-	if s.view.Asked.Kind != Volume {
-		link.Message += "when it goes, " + fate(vol)
+		s.protectionSilent(o, since, ref == nil || vol.Status.Phase != corev1.VolumeAvailable, "no claim has it any more")
+	case protected:
+		s.keepers(o, "pv", vol, "", false)
 		return
 	}
-	link.Message += "the command deletes the claim, and " + fate(vol)
-	link.Command = kubectl(claim.Namespace, "delete", "pvc", claim.Name)
+	s.keepers(o, "pv", vol, volumeProtection, !hidden && len(v.Stages) == 0)
+}
+
+// hasClaim says that the claim which a volume names is there and has no other.
+func (v *volumeView) hasClaim() bool {
+	ref := v.Volume.Spec.ClaimRef
+	return ref != nil && v.Claim != nil && v.Claim.UID == ref.UID && (v.Claim.Spec.VolumeName == "" || v.Claim.Spec.VolumeName == v.Volume.Name)
+}
+
+// heldByClaim says that a volume which is to go waits for its claim.
+func (s *story) heldByClaim(v *volumeView) {
+	link := s.add(Link{Object: Object{Claim, v.Claim.Namespace, v.Claim.Name}, State: string(v.Claim.Status.Phase),
+		Message: "it has the volume, which " + volumeProtection + " keeps as long", Next: "when the claim is gone; the volume can be used until then"})
+	s.blame("claim %s/%s has it%s", v.Claim.Namespace, v.Claim.Name, v.usedBy())
+	s.endOfClaim(v, link)
+}
+
+// lentOut is about a volume that is to go, that its claim has, and that finalizers keep of
+// which none waits for the claim.
+func (s *story) lentOut(v *volumeView, o Object) {
+	s.keepers(o, "pv", v.Volume, "", false)
+	if s.cause == "" {
+		return
+	}
+	s.cause += fmt.Sprintf(", while claim %s/%s has it%s", v.Claim.Namespace, v.Claim.Name, v.usedBy())
+	s.links[len(s.links)-1].Message += "; the volume goes from under its claim with the last of its finalizers, and the claim is Lost then"
+	if s.view.Asked.Kind != Volume {
+		return
+	}
+	link := s.add(Link{Object: Object{Claim, v.Claim.Namespace, v.Claim.Name}, State: string(v.Claim.Status.Phase), Message: "it has the volume, and nothing keeps that as long",
+		Next: "when the claim is gone, and then the finalizer's owner takes that off"})
+	s.endOfClaim(v, link)
+}
+
+// usedBy names the pods that keep the claim of a volume, empty for none.
+func (v *volumeView) usedBy() string {
+	var names []string
+	for _, u := range v.Users {
+		if holds(u.Pod, v.Claim) {
+			names = append(names, u.Pod.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ", which is used by pod " + join(names)
+}
+
+// endOfClaim says what becomes of the data when the claim goes that has a volume. The command
+// that ends the claim is for who asks for the volume alone, and where no pod uses the claim.
+func (s *story) endOfClaim(v *volumeView, link *Link) {
+	switch used := v.usedBy(); {
+	case s.view.Asked.Kind != Volume || v.Claim.DeletionTimestamp != nil || s.view.unknown(Pod, v.Claim.Namespace, ""):
+		link.Message += "; when it goes, " + fate(v.Volume)
+	case used != "":
+		link.Message += used + "; when those are gone and the claim is deleted, " + fate(v.Volume)
+	default:
+		link.Command, link.offer = kubectl(v.Claim.Namespace, "delete", "pvc", v.Claim.Name), "the command deletes the claim, and "+fate(v.Volume)
+	}
 }
 
 // fate says what becomes of the data of a volume that is to go when its claim does. One

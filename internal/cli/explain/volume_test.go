@@ -108,7 +108,7 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 			w.volume.Status.Phase, w.volume.Status.Message = corev1.VolumeFailed, "no deleter"
 			told("VolumeFailedDelete", "no such folder")(w)
 		}), "is Failed: no deleter", "when who is to remove it tries again; last tried 60m ago", ""},
-		{"removed by force", with(newWorld().bound().askedVolume(), func(w *world) { w.volumeView.Volume = nil }), "it was removed by force, and its storage is still there", "when somebody decides", "kubectl delete pavvolume pvc-claim-uid"},
+		{"removed by force", with(newWorld().bound().askedVolume(), func(w *world) { w.volumeView.Volume, w.volumeView.Claim = nil, nil }), "it was removed by force, and its storage is still there", "when somebody decides", "kubectl delete pavvolume pvc-claim-uid"},
 	} {
 		t.Run(c.name, c.check)
 	}
@@ -258,7 +258,7 @@ func TestAPoolSaysWhySparesAreMissing(t *testing.T) {
 		{"it is to go", pool("Deleting", "2 spare volumes are being deleted", func(s *tarnv1.PersistentVolumeSet) {
 			s.DeletionTimestamp, s.Finalizers = &began, []string{tarnv1.FinalizerPool, "example.org/audit"}
 		}),
-			"is Terminating: 2 spare volumes are being deleted", "when its owner takes it off", "/metadata/finalizers/1"},
+			"is Terminating: 2 spare volumes are being deleted", "when its spare volumes are on their way out", ""},
 		{"somebody else keeps it", pool("Deleting", "2 spare volumes are being deleted", func(s *tarnv1.PersistentVolumeSet) {
 			s.DeletionTimestamp, s.Finalizers = &began, []string{"example.org/audit"}
 		}),

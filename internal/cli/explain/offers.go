@@ -1,0 +1,72 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// What is offered here takes something from somebody where it is followed blindly and
+// somebody has it: so each looks for that first, and offers nothing where it cannot be seen.
+
+// gone says that the claim which a volume names by its uid is not there any more.
+func (s *story) gone(v *volumeView) bool {
+	ref := v.Volume.Spec.ClaimRef
+	return ref != nil && ref.UID != "" && (v.Claim == nil || v.Claim.UID != ref.UID) && !s.view.unknown(Claim, ref.Namespace, ref.Name)
+}
+
+// handOver offers to give a released volume with its data to the claim that waits for it:
+// not one that is to be destroyed or scrubbed, nor out of the trash.
+func (s *story) handOver(link *Link, vol *corev1.PersistentVolume, class *storagev1.StorageClass) {
+	switch {
+	case vol.Status.Phase != corev1.VolumeReleased || vol.DeletionTimestamp != nil || vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
+	case volume.RecycleMethodOf(vol, class) != "" || s.view.unknown(storageClass, "", volume.ClassOfVolume(vol)):
+	case volume.Held(vol):
+		link.Message += "; it is in the trash, and tarn undelete volume " + vol.Name + " gives it back to the claim that it was of"
+	default:
+		link.Command, link.offer = free(vol.Name), "the command hands its data over"
+	}
+}
+
+// free gives the command that makes a released volume available to any claim.
+func free(name string) string {
+	return kubectl("", "patch", "pv", name, "--type=json", "-p", `[{"op":"remove","path":"/spec/claimRef"}]`)
+}
+
+// nearestFor tells which volume came nearest to a claim whose pod waits for the scheduler,
+// where a class makes none, and what to do about it where that is what the scheduler lacks.
+func (s *story) nearestFor(c *claimView, t trouble) {
+	if c.Class.Provisioner != noProvisioner {
+		return
+	}
+	s.nearest(c, "")
+	if !strings.Contains(t.Message, "persistent volume") {
+		s.links[len(s.links)-1].Command = ""
+	}
+}
+
+// anew offers to make a claim anew that has no data yet. While a pod that has a node names
+// it, it would be deleted and not come back.
+func (s *story) anew(c *claimView, link *Link, kind, patch, how string) {
+	if s.view.unknown(Pod, c.Object.Namespace, "") {
+		return
+	}
+	if using := c.using(); len(using) > 0 {
+		link.Message = strings.TrimPrefix(fmt.Sprintf("%s; pod %s names it and was given a node: until that is gone, the claim cannot be made anew %s", link.Message, using[0].Pod.Name, how), "; ")
+		return
+	}
+	link.Command, link.offer = replacing(c.Object, "pvc", kind, patch), "the command makes the claim anew "+how+"; it has no data yet"
+}
+
+// giveUp offers to delete a claim that has no volume any more, unless a pod names it: a pod
+// that runs may still have what was on it.
+func (s *story) giveUp(c *claimView, link *Link) {
+	if len(c.Users) > 0 || s.view.unknown(Pod, c.Object.Namespace, "") {
+		return
+	}
+	link.Command, link.offer = kubectl(c.Object.Namespace, "delete", "pvc", c.Object.Name), "the command gives the claim up instead, and frees its name"
+}

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -143,6 +144,34 @@ func TestAVolumeWhoseClaimIsThereWaitsForIt(t *testing.T) {
 	s.terminating(claim)
 	s.remove(pod)
 	s.gone(claim)
+	s.gone(vol)
+}
+
+// Between the writes that bind a pair a volume belongs to its claim and does not say so yet.
+func TestAVolumeThatAClaimIsToHaveWaitsForThatClaim(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("PROTECTION") == "kubernetes" {
+		t.Skip("PROTECTION is kubernetes: its own lets a volume go that is not Bound, whatever claim it points to")
+	}
+	s := begin(t, "to-have")
+	of := s.name + "-by-hand" // of which nobody makes volumes
+	claim := s.claimWith("data", ofClass(of))
+	vol := s.byHand("to-have", func(vol *corev1.PersistentVolume) {
+		vol.Spec.Capacity = size("1Mi") // too small to be bound, so that it stays as it is
+		vol.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: s.name, Name: claim.Name, UID: claim.UID}
+	})
+	free := s.byHand("free", func(vol *corev1.PersistentVolume) { vol.Spec.StorageClassName += "-another" })
+	if err := suite.live.Status().Patch(s.ctx, vol, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Available"}}`))); err != nil {
+		t.Fatal(err)
+	}
+	s.kubectl("delete", "pv", vol.Name, "--wait=false")
+	s.remove(free) // so protection has looked since
+	s.terminating(vol)
+	if now := read(s, vol); now.Status.Phase == corev1.VolumeBound || !slices.Contains(now.Finalizers, "kubernetes.io/pv-protection") {
+		t.Errorf("the volume is %s with finalizers %q", now.Status.Phase, now.Finalizers)
+	}
+	s.explains("volume", vol.Name, "is Terminating: claim "+s.name+"/data has it")
+	s.remove(claim)
 	s.gone(vol)
 }
 

@@ -78,7 +78,8 @@ func inAClusterApart(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), failing)
 	defer stop()
 	inside := exec.CommandContext(ctx, os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-test.count", "1")
-	inside.Env = append(os.Environ(), apart+"=1", "TARN_CLUSTER_NAME="+m.name, "KUBECONFIG="+cluster("kubeconfig"))
+	inside.Env = append(os.Environ(), apart+"=1", "TARN_CLUSTER_NAME="+m.name, "KUBECONFIG="+cluster("kubeconfig"),
+		"TARN_HOST_PATH_ROOT=") // which is the suite's
 	out, err := inside.CombinedOutput()
 	// Lines that begin as a test's own are taken for it.
 	t.Logf("in cluster %s:\n| %s", m.name, bytes.ReplaceAll(bytes.TrimSpace(out), []byte("\n"), []byte("\n| ")))

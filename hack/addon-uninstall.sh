@@ -257,29 +257,32 @@ from_the_manifest() {
 
 no_part_runs() { kubectl -n tarn-system wait --for=delete pod --selector app.kubernetes.io/name=tarn --timeout=60s >&2; }
 
-# Whoever has deleted the manifest under a volume in use comes back as docs/install.md says:
-# by applying it again, or by helm, which takes over what it did not make.
+# Whoever has deleted the manifest under a volume in use, and then what uses it, has all of
+# that hang; it goes when the manifest is applied again, as docs/install.md says.
 by_kubectl_under_a_writer() {
-	local said pods volume
+	local said volume
 	kubectl apply -f hack/addon.yaml >&2
 	kubectl wait --for=condition=Ready pod/writer --timeout=60s >&2
 	volume=$(kubectl get pvc written --output jsonpath='{.spec.volumeName}')
-	pods=$(who_runs "$volume")
-	[ "$(grep -c Running <<<"$pods")" = 2 ] || fail "not two pods run: $pods"
 	! said=$(manifest | kubectl delete --timeout=60s -f - 2>&1) || fail "the records of a volume in use were deleted: $said"
 	grep -q 'to take Tarn away without loss: tarn uninstall' <<<"$said" || fail "kubectl delete does not say what to do: $said"
 	no_part_runs
 	goes_on "with no part of Tarn there, after kubectl delete"
+	kubectl delete --wait=false -f hack/addon.yaml >&2
+	# Its containers have ended, and it stays: nobody takes its volume back.
+	kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/writer --timeout=60s >&2
 	applies_the_manifest
-	goes_on "under the Tarn that was applied again"
+	kubectl wait --for=delete --timeout=120s pod/writer pvc/written "pv/$volume" "pavvol/$volume" pavprovisioner/addon-served >&2
+	[ -z "$(kubectl get pavstages --output name)" ] || fail "a volume that is gone is staged: $(kubectl get pavstages --output yaml)"
+}
+
+# Helm takes over what it did not make, where it is told to.
+helm_takes_over() {
+	local said
 	! said=$("$TARN_HELM" upgrade --install tarn "$TARN_CHART" 2>&1) || fail "helm took over unasked: $said"
 	grep -q 'invalid ownership metadata' <<<"$said" || fail "helm does not say whose the manifest's objects are: $said"
 	"$TARN_HELM" upgrade --install tarn "$TARN_CHART" --take-ownership --force-conflicts --set image.tag="$first" --set node.kubeletDir="$TARN_KUBELET_DIR" >&2
 	rolled_out deployment/tarn-controller daemonset/tarn-node
-	goes_on "under the Tarn that helm has taken over"
-	[ "$pods" = "$(who_runs "$volume")" ] || fail "the pods were $pods, and are $(who_runs "$volume")"
-	kubectl delete --timeout=60s -f hack/addon.yaml >&2
-	kubectl wait --for=delete "pv/$volume" --timeout=60s >&2
 }
 
 # Both wrong ways after each other, with a claim, a pool and a provisioner there that only
@@ -295,8 +298,10 @@ after_every_controller() {
 	manifest | kubectl delete --wait=false --ignore-not-found -f - >&2
 	grep -q 'none of its controllers works\|no controller of Tarn works' <<<"$(refuses)" || fail "it does not say that nobody destroys what there is"
 	uninstall --keep-volumes --yes >&2
-	# The spares stay as volumes do, as nobody was there to destroy them.
+	# The spares stay as volumes do, as nobody was there to destroy them. The class they were
+	# made by Kubernetes' garbage collector removes.
 	kubectl delete pv $spares --timeout=60s >&2
+	kubectl wait --for=delete storageclass/tarn-pool-addon-slow --timeout=60s >&2
 	nothing_left "$kept" shelved
 	[ "$(cat "$shelf/$kept/log")" = first ] || fail "the data of a volume that was kept are not: $(ls -lR "$shelf")"
 	kubectl delete pvc shelved --timeout=60s >&2
@@ -307,19 +312,28 @@ after_every_controller() {
 beside_others() {
 	local was said
 	kubectl -n tarn-system create configmap theirs --from-literal=key=value >&2
+	kubectl -n tarn-system create secret generic theirs --from-literal=key=value >&2
+	kubectl -n tarn-system apply -f - >&2 <<-END
+		apiVersion: v1
+		kind: PersistentVolumeClaim
+		metadata: {name: theirs}
+		spec: {storageClassName: theirs, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+	END
 	kubectl -n tarn-system create deployment theirs --image=busybox:1.36 -- sh -c 'trap exit TERM; sleep 1d & wait' >&2
 	rolled_out deployment/theirs
 	was=$(kubectl -n tarn-system get pods --selector app=theirs --output jsonpath='{.items[*].metadata.uid}')
 	said=$(uninstall --yes | without_remarks)
-	grep -q "namespace tarn-system stays, with what is not Tarn's: ConfigMap theirs, Deployment theirs\$" <<<"$said" || fail "what others have is not named: $said"
+	grep -q "namespace tarn-system stays, with what is not Tarn's: ConfigMap theirs, Deployment theirs, PersistentVolumeClaim theirs, Secret theirs\$" <<<"$said" || fail "what others have is not named: $said"
 	[ "$(tail -n 1 <<<"$said")" = "Tarn is uninstalled" ] || fail "it does not come to its end: $said"
 	[ "$was" = "$(kubectl -n tarn-system get pods --selector app=theirs --output jsonpath='{.items[*].metadata.uid}')" ] || fail "the pod of others is another one"
 	kubectl -n tarn-system wait --for=condition=Ready pod --selector app=theirs --timeout=30s >&2
 	# Nothing of Tarn's is left there, when Kubernetes has cleared up.
 	kubectl -n tarn-system wait --for=delete replicaset,pod --selector app.kubernetes.io/name=tarn --timeout=60s >&2
-	told "$(kubectl -n tarn-system get configmaps,secrets,services,deployments,daemonsets,serviceaccounts,leases,networkpolicies,roles,rolebindings,poddisruptionbudgets --output name)" <<-END
+	told "$(kubectl -n tarn-system get configmaps,secrets,persistentvolumeclaims,services,deployments,daemonsets,serviceaccounts,leases,networkpolicies,roles,rolebindings,poddisruptionbudgets --output name)" <<-END
 		configmap/kube-root-ca.crt
 		configmap/theirs
+		secret/theirs
+		persistentvolumeclaim/theirs
 		deployment.apps/theirs
 		serviceaccount/default
 	END
@@ -334,6 +348,7 @@ takes_tarn_away() {
 	nothing_left
 	from_the_manifest
 	by_kubectl_under_a_writer
+	helm_takes_over
 	after_every_controller
 	install
 	keeping_a_volume

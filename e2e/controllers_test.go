@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -63,8 +64,8 @@ func TestAnotherControllerTakesOver(t *testing.T) {
 	b.within("told to end, and gives its lease back", func(b *beside) {
 		held, leader := b.lease(), b.leader()
 		b.must("restart", leader)
-		if next := b.nextHolder(held); next != "" {
-			t.Errorf("the lease went from %s to %s without having been given back", holder(held), next)
+		if _, next := b.handover(held); holder(next) != "" {
+			t.Errorf("the lease went from %s to %s without having been given back", holder(held), holder(next))
 		}
 		b.await("another to hold the lease", soon, func() (bool, string) {
 			return holder(b.lease()) != "" && holder(b.lease()) != holder(held), "it is held by " + holder(b.lease())
@@ -98,7 +99,7 @@ func TestAnotherControllerTakesOver(t *testing.T) {
 				}
 			}
 		}
-		b.must("restart", "--kill", b.leader())
+		b.must("restart", "--kill", b.leader()) // the other may have begun just now
 		b.await("no dynamic volume to be left", manyAtOnce, func() (bool, string) {
 			volumes := len(b.volumes())
 			return volumes == n && b.recordsLeft() == 0, fmt.Sprintf("%d volumes, %d static among them, and %d records", volumes, n, b.recordsLeft())
@@ -135,34 +136,72 @@ func TestTwoBindersAtOnceBindOneToOne(t *testing.T) {
 	if len(written) == 0 {
 		t.Error("Tarn's binder has counted nothing that the other wrote")
 	}
+	b.until("the binder to tell what it has bound, in which time, and what is free", func() (bool, string) {
+		lines := b.metric(controller, "tarn_bind_")
+		matches, times := valueOf(lines, `tarn_bind_matches_total{match="free"}`), valueOf(lines, `tarn_bind_duration_seconds_count{match="free"}`)
+		free, made := valueOf(lines, `tarn_bind_free_volumes{class=""}`), valueOf(lines, "tarn_bind_provision_duration_seconds_count")
+		return matches > 0 && matches <= n && times > 0 && free == spare && made == 0, "it tells\n" + strings.Join(lines, "\n")
+	})
 	if log := b.log(controller, 100_000); !strings.Contains(log, "another binder is at work") {
 		t.Error("Tarn's binder has not told of the other in its log")
 	}
 }
 
-// takeover is what the lease may show between a dead leader's last renewal and the next one's beginning: twice what docs/high-availability.md
-// promises, as each look at the lease waits for an API server that binds hundreds of claims.
-const takeover = 10 * time.Second
+// valueOf is that of one of the lines of a component's metrics, -1 where there is none of a name.
+func valueOf(lines []string, name string) float64 {
+	for _, line := range lines {
+		if text, found := strings.CutPrefix(line, name+" "); found {
+			if value, err := strconv.ParseFloat(text, 64); err == nil {
+				return value
+			}
+		}
+	}
+	return -1
+}
 
-// followed kills the controller that leads and waits until another does. How long that took is in the lease, so it does not matter when the test hears of it.
+// takeover is what docs/high-availability.md promises: how long after a leader's death another begins, beside what the API server takes to
+// answer.
+const takeover = 5 * time.Second
+
+// followed kills the controller that leads, beside one that stands by, and waits until that one does. When that was is in the lease, so it
+// does not matter when the test hears of it. One that stands by has to hear of the last renewal, which the API server may have carried out
+// after the death, and of the lease being as it was, and to write its own: on a busy machine none of that is answered at once, nor is this test.
 func (b *beside) followed(leader string) {
 	b.t.Helper()
-	before := b.lease()
+	before, slowest := b.lease(), b.answers()
 	killed := time.Now()
 	b.must("restart", "--kill", leader)
-	dead := before.DeepCopy()
-	b.await("another to hold the lease", soon, func() (bool, string) {
-		lease := b.lease()
-		if holder(lease) == holder(before) {
-			dead = lease.DeepCopy()
+	dead, next := b.handover(before)
+	took, answer := next.Spec.AcquireTime.Sub(killed), slowest()
+	b.t.Logf("the lease was taken %s after the kill was asked for, and %s after its last renewal; the slowest of the API server's answers took %s",
+		took, next.Spec.AcquireTime.Sub(dead.Spec.RenewTime.Time), answer)
+	if at := takeover + 4*answer; took > at {
+		b.t.Errorf("another controller held the lease %s after the kill, want at most %s where an answer takes up to %s", took, at, answer)
+	}
+}
+
+// answers asks the API server for the lease again and again, as one that stands by does, until the longest that it took to answer is asked for.
+func (b *beside) answers() (slowest func() time.Duration) {
+	ctx, stop := context.WithCancel(b.t.Context())
+	found := make(chan time.Duration, 1)
+	go func() {
+		var longest time.Duration
+		again := time.NewTicker(100 * time.Millisecond)
+		defer again.Stop()
+		for ctx.Err() == nil {
+			asked := time.Now()
+			_ = b.live.Get(ctx, client.ObjectKey{Namespace: "tarn-system", Name: controller}, &coordinationv1.Lease{}) // an error is an answer
+			longest = max(longest, time.Since(asked))
+			select {
+			case <-again.C:
+			case <-ctx.Done():
+			}
 		}
-		return holder(lease) != "" && holder(lease) != holder(before), "it is held by " + holder(lease)
-	})
-	next := b.lease()
-	took := next.Spec.AcquireTime.Sub(dead.Spec.RenewTime.Time)
-	b.t.Logf("the lease was taken %s after the kill, and %s after its last renewal", next.Spec.AcquireTime.Sub(killed), took)
-	if took > takeover {
-		b.t.Errorf("another controller held the lease %s after the dead one's last renewal, want at most %s", took, takeover)
+		found <- longest
+	}()
+	return func() time.Duration {
+		stop()
+		return <-found
 	}
 }
 
@@ -205,8 +244,8 @@ func (b *beside) lease() *coordinationv1.Lease {
 
 func holder(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
 
-// nextHolder is the first holder of the lease after the one that it had.
-func (b *beside) nextHolder(was *coordinationv1.Lease) string {
+// handover gives the lease as a holder had it last, and as it was first when that one did not have it any more.
+func (b *beside) handover(was *coordinationv1.Lease) (last, next *coordinationv1.Lease) {
 	b.t.Helper()
 	ctx, stop := context.WithTimeout(b.t.Context(), soon)
 	defer stop()
@@ -220,13 +259,18 @@ func (b *beside) nextHolder(was *coordinationv1.Lease) string {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	last = was
 	for event := range changes.ResultChan() {
-		if lease, ok := event.Object.(*coordinationv1.Lease); ok && holder(lease) != holder(was) {
-			return holder(lease)
+		lease, ok := event.Object.(*coordinationv1.Lease)
+		switch {
+		case ok && holder(lease) != holder(was):
+			return last, lease
+		case ok:
+			last = lease
 		}
 	}
 	b.t.Fatalf("waited %s for the lease to leave %s: %v", soon, holder(was), ctx.Err())
-	return ""
+	return nil, nil
 }
 
 // records fails the test unless there are n records, each created once.

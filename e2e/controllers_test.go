@@ -171,10 +171,13 @@ func (b *beside) followed(leader string) {
 	before, slowest := b.lease(), b.answers()
 	killed := time.Now()
 	b.must("restart", "--kill", leader)
-	dead, next := b.handover(before)
+	last, next := b.handover(before)
+	if last.Spec.RenewTime.After(killed) { // what was asked for takes a moment to be done
+		killed = last.Spec.RenewTime.Time
+	}
 	took, answer := next.Spec.AcquireTime.Sub(killed), slowest()
-	b.t.Logf("the lease was taken %s after the kill was asked for, and %s after its last renewal; the slowest of the API server's answers took %s",
-		took, next.Spec.AcquireTime.Sub(dead.Spec.RenewTime.Time), answer)
+	b.t.Logf("the lease was taken %s after the kill, and %s after its last renewal; the slowest of the API server's answers took %s",
+		took, next.Spec.AcquireTime.Sub(last.Spec.RenewTime.Time), answer)
 	if at := takeover + 4*answer; took > at {
 		b.t.Errorf("another controller held the lease %s after the kill, want at most %s where an answer takes up to %s", took, at, answer)
 	}

@@ -8,15 +8,45 @@ cd "$(dirname "$0")/.."
 
 name=tarn-bench-memory
 profiles=${1:-}
+folder=$(mktemp -d)
 on_cluster() { bin/tarn-cluster "$@" --name "$name"; }
-trap 'on_cluster down >&2' EXIT
+
+# A container's memory is what its cgroup is charged, so either process gets one; and a page of a file is charged to whoever
+# reads it first, so either has a copy of the program that nobody has read.
+groups=/sys/fs/cgroup/memory
+[ -d "$groups" ] || groups=/sys/fs/cgroup
+for part in controller node; do
+	cp bin/tarn "$folder/$part"
+	sync "$folder/$part"
+	dd if="$folder/$part" iflag=nocache count=0 status=none
+	mkdir -p "$groups/$name-$part"
+done
+cat >"$folder/tarn" <<END
+#!/bin/sh
+case \$1 in
+controller | node)
+	echo \$\$ >"$groups/$name-\$1/cgroup.procs"
+	exec "$folder/\$1" "\$@"
+	;;
+esac
+exec "$PWD/bin/tarn" "\$@"
+END
+chmod +x "$folder/tarn"
+
+finish() {
+	on_cluster down >&2
+	rmdir "$groups/$name-controller" "$groups/$name-node"
+	rm -f "$folder/tarn" "$folder/controller" "$folder/node"
+	rmdir "$folder"
+}
+trap finish EXIT
 
 on_cluster up --control-plane-only >&2
 KUBECONFIG=$(on_cluster kubeconfig)
 export KUBECONFIG
-go run ./bench/memory controller ${profiles:+-profile "$profiles/controller"}
+go run ./bench/memory controller -tarn "$folder/tarn" ${profiles:+-profile "$profiles/controller"}
 on_cluster down >&2
 
-on_cluster up --tarn-node-arg=--pprof-bind-address=127.0.0.1:16060 >&2
+on_cluster up --tarn-binary "$folder/tarn" --tarn-node-arg=--pprof-bind-address=127.0.0.1:16060 >&2
 pid=$(on_cluster status | awk '$1 == "tarn-node" { print $3 }')
 go run ./bench/memory node -pid "$pid" ${profiles:+-profile "$profiles/node" -pprof 127.0.0.1:16060}

@@ -23,6 +23,9 @@ go run ./bench/bind ${bind[@]+"${bind[@]}"}
 echo "== bench/protect"
 go run ./bench/protect
 
+echo "== bench/memory"
+hack/bench-memory.sh
+
 echo "== bench/volumes"
 bin/tarn-cluster up --name tarn-bench
 trap 'bin/tarn-cluster down --name tarn-bench; bin/tarn-cluster down --name tarn-bench-pool' EXIT

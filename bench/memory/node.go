@@ -47,7 +47,7 @@ func (b *bench) node(ctx context.Context, pid, stages int, profiles string) erro
 	if err := errors.Join(err, memoryErr, profileErr, endErr); err != nil {
 		return err
 	}
-	fmt.Printf("node agent, nothing staged: %.1f MiB of its own\n", mib(before.own))
+	report("node agent, nothing staged", before, before, nodeLimit)
 	report(fmt.Sprintf("node agent, %d stages", stages), now, seen, nodeLimit)
 	fmt.Printf("  %.0f s until all were staged\n", took.Seconds())
 	return nil

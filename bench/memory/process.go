@@ -3,8 +3,10 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"strconv"
@@ -17,9 +19,11 @@ type held struct {
 	// own is memory of its own now (RssAnon), all with the pages of its binary (VmRSS),
 	// peak the most it ever had of that.
 	own, all, peak int64
+	// set is what its container would be said to use; 0 if it has no cgroup of its own.
+	set int64
 }
 
-// memoryOf reads /proc/PID/status.
+// memoryOf reads /proc/PID/status, and the cgroup.
 func memoryOf(pid int) (held, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -27,6 +31,9 @@ func memoryOf(pid int) (held, error) {
 	}
 	defer f.Close()
 	var h held
+	if h.set, err = workingSet(pid); err != nil && !errors.Is(err, errShared) && !errors.Is(err, fs.ErrNotExist) {
+		return held{}, err
+	}
 	into := map[string]*int64{"RssAnon:": &h.own, "VmRSS:": &h.all, "VmHWM:": &h.peak}
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
@@ -44,16 +51,16 @@ func memoryOf(pid int) (held, error) {
 }
 
 // watchMost looks at a process ten times a second until ctx ends, and gives the most
-// memory of its own that was seen, in bytes.
-func watchMost(ctx context.Context, pid int) <-chan int64 {
-	most := make(chan int64, 1)
+// that was seen of each.
+func watchMost(ctx context.Context, pid int) <-chan held {
+	most := make(chan held, 1)
 	go func() {
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
-		var seen int64
+		var seen held
 		for {
 			if h, err := memoryOf(pid); err == nil {
-				seen = max(seen, h.own)
+				seen = held{own: max(seen.own, h.own), all: max(seen.all, h.all), peak: max(seen.peak, h.peak), set: max(seen.set, h.set)}
 			}
 			select {
 			case <-tick.C:
@@ -66,14 +73,25 @@ func watchMost(ctx context.Context, pid int) <-chan int64 {
 	return most
 }
 
-// report prints what a process holds beside what it may.
-func report(what string, h held, most int64, mayHold int64) {
-	verdict := "reached"
-	if most > mayHold<<20 {
-		verdict = "NOT reached"
+// report prints what a process holds, by each way of counting, beside what it may.
+func report(what string, now, most held, mayHold int64) {
+	fmt.Printf("%s (asked: %d MiB)\n", what, mayHold)
+	verdict := func(bytes int64) string {
+		if bytes > mayHold<<20 {
+			return "NOT within"
+		}
+		return "within"
 	}
-	fmt.Printf("%s: %.1f MiB of its own now, at most %.1f (asked: %d MiB, %s); with the binary's pages %.1f, at most %.1f\n",
-		what, mib(h.own), mib(most), mayHold, verdict, mib(h.all), mib(h.peak))
+	line := func(name string, now, most int64, means string) {
+		fmt.Printf("  %-12s %6.1f MiB now (%s), at most %6.1f (%s): %s\n", name, mib(now), verdict(now), mib(most), verdict(most), means)
+	}
+	line("RssAnon", now.own, most.own, "memory of its own")
+	if most.set > 0 {
+		line("working set", now.set, most.set, "what the kubelet says of such a container: its cgroup's, less file pages not used again")
+	} else {
+		fmt.Println("  working set  not known: the process has no cgroup of its own; hack/bench-memory.sh gives it one")
+	}
+	line("RSS", now.all, most.peak, "with the pages of the binary, which the kernel takes back as it likes")
 }
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }

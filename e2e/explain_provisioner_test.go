@@ -96,7 +96,7 @@ func TestExplainSaysWhyAProvisionerMakesNoVolume(t *testing.T) {
 		sub.remove(second)
 		sub.remove(first)
 	})
-	t.Run("a stranger's pod has the name of its pod, and the command removes that", func(t *testing.T) {
+	t.Run("a stranger's pod has the name of its pod, until somebody removes that", func(t *testing.T) {
 		sub := s.part(t)
 		class := sub.another("-broken", fields{"volumeCreation": fields{"capacity": "{{ oops | }}"}, "volumeStaging": greeting})
 		claim := sub.claimWith("crowded", ofClass(class))

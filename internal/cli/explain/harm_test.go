@@ -87,6 +87,9 @@ func TestNoCommandTakesFromWhoUsesIt(t *testing.T) {
 		}), "names its node itself", "", ""},
 		{"a pod that is not Tarn's", with(newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs), func(w *world) { w.volumeView.Step.Pod.OwnerReferences = nil }),
 			"a pod that is not Tarn's has the name of its creation pod", "when that pod is gone", ""},
+		{"a pod that is not Tarn's, which an attempt has met", with(newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "it belongs to something else").step(tarnv1.StepCreation, runs), func(w *world) {
+			w.volumeView.Step.Pod.OwnerReferences = nil
+		}), "a pod that is not Tarn's has the name of its creation pod", "when that pod is gone", ""},
 		{"a claim of another App", with(newWorld().bound().asApp(tarnv1.ReasonRefused, "claim data is taken"), func(w *world) { w.claim.Labels[tarnv1.LabelApp] = "other" }), "claim data is taken", "when it asks for something else", ""},
 		{"a claim that an App would take from a pod", with(newWorld().bound().asApp(tarnv1.ReasonRefused, "claim data is taken"), func(w *world) { w.claim.Labels = nil; usedBy(w, web) }), "claim data is taken", "when it asks for something else", ""},
 	} {

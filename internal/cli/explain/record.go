@@ -173,7 +173,13 @@ func (s *story) stepPod(v *volumeView, step tarnv1.Step) {
 		}
 		return
 	}
+	before, at := s.cause, len(s.links)
 	s.ourPod(p, step, v.Record.Spec.Provisioner.Name, podvol.Observe(p.Pod, v.Record.UID, s.view.Now))
+	if s.cause != before { // it is nearer, and what would begin anew would find it again
+		for _, l := range s.links[:at] {
+			l.Command = ""
+		}
+	}
 }
 
 // ourPod adds a pod of Tarn's and blames what keeps it from its end, where something

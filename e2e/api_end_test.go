@@ -99,6 +99,17 @@ func (c *restCaller) keepsWhatIsProtected() {
 	c.refuses(http.StatusMethodNotAllowed, "method_not_allowed", http.MethodDelete, shop+"/volumes/media", "", "")
 }
 
+// bringsBack makes a claim as it comes from the trash after an earlier application of the
+// id: this one has not mounted it.
+func (c *restCaller) bringsBack(volume string) *corev1.PersistentVolumeClaim {
+	c.s.t.Helper()
+	return c.s.claimWith(c.claim(volume).Name, func(claim *corev1.PersistentVolumeClaim) {
+		ofClass("local-path")(claim)
+		claim.Labels = map[string]string{tarn.LabelApp: "shop", tarn.LabelAppVolume: volume}
+		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	})
+}
+
 // ends deletes the application while a label protects one of its claims: until that is
 // lifted it is being deleted, and takes no more.
 func (c *restCaller) ends() {
@@ -106,7 +117,8 @@ func (c *restCaller) ends() {
 	c.s.says(c.post(http.StatusOK, shop+"/scale", `{"replicas": 0}`), `"replicas":0`)
 	data, scratch, media := c.s.volumeNamed("paas-app-shop-data"), c.s.volumeNamed("paas-app-shop-scratch"), c.s.bound(c.claim("media"))
 	c.protect(c.claim("data"), "true")
-	c.s.says(c.call(http.StatusOK, http.MethodDelete, shop, "", ""), `"status":"Deleting","preserved":["paas-app-shop-media"],"deleted":["paas-app-shop-data","paas-app-shop-scratch"]`)
+	back := c.bringsBack("restored")
+	c.s.says(c.call(http.StatusOK, http.MethodDelete, shop, "", ""), `"status":"Deleting","preserved":["paas-app-shop-media","paas-app-shop-restored"],"deleted":["paas-app-shop-data","paas-app-shop-scratch"]`)
 	follows := c.listens(shop + "/events")
 	if !c.s.gone(scratch) {
 		c.s.t.FailNow()
@@ -126,6 +138,10 @@ func (c *restCaller) ends() {
 	if err := c.s.get(kept); err != nil || kept.UID != media.UID || kept.DeletionTimestamp != nil {
 		c.s.t.Errorf("the claim to be preserved is %+v (%v)", kept.ObjectMeta, err)
 	}
+	if err := c.s.get(back); err != nil || back.DeletionTimestamp != nil {
+		c.s.t.Errorf("the claim that no deploy has mounted is %+v (%v)", back.ObjectMeta, err)
+	}
+	c.s.remove(back)
 	log := strings.Split(suite.machine.log(controller, 1<<20), "\n")
 	if !slices.ContainsFunc(log, func(line string) bool {
 		return containsAll(line, []string{"claim paas-app-shop-media is preserved; an App of the same name finds it again", string(media.UID)})
@@ -148,6 +164,7 @@ func (c *restCaller) findsItsVolumeAgain() {
 		c.s.t.Errorf("the new application has volume %s, want %s", again.Name, media.Name)
 	}
 	c.s.says(c.post(http.StatusOK, shop+"/scale", `{"replicas": 3}`), `"replicas":3`)
+	c.s.says(c.follow(shop+"/events", "settled"), `"status":"Ready"`, `"ready_replicas":3`)
 	c.s.says(c.post(http.StatusOK, shop+"/scale", `{"replicas": 0}`), `"replicas":0`)
 	c.s.says(c.call(http.StatusOK, http.MethodDelete, shop, "", ""), `"preserved":[],"deleted":["paas-app-shop-media"]`)
 	if !c.s.gone(media) {

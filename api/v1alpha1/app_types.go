@@ -16,6 +16,9 @@ const (
 	// AnnotationPreserve with the value "true" is on claims that stay when their App is
 	// deleted.
 	AnnotationPreserve = "tarn.dev/preserve-on-delete"
+	// AnnotationMadeFor is on claims: the UID of the App that they were made for. One
+	// that is brought back from the trash has it no more.
+	AnnotationMadeFor = "tarn.dev/made-for"
 	// FinalizerApp keeps an App until its pods and the claims that are not preserved
 	// are gone.
 	FinalizerApp = "tarn.dev/app"

@@ -46,7 +46,7 @@ type (
 		Name             string `json:"name" doc:"Name within the application" example:"data"`
 		MountPath        string `json:"mountPath" doc:"Where it is mounted" example:"/data"`
 		Size             string `json:"size" doc:"Size, a whole number of Gi from 1 to 1000" example:"10Gi"`
-		AccessMode       string `json:"accessMode,omitempty" enum:"rwo,rwx" default:"rwo" doc:"rwo for one pod at a time, rwx for many"`
+		AccessMode       string `json:"accessMode,omitempty" default:"rwo" doc:"rwo for one pod at a time, rwx for many; any other is rwo, with a warning" example:"rwo"`
 		StorageClass     string `json:"storageClass,omitempty" doc:"Storage class; by default that of the access mode"`
 		PreserveOnDelete bool   `json:"preserveOnDelete,omitempty" doc:"Keep it when the application is deleted"`
 	}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/appfile"
 	"tarn.dev/tarn/internal/appplan"
 )
 
@@ -106,6 +107,19 @@ func TestAnUnknownAccessModeIsBlockStorageWithAWarning(t *testing.T) {
 	want := `14:1: volumes[1].accessMode: "shared" is unknown, so the volume is block storage (rwo); write rwo or rwx`
 	if !slices.Contains(deployed.Warnings, want) || w.app("modes", "shop").Spec.Volumes[1].AccessMode != corev1.ReadWriteOnce {
 		t.Errorf("warned %q", deployed.Warnings)
+	}
+}
+
+func TestTheMappingOfAccessModesIsThatOfTheServer(t *testing.T) {
+	w := newWorld(t, func(o *Options) {
+		o.Classes = map[appfile.AccessMode]string{appfile.ReadWriteOnce: "fast", appfile.ReadWriteMany: "wide"}
+	})
+	c := w.tenant("mapping")
+	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	c.deploy("shop", shop).want(http.StatusAccepted)
+	volumes := data[[]appplan.Volume](c.get("/v1/apps/shop/volumes").want(http.StatusOK))
+	if len(volumes) != 2 || volumes[0].StorageClass != "fast" || volumes[1].StorageClass != "wide" {
+		t.Errorf("the volumes are %+v", volumes)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 func world(changes ...func(*World)) World {
 	grows := true
 	w := World{
-		App:     &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: "red", Name: "shop", Generation: 1}},
+		App:     &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: "red", Name: "shop", UID: "this", Generation: 1}},
 		Claims:  map[string]*corev1.PersistentVolumeClaim{},
 		Classes: map[string]*storagev1.StorageClass{"fast": {ObjectMeta: metav1.ObjectMeta{Name: "fast"}, AllowVolumeExpansion: &grows}, "shared": {ObjectMeta: metav1.ObjectMeta{Name: "shared"}, AllowVolumeExpansion: &grows}, "rigid": {ObjectMeta: metav1.ObjectMeta{Name: "rigid"}}},
 		Defaults: map[appfile.AccessMode]string{
@@ -49,6 +49,7 @@ func has(volume string, sizeGi int64, mode corev1.PersistentVolumeAccessMode, cl
 		Spec:       corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{mode}, StorageClassName: &class, Resources: corev1.VolumeResourceRequirements{Requests: size}},
 		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: size},
 	}
+	claim.Annotations = map[string]string{tarnv1.AnnotationMadeFor: "this"}
 	for _, change := range changes {
 		change(claim)
 	}
@@ -57,8 +58,12 @@ func has(volume string, sizeGi int64, mode corev1.PersistentVolumeAccessMode, cl
 
 func going(claim *corev1.PersistentVolumeClaim) { now := metav1.Now(); claim.DeletionTimestamp = &now }
 func marked(claim *corev1.PersistentVolumeClaim) {
-	claim.Annotations = map[string]string{tarnv1.AnnotationPreserve: "true"}
+	claim.Annotations[tarnv1.AnnotationPreserve] = "true"
 }
+func earlier(claim *corev1.PersistentVolumeClaim) {
+	claim.Annotations[tarnv1.AnnotationMadeFor] = "earlier"
+}
+func unknown(claim *corev1.PersistentVolumeClaim)  { claim.Annotations = nil }
 func anothers(claim *corev1.PersistentVolumeClaim) { claim.Labels = nil }
 func pending(claim *corev1.PersistentVolumeClaim) {
 	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}

@@ -124,7 +124,7 @@ func Delete(w World) Deletion {
 		}
 	}
 	for _, claim := range w.unmounted() {
-		add(claim, preserved(claim))
+		add(claim, w.outlives(claim))
 	}
 	return deletion
 }

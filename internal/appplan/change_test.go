@@ -112,6 +112,13 @@ func TestOneAndNoneAreAlwaysAllowed(t *testing.T) {
 	}
 }
 
+// lists has the status name a volume that is mounted no more.
+func lists(volume string) func(*World) {
+	return func(w *World) {
+		w.App.Status.Detached = []tarnv1.AppVolumeStatus{{Name: volume, ClaimName: appfile.ClaimName("shop", volume)}}
+	}
+}
+
 func TestADeletionTellsOfEachClaimWhatBecomesOfIt(t *testing.T) {
 	once := corev1.ReadWriteOnce
 	data, keep := wants("data", 1, once), wants("data", 1, once)
@@ -126,6 +133,9 @@ func TestADeletionTellsOfEachClaimWhatBecomesOfIt(t *testing.T) {
 		"marked, and to be preserved no more": {world(runs(data), has("data", 1, once, "fast", marked)), true},
 		"detached":                            {world(runs(), has("data", 1, once, "fast")), false},
 		"detached, and to be preserved when it was so": {world(runs(), has("data", 1, once, "fast", marked)), true},
+		"detached, and made for an earlier one":        {world(runs(), has("data", 1, once, "fast", earlier), lists("data")), false},
+		"brought back, and mounted by no deploy":       {world(runs(), has("data", 1, once, "fast", unknown)), true},
+		"of an earlier one, and mounted by no deploy":  {world(runs(), has("data", 1, once, "fast", earlier)), true},
 	} {
 		got := Delete(c.world)
 		if stays := len(got.Preserved) == 1; stays != c.stays || len(got.Preserved)+len(got.Deleted) != 1 {

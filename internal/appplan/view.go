@@ -27,7 +27,7 @@ func View(w World) App {
 	}
 	view.Volumes = Volumes(w)
 	for _, claim := range w.unmounted() {
-		view.Detached = append(view.Detached, detached(claim))
+		view.Detached = append(view.Detached, w.detached(claim))
 	}
 	view.Status, view.Message = state(w.App)
 	if view.Status == Ready || view.Status == Waiting {
@@ -121,11 +121,22 @@ func (w World) mounted(v *tarnv1.AppVolume) Volume {
 	return view
 }
 
-// detached is a volume that is mounted no more.
-func detached(claim *corev1.PersistentVolumeClaim) Volume {
-	view := Volume{Name: claim.Labels[tarnv1.LabelAppVolume], ClaimName: claim.Name, PreserveOnDelete: preserved(claim)}
+// detached is a volume that is not mounted.
+func (w World) detached(claim *corev1.PersistentVolumeClaim) Volume {
+	view := Volume{Name: claim.Labels[tarnv1.LabelAppVolume], ClaimName: claim.Name, PreserveOnDelete: w.outlives(claim)}
 	view.live(claim)
 	return view
+}
+
+// outlives says that a claim that is not mounted stays when the application goes: it is
+// to be preserved, or no deploy of this application has mounted it. That is in the
+// controller's records, and shows in the status.
+func (w World) outlives(claim *corev1.PersistentVolumeClaim) bool {
+	listed := func(v tarnv1.AppVolumeStatus) bool { return v.ClaimName == claim.Name }
+	status := &w.App.Status
+	deployed := claim.Annotations[tarnv1.AnnotationMadeFor] == string(w.App.UID) ||
+		slices.ContainsFunc(status.Volumes, listed) || slices.ContainsFunc(status.Detached, listed)
+	return preserved(claim) || !deployed
 }
 
 func preserved(claim *corev1.PersistentVolumeClaim) bool {

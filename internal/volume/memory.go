@@ -27,12 +27,14 @@ type ClaimMemory struct {
 }
 
 // forgotten are annotations of a claim that must not come back with it: what binders,
-// provisioners and kubectl note, and what changes every few seconds.
+// provisioners and kubectl note, what changes every few seconds, and that an App whose
+// deploy has not mounted it again may delete it.
 var forgotten = map[string]bool{
 	"kubectl.kubernetes.io/last-applied-configuration": true,
 	"control-plane.alpha.kubernetes.io/leader":         true,
 	tarnv1.AnnotationPlugin:                            true,
 	tarnv1.AnnotationNode:                              true,
+	tarnv1.AnnotationMadeFor:                           true,
 }
 
 func isForgotten(name string) bool {

@@ -53,6 +53,18 @@ func viewOf(app *tarnv1.App, changes ...testkit.With[*View]) *View {
 	return v
 }
 
+// broughtBack is the claim of a volume of an earlier App, as it comes from the trash.
+func broughtBack(volume string) *corev1.PersistentVolumeClaim {
+	claim := newClaim(viewOf(appOf()), ptr.To(volumeOf(volume, 1)))
+	forgets(claim)
+	return claim
+}
+
+// forgets has a claim not know for whom it was made.
+func forgets(claim *corev1.PersistentVolumeClaim) {
+	delete(claim.Annotations, tarnv1.AnnotationMadeFor)
+}
+
 // deployed is an App for which all is made, with bound claims and ready pods.
 func deployed(app *tarnv1.App, changes ...testkit.With[*View]) *View {
 	v := viewOf(app)

@@ -54,7 +54,7 @@ func TestOfAnAppWithoutATopologyOnlyClaimsMadeForItGo(t *testing.T) {
 		t.Errorf("of a claim that was made for it, %d go and %d are kept", len(e.doomed), len(e.kept))
 	}
 	for name, change := range map[string]func(*corev1.PersistentVolumeClaim){
-		"made for an earlier App":  func(claim *corev1.PersistentVolumeClaim) { claim.Annotations[annMadeFor] = "earlier" },
+		"made for an earlier App":  func(claim *corev1.PersistentVolumeClaim) { claim.Annotations[tarnv1.AnnotationMadeFor] = "earlier" },
 		"made by nobody knows who": func(claim *corev1.PersistentVolumeClaim) { claim.Annotations = nil },
 		"to be preserved":          func(claim *corev1.PersistentVolumeClaim) { claim.Annotations[tarnv1.AnnotationPreserve] = preserveYes },
 	} {

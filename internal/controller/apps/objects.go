@@ -29,8 +29,6 @@ const (
 	labelDeployed = "tarn.dev/deployed"
 	// annRemade is on claims that were made in the place of one with data.
 	annRemade = "tarn.dev/made-anew"
-	// annMadeFor is on claims: the UID of the App that they were made for.
-	annMadeFor = "tarn.dev/made-for"
 	// preserveYes is the value of AnnotationPreserve that counts.
 	preserveYes = "true"
 	// prefix begins the names of all that is made for Apps.
@@ -81,7 +79,7 @@ func newClaim(v *View, volume *tarnv1.AppVolume) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: v.App.Namespace, Name: appfile.ClaimName(v.App.Name, volume.Name), Labels: labels,
-			Annotations: map[string]string{annMadeFor: string(v.App.UID)},
+			Annotations: map[string]string{tarnv1.AnnotationMadeFor: string(v.App.UID)},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      []corev1.PersistentVolumeAccessMode{cmp.Or(volume.AccessMode, corev1.ReadWriteOnce)},

@@ -61,8 +61,8 @@ func (t topology) mounts(name string) bool {
 	return slices.ContainsFunc(t.Volumes, func(d deployedVolume) bool { return d.Name == name && d.MountPath != "" })
 }
 
-// topologyOf is what the spec wants mounted, in its order, and then every other claim of
-// the App by name: it is detached.
+// topologyOf is what the spec wants mounted, in its order, and then the detached claims
+// by name.
 func topologyOf(v *View) topology {
 	t := topology{Volumes: []deployedVolume{}}
 	for i := range v.App.Spec.Volumes {
@@ -93,20 +93,28 @@ func topologyLeft(v *View) topology {
 	for _, name := range slices.Sorted(maps.Keys(v.Claims)) {
 		claim := v.Claims[name]
 		volume := claim.Labels[tarnv1.LabelAppVolume]
-		if v.claim(volume) == claim && claim.Annotations[annMadeFor] == string(v.App.UID) {
+		if v.claim(volume) == claim && v.madeFor(claim) {
 			t.Volumes = append(t.Volumes, deployedVolume{Name: volume, ClaimName: name, PreserveOnDelete: preserved(claim)})
 		}
 	}
 	return t
 }
 
-// detached are the App's claims that its spec does not name, by name.
+// madeFor says that a claim was made for this very App, and not for another of its name.
+func (v *View) madeFor(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Annotations[tarnv1.AnnotationMadeFor] == string(v.App.UID)
+}
+
+// detached are the App's claims that were deployed and that its spec does not name, by
+// name. One that has merely the labels and the name, as it was brought back from the
+// trash after an earlier App, is not the App's to delete.
 func (v *View) detached() []*corev1.PersistentVolumeClaim {
 	var claims []*corev1.PersistentVolumeClaim
 	for _, claim := range v.Claims {
 		name := claim.Labels[tarnv1.LabelAppVolume]
+		was := v.madeFor(claim) || slices.ContainsFunc(v.Deployed.Volumes, func(d deployedVolume) bool { return d.ClaimName == claim.Name })
 		wanted := slices.ContainsFunc(v.App.Spec.Volumes, func(volume tarnv1.AppVolume) bool { return volume.Name == name })
-		if !wanted && v.claim(name) == claim {
+		if was && !wanted && v.claim(name) == claim {
 			claims = append(claims, claim)
 		}
 	}

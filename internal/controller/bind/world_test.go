@@ -4,6 +4,7 @@ package bind
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -90,16 +91,18 @@ func (w *world) must(err error) {
 	}
 }
 
-// claim creates a claim in namespace default, with the status it is given.
+// claim creates a claim in namespace default, with the status it is given: by a patch, as
+// a binder that runs may have written one of its own by then.
 func (w *world) claim(name, size string, with ...claimWith) *corev1.PersistentVolumeClaim {
 	w.t.Helper()
 	c := claimOf(size, append(with, called("default", name), uid(""))...)
 	c.ResourceVersion = ""
 	status := c.Status
+	patch, err := json.Marshal(map[string]any{"status": status})
+	w.must(err)
 	w.must(w.client.Create(w.ctx, c))
 	if status.Phase != corev1.ClaimPending {
-		c.Status = status
-		w.must(w.client.Status().Update(w.ctx, c))
+		w.must(w.client.Status().Patch(w.ctx, c, client.RawPatch(types.MergePatchType, patch)))
 	}
 	return c
 }

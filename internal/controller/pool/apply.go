@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,6 +39,11 @@ func (r *reconciler) apply(ctx context.Context, v *View, actions []Action) error
 	all.SetLimit(writesAtOnce)
 	for i, a := range actions {
 		all.Go(func() error {
+			defer func() { // it costs this look alone, and not the process
+				if crash := recover(); crash != nil {
+					failed[i] = fmt.Errorf("doing %T: %v\n%s", a, crash, debug.Stack())
+				}
+			}()
 			if failed[i] = ctx.Err(); failed[i] == nil {
 				failed[i] = r.do(ctx, v, a)
 			}

@@ -18,13 +18,13 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// full wants a set to be Ready with one settled spare of a size.
+// full wants a set to be Ready with as many settled spares of a size as it is to have.
 func (w *world) full(s *tarnv1.PersistentVolumeSet, size string) func() string {
 	return func() string {
 		if err := w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s); err != nil {
 			return err.Error()
 		}
-		spares := 0
+		spares, want := int32(0), s.Spec.MinimumReplicas
 		for _, vol := range w.pool() {
 			capacity := vol.Spec.Capacity[corev1.ResourceStorage]
 			if stateOf(&vol, testNamespace) == spare && !marked(&vol) && capacity.String() == size && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
@@ -32,19 +32,19 @@ func (w *world) full(s *tarnv1.PersistentVolumeSet, size string) func() string {
 			}
 		}
 		ready := meta.IsStatusConditionTrue(s.Status.Conditions, tarnv1.ConditionReady)
-		if spares != 1 || !ready || s.Status.UnboundReplicas != 1 || s.Status.OutdatedReplicas != 0 || s.Status.ObservedGeneration != s.Generation {
+		if spares != want || !ready || s.Status.UnboundReplicas != want || s.Status.OutdatedReplicas != 0 || s.Status.ObservedGeneration != s.Generation {
 			return fmt.Sprintf("%d spares of %s, and the set says %+v", spares, size, s.Status)
 		}
 		return ""
 	}
 }
 
-// life fills a pool, leads it through the stages given, and deletes it; it starts the
+// life fills a pool of a size, leads it through the stages given, and deletes it; it starts the
 // controller anew when the killer has ended it.
-func (w *world) life(k *testkit.Killer, stages func(*tarnv1.PersistentVolumeSet)) {
+func (w *world) life(k *testkit.Killer, spares int32, stages func(*tarnv1.PersistentVolumeSet)) {
 	w.T.Helper()
 	stop := k.Life(w.Config, w.run)
-	s := w.set(1, 2)
+	s := w.set(spares, spares+1)
 	w.Eventually("filling", w.full(s, "1Gi"))
 	if stages != nil {
 		stages(s)
@@ -90,16 +90,18 @@ func TestAPoolLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 	for _, c := range []struct {
 		name               string
 		waits              bool
+		spares             int32
 		stages             func(*world) func(*tarnv1.PersistentVolumeSet)
 		wantMade, wantLeft int
 	}{
-		{"drawn", false, func(w *world) func(*tarnv1.PersistentVolumeSet) { return w.drawAndReplace }, 3, 1},
-		{"with-consumer", true, func(*world) func(*tarnv1.PersistentVolumeSet) { return nil }, 1, 0},
+		{"drawn", false, 1, func(w *world) func(*tarnv1.PersistentVolumeSet) { return w.drawAndReplace }, 3, 1},
+		{"with-consumer", true, 1, func(*world) func(*tarnv1.PersistentVolumeSet) { return nil }, 1, 0},
+		{"several", false, 3, func(*world) func(*tarnv1.PersistentVolumeSet) { return nil }, 3, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			live := func(t *testing.T, server *rest.Config, name string, k *testkit.Killer) {
 				w := newWorld(t, server, c.name+"-"+name, c.waits)
-				w.life(k, c.stages(w))
+				w.life(k, c.spares, c.stages(w))
 				if left := len(w.pool()); w.made != c.wantMade || left != c.wantLeft {
 					t.Errorf("%d volumes were made and %d are left, want %d and %d", w.made, left, c.wantMade, c.wantLeft)
 				}

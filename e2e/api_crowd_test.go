@@ -34,7 +34,7 @@ func crowdFile(image, class string) string {
 }
 
 // crowdClass is one whose volumes take no pods to make: that of the embedded cluster, or,
-// where controllers are pods and see no folders of a node, one of the case's own.
+// where controllers are pods, one of the case's own, as the chart need not give them a folder.
 func (s *scenario) crowdClass() string {
 	s.t.Helper()
 	if !inPods() {

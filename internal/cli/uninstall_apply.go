@@ -149,6 +149,11 @@ func (u *uninstaller) letVolumesGo(ctx context.Context, in *installed) error {
 			return err
 		}
 	}
+	for i := range in.apps { // their claims have no owner, and stay
+		if err := u.release(ctx, &in.apps[i], tarnv1.FinalizerApp); err != nil {
+			return err
+		}
+	}
 	for i := range in.claims {
 		if err := u.letGo(ctx, &in.claims[i], tarnv1.FinalizerInProcess); err != nil {
 			return err

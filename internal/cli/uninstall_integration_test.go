@@ -162,13 +162,18 @@ func TestUninstallingEndsWhatAnotherWayHasLeft(t *testing.T) {
 	// A leader that was killed and never came back.
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: kube.ControllerName}}
 	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = ptr.To("dead"), ptr.To[int32](1)
-	for _, o := range []client.Object{pool, filler, lease} {
+	app := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Finalizers: []string{tarnv1.FinalizerApp}}, Spec: tarnv1.AppSpec{Image: "web:1"}}
+	itsClaim := testkit.Claim("default", "paas-app-web-data", "", "shelf")
+	itsClaim.Labels = map[string]string{tarnv1.LabelApp: "web", tarnv1.LabelAppVolume: "data"}
+	for _, o := range []client.Object{pool, filler, lease, app, itsClaim} {
 		if err := c.Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := c.Delete(ctx, pool); err != nil { // the controller would let it go
-		t.Fatal(err)
+	for _, o := range []client.Object{pool, app} { // the controller would let them go
+		if err := c.Delete(ctx, o); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var said bytes.Buffer
 	u := &uninstaller{client: c, out: &said}
@@ -181,6 +186,9 @@ func TestUninstallingEndsWhatAnotherWayHasLeft(t *testing.T) {
 	}
 	if err := c.Get(ctx, client.ObjectKeyFromObject(filler), filler); client.IgnoreNotFound(err) != nil || slices.Contains(filler.Finalizers, tarnv1.FinalizerInProcess) {
 		t.Errorf("the filler claim is held for ever, by %q (%v)", filler.Finalizers, err)
+	}
+	if err := c.Get(ctx, client.ObjectKeyFromObject(itsClaim), itsClaim); err != nil || itsClaim.DeletionTimestamp != nil {
+		t.Errorf("the application's claim does not stay: %+v (%v)", itsClaim.ObjectMeta, err)
 	}
 	nothingOfTarn(ctx, t, c)
 }

@@ -70,7 +70,7 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 		}
 	}
 	if in.abandoned {
-		left += len(in.pools) + len(in.claims)
+		left += len(in.pools) + len(in.claims) + len(in.apps)
 	}
 	add(keep && kept+left > 0, stepVolumes, "let go of %d volumes: their data stays, with reclaim policy Retain", kept)
 	add(!keep && slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return volume.Held(&v) }), stepVolumes,
@@ -122,8 +122,9 @@ func blockers(in *installed, keep bool) []blocker {
 			"%sdelete the pods that use it: tarn explain volume %s", first, s.Spec.VolumeName)
 	}
 	for i := range in.apps {
-		a := &in.apps[i]
-		add(fmt.Sprintf("application %s/%s is deployed", a.Namespace, a.Name), "%skubectl delete app -n %s %s", first, a.Namespace, a.Name)
+		if what, remedy := in.appInTheWay(&in.apps[i], keep); what != "" {
+			add(what, "%s", remedy)
+		}
 	}
 	for i := range in.pools {
 		if s := &in.pools[i]; s.Labels[tarnv1.LabelDeletionProtection] == "true" {
@@ -156,6 +157,29 @@ func blockers(in *installed, keep bool) []blocker {
 		}
 	}
 	return found
+}
+
+// appInTheWay says why an application has to go first, and how; what is empty where it
+// need not. With its App go its claims, so whoever keeps volumes has to say so before.
+func (in *installed) appInTheWay(a *tarnv1.App, keep bool) (what, remedy string) {
+	preserve := fmt.Sprintf("kubectl annotate pvc --overwrite -n %s -l %s=%s %s=true", a.Namespace, tarnv1.LabelApp, a.Name, tarnv1.AnnotationPreserve)
+	end := fmt.Sprintf("kubectl delete app -n %s %s", a.Namespace, a.Name)
+	deployed, going := fmt.Sprintf("application %s/%s is deployed", a.Namespace, a.Name), fmt.Sprintf("application %s/%s is being deleted", a.Namespace, a.Name)
+	switch {
+	case a.DeletionTimestamp == nil && keep:
+		return deployed, "keep its volumes: " + preserve + "; then " + end
+	case a.DeletionTimestamp == nil && in.abandoned:
+		return deployed, "install Tarn again, as none of its controllers works; then " + end + ", with which its volumes go; to leave their data as it is: --keep-volumes"
+	case a.DeletionTimestamp == nil:
+		return deployed, end + ", with which its volumes go but for those to be preserved; to leave their data as it is: --keep-volumes"
+	case !in.abandoned:
+		return going, "wait until that is done: tarn explain app " + a.Namespace + "/" + a.Name
+	case !keep:
+		return going, "install Tarn again, as none of its controllers works: it deletes the volumes too; to leave their data as it is: --keep-volumes"
+	case len(in.stages) > 0:
+		return going, "Tarn deletes its volumes as soon as it works again; before you install it, keep them: " + preserve
+	}
+	return "", "" // it is let go
 }
 
 // inTheWay says why a volume that does not go by itself is, and how it goes.

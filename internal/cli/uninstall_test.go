@@ -152,9 +152,13 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a Tarn that protects", whatIs(runs("--controllers=*", "--controllers=-bind")), true, "keep its finalizer", "without -persistentvolumeclaim-protection-controller"},
 		{"a Tarn that leaves both to Kubernetes", whatIs(runs("--controllers=*,-bind,-protect", "--controllers=bind")), false, "", ""},
 		{"nothing, of a Tarn that is gone", whatIs(abandoned), false, "", ""},
-		{"an application", whatIs(func(in *installed) {
-			in.apps = append(in.apps, tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}})
-		}), true, "application shop/web", "kubectl delete app -n shop web"},
+		{"an application", whatIs(application), false, "application shop/web is deployed", "kubectl delete app -n shop web, with which its volumes go but for those to be preserved; to leave their data as it is: --keep-volumes"},
+		{"an application whose volumes are kept", whatIs(application), true, "application shop/web is deployed", preserving + "; then kubectl delete app -n shop web"},
+		{"an application that is being deleted", whatIs(application, ending), true, "application shop/web is being deleted", "wait until that is done"},
+		{"an application of a Tarn that is gone", whatIs(application, abandoned), false, "application shop/web is deployed", "install Tarn again"},
+		{"an application of a Tarn that is gone, whose volumes are kept", whatIs(application, abandoned), true, "application shop/web is deployed", preserving + "; then kubectl delete app -n shop web"},
+		{"one that is being deleted, of a Tarn that is gone", whatIs(application, ending, abandoned), false, "application shop/web is being deleted", "it deletes the volumes too"},
+		{"one that nobody ends, whose volumes are kept", whatIs(application, ending, abandoned), true, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := planUninstall(c.in, c.keep).blockers
@@ -168,6 +172,25 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 				t.Errorf("got %+v, want %q with %q", got, c.want, c.remedy)
 			}
 		})
+	}
+}
+
+// preserving is how the volumes of application shop/web are kept.
+const preserving = "kubectl annotate pvc --overwrite -n shop -l tarn.dev/app=web tarn.dev/preserve-on-delete=true"
+
+func application(in *installed) {
+	in.apps = append(in.apps, tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}})
+}
+
+func ending(in *installed) {
+	now := metav1.Now()
+	in.apps[0].DeletionTimestamp = &now
+}
+
+func TestAnApplicationThatNobodyEndsTakesItsVolumesWhenTarnComesBack(t *testing.T) {
+	got := planUninstall(whatIs(application, ending, staged, abandoned), true).blockers
+	if len(got) != 2 || !strings.Contains(got[1].remedy, "before you install it, keep them: "+preserving) {
+		t.Errorf("got %+v, want how its volumes are kept", got)
 	}
 }
 
@@ -190,6 +213,7 @@ func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
 		{"a volume that is kept", whatIs(made()), true, "controllers volumes provisioners rest"},
 		{"a pool whose controller is gone", whatIs(made(spare), pooled, abandoned), true, "controllers volumes provisioners rest"},
 		{"a pool alone whose controller is gone", whatIs(pooled, abandoned), true, "controllers volumes provisioners rest"},
+		{"an application that nobody ends", whatIs(application, ending, abandoned), true, "controllers volumes provisioners rest"},
 		{"another driver's, held", whatIs(made(foreign, held), func(in *installed) { in.records = nil }), false, "controllers volumes provisioners rest"},
 	} {
 		var got []string

@@ -14,7 +14,7 @@ import (
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes,verbs=update
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims/status;persistentvolumes/status,verbs=update
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch;update
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // pair is a claim and a volume as they were last written. Either may be nil.
 type pair struct {

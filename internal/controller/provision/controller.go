@@ -28,7 +28,7 @@ import (
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes,verbs=get;list;watch;create;delete;patch
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes/status,verbs=update
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch;update
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 const (
 	indexClaimUID         = "provision.uid"

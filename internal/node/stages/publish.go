@@ -102,8 +102,8 @@ func (s *Stages) publish(ctx context.Context, r Request) error {
 	return a.run(ctx)
 }
 
-// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=get;list;watch;create;update;patch;delete
-// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages/status,verbs=update;patch
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages/status,verbs=patch
 
 // newStage is the stage as it is created.
 func (s *Stages) newStage(provisioner *pavv1.PavProvisioner, volume *corev1.PersistentVolume, readOnly bool) *tarnv1.PavStage {

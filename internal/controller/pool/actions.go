@@ -10,9 +10,8 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Plan is what to do, in any order and some of it at once. What one action comes to does
-// not matter to the others, but for those that are Together, which are done in their
-// order. One that writes the set itself is the only one of its plan.
+// Plan is what to do, in this order. What one action comes to does not matter to the
+// others, but for those that are Together.
 type Plan struct {
 	Actions []Action
 	// Again is when to look again though no event tells; zero means not at all.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -26,35 +24,17 @@ const eventAction = "Pool"
 // +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets/status;persistentvolumesetscalers/status,verbs=patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// writesAtOnce is how many volumes and fillers of a set are written at once.
-const writesAtOnce = 4
-
-// apply does what a plan says, some at once, and goes on where a write fails: a filler
-// that is refused must not keep volumes that are there half-way. It gives the errors of
-// all. The view's set follows what is written, so that the next write is checked against
+// apply does what a plan says, and goes on where a write fails: a filler that is
+// refused must not keep volumes that are there half-way. It gives the errors of all.
+// The view's set follows what is written, so that the next write is checked against
 // that, and the view has the first refusal of a filler.
 func (r *reconciler) apply(ctx context.Context, v *View, actions []Action) error {
-	failed := make([]error, len(actions))
-	var all errgroup.Group
-	all.SetLimit(writesAtOnce)
-	for i, a := range actions {
-		all.Go(func() error {
-			defer func() { // it costs this look alone, and not the process
-				if crash := recover(); crash != nil {
-					failed[i] = fmt.Errorf("doing %T: %v\n%s", a, crash, debug.Stack())
-				}
-			}()
-			if failed[i] = ctx.Err(); failed[i] == nil {
-				failed[i] = r.do(ctx, v, a)
-			}
-			return nil
-		})
-	}
-	_ = all.Wait() // failed has them all
-	for _, err := range failed {
-		if unfilled := (*fillerError)(nil); v.Refused == "" && errors.As(err, &unfilled) {
-			v.Refused = refusal(err)
+	var failed []error
+	for _, a := range actions {
+		if ctx.Err() != nil {
+			return errors.Join(append(failed, ctx.Err())...)
 		}
+		failed = append(failed, r.do(ctx, v, a))
 	}
 	return errors.Join(failed...)
 }
@@ -68,15 +48,15 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 	case LetGo:
 		return kube.RemoveFinalizer(ctx, r.client, v.Set, tarnv1.FinalizerPool)
 	case MakeClass:
-		return r.fill(ctx, a.Class.DeepCopy())
+		return r.fill(ctx, v, a.Class.DeepCopy())
 	case DropClass:
 		return r.delete(ctx, a.Class, client.Preconditions{UID: &a.Class.UID})
 	case Order:
-		return r.fill(ctx, a.Claim.DeepCopy())
+		return r.fill(ctx, v, a.Claim.DeepCopy())
 	case Dismiss:
 		return r.delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID})
 	case StartPod:
-		return r.fill(ctx, a.Pod.DeepCopy())
+		return r.fill(ctx, v, a.Pod.DeepCopy())
 	case StopPod:
 		return r.delete(ctx, a.Pod, client.Preconditions{UID: &a.Pod.UID})
 	case Change:
@@ -105,19 +85,18 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 	return fmt.Errorf("pool: no way to apply %T", a)
 }
 
-// fillerError is that of an object of which a volume was to come.
-type fillerError struct{ error }
-
-func (e *fillerError) Unwrap() error { return e.error }
-
 // fill makes an object of which a volume comes. One of the name that is there already
 // is one the cache had not shown, and its event brings the set back.
-func (r *reconciler) fill(ctx context.Context, o client.Object) error {
+func (r *reconciler) fill(ctx context.Context, v *View, o client.Object) error {
 	err := r.client.Create(ctx, o)
 	if err == nil || apierrors.IsAlreadyExists(err) {
 		return nil
 	}
-	return &fillerError{fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)}
+	err = fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
+	if v.Refused == "" {
+		v.Refused = refusal(err)
+	}
+	return err
 }
 
 func (r *reconciler) delete(ctx context.Context, o client.Object, only client.Preconditions) error {

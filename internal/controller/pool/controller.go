@@ -29,7 +29,7 @@ const DefaultPauseImage = "registry.k8s.io/pause:3.10"
 // gatherTime is how long events that concern a pool are gathered before it is looked at.
 // A look reads all of the pool from the API server, and a pool that is drawn from and
 // filled tells of a hundred changes a second: those who draw would wait for the looks.
-const gatherTime = 100 * time.Millisecond
+const gatherTime = 300 * time.Millisecond
 
 // Options are what the controller needs beside the manager.
 type Options struct {

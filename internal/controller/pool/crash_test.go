@@ -96,7 +96,7 @@ func TestAPoolLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 	}{
 		{"drawn", false, 1, func(w *world) func(*tarnv1.PersistentVolumeSet) { return w.drawAndReplace }, 3, 1},
 		{"with-consumer", true, 1, func(*world) func(*tarnv1.PersistentVolumeSet) { return nil }, 1, 0},
-		{"several", false, 3, func(*world) func(*tarnv1.PersistentVolumeSet) { return nil }, 3, 0},
+		{"several", false, 2, func(*world) func(*tarnv1.PersistentVolumeSet) { return nil }, 2, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			live := func(t *testing.T, server *rest.Config, name string, k *testkit.Killer) {

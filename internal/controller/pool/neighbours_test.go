@@ -31,7 +31,7 @@ func TestASetMakesNoVolumeThatIsOneTooManyForAnother(t *testing.T) {
 		o.Spec.Template.Metadata.Labels = map[string]string{"pool": "silver"}
 	}
 	goes := func(o *tarnv1.PersistentVolumeSet) { o.DeletionTimestamp = &anHourAgo }
-	order := func(n int) string { return strings.TrimSuffix(orders(n), ", ") }
+	order := func(n int) string { return strings.TrimSuffix(orders(0, n), ", ") }
 	for _, c := range []struct {
 		name    string
 		other   tarnv1.PersistentVolumeSet

@@ -100,7 +100,8 @@ func TestThePlanOfAPool(t *testing.T) {
 		{"a volume made by hand is a spare like others", view(set(1, 4), volumeOf(s, "a", byHand)), ""},
 		{"a volume reserved by name is no spare", view(set(1, 4), volumeOf(s, "a", boundTo(""), in(corev1.VolumeAvailable))), "order pool-set-uid-0"},
 		{"without its class nothing is ordered", with(view(s), func(v *View) { v.Class = nil }), ""},
-		{"at most so many are made at once", view(set(100, 100)), strings.TrimSuffix(orders(fillingAtOnce), ", ")},
+		{"at most so many are ordered at once", view(set(100, 100)), strings.TrimSuffix(orders(0, orderedAtOnce), ", ")},
+		{"at most so many are made at once", withClaims(view(set(100, 100)), many(s, fillingAtOnce-1)...), strings.TrimSuffix(orders(fillingAtOnce-1, fillingAtOnce), ", ")},
 
 		{"a claim that waits for its first consumer gets one", waitsForConsumer(withClaims(view(set(1, 1)), pending(0))), "start pool-set-uid-0"},
 		{"a consumer ends when its claim is bound, and the volume is marked", with(waitsForConsumer(withClaims(view(set(1, 1), volumeOf(s, "a", fillerOf(0), unmarked)), filler(s, 0, "a"))),
@@ -168,12 +169,22 @@ func TestThePlanOfAPool(t *testing.T) {
 	}
 }
 
-func orders(n int) string {
+// orders are those of slots from one to before another.
+func orders(from, to int) string {
 	var text strings.Builder
-	for i := range n {
+	for i := from; i < to; i++ {
 		fmt.Fprintf(&text, "order pool-set-uid-%d, ", i)
 	}
 	return text.String()
+}
+
+// many are filler claims in the lowest slots that wait for their volumes.
+func many(s *tarnv1.PersistentVolumeSet, n int) []corev1.PersistentVolumeClaim {
+	var claims []corev1.PersistentVolumeClaim
+	for i := range n {
+		claims = append(claims, filler(s, i, ""))
+	}
+	return claims
 }
 
 func nobodys(vol *corev1.PersistentVolume)    { vol.Spec.ClaimRef = nil }

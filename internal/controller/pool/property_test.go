@@ -86,11 +86,7 @@ func (r *run) reconcile(fresh, faults bool) (wrote int) {
 		}
 		p = plan(r.view(at), r.clock())
 	}
-	actions := p.Actions // some are written at once: any may come first
-	if faults && len(actions) > 1 {
-		actions = rapid.Permutation(actions).Draw(r.t, "order")
-	}
-	for _, a := range append(actions, report(r.view(at), testTime)...) {
+	for _, a := range append(p.Actions, report(r.view(at), testTime)...) {
 		several, ok := a.(Together)
 		if !ok {
 			several = Together{a}

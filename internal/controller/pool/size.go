@@ -14,6 +14,10 @@ import (
 // fillingAtOnce is how many volumes of a set are made at once.
 const fillingAtOnce = 16
 
+// orderedAtOnce is how many of them are ordered in one look: sixteen that are begun in the
+// same moment take the API server from those who draw.
+const orderedAtOnce = 4
+
 // stuckAfter is how long the others wait for one that is being deleted: a provisioner
 // that fails for ever must not hold up the pool for ever.
 const stuckAfter = 10 * time.Minute
@@ -40,7 +44,7 @@ func size(v *View, now time.Time) []Action {
 			wanted++ // the new one comes before an old one goes
 		}
 	}
-	orders := order(v, min(wanted-n.spares-n.creating, room(v, n), fillingAtOnce-n.creating))
+	orders := order(v, min(wanted-n.spares-n.creating, room(v, n), fillingAtOnce-n.creating, orderedAtOnce))
 	if class := renewClass(v); len(class) > 0 {
 		return append(actions, append(class, orders...)) // none is made of another class
 	}

@@ -3,6 +3,7 @@ package stage
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,6 +11,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
 func dueUnstaging(v View, status tarnv1.PavStagePodStatus, now time.Time) (tarnv1.Step, int32) {
@@ -91,6 +93,11 @@ func planUnstage(v View, now time.Time) Plan {
 }
 
 func waitForRetry(v View, status tarnv1.PavStagePodStatus, now time.Time) Plan {
+	if said := saidBy(v, status.Message); said != status.Message {
+		status.Message = said
+		// The write brings the stage back.
+		return Plan{Actions: append(write(v, status), Post{ReasonUnstagingFailed, kube.Cut(said, maxNote)})}
+	}
 	at := status.NextAttemptTime.Time
 	if now.Before(at) {
 		return Plan{LookAt: at}
@@ -102,6 +109,16 @@ func waitForRetry(v View, status tarnv1.PavStagePodStatus, now time.Time) Plan {
 	// another, and without a name the stage's next look finds no pod in its way.
 	status.Name, status.UID = "", ""
 	return Plan{Actions: write(v, status)}
+}
+
+// saidBy puts before what was seen of the failed pod what it has said itself, as soon as the
+// node agent has told that. Nothing waits for it: an agent that is down tells nothing.
+func saidBy(v View, seen string) string {
+	text := volume.TextOfUnstaging(v.Stage)
+	if text == "" || !ours(v) || strings.HasPrefix(seen, text+" (") {
+		return seen
+	}
+	return kube.Cut(text+" ("+seen+")", maxMessage)
 }
 
 func followUnstaging(v View, now time.Time) Plan {
@@ -122,8 +139,11 @@ func retryUnstaging(v View, attempt int32, message string, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	status.Phase, status.UnstageAttempts, status.Message = tarnv1.StagePodUnstaging, attempt, kube.Cut(message, maxMessage)
 	status.NextAttemptTime = &metav1.Time{Time: at.Round(time.Second)} // the API keeps whole seconds
-	if v.Pod == nil {
+	switch {
+	case v.Pod == nil:
 		status.Name, status.UID = "", ""
+	case ours(v):
+		status.UID = v.Pod.UID // by which the node agent knows whose word it is to look for
 	}
 	return Plan{
 		Actions: append(write(v, status), Post{ReasonUnstagingFailed, kube.Cut(message, maxNote)}),

@@ -57,9 +57,9 @@ func (s *Stages) do(ctx context.Context, stage *tarnv1.PavStage, a action) error
 	case unmount, detach:
 		return s.unmountAll(ctx, stage, a.verb == detach)
 	case markUnmounted:
-		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
-			n.Phase, n.Path = tarnv1.StageUnmounted, ""
-		})
+		return s.markUnmounted(ctx, stage)
+	case tellUnstaging:
+		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) { n.Message = a.message })
 	case removeFolder:
 		s.forget(stage)
 		return mounts.RemoveTree(s.folder(stage.UID))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -143,7 +142,7 @@ func answerTo(stage *tarnv1.PavStage, bytes int64) answer {
 // ask writes the next request. What an earlier pod has left in /pav/error goes first,
 // lest it is taken for what the next one says.
 func (s *Stages) ask(ctx context.Context, stage *tarnv1.PavStage, bytes int64) (*tarnv1.PavStage, error) {
-	if err := os.Remove(filepath.Join(s.pav(stage.UID), "error")); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(s.errorFile(stage.UID)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, status.Errorf(codes.Unavailable, "clear /pav/error: %v", err)
 	}
 	asked := stage.DeepCopy()

@@ -24,7 +24,7 @@ type View struct {
 	Folder bool
 	// Ready: /pav/ready exists.
 	Ready bool
-	// PodError is the text of /pav/error, if the pod has failed.
+	// PodError is the text of /pav/error, if the staging or unstaging pod has failed.
 	PodError string
 	// Found is what /pav/volume is, if the pod has made it available and it is right.
 	Found *record
@@ -52,7 +52,7 @@ func (s *Stages) gather(ctx context.Context, name string) (View, error) {
 	_, err = os.Lstat(s.pav(stage.UID))
 	v.Folder = err == nil
 	if deleting(stage) {
-		return v, nil
+		return v, s.gatherUnstaging(ctx, &v)
 	}
 	switch stage.Status.Node.Phase {
 	case tarnv1.StageStaged:

@@ -28,7 +28,8 @@ const (
 	requestEnd                      // delete the PavStage if it is unchanged
 	unmount                         // unmount the targets and all below the folder
 	detach                          // the same, detaching what is busy
-	markUnmounted                   // set phase Unmounted
+	markUnmounted                   // clear /pav/error, set phase Unmounted
+	tellUnstaging                   // hand on what an unstaging pod that failed has said
 	removeFolder                    // remove the folder
 	removeFinalizer                 // let the PavStage go
 )
@@ -152,7 +153,7 @@ func planEnd(v View) []action {
 	case pod == tarnv1.StagePodUnstaged, !slices.Contains(v.Stage.Finalizers, tarnv1.FinalizerStagePod):
 		return append(actions, action{verb: release}, action{verb: removeFolder}, action{verb: removeFinalizer})
 	case v.Stage.Status.Node.Phase == tarnv1.StageUnmounted:
-		return append(actions, keepFolder(v)...)
+		return append(append(actions, keepFolder(v)...), planUnstaging(v)...)
 	case pod == tarnv1.StagePodStopped, pod == tarnv1.StagePodUnstaging:
 		actions = append(actions, action{verb: release})
 		return append(append(actions, keepFolder(v)...), action{verb: markUnmounted})

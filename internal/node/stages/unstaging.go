@@ -1,0 +1,89 @@
+package stages
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/node/pavdir"
+	words "tarn.dev/tarn/internal/volume"
+)
+
+// unstagingFailed says whether the unstaging pod of the stage has failed and waits for its
+// next attempt: from then on what it has left in /pav/error is its last word.
+func unstagingFailed(stage *tarnv1.PavStage) bool {
+	pod := stage.Status.Pod
+	return deleting(stage) && pod.Phase == tarnv1.StagePodUnstaging && stage.Status.Node.Phase == tarnv1.StageUnmounted &&
+		pod.NextAttemptTime != nil && pod.Name != "" && pod.UID != ""
+}
+
+// gatherUnstaging reads what an unstaging pod that has failed has left in /pav/error. All
+// attempts have the same /pav, so what was written before this one's pod was started is an
+// earlier one's. A pod that is gone has nothing more to say: its successor may be at work.
+func (s *Stages) gatherUnstaging(ctx context.Context, v *View) error {
+	if !unstagingFailed(v.Stage) || words.TextOfUnstaging(v.Stage) != "" {
+		return nil
+	}
+	text := pavdir.ReadError(s.pav(v.Stage.UID))
+	if text == "" {
+		return nil
+	}
+	status := v.Stage.Status.Pod
+	pod, err := kube.Get(ctx, s.Live, client.ObjectKey{Namespace: status.Namespace, Name: status.Name}, &corev1.Pod{})
+	if err != nil || pod == nil || pod.UID != status.UID || pod.Status.StartTime == nil {
+		return err
+	}
+	if !s.errorTime(v.Stage.UID).Before(pod.Status.StartTime.Time) {
+		v.PodError = text
+	}
+	return nil
+}
+
+// errorTime is when /pav/error was last written; by the inode's change, which a pod cannot
+// set to what it likes. It is the node's clock, as is that of a pod's start.
+func (s *Stages) errorTime(uid types.UID) time.Time {
+	info, err := os.Lstat(s.errorFile(uid))
+	if err != nil {
+		return time.Time{}
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return time.Time{}
+	}
+	return time.Unix(stat.Ctim.Unix())
+}
+
+func (s *Stages) errorFile(uid types.UID) string { return filepath.Join(s.pav(uid), "error") }
+
+// planUnstaging tells what an unstaging pod that has failed has said, and takes back what
+// one before it has.
+func planUnstaging(v View) []action {
+	if !unstagingFailed(v.Stage) || words.TextOfUnstaging(v.Stage) != "" {
+		return nil
+	}
+	switch {
+	case v.PodError != "":
+		return []action{{verb: tellUnstaging, message: words.UnstagingWord(v.Stage.Status.Pod, v.PodError)}}
+	case words.IsUnstagingWord(v.Stage.Status.Node.Message):
+		return []action{{verb: tellUnstaging}}
+	}
+	return nil
+}
+
+// markUnmounted lets the unstaging pod begin. What the staging pod has left in /pav/error
+// goes first, lest it is taken for what that one says. What cannot be removed keeps nobody:
+// it is older than the pod, and not read.
+func (s *Stages) markUnmounted(ctx context.Context, stage *tarnv1.PavStage) error {
+	_ = os.Remove(s.errorFile(stage.UID))
+	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
+		n.Phase, n.Path = tarnv1.StageUnmounted, ""
+	})
+}

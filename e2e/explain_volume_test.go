@@ -97,6 +97,7 @@ func TestExplainSaysHowAClaimStandsToTheVolumeItNames(t *testing.T) {
 		first := sub.claimWith("before", ofClass(s.name+"-kept"))
 		sub.bound(first)
 		sub.remove(first)
+		sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/before is gone, and policy Retain keeps the volume")
 		next := sub.claimWith("after", ofClass(s.name+"-kept"))
 		e := sub.explainsClaim("after", "its class "+s.name+"-kept makes no volumes, and no free one fits")
 		if last := e.Links[len(e.Links)-1]; last.Object.Name != vol.Name || !strings.Contains(last.Message, "it was of claim "+s.name+"/before and is kept with its data") {

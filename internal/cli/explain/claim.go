@@ -137,10 +137,15 @@ func (s *story) preboundClaim(c *claimView) {
 		link.Message = fmt.Sprintf("it belongs to claim %s/%s, uid %s", ref.Namespace, ref.Name, ref.UID)
 		link.Next = "when the volume is made free; no other volume is tried, as the claim names this one"
 		s.blame("it names volume %s, which belongs to another claim", o.Name)
-		if s.gone(c.Volume) {
-			link.Message += ", which is gone"
-			s.handOver(link, vol, c.Volume.Class)
+		if !s.gone(c.Volume) {
+			return
 		}
+		link.Message += ", which is gone"
+		if m := volume.Named(vol, claim); m != volume.Fits {
+			link.Message += "; nor would it fit: " + volume.Explain(m, vol, claim)
+			return
+		}
+		s.handOver(link, c, c.Volume, c.Volume.Class)
 	case volume.LinkNone:
 		if m := volume.Named(vol, claim); m != volume.Fits {
 			link.Message, link.Reason = volume.Explain(m, vol, claim), string(m)
@@ -174,7 +179,7 @@ func (s *story) awaitsBinder(c *claimView) bool {
 		vol := &c.Candidates[i]
 		if volume.Reserved(vol, c.Claim) == volume.Fits || !waits && volume.Match(vol, c.Claim, selector) == volume.Fits {
 			s.add(Link{Object: Object{Volume, "", vol.Name}, State: string(vol.Status.Phase), Since: phaseSince(vol), Message: "it fits the claim"})
-			s.binderSilent(c, "volume "+vol.Name+" fits")
+			s.binderSilent(c, "volume "+vol.Name+" fits", vol)
 			return true
 		}
 	}
@@ -185,12 +190,23 @@ func (s *story) awaitsBinder(c *claimView) bool {
 // 15 seconds.
 const binderTime = 20 * time.Second
 
-// binderSilent blames the binder, which has nothing to wait for.
-func (s *story) binderSilent(c *claimView, because string) {
+// binderSilent blames the binder, which has nothing to wait for, but not before it had time
+// for the latest of what it needs: the claim, its class, and what else is by.
+func (s *story) binderSilent(c *claimView, because string, by ...metav1.Object) {
+	if c.Volume.Volume != nil {
+		by = append(by, c.Volume.Volume)
+	}
+	if c.Class != nil {
+		by = append(by, c.Class)
+	}
 	since := c.Claim.CreationTimestamp.Time
-	if vol := c.Volume.Volume; vol != nil {
-		for _, at := range []*metav1.Time{&vol.CreationTimestamp, vol.Status.LastPhaseTransitionTime} {
-			if at != nil && at.After(since) {
+	for _, o := range by {
+		times := []metav1.Time{o.GetCreationTimestamp()}
+		if vol, ok := o.(*corev1.PersistentVolume); ok && vol.Status.LastPhaseTransitionTime != nil {
+			times = append(times, *vol.Status.LastPhaseTransitionTime)
+		}
+		for _, at := range times {
+			if at.After(since) {
 				since = at.Time
 			}
 		}
@@ -217,7 +233,7 @@ func (s *story) classless(c *claimView) {
 	}
 	if d := volume.DefaultClass(c.Classes); d != nil {
 		s.add(Link{Object: Object{Kind: storageClass, Name: d.Name}, State: "default"})
-		s.binderSilent(c, "it is to get the default class "+d.Name)
+		s.binderSilent(c, "it is to get the default class "+d.Name, d)
 		return
 	}
 	link := s.add(Link{Object: Object{Kind: storageClass, Name: "(default)"}, State: "missing", Message: "no StorageClass is marked as the default"})
@@ -323,56 +339,4 @@ func (s *story) waitsForPod(c *claimView) {
 		s.awaits("%s, which uses it, is not scheduled yet", o)
 	}
 	s.nearestFor(c, t)
-}
-
-// nearest tells which volume came nearest to the claim, and why it did not fit.
-func (s *story) nearest(c *claimView, next string) {
-	selector, err := volume.Selector(c.Claim)
-	if err != nil || s.view.unknown(Volume, "", "") {
-		return
-	}
-	var best *corev1.PersistentVolume
-	var why volume.Misfit
-	for i := range c.Candidates {
-		vol := &c.Candidates[i]
-		m := misfit(vol, c, func() volume.Misfit { return volume.Match(vol, c.Claim, selector) })
-		if best == nil || m.Nearer(why) || m == why && closer(vol, best, why) {
-			best, why = vol, m
-		}
-	}
-	if best == nil {
-		s.links[len(s.links)-1].Next = next
-		s.add(Link{Object: Object{Volume, "", "(none)"}, State: "missing", Message: "there is no PersistentVolume at all", Next: next})
-		return
-	}
-	link := s.add(Link{Object: Object{Volume, "", best.Name}, State: string(best.Status.Phase), Since: phaseSince(best), Reason: string(why),
-		Message: "came nearest: " + volume.Explain(why, best, c.Claim), Next: next})
-	switch {
-	case why == volume.MisfitPhase && best.Spec.ClaimRef != nil:
-		link.Message += fmt.Sprintf("; it was of claim %s/%s and is kept with its data", best.Spec.ClaimRef.Namespace, best.Spec.ClaimRef.Name)
-		s.handOver(link, best, c.Class)
-	case why == volume.MisfitCapacity && volume.Capacity(best) != nil:
-		s.anew(c, link, "merge", fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, volume.Capacity(best).String()), "with what the volume has")
-	}
-}
-
-// misfit says why a volume does not fit, where one that was released counts for what it
-// would be if it were free.
-func misfit(vol *corev1.PersistentVolume, c *claimView, match func() volume.Misfit) volume.Misfit {
-	m := match()
-	if m != volume.MisfitTaken || vol.Status.Phase != corev1.VolumeReleased || vol.DeletionTimestamp != nil ||
-		vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || volume.Suits(vol, c.Claim) != volume.Fits {
-		return m
-	}
-	return volume.MisfitPhase
-}
-
-// closer says which of two volumes that fail for the same reason is told of: of those
-// too small the largest, else the first by name.
-func closer(a, b *corev1.PersistentVolume, why volume.Misfit) bool {
-	x, y := volume.Capacity(a), volume.Capacity(b)
-	if why == volume.MisfitCapacity && x != nil && y != nil && x.Cmp(*y) != 0 {
-		return x.Cmp(*y) > 0
-	}
-	return strings.Compare(a.Name, b.Name) < 0
 }

@@ -70,6 +70,7 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 		return with(newWorld(), func(w *world) {
 			w.class.Provisioner, w.claim.Annotations, w.claimView.Candidates = noProvisioner, nil, candidates
 			w.volumeView.Provisioner = nil
+			w.nearest()
 		})
 	}
 	called := func(name string) *world {
@@ -92,7 +93,7 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 			"no free one fits", "when a free PersistentVolume of class gold fits", `{"spec":{"resources":{"requests":{"storage":"100Mi"}}}}`},
 		{"no-provisioner, the nearest released", manual(freeVolume("old", "2Gi", func(v *corev1.PersistentVolume) {
 			v.Status.Phase, v.Spec.ClaimRef = corev1.VolumeReleased, &corev1.ObjectReference{Namespace: "shop", Name: "gone", UID: "x"}
-		})), "no free one fits", "", `kubectl patch pv old --type=json -p '[{"op":"remove","path":"/spec/claimRef"}]'`},
+		})), "no free one fits", "", `kubectl patch pv old --type=json -p '[{"op":"test","path":"/spec/claimRef/uid","value":"x"},{"op":"replace","path":"/spec/claimRef","value":{"apiVersion":"v1","kind":"PersistentVolumeClaim","namespace":"shop","name":"data","uid":"claim-uid"}}]'`},
 		{"a volume fits, and no binder", manual(freeVolume("fit", "1Gi")), "volume fit fits, but no binder answers", "as soon as a binder runs", ""},
 		{"waiting for a pod", late(), "its class waits for a pod that uses it, and there is none", "when a pod that uses the claim is created", ""},
 		{"waiting for a pod nobody can place", with(late(), func(w *world) { w.claimView.Users = []user{{Pod: somePod("shop", "web", unscheduled)}} }),

@@ -190,6 +190,7 @@ func (g *gatherer) claim(ctx context.Context, claim *corev1.PersistentVolumeClai
 			}
 		},
 	)
+	c.Nearest = g.nearest(ctx, c)
 	return c
 }
 
@@ -229,6 +230,7 @@ func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volume
 				if v.Claim != nil && v.Volume.DeletionTimestamp != nil && g.view.Asked.Kind == Volume {
 					v.Users = g.users(ctx, v.Claim)
 				}
+				v.Last = g.lastUsers(ctx, v)
 			})
 		}
 	} else if v.Record != nil && g.view.Asked.Kind == Volume {

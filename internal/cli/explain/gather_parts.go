@@ -102,6 +102,45 @@ func (g *gatherer) users(ctx context.Context, claim *corev1.PersistentVolumeClai
 	return found
 }
 
+// nearest reads of a claim for which no volume is made who may still have the released one
+// that came nearest; nil where another did.
+func (g *gatherer) nearest(ctx context.Context, c *claimView) *volumeView {
+	if c.Class != nil && c.Class.Provisioner != noProvisioner {
+		return nil
+	}
+	vol, why := c.nearestVolume()
+	if vol == nil || why != volume.MisfitPhase || vol.Spec.ClaimRef == nil {
+		return nil
+	}
+	v := &volumeView{Name: vol.Name, Volume: vol}
+	together(
+		func() { v.Stages = g.stages(ctx, vol.Name) },
+		func() {
+			ref := vol.Spec.ClaimRef
+			v.Claim = get(ctx, g, Claim, ref.Namespace, ref.Name, &corev1.PersistentVolumeClaim{})
+			v.Last = g.lastUsers(ctx, v)
+		},
+	)
+	return v
+}
+
+// lastUsers gives the pods that may still use a volume by the claim that it was of. While
+// that claim is there, it tells itself who uses it.
+func (g *gatherer) lastUsers(ctx context.Context, v *volumeView) []*corev1.Pod {
+	ref := v.Volume.Spec.ClaimRef
+	if v.Claim != nil && v.Claim.UID == ref.UID || !kept(v.Volume) && v.Volume.DeletionTimestamp == nil {
+		return nil
+	}
+	var last []*corev1.Pod
+	pods := g.podsOf(ctx, ref.Namespace)
+	for i := range pods {
+		if pods[i].Spec.NodeName != "" && volume.UsesFormer(&pods[i], ref.Name, v.Claim) {
+			last = append(last, &pods[i])
+		}
+	}
+	return last
+}
+
 // workload is what would make a pod again: its controller, or that of its ReplicaSet.
 func (g *gatherer) workload(ctx context.Context, pod *corev1.Pod) Object {
 	owner := metav1.GetControllerOf(pod)

@@ -141,6 +141,7 @@ func TestAVolumeIsOfferedOnlyWhereItIsNobodysAnyMore(t *testing.T) {
 		named := with(newWorld(), func(w *world) { w.claim.Spec.VolumeName, w.volumeView.Volume = "mine", &vol })
 		unnamed := with(newWorld(), func(w *world) {
 			w.class.Provisioner, w.claim.Annotations, w.claimView.Candidates, w.volumeView.Provisioner = noProvisioner, nil, []corev1.PersistentVolume{vol}, nil
+			w.nearest()
 		})
 		for how, w := range map[string]*world{"named": named, "the nearest": unnamed} {
 			freed := slices.ContainsFunc(chain(w.view).commands(), func(c string) bool { return strings.Contains(c, "/spec/claimRef") })

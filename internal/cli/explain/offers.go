@@ -20,16 +20,48 @@ func (s *story) gone(v *volumeView) bool {
 }
 
 // handOver offers to give a released volume with its data to the claim that waits for it:
-// not one that is to be destroyed or scrubbed, nor out of the trash.
-func (s *story) handOver(link *Link, vol *corev1.PersistentVolume, class *storagev1.StorageClass) {
-	switch {
-	case vol.Status.Phase != corev1.VolumeReleased || vol.DeletionTimestamp != nil || vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
+// not one that is to be destroyed or scrubbed, nor out of the trash, nor one that somebody
+// has, or may have.
+func (s *story) handOver(link *Link, c *claimView, v *volumeView, class *storagev1.StorageClass) {
+	vol := v.Volume
+	switch who, _ := s.lingering(v); {
+	case !kept(vol) || !s.gone(v):
 	case volume.RecycleMethodOf(vol, class) != "" || s.view.unknown(storageClass, "", volume.ClassOfVolume(vol)):
 	case volume.Held(vol):
 		link.Message += "; it is in the trash, and tarn undelete volume " + vol.Name + " gives it back to the claim that it was of"
+	case v.Claim != nil && v.Claim.UID != c.Claim.UID && v.Claim.Spec.VolumeName == vol.Name:
+		link.Message += fmt.Sprintf("; a claim %s/%s that is there names it", v.Claim.Namespace, v.Claim.Name)
+	case who != "":
+		link.Message += "; it has its data, " + who
 	default:
-		link.Command, link.offer = free(vol.Name), "the command hands its data over"
+		link.Command, link.offer = give(vol, c.Claim), "the command hands its data over, to this claim alone"
 	}
+}
+
+// lingering says who still has a volume without its claim, or that this cannot be told, and
+// what has to be waited for. Who has it there would share it with whom it is given next.
+func (s *story) lingering(v *volumeView) (who, until string) {
+	ref := v.Volume.Spec.ClaimRef
+	switch {
+	case len(v.Stages) > 0:
+		return "which a node still has", "when no node has it any more"
+	case len(v.Last) > 0:
+		pod := Object{Pod, v.Last[0].Namespace, v.Last[0].Name}
+		return fmt.Sprintf("which %s may still use", pod), fmt.Sprintf("when %s is gone", pod)
+	case v.Volume.Spec.CSI != nil && s.view.unknown(pavStage, "", ""):
+		return "and whether a node still has it cannot be told", "when no node has it any more, which cannot be told"
+	case ref != nil && s.view.unknown(Pod, ref.Namespace, ""):
+		return "and whether a pod still uses it cannot be told", "when no pod uses it any more, which cannot be told"
+	}
+	return "", ""
+}
+
+// give gives the command that hands a released volume to one claim, if it still names the
+// claim that it was of.
+func give(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) string {
+	return kubectl("", "patch", "pv", vol.Name, "--type=json", "-p", fmt.Sprintf(`[{"op":"test","path":"/spec/claimRef/uid","value":%q},`+
+		`{"op":"replace","path":"/spec/claimRef","value":{"apiVersion":"v1","kind":"PersistentVolumeClaim","namespace":%q,"name":%q,"uid":%q}}]`,
+		vol.Spec.ClaimRef.UID, claim.Namespace, claim.Name, claim.UID))
 }
 
 // free gives the command that makes a released volume available to any claim.

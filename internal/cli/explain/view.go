@@ -59,6 +59,9 @@ type claimView struct {
 	Classes []*storagev1.StorageClass
 	// Candidates are all volumes, read where the claim has to be given one.
 	Candidates []corev1.PersistentVolume
+	// Nearest is of Candidates the released one that came nearest, with who may still have
+	// it; nil where another did, or a volume is to be made.
+	Nearest *volumeView
 	// Provisioners are all PavProvisioners, read for the same reason.
 	Provisioners []pavv1.PavProvisioner
 	// Users are the pods of its namespace that name the claim.
@@ -93,6 +96,9 @@ type volumeView struct {
 	Claim *corev1.PersistentVolumeClaim
 	// Users are the pods that name the claim, read where a volume is asked for that is to go.
 	Users []user
+	// Last are the pods that may still use the volume by the claim that it was of, read of
+	// one that is kept after that, or is to go.
+	Last []*corev1.Pod
 	// Step is the pod of the record's step.
 	Step   *podView
 	Stages []stageView

@@ -120,14 +120,15 @@ func (s *story) releasedVolume(v *volumeView, link *Link) {
 		was = fmt.Sprintf("claim %s/%s", ref.Namespace, ref.Name)
 	}
 	policy, recycled := vol.Spec.PersistentVolumeReclaimPolicy, volume.RecycleMethodOf(vol, v.Class) != ""
+	who, until := s.lingering(v)
 	switch {
 	case policy == corev1.PersistentVolumeReclaimRetain && s.trashedVolume(vol, link, was):
 	case policy == corev1.PersistentVolumeReclaimRetain && s.view.unknown(storageClass, "", volume.ClassOfVolume(vol)) && !recycled:
 		link.Next = "when somebody decides, or when it is recycled, if its class has annotation " + tarnv1.AnnotationRecycle
 		s.blame("%s is gone, and policy Retain keeps the volume and its data", was)
-	case policy == corev1.PersistentVolumeReclaimRetain && !recycled && len(v.Stages) > 0: // who has it there would share it with the next
-		link.Next = "when no node has it any more, and somebody decides"
-		s.blame("%s is gone, and policy Retain keeps the volume and its data, which a node still has", was)
+	case policy == corev1.PersistentVolumeReclaimRetain && !recycled && who != "":
+		link.Next = until + ", and somebody decides"
+		s.blame("%s is gone, and policy Retain keeps the volume and its data, %s", was, who)
 	case policy == corev1.PersistentVolumeReclaimRetain && !recycled:
 		link.Next = "when somebody decides: the command makes it free for any claim, with its data; to let it be destroyed instead: " +
 			kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
@@ -210,11 +211,15 @@ func (s *story) toBeDeleted(v *volumeView, was string) {
 	}
 }
 
+// stillStaged is the reason of a condition by which the controller says that a node has a volume.
+const stillStaged = "Staged"
+
 // destroying is about a volume whose storage Tarn destroys.
 func (s *story) destroying(v *volumeView) {
 	link := s.record(v, tarnv1.ConditionDeletable)
 	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
-	if c != nil && c.Status == metav1.ConditionFalse && len(v.Stages) > 0 {
+	hidden := c != nil && c.Reason == stillStaged && s.view.unknown(pavStage, "", "")
+	if c != nil && c.Status == metav1.ConditionFalse && (len(v.Stages) > 0 || hidden) {
 		s.blame("its storage cannot be destroyed yet: %s", c.Message)
 		link.Next = "when it is unstaged"
 		var parts []*story
@@ -262,7 +267,8 @@ func (s *story) endingVolume(v *volumeView) {
 		s.keepers(o, "pv", vol, "", false)
 		return
 	}
-	s.keepers(o, "pv", vol, volumeProtection, !hidden && len(v.Stages) == 0)
+	lingers, _ := s.lingering(v)
+	s.keepers(o, "pv", vol, volumeProtection, !hidden && lingers == "")
 }
 
 // hasClaim says that the claim which a volume names is there and has no other.

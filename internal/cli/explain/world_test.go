@@ -130,6 +130,13 @@ func (w *world) stagePod(changes ...func(*corev1.Pod)) *world {
 	return w
 }
 
+// nearest has been read, and nobody has it any more.
+func (w *world) nearest() {
+	if vol, _ := w.claimView.nearestVolume(); vol != nil {
+		w.claimView.Nearest = &volumeView{Name: vol.Name, Volume: vol}
+	}
+}
+
 // event adds an Event about the claim.
 func (w *world) event(kind, reason, message string) *world {
 	w.claimView.Events = append(w.claimView.Events, corev1.Event{Type: kind, Reason: reason, Message: message, LastTimestamp: began})

@@ -17,6 +17,12 @@ import (
 // volumes.
 var mountReasons = []string{"FailedMount", "FailedMapVolume", "FailedAttachVolume"}
 
+// startReasons are those by which it tells of what it does when the pod has its volumes.
+var startReasons = []string{noSandbox, "Pulling", "Pulled", "Created", "Started"}
+
+// noSandbox is the reason by which it says that it cannot make what the containers share.
+const noSandbox = "FailedCreatePodSandBox"
+
 // ofPod finds out what a pod waits for, as far as its volumes go.
 func (s *story) ofPod(p *podView, claims []*claimView) string {
 	at := len(s.links)
@@ -47,7 +53,7 @@ func (s *story) claimOfPod(p *podView, c *claimView) *story {
 	part.ofClaim(c)
 	going := c.Claim != nil && c.Claim.DeletionTimestamp != nil
 	ends := p.Pod.DeletionTimestamp != nil
-	started := volume.Started(p.Pod)
+	has := hasVolumes(p.Pod)
 	switch {
 	case part.cause == "":
 		if part.doubt != "" {
@@ -55,8 +61,8 @@ func (s *story) claimOfPod(p *podView, c *claimView) *story {
 		}
 	case hasEnded(p.Pod), ends: // no pod ends the later for its claim
 		part.cause, part.rank = fmt.Sprintf("%s: %s", c.Object, part.cause), rankBeside
-	case going && started: // nor waits for what waits for it
-		part.cause, part.rank = fmt.Sprintf("%s is being deleted, and waits for this pod: it goes when the pod is gone, and no pod is started on it any more", c.Object), rankLeaving
+	case going && has: // nor waits for what waits for it
+		part.cause, part.rank = fmt.Sprintf("%s is being deleted, and waits for this pod: it goes when the pod is gone, and no other pod is started on it", c.Object), rankLeaving
 	case going:
 		part.cause = fmt.Sprintf("%s is being deleted, so no pod that uses it is started", c.Object)
 		part.links[0].Next = "when a new claim of that name is there; this one goes when no pod uses it"
@@ -82,9 +88,15 @@ func (s *story) claimOfPod(p *podView, c *claimView) *story {
 func growsFirst(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	switch claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
-		return pod.Spec.NodeName != "" && !volume.Started(pod) && !isTrue(pod, corev1.PodReadyToStartContainers)
+		return pod.Spec.NodeName != "" && !hasVolumes(pod)
 	}
 	return false
+}
+
+// hasVolumes says that a kubelet has given a pod its volumes: it has started the pod, or has
+// yet to start no more than its containers, as where an image is missing.
+func hasVolumes(pod *corev1.Pod) bool {
+	return volume.Started(pod) || isTrue(pod, corev1.PodReadyToStartContainers)
 }
 
 // onNode finds out why the node does not give a pod its volumes.
@@ -107,16 +119,26 @@ func (s *story) onNode(p *podView, claims []*claimView) {
 		}
 	}
 	if of := s.weigh(parts...); of != nil {
-		if e := newest(p.Events, mountReasons...); e != nil && of.ends {
+		if e := p.mountFailure(); e != nil && of.ends {
 			s.links[0].Reason, s.links[0].Message = e.Reason, e.Message
 		}
 		return
 	}
-	if e := newest(p.Events, mountReasons...); e != nil {
+	if e := p.mountFailure(); e != nil {
 		s.links[0].Reason, s.links[0].Message = e.Reason, e.Message
 		s.links[0].Next = "when the kubelet tries again, after a growing pause of at most about two minutes; " + s.lastTry(e)
 		s.blame("the kubelet on node %s cannot mount its volumes: %s", pod.Spec.NodeName, e.Message)
 	}
+}
+
+// mountFailure is what the kubelet has said last, where that is that it cannot give the pod
+// its volumes; nil where it has come further since.
+func (p *podView) mountFailure() *corev1.Event {
+	e := newest(p.Events, slices.Concat(mountReasons, startReasons)...)
+	if e == nil || slices.Contains(startReasons, e.Reason) {
+		return nil
+	}
+	return e
 }
 
 // runsNow says whether a container of a pod runs.
@@ -171,6 +193,9 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 		s.blame("volume %s cannot be staged on node %s: %s", v.Name, on, mountError(e.Message))
 		return
 	}
+	if s.view.unknown(pavStage, "", "") {
+		return // it may be staged; what else is known is told with the pod
+	}
 	since := p.Pod.CreationTimestamp.Time
 	if c := conditionOf(p.Pod, corev1.PodScheduled); c != nil {
 		since = c.LastTransitionTime.Time
@@ -204,7 +229,7 @@ func mountError(message string) string {
 // mountEvent is the newest Event by which the kubelet says that it cannot give a pod a
 // volume, nil for none: one that names another of the pod's volumes is about that.
 func mountEvent(p *podView, v *volumeView, claims []*claimView) *corev1.Event {
-	for i := len(p.Events) - 1; i >= 0; i-- {
+	for i := len(p.Events) - 1; i >= 0 && !slices.Contains(startReasons, p.Events[i].Reason); i-- {
 		e := &p.Events[i]
 		names := func(v *volumeView) bool { return strings.Contains(e.Message, fmt.Sprintf("%q", v.Name)) }
 		other := func(c *claimView) bool { return c.Volume != nil && c.Volume.Name != v.Name && names(c.Volume) }
@@ -267,12 +292,15 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 // notStarted is about a pod whose containers are long in starting, though nothing is said
 // to have failed: an image is large, or what a container has to do first takes its time.
 func (s *story) notStarted(p *podView, link *Link) {
-	e := newest(p.Events, "Pulling", "Pulled", "Created", "Started")
+	e := newest(p.Events, startReasons...)
 	if e == nil {
 		s.blame("its containers have not started on node %s, and nothing that can be read says why", p.Pod.Spec.NodeName)
 		return
 	}
 	link.Reason, link.Message, link.Next = e.Reason, e.Message, "when what the kubelet said last has come to its end"
+	if e.Reason == noSandbox {
+		link.Next = "when the kubelet tries again; " + s.lastTry(e)
+	}
 	s.blame("its containers have not started on node %s, where the kubelet said last: %s", p.Pod.Spec.NodeName, e.Message)
 }
 

@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -111,6 +112,10 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 		return
 	case status.Phase == tarnv1.StagePodSucceeded:
 		link.Next = "when Tarn's node agent has looked at /pav/volume"
+		if s.young(endOfStaging(g)) {
+			s.awaits("%s: its pod has ended, and the node agent is about to look at /pav/volume", what)
+			return
+		}
 		s.blame("%s: its pod has ended, and the node agent does not answer", what)
 		return
 	default:
@@ -131,6 +136,23 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 		running.Next = "when it makes /pav/volume and ends, or makes /pav/ready"
 		s.awaits("%s: its staging pod %s has been running for %s and has not made it available", what, running.Object.fullName(), s.ago(*running.Since))
 	}
+}
+
+// endOfStaging is when the pod of a stage ended, or where that is not told, when it began.
+func endOfStaging(g *stageView) time.Time {
+	end := g.Stage.CreationTimestamp.Time
+	if t := g.Stage.Status.Pod.StartTime; t != nil && t.After(end) {
+		end = t.Time
+	}
+	if g.Pod == nil {
+		return end
+	}
+	for _, c := range statuses(g.Pod.Pod) {
+		if t := c.State.Terminated; t != nil && t.FinishedAt.After(end) {
+			end = t.FinishedAt.Time
+		}
+	}
+	return end
 }
 
 // lostStage is about a volume that was lost under the pods that use it.

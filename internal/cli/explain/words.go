@@ -54,6 +54,7 @@ var finalizerOwners = map[string]string{
 	"provisioner.storage.kubernetes.io/cloning-protection":                  "the CSI provisioner, until nobody clones the claim",
 	"provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection": "the CSI provisioner, until no volume is made from the snapshot",
 	"snapshot.storage.kubernetes.io/pvc-as-source-protection":               "the snapshot controller, until no snapshot is taken of the claim",
+	"batch.kubernetes.io/job-tracking":                                      "Kubernetes' Job controller, until it has counted the pod",
 	"foregroundDeletion":                                                    "Kubernetes' garbage collector, until what the object owns is gone",
 	"orphan":                                                                "Kubernetes' garbage collector, until it has let go what the object owns",
 	"tarn.dev/volume-record":                                                "Tarn's controller, until the storage is destroyed",

@@ -1,0 +1,93 @@
+package explain
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// says has the kubelet of a world's pod say something, the last of all.
+func says(w *world, reason, message string) *world {
+	w.view.Pod.Events = append(w.view.Pod.Events, corev1.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message, LastTimestamp: began})
+	return w
+}
+
+// A pod whose kubelet has come as far as its sandbox has its volumes.
+func TestAPodThatCannotHaveItsSandboxDoesNotWaitForItsVolumes(t *testing.T) {
+	const sandbox, mount = "Failed to create pod sandbox: no network", `MountVolume.SetUp failed for volume "pvc-claim-uid" : desc = busy`
+	const want = "its containers have not started on node n1, where the kubelet said last: " + sandbox
+	staged := func() *world { return newWorld().bound().askedPod().staged(there) }
+	foreignDriver := func() *world {
+		return with(newWorld().bound().askedPod(), func(w *world) { w.volumeView.Provisioner = nil })
+	}
+	for _, c := range []answer{
+		{"nothing else was said", says(staged(), noSandbox, sandbox), want, "when the kubelet tries again; last tried 60m ago", ""},
+		{"a mount had failed before", says(says(staged(), "FailedMount", mount), noSandbox, sandbox), want, "when the kubelet tries again", ""},
+		{"a mount of another driver had failed before", says(says(foreignDriver(), "FailedMount", mount), noSandbox, sandbox), want, "when the kubelet tries again", ""},
+		{"a mount failed since", says(says(foreignDriver(), noSandbox, sandbox), "FailedMount", mount), "the kubelet on node n1 cannot mount its volumes: " + mount, "when the kubelet tries again", ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
+// A pod that has its volumes starts, though its claim is to go.
+func TestAPodThatHasItsVolumesDoesNotWaitForTheEndOfItsClaim(t *testing.T) {
+	mounted := func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+	}
+	image := waits("ErrImagePull", "no such image")
+	for _, c := range []answer{
+		{"it has no image", deleted(newWorld().bound().askedPod(image, mounted), claimProtection), "its volumes are there, but cannot have its image: no such image", "", ""},
+		{"it has no volumes", deleted(newWorld().bound().askedPod(), claimProtection), "claim shop/data is being deleted, so no pod that uses it is started", "when a new claim of that name is there", ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
+func TestOfAPodWhoseStagesCannotBeReadNoneIsCalledMissing(t *testing.T) {
+	stages := Object{Kind: pavStage}
+	for name, w := range map[string]*world{
+		"long ago":     hides(newWorld().bound().askedPod(), stages),
+		"a moment ago": hides(newWorld().bound().askedPod(func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(now) }), stages),
+	} {
+		e := chain(w.view)
+		if strings.Contains(e.Verdict, "node agent") || strings.Contains(e.Verdict, "about to be staged") || e.Healthy {
+			t.Errorf("%s: it says %q, healthy %t", name, e.Verdict, e.Healthy)
+		}
+		for _, l := range e.Links {
+			if l.Object.Kind == pavStage && l.State != notRead {
+				t.Errorf("%s: it tells of a stage that nobody has seen: %+v", name, l)
+			}
+		}
+	}
+}
+
+func TestANodeAgentHasAMomentToLookAtWhatAPodHasMade(t *testing.T) {
+	for name, c := range map[string]struct {
+		ended time.Duration // ago
+		want  string
+	}{
+		"just now": {time.Second, "its pod has ended, and the node agent is about to look at /pav/volume"},
+		"for long": {time.Minute, "its pod has ended, and the node agent does not answer"},
+	} {
+		w := newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase = tarnv1.StageWaiting
+			g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodSucceeded, Namespace: "default", Name: "pav-staging"}
+		}).stagePod(stops, func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State.Terminated.FinishedAt = *ahead(-c.ended) })
+		if e := chain(w.view); !strings.Contains(e.Verdict, c.want) {
+			t.Errorf("%s: got %q, want %q in it", name, e.Verdict, c.want)
+		}
+	}
+}
+
+func TestTheFinalizerOfAJobIsNotOfferedToBeTakenOff(t *testing.T) {
+	answer{"", newWorld().bound().askedPod(runs, stops, func(p *corev1.Pod) {
+		grace := int64(0)
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Finalizers = &began, &grace, []string{"batch.kubernetes.io/job-tracking"}
+	}), "finalizer batch.kubernetes.io/job-tracking keeps it, which is of Kubernetes' Job controller", "when its owner takes it off", ""}.check(t)
+}

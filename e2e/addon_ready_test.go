@@ -65,11 +65,11 @@ func (s *scenario) saysWhyNot(want string) {
 	s.t.Helper()
 	again := time.NewTicker(time.Second) // the kubelet asks no more often; no object tells
 	defer again.Stop()
-	last := ""
 	for over := time.After(3 * soon); ; {
 		pod := strings.TrimSpace(s.kubectlSays("-n", s.name, "get", "pods", "-l", "app=standby", "-o", "jsonpath={.items[*].metadata.name}"))
 		out, err := exec.Command(kubectlBinary(), "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8081/proxy/readyz/leading", s.name, pod)).CombinedOutput()
-		if last = string(out); err == nil {
+		last := string(out)
+		if err == nil {
 			s.t.Fatalf("the pod says %q, want that it is not ready: %s", last, want)
 		}
 		if strings.Contains(last, want) {

@@ -98,7 +98,8 @@ func launch(t *testing.T, config *rest.Config, admin client.Client, account stri
 	}()
 	p.stop = func() {
 		cancel()
-		<-p.ended
+		for range p.ended { // until it has
+		}
 	}
 	t.Cleanup(p.stop)
 	return p

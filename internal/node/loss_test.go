@@ -178,8 +178,9 @@ func lostBeforeStaged(t *testing.T, meanwhile func(folder string) error) {
 			t.Fatal(err)
 		}
 	}
+	before := stage.DeepCopy() // the player may still be writing its part
 	stage.Status.Node.Phase, stage.Status.Node.Path, stage.Status.Node.Conditions = tarnv1.StageWaiting, "", nil
-	if err := w.client.Status().Update(w.ctx, &stage); err != nil {
+	if err := w.client.Status().Patch(w.ctx, &stage, client.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}
 	if err := meanwhile(filepath.Join(w.state, "stages", string(stage.UID))); err != nil {

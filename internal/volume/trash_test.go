@@ -65,7 +65,7 @@ func TestAClaimIsRememberedWithoutWhatBindersNote(t *testing.T) {
 			Name: "data", UID: "u", Finalizers: []string{"f"}, Labels: map[string]string{"app": "shop"},
 			Annotations: map[string]string{
 				AnnBindCompleted: AnnYes, AnnBoundByController: AnnYes, AnnProvisioner: "p", AnnBetaProvisioner: "p", AnnSelectedNode: "n",
-				tarnv1.AnnotationPlugin: "p", "kubectl.kubernetes.io/last-applied-configuration": "{}",
+				tarnv1.AnnotationPlugin: "p", tarnv1.AnnotationMadeFor: "u", "kubectl.kubernetes.io/last-applied-configuration": "{}",
 				corev1.BetaStorageClassAnnotation: "fast", "example.com/owner": "me",
 			},
 		},
@@ -75,7 +75,7 @@ func TestAClaimIsRememberedWithoutWhatBindersNote(t *testing.T) {
 	if want := `{"labels":{"app":"shop"},"annotations":{"example.com/owner":"me","volume.beta.kubernetes.io/storage-class":"fast"},"spec":{"resources":{}}}`; err != nil || text != want {
 		t.Errorf("got %s, %v\nwant %s", text, err, want)
 	}
-	if len(claim.Annotations) != 9 || claim.Spec.VolumeName == "" {
+	if len(claim.Annotations) != 10 || claim.Spec.VolumeName == "" {
 		t.Error("the claim was changed, which is the cache's")
 	}
 	claim.Annotations["large"] = strings.Repeat("x", memoryBytes)

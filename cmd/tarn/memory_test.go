@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"runtime"
 	"testing"
 	"time"
@@ -20,6 +21,16 @@ func TestASmallHeapGrowsByARoomAndALargeOneByAShare(t *testing.T) {
 	} {
 		if got := garbageFor(c.live); got != c.want {
 			t.Errorf("%d bytes live: may grow by %d percent, want %d", c.live, got, c.want)
+		}
+	}
+}
+
+func TestTheSoftLimitHoldsWhereTheHeapHasRoomBelowIt(t *testing.T) {
+	for _, c := range []struct{ live, want int64 }{
+		{0, softLimit}, {90 << 20, softLimit}, {113 << 20, softLimit}, {114 << 20, math.MaxInt64}, {1 << 40, math.MaxInt64},
+	} {
+		if got := limitFor(uint64(c.live)); got != c.want {
+			t.Errorf("%d bytes live: the limit is %d, want %d", c.live, got, c.want)
 		}
 	}
 }

@@ -114,7 +114,8 @@ func newAppDeployCommand(flags *appFlags) *cobra.Command {
 		Short: "Deploy a paas.toml, and wait until it runs",
 		Long: "Deploy a paas.toml: make the volumes that are not there yet, attach those that are, grow those that are to be larger,\n" +
 			"and run the app. The id is that of the argument, else the name in the file; an app that is not there is created.\n" +
-			"A deploy that is refused changes nothing. Doing it again does no harm.\n\n" +
+			"A deploy that is refused at once changes nothing; of one that Kubernetes refuses later, as for a quota, what was done\n" +
+			"before stays, and is gone on with. Doing it again does no harm.\n\n" +
 			"No deploy deletes a volume: what the file no longer names is detached and kept. Where a volume is ReadWriteOnce the\n" +
 			"old pod is stopped before the new one starts.",
 		Example: "  tarn app deploy\n" +

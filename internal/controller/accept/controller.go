@@ -13,12 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -84,20 +82,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 // for one that is gone.
 type change struct{ old, current client.Object }
 
-// soon enqueues the provisioners a change concerns, gatherTime later. The queue
-// holds one entry a provisioner, however many events name it meanwhile.
+// soon enqueues the provisioners a change concerns, gatherTime later.
 func soon(concerned func(change) []string) handler.Funcs {
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	add := func(q queue, c change) {
-		for _, name := range concerned(c) {
-			q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}, gatherTime)
-		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { add(q, change{current: e.Object}) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { add(q, change{e.ObjectOld, e.ObjectNew}) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { add(q, change{old: e.Object}) },
-	}
+	return kube.Soon(gatherTime, func(_ context.Context, old, current client.Object) []string { return concerned(change{old, current}) })
 }
 
 // either gives the object after the event, or before it where it is gone.

@@ -68,9 +68,9 @@ func (s *server) must(err error) {
 }
 
 // provisioner makes one that was never judged.
-func (s *server) provisioner(name, staging string) *pavv1.PavProvisioner {
+func (s *server) provisioner(name, staging string, changes ...testkit.With[*pavv1.PavProvisioner]) *pavv1.PavProvisioner {
 	s.t.Helper()
-	p := testkit.Provisioner(name)
+	p := testkit.Provisioner(name, changes...)
 	p.UID, p.Status, p.Spec.VolumeStaging = "", pavv1.PavProvisionerStatus{}, testkit.Section(staging)
 	s.must(s.client.Create(s.ctx, p))
 	return p
@@ -191,6 +191,33 @@ func TestABrokenTemplateIsNamedByConditionAndEvent(t *testing.T) {
 	p.Spec.VolumeStaging = testkit.Section(rightStaging)
 	s.must(s.client.Update(s.ctx, p))
 	eventually(s, p, condition("Accepted", "True", ReasonAccepted, ""))
+	s.must(s.client.Delete(s.ctx, p))
+	eventually(s, p, isGone)
+}
+
+func TestEveryBrokenTemplateIsNamed(t *testing.T) {
+	s := newServer(t)
+	p := s.provisioner("accept-all-broken", `{"podTemplate": {"metadata": {"labels": {"a": "{{ right }}", "b": "{{ 1 + }}"}}, "spec": "line one\n{% if %}"}}`, func(p *pavv1.PavProvisioner) {
+		p.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeDynamic}
+		p.Spec.VolumeCreation = testkit.Section(`{"handle": "{{ right }}", "capacity": "{{ requestedMinCapacity }}\n\n  {{ | }}"}`)
+		p.Spec.VolumeDeletion = testkit.Section(`"{% for %}"`)
+	})
+	eventually(s, p, func(p *pavv1.PavProvisioner, gone bool) string {
+		for _, where := range []string{
+			"spec.volumeCreation.capacity: line 3, column 6: ",
+			"spec.volumeDeletion: line 1, column 8: ",
+			"spec.volumeStaging.podTemplate.metadata.labels.b: line 1, column 8: ",
+			"spec.volumeStaging.podTemplate.spec: line 2, column 7: ",
+		} {
+			if wrong := condition("Accepted", "False", ReasonTemplateInvalid, where)(p, gone); wrong != "" {
+				return wrong
+			}
+		}
+		if c := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted); strings.Count(c.Message, ": line ") != 4 {
+			return "it names others too: " + c.Message
+		}
+		return ""
+	})
 	s.must(s.client.Delete(s.ctx, p))
 	eventually(s, p, isGone)
 }

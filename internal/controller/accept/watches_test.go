@@ -11,12 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
 )
 
 func TestEventsNameTheProvisionersTheyConcern(t *testing.T) {
@@ -67,16 +65,8 @@ func TestEventsNameTheProvisionersTheyConcern(t *testing.T) {
 	}
 }
 
-// delayed is a queue that keeps what is added to it later, and takes nothing at once.
-type delayed struct {
-	workqueue.TypedRateLimitingInterface[reconcile.Request]
-	added map[reconcile.Request]time.Duration
-}
-
-func (d *delayed) AddAfter(r reconcile.Request, after time.Duration) { d.added[r] = after }
-
 func TestAThousandVolumesMakeOneLook(t *testing.T) {
-	queue := &delayed{added: map[reconcile.Request]time.Duration{}}
+	queue := &testkit.Delayed{}
 	h := soon(ofRecord)
 	for i := range 1000 {
 		old, current := record(fmt.Sprint(i), tarnv1.VolumeCreating), record(fmt.Sprint(i), tarnv1.VolumeCreated)
@@ -84,8 +74,8 @@ func TestAThousandVolumesMakeOneLook(t *testing.T) {
 		h.Update(context.Background(), event.UpdateEvent{ObjectOld: &old, ObjectNew: &current}, queue)
 		h.Delete(context.Background(), event.DeleteEvent{Object: &current}, queue)
 	}
-	want := map[reconcile.Request]time.Duration{{NamespacedName: client.ObjectKey{Name: "slow"}}: gatherTime}
-	if !maps.Equal(queue.added, want) {
-		t.Errorf("got %v, want %v", queue.added, want)
+	want := map[string]time.Duration{"slow": gatherTime}
+	if !maps.Equal(queue.Added, want) {
+		t.Errorf("got %v, want %v", queue.Added, want)
 	}
 }

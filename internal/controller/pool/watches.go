@@ -7,42 +7,34 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
 
 // soon enqueues the sets that an object concerns, as it was or as it is, gatherTime
-// later. The queue holds one entry a set, however many events name it meanwhile.
+// later.
 func (r *reconciler) soon(concerned func(*tarnv1.PersistentVolumeSet, client.Object) bool) handler.Funcs {
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	add := func(ctx context.Context, q queue, o client.Object) {
+	return kube.Soon(gatherTime, func(ctx context.Context, old, current client.Object) []string {
 		list := &tarnv1.PersistentVolumeSetList{}
 		if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			log.FromContext(ctx).Error(err, "listing PersistentVolumeSets", "changed", o.GetName())
-			return
+			log.FromContext(ctx).Error(err, "listing PersistentVolumeSets")
+			return nil
 		}
+		var names []string
 		for i := range list.Items {
-			if concerned(&list.Items[i], o) {
-				q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: list.Items[i].Name}}, gatherTime)
+			if set := &list.Items[i]; old != nil && concerned(set, old) || current != nil && concerned(set, current) {
+				names = append(names, set.Name)
 			}
 		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, q, e.Object) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			add(ctx, q, e.ObjectOld)
-			add(ctx, q, e.ObjectNew)
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, q, e.Object) },
-	}
+		return names
+	})
 }
 
 // concernsSet: it is the set itself, or a neighbour.

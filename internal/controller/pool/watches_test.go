@@ -9,12 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
 )
 
 // knowsSets is a cache that holds sets alone.
@@ -28,14 +27,6 @@ func (c knowsSets) List(_ context.Context, list client.ObjectList, _ ...client.L
 	return nil
 }
 
-// delayed is a queue that keeps what is added to it later, and takes nothing at once.
-type delayed struct {
-	workqueue.TypedRateLimitingInterface[reconcile.Request]
-	added map[reconcile.Request]time.Duration
-}
-
-func (d *delayed) AddAfter(r reconcile.Request, after time.Duration) { d.added[r] = after }
-
 func TestManyChangesOfAPoolMakeOneLook(t *testing.T) {
 	named := func(name string) tarnv1.PersistentVolumeSet {
 		return tarnv1.PersistentVolumeSet{
@@ -46,42 +37,39 @@ func TestManyChangesOfAPoolMakeOneLook(t *testing.T) {
 	labelled := func(pool string) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", Labels: map[string]string{"pool": pool}}}
 	}
-	request := func(name string) reconcile.Request {
-		return reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}
-	}
 	for _, c := range []struct {
 		name string
-		tell func(context.Context, *delayed)
+		tell func(context.Context, *testkit.Delayed)
 		want []string
 	}{
-		{"a thousand new volumes", func(ctx context.Context, q *delayed) {
+		{"a thousand new volumes", func(ctx context.Context, q *testkit.Delayed) {
 			for range 1000 {
 				r.soon(r.concernsVolume).Create(ctx, event.CreateEvent{Object: labelled("is")}, q)
 			}
 		}, []string{"is"}},
-		{"a volume that goes over to another set", func(ctx context.Context, q *delayed) {
+		{"a volume that goes over to another set", func(ctx context.Context, q *testkit.Delayed) {
 			r.soon(r.concernsVolume).Update(ctx, event.UpdateEvent{ObjectOld: labelled("was"), ObjectNew: labelled("is")}, q)
 		}, []string{"was", "is"}},
-		{"a volume that is gone", func(ctx context.Context, q *delayed) {
+		{"a volume that is gone", func(ctx context.Context, q *testkit.Delayed) {
 			r.soon(r.concernsVolume).Delete(ctx, event.DeleteEvent{Object: labelled("was")}, q)
 		}, []string{"was"}},
-		{"a volume of no set", func(ctx context.Context, q *delayed) {
+		{"a volume of no set", func(ctx context.Context, q *testkit.Delayed) {
 			r.soon(r.concernsVolume).Create(ctx, event.CreateEvent{Object: labelled("none")}, q)
 		}, nil},
-		{"a set", func(ctx context.Context, q *delayed) {
+		{"a set", func(ctx context.Context, q *testkit.Delayed) {
 			set := named("is")
 			r.soon(concernsSet).Create(ctx, event.CreateEvent{Object: &set}, q)
 		}, []string{"is"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			q := &delayed{added: map[reconcile.Request]time.Duration{}}
+			q := &testkit.Delayed{}
 			c.tell(t.Context(), q)
-			want := map[reconcile.Request]time.Duration{}
+			want := map[string]time.Duration{}
 			for _, name := range c.want {
-				want[request(name)] = gatherTime
+				want[name] = gatherTime
 			}
-			if !maps.Equal(q.added, want) {
-				t.Errorf("got %v, want %v", q.added, want)
+			if !maps.Equal(q.Added, want) {
+				t.Errorf("got %v, want %v", q.Added, want)
 			}
 		})
 	}

@@ -82,10 +82,9 @@ func (r *reconciler) do(ctx context.Context, on *pair, a Action) error {
 			return api.Update(ctx, &c, metav1.UpdateOptions{})
 		})
 	case WriteClaimStatus:
-		c := *on.claim
-		c.Status = a.Claim.Status
-		return r.wroteClaim(on, &c, func(api v1.PersistentVolumeClaimInterface) (*corev1.PersistentVolumeClaim, error) {
-			return api.UpdateStatus(ctx, &c, metav1.UpdateOptions{})
+		c := a.onto(on.claim)
+		return r.wroteClaim(on, c, func(api v1.PersistentVolumeClaimInterface) (*corev1.PersistentVolumeClaim, error) {
+			return api.UpdateStatus(ctx, c, metav1.UpdateOptions{})
 		})
 	case WakeClaim:
 		r.watches.wake(wakes{claims: set[claimKey]{a.Key: {}}})

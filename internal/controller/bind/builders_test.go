@@ -253,9 +253,7 @@ func carryOut(p Plan, on pair) done {
 			c.Status = d.claim.Status
 			d.claim, d.writes = c, append(d.writes, "claim")
 		case WriteClaimStatus:
-			c := d.claim.DeepCopy()
-			c.Status = a.Claim.Status
-			d.claim, d.writes = c, append(d.writes, "claim/status")
+			d.claim, d.writes = a.onto(d.claim).DeepCopy(), append(d.writes, "claim/status")
 		case WakeClaim:
 			d.writes = append(d.writes, "wake "+a.Key.Name)
 		case Post:

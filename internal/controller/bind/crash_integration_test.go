@@ -71,7 +71,7 @@ var paths = []path{
 		c := w.claim(name, "1Gi", ofClass(""))
 		w.volume(name, "1Gi", in(corev1.VolumePending), to(name, c.UID))
 	}, bothJoined},
-	{"named", 4, func(w *world, name string) {
+	{"named", 3, func(w *world, name string) {
 		w.claim(name, "1Gi", ofClass(""), names(name))
 		w.volume(name, "1Gi", in(corev1.VolumePending))
 	}, bothJoined},

@@ -99,9 +99,29 @@ func (d *claimDraft) link(v *corev1.PersistentVolume) {
 			annotate(&c.Annotations, volume.AnnBoundByController, volume.AnnYes)
 		}
 	}
-	if _, said := d.object.Annotations[volume.AnnBindCompleted]; !said {
+}
+
+func (d *claimDraft) completed() bool {
+	_, said := d.object.Annotations[volume.AnnBindCompleted]
+	return said
+}
+
+// complete says that the claim is bound and has been, whatever becomes of the volume.
+func (d *claimDraft) complete() {
+	if !d.completed() {
 		annotate(&d.edit().Annotations, volume.AnnBindCompleted, volume.AnnYes)
 	}
+}
+
+// onto is what a write of a claim's status makes of the claim as it stands.
+func (a WriteClaimStatus) onto(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	out := *claim
+	out.Status = a.Claim.Status
+	if a.Complete {
+		out.Annotations = maps.Clone(out.Annotations)
+		annotate(&out.Annotations, volume.AnnBindCompleted, volume.AnnYes)
+	}
+	return &out
 }
 
 // call gives the claim to the provisioner of its class.

@@ -49,8 +49,11 @@ type (
 	WriteVolumeStatus struct{ Volume *corev1.PersistentVolume }
 	// WriteClaim writes a claim but for its status.
 	WriteClaim struct{ Claim *corev1.PersistentVolumeClaim }
-	// WriteClaimStatus writes a claim's status.
-	WriteClaimStatus struct{ Claim *corev1.PersistentVolumeClaim }
+	// WriteClaimStatus writes a claim's status and, with it, that binding is completed.
+	WriteClaimStatus struct {
+		Claim    *corev1.PersistentVolumeClaim
+		Complete bool
+	}
 	// WakeClaim has a claim looked at, which is now the one to act.
 	WakeClaim struct{ Key types.NamespacedName }
 	// Post posts an Event about a claim, or about a volume.
@@ -221,6 +224,10 @@ func planProvision(p *Plan, d *claimDraft, v *ClaimView, class string) {
 // join makes a claim and a volume point at each other: first the volume, whose
 // version is the lock by which one claim gets it, then the claim, which can name a
 // volume only once. What stands already is not written again.
+//
+// That binding is completed is said in the write that says Bound, which takes
+// annotations as well. The scheduler goes by the one, the kubelet by the other, and a
+// kubelet that comes between the two lets the pod wait for ten seconds.
 func join(p *Plan, d *claimDraft, v *corev1.PersistentVolume, how Match) {
 	if volume.Capacity(v) == nil {
 		p.Problem = fmt.Errorf("volume %q has no spec.capacity.storage and can be bound to no claim; make it anew with one", v.Name)
@@ -236,31 +243,35 @@ func join(p *Plan, d *claimDraft, v *corev1.PersistentVolume, how Match) {
 		p.add(WriteVolumeStatus{inPhase(vol.object, corev1.VolumeBound, "")})
 	}
 	d.link(vol.object)
-	writeClaim(p, d, boundStatus(d.object, vol.object))
+	status := boundStatus(d.object, vol.object)
+	if status == nil {
+		d.complete()
+	}
+	writeClaim(p, d, status, !d.completed())
 	if len(p.Actions) > 0 {
 		p.Match = how
 	}
 }
 
 // writeClaim adds the writes of a claim and of its status, where they are needed.
-func writeClaim(p *Plan, d *claimDraft, status *corev1.PersistentVolumeClaim) {
+func writeClaim(p *Plan, d *claimDraft, status *corev1.PersistentVolumeClaim, complete bool) {
 	if d.changed {
 		p.add(WriteClaim{d.object})
 	}
 	if status != nil {
-		p.add(WriteClaimStatus{status})
+		p.add(WriteClaimStatus{Claim: status, Complete: complete})
 	}
 }
 
 // pend says that the claim has no volume yet.
 func pend(p *Plan, d *claimDraft) {
-	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimPending))
+	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimPending), false)
 }
 
 // lose says that the claim has lost its volume, with an Event when it does.
 func lose(p *Plan, d *claimDraft, reason, format string, args ...any) {
 	lost := d.object.Status.Phase == corev1.ClaimLost
-	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimLost))
+	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimLost), false)
 	if !lost {
 		p.post(OnClaim, corev1.EventTypeWarning, reason, format, args...)
 	}

@@ -96,11 +96,10 @@ func (s *server) updateClaim(c *corev1.PersistentVolumeClaim, version string, st
 	case has.ResourceVersion != version || has.UID != c.UID:
 		return nil, apierrors.NewConflict(resourceName, c.Name, errors.New("it has changed"))
 	}
-	now := has.DeepCopy()
+	now := c.DeepCopy()
 	if status {
-		now.Status = c.Status
+		now.Spec = has.Spec // and nothing else: annotations are taken, as the API server takes them
 	} else {
-		now = c.DeepCopy()
 		now.Status = has.Status
 	}
 	return s.putClaim(now), nil

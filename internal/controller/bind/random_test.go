@@ -280,7 +280,7 @@ func (w *turn) write(a Action) error {
 	case WriteClaim:
 		c, err = w.updateClaim(a.Claim, w.on.claim.ResourceVersion, false)
 	case WriteClaimStatus:
-		c, err = w.updateClaim(a.Claim, w.on.claim.ResourceVersion, true)
+		c, err = w.updateClaim(a.onto(w.on.claim), w.on.claim.ResourceVersion, true)
 	case WakeClaim:
 		w.add(job{claim: a.Key})
 		return nil

@@ -175,10 +175,12 @@ func (w *watches) wake(who wakes) {
 func (b *books) sawClaim(claim *corev1.PersistentVolumeClaim) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	had := b.claims[keyOf(claim)]
+	key := keyOf(claim)
+	had := b.claims[key]
 	b.notice(claimWrite(had, claim))
-	b.listener.claimSeen(claim)
-	return b.afterClaim(had, claim, b.putClaim(claim, true))
+	news := b.putClaim(claim, true)
+	b.listener.claimSeen(b.claims[key]) // what is known: a watch that is late tells of a claim that was not bound yet
+	return b.afterClaim(had, claim, news)
 }
 
 func (b *books) lostClaim(claim *corev1.PersistentVolumeClaim) wakes {

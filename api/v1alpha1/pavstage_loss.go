@@ -90,6 +90,26 @@ type StageLeft struct {
 	Message string `json:"message"`
 }
 
+// StageEviction is a pod that is to be evicted (recovery RestartConsumers) and whose
+// eviction the API server has not agreed to yet. It is tried until the pod is gone.
+type StageEviction struct {
+	// podUID is the pod's.
+	PodUID types.UID `json:"podUID"`
+	// namespace of the pod.
+	Namespace string `json:"namespace"`
+	// name of the pod.
+	Name string `json:"name"`
+	// refusals counts the attempts that were refused.
+	// +optional
+	Refusals int32 `json:"refusals,omitempty"`
+	// message is the latest answer, such as that of a disruption budget.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// nextAttemptTime is when it is tried again; absent before the first attempt.
+	// +optional
+	NextAttemptTime *metav1.Time `json:"nextAttemptTime,omitempty"`
+}
+
 // PodOfTarget gives the uid of the pod that one of a PavStage's targets is for:
 // <root>/pods/<pod>/volumes/kubernetes.io~csi/<volume>/mount, or for a block volume
 // <root>/plugins/kubernetes.io/csi/volumeDevices/publish/<volume>/<pod>. It is empty

@@ -172,6 +172,11 @@ type PavStagePodStatus struct {
 	LossTold int32 `json:"lossTold,omitempty"`
 	// +optional
 	ReboundTold int32 `json:"reboundTold,omitempty"`
+	// evictions are the pods that are still to be evicted because the volume was lost
+	// under them, with what keeps each.
+	// +listType=atomic
+	// +optional
+	Evictions []StageEviction `json:"evictions,omitempty"`
 }
 
 // PavStageStatus has one part a writer.

@@ -80,6 +80,9 @@ type RecycleCertificate struct {
 	Claim string       `json:"claim,omitempty"`
 	Image string       `json:"image,omitempty"`
 	Time  *metav1.Time `json:"time,omitempty"`
+	// Freed is when the volume was made nobody's after that, for whoever gets it next; it
+	// is taken off when that one has left the volume.
+	Freed *metav1.Time `json:"freed,omitempty"`
 	// Verifier is the image of Tarn that read the sample after a provisioner's pods.
 	Verifier string `json:"verifier,omitempty"`
 }

@@ -1,6 +1,8 @@
 package volume
 
 import (
+	"encoding/json"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -15,6 +17,15 @@ func RecycleMethodOf(v *corev1.PersistentVolume, class *storagev1.StorageClass) 
 		said = class.Annotations[tarnv1.AnnotationRecycle]
 	}
 	return tarnv1.RecycleMethod(said)
+}
+
+// CertificateOf is the certificate of the last time a volume was recycled, nil for none.
+func CertificateOf(v *corev1.PersistentVolume) *tarnv1.RecycleCertificate {
+	cert := &tarnv1.RecycleCertificate{}
+	if json.Unmarshal([]byte(v.Annotations[tarnv1.AnnotationRecycled]), cert) != nil {
+		return nil
+	}
+	return cert
 }
 
 // ScrubClaim is the name of the claim that a volume has while it is scrubbed.

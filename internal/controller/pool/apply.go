@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -72,7 +73,7 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 	case WriteScaler:
 		return r.writeScaler(ctx, a)
 	case Post:
-		r.events.Eventf(v.Set, nil, a.Type, a.Reason, eventAction, "%s", kube.Note(a.Note))
+		r.events.Eventf(v.Set, nil, a.Type, a.Reason, doing(a), "%s", kube.Note(a.Note))
 		return nil
 	case Together:
 		for _, one := range a {
@@ -83,6 +84,15 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 		return nil
 	}
 	return fmt.Errorf("pool: no way to apply %T", a)
+}
+
+// doing is what an Event says was being done. Those that differ in their note alone are
+// merged under the first one: each that names what is kept has its own.
+func doing(p Post) string {
+	if p.Reason == eventKept {
+		return fmt.Sprintf("%s%08x", eventAction, crc32.ChecksumIEEE([]byte(p.Note)))
+	}
+	return eventAction
 }
 
 // fill makes an object of which a volume comes. One of the name that is there already

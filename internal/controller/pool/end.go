@@ -94,13 +94,13 @@ func endVolume(v *View, vol *corev1.PersistentVolume, orphan bool, now time.Time
 	case state == joining && isFilling(vol) && (orphan || volume.DeletionProtected(vol)):
 		return change(free(vol, now), true)
 	case state == joining && isFilling(vol):
-		return change(giveUp(v, vol), true)
+		return []Action{parting(v, vol)}, true
 	case passes && maySettle(v, vol):
 		return change(settle(vol), false)
 	case passes:
 		return nil, true // the binder is about to say whose it is
 	case !orphan && mayGiveUp(v, vol):
-		return change(giveUp(v, vol), true)
+		return []Action{parting(v, vol)}, true
 	}
 	return nil, false
 }

@@ -226,17 +226,57 @@ func unmark(vol *corev1.PersistentVolume) {
 }
 
 // giveUp gives a volume to a claim that never existed. Nobody can draw it from then
-// on, and it is released. One on which there can be no data is destroyed whatever its
-// policy; any other by its policy.
+// on, and it is released. One on which there can be no data, as nobody has had it since it
+// was made or recycled, is destroyed whatever its policy; any other by its policy.
 func giveUp(v *View, vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	ours := madeBy(v.Set, vol)
 	vol = vol.DeepCopy()
-	if ours && (unused(vol) || isFilling(vol)) {
+	if ours && (unused(vol) || isFilling(vol) || emptied(vol)) {
 		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 	}
 	unmark(vol)
 	vol.Spec.ClaimRef = volume.Surplus(v.Set, v.Namespace)
 	return vol
+}
+
+// parting gives a volume up, and names its storage where nobody destroys that: the pool
+// removes its object, with which goes what is known of it.
+func parting(v *View, vol *corev1.PersistentVolume) Together {
+	to := giveUp(v, vol)
+	actions := Together{Change{From: vol, To: to, Grave: true}}
+	if policy := to.Spec.PersistentVolumeReclaimPolicy; policy != corev1.PersistentVolumeReclaimDelete {
+		actions = append(actions, Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf(
+			"spare volume %s goes, and its storage stays, as its policy is %s and it is not certain that it is empty; see to that by hand: %s", vol.Name, policy, storageOf(vol))})
+	}
+	return actions
+}
+
+// storageOf names what is behind a volume.
+func storageOf(vol *corev1.PersistentVolume) string {
+	switch s := vol.Spec.PersistentVolumeSource; {
+	case s.CSI != nil:
+		return fmt.Sprintf("driver %s, handle %q", s.CSI.Driver, s.CSI.VolumeHandle)
+	case s.Local != nil:
+		return "local path " + s.Local.Path + onNode(vol)
+	case s.HostPath != nil:
+		return "host path " + s.HostPath.Path + onNode(vol)
+	case s.NFS != nil:
+		return "NFS export " + s.NFS.Server + ":" + s.NFS.Path
+	default:
+		data, err := json.Marshal(s)
+		if err != nil { // a type without channels and functions has none
+			return ""
+		}
+		return "source " + string(data)
+	}
+}
+
+// onNode tells the node of a volume that a plugin of Tarn's has made there.
+func onNode(vol *corev1.PersistentVolume) string {
+	if node := vol.Annotations[tarnv1.AnnotationNode]; node != "" {
+		return " on node " + node
+	}
+	return ""
 }
 
 // madeBy says that a volume was made for a set.

@@ -253,50 +253,6 @@ func TestTheEndOfASet(t *testing.T) {
 	}
 }
 
-func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
-	s := set(0, 0)
-	// passed frees a volume, makes it Available after a while, and settles it.
-	passed := func(after time.Duration, changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
-		vol := free(volumeOf(s, "a", fillerOf(0)), testTime)
-		vol.Annotations[tarnv1.AnnotationPoolPolicy] = "Retain"
-		in(corev1.VolumeAvailable)(vol)
-		vol.Status.LastPhaseTransitionTime = &metav1.Time{Time: testTime.Add(after)}
-		for _, change := range changes {
-			change(vol)
-		}
-		return settle(vol)
-	}
-	for _, c := range []struct {
-		name string
-		vol  *corev1.PersistentVolume
-		want corev1.PersistentVolumeReclaimPolicy
-	}{
-		{"one that nobody has drawn", volumeOf(s, "a", retained), corev1.PersistentVolumeReclaimDelete},
-		{"one that was Available, then not, then again", volumeOf(s, "a", retained, func(vol *corev1.PersistentVolume) {
-			vol.Status.LastPhaseTransitionTime.Time = testTime.Add(time.Minute)
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one made by hand", volumeOf(s, "a", byHand, retained), corev1.PersistentVolumeReclaimRetain},
-		{"one that was Available as soon as it was freed", passed(time.Second), corev1.PersistentVolumeReclaimDelete},
-		{"one that became Available long after it was freed", passed(time.Hour), corev1.PersistentVolumeReclaimRetain},
-		{"one that a binder has bound since it was freed", passed(time.Second, func(vol *corev1.PersistentVolume) {
-			vol.Annotations[volume.AnnBoundByController] = "yes"
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one of which nobody has noted when it was freed", passed(time.Second, func(vol *corev1.PersistentVolume) {
-			delete(vol.Annotations, tarnv1.AnnotationPoolUnused)
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one of a set that is no more", volumeOf(s, "a", retained, ofSet("gone")), corev1.PersistentVolumeReclaimRetain},
-		{"one that is to be deleted anyway", volumeOf(s, "a"), corev1.PersistentVolumeReclaimDelete},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			p := plan(view(s, c.vol), testTime)
-			to := p.all()[0].(Change).To
-			if got := to.Spec.PersistentVolumeReclaimPolicy; got != c.want || !volume.GivenUp(to, testNamespace) {
-				t.Errorf("got policy %s and claimRef %v, want %s and a claim that never existed", got, to.Spec.ClaimRef, c.want)
-			}
-		})
-	}
-}
-
 func TestReadySaysWhyNot(t *testing.T) {
 	s := set(2, 4)
 	for _, c := range []struct {

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -207,10 +208,16 @@ func TestAPoolKeepsItsPromises(t *testing.T) {
 		s.Spec.MaximumReplicas = int32(rapid.IntRange(0, 8).Draw(t, "maximum"))
 		s.Spec.MinimumReplicas = int32(rapid.IntRange(0, int(s.Spec.MaximumReplicas)).Draw(t, "minimum"))
 		s.Finalizers = nil
-		if rapid.Bool().Draw(t, "recycles") {
+		recycles := rapid.Bool().Draw(t, "recycles")
+		if recycles {
 			asksToRecycle(s)
 		}
 		r := newRun(t, newModel(s, rapid.Bool().Draw(t, "waits")))
+		for i := range rapid.IntRange(0, 2).Draw(t, "recycled before") {
+			if recycles {
+				r.recycledBefore(fmt.Sprint("recycled-", i))
+			}
+		}
 		r.remember()
 		for range rapid.IntRange(1, 40).Draw(t, "rounds") {
 			switch rapid.IntRange(0, 9).Draw(t, "round") {

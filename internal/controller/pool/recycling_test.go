@@ -1,7 +1,9 @@
 package pool
 
 import (
+	"encoding/json"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,7 +50,9 @@ func (m *model) stepsOfRecycling(vol *corev1.PersistentVolume) []func() {
 		return []func(){func() {
 			vol.Spec.ClaimRef = nil
 			delete(vol.Annotations, volume.AnnBoundByController)
+			certify(vol, uid, m.clock())
 			delete(m.dirty, vol.Name)
+			delete(m.written, vol.Name)
 			m.touch(vol, vol.Status.Phase)
 		}}
 	case m.mayScrub(vol):
@@ -60,6 +64,27 @@ func (m *model) stepsOfRecycling(vol *corev1.PersistentVolume) []func() {
 		}}
 	}
 	return nil
+}
+
+// certify writes on a volume that it was recycled in the passage of a scrub claim, and
+// nobody's from a time on.
+func certify(vol *corev1.PersistentVolume, claim string, at time.Time) {
+	data, err := json.Marshal(tarnv1.RecycleCertificate{Method: tarnv1.RecycleFiles, Claim: claim, Freed: &metav1.Time{Time: at}})
+	if err != nil {
+		panic(err)
+	}
+	metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycled, string(data))
+}
+
+// recycledBefore is a spare of the set that was drawn and recycled, and is nobody's now.
+func (m *model) recycledBefore(name string) {
+	vol := volumeOf(m.set, name, retained)
+	delete(vol.Annotations, tarnv1.AnnotationPoolUnused)
+	vol.Annotations[tarnv1.AnnotationRecycle] = string(tarnv1.RecycleFiles)
+	certify(vol, "scrub-"+m.next(), m.clock())
+	vol.Status.Phase = ""
+	m.touch(vol, corev1.VolumeAvailable)
+	m.volumes[name] = vol
 }
 
 // mayScrub goes by what the recycling controller goes by: a released volume, or one that

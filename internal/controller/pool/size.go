@@ -116,10 +116,7 @@ func giveUpOne(v *View, now time.Time, may func(*corev1.PersistentVolume) bool) 
 	if best == nil {
 		return nil
 	}
-	return []Action{Together{
-		Change{From: best, To: giveUp(v, best), Grave: true},
-		Post{corev1.EventTypeNormal, eventGivenUp, fmt.Sprintf("spare volume %s is given up", best.Name)},
-	}}
+	return []Action{append(parting(v, best), Post{corev1.EventTypeNormal, eventGivenUp, fmt.Sprintf("spare volume %s is given up", best.Name)})}
 }
 
 // before orders spares by which should go first.

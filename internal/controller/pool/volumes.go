@@ -118,6 +118,17 @@ func justFreed(vol *corev1.PersistentVolume) bool {
 		vol.Annotations[volume.AnnBoundByController] == "" && at.Sub(freed).Abs() <= freedWithin
 }
 
+// emptied says that a volume was recycled and nobody has drawn it since: its certificate
+// says when it was made nobody's, and it became Available then and not later. Whoever
+// recycles takes that off when somebody has left the volume; the rest is for a controller
+// that was away then. A certificate of an earlier Tarn does not say it.
+func emptied(vol *corev1.PersistentVolume) bool {
+	at, cert := vol.Status.LastPhaseTransitionTime, volume.CertificateOf(vol)
+	return cert != nil && cert.Claim != "" && cert.Freed != nil && vol.Annotations[tarnv1.AnnotationRecycleFailure] == "" &&
+		vol.Spec.ClaimRef == nil && vol.Status.Phase == corev1.VolumeAvailable && at != nil &&
+		vol.Annotations[volume.AnnBoundByController] == "" && at.Sub(cert.Freed.Time).Abs() <= freedWithin
+}
+
 // provisionerDeletes says that the volume's provisioner destroys it, object and
 // storage, once it is released.
 func provisionerDeletes(vol *corev1.PersistentVolume) bool {

@@ -1,0 +1,137 @@
+package pool
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+func TestTheStorageThatStaysIsNamed(t *testing.T) {
+	for _, c := range []struct {
+		source corev1.PersistentVolumeSource
+		node   string
+		want   string
+	}{
+		{corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}}, "", `driver d, handle "h"`},
+		{corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/srv/a"}}, "n", "local path /srv/a on node n"},
+		{corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/srv/a"}}, "", "host path /srv/a"},
+		{corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/a"}}, "", "NFS export s:/a"},
+		{corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{TargetPortal: "p", IQN: "q"}}, "", `source {"iscsi":{"targetPortal":"p","iqn":"q","lun":0}}`},
+	} {
+		vol := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: c.source}}
+		if c.node != "" {
+			metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationNode, c.node)
+		}
+		if got := storageOf(vol); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
+func TestEventsOfVolumesThatAreKeptAreNotMerged(t *testing.T) {
+	a, b := Post{corev1.EventTypeWarning, eventKept, "volume a"}, Post{corev1.EventTypeWarning, eventKept, "volume b"}
+	if doing(a) == doing(b) {
+		t.Errorf("got %q and %q, want one for each note", doing(a), doing(b))
+	}
+	if a.Reason, b.Reason = eventGivenUp, eventGivenUp; doing(a) != doing(b) {
+		t.Errorf("got %q and %q, want them merged", doing(a), doing(b))
+	}
+}
+
+func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
+	s := set(0, 0)
+	// passed frees a volume, makes it Available after a while, and settles it.
+	passed := func(after time.Duration, changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+		vol := free(volumeOf(s, "a", fillerOf(0)), testTime)
+		vol.Annotations[tarnv1.AnnotationPoolPolicy] = "Retain"
+		in(corev1.VolumeAvailable)(vol)
+		vol.Status.LastPhaseTransitionTime = &metav1.Time{Time: testTime.Add(after)}
+		for _, change := range changes {
+			change(vol)
+		}
+		return settle(vol)
+	}
+	// recycledAt was drawn once, and was nobody's from a time on.
+	recycledAt := func(at time.Time, changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+		vol := volumeOf(s, "a", retained, func(vol *corev1.PersistentVolume) { delete(vol.Annotations, tarnv1.AnnotationPoolUnused) })
+		certify(vol, "scrub-claim", at)
+		for _, change := range changes {
+			change(vol)
+		}
+		return vol
+	}
+	for _, c := range []struct {
+		name string
+		vol  *corev1.PersistentVolume
+		want corev1.PersistentVolumeReclaimPolicy
+	}{
+		{"one that nobody has drawn", volumeOf(s, "a", retained), corev1.PersistentVolumeReclaimDelete},
+		{"one that was Available, then not, then again", volumeOf(s, "a", retained, func(vol *corev1.PersistentVolume) {
+			vol.Status.LastPhaseTransitionTime.Time = testTime.Add(time.Minute)
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one made by hand", volumeOf(s, "a", byHand, retained), corev1.PersistentVolumeReclaimRetain},
+		{"one that was Available as soon as it was freed", passed(time.Second), corev1.PersistentVolumeReclaimDelete},
+		{"one that became Available long after it was freed", passed(time.Hour), corev1.PersistentVolumeReclaimRetain},
+		{"one that a binder has bound since it was freed", passed(time.Second, func(vol *corev1.PersistentVolume) {
+			vol.Annotations[volume.AnnBoundByController] = "yes"
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one of which nobody has noted when it was freed", passed(time.Second, func(vol *corev1.PersistentVolume) {
+			delete(vol.Annotations, tarnv1.AnnotationPoolUnused)
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one that was recycled, and nobody has drawn since", recycledAt(testTime), corev1.PersistentVolumeReclaimDelete},
+		{"the same, of policy Recycle", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
+			vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRecycle
+		}), corev1.PersistentVolumeReclaimDelete},
+		{"one that became Available long after it was recycled", recycledAt(testTime.Add(-time.Hour)), corev1.PersistentVolumeReclaimRetain},
+		{"one that was Available long before it was recycled", recycledAt(testTime.Add(time.Hour)), corev1.PersistentVolumeReclaimRetain},
+		{"one that a binder has bound since it was recycled", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
+			vol.Annotations[volume.AnnBoundByController] = "yes"
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one whose certificate does not say when it was nobody's", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
+			vol.Annotations[tarnv1.AnnotationRecycled] = `{"method":"Files","claim":"c","time":"` + testTime.Format(time.RFC3339) + `"}`
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one whose certificate was made by hand", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
+			vol.Annotations[tarnv1.AnnotationRecycled] = `{"freed":"` + testTime.Format(time.RFC3339) + `"}`
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one whose certificate cannot be read", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
+			vol.Annotations[tarnv1.AnnotationRecycled] = "{"
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one whose certificate was taken off", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
+			delete(vol.Annotations, tarnv1.AnnotationRecycled)
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one that could not be recycled the last time", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
+			vol.Annotations[tarnv1.AnnotationRecycleFailure] = `{"claim":"d"}`
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one that does not tell since when it is Available", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
+			vol.Status.LastPhaseTransitionTime = nil
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one made by hand that was recycled", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
+			delete(vol.Annotations, tarnv1.AnnotationPoolUID)
+		}), corev1.PersistentVolumeReclaimRetain},
+		{"one of a set that is no more", volumeOf(s, "a", retained, ofSet("gone")), corev1.PersistentVolumeReclaimRetain},
+		{"one that is to be deleted anyway", volumeOf(s, "a"), corev1.PersistentVolumeReclaimDelete},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "csi.example.com", VolumeHandle: "h-1"}
+			p := plan(view(s, c.vol), testTime)
+			to := p.all()[0].(Change).To
+			if got := to.Spec.PersistentVolumeReclaimPolicy; got != c.want || !volume.GivenUp(to, testNamespace) {
+				t.Errorf("got policy %s and claimRef %v, want %s and a claim that never existed", got, to.Spec.ClaimRef, c.want)
+			}
+			told := slices.ContainsFunc(p.all(), func(a Action) bool {
+				post, is := a.(Post)
+				return is && post.Type == corev1.EventTypeWarning && post.Reason == eventKept && strings.Contains(post.Note, `driver csi.example.com, handle "h-1"`)
+			})
+			if told != (c.want == corev1.PersistentVolumeReclaimRetain) {
+				t.Errorf("the storage is named: %t, policy %s", told, c.want)
+			}
+		})
+	}
+}

@@ -175,6 +175,7 @@ type tried struct {
 	Steps           []struct {
 		Name, Detail string
 		Passed       bool
+		Seconds      float64
 	}
 	Story []string
 	Left  []string
@@ -199,11 +200,11 @@ func tries(t *testing.T, wantStatus int, input string, args ...string) tried {
 
 // words fails the case if a step of a test does not begin its report with its word, or there
 // is another step.
-func (r tried) words(t *testing.T, failed, undone string) {
+func (r tried) words(t *testing.T, failed, undone, validated, created string) {
 	t.Helper()
 	want := []struct{ name, detail string }{
-		{"accepted", ""}, {"registered", "on "}, {"failed", failed}, {"undone", undone}, {"bound", "volume pvc-"}, {"staged", "on node "},
-		{"written", ""}, {"ready", ""}, {"expanded", "not tried: there is no spec.volumeExpansion"}, {"read", ""}, {"unstaged", ""},
+		{"accepted", ""}, {"registered", "on "}, {"failed", failed}, {"undone", undone},
+		{"validated", validated}, {"created", created}, {"bound", "volume pvc-"}, {"staged", "on node "}, {"written", ""}, {"ready", ""}, {"expanded", "not tried: there is no spec.volumeExpansion"}, {"read", ""}, {"unstaged", ""},
 		{"recycled", "not tried: there is no spec.volumeRecycling"}, {"deleted", ""}, {"nothing left", ""}, {"cleaned up", ""},
 	}
 	if !r.Passed || len(r.Steps) != len(want) {
@@ -213,6 +214,9 @@ func (r tried) words(t *testing.T, failed, undone string) {
 		got := r.Steps[i]
 		if got.Name != w.name || !got.Passed || w.detail == "" && got.Detail != "" || !strings.HasPrefix(got.Detail, w.detail) {
 			t.Errorf("step %d: got %+v, want %s to say %q", i+1, got, w.name, w.detail)
+		}
+		if strings.HasPrefix(got.Detail, "by its pod") && got.Seconds <= 0 {
+			t.Errorf("step %d: %s has a pod and took no time: %+v", i+1, w.name, got)
 		}
 	}
 }
@@ -232,20 +236,23 @@ func TestTheExamplesPassTarnPavTest(t *testing.T) {
 	for _, c := range []struct {
 		name, file, text string
 		args             []string
-		// failed and undone are what these steps say; creations and deletions are how many pods
+		// These are what the steps say; creations and deletions are how many pods
 		// there have to be for each at least, seen by others than the program.
-		failed, undone       string
-		creations, deletions int
+		failed, undone, validated, created string
+		creations, deletions               int
 	}{
 		{"without a creation pod", "../examples/hello-world/1-provisioner.yaml", "", nil,
-			"not tried: there is no creation pod", "not tried: nothing has failed", 0, 0},
-		{"with a pod in each section", "../examples/five-sections/provisioner.yaml", "", nil, "creation made to fail", "", 2, 2},
-		{"for the first pod of a volume", "-", string(ofNodes), []string{"--class", waits}, "creation made to fail", "", 2, 2},
+			"not tried: there is no creation pod", "not tried: nothing has failed",
+			"there is no spec.volumeValidation", "without a pod, handle ", 0, 0},
+		{"with a pod in each section", "../examples/five-sections/provisioner.yaml", "", nil, "creation made to fail", "",
+			"by its pod", "by its pod, handle ", 2, 2},
+		{"for the first pod of a volume", "-", string(ofNodes), []string{"--class", waits}, "creation made to fail", "",
+			"there is no spec.volumeValidation", "by its pod, handle ", 2, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := tries(t, 0, c.text, append(c.args, c.file)...)
-			r.words(t, c.failed, c.undone)
+			r.words(t, c.failed, c.undone, c.validated, c.created)
 			s := &scenario{t: t, ctx: t.Context(), name: r.Name}
 			s.await("the pods of both attempts to be seen", func() (bool, string) {
 				seen := suite.news.of(r.Name).pods

@@ -147,10 +147,20 @@ func TestExpansionIsShownAsTwoStepsOfOneSection(t *testing.T) {
 	if !slices.Equal(found[tarnv1.StepExpansion], []string{"podTemplate"}) || !slices.Equal(found[tarnv1.StepNodeExpansion], []string{"nodePodTemplate"}) {
 		t.Errorf("the section shows as %v", found)
 	}
+}
+
+func TestSectionsAboutVolumesThatAreMadeNeedDynamic(t *testing.T) {
+	p, _, _ := aGrowth()
 	p.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeStatic}
-	if problems := Check(p); !slices.ContainsFunc(problems, func(p Problem) bool {
-		return p.Field == "spec.volumeExpansion" && strings.Contains(p.Message, "needs Dynamic")
-	}) {
-		t.Errorf("without Dynamic: %v", problems)
+	p.Spec.VolumeDeletion, p.Spec.VolumeRecycling = p.Spec.VolumeStaging, p.Spec.VolumeStaging
+	var refused []string
+	for _, problem := range Check(p) {
+		if strings.Contains(problem.Message, "needs Dynamic") {
+			refused = append(refused, problem.Field)
+		}
+	}
+	slices.Sort(refused)
+	if want := []string{"spec.volumeCreation", "spec.volumeDeletion", "spec.volumeExpansion", "spec.volumeRecycling"}; !slices.Equal(refused, want) {
+		t.Errorf("without Dynamic refused are %v, want %v", refused, want)
 	}
 }

@@ -18,6 +18,7 @@ const (
 	varFSType       = "fsType"
 	varVolume       = "pv"
 	varParams       = "params"
+	varClass        = "sc"
 )
 
 // FSTypeParameter is the parameter of a StorageClass that says which file system its

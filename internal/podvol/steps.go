@@ -124,6 +124,9 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 		if err := checkRead(p, vol); err != nil {
 			return nil, err
 		}
+		if err := checkSecrets(p, vol); err != nil {
+			return nil, err
+		}
 	}
 	if section.Recovery == "" {
 		section.Recovery = recoveries[0]

@@ -49,7 +49,7 @@ func RecordVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (
 		"requestedMinCapacity": record.Spec.RequestedMinCapacity,
 		"requestedMaxCapacity": nil,
 		"params":               params,
-		"sc":                   class,
+		varClass:               class,
 		"pvc":                  claimObject,
 		"defaultHandle":        DefaultHandle(record),
 	}

@@ -114,6 +114,13 @@ func TestAClaimGetsARecordWhen(t *testing.T) {
 		{"a data source is told", viewOf(func(v *View) { v.Claim.Spec.DataSource = &corev1.TypedLocalObjectReference{} }), ActNone, "remove spec.dataSource"},
 		{"a selector is told", viewOf(func(v *View) { v.Claim.Spec.Selector = &metav1.LabelSelector{} }), ActNone, "remove spec.selector"},
 		{"a VolumeAttributesClass is told", viewOf(func(v *View) { v.Claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), ActNone, `remove spec.volumeAttributesClassName "fast"`},
+		{"a Secret of its class that nobody reads is told", viewOf(func(v *View) {
+			v.Class.Parameters = map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "key"}
+		}), ActNone, `has parameter "csi.storage.k8s.io/node-stage-secret-name" with value "key", of which no template of PavProvisioner "prov" takes notice`},
+		{"a Secret of its class is read", viewOf(func(v *View) {
+			v.Class.Parameters = map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "key"}
+			v.Provisioner.Spec.VolumeStaging = testkit.Section(`"{{ params['csi.storage.k8s.io/node-stage-secret-name'] }}"`)
+		}), ActRecord, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := decide(c.view, now)

@@ -37,6 +37,8 @@ type Kubelet struct {
 	Client client.WithWatch
 	// Ends says how a pod ends.
 	Ends func(*corev1.Pod) End
+	// Node says on which node a pod runs that has none; without it all run on one.
+	Node func(*corev1.Pod) string
 
 	mu  sync.Mutex
 	ran map[tarnv1.Step]map[types.UID]string
@@ -100,7 +102,11 @@ func (k *Kubelet) schedule(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	if pod.Spec.NodeName != "" {
 		return true, nil
 	}
-	err := k.Client.SubResource("binding").Create(ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "node"}})
+	node := "node"
+	if k.Node != nil {
+		node = k.Node(pod)
+	}
+	err := k.Client.SubResource("binding").Create(ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}})
 	if apierrors.IsConflict(err) {
 		return false, nil
 	}

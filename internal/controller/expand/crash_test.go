@@ -1,0 +1,158 @@
+//go:build integration
+
+package expand
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// growth is how a claim of 1Gi gets more under a controller that may be killed.
+type growth struct {
+	name string
+	// onNodes says that nodes have a part in it.
+	onNodes bool
+	// asks are the sizes the claim asks for, each but the first once the one before has failed.
+	asks []string
+	// failures is how many pods fail that are to reach the first size; tooMuch is what no
+	// node reaches.
+	failures int
+	tooMuch  string
+	// want is what the claim has in the end, and made the volume.
+	want, made string
+	// least and most are how many expansion pods run.
+	least, most int
+	// from and to are the writes at which the controller is killed, counted from 1; 0 is the
+	// first, and the last.
+	from, to int
+}
+
+const always = 99
+
+var growths = []growth{
+	{name: "grown", asks: []string{"2Gi"}, want: "2Gi", made: "2Gi", least: 1, most: 1},
+	{name: "at-second-go", asks: []string{"2Gi"}, failures: 1, want: "2Gi", made: "2Gi", least: 2, most: 2, from: 4, to: 9},
+	// How many fail depends on how soon the claim asks for less.
+	{name: "less", asks: []string{"4Gi", "2Gi"}, failures: always, want: "2Gi", made: "2Gi", least: 2, most: always, from: 6},
+	{name: "on-nodes", onNodes: true, asks: []string{"2Gi"}, want: "2Gi", made: "2Gi", least: 1, most: 1, from: 4},
+	{name: "less-on-nodes", onNodes: true, asks: []string{"4Gi", "2Gi"}, tooMuch: "4Gi", want: "2Gi", made: "4Gi", least: 1, most: 1, from: 8},
+}
+
+func TestAVolumeGrowsOnceWhereverTheControllerIsKilled(t *testing.T) {
+	live := func(t *testing.T, server *rest.Config, g growth, n int) (writes int) {
+		c, k := newCluster(t, server, fmt.Sprintf("%s-%d", g.name, n), g), testkit.NewKiller(n)
+		stop := k.Life(c.Config, c.run)
+		c.live()
+		stop()
+		c.check()
+		return k.Writes()
+	}
+	type death struct {
+		growth growth
+		at     int
+	}
+	var deaths []death
+	t.Run("whole", func(t *testing.T) {
+		server := testkit.OwnAPIServer(t)
+		for _, g := range growths {
+			t.Run(g.name, func(t *testing.T) {
+				last := live(t, server, g, 0)
+				if g.to > 0 {
+					last = min(last, g.to)
+				}
+				if last < g.from {
+					t.Errorf("it took %d writes, and its first death is to be at %d", last, g.from)
+				}
+				for at := max(g.from, 1); at <= last; at++ {
+					deaths = append(deaths, death{g, at})
+				}
+			})
+		}
+	})
+	testkit.AtEveryWrite(t, len(deaths), func(t *testing.T, server *rest.Config, n int) {
+		d := deaths[n-1]
+		t.Run(d.growth.name, func(t *testing.T) { live(t, server, d.growth, d.at) })
+	})
+}
+
+func TestAVolumeGrowsThoughSomebodyElseWritesFirstEachTime(t *testing.T) {
+	t.Parallel()
+	server := testkit.OwnAPIServer(t)
+	for _, g := range growths {
+		t.Run(g.name, func(t *testing.T) {
+			c, rival := newCluster(t, server, g.name+"-rival", g), &testkit.Rival{}
+			config, err := rival.Wrap(c.Config)
+			c.Must(err)
+			stop := c.run(config)
+			c.live()
+			stop()
+			c.check()
+			if rival.Refusals() == 0 {
+				t.Error("no write was refused: the rival has done nothing")
+			}
+		})
+	}
+}
+
+// live asks for one size after the other, and waits for the last.
+func (c *cluster) live() {
+	c.T.Helper()
+	for i, size := range c.growth.asks {
+		if i > 0 {
+			c.Eventually("the growth to fail", c.failed)
+		}
+		c.ask(size)
+	}
+	c.Eventually("the claim to have what it asks for", c.grown)
+}
+
+// failed wants controller or kubelet to have told the claim.
+func (c *cluster) failed() string {
+	s, err := c.see()
+	if err != nil {
+		return err.Error()
+	}
+	for _, told := range s.claim.Status.Conditions {
+		if told.Type == corev1.PersistentVolumeClaimControllerResizeError || told.Type == corev1.PersistentVolumeClaimNodeResizeError {
+			return ""
+		}
+	}
+	return fmt.Sprintf("the claim says %+v", s.claim.Status)
+}
+
+func (c *cluster) grown() string {
+	s, err := c.see()
+	if err != nil {
+		return err.Error()
+	}
+	has, made := s.claim.Status.Capacity[corev1.ResourceStorage], s.volume.Spec.Capacity[corev1.ResourceStorage]
+	journal := s.record.Status.Expansion
+	switch {
+	case has.String() != c.growth.want || len(s.claim.Status.Conditions) > 0 || statusOf(s.claim) != "":
+		return fmt.Sprintf("the claim says %+v", s.claim.Status)
+	case made.String() != c.growth.made || s.record.Status.Capacity != made.Value():
+		return fmt.Sprintf("the volume has %s, the record %d", made.String(), s.record.Status.Capacity)
+	case journal == nil || journal.TargetCapacity != 0 || journal.NextAttemptTime != nil:
+		return fmt.Sprintf("the journal says %+v", journal)
+	case len(s.pods) > 0:
+		return "pod " + s.pods[0].Name + " is left"
+	}
+	return ""
+}
+
+// check wants it to have grown no oftener than it had to, and to stay as it is.
+func (c *cluster) check() {
+	c.T.Helper()
+	if ran := c.kubelet.Ran(tarnv1.StepExpansion); len(ran) < c.growth.least || len(ran) > c.growth.most {
+		c.T.Errorf("expansion pods %q have run, want %d to %d", ran, c.growth.least, c.growth.most)
+	}
+	if wrong := c.grown(); wrong != "" {
+		c.T.Error("after it had grown: " + wrong)
+	}
+}

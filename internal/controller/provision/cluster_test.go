@@ -1,0 +1,283 @@
+//go:build integration
+
+package provision
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// The nodes the scheduler chooses, one after the other.
+const firstNode, secondNode = "node-a", "node-b"
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
+	testkit.Main(m)
+}
+
+// cluster is one claim, and a stand-in for all that has to do with it but the controller:
+// binder, scheduler, protection, reclaim, the garbage collector and the kubelet.
+type cluster struct {
+	testkit.World
+	life    life
+	name    string
+	claim   *corev1.PersistentVolumeClaim
+	kubelet *podvoltest.Kubelet
+	clock   testkit.PushedClock
+	starts  atomic.Int32
+
+	mu sync.Mutex
+	// failures is how many creation pods are still to fail; stored says that there is storage,
+	// wrong what was amiss.
+	failures int
+	stored   bool
+	wrong    []string
+	// heldAtCreated says that the claim went while no controller ran and the record was
+	// Created without a volume; written that there was a volume ever.
+	heldAtCreated, written bool
+}
+
+func newCluster(t *testing.T, config *rest.Config, name string, l life) *cluster {
+	t.Helper()
+	c := &cluster{World: testkit.NewWorld(t, config, time.Minute), life: l, name: name, failures: l.failures}
+	c.Must(client.IgnoreAlreadyExists(c.Client.Create(c.Ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})))
+	p := l.provisioner(name)
+	status := p.Status
+	c.Must(c.Client.Create(c.Ctx, p))
+	p.Status = status
+	p.Status.Conditions[0].ObservedGeneration, p.Status.Conditions[0].LastTransitionTime = p.Generation, metav1.Now()
+	c.Must(c.Client.Status().Update(c.Ctx, p))
+	c.Must(c.Client.Create(c.Ctx, testkit.Class(name, func(class *storagev1.StorageClass) {
+		if l.waits {
+			class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+		}
+	})))
+	c.claim = testkit.Claim("default", name, "", name, func(claim *corev1.PersistentVolumeClaim) {
+		if l.waits {
+			claim.Annotations[annSelectedNode] = firstNode
+		}
+	})
+	c.Must(c.Client.Create(c.Ctx, c.claim))
+	c.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: c.Client, Ends: c.ends, Node: nodeOf}
+	done := make(chan error, 1)
+	go func() { done <- c.kubelet.Run(c.Ctx) }()
+	t.Cleanup(func() { // after Play has ended the context
+		if err := <-done; err != nil && c.Ctx.Err() == nil {
+			t.Error(err)
+		}
+	})
+	c.Play(c.round)
+	return c
+}
+
+// run starts the controller as the account it has in a cluster. Before it is started anew,
+// a claim that is to go with its record Created has gone.
+func (c *cluster) run(restConfig *rest.Config) (stop func()) {
+	c.T.Helper()
+	if c.starts.Add(1) > 1 && c.life.deleted == onceCreated {
+		c.holdAtCreated()
+	}
+	return testkit.Run(c.Ctx, c.T, restConfig, func(mgr ctrl.Manager) error {
+		return Register(mgr, Options{Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader()}, Clock: &c.clock})
+	})
+}
+
+func (c *cluster) holdAtCreated() {
+	s, err := c.see()
+	if err != nil || s.record == nil || s.record.Status.Phase != tarnv1.VolumeCreated || s.volume != nil {
+		return
+	}
+	gone := c.Mirror.Until(c.Ctx, func() bool { s, err := c.see(); return err == nil && s.claim == nil })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.heldAtCreated = gone
+}
+
+// sight is what there is of a life; what is not there is nil.
+type sight struct {
+	claim  *corev1.PersistentVolumeClaim
+	record *tarnv1.PavVolume
+	volume *corev1.PersistentVolume
+	pods   []corev1.Pod
+}
+
+// see reads live.
+func (c *cluster) see() (sight, error) {
+	key := client.ObjectKey{Name: volumeName(c.claim.UID)}
+	claim, err := kube.Get(c.Ctx, c.Client, client.ObjectKeyFromObject(c.claim), &corev1.PersistentVolumeClaim{})
+	record, recordErr := kube.Get(c.Ctx, c.Client, key, &tarnv1.PavVolume{})
+	vol, volumeErr := kube.Get(c.Ctx, c.Client, key, &corev1.PersistentVolume{})
+	pods := &corev1.PodList{}
+	podsErr := c.Client.List(c.Ctx, pods, client.InNamespace(c.claim.Namespace), client.MatchingLabels{tarnv1.LabelProvisioner: c.name})
+	return sight{claim, record, vol, pods.Items}, errors.Join(err, recordErr, volumeErr, podsErr)
+}
+
+// nodeOf is the node that a pod asks for.
+func nodeOf(pod *corev1.Pod) string {
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			for _, field := range term.MatchFields {
+				return field.Values[0]
+			}
+		}
+	}
+	return firstNode
+}
+
+// ends is the end of a pod. It holds the pod until the claim is gone, where that is to go
+// meanwhile.
+func (c *cluster) ends(pod *corev1.Pod) podvoltest.End {
+	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
+	if step == tarnv1.StepCreation {
+		c.mu.Lock()
+		if c.stored {
+			c.wrong = append(c.wrong, "pod "+pod.Name+" ran where there was storage already")
+		}
+		c.stored = true
+		c.mu.Unlock()
+	}
+	if step == tarnv1.StepValidation && c.life.deleted == whileValidating || step == tarnv1.StepCreation && c.life.deleted == whileCreating {
+		c.Mirror.Until(c.Ctx, func() bool {
+			_ = c.Client.Delete(c.Ctx, c.claim.DeepCopy())
+			s, err := c.see()
+			return err == nil && s.claim == nil
+		})
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case step == tarnv1.StepCreation && c.failures > 0:
+		c.failures--
+		return podvoltest.End{Fails: true, Result: tarnv1.PodResult{Error: "the array is busy"}}
+	case step == tarnv1.StepCreation && c.life.waits && pod.Spec.NodeName == firstNode:
+		return podvoltest.End{Fails: true, Result: tarnv1.PodResult{Error: "no room on this node"}}
+	}
+	return podvoltest.End{Result: tarnv1.PodResult{Capacity: ptr.To("1Gi")}}
+}
+
+// round does what has to be done. What the API server refuses is left to the next one.
+func (c *cluster) round() error {
+	s, err := c.see()
+	if err != nil {
+		return err
+	}
+	for i := range s.pods {
+		if s.record == nil || s.pods[i].DeletionTimestamp != nil && podvol.Ended(&s.pods[i]) {
+			_ = c.Client.Delete(c.Ctx, &s.pods[i], client.GracePeriodSeconds(0))
+		}
+	}
+	if s.claim != nil {
+		c.serve(s)
+	}
+	if s.volume != nil {
+		c.mu.Lock()
+		c.written = true
+		c.mu.Unlock()
+		c.settlePhase(s)
+	}
+	if s.record != nil {
+		c.reclaim(s)
+		c.push(s.record)
+	}
+	return nil
+}
+
+// serve is scheduler, protection and binder of a claim, and who deletes it.
+func (c *cluster) serve(s sight) {
+	switch {
+	case s.claim.DeletionTimestamp != nil:
+		c.unprotect(s.claim)
+	case c.life.deleted == onceCreated && s.record != nil && s.record.Status.Phase == tarnv1.VolumeCreated,
+		c.life.deleted == onceWritten && s.volume != nil:
+		_ = c.Client.Delete(c.Ctx, s.claim)
+	case c.life.waits && s.claim.Annotations[annSelectedNode] == "":
+		metav1.SetMetaDataAnnotation(&s.claim.ObjectMeta, annSelectedNode, secondNode)
+		_ = c.Client.Update(c.Ctx, s.claim)
+	case c.life.deleted == "" && s.volume != nil && s.claim.Spec.VolumeName == "":
+		s.claim.Spec.VolumeName = s.volume.Name
+		_ = c.Client.Update(c.Ctx, s.claim)
+	case s.claim.Spec.VolumeName != "" && s.claim.Status.Phase != corev1.ClaimBound:
+		s.claim.Status.Phase = corev1.ClaimBound
+		_ = c.Client.Status().Update(c.Ctx, s.claim)
+	}
+}
+
+func (c *cluster) settlePhase(s sight) {
+	want := corev1.VolumeReleased
+	if s.claim != nil {
+		want = corev1.VolumeBound
+	}
+	if s.volume.Status.Phase != want {
+		s.volume.Status.Phase = want
+		_ = c.Client.Status().Update(c.Ctx, s.volume)
+	}
+}
+
+// reclaim undoes what a creation has left, and destroys what nobody claims any more.
+func (c *cluster) reclaim(s sight) {
+	switch phase := s.record.Status.Phase; {
+	case phase == tarnv1.VolumeUndoing:
+		if slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool { return !podvol.Ended(&pod) }) {
+			return
+		}
+		c.destroyed()
+		s.record.Status.Phase, s.record.Status.Handle, s.record.Status.Capacity = tarnv1.VolumePending, "", 0
+		_ = c.Client.Status().Update(c.Ctx, s.record)
+	case phase == tarnv1.VolumeCreated:
+		if s.volume != nil && s.volume.Status.Phase == corev1.VolumeReleased && meta.IsStatusConditionTrue(s.record.Status.Conditions, tarnv1.ConditionProvisioned) {
+			s.record.Status.Phase = tarnv1.VolumeDeleting
+			_ = c.Client.Status().Update(c.Ctx, s.record)
+		}
+	case phase == tarnv1.VolumeDeleting && s.volume != nil:
+		c.destroyed()
+		_ = c.Client.Delete(c.Ctx, s.volume.DeepCopy())
+		s.volume.Finalizers = nil
+		_ = c.Client.Patch(c.Ctx, s.volume, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": null}}`)))
+	case phase == tarnv1.VolumeDeleting:
+		_ = c.Client.Delete(c.Ctx, s.record.DeepCopy())
+		_ = c.Client.Patch(c.Ctx, s.record, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": null}}`)))
+	}
+}
+
+func (c *cluster) destroyed() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stored = false
+}
+
+// push puts the clock to the next attempt of a record, and has the controller look.
+func (c *cluster) push(record *tarnv1.PavVolume) {
+	at := record.Status.NextAttemptTime
+	if record.Status.Phase != tarnv1.VolumePending || at == nil || !c.clock.PushTo(at.Time) {
+		return
+	}
+	_ = c.Client.Patch(c.Ctx, record, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"annotations": {"looked": "`+at.Format(time.RFC3339)+`"}}}`)))
+}
+
+// unprotect takes Kubernetes' own finalizers off.
+func (c *cluster) unprotect(claim *corev1.PersistentVolumeClaim) {
+	if len(claim.Finalizers) > 0 {
+		claim.Finalizers = nil
+		_ = c.Client.Update(c.Ctx, claim)
+	}
+}

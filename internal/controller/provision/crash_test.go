@@ -1,0 +1,200 @@
+//go:build integration
+
+package provision
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// moment is when the claim of a life is deleted; never is empty.
+type moment string
+
+const (
+	whileValidating moment = "the validation pod runs"
+	whileCreating   moment = "the creation pod runs"
+	onceCreated     moment = "the record is Created, and no volume is there"
+	onceWritten     moment = "the volume is there and not bound"
+)
+
+// life is what becomes of one claim under a controller that may be killed.
+type life struct {
+	name string
+	// validates says that there is a validation pod; waits that the scheduler chooses the node.
+	validates, waits bool
+	// failures is how many creation pods fail: on the first node where the scheduler chooses.
+	failures int
+	deleted  moment
+	// least and most are how many creation pods run.
+	least, most int
+	// from and to are the writes at which the controller is killed, counted from 1: what lives
+	// have in common is tried in one. 0 is the first, and the last.
+	from, to int
+}
+
+var lives = []life{
+	{name: "failed", failures: 1, least: 2, most: 2},
+	{name: "validated", validates: true, least: 1, most: 1, from: 2, to: 6},
+	// Killed between record and claim it forgets that the node was refused, and tries it again.
+	{name: "rescheduled", waits: true, least: 2, most: 3, from: 4},
+	{name: "gone-while-validating", validates: true, deleted: whileValidating, from: 3},
+	{name: "gone-while-creating", deleted: whileCreating, least: 1, most: 1, from: 3},
+	{name: "gone-while-failing", deleted: whileCreating, failures: 1, least: 1, most: 1, from: 4},
+	{name: "gone-when-created", deleted: onceCreated, least: 1, most: 1, from: 4, to: 5},
+	{name: "gone-when-written", deleted: onceWritten, least: 1, most: 1, from: 5},
+}
+
+func TestAVolumeIsMadeOnceOrNotAtAllWhereverTheControllerIsKilled(t *testing.T) {
+	live := func(t *testing.T, server *rest.Config, l life, n int) (writes int) {
+		c, k := newCluster(t, server, fmt.Sprintf("%s-%d", l.name, n), l), testkit.NewKiller(n)
+		stop := k.Life(c.Config, c.run)
+		c.live()
+		stop()
+		c.check()
+		return k.Writes()
+	}
+	type death struct {
+		life life
+		at   int
+	}
+	var deaths []death
+	t.Run("whole", func(t *testing.T) {
+		server := testkit.OwnAPIServer(t)
+		for _, l := range lives {
+			t.Run(l.name, func(t *testing.T) {
+				last := live(t, server, l, 0)
+				if l.to > 0 {
+					last = min(last, l.to)
+				}
+				if last < l.from {
+					t.Errorf("it took %d writes, and its first death is to be at %d", last, l.from)
+				}
+				for at := max(l.from, 1); at <= last; at++ {
+					deaths = append(deaths, death{l, at})
+				}
+			})
+		}
+	})
+	testkit.AtEveryWrite(t, len(deaths), func(t *testing.T, server *rest.Config, n int) {
+		d := deaths[n-1]
+		t.Run(d.life.name, func(t *testing.T) { live(t, server, d.life, d.at) })
+	})
+}
+
+func TestAVolumeIsMadeThoughSomebodyElseWritesFirstEachTime(t *testing.T) {
+	t.Parallel()
+	server := testkit.OwnAPIServer(t)
+	for _, l := range lives {
+		t.Run(l.name, func(t *testing.T) {
+			c, rival := newCluster(t, server, l.name+"-rival", l), &testkit.Rival{}
+			config, err := rival.Wrap(c.Config)
+			c.Must(err)
+			stop := c.run(config)
+			c.live()
+			stop()
+			c.check()
+			if rival.Refusals() == 0 {
+				t.Error("no write was refused: the rival has done nothing")
+			}
+		})
+	}
+}
+
+// live waits until the claim has its volume, or nothing of it is left.
+func (c *cluster) live() {
+	c.T.Helper()
+	if c.life.deleted == "" {
+		c.Eventually("the claim to have its volume", c.served)
+	} else {
+		c.Eventually("nothing to be left", c.nothing)
+	}
+}
+
+func (c *cluster) served() string {
+	s, err := c.see()
+	switch {
+	case err != nil:
+		return err.Error()
+	case s.claim == nil || s.record == nil || s.volume == nil:
+		return fmt.Sprintf("claim %v, record %v, volume %v", s.claim != nil, s.record, s.volume != nil)
+	case s.claim.Status.Phase != corev1.ClaimBound || !meta.IsStatusConditionTrue(s.record.Status.Conditions, tarnv1.ConditionProvisioned):
+		return fmt.Sprintf("the claim is %s, the record %+v", s.claim.Status.Phase, s.record.Status)
+	case len(s.pods) > 0:
+		return "pod " + s.pods[0].Name + " is left"
+	}
+	return ""
+}
+
+func (c *cluster) nothing() string {
+	s, err := c.see()
+	switch {
+	case err != nil:
+		return err.Error()
+	case s.claim != nil:
+		return "the claim is there"
+	case s.record != nil:
+		return fmt.Sprintf("the record is there: %+v", s.record.Status)
+	case s.volume != nil:
+		return "the volume is there, " + string(s.volume.Status.Phase)
+	case len(s.pods) > 0:
+		return "pod " + s.pods[0].Name + " is there"
+	}
+	return ""
+}
+
+// check wants the life to have ended as it should, and not oftener than that.
+func (c *cluster) check() {
+	c.T.Helper()
+	if ran := c.kubelet.Ran(tarnv1.StepCreation); len(ran) < c.life.least || len(ran) > c.life.most {
+		c.T.Errorf("creation pods %q have run, want %d to %d", ran, c.life.least, c.life.most)
+	}
+	if ran := c.kubelet.Ran(tarnv1.StepValidation); c.life.validates != (len(ran) == 1) {
+		c.T.Errorf("validation pods %q have run", ran)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stored != (c.life.deleted == "") {
+		c.T.Errorf("there is storage: %v", c.stored)
+	}
+	if len(c.wrong) > 0 {
+		c.T.Errorf("%q", c.wrong)
+	}
+	if c.heldAtCreated && c.written {
+		c.T.Error("a PersistentVolume was written for a claim that was gone before")
+	}
+	s, err := c.see()
+	c.Must(err)
+	if c.life.waits && (s.volume.Spec.NodeAffinity == nil || s.volume.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0] != secondNode) {
+		c.T.Errorf("the volume is made on %s and is for %+v", secondNode, s.volume.Spec.NodeAffinity)
+	}
+	if c.life.deleted == "" {
+		return
+	}
+	left := &tarnv1.PavVolumeList{}
+	c.Must(c.Client.List(c.Ctx, left, client.MatchingLabels{tarnv1.LabelProvisioner: c.name}))
+	if wrong := c.nothing(); wrong != "" || len(left.Items) > 0 {
+		c.T.Errorf("after its end: %s, %d records", wrong, len(left.Items))
+	}
+}
+
+// provisioner builds the one of a life.
+func (l life) provisioner(name string) *pavv1.PavProvisioner {
+	return testkit.Provisioner(name, func(p *pavv1.PavProvisioner) {
+		p.UID = ""
+		if l.validates {
+			p.Spec.VolumeValidation = testkit.PodSection()
+		}
+		if l.waits {
+			p.Spec.Topology = pavv1.TopologyNode
+		}
+	})
+}

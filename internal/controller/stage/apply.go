@@ -7,10 +7,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -78,30 +76,12 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 	case Tell:
 		r.events.Eventf(a.Pod, stage, a.Type, a.Reason, eventAction, "%s", a.Note)
 		return nil
-	case Evict:
-		return r.evict(ctx, a.Pod)
 	case RaiseGuard:
 		return r.raiseGuard(ctx, stage)
 	case DropGuard:
 		return r.dropGuard(ctx, v.Guard)
 	}
 	return fmt.Errorf("stage: no way to apply %T", a)
-}
-
-// +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
-
-// evict evicts a pod. One that is gone is no error; a disruption budget that forbids it
-// is one, so that it is tried again later.
-func (r *Reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
-	eviction := &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))},
-	}
-	err := r.client.SubResource("eviction").Create(ctx, pod, eviction)
-	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-		return fmt.Errorf("evicting pod %s/%s, which uses a volume that was lost: %w", pod.Namespace, pod.Name, err)
-	}
-	return nil
 }
 
 // maxMeetings is how many writes of the node agent may come between reading a stage

@@ -8,6 +8,7 @@ package stage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -122,9 +123,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		err = r.apply(ctx, view, p)
 	}
 	if err == nil {
-		var next time.Time
-		next, err = r.expand(ctx, view, now)
-		p.LookAt = kube.Sooner(p.LookAt, next)
+		grow, notGrown := r.expand(ctx, view, now)
+		evict, notEvicted := r.restart(ctx, view, now) // the last, since an answer may be long in coming
+		p.LookAt, err = kube.Sooner(p.LookAt, kube.Sooner(grow, evict)), errors.Join(notGrown, notEvicted)
 	}
 	// What is not found now is the stage: it went while the cache still showed it.
 	return kube.Outcome(client.IgnoreNotFound(err), p.LookAt, now)

@@ -42,7 +42,7 @@ type server struct {
 func newServer(t *testing.T, name string, ends func(*corev1.Pod) podvoltest.End) *server {
 	t.Helper()
 	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	s := &server{t: t, ctx: ctx, config: config, name: name}
 	s.client = testkit.Client(t, s.config)
 	s.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: s.client, Ends: ends}

@@ -140,7 +140,8 @@ func somethingToTell(stage *tarnv1.PavStage) bool {
 }
 
 // planTelling tells the pods that use the volume, each with what it means for that
-// pod, and, if that is the recovery, evicts those that somebody will make again.
+// pod. Those that are to be evicted hear of it when that is answered: here it is but
+// written down.
 func planTelling(v View, s situation) []Action {
 	if !somethingToTell(v.Stage) || s == stop || s == unstage || s == release {
 		return nil
@@ -156,7 +157,7 @@ func planTelling(v View, s situation) []Action {
 		}
 	}
 	if lost.ReboundTime != nil {
-		status.ReboundTold = lost.Number
+		status.ReboundTold, status.Evictions = lost.Number, evictionsAfter(v)
 		for i := range v.Consumers {
 			actions = append(actions, tellRebound(v.Stage, &v.Consumers[i])...)
 		}
@@ -170,7 +171,7 @@ func outlook(r tarnv1.StageRecovery) string {
 	case tarnv1.RecoveryNone:
 		return "nothing is done about it, as the provisioner's volumeStaging.recovery says; restart the pod when it can be staged again"
 	case tarnv1.RecoveryRestartConsumers:
-		return "it is staged again, and then this pod is evicted"
+		return "it is staged again, and then this pod is evicted if a controller makes it again"
 	}
 	return "it is staged again and bound anew; files that are open stay lost"
 }
@@ -186,10 +187,7 @@ func tellRebound(stage *tarnv1.PavStage, pod *corev1.Pod) []Action {
 			return []Action{tell(corev1.EventTypeWarning, ReasonVolumeNotRebound,
 				"volume %s was lost and is staged again, but nothing would make this pod again if it was evicted; delete and create it, or restart its containers, to see the volume", name)}
 		}
-		return []Action{
-			tell(corev1.EventTypeNormal, ReasonRestarted, "volume %s was lost and is staged again; this pod is evicted so that its successor sees it", name),
-			Evict{pod},
-		}
+		return nil
 	}
 	var actions []Action
 	for _, l := range stage.Status.Node.Loss.Left {

@@ -211,7 +211,7 @@ func TestTheUsersOfALostVolumeAreToldOnce(t *testing.T) {
 		"of its end":                         {view(lost(aStage(told), rebound), one(consumer())), "tell VolumeRebound, write"},
 		"of both where it was short":         {view(lost(aStage(untold), rebound), one(consumer())), "post VolumeLost, tell VolumeLost, tell VolumeRebound, write"},
 		"of what could not be bound":         {view(lost(aStage(told), rebound, left), one(consumer())), "tell VolumeNotRebound, write"},
-		"and evicted, if that is the way":    {view(lost(aStage(restart), rebound), one(consumer(owned))), "tell RestartedForVolume, evict, write"},
+		"those to be evicted as they are":    {view(lost(aStage(restart), rebound), one(consumer(owned))), "write"},
 		"but not if nobody makes them again": {view(lost(aStage(restart), rebound), one(consumer())), "tell VolumeNotRebound, write"},
 		"and not when the stage ends anyway": {view(ending(lost(aStage(untold))), one(consumer())), "write"},
 		"though nothing else is done":        {view(lost(aStage(of(tarnv1.StagePodFailed, "")))), "post VolumeLost, write"},

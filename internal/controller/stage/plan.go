@@ -29,6 +29,7 @@ const (
 	ReasonVolumeRebound    = "VolumeRebound"
 	ReasonVolumeNotRebound = "VolumeNotRebound"
 	ReasonRestarted        = "RestartedForVolume"
+	ReasonNotRestarted     = "RestartRefused"
 )
 
 const (
@@ -180,8 +181,6 @@ type (
 		Pod                *corev1.Pod
 		Type, Reason, Note string
 	}
-	// Evict evicts a pod that uses the volume.
-	Evict struct{ Pod *corev1.Pod }
 	// RaiseGuard creates the disruption budget that keeps the staging pod.
 	RaiseGuard struct{}
 	// DropGuard deletes it.
@@ -197,7 +196,6 @@ func (EndStage) action()    {}
 func (Post) action()        {}
 func (HurryPod) action()    {}
 func (Tell) action()        {}
-func (Evict) action()       {}
 func (RaiseGuard) action()  {}
 func (DropGuard) action()   {}
 
@@ -269,7 +267,7 @@ func startStaging(v View, now time.Time) Plan {
 	status := tarnv1.PavStagePodStatus{
 		Phase: tarnv1.StagePodStarting, Namespace: pod.Namespace, Name: pod.Name, Staged: true,
 		Attempt: attempt, Recovery: v.Prepared.Recovery, StartTime: &metav1.Time{Time: now.Truncate(time.Second)},
-		Restarts: was.Restarts, LossTold: was.LossTold, ReboundTold: was.ReboundTold,
+		Restarts: was.Restarts, LossTold: was.LossTold, ReboundTold: was.ReboundTold, Evictions: was.Evictions,
 	}
 	if was.Phase == tarnv1.StagePodGone {
 		status.Restarts = restarts(was, now)

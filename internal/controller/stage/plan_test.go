@@ -264,8 +264,8 @@ func TestPlanOfAStageThatEnds(t *testing.T) {
 			want: "write, discard " + unstaging, wantStatus: ref(inUnstaging(1, unstaged(""))),
 		},
 		{
-			name: "a failure is told and tried again", view: view(unmounted(aStage(inUnstaging(1))), pod(aPod(unstaging, corev1.PodFailed, because("busy")))),
-			want: "write, post UnstagingFailed", wantStatus: ref(inUnstaging(1, withUID, again(time.Second, "busy"))), wantNote: "busy", wantLook: time.Second,
+			name: "a failure is tried again", view: view(unmounted(aStage(inUnstaging(1))), pod(aPod(unstaging, corev1.PodFailed, because("busy")))),
+			want: "write", wantStatus: ref(inUnstaging(1, withUID, again(time.Second, "busy"))), wantLook: time.Second,
 		},
 		{
 			name: "a section that cannot be evaluated is tried again", view: view(unmounted(aStage(stopped(true))), unfit),

@@ -64,6 +64,8 @@ func planUnstage(v View, now time.Time) Plan {
 		return waitForRetry(v, status, now)
 	case v.Pod != nil:
 		return followUnstaging(v, now)
+	case untold(status):
+		return tellFailure(v)
 	case status.Phase == tarnv1.StagePodStopped && v.Stage.Status.Node.Phase != tarnv1.StageUnmounted:
 		return Plan{}
 	case !status.Staged:
@@ -93,16 +95,13 @@ func planUnstage(v View, now time.Time) Plan {
 }
 
 func waitForRetry(v View, status tarnv1.PavStagePodStatus, now time.Time) Plan {
-	if said := saidBy(v, status.Message); said != status.Message {
-		status.Message = said
-		// The write brings the stage back.
-		return Plan{Actions: append(write(v, status), Post{ReasonUnstagingFailed, kube.Cut(said, maxNote)})}
-	}
 	at := status.NextAttemptTime.Time
-	if now.Before(at) {
+	switch waits := now.Before(at); {
+	case untold(status) && !(waits && saidBy(v) == ""):
+		return tellFailure(v)
+	case waits:
 		return Plan{LookAt: at}
-	}
-	if ours(v) {
+	case ours(v):
 		return Plan{Actions: discard(v)}
 	}
 	// A pod that is not ours bears the name of the failed attempt; the next one has
@@ -111,14 +110,33 @@ func waitForRetry(v View, status tarnv1.PavStagePodStatus, now time.Time) Plan {
 	return Plan{Actions: write(v, status)}
 }
 
-// saidBy puts before what was seen of the failed pod what it has said itself, as soon as the
-// node agent has told that. Nothing waits for it: an agent that is down tells nothing.
-func saidBy(v View, seen string) string {
-	text := volume.TextOfUnstaging(v.Stage)
-	if text == "" || !ours(v) || strings.HasPrefix(seen, text+" (") {
-		return seen
+// untold says whether the failure of an unstaging pod has still to be told. That is done
+// once, as soon as the node agent has handed on what the pod has said, and no later than
+// the pod goes: an agent that is down tells nothing. Until it is done the status has the
+// uid of the pod, by which the agent knows whose word is waited for.
+func untold(status tarnv1.PavStagePodStatus) bool {
+	return status.NextAttemptTime != nil && status.UID != ""
+}
+
+// tellFailure tells that an unstaging pod has failed, with what it has said before what
+// was seen of it.
+func tellFailure(v View) Plan {
+	status := v.Stage.Status.Pod
+	if text := saidBy(v); text != "" && !strings.HasPrefix(status.Message, text+" (") {
+		status.Message = kube.Cut(text+" ("+status.Message+")", maxMessage)
 	}
-	return kube.Cut(text+" ("+seen+")", maxMessage)
+	status.UID = ""
+	// The write brings the stage back.
+	return Plan{Actions: append(write(v, status), Post{ReasonUnstagingFailed, kube.Cut(status.Message, maxNote)})}
+}
+
+// saidBy gives what the failed pod has said itself, empty as long as the node agent has
+// handed on nothing.
+func saidBy(v View) string {
+	if v.Pod != nil && !ours(v) {
+		return ""
+	}
+	return volume.TextOfUnstaging(v.Stage)
 }
 
 func followUnstaging(v View, now time.Time) Plan {
@@ -139,11 +157,13 @@ func retryUnstaging(v View, attempt int32, message string, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	status.Phase, status.UnstageAttempts, status.Message = tarnv1.StagePodUnstaging, attempt, kube.Cut(message, maxMessage)
 	status.NextAttemptTime = &metav1.Time{Time: at.Round(time.Second)} // the API keeps whole seconds
-	switch {
-	case v.Pod == nil:
-		status.Name, status.UID = "", ""
-	case ours(v):
-		status.UID = v.Pod.UID // by which the node agent knows whose word it is to look for
+	status.UID = ""
+	if v.Pod == nil {
+		status.Name = ""
+	}
+	if ours(v) {
+		status.UID = v.Pod.UID
+		return Plan{Actions: write(v, status), LookAt: status.NextAttemptTime.Time} // see untold
 	}
 	return Plan{
 		Actions: append(write(v, status), Post{ReasonUnstagingFailed, kube.Cut(message, maxNote)}),

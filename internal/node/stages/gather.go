@@ -92,8 +92,9 @@ func (s *Stages) gatherStaged(v *View) error {
 func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 	pod := v.Stage.Status.Pod.Phase
 	if pod == tarnv1.StagePodFailed {
-		v.PodError = pavdir.ReadError(s.pav(v.Stage.UID))
-		return nil
+		var err error
+		v.PodError, err = s.saidByStaging(ctx, v.Stage)
+		return err
 	}
 	v.Ready = pavdir.Ready(s.pav(v.Stage.UID))
 	if !v.Ready && pod != tarnv1.StagePodSucceeded && !s.hasEnded(v.Stage) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -45,6 +46,33 @@ func (s *Stages) gatherUnstaging(ctx context.Context, v *View) error {
 		v.PodError = text
 	}
 	return nil
+}
+
+// saidByStaging gives what a staging pod that has failed has left in /pav/error. Where it
+// took the place of one that had vanished it has that one's /pav, so what was written before
+// it was started is not its word. Of a pod that is gone, or was refused, only the stage
+// controller's note of the start is known: that is by another clock, but no worse a guess.
+func (s *Stages) saidByStaging(ctx context.Context, stage *tarnv1.PavStage) (string, error) {
+	text := pavdir.ReadError(s.pav(stage.UID))
+	if text == "" {
+		return "", nil
+	}
+	begun := stage.Status.Pod.StartTime
+	if name := stage.Status.Pod.Name; name != "" {
+		pod, err := kube.Get(ctx, s.Live, client.ObjectKey{Namespace: stage.Status.Pod.Namespace, Name: name}, &corev1.Pod{})
+		if err != nil {
+			return "", err
+		}
+		if pod != nil && metav1.IsControlledBy(pod, stage) {
+			if begun = pod.Status.StartTime; begun == nil {
+				return "", nil // the kubelet has not begun it
+			}
+		}
+	}
+	if begun != nil && s.errorTime(stage.UID).Before(begun.Time) {
+		return "", nil
+	}
+	return text, nil
 }
 
 // errorTime is when /pav/error was last written; by the inode's change, which a pod cannot

@@ -1,0 +1,81 @@
+package stages
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, tarnv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const earlier, later = -time.Hour, time.Hour
+	for name, test := range map[string]struct {
+		// noted is when, from the writing of /pav/error on, the controller has started the
+		// pod, begun when the kubelet has; 0 is never.
+		noted, begun time.Duration
+		// gone says that there is no pod, theirs that it is somebody else's.
+		gone, theirs bool
+		want         string
+	}{
+		"its own":                          {noted: earlier, begun: earlier, want: "no bucket"},
+		"its own, by the node's clock":     {noted: later, begun: earlier, want: "no bucket"},
+		"an earlier one's":                 {noted: later, begun: later},
+		"an earlier one's, by that too":    {noted: earlier, begun: later},
+		"not of one that has not begun":    {noted: earlier},
+		"of one that is gone":              {noted: earlier, gone: true, want: "no bucket"},
+		"of one before one that is gone":   {noted: later, gone: true},
+		"of one of which nothing is known": {gone: true, want: "no bucket"},
+		"though another has its name":      {noted: earlier, begun: later, theirs: true, want: "no bucket"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &Stages{Config: Config{Folder: t.TempDir(), Now: time.Now}}
+			failed := stage(pod(tarnv1.StagePodFailed), func(s *tarnv1.PavStage) {
+				s.Name, s.UID = "stage", "uid-of-stage"
+				s.Status.Pod.Namespace, s.Status.Pod.Name, s.Status.Pod.Message = "ns", "pav-staging", "container main exited with 1"
+			})
+			if err := os.MkdirAll(s.pav(failed.UID), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(s.errorFile(failed.UID), []byte("no bucket"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			at := func(d time.Duration) *metav1.Time {
+				if d == 0 {
+					return nil
+				}
+				return &metav1.Time{Time: s.errorTime(failed.UID).Add(d)}
+			}
+			failed.Status.Pod.StartTime = at(test.noted)
+			objects := []client.Object{failed}
+			if !test.gone {
+				staging := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pav-staging"}}
+				staging.Status.StartTime = at(test.begun)
+				if !test.theirs {
+					yes := true
+					staging.OwnerReferences = []metav1.OwnerReference{{Name: failed.Name, UID: failed.UID, Controller: &yes}}
+				}
+				objects = append(objects, staging)
+			}
+			reader := fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithObjects(objects...).Build()
+			s.Cached, s.Live = reader, reader
+			v, err := s.gather(t.Context(), failed.Name)
+			if err != nil || v.PodError != test.want {
+				t.Errorf("it has said %q (%v), want %q", v.PodError, err, test.want)
+			}
+		})
+	}
+}

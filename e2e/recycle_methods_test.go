@@ -95,7 +95,7 @@ func TestAProvisionerEmptiesItsVolumeAndMakesItAnew(t *testing.T) {
 	s.reclaimed(volume, shelf)
 }
 
-func TestAPoolKeepsWhatItsSetSaysThenRecyclesIt(t *testing.T) {
+func TestAPoolKeepsWhatItsSetSaysThenRecyclesItAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s, shelf := shelving(t, "kept-recycled")
 	s.class(corev1.PersistentVolumeReclaimDelete)
@@ -121,6 +121,12 @@ func TestAPoolKeepsWhatItsSetSaysThenRecyclesIt(t *testing.T) {
 		t.Errorf("recycled, it holds %q", left)
 	}
 	s.filled(set, 2)
+
+	s.remove(set) // both go with it, of policy Retain as they are: one was never drawn, the other is known to be empty
+	s.noVolumes()
+	if left := entriesOf(t, shelf); len(left) > 0 {
+		t.Errorf("the set is gone, and left on the shelf: %q", left)
+	}
 }
 
 func TestADiscardedSecretIsNowhereOnTheDevice(t *testing.T) {

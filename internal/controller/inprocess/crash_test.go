@@ -35,6 +35,7 @@ var lives = []life{
 	{"givenback", func(c *storagev1.StorageClass) {
 		c.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
 	}, givenBack, 2},
+	{"undeletable", func(*storagev1.StorageClass) {}, undeletable, 1},
 }
 
 func TestCase158AVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
@@ -172,5 +173,28 @@ func givenBack(w *world) {
 	w.must(w.client.Patch(w.ctx, claim, client.MergeFrom(base)))
 	vol := w.bound(claim)
 	w.must(w.client.Delete(w.ctx, claim))
+	w.eventually("the volume to go", w.gone(vol))
+}
+
+// undeletable has a volume whose storage cannot be destroyed at first.
+func undeletable(w *world) {
+	claim := w.claim("data")
+	vol := w.bound(claim)
+	w.fake.Break(plugintest.Delete, errors.New("the disk is gone"))
+	w.must(w.client.Delete(w.ctx, claim))
+	w.eventually("the volume to be Failed", func() error {
+		if err := w.now(vol); err != nil || !calledFailed(vol) || vol.Status.Message != "the disk is gone" {
+			return fmt.Errorf("it is %s, %s: %q (%w)", vol.Status.Phase, vol.Status.Reason, vol.Status.Message, err)
+		}
+		return nil
+	})
+	w.fake.Break(plugintest.Delete, errors.New("the disk is slow"))
+	w.eventually("the new reason", func() error {
+		if err := w.now(vol); err != nil || !calledFailed(vol) || vol.Status.Message != "the disk is slow" {
+			return fmt.Errorf("it is %s, %s: %q (%w)", vol.Status.Phase, vol.Status.Reason, vol.Status.Message, err)
+		}
+		return nil
+	})
+	w.fake.Break(plugintest.Delete, nil)
 	w.eventually("the volume to go", w.gone(vol))
 }

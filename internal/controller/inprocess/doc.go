@@ -4,6 +4,6 @@
 // external provisioner, so any binder that knows that contract binds what it makes.
 //
 // It writes claims' finalizer tarn.dev/in-process with what belongs to it, and the
-// PersistentVolumes of its plugins. It never sets a phase, and knows no plugin but by
-// its interface and no other controller.
+// PersistentVolumes of its plugins. Of phases it sets Failed alone, where a released volume
+// could not be destroyed. It knows no plugin but by its interface and no other controller.
 package inprocess

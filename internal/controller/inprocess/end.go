@@ -2,6 +2,7 @@ package inprocess
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,16 +33,41 @@ func (r *reconciler) delete(ctx context.Context, v *View) error {
 	if err := r.confirmReleased(ctx, v); err != nil {
 		return err
 	}
+	if err := r.destroyReleased(ctx, v); err != nil {
+		return errors.Join(err, r.fail(ctx, v.Volume, err))
+	}
+	return r.removeVolume(ctx, v.Volume)
+}
+
+func (r *reconciler) destroyReleased(ctx context.Context, v *View) error {
 	if at := v.Volume.Annotations[tarnv1.AnnotationNode]; at != v.Plugin.Node {
 		err := fmt.Errorf("the volume lies on node %q, and the controller runs on node %q now; it is deleted when the controller is back there", at, v.Plugin.Node)
 		r.warn(v.Volume, eventDeleteFailed, "Delete", err)
 		return err
 	}
 	doomed := plugin.Volume{Name: v.VolumeName, Source: &v.Volume.Spec.PersistentVolumeSource}
-	if err := r.destroy(ctx, v, doomed, v.Volume, eventDeleteFailed); err != nil {
-		return err
+	return r.destroy(ctx, v, doomed, v.Volume, eventDeleteFailed)
+}
+
+// fail says in the status of a released volume why its storage could not be destroyed,
+// where that is not said yet. It writes the version that was judged. Of a volume that is
+// Available or Bound, and is being deleted, the phase is the binder's, who would write it
+// again at once: that one has its Event alone. What is in use is no failure.
+func (r *reconciler) fail(ctx context.Context, vol *corev1.PersistentVolume, why error) error {
+	if errors.Is(why, errUnfinished) || errors.Is(why, plugin.ErrInUse) || !orphaned(vol) {
+		return nil
 	}
-	return r.removeVolume(ctx, v.Volume)
+	message := kube.Message(why.Error())
+	if calledFailed(vol) && vol.Status.Message == message {
+		return nil
+	}
+	to := vol.DeepCopy()
+	to.Status.Phase, to.Status.Reason, to.Status.Message = corev1.VolumeFailed, eventDeleteFailed, message
+	err := r.client.Status().Patch(ctx, to, client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the phase of PersistentVolume %s: %w", vol.Name, err)
+	}
+	return nil
 }
 
 // confirmReleased looks live at what decides that data is destroyed: the volume is as
@@ -61,6 +87,9 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 	}
 	if why, _ := volume.KeptBy(live, said, v.Namespace, r.clock.Now()); why != "" {
 		return errStale
+	}
+	if calledFailed(live) { // by which nobody has got it back: who merely names it keeps nothing still
+		live.Status.Phase = corev1.VolumeReleased
 	}
 	var maker *corev1.ObjectReference
 	if c := v.Claim; c != nil {

@@ -205,17 +205,18 @@ func TestCase129AClaimThatTookTheNameOrAnotherVolumeKeepsNothing(t *testing.T) {
 	}
 }
 
-func TestCases126And127AFailedDeletionIsToldAndChangesNothing(t *testing.T) {
+func TestCases126And127AFailedDeletionIsToldAndTriedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		broken    error
 		change    func(*plugin.Plugin)
 		wantEvent string
 		wantIn    string
+		wantPhase corev1.PersistentVolumePhase
 	}{
-		"it fails":             {errors.New("the disk is gone"), func(*plugin.Plugin) {}, "Warning VolumeFailedDelete", "the disk is gone"},
-		"it is in use":         {fmt.Errorf("%w: by somebody", plugin.ErrInUse), func(*plugin.Plugin) {}, "Normal VolumeDelete", "by somebody"},
-		"there is no deleter":  {nil, func(p *plugin.Plugin) { p.Deleter = nil }, "Warning VolumeFailedDelete", "by hand"},
-		"it lies on node away": {nil, func(p *plugin.Plugin) { p.Node = "home" }, "Warning VolumeFailedDelete", `"home"`},
+		"it fails":             {errors.New("the disk is gone"), func(*plugin.Plugin) {}, "Warning VolumeFailedDelete", "the disk is gone", corev1.VolumeFailed},
+		"it is in use":         {fmt.Errorf("%w: by somebody", plugin.ErrInUse), func(*plugin.Plugin) {}, "Normal VolumeDelete", "by somebody", corev1.VolumeReleased},
+		"there is no deleter":  {nil, func(p *plugin.Plugin) { p.Deleter = nil }, "Warning VolumeFailedDelete", "by hand", corev1.VolumeFailed},
+		"it lies on node away": {nil, func(p *plugin.Plugin) { p.Node = "home" }, "Warning VolumeFailedDelete", `"home"`, corev1.VolumeFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "fails-"+strings.ReplaceAll(name, " ", "-"))
@@ -235,9 +236,10 @@ func TestCases126And127AFailedDeletionIsToldAndChangesNothing(t *testing.T) {
 			}
 			live := v.Volume.DeepCopy()
 			w.must(w.now(live))
-			if live.Status.Phase != corev1.VolumeReleased || live.DeletionTimestamp != nil {
-				t.Errorf("the volume is %s, deletion %v; its phase is the binder's", live.Status.Phase, live.DeletionTimestamp)
+			if live.Status.Phase != c.wantPhase || strings.Contains(live.Status.Message, c.wantIn) != (c.wantPhase == corev1.VolumeFailed) || live.DeletionTimestamp != nil {
+				t.Errorf("the volume is %s, %q, deletion %v; want %s", live.Status.Phase, live.Status.Message, live.DeletionTimestamp, c.wantPhase)
 			}
+			v.Volume = live
 			w.fake.Break(plugintest.Delete, nil)
 			v.Plugin = &w.plugin
 			w.must(r.delete(w.ctx, v))

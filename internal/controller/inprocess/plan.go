@@ -217,7 +217,20 @@ func released(vol *corev1.PersistentVolume, held bool) bool {
 	if vol.DeletionTimestamp != nil {
 		return held && vol.Status.Phase != corev1.VolumeBound
 	}
-	return vol.Status.Phase == corev1.VolumeReleased && vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID != ""
+	return orphaned(vol)
+}
+
+// orphaned says that a volume is what its claim has left behind, whether nothing was
+// tried yet or has failed. What others call Failed is not: only they know why.
+func orphaned(vol *corev1.PersistentVolume) bool {
+	return (vol.Status.Phase == corev1.VolumeReleased || calledFailed(vol)) && vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID != ""
+}
+
+// calledFailed says that the phase is the one written where a deletion has failed. Both
+// binders leave it while the claim is gone, and write another when the volume is bound,
+// or offered, again.
+func calledFailed(vol *corev1.PersistentVolume) bool {
+	return vol.Status.Phase == corev1.VolumeFailed && vol.Status.Reason == eventDeleteFailed
 }
 
 // sameClaim says whether a volume points at a claim.

@@ -187,6 +187,7 @@ func TestAVolume(t *testing.T) {
 	}
 	misread := func(v *View) { v.Retention = volume.Retention{Text: "soon", Wrong: "soon is no time"} }
 	spare := func(v *View) { v.Namespace = v.Volume.Spec.ClaimRef.Namespace }
+	notDeleted := func(v *View) { v.Volume.Status.Reason, v.Volume.Status.Message = eventDeleteFailed, "the disk is gone" }
 	for _, c := range []struct {
 		name string
 		view *View
@@ -202,6 +203,13 @@ func TestAVolume(t *testing.T) {
 		{"that Tarn itself has given up goes, whatever its retention", volumeView(released, del, kept, spare), ActDelete},
 		{"case 122: bound stays", volumeView(bound, del), ActNone},
 		{"case 122: that Kubernetes calls failed stays", volumeView(failed, del), ActNone},
+		{"case 126: whose deletion has failed is tried again", volumeView(failed, del, notDeleted), ActDelete},
+		{"case 126: that is being deleted, too", volumeView(failed, del, notDeleted, deletedVolume), ActDelete},
+		{"case 126: whose policy became Retain stays, and is let go", volumeView(failed, retain, notDeleted, finalizers(external)), ActLetGo},
+		{"case 126: whose claimRef was cleared is about to be used again", volumeView(failed, del, notDeleted, unclaimed), ActNone},
+		{"case 126: that is bound again stays, though a binder leaves the reason", volumeView(bound, del, notDeleted), ActNone},
+		{"case 126: is not tried again while it is protected", volumeView(failed, del, notDeleted, guarded), ActKeep},
+		{"case 122: whose scrubbing has failed is given back by who scrubs it", volumeView(failed, del, func(v *View) { v.Volume.Status.Reason = "VolumeFailedRecycle" }), ActNone},
 		{"case 122: released and of policy Retain stays", volumeView(released, retain), ActNone},
 		{"case 122: of policy Recycle is not deleted", volumeView(released, corev1.PersistentVolumeReclaimRecycle), ActNone},
 		{"case 133: of an unknown policy is not deleted", volumeView(released, "Burn"), ActNone},

@@ -6,9 +6,12 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"tarn.dev/tarn/internal/kube"
@@ -50,6 +53,19 @@ func (r *reconciler) ourVolume(o client.Object) bool {
 	_, ours := r.plugins[o.GetAnnotations()[volume.AnnProvisionedBy]]
 	return ours
 }
+
+// ofOthers leaves out the updates by which a volume was called Failed here: the queue tries
+// again after its pause, and a text that is another each time would make that none.
+var ofOthers = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	old, ok := e.ObjectOld.(*corev1.PersistentVolume)
+	now, ok2 := e.ObjectNew.(*corev1.PersistentVolume)
+	if !ok || !ok2 || !calledFailed(now) {
+		return true
+	}
+	was := old.DeepCopy()
+	was.Status, was.ResourceVersion, was.ManagedFields = now.Status, now.ResourceVersion, now.ManagedFields
+	return !equality.Semantic.DeepEqual(was, now)
+}}
 
 // ourClaim says whether a claim was given to one of the plugins, or promised a volume.
 func (r *reconciler) ourClaim(o client.Object) bool {

@@ -151,7 +151,8 @@ func (w *world) bind() {
 	w.t.Cleanup(func() { cancel(); <-done })
 }
 
-// bindOnce is one round. What fails is tried again on the next.
+// bindOnce is one round. What fails is tried again on the next. As both binders do, it
+// leaves what was called Failed and whose claim is gone.
 func (w *world) bindOnce(ctx context.Context) {
 	volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
 	if w.client.List(ctx, volumes) != nil || w.client.List(ctx, claims, client.InNamespace(w.name)) != nil {
@@ -182,7 +183,7 @@ func (w *world) bindOnce(ctx context.Context) {
 				_ = w.client.Status().Update(ctx, claim)
 			}
 		}
-		if vol.Status.Phase != want {
+		if failed := want == corev1.VolumeReleased && vol.Status.Phase == corev1.VolumeFailed; vol.Status.Phase != want && !failed {
 			vol.Status.Phase = want
 			_ = w.client.Status().Update(ctx, vol)
 		}

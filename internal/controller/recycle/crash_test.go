@@ -23,7 +23,7 @@ func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPol
 	stop := k.Life(w.Config, w.run)
 	w.Must(w.Client.Delete(w.Ctx, w.claim))
 	w.until("recycling", func(vol *corev1.PersistentVolume) string {
-		cert := certificateOf(vol)
+		cert := volume.CertificateOf(vol)
 		switch {
 		case vol.Status.Phase != corev1.VolumeAvailable || vol.Spec.ClaimRef != nil:
 			return "it cannot be had"

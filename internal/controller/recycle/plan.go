@@ -108,11 +108,14 @@ func planState(v *View, now time.Time) Plan {
 	case used:
 		return planUsed(v)
 	case released:
+		if !v.ours() && wasFreed(v.Volume) { // else somebody who clears claimRef would have it look as if nobody had had it
+			return Plan{Actions: []Action{Change{hadSince(v.Volume)}}}
+		}
 		return planReleased(v, now)
 	case scrubbing:
 		return planScrubbing(v, now)
 	case verified:
-		return planVerified(v)
+		return planVerified(v, now)
 	case failed:
 		return planFailed(v, now)
 	}
@@ -142,6 +145,8 @@ func dismantle(v *View, p *Plan) bool {
 func planUsed(v *View) Plan {
 	p := Plan{}
 	switch phase := v.Volume.Status.Phase; {
+	case phase == corev1.VolumeBound && wasFreed(v.Volume): // its claim may go before its phase tells
+		p.add(Change{hadSince(v.Volume)})
 	case phase != corev1.VolumeAvailable && phase != corev1.VolumeBound:
 	case v.Volume.Status.Reason == eventFailed:
 		p.add(Unfail{phase})
@@ -308,7 +313,7 @@ func noted(vol *corev1.PersistentVolume, passage types.UID, now time.Time, messa
 
 // planVerified takes the scrub claim from a volume that is fit for its next user, and
 // makes it nobody's.
-func planVerified(v *View) Plan {
+func planVerified(v *View, now time.Time) Plan {
 	p := Plan{}
 	if !dismantle(v, &p) {
 		return p
@@ -317,7 +322,7 @@ func planVerified(v *View) Plan {
 	if p.Grave = !v.Live; !p.Grave && len(v.Recyclers) > 0 { // begun in the moment before it was given to the scrub claim
 		p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is scrubbed, and not given back yet, as it is used by " + strings.Join(v.Recyclers, ", ")})
 	} else if !p.Grave {
-		p.add(Change{freed(v.Volume)}, Post{corev1.EventTypeNormal, eventRecycled, "Volume recycled"})
+		p.add(Change{freed(v.Volume, now)}, Post{corev1.EventTypeNormal, eventRecycled, "Volume recycled"})
 	}
 	return p
 }

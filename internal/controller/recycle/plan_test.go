@@ -21,6 +21,8 @@ const (
 	testNamespace = "tarn-system"
 	testImage     = "tarn.dev/tarn:test"
 	certificate   = `{"method":"Files","sampleSHA256":"00","claim":"scrub-uid"}`
+	// freedCertificate says that nobody has had the volume since.
+	freedCertificate = `{"method":"Files","sampleSHA256":"00","claim":"scrub-uid","freed":"2026-11-20T12:00:00Z"}`
 )
 
 var (
@@ -218,6 +220,8 @@ func changeWords(from, to *corev1.PersistentVolume) string {
 		return "give"
 	case to.Spec.PersistentVolumeReclaimPolicy != from.Spec.PersistentVolumeReclaimPolicy:
 		return "policy " + string(to.Spec.PersistentVolumeReclaimPolicy)
+	case wasFreed(from) && !wasFreed(to):
+		return "had"
 	case to.Annotations[tarnv1.AnnotationRecycled] != from.Annotations[tarnv1.AnnotationRecycled]:
 		return "certify"
 	case to.Annotations[tarnv1.AnnotationRecycleFailure] != from.Annotations[tarnv1.AnnotationRecycleFailure]:
@@ -314,6 +318,10 @@ func TestPlanOfAVolume(t *testing.T) {
 		{"verified: what a cache says is looked at live", view(pointing, cached, having(tarnv1.AnnotationRecycled, certificate)), "look"},
 		{"case 134: then it is reserved again", view(pointing, having(tarnv1.AnnotationRecycled, certificate), having(tarnv1.AnnotationRecycleFor, "default/data")), "free for default/data " + eventRecycled},
 		{"case 134: then it is nobody's", view(pointing, having(tarnv1.AnnotationRecycled, certificate)), "free " + eventRecycled},
+		{"released by somebody who has had it since: that is noted first", view(having(tarnv1.AnnotationRecycled, freedCertificate)), "had"},
+		{"the same, where nobody asks any more to have it recycled", view(having(tarnv1.AnnotationRecycle, ""), having(tarnv1.AnnotationRecycled, freedCertificate)), "had"},
+		{"the same, which is kept in the trash", view(setRetains, having(tarnv1.AnnotationRecycled, freedCertificate)), "had"},
+		{"somebody has it: that is noted before anything can hide it", view(in(corev1.VolumeBound), having(tarnv1.AnnotationRecycled, freedCertificate)), "had"},
 		{"a certificate of another time is none", view(having(tarnv1.AnnotationRecycled, certificate)), "order"},
 		{"its policy comes back", view(free, in(corev1.VolumeAvailable), having(remembered, "Recycle")), "policy Recycle"},
 		{"though it was drawn at once", view(in(corev1.VolumeBound), having(remembered, "Recycle")), "policy Recycle"},
@@ -376,5 +384,20 @@ func TestDeadlinesFollowTheSizeOfAVolume(t *testing.T) {
 		if got := deadline(v.Volume, c.method); got != c.want {
 			t.Errorf("%s of %s: %d s, want %d", c.name, c.size, got, c.want)
 		}
+	}
+}
+
+func TestTheCertificateSaysFromWhenOnAVolumeIsNobodys(t *testing.T) {
+	v := view(pointing, having(tarnv1.AnnotationRecycled, freedCertificate))
+	again := certified(v.Volume, *volume.CertificateOf(v.Volume))
+	if wasFreed(again) {
+		t.Errorf("certified anew, while it points at its scrub claim: %s", again.Annotations[tarnv1.AnnotationRecycled])
+	}
+	later := noon.Add(time.Hour + time.Millisecond)
+	if cert := volume.CertificateOf(freed(again, later)); cert == nil || cert.Freed == nil || !cert.Freed.Time.Equal(noon.Add(time.Hour)) || cert.Claim != "scrub-uid" {
+		t.Errorf("freed, its certificate is %+v", cert)
+	}
+	if bare := freed(view(pointing).Volume, later); bare.Annotations[tarnv1.AnnotationRecycled] != "" {
+		t.Errorf("one without a certificate has got one: %v", bare.Annotations)
 	}
 }

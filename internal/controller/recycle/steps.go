@@ -14,6 +14,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // annMethod is on a provisioner's pod the method that it was asked for.
@@ -222,7 +223,7 @@ func report(v *View, p *Plan) {
 		return
 	}
 	c := metav1.Condition{Type: tarnv1.ConditionRecycled, ObservedGeneration: v.Record.Generation}
-	cert, failure := certificateOf(v.Volume), failureOf(v.Volume)
+	cert, failure := volume.CertificateOf(v.Volume), failureOf(v.Volume)
 	switch {
 	case p.Waits != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonPodWaits, p.Waits

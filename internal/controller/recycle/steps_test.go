@@ -15,6 +15,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 const (
@@ -191,7 +192,7 @@ func TestTheCertificateOfAProvisionerIsItsWordWithWhatTarnRead(t *testing.T) {
 			}
 			c.want.Method, c.want.Provisioner, c.want.Image, c.want.Claim = c.method, "prov", "scrubber", "scrub-uid"
 			c.want.Verifier, c.want.SampleSHA256, c.want.Time = testImage, "ab", ptr.To(metav1.NewTime(noon))
-			if got := certificateOf(change.To); encode(got) != encode(c.want) {
+			if got := volume.CertificateOf(change.To); encode(got) != encode(c.want) {
 				t.Errorf("certified %+v, want %+v", got, c.want)
 			}
 		})

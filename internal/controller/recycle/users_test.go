@@ -6,11 +6,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -39,6 +43,19 @@ func recycler(phase corev1.PodPhase) *corev1.Pod {
 	return p
 }
 
+// attached says that a volume is attached to node n, nil one that no PersistentVolume
+// stands for.
+func attached(vol *string) *storagev1.VolumeAttachment {
+	a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a-" + ptr.Deref(vol, "inline")}}
+	a.Spec.Attacher, a.Spec.NodeName, a.Spec.Source.PersistentVolumeName = "driver", "n", vol
+	return a
+}
+
+// staged is the stage of a volume on node n.
+func staged(vol string) *tarnv1.PavStage {
+	return &tarnv1.PavStage{ObjectMeta: metav1.ObjectMeta{Name: "s-" + vol}, Spec: tarnv1.PavStageSpec{VolumeName: vol, NodeName: "n"}}
+}
+
 func TestWhatUsesAVolumeThatPointsAtAClaimThatIsGone(t *testing.T) {
 	hostPath := view(func(v *View) {
 		v.Volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/shelf"}}
@@ -64,6 +81,10 @@ func TestWhatUsesAVolumeThatPointsAtAClaimThatIsGone(t *testing.T) {
 		{"Kubernetes' recycler, which has no node yet", []client.Object{recycler(corev1.PodPending)}, []string{"Kubernetes' recycler, pod any/recycler-for-vol"}},
 		{"Kubernetes' recycler, which has ended", []client.Object{recycler(corev1.PodSucceeded)}, nil},
 		{"a pod of that name with another folder", []client.Object{elsewhere}, nil},
+		{"an attachment, though nobody's pod is left", []client.Object{attached(ptr.To("vol"))}, []string{"an attachment to node n"}},
+		{"attachments of something else", []client.Object{attached(ptr.To("other")), attached(nil)}, nil},
+		{"a stage, though nobody's pod is left", []client.Object{staged("vol")}, []string{"stage s-vol on node n"}},
+		{"a stage of another volume", []client.Object{staged("other")}, nil},
 		{"its own scrub claim", []client.Object{claimNaming(testNamespace, scrub, corev1.ClaimPending), runs(testNamespace, scrub, after)}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -92,6 +113,22 @@ func TestWhatUsesAVolumeThatPointsAtAClaimThatIsGone(t *testing.T) {
 				t.Error("the end of the pod wakes nobody")
 			}
 		})
+	}
+}
+
+func TestTheEndOfAnAttachmentOrAStageWakesItsVolume(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		woken []reconcile.Request
+		want  string
+	}{
+		{"an attachment", mapAttachment(t.Context(), attached(ptr.To("vol"))), "vol"},
+		{"an attachment of no PersistentVolume", mapAttachment(t.Context(), attached(nil)), ""},
+		{"a stage", mapStage(t.Context(), staged("vol")), "vol"},
+	} {
+		if !slices.Equal(c.woken, named(c.want)) {
+			t.Errorf("%s wakes %v, want %q", c.name, c.woken, c.want)
+		}
 	}
 }
 

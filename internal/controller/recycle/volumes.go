@@ -54,7 +54,7 @@ func stateOf(v *View) state {
 
 func stateOfOurs(v *View, gone bool) state {
 	uid := string(v.Volume.Spec.ClaimRef.UID)
-	cert, failure := certificateOf(v.Volume), failureOf(v.Volume)
+	cert, failure := volume.CertificateOf(v.Volume), failureOf(v.Volume)
 	switch {
 	case cert != nil && cert.Claim == uid:
 		return verified
@@ -77,7 +77,7 @@ func (v *View) ours() bool {
 // concerned says that the volume may have to do with recycling at all.
 func (v *View) concerned() bool {
 	vol := v.Volume
-	return volume.RecycleMethodOf(vol, v.Class) != "" || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "" || v.ours() || vol.Status.Reason == eventFailed ||
+	return volume.RecycleMethodOf(vol, v.Class) != "" || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "" || v.ours() || vol.Status.Reason == eventFailed || wasFreed(vol) ||
 		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle
 }
 
@@ -145,14 +145,6 @@ func inTrash(v *View, now time.Time) (waits bool, until time.Time, why string) {
 	return why != "", until, why
 }
 
-func certificateOf(vol *corev1.PersistentVolume) *tarnv1.RecycleCertificate {
-	cert := &tarnv1.RecycleCertificate{}
-	if json.Unmarshal([]byte(vol.Annotations[tarnv1.AnnotationRecycled]), cert) != nil {
-		return nil
-	}
-	return cert
-}
-
 func failureOf(vol *corev1.PersistentVolume) *tarnv1.RecycleFailure {
 	failure := &tarnv1.RecycleFailure{}
 	if json.Unmarshal([]byte(vol.Annotations[tarnv1.AnnotationRecycleFailure]), failure) != nil {
@@ -186,7 +178,7 @@ func given(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) *c
 }
 
 func certified(vol *corev1.PersistentVolume, cert tarnv1.RecycleCertificate) *corev1.PersistentVolume {
-	vol = vol.DeepCopy()
+	vol, cert.Freed = vol.DeepCopy(), nil
 	metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycled, encode(cert))
 	delete(vol.Annotations, tarnv1.AnnotationRecycleFailure)
 	return vol
@@ -207,15 +199,36 @@ func reservedByHand(vol *corev1.PersistentVolume) bool {
 	return !bound && !made && vol.Annotations[tarnv1.AnnotationRecyclePolicy] == string(corev1.PersistentVolumeReclaimRecycle)
 }
 
-// freed is a volume that is nobody's, or whoever it is reserved for by hand.
-func freed(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
+// freed is a volume that is nobody's, which its certificate says from when on, or whoever
+// it is reserved for by hand.
+func freed(vol *corev1.PersistentVolume, now time.Time) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	vol.Spec.ClaimRef = nil
+	if cert := volume.CertificateOf(vol); cert != nil {
+		cert.Freed = &metav1.Time{Time: now.UTC().Truncate(time.Second)}
+		metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycled, encode(cert))
+	}
 	if namespace, name, reserved := strings.Cut(vol.Annotations[tarnv1.AnnotationRecycleFor], "/"); reserved {
 		vol.Spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: namespace, Name: name}
 	}
 	delete(vol.Annotations, tarnv1.AnnotationRecycleFor)
 	delete(vol.Annotations, volume.AnnBoundByController)
+	return vol
+}
+
+// wasFreed says that a volume is said to be nobody's since it was recycled.
+func wasFreed(vol *corev1.PersistentVolume) bool {
+	cert := volume.CertificateOf(vol)
+	return cert != nil && cert.Freed != nil
+}
+
+// hadSince is a volume that somebody has had since it was recycled.
+func hadSince(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
+	vol = vol.DeepCopy()
+	if cert := volume.CertificateOf(vol); cert != nil {
+		cert.Freed = nil
+		metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycled, encode(cert))
+	}
 	return vol
 }
 

@@ -216,7 +216,7 @@ func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentV
 		}
 	}
 	if ref == nil {
-		if cert := certificateOf(vol); cert == nil || !w.scrubbed[cert.Claim] {
+		if cert := volume.CertificateOf(vol); cert == nil || !w.scrubbed[cert.Claim] {
 			select {
 			case w.unverified <- vol.ResourceVersion:
 			default:

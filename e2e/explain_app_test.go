@@ -141,6 +141,14 @@ func TestExplainSaysWhatElseAnAppWaitsFor(t *testing.T) {
 		// When somebody deletes its claim it goes on, but not as it is asked to.
 		sub.delete(s.claimed("scaled"))
 		sub.explainsApp("scaled", "is not Ready: claim "+s.name+"/paas-app-scaled-data: it is used by pod "+s.name+"/paas-app-scaled-")
+		claim := s.claimed("scaled")
+		command := sub.explainsClaim(claim.Name, "is Terminating: it is used by pod "+s.name+"/paas-app-scaled-").command()
+		if want := "tarn app scale scaled 0 --namespace " + s.name; command != want {
+			t.Errorf("the command is %q, want %q", command, want)
+		}
+		claim = read(sub, claim)
+		sub.does(command)
+		sub.gone(claim)
 	})
 	t.Run("a volume that its node cannot stage", func(t *testing.T) {
 		sub := s.part(t)

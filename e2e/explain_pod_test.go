@@ -33,6 +33,9 @@ func TestExplainSaysWhatElseAPodWaitsFor(t *testing.T) {
 		{"hooked", "fine", stays, []string{"is starting: its containers have not started on node ", ", where the kubelet said last: Container started"}, func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sleep", "20"}}}}
 		}},
+		{"unwanted", "fine", stays, []string{"is Failed: NodeAffinity: "}, func(pod *corev1.Pod) { // its kubelet refuses it, before it has its volumes
+			pod.Spec.NodeName, pod.Spec.NodeSelector = s.aNode().Name, map[string]string{"example.org/none": "none"}
+		}},
 		{"ignored", "fine", stays, []string{"the scheduler has not placed it yet"}, func(pod *corev1.Pod) { pod.Spec.SchedulerName = "nobody" }},
 		{"ended", "", "true", []string{"is Succeeded: on node ", "; it uses no claims"}, func(pod *corev1.Pod) {
 			pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}

@@ -131,13 +131,15 @@ func (s *scenario) does(command string) {
 	}
 }
 
-// claimWith makes a claim of the case's class after an edit.
-func (s *scenario) claimWith(name string, edit func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+// claimWith makes a claim of the case's class after edits.
+func (s *scenario) claimWith(name string, edits ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	s.t.Helper()
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.name}, Spec: corev1.PersistentVolumeClaimSpec{
 		StorageClassName: &s.name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, Resources: corev1.VolumeResourceRequirements{Requests: size("2Mi")},
 	}}
-	edit(claim)
+	for _, edit := range edits {
+		edit(claim)
+	}
 	s.create(claim)
 	return claim
 }

@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,6 +86,25 @@ func (s *scenario) lonely() {
 	e := s.explainsClaim(claim.Name, "is Pending: ")
 	if last := e.Links[len(e.Links)-1]; last.Message != "there is no PersistentVolume at all" {
 		s.t.Errorf("the chain of a claim in a cluster without volumes ends with %+v", last)
+	}
+	for _, c := range []struct {
+		reason, told string
+		edit         func(*corev1.PersistentVolume)
+	}{
+		{"Taken", "belongs to claim " + s.name + "/to-come", func(vol *corev1.PersistentVolume) {
+			vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: s.name, Name: "to-come"}
+		}},
+		{"BeingDeleted", "is being deleted", func(*corev1.PersistentVolume) {}},
+	} { // what ranks behind all volumes of other cases
+		vol := s.byHand(strings.ToLower(c.reason), c.edit)
+		if c.reason == "BeingDeleted" {
+			s.hold(vol)
+			s.delete(vol)
+		}
+		e := s.explainsClaim(claim.Name, "is Pending: ")
+		if last := e.last(); last.Reason != c.reason || last.Message != fmt.Sprintf("came nearest: volume %q %s", vol.Name, c.told) || len(e.commands()) > 0 {
+			s.t.Errorf("of a volume that %s it says %+v", c.told, e)
+		}
 	}
 	s.remove(claim)
 }

@@ -200,6 +200,7 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 		sub.gone(claim)
 		sub.gone(vol)
 	})
+	t.Run("it was given to a claim that cannot have it", s.unfit)
 	t.Run("somebody's finalizer alone keeps what its claim has", s.lentOut)
 	t.Run("somebody's finalizer keeps it, and the command takes that off", func(t *testing.T) {
 		sub := s.part(t)

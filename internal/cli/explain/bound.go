@@ -238,9 +238,8 @@ func (s *story) misbound(c *claimView, o Object) {
 	link.Message = fmt.Sprintf("it names claim %s/%s, uid %q", ref.Namespace, ref.Name, ref.UID)
 	s.blame("its volume %s names another claim, %s/%s, uid %q", o.Name, ref.Namespace, ref.Name, ref.UID)
 	if destroyed := c.Volume.Volume.DeletionTimestamp != nil || c.Volume.Record != nil && c.Volume.Record.Status.Phase != tarnv1.VolumeCreated; s.gone(c.Volume) && !destroyed {
-		link.Message, link.offer = link.Message+", which does not exist", "the command gives the volume back"
-		link.Command = kubectl("", "patch", "pv", o.Name, "--type=merge", "-p", fmt.Sprintf(
-			`{"spec":{"claimRef":{"namespace":%q,"name":%q,"uid":%q}}}`, c.Object.Namespace, c.Object.Name, c.Claim.UID))
+		link.Message += ", which does not exist"
+		s.giveBack(link, c)
 	}
 }
 

@@ -131,7 +131,7 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 		{"a volume that is named and missing", with(newWorld(), func(w *world) { w.claim.Spec.VolumeName = "mine" }), "it names volume mine, which does not exist", "when a PersistentVolume of that name", ""},
 		{"a named volume that is another's", with(newWorld(), func(w *world) {
 			vol := freeVolume("mine", "1Gi", func(v *corev1.PersistentVolume) {
-				v.Spec.ClaimRef, v.Status.Phase = &corev1.ObjectReference{Namespace: "b", Name: "c", UID: "d"}, corev1.VolumeReleased
+				v.Spec.ClaimRef, v.Status.Phase = &corev1.ObjectReference{Namespace: "shop", Name: "c", UID: "d"}, corev1.VolumeReleased
 			})
 			w.claim.Spec.VolumeName, w.volumeView.Volume = "mine", &vol
 		}), "it names volume mine, which belongs to another claim", "when the volume is made free", "kubectl patch pv mine"},
@@ -239,7 +239,7 @@ func TestALostClaimSaysHowItComesBack(t *testing.T) {
 		{"its volume was removed and Tarn has the record", lost(func(w *world) { w.volumeView.Volume = nil }), "claim shop/data is Lost: its volume pvc-claim-uid was removed under it", "when a PersistentVolume of that name is there again", "kubectl create -f - <<'EOF'"},
 		{"its volume was removed and nobody knows it", lost(func(w *world) { w.volumeView.Volume, w.volumeView.Record = nil, nil }), "was removed under it", "when a PersistentVolume of that name", "kubectl -n shop delete pvc data"},
 		{"its volume names a claim that is gone", lost(func(w *world) { w.volume.Spec.ClaimRef.UID, w.volumeView.Claim = "other", nil }), `names another claim, shop/data, uid "other"`, "when the volume names this claim",
-			`kubectl patch pv pvc-claim-uid --type=merge -p '{"spec":{"claimRef":{"namespace":"shop","name":"data","uid":"claim-uid"}}}'`},
+			`[{"op":"test","path":"/spec/claimRef/uid","value":"other"},{"op":"replace","path":"/spec/claimRef","value":{"apiVersion":"v1","kind":"PersistentVolumeClaim","namespace":"shop","name":"data","uid":"claim-uid"}}]`},
 		{"its volume names a claim that is there", lost(func(w *world) {
 			other := w.claim.DeepCopy()
 			other.Name, other.UID = "other", "other-uid"

@@ -235,7 +235,10 @@ func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volume
 		}
 	} else if v.Record != nil && g.view.Asked.Kind == Volume {
 		of := v.Record.Spec.Claim
-		work = append(work, func() { v.Claim = get(ctx, g, Claim, of.Namespace, of.Name, &corev1.PersistentVolumeClaim{}) })
+		work = append(work, func() {
+			v.Claim = get(ctx, g, Claim, of.Namespace, of.Name, &corev1.PersistentVolumeClaim{})
+			v.Last = g.lastUsers(ctx, v)
+		})
 	}
 	together(work...)
 	return v

@@ -127,8 +127,8 @@ func (g *gatherer) nearest(ctx context.Context, c *claimView) *volumeView {
 // lastUsers gives the pods that may still use a volume by the claim that it was of. While
 // that claim is there, it tells itself who uses it.
 func (g *gatherer) lastUsers(ctx context.Context, v *volumeView) []*corev1.Pod {
-	ref := v.Volume.Spec.ClaimRef
-	if v.Claim != nil && v.Claim.UID == ref.UID || !kept(v.Volume) && v.Volume.DeletionTimestamp == nil {
+	ref := v.claimRef()
+	if ref.UID == "" || v.Claim != nil && v.Claim.UID == ref.UID {
 		return nil
 	}
 	var last []*corev1.Pod

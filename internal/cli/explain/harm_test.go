@@ -136,7 +136,7 @@ func TestAVolumeIsOfferedOnlyWhereItIsNobodysAnyMore(t *testing.T) {
 		"it is reserved for a claim that is to come": {func(v *corev1.PersistentVolume) { v.Status.Phase, v.Spec.ClaimRef.UID = corev1.VolumeAvailable, "" }, false},
 	} {
 		vol := freeVolume("mine", "2Gi", func(v *corev1.PersistentVolume) {
-			v.Spec.ClaimRef, v.Status.Phase = &corev1.ObjectReference{Namespace: "b", Name: "c", UID: "d"}, corev1.VolumeReleased
+			v.Spec.ClaimRef, v.Status.Phase = &corev1.ObjectReference{Namespace: "shop", Name: "c", UID: "d"}, corev1.VolumeReleased
 		}, c.change)
 		named := with(newWorld(), func(w *world) { w.claim.Spec.VolumeName, w.volumeView.Volume = "mine", &vol })
 		unnamed := with(newWorld(), func(w *world) {
@@ -149,7 +149,7 @@ func TestAVolumeIsOfferedOnlyWhereItIsNobodysAnyMore(t *testing.T) {
 				t.Errorf("%s, %s: the volume is offered: %t, want %t", name, how, freed, c.want)
 			}
 		}
-		if e := chain(hides(named, Object{Claim, "b", "c"}).view); len(e.commands()) > 0 || strings.Contains(e.Links[len(e.Links)-1].Message, "which is gone") {
+		if e := chain(hides(named, Object{Claim, "shop", "c"}).view); len(e.commands()) > 0 || strings.Contains(e.Links[len(e.Links)-1].Message, "which is gone") {
 			t.Errorf("%s: of a claim that cannot be read it is concluded that it is gone: %+v", name, e.Links)
 		}
 	}

@@ -35,6 +35,32 @@ func TestAPodThatCannotHaveItsSandboxDoesNotWaitForItsVolumes(t *testing.T) {
 	}
 }
 
+// So does one of Tarn's own.
+func TestAPodOfTarnsOwnGoesByWhatItsKubeletHasSaidLast(t *testing.T) {
+	const mount, sandbox, pull = "MountVolume.SetUp failed: no such folder", "Failed to create pod sandbox: no network", "Pulling image large:1"
+	making := func(said ...string) *world {
+		w := newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, deadline(7200))
+		for i := 0; i < len(said); i += 2 {
+			w.volumeView.Step.Events = append(w.volumeView.Step.Events, corev1.Event{Type: corev1.EventTypeWarning, Reason: said[i], Message: said[i+1], LastTimestamp: began})
+		}
+		return w
+	}
+	const does, next = "the creation pod default/pav-creation does not start: ", "when its containers start"
+	for _, c := range []answer{
+		{"a mount failed", making("FailedMount", mount), does + mount, next, ""},
+		{"a mount failed, and its image is pulled by now", making("FailedMount", mount, "Pulling", pull), "the creation pod default/pav-creation is starting", next, ""},
+		{"a sandbox failed, and its image is pulled by now", making(noSandbox, sandbox, "Pulling", pull), "the creation pod default/pav-creation is starting", next, ""},
+		{"a mount failed, and then its sandbox", making("FailedMount", mount, noSandbox, sandbox), does + sandbox, next, ""},
+		{"a sandbox failed, and then a mount", making(noSandbox, sandbox, "FailedMount", mount), does + mount, next, ""},
+		{"a volume could not be attached", making("FailedAttachVolume", "AttachVolume.Attach failed"), does + "AttachVolume.Attach failed", next, ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+	if e := chain(making("FailedMount", mount, "Pulling", pull).view); !told(e, Pod, pull) || told(e, Pod, mount) {
+		t.Errorf("of the pod it does not say what its kubelet has said last: %+v", e.Links)
+	}
+}
+
 // A pod that has its volumes starts, though its claim is to go.
 func TestAPodThatHasItsVolumesDoesNotWaitForTheEndOfItsClaim(t *testing.T) {
 	mounted := func(p *corev1.Pod) {
@@ -90,4 +116,31 @@ func TestTheFinalizerOfAJobIsNotOfferedToBeTakenOff(t *testing.T) {
 		grace := int64(0)
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Finalizers = &began, &grace, []string{"batch.kubernetes.io/job-tracking"}
 	}), "finalizer batch.kubernetes.io/job-tracking keeps it, which is of Kubernetes' Job controller", "when its owner takes it off", ""}.check(t)
+}
+
+func TestAPodThatIsHeldBackOrHasFailedSaysSo(t *testing.T) {
+	gated := func(p *corev1.Pod) {
+		unscheduled(p)
+		p.Status.Conditions[0].Reason, p.Status.Conditions[0].Message = corev1.PodReasonSchedulingGated, "Scheduling is blocked due to non-empty scheduling gates"
+	}
+	failed := func(reason, message string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, reason, message
+		}
+	}
+	const gates, never = "when its scheduling gates are removed", "never: a pod that has failed is not started again"
+	waits := func() *world { return newWorld().bound().asApp(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready") }
+	for _, c := range []answer{
+		{"it is gated", newWorld().bound().askedPod(gated), "pod shop/web is not scheduled: it is held back by scheduling gates", gates, ""},
+		{"that of an App is gated", waits().appPod(gated), "app shop/web is not Ready: pod shop/web-1: it is held back by scheduling gates", gates, ""},
+		{"one of Tarn's is gated", newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, gated, deadline(7200)),
+			"the creation pod default/pav-creation is held back by scheduling gates", "it is given up", "kubectl edit pavprovisioner gold"},
+		{"it was evicted", newWorld().bound().askedPod(failed("Evicted", "The node was low on resource: memory.")), "pod shop/web is Failed: Evicted: The node was low on resource: memory.", never, ""},
+		{"its kubelet refused it", newWorld().bound().askedPod(failed("OutOfcpu", "")), "pod shop/web is Failed: OutOfcpu", never, ""},
+		{"its container failed", newWorld().bound().askedPod(stops), "pod shop/web is Failed: container c exited with 143", never, ""},
+		{"nobody says why it failed", newWorld().bound().askedPod(failed("", "")), "pod shop/web is Failed: it has failed, and nothing that can be read says why", never, ""},
+		{"that of an App was evicted", waits().appPod(failed("Evicted", "low on memory")), "app shop/web is not Ready: pod shop/web-1: Evicted: low on memory", never, ""},
+	} {
+		t.Run(c.name, c.check)
+	}
 }

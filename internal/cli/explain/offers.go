@@ -2,11 +2,13 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -15,13 +17,19 @@ import (
 
 // gone says that the claim which a volume names by its uid is not there any more.
 func (s *story) gone(v *volumeView) bool {
-	ref := v.Volume.Spec.ClaimRef
+	ref := v.claimRef()
 	return ref != nil && ref.UID != "" && (v.Claim == nil || v.Claim.UID != ref.UID) && !s.view.unknown(Claim, ref.Namespace, ref.Name)
+}
+
+// notAcross says why data is not offered to a claim of another namespace: who may decide
+// about one need not be who may about the other.
+func notAcross(vol *corev1.PersistentVolume, c *claimView) string {
+	return fmt.Sprintf("its data is of namespace %s, and nothing here hands that to namespace %s", vol.Spec.ClaimRef.Namespace, c.Object.Namespace)
 }
 
 // handOver offers to give a released volume with its data to the claim that waits for it:
 // not one that is to be destroyed or scrubbed, nor out of the trash, nor one that somebody
-// has, or may have.
+// has, or may have, nor one of another namespace.
 func (s *story) handOver(link *Link, c *claimView, v *volumeView, class *storagev1.StorageClass) {
 	vol := v.Volume
 	switch who, _ := s.lingering(v); {
@@ -33,27 +41,97 @@ func (s *story) handOver(link *Link, c *claimView, v *volumeView, class *storage
 		link.Message += fmt.Sprintf("; a claim %s/%s that is there names it", v.Claim.Namespace, v.Claim.Name)
 	case who != "":
 		link.Message += "; it has its data, " + who
+	case vol.Spec.ClaimRef.Namespace != c.Object.Namespace:
+		link.Message += "; " + notAcross(vol, c)
 	default:
 		link.Command, link.offer = give(vol, c.Claim), "the command hands its data over, to this claim alone"
 	}
 }
 
+// claimed tells of a released volume that is not without a claim: it was given to one that
+// is there, or to any, and no binder has seen that yet. One that was made for a claim that
+// has another is to be destroyed, and not told of here.
+func (s *story) claimed(v *volumeView, link *Link) bool {
+	vol, ref := v.Volume, v.Volume.Spec.ClaimRef
+	link.Next = "when a binder sees it"
+	switch volume.StateOf(vol, v.Claim) {
+	case volume.VolumeUnclaimed:
+		s.blame("it names no claim any more, and no binder has seen that")
+	case volume.VolumeReserved:
+		s.blame("it is reserved for claim %s/%s, and no binder has seen that", ref.Namespace, ref.Name)
+	case volume.VolumeAwaited:
+		if volume.ModeOfVolume(vol) != volume.ModeOf(v.Claim) {
+			link.Next = "when the claim is gone"
+			s.blame("claim %s/%s was given it, and cannot have it: %s", ref.Namespace, ref.Name, volume.Explain(volume.MisfitMode, vol, v.Claim))
+			return true
+		}
+		s.blame("claim %s/%s was given it, and no binder has seen that", ref.Namespace, ref.Name)
+	case volume.VolumeMutual:
+		s.blame("claim %s/%s has it, and no binder has seen that", ref.Namespace, ref.Name)
+	case volume.VolumeStray:
+		s.blame("claim %s/%s has another volume, and no binder has seen that", ref.Namespace, ref.Name)
+	default:
+		link.Next = ""
+		return false
+	}
+	return true
+}
+
+// leftBy says what has become of the claim that a released volume was of, or made for.
+func (s *story) leftBy(v *volumeView) string {
+	ref := v.Volume.Spec.ClaimRef
+	switch {
+	case v.Claim != nil && v.Claim.UID == ref.UID:
+		return fmt.Sprintf("claim %s/%s has another volume", ref.Namespace, ref.Name)
+	case s.view.unknown(Claim, ref.Namespace, ref.Name):
+		return fmt.Sprintf("its phase says that claim %s/%s is gone", ref.Namespace, ref.Name)
+	}
+	return fmt.Sprintf("claim %s/%s is gone", ref.Namespace, ref.Name)
+}
+
 // lingering says who still has a volume without its claim, or that this cannot be told, and
 // what has to be waited for. Who has it there would share it with whom it is given next.
 func (s *story) lingering(v *volumeView) (who, until string) {
-	ref := v.Volume.Spec.ClaimRef
+	ref := v.claimRef()
 	switch {
 	case len(v.Stages) > 0:
 		return "which a node still has", "when no node has it any more"
 	case len(v.Last) > 0:
 		pod := Object{Pod, v.Last[0].Namespace, v.Last[0].Name}
 		return fmt.Sprintf("which %s may still use", pod), fmt.Sprintf("when %s is gone", pod)
-	case v.Volume.Spec.CSI != nil && s.view.unknown(pavStage, "", ""):
+	case (v.Volume == nil || v.Volume.Spec.CSI != nil) && s.view.unknown(pavStage, "", ""):
 		return "and whether a node still has it cannot be told", "when no node has it any more, which cannot be told"
 	case ref != nil && s.view.unknown(Pod, ref.Namespace, ""):
 		return "and whether a pod still uses it cannot be told", "when no pod uses it any more, which cannot be told"
 	}
 	return "", ""
+}
+
+// giveBack offers to have a volume name the claim again that lost it to one that is gone,
+// where nobody has it by that one. Pods of the claim itself may have it.
+func (s *story) giveBack(link *Link, c *claimView) {
+	v := *c.Volume
+	v.Stages = slices.DeleteFunc(slices.Clone(v.Stages), func(g stageView) bool { return c.hasAll(g.Stage) })
+	switch who, _ := s.lingering(&v); {
+	case who != "":
+		link.Message += "; it has its data, " + who
+	case v.Volume.Spec.ClaimRef.Namespace != c.Object.Namespace:
+		link.Message += "; " + notAcross(v.Volume, c)
+	default:
+		link.Command, link.offer = give(v.Volume, c.Claim), "the command gives the volume back"
+	}
+}
+
+// hasAll says that a stage is there for pods of a claim alone.
+func (c *claimView) hasAll(stage *tarnv1.PavStage) bool {
+	return len(stage.Status.Node.Targets) > 0 && !slices.ContainsFunc(stage.Status.Node.Targets, func(target string) bool {
+		return !slices.ContainsFunc(c.Users, func(u user) bool { return isTargetOf(target, u.Pod) })
+	})
+}
+
+// isTargetOf says that a path on a node is where a pod is given a volume.
+func isTargetOf(target string, pod *corev1.Pod) bool {
+	return pod.UID != "" && slices.Contains(strings.Split(target, "/"), string(pod.UID))
 }
 
 // give gives the command that hands a released volume to one claim, if it still names the
@@ -64,9 +142,21 @@ func give(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) str
 		vol.Spec.ClaimRef.UID, claim.Namespace, claim.Name, claim.UID))
 }
 
-// free gives the command that makes a released volume available to any claim.
-func free(name string) string {
-	return kubectl("", "patch", "pv", name, "--type=json", "-p", `[{"op":"remove","path":"/spec/claimRef"}]`)
+// free gives the command that makes a released volume available to any claim, if it still
+// names the claim that it was of.
+func free(vol *corev1.PersistentVolume) string {
+	return kubectl("", "patch", "pv", vol.Name, "--type=json", "-p", fmt.Sprintf(`[{"op":"test","path":"/spec/claimRef/uid","value":%q},`+
+		`{"op":"remove","path":"/spec/claimRef"}]`, vol.Spec.ClaimRef.UID))
+}
+
+// letGo offers to delete a released volume whose storage nobody destroys, where nobody has
+// it any more.
+func (s *story) letGo(v *volumeView, link *Link) {
+	if who, _ := s.lingering(v); who != "" {
+		link.Message += "; it has its data, " + who
+	} else if s.gone(v) {
+		link.Command = kubectl("", "delete", "pv", v.Name)
+	}
 }
 
 // nearestFor tells which volume came nearest to a claim whose pod waits for the scheduler,

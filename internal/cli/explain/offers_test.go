@@ -13,10 +13,10 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// left is a volume that claim b/c has left with its data.
+// left is a volume that claim shop/c has left with its data.
 func left(changes ...func(*corev1.PersistentVolume)) corev1.PersistentVolume {
 	return freeVolume("left", "2Gi", append([]func(*corev1.PersistentVolume){func(v *corev1.PersistentVolume) {
-		v.Spec.ClaimRef, v.Status.Phase = &corev1.ObjectReference{Namespace: "b", Name: "c", UID: "d"}, corev1.VolumeReleased
+		v.Spec.ClaimRef, v.Status.Phase = &corev1.ObjectReference{Namespace: "shop", Name: "c", UID: "d"}, corev1.VolumeReleased
 	}}, changes...)...)
 }
 
@@ -45,7 +45,7 @@ func TestOldDataIsHandedToWhoAsksAlone(t *testing.T) {
 	}
 	other := func(names string) func(*world, *volumeView) {
 		return func(_ *world, v *volumeView) {
-			v.Claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "c", UID: "new"}}
+			v.Claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "c", UID: "new"}}
 			v.Claim.Spec.VolumeName = names
 		}
 	}
@@ -58,21 +58,23 @@ func TestOldDataIsHandedToWhoAsksAlone(t *testing.T) {
 		given  bool
 		told   string // in the link of the volume
 	}{
-		"nobody has it":                          {left(), nobody, true, "the command hands its data over, to this claim alone"},
+		"nobody has it": {left(), nobody, true, "the command hands its data over, to this claim alone"},
+		"it is of another namespace": {left(func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.Namespace = "b" }), nobody, false,
+			"its data is of namespace b, and nothing here hands that to namespace shop"},
 		"its claim is there again, with another": {left(), other("other"), true, "to this claim alone"},
-		"its claim is there again, and names it": {left(), other("left"), false, "a claim b/c that is there names it"},
+		"its claim is there again, and names it": {left(), other("left"), false, "a claim shop/c that is there names it"},
 		"its claim is there, which no binder has seen": {left(), func(_ *world, v *volumeView) {
-			v.Claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "c", UID: "d"}}
+			v.Claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "c", UID: "d"}}
 		}, false, ""},
-		"its claim cannot be read": {left(), unread(Object{Claim, "b", "c"}), false, ""},
+		"its claim cannot be read": {left(), unread(Object{Claim, "shop", "c"}), false, ""},
 		"a node has it": {left(csi), func(_ *world, v *volumeView) {
 			v.Stages = []stageView{{Stage: &tarnv1.PavStage{}}}
 		}, false, "which a node still has"},
-		"a pod may have it":                           {left(), func(_ *world, v *volumeView) { v.Last = []*corev1.Pod{somePod("b", "user", runs)} }, false, "which pod b/user may still use"},
+		"a pod may have it":                           {left(), func(_ *world, v *volumeView) { v.Last = []*corev1.Pod{somePod("shop", "user", runs)} }, false, "which pod shop/user may still use"},
 		"stages cannot be read":                       {left(csi), unread(Object{Kind: pavStage}), false, "whether a node still has it cannot be told"},
 		"stages cannot be read, of which it has none": {left(), unread(Object{Kind: pavStage}), true, "to this claim alone"},
-		"pods cannot be read":                         {left(), unread(Object{Pod, "b", ""}), false, "whether a pod still uses it cannot be told"},
-		"pods elsewhere cannot be read":               {left(), unread(Object{Pod, "shop", ""}), true, "to this claim alone"},
+		"pods cannot be read":                         {left(), unread(Object{Pod, "shop", ""}), false, "whether a pod still uses it cannot be told"},
+		"pods elsewhere cannot be read":               {left(), unread(Object{Pod, "b", ""}), true, "to this claim alone"},
 	} {
 		for how, names := range map[string]bool{"named": true, "the nearest": false} {
 			e := chain(wantsLeft(names, c.vol, c.change).view)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -61,7 +62,7 @@ func (s *story) claimOfPod(p *podView, c *claimView) *story {
 		}
 	case hasEnded(p.Pod), ends: // no pod ends the later for its claim
 		part.cause, part.rank = fmt.Sprintf("%s: %s", c.Object, part.cause), rankBeside
-	case going && has: // nor waits for what waits for it
+	case going && (has || !s.refused(p, c)): // nor waits for what waits for it
 		part.cause, part.rank = fmt.Sprintf("%s is being deleted, and waits for this pod: it goes when the pod is gone, and no other pod is started on it", c.Object), rankLeaving
 	case going:
 		part.cause = fmt.Sprintf("%s is being deleted, so no pod that uses it is started", c.Object)
@@ -81,6 +82,22 @@ func (s *story) claimOfPod(p *podView, c *claimView) *story {
 		s.fine = strings.TrimPrefix(fmt.Sprintf("%s; %s from %s", s.fine, c.Object, part.fine), "; ")
 	}
 	return part
+}
+
+// refused says that a pod without its volumes is not given a claim that is being deleted: by
+// the scheduler, by the kubelet where nothing protects the claim, or by Tarn's node agent,
+// unless that has given it the volume already.
+func (s *story) refused(p *podView, c *claimView) bool {
+	v, on := c.Volume, p.Pod.Spec.NodeName
+	switch {
+	case on == "", v == nil || v.Volume == nil, !slices.Contains(c.Claim.Finalizers, claimProtection):
+		return true
+	case v.Provisioner == nil:
+		return v.Volume.Spec.CSI != nil && s.view.unknown(pavProvisioner, "", v.Volume.Spec.CSI.Driver)
+	}
+	return !slices.ContainsFunc(v.Stages, func(g stageView) bool {
+		return g.Stage.Spec.NodeName == on && staged(&g) && slices.ContainsFunc(g.Stage.Status.Node.Targets, func(target string) bool { return isTargetOf(target, p.Pod) })
+	})
 }
 
 // growsFirst says that a kubelet grows a claim's volume before it starts the pod. What
@@ -139,6 +156,14 @@ func (p *podView) mountFailure() *corev1.Event {
 		return nil
 	}
 	return e
+}
+
+// startFailure is mountFailure, or that the kubelet cannot make the pod's sandbox.
+func (p *podView) startFailure() *corev1.Event {
+	if e := newest(p.Events, slices.Concat(mountReasons, startReasons)...); e != nil && e.Reason == noSandbox {
+		return e
+	}
+	return p.mountFailure()
 }
 
 // runsNow says whether a container of a pod runs.
@@ -210,9 +235,13 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 }
 
 // tryAgain gives the command by which the kubelet tries at once: a pod that is new has
-// no pause behind it. One without a controller is made anew as it is.
+// no pause behind it. One without a controller is made anew as it is, as no other owner
+// would do that. What one that has run has in claims of its own would go with it.
 func tryAgain(pod *corev1.Pod) string {
-	if len(pod.OwnerReferences) > 0 {
+	if volume.Started(pod) && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Ephemeral != nil }) {
+		return ""
+	}
+	if metav1.GetControllerOf(pod) != nil {
 		return kubectl(pod.Namespace, "delete", "pod", pod.Name)
 	}
 	return kubectl(pod.Namespace, "get", "pod", pod.Name, "-o", "yaml") + " | kubectl replace --force -f -"
@@ -261,9 +290,15 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 	switch {
 	case pod.DeletionTimestamp != nil:
 		s.endingPod(p, link, claims)
+	case t.Reason == corev1.PodReasonSchedulingGated: // the scheduler has not looked at it
+		link.Next = "when its scheduling gates are removed"
+		s.blame("it %s", keptBy(t))
 	case t.stuck() && t.State == "not scheduled":
 		link.Next = "when the scheduler finds a node; it looks again at every change of a node, a volume or a claim"
 		s.blame("the scheduler finds no node for it: %s", t.Message)
+	case pod.Status.Phase == corev1.PodFailed: // it may never have had its volumes
+		link.Next = "never: a pod that has failed is not started again, though who made it may make another"
+		s.blame("%s", cmp.Or(t.Message, "it has failed, and nothing that can be read says why"))
 	case t.stuck():
 		s.blame("its volumes are there, but %s", keptBy(t))
 	case hasEnded(pod), isReady(pod):

@@ -236,10 +236,13 @@ func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o podvo
 		s.awaits("%s has been running for %s", what, s.ago(t.Since))
 	default:
 		link.Next = "when its containers start"
-		if e := newest(p.Events, "FailedMount", "FailedCreatePodSandBox"); e != nil && e.Type == corev1.EventTypeWarning {
+		if e := p.startFailure(); e != nil {
 			link.Reason, link.Message = e.Reason, e.Message
 			s.blame("%s does not start: %s", what, e.Message)
 			return
+		}
+		if e := newest(p.Events, startReasons...); e != nil {
+			link.Reason, link.Message = e.Reason, e.Message
 		}
 		s.awaits("%s is starting", what)
 	}
@@ -250,6 +253,8 @@ func keptBy(t trouble) string {
 	switch t.Reason {
 	case corev1.PodReasonUnschedulable, corev1.PodReasonSchedulerError:
 		return "is not scheduled: " + t.Message
+	case corev1.PodReasonSchedulingGated:
+		return "is held back by scheduling gates"
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
 		return "cannot have its image: " + cmp.Or(t.Message, t.Reason)
 	case crashing:

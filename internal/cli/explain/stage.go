@@ -37,6 +37,10 @@ func (s *story) stages(v *volumeView, on string) []*story {
 			parts = append(parts, part)
 		case staged(g):
 			s.fine += "; staged on node " + g.Stage.Spec.NodeName
+			if part := s.part(g.Stage.Spec.NodeName); part.notYetEvicted(g) {
+				part.rank = rankLost
+				parts = append(parts, part)
+			}
 		}
 	}
 	if s.view.Asked.Kind == Claim || s.view.Asked.Kind == Volume {
@@ -169,6 +173,9 @@ func (s *story) lostStage(g *stageView) {
 		link.Next = "when the pods that use it are restarted, as volumeStaging.recovery is None"
 	default:
 		link.Next = "when its next staging pod has made it available again"
+		if stage.Status.Pod.Recovery == tarnv1.RecoveryRestartConsumers {
+			link.Next += ", and the pods that use it are evicted then"
+		}
 		if lost.Failed > 0 && stage.Status.Node.Message != "" {
 			s.blame("%s; staging it again failed, attempt %d: %s", s.cause, lost.Failed, stage.Status.Node.Message)
 		}
@@ -179,6 +186,26 @@ func (s *story) lostStage(g *stageView) {
 	if g.Pod != nil {
 		s.podLink(g.Pod)
 	}
+}
+
+// notYetEvicted is about a volume that was lost and is there again, but not for a pod that
+// still is to be evicted, as a disruption budget may not allow: of a pod that is asked for,
+// itself. It is false where there is none.
+func (s *story) notYetEvicted(g *stageView) bool {
+	for _, e := range g.Stage.Status.Pod.Evictions {
+		if p := s.view.Pod; p != nil && p.Pod.UID != e.PodUID {
+			continue
+		}
+		link := s.stageLink(g)
+		link.Next = "when it is evicted, which is tried again until it can be, or when somebody deletes it"
+		s.blame("volume %s was lost on node %s and is there again, but not for %s, which is to be evicted", g.Stage.Spec.VolumeName, g.Stage.Spec.NodeName, Object{Pod, e.Namespace, e.Name})
+		if e.Message != "" {
+			link.Message = e.Message
+			s.blame("%s and cannot be: %s", s.cause, e.Message)
+		}
+		return true
+	}
+	return false
 }
 
 // endingStage is about a stage that has to end before its volume can be staged again,

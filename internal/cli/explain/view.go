@@ -96,13 +96,26 @@ type volumeView struct {
 	Claim *corev1.PersistentVolumeClaim
 	// Users are the pods that name the claim, read where a volume is asked for that is to go.
 	Users []user
-	// Last are the pods that may still use the volume by the claim that it was of, read of
-	// one that is kept after that, or is to go.
+	// Last are the pods that may still use the volume by the claim that it was of, read
+	// where that is gone.
 	Last []*corev1.Pod
 	// Step is the pod of the record's step.
 	Step   *podView
 	Stages []stageView
 	Events []corev1.Event
+}
+
+// claimRef is the claim that a volume names, or where there is no volume that which its
+// record is of; nil for none.
+func (v *volumeView) claimRef() *corev1.ObjectReference {
+	switch {
+	case v.Volume != nil:
+		return v.Volume.Spec.ClaimRef
+	case v.Record != nil:
+		of := v.Record.Spec.Claim
+		return &corev1.ObjectReference{Namespace: of.Namespace, Name: of.Name, UID: of.UID}
+	}
+	return nil
 }
 
 // stageView is a stage with the pod of its step.

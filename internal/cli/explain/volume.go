@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,10 +80,15 @@ func (s *story) onlyRecord(v *volumeView) string {
 	case phase == tarnv1.VolumeCreated && meta.IsStatusConditionTrue(r.Status.Conditions, tarnv1.ConditionProvisioned) && !s.view.unknown(Volume, "", v.Name):
 		link := s.record(v, tarnv1.ConditionDeletable)
 		link.Next = "when somebody decides; tarn explain claim " + r.Spec.Claim.Namespace + "/" + r.Spec.Claim.Name + " tells how a claim gets it back"
-		if (v.Claim == nil || v.Claim.UID != r.Spec.Claim.UID) && !s.view.unknown(Claim, r.Spec.Claim.Namespace, r.Spec.Claim.Name) {
+		s.blame("it was removed by force, and its storage is still there")
+		switch who, until := s.lingering(v); {
+		case !s.gone(v):
+		case who != "":
+			link.Next = until + ", and " + strings.TrimPrefix(link.Next, "when ")
+			s.blame("%s, %s", s.cause, who)
+		default:
 			link.Command, link.offer = kubectl("", "delete", "pavvolume", r.Name), "the command destroys the storage"
 		}
-		s.blame("it was removed by force, and its storage is still there")
 		return "missing"
 	default:
 		s.beingMade(v)
@@ -115,32 +121,35 @@ func (s *story) boundVolume(v *volumeView) {
 // releasedVolume says why a volume without its claim is still there.
 func (s *story) releasedVolume(v *volumeView, link *Link) {
 	vol := v.Volume
-	was := "its claim"
-	if ref := vol.Spec.ClaimRef; ref != nil {
-		was = fmt.Sprintf("claim %s/%s", ref.Namespace, ref.Name)
+	if s.claimed(v, link) {
+		return
 	}
+	left := s.leftBy(v)
 	policy, recycled := vol.Spec.PersistentVolumeReclaimPolicy, volume.RecycleMethodOf(vol, v.Class) != ""
 	who, until := s.lingering(v)
 	switch {
-	case policy == corev1.PersistentVolumeReclaimRetain && s.trashedVolume(vol, link, was):
+	case policy == corev1.PersistentVolumeReclaimRetain && s.trashedVolume(vol, link, left):
 	case policy == corev1.PersistentVolumeReclaimRetain && s.view.unknown(storageClass, "", volume.ClassOfVolume(vol)) && !recycled:
 		link.Next = "when somebody decides, or when it is recycled, if its class has annotation " + tarnv1.AnnotationRecycle
-		s.blame("%s is gone, and policy Retain keeps the volume and its data", was)
+		s.blame("%s, and policy Retain keeps the volume and its data", left)
 	case policy == corev1.PersistentVolumeReclaimRetain && !recycled && who != "":
 		link.Next = until + ", and somebody decides"
-		s.blame("%s is gone, and policy Retain keeps the volume and its data, %s", was, who)
+		s.blame("%s, and policy Retain keeps the volume and its data, %s", left, who)
 	case policy == corev1.PersistentVolumeReclaimRetain && !recycled:
-		link.Next = "when somebody decides: the command makes it free for any claim, with its data; to let it be destroyed instead: " +
-			kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
-		link.Command = free(vol.Name)
-		s.blame("%s is gone, and policy Retain keeps the volume and its data until somebody decides", was)
+		link.Next = "when somebody decides"
+		if s.gone(v) {
+			link.Next += ": the command makes it free for any claim, with its data; to let it be destroyed instead: " +
+				kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+			link.Command = free(vol)
+		}
+		s.blame("%s, and policy Retain keeps the volume and its data until somebody decides", left)
 	case policy == corev1.PersistentVolumeReclaimDelete:
-		s.toBeDeleted(v, was)
+		s.toBeDeleted(v, left)
 	default:
-		s.blame("%s is gone, and the volume is being recycled", was)
+		s.blame("%s, and the volume is being recycled", left)
 		if volume.DeletionProtected(vol) {
 			unprotect(vol, link)
-			s.blame("%s is gone, and the volume is not recycled, as its label %s protects it", was, tarnv1.LabelDeletionProtection)
+			s.blame("%s, and the volume is not recycled, as its label %s protects it", left, tarnv1.LabelDeletionProtection)
 		} else if e := newest(v.Events, "VolumeFailedRecycle"); e != nil {
 			link.Reason, link.Message, link.Next = e.Reason, e.Message, "when it is tried again; "+s.lastTry(e)
 			s.blame("it could not be recycled: %s", e.Message)
@@ -158,7 +167,7 @@ func unprotect(vol *corev1.PersistentVolume, link *Link) {
 
 // trashedVolume says how a volume in the trash can be had back, and until when. It is
 // false for one that is not there.
-func (s *story) trashedVolume(vol *corev1.PersistentVolume, link *Link, was string) bool {
+func (s *story) trashedVolume(vol *corev1.PersistentVolume, link *Link, left string) bool {
 	until, known, err := volume.TrashedUntil(vol)
 	if !known || !volume.Held(vol) {
 		return false
@@ -166,17 +175,17 @@ func (s *story) trashedVolume(vol *corev1.PersistentVolume, link *Link, was stri
 	link.Command = "tarn undelete volume " + vol.Name
 	if err != nil {
 		link.Next = "when somebody decides: the command brings the claim back"
-		s.blame("%s is gone, and its data is kept with no end: %v", was, err)
+		s.blame("%s, and its data is kept with no end: %v", left, err)
 		return true
 	}
 	link.Next = fmt.Sprintf("at %s, by its own reclaim policy %s; the command brings the claim back before that; to have it over now: tarn trash purge %s --yes",
 		until.UTC().Format(time.RFC3339), volume.OwnPolicy(vol), vol.Name)
-	s.blame("%s is gone, and its data is kept in the trash until %s", was, until.UTC().Format(time.RFC3339))
+	s.blame("%s, and its data is kept in the trash until %s", left, until.UTC().Format(time.RFC3339))
 	return true
 }
 
 // toBeDeleted is about a released volume whose storage nobody has begun to destroy.
-func (s *story) toBeDeleted(v *volumeView, was string) {
+func (s *story) toBeDeleted(v *volumeView, left string) {
 	since := v.Volume.CreationTimestamp.Time
 	if t := v.Volume.Status.LastPhaseTransitionTime; t != nil {
 		since = t.Time
@@ -186,28 +195,31 @@ func (s *story) toBeDeleted(v *volumeView, was string) {
 	switch e := newest(v.Events, "VolumeFailedDelete"); {
 	case ours && volume.DeletionProtected(v.Volume):
 		unprotect(v.Volume, link)
-		s.blame("%s is gone, and its storage is not destroyed, as the volume's label %s protects it", was, tarnv1.LabelDeletionProtection)
+		s.blame("%s, and its storage is not destroyed, as the volume's label %s protects it", left, tarnv1.LabelDeletionProtection)
 	case v.Record != nil && meta.IsStatusConditionFalse(v.Record.Status.Conditions, tarnv1.ConditionDeletable) && len(v.Stages) == 0:
 		kept := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
 		link.Reason, link.Message, link.Next = kept.Reason, kept.Message, "when that does not hold any more"
-		s.blame("%s is gone, and its storage is not destroyed yet: %s", was, kept.Message)
+		s.blame("%s, and its storage is not destroyed yet: %s", left, kept.Message)
 	case e != nil:
 		link.Reason, link.Message, link.Next = e.Reason, e.Message, "when who made it tries again; "+s.lastTry(e)
 		s.blame("its storage could not be destroyed: %s", e.Message)
 	case v.Record != nil:
-		s.controllerSilent(was+" is gone, and its storage has to be destroyed", since)
+		s.controllerSilent(left+", and its storage has to be destroyed", since)
 	case v.Volume.Spec.CSI != nil && v.Provisioner != nil && v.Volume.Annotations[volume.AnnProvisionedBy] == "":
 		link.Next = "when somebody removes the storage by hand, and then the volume"
-		link.Command = kubectl("", "delete", "pv", v.Name)
-		s.blame("%s is gone, and nobody made its storage, so nobody destroys it", was)
+		s.letGo(v, link)
+		s.blame("%s, and nobody made its storage, so nobody destroys it", left)
 	case v.Volume.Annotations[tarnv1.AnnotationRecord] != "" && !s.view.unknown(pavVolume, "", v.Name):
 		link.Next = "when somebody removes the storage by hand, and then the volume"
-		link.Command = kubectl("", "delete", "pv", v.Name)
-		s.blame("%s is gone, and how its storage was made went with the volume's PavVolume, so nobody destroys it", was)
+		s.letGo(v, link)
+		s.blame("%s, and how its storage was made went with the volume's PavVolume, so nobody destroys it", left)
+	case v.Volume.Annotations[volume.AnnProvisionedBy] == "":
+		link.Next = "when whoever made the storage destroys it, or somebody by hand"
+		s.blame("%s, and nothing says who made its storage, and so who destroys it", left)
 	default:
-		who := cmp.Or(v.Volume.Annotations[volume.AnnProvisionedBy], "nobody that is known")
+		who := v.Volume.Annotations[volume.AnnProvisionedBy]
 		link.Next = "when it is destroyed by " + who
-		s.blame("%s is gone, and %s has not destroyed the storage yet", was, who)
+		s.blame("%s, and %s has not destroyed the storage yet", left, who)
 	}
 }
 

@@ -40,7 +40,7 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 		return released(corev1.PersistentVolumeReclaimDelete, func(w *world) { w.record.Status.Phase = tarnv1.VolumeDeleting; change(w) })
 	}
 	for _, c := range []answer{
-		{"kept by policy", released(corev1.PersistentVolumeReclaimRetain, nothing), "is Released: claim shop/data is gone, and policy Retain keeps the volume", "when somebody decides", `kubectl patch pv pvc-claim-uid --type=json -p '[{"op":"remove","path":"/spec/claimRef"}]'`},
+		{"kept by policy", released(corev1.PersistentVolumeReclaimRetain, nothing), "is Released: claim shop/data is gone, and policy Retain keeps the volume", "when somebody decides", `kubectl patch pv pvc-claim-uid --type=json -p '[{"op":"test","path":"/spec/claimRef/uid","value":"claim-uid"},{"op":"remove","path":"/spec/claimRef"}]'`},
 		{"recycled as its class has it", released(corev1.PersistentVolumeReclaimRetain, func(w *world) {
 			w.volumeView.Class = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{tarnv1.AnnotationRecycle: "Zero"}}}
 		}), "is Released: claim shop/data is gone, and the volume is being recycled", "", ""},
@@ -211,6 +211,8 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 			g.Status.Node.Phase, g.Status.Node.Message = tarnv1.StageLost, "Staging pod failed: no disk"
 			g.Status.Node.Loss = &tarnv1.StageLoss{Number: 1, Failed: 3, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}
 		}), "volume pvc-claim-uid is lost on node n1: the server died; staging it again failed, attempt 3: Staging pod failed: no disk", "when its next staging pod", ""},
+		{"its eviction, after its volume was lost", with(newWorld().bound().askedPod(runs).staged(refusedEviction), func(w *world) { w.view.Pod.Pod.UID = "kept" }),
+			"volume pvc-claim-uid was lost on node n1 and is there again, but not for pod shop/web, which is to be evicted and cannot be: budget b needs 1", "when it is evicted, which is tried again", ""},
 		{"its own image", newWorld().bound().askedPod(waits("ErrImagePull", "no such image"), func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
 		}), "its volumes are there, but cannot have its image: no such image", "", ""},
@@ -388,6 +390,14 @@ func TestOnlyWhatIsStagedIsCalledSo(t *testing.T) {
 			t.Errorf("%s: %q, healthy %t; want %q in it", name, e.Verdict, e.Healthy, c.want)
 		}
 	}
+	for name, of := range map[string]*world{"a claim": newWorld().bound().staged(refusedEviction), "a volume": newWorld().bound().staged(refusedEviction).askedVolume()} {
+		if e := chain(of.view); e.Healthy || !strings.Contains(e.Verdict, "but not for pod shop/web, which is to be evicted and cannot be: budget b needs 1") {
+			t.Errorf("%s of a pod that cannot be evicted: %q, healthy %t", name, e.Verdict, e.Healthy)
+		}
+	}
+	if e := chain(newWorld().bound().askedPod(runs).staged(refusedEviction).view); !e.Healthy {
+		t.Errorf("a pod beside one that cannot be evicted: %q", e.Verdict)
+	}
 	elsewhere := unready(func(*tarnv1.PavStage) {}).askedPod(runs, func(pod *corev1.Pod) { pod.Spec.NodeName = "n2" })
 	if e := chain(elsewhere.view); !e.Healthy || strings.Contains(e.Verdict, "staged on") {
 		t.Errorf("a pod that runs on another node: %q, healthy %t", e.Verdict, e.Healthy)
@@ -396,4 +406,11 @@ func TestOnlyWhatIsStagedIsCalledSo(t *testing.T) {
 	if e := chain(elsewhere.view); !e.Healthy {
 		t.Errorf("a pod that runs on another node than where the volume was lost: %q", e.Verdict)
 	}
+}
+
+// refusedEviction is a stage whose volume was lost and is there again, but for a pod that a
+// disruption budget keeps.
+func refusedEviction(g *tarnv1.PavStage) {
+	g.Status.Node.Phase, g.Status.Pod.Recovery = tarnv1.StageStaged, tarnv1.RecoveryRestartConsumers
+	g.Status.Pod.Evictions = []tarnv1.StageEviction{{PodUID: "kept", Namespace: "shop", Name: "web", Refusals: 2, Message: "budget b needs 1"}}
 }

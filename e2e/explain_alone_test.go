@@ -1,0 +1,127 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// restored has a claim say that it was bound to a volume, as one that is read from a backup.
+func restored(vol string) func(*corev1.PersistentVolumeClaim) {
+	return func(claim *corev1.PersistentVolumeClaim) {
+		claim.Annotations = map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
+		claim.Spec.VolumeName = vol
+	}
+}
+
+func TestExplainSaysWhatTheRecordOfAVolumeTellsAlone(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-record")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	vol := s.volumeOf(claim)
+	s.delete(vol)
+	s.unhold(vol)
+	s.gone(vol)
+	s.explains("volume", vol.Name, "is missing: it was removed by force, and its storage is still there")
+	s.remove(claim)
+	again := s.claimWith("restored", restored(vol.Name))
+	lost := "is Lost: its volume " + vol.Name + " was removed under it"
+	for told, by := range map[string]reader{
+		"write it anew from a backup; PavVolume " + vol.Name + " tells of its storage":   {s, os.Getenv("KUBECONFIG")},
+		"write it anew from a backup; whether its storage is still there cannot be told": s.asReader("no-records", "pavvolumes"),
+	} {
+		e := by.explains("claim", s.name+"/restored", lost)
+		if last := e.last(); last.Object.Name != vol.Name || last.Message != told || len(e.commands()) > 0 {
+			t.Errorf("want %q told of volume %s, and no command; got %+v", told, vol.Name, e)
+		}
+	}
+	s.remove(again) // what a claim names is not destroyed
+	e := s.explains("volume", vol.Name, "is missing: it was removed by force, and its storage is still there")
+	if want := "kubectl delete pavvolume " + vol.Name; e.command() != want || !strings.HasSuffix(e.last().Message, "the command destroys the storage") {
+		t.Errorf("want the command %q, and what it does; got %+v", want, e)
+	}
+	s.does(e.command())
+	s.gone(&tarn.PavVolume{ObjectMeta: named(vol.Name)})
+}
+
+// statusIs has a status say something.
+func (s *scenario) statusIs(o client.Object, status string) {
+	s.t.Helper()
+	if err := suite.live.Status().Patch(s.ctx, o, client.RawPatch("application/merge-patch+json", []byte(`{"status":`+status+`}`))); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func TestExplainSaysHowAVolumeOfOthersStands(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-others")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	bound, made := s.byHand("written", driven), s.byHand("made", driven, func(vol *corev1.PersistentVolume) {
+		vol.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "other.example.org"}
+	})
+	failed := s.byHand("failed", s.formerly("failed"))
+	unknown := s.byHand("unknown", s.formerly("unknown"), driven, func(vol *corev1.PersistentVolume) {
+		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+	})
+	s.bound(s.naming("written", bound.Name))
+	s.bound(s.naming("made", made.Name))
+	class := "class " + s.name + "-by-hand, "
+	for claim, want := range map[string]string{"written": "2Mi, " + class + "written by hand, CSI driver csi.example.org", "made": "2Mi, " + class + "made by other.example.org"} {
+		e := s.explainsClaim(claim, "is Bound: volume "+s.name+"-"+claim+", "+want)
+		if !e.Healthy || len(e.commands()) > 0 {
+			t.Errorf("claim %s is healthy, but it says %+v", claim, e)
+		}
+	}
+	s.explains("volume", made.Name, "is Bound: claim "+s.name+"/made has it, "+class+"made by other.example.org")
+	e := s.asReader("no-volumes", "persistentvolumes").explains("claim", s.name+"/made", "is Bound: volume "+made.Name)
+	if !strings.HasSuffix(e.Verdict, made.Name) || len(e.commands()) > 0 {
+		t.Errorf("without a look at the volume it says %+v", e)
+	}
+	s.phased(failed, corev1.VolumeReleased)
+	s.statusIs(failed, `{"phase":"Failed","message":null,"reason":null}`)
+	s.explains("volume", failed.Name, "is Failed: what was to be done after its claim has failed")
+	e = s.explains("volume", unknown.Name, "is Released: claim "+s.name+"/unknown is gone, and nothing says who made its storage, and so who destroys it")
+	if last := e.last(); last.Next != "when whoever made the storage destroys it, or somebody by hand" || len(e.commands()) > 0 {
+		t.Errorf("the chain ends with %+v", last)
+	}
+	s.keptByAStage()
+}
+
+// keptByAStage is a volume whose storage is not destroyed while a stage is left, which not
+// everybody may read.
+func (s *scenario) keptByAStage() {
+	s.t.Helper()
+	claim := s.bound(s.claim("staged"))
+	vol := s.volumeOf(claim)
+	stage := s.stageKept(vol)
+	s.remove(claim)
+	const where = "the volume is still staged on node "
+	s.asReader("no-stages", "pavstages").explains("volume", vol.Name, "is Released: its storage cannot be destroyed yet: "+where+stage.Spec.NodeName)
+	s.explains("volume", vol.Name, "is Released: volume "+vol.Name+" is being unstaged on node "+stage.Spec.NodeName)
+	s.unhold(stage)
+	s.gone(vol)
+}
+
+func TestExplainSaysThatAPodHasEnded(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-ended")
+	done, evicted := s.consumer("done", "none", "true", nowhere), s.consumer("evicted", "none", "true", nowhere)
+	s.statusIs(done, `{"phase":"Succeeded"}`)
+	s.statusIs(evicted, `{"phase":"Failed","reason":"Evicted","message":"the node was low on memory"}`)
+	if e := s.explains("pod", s.name+"/done", "is Succeeded: it has ended, and waits for nothing"); !e.Healthy {
+		t.Errorf("a pod that has ended is not healthy: %+v", e)
+	}
+	if e := s.explains("pod", s.name+"/evicted", "is Failed: Evicted: the node was low on memory"); e.Healthy || !strings.HasPrefix(e.last().Next, "never: ") {
+		t.Errorf("of a pod that has failed it says %+v", e)
+	}
+}

@@ -1,0 +1,161 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
+)
+
+// last is the end of the chain, but for what is aside and what was not read.
+func (e explanation) last() link {
+	for _, l := range slices.Backward(e.Links) {
+		if !l.Aside && l.State != "not read" {
+			return l
+		}
+	}
+	return link{}
+}
+
+// formerly has a volume be of a claim of the case that is gone, so that a binder releases it.
+func (s *scenario) formerly(claim string) func(*corev1.PersistentVolume) {
+	return func(vol *corev1.PersistentVolume) {
+		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		vol.Spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: s.name, Name: claim, UID: "00000000-0000-0000-0000-000000000000"}
+	}
+}
+
+// driven has a volume be of a CSI driver that nobody has.
+func driven(vol *corev1.PersistentVolume) {
+	vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.org", VolumeHandle: vol.Name}}
+}
+
+// stuckOn makes a pod that names a claim, was given a node, and never begins there: it
+// lacks a folder of settings, so that its kubelet starts no container of it.
+func (s *scenario) stuckOn(name, claim string, edits ...func(*corev1.Pod)) *corev1.Pod {
+	s.t.Helper()
+	lacks := func(pod *corev1.Pod) {
+		pod.Spec.NodeName = s.aNode().Name
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "lacks", VolumeSource: corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}},
+		}})
+	}
+	return s.consumer(name, claim, "true", append([]func(*corev1.Pod){lacks}, edits...)...)
+}
+
+// stageKept leaves a stage of a volume that is to go and that somebody's finalizer keeps.
+func (s *scenario) stageKept(vol *corev1.PersistentVolume) *tarn.PavStage {
+	s.t.Helper()
+	stage := &tarn.PavStage{ObjectMeta: named(vol.Name), Spec: tarn.PavStageSpec{
+		Provisioner: tarn.ProvisionerReference{Name: s.name, UID: types.UID(s.name)}, VolumeName: vol.Name, VolumeUID: vol.UID, NodeName: s.name + "-nowhere",
+	}}
+	stage.Finalizers = []string{"example.org/audit"}
+	s.create(stage)
+	s.t.Cleanup(func() {
+		s.deleteIfThere(stage)
+		s.unhold(stage)
+	})
+	s.delete(stage)
+	return stage
+}
+
+// What was of a claim that is gone is offered to nobody while somebody may still have it.
+func TestExplainOffersNoVolumeThatSomebodyMayHave(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-lingering")
+	s.stuckOn("user", "used")
+	noded, used := s.byHand("noded", s.formerly("noded"), driven), s.byHand("used", s.formerly("used"))
+	unseen, free := s.byHand("unseen", s.formerly("unseen"), driven), s.byHand("free", s.formerly("free"))
+	s.stageKept(noded)
+	all := reader{s, os.Getenv("KUBECONFIG")}
+	noStages, noPods := s.asReader("no-stages", "pavstages"), s.asReader("no-pods", "pods")
+	for _, c := range []struct {
+		by          reader
+		was         string
+		vol         *corev1.PersistentVolume
+		until, next string
+		offers      bool
+	}{
+		{all, "noded", noded, ", which a node still has", "when no node has it any more, and somebody decides", false},
+		{all, "used", used, ", which pod " + s.name + "/user may still use", "when pod " + s.name + "/user is gone, and somebody decides", false},
+		{noStages, "unseen", unseen, ", and whether a node still has it cannot be told", "when no node has it any more, which cannot be told, and somebody decides", false},
+		{noPods, "free", free, ", and whether a pod still uses it cannot be told", "when no pod uses it any more, which cannot be told, and somebody decides", false},
+		{all, "free", free, " until somebody decides", "when somebody decides: the command makes it free for any claim, with its data", true},
+	} {
+		e := c.by.explains("volume", c.vol.Name, "is Released: claim "+s.name+"/"+c.was+" is gone, and policy Retain keeps the volume and its data"+c.until)
+		if !strings.HasPrefix(e.last().Next, c.next) || (e.command() != "") != c.offers {
+			t.Errorf("%s: want it to go on %q, and a command: %t; got %+v", c.vol.Name, c.next, c.offers, e)
+		}
+	}
+	s.keptFromClaims(noded, used)
+}
+
+// keptFromClaims has claims wait for volumes that are not to be handed over.
+func (s *scenario) keptFromClaims(noded, used *corev1.PersistentVolume) {
+	s.t.Helper()
+	again := s.byHand("again", s.formerly("again"))
+	s.naming("again", again.Name)
+	thrown := s.byHand("thrown", s.formerly("thrown"), func(vol *corev1.PersistentVolume) {
+		vol.Annotations = map[string]string{
+			tarn.AnnotationReclaimPolicy: string(corev1.PersistentVolumeReclaimRetain), tarn.AnnotationHeldFor: "1h",
+			tarn.AnnotationTrashedUntil: time.Now().Add(time.Hour).UTC().Format(time.RFC3339),
+		}
+	})
+	s.t.Cleanup(func() { // what is in the trash may not be deleted
+		if err := suite.live.Patch(s.ctx, thrown, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":null,"labels":null}}`))); err != nil {
+			s.t.Error(err)
+		}
+	})
+	class := s.classWith("-kept", "kubernetes.io/no-provisioner")
+	near := s.byHand("near", s.formerly("used"), func(vol *corev1.PersistentVolume) { vol.Spec.StorageClassName = class })
+	for _, c := range []struct{ name, class, vol, told string }{
+		{"after-noded", "", noded.Name, ", which is gone; it has its data, which a node still has"},
+		{"after-used", "", used.Name, ", which is gone; it has its data, which pod " + s.name + "/user may still use"},
+		{"after-again", "", again.Name, ", which is gone; a claim " + s.name + "/again that is there names it"},
+		{"after-thrown", "", thrown.Name, ", which is gone; it is in the trash, and tarn undelete volume " + thrown.Name + " gives it back to the claim that it was of"},
+		{"nearest", class, near.Name, "; it was of claim " + s.name + "/used and is kept with its data; it has its data, which pod " + s.name + "/user may still use"},
+	} {
+		verdict := "is Pending: it names volume " + c.vol + ", which belongs to another claim"
+		if c.class != "" {
+			verdict = "is Pending: its class " + class + " makes no volumes, and no free one fits"
+			s.claimWith(c.name, ofClass(class))
+		} else {
+			s.naming(c.name, c.vol)
+		}
+		e := s.explainsClaim(c.name, verdict)
+		if last := e.last(); last.Object.Name != c.vol || !strings.HasSuffix(last.Message, c.told) || len(e.commands()) > 0 {
+			s.t.Errorf("claim %s: want %q told of volume %s, and no command; got %+v", c.name, c.told, c.vol, e)
+		}
+	}
+}
+
+// unfit is what is said of a released volume that names a claim of another mode.
+func (s *scenario) unfit(t *testing.T) {
+	sub := s.part(t)
+	vol := sub.byHand("unfit", s.formerly("before"))
+	sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/before is gone, and policy Retain keeps the volume")
+	claim := sub.claimWith("unfit", ofClass(s.name+"-by-hand"), func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	})
+	give := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"claimRef":{"name":%q,"uid":%q}}}`, claim.Name, claim.UID))
+	if err := suite.live.Patch(s.ctx, vol, give); err != nil {
+		t.Fatal(err)
+	}
+	e := sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/unfit was given it, and cannot have it: ", "has volumeMode Filesystem, the claim asks for Block")
+	if len(e.commands()) > 0 {
+		t.Errorf("the commands are %q, which would free what was given away", e.commands())
+	}
+	sub.remove(claim)
+	sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/unfit is gone, and policy Retain keeps the volume")
+}

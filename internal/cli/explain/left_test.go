@@ -1,0 +1,165 @@
+package explain
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// released has a world be asked about its volume, which is Released, though its claim is there.
+func released(policy corev1.PersistentVolumeReclaimPolicy, changes ...func(*world)) *world {
+	return with(newWorld().bound().askedVolume(), func(w *world) {
+		w.volume.Status.Phase, w.volume.Spec.PersistentVolumeReclaimPolicy = corev1.VolumeReleased, policy
+		for _, change := range changes {
+			change(w)
+		}
+	})
+}
+
+// A volume that was given to a claim is that claim's, though its phase says Released.
+func TestAReleasedVolumeWhoseClaimIsThereIsNotOffered(t *testing.T) {
+	const retain, destroy = corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimDelete
+	const seen, soon = ", and no binder has seen that", "when a binder sees it"
+	given := func(w *world) { w.claim.Spec.VolumeName = "" }
+	block := func(w *world) { w.volume.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }
+	other := func(w *world) { w.claim.Spec.VolumeName = "other" }
+	gone := func(w *world) { w.volumeView.Claim = nil }
+	reserved := func(w *world) { w.volume.Spec.ClaimRef.UID = "" }
+	unclaimed := func(w *world) { w.volume.Spec.ClaimRef = nil }
+	byHand := func(w *world) {
+		w.volumeView.Record, w.volume.Annotations = nil, nil
+	}
+	forgotten := func(w *world) { w.volumeView.Record = nil }
+	hidden := func(w *world) { gone(w); hides(w, Object{Claim, "shop", "data"}) }
+	used := func(w *world) {
+		gone(w)
+		w.volumeView.Last = []*corev1.Pod{somePod("shop", "web", runs)}
+	}
+	for _, c := range []answer{
+		{"it was handed over", released(retain, given), "is Released: claim shop/data was given it" + seen, soon, ""},
+		{"it was handed over, and is to be destroyed after", released(destroy, given, byHand), "is Released: claim shop/data was given it" + seen, soon, ""},
+		{"it was handed over, and has another mode", released(retain, given, block), "is Released: claim shop/data was given it, and cannot have it: ", "when the claim is gone", ""},
+		{"its claim has it", released(retain), "is Released: claim shop/data has it" + seen, soon, ""},
+		{"its claim has another", released(retain, other), "is Released: claim shop/data has another volume" + seen, soon, ""},
+		{"its claim has another, and it is to be destroyed", released(destroy, other), "is Released: claim shop/data has another volume, and its storage has to be destroyed", "", ""},
+		{"its claim has another, and nobody destroys it", released(destroy, other, forgotten), "is Released: claim shop/data has another volume, and how its storage was made went", "when somebody removes the storage", ""},
+		{"it was freed", released(retain, unclaimed), "is Released: it names no claim any more" + seen, soon, ""},
+		{"it was reserved", released(retain, reserved), "is Released: it is reserved for claim shop/data" + seen, soon, ""},
+		{"its claim is gone", released(retain, gone), "is Released: claim shop/data is gone, and policy Retain keeps", "when somebody decides: the command makes it free", "/spec/claimRef"},
+		{"its claim cannot be read", released(retain, hidden), "is Released: its phase says that claim shop/data is gone, and policy Retain keeps", "when somebody decides", ""},
+		{"its claim is gone, and nobody made its storage", released(destroy, gone, byHand), "nobody made its storage", "when somebody removes the storage", "kubectl delete pv pvc-claim-uid"},
+		{"its claim cannot be read, and nobody made its storage", released(destroy, hidden, byHand), "nobody made its storage", "when somebody removes the storage", ""},
+		{"a pod may use it, and nobody made its storage", released(destroy, used, byHand), "nobody made its storage", "when somebody removes the storage", ""},
+		{"a pod may use it, and how it was made is forgotten", released(destroy, used, forgotten), "how its storage was made went", "when somebody removes the storage", ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+	if e := chain(released(retain, hidden).view); strings.Contains(e.next(), "command") {
+		t.Errorf("it tells of a command that it does not give: %s", e.next())
+	}
+}
+
+// What is left of a volume that was removed by force may be in use.
+func TestStorageIsNotDestroyedUnderWhoMayHaveIt(t *testing.T) {
+	left := func(changes ...func(*world)) *world {
+		return with(newWorld().bound().askedVolume(), func(w *world) {
+			w.volumeView.Volume, w.volumeView.Claim = nil, nil
+			for _, change := range changes {
+				change(w)
+			}
+		})
+	}
+	const there, destroys = "it was removed by force, and its storage is still there", "kubectl delete pavvolume pvc-claim-uid"
+	for _, c := range []answer{
+		{"nobody has it", left(), there, "when somebody decides; tarn explain claim shop/data", destroys},
+		{"a node has it", left(func(w *world) { w.staged(func(*tarnv1.PavStage) {}) }), there + ", which a node still has", "when no node has it any more, and somebody decides", ""},
+		{"a pod may have it", left(func(w *world) { w.volumeView.Last = []*corev1.Pod{somePod("shop", "web", runs)} }), there + ", which pod shop/web may still use", "when pod shop/web is gone, and somebody decides", ""},
+		{"stages cannot be read", left(func(w *world) { hides(w, Object{Kind: pavStage}) }), there + ", and whether a node still has it cannot be told", "", ""},
+		{"pods cannot be read", left(func(w *world) { hides(w, Object{Pod, "shop", ""}) }), there + ", and whether a pod still uses it cannot be told", "", ""},
+		{"its claim is there", left(func(w *world) { w.volumeView.Claim = w.claim }), there, "when somebody decides", ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
+// A volume is given back to its claim where only pods of that claim may have it.
+func TestAVolumeIsNotGivenBackUnderWhoHasIt(t *testing.T) {
+	const target, device = "/var/lib/kubelet/pods/pod-uid/volumes/kubernetes.io~csi/pvc-claim-uid/mount", "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pvc-claim-uid/pod-uid"
+	robbed := func(changes ...func(*world)) *world {
+		return with(newWorld().bound(), func(w *world) {
+			w.claim.Status.Phase, w.volumeView.Claim = corev1.ClaimLost, nil
+			w.volume.Spec.ClaimRef.Name, w.volume.Spec.ClaimRef.UID = "other", "other-uid"
+			for _, change := range changes {
+				change(w)
+			}
+		})
+	}
+	at := func(targets ...string) func(*world) {
+		return func(w *world) { w.staged(func(g *tarnv1.PavStage) { g.Status.Node.Targets = targets }) }
+	}
+	own := func(w *world) { w.claimView.Users = []user{{Pod: somePod("shop", "web", runs)}} }
+	for _, c := range []struct {
+		name   string
+		of     *world
+		given  bool
+		wantOf string
+	}{
+		{"nobody has it", robbed(), true, "the command gives the volume back"},
+		{"its own pod has it", robbed(own, at(target)), true, "the command gives the volume back"},
+		{"its own pod has it as a device", robbed(own, at(device)), true, "the command gives the volume back"},
+		{"its own pod has it, and another", robbed(own, at(target, strings.Replace(target, "pod-uid", "other-pod", 1))), false, "it has its data, which a node still has"},
+		{"a node has it, and it cannot be told for whom", robbed(own, at()), false, "it has its data, which a node still has"},
+		{"a node has it for another", robbed(at(target)), false, "it has its data, which a node still has"},
+		{"another pod may have it", robbed(func(w *world) { w.volumeView.Last = []*corev1.Pod{somePod("shop", "theirs", runs)} }), false, "it has its data, which pod shop/theirs may still use"},
+		{"stages cannot be read", robbed(func(w *world) { hides(w, Object{Kind: pavStage}) }), false, "whether a node still has it cannot be told"},
+		{"it names a claim of another namespace", robbed(func(w *world) { w.volume.Spec.ClaimRef.Namespace = "b" }), false, "its data is of namespace b, and nothing here hands that to namespace shop"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := chain(c.of.view)
+			if command := strings.Join(e.commands(), "\n"); c.given != strings.Contains(command, `{"op":"test","path":"/spec/claimRef/uid","value":"other-uid"}`) || !c.given && command != "" {
+				t.Errorf("the command is %q, want one that gives it back: %t", command, c.given)
+			}
+			if !told(e, Volume, c.wantOf) || !strings.Contains(e.Verdict, "names another claim") {
+				t.Errorf("of the volume it does not say %q: %s, %+v", c.wantOf, e.Verdict, e.Links)
+			}
+		})
+	}
+}
+
+// podsAlone is a cluster that has pods and nothing else.
+type podsAlone struct {
+	client.Reader
+	pods []corev1.Pod
+}
+
+func (p podsAlone) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
+	into.(*corev1.PodList).Items = p.pods
+	return nil
+}
+
+func TestWhoMayStillHaveAVolumeIsReadWhereverItsClaimIsGone(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*world)
+		want   int
+	}{
+		"it is to be destroyed":   {func(w *world) { w.volume.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete }, 1},
+		"it is kept":              {func(w *world) { w.volume.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain }, 1},
+		"it was removed by force": {func(w *world) { w.volumeView.Volume = nil }, 1},
+		"its claim is there":      {func(w *world) { w.volumeView.Claim = w.claim }, 0},
+		"it was never bound":      {func(w *world) { w.volume.Spec.ClaimRef.UID = "" }, 0},
+	} {
+		w := newWorld().bound()
+		w.volumeView.Claim = nil
+		c.change(w)
+		g := &gatherer{Source: Source{Client: podsAlone{pods: []corev1.Pod{*somePod("shop", "web", runs), *somePod("shop", "unplaced", unscheduled)}}}, view: w.view}
+		if got := g.lastUsers(t.Context(), w.volumeView); len(got) != c.want || len(got) > 0 && got[0].Name != "web" {
+			t.Errorf("%s: got %d pods, want %d", name, len(got), c.want)
+		}
+	}
+}

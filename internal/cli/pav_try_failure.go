@@ -183,6 +183,5 @@ func (t *pavTry) expanded(ctx context.Context) (string, error) {
 
 // expands says whether the provisioner has a section for it.
 func (t *pavTry) expands() bool {
-	_, found, _ := unstructured.NestedFieldNoCopy(t.provisioner.Object, "spec", "volumeExpansion")
-	return found
+	return t.has("volumeExpansion")
 }

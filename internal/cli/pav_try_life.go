@@ -26,6 +26,8 @@ func (t *pavTry) life(ctx context.Context) error {
 		{"registered", t.registered},
 		{"failed", t.fails},
 		{"undone", t.undone},
+		{"validated", t.validated},
+		{"created", t.created},
 		{"bound", t.bound},
 		{"staged", t.staged},
 		{"written", t.written},
@@ -85,11 +87,6 @@ func (t *pavTry) condition(ctx context.Context, name string, final bool) (string
 }
 
 func (t *pavTry) bound(ctx context.Context) (string, error) {
-	if !t.failing { // else the claim is there, and served again
-		if err := t.claimVolume(ctx); err != nil {
-			return "", err
-		}
-	}
 	err := t.world.await(ctx, "the claim to be Bound", func() tryLook {
 		if err := t.world.cached.Get(ctx, client.ObjectKeyFromObject(t.claim), t.claim); err != nil {
 			return still(err.Error())
@@ -98,9 +95,8 @@ func (t *pavTry) bound(ctx context.Context) (string, error) {
 			return done()
 		}
 		record, err := t.record(ctx)
-		if err == nil && record != nil && record.Status.LastError != nil && record.Status.LastError.ProvisionerGeneration >= t.generation {
-			e := record.Status.LastError
-			return fatal(fmt.Errorf("%s of the volume failed: %s: %s", e.Step, e.Reason, e.Message))
+		if err == nil && record != nil && t.failure(record) != nil {
+			return fatal(t.failure(record))
 		}
 		return still("it is " + string(t.claim.Status.Phase))
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +31,7 @@ type tryWorld struct {
 
 	mu      sync.Mutex
 	changed chan struct{}
+	phases  []tryPhase
 }
 
 // newTryWorld connects and returns when the first lists are in; the watches end with
@@ -89,9 +91,9 @@ func (w *tryWorld) follow(ctx context.Context) error {
 }
 
 // OnAdd, OnUpdate and OnDelete are what an informer calls.
-func (w *tryWorld) OnAdd(any, bool)   { w.wake() }
-func (w *tryWorld) OnUpdate(any, any) { w.wake() }
-func (w *tryWorld) OnDelete(any)      { w.wake() }
+func (w *tryWorld) OnAdd(o any, _ bool) { w.note(o, time.Now()); w.wake() }
+func (w *tryWorld) OnUpdate(_, now any) { w.note(now, time.Now()); w.wake() }
+func (w *tryWorld) OnDelete(any)        { w.wake() }
 
 func (w *tryWorld) wake() {
 	w.mu.Lock()

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -21,7 +24,8 @@ func newUninstallCommand() *cobra.Command {
 		Long: "Say what taking Tarn out of a cluster means, and, with --yes, do it: empty the pools, end the controllers,\n" +
 			"let go of provisioners and volumes, then delete node agents, policies, roles, resources and the namespace.\n" +
 			"What is in use is never taken away: it is named, with what to do about it, and nothing is done. What others\n" +
-			"have in Tarn's namespace is named too, and stays, as does the namespace then.\n\n" +
+			"have in Tarn's namespace is named too, and stays, as does the namespace then, unless it is but what goes with\n" +
+			"other things, as a Role or a NetworkPolicy.\n\n" +
 			"With --keep-volumes volumes stay as they are, objects and data, with reclaim policy Retain: a Tarn that is\n" +
 			"installed later, with the same provisioners, serves them again. Nothing is destroyed then but the spares of pools.",
 		Example: "  tarn uninstall\n  tarn uninstall --keep-volumes --yes",
@@ -31,7 +35,11 @@ func newUninstallCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			u := &uninstaller{client: c, out: cmd.OutOrStdout(), keep: keep}
+			kinds, err := to.namespacedKinds()
+			if err != nil {
+				return err
+			}
+			u := &uninstaller{client: c, kinds: kinds, out: cmd.OutOrStdout(), keep: keep}
 			if !yes {
 				return u.tell(cmd.Context())
 			}
@@ -51,10 +59,26 @@ func newUninstallCommand() *cobra.Command {
 	return cmd
 }
 
+// namespacedKinds asks the API server for the kinds whose objects lie in namespaces, once.
+func (c connection) namespacedKinds() (func() ([]*metav1.APIResourceList, error), error) {
+	config, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	asked, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("reaching the API server: %w", err)
+	}
+	return sync.OnceValues(asked.ServerPreferredNamespacedResources), nil
+}
+
 // uninstaller takes Tarn out of a cluster.
 type uninstaller struct {
 	client client.WithWatch
-	out    io.Writer
+	// kinds asks what can lie in namespaces, which whoever has an account may; nil for nothing
+	// but what this program knows.
+	kinds func() ([]*metav1.APIResourceList, error)
+	out   io.Writer
 	// keep has volumes stay as they are.
 	keep bool
 	// abandoned says that no controller of Tarn worked when this began.
@@ -98,7 +122,7 @@ func (u *uninstaller) survey(ctx context.Context) (*installed, error) {
 		return nil, err
 	}
 	s, err := u.space(ctx)
-	in.theirs = s.theirs
+	in.theirs, in.lost = s.theirs, s.lost
 	return in, err
 }
 

@@ -41,8 +41,11 @@ type installed struct {
 	// abandoned says that no controller of Tarn works, so that nothing destroys volumes
 	// or lets go of what it holds.
 	abandoned bool
-	// theirs names what others have in Tarn's namespace; it is looked for before steps alone.
-	theirs []string
+	// strangers names the claims in Tarn's namespace that are not Tarn's.
+	strangers []string
+	// theirs names what others have in Tarn's namespace, lost what of it goes with it; they
+	// are looked for before steps alone.
+	theirs, lost []string
 }
 
 // gather reads it all live. A kind that the API server does not serve, as after half an
@@ -66,8 +69,13 @@ func (u *uninstaller) gather(ctx context.Context) (*installed, error) {
 	}
 	names := in.drivers()
 	in.volumes = slices.DeleteFunc(in.volumes, func(v corev1.PersistentVolume) bool { return !ofTarn(&v, names) && !volume.Held(&v) })
+	for i := range claims.Items {
+		if c := &claims.Items[i]; c.Namespace == Namespace && !errand(c) {
+			in.strangers = append(in.strangers, c.Name)
+		}
+	}
 	in.claims = slices.DeleteFunc(claims.Items, func(c corev1.PersistentVolumeClaim) bool {
-		return !errand(c.Namespace, c.Name) && !slices.Contains(c.Finalizers, tarnv1.FinalizerInProcess)
+		return !errand(&c) && !slices.Contains(c.Finalizers, tarnv1.FinalizerInProcess)
 	})
 	return in, nil
 }

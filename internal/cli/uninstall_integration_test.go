@@ -157,18 +157,22 @@ func TestUninstallingEndsWhatAnotherWayHasLeft(t *testing.T) {
 	pool.Spec.Template.Metadata.Labels = pool.Spec.Selector
 	vol.Spec.DeepCopyInto(&pool.Spec.Template.Spec)
 	pool.Spec.Template.Spec.ClaimRef, pool.Spec.Template.Spec.CSI, pool.Spec.Template.Spec.StorageClassName = nil, nil, "shelf"
-	filler := testkit.Claim(Namespace, "pool-u-1", "", "shelf")
-	filler.Finalizers = []string{tarnv1.FinalizerInProcess}
 	// A leader that was killed and never came back.
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: kube.ControllerName}}
 	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = ptr.To("dead"), ptr.To[int32](1)
 	app := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Finalizers: []string{tarnv1.FinalizerApp}}, Spec: tarnv1.AppSpec{Image: "web:1"}}
 	itsClaim := testkit.Claim("default", "paas-app-web-data", "", "shelf")
 	itsClaim.Labels = map[string]string{tarnv1.LabelApp: "web", tarnv1.LabelAppVolume: "data"}
-	for _, o := range []client.Object{pool, filler, lease, app, itsClaim} {
+	for _, o := range []client.Object{pool, lease, app, itsClaim} {
 		if err := c.Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
+	}
+	filler := testkit.Claim(Namespace, "pool-"+string(pool.UID)+"-1", "", "shelf")
+	filler.Finalizers = []string{tarnv1.FinalizerInProcess}
+	filler.OwnerReferences = []metav1.OwnerReference{{APIVersion: tarnv1.GroupVersion.String(), Kind: "PersistentVolumeSet", Name: pool.Name, UID: pool.UID}}
+	if err := c.Create(ctx, filler); err != nil {
+		t.Fatal(err)
 	}
 	for _, o := range []client.Object{pool, app} { // the controller would let them go
 		if err := c.Delete(ctx, o); err != nil {

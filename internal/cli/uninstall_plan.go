@@ -65,7 +65,7 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	kept := len(in.kept())
 	left := 0
 	for i := range in.records { // those of a pool go with it
-		if in.abandoned || len(in.pools) == 0 || !errand(in.records[i].Spec.Claim.Namespace, in.records[i].Spec.Claim.Name) {
+		if in.abandoned || len(in.pools) == 0 || !in.onErrand(in.records[i].Spec.Claim.Namespace, in.records[i].Spec.Claim.Name) {
 			left++
 		}
 	}
@@ -76,11 +76,15 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	add(!keep && slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return volume.Held(&v) }), stepVolumes,
 		"give volumes of others that were to be kept for a while their own reclaim policy back")
 	add(len(in.provisioners) > 0, stepProvisioners, "delete %d PavProvisioners and their CSIDrivers", len(in.provisioners))
-	if len(in.theirs) == 0 {
-		add(true, stepRest, "delete tarn-node, admission policies, roles, custom resources and namespace %s", Namespace)
-	} else {
+	switch {
+	case len(in.theirs) > 0:
 		add(true, stepRest, "delete tarn-node, admission policies, roles and custom resources; namespace %s stays, with what is not Tarn's: %s",
-			Namespace, strings.Join(in.theirs, ", "))
+			Namespace, strings.Join(slices.Concat(in.theirs, in.lost), ", "))
+	case len(in.lost) > 0:
+		add(true, stepRest, "delete tarn-node, admission policies, roles, custom resources and namespace %s, and with it what is not Tarn's: %s",
+			Namespace, strings.Join(in.lost, ", "))
+	default:
+		add(true, stepRest, "delete tarn-node, admission policies, roles, custom resources and namespace %s", Namespace)
 	}
 	return p
 }
@@ -118,8 +122,12 @@ func blockers(in *installed, keep bool) []blocker {
 	}
 	for i := range in.stages {
 		s := &in.stages[i]
-		add(fmt.Sprintf("volume %s is in use on node %s", s.Spec.VolumeName, s.Spec.NodeName),
-			"%sdelete the pods that use it: tarn explain volume %s", first, s.Spec.VolumeName)
+		what := fmt.Sprintf("volume %s is in use on node %s", s.Spec.VolumeName, s.Spec.NodeName)
+		if in.abandoned && s.DeletionTimestamp != nil { // as after `kubectl delete -f`, twice: a Tarn that comes back ends the stage, under whoever uses it
+			add(what, "delete the pods that use it, as Tarn takes it from them when it is back; when their containers have ended, then install Tarn again: tarn explain volume %s", s.Spec.VolumeName)
+			continue
+		}
+		add(what, "%sdelete the pods that use it: tarn explain volume %s", first, s.Spec.VolumeName)
 	}
 	for i := range in.apps {
 		if what, remedy := in.appInTheWay(&in.apps[i], keep); what != "" {
@@ -135,7 +143,7 @@ func blockers(in *installed, keep bool) []blocker {
 		c := &in.claims[i]
 		switch {
 		case in.abandoned: // nobody makes it; it is let go
-		case !errand(c.Namespace, c.Name):
+		case !errand(c):
 			add(fmt.Sprintf("a volume is being made for claim %s/%s", c.Namespace, c.Name), "wait until it is bound, or delete it: tarn explain claim %s/%s", c.Namespace, c.Name)
 		case len(in.pools) == 0: // else they go with their pools
 			add(fmt.Sprintf("claim %s/%s is of a volume that is being made ready for its next user", c.Namespace, c.Name), "wait until that is done: tarn explain claim %s/%s", c.Namespace, c.Name)
@@ -160,14 +168,15 @@ func blockers(in *installed, keep bool) []blocker {
 }
 
 // appInTheWay says why an application has to go first, and how; what is empty where it
-// need not. With its App go its claims, so whoever keeps volumes has to say so before.
+// need not. With its App go its claims, so whoever keeps volumes has to say so before: in
+// the spec, as the controller writes on the claims what that says, while the App is there.
 func (in *installed) appInTheWay(a *tarnv1.App, keep bool) (what, remedy string) {
 	preserve := fmt.Sprintf("kubectl annotate pvc --overwrite -n %s -l %s=%s %s=true", a.Namespace, tarnv1.LabelApp, a.Name, tarnv1.AnnotationPreserve)
 	end := fmt.Sprintf("kubectl delete app -n %s %s", a.Namespace, a.Name)
 	deployed, going := fmt.Sprintf("application %s/%s is deployed", a.Namespace, a.Name), fmt.Sprintf("application %s/%s is being deleted", a.Namespace, a.Name)
 	switch {
 	case a.DeletionTimestamp == nil && keep:
-		return deployed, "keep its volumes: " + preserve + "; then " + end
+		return deployed, "keep its volumes: " + preserveInSpec(a) + preserve + "; then " + end
 	case a.DeletionTimestamp == nil && in.abandoned:
 		return deployed, "install Tarn again, as none of its controllers works; then " + end + ", with which its volumes go; to leave their data as it is: --keep-volumes"
 	case a.DeletionTimestamp == nil:
@@ -182,14 +191,29 @@ func (in *installed) appInTheWay(a *tarnv1.App, keep bool) (what, remedy string)
 	return "", "" // it is let go
 }
 
+// preserveInSpec is the command that has an App's volumes preserved, with what goes before
+// the next one; empty where its spec says so of all.
+func preserveInSpec(a *tarnv1.App) string {
+	var changes []string
+	for i := range a.Spec.Volumes {
+		if !a.Spec.Volumes[i].PreserveOnDelete {
+			changes = append(changes, fmt.Sprintf(`{"op": "add", "path": "/spec/volumes/%d/preserveOnDelete", "value": true}`, i))
+		}
+	}
+	if len(changes) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("kubectl patch app -n %s %s --type=json -p '[%s]'; ", a.Namespace, a.Name, strings.Join(changes, ", "))
+}
+
 // inTheWay says why a volume that does not go by itself is, and how it goes.
 func (in *installed) inTheWay(v *corev1.PersistentVolume) (what, remedy string) {
 	ref := v.Spec.ClaimRef
 	switch {
-	case volume.DeletionProtected(v) && (ref == nil || volume.ReleasedFrom(v)): // what else is in its way is said when that is lifted
+	case volume.DeletionProtected(v) && (ref == nil || leftBehind(v)): // what else is in its way is said when that is lifted
 		return fmt.Sprintf("volume %s is protected from deletion", v.Name),
 			fmt.Sprintf("kubectl label pv %s %s-", v.Name, tarnv1.LabelDeletionProtection)
-	case in.forgotten(v) && (ref == nil || volume.ReleasedFrom(v)):
+	case in.forgotten(v) && (ref == nil || leftBehind(v)):
 		return fmt.Sprintf("volume %s was left by an earlier Tarn, and nothing knows how to destroy its storage", v.Name),
 			fmt.Sprintf("kubectl delete pv %s, and see to its storage yourself", v.Name)
 	case ref == nil:
@@ -200,7 +224,7 @@ func (in *installed) inTheWay(v *corev1.PersistentVolume) (what, remedy string) 
 	case volume.ReleasedFrom(v) && v.Annotations[volume.AnnProvisionedBy] == "":
 		return fmt.Sprintf("volume %s, once of claim %s/%s, was written by hand", v.Name, ref.Namespace, ref.Name),
 			"kubectl delete pv " + v.Name + ", which leaves its data"
-	case volume.ReleasedFrom(v):
+	case leftBehind(v):
 		return fmt.Sprintf("volume %s, once of claim %s/%s, is kept by its policy", v.Name, ref.Namespace, ref.Name),
 			fmt.Sprintf(`to have it destroyed: kubectl patch pv %s -p '{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}'`, v.Name)
 	}
@@ -216,14 +240,21 @@ func (in *installed) goes(v *corev1.PersistentVolume) bool {
 		return false
 	case v.DeletionTimestamp != nil && v.Status.Phase != corev1.VolumeBound:
 		return true
-	case in.spare(v), len(in.pools) > 0 && v.Spec.ClaimRef != nil && errand(v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name):
+	case in.spare(v), len(in.pools) > 0 && v.Spec.ClaimRef != nil && in.onErrand(v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name):
 		return true
 	case superfluous(v): // it is destroyed once a binder calls it Released
 		return !in.forgotten(v)
 	case !ofTarn(v, in.drivers()):
 		return !volume.ReleasedFrom(v)
 	}
-	return volume.ReleasedFrom(v) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete && !in.forgotten(v)
+	return leftBehind(v) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete && !in.forgotten(v)
+}
+
+// leftBehind says that a volume was a claim's that is gone, also where what was to be
+// done with it since has failed and is tried again.
+func leftBehind(v *corev1.PersistentVolume) bool {
+	failed := v.Status.Phase == corev1.VolumeFailed && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID != ""
+	return failed || volume.ReleasedFrom(v)
 }
 
 // spare says whether a volume goes with the pool that has had it made.
@@ -269,7 +300,7 @@ func (in *installed) forgotten(v *corev1.PersistentVolume) bool {
 // it is of a pool.
 func (in *installed) ends(r *tarnv1.PavVolume) bool {
 	return r.DeletionTimestamp != nil || r.Status.Phase == tarnv1.VolumeDeleting || r.Status.Phase == tarnv1.VolumeUndoing ||
-		len(in.pools) > 0 && errand(r.Spec.Claim.Namespace, r.Spec.Claim.Name)
+		len(in.pools) > 0 && in.onErrand(r.Spec.Claim.Namespace, r.Spec.Claim.Name)
 }
 
 func (in *installed) hasVolume(name string) bool {

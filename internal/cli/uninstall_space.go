@@ -34,7 +34,8 @@ var belongings = []schema.GroupVersionKind{
 }
 
 // accessories are kinds that mean nothing without what they are about: those of others
-// keep no namespace.
+// keep no namespace, and are named as what goes with it. So are those of all kinds that
+// are neither here nor custom resources, as Roles and autoscalers are.
 var accessories = []schema.GroupVersionKind{
 	{Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy"},
 	{Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"},
@@ -45,6 +46,13 @@ var accessories = []schema.GroupVersionKind{
 var ofTheCluster = map[string][]string{
 	"ConfigMap":      {"kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert"},
 	"ServiceAccount": {"default", "builder", "deployer"},
+	"RoleBinding":    {"system:deployers", "system:image-builders", "system:image-pullers"},
+}
+
+// byTheWay are kinds whose objects Kubernetes makes of others, or of what happens.
+var byTheWay = []schema.GroupKind{
+	{Kind: "Event"}, {Group: "events.k8s.io", Kind: "Event"}, {Kind: "Endpoints"}, {Group: "discovery.k8s.io", Kind: "EndpointSlice"},
+	{Group: "apps", Kind: "ControllerRevision"}, {Group: "storage.k8s.io", Kind: "CSIStorageCapacity"}, {Group: "metrics.k8s.io", Kind: "PodMetrics"},
 }
 
 // unlabelled is what the chart makes without labels, by kind.
@@ -55,8 +63,9 @@ var unlabelled = map[string][]string{
 
 // space is what lies in Tarn's namespace, but for what the cluster puts into every one.
 type space struct {
-	// theirs names what is somebody else's.
-	theirs []string
+	// theirs names what is somebody else's and keeps the namespace, lost what else is, which
+	// goes with it.
+	theirs, lost []string
 	// ours is what Tarn or its chart has made.
 	ours []metav1.PartialObjectMetadata
 }
@@ -79,6 +88,13 @@ func (u *uninstaller) space(ctx context.Context) (space, error) {
 		}
 		found = append(found, items...)
 	}
+	others := u.otherKinds(definitions)
+	for _, kind := range others {
+		// What may not be listed, or is not served now, nobody needs to take Tarn away.
+		if items, err := u.residents(ctx, kind); err == nil {
+			found = append(found, items...)
+		}
+	}
 	var unread []string
 	for i := range definitions.Items {
 		kind, ok := foreignKind(&definitions.Items[i])
@@ -93,9 +109,40 @@ func (u *uninstaller) space(ctx context.Context) (space, error) {
 	}
 	// The last look comes when Tarn's custom resources are gone.
 	u.releases = append(u.releases, releases(definitions)...)
-	s := sortSpace(found, own, u.releases)
+	s := sortSpace(found, own, u.releases, slices.Concat(accessories, others))
 	s.theirs = append(s.theirs, unread...)
 	return s, nil
+}
+
+// otherKinds are those that lie in namespaces and can be listed, but for those that are
+// looked at anyway, and those whose objects are made of others.
+func (u *uninstaller) otherKinds(definitions *apiextensionsv1.CustomResourceDefinitionList) []schema.GroupVersionKind {
+	if u.kinds == nil {
+		return nil
+	}
+	known := slices.Clone(byTheWay)
+	for _, kind := range slices.Concat(belongings, accessories) {
+		known = append(known, kind.GroupKind())
+	}
+	for i := range definitions.Items {
+		known = append(known, schema.GroupKind{Group: definitions.Items[i].Spec.Group, Kind: definitions.Items[i].Spec.Names.Kind})
+	}
+	lists, _ := u.kinds() // with an error of a group that does not answer come those that do
+	var kinds []schema.GroupVersionKind
+	for _, list := range lists {
+		version, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil || version.Group == tarnv1.GroupVersion.Group || version.Group == pavv1.GroupVersion.Group {
+			continue
+		}
+		for i := range list.APIResources {
+			r := &list.APIResources[i]
+			kind := version.WithKind(r.Kind)
+			if r.Namespaced && !strings.Contains(r.Name, "/") && slices.Contains(r.Verbs, "list") && !slices.Contains(known, kind.GroupKind()) {
+				known, kinds = append(known, kind.GroupKind()), append(kinds, kind)
+			}
+		}
+	}
+	return kinds
 }
 
 // residents lists the objects of a kind in Tarn's namespace, by what is said of each and
@@ -154,9 +201,10 @@ func releases(definitions *apiextensionsv1.CustomResourceDefinitionList) []strin
 	return names
 }
 
-// sortSpace tells what is Tarn's from what is somebody else's. What another object there
-// has made goes with that, and is not named beside it.
-func sortSpace(found []metav1.PartialObjectMetadata, own map[string][]string, releases []string) space {
+// sortSpace tells what is Tarn's from what is somebody else's, and of that what is of a
+// kind that keeps no namespace. What another object there has made goes with that, and is
+// not named beside it.
+func sortSpace(found []metav1.PartialObjectMetadata, own map[string][]string, releases []string, passing []schema.GroupVersionKind) space {
 	there := map[types.UID]bool{}
 	for i := range found {
 		there[found[i].UID] = true
@@ -170,12 +218,14 @@ func sortSpace(found []metav1.PartialObjectMetadata, own map[string][]string, re
 		case isOurs(o):
 			s.ours = append(s.ours, *o)
 		case o.Kind == "Secret" && isRecord(o, own["ServiceAccount"], releases):
-		case slices.ContainsFunc(accessories, func(k schema.GroupVersionKind) bool { return k == o.GroupVersionKind() }):
+		case slices.Contains(passing, o.GroupVersionKind()):
+			s.lost = append(s.lost, o.Kind+" "+o.Name)
 		default:
 			s.theirs = append(s.theirs, o.Kind+" "+o.Name)
 		}
 	}
 	slices.Sort(s.theirs)
+	slices.Sort(s.lost)
 	return s
 }
 
@@ -183,7 +233,7 @@ func sortSpace(found []metav1.PartialObjectMetadata, own map[string][]string, re
 func isOurs(o *metav1.PartialObjectMetadata) bool {
 	switch o.Kind {
 	case "PersistentVolumeClaim":
-		return errand(o.Namespace, o.Name)
+		return errand(o)
 	case "Pod":
 		if o.Labels[tarnv1.LabelStep] != "" {
 			return true
@@ -202,10 +252,36 @@ func isRecord(o *metav1.PartialObjectMetadata, accounts, releases []string) bool
 	return o.Labels["owner"] == "helm" && slices.Contains(releases, o.Labels["name"])
 }
 
-// errand says whether a claim is one by which Tarn has a volume made or scrubbed; policy
-// pools.tarn.dev keeps the first of these names for it.
-func errand(namespace, name string) bool {
-	return namespace == Namespace && (strings.HasPrefix(name, volume.PoolPrefix) || strings.HasPrefix(name, tarnv1.ScrubPrefix))
+// errand says whether a claim is one by which Tarn has a volume made or scrubbed: its name
+// and its owner are of one uid. A name alone is anybody's.
+func errand(claim metav1.Object) bool {
+	return claim.GetNamespace() == Namespace && slices.ContainsFunc(claim.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
+		switch r.Kind {
+		case "PersistentVolumeSet":
+			return strings.HasPrefix(claim.GetName(), fillers(r.UID))
+		case "PersistentVolume":
+			return claim.GetName() == tarnv1.ScrubPrefix+string(r.UID)
+		}
+		return false
+	})
+}
+
+// fillers is how the names of the claims begin by which a set has volumes made; policy
+// pools.tarn.dev keeps them for it.
+func fillers(set types.UID) string { return volume.PoolPrefix + string(set) + "-" }
+
+// onErrand says whether a claim that something refers to is, or was, one of those. One
+// that is gone tells no owner, so its name has to be of a pool or a volume that there is.
+func (in *installed) onErrand(namespace, name string) bool {
+	named := func(c corev1.PersistentVolumeClaim) bool { return c.Namespace == namespace && c.Name == name }
+	switch {
+	case namespace != Namespace || slices.Contains(in.strangers, name):
+		return false
+	case slices.ContainsFunc(in.claims, func(c corev1.PersistentVolumeClaim) bool { return named(c) && errand(&c) }):
+		return true
+	}
+	return slices.ContainsFunc(in.pools, func(s tarnv1.PersistentVolumeSet) bool { return strings.HasPrefix(name, fillers(s.UID)) }) ||
+		slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return name == volume.ScrubClaim(&v) })
 }
 
 // leaveSpace says whether the namespace has to stay, as others have something in it. From

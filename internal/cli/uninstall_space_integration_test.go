@@ -12,12 +12,14 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -50,11 +52,13 @@ func widgets() *apiextensionsv1.CustomResourceDefinition {
 func TestUninstallingLeavesTheNamespaceToThoseWhoHaveSomethingThere(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	c := testkit.Client(t, testkit.OwnAPIServer(t))
+	config := testkit.OwnAPIServer(t)
+	c := testkit.Client(t, config)
 	go finishNamespaces(ctx, c)
 	here := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: Namespace, Name: name} }
 	theirs := []client.Object{
 		&corev1.ConfigMap{ObjectMeta: here("settings")}, &corev1.Secret{ObjectMeta: here("pull")}, testkit.Claim(Namespace, "data", "", "theirs"), widget(),
+		testkit.Claim(Namespace, "scrub-brush", "", "theirs"), &rbacv1.Role{ObjectMeta: here("shop")},
 	}
 	of := here("tarn-api")
 	of.Labels = map[string]string{"app.kubernetes.io/name": "tarn", "app.kubernetes.io/component": "api"}
@@ -75,8 +79,12 @@ func TestUninstallingLeavesTheNamespaceToThoseWhoHaveSomethingThere(t *testing.T
 	}
 
 	var said bytes.Buffer
-	u := &uninstaller{client: c, out: &said}
-	const named = "namespace tarn-system stays, with what is not Tarn's: ConfigMap settings, PersistentVolumeClaim data, Secret pull, Widget front\n"
+	asked, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &uninstaller{client: c, kinds: asked.ServerPreferredNamespacedResources, out: &said}
+	const named = "namespace tarn-system stays, with what is not Tarn's: ConfigMap settings, PersistentVolumeClaim data, PersistentVolumeClaim scrub-brush, Secret pull, Widget front, Role shop\n"
 	for _, do := range []func(context.Context) error{u.tell, u.run, u.run} {
 		said.Reset()
 		if err := do(ctx); err != nil || !strings.Contains(said.String(), named) {
@@ -98,7 +106,7 @@ func TestUninstallingLeavesTheNamespaceToThoseWhoHaveSomethingThere(t *testing.T
 		}
 	}
 
-	for _, o := range theirs { // the claim has a finalizer, which nobody here takes off
+	for _, o := range theirs[:len(theirs)-1] { // claims have a finalizer, which nobody here takes off
 		if err := c.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`))); err != nil {
 			t.Fatal(err)
 		}
@@ -106,8 +114,9 @@ func TestUninstallingLeavesTheNamespaceToThoseWhoHaveSomethingThere(t *testing.T
 			t.Fatal(err)
 		}
 	}
-	if err := u.run(ctx); err != nil {
-		t.Fatalf("uninstalling when others have gone: %v\n%s", err, said.String())
+	said.Reset()
+	if err := u.run(ctx); err != nil || !strings.Contains(said.String(), "and namespace tarn-system, and with it what is not Tarn's: Role shop\n") {
+		t.Fatalf("uninstalling when others have but a Role there: %v\n%s", err, said.String())
 	}
 	nothingOfTarn(ctx, t, c)
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -33,6 +34,9 @@ func made(changes ...testkit.With[*corev1.PersistentVolume]) func(*installed) {
 }
 
 func wasReleased(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeReleased }
+
+// hasFailed is a volume whose claim is gone, too, and which could not be reclaimed.
+func hasFailed(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeFailed }
 
 func retained(v *corev1.PersistentVolume) {
 	metav1.SetMetaDataAnnotation(&v.ObjectMeta, volume.AnnProvisionedBy, "shelf")
@@ -83,6 +87,13 @@ func forgotten(in *installed) {
 	in.records = nil
 }
 
+// ownedBy gives a claim an owner.
+func ownedBy(kind string, uid types.UID) testkit.With[*corev1.PersistentVolumeClaim] {
+	return func(c *corev1.PersistentVolumeClaim) {
+		c.OwnerReferences = []metav1.OwnerReference{{Kind: kind, UID: uid}}
+	}
+}
+
 func abandoned(in *installed) { in.abandoned = true }
 
 // runs has the controller's Deployment give it arguments.
@@ -91,8 +102,10 @@ func runs(args ...string) func(*installed) {
 }
 
 func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
-	inTarns := func(name string) func(*installed) {
-		return func(in *installed) { in.claims = append(in.claims, *testkit.Claim(Namespace, name, "c", "shelf")) }
+	inTarns := func(name string, changes ...testkit.With[*corev1.PersistentVolumeClaim]) func(*installed) {
+		return func(in *installed) {
+			in.claims = append(in.claims, *testkit.Claim(Namespace, name, "c", "shelf", changes...))
+		}
 	}
 	for _, c := range []struct {
 		name string
@@ -113,6 +126,8 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a volume of another driver in the trash", whatIs(made(foreign, wasReleased, held), func(in *installed) { in.records = nil }), false, "in the trash", "tarn undelete volume theirs"},
 		{"a bound volume of another driver, held", whatIs(made(foreign, held), func(in *installed) { in.records = nil }), false, "", ""},
 		{"a volume that is being destroyed", whatIs(made(wasReleased)), false, "", ""},
+		{"a volume whose destruction is tried again", whatIs(made(hasFailed)), false, "", ""},
+		{"a volume that could not be recycled", whatIs(made(hasFailed, retained)), false, "kept by its policy", "kubectl patch pv pvc-u"},
 		{"a volume whose record went with an earlier Tarn", whatIs(made(wasReleased), forgotten), false, "nothing knows how to destroy", "kubectl delete pv pvc-u"},
 		{"a bound volume whose record went", whatIs(made(), forgotten), false, "that of claim shop/data", "kubectl delete pvc -n shop data"},
 		{"a free volume", whatIs(made(free)), false, "is free", "kubectl delete pv pvc-u"},
@@ -120,6 +135,7 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a spare of a pool", whatIs(made(spare), pooled), false, "", ""},
 		{"a protected spare of a pool", whatIs(made(spare, protectedVolume), pooled), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u tarn.dev/deletion-protection-"},
 		{"a protected volume that would be destroyed", whatIs(made(wasReleased, protectedVolume)), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
+		{"a protected volume that could not be destroyed before", whatIs(made(hasFailed, protectedVolume)), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
 		{"a protected volume that is being deleted", whatIs(made(wasReleased, protectedVolume, deleted)), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
 		{"a protected volume that its pool has given up", whatIs(made(spare, protectedVolume, surplus, wasReleased), pooled), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
 		{"a protected volume in the trash", whatIs(made(wasReleased, held, protectedVolume)), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
@@ -133,11 +149,17 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a volume being made", whatIs(made(), func(in *installed) { in.volumes = nil }), false, "is being made for claim shop/data", "tarn explain claim shop/data"},
 		{"a volume being undone", whatIs(made(), func(in *installed) { in.volumes, in.records[0].Status.Phase = nil, tarnv1.VolumeUndoing }), false, "", ""},
 		{"a volume a plugin is making", whatIs(func(in *installed) { in.claims = append(in.claims, *testkit.Claim("shop", "folder", "c", "x")) }), true, "for claim shop/folder", "wait"},
-		{"a scrub", whatIs(inTarns("scrub-1")), false, "being made ready for its next user", "wait"},
-		{"a filler of a pool", whatIs(inTarns("pool-u-1"), pooled), false, "", ""},
+		{"a scrub", whatIs(inTarns("scrub-v", ownedBy("PersistentVolume", "v"))), false, "being made ready for its next user", "wait"},
+		{"a filler of a pool", whatIs(inTarns("pool-set-uid-1", ownedBy("PersistentVolumeSet", "set-uid")), pooled), false, "", ""},
 		{"somebody's claim in Tarn's namespace", whatIs(made(inClaim(Namespace, "data"))), false, "that of claim tarn-system/data", "kubectl delete pvc -n tarn-system data"},
 		{"somebody's claim in Tarn's namespace, beside a pool", whatIs(made(inClaim(Namespace, "data")), pooled), false, "that of claim tarn-system/data", "kubectl delete pvc -n tarn-system data"},
-		{"the claim of a pool's filler", whatIs(made(inClaim(Namespace, "pool-u-1")), pooled), false, "", ""},
+		{"somebody's claim that is named as a scrub", whatIs(made(inClaim(Namespace, "scrub-brush")), pooled), false, "that of claim tarn-system/scrub-brush", "kubectl delete pvc -n tarn-system scrub-brush"},
+		{"somebody's claim that is named as a filler", whatIs(made(inClaim(Namespace, "pool-of-data")), pooled), false, "that of claim tarn-system/pool-of-data", "kubectl delete pvc -n tarn-system pool-of-data"},
+		{"somebody's claim with the very name of a filler", whatIs(made(inClaim(Namespace, "pool-set-uid-1")), pooled, func(in *installed) {
+			in.strangers = []string{"pool-set-uid-1"}
+		}), false, "that of claim tarn-system/pool-set-uid-1", "kubectl delete pvc -n tarn-system pool-set-uid-1"},
+		{"a folder being made for a claim that is named as a scrub", whatIs(inTarns("scrub-brush")), true, "for claim tarn-system/scrub-brush", "or delete it"},
+		{"the claim of a pool's filler", whatIs(made(inClaim(Namespace, "pool-set-uid-1")), pooled), false, "", ""},
 		{"a volume being made for somebody's claim in Tarn's namespace", whatIs(made(), pooled, func(in *installed) {
 			in.volumes, in.records[0].Spec.Claim.Namespace = nil, Namespace
 		}), false, "is being made for claim tarn-system/data", "tarn explain claim tarn-system/data"},
@@ -147,13 +169,20 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a pool of a Tarn that is gone, whose volumes are kept", whatIs(pooled, made(spare), abandoned), true, "", ""},
 		{"a volume that nobody destroys", whatIs(made(wasReleased), abandoned), false, "no controller of Tarn works", "--keep-volumes"},
 		{"a volume on a node of a Tarn that is gone", whatIs(staged, abandoned), true, "in use on node n1", "install Tarn again"},
-		{"a volume that no plugin goes on making", whatIs(inTarns("pool-u-1"), abandoned), true, "", ""},
+		{"a stage that was deleted under a volume in use, of a Tarn that is gone", whatIs(staged, abandoned, func(in *installed) {
+			in.stages[0].DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+		}), true, "in use on node n1", "delete the pods that use it, as Tarn takes it from them when it is back; when their containers have ended, then install Tarn again"},
+		{"a volume that no plugin goes on making", whatIs(inTarns("pool-u-1", ownedBy("PersistentVolumeSet", "u")), abandoned), true, "", ""},
 		{"a Tarn that binds", whatIs(runs("--controllers=*,-protect")), false, "nothing would bind any", "without -persistentvolume-binder-controller"},
 		{"a Tarn that protects", whatIs(runs("--controllers=*", "--controllers=-bind")), true, "keep its finalizer", "without -persistentvolumeclaim-protection-controller"},
 		{"a Tarn that leaves both to Kubernetes", whatIs(runs("--controllers=*,-bind,-protect", "--controllers=bind")), false, "", ""},
 		{"nothing, of a Tarn that is gone", whatIs(abandoned), false, "", ""},
 		{"an application", whatIs(application), false, "application shop/web is deployed", "kubectl delete app -n shop web, with which its volumes go but for those to be preserved; to leave their data as it is: --keep-volumes"},
 		{"an application whose volumes are kept", whatIs(application), true, "application shop/web is deployed", preserving + "; then kubectl delete app -n shop web"},
+		{"an application whose spec does not say so", whatIs(application, func(in *installed) {
+			in.apps[0].Spec.Volumes = []tarnv1.AppVolume{{Name: "data"}, {Name: "kept", PreserveOnDelete: true}, {Name: "more"}}
+		}), true, "application shop/web is deployed", `kubectl patch app -n shop web --type=json -p '[{"op": "add", "path": "/spec/volumes/0/preserveOnDelete", "value": true}, ` +
+			`{"op": "add", "path": "/spec/volumes/2/preserveOnDelete", "value": true}]'; ` + preserving + "; then kubectl delete app -n shop web"},
 		{"an application that is being deleted", whatIs(application, ending), true, "application shop/web is being deleted", "wait until that is done"},
 		{"an application of a Tarn that is gone", whatIs(application, abandoned), false, "application shop/web is deployed", "install Tarn again"},
 		{"an application of a Tarn that is gone, whose volumes are kept", whatIs(application, abandoned), true, "application shop/web is deployed", preserving + "; then kubectl delete app -n shop web"},
@@ -206,7 +235,7 @@ func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
 		{"a pool and its spares", whatIs(made(spare), pooled), false, "pools destruction controllers provisioners rest"},
 		{"a volume that is being destroyed", whatIs(made(wasReleased)), false, "destruction controllers provisioners rest"},
 		{"a pool, and nothing to keep", whatIs(made(spare), pooled, func(in *installed) {
-			in.records[0].Spec.Claim.Namespace, in.records[0].Spec.Claim.Name = Namespace, "pool-u-1"
+			in.records[0].Spec.Claim.Namespace, in.records[0].Spec.Claim.Name = Namespace, "pool-set-uid-1"
 		}), true, "pools controllers provisioners rest"},
 		{"a spare that its pool has given up, which is gone", whatIs(made(spare, surplus)), true, "pools controllers volumes provisioners rest"},
 		{"one that is protected now", whatIs(made(spare, surplus, protectedVolume)), true, "controllers volumes provisioners rest"},

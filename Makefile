@@ -18,7 +18,7 @@ GEN := go tool controller-gen
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9\/-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: deps bin/tarn cluster-binaries ## build everything into bin/
@@ -32,7 +32,7 @@ down: ## take the demo's cluster down
 	@if [ -x bin/tarn-cluster ]; then bin/tarn-cluster down --name "$${TARN_CLUSTER_NAME:-tarn}"; else echo "bin/tarn-cluster is not built, so no cluster runs"; fi
 
 .PHONY: test
-test: build test-deps ## run every test there is and sum up what ran
+test: build test-deps ## run the tests as CI does, and sum up what ran: all but the wide add-on of e2e, and e2e-others
 	@rm -f $(SUITES:%=.tarn/tests/%.json)
 	@for suite in $(SUITES); do $(MAKE) run-$$suite || true; done; $(TESTSUM) report $(SUITES)
 
@@ -47,7 +47,7 @@ e2e: build run-e2e ## test the whole on clusters of its own, Tarn as processes a
 	@WIDE=1 $(MAKE) run-addon
 
 .PHONY: e2e-others
-e2e-others: build bin/csi-provisioner ## test Tarn with what others make: a CSI driver, an autoscaler with metrics
+e2e-others: build bin/csi-provisioner ## test Tarn with what others make: a CSI driver, an autoscaler with metrics; BINDER and PROTECTION as for e2e
 	@SUITE=others TARN_CSI_PROVISIONER=$(CURDIR)/bin/csi-provisioner hack/e2e.sh -tags e2e,others -run 'CSIDriver|AMetric'
 
 .PHONY: verify
@@ -105,7 +105,7 @@ test-deps:
 
 # Go knows what has changed; so does the cluster's own Makefile.
 .PHONY: bin/tarn
-bin/tarn:
+bin/tarn: ## build the command line alone, without a cluster's programs
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X tarn.dev/tarn/internal/cli.Version=$(VERSION)' -o bin/tarn ./cmd/tarn
 	@ln -sf tarn bin/kubectl-tarn && ln -sf tarn bin/kubectl_complete-tarn
 

@@ -1,4 +1,4 @@
-# Part of hack/addon.sh, which sources it: takes Tarn away in every state in which that
+# Part of hack/addon-suite.sh, which sources it: takes Tarn away in every state in which that
 # means something, and wants each line it says to be true and nothing of it to be left.
 # One after the other, as it concerns everything in the cluster.
 
@@ -30,24 +30,40 @@ refuses() {
 	echo "$said"
 }
 
-kubelet() { # its process, which sees the node's mounts
-	on_cluster status --output json | sed -n '/"name": "kubelet"/,/"pid"/s/.*"pid": \([0-9]*\).*/\1/p'
+# mounts are those of the kubelet, which sees all of the node.
+mounts() {
+	local state pid
+	state=$(on_cluster status --output json)
+	pid=$(sed -n '/"name": "kubelet"/,/"pid"/s/.*"pid": \([0-9]*\).*/\1/p' <<<"$state")
+	[[ $pid =~ ^[0-9]+$ ]] || fail "no process of the kubelet is in: $state" || return
+	cat "/proc/$pid/mountinfo"
 }
 
+# matching PATTERN...: the lines of stdin that grep finds, of which there may be none.
+matching() { grep "$@" || [ $? = 1 ]; }
+
 # nothing_left [VOLUME CLAIM]: wants nothing of Tarn in the cluster and on its node, but for
-# a volume that was to be kept and its claim.
+# a volume that was to be kept and its claim. Whoever cannot tell has not said that there is nothing.
 nothing_left() {
-	local objects storage left kinds=crd,namespace,clusterrole,clusterrolebinding,role,rolebinding,csidriver,networkpolicy,pod,poddisruptionbudget
+	local objects classes storage table folder left kinds=crd,namespace,clusterrole,clusterrolebinding,role,rolebinding,csidriver,networkpolicy,pod,poddisruptionbudget
 	kinds+=,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingadmissionpolicy,mutatingadmissionpolicybinding
-	objects=$(kubectl get --all-namespaces --output name "$kinds"; kubectl get storageclass --output name | grep tarn || true)
+	objects=$(kubectl get --all-namespaces --output name "$kinds") || fail "objects cannot be listed" || return
+	grep -qx namespace/default <<<"$objects" || fail "what is listed of every namespace is: $objects" || return
+	classes=$(kubectl get storageclass --output name) || fail "classes cannot be listed" || return
 	# What Tarn has to do with a claim or a volume, its finalizers, annotations or driver tell.
 	storage=$(kubectl get --all-namespaces persistentvolumes,persistentvolumeclaims --output go-template='{{range .items}}{{.kind}} {{.metadata.name}} {{.metadata.finalizers}} {{.metadata.annotations}} {{with .spec.csi}}{{.driver}}{{end}}
-{{end}}' | grep -v -e "^PersistentVolume ${1:-none} " -e "^PersistentVolumeClaim ${2:-none} " || true)
-	left=$(grep -E 'tarn|pav|ovh' <<<"$objects"$'\n'"$storage" || true)
-	[ -z "$left" ] || fail "after uninstalling there are: $left"
-	left=$(grep -E 'kubernetes.io~csi|plugins/pav.tarn.dev' "/proc/$(kubelet)/mountinfo" || true)
-	[ -z "$left" ] || fail "after uninstalling the node has mounts: $left"
-	[ -z "$(ls -A "$TARN_HOST_PATH_ROOT")" ] || fail "after uninstalling the folder of the node has volumes: $(ls -A "$TARN_HOST_PATH_ROOT")"
+{{end}}') || fail "volumes cannot be listed" || return
+	left=$(
+		matching -E 'tarn|pav|ovh' <<<"$objects"
+		matching tarn <<<"$classes"
+		matching -v -e "^PersistentVolume ${1:-none} " -e "^PersistentVolumeClaim ${2:-none} " <<<"$storage" | matching -E 'tarn|pav|ovh'
+	)
+	[ -z "$left" ] || fail "after uninstalling there are: $left" || return
+	table=$(mounts) || fail "the mounts of the node cannot be read" || return
+	left=$(matching -E 'kubernetes.io~csi|plugins/pav.tarn.dev' <<<"$table")
+	[ -z "$left" ] || fail "after uninstalling the node has mounts: $left" || return
+	folder=$(ls -A "$TARN_HOST_PATH_ROOT") || fail "the folder of the node cannot be read" || return
+	[ -z "$folder" ] || fail "after uninstalling the folder of the node has volumes: $folder"
 }
 
 # The writer ends with its first failing write, and is not started again.
@@ -181,6 +197,7 @@ slow_spares() {
 # serves it again, and says that it cannot destroy it.
 keeping_a_volume() {
 	local kept spares spare finishing
+	install
 	rm -f "$shelf/go"
 	kept=$(shelved)
 	spares=$(slow_spares)
@@ -255,6 +272,16 @@ from_the_manifest() {
 	kubectl delete --timeout=60s -f examples/hello-world >&2
 }
 
+# unguarded COMMAND...: runs a command that policy deletion.tarn.dev refuses, once that is gone: the API server goes by a policy for a moment
+# after it was deleted. Any other refusal is one.
+unguarded() {
+	local said began=$SECONDS
+	until said=$("$@" 2>&1); do
+		[[ $said == *deletion.tarn.dev* && $((SECONDS - began)) -lt 30 ]] || fail "$* says: $said" || return
+		sleep .2
+	done
+}
+
 no_part_runs() { kubectl -n tarn-system wait --for=delete pod --selector app.kubernetes.io/name=tarn --timeout=60s >&2; }
 
 # Whoever has deleted the manifest under a volume in use, and then what uses it, has all of
@@ -285,6 +312,8 @@ helm_takes_over() {
 	rolled_out deployment/tarn-controller daemonset/tarn-node
 }
 
+delete_the_manifest() { manifest | kubectl delete --wait=false --ignore-not-found -f -; }
+
 # Both wrong ways after each other, with a claim, a pool and a provisioner there that only
 # a controller would let go of: what docs/install.md says then leaves nothing stuck, and the data.
 after_every_controller() {
@@ -295,7 +324,7 @@ after_every_controller() {
 	uses_shelved 'echo first > /data/log'
 	"$TARN_HELM" uninstall tarn >&2
 	no_part_runs
-	manifest | kubectl delete --wait=false --ignore-not-found -f - >&2
+	unguarded delete_the_manifest
 	grep -q 'none of its controllers works\|no controller of Tarn works' <<<"$(refuses)" || fail "it does not say that nobody destroys what there is"
 	uninstall --keep-volumes --yes >&2
 	# The spares stay as volumes do, as nobody was there to destroy them. The class they were
@@ -340,19 +369,18 @@ beside_others() {
 	kubectl delete namespace tarn-system --timeout=60s >&2
 }
 
-# takes_tarn_away is all of it, in the order in which one leads to the next.
-takes_tarn_away() {
-	under_a_writer
-	with_a_pool
-	"$TARN_HELM" uninstall tarn >&2
-	nothing_left
-	from_the_manifest
-	by_kubectl_under_a_writer
-	helm_takes_over
-	after_every_controller
-	install
-	keeping_a_volume
-	beside_others
+# and_nothing_is_left when helm has forgotten its release, whose objects are gone by now.
+and_nothing_is_left() {
 	"$TARN_HELM" uninstall tarn >&2
 	nothing_left
 }
+
+# ways is all of it, in the order in which one leads to the next.
+ways=(
+	under_a_writer with_a_pool and_nothing_is_left
+	from_the_manifest by_kubectl_under_a_writer helm_takes_over after_every_controller
+	keeping_a_volume beside_others and_nothing_is_left
+	with_an_app_where_helm_makes_the_namespace
+)
+# The kubelet may wait for minutes before it looks again.
+[ -z "${WIDE:-}" ] || ways+=(by_kubectl_twice_under_a_writer)

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Tests Tarn as most will run it: as pods, from the chart, on a plain cluster where
 # Kubernetes binds and protects. In the end Tarn is taken away again, under a volume in
-# use and in order, and nothing of it may be left; then it is installed without helm. When something fails, the logs are left in .tarn/addon.
+# use and in order, and nothing of it may be left; then it is installed without helm. Each of these ways counts as a case
+# does. When something fails, the logs are left in .tarn/addon.
 #
 #   hack/addon.sh [ARGUMENT OF go test]...
 #
-# KEEP=1 leaves the cluster running, with Tarn in it. WIDE=1 runs every case that can
+# KEEP=1 leaves the cluster running, with Tarn in it, which is not taken away then. WIDE=1 runs every case that can
 # hold here, as `make e2e` does, and not only those that show what no other suite does; and
 # has Tarn's parts killed at each moment that the cases know, and not only at some.
 set -euo pipefail
@@ -98,7 +99,7 @@ on_cluster up --stock --spend-memory --kubelet-arg="--root-dir=$TARN_KUBELET_DIR
 KUBECONFIG=$(on_cluster kubeconfig)
 # The folder that controllers mount lies with the cluster's data, and goes with it. Told to the cases: where in it volumes are made.
 folders=$(dirname "$KUBECONFIG")/folders
-export KUBECONFIG TARN_HOST_PATH_ROOT=$folders/volumes
+export KUBECONFIG folders TARN_HOST_PATH_ROOT=$folders/volumes
 image() { # TREE FOLDER RELEASE: packs the image of a tree
 	go -C hack/image run . --root="$1" --out="$2" --arch="$(go env GOARCH)" --image="tarn.dev/tarn:$3" --version="v0.0.0-$3" >&2
 }
@@ -124,25 +125,7 @@ for class in ovh-csi-rbd ovh-csi-nfs; do
 done
 kubectl apply -f examples/local-path/class.yaml >&2
 
-go run ./hack/testsum run addon -- go test -json -tags e2e -count=1 -timeout 60m "${chosen[@]}" "$@" ./e2e
-[ -z "${KEEP:-}" ] || exit 0
-
-. hack/addon-uninstall.sh
-
-# The same tree and version give the same bytes, also in another folder.
-same_bytes() {
-	local other file
-	other=$(mktemp -d)
-	tar --exclude=./.git --exclude=./.tarn --exclude=./bin --create . | tar --extract --directory "$other"
-	image "$other" "$other/images" "$first"
-	for file in tarn.tar tarn.cdx.json; do
-		cmp "$TARN_IMAGES/$first/$file" "$other/images/$file" || fail "$file differs when it is made in another folder"
-	done
-	rm -r "$other"
-}
-
-# What the cases have left is nothing, so nothing is in the way. Most of this is waiting.
-same_bytes &
-bytes=$!
-takes_tarn_away
-wait "$bytes"
+# The cases, and then what takes Tarn away, count together.
+export first
+export -f on_cluster kubectl image rolled_out install
+go run ./hack/testsum run addon -- hack/addon-suite.sh "${chosen[@]}" "$@"

@@ -1,0 +1,75 @@
+# Part of hack/addon-suite.sh, as hack/addon-uninstall.sh is: ways that begin with no Tarn there, and end so.
+
+# Nothing refuses a second `kubectl delete -f`: it marks every record, and every stage of a
+# volume in use. Whoever uses one goes on, and ends before Tarn is back, as docs/install.md says: then all data is there.
+by_kubectl_twice_under_a_writer() {
+	local said kept
+	applies_the_manifest
+	kept=$(shelved)
+	# The pod of hack/addon.yaml, on another claim.
+	awk 'BEGIN { RS = "---\n" } /kind: Pod\n/' hack/addon.yaml | sed 's/claimName: written/claimName: shelved/' | kubectl apply -f - >&2
+	kubectl wait --for=condition=Ready pod/writer --timeout=60s >&2
+	! said=$(manifest | kubectl delete --timeout=60s -f - 2>&1) || fail "the records of a volume in use were deleted: $said"
+	no_part_runs
+	said=$(manifest | kubectl delete --wait=false --ignore-not-found -f - 2>&1) || fail "the second time it says: $said"
+	grep -q '"pavvolumes.tarn.dev" deleted' <<<"$said" || fail "the second time it says: $said"
+	kubectl wait --for=delete namespace/tarn-system --timeout=60s >&2
+	kubectl wait --for=jsonpath='{.metadata.deletionTimestamp}' "pavvol/$kept" crd/pavvolumes.tarn.dev --timeout=30s >&2
+	goes_on "after kubectl delete, twice"
+	said=$(refuses --keep-volumes)
+	grep -q "^    delete the pods that use it, .* then install Tarn again: tarn explain volume $kept\$" <<<"$said" || fail "it does not say which comes first: $said"
+	kubectl delete pod writer --wait=false >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/writer --timeout=60s >&2
+	# When no stage is left the kind goes, and then nobody can say that a pod has none: it takes a second time.
+	manifest | kubectl apply -f - >&2
+	kubectl wait --for=delete crd/pavstages.tarn.dev --timeout=120s >&2
+	manifest | kubectl apply -f - >&2
+	kubectl wait --for=delete pod/writer --timeout=180s >&2
+	uninstall --keep-volumes --yes >&2
+	nothing_left "$kept" shelved
+	applies_the_manifest
+	[ "$(shelved)" = "$kept" ] || fail "the claim has another volume"
+	uses_shelved "awk 'NR != \$1 { exit 1 } END { exit NR < 3 }' /data/log"
+	kubectl delete pvc shelved --timeout=60s >&2
+	kubectl delete pv "$kept" --timeout=60s >&2
+	uninstall --yes >&2
+	nothing_left
+}
+
+# What many type first; and an application, which the commands that are said take away without its data.
+with_an_app_where_helm_makes_the_namespace() {
+	local said kept other claim=paas-app-board-data
+	"$TARN_HELM" install tarn "$TARN_CHART" --namespace tarn-system --create-namespace --set image.tag="$first" --set node.kubeletDir="$TARN_KUBELET_DIR" >&2
+	rolled_out deployment/tarn-controller daemonset/tarn-node
+	other=$(shelved) # with the class that the application names
+	touch "$shelf/go"
+	kubectl delete pvc shelved --timeout=60s >&2
+	bin/tarn app deploy --namespace default --file - >&2 <<-END
+		[app]
+		name = "board"
+		image = "busybox:1.36"
+		command = ["sh", "-c", "echo first > /data/log; trap exit TERM; sleep 1d & wait"]
+		[[volumes]]
+		name = "data"
+		mountPath = "/data"
+		size = "1Gi"
+		storageClass = "addon-shelf"
+	END
+	kept=$(kubectl get pvc "$claim" --output jsonpath='{.spec.volumeName}')
+	said=$(refuses --yes)
+	grep -A 1 -x 'application default/board is deployed' <<<"$said" | grep -q '^    kubectl delete app -n default board, with which its volumes go' || fail "it does not say what becomes of an application: $said"
+	said=$(refuses --keep-volumes --yes)
+	said=$(sed -n '/^application default.board is deployed$/{n;s/^    keep its volumes: //p}' <<<"$said")
+	[[ $said == *"kubectl patch app "*"; kubectl annotate pvc "*"; then kubectl delete app -n default board" ]] || fail "it does not say how an application goes without its data: $said"
+	eval "${said/; then /; }" >&2
+	kubectl wait --for=delete pod --selector tarn.dev/app=board --timeout=60s >&2
+	kubectl wait --for=delete "pv/$other" "pavvol/$other" --timeout=60s >&2
+	said=$(kubectl get pavstages --output name)
+	[ -z "$said" ] || kubectl wait --for=delete --timeout=60s $said >&2
+	uninstall --keep-volumes --yes >&2
+	! kubectl get namespace tarn-system 2>/dev/null >&2 || fail "the namespace is there, which held nothing but Tarn and helm's record of it"
+	nothing_left "$kept" "$claim"
+	[ "$(cat "$shelf/$kept/log")" = first ] || fail "the data of an application are not: $(ls -lR "$shelf")"
+	kubectl delete pvc "$claim" --timeout=60s >&2
+	kubectl delete pv "$kept" --timeout=60s >&2
+}

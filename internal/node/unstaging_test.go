@@ -50,14 +50,16 @@ func TestTheTextOfAnUnstagingPodIsTheAttemptsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// Before a pod writes it has started, and its status has that in whole seconds.
+	before := func() time.Time { return time.Now().Add(-time.Second) }
 	write("  the lock is held\n")
-	first := w.failsUnstaging(1, time.Now())
+	first := w.failsUnstaging(1, before())
 	w.says(words.UnstagingWord(first, "the lock is held"))
 	// What it has written is not the next one's, which writes nothing.
 	w.failsUnstaging(2, time.Now().Add(2*time.Second))
 	w.says("")
 	write("still held")
-	third := w.failsUnstaging(3, time.Now())
+	third := w.failsUnstaging(3, before())
 	w.says(words.UnstagingWord(third, "still held"))
 
 	resume()

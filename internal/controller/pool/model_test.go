@@ -43,6 +43,8 @@ type model struct {
 	serial                  *int
 	// calm says that nobody changes or deletes a set, or makes volumes by hand.
 	calm bool
+	// looked is when the set began its last look at the API server.
+	looked time.Time
 	// broken says that the provisioner fails whatever it does.
 	broken bool
 	// wrong is what must never happen and did.

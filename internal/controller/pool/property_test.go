@@ -81,6 +81,7 @@ func (r *run) reconcile(fresh, faults bool) (wrote int) {
 	}
 	p := plan(r.view(at), r.clock())
 	if p.grave() {
+		r.looked = r.clock()
 		at = r.now()
 		if !fresh {
 			at = r.live()

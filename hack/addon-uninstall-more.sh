@@ -60,8 +60,8 @@ with_an_app_where_helm_makes_the_namespace() {
 	grep -A 1 -x 'application default/board is deployed' <<<"$said" | grep -q '^    kubectl delete app -n default board, with which its volumes go' || fail "it does not say what becomes of an application: $said"
 	said=$(refuses --keep-volumes --yes)
 	said=$(sed -n '/^application default.board is deployed$/{n;s/^    keep its volumes: //p}' <<<"$said")
-	[[ $said == *"kubectl patch app "*"; kubectl annotate pvc "*"; then kubectl delete app -n default board" ]] || fail "it does not say how an application goes without its data: $said"
-	eval "${said/; then /; }" >&2
+	[[ $said == *"kubectl patch app "*" && kubectl annotate pvc "*" && kubectl delete app -n default board" ]] || fail "it does not say how an application goes without its data: $said"
+	eval "$said" >&2
 	kubectl wait --for=delete pod --selector tarn.dev/app=board --timeout=60s >&2
 	kubectl wait --for=delete "pv/$other" "pavvol/$other" --timeout=60s >&2
 	said=$(kubectl get pavstages --output name)

@@ -176,7 +176,7 @@ func (in *installed) appInTheWay(a *tarnv1.App, keep bool) (what, remedy string)
 	deployed, going := fmt.Sprintf("application %s/%s is deployed", a.Namespace, a.Name), fmt.Sprintf("application %s/%s is being deleted", a.Namespace, a.Name)
 	switch {
 	case a.DeletionTimestamp == nil && keep:
-		return deployed, "keep its volumes: " + preserveInSpec(a) + preserve + "; then " + end
+		return deployed, "keep its volumes: " + preserveInSpec(a) + preserve + " && " + end
 	case a.DeletionTimestamp == nil && in.abandoned:
 		return deployed, "install Tarn again, as none of its controllers works; then " + end + ", with which its volumes go; to leave their data as it is: --keep-volumes"
 	case a.DeletionTimestamp == nil:
@@ -203,7 +203,7 @@ func preserveInSpec(a *tarnv1.App) string {
 	if len(changes) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("kubectl patch app -n %s %s --type=json -p '[%s]'; ", a.Namespace, a.Name, strings.Join(changes, ", "))
+	return fmt.Sprintf("kubectl patch app -n %s %s --type=json -p '[%s]' && ", a.Namespace, a.Name, strings.Join(changes, ", "))
 }
 
 // inTheWay says why a volume that does not go by itself is, and how it goes.

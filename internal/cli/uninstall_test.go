@@ -178,14 +178,14 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a Tarn that leaves both to Kubernetes", whatIs(runs("--controllers=*,-bind,-protect", "--controllers=bind")), false, "", ""},
 		{"nothing, of a Tarn that is gone", whatIs(abandoned), false, "", ""},
 		{"an application", whatIs(application), false, "application shop/web is deployed", "kubectl delete app -n shop web, with which its volumes go but for those to be preserved; to leave their data as it is: --keep-volumes"},
-		{"an application whose volumes are kept", whatIs(application), true, "application shop/web is deployed", preserving + "; then kubectl delete app -n shop web"},
+		{"an application whose volumes are kept", whatIs(application), true, "application shop/web is deployed", preserving + " && kubectl delete app -n shop web"},
 		{"an application whose spec does not say so", whatIs(application, func(in *installed) {
 			in.apps[0].Spec.Volumes = []tarnv1.AppVolume{{Name: "data"}, {Name: "kept", PreserveOnDelete: true}, {Name: "more"}}
 		}), true, "application shop/web is deployed", `kubectl patch app -n shop web --type=json -p '[{"op": "add", "path": "/spec/volumes/0/preserveOnDelete", "value": true}, ` +
-			`{"op": "add", "path": "/spec/volumes/2/preserveOnDelete", "value": true}]'; ` + preserving + "; then kubectl delete app -n shop web"},
+			`{"op": "add", "path": "/spec/volumes/2/preserveOnDelete", "value": true}]' && ` + preserving + " && kubectl delete app -n shop web"},
 		{"an application that is being deleted", whatIs(application, ending), true, "application shop/web is being deleted", "wait until that is done"},
 		{"an application of a Tarn that is gone", whatIs(application, abandoned), false, "application shop/web is deployed", "install Tarn again"},
-		{"an application of a Tarn that is gone, whose volumes are kept", whatIs(application, abandoned), true, "application shop/web is deployed", preserving + "; then kubectl delete app -n shop web"},
+		{"an application of a Tarn that is gone, whose volumes are kept", whatIs(application, abandoned), true, "application shop/web is deployed", preserving + " && kubectl delete app -n shop web"},
 		{"one that is being deleted, of a Tarn that is gone", whatIs(application, ending, abandoned), false, "application shop/web is being deleted", "it deletes the volumes too"},
 		{"one that nobody ends, whose volumes are kept", whatIs(application, ending, abandoned), true, "", ""},
 	} {

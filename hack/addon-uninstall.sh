@@ -68,7 +68,7 @@ nothing_left() {
 
 # The writer ends with its first failing write, and is not started again.
 goes_on() {
-	timeout 30 bin/kubectl exec writer -- sh -c 'tail -n 0 -f /data/log | head -n 3' >/dev/null || fail "the writer does not go on $1"
+	timeout 30 kubectl exec writer -- sh -c 'tail -n 0 -f /data/log | head -n 3' >/dev/null || fail "the writer does not go on $1"
 	kubectl exec writer -- awk 'NR != $1 { exit 1 }' /data/log || fail "something was lost $1"
 }
 

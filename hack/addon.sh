@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 # As bin/tarn is built, so that nothing is compiled twice.
 export CGO_ENABLED=0
 
-export TARN_CLUSTER_BINARY=$PWD/bin/tarn-cluster
+export PATH=$PWD/bin:$PATH TARN_CLUSTER_BINARY=$PWD/bin/tarn-cluster
 export TARN_CLUSTER_NAME=${TARN_CLUSTER_NAME:-tarn-addon}
 # Told to the cases: the helm and the chart, and the tags of two builds of this tree
 # that differ in nothing but their version, and where their images lie.
@@ -27,7 +27,6 @@ export BINDER=kubernetes PROTECTION=kubernetes
 logs=.tarn/addon
 
 on_cluster() { "$TARN_CLUSTER_BINARY" "$@" --name "$TARN_CLUSTER_NAME"; }
-kubectl() { bin/kubectl "$@"; }
 
 finish() {
 	status=$?
@@ -127,5 +126,5 @@ kubectl apply -f examples/local-path/class.yaml >&2
 
 # The cases, and then what takes Tarn away, count together.
 export first
-export -f on_cluster kubectl image rolled_out install
+export -f on_cluster image rolled_out install
 go run ./hack/testsum run addon -- hack/addon-suite.sh "${chosen[@]}" "$@"

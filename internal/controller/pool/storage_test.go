@@ -76,6 +76,9 @@ func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
 		{"one that was Available, then not, then again", volumeOf(s, "a", retained, func(vol *corev1.PersistentVolume) {
 			vol.Status.LastPhaseTransitionTime.Time = testTime.Add(time.Minute)
 		}), corev1.PersistentVolumeReclaimRetain},
+		{"one that was drawn and cleared in the second in which it was made", volumeOf(s, "a", retained, func(vol *corev1.PersistentVolume) {
+			vol.Annotations[volume.AnnBoundByController] = "yes"
+		}), corev1.PersistentVolumeReclaimRetain},
 		{"one made by hand", volumeOf(s, "a", byHand, retained), corev1.PersistentVolumeReclaimRetain},
 		{"one that was Available as soon as it was freed", passed(time.Second), corev1.PersistentVolumeReclaimDelete},
 		{"one that became Available long after it was freed", passed(time.Hour), corev1.PersistentVolumeReclaimRetain},

@@ -98,10 +98,11 @@ func isFilling(vol *corev1.PersistentVolume) bool {
 }
 
 // unused says that nobody has drawn a settled volume since it joined the pool: it was
-// Available all the time.
+// Available all the time. A time has whole seconds, so who had it for less is known by what
+// the binder has noted.
 func unused(vol *corev1.PersistentVolume) bool {
 	at, since := vol.Status.LastPhaseTransitionTime, vol.Annotations[tarnv1.AnnotationPoolUnused]
-	return !marked(vol) && vol.Status.Phase == corev1.VolumeAvailable && at != nil && since != "" && since == at.UTC().Format(time.RFC3339)
+	return !marked(vol) && vol.Status.Phase == corev1.VolumeAvailable && vol.Annotations[volume.AnnBoundByController] == "" && at != nil && since != "" && since == at.UTC().Format(time.RFC3339)
 }
 
 // freedWithin is how long after it was freed a volume may become Available and still

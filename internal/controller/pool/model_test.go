@@ -41,6 +41,7 @@ type model struct {
 	// done, and dirty the volumes with the data of somebody who has left.
 	scrubs, scrubbed, dirty map[string]bool
 	serial                  *int
+	pace                    time.Duration
 	// calm says that nobody changes or deletes a set, or makes volumes by hand.
 	calm bool
 	// looked is when the set began its last look at the API server.
@@ -55,7 +56,7 @@ func newModel(s *tarnv1.PersistentVolumeSet, waits bool) *model {
 	m := &model{
 		set: s, class: testkit.Class(testClass), claims: map[string]*corev1.PersistentVolumeClaim{}, pods: map[string]*corev1.Pod{},
 		volumes: map[string]*corev1.PersistentVolume{}, tenants: map[string]bool{}, written: map[string]bool{}, holders: map[string]bool{},
-		scrubs: map[string]bool{}, scrubbed: map[string]bool{}, dirty: map[string]bool{}, serial: new(int),
+		scrubs: map[string]bool{}, scrubbed: map[string]bool{}, dirty: map[string]bool{}, serial: new(int), pace: time.Second,
 	}
 	m.all = []*model{m}
 	if waits {
@@ -69,8 +70,8 @@ func (m *model) next() string {
 	return strconv.Itoa(*m.serial)
 }
 
-// clock is the time: a second for each serial number.
-func (m *model) clock() time.Time { return testTime.Add(time.Duration(*m.serial) * time.Second) }
+// clock is the time: a pace for each serial number.
+func (m *model) clock() time.Time { return testTime.Add(time.Duration(*m.serial) * m.pace) }
 
 // since is the time as the time of a deletion.
 func (m *model) since() *metav1.Time { return ptr.To(metav1.NewTime(m.clock())) }

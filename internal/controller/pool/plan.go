@@ -30,9 +30,17 @@ func plan(v *View, now time.Time) Plan {
 	default:
 		p.add(passage(v, now)...)
 		p.add(size(v, now)...)
-		p.Again = firstStuck(v, now)
+		p.Again = earlier(firstStuck(v, now), burstEnds(v, count(v), now))
 	}
 	return p
+}
+
+// earlier is the earlier of two times; zero is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func held(set *tarnv1.PersistentVolumeSet) bool {

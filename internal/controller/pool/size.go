@@ -32,8 +32,7 @@ func size(v *View, now time.Time) []Action {
 	if over := n.total - v.Set.Spec.MaximumReplicas - n.leaving; over > 0 {
 		return append(actions, shrink(v, now, int(over))...)
 	}
-	trouble := troubleOf(v)
-	if trouble != nil {
+	if troubleOf(v) != nil || !burstEnds(v, n, now).IsZero() {
 		return actions
 	}
 	wanted := v.Set.Spec.MinimumReplicas

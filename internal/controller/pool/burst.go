@@ -1,0 +1,42 @@
+package pool
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A pool is there for those who draw many at once, and what makes a new spare takes the API
+// server from them: so while as many as burstSize were drawn within burstTime, and more than
+// a quarter of its spares are left, none is ordered. One that is drawn from steadily, no
+// faster than it fills, does not wait.
+const (
+	burstSize = 8
+	burstTime = 2 * time.Second
+	// burstLeft is the part of minimumReplicas that no burst is to take before others are ordered.
+	burstLeft = 4
+)
+
+// burstEnds is when new spares may be ordered again, zero where they may now. It goes by
+// the times at which volumes became Bound, which the API server writes in whole seconds.
+func burstEnds(v *View, n counts, now time.Time) time.Time {
+	if n.spares <= v.Set.Spec.MinimumReplicas/burstLeft || n.spares+n.creating >= v.Set.Spec.MinimumReplicas {
+		return time.Time{}
+	}
+	var last time.Time
+	drawn := 0
+	for i := range v.Volumes {
+		vol := &v.Volumes[i]
+		at := vol.Status.LastPhaseTransitionTime
+		if v.stateOf(vol) != used || vol.Status.Phase != corev1.VolumeBound || at == nil || now.Sub(at.Time).Abs() >= burstTime {
+			continue
+		}
+		if drawn++; at.After(last) {
+			last = at.Time
+		}
+	}
+	if drawn < burstSize {
+		return time.Time{}
+	}
+	return last.Add(burstTime)
+}

@@ -105,8 +105,8 @@ func (c *cluster) makeVolume(p *pavv1.PavProvisioner) {
 	c.Must(c.Client.Status().Update(c.Ctx, c.claim))
 }
 
-// run starts the controller as the account it has in a cluster.
-func (c *cluster) run(restConfig *rest.Config) (stop func()) {
+// Run starts the controller as the account it has in a cluster.
+func (c *cluster) Run(restConfig *rest.Config) (stop func()) {
 	c.T.Helper()
 	return testkit.Run(c.Ctx, c.T, restConfig, func(mgr ctrl.Manager) error {
 		return Register(mgr, Options{Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader()}, Clock: &c.clock})

@@ -15,7 +15,8 @@ import (
 
 // growth is how a claim of 1Gi gets more under a controller that may be killed.
 type growth struct {
-	name string
+	testkit.Span
+
 	// onNodes says that nodes have a part in it.
 	onNodes bool
 	// asks are the sizes the claim asks for, each but the first once the one before has failed.
@@ -28,80 +29,41 @@ type growth struct {
 	want, made string
 	// least and most are how many expansion pods run.
 	least, most int
-	// from and to are the writes at which the controller is killed, counted from 1; 0 is the
-	// first, and the last.
-	from, to int
 }
 
 const always = 99
 
 var growths = []growth{
-	{name: "grown", asks: []string{"2Gi"}, want: "2Gi", made: "2Gi", least: 1, most: 1},
-	{name: "at-second-go", asks: []string{"2Gi"}, failures: 1, want: "2Gi", made: "2Gi", least: 2, most: 2, from: 4, to: 9},
+	{Span: testkit.Span{Name: "grown"}, asks: []string{"2Gi"}, want: "2Gi", made: "2Gi", least: 1, most: 1},
+	{Span: testkit.Span{Name: "at-second-go", From: 4, To: 9}, asks: []string{"2Gi"}, failures: 1, want: "2Gi", made: "2Gi", least: 2, most: 2},
 	// How many fail depends on how soon the claim asks for less.
-	{name: "less", asks: []string{"4Gi", "2Gi"}, failures: always, want: "2Gi", made: "2Gi", least: 2, most: always, from: 6},
-	{name: "on-nodes", onNodes: true, asks: []string{"2Gi"}, want: "2Gi", made: "2Gi", least: 1, most: 1, from: 4},
-	{name: "less-on-nodes", onNodes: true, asks: []string{"4Gi", "2Gi"}, tooMuch: "4Gi", want: "2Gi", made: "4Gi", least: 1, most: 1, from: 8},
+	{Span: testkit.Span{Name: "less", From: 6}, asks: []string{"4Gi", "2Gi"}, failures: always, want: "2Gi", made: "2Gi", least: 2, most: always},
+	{Span: testkit.Span{Name: "on-nodes", From: 4}, onNodes: true, asks: []string{"2Gi"}, want: "2Gi", made: "2Gi", least: 1, most: 1},
+	{Span: testkit.Span{Name: "less-on-nodes", From: 8}, onNodes: true, asks: []string{"4Gi", "2Gi"}, tooMuch: "4Gi", want: "2Gi", made: "4Gi", least: 1, most: 1},
 }
 
 func TestAVolumeGrowsOnceWhereverTheControllerIsKilled(t *testing.T) {
-	live := func(t *testing.T, server *rest.Config, g growth, n int) (writes int) {
-		c, k := newCluster(t, server, fmt.Sprintf("%s-%d", g.name, n), g), testkit.NewKiller(n)
-		stop := k.Life(c.Config, c.run)
-		c.live()
-		stop()
-		c.check()
-		return k.Writes()
-	}
-	type death struct {
-		growth growth
-		at     int
-	}
-	var deaths []death
-	t.Run("whole", func(t *testing.T) {
-		server := testkit.OwnAPIServer(t)
-		for _, g := range growths {
-			t.Run(g.name, func(t *testing.T) {
-				last := live(t, server, g, 0)
-				if g.to > 0 {
-					last = min(last, g.to)
-				}
-				if last < g.from {
-					t.Errorf("it took %d writes, and its first death is to be at %d", last, g.from)
-				}
-				for at := max(g.from, 1); at <= last; at++ {
-					deaths = append(deaths, death{g, at})
-				}
-			})
-		}
-	})
-	testkit.AtEveryWrite(t, len(deaths), func(t *testing.T, server *rest.Config, n int) {
-		d := deaths[n-1]
-		t.Run(d.growth.name, func(t *testing.T) { live(t, server, d.growth, d.at) })
-	})
+	testkit.AtTheirWrites(t, spans(), beginLife)
 }
 
 func TestAVolumeGrowsThoughSomebodyElseWritesFirstEachTime(t *testing.T) {
-	t.Parallel()
-	server := testkit.OwnAPIServer(t)
-	for _, g := range growths {
-		t.Run(g.name, func(t *testing.T) {
-			c, rival := newCluster(t, server, g.name+"-rival", g), &testkit.Rival{}
-			config, err := rival.Wrap(c.Config)
-			c.Must(err)
-			stop := c.run(config)
-			c.live()
-			stop()
-			c.check()
-			if rival.Refusals() == 0 {
-				t.Error("no write was refused: the rival has done nothing")
-			}
-		})
-	}
+	testkit.Forestalled(t, spans(), beginLife)
 }
 
-// live asks for one size after the other, and waits for the last.
-func (c *cluster) live() {
+func spans() (spans []testkit.Span) {
+	for _, g := range growths {
+		spans = append(spans, g.Span)
+	}
+	return spans
+}
+
+func beginLife(t *testing.T, server *rest.Config, span int, name string) (testkit.Life, *rest.Config) {
+	c := newCluster(t, server, name, growths[span])
+	return c, c.Config
+}
+
+// Live asks for one size after the other, and waits for the last.
+func (c *cluster) Live() {
 	c.T.Helper()
 	for i, size := range c.growth.asks {
 		if i > 0 {
@@ -146,8 +108,8 @@ func (c *cluster) grown() string {
 	return ""
 }
 
-// check wants it to have grown no oftener than it had to, and to stay as it is.
-func (c *cluster) check() {
+// Check wants it to have grown no oftener than it had to, and to stay as it is.
+func (c *cluster) Check() {
 	c.T.Helper()
 	if ran := c.kubelet.Ran(tarnv1.StepExpansion); len(ran) < c.growth.least || len(ran) > c.growth.most {
 		c.T.Errorf("expansion pods %q have run, want %d to %d", ran, c.growth.least, c.growth.most)

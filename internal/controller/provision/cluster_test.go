@@ -90,9 +90,9 @@ func newCluster(t *testing.T, config *rest.Config, name string, l life) *cluster
 	return c
 }
 
-// run starts the controller as the account it has in a cluster. Before it is started anew,
+// Run starts the controller as the account it has in a cluster. Before it is started anew,
 // a claim that is to go with its record Created has gone.
-func (c *cluster) run(restConfig *rest.Config) (stop func()) {
+func (c *cluster) Run(restConfig *rest.Config) (stop func()) {
 	c.T.Helper()
 	if c.starts.Add(1) > 1 && c.life.deleted == onceCreated {
 		c.holdAtCreated()

@@ -28,7 +28,8 @@ const (
 
 // life is what becomes of one claim under a controller that may be killed.
 type life struct {
-	name string
+	testkit.Span
+
 	// validates says that there is a validation pod; waits that the scheduler chooses the node.
 	validates, waits bool
 	// failures is how many creation pods fail: on the first node where the scheduler chooses.
@@ -36,81 +37,42 @@ type life struct {
 	deleted  moment
 	// least and most are how many creation pods run.
 	least, most int
-	// from and to are the writes at which the controller is killed, counted from 1: what lives
-	// have in common is tried in one. 0 is the first, and the last.
-	from, to int
 }
 
 var lives = []life{
-	{name: "failed", failures: 1, least: 2, most: 2},
-	{name: "validated", validates: true, least: 1, most: 1, from: 2, to: 6},
+	{Span: testkit.Span{Name: "failed"}, failures: 1, least: 2, most: 2},
+	{Span: testkit.Span{Name: "validated", From: 2, To: 6}, validates: true, least: 1, most: 1},
 	// Killed between record and claim it forgets that the node was refused, and tries it again.
-	{name: "rescheduled", waits: true, least: 2, most: 3, from: 4},
-	{name: "gone-while-validating", validates: true, deleted: whileValidating, from: 3},
-	{name: "gone-while-creating", deleted: whileCreating, least: 1, most: 1, from: 3},
-	{name: "gone-while-failing", deleted: whileCreating, failures: 1, least: 1, most: 1, from: 4},
-	{name: "gone-when-created", deleted: onceCreated, least: 1, most: 1, from: 4, to: 5},
-	{name: "gone-when-written", deleted: onceWritten, least: 1, most: 1, from: 5},
+	{Span: testkit.Span{Name: "rescheduled", From: 4}, waits: true, least: 2, most: 3},
+	{Span: testkit.Span{Name: "gone-while-validating", From: 3}, validates: true, deleted: whileValidating},
+	{Span: testkit.Span{Name: "gone-while-creating", From: 3}, deleted: whileCreating, least: 1, most: 1},
+	{Span: testkit.Span{Name: "gone-while-failing", From: 4}, deleted: whileCreating, failures: 1, least: 1, most: 1},
+	{Span: testkit.Span{Name: "gone-when-created", From: 4, To: 5}, deleted: onceCreated, least: 1, most: 1},
+	{Span: testkit.Span{Name: "gone-when-written", From: 5}, deleted: onceWritten, least: 1, most: 1},
 }
 
 func TestAVolumeIsMadeOnceOrNotAtAllWhereverTheControllerIsKilled(t *testing.T) {
-	live := func(t *testing.T, server *rest.Config, l life, n int) (writes int) {
-		c, k := newCluster(t, server, fmt.Sprintf("%s-%d", l.name, n), l), testkit.NewKiller(n)
-		stop := k.Life(c.Config, c.run)
-		c.live()
-		stop()
-		c.check()
-		return k.Writes()
-	}
-	type death struct {
-		life life
-		at   int
-	}
-	var deaths []death
-	t.Run("whole", func(t *testing.T) {
-		server := testkit.OwnAPIServer(t)
-		for _, l := range lives {
-			t.Run(l.name, func(t *testing.T) {
-				last := live(t, server, l, 0)
-				if l.to > 0 {
-					last = min(last, l.to)
-				}
-				if last < l.from {
-					t.Errorf("it took %d writes, and its first death is to be at %d", last, l.from)
-				}
-				for at := max(l.from, 1); at <= last; at++ {
-					deaths = append(deaths, death{l, at})
-				}
-			})
-		}
-	})
-	testkit.AtEveryWrite(t, len(deaths), func(t *testing.T, server *rest.Config, n int) {
-		d := deaths[n-1]
-		t.Run(d.life.name, func(t *testing.T) { live(t, server, d.life, d.at) })
-	})
+	testkit.AtTheirWrites(t, spans(), beginLife)
 }
 
 func TestAVolumeIsMadeThoughSomebodyElseWritesFirstEachTime(t *testing.T) {
-	t.Parallel()
-	server := testkit.OwnAPIServer(t)
-	for _, l := range lives {
-		t.Run(l.name, func(t *testing.T) {
-			c, rival := newCluster(t, server, l.name+"-rival", l), &testkit.Rival{}
-			config, err := rival.Wrap(c.Config)
-			c.Must(err)
-			stop := c.run(config)
-			c.live()
-			stop()
-			c.check()
-			if rival.Refusals() == 0 {
-				t.Error("no write was refused: the rival has done nothing")
-			}
-		})
-	}
+	testkit.Forestalled(t, spans(), beginLife)
 }
 
-// live waits until the claim has its volume, or nothing of it is left.
-func (c *cluster) live() {
+func spans() (spans []testkit.Span) {
+	for _, l := range lives {
+		spans = append(spans, l.Span)
+	}
+	return spans
+}
+
+func beginLife(t *testing.T, server *rest.Config, span int, name string) (testkit.Life, *rest.Config) {
+	c := newCluster(t, server, name, lives[span])
+	return c, c.Config
+}
+
+// Live waits until the claim has its volume, or nothing of it is left.
+func (c *cluster) Live() {
 	c.T.Helper()
 	if c.life.deleted == "" {
 		c.Eventually("the claim to have its volume", c.served)
@@ -151,8 +113,8 @@ func (c *cluster) nothing() string {
 	return ""
 }
 
-// check wants the life to have ended as it should, and not oftener than that.
-func (c *cluster) check() {
+// Check wants the life to have ended as it should, and not oftener than that.
+func (c *cluster) Check() {
 	c.T.Helper()
 	if ran := c.kubelet.Ran(tarnv1.StepCreation); len(ran) < c.life.least || len(ran) > c.life.most {
 		c.T.Errorf("creation pods %q have run, want %d to %d", ran, c.life.least, c.life.most)

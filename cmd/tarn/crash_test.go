@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,10 +27,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
-	testkit.Main(m)
-}
+func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
 // world is one API server with one provisioner, a stand-in for the kubelet and one
 // for the binder.

@@ -14,8 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tarn.dev/tarn/deploy"
@@ -51,6 +53,12 @@ func Main(m *testing.M) {
 		}
 	}
 	os.Exit(code)
+}
+
+// QuietMain is Main for packages whose controllers are killed, and have much to complain of.
+func QuietMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	Main(m)
 }
 
 // APIServer gives a real API server with Tarn's resources, roles and policies, and no

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -35,6 +37,14 @@ func (w *World) Must(err error) {
 	if err != nil {
 		w.T.Fatal(err)
 	}
+}
+
+// PodsMayRun makes the account that a namespace's pods have, which is another controller's to
+// make, once however many cases share the namespace.
+func (w *World) PodsMayRun(namespace string) {
+	w.T.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
+	w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Ctx, account)))
 }
 
 // Eventually waits until check finds nothing wrong, and ends the case with what it found

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -32,10 +31,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
-	testkit.Main(m)
-}
+func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
 // world is one API server with a namespace, and a stand-in for the binder, for what makes
 // volumes larger, for the controllers of Deployments and of what is collected.

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,10 +24,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // a killed binder has much to complain of
-	testkit.Main(m)
-}
+func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
 // world is an API server and what one case makes on it.
 type world struct {

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,10 +27,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
-	testkit.Main(m)
-}
+func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
 // cluster is one claim that is bound, its volume and record, and a stand-in for the kubelet,
 // which runs expansion pods and does the nodes' part.
@@ -52,18 +48,12 @@ type cluster struct {
 func newCluster(t *testing.T, config *rest.Config, name string, g growth) *cluster {
 	t.Helper()
 	c := &cluster{World: testkit.NewWorld(t, config, time.Minute), growth: g, name: name, failures: g.failures}
-	c.Must(client.IgnoreAlreadyExists(c.Client.Create(c.Ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})))
+	c.PodsMayRun("default")
 	p := c.makeProvisioner()
 	c.Must(c.Client.Create(c.Ctx, testkit.Class(name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = ptr.To(true) })))
 	c.makeVolume(p)
 	c.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: c.Client, Ends: c.ends}
-	done := make(chan error, 1)
-	go func() { done <- c.kubelet.Run(c.Ctx) }()
-	t.Cleanup(func() { // after Play has ended the context
-		if err := <-done; err != nil && c.Ctx.Err() == nil {
-			t.Error(err)
-		}
-	})
+	c.kubelet.Start(c.Ctx, t) // Play ends the context
 	c.Play(c.round)
 	return c
 }

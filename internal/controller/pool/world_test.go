@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,10 +24,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
-	testkit.Main(m)
-}
+func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
 // world is one API server with one set, and a stand-in for the binder, the scheduler,
 // an external provisioner and what lets objects go.
@@ -42,7 +38,7 @@ type world struct {
 func newWorld(t *testing.T, config *rest.Config, name string, waits bool) *world {
 	t.Helper()
 	w := &world{World: testkit.NewWorld(t, config, time.Minute), name: name}
-	w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
+	w.PodsMayRun(testNamespace)
 	w.Must(w.Client.Create(w.Ctx, testkit.Class(name, func(c *storagev1.StorageClass) {
 		if waits {
 			c.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -30,10 +29,7 @@ import (
 // The nodes the scheduler chooses, one after the other.
 const firstNode, secondNode = "node-a", "node-b"
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
-	testkit.Main(m)
-}
+func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
 // cluster is one claim, and a stand-in for all that has to do with it but the controller:
 // binder, scheduler, protection, reclaim, the garbage collector and the kubelet.
@@ -60,7 +56,7 @@ type cluster struct {
 func newCluster(t *testing.T, config *rest.Config, name string, l life) *cluster {
 	t.Helper()
 	c := &cluster{World: testkit.NewWorld(t, config, time.Minute), life: l, name: name, failures: l.failures}
-	c.Must(client.IgnoreAlreadyExists(c.Client.Create(c.Ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})))
+	c.PodsMayRun("default")
 	p := l.provisioner(name)
 	status := p.Status
 	c.Must(c.Client.Create(c.Ctx, p))
@@ -79,13 +75,7 @@ func newCluster(t *testing.T, config *rest.Config, name string, l life) *cluster
 	})
 	c.Must(c.Client.Create(c.Ctx, c.claim))
 	c.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: c.Client, Ends: c.ends, Node: nodeOf}
-	done := make(chan error, 1)
-	go func() { done <- c.kubelet.Run(c.Ctx) }()
-	t.Cleanup(func() { // after Play has ended the context
-		if err := <-done; err != nil && c.Ctx.Err() == nil {
-			t.Error(err)
-		}
-	})
+	c.kubelet.Start(c.Ctx, t) // Play ends the context
 	c.Play(c.round)
 	return c
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,10 +26,7 @@ import (
 
 const testNamespace = "tarn-system"
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
-	testkit.Main(m)
-}
+func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
 // world is one claim with its volume, record and storage, and a stand-in for the binder,
 // protection, the garbage collector and the kubelet, which runs deletion pods.
@@ -54,7 +50,7 @@ type world struct {
 func newWorld(t *testing.T, config *rest.Config, name string, c life) *world {
 	t.Helper()
 	w := &world{World: testkit.NewWorld(t, config, time.Minute), failures: c.failures, kept: c.kept}
-	w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
+	w.PodsMayRun(testNamespace)
 	p := testkit.Provisioner(name, func(p *pavv1.PavProvisioner) {
 		p.UID = ""
 		p.Spec.VolumeDeletion = testkit.Section(`{"podTemplate": {"metadata": {"namespace": "` + testNamespace + `"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}`)
@@ -80,13 +76,7 @@ func newWorld(t *testing.T, config *rest.Config, name string, c life) *world {
 		w.Must(w.Client.Create(w.Ctx, w.vol))
 	}
 	w.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: w.Client, Ends: w.ends}
-	done := make(chan error, 1)
-	go func() { done <- w.kubelet.Run(w.Ctx) }()
-	t.Cleanup(func() { // after Play has ended the context
-		if err := <-done; err != nil && w.Ctx.Err() == nil {
-			t.Error(err)
-		}
-	})
+	w.kubelet.Start(w.Ctx, t) // Play ends the context
 	w.Play(w.round)
 	return w
 }

@@ -112,7 +112,7 @@ func TestARunningPodKeepsAVolumeFromBeingScrubbed(t *testing.T) {
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "kept"},
 		}}}},
 	}
-	w.Must(w.Client.Create(w.Ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}))
+	w.PodsMayRun("default")
 	w.Must(w.Client.Create(w.Ctx, user))
 	defer w.run(w.Config)()
 	w.Must(w.Client.Delete(w.Ctx, w.claim)) // whose protection the stand-in does not keep

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,10 +25,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
-	testkit.Main(m)
-}
+func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
 // world is one volume with its claim, and a stand-in for the binder, protection and the
 // kubelet, which runs each scrub pod as often as it fails.
@@ -56,7 +52,7 @@ type world struct {
 func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy, method tarnv1.RecycleMethod) *world {
 	t.Helper()
 	w := &world{World: testkit.NewWorld(t, config, time.Minute), name: name, unverified: make(chan string, 1), scrubbed: map[string]bool{}, method: method}
-	w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "default"}})))
+	w.PodsMayRun(testNamespace)
 	w.claim = testkit.Claim("default", name, "", "", func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Spec.StorageClassName = name, ptr.To("")
 	})

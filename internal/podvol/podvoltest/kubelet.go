@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -61,6 +62,17 @@ func (k *Kubelet) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// Start runs it until the context ends, which the case has to see to in a cleanup made later.
+func (k *Kubelet) Start(ctx context.Context, t *testing.T) {
+	done := make(chan error, 1)
+	go func() { done <- k.Run(ctx) }()
+	t.Cleanup(func() {
+		if err := <-done; err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Ran gives the names of the pods of a step that have run so far, one for each pod,

@@ -220,6 +220,7 @@ func TestANodeWhereNoVolumeCanBeMadeIsGivenBackToTheScheduler(t *testing.T) {
 	claim := s.claim("data")
 	choices := s.choices(claim)
 	pod := s.consumer("reader", claim.Name, "grep -x hello /data/greeting")
+	s.bound(claim) // after three pods, one after another
 	s.succeeded(pod)
 	node := s.aNode()
 	s.told(claim, "ProvisioningFailed", "no room on "+node.Name)

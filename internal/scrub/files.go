@@ -17,7 +17,7 @@ import (
 const lostAndFound = "lost+found"
 
 // emptied removes everything from a volume and verifies that nothing is left. first is
-// done with each entry that is no folder before it goes.
+// done with each entry before it goes.
 func emptied(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate, first func(*os.File, string, string) error) error {
 	kept, err := keptFolder(top)
 	if err != nil {
@@ -57,25 +57,24 @@ func keptFolder(top *os.File) (bool, error) {
 	return err == nil && fs.Type == extMagic && stat.Ino == firstInode && stat.Mode&unix.S_IFMT == unix.S_IFDIR, nil
 }
 
-// stripAttributes takes from a folder that stays what its last user may have written
-// into its attributes, access control lists among them. A file system without any is
-// fine.
-func stripAttributes(dir *os.File) error {
-	names, err := attributes(dir)
+// stripAttributes takes from a file or folder what its last user may have written into its
+// attributes, access control lists among them. A file system without any is fine.
+func stripAttributes(file *os.File) error {
+	names, err := attributes(file)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if err := unix.Fremovexattr(int(dir.Fd()), name); err != nil && !errors.Is(err, unix.ENODATA) {
-			return fmt.Errorf("removing attribute %s of %s: %w", name, dir.Name(), err)
+		if err := unix.Fremovexattr(int(file.Fd()), name); err != nil && !errors.Is(err, unix.ENODATA) {
+			return fmt.Errorf("removing attribute %s of %s: %w", name, file.Name(), err)
 		}
 	}
 	return nil
 }
 
-// attributes names those of a folder that its users may write.
-func attributes(dir *os.File) ([]string, error) {
-	fd := int(dir.Fd())
+// attributes names those of a file or folder that its users may write.
+func attributes(file *os.File) ([]string, error) {
+	fd := int(file.Fd())
 	size, err := unix.Flistxattr(fd, nil)
 	if errors.Is(err, unix.ENOTSUP) {
 		return nil, nil
@@ -85,7 +84,7 @@ func attributes(dir *os.File) ([]string, error) {
 		size, err = unix.Flistxattr(fd, list)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listing the attributes of %s: %w", dir.Name(), err)
+		return nil, fmt.Errorf("listing the attributes of %s: %w", file.Name(), err)
 	}
 	names := strings.Split(strings.TrimRight(string(list[:size]), "\x00"), "\x00")
 	return slices.DeleteFunc(names, func(name string) bool {

@@ -196,6 +196,30 @@ func TestZeroAndDiscardLeaveNothingOnTheRawDevice(t *testing.T) {
 	}
 }
 
+func TestZeroLeavesNoAttributeInTheInodes(t *testing.T) {
+	d := newDisk(t, kinds["ext4"])
+	volume := d.mount(t, "ext4", "-O", "^has_journal") // which keeps what was written; without it not all free space can be filled
+	for i := range 200 {
+		file, folder := filepath.Join(volume, strconv.Itoa(i)), filepath.Join(volume, "folder", strconv.Itoa(i))
+		must(t, os.WriteFile(file, []byte("x"), 0o400))
+		must(t, os.MkdirAll(folder, 0o500))
+		for _, path := range []string{file, folder} {
+			must(t, unix.Setxattr(path, "user.note", []byte(secret), 0))
+		}
+	}
+	run(t, "chattr", "+i", filepath.Join(volume, "1"), filepath.Join(volume, "folder", "1"))
+	unix.Sync()
+	if !d.holds(t, secret) {
+		t.Fatal("the secret was never on the device")
+	}
+	top, err := os.Open(volume)
+	must(t, err)
+	must(t, errors.Join(emptied(t.Context(), top, &tarnv1.RecycleCertificate{}, overwriter(t.Context(), make([]byte, chunk))), top.Close()))
+	if d.holds(t, secret) {
+		t.Error("the secret is still on the device")
+	}
+}
+
 // A local volume stays mounted from one tenant to the next.
 func TestDiscardIsDoneAgainOnAFileSystemThatStaysMounted(t *testing.T) {
 	for _, options := range []string{"", "discard"} {

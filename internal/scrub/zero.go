@@ -85,24 +85,38 @@ func wholeFileSystem(top *os.File) error {
 	return nil
 }
 
-// overwriter gives what writes zeros over the content of a file before it is removed.
+// overwriter gives what writes zeros over the content of a file before it is removed, and
+// takes off what may be written beside the content of files and folders: small attributes lie
+// in the inode, which no other file can be written over.
 func overwriter(ctx context.Context, zeros []byte) func(*os.File, string, string) error {
 	return func(dir *os.File, name, path string) error {
 		var stat unix.Stat_t
-		err := unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW)
-		if err != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG {
-			return nil //nolint:nilerr // gone, or nothing with content
+		if err := unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return nil //nolint:nilerr // gone
+		}
+		how := 0
+		switch stat.Mode & unix.S_IFMT {
+		case unix.S_IFREG:
+			how = unix.O_WRONLY
+		case unix.S_IFDIR:
+			how = unix.O_RDONLY | unix.O_DIRECTORY
+		default:
+			return nil // neither content nor attributes
 		}
 		var fd int
-		err = unfix(dir, name, func() (err error) {
-			fd, err = unix.Openat(int(dir.Fd()), name, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		err := unfix(dir, name, func() (err error) {
+			fd, err = unix.Openat(int(dir.Fd()), name, how|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 			return err
 		})
 		if err != nil {
 			return fmt.Errorf("opening %s to overwrite it: %w", path, err)
 		}
 		file := os.NewFile(uintptr(fd), path)
-		return errors.Join(overwrite(ctx, file, zeros), file.Close())
+		defer func() { _ = file.Close() }() // synced
+		if err := unfix(dir, name, func() error { return stripAttributes(file) }); err != nil || stat.Mode&unix.S_IFMT == unix.S_IFDIR {
+			return err
+		}
+		return overwrite(ctx, file, zeros)
 	}
 }
 

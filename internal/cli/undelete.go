@@ -201,6 +201,7 @@ func (u *undelete) reserve(ctx context.Context, vol *corev1.PersistentVolume, ta
 	base := vol.DeepCopy()
 	vol.Spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: target.Namespace, Name: target.Name}
 	delete(vol.Annotations, volume.AnnBoundByController)
+	volume.Drawn(vol)
 	volume.Untrash(vol)
 	err := u.client.Patch(ctx, vol, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) {

@@ -28,5 +28,20 @@ func CertificateOf(v *corev1.PersistentVolume) *tarnv1.RecycleCertificate {
 	return cert
 }
 
+// Drawn takes off a volume what says that nobody has had it since it was made, or recycled:
+// by that its storage may be destroyed whatever its policy. Whoever gives the volume to a
+// claim does so in the same write.
+func Drawn(v *corev1.PersistentVolume) {
+	delete(v.Annotations, tarnv1.AnnotationPoolUnused)
+	cert := CertificateOf(v)
+	if cert == nil || cert.Freed == nil {
+		return
+	}
+	cert.Freed = nil
+	if text, err := json.Marshal(cert); err == nil { // a type without channels and functions has one
+		v.Annotations[tarnv1.AnnotationRecycled] = string(text)
+	}
+}
+
 // ScrubClaim is the name of the claim that a volume has while it is scrubbed.
 func ScrubClaim(v *corev1.PersistentVolume) string { return tarnv1.ScrubPrefix + string(v.UID) }

@@ -37,7 +37,8 @@ func (d *volumeDraft) maintain() {
 	}
 }
 
-// link makes the volume point at a claim by its uid.
+// link makes the volume point at a claim by its uid. From then on it is one that somebody
+// has had: bound-by-controller, by which pools know that too, goes when the claimRef does.
 func (d *volumeDraft) link(claim *corev1.PersistentVolumeClaim) {
 	if volume.HeldBy(d.object, claim) {
 		return
@@ -48,6 +49,7 @@ func (d *volumeDraft) link(claim *corev1.PersistentVolumeClaim) {
 		Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name,
 		UID: claim.UID, ResourceVersion: claim.ResourceVersion,
 	}
+	volume.Drawn(v)
 	if chosen {
 		annotate(&v.Annotations, volume.AnnBoundByController, volume.AnnYes)
 	}

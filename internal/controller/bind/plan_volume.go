@@ -57,7 +57,9 @@ func planUnclaimed(p *Plan, d *volumeDraft, v *VolumeView) {
 		}
 	}
 	if _, stale := d.object.Annotations[volume.AnnBoundByController]; stale {
-		strip(&d.edit().Annotations, volume.AnnBoundByController)
+		v := d.edit()
+		volume.Drawn(v) // Kubernetes' binder may have given it to somebody
+		strip(&v.Annotations, volume.AnnBoundByController)
 	}
 	settle(p, d, corev1.VolumeAvailable)
 }

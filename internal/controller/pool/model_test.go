@@ -44,6 +44,9 @@ type model struct {
 	pace                    time.Duration
 	// calm says that nobody changes or deletes a set, or makes volumes by hand.
 	calm bool
+	// tarns says that the binder is Tarn's, which takes off a volume what says that nobody has
+	// had it when somebody gets it, and its own mark when the claimRef is gone.
+	tarns bool
 	// looked is when the set began its last look at the API server.
 	looked time.Time
 	// broken says that the provisioner fails whatever it does.
@@ -319,7 +322,12 @@ func (m *model) stepsOfVolume(vol *corev1.PersistentVolume) []func() {
 	case ref != nil && phase == corev1.VolumeReleased && m.tenants[string(ref.UID)]: // bound while it was still Released
 		steps = append(steps, func() { m.touch(vol, corev1.VolumeBound) })
 	case ref == nil && phase != corev1.VolumeAvailable:
-		steps = append(steps, func() { m.touch(vol, corev1.VolumeAvailable) })
+		steps = append(steps, func() {
+			if m.tarns {
+				delete(vol.Annotations, volume.AnnBoundByController)
+			}
+			m.touch(vol, corev1.VolumeAvailable)
+		})
 	case ref != nil && ref.UID != "" && phase != corev1.VolumeReleased && !m.there(ref):
 		steps = append(steps, func() { m.touch(vol, corev1.VolumeReleased) })
 	}
@@ -352,9 +360,18 @@ func (m *model) draw(vol *corev1.PersistentVolume) {
 	}
 	uid := "tenant-" + m.next()
 	vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "tenant", Name: uid, UID: types.UID(uid)}
+	m.given(vol, uid)
+	m.touch(vol, corev1.VolumeBound)
+}
+
+// given is what a binder writes on a volume beside the claim that gets it, and what comes of
+// that.
+func (m *model) given(vol *corev1.PersistentVolume, uid string) {
+	if m.tarns {
+		volume.Drawn(vol)
+	}
 	vol.Annotations = merge(vol.Annotations, map[string]string{volume.AnnBoundByController: "yes"})
 	m.tenants[uid], m.written[vol.Name] = true, true
-	m.touch(vol, corev1.VolumeBound)
 }
 
 // seize is a claim that names a volume which was just freed: a binder gives it to that
@@ -363,8 +380,7 @@ func (m *model) seize(vol *corev1.PersistentVolume) {
 	if vol.Spec.ClaimRef == nil && vol.DeletionTimestamp == nil && vol.Status.Phase == corev1.VolumeReleased && !m.dirty[vol.Name] {
 		uid := "tenant-" + m.next()
 		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "tenant", Name: uid, UID: types.UID(uid)}
-		vol.Annotations = merge(vol.Annotations, map[string]string{volume.AnnBoundByController: "yes"})
-		m.tenants[uid], m.written[vol.Name] = true, true
+		m.given(vol, uid)
 		m.touch(vol, corev1.VolumeReleased)
 	}
 }

@@ -230,6 +230,7 @@ func TestAPoolKeepsItsPromises(t *testing.T) {
 			asksToRecycle(s)
 		}
 		r := newRun(t, newModel(s, rapid.Bool().Draw(t, "waits")))
+		r.tarns = rapid.Bool().Draw(t, "Tarn's binder")
 		r.pace = rapid.SampledFrom([]time.Duration{time.Second, 20 * time.Millisecond}).Draw(t, "pace")
 		for i := range rapid.IntRange(0, 2).Draw(t, "recycled before") {
 			if recycles {

@@ -225,10 +225,7 @@ func wasFreed(vol *corev1.PersistentVolume) bool {
 // hadSince is a volume that somebody has had since it was recycled.
 func hadSince(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
-	if cert := volume.CertificateOf(vol); cert != nil {
-		cert.Freed = nil
-		metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycled, encode(cert))
-	}
+	volume.Drawn(vol)
 	return vol
 }
 

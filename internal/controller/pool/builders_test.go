@@ -147,7 +147,7 @@ func filler(s *tarnv1.PersistentVolumeSet, slot int, volumeName string, changes 
 func view(s *tarnv1.PersistentVolumeSet, volumes ...*corev1.PersistentVolume) *View {
 	class := testkit.Class(testClass)
 	v := &View{
-		Set: s, Namespace: testNamespace, PauseImage: DefaultPauseImage, Class: class, Filler: fillerClass(s, class),
+		Set: s, Namespace: testNamespace, PauseImage: DefaultPauseImage, Burst: modelBurst, Class: class, Filler: fillerClass(s, class),
 		Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{},
 		Claimed: map[string]bool{}, Sets: map[string]bool{string(s.UID): true, "other": true},
 	}

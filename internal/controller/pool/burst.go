@@ -7,11 +7,11 @@ import (
 )
 
 // A pool is there for those who draw many at once, and what makes a new spare takes the API
-// server from them: so while as many as burstSize were drawn within burstTime, and more than
-// a quarter of its spares are left, none is ordered. One that is drawn from steadily, no
-// faster than it fills, does not wait.
+// server from them: so while many were drawn within burstTime, and more than a quarter of its
+// spares are left, none is ordered. burstSize is more than a pool could order in that time,
+// orderedAtOnce each gatherTime: one that fills as fast as it is drawn from does not wait.
 const (
-	burstSize = 8
+	burstSize = 32
 	burstTime = 2 * time.Second
 	// burstLeft is the part of minimumReplicas that no burst is to take before others are ordered.
 	burstLeft = 4
@@ -35,7 +35,7 @@ func burstEnds(v *View, n counts, now time.Time) time.Time {
 			last = at.Time
 		}
 	}
-	if drawn < burstSize {
+	if drawn < v.Burst {
 		return time.Time{}
 	}
 	return last.Add(burstTime)

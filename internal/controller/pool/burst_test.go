@@ -36,15 +36,15 @@ func TestABurstOfClaimsGoesBeforeNewSpares(t *testing.T) {
 		view  *View
 		again time.Time // zero: new ones are ordered
 	}{
-		{"many at once", drew(5, burstSize, just), just.Add(burstTime)},
-		{"one fewer", drew(5, burstSize-1, just), time.Time{}},
-		{"a while ago", drew(5, burstSize, testTime.Add(-burstTime)), time.Time{}},
-		{"and a quarter is left", drew(4, burstSize, just), time.Time{}},
-		{"by a clock that is ahead", drew(5, burstSize, testTime.Add(time.Second)), testTime.Add(time.Second + burstTime)},
-		{"by a clock that is far ahead", drew(5, burstSize, testTime.Add(time.Hour)), time.Time{}},
-		{"reserved, and not Bound", drew(5, burstSize, just, in(corev1.VolumeAvailable)), time.Time{}},
-		{"of which it does not know when", drew(5, burstSize, just, func(vol *corev1.PersistentVolume) { vol.Status.LastPhaseTransitionTime = nil }), time.Time{}},
-		{"by its own filler claims", drew(5, burstSize, just, fillerOf(0)), time.Time{}},
+		{"many at once", drew(5, modelBurst, just), just.Add(burstTime)},
+		{"one fewer", drew(5, modelBurst-1, just), time.Time{}},
+		{"a while ago", drew(5, modelBurst, testTime.Add(-burstTime)), time.Time{}},
+		{"and a quarter is left", drew(4, modelBurst, just), time.Time{}},
+		{"by a clock that is ahead", drew(5, modelBurst, testTime.Add(time.Second)), testTime.Add(time.Second + burstTime)},
+		{"by a clock that is far ahead", drew(5, modelBurst, testTime.Add(time.Hour)), time.Time{}},
+		{"reserved, and not Bound", drew(5, modelBurst, just, in(corev1.VolumeAvailable)), time.Time{}},
+		{"of which it does not know when", drew(5, modelBurst, just, func(vol *corev1.PersistentVolume) { vol.Status.LastPhaseTransitionTime = nil }), time.Time{}},
+		{"by its own filler claims", drew(5, modelBurst, just, fillerOf(0)), time.Time{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := plan(c.view, testTime)
@@ -58,8 +58,15 @@ func TestABurstOfClaimsGoesBeforeNewSpares(t *testing.T) {
 			}
 		})
 	}
+	t.Run("and Ready says so", func(t *testing.T) {
+		v := drew(5, modelBurst, just)
+		const want = "5 of 16 volumes are Available, 0 are being made; others are ordered when the claims that come all at once are served"
+		if got := readyOf(v, count(v), testTime).Message; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
 	t.Run("and nothing is missing", func(t *testing.T) {
-		v := drew(16, burstSize, just)
+		v := drew(16, modelBurst, just)
 		if p := plan(v, testTime); len(p.all()) > 0 || !p.Again.IsZero() {
 			t.Errorf("it does %s, and looks again at %v", did(p), p.Again)
 		}

@@ -40,6 +40,10 @@ func planEnd(v *View, now time.Time) []Action {
 		last = append(last, Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf("%d volumes stay, as their label %s protects them from deletion: %s",
 			len(stay), tarnv1.LabelDeletionProtection, strings.Join(stay, ", "))})
 	}
+	if later := recycledLater(v); len(later) > 0 {
+		last = append(last, Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf("%d volumes are being recycled: they stay, Available in the end, for any claim of their class: %s",
+			len(later), strings.Join(later, ", "))})
+	}
 	if v.Filler != nil && madeFor(v.Set, v.Filler) {
 		last = append(last, DropClass{v.Filler})
 	}
@@ -52,6 +56,17 @@ func protectedSpares(v *View) []string {
 	for i := range v.Volumes {
 		vol := &v.Volumes[i]
 		if state := v.stateOf(vol); madeBy(v.Set, vol) && volume.DeletionProtected(vol) && (state == spare || state == leaving) {
+			names = append(names, vol.Name)
+		}
+	}
+	return names
+}
+
+// recycledLater names the volumes that come back when there is no pool for them any more.
+func recycledLater(v *View) []string {
+	var names []string
+	for i := range v.Volumes {
+		if vol := &v.Volumes[i]; madeBy(v.Set, vol) && v.stateOf(vol) == recycling {
 			names = append(names, vol.Name)
 		}
 	}

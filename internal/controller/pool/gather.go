@@ -27,6 +27,8 @@ type View struct {
 	Set *tarnv1.PersistentVolumeSet
 	// Namespace and PauseImage are those of fillers.
 	Namespace, PauseImage string
+	// Burst is how many volumes drawn at once hold up orders.
+	Burst int
 	// Class is the template's, Filler the set's own copy of it.
 	Class, Filler *storagev1.StorageClass
 	// Provisioner has the name of the class' provisioner; nil for other drivers too.
@@ -61,7 +63,7 @@ type View struct {
 // is decided cannot be taken back. Claims are read before volumes: a claim that has
 // gone meanwhile has left its volume marked.
 func (r *reconciler) gather(ctx context.Context, from client.Reader, name string) (*View, error) {
-	v := &View{Namespace: r.namespace, PauseImage: r.pauseImage}
+	v := &View{Namespace: r.namespace, PauseImage: r.pauseImage, Burst: burstSize}
 	var err error
 	if v.Set, err = kube.Get(ctx, from, client.ObjectKey{Name: name}, &tarnv1.PersistentVolumeSet{}); err != nil || v.Set == nil {
 		return v, err

@@ -92,6 +92,9 @@ func (m *model) touch(vol *corev1.PersistentVolume, phase corev1.PersistentVolum
 	}
 }
 
+// modelBurst is a burst that the small pools of models can see.
+const modelBurst = 4
+
 // volumesNow, claimsNow and podsNow are lists as they stand.
 func (m *model) volumesNow() []corev1.PersistentVolume { return copies(m.volumes) }
 func (m *model) claimsNow() []corev1.PersistentVolumeClaim {
@@ -128,7 +131,7 @@ func (m *model) now() moment {
 // view is what gather makes of a moment.
 func (m *model) view(at moment) *View {
 	v := &View{
-		Set: at.set, Namespace: testNamespace, PauseImage: DefaultPauseImage, Class: m.class.DeepCopy(), Filler: at.filler,
+		Set: at.set, Namespace: testNamespace, PauseImage: DefaultPauseImage, Burst: modelBurst, Class: m.class.DeepCopy(), Filler: at.filler,
 		Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{}, Claimed: maps.Clone(m.holders),
 	}
 	for _, c := range at.claims {

@@ -75,7 +75,7 @@ func TestReadySaysWhichSetLeavesNoRoom(t *testing.T) {
 	s := set(2, 4)
 	v := view(s, volumeOf(s, "a"))
 	v.Neighbours = Neighbours{Any: true, Limits: []Limit{{"wide", 9, 3}, {"silver", 1, 1}}}
-	ready := readyOf(v, count(v))
+	ready := readyOf(v, count(v), testTime)
 	if ready.Status != metav1.ConditionFalse || ready.Reason != reasonAtMaximum || !strings.Contains(ready.Message, "1 of 2 volumes are Available; PersistentVolumeSet silver") || strings.Contains(ready.Message, "wide") {
 		t.Errorf("got %s: %s", ready.Reason, ready.Message)
 	}

@@ -239,16 +239,19 @@ func giveUp(v *View, vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return vol
 }
 
-// parting gives a volume up, and names its storage where nobody destroys that: the pool
-// removes its object, with which goes what is known of it.
-func parting(v *View, vol *corev1.PersistentVolume) Together {
-	to := giveUp(v, vol)
-	actions := Together{Change{From: vol, To: to, Grave: true}}
-	if policy := to.Spec.PersistentVolumeReclaimPolicy; policy != corev1.PersistentVolumeReclaimDelete {
-		actions = append(actions, Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf(
-			"spare volume %s goes, and its storage stays, as its policy is %s and it is not certain that it is empty; see to that by hand: %s", vol.Name, policy, storageOf(vol))})
+// parting gives a volume up. Its provisioner destroys it, or finish names what stays of it.
+func parting(v *View, vol *corev1.PersistentVolume) Change {
+	return Change{From: vol, To: giveUp(v, vol), Grave: true}
+}
+
+// whatStays names the storage of a volume that nobody destroys: with its object goes what is
+// known of it.
+func whatStays(vol *corev1.PersistentVolume) Post {
+	why := "no provisioner destroys it"
+	if policy := vol.Spec.PersistentVolumeReclaimPolicy; policy != corev1.PersistentVolumeReclaimDelete {
+		why = fmt.Sprintf("its policy is %s and it is not certain that it is empty", policy)
 	}
-	return actions
+	return Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf("spare volume %s goes, and its storage stays, as %s; see to that by hand: %s", vol.Name, why, storageOf(vol))}
 }
 
 // storageOf names what is behind a volume.

@@ -25,9 +25,10 @@ func plan(v *View, now time.Time) Plan {
 		p.add(planEnd(v, now)...)
 	case !held(v.Set):
 		p.add(Hold{})
-	case follows(v) != v.Set.Spec.MinimumReplicas:
-		p.add(Follow{follows(v)})
 	default:
+		if minimum := follows(v); minimum != v.Set.Spec.MinimumReplicas {
+			p.add(Follow{minimum}) // what is refused holds up nothing else
+		}
 		p.add(passage(v, now)...)
 		p.add(size(v, now)...)
 		p.Again = earlier(firstStuck(v, now), burstEnds(v, count(v), now))

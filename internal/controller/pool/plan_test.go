@@ -336,6 +336,18 @@ func TestAProtectedSpareIsNamedWhenItsSetGoes(t *testing.T) {
 	}
 }
 
+func TestAVolumeThatIsBeingRecycledIsNamedWhenItsSetGoes(t *testing.T) {
+	s := set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &anHourAgo })
+	scrubbed := volumeOf(s, "a", func(vol *corev1.PersistentVolume) {
+		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: testNamespace, Name: tarnv1.ScrubPrefix + string(vol.UID), UID: "scrub"}
+	}, in(corev1.VolumeBound))
+	p := plan(view(s, scrubbed), testTime)
+	post, ok := p.all()[0].(Post)
+	if want := "1 volumes are being recycled: they stay, Available in the end, for any claim of their class: a"; !ok || post.Note != want {
+		t.Errorf("got %+v, want an Event that says %q", p.all()[0], want)
+	}
+}
+
 // The hash is on volumes that are there: another one replaces every spare.
 func TestATemplateIsKnownByWhatMakesItsVolumes(t *testing.T) {
 	s := set(1, 1)

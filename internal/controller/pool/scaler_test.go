@@ -93,3 +93,11 @@ func TestAScalerWhoseStatusStandsIsNotWrittenAgain(t *testing.T) {
 		t.Error("it is written again")
 	}
 }
+
+func TestWhatAScalerWantsHoldsUpNothingElse(t *testing.T) {
+	v := view(set(1, 4, named))
+	v.Scalers = []tarnv1.PersistentVolumeSetScaler{scalerOf(v.Set, 3)}
+	if got, want := did(plan(v, testTime)), "follow, order pool-set-uid-0"; got != want {
+		t.Errorf("it does %s, want %s", got, want)
+	}
+}

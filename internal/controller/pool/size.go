@@ -115,7 +115,7 @@ func giveUpOne(v *View, now time.Time, may func(*corev1.PersistentVolume) bool) 
 	if best == nil {
 		return nil
 	}
-	return []Action{append(parting(v, best), Post{corev1.EventTypeNormal, eventGivenUp, fmt.Sprintf("spare volume %s is given up", best.Name)})}
+	return []Action{Together{parting(v, best), Post{corev1.EventTypeNormal, eventGivenUp, fmt.Sprintf("spare volume %s is given up", best.Name)}}}
 }
 
 // before orders spares by which should go first.
@@ -142,11 +142,12 @@ func outdated(set *tarnv1.PersistentVolumeSet, vol *corev1.PersistentVolume) boo
 }
 
 // finish deletes the object of a volume that this set has given up and that no
-// provisioner deletes. One that was protected afterwards stays as it is.
+// provisioner deletes, once it has said what stays. One that was protected afterwards stays
+// as it is.
 func finish(v *View, vol *corev1.PersistentVolume) []Action {
 	ref := vol.Spec.ClaimRef
 	if vol.DeletionTimestamp != nil || ref == nil || ref.UID != v.Set.UID || !volume.GivenUp(vol, v.Namespace) || provisionerDeletes(vol) || volume.DeletionProtected(vol) {
 		return nil
 	}
-	return []Action{Remove{vol}}
+	return []Action{Together{whatStays(vol), Remove{vol}}}
 }

@@ -146,14 +146,14 @@ func statusOf(v *View, now time.Time) tarnv1.PersistentVolumeSetStatus {
 	status.FailedReplicas, status.OutdatedReplicas = n.failed, n.outdated
 	status.Selector = labels.SelectorFromSet(v.Set.Spec.Selector).String()
 	status.ObservedGeneration = v.Set.Generation
-	ready := readyOf(v, n)
+	ready := readyOf(v, n, now)
 	ready.Type, ready.ObservedGeneration, ready.LastTransitionTime = tarnv1.ConditionReady, v.Set.Generation, metav1.NewTime(now)
 	ready.Message = kube.Message(ready.Message)
 	meta.SetStatusCondition(&status.Conditions, ready)
 	return status
 }
 
-func readyOf(v *View, n counts) metav1.Condition {
+func readyOf(v *View, n counts, now time.Time) metav1.Condition {
 	spec := v.Set.Spec
 	not := func(reason, message string) metav1.Condition {
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
@@ -184,6 +184,9 @@ func readyOf(v *View, n counts) metav1.Condition {
 		if why := unschedulable(&v.Pods[i]); why != "" {
 			return not(reasonNoNode, have+"; no node for another: "+why)
 		}
+	}
+	if !burstEnds(v, n, now).IsZero() {
+		have += "; others are ordered when the claims that come all at once are served"
 	}
 	return not(reasonFilling, have)
 }

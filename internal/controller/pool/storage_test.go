@@ -45,6 +45,24 @@ func TestEventsOfVolumesThatAreKeptAreNotMerged(t *testing.T) {
 	}
 }
 
+// tellsOf says as the how manieth action a plan tells of storage that is kept, -1 for none.
+func tellsOf(p Plan, storage string) int {
+	return slices.IndexFunc(p.all(), func(a Action) bool {
+		post, is := a.(Post)
+		return is && post.Type == corev1.EventTypeWarning && post.Reason == eventKept && strings.Contains(post.Note, storage)
+	})
+}
+
+func TestTheStorageThatNoProvisionerDestroysIsNamed(t *testing.T) {
+	s := set(0, 0)
+	p := plan(view(s, volumeOf(s, "a", byHand, givenUpBy(s), in(corev1.VolumeReleased), func(vol *corev1.PersistentVolume) {
+		vol.Spec.NFS = &corev1.NFSVolumeSource{Server: "s", Path: "/a"}
+	})), testTime)
+	if tellsOf(p, "no provisioner destroys it; see to that by hand: NFS export s:/a") != 0 || did(p) != "remove a" {
+		t.Errorf("it does %s: %+v", did(p), p.all())
+	}
+}
+
 func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
 	s := set(0, 0)
 	// passed frees a volume, makes it Available after a while, and settles it.
@@ -128,12 +146,16 @@ func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
 			if got := to.Spec.PersistentVolumeReclaimPolicy; got != c.want || !volume.GivenUp(to, testNamespace) {
 				t.Errorf("got policy %s and claimRef %v, want %s and a claim that never existed", got, to.Spec.ClaimRef, c.want)
 			}
-			told := slices.ContainsFunc(p.all(), func(a Action) bool {
-				post, is := a.(Post)
-				return is && post.Type == corev1.EventTypeWarning && post.Reason == eventKept && strings.Contains(post.Note, `driver csi.example.com, handle "h-1"`)
-			})
-			if told != (c.want == corev1.PersistentVolumeReclaimRetain) {
-				t.Errorf("the storage is named: %t, policy %s", told, c.want)
+			// What stays is named before the object goes, also by whoever comes after a kill.
+			if goes := did(plan(view(s, to), testTime)); c.want == corev1.PersistentVolumeReclaimRetain {
+				if tellsOf(plan(view(s, to), testTime), `driver csi.example.com, handle "h-1"`) != 0 || goes != "remove a" {
+					t.Errorf("the storage is not named before its volume goes: it does %s", goes)
+				}
+			} else if provisionerDeletes(to) != (goes == "") {
+				t.Errorf("the provisioner destroys it: %t, and yet it does %q", provisionerDeletes(to), goes)
+			}
+			if got := did(p); got != "give up a" {
+				t.Errorf("it does %s first, want it given up", got)
 			}
 		})
 	}

@@ -13,14 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/podvol/podvoltest"
 	"tarn.dev/tarn/internal/testkit"
@@ -33,6 +29,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 type server struct {
 	t       *testing.T
 	ctx     context.Context
+	cancel  context.CancelFunc
 	config  *rest.Config
 	client  client.WithWatch
 	kubelet *podvoltest.Kubelet
@@ -41,9 +38,13 @@ type server struct {
 
 func newServer(t *testing.T, name string, ends func(*corev1.Pod) podvoltest.End) *server {
 	t.Helper()
-	config := testkit.APIServer(t)
+	return newServerOn(t, testkit.APIServer(t), name, ends)
+}
+
+func newServerOn(t *testing.T, config *rest.Config, name string, ends func(*corev1.Pod) podvoltest.End) *server {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	s := &server{t: t, ctx: ctx, config: config, name: name}
+	s := &server{t: t, ctx: ctx, cancel: cancel, config: config, name: name}
 	s.client = testkit.Client(t, s.config)
 	s.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: s.client, Ends: ends}
 	done := make(chan error, 1)
@@ -107,23 +108,9 @@ func (s *server) must(err error) {
 // it.
 func (s *server) run(restConfig *rest.Config) (stop func()) {
 	s.t.Helper()
-	restConfig = rest.CopyConfig(restConfig)
-	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
-	mgr, err := kube.NewManager(restConfig, ctrl.Options{
-		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
-		GracefulShutdownTimeout: ptr.To(5 * time.Second),
+	return testkit.Run(s.ctx, s.t, restConfig, func(mgr ctrl.Manager) error {
+		return Register(mgr, Options{Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}})
 	})
-	s.must(err)
-	steps := &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}
-	s.must(Register(mgr, Options{Steps: steps}))
-	ctx, cancel := context.WithCancel(s.ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = mgr.Start(ctx) // a killed one ends with the error of its death
-	}()
-	return func() { cancel(); <-done }
 }
 
 // lives plays the node agent until the stage is gone, or, where it is killed first,

@@ -88,6 +88,8 @@ func planMend(v View, now time.Time) Plan {
 	switch {
 	case status.Phase == tarnv1.StagePodGone:
 		return planNext(v, now)
+	case unmade(v) && v.Refused == nil:
+		return startNext(v, now)
 	case !lost.Spent(attemptOf(status)) && status.Phase == tarnv1.StagePodFailed:
 		return Plan{} // the node agent says what was in /pav/error, and counts the failure
 	case !lost.Spent(attemptOf(status)):
@@ -111,18 +113,34 @@ func podGone(v View, message string) Plan {
 	return Plan{Actions: write(v, status)}
 }
 
+// unmade says whether a staging pod is written down that is to make a lost volume
+// available, and was never seen: a controller that died between the two has not made it.
+// That is no attempt that came to nothing, so it has the same number once more.
+func unmade(v View) bool {
+	status := v.Stage.Status.Pod
+	return v.Pod == nil && v.Node != nil && status.Phase == tarnv1.StagePodStarting && status.UID == "" &&
+		!v.Stage.Status.Node.Loss.Spent(attemptOf(status))
+}
+
 // planNext starts the next staging pod when it is due.
 func planNext(v View, now time.Time) Plan {
+	switch {
+	case v.Stage.Status.Node.Loss.Cleared < attemptOf(v.Stage.Status.Pod):
+		return Plan{}
+	case now.Before(nextStart(v)):
+		return Plan{LookAt: nextStart(v)}
+	}
+	return startNext(v, now)
+}
+
+// startNext starts a staging pod for a lost volume, as soon as that can be.
+func startNext(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	again := func(message string) Plan {
 		status.Message = kube.Cut("the volume cannot be staged again: "+message, maxMessage)
 		return Plan{Actions: write(v, status), LookAt: now.Add(kube.Backoff(status.Restarts+1, firstRetry, lastRetry, string(v.Stage.UID)))}
 	}
 	switch {
-	case v.Stage.Status.Node.Loss.Cleared < attemptOf(status):
-		return Plan{}
-	case now.Before(nextStart(v)):
-		return Plan{LookAt: nextStart(v)}
 	case v.Missing != "":
 		return again(v.Missing)
 	case v.Unfit != nil:

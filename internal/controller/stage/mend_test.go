@@ -40,7 +40,8 @@ func used(phase tarnv1.StagePodPhase, change ...func(*tarnv1.PavStagePodStatus))
 	return s
 }
 
-func noPod(s *tarnv1.PavStagePodStatus) { s.Name, s.UID = "", "" }
+func unseen(s *tarnv1.PavStagePodStatus) { s.UID = "" }
+func noPod(s *tarnv1.PavStagePodStatus)  { s.Name, s.UID = "", "" }
 func attempt(n int32) func(*tarnv1.PavStagePodStatus) {
 	return func(s *tarnv1.PavStagePodStatus) { s.Attempt = n }
 }
@@ -113,6 +114,12 @@ func TestPlanOfAStageWhoseVolumeIsLost(t *testing.T) {
 		},
 		"that it is gone is written":  {view: view(lost(aStage(used(tarnv1.StagePodRunning)))), want: "write"},
 		"the node has to clear first": {view: view(lost(aStage(used(tarnv1.StagePodGone, noPod))), prepared(second))},
+		"one that was written down and never seen is made": {
+			view: view(lost(aStage(used(tarnv1.StagePodStarting, unseen, attempt(2), restarted(1))), cleared(1)), prepared(second)), want: "write, start " + second,
+		},
+		"one that was seen, and is gone, is an attempt": {
+			view: view(lost(aStage(used(tarnv1.StagePodStarting, attempt(2), restarted(1))), cleared(1)), prepared(second)), want: "write",
+		},
 		"the next one starts at once": {view: view(lost(aStage(used(tarnv1.StagePodGone, noPod)), cleared(1)), prepared(second)), want: "write, start " + second},
 		"what cannot be evaluated is later": {
 			view: view(lost(aStage(used(tarnv1.StagePodGone, noPod)), cleared(1)), unfit), want: "write", wantLook: time.Second,

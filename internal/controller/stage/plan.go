@@ -105,7 +105,7 @@ func mayStart(v View, now time.Time) bool {
 	case follow:
 		return v.Pod == nil && !isStaged(v.Stage)
 	case mend:
-		return nextIsDue(v, now)
+		return nextIsDue(v, now) || unmade(v)
 	}
 	return false
 }
@@ -138,8 +138,11 @@ func due(v View, now time.Time) (tarnv1.Step, int32) {
 			return tarnv1.StepStaging, attemptOf(status)
 		}
 	case mend:
-		if nextIsDue(v, now) {
+		switch {
+		case nextIsDue(v, now):
 			return tarnv1.StepStaging, attemptOf(status) + 1
+		case unmade(v):
+			return tarnv1.StepStaging, attemptOf(status)
 		}
 	case unstage:
 		return dueUnstaging(v, status, now)

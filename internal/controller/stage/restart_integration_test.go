@@ -42,16 +42,28 @@ func (s *server) asAgent(stage *tarnv1.PavStage, change func(*tarnv1.PavStageNod
 }
 
 // runs makes a pod on the node that runs well, and that somebody would make again.
-func (s *server) runs(name string) *corev1.Pod {
+func (s *server) runs(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	s.t.Helper()
 	p := consumer("default", s.name, s.name)
 	p.Name, p.Labels = s.name+"-"+name, map[string]string{"app": s.name + "-" + name}
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "owner", UID: "uid-of-owner", Controller: ref(true)}}
+	for _, c := range change {
+		c(p)
+	}
 	s.create(p)
 	p.Status.Phase = corev1.PodRunning
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	s.must(s.client.Status().Update(s.ctx, p))
 	return p
+}
+
+// recovers has the provisioner say what is done about a loss.
+func (s *server) recovers(r tarnv1.StageRecovery) {
+	s.t.Helper()
+	p := &pavv1.PavProvisioner{}
+	s.must(s.client.Get(s.ctx, client.ObjectKey{Name: s.name}, p))
+	p.Spec.VolumeStaging = testkit.Section(`{"recovery": "` + string(r) + `",` + string(p.Spec.VolumeStaging.Raw[1:]))
+	s.must(s.client.Update(s.ctx, p))
 }
 
 // budget makes one that wants the pod to stay; counted says that its controller, which
@@ -126,10 +138,7 @@ func (s *server) told(pod *corev1.Pod, reason, text string) {
 func TestPodsThatABudgetKeepsAreEvictedWhenItLetsThemGo(t *testing.T) {
 	s := newServer(t, "stage-restart", well)
 	stage := s.stage()
-	p := &pavv1.PavProvisioner{}
-	s.must(s.client.Get(s.ctx, client.ObjectKey{Name: s.name}, p))
-	p.Spec.VolumeStaging = testkit.Section(`{"recovery": "RestartConsumers",` + string(p.Spec.VolumeStaging.Raw[1:]))
-	s.must(s.client.Update(s.ctx, p))
+	s.recovers(tarnv1.RecoveryRestartConsumers)
 	kept, free, uncounted := s.runs("a"), s.runs("b"), s.runs("c")
 	budget, later := s.budget(kept, true), s.budget(uncounted, false)
 	stop := s.run(s.config)

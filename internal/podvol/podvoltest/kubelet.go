@@ -28,6 +28,8 @@ type End struct {
 	Fails bool
 	// Result is what it leaves in /pav.
 	Result tarnv1.PodResult
+	// Stays says that it does not end, but goes on running.
+	Stays bool
 }
 
 // Kubelet ends every pod that Tarn makes for one provisioner.
@@ -128,8 +130,21 @@ func (k *Kubelet) schedule(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	return true, k.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 }
 
+// keep has the containers of a pod run.
+func (k *Kubelet) keep(ctx context.Context, pod *corev1.Pod) error {
+	base := pod.DeepCopy()
+	pod.Status.Phase = corev1.PodRunning
+	for _, c := range pod.Spec.Containers {
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+	}
+	return k.Client.Status().Patch(ctx, pod, client.MergeFrom(base))
+}
+
 func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod) error {
 	end := k.Ends(pod)
+	if end.Stays {
+		return k.keep(ctx, pod)
+	}
 	result := end.Result
 	result.Succeeded = ptr.To(!end.Fails)
 	data, err := json.Marshal(result)

@@ -1,0 +1,235 @@
+//go:build integration
+
+package stage
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// loss is a life of a stage whose staging pod dies in use.
+type loss struct {
+	testkit.Span
+	recovery tarnv1.StageRecovery
+	// deleted says that the staging pod is deleted; else it fails.
+	deleted bool
+}
+
+var losses = []loss{
+	{Span: testkit.Span{Name: "fails"}, recovery: tarnv1.RecoveryRebind},
+	// Four writes until it is in use; then that its pod is gone, and that all are told.
+	{Span: testkit.Span{Name: "deleted", From: 5, To: 7}, recovery: tarnv1.RecoveryRebind, deleted: true},
+	// The twelfth tells who is to be evicted; three evictions, one of them refused, and what is written of them.
+	{Span: testkit.Span{Name: "evicts", From: 12, To: 18}, recovery: tarnv1.RecoveryRestartConsumers},
+}
+
+func TestALostVolumeIsMendedOnceWhereverTheControllerIsKilled(t *testing.T) {
+	var spans []testkit.Span
+	for _, l := range losses {
+		spans = append(spans, l.Span)
+	}
+	testkit.AtTheirWrites(t, spans, func(t *testing.T, server *rest.Config, span int, name string) (testkit.Life, *rest.Config) {
+		l := losses[span]
+		u := newInUse(t, server, "loss-"+name, l.recovery)
+		return &lostInUse{inUse: u, loss: l}, u.config
+	})
+}
+
+// lostInUse is the life of a loss.
+type lostInUse struct {
+	*inUse
+	loss loss
+}
+
+// Run implements testkit.Life.
+func (u *lostInUse) Run(c *rest.Config) (stop func()) { return u.run(c) }
+
+// Live implements testkit.Life, with what a node agent would write.
+func (u *lostInUse) Live() {
+	u.t.Helper()
+	kept, free, alone := u.runs("kept"), u.runs("free"), u.runs("alone", func(p *corev1.Pod) { p.OwnerReferences = nil })
+	budget := u.budget(kept, true)
+	u.becomes(tarnv1.StagePodRunning, 1)
+	u.asAgent(u.stage, func(n *tarnv1.PavStageNodeStatus) {
+		n.Phase, n.Targets = tarnv1.StageStaged, []string{target(kept.UID), target(free.UID), target(alone.UID)}
+	})
+	u.until(func() string { return u.budgets(1) })
+	u.dies(u.loss.deleted)
+	u.asAgent(u.stage, func(n *tarnv1.PavStageNodeStatus) {
+		n.Phase = tarnv1.StageLost
+		n.Loss = &tarnv1.StageLoss{Number: 1, Attempt: 1, Reason: tarnv1.ReasonPodEnded, Time: metav1.Now()}
+	})
+	u.becomes(tarnv1.StagePodGone, 1)
+	u.asAgent(u.stage, func(n *tarnv1.PavStageNodeStatus) { n.Loss.Cleared = 1 })
+	u.becomes(tarnv1.StagePodRunning, 2)
+	u.asAgent(u.stage, func(n *tarnv1.PavStageNodeStatus) {
+		now := metav1.Now()
+		n.Phase, n.Loss.ReboundTime = tarnv1.StageStaged, &now
+	})
+	want := map[string]int{}
+	if u.loss.recovery == tarnv1.RecoveryRestartConsumers {
+		want[free.Name], want[kept.Name] = 1, 1
+		u.evicted(free)
+		u.refused(u.stage, map[string]string{kept.Name: budget.Name})
+		u.must(u.client.Delete(u.ctx, budget))
+		u.evicted(kept)
+	}
+	u.until(u.over)
+	u.counts(want)
+	for _, p := range []*corev1.Pod{kept, free, alone} {
+		u.must(client.IgnoreNotFound(u.client.Delete(u.ctx, p, client.GracePeriodSeconds(0))))
+	}
+	u.lives(u.stage, nil)
+}
+
+// Check implements testkit.Life.
+func (u *lostInUse) Check() {
+	u.t.Helper()
+	u.check(2, 1)
+	if wrong := u.budgets(0); wrong != "" {
+		u.t.Error(wrong)
+	}
+}
+
+// inUse is a server with a stage that is in use.
+type inUse struct {
+	*server
+	stage *tarnv1.PavStage
+
+	mu sync.Mutex
+	// agreed counts the evictions that the API server has agreed to, by pod.
+	agreed map[string]int
+}
+
+func newInUse(t *testing.T, config *rest.Config, name string, recovery tarnv1.StageRecovery) *inUse {
+	t.Helper()
+	u := &inUse{agreed: map[string]int{}}
+	u.server = newServerOn(t, config, name, func(p *corev1.Pod) podvoltest.End {
+		return podvoltest.End{Stays: p.Labels[tarnv1.LabelStep] == string(tarnv1.StepStaging)}
+	})
+	u.config = rest.CopyConfig(config)
+	u.config.Wrap(u.counting)
+	u.stage = u.server.stage()
+	u.recovers(recovery)
+	ended := make(chan struct{})
+	go func() { defer close(ended); u.endPods() }()
+	t.Cleanup(func() { u.cancel(); <-ended })
+	return u
+}
+
+// counting counts the evictions that are agreed to, whether or not whoever has asked
+// lives to hear of it.
+func (u *inUse) counting(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(r)
+		if path, is := strings.CutSuffix(r.URL.Path, "/eviction"); is && err == nil && response.StatusCode < http.StatusMultipleChoices {
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			u.agreed[path[strings.LastIndex(path, "/")+1:]]++
+		}
+		return response, err
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// endPods lets pods that are deleted go, as a kubelet does that has stopped them.
+func (u *inUse) endPods() {
+	mirror := testkit.MirrorOf(u.t, u.config)
+	mirror.Until(u.ctx, func() bool {
+		pods := &corev1.PodList{}
+		if mirror.List(u.ctx, pods, client.InNamespace("default")) != nil {
+			return false
+		}
+		for i := range pods.Items {
+			if p := &pods.Items[i]; p.DeletionTimestamp != nil && strings.Contains(p.Name+p.Labels[tarnv1.LabelProvisioner], u.name) {
+				_ = u.client.Delete(u.ctx, p, client.GracePeriodSeconds(0), client.Preconditions{UID: &p.UID}) // tried again on the next round
+			}
+		}
+		return false
+	})
+}
+
+func (u *inUse) look() {
+	u.t.Helper()
+	u.must(u.client.Get(u.ctx, client.ObjectKeyFromObject(u.stage), u.stage))
+}
+
+// becomes waits for a phase of the staging pod of an attempt.
+func (u *inUse) becomes(phase tarnv1.StagePodPhase, attempt int32) {
+	u.t.Helper()
+	u.until(func() string {
+		u.look()
+		if pod := u.stage.Status.Pod; pod.Phase != phase || pod.Attempt != attempt || somethingToTell(u.stage) {
+			return fmt.Sprintf("the staging pod is to be %s in attempt %d: %+v", phase, attempt, pod)
+		}
+		return ""
+	})
+}
+
+// dies ends the staging pod, and waits until the controller says so.
+func (u *inUse) dies(deleted bool) {
+	u.t.Helper()
+	pod := &corev1.Pod{}
+	u.must(u.client.Get(u.ctx, client.ObjectKey{Namespace: u.stage.Status.Pod.Namespace, Name: u.stage.Status.Pod.Name}, pod))
+	if deleted {
+		u.must(u.client.Delete(u.ctx, pod))
+		u.becomes(tarnv1.StagePodGone, 1)
+		return
+	}
+	pod.Status.Phase = corev1.PodFailed
+	for i := range pod.Status.ContainerStatuses {
+		pod.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, FinishedAt: metav1.Now()}}
+	}
+	u.must(u.client.Status().Update(u.ctx, pod))
+	u.becomes(tarnv1.StagePodFailed, 1)
+}
+
+// over says what is still to be done about the loss.
+func (u *inUse) over() string {
+	u.look()
+	if pod := u.stage.Status.Pod; pod.ReboundTold != 1 || len(pod.Evictions) > 0 {
+		return fmt.Sprintf("the loss is not over: %+v", pod)
+	}
+	return ""
+}
+
+// counts wants the stage to have come through one loss by one more staging pod, and pods
+// to have been evicted so often.
+func (u *inUse) counts(wantEvicted map[string]int) {
+	u.t.Helper()
+	if pod := u.stage.Status.Pod; pod.Phase != tarnv1.StagePodRunning || pod.Attempt != 2 || pod.Restarts != 1 || pod.LossTold != 1 || pod.ReboundTold != 1 {
+		u.t.Errorf("after the loss the stage says %+v, want the second attempt to run, one restart, and loss 1 told", pod)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !maps.Equal(u.agreed, wantEvicted) {
+		u.t.Errorf("evicted were %v, want %v", u.agreed, wantEvicted)
+	}
+}
+
+// budgets counts those that keep the stage's pods.
+func (u *inUse) budgets(want int) string {
+	budgets := &policyv1.PodDisruptionBudgetList{}
+	u.must(u.client.List(u.ctx, budgets, client.MatchingLabels{tarnv1.LabelStage: string(u.stage.UID)}))
+	if len(budgets.Items) != want {
+		return fmt.Sprintf("%d disruption budgets keep the staging pod, want %d", len(budgets.Items), want)
+	}
+	return ""
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -18,14 +19,15 @@ const (
 	secretParameter = "-secret-name"
 )
 
-// UnreadSecret gives the parameter of a class that names a Secret though no template of
-// the provisioner reads the parameters of a class, empty where there is none. No sidecar
+// UnreadSecret says which parameter of a class names a Secret though no template of the
+// provisioner reads the parameters of a class, empty where there is none. No sidecar
 // stands between that would read it, so whoever named it would believe in vain that it is
 // used. A template that reads any of them may find this one by a name it puts together.
-func UnreadSecret(p *pavv1.PavProvisioner, parameters map[string]string) string {
-	for _, name := range slices.Sorted(maps.Keys(parameters)) {
+func UnreadSecret(p *pavv1.PavProvisioner, class *storagev1.StorageClass) string {
+	for _, name := range slices.Sorted(maps.Keys(class.Parameters)) {
 		if strings.HasPrefix(name, sidecarPrefix) && strings.HasSuffix(name, secretParameter) && !reads(p, varParams, varClass, varVolume) {
-			return name
+			return fmt.Sprintf("StorageClass %q has parameter %q with value %q, of which no template of PavProvisioner %q takes notice, so that no pod gets that Secret; remove it from the class, or have the template of a pod read params['%s'] and mount the Secret",
+				class.Name, name, class.Parameters[name], p.Name, name)
 		}
 	}
 	return ""

@@ -157,6 +157,9 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		{"the claim has a data source", with(newWorld(), func(w *world) { w.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{} }), "makes no volumes from a data source", "", `"path":"/spec/dataSourceRef"`},
 		{"the claim has a selector", with(newWorld(), func(w *world) { w.claim.Spec.Selector = &metav1.LabelSelector{} }), "makes no volumes from a selector", "", `"path":"/spec/selector"`},
 		{"the claim has a VolumeAttributesClass", with(newWorld(), func(w *world) { w.claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), "makes no volumes from a VolumeAttributesClass", "", `"path":"/spec/volumeAttributesClassName"`},
+		{"the class names a Secret that nobody reads", with(newWorld(), func(w *world) {
+			w.class.Parameters = map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "key"}
+		}), `has parameter "csi.storage.k8s.io/node-stage-secret-name" with value "key", of which no template of PavProvisioner "gold" takes notice`, "or a template reads it", ""},
 		{"the controller's lease ran out", with(newWorld(), func(w *world) { w.view.Controller.Spec.RenewTime.Time = began.Time }), "no tarn controller runs", "as soon as tarn controller runs", ""},
 		{"the controller's Deployment is scaled to none", with(newWorld(), deployed(0)), "no tarn controller runs", "as soon as tarn controller runs", "kubectl -n tarn-system scale deployment tarn-controller --replicas=2"},
 		{"the controller's pods are not ready", with(newWorld(), deployed(2)), "no tarn controller runs", "as soon as tarn controller runs", "kubectl -n tarn-system rollout restart deployment tarn-controller"},

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/spelling"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -115,6 +116,10 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		anew("a VolumeAttributesClass", `[{"op":"remove","path":"/spec/volumeAttributesClassName"}]`)
 	case volume.ProvisionerOf(c.Claim) == "":
 		s.binderSilent(c, "PavProvisioner "+p.Name+" has to be called")
+	case c.Class != nil && podvol.UnreadSecret(p, c.Class) != "":
+		why := podvol.UnreadSecret(p, c.Class)
+		s.add(Link{Object: o, State: "refuses", Message: why, Next: "when the class is made anew without that parameter, or a template reads it"})
+		s.blame("%s", why)
 	default:
 		s.add(Link{Object: o, State: "accepted", Message: "it may make the volume, and no PavVolume " + c.Volume.Name + " says that it has begun"})
 		s.controllerSilent("PavProvisioner "+p.Name+" has to make its volume", c.Claim.CreationTimestamp.Time)

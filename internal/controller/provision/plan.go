@@ -132,9 +132,8 @@ func decideNew(v *View) Plan {
 	if class := volume.AttributesClassOf(c); class != "" { // no binder would give it a volume without one
 		return Plan{Act: ActNone, Cause: "AttributesClass", Warning: fmt.Sprintf("PavProvisioner %q knows no VolumeAttributesClass; remove spec.volumeAttributesClassName %q from the claim", name, class)}
 	}
-	if secret := podvol.UnreadSecret(v.Provisioner, v.Class.Parameters); secret != "" {
-		return Plan{Act: ActNone, Cause: "Secret", Warning: fmt.Sprintf("StorageClass %q has parameter %q with value %q, of which no template of PavProvisioner %q takes notice, so that no pod gets that Secret; remove it from the class, or have the template of a pod read params['%s'] and mount the Secret",
-			v.Class.Name, secret, v.Class.Parameters[secret], name, secret)}
+	if why := podvol.UnreadSecret(v.Provisioner, v.Class); why != "" {
+		return Plan{Act: ActNone, Cause: "Secret", Warning: why}
 	}
 	return Plan{Act: ActRecord}
 }

@@ -123,8 +123,8 @@ func blockers(in *installed, keep bool) []blocker {
 	for i := range in.stages {
 		s := &in.stages[i]
 		what := fmt.Sprintf("volume %s is in use on node %s", s.Spec.VolumeName, s.Spec.NodeName)
-		if in.abandoned && s.DeletionTimestamp != nil { // as after `kubectl delete -f`, twice: a Tarn that comes back ends the stage, under whoever uses it
-			add(what, "delete the pods that use it, as Tarn takes it from them when it is back; when their containers have ended, then install Tarn again: tarn explain volume %s", s.Spec.VolumeName)
+		if in.abandoned && s.DeletionTimestamp != nil { // as after `kubectl delete -f`, twice: a Tarn that comes back ends the stage as soon as no pod runs on it, and mends nothing of it until then
+			add(what, "delete the pods that use it, for Tarn unstages it when it is back and they do not run; when their containers have ended, then install Tarn again: tarn explain volume %s", s.Spec.VolumeName)
 			continue
 		}
 		add(what, "%sdelete the pods that use it: tarn explain volume %s", first, s.Spec.VolumeName)

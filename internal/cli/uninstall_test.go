@@ -171,7 +171,7 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a volume on a node of a Tarn that is gone", whatIs(staged, abandoned), true, "in use on node n1", "install Tarn again"},
 		{"a stage that was deleted under a volume in use, of a Tarn that is gone", whatIs(staged, abandoned, func(in *installed) {
 			in.stages[0].DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
-		}), true, "in use on node n1", "delete the pods that use it, as Tarn takes it from them when it is back; when their containers have ended, then install Tarn again"},
+		}), true, "in use on node n1", "delete the pods that use it, for Tarn unstages it when it is back and they do not run; when their containers have ended, then install Tarn again"},
 		{"a volume that no plugin goes on making", whatIs(inTarns("pool-u-1", ownedBy("PersistentVolumeSet", "u")), abandoned), true, "", ""},
 		{"a Tarn that binds", whatIs(runs("--controllers=*,-protect")), false, "nothing would bind any", "without -persistentvolume-binder-controller"},
 		{"a Tarn that protects", whatIs(runs("--controllers=*", "--controllers=-bind")), true, "keep its finalizer", "without -persistentvolumeclaim-protection-controller"},

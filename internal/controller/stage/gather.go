@@ -37,6 +37,10 @@ type View struct {
 	// Missing says which of the subjects is gone for good, empty if none is.
 	Missing string
 
+	// Users are the pods that run on the volume though the stage is to end; read where it
+	// was made available.
+	Users []corev1.Pod
+
 	// Leftover is a validation pod that is not needed any more, read where the stage ends.
 	Leftover *corev1.Pod
 
@@ -88,6 +92,9 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 		}
 	}
 	if situationOf(stage) == stop {
+		if v.Users, err = r.users(ctx, v); err != nil {
+			return View{}, err
+		}
 		if v.Leftover, err = r.leftover(ctx, stage); err != nil {
 			return View{}, err
 		}

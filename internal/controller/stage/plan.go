@@ -23,6 +23,7 @@ const (
 	ReasonUnstagingFailed  = "UnstagingFailed"
 	ReasonUnstagingSkipped = "UnstagingSkipped"
 	ReasonNodeGone         = "NodeGone"
+	ReasonEndHeld          = "UnstagingHeld"
 	ReasonUnguarded        = "StagingPodUnguarded"
 	// Of Events on the pods that use a volume.
 	ReasonVolumeLost       = "VolumeLost"
@@ -229,6 +230,9 @@ func plan(v View, now time.Time) Plan {
 	case follow:
 		return planFollow(v, now)
 	case stop:
+		if len(v.Users) > 0 {
+			return planHold(v, now)
+		}
 		return planStop(v)
 	case unstage:
 		return planUnstage(v, now)

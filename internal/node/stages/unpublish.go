@@ -65,7 +65,9 @@ func (s *Stages) release(ctx context.Context, target string, wait bool) error {
 		if known == nil || known.UID != uid || !slices.Contains(known.Status.Node.Targets, target) {
 			return nil
 		}
-		if !deleting(known) {
+		// A stage that somebody else has deleted stays for the pods that use it: see
+		// hold.go of the stage controller.
+		if shared := len(known.Status.Node.Targets) > 1; !deleting(known) || shared {
 			done, now, err := s.letGo(ctx, known, target)
 			if err != nil || done {
 				return err
@@ -74,7 +76,7 @@ func (s *Stages) release(ctx context.Context, target string, wait bool) error {
 				return nil
 			}
 			known = now
-			if !deleting(known) {
+			if !deleting(known) || shared {
 				continue
 			}
 		}

@@ -1,0 +1,60 @@
+//go:build integration
+
+package stage
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+func TestAStageThatIsDeletedUnderAPodEndsWithThePod(t *testing.T) {
+	for name, remove := range map[string]func(*inUse){
+		"by-hand": func(u *inUse) { u.must(u.client.Delete(u.ctx, u.stage)) },
+		"with-its-definition": func(u *inUse) {
+			definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "pavstages.tarn.dev"}}
+			u.must(u.client.Patch(u.ctx, definition, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarnv1.LabelDeletionProtection+`":null}}}`))))
+			u.must(u.client.Delete(u.ctx, definition))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := newInUse(t, testkit.OwnAPIServer(t), "held-"+name, tarnv1.RecoveryRebind)
+			defer u.run(u.config)()
+			user := u.runs("user")
+			user.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+			u.must(u.client.Status().Update(u.ctx, user))
+			u.becomes(tarnv1.StagePodRunning, 1)
+			u.asAgent(u.stage, func(n *tarnv1.PavStageNodeStatus) {
+				n.Phase, n.Targets = tarnv1.StageStaged, []string{target(user.UID)}
+			})
+			remove(u)
+			u.until(func() string {
+				u.look()
+				pod := u.stage.Status.Pod
+				if u.stage.DeletionTimestamp == nil || pod.Phase != tarnv1.StagePodRunning || !strings.Contains(pod.Message, user.Namespace+"/"+user.Name) {
+					return "the stage is not held by its pod: " + string(pod.Phase) + ", " + pod.Message
+				}
+				return ""
+			})
+			if ran := u.kubelet.Ran(tarnv1.StepUnstaging); len(ran) > 0 {
+				t.Errorf("%q unstage under a pod", ran)
+			}
+
+			// Its containers stop, and the kubelet gives the volume back.
+			u.must(u.client.Get(u.ctx, client.ObjectKeyFromObject(user), user))
+			user.Status.Phase = corev1.PodSucceeded
+			u.must(u.client.Status().Update(u.ctx, user))
+			u.lives(u.stage, nil)
+			u.check(1, 1)
+		})
+	}
+}

@@ -141,26 +141,6 @@ func TestNothingOfATenantIsLeftInTheFileSystem(t *testing.T) {
 	}
 }
 
-func TestAMountInTheVolumeStopsTheScrub(t *testing.T) {
-	volume, outside := newDisk(t, kinds["ext4"]).mount(t, "ext4"), t.TempDir()
-	witness := filepath.Join(outside, "witness")
-	must(t, os.WriteFile(witness, nil, 0o600))
-	inner := filepath.Join(volume, "inner")
-	must(t, os.Mkdir(inner, 0o700))
-	run(t, "mount", "--bind", outside, inner)
-	for _, method := range []tarnv1.RecycleMethod{tarnv1.RecycleFiles, tarnv1.RecycleZero, tarnv1.RecycleDiscard} {
-		if _, err := File(t.Context(), method, volume); !errors.Is(err, ErrMount) {
-			t.Errorf("%s: got %v, want ErrMount", method, err)
-		}
-	}
-	if _, err := os.Stat(witness); err != nil {
-		t.Error(err)
-	}
-	run(t, "umount", inner)
-	_, err := File(t.Context(), tarnv1.RecycleFiles, volume)
-	must(t, err)
-}
-
 func TestZeroAndDiscardLeaveNothingOnTheRawDevice(t *testing.T) {
 	for _, c := range []struct {
 		kind   string
@@ -193,30 +173,6 @@ func TestZeroAndDiscardLeaveNothingOnTheRawDevice(t *testing.T) {
 				t.Errorf("%d bytes of %d are free", free, kinds[c.kind])
 			}
 		})
-	}
-}
-
-func TestZeroLeavesNoAttributeInTheInodes(t *testing.T) {
-	d := newDisk(t, kinds["ext4"])
-	volume := d.mount(t, "ext4", "-O", "^has_journal") // which keeps what was written; without it not all free space can be filled
-	for i := range 200 {
-		file, folder := filepath.Join(volume, strconv.Itoa(i)), filepath.Join(volume, "folder", strconv.Itoa(i))
-		must(t, os.WriteFile(file, []byte("x"), 0o400))
-		must(t, os.MkdirAll(folder, 0o500))
-		for _, path := range []string{file, folder} {
-			must(t, unix.Setxattr(path, "user.note", []byte(secret), 0))
-		}
-	}
-	run(t, "chattr", "+i", filepath.Join(volume, "1"), filepath.Join(volume, "folder", "1"))
-	unix.Sync()
-	if !d.holds(t, secret) {
-		t.Fatal("the secret was never on the device")
-	}
-	top, err := os.Open(volume)
-	must(t, err)
-	must(t, errors.Join(emptied(t.Context(), top, &tarnv1.RecycleCertificate{}, overwriter(t.Context(), make([]byte, chunk))), top.Close()))
-	if d.holds(t, secret) {
-		t.Error("the secret is still on the device")
 	}
 }
 

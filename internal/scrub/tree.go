@@ -33,8 +33,13 @@ var ErrMount = errors.New("something is mounted there")
 // and enters no mount point, be it a bind mount of the same file system: ELOOP and
 // EXDEV say so.
 func OpenBelow(dir *os.File, name string) (*os.File, error) {
+	return openBelow(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
+}
+
+// openBelow opens an entry of a folder like that, as flags say.
+func openBelow(dir *os.File, name string, flags uint64) (*os.File, error) {
 	how := unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Flags:   flags | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
 	}
 	for {
@@ -55,7 +60,7 @@ type removal struct {
 	// top is the tree's own folder, to which deep ones are lifted.
 	top   *os.File
 	moved int
-	// first is done with each entry that is no folder before it goes; nil for nothing.
+	// first is done with each entry before it goes; nil for nothing.
 	first func(dir *os.File, name, path string) error
 	// keeps says that a folder of the top stays, emptied; nil for none.
 	keeps func(name string) bool

@@ -94,7 +94,7 @@ func overwriter(ctx context.Context, zeros []byte) func(*os.File, string, string
 		if err := unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return nil //nolint:nilerr // gone
 		}
-		how := 0
+		var how uint64
 		switch stat.Mode & unix.S_IFMT {
 		case unix.S_IFREG:
 			how = unix.O_WRONLY
@@ -103,15 +103,14 @@ func overwriter(ctx context.Context, zeros []byte) func(*os.File, string, string
 		default:
 			return nil // neither content nor attributes
 		}
-		var fd int
+		var file *os.File
 		err := unfix(dir, name, func() (err error) {
-			fd, err = unix.Openat(int(dir.Fd()), name, how|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+			file, err = openBelow(dir, name, how)
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("opening %s to overwrite it: %w", path, err)
+			return explain(path, err)
 		}
-		file := os.NewFile(uintptr(fd), path)
 		defer func() { _ = file.Close() }() // synced
 		if err := unfix(dir, name, func() error { return stripAttributes(file) }); err != nil || stat.Mode&unix.S_IFMT == unix.S_IFDIR {
 			return err

@@ -44,8 +44,24 @@ func TestExplainSaysWhatTheRecordOfAVolumeTellsAlone(t *testing.T) {
 			t.Errorf("want %q told of volume %s, and no command; got %+v", told, vol.Name, e)
 		}
 	}
+	const kept = "is missing: it was removed by force, and its storage is still there"
+	whoHas := func(told string) {
+		t.Helper()
+		if e := s.explains("volume", vol.Name, kept+told); len(e.commands()) > 0 {
+			t.Errorf("while somebody has it or may have it, the commands are %q", e.commands())
+		}
+	}
+	whoHas(", which claim " + s.name + "/restored names")
 	s.remove(again) // what a claim names is not destroyed
-	e := s.explains("volume", vol.Name, "is missing: it was removed by force, and its storage is still there")
+	other := s.byHand("other", driven, func(other *corev1.PersistentVolume) {
+		other.Spec.CSI.Driver, other.Spec.CSI.VolumeHandle = s.name, vol.Spec.CSI.VolumeHandle
+	})
+	whoHas(", which volume " + other.Name + " names")
+	s.remove(other)
+	user := s.stuckOn("user", claim.Name)
+	whoHas(", which pod " + s.name + "/user may still use")
+	s.remove(user)
+	e := s.explains("volume", vol.Name, kept)
 	if want := "kubectl delete pavvolume " + vol.Name; e.command() != want || !strings.HasSuffix(e.last().Message, "the command destroys the storage") {
 		t.Errorf("want the command %q, and what it does; got %+v", want, e)
 	}

@@ -50,6 +50,8 @@ func (s *scenario) stuckOn(name, claim string, edits ...func(*corev1.Pod)) *core
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "lacks", VolumeSource: corev1.VolumeSource{
 			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}},
 		}})
+		c := &pod.Spec.Containers[0] // a volume that no container mounts is not waited for
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "lacks", MountPath: "/lacks"})
 	}
 	return s.consumer(name, claim, "true", append([]func(*corev1.Pod){lacks}, edits...)...)
 }
@@ -117,6 +119,7 @@ func (s *scenario) keptFromClaims(noded, used *corev1.PersistentVolume) {
 			s.t.Error(err)
 		}
 	})
+	abroad := s.byHand("abroad", s.formerly("abroad"), func(vol *corev1.PersistentVolume) { vol.Spec.ClaimRef.Namespace = "default" })
 	class := s.classWith("-kept", "kubernetes.io/no-provisioner")
 	near := s.byHand("near", s.formerly("used"), func(vol *corev1.PersistentVolume) { vol.Spec.StorageClassName = class })
 	for _, c := range []struct{ name, class, vol, told string }{
@@ -124,6 +127,7 @@ func (s *scenario) keptFromClaims(noded, used *corev1.PersistentVolume) {
 		{"after-used", "", used.Name, ", which is gone; it has its data, which pod " + s.name + "/user may still use"},
 		{"after-again", "", again.Name, ", which is gone; a claim " + s.name + "/again that is there names it"},
 		{"after-thrown", "", thrown.Name, ", which is gone; it is in the trash, and tarn undelete volume " + thrown.Name + " gives it back to the claim that it was of"},
+		{"after-abroad", "", abroad.Name, ", which is gone; its data is of namespace default, and nothing here hands that to namespace " + s.name},
 		{"nearest", class, near.Name, "; it was of claim " + s.name + "/used and is kept with its data; it has its data, which pod " + s.name + "/user may still use"},
 	} {
 		verdict := "is Pending: it names volume " + c.vol + ", which belongs to another claim"
@@ -140,22 +144,77 @@ func (s *scenario) keptFromClaims(noded, used *corev1.PersistentVolume) {
 	}
 }
 
-// unfit is what is said of a released volume that names a claim of another mode.
+// unfit is what is said of released volumes that name claims which they do not fit.
 func (s *scenario) unfit(t *testing.T) {
 	sub := s.part(t)
-	vol := sub.byHand("unfit", s.formerly("before"))
-	sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/before is gone, and policy Retain keeps the volume")
-	claim := sub.claimWith("unfit", ofClass(s.name+"-by-hand"), func(claim *corev1.PersistentVolumeClaim) {
-		claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	for name, c := range map[string]struct {
+		ask func(*corev1.PersistentVolumeClaim)
+		why string
+	}{
+		"mode": {func(claim *corev1.PersistentVolumeClaim) {
+			claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+		}, "has volumeMode Filesystem, the claim asks for Block"},
+		"size": {func(claim *corev1.PersistentVolumeClaim) { claim.Spec.Resources.Requests = size("3Mi") }, "has 2Mi, the claim asks for 3Mi"},
+		"access": {func(claim *corev1.PersistentVolumeClaim) {
+			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+		}, "has access modes RWX, the claim asks for RWO"},
+	} {
+		vol := sub.byHand("unfit-"+name, s.formerly("before"))
+		sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/before is gone, and policy Retain keeps the volume")
+		claim := sub.claimWith("unfit-"+name, ofClass(s.name+"-by-hand"), c.ask)
+		give := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"claimRef":{"name":%q,"uid":%q}}}`, claim.Name, claim.UID))
+		if err := suite.live.Patch(s.ctx, vol, give); err != nil {
+			t.Fatal(err)
+		}
+		e := sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/unfit-"+name+" was given it, and cannot have it: ", c.why)
+		if last := e.last(); len(e.commands()) > 0 || last.Next != "when the claim is made anew so that the volume fits it; tarn explain claim "+s.name+"/unfit-"+name+" tells how it is given that then" {
+			t.Errorf("the commands are %q, want none that would free what was given away; the chain ends with %+v", e.commands(), last)
+		}
+		sub.remove(claim)
+		sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/unfit-"+name+" is gone, and policy Retain keeps the volume")
+	}
+}
+
+// notGivenBack is what is said of claims whose volumes name one that is gone: of another
+// namespace, or one that a pod was started on.
+func (s *scenario) notGivenBack(t *testing.T) {
+	sub := s.part(t)
+	pod := sub.stuckOn("holds", "held-by")
+	for _, c := range []struct{ name, namespace, of, told string }{
+		{"taken-abroad", "default", "abroad", "its data is of namespace default, and nothing here hands that to namespace " + s.name},
+		{"taken-used", s.name, "held-by", "it has its data, which pod " + s.name + "/holds may still use"},
+	} {
+		vol := sub.byHand(c.name)
+		claim := sub.bound(sub.naming(c.name, vol.Name))
+		take := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"claimRef":{"namespace":%q,"name":%q,"uid":"no-such-claim"}}}`, c.namespace, c.of))
+		if err := suite.live.Patch(s.ctx, vol, take); err != nil {
+			t.Fatal(err)
+		}
+		e := sub.explainsClaim(c.name, "is Lost: its volume "+vol.Name+" names another claim, "+c.namespace+"/"+c.of)
+		if last := e.last(); !strings.HasSuffix(last.Message, c.told) || len(e.commands()) > 0 {
+			t.Errorf("claim %s: want %q told of volume %s, and no command; got %+v", c.name, c.told, vol.Name, e)
+		}
+		sub.remove(claim)
+	}
+	sub.remove(pod)
+}
+
+// unmade is what is said of a volume whose storage nobody has made, and so nobody destroys:
+// the command lets it go where no pod may use it any more.
+func (s *scenario) unmade(t *testing.T) {
+	sub := s.part(t)
+	vol := sub.byHand("static", driven, func(vol *corev1.PersistentVolume) {
+		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		vol.Spec.CSI.Driver = s.name
 	})
-	give := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"claimRef":{"name":%q,"uid":%q}}}`, claim.Name, claim.UID))
-	if err := suite.live.Patch(s.ctx, vol, give); err != nil {
-		t.Fatal(err)
+	sub.remove(sub.bound(sub.naming("static", vol.Name)))
+	nobody := "is Released: claim " + s.name + "/static is gone, and nobody made its storage, so nobody destroys it"
+	user := sub.stuckOn("static", "static")
+	e := sub.explains("volume", vol.Name, nobody)
+	if !strings.HasSuffix(e.last().Message, "it has its data, which pod "+s.name+"/static may still use") || len(e.commands()) > 0 {
+		t.Errorf("want no command while a pod may use it, and that told; got %+v", e)
 	}
-	e := sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/unfit was given it, and cannot have it: ", "has volumeMode Filesystem, the claim asks for Block")
-	if len(e.commands()) > 0 {
-		t.Errorf("the commands are %q, which would free what was given away", e.commands())
-	}
-	sub.remove(claim)
-	sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/unfit is gone, and policy Retain keeps the volume")
+	sub.remove(user)
+	sub.does(sub.explains("volume", vol.Name, nobody).command())
+	sub.gone(vol)
 }

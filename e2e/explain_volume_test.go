@@ -134,6 +134,7 @@ func TestExplainSaysHowClaimsThatWereLostComeBack(t *testing.T) {
 		sub.explainsClaim("robbed", "is Bound: volume "+vol.Name+", 2Mi")
 		sub.remove(claim)
 	})
+	t.Run("a volume that is not given back", s.notGivenBack)
 	t.Run("a volume that another claim has, until that is gone", func(t *testing.T) {
 		sub := s.part(t)
 		vol := sub.byHand("given")
@@ -200,7 +201,7 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 		sub.gone(claim)
 		sub.gone(vol)
 	})
-	t.Run("it was given to a claim that cannot have it", s.unfit)
+	t.Run("it was given to claims that cannot have it", s.unfit)
 	t.Run("somebody's finalizer alone keeps what its claim has", s.lentOut)
 	t.Run("somebody's finalizer keeps it, and the command takes that off", func(t *testing.T) {
 		sub := s.part(t)
@@ -233,14 +234,7 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 		})
 		sub.explains("volume", vol.Name, "is Failed: ", "delete")
 	})
-	t.Run("nobody has made its storage", func(t *testing.T) {
-		sub, vol := ended(t, "static", func(vol *corev1.PersistentVolume) {
-			vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
-			vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: s.name, VolumeHandle: "by-hand"}}
-		})
-		sub.does(sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/static is gone, and nobody made its storage, so nobody destroys it").command())
-		sub.gone(vol)
-	})
+	t.Run("nobody has made its storage", s.unmade)
 }
 
 func TestExplainSaysWhyAVolumeThatWasMadeIsStillThere(t *testing.T) {

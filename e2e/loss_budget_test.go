@@ -29,7 +29,25 @@ func (s *scenario) mayNotGo(label string) *policyv1.PodDisruptionBudget {
 	return budget
 }
 
-// TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo has pods that are owned by an object of
+// explainsKept has it said of a pod that
+// a container of it keeps a mount that was lost, and has the command make the pod anew.
+func (s *scenario) explainsKept(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim, container, why string) {
+	s.t.Helper()
+	told := "volume " + claim.Spec.VolumeName + " was lost on node "
+	keeps := fmt.Sprintf(" and is there again, but not for container %s of pod %s/%s, which keeps the lost mount: %s", container, s.name, pod.Name, why)
+	e := s.explains("pod", s.name+"/"+pod.Name, "is running: claim "+s.name+"/"+claim.Name+": "+told, keeps)
+	want := fmt.Sprintf("kubectl -n %s get pod %s -o yaml | kubectl replace --force -f -", s.name, pod.Name)
+	if e.Healthy || e.command() != want {
+		s.t.Errorf("want it not healthy, and the command %q; got %+v", want, e)
+	}
+	s.does(want)
+	s.ready(pod)
+	if e := s.explains("pod", s.name+"/"+pod.Name, "is running: "); !e.Healthy {
+		s.t.Errorf("the pod that was made anew is told of what the one before has lost: %+v", e)
+	}
+}
+
+// TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo has pods but for one that are owned by an object of
 // no controller: nothing makes them again, so who is there is who was.
 func TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo(t *testing.T) {
 	t.Parallel()
@@ -50,8 +68,10 @@ func TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo(t *testing.T) {
 	}
 	kept := s.consumer("kept", claim.Name, stays, owned, func(p *corev1.Pod) { p.Labels = map[string]string{"stays": "kept"} })
 	free := s.consumer("free", claim.Name, stays, owned)
+	bare := s.consumer("bare", claim.Name, stays)
 	s.ready(kept)
 	s.ready(free)
+	s.ready(bare)
 	budget := s.mayNotGo("kept")
 	first, _ := s.endsItself(shelf)
 
@@ -65,12 +85,15 @@ func TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo(t *testing.T) {
 
 	s.explains("pod", s.name+"/kept", "volume "+claim.Spec.VolumeName+" was lost on node ", "but not for pod "+s.name+"/kept, which is to be evicted and cannot be: ", budget.Name)
 
+	s.explainsKept(bare, claim, "main", "no controller would make the pod again, so it is not evicted")
+
 	// The volume that is lost once more meanwhile is staged again all the same.
 	second, _ := s.endsItself(shelf)
 	again := s.bindsAgain(second, 2)
 	if second.Name == first.Name || again.UID != waits.UID {
 		t.Errorf("staging pod %s of stage %s was followed by %s of %s, want another of the same", first.Name, waits.UID, second.Name, again.UID)
 	}
+	s.remove(bare)
 	s.neverRestarted(kept)
 	for _, e := range s.events(kept.Namespace, kept.Name) {
 		if e.Reason == "RestartedForVolume" {

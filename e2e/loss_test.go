@@ -254,6 +254,13 @@ done`
 			// that comes later finds it.
 			s.prints(pod, "device has mark 000020")
 			s.neverRestarted(pod)
+			if c.wantReason == "VolumeNotRebound" {
+				const why = "it could not be exchanged: the volume is another block device now, and a running container keeps the one it was started with"
+				s.explains("volume", claim.Spec.VolumeName, "is Bound: volume "+claim.Spec.VolumeName+" was lost on node ", "but not for container main of pod "+s.name+"/writer, which keeps the lost mount: "+why)
+				s.explainsKept(pod, claim, "main", why)
+			} else if e := s.explains("pod", s.name+"/writer", "is running: "); !e.Healthy {
+				t.Errorf("a pod whose device is the same again keeps what was lost: %+v", e)
+			}
 			s.remove(pod)
 			late := s.consumer("late", claim.Name, `dd if=/dev/data bs=5 count=1 2>/dev/null | grep -x "mark "`, onBlock)
 			s.succeeded(late)

@@ -41,7 +41,7 @@ func (s *story) boundClaim(c *claimView) {
 	}
 	size := c.Claim.Status.Capacity[corev1.ResourceStorage]
 	s.fine = fmt.Sprintf("volume %s, %s, %s", o.Name, size.String(), path(c.Volume))
-	parts = append(parts, s.stages(c.Volume, s.nodeAsked())...)
+	parts = append(parts, s.stages(c.Volume, c.Users, s.nodeAsked())...)
 	var users []string
 	for _, u := range c.Users {
 		if !hasEnded(u.Pod) && s.view.Asked.Kind != Pod {

@@ -227,7 +227,7 @@ func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volume
 		if ref := v.Volume.Spec.ClaimRef; ref != nil {
 			work = append(work, func() {
 				v.Claim = get(ctx, g, Claim, ref.Namespace, ref.Name, &corev1.PersistentVolumeClaim{})
-				if v.Claim != nil && v.Volume.DeletionTimestamp != nil && g.view.Asked.Kind == Volume {
+				if v.Claim != nil && (v.Volume.DeletionTimestamp != nil || slices.ContainsFunc(v.Stages, mended)) && g.view.Asked.Kind == Volume {
 					v.Users = g.users(ctx, v.Claim)
 				}
 				v.Last = g.lastUsers(ctx, v)
@@ -238,7 +238,7 @@ func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volume
 		work = append(work, func() {
 			v.Claim = get(ctx, g, Claim, of.Namespace, of.Name, &corev1.PersistentVolumeClaim{})
 			v.Last = g.lastUsers(ctx, v)
-		})
+		}, func() { v.Named = g.naming(ctx, v.Record) })
 	}
 	together(work...)
 	return v

@@ -141,6 +141,25 @@ func (g *gatherer) lastUsers(ctx context.Context, v *volumeView) []*corev1.Pod {
 	return last
 }
 
+// naming gives the claims and volumes that name what is left of a volume that was removed:
+// claims by its name, volumes by its storage.
+func (g *gatherer) naming(ctx context.Context, r *tarnv1.PavVolume) []Object {
+	var named []Object
+	var claims corev1.PersistentVolumeClaimList
+	g.list(ctx, Claim, "", &claims)
+	for _, c := range claims.Items {
+		if c.Spec.VolumeName == r.Name && c.UID != r.Spec.Claim.UID {
+			named = append(named, Object{Claim, c.Namespace, c.Name})
+		}
+	}
+	for _, v := range g.volumes(ctx) {
+		if csi := v.Spec.CSI; csi != nil && csi.Driver == r.Spec.Provisioner.Name && csi.VolumeHandle == r.Status.Handle {
+			named = append(named, Object{Volume, "", v.Name})
+		}
+	}
+	return named
+}
+
 // workload is what would make a pod again: its controller, or that of its ReplicaSet.
 func (g *gatherer) workload(ctx context.Context, pod *corev1.Pod) Object {
 	owner := metav1.GetControllerOf(pod)

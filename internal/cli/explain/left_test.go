@@ -2,10 +2,14 @@ package explain
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,8 +30,15 @@ func released(policy corev1.PersistentVolumeReclaimPolicy, changes ...func(*worl
 func TestAReleasedVolumeWhoseClaimIsThereIsNotOffered(t *testing.T) {
 	const retain, destroy = corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimDelete
 	const seen, soon = ", and no binder has seen that", "when a binder sees it"
+	const anew = "when the claim is made anew so that the volume fits it; tarn explain claim shop/data tells how"
 	given := func(w *world) { w.claim.Spec.VolumeName = "" }
 	block := func(w *world) { w.volume.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }
+	small := func(w *world) {
+		w.volume.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}
+	}
+	exclusive := func(w *world) {
+		w.claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	}
 	other := func(w *world) { w.claim.Spec.VolumeName = "other" }
 	gone := func(w *world) { w.volumeView.Claim = nil }
 	reserved := func(w *world) { w.volume.Spec.ClaimRef.UID = "" }
@@ -44,7 +55,9 @@ func TestAReleasedVolumeWhoseClaimIsThereIsNotOffered(t *testing.T) {
 	for _, c := range []answer{
 		{"it was handed over", released(retain, given), "is Released: claim shop/data was given it" + seen, soon, ""},
 		{"it was handed over, and is to be destroyed after", released(destroy, given, byHand), "is Released: claim shop/data was given it" + seen, soon, ""},
-		{"it was handed over, and has another mode", released(retain, given, block), "is Released: claim shop/data was given it, and cannot have it: ", "when the claim is gone", ""},
+		{"it was handed over, and has another mode", released(retain, given, block), "is Released: claim shop/data was given it, and cannot have it: ", anew, ""},
+		{"it was handed over, and is too small", released(retain, given, small), "was given it, and cannot have it: volume \"pvc-claim-uid\" has 1Mi, the claim asks for 1Gi", anew, ""},
+		{"it was handed over, and has other access modes", released(retain, given, exclusive), "cannot have it: volume \"pvc-claim-uid\" has access modes ", anew, ""},
 		{"its claim has it", released(retain), "is Released: claim shop/data has it" + seen, soon, ""},
 		{"its claim has another", released(retain, other), "is Released: claim shop/data has another volume" + seen, soon, ""},
 		{"its claim has another, and it is to be destroyed", released(destroy, other), "is Released: claim shop/data has another volume, and its storage has to be destroyed", "", ""},
@@ -59,6 +72,11 @@ func TestAReleasedVolumeWhoseClaimIsThereIsNotOffered(t *testing.T) {
 		{"a pod may use it, and how it was made is forgotten", released(destroy, used, forgotten), "how its storage was made went", "when somebody removes the storage", ""},
 	} {
 		t.Run(c.name, c.check)
+	}
+	for policy, warns := range map[corev1.PersistentVolumeReclaimPolicy]bool{retain: false, destroy: true} {
+		if e := chain(released(policy, given, small).view); told(e, Volume, "its data goes too, by policy Delete; to keep that, first: kubectl patch pv") != warns {
+			t.Errorf("policy %s: what becomes of the data is told: %t, want %t: %+v", policy, !warns, warns, e.Links)
+		}
 	}
 	if e := chain(released(retain, hidden).view); strings.Contains(e.next(), "command") {
 		t.Errorf("it tells of a command that it does not give: %s", e.next())
@@ -75,6 +93,7 @@ func TestStorageIsNotDestroyedUnderWhoMayHaveIt(t *testing.T) {
 			}
 		})
 	}
+	names := func(o Object) func(*world) { return func(w *world) { w.volumeView.Named = []Object{o} } }
 	const there, destroys = "it was removed by force, and its storage is still there", "kubectl delete pavvolume pvc-claim-uid"
 	for _, c := range []answer{
 		{"nobody has it", left(), there, "when somebody decides; tarn explain claim shop/data", destroys},
@@ -83,6 +102,11 @@ func TestStorageIsNotDestroyedUnderWhoMayHaveIt(t *testing.T) {
 		{"stages cannot be read", left(func(w *world) { hides(w, Object{Kind: pavStage}) }), there + ", and whether a node still has it cannot be told", "", ""},
 		{"pods cannot be read", left(func(w *world) { hides(w, Object{Pod, "shop", ""}) }), there + ", and whether a pod still uses it cannot be told", "", ""},
 		{"its claim is there", left(func(w *world) { w.volumeView.Claim = w.claim }), there, "when somebody decides", ""},
+		{"another claim names it", left(names(Object{Claim, "shop", "other"})), there + ", which claim shop/other names", "when claim shop/other does not name it any more, and somebody decides", ""},
+		{"another volume names it", left(names(Object{Volume, "", "by-hand"})), there + ", which volume by-hand names", "when volume by-hand does not name it any more, and somebody decides", ""},
+		{"claims cannot be read", left(func(w *world) { hides(w, Object{Kind: Claim}) }), there, "when somebody decides", ""},
+		{"it cannot be read whether it is there", left(func(w *world) { hides(w, Object{Volume, "", "pvc-claim-uid"}) }), "its volume is made, and about to be written", "", ""},
+		{"other volumes cannot be read", left(func(w *world) { hides(w, Object{Kind: Volume}) }), there, "when somebody decides", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
@@ -161,5 +185,38 @@ func TestWhoMayStillHaveAVolumeIsReadWhereverItsClaimIsGone(t *testing.T) {
 		if got := g.lastUsers(t.Context(), w.volumeView); len(got) != c.want || len(got) > 0 && got[0].Name != "web" {
 			t.Errorf("%s: got %d pods, want %d", name, len(got), c.want)
 		}
+	}
+}
+
+// named is a cluster in which claims and volumes name what is left of a volume.
+type named struct {
+	client.Reader
+}
+
+func (named) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
+	switch list := into.(type) {
+	case *corev1.PersistentVolumeClaimList:
+		for _, uid := range []types.UID{"claim-uid", "other-uid"} {
+			claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: string(uid), UID: uid}}
+			claim.Spec.VolumeName = "pvc-claim-uid"
+			list.Items = append(list.Items, claim)
+		}
+		list.Items = append(list.Items, corev1.PersistentVolumeClaim{})
+	case *corev1.PersistentVolumeList:
+		for _, handle := range []string{"handle", "another"} {
+			list.Items = append(list.Items, freeVolume("of-"+handle, "1Gi", func(v *corev1.PersistentVolume) {
+				v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "gold", VolumeHandle: handle}
+			}))
+		}
+		list.Items = append(list.Items, freeVolume("local", "1Gi"))
+	}
+	return nil
+}
+
+func TestWhoElseNamesWhatIsLeftOfAVolumeIsRead(t *testing.T) {
+	w := newWorld().bound()
+	g := &gatherer{Source: Source{Client: named{}}, view: w.view}
+	if got, want := g.naming(t.Context(), w.record), []Object{{Claim, "shop", "other-uid"}, {Volume, "", "of-handle"}}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -60,9 +60,8 @@ func (s *story) claimed(v *volumeView, link *Link) bool {
 	case volume.VolumeReserved:
 		s.blame("it is reserved for claim %s/%s, and no binder has seen that", ref.Namespace, ref.Name)
 	case volume.VolumeAwaited:
-		if volume.ModeOfVolume(vol) != volume.ModeOf(v.Claim) {
-			link.Next = "when the claim is gone"
-			s.blame("claim %s/%s was given it, and cannot have it: %s", ref.Namespace, ref.Name, volume.Explain(volume.MisfitMode, vol, v.Claim))
+		if m := volume.Holds(vol, v.Claim); m != volume.Fits {
+			s.tooLittle(v, link, m)
 			return true
 		}
 		s.blame("claim %s/%s was given it, and no binder has seen that", ref.Namespace, ref.Name)
@@ -75,6 +74,17 @@ func (s *story) claimed(v *volumeView, link *Link) bool {
 		return false
 	}
 	return true
+}
+
+// tooLittle is about a released volume that was given to a claim which asks for what it has
+// not: no binder binds them, and of what a claim asks for nothing can be changed before.
+func (s *story) tooLittle(v *volumeView, link *Link, m volume.Misfit) {
+	vol, claim := v.Volume, Object{Claim, v.Claim.Namespace, v.Claim.Name}
+	link.Reason, link.Next = string(m), "when the claim is made anew so that the volume fits it; tarn explain claim "+claim.fullName()+" tells how it is given that then"
+	if policy := vol.Spec.PersistentVolumeReclaimPolicy; policy != corev1.PersistentVolumeReclaimRetain {
+		link.Message += "; when the claim goes, " + fate(vol)
+	}
+	s.blame("%s was given it, and cannot have it: %s", claim, volume.Explain(m, vol, v.Claim))
 }
 
 // leftBy says what has become of the claim that a released volume was of, or made for.

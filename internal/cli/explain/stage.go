@@ -24,7 +24,7 @@ func (s *story) nodeAsked() string {
 // stages tells where a volume is staged, on a node or, for none, on all, and what of that
 // was lost. What keeps it from being staged, or from being taken back, is told where
 // nothing else may be waited for: of a pod only after its claims (onNode).
-func (s *story) stages(v *volumeView, on string) []*story {
+func (s *story) stages(v *volumeView, users []user, on string) []*story {
 	var parts []*story
 	for i := range v.Stages {
 		g := &v.Stages[i]
@@ -37,7 +37,7 @@ func (s *story) stages(v *volumeView, on string) []*story {
 			parts = append(parts, part)
 		case staged(g):
 			s.fine += "; staged on node " + g.Stage.Spec.NodeName
-			if part := s.part(g.Stage.Spec.NodeName); part.notYetEvicted(g) {
+			if part := s.part(g.Stage.Spec.NodeName); part.notYetEvicted(g) || part.keepsLost(g, users) {
 				part.rank = rankLost
 				parts = append(parts, part)
 			}

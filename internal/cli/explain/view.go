@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -94,11 +95,14 @@ type volumeView struct {
 	Class *storagev1.StorageClass
 	// Claim is the one that the volume names, or where there is no volume the record's.
 	Claim *corev1.PersistentVolumeClaim
-	// Users are the pods that name the claim, read where a volume is asked for that is to go.
+	// Users are the pods that name the claim, read where a volume is asked for that is to go,
+	// or was lost and is there again.
 	Users []user
 	// Last are the pods that may still use the volume by the claim that it was of, read
 	// where that is gone.
 	Last []*corev1.Pod
+	// Named are the claims and volumes that name the storage of a record which has no volume.
+	Named []Object
 	// Step is the pod of the record's step.
 	Step   *podView
 	Stages []stageView
@@ -137,6 +141,11 @@ type podView struct {
 	// Log are the last lines of LogOf, a container.
 	Log   []string
 	LogOf string
+}
+
+// unseen says whether that very object, or for no name that very list, could not be read.
+func (v *View) unseen(o Object) bool {
+	return slices.ContainsFunc(v.Unread, func(u unread) bool { return u.Object == o })
 }
 
 // unknown says whether an object was not seen because it could not be read.

@@ -77,12 +77,15 @@ func (s *story) onlyRecord(v *volumeView) string {
 	switch phase := r.Status.Phase; {
 	case phase == tarnv1.VolumeDeleting:
 		s.destroying(v)
-	case phase == tarnv1.VolumeCreated && meta.IsStatusConditionTrue(r.Status.Conditions, tarnv1.ConditionProvisioned) && !s.view.unknown(Volume, "", v.Name):
+	case phase == tarnv1.VolumeCreated && meta.IsStatusConditionTrue(r.Status.Conditions, tarnv1.ConditionProvisioned) && !s.view.unseen(Object{Volume, "", v.Name}):
 		link := s.record(v, tarnv1.ConditionDeletable)
 		link.Next = "when somebody decides; tarn explain claim " + r.Spec.Claim.Namespace + "/" + r.Spec.Claim.Name + " tells how a claim gets it back"
 		s.blame("it was removed by force, and its storage is still there")
 		switch who, until := s.lingering(v); {
-		case !s.gone(v):
+		case len(v.Named) > 0:
+			link.Next = fmt.Sprintf("when %s does not name it any more, and %s", v.Named[0], strings.TrimPrefix(link.Next, "when "))
+			s.blame("%s, which %s names", s.cause, v.Named[0])
+		case !s.gone(v), s.view.unseen(Object{Kind: Volume}):
 		case who != "":
 			link.Next = until + ", and " + strings.TrimPrefix(link.Next, "when ")
 			s.blame("%s, %s", s.cause, who)
@@ -115,7 +118,7 @@ func (s *story) boundVolume(v *volumeView) {
 		s.add(Link{Object: o, State: "missing", Next: "when a binder sees it; the volume is then Released"})
 		s.blame("its claim %s/%s is gone, and no binder has seen it", ref.Namespace, ref.Name)
 	}
-	s.weigh(s.stages(v, "")...)
+	s.weigh(s.stages(v, v.Users, "")...)
 }
 
 // releasedVolume says why a volume without its claim is still there.

@@ -1,0 +1,92 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// A volume that was lost and is there again is not there for every container that runs: a
+// mount may not be exchanged, and with recovery RestartConsumers none is, while a pod that
+// nobody would make again is not evicted. Such a container goes on with what was lost.
+
+// mended says that a volume was lost on a node and is there again.
+func mended(g stageView) bool {
+	lost := g.Stage.Status.Node.Loss
+	return staged(&g) && lost != nil && lost.ReboundTime != nil
+}
+
+// keepsLost is about a volume that was lost and is there again, but not for a container that
+// has run since before: of a pod that is asked for, one of its own. It is false where there
+// is none.
+func (s *story) keepsLost(g *stageView, users []user) bool {
+	if !mended(*g) {
+		return false
+	}
+	for _, u := range users {
+		if asked := s.view.Pod; asked != nil && asked.Pod.UID != u.Pod.UID || u.Pod.DeletionTimestamp != nil || hasEnded(u.Pod) {
+			continue
+		}
+		path, why := lostMount(g.Stage, u.Pod)
+		containers := runSince(u.Pod, path, g.Stage.Status.Node.Loss.ReboundTime)
+		if why == "" || len(containers) == 0 {
+			continue
+		}
+		o := Object{Pod, u.Pod.Namespace, u.Pod.Name}
+		link := s.stageLink(g)
+		link.Since, link.Message = moment(g.Stage.Status.Node.Loss.ReboundTime.Time), why
+		link.Next, link.Command = "when that container is started anew", tryAgain(u.Pod)
+		if link.Command != "" {
+			link.offer = "the command makes the pod anew"
+		}
+		s.blame("volume %s was lost on node %s and is there again, but not for container %s of %s, which keeps the lost mount: %s",
+			g.Stage.Spec.VolumeName, g.Stage.Spec.NodeName, join(containers), o, why)
+		return true
+	}
+	return false
+}
+
+// lostMount says why a pod keeps what was lost, and at which path of its containers, empty where
+// that is not known; why is empty where it does not.
+func lostMount(stage *tarnv1.PavStage, pod *corev1.Pod) (path, why string) {
+	has := func(target string) bool { return tarnv1.PodOfTarget(target) == pod.UID }
+	if stage.Status.Pod.Recovery == tarnv1.RecoveryRestartConsumers {
+		if metav1.GetControllerOf(pod) != nil || !slices.ContainsFunc(stage.Status.Node.Targets, has) {
+			return "", ""
+		}
+		return "", "no controller would make the pod again, so it is not evicted"
+	}
+	for _, l := range stage.Status.Node.Loss.Left {
+		if l.PodUID == pod.UID {
+			return l.Path, fmt.Sprintf("it could not be exchanged: %s", l.Message)
+		}
+	}
+	return "", ""
+}
+
+// runSince names the containers of a pod that have run since before a time: where a path is
+// given and is of some of them, those alone.
+func runSince(pod *corev1.Pod, path string, at *metav1.Time) []string {
+	var there, all []string
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		i := slices.IndexFunc(statuses(pod), func(status corev1.ContainerStatus) bool { return status.Name == c.Name })
+		if i < 0 || len(c.VolumeMounts)+len(c.VolumeDevices) == 0 {
+			continue
+		}
+		if r := statuses(pod)[i].State.Running; r == nil || r.StartedAt.After(at.Time) {
+			continue
+		}
+		all = append(all, c.Name)
+		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == path }) {
+			there = append(there, c.Name)
+		}
+	}
+	if len(there) > 0 {
+		return there
+	}
+	return all
+}

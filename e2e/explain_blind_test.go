@@ -54,6 +54,7 @@ func TestExplainConcludesNothingFromWhatItsCallerMayNotRead(t *testing.T) {
 		{noClaims, "volume", s.name + "-kept", "is Terminating: finalizer kubernetes.io/pv-protection keeps it, which is of Kubernetes' protection, until no claim has the volume", "cannot read claim " + s.name + "/kept: needs permission to get persistentvolumeclaims"},
 		{noClaims, "pod", "user", "is running: " + untold, "cannot read claim " + s.name + "/kept: needs permission to get persistentvolumeclaims"},
 		{noClasses, "volume", freed.Spec.VolumeName, "is Released: claim " + s.name + "/freed is gone, and policy Retain keeps the volume and its data", "cannot read StorageClass " + s.name + "-by-hand: needs permission to get storageclasses.storage.k8s.io"},
+		{noClaims, "volume", freed.Spec.VolumeName, "is Released: its phase says that claim " + s.name + "/freed is gone, and policy Retain keeps the volume and its data until somebody decides", "cannot read claim " + s.name + "/freed: needs permission to get persistentvolumeclaims"},
 		{noEvents, "pod", "user", "", "cannot read each Event in namespace " + s.name + ": needs permission to list events"},
 	} {
 		name := c.name

@@ -112,6 +112,21 @@ func TestExplainSaysWhatElseKeepsAClaim(t *testing.T) {
 		sub.does(e.command())
 		sub.gone(claim)
 	})
+	t.Run("a pod that has its volume, and not yet all else", func(t *testing.T) {
+		sub := s.part(t)
+		claim := sub.bound(sub.claim("early"))
+		pod := sub.stuckOn("begins", claim.Name)
+		sub.stageOf("given to the pod", func(g *tarn.PavStage) bool {
+			return slices.ContainsFunc(g.Status.Node.Targets, func(target string) bool { return tarn.PodOfTarget(target) == pod.UID })
+		})
+		sub.delete(claim)
+		e := sub.explains("pod", s.name+"/begins", "is starting: the kubelet on node ", "cannot mount its volumes: ", `configmap "none" not found`)
+		if i := slices.IndexFunc(e.Links, func(l link) bool { return l.Object.Name == claim.Name && l.Aside }); i < 0 || e.Links[i].State != "Terminating" || len(e.commands()) > 0 {
+			t.Errorf("that its claim is to go is not told aside, without a command: %+v", e.Links)
+		}
+		sub.remove(pod)
+		sub.gone(claim)
+	})
 	t.Run("finalizers of whoever it be", func(t *testing.T) {
 		sub := s.part(t)
 		claim := sub.claimWith("held", func(claim *corev1.PersistentVolumeClaim) {

@@ -169,6 +169,7 @@ func (m *muted) ofVolumes() []silence {
 		{kind: "volume", name: volume("orphaned").Name, want: []string{"its claim " + m.name + "/orphaned is gone, and no binder has seen it"}},
 		{kind: "volume", name: volume("unnamed").Name, want: []string{"it names no claim, which a binder puts right"}},
 	}
+	all = append(all, m.ofReleased()...)
 	for i := range all {
 		all[i].by = "BINDER"
 	}

@@ -34,6 +34,8 @@ var (
 	errStale = errors.New("the cache is behind")
 	// errUnfinished says that a plugin has worked its time and has more to do.
 	errUnfinished = errors.New("the plugin has not finished")
+	// errElsewhere says that only a controller on another node can do it.
+	errElsewhere = errors.New("the controller runs on another node")
 	// errClaimThere says that a claim keeps a volume that is to be deleted: no event of
 	// the volume tells when that changes, so the queue asks again.
 	errClaimThere = errors.New("the claim of a volume that is to be deleted is still there")

@@ -41,7 +41,7 @@ func (r *reconciler) delete(ctx context.Context, v *View) error {
 
 func (r *reconciler) destroyReleased(ctx context.Context, v *View) error {
 	if at := v.Volume.Annotations[tarnv1.AnnotationNode]; at != v.Plugin.Node {
-		err := fmt.Errorf("the volume lies on node %q, and the controller runs on node %q now; it is deleted when the controller is back there", at, v.Plugin.Node)
+		err := fmt.Errorf("%w: the volume lies on node %q, and the controller runs on node %q now; it is deleted when the controller is back there", errElsewhere, at, v.Plugin.Node)
 		r.warn(v.Volume, eventDeleteFailed, "Delete", err)
 		return err
 	}
@@ -52,9 +52,9 @@ func (r *reconciler) destroyReleased(ctx context.Context, v *View) error {
 // fail says in the status of a released volume why its storage could not be destroyed,
 // where that is not said yet. It writes the version that was judged. Of a volume that is
 // Available or Bound, and is being deleted, the phase is the binder's, who would write it
-// again at once: that one has its Event alone. What is in use is no failure.
+// again at once: that one has its Event alone. What is in use, or was not tried, is no failure.
 func (r *reconciler) fail(ctx context.Context, vol *corev1.PersistentVolume, why error) error {
-	if errors.Is(why, errUnfinished) || errors.Is(why, plugin.ErrInUse) || !orphaned(vol) {
+	if errors.Is(why, errUnfinished) || errors.Is(why, errElsewhere) || errors.Is(why, plugin.ErrInUse) || !orphaned(vol) {
 		return nil
 	}
 	message := kube.Message(why.Error())

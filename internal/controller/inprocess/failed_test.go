@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/plugin"
 	"tarn.dev/tarn/internal/plugin/plugintest"
 )
@@ -126,5 +127,17 @@ func TestWhatIsWrittenOfAFailedDeletionDoesNotWakeTheNextTry(t *testing.T) {
 		if got := ofOthers.Update(event.UpdateEvent{ObjectOld: c.old, ObjectNew: c.now}); got != c.want {
 			t.Errorf("%s: woken %t, want %t", c.name, got, c.want)
 		}
+	}
+}
+
+// As after a failover: its folder is whole, and waits for a controller on its node.
+func TestAVolumeOfAnotherNodeIsNotCalledFailed(t *testing.T) {
+	r, _, _ := toGo(t, func(vol *corev1.PersistentVolume) {
+		leftBehind(vol)
+		metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationNode, "another")
+	})
+	vol, err := look(t, r)
+	if !errors.Is(err, errElsewhere) || vol == nil || vol.Status.Phase != corev1.VolumeReleased {
+		t.Errorf("%v, the volume is %+v, want it Released", err, vol)
 	}
 }

@@ -26,7 +26,7 @@ const (
 func UnreadSecret(p *pavv1.PavProvisioner, class *storagev1.StorageClass) string {
 	for _, name := range slices.Sorted(maps.Keys(class.Parameters)) {
 		if strings.HasPrefix(name, sidecarPrefix) && strings.HasSuffix(name, secretParameter) && !reads(p, varParams, varClass, varVolume) {
-			return fmt.Sprintf("StorageClass %q has parameter %q with value %q, of which no template of PavProvisioner %q takes notice, so that no pod gets that Secret; remove it from the class, or have the template of a pod read params['%s'] and mount the Secret",
+			return fmt.Sprintf("StorageClass %q has parameter %q with value %q, of which no template of PavProvisioner %q takes notice, so that no pod gets that Secret; make the class anew without it, as it cannot be changed, or have the template of a pod read params['%s'] and mount the Secret",
 				class.Name, name, class.Parameters[name], p.Name, name)
 		}
 	}

@@ -90,4 +90,8 @@ func TestAVolumeWithASecretThatNobodyReadsIsNotStaged(t *testing.T) {
 	if err := prepare(tarnv1.StepUnstaging); err != nil {
 		t.Errorf("what was staged before cannot be unstaged: %v", err)
 	}
+	stage.Status.Pod.Staged = true
+	if err := prepare(tarnv1.StepStaging); err != nil {
+		t.Errorf("what was staged before cannot be staged again when it is lost: %v", err)
+	}
 }

@@ -124,7 +124,8 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 		if err := checkRead(p, vol); err != nil {
 			return nil, err
 		}
-		if err := checkSecrets(p, vol); err != nil {
+		// A stage that pods use already is not left lost for a Secret that nobody has read until then.
+		if err := checkSecrets(p, vol); err != nil && !stage.Status.Pod.Staged {
 			return nil, err
 		}
 	}

@@ -37,9 +37,9 @@ type pavTry struct {
 	provisionerName string
 	namespace       string
 
-	// failing says that a creation was made to fail; generation is the provisioner's since
+	// failed is the attempt that was made to fail, zero for none; generation is the provisioner's since
 	// it was last changed, which tells failures of before from those of now.
-	failing    bool
+	failed     int32
 	generation int64
 	// took is how long a step was under way, where objects tell better than its own wait.
 	took time.Duration

@@ -33,7 +33,6 @@ func (t *pavTry) fails(ctx context.Context) (string, error) {
 	if err := t.claimVolume(ctx); err != nil {
 		return "", err
 	}
-	t.failing = true
 	err := t.world.await(ctx, "the creation to fail", func() tryLook {
 		record, err := t.record(ctx)
 		switch {
@@ -48,6 +47,7 @@ func (t *pavTry) fails(ctx context.Context) (string, error) {
 		if e.Step != tarnv1.StepCreation {
 			return fatal(fmt.Errorf("%s of the volume failed instead: %s: %s", e.Step, e.Reason, e.Message))
 		}
+		t.failed = record.Status.Attempts
 		return done()
 	})
 	if err != nil {
@@ -59,7 +59,7 @@ func (t *pavTry) fails(ctx context.Context) (string, error) {
 
 // undone waits until what the failed creation may have left is undone.
 func (t *pavTry) undone(ctx context.Context) (string, error) {
-	if !t.failing {
+	if t.failed == 0 {
 		return "not tried: nothing has failed", nil
 	}
 	return "", t.world.await(ctx, "the failed creation to be undone", func() tryLook {

@@ -48,7 +48,7 @@ func (w *tryWorld) since(phase tarnv1.VolumePhase, attempt int32) time.Time {
 // until its creation begins.
 func (t *pavTry) validated(ctx context.Context) (string, error) {
 	began := time.Now()
-	if !t.failing { // else the claim is there, and served again
+	if t.failed == 0 { // else the claim is there, and served again
 		if err := t.claimVolume(ctx); err != nil {
 			return "", err
 		}
@@ -98,6 +98,8 @@ func (t *pavTry) reaches(ctx context.Context, what string, phases ...tarnv1.Volu
 			return still(err.Error())
 		case record == nil:
 			return still("there is no PavVolume of the claim")
+		case t.failed > 0 && record.Status.Attempts <= t.failed:
+			return still("the attempt that was made to fail is the latest")
 		}
 		for _, phase := range phases {
 			if !t.world.since(phase, record.Status.Attempts).IsZero() {

@@ -120,15 +120,7 @@ func blockers(in *installed, keep bool) []blocker {
 		add(fmt.Sprintf("%d pools and volumes would have to be destroyed, but no controller of Tarn works", going),
 			"install Tarn again, then run this; or leave all data as it is: --keep-volumes")
 	}
-	for i := range in.stages {
-		s := &in.stages[i]
-		what := fmt.Sprintf("volume %s is in use on node %s", s.Spec.VolumeName, s.Spec.NodeName)
-		if in.abandoned && s.DeletionTimestamp != nil { // as after `kubectl delete -f`, twice: a Tarn that comes back ends the stage as soon as no pod runs on it, and mends nothing of it until then
-			add(what, "delete the pods that use it, for Tarn unstages it when it is back and they do not run; when their containers have ended, then install Tarn again: tarn explain volume %s", s.Spec.VolumeName)
-			continue
-		}
-		add(what, "%sdelete the pods that use it: tarn explain volume %s", first, s.Spec.VolumeName)
-	}
+	found = append(found, in.stagesInTheWay(first)...)
 	for i := range in.apps {
 		if what, remedy := in.appInTheWay(&in.apps[i], keep); what != "" {
 			add(what, "%s", remedy)
@@ -167,6 +159,23 @@ func blockers(in *installed, keep bool) []blocker {
 	return found
 }
 
+// stagesInTheWay names the volumes that pods have on some node, with what has to be done
+// before their pods are deleted.
+func (in *installed) stagesInTheWay(first string) (found []blocker) {
+	for i := range in.stages {
+		s := &in.stages[i]
+		what := fmt.Sprintf("volume %s is in use on node %s", s.Spec.VolumeName, s.Spec.NodeName)
+		remedy := first + "delete the pods that use it: tarn explain volume " + s.Spec.VolumeName
+		// As after `kubectl delete -f`, twice: a Tarn that comes back ends the stage as soon as no
+		// pod runs on it, and mends nothing of it until then.
+		if in.abandoned && s.DeletionTimestamp != nil {
+			remedy = "delete the pods that use it, for Tarn unstages it when it is back and they do not run; when their containers have ended, then install Tarn again: tarn explain volume " + s.Spec.VolumeName
+		}
+		found = append(found, blocker{what, remedy})
+	}
+	return found
+}
+
 // appInTheWay says why an application has to go first, and how; what is empty where it
 // need not. With its App go its claims, so whoever keeps volumes has to say so before: in
 // the spec, as the controller writes on the claims what that says, while the App is there.
@@ -174,6 +183,9 @@ func (in *installed) appInTheWay(a *tarnv1.App, keep bool) (what, remedy string)
 	preserve := fmt.Sprintf("kubectl annotate pvc --overwrite -n %s -l %s=%s %s=true", a.Namespace, tarnv1.LabelApp, a.Name, tarnv1.AnnotationPreserve)
 	end := fmt.Sprintf("kubectl delete app -n %s %s", a.Namespace, a.Name)
 	deployed, going := fmt.Sprintf("application %s/%s is deployed", a.Namespace, a.Name), fmt.Sprintf("application %s/%s is being deleted", a.Namespace, a.Name)
+	if in.abandoned {
+		end += " --wait=false" // nobody lets it go but this command, the next time
+	}
 	switch {
 	case a.DeletionTimestamp == nil && keep:
 		return deployed, "keep its volumes: " + preserveInSpec(a) + preserve + " && " + end
@@ -221,7 +233,7 @@ func (in *installed) inTheWay(v *corev1.PersistentVolume) (what, remedy string) 
 	case volume.ReleasedFrom(v) && volume.Held(v):
 		return fmt.Sprintf("volume %s, once of claim %s/%s, is in the trash", v.Name, ref.Namespace, ref.Name),
 			fmt.Sprintf("tarn undelete volume %[1]s, or tarn trash purge %[1]s --yes", v.Name)
-	case volume.ReleasedFrom(v) && v.Annotations[volume.AnnProvisionedBy] == "":
+	case leftBehind(v) && v.Annotations[volume.AnnProvisionedBy] == "":
 		return fmt.Sprintf("volume %s, once of claim %s/%s, was written by hand", v.Name, ref.Namespace, ref.Name),
 			"kubectl delete pv " + v.Name + ", which leaves its data"
 	case leftBehind(v):
@@ -247,7 +259,8 @@ func (in *installed) goes(v *corev1.PersistentVolume) bool {
 	case !ofTarn(v, in.drivers()):
 		return !volume.ReleasedFrom(v)
 	}
-	return leftBehind(v) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete && !in.forgotten(v)
+	destroyed := v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete && v.Annotations[volume.AnnProvisionedBy] != ""
+	return leftBehind(v) && destroyed && !in.forgotten(v)
 }
 
 // leftBehind says that a volume was a claim's that is gone, also where what was to be

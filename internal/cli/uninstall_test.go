@@ -64,6 +64,11 @@ func protectedVolume(v *corev1.PersistentVolume) {
 	v.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"}
 }
 
+// provisioned was made by a provisioner, and not written by hand.
+func provisioned(v *corev1.PersistentVolume) {
+	metav1.SetMetaDataAnnotation(&v.ObjectMeta, volume.AnnProvisionedBy, "shelf")
+}
+
 func deleted(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
 
 // inClaim is bound to another claim than shop/data.
@@ -125,10 +130,11 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a volume in the trash that is kept", whatIs(made(wasReleased, held)), true, "", ""},
 		{"a volume of another driver in the trash", whatIs(made(foreign, wasReleased, held), func(in *installed) { in.records = nil }), false, "in the trash", "tarn undelete volume theirs"},
 		{"a bound volume of another driver, held", whatIs(made(foreign, held), func(in *installed) { in.records = nil }), false, "", ""},
-		{"a volume that is being destroyed", whatIs(made(wasReleased)), false, "", ""},
-		{"a volume whose destruction is tried again", whatIs(made(hasFailed)), false, "", ""},
+		{"a volume written by hand that could not be recycled", whatIs(made(hasFailed, func(v *corev1.PersistentVolume) { v.Annotations = nil })), false, "written by hand", "kubectl delete pv pvc-u"},
+		{"a volume that is being destroyed", whatIs(made(wasReleased, provisioned)), false, "", ""},
+		{"a volume whose destruction is tried again", whatIs(made(hasFailed, provisioned)), false, "", ""},
 		{"a volume that could not be recycled", whatIs(made(hasFailed, retained)), false, "kept by its policy", "kubectl patch pv pvc-u"},
-		{"a volume whose record went with an earlier Tarn", whatIs(made(wasReleased), forgotten), false, "nothing knows how to destroy", "kubectl delete pv pvc-u"},
+		{"a volume whose record went with an earlier Tarn", whatIs(made(wasReleased, provisioned), forgotten), false, "nothing knows how to destroy", "kubectl delete pv pvc-u"},
 		{"a bound volume whose record went", whatIs(made(), forgotten), false, "that of claim shop/data", "kubectl delete pvc -n shop data"},
 		{"a free volume", whatIs(made(free)), false, "is free", "kubectl delete pv pvc-u"},
 		{"a free volume that no pool has made", whatIs(made(free), pooled), false, "is free", "kubectl delete pv pvc-u"},
@@ -167,7 +173,7 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a protected pool", whatIs(pooled, func(in *installed) { in.pools[0].Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }), false, "protected from deletion", "kubectl label pvset fast"},
 		{"a pool of a Tarn that is gone", whatIs(pooled, abandoned), false, "no controller of Tarn works", "install Tarn again"},
 		{"a pool of a Tarn that is gone, whose volumes are kept", whatIs(pooled, made(spare), abandoned), true, "", ""},
-		{"a volume that nobody destroys", whatIs(made(wasReleased), abandoned), false, "no controller of Tarn works", "--keep-volumes"},
+		{"a volume that nobody destroys", whatIs(made(wasReleased, provisioned), abandoned), false, "no controller of Tarn works", "--keep-volumes"},
 		{"a volume on a node of a Tarn that is gone", whatIs(staged, abandoned), true, "in use on node n1", "install Tarn again"},
 		{"a stage that was deleted under a volume in use, of a Tarn that is gone", whatIs(staged, abandoned, func(in *installed) {
 			in.stages[0].DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
@@ -185,7 +191,7 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 			`{"op": "add", "path": "/spec/volumes/2/preserveOnDelete", "value": true}]' && ` + preserving + " && kubectl delete app -n shop web"},
 		{"an application that is being deleted", whatIs(application, ending), true, "application shop/web is being deleted", "wait until that is done"},
 		{"an application of a Tarn that is gone", whatIs(application, abandoned), false, "application shop/web is deployed", "install Tarn again"},
-		{"an application of a Tarn that is gone, whose volumes are kept", whatIs(application, abandoned), true, "application shop/web is deployed", preserving + " && kubectl delete app -n shop web"},
+		{"an application of a Tarn that is gone, whose volumes are kept", whatIs(application, abandoned), true, "application shop/web is deployed", preserving + " && kubectl delete app -n shop web --wait=false"},
 		{"one that is being deleted, of a Tarn that is gone", whatIs(application, ending, abandoned), false, "application shop/web is being deleted", "it deletes the volumes too"},
 		{"one that nobody ends, whose volumes are kept", whatIs(application, ending, abandoned), true, "", ""},
 	} {
@@ -233,7 +239,7 @@ func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
 		{"nothing left", &installed{}, false, "controllers rest"},
 		{"a provisioner", whatIs(), false, "controllers provisioners rest"},
 		{"a pool and its spares", whatIs(made(spare), pooled), false, "pools destruction controllers provisioners rest"},
-		{"a volume that is being destroyed", whatIs(made(wasReleased)), false, "destruction controllers provisioners rest"},
+		{"a volume that is being destroyed", whatIs(made(wasReleased, provisioned)), false, "destruction controllers provisioners rest"},
 		{"a pool, and nothing to keep", whatIs(made(spare), pooled, func(in *installed) {
 			in.records[0].Spec.Claim.Namespace, in.records[0].Spec.Claim.Name = Namespace, "pool-set-uid-1"
 		}), true, "pools controllers provisioners rest"},

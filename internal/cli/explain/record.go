@@ -217,6 +217,12 @@ func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o podvo
 	case podvol.PodSucceeded:
 		return
 	}
+	s.ourPodUnderWay(p, link, t, what, remake, o)
+}
+
+// ourPodUnderWay says how far a pod of Tarn's is that has not ended, what keeps it, and when
+// it is given up.
+func (s *story) ourPodUnderWay(p *podView, link *Link, t trouble, what, remake string, o podvol.Observation) {
 	deadline := ""
 	if !o.CheckAt.IsZero() {
 		deadline = "it is given up " + when(&metav1.Time{Time: o.CheckAt}, s.view.Now)

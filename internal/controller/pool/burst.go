@@ -7,20 +7,18 @@ import (
 )
 
 // A pool is there for those who draw many at once, and what makes a new spare takes the API
-// server from them: so while many were drawn within burstTime, and more than a quarter of its
-// spares are left, none is ordered. burstSize is more than a pool could order in that time,
-// orderedAtOnce each gatherTime: one that fills as fast as it is drawn from does not wait.
+// server from them: so while many were drawn within burstTime, and spares are left, none is
+// ordered. burstSize is more than a pool could order in that time, orderedAtOnce each
+// gatherTime: one that fills as fast as it is drawn from does not wait.
 const (
 	burstSize = 32
 	burstTime = 2 * time.Second
-	// burstLeft is the part of minimumReplicas that no burst is to take before others are ordered.
-	burstLeft = 4
 )
 
 // burstEnds is when new spares may be ordered again, zero where they may now. It goes by
 // the times at which volumes became Bound, which the API server writes in whole seconds.
 func burstEnds(v *View, n counts, now time.Time) time.Time {
-	if n.spares <= v.Set.Spec.MinimumReplicas/burstLeft || n.spares+n.creating >= v.Set.Spec.MinimumReplicas {
+	if n.spares == 0 || n.spares+n.creating >= v.Set.Spec.MinimumReplicas {
 		return time.Time{}
 	}
 	var last time.Time

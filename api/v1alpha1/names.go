@@ -59,6 +59,11 @@ const (
 // tells them from those of other provisioners though the record is gone.
 const AnnotationRecord = "tarn.dev/record"
 
+// AnnotationKept is on each PersistentVolume whose record `tarn uninstall --keep-volumes`
+// has let go: the PersistentVolume's own uid, by which a later Tarn knows that it was made
+// by an earlier one. One that was restored from a backup has another uid.
+const AnnotationKept = "tarn.dev/kept"
+
 // LabelDeletionProtection with the value "true", on a claim, a PersistentVolume, a
 // PersistentVolumeSet, an App or a namespace, makes the API server refuse to delete
 // it, whoever asks. Nothing of Tarn's destroys what stands behind such an object.

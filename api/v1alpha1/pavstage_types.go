@@ -108,6 +108,10 @@ type PavStageNodeStatus struct {
 	// +listType=set
 	// +optional
 	Targets []string `json:"targets,omitempty"`
+	// inUse says, once deletion is requested of a stage that was staged, whether the
+	// volume is still mounted at a target. It is absent until the node agent has looked.
+	// +optional
+	InUse *bool `json:"inUse,omitempty"`
 	// loss tells of the latest loss of the volume while it was in use.
 	// +optional
 	Loss *StageLoss `json:"loss,omitempty"`
@@ -203,6 +207,9 @@ type PavStageStatus struct {
 // controller removes the staging pod (Stopped), the node agent unmounts what is left
 // (Unmounted), the stage controller runs the unstaging pod (Unstaged) and removes
 // its finalizer, the node agent removes the folder and its own.
+//
+// Anybody else may delete it too. Then the staging pod stays while the node agent finds
+// the volume mounted at a target (inUse), and the stage ends when the last one goes.
 //
 // When the volume is lost under its users, the node agent writes status.node.loss and
 // phase Lost; the stage controller removes the staging pod (Gone); the node agent

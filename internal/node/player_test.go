@@ -25,6 +25,8 @@ type player struct {
 	mu sync.Mutex
 	// stage is what a staging pod does with its /pav, and how it is then.
 	stage func(pav string) (tarnv1.StagePodPhase, string)
+	// stop is what ends with a staging pod that is removed; nil for nothing.
+	stop func(pav string)
 	// unstage is what an unstaging pod does.
 	unstage func(pav string)
 	// staged and unstaged count pods; wrong is what should not have been.
@@ -126,6 +128,12 @@ func (p *player) act(stage *tarnv1.PavStage) {
 		}
 		p.tell(stage, tarnv1.StagePodUnstaged, "", 0)
 	default:
+		if node := stage.Status.Node; len(node.Targets) > 0 && (node.Phase == tarnv1.StageStaged || node.Phase == tarnv1.StageLost) && (node.InUse == nil || *node.InUse) {
+			return // the pods run on
+		}
+		if p.stop != nil {
+			p.stop(pav)
+		}
 		p.tell(stage, tarnv1.StagePodStopped, "", 0)
 	}
 }

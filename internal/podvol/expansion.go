@@ -21,8 +21,12 @@ const (
 
 // ExpandsOnNodes says whether a node has something to do when a volume of the
 // provisioner grows. A section that is a template as a whole may have, which shows
-// only there.
+// only there. Where the provisioner is gone, removed by force, nothing tells a node what
+// to do.
 func ExpandsOnNodes(p *pavv1.PavProvisioner) bool {
+	if p == nil {
+		return false
+	}
 	object, err := decodeRaw(p.Spec.VolumeExpansion)
 	if err != nil {
 		return false

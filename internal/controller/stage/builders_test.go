@@ -66,10 +66,7 @@ func dynamicOnly() *pavv1.PavProvisioner {
 	return p
 }
 
-// madeForAClaim marks the volume as one of an external provisioner.
-func madeForAClaim(v *View) {
-	v.Volume.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "slow"}
-}
+func madeForAClaim(v *View) { v.Made = true }
 
 func condemned() *pavv1.PavProvisioner {
 	p := provisioner(metav1.ConditionFalse)

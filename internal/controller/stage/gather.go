@@ -33,12 +33,15 @@ type View struct {
 	// Subjects are read where a section may have to be evaluated: see Missing.
 	Provisioner *pavv1.PavProvisioner
 	Volume      *corev1.PersistentVolume
-	Claim       *corev1.PersistentVolumeClaim
+	// Made says that the volume was made for a claim, not written by an administrator.
+	Made  bool
+	Claim *corev1.PersistentVolumeClaim
 	// Missing says which of the subjects is gone for good, empty if none is.
 	Missing string
 
-	// Users are the pods that run on the volume though the stage is to end; read where it
-	// was made available.
+	// Held says that the stage is to end while the volume is used.
+	Held bool
+	// Users are the pods by which it is used then, as far as they are known.
 	Users []corev1.Pod
 
 	// Leftover is a validation pod that is not needed any more, read where the stage ends.
@@ -68,7 +71,7 @@ type View struct {
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes;persistentvolumeclaims;nodes;pods,verbs=get;list;watch
 
-// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list;watch
 
 func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (View, error) {
 	stage := &tarnv1.PavStage{}
@@ -92,7 +95,7 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 		}
 	}
 	if situationOf(stage) == stop {
-		if v.Users, err = r.users(ctx, v); err != nil {
+		if v.Held, v.Users, err = r.users(ctx, v); err != nil {
 			return View{}, err
 		}
 		if v.Leftover, err = r.leftover(ctx, stage); err != nil {
@@ -188,6 +191,9 @@ func (r *Reconciler) readSubjects(ctx context.Context, v *View, starts bool) err
 	case v.Volume.Spec.CSI.Driver != spec.Provisioner.Name:
 		v.Missing = fmt.Sprintf("PersistentVolume %q is of driver %q, not of PavProvisioner %q", spec.VolumeName, v.Volume.Spec.CSI.Driver, spec.Provisioner.Name)
 		return nil
+	}
+	if v.Made, err = r.made(ctx, v.Volume); err != nil {
+		return err
 	}
 	switch {
 	case situationOf(v.Stage) == unstage:

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -18,64 +17,84 @@ import (
 // when it could not be staged. Anybody may: by `kubectl delete pavstage`, or with the
 // definition of PavStage, whose objects the API server deletes without asking a policy.
 // A deletion cannot be taken back, but its finalizer can wait: nothing is taken from a
-// pod that runs. See docs/design/0002-staging-recovery.md.
+// pod that has it. See docs/design/0002-staging-recovery.md.
 
 const (
 	// heldLook is how often a stage that is held is looked at: no event tells that a pod
 	// which is not Tarn's has ended.
 	heldLook = time.Second
+	// heldQuiet is for how long after its deletion nothing is said of a stage of which the
+	// node agent has not told whether it is used. A status of a pod may be late that long.
+	heldQuiet = 2 * time.Second
 	// heldNames is how many pods are named that hold a stage.
 	heldNames = 3
 )
 
-// users gives the pods that run on a volume whose stage is to end. With a node that is
+// users says whether a stage that is to end is used, and by which pods. With a node that is
 // gone, its pods are too.
-func (r *Reconciler) users(ctx context.Context, v View) ([]corev1.Pod, error) {
-	if v.Node == nil || !isStaged(v.Stage) || len(v.Stage.Status.Node.Targets) == 0 {
-		return nil, nil
+func (r *Reconciler) users(ctx context.Context, v View) (held bool, users []corev1.Pod, err error) {
+	node := v.Stage.Status.Node
+	if v.Node == nil || !isStaged(v.Stage) || len(node.Targets) == 0 || node.InUse != nil && !*node.InUse {
+		return false, nil, nil
 	}
 	pods, err := r.findConsumers(ctx, v.Stage)
-	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !holds(&p, v.Stage) }), err
+	if err != nil {
+		return false, nil, err
+	}
+	held, users = usedBy(node.InUse, pods)
+	return held, users, nil
 }
 
-// holds says whether a pod runs and was not asked to end before the stage was. Of one that
-// was, the kubelet has given the volume back, whatever its status still says.
-func holds(pod *corev1.Pod, stage *tarnv1.PavStage) bool {
-	if volume.Ended(pod) || !running(pod) {
-		return false
+// usedBy says whether a volume is used whose stage is to end. The node agent knows, which
+// sees the mounts; what a pod's status says may be late. Until it has told, or where it is
+// of a release that does not tell, the pods count in which something runs.
+func usedBy(told *bool, pods []corev1.Pod) (held bool, users []corev1.Pod) {
+	for i := range pods {
+		if runs(&pods[i]) {
+			users = append(users, pods[i])
+		}
 	}
-	if pod.DeletionTimestamp == nil {
-		return true
+	if told == nil {
+		return len(users) > 0, users
 	}
-	asked := pod.DeletionTimestamp.Time
-	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
-		asked = asked.Add(-time.Duration(*grace) * time.Second)
+	if len(users) == 0 { // they are before their first container, or between two
+		users = slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return volume.Ended(&p) })
 	}
-	return stage.DeletionTimestamp.Time.Before(asked)
+	return *told, users
 }
 
-// running says whether a container of a pod runs.
-func running(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses),
+// runs says whether a container of a pod runs.
+func runs(pod *corev1.Pod) bool {
+	return !volume.Ended(pod) && slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses),
 		func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
 // planHold leaves everything as it is until the pods have ended, and says so.
 func planHold(v View, now time.Time) Plan {
+	plan := Plan{LookAt: now.Add(heldLook)}
+	if v.Stage.Status.Node.InUse == nil && now.Before(v.Stage.DeletionTimestamp.Add(heldQuiet)) {
+		return plan
+	}
+	status := v.Stage.Status.Pod
+	status.Message = fmt.Sprintf("its deletion was requested while pods have the volume, which is not taken from them; on node %s no other pod gets it until these have ended: %s",
+		v.Stage.Spec.NodeName, nameUsers(v.Users))
+	if plan.Actions = write(v, status); len(plan.Actions) > 0 {
+		plan.Actions = append(plan.Actions, Post{ReasonEndHeld, kube.Cut(status.Message, maxNote)})
+	}
+	return plan
+}
+
+func nameUsers(users []corev1.Pod) string {
+	if len(users) == 0 {
+		return "such as have ended by what the API server knows, or are not there any more; their containers may still be ending"
+	}
 	var names []string
-	for i := range v.Users {
-		names = append(names, v.Users[i].Namespace+"/"+v.Users[i].Name)
+	for i := range users {
+		names = append(names, users[i].Namespace+"/"+users[i].Name)
 	}
 	slices.Sort(names)
 	if more := len(names) - heldNames; more > 0 {
 		names = append(names[:heldNames], fmt.Sprintf("%d more", more))
 	}
-	status := v.Stage.Status.Pod
-	status.Message = fmt.Sprintf("its deletion was requested while pods run on the volume, which is not taken from them; on node %s no other pod gets it until these have ended: %s",
-		v.Stage.Spec.NodeName, strings.Join(names, ", "))
-	actions := write(v, status)
-	if len(actions) > 0 {
-		actions = append(actions, Post{ReasonEndHeld, kube.Cut(status.Message, maxNote)})
-	}
-	return Plan{Actions: actions, LookAt: now.Add(heldLook)}
+	return strings.Join(names, ", ")
 }

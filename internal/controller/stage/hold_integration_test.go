@@ -17,13 +17,19 @@ import (
 )
 
 func TestAStageThatIsDeletedUnderAPodEndsWithThePod(t *testing.T) {
-	for name, remove := range map[string]func(*inUse){
-		"by-hand": func(u *inUse) { u.must(u.client.Delete(u.ctx, u.stage)) },
-		"with-its-definition": func(u *inUse) {
-			definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "pavstages.tarn.dev"}}
-			u.must(u.client.Patch(u.ctx, definition, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarnv1.LabelDeletionProtection+`":null}}}`))))
-			u.must(u.client.Delete(u.ctx, definition))
-		},
+	byHand := func(u *inUse) { u.must(u.client.Delete(u.ctx, u.stage)) }
+	withItsDefinition := func(u *inUse) {
+		definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "pavstages.tarn.dev"}}
+		u.must(u.client.Patch(u.ctx, definition, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarnv1.LabelDeletionProtection+`":null}}}`))))
+		u.must(u.client.Delete(u.ctx, definition))
+	}
+	for name, c := range map[string]struct {
+		remove func(*inUse)
+		// told says that the node agent tells whether the volume is mounted; one of a release
+		// before does not.
+		told bool
+	}{
+		"by-hand": {byHand, true}, "with-its-definition": {withItsDefinition, true}, "with-an-older-agent": {byHand, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -36,25 +42,40 @@ func TestAStageThatIsDeletedUnderAPodEndsWithThePod(t *testing.T) {
 			u.asAgent(u.stage, func(n *tarnv1.PavStageNodeStatus) {
 				n.Phase, n.Targets = tarnv1.StageStaged, []string{target(user.UID)}
 			})
-			remove(u)
-			u.until(func() string {
-				u.look()
-				pod := u.stage.Status.Pod
-				if u.stage.DeletionTimestamp == nil || pod.Phase != tarnv1.StagePodRunning || !strings.Contains(pod.Message, user.Namespace+"/"+user.Name) {
-					return "the stage is not held by its pod: " + string(pod.Phase) + ", " + pod.Message
-				}
-				return ""
-			})
-			if ran := u.kubelet.Ran(tarnv1.StepUnstaging); len(ran) > 0 {
-				t.Errorf("%q unstage under a pod", ran)
+			c.remove(u)
+			mounted := func(is bool) { u.asAgent(u.stage, func(n *tarnv1.PavStageNodeStatus) { n.InUse = &is }) }
+			if c.told {
+				mounted(true)
 			}
-
-			// Its containers stop, and the kubelet gives the volume back.
-			u.must(u.client.Get(u.ctx, client.ObjectKeyFromObject(user), user))
-			user.Status.Phase = corev1.PodSucceeded
-			u.must(u.client.Status().Update(u.ctx, user))
+			u.isHeldBy(user.Namespace + "/" + user.Name)
+			if c.told { // it goes by force, and its containers later
+				u.must(u.client.Delete(u.ctx, user, client.GracePeriodSeconds(0)))
+				u.isHeldBy("not there any more")
+				mounted(false)
+			} else { // its containers stop, which is all there is to go by
+				u.must(u.client.Get(u.ctx, client.ObjectKeyFromObject(user), user))
+				user.Status.Phase = corev1.PodSucceeded
+				u.must(u.client.Status().Update(u.ctx, user))
+			}
 			u.lives(u.stage, nil)
 			u.check(1, 1)
 		})
+	}
+}
+
+// isHeldBy waits until the stage, which is to end, says by whom it is held, and wants its
+// staging pod to be as it was.
+func (u *inUse) isHeldBy(whom string) {
+	u.t.Helper()
+	u.until(func() string {
+		u.look()
+		pod := u.stage.Status.Pod
+		if u.stage.DeletionTimestamp == nil || pod.Phase != tarnv1.StagePodRunning || !strings.Contains(pod.Message, whom) {
+			return "the stage is not held by " + whom + ": it is " + string(pod.Phase) + ", " + pod.Message
+		}
+		return ""
+	})
+	if ran := u.kubelet.Ran(tarnv1.StepUnstaging); len(ran) > 0 {
+		u.t.Errorf("%q unstage under a pod", ran)
 	}
 }

@@ -11,34 +11,51 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-func TestAPodHoldsAStageThatWasDeletedUnderIt(t *testing.T) {
-	running := []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
-	stopped := []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
-	// asked is a pod that was asked to end, with 30 s to do so, this long after the stage.
-	asked := func(after time.Duration) metav1.ObjectMeta {
-		return metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: noon.Add(after + 30*time.Second)}, DeletionGracePeriodSeconds: ref(int64(30))}
+func TestAStageThatWasDeletedUnderPodsIsHeldByThem(t *testing.T) {
+	container := func(state corev1.ContainerState) []corev1.ContainerStatus {
+		return []corev1.ContainerStatus{{State: state}}
 	}
+	running := container(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+	stopped := container(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}})
+	waiting := container(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}})
+	aPod := func(name string, status corev1.PodStatus) corev1.Pod {
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: status}
+	}
+	runs := aPod("runs", corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: running})
+	begins := aPod("begins", corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: running})
+	crashes := aPod("crashes", corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: waiting})
+	ended := aPod("ended", corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: stopped})
+	asked := aPod("asked", runs.Status) // to end, with time to do so
+	asked.DeletionTimestamp = &metav1.Time{Time: noon}
 	for name, c := range map[string]struct {
-		pod  corev1.Pod
-		want bool
+		told *bool
+		pods []corev1.Pod
+		held bool
+		want string
 	}{
-		"one that runs":                    {corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: running}}, true},
-		"one that is being initialised":    {corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: running}}, true},
-		"one without containers yet":       {corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodPending}}, false},
-		"one that has ended":               {corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: stopped}}, false},
-		"one asked to end later":           {corev1.Pod{ObjectMeta: asked(time.Second), Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: running}}, true},
-		"one asked to end later, and done": {corev1.Pod{ObjectMeta: asked(time.Second), Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: stopped}}, false},
-		"one asked to end before":          {corev1.Pod{ObjectMeta: asked(-time.Second), Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: running}}, false},
-		"one asked to end then":            {corev1.Pod{ObjectMeta: asked(0), Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: running}}, false},
+		"mounted, and pods run":                        {ref(true), []corev1.Pod{runs, begins, crashes, ended}, true, "runs begins"},
+		"mounted, under one asked to end":              {ref(true), []corev1.Pod{asked}, true, "asked"},
+		"mounted, between two containers":              {ref(true), []corev1.Pod{crashes, ended}, true, "crashes"},
+		"mounted, and the pod has ended by its status": {ref(true), []corev1.Pod{ended}, true, ""},
+		"mounted, and the pod is gone":                 {ref(true), nil, true, ""},
+		"not told, and pods run":                       {nil, []corev1.Pod{runs, begins, ended}, true, "runs begins"},
+		"not told, and none runs":                      {nil, []corev1.Pod{crashes, ended}, false, ""},
 	} {
-		if got := holds(&c.pod, ending(aStage(tarnv1.PavStagePodStatus{}))); got != c.want {
-			t.Errorf("%s: %t, want %t", name, got, c.want)
+		held, users := usedBy(c.told, c.pods)
+		var names []string
+		for i := range users {
+			names = append(names, users[i].Name)
+		}
+		if got := strings.Join(names, " "); held != c.held || got != c.want {
+			t.Errorf("%s: held is %t by %q, want %t by %q", name, held, got, c.held, c.want)
 		}
 	}
 }
 
 func TestAStageThatIsHeldStaysAndSaysSo(t *testing.T) {
 	users := func(v *View) {
+		v.Held = true
+		v.Stage.Status.Node.InUse = ref(true)
 		for _, name := range []string{"d", "b", "c", "a", "e"} {
 			v.Users = append(v.Users, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}})
 		}
@@ -57,6 +74,14 @@ func TestAStageThatIsHeldStaysAndSaysSo(t *testing.T) {
 		t.Errorf("once said, there is %+v to do, want another look", again)
 	}
 	v.Users = nil
+	v.Stage.Status.Node.InUse = nil
+	if quiet := plan(v, noon.Add(time.Second)); len(quiet.Actions) != 0 || quiet.LookAt.IsZero() {
+		t.Errorf("before the node agent has told there is %+v to do, want another look", quiet)
+	}
+	if late := plan(v, noon.Add(heldQuiet)); len(late.Actions) != 2 {
+		t.Errorf("where the node agent does not tell there is %+v to do, want it to be said", late)
+	}
+	v.Held = false
 	if then := plan(v, noon); len(then.Actions) != 1 {
 		t.Errorf("when they have ended there is %+v to do, want the staging pod to go", then)
 	}

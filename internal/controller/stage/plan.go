@@ -129,7 +129,7 @@ func due(v View, now time.Time) (tarnv1.Step, int32) {
 		case verdict(v) != usable, v.Node == nil:
 		case validated(v, now):
 			return tarnv1.StepStaging, firstAttempt
-		case v.Pod == nil && byHand(v.Volume):
+		case v.Pod == nil && !v.Made:
 			return tarnv1.StepValidation, firstAttempt
 		case v.Pod == nil:
 			return tarnv1.StepStaging, firstAttempt
@@ -230,7 +230,7 @@ func plan(v View, now time.Time) Plan {
 	case follow:
 		return planFollow(v, now)
 	case stop:
-		if len(v.Users) > 0 {
+		if v.Held {
 			return planHold(v, now)
 		}
 		return planStop(v)

@@ -10,8 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/testkit"
 )
 
 func validating() tarnv1.PavStagePodStatus {
@@ -202,5 +204,66 @@ func TestTheValidationPodOfACrashIsFoundByItsLabels(t *testing.T) {
 	found, err := w.r.leftover(context.Background(), stage)
 	if err != nil || found == nil || client.ObjectKeyFromObject(found) != client.ObjectKeyFromObject(leftover) {
 		t.Errorf("got %v, %v, want %s", found, err, leftover.Name)
+	}
+}
+
+// Whatever a volume says of itself, it was made for a claim where its record is there, or
+// was when tarn uninstall let it go.
+func TestOnlyAVolumeOfARecordWasMadeForAClaim(t *testing.T) {
+	const records, keeps, provisioned = tarnv1.AnnotationRecord, tarnv1.AnnotationKept, "pv.kubernetes.io/provisioned-by"
+	for _, c := range []struct {
+		name        string
+		annotations map[string]string
+		recordNamed string
+		wantMade    []string
+		wantMessage string
+	}{
+		{"its record is there", map[string]string{records: "uid-of-record", provisioned: "slow"}, "pv", []string{staging}, ""},
+		{"its record was let go", map[string]string{records: "uid-of-record", keeps: "uid-of-pv"}, "", []string{staging}, ""},
+		{"it was written by hand", nil, "", nil, `"pv" was written by hand`},
+		{"it is of another provisioner", map[string]string{provisioned: "slow"}, "", nil, `"pv" was written by hand`},
+		{"it was restored from a backup", map[string]string{records: "uid-of-record", provisioned: "slow"}, "", nil, "restored from a backup"},
+		{"it was restored after its record was let go", map[string]string{records: "uid-of-record", keeps: "uid-of-former-pv"}, "", nil, "restored from a backup"},
+		{"it was restored with its record", map[string]string{records: "uid-of-former-record"}, "pv", nil, "restored from a backup"},
+		{"it is a copy of one that is there", map[string]string{records: "uid-of-record"}, "original", nil, "restored from a backup"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			objects := subjects()
+			for _, o := range objects {
+				switch o := o.(type) {
+				case *pavv1.PavProvisioner:
+					o.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeDynamic}
+				case *corev1.PersistentVolume:
+					o.Annotations = c.annotations
+				}
+			}
+			if c.recordNamed != "" {
+				objects = append(objects, &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: c.recordNamed, UID: "uid-of-record"}})
+			}
+			w := newWorld(t, objects...)
+			w.look()
+			status := w.stage().Status.Pod
+			if !slices.Equal(w.made, c.wantMade) || !strings.Contains(status.Message, c.wantMessage) || (status.Phase == tarnv1.StagePodFailed) != (c.wantMessage != "") {
+				t.Errorf("made %q, the stage is %s: %q, want %q, and %q", w.made, status.Phase, status.Message, c.wantMade, c.wantMessage)
+			}
+		})
+	}
+}
+
+// The way of a volume that was restored from a backup, where it may be staged.
+func TestARestoredVolumeIsValidated(t *testing.T) {
+	objects := subjects()
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *pavv1.PavProvisioner:
+			o.Spec.VolumeValidation = testkit.PodSection()
+		case *corev1.PersistentVolume:
+			o.Annotations = map[string]string{tarnv1.AnnotationRecord: "uid-of-record"}
+		}
+	}
+	w := newWorld(t, objects...)
+	w.look()
+	if want := []string{validation}; !slices.Equal(w.made, want) {
+		t.Errorf("made %q, want %q", w.made, want)
 	}
 }

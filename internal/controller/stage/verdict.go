@@ -1,12 +1,15 @@
 package stage
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -34,14 +37,33 @@ func verdict(v View) string {
 		return unknown
 	case c.Status != metav1.ConditionTrue:
 		return fmt.Sprintf("PavProvisioner %q is not accepted (%s): %s; correct it", p.Name, c.Reason, c.Message)
-	case byHand(v.Volume) && !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeStatic):
-		return fmt.Sprintf("PersistentVolume %q was written by hand, and PavProvisioner %q does not have Static in spec.provisioningModes; add it", v.Volume.Name, p.Name)
+	case !v.Made && !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeStatic):
+		return notStatic(v)
 	}
 	return usable
 }
 
-// byHand says whether a volume was written by an administrator rather than made for
-// a claim.
-func byHand(vol *corev1.PersistentVolume) bool {
-	return vol.Annotations[tarnv1.AnnotationRecord] == "" && vol.Annotations["pv.kubernetes.io/provisioned-by"] == ""
+// made says whether a volume was made for a claim rather than written by an administrator.
+// That it says so is not enough: one that was restored from a backup, or copied, says so
+// too. Its record does, or that tarn uninstall has let that go.
+func (r *Reconciler) made(ctx context.Context, vol *corev1.PersistentVolume) (bool, error) {
+	uid := types.UID(vol.Annotations[tarnv1.AnnotationRecord])
+	switch {
+	case uid == "":
+		return false, nil
+	case vol.Annotations[tarnv1.AnnotationKept] == string(vol.UID):
+		return true, nil
+	}
+	record, err := find(ctx, r, &tarnv1.PavVolume{}, client.ObjectKey{Name: vol.Name}, uid)
+	return record != nil, err
+}
+
+// notStatic says why a volume that was not made for a claim is not staged, as its
+// provisioner is for those alone.
+func notStatic(v View) string {
+	of := "was written by hand"
+	if v.Volume.Annotations[tarnv1.AnnotationRecord] != "" {
+		of = "has no PavVolume of its own, as one that was restored from a backup, and counts as written by hand"
+	}
+	return fmt.Sprintf("PersistentVolume %q %s, and PavProvisioner %q does not have Static in spec.provisioningModes; add it", v.Volume.Name, of, v.Provisioner.Name)
 }

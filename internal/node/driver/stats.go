@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -43,8 +44,13 @@ func (s *service) NodeGetVolumeStats(ctx context.Context, request *csi.NodeGetVo
 }
 
 func usageOf(path string) ([]*csi.VolumeUsage, error) {
+	file, err := ownMount(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
 	var stat unix.Stat_t
-	if err := unix.Stat(path, &stat); err != nil {
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
 		return nil, err
 	}
 	if stat.Mode&unix.S_IFMT == unix.S_IFBLK {
@@ -55,7 +61,7 @@ func usageOf(path string) ([]*csi.VolumeUsage, error) {
 		return []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: size}}, nil
 	}
 	var fs unix.Statfs_t
-	if err := unix.Statfs(path, &fs); err != nil {
+	if err := unix.Fstatfs(int(file.Fd()), &fs); err != nil {
 		return nil, err
 	}
 	block := fs.Frsize
@@ -76,4 +82,17 @@ func usageOf(path string) ([]*csi.VolumeUsage, error) {
 			Used:      int64(fs.Files - fs.Ffree),
 		},
 	}, nil
+}
+
+// ownMount opens what is mounted at a path in a mount of its own that is nowhere to be seen:
+// a question that hangs would keep the mount at the path busy, and so the pod that is to give
+// it back.
+func ownMount(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	file := os.NewFile(uintptr(fd), path)
+	defer func() { _ = file.Close() }()
+	return mounts.Clone(file, false, false)
 }

@@ -17,7 +17,8 @@ var ErrUserNamespace = errors.New("the container has a user namespace of its own
 
 // Replace mounts what source is in the container, in the place of old, one of the
 // mounts of its table, read-only as that one is. What was mounted below it goes with
-// it. A container that has ended is no error.
+// it. A container that has ended is no error; one that has moved the folders above the
+// mount since the table was read is, and nothing is done to it.
 func (c Container) Replace(old mounts.Mount, source *os.File) error {
 	same, err := sameUsers(c.Process)
 	if err != nil {
@@ -43,10 +44,30 @@ func (c Container) Replace(old mounts.Mount, source *os.File) error {
 		return err
 	}
 	defer func() { _ = tree.Close() }()
-	if err := within(space, func() error { return mounts.Put(tree, old.Point) }); err != nil {
+	// Opened here: /proc in the container is the container's.
+	files, err := os.Open(mounts.OwnFiles)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = files.Close() }()
+	if err := within(space, func() error { return put(tree, old, files) }); err != nil {
 		return fmt.Errorf("in the container: %w", err)
 	}
 	return nil
+}
+
+// put puts a tree in the place of one mount of the container's and of no other, wherever
+// the container's paths lead meanwhile. files is mounts.OwnFiles.
+func put(tree *os.File, old mounts.Mount, files *os.File) error {
+	place, err := old.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = place.Close() }()
+	if err := unix.Fchdir(int(files.Fd())); err != nil { // the thread's own, and ends with it
+		return fmt.Errorf("go to %s: %w", files.Name(), err)
+	}
+	return mounts.Put(tree, place, ".")
 }
 
 func ended(err error) error {

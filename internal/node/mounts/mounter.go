@@ -70,16 +70,6 @@ func (Kernel) Bind(source *os.File, target string, readOnly bool) error {
 	return nil
 }
 
-// Replace implements Mounter.
-func (Kernel) Replace(source *os.File, target string, readOnly bool) error {
-	tree, err := Clone(source, readOnly, true)
-	if err != nil {
-		return fmt.Errorf("bind at %s: %w", target, err)
-	}
-	defer func() { _ = tree.Close() }()
-	return Put(tree, target)
-}
-
 // Clone copies the mount of the directory or file that source is, with all below it,
 // as a tree that is mounted nowhere yet; closing it before it is put somewhere ends
 // it. With receives, what is mounted below the source later appears in it too.
@@ -102,43 +92,6 @@ func Clone(source *os.File, readOnly, receives bool) (*os.File, error) {
 		return nil, fmt.Errorf("copy the mount of %s: mount_setattr: %w", source.Name(), err)
 	}
 	return tree, nil
-}
-
-// moveMountBeneath is the flag of move_mount that puts a mount below the uppermost
-// one at a place (Linux 6.5).
-const moveMountBeneath = 0x200
-
-// Put mounts a tree in the place of the uppermost mount at point, which goes though it
-// may be in use. It acts in the mount namespace of the calling thread. A kernel that
-// cannot exchange them keeps the old one, hidden below the new one: the point is never
-// without a mount.
-func Put(tree *os.File, point string) error {
-	move := func(flags int) error {
-		return unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, point, unix.MOVE_MOUNT_F_EMPTY_PATH|flags)
-	}
-	if move(moveMountBeneath) == nil {
-		return Kernel{}.Detach(point)
-	}
-	if err := move(0); err != nil {
-		return fmt.Errorf("mount %s at %s: move_mount: %w", tree.Name(), point, err)
-	}
-	return nil
-}
-
-// Unmount implements Mounter.
-func (Kernel) Unmount(point string) error {
-	if err := unix.Unmount(point, unix.UMOUNT_NOFOLLOW); err != nil {
-		return &os.PathError{Op: "unmount", Path: point, Err: err}
-	}
-	return nil
-}
-
-// Detach implements Mounter.
-func (Kernel) Detach(point string) error {
-	if err := unix.Unmount(point, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); err != nil {
-		return &os.PathError{Op: "detach", Path: point, Err: err}
-	}
-	return nil
 }
 
 // List implements Mounter.

@@ -202,6 +202,29 @@ func TestLayersAndNestedMountsAreAllUnmounted(t *testing.T) {
 	}
 }
 
+func TestNoMountIsReachedThroughALinkThatTookTheFoldersPlace(t *testing.T) {
+	dir := nodetest.Tmpfs(t)
+	volume, elsewhere := mkdir(t, dir, "volume"), mkdir(t, dir, "elsewhere")
+	inner, other := mkdir(t, volume, "deep/inner"), mkdir(t, elsewhere, "inner")
+	nodetest.MountTmpfs(t, inner)
+	nodetest.MountTmpfs(t, other)
+	// Whoever writes in the volume swaps the folder between two looks.
+	if err := errors.Join(os.Rename(filepath.Join(volume, "deep"), filepath.Join(volume, "moved")), os.Symlink(elsewhere, filepath.Join(volume, "deep"))); err != nil {
+		t.Fatal(err)
+	}
+	for what, unmount := range map[string]func(string) error{"unmount": Kernel{}.Unmount, "detach": Kernel{}.Detach} {
+		if err := unmount(inner); !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOTDIR) {
+			t.Errorf("%s of %s: got %v, want it to follow no link", what, inner, err)
+		}
+	}
+	if left := mountsUnder(t, other); len(left) != 1 {
+		t.Errorf("what is mounted at %s is %v, want it left alone", other, left)
+	}
+	if err := UnmountTree(Kernel{}, volume, nil); err != nil || len(mountsUnder(t, volume)) > 0 {
+		t.Errorf("the volume's own mount stays: %v (%v)", mountsUnder(t, volume), err)
+	}
+}
+
 func TestABusyMountIsAnErrorOrDetachedWhenAsked(t *testing.T) {
 	top := nodetest.Tmpfs(t)
 	dir := filepath.Join(top, "busy")

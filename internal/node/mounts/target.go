@@ -14,24 +14,24 @@ import (
 // unmounted first. The target is made where it is missing; the folder it is in must
 // exist.
 func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error {
-	var want unix.Stat_t
-	if err := unix.Fstat(int(source.Fd()), &want); err != nil {
+	want, err := identify(int(source.Fd()), "", unix.AT_EMPTY_PATH)
+	if err != nil {
 		return fmt.Errorf("look at %s: %w", source.Name(), err)
 	}
-	right, err := shows(m, target, &want, readOnly)
+	right, err := shows(m, target, want, readOnly)
 	if err != nil || right {
 		return err
 	}
 	if err := UnmountTree(m, target, nil); err != nil {
 		return err
 	}
-	if err := makeTarget(target, want.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
+	if err := makeTarget(target, want.kind == unix.S_IFDIR); err != nil {
 		return err
 	}
 	if err := m.Bind(source, target, readOnly); err != nil {
 		return err
 	}
-	right, err = shows(m, target, &want, readOnly)
+	right, err = shows(m, target, want, readOnly)
 	if err != nil {
 		return err
 	}
@@ -44,16 +44,44 @@ func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error 
 // Shows says whether target is a mount of exactly what source is, and nothing else is
 // mounted there.
 func Shows(m Mounter, target string, source *os.File, readOnly bool) (bool, error) {
-	var want unix.Stat_t
-	if err := unix.Fstat(int(source.Fd()), &want); err != nil {
+	want, err := identify(int(source.Fd()), "", unix.AT_EMPTY_PATH)
+	if err != nil {
 		return false, fmt.Errorf("look at %s: %w", source.Name(), err)
 	}
-	return shows(m, target, &want, readOnly)
+	return shows(m, target, want, readOnly)
+}
+
+// Exists says whether there is anything at target.
+func Exists(target string) bool {
+	_, err := identify(unix.AT_FDCWD, target, unix.AT_SYMLINK_NOFOLLOW)
+	return !errors.Is(err, os.ErrNotExist)
+}
+
+// identity is what a file is, whatever is in it.
+type identity struct {
+	device, rdev [2]uint32 // major, minor
+	inode        uint64
+	kind         uint16 // the file type of its mode
+}
+
+// identify gives what a file is, as the kernel knows it: the server of its file system is
+// not asked, for one that hangs would keep who asks, with his locks, and the mount.
+func identify(dir int, path string, flags int) (identity, error) {
+	var is unix.Statx_t
+	if err := unix.Statx(dir, path, flags|unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_INO, &is); err != nil {
+		return identity{}, err
+	}
+	return identity{
+		device: [2]uint32{is.Dev_major, is.Dev_minor},
+		rdev:   [2]uint32{is.Rdev_major, is.Rdev_minor},
+		inode:  is.Ino,
+		kind:   is.Mode & unix.S_IFMT,
+	}, nil
 }
 
 // shows says whether target is a mount of exactly that file. A target that cannot be
-// looked at, as one whose server has died, shows something else.
-func shows(m Mounter, target string, want *unix.Stat_t, readOnly bool) (bool, error) {
+// looked at shows something else.
+func shows(m Mounter, target string, want identity, readOnly bool) (bool, error) {
 	table, err := m.List()
 	if err != nil {
 		return false, err
@@ -62,11 +90,8 @@ func shows(m Mounter, target string, want *unix.Stat_t, readOnly bool) (bool, er
 	if len(layers) != 1 || layers[0].ReadOnly != readOnly {
 		return false, nil
 	}
-	var is unix.Stat_t
-	if unix.Lstat(target, &is) != nil {
-		return false, nil //nolint:nilerr // it shows nothing that is wanted
-	}
-	return is.Dev == want.Dev && is.Ino == want.Ino && is.Rdev == want.Rdev, nil
+	is, err := identify(unix.AT_FDCWD, target, unix.AT_SYMLINK_NOFOLLOW)
+	return err == nil && is == want, nil //nolint:nilerr // it shows nothing that is wanted
 }
 
 func makeTarget(target string, folder bool) error {

@@ -4,11 +4,35 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sort"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
+
+// Unmount implements Mounter.
+func (Kernel) Unmount(point string) error { return unmount("unmount", point, 0) }
+
+// Detach implements Mounter.
+func (Kernel) Detach(point string) error { return unmount("detach", point, unix.MNT_DETACH) }
+
+// unmount takes the uppermost mount off a point of a mount table. Such a point has no
+// symbolic links, but below a volume whoever writes there can put one in the place of a
+// folder: then a mount of that name elsewhere on the machine would go, so none is followed.
+func unmount(op, point string, flags int) error {
+	parent, err := openPlace(filepath.Dir(point), unix.RESOLVE_NO_SYMLINKS)
+	if err != nil {
+		return &os.PathError{Op: op, Path: point, Err: err}
+	}
+	defer func() { _ = parent.Close() }()
+	name := filepath.Join(OwnFiles, strconv.Itoa(int(parent.Fd())), filepath.Base(point))
+	if err := unix.Unmount(name, unix.UMOUNT_NOFOLLOW|flags); err != nil {
+		return &os.PathError{Op: op, Path: point, Err: err}
+	}
+	return nil
+}
 
 // UnmountTree unmounts every layer of everything mounted at path and below it, the
 // deepest first, and looks at the mount table until nothing is left. With detach

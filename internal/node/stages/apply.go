@@ -52,6 +52,8 @@ func (s *Stages) do(ctx context.Context, stage *tarnv1.PavStage, a action) error
 		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
 			n.Phase, n.Message = tarnv1.StageFailed, a.message
 		})
+	case markUse:
+		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) { n.InUse = a.used })
 	case requestEnd:
 		return s.requestEnd(ctx, stage)
 	case unmount, detach:

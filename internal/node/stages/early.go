@@ -123,6 +123,8 @@ func (s *Stages) hasEnded(stage *tarnv1.PavStage) bool {
 func (s *Stages) forget(stage *tarnv1.PavStage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.looks.Forget(lookAt(stage))
+	s.looks.Forget(question(theSize, stage))
 	delete(s.trusted, stage.UID)
 	delete(s.toldFailed, stage.UID)
 	// A stage that was lost has had more pods than its status names.

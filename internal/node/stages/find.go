@@ -89,7 +89,7 @@ func isOf(volume *corev1.PersistentVolume, driver, handle string) bool {
 	return source != nil && source.Driver == driver && source.VolumeHandle == handle
 }
 
-// +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
+// +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=list;watch
 
 // checkProvisioner refuses a provisioner that may not stage anything new.
 func (s *Stages) checkProvisioner(ctx context.Context, name string) (*pavv1.PavProvisioner, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/mounts"
 	"tarn.dev/tarn/internal/node/pavdir"
 )
 
@@ -33,6 +35,9 @@ type View struct {
 	// Lost says why a volume that was staged cannot be handed out any more; in
 	// phase Staged alone.
 	Lost *loss
+	// InUse says whether the volume is mounted at a target of a stage whose end is
+	// requested; nil where that is of no account any more.
+	InUse *bool
 	// Now is the time of the look.
 	Now time.Time
 }
@@ -52,7 +57,13 @@ func (s *Stages) gather(ctx context.Context, name string) (View, error) {
 	_, err = os.Lstat(s.pav(stage.UID))
 	v.Folder = err == nil
 	if deleting(stage) {
+		if v.InUse, err = s.inUse(stage); err != nil {
+			return v, err
+		}
 		return v, s.gatherUnstaging(ctx, &v)
+	}
+	if len(stage.Status.Node.Targets) == 0 && !v.Held {
+		return v, nil // it ends, whatever its volume is; a server that hangs must not keep it
 	}
 	switch stage.Status.Node.Phase {
 	case tarnv1.StageStaged:
@@ -67,6 +78,29 @@ func (s *Stages) gather(ctx context.Context, name string) (View, error) {
 	default:
 		return v, s.gatherWaiting(ctx, &v)
 	}
+}
+
+// inUse says whether the volume of a stage whose end is requested is mounted at one of
+// its targets, as long as its staging pod may be there. Where it was read that the end is
+// requested, nothing is mounted any more: see mount.
+func (s *Stages) inUse(stage *tarnv1.PavStage) (*bool, error) {
+	status := stage.Status
+	staged := status.Node.Phase == tarnv1.StageStaged || status.Node.Phase == tarnv1.StageLost
+	switch status.Pod.Phase {
+	case tarnv1.StagePodStopped, tarnv1.StagePodUnstaging, tarnv1.StagePodUnstaged:
+		return nil, nil
+	}
+	if !staged || len(status.Node.Targets) == 0 {
+		return nil, nil
+	}
+	unlock := s.folders.Lock(string(stage.UID))
+	defer unlock()
+	table, err := s.Mounts.List()
+	if err != nil {
+		return nil, err
+	}
+	used := slices.ContainsFunc(status.Node.Targets, func(target string) bool { return len(mounts.At(table, target)) > 0 })
+	return &used, nil
 }
 
 // gatherStaged looks whether what was staged is still there: after a start of the
@@ -127,7 +161,7 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 	if err != nil {
 		return err
 	}
-	file, found, err := s.inspect(v.Stage.UID, blockOf(volume), capacityOf(volume))
+	file, found, err := s.inspect(v.Stage, blockOf(volume), capacityOf(volume))
 	var wrong *pavdir.WrongVolumeError
 	if errors.As(err, &wrong) {
 		v.Wrong = wrong.Problem

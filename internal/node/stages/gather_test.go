@@ -1,7 +1,9 @@
 package stages
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/mounts"
 )
 
 func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
@@ -77,5 +80,31 @@ func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
 				t.Errorf("it has said %q (%v), want %q", v.PodError, err, test.want)
 			}
 		})
+	}
+}
+
+func TestAVolumeIsInUseWhereverTheKubeletsFolderLies(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	behind := filepath.Join(dir, "link")
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "kubelet"), 0o755), os.Symlink("kubelet", behind)); err != nil {
+		t.Fatal(err)
+	}
+	of := stage(node(tarnv1.StageStaged), pod(tarnv1.StagePodRunning), ending(0), func(s *tarnv1.PavStage) {
+		s.Status.Node.Targets = []string{filepath.Join(behind, "target")}
+	})
+	for what, c := range map[string]struct {
+		point string
+		want  bool
+	}{
+		"mounted":                {filepath.Join(dir, "kubelet", "target"), true},
+		"something else mounted": {filepath.Join(dir, "kubelet", "target-2"), false},
+	} {
+		s := &Stages{Config: Config{Mounts: &table{mounts: []mounts.Mount{{Point: c.point}}}}}
+		if used, err := s.inUse(of); err != nil || used == nil || *used != c.want {
+			t.Errorf("%s: in use is %v (%v), want %t", what, used, err, c.want)
+		}
 	}
 }

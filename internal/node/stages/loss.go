@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/patience"
 	"tarn.dev/tarn/internal/node/pavdir"
 )
 
@@ -23,9 +24,13 @@ type loss struct {
 // asks for everything again.
 const rebooted = "NodeRebooted"
 
-// serverAnswer is how long the server of a file system is waited for. One that is slow
-// is not dead: it is used as it is.
+// serverAnswer is how long the server of a file system is waited for, by one who holds
+// locks or a worker meanwhile. One that is slow is not dead.
 const serverAnswer = 5 * time.Second
+
+// slowAnswer is how long one is waited for that has been late before: less than a publish
+// call has (publishWait).
+const slowAnswer = 20 * time.Second
 
 // open opens the volume of a staged stage, if it is there and right, and says whether
 // it is lost. Both are given where something else that is right has taken its place.
@@ -39,7 +44,7 @@ func (s *Stages) open(stage *tarnv1.PavStage) (volume *pavdir.Volume, found *rec
 	case err != nil:
 		return nil, nil, nil, err
 	}
-	volume, found, err = s.inspect(stage.UID, kept.Block, grownSize(kept))
+	volume, found, err = s.inspect(stage, kept.Block, grownSize(kept))
 	var wrong *pavdir.WrongVolumeError
 	switch {
 	case errors.As(err, &wrong):
@@ -57,7 +62,7 @@ func (s *Stages) open(stage *tarnv1.PavStage) (volume *pavdir.Volume, found *rec
 		return nil, nil, nil, err
 	}
 	lost, usable := compare(kept, found)
-	if lost == nil && dead(volume.File) {
+	if lost == nil && s.dead(stage, volume.File) {
 		lost, usable = &loss{tarnv1.ReasonServerDied, "/pav/volume is a mount whose server has ended"}, false
 	}
 	if !usable {
@@ -84,25 +89,26 @@ func compare(kept, found *record) (lost *loss, usable bool) {
 	return nil, true
 }
 
-// dead says whether the file lies on a file system whose server has ended. A server
-// that does not answer in time is not known to have.
-func dead(file *os.File) bool {
-	fd, err := unix.Dup(int(file.Fd()))
+// dead says whether the file, of the stage's volume, lies on a file system whose server has
+// ended. A server that does not answer in time is not known to have: it has told what the
+// file is, and is used as it is.
+func (s *Stages) dead(stage *tarnv1.PavStage, file *os.File) bool {
+	raw, err := file.SyscallConn() // keeps it open while a question hangs, though it is closed
 	if err != nil {
 		return false
 	}
-	answer := make(chan error, 1)
-	go func() {
-		var fs unix.Statfs_t
-		answer <- unix.Fstatfs(fd, &fs)
-		_ = unix.Close(fd)
-	}()
-	select {
-	case err := <-answer:
-		return errors.Is(err, unix.ENOTCONN)
-	case <-time.After(serverAnswer):
-		return false
+	stage = stage.DeepCopy()
+	size := func() (fs unix.Statfs_t, answer error) {
+		err := raw.Control(func(fd uintptr) { answer = unix.Fstatfs(int(fd), &fs) })
+		return fs, errors.Join(err, answer)
 	}
+	late := func(_ unix.Statfs_t, err error) {
+		if errors.Is(err, unix.ENOTCONN) {
+			s.doubt(stage)
+		}
+	}
+	_, err = patience.Ask(&s.looks, question(theSize, stage), serverAnswer, size, late)
+	return errors.Is(err, unix.ENOTCONN)
 }
 
 // podLoss says whether the staging pod of a staged volume, which was to stay, has

@@ -116,7 +116,7 @@ func setAside(folder, name string) error {
 // markMended keeps the record, binds the volume anew wherever the lost one was, and
 // says so. l is the loss that this answers at once; nil where it was told before.
 func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *record, l *loss) error {
-	volume, again, err := s.inspect(stage.UID, found.Block, found.Capacity)
+	volume, again, err := s.inspect(stage, found.Block, found.Capacity)
 	if err != nil {
 		return fmt.Errorf("look at the volume staged again: %w", err)
 	}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
@@ -25,6 +27,7 @@ const (
 	markUnmended                    // tell that an attempt to stage again has failed
 	markMended                      // keep the record, bind anew, set phase Staged
 	markFailed                      // set phase Failed with the message
+	markUse                         // tell whether the volume is mounted though the stage is to end
 	requestEnd                      // delete the PavStage if it is unchanged
 	unmount                         // unmount the targets and all below the folder
 	detach                          // the same, detaching what is busy
@@ -40,6 +43,7 @@ type action struct {
 	message string
 	record  *record
 	loss    *loss
+	used    *bool
 }
 
 // plan decides the next step of the node's side of a stage.
@@ -143,6 +147,9 @@ func planEnd(v View) []action {
 	actions := []action{{verb: ignoreReady}}
 	if !slices.Contains(v.Stage.Finalizers, tarnv1.FinalizerStageNode) {
 		return actions
+	}
+	if told := v.Stage.Status.Node.InUse; v.InUse != nil && !ptr.Equal(told, v.InUse) {
+		actions = append(actions, action{verb: markUse, used: v.InUse})
 	}
 	release := unmount
 	if v.Now.Sub(v.Stage.DeletionTimestamp.Time) >= detachAfter {

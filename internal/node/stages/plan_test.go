@@ -6,6 +6,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
@@ -52,6 +53,7 @@ func second(s *tarnv1.PavStage) { s.Status.Pod.Attempt = 2 }
 func told(s *tarnv1.PavStage)   { s.Status.Pod.Recovery = tarnv1.RecoveryNone }
 
 func unused(s *tarnv1.PavStage) { s.Status.Node.Targets = nil }
+func inUse(s *tarnv1.PavStage)  { s.Status.Node.InUse = ptr.To(true) }
 
 func TestTheNextStepOfAStageIs(t *testing.T) {
 	ended := []verb{ignoreReady, requestEnd}
@@ -90,6 +92,9 @@ func TestTheNextStepOfAStageIs(t *testing.T) {
 		"its end when a lost one has lost its last target":   {View{Stage: stage(lost(1, 0), unused)}, ended},
 		"its end after a crash between failure and end":      {View{Stage: stage(node(tarnv1.StageFailed))}, ended},
 		"to wait for the staging pod when it ends":           {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning))}, []verb{ignoreReady}},
+		"its use told when somebody has deleted it":          {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning)), InUse: ptr.To(true)}, []verb{ignoreReady, markUse}},
+		"its use told when that is over":                     {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning), inUse), InUse: ptr.To(false)}, []verb{ignoreReady, markUse}},
+		"nothing more when its use is told":                  {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning), inUse), InUse: ptr.To(true)}, []verb{ignoreReady}},
 		"unmounted when the staging pod is gone":             {View{Stage: stage(ending(0), pod(tarnv1.StagePodStopped), node(tarnv1.StageStaged)), Folder: true}, []verb{ignoreReady, unmount, markUnmounted}},
 		"unmounted though unstaging has begun":               {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaging), node(tarnv1.StageFailed)), Folder: true}, []verb{ignoreReady, unmount, markUnmounted}},
 		"to wait while the unstaging pod runs":               {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaging), node(tarnv1.StageUnmounted)), Folder: true}, []verb{ignoreReady}},

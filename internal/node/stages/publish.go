@@ -12,18 +12,24 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	corev1 "k8s.io/api/core/v1"
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/patience"
 )
 
 // publishWait is how long one publish call waits for the staging pod. The kubelet
 // would wait two minutes, but until a call ends it neither shows the user what is
 // waited for nor lets a deleted pod go; after an answer it calls again.
 const publishWait = 25 * time.Second
+
+// heldWait is how long a call waits for the end of a stage that its pods hold up: the kubelet
+// makes one call at a time for a volume, and takes it from those pods no sooner.
+const heldWait = 5 * time.Second
 
 // Request is one publish call.
 type Request struct {
@@ -145,6 +151,8 @@ func (a *attempt) run(ctx context.Context) error {
 	a.sub, end = a.hub.subscribe(name)
 	defer end()
 	a.joined = map[types.UID]bool{}
+	held := time.NewTimer(heldWait)
+	defer held.Stop()
 
 	known := &tarnv1.PavStage{}
 	if err := a.Cached.Get(ctx, client.ObjectKey{Name: name}, known); err != nil {
@@ -164,8 +172,14 @@ func (a *attempt) run(ctx context.Context) error {
 		if !wait {
 			continue
 		}
+		var answer <-chan time.Time
+		if known != nil && deleting(known) && ptr.Deref(known.Status.Node.InUse, false) {
+			answer = held.C
+		}
 		select {
 		case <-changed:
+		case <-answer:
+			return a.late(known, context.DeadlineExceeded)
 		case <-ctx.Done():
 			return a.late(known, ctx.Err())
 		}
@@ -284,6 +298,9 @@ func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (
 		return false, status.Errorf(codes.Unavailable, "read PavStage %s: %v", stage.Name, err)
 	}
 	volume, _, lost, err := s.open(stage)
+	if errors.Is(err, patience.ErrNoAnswer) {
+		return false, status.Error(codes.Unavailable, noAnswer(stage))
+	}
 	if err != nil {
 		return false, status.Errorf(codes.Unavailable, "look at volume %s: %v", stage.Spec.VolumeName, err)
 	}
@@ -298,6 +315,12 @@ func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (
 		return false, status.Errorf(codes.Unavailable, "mount volume %s: %v", stage.Spec.VolumeName, err)
 	}
 	return true, nil
+}
+
+// noAnswer is what the user hears of a server that hangs. It may be slow, so nothing is done
+// to it.
+func noAnswer(stage *tarnv1.PavStage) string {
+	return "the server of volume " + stage.Spec.VolumeName + " does not answer; see what the staging pod, or the storage, waits for"
 }
 
 // lose marks a stage whose volume is lost as failed; the worker then ends it, so that
@@ -327,6 +350,8 @@ func (a *attempt) late(known *tarnv1.PavStage, cause error) error {
 		text = "waiting for " + describe(known)
 		if deleting(known) {
 			text = "waiting for the end of an earlier stage: " + describe(known)
+		} else if a.looks.Overdue(lookAt(known)) {
+			text += ": " + noAnswer(known)
 		}
 	}
 	if errors.Is(cause, context.Canceled) {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
@@ -107,12 +108,13 @@ func (s *Stages) Reap(ctx context.Context, now time.Time) (more bool) {
 	return len(since) > 0
 }
 
-// used are the targets of the stages that go on, with the uid of their stage.
+// used are the targets of the stages that go on, or whose end waits for them, with the uid of
+// their stage.
 func (s *Stages) used(ctx context.Context) (map[string]types.UID, error) {
 	stages, err := s.cachedStages(ctx)
 	used := map[string]types.UID{}
 	for i := range stages {
-		if deleting(&stages[i]) {
+		if waits := ptr.Deref(stages[i].Status.Node.InUse, false); deleting(&stages[i]) && !waits {
 			continue
 		}
 		for _, target := range stages[i].Status.Node.Targets {

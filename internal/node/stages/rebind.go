@@ -2,7 +2,6 @@ package stages
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,7 +53,7 @@ func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.
 	if idle {
 		defer unlock()
 	}
-	if _, err := os.Lstat(target); errors.Is(err, os.ErrNotExist) {
+	if !mounts.Exists(target) {
 		return nil
 	}
 	table, err := s.Mounts.List()

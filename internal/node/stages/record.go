@@ -13,6 +13,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/patience"
 	"tarn.dev/tarn/internal/node/pavdir"
 )
 
@@ -58,20 +59,58 @@ var errDamaged = errors.New("it is damaged")
 // noRecord says whether there is no record to go by.
 func noRecord(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, errDamaged) }
 
+// sight is what was seen as /pav/volume.
+type sight struct {
+	volume *pavdir.Volume
+	found  *record
+}
+
 // inspect opens what the staging pod has left as /pav/volume and describes it. A
-// *pavdir.WrongVolumeError says that it is not what the volume needs.
-func (s *Stages) inspect(uid types.UID, block bool, capacity int64) (*pavdir.Volume, *record, error) {
+// *pavdir.WrongVolumeError says that it is not what the volume needs; that its server does
+// not answer is patience.ErrNoAnswer, and brings another look at the stage when it does.
+func (s *Stages) inspect(stage *tarnv1.PavStage, block bool, capacity int64) (*pavdir.Volume, *record, error) {
+	name := stage.Name
+	limit := serverAnswer
+	if s.looks.Slow(lookAt(stage)) {
+		limit = slowAnswer
+	}
+	seen, err := patience.Ask(&s.looks, lookAt(stage), limit,
+		func() (sight, error) { return s.look(stage.UID, block, capacity) },
+		func(late sight, err error) {
+			if err == nil {
+				_ = late.volume.File.Close()
+			}
+			s.wakeUp(name)
+		})
+	if errors.Is(err, patience.ErrNoAnswer) {
+		err = fmt.Errorf("%s: %w", noAnswer(stage), err)
+	}
+	return seen.volume, seen.found, err
+}
+
+// lookAt is the key of the looks at a stage's volume.
+// A question that hangs says nothing of what the next staging pod makes available.
+func lookAt(stage *tarnv1.PavStage) string { return question("look", stage) }
+
+// theSize is what is asked to see whether a server has ended.
+const theSize = "size"
+
+func question(kind string, stage *tarnv1.PavStage) string {
+	return fmt.Sprintf("%s %s %d", kind, stage.UID, attemptOf(stage))
+}
+
+func (s *Stages) look(uid types.UID, block bool, capacity int64) (sight, error) {
 	volume, err := pavdir.OpenVolume(s.folder(uid), block, capacity)
 	if err != nil {
-		return nil, nil, err
+		return sight{}, err
 	}
 	found, err := s.describeVolume(uid, volume)
 	if err != nil {
 		_ = volume.File.Close()
-		return nil, nil, err
+		return sight{}, err
 	}
 	found.Block, found.Capacity = block, capacity
-	return volume, found, nil
+	return sight{volume, found}, nil
 }
 
 func (s *Stages) describeVolume(uid types.UID, volume *pavdir.Volume) (*record, error) {

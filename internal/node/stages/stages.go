@@ -13,6 +13,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/keyed"
 	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/patience"
 )
 
 // NodeField is the field selector by which the agent sees its own stages alone.
@@ -48,6 +49,7 @@ type Stages struct {
 	held    keyed.Counter // by stage name: publish calls in flight
 	wake    chan event.GenericEvent
 	ready   readyWatch
+	looks   patience.Asker // what the servers of the volumes are asked
 
 	mu sync.Mutex
 	// trusted are the stages whose volume this process has seen to be right, with

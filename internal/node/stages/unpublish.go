@@ -56,6 +56,9 @@ func (s *Stages) release(ctx context.Context, target string, wait bool) error {
 	if err != nil || known == nil {
 		return err
 	}
+	if deleting(known) {
+		s.wakeUp(known.Name) // which tells that the target is not mounted any more
+	}
 	uid := known.UID
 	sub, end := s.hub.subscribe(known.Name)
 	defer end()

@@ -1,0 +1,102 @@
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Replace implements Mounter.
+func (Kernel) Replace(source *os.File, target string, readOnly bool) error {
+	tree, err := Clone(source, readOnly, true)
+	if err != nil {
+		return fmt.Errorf("bind at %s: %w", target, err)
+	}
+	defer func() { _ = tree.Close() }()
+	top, err := openPlace(target, 0) // the kubelet's folder may lie behind symbolic links
+	if err != nil {
+		return fmt.Errorf("bind %s: %w", source.Name(), err)
+	}
+	defer func() { _ = top.Close() }()
+	return Put(tree, top, OwnFiles)
+}
+
+// OwnFiles is the folder in which the process's open files are found by their numbers.
+const OwnFiles = "/proc/self/fd"
+
+// MovedError says that a path does not lead to the mount it is to lead to.
+type MovedError struct{ Point string }
+
+// Error implements error.
+func (e *MovedError) Error() string {
+	return e.Point + " leads to something else than what was mounted there; its folders were moved or linked meanwhile"
+}
+
+// Open opens the mount that a table shows, as a place in the file tree (O_PATH), if it
+// is the uppermost one at its point, in the mount namespace of the calling thread. A
+// point has no symbolic links, but who may write in a folder above it can put one there,
+// or another folder: so none is followed, and what is found must have the mount's number.
+func (m Mount) Open() (*os.File, error) {
+	place, err := openPlace(m.Point, unix.RESOLVE_NO_SYMLINKS)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil, &MovedError{m.Point}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", m.Point, err)
+	}
+	var stat unix.Statx_t
+	// The server of the mount is not asked: it may have ended.
+	err = unix.Statx(int(place.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &stat)
+	if err == nil && int(stat.Mnt_id) != m.ID { //nolint:gosec // a number of the same kernel
+		err = &MovedError{m.Point}
+	}
+	if err != nil {
+		_ = place.Close()
+		return nil, err
+	}
+	return place, nil
+}
+
+func openPlace(point string, resolve uint64) (*os.File, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, point, &unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: resolve})
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), point), nil
+}
+
+// moveMountBeneath is the flag of move_mount that puts a mount below the uppermost
+// one at a place (Linux 6.5).
+const moveMountBeneath = 0x200
+
+// Put mounts a tree in the place of a mount that is open, which goes though it may be in
+// use. It acts in the mount namespace of the calling thread, which has its open files in
+// the folder files. A kernel that cannot exchange them keeps the old one, hidden below the
+// new one: there is never no mount.
+//
+// Both steps are told the open file and no path. A path would be walked twice, and whoever
+// may rename a folder above the mount could lead the second walk to another one: a container
+// would have the read-only mounts taken away that keep it off /proc/sys.
+func Put(tree, old *os.File, files string) error {
+	return put(tree, old, files, moveMountBeneath)
+}
+
+func put(tree, old *os.File, files string, beneath int) error {
+	move := func(flags int) error {
+		return unix.MoveMount(int(tree.Fd()), "", int(old.Fd()), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH|flags)
+	}
+	if move(beneath) == nil {
+		if err := unix.Unmount(filepath.Join(files, strconv.Itoa(int(old.Fd()))), unix.MNT_DETACH); err != nil {
+			return &os.PathError{Op: "detach", Path: old.Name(), Err: err}
+		}
+		return nil
+	}
+	if err := move(0); err != nil {
+		return fmt.Errorf("mount %s at %s: move_mount: %w", tree.Name(), old.Name(), err)
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package nodetest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Server serves an empty file system, whose attributes the kernel asks for each time.
+type Server struct {
+	device *os.File
+	mu     sync.Mutex // held while it hangs
+	hangs  bool
+	ended  chan struct{}
+}
+
+// Serve mounts a file system with a server at dir, which must exist.
+func Serve(dir string) (*Server, error) {
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open /dev/fuse: %w", err)
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=40755,user_id=0,group_id=0,allow_other", fd)
+	if err := unix.Mount("tarn-test", dir, "fuse.tarn-test", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("mount at %s: %w", dir, err)
+	}
+	// A file only now: Go's poller hears nothing of a device that had no mount when it came.
+	s := &Server{device: os.NewFile(uintptr(fd), "/dev/fuse"), ended: make(chan struct{})}
+	go s.run()
+	return s, nil
+}
+
+// Hang has it answer nothing until it goes on or ends.
+func (s *Server) Hang() {
+	s.mu.Lock()
+	s.hangs = true
+}
+
+// GoOn has it answer again.
+func (s *Server) GoOn() {
+	s.hangs = false
+	s.mu.Unlock()
+}
+
+// End ends it, as its death would: whoever waits for it, and whoever asks afterwards, is
+// told that it is not connected.
+func (s *Server) End() {
+	_ = s.device.Close()
+	if s.hangs {
+		s.GoOn()
+	}
+	<-s.ended
+}
+
+func (s *Server) run() {
+	defer close(s.ended)
+	request := make([]byte, 1<<17)
+	for {
+		n, err := s.device.Read(request)
+		if errors.Is(err, unix.ENOENT) { // who asked does not wait any more
+			continue
+		}
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		_, err = s.device.Write(reply(request[:n]))
+		s.mu.Unlock()
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+	}
+}
+
+// reply answers a request; the numbers and sizes are linux/fuse.h's.
+func reply(request []byte) []byte {
+	const (
+		getattr, statfs, opendir, readdir, closeDir, access, start = 3, 17, 27, 28, 29, 34, 26
+		header                                                     = 16
+	)
+	order := binary.NativeEndian
+	var body []byte
+	var code unix.Errno
+	switch order.Uint32(request[4:]) {
+	case start:
+		body = make([]byte, 64)
+		order.PutUint32(body, 7)
+		order.PutUint32(body[4:], 31)
+		order.PutUint32(body[20:], 1<<16)
+	case getattr:
+		body = make([]byte, 16+88) // valid for no time
+		order.PutUint64(body[16:], 1)
+		order.PutUint32(body[16+60:], unix.S_IFDIR|0o755)
+		order.PutUint32(body[16+64:], 2)
+	case statfs:
+		body = make([]byte, 80)
+	case opendir:
+		body = make([]byte, 16)
+	case readdir, closeDir, access:
+	default:
+		code = unix.ENOENT
+	}
+	answer := order.AppendUint32(nil, uint32(header+len(body))) //nolint:gosec // of a few bytes
+	answer = order.AppendUint32(answer, uint32(-int32(code)))   //nolint:gosec // as the kernel wants it
+	answer = order.AppendUint64(answer, order.Uint64(request[8:]))
+	return append(answer, body...)
+}

@@ -274,6 +274,11 @@ func (in *PavStageNodeStatus) DeepCopyInto(out *PavStageNodeStatus) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.InUse != nil {
+		in, out := &in.InUse, &out.InUse
+		*out = new(bool)
+		**out = **in
+	}
 	if in.Loss != nil {
 		in, out := &in.Loss, &out.Loss
 		*out = new(StageLoss)

@@ -3,9 +3,11 @@ package main
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	apiext "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/utils/ptr"
 )
 
 // broken compares definitions by name, and the versions in them by theirs.
@@ -35,10 +37,11 @@ func brokenVersion(at string, before apiext.CustomResourceDefinitionVersion, def
 		return []string{at + " is no longer served"}
 	}
 	after := definition.Spec.Versions[i]
-	if before.Schema == nil || after.Schema == nil {
-		return nil
-	}
 	c := &comparison{}
+	c.besideSchema(at, before, after)
+	if before.Schema == nil || after.Schema == nil {
+		return c.broken
+	}
 	c.schema(at, *before.Schema.OpenAPIV3Schema, *after.Schema.OpenAPIV3Schema)
 	return c.broken
 }
@@ -49,6 +52,28 @@ type comparison struct{ broken []string }
 
 func (c *comparison) say(at, format string, a ...any) {
 	c.broken = append(c.broken, at+": "+fmt.Sprintf(format, a...))
+}
+
+// besideSchema compares what requests a version answers: by which fields its objects are
+// selected, and which subresources they have.
+func (c *comparison) besideSchema(at string, before, after apiext.CustomResourceDefinitionVersion) {
+	for _, field := range before.SelectableFields {
+		if !slices.Contains(after.SelectableFields, field) {
+			c.say(at, "objects are no longer selected by %s", field.JSONPath)
+		}
+	}
+	var none apiext.CustomResourceSubresources
+	old, now := ptr.Deref(before.Subresources, none), ptr.Deref(after.Subresources, none)
+	if old.Status != nil && now.Status == nil {
+		c.say(at, "subresource status is gone")
+	}
+	switch {
+	case old.Scale == nil:
+	case now.Scale == nil:
+		c.say(at, "subresource scale is gone")
+	case !reflect.DeepEqual(old.Scale, now.Scale):
+		c.say(at, "subresource scale is about other fields now")
+	}
 }
 
 func (c *comparison) schema(at string, before, after apiext.JSONSchemaProps) {

@@ -72,6 +72,35 @@ func TestADefinitionOrVersionThatIsGoneIsNamed(t *testing.T) {
 	}
 }
 
+func TestWhatRequestsAVersionNoLongerAnswersIsNamed(t *testing.T) {
+	for _, c := range []struct{ name, before, after, want string }{
+		{"a field to select by less", "{selectableFields: [{jsonPath: .spec.a}, {jsonPath: .spec.b}]}", "{selectableFields: [{jsonPath: .spec.b}]}", "things v1: objects are no longer selected by .spec.a"},
+		{"one more", "{}", "{selectableFields: [{jsonPath: .spec.a}]}", ""},
+		{"no status", "{subresources: {status: {}}}", "{}", "things v1: subresource status is gone"},
+		{"a status", "{}", "{subresources: {status: {}}}", ""},
+		{"no scale", "{subresources: {status: {}, scale: {specReplicasPath: .spec.a}}}", "{subresources: {status: {}}}", "things v1: subresource scale is gone"},
+		{"another scale", "{subresources: {scale: {specReplicasPath: .spec.a}}}", "{subresources: {scale: {specReplicasPath: .spec.b}}}", "things v1: subresource scale is about other fields now"},
+		{"a scale", "{subresources: {status: {}}}", "{subresources: {status: {}, scale: {specReplicasPath: .spec.a}}}", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			of := func(text string) map[string]*apiext.CustomResourceDefinition {
+				all := schemaOf(t, "{}")
+				if err := yaml.UnmarshalStrict([]byte(text), &all["things"].Spec.Versions[0]); err != nil {
+					t.Fatal(err)
+				}
+				return all
+			}
+			var want []string
+			if c.want != "" {
+				want = []string{c.want}
+			}
+			if diff := cmp.Diff(want, broken(of(c.before), of(c.after))); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 // Tarn's own definitions are read whole, and break no promise of their own.
 func TestTarnsDefinitionsKeepTheirOwnPromises(t *testing.T) {
 	found, err := run("../../api/crds", "../../api/crds")

@@ -81,7 +81,7 @@ type View struct {
 
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes;pavstages,verbs=get;list;watch
-// +kubebuilder:rbac:groups=storage.k8s.io,resources=csidrivers;csinodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=csidrivers;csinodes,verbs=list;watch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=get;list;watch
 
 // gather reads from the cache, and, where that shows nothing that keeps a

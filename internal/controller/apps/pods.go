@@ -81,7 +81,7 @@ func tail(text string) string {
 	return kube.Cut(strings.Join(lines, "\n"), lastBytes)
 }
 
-// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
 // gatherPods reads the App's pods, from the cache alone: what they say is told, and
 // nothing is done for it.

@@ -71,7 +71,7 @@ func (v *ClaimView) mustAsk() bool {
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
-// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
 // gatherClaim gives the view of a claim, nil if there is nothing to decide now. The
 // view's volume is held by the caller, who lets it go.

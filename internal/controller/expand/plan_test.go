@@ -106,6 +106,9 @@ func onNodesOnly(v *View) { onNodes(v); v.Prepared = &podvol.Prepared{} }
 
 func claimGone(v *View) { v.Claim = nil }
 
+// unmade is a provisioner that was removed without its finalizers.
+func unmade(v *View) { v.Provisioner = nil }
+
 // told words a plan: one word an action, in order.
 func told(p Plan) string {
 	var words []string
@@ -169,6 +172,11 @@ func TestAVolumeGrowsBy(t *testing.T) {
 		{"a pod must not make less", viewOf(journal(2*gi, 0), ended(podvol.PodSucceeded, capacity("1Gi"))), "journal(2/1 #3 2x), " + failing},
 		{"nodes follow the controller", viewOf(onNodes, journal(2*gi, 0), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
 			"grow(2), journal(0/2 #3), claim(1/2 NodeResizePending) FileSystemResizePending, FileSystemResizeRequired, discard"},
+		{"what a pod has made stands though its provisioner was removed by force", viewOf(unmade, journal(2*gi, 0), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
+			"grow(2), journal(0/2 #3), claim(2/2 ), VolumeResizeSuccessful, discard"},
+		{"so does what a pod of it has failed at", viewOf(unmade, journal(2*gi, 0), ended(podvol.PodFailed, tarnv1.PodResult{})), "journal(2/1 #3 2x), " + failing},
+		{"a pod that vanished after its provisioner is not started again", viewOf(unmade, unfit(reasonNotExpandable), journal(2*gi, 0)),
+			"journal(2/1 #3 2x), " + refusing},
 		{"a volume written before a crash is not written again", viewOf(journal(2*gi, 0), has(2*gi), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
 			"journal(0/2 #3), claim(2/2 ), VolumeResizeSuccessful, discard"},
 		{"a record not written before a crash is written", viewOf(has(2*gi), func(v *View) { v.Record.Status.Capacity = gi }),

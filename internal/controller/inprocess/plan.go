@@ -135,21 +135,10 @@ func refusal(v *View) Plan {
 			name, v.Plugin.Node, selected, class.Name)
 		p.GiveBack = true
 		return p
-	case !allowed(class.AllowedTopologies, v.Node.Labels):
+	case !volume.Allows(class.AllowedTopologies, v.Node.Labels):
 		return refuse("Topology", "%s makes volumes on node %q alone, which is not in allowedTopologies of StorageClass %s", name, v.Plugin.Node, class.Name)
 	}
 	return Plan{Act: ActNone}
-}
-
-// allowed says whether a node of these labels is in one of the terms; no terms allow
-// every node.
-func allowed(terms []corev1.TopologySelectorTerm, labels map[string]string) bool {
-	return len(terms) == 0 || slices.ContainsFunc(terms, func(term corev1.TopologySelectorTerm) bool {
-		return !slices.ContainsFunc(term.MatchLabelExpressions, func(e corev1.TopologySelectorLabelRequirement) bool {
-			value, has := labels[e.Key]
-			return !has || !slices.Contains(e.Values, value)
-		})
-	})
 }
 
 // decidePromised treats a claim for which something may have been made, and no volume

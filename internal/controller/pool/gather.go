@@ -16,7 +16,8 @@ import (
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes;pods;nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
-// +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets;persistentvolumesetscalers;pavvolumes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets;pavvolumes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesetscalers,verbs=list;watch
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
 
 // annSelectedNode is on a claim the node the scheduler has chosen for its volume.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // openDomains gives, in order, the domains that have a node to which filler pods may go.
@@ -49,7 +50,7 @@ const (
 func opens(t *tarnv1.PersistentVolumeSetTemplate, class *storagev1.StorageClass, node *corev1.Node) opening {
 	switch {
 	case node.DeletionTimestamp != nil, t.Spec.NodeAffinity != nil && !selects(t.Spec.NodeAffinity.Required, node),
-		class != nil && !allows(class.AllowedTopologies, node):
+		class != nil && !volume.Allows(class.AllowedTopologies, node.Labels):
 		return never
 	}
 	taints, when := slices.Clone(node.Spec.Taints), now
@@ -101,14 +102,5 @@ func all(requirements []corev1.NodeSelectorRequirement, of labels.Set) bool {
 	return !slices.ContainsFunc(requirements, func(one corev1.NodeSelectorRequirement) bool {
 		r, err := labels.NewRequirement(one.Key, operators[one.Operator], one.Values)
 		return err != nil || !r.Matches(of)
-	})
-}
-
-// allows says that a class lets volumes be made on a node.
-func allows(terms []corev1.TopologySelectorTerm, node *corev1.Node) bool {
-	return len(terms) == 0 || slices.ContainsFunc(terms, func(term corev1.TopologySelectorTerm) bool {
-		return !slices.ContainsFunc(term.MatchLabelExpressions, func(e corev1.TopologySelectorLabelRequirement) bool {
-			return !slices.Contains(e.Values, node.Labels[e.Key])
-		})
 	})
 }

@@ -39,7 +39,8 @@ type Volume struct {
 	Claim *corev1.PersistentVolumeClaim
 }
 
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes;pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=persistentvolumes;pods,verbs=list;watch
 
 // gather reads the claims of a namespace from the cache, and its pods live where the
 // cache knows of none that uses one of those claims: the cache may be behind.

@@ -111,16 +111,9 @@ func (r *reconciler) begin(ctx context.Context, v *View) (bool, error) {
 	}
 	attempt := v.Record.Status.Attempts + 1
 	if followsNode(v) {
-		// A node that was given back must not be tried again because a cache is behind.
-		claim, err := r.liveClaim(ctx, v.Claim)
-		if err != nil {
-			return false, err
+		if err := r.takeNode(ctx, v); err != nil {
+			return false, r.giveUp(ctx, v, err, tarnv1.VolumePending, attempt)
 		}
-		if claim == nil || claim.Annotations[annSelectedNode] != v.Claim.Annotations[annSelectedNode] {
-			return false, errStale
-		}
-		v.Record = v.Record.DeepCopy()
-		v.Record.Status.NodeName = claim.Annotations[annSelectedNode]
 	}
 	prepared, err := r.steps.PrepareValidation(ctx, v.Provisioner, v.Record, v.Claim, attempt)
 	if err != nil {

@@ -7,8 +7,45 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
+
+// takeNode has the attempt that begins run on the node that is selected. Whoever writes
+// the claim may write the choice too, and the scheduler does not look at one that is made:
+// it is held against the class here. With the node in the record, as any that has failed,
+// it is given back.
+func (r *reconciler) takeNode(ctx context.Context, v *View) error {
+	// A node that was given back must not be tried again because a cache is behind.
+	claim, err := r.liveClaim(ctx, v.Claim)
+	if err != nil {
+		return err
+	}
+	selected := v.Claim.Annotations[annSelectedNode]
+	if claim == nil || claim.Annotations[annSelectedNode] != selected {
+		return errStale
+	}
+	v.Record = v.Record.DeepCopy()
+	v.Record.Status.NodeName = selected
+	class, err := classOf(v.Record)
+	if err != nil || len(class.AllowedTopologies) == 0 {
+		return err
+	}
+	node, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: selected}, &corev1.Node{})
+	if err != nil {
+		return err
+	}
+	why := "is not in allowedTopologies of StorageClass " + class.Name
+	switch {
+	case node == nil:
+		why = "is gone"
+	case volume.Allows(class.AllowedTopologies, node.Labels):
+		return nil
+	}
+	return &podvol.StepError{Step: tarnv1.StepCreation, Reason: reasonNodeRefused, Message: fmt.Sprintf("node %q, which annotation %s of the claim selects, %s", selected, annSelectedNode, why)}
+}
 
 // tie gives a volume the affinity of its node, by the label Kubernetes' own local
 // volumes use; no node, no affinity.

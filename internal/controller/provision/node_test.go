@@ -1,12 +1,17 @@
 package provision
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -27,5 +32,63 @@ func TestANodeThatWasGivenBackIsNotTriedAgainByACacheThatIsBehind(t *testing.T) 
 		if pods := w.pods(); len(pods) != want {
 			t.Errorf("the claim says node %q and the cache n1: %d pods, want %d", now, len(pods), want)
 		}
+	}
+}
+
+func TestANodeThatTheClassDoesNotAllowIsRefusedAndGivenBack(t *testing.T) {
+	inZone := func(name, zone string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
+	}
+	class := testkit.Class("prov", func(c *storagev1.StorageClass) {
+		c.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{
+			Key: corev1.LabelTopologyZone, Values: []string{"a"},
+		}}}}
+	})
+	claim := func(node string) *corev1.PersistentVolumeClaim {
+		return testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) { c.Annotations[annSelectedNode] = node })
+	}
+	snapshot, err := podvol.SnapshotClass(class)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		node     string
+		wantPods int
+		wantWhy  string
+	}{
+		{"allowed", 1, ""},
+		{"forbidden", 0, "is not in allowedTopologies of StorageClass prov"},
+		{"gone", 0, "of the claim selects, is gone"},
+	} {
+		t.Run(c.node, func(t *testing.T) {
+			record := testkit.Record(claim(c.node), "prov", tarnv1.VolumePending, func(r *tarnv1.PavVolume) {
+				r.Spec.WaitsForNode, r.Spec.ClassSnapshot.Raw = true, snapshot
+			})
+			p := testkit.Provisioner("prov", func(p *pavv1.PavProvisioner) { p.Spec.Topology = pavv1.TopologyNode })
+			w := newWorld(t, claim(c.node), record, p, class, inZone("allowed", "a"), inZone("forbidden", "b"))
+			w.look("u1")
+			if pods := w.pods(); len(pods) != c.wantPods {
+				t.Fatalf("%d pods, want %d", len(pods), c.wantPods)
+			}
+			if c.wantPods > 0 {
+				return
+			}
+			last := w.record("u1").Status.LastError
+			if last == nil || last.Reason != reasonNodeRefused {
+				t.Fatalf("last error %+v, want reason %s", last, reasonNodeRefused)
+			}
+			told := <-w.events.Events
+			for _, want := range []string{eventFailed, `node "` + c.node + `"`, c.wantWhy} {
+				if !strings.Contains(told, want) {
+					t.Errorf("the claim is told %q, want %s", told, want)
+				}
+			}
+			w.look("u1")
+			live := claim("")
+			w.must(w.store.Get(t.Context(), client.ObjectKeyFromObject(live), live))
+			if now := w.record("u1").Status; live.Annotations[annSelectedNode] != "" || now.NodeName != "" || now.Phase != tarnv1.VolumePending {
+				t.Errorf("the claim says node %q, the record node %q in %s, want neither, in Pending", live.Annotations[annSelectedNode], now.NodeName, now.Phase)
+			}
+		})
 	}
 }

@@ -26,6 +26,7 @@ const (
 	reasonPodWaits    = "PodWaiting"
 	reasonNameTaken   = "VolumeNameTaken"
 	reasonRefused     = "VolumeRefused"
+	reasonNodeRefused = "NodeNotAllowed"
 
 	eventStarted   = "Provisioning"
 	eventFailed    = "ProvisioningFailed"

@@ -27,7 +27,8 @@ func newUninstallCommand() *cobra.Command {
 			"have in Tarn's namespace is named too, and stays, as does the namespace then, unless it is but what goes with\n" +
 			"other things, as a Role or a NetworkPolicy.\n\n" +
 			"With --keep-volumes volumes stay as they are, objects and data, with reclaim policy Retain: a Tarn that is\n" +
-			"installed later, with the same provisioners, serves them again. Nothing is destroyed then but the spares of pools.",
+			"installed later, with the same provisioners, serves them again. Nothing is destroyed then but the spares of pools\n" +
+			"and what was being destroyed already, which is waited for; where no controller works, that is named.",
 		Example: "  tarn uninstall\n  tarn uninstall --keep-volumes --yes",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -148,6 +149,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		in.ended = done[stepControllers]
 		p := planUninstall(in, u.keep)
 		if err := u.blocked(p); err != nil {
 			return err

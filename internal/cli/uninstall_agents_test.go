@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/testkit"
 )
 
 // What such a pod has mounted of Tarn, nobody but the node agent unmounts.
@@ -44,5 +48,56 @@ func TestTheNodeAgentsGoAfterTheLastPodOfAProvisioner(t *testing.T) {
 	}
 	if want := []string{"the pod goes", "the agents go"}; !slices.Equal(story, want) {
 		t.Errorf("%q, want %q", story, want)
+	}
+}
+
+// Half of a volume is of use to nobody, and a whole one is no matter of a controller's.
+func TestWhereVolumesAreKeptTheControllersEndWhatTheyAreDestroying(t *testing.T) {
+	whole := testkit.Record(testkit.Claim("shop", "data", "whole", "shelf"), "shelf", tarnv1.VolumeCreated)
+	half := testkit.Record(testkit.Claim("shop", "old", "half", "shelf"), "shelf", tarnv1.VolumeDeleting)
+	looks := 0
+	c := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(whole, half, testkit.Volume(whole), testkit.Volume(half, wasReleased, provisioned)).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if _, ok := list.(*tarnv1.PavVolumeList); ok {
+				if looks++; looks == 3 { // its destruction ends at last
+					half.Finalizers = nil
+					if err := errors.Join(c.Update(ctx, half.DeepCopy()), c.Delete(ctx, half.DeepCopy())); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			return c.List(ctx, list, options...)
+		},
+	}).Build()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := (&uninstaller{client: c, keep: true}).do(ctx, stepDestruction, nil); err != nil || looks != 3 {
+		t.Errorf("after %d looks: %v, want none but the volume under destruction to be waited for", looks, err)
+	}
+}
+
+// A pool is not empty, and nothing else is to be waited for, while the record of a spare is there whose volume has gone.
+func TestPoolsAreEmptyWhenTheRecordsOfTheirSparesAreGone(t *testing.T) {
+	record := testkit.Record(testkit.Claim(Namespace, "pool-set-uid-1", "u", "shelf"), "shelf", tarnv1.VolumeDeleting)
+	in := whatIs(pooled)
+	in.volumes = append(in.volumes, *testkit.Volume(record, spare))
+	looks := 0
+	c := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(record).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if _, ok := list.(*tarnv1.PavVolumeList); ok {
+				if looks++; looks == 2 {
+					record.Finalizers = nil
+					if err := errors.Join(c.Update(ctx, record.DeepCopy()), c.Delete(ctx, record.DeepCopy())); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			return c.List(ctx, list, options...)
+		},
+	}).Build()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := (&uninstaller{client: c, keep: true}).do(ctx, stepPools, in); err != nil || looks != 2 {
+		t.Errorf("after %d looks: %v, want the record to be waited for", looks, err)
 	}
 }

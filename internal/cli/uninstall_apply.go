@@ -39,7 +39,10 @@ func (u *uninstaller) do(ctx context.Context, step uninstallStep, in *installed)
 	case stepPools:
 		return u.emptyPools(ctx, in)
 	case stepDestruction:
-		return u.until(ctx, func(now *installed) []string { return now.destroyed() })
+		if u.keep {
+			return u.until(ctx, (*installed).underWay)
+		}
+		return u.until(ctx, (*installed).destroyed)
 	case stepControllers:
 		return u.endControllers(ctx)
 	case stepVolumes:
@@ -74,10 +77,22 @@ func (u *uninstaller) emptyPools(ctx context.Context, in *installed) error {
 			return err
 		}
 	}
+	given := in.surrendered()
+	for i := range in.volumes {
+		if v := &in.volumes[i]; in.spare(v) {
+			given = append(given, v.Name)
+		}
+	}
 	return u.until(ctx, func(now *installed) []string {
 		names := now.surrendered()
 		for i := range now.pools {
 			names = append(names, now.pools[i].Name)
+		}
+		for i := range now.records { // which go after their volumes
+			r := &now.records[i]
+			if r.Status.Phase == tarnv1.VolumeDeleting && slices.Contains(given, r.Name) && !slices.Contains(names, r.Name) {
+				names = append(names, r.Name)
+			}
 		}
 		return names
 	})
@@ -129,6 +144,9 @@ func (u *uninstaller) letVolumesGo(ctx context.Context, in *installed) error {
 			volume.Untrash(v)
 		}
 		volume.LetGo(v)
+		if in.recorded(v) {
+			metav1.SetMetaDataAnnotation(&v.ObjectMeta, tarnv1.AnnotationKept, string(v.UID))
+		}
 		if ours {
 			controllerutil.RemoveFinalizer(v, kube.FinalizerExternalProvisioner)
 		}
@@ -160,6 +178,14 @@ func (u *uninstaller) letVolumesGo(ctx context.Context, in *installed) error {
 		}
 	}
 	return nil
+}
+
+// recorded says that the record of a volume is there, which names it no longer when it is
+// let go.
+func (in *installed) recorded(v *corev1.PersistentVolume) bool {
+	return slices.ContainsFunc(in.records, func(r tarnv1.PavVolume) bool {
+		return r.Name == v.Name && string(r.UID) == v.Annotations[tarnv1.AnnotationRecord]
+	})
 }
 
 func (u *uninstaller) deleteProvisioners(ctx context.Context, in *installed) error {
@@ -252,16 +278,17 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 	})
 	var going []*unstructured.Unstructured
 	for _, o := range objects {
-		if err := u.unprotect(ctx, o); err != nil {
+		stays := false
+		if o.GetKind() == "Namespace" {
+			if stays, err = u.leaveSpace(ctx); err != nil {
+				return err
+			}
+		}
+		if err := u.unprotect(ctx, o, stays); err != nil {
 			return err
 		}
-		if o.GetKind() == "Namespace" {
-			switch stays, err := u.leaveSpace(ctx); {
-			case err != nil:
-				return err
-			case stays:
-				continue
-			}
+		if stays {
+			continue
 		}
 		if err := u.remove(ctx, o); err != nil {
 			return err
@@ -300,13 +327,17 @@ func (u *uninstaller) resources(ctx context.Context) ([]*unstructured.Unstructur
 // from being deleted, and others may have to see to their end.
 var goLast = []string{"CustomResourceDefinition", "Namespace"}
 
-// unprotect takes that label off an object. The policy that looks for it is gone by now,
-// but may be enforced a moment longer.
-func (u *uninstaller) unprotect(ctx context.Context, o *unstructured.Unstructured) error {
+// unprotect lifts the protection of an object. The policy is gone by now, but may be
+// enforced a moment longer, also of a namespace without the label, which one that stays is left as.
+func (u *uninstaller) unprotect(ctx context.Context, o *unstructured.Unstructured, stays bool) error {
 	if !slices.Contains(goLast, o.GetKind()) {
 		return nil
 	}
-	patch := fmt.Sprintf(`{"metadata": {"labels": {%q: null}}}`, tarnv1.LabelDeletionProtection)
+	value := `"false"`
+	if stays {
+		value = "null"
+	}
+	patch := fmt.Sprintf(`{"metadata": {"labels": {%q: %s}}}`, tarnv1.LabelDeletionProtection, value)
 	if err := u.client.Patch(ctx, o.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch))); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("lifting the protection of %s: %w", o.GetName(), err)
 	}

@@ -41,6 +41,8 @@ type installed struct {
 	// abandoned says that no controller of Tarn works, so that nothing destroys volumes
 	// or lets go of what it holds.
 	abandoned bool
+	// ended says that this command has ended the controllers.
+	ended bool
 	// strangers names the claims in Tarn's namespace that are not Tarn's.
 	strangers []string
 	// theirs names what others have in Tarn's namespace, lost what of it goes with it; they

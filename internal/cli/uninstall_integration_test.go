@@ -5,6 +5,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -54,6 +56,9 @@ func furnished(ctx context.Context, t *testing.T, c client.Client) *corev1.Persi
 	})
 	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "shelf", Labels: map[string]string{tarnv1.LabelProvisioner: "shelf"}}}
 	for _, o := range []client.Object{provisioner, record, vol, driver} {
+		if o == vol {
+			vol.Annotations = map[string]string{tarnv1.AnnotationRecord: string(record.UID)}
+		}
 		if err := c.Create(ctx, o); err != nil {
 			t.Fatalf("creating %T: %v", o, err)
 		}
@@ -104,6 +109,22 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	if err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, refused); err != nil { // policies take a moment
 		t.Fatalf("Tarn's namespace, in which volumes are staged, is anybody's to delete: %v", err)
 	}
+	// As whoever else made the namespace leaves it, such as helm, and as the refusal says to lift that.
+	label := func(value string) {
+		t.Helper()
+		patch := fmt.Appendf(nil, `{"metadata": {"labels": {%q: %s}}}`, tarnv1.LabelDeletionProtection, value)
+		if err := c.Patch(ctx, space.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	label(`"false"`)
+	if err := c.Delete(ctx, space, client.DryRunAll); err != nil {
+		t.Errorf("the protection was lifted: %v", err)
+	}
+	label("null")
+	if err := c.Delete(ctx, space, client.DryRunAll); err == nil || !strings.Contains(err.Error(), "kubectl label namespaces tarn-system tarn.dev/deletion-protection=false --overwrite") {
+		t.Errorf("without its label Tarn's namespace is anybody's to delete: %v", err)
+	}
 	// Controllers that do Kubernetes' work alone.
 	d := alone()
 	if err := c.Create(ctx, d); err != nil {
@@ -138,8 +159,8 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	if err := c.Get(ctx, client.ObjectKeyFromObject(vol), vol); err != nil {
 		t.Fatal(err)
 	}
-	if vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || slices.Contains(vol.Finalizers, kube.FinalizerExternalProvisioner) || vol.DeletionTimestamp != nil {
-		t.Errorf("the volume is not left to itself: %+v", vol)
+	if vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || slices.Contains(vol.Finalizers, kube.FinalizerExternalProvisioner) || vol.DeletionTimestamp != nil || vol.Annotations[tarnv1.AnnotationKept] != string(vol.UID) {
+		t.Errorf("the volume is not left to itself, for a later Tarn to know: %+v", vol)
 	}
 	nothingOfTarn(ctx, t, c)
 }

@@ -58,7 +58,10 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	}
 	add(len(in.pools) > 0 && !in.abandoned, stepPools, "delete %d PersistentVolumeSets and wait until the spare volumes of their pools are destroyed", len(in.pools))
 	going := len(in.destroyed())
-	add(!keep && going > 0, stepDestruction, "wait until %d volumes are destroyed whose claims are gone", going)
+	if keep {
+		going = len(in.underWay())
+	}
+	add(going > 0 && !(keep && in.unattended()), stepDestruction, "wait until %d volumes are destroyed whose claims are gone", going)
 	given := len(in.surrendered())
 	add(keep && given > 0 && len(in.pools) == 0, stepPools, "wait until %d spare volumes are destroyed that pools have given up", given)
 	add(true, stepControllers, "delete tarn-api and tarn-controller and wait until they have ended")
@@ -72,7 +75,11 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	if in.abandoned {
 		left += len(in.pools) + len(in.claims) + len(in.apps)
 	}
-	add(keep && kept+left > 0, stepVolumes, "let go of %d volumes: their data stays, with reclaim policy Retain", kept)
+	halves := ""
+	if names := in.halves(); len(names) > 0 {
+		halves = fmt.Sprintf("; and of %d that are half made or half destroyed, which nobody ends, so see to their storage yourself: %s", len(names), strings.Join(names, ", "))
+	}
+	add(keep && kept+left > 0, stepVolumes, "let go of %d volumes: their data stays, with reclaim policy Retain%s", kept, halves)
 	add(!keep && slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return volume.Held(&v) }), stepVolumes,
 		"give volumes of others that were to be kept for a while their own reclaim policy back")
 	add(len(in.provisioners) > 0, stepProvisioners, "delete %d PavProvisioners and their CSIDrivers", len(in.provisioners))
@@ -141,6 +148,12 @@ func blockers(in *installed, keep bool) []blocker {
 			add(fmt.Sprintf("claim %s/%s is of a volume that is being made ready for its next user", c.Namespace, c.Name), "wait until that is done: tarn explain claim %s/%s", c.Namespace, c.Name)
 		}
 	}
+	for i := range in.records {
+		if r := &in.records[i]; !in.ends(r) && !in.hasVolume(r.Name) && !(keep && in.unattended()) {
+			add(fmt.Sprintf("a volume is being made for claim %s/%s", r.Spec.Claim.Namespace, r.Spec.Claim.Name),
+				"wait until it is bound, or delete it: tarn explain claim %s/%s", r.Spec.Claim.Namespace, r.Spec.Claim.Name)
+		}
+	}
 	if keep {
 		return found
 	}
@@ -148,12 +161,6 @@ func blockers(in *installed, keep bool) []blocker {
 		if v := &in.volumes[i]; !in.goes(v) {
 			what, remedy := in.inTheWay(v)
 			add(what, "%s; to leave its data as it is: --keep-volumes", remedy)
-		}
-	}
-	for i := range in.records {
-		if r := &in.records[i]; !in.ends(r) && !in.hasVolume(r.Name) {
-			add(fmt.Sprintf("a volume is being made for claim %s/%s", r.Spec.Claim.Namespace, r.Spec.Claim.Name),
-				"wait until it is bound, or delete it: tarn explain claim %s/%s", r.Spec.Claim.Namespace, r.Spec.Claim.Name)
 		}
 	}
 	return found
@@ -286,7 +293,8 @@ func superfluous(v *corev1.PersistentVolume) bool {
 func (in *installed) kept() []corev1.PersistentVolume {
 	surrendered := in.surrendered()
 	return slices.DeleteFunc(slices.Clone(in.volumes), func(v corev1.PersistentVolume) bool {
-		return !in.abandoned && in.spare(&v) || slices.Contains(surrendered, v.Name)
+		r := in.recordOf(v.Name)
+		return !in.abandoned && in.spare(&v) || slices.Contains(surrendered, v.Name) || r != nil && r.Status.Phase == tarnv1.VolumeDeleting
 	})
 }
 
@@ -306,7 +314,15 @@ func (in *installed) surrendered() []string {
 // destroys it: its record went with a Tarn that was uninstalled and left it.
 func (in *installed) forgotten(v *corev1.PersistentVolume) bool {
 	return v.Annotations[tarnv1.AnnotationRecord] != "" &&
-		!slices.ContainsFunc(in.records, func(r tarnv1.PavVolume) bool { return r.Name == v.Name })
+		in.recordOf(v.Name) == nil
+}
+
+// recordOf is how a volume was made; nil where nothing knows that.
+func (in *installed) recordOf(name string) *tarnv1.PavVolume {
+	if i := slices.IndexFunc(in.records, func(r tarnv1.PavVolume) bool { return r.Name == name }); i >= 0 {
+		return &in.records[i]
+	}
+	return nil
 }
 
 // ends says whether a record goes by itself, as what it stands for is destroyed, or as
@@ -315,6 +331,47 @@ func (in *installed) ends(r *tarnv1.PavVolume) bool {
 	return r.DeletionTimestamp != nil || r.Status.Phase == tarnv1.VolumeDeleting || r.Status.Phase == tarnv1.VolumeUndoing ||
 		len(in.pools) > 0 && in.onErrand(r.Spec.Claim.Namespace, r.Spec.Claim.Name)
 }
+
+// underWay names the volumes that a controller is destroying, which it is to end also where
+// volumes are to be kept: half of one is of use to nobody. Those that pools have given up
+// are waited for by themselves.
+func (in *installed) underWay() []string {
+	var names []string
+	surrendered := in.surrendered()
+	for i := range in.records {
+		r := &in.records[i]
+		begun := r.Status.Phase == tarnv1.VolumeDeleting || r.Status.Phase == tarnv1.VolumeUndoing
+		if (begun || r.DeletionTimestamp != nil && !in.hasVolume(r.Name)) && !slices.Contains(surrendered, r.Name) {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// halves names the volumes whose making or destruction nobody ends, as no controller works.
+func (in *installed) halves() []string {
+	var names []string
+	for i := range in.records {
+		r := &in.records[i]
+		switch r.Status.Phase {
+		case tarnv1.VolumeCreating, tarnv1.VolumeCreated: // else its volume is whole
+			if in.hasVolume(r.Name) {
+				continue
+			}
+		case tarnv1.VolumeUndoing, tarnv1.VolumeDeleting:
+		default: // nothing was begun
+			continue
+		}
+		if in.unattended() {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// unattended says that nobody goes on with what was begun: no controller works, or it has
+// been ended.
+func (in *installed) unattended() bool { return in.abandoned || in.ended }
 
 func (in *installed) hasVolume(name string) bool {
 	return slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return v.Name == name })

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +83,17 @@ func pooled(in *installed) {
 	in.pools = append(in.pools, tarnv1.PersistentVolumeSet{ObjectMeta: metav1.ObjectMeta{Name: "fast", UID: "set-uid"}})
 }
 
+// inPhase has the record of the last volume be in a phase, and that volume not be there yet
+// or any more where so is said.
+func inPhase(phase tarnv1.VolumePhase, noVolume ...bool) func(*installed) {
+	return func(in *installed) {
+		in.records[len(in.records)-1].Status.Phase = phase
+		if len(noVolume) > 0 {
+			in.volumes = nil
+		}
+	}
+}
+
 func staged(in *installed) {
 	in.stages = append(in.stages, tarnv1.PavStage{Spec: tarnv1.PavStageSpec{VolumeName: "pvc-u", NodeName: "n1"}})
 }
@@ -100,6 +112,8 @@ func ownedBy(kind string, uid types.UID) testkit.With[*corev1.PersistentVolumeCl
 }
 
 func abandoned(in *installed) { in.abandoned = true }
+
+func ended(in *installed) { in.ended = true }
 
 // runs has the controller's Deployment give it arguments.
 func runs(args ...string) func(*installed) {
@@ -154,6 +168,11 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a spare that its pool has given up", whatIs(made(spare, surplus)), false, "", ""},
 		{"a volume being made", whatIs(made(), func(in *installed) { in.volumes = nil }), false, "is being made for claim shop/data", "tarn explain claim shop/data"},
 		{"a volume being undone", whatIs(made(), func(in *installed) { in.volumes, in.records[0].Status.Phase = nil, tarnv1.VolumeUndoing }), false, "", ""},
+		{"a volume being made, though volumes are kept", whatIs(made(), inPhase(tarnv1.VolumeCreating, true)), true, "is being made for claim shop/data", "tarn explain claim shop/data"},
+		{"one that nobody goes on making, where volumes are kept", whatIs(made(), inPhase(tarnv1.VolumeCreating, true), abandoned), true, "", ""},
+		{"one whose controller this has ended, where volumes are kept", whatIs(made(), inPhase(tarnv1.VolumeCreating, true), ended), true, "", ""},
+		{"a volume being undone, though volumes are kept", whatIs(made(), inPhase(tarnv1.VolumeUndoing, true)), true, "", ""},
+		{"a volume being destroyed, though volumes are kept", whatIs(made(wasReleased, provisioned), inPhase(tarnv1.VolumeDeleting)), true, "", ""},
 		{"a volume a plugin is making", whatIs(func(in *installed) { in.claims = append(in.claims, *testkit.Claim("shop", "folder", "c", "x")) }), true, "for claim shop/folder", "wait"},
 		{"a scrub", whatIs(inTarns("scrub-v", ownedBy("PersistentVolume", "v"))), false, "being made ready for its next user", "wait"},
 		{"a filler of a pool", whatIs(inTarns("pool-set-uid-1", ownedBy("PersistentVolumeSet", "set-uid")), pooled), false, "", ""},
@@ -246,6 +265,11 @@ func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
 		{"a spare that its pool has given up, which is gone", whatIs(made(spare, surplus)), true, "pools controllers volumes provisioners rest"},
 		{"one that is protected now", whatIs(made(spare, surplus, protectedVolume)), true, "controllers volumes provisioners rest"},
 		{"a volume that is kept", whatIs(made()), true, "controllers volumes provisioners rest"},
+		{"a volume under destruction, though volumes are kept", whatIs(made(wasReleased, provisioned), inPhase(tarnv1.VolumeDeleting)), true, "destruction controllers volumes provisioners rest"},
+		{"a volume being undone, though volumes are kept", whatIs(made(), inPhase(tarnv1.VolumeUndoing, true)), true, "destruction controllers volumes provisioners rest"},
+		{"a spare under destruction, which is waited for once", whatIs(made(spare, surplus), inPhase(tarnv1.VolumeDeleting)), true, "pools controllers volumes provisioners rest"},
+		{"one under destruction whose controller is gone", whatIs(made(wasReleased, provisioned), inPhase(tarnv1.VolumeDeleting), abandoned), true, "controllers volumes provisioners rest"},
+		{"one whose destruction began as the controllers ended", whatIs(made(wasReleased, provisioned), inPhase(tarnv1.VolumeDeleting), ended), true, "controllers volumes provisioners rest"},
 		{"a pool whose controller is gone", whatIs(made(spare), pooled, abandoned), true, "controllers volumes provisioners rest"},
 		{"a pool alone whose controller is gone", whatIs(pooled, abandoned), true, "controllers volumes provisioners rest"},
 		{"an application that nobody ends", whatIs(application, ending, abandoned), true, "controllers volumes provisioners rest"},
@@ -257,6 +281,33 @@ func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
 		}
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestWhatIsHalfMadeOrHalfDestroyedIsNotSaidToBeKept(t *testing.T) {
+	const kept = "let go of %s volumes: their data stays, with reclaim policy Retain"
+	const named = "; and of 1 that are half made or half destroyed, which nobody ends, so see to their storage yourself: pvc-u"
+	for _, c := range []struct {
+		name, number, rest string
+		in                 *installed
+	}{
+		{"a whole one", "1", "", whatIs(made(wasReleased, provisioned))},
+		{"a whole one whose record was deleted, as kubectl does a second time", "1", "", whatIs(made(wasReleased, provisioned), abandoned, func(in *installed) {
+			in.records[0].DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+		})},
+		{"under destruction", "0", "", whatIs(made(wasReleased, provisioned), inPhase(tarnv1.VolumeDeleting))},
+		{"under destruction by nobody", "0", named, whatIs(made(wasReleased, provisioned), inPhase(tarnv1.VolumeDeleting), abandoned)},
+		{"under destruction as the controllers ended", "0", named, whatIs(made(wasReleased, provisioned), inPhase(tarnv1.VolumeDeleting), ended)},
+		{"being made by nobody", "0", named, whatIs(made(), inPhase(tarnv1.VolumeCreating, true), abandoned)},
+		{"being undone by nobody", "0", named, whatIs(made(), inPhase(tarnv1.VolumeUndoing, true), abandoned)},
+		{"made, with a volume that was not written yet", "0", named, whatIs(made(), inPhase(tarnv1.VolumeCreated, true), abandoned)},
+		{"not begun", "0", "", whatIs(made(), inPhase(tarnv1.VolumePending, true), abandoned)},
+	} {
+		want := strings.Replace(kept, "%s", c.number, 1) + c.rest
+		steps := planUninstall(c.in, true).steps
+		if i := slices.IndexFunc(steps, func(s plannedStep) bool { return s.step == stepVolumes }); i < 0 || steps[i].what != want {
+			t.Errorf("%s: got %+v, want %q", c.name, steps, want)
 		}
 	}
 }

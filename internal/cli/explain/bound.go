@@ -140,8 +140,9 @@ func (s *story) expansion(v *volumeView) {
 	if e.NextAttemptTime != nil {
 		link.Next = "again " + when(e.NextAttemptTime, s.view.Now) + "; at once if the claim asks for another size"
 	}
-	if v.Step != nil || e.LastError == nil && e.NextAttemptTime == nil {
-		s.stepPod(v, tarnv1.StepExpansion)
+	s.stepPod(v, tarnv1.StepExpansion)
+	if e.NextAttemptTime != nil {
+		s.late(e.NextAttemptTime.Time)
 	}
 }
 
@@ -167,12 +168,19 @@ func (s *story) nodeResize(c *claimView, link *Link) {
 			l.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Volume.Spec.CSI.Driver)
 			s.blame("its volume has grown, but cannot follow on node %s: %s", g.Stage.Spec.NodeName, e.Message)
 		}
+		if g.Pod == nil && e.Phase == tarnv1.StageExpansionRunning && e.Name != "" && !s.view.unknown(Pod, e.Namespace, e.Name) {
+			s.add(Link{Object: Object{Pod, e.Namespace, e.Name}, State: "missing", Node: g.Stage.Spec.NodeName})
+			s.lateFor(writtenAt(g.Stage))
+		}
 		if g.Pod == nil || g.Pod.Pod.Name != e.Name {
 			continue
 		}
 		before := s.cause
 		if s.ourPod(g.Pod, tarnv1.StepNodeExpansion, c.Volume.Volume.Spec.CSI.Driver, podvol.Observe(g.Pod.Pod, g.Stage.UID, s.view.Now)); s.cause != before {
 			s.cause = "its volume has grown, and is to follow on node " + g.Stage.Spec.NodeName + ": " + s.cause
+		}
+		if e.Phase == tarnv1.StageExpansionRunning {
+			s.lateAfter(g.Pod.Pod, g.Stage.UID)
 		}
 	}
 }
@@ -189,7 +197,7 @@ func (s *story) resizeSilent(c *claimView, link *Link) {
 	link.Next = "when its driver's resizer begins"
 	if c.Volume.Record != nil {
 		link.Next = "when tarn controller begins"
-		s.controllerSilent("", c.Claim.CreationTimestamp.Time)
+		s.late(writtenAt(c.Claim))
 	}
 }
 

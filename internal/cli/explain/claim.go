@@ -86,7 +86,7 @@ func (s *story) pendingClaim(c *claimView) {
 		s.preboundClaim(c)
 	case s.awaitsBinder(c):
 	case c.Volume.Record != nil:
-		s.beingMade(c.Volume)
+		s.beingMade(c.Volume, claim)
 	case !volume.HasClass(claim):
 		s.classless(c)
 	case class == "":
@@ -199,18 +199,7 @@ func (s *story) binderSilent(c *claimView, because string, by ...metav1.Object) 
 	if c.Class != nil {
 		by = append(by, c.Class)
 	}
-	since := c.Claim.CreationTimestamp.Time
-	for _, o := range by {
-		times := []metav1.Time{o.GetCreationTimestamp()}
-		if vol, ok := o.(*corev1.PersistentVolume); ok && vol.Status.LastPhaseTransitionTime != nil {
-			times = append(times, *vol.Status.LastPhaseTransitionTime)
-		}
-		for _, at := range times {
-			if at.After(since) {
-				since = at.Time
-			}
-		}
-	}
+	since := latest(append(by, c.Claim)...)
 	if s.view.Now.Sub(since) < binderTime {
 		s.awaits("it is being bound: %s", because)
 		s.links[len(s.links)-1].Next = "within moments"

@@ -188,6 +188,9 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		}), "the creation pod default/pav-creation is to go, but its node n1 is not ready", "when its kubelet answers again", ""},
 		{"the creation pod does not go", with(newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs, deadline(7200)), func(w *world) { w.volumeView.Step.Pod.DeletionTimestamp = &began }),
 			"the creation pod default/pav-creation does not go: node n1 does not answer", "when the pod is gone", ""},
+		{"the creation pod is kept by somebody's finalizer", with(newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs, deadline(7200)), func(w *world) {
+			w.volumeView.Step.Pod.DeletionTimestamp, w.volumeView.Step.Pod.DeletionGracePeriodSeconds, w.volumeView.Step.Pod.Finalizers = &began, ptr.To[int64](0), []string{"example.org/audit"}
+		}), "the creation pod default/pav-creation is to go: finalizer example.org/audit keeps it, which is of whoever uses the name example.org", "when its owner takes it off", "kubectl -n default patch pod pav-creation"},
 		{"the creation pod has ended, and nobody tells of it", newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, ended1ago, deadline(7200)),
 			"the creation pod default/pav-creation has ended, and the node agent on n1 has not told what it left in /pav", "when the node agent on n1 has told", ""},
 		{"the creation pod was taken away and nobody makes it again", with(newWorld().recorded(tarnv1.VolumeCreating), func(w *world) { w.view.Controller = nil }), "its volume is being made, attempt 1", "as soon as tarn controller runs", ""},

@@ -142,6 +142,7 @@ func (s *story) goingUser(c *claimView, u *user) (why string) {
 	link.Message = strings.TrimSuffix(usesIt+"; "+link.Message, "; ")
 	s.links = append(s.links, part.links...)
 	s.others = append(s.others, part.others...)
+	s.heed(part)
 	return part.cause
 }
 

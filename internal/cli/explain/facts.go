@@ -9,8 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -222,15 +220,4 @@ func moment(t time.Time) *time.Time {
 	}
 	t = t.UTC()
 	return &t
-}
-
-// when words a time to come.
-func when(at *metav1.Time, now time.Time) string {
-	if at == nil {
-		return ""
-	}
-	if wait := at.Sub(now); wait > 0 {
-		return fmt.Sprintf("in %s, at %s", duration.HumanDuration(wait.Round(time.Second)), at.UTC().Format(time.TimeOnly+"Z"))
-	}
-	return "now"
 }

@@ -95,16 +95,18 @@ func TestOfAPodWhoseStagesCannotBeReadNoneIsCalledMissing(t *testing.T) {
 
 func TestANodeAgentHasAMomentToLookAtWhatAPodHasMade(t *testing.T) {
 	for name, c := range map[string]struct {
-		ended time.Duration // ago
-		want  string
+		ended, told time.Duration // ago
+		want        string
 	}{
-		"just now": {time.Second, "its pod has ended, and the node agent is about to look at /pav/volume"},
-		"for long": {time.Minute, "its pod has ended, and the node agent does not answer"},
+		"just now":                    {time.Second, time.Second, "its pod has ended, and the node agent is about to look at /pav/volume"},
+		"for long":                    {time.Minute, time.Minute, "its pod has ended, and the node agent does not answer"},
+		"for long, and told just now": {time.Minute, time.Second, "its pod has ended, and the node agent is about to look at /pav/volume"},
 	} {
 		w := newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
 			g.Status.Node.Phase = tarnv1.StageWaiting
 			g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodSucceeded, Namespace: "default", Name: "pav-staging"}
 		}).stagePod(stops, func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State.Terminated.FinishedAt = *ahead(-c.ended) })
+		written(w.volumeView.Stages[0].Stage, c.told)
 		if e := chain(w.view); !strings.Contains(e.Verdict, c.want) {
 			t.Errorf("%s: got %q, want %q in it", name, e.Verdict, c.want)
 		}

@@ -186,6 +186,19 @@ func (s *story) staging(p *podView, c *claimView, claims []*claimView) *story {
 	return part
 }
 
+// madeForAClaim says whether a volume was made for a claim, by the rule of the controller that
+// stages it; that it says so by itself is enough only where its record may not be read.
+func (s *story) madeForAClaim(v *volumeView) bool {
+	switch uid := v.Volume.Annotations[tarnv1.AnnotationRecord]; {
+	case uid == "":
+		return false
+	case v.Volume.Annotations[tarnv1.AnnotationKept] == string(v.Volume.UID), s.view.unknown(pavVolume, "", v.Name):
+		return true
+	default:
+		return v.Record != nil && string(v.Record.UID) == uid
+	}
+}
+
 // withoutStage is about a volume that nobody stages, though a pod waits for it.
 func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 	on, name := p.Pod.Spec.NodeName, v.Provisioner.Name
@@ -197,8 +210,7 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 	if s.provisionerUnusable(v.Provisioner, false) {
 		return
 	}
-	byHand := v.Volume.Annotations[tarnv1.AnnotationRecord] == "" && v.Volume.Annotations[volume.AnnProvisionedBy] == ""
-	if byHand && !slices.Contains(v.Provisioner.Spec.ProvisioningModes, pavv1.ModeStatic) {
+	if byHand := !s.madeForAClaim(v); byHand && !slices.Contains(v.Provisioner.Spec.ProvisioningModes, pavv1.ModeStatic) {
 		s.add(Link{Object: Object{Kind: pavProvisioner, Name: name}, State: "not Static", Message: "the volume was written by hand, and spec.provisioningModes does not have Static", Next: "as soon as it has",
 			Command: kubectl("", "patch", "pavprovisioner", name, "--type=json", "-p", `[{"op":"add","path":"/spec/provisioningModes/-","value":"Static"}]`)})
 		s.blame("PavProvisioner %s stages no volumes written by hand: spec.provisioningModes does not have Static", name)

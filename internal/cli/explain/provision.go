@@ -83,7 +83,7 @@ func (s *story) byOthers(c *claimView, name string) {
 	case name == hostPath:
 		s.add(Link{Object: o, State: "silent", Message: "it is part of tarn controller and works only where that is given --host-path-root", Next: "when tarn controller runs with --host-path-root"})
 		s.blame("provisioner %s has not begun", name)
-		s.controllerSilent("", c.Claim.CreationTimestamp.Time)
+		s.controllerSilent("", writtenAt(c.Claim))
 	case c.Volume.Driver == nil && !s.view.unknown(csiDriver, "", name):
 		s.add(Link{Object: o, State: "not registered", Message: "no CSIDriver of that name exists and no Event of the claim comes from it, so it seems not to be installed", Next: "when the provisioner is installed and answers"})
 		s.blame("provisioner %s has not answered, and nothing of it is registered", name)
@@ -122,7 +122,7 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		s.blame("%s", why)
 	default:
 		s.add(Link{Object: o, State: "accepted", Message: "it may make the volume, and no PavVolume " + c.Volume.Name + " says that it has begun"})
-		s.controllerSilent("PavProvisioner "+p.Name+" has to make its volume", c.Claim.CreationTimestamp.Time)
+		s.controllerSilent("PavProvisioner "+p.Name+" has to make its volume", latest(c.Claim, p))
 	}
 }
 
@@ -157,7 +157,7 @@ func (s *story) provisionerUnusable(p *pavv1.PavProvisioner, dynamic bool) bool 
 		s.blame("PavProvisioner %s makes no volumes: spec.provisioningModes does not have Dynamic", p.Name)
 	case accepted == nil || accepted.ObservedGeneration != p.Generation:
 		s.add(Link{Object: o, State: "not judged yet", Since: moment(p.CreationTimestamp.Time)})
-		s.controllerSilent("PavProvisioner "+p.Name+" has to be judged", p.CreationTimestamp.Time)
+		s.controllerSilent("PavProvisioner "+p.Name+" has to be judged", writtenAt(p))
 	case accepted.Status != metav1.ConditionTrue:
 		s.add(Link{Object: o, State: "not accepted", Since: moment(accepted.LastTransitionTime.Time), Reason: accepted.Reason, Message: accepted.Message,
 			Next: "as soon as the PavProvisioner is corrected", Command: edit})

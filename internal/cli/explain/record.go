@@ -10,18 +10,21 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
-// beingMade is about a volume whose record is not handed over yet.
-func (s *story) beingMade(v *volumeView) {
+// beingMade is about a volume whose record is not handed over yet. claim is the one that it
+// is made for, nil where that is gone.
+func (s *story) beingMade(v *volumeView, claim *corev1.PersistentVolumeClaim) {
 	r := v.Record
 	link := len(s.links)
 	s.record(v, tarnv1.ConditionProvisioned)
 	switch r.Status.Phase {
 	case "", tarnv1.VolumePending:
-		s.betweenAttempts(v, s.links[link])
+		s.betweenAttempts(v, claim, s.links[link])
 	case tarnv1.VolumeValidating:
 		s.awaits("its claim is being validated")
 		s.stepPod(v, tarnv1.StepValidation)
@@ -51,16 +54,16 @@ func (s *story) beingMade(v *volumeView) {
 // inProgress is the reason of a condition by which the controller says that it is at work.
 const inProgress = "InProgress"
 
-// disputed is about a creation that gave the handle of another volume.
+// disputed is about a creation that gave the handle of another volume, which is the error that
+// is written with the phase.
 func (s *story) disputed(v *volumeView, at int) {
-	r := v.Record
-	why := "somebody has to decide about it"
+	r, link := v.Record, s.links[at]
+	link.Next = "when somebody has settled it by hand; the command then has the claim served anew"
+	link.Command = kubectl("", "delete", "pavvolume", r.Name)
 	if e := r.Status.LastError; e != nil {
-		s.links[at].Since, s.links[at].Reason, s.links[at].Message, why = moment(e.Time.Time), e.Reason, e.Message, e.Message
+		link.Since, link.Reason, link.Message = moment(e.Time.Time), e.Reason, e.Message
+		s.blame("%s", e.Message)
 	}
-	s.links[at].Next = "when somebody has settled it by hand; the command then has the claim served anew"
-	s.links[at].Command = kubectl("", "delete", "pavvolume", r.Name)
-	s.blame("%s", why)
 }
 
 // afterFailure puts what the attempt before has failed with before how the current one
@@ -89,7 +92,7 @@ func (s *story) record(v *volumeView, condition string) *Link {
 }
 
 // betweenAttempts is about a record that waits for its first or next attempt.
-func (s *story) betweenAttempts(v *volumeView, link *Link) {
+func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeClaim, link *Link) {
 	r, failed := v.Record, v.Record.Status.LastError
 	if p := v.Provisioner; p != nil && p.UID == r.Spec.Provisioner.UID && s.provisionerUnusable(p, true) {
 		return
@@ -102,9 +105,9 @@ func (s *story) betweenAttempts(v *volumeView, link *Link) {
 		case v.Provisioner == nil && c != nil && c.Status != metav1.ConditionTrue: // else it is judged anew above
 			link.Next = ""
 			s.blame("PavProvisioner %s has not begun: %s", r.Spec.Provisioner.Name, c.Message)
-		case !s.young(r.CreationTimestamp.Time):
+		case !s.young(writtenAt(r)) && (v.Provisioner == nil || !s.young(writtenAt(v.Provisioner))):
 			link.Next = ""
-			s.controllerSilent("the first attempt of PavProvisioner "+r.Spec.Provisioner.Name+" is due", r.CreationTimestamp.Time)
+			s.controllerSilent("the first attempt of PavProvisioner "+r.Spec.Provisioner.Name+" is due", writtenAt(r))
 		}
 		return
 	}
@@ -122,6 +125,20 @@ func (s *story) betweenAttempts(v *volumeView, link *Link) {
 		link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
 	}
 	s.stepPod(v, failed.Step)
+	if at := r.Status.NextAttemptTime; at != nil && at.Before(&metav1.Time{Time: s.view.Now}) {
+		if awaitsNode(v, claim) {
+			link.Next = "when the scheduler has selected a node for it again"
+			return
+		}
+		s.late(at.Time)
+	}
+}
+
+// awaitsNode says whether the next attempt waits for the scheduler to select a node for the
+// claim: that of a failed attempt was given back.
+func awaitsNode(v *volumeView, claim *corev1.PersistentVolumeClaim) bool {
+	return claim != nil && claim.Annotations[volume.AnnSelectedNode] == "" &&
+		v.Record.Spec.WaitsForNode && v.Provisioner != nil && v.Provisioner.Spec.Topology == pavv1.TopologyNode
 }
 
 // undoing is about a record whose deletion pod removes what creation may have left.
@@ -132,9 +149,14 @@ func (s *story) undoing(v *volumeView) {
 	if failed != nil {
 		why = ": " + failed.Message
 	}
-	what := "what an attempt may have left is being removed"
+	what, not := "what an attempt may have left is being removed", "what an attempt may have left cannot be removed yet"
 	if r.Status.Phase == tarnv1.VolumeDeleting {
-		what = "its storage is being destroyed"
+		what, not = "its storage is being destroyed", "its storage cannot be destroyed yet"
+	}
+	if kept := keptFrom(v); kept != "" {
+		s.blame("%s: %s", not, kept)
+		s.stepPod(v, tarnv1.StepDeletion)
+		return
 	}
 	if failed != nil && failed.Step == tarnv1.StepDeletion {
 		s.deletionFailing(v)
@@ -160,25 +182,32 @@ func (s *story) deletionFailing(v *volumeView) {
 	link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
 	s.blame("%s (attempt %d)", failed, r.Status.DeletionAttempts)
 	s.stepPod(v, tarnv1.StepDeletion)
+	if p := v.Step; p == nil || p.Pod.DeletionTimestamp == nil { // else that has to be gone first
+		s.late(r.Status.NextDeletionTime.Time)
+	}
 }
 
 // stepPod adds the pod of a record's step and blames what keeps it.
 func (s *story) stepPod(v *volumeView, step tarnv1.Step) {
-	p := v.Step
+	p, r := v.Step, v.Record
 	if p == nil {
-		want, attempt, namespace := stepOf(v.Record)
-		if v.Record.Status.LastError == nil && want == step && !s.view.unknown(Pod, namespace, podName(v.Record, step, attempt)) {
-			s.add(Link{Object: Object{Pod, namespace, podName(v.Record, step, attempt)}, State: "missing", Next: "when tarn controller starts it"})
-			s.controllerSilent("", v.Record.CreationTimestamp.Time)
+		want, attempt, namespace := stepOf(r)
+		name := podName(r, step, attempt)
+		if want == step && awaited(r, step) && !s.view.unknown(Pod, namespace, name) && (step != tarnv1.StepDeletion || keptFrom(v) == "") {
+			s.add(Link{Object: Object{Pod, namespace, name}, State: "missing", Next: "when tarn controller starts it"})
+			s.lateFor(writtenAt(r))
 		}
 		return
 	}
 	before, at := s.cause, len(s.links)
-	s.ourPod(p, step, v.Record.Spec.Provisioner.Name, podvol.Observe(p.Pod, v.Record.UID, s.view.Now))
+	s.ourPod(p, step, r.Spec.Provisioner.Name, podvol.Observe(p.Pod, r.UID, s.view.Now))
 	if s.cause != before { // it is nearer, and what would begin anew would find it again
 		for _, l := range s.links[:at] {
 			l.Command = ""
 		}
+	}
+	if awaited(r, step) {
+		s.lateAfter(p.Pod, r.UID)
 	}
 }
 
@@ -194,12 +223,7 @@ func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o podvo
 		s.blame("a pod that is not Tarn's has the name of its %s pod", step)
 		return
 	case podvol.PodGoing:
-		link.Message, link.Next = cmp.Or(o.Message, link.Message), "when the pod is gone"
-		if o.Message != "" {
-			s.blame("%s does not go: node %s does not answer", what, p.Pod.Spec.NodeName)
-		} else if how := s.nodeDown(p); how != "" {
-			s.blame("%s is to go, but its node %s %s", what, p.Pod.Spec.NodeName, how)
-		}
+		s.ourPodGoing(p, link, what, o)
 		return
 	case podvol.PodSettling:
 		link.State, link.Next = "ended", "when the node agent on "+p.Pod.Spec.NodeName+" has told what it left in /pav"
@@ -218,6 +242,22 @@ func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o podvo
 		return
 	}
 	s.ourPodUnderWay(p, link, t, what, remake, o)
+}
+
+// ourPodGoing says what keeps a pod of Tarn's that is being deleted and has not come to its end.
+func (s *story) ourPodGoing(p *podView, link *Link, what string, o podvol.Observation) {
+	if volume.ShutDown(p.Pod) && len(p.Pod.Finalizers) > 0 { // its node is done with it
+		s.cause = ""
+		s.keepers(link.Object, "pod", p.Pod, "", true)
+		s.cause = fmt.Sprintf("%s is to go: %s", what, s.cause)
+		return
+	}
+	link.Message, link.Next = cmp.Or(o.Message, link.Message), "when the pod is gone"
+	if o.Message != "" {
+		s.blame("%s does not go: node %s does not answer", what, p.Pod.Spec.NodeName)
+	} else if how := s.nodeDown(p); how != "" {
+		s.blame("%s is to go, but its node %s %s", what, p.Pod.Spec.NodeName, how)
+	}
 }
 
 // ourPodUnderWay says how far a pod of Tarn's is that has not ended, what keeps it, and when

@@ -25,7 +25,7 @@ func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) str
 		s.endingSet(set, link, ready)
 		return link.State
 	case ready == nil || status.ObservedGeneration != set.Generation:
-		s.controllerSilent("it has to be looked at", set.CreationTimestamp.Time)
+		s.controllerSilent("it has to be looked at", writtenAt(set))
 		return link.State
 	case ready.Status == metav1.ConditionTrue:
 		link.State, link.Since = "Ready", moment(ready.LastTransitionTime.Time)

@@ -107,10 +107,13 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 		s.blame("%s: %s", what, status.Message)
 	case status.Phase == "" && status.Message != "": // until its provisioner is judged
 		link.Next = "when the PavProvisioner has been judged"
-		s.blame("%s: %s", what, status.Message)
 		if s.provisionerUnusable(p, false) {
 			s.blame("%s: %s", what, s.cause)
+			break
 		}
+		link.Next = ""
+		s.controllerSilent(what+", its pod has to be started", latest(stage, p))
+		return
 	case status.Phase == "":
 		s.controllerSilent(what+", its pod has to be started", stage.CreationTimestamp.Time)
 		return
@@ -122,19 +125,40 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 		}
 		s.blame("%s: its pod has ended, and the node agent does not answer", what)
 		return
+	case status.Phase == tarnv1.StagePodValidating: // written by hand
+		s.awaits("%s: it is being validated first", what)
 	default:
 		s.awaits("%s: its staging pod has made no /pav/volume yet", what)
 	}
+	s.podOfStage(g, what, p.Name)
+}
+
+// podOfStage tells of the pod that is to make a volume available, or to validate it first.
+func (s *story) podOfStage(g *stageView, what, provisioner string) {
+	stage, status, step := g.Stage, g.Stage.Status.Pod, tarnv1.StepStaging
+	if status.Phase == tarnv1.StagePodValidating {
+		step = tarnv1.StepValidation
+	}
+	awaited := status.Phase != tarnv1.StagePodFailed && status.Phase != ""
 	if g.Pod == nil {
 		if !s.view.unknown(Pod, status.Namespace, status.Name) && status.Name != "" {
 			s.add(Link{Object: Object{Pod, status.Namespace, status.Name}, State: "missing", Node: stage.Spec.NodeName})
+			if awaited {
+				s.lateFor(writtenAt(stage))
+			}
 		}
 		return
 	}
 	before := s.cause
-	s.ourPod(g.Pod, tarnv1.StepStaging, p.Name, podvol.Observe(g.Pod.Pod, stage.UID, s.view.Now))
+	s.ourPod(g.Pod, step, provisioner, podvol.Observe(g.Pod.Pod, stage.UID, s.view.Now))
 	if s.cause != before {
 		s.cause = what + ": " + s.cause
+	}
+	if awaited {
+		s.lateAfter(g.Pod.Pod, stage.UID)
+	}
+	if step == tarnv1.StepValidation {
+		return
 	}
 	if running := s.links[len(s.links)-1]; running.State == "running" {
 		running.Next = "when it makes /pav/volume and ends, or makes /pav/ready"
@@ -142,9 +166,10 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 	}
 }
 
-// endOfStaging is when the pod of a stage ended, or where that is not told, when it began.
+// endOfStaging is when the pod of a stage ended, or where the stage has told that later, then;
+// where neither is known, when it began.
 func endOfStaging(g *stageView) time.Time {
-	end := g.Stage.CreationTimestamp.Time
+	end := writtenAt(g.Stage)
 	if t := g.Stage.Status.Pod.StartTime; t != nil && t.After(end) {
 		end = t.Time
 	}
@@ -228,6 +253,10 @@ func (s *story) endingStage(g *stageView) {
 	if stage.Status.Node.Phase != tarnv1.StageFailed {
 		s.rank = rankPassing
 	}
+	if heldBack(stage) {
+		link.Message, link.Next = status.Message, "when the pods that run on it have ended"
+		s.awaits("%s, which waits: %s", what, status.Message)
+	}
 	if status.Phase == tarnv1.StagePodUnstaging {
 		link.Message = status.Message
 		if status.NextAttemptTime != nil {
@@ -237,5 +266,32 @@ func (s *story) endingStage(g *stageView) {
 	}
 	if g.Pod != nil && g.Pod.Pod.Status.Phase != corev1.PodSucceeded {
 		s.podLink(g.Pod)
+	}
+	s.lateUnstaging(g)
+}
+
+// heldBack says that a stage was asked to end while pods run on its volume, which is not taken
+// from them: what its pod once waited for, the node that has staged it since has outlived.
+func heldBack(stage *tarnv1.PavStage) bool {
+	status := stage.Status.Pod
+	switch status.Phase {
+	case tarnv1.StagePodStopped, tarnv1.StagePodUnstaging, tarnv1.StagePodUnstaged:
+		return false
+	}
+	return stage.DeletionTimestamp != nil && stage.Status.Node.Phase == tarnv1.StageStaged && status.Message != ""
+}
+
+// lateUnstaging tells whether Tarn's controller runs where that is next to unstage a volume.
+func (s *story) lateUnstaging(g *stageView) {
+	switch status := g.Stage.Status.Pod; {
+	case status.Phase != tarnv1.StagePodUnstaging:
+	case g.Pod != nil && g.Pod.Pod.DeletionTimestamp != nil: // that has to be gone first
+	case status.NextAttemptTime != nil:
+		s.late(status.NextAttemptTime.Time)
+	case g.Pod != nil:
+		s.lateAfter(g.Pod.Pod, g.Stage.UID)
+	case status.Name != "" && !s.view.unknown(Pod, status.Namespace, status.Name):
+		s.add(Link{Object: Object{Pod, status.Namespace, status.Name}, State: "missing", Node: g.Stage.Spec.NodeName})
+		s.lateFor(writtenAt(g.Stage))
 	}
 }

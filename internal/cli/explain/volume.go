@@ -94,7 +94,7 @@ func (s *story) onlyRecord(v *volumeView) string {
 		}
 		return "missing"
 	default:
-		s.beingMade(v)
+		s.beingMade(v, v.Claim)
 	}
 	return cmp.Or(string(r.Status.Phase), "new")
 }
@@ -189,10 +189,6 @@ func (s *story) trashedVolume(vol *corev1.PersistentVolume, link *Link, left str
 
 // toBeDeleted is about a released volume whose storage nobody has begun to destroy.
 func (s *story) toBeDeleted(v *volumeView, left string) {
-	since := v.Volume.CreationTimestamp.Time
-	if t := v.Volume.Status.LastPhaseTransitionTime; t != nil {
-		since = t.Time
-	}
 	link := s.links[len(s.links)-1]
 	ours := v.Record != nil || v.Volume.Annotations[volume.AnnProvisionedBy] == hostPath
 	switch e := newest(v.Events, "VolumeFailedDelete"); {
@@ -207,7 +203,7 @@ func (s *story) toBeDeleted(v *volumeView, left string) {
 		link.Reason, link.Message, link.Next = e.Reason, e.Message, "when who made it tries again; "+s.lastTry(e)
 		s.blame("its storage could not be destroyed: %s", e.Message)
 	case v.Record != nil:
-		s.controllerSilent(left+", and its storage has to be destroyed", since)
+		s.controllerSilent(left+", and its storage has to be destroyed", latest(v.Volume, v.Record))
 	case v.Volume.Spec.CSI != nil && v.Provisioner != nil && v.Volume.Annotations[volume.AnnProvisionedBy] == "":
 		link.Next = "when somebody removes the storage by hand, and then the volume"
 		s.letGo(v, link)

@@ -1,0 +1,136 @@
+package explain
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// A time that has passed, a pod that has ended and one that is not there bring Tarn's
+// controller on within moments. Where they do not for longer than it may take, whether it
+// runs is told, by its lease.
+
+// when words a time at which a controller does something.
+func when(at *metav1.Time, now time.Time) string {
+	if at == nil {
+		return ""
+	}
+	clock := at.UTC().Format(time.TimeOnly + "Z")
+	switch wait := at.Sub(now); {
+	case wait > 0:
+		return fmt.Sprintf("in %s, at %s", duration.HumanDuration(wait.Round(time.Second)), clock)
+	case -wait < answerTime:
+		return "now"
+	default:
+		return fmt.Sprintf("was due %s ago, at %s", duration.HumanDuration(-wait), clock)
+	}
+}
+
+// late tells whether Tarn's controller runs, where what it has to go on with is longer ago
+// than one that runs takes. Without it nothing else that is offered moves anything on.
+func (s *story) late(since time.Time) {
+	if s.young(since) {
+		return
+	}
+	told := len(s.links)
+	s.controllerSilent("", since)
+	if s.view.Controller == nil || len(s.links) == told {
+		return // where no lease tells, one may run
+	}
+	for _, l := range s.links[:told] {
+		l.Command = ""
+	}
+}
+
+// lateFor is late for a pod that is not there, which nothing tells since when: so one look
+// is not enough.
+func (s *story) lateFor(since time.Time) {
+	if leads, _, _ := Leader(s.view.Controller, s.view.Now); leads || s.view.Twice || s.young(since) {
+		s.late(since)
+		return
+	}
+	s.again = true
+}
+
+// lateAfter is late for a pod of Tarn's that belongs to an owner and has ended.
+func (s *story) lateAfter(pod *corev1.Pod, owner types.UID) {
+	if hasEndedFor(pod, owner, s.view.Now) && hasEndedFor(pod, owner, s.view.Now.Add(-answerTime)) { // by its time, too
+		s.late(writtenAt(pod))
+	}
+}
+
+// hasEndedFor says whether a pod is one with which Tarn's controller goes on at a time.
+func hasEndedFor(pod *corev1.Pod, owner types.UID, at time.Time) bool {
+	switch podvol.Observe(pod, owner, at).State {
+	case podvol.PodSucceeded, podvol.PodFailed:
+		return true
+	}
+	return false
+}
+
+// writtenAt is when an object was last written, its status included; where that is not
+// told, when it was made. Whoever is to answer to an object has had no more time than since.
+func writtenAt(o metav1.Object) time.Time {
+	at := o.GetCreationTimestamp().Time
+	if vol, ok := o.(*corev1.PersistentVolume); ok && vol.Status.LastPhaseTransitionTime != nil && vol.Status.LastPhaseTransitionTime.After(at) {
+		at = vol.Status.LastPhaseTransitionTime.Time
+	}
+	for _, m := range o.GetManagedFields() {
+		if m.Time != nil && m.Time.After(at) {
+			at = m.Time.Time
+		}
+	}
+	return at
+}
+
+// latest is when the last written of some objects was.
+func latest(of ...metav1.Object) time.Time {
+	var at time.Time
+	for _, o := range of {
+		if t := writtenAt(o); t.After(at) {
+			at = t
+		}
+	}
+	return at
+}
+
+// awaited says whether a record waits for a pod of a step, and not for the time of the next.
+func awaited(r *tarnv1.PavVolume, step tarnv1.Step) bool {
+	switch s := &r.Status; step {
+	case tarnv1.StepValidation:
+		return s.Phase == tarnv1.VolumeValidating
+	case tarnv1.StepCreation:
+		return s.Phase == tarnv1.VolumeCreating
+	case tarnv1.StepDeletion:
+		return (s.Phase == tarnv1.VolumeUndoing || s.Phase == tarnv1.VolumeDeleting) && s.NextDeletionTime == nil
+	case tarnv1.StepExpansion:
+		return s.Phase == tarnv1.VolumeCreated && s.Expansion != nil && s.Expansion.TargetCapacity > 0 && s.Expansion.NextAttemptTime == nil
+	}
+	return false
+}
+
+// keptFrom is what keeps the storage of a volume from being removed beside what the last
+// attempt has failed with, by the controller's word; empty for nothing.
+func keptFrom(v *volumeView) string {
+	failed := v.Record.Status.LastError
+	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
+	switch {
+	case c == nil, c.Status == metav1.ConditionTrue, failed != nil && c.Reason == failed.Reason:
+		return ""
+	case c.Reason == podWaits, c.Reason == stillStaged && len(v.Stages) == 0: // the pod tells, and the stages do
+		return ""
+	}
+	return c.Message
+}
+
+// podWaits is the reason of a condition by which the controller says what a deletion pod
+// waits for.
+const podWaits = "DeletionPodWaiting"

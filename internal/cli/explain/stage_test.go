@@ -1,0 +1,181 @@
+package explain
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
+	mount := func(message string) func(*world) {
+		return func(w *world) {
+			w.view.Pod.Events = []corev1.Event{{Type: corev1.EventTypeWarning, Reason: "FailedMount", Message: message, LastTimestamp: began}}
+		}
+	}
+	waiting := func(pod func(*tarnv1.PavStagePodStatus)) *world {
+		return newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase = tarnv1.StageWaiting
+			g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodRunning, Namespace: "default", Name: "pav-staging"}
+			pod(&g.Status.Pod)
+		})
+	}
+	same := func(*tarnv1.PavStagePodStatus) {}
+	unjudged := func() *world {
+		return waiting(func(p *tarnv1.PavStagePodStatus) {
+			*p = tarnv1.PavStagePodStatus{Message: `waiting until PavProvisioner "gold" has been checked`}
+		})
+	}
+	for _, c := range []answer{
+		{"a claim that waits", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk").askedPod(unscheduled),
+			"pod shop/web is not scheduled: claim shop/data: its volume could not be made, attempt 3: no disk", "attempt 4", "kubectl delete pavvolume"},
+		{"a claim that does not exist", with(newWorld().askedPod(unscheduled), func(w *world) { w.view.Claims[0] = &claimView{Object: w.claimView.Object} }), "claim shop/data: it does not exist", "when the claim is created", ""},
+		{"a claim that is being deleted", with(newWorld().bound().askedPod(unscheduled), func(w *world) { w.claim.DeletionTimestamp, w.claim.Finalizers = &began, []string{claimProtection} }),
+			"claim shop/data is being deleted, so no pod that uses it is started", "", ""},
+		{"the scheduler", newWorld().bound().askedPod(unscheduled), "the scheduler finds no node for it: 0/1 nodes fit", "when the scheduler finds a node", ""},
+		{"a staging pod that runs", waiting(same).stagePod(runs), "its staging pod default/pav-staging has been running for 60m and has not made it available", "when it makes /pav/volume and ends", ""},
+		{"a staging pod without image", waiting(same).stagePod(waits("ErrImagePull", "no such image")), "cannot have its image: no such image", "when what keeps it is mended", "kubectl edit pavprovisioner gold && kubectl -n default delete pod pav-staging"},
+		{"a staging pod that nobody starts", with(waiting(func(p *tarnv1.PavStagePodStatus) { *p = tarnv1.PavStagePodStatus{} }), func(w *world) { w.view.Controller = nil }),
+			"its pod has to be started, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
+		{"a stage whose provisioner was judged", unjudged(), "volume pvc-claim-uid is not staged on node n1, its pod has to be started, and has not begun though tarn controller runs", "when the controller comes to it", ""},
+		{"a stage whose provisioner was judged a moment ago", with(unjudged(), func(w *world) { written(w.provisioner, time.Second) }), "volume pvc-claim-uid is not staged on node n1, its pod has to be started, which begins within moments", "", ""},
+		{"a stage that pods hold", with(newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
+			g.DeletionTimestamp, g.Status.Pod = &began, tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodSucceeded, Message: "pods run on the volume: shop/other"}
+		}), func(w *world) { w.view.Pod.Pod.Status.Conditions = nil }), "volume pvc-claim-uid is being unstaged on node n1, which waits: pods run on the volume: shop/other", "when the pods that run on it have ended", ""},
+		{"a stage whose provisioner nobody judges", with(unjudged(), func(w *world) { w.provisioner.Status.Conditions = nil }),
+			"is not staged on node n1: PavProvisioner gold has to be judged, and has not begun though tarn controller runs", "when the controller comes to it", ""},
+		{"staging was refused", waiting(func(p *tarnv1.PavStagePodStatus) {
+			*p = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodFailed, Message: "spec.volumeStaging: bad"}
+		}), "is not staged on node n1: spec.volumeStaging: bad", "when the kubelet asks again", ""},
+		{"staging has failed and is to be tried again", with(newWorld().bound().askedPod(), mount("MountVolume.SetUp failed: rpc error: code = Internal desc = Staging pod failed: no loop device")),
+			"cannot be staged on node n1: Staging pod failed: no loop device", "when the kubelet tries again", "kubectl -n shop get pod web -o yaml | kubectl replace --force -f -"},
+		{"a node agent that is not there", with(newWorld().bound().askedPod(), func(w *world) { w.view.Pod.Drivers = nil }), "driver gold is not registered on node n1: Tarn's node agent does not run there", "when the node agent runs on n1", "spec.nodeName=n1"},
+		{"a node agent that does not answer", newWorld().bound().askedPod(), "Tarn's node agent on node n1 does not answer", "when the node agent answers", ""},
+		{"a node that is gone", with(newWorld().bound().askedPod(), func(w *world) { w.view.Pod.NodeGone = true }), "its node n1 does not exist any more", "when Kubernetes removes the pod", ""},
+		{"a node that is down", with(newWorld().bound().askedPod(), func(w *world) {
+			w.view.Pod.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}
+		}), "its node n1 is not ready", "when its kubelet answers again", ""},
+		{"a provisioner that is gone", with(newWorld().bound().askedPod(), func(w *world) { w.volumeView.Provisioner, w.view.Pod.Drivers = nil, nil }), "there is no PavProvisioner gold any more", "", ""},
+		{"another driver that its node does not have", with(newWorld().bound().askedPod(), func(w *world) {
+			w.volumeView.Provisioner, w.volume.Spec.CSI.Driver = nil, "csi.example.org"
+		}), "driver csi.example.org is not registered on node n1", "when the driver's pod runs on n1", ""},
+		{"a stage that has failed", newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase, g.Status.Node.Message = tarnv1.StageFailed, "/pav/volume is missing"
+		}), "volume pvc-claim-uid could not be staged on node n1: /pav/volume is missing", "when the kubelet asks again", ""},
+		{"containers that nothing is known of", newWorld().bound().askedPod(func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+		}), "its containers have not started on node n1, and nothing that can be read says why", "", ""},
+		{"containers of which the kubelet has said something", with(newWorld().bound().askedPod(func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+		}), func(w *world) {
+			w.view.Pod.Events = []corev1.Event{{Reason: "Pulling", Message: "Pulling image web:1", LastTimestamp: began}}
+		}), "its containers have not started on node n1, where the kubelet said last: Pulling image web:1", "when what the kubelet said last", ""},
+		{"nothing but its own end, while its claim waits for that", with(newWorld().bound().askedPod(runs, func(p *corev1.Pod) { p.DeletionTimestamp = &began }), func(w *world) {
+			w.claim.DeletionTimestamp, w.claim.Finalizers = &began, []string{claimProtection}
+		}), "pod shop/web is Terminating: its containers have not ended", "when its containers have ended", ""},
+		{"a volume by hand without Static", with(newWorld().bound().askedPod(), func(w *world) {
+			w.volume.Annotations, w.provisioner.Spec.ProvisioningModes = nil, []pavv1.ProvisioningMode{pavv1.ModeDynamic}
+		}), "stages no volumes written by hand", "as soon as it has", `"value":"Static"`},
+		{"a volume without Static that was restored from a backup", with(newWorld().bound().askedPod(), func(w *world) {
+			w.volume.Annotations = map[string]string{tarnv1.AnnotationRecord: "uid-of-old", volume.AnnProvisionedBy: "shop"}
+			w.provisioner.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeDynamic}
+		}), "stages no volumes written by hand", "as soon as it has", `"value":"Static"`},
+		{"another driver's mount", with(newWorld().bound().askedPod(), func(w *world) {
+			w.volumeView.Provisioner = nil
+			mount("disk is attached elsewhere")(w)
+		}), "cannot mount its volumes: disk is attached elsewhere", "when the kubelet tries again", ""},
+		{"an earlier stage that does not end", newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) { g.DeletionTimestamp = &began }), "is being unstaged on node n1", "when its pod has ended", ""},
+		{"a volume that was lost under it", newWorld().bound().askedPod(runs).staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase, g.Status.Node.Loss = tarnv1.StageLost, &tarnv1.StageLoss{Number: 1, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}
+		}), "volume pvc-claim-uid is lost on node n1: the server died", "when its next staging pod", ""},
+		{"a volume that was lost under it, which its provisioner leaves at that", newWorld().bound().askedPod(runs).staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase, g.Status.Node.Loss = tarnv1.StageLost, &tarnv1.StageLoss{Number: 1, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}
+			g.Status.Pod.Recovery = tarnv1.RecoveryNone
+		}), "volume pvc-claim-uid is lost on node n1: the server died", "when the pods that use it are restarted, as volumeStaging.recovery is None", ""},
+		{"a volume that was lost under it and cannot be staged again", newWorld().bound().askedPod(runs).staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase, g.Status.Node.Message = tarnv1.StageLost, "Staging pod failed: no disk"
+			g.Status.Node.Loss = &tarnv1.StageLoss{Number: 1, Failed: 3, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}
+		}), "volume pvc-claim-uid is lost on node n1: the server died; staging it again failed, attempt 3: Staging pod failed: no disk", "when its next staging pod", ""},
+		{"its eviction, after its volume was lost", with(newWorld().bound().askedPod(runs).staged(refusedEviction), func(w *world) { w.view.Pod.Pod.UID = "kept" }),
+			"volume pvc-claim-uid was lost on node n1 and is there again, but not for pod shop/web, which is to be evicted and cannot be: budget b needs 1", "when it is evicted, which is tried again", ""},
+		{"its own image", newWorld().bound().askedPod(waits("ErrImagePull", "no such image"), func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+		}), "its volumes are there, but cannot have its image: no such image", "", ""},
+		{"its own end", newWorld().bound().askedPod(runs, func(p *corev1.Pod) { p.DeletionTimestamp = &began }), "pod shop/web is Terminating: its containers have not ended", "when its containers have ended", ""},
+		{"its own end, which the unstaging of its volume holds up", newWorld().bound().askedPod(runs, stops, func(p *corev1.Pod) { p.DeletionTimestamp = &began }).staged(func(g *tarnv1.PavStage) {
+			g.DeletionTimestamp = &began
+			g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodUnstaging, UnstageAttempts: 2, Message: "busy", NextAttemptTime: ahead(40e9)}
+		}), "pod shop/web is Terminating: volume pvc-claim-uid cannot be unstaged on node n1, attempt 2: busy", "unstaging attempt 3 in 40s", ""},
+		{"its own end, which nothing but a finalizer holds up", newWorld().bound().askedPod(runs, stops, func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Finalizers = &began, ptr.To[int64](0), []string{"example.org/audit"}
+		}), "pod shop/web is Terminating: finalizer example.org/audit keeps it", "when its owner takes it off", "kubectl -n shop patch pod web"},
+		{"its own end before it had a node", newWorld().bound().askedPod(unscheduled, func(p *corev1.Pod) { p.DeletionTimestamp, p.Finalizers = &began, []string{"example.org/audit"} }),
+			"pod shop/web is Terminating: finalizer example.org/audit keeps it", "when its owner takes it off", "kubectl -n shop patch pod web"},
+		{"its own end, which the kubelet holds up", newWorld().bound().askedPod(runs, stops, func(p *corev1.Pod) { p.DeletionTimestamp = &began }),
+			"pod shop/web is Terminating: its containers have ended, and the kubelet has not taken its volumes back", "when the kubelet has taken its volumes back", ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
+// Who asks for claim or volume is told what a pod that waits for the volume is told, and
+// never that it is staged where it is not yet, or no more.
+func TestOnlyWhatIsStagedIsCalledSo(t *testing.T) {
+	unready := func(change func(*tarnv1.PavStage)) *world {
+		return newWorld().bound().staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase = tarnv1.StageWaiting
+			g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodRunning, Namespace: "default", Name: "pav-staging"}
+			change(g)
+		}).stagePod(waits("ErrImagePull", "no such image"))
+	}
+	failed := func(g *tarnv1.PavStage) {
+		g.Status.Node.Phase, g.Status.Node.Message = tarnv1.StageFailed, "no loop device"
+	}
+	ends := func(g *tarnv1.PavStage) {
+		g.DeletionTimestamp, g.Status.Node.Phase = &began, tarnv1.StageStaged
+		g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodUnstaging, UnstageAttempts: 2, Message: "busy", NextAttemptTime: ahead(time.Minute)}
+	}
+	for name, c := range map[string]struct {
+		of   *world
+		want string
+	}{
+		"claim":           {unready(func(*tarnv1.PavStage) {}), "claim shop/data is Bound: volume pvc-claim-uid is not staged on node n1: the staging pod default/pav-staging cannot have its image"},
+		"volume":          {unready(func(*tarnv1.PavStage) {}).askedVolume(), "volume pvc-claim-uid is Bound: volume pvc-claim-uid is not staged on node n1: the staging pod default/pav-staging cannot have its image"},
+		"one that failed": {unready(failed), "volume pvc-claim-uid could not be staged on node n1: no loop device"},
+		"one that ends":   {unready(ends), "volume pvc-claim-uid cannot be unstaged on node n1, attempt 2: busy"},
+	} {
+		e := chain(c.of.view)
+		if !strings.Contains(e.Verdict, c.want) || e.Healthy || strings.Contains(e.Verdict, "; staged on") {
+			t.Errorf("%s: %q, healthy %t; want %q in it", name, e.Verdict, e.Healthy, c.want)
+		}
+	}
+	for name, of := range map[string]*world{"a claim": newWorld().bound().staged(refusedEviction), "a volume": newWorld().bound().staged(refusedEviction).askedVolume()} {
+		if e := chain(of.view); e.Healthy || !strings.Contains(e.Verdict, "but not for pod shop/web, which is to be evicted and cannot be: budget b needs 1") {
+			t.Errorf("%s of a pod that cannot be evicted: %q, healthy %t", name, e.Verdict, e.Healthy)
+		}
+	}
+	if e := chain(newWorld().bound().askedPod(runs).staged(refusedEviction).view); !e.Healthy {
+		t.Errorf("a pod beside one that cannot be evicted: %q", e.Verdict)
+	}
+	elsewhere := unready(func(*tarnv1.PavStage) {}).askedPod(runs, func(pod *corev1.Pod) { pod.Spec.NodeName = "n2" })
+	if e := chain(elsewhere.view); !e.Healthy || strings.Contains(e.Verdict, "staged on") {
+		t.Errorf("a pod that runs on another node: %q, healthy %t", e.Verdict, e.Healthy)
+	}
+	elsewhere.volumeView.Stages[0].Stage.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageLost, Loss: &tarnv1.StageLoss{Message: "the server died", Time: began}}
+	if e := chain(elsewhere.view); !e.Healthy {
+		t.Errorf("a pod that runs on another node than where the volume was lost: %q", e.Verdict)
+	}
+}
+
+// refusedEviction is a stage whose volume was lost and is there again, but for a pod that a
+// disruption budget keeps.
+func refusedEviction(g *tarnv1.PavStage) {
+	g.Status.Node.Phase, g.Status.Pod.Recovery = tarnv1.StageStaged, tarnv1.RecoveryRestartConsumers
+	g.Status.Pod.Evictions = []tarnv1.StageEviction{{PodUID: "kept", Namespace: "shop", Name: "web", Refusals: 2, Message: "budget b needs 1"}}
+}

@@ -181,7 +181,7 @@ func (c *cluster) traces() map[string]string {
 	found := map[string]string{}
 	for what, command := range map[string]string{
 		"cgroups":            "find /sys/fs/cgroup -name 'tarn-cluster-" + c.name + "'",
-		"loop devices":       "grep -ls -e '" + c.name + "' -e /tarn-test.img /sys/block/loop*/loop/backing_file || true",
+		"loop devices":       "grep -ls '" + c.name + "' /sys/block/loop*/loop/backing_file || true",
 		"network interfaces": "ls /sys/class/net | grep -E '^tn-" + c.name[:5] + "' || true",
 		"mounts":             "grep -s '" + c.name + "' /proc/self/mountinfo || true",
 		"folders":            "ls -d '" + c.dataDir + "' '/run/tarn-cluster/" + c.name + "' 2>/dev/null || true",

@@ -14,7 +14,7 @@ import (
 )
 
 // workload is one pod of each kind that has its own trap: a service by its address, a tag that is always pulled, the image that stands
-// for a distribution, and a privileged pod that mounts through to the node and attaches loop devices.
+// for a distribution, and a privileged pod that mounts through to the node and attaches a loop device, to a file called after its cluster.
 const workload = `
 apiVersion: v1
 kind: Pod
@@ -67,9 +67,9 @@ spec:
     - |
       mkdir -p /plugins/tarn-test
       mount -t tmpfs tarn-test /plugins/tarn-test
-      truncate -s 16M /tarn-test.img
-      mkfs.ext4 -q /tarn-test.img
-      losetup -f /tarn-test.img
+      truncate -s 16M /CLUSTER.img
+      mkfs.ext4 -q /CLUSTER.img
+      losetup -f /CLUSTER.img
       echo "awk sed grep $(echo works | awk '{print $1}' | sed s/s// | grep work)"
       sleep 10000
     volumeMounts: [{name: plugins, mountPath: /plugins, mountPropagation: Bidirectional}]
@@ -85,7 +85,7 @@ func TestAWholeClusterRunsPodsRecoversAndLeavesNothing(t *testing.T) {
 	}
 	c := newCluster(t, "whole")
 	c.run("up", "--tarn-binary", tarn, "--tarn-node-arg=--extra=1")
-	c.apply(workload)
+	c.apply(strings.ReplaceAll(workload, "CLUSTER", c.name))
 	podsRun(c)
 	tarnKeepsItsContract(c)
 	componentsAreStartedAgain(c)

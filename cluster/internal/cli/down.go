@@ -13,8 +13,8 @@ import (
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
-// shutdownLimit is how long an orderly shutdown may take: three rounds of the supervisor's grace and some.
-const shutdownLimit = 60 * time.Second
+// shutdownLimit is how long an orderly shutdown may take: five rounds of the supervisor's grace and some.
+const shutdownLimit = 75 * time.Second
 
 func newDown(c *cluster) *cobra.Command {
 	var keep bool
@@ -23,8 +23,9 @@ func newDown(c *cluster) *cobra.Command {
 		Short: "Stop a cluster and remove it",
 		Long: `Stop a cluster and remove everything it made: processes, containers, mounts, network interface, cgroups, loop devices, and its data.
 
-With --keep-data the cluster is shut down as a machine is, and its data stays: the next "up" continues with it. Without, its
-processes are killed at once, as there is nothing left to save. A cluster that does not exist is no error.`,
+With --keep-data the cluster is shut down as a machine is, and its data stays: the next "up" continues with it. Pods are asked to
+end, those of the system's priorities when the others have, and killed after 10 s. Without, all processes are killed at once, as
+there is nothing left to save. A cluster that does not exist is no error.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			began := time.Now()

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -97,6 +98,18 @@ func inheritCPUs(root, dir string) error {
 		}
 	}
 	return nil
+}
+
+// podCgroup is where the kubelet puts the containers of a pod, by the class of the pod's resources.
+var podCgroup = regexp.MustCompile(`/kubepods(?:/[a-z]+)?/pod([0-9a-f-]+)(?:/|\n|$)`)
+
+// PodOf gives the uid of the pod whose process has a cgroup file like this: with one line on v2, with one for each hierarchy on v1, some
+// of which may not know of pods. "" says that it is of no pod.
+func PodOf(cgroup string) string {
+	if found := podCgroup.FindStringSubmatch(cgroup); found != nil {
+		return found[1]
+	}
+	return ""
 }
 
 // RemoveCgroups removes a cluster's cgroups, deepest first. Its processes are gone by then, but the kernel lets go

@@ -115,6 +115,28 @@ func TestOnlyTheControllersOfPodsThatAreStillOffAreDelegated(t *testing.T) {
 	}
 }
 
+func TestThePodOfAProcessIsReadFromItsCgroups(t *testing.T) {
+	const uid = "8c9e0f1a-2b3c-4d5e-8f90-a1b2c3d4e5f6"
+	for cgroup, want := range map[string]string{
+		"0::/tarn-cluster-x/kubepods/besteffort/pod" + uid + "/0a1b2c\n":         uid, // v2
+		"0::/tarn-cluster-x/kubepods/pod" + uid + "/0a1b2c\n":                    uid, // of guaranteed resources
+		"0::/../tarn-cluster-x/kubepods/burstable/pod" + uid + "/0a1b2c/below\n": uid, // from within another namespace of cgroups
+		"0::/tarn-cluster-x/kubepods/burstable/pod" + uid + "\n":                 uid,
+		// v1: hierarchies without controllers may not know of pods.
+		"9:name=systemd:/\n4:memory:/tarn-cluster-x/kubepods/burstable/pod" + uid + "/0a1b2c\n1:cpu:/tarn-cluster-x/kubepods/burstable/pod" + uid + "/0a1b2c\n0::/\n": uid,
+		// A kubelet within a pod: the outer pod is ours.
+		"0::/tarn-cluster-x/kubepods/pod" + uid + "/0a1b2c/kubepods/pod11111111-2222-3333-4444-555555555555/3d4e5f\n": uid,
+		"0::/system.slice/containerd.service\n": "",
+		"0::/tarn-cluster-x/kubepods\n":         "",
+		"0::/user/podman/podium\n":              "",
+		"":                                      "",
+	} {
+		if got := PodOf(cgroup); got != want {
+			t.Errorf("%q is of pod %q, want %q", cgroup, got, want)
+		}
+	}
+}
+
 func TestOldKernelsAreRefused(t *testing.T) {
 	for release, want := range map[string]bool{"4.19.0-26-amd64": true, "5.3.18": true, "5.4.0": false, "6.18.44-x": false, "weird": false} {
 		if got := tooOld(release); got != want {

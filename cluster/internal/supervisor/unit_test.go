@@ -128,19 +128,6 @@ func TestFollowersSeeEveryStepOnceAndThenTheEnd(t *testing.T) {
 	}
 }
 
-func TestOnlyProcessesThatCanEndBySIGTERMAreWaitedFor(t *testing.T) {
-	for status, want := range map[string]bool{
-		"State:\tS (sleeping)\nNSpid:\t90\t1\nSigCgt:\t0000000000000000\n": false, // `sleep` as a container's first process
-		"State:\tS (sleeping)\nNSpid:\t90\t1\nSigCgt:\t0000000000004000\n": true,  // catches it
-		"State:\tS (sleeping)\nNSpid:\t90\t8\nSigCgt:\t0000000000000000\n": true,  // not the first
-		"State:\tZ (zombie)\nNSpid:\t90\t8\nSigCgt:\t0000000000004000\n":   false,
-	} {
-		if got := canEnd(status); got != want {
-			t.Errorf("canEnd(%q) = %t", status, got)
-		}
-	}
-}
-
 func TestANodeRecordedAsReadyBeforeACrashDoesNotCount(t *testing.T) {
 	began := time.Date(2026, 1, 2, 3, 4, 5, 999, time.UTC)
 	node := func(status corev1.ConditionStatus, beat time.Time, taints ...corev1.Taint) *corev1.Node {

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"tarn.dev/tarn/bench/results"
 )
 
 func main() {
@@ -97,7 +99,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer func() { _ = unlock() }() // the end of the process does it too
-	r := report{Machine: thisMachine(ctx, s), Began: time.Now().UTC().Truncate(time.Second)}
+	r := report{Machine: results.ThisMachine(ctx, s.program, s.tarn), Began: time.Now().UTC().Truncate(time.Second)}
 	var failed []error
 	for i, one := range runs {
 		fmt.Fprintf(os.Stderr, "%s  %d of %d: %s\n", time.Now().Format(time.TimeOnly), i+1, len(runs), one)

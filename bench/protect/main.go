@@ -11,10 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -44,17 +41,9 @@ var subjects = []subject{
 
 // report is everything that was measured in one go.
 type report struct {
-	Began   time.Time `json:"began"`
-	Machine machine   `json:"machine"`
-	Results []result  `json:"results"`
-}
-
-// machine is where it was measured; Load is the average of the minute before.
-type machine struct {
-	Processors int    `json:"processors"`
-	Load       string `json:"loadBefore"`
-	Kubernetes string `json:"kubernetes"`
-	Tarn       string `json:"tarn"`
+	Began   time.Time       `json:"began"`
+	Machine results.Machine `json:"machine"`
+	Results []result        `json:"results"`
 }
 
 func main() {
@@ -73,9 +62,7 @@ func main() {
 }
 
 func run(ctx context.Context, program string, only []string, claims, pods int, folder string) error {
-	r := report{Began: time.Now().UTC().Truncate(time.Second), Machine: machine{
-		Processors: runtime.NumCPU(), Load: load(), Kubernetes: says(ctx, program, "--version"), Tarn: says(ctx, filepath.Join(filepath.Dir(program), "tarn"), "version"),
-	}}
+	r := report{Began: time.Now().UTC().Truncate(time.Second), Machine: results.ThisMachine(ctx, program, "")}
 	var failed []error
 	for _, name := range only {
 		one, err := named(name)
@@ -101,25 +88,6 @@ func named(name string) (subject, error) {
 		}
 	}
 	return subject{}, fmt.Errorf("subject %q: use any of tarn, lifted, default", name)
-}
-
-func load() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return ""
-	}
-	first, _, _ := strings.Cut(string(text), " ")
-	return first
-}
-
-// says is the first line a program prints.
-func says(ctx context.Context, program string, args ...string) string {
-	out, err := exec.CommandContext(ctx, program, args...).Output()
-	if err != nil {
-		return ""
-	}
-	line, _, _ := strings.Cut(string(out), "\n")
-	return line
 }
 
 func (r report) print() {

@@ -27,6 +27,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/bench/results"
 )
 
 const (
@@ -39,17 +40,21 @@ func main() {
 	rounds := flag.Int("n", 10, "how often one claim and pod are timed, one at a time")
 	batch := flag.Int("batch", 20, "how many claims and pods are made at once")
 	window := flag.Int("window", 0, "of those at once, how many are made before another is Ready; 0 for all")
+	folder := flag.String("results", "bench/results", "folder for the results; empty for none")
+	program := flag.String("cluster", "bin/tarn-cluster", "the program tarn-cluster that the cluster is of, for the results")
 	traced := flag.Bool("trace", false, "make one claim and pod alone, and print every change of an object on the way")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	if err := run(ctx, *rounds, *batch, *window, *traced); err != nil {
+	r := report{Began: time.Now().UTC().Truncate(time.Second), Machine: results.ThisMachine(ctx, *program, "")}
+	err := run(ctx, &r, *rounds, *batch, *window, *traced)
+	if err = errors.Join(err, r.save(*folder)); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, rounds, batch, window int, traced bool) error {
+func run(ctx context.Context, r *report, rounds, batch, window int, traced bool) error {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("no way to a cluster: %w; set KUBECONFIG", err)
@@ -66,7 +71,7 @@ func run(ctx context.Context, rounds, batch, window int, traced bool) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{client: c, config: config}
+	b := &bench{client: c, config: config, report: r}
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
@@ -84,6 +89,7 @@ func run(ctx context.Context, rounds, batch, window int, traced bool) error {
 type bench struct {
 	client client.WithWatch
 	config *rest.Config
+	report *report
 }
 
 // prepare makes the provisioner and waits until a node serves it.
@@ -109,19 +115,19 @@ func (b *bench) prepare(ctx context.Context) error {
 
 func (b *bench) measure(ctx context.Context, rounds, batch, window int) error {
 	if rounds > 0 {
-		if err := b.oneByOne(ctx, rounds); err != nil {
+		if err := b.timeOneByOne(ctx, rounds); err != nil {
 			return err
 		}
 	}
 	if batch == 0 {
 		return nil
 	}
-	return b.atOnce(ctx, batch, window)
+	return b.timeAtOnce(ctx, batch, window)
 }
 
-// oneByOne times claims and pods one at a time, beside pods without a volume, and tells
+// timeOneByOne times claims and pods one at a time, beside pods without a volume, and tells
 // where the time went.
-func (b *bench) oneByOne(ctx context.Context, rounds int) error {
+func (b *bench) timeOneByOne(ctx context.Context, rounds int) error {
 	watching, enough := context.WithCancel(ctx)
 	defer enough()
 	s, err := b.watch(watching)
@@ -153,16 +159,16 @@ func (b *bench) oneByOne(ctx context.Context, rounds int) error {
 		return err
 	}
 	fmt.Printf("one at a time, %d rounds\n", rounds)
-	print3("pod without a volume: Ready", bare)
-	print3("claim: Bound", bound)
-	print3("pod with the volume: Ready", ready)
+	b.report.OneByOne = &oneByOne{Rounds: rounds, Bare: print3("pod without a volume: Ready", bare), Bound: print3("claim: Bound", bound), Ready: print3("pod with the volume: Ready", ready)}
+	b.report.judge("claim Bound, p50", b.report.OneByOne.Bound.P50, askedBound)
+	b.report.judge("pod Ready, p50", b.report.OneByOne.Ready.P50, askedReady)
 	printWay(ways, s.firsts(), time.Duration(float64(took-tookBefore)/max(count-countBefore, 1)))
 	return nil
 }
 
-// atOnce makes claims and pods all at once, or no more than a window of them before
+// timeAtOnce makes claims and pods all at once, or no more than a window of them before
 // others are Ready, and times each from the start of all.
-func (b *bench) atOnce(ctx context.Context, batch, window int) error {
+func (b *bench) timeAtOnce(ctx context.Context, batch, window int) error {
 	type outcome struct {
 		took time.Duration
 		err  error
@@ -191,8 +197,12 @@ func (b *bench) atOnce(ctx context.Context, batch, window int) error {
 	if failed != nil {
 		return failed
 	}
-	fmt.Printf("%d at once: %.2f a second\n", batch, float64(batch)/slices.Max(ready).Seconds())
-	print3("pod with the volume: Ready", ready)
+	rate := float64(batch) / slices.Max(ready).Seconds()
+	fmt.Printf("%d at once: %.2f a second\n", batch, rate)
+	b.report.AtOnce = &atOnce{Claims: batch, Window: window, Rate: rate, Ready: print3("pod with the volume: Ready", ready)}
+	if batch == askedBatch && window == batch {
+		b.report.judge(fmt.Sprintf("%d at once, seconds for one", batch), 1/rate, 1/askedRate)
+	}
 	return nil
 }
 
@@ -303,9 +313,4 @@ func (b *bench) gone(ctx context.Context) error {
 		}
 	}
 	return errors.New("the provisioner is not gone in time")
-}
-
-func print3(what string, times []time.Duration) {
-	slices.Sort(times)
-	fmt.Printf("  %-28s min %.2f s  p50 %.2f s  max %.2f s\n", what, times[0].Seconds(), times[len(times)/2].Seconds(), times[len(times)-1].Seconds())
 }

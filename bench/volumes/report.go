@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"tarn.dev/tarn/bench/results"
+)
+
+// What Tarn must reach: the p50 of one claim and pod at a time, in seconds, and how many of
+// some that are made at once are Ready in a second.
+const (
+	askedBound = 0.9
+	askedReady = 1.8
+	askedBatch = 20
+	askedRate  = 1.2
+)
+
+// report is everything that was measured in one go. All times are in seconds.
+type report struct {
+	Began    time.Time       `json:"began"`
+	Machine  results.Machine `json:"machine"`
+	OneByOne *oneByOne       `json:"oneByOne,omitempty"`
+	AtOnce   *atOnce         `json:"atOnce,omitempty"`
+	Verdicts []verdict       `json:"verdicts"`
+}
+
+// oneByOne is what one claim and pod take, beside a pod without a volume.
+type oneByOne struct {
+	Rounds int    `json:"rounds"`
+	Bare   spread `json:"podWithoutVolumeReady"`
+	Bound  spread `json:"claimBound"`
+	Ready  spread `json:"podReady"`
+}
+
+// atOnce is what many take that are made together.
+type atOnce struct {
+	Claims int     `json:"claims"`
+	Window int     `json:"window"`
+	Rate   float64 `json:"perSecond"`
+	Ready  spread  `json:"podReady"`
+}
+
+type spread struct {
+	Min float64 `json:"min"`
+	P50 float64 `json:"p50"`
+	Max float64 `json:"max"`
+}
+
+// verdict is a figure beside the one that is asked for.
+type verdict struct {
+	What    string  `json:"what"`
+	Is      float64 `json:"is"`
+	Asked   float64 `json:"asked"`
+	Reached bool    `json:"reached"`
+}
+
+// judge holds a figure against the most that it may be, and prints it.
+func (r *report) judge(what string, is, asked float64) {
+	v := verdict{what, is, asked, is <= asked}
+	r.Verdicts = append(r.Verdicts, v)
+	word := "reached"
+	if !v.Reached {
+		word = "NOT REACHED"
+	}
+	fmt.Printf("  %s: %s, %.2f of at most %.2f s\n", word, what, is, asked)
+}
+
+// save keeps the report beside the earlier ones.
+func (r *report) save(folder string) error {
+	if r.OneByOne == nil && r.AtOnce == nil {
+		return nil
+	}
+	return results.Save(folder, "volumes", r.Began, r)
+}
+
+func print3(what string, times []time.Duration) spread {
+	slices.Sort(times)
+	s := spread{times[0].Seconds(), times[len(times)/2].Seconds(), times[len(times)-1].Seconds()}
+	fmt.Printf("  %-28s min %.2f s  p50 %.2f s  max %.2f s\n", what, s.Min, s.P50, s.Max)
+	return s
+}

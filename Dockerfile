@@ -1,4 +1,5 @@
-# Tarn's image for those who build with Docker. `make image` makes the same one without.
+# Tarn's image for those who build with Docker. `make image` makes one without, which is the one that is tested; a test of
+# hack/image compares what both say of flags, user, labels and program.
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 ARG TARGETARCH
 ARG VERSION=unknown

@@ -139,5 +139,5 @@ run-e2e:
 
 # Tarn as pods, from the chart, on a plain cluster where Kubernetes binds and protects.
 .PHONY: run-addon
-run-addon: bin/helm
+run-addon: bin/helm $(if $(WIDE),bin/csi-provisioner)
 	@hack/addon.sh

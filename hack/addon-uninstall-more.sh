@@ -36,14 +36,18 @@ by_kubectl_twice_under_a_writer() {
 	nothing_left
 }
 
-# What many type first; and an application, which the commands that are said take away without its data.
+# What many type first; and an application, which the commands that are said take away without its data. Whatever is to be
+# kept, a volume that is being destroyed is so to its end: half of one would be called kept.
 with_an_app_where_helm_makes_the_namespace() {
 	local said kept other claim=paas-app-board-data
 	"$TARN_HELM" install tarn "$TARN_CHART" --namespace tarn-system --create-namespace --set image.tag="$first" --set node.kubeletDir="$TARN_KUBELET_DIR" >&2
 	rolled_out deployment/tarn-controller daemonset/tarn-node
+	! said=$(kubectl delete namespace tarn-system --dry-run=server 2>&1) || fail "the namespace that helm has made is anybody's to delete: $said"
+	grep -q 'to take Tarn away without loss: tarn uninstall' <<<"$said" || fail "kubectl delete does not say what to do: $said"
+	rm -f "$shelf/go"
 	other=$(shelved) # with the class that the application names
-	touch "$shelf/go"
 	kubectl delete pvc shelved --timeout=60s >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Deleting "pavvol/$other" --timeout=60s >&2
 	bin/tarn app deploy --namespace default --file - >&2 <<-END
 		[app]
 		name = "board"
@@ -63,10 +67,22 @@ with_an_app_where_helm_makes_the_namespace() {
 	[[ $said == *"kubectl patch app "*" && kubectl annotate pvc "*" && kubectl delete app -n default board" ]] || fail "it does not say how an application goes without its data: $said"
 	eval "$said" >&2
 	kubectl wait --for=delete pod --selector tarn.dev/app=board --timeout=60s >&2
-	kubectl wait --for=delete "pv/$other" "pavvol/$other" --timeout=60s >&2
 	said=$(kubectl get pavstages --output name)
 	[ -z "$said" ] || kubectl wait --for=delete --timeout=60s $said >&2
-	uninstall --keep-volumes --yes >&2
+	begins_uninstalling --keep-volumes
+	[ "$heard" = $'wait until 1 volumes are destroyed whose claims are gone\n' ] || fail "it does not wait for what is being destroyed, and says: $heard"
+	[ -n "$(kubectl -n tarn-system get deployment tarn-controller --output name)" ] || fail "nobody is there to destroy what it waits for"
+	[ -d "$shelf/$other" ] || fail "the storage of a volume that is waited for is gone"
+	touch "$shelf/go"
+	told "$(without_remarks <&"$speaking")" <<-END
+		delete tarn-api and tarn-controller and wait until they have ended
+		let go of 1 volumes: their data stays, with reclaim policy Retain
+		delete 1 PavProvisioners and their CSIDrivers
+		delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
+		Tarn is uninstalled
+	END
+	wait "$uninstalling" || fail "it says that Tarn is uninstalled, and fails"
+	[ ! -e "$shelf/$other" ] || fail "the storage of a volume that was waited for is there"
 	! kubectl get namespace tarn-system 2>/dev/null >&2 || fail "the namespace is there, which held nothing but Tarn and helm's record of it"
 	nothing_left "$kept" "$claim"
 	[ "$(cat "$shelf/$kept/log")" = first ] || fail "the data of an application are not: $(ls -lR "$shelf")"

@@ -107,11 +107,11 @@ shelved() {
 	kubectl get pvc shelved --output jsonpath='{.spec.volumeName}'
 }
 
-# begins_uninstalling does so as process "uninstalling", and returns when it waits for
+# begins_uninstalling [ARGUMENT]... does so as process "uninstalling", and returns when it waits for
 # volumes to be destroyed. What it has said is "heard" then; what it says later comes from fd "speaking".
 begins_uninstalling() {
 	local line
-	exec {speaking}< <(exec bin/tarn uninstall --yes 2>&1)
+	exec {speaking}< <(exec bin/tarn uninstall --yes "$@" 2>&1)
 	uninstalling=$! heard=
 	while IFS= read -r -t 120 line <&"$speaking"; do
 		heard+=$line$'\n'

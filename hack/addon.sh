@@ -7,8 +7,9 @@
 #   hack/addon.sh [ARGUMENT OF go test]...
 #
 # KEEP=1 leaves the cluster running, with Tarn in it, which is not taken away then. WIDE=1 runs every case that can
-# hold here, as `make e2e` does, and not only those that show what no other suite does; and
-# has Tarn's parts killed at each moment that the cases know, and not only at some.
+# hold here, as `make e2e` does, and not only those that show what no other suite does, those with what others make
+# among them; has Tarn's parts killed at each moment that the cases know, and not only at some; and has the node agents
+# listen to the container runtime, which the chart leaves to whoever installs it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # As bin/tarn is built, so that nothing is compiled twice.
@@ -90,7 +91,10 @@ apart=(
 )
 any_of() { local IFS='|'; echo "^Test($*)"; }
 chosen=(-parallel 8 -run "$(any_of "${cases[@]}")")
-[ -z "${WIDE:-}" ] || chosen=(-parallel 6 -skip "$(any_of "${apart[@]}")")
+if [ -n "${WIDE:-}" ]; then
+	chosen=(-tags e2e,others -parallel 6 -skip "$(any_of "${apart[@]}")")
+	export TARN_CSI_PROVISIONER=$PWD/bin/csi-provisioner
+fi
 
 [ -n "${KEEP:-}" ] || on_cluster down >&2
 # A silent node is given up as soon as in hack/e2e.sh.
@@ -99,8 +103,8 @@ KUBECONFIG=$(on_cluster kubeconfig)
 # The folder that controllers mount lies with the cluster's data, and goes with it. Told to the cases: where in it volumes are made.
 folders=$(dirname "$KUBECONFIG")/folders
 export KUBECONFIG folders TARN_HOST_PATH_ROOT=$folders/volumes
-image() { # TREE FOLDER RELEASE: packs the image of a tree
-	go -C hack/image run . --root="$1" --out="$2" --arch="$(go env GOARCH)" --image="tarn.dev/tarn:$3" --version="v0.0.0-$3" >&2
+image() { # TREE FOLDER RELEASE [ARCHITECTURE]: packs the image of a tree
+	go -C hack/image run . --root="$1" --out="$2" --arch="${4:-$(go env GOARCH)}" --image="tarn.dev/tarn:$3" --version="v0.0.0-$3" >&2
 }
 for release in $TARN_RELEASES; do
 	image "$PWD" "$TARN_IMAGES/$release" "$release"
@@ -111,9 +115,14 @@ rolled_out() {
 	local part
 	for part in "$@"; do kubectl -n tarn-system rollout status "$part" --timeout=60s >&2; done
 }
-first=${TARN_RELEASES%% *}
+first=${TARN_RELEASES%% *} socket=
+if [ -n "${WIDE:-}" ]; then
+	node=$(kubectl get nodes -o name)
+	socket=$(kubectl get --raw "/api/v1/nodes/${node#node/}/proxy/configz" | sed -n 's#.*"containerRuntimeEndpoint":"unix://\([^"]*\)".*#\1#p')
+	[ -n "$socket" ] || { echo "addon: the kubelet names no socket of its container runtime" >&2; exit 1; }
+fi
 install() { # what anybody would type
-	"$TARN_HELM" upgrade --install tarn "$TARN_CHART" --set image.tag="$first" --set api.enabled=true --set node.kubeletDir="$TARN_KUBELET_DIR" --set controller.hostPath="$folders" >&2
+	"$TARN_HELM" upgrade --install tarn "$TARN_CHART" --set image.tag="$first" --set api.enabled=true --set node.kubeletDir="$TARN_KUBELET_DIR" --set node.criSocket="$socket" --set controller.hostPath="$folders" >&2
 	rolled_out deployment/tarn-controller daemonset/tarn-node deployment/tarn-api
 }
 install
@@ -125,6 +134,6 @@ done
 kubectl apply -f examples/local-path/class.yaml >&2
 
 # The cases, and then what takes Tarn away, count together.
-export first
+export first socket
 export -f on_cluster image rolled_out install
 go run ./hack/testsum run addon -- hack/addon-suite.sh "${chosen[@]}" "$@"

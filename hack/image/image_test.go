@@ -244,6 +244,30 @@ func TestWhatCannotBeBuiltIsRefused(t *testing.T) {
 	}
 }
 
+// What is exported where the image is packed must not show in it.
+func TestTheBuildSeesNoOtherProcessorFlagsOrExperimentThanTheUsual(t *testing.T) {
+	seen := func(architecture string) string {
+		t.Helper()
+		show := exec.Command("go", "env", "GOOS", "GOARCH", "CGO_ENABLED", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOFIPS140", "GOFLAGS")
+		show.Env = environment(architecture)
+		out, err := show.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	for name, value := range map[string]string{
+		"GOAMD64": "v3", "GOARM64": "v9.0", "GOEXPERIMENT": "jsonv2", "GOFIPS140": "latest", "GOFLAGS": "-tags=other", "CGO_ENABLED": "1", "GOOS": "windows", "GOARCH": "386",
+	} {
+		t.Setenv(name, value)
+	}
+	for _, architecture := range known {
+		if got, want := seen(architecture), "linux\n"+architecture+"\n0\nv1\nv8.0\n\noff\n-buildvcs=false\n"; got != want {
+			t.Errorf("for %s the build sees %q, want %q", architecture, got, want)
+		}
+	}
+}
+
 // A folder that is not sent to Docker fails the build of the Dockerfile, which is not
 // tried here.
 func TestDockerIsSentAllThatTheBinaryIsBuiltFrom(t *testing.T) {
@@ -267,4 +291,68 @@ func TestDockerIsSentAllThatTheBinaryIsBuiltFrom(t *testing.T) {
 			t.Errorf("%s is linked, but .dockerignore does not let %s through", relative, top)
 		}
 	}
+}
+
+// Nobody builds the Dockerfile here, so it is read.
+func TestTheDockerfileSaysWhatThisPacks(t *testing.T) {
+	text := strings.ReplaceAll(string(read(t, "..", "..", "Dockerfile")), "\\\n", " ")
+	said := map[string][]string{} // instructions of the last stage, and before that those that run
+	for line := range strings.Lines(text) {
+		instruction, rest, _ := strings.Cut(strings.Join(strings.Fields(line), " "), " ")
+		if instruction == "FROM" {
+			said = map[string][]string{"RUN": said["RUN"]}
+		}
+		said[instruction] = append(said[instruction], rest)
+	}
+	build := arguments("$VERSION")
+	build[len(build)-1] = `"` + build[len(build)-1] + `"`
+	_, index, _ := packed(t, "--arch=amd64", "--version=$VERSION")
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := index.Image(manifest.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var labels []string
+	for name, value := range file.Config.Labels {
+		if strings.Contains(value, " ") {
+			value = `"` + value + `"`
+		}
+		labels = append(labels, name+"="+value)
+	}
+	slices.Sort(labels)
+	for instruction, want := range map[string]string{
+		"FROM":       "scratch",
+		"RUN":        "go mod download; CGO_ENABLED=0 GOOS=linux GOARCH=$TARGETARCH go " + strings.Join(build, " ") + " -o /tarn ./cmd/tarn",
+		"COPY":       "--from=build /tarn " + entrypoint,
+		"USER":       file.Config.User,
+		"ENTRYPOINT": `["` + strings.Join(file.Config.Entrypoint, `", "`) + `"]`,
+		"LABEL":      strings.Join(labels, " "),
+	} {
+		got := strings.Join(said[instruction], "; ")
+		if instruction == "LABEL" { // in any order
+			got = inOrder(got, labels)
+		}
+		if got != want {
+			t.Errorf("%s %s, want %s", instruction, got, want)
+		}
+	}
+}
+
+// inOrder gives a text that has just the given parts, in any order, with them in theirs.
+func inOrder(text string, parts []string) string {
+	rest := " " + text + " "
+	for _, part := range parts {
+		rest = strings.Replace(rest, " "+part+" ", " ", 1)
+	}
+	if strings.TrimSpace(rest) != "" || len(strings.Fields(text)) != len(strings.Fields(strings.Join(parts, " "))) {
+		return text
+	}
+	return strings.Join(parts, " ")
 }

@@ -118,13 +118,24 @@ func write(o options, folder string, index v1.ImageIndex, binary string) error {
 // compile builds the binary of an architecture and gives its path.
 func compile(o options, work, architecture string) (string, error) {
 	binary := filepath.Join(work, "tarn-"+architecture)
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false",
-		"-ldflags", "-s -w -X tarn.dev/tarn/internal/cli.Version="+o.version, "-o", binary, "./cmd/tarn")
+	build := exec.Command("go", append(arguments(o.version), "-o", binary, "./cmd/tarn")...)
 	build.Dir = o.root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+architecture)
+	build.Env = environment(architecture)
 	build.Stdout, build.Stderr = os.Stdout, os.Stderr
 	if err := build.Run(); err != nil {
 		return "", fmt.Errorf("building tarn for linux/%s: %w", architecture, err)
 	}
 	return binary, nil
+}
+
+// arguments are those by which the binary of a version is built.
+func arguments(version string) []string {
+	return []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X tarn.dev/tarn/internal/cli.Version=" + version}
+}
+
+// environment is what the build sees: of whoever packs it is told where Go finds things,
+// and nothing that would give other bytes or a binary that only some processors run.
+func environment(architecture string) []string {
+	return append(os.Environ(), "GOOS=linux", "GOARCH="+architecture, "CGO_ENABLED=0",
+		"GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOFIPS140=off", "GOFLAGS=-buildvcs=false") // what is empty Go takes from the file of go env -w
 }

@@ -112,8 +112,9 @@ func evaluateString(b *budget, source string, vars map[string]any) (any, *Error)
 	return value, nil
 }
 
-// Check gives every syntax error in every string value of object, with its path,
-// ordered as the fields are: lists by index, maps by key.
+// Check gives the first syntax error of each string value of object that has one, with
+// its path, ordered as the fields are: lists by index, maps by key. What follows an error
+// inside one template cannot be read with certainty.
 func Check(object any) []*Error {
 	c := &checker{}
 	c.value(object, 0)

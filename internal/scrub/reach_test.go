@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -13,13 +14,15 @@ import (
 )
 
 func TestAMountInTheVolumeStopsTheScrub(t *testing.T) {
-	volume, outside := newDisk(t, kinds["ext4"]).mount(t, "ext4"), t.TempDir()
+	volume, outside := newDisk(t, kinds["ext4"]).mount(t, "ext4"), newDisk(t, kinds["ext4"]).mount(t, "ext4")
 	witness := filepath.Join(outside, "witness")
 	must(t, os.WriteFile(witness, []byte(secret), 0o600))
 	must(t, unix.Setxattr(outside, "user.note", []byte("x"), 0))
+	run(t, "chattr", "+i", witness, outside)
 	folder, file := filepath.Join(volume, "folder"), filepath.Join(volume, "file")
 	for inner, mounted := range map[string]string{folder: outside, file: witness} {
 		must(t, errors.Join(os.MkdirAll(folder, 0o700), os.WriteFile(file, nil, 0o600)))
+		run(t, "chattr", "+i", inner) // what is refused for that is tried without
 		run(t, "mount", "--bind", mounted, inner)
 		for _, method := range []tarnv1.RecycleMethod{tarnv1.RecycleFiles, tarnv1.RecycleZero, tarnv1.RecycleDiscard} {
 			if _, err := File(t.Context(), method, volume); !errors.Is(err, ErrMount) {
@@ -32,7 +35,13 @@ func TestAMountInTheVolumeStopsTheScrub(t *testing.T) {
 		if _, err := unix.Getxattr(outside, "user.note", make([]byte, 1)); err != nil {
 			t.Errorf("the attribute of %s was reached through %s: %v", outside, inner, err)
 		}
+		for _, path := range []string{witness, outside} {
+			if flags := run(t, "lsattr", "-d", path); !strings.Contains(strings.Fields(flags)[0], "i") {
+				t.Errorf("%s was reached through %s: it may be changed now: %s", path, inner, flags)
+			}
+		}
 		run(t, "umount", inner)
+		run(t, "chattr", "-i", inner)
 	}
 	_, err := File(t.Context(), tarnv1.RecycleFiles, volume)
 	must(t, err)

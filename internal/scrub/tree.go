@@ -169,9 +169,12 @@ func unfix(dir *os.File, name string, do func() error) error {
 		return err
 	}
 	if kind := stat.Mode & unix.S_IFMT; kind == unix.S_IFREG || kind == unix.S_IFDIR { // to open anything else can have effects
-		if fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err == nil {
-			thaw(fd)
-			_ = unix.Close(fd) // opened to read
+		switch entry, err := openBelow(dir, name, unix.O_RDONLY|unix.O_NONBLOCK); {
+		case err == nil:
+			thaw(int(entry.Fd()))
+			_ = entry.Close() // opened to read
+		case errors.Is(err, unix.EXDEV):
+			return err // flags are taken off nothing that is mounted here
 		}
 	}
 	return do()

@@ -16,10 +16,16 @@ import (
 
 // rendered gives the manifest of the chart with some values.
 func (a addOn) rendered(values ...string) (string, error) {
-	args := []string{"template", "tarn", a.chart, "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"}
+	args := []string{"--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"}
 	for _, value := range values {
 		args = append(args, "--set", value)
 	}
+	return a.template(args...)
+}
+
+// template has helm render the chart.
+func (a addOn) template(args ...string) (string, error) {
+	args = append([]string{"template", "tarn", a.chart}, args...)
 	out, err := exec.Command(a.helm, args...).CombinedOutput()
 	return string(out), err
 }
@@ -32,17 +38,23 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 		name   string
 		values []string
 		want   []string
+		not    string // empty for nothing
 	}{
 		{"a private registry", []string{"image.repository=registry.example.org/tarn", "image.tag=v1@sha256:" + strings.Repeat("a", 64), "image.pullSecrets[0].name=mine", "api.enabled=true"},
-			[]string{`image: "registry.example.org/tarn:v1@sha256:`, "- name: mine", "--scrub-pull-secret=mine\n"}},
-		{"the API with TLS", []string{"api.enabled=true", "api.tlsSecret=served", "api.replicas=3", "api.nodeSelector.disk=fast"}, []string{"secretName: served", "port: 443"}},
-		{"what Kubernetes does otherwise", []string{"controller.controllers={*}", "controller.scrub=false", "controller.replicas=1"}, []string{"--controllers=*\n", "name: tarn-bind", "name: tarn-protect"}},
-		{"nothing beside", []string{"metrics.enabled=false", "networkPolicy.enabled=false", "controller.priorityClassName=", "node.priorityClassName=", "crds.keep=false"}, []string{"--metrics-bind-address=0"}},
+			[]string{`image: "registry.example.org/tarn:v1@sha256:`, "- name: mine", "--scrub-pull-secret=mine\n"}, ""},
+		{"the API with TLS", []string{"api.enabled=true", "api.tlsSecret=served", "api.replicas=3", "api.nodeSelector.disk=fast"}, []string{"secretName: served", "port: 443"}, ""},
+		{"what Kubernetes does otherwise", []string{"controller.controllers={*}", "controller.scrub=false", "controller.replicas=1"}, []string{"--controllers=*\n", "name: tarn-bind", "name: tarn-protect"}, ""},
+		{"nothing beside", []string{"metrics.enabled=false", "networkPolicy.enabled=false", "controller.priorityClassName=", "node.priorityClassName=", "crds.keep=false"}, []string{"--metrics-bind-address=0"}, "tarn-metrics"},
 		{"other nodes", []string{"node.nodeSelector.disk=fast", "node.tolerations=null", "node.criSocket=/run/containerd/containerd.sock", "node.maxUnavailable=1", "controller.tolerations[0].operator=Exists",
 			"controller.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=a",
-			"controller.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists"}, []string{"/proc/1/root/run/containerd/containerd.sock"}},
-		{"a folder of the node", []string{"controller.hostPath=/var/lib/tarn", "controller.nodeSelector.disk=fast", "controller.replicas=1"}, []string{"--host-path-root=/var/lib/tarn/volumes\n", `hostPath: {path: "/var/lib/tarn", type: DirectoryOrCreate}`}},
-		{"applications with classes of their own", []string{"apps.classes.rwo=fast", "node.extraArgs={--v=1}"}, []string{"--app-class=rwo=fast"}},
+			"controller.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists"}, []string{"/proc/1/root/run/containerd/containerd.sock"}, ""},
+		{"a folder of the node", []string{"controller.hostPath=/var/lib/tarn", "controller.nodeSelector.disk=fast", "controller.replicas=1"}, []string{"--host-path-root=/var/lib/tarn/volumes\n", `hostPath: {path: "/var/lib/tarn", type: DirectoryOrCreate}`}, ""},
+		{"applications with classes of their own", []string{"apps.classes.rwo=fast", "node.extraArgs={--v=1}"}, []string{"--app-class=rwo=fast"}, ""},
+		{"an image that is always pulled, and another for pools", []string{"image.pullPolicy=Always", "controller.pauseImage=registry.example.org/pause:1"}, []string{"imagePullPolicy: Always\n", "- --pause-image=registry.example.org/pause:1\n"}, "imagePullPolicy: IfNotPresent"},
+		{"calls that name no namespace", []string{"api.enabled=true", "api.defaultNamespace=apps"}, []string{"- --default-namespace=apps\n"}, ""},
+		{"resources that somebody else installs", []string{"crds.install=false"}, nil, "kind: CustomResourceDefinition"},
+		{"a socket as kubelets spell it", []string{"node.criSocket=/var/run/crio/crio.sock"}, []string{"--cri-endpoint=unix:///proc/1/root/run/crio/crio.sock\n"}, "/var/run/crio"},
+		{"one that only begins so", []string{"node.criSocket=/var/running/x.sock"}, []string{"--cri-endpoint=unix:///proc/1/root/var/running/x.sock\n"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			manifest, err := a.rendered(c.values...)
@@ -53,6 +65,9 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 				if !strings.Contains(manifest, want) {
 					t.Errorf("it does not say %q:\n%s", want, manifest)
 				}
+			}
+			if c.not != "" && strings.Contains(manifest, c.not) {
+				t.Errorf("it says %q:\n%s", c.not, manifest)
 			}
 			// Only what helm itself prints, such as a warning, is no object.
 			try := exec.Command(kubectlBinary(), "apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
@@ -65,11 +80,35 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 	for value, want := range map[string]string{
 		"controller.replicas=0": "replicas", "image.tagg=v1": "tagg", "node.kubeletDir=kubelet": "kubeletDir", "node.criSocket=unix:///run/x.sock": "criSocket",
 		"controller.controllers={everything}": "controllers", "apps.classes.rox=slow": "rox", "api.enabled=maybe": "enabled", "image.pullSecrets={mine}": "pullSecrets",
-		"controller.hostPath=folders": "hostPath", "controller.hostPath=/": "hostPath",
+		"controller.hostPath=folders": "hostPath", "controller.hostPath=/": "hostPath", "metrics.serviceMonitor=true,metrics.enabled=false": "metrics.serviceMonitor",
 	} {
 		if out, err := a.rendered(value); err == nil || !strings.Contains(out, want) {
 			t.Errorf("--set %s: %v, want a refusal that names %s: %s", value, err, want, out)
 		}
+	}
+}
+
+// The cluster has not what these are about, or is of a version that is fit, so they are only rendered.
+func TestAddOnTheChartKnowsWhatThisClusterHasNot(t *testing.T) {
+	a := needsAddOn(t)
+	t.Parallel()
+	manifest, err := a.rendered("metrics.serviceMonitor=true", "api.enabled=true")
+	if err != nil {
+		t.Fatalf("%v: %s", err, manifest)
+	}
+	for _, part := range []string{"controller", "node", "api"} {
+		if want := "kind: ServiceMonitor\nmetadata:\n  name: tarn-" + part + "\n"; !strings.Contains(manifest, want) {
+			t.Errorf("it does not say %q:\n%s", want, manifest)
+		}
+	}
+	if manifest, err = a.rendered(); err != nil || strings.Contains(manifest, "ServiceMonitor") {
+		t.Errorf("unasked it needs the Prometheus operator: %v\n%s", err, manifest)
+	}
+	if out, err := a.template("--kube-version=1.31.9"); err == nil || !strings.Contains(out, ">=1.32") {
+		t.Errorf("Kubernetes 1.31: %v, want a refusal that says what is needed: %s", err, out)
+	}
+	if out, err := a.template("--kube-version=1.32.0-eks.1"); err != nil {
+		t.Errorf("Kubernetes 1.32, as a cloud calls it: %v: %s", err, out)
 	}
 }
 

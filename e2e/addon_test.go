@@ -190,7 +190,7 @@ func (s *scenario) counted(path string, beyond int, when string) int {
 	return count
 }
 
-func TestAddOnAllButTheNodeAgentKeepToPodSecuritysRestricted(t *testing.T) {
+func TestAddOnControllersAndAPIKeepToPodSecuritysRestricted(t *testing.T) {
 	a := needsAddOn(t)
 	t.Parallel()
 	s := begin(t, "restricted")

@@ -31,10 +31,6 @@ func (s *scenario) csi() (shelf string) {
 	if provisioner == "" {
 		s.t.Fatal("TARN_CSI_PROVISIONER does not name the external-provisioner: run `make e2e-others`")
 	}
-	nodes := &corev1.NodeList{}
-	if err := suite.live.List(s.ctx, nodes); err != nil || len(nodes.Items) != 1 {
-		s.t.Fatalf("there are %d nodes, want one (%v)", len(nodes.Items), err)
-	}
 	pid, err := suite.machine.kubelet()
 	if err != nil {
 		s.t.Fatal(err)
@@ -57,7 +53,7 @@ func (s *scenario) csi() (shelf string) {
 		}
 		s.deleteIfThere(driver)
 	})
-	s.beside(pid, filepath.Join(bin, "csifolders"), s.name, nodes.Items[0].Name, shelf, kubeletDir)
+	s.beside(pid, filepath.Join(bin, "csifolders"), s.name, s.aNode().Name, shelf, kubeletDir)
 	s.beside(pid, provisioner, "--csi-address", filepath.Join(sockets, "csi.sock"), "--kubeconfig", os.Getenv("KUBECONFIG"))
 	s.t.Cleanup(func() { // while both still run
 		s.clear("pods", &corev1.PodList{}, client.InNamespace(s.name))

@@ -3,10 +3,15 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
@@ -18,14 +23,21 @@ func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
 	s.needsThisMachine()
 	gate := t.TempDir()
 	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": script{hostDir: gate,
-		text: "if test {{ pvc.metadata.name }} = gated; then until [ -e /host/open ]; do sleep 0.1; done; fi; mkdir /pav/volume"}.section(nil)}))
+		text: "case {{ pvc.metadata.name }} in gated|fails) until [ -e /host/open ]; do sleep 0.1; done;; esac\n" +
+			"if test {{ pvc.metadata.name }} = fails && mkdir /host/failed; then exit 3; fi\nmkdir /pav/volume"}.section(nil)}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	settles := s.another("-settles", fields{"volumeCreation": script{hostDir: gate, text: "until [ -e /host/open ]; do sleep 0.1; done"}.section(asRequested), "volumeStaging": greeting})
 	settling := s.claimWith("settling", ofClass(settles))
 	claim := s.bound(s.claim("data"))
-	s.bound(s.claim("gated"))
+	gatedClaim := s.bound(s.claim("gated"))
 	gated := s.consumer("gated", "gated", stays)
-	s.stageOf("waiting for its pod", func(g *tarn.PavStage) bool { return g.Status.Pod.Phase == tarn.StagePodRunning })
+	fails := s.bound(s.claim("fails"))
+	failing := s.consumer("fails", fails.Name, stays) // the first time
+	s.await("two staging pods to run", func() (bool, string) {
+		pods := slices.DeleteFunc(s.stepPods(tarn.StepStaging), func(pod corev1.Pod) bool { return pod.Status.Phase != corev1.PodRunning })
+		return len(pods) == 2, fmt.Sprint(names(pods))
+	})
+	gatedStage := s.stageOf("that of the gated pod", func(g *tarn.PavStage) bool { return g.Spec.VolumeName == gatedClaim.Spec.VolumeName })
 	kept := s.bound(s.claim("kept"))
 	leaves := s.consumer("leaves", kept.Name, stays)
 	s.ready(leaves)
@@ -47,7 +59,21 @@ func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
 	if err := os.WriteFile(gate+"/open", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	s.stageOf("done with its pod", func(g *tarn.PavStage) bool {
+		return g.Name == gatedStage.Name && g.Status.Pod.Phase == tarn.StagePodSucceeded
+	})
+	// An agent has five seconds from when the stage tells of it, which on a busy machine are over
+	// before the question is put: from here on they begin anew.
+	begins := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"pod":{"startTime":%q}}}`, time.Now().UTC().Format(time.RFC3339)))
+	if err := suite.live.Status().Patch(s.ctx, gatedStage, begins); err != nil {
+		t.Fatal(err)
+	}
+	s.explains("pod", s.name+"/gated", "is not staged on node ", ": its pod has ended, and the node agent is about to look at /pav/volume")
 	s.explains("pod", s.name+"/gated", "is not staged on node ", ": its pod has ended, and the node agent does not answer")
+	failed := s.explains("pod", s.name+"/fails", "is starting: volume "+fails.Spec.VolumeName+" is not staged on node ", ": container main exited with 3")
+	if next := failed.Links[len(failed.Links)-1].Next + failed.Links[len(failed.Links)-2].Next; !strings.Contains(next, "when the kubelet asks again") {
+		t.Errorf("of a staging pod that has failed it says %+v", failed.Links)
+	}
 	s.explainsClaim("settling", "is Pending: the creation pod default/pav-creation-", " has ended, and the node agent on ", " has not told what it left in /pav")
 	s.explains("pod", s.name+"/leaves", "is Terminating: its containers have ended, and the kubelet has not taken its volumes back")
 	s.delete(kept)
@@ -58,7 +84,7 @@ func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
 	s.explains("volume", kept.Spec.VolumeName, "is Released: volume "+kept.Spec.VolumeName+" is still staged on node ")
 	goOn()
 	s.bound(settling)
-	for _, waited := range []*corev1.Pod{pod, gated, unserved} {
+	for _, waited := range []*corev1.Pod{pod, gated, failing, unserved} {
 		s.ready(waited)
 	}
 	s.remove(unserved)

@@ -58,6 +58,11 @@ func TestExplainSaysWhatTheRecordOfAVolumeTellsAlone(t *testing.T) {
 	})
 	whoHas(", which volume " + other.Name + " names")
 	s.remove(other)
+	stage := s.stageKept(vol)
+	whoHas(", which a node still has")
+	s.unhold(stage)
+	s.asReader("no-nodes", "pavstages").explains("volume", vol.Name, kept+", and whether a node still has it cannot be told")
+	s.asReader("no-pods", "pods").explains("volume", vol.Name, kept+", and whether a pod still uses it cannot be told")
 	user := s.stuckOn("user", claim.Name)
 	whoHas(", which pod " + s.name + "/user may still use")
 	s.remove(user)
@@ -133,9 +138,14 @@ func TestExplainSaysThatAPodHasEnded(t *testing.T) {
 	s := begin(t, "explain-ended")
 	done, evicted := s.consumer("done", "none", "true", nowhere), s.consumer("evicted", "none", "true", nowhere)
 	s.statusIs(done, `{"phase":"Succeeded"}`)
+	mute := s.consumer("mute", "none", "true", nowhere)
+	s.statusIs(mute, `{"phase":"Failed"}`)
 	s.statusIs(evicted, `{"phase":"Failed","reason":"Evicted","message":"the node was low on memory"}`)
 	if e := s.explains("pod", s.name+"/done", "is Succeeded: it has ended, and waits for nothing"); !e.Healthy {
 		t.Errorf("a pod that has ended is not healthy: %+v", e)
+	}
+	if e := s.explains("pod", s.name+"/mute", "is Failed: it has failed, and nothing that can be read says why"); e.Healthy || !strings.HasPrefix(e.last().Next, "never: ") {
+		t.Errorf("of a pod that has failed without a word it says %+v", e)
 	}
 	if e := s.explains("pod", s.name+"/evicted", "is Failed: Evicted: the node was low on memory"); e.Healthy || !strings.HasPrefix(e.last().Next, "never: ") {
 		t.Errorf("of a pod that has failed it says %+v", e)

@@ -148,8 +148,9 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 		}) {
 			t.Errorf("that the stage waits for that is not among %+v", e.Links)
 		}
-		starts()
 		lift()
+		sub.explains("pod", s.name+"/early", "is starting: volume "+early.Spec.VolumeName+" is not staged on node ", ", its pod has to be started, and has not begun")
+		starts()
 		for _, p := range []*corev1.Pod{pod, waiting} {
 			sub.ready(p)
 			sub.remove(p)

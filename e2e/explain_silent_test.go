@@ -4,10 +4,13 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -68,8 +71,9 @@ type muted struct {
 	set    *tarn.PersistentVolumeSet
 }
 
-// beforeSilence makes what has to be there when the controller is stopped.
-func beforeSilence(s *scenario) *muted {
+// beforeSilence makes what has to be there when the controller is stopped. What waits for a
+// file of the shelf is let go on then.
+func beforeSilence(s *scenario, shelf string) *muted {
 	s.t.Helper()
 	m := &muted{scenario: s, claims: map[string]*corev1.PersistentVolumeClaim{}}
 	s.create(s.provisioner(fields{"volumeCreation": moods("slow) sleep 1d;;", "true", asRequested), "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting}))
@@ -107,7 +111,36 @@ func beforeSilence(s *scenario) *muted {
 	s.explainsClaim("slow", "the creation pod default/pav-creation-", "has been running for")
 	s.explains("pvset", m.set.Name, "is Ready: ")
 	s.explainsApp("crashes", "crashes again and again")
+	m.checks(shelf)
 	return m
+}
+
+// checks makes a claim that is refused again and again, and one whose check goes on until the
+// shelf has a file, and waits until both are as they are to stay without a controller.
+func (m *muted) checks(shelf string) {
+	m.t.Helper()
+	checks := script{hostDir: shelf, text: "case {{ pvc.metadata.name }} in\nrefused) echo no > /pav/error; false;;\nchecked) until [ -e /host/go ]; do sleep 0.1; done;;\nesac"}.section(nil)
+	class := ofClass(m.another("-checks", fields{"volumeValidation": checks, "volumeCreation": asRequested, "volumeStaging": greeting}))
+	m.claimWith("checked", class)
+	m.explainsClaim("checked", "is Pending: the validation pod default/pav-validation-", "has been running for")
+	record := &tarn.PavVolume{ObjectMeta: named("pvc-" + string(m.claimWith("refused", class).UID))}
+	m.await("the next attempt at claim refused to be a while ahead", func() (bool, string) {
+		if err := m.get(record); err != nil {
+			return false, err.Error()
+		}
+		at := record.Status.NextAttemptTime
+		return record.Status.Phase == tarn.VolumePending && at != nil && time.Until(at.Time) > 3*time.Second, fmt.Sprintf("%s, %v", record.Status.Phase, at)
+	})
+}
+
+// endsAtLease asks of what waits for the controller alone until the chain ends with its lease,
+// which nobody holds.
+func (m *muted) endsAtLease(c silence) explanation {
+	m.t.Helper()
+	return m.explainsThat(os.Getenv("KUBECONFIG"), c.kind, c.name, fmt.Sprintf("the verdict to have %q, and the chain to end with the lease", c.want), func(e explanation) bool {
+		last := e.Links[len(e.Links)-1]
+		return containsAll(e.Verdict, c.want) && last.Object.Kind == "Lease" && last.Next == "as soon as tarn controller runs"
+	})
 }
 
 // patch merges a change into an object or its status.
@@ -212,7 +245,6 @@ func (m *muted) ofTarns() []silence {
 		of("claim", "judged-by-nobody", "PavProvisioner "+m.name+"-unjudged has to be judged, "+runsNone()),
 		of("claim", "folder", "provisioner tarn.dev/host-path has not begun"),
 		of("claim", "grows", "it is to grow from 2Mi to 8Mi"),
-		of("claim", "slow", "its volume is being made, attempt 1"),
 		of("pod", "staged", "is not staged on node ", ", its pod has to be started, "+runsNone()),
 		of("app", "late", "it has to be looked at, "+runsNone()),
 		of("app", "crashes", "its Deployment has to be made, "+runsNone()),
@@ -221,12 +253,32 @@ func (m *muted) ofTarns() []silence {
 	}
 }
 
+// goesNoFurther asks for what was begun before the controller was stopped: an attempt that is
+// overdue, a pod that has ended, one that is missing, and what nobody has begun.
+func (m *muted) goesNoFurther() explanation {
+	m.t.Helper()
+	claim := func(name string, want ...string) silence {
+		return silence{kind: "claim", name: m.name + "/" + name, want: want}
+	}
+	e := m.endsAtLease(claim("refused", "PavProvisioner "+m.name+"-checks refuses it, attempt "))
+	if !slices.ContainsFunc(e.Links, func(l link) bool {
+		return l.Object.Kind == "PavVolume" && strings.Contains(l.Next, " was due ") && strings.Contains(l.Next, " ago, at ")
+	}) {
+		m.t.Errorf("it does not say since when the next attempt is due: %+v", e.Links)
+	}
+	m.endsAtLease(claim("checked", "is Pending: its claim is being validated"))
+	m.endsAtLease(claim("slow", "is Pending: its volume is being made, attempt 1"))
+	return m.endsAtLease(claim("grows", "it is to grow from 2Mi to 8Mi"))
+}
+
 // Not parallel: no other case can go on meanwhile.
 func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
+	shelf := t.TempDir() // until the last pod of the case is gone
 	s := begin(t, "explain-silent")
 	s.needsThisMachine()
-	m := beforeSilence(s)
+	m := beforeSilence(s, shelf)
 	goOn := s.stops(controller)
+	put(t, shelf+"/go")
 	m.passesSoon()
 	s.claim("more")
 	said := slices.Concat(m.ofVolumes(), m.ofTarns())
@@ -240,9 +292,9 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 			s.explains(c.kind, c.name, c.want...)
 		}
 	}
-	e := s.explainsClaim("grows", "it is to grow")
+	e := m.goesNoFurther()
 	last := e.Links[len(e.Links)-1]
-	if last.Object.Kind != "Lease" || !slices.Contains([]string{"run out", "missing", "given up"}, last.State) { // the cluster's only one needs no lease
+	if !slices.Contains([]string{"run out", "missing", "given up"}, last.State) { // the cluster's only one needs no lease
 		t.Errorf("the chain ends with %+v", last)
 	}
 	m.byLease()

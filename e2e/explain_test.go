@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -90,6 +91,14 @@ func (s *scenario) explainsWith(log, kind, name string, texts ...string) explana
 // explainsBy is explainsWith by what somebody may read.
 func (s *scenario) explainsBy(kubeconfig, log, kind, name string, texts ...string) explanation {
 	s.t.Helper()
+	return s.explainsThat(kubeconfig, kind, name, fmt.Sprintf("the verdict to have %q, and the log %q", texts, log), func(e explanation) bool {
+		return containsAll(e.Verdict, texts) && e.logs(log)
+	})
+}
+
+// explainsThat asks tarn explain until the answer is as it should be.
+func (s *scenario) explainsThat(kubeconfig, kind, name, what string, is func(explanation) bool) explanation {
+	s.t.Helper()
 	over, again := time.NewTimer(2*soon), time.NewTicker(200*time.Millisecond)
 	defer over.Stop()
 	defer again.Stop()
@@ -99,14 +108,14 @@ func (s *scenario) explainsBy(kubeconfig, log, kind, name string, texts ...strin
 		if err := json.Unmarshal([]byte(out), &e); err != nil {
 			s.t.Fatalf("%v in:\n%s", err, out)
 		}
-		if containsAll(e.Verdict, texts) && e.logs(log) {
+		if is(e) {
 			s.t.Log(e.Verdict)
 			return e
 		}
 		select {
 		case <-again.C:
 		case <-over.C:
-			s.t.Fatalf("tarn explain %s %s says %q, want %q in it, and in the log %q:\n%s", kind, name, e.Verdict, texts, log, out)
+			s.t.Fatalf("tarn explain %s %s says %q, want %s:\n%s", kind, name, e.Verdict, what, out)
 		}
 	}
 }

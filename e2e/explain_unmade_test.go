@@ -4,7 +4,9 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,40 +39,84 @@ func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 	s.delete(going)
 	s.ask(growing, "8Mi")
 	pod := s.consumer("user", staged.Name, stays)
+	hand := s.another("-hand", fields{"volumeValidation": script{text: "until [ -e /host/go ]; do sleep 1; done", hostDir: shelf}.section(nil), "volumeStaging": greeting})
+	byHand := s.consumer("by-hand", s.handWritten("hand", "shelf-7", func(vol *corev1.PersistentVolume) { vol.Spec.CSI.Driver = hand }).Name, stays)
 
-	said := map[tarn.Step]silence{
-		tarn.StepValidation: {kind: "claim", name: s.name + "/" + checked.Name, want: []string{"its claim is being validated"}},
-		tarn.StepDeletion:   {kind: "volume", name: going.Spec.VolumeName, want: []string{"its storage is being destroyed, attempt 1"}},
-		tarn.StepExpansion:  {kind: "claim", name: s.name + "/" + growing.Name, want: []string{"it is to grow from 2Mi to 8Mi"}},
-		tarn.StepStaging:    {kind: "pod", name: s.name + "/" + pod.Name, want: []string{"its staging pod has made no /pav/volume yet"}},
+	again, regoing := s.failsOnce(shelf)
+	all := []unmade{
+		{tarn.StepValidation, checked, 1, silence{kind: "claim", name: s.name + "/" + checked.Name, want: []string{"its claim is being validated"}}},
+		{tarn.StepValidation, byHand, 0, silence{kind: "pod", name: s.name + "/" + byHand.Name, want: []string{"it is being validated first"}}},
+		{tarn.StepCreation, again, 2, silence{kind: "claim", name: s.name + "/" + again.Name, want: []string{"attempt 1 failed: ", "; now its volume is being made, attempt 2"}}},
+		{tarn.StepDeletion, going, 1, silence{kind: "volume", name: going.Spec.VolumeName, want: []string{"its storage is being destroyed, attempt 1"}}},
+		{tarn.StepDeletion, regoing, 2, silence{kind: "volume", name: regoing.Spec.VolumeName, want: []string{"its storage could not be removed: ", "; now attempt 2 is under way"}}},
+		{tarn.StepExpansion, growing, 1, silence{kind: "claim", name: s.name + "/" + growing.Name, want: []string{"it is to grow from 2Mi to 8Mi"}}},
+		{tarn.StepStaging, nil, 0, silence{kind: "pod", name: s.name + "/" + pod.Name, want: []string{"its staging pod has made no /pav/volume yet"}}},
 	}
-	for step := range said {
-		s.await("a "+string(step)+" pod to run", func() (bool, string) {
-			pods := s.stepPods(step)
-			return len(pods) == 1 && pods[0].Status.Phase == corev1.PodRunning, fmt.Sprint(names(pods))
+	for _, c := range all {
+		s.await("a "+string(c.step)+" pod to run for "+c.name, func() (bool, string) {
+			pods := c.pods(s)
+			return len(pods) == 1, fmt.Sprint(names(pods))
 		})
 	}
 	goOn := s.stops(controller)
-	for step, c := range said {
-		missing := s.stepPods(step)[0]
+	for _, c := range all {
+		missing := c.pods(s)[0]
 		if err := suite.live.Delete(s.ctx, &missing, client.GracePeriodSeconds(0)); err != nil {
 			t.Fatal(err)
 		}
-		e := s.explains(c.kind, c.name, c.want...)
-		shown := false
-		for _, l := range e.Links {
-			shown = shown || l.Object.Kind == "Pod" && l.Object.Name == missing.Name && l.State == "missing"
-		}
-		if !shown {
-			t.Errorf("%s: no link tells that %s pod %s is missing: %+v", c.name, step, missing.Name, e.Links)
-		}
+		s.explainsThat(os.Getenv("KUBECONFIG"), c.kind, c.name, fmt.Sprintf("the verdict to have %q, pod %s to be missing, and the chain to end with the lease", c.want, missing.Name), func(e explanation) bool {
+			shown := slices.ContainsFunc(e.Links, func(l link) bool {
+				return l.Object.Kind == "Pod" && l.Object.Name == missing.Name && l.State == "missing"
+			})
+			return containsAll(e.Verdict, c.want) && shown && e.last().Object.Kind == "Lease"
+		})
 	}
 	put(t, filepath.Join(shelf, "go"))
 	goOn()
 	s.ready(pod)
+	s.ready(byHand)
 	s.bound(checked)
-	s.gone(&corev1.PersistentVolume{ObjectMeta: named(going.Spec.VolumeName)})
+	s.bound(again)
+	for _, claim := range []*corev1.PersistentVolumeClaim{going, regoing} {
+		s.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
+	}
 	s.explainsClaim("growing", "is Bound")
+}
+
+// unmade is a step whose pod is taken away, whose it is and of which attempt where several pods
+// are of that step, and what is said of it then.
+type unmade struct {
+	step    tarn.Step
+	of      client.Object // the claim, or the pod of a volume that was written by hand
+	attempt int
+	silence
+}
+
+// pods are those of a step that run, of either provisioner.
+func (u unmade) pods(s *scenario) []corev1.Pod {
+	s.t.Helper()
+	if _, byHand := u.of.(*corev1.Pod); byHand {
+		return (&scenario{t: s.t, ctx: s.ctx, name: s.name + "-hand"}).stepPods(u.step)
+	}
+	once := &scenario{t: s.t, ctx: s.ctx, name: s.name + "-once"}
+	return slices.DeleteFunc(append(s.stepPods(u.step), once.stepPods(u.step)...), func(pod corev1.Pod) bool {
+		return pod.Status.Phase != corev1.PodRunning || u.of != nil && !strings.HasSuffix(pod.Name, fmt.Sprintf("%s-%d", u.of.GetUID(), u.attempt))
+	})
+}
+
+// failsOnce gives a claim whose volume is made, and one whose volume is removed, at the second
+// attempt, which goes on until the shelf has a file.
+func (s *scenario) failsOnce(shelf string) (made, removed *corev1.PersistentVolumeClaim) {
+	s.t.Helper()
+	once := func(claim string, more fields) fields {
+		text := "[ {{ pvc.metadata.name }} != " + claim + " ] || ! mkdir /host/" + claim + " || exit 3\n" +
+			"[ {{ pvc.metadata.name }} != " + claim + " ] || until [ -e /host/go ]; do sleep 1; done"
+		return script{text: text, hostDir: shelf}.section(more)
+	}
+	class := ofClass(s.another("-once", fields{"volumeCreation": once("again", asRequested), "volumeDeletion": once("regoing", nil), "volumeStaging": greeting}))
+	removed = s.bound(s.claimWith("regoing", class))
+	s.delete(removed)
+	return s.claimWith("again", class), removed
 }
 
 // lonely asks for a claim in a cluster that has no volume, as others of its cases have

@@ -21,8 +21,10 @@ func (s *scenario) stuckTemplate(app, claim string) corev1.PodTemplateSpec {
 	s.t.Helper()
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": app}}, Spec: corev1.PodSpec{
 		NodeSelector: map[string]string{corev1.LabelHostname: s.aNode().Labels[corev1.LabelHostname]}, TerminationGracePeriodSeconds: ptr.To[int64](0),
-		Volumes:    []corev1.Volume{{Name: "lacks", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}}}},
-		Containers: []corev1.Container{{Name: "main", Image: "busybox:1.36", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
+		Volumes: []corev1.Volume{{Name: "lacks", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}}}},
+		Containers: []corev1.Container{{Name: "main", Image: "busybox:1.36", VolumeMounts: []corev1.VolumeMount{
+			{Name: "data", MountPath: "/data"}, {Name: "lacks", MountPath: "/lacks"}, // a volume that no container mounts is not waited for
+		}}},
 	}}
 	if claim != "" {
 		template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}})

@@ -101,21 +101,43 @@ func TestAFailingStagingPodLeavesThePodPending(t *testing.T) {
 
 func TestAClaimDeletedWhileItsVolumeIsMadeLeavesNothing(t *testing.T) {
 	t.Parallel()
-	s := begin(t, "abandoned")
-	s.create(s.provisioner(fields{
-		"volumeCreation": script{text: "sleep 2"}.section(asRequested),
-		"volumeDeletion": script{text: "true"}.section(nil),
-		"volumeStaging":  greeting,
-	}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	claim := s.claim("data")
-	s.await("the creation pod", func() (bool, string) {
-		return suite.news.of(s.name).pods[tarn.StepCreation] > 0, "there is none"
-	})
-	s.remove(claim)
-	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
-	if seen := suite.news.of(s.name); seen.pods[tarn.StepDeletion] == 0 {
-		t.Error("no deletion pod ran for what the creation pod may have made")
+	works, takesTime := script{text: "true"}, script{text: "sleep 2"}
+	for _, c := range []struct {
+		name     string
+		sections fields
+		reached  func(trace) bool
+		// wantUndone says that the deletion pod runs for what may have been made.
+		wantUndone bool
+	}{
+		{"validating", fields{"volumeValidation": takesTime.section(nil), "volumeCreation": works.section(asRequested)},
+			func(seen trace) bool { return seen.pods[tarn.StepValidation] > 0 }, false},
+		{"creating", fields{"volumeCreation": takesTime.section(asRequested)},
+			func(seen trace) bool { return seen.pods[tarn.StepCreation] > 0 }, true},
+		{"created", fields{"volumeCreation": works.section(asRequested)},
+			func(seen trace) bool { return seen.volumePhases[tarn.VolumeCreated] }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t, "abandoned-"+c.name)
+			c.sections["volumeDeletion"] = works.section(nil)
+			c.sections["volumeStaging"] = greeting
+			s.create(s.provisioner(c.sections))
+			s.class(corev1.PersistentVolumeReclaimDelete)
+			claim := s.claim("data")
+			s.await("the volume to be that far", func() (bool, string) {
+				seen := suite.news.of(s.name)
+				return c.reached(seen), fmt.Sprintf("seen were pods %v and phases %v", seen.pods, seen.volumePhases)
+			})
+			s.remove(claim)
+			s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+			seen := suite.news.of(s.name)
+			if undone := seen.pods[tarn.StepDeletion] > 0; undone != c.wantUndone {
+				t.Errorf("a deletion pod ran: %t, want %t", undone, c.wantUndone)
+			}
+			if !c.wantUndone && seen.pods[tarn.StepCreation] > 0 {
+				t.Error("a creation pod ran for a claim that was deleted before")
+			}
+		})
 	}
 }
 

@@ -4,11 +4,13 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pav "tarn.dev/tarn/api/pav/v1alpha1"
 	tarn "tarn.dev/tarn/api/v1alpha1"
@@ -122,6 +124,36 @@ func TestTheValidationPodSeesAVolumeWrittenByHandBeforeItIsStaged(t *testing.T) 
 	good := s.consumer("good", s.handWritten("good", "good").Name, "grep -q hello /data/greeting")
 	s.succeeded(good)
 	s.remove(good)
+}
+
+// A PersistentVolume that comes back from a backup says all that the one said which was
+// made, but its record and its uid are gone.
+func TestAVolumeRestoredFromABackupCountsAsWrittenByHand(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "restored")
+	sections := fields{
+		"volumeValidation": script{text: `{% if handle is defined %}echo 'no such shelf' > /pav/error; exit 1{% endif %}`}.section(nil),
+		"volumeCreation":   asRequested,
+		"volumeStaging":    greeting,
+	}
+	p := s.provisioner(sections)
+	p.Object["spec"].(fields)["provisioningModes"] = []any{"Dynamic"}
+	s.create(p)
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	made := &corev1.PersistentVolume{ObjectMeta: named(s.bound(s.claim("made")).Spec.VolumeName)}
+	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(made), made); err != nil {
+		t.Fatal(err)
+	}
+	claim := s.handWritten("restored", "shelf-7", func(vol *corev1.PersistentVolume) { vol.Annotations = maps.Clone(made.Annotations) })
+	pod := s.consumer("reader", claim.Name, "grep -q hello /data/greeting")
+	s.told(pod, "FailedMount", "restored from a backup", "does not have Static")
+	s.remove(pod)
+
+	s.edit(s.provisioner(sections))
+	again := s.consumer("again", claim.Name, "grep -q hello /data/greeting")
+	s.told(again, "FailedMount", "Validation pod failed: no such shelf")
+	s.never(tarn.StepStaging)
+	s.remove(again)
 }
 
 func TestOneStageOfAHandleAtATime(t *testing.T) {

@@ -55,9 +55,10 @@ func TestATemplateThatDoesNotParseIsNotUsed(t *testing.T) {
 	s := begin(t, "syntax")
 	s.create(s.provisioner(fields{
 		"volumeCreation": fields{"capacity": "{{ requestedMinCapacity }}\n  {{ 1 + }}"},
-		"volumeStaging":  greeting,
+		"volumeStaging":  script{text: "mkdir /pav/volume\n\n: {{ handle | }}"}.section(nil),
 	}))
-	where := regexp.MustCompile(`(?s)volumeCreation.*capacity.*line 2.*column \d+`)
+	// All there are, not the first alone: authors mend them in one go.
+	where := regexp.MustCompile(`(?s)volumeCreation\.capacity: line 2, column \d+.*volumeStaging\.podTemplate\..*: line 3, column \d+`)
 	provisioner := &pav.PavProvisioner{ObjectMeta: named(s.name)}
 	s.await("the provisioner not to be accepted", func() (bool, string) {
 		if err := s.get(provisioner); err != nil {

@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// apart is set where the suite is that of the cluster in which nodes may fail.
+// apart is set where the suite is that of the cluster in which nodes may fail: to the arguments that
+// started it, a line each.
 const apart = "TARN_E2E_APART"
 
 const (
@@ -45,6 +46,7 @@ func TestWhenANodeFails(t *testing.T) {
 	t.Run("what was staged before the last boot is staged anew", aVolumeOfAnEarlierBootIsStagedAnew)
 	t.Run("for want of disk, a staging pod stays and another pod makes room", aStagingPodStaysUnderPressure)
 	t.Run("for want of disk, a staging pod of low priority is evicted, and its volume bound again", aStagingPodIsEvictedForPressure)
+	t.Run("in a shutdown a staging pod outlives its consumers", aStagingPodOutlivesItsConsumersInAShutdown)
 }
 
 // inAClusterApart runs the test that calls it once more, as that of a cluster whose data lie on
@@ -69,16 +71,19 @@ func inAClusterApart(t *testing.T) {
 	up := []string{"up", "--data-dir", filepath.Join(disk, "data"),
 		"--kubelet-arg=--eviction-hard=nodefs.available<" + leastFree, "--kubelet-arg=--eviction-pressure-transition-period=" + calm.String()}
 	if inPods() {
-		cluster(append(up, "--stock", "--kubelet-arg=--root-dir="+kubeletDir)...)
-		needsAddOn(t).installedApart(t, m, cluster)
+		up = append(up, "--stock", "--kubelet-arg=--root-dir="+kubeletDir)
 	} else {
-		cluster(append(up, "--without-api")...)
+		up = append(up, "--without-api")
+	}
+	cluster(up...)
+	if inPods() {
+		needsAddOn(t).installedApart(t, m, cluster)
 	}
 
 	ctx, stop := context.WithTimeout(t.Context(), failing)
 	defer stop()
 	inside := exec.CommandContext(ctx, os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-test.count", "1")
-	inside.Env = append(os.Environ(), apart+"=1", "TARN_CLUSTER_NAME="+m.name, "KUBECONFIG="+cluster("kubeconfig"),
+	inside.Env = append(os.Environ(), apart+"="+strings.Join(up, "\n"), "TARN_CLUSTER_NAME="+m.name, "KUBECONFIG="+cluster("kubeconfig"),
 		"TARN_HOST_PATH_ROOT=") // which is the suite's
 	out, err := inside.CombinedOutput()
 	// Lines that begin as a test's own are taken for it.

@@ -20,7 +20,9 @@ func TestAClaimIsServedFromAPoolOfFolders(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "pool-folders")
 	s.needsHostPath()
-	s.folders(func(class *storagev1.StorageClass) { class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingImmediate) })
+	s.folders(func(class *storagev1.StorageClass) {
+		class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingImmediate)
+	})
 	once := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	set := s.pool(2, 3, func(set *tarn.PersistentVolumeSet) { set.Spec.Template.Spec.AccessModes = once })
 	s.filled(set, 2)

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -125,6 +126,42 @@ func TestClaimsAndVolumesAreBornProtected(t *testing.T) {
 			t.Errorf("%T is born with finalizers %q (%v), want %s", o, o.GetFinalizers(), err, want)
 		}
 	}
+}
+
+// Whoever protects sees what lacks its finalizer, however that came about.
+func TestFinalizersThatWereTakenOffByHandComeBack(t *testing.T) {
+	t.Parallel()
+	s := beginServed(t, "stripped")
+	claim := s.bound(s.claim("data"))
+	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+	for o, finalizer := range map[client.Object]string{claim: "kubernetes.io/pvc-protection", vol: "kubernetes.io/pv-protection"} {
+		if err := s.get(o); err != nil {
+			t.Fatal(err)
+		}
+		at := slices.Index(o.GetFinalizers(), finalizer)
+		if at < 0 {
+			t.Fatalf("%T has finalizers %q before they are taken off, want %s", o, o.GetFinalizers(), finalizer)
+		}
+		others := slices.Delete(slices.Clone(o.GetFinalizers()), at, at+1)
+		off := client.RawPatch(types.JSONPatchType, fmt.Appendf(nil, `[{"op":"test","path":"/metadata/finalizers/%d","value":%q},{"op":"remove","path":"/metadata/finalizers/%d"}]`, at, finalizer, at))
+		if err := suite.live.Patch(s.ctx, o, off); err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(o.GetFinalizers(), finalizer) {
+			t.Fatalf("%T has %s in the answer to the write that takes it off: %q", o, finalizer, o.GetFinalizers())
+		}
+		s.await(finalizer+" to be back", func() (bool, string) {
+			err := s.get(o)
+			return err == nil && slices.Contains(o.GetFinalizers(), finalizer), fmt.Sprintf("%q (%v)", o.GetFinalizers(), err)
+		})
+		for _, other := range others {
+			if !slices.Contains(o.GetFinalizers(), other) {
+				t.Errorf("%T has lost %s: %q", o, other, o.GetFinalizers())
+			}
+		}
+	}
+	s.remove(claim)
+	s.gone(vol)
 }
 
 func TestAVolumeWhoseClaimIsThereWaitsForIt(t *testing.T) {

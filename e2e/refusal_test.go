@@ -112,26 +112,47 @@ func TestACreatedVolumeIsHeldAgainstTheSizesOfItsClaim(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := begin(t, c.name)
-			s.create(s.provisioner(fields{"volumeCreation": c.creation, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting}))
-			s.class(corev1.PersistentVolumeReclaimDelete)
-			claim := s.claimWith("data", asksSize("2Mi", "4Mi"))
+			claim := s.madeBy(c.creation)
 			if c.want == "" {
 				s.isSized(s.bound(claim), "3Mi")
 				return
 			}
-			s.told(claim, "ProvisioningFailed", c.want)
-			s.refusedFor(claim, tarn.StepCreation, "ResultInvalid")
-			if c.creation["podTemplate"] != nil {
-				s.await("what the creation pod made to be undone", func() (bool, string) {
-					return suite.news.of(s.name).pods[tarn.StepDeletion] > 0, "there is no deletion pod"
-				})
-			}
-			if phase := s.phase(claim); phase != corev1.ClaimPending {
-				t.Errorf("the claim is %s, want Pending", phase)
-			}
-			s.remove(claim)
+			s.refusesWhatIsMade(claim, c.creation, c.want)
 		})
 	}
+}
+
+// A handle that no CSI driver may have is not handed over either.
+func TestACreatedVolumeWhoseHandleIsTooLongIsUndone(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "long-handle")
+	creation := script{text: "echo 3Mi > /pav/capacity; printf %0129d 7 > /pav/handle"}.section(nil)
+	s.refusesWhatIsMade(s.madeBy(creation), creation, "/pav/handle: a volume handle must have at most 128 bytes, this one has 129")
+}
+
+// madeBy gives a claim, for 2 to 4 MiB, whose volume a section makes.
+func (s *scenario) madeBy(creation fields) *corev1.PersistentVolumeClaim {
+	s.t.Helper()
+	s.create(s.provisioner(fields{"volumeCreation": creation, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	return s.claimWith("data", asksSize("2Mi", "4Mi"))
+}
+
+// refusesWhatIsMade waits until a claim was told why it does not get what a section makes, and
+// that was undone.
+func (s *scenario) refusesWhatIsMade(claim *corev1.PersistentVolumeClaim, creation fields, why string) {
+	s.t.Helper()
+	s.told(claim, "ProvisioningFailed", why)
+	s.refusedFor(claim, tarn.StepCreation, "ResultInvalid")
+	if creation["podTemplate"] != nil {
+		s.await("what the creation pod made to be undone", func() (bool, string) {
+			return suite.news.of(s.name).pods[tarn.StepDeletion] > 0, "there is no deletion pod"
+		})
+	}
+	if phase := s.phase(claim); phase != corev1.ClaimPending {
+		s.t.Errorf("the claim is %s, want Pending", phase)
+	}
+	s.remove(claim)
 }
 
 // isSized waits until a claim has a size, and wants its volume to have it.

@@ -82,25 +82,39 @@ func audited(provisioner string) error {
 	return err
 }
 
-func TestLintFindsThreeMistakes(t *testing.T) {
+func TestLintFindsThreeMistakesAndTheAPIServerAFourth(t *testing.T) {
 	t.Parallel()
-	text, err := yaml.Marshal((&scenario{name: "three"}).provisioner(fields{
+	document := func(name string, sections fields) string {
+		text, err := yaml.Marshal((&scenario{name: name}).provisioner(sections).Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	three := document("three", fields{
 		"volumeCreation": fields{"capacity": "{{ requestedCapacity }}"},
 		"volumeDeletion": fields{"podTemplate": fields{"spec": fields{
 			"restartPolicy": "Always", "containers": []any{fields{"name": "a", "image": "b"}},
 		}}},
-		"volumeStaging": script{text: "mount {{ handle | }}"}.section(nil),
-	}).Object)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, _ := mustTool(t, 1, string(text), "pav", "lint", "-")
+		"volumeStaging": script{text: "mount {{ handle | }}", privileged: true}.section(nil),
+	})
+	// Its pods are asked about, as there is nothing else wrong with it.
+	fourth := script{text: "true"}.section(nil)
+	container(fourth)["name"] = "Main_Container"
+	out, _ := mustTool(t, 1, three+"---\n"+document("fourth", fields{"volumeStaging": fourth}), "pav", "lint", "--server", "-")
+	const staging = "spec.volumeStaging.podTemplate.spec.containers[0]"
 	for _, want := range []string{
-		`has no variable "requestedCapacity"`, "must be Never or OnFailure", "expected token 'name'", "3 errors, ",
+		`has no variable "requestedCapacity"`, "must be Never or OnFailure", "expected token 'name'",
+		staging + ".name: the API server refuses it: ",
+		staging + `.securityContext.privileged: needs privileged: namespace "default" must allow the Pod Security level privileged`,
+		"4 errors, ", " in 2 PavProvisioners",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("lint does not say %q:\n%s", want, out)
 		}
+	}
+	if out, _ := mustTool(t, 0, document("fourth", fields{"volumeStaging": fourth}), "pav", "lint", "-"); strings.Contains(out, "API server") {
+		t.Errorf("lint says without --server what the API server would:\n%s", out)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
@@ -246,6 +247,38 @@ func TestAVolumeOfOneNodeIsMadeWhereItsClassAllows(t *testing.T) {
 	claim := s.bound(s.claim("data"))
 	s.tiedTo(claim, node)
 	s.succeeded(s.consumer("reader", claim.Name, "grep -x hello /data/greeting"))
+}
+
+// The scheduler takes a choice that is made as it is, whoever has made it.
+func TestAVolumeIsNotMadeOnANodeThatItsClassDoesNotAllow(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "forbidden")
+	s.tied(fields{
+		"volumeCreation": script{text: "true"}.section(asRequested),
+		"volumeDeletion": script{text: "true"}.section(nil),
+		"volumeStaging":  greeting,
+	}, func(class *storagev1.StorageClass) {
+		waitsForPods(class)
+		onHosts("no-such-host")(class)
+	})
+	node := s.aNode()
+	claim := s.claim("data")
+	chosen := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %q}}}`, selectedNode, node.Name))
+	if err := suite.live.Patch(s.ctx, claim, chosen); err != nil {
+		t.Fatal(err)
+	}
+	s.told(claim, "ProvisioningFailed", fmt.Sprintf("node %q", node.Name), "allowedTopologies of StorageClass "+s.name)
+	s.await("the choice to be given back", func() (bool, string) {
+		if err := s.get(claim); err != nil {
+			t.Fatal(err)
+		}
+		return claim.Annotations[selectedNode] == "", fmt.Sprintf("%v", claim.Annotations)
+	})
+	s.remove(claim)
+	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+	if seen := suite.news.of(s.name); seen.pods[tarn.StepCreation] > 0 {
+		t.Error("a creation pod was made for a node that the class does not allow")
+	}
 }
 
 func TestAVolumeThatNoNodeMayMakeLeavesNothing(t *testing.T) {

@@ -12,7 +12,7 @@ MAKEFLAGS += --no-print-directory
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath)
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-SUITES := unit integration cluster e2e addon
+SUITES := unit integration cluster e2e addon rights
 TESTSUM := go run ./hack/testsum
 GEN := go tool controller-gen
 
@@ -33,7 +33,7 @@ down: ## take the demo's cluster down
 
 .PHONY: test
 test: build test-deps ## run the tests as CI does, and sum up what ran: all but the wide add-on of e2e, and e2e-others
-	@rm -f $(SUITES:%=.tarn/tests/%.json)
+	@rm -rf $(SUITES:%=.tarn/tests/%.json) .tarn/asked
 	@failed=; for suite in $(SUITES); do $(MAKE) run-$$suite || failed="$$failed $$suite"; done; $(TESTSUM) report $(SUITES); [ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 .PHONY: unit
@@ -141,3 +141,8 @@ run-e2e:
 .PHONY: run-addon
 run-addon: bin/helm $(if $(WIDE),bin/csi-provisioner)
 	@hack/addon.sh
+
+# After the two above: what they saw Tarn's accounts ask for, beside what their roles grant.
+.PHONY: run-rights
+run-rights:
+	@$(TESTSUM) run rights -- go test -json -tags rights -count=1 -run TestTarnAsksForEachOfItsRightsAndForNoOther ./deploy

@@ -26,6 +26,7 @@ export TARN_KUBELET_DIR=/var/lib/kubelet/elsewhere
 # Told to the cases: Kubernetes binds and protects.
 export BINDER=kubernetes PROTECTION=kubernetes
 logs=.tarn/addon
+. hack/asked.sh
 
 on_cluster() { "$TARN_CLUSTER_BINARY" "$@" --name "$TARN_CLUSTER_NAME"; }
 
@@ -98,7 +99,7 @@ fi
 
 [ -n "${KEEP:-}" ] || on_cluster down >&2
 # A silent node is given up as soon as in hack/e2e.sh.
-on_cluster up --stock --spend-memory --kubelet-arg="--root-dir=$TARN_KUBELET_DIR" --kube-controller-manager-arg=--node-monitor-grace-period=25s >&2
+on_cluster up --stock --spend-memory --kubelet-arg="--root-dir=$TARN_KUBELET_DIR" --kube-controller-manager-arg=--node-monitor-grace-period=25s $(asked "$TARN_CLUSTER_NAME") >&2
 KUBECONFIG=$(on_cluster kubeconfig)
 # The folder that controllers mount lies with the cluster's data, and goes with it. Told to the cases: where in it volumes are made.
 folders=$(dirname "$KUBECONFIG")/folders

@@ -15,6 +15,7 @@ export CGO_ENABLED=0
 export TARN_CLUSTER_BINARY=$PWD/bin/tarn-cluster
 name=${TARN_CLUSTER_NAME:-tarn-e2e}
 logs=.tarn/${SUITE:-e2e}
+. hack/asked.sh
 
 # Cases that are not parallel, for nothing else can go on in their cluster: they have one
 # of their own, beside that of the others.
@@ -60,7 +61,7 @@ start() {
 	[ -n "${KEEP:-}" ] || "$TARN_CLUSTER_BINARY" down --name "$1"
 	# A silent node is given up after two and a half of its kubelet's heartbeats rather than five: a case that waits for it has the
 	# cluster to itself.
-	"$TARN_CLUSTER_BINARY" up --name "$1" --spend-memory --kube-controller-manager-arg=--node-monitor-grace-period=25s \
+	"$TARN_CLUSTER_BINARY" up --name "$1" --spend-memory --kube-controller-manager-arg=--node-monitor-grace-period=25s $(asked "$1") \
 		${BINDER:+"--binder=$BINDER"} ${PROTECTION:+"--protection=$PROTECTION"}
 }
 starting=()

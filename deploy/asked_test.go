@@ -1,0 +1,192 @@
+//go:build rights
+
+package deploy
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// logs are where hack/e2e.sh and hack/addon.sh have their API servers write down what Tarn's accounts ask for.
+const logs = "../.tarn/asked/*.log"
+
+// seldom are the rights that the suites do not ask for in each run, and when they are needed.
+var seldom = map[string]string{}
+
+// request is what is read of an audit.k8s.io/v1 Event.
+type request struct {
+	Verb        string
+	UserAgent   string
+	User        struct{ Username string }
+	ObjectRef   *struct{ Resource, Subresource, APIGroup, Namespace, Name string } // none for what is no resource
+	Annotations map[string]string
+}
+
+// granted is one right of one role: a verb on a resource.
+type granted struct {
+	role      string
+	namespace string   // "" everywhere
+	names     []string // none: whatever its name
+	verb      string
+	group     string
+	resource  string // with its subresource
+}
+
+func (g granted) String() string {
+	where := g.role
+	if g.namespace != "" {
+		where += " in " + g.namespace
+	}
+	return fmt.Sprintf("%s: %s %s", where, g.verb, strings.TrimSuffix(g.resource+"."+g.group, "."))
+}
+
+// covers says whether a request needs this right.
+func (g granted) covers(r *request) bool {
+	resource := r.ObjectRef.Resource
+	if r.ObjectRef.Subresource != "" {
+		resource += "/" + r.ObjectRef.Subresource
+	}
+	return reads(r.Verb) == reads(g.verb) && r.ObjectRef.APIGroup == g.group && resource == g.resource &&
+		(g.namespace == "" || r.ObjectRef.Namespace == g.namespace) && (len(g.names) == 0 || slices.Contains(g.names, r.ObjectRef.Name))
+}
+
+// reads takes watch for list: a cache needs both, and with which of them it begins is client-go's choice.
+func reads(verb string) string {
+	if verb == "watch" {
+		return "list"
+	}
+	return verb
+}
+
+// rights gives those of Tarn's own accounts by account, as the embedded files grant them.
+func rights(t *testing.T) map[string][]granted {
+	t.Helper()
+	roles, bindings := map[string][]granted{}, []*rbacv1.RoleBinding{}
+	paths, err := filepath.Glob("rbac/*.yaml")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no roles: %v", err)
+	}
+	for _, path := range append(paths, "base.yaml") {
+		objects, err := readFile(os.DirFS("."), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects {
+			switch kind := strings.TrimPrefix(o.GetKind(), "Cluster"); kind {
+			case "Role":
+				roles[o.GetKind()+"/"+o.GetName()] = atoms(convert[rbacv1.Role](t, o))
+			case "RoleBinding":
+				bindings = append(bindings, convert[rbacv1.RoleBinding](t, o))
+			}
+		}
+	}
+	of := map[string][]granted{}
+	for _, b := range bindings {
+		for _, s := range b.Subjects {
+			account := "system:serviceaccount:" + s.Namespace + ":" + s.Name
+			of[account] = append(of[account], roles[b.RoleRef.Kind+"/"+b.RoleRef.Name]...)
+		}
+	}
+	return of
+}
+
+func convert[T any](t *testing.T, o *unstructured.Unstructured) *T {
+	t.Helper()
+	to := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, to); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+func atoms(role *rbacv1.Role) []granted {
+	var all []granted
+	for _, rule := range role.Rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					all = append(all, granted{role.Name, role.Namespace, rule.ResourceNames, verb, group, resource})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// Of each right it is seen that something asks for it, and of each request that somebody has the right.
+func TestTarnAsksForEachOfItsRightsAndForNoOther(t *testing.T) {
+	paths, err := filepath.Glob(logs)
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("there is no %s: `make run-e2e` and `make run-addon` leave one for each of their clusters (%v)", logs, err)
+	}
+	of := rights(t)
+	asked, refused, requests := map[string]bool{}, map[string]int{}, 0
+	for _, path := range paths {
+		each(t, path, func(r *request) {
+			// Of others' programs that use these accounts, as the cases do that try what an account cannot do, nothing is said.
+			if !strings.HasPrefix(r.UserAgent, "tarn/") || r.ObjectRef == nil {
+				return
+			}
+			requests++
+			for _, g := range of[r.User.Username] {
+				if g.covers(r) {
+					asked[g.String()] = true
+				}
+			}
+			if r.Annotations["authorization.k8s.io/decision"] == "forbid" {
+				refused[fmt.Sprintf("%s: %s may not %s %s/%s", filepath.Base(path), r.User.Username, r.Verb, r.ObjectRef.Resource, r.ObjectRef.Subresource)]++
+			}
+		})
+	}
+	t.Logf("%d requests, %d rights asked for", requests, len(asked))
+	in := map[string]bool{}
+	for _, account := range slices.Sorted(maps.Keys(of)) {
+		for _, g := range of[account] {
+			in[g.String()] = true
+			if !asked[g.String()] && seldom[g.String()] == "" {
+				t.Errorf("nothing asked for %s: take it away, or say here when it is needed", g)
+				asked[g.String()] = true // said once, whatever the number of accounts
+			}
+		}
+	}
+	for right := range seldom {
+		if !in[right] {
+			t.Errorf("no role has the right %q, and here it is said to be needed", right)
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(refused)) {
+		t.Errorf("%d times: %s", refused[what], what)
+	}
+}
+
+func each(t *testing.T, path string, see func(*request)) {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		r := &request{}
+		if err := json.Unmarshal(lines.Bytes(), r); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		see(r)
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+}

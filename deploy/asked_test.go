@@ -33,8 +33,8 @@ type request struct {
 	Annotations map[string]string
 }
 
-// granted is one right of one role: a verb on a resource.
-type granted struct {
+// oneRight is one of a role: a verb on a resource.
+type oneRight struct {
 	role      string
 	namespace string   // "" everywhere
 	names     []string // none: whatever its name
@@ -43,7 +43,7 @@ type granted struct {
 	resource  string // with its subresource
 }
 
-func (g granted) String() string {
+func (g oneRight) String() string {
 	where := g.role
 	if g.namespace != "" {
 		where += " in " + g.namespace
@@ -52,7 +52,7 @@ func (g granted) String() string {
 }
 
 // covers says whether a request needs this right.
-func (g granted) covers(r *request) bool {
+func (g oneRight) covers(r *request) bool {
 	resource := r.ObjectRef.Resource
 	if r.ObjectRef.Subresource != "" {
 		resource += "/" + r.ObjectRef.Subresource
@@ -69,29 +69,22 @@ func reads(verb string) string {
 	return verb
 }
 
-// rights gives those of Tarn's own accounts by account, as the embedded files grant them.
-func rights(t *testing.T) map[string][]granted {
+// rightsOf gives the rights of Tarn's own accounts, by account.
+func rightsOf(t *testing.T) map[string][]oneRight {
 	t.Helper()
-	roles, bindings := map[string][]granted{}, []*rbacv1.RoleBinding{}
-	paths, err := filepath.Glob("rbac/*.yaml")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("no roles: %v", err)
+	objects, err := Objects()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, path := range append(paths, "base.yaml") {
-		objects, err := readFile(os.DirFS("."), path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, o := range objects {
-			switch kind := strings.TrimPrefix(o.GetKind(), "Cluster"); kind {
-			case "Role":
-				roles[o.GetKind()+"/"+o.GetName()] = atoms(convert[rbacv1.Role](t, o))
-			case "RoleBinding":
-				bindings = append(bindings, convert[rbacv1.RoleBinding](t, o))
-			}
+	roles, bindings, of := map[string][]oneRight{}, []*rbacv1.RoleBinding{}, map[string][]oneRight{}
+	for _, o := range objects {
+		switch o.GetKind() {
+		case "ClusterRole", "Role":
+			roles[o.GetKind()+"/"+o.GetName()] = apart(convert[rbacv1.Role](t, o))
+		case "ClusterRoleBinding", "RoleBinding":
+			bindings = append(bindings, convert[rbacv1.RoleBinding](t, o))
 		}
 	}
-	of := map[string][]granted{}
 	for _, b := range bindings {
 		for _, s := range b.Subjects {
 			account := "system:serviceaccount:" + s.Namespace + ":" + s.Name
@@ -110,13 +103,14 @@ func convert[T any](t *testing.T, o *unstructured.Unstructured) *T {
 	return to
 }
 
-func atoms(role *rbacv1.Role) []granted {
-	var all []granted
+// apart takes the rules of a role apart.
+func apart(role *rbacv1.Role) []oneRight {
+	var all []oneRight
 	for _, rule := range role.Rules {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
-					all = append(all, granted{role.Name, role.Namespace, rule.ResourceNames, verb, group, resource})
+					all = append(all, oneRight{role.Name, role.Namespace, rule.ResourceNames, verb, group, resource})
 				}
 			}
 		}
@@ -130,7 +124,7 @@ func TestTarnAsksForEachOfItsRightsAndForNoOther(t *testing.T) {
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("there is no %s: `make run-e2e` and `make run-addon` leave one for each of their clusters (%v)", logs, err)
 	}
-	of := rights(t)
+	of := rightsOf(t)
 	asked, refused, requests := map[string]bool{}, map[string]int{}, 0
 	for _, path := range paths {
 		each(t, path, func(r *request) {
@@ -139,9 +133,9 @@ func TestTarnAsksForEachOfItsRightsAndForNoOther(t *testing.T) {
 				return
 			}
 			requests++
-			for _, g := range of[r.User.Username] {
-				if g.covers(r) {
-					asked[g.String()] = true
+			for _, right := range of[r.User.Username] {
+				if right.covers(r) {
+					asked[right.String()] = true
 				}
 			}
 			if r.Annotations["authorization.k8s.io/decision"] == "forbid" {
@@ -152,17 +146,17 @@ func TestTarnAsksForEachOfItsRightsAndForNoOther(t *testing.T) {
 	t.Logf("%d requests, %d rights asked for", requests, len(asked))
 	in := map[string]bool{}
 	for _, account := range slices.Sorted(maps.Keys(of)) {
-		for _, g := range of[account] {
-			in[g.String()] = true
-			if !asked[g.String()] && seldom[g.String()] == "" {
-				t.Errorf("nothing asked for %s: take it away, or say here when it is needed", g)
-				asked[g.String()] = true // said once, whatever the number of accounts
+		for _, right := range of[account] {
+			in[right.String()] = true
+			if !asked[right.String()] && seldom[right.String()] == "" {
+				t.Errorf("nothing asked for %s: take it away, or say here when it is needed", right)
+				asked[right.String()] = true // said once, whatever the number of accounts
 			}
 		}
 	}
-	for right := range seldom {
-		if !in[right] {
-			t.Errorf("no role has the right %q, and here it is said to be needed", right)
+	for name := range seldom {
+		if !in[name] {
+			t.Errorf("no role has the right %q, and here it is said to be needed", name)
 		}
 	}
 	for _, what := range slices.Sorted(maps.Keys(refused)) {

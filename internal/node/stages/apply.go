@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -109,6 +111,7 @@ func (s *Stages) unmountAll(ctx context.Context, stage *tarnv1.PavStage, force b
 			continue
 		}
 		if err := mounts.UnmountTree(s.Mounts, path, lazily); err != nil {
+			s.noteBusy(stage.UID)
 			if text := "cannot unmount yet: " + err.Error(); stage.Status.Node.Message != text {
 				_ = s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) { n.Message = text })
 			}
@@ -116,6 +119,21 @@ func (s *Stages) unmountAll(ctx context.Context, stage *tarnv1.PavStage, force b
 		}
 	}
 	return nil
+}
+
+// noteBusy keeps since when a stage's mounts are busy. An agent that is started again counts anew.
+func (s *Stages) noteBusy(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.busySince[uid]; !known {
+		s.busySince[uid] = s.Now()
+	}
+}
+
+func (s *Stages) busy(uid types.UID) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.busySince[uid]
 }
 
 func (s *Stages) removeFinalizer(ctx context.Context, stage *tarnv1.PavStage) error {

@@ -127,6 +127,7 @@ func (s *Stages) forget(stage *tarnv1.PavStage) {
 	s.looks.Forget(question(theSize, stage))
 	delete(s.trusted, stage.UID)
 	delete(s.toldFailed, stage.UID)
+	delete(s.busySince, stage.UID)
 	// A stage that was lost has had more pods than its status names.
 	maps.DeleteFunc(s.died, func(_ types.UID, d death) bool { return d.stage == stage.UID })
 	maps.DeleteFunc(s.ended, func(_, of types.UID) bool { return of == stage.UID })

@@ -38,6 +38,9 @@ type View struct {
 	// InUse says whether the volume is mounted at a target of a stage whose end is
 	// requested; nil where that is of no account any more.
 	InUse *bool
+	// BusySince is when this process first could not unmount what the stage has mounted;
+	// zero if it could, or has not tried.
+	BusySince time.Time
 	// Now is the time of the look.
 	Now time.Time
 }
@@ -60,6 +63,7 @@ func (s *Stages) gather(ctx context.Context, name string) (View, error) {
 		if v.InUse, err = s.inUse(stage); err != nil {
 			return v, err
 		}
+		v.BusySince = s.busy(stage.UID)
 		return v, s.gatherUnstaging(ctx, &v)
 	}
 	if len(stage.Status.Node.Targets) == 0 && !v.Held {

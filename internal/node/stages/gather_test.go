@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -106,5 +107,39 @@ func TestAVolumeIsInUseWhereverTheKubeletsFolderLies(t *testing.T) {
 		if used, err := s.inUse(of); err != nil || used == nil || *used != c.want {
 			t.Errorf("%s: in use is %v (%v), want %t", what, used, err, c.want)
 		}
+	}
+}
+
+// busyTable has a mount that somebody holds.
+type busyTable struct{ table }
+
+func (*busyTable) Unmount(string) error { return unix.EBUSY }
+
+func TestABusyMountIsWaitedForFromTheFirstTry(t *testing.T) {
+	clock := now
+	target := filepath.Join(t.TempDir(), "target")
+	s, err := New(Config{Mounts: &busyTable{table{mounts: []mounts.Mount{{Point: target}}}}, KubeletFolder: filepath.Dir(target), Now: func() time.Time { return clock }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := stage(pod(tarnv1.StagePodStopped), ending(time.Hour), func(s *tarnv1.PavStage) {
+		s.Status.Node.Targets = []string{target}
+		s.Status.Node.Message = "cannot unmount yet: " + unix.EBUSY.Error()
+	})
+	if since := s.busy(of.UID); !since.IsZero() {
+		t.Errorf("busy since %s, and nothing was tried", since)
+	}
+	for range 2 {
+		if err := s.unmountAll(t.Context(), of, false); !errors.Is(err, unix.EBUSY) {
+			t.Fatalf("unmounting a busy mount: %v", err)
+		}
+		if since := s.busy(of.UID); !since.Equal(now) {
+			t.Errorf("busy since %s, want the first try at %s", since, now)
+		}
+		clock = clock.Add(time.Minute)
+	}
+	s.forget(of)
+	if since := s.busy(of.UID); !since.IsZero() {
+		t.Errorf("a stage that has gone is still known as busy since %s", since)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// detachAfter is how long after the request to end a stage a busy mount is detached
+// detachAfter is how long a mount of a stage that ends may stay busy before it is detached
 // rather than waited for: its pods are gone by then, and what holds it is a process
 // outside of Kubernetes or a kernel that waits for a dead server.
 const detachAfter = 30 * time.Second
@@ -152,7 +152,7 @@ func planEnd(v View) []action {
 		actions = append(actions, action{verb: markUse, used: v.InUse})
 	}
 	release := unmount
-	if v.Now.Sub(v.Stage.DeletionTimestamp.Time) >= detachAfter {
+	if !v.BusySince.IsZero() && v.Now.Sub(v.BusySince) >= detachAfter {
 		release = detach
 	}
 	pod := v.Stage.Status.Pod.Phase

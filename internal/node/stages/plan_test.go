@@ -103,7 +103,9 @@ func TestTheNextStepOfAStageIs(t *testing.T) {
 		"gone when unstaging is done":                        {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaged), node(tarnv1.StageUnmounted))}, []verb{ignoreReady, unmount, removeFolder, removeFinalizer}},
 		"gone when the controller has let it go":             {View{Stage: stage(ending(0), finalizers(tarnv1.FinalizerStageNode))}, []verb{ignoreReady, unmount, removeFolder, removeFinalizer}},
 		"nothing when the agent has let it go":               {View{Stage: stage(ending(0), finalizers(tarnv1.FinalizerStagePod), pod(tarnv1.StagePodUnstaged))}, []verb{ignoreReady}},
-		"detached when a mount stays busy":                   {View{Stage: stage(ending(detachAfter), pod(tarnv1.StagePodStopped)), Folder: true}, []verb{ignoreReady, detach, markUnmounted}},
+		"unmounted however long it was held":                 {View{Stage: stage(ending(time.Hour), pod(tarnv1.StagePodStopped)), Folder: true}, []verb{ignoreReady, unmount, markUnmounted}},
+		"unmounted again when a mount is busy":               {View{Stage: stage(ending(time.Hour), pod(tarnv1.StagePodStopped)), Folder: true, BusySince: now.Add(time.Second - detachAfter)}, []verb{ignoreReady, unmount, markUnmounted}},
+		"detached when a mount stays busy":                   {View{Stage: stage(ending(detachAfter), pod(tarnv1.StagePodStopped)), Folder: true, BusySince: now.Add(-detachAfter)}, []verb{ignoreReady, detach, markUnmounted}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.view.Now = now

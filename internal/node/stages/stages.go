@@ -70,6 +70,9 @@ type Stages struct {
 	// been told.
 	toldFailed map[types.UID]int32
 
+	// busySince is when the mounts of a stage that ends were first found busy.
+	busySince map[types.UID]time.Time
+
 	// goneSince is when the pod of a target was first seen to be gone; Reap's alone.
 	goneSince map[string]time.Time
 }
@@ -77,12 +80,13 @@ type Stages struct {
 // New returns Stages that has not begun yet: see Watch and Register.
 func New(config Config) (*Stages, error) {
 	s := &Stages{
-		Config:  config,
-		wake:    make(chan event.GenericEvent, 128),
-		trusted: map[types.UID]watched{},
-		died:    map[types.UID]death{},
-		ended:   map[types.UID]types.UID{},
-		orphans: map[string][]types.UID{},
+		Config:    config,
+		wake:      make(chan event.GenericEvent, 128),
+		trusted:   map[types.UID]watched{},
+		died:      map[types.UID]death{},
+		ended:     map[types.UID]types.UID{},
+		orphans:   map[string][]types.UID{},
+		busySince: map[types.UID]time.Time{},
 	}
 	if err := s.ready.open(s.wakeUp); err != nil {
 		return nil, err

@@ -244,12 +244,15 @@ func TestWhatCannotBeBuiltIsRefused(t *testing.T) {
 	}
 }
 
-// What is exported where the image is packed must not show in it.
+// What is exported or set by `go env -w` where the image is packed must not show in it, and Go must find its modules there all the same.
 func TestTheBuildSeesNoOtherProcessorFlagsOrExperimentThanTheUsual(t *testing.T) {
 	seen := func(architecture string) string {
 		t.Helper()
-		show := exec.Command("go", "env", "GOOS", "GOARCH", "CGO_ENABLED", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOFIPS140", "GOFLAGS")
-		show.Env = environment(architecture)
+		show := exec.Command("go", "env", "GOOS", "GOARCH", "CGO_ENABLED", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOFIPS140", "GOFLAGS", "GOWORK", "GOPROXY", "GONOSUMDB")
+		var err error
+		if show.Env, err = environment(architecture); err != nil {
+			t.Fatal(err)
+		}
 		out, err := show.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -261,11 +264,26 @@ func TestTheBuildSeesNoOtherProcessorFlagsOrExperimentThanTheUsual(t *testing.T)
 	} {
 		t.Setenv(name, value)
 	}
-	for _, architecture := range known {
-		if got, want := seen(architecture), "linux\n"+architecture+"\n0\nv1\nv8.0\n\noff\n-buildvcs=false\n"; got != want {
-			t.Errorf("for %s the build sees %q, want %q", architecture, got, want)
+	check := func() {
+		t.Helper()
+		for _, architecture := range known {
+			if got, want := seen(architecture), "linux\n"+architecture+"\n0\nv1\nv8.0\n\noff\n-buildvcs=false\noff\nhttps://modules.example\nown.example\n"; got != want {
+				t.Errorf("for %s the build sees %q, want %q", architecture, got, want)
+			}
 		}
 	}
+	t.Setenv("GOPROXY", "https://modules.example")
+	t.Setenv("GONOSUMDB", "own.example")
+	check()
+	written := filepath.Join(t.TempDir(), "env")
+	if err := os.WriteFile(written, []byte("GOEXPERIMENT=jsonv2\nGOAMD64=v3\nGOPROXY=https://modules.example\nGONOSUMDB=own.example\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOENV", written)
+	for _, name := range []string{"GOEXPERIMENT", "GOAMD64", "GOPROXY", "GONOSUMDB"} {
+		t.Setenv(name, "")
+	}
+	check()
 }
 
 // A folder that is not sent to Docker fails the build of the Dockerfile, which is not

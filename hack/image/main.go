@@ -5,6 +5,7 @@
 package main
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -120,7 +121,10 @@ func compile(o options, work, architecture string) (string, error) {
 	binary := filepath.Join(work, "tarn-"+architecture)
 	build := exec.Command("go", append(arguments(o.version), "-o", binary, "./cmd/tarn")...)
 	build.Dir = o.root
-	build.Env = environment(architecture)
+	var err error
+	if build.Env, err = environment(architecture); err != nil {
+		return "", err
+	}
 	build.Stdout, build.Stderr = os.Stdout, os.Stderr
 	if err := build.Run(); err != nil {
 		return "", fmt.Errorf("building tarn for linux/%s: %w", architecture, err)
@@ -133,9 +137,25 @@ func arguments(version string) []string {
 	return []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X tarn.dev/tarn/internal/cli.Version=" + version}
 }
 
+// whereabouts are the settings that say where Go finds things, and nothing of what it makes of them.
+var whereabouts = []string{"GOAUTH", "GOCACHE", "GOINSECURE", "GOMODCACHE", "GONOPROXY", "GONOSUMDB", "GOPATH", "GOPRIVATE", "GOPROXY", "GOSUMDB", "GOTMPDIR", "GOTOOLCHAIN", "GOVCS"}
+
 // environment is what the build sees: of whoever packs it is told where Go finds things,
-// and nothing that would give other bytes or a binary that only some processors run.
-func environment(architecture string) []string {
-	return append(os.Environ(), "GOOS=linux", "GOARCH="+architecture, "CGO_ENABLED=0",
-		"GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOFIPS140=off", "GOFLAGS=-buildvcs=false") // what is empty Go takes from the file of go env -w
+// and nothing that would give other bytes or a binary that only some processors run. What
+// `go env -w` has set is not read by the build, so the former is read here.
+func environment(architecture string) ([]string, error) {
+	out, err := exec.Command("go", append([]string{"env", "-json"}, whereabouts...)...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("asking go where it finds things: %w", err)
+	}
+	where := map[string]string{}
+	if err := json.Unmarshal(out, &where); err != nil {
+		return nil, fmt.Errorf("asking go where it finds things: %w", err)
+	}
+	all := append(os.Environ(), "GOENV=off", "GOWORK=off", "GOOS=linux", "GOARCH="+architecture, "CGO_ENABLED=0",
+		"GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOFIPS140=off", "GOFLAGS=-buildvcs=false")
+	for name, value := range where {
+		all = append(all, name+"="+value)
+	}
+	return all, nil
 }

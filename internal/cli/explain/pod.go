@@ -211,9 +211,13 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 		return
 	}
 	if byHand := !s.madeForAClaim(v); byHand && !slices.Contains(v.Provisioner.Spec.ProvisioningModes, pavv1.ModeStatic) {
-		s.add(Link{Object: Object{Kind: pavProvisioner, Name: name}, State: "not Static", Message: "the volume was written by hand, and spec.provisioningModes does not have Static", Next: "as soon as it has",
+		what, as := "was written by hand", ""
+		if v.Volume.Annotations[tarnv1.AnnotationRecord] != "" { // it was made, and restored from a backup
+			what, as = "counts as written by hand, having no PavVolume", ", as which one without its PavVolume counts"
+		}
+		s.add(Link{Object: Object{Kind: pavProvisioner, Name: name}, State: "not Static", Message: "the volume " + what + ", and spec.provisioningModes does not have Static", Next: "as soon as it has",
 			Command: kubectl("", "patch", "pavprovisioner", name, "--type=json", "-p", `[{"op":"add","path":"/spec/provisioningModes/-","value":"Static"}]`)})
-		s.blame("PavProvisioner %s stages no volumes written by hand: spec.provisioningModes does not have Static", name)
+		s.blame("PavProvisioner %s stages no volumes written by hand%s: spec.provisioningModes does not have Static", name, as)
 		return
 	}
 	if !slices.Contains(p.Drivers, name) && !s.view.unknown(csiNode, "", on) {

@@ -85,7 +85,7 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		{"a volume without Static that was restored from a backup", with(newWorld().bound().askedPod(), func(w *world) {
 			w.volume.Annotations = map[string]string{tarnv1.AnnotationRecord: "uid-of-old", volume.AnnProvisionedBy: "shop"}
 			w.provisioner.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeDynamic}
-		}), "stages no volumes written by hand", "as soon as it has", `"value":"Static"`},
+		}), "stages no volumes written by hand, as which one without its PavVolume counts", "as soon as it has", `"value":"Static"`},
 		{"another driver's mount", with(newWorld().bound().askedPod(), func(w *world) {
 			w.volumeView.Provisioner = nil
 			mount("disk is attached elsewhere")(w)

@@ -148,11 +148,13 @@ func TestTarnAsksForEachOfItsRightsAndForNoOther(t *testing.T) {
 		})
 	}
 	t.Logf("%d requests, %d rights asked for", requests, len(asked))
+	// Where hack/e2e.sh had Kubernetes do that, no account had the role.
+	idle := map[string]bool{"tarn-bind": os.Getenv("BINDER") == "kubernetes", "tarn-protect": os.Getenv("PROTECTION") == "kubernetes"}
 	in := map[string]bool{}
 	for _, account := range slices.Sorted(maps.Keys(of)) {
 		for _, right := range of[account] {
 			in[right.String()] = true
-			if !asked[right.String()] && seldom[right.String()] == "" {
+			if !asked[right.String()] && seldom[right.String()] == "" && !idle[right.role] {
 				t.Errorf("nothing asked for %s: take it away, or say here when it is needed", right)
 				asked[right.String()] = true // said once, whatever the number of accounts
 			}

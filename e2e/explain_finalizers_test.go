@@ -6,13 +6,18 @@ import (
 	"slices"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
 // ownersOf are the finalizers that storage has by whose they are, in the words of the
-// answer, but for three: what Kubernetes' garbage collector and Tarn's plugins hold, they
-// let go at once where there is nothing to wait for.
+// answer, but for two: what Kubernetes' garbage collector holds, it lets go at once where
+// there is nothing to wait for.
 var ownersOf = map[string]struct{ claim, volume map[string]string }{
 	"Kubernetes' own": {claim: map[string]string{
 		"kubernetes.io/pv-protection":      "Kubernetes' protection, until no claim has the volume",
@@ -37,6 +42,7 @@ var ownersOf = map[string]struct{ claim, volume map[string]string }{
 		"tarn.dev/app":                "Tarn's controller, until the app's pods are gone, and its claims but those to be preserved",
 		"tarn.dev/pool":               "Tarn's controller, until the pool's spare volumes are on their way out",
 		"tarn.dev/provisioner-in-use": "Tarn's controller, until no volume needs the provisioner",
+		"tarn.dev/in-process":         "Tarn's controller, until the claim is bound, or what was made for it is undone",
 	}},
 }
 
@@ -54,6 +60,7 @@ func TestExplainSaysWhoseEachFinalizerIs(t *testing.T) {
 		}
 	}
 	claim := s.claimWith("held", func(claim *corev1.PersistentVolumeClaim) {
+		claim.Annotations = map[string]string{tarn.AnnotationPlugin: "example.org/former"} // which no controller runs any more
 		for finalizer := range onClaim {
 			claim.Finalizers = append(claim.Finalizers, finalizer)
 		}
@@ -84,5 +91,59 @@ func TestExplainSaysWhoseEachFinalizerIs(t *testing.T) {
 		if len(c.of.commands()) > 0 {
 			t.Errorf("the commands are %q, which take finalizers from their owners", c.of.commands())
 		}
+	}
+}
+
+// owned makes a Secret that a claim owns, which the garbage collector has to be done with
+// before the claim goes.
+func (s *scenario) owned(claim *corev1.PersistentVolumeClaim) *corev1.Secret {
+	s.t.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: claim.Name, OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "PersistentVolumeClaim", Name: claim.Name, UID: claim.UID, BlockOwnerDeletion: ptr.To(true)},
+	}}}
+	s.create(secret)
+	return secret
+}
+
+// collectorLooks waits until the garbage collector knows the Secrets that are there: it has
+// removed one that was made after them, whose owner does not exist.
+func (s *scenario) collectorLooks() {
+	s.t.Helper()
+	ownerless := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "ownerless", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "PersistentVolumeClaim", Name: "nobody", UID: "nobody"},
+	}}}
+	s.create(ownerless)
+	s.gone(ownerless)
+}
+
+func TestExplainSaysWhatTheGarbageCollectorKeeps(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-collected")
+	above, apart := s.claimWith("above"), s.claimWith("apart")
+	below, left := s.owned(above), s.owned(apart)
+	s.hold(below)
+	lift := s.refuses("owners", write{"", "v1", "secrets", admissionv1.Update}, "request.namespace == '"+s.name+"' && request.name == '"+left.Name+"'")
+	s.collectorLooks()
+	for _, c := range []struct {
+		claim           *corev1.PersistentVolumeClaim
+		how             metav1.DeletionPropagation
+		finalizer, what string
+		ends            func()
+	}{
+		{above, metav1.DeletePropagationForeground, "foregroundDeletion", "until what the object owns is gone", func() { s.unhold(below) }},
+		{apart, metav1.DeletePropagationOrphan, "orphan", "until it has let go what the object owns", lift},
+	} {
+		if err := suite.live.Delete(s.ctx, c.claim, client.PropagationPolicy(c.how)); err != nil {
+			t.Fatal(err)
+		}
+		e := s.explainsClaim(c.claim.Name, "is Terminating: finalizer "+c.finalizer+" keeps it, which is of Kubernetes' garbage collector, "+c.what)
+		if last := e.last(); last.State != "kept by finalizer "+c.finalizer || last.Next != "when its owner takes it off" || len(e.commands()) > 0 {
+			t.Errorf("the commands are %q, and the chain ends with %+v", e.commands(), last)
+		}
+		c.ends()
+		s.gone(c.claim)
+	}
+	if owners := read(s, left).OwnerReferences; len(owners) > 0 {
+		t.Errorf("Secret %s is still owned by %+v", left.Name, owners)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -45,6 +46,9 @@ func stepOf(record *tarnv1.PavVolume) (tarnv1.Step, int32, string) {
 	case tarnv1.VolumeCreating:
 		return tarnv1.StepCreation, s.Attempts, s.PodNamespace
 	case tarnv1.VolumeUndoing, tarnv1.VolumeDeleting:
+		if creationGoesOn(record) {
+			return tarnv1.StepCreation, s.Attempts, s.PodNamespace
+		}
 		return tarnv1.StepDeletion, s.DeletionAttempts, s.PodNamespace
 	case tarnv1.VolumeCreated:
 		if e := s.Expansion; e != nil && e.TargetCapacity > 0 {
@@ -56,6 +60,13 @@ func stepOf(record *tarnv1.PavVolume) (tarnv1.Step, int32, string) {
 		return e.Step, s.Attempts, s.PodNamespace
 	}
 	return "", 0, ""
+}
+
+// creationGoesOn says that what an attempt may have left is not removed yet because the
+// attempt's own pod has to end first. After a pause the pod would be that of a deletion.
+func creationGoesOn(record *tarnv1.PavVolume) bool {
+	c := meta.FindStatusCondition(record.Status.Conditions, tarnv1.ConditionDeletable)
+	return record.Status.Phase == tarnv1.VolumeUndoing && record.Status.NextDeletionTime == nil && c != nil && c.Reason == podRuns
 }
 
 func podName(record *tarnv1.PavVolume, step tarnv1.Step, attempt int32) string {
@@ -186,6 +197,11 @@ func look(pod *corev1.Pod) trouble {
 // have ended.
 func deletedAt(pod *corev1.Pod) time.Time {
 	return pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
+}
+
+// endsBy tells the time that a pod which is being deleted is given.
+func endsBy(pod *corev1.Pod) string {
+	return fmt.Sprintf("it had until %s to end", pod.DeletionTimestamp.UTC().Format("15:04:05Z"))
 }
 
 func ended(end *corev1.ContainerStateTerminated) string {

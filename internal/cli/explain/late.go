@@ -134,3 +134,7 @@ func keptFrom(v *volumeView) string {
 // podWaits is the reason of a condition by which the controller says what a deletion pod
 // waits for.
 const podWaits = "DeletionPodWaiting"
+
+// podRuns is the reason of a condition by which the controller says that a pod, that of the
+// creation before, has to end before the deletion pod is started.
+const podRuns = "CreationPodRunning"

@@ -283,7 +283,12 @@ func TestWhatWaitsForSomethingElseDoesNotBlameTheController(t *testing.T) {
 		{"a node that has to be selected again", with(late["a creation"](time.Hour), followsNode), "its volume could not be made, attempt 3: no disk", "when the scheduler has selected a node for it again", "kubectl delete pavvolume"},
 		{"a deletion pod that has to go", late["a deletion"](time.Hour).step(tarnv1.StepDeletion, going), "its storage could not be removed: no disk", "", "kubectl edit pavprovisioner gold"},
 		{"an unstaging pod that has to go", late["an unstaging"](time.Hour).stagePod(going), "cannot be unstaged on node n1", "was due 60m ago", ""},
-		{"another pod that has to end", said(undone(), "CreationPodRunning", "pod default/pav-creation has not ended yet"), "what an attempt may have left cannot be removed yet: pod default/pav-creation has not ended yet", "", ""},
+		{"another pod that has to end", said(undone(), podRuns, "pod default/pav-creation has not ended yet"), "what an attempt may have left cannot be removed yet: pod default/pav-creation has not ended yet", "", ""},
+		{"the creation pod before, which has to end", said(undone(), podRuns, "pod default/pav-creation has not ended yet").step(tarnv1.StepCreation, going),
+			"what an attempt may have left cannot be removed yet: pod default/pav-creation has not ended yet", "when the pod is gone", ""},
+		{"the creation pod before, whose node is gone", with(said(undone(), podRuns, "pod default/pav-creation has not ended yet").step(tarnv1.StepCreation, going), func(w *world) {
+			w.volumeView.Step.NodeGone = true
+		}), "the creation pod default/pav-creation is to go, but its node n1 does not exist any more", "when Kubernetes removes the pod", ""},
 		{"a provisioner that was made anew", said(late["a deletion"](time.Hour), "ProvisionerMissing", "PavProvisioner is gone"), "its storage cannot be destroyed yet: PavProvisioner is gone", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -366,7 +366,7 @@ func (s *story) endingPod(p *podView, link *Link, claims []*claimView) {
 
 // onKubelet says what of a pod that is being deleted its kubelet has yet to end.
 func (s *story) onKubelet(p *podView, link *Link, claims []*claimView) {
-	link.Message = fmt.Sprintf("it had until %s to end", p.Pod.DeletionTimestamp.UTC().Format("15:04:05Z"))
+	link.Message = endsBy(p.Pod)
 	link.Next = "when its containers have ended and the kubelet has taken its volumes back"
 	s.blame("its containers have not ended")
 	if stopped(p.Pod) {

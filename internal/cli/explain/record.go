@@ -155,7 +155,8 @@ func (s *story) undoing(v *volumeView) {
 	}
 	if kept := keptFrom(v); kept != "" {
 		s.blame("%s: %s", not, kept)
-		s.stepPod(v, tarnv1.StepDeletion)
+		step, _, _ := stepOf(r)
+		s.stepPod(v, step)
 		return
 	}
 	if failed != nil && failed.Step == tarnv1.StepDeletion {
@@ -252,7 +253,7 @@ func (s *story) ourPodGoing(p *podView, link *Link, what string, o podvol.Observ
 		s.cause = fmt.Sprintf("%s is to go: %s", what, s.cause)
 		return
 	}
-	link.Message, link.Next = cmp.Or(o.Message, link.Message), "when the pod is gone"
+	link.Message, link.Next = cmp.Or(o.Message, link.Message, endsBy(p.Pod)), "when the pod is gone"
 	if o.Message != "" {
 		s.blame("%s does not go: node %s does not answer", what, p.Pod.Spec.NodeName)
 	} else if how := s.nodeDown(p); how != "" {

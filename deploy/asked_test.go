@@ -5,20 +5,24 @@ package deploy
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// logs are where hack/e2e.sh and hack/addon.sh have their API servers write down what Tarn's accounts ask for.
+// logs are where hack/e2e.sh and hack/addon.sh have their API servers write down what Tarn's accounts ask for. Beside one there may be a
+// file .until with the time from which on Tarn was taken away, and its rights before it had ended.
 const logs = "../.tarn/asked/*.log"
 
 // seldom are the rights that the suites do not ask API servers for in each run, and when they are needed.
@@ -35,6 +39,8 @@ type request struct {
 	User        struct{ Username string }
 	ObjectRef   *struct{ Resource, Subresource, APIGroup, Namespace, Name string } // none for what is no resource
 	Annotations map[string]string
+	// RequestReceivedTimestamp is in RFC 3339.
+	RequestReceivedTimestamp time.Time
 }
 
 // oneRight is one of a role: a verb on a resource.
@@ -177,6 +183,14 @@ func each(t *testing.T, path string, see func(*request)) {
 		t.Fatal(err)
 	}
 	defer file.Close()
+	until := time.Now()
+	if text, err := os.ReadFile(strings.TrimSuffix(path, ".log") + ".until"); err == nil {
+		if until, err = time.Parse(time.RFC3339, strings.TrimSpace(string(text))); err != nil {
+			t.Fatal(err)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -184,7 +198,9 @@ func each(t *testing.T, path string, see func(*request)) {
 		if err := json.Unmarshal(lines.Bytes(), r); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
-		see(r)
+		if r.RequestReceivedTimestamp.Before(until) {
+			see(r)
+		}
 	}
 	if err := lines.Err(); err != nil {
 		t.Fatalf("%s: %v", path, err)

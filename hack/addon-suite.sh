@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Part of hack/addon.sh, which runs it: the cases, and then each way to take Tarn away, as `go test -json` tells of tests.
 set -euo pipefail
+. hack/asked.sh
 . hack/parts.sh
 . hack/addon-uninstall.sh
 . hack/addon-uninstall-more.sh
 
 go test -json -tags e2e -count=1 -timeout 60m "$@" ./e2e
 [ -z "${KEEP:-}" ] || exit 0
+asked_until_now "$TARN_CLUSTER_NAME"
 
 # The same tree and version give the same bytes, also in another folder and where somebody has exported what suits
 # other builds. Of the other architecture, which takes minutes to compile, the wide one shows that as well.

@@ -51,6 +51,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&tarnv1.PavVolume{}, builder.WithPredicates(predicate.NewPredicateFuncs(hasJournal))).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(mapClaim)).
+		Watches(&corev1.PersistentVolume{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(resized())). // by hand, too
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{}),
 			builder.WithPredicates(predicate.NewPredicateFuncs(isExpansion))).
 		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner), builder.WithPredicates(changed())).
@@ -93,6 +94,20 @@ func changed() predicate.Predicate {
 			current, ok2 := e.ObjectNew.(*pavv1.PavProvisioner)
 			return ok && ok2 && (old.Generation != current.Generation || accepted(old) != accepted(current))
 		},
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// resized lets pass volumes whose size is another one now.
+func resized() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false }, // its claim is an event of its own
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			old, ok := e.ObjectOld.(*corev1.PersistentVolume)
+			current, ok2 := e.ObjectNew.(*corev1.PersistentVolume)
+			return ok && ok2 && quantityOf(old.Spec.Capacity) != quantityOf(current.Spec.Capacity)
+		},
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }

@@ -145,10 +145,10 @@ func growable(v *View) bool {
 	return v.Claim != nil && v.Claim.DeletionTimestamp == nil && v.Claim.Status.Phase == corev1.ClaimBound && capacityOf(v.Claim) > 0
 }
 
-// planForeign refuses to expand what Tarn has not made.
+// planForeign refuses to expand what Tarn has not made, until somebody has.
 func planForeign(v *View, now time.Time) Plan {
 	if !growable(v) || wantedOf(v.Claim) <= sizeOf(v) {
-		return Plan{}
+		return Plan{Actions: settle(v, now)}
 	}
 	return Plan{Actions: reject(v, &podvol.StepError{Step: tarnv1.StepExpansion, Reason: reasonNotExpandable, Message: fmt.Sprintf(
 		"PersistentVolume %s was not made by Tarn, so PavProvisioner %q cannot make it larger; grow its storage by hand and set its spec.capacity", v.Volume.Name, v.Provisioner.Name)}, now)}

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
@@ -159,4 +161,21 @@ func TestExplainSaysThatACreationWhoseTimeWasUpGoesOn(t *testing.T) {
 	put(t, filepath.Join(shelf, "go"))
 	s.gone(pod)
 	s.bound(claim)
+}
+
+func TestExplainSaysHowAVolumeByHandOfAProvisionerGrows(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "explain-grown")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	class := s.classWith("-grows", s.name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = new(true) })
+	claim := s.grows("data", class, s.name, "")
+	e := s.explainsClaim("data", "is Bound: it is to grow from 2Mi to 8Mi: PersistentVolume "+claim.Spec.VolumeName+" was not made by Tarn, so PavProvisioner ", "set its spec.capacity")
+	if last := e.last(); last.State != "ControllerResizeInfeasible" || !strings.HasPrefix(last.Next, "never by itself: it was not made by Tarn") || len(e.commands()) > 0 {
+		t.Errorf("the commands are %q, and the chain ends with %+v", e.commands(), last)
+	}
+	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+	if err := suite.live.Patch(s.ctx, vol, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"capacity":{"storage":"8Mi"}}}`))); err != nil { // as it says
+		t.Fatal(err)
+	}
+	s.explainsClaim("data", "is Bound: volume "+vol.Name+", 8Mi, ")
 }

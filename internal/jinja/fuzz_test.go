@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,33 @@ func FuzzParse(f *testing.F) {
 		}
 		if took := time.Since(start); took > fuzzTime {
 			t.Fatalf("took %v", took)
+		}
+	})
+}
+
+// Check finds fault with a template when Parse does, names what Parse names among the
+// rest, in the order of the text, and nothing twice.
+func FuzzCheck(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(t *testing.T, source string) {
+		start := time.Now()
+		_, err := Parse(source)
+		errs := Check(source)
+		if took := time.Since(start); took > fuzzTime {
+			t.Fatalf("took %v", took)
+		}
+		if (err == nil) != (errs == nil) || len(errs) > maxSyntaxErrors {
+			t.Fatalf("%q: %d errors where Parse says %v", source, len(errs), err)
+		}
+		for i, e := range errs {
+			checkFuzzError(t, source, e)
+			if i > 0 && (e.Line < errs[i-1].Line || e.Line == errs[i-1].Line && e.Column < errs[i-1].Column || *e == *errs[i-1]) {
+				t.Fatalf("%q: %v after %v", source, e, errs[i-1])
+			}
+		}
+		named := func(e *Error) bool { return e.Error() == err.Error() }
+		if err != nil && len(errs) < maxSyntaxErrors && !slices.ContainsFunc(errs, named) {
+			t.Fatalf("%q: Parse says %v, and it is not among %v", source, err, errs)
 		}
 	})
 }

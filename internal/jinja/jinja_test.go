@@ -83,7 +83,7 @@ func TestAnErrorInAnObjectNamesTheField(t *testing.T) {
 	}
 }
 
-func TestCheckFindsEverySyntaxErrorInOrder(t *testing.T) {
+func TestCheckGivesErrorsInTheOrderOfFields(t *testing.T) {
 	object := map[string]any{
 		"b": []any{"{{", "{{ fine }}", "{% if %}{% endif %}"},
 		"a": map[string]any{"z": "{{ 1 | nosuch }}", "y": "{{ nope.x }}", "x": 5},
@@ -94,7 +94,7 @@ func TestCheckFindsEverySyntaxErrorInOrder(t *testing.T) {
 		for _, e := range Check(object) {
 			got = append(got, fmt.Sprintf("%s %s %d:%d", e.Path, e.Kind, e.Line, e.Column))
 		}
-		want := []string{"a.z syntax 1:8", "b[0] syntax 1:3", "b[2] syntax 1:7", "c syntax 1:8"}
+		want := []string{"a.z syntax 1:8", "b[0] syntax 1:3", "b[2] syntax 1:7", "c syntax 1:8", "c syntax 1:10"}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("want -, got +:\n%s", diff)
 		}

@@ -87,6 +87,9 @@ type lexer struct {
 	done         bool
 	brackets     []byte // the closing brackets still owed
 	lineStarting bool   // the last token ended with a newline
+
+	mended map[int]mendedTag // by where they begin, tags to read as something else; nil outside Check
+	spans  []span            // of the tags read so far; kept for Check alone
 }
 
 // normalise makes every newline a single \n and drops one at the very end.
@@ -196,6 +199,9 @@ func (l *lexer) tagEnd(end tokenKind) bool {
 	at := l.pos + 2
 	if sign != 0 {
 		at++
+	}
+	if l.mended != nil {
+		l.spans[len(l.spans)-1].end = at
 	}
 	l.lineStarting = false
 	l.closeTag(at, sign, end == tokBlockEnd)

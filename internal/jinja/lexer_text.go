@@ -20,6 +20,11 @@ func (l *lexer) root() bool {
 	}
 	l.data(start, l.src[start:open], sign, kind == '{')
 	l.lineStarting = false
+	if tag, ok := l.mended[open]; ok {
+		l.tokens = append(l.tokens, tag.tokens...)
+		l.pos = tag.end
+		return true
+	}
 	l.pos = after
 	switch kind {
 	case '#':
@@ -33,6 +38,9 @@ func (l *lexer) root() bool {
 	default:
 		l.add(tokVariableBegin, open, "")
 		l.tag = tokVariableEnd
+	}
+	if l.mended != nil {
+		l.spans = append(l.spans, span{start: open})
 	}
 	l.brackets = l.brackets[:0]
 	return true

@@ -112,47 +112,6 @@ func evaluateString(b *budget, source string, vars map[string]any) (any, *Error)
 	return value, nil
 }
 
-// Check gives the first syntax error of each string value of object that has one, with
-// its path, ordered as the fields are: lists by index, maps by key. What follows an error
-// inside one template cannot be read with certainty.
-func Check(object any) []*Error {
-	c := &checker{}
-	c.value(object, 0)
-	return c.errors
-}
-
-type checker struct {
-	path   fieldPath
-	errors []*Error
-}
-
-func (c *checker) value(v any, depth int) {
-	if depth > maxObjectDepth {
-		c.errors = append(c.errors, &Error{Kind: KindLimit, Message: "the object is nested too deep", Path: c.path.String()})
-		return
-	}
-	switch v := v.(type) {
-	case string:
-		if _, err := Parse(v); err != nil {
-			e := ownError(err)
-			e.Path = c.path.String()
-			c.errors = append(c.errors, e)
-		}
-	case map[string]any:
-		for _, key := range sortedKeys(v) {
-			c.path = append(c.path, key)
-			c.value(v[key], depth+1)
-			c.path = c.path[:len(c.path)-1]
-		}
-	case []any:
-		for i := range v {
-			c.path = append(c.path, i)
-			c.value(v[i], depth+1)
-			c.path = c.path[:len(c.path)-1]
-		}
-	}
-}
-
 // fieldPath is the way to a field: keys and indices.
 type fieldPath []any
 

@@ -30,29 +30,40 @@ type parser struct {
 	loops    int  // open for statements
 	blocks   map[string]*blockStmt
 	macros   []*macroDef // open macros and call blocks
+	repeated []token     // blocks whose name another one has
 	unknown  []token     // filters and tests that do not exist
 	read     []string    // names read, and names assigned, anywhere
 	written  []string
+
+	whole    bool // the end was reached
+	unpaired bool // it failed at a block that is not closed, or at the end of one that is not open
 }
 
-func parseTemplate(source string) (t *Template, err error) {
+func parseTemplate(source string) (*Template, error) {
 	src := normalise(source)
-	p := &parser{src: src}
+	t, err := (&parser{src: src, lexer: newLexer(src)}).template()
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (p *parser) template() (t *Template, err *Error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = recovered(r, src, 0)
+			err = recovered(r, p.src, 0)
 			t = nil
 		}
 	}()
-	if i := invalidUTF8(src); i >= 0 {
+	if i := invalidUTF8(p.src); i >= 0 {
 		p.failAt(i, "the template is not valid UTF-8")
 	}
-	p.lexer = newLexer(src)
 	body := p.subparse("", nil)
-	if len(p.unknown) > 0 {
-		p.failAt(p.unknown[0].pos, "%s", p.unknown[0].text)
+	p.whole = true
+	if late := slices.Concat(p.repeated, p.unknown); len(late) > 0 {
+		p.failAt(late[0].pos, "%s", late[0].text)
 	}
-	return &Template{source: src, body: body, blocks: p.blocks, globals: without(p.read, p.written)}, nil
+	return &Template{source: p.src, body: body, blocks: p.blocks, globals: without(p.read, p.written)}, nil
 }
 
 func invalidUTF8(s string) int {
@@ -226,6 +237,7 @@ func (p *parser) innerStatements(ends ...string) []stmt {
 // failUnclosed reports an unknown tag, or the end of the template when name is empty.
 func (p *parser) failUnclosed(pos int, name string) {
 	message := "Unexpected end of template."
+	p.unpaired = name == "" || innerTag(name)
 	if name != "" {
 		message = fmt.Sprintf("Encountered unknown tag '%s'.", name)
 	}
@@ -245,4 +257,9 @@ func (p *parser) failUnclosed(pos int, name string) {
 		message += fmt.Sprintf(" The innermost block that needs to be closed is '%s'.", p.tagStack[n-1])
 	}
 	p.failAt(pos, "%s", message)
+}
+
+// innerTag says that a tag of this name stands within a block or ends one.
+func innerTag(name string) bool {
+	return name == "else" || name == "elif" || strings.HasPrefix(name, "end")
 }

@@ -232,7 +232,7 @@ func (p *parser) blockTag() []stmt {
 		p.failAt(p.cur().pos, "Block names in Jinja have to be valid Python identifiers and may not contain hyphens, use an underscore instead.")
 	}
 	if p.blocks[s.name] != nil {
-		p.failAt(name.pos, "block '%s' defined twice", s.name)
+		p.repeated = append(p.repeated, token{tokError, name.pos, "block '" + s.name + "' defined twice"})
 	}
 	if p.blocks == nil {
 		p.blocks = map[string]*blockStmt{}

@@ -55,10 +55,11 @@ func TestATemplateThatDoesNotParseIsNotUsed(t *testing.T) {
 	s := begin(t, "syntax")
 	s.create(s.provisioner(fields{
 		"volumeCreation": fields{"capacity": "{{ requestedMinCapacity }}\n  {{ 1 + }}"},
-		"volumeStaging":  script{text: "mkdir /pav/volume\n\n: {{ handle | }}"}.section(nil),
+		"volumeStaging":  script{text: "mkdir /pav/volume\n\n: {{ handle | }}\n{% if capacity > %}: {{ handle }}{% endif %} {{ handle | nosuch }}"}.section(nil),
 	}))
-	// All there are, not the first alone: authors mend them in one go.
-	where := regexp.MustCompile(`(?s)volumeCreation\.capacity: line 2, column \d+.*volumeStaging\.podTemplate\..*: line 3, column \d+`)
+	// All there are, of each string too, and none that only follows from another: authors mend them in one go.
+	where := regexp.MustCompile(`^[^;]*volumeCreation\.capacity: line 2, column \d+[^;]*; ` +
+		`[^;]*volumeStaging\.podTemplate\.[^;]*: line 3, column \d+[^;]*; [^;]*: line 4, column \d+[^;]*; [^;]*: line 4, column \d+[^;]*nosuch[^;]*$`)
 	provisioner := &pav.PavProvisioner{ObjectMeta: named(s.name)}
 	s.await("the provisioner not to be accepted", func() (bool, string) {
 		if err := s.get(provisioner); err != nil {

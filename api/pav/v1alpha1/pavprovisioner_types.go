@@ -46,7 +46,7 @@ const (
 const (
 	// ConditionAccepted is True when the provisioner can be used: its shape and
 	// the syntax of every template are right, and it is not being deleted. Its message
-	// has the first syntax error of each string that has one.
+	// has the syntax errors of each string, but for those that may only follow from another.
 	ConditionAccepted = "Accepted"
 	// ConditionReady is True when at least one node serves the driver.
 	ConditionReady = "Ready"

@@ -118,16 +118,24 @@ func (s *Stages) unmountAll(ctx context.Context, stage *tarnv1.PavStage, force b
 			return fmt.Errorf("stage %s: %w", stage.Name, err)
 		}
 	}
+	s.noteFree(stage.UID)
 	return nil
 }
 
-// noteBusy keeps since when a stage's mounts are busy. An agent that is started again counts anew.
+// noteBusy keeps since when a stage's mounts are busy, until they are unmounted: what the
+// unstaging pod mounts is waited for anew. An agent that is started again counts anew.
 func (s *Stages) noteBusy(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, known := s.busySince[uid]; !known {
 		s.busySince[uid] = s.Now()
 	}
+}
+
+func (s *Stages) noteFree(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.busySince, uid)
 }
 
 func (s *Stages) busy(uid types.UID) time.Time {

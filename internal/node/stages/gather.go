@@ -38,8 +38,8 @@ type View struct {
 	// InUse says whether the volume is mounted at a target of a stage whose end is
 	// requested; nil where that is of no account any more.
 	InUse *bool
-	// BusySince is when this process first could not unmount what the stage has mounted;
-	// zero if it could, or has not tried.
+	// BusySince is since when this process has tried in vain to unmount what the stage has
+	// mounted; zero if the last try worked, or there was none.
 	BusySince time.Time
 	// Now is the time of the look.
 	Now time.Time

@@ -110,15 +110,23 @@ func TestAVolumeIsInUseWhereverTheKubeletsFolderLies(t *testing.T) {
 	}
 }
 
-// busyTable has a mount that somebody holds.
-type busyTable struct{ table }
+// busyTable has a mount that somebody holds until it is let go.
+type busyTable struct {
+	table
+	free bool
+}
 
-func (*busyTable) Unmount(string) error { return unix.EBUSY }
+func (f *busyTable) Unmount(point string) error {
+	if !f.free {
+		return unix.EBUSY
+	}
+	return f.table.Unmount(point)
+}
 
 func TestABusyMountIsWaitedForFromTheFirstTry(t *testing.T) {
 	clock := now
 	target := filepath.Join(t.TempDir(), "target")
-	s, err := New(Config{Mounts: &busyTable{table{mounts: []mounts.Mount{{Point: target}}}}, KubeletFolder: filepath.Dir(target), Now: func() time.Time { return clock }})
+	s, err := New(Config{Mounts: &busyTable{table: table{mounts: []mounts.Mount{{Point: target}}}}, KubeletFolder: filepath.Dir(target), Now: func() time.Time { return clock }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,5 +149,39 @@ func TestABusyMountIsWaitedForFromTheFirstTry(t *testing.T) {
 	s.forget(of)
 	if since := s.busy(of.UID); !since.IsZero() {
 		t.Errorf("a stage that has gone is still known as busy since %s", since)
+	}
+}
+
+// What the unstaging pod mounts may be busy for a moment, long after what the staging pod
+// had mounted was.
+func TestAMountThatIsBusyAnewIsWaitedForAnew(t *testing.T) {
+	clock := now
+	target := filepath.Join(t.TempDir(), "target")
+	held := &busyTable{table: table{mounts: []mounts.Mount{{Point: target}}}}
+	s, err := New(Config{Mounts: held, KubeletFolder: filepath.Dir(target), Now: func() time.Time { return clock }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := stage(pod(tarnv1.StagePodStopped), ending(time.Hour), func(s *tarnv1.PavStage) {
+		s.Status.Node.Targets = []string{target}
+		s.Status.Node.Message = "cannot unmount yet: " + unix.EBUSY.Error()
+	})
+	if err := s.unmountAll(t.Context(), of, false); !errors.Is(err, unix.EBUSY) {
+		t.Fatalf("unmounting a busy mount: %v", err)
+	}
+	held.free = true
+	if err := s.unmountAll(t.Context(), of, false); err != nil {
+		t.Fatal(err)
+	}
+	if since := s.busy(of.UID); !since.IsZero() {
+		t.Errorf("busy since %s, and all is unmounted", since)
+	}
+	clock = clock.Add(detachAfter)
+	held.free, held.mounts = false, []mounts.Mount{{Point: target}}
+	if err := s.unmountAll(t.Context(), of, false); !errors.Is(err, unix.EBUSY) {
+		t.Fatalf("unmounting a mount that is busy anew: %v", err)
+	}
+	if since := s.busy(of.UID); !since.Equal(clock) {
+		t.Errorf("busy since %s, want since the try at %s", since, clock)
 	}
 }

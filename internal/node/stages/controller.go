@@ -7,7 +7,6 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -32,7 +31,7 @@ func (s *Stages) Register(m manager.Manager) error {
 	return builder.ControllerManagedBy(m).
 		Named("node-stages").
 		For(&tarnv1.PavStage{}).
-		WatchesRawSource(source.Channel(s.wake, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Func(s.wakes.start)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(reconcile.Func(s.Reconcile))
 }

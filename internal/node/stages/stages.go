@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/keyed"
@@ -47,7 +46,7 @@ type Stages struct {
 	targets keyed.Mutex   // by target: one call at a time
 	folders keyed.Mutex   // by stage uid: mounting against unmounting
 	held    keyed.Counter // by stage name: publish calls in flight
-	wake    chan event.GenericEvent
+	wakes   wakes         // what the worker has to look at though no event tells
 	ready   readyWatch
 	looks   patience.Asker // what the servers of the volumes are asked
 
@@ -70,7 +69,7 @@ type Stages struct {
 	// been told.
 	toldFailed map[types.UID]int32
 
-	// busySince is when the mounts of a stage that ends were first found busy.
+	// busySince is since when the mounts of a stage that ends have been busy at each try.
 	busySince map[types.UID]time.Time
 
 	// goneSince is when the pod of a target was first seen to be gone; Reap's alone.
@@ -81,7 +80,6 @@ type Stages struct {
 func New(config Config) (*Stages, error) {
 	s := &Stages{
 		Config:    config,
-		wake:      make(chan event.GenericEvent, 128),
 		trusted:   map[types.UID]watched{},
 		died:      map[types.UID]death{},
 		ended:     map[types.UID]types.UID{},
@@ -116,12 +114,8 @@ func (s *Stages) pav(uid types.UID) string {
 	return filepath.Join(s.Folder, string(uid), "pav")
 }
 
-// wakeUp has the worker look at the stage though no event tells.
-func (s *Stages) wakeUp(name string) {
-	stage := &tarnv1.PavStage{}
-	stage.Name = name
-	s.wake <- event.GenericEvent{Object: stage}
-}
+// wakeUp has the worker look at the stage though no event tells. It waits for nobody.
+func (s *Stages) wakeUp(name string) { s.wakes.add(name) }
 
 // recorded says whether a target in a status can be one that this agent has written
 // there: nothing outside of the kubelet's folder is ever mounted or unmounted.

@@ -8,7 +8,8 @@ import (
 )
 
 // generations is a pod that serves others and notes when it is asked to end, one that goes on writing for two seconds after it is asked to,
-// and one that does not hear of it.
+// one that does not hear of it,
+// and one whose processes are all ended by the kernel with that of its sandbox.
 const generations = `
 apiVersion: v1
 kind: Pod
@@ -54,6 +55,18 @@ spec:
     command: [bash, -c, "while :; do date +%s.%N >> /shelf/deaf; sleep 0.1; done"]
     volumeMounts: [{name: shelf, mountPath: /shelf}]
   volumes: [{name: shelf, hostPath: {path: SHELF}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: sharing}
+spec:
+  shareProcessNamespace: true
+  containers:
+  - name: c
+    image: ubuntu:20.04
+    command: [bash, -c, "trap 'sleep 2; date +%s.%N > /shelf/shared; exit' TERM; touch /shelf/shares; while :; do sleep 0.1; done"]
+    volumeMounts: [{name: shelf, mountPath: /shelf}]
+  volumes: [{name: shelf, hostPath: {path: SHELF}}]
 `
 
 func TestCriticalPodsOutliveTheOthersWhenAClusterIsShutDown(t *testing.T) {
@@ -62,7 +75,7 @@ func TestCriticalPodsOutliveTheOthersWhenAClusterIsShutDown(t *testing.T) {
 	c.run("up", "--stock")
 	shelf := t.TempDir()
 	c.apply(strings.ReplaceAll(generations, "SHELF", shelf))
-	for _, begun := range []string{"serves", "written", "deaf"} {
+	for _, begun := range []string{"serves", "written", "deaf", "shares"} {
 		c.eventually("there is "+begun, func() bool {
 			_, err := os.Stat(filepath.Join(shelf, begun))
 			return err == nil
@@ -80,7 +93,9 @@ func TestCriticalPodsOutliveTheOthersWhenAClusterIsShutDown(t *testing.T) {
 	}
 	last := func(name string) string { all := lines(name); return all[len(all)-1] }
 	asked := last("asked")
-	for what, when := range map[string]string{"the last pod that hears of it ended": last("finished"), "one that does not last wrote": last("deaf")} {
+	for what, when := range map[string]string{
+		"the last pod that hears of it ended": last("finished"), "one that does not last wrote": last("deaf"), "one of one process namespace ended": last("shared"),
+	} {
 		if when >= asked {
 			t.Errorf("%s at %s, and a critical pod was asked to end at %s, want that later", what, when, asked)
 		}

@@ -26,6 +26,8 @@ const (
 	killing = 2 * time.Second
 	// shim is what the kernel calls the parent of each container's main process, cut to the length it has for names.
 	shim = "containerd-shim"
+	// pause is what it calls the main process of a pod's sandbox.
+	pause = "pause"
 )
 
 // podFilter says whether a pod is among those that are meant, by its uid.
@@ -84,13 +86,33 @@ func (s *Supervisor) criticalPods(within time.Duration) (map[string]bool, error)
 	return critical, nil
 }
 
-// endContainers asks the main processes of some pods to end, each once, as to many a program a second time means at once, and waits until
-// all that can have ended, or the grace is over.
+// endContainers asks the main processes of some pods' containers to end, and waits until all that can have ended, or the grace is over;
+// their sandboxes are asked after that.
 func endContainers(meant podFilter) error {
+	over := time.Now().Add(grace)
+	var errs []error
+	for _, turn := range turns(meant) {
+		errs = append(errs, endProcesses(time.Until(over), turn))
+	}
+	return errors.Join(errs...)
+}
+
+// turns says which processes are asked to end, one turn after the other. Where a pod's containers share one process namespace its sandbox
+// has the first process of it, with whose end the kernel kills all others.
+func turns(meant podFilter) []func(process) bool {
+	return []func(process) bool{
+		func(p process) bool { return p.main && !p.sandbox && meant(p.pod) },
+		func(p process) bool { return p.sandbox && meant(p.pod) },
+	}
+}
+
+// endProcesses asks some processes to end, each once, as to many a program a second time means at once, and waits until all that can have
+// ended, or the time is over.
+func endProcesses(limit time.Duration, chosen func(process) bool) error {
 	asked := map[int]bool{}
-	_, err := each(grace, func(p process) (bool, error) {
+	_, err := each(limit, func(p process) (bool, error) {
 		switch {
-		case !p.main || !meant(p.pod):
+		case !chosen(p):
 			return false, nil
 		case asked[p.pid]:
 			return true, nil
@@ -159,10 +181,11 @@ func send(pid int, s syscall.Signal) error {
 
 // process is one that has not ended.
 type process struct {
-	pid    int
-	pod    string // its uid; "" outside of pods
-	main   bool   // the one of a container that is asked to end
-	canEnd bool   // by SIGTERM
+	pid     int
+	pod     string // its uid; "" outside of pods
+	main    bool   // the one of a container that is asked to end
+	sandbox bool   // the main one of a pod's sandbox
+	canEnd  bool   // by SIGTERM
 }
 
 // processes lists those below a folder that is as /proc.
@@ -172,7 +195,7 @@ func processes(proc string) ([]process, error) {
 		return nil, fmt.Errorf("listing processes: %w", err)
 	}
 	var found []process
-	parents, shims := map[int]int{}, map[int]bool{}
+	parents, names := map[int]int{}, map[int]string{}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -187,12 +210,13 @@ func processes(proc string) ([]process, error) {
 		if err != nil || status.ended {
 			continue
 		}
-		shims[pid] = status.name == shim
+		names[pid] = status.name
 		parents[pid] = status.parent
 		found = append(found, process{pid: pid, pod: host.PodOf(string(cgroup)), canEnd: status.canEnd()})
 	}
 	for i, p := range found {
-		found[i].main = shims[parents[p.pid]]
+		found[i].main = names[parents[p.pid]] == shim
+		found[i].sandbox = found[i].main && names[p.pid] == pause
 	}
 	return found, nil
 }

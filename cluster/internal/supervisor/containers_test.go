@@ -37,9 +37,11 @@ func TestMainProcessesOfContainersAreTheChildrenOfShims(t *testing.T) {
 		1: {"tarn-cluster", "S", "0", "0::/\n"},
 		// The kernel cuts names; this is all it keeps of containerd-shim-runc-v2.
 		20: {"containerd-shim", "S", "1", "0::/\n"},
+		29: {"pause", "S", "20", pod},
 		30: {"sh", "S", "20", pod},
 		31: {"sleep", "S", "30", pod},
 		32: {"sh", "Z", "20", pod},
+		33: {"pause", "S", "30", pod}, // a program of the pod's own
 		40: {"kubelet", "S", "1", "0::/\n"},
 	} {
 		dir := filepath.Join(proc, fmt.Sprint(pid))
@@ -64,9 +66,20 @@ func TestMainProcessesOfContainersAreTheChildrenOfShims(t *testing.T) {
 	}
 	const uid = "11111111-2222-3333-4444-555555555555"
 	if want := []process{
-		{pid: 1, canEnd: true}, {pid: 20, canEnd: true}, {pid: 30, pod: uid, main: true, canEnd: true}, {pid: 31, pod: uid, canEnd: true}, {pid: 40, canEnd: true},
+		{pid: 1, canEnd: true}, {pid: 20, canEnd: true}, {pid: 29, pod: uid, main: true, sandbox: true, canEnd: true}, {pid: 30, pod: uid, main: true, canEnd: true}, {pid: 31, pod: uid, canEnd: true},
+		{pid: 33, pod: uid, canEnd: true}, {pid: 40, canEnd: true},
 	}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestSandboxesAreEndedAfterTheirContainers(t *testing.T) {
+	container, sandbox := process{pod: "meant", main: true}, process{pod: "meant", main: true, sandbox: true}
+	other := process{pod: "other", main: true, sandbox: true}
+	for i, turn := range turns(func(pod string) bool { return pod == "meant" }) {
+		if turn(container) != (i == 0) || turn(sandbox) != (i == 1) || turn(other) || turn(process{pod: "meant"}) {
+			t.Errorf("in turn %d are the container: %t, the sandbox: %t, another pod's: %t", i, turn(container), turn(sandbox), turn(other))
+		}
 	}
 }
 

@@ -23,18 +23,26 @@ type Asker struct {
 
 type question struct {
 	answered chan struct{}
-	overdue  bool // somebody has waited for it in vain
+	// begun is when it was asked.
+	begun time.Time
+	// overdue says that somebody has waited for it in vain, and it had all the time that
+	// one grants.
+	overdue bool
+	// forgotten says that nobody wants to know how long it took.
+	forgotten bool
 }
 
 // Ask asks, and waits no longer than limit for the answer. Where an earlier question of the
-// same key is still under way that one is waited for first, and not at all if it is overdue.
-// late is given the answer that comes when nobody waits for it any more; it has to release
+// same key is still under way that one is waited for first, and not at all if it is overdue:
+// the own question then has what is left of limit, and is overdue only if somebody after it
+// has waited so long that it had all of that. late is given the answer that comes when nobody waits for it any more; it has to release
 // what that holds.
 func Ask[T any](a *Asker, key string, limit time.Duration, ask func() (T, error), late func(T, error)) (T, error) {
 	var none T
+	begun := time.Now()
 	over := time.NewTimer(limit)
 	defer over.Stop()
-	q := a.begin(key, over.C)
+	q := a.begin(key, begun, limit, over.C)
 	if q == nil {
 		return none, ErrNoAnswer
 	}
@@ -56,9 +64,7 @@ func Ask[T any](a *Asker, key string, limit time.Duration, ask func() (T, error)
 	case got := <-answers:
 		return got.value, got.err
 	case <-over.C:
-		a.mu.Lock()
-		q.overdue = true
-		a.mu.Unlock()
+		a.giveUp(q, limit)
 		close(left)
 		return none, ErrNoAnswer
 	}
@@ -80,23 +86,29 @@ func (a *Asker) Slow(key string) bool {
 	return a.slow[key]
 }
 
-// Forget drops what is remembered of a key's answers.
+// Forget drops what is remembered of a key's answers, and of that to a question which is
+// still under way.
 func (a *Asker) Forget(key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.slow, key)
+	if q := a.asked[key]; q != nil {
+		q.forgotten = true
+	}
 }
 
-// begin gives the question that may now be asked; nil if an earlier one is not answered.
-func (a *Asker) begin(key string, over <-chan time.Time) *question {
-	for {
+// begin gives the question that may now be asked, by one who came at a time and waits until
+// over; nil if an earlier one is not answered.
+func (a *Asker) begin(key string, came time.Time, limit time.Duration, over <-chan time.Time) *question {
+	begun := came
+	for ; ; begun = time.Now() {
 		a.mu.Lock()
 		earlier := a.asked[key]
 		if earlier == nil {
 			if a.asked == nil {
 				a.asked = map[string]*question{}
 			}
-			q := &question{answered: make(chan struct{})}
+			q := &question{answered: make(chan struct{}), begun: begun}
 			a.asked[key] = q
 			a.mu.Unlock()
 			return q
@@ -109,8 +121,18 @@ func (a *Asker) begin(key string, over <-chan time.Time) *question {
 		select {
 		case <-earlier.answered:
 		case <-over:
+			a.giveUp(earlier, limit)
 			return nil
 		}
+	}
+}
+
+// giveUp notes that somebody does not wait for a question any more who grants it so much time.
+func (a *Asker) giveUp(q *question, limit time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if time.Since(q.begun) >= limit {
+		q.overdue = true
 	}
 }
 
@@ -119,7 +141,7 @@ func (a *Asker) end(key string, q *question) {
 	defer a.mu.Unlock()
 	delete(a.asked, key)
 	delete(a.slow, key)
-	if q.overdue {
+	if q.overdue && !q.forgotten {
 		if a.slow == nil {
 			a.slow = map[string]bool{}
 		}

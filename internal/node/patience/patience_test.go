@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -83,4 +84,76 @@ func TestQuestionsOfOneKeyFollowEachOther(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// Who waits for an earlier question first has little time left for his own: that it is not
+// answered then says nothing of who is asked.
+func TestTheWaitForAnothersQuestionIsNotThatForOnesOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a Asker
+		const limit = 10 * time.Second
+		take := func(d time.Duration) func() (int, error) {
+			return func() (int, error) { time.Sleep(d); return 7, nil }
+		}
+		go func() {
+			if _, err := Ask(&a, "key", limit, take(9*time.Second), none); err != nil {
+				t.Errorf("the first question: %v", err)
+			}
+		}()
+		synctest.Wait()
+		begun := time.Now()
+		if _, err := Ask(&a, "key", limit, take(3*time.Second), none); !errors.Is(err, ErrNoAnswer) || time.Since(begun) != limit {
+			t.Errorf("after %s got %v, want after %s that there is no answer", time.Since(begun), err, limit)
+		}
+		if a.Overdue("key") {
+			t.Error("a question is overdue after a second")
+		}
+		if got, err := Ask(&a, "key", limit, take(0), none); got != 7 || err != nil {
+			t.Errorf("then got %d, %v, want 7", got, err)
+		}
+		if a.Slow("key") {
+			t.Error("an answer after three seconds is slow")
+		}
+		time.Sleep(limit) // all that was begun has ended
+	})
+}
+
+func TestWhoWaitsLongEnoughForAnothersQuestionFindsItOverdue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a Asker
+		const limit = 10 * time.Second
+		hang := make(chan struct{})
+		hanging := func() (int, error) { <-hang; return 0, nil }
+		go func() {
+			_, _ = Ask(&a, "key", limit, func() (int, error) { time.Sleep(9 * time.Second); return 0, nil }, none)
+		}()
+		synctest.Wait()
+		// Its own question begins a second before the end.
+		if _, err := Ask(&a, "key", limit, hanging, none); !errors.Is(err, ErrNoAnswer) || a.Overdue("key") {
+			t.Errorf("got %v, overdue %t", err, a.Overdue("key"))
+		}
+		if _, err := Ask(&a, "key", limit, hanging, none); !errors.Is(err, ErrNoAnswer) || !a.Overdue("key") {
+			t.Errorf("after all the time it has got %v, overdue %t", err, a.Overdue("key"))
+		}
+		begun := time.Now()
+		if _, err := Ask(&a, "key", limit, hanging, none); !errors.Is(err, ErrNoAnswer) || time.Since(begun) > 0 {
+			t.Errorf("then got %v after %s, want it at once", err, time.Since(begun))
+		}
+		close(hang)
+		synctest.Wait()
+	})
+}
+
+func TestAnAnswerThatComesWhenItIsForgottenIsNotRemembered(t *testing.T) {
+	var a Asker
+	hang, late := make(chan struct{}), make(chan struct{})
+	if _, err := Ask(&a, "key", time.Millisecond, func() (int, error) { <-hang; return 0, nil }, func(int, error) { close(late) }); !errors.Is(err, ErrNoAnswer) {
+		t.Fatal(err)
+	}
+	a.Forget("key")
+	close(hang)
+	<-late
+	if a.Slow("key") {
+		t.Error("it is remembered as slow")
+	}
 }

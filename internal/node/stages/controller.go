@@ -16,8 +16,8 @@ import (
 )
 
 // workers is how many stages are worked on at once. A step is short but for an
-// unmount that has to write much back, or a server that does not answer (serverAnswer):
-// there must be enough for the others then.
+// unmount that has to write much back, or a server that does not answer in time
+// (serverAnswer, or slowAnswer too): there must be enough for the others then.
 const workers = 16
 
 // Register adds the node's half of the PavStage protocol to the manager, whose cache

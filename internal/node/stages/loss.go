@@ -28,8 +28,9 @@ const rebooted = "NodeRebooted"
 // locks or a worker meanwhile. One that is slow is not dead.
 const serverAnswer = 5 * time.Second
 
-// slowAnswer is how long one is waited for that has been late before: less than a publish
-// call has (publishWait).
+// slowAnswer is how long a look at a volume is waited for whose server has been late before,
+// by a worker too: in less it would never be done. With the question for the size, which
+// follows it (serverAnswer), that is as long as a publish call has (publishWait).
 const slowAnswer = 20 * time.Second
 
 // open opens the volume of a staged stage, if it is there and right, and says whether

@@ -33,7 +33,7 @@ down: ## take the demo's cluster down
 
 .PHONY: test
 test: build test-deps ## run the tests as CI does, and sum up what ran: all but the wide add-on of e2e, and e2e-others
-	@rm -rf $(SUITES:%=.tarn/tests/%.json) .tarn/asked
+	@rm -rf $(SUITES:%=.tarn/tests/%.json) $(if $(KEEP),,.tarn/asked)
 	@failed=; for suite in $(SUITES); do $(MAKE) run-$$suite || failed="$$failed $$suite"; done; $(TESTSUM) report $(SUITES); [ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 .PHONY: unit

@@ -21,9 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// logs are where hack/e2e.sh and hack/addon.sh have their API servers write down what Tarn's accounts ask for. Beside one there may be a
-// file .until with the time from which on Tarn was taken away, and its rights before it had ended.
-const logs = "../.tarn/asked/*.log"
+// logs are where hack/e2e.sh and hack/addon.sh have their API servers write down what Tarn's accounts ask for, by suite and cluster. Beside
+// one there may be a file .until with the time from which on Tarn was taken away, and its rights before it had ended.
+var logs = []string{"../.tarn/asked/e2e/*.log", "../.tarn/asked/addon/*.log"}
 
 // seldom are the rights that the suites do not ask API servers for in each run, and when they are needed.
 var seldom = map[string]string{
@@ -130,9 +130,13 @@ func apart(role *rbacv1.Role) []oneRight {
 
 // Of each right it is seen that something asks for it, and of each request that somebody has the right.
 func TestTarnAsksForEachOfItsRightsAndForNoOther(t *testing.T) {
-	paths, err := filepath.Glob(logs)
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("there is no %s: `make run-e2e` and `make run-addon` leave one for each of their clusters (%v)", logs, err)
+	var paths []string
+	for _, pattern := range logs {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Errorf("there is no %s: `make run-e2e` and `make run-addon` leave one for each of their clusters (%v)", pattern, err)
+		}
+		paths = append(paths, found...)
 	}
 	of := rightsOf(t)
 	asked, refused, requests := map[string]bool{}, map[string]int{}, 0
@@ -149,7 +153,7 @@ func TestTarnAsksForEachOfItsRightsAndForNoOther(t *testing.T) {
 				}
 			}
 			if r.Annotations["authorization.k8s.io/decision"] == "forbid" {
-				refused[fmt.Sprintf("%s: %s may not %s %s/%s", filepath.Base(path), r.User.Username, r.Verb, r.ObjectRef.Resource, r.ObjectRef.Subresource)]++
+				refused[fmt.Sprintf("%s: %s may not %s %s/%s", strings.TrimPrefix(path, "../.tarn/asked/"), r.User.Username, r.Verb, r.ObjectRef.Resource, r.ObjectRef.Subresource)]++
 			}
 		})
 	}

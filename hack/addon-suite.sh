@@ -8,7 +8,7 @@ set -euo pipefail
 
 go test -json -tags e2e -count=1 -timeout 60m "$@" ./e2e
 [ -z "${KEEP:-}" ] || exit 0
-asked_until_now "$TARN_CLUSTER_NAME"
+asked_until_now addon "$TARN_CLUSTER_NAME"
 
 # The same tree and version give the same bytes, also in another folder and where somebody has exported what suits
 # other builds. Of the other architecture, which takes minutes to compile, the wide one shows that as well.

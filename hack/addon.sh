@@ -98,8 +98,10 @@ if [ -n "${WIDE:-}" ]; then
 fi
 
 [ -n "${KEEP:-}" ] || on_cluster down >&2
+forget_asked addon
+asked addon "$TARN_CLUSTER_NAME"
 # A silent node is given up as soon as in hack/e2e.sh.
-on_cluster up --stock --spend-memory --kubelet-arg="--root-dir=$TARN_KUBELET_DIR" --kube-controller-manager-arg=--node-monitor-grace-period=25s $(asked "$TARN_CLUSTER_NAME") >&2
+on_cluster up --stock --spend-memory --kubelet-arg="--root-dir=$TARN_KUBELET_DIR" --kube-controller-manager-arg=--node-monitor-grace-period=25s "${asking[@]}" >&2
 KUBECONFIG=$(on_cluster kubeconfig)
 # The folder that controllers mount lies with the cluster's data, and goes with it. Told to the cases: where in it volumes are made.
 folders=$(dirname "$KUBECONFIG")/folders

@@ -14,7 +14,8 @@ export CGO_ENABLED=0
 
 export TARN_CLUSTER_BINARY=$PWD/bin/tarn-cluster
 name=${TARN_CLUSTER_NAME:-tarn-e2e}
-logs=.tarn/${SUITE:-e2e}
+suite=${SUITE:-e2e}
+logs=.tarn/$suite
 . hack/asked.sh
 
 # Cases that are not parallel, for nothing else can go on in their cluster: they have one
@@ -56,12 +57,15 @@ finish() {
 }
 trap finish EXIT
 
+forget_asked "$suite"
 start() {
+	local asking
 	# What an interrupted run has left would be tested instead of what was built.
 	[ -n "${KEEP:-}" ] || "$TARN_CLUSTER_BINARY" down --name "$1"
 	# A silent node is given up after two and a half of its kubelet's heartbeats rather than five: a case that waits for it has the
 	# cluster to itself.
-	"$TARN_CLUSTER_BINARY" up --name "$1" --spend-memory --kube-controller-manager-arg=--node-monitor-grace-period=25s $(asked "$1") \
+	asked "$suite" "$1"
+	"$TARN_CLUSTER_BINARY" up --name "$1" --spend-memory --kube-controller-manager-arg=--node-monitor-grace-period=25s "${asking[@]}" \
 		${BINDER:+"--binder=$BINDER"} ${PROTECTION:+"--protection=$PROTECTION"}
 }
 starting=()
@@ -86,4 +90,4 @@ else
 	tests "$name" -skip "^TestAddOn|$only" # hack/addon.sh runs those
 	tests "$name-alone" -run "$only"
 fi
-go run ./hack/testsum run "${SUITE:-e2e}" "${commands[@]}"
+go run ./hack/testsum run "$suite" "${commands[@]}"

@@ -9,12 +9,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"tarn.dev/tarn/cluster/internal/layout"
 )
 
 // patience is how long a test waits for something that usually takes seconds; the machine may be busy.
@@ -175,18 +178,23 @@ func (c *cluster) crash() {
 	})
 }
 
-// traces looks for everything a cluster may leave on a machine, by kind.
+// traces looks for everything a cluster may leave on a machine, by kind. The name counts where it stands by itself: another run of
+// these tests has clusters whose names begin as this one does.
 func (c *cluster) traces() map[string]string {
 	c.t.Helper()
+	l, err := layout.New(c.name, "")
+	if err != nil {
+		c.t.Fatal(err)
+	}
 	found := map[string]string{}
 	for what, command := range map[string]string{
 		"cgroups":            "find /sys/fs/cgroup -name 'tarn-cluster-" + c.name + "'",
-		"loop devices":       "grep -ls '" + c.name + "' /sys/block/loop*/loop/backing_file || true",
-		"network interfaces": "ls /sys/class/net | grep -E '^tn-" + c.name[:5] + "' || true",
-		"mounts":             "grep -s '" + c.name + "' /proc/self/mountinfo || true",
+		"loop devices":       "grep -lsw '" + c.name + "' /sys/block/loop*/loop/backing_file || true",
+		"network interfaces": "ls /sys/class/net | grep -x '" + l.LinkName() + "' || true",
+		"mounts":             "grep -sw '" + c.name + "' /proc/self/mountinfo || true",
 		"folders":            "ls -d '" + c.dataDir + "' '/run/tarn-cluster/" + c.name + "' 2>/dev/null || true",
 		// By argument, by cgroup, and by mount: a container knows its cluster by the last two alone.
-		"processes": "grep -ls -e '" + c.name + "' /proc/[0-9]*/cmdline /proc/[0-9]*/cgroup /proc/[0-9]*/mountinfo | grep -v \"/proc/$$/\" || true",
+		"processes": "grep -lsw -e '" + c.name + "' /proc/[0-9]*/cmdline /proc/[0-9]*/cgroup /proc/[0-9]*/mountinfo | grep -v \"/proc/$$/\" || true",
 	} {
 		out, err := exec.Command("sh", "-c", command).Output()
 		if err != nil {
@@ -233,17 +241,35 @@ func (c *cluster) leavesNothing() {
 	}
 }
 
-// hostState is what no cluster may change. Other tests mount in their folders meanwhile.
-func hostState(t *testing.T) string {
-	t.Helper()
-	out, err := exec.Command("sh", "-c", "cat /proc/self/mountinfo; nft list ruleset; cat /proc/sys/net/ipv4/ip_forward").Output()
-	if err != nil {
-		t.Fatal(err)
+// marks are by what mounts and packet filters may tell of a cluster that runs, beside its name: its pods and the addresses of its
+// services. Each is seen where the cluster has such things, and is nowhere else.
+func (c *cluster) marks() []string {
+	c.t.Helper()
+	pods := strings.Fields(c.kubectl("get", "pods", "--all-namespaces", "--field-selector=status.phase=Running", "-o", "jsonpath={.items[*].metadata.uid}"))
+	addresses := strings.Fields(c.kubectl("get", "services", "--all-namespaces", "-o", "jsonpath={.items[*].spec.clusterIP}"))
+	proxy := c.component("kube-proxy").PID
+	for _, mark := range slices.Concat(pods, addresses) {
+		if len(c.seenBy(proxy, mark)) == 0 {
+			c.t.Errorf("the cluster runs, and neither its mounts nor its packet filter say %s", mark)
+		}
 	}
-	lines := slices.DeleteFunc(strings.Split(string(out), "\n"), func(line string) bool {
-		return strings.Contains(line, filepath.Join(os.TempDir(), "Test"))
+	return slices.Concat(pods, addresses)
+}
+
+// seenBy gives the lines with one of some words that a process sees among its mounts and in its packet filter. What other clusters and
+// tests change there meanwhile is theirs.
+func (c *cluster) seenBy(pid int, words ...string) []string {
+	c.t.Helper()
+	enter := fmt.Sprintf("nsenter --net=/proc/%d/ns/net ", pid)
+	out, err := exec.Command("sh", "-c", fmt.Sprintf("cat /proc/%d/mountinfo && { %snft list ruleset || %siptables-save; }", pid, enter, enter)).Output()
+	if err != nil {
+		c.t.Fatalf("looking at what process %d sees: %v", pid, err)
+	}
+	return slices.DeleteFunc(strings.Split(string(out), "\n"), func(line string) bool {
+		return !slices.ContainsFunc(words, func(word string) bool {
+			return regexp.MustCompile(`\b` + regexp.QuoteMeta(word) + `\b`).MatchString(line)
+		})
 	})
-	return strings.Join(lines, "\n")
 }
 
 func tail(text string, lines int) string {

@@ -70,7 +70,7 @@ with_an_app_where_helm_makes_the_namespace() {
 	said=$(kubectl get pavstages --output name)
 	[ -z "$said" ] || kubectl wait --for=delete --timeout=60s $said >&2
 	begins_uninstalling --keep-volumes
-	[ "$heard" = $'wait until 1 volumes are destroyed whose claims are gone\n' ] || fail "it does not wait for what is being destroyed, and says: $heard"
+	[ "$heard" = "wait until 1 volumes are destroyed whose claims are gone: $other of default/shelved"$'\n' ] || fail "it does not wait for what is being destroyed, and says: $heard"
 	[ -n "$(kubectl -n tarn-system get deployment tarn-controller --output name)" ] || fail "nobody is there to destroy what it waits for"
 	[ -d "$shelf/$other" ] || fail "the storage of a volume that is waited for is gone"
 	touch "$shelf/go"

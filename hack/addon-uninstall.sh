@@ -142,7 +142,7 @@ with_a_pool() {
 	kubectl label pv "$spare" tarn.dev/deletion-protection- >&2
 	told "$(uninstall)" <<-END
 		1. delete 1 PersistentVolumeSets and wait until the spare volumes of their pools are destroyed
-		2. wait until [0-9]+ volumes are destroyed whose claims are gone
+		2. wait until [0-9]+ volumes are destroyed whose claims are gone: .* of .*
 		3. delete tarn-api and tarn-controller and wait until they have ended
 		4. delete 3 PavProvisioners and their CSIDrivers
 		5. delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
@@ -157,7 +157,7 @@ with_a_pool() {
 	[ -d "$shelf/$going" ] || fail "the storage of a volume that is waited for is gone"
 	touch "$shelf/go"
 	told "$heard$(without_remarks <&"$speaking")" <<-END
-		wait until [0-9]+ volumes are destroyed whose claims are gone
+		wait until [0-9]+ volumes are destroyed whose claims are gone: .* of .*
 		delete tarn-api and tarn-controller and wait until they have ended
 		delete 3 PavProvisioners and their CSIDrivers
 		delete tarn-node, admission policies, roles, custom resources and namespace tarn-system

@@ -120,6 +120,36 @@ func substitutes(args []string) []string {
 	return found
 }
 
+// withClaims adds to the names of volumes whose they were, as far as anything says so.
+func (in *installed) withClaims(volumes []string) []string {
+	claims := map[string]string{}
+	for i := range in.volumes {
+		if ref := in.volumes[i].Spec.ClaimRef; ref != nil {
+			claims[in.volumes[i].Name] = ref.Namespace + "/" + ref.Name
+		}
+	}
+	for i := range in.records {
+		claims[in.records[i].Name] = in.records[i].Spec.Claim.Namespace + "/" + in.records[i].Spec.Claim.Name
+	}
+	var named []string
+	for _, name := range volumes {
+		if claim := claims[name]; claim != "" {
+			name += " of " + claim
+		}
+		named = append(named, name)
+	}
+	return named
+}
+
+// few lists the first of some names, and says how many more there are.
+func few(names []string) string {
+	const first = 5
+	if more := len(names) - first; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:first], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
 // drivers are the names of provisioners, also of those that were removed by force.
 func (in *installed) drivers() map[string]bool {
 	names := map[string]bool{}

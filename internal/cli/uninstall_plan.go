@@ -57,13 +57,13 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 		}
 	}
 	add(len(in.pools) > 0 && !in.abandoned, stepPools, "delete %d PersistentVolumeSets and wait until the spare volumes of their pools are destroyed", len(in.pools))
-	going := len(in.destroyed())
+	going := in.destroyed()
 	if keep {
-		going = len(in.underWay())
+		going = in.underWay()
 	}
-	add(going > 0 && !(keep && in.unattended()), stepDestruction, "wait until %d volumes are destroyed whose claims are gone", going)
-	given := len(in.surrendered())
-	add(keep && given > 0 && len(in.pools) == 0, stepPools, "wait until %d spare volumes are destroyed that pools have given up", given)
+	add(len(going) > 0 && !(keep && in.unattended()), stepDestruction, "wait until %d volumes are destroyed whose claims are gone: %s", len(going), few(in.withClaims(going)))
+	given := in.surrendered()
+	add(keep && len(given) > 0 && len(in.pools) == 0, stepPools, "wait until %d spare volumes are destroyed that pools have given up: %s", len(given), few(given))
 	add(true, stepControllers, "delete tarn-api and tarn-controller and wait until they have ended")
 	kept := len(in.kept())
 	left := 0

@@ -285,6 +285,34 @@ func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
 	}
 }
 
+func TestThePlanNamesWhoseDestructionIsWaitedFor(t *testing.T) {
+	// another is a volume like the first, of claim shop/NAME.
+	another := func(name string) func(*installed) {
+		return func(in *installed) {
+			record := testkit.Record(testkit.Claim("shop", name, types.UID(name), "shelf"), "shelf", tarnv1.VolumeDeleting)
+			in.records = append(in.records, *record)
+		}
+	}
+	destroyed := []func(*installed){made(wasReleased, provisioned), inPhase(tarnv1.VolumeDeleting)}
+	for _, c := range []struct {
+		name, want string
+		in         *installed
+	}{
+		{"one", "wait until 1 volumes are destroyed whose claims are gone: pvc-u of shop/data", whatIs(destroyed...)},
+		{"as many as can be read", "wait until 7 volumes are destroyed whose claims are gone: pvc-u of shop/data, pvc-a of shop/a, pvc-b of shop/b, pvc-c of shop/c, pvc-d of shop/d and 2 more",
+			whatIs(append(destroyed, another("a"), another("b"), another("c"), another("d"), another("e"), another("f"))...)},
+		{"one that pools have given up", "wait until 1 spare volumes are destroyed that pools have given up: pvc-u", whatIs(made(spare, surplus))},
+	} {
+		if first := planUninstall(c.in, true).steps[0]; first.what != c.want {
+			t.Errorf("%s: %q, want %q", c.name, first.what, c.want)
+		}
+	}
+	theirs := whatIs(made(wasReleased, provisioned), func(in *installed) { in.records = nil })
+	if first, want := planUninstall(theirs, false).steps[0], "wait until 1 volumes are destroyed whose claims are gone: pvc-u of shop/data"; first.what != want {
+		t.Errorf("one without a record: %q, want %q", first.what, want)
+	}
+}
+
 func TestWhatIsHalfMadeOrHalfDestroyedIsNotSaidToBeKept(t *testing.T) {
 	const kept = "let go of %s volumes: their data stays, with reclaim policy Retain"
 	const named = "; and of 1 that are half made or half destroyed, which nobody ends, so see to their storage yourself: pvc-u"

@@ -58,7 +58,7 @@ func (b *bench) stageAll(ctx context.Context, stages int) error {
 	if _, _, err := b.makeProvisioner(ctx); err != nil {
 		return err
 	}
-	if err := await(ctx, b.client, &pavv1.PavProvisionerList{}, name, "", func(p *pavv1.PavProvisioner) bool { return p.Status.Nodes > 0 }); err != nil {
+	if err := await(ctx, b.client, &pavv1.PavProvisioner{}, &pavv1.PavProvisionerList{}, name, "", func(p *pavv1.PavProvisioner) bool { return p.Status.Nodes > 0 }); err != nil {
 		return err
 	}
 	for i := range stages {
@@ -74,7 +74,7 @@ func (b *bench) stageAll(ctx context.Context, stages int) error {
 		}
 	}
 	for _, p := range pods {
-		if err := await(ctx, b.client, &corev1.PodList{}, p.Name, name, isReady); err != nil {
+		if err := await(ctx, b.client, &corev1.Pod{}, &corev1.PodList{}, p.Name, name, isReady); err != nil {
 			return err
 		}
 	}
@@ -117,10 +117,11 @@ func (b *bench) endAll(ctx context.Context, stages int) error {
 	if err != nil {
 		return err
 	}
-	for _, list := range []client.ObjectList{&tarnv1.PavStageList{}, &tarnv1.PavVolumeList{}} {
-		if err := b.empty(ctx, list); err != nil {
-			return err
-		}
+	if err := b.empty(ctx, &tarnv1.PavStage{}, &tarnv1.PavStageList{}); err != nil {
+		return err
+	}
+	if err := b.empty(ctx, &tarnv1.PavVolume{}, &tarnv1.PavVolumeList{}); err != nil {
+		return err
 	}
 	for _, o := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: name}},

@@ -88,7 +88,7 @@ func Register(m manager.Manager, o Options) (*Agent, error) {
 	if err := mounts.CheckKernel(); err != nil {
 		return nil, err
 	}
-	table := mounts.Kernel{}
+	table := mounts.NewPatient(stages.ServerAnswer)
 	a := &Agent{options: o, cached: m.GetCache(), open: make(chan struct{})}
 	var err error
 	a.stages, err = stages.New(stages.Config{

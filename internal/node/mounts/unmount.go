@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"tarn.dev/tarn/internal/node/patience"
 )
 
 // Unmount implements Mounter.
@@ -18,15 +20,35 @@ func (Kernel) Unmount(point string) error { return unmount("unmount", point, 0) 
 // Detach implements Mounter.
 func (Kernel) Detach(point string) error { return unmount("detach", point, unix.MNT_DETACH) }
 
-// unmount takes the uppermost mount off a point of a mount table. Such a point has no
-// symbolic links, but below a volume whoever writes there can put one in the place of a
-// folder: then a mount of that name elsewhere on the machine would go, so none is followed.
+// unmount takes the uppermost mount off a point of a mount table.
 func unmount(op, point string, flags int) error {
-	parent, err := openPlace(filepath.Dir(point), unix.RESOLVE_NO_SYMLINKS)
+	parent, err := openParent(op, point)
 	if err != nil {
-		return &os.PathError{Op: op, Path: point, Err: err}
+		return err
 	}
 	defer func() { _ = parent.Close() }()
+	return unmountIn(parent, op, point, flags)
+}
+
+// openParent opens the folder a point of a mount table lies in, and looks for the point. Such a point has no symbolic
+// links, but below a volume whoever writes there can put one in the place of a folder: then a
+// mount of that name elsewhere on the machine would go, so none is followed. The servers of
+// the file systems above the point are asked for the names on the way.
+func openParent(op, point string) (*os.File, error) {
+	parent, err := openPlace(filepath.Dir(point), unix.RESOLVE_NO_SYMLINKS)
+	if err != nil {
+		return nil, &os.PathError{Op: op, Path: point, Err: err}
+	}
+	// The last name is asked for here too, lest it is in unmounting: of what comes of it the
+	// kernel tells there.
+	fd, err := unix.Openat2(int(parent.Fd()), filepath.Base(point), &unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC})
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return parent, nil
+}
+
+func unmountIn(parent *os.File, op, point string, flags int) error {
 	name := filepath.Join(OwnFiles, strconv.Itoa(int(parent.Fd())), filepath.Base(point))
 	if err := unix.Unmount(name, unix.UMOUNT_NOFOLLOW|flags); err != nil {
 		return &os.PathError{Op: op, Path: point, Err: err}
@@ -36,10 +58,11 @@ func unmount(op, point string, flags int) error {
 
 // UnmountTree unmounts every layer of everything mounted at path and below it, the
 // deepest first, and looks at the mount table until nothing is left. With detach
-// not nil, a mount that is busy is detached instead, and detach is told which;
+// not nil, a mount that is busy is detached instead, and detach is told which then;
 // else it is an error.
 func UnmountTree(m Mounter, path string, detach func(point string, busy error)) error {
 	left := -1
+	var failed error
 	for {
 		table, err := m.List()
 		if err != nil {
@@ -50,42 +73,53 @@ func UnmountTree(m Mounter, path string, detach func(point string, busy error)) 
 			return nil
 		}
 		if left >= 0 && len(found) >= left {
+			if failed != nil {
+				return failed
+			}
 			return fmt.Errorf("%d mounts at or below %s do not go away: %s", len(found), path, points(found))
 		}
 		left = len(found)
-		if err := unmountOnce(m, found, detach); err != nil {
-			return err
+		failed = unmountOnce(m, found, detach)
+		if failed != nil && detach == nil {
+			return failed
 		}
 	}
 }
 
 // unmountOnce unmounts one layer of each, the deepest and newest first. A mount
-// that is already gone went with another one.
+// that is already gone went with another one. After one whose way leads through a server that
+// does not answer only the uppermost are tried, with which all below goes that is detached.
 func unmountOnce(m Mounter, found []Mount, detach func(string, error)) error {
 	order := make([]Mount, len(found))
 	for i := range found {
 		order[i] = found[len(found)-1-i]
 	}
 	sort.SliceStable(order, func(i, j int) bool {
-		return strings.Count(order[i].Point, "/") > strings.Count(order[j].Point, "/")
+		return depth(order[i]) > depth(order[j])
 	})
+	uppermost := depth(order[len(order)-1])
 	var failed error
 	for _, one := range order {
+		if errors.Is(failed, patience.ErrNoAnswer) && depth(one) > uppermost {
+			continue
+		}
 		err := m.Unmount(one.Point)
 		if err == nil || gone(err) {
 			continue
 		}
-		if detach == nil {
-			failed = errors.Join(failed, err)
-			continue
+		if detach != nil {
+			busy := err
+			if err = m.Detach(one.Point); err == nil || gone(err) {
+				detach(one.Point, busy)
+				continue
+			}
 		}
-		detach(one.Point, err)
-		if err := m.Detach(one.Point); err != nil && !gone(err) {
-			failed = errors.Join(failed, err)
-		}
+		failed = errors.Join(failed, err)
 	}
 	return failed
 }
+
+func depth(m Mount) int { return strings.Count(m.Point, "/") }
 
 func gone(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, os.ErrNotExist)

@@ -1,6 +1,7 @@
 package nodetest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Server serves an empty file system, whose attributes the kernel asks for each time.
+// Server serves a file system with one empty folder, Below, whose names and attributes the
+// kernel asks for each time.
 type Server struct {
 	device *os.File
 	mu     sync.Mutex // held while it hangs
@@ -18,14 +20,25 @@ type Server struct {
 	ended  chan struct{}
 }
 
+// Below is the name of the folder in the file system of a Server.
+const Below = "below"
+
 // Serve mounts a file system with a server at dir, which must exist.
-func Serve(dir string) (*Server, error) {
+func Serve(dir string) (*Server, error) { return serve("tarn-test", dir, "fuse.tarn-test", "") }
+
+// ServeBlock mounts one on a block device, of whose end the kernel tells the server: the last
+// unmount waits for its answer.
+func ServeBlock(device, dir string) (*Server, error) {
+	return serve(device, dir, "fuseblk", ",blksize=512")
+}
+
+func serve(source, dir, kind, more string) (*Server, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open /dev/fuse: %w", err)
 	}
-	options := fmt.Sprintf("fd=%d,rootmode=40755,user_id=0,group_id=0,allow_other", fd)
-	if err := unix.Mount("tarn-test", dir, "fuse.tarn-test", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+	options := fmt.Sprintf("fd=%d,rootmode=40755,user_id=0,group_id=0,allow_other%s", fd, more)
+	if err := unix.Mount(source, dir, kind, unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("mount at %s: %w", dir, err)
 	}
@@ -79,11 +92,16 @@ func (s *Server) run() {
 
 // reply answers a request; the numbers and sizes are linux/fuse.h's.
 func reply(request []byte) []byte {
-	const (
-		getattr, statfs, opendir, readdir, closeDir, access, start = 3, 17, 27, 28, 29, 34, 26
-		header                                                     = 16
-	)
 	order := binary.NativeEndian
+	const (
+		lookup, getattr, statfs, opendir, readdir, closeDir, access, start = 1, 3, 17, 27, 28, 29, 34, 26
+		header                                                             = 16
+	)
+	folder := func(body []byte, node uint64) {
+		order.PutUint64(body, node)
+		order.PutUint32(body[60:], unix.S_IFDIR|0o755)
+		order.PutUint32(body[64:], 2)
+	}
 	var body []byte
 	var code unix.Errno
 	switch order.Uint32(request[4:]) {
@@ -94,9 +112,15 @@ func reply(request []byte) []byte {
 		order.PutUint32(body[20:], 1<<16)
 	case getattr:
 		body = make([]byte, 16+88) // valid for no time
-		order.PutUint64(body[16:], 1)
-		order.PutUint32(body[16+60:], unix.S_IFDIR|0o755)
-		order.PutUint32(body[16+64:], 2)
+		folder(body[16:], order.Uint64(request[16:]))
+	case lookup:
+		if string(bytes.TrimRight(request[40:], "\x00")) != Below {
+			code = unix.ENOENT
+			break
+		}
+		body = make([]byte, 40+88) // valid for no time
+		order.PutUint64(body, 2)
+		folder(body[40:], 2)
 	case statfs:
 		body = make([]byte, 80)
 	case opendir:

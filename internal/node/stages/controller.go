@@ -15,9 +15,9 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// workers is how many stages are worked on at once. A step is short but for an
-// unmount that has to write much back, or a server that does not answer in time
-// (serverAnswer, or slowAnswer too): there must be enough for the others then.
+// workers is how many stages are worked on at once. A step is short but for a server that
+// does not answer in time (ServerAnswer, or slowAnswer too), or an unmount that has to write
+// much back, which is waited for as long: there must be enough for the others then.
 const workers = 16
 
 // Register adds the node's half of the PavStage protocol to the manager, whose cache
@@ -32,7 +32,7 @@ func (s *Stages) Register(m manager.Manager) error {
 		Named("node-stages").
 		For(&tarnv1.PavStage{}).
 		WatchesRawSource(source.Func(s.wakes.start)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: kube.RateLimiter()}).
 		Complete(reconcile.Func(s.Reconcile))
 }
 

@@ -24,13 +24,13 @@ type loss struct {
 // asks for everything again.
 const rebooted = "NodeRebooted"
 
-// serverAnswer is how long the server of a file system is waited for, by one who holds
-// locks or a worker meanwhile. One that is slow is not dead.
-const serverAnswer = 5 * time.Second
+// ServerAnswer is how long the server of a file system is waited for at a time, by one who
+// holds locks or a worker meanwhile. One that is slow is not dead.
+const ServerAnswer = 5 * time.Second
 
 // slowAnswer is how long a look at a volume is waited for whose server has been late before,
 // by a worker too: in less it would never be done. With the question for the size, which
-// follows it (serverAnswer), that is as long as a publish call has (publishWait).
+// follows it (ServerAnswer), that is as long as a publish call has (publishWait).
 const slowAnswer = 20 * time.Second
 
 // open opens the volume of a staged stage, if it is there and right, and says whether
@@ -108,7 +108,7 @@ func (s *Stages) dead(stage *tarnv1.PavStage, file *os.File) bool {
 			s.doubt(stage)
 		}
 	}
-	_, err = patience.Ask(&s.looks, question(theSize, stage), serverAnswer, size, late)
+	_, err = patience.Ask(&s.looks, question(theSize, stage), ServerAnswer, size, late)
 	return errors.Is(err, unix.ENOTCONN)
 }
 

@@ -70,7 +70,7 @@ type sight struct {
 // not answer is patience.ErrNoAnswer, and brings another look at the stage when it does.
 func (s *Stages) inspect(stage *tarnv1.PavStage, block bool, capacity int64) (*pavdir.Volume, *record, error) {
 	name := stage.Name
-	limit := serverAnswer
+	limit := ServerAnswer
 	if s.looks.Slow(lookAt(stage)) {
 		limit = slowAnswer
 	}

@@ -1,0 +1,118 @@
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tarn.dev/tarn/internal/node/patience"
+)
+
+// Patient is Kernel for one who must not be kept by a server that does not answer, be it
+// that of a file system which is unmounted or of one above that: who unmounts waits for so
+// long, and is told patience.ErrNoAnswer, until the kernel is done. Such a mount is in its
+// table for as long, though nothing leads there any more: what the kernel has not written yet
+// is lost to whoever takes the storage away before.
+type Patient struct {
+	Kernel
+	limit time.Duration
+	asks  patience.Asker // by point
+
+	mu     sync.Mutex
+	ending map[string]Mount // by point, what the kernel is asked to unmount
+}
+
+var _ Mounter = (*Patient)(nil)
+
+// NewPatient returns one who waits no longer than limit.
+func NewPatient(limit time.Duration) *Patient {
+	return &Patient{limit: limit, ending: map[string]Mount{}}
+}
+
+// Unmount implements Mounter.
+func (p *Patient) Unmount(point string) error { return p.unmount("unmount", point, 0) }
+
+// Detach implements Mounter.
+func (p *Patient) Detach(point string) error { return p.unmount("detach", point, unix.MNT_DETACH) }
+
+// List implements Mounter.
+func (p *Patient) List() ([]Mount, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock() // held while the kernel is asked: what ends meanwhile is in one of both
+	table, err := p.Kernel.List()
+	if err != nil {
+		return nil, err
+	}
+	for point, m := range p.ending {
+		if !slices.ContainsFunc(table, func(now Mount) bool { return now.ID == m.ID && now.Point == point }) {
+			table = append(table, m)
+		}
+	}
+	return table, nil
+}
+
+// call is one way to a mount that is to be unmounted.
+type call struct{ left bool }
+
+func (p *Patient) unmount(op, point string, flags int) error {
+	c := &call{}
+	_, err := patience.Ask(&p.asks, point, p.limit, func() (struct{}, error) {
+		parent, err := openParent(op, point)
+		if err != nil {
+			return struct{}{}, err
+		}
+		defer func() { _ = parent.Close() }()
+		if err := p.begin(c, op, point); err != nil {
+			return struct{}{}, err
+		}
+		defer p.end(point)
+		return struct{}{}, unmountIn(parent, op, point, flags)
+	}, func(struct{}, error) {})
+	if errors.Is(err, patience.ErrNoAnswer) {
+		p.leave(c)
+		p.asks.Forget(point) // nobody wants to know whether it was slow
+		err = fmt.Errorf("it is not done after %s, as a server does not answer or much is to be written: %w", p.limit, err)
+		return &os.PathError{Op: op, Path: point, Err: err}
+	}
+	return err
+}
+
+// begin notes what is unmounted from now on. A call that nobody waits for any more ends here:
+// by now something else may be mounted at the point.
+func (p *Patient) begin(c *call, op, point string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.left {
+		return patience.ErrNoAnswer
+	}
+	table, err := p.Kernel.List()
+	if err != nil {
+		return err
+	}
+	for _, m := range table {
+		if m.Point == point {
+			p.ending[point] = m // the last one is the uppermost
+		}
+	}
+	if _, there := p.ending[point]; !there {
+		return &os.PathError{Op: op, Path: point, Err: unix.EINVAL} // as the kernel says
+	}
+	return nil
+}
+
+func (p *Patient) leave(c *call) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.left = true
+}
+
+func (p *Patient) end(point string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.ending, point)
+}

@@ -5,39 +5,37 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/patience"
 )
 
 // ErrUserNamespace says that a container has users of its own, to whom the files of
 // its mounts are mapped as it is started.
 var ErrUserNamespace = errors.New("the container has a user namespace of its own, whose mounts cannot be exchanged")
 
+// errEnded says that a container's process has ended; another one may have its number.
+var errEnded = errors.New("the container has ended")
+
 // Replace mounts what source is in the container, in the place of old, one of the
 // mounts of its table, read-only as that one is. What was mounted below it goes with
 // it. A container that has ended is no error; one that has moved the folders above the
-// mount since the table was read is, and nothing is done to it.
-func (c Container) Replace(old mounts.Mount, source *os.File) error {
+// mount since the table was read is, and nothing is done to it, nor where the way to the
+// mount leads through a file system whose server does not answer within limit
+// (patience.ErrNoAnswer): a volume may be mounted below another one.
+func (c Container) Replace(asks *patience.Asker, limit time.Duration, old mounts.Mount, source *os.File) error {
 	same, err := sameUsers(c.Process)
+	if err != nil && vanished(err) {
+		return nil
+	}
 	if err != nil {
-		return ended(err)
+		return err
 	}
 	if !same {
 		return ErrUserNamespace
-	}
-	space, err := os.Open(c.Process + "/ns/mnt")
-	if err != nil {
-		return ended(err)
-	}
-	defer func() { _ = space.Close() }()
-	var stat unix.Stat_t
-	if err := unix.Fstat(int(space.Fd()), &stat); err != nil {
-		return fmt.Errorf("look at the container's mounts: %w", err)
-	}
-	if stat.Ino != c.Namespace {
-		return nil // the process has ended, and another one has its number
 	}
 	tree, err := mounts.Clone(source, old.ReadOnly, old.Receives)
 	if err != nil {
@@ -50,31 +48,69 @@ func (c Container) Replace(old mounts.Mount, source *os.File) error {
 		return err
 	}
 	defer func() { _ = files.Close() }()
-	if err := within(space, func() error { return put(tree, old, files) }); err != nil {
-		return fmt.Errorf("in the container: %w", err)
+	place, err := patience.Ask(asks, c.wayTo(old), limit, func() (*os.File, error) { return c.open(old) }, func(late *os.File, err error) {
+		if err == nil {
+			_ = late.Close()
+		}
+	})
+	if err == nil {
+		defer func() { _ = place.Close() }()
+		err = c.within(func() error { return put(tree, place, files) })
 	}
-	return nil
+	switch {
+	case errors.Is(err, errEnded):
+		return nil
+	case errors.Is(err, patience.ErrNoAnswer):
+		asks.Forget(c.wayTo(old)) // nobody wants to know whether it was slow
+		return fmt.Errorf("the server of a file system on the way to %s does not answer: %w", old.Point, err)
+	}
+	return err
 }
 
-// put puts a tree in the place of one mount of the container's and of no other, wherever
-// the container's paths lead meanwhile. files is mounts.OwnFiles.
-func put(tree *os.File, old mounts.Mount, files *os.File) error {
-	place, err := old.Open()
-	if err != nil {
+// wayTo is the key of the questions for the way to a mount of the container's.
+func (c Container) wayTo(m mounts.Mount) string { return fmt.Sprint(c.Namespace, " ", m.ID) }
+
+// open opens a mount of the container's and no other, wherever the container's paths lead
+// meanwhile. Whoever serves the file systems above it is asked for the names on the way.
+func (c Container) open(old mounts.Mount) (place *os.File, err error) {
+	err = c.within(func() error {
+		place, err = old.Open()
 		return err
-	}
-	defer func() { _ = place.Close() }()
+	})
+	return place, err
+}
+
+// put puts a tree in the place of a mount that is open; nobody is asked for a path. files is
+// mounts.OwnFiles.
+func put(tree, place, files *os.File) error {
 	if err := unix.Fchdir(int(files.Fd())); err != nil { // the thread's own, and ends with it
 		return fmt.Errorf("go to %s: %w", files.Name(), err)
 	}
 	return mounts.Put(tree, place, ".")
 }
 
-func ended(err error) error {
-	if vanished(err) {
-		return nil
+// within calls do in the container's mount namespace, on a thread of its own; errEnded if
+// that is gone.
+func (c Container) within(do func() error) error {
+	space, err := os.Open(c.Process + "/ns/mnt")
+	if err != nil && vanished(err) {
+		return errEnded
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	defer func() { _ = space.Close() }()
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(space.Fd()), &stat); err != nil {
+		return fmt.Errorf("look at the container's mounts: %w", err)
+	}
+	if stat.Ino != c.Namespace {
+		return errEnded
+	}
+	if err := within(space, do); err != nil {
+		return fmt.Errorf("in the container: %w", err)
+	}
+	return nil
 }
 
 func sameUsers(process string) (bool, error) {

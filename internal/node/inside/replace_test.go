@@ -16,6 +16,7 @@ import (
 
 	"tarn.dev/tarn/internal/node/mounts"
 	"tarn.dev/tarn/internal/node/nodetest"
+	"tarn.dev/tarn/internal/node/patience"
 )
 
 func TestMain(m *testing.M) {
@@ -125,7 +126,7 @@ func TestAMountIsExchangedInAContainerThatRuns(t *testing.T) {
 	if len(old) != 1 {
 		t.Fatalf("the container has %v", old)
 	}
-	if err := c.Replace(old[0], open(t, again)); err != nil {
+	if err := c.Replace(&patience.Asker{}, long, old[0], open(t, again)); err != nil {
 		t.Fatal(err)
 	}
 	if got := c.ask(); got != "new <nil>" {
@@ -165,7 +166,7 @@ func TestAMountWithoutItsServerIsExchangedReadOnlyAsItWas(t *testing.T) {
 		t.Fatalf("the container finds %q, want a dead mount", got)
 	}
 	volume(t, again, "new")
-	if err := c.Replace(mounts.At(c.Table, data)[0], open(t, again)); err != nil {
+	if err := c.Replace(&patience.Asker{}, long, mounts.At(c.Table, data)[0], open(t, again)); err != nil {
 		t.Fatal(err)
 	}
 	if got := c.ask(); got != "new <nil>" {
@@ -185,7 +186,7 @@ func TestAContainerWithUsersOfItsOwnIsLeftAlone(t *testing.T) {
 	data := filepath.Join(dir, "data")
 	volume(t, data, "old")
 	c := start(t, data, unix.CLONE_NEWUSER)
-	err := c.Replace(mounts.At(c.Table, data)[0], open(t, dir))
+	err := c.Replace(&patience.Asker{}, long, mounts.At(c.Table, data)[0], open(t, dir))
 	if !errors.Is(err, ErrUserNamespace) {
 		t.Errorf("got %v, want %v", err, ErrUserNamespace)
 	}
@@ -197,7 +198,7 @@ func TestAContainerWithUsersOfItsOwnIsLeftAlone(t *testing.T) {
 func TestAContainerThatHasEndedIsNoError(t *testing.T) {
 	dir := nodetest.Tmpfs(t)
 	c := Container{Process: "/proc/4194305"} // beyond the highest number
-	if err := c.Replace(mounts.Mount{Point: dir}, open(t, dir)); err != nil {
+	if err := c.Replace(&patience.Asker{}, long, mounts.Mount{Point: dir}, open(t, dir)); err != nil {
 		t.Error(err)
 	}
 }
@@ -209,7 +210,7 @@ func TestAProcessThatGotTheNumberOfAnEndedOneIsLeftAlone(t *testing.T) {
 	ended, other := start(t, data, 0), start(t, data, 0)
 	volume(t, again, "new")
 	ended.Process = other.Process
-	if err := ended.Replace(mounts.At(ended.Table, data)[0], open(t, again)); err != nil {
+	if err := ended.Replace(&patience.Asker{}, long, mounts.At(ended.Table, data)[0], open(t, again)); err != nil {
 		t.Error(err)
 	}
 	if got := other.ask(); got != "old <nil>" {

@@ -11,6 +11,7 @@ import (
 
 	"tarn.dev/tarn/internal/node/mounts"
 	"tarn.dev/tarn/internal/node/nodetest"
+	"tarn.dev/tarn/internal/node/patience"
 )
 
 // swapped is a container that has a volume below a folder which it may rename, and
@@ -86,7 +87,7 @@ func TestNoOtherMountIsExchangedWhereThePathHasBeenLedAway(t *testing.T) {
 				t.Fatalf("the container has %v and %v", old, guard)
 			}
 			lead(t, s)
-			err := s.Replace(old[0], open(t, again))
+			err := s.Replace(&patience.Asker{}, long, old[0], open(t, again))
 			var moved *mounts.MovedError
 			if !errors.As(err, &moved) {
 				t.Errorf("got %v, want that it has moved", err)
@@ -141,7 +142,7 @@ func TestNoOtherMountIsTakenAwayHoweverFastThePathIsLedAway(t *testing.T) {
 				}
 			}
 		})
-		err := s.Replace(layers[len(layers)-1], sources[i%len(sources)])
+		err := s.Replace(&patience.Asker{}, long, layers[len(layers)-1], sources[i%len(sources)])
 		close(stop)
 		spin.Wait()
 		if err == nil {

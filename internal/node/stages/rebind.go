@@ -2,6 +2,7 @@ package stages
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/inside"
 	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/patience"
 )
 
 // rebind mounts the volume wherever the lost one was: at each target, and, if that is
@@ -75,9 +77,10 @@ func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.
 	// Held open, the old file system stays, and no other gets its number meanwhile.
 	pin, err := os.OpenFile(target, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err == nil {
-		defer func() { _ = pin.Close() }()
+		// Nobody waits for it: the kernel may end the old file system, and wait for its server.
+		defer func() { go func() { _ = pin.Close() }() }()
 	}
-	e := exchange{old: old, below: mounts.Under(table, target), target: mounts.Real(target), volume: volume}
+	e := exchange{looks: &s.looks, old: old, below: mounts.Under(table, target), target: mounts.Real(target), volume: volume}
 	within := recoveryOf(stage) == tarnv1.RecoveryRebind && pin != nil
 	if within {
 		// Once before the target, so that after a crash the target still tells what
@@ -113,6 +116,8 @@ func (s *Stages) exchangeWithin(stage *tarnv1.PavStage, e exchange, target strin
 
 // exchange is a volume that takes the place of a lost one.
 type exchange struct {
+	// looks asks the servers of what the ways lead through.
+	looks *patience.Asker
 	// old is the lost one's mount at the target, below all mounts there.
 	old    mounts.Mount
 	below  []mounts.Mount
@@ -161,14 +166,14 @@ func (e exchange) one(c inside.Container, m mounts.Mount) error {
 	}
 	source := e.volume
 	if m.Root != e.old.Root {
-		sub, err := subPath(e.volume, strings.TrimPrefix(strings.TrimPrefix(m.Root, e.old.Root), "/"))
+		sub, err := e.subPath(strings.TrimPrefix(strings.TrimPrefix(m.Root, e.old.Root), "/"))
 		if err != nil {
 			return err
 		}
 		defer func() { _ = sub.Close() }()
 		source = sub
 	}
-	return c.Replace(m, source)
+	return c.Replace(e.looks, ServerAnswer, m, source)
 }
 
 // has says whether a mount below the container's is one of the lost volume's own.
@@ -183,13 +188,36 @@ func mountsAt(table []mounts.Mount, point string) []mounts.Mount {
 }
 
 // subPath opens what lies at a path of the volume, without following a symbolic link.
-func subPath(volume *os.File, path string) (*os.File, error) {
-	fd, err := unix.Openat2(int(volume.Fd()), path, &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+func (e exchange) subPath(path string) (*os.File, error) {
+	raw, err := e.volume.SyscallConn() // keeps it open while a question hangs, though it is closed
+	if err != nil {
+		return nil, err
+	}
+	ask := func() (sub *os.File, answer error) {
+		err := raw.Control(func(volume uintptr) {
+			var fd int
+			fd, answer = unix.Openat2(int(volume), path, &unix.OpenHow{
+				Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+				Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+			})
+			if answer == nil {
+				sub = os.NewFile(uintptr(fd), path)
+			}
+		})
+		return sub, errors.Join(err, answer)
+	}
+	key := "subPath " + e.target + " " + path
+	sub, err := patience.Ask(e.looks, key, ServerAnswer, ask, func(late *os.File, err error) {
+		if err == nil {
+			_ = late.Close()
+		}
 	})
+	if errors.Is(err, patience.ErrNoAnswer) {
+		e.looks.Forget(key) // nobody wants to know whether it was slow
+		return nil, fmt.Errorf("the server of the volume staged again does not answer for its subPath %s: %w", path, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the volume staged again has no subPath %s: %w", path, err)
 	}
-	return os.NewFile(uintptr(fd), path), nil
+	return sub, nil
 }

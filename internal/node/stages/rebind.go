@@ -182,7 +182,7 @@ func (e exchange) has(m, other mounts.Mount) bool {
 	return slices.ContainsFunc(e.below, func(b mounts.Mount) bool { return b.Point == path && b.Device == other.Device })
 }
 
-// mountsAt are the mounts at a point of another process's table.
+// mountsAt are the mounts at a point as a table spells it, such as that of another process.
 func mountsAt(table []mounts.Mount, point string) []mounts.Mount {
 	return slices.DeleteFunc(slices.Clone(table), func(m mounts.Mount) bool { return m.Point != point })
 }

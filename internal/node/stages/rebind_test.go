@@ -1,6 +1,7 @@
 package stages
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -102,5 +103,25 @@ func TestNothingIsRememberedOfAStageThatIsGone(t *testing.T) {
 	s.forget(gone)
 	if len(s.died) != 1 || len(s.ended) != 0 || len(s.trusted) != 0 {
 		t.Errorf("left are %v, %v, %v", s.died, s.ended, s.trusted)
+	}
+}
+
+// The way to a mount that lies in another one leads through that one's server, which may hang.
+func TestWhoTrustsAVolumeFindsItsMountInTheTableAlone(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "other"), 0o755), os.Symlink("other", filepath.Join(dir, "served"))); err != nil {
+		t.Fatal(err)
+	}
+	point := filepath.Join(dir, "served", "volume") // where the way on disk would be another one
+	s, err := New(Config{Mounts: &table{mounts: []mounts.Mount{{Point: point, Type: "fuse.test"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := stage(node(tarnv1.StageStaged))
+	if err := s.trust(of, &record{Point: point}); err != nil {
+		t.Fatal(err)
+	}
+	if w := s.watching()[of.UID]; !w.server {
+		t.Errorf("watched is %+v, want that it has a server", w)
 	}
 }

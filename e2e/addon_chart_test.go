@@ -3,15 +3,18 @@
 package e2e
 
 import (
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 )
 
 // rendered gives the manifest of the chart with some values.
@@ -86,6 +89,68 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 			t.Errorf("--set %s: %v, want a refusal that names %s: %s", value, err, want, out)
 		}
 	}
+}
+
+// The commands are the page's own, so that who follows it has a Secret where the pods look for it.
+func TestAddOnThePasswordOfARegistryGoesWithEveryPodAsThePageSays(t *testing.T) {
+	a := needsAddOn(t)
+	t.Parallel()
+	page, err := os.ReadFile("../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n### A registry that wants a password\n")
+	section, _, _ = strings.Cut(section, "\n###")
+	namespace, secret := pageWords(t, section, "kubectl create namespace ", 1), pageWords(t, section, "kubectl -n "+tarnSystem+" create secret docker-registry ", 1)
+	args := pageWords(t, section, "helm install tarn charts/tarn ", -1)
+	manifest, err := a.template(append(args, "--set", "api.enabled=true")...)
+	if err != nil {
+		t.Fatalf("%v: %s", err, manifest)
+	}
+	var with []string
+	for _, text := range strings.Split("\n"+manifest, "\n---\n")[1:] { // before the first is what helm itself prints
+		o := &struct {
+			Kind     string
+			Metadata metav1.ObjectMeta
+			Spec     struct{ Template corev1.PodTemplateSpec }
+		}{}
+		if err := yaml.Unmarshal([]byte(text), o); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		if o.Kind == "Namespace" {
+			t.Errorf("it makes namespace %s, which is there", o.Metadata.Name)
+		}
+		pod := o.Spec.Template.Spec
+		if len(pod.Containers) == 0 {
+			continue
+		}
+		with = append(with, o.Kind+"/"+o.Metadata.Name)
+		if o.Metadata.Namespace != namespace[0] || !slices.Equal(pod.ImagePullSecrets, []corev1.LocalObjectReference{{Name: secret[0]}}) {
+			t.Errorf("%s %s in namespace %s is pulled with %v, want Secret %s of %s", o.Kind, o.Metadata.Name, o.Metadata.Namespace, pod.ImagePullSecrets, secret[0], namespace[0])
+		}
+		if o.Metadata.Name == controller && !slices.Contains(pod.Containers[0].Args, "--scrub-pull-secret="+secret[0]) {
+			t.Errorf("scrub pods are pulled without Secret %s: %q", secret[0], pod.Containers[0].Args)
+		}
+	}
+	slices.Sort(with)
+	if want := []string{"DaemonSet/tarn-node", "Deployment/tarn-api", "Deployment/tarn-controller"}; !slices.Equal(with, want) {
+		t.Errorf("what runs pods is %q, want %q", with, want)
+	}
+}
+
+// pageWords gives the first n words, or all, that follow the beginning of a command of a page.
+func pageWords(t *testing.T, page, begin string, n int) []string {
+	t.Helper()
+	_, command, found := strings.Cut(page, "\n    "+begin)
+	command, _, _ = strings.Cut(command, "\n")
+	words := strings.Fields(strings.ReplaceAll(command, "'", ""))
+	if !found || len(words) < max(n, 1) {
+		t.Fatalf("the page has no command %q with words after it:\n%s", begin, page)
+	}
+	if n < 0 {
+		return words
+	}
+	return words[:n]
 }
 
 // The cluster has not what these are about, or is of a version that is fit, so they are only rendered.

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -28,6 +27,8 @@ func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	settles := s.another("-settles", fields{"volumeCreation": script{hostDir: gate, text: "until [ -e /host/open ]; do sleep 0.1; done"}.section(asRequested), "volumeStaging": greeting})
 	settling := s.claimWith("settling", ofClass(settles))
+	opens := func() { put(t, gate+"/open") }
+	t.Cleanup(opens)
 	claim := s.bound(s.claim("data"))
 	gatedClaim := s.bound(s.claim("gated"))
 	gated := s.consumer("gated", "gated", stays)
@@ -56,19 +57,22 @@ func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
 	s.bound(byHand)
 	unserved := s.consumer("unserved", "new", stays)
 	s.explains("pod", s.name+"/unserved", "driver "+driver+" is not registered on node ", ": Tarn's node agent does not run there")
-	if err := os.WriteFile(gate+"/open", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.stageOf("done with its pod", func(g *tarn.PavStage) bool {
+	opens()
+	ended := s.stageOf("done with its pod", func(g *tarn.PavStage) bool {
 		return g.Name == gatedStage.Name && g.Status.Pod.Phase == tarn.StagePodSucceeded
 	})
-	// An agent has five seconds from when the stage tells of it, which on a busy machine are over
-	// before the question is put: from here on they begin anew.
-	begins := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"pod":{"startTime":%q}}}`, time.Now().UTC().Format(time.RFC3339)))
-	if err := suite.live.Status().Patch(s.ctx, gatedStage, begins); err != nil {
-		t.Fatal(err)
+	// An agent has five seconds from the last that is known of the pod and from when the stage was written, which on a busy machine
+	// are over before the question is put: they begin only when it has been answered, as the pod began long after now until then.
+	begins := func(at time.Time) {
+		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"pod":{"startTime":%q}}}`, at.UTC().Format(time.RFC3339)))
+		if err := suite.live.Status().Patch(s.ctx, gatedStage, patch); err != nil {
+			t.Fatal(err)
+		}
 	}
+	began := ended.Status.Pod.StartTime.Time
+	begins(time.Now().Add(time.Hour))
 	s.explains("pod", s.name+"/gated", "is not staged on node ", ": its pod has ended, and the node agent is about to look at /pav/volume")
+	begins(began)
 	s.explains("pod", s.name+"/gated", "is not staged on node ", ": its pod has ended, and the node agent does not answer")
 	failed := s.explains("pod", s.name+"/fails", "is starting: volume "+fails.Spec.VolumeName+" is not staged on node ", ": container main exited with 3")
 	if next := failed.Links[len(failed.Links)-1].Next + failed.Links[len(failed.Links)-2].Next; !strings.Contains(next, "when the kubelet asks again") {

@@ -69,6 +69,9 @@ type muted struct {
 	*scenario
 	claims map[string]*corev1.PersistentVolumeClaim
 	set    *tarn.PersistentVolumeSet
+	// refused is the record of a claim that is refused again and again, due when its controller wants to try again.
+	refused *tarn.PavVolume
+	due     *metav1.Time
 }
 
 // beforeSilence makes what has to be there when the controller is stopped. What waits for a
@@ -116,21 +119,37 @@ func beforeSilence(s *scenario, shelf string) *muted {
 }
 
 // checks makes a claim that is refused again and again, and one whose check goes on until the
-// shelf has a file, and waits until both are as they are to stay without a controller.
+// shelf has a file, and waits until both are as they are to stay without a controller. However
+// long that takes to stop, it does not try again before: that is put off until isDue.
 func (m *muted) checks(shelf string) {
 	m.t.Helper()
 	checks := script{hostDir: shelf, text: "case {{ pvc.metadata.name }} in\nrefused) echo no > /pav/error; false;;\nchecked) until [ -e /host/go ]; do sleep 0.1; done;;\nesac"}.section(nil)
 	class := ofClass(m.another("-checks", fields{"volumeValidation": checks, "volumeCreation": asRequested, "volumeStaging": greeting}))
 	m.claimWith("checked", class)
+	m.t.Cleanup(func() { put(m.t, shelf+"/go") })
 	m.explainsClaim("checked", "is Pending: the validation pod default/pav-validation-", "has been running for")
-	record := &tarn.PavVolume{ObjectMeta: named("pvc-" + string(m.claimWith("refused", class).UID))}
-	m.await("the next attempt at claim refused to be a while ahead", func() (bool, string) {
-		if err := m.get(record); err != nil {
+	m.refused = &tarn.PavVolume{ObjectMeta: named("pvc-" + string(m.claimWith("refused", class).UID))}
+	m.await("the next attempt at claim refused to be put off", func() (bool, string) {
+		if err := m.get(m.refused); err != nil {
 			return false, err.Error()
 		}
-		at := record.Status.NextAttemptTime
-		return record.Status.Phase == tarn.VolumePending && at != nil && time.Until(at.Time) > 3*time.Second, fmt.Sprintf("%s, %v", record.Status.Phase, at)
+		status := &m.refused.Status
+		if m.due = status.NextAttemptTime; status.Phase != tarn.VolumePending || m.due == nil {
+			return false, fmt.Sprintf("%s, %v", status.Phase, m.due)
+		}
+		status.NextAttemptTime = &metav1.Time{Time: time.Now().Add(time.Hour)}
+		err := suite.live.Status().Update(m.ctx, m.refused) // which is refused where the attempt has been begun
+		return err == nil, fmt.Sprint(err)
 	})
+}
+
+// isDue has the next attempt at claim refused be due when the controller wanted it.
+func (m *muted) isDue() {
+	m.t.Helper()
+	m.refused.Status.NextAttemptTime = m.due
+	if err := suite.live.Status().Update(m.ctx, m.refused); err != nil {
+		m.t.Fatal(err)
+	}
 }
 
 // endsAtLease asks of what waits for the controller alone until the chain ends with its lease,
@@ -261,10 +280,11 @@ func (m *muted) goesNoFurther() explanation {
 		return silence{kind: "claim", name: m.name + "/" + name, want: want}
 	}
 	e := m.endsAtLease(claim("refused", "PavProvisioner "+m.name+"-checks refuses it, attempt "))
+	since := " ago, at " + m.due.UTC().Format(time.TimeOnly+"Z")
 	if !slices.ContainsFunc(e.Links, func(l link) bool {
-		return l.Object.Kind == "PavVolume" && strings.Contains(l.Next, " was due ") && strings.Contains(l.Next, " ago, at ")
+		return l.Object.Kind == "PavVolume" && strings.Contains(l.Next, " was due ") && strings.Contains(l.Next, since)
 	}) {
-		m.t.Errorf("it does not say since when the next attempt is due: %+v", e.Links)
+		m.t.Errorf("it does not say that the next attempt is due since %s: %+v", m.due, e.Links)
 	}
 	m.endsAtLease(claim("checked", "is Pending: its claim is being validated"))
 	m.endsAtLease(claim("slow", "is Pending: its volume is being made, attempt 1"))
@@ -278,6 +298,7 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 	s.needsThisMachine()
 	m := beforeSilence(s, shelf)
 	goOn := s.stops(controller)
+	m.isDue()
 	put(t, shelf+"/go")
 	m.passesSoon()
 	s.claim("more")

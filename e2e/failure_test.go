@@ -101,7 +101,12 @@ func TestAFailingStagingPodLeavesThePodPending(t *testing.T) {
 
 func TestAClaimDeletedWhileItsVolumeIsMadeLeavesNothing(t *testing.T) {
 	t.Parallel()
-	works, takesTime := script{text: "true"}, script{text: "sleep 2"}
+	works := script{text: "true"}
+	shelf := t.TempDir() // until the last pod of the cases is gone
+	// waits goes on until the case of that name has seen that its claim is gone.
+	waits := func(name string) script {
+		return script{hostDir: shelf, text: "until [ -e /host/" + name + " ]; do sleep 0.1; done"}
+	}
 	for _, c := range []struct {
 		name     string
 		sections fields
@@ -109,9 +114,9 @@ func TestAClaimDeletedWhileItsVolumeIsMadeLeavesNothing(t *testing.T) {
 		// wantUndone says that the deletion pod runs for what may have been made.
 		wantUndone bool
 	}{
-		{"validating", fields{"volumeValidation": takesTime.section(nil), "volumeCreation": works.section(asRequested)},
+		{"validating", fields{"volumeValidation": waits("validating").section(nil), "volumeCreation": works.section(asRequested)},
 			func(seen trace) bool { return seen.pods[tarn.StepValidation] > 0 }, false},
-		{"creating", fields{"volumeCreation": takesTime.section(asRequested)},
+		{"creating", fields{"volumeCreation": waits("creating").section(asRequested)},
 			func(seen trace) bool { return seen.pods[tarn.StepCreation] > 0 }, true},
 		{"created", fields{"volumeCreation": works.section(asRequested)},
 			func(seen trace) bool { return seen.volumePhases[tarn.VolumeCreated] }, true},
@@ -119,16 +124,20 @@ func TestAClaimDeletedWhileItsVolumeIsMadeLeavesNothing(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := begin(t, "abandoned-"+c.name)
+			s.needsThisMachine()
+			goOn := func() { put(t, filepath.Join(shelf, c.name)) }
 			c.sections["volumeDeletion"] = works.section(nil)
 			c.sections["volumeStaging"] = greeting
 			s.create(s.provisioner(c.sections))
 			s.class(corev1.PersistentVolumeReclaimDelete)
 			claim := s.claim("data")
+			t.Cleanup(goOn)
 			s.await("the volume to be that far", func() (bool, string) {
 				seen := suite.news.of(s.name)
 				return c.reached(seen), fmt.Sprintf("seen were pods %v and phases %v", seen.pods, seen.volumePhases)
 			})
 			s.remove(claim)
+			goOn()
 			s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
 			seen := suite.news.of(s.name)
 			if undone := seen.pods[tarn.StepDeletion] > 0; undone != c.wantUndone {

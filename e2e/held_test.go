@@ -40,29 +40,39 @@ func TestAPodWritesOnThoughItsStageWasDeletedByHand(t *testing.T) {
 	s.delete(slow) // before the stage, and it takes its time
 	s.delete(stage)
 	const held = "not taken from them; on node "
-	s.told(stage, "UnstagingHeld", held, "until these have ended: "+s.name+"/other, "+s.name+"/slow, "+s.name+"/writer")
+	// waitsFor waits for the Event that names these and no others.
+	waitsFor := func(users ...string) {
+		t.Helper()
+		names := " until these have ended: " + s.name + "/" + strings.Join(users, ", "+s.name+"/")
+		s.await("the stage to be held by "+names, func() (bool, string) {
+			events := s.events("", stage.Name)
+			return slices.ContainsFunc(events, func(e corev1.Event) bool {
+				return e.Reason == "UnstagingHeld" && strings.Contains(e.Message, held) && strings.HasSuffix(e.Message, names)
+			}), eventLines(events)
+		})
+	}
+	waitsFor("other", "slow", "writer")
 	s.remove(other) // which does not wait for the end of the stage
 	next := s.consumer("next", claim.Name, stays)
 	s.told(next, "FailedMount", held, "until these have ended: "+s.name+"/slow, "+s.name+"/writer")
-	waits := s.explains("pod", s.name+"/"+next.Name, "volume "+claim.Spec.VolumeName+" is being unstaged on node ")
-	if !slices.ContainsFunc(waits.Links, func(l link) bool {
-		return strings.Contains(l.Message, "until these have ended: "+s.name+"/slow, "+s.name+"/writer")
-	}) || !strings.Contains(waits.Verdict, ", which waits: ") {
-		t.Errorf("tarn explain does not name the pod that holds the stage: %+v", waits)
-	}
+	s.explainsThat(os.Getenv("KUBECONFIG"), "pod", s.name+"/"+next.Name, "it to name the pods that hold the stage", func(e explanation) bool {
+		return containsAll(e.Verdict, []string{"volume " + claim.Spec.VolumeName + " is being unstaged on node ", ", which waits: "}) && slices.ContainsFunc(e.Links, func(l link) bool {
+			return strings.Contains(l.Message, "until these have ended: "+s.name+"/slow, "+s.name+"/writer")
+		})
+	})
 	s.stillWrites(writer, shelf)
-	if still := s.stageOf("held", func(g *tarn.PavStage) bool { return g.DeletionTimestamp != nil }); still.UID != stage.UID || still.Status.Pod.Phase != tarn.StagePodRunning {
-		t.Errorf("stage %s is %s, want %s with its pod", still.UID, still.Status.Pod.Phase, stage.UID)
+	if still := read(s, stage.DeepCopy()); still.UID != stage.UID || still.DeletionTimestamp == nil || still.Status.Pod.Phase != tarn.StagePodRunning {
+		t.Errorf("stage %s is %s, want %s with its pod, and to be deleted", still.UID, still.Status.Pod.Phase, stage.UID)
 	}
 
 	s.remove(writer)
-	s.told(stage, "UnstagingHeld", "until these have ended: "+s.name+"/slow")
+	waitsFor("slow")
 	put(t, filepath.Join(shelf, "data", "go"))
 	s.gone(slow)
 	if text, err := os.ReadFile(filepath.Join(shelf, "data", "last")); err != nil || string(text) != "bye\n" {
 		t.Errorf("a pod that was asked to end before the stage was wrote %q (%v) last, want bye", text, err)
 	}
-	s.told(stage, "UnstagingHeld", "until these have ended: "+s.name+"/crashes") // between two containers
+	waitsFor("crashes") // between two containers
 	s.remove(crashes)
 	s.ready(next)
 	if text := unstaged(t, shelf); text != "once\n" {

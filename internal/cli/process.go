@@ -59,7 +59,7 @@ func (f *ProcessFlags) Metrics() metricsserver.Options {
 // standard error.
 func (f *ProcessFlags) SetUpLogging() {
 	handler := slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-f.Verbosity)})
-	logger := logr.FromSlogHandler(handler)
+	logger := logr.FromSlogHandler(lateHandler{Handler: handler})
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger)
 }

@@ -31,10 +31,10 @@ func (s *story) endingClaim(c *claimView) {
 	case protected && !hidden:
 		s.protectionSilent(c.Object, c.Claim.DeletionTimestamp.Time, false, "no pod uses it any more")
 	case protected:
-		s.keepers(c.Object, "pvc", c.Claim, "", false)
+		s.keepers(c.Object, "pvc", c.Claim, "", false, c.Events...)
 		return
 	}
-	s.keepers(c.Object, "pvc", c.Claim, claimProtection, !hidden)
+	s.keepers(c.Object, "pvc", c.Claim, claimProtection, !hidden, c.Events...)
 }
 
 // using are the pods that keep a claim from going.
@@ -183,8 +183,9 @@ func (s *story) protectionSilent(o Object, since time.Time, exact bool, because 
 
 // keepers tells of the finalizers that keep an object, but for one that is told of already.
 // What is known to come off comes first. Of the others one is offered to be taken off, where
-// nobody uses the object and nothing else keeps it.
-func (s *story) keepers(o Object, resource string, of metav1.Object, but string, unused bool) {
+// nobody uses the object and nothing else keeps it. events, of the object and newest last, tell
+// how its owners get on.
+func (s *story) keepers(o Object, resource string, of metav1.Object, but string, unused bool, events ...corev1.Event) {
 	var parts []*story
 	for i, f := range of.GetFinalizers() {
 		if f == but {
@@ -195,6 +196,9 @@ func (s *story) keepers(o Object, resource string, of metav1.Object, but string,
 			part.name = fmt.Sprintf("0-%03d", i)
 		}
 		part.finalizer(o, resource, i, f, of.GetDeletionTimestamp(), unused)
+		if claim, ok := of.(*corev1.PersistentVolumeClaim); ok && f == tarnv1.FinalizerInProcess {
+			part.undoingPromise(claim, events)
+		}
 		if s.cause != "" {
 			part.rank = rankBeside
 		}
@@ -212,4 +216,28 @@ func (s *story) finalizer(o Object, resource string, at int, name string, since 
 	if !known && unused {
 		link.Command, link.offer = dropFinalizer(o, resource, at, name), "the command takes it off by force, for when that is gone for good and will not clean up"
 	}
+}
+
+// undoingPromise is about a claim that is to go and was promised a volume by a provisioner inside
+// Tarn's controller, which takes the promise back when nothing is left of that volume.
+func (s *story) undoingPromise(claim *corev1.PersistentVolumeClaim, events []corev1.Event) {
+	const what = "what may have been made for it"
+	link, since := s.links[len(s.links)-1], claim.DeletionTimestamp.Time
+	if claim.Spec.VolumeName != "" { // the promise was kept
+		s.controllerSilent("it has its volume, and finalizer "+tarnv1.FinalizerInProcess+" has to come off", since)
+		return
+	}
+	failed := newest(events, "ProvisioningCleanupFailed", "VolumeDelete")
+	if made := newest(events, "ProvisioningSucceeded"); failed != nil && made != nil && lastSeen(made).After(lastSeen(failed)) {
+		failed = nil
+	}
+	if failed == nil {
+		link.Next = "when what was made is removed, which takes its time where that is much"
+		s.atWork(what, "is being undone", "has to be undone", since)
+		return
+	}
+	link.Since, link.Reason, link.Message = moment(lastSeen(failed)), failed.Reason, failed.Message
+	link.Next = "when that is mended: it is tried again and again"
+	s.blame("%s cannot be undone: %s", what, failed.Message)
+	s.controllerSilent("", since)
 }

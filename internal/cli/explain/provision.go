@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/spelling"
 	"tarn.dev/tarn/internal/volume"
@@ -81,9 +82,7 @@ func (s *story) byOthers(c *claimView, name string) {
 	case volume.ProvisionerOf(c.Claim) == "":
 		s.binderSilent(c, "provisioner "+name+" has to be called")
 	case name == hostPath:
-		s.add(Link{Object: o, State: "silent", Message: "it is part of tarn controller and works only where that is given --host-path-root", Next: "when tarn controller runs with --host-path-root"})
-		s.blame("provisioner %s has not begun", name)
-		s.controllerSilent("", writtenAt(c.Claim))
+		s.byHostPath(c, o)
 	case c.Volume.Driver == nil && !s.view.unknown(csiDriver, "", name):
 		s.add(Link{Object: o, State: "not registered", Message: "no CSIDriver of that name exists and no Event of the claim comes from it, so it seems not to be installed", Next: "when the provisioner is installed and answers"})
 		s.blame("provisioner %s has not answered, and nothing of it is registered", name)
@@ -94,6 +93,39 @@ func (s *story) byOthers(c *claimView, name string) {
 		}
 		s.awaits("provisioner %s was called and has not made the volume yet", name)
 	}
+}
+
+// byHostPath is about the provisioner inside Tarn's controller, which was called and has not
+// failed.
+func (s *story) byHostPath(c *claimView, o Object) {
+	since := writtenAt(c.Claim)
+	switch {
+	case slices.Contains(c.Claim.Finalizers, tarnv1.FinalizerInProcess): // its word that it has begun
+		link := s.add(Link{Object: o, State: "at work", Next: "when the folder is made, which takes its time on a slow disk"})
+		if e := newest(c.Events, "Provisioning"); e != nil {
+			link.Since, link.Message = moment(lastSeen(e)), e.Message
+		}
+		s.atWork("its volume", "is being made by "+o.Name, "is being made by "+o.Name, since)
+	case s.young(since):
+		s.add(Link{Object: o, State: "called", Next: "within moments"})
+		s.controllerSilent("provisioner "+o.Name+" has to make its volume", since)
+	default:
+		s.add(Link{Object: o, State: "silent", Message: "it is part of tarn controller and works only where that is given --host-path-root", Next: "when tarn controller runs with --host-path-root"})
+		s.blame("provisioner %s has not begun", o.Name)
+		s.controllerSilent("", since)
+	}
+}
+
+// atWork is about something that Tarn's controller has begun, which nobody goes on with where
+// its lease says that none runs. is and due say of it how it stands with a controller and
+// without.
+func (s *story) atWork(what, is, due string, since time.Time) {
+	if leads, _, _ := Leader(s.view.Controller, s.view.Now); !leads && s.view.Controller != nil {
+		s.controllerSilent(what+" "+due, since)
+		return
+	}
+	s.awaits("%s %s", what, is)
+	s.controllerSilent("", since)
 }
 
 // byPods is about a PavProvisioner that has no record of the claim.

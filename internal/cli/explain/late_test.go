@@ -12,6 +12,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -280,7 +281,13 @@ func TestWhatWaitsForSomethingElseDoesNotBlameTheController(t *testing.T) {
 		return w
 	}
 	for _, c := range []answer{
-		{"a node that has to be selected again", with(late["a creation"](time.Hour), followsNode), "its volume could not be made, attempt 3: no disk", "when the scheduler has selected a node for it again", "kubectl delete pavvolume"},
+		{"a node that has to be selected again", with(late["a creation"](time.Hour), followsNode), "its volume could not be made, attempt 3: no disk", "when the scheduler has selected a node for it again", ""},
+		{"a node that has to be selected again, before its time", with(late["a creation"](-3*time.Minute), followsNode), "its volume could not be made, attempt 3: no disk",
+			"attempt 4 when the scheduler has selected a node for it again, which takes a pod that uses it, and not before 03:07:05Z", ""},
+		{"a node that has to be selected again, and a template that fails", with(late["a creation"](-3*time.Minute), func(w *world) {
+			followsNode(w)
+			w.record.Status.LastError.Reason = podvol.ReasonTemplate
+		}), "its volume could not be made, attempt 3: no disk", "when the scheduler has selected a node for it again", "kubectl edit pavprovisioner gold"},
 		{"a deletion pod that has to go", late["a deletion"](time.Hour).step(tarnv1.StepDeletion, going), "its storage could not be removed: no disk", "", "kubectl edit pavprovisioner gold"},
 		{"an unstaging pod that has to go", late["an unstaging"](time.Hour).stagePod(going), "cannot be unstaged on node n1", "was due 60m ago", ""},
 		{"another pod that has to end", said(undone(), podRuns, "pod default/pav-creation has not ended yet"), "what an attempt may have left cannot be removed yet: pod default/pav-creation has not ended yet", "", ""},

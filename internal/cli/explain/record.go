@@ -117,20 +117,24 @@ func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeCla
 		what = fmt.Sprintf("PavProvisioner %s refuses it", r.Spec.Provisioner.Name)
 	}
 	s.blame("%s, attempt %d: %s", what, r.Status.Attempts, failed.Message)
-	link.Next = fmt.Sprintf("attempt %d %s; at once if the PavProvisioner is changed", r.Status.Attempts+1, cmp.Or(when(r.Status.NextAttemptTime, s.view.Now), "soon"))
-	// Nothing was made or all was undone, so the record stands for nothing: without it
-	// the next attempt begins at once.
-	link.Command = kubectl("", "delete", "pavvolume", r.Name)
+	again, due := awaitsNode(v, claim), r.Status.NextAttemptTime
+	if again {
+		link.Next = fmt.Sprintf("attempt %d when the scheduler has selected a node for it again, which takes a pod that uses it", r.Status.Attempts+1)
+		if due != nil && due.After(s.view.Now) {
+			link.Next += ", and not before " + due.UTC().Format(time.TimeOnly+"Z")
+		}
+	} else {
+		link.Next = fmt.Sprintf("attempt %d %s; at once if the PavProvisioner is changed", r.Status.Attempts+1, cmp.Or(when(due, s.view.Now), "soon"))
+		// Nothing was made or all was undone, so the record stands for nothing: without it
+		// the next attempt begins at once.
+		link.Command = kubectl("", "delete", "pavvolume", r.Name)
+	}
 	if failed.Reason == podvol.ReasonTemplate || failed.Reason == podvol.ReasonInvalid { // it would fail the same
 		link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
 	}
 	s.stepPod(v, failed.Step)
-	if at := r.Status.NextAttemptTime; at != nil && at.Before(&metav1.Time{Time: s.view.Now}) {
-		if awaitsNode(v, claim) {
-			link.Next = "when the scheduler has selected a node for it again"
-			return
-		}
-		s.late(at.Time)
+	if due != nil && due.Before(&metav1.Time{Time: s.view.Now}) && !again {
+		s.late(due.Time)
 	}
 }
 

@@ -2,6 +2,7 @@ package bind
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 )
 
@@ -58,6 +60,29 @@ func TestEventsArePostedWhenTheyChange(t *testing.T) {
 	}
 	if !slices.Equal(n.posted, want) {
 		t.Errorf("case 164: posted %v, want %v", n.posted, want)
+	}
+}
+
+// What comes at once is posted slowly: the time is that of the API server, taken from binding.
+func TestManyEventsArePostedSlowly(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	const beyond = eventsPerSecond / 2
+	n := &notes{enough: func(posted int) {
+		if posted == eventsAtOnce+beyond {
+			cancel()
+		}
+	}}
+	began := time.Now()
+	p := newPoster(n, testclock.NewFakePassiveClock(noon), func(runtime.Object) bool { return false })
+	for i := range 200 {
+		p.post(pair{claim: claimOf("1Gi", uid(types.UID(fmt.Sprint("claim-", i))))}, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"})
+	}
+	if err := p.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if took, least := time.Since(began), time.Second*beyond/eventsPerSecond; took < least {
+		t.Errorf("%d Events were posted within %v, want no more than %d at once and %d a second", len(n.posted), took, eventsAtOnce, eventsPerSecond)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -114,6 +115,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	r.Verdicts = judge(r)
 	r.print(os.Stdout)
+	if slices.ContainsFunc(r.Verdicts, func(v verdict) bool { return v.Found != "" && !v.Reached }) {
+		failed = append(failed, results.ErrMissed)
+	}
 	return errors.Join(append(failed, r.save(s.results))...)
 }
 

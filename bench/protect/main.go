@@ -77,7 +77,9 @@ func run(ctx context.Context, program string, only []string, claims, pods int, f
 		}
 		r.Results = append(r.Results, found)
 	}
-	r.print()
+	if missed := r.print(); missed {
+		failed = append(failed, results.ErrMissed)
+	}
 	return errors.Join(append(failed, r.save(folder))...)
 }
 
@@ -90,7 +92,8 @@ func named(name string) (subject, error) {
 	return subject{}, fmt.Errorf("subject %q: use any of tarn, lifted, default", name)
 }
 
-func (r report) print() {
+// print shows a report, and says whether a goal is missed.
+func (r report) print() (missed bool) {
 	fmt.Printf("%d processors, load before %s; %s; %s\n\n", r.Machine.Processors, r.Machine.Load, r.Machine.Kubernetes, r.Machine.Tarn)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "PROTECTED BY\tCLAIMS\tPODS\tASKED FOR IN\tGONE AFTER\tLISTS OF PODS\tREST GONE AFTER ITS PODS IN\tLISTS")
@@ -104,10 +107,11 @@ func (r report) print() {
 		}
 		verdict := "reached"
 		if one.Lists > mostLists || one.Seconds > mostSeconds {
-			verdict = "NOT REACHED"
+			verdict, missed = "NOT REACHED", true
 		}
 		fmt.Printf("\n%s: at most %d lists of pods and %d s\n", verdict, mostLists, mostSeconds)
 	}
+	return missed
 }
 
 // save keeps a report beside the earlier ones.

@@ -4,11 +4,16 @@ package results
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
 )
+
+// ErrMissed says that a goal was measured and not reached. It is told last, when everything is
+// measured, printed and kept.
+var ErrMissed = errors.New("a goal is not reached")
 
 // Save writes a report beside the earlier ones of its kind, under the moment it began,
 // and says where on standard error. An empty folder keeps nothing.

@@ -48,6 +48,9 @@ func main() {
 	defer cancel()
 	r := report{Began: time.Now().UTC().Truncate(time.Second), Machine: results.ThisMachine(ctx, *program, "")}
 	err := run(ctx, &r, *rounds, *batch, *window, *traced)
+	if slices.ContainsFunc(r.Verdicts, func(v verdict) bool { return !v.Reached }) {
+		err = errors.Join(err, results.ErrMissed)
+	}
 	if err = errors.Join(err, r.save(*folder)); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

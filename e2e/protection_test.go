@@ -25,7 +25,7 @@ import (
 // These cases hold for Tarn's protection as for Kubernetes' own, whichever the cluster
 // has.
 
-// Not beside others: it kills the kubelet.
+// Case 153. Not beside others: it kills the kubelet.
 func TestAClaimInUseWaitsForThePodsThatUseIt(t *testing.T) {
 	s := beginServed(t, "protected")
 	s.needsThisMachine()

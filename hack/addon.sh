@@ -66,7 +66,7 @@ cases=(
 	'AVolumeWhoseStagingPodIsDeletedIsStagedAgain'
 	# Kubernetes' own binder and protection in charge, of claims that wait, are retained, deleted early or in use.
 	'ReclaimHoldsToThePolicyInWhateverOrderClaimAndVolumeGo' 'AClaimDeletedWhileItsVolumeIsMadeLeavesNothing' 'AVolumeWhoseClaimIsThereWaitsForIt'
-	'AClaimInUseWaitsForThePodsThatUseIt' 'TheClaimOfAPodGoesWithIt'
+	'AClaimInUseWaitsForThePodsThatUseIt' 'TheClaimOfAPodGoesWithIt' 'FinalizersThatWereTakenOffByHandComeBack' 'ClaimsAndVolumesAreBornProtected'
 	'AFailingProvisioningPodLeavesTheClaimPending' 'AVolumeOfOneNodeIsMadeAndDestroyedWhereItsPodRuns'
 	# Pods of Tarn's own image and claims in its namespace, with the rights the chart gives.
 	'ASecretIsNowhereOnTheDeviceForTheNextTenant' 'AClaimIsServedFromAPoolThatFillsUpAgain' 'TrashGivesAClaimBackWithItsData' 'VolumesOfPolicyRecycleAreSharedWithKubernetes'

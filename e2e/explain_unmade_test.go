@@ -42,11 +42,12 @@ func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 	hand := s.another("-hand", fields{"volumeValidation": script{text: "until [ -e /host/go ]; do sleep 1; done", hostDir: shelf}.section(nil), "volumeStaging": greeting})
 	byHand := s.consumer("by-hand", s.handWritten("hand", "shelf-7", func(vol *corev1.PersistentVolume) { vol.Spec.CSI.Driver = hand }).Name, stays)
 
-	again, regoing := s.failsOnce(shelf)
+	again, regoing, undone := s.failsOnce(shelf)
 	all := []unmade{
 		{tarn.StepValidation, checked, 1, silence{kind: "claim", name: s.name + "/" + checked.Name, want: []string{"its claim is being validated"}}},
 		{tarn.StepValidation, byHand, 0, silence{kind: "pod", name: s.name + "/" + byHand.Name, want: []string{"it is being validated first"}}},
 		{tarn.StepCreation, again, 2, silence{kind: "claim", name: s.name + "/" + again.Name, want: []string{"attempt 1 failed: ", "; now its volume is being made, attempt 2"}}},
+		{tarn.StepDeletion, undone, 1, silence{kind: "claim", name: s.name + "/" + undone.Name, want: []string{"what an attempt may have left is being removed, attempt 1: "}}},
 		{tarn.StepDeletion, going, 1, silence{kind: "volume", name: going.Spec.VolumeName, want: []string{"its storage is being destroyed, attempt 1"}}},
 		{tarn.StepDeletion, regoing, 2, silence{kind: "volume", name: regoing.Spec.VolumeName, want: []string{"its storage could not be removed: ", "; now attempt 2 is under way"}}},
 		{tarn.StepExpansion, growing, 1, silence{kind: "claim", name: s.name + "/" + growing.Name, want: []string{"it is to grow from 2Mi to 8Mi"}}},
@@ -77,6 +78,7 @@ func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 	s.ready(byHand)
 	s.bound(checked)
 	s.bound(again)
+	s.bound(undone)
 	for _, claim := range []*corev1.PersistentVolumeClaim{going, regoing} {
 		s.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
 	}
@@ -105,18 +107,22 @@ func (u unmade) pods(s *scenario) []corev1.Pod {
 }
 
 // failsOnce gives a claim whose volume is made, and one whose volume is removed, at the second
-// attempt, which goes on until the shelf has a file.
-func (s *scenario) failsOnce(shelf string) (made, removed *corev1.PersistentVolumeClaim) {
+// attempt, and one whose first attempt is undone; each goes on until the shelf has a file.
+func (s *scenario) failsOnce(shelf string) (made, removed, undone *corev1.PersistentVolumeClaim) {
 	s.t.Helper()
-	once := func(claim string, more fields) fields {
-		text := "[ {{ pvc.metadata.name }} != " + claim + " ] || ! mkdir /host/" + claim + " || exit 3\n" +
-			"[ {{ pvc.metadata.name }} != " + claim + " ] || until [ -e /host/go ]; do sleep 1; done"
-		return script{text: text, hostDir: shelf}.section(more)
+	only := func(claim, does string) string {
+		return "[ {{ pvc.metadata.name }} != " + claim + " ] || " + does + "\n"
 	}
-	class := ofClass(s.another("-once", fields{"volumeCreation": once("again", asRequested), "volumeDeletion": once("regoing", nil), "volumeStaging": greeting}))
+	fails := func(claim string) string { return only(claim, "! mkdir /host/"+claim+" || exit 3") }
+	waits := func(claim string) string { return only(claim, "until [ -e /host/go ]; do sleep 1; done") }
+	class := ofClass(s.another("-once", fields{
+		"volumeCreation": script{text: fails("again") + waits("again") + fails("undone"), hostDir: shelf}.section(asRequested),
+		"volumeDeletion": script{text: fails("regoing") + waits("regoing") + waits("undone"), hostDir: shelf}.section(nil),
+		"volumeStaging":  greeting,
+	}))
 	removed = s.bound(s.claimWith("regoing", class))
 	s.delete(removed)
-	return s.claimWith("again", class), removed
+	return s.claimWith("again", class), removed, s.claimWith("undone", class)
 }
 
 // lonely asks for a claim in a cluster that has no volume, as others of its cases have

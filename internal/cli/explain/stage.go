@@ -270,15 +270,17 @@ func (s *story) endingStage(g *stageView) {
 	s.lateUnstaging(g)
 }
 
-// heldBack says that a stage was asked to end while pods run on its volume, which is not taken
-// from them: what its pod once waited for, the node that has staged it since has outlived.
+// heldBack says that a stage was asked to end while its volume is mounted, which is not taken
+// from those who have it: what its pod once waited for, the node that has staged it since has
+// outlived.
 func heldBack(stage *tarnv1.PavStage) bool {
 	status := stage.Status.Pod
 	switch status.Phase {
 	case tarnv1.StagePodStopped, tarnv1.StagePodUnstaging, tarnv1.StagePodUnstaged:
 		return false
 	}
-	return stage.DeletionTimestamp != nil && stage.Status.Node.Phase == tarnv1.StageStaged && status.Message != ""
+	had := stage.Status.Node.Phase == tarnv1.StageStaged || stage.Status.Node.Phase == tarnv1.StageLost
+	return stage.DeletionTimestamp != nil && had && status.Message != ""
 }
 
 // lateUnstaging tells whether Tarn's controller runs where that is next to unstage a volume.

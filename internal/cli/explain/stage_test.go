@@ -141,14 +141,19 @@ func TestOnlyWhatIsStagedIsCalledSo(t *testing.T) {
 		g.DeletionTimestamp, g.Status.Node.Phase = &began, tarnv1.StageStaged
 		g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodUnstaging, UnstageAttempts: 2, Message: "busy", NextAttemptTime: ahead(time.Minute)}
 	}
+	held := func(g *tarnv1.PavStage) {
+		g.DeletionTimestamp, g.Status.Node.Phase = &began, tarnv1.StageLost
+		g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodRunning, Message: "pod shop/web runs on it"}
+	}
 	for name, c := range map[string]struct {
 		of   *world
 		want string
 	}{
-		"claim":           {unready(func(*tarnv1.PavStage) {}), "claim shop/data is Bound: volume pvc-claim-uid is not staged on node n1: the staging pod default/pav-staging cannot have its image"},
-		"volume":          {unready(func(*tarnv1.PavStage) {}).askedVolume(), "volume pvc-claim-uid is Bound: volume pvc-claim-uid is not staged on node n1: the staging pod default/pav-staging cannot have its image"},
-		"one that failed": {unready(failed), "volume pvc-claim-uid could not be staged on node n1: no loop device"},
-		"one that ends":   {unready(ends), "volume pvc-claim-uid cannot be unstaged on node n1, attempt 2: busy"},
+		"one that is lost and held": {unready(held), "volume pvc-claim-uid is being unstaged on node n1, which waits: pod shop/web runs on it"},
+		"claim":                     {unready(func(*tarnv1.PavStage) {}), "claim shop/data is Bound: volume pvc-claim-uid is not staged on node n1: the staging pod default/pav-staging cannot have its image"},
+		"volume":                    {unready(func(*tarnv1.PavStage) {}).askedVolume(), "volume pvc-claim-uid is Bound: volume pvc-claim-uid is not staged on node n1: the staging pod default/pav-staging cannot have its image"},
+		"one that failed":           {unready(failed), "volume pvc-claim-uid could not be staged on node n1: no loop device"},
+		"one that ends":             {unready(ends), "volume pvc-claim-uid cannot be unstaged on node n1, attempt 2: busy"},
 	} {
 		e := chain(c.of.view)
 		if !strings.Contains(e.Verdict, c.want) || e.Healthy || strings.Contains(e.Verdict, "; staged on") {

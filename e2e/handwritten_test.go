@@ -147,6 +147,7 @@ func TestAVolumeRestoredFromABackupCountsAsWrittenByHand(t *testing.T) {
 	claim := s.handWritten("restored", "shelf-7", func(vol *corev1.PersistentVolume) { vol.Annotations = maps.Clone(made.Annotations) })
 	pod := s.consumer("reader", claim.Name, "grep -q hello /data/greeting")
 	s.told(pod, "FailedMount", "restored from a backup", "does not have Static")
+	s.explains("pod", s.name+"/"+pod.Name, "stages no volumes written by hand, as which one without its PavVolume counts")
 	s.remove(pod)
 
 	s.edit(s.provisioner(sections))

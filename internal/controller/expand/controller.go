@@ -51,7 +51,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&tarnv1.PavVolume{}, builder.WithPredicates(predicate.NewPredicateFuncs(hasJournal))).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(mapClaim)).
-		Watches(&corev1.PersistentVolume{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(resized())). // by hand, too
+		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(r.mapVolume), builder.WithPredicates(resized())).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{}),
 			builder.WithPredicates(predicate.NewPredicateFuncs(isExpansion))).
 		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner), builder.WithPredicates(changed())).
@@ -122,6 +122,19 @@ func mapClaim(_ context.Context, o client.Object) []reconcile.Request {
 		return nil
 	}
 	return []reconcile.Request{request(claim.Spec.VolumeName)}
+}
+
+// mapVolume wakes a volume that was grown by hand. One that Tarn has made grows by its
+// record, which tells of it.
+func (r *reconciler) mapVolume(ctx context.Context, o client.Object) []reconcile.Request {
+	record, err := kube.Get(ctx, r.client, client.ObjectKeyFromObject(o), &tarnv1.PavVolume{}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "reading the record of a volume that has another size", "volume", o.GetName())
+	}
+	if record != nil {
+		return nil
+	}
+	return []reconcile.Request{request(o.GetName())}
 }
 
 // mapProvisioner wakes the volumes whose claims wait for their provisioner.

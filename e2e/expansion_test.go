@@ -163,6 +163,32 @@ func TestAVolumeGrowsUnderAPodThatGoesOnWriting(t *testing.T) {
 	s.sized(s.resizedTo(claim, "96Mi"), "96Mi")
 }
 
+func TestAVolumeByHandThatIsGrownByHandGrowsOnItsNode(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "grow-by-hand")
+	sections := inMemory()
+	sections["volumeExpansion"] = fields{"nodePodTemplate": remounting("test {{ handle }} = shelf-7\n")}
+	s.create(s.provisioner(sections))
+	class := s.classWith("-grows", s.name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = new(true) })
+	vol := s.byHand("data", func(vol *corev1.PersistentVolume) {
+		vol.Spec.StorageClassName, vol.Spec.Capacity = class, size("32Mi")
+		vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: s.name, VolumeHandle: "shelf-7"}}
+	})
+	claim := s.claimOf("data", vol, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = &class })
+	pod := s.consumer("writer", claim.Name, writesOn)
+	s.ready(pod)
+	s.ask(claim, "64Mi")
+	s.told(claim, "VolumeResizeFailed", "grow its storage by hand and set its spec.capacity")
+	if err := suite.live.Patch(s.ctx, vol, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"capacity":{"storage":"64Mi"}}}`))); err != nil {
+		t.Fatal(err)
+	}
+	s.told(claim, "FileSystemResizeRequired")
+	s.nudge(pod)
+	s.resizedTo(claim, "64Mi")
+	s.prints(pod, "it has grown")
+	s.remove(pod)
+}
+
 func TestAnExpansionThatFailsRecoversWhenItsClaimAsksForLess(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "grow-less")

@@ -83,7 +83,8 @@ func ExpansionVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim
 
 // NodeExpansion is a volume that has to grow on a node where it is staged.
 type NodeExpansion struct {
-	Stage  *tarnv1.PavStage
+	Stage *tarnv1.PavStage
+	// Record is nil for a volume that Tarn has not made, which grows by hand.
 	Record *tarnv1.PavVolume
 	Volume *corev1.PersistentVolume
 	Claim  *corev1.PersistentVolumeClaim
@@ -94,12 +95,17 @@ type NodeExpansion struct {
 }
 
 // NodeExpansionVars is the context of volumeExpansion.nodePodTemplate: those of
-// volumeExpansion.podTemplate and of staging together. capacity is what the claim
-// says it has, which is the old size until the first node has grown.
+// volumeExpansion.podTemplate and of staging together; of a volume without a record,
+// which no creation has known, those of staging with requestedMinCapacity and newCapacity.
+// capacity is what the claim says it has, which is the old size until the first node has
+// grown.
 func NodeExpansionVars(e NodeExpansion) (map[string]any, error) {
-	vars, err := ExpansionVars(e.Record, e.Claim, e.NewCapacity)
-	if err != nil {
-		return nil, err
+	vars := map[string]any{"requestedMinCapacity": e.NewCapacity, "newCapacity": e.NewCapacity}
+	if e.Record != nil {
+		var err error
+		if vars, err = ExpansionVars(e.Record, e.Claim, e.NewCapacity); err != nil {
+			return nil, err
+		}
 	}
 	staged, err := StageVars(e.Stage, e.Volume, e.Claim, e.Node)
 	if err != nil {

@@ -67,6 +67,24 @@ func TestANodeExpansionPodSharesTheFolderOfItsStage(t *testing.T) {
 	}
 }
 
+func TestANodeExpansionOfAVolumeByHandKnowsWhatItsStagingDoes(t *testing.T) {
+	p, record, claim := aGrowth()
+	p.Spec.VolumeExpansion = testkit.Section(`{"nodePodTemplate": {"spec": {"containers": [{"name": "c", "image": "i",
+		"args": ["{{ handle }} {{ node.metadata.name }} {{ capacity }} {{ newCapacity }} {{ requestedMinCapacity }} {{ defaultHandle is defined }} {{ sc is defined }}"]}]}}}`)
+	vol := testkit.Volume(record)
+	vol.Spec.CSI.VolumeHandle = "shelf-7"
+	prepared, err := (&Steps{StateDir: "/state"}).PrepareNodeExpansion(context.Background(), p, NodeExpansion{
+		Stage: &tarnv1.PavStage{ObjectMeta: metav1.ObjectMeta{UID: "s1"}, Spec: tarnv1.PavStageSpec{NodeName: "n1"}}, Volume: vol, Claim: claim,
+		Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, NewCapacity: 2 << 30, Attempt: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := prepared.Pod.Spec.Containers[0].Args[0], "shelf-7 n1 1073741824 2147483648 2147483648 False False"; got != want {
+		t.Errorf("it is told %q, want %q", got, want)
+	}
+}
+
 func TestAnExpansionKeepsToTheLimitsOfTheCreation(t *testing.T) {
 	for _, c := range []struct {
 		name       string

@@ -106,10 +106,13 @@ func (s *story) resize(c *claimView) {
 	switch status {
 	case corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		link.Next = fmt.Sprintf("when what refuses it is changed, or the claim asks for another size of more than %s", has.String())
-		if c.Volume.Record != nil {
+		switch {
+		case c.Volume.Record != nil:
 			link.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Record.Spec.Provisioner.Name)
-		} else if c.Volume.Provisioner != nil {
+		case c.Volume.Provisioner != nil && status == corev1.PersistentVolumeClaimControllerResizeInfeasible:
 			link.Next = byHand
+		case c.Volume.Provisioner != nil: // grown by hand, but not on the node
+			link.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Provisioner.Name)
 		}
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
 		s.nodeResize(c, link)
@@ -190,12 +193,14 @@ func (s *story) resizeSilent(c *claimView, link *Link) {
 	if e := newest(c.Events, "VolumeResizeFailed", "ExternalExpanding"); e != nil {
 		link.Reason, link.Message = e.Reason, link.Message+"; "+e.Message
 	}
-	if c.Volume.Provisioner != nil && c.Volume.Record == nil {
+	wanted := volume.Request(c.Claim)
+	grown := c.Volume.Volume != nil && wanted.Cmp(c.Volume.Volume.Spec.Capacity[corev1.ResourceStorage]) <= 0
+	if c.Volume.Provisioner != nil && c.Volume.Record == nil && !grown {
 		link.Next = byHand
 		return
 	}
 	link.Next = "when its driver's resizer begins"
-	if c.Volume.Record != nil {
+	if c.Volume.Record != nil || c.Volume.Provisioner != nil {
 		link.Next = "when tarn controller begins"
 		s.late(writtenAt(c.Claim))
 	}

@@ -349,6 +349,13 @@ func TestAClaimThatIsToGrowSaysHowFarItIs(t *testing.T) {
 		{"it is infeasible", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, nothing), "it is to grow", "", "kubectl edit pavprovisioner gold"},
 		{"it was written by hand", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, func(w *world) { w.volumeView.Record = nil }), "it is to grow", "never by itself: it was not made by Tarn", ""},
 		{"it was written by hand, and nobody has said so", growing("", func(w *world) { w.volumeView.Record = nil }), "it is to grow", "never by itself: it was not made by Tarn", ""},
+		{"it was written by hand and has grown", growing("", func(w *world) {
+			w.volumeView.Record = nil
+			w.volume.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("2Gi")
+		}),
+			"it is to grow", "when tarn controller begins", ""},
+		{"it was written by hand and cannot follow on a node", growing(corev1.PersistentVolumeClaimNodeResizeInfeasible, func(w *world) { w.volumeView.Record = nil }),
+			"it is to grow", "when what refuses it is changed", "kubectl edit pavprovisioner gold"},
 		{"the node has yet to follow", growing(corev1.PersistentVolumeClaimNodeResizePending, nothing), "grows with the next pod that uses it", "when a pod that uses the claim is started", ""},
 		{"the node cannot follow", growing(corev1.PersistentVolumeClaimNodeResizeInProgress, func(w *world) {
 			w.claimView.Users = []user{{Pod: somePod("shop", "web", runs)}}

@@ -7,6 +7,7 @@
 // It writes, while a PavVolume is Created, its status.expansion and capacity, the
 // capacity of its PersistentVolume, and of the claim's status what is about resizing,
 // unless a node is at work. Volumes without a PavVolume are refused: nothing could be
-// journaled for them, and no template of theirs says how they were made. It knows no
-// other controller.
+// journaled for them, and no template of theirs says how they were made. They grow by
+// hand: once spec.capacity says so, the claim's resize goes on to the nodes, or ends. It
+// knows no other controller.
 package expand

@@ -209,6 +209,7 @@ func TestAVolumeGrowsBy(t *testing.T) {
 		{"a volume that Tarn has not made is refused", viewOf(func(v *View) { v.Record = nil }),
 			"claim(1/0 ControllerResizeInfeasible) ControllerResizeError, VolumeResizeFailed"},
 		{"until somebody has grown it by hand", viewOf(has(2*gi), claimIs(controllerNo, 0), func(v *View) { v.Record = nil }), "claim(2/2 ), VolumeResizeSuccessful"},
+		{"upon which the nodes follow", viewOf(has(2*gi), claimIs(controllerNo, 0), onNodes, func(v *View) { v.Record = nil }), "claim(1/2 NodeResizePending) FileSystemResizePending, FileSystemResizeRequired"},
 
 		{"a node that is due is left to the kubelet", viewOf(onNodes, has(2*gi), claimIs(nodePending, 2*gi)), ""},
 		{"a claim may ask for more before a node has begun", viewOf(onNodes, has(2*gi), asks(3*gi), claimIs(nodePending, 2*gi)),

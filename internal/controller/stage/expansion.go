@@ -109,8 +109,8 @@ func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView
 	if err != nil {
 		return e, err
 	}
-	if record == nil || w.Node == nil {
-		return unfit(fmt.Sprintf("volume %q cannot grow on node %q: its PavVolume or its Node is gone", w.Volume.Name, v.Stage.Spec.NodeName))
+	if w.Node == nil {
+		return unfit(fmt.Sprintf("volume %q cannot grow on node %q: its Node is gone", w.Volume.Name, v.Stage.Spec.NodeName))
 	}
 	want := v.Stage.Status.Node.Expansion
 	has, err := r.capacityOf(ctx, w.Volume, record, want.Capacity)
@@ -130,11 +130,15 @@ func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView
 }
 
 // capacityOf is what a volume has in bytes, read live where the cache says that it is less
-// than wanted. A kubelet asks for what the volume has; a node agent that asks for more
-// would go round the claim's quota.
+// than wanted; record is nil for one that Tarn has not made. A kubelet asks for what the
+// volume has; a node agent that asks for more would go round the claim's quota.
 func (r *Reconciler) capacityOf(ctx context.Context, vol *corev1.PersistentVolume, record *tarnv1.PavVolume, wanted int64) (int64, error) {
 	of := func(v *corev1.PersistentVolume) int64 {
-		return max(record.Status.Capacity, volume.Bytes(v.Spec.Capacity[corev1.ResourceStorage]))
+		has := volume.Bytes(v.Spec.Capacity[corev1.ResourceStorage])
+		if record != nil {
+			has = max(has, record.Status.Capacity)
+		}
+		return has
 	}
 	if has := of(vol); has >= wanted {
 		return has, nil

@@ -107,6 +107,13 @@ func TestANodeIsGivenNoMoreThanTheVolumeHas(t *testing.T) {
 	if got := ask(2 << 30); got != "" {
 		t.Errorf("what the volume has by now is refused: %s", got)
 	}
+	w.must(w.store.Delete(context.Background(), record))
+	if got := ask(2 << 30); got != "" {
+		t.Errorf("a volume that Tarn has not made is refused what it has: %s", got)
+	}
+	if got, want := ask(2<<30+1), `node "n1" asks that volume "pv" grow to 2147483649 bytes, but it has 2147483648`; got != want {
+		t.Errorf("without a record: got %q, want %q", got, want)
+	}
 }
 
 func TestAStageThatDoesNotGrowIsLeftAlone(t *testing.T) {

@@ -213,7 +213,7 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 	})
 	t.Run("another driver has to destroy it", func(t *testing.T) {
 		sub, vol := ended(t, "theirs", func(vol *corev1.PersistentVolume) {
-			vol.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "other.example.com"}
+			vol.Annotations, vol.Finalizers = map[string]string{"pv.kubernetes.io/provisioned-by": "other.example.com"}, []string{"external-provisioner.volume.kubernetes.io/finalizer"}
 			vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
 			vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "other.example.com", VolumeHandle: vol.Name}}
 		})
@@ -226,6 +226,9 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 		sub.create(told)
 		t.Cleanup(func() { sub.deleteIfThere(told) })
 		sub.explains("volume", vol.Name, "is Released: its storage could not be destroyed: still busy")
+		t.Cleanup(func() { sub.unhold(vol) })
+		sub.delete(vol)
+		sub.explains("volume", vol.Name, "is Terminating: its storage could not be destroyed: still busy")
 	})
 	t.Run("nobody can destroy it", func(t *testing.T) {
 		sub, vol := ended(t, "orphan", func(vol *corev1.PersistentVolume) {

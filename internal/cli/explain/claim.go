@@ -163,7 +163,11 @@ func (s *story) preboundClaim(c *claimView) {
 // binder is missing.
 func (s *story) awaitsBinder(c *claimView) bool {
 	if vol := c.Volume.Volume; vol != nil && volume.BoundTo(vol, c.Claim) {
-		s.add(Link{Object: Object{Volume, "", vol.Name}, State: string(vol.Status.Phase), Since: phaseSince(vol), Message: "it was made for the claim"})
+		link := s.add(Link{Object: Object{Volume, "", vol.Name}, State: string(vol.Status.Phase), Since: phaseSince(vol), Message: "it was made for the claim"})
+		if m := volume.Reserved(vol, c.Claim); m != volume.Fits {
+			s.madeInVain(c, link, m)
+			return true
+		}
 		s.binderSilent(c, "volume "+vol.Name+" is there for it")
 		return true
 	}
@@ -184,6 +188,19 @@ func (s *story) awaitsBinder(c *claimView) bool {
 		}
 	}
 	return false
+}
+
+// madeInVain is about a claim that can never have the volume that was made for it, besides
+// which none is made.
+func (s *story) madeInVain(c *claimView, link *Link, m volume.Misfit) {
+	vol := c.Volume.Volume
+	link.Reason, link.Message = string(m), link.Message+", which cannot have it: "+volume.Explain(m, vol, c.Claim)
+	link.Next = "when whoever makes its volumes makes what it asks for, and it is made anew: another one is made then"
+	s.blame("the volume that was made for it cannot be its own: %s", volume.Explain(m, vol, c.Claim))
+	if m == volume.MisfitDeleting {
+		link.Next = "when the claim is made anew: another volume is made then"
+		s.anew(c, link, "merge", "{}", "as it is")
+	}
 }
 
 // binderTime is how long a binder that runs may take: Kubernetes' own looks again every

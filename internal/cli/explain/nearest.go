@@ -16,13 +16,17 @@ func (s *story) nearest(c *claimView, next string) {
 		return
 	}
 	best, why := c.nearestVolume()
+	came := "came nearest: "
+	if best != nil && volume.BoundTo(best, c.Claim) {
+		came = "it is reserved for the claim, which cannot have it: "
+	}
 	if best == nil {
 		s.links[len(s.links)-1].Next = next
 		s.add(Link{Object: Object{Volume, "", "(none)"}, State: "missing", Message: "there is no PersistentVolume at all", Next: next})
 		return
 	}
 	link := s.add(Link{Object: Object{Volume, "", best.Name}, State: string(best.Status.Phase), Since: phaseSince(best), Reason: string(why),
-		Message: "came nearest: " + volume.Explain(why, best, c.Claim), Next: next})
+		Message: came + volume.Explain(why, best, c.Claim), Next: next})
 	switch {
 	case why == volume.MisfitPhase && best.Spec.ClaimRef != nil:
 		link.Message += fmt.Sprintf("; it was of claim %s/%s and is kept with its data", best.Spec.ClaimRef.Namespace, best.Spec.ClaimRef.Name)
@@ -35,7 +39,7 @@ func (s *story) nearest(c *claimView, next string) {
 }
 
 // nearestVolume gives the volume that came nearest to a claim, and why it does not fit; nil
-// for none.
+// for none. One that is reserved for the claim comes before all others, of whatever class.
 func (c *claimView) nearestVolume() (*corev1.PersistentVolume, volume.Misfit) {
 	selector, err := volume.Selector(c.Claim)
 	if err != nil {
@@ -45,6 +49,9 @@ func (c *claimView) nearestVolume() (*corev1.PersistentVolume, volume.Misfit) {
 	var why volume.Misfit
 	for i := range c.Candidates {
 		vol := &c.Candidates[i]
+		if volume.BoundTo(vol, c.Claim) {
+			return vol, volume.Reserved(vol, c.Claim)
+		}
 		m := volume.Match(vol, c.Claim, selector)
 		if m == volume.MisfitTaken && kept(vol) && volume.Suits(vol, c.Claim) == volume.Fits { // it counts for what it would be if it were free
 			m = volume.MisfitPhase
@@ -73,6 +80,9 @@ func fitsButForSize(vol *corev1.PersistentVolume, claim *corev1.PersistentVolume
 	}
 	smaller := claim.DeepCopy()
 	smaller.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *size}
+	if ref := vol.Spec.ClaimRef; ref != nil && ref.UID == "" && volume.Reserved(vol, smaller) == volume.Fits { // by name, so for the next claim of it too
+		return true
+	}
 	return volume.Match(vol, smaller, selector) == volume.Fits
 }
 

@@ -49,6 +49,8 @@ func (s *story) ofVolume(v *volumeView) string {
 		if v.Record != nil {
 			s.record(v, tarnv1.ConditionDeletable)
 		}
+	case v.reservedInVain() != volume.Fits:
+		s.inVain(v, link)
 	case vol.Status.Phase == corev1.VolumeAvailable:
 		s.fine = "free for any claim that it fits, " + path(v)
 		if ref := vol.Spec.ClaimRef; ref != nil {
@@ -69,6 +71,27 @@ func (s *story) ofVolume(v *volumeView) string {
 		s.blame("no binder has seen it yet")
 	}
 	return s.links[at].State
+}
+
+// reservedInVain says why the claim for which a volume is kept can never have it, where that
+// has none yet.
+func (v *volumeView) reservedInVain() volume.Misfit {
+	switch v.Volume.Status.Phase {
+	case corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed:
+		return volume.Fits
+	}
+	if v.Claim == nil || v.Claim.Spec.VolumeName != "" || !volume.BoundTo(v.Volume, v.Claim) {
+		return volume.Fits
+	}
+	return volume.Reserved(v.Volume, v.Claim)
+}
+
+// inVain is about a volume that waits for a claim which can never have it.
+func (s *story) inVain(v *volumeView, link *Link) {
+	m, o := v.reservedInVain(), Object{Claim, v.Claim.Namespace, v.Claim.Name}
+	link.Reason, link.Message = string(m), link.Message+"; "+volume.Explain(m, v.Volume, v.Claim)
+	link.Next = "when the claim is made anew so that the volume fits it; tarn explain claim " + o.fullName() + " tells more"
+	s.blame("it is reserved for claim %s, which cannot have it: %s", o.fullName(), volume.Explain(m, v.Volume, v.Claim))
 }
 
 // onlyRecord is about a volume of which there is only the record.
@@ -278,8 +301,23 @@ func (s *story) endingVolume(v *volumeView) {
 		s.keepers(o, "pv", vol, "", false)
 		return
 	}
+	if !protected && v.toGoWithItsStorage() {
+		s.toBeDeleted(v, s.leftBy(v))
+	}
 	lingers, _ := s.lingering(v)
 	s.keepers(o, "pv", vol, volumeProtection, !hidden && lingers == "")
+}
+
+// toGoWithItsStorage says that a volume which is to go is kept by whoever has to destroy its
+// storage first.
+func (v *volumeView) toGoWithItsStorage() bool {
+	vol := v.Volume
+	if vol.Spec.ClaimRef == nil || vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete ||
+		vol.Status.Phase != corev1.VolumeReleased && vol.Status.Phase != corev1.VolumeFailed {
+		return false
+	}
+	theirs := vol.Annotations[volume.AnnProvisionedBy] != "" && vol.Annotations[tarnv1.AnnotationRecord] == "" && slices.Contains(vol.Finalizers, volume.FinalizerExternal)
+	return v.Record != nil || theirs
 }
 
 // hasClaim says that the claim which a volume names is there and has no other.

@@ -7,17 +7,22 @@ import (
 	"unicode/utf8"
 )
 
-// maxSyntaxErrors is how many errors of one template are told: each costs a reading of
-// the whole, and who has mended so many looks again anyway.
-const maxSyntaxErrors = 20
+const (
+	// maxSyntaxErrors is how many errors of one template are told: each costs a reading of
+	// the whole, and who has mended so many looks again anyway.
+	maxSyntaxErrors = 20
+	// maxReread is how many bytes are read again in one Check, by all templates together:
+	// what is checked is written by anybody.
+	maxReread = 8 << 20
+)
 
 // Check gives the syntax errors of each string value of object, with their paths,
 // ordered as the fields are, lists by index and maps by key, and then as they stand in
-// the text. Of an error that may only follow from one before it, like the end of a block
-// whose beginning cannot be read, nothing is said, and of each template no more than
-// twenty are named.
+// the text: the first of each tag, and of each template no more than twenty. Of an error
+// that may only follow from one before it, like the end of a block whose beginning cannot
+// be read, nothing is said. Where more were not looked for, the last one says so.
 func Check(object any) []*Error {
-	c := &checker{}
+	c := &checker{reread: maxReread}
 	c.value(object, 0)
 	return c.errors
 }
@@ -25,6 +30,7 @@ func Check(object any) []*Error {
 type checker struct {
 	path   fieldPath
 	errors []*Error
+	reread int // bytes that may be read again
 }
 
 func (c *checker) value(v any, depth int) {
@@ -34,7 +40,7 @@ func (c *checker) value(v any, depth int) {
 	}
 	switch v := v.(type) {
 	case string:
-		for _, e := range syntaxErrors(v) {
+		for _, e := range c.syntaxErrors(v) {
 			e.Path = c.path.String()
 			c.errors = append(c.errors, e)
 		}
@@ -56,12 +62,19 @@ func (c *checker) value(v any, depth int) {
 // syntaxErrors reads a template again and again: each time a tag cannot be read, it is
 // taken down, and read the next time as the plainest tag that has the same part in the
 // structure, so that what follows means what it did.
-func syntaxErrors(source string) []*Error {
-	if _, err := Parse(source); err == nil {
+func (c *checker) syntaxErrors(source string) []*Error {
+	_, err := Parse(source)
+	if err == nil {
 		return nil
 	}
 	m := &mender{src: normalise(source), mended: map[int]mendedTag{}}
-	for len(m.errors) < maxSyntaxErrors && m.read() {
+	more := true
+	for more && len(m.errors) < maxSyntaxErrors && c.reread >= len(source) {
+		c.reread -= len(source)
+		more = m.read()
+	}
+	if len(m.errors) == 0 { // nothing may be read again
+		m.errors = []*Error{ownError(err)}
 	}
 	slices.SortStableFunc(m.errors, func(a, b *Error) int {
 		if a.Line != b.Line {
@@ -69,7 +82,10 @@ func syntaxErrors(source string) []*Error {
 		}
 		return a.Column - b.Column
 	})
-	return m.errors[:min(len(m.errors), maxSyntaxErrors)]
+	if more {
+		m.errors[len(m.errors)-1].Message += "; there may be more"
+	}
+	return m.errors
 }
 
 // span is a tag's place in the source, in bytes, its brackets included; end is 0 while
@@ -107,6 +123,9 @@ func (m *mender) read() bool {
 	pos := offsetOf(m.src, err)
 	tag, inTag := tagAt(lexer.spans, pos)
 	for _, t := range slices.Concat(p.repeated, p.unknown) {
+		if len(m.errors) == maxSyntaxErrors {
+			return true
+		}
 		if p.whole || !inTag || t.pos < tag.start { // in the tag that cannot be read it may stand in an inline if, where it is none
 			m.note(errorAt(m.src, t.pos, KindSyntax, t.text))
 		}
@@ -120,12 +139,12 @@ func (m *mender) read() bool {
 		m.maybe = m.maybe[:last]
 		return true
 	}
-	if !p.unpaired || !m.lost {
-		m.note(err)
-	}
-	if taken := m.mended[pos]; p.unpaired && taken.tokens != nil {
+	if taken := m.mended[pos]; p.unpaired && taken.tokens != nil { // what it is taken for is nobody's fault but this one's
 		m.passOver(pos, taken.end)
 		return true
+	}
+	if !p.unpaired || !m.lost {
+		m.note(err)
 	}
 	return err.Kind == KindSyntax && inTag && m.mend(tag, p.unpaired)
 }

@@ -2,8 +2,10 @@ package jinja
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -20,6 +22,7 @@ func TestCheckNamesEverySyntaxErrorOfATemplate(t *testing.T) {
 		{"a quotation mark that is missing", `{{ "a }} text {{ "b" }}{{ c d }}`, []string{"1:19 expected token", "1:29 expected token"}},
 		{"an end inside a string", `{{ a "}}" }}{{ b c }}`, []string{"1:6 expected token", "1:18 expected token"}},
 		{"else if", "{% if a %}1{% else if b %}2{% else %}3{% endif %}{{ c d }}", []string{"1:20 expected token 'end of statement", "1:55 expected token"}},
+		{"else if in a loop", "{% for a in b %}1{% else if c %}2{% endfor %}{{ d e }}", []string{"1:26 expected token 'end of statement", "1:51 expected token"}},
 		{"more after an end", "{% if a %}{% endif a %}{{ b c }}", []string{"1:20 expected token", "1:29 expected token"}},
 		{"a block of a name twice", "{% block a %}{% endblock %}{% block a %}{{ b c }}{% endblock %}", []string{"1:37 block 'a' defined twice", "1:46 expected token"}},
 		{"a macro", "{% macro 1() %}{{ b c }}{% endmacro %}{% call %}{% endcall %}{% filter %}{% endfilter %}", []string{
@@ -62,8 +65,37 @@ func TestCheckNamesEverySyntaxErrorOfATemplate(t *testing.T) {
 			}
 		})
 	}
-	if got := len(Check(strings.Repeat("{{ a b }}\n", 500))); got != maxSyntaxErrors {
-		t.Errorf("%d errors are named of 500, not %d", got, maxSyntaxErrors)
+}
+
+// Who writes a template may mean harm: whatever it is, little more is read than it is long.
+func TestCheckEndsSoon(t *testing.T) {
+	const many = 100_000
+	for name, c := range map[string]struct {
+		object any
+		want   int
+	}{
+		"many errors":            {strings.Repeat("{{ a b }}\n", many), maxReread / (10 * many)},
+		"several errors":         {strings.Repeat("{{ a b }}\n", 500), maxSyntaxErrors},
+		"many unknown filters":   {strings.Repeat("{{a|b}}", many), maxSyntaxErrors},
+		"many ends of one error": {"{% x %}" + strings.Repeat("{% endif %}", many), 1},
+		"many beginnings":        {strings.Repeat("{% set a b %}", many), -1},
+		"many templates":         {slices.Repeat([]any{"{% x %}" + strings.Repeat("{% endif %}", many/100)}, 100), 100},
+	} {
+		began := time.Now()
+		got := Check(c.object)
+		if took := time.Since(began); took > fuzzTime {
+			t.Errorf("%s: it took %s", name, took)
+		}
+		if c.want >= 0 && len(got) != c.want || len(got) == 0 {
+			t.Errorf("%s: %d errors are named, want %d", name, len(got), c.want)
+			continue
+		}
+		if last := got[len(got)-1]; !strings.HasSuffix(last.Message, "; there may be more") {
+			t.Errorf("%s: it does not say that there may be more: %s", name, last.Message)
+		}
+	}
+	if got := Check("{{ a b }}"); len(got) != 1 || strings.Contains(got[0].Message, "more") {
+		t.Errorf("more are promised than there are: %v", got)
 	}
 }
 

@@ -46,7 +46,8 @@ const (
 const (
 	// ConditionAccepted is True when the provisioner can be used: its shape and
 	// the syntax of every template are right, and it is not being deleted. Its message
-	// has the syntax errors of each string, but for those that may only follow from another.
+	// has the syntax errors of each string, the first of each tag and up to twenty, but for
+	// those that may only follow from another.
 	ConditionAccepted = "Accepted"
 	// ConditionReady is True when at least one node serves the driver.
 	ConditionReady = "Ready"

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,12 +43,14 @@ func TestAProvisionerOfTheWrongShapeIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-func TestAProvisionerWithADotInItsNameIsRefused(t *testing.T) {
+func TestAProvisionerWhoseNameIsNoLabelIsRefused(t *testing.T) {
 	t.Parallel()
-	s := begin(t, "dot")
-	o := s.provisioner(fields{"volumeStaging": greeting})
-	o.SetName(s.name + ".example")
-	s.refused(suite.live.Create(s.ctx, o), "metadata.name", "DNS label")
+	s := begin(t, "name")
+	for _, name := range []string{s.name + ".example", s.name + strings.Repeat("a", 64-len(s.name))} {
+		o := s.provisioner(fields{"volumeStaging": greeting})
+		o.SetName(name)
+		s.refused(suite.live.Create(s.ctx, o), "metadata.name", "DNS label")
+	}
 }
 
 func TestATemplateThatDoesNotParseIsNotUsed(t *testing.T) {

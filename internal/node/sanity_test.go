@@ -51,7 +51,7 @@ func TestCSISanity(t *testing.T) {
 	defer suite.Finalize()
 	gomega.RegisterFailHandler(ginkgo.Fail)
 	choice, report := ginkgo.GinkgoConfiguration()
-	choice.FocusStrings = []string{"Identity Service", "Node Service"}
+	choice.FocusStrings, choice.FailOnEmpty = []string{"Identity Service", "Node Service"}, true
 	if !ginkgo.RunSpecs(t, "CSI sanity", choice, report) {
 		t.Error("csi-sanity has failed")
 	}

@@ -197,10 +197,10 @@ func TestABrokenTemplateIsNamedByConditionAndEvent(t *testing.T) {
 
 func TestEveryBrokenTemplateIsNamed(t *testing.T) {
 	s := newServer(t)
-	p := s.provisioner("accept-all-broken", `{"podTemplate": {"metadata": {"labels": {"a": "{{ right }}", "b": "{{ 1 + }}"}}, "spec": "line one\n{% if %}"}}`, func(p *pavv1.PavProvisioner) {
+	p := s.provisioner("accept-all-broken", `{"podTemplate": {"metadata": {"labels": {"a": "{{ right }}", "b": "{{ 1 + }}"}}, "spec": "line one\n{% if %}{% endif %}"}}`, func(p *pavv1.PavProvisioner) {
 		p.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeDynamic}
 		p.Spec.VolumeCreation = testkit.Section(`{"handle": "{{ right }}", "capacity": "{{ requestedMinCapacity }}\n\n  {{ | }}"}`)
-		p.Spec.VolumeDeletion = testkit.Section(`"{% for %}"`)
+		p.Spec.VolumeDeletion = testkit.Section(`"{% for %}{% endfor %}"`)
 	})
 	eventually(s, p, func(p *pavv1.PavProvisioner, gone bool) string {
 		for _, where := range []string{

@@ -164,6 +164,9 @@ func TestAProvisionerIsAcceptedCountedAndLetGo(t *testing.T) {
 	if !meta.IsStatusConditionTrue(p.Status.Conditions, "Accepted") || !meta.IsStatusConditionTrue(p.Status.Conditions, "Ready") || p.Status.Nodes != 2 || p.Status.Volumes != 1 {
 		t.Fatalf("got status %+v", p.Status)
 	}
+	if c := meta.FindStatusCondition(p.Status.Conditions, "Ready"); c.Message != "2 nodes serve the driver" {
+		t.Errorf("Ready says %q", c.Message)
+	}
 	if d := w.driver(); d == nil || *d.Spec.AttachRequired || !*d.Spec.PodInfoOnMount || d.OwnerReferences[0].UID != ownUID {
 		t.Fatalf("got driver %+v", d)
 	}

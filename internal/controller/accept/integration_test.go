@@ -126,7 +126,7 @@ func TestAProvisionerLivesOnARealAPIServer(t *testing.T) {
 
 	joined := node("accept-node", "accept-life", "another")
 	s.must(s.client.Create(s.ctx, joined))
-	eventually(s, p, condition("Ready", "True", ReasonRegistered, ""))
+	eventually(s, p, condition("Ready", "True", ReasonRegistered, "1 node serves the driver"))
 	if p.Status.Nodes != 1 {
 		t.Errorf("got %d nodes, want 1", p.Status.Nodes)
 	}

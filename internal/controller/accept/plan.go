@@ -330,10 +330,15 @@ func worthAWarning(before *metav1.Condition, c metav1.Condition) bool {
 }
 
 func ready(nodes int32) metav1.Condition {
-	c := metav1.Condition{Type: pavv1.ConditionReady, Status: metav1.ConditionTrue, Reason: ReasonRegistered, Message: "a node serves the driver"}
-	if nodes == 0 {
+	c := metav1.Condition{Type: pavv1.ConditionReady, Status: metav1.ConditionTrue, Reason: ReasonRegistered}
+	switch nodes {
+	case 0:
 		c.Status, c.Reason = metav1.ConditionFalse, ReasonNoNode
 		c.Message = "no kubelet has registered the driver; is Tarn's node agent running?"
+	case 1:
+		c.Message = "1 node serves the driver"
+	default:
+		c.Message = fmt.Sprintf("%d nodes serve the driver", nodes)
 	}
 	return c
 }

@@ -47,23 +47,34 @@ func (c *claimView) nearestVolume() (*corev1.PersistentVolume, volume.Misfit) {
 	}
 	var best *corev1.PersistentVolume
 	var why volume.Misfit
+	reserved := false
 	for i := range c.Candidates {
 		vol := &c.Candidates[i]
-		if volume.BoundTo(vol, c.Claim) {
-			return vol, volume.Reserved(vol, c.Claim)
+		m, own := c.misfit(vol, selector), volume.BoundTo(vol, c.Claim)
+		if own && m == volume.Fits {
+			return vol, m
 		}
-		m := volume.Match(vol, c.Claim, selector)
-		if m == volume.MisfitTaken && kept(vol) && volume.Suits(vol, c.Claim) == volume.Fits { // it counts for what it would be if it were free
-			m = volume.MisfitPhase
-			if !selector.Matches(labels.Set(vol.Labels)) {
-				m = volume.MisfitSelector
-			}
-		}
-		if best == nil || m.Nearer(why) || m == why && closer(vol, best, why) {
-			best, why = vol, m
+		if best == nil || own && !reserved || own == reserved && (m.Nearer(why) || m == why && closer(vol, best, why)) {
+			best, why, reserved = vol, m, own
 		}
 	}
 	return best, why
+}
+
+// misfit says why a claim cannot have a volume.
+func (c *claimView) misfit(vol *corev1.PersistentVolume, selector labels.Selector) volume.Misfit {
+	if volume.BoundTo(vol, c.Claim) {
+		return volume.Reserved(vol, c.Claim)
+	}
+	m := volume.Match(vol, c.Claim, selector)
+	if m != volume.MisfitTaken || !kept(vol) || volume.Suits(vol, c.Claim) != volume.Fits {
+		return m
+	}
+	// It counts for what it would be if it were free.
+	if !selector.Matches(labels.Set(vol.Labels)) {
+		return volume.MisfitSelector
+	}
+	return volume.MisfitPhase
 }
 
 // kept says that a volume was released and is there with its data.

@@ -59,6 +59,30 @@ func TestAVolumeThatIsReservedForAClaimCameNearest(t *testing.T) {
 	if e := chain(w.view); !told(e, Volume, `it is reserved for the claim, which cannot have it: volume "reserved" has 1Mi, the claim asks for 1Gi`) {
 		t.Errorf("it is not told that it is reserved: %+v", e.Links)
 	}
+	of := func(names ...string) *claimView {
+		c := w.claimView
+		c.Candidates = nil
+		for _, name := range names {
+			vol := freeVolume(name, map[string]string{"large": "100Mi", "half": "512Mi", "small": "1Mi", "fits": "2Gi"}[name])
+			if name != "large" {
+				reserved(&vol)
+			}
+			c.Candidates = append(c.Candidates, vol)
+		}
+		return c
+	}
+	for _, c := range []struct {
+		of   []string
+		want string
+	}{
+		{[]string{"large", "small", "half"}, "half"},
+		{[]string{"half", "small", "large"}, "half"},
+		{[]string{"small", "fits", "half"}, "fits"},
+	} {
+		if vol, _ := of(c.of...).nearestVolume(); vol == nil || vol.Name != c.want {
+			t.Errorf("of %v the nearest is %v, want %s", c.of, vol, c.want)
+		}
+	}
 }
 
 // Who has deleted a volume by hand waits for the same as one who has not.

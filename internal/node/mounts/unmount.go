@@ -30,10 +30,10 @@ func unmount(op, point string, flags int) error {
 	return unmountIn(parent, op, point, flags)
 }
 
-// openParent opens the folder a point of a mount table lies in, and looks for the point. Such a point has no symbolic
-// links, but below a volume whoever writes there can put one in the place of a folder: then a
-// mount of that name elsewhere on the machine would go, so none is followed. The servers of
-// the file systems above the point are asked for the names on the way.
+// openParent opens the folder a point of a mount table lies in, and looks for the point. Such
+// a point has no symbolic links, but below a volume whoever writes there can put one in the
+// place of a folder: then a mount of that name elsewhere on the machine would go, so none is
+// followed. The servers of the file systems above the point are asked for the names on the way.
 func openParent(op, point string) (*os.File, error) {
 	parent, err := openPlace(filepath.Dir(point), unix.RESOLVE_NO_SYMLINKS)
 	if err != nil {

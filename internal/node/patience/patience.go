@@ -35,8 +35,8 @@ type question struct {
 // Ask asks, and waits no longer than limit for the answer. Where an earlier question of the
 // same key is still under way that one is waited for first, and not at all if it is overdue:
 // the own question then has what is left of limit, and is overdue only if somebody after it
-// has waited so long that it had all of that. late is given the answer that comes when nobody waits for it any more; it has to release
-// what that holds.
+// has waited so long that it had all of that. late is given the answer that comes when nobody
+// waits for it any more; it has to release what that holds.
 func Ask[T any](a *Asker, key string, limit time.Duration, ask func() (T, error), late func(T, error)) (T, error) {
 	var none T
 	begun := time.Now()

@@ -220,7 +220,7 @@ func (a *Agent) clean(ctx context.Context) error {
 func (a *Agent) serveAll(ctx context.Context) bool {
 	names, err := a.wanted(ctx)
 	for name := range names {
-		err = errors.Join(err, a.drivers.Serve(ctx, name))
+		err = errors.Join(err, a.settle(ctx, name))
 	}
 	if err != nil {
 		log.FromContext(ctx).Error(err, "not all drivers are served yet")
@@ -236,13 +236,14 @@ func (a *Agent) reconcileDriver(ctx context.Context, request reconcile.Request) 
 	case <-ctx.Done():
 		return reconcile.Result{}, nil
 	}
-	names, err := a.wanted(ctx)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	if !names[request.Name] {
-		return reconcile.Result{}, a.drivers.End(ctx, request.Name)
-	}
 	// The driver's log outlives this reconcile and is not about it.
-	return reconcile.Result{}, a.drivers.Serve(log.IntoContext(ctx, logger()), request.Name)
+	return reconcile.Result{}, a.settle(log.IntoContext(ctx, logger()), request.Name)
+}
+
+// settle serves or ends a driver, as is asked for at that moment.
+func (a *Agent) settle(ctx context.Context, name string) error {
+	return a.drivers.Settle(ctx, name, func() (bool, error) {
+		names, err := a.wanted(ctx)
+		return names[name], err
+	})
 }

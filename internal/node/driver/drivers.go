@@ -16,6 +16,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"tarn.dev/tarn/internal/node/keyed"
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
@@ -39,6 +40,8 @@ type Config struct {
 type Drivers struct {
 	Config
 
+	settling keyed.Mutex // by driver
+
 	mu      sync.Mutex
 	serving map[string]*server
 	closed  bool
@@ -48,6 +51,8 @@ type Drivers struct {
 type server struct {
 	paths
 	csi, registration *grpc.Server
+	// running waits for both: one that is stopped before it has begun still has its socket.
+	running sync.WaitGroup
 }
 
 // New returns Drivers that serves none yet.
@@ -55,9 +60,24 @@ func New(config Config) *Drivers {
 	return &Drivers{Config: config, serving: map[string]*server{}}
 }
 
-// Serve serves the driver, if it is not served yet. CSI is there before the kubelet
+// Settle serves a driver that is wanted and ends one that is not. wanted is asked when nobody
+// else is at that driver: of several who come at once the last acts upon what holds then, and
+// none removes the sockets that another one has just made.
+func (d *Drivers) Settle(ctx context.Context, name string, wanted func() (bool, error)) error {
+	defer d.settling.Lock(name)()
+	switch is, err := wanted(); {
+	case err != nil:
+		return err
+	case is:
+		return d.serve(ctx, name)
+	default:
+		return d.end(ctx, name)
+	}
+}
+
+// serve serves the driver, if it is not served yet. CSI is there before the kubelet
 // hears of the driver.
-func (d *Drivers) Serve(ctx context.Context, name string) error {
+func (d *Drivers) serve(ctx context.Context, name string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed || d.serving[name] != nil {
@@ -88,8 +108,8 @@ func (d *Drivers) Serve(ctx context.Context, name string) error {
 			logger.Error(err, "socket is served no more", "socket", l.Addr().String())
 		}
 	}
-	go run(s.csi, endpoint)
-	go run(s.registration, announce)
+	s.running.Go(func() { run(s.csi, endpoint) })
+	s.running.Go(func() { run(s.registration, announce) })
 	d.serving[name] = s
 	logger.Info("serving", "socket", p.csi)
 	return nil
@@ -108,8 +128,8 @@ func (d *Drivers) prepare(p paths, name string) error {
 // stopGrace is how long calls may still run when their driver ends.
 const stopGrace = 5 * time.Second
 
-// End takes the driver away from the kubelet, then its socket and folder.
-func (d *Drivers) End(ctx context.Context, name string) error {
+// end takes the driver away from the kubelet, then its socket and folder.
+func (d *Drivers) end(ctx context.Context, name string) error {
 	d.mu.Lock()
 	s := d.serving[name]
 	delete(d.serving, name)
@@ -117,6 +137,7 @@ func (d *Drivers) End(ctx context.Context, name string) error {
 	if s != nil {
 		s.registration.Stop()
 		s.stopGracefully()
+		s.running.Wait()
 		log.FromContext(ctx).Info("driver ended", "driver", name)
 	}
 	return d.clean(d.paths(name))
@@ -150,7 +171,8 @@ func (d *Drivers) clean(p paths) error {
 	return mounts.RemoveTree(p.folder)
 }
 
-// Clean removes what an earlier run has left of drivers that are not wanted any more.
+// Clean removes what an earlier run has left of drivers that are not wanted any more. It
+// comes before the first Settle.
 func (d *Drivers) Clean(wanted func(name string) bool) error {
 	entries, err := os.ReadDir(d.Folder)
 	if errors.Is(err, os.ErrNotExist) {

@@ -88,18 +88,28 @@ func (c *cluster) level(ctx context.Context, pairs, concurrency int) (level, err
 	}, nil
 }
 
-// bind does the four writes.
-func (c *cluster) bind(ctx context.Context, v *corev1.PersistentVolume, wanted *corev1.PersistentVolumeClaim) (err error) {
-	v.Spec.ClaimRef = &corev1.ObjectReference{
-		Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: wanted.Namespace, Name: wanted.Name,
-		UID: wanted.UID, ResourceVersion: wanted.ResourceVersion,
-	}
-	if v, err = c.client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("reserving a volume: %w", err)
-	}
-	v.Status.Phase = corev1.VolumeBound
-	if v, err = c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, v, metav1.UpdateOptions{}); err != nil {
+// setPhase writes a volume's phase.
+func (c *cluster) setPhase(ctx context.Context, v *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) error {
+	v.Status.Phase = phase
+	if _, err := c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, v, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("writing a volume's status: %w", err)
+	}
+	return nil
+}
+
+// bind does the four writes, or the three that are left where the volume names the claim already.
+func (c *cluster) bind(ctx context.Context, v *corev1.PersistentVolume, wanted *corev1.PersistentVolumeClaim) (err error) {
+	if v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != wanted.UID {
+		v.Spec.ClaimRef = &corev1.ObjectReference{
+			Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: wanted.Namespace, Name: wanted.Name,
+			UID: wanted.UID, ResourceVersion: wanted.ResourceVersion,
+		}
+		if v, err = c.client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("reserving a volume: %w", err)
+		}
+	}
+	if err := c.setPhase(ctx, v, corev1.VolumeBound); err != nil {
+		return err
 	}
 	wanted.Spec.VolumeName = v.Name
 	metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, "pv.kubernetes.io/bind-completed", "yes")

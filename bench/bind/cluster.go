@@ -87,7 +87,7 @@ func (c *cluster) connect(ctx context.Context) error {
 	if err := json.Unmarshal([]byte(text), &status); err != nil {
 		return fmt.Errorf("reading the cluster's status: %w", err)
 	}
-	c.pids = map[string]int{}
+	c.pids = map[string]int{thisProgram: os.Getpid()}
 	for _, component := range status.Components {
 		c.pids[component.Name] = component.PID
 	}

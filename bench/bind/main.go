@@ -48,7 +48,7 @@ func read(args []string) (settings, error) {
 	flags := flag.NewFlagSet("bind", flag.ContinueOnError)
 	flags.StringVar(&s.program, "cluster", "bin/tarn-cluster", "the program tarn-cluster")
 	flags.StringVar(&s.tarn, "tarn", "", "the program tarn (default: beside tarn-cluster)")
-	subjects := flags.String("subjects", "default,lifted,tarn", "who binds: default and lifted are kube-controller-manager, with its default flags and without rate limits")
+	subjects := flags.String("subjects", "default,lifted,ideal,tarn", "who binds: default and lifted are kube-controller-manager, with its default flags and without rate limits; ideal is this program, which has nothing to find out")
 	modes := flags.String("modes", strings.Join(modeNames(), ","), "what is measured")
 	sizes := flags.String("n", "300,1000", "how many claims a run has")
 	slow := flags.String("slow-n", "300", "the same for subject default")

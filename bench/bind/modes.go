@@ -17,18 +17,27 @@ func patienceFor(n int) time.Duration { return 2*time.Minute + time.Duration(n)*
 // bindings does one run of a mode that binds.
 func (c *cluster) bindings(ctx context.Context, s settings, one planned) (result, error) {
 	found := result{Subject: one.subject.name, Mode: one.mode, Claims: one.n}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var watchers []func(*corev1.PersistentVolumeClaim)
+	if one.subject.process == thisProgram {
+		binder, err := c.newIdeal(ctx, one.n, fail)
+		if err != nil {
+			return found, err
+		}
+		watchers = append(watchers, func(waiting *corev1.PersistentVolumeClaim) { binder.seeClaim(ctx, waiting) })
+	}
 	if err := c.prepare(ctx, s, one); err != nil {
 		return found, err
 	}
-	var stand *provisioner
-	var waiting func(*corev1.PersistentVolumeClaim)
 	if one.mode == modeDynamic {
-		stand = c.newProvisioner(ctx, one.n)
-		waiting = stand.see
+		watchers = append(watchers, c.newProvisioner(ctx, one.n, fail).see)
 	}
-	seen, err := c.watchClaims(ctx, one.n, waiting)
+	seen, err := c.watchClaims(ctx, one.n, func(waiting *corev1.PersistentVolumeClaim) {
+		for _, see := range watchers {
+			see(waiting)
+		}
+	})
 	if err != nil {
 		return found, err
 	}
@@ -46,9 +55,6 @@ func (c *cluster) bindings(ctx context.Context, s settings, one planned) (result
 	found.fill(seen, made)
 	if err == nil {
 		err = usageErr
-	}
-	if err == nil && stand != nil {
-		err = stand.failure()
 	}
 	if err == nil {
 		err = <-profiled

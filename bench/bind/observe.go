@@ -82,7 +82,7 @@ func (c *claims) awaitAll(ctx context.Context, patience time.Duration) error {
 	case <-c.all:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return context.Cause(ctx)
 	case err := <-c.broken:
 		return err
 	case <-time.After(patience):

@@ -13,9 +13,10 @@ import (
 const (
 	dynamicClass = "bench-dynamic"
 
-	provisionerAnnotation = "volume.kubernetes.io/storage-provisioner"
-	provisionedBy         = "pv.kubernetes.io/provisioned-by"
-	provisionerFinalizer  = "external-provisioner.volume.kubernetes.io/finalizer"
+	provisionerAnnotation     = "volume.kubernetes.io/storage-provisioner"
+	betaProvisionerAnnotation = "volume.beta.kubernetes.io/storage-provisioner"
+	provisionedBy             = "pv.kubernetes.io/provisioned-by"
+	provisionerFinalizer      = "external-provisioner.volume.kubernetes.io/finalizer"
 )
 
 // provisioner stands in for an external provisioner whose storage takes no time: a
@@ -27,11 +28,11 @@ type provisioner struct {
 
 	mu    sync.Mutex
 	begun map[types.UID]bool
-	err   error
 }
 
-// newProvisioner starts one for at most n claims. It ends with ctx.
-func (c *cluster) newProvisioner(ctx context.Context, n int) *provisioner {
+// newProvisioner starts one for at most n claims. It ends with ctx; what it could not do,
+// it tells fail.
+func (c *cluster) newProvisioner(ctx context.Context, n int, fail func(error)) *provisioner {
 	p := &provisioner{cluster: c, work: make(chan *corev1.PersistentVolumeClaim, n), begun: map[types.UID]bool{}}
 	for range makers {
 		go func() {
@@ -39,7 +40,7 @@ func (c *cluster) newProvisioner(ctx context.Context, n int) *provisioner {
 				select {
 				case claim := <-p.work:
 					if err := p.provision(ctx, claim); err != nil {
-						p.fail(err)
+						fail(err)
 					}
 				case <-ctx.Done():
 					return
@@ -77,18 +78,4 @@ func (p *provisioner) provision(ctx context.Context, claim *corev1.PersistentVol
 		return fmt.Errorf("making a dynamic volume: %w", err)
 	}
 	return nil
-}
-
-func (p *provisioner) fail(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.err == nil {
-		p.err = err
-	}
-}
-
-func (p *provisioner) failure() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.err
 }

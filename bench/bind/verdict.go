@@ -13,7 +13,7 @@ type verdict struct {
 // The goals.
 const (
 	overPeer       = 2.5  // times the peer whose rate limits are lifted
-	ofCeiling      = 0.85 // of what the API server's writes allow
+	ofCeiling      = 0.85 // of what the API server's writes allow, and of the ideal binder
 	preboundP99    = 0.25 // seconds, of claim pairs at 100 a second
 	besideReleased = 0.9  // of mode match, with Released volumes about
 	withNumber     = 0.9  // of the rate with a fifth of the claims
@@ -40,6 +40,8 @@ func judge(r report) []verdict {
 			atLeast(known, overPeer*peer.PerSecond, fmt.Sprintf("at least %g times the peer without rate limits", overPeer))
 			writes := writesPerBinding(one.Mode)
 			atLeast(r.Ceiling.Best > 0, ofCeiling*r.Ceiling.Best/float64(writes), fmt.Sprintf("at least %g%% of the API server's ceiling for %d writes", 100*ofCeiling, writes))
+			ideal, known := r.find("ideal", one.Mode, one.Claims)
+			atLeast(known, ofCeiling*ideal.PerSecond, fmt.Sprintf("at least %g%% of the ideal binder", 100*ofCeiling))
 			if fewer, known := r.find("tarn", one.Mode, one.Claims/5); known {
 				atLeast(true, withNumber*fewer.PerSecond, fmt.Sprintf("no less than %g%% of the rate of %d claims", 100*withNumber, fewer.Claims))
 			}

@@ -41,6 +41,7 @@ var liveReads = map[string]map[string]string{
 		"persistentvolumeclaims": "controller/protect/gather.go: kube.Get(ctx, r.live, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})",
 	},
 	"tarn-node": {
+		"nodes":                  "node/agent.go: live.Get(ctx, client.ObjectKey{Name: a.options.NodeName}, node)",
 		"pavstages":              "node/stages/publish.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, stage)",
 		"persistentvolumeclaims": "node/stages/claim.go: kube.Get(ctx, s.Live, client.ObjectKey{Namespace: to.Namespace, Name: to.Name}, &corev1.PersistentVolumeClaim{})",
 		"persistentvolumes":      "node/stages/find.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, volume)",

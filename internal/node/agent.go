@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -154,7 +157,7 @@ func (a *Agent) run(ctx context.Context, m manager.Manager) error {
 	}
 	if a.options.CRIEndpoint != "" {
 		go func() {
-			if err := ends.Follow(ctx, a.options.CRIEndpoint, a.results, a.stages); err != nil {
+			if err := ends.Follow(ctx, a.options.CRIEndpoint, a.node(m.GetAPIReader()), a.results, a.stages); err != nil {
 				logger.Error(err, "the end of pods is seen when the kubelet tells")
 			}
 		}()
@@ -177,6 +180,17 @@ func (a *Agent) run(ctx context.Context, m manager.Manager) error {
 	return nil
 }
 
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get
+
+// node reads the Node the agent runs on.
+func (a *Agent) node(live client.Reader) func(context.Context) (*corev1.Node, error) {
+	return func(ctx context.Context) (*corev1.Node, error) {
+		node := &corev1.Node{}
+		err := live.Get(ctx, client.ObjectKey{Name: a.options.NodeName}, node)
+		return node, err
+	}
+}
+
 // provisionerOf has the driver looked at when one of its stages comes or goes.
 func provisionerOf(_ context.Context, stage client.Object) []reconcile.Request {
 	s, ok := stage.(*tarnv1.PavStage)
@@ -186,9 +200,9 @@ func provisionerOf(_ context.Context, stage client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: s.Spec.Provisioner.Name}}}
 }
 
-// wanted are the names of all drivers: Tarn's own, those of the provisioners, and
-// those of stages whose provisioner was removed by force: the kubelet must be able to
-// unpublish, or the pods could never go.
+// wanted are the names of all drivers: Tarn's own, those of the provisioners but for
+// names that are somebody else's, and those of stages on this node, whatever has become
+// of their provisioner: the kubelet must be able to unpublish, or the pods could never go.
 func (a *Agent) wanted(ctx context.Context) (map[string]bool, error) {
 	provisioners, stages := &pavv1.PavProvisionerList{}, &tarnv1.PavStageList{}
 	if err := errors.Join(a.cached.List(ctx, provisioners), a.cached.List(ctx, stages)); err != nil {
@@ -196,12 +210,23 @@ func (a *Agent) wanted(ctx context.Context) (map[string]bool, error) {
 	}
 	names := map[string]bool{tarnv1.ResultsDriver: true}
 	for i := range provisioners.Items {
-		names[provisioners.Items[i].Name] = true
+		if p := &provisioners.Items[i]; !nameTaken(p) {
+			names[p.Name] = true
+		}
 	}
 	for i := range stages.Items {
 		names[stages.Items[i].Spec.Provisioner.Name] = true
 	}
 	return names, nil
+}
+
+// nameTaken says whether the CSIDriver of a provisioner's name is somebody else's. Offered
+// all the same, it would take the name from that driver the next time its pod restarts.
+// One that is not judged yet is offered.
+func nameTaken(p *pavv1.PavProvisioner) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c metav1.Condition) bool {
+		return c.Status == metav1.ConditionFalse && c.Reason == pavv1.ReasonDriverNameTaken
+	})
 }
 
 // clean removes the sockets an earlier run has left of drivers that are gone.
@@ -229,7 +254,8 @@ func (a *Agent) serveAll(ctx context.Context) bool {
 }
 
 // reconcileDriver serves a driver as long as its PavProvisioner exists, accepted or
-// not, under deletion or not: what was staged must be unstaged.
+// not, under deletion or not: what was staged must be unstaged. Where the name is not the
+// provisioner's it is served for that alone.
 func (a *Agent) reconcileDriver(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	select {
 	case <-a.open:

@@ -38,7 +38,6 @@ func (w *world) patch(o client.Object, patch string) {
 // consumer makes a pod that was given to the node, in a phase.
 func consumer(w *world, name string, phase corev1.PodPhase) *corev1.Pod {
 	w.Helper()
-	w.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name + "-" + w.id},
 		Spec:       corev1.PodSpec{NodeName: w.node, Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}},

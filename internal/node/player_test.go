@@ -10,7 +10,9 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -35,6 +37,8 @@ type player struct {
 	held             bool
 	// recovery is what the provisioner says; empty for the default.
 	recovery tarnv1.StageRecovery
+	// grows has what is asked to grow do so at once; else the test answers.
+	grows bool
 }
 
 // greet is a staging pod that makes a directory with one file and ends.
@@ -67,6 +71,7 @@ func (p *player) hold(held bool) {
 }
 
 func (p *player) run() (stop func()) {
+	p.w.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}) // the pods'
 	ctx, cancel := context.WithCancel(p.w.ctx)
 	events, err := p.w.client.Watch(ctx, &tarnv1.PavStageList{}, client.MatchingFields{"spec.nodeName": p.w.node})
 	if err != nil {
@@ -144,6 +149,8 @@ func (p *player) play(stage *tarnv1.PavStage, pav string) {
 	switch {
 	case status.Phase == "":
 		p.begin(stage, pav, 1)
+	case p.grows && unanswered(stage):
+		p.grow(stage)
 	case stage.Status.Node.Phase != tarnv1.StageLost || status.Recovery == tarnv1.RecoveryNone:
 	case status.Phase == tarnv1.StagePodGone && lost.Cleared >= max(status.Attempt, 1):
 		if left, err := os.ReadDir(pav); err != nil || len(left) > 0 {
@@ -166,6 +173,10 @@ func (p *player) begin(stage *tarnv1.PavStage, pav string, attempt int32) {
 		}
 		if _, err := os.Stat(pav); err == nil {
 			p.staged++
+			if err := p.start(stage, attempt); err != nil {
+				p.wrong = append(p.wrong, err.Error())
+				return
+			}
 			phase, message := p.stage(pav)
 			p.tell(stage, phase, message, attempt)
 			return
@@ -175,8 +186,34 @@ func (p *player) begin(stage *tarnv1.PavStage, pav string, attempt int32) {
 	p.wrong = append(p.wrong, "the folder of /pav was never made: "+pav)
 }
 
+// start makes the pod that an attempt at a stage is played in, as the kubelet has it.
+func (p *player) start(stage *tarnv1.PavStage, attempt int32) error {
+	isController := true
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: stagingPod(stage, attempt),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: tarnv1.GroupVersion.String(), Kind: "PavStage", Name: stage.Name, UID: stage.UID, Controller: &isController}},
+		},
+		Spec: corev1.PodSpec{NodeName: p.w.node, Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}},
+	}
+	if err := p.w.client.Create(p.w.ctx, pod); err != nil {
+		return err
+	}
+	now := metav1.Now()
+	pod.Status.Phase, pod.Status.StartTime = corev1.PodRunning, &now
+	return p.w.client.Status().Update(p.w.ctx, pod)
+}
+
+// stagingPod is the name of the pod of an attempt at a stage.
+func stagingPod(stage *tarnv1.PavStage, attempt int32) string {
+	return fmt.Sprintf("staging-%s-%d", stage.UID, attempt)
+}
+
 func (p *player) tell(stage *tarnv1.PavStage, phase tarnv1.StagePodPhase, message string, attempt int32) {
-	told := tarnv1.PavStagePodStatus{Phase: phase, Message: message, Attempt: attempt, Recovery: p.recovery, Staged: true}
+	told := tarnv1.PavStagePodStatus{
+		Phase: phase, Message: message, Attempt: attempt, Recovery: p.recovery, Staged: true,
+		Namespace: "default", Name: stagingPod(stage, attempt),
+	}
 	part, err := json.Marshal(told)
 	if err != nil {
 		p.wrong = append(p.wrong, err.Error())

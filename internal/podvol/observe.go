@@ -103,13 +103,13 @@ func Observe(pod *corev1.Pod, owner types.UID, now time.Time) Observation {
 	return o
 }
 
-// Ended says whether a pod has ended, by the node agent's word or the kubelet's.
+// Ended says whether a pod has ended, however, by the node agent's word or the kubelet's.
 func Ended(pod *corev1.Pod) bool {
-	var result tarnv1.PodResult
-	if pod.Annotations[tarnv1.AnnotationResult] == "" || readAnnotation(pod, tarnv1.AnnotationResult, &result) != nil {
-		return endPhase(pod, nil) != ""
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return true
 	}
-	return endPhase(pod, &result) != ""
+	var result tarnv1.PodResult
+	return readAnnotation(pod, tarnv1.AnnotationResult, &result) == nil && result.Succeeded != nil
 }
 
 func isStaging(pod *corev1.Pod) bool {
@@ -140,19 +140,35 @@ func readAnnotation(pod *corev1.Pod, key string, into any) error {
 	return nil
 }
 
-// endPhase is Succeeded or Failed once the pod has ended, else empty. The node
-// agent's word counts before the kubelet's, which comes a second or two later.
+// endPhase is Succeeded or Failed once the pod has ended, else empty. The node agent's
+// word counts before the kubelet's, which comes a second or two later and may know better:
+// a pod that was stopped and exited with 0 looks as if it had done its work. Of what
+// destroys no success is believed before the kubelet has spoken: it cannot be undone, and
+// is seldom waited for.
 func endPhase(pod *corev1.Pod, result *tarnv1.PodResult) corev1.PodPhase {
-	if result != nil && result.Succeeded != nil {
-		if *result.Succeeded {
-			return corev1.PodSucceeded
-		}
+	phase := pod.Status.Phase
+	switch told := result != nil && result.Succeeded != nil; {
+	case phase == corev1.PodFailed, phase == corev1.PodSucceeded && stoppedByKubelet(pod), told && !*result.Succeeded:
 		return corev1.PodFailed
-	}
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		return pod.Status.Phase
+	case phase == corev1.PodSucceeded, told && !destroys(pod):
+		return corev1.PodSucceeded
 	}
 	return ""
+}
+
+// stoppedByKubelet says whether the kubelet has ended a pod: under pressure, in a shutdown of
+// the node, or in favour of another. The phase is that of its exit codes all the same.
+func stoppedByKubelet(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
+	})
+}
+
+// destroys says whether the pod's success is the end of something: of the storage, whose
+// record goes, or of the data on it, which the next claim must not find.
+func destroys(pod *corev1.Pod) bool {
+	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
+	return step == tarnv1.StepDeletion || step == tarnv1.StepRecycling
 }
 
 // wasStopped says whether a pod ended because its deletion was requested. How it
@@ -227,7 +243,7 @@ func observeEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time
 
 // observeFailure says why a pod failed.
 func observeFailure(o *Observation, pod *corev1.Pod, result *tarnv1.PodResult, now time.Time) {
-	if endedByDeadline(pod, now) {
+	if !stoppedByKubelet(pod) && endedByDeadline(pod, now) {
 		timeIsUp(o, pod, keptBy(pod, result))
 		return
 	}

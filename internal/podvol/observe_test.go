@@ -70,6 +70,13 @@ func TestAPodIs(t *testing.T) {
 	disrupted := func(pod *corev1.Pod) {
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: "PodGC: node no longer exists"}}
 	}
+	evicted := func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: "the node was low on memory"}}
+	}
+	drained := func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}}
+	}
+	wentWell := result(tarnv1.PodResult{Succeeded: ptr.To(true)})
 	const soon, eons = 5 * time.Second, time.Hour
 	for _, c := range []struct {
 		name        string
@@ -95,6 +102,17 @@ func TestAPodIs(t *testing.T) {
 		{"failed when its results never come", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0))), eons, podvol.PodFailed, podvol.ReasonResultLost, "node agent"},
 		{"succeeded with its results", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0)), result(tarnv1.PodResult{})), soon, podvol.PodSucceeded, "", ""},
 		{"succeeded by the node agent's word, before the kubelet's", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(true)})), soon, podvol.PodSucceeded, "", ""},
+		{"failed by the kubelet's later word, against the node agent's", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), func(p *corev1.Pod) { p.Status.Reason = "Evicted" }, container(ended(0)), wentWell), soon, podvol.PodFailed, podvol.ReasonPodFailed, "Evicted"},
+		{"failed when the kubelet has ended it, though it exited with 0", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), evicted, container(ended(0)), result(tarnv1.PodResult{})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "low on memory"},
+		{"failed when the kubelet has ended it, against the node agent's word", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), evicted, container(ended(0)), wentWell), eons, podvol.PodFailed, podvol.ReasonPodFailed, "low on memory"},
+		{"succeeded though somebody has wanted it off its node", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), drained, container(ended(0)), wentWell), soon, podvol.PodSucceeded, "", ""},
+		{"a staging pod that the kubelet has ended", podOf(tarnv1.StepStaging, phase(corev1.PodSucceeded), evicted, container(ended(0))), soon, podvol.PodFailed, podvol.ReasonPodFailed, "low on memory"},
+		{"a deletion has not succeeded by the node agent's word alone", podOf(tarnv1.StepDeletion, container(running), wentWell), soon, podvol.PodRunning, "", ""},
+		{"a deletion has when the kubelet says so", podOf(tarnv1.StepDeletion, phase(corev1.PodSucceeded), container(ended(0)), wentWell), soon, podvol.PodSucceeded, "", ""},
+		{"a deletion has not when the kubelet has ended it", podOf(tarnv1.StepDeletion, phase(corev1.PodSucceeded), evicted, container(ended(0)), wentWell), soon, podvol.PodFailed, podvol.ReasonPodFailed, "low on memory"},
+		{"a deletion has failed by the node agent's word", podOf(tarnv1.StepDeletion, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), ExitCodes: map[string]int32{"c": 3}})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 3"},
+		{"a deletion whose node falls silent before the kubelet has said so", podOf(tarnv1.StepDeletion, container(running), wentWell), eons, podvol.PodFailed, podvol.ReasonPodDeadline, "has not ended"},
+		{"a recycling has not succeeded by the node agent's word alone", podOf(tarnv1.StepRecycling, container(running), wentWell), soon, podvol.PodRunning, "", ""},
 		{"failed by the node agent's word", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), ExitCodes: map[string]int32{"c": 3}})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 3"},
 		{"failed with the text of /pav/error", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(1)), result(tarnv1.PodResult{Error: "no room"})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "no room"},
 		{"failed with the exit code where there is no text", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(7)), result(tarnv1.PodResult{})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 7"},
@@ -119,6 +137,23 @@ func TestAPodIs(t *testing.T) {
 				t.Error("a succeeded pod has no result")
 			}
 		})
+	}
+}
+
+func TestAPodHasEndedByEithersWord(t *testing.T) {
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		want bool
+	}{
+		"it runs":                           {podOf(tarnv1.StepDeletion, phase(corev1.PodRunning)), false},
+		"a result, but not how it ended":    {podOf(tarnv1.StepDeletion, phase(corev1.PodRunning), result(tarnv1.PodResult{})), false},
+		"the kubelet says so":               {podOf(tarnv1.StepDeletion, phase(corev1.PodFailed)), true},
+		"the node agent says so, of either": {podOf(tarnv1.StepDeletion, phase(corev1.PodRunning), result(tarnv1.PodResult{Succeeded: ptr.To(true)})), true},
+		"its result is not Tarn's":          {podOf(tarnv1.StepDeletion, func(p *corev1.Pod) { p.Annotations[tarnv1.AnnotationResult] = "{" }), false},
+	} {
+		if got := podvol.Ended(c.pod); got != c.want {
+			t.Errorf("%s: got %t", name, got)
+		}
 	}
 }
 

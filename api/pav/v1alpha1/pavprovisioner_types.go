@@ -53,6 +53,11 @@ const (
 	ConditionReady = "Ready"
 )
 
+// ReasonDriverNameTaken is why a PavProvisioner is not Ready, and not Accepted unless it is
+// being deleted: the CSIDriver of its name is somebody else's. It is offered to no kubelet
+// then, but where it has volumes staged.
+const ReasonDriverNameTaken = "DriverNameTaken"
+
 // PavProvisionerSpec is what an administrator writes. Any section, and any field
 // below a section, may be a Jinja template (a string) instead of its own type,
 // which is why the sections are raw JSON here: internal/podvol evaluates a section

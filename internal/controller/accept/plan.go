@@ -26,7 +26,7 @@ const (
 	ReasonAccepted        = "Accepted"
 	ReasonTemplateInvalid = "TemplateInvalid"
 	ReasonSpecInvalid     = "SpecInvalid"
-	ReasonDriverNameTaken = "DriverNameTaken"
+	ReasonDriverNameTaken = pavv1.ReasonDriverNameTaken
 	ReasonDeleting        = "Deleting"
 	ReasonRegistered      = "Registered"
 	ReasonNoNode          = "NoNode"
@@ -114,7 +114,7 @@ func holding(p *pavv1.PavProvisioner) bool {
 func accepted(v View) metav1.Condition {
 	c := metav1.Condition{Type: pavv1.ConditionAccepted, Status: metav1.ConditionFalse}
 	switch {
-	case v.Driver != nil && !driverIsOurs(v.Provisioner, v.Driver):
+	case nameTaken(v):
 		c.Reason = ReasonDriverNameTaken
 		c.Message = fmt.Sprintf("CSIDriver %q belongs to something else; remove that driver, or give this PavProvisioner another name", v.Driver.Name)
 	case len(v.Problems) > 0:
@@ -261,6 +261,9 @@ func driverIsOurs(p *pavv1.PavProvisioner, d *storagev1.CSIDriver) bool {
 	return ownedBy(d, p) || d.Labels[tarnv1.LabelProvisioner] == p.Name
 }
 
+// nameTaken says that the driver nodes may have under the provisioner's name is not its own.
+func nameTaken(v View) bool { return v.Driver != nil && !driverIsOurs(v.Provisioner, v.Driver) }
+
 func ownedBy(d *storagev1.CSIDriver, p *pavv1.PavProvisioner) bool {
 	return slices.ContainsFunc(d.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == p.UID })
 }
@@ -300,10 +303,10 @@ func mendDriver(d, want *storagev1.CSIDriver) *storagev1.CSIDriver {
 func report(v View, c metav1.Condition, now time.Time) []Action {
 	p := v.Provisioner
 	status := *p.Status.DeepCopy()
-	status.ObservedGeneration, status.Nodes, status.Volumes = p.Generation, v.Nodes, made(v.Records)
+	status.ObservedGeneration, status.Nodes, status.Volumes = p.Generation, serving(v), made(v.Records)
 	c.Message = kube.Cut(c.Message, maxMessage)
 	before := meta.FindStatusCondition(p.Status.Conditions, c.Type)
-	for _, condition := range []metav1.Condition{c, ready(v.Nodes)} {
+	for _, condition := range []metav1.Condition{c, ready(v)} {
 		condition.ObservedGeneration, condition.LastTransitionTime = p.Generation, metav1.NewTime(now)
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
@@ -329,13 +332,27 @@ func worthAWarning(before *metav1.Condition, c metav1.Condition) bool {
 	return c.Reason != ReasonDeleting && before.Message != c.Message
 }
 
-func ready(nodes int32) metav1.Condition {
+// serving is how many nodes serve the driver. A CSINode tells drivers by name alone, so
+// of a name that is somebody else's it tells nothing.
+func serving(v View) int32 {
+	if nameTaken(v) {
+		return 0
+	}
+	return v.Nodes
+}
+
+// ready is the condition Ready. That the name is taken is said there while the provisioner
+// is being deleted too, as the node agents go by it.
+func ready(v View) metav1.Condition {
 	c := metav1.Condition{Type: pavv1.ConditionReady, Status: metav1.ConditionTrue, Reason: ReasonRegistered}
-	switch nodes {
-	case 0:
+	switch nodes := serving(v); {
+	case nameTaken(v):
+		c.Status, c.Reason = metav1.ConditionFalse, ReasonDriverNameTaken
+		c.Message = fmt.Sprintf("CSIDriver %q belongs to something else; what kubelets have registered under that name is not counted", v.Driver.Name)
+	case nodes == 0:
 		c.Status, c.Reason = metav1.ConditionFalse, ReasonNoNode
 		c.Message = "no kubelet has registered the driver; is Tarn's node agent running?"
-	case 1:
+	case nodes == 1:
 		c.Message = "1 node serves the driver"
 	default:
 		c.Message = fmt.Sprintf("%d nodes serve the driver", nodes)

@@ -143,6 +143,12 @@ func TestPlanAccepts(t *testing.T) {
 			wantNote:    `DriverNameTaken: CSIDriver "slow" belongs to something else; remove that driver, or give this PavProvisioner another name`,
 		},
 		{
+			name:        "one whose name is taken is not ready, though nodes have a driver of the name",
+			view:        View{Provisioner: slow(), Driver: foreign, Nodes: 2},
+			wantActions: "WriteStatus Post", wantAccepted: "False", wantReason: "DriverNameTaken", wantReady: "False",
+			wantNote: `DriverNameTaken: CSIDriver "slow" belongs to something else; remove that driver, or give this PavProvisioner another name`,
+		},
+		{
 			name:        "an accepted one that was broken keeps the driver its volumes need",
 			view:        View{Provisioner: slow(), Driver: wantDriver(slow()), Problems: []podvol.Problem{shape}},
 			wantActions: "WriteStatus Post", wantAccepted: "False", wantReason: "SpecInvalid", wantReady: "False",
@@ -186,6 +192,31 @@ func TestPlanCountsVolumesThatWereMade(t *testing.T) {
 	}}
 	if s := statusOf(plan(v, noon)); s.Volumes != 3 || s.Nodes != 4 {
 		t.Errorf("got %d volumes on %d nodes, want 3 on 4", s.Volumes, s.Nodes)
+	}
+}
+
+// The node agents go by it, so it stays while the reason of Accepted is the deletion.
+func TestPlanSaysAsLongAsTheNameIsTaken(t *testing.T) {
+	foreign := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "slow", UID: "theirs"}}
+	kept := []tarnv1.PavVolume{record("a", tarnv1.VolumeDeleting)}
+	for name, c := range map[string]struct {
+		view  View
+		want  string
+		nodes int32
+	}{
+		"taken":                        {View{Provisioner: slow(), Driver: foreign, Nodes: 2}, ReasonDriverNameTaken, 0},
+		"taken, and it is to go":       {View{Provisioner: slow(toGo), Driver: foreign, Nodes: 2, Records: kept}, ReasonDriverNameTaken, 0},
+		"its own, and it is to go":     {View{Provisioner: slow(toGo), Driver: wantDriver(slow()), Nodes: 2, Records: kept}, ReasonRegistered, 2},
+		"the other has gone":           {View{Provisioner: slow(), Nodes: 2}, ReasonRegistered, 2},
+		"the other has gone, unserved": {View{Provisioner: slow()}, ReasonNoNode, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status := statusOf(plan(c.view, noon))
+			ready := meta.FindStatusCondition(status.Conditions, pavv1.ConditionReady)
+			if ready.Reason != c.want || (ready.Status == metav1.ConditionTrue) != (c.want == ReasonRegistered) || status.Nodes != c.nodes {
+				t.Errorf("got Ready %+v on %d nodes, want reason %s on %d", ready, status.Nodes, c.want, c.nodes)
+			}
+		})
 	}
 }
 

@@ -51,9 +51,18 @@ func worked(step tarnv1.Step, other bool, result string) viewWith {
 		pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](600)
 		if result != "" {
 			pod.Annotations[tarnv1.AnnotationResult] = result
+			pod.Status.Phase = phaseOf(result)
 		}
 		v.Work = append(v.Work, pod)
 	}
+}
+
+// phaseOf is what the kubelet says of a pod with that result.
+func phaseOf(result string) corev1.PodPhase {
+	if strings.Contains(result, `"succeeded": true`) {
+		return corev1.PodSucceeded
+	}
+	return corev1.PodFailed
 }
 
 // readBack is what a pod leaves that has read a file system.

@@ -96,13 +96,18 @@ func (w *world) provide() {
 	w.vol.Annotations[tarnv1.AnnotationRecord] = string(record.UID)
 }
 
-// step is the end of a pod of the provisioner, by the node agent's word.
+// step is the end of a pod of the provisioner, by the node agent's word and then by the
+// kubelet's.
 func (w *world) step(pod *corev1.Pod) {
 	if pod.DeletionTimestamp != nil {
 		_ = w.Client.Delete(w.Ctx, pod, client.GracePeriodSeconds(0))
 		return
 	}
-	if pod.Annotations[tarnv1.AnnotationResult] != "" {
+	if result := pod.Annotations[tarnv1.AnnotationResult]; result != "" {
+		if phase := phaseOf(result); pod.Status.Phase != phase {
+			pod.Status.Phase = phase
+			_ = w.Client.Status().Update(w.Ctx, pod)
+		}
 		return
 	}
 	result := `{"succeeded": true, "handle": "h", "capacity": "1Gi"}`

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -17,9 +18,9 @@ import (
 type Listener interface {
 	// Pods are the uids of those whose end is waited for.
 	Pods() []types.UID
-	// Stopped is told that a container of the pod has ended. Runs asks the runtime for
-	// all runs of all containers of the pod.
-	Stopped(ctx context.Context, pod types.UID, runs func(context.Context) ([]Run, error))
+	// Stopped is told that a container of the pod has ended. Look asks for what Judge
+	// goes by.
+	Stopped(ctx context.Context, pod types.UID, look func(context.Context) (Look, error))
 }
 
 // labelPodUID is the label the kubelet puts on containers and sandboxes.
@@ -29,14 +30,15 @@ const labelPodUID = "io.kubernetes.pod.uid"
 const lookTimeout = 20 * time.Second
 
 // Follow tells the listeners of the runtime's events until ctx ends. When the stream
-// of events breaks, it is opened again after a pause.
-func Follow(ctx context.Context, endpoint string, listeners ...Listener) error {
+// of events breaks, it is opened again after a pause. node reads the Node this runs on
+// from the API server itself.
+func Follow(ctx context.Context, endpoint string, node func(context.Context) (*corev1.Node, error), listeners ...Listener) error {
 	conn, err := grpc.NewClient(target(endpoint), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("--cri-endpoint %s: %w", endpoint, err)
 	}
 	defer func() { _ = conn.Close() }()
-	f := follower{runtime: cri.NewRuntimeServiceClient(conn), listeners: listeners}
+	f := follower{runtime: cri.NewRuntimeServiceClient(conn), node: node, listeners: listeners}
 	backoff := newBackoff()
 	for {
 		begun := time.Now()
@@ -72,6 +74,7 @@ func target(endpoint string) string {
 
 type follower struct {
 	runtime   cri.RuntimeServiceClient
+	node      func(context.Context) (*corev1.Node, error)
 	listeners []Listener
 }
 
@@ -106,7 +109,7 @@ func (f *follower) tell(ctx context.Context, uid types.UID) {
 			go func() {
 				ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 				defer cancel()
-				l.Stopped(ctx, pod, func(ctx context.Context) ([]Run, error) { return f.runs(ctx, pod) })
+				l.Stopped(ctx, pod, func(ctx context.Context) (Look, error) { return f.look(ctx, pod) })
 			}()
 		}
 	}
@@ -123,6 +126,26 @@ func podOf(event *cri.ContainerEventResponse) types.UID {
 		}
 	}
 	return ""
+}
+
+// look asks the runtime, and the node after it: what the kubelet ends it ends after it has
+// begun to say why.
+func (f *follower) look(ctx context.Context, pod types.UID) (Look, error) {
+	runs, err := f.runs(ctx, pod)
+	if err != nil {
+		return Look{}, err
+	}
+	l := Look{Runs: runs}
+	switch node, err := f.node(ctx); {
+	case err != nil:
+		l.Ending = "the node cannot be read: " + err.Error()
+	default:
+		l.Ending = endsPods(node)
+	}
+	if l.Ending != "" {
+		log.FromContext(ctx).Info("whether a pod has succeeded is left to the kubelet, which may be ending pods", "pod", pod, "because", l.Ending)
+	}
+	return l, nil
 }
 
 func (f *follower) runs(ctx context.Context, pod types.UID) ([]Run, error) {

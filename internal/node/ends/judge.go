@@ -29,6 +29,15 @@ type Run struct {
 	Started, Finished time.Time
 }
 
+// Look is what was found of a pod at a moment.
+type Look struct {
+	// Runs are all runs of all its containers.
+	Runs []Run
+	// Ending says why the kubelet may be ending pods of the node, empty where nothing
+	// shows that it does.
+	Ending string
+}
+
 // Shape is what of a pod's spec decides when it has ended.
 type Shape struct {
 	RestartPolicy corev1.RestartPolicy `json:"restartPolicy"`
@@ -66,8 +75,18 @@ func ShapeOf(pod *corev1.Pod) Shape {
 // Judge tells from the runs of its containers whether a pod has ended for good, so
 // surely that the kubelet cannot come to another answer. Where it could (a restart is
 // due or possible, the pod's deadline had passed, the runtime has forgotten a
-// container), nothing is said.
-func Judge(s Shape, runs []Run) Ending {
+// container), nothing is said. Nor is it where a pod seems to have succeeded while the
+// kubelet may be ending pods: many exit with 0 on SIGTERM, and no runtime tells why a
+// container ended. Those that fail have, whoever ended them.
+func Judge(s Shape, l Look) Ending {
+	end := judge(s, l.Runs)
+	if end.Succeeded && l.Ending != "" {
+		return Ending{}
+	}
+	return end
+}
+
+func judge(s Shape, runs []Run) Ending {
 	if s.Unusual {
 		return Ending{}
 	}

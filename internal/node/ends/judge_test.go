@@ -50,10 +50,47 @@ func TestAPodHasEndedOnlyWhenTheKubeletCannotSeeItOtherwise(t *testing.T) {
 		"the runtime names nothing the spec names": {never, []Run{exited("x", 0, 0)}, Ending{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Judge(test.shape, test.runs); !reflect.DeepEqual(got, test.want) {
+			if got := Judge(test.shape, Look{Runs: test.runs}); !reflect.DeepEqual(got, test.want) {
 				t.Errorf("judged %+v, want %+v", got, test.want)
 			}
 		})
+	}
+}
+
+// Many exit with 0 when they are asked to end.
+func TestASuccessIsNotBelievedWhileTheKubeletMayBeEndingPods(t *testing.T) {
+	never := Shape{RestartPolicy: corev1.RestartPolicyNever, Containers: []string{"a"}}
+	onFailure := Shape{RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []string{"a"}}
+	for _, shape := range []Shape{never, onFailure} {
+		if got := Judge(shape, Look{Runs: []Run{exited("a", 0, 0)}, Ending: "DiskPressure of node n"}); got.Known {
+			t.Errorf("%s: judged %+v", shape.RestartPolicy, got)
+		}
+	}
+	if got := Judge(never, Look{Runs: []Run{exited("a", 0, 1)}, Ending: "DiskPressure of node n"}); !got.Known || got.Succeeded {
+		t.Errorf("what has failed is judged %+v", got)
+	}
+}
+
+func TestANodeShowsThatItsKubeletMayBeEndingPods(t *testing.T) {
+	is := func(kind corev1.NodeConditionType, status corev1.ConditionStatus) corev1.NodeCondition {
+		return corev1.NodeCondition{Type: kind, Status: status}
+	}
+	ready := is(corev1.NodeReady, corev1.ConditionTrue)
+	for name, test := range map[string]struct {
+		conditions []corev1.NodeCondition
+		ends       bool
+	}{
+		"all is well":      {[]corev1.NodeCondition{is(corev1.NodeMemoryPressure, corev1.ConditionFalse), is(corev1.NodeDiskPressure, corev1.ConditionFalse), ready}, false},
+		"little memory":    {[]corev1.NodeCondition{is(corev1.NodeMemoryPressure, corev1.ConditionTrue), ready}, true},
+		"little disk":      {[]corev1.NodeCondition{is(corev1.NodeDiskPressure, corev1.ConditionTrue), ready}, true},
+		"few process ids":  {[]corev1.NodeCondition{ready, is(corev1.NodePIDPressure, corev1.ConditionTrue)}, true},
+		"it is shut down":  {[]corev1.NodeCondition{is(corev1.NodeReady, corev1.ConditionFalse)}, true},
+		"it is silent":     {[]corev1.NodeCondition{is(corev1.NodeReady, corev1.ConditionUnknown)}, true},
+		"it is only begun": {nil, true},
+	} {
+		if got := endsPods(&corev1.Node{Status: corev1.NodeStatus{Conditions: test.conditions}}); (got != "") != test.ends {
+			t.Errorf("%s: got %q", name, got)
+		}
 	}
 }
 

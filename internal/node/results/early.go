@@ -24,7 +24,7 @@ func (r *Results) Pods() []types.UID {
 
 // Stopped implements ends.Listener: it stores the pod's result if the pod has surely
 // ended. What it cannot do is done when the kubelet unpublishes.
-func (r *Results) Stopped(ctx context.Context, uid types.UID, ask func(context.Context) ([]ends.Run, error)) {
+func (r *Results) Stopped(ctx context.Context, uid types.UID, look func(context.Context) (ends.Look, error)) {
 	k, known := r.keyOf(uid)
 	if !known {
 		return
@@ -35,12 +35,12 @@ func (r *Results) Stopped(ctx context.Context, uid types.UID, ask func(context.C
 	if err != nil || rec == nil {
 		return // unpublished meanwhile, or unpublish will tell
 	}
-	runs, err := ask(ctx)
+	seen, err := look(ctx)
 	if err != nil {
 		logger.Info("cannot see how the pod ended; the kubelet will tell", "because", err.Error())
 		return
 	}
-	end := ends.Judge(rec.Shape, runs)
+	end := ends.Judge(rec.Shape, seen)
 	if !end.Known {
 		return
 	}

@@ -58,12 +58,12 @@ func (s *Stages) cachedStages(ctx context.Context) ([]tarnv1.PavStage, error) {
 // be waited for until the kubelet says so. Of one that has failed before it made the
 // volume available, the stage controller tells, which knows why. When a container of
 // one that was to stay ends, the volume is looked at.
-func (s *Stages) Stopped(ctx context.Context, uid types.UID, ask func(context.Context) ([]ends.Run, error)) {
+func (s *Stages) Stopped(ctx context.Context, uid types.UID, look func(context.Context) (ends.Look, error)) {
 	for _, stage := range s.listening() {
 		if stage.Status.Pod.UID != uid {
 			continue
 		}
-		end, err := s.ending(ctx, &stage, ask)
+		end, err := s.ending(ctx, &stage, look)
 		if err != nil {
 			log.FromContext(ctx).Info("cannot see how the staging pod ended; the kubelet will tell", "stage", stage.Name, "because", err.Error())
 		}
@@ -81,8 +81,8 @@ func (s *Stages) Stopped(ctx context.Context, uid types.UID, ask func(context.Co
 
 // ending judges how the pod has ended; the zero value where that is not known. One
 // that is being deleted is not asked to have done its work.
-func (s *Stages) ending(ctx context.Context, stage *tarnv1.PavStage, ask func(context.Context) ([]ends.Run, error)) (ends.Ending, error) {
-	runs, err := ask(ctx)
+func (s *Stages) ending(ctx context.Context, stage *tarnv1.PavStage, look func(context.Context) (ends.Look, error)) (ends.Ending, error) {
+	seen, err := look(ctx)
 	if err != nil {
 		return ends.Ending{}, err
 	}
@@ -94,7 +94,7 @@ func (s *Stages) ending(ctx context.Context, stage *tarnv1.PavStage, ask func(co
 	if pod.UID != stage.Status.Pod.UID || !pod.DeletionTimestamp.IsZero() {
 		return ends.Ending{}, nil
 	}
-	return ends.Judge(ends.ShapeOf(pod), runs), nil
+	return ends.Judge(ends.ShapeOf(pod), seen), nil
 }
 
 // death is the end of a staging pod that was to stay.

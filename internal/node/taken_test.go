@@ -1,0 +1,66 @@
+package node
+
+import (
+	"errors"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// judge writes the status accept would.
+func (w *world) judge(name string, conditions ...metav1.Condition) {
+	w.Helper()
+	p := &pavv1.PavProvisioner{}
+	if err := w.client.Get(w.ctx, client.ObjectKey{Name: name}, p); err != nil {
+		w.Fatal(err)
+	}
+	for i := range conditions {
+		conditions[i].LastTransitionTime = metav1.Now()
+	}
+	p.Status.Conditions = conditions
+	if err := w.client.Status().Update(w.ctx, p); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func TestADriverWhoseNameIsAnothersIsServedForWhatIsStagedAlone(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	name := w.provisioner()
+	isServed := func() error { return w.served(name) }
+	isNot := func() error {
+		if isServed() == nil {
+			return errors.New("still served")
+		}
+		return nil
+	}
+	accepted := testkit.Accepted(metav1.ConditionTrue, "Accepted", "")
+	taken := testkit.Accepted(metav1.ConditionFalse, pavv1.ReasonDriverNameTaken, "CSIDriver belongs to something else")
+	w.judge(name, taken)
+	w.eventually("the driver is not offered any more", isNot)
+	w.judge(name, accepted)
+	w.eventually("the driver is offered again when the name is free", isServed)
+
+	volume := w.volume(name, "pv-"+w.id)
+	target := w.mustPublish(volume, "pod-1")
+	going := testkit.Accepted(metav1.ConditionFalse, "Deleting", "deletion is requested")
+	notReady := metav1.Condition{Type: pavv1.ConditionReady, Status: metav1.ConditionFalse, Reason: pavv1.ReasonDriverNameTaken}
+	w.judge(name, going, notReady)
+	w.stop()
+	w.start() // the stage, not what was served before, is what keeps it
+	if err := isServed(); err != nil {
+		t.Error(err)
+	}
+	w.mustUnpublish(volume, target)
+	w.nothingIsLeft()
+	w.eventually("the driver ends with its last stage", isNot)
+	w.stop()
+	w.start()
+	if err := isNot(); err != nil {
+		t.Errorf("after a restart: %v", err)
+	}
+}

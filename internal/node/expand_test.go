@@ -10,14 +10,18 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/nodetest"
 )
 
 // growing is the answer to a call that lets a volume grow.
@@ -56,6 +60,36 @@ func (w *world) answer(attempt int32, bytes int64, phase tarnv1.StageExpansionPh
 	})
 }
 
+// unanswered says whether nobody has answered yet that the volume is to grow.
+func unanswered(stage *tarnv1.PavStage) bool {
+	want, have := stage.Status.Node.Expansion, stage.Status.Pod.Expansion
+	return want != nil && (have == nil || have.Attempt != want.Attempt)
+}
+
+// grow is a node expansion pod that has nothing to do.
+func (p *player) grow(stage *tarnv1.PavStage) {
+	body := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"pod":{"expansion":{"attempt":%d,"phase":%q}}}}`,
+		stage.UID, stage.Status.Node.Expansion.Attempt, tarnv1.StageExpansionSucceeded)
+	if err := p.w.client.Status().Patch(p.w.ctx, stage, client.RawPatch(types.MergePatchType, body)); err != nil {
+		p.wrong = append(p.wrong, fmt.Sprintf("set status.pod.expansion of %s: %v", stage.Name, err))
+	}
+}
+
+// letGrow gives a provisioner volumeExpansion.
+func (w *world) letGrow(provisioner string) {
+	w.Helper()
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"volumeExpansion": {"nodePodTemplate": {"spec": {}}}}}`))
+	if err := w.client.Patch(w.ctx, &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: provisioner}}, patch); err != nil {
+		w.Fatal(err)
+	}
+	w.eventually("the driver expands volumes", func() error {
+		if !w.expands(provisioner) {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
+
 func (w *world) expands(driver string) bool {
 	w.Helper()
 	answer, err := w.csi(driver).NodeGetCapabilities(w.ctx, &csi.NodeGetCapabilitiesRequest{})
@@ -75,16 +109,7 @@ func TestAVolumeGrowsWhenTheKubeletAsks(t *testing.T) {
 	if w.expands(provisioner) {
 		t.Error("a provisioner without volumeExpansion expands volumes")
 	}
-	patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec": {"volumeExpansion": {"nodePodTemplate": {"spec": {}}}}}`))
-	if err := w.client.Patch(w.ctx, &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: provisioner}}, patch); err != nil {
-		t.Fatal(err)
-	}
-	w.eventually("the driver expands volumes", func() error {
-		if !w.expands(provisioner) {
-			return errors.New("not yet")
-		}
-		return nil
-	})
+	w.letGrow(provisioner)
 	volume := w.volume(provisioner, "pv-"+w.id)
 	target := w.mustPublish(volume, "pod-1")
 	complaint := filepath.Join(w.state, "stages", string(w.stages()[0].UID), "pav", "error")
@@ -126,6 +151,148 @@ func TestAVolumeGrowsWhenTheKubeletAsks(t *testing.T) {
 	stranger.Spec.CSI.VolumeHandle = "nobody's"
 	if got := <-w.grow(stranger, filepath.Join(w.kubelet, "nowhere"), larger); status.Code(got.err) != codes.NotFound {
 		t.Errorf("an unknown volume is told as %v, want NotFound", got.err)
+	}
+	w.mustUnpublish(volume, target)
+	w.nothingIsLeft()
+}
+
+// enlarge gives a loop device of the tests another size.
+func enlarge(t *testing.T, device uint64, size int64) {
+	t.Helper()
+	number := unix.Minor(device)
+	backing, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", number))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(strings.TrimSpace(string(backing)), size); err != nil {
+		t.Fatal(err)
+	}
+	loop, err := os.Open(fmt.Sprint("/dev/loop", number))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_SET_CAPACITY, 0), loop.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// publishDevice makes a volume of 1Mi that is the block device, and publishes it.
+func (w *world) publishDevice(provisioner string, device uint64) (volume *corev1.PersistentVolume, target string) {
+	w.Helper()
+	w.player.set(func(pav string) (tarnv1.StagePodPhase, string) {
+		if err := unix.Mknod(filepath.Join(pav, "volume"), unix.S_IFBLK|0o600, int(device)); err != nil { //nolint:gosec // a device number fits
+			return tarnv1.StagePodFailed, err.Error()
+		}
+		return tarnv1.StagePodSucceeded, ""
+	})
+	mode, name := corev1.PersistentVolumeBlock, "pv-"+w.id
+	volume = &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
+		Capacity:   corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")},
+		VolumeMode: &mode, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: provisioner, VolumeHandle: "handle-of-" + name}},
+	}}
+	w.create(volume)
+	target, err := w.publish(volume, "pod-1", func(r *csi.NodePublishVolumeRequest) {
+		r.VolumeCapability.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+	})
+	if err != nil {
+		w.Fatalf("publish: %v", err)
+	}
+	return volume, target
+}
+
+func TestABlockDeviceThatStaysTooSmallIsTriedAgain(t *testing.T) {
+	const size, larger, largest = 1 << 20, 2 << 20, 3 << 20
+	device := nodetest.Loop(t, size)
+	w := newWorld(t)
+	w.start()
+	provisioner := w.provisioner()
+	w.letGrow(provisioner)
+	volume, target := w.publishDevice(provisioner, device)
+	tooSmall := func(call <-chan growing, wanted int64) {
+		t.Helper()
+		want := fmt.Sprintf("a block device of %d bytes after the expansion, it was to have %d; volumeExpansion has to make it", size, wanted)
+		if got := <-call; status.Code(got.err) != codes.Internal || !strings.Contains(got.err.Error(), want) {
+			t.Errorf("a device that has not grown is told as %v, %v, want Internal and %q", got.answer, got.err, want)
+		}
+	}
+	has := func(call <-chan growing, wanted int64, attempt int32) {
+		t.Helper()
+		if got := <-call; got.err != nil || got.answer.CapacityBytes != wanted {
+			t.Errorf("growing to %d bytes is told as %v, %v", wanted, got.answer, got.err)
+		}
+		if got := w.stages()[0].Status.Node.Expansion.Attempt; got != attempt {
+			t.Errorf("it is asked for attempt %d, want %d", got, attempt)
+		}
+	}
+
+	// Each call is another attempt, as after a pod that has failed.
+	for attempt := range int32(2) {
+		call := w.grow(volume, target, largest)
+		w.answer(attempt+1, largest, tarnv1.StageExpansionSucceeded, "")
+		tooSmall(call, largest)
+	}
+	// An agent that is started again tells what it finds before it asks.
+	w.stop()
+	w.start()
+	w.eventually("the driver is served", func() error { return w.served(provisioner) })
+	tooSmall(w.grow(volume, target, largest), largest)
+
+	// What it has is not asked for; what is less than before, and more than that, is at once.
+	has(w.grow(volume, target, size), size, 2)
+	call := w.grow(volume, target, larger)
+	w.answer(3, larger, tarnv1.StageExpansionSucceeded, "")
+	tooSmall(call, larger)
+	call = w.grow(volume, target, larger)
+	w.eventually("it is asked again", func() error {
+		if e := w.stages()[0].Status.Node.Expansion; e.Attempt != 4 {
+			return fmt.Errorf("asked for: %+v", e)
+		}
+		return nil
+	})
+	enlarge(t, device, larger)
+	w.answer(4, larger, tarnv1.StageExpansionSucceeded, "")
+	has(call, larger, 4)
+	has(w.grow(volume, target, larger), larger, 4)
+	w.mustUnpublish(volume, target)
+	w.nothingIsLeft()
+}
+
+// What the pod did whose volume is lost under it is of no use to the one staged anew.
+func TestAnExpansionThatRunsWhenItsVolumeIsLostIsAskedForAnew(t *testing.T) {
+	const larger = 2 << 20
+	w := newWorld(t)
+	volume := w.startNumbered()
+	target := w.mustPublish(volume, "pod-1")
+	losses := 0
+	lose := func() {
+		t.Helper()
+		reason := tarnv1.ReasonStaged
+		if losses++; losses > 1 {
+			reason = tarnv1.ReasonRebound
+		}
+		w.unmountVolume(w.healthy(metav1.ConditionTrue, reason))
+		w.eventually("the loss is over", func() error {
+			if l := w.stages()[0].Status.Node.Loss; l == nil || int(l.Number) != losses || l.ReboundTime == nil {
+				return fmt.Errorf("loss %+v", l)
+			}
+			return nil
+		})
+	}
+	call := w.grow(volume, target, larger)
+	w.answer(1, larger, tarnv1.StageExpansionRunning, "")
+	lose()
+	if got := <-call; status.Code(got.err) != codes.Unavailable {
+		t.Errorf("a volume that is lost while it grows is told as %v", got.err)
+	}
+	call = w.grow(volume, target, larger)
+	w.answer(2, larger, tarnv1.StageExpansionSucceeded, "")
+	if got := <-call; got.err != nil {
+		t.Errorf("growing is told as %v", got.err)
+	}
+	lose()
+	if got := <-w.grow(volume, target, larger); got.err != nil || w.stages()[0].Status.Node.Expansion.Attempt != 2 {
+		t.Errorf("what had grown before the loss is told as %v, asked for is %+v", got.err, w.stages()[0].Status.Node.Expansion)
 	}
 	w.mustUnpublish(volume, target)
 	w.nothingIsLeft()

@@ -112,8 +112,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return kube.Outcome(err, time.Time{}, now)
 	}
-	if left, err := r.stopExpansion(ctx, view.Stage); left || err != nil {
-		return kube.Outcome(err, time.Time{}, now)
+	if left, lookAt, err := r.stopExpansion(ctx, view, now); left || err != nil {
+		return kube.Outcome(err, lookAt, now)
 	}
 	p := plan(view, now)
 	err = r.apply(ctx, view, p)

@@ -345,7 +345,7 @@ func TestAVolumeIsNotBroughtToANodeThatHasNoPodForIt(t *testing.T) {
 	}
 }
 
-func TestAStagingPodThatVanishesIsStartedAgain(t *testing.T) {
+func TestAStageWhoseStagingPodVanishesIsUnstaged(t *testing.T) {
 	w := newWorld(t, subjects()...)
 	vanished := false
 	w.end = func(p *corev1.Pod) corev1.PodPhase {
@@ -361,7 +361,7 @@ func TestAStagingPodThatVanishesIsStartedAgain(t *testing.T) {
 		}
 	}
 	w.live()
-	if want := []string{staging, staging, unstaging}; !slices.Equal(w.made, want) {
+	if want := []string{staging, unstaging}; !slices.Equal(w.made, want) {
 		t.Errorf("made %q, want %q", w.made, want)
 	}
 }

@@ -1,8 +1,10 @@
 package stage
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,24 +58,90 @@ func (r *Reconciler) expand(ctx context.Context, v View, now time.Time) (time.Ti
 	return p.LookAt, err
 }
 
-// stopExpansion removes the node expansion pods of a stage that ends, and says
-// whether there are any left: nothing of the stage may be unmounted under them.
-func (r *Reconciler) stopExpansion(ctx context.Context, stage *tarnv1.PavStage) (left bool, err error) {
-	if stage == nil || stage.Status.Node.Expansion == nil || situationOf(stage) != stop {
-		return false, nil
+// stopExpansion removes the node expansion pods of a stage that ends, or whose volume is
+// lost, and says whether there are any left: nothing of the stage may be unmounted under
+// them, and none may be at work beside the next staging pod. Of one that does not go the
+// stage tells what it tells of a staging pod.
+func (r *Reconciler) stopExpansion(ctx context.Context, v View, now time.Time) (left bool, lookAt time.Time, err error) {
+	switch {
+	case v.Stage == nil || v.Stage.Status.Node.Expansion == nil:
+		return false, time.Time{}, nil
+	case situationOf(v.Stage) == stop:
+		pods, err := r.expansionPods(ctx, v.Stage)
+		for i := range pods {
+			if err := r.steps.Discard(ctx, &pods[i]); err != nil {
+				return true, time.Time{}, err
+			}
+		}
+		return len(pods) > 0, time.Time{}, err
+	case v.Node == nil || !losesStagingPod(v):
+		return false, time.Time{}, nil
 	}
-	pods, err := r.expansionPods(ctx, stage)
+	pods, err := r.runningExpansions(ctx, v.Stage)
+	if err != nil || len(pods) == 0 {
+		return err != nil, time.Time{}, err
+	}
+	actions, status := hurryAll(pods), v.Stage.Status.Pod
 	for i := range pods {
-		if err := r.steps.Discard(ctx, &pods[i]); err != nil {
-			return true, err
+		if o := podvol.Observe(&pods[i], v.Stage.UID, now); o.State == podvol.PodGoing {
+			lookAt, status.Message = kube.Sooner(lookAt, o.CheckAt), cmp.Or(o.Message, status.Message)
 		}
 	}
-	return len(pods) > 0, err
+	return true, lookAt, r.apply(ctx, v, Plan{Actions: append(write(v, status), actions...)})
 }
 
-// grows says whether the node waits for its volume to grow, or did.
+// losesStagingPod says whether it may be written next that the staging pod is gone though
+// the stage goes on, upon which the node clears the folder. Its users are told before.
+func losesStagingPod(v View) bool {
+	switch situationOf(v.Stage) {
+	case mend:
+		return !somethingToTell(v.Stage)
+	case follow:
+		return v.Pod == nil && isStaged(v.Stage)
+	}
+	return false
+}
+
+// runningExpansions are the node expansion pods of a stage that have not ended. The one
+// whose attempt is to be answered may have been made a moment ago, so that it is not there
+// is asked of the API server.
+func (r *Reconciler) runningExpansions(ctx context.Context, stage *tarnv1.PavStage) ([]corev1.Pod, error) {
+	pods, err := r.expansionPods(ctx, stage)
+	if err != nil {
+		return nil, err
+	}
+	want, have := stage.Status.Node.Expansion, stage.Status.Pod.Expansion
+	e := ExpansionView{Stage: stage, Pods: pods}
+	if have != nil && have.Attempt == want.Attempt && have.Phase == tarnv1.StageExpansionRunning && currentExpansion(e) == nil {
+		pod, err := find(ctx, r, &corev1.Pod{}, client.ObjectKey{Namespace: have.Namespace, Name: have.Name}, "")
+		if err != nil {
+			return nil, err
+		}
+		if pod != nil && podvol.OwnedBy(pod, stage.UID) {
+			pods = append(pods, *pod)
+		}
+	}
+	return slices.DeleteFunc(pods, func(p corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	}), nil
+}
+
+// hurryAll deletes pods that have nothing more to do, each once.
+func hurryAll(pods []corev1.Pod) []Action {
+	var actions []Action
+	for i := range pods {
+		if grace := pods[i].DeletionGracePeriodSeconds; pods[i].DeletionTimestamp == nil || grace == nil || *grace > hurry {
+			actions = append(actions, HurryPod{&pods[i]})
+		}
+	}
+	return actions
+}
+
+// grows says whether the node waits for its volume to grow, or did. One whose staging pod
+// is gone is about to be lost.
 func grows(stage *tarnv1.PavStage) bool {
-	return stage.DeletionTimestamp == nil && stage.Status.Node.Expansion != nil && stage.Status.Node.Phase == tarnv1.StageStaged
+	return stage.DeletionTimestamp == nil && stage.Status.Node.Expansion != nil && stage.Status.Node.Phase == tarnv1.StageStaged &&
+		stage.Status.Pod.Phase != tarnv1.StagePodGone
 }
 
 func (r *Reconciler) expansionPods(ctx context.Context, stage *tarnv1.PavStage) ([]corev1.Pod, error) {

@@ -3,10 +3,13 @@ package stage
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -121,13 +124,174 @@ func TestAStageThatDoesNotGrowIsLeftAlone(t *testing.T) {
 	if !grows(asked) {
 		t.Error("a staged volume whose node asks for it does not grow")
 	}
-	lost := asked.DeepCopy()
+	lost, alone := asked.DeepCopy(), asked.DeepCopy()
 	lost.Status.Node.Phase = tarnv1.StageWaiting
-	for name, stage := range map[string]*tarnv1.PavStage{"not asked": aStage(tarnv1.PavStagePodStatus{}), "not staged": lost, "ending": ending(asked)} {
+	alone.Status.Pod.Phase = tarnv1.StagePodGone
+	for name, stage := range map[string]*tarnv1.PavStage{"not asked": aStage(tarnv1.PavStagePodStatus{}), "not staged": lost, "ending": ending(asked), "without its staging pod": alone} {
 		if grows(stage) {
 			t.Errorf("a stage that is %s grows", name)
 		}
 	}
+}
+
+// growingWorld is a world whose volume was staged, with its staging pod, and whose node has
+// asked that it grow, with what is known of that.
+func growingWorld(t *testing.T, phase tarnv1.StageExpansionPhase, change ...func(*tarnv1.PavStage)) *world {
+	w := newWorld(t, subjects()...)
+	w.r.expander = w.r.steps.(*podvol.Steps)
+	w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodRunning }
+	w.edit(func(p *pavv1.PavProvisioner) {
+		p.Spec.VolumeExpansion = &apiextensionsv1.JSON{Raw: []byte(`{"nodePodTemplate": {"metadata": {"namespace": "staging"}, "spec": {"containers": [{"name": "c", "image": "busybox"}]}}}`)}
+	})
+	vol := &corev1.PersistentVolume{}
+	w.must(w.store.Get(context.Background(), client.ObjectKey{Name: "pv"}, vol))
+	vol.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	w.must(w.store.Update(context.Background(), vol))
+	w.look()
+	w.kubelet()
+	w.look()
+	stage := w.stage()
+	stage.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageStaged, Expansion: &tarnv1.StageExpansionRequest{Attempt: 1, Capacity: 1 << 30}}
+	if phase != tarnv1.StageExpansionRunning {
+		stage.Status.Pod.Expansion = &tarnv1.StageExpansion{Attempt: 1, Phase: phase}
+	}
+	w.must(w.store.Status().Update(context.Background(), stage))
+	w.look() // makes the pod of one that runs
+	for _, c := range change {
+		stage = w.stage()
+		c(stage)
+		w.must(w.store.Status().Update(context.Background(), stage))
+	}
+	return w
+}
+
+func tell(s *tarnv1.PavStage) {
+	lost(s)
+	s.Status.Pod.LossTold = 1
+}
+
+// stagesAgain has the node clear the folder, as it does when the staging pod is gone, and
+// the next staging pod make the volume available. again is what the node asks for then.
+func (w *world) stagesAgain(again int32) {
+	w.t.Helper()
+	node := func(change func(*tarnv1.PavStageNodeStatus)) {
+		stage := w.stage()
+		change(&stage.Status.Node)
+		w.must(w.store.Status().Update(context.Background(), stage))
+	}
+	for range 5 {
+		w.look()
+		w.kubelet()
+	}
+	if got := w.stage().Status.Pod; got.Phase != tarnv1.StagePodGone || len(w.pods()) > 0 {
+		w.t.Fatalf("after the loss the staging pod is %s, and there are %d pods", got.Phase, len(w.pods()))
+	}
+	node(func(n *tarnv1.PavStageNodeStatus) { n.Loss.Cleared, n.Expansion.Attempt = 1, again })
+	for range 3 {
+		w.look()
+		w.kubelet()
+	}
+	node(func(n *tarnv1.PavStageNodeStatus) { n.Phase = tarnv1.StageStaged })
+	for range 3 {
+		w.look()
+		w.kubelet()
+	}
+}
+
+const (
+	firstGrowth  = "pav-node-expansion-uid-of-stage-1"
+	secondGrowth = "pav-node-expansion-uid-of-stage-2"
+)
+
+func TestWhatHasBecomeOfAnExpansionOutlivesALoss(t *testing.T) {
+	for _, phase := range []tarnv1.StageExpansionPhase{tarnv1.StageExpansionSucceeded, tarnv1.StageExpansionFailed} {
+		t.Run(string(phase), func(t *testing.T) {
+			w := growingWorld(t, phase, tell)
+			w.stagesAgain(1)
+			if want := []string{staging, second}; !slices.Equal(w.made, want) {
+				t.Errorf("made %q, want %q", w.made, want)
+			}
+			if e := w.stage().Status.Pod.Expansion; e == nil || e.Attempt != 1 || e.Phase != phase {
+				t.Errorf("the expansion is now %+v, want attempt 1 %s", e, phase)
+			}
+		})
+	}
+}
+
+func TestAnExpansionThatRunsWhenItsVolumeIsLostIsMadeAnewAfterIt(t *testing.T) {
+	w := growingWorld(t, tarnv1.StageExpansionRunning, tell)
+	w.stagesAgain(2)
+	if want := []string{staging, firstGrowth, second, secondGrowth}; !slices.Equal(w.made, want) {
+		t.Errorf("made %q, want %q", w.made, want)
+	}
+}
+
+// The node clears the folder as soon as it reads that the staging pod is gone.
+func TestThatTheStagingPodIsGoneIsWrittenAfterTheExpansionPodIs(t *testing.T) {
+	gone := func(w *world, name string) {
+		for _, p := range w.pods() {
+			if p.Name == name {
+				p.Finalizers = nil
+				w.must(w.store.Update(context.Background(), &p))
+				w.must(client.IgnoreNotFound(w.store.Delete(context.Background(), &p)))
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		change []func(*tarnv1.PavStage)
+		unseen bool
+	}{
+		"a volume that is lost":                    {change: []func(*tarnv1.PavStage){tell}},
+		"a staging pod that somebody has deleted":  {},
+		"an expansion pod that no cache knows yet": {unseen: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := growingWorld(t, tarnv1.StageExpansionRunning, c.change...)
+			gone(w, staging)
+			if failing := w.r.client; c.unseen {
+				growth := w.pods()[0]
+				gone(w, firstGrowth)
+				seen := w.snapshot()
+				growth.ResourceVersion = ""
+				w.must(w.store.Create(context.Background(), &growth))
+				w.r.client = &listed{cached{Client: failing, snapshot: seen}}
+				w.look()
+				w.r.client = failing
+			}
+			w.look()
+			if got, pods := w.stage().Status.Pod, w.pods(); got.Phase == tarnv1.StagePodGone || len(pods) != 1 || pods[0].DeletionTimestamp == nil {
+				t.Fatalf("the staging pod is told %s while there are %d pods", got.Phase, len(pods))
+			}
+			w.kubelet()
+			w.look()
+			if got := w.stage().Status.Pod; got.Phase != tarnv1.StagePodGone || len(w.pods()) > 0 {
+				t.Errorf("the staging pod is told %s, with %d pods", got.Phase, len(w.pods()))
+			}
+		})
+	}
+}
+
+// One that does not go holds the volume up until a person has looked.
+func TestAnExpansionPodThatDoesNotGoWhenItsVolumeIsLostIsTold(t *testing.T) {
+	w := growingWorld(t, tarnv1.StageExpansionRunning, tell)
+	for _, p := range w.pods() {
+		p.Finalizers = append(p.Finalizers, "tarn.dev/test")
+		w.must(w.store.Update(context.Background(), &p))
+	}
+	w.look()
+	w.look()
+	w.clock.SetTime(w.clock.Now().Add(time.Hour))
+	w.look()
+	if got := w.stage().Status.Pod; got.Phase == tarnv1.StagePodGone || !strings.Contains(got.Message, "delete pod "+firstGrowth+" --force") {
+		t.Errorf("the stage says %q, its staging pod is %s, want the command", got.Message, got.Phase)
+	}
+}
+
+// listed lists from its snapshot too.
+type listed struct{ cached }
+
+func (l *listed) List(ctx context.Context, into client.ObjectList, opts ...client.ListOption) error {
+	return l.snapshot.List(ctx, into, opts...)
 }
 
 // worded gives one word an action, in order.

@@ -19,7 +19,6 @@ import (
 // Reasons of Events.
 const (
 	ReasonStagingFailed    = "StagingFailed"
-	ReasonPodVanished      = "StagingPodVanished"
 	ReasonUnstagingFailed  = "UnstagingFailed"
 	ReasonUnstagingSkipped = "UnstagingSkipped"
 	ReasonNodeGone         = "NodeGone"
@@ -38,9 +37,8 @@ const (
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
 
-	// firstAttempt is the attempt in the first staging pod's name. It is started again
-	// under its name where it vanishes before it made the volume available; each time
-	// the volume is lost has an attempt of its own.
+	// firstAttempt is the attempt in the first staging pod's name; each time the volume is
+	// lost has an attempt of its own.
 	firstAttempt = 1
 
 	// maxMessage bounds what a status says, maxNote an Event (events.k8s.io), in bytes.
@@ -104,7 +102,7 @@ func mayStart(v View, now time.Time) bool {
 	case validate:
 		return v.Pod == nil || validated(v, now)
 	case follow:
-		return v.Pod == nil && !isStaged(v.Stage)
+		return unstarted(v)
 	case mend:
 		return nextIsDue(v, now) || unmade(v)
 	}
@@ -135,7 +133,7 @@ func due(v View, now time.Time) (tarnv1.Step, int32) {
 			return tarnv1.StepStaging, firstAttempt
 		}
 	case follow:
-		if v.Pod == nil && v.Node != nil && !isStaged(v.Stage) {
+		if v.Node != nil && unstarted(v) {
 			return tarnv1.StepStaging, attemptOf(status)
 		}
 	case mend:
@@ -275,23 +273,28 @@ func startStaging(v View, now time.Time) Plan {
 		Phase: tarnv1.StagePodStarting, Namespace: pod.Namespace, Name: pod.Name, Staged: true,
 		Attempt: attempt, Recovery: v.Prepared.Recovery, StartTime: &metav1.Time{Time: now.Truncate(time.Second)},
 		Restarts: was.Restarts, LossTold: was.LossTold, ReboundTold: was.ReboundTold, Evictions: was.Evictions,
+		Expansion: was.Expansion, // in place of one that ran the node has asked for another
 	}
 	if was.Phase == tarnv1.StagePodGone {
 		status.Restarts = restarts(was, now)
 	}
 	actions := []Action{WriteStatus{status}}
-	if was.UID != "" {
-		actions = append(actions, Post{ReasonPodVanished, fmt.Sprintf("staging pod %s/%s vanished and is started again", was.Namespace, was.Name)})
-	}
 	if attempt == firstAttempt {
 		actions = append(actions, ConfirmSole{v.Volume})
 	}
 	return Plan{Actions: append(actions, StartPod{pod})}
 }
 
-// planFollow mirrors the staging pod, and starts it again where it vanished before it
-// succeeded. A provisioner that is no longer accepted, or is being deleted, keeps its
-// stages.
+// unstarted says that the staging pod is written down and was never seen, as a controller
+// leaves it that dies between the two.
+func unstarted(v View) bool {
+	return v.Pod == nil && !isStaged(v.Stage) && v.Stage.Status.Pod.UID == ""
+}
+
+// planFollow mirrors the staging pod. One that vanished before its volume was there fails
+// the stage, as another in its place would find its /pav, in which nothing tells whose a
+// /pav/ready is; the kubelet asks again, and gets a new stage. A provisioner that is no
+// longer accepted, or is being deleted, keeps its stages.
 func planFollow(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	switch {
@@ -303,8 +306,10 @@ func planFollow(v View, now time.Time) Plan {
 		return Plan{} // that is told; the node agent's word is next
 	case v.Pod == nil && isStaged(v.Stage):
 		return podGone(v, fmt.Sprintf("staging pod %s/%s was deleted", status.Namespace, status.Name))
+	case v.Pod == nil && status.UID != "":
+		return failStaging(v, fmt.Sprintf("staging pod %s/%s vanished before the volume was there", status.Namespace, status.Name))
 	case v.Pod == nil && v.Missing != "":
-		return failStaging(v, "the staging pod vanished and cannot be started again: "+v.Missing)
+		return failStaging(v, "the staging pod cannot be started: "+v.Missing)
 	case v.Pod == nil && v.Unfit != nil:
 		return failStaging(v, v.Unfit.Message)
 	case v.Pod == nil && v.Rival != "":
@@ -328,7 +333,7 @@ func planFollow(v View, now time.Time) Plan {
 	case podvol.PodStarting:
 		status.Phase = tarnv1.StagePodStarting
 	case podvol.PodGoing:
-		status.Message = cmp.Or(o.Message, "the staging pod is being deleted; it is started again when it is gone")
+		status.Message = cmp.Or(o.Message, "the staging pod is being deleted; the volume is staged anew when it is gone")
 	}
 	return Plan{Actions: append(write(v, status), guard(v, status)...), LookAt: o.CheckAt}
 }

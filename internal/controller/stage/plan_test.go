@@ -186,27 +186,30 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		},
 		{
 			name: "a running pod that is being deleted is waited for", view: view(aStage(of(tarnv1.StagePodRunning, "")), pod(aPod(staging, corev1.PodRunning, going))),
-			want: "write", wantStatus: ref(of(tarnv1.StagePodRunning, "the staging pod is being deleted; it is started again when it is gone")),
+			want: "write", wantStatus: ref(of(tarnv1.StagePodRunning, "the staging pod is being deleted; the volume is staged anew when it is gone")),
 			wantLook: 2 * time.Minute, // to tell people if it is not gone by then
 		},
 		{
-			name: "a running pod that vanished is started again", view: view(aStage(of(tarnv1.StagePodRunning, "")), prepared(staging)),
-			want: "write, post StagingPodVanished, confirm, start " + staging, wantStatus: ref(starting()),
-			wantNote: "staging pod ns/" + staging + " vanished and is started again",
+			name: "a running pod that vanished fails the stage", view: view(aStage(of(tarnv1.StagePodRunning, "")), prepared(staging)),
+			want: "write, post StagingFailed", wantStatus: ref(of(tarnv1.StagePodFailed, "staging pod ns/"+staging+" vanished before the volume was there")),
+			wantNote: "staging pod ns/" + staging + " vanished before the volume was there",
 		},
 		{
 			name: "a pod that was never made is made without alarm", view: view(aStage(starting()), prepared(staging)),
 			want: "write, confirm, start " + staging, wantStatus: ref(starting()),
 		},
 		{
-			name: "a provisioner being deleted keeps the stages it has", view: view(aStage(of(tarnv1.StagePodRunning, "")), prepared(staging), by(condemned())),
-			want: "write, post StagingPodVanished, confirm, start " + staging, wantStatus: ref(starting()),
-			wantNote: "staging pod ns/" + staging + " vanished and is started again",
+			name: "a provisioner being deleted keeps the stages it has", view: view(aStage(starting()), prepared(staging), by(condemned())),
+			want: "write, confirm, start " + staging, wantStatus: ref(starting()),
 		},
 		{
-			name: "a vanished pod that cannot be made again fails the stage", view: view(aStage(of(tarnv1.StagePodRunning, "")), missing("it is gone")),
-			want: "write, post StagingFailed", wantStatus: ref(of(tarnv1.StagePodFailed, "the staging pod vanished and cannot be started again: it is gone")),
-			wantNote: "the staging pod vanished and cannot be started again: it is gone",
+			name: "a pod that was never made and cannot be fails the stage", view: view(aStage(starting()), missing("it is gone")),
+			want: "write, post StagingFailed", wantNote: "the staging pod cannot be started: it is gone",
+			wantStatus: ref(func() tarnv1.PavStagePodStatus {
+				s := starting()
+				s.Phase, s.Message = tarnv1.StagePodFailed, "the staging pod cannot be started: it is gone"
+				return s
+			}()),
 		},
 		{name: "a pod that succeeded and is gone is left alone", view: view(aStage(of(tarnv1.StagePodSucceeded, "")))},
 		{name: "a failed stage waits for its end", view: view(aStage(of(tarnv1.StagePodFailed, "no")))},
@@ -364,7 +367,8 @@ func TestDueNamesThePodThatIsNext(t *testing.T) {
 		{"one whose validation pod has ended well", view(aStage(validating()), pod(aPod(validation, corev1.PodSucceeded))), tarnv1.StepStaging, 1},
 		{"one whose validation pod vanished", view(aStage(validating())), tarnv1.StepValidation, 1},
 		{"one whose provisioner is not judged", view(aStage(tarnv1.PavStagePodStatus{}), by(provisioner(""))), "", 0},
-		{"one whose pod vanished", view(aStage(of(tarnv1.StagePodRunning, ""))), tarnv1.StepStaging, 1},
+		{"one whose pod was never made", view(aStage(starting())), tarnv1.StepStaging, 1},
+		{"one whose pod vanished", view(aStage(of(tarnv1.StagePodRunning, ""))), "", 0},
 		{"one whose pod is there", view(aStage(starting()), pod(aPod(staging, ""))), "", 0},
 		{"one whose node is gone", view(aStage(starting()), nodeGone), "", 0},
 		{"one that waits for its node", view(ending(aStage(stopped(true)))), "", 0},

@@ -148,25 +148,6 @@ func TestAVolumeOnItsWayOutIsStagedForNobody(t *testing.T) {
 	}
 }
 
-func TestAStagingPodThatVanishedIsNotStartedAgainForAVolumeOnItsWayOut(t *testing.T) {
-	w := newWorld(t, subjects()...)
-	w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodRunning }
-	vanished := false
-	w.during = func() {
-		if s := w.stage(); !vanished && s != nil && s.Status.Pod.Phase == tarnv1.StagePodRunning {
-			vanished = true
-			record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Status: tarnv1.PavVolumeStatus{Phase: tarnv1.VolumeDeleting}}
-			w.must(w.store.Create(context.Background(), record))
-			w.must(w.store.Delete(context.Background(), &w.pods()[0]))
-			w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodSucceeded }
-		}
-	}
-	w.live()
-	if want := []string{staging, unstaging}; !slices.Equal(w.made, want) {
-		t.Errorf("made %q, want %q", w.made, want)
-	}
-}
-
 func TestALookAtAStagingPodThatRunsAsksTheAPIServerNothing(t *testing.T) {
 	w := newWorld(t, subjects()...)
 	w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodRunning }

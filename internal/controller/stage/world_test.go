@@ -108,7 +108,11 @@ func (w *world) build(objects ...client.Object) client.WithWatch {
 func (w *world) failing() client.WithWatch {
 	return interceptor.NewClient(w.store, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			return w.write(func() error { return w.createPod(ctx, o.(*corev1.Pod), opts...) })
+			pod, ok := o.(*corev1.Pod)
+			if !ok {
+				return w.write(func() error { return c.Create(ctx, o, opts...) })
+			}
+			return w.write(func() error { return w.createPod(ctx, pod, opts...) })
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			return w.write(func() error { return c.Patch(ctx, o, p, opts...) })

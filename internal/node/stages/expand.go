@@ -90,12 +90,16 @@ func (s *Stages) expandStage(ctx context.Context, name string, bytes int64) (fou
 		if stage == nil || deleting(stage) || stage.Status.Node.Phase != tarnv1.StageStaged {
 			return true, status.Errorf(codes.Unavailable, "PavStage %s is not staged at the moment; its volume grows when it is", name)
 		}
-		switch answerTo(stage, bytes) {
+		now, short, err := s.answerNow(stage, bytes)
+		if err != nil {
+			return true, err
+		}
+		switch now {
 		case grown:
-			return true, s.noteGrowth(stage, bytes)
+			return true, nil
 		case failed:
 			if asked || s.tellOnce(stage) {
-				return true, s.growthError(stage)
+				return true, s.growthError(stage, short)
 			}
 			fallthrough
 		case unasked:
@@ -137,6 +141,24 @@ func answerTo(stage *tarnv1.PavStage, bytes int64) answer {
 		return grown
 	}
 	return unasked
+}
+
+// answerNow is answerTo, after a look at the block device where its pod has ended well. One
+// that is smaller than was asked for has not grown: that attempt has failed, and short says
+// so.
+func (s *Stages) answerNow(stage *tarnv1.PavStage, bytes int64) (a answer, short string, err error) {
+	if a = answerTo(stage, bytes); a != grown {
+		return a, "", nil
+	}
+	size, err := s.noteGrowth(stage, bytes)
+	switch {
+	case err != nil || size >= bytes:
+		return grown, "", err
+	case stage.Status.Node.Expansion.Capacity != bytes:
+		return unasked, "", nil
+	}
+	return failed, fmt.Sprintf("/pav/volume is a block device of %d bytes after the expansion, it was to have %d; "+
+		"volumeExpansion has to make it that large before its pod on the node ends, or the claim to ask for less", size, bytes), nil
 }
 
 // ask writes the next request. What an earlier pod has left in /pav/error goes first,
@@ -182,11 +204,15 @@ func (s *Stages) rememberTold(uid types.UID, attempt int32) {
 	s.toldFailed[uid] = attempt
 }
 
-// growthError is what the kubelet hears of a failed attempt.
-func (s *Stages) growthError(stage *tarnv1.PavStage) error {
+// growthError is what the kubelet hears of a failed attempt; short is of one whose pod ended
+// well.
+func (s *Stages) growthError(stage *tarnv1.PavStage, short string) error {
 	s.mu.Lock()
 	s.rememberTold(stage.UID, stage.Status.Node.Expansion.Attempt)
 	s.mu.Unlock()
+	if short != "" {
+		return status.Error(codes.Internal, short)
+	}
 	text := stage.Status.Pod.Expansion.Message
 	if written := pavdir.ReadError(s.pav(stage.UID)); written != "" {
 		text = written + " (" + text + ")"
@@ -221,28 +247,39 @@ func grownSize(kept *record) int64 {
 	return max(size, kept.Capacity)
 }
 
-// noteGrowth keeps what size a block device has from now on. One that is smaller than
-// it was to be has not grown, whatever its pod says.
-func (s *Stages) noteGrowth(stage *tarnv1.PavStage, bytes int64) error {
+// noteGrowth keeps what size a block device has from now on, and gives it. One that is
+// smaller than it was to be has not grown, whatever its pod says; a file system is as large
+// as its pod says.
+func (s *Stages) noteGrowth(stage *tarnv1.PavStage, bytes int64) (int64, error) {
 	unlock := s.folders.Lock(string(stage.UID))
 	defer unlock()
 	kept, err := s.readRecord(stage.UID)
 	if err != nil {
-		return status.Errorf(codes.Unavailable, "read the record of PavStage %s: %v", stage.Name, err)
+		return 0, status.Errorf(codes.Unavailable, "read the record of PavStage %s: %v", stage.Name, err)
 	}
 	if !kept.Block {
-		return nil
+		return bytes, nil
 	}
 	size, err := pavdir.DeviceSize(kept.Rdev)
 	if err != nil {
-		return status.Errorf(codes.Unavailable, "read the size of /pav/volume: %v", err)
+		return 0, status.Errorf(codes.Unavailable, "read the size of /pav/volume: %v", err)
 	}
 	if size < bytes {
-		return status.Errorf(codes.Internal, "/pav/volume is a block device of %d bytes after the expansion, it was to have %d", size, bytes)
+		return size, nil
 	}
 	kept.Capacity = size
 	if err := s.writeRecord(stage.UID, kept); err != nil {
-		return status.Errorf(codes.Unavailable, "keep the record of PavStage %s: %v", stage.Name, err)
+		return 0, status.Errorf(codes.Unavailable, "keep the record of PavStage %s: %v", stage.Name, err)
 	}
-	return nil
+	return size, nil
+}
+
+// askAgain asks once more for what a node expansion pod was at when the volume was lost.
+// What it did it did to the lost volume, so another attempt does it to the one staged anew.
+func askAgain(stage *tarnv1.PavStage, n *tarnv1.PavStageNodeStatus) {
+	want, have := n.Expansion, stage.Status.Pod.Expansion
+	if want == nil || have == nil || have.Attempt != want.Attempt || have.Phase != tarnv1.StageExpansionRunning {
+		return
+	}
+	n.Expansion = &tarnv1.StageExpansionRequest{Attempt: want.Attempt + 1, Capacity: want.Capacity}
 }

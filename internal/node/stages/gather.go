@@ -9,9 +9,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/node/mounts"
 	"tarn.dev/tarn/internal/node/pavdir"
 )
@@ -178,13 +180,40 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 	if err != nil {
 		return err
 	}
-	v.Found = found
+	if err := file.File.Close(); err != nil {
+		return err
+	}
 	if kept != nil && v.Stage.Status.Node.Phase != tarnv1.StageLost {
 		if lost, _ := compare(kept, found); lost != nil {
-			v.Found, v.Wrong = nil, "the volume was lost before anybody had it: "+lost.message
+			v.Wrong = "the volume was lost before anybody had it: " + lost.message
+			return nil
 		}
 	}
-	return file.File.Close()
+	if stands, err := s.stands(ctx, v.Stage); err != nil || !stands {
+		return err
+	}
+	v.Found = found
+	return nil
+}
+
+// stands says whether what was seen in /pav was there because of the staging pod: that has
+// ended well, or was there after the look, had not ended, was not asked to go, and has said
+// itself that it is ready. One that goes, or was ended, may have unmounted its volume and left /pav/ready beside the empty
+// folder. How it ends, or that it has begun, the stage controller writes, which brings the
+// next look.
+func (s *Stages) stands(ctx context.Context, stage *tarnv1.PavStage) (bool, error) {
+	status := stage.Status.Pod
+	if status.Phase == tarnv1.StagePodSucceeded || s.hasEnded(stage) {
+		return true, nil
+	}
+	pod, err := kube.Get(ctx, s.Live, client.ObjectKey{Namespace: status.Namespace, Name: status.Name}, &corev1.Pod{})
+	if err != nil || pod == nil || !metav1.IsControlledBy(pod, stage) || pod.DeletionTimestamp != nil || pod.Status.StartTime == nil {
+		return false, err
+	}
+	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+		return false, nil
+	}
+	return !s.changed(stage.UID, "ready").Before(pod.Status.StartTime.Time), nil
 }
 
 // isNow says whether a stage of the cache is as the API server has it. Where there is a

@@ -1,6 +1,7 @@
 package stages
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -19,13 +20,19 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
+// reading reads from an API server that has the given objects.
+func reading(t *testing.T, objects ...client.Object) client.Reader {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, tarnv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithObjects(objects...).Build()
+}
+
+func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
 	const earlier, later = -time.Hour, time.Hour
 	for name, test := range map[string]struct {
 		// noted is when, from the writing of /pav/error on, the controller has started the
@@ -61,7 +68,7 @@ func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
 				if d == 0 {
 					return nil
 				}
-				return &metav1.Time{Time: s.errorTime(failed.UID).Add(d)}
+				return &metav1.Time{Time: s.changed(failed.UID, "error").Add(d)}
 			}
 			failed.Status.Pod.StartTime = at(test.noted)
 			objects := []client.Object{failed}
@@ -74,11 +81,64 @@ func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
 				}
 				objects = append(objects, staging)
 			}
-			reader := fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithObjects(objects...).Build()
+			reader := reading(t, objects...)
 			s.Cached, s.Live = reader, reader
 			v, err := s.gather(t.Context(), failed.Name)
 			if err != nil || v.PodError != test.want {
 				t.Errorf("it has said %q (%v), want %q", v.PodError, err, test.want)
+			}
+		})
+	}
+}
+
+// What a staging pod leaves that goes, or has gone, is an empty folder beside /pav/ready,
+// where its volume was mounted.
+func TestAReadyVolumeIsThatOfAPodThatStays(t *testing.T) {
+	const earlier, later = -time.Hour, time.Hour
+	yes := true
+	for name, test := range map[string]struct {
+		phase  tarnv1.StagePodPhase
+		change func(*corev1.Pod)
+		gone   bool
+		want   bool
+	}{
+		"it runs": {want: true},
+		"it is being deleted": {change: func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: now}, []string{"tarn.dev/test"}
+		}},
+		"it is gone":                           {gone: true},
+		"it has ended well, and is gone":       {phase: tarnv1.StagePodSucceeded, gone: true, want: true},
+		"it was evicted":                       {change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }},
+		"it ended, however, and that is news":  {change: func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }},
+		"the kubelet has not begun it":         {change: func(p *corev1.Pod) { p.Status.StartTime = nil }},
+		"another was ready, whose /pav it has": {change: func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: p.Status.StartTime.Add(later - earlier)} }},
+		"it is somebody else's":                {change: func(p *corev1.Pod) { p.OwnerReferences[0].UID = "another" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &Stages{Config: Config{Folder: t.TempDir(), Now: time.Now, Mounts: mounts.Kernel{}}}
+			waits := stage(pod(cmp.Or(test.phase, tarnv1.StagePodRunning)), func(s *tarnv1.PavStage) {
+				s.Name, s.UID, s.Spec.VolumeName, s.Spec.VolumeUID = "stage", "uid-of-stage", "pv", "uid-of-pv"
+				s.Status.Pod.Namespace, s.Status.Pod.Name = "ns", "pav-staging"
+			})
+			if err := errors.Join(s.makeFolder(waits.UID), os.Mkdir(filepath.Join(s.pav(waits.UID), "volume"), 0o755), os.WriteFile(filepath.Join(s.pav(waits.UID), "ready"), nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			staging := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: "pav-staging", OwnerReferences: []metav1.OwnerReference{{Name: waits.Name, UID: waits.UID, Controller: &yes}},
+			}}
+			staging.Status.StartTime = &metav1.Time{Time: s.changed(waits.UID, "ready").Add(earlier)}
+			if test.change != nil {
+				test.change(staging)
+			}
+			objects := []client.Object{waits, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "uid-of-pv"}}}
+			if !test.gone {
+				objects = append(objects, staging)
+			}
+			reader := reading(t, objects...)
+			s.Cached, s.Live = reader, reader
+			v, err := s.gather(t.Context(), waits.Name)
+			if found := v.Found != nil; err != nil || v.Wrong != "" || found != test.want {
+				t.Errorf("the volume is found: %t (%q, %v), want %t", found, v.Wrong, err, test.want)
 			}
 		})
 	}

@@ -82,7 +82,10 @@ func (s *Stages) clearFolder(ctx context.Context, stage *tarnv1.PavStage) error 
 	if err := s.makeFolder(stage.UID); err != nil {
 		return err
 	}
-	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) { n.Loss.Cleared = attempt })
+	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
+		n.Loss.Cleared = attempt
+		askAgain(stage, n)
+	})
 }
 
 // setAside renames the stage's pav folder, unless that was done, and removes what was

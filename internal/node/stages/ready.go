@@ -73,7 +73,8 @@ func (w *readyWatch) run(ctx context.Context) error {
 			if !open {
 				return nil
 			}
-			if filepath.Base(e.Name) == "ready" && e.Has(fsnotify.Create) {
+			// A pod may find the file there, and touch it.
+			if filepath.Base(e.Name) == "ready" && e.Has(fsnotify.Create|fsnotify.Write|fsnotify.Chmod) {
 				w.tell(filepath.Dir(e.Name))
 			}
 		case err, open := <-w.watcher.Errors:

@@ -42,14 +42,14 @@ func (s *Stages) gatherUnstaging(ctx context.Context, v *View) error {
 	if err != nil || pod == nil || pod.UID != status.UID || pod.Status.StartTime == nil {
 		return err
 	}
-	if !s.errorTime(v.Stage.UID).Before(pod.Status.StartTime.Time) {
+	if !s.changed(v.Stage.UID, "error").Before(pod.Status.StartTime.Time) {
 		v.PodError = text
 	}
 	return nil
 }
 
 // saidByStaging gives what a staging pod that has failed has left in /pav/error. Where it
-// took the place of one that had vanished it has that one's /pav, so what was written before
+// took the place of one that had vanished unseen it has that one's /pav, so what was written before
 // it was started is not its word. Of a pod that is gone, or was refused, only the stage
 // controller's note of the start is known: that is by another clock, but no worse a guess.
 func (s *Stages) saidByStaging(ctx context.Context, stage *tarnv1.PavStage) (string, error) {
@@ -69,16 +69,16 @@ func (s *Stages) saidByStaging(ctx context.Context, stage *tarnv1.PavStage) (str
 			}
 		}
 	}
-	if begun != nil && s.errorTime(stage.UID).Before(begun.Time) {
+	if begun != nil && s.changed(stage.UID, "error").Before(begun.Time) {
 		return "", nil
 	}
 	return text, nil
 }
 
-// errorTime is when /pav/error was last written; by the inode's change, which a pod cannot
+// changed is when a file of /pav was last written; by the inode's change, which a pod cannot
 // set to what it likes. It is the node's clock, as is that of a pod's start.
-func (s *Stages) errorTime(uid types.UID) time.Time {
-	info, err := os.Lstat(s.errorFile(uid))
+func (s *Stages) changed(uid types.UID, file string) time.Time {
+	info, err := os.Lstat(filepath.Join(s.pav(uid), file))
 	if err != nil {
 		return time.Time{}
 	}

@@ -43,6 +43,7 @@ func TestWhenANodeFails(t *testing.T) {
 	// Not beside each other: the pressure is the node's, and there is one.
 	t.Run("a creation is repeated elsewhere", aCreationIsRepeatedElsewhere)
 	t.Run("a volume of one node is made on another where the first choice has no room", aVolumeOfOneNodeIsMadeOnAnother)
+	t.Run("of a node that is deleted a volume in the making is made elsewhere, and a used one waits", theVolumesOfANodeThatIsDeleted)
 	t.Run("what was staged before the last boot is staged anew", aVolumeOfAnEarlierBootIsStagedAnew)
 	t.Run("for want of disk, a staging pod stays and another pod makes room", aStagingPodStaysUnderPressure)
 	t.Run("for want of disk, a staging pod of low priority is evicted, and its volume bound again", aStagingPodIsEvictedForPressure)

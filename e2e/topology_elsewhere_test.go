@@ -173,3 +173,50 @@ func aVolumeOfOneNodeIsMadeOnAnother(t *testing.T) {
 		t.Errorf("deleted on node %q, want %q", where, other.Name)
 	}
 }
+
+// Of two volumes on a node that is deleted, the one that is being made is made on another;
+// the one that was used is not deleted in secret, but waits for a word.
+func theVolumesOfANodeThatIsDeleted(t *testing.T) {
+	s := begin(t, "node-deleted")
+	other, doomed := s.aNode(), s.ghost()
+	s.tied(fields{
+		"volumeCreation": anywhere(script{text: "true"}.section(asRequested)), "volumeDeletion": anywhere(script{text: "true"}.section(nil)), "volumeStaging": greeting,
+	}, waitsForPods)
+	there := func() (pod corev1.Pod) {
+		s.await("a creation pod on the node that is liked best", func() (bool, string) {
+			pods := s.stepPods(tarn.StepCreation)
+			if len(pods) != 1 {
+				return false, fmt.Sprintf("there are %d", len(pods))
+			}
+			pod = pods[0]
+			return pod.Spec.NodeName == doomed.Name, fmt.Sprintf("it is on %q", pod.Spec.NodeName)
+		})
+		return pod
+	}
+	made := s.claim("made")
+	first := s.consumer("first", made.Name, "true", s.likes(doomed))
+	creation := there()
+	s.plays(&creation, tarn.PodResult{Succeeded: ptr.To(true)})
+	made = s.bound(made)
+	s.tiedTo(made, doomed)
+	s.gone(&creation)
+	moved := s.claim("moved")
+	second := s.consumer("second", moved.Name, "grep -x hello /data/greeting", s.likes(doomed))
+	creation = there()
+
+	s.delete(doomed)
+	s.step = givenUp
+	moved = s.bound(moved)
+	s.tiedTo(moved, other)
+	s.succeeded(second)
+	s.told(moved, "ProvisioningFailed", "node no longer exists") // by the collector of pods, which ends them first
+
+	s.remove(first)
+	s.remove(made)
+	vol := &corev1.PersistentVolume{ObjectMeta: named(made.Spec.VolumeName)}
+	s.explains("volume", vol.Name, fmt.Sprintf("node %q, which has the volume's storage, is gone", doomed.Name))
+	s.kubectl("delete", "pavvolume", vol.Name)
+	s.gone(vol)
+	s.remove(second)
+	s.remove(moved)
+}

@@ -79,7 +79,7 @@ var watched = map[string][]client.Object{
 	"inprocess": {&storagev1.StorageClass{}},
 	"pool":      {&tarnv1.PersistentVolumeSet{}, &tarnv1.PersistentVolumeSetScaler{}, &storagev1.StorageClass{}, &pavv1.PavProvisioner{}},
 	"provision": {&pavv1.PavProvisioner{}},
-	"reclaim":   {&pavv1.PavProvisioner{}},
+	"reclaim":   {&pavv1.PavProvisioner{}, &corev1.Node{}},
 	"recycle":   {&pavv1.PavProvisioner{}, &storagev1.VolumeAttachment{}},
 	"stage":     {&policyv1.PodDisruptionBudget{}, &pavv1.PavProvisioner{}, &corev1.Node{}},
 	"trash":     {&storagev1.StorageClass{}, &tarnv1.PersistentVolumeSet{}},

@@ -1,6 +1,8 @@
 package podvol
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -132,12 +134,8 @@ func checkField(field, key string, value any) []Problem {
 	}
 	text, isString := value.(string)
 	switch key {
-	case "volumeModes":
-		return checkList(field, value, []string{"Filesystem", "Block"})
-	case "accessModes":
-		return checkList(field, value, []string{"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})
-	case "methods":
-		return checkList(field, value, strings.Split(join(recycleMethods), ", "))
+	case "volumeModes", "accessModes", "methods":
+		return checkList(field, value, listed[key], isTemplate)
 	case "minCapacity", "maxCapacity", "capacity":
 		switch value := value.(type) {
 		case string:
@@ -155,6 +153,9 @@ func checkField(field, key string, value any) []Problem {
 	case "handle":
 		if !isString {
 			return wrong("a string")
+		}
+		if err := checkHandle(strings.TrimSpace(text)); err != nil && !isTemplate(text) {
+			return []Problem{{Field: field, Message: err.Error()}}
 		}
 	case "recovery":
 		if !isString {
@@ -185,24 +186,52 @@ func checkSeconds(field string, value any) []Problem {
 	return nil
 }
 
-func checkList(field string, value any, allowed []string) []Problem {
+// listed are the fields that are lists, with the values that each knows.
+var listed = map[string][]string{
+	"volumeModes": {"Filesystem", "Block"},
+	"accessModes": {"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"},
+	"methods":     strings.Split(join(recycleMethods), ", "),
+}
+
+// checkLists holds the lists of an evaluated section to what checkShape asks of those that
+// are written out: else a claim would be refused for what a template got wrong.
+func checkLists(field string, fields map[string]any) error {
+	none := func(string) bool { return false }
+	for _, key := range sortedKeys(fields) {
+		if listed[key] == nil || fields[key] == nil {
+			continue
+		}
+		if problems := checkList(field+"."+key, fields[key], listed[key], none); len(problems) > 0 {
+			return errors.New(problems[0].String())
+		}
+	}
+	return nil
+}
+
+// checkList checks a list of allowed values. hidden says of which strings it does not show
+// yet what they come to.
+func checkList(field string, value any, allowed []string, hidden func(text string) bool) []Problem {
 	list, ok := value.([]any)
 	if !ok {
-		if text, isString := value.(string); isString && isTemplate(text) {
+		if text, isString := value.(string); isString && hidden(text) {
 			return nil
 		}
-		return []Problem{{Field: field, Message: "must be a list or a template, not " + kindOf(value)}}
+		return []Problem{{Field: field, Message: "must be a list, or a template that sets yaml and gives one, not " + kindOf(value)}}
 	}
 	if len(list) == 0 {
-		return []Problem{{Field: field, Message: "must not be empty; leave it out for the default"}}
+		return []Problem{{Field: field, Message: "must not be empty; leave it out for the default, or have its template give null"}}
 	}
 	var problems []Problem
 	for i, item := range list {
 		text, ok := item.(string)
-		if ok && (isTemplate(text) || slices.Contains(allowed, text)) {
+		if ok && (hidden(text) || slices.Contains(allowed, text)) {
 			continue
 		}
-		problems = append(problems, Problem{Field: fmt.Sprintf("%s[%d]", field, i), Message: fmt.Sprintf("%v is not one of %s", item, strings.Join(allowed, ", "))})
+		shown, err := json.Marshal(item) // in quotes, lest an empty string or a newline at its end does not show
+		if err != nil {
+			shown = []byte(kindOf(item))
+		}
+		problems = append(problems, Problem{Field: fmt.Sprintf("%s[%d]", field, i), Message: fmt.Sprintf("%s is not one of %s", shown, strings.Join(allowed, ", "))})
 	}
 	return problems
 }

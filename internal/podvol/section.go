@@ -28,6 +28,7 @@ const (
 	ReasonHandleTaken   = "HandleTaken"
 	ReasonPodRefused    = "PodRefused"
 	ReasonNamespaceGone = "NamespaceGone"
+	ReasonNodeGone      = "NodeGone"
 	ReasonPodFailed     = "PodFailed"
 	ReasonPodDeadline   = "PodDeadlineExceeded"
 	ReasonPodForeign    = "PodNotOurs"
@@ -194,6 +195,9 @@ func decodeSection(step tarnv1.Step, object any) (*evaluatedSection, error) {
 		return nil, fmt.Errorf("spec.%s must be a mapping, not %s", name, kindOf(object))
 	}
 	if err := onlyKnown(step, fields); err != nil {
+		return nil, err
+	}
+	if err := checkLists("spec."+name, fields); err != nil {
 		return nil, err
 	}
 	data, err := json.Marshal(fields)

@@ -166,6 +166,9 @@ func (r *reconciler) revalidate(ctx context.Context, v *View) error {
 	if err := r.confirm(ctx, v); err != nil {
 		return err
 	}
+	if err := r.nodeGone(ctx, v.Record); err != nil {
+		return r.giveUp(ctx, v, err, tarnv1.VolumePending, v.Record.Status.Attempts)
+	}
 	prepared, err := r.steps.PrepareValidation(ctx, v.Provisioner, v.Record, v.Claim, v.Record.Status.Attempts)
 	if err != nil {
 		return r.giveUp(ctx, v, err, tarnv1.VolumePending, v.Record.Status.Attempts)
@@ -184,6 +187,9 @@ func (r *reconciler) revalidate(ctx context.Context, v *View) error {
 func (r *reconciler) recreate(ctx context.Context, v *View) error {
 	if err := r.confirm(ctx, v); err != nil {
 		return err
+	}
+	if err := r.nodeGone(ctx, v.Record); err != nil {
+		return r.giveUp(ctx, v, err, tarnv1.VolumeUndoing, v.Record.Status.Attempts)
 	}
 	prepared, err := r.steps.PrepareCreation(ctx, v.Provisioner, v.Record, v.Claim, v.Record.Status.Attempts)
 	if err == nil && prepared.Pod == nil {

@@ -30,7 +30,7 @@ func (r *reconciler) takeNode(ctx context.Context, v *View) error {
 	v.Record = v.Record.DeepCopy()
 	v.Record.Status.NodeName = selected
 	class, err := classOf(v.Record)
-	if err != nil || len(class.AllowedTopologies) == 0 {
+	if err != nil {
 		return err
 	}
 	node, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: selected}, &corev1.Node{})
@@ -45,6 +45,20 @@ func (r *reconciler) takeNode(ctx context.Context, v *View) error {
 		return nil
 	}
 	return &podvol.StepError{Step: tarnv1.StepCreation, Reason: reasonNodeRefused, Message: fmt.Sprintf("node %q, which annotation %s of the claim selects, %s", selected, annSelectedNode, why)}
+}
+
+// nodeGone is the failure of an attempt whose node is gone: none of its pods could run
+// there, and only the scheduler, or a pod that may run anywhere, finds another.
+func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume) error {
+	name := record.Status.NodeName
+	if name == "" {
+		return nil
+	}
+	node, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: name}, &corev1.Node{})
+	if err != nil || node != nil {
+		return err
+	}
+	return &podvol.StepError{Step: stepOf(record), Reason: podvol.ReasonNodeGone, Message: fmt.Sprintf("node %q, on which the volume was being made, is gone", name)}
 }
 
 // tie gives a volume the affinity of its node, by the label Kubernetes' own local

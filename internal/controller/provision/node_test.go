@@ -26,7 +26,7 @@ func TestANodeThatWasGivenBackIsNotTriedAgainByACacheThatIsBehind(t *testing.T) 
 	record := testkit.Record(chosen(""), "prov", tarnv1.VolumePending, func(r *tarnv1.PavVolume) { r.Spec.WaitsForNode = true })
 	p := testkit.Provisioner("prov", func(p *pavv1.PavProvisioner) { p.Spec.Topology = pavv1.TopologyNode })
 	for now, want := range map[string]int{"": 0, "n2": 0, "n1": 1} {
-		w := newWorld(t, chosen(now), record, p, testkit.Class("prov"))
+		w := newWorld(t, chosen(now), record, p, testkit.Class("prov"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 		w.remembering(chosen("n1"), w.record("u1"), p, testkit.Class("prov"))
 		w.look("u1")
 		if pods := w.pods(); len(pods) != want {
@@ -90,5 +90,33 @@ func TestANodeThatTheClassDoesNotAllowIsRefusedAndGivenBack(t *testing.T) {
 				t.Errorf("the claim says node %q, the record node %q in %s, want neither, in Pending", live.Annotations[annSelectedNode], now.NodeName, now.Phase)
 			}
 		})
+	}
+}
+
+func TestAnAttemptWhoseNodeIsGoneIsGivenUp(t *testing.T) {
+	claim := testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) { c.Annotations[annSelectedNode] = "n1" })
+	p := testkit.Provisioner("prov", func(p *pavv1.PavProvisioner) {
+		p.Spec.Topology, p.Spec.VolumeValidation = pavv1.TopologyNode, p.Spec.VolumeCreation.DeepCopy()
+	})
+	for phase, want := range map[tarnv1.VolumePhase]tarnv1.VolumePhase{
+		tarnv1.VolumeValidating: tarnv1.VolumePending, tarnv1.VolumeCreating: tarnv1.VolumeUndoing,
+	} {
+		for _, node := range []string{"n1", "n2"} {
+			record := testkit.Record(claim, "prov", phase, func(r *tarnv1.PavVolume) {
+				r.Spec.WaitsForNode, r.Status.NodeName, r.Status.Attempts = true, "n1", 1
+			})
+			w := newWorld(t, claim, record, p, testkit.Class("prov"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+			w.look("u1")
+			status := w.record("u1").Status
+			if node == "n1" {
+				if status.Phase != phase || len(w.pods()) != 1 {
+					t.Errorf("%s, and its node is there: it is %s with %d pods, want one", phase, status.Phase, len(w.pods()))
+				}
+				continue
+			}
+			if status.Phase != want || len(w.pods()) > 0 || status.LastError == nil || status.LastError.Reason != podvol.ReasonNodeGone {
+				t.Errorf("%s, and its node is gone: it is %s with %d pods, last error %+v, want %s and none", phase, status.Phase, len(w.pods()), status.LastError, want)
+			}
+		}
 	}
 }

@@ -51,11 +51,13 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 			if err := r.writeStatus(ctx, v, p.Status); err != nil {
 				return false, err
 			}
+			r.warn(v, eventDeleteFailed, p.Warning)
 		}
 		return false, r.discard(ctx, p.Stop)
 	case ActRun:
 		return r.run(ctx, v, p.Attempt)
 	case ActDeleted:
+		r.warn(v, eventDeleteFailed, p.Warning)
 		return false, r.finish(ctx, v)
 	case ActKeep:
 		return false, r.keep(ctx, v, p.Status)
@@ -128,6 +130,13 @@ func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, err
 	if shared, err := r.confirmSole(ctx, v); err != nil || shared {
 		return false, err
 	}
+	gone, err := r.nodeGone(ctx, v.Record)
+	if err != nil {
+		return false, err
+	}
+	if gone && v.Record.Status.Phase == tarnv1.VolumeUndoing { // whatever becomes of the section
+		return r.apply(ctx, v, withoutNode(v))
+	}
 	prepared, err := r.steps.PrepareDeletion(ctx, v.Provisioner, v.Record, attempt)
 	if err != nil {
 		return false, r.giveUp(ctx, v, err, attempt)
@@ -135,6 +144,9 @@ func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, err
 	if prepared.Pod == nil { // nothing to run
 		p := done(v)
 		return r.apply(ctx, v, p)
+	}
+	if gone {
+		return r.apply(ctx, v, withoutNode(v))
 	}
 	if s := v.Record.Status; s.DeletionAttempts != attempt || s.NextDeletionTime != nil || !s.DeletionStarted || s.PodNamespace != prepared.Pod.Namespace {
 		if err := r.writeStatus(ctx, v, begun(v.Record, attempt, prepared.Pod.Namespace)); err != nil {
@@ -147,6 +159,16 @@ func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, err
 	return false, r.discardPods(ctx, v, func(pod *corev1.Pod) bool {
 		return pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepDeletion) && pod.Name != prepared.Pod.Name
 	})
+}
+
+// nodeGone says whether the volume is of a node that is not there any more, so that no pod
+// gets to its storage.
+func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume) (bool, error) {
+	if record.Status.NodeName == "" {
+		return false, nil
+	}
+	node, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: record.Status.NodeName}, &corev1.Node{})
+	return err == nil && node == nil, err
 }
 
 // confirmSole looks whether another volume has the handle that would be deleted. What a

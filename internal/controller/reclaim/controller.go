@@ -14,8 +14,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -24,7 +26,7 @@ import (
 	"tarn.dev/tarn/internal/podvol"
 )
 
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=get;list;watch;delete;patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes,verbs=get;list;watch;delete;patch
@@ -103,6 +105,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{})).
 		Watches(&tarnv1.PavStage{}, handler.EnqueueRequestsFromMapFunc(mapStage)).
 		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner), builder.WithPredicates(kube.ProvisionerJudged())).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.mapNode), builder.WithPredicates(newNodes())).
 		Complete(r)
 }
 
@@ -146,15 +149,37 @@ func mapStage(_ context.Context, o client.Object) []reconcile.Request {
 
 // mapProvisioner wakes the records that may wait for a provisioner to come back.
 func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.destroying(ctx, func(*tarnv1.PavVolume) bool { return true }, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()})
+}
+
+// mapNode wakes the records that may wait for a node to come back.
+func (r *reconciler) mapNode(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.destroying(ctx, func(record *tarnv1.PavVolume) bool { return record.Status.NodeName == o.GetName() })
+}
+
+// newNodes passes on nodes that come while the controller runs: at its start it looks at
+// every record anyway.
+func newNodes() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc:  func(e event.CreateEvent) bool { return !e.IsInInitialList },
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// destroying are those of the listed records whose storage is being destroyed.
+func (r *reconciler) destroying(ctx context.Context, those func(*tarnv1.PavVolume) bool, listed ...client.ListOption) []reconcile.Request {
 	records := &tarnv1.PavVolumeList{}
-	if err := r.client.List(ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
-		log.FromContext(ctx).Error(err, "listing the records of a provisioner", "provisioner", o.GetName())
+	if err := r.client.List(ctx, records, append(listed, client.UnsafeDisableDeepCopy)...); err != nil {
+		log.FromContext(ctx).Error(err, "listing records")
 		return nil
 	}
 	var requests []reconcile.Request
 	for i := range records.Items {
-		if phase := records.Items[i].Status.Phase; phase == tarnv1.VolumeUndoing || phase == tarnv1.VolumeDeleting {
-			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: records.Items[i].Name}})
+		record := &records.Items[i]
+		if phase := record.Status.Phase; (phase == tarnv1.VolumeUndoing || phase == tarnv1.VolumeDeleting) && those(record) {
+			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: record.Name}})
 		}
 	}
 	return requests

@@ -1,9 +1,11 @@
 package reclaim
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -90,6 +92,10 @@ func (r *reconciler) gatherPods(ctx context.Context, v *View) error {
 			v.Others = append(v.Others, *pod)
 		}
 	}
+	// The cache lists them in any order, and the first is told of.
+	slices.SortFunc(v.Others, func(a, b corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 	v.Observed = podvol.Observe(v.Pod, v.Record.UID, r.clock.Now())
 	return nil
 }

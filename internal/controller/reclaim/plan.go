@@ -33,6 +33,7 @@ const (
 	eventDeleteFailed  = "VolumeFailedDelete"
 	eventInUse         = "VolumeDelete"
 	eventUnknownPolicy = "VolumeUnknownReclaimPolicy"
+	eventUndoSkipped   = "UndoSkipped"
 )
 
 const (
@@ -240,20 +241,20 @@ func deleting(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {
 // decideDestroying brings the deletion pod of a record in Undoing or Deleting on.
 func decideDestroying(v *View, now time.Time) Plan {
 	if takenBack(v, now) {
-		return takeBack(v)
+		return takeBack(v, now)
 	}
 	if n := len(v.Stages); n > 0 {
 		return inUse(v, reasonStaged, fmt.Sprintf("the volume is still staged on node %s", v.Stages[0].Spec.NodeName))
 	}
 	if len(v.Others) > 0 {
-		return stop(v, v.Others)
+		return stop(v, v.Others, now)
 	}
 	if at := v.Record.Status.NextDeletionTime; at != nil {
 		if now.Before(at.Time) && !mended(v) {
 			return Plan{Act: ActNone, Next: at.Time}
 		}
 		if v.Pod != nil && !podvol.Ended(v.Pod) { // its time was up, but it may still be at work
-			return stop(v, []corev1.Pod{*v.Pod})
+			return stop(v, []corev1.Pod{*v.Pod}, now)
 		}
 		return run(v, v.Record.Status.DeletionAttempts+1)
 	}
@@ -274,32 +275,6 @@ func decideDestroying(v *View, now time.Time) Plan {
 	}
 }
 
-// await waits for the deletion pod, and says what that waits for, if it is anything out of
-// the ordinary, until it is so no more.
-func await(v *View) Plan {
-	o, p := v.Observed, Plan{Act: ActNone}
-	switch {
-	case o.Message != "":
-		p = say(v, reasonPodWaits, o.Message)
-	case waitedFor(v) != "" && o.State == podvol.PodRunning:
-		status := v.Record.Status.DeepCopy()
-		underWay(status, v.Record, status.DeletionAttempts)
-		p = Plan{Act: ActStatus, Status: status}
-	}
-	p.Next = o.CheckAt
-	return p
-}
-
-// waitedFor is what the deletion pod was last seen to wait for, empty where it was nothing
-// out of the ordinary.
-func waitedFor(v *View) string {
-	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
-	if c == nil || c.Reason != reasonPodWaits {
-		return ""
-	}
-	return c.Message
-}
-
 // takenBack says whether the volume is no longer to be deleted: somebody has bound it
 // again, has set its policy to Retain, has protected it, or given it a retention, to stop
 // just this.
@@ -313,9 +288,9 @@ func takenBack(v *View, now time.Time) bool {
 }
 
 // takeBack ends a deletion that is no longer wanted, as soon as no pod is at it.
-func takeBack(v *View) Plan {
+func takeBack(v *View, now time.Time) Plan {
 	if v.Pod != nil && !podvol.Ended(v.Pod) {
-		return stop(v, []corev1.Pod{*v.Pod})
+		return stop(v, []corev1.Pod{*v.Pod}, now)
 	}
 	status := v.Record.Status.DeepCopy()
 	status.Phase, status.NextDeletionTime = tarnv1.VolumeCreated, nil
@@ -326,13 +301,6 @@ func takeBack(v *View) Plan {
 		p.Warning = message
 	}
 	condition(status, v.Record, metav1.ConditionFalse, reasonTakenBack, message)
-	return p
-}
-
-// stop removes pods that must have ended before anything goes on.
-func stop(v *View, pods []corev1.Pod) Plan {
-	p := say(v, reasonCreating, fmt.Sprintf("pod %s/%s has not ended yet", pods[0].Namespace, pods[0].Name))
-	p.Act, p.Stop = ActStop, pods
 	return p
 }
 

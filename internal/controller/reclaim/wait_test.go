@@ -54,3 +54,53 @@ func TestADeletionPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T)
 		t.Errorf("which is told again: %+v", p)
 	}
 }
+
+// A pod whose node does not confirm that it is gone holds its volume up until a person has
+// looked: that is told, with the command, whatever the pod was at.
+func TestAPodThatDoesNotGoIsToldWhateverItWasAt(t *testing.T) {
+	asked := metav1.NewTime(now.Add(-time.Minute))
+	going := func(v *View) corev1.Pod {
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "p", DeletionTimestamp: &asked, OwnerReferences: []metav1.OwnerReference{{UID: v.Record.UID}},
+		}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	}
+	over := metav1.NewTime(now.Add(-time.Second))
+	for name, change := range map[string]func(*View){
+		"a creation that is undone": func(v *View) { v.Others = []corev1.Pod{going(v)} },
+		"a deletion that is to be repeated": func(v *View) {
+			pod := going(v)
+			v.Pod, v.Record.Status.NextDeletionTime = &pod, &over
+		},
+		"a deletion at work": func(v *View) { pod := going(v); v.Pod = &pod },
+		"a deletion that is taken back": func(v *View) {
+			pod := going(v)
+			v.Pod, v.Record.Status.Phase = &pod, tarnv1.VolumeDeleting
+			withVolume(corev1.VolumeBound, corev1.PersistentVolumeReclaimDelete)(v)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := viewOf(tarnv1.VolumeUndoing, change)
+			look := func(at time.Time) Plan {
+				v.Observed = podvol.Observe(v.Pod, v.Record.UID, at)
+				p := decide(v, at)
+				if p.Status != nil {
+					v.Record.Status = *p.Status
+				}
+				return p
+			}
+			p := look(now)
+			if p.Warning != "" || !p.Next.After(now) {
+				t.Fatalf("before its time is up it is told %q, and looked at again at %s", p.Warning, p.Next)
+			}
+			at := p.Next
+			p = look(at)
+			said := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
+			if said == nil || !strings.Contains(said.Message, "delete pod p --force") || p.Warning != said.Message {
+				t.Errorf("then the condition is %+v, the Event %q, want the command in both", said, p.Warning)
+			}
+			if p := look(at.Add(time.Minute)); p.Warning != "" || p.Status != nil {
+				t.Errorf("it is told again: %+v", p)
+			}
+		})
+	}
+}

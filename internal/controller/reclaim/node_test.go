@@ -1,0 +1,113 @@
+package reclaim
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// ofNode is the end of a volume of node n1, which only the given objects may have.
+func ofNode(t *testing.T, phase tarnv1.VolumePhase, objects ...client.Object) *ending {
+	t.Helper()
+	record := goes(phase, "shelf-7")
+	record.Status.NodeName, record.Finalizers = "n1", []string{tarnv1.FinalizerRecord}
+	objects = append(objects, record, testkit.Provisioner("prov"))
+	if phase == tarnv1.VolumeDeleting {
+		vol := testkit.Volume(record)
+		vol.Status.Phase, vol.Spec.CSI.VolumeHandle = corev1.VolumeReleased, "shelf-7"
+		objects = append(objects, vol)
+	}
+	return endingOf(t, objects...)
+}
+
+func node(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
+
+func TestWhatWasBeingMadeOnANodeThatIsGoneIsMadeElsewhere(t *testing.T) {
+	e := ofNode(t, tarnv1.VolumeUndoing, node("n2"))
+	if err := e.look(); err != nil {
+		t.Fatal(err)
+	}
+	if status := e.status(); status.Phase != tarnv1.VolumePending || status.NodeName != "" || e.pods() > 0 {
+		t.Errorf("the record is %s, of node %q, with %d pods, want it Pending, of none", status.Phase, status.NodeName, e.pods())
+	}
+	if told := <-e.events.Events; !strings.HasPrefix(told, "Warning "+eventUndoSkipped+` node "n1" is gone`) {
+		t.Errorf("told %q", told)
+	}
+	e = ofNode(t, tarnv1.VolumeUndoing)
+	broken := &pavv1.PavProvisioner{}
+	if err := e.store.Get(t.Context(), client.ObjectKey{Name: "prov"}, broken); err != nil {
+		t.Fatal(err)
+	}
+	broken.Spec.VolumeDeletion = testkit.Section(`{"podTemplate": "{% if %}"}`)
+	if err := e.store.Update(t.Context(), broken); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.look(); err != nil || e.status().Phase != tarnv1.VolumePending {
+		t.Errorf("where nothing can be undone: %v, the record is %s, want it Pending", err, e.status().Phase)
+	}
+	there := ofNode(t, tarnv1.VolumeUndoing, node("n1"))
+	if err := there.look(); err != nil || there.status().Phase != tarnv1.VolumeUndoing || there.pods() != 1 {
+		t.Errorf("with its node there: %v, %s, %d pods, want it undone", err, there.status().Phase, there.pods())
+	}
+}
+
+func TestAVolumeOfANodeThatIsGoneWaitsForItOrAWord(t *testing.T) {
+	e := ofNode(t, tarnv1.VolumeDeleting)
+	for range 2 {
+		if err := e.look(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := meta.FindStatusCondition(e.status().Conditions, tarnv1.ConditionDeletable)
+	if e.status().Phase != tarnv1.VolumeDeleting || e.pods() > 0 || said == nil || said.Reason != podvol.ReasonNodeGone || !strings.Contains(said.Message, "kubectl delete pavvolume pvc-u1") {
+		t.Errorf("status %+v with %d pods, want it to wait, and the command", e.status(), e.pods())
+	}
+	if told := len(e.events.Events); told != 2 { // once to the volume, once to the record
+		t.Errorf("%d Events", told)
+	}
+
+	back := node("n1")
+	if err := e.store.Create(t.Context(), back); err != nil {
+		t.Fatal(err)
+	}
+	if woken := e.mapNode(t.Context(), back); len(woken) != 1 || woken[0].Name != "pvc-u1" || len(e.mapNode(t.Context(), node("n2"))) > 0 {
+		t.Errorf("the node wakes %v", woken)
+	}
+	if comes := (event.CreateEvent{Object: back}); !newNodes().Create(comes) || newNodes().Update(event.UpdateEvent{ObjectNew: back}) {
+		t.Error("what wakes is not that a node comes")
+	}
+	if err := e.look(); err != nil || e.pods() != 1 {
+		t.Errorf("the node is back: %v, %d pods, want the deletion pod", err, e.pods())
+	}
+
+	e = ofNode(t, tarnv1.VolumeDeleting)
+	record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-u1"}}
+	if err := e.store.Delete(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.look(); err != nil {
+		t.Fatal(err)
+	}
+	record, err := kube.Get(t.Context(), e.store, client.ObjectKey{Name: "pvc-u1"}, &tarnv1.PavVolume{})
+	if err != nil || record != nil {
+		t.Errorf("the word was given, and the record is there: %+v, %v", record, err)
+	}
+	if told := <-e.events.Events; !strings.Contains(told, `its storage, of handle "shelf-7", is taken to be gone with the node`) {
+		t.Errorf("told %q", told)
+	}
+	vol, err := kube.Get(t.Context(), e.store, client.ObjectKey{Name: "pvc-u1"}, &corev1.PersistentVolume{})
+	if err != nil || vol != nil {
+		t.Errorf("the word was given, and the volume is there: %+v, %v", vol, err)
+	}
+}

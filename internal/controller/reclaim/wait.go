@@ -1,0 +1,85 @@
+package reclaim
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// await waits for the deletion pod, and says what that waits for, if it is anything out of
+// the ordinary, until it is so no more.
+func await(v *View) Plan {
+	o, p := v.Observed, Plan{Act: ActNone}
+	switch {
+	case o.Message != "":
+		if p = say(v, reasonPodWaits, o.Message); p.Status != nil && o.State == podvol.PodGoing {
+			p.Warning = o.Message
+		}
+	case waitedFor(v) != "" && o.State == podvol.PodRunning:
+		status := v.Record.Status.DeepCopy()
+		underWay(status, v.Record, status.DeletionAttempts)
+		p = Plan{Act: ActStatus, Status: status}
+	}
+	p.Next = o.CheckAt
+	return p
+}
+
+// waitedFor is what the deletion pod was last seen to wait for, empty where it was nothing
+// out of the ordinary.
+func waitedFor(v *View) string {
+	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
+	if c == nil || c.Reason != reasonPodWaits {
+		return ""
+	}
+	return c.Message
+}
+
+// stop removes pods that must have ended before anything goes on. What long does not go is
+// told, since it holds the volume up until a person has looked at its node.
+func stop(v *View, pods []corev1.Pod, now time.Time) Plan {
+	var next time.Time
+	overdue := ""
+	for i := range pods {
+		o := podvol.Observe(&pods[i], v.Record.UID, now)
+		if o.State != podvol.PodGoing {
+			continue // its end, or that it goes, is an event
+		}
+		next, overdue = kube.Sooner(next, o.CheckAt), cmp.Or(overdue, o.Message)
+	}
+	p := say(v, reasonCreating, cmp.Or(overdue, fmt.Sprintf("pod %s/%s has not ended yet", pods[0].Namespace, pods[0].Name)))
+	p.Act, p.Stop, p.Next = ActStop, pods, next
+	if p.Status != nil {
+		p.Warning = overdue
+	}
+	return p
+}
+
+// withoutNode says what becomes of a volume whose node is gone. What a creation has left
+// there holds nobody's data, and its claim is to get a volume elsewhere. A volume that was
+// used waits for its node, or for the word that its storage is gone.
+func withoutNode(v *View) Plan {
+	node := v.Record.Status.NodeName
+	switch {
+	case v.Record.Status.Phase == tarnv1.VolumeUndoing:
+		p := done(v)
+		p.Warning, p.WarningReason = fmt.Sprintf("node %q is gone: what was made there of the volume is not undone", node), eventUndoSkipped
+		return p
+	case v.Record.DeletionTimestamp != nil:
+		p := done(v)
+		p.Warning = fmt.Sprintf("node %q is gone and PavVolume %s was deleted: its storage, of handle %q, is taken to be gone with the node", node, v.Record.Name, v.Record.Status.Handle)
+		return p
+	}
+	message := fmt.Sprintf("node %q, which has the volume's storage, is gone; the storage is deleted when the node is back; if it will not be: kubectl delete pavvolume %s", node, v.Record.Name)
+	p := say(v, podvol.ReasonNodeGone, message)
+	if p.Status != nil {
+		p.Warning = message
+	}
+	return p
+}

@@ -5,11 +5,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -81,7 +83,14 @@ func (r *claims) Reconcile(ctx context.Context, request reconcile.Request) (reco
 		return kube.Outcome(err, time.Time{}, now)
 	}
 	p := planClaims(v)
-	return kube.Outcome(apply(ctx, r.client, p, v.ListError), p.Next, now)
+	err = apply(ctx, r.client, p, v.ListError)
+	if err != nil && !apierrors.IsConflict(err) && !p.Next.IsZero() {
+		// Who refuses a claim its finalizer holds up none of those that wait for a look at
+		// the pods: its growing pause begins after that.
+		log.FromContext(ctx).Error(err, "writing finalizers")
+		err = nil
+	}
+	return kube.Outcome(err, p.Next, now)
 }
 
 // Reconcile gathers, plans and applies.

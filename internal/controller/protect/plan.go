@@ -53,7 +53,9 @@ func planClaims(v *Namespace) Plan {
 			p.Actions = append(p.Actions, ProtectClaim{claim})
 		case !doomed(&v.Claims[i]):
 		case !v.Listed:
-			p.Next = v.ListAt
+			if v.ListError == nil { // else the error says when
+				p.Next = v.ListAt
+			}
 		case !usedByAny(v.Live, claim):
 			p.Actions = append(p.Actions, ReleaseClaim{claim})
 		}

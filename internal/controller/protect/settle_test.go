@@ -29,6 +29,7 @@ func TestProtectionSettles(t *testing.T) {
 	for title, settle := range map[string]func(*world){
 		"case143 what lost its finalizer gets it back":                finalizersComeBack,
 		"case143 a finalizer that cannot be written is tried again":   refusedWrites,
+		"case143 a finalizer that is refused for good delays nobody":  refusedForGood,
 		"case144 one list lets all claims of a namespace go":          oneListANamespace,
 		"case145 a list that fails is made again":                     failedList,
 		"case145 lists that fail put off what needs them alone":       failedLists,
@@ -68,7 +69,7 @@ func (w *world) takenAndPutBack(o client.Object, finalizer string) {
 }
 
 func refusedWrites(w *world) {
-	w.refusing = true
+	w.refuses = func(_ string, nth int) bool { return nth == 1 }
 	w.start()
 	claim, vol := w.claim("x"), w.volume("x", nil, corev1.VolumeAvailable)
 	for o, finalizer := range map[client.Object]string{claim: FinalizerClaim, vol: FinalizerVolume} {
@@ -77,6 +78,37 @@ func refusedWrites(w *world) {
 			w.t.Errorf("%T was patched %d times, want once more than was refused", o, got)
 		}
 	}
+}
+
+// The pause after errors has come to ten seconds and more when two claims are deleted, of
+// which the second has to wait for the next list.
+func refusedForGood(w *world) {
+	w.refuses = func(path string, _ int) bool { return strings.HasSuffix(path, "/bare") }
+	bare, first, second := w.claim("bare"), w.claim("first"), w.claim("second")
+	w.start()
+	bare.SetFinalizers(nil)
+	w.must(w.client.Update(w.ctx, bare))
+	w.until(func() string {
+		if got := w.patched(bare); got < 12 {
+			return fmt.Sprintf("%d patches that are refused, want more", got)
+		}
+		return ""
+	})
+	begun := time.Now()
+	w.delete(first)
+	w.gone(first)
+	w.delete(second)
+	w.gone(second)
+	if took, lists := time.Since(begun), w.listed(w.namespace); took > 8*time.Second || lists != 2 {
+		w.t.Errorf("two claims were let go after %s and %d lists, want 2, and no wait for a claim whose finalizer is refused", took, lists)
+	}
+	tried := w.patched(bare)
+	w.until(func() string {
+		if w.patched(bare) == tried {
+			return "it is not tried again"
+		}
+		return ""
+	})
 }
 
 func oneListANamespace(w *world) {

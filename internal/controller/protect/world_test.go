@@ -45,10 +45,10 @@ type world struct {
 	// failing of the case's own are refused.
 	lists   map[string]int
 	failing int
-	// patches counts the controllers' patches by path; where refusing, the first of each
-	// is refused.
-	patches  map[string]int
-	refusing bool
+	// patches counts the controllers' patches by path; refuses says which are refused, nil
+	// for none.
+	patches map[string]int
+	refuses func(path string, nth int) bool
 	// clock is the controllers', nil for the real one; known is their cache.
 	clock clock.PassiveClock
 	known client.Reader
@@ -157,7 +157,7 @@ func (w *world) refusePatch(path string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.patches[path]++
-	return w.refusing && w.patches[path] == 1
+	return w.refuses != nil && w.refuses(path, w.patches[path])
 }
 
 // patched is how often the controllers have patched an object of the case.

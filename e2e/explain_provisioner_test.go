@@ -208,4 +208,8 @@ func TestExplainSaysWhichPodAClaimWaitsFor(t *testing.T) {
 			sub.remove(pod)
 		})
 	}
+	s.claimWith("several", ofClass(class))
+	s.consumer("a-placed", "several", stays, func(pod *corev1.Pod) { pod.Spec.NodeName = s.aNode().Name })
+	s.consumer("b-waits", "several", stays, func(pod *corev1.Pod) { pod.Spec.SchedulerName = "nobody" })
+	s.explainsClaim("several", "pod "+s.name+"/b-waits, which uses it, is not scheduled yet")
 }

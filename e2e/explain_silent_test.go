@@ -91,6 +91,10 @@ func beforeSilence(s *scenario, shelf string) *muted {
 	}
 	m.claims["released"], m.claims["staged"] = s.claim("released"), s.claim("staged")
 	m.claims["grows"] = s.claimWith("grows", ofClass(growing))
+	s.classWith("-folder", hostPath)
+	if suite.machine.hostPathRoot() != "" {
+		m.claims["kept"] = s.claimWith("kept", m.ofFolder)
+	}
 	for name, claim := range m.claims {
 		m.claims[name] = s.bound(claim)
 	}
@@ -239,8 +243,8 @@ func (m *muted) ofVolumes() []silence {
 func (m *muted) ofTarns() []silence {
 	m.t.Helper()
 	m.claimWith("folder", func(claim *corev1.PersistentVolumeClaim) {
-		ofClass(m.classWith("-folder", "tarn.dev/host-path"))(claim)
-		claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": "tarn.dev/host-path"} // as a binder does
+		m.ofFolder(claim)
+		claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": hostPath} // as a binder does
 	})
 	m.patch(m.claims["grows"], fields{"spec": fields{"resources": fields{"requests": fields{"storage": "8Mi"}}}}, false)
 	creation := m.stepPods(tarn.StepCreation)
@@ -260,7 +264,7 @@ func (m *muted) ofTarns() []silence {
 	of := func(kind, name string, want ...string) silence {
 		return silence{kind: kind, name: m.name + "/" + name, want: want}
 	}
-	return []silence{
+	return append(m.ofPromises(), []silence{
 		of("claim", "judged-by-nobody", "PavProvisioner "+m.name+"-unjudged has to be judged, "+runsNone()),
 		of("claim", "folder", "provisioner tarn.dev/host-path has not begun"),
 		of("claim", "grows", "it is to grow from 2Mi to 8Mi"),
@@ -269,6 +273,44 @@ func (m *muted) ofTarns() []silence {
 		of("app", "crashes", "its Deployment has to be made, "+runsNone()),
 		of("app", "ends", "is Terminating: it is being taken down"),
 		{kind: "pvset", name: m.set.Name, want: []string{"is Terminating: its spare volumes have to go first"}},
+	}...)
+}
+
+// ofFolder has a claim ask for a folder of the node.
+func (m *muted) ofFolder(claim *corev1.PersistentVolumeClaim) {
+	ofClass(m.name + "-folder")(claim)
+	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+}
+
+// ofPromises has claims be as the provisioner inside Tarn's controller leaves them when it dies
+// before it has made a folder, undone it, or taken the word back that it would, and gives what
+// is to be said of them; nothing where the cluster has no such provisioner.
+func (m *muted) ofPromises() []silence {
+	m.t.Helper()
+	kept := m.claims["kept"]
+	if kept == nil {
+		return nil
+	}
+	const promise = "tarn.dev/in-process"
+	node := m.volumeOf(kept).Annotations["tarn.dev/node"]
+	begun := func(claim *corev1.PersistentVolumeClaim) {
+		m.ofFolder(claim)
+		claim.Finalizers = []string{promise}
+		claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": hostPath, "tarn.dev/plugin": hostPath, "tarn.dev/node": node}
+	}
+	m.claimWith("promised", begun)
+	for _, claim := range []*corev1.PersistentVolumeClaim{kept, m.claimWith("undone", begun)} {
+		m.patch(claim, fields{"metadata": fields{"finalizers": []string{promise}}}, false)
+		m.delete(claim)
+	}
+	undone := "what may have been made for it is being undone"
+	if inPods() { // a lease tells that nobody does
+		undone = "what may have been made for it has to be undone, " + runsNone()
+	}
+	return []silence{
+		{kind: "claim", name: m.name + "/kept", want: []string{"is Terminating: it has its volume, and finalizer " + promise + " has to come off, " + runsNone()}},
+		{kind: "claim", name: m.name + "/promised", want: []string{"is Pending: its volume is being made by " + hostPath}},
+		{kind: "claim", name: m.name + "/undone", want: []string{"is Terminating: " + undone}},
 	}
 }
 
@@ -325,4 +367,7 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 	}
 	goOn()
 	s.explainsClaim("more", "is Bound")
+	if m.claims["kept"] != nil {
+		s.explainsClaim("promised", "is Bound")
+	}
 }

@@ -105,18 +105,7 @@ const nodeAfterwards = 10 * time.Second
 // leftOnTheNode names mounts, folders and sockets of the case: those with its name,
 // or with the uid of anything seen of it.
 func (s *scenario) leftOnTheNode() ([]string, error) {
-	seen := suite.news.of(s.name)
-	ours := func(path string) bool {
-		if strings.Contains(path, s.name) {
-			return true
-		}
-		for uid := range seen.uids {
-			if strings.Contains(path, string(uid)) {
-				return true
-			}
-		}
-		return false
-	}
+	ours := seenOf(s.name)
 	var left []string
 	mounts, err := suite.machine.mounts(kubeletDir)
 	if err != nil {
@@ -137,6 +126,23 @@ func (s *scenario) leftOnTheNode() ([]string, error) {
 		}
 	}
 	return left, nil
+}
+
+// seenOf says of a text whether it has the name of a provisioner, or the uid of anything
+// seen of it.
+func seenOf(provisioner string) func(text string) bool {
+	seen := suite.news.of(provisioner)
+	return func(text string) bool {
+		if strings.Contains(text, provisioner) {
+			return true
+		}
+		for uid := range seen.uids {
+			if strings.Contains(text, string(uid)) {
+				return true
+			}
+		}
+		return false
+	}
 }
 
 // ready are the provisioners that the embedded cluster has from the start.

@@ -58,6 +58,9 @@ func TestAClaimInUseWaitsForThePodsThatUseIt(t *testing.T) {
 		t.Errorf("after the kubelet's restart the pod reads %q in its volume, want hello", text)
 	}
 	s.terminating(claim)
+	if err := s.get(placed); err != nil || placed.Status.Phase != corev1.PodPending || len(placed.Status.ContainerStatuses) > 0 && placed.Status.ContainerStatuses[0].ContainerID != "" {
+		t.Errorf("a pod that was placed on a claim which is being deleted: %v, %+v, want it not to have started", err, placed.Status)
+	}
 
 	s.remove(placed)
 	s.remove(late)
@@ -207,7 +210,7 @@ func TestAVolumeThatAClaimIsToHaveWaitsForThatClaim(t *testing.T) {
 	if now := read(s, vol); now.Status.Phase == corev1.VolumeBound || !slices.Contains(now.Finalizers, "kubernetes.io/pv-protection") {
 		t.Errorf("the volume is %s with finalizers %q", now.Status.Phase, now.Finalizers)
 	}
-	s.explains("volume", vol.Name, "is Terminating: claim "+s.name+"/data has it")
+	s.explains("volume", vol.Name, "is Terminating: claim "+s.name+"/data was to have it and cannot any more")
 	s.remove(claim)
 	s.gone(vol)
 }

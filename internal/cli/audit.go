@@ -62,7 +62,8 @@ func newAuditCommand() *cobra.Command {
 		Short: "List all that Tarn holds, and what of it is orphaned",
 		Long: "List both sides of every volume: its record (PavVolume) and PersistentVolume, its stages and the pods made for\n" +
 			"it, and, on a node, the folders and mounts the node agent holds. What belongs to something that is gone is\n" +
-			"orphaned; the exit status is then 1. What is only just being removed gets --settle to go.\n\n" +
+			"orphaned; the exit status is then 1. What is only just being removed gets --settle to go. Of a folder or a mount\n" +
+			"whose stage or pod is gone nothing may tell the provisioner: it is listed whatever --provisioner says.\n\n" +
 			"The node side is read from the node agent's folder on this machine, as root: --node-state-dir, or where that is\n" +
 			"not given, " + tarnv1.DefaultStateDir + " if there is one; 'none' leaves it out. A kubelet in a mount\n" +
 			"namespace of its own, as in the embedded cluster, is seen through /proc/PID/root, and --mountinfo is then\n" +
@@ -76,7 +77,7 @@ func newAuditCommand() *cobra.Command {
 	f := cmd.Flags()
 	a.output.register(cmd)
 	a.connection.register(cmd, f)
-	f.StringVar(&a.provisioner, "provisioner", "", "only what belongs to this PavProvisioner")
+	f.StringVar(&a.provisioner, "provisioner", "", "only what belongs to this PavProvisioner, and orphans of which nothing tells whose they are")
 	completeFlag(cmd, "provisioner", &a.connection, provisionerKind)
 	f.StringVar(&a.stateDir, "node-state-dir", "", "folder of the node agent, as seen from here; none leaves the node side out")
 	f.StringVar(&a.mountinfo, "mountinfo", "", "mount table of the kubelet; the default is that of this process")

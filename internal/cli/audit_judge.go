@@ -89,7 +89,8 @@ func (v *auditView) take(o client.Object) {
 var kindOrder = []string{"PavVolume", "PersistentVolume", "PavStage", "Pod", "Folder", "Mount"}
 
 // judge lists what there is of one provisioner, of all where it is empty, by volume,
-// and says whether something is orphaned.
+// and says whether something is orphaned. An orphan that has nothing left that tells whose
+// it is may be anybody's, so it is among what there is of each.
 func (v *auditView) judge(provisioner string) (items []auditItem, orphaned bool) {
 	v.items = nil
 	for _, r := range v.records {
@@ -113,7 +114,7 @@ func (v *auditView) judge(provisioner string) (items []auditItem, orphaned bool)
 	v.judgeHostPath()
 	items = []auditItem{}
 	for _, i := range v.items {
-		if provisioner == "" || i.Provisioner == provisioner {
+		if nobodys := i.Provisioner == "" && i.Orphaned != ""; provisioner == "" || i.Provisioner == provisioner || nobodys {
 			items = append(items, i)
 			orphaned = orphaned || i.Orphaned != ""
 		}
@@ -178,10 +179,20 @@ func (v *auditView) judgePod(pod *corev1.Pod) {
 		item.State += ", ending"
 	case v.records[record] != nil, v.stages[stage] != nil:
 	case pod.Labels[tarnv1.LabelPoolUID] != "": // a filler's, which its set answers for
+	case v.isVolume(types.UID(pod.Labels[tarnv1.LabelScrub])): // it scrubs that
 	default:
-		item.Orphaned = fmt.Sprintf("the PavVolume or PavStage it was made for is gone; kubectl delete pod -n %s %s", pod.Namespace, pod.Name)
+		item.Orphaned = fmt.Sprintf("the PavVolume, PavStage or PersistentVolume it was made for is gone; kubectl delete pod -n %s %s", pod.Namespace, pod.Name)
 	}
 	v.items = append(v.items, item)
+}
+
+func (v *auditView) isVolume(uid types.UID) bool {
+	for _, vol := range v.volumes {
+		if vol.UID == uid {
+			return true
+		}
+	}
+	return false
 }
 
 func (v *auditView) judgeFolder(f nodeFolder) {
@@ -196,7 +207,7 @@ func (v *auditView) judgeFolder(f nodeFolder) {
 		if pod := v.pods[types.UID(f.id)]; pod != nil {
 			item.Volume, item.Provisioner, item.Node = pod.Labels[tarnv1.LabelVolume], pod.Labels[tarnv1.LabelProvisioner], pod.Spec.NodeName
 		} else {
-			item.Orphaned = "the pod it was made for is gone" + remedy
+			item.Orphaned = f.madeFor() + " is gone" + remedy
 		}
 	case ofDriver:
 		item.State, item.Provisioner = "driver", f.id
@@ -208,6 +219,14 @@ func (v *auditView) judgeFolder(f nodeFolder) {
 		item.Orphaned = "the node agent makes no such folder; see what it is"
 	}
 	v.items = append(v.items, item)
+}
+
+// madeFor names the pod of a folder.
+func (f nodeFolder) madeFor() string {
+	if f.pod == "" {
+		return "the pod it was made for"
+	}
+	return fmt.Sprintf("the pod it was made for, %s (uid %s),", f.pod, f.id)
 }
 
 // ofStage fills in what an item has of its stage, or says that the stage is gone.

@@ -33,6 +33,8 @@ type nodeFolder struct {
 	path string
 	// of is what it belongs to, id the uid of the stage or pod or the driver's name.
 	of, id string
+	// pod is namespace and name of the pod.
+	pod string
 }
 
 // nodeMount is one mount of the kubelet's that may be ours.
@@ -86,37 +88,40 @@ func (n *nodeSide) read() ([]nodeFolder, []nodeMount, error) {
 			return nil, nil, err
 		}
 		for _, f := range inner {
-			id := n.idOf(of, f.Name())
+			folder := nodeFolder{path: filepath.Join(n.inside, of, f.Name()), of: of}
+			folder.id, folder.pod = n.ownerOf(of, f.Name())
 			if of == ofPod {
-				podOf[f.Name()] = id
+				podOf[f.Name()] = folder.id
 			}
-			folders = append(folders, nodeFolder{path: filepath.Join(n.inside, of, f.Name()), of: of, id: id})
+			folders = append(folders, folder)
 		}
 	}
 	mounts, err := n.mounts(podOf)
 	return folders, mounts, err
 }
 
-// idOf reads whose a folder is. What cannot be read belongs to nobody.
-func (n *nodeSide) idOf(of, name string) string {
+// ownerOf reads whose a folder is. What cannot be read belongs to nobody.
+func (n *nodeSide) ownerOf(of, name string) (id, pod string) {
 	folder := filepath.Join(n.dir, of, name)
 	switch of {
 	case ofPod:
 		var record struct {
-			UID string `json:"uid"`
+			Namespace string `json:"namespace"`
+			Pod       string `json:"pod"`
+			UID       string `json:"uid"`
 		}
 		data, err := os.ReadFile(filepath.Join(folder, "record.json"))
 		if err != nil || json.Unmarshal(data, &record) != nil {
-			return ""
+			return "", ""
 		}
-		return record.UID
+		return record.UID, record.Namespace + "/" + record.Pod
 	case ofDriver:
 		// A name too long for a socket's path stands in a file.
 		if data, err := os.ReadFile(filepath.Join(folder, "name")); err == nil {
-			return strings.TrimSpace(string(data))
+			return strings.TrimSpace(string(data)), ""
 		}
 	}
-	return name
+	return name, ""
 }
 
 // targets are the paths at which the kubelet wants volumes of CSI drivers, files or

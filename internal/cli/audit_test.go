@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,8 +43,8 @@ func wholeView(changes ...func(*auditView)) *auditView {
 	v.take(stage)
 	v.take(pod)
 	v.folders = []nodeFolder{
-		{"/state/stages/stage-uid", ofStage, "stage-uid"}, {"/state/results/key", ofPod, "pod-uid"},
-		{"/state/drivers/shelf", ofDriver, "shelf"}, {"/state/drivers/pav.tarn.dev", ofDriver, "pav.tarn.dev"},
+		{"/state/stages/stage-uid", ofStage, "stage-uid", ""}, {"/state/results/key", ofPod, "pod-uid", "default/pav-creation-1"},
+		{"/state/drivers/shelf", ofDriver, "shelf", ""}, {"/state/drivers/pav.tarn.dev", ofDriver, "pav.tarn.dev", ""},
 	}
 	v.mounts = []nodeMount{
 		{point: "/kubelet/pods/p/volumes/kubernetes.io~csi/pvc-1/mount", volume: "pvc-1"},
@@ -55,6 +56,13 @@ func wholeView(changes ...func(*auditView)) *auditView {
 		change(v)
 	}
 	return v
+}
+
+// scrubs is a pod of Tarn's own that scrubs a volume.
+func scrubs(volume types.UID) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-system", Name: "scrub-a", UID: "scrub-uid", Labels: map[string]string{
+		tarnv1.LabelStep: string(tarnv1.StepScrubbing), tarnv1.LabelScrub: string(volume),
+	}}}
 }
 
 func TestNothingIsOrphanedWhileBothSidesOfEverythingAreThere(t *testing.T) {
@@ -107,6 +115,8 @@ func TestWhatLostItsOtherSideIsOrphaned(t *testing.T) {
 		"stage that ends without volume":       {func(v *auditView) { v.volumes["pvc-1"].UID = "another"; v.stages["stage-uid"].DeletionTimestamp = now }, nil},
 		"pod, folder and mounts without stage": {gone, []string{"Folder: PavStage", "Mount: PavStage", "Mount: no PavStage has this target", "Pod: kubectl delete pod -n default pav-staging"}},
 		"pod that ends without stage":          {func(v *auditView) { gone(v); v.pods["pod-uid"].DeletionTimestamp = now; v.folders, v.mounts = nil, nil }, nil},
+		"scrub pod of a volume":                {func(v *auditView) { v.take(scrubs(v.volumes["pvc-1"].UID)) }, nil},
+		"scrub pod without volume":             {func(v *auditView) { v.take(scrubs("another")) }, []string{"Pod: kubectl delete pod -n tarn-system scrub-a"}},
 		"folder and mount without pod":         {func(v *auditView) { v.pods = nil }, []string{"Folder: the pod", "Mount: the pod"}},
 		"driver without provisioner": {func(v *auditView) {
 			v.provisioners = nil
@@ -146,10 +156,46 @@ func TestWhatLostItsOtherSideIsOrphaned(t *testing.T) {
 	}
 }
 
+func TestAnOrphanOfNobodyKnowsWhomIsShownForEachProvisioner(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*auditView)
+		want   []string // name and a part of why
+	}{
+		"another's orphan": {func(v *auditView) { delete(v.volumes, "pvc-1") }, nil},
+		"another's driver": {func(v *auditView) {
+			v.provisioners, v.stages, v.pods, v.mounts, v.folders = nil, nil, nil, nil, v.folders[2:]
+		}, nil},
+		"folder and mounts of a stage that is gone": {func(v *auditView) { delete(v.stages, "stage-uid") },
+			[]string{"/state/stages/stage-uid: the PavStage", "/state/stages/stage-uid/pav/volume: the PavStage"}},
+		"folder and mount of a pod that is gone": {func(v *auditView) { v.pods = nil },
+			[]string{"/kubelet/pods/r/volumes/kubernetes.io~csi/pav/mount: the pod", "/state/results/key: the pod it was made for, default/pav-creation-1 (uid pod-uid), is gone"}},
+		"folder of a pod, its record gone too": {func(v *auditView) {
+			v.folders = []nodeFolder{{path: "/state/results/bad", of: ofPod}}
+		}, []string{"/state/results/bad: the pod it was made for is gone"}},
+		"folder and mount that are nothing": {func(v *auditView) {
+			v.folders = append(v.folders, nodeFolder{path: "/state/what"})
+			v.mounts = append(v.mounts, nodeMount{point: "/state/x", ours: true})
+		}, []string{"/state/what: no such folder", "/state/x: belongs to nothing"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			items, orphaned := wholeView(c.change).judge("other")
+			matches := len(items) == len(c.want) && orphaned == (len(c.want) > 0)
+			slices.SortFunc(items, func(a, b auditItem) int { return strings.Compare(a.Name, b.Name) })
+			for i := 0; matches && i < len(items); i++ {
+				point, why, _ := strings.Cut(c.want[i], ": ")
+				matches = items[i].Name == point && strings.Contains(items[i].Orphaned, why)
+			}
+			if !matches {
+				t.Errorf("got %+v, orphaned: %t; want %q", items, orphaned, c.want)
+			}
+		})
+	}
+}
+
 func TestTheNodeSideIsReadFromFoldersAndMounts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pav.tarn.dev")
 	for path, text := range map[string]string{
-		"stages/uid-1/record.json": "{}", "results/abc/record.json": `{"uid": "pod-1"}`, "results/bad/record.json": "no JSON",
+		"stages/uid-1/record.json": "{}", "results/abc/record.json": `{"namespace": "team", "pod": "creation", "uid": "pod-1"}`, "results/bad/record.json": "no JSON",
 		"drivers/short/name": "a-long-name\n", "drivers/plain/csi.sock": "", "strange/x": "",
 	} {
 		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(path)), 0o755); err != nil {
@@ -178,9 +224,9 @@ func TestTheNodeSideIsReadFromFoldersAndMounts(t *testing.T) {
 	}
 	allowed := cmp.AllowUnexported(nodeFolder{}, nodeMount{})
 	if diff := cmp.Diff([]nodeFolder{
-		{dir + "/drivers/plain", ofDriver, "plain"}, {dir + "/drivers/short", ofDriver, "a-long-name"},
-		{dir + "/results/abc", ofPod, "pod-1"}, {dir + "/results/bad", ofPod, ""},
-		{dir + "/stages/uid-1", ofStage, "uid-1"}, {path: dir + "/strange"},
+		{dir + "/drivers/plain", ofDriver, "plain", ""}, {dir + "/drivers/short", ofDriver, "a-long-name", ""},
+		{dir + "/results/abc", ofPod, "pod-1", "team/creation"}, {dir + "/results/bad", ofPod, "", ""},
+		{dir + "/stages/uid-1", ofStage, "uid-1", ""}, {path: dir + "/strange"},
 	}, folders, allowed); diff != "" {
 		t.Errorf("folders: want -, got +:\n%s", diff)
 	}

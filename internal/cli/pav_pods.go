@@ -57,7 +57,7 @@ func (l *linter) checkPod(s podvol.Section) {
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
-	(&privileges{linter: l, namespace: namespace}).check(s.Step, at, spec)
+	(&privileges{linter: l, namespace: namespace}).check(s.Step, joinField(s.Field, key), template)
 }
 
 // checkPodMetadata looks at what of a template's metadata comes into the pod.
@@ -204,70 +204,4 @@ func items(value any) []fields {
 		found[i], _ = list[i].(fields)
 	}
 	return found
-}
-
-// privileges tells what the Pod Security level of a pod's namespace must allow.
-type privileges struct {
-	*linter
-	namespace string
-}
-
-// baselineCapabilities are those that the level baseline lets a container add.
-var baselineCapabilities = []string{
-	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
-}
-
-// note says what a field needs; a template may or may not ask for it.
-func (p *privileges) note(path string, value any, what, level string) {
-	if text, ok := value.(string); ok && isTemplate(text) {
-		what += ", if its template says so"
-	}
-	p.say(levelNote, path, "%s: namespace %q must allow the Pod Security level %s", what, p.namespace, level)
-}
-
-func (p *privileges) check(step tarnv1.Step, at string, spec fields) {
-	for _, key := range []string{"hostNetwork", "hostPID", "hostIPC"} {
-		if asked(spec[key]) {
-			p.note(at+"."+key, spec[key], "needs "+key, "privileged")
-		}
-	}
-	for i, volume := range items(spec["volumes"]) {
-		if host, ok := volume["hostPath"]; ok {
-			where := "a hostPath"
-			if of, _ := host.(fields); of["path"] != nil {
-				where = fmt.Sprintf("hostPath %v", of["path"])
-			}
-			p.note(fmt.Sprintf("%s.volumes[%d].hostPath", at, i), host, "needs "+where, "privileged")
-		}
-	}
-	for _, c := range containers(at, spec) {
-		p.checkContainer(c)
-	}
-	switch step {
-	case tarnv1.StepStaging, tarnv1.StepUnstaging, tarnv1.StepNodeExpansion:
-		p.note(at, nil, fmt.Sprintf("needs the hostPath that Tarn mounts at %s in each %s pod", reservedMount, step), "privileged")
-	}
-}
-
-func (p *privileges) checkContainer(c container) {
-	security, _ := c.fields["securityContext"].(fields)
-	at := c.path + ".securityContext"
-	if asked(security["privileged"]) {
-		p.note(at+".privileged", security["privileged"], "needs privileged", "privileged")
-	}
-	capabilities, _ := security["capabilities"].(fields)
-	added, _ := capabilities["add"].([]any)
-	for i, capability := range added {
-		level := "privileged"
-		if slices.Contains(baselineCapabilities, fmt.Sprint(capability)) {
-			level = "baseline"
-		}
-		p.note(fmt.Sprintf("%s.capabilities.add[%d]", at, i), capability, fmt.Sprintf("needs capability %v", capability), level)
-	}
-}
-
-// asked says whether a switch is on, or may be by its template.
-func asked(value any) bool {
-	text, _ := value.(string)
-	return value == true || isTemplate(text)
 }

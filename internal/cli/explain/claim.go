@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -323,7 +324,7 @@ func (s *story) waitsForPod(c *claimView) {
 			return
 		}
 	}
-	pod := waiting[0]
+	pod := slices.MinFunc(waiting, func(a, b *corev1.Pod) int { return cmp.Compare(unplaced(a), unplaced(b)) })
 	o := Object{Pod, pod.Namespace, pod.Name}
 	t := look(pod)
 	link := s.add(Link{Object: o, State: t.State, Since: moment(t.Since), Node: pod.Spec.NodeName, Reason: t.Reason, Message: t.Message})
@@ -345,4 +346,18 @@ func (s *story) waitsForPod(c *claimView) {
 		s.awaits("%s, which uses it, is not scheduled yet", o)
 	}
 	s.nearestFor(c, t)
+}
+
+// unplaced says how far a pod is from being placed by the scheduler: the claim needs one of
+// those that use it, so the nearest is told of.
+func unplaced(pod *corev1.Pod) int {
+	switch t := look(pod); {
+	case pod.Spec.NodeName != "": // it never will be
+		return 3
+	case t.Reason == corev1.PodReasonSchedulingGated:
+		return 2
+	case t.stuck():
+		return 1
+	}
+	return 0
 }

@@ -103,6 +103,13 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 		}), "is held back by scheduling gates", "when its scheduling gates are removed", ""},
 		{"waiting for a pod that names its node", with(late(), func(w *world) { w.claimView.Users = []user{{Pod: somePod("shop", "web")}} }),
 			"names its node itself", "", "kubectl -n shop delete pod web"},
+		{"waiting for several pods, the nearest to be placed", with(late(), func(w *world) {
+			gated := func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated }
+			w.claimView.Users = []user{{Pod: somePod("shop", "names-its-node")}, {Pod: somePod("shop", "gated", unscheduled, gated)}, {Pod: somePod("shop", "stuck", unscheduled)}}
+		}), "pod shop/stuck, which uses it, is not scheduled: 0/1 nodes fit", "when the scheduler finds a node", ""},
+		{"waiting for several pods, one of which is new", with(late(), func(w *world) {
+			w.claimView.Users = []user{{Pod: somePod("shop", "stuck", unscheduled)}, {Pod: somePod("shop", "new", func(p *corev1.Pod) { p.Spec.NodeName = "" })}}
+		}), "pod shop/new, which uses it, is not scheduled yet", "when the scheduler has placed the pod", ""},
 		{"a provisioner that is nowhere", called("goldd"), `there is no PavProvisioner "goldd", nor a CSI driver of that name`, "when PavProvisioner goldd is created", `-p '{"provisioner":"gold"}' | kubectl replace --force`},
 		{"a plugin Kubernetes no longer has", called("kubernetes.io/rbd"), "nothing serves its provisioner kubernetes.io/rbd any more", "", ""},
 		{"an external driver that is not registered", called("csi.example.org"), "provisioner csi.example.org has not answered, and nothing of it is registered", "when the provisioner is installed", ""},

@@ -133,6 +133,10 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 		link := s.add(Link{Object: Object{Kind: event, Namespace: e.Namespace, Name: e.Name}, State: e.Reason, Since: moment(lastSeen(e)), Node: on, Reason: e.Reason, Message: e.Message,
 			Next: "when the kubelet tries again, after a growing pause of at most about two minutes; " + s.lastTry(e)})
 		link.Command = tryAgain(p.Pod)
+		if unanswered(e) {
+			s.blame("Tarn's node agent on node %s does not answer", on)
+			return
+		}
 		s.blame("volume %s cannot be staged on node %s: %s", v.Name, on, mountError(e.Message))
 		return
 	}
@@ -150,6 +154,12 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 	s.add(Link{Object: Object{Kind: pavStage, Name: tarnv1.StageName(v.Volume.UID, on, false)}, State: "missing", Node: on, Next: "when the node agent answers",
 		Message: "the driver is registered, but nobody has begun to stage the volume: the kubelet has not asked, or Tarn's node agent does not answer"})
 	s.blame("Tarn's node agent on node %s does not answer", on)
+}
+
+// unanswered says whether the kubelet reached no driver, or waited for its answer in vain: an
+// agent that runs answers within the kubelet's two minutes, whatever it waits for itself.
+func unanswered(e *corev1.Event) bool {
+	return strings.Contains(e.Message, "code = Unavailable desc = connection error:") || strings.Contains(e.Message, "code = DeadlineExceeded desc = ")
 }
 
 // tryAgain gives the command by which the kubelet tries at once: a pod that is new has

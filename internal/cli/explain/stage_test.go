@@ -56,6 +56,10 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		{"staging has failed and is to be tried again", with(newWorld().bound().askedPod(), mount("MountVolume.SetUp failed: rpc error: code = Internal desc = Staging pod failed: no loop device")),
 			"cannot be staged on node n1: Staging pod failed: no loop device", "when the kubelet tries again", "kubectl -n shop get pod web -o yaml | kubectl replace --force -f -"},
 		{"a node agent that is not there", with(newWorld().bound().askedPod(), func(w *world) { w.view.Pod.Drivers = nil }), "driver gold is not registered on node n1: Tarn's node agent does not run there", "when the node agent runs on n1", "spec.nodeName=n1"},
+		{"a node agent that does not answer the kubelet", with(newWorld().bound().askedPod(), mount(`MountVolume.MountDevice failed for volume "pvc-claim-uid" : rpc error: code = Unavailable desc = connection error: desc = "error reading server preface: closed"`)),
+			"Tarn's node agent on node n1 does not answer", "when the kubelet tries again", "kubectl -n shop get pod web -o yaml | kubectl replace --force -f -"},
+		{"a node agent that answers no call", with(newWorld().bound().askedPod(), mount("MountVolume.SetUp failed: rpc error: code = DeadlineExceeded desc = context deadline exceeded")),
+			"Tarn's node agent on node n1 does not answer", "when the kubelet tries again", "kubectl -n shop get pod web -o yaml | kubectl replace --force -f -"},
 		{"a node agent that does not answer", newWorld().bound().askedPod(), "Tarn's node agent on node n1 does not answer", "when the node agent answers", ""},
 		{"a node that is gone", with(newWorld().bound().askedPod(), func(w *world) { w.view.Pod.NodeGone = true }), "its node n1 does not exist any more", "when Kubernetes removes the pod", ""},
 		{"a node that is down", with(newWorld().bound().askedPod(), func(w *world) {

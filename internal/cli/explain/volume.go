@@ -3,7 +3,6 @@ package explain
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -124,24 +123,35 @@ func (s *story) onlyRecord(v *volumeView) string {
 
 // boundVolume is about a volume that a claim has.
 func (s *story) boundVolume(v *volumeView) {
-	ref := v.Volume.Spec.ClaimRef
+	unseen, ref := s.unseenByBinder(v), v.Volume.Spec.ClaimRef
 	if ref == nil {
-		s.blame("it names no claim, which a binder puts right")
 		return
 	}
 	o := Object{Claim, ref.Namespace, ref.Name}
 	s.fine = fmt.Sprintf("%s has it, %s", o, path(v))
-	switch {
-	case v.Claim != nil && v.Claim.UID == ref.UID:
+	if !unseen && v.Claim != nil {
 		link := s.add(Link{Object: o, State: string(v.Claim.Status.Phase)})
 		if v.Claim.DeletionTimestamp != nil {
 			link.State, link.Since = "Terminating", moment(v.Claim.DeletionTimestamp.Time)
 		}
-	case !s.view.unknown(Claim, ref.Namespace, ref.Name):
-		s.add(Link{Object: o, State: "missing", Next: "when a binder sees it; the volume is then Released"})
-		s.blame("its claim %s/%s is gone, and no binder has seen it", ref.Namespace, ref.Name)
 	}
 	s.weigh(s.stages(v, v.Users, "")...)
+}
+
+// unseenByBinder tells of a volume that is called Bound and is nobody's, which only a binder
+// puts right. It is false, and nothing is told, where the claim is there or may be.
+func (s *story) unseenByBinder(v *volumeView) bool {
+	ref := v.Volume.Spec.ClaimRef
+	switch {
+	case ref == nil:
+		s.blame("it names no claim, which a binder puts right")
+	case v.Claim != nil && v.Claim.UID == ref.UID, s.view.unknown(Claim, ref.Namespace, ref.Name):
+		return false
+	default:
+		s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: "missing", Next: "when a binder sees it; the volume is then Released"})
+		s.blame("its claim %s/%s is gone, and no binder has seen it", ref.Namespace, ref.Name)
+	}
+	return true
 }
 
 // releasedVolume says why a volume without its claim is still there.
@@ -278,113 +288,4 @@ func (s *story) destroying(v *volumeView) {
 		return
 	}
 	s.undoing(v)
-}
-
-// endingVolume finds out what keeps a volume that is to go.
-func (s *story) endingVolume(v *volumeView) {
-	vol, ref, o := v.Volume, v.Volume.Spec.ClaimRef, Object{Volume, "", v.Name}
-	hidden := ref != nil && s.view.unknown(Claim, ref.Namespace, ref.Name)
-	protected := slices.Contains(vol.Finalizers, volumeProtection)
-	switch {
-	case v.hasClaim() && protected:
-		s.heldByClaim(v)
-	case v.hasClaim():
-		s.lentOut(v, o)
-		return
-	case protected && vol.Status.Phase != corev1.VolumeBound && !hidden:
-		since := vol.DeletionTimestamp.Time
-		if t := vol.Status.LastPhaseTransitionTime; t != nil && t.After(since) { // it was Bound until then
-			since = t.Time
-		}
-		s.protectionSilent(o, since, ref == nil || vol.Status.Phase != corev1.VolumeAvailable, "no claim has it any more")
-	case protected:
-		s.keepers(o, "pv", vol, "", false)
-		return
-	}
-	if !protected && v.toGoWithItsStorage() {
-		s.toBeDeleted(v, s.leftBy(v))
-	}
-	lingers, _ := s.lingering(v)
-	s.keepers(o, "pv", vol, volumeProtection, !hidden && lingers == "")
-}
-
-// toGoWithItsStorage says that a volume which is to go is kept by whoever has to destroy its
-// storage first.
-func (v *volumeView) toGoWithItsStorage() bool {
-	vol := v.Volume
-	if vol.Spec.ClaimRef == nil || vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete ||
-		vol.Status.Phase != corev1.VolumeReleased && vol.Status.Phase != corev1.VolumeFailed {
-		return false
-	}
-	theirs := vol.Annotations[volume.AnnProvisionedBy] != "" && vol.Annotations[tarnv1.AnnotationRecord] == "" && slices.Contains(vol.Finalizers, volume.FinalizerExternal)
-	return v.Record != nil || theirs
-}
-
-// hasClaim says that the claim which a volume names is there and has no other.
-func (v *volumeView) hasClaim() bool {
-	ref := v.Volume.Spec.ClaimRef
-	return ref != nil && v.Claim != nil && v.Claim.UID == ref.UID && (v.Claim.Spec.VolumeName == "" || v.Claim.Spec.VolumeName == v.Volume.Name)
-}
-
-// heldByClaim says that a volume which is to go waits for its claim.
-func (s *story) heldByClaim(v *volumeView) {
-	link := s.add(Link{Object: Object{Claim, v.Claim.Namespace, v.Claim.Name}, State: string(v.Claim.Status.Phase),
-		Message: "it has the volume, which " + volumeProtection + " keeps as long", Next: "when the claim is gone; the volume can be used until then"})
-	s.blame("claim %s/%s has it%s", v.Claim.Namespace, v.Claim.Name, v.usedBy())
-	s.endOfClaim(v, link)
-}
-
-// lentOut is about a volume that is to go, that its claim has, and that finalizers keep of
-// which none waits for the claim.
-func (s *story) lentOut(v *volumeView, o Object) {
-	s.keepers(o, "pv", v.Volume, "", false)
-	if s.cause == "" {
-		return
-	}
-	s.cause += fmt.Sprintf(", while claim %s/%s has it%s", v.Claim.Namespace, v.Claim.Name, v.usedBy())
-	s.links[len(s.links)-1].Message += "; the volume goes from under its claim with the last of its finalizers, and the claim is Lost then"
-	if s.view.Asked.Kind != Volume {
-		return
-	}
-	link := s.add(Link{Object: Object{Claim, v.Claim.Namespace, v.Claim.Name}, State: string(v.Claim.Status.Phase), Message: "it has the volume, and nothing keeps that as long",
-		Next: "when the claim is gone, and then the finalizer's owner takes that off"})
-	s.endOfClaim(v, link)
-}
-
-// usedBy names the pods that keep the claim of a volume, empty for none.
-func (v *volumeView) usedBy() string {
-	var names []string
-	for _, u := range v.Users {
-		if holds(u.Pod, v.Claim) {
-			names = append(names, u.Pod.Name)
-		}
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return ", which is used by pod " + join(names)
-}
-
-// endOfClaim says what becomes of the data when the claim goes that has a volume. The command
-// that ends the claim is for who asks for the volume alone, and where no pod uses the claim.
-func (s *story) endOfClaim(v *volumeView, link *Link) {
-	switch used := v.usedBy(); {
-	case s.view.Asked.Kind != Volume || v.Claim.DeletionTimestamp != nil || s.view.unknown(Pod, v.Claim.Namespace, ""):
-		link.Message += "; when it goes, " + fate(v.Volume)
-	case used != "":
-		link.Message += used + "; when those are gone and the claim is deleted, " + fate(v.Volume)
-	default:
-		link.Command, link.offer = kubectl(v.Claim.Namespace, "delete", "pvc", v.Claim.Name), "the command deletes the claim, and "+fate(v.Volume)
-	}
-}
-
-// fate says what becomes of the data of a volume that is to go when its claim does. One
-// that the trash holds has policy Retain, and its storage stays as with that.
-func fate(vol *corev1.PersistentVolume) string {
-	policy := vol.Spec.PersistentVolumeReclaimPolicy
-	if policy == corev1.PersistentVolumeReclaimRetain {
-		return "its storage stays, by policy Retain, though no volume tells of it then"
-	}
-	return fmt.Sprintf("its data goes too, by policy %s; to keep that, first: %s", policy,
-		kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`))
 }

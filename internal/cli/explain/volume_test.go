@@ -85,6 +85,10 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 		{"bound to a claim that is gone", with(newWorld().bound().askedVolume(), func(w *world) { w.volumeView.Claim = nil }), "its claim shop/data is gone, and no binder has seen it", "when a binder sees it", ""},
 		{"deleted while bound", with(newWorld().bound().askedVolume(), func(w *world) { w.volume.DeletionTimestamp, w.volume.Finalizers = &began, []string{volumeProtection} }),
 			"is Terminating: claim shop/data has it", "when the claim is gone", "kubectl -n shop delete pvc data"},
+		{"deleted before it was bound", with(terminating(corev1.VolumeAvailable), func(w *world) { w.claim.Spec.VolumeName, w.volumeView.Claim = "", w.claim }),
+			"is Terminating: claim shop/data was to have it and cannot any more", "one that is made anew gets another volume", "kubectl -n shop delete pvc data"},
+		{"deleted while bound, and its claim is gone", with(terminating(corev1.VolumeBound), nothing), "is Terminating: its claim shop/data is gone, and no binder has seen it", "when a binder sees it", ""},
+		{"deleted while bound, and names no claim", with(terminating(corev1.VolumeBound), func(w *world) { w.volume.Spec.ClaimRef = nil }), "is Terminating: it names no claim, which a binder puts right", "", ""},
 		{"deleted, and who asks may not read claims", with(terminating(corev1.VolumeReleased), func(w *world) {
 			w.view.Unread = []unread{{Object{Claim, "shop", "data"}, needs + " to get persistentvolumeclaims"}}
 		}), "finalizer kubernetes.io/pv-protection keeps it, which is of Kubernetes' protection, until no claim has the volume", "when its owner takes it off", ""},

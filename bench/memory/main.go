@@ -16,6 +16,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/bench/results"
 )
 
 const (
@@ -50,6 +51,11 @@ func run(ctx context.Context, args []string) error {
 	}
 	flags := flag.NewFlagSet(args[0], flag.ExitOnError)
 	flags.StringVar(&b.profile, "profile", "", "file that the heap's profile is written to")
+	folder := flags.String("results", "bench/results", "folder for the results; empty for none")
+	program := flags.String("cluster", "bin/tarn-cluster", "the program tarn-cluster that the cluster is of, for the results")
+	begin := func() {
+		b.report = report{Began: time.Now().UTC().Truncate(time.Second), Machine: results.ThisMachine(ctx, *program, "")}
+	}
 	switch args[0] {
 	case "controller":
 		binary := flags.String("tarn", "bin/tarn", "the program to measure")
@@ -57,7 +63,8 @@ func run(ctx context.Context, args []string) error {
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
-		return b.controller(ctx, *binary, *volumes)
+		begin()
+		return b.end(b.controller(ctx, *binary, *volumes), *folder, args[0])
 	case "node":
 		pid := flags.Int("pid", 0, "process id of the node agent")
 		stages := flags.Int("stages", 100, "how many volumes are staged")
@@ -65,13 +72,21 @@ func run(ctx context.Context, args []string) error {
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
-		return b.node(ctx, *pid, *stages, *profiles)
+		begin()
+		return b.end(b.node(ctx, *pid, *stages, *profiles), *folder, args[0])
 	}
 	return usage
 }
 
+// end keeps what was measured, also where a part of it has failed, and says last whether
+// it is as asked.
+func (b *bench) end(err error, folder, kind string) error {
+	return errors.Join(err, b.report.save(folder, kind), b.report.verdict())
+}
+
 type bench struct {
 	client client.WithWatch
+	report report
 	// profile is the file for a heap's profile, empty for none.
 	profile string
 }

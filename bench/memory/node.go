@@ -47,8 +47,8 @@ func (b *bench) node(ctx context.Context, pid, stages int, profiles string) erro
 	if err := errors.Join(err, memoryErr, profileErr, endErr); err != nil {
 		return err
 	}
-	report("node agent, nothing staged", before, before, nodeLimit)
-	report(fmt.Sprintf("node agent, %d stages", stages), now, seen, nodeLimit)
+	b.report.add(result{What: "node agent, nothing staged", Asked: nodeLimit << 20, Now: before, Most: before})
+	b.report.add(result{What: fmt.Sprintf("node agent, %d stages", stages), Asked: nodeLimit << 20, Now: now, Most: seen, Seconds: took.Seconds()})
 	fmt.Printf("  %.0f s until all were staged\n", took.Seconds())
 	return nil
 }

@@ -16,11 +16,13 @@ import (
 
 // held is what a process has of memory, in bytes.
 type held struct {
-	// own is memory of its own now (RssAnon), all with the pages of its binary (VmRSS),
-	// peak the most it ever had of that.
-	own, all, peak int64
-	// set is what its container would be said to use; 0 if it has no cgroup of its own.
-	set int64
+	// Own is memory of its own now (RssAnon), All with the pages of its binary (VmRSS),
+	// Peak the most it ever had of that.
+	Own  int64 `json:"rssAnon"`
+	All  int64 `json:"vmRSS"`
+	Peak int64 `json:"vmHWM"`
+	// Set is what its container would be said to use; 0 if it has no cgroup of its own.
+	Set int64 `json:"workingSet,omitempty"`
 }
 
 // memoryOf reads /proc/PID/status, and the cgroup.
@@ -31,10 +33,10 @@ func memoryOf(pid int) (held, error) {
 	}
 	defer f.Close()
 	var h held
-	if h.set, err = workingSet(pid); err != nil && !errors.Is(err, errShared) && !errors.Is(err, fs.ErrNotExist) {
+	if h.Set, err = workingSet(pid); err != nil && !errors.Is(err, errShared) && !errors.Is(err, fs.ErrNotExist) {
 		return held{}, err
 	}
-	into := map[string]*int64{"RssAnon:": &h.own, "VmRSS:": &h.all, "VmHWM:": &h.peak}
+	into := map[string]*int64{"RssAnon:": &h.Own, "VmRSS:": &h.All, "VmHWM:": &h.Peak}
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		words := strings.Fields(lines.Text())
@@ -60,7 +62,7 @@ func watchMost(ctx context.Context, pid int) <-chan held {
 		var seen held
 		for {
 			if h, err := memoryOf(pid); err == nil {
-				seen = held{own: max(seen.own, h.own), all: max(seen.all, h.all), peak: max(seen.peak, h.peak), set: max(seen.set, h.set)}
+				seen = held{Own: max(seen.Own, h.Own), All: max(seen.All, h.All), Peak: max(seen.Peak, h.Peak), Set: max(seen.Set, h.Set)}
 			}
 			select {
 			case <-tick.C:
@@ -72,29 +74,6 @@ func watchMost(ctx context.Context, pid int) <-chan held {
 	}()
 	return most
 }
-
-// report prints what a process holds, by each way of counting, beside what it may.
-func report(what string, now, most held, mayHold int64) {
-	fmt.Printf("%s (asked: %d MiB)\n", what, mayHold)
-	verdict := func(bytes int64) string {
-		if bytes > mayHold<<20 {
-			return "NOT within"
-		}
-		return "within"
-	}
-	line := func(name string, now, most int64, means string) {
-		fmt.Printf("  %-12s %6.1f MiB now (%s), at most %6.1f (%s): %s\n", name, mib(now), verdict(now), mib(most), verdict(most), means)
-	}
-	line("RssAnon", now.own, most.own, "memory of its own")
-	if most.set > 0 {
-		line("working set", now.set, most.set, "what the kubelet says of such a container: its cgroup's, less file pages not used again")
-	} else {
-		fmt.Println("  working set  not known: the process has no cgroup of its own; hack/bench-memory.sh gives it one")
-	}
-	line("RSS", now.all, most.peak, "with the pages of the binary, which the kernel takes back as it likes")
-}
-
-func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
 // get asks a process' own server.
 func get(ctx context.Context, address, path string) ([]byte, error) {

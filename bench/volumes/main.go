@@ -165,7 +165,8 @@ func (b *bench) timeOneByOne(ctx context.Context, rounds int) error {
 	b.report.OneByOne = &oneByOne{Rounds: rounds, Bare: print3("pod without a volume: Ready", bare), Bound: print3("claim: Bound", bound), Ready: print3("pod with the volume: Ready", ready)}
 	b.report.judge("claim Bound, p50", b.report.OneByOne.Bound.P50, askedBound)
 	b.report.judge("pod Ready, p50", b.report.OneByOne.Ready.P50, askedReady)
-	printWay(ways, s.firsts(), time.Duration(float64(took-tookBefore)/max(count-countBefore, 1)))
+	b.report.OneByOne.Legs = legs(ways, s.firsts(), time.Duration(float64(took-tookBefore)/max(count-countBefore, 1)))
+	printWay(b.report.OneByOne.Legs)
 	return nil
 }
 

@@ -32,6 +32,17 @@ type oneByOne struct {
 	Bare   spread `json:"podWithoutVolumeReady"`
 	Bound  spread `json:"claimBound"`
 	Ready  spread `json:"podReady"`
+	// Legs are where the time until Ready goes, on average, in their order. That the claim
+	// is Bound ends the one that says so.
+	Legs []legTook `json:"legs"`
+}
+
+// legTook is one leg of the way.
+type legTook struct {
+	Whose   string  `json:"whose"`
+	What    string  `json:"what"`
+	Seconds float64 `json:"seconds"`
+	Bound   bool    `json:"bound,omitempty"`
 }
 
 // atOnce is what many take that are made together.

@@ -205,38 +205,42 @@ func lengths(r round, first map[string]time.Time) []time.Duration {
 	return took
 }
 
-// printWay prints the legs, on average over the rounds, so that they add up. sandbox is
-// what the runtime takes for one.
-func printWay(rounds []round, first map[string]time.Time, sandbox time.Duration) {
+// legs are the legs on average over the rounds, so that they add up. sandbox is what the
+// runtime takes for one.
+func legs(rounds []round, first map[string]time.Time, sandbox time.Duration) []legTook {
 	sums := make([]time.Duration, len(way))
 	for _, r := range rounds {
 		for i, took := range lengths(r, first) {
 			sums[i] += took
 		}
 	}
-	fmt.Printf("where the time goes, on average, in ms\n  %5s %6s  %s\n", "takes", "until", "whose")
-	var until time.Duration
-	line := func(took time.Duration, whose, what string) {
-		until += took
-		fmt.Printf("  %5.0f %6.0f  %-14s %s\n", ms(took), ms(until), whose, what)
-	}
+	var all []legTook
 	for i, l := range way {
 		mean := sums[i] / time.Duration(len(rounds))
 		if l.sandbox {
 			work := min(sandbox, mean)
-			line(mean-work, "kubelet", l.what+": the kubelet's loops until its volumes are mounted")
-			line(work, "runtime", l.what+": sandbox")
-		} else {
-			line(mean, l.whose, l.what)
+			all = append(all, legTook{Whose: "kubelet", What: l.what + ": the kubelet's loops until its volumes are mounted", Seconds: (mean - work).Seconds()},
+				legTook{Whose: "runtime", What: l.what + ": sandbox", Seconds: work.Seconds()})
+			continue
 		}
-		if l.end == boundEnd {
-			fmt.Printf("  %12.0f  = claim: Bound, on average\n", ms(until))
-		}
+		all = append(all, legTook{Whose: l.whose, What: l.what, Seconds: mean.Seconds(), Bound: l.end == boundEnd})
 	}
-	fmt.Printf("  %12.0f  = pod with the volume: Ready, on average\n", ms(until))
+	return all
 }
 
-func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+// printWay prints the legs.
+func printWay(all []legTook) {
+	fmt.Printf("where the time goes, on average, in ms\n  %5s %6s  %s\n", "takes", "until", "whose")
+	var until float64
+	for _, l := range all {
+		until += l.Seconds
+		fmt.Printf("  %5.0f %6.0f  %-14s %s\n", 1000*l.Seconds, 1000*until, l.Whose, l.What)
+		if l.Bound {
+			fmt.Printf("  %12.0f  = claim: Bound, on average\n", 1000*until)
+		}
+	}
+	fmt.Printf("  %12.0f  = pod with the volume: Ready, on average\n", 1000*until)
+}
 
 // sandboxes gives how many pods' sandboxes the cluster's runtimes have made, and the
 // time that took, as the kubelets count it.

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +112,42 @@ func TestAnEndNobodySawLeavesTheSumAsItIs(t *testing.T) {
 				t.Errorf("with %q seen at %d ms they add up to %s", l.end, at, sum)
 			}
 		}
+	}
+}
+
+func TestTheLegsThatAreKeptAddUpToTheAverage(t *testing.T) {
+	began := time.Now()
+	r := round{id: "a", began: began, bound: began.Add(750 * time.Millisecond), ready: began.Add(1900 * time.Millisecond)}
+	slow := r
+	slow.id, slow.ready = "nobody saw", began.Add(2100*time.Millisecond)
+	all := legs([]round{r, slow}, oneWay(began).firsts(), 50*time.Millisecond)
+	var until, bound, sandboxes float64
+	for _, l := range all {
+		until += l.Seconds
+		if l.Bound {
+			bound = until
+		}
+		if strings.HasSuffix(l.What, ": sandbox") {
+			sandboxes += l.Seconds
+		}
+		if l.Whose == "" || l.What == "" {
+			t.Errorf("a leg is nobody's: %+v", l)
+		}
+	}
+	if math.Abs(until-2) > 1e-6 || math.Abs(bound-0.75) > 1e-6 || math.Abs(sandboxes-0.15) > 1e-6 {
+		t.Errorf("Bound after %v s, Ready after %v s, sandboxes for %v s, want 0.75, 2 and 0.15", bound, until, sandboxes)
+	}
+	report := report{OneByOne: &oneByOne{Legs: all}}
+	folder := t.TempDir()
+	if err := report.save(folder); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := filepath.Glob(filepath.Join(folder, "volumes-*.json"))
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("kept are %v (%v)", kept, err)
+	}
+	if text, err := os.ReadFile(kept[0]); err != nil || strings.Count(string(text), `"whose"`) != len(all) {
+		t.Errorf("of %d legs there are kept (%v): %s", len(all), err, text)
 	}
 }
 

@@ -66,9 +66,13 @@ func (w *world) healthy(is metav1.ConditionStatus, reason string) (found tarnv1.
 
 func (w *world) unmountVolume(stage tarnv1.PavStage) {
 	w.Helper()
-	if err := mounts.UnmountTree(mounts.Kernel{}, stage.Status.Node.Path, nil); err != nil {
-		w.Fatal(err)
-	}
+	w.eventually("it is unmounted", func() error {
+		err := mounts.UnmountTree(mounts.Kernel{}, stage.Status.Node.Path, nil)
+		if err != nil && !errors.Is(err, unix.EBUSY) { // busy while the agent looks at it
+			w.Fatal(err)
+		}
+		return err
+	})
 }
 
 // startNumbered starts an agent, and gives a volume whose greeting counts how often it was

@@ -198,13 +198,16 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 
 // stands says whether what was seen in /pav was there because of the staging pod: that has
 // ended well, or was there after the look, had not ended, was not asked to go, and has said
-// itself that it is ready. One that goes, or was ended, may have unmounted its volume and left /pav/ready beside the empty
-// folder. How it ends, or that it has begun, the stage controller writes, which brings the
-// next look.
+// itself that it is ready. One that goes, or was ended, may have unmounted its volume and
+// left /pav/ready beside the empty folder. How it ends, or that it has begun, the stage
+// controller writes, which brings the next look.
 func (s *Stages) stands(ctx context.Context, stage *tarnv1.PavStage) (bool, error) {
 	status := stage.Status.Pod
 	if status.Phase == tarnv1.StagePodSucceeded || s.hasEnded(stage) {
 		return true, nil
+	}
+	if status.Name == "" { // none is written down
+		return false, nil
 	}
 	pod, err := kube.Get(ctx, s.Live, client.ObjectKey{Namespace: status.Namespace, Name: status.Name}, &corev1.Pod{})
 	if err != nil || pod == nil || !metav1.IsControlledBy(pod, stage) || pod.DeletionTimestamp != nil || pod.Status.StartTime == nil {

@@ -221,9 +221,12 @@ func (r *claimReader) call(ctx context.Context, args []any) (any, error) {
 	if !ok || !ok2 {
 		return nil, fmt.Errorf("get_pvc takes a name and a namespace, both strings")
 	}
-	for what, wrong := range map[string][]string{"name": validation.IsDNS1123Subdomain(name), "namespace": validation.IsDNS1123Label(namespace)} {
-		if len(wrong) > 0 {
-			return nil, fmt.Errorf("get_pvc(%q, %q): the %s is none: %s", name, namespace, what, wrong[0])
+	for _, part := range []struct {
+		what  string
+		wrong []string
+	}{{"name", validation.IsDNS1123Subdomain(name)}, {"namespace", validation.IsDNS1123Label(namespace)}} {
+		if len(part.wrong) > 0 {
+			return nil, fmt.Errorf("get_pvc(%q, %q): the %s is none: %s", name, namespace, part.what, part.wrong[0])
 		}
 	}
 	if r.calls++; r.calls > maxClaimReads {

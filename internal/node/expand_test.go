@@ -46,8 +46,14 @@ func (w *world) grow(volume *corev1.PersistentVolume, target string, bytes int64
 // answer waits for a request to grow and answers it as the stage controller does.
 func (w *world) answer(attempt int32, bytes int64, phase tarnv1.StageExpansionPhase, message string) {
 	w.Helper()
-	w.eventually(fmt.Sprintf("attempt %d at growing is asked for", attempt), func() error {
-		stages := w.stages()
+	w.answerTheOne(false, attempt, bytes, phase, message)
+}
+
+// answerTheOne is answer for the one stage that is, or is not, read-only.
+func (w *world) answerTheOne(readOnly bool, attempt int32, bytes int64, phase tarnv1.StageExpansionPhase, message string) {
+	w.Helper()
+	w.eventually(fmt.Sprintf("attempt %d at growing is asked for, read-only: %v", attempt, readOnly), func() error {
+		stages := slices.DeleteFunc(w.stages(), func(s tarnv1.PavStage) bool { return s.Spec.ReadOnly != readOnly })
 		if len(stages) != 1 {
 			return fmt.Errorf("%d stages", len(stages))
 		}
@@ -153,6 +159,51 @@ func TestAVolumeGrowsWhenTheKubeletAsks(t *testing.T) {
 		t.Errorf("an unknown volume is told as %v, want NotFound", got.err)
 	}
 	w.mustUnpublish(volume, target)
+	w.nothingIsLeft()
+}
+
+// The kubelet asks once for a volume, whatever its pods have of it, so that one call is for
+// the stage that is written to and for the one that is read.
+func TestBothStagesOfAVolumeGrowWhenTheKubeletAsksForOne(t *testing.T) {
+	const larger = 2 << 20
+	w := newWorld(t)
+	w.start()
+	provisioner := w.provisioner()
+	w.letGrow(provisioner)
+	volume := w.volume(provisioner, "pv-"+w.id)
+	writable := w.mustPublish(volume, "pod-1")
+	readOnly, err := w.publish(volume, "pod-2", func(r *csi.NodePublishVolumeRequest) { r.Readonly = true })
+	if err != nil {
+		t.Fatalf("publish: %v", err)
+	}
+	attempts := func(wantWritable, wantReadOnly int32) {
+		t.Helper()
+		for _, s := range w.stages() {
+			want := map[bool]int32{false: wantWritable, true: wantReadOnly}[s.Spec.ReadOnly]
+			if e := s.Status.Node.Expansion; e == nil || e.Attempt != want || e.Capacity != larger {
+				t.Errorf("the stage that is read-only: %v, was asked for %+v, want attempt %d", s.Spec.ReadOnly, e, want)
+			}
+		}
+	}
+
+	// That one has grown is not the volume's success.
+	call := w.grow(volume, writable, larger)
+	w.answerTheOne(false, 1, larger, tarnv1.StageExpansionSucceeded, "")
+	w.answerTheOne(true, 1, larger, tarnv1.StageExpansionFailed, "the mirror is full")
+	if got := <-call; status.Code(got.err) != codes.Internal || !strings.Contains(got.err.Error(), "the mirror is full") {
+		t.Errorf("that the read-only stage has not grown is told as %v, %v", got.answer, got.err)
+	}
+	attempts(1, 1)
+
+	// The next call, by whatever path, asks the one that has failed, and no other.
+	call = w.grow(volume, readOnly, larger)
+	w.answerTheOne(true, 2, larger, tarnv1.StageExpansionSucceeded, "")
+	if got := <-call; got.err != nil || got.answer.CapacityBytes != larger {
+		t.Errorf("that both have grown is told as %v, %v", got.answer, got.err)
+	}
+	attempts(1, 2)
+	w.mustUnpublish(volume, writable)
+	w.mustUnpublish(volume, readOnly)
 	w.nothingIsLeft()
 }
 

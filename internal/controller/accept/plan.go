@@ -117,6 +117,9 @@ func accepted(v View) metav1.Condition {
 	case nameTaken(v):
 		c.Reason = ReasonDriverNameTaken
 		c.Message = fmt.Sprintf("CSIDriver %q belongs to something else; remove that driver, or give this PavProvisioner another name", v.Driver.Name)
+		if len(v.Problems) > 0 { // lest they show only when the name is free
+			c.Message += "; " + problemMessage(v.Problems)
+		}
 	case len(v.Problems) > 0:
 		c.Reason, c.Message = problemReason(v.Problems), problemMessage(v.Problems)
 	default:

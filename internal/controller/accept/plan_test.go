@@ -143,6 +143,15 @@ func TestPlanAccepts(t *testing.T) {
 			wantNote:    `DriverNameTaken: CSIDriver "slow" belongs to something else; remove that driver, or give this PavProvisioner another name`,
 		},
 		{
+			name:        "whose name is taken is told what else is wrong",
+			view:        View{Provisioner: slow(), Driver: foreign, Problems: []podvol.Problem{syntax, shape}},
+			wantActions: "WriteStatus Post", wantAccepted: "False", wantReason: "DriverNameTaken", wantReady: "False",
+			wantMessage: `CSIDriver "slow" belongs to something else; remove that driver, or give this PavProvisioner another name; ` +
+				"spec.volumeStaging.podTemplate.spec: line 2, column 5: unexpected end; spec.volumeCreation: is missing",
+			wantNote: `DriverNameTaken: CSIDriver "slow" belongs to something else; remove that driver, or give this PavProvisioner another name; ` +
+				"spec.volumeStaging.podTemplate.spec: line 2, column 5: unexpected end; spec.volumeCreation: is missing",
+		},
+		{
 			name:        "one whose name is taken is not ready, though nodes have a driver of the name",
 			view:        View{Provisioner: slow(), Driver: foreign, Nodes: 2},
 			wantActions: "WriteStatus Post", wantAccepted: "False", wantReason: "DriverNameTaken", wantReady: "False",

@@ -134,7 +134,7 @@ func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, err
 	if err != nil {
 		return false, err
 	}
-	if gone && v.Record.Status.Phase == tarnv1.VolumeUndoing { // whatever becomes of the section
+	if gone && (v.Record.Status.Phase == tarnv1.VolumeUndoing || v.Record.DeletionTimestamp != nil) { // whatever becomes of the section
 		return r.apply(ctx, v, withoutNode(v))
 	}
 	prepared, err := r.steps.PrepareDeletion(ctx, v.Provisioner, v.Record, attempt)

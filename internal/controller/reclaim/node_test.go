@@ -33,6 +33,19 @@ func ofNode(t *testing.T, phase tarnv1.VolumePhase, objects ...client.Object) *e
 
 func node(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 
+// breakDeletion gives the provisioner a volumeDeletion that cannot be evaluated.
+func breakDeletion(t *testing.T, e *ending) {
+	t.Helper()
+	broken := &pavv1.PavProvisioner{}
+	if err := e.store.Get(t.Context(), client.ObjectKey{Name: "prov"}, broken); err != nil {
+		t.Fatal(err)
+	}
+	broken.Spec.VolumeDeletion = testkit.Section(`{"podTemplate": "{% if %}"}`)
+	if err := e.store.Update(t.Context(), broken); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestWhatWasBeingMadeOnANodeThatIsGoneIsMadeElsewhere(t *testing.T) {
 	e := ofNode(t, tarnv1.VolumeUndoing, node("n2"))
 	if err := e.look(); err != nil {
@@ -45,14 +58,7 @@ func TestWhatWasBeingMadeOnANodeThatIsGoneIsMadeElsewhere(t *testing.T) {
 		t.Errorf("told %q", told)
 	}
 	e = ofNode(t, tarnv1.VolumeUndoing)
-	broken := &pavv1.PavProvisioner{}
-	if err := e.store.Get(t.Context(), client.ObjectKey{Name: "prov"}, broken); err != nil {
-		t.Fatal(err)
-	}
-	broken.Spec.VolumeDeletion = testkit.Section(`{"podTemplate": "{% if %}"}`)
-	if err := e.store.Update(t.Context(), broken); err != nil {
-		t.Fatal(err)
-	}
+	breakDeletion(t, e)
 	if err := e.look(); err != nil || e.status().Phase != tarnv1.VolumePending {
 		t.Errorf("where nothing can be undone: %v, the record is %s, want it Pending", err, e.status().Phase)
 	}
@@ -91,7 +97,21 @@ func TestAVolumeOfANodeThatIsGoneWaitsForItOrAWord(t *testing.T) {
 		t.Errorf("the node is back: %v, %d pods, want the deletion pod", err, e.pods())
 	}
 
-	e = ofNode(t, tarnv1.VolumeDeleting)
+	for section, prepare := range map[string]func(*testing.T, *ending){
+		"as it was":                func(*testing.T, *ending) {},
+		"that cannot be evaluated": breakDeletion,
+	} {
+		t.Run("the word, with a section "+section, func(t *testing.T) {
+			e := ofNode(t, tarnv1.VolumeDeleting)
+			prepare(t, e)
+			theWordIsTaken(t, e)
+		})
+	}
+}
+
+// theWordIsTaken deletes the record of a volume whose node is gone, upon which it must go.
+func theWordIsTaken(t *testing.T, e *ending) {
+	t.Helper()
 	record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-u1"}}
 	if err := e.store.Delete(t.Context(), record); err != nil {
 		t.Fatal(err)

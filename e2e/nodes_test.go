@@ -29,7 +29,7 @@ const (
 	// staging pods that may be evicted are refused: 5 minutes by default.
 	calm = 5 * time.Second
 	// failing is what the cases there may take, beside whatever else the machine does.
-	failing = 12 * time.Minute
+	failing = 18 * time.Minute
 )
 
 // In a cluster of its own: a node short of disk takes no pods and throws its images away,
@@ -47,6 +47,7 @@ func TestWhenANodeFails(t *testing.T) {
 	t.Run("what was staged before the last boot is staged anew", aVolumeOfAnEarlierBootIsStagedAnew)
 	t.Run("for want of disk, a staging pod stays and another pod makes room", aStagingPodStaysUnderPressure)
 	t.Run("for want of disk, a staging pod of low priority is evicted, and its volume bound again", aStagingPodIsEvictedForPressure)
+	t.Run("for want of disk, a creation pod is evicted and has failed, though it exits with 0", aCreationPodThatIsEvictedHasFailed)
 	t.Run("in a shutdown a staging pod outlives its consumers", aStagingPodOutlivesItsConsumersInAShutdown)
 }
 

@@ -134,6 +134,29 @@ func aStagingPodIsEvictedForPressure(t *testing.T) {
 	}
 }
 
+// A creation pod that exits with 0 when it is told to end has not done its work, whatever its
+// phase: what it has left is removed, and another makes the volume when there is room.
+func aCreationPodThatIsEvictedHasFailed(t *testing.T) {
+	s, shelf := begin(t, "cutoff"), shelfWithData(t)
+	creation := script{hostDir: shelf, text: "[ ! -e /host/data/undone ] || exit 0\ntrap 'exit 0' TERM\n" + fills + "\nsleep 1d & wait"}.section(asRequested)
+	podSpec(creation)["priorityClassName"] = s.low()
+	s.create(s.provisioner(fields{
+		"volumeCreation": creation, "volumeStaging": bindsShelf(shelf, ""),
+		"volumeDeletion": script{hostDir: shelf, text: "touch /host/data/undone"}.section(nil),
+	}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.claim("data")
+	s.told(claim, "ProvisioningFailed", "low on resource: ephemeral-storage")
+	s.step = givenUp
+	claim = s.bound(claim)
+	pods := suite.news.of(s.name).pods
+	if made, undone := pods[tarn.StepCreation], pods[tarn.StepDeletion]; made < 2 || undone < 1 {
+		t.Errorf("%d creation pods and %d that undo were made, want a second one after the first was undone", made, undone)
+	}
+	s.succeeded(s.consumer("reader", claim.Name, "test -e /data/undone"))
+	s.remove(claim)
+}
+
 // endOfProcess tells when the first process of a pod's container has ended.
 func endOfProcess(t *testing.T, pod *corev1.Pod) <-chan time.Time {
 	t.Helper()

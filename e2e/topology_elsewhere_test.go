@@ -19,11 +19,12 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// lives has a ghost say that it is Ready, as its kubelet would, until the case ends.
-func (s *scenario) lives(ghost *corev1.Node) {
+// lives has a ghost say that it is Ready, as its kubelet would, until it dies or the case ends.
+func (s *scenario) lives(ghost *corev1.Node) (dies func()) {
 	ctx, stop := context.WithCancel(s.ctx)
 	ended := make(chan struct{})
-	s.t.Cleanup(func() { stop(); <-ended })
+	dies = func() { stop(); <-ended }
+	s.t.Cleanup(dies)
 	go func() {
 		defer close(ended)
 		again := time.NewTicker(heartbeat)
@@ -41,6 +42,7 @@ func (s *scenario) lives(ghost *corev1.Node) {
 			}
 		}
 	}()
+	return dies
 }
 
 // plays ends a step's pod on a ghost, as its kubelet and its node agent would.
@@ -179,6 +181,7 @@ func aVolumeOfOneNodeIsMadeOnAnother(t *testing.T) {
 func theVolumesOfANodeThatIsDeleted(t *testing.T) {
 	s := begin(t, "node-deleted")
 	other, doomed := s.aNode(), s.ghost()
+	dies := s.lives(doomed)
 	s.tied(fields{
 		"volumeCreation": anywhere(script{text: "true"}.section(asRequested)), "volumeDeletion": anywhere(script{text: "true"}.section(nil)), "volumeStaging": greeting,
 	}, waitsForPods)
@@ -200,22 +203,31 @@ func theVolumesOfANodeThatIsDeleted(t *testing.T) {
 	made = s.bound(made)
 	s.tiedTo(made, doomed)
 	s.gone(&creation)
+	s.await("the first pod on that node, too", func() (bool, string) {
+		err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(first), first)
+		return err == nil && first.Spec.NodeName == doomed.Name, fmt.Sprintf("it is on %q (%v)", first.Spec.NodeName, err)
+	})
 	moved := s.claim("moved")
 	second := s.consumer("second", moved.Name, "grep -x hello /data/greeting", s.likes(doomed))
 	creation = there()
 
+	// The collector of pods ends those of the node, and takes them away at once; so that the
+	// controller is sure to see how this one ended, it is held.
+	s.hold(&creation)
+	dies()
 	s.delete(doomed)
 	s.step = givenUp
+	s.told(moved, "ProvisioningFailed", "node no longer exists")
+	s.unhold(&creation)
 	moved = s.bound(moved)
 	s.tiedTo(moved, other)
 	s.succeeded(second)
-	s.told(moved, "ProvisioningFailed", "node no longer exists") // by the collector of pods, which ends them first
 
-	s.remove(first)
+	s.gone(first) // with its node, too
 	s.remove(made)
 	vol := &corev1.PersistentVolume{ObjectMeta: named(made.Spec.VolumeName)}
-	s.explains("volume", vol.Name, fmt.Sprintf("node %q, which has the volume's storage, is gone", doomed.Name))
-	s.kubectl("delete", "pavvolume", vol.Name)
+	e := s.explains("volume", vol.Name, fmt.Sprintf("node %q, which has its storage, is gone", doomed.Name))
+	s.does(e.command())
 	s.gone(vol)
 	s.remove(second)
 	s.remove(moved)

@@ -296,6 +296,8 @@ func TestWhatWaitsForSomethingElseDoesNotBlameTheController(t *testing.T) {
 		{"the creation pod before, whose node is gone", with(said(undone(), podRuns, "pod default/pav-creation has not ended yet").step(tarnv1.StepCreation, going), func(w *world) {
 			w.volumeView.Step.NodeGone = true
 		}), "the creation pod default/pav-creation is to go, but its node n1 does not exist any more", "when Kubernetes removes the pod", ""},
+		{"a node that is gone, with the storage", with(said(late["a deletion"](time.Hour), podvol.ReasonNodeGone, "node is gone"), func(w *world) { w.record.Status.NodeName = "n1" }),
+			`node "n1", which has its storage, is gone`, "when the node is back; or, where it will not be, when the record is deleted, which the command does", "kubectl delete pavvolume pvc-claim-uid"},
 		{"a provisioner that was made anew", said(late["a deletion"](time.Hour), "ProvisionerMissing", "PavProvisioner is gone"), "its storage cannot be destroyed yet: PavProvisioner is gone", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

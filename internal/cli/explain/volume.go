@@ -287,5 +287,11 @@ func (s *story) destroying(v *volumeView) {
 		s.blame("%s", c.Message)
 		return
 	}
+	if c != nil && c.Status == metav1.ConditionFalse && c.Reason == podvol.ReasonNodeGone {
+		link.Next = "when the node is back; or, where it will not be, when the record is deleted, which the command does"
+		link.Command = kubectl("", "delete", "pavvolume", v.Record.Name)
+		s.blame("node %q, which has its storage, is gone", v.Record.Status.NodeName)
+		return
+	}
 	s.undoing(v)
 }

@@ -133,6 +133,9 @@ func (r *reconciler) begin(ctx context.Context, v *View) (bool, error) {
 
 // create starts the creation of an attempt whose validation is done.
 func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (bool, error) {
+	if err := r.nodeGone(ctx, v.Record); err != nil {
+		return false, r.giveUp(ctx, v, err, tarnv1.VolumePending, attempt)
+	}
 	prepared, err := r.steps.PrepareCreation(ctx, v.Provisioner, v.Record, v.Claim, attempt)
 	if err != nil {
 		return false, r.giveUp(ctx, v, err, tarnv1.VolumePending, attempt)

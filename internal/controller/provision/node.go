@@ -37,14 +37,14 @@ func (r *reconciler) takeNode(ctx context.Context, v *View) error {
 	if err != nil {
 		return err
 	}
-	why := "is not in allowedTopologies of StorageClass " + class.Name
+	why, reason := "is not in allowedTopologies of StorageClass "+class.Name, reasonNodeRefused
 	switch {
 	case node == nil:
-		why = "is gone"
+		why, reason = "is gone", podvol.ReasonNodeGone
 	case volume.Allows(class.AllowedTopologies, node.Labels):
 		return nil
 	}
-	return &podvol.StepError{Step: tarnv1.StepCreation, Reason: reasonNodeRefused, Message: fmt.Sprintf("node %q, which annotation %s of the claim selects, %s", selected, annSelectedNode, why)}
+	return &podvol.StepError{Step: tarnv1.StepCreation, Reason: reason, Message: fmt.Sprintf("node %q, which annotation %s of the claim selects, %s", selected, annSelectedNode, why)}
 }
 
 // nodeGone is the failure of an attempt whose node is gone: none of its pods could run

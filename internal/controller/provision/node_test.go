@@ -54,11 +54,12 @@ func TestANodeThatTheClassDoesNotAllowIsRefusedAndGivenBack(t *testing.T) {
 	for _, c := range []struct {
 		node     string
 		wantPods int
+		wantFor  string
 		wantWhy  string
 	}{
-		{"allowed", 1, ""},
-		{"forbidden", 0, "is not in allowedTopologies of StorageClass prov"},
-		{"gone", 0, "of the claim selects, is gone"},
+		{"allowed", 1, "", ""},
+		{"forbidden", 0, reasonNodeRefused, "is not in allowedTopologies of StorageClass prov"},
+		{"gone", 0, podvol.ReasonNodeGone, "of the claim selects, is gone"},
 	} {
 		t.Run(c.node, func(t *testing.T) {
 			record := testkit.Record(claim(c.node), "prov", tarnv1.VolumePending, func(r *tarnv1.PavVolume) {
@@ -74,8 +75,8 @@ func TestANodeThatTheClassDoesNotAllowIsRefusedAndGivenBack(t *testing.T) {
 				return
 			}
 			last := w.record("u1").Status.LastError
-			if last == nil || last.Reason != reasonNodeRefused {
-				t.Fatalf("last error %+v, want reason %s", last, reasonNodeRefused)
+			if last == nil || last.Reason != c.wantFor {
+				t.Fatalf("last error %+v, want reason %s", last, c.wantFor)
 			}
 			told := <-w.events.Events
 			for _, want := range []string{eventFailed, `node "` + c.node + `"`, c.wantWhy} {
@@ -117,6 +118,33 @@ func TestAnAttemptWhoseNodeIsGoneIsGivenUp(t *testing.T) {
 			if status.Phase != want || len(w.pods()) > 0 || status.LastError == nil || status.LastError.Reason != podvol.ReasonNodeGone {
 				t.Errorf("%s, and its node is gone: it is %s with %d pods, last error %+v, want %s and none", phase, status.Phase, len(w.pods()), status.LastError, want)
 			}
+		}
+	}
+}
+
+func TestNoCreationBeginsOnANodeThatWentDuringTheValidation(t *testing.T) {
+	claim := testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) { c.Annotations[annSelectedNode] = "n1" })
+	p := testkit.Provisioner("prov", func(p *pavv1.PavProvisioner) {
+		p.Spec.Topology, p.Spec.VolumeValidation = pavv1.TopologyNode, p.Spec.VolumeCreation.DeepCopy()
+	})
+	record := testkit.Record(claim, "prov", tarnv1.VolumeValidating, func(r *tarnv1.PavVolume) {
+		r.Spec.WaitsForNode, r.Status.NodeName, r.Status.Attempts = true, "n1", 1
+	})
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	w := newWorld(t, claim, record, p, testkit.Class("prov"), node)
+	w.look("u1")
+	validation := w.pods()[0]
+	metav1.SetMetaDataAnnotation(&validation.ObjectMeta, tarnv1.AnnotationResult, `{"succeeded": true}`)
+	w.must(w.store.Update(t.Context(), &validation))
+	w.must(w.store.Delete(t.Context(), node))
+	w.look("u1")
+	status := w.record("u1").Status
+	if status.Phase != tarnv1.VolumePending || status.LastError == nil || status.LastError.Reason != podvol.ReasonNodeGone {
+		t.Errorf("it is %s, last error %+v, want Pending for its node", status.Phase, status.LastError)
+	}
+	for _, pod := range w.pods() {
+		if pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepCreation) {
+			t.Errorf("creation pod %s is made", pod.Name)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Named("reclaim").
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&tarnv1.PavVolume{}).
-		Watches(&corev1.PersistentVolume{}, &handler.EnqueueRequestForObject{}).
+		Watches(&corev1.PersistentVolume{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(whatMayEnd())).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{})).
 		Watches(&tarnv1.PavStage{}, handler.EnqueueRequestsFromMapFunc(mapStage)).
 		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner), builder.WithPredicates(kube.ProvisionerJudged())).
@@ -157,12 +157,24 @@ func (r *reconciler) mapNode(ctx context.Context, o client.Object) []reconcile.R
 	return r.destroying(ctx, func(record *tarnv1.PavVolume) bool { return record.Status.NodeName == o.GetName() })
 }
 
+// whatMayEnd passes the updates of a volume that is released, or was. Of any other nothing
+// is asked but that it is not released: whatever else of it changes, as when a claim is
+// bound to it, the plan stays what it was. An update that changes nothing comes when
+// everything is looked at though no event tells, and passes.
+func whatMayEnd() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		old, ok := e.ObjectOld.(*corev1.PersistentVolume)
+		now, ok2 := e.ObjectNew.(*corev1.PersistentVolume)
+		return !ok || !ok2 || old.ResourceVersion == now.ResourceVersion || released(old) || released(now)
+	}}
+}
+
 // newNodes passes on nodes that come while the controller runs: at its start it looks at
 // every record anyway.
 func newNodes() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc:  func(e event.CreateEvent) bool { return !e.IsInInitialList },
-		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		UpdateFunc:  func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() }, // where its end was missed
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}

@@ -90,8 +90,17 @@ func TestAVolumeOfANodeThatIsGoneWaitsForItOrAWord(t *testing.T) {
 	if woken := e.mapNode(t.Context(), back); len(woken) != 1 || woken[0].Name != "pvc-u1" || len(e.mapNode(t.Context(), node("n2"))) > 0 {
 		t.Errorf("the node wakes %v", woken)
 	}
-	if comes := (event.CreateEvent{Object: back}); !newNodes().Create(comes) || newNodes().Update(event.UpdateEvent{ObjectNew: back}) {
-		t.Error("what wakes is not that a node comes")
+	unseen := node("n1")
+	unseen.UID = "of the one before"
+	for name, c := range map[string]struct{ got, want bool }{
+		"a node that comes":                         {newNodes().Create(event.CreateEvent{Object: back}), true},
+		"a node that was there at the start":        {newNodes().Create(event.CreateEvent{Object: back, IsInInitialList: true}), false},
+		"a node that tells of itself":               {newNodes().Update(event.UpdateEvent{ObjectOld: back, ObjectNew: back}), false},
+		"a node whose predecessor's end was missed": {newNodes().Update(event.UpdateEvent{ObjectOld: unseen, ObjectNew: back}), true},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s wakes: %t", name, c.got)
+		}
 	}
 	if err := e.look(); err != nil || e.pods() != 1 {
 		t.Errorf("the node is back: %v, %d pods, want the deletion pod", err, e.pods())

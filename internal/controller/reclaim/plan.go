@@ -79,7 +79,7 @@ type Plan struct {
 	Stop   []corev1.Pod
 	// Attempt of the deletion pod, for ActRun.
 	Attempt int32
-	// Warning is told to volume and claim as an Event; empty for none. Its reason is
+	// Warning is told to volume and record as an Event; empty for none. Its reason is
 	// WarningReason, VolumeFailedDelete where that is empty.
 	Warning, WarningReason string
 	// Notice is told like a Warning, but of what is in order: that the volume is in use

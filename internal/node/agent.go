@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -26,6 +27,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/node/driver"
 	"tarn.dev/tarn/internal/node/ends"
 	"tarn.dev/tarn/internal/node/mounts"
@@ -125,6 +127,7 @@ func (a *Agent) register(m manager.Manager) error {
 		Named("node-drivers").
 		For(&pavv1.PavProvisioner{}).
 		Watches(&tarnv1.PavStage{}, handler.EnqueueRequestsFromMapFunc(provisionerOf)).
+		WithOptions(controller.Options{RateLimiter: kube.RateLimiter()}).
 		Complete(reconcile.Func(a.reconcileDriver))
 }
 
@@ -245,12 +248,25 @@ func (a *Agent) clean(ctx context.Context) error {
 func (a *Agent) serveAll(ctx context.Context) bool {
 	names, err := a.wanted(ctx)
 	for name := range names {
-		err = errors.Join(err, a.settle(ctx, name))
+		if failed := a.settle(ctx, name); !a.isAnothers(ctx, name, failed) {
+			err = errors.Join(err, failed)
+		}
 	}
 	if err != nil {
 		log.FromContext(ctx).Error(err, "not all drivers are served yet")
 	}
 	return err == nil
+}
+
+// isAnothers says whether a driver is not served because the one whose name it is has
+// registered itself. That is no reason not to be ready: until that one goes the kubelet asks
+// it for the volumes of ours, too, and reconcileDriver tries again.
+func (a *Agent) isAnothers(ctx context.Context, name string, failed error) bool {
+	if !errors.Is(failed, driver.ErrServed) {
+		return false
+	}
+	p := &pavv1.PavProvisioner{}
+	return a.cached.Get(ctx, client.ObjectKey{Name: name}, p) == nil && nameTaken(p)
 }
 
 // reconcileDriver serves a driver as long as its PavProvisioner exists, accepted or

@@ -2,6 +2,9 @@ package node
 
 import (
 	"errors"
+	"net"
+	"os"
+	"path/filepath"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,4 +66,34 @@ func TestADriverWhoseNameIsAnothersIsServedForWhatIsStagedAlone(t *testing.T) {
 	if err := isNot(); err != nil {
 		t.Errorf("after a restart: %v", err)
 	}
+}
+
+// Until the other driver goes, the kubelet asks that one about our volumes.
+func TestAnAgentIsReadyThoughAnotherDriverHasTheNameOfWhatIsStaged(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	name := w.provisioner()
+	volume := w.volume(name, "pv-"+w.id)
+	target := w.mustPublish(volume, "pod-1")
+	w.judge(name, testkit.Accepted(metav1.ConditionFalse, pavv1.ReasonDriverNameTaken, "CSIDriver belongs to something else"))
+	w.stop()
+	socket := filepath.Join(w.kubelet, "plugins_registry", name+"-reg.sock")
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = theirs.Close() })
+	w.start() // which waits until it is ready
+	if w.served(name) == nil {
+		t.Error("it is served though the kubelet is told of another")
+	}
+	if err := theirs.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the driver is served when the other one has gone", func() error { return w.served(name) })
+	w.mustUnpublish(volume, target)
+	w.nothingIsLeft()
 }

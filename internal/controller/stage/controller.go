@@ -113,7 +113,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return kube.Outcome(err, time.Time{}, now)
 	}
 	if left, lookAt, err := r.stopExpansion(ctx, view, now); left || err != nil {
-		return kube.Outcome(err, lookAt, now)
+		return kube.Outcome(client.IgnoreNotFound(err), lookAt, now)
 	}
 	p := plan(view, now)
 	err = r.apply(ctx, view, p)

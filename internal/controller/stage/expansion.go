@@ -60,8 +60,9 @@ func (r *Reconciler) expand(ctx context.Context, v View, now time.Time) (time.Ti
 
 // stopExpansion removes the node expansion pods of a stage that ends, or whose volume is
 // lost, and says whether there are any left: nothing of the stage may be unmounted under
-// them, and none may be at work beside the next staging pod. Of one that does not go the
-// stage tells what it tells of a staging pod.
+// them, and none may be at work beside the next staging pod. The staging pod of a lost volume
+// goes with them: one that waits for its server, which hangs, ends no sooner than that. Of
+// one that does not go the stage tells what it tells of a staging pod.
 func (r *Reconciler) stopExpansion(ctx context.Context, v View, now time.Time) (left bool, lookAt time.Time, err error) {
 	switch {
 	case v.Stage == nil || v.Stage.Status.Node.Expansion == nil:
@@ -82,6 +83,9 @@ func (r *Reconciler) stopExpansion(ctx context.Context, v View, now time.Time) (
 		return err != nil, time.Time{}, err
 	}
 	actions, status := hurryAll(pods), v.Stage.Status.Pod
+	if isSpent(v) {
+		actions = append(actions, hurryAll([]corev1.Pod{*v.Pod})...)
+	}
 	for i := range pods {
 		if o := podvol.Observe(&pods[i], v.Stage.UID, now); o.State == podvol.PodGoing {
 			lookAt, status.Message = kube.Sooner(lookAt, o.CheckAt), cmp.Or(o.Message, status.Message)
@@ -100,6 +104,12 @@ func losesStagingPod(v View) bool {
 		return v.Pod == nil && isStaged(v.Stage)
 	}
 	return false
+}
+
+// isSpent says whether the staging pod is one of a lost volume, which it cannot make
+// available any more.
+func isSpent(v View) bool {
+	return situationOf(v.Stage) == mend && v.Stage.Status.Node.Loss.Spent(attemptOf(v.Stage.Status.Pod)) && ours(v)
 }
 
 // runningExpansions are the node expansion pods of a stage that have not ended. The one

@@ -285,6 +285,11 @@ func TestAnExpansionPodThatDoesNotGoWhenItsVolumeIsLostIsTold(t *testing.T) {
 	if got := w.stage().Status.Pod; got.Phase == tarnv1.StagePodGone || !strings.Contains(got.Message, "delete pod "+firstGrowth+" --force") {
 		t.Errorf("the stage says %q, its staging pod is %s, want the command", got.Message, got.Phase)
 	}
+	w.kubelet()
+	w.look()
+	if got := w.stage().Status.Pod; got.Phase != tarnv1.StagePodGone || got.Message != "" {
+		t.Errorf("after it has gone the stage says %q, its staging pod is %s", got.Message, got.Phase)
+	}
 }
 
 // listed lists from its snapshot too.

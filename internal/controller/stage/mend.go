@@ -2,6 +2,7 @@ package stage
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,6 +10,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
 )
 
 const (
@@ -85,6 +87,7 @@ func nextIsDue(v View, now time.Time) bool {
 // follows it.
 func planMend(v View, now time.Time) Plan {
 	status, lost := v.Stage.Status.Pod, v.Stage.Status.Node.Loss
+	status.Message = ofStaging(v.Stage)
 	switch {
 	case status.Phase == tarnv1.StagePodGone:
 		return planNext(v, now)
@@ -99,11 +102,17 @@ func planMend(v View, now time.Time) Plan {
 	case lost.Failed == attemptOf(status) && now.Before(nextStart(v)):
 		return Plan{LookAt: nextStart(v)} // kept for reading until its successor is due
 	}
-	grace := v.Pod.DeletionGracePeriodSeconds
-	if v.Pod.DeletionTimestamp != nil && grace != nil && *grace <= hurry {
-		return Plan{}
+	return Plan{Actions: append(write(v, status), hurryAll([]corev1.Pod{*v.Pod})...)}
+}
+
+// ofStaging is what a stage says of its staging pod. What it says of a node expansion pod
+// that does not go is over once there is none: see stopExpansion.
+func ofStaging(stage *tarnv1.PavStage) string {
+	message := stage.Status.Pod.Message
+	if strings.Contains(message, strings.TrimSuffix(podvol.PodName(tarnv1.StepNodeExpansion, stage.UID, 0), "0")) {
+		return ""
 	}
-	return Plan{Actions: []Action{HurryPod{v.Pod}}}
+	return message
 }
 
 // podGone writes that there is no staging pod though the stage goes on.

@@ -292,9 +292,9 @@ func unstarted(v View) bool {
 }
 
 // planFollow mirrors the staging pod. One that vanished before its volume was there fails
-// the stage, as another in its place would find its /pav, in which nothing tells whose a
-// /pav/ready is; the kubelet asks again, and gets a new stage. A provisioner that is no
-// longer accepted, or is being deleted, keeps its stages.
+// the stage, as another in its place would find its /pav used, where scripts fail that begin
+// with mkdir /pav/volume; the kubelet asks again, and gets a new stage. A provisioner that is
+// no longer accepted, or is being deleted, keeps its stages.
 func planFollow(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	switch {

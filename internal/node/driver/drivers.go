@@ -157,12 +157,13 @@ func (s *server) stopGracefully() {
 	}
 }
 
-// clean removes what a driver that is not served has left.
+// clean removes what a driver that is not served has left. A registration socket that is
+// served is that of another driver with the name, and no reason to keep ours.
 func (d *Drivers) clean(p paths) error {
 	if _, err := os.Lstat(p.folder); errors.Is(err, os.ErrNotExist) {
 		return nil // then the registration socket, if there is one, is not ours
 	}
-	if err := removeDead(p.registration); err != nil {
+	if err := removeDead(p.registration); err != nil && !errors.Is(err, ErrServed) {
 		return err
 	}
 	if err := removeDead(p.csi); err != nil {

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -80,5 +81,76 @@ func TestWhoIsAtADriverKeepsNobodyFromAnotherOne(t *testing.T) {
 	}
 	if !d.Serving("a") || !d.Serving("b") {
 		t.Errorf("serving a: %t, b: %t", d.Serving("a"), d.Serving("b"))
+	}
+}
+
+// another begins to serve the registration socket of a driver as its own, as
+// node-driver-registrar does: it makes the socket anew.
+func another(t *testing.T, d *Drivers, name string) {
+	t.Helper()
+	path := d.paths(name).registration
+	if err := os.MkdirAll(d.Registry, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+}
+
+func TestADriverEndsThoughAnotherHasItsNameAndThatOneStays(t *testing.T) {
+	for name, end := range map[string]func(*Drivers) error{
+		"it was there before": func(d *Drivers) error {
+			another(t, d, "a")
+			if err := d.Settle(t.Context(), "a", yes); !errors.Is(err, ErrServed) {
+				return errors.Join(errors.New("want that the other one is named"), err)
+			}
+			return d.Settle(t.Context(), "a", no)
+		},
+		"it came afterwards": func(d *Drivers) error {
+			err := d.Settle(t.Context(), "a", yes)
+			another(t, d, "a")
+			return errors.Join(err, d.Settle(t.Context(), "a", no))
+		},
+		"it came between two runs": func(d *Drivers) error {
+			err := d.Settle(t.Context(), "a", yes)
+			d.Close()
+			another(t, d, "a")
+			return errors.Join(err, New(d.Config).Clean(func(string) bool { return false }))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDrivers(t)
+			if err := end(d); err != nil {
+				t.Error(err)
+			}
+			theirs := d.paths("a").registration
+			if left := leftOf(t, d); d.Serving("a") || len(left) != 1 || left[0] != theirs {
+				t.Errorf("serving: %t, left: %v, want the other one's socket", d.Serving("a"), left)
+			}
+			conn, err := net.Dial("unix", theirs)
+			if err != nil {
+				t.Fatalf("the other one: %v", err)
+			}
+			_ = conn.Close()
+		})
+	}
+}
+
+func TestWhatAnEarlierRunStillServesIsLeftToIt(t *testing.T) {
+	earlier := newDrivers(t)
+	if err := earlier.Settle(t.Context(), "a", yes); err != nil {
+		t.Fatal(err)
+	}
+	before := leftOf(t, earlier)
+	if err := New(earlier.Config).Clean(func(string) bool { return false }); !errors.Is(err, ErrServed) {
+		t.Errorf("got %v, want that it is served", err)
+	}
+	if left := leftOf(t, earlier); len(left) != len(before) {
+		t.Errorf("left: %v, want %v", left, before)
 	}
 }

@@ -68,6 +68,9 @@ func listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
+// ErrServed says that another process listens at a socket.
+var ErrServed = errors.New("served by another process; stop it, or rename the PavProvisioner if it is another CSI driver")
+
 func removeDead(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -82,7 +85,7 @@ func removeDead(path string) error {
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		_ = conn.Close()
-		return fmt.Errorf("%s is served by another process; stop it, or rename the PavProvisioner if it is another CSI driver", path)
+		return fmt.Errorf("%s is %w", path, ErrServed)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -128,24 +128,29 @@ func podOf(event *cri.ContainerEventResponse) types.UID {
 	return ""
 }
 
-// look asks the runtime, and the node after it: what the kubelet ends it ends after it has
-// begun to say why.
+// look asks the runtime. The node is asked after it, if at all: one that was read before
+// the pod ended might not say why yet.
 func (f *follower) look(ctx context.Context, pod types.UID) (Look, error) {
 	runs, err := f.runs(ctx, pod)
 	if err != nil {
 		return Look{}, err
 	}
-	l := Look{Runs: runs}
-	switch node, err := f.node(ctx); {
-	case err != nil:
-		l.Ending = "the node cannot be read: " + err.Error()
-	default:
-		l.Ending = endsPods(node)
+	return Look{Runs: runs, Ending: func(ctx context.Context) string { return f.ending(ctx, pod) }}, nil
+}
+
+// ending says why the kubelet may have ended a pod, also where that cannot be known.
+func (f *follower) ending(ctx context.Context, pod types.UID) string {
+	node, err := f.node(ctx)
+	why := ""
+	if err != nil {
+		why = "the node cannot be read: " + err.Error()
+	} else {
+		why = endsPods(node)
 	}
-	if l.Ending != "" {
-		log.FromContext(ctx).Info("whether a pod has succeeded is left to the kubelet, which may be ending pods", "pod", pod, "because", l.Ending)
+	if why != "" {
+		log.FromContext(ctx).Info("whether a pod has succeeded is left to the kubelet, which may be ending pods", "pod", pod, "because", why)
 	}
-	return l, nil
+	return why
 }
 
 func (f *follower) runs(ctx context.Context, pod types.UID) ([]Run, error) {

@@ -1,6 +1,7 @@
 package ends
 
 import (
+	"context"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,9 +34,10 @@ type Run struct {
 type Look struct {
 	// Runs are all runs of all its containers.
 	Runs []Run
-	// Ending says why the kubelet may be ending pods of the node, empty where nothing
-	// shows that it does.
-	Ending string
+	// Ending asks why the kubelet may be ending pods of the node; empty where nothing
+	// shows that it does. It is asked of what seems to have succeeded alone, since the
+	// API server answers it.
+	Ending func(context.Context) string
 }
 
 // Shape is what of a pod's spec decides when it has ended.
@@ -78,9 +80,9 @@ func ShapeOf(pod *corev1.Pod) Shape {
 // container), nothing is said. Nor is it where a pod seems to have succeeded while the
 // kubelet may be ending pods: many exit with 0 on SIGTERM, and no runtime tells why a
 // container ended. Those that fail have, whoever ended them.
-func Judge(s Shape, l Look) Ending {
+func Judge(ctx context.Context, s Shape, l Look) Ending {
 	end := judge(s, l.Runs)
-	if end.Succeeded && l.Ending != "" {
+	if end.Succeeded && l.Ending(ctx) != "" {
 		return Ending{}
 	}
 	return end

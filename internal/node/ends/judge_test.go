@@ -1,6 +1,7 @@
 package ends
 
 import (
+	"context"
 	"reflect"
 	"testing"
 	"time"
@@ -50,8 +51,16 @@ func TestAPodHasEndedOnlyWhenTheKubeletCannotSeeItOtherwise(t *testing.T) {
 		"the runtime names nothing the spec names": {never, []Run{exited("x", 0, 0)}, Ending{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Judge(test.shape, Look{Runs: test.runs}); !reflect.DeepEqual(got, test.want) {
+			asked := false
+			got := Judge(t.Context(), test.shape, Look{Runs: test.runs, Ending: func(context.Context) string {
+				asked = true
+				return ""
+			}})
+			if !reflect.DeepEqual(got, test.want) {
 				t.Errorf("judged %+v, want %+v", got, test.want)
+			}
+			if asked != test.want.Succeeded {
+				t.Errorf("the node is asked: %t", asked)
 			}
 		})
 	}
@@ -61,12 +70,13 @@ func TestAPodHasEndedOnlyWhenTheKubeletCannotSeeItOtherwise(t *testing.T) {
 func TestASuccessIsNotBelievedWhileTheKubeletMayBeEndingPods(t *testing.T) {
 	never := Shape{RestartPolicy: corev1.RestartPolicyNever, Containers: []string{"a"}}
 	onFailure := Shape{RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []string{"a"}}
+	pressure := func(context.Context) string { return "DiskPressure of node n" }
 	for _, shape := range []Shape{never, onFailure} {
-		if got := Judge(shape, Look{Runs: []Run{exited("a", 0, 0)}, Ending: "DiskPressure of node n"}); got.Known {
+		if got := Judge(t.Context(), shape, Look{Runs: []Run{exited("a", 0, 0)}, Ending: pressure}); got.Known {
 			t.Errorf("%s: judged %+v", shape.RestartPolicy, got)
 		}
 	}
-	if got := Judge(never, Look{Runs: []Run{exited("a", 0, 1)}, Ending: "DiskPressure of node n"}); !got.Known || got.Succeeded {
+	if got := Judge(t.Context(), never, Look{Runs: []Run{exited("a", 0, 1)}, Ending: pressure}); !got.Known || got.Succeeded {
 		t.Errorf("what has failed is judged %+v", got)
 	}
 }

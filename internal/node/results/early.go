@@ -40,7 +40,7 @@ func (r *Results) Stopped(ctx context.Context, uid types.UID, look func(context.
 		logger.Info("cannot see how the pod ended; the kubelet will tell", "because", err.Error())
 		return
 	}
-	end := ends.Judge(rec.Shape, seen)
+	end := ends.Judge(ctx, rec.Shape, seen)
 	if !end.Known {
 		return
 	}

@@ -170,8 +170,11 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 	file, found, err := s.inspect(v.Stage, blockOf(volume), capacityOf(volume))
 	var wrong *pavdir.WrongVolumeError
 	if errors.As(err, &wrong) {
-		v.Wrong = wrong.Problem
-		return nil
+		stands, err := s.stands(ctx, v.Stage)
+		if stands {
+			v.Wrong = wrong.Problem
+		}
+		return err
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		v.Wrong = "the stage's folder on the node is gone"

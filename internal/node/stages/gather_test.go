@@ -92,7 +92,7 @@ func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
 }
 
 // What a staging pod leaves that goes, or has gone, is an empty folder beside /pav/ready,
-// where its volume was mounted.
+// where its volume was mounted; and one that finds it there makes its volume anew.
 func TestAReadyVolumeIsThatOfAPodThatStays(t *testing.T) {
 	const earlier, later = -time.Hour, time.Hour
 	yes := true
@@ -116,11 +116,12 @@ func TestAReadyVolumeIsThatOfAPodThatStays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &Stages{Config: Config{Folder: t.TempDir(), Now: time.Now, Mounts: mounts.Kernel{}}}
+			volume := filepath.Join(s.Folder, "uid-of-stage", "pav", "volume")
 			waits := stage(pod(cmp.Or(test.phase, tarnv1.StagePodRunning)), func(s *tarnv1.PavStage) {
 				s.Name, s.UID, s.Spec.VolumeName, s.Spec.VolumeUID = "stage", "uid-of-stage", "pv", "uid-of-pv"
 				s.Status.Pod.Namespace, s.Status.Pod.Name = "ns", "pav-staging"
 			})
-			if err := errors.Join(s.makeFolder(waits.UID), os.Mkdir(filepath.Join(s.pav(waits.UID), "volume"), 0o755), os.WriteFile(filepath.Join(s.pav(waits.UID), "ready"), nil, 0o600)); err != nil {
+			if err := errors.Join(s.makeFolder(waits.UID), os.Mkdir(volume, 0o755), os.WriteFile(filepath.Join(s.pav(waits.UID), "ready"), nil, 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			staging := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -139,6 +140,13 @@ func TestAReadyVolumeIsThatOfAPodThatStays(t *testing.T) {
 			v, err := s.gather(t.Context(), waits.Name)
 			if found := v.Found != nil; err != nil || v.Wrong != "" || found != test.want {
 				t.Errorf("the volume is found: %t (%q, %v), want %t", found, v.Wrong, err, test.want)
+			}
+			if err := os.Remove(volume); err != nil {
+				t.Fatal(err)
+			}
+			v, err = s.gather(t.Context(), waits.Name)
+			if wrong := v.Wrong != ""; err != nil || v.Found != nil || wrong != test.want {
+				t.Errorf("without it the stage fails: %t (%q, %v), want %t", wrong, v.Wrong, err, test.want)
 			}
 		})
 	}

@@ -193,6 +193,17 @@ var listed = map[string][]string{
 	"methods":     strings.Split(join(recycleMethods), ", "),
 }
 
+// dropEmpty takes from the lists of an evaluated section the items that came to nothing, as
+// "{% if x %}ReadWriteMany{% endif %}" does: a provisioner that has one written out is not
+// accepted.
+func dropEmpty(fields map[string]any) {
+	for key := range listed {
+		if list, ok := fields[key].([]any); ok {
+			fields[key] = slices.DeleteFunc(slices.Clone(list), func(item any) bool { return item == "" })
+		}
+	}
+}
+
 // checkLists holds the lists of an evaluated section to what checkShape asks of those that
 // are written out: else a claim would be refused for what a template got wrong.
 func checkLists(field string, fields map[string]any) error {

@@ -21,7 +21,11 @@ func TestAListThatATemplateGivesMustBeOneThatMayBeWrittenOut(t *testing.T) {
 	}{
 		{"no access mode", `{"accessModes": "{% set yaml = true %}[]"}`, "spec.volumeValidation.accessModes: " + empty},
 		{"an access mode there is not", `{"accessModes": "{% set yaml = true %}[ReadWriteOnce, ReadWriteMnay]"}`, `spec.volumeValidation.accessModes[1]: "ReadWriteMnay" ` + modes},
-		{"an item that comes to nothing", `{"accessModes": ["ReadWriteOnce", "{% if false %}ReadWriteMany{% endif %}"]}`, `spec.volumeValidation.accessModes[1]: "" ` + modes},
+		{"an item that comes to nothing", `{"accessModes": ["{% if false %}ReadWriteMany{% endif %}", "ReadWriteOnce"]}`, ""},
+		{"one of the list's template", `{"accessModes": "{% set yaml = true %}[ReadWriteOnce, '']"}`, ""},
+		{"a volume mode that comes to nothing", `{"volumeModes": ["Filesystem", "{% if false %}Block{% endif %}"]}`, ""},
+		{"items that all come to nothing", `{"accessModes": ["{% if false %}ReadWriteMany{% endif %}"]}`, "spec.volumeValidation.accessModes: " + empty},
+		{"an item that comes to a blank", `{"accessModes": ["ReadWriteOnce", "{{ ' ' }}"]}`, `spec.volumeValidation.accessModes[1]: " " ` + modes},
 		{"an item with a newline", `{"accessModes": ["{{ 'ReadWriteOnce' }}\n\n"]}`, `accessModes[0]: "ReadWriteOnce\n" ` + modes},
 		{"an item that is a template again", `{"accessModes": ["{{ '{{ x }}' }}"]}`, `accessModes[0]: "{{ x }}" ` + modes},
 		{"an item that is no text", `{"accessModes": "{% set yaml = true %}[ReadWriteOnce, {a: 1}]"}`, `accessModes[1]: {"a":1} ` + modes},
@@ -49,6 +53,7 @@ func TestAListThatATemplateGivesMustBeOneThatMayBeWrittenOut(t *testing.T) {
 func TestMethodsThatATemplateGivesMustBeThoseThatMayBeWrittenOut(t *testing.T) {
 	for methods, want := range map[string]string{
 		`["{{ 'Zero' }}"]`:                  "",
+		`["Zero", "{{ '' }}"]`:              "",
 		`"{% set yaml = true %}[]"`:         "spec.volumeRecycling.methods: must not be empty",
 		`"{% set yaml = true %}[Shredder]"`: `spec.volumeRecycling.methods[0]: "Shredder" is not one of Files, Zero, Discard`,
 	} {
@@ -70,6 +75,15 @@ func wantInvalid(t *testing.T, err error, want string) {
 		t.Errorf("got %v, want no error", err)
 	case want != "" && (failed == nil || failed.Reason != ReasonInvalid || !strings.Contains(failed.Message, want)):
 		t.Errorf("got %+v, want reason %s and a message with %q", err, ReasonInvalid, want)
+	}
+}
+
+func TestAnEmptyItemThatIsWrittenOutIsRefused(t *testing.T) {
+	p := testkit.Provisioner("prov")
+	p.Spec.VolumeValidation = testkit.Section(`{"accessModes": ["ReadWriteOnce", ""]}`)
+	const want = `spec.volumeValidation.accessModes[1]: "" is not one of ReadWriteOnce`
+	if got := Check(p); len(got) != 1 || !strings.HasPrefix(got[0].String(), want) {
+		t.Errorf("problems %q, want %q", got, want)
 	}
 }
 

@@ -197,6 +197,7 @@ func decodeSection(step tarnv1.Step, object any) (*evaluatedSection, error) {
 	if err := onlyKnown(step, fields); err != nil {
 		return nil, err
 	}
+	dropEmpty(fields)
 	if err := checkLists("spec."+name, fields); err != nil {
 		return nil, err
 	}

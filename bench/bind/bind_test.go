@@ -61,11 +61,14 @@ apiserver_request_total{code="201",component="apiserver",dry_run="",group="",res
 apiserver_request_total{code="201",component="apiserver",dry_run="",group="events.k8s.io",resource="events",scope="resource",subresource="",verb="POST",version="v1"} 5
 apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="cluster",subresource="",verb="LIST",version="v1"} 3
 apiserver_request_duration_seconds_count{resource="persistentvolumes"} 99
+etcd_requests_total{group="",operation="get",resource="persistentvolumes"} 7
+etcd_requests_total{group="",operation="update",resource="persistentvolumes"} 40
+etcd_requests_total{group="",operation="get",resource="pods"} 4
 `
 
 func TestRequestsAreReadFromTheAPIServersMetrics(t *testing.T) {
 	got, conflicts, err := requests(someMetrics)
-	want := map[string]int{"PUT persistentvolumes": 32, "PUT persistentvolumes/status": 10, "POST persistentvolumeclaims": 10, "POST events": 5}
+	want := map[string]int{"PUT persistentvolumes": 32, "PUT persistentvolumes/status": 10, "POST persistentvolumeclaims": 10, "POST events": 5, etcdGet + "persistentvolumes": 7}
 	if err != nil || !maps.Equal(got, want) || conflicts != 2 {
 		t.Errorf("%v, %d conflicts, %v; want %v, 2 conflicts", got, conflicts, err, want)
 	}
@@ -79,11 +82,12 @@ func TestOwnRequestsAndEventsAreNoWritesOfTheBinder(t *testing.T) {
 	after := usage{seconds: map[string]float64{apiServer: 3, etcd: 2, tarnController: 2.5}, conflict: 1, requests: map[string]int{
 		"PUT persistentvolumes": 11, "PUT persistentvolumes/status": 10, "PUT persistentvolumeclaims": 10, "PUT persistentvolumeclaims/status": 10,
 		"POST persistentvolumeclaims": 10, "POST events": 20, "GET persistentvolumeclaims": 10,
+		etcdGet + "persistentvolumeclaims": 10, etcdGet + "persistentvolumes": 5, etcdGet + "events": 20,
 	}}
 	r := result{Mode: modeMatch, Claims: 10}
 	r.spent(before, after, tarnController)
-	if r.Writes != 4 || r.Conflicts != 1 || r.Requests["POST events"] != 2 {
-		t.Errorf("%g writes, %d conflicts, requests %v; want 4, 1, and 2 events a binding", r.Writes, r.Conflicts, r.Requests)
+	if r.Writes != 4 || r.Conflicts != 1 || r.Requests["POST events"] != 2 || r.Gets != 1.5 {
+		t.Errorf("%g writes, %d conflicts, %g reads in etcd, requests %v; want 4, 1, 1.5, and 2 events a binding", r.Writes, r.Conflicts, r.Gets, r.Requests)
 	}
 	if _, own := r.Requests["POST persistentvolumeclaims"]; own {
 		t.Error("claims made by the benchmark count as the binder's requests")

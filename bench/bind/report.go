@@ -31,15 +31,15 @@ func (r report) print(out io.Writer) {
 		}
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintln(w, "MODE\tCLAIMS\tBINDER\tBINDS/S\tONCE MADE/S\tP50\tP90\tP99\tMAX\tWRITES/BIND\t409\tCPU binder\tapiserver\tetcd\tAGREE")
+	fmt.Fprintln(w, "MODE\tCLAIMS\tBINDER\tBINDS/S\tONCE MADE/S\tP50\tP90\tP99\tMAX\tWRITES/BIND\t409\tGETS/BIND\tCPU binder\tapiserver\tetcd\tAGREE")
 	for _, one := range r.Results {
 		agree := "yes"
 		if !one.Agree {
 			agree = fmt.Sprintf("NO, %d bound", one.Bound)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%.1f\t%.1f\t%.3f\t%.3f\t%.3f\t%.3f\t%.2f\t%d\t%.2f s\t%.2f s\t%.2f s\t%s\n",
+		fmt.Fprintf(w, "%s\t%d\t%s\t%.1f\t%.1f\t%.3f\t%.3f\t%.3f\t%.3f\t%.2f\t%d\t%.2f\t%.2f s\t%.2f s\t%.2f s\t%s\n",
 			one.Mode, one.Claims, one.Subject, one.PerSecond, one.AfterPerSecond, one.Latency.P50, one.Latency.P90, one.Latency.P99, one.Latency.Max,
-			one.Writes, one.Conflicts, one.Processor["binder"], one.Processor[apiServer], one.Processor[etcd], agree)
+			one.Writes, one.Conflicts, one.Gets, one.Processor["binder"], one.Processor[apiServer], one.Processor[etcd], agree)
 	}
 	_ = w.Flush() // as with the prints: who reads is gone
 	fmt.Fprintln(out)

@@ -28,6 +28,9 @@ type result struct {
 	Requests  map[string]float64 `json:"requestsPerBind"`
 	Writes    float64            `json:"writesPerBind"`
 	Conflicts int                `json:"conflicts"`
+	// Gets are the API server's own reads of single claims and volumes in etcd for one
+	// binding.
+	Gets float64 `json:"etcdGetsPerBind"`
 	// Agree says that every claim and every volume name each other.
 	Agree bool `json:"agree"`
 }
@@ -94,8 +97,11 @@ func (r *result) spent(before, after usage, process string) {
 			continue
 		}
 		r.Requests[name] = float64(n) / float64(r.Claims)
-		if isWrite(name) {
+		switch {
+		case isWrite(name):
 			r.Writes += r.Requests[name]
+		case strings.HasPrefix(name, etcdGet) && name != etcdGet+"events":
+			r.Gets += r.Requests[name]
 		}
 	}
 	r.Conflicts = after.conflict - before.conflict

@@ -70,30 +70,27 @@ func statSeconds(stat string) (float64, error) {
 // counted are the resources whose requests are counted.
 var counted = map[string]bool{"persistentvolumes": true, "persistentvolumeclaims": true, "events": true}
 
-// requests reads apiserver_request_total out of the API server's metrics.
+// etcdGet begins the name under which the API server's own reads of single objects in etcd
+// are counted, beside the requests that it answers.
+const etcdGet = "etcd-get "
+
+// requests reads apiserver_request_total out of the API server's metrics, and of
+// etcd_requests_total the reads of single objects.
 func requests(metrics string) (byVerb map[string]int, conflicts int, err error) {
 	byVerb = map[string]int{}
 	for line := range strings.Lines(metrics) {
-		rest, found := strings.CutPrefix(line, "apiserver_request_total{")
-		if !found {
+		metric, rest, _ := strings.Cut(line, "{")
+		if metric != "apiserver_request_total" && metric != "etcd_requests_total" {
 			continue
 		}
-		labelText, value, _ := strings.Cut(rest, "} ")
-		labels := map[string]string{}
-		for pair := range strings.SplitSeq(labelText, ",") {
-			key, quoted, _ := strings.Cut(pair, "=")
-			labels[key] = strings.Trim(quoted, `"`)
-		}
-		if !counted[labels["resource"]] {
+		labels, value := sample(rest)
+		name := nameOf(metric, labels)
+		if name == "" {
 			continue
 		}
-		n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		n, err := strconv.ParseFloat(value, 64)
 		if err != nil {
 			return nil, 0, fmt.Errorf("reading a metric of the API server, %q: %w", strings.TrimSpace(line), err)
-		}
-		name := labels["verb"] + " " + labels["resource"]
-		if sub := labels["subresource"]; sub != "" {
-			name += "/" + sub
 		}
 		byVerb[name] += int(n)
 		if labels["code"] == "409" {
@@ -101,4 +98,31 @@ func requests(metrics string) (byVerb map[string]int, conflicts int, err error) 
 		}
 	}
 	return byVerb, conflicts, nil
+}
+
+// nameOf is the name under which requests are counted, empty for those that are not.
+func nameOf(metric string, labels map[string]string) string {
+	resource, sub := labels["resource"], labels["subresource"]
+	switch {
+	case !counted[resource]:
+		return ""
+	case metric == "etcd_requests_total" && labels["operation"] == "get":
+		return etcdGet + resource
+	case metric == "etcd_requests_total":
+		return ""
+	case sub != "":
+		return labels["verb"] + " " + resource + "/" + sub
+	}
+	return labels["verb"] + " " + resource
+}
+
+// sample reads what follows the first brace in a line of metrics. No value has a comma.
+func sample(rest string) (labels map[string]string, value string) {
+	text, value, _ := strings.Cut(rest, "} ")
+	labels = map[string]string{}
+	for pair := range strings.SplitSeq(text, ",") {
+		key, quoted, _ := strings.Cut(pair, "=")
+		labels[key] = strings.Trim(quoted, `"`)
+	}
+	return labels, strings.TrimSpace(value)
 }

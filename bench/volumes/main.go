@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -165,8 +164,11 @@ func (b *bench) timeOneByOne(ctx context.Context, rounds int) error {
 	b.report.OneByOne = &oneByOne{Rounds: rounds, Bare: print3("pod without a volume: Ready", bare), Bound: print3("claim: Bound", bound), Ready: print3("pod with the volume: Ready", ready)}
 	b.report.judge("claim Bound, p50", b.report.OneByOne.Bound.P50, askedBound)
 	b.report.judge("pod Ready, p50", b.report.OneByOne.Ready.P50, askedReady)
-	b.report.OneByOne.Legs = legs(ways, s.firsts(), time.Duration(float64(took-tookBefore)/max(count-countBefore, 1)))
-	printWay(b.report.OneByOne.Legs)
+	if err := s.whole(); err != nil {
+		return err
+	}
+	b.report.OneByOne.Legs, b.report.OneByOne.InNoLeg = legs(ways, s.firsts(), time.Duration(float64(took-tookBefore)/max(count-countBefore, 1)))
+	printWay(os.Stdout, b.report.OneByOne)
 	return nil
 }
 
@@ -272,21 +274,6 @@ func pod(id string) *corev1.Pod {
 	}
 }
 
-// await watches one object until it is as wanted, and gives the time it was.
-func await[T client.Object](ctx context.Context, c client.WithWatch, list client.ObjectList, id, ns string, is func(T) bool) (time.Time, error) {
-	w, err := c.Watch(ctx, list, client.InNamespace(ns), client.MatchingFields{"metadata.name": id})
-	if err != nil {
-		return time.Time{}, fmt.Errorf("watching %s: %w", id, err)
-	}
-	defer w.Stop()
-	for event := range w.ResultChan() {
-		if o, ok := event.Object.(T); ok && is(o) {
-			return time.Now(), nil
-		}
-	}
-	return time.Time{}, fmt.Errorf("%s did not become as wanted in time", id)
-}
-
 func (b *bench) clean(ctx context.Context) error {
 	for _, o := range []client.Object{
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}},
@@ -297,24 +284,4 @@ func (b *bench) clean(ctx context.Context) error {
 		}
 	}
 	return b.gone(ctx)
-}
-
-// gone waits until the provisioner is gone, as the next run makes one of its name.
-func (b *bench) gone(ctx context.Context) error {
-	w, err := b.client.Watch(ctx, &pavv1.PavProvisionerList{}, client.MatchingFields{"metadata.name": name})
-	if err != nil {
-		return err
-	}
-	defer w.Stop()
-	// The watch begins before the look, so that no end falls between them.
-	err = b.client.Get(ctx, client.ObjectKey{Name: name}, &pavv1.PavProvisioner{})
-	if err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	for e := range w.ResultChan() {
-		if e.Type == watch.Deleted {
-			return nil
-		}
-	}
-	return errors.New("the provisioner is not gone in time")
 }

@@ -35,14 +35,25 @@ type oneByOne struct {
 	// Legs are where the time until Ready goes, on average, in their order. That the claim
 	// is Bound ends the one that says so.
 	Legs []legTook `json:"legs"`
+	// InNoLeg is how much of a round, on average, lies beside an end that was not seen.
+	// Each leg as often as it was measured, and this in every round, are what was measured
+	// until Ready.
+	InNoLeg float64 `json:"inNoLeg"`
 }
 
 // legTook is one leg of the way.
 type legTook struct {
-	Whose   string  `json:"whose"`
-	What    string  `json:"what"`
-	Seconds float64 `json:"seconds"`
-	Bound   bool    `json:"bound,omitempty"`
+	Whose string `json:"whose"`
+	What  string `json:"what"`
+	// Seconds is the average over the rounds in which both ends were seen, of which there
+	// were Rounds; null where there were none.
+	Seconds *float64 `json:"seconds"`
+	Rounds  int      `json:"rounds"`
+	// Until is when the end was reached, from the start, on average over the rounds in
+	// which it was seen, of which there were Seen; null where there were none.
+	Until *float64 `json:"until"`
+	Seen  int      `json:"seen"`
+	Bound bool     `json:"bound,omitempty"`
 }
 
 // atOnce is what many take that are made together.

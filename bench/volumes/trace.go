@@ -3,74 +3,49 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/watch"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
-
-// sight is one change of an object, as a watch told it.
-type sight struct {
-	at   time.Time
-	what string
-}
 
 // trace makes one claim and pod and prints every change of an object on the way, with
 // the time since the first request and since the line before, in milliseconds. The
 // wall clock stands beside it, so that the logs of components can be laid alongside.
 func (b *bench) trace(ctx context.Context, id string) error {
-	var mu sync.Mutex
-	var seen []sight
 	watching, enough := context.WithCancel(ctx)
 	defer enough()
-	for _, list := range []client.ObjectList{
-		&corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}, &corev1.PodList{}, &tarnv1.PavVolumeList{}, &tarnv1.PavStageList{},
-	} {
-		w, err := b.client.Watch(watching, list)
-		if err != nil {
-			return err
-		}
-		go func() {
-			last := map[string]string{}
-			for e := range w.ResultChan() {
-				at, what := time.Now(), describe(e)
-				if o, ok := e.Object.(client.Object); ok && what != "" && last[o.GetName()] != what {
-					last[o.GetName()] = what
-					mu.Lock()
-					seen = append(seen, sight{at, what})
-					mu.Unlock()
-				}
-			}
-		}()
+	s, err := b.watch(watching)
+	if err != nil {
+		return err
 	}
 	began := time.Now()
 	if _, _, err := b.volumePod(ctx, id, began); err != nil {
 		return err
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	slices.SortFunc(seen, func(x, y sight) int { return x.at.Compare(y.at) })
-	before := began
-	for _, s := range seen {
-		fmt.Printf("%s %5d %+5d  %s\n", s.at.Format("05.000"), s.at.Sub(began).Milliseconds(), s.at.Sub(before).Milliseconds(), s.what)
-		before = s.at
+	before, last := began, map[string]string{}
+	for _, change := range s.inOrder() {
+		key, what := fmt.Sprintf("%T %s", change.object, change.object.GetName()), describe(change)
+		if what == "" || last[key] == what {
+			continue
+		}
+		last[key] = what
+		fmt.Printf("%s %5d %+5d  %s\n", change.at.Format("05.000"), change.at.Sub(began).Milliseconds(), change.at.Sub(before).Milliseconds(), what)
+		before = change.at
 	}
-	return nil
+	return s.whole()
 }
 
-// describe says in a line what state an object is in; empty for what is no object.
-func describe(e watch.Event) string {
+// describe says in a line what state an object is in; empty where the line would be
+// about none of those on the way.
+func describe(s seen) string {
 	gone := ""
-	if e.Type == watch.Deleted {
+	if s.gone {
 		gone = " gone"
 	}
-	switch o := e.Object.(type) {
+	switch o := s.object.(type) {
 	case *corev1.PersistentVolumeClaim:
 		asked := ""
 		if o.Annotations["volume.kubernetes.io/storage-provisioner"] != "" {

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,8 +21,8 @@ import (
 )
 
 // leg is a part of the way from a claim to its Ready pod. It ends with the first sight
-// of something; from the end of one to the end of the next nothing is left out, so that
-// they add up to what was measured.
+// of something, and the next begins there, so that they add up to what was measured where
+// every end was seen.
 type leg struct {
 	end string
 	// whose it is, and what is done.
@@ -45,7 +48,9 @@ var way = []leg{
 	{end: "volume", whose: "provision", what: "record Created, volume"},
 	{end: boundEnd, whose: "binder", what: "volume and claim bound"},
 	{end: "user scheduled", whose: "scheduler", what: "pod gets its node"},
-	{end: "stage", whose: "kubelet, node", what: "kubelet's volume loops until it asks; stage with its target"},
+	// Of the call itself no watch tells: the node agent's reads and its write of the stage come first, and are in the kubelet's leg.
+	{end: "stage", whose: "kubelet", what: "its volume loops until it asks the node agent, which makes the stage"},
+	{end: "stage target", whose: "node", what: "stage gets its target"},
 	{end: "staging", whose: "stage", what: "staging pod"},
 	{end: "staging " + pulled, what: "staging pod", sandbox: true},
 	{end: "staging " + started, whose: "runtime", what: "staging pod: container made and started"},
@@ -63,13 +68,15 @@ type round struct {
 
 // sights are objects, as watches told of them.
 type sights struct {
-	mu  sync.Mutex
-	all []seen
+	mu   sync.Mutex
+	all  []seen
+	lost error
 }
 
 type seen struct {
 	at     time.Time
 	object client.Object
+	gone   bool
 }
 
 // watch notes every change of what lies on the way until ctx ends.
@@ -78,21 +85,43 @@ func (b *bench) watch(ctx context.Context) (*sights, error) {
 	for _, list := range []client.ObjectList{
 		&corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}, &corev1.PodList{}, &corev1.EventList{}, &tarnv1.PavVolumeList{}, &tarnv1.PavStageList{},
 	} {
-		w, err := b.client.Watch(ctx, list)
+		w, err := follow(ctx, b.client, list)
 		if err != nil {
 			return nil, err
 		}
-		go func() {
-			for e := range w.ResultChan() {
-				if o, ok := e.Object.(client.Object); ok {
-					s.mu.Lock()
-					s.all = append(s.all, seen{time.Now(), o})
-					s.mu.Unlock()
-				}
-			}
-		}()
+		go s.note(w)
 	}
 	return s, nil
+}
+
+func (s *sights) note(w watch.Interface) {
+	for e := range w.ResultChan() {
+		at := time.Now()
+		s.mu.Lock()
+		if o, ok := e.Object.(client.Object); ok {
+			s.all = append(s.all, seen{at, o, e.Type == watch.Deleted})
+		} else {
+			s.lost = apierrors.FromObject(e.Object)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// whole is an error where a watch ended that cannot go on.
+func (s *sights) whole() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost != nil {
+		return fmt.Errorf("a watch of what lies on the way ended: %w", s.lost)
+	}
+	return nil
+}
+
+// inOrder is all that was told until now, as it was told.
+func (s *sights) inOrder() []seen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedStableFunc(slices.Values(s.all), func(x, y seen) int { return x.at.Compare(y.at) })
 }
 
 // firsts gives when each end of a leg was first seen, as ID END, of the claims and pods
@@ -100,7 +129,7 @@ func (b *bench) watch(ctx context.Context) (*sights, error) {
 func (s *sights) firsts() map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ids := map[string]string{} // of records and stages by uid, of volumes by name, of pods by "pod NAME", with what they are
+	ids := map[string]string{} // of records and stages by uid, of pods by uid with what they are, of volumes by name
 	first := map[string]time.Time{}
 	see := func(at time.Time, id string, end ...string) {
 		key := strings.Join(append([]string{id}, end...), " ")
@@ -111,8 +140,9 @@ func (s *sights) firsts() map[string]time.Time {
 	for _, of := range []func(seen){
 		func(s seen) { noteOwners(s, ids, see) }, func(s seen) { noteStage(s, ids, see) }, func(s seen) { notePod(s, ids, see) },
 		func(s seen) {
-			if e, ok := s.object.(*corev1.Event); ok && ids["pod "+e.InvolvedObject.Name] != "" {
-				see(s.at, ids["pod "+e.InvolvedObject.Name], e.Reason)
+			// By uid, as an earlier run had pods of the same names.
+			if e, ok := s.object.(*corev1.Event); ok && ids[string(e.InvolvedObject.UID)] != "" {
+				see(s.at, ids[string(e.InvolvedObject.UID)], e.Reason)
 			}
 		},
 	} {
@@ -148,8 +178,9 @@ func noteStage(s seen, ids map[string]string, see noting) {
 	}
 	id := ids[o.Spec.VolumeName]
 	ids[string(o.UID)] = id
+	see(s.at, id, "stage")
 	if len(o.Status.Node.Targets) > 0 {
-		see(s.at, id, "stage")
+		see(s.at, id, "stage target")
 	}
 	if o.Status.Node.Phase == tarnv1.StageStaged {
 		see(s.at, id, "staged")
@@ -171,7 +202,7 @@ func notePod(s seen, ids map[string]string, see noting) {
 	default:
 		return
 	}
-	ids["pod "+o.Name] = who
+	ids[string(o.UID)] = who
 	see(s.at, who)
 	if o.Spec.NodeName != "" {
 		see(s.at, who, "scheduled")
@@ -179,67 +210,6 @@ func notePod(s seen, ids map[string]string, see noting) {
 	if o.Annotations[tarnv1.AnnotationResult] != "" {
 		see(s.at, who, "result")
 	}
-}
-
-// lengths gives how long each leg of a round took. They add up to its time until Ready,
-// those until the claim's to that. An end of which no watch told, or told late, counts
-// as reached together with its neighbour.
-func lengths(r round, first map[string]time.Time) []time.Duration {
-	took := make([]time.Duration, len(way))
-	before, limit := r.began, r.bound
-	for i, l := range way {
-		at, ok := first[r.id+" "+l.end]
-		switch {
-		case l.end == boundEnd:
-			at, limit = r.bound, r.ready
-		case l.end == readyEnd:
-			at = r.ready
-		case !ok || at.Before(before):
-			at = before
-		case at.After(limit):
-			at = limit
-		}
-		took[i] = at.Sub(before)
-		before = at
-	}
-	return took
-}
-
-// legs are the legs on average over the rounds, so that they add up. sandbox is what the
-// runtime takes for one.
-func legs(rounds []round, first map[string]time.Time, sandbox time.Duration) []legTook {
-	sums := make([]time.Duration, len(way))
-	for _, r := range rounds {
-		for i, took := range lengths(r, first) {
-			sums[i] += took
-		}
-	}
-	var all []legTook
-	for i, l := range way {
-		mean := sums[i] / time.Duration(len(rounds))
-		if l.sandbox {
-			work := min(sandbox, mean)
-			all = append(all, legTook{Whose: "kubelet", What: l.what + ": the kubelet's loops until its volumes are mounted", Seconds: (mean - work).Seconds()},
-				legTook{Whose: "runtime", What: l.what + ": sandbox", Seconds: work.Seconds()})
-			continue
-		}
-		all = append(all, legTook{Whose: l.whose, What: l.what, Seconds: mean.Seconds(), Bound: l.end == boundEnd})
-	}
-	return all
-}
-
-// printWay prints the legs.
-func printWay(all []legTook) {
-	fmt.Printf("where the time goes, on average, in ms\n  %5s %6s  %s\n", "takes", "until", "whose")
-	var until float64
-	for _, l := range all {
-		until += l.Seconds
-		fmt.Printf("  %5.0f %6.0f  %-14s %s\n", 1000*l.Seconds, 1000*until, l.Whose, l.What)
-		if l.Bound {
-			fmt.Printf("  %12.0f  = claim: Bound, on average\n", 1000*until)
-		}
-	}
-	fmt.Printf("  %12.0f  = pod with the volume: Ready, on average\n", 1000*until)
 }
 
 // sandboxes gives how many pods' sandboxes the cluster's runtimes have made, and the

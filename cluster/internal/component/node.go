@@ -161,7 +161,8 @@ evictionHard:
   imagefs.inodesFree: 1%%
 serializeImagePulls: false
 registryPullQPS: 0
-eventRecordQPS: 0
+# Not 0, though that is said to be no limit: it comes to client-go's default, 5 a second.
+eventRecordQPS: 1000
 kubeAPIQPS: 200
 kubeAPIBurst: 400
 syncFrequency: 10s

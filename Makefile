@@ -32,19 +32,24 @@ down: ## take the demo's cluster down
 	@if [ -x bin/tarn-cluster ]; then bin/tarn-cluster down --name "$${TARN_CLUSTER_NAME:-tarn}"; else echo "bin/tarn-cluster is not built, so no cluster runs"; fi
 
 .PHONY: test
-test: build test-deps ## run the tests as CI does, and sum up what ran: all but the wide add-on of e2e, and e2e-others
+test: build test-deps ## run the tests as CI does, and sum up what ran: of those on a node and of lives under kills, the ones that tell most
 	@rm -rf $(SUITES:%=.tarn/tests/%.json) $(if $(KEEP),,.tarn/asked)
 	@failed=; for suite in $(SUITES); do $(MAKE) run-$$suite || failed="$$failed $$suite"; done; $(TESTSUM) report $(SUITES); [ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
+
+.PHONY: test-all
+test-all: ## run every test there is, and sum up what ran: more than an hour
+	@WIDE=1 $(MAKE) test
 
 .PHONY: unit
 unit: deps test-deps run-unit ## test the packages by themselves
 
 .PHONY: integration
-integration: build run-integration ## test the packages against a real API server
+integration: build ## test the packages against a real API server
+	@WIDE=1 $(MAKE) run-integration
 
 .PHONY: e2e
-e2e: build run-e2e ## test the whole on clusters of its own, Tarn as processes and then as pods; BINDER and PROTECTION say who binds in the first
-	@WIDE=1 $(MAKE) run-addon
+e2e: build ## test the whole on clusters of its own, Tarn as processes and then as pods; BINDER and PROTECTION say who binds in the first
+	@WIDE=1 $(MAKE) run-e2e run-addon
 
 .PHONY: e2e-others
 e2e-others: build bin/csi-provisioner ## test Tarn with what others make: a CSI driver, an autoscaler with metrics; BINDER and PROTECTION as for e2e

@@ -35,15 +35,15 @@ var moments = []struct {
 // four have gone by.
 const manyKills = 6 * time.Minute
 
-// staged says at which moments parts of Tarn are killed: at all, but where they are pods and
-// not every case is asked for. There another leads after seconds only, as the killed one
-// cannot give its lease back.
+// staged says at which moments parts of Tarn are killed: at some, and at all where every case
+// is asked for. Where they are pods another leads after seconds only, as the killed one cannot
+// give its lease back.
 func staged(moment string) bool {
 	switch moment {
 	case "the creation pod is made", "the volume is staged", "the node has unmounted", "the deletion pod is made", "a claim is bound", "a volume is nobody's":
 		return true
 	}
-	return !inPods() || wide()
+	return wide()
 }
 
 // The cases that kill Tarn's parts go on side by side, so that each is hit by the kills of
@@ -75,7 +75,7 @@ func aVolumeLivesOn(t *testing.T) {
 	if inPods() {
 		groups[2] = []string{controller, standby, nodeAgent}
 	}
-	if inPods() && !wide() {
+	if !wide() {
 		groups = groups[2:]
 	}
 	for _, victims := range groups {

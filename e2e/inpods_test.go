@@ -26,7 +26,7 @@ import (
 // tarn-cluster's.
 func inPods() bool { return os.Getenv("TARN_HELM") != "" }
 
-// wide says whether every case is asked for that can hold where Tarn's parts are pods.
+// wide says whether every case is asked for that can hold on the cluster.
 func wide() bool { return os.Getenv("WIDE") != "" }
 
 // tarnAgain waits until every part of Tarn is there that a case has taken away; processes

@@ -375,12 +375,11 @@ and_nothing_is_left() {
 	nothing_left
 }
 
-# ways is all of it, in the order in which one leads to the next.
-ways=(
-	under_a_writer with_a_pool and_nothing_is_left
+# ways is what is tried each time, and where every case is, all of it, in the order in which one leads to the next.
+ways=(under_a_writer with_a_pool and_nothing_is_left)
+[ -z "${WIDE:-}" ] || ways+=(
 	from_the_manifest by_kubectl_under_a_writer helm_takes_over after_every_controller
 	keeping_a_volume beside_others and_nothing_is_left
 	with_an_app_where_helm_makes_the_namespace
+	by_kubectl_twice_under_a_writer # the kubelet may wait for minutes before it looks again
 )
-# The kubelet may wait for minutes before it looks again.
-[ -z "${WIDE:-}" ] || ways+=(by_kubectl_twice_under_a_writer)

@@ -4,7 +4,8 @@
 #
 #   hack/e2e.sh [ARGUMENT OF go test]...
 #
-# KEEP=1 leaves the clusters running. BINDER and PROTECTION say whose controllers bind
+# WIDE=1 runs every case, as arguments do of those they choose; without, those run that tell most in
+# some minutes. KEEP=1 leaves the clusters running. BINDER and PROTECTION say whose controllers bind
 # and protect in them: tarn or kubernetes; see `tarn-cluster up --help`. SUITE is the name
 # under which the results are kept. With arguments there is one cluster.
 set -euo pipefail
@@ -17,6 +18,33 @@ name=${TARN_CLUSTER_NAME:-tarn-e2e}
 suite=${SUITE:-e2e}
 logs=.tarn/$suite
 . hack/asked.sh
+
+# The cases of each run: one or a few of each part of Tarn, that lead through most of it, so that whoever
+# breaks a part sees it in minutes. `make e2e` and `make test-all` run the others too.
+core=(
+	# A volume of pods: what it lives through, whoever dies meanwhile, and what goes wrong.
+	TestADynamicVolumeLivesThroughItsFiveSections TestAStaticVolumeOutlivesItsClaimAndProvisioner TestTheHelloWorldExampleWorksAsItIs
+	TestAProvisionerInUseIsDeletedAfterItsVolumes TestWhoeverIsKilled TestAFailingProvisioningPodLeavesTheClaimPending
+	TestAFailingStagingPodLeavesThePodPending TestAClaimDeletedWhileItsVolumeIsMadeLeavesNothing
+	TestAProvisionerOfTheWrongShapeIsRefusedAtOnce TestATemplateThatDoesNotParseIsNotUsed TestAClaimIsToldWhatItWaitsForAsThatChanges
+	# On the node: shared, read only, of a kind, lost and found, grown.
+	TestAStagingPodThatStaysServesUntilTheLastPodIsGone TestTwoPodsShareAVolumeAndItsStage TestAReadOnlyMountIsReadOnly
+	TestAVolumeThatIsNotWhatItHasToBeIsToldAndNotHandedOut TestAVolumeWhoseServerIsKilledIsThereAgainInTheRunningPod
+	TestDataAndConsumerOutliveAStagingPodThatIs TestAVolumeGrowsUnderAPodThatGoesOnWriting TestABlockVolumeGrowsUnderItsPod
+	TestAVolumeOfOneNodeIsMadeAndDestroyedWhereItsPodRuns
+	# Bound, protected, released.
+	TestTheSchedulerAndTheBinderAgree TestAnotherControllerTakesOver TestAClaimInUseWaitsForThePodsThatUseIt TestClaimsAndVolumesAreBornProtected
+	TestFinalizersThatWereTakenOffByHandComeBack TestWhatIsMarkedIsDeletedWhenTheMarkIsTakenOffAndNotBefore
+	TestReclaimHoldsToThePolicyInWhateverOrderClaimAndVolumeGo
+	# Kept ready, wiped, brought back.
+	TestAClaimIsServedFromAPoolThatFillsUpAgain TestASecretIsNowhereOnTheDeviceForTheNextTenant TestTrashGivesAClaimBackWithItsData
+	TestAFolderOfLocalPathLivesAsLongAsItsClaim
+	# Applications, and what people type.
+	TestTheRESTAPIAnswersAsItsTableSays TestAnAppsVolumesAreFoundAgainByItsNextDeploy TestTheDemoRunsAgainAndItsStatusTellsTheTruth
+	TestLintFindsThreeMistakesAndTheAPIServerAFourth TestTheExamplesPassTarnPavTest TestAuditNamesAnOrphanUntilItIsGone TestTheColumnsSayThatAllIsWell
+	TestExplainSaysWhatAClaimWithoutVolumeLacks TestExplainFollowsTheMakingOfAVolume TestExplainSaysWhyAPodHasNotItsVolume
+	TestExplainSaysWhatKeepsAClaimThatIsToGo TestExplainTellsWhatItsCallerMayRead
+)
 
 # Cases that are not parallel, for nothing else can go on in their cluster: they have one
 # of their own, beside that of the others.
@@ -35,6 +63,8 @@ alone=(
 )
 clusters=("$name")
 [ $# -gt 0 ] || clusters+=("$name-alone")
+# Of a case that somebody has chosen all is wanted.
+[ $# -eq 0 ] || export WIDE=1
 
 finish() {
 	status=$?
@@ -86,8 +116,13 @@ tests() {
 if [ $# -gt 0 ]; then
 	tests "$name" "$@"
 else
-	only="^($(IFS='|'; echo "${alone[*]}"))\$"
-	tests "$name" -skip "^TestAddOn|$only" # hack/addon.sh runs those
-	tests "$name-alone" -run "$only"
+	any_of() { local IFS='|'; echo "^($*)\$"; }
+	chosen=()
+	if [ -z "${WIDE:-}" ]; then
+		chosen=(-run "$(any_of "${core[@]}")")
+		mapfile -t alone < <(printf '%s\n' "${alone[@]}" | grep -xF -f <(printf '%s\n' "${core[@]}"))
+	fi
+	tests "$name" "${chosen[@]}" -skip "^TestAddOn|$(any_of "${alone[@]}")" # hack/addon.sh runs the first
+	tests "$name-alone" -run "$(any_of "${alone[@]}")"
 fi
 go run ./hack/testsum run "$suite" "${commands[@]}"

@@ -321,7 +321,7 @@ func TestAVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 				})
 			}
 			live("whole", whole)
-			for n := 1; n <= whole.Writes(); n++ {
+			for _, n := range testkit.Deaths(t, whole.Writes()) {
 				live(fmt.Sprint(n), testkit.NewKiller(n))
 			}
 		})

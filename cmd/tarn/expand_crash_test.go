@@ -82,7 +82,7 @@ func TestAVolumeGrowsWhereverTheControllerIsKilled(t *testing.T) {
 			t.Run("whole", func(t *testing.T) {
 				writes = newWorld(t, server, "grow-"+g.name, corev1.PersistentVolumeReclaimDelete, g.ends).grow(g, testkit.NewKiller(0))
 			})
-			for n := 1; n <= writes; n++ {
+			for _, n := range testkit.Deaths(t, writes) {
 				t.Run(fmt.Sprint(n), func(t *testing.T) {
 					name := fmt.Sprintf("grow-%s-%d", g.name, n)
 					newWorld(t, server, name, corev1.PersistentVolumeReclaimDelete, g.ends).grow(g, testkit.NewKiller(n))

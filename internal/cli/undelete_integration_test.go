@@ -120,7 +120,7 @@ func TestAClaimIsBroughtBackWhereverTheCommandIsKilled(t *testing.T) {
 		w.must(w.command(nil, nil)) // a second time does no harm
 		w.back()
 	})
-	for n := 1; n <= whole.Writes(); n++ {
+	for _, n := range testkit.Deaths(t, whole.Writes()) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			w := newTrashWorld(t, fmt.Sprintf("undelete-%d", n))
 			if err := w.command(testkit.NewKiller(n), nil); err == nil {

@@ -71,3 +71,39 @@ func beginsParallel(function *ast.FuncDecl) bool {
 		return ok && called.Sel.Name == "Parallel"
 	})
 }
+
+// addonScript runs cases where Tarn is pods, and names them by how they begin.
+const addonScript = "hack/addon.sh"
+
+var (
+	listOfCases = regexp.MustCompile(`(?s)\n(?:core|cases|apart)=\((.*?)\n\)`)
+	remark      = regexp.MustCompile(`(?m)^\s*#.*$`)
+)
+
+// strayCases finds what the scripts choose cases by and no case bears: it would choose nothing.
+func strayCases(files []file) []string {
+	var cases []string
+	for _, f := range goFiles(files) {
+		for _, d := range f.syntax.Decls {
+			if function, ok := d.(*ast.FuncDecl); ok && f.dir() == "e2e" && testName.MatchString(function.Name.Name) {
+				cases = append(cases, function.Name.Name)
+			}
+		}
+	}
+	var messages []string
+	for _, f := range files {
+		if f.name != e2eScript && f.name != addonScript {
+			continue
+		}
+		for _, list := range listOfCases.FindAllStringSubmatch("\n"+string(f.text), -1) {
+			for word := range strings.FieldsSeq(remark.ReplaceAllString(list[1], "")) {
+				name := "Test" + strings.TrimPrefix(strings.Trim(word, "'"), "Test")
+				bears := func(c string) bool { return c == name || f.name == addonScript && strings.HasPrefix(c, name) }
+				if !slices.ContainsFunc(cases, bears) {
+					messages = append(messages, fmt.Sprintf("%s: no case is called %s: mend the list, or take it off", f.name, name))
+				}
+			}
+		}
+	}
+	return messages
+}

@@ -155,18 +155,8 @@ func imports(f file) map[string]ast.Node {
 // "time" and "Now", as "time.Now" -> nodes. The package is told by its import, so
 // that a local variable called time is not mistaken for it.
 func calls(f file, importPath string, names ...string) []*ast.SelectorExpr {
-	local := path.Base(importPath)
-	imported := false
-	for _, spec := range f.syntax.Imports {
-		if strings.Trim(spec.Path.Value, `"`) != importPath {
-			continue
-		}
-		imported = true
-		if spec.Name != nil {
-			local = spec.Name.Name
-		}
-	}
-	if !imported {
+	local := localName(f, importPath)
+	if local == "" {
 		return nil
 	}
 	var found []*ast.SelectorExpr
@@ -182,4 +172,19 @@ func calls(f file, importPath string, names ...string) []*ast.SelectorExpr {
 		return true
 	})
 	return found
+}
+
+// localName is what a file calls a package that it imports, empty if it does not.
+func localName(f file, importPath string) string {
+	local := ""
+	for _, spec := range f.syntax.Imports {
+		if strings.Trim(spec.Path.Value, `"`) != importPath {
+			continue
+		}
+		local = path.Base(importPath)
+		if spec.Name != nil {
+			local = spec.Name.Name
+		}
+	}
+	return local
 }

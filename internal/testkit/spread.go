@@ -16,16 +16,40 @@ const servers = 2
 // work of the others.
 func AtEveryWrite(t *testing.T, writes int, live func(t *testing.T, server *rest.Config, n int)) {
 	t.Helper()
-	if writes == 0 {
-		t.Fatal("the life has no write to be killed at")
-	}
-	for first := 1; first <= min(servers, writes); first++ {
-		t.Run(fmt.Sprintf("server %d", first), func(t *testing.T) {
+	deaths := Deaths(t, writes)
+	for first := range min(servers, len(deaths)) {
+		t.Run(fmt.Sprintf("server %d", first+1), func(t *testing.T) {
 			t.Parallel()
 			server := OwnAPIServer(t)
-			for n := first; n <= writes; n += servers {
+			for i := first; i < len(deaths); i += servers {
+				n := deaths[i]
 				t.Run(fmt.Sprint(n), func(t *testing.T) { live(t, server, n) })
 			}
 		})
 	}
+}
+
+// sparse is of how many writes one is a death with -short.
+const sparse = 4
+
+// Deaths are the writes of a life, counted from 1, at which its process is to be killed: each
+// of them, and with -short the first, the last and some between.
+func Deaths(t *testing.T, writes int) []int {
+	t.Helper()
+	if writes == 0 {
+		t.Fatal("the life has no write to be killed at")
+	}
+	step := 1
+	if testing.Short() {
+		step = sparse
+	}
+	var deaths []int
+	for n := 1; n < writes; n += step {
+		deaths = append(deaths, n)
+	}
+	deaths = append(deaths, writes)
+	if step > 1 {
+		t.Logf("with -short the process is killed at %v of %d writes; `make integration` kills it at each", deaths, writes)
+	}
+	return deaths
 }

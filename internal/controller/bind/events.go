@@ -26,6 +26,9 @@ const (
 	// changeAfter is when an Event is posted again if another was posted since: what two
 	// looks tell in turn must not be told for ever.
 	changeAfter = time.Minute
+	// restTime is how long a Normal Event waits before it is posted. It tells what a claim
+	// waits for, which is mostly over by then where many are bound at once.
+	restTime = 2 * time.Second
 	// eventsPerSecond and eventsAtOnce bound how much of the API server's time goes
 	// to Events, which is time taken from binding.
 	eventsPerSecond = 20
@@ -33,7 +36,8 @@ const (
 )
 
 // poster posts Events about claims and volumes, apart from the work on them: slowly,
-// each once until it changes, and not at all if what it says is over by then.
+// each once until it changes, and not at all if what it says is over by then. A Normal one
+// waits a moment for that; a Warning does not.
 type poster struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
@@ -43,7 +47,11 @@ type poster struct {
 	mu    sync.Mutex
 	said  map[types.UID]*history
 	queue []saying
-	more  chan struct{} // has one element while the queue is not empty
+	// resting are those that wait, in the order of their times.
+	resting []saying
+	more    chan struct{} // has an element when one was added since it was looked last
+	// after has tests say when a time has passed.
+	after func(time.Duration) <-chan time.Time
 }
 
 // saying is one Event in the queue.
@@ -52,6 +60,7 @@ type saying struct {
 	regarding runtime.Object
 	related   runtime.Object
 	uid       types.UID
+	due       time.Time // when it is posted, at the earliest
 }
 
 // history is what was said about one object: the last of each reason, and the reason
@@ -79,7 +88,7 @@ func (p *Post) sum() uint64 {
 func newPoster(recorder events.EventRecorder, c clock.PassiveClock, over func(runtime.Object) bool) *poster {
 	return &poster{
 		recorder: recorder, clock: c, over: over, limiter: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
-		said: map[types.UID]*history{}, more: make(chan struct{}, 1),
+		said: map[types.UID]*history{}, more: make(chan struct{}, 1), after: clock.RealClock{}.After,
 	}
 }
 
@@ -117,7 +126,12 @@ func (p *poster) post(on pair, post Post) {
 		return
 	}
 	h.last, h.by[post.Reason] = post.Reason, now
-	p.queue = append(p.queue, s)
+	if s.due = now.at; post.Type == corev1.EventTypeNormal {
+		s.due = now.at.Add(restTime)
+		p.resting = append(p.resting, s)
+	} else {
+		p.queue = append(p.queue, s)
+	}
 	select {
 	case p.more <- struct{}{}:
 	default:
@@ -131,48 +145,69 @@ func (p *poster) forget(uid types.UID) {
 	delete(p.said, uid)
 }
 
-// Start posts what is in the queue until the context ends.
+// Start posts what is due until the context ends.
 func (p *poster) Start(ctx context.Context) error {
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-p.more:
+		s, pause, ok := p.next()
+		if !ok {
+			var due <-chan time.Time // never, where nothing rests
+			if pause > 0 {
+				due = p.after(pause)
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-p.more:
+			case <-due:
+			}
+			continue
 		}
-		for s, ok := p.next(); ok; s, ok = p.next() {
-			over := p.over(s.regarding)
-			if over {
-				p.forget(s.uid) // which it was before, if it went while this was posted
-			}
-			if over && s.post.Type == corev1.EventTypeNormal {
-				continue
-			}
-			if p.limiter.Wait(ctx) != nil {
-				return nil //nolint:nilerr // the context has ended
-			}
-			p.recorder.Eventf(s.regarding, s.related, s.post.Type, s.post.Reason, eventAction, "%s", kube.Note(s.post.Note))
+		over := p.over(s.regarding)
+		if over {
+			p.forget(s.uid) // which it was before, if it went while this was posted
 		}
+		if over && s.post.Type == corev1.EventTypeNormal {
+			continue
+		}
+		if p.limiter.Wait(ctx) != nil {
+			return nil //nolint:nilerr // the context has ended
+		}
+		p.recorder.Eventf(s.regarding, s.related, s.post.Type, s.post.Reason, eventAction, "%s", kube.Note(s.post.Note))
 	}
 }
 
-// next takes from the queue the next Event that is still the last of its reason.
-func (p *poster) next() (saying, bool) {
+// next takes the first Event that is due and still the last of its reason. Where there is
+// none, pause is how long the first of those that rest still does, 0 if none rests.
+func (p *poster) next() (s saying, pause time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.queue) > 0 {
-		s := p.queue[0]
-		p.queue[0] = saying{}
-		p.queue = p.queue[1:]
-		h := p.said[s.uid]
-		if h == nil {
-			return s, true
+	for len(p.queue)+len(p.resting) > 0 {
+		from := &p.queue
+		if len(p.queue) == 0 || len(p.resting) > 0 && p.resting[0].due.Before(p.queue[0].due) {
+			from = &p.resting
 		}
-		if last, ok := h.by[s.post.Reason]; !ok || last.what == s.post.sum() {
-			return s, true
+		s := (*from)[0]
+		if pause := s.due.Sub(p.clock.Now()); pause > 0 {
+			return saying{}, pause, false
+		}
+		(*from)[0] = saying{}
+		*from = (*from)[1:]
+		if p.stands(s) {
+			return s, 0, true
 		}
 	}
-	p.queue = nil
-	return saying{}, false
+	p.queue, p.resting = nil, nil
+	return saying{}, 0, false
+}
+
+// stands says whether nothing else has been said for an Event's reason since.
+func (p *poster) stands(s saying) bool {
+	h := p.said[s.uid]
+	if h == nil {
+		return true
+	}
+	last, ok := h.by[s.post.Reason]
+	return !ok || last.what == s.post.sum()
 }
 
 // isOver says whether a claim that an Event calls waiting has its volume by now, or

@@ -49,7 +49,8 @@ func TestEventsArePostedWhenTheyChange(t *testing.T) {
 	p.post(on, waiting)
 	clock.SetTime(noon.Add(repeatAfter + 2*changeAfter))
 	p.post(on, waiting)
-	want := []string{reasonProvisioning, reasonProvisionFailed, reasonProvisioning, reasonProvisioning, reasonProvisionFailed, reasonProvisioning}
+	// Each Warning goes before the Normal ones of its minute, which rest first.
+	want := []string{reasonProvisionFailed, reasonProvisioning, reasonProvisioning, reasonProvisioning, reasonProvisionFailed, reasonProvisioning}
 	n.enough = func(posted int) {
 		if posted == len(want) {
 			cancel()
@@ -73,11 +74,13 @@ func TestManyEventsArePostedSlowly(t *testing.T) {
 			cancel()
 		}
 	}}
-	began := time.Now()
-	p := newPoster(n, testclock.NewFakePassiveClock(noon), func(runtime.Object) bool { return false })
+	clock := testclock.NewFakePassiveClock(noon)
+	p := newPoster(n, clock, func(runtime.Object) bool { return false })
 	for i := range 200 {
 		p.post(pair{claim: claimOf("1Gi", uid(types.UID(fmt.Sprint("claim-", i))))}, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"})
 	}
+	clock.SetTime(noon.Add(restTime))
+	began := time.Now()
 	if err := p.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -91,15 +94,51 @@ func TestAnEventThatIsOverIsNotPosted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	n := &notes{enough: func(int) { cancel() }}
-	p := newPoster(n, testclock.NewFakePassiveClock(noon), b.isOver)
+	clock := testclock.NewFakePassiveClock(noon)
+	p := newPoster(n, clock, b.isOver)
 	on := pair{claim: claimOf("1Gi")}
 	p.post(on, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"})
 	p.post(on, Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonLost, Note: "lost"})
+	clock.SetTime(noon.Add(restTime))
 	if err := p.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(n.posted, []string{reasonLost}) {
 		t.Errorf("posted %v, want that the claim is lost alone: it waits for nothing any more", n.posted)
+	}
+}
+
+// A claim that is bound while its Event rests costs none; a Warning waits for nothing.
+func TestANormalEventRestsBeforeItIsPostedAndAWarningDoesNot(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	n := &notes{enough: func(posted int) {
+		if posted == 2 {
+			cancel()
+		}
+	}}
+	clock := testclock.NewFakePassiveClock(noon)
+	waits, soonBound := claimOf("1Gi"), claimOf("1Gi", uid("soon"))
+	p := newPoster(n, clock, func(regarding runtime.Object) bool { return regarding == soonBound && clock.Now().After(noon) })
+	var rests []time.Duration
+	p.after = func(pause time.Duration) <-chan time.Time {
+		rests = append(rests, pause)
+		clock.SetTime(clock.Now().Add(pause))
+		passed := make(chan time.Time)
+		close(passed)
+		return passed
+	}
+	p.post(pair{claim: soonBound}, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonFirstConsumer, Note: "waiting"})
+	p.post(pair{claim: waits}, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"})
+	p.post(pair{claim: waits}, Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonProvisionFailed, Note: "no class"})
+	if err := p.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{reasonProvisionFailed, reasonProvisioning}; !slices.Equal(n.posted, want) {
+		t.Errorf("posted %v, want %v: the other claim is bound by then", n.posted, want)
+	}
+	if want := []time.Duration{restTime}; !slices.Equal(rests, want) {
+		t.Errorf("rested %v, want %v", rests, want)
 	}
 }
 
@@ -109,7 +148,8 @@ func TestNothingIsKeptOfWhatWasSaidAboutABoundClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &reconciler{clock: testclock.NewFakePassiveClock(noon), metrics: m}
+	clock := testclock.NewFakePassiveClock(noon)
+	r := &reconciler{clock: clock, metrics: m}
 	b := newBooks(false, r)
 	n := &notes{}
 	r.poster = newPoster(n, r.clock, b.isOver)
@@ -132,6 +172,7 @@ func TestNothingIsKeptOfWhatWasSaidAboutABoundClaim(t *testing.T) {
 	r.poster.post(pair{claim: c}, waiting) // by a worker that is late
 	r.poster.post(pair{claim: claimOf("1Gi", uid("other"))}, Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonLost})
 	said("it is gone", 2)
+	clock.SetTime(noon.Add(restTime))
 	if err := r.poster.Start(ctx); err != nil {
 		t.Fatal(err)
 	}

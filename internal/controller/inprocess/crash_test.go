@@ -57,7 +57,7 @@ func TestCase158AVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 			if whole.Writes() < 2 {
 				t.Fatalf("a whole life took %d writes; the killer sees none", whole.Writes())
 			}
-			for n := 1; n <= whole.Writes(); n++ {
+			for _, n := range testkit.Deaths(t, whole.Writes()) {
 				try(fmt.Sprint(n), testkit.NewKiller(n))
 			}
 		})

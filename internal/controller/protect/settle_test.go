@@ -281,7 +281,7 @@ func TestNothingIsLostWhereverTheControllersAreKilled(t *testing.T) {
 	if whole.Writes() < 4 {
 		t.Fatalf("the life of a claim and its volume takes %d writes, want at least one to protect and one to release each", whole.Writes())
 	}
-	for n := 1; n <= whole.Writes(); n++ {
+	for _, n := range testkit.Deaths(t, whole.Writes()) {
 		live(t, server, fmt.Sprintf("killed-%d", n), testkit.NewKiller(n))
 	}
 }

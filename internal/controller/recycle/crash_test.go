@@ -95,10 +95,9 @@ func TestAVolumeIsRecycledWhereverTheControllerIsKilled(t *testing.T) {
 			}
 			whole := testkit.NewKiller(0)
 			live("whole", whole)
-			for n := 1; n <= whole.Writes(); n++ {
+			for _, n := range testkit.Deaths(t, whole.Writes()) {
 				live(fmt.Sprint(n), testkit.NewKiller(n))
 			}
-			t.Logf("killed after each of %d writes", whole.Writes())
 		})
 	}
 }

@@ -73,7 +73,7 @@ func TestAVolumeIsKeptAndThenDestroyedWhereverTheControllerIsKilled(t *testing.T
 	if whole.Writes() < 4 {
 		t.Fatalf("there were %d writes, want those that hold, remember, trash and let go", whole.Writes())
 	}
-	for n := 1; n <= whole.Writes(); n++ {
+	for _, n := range testkit.Deaths(t, whole.Writes()) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
 			newWorld(t, server, fmt.Sprintf("trash-%d", n), "2s").life(testkit.NewKiller(n))

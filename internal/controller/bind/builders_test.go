@@ -202,6 +202,20 @@ func isDefault(since time.Duration) classWith {
 	}
 }
 
+// podOf builds a pod that has no node and uses claims.
+func podOf(name string, claims ...string) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}},
+	}
+	for _, claim := range claims {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: claim, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+		}})
+	}
+	return pod
+}
+
 // deaf hears nothing.
 type deaf struct{}
 
@@ -232,6 +246,8 @@ func booksOf(objects ...any) *books {
 type done struct {
 	pair
 	writes, events []string
+	// notes are the texts of the events.
+	notes []string
 }
 
 // carryOut lays the actions of a plan over a claim and a volume, as the API server
@@ -261,7 +277,7 @@ func carryOut(p Plan, on pair) done {
 			if a.On == OnVolume {
 				event += " on volume"
 			}
-			d.events = append(d.events, event)
+			d.events, d.notes = append(d.events, event), append(d.notes, a.Note)
 		}
 	}
 	return d

@@ -2,6 +2,7 @@ package bind
 
 import (
 	"context"
+	"fmt"
 	"hash/fnv"
 	"sync"
 	"time"
@@ -18,7 +19,7 @@ import (
 )
 
 const (
-	// eventAction is what Events say was being done.
+	// eventAction is how what Events say was being done begins.
 	eventAction = "Bind"
 	// repeatAfter is when an Event that would say the same again is posted all the
 	// same: API servers forget Events after an hour.
@@ -83,6 +84,12 @@ func (p *Post) sum() uint64 {
 		_, _ = h.Write([]byte(word + "\x00")) // a hash takes everything
 	}
 	return h.Sum64()
+}
+
+// doing tells Events apart that differ in their note alone: Kubernetes' recorder counts
+// those of one action as one that is repeated, and keeps the first note.
+func (p *Post) doing() string {
+	return fmt.Sprintf("%s-%08x", eventAction, uint32(p.sum()))
 }
 
 func newPoster(recorder events.EventRecorder, c clock.PassiveClock, over func(runtime.Object) bool) *poster {
@@ -172,7 +179,7 @@ func (p *poster) Start(ctx context.Context) error {
 		if p.limiter.Wait(ctx) != nil {
 			return nil //nolint:nilerr // the context has ended
 		}
-		p.recorder.Eventf(s.regarding, s.related, s.post.Type, s.post.Reason, eventAction, "%s", kube.Note(s.post.Note))
+		p.recorder.Eventf(s.regarding, s.related, s.post.Type, s.post.Reason, s.post.doing(), "%s", kube.Note(s.post.Note))
 	}
 }
 

@@ -59,6 +59,8 @@ func (c *claimCase) joined(d *done) string {
 	switch {
 	case c.want == "" && d.claim.Spec.VolumeName != c.claim.Spec.VolumeName:
 		return fmt.Sprintf("the claim was joined to %q", d.claim.Spec.VolumeName)
+	case c.want == "" && d.bound() == "": // it may have named the volume before
+		return fmt.Sprintf("the claim was bound to %q", d.volume.Name)
 	case c.want == "":
 		return ""
 	case d.volume != nil && d.volume.Name != c.want:

@@ -2,6 +2,7 @@ package bind
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,7 +65,7 @@ func TestAClaimThatNamesAVolumeGetsThatOrNone(t *testing.T) {
 	}
 	other := volumeOf("a", "1Gi", to("other", "x"), in(corev1.VolumeBound))
 	runClaimCases(t, []claimCase{
-		{name: "case 47: there is none of that name yet", claim: named(), others: []any{volumeOf("b", "1Gi")}, writes: ""},
+		{name: "case 47: there is none of that name yet", claim: named(), others: []any{volumeOf("b", "1Gi")}, writes: "none"},
 		{name: "case 47: and the claim called itself bound", claim: named(inState(corev1.ClaimBound)), writes: "claim/status", check: emptied},
 		{name: "case 48: one that is nobody's and fits", claim: named(), others: []any{volumeOf("a", "1Gi")}, want: "a", writes: threeWrites, check: onlyCompleted},
 		{name: "case 49: one that points at it by name", claim: named(), others: []any{volumeOf("a", "1Gi", to("c", ""))}, want: "a", writes: threeWrites, check: neither},
@@ -73,12 +74,14 @@ func TestAClaimThatNamesAVolumeGetsThatOrNone(t *testing.T) {
 		{name: "case 51: another's", claim: named(), others: []any{other}, events: taken, writes: "none"},
 		{name: "case 52: another's, though a binder has named it", claim: named(noted(bbc)), others: []any{other}, events: taken, writes: "none", problem: "belongs to another claim"},
 		{name: "case 53: labels do not matter", claim: named(selecting(map[string]string{"k": "v"})), others: []any{volumeOf("a", "1Gi")}, want: "a"},
-		{name: "case 54: too small", claim: claimOf("2Gi", names("a")), others: []any{volumeOf("a", "1Gi")}, events: mismatch},
-		{name: "case 54: of another class", claim: named(ofClass("gold")), others: []any{volumeOf("a", "1Gi")}, events: mismatch},
-		{name: "case 54: of another attributes class", claim: named(attributes("gold")), others: []any{volumeOf("a", "1Gi")}, events: mismatch},
-		{name: "case 54: of another mode", claim: named(blockClaim), others: []any{volumeOf("a", "1Gi")}, events: mismatch},
-		{name: "case 54: without an access mode", claim: named(asking(rwx)), others: []any{volumeOf("a", "1Gi")}, events: mismatch},
-		{name: "case 54: being deleted, as case 25", claim: named(), others: []any{volumeOf("a", "1Gi", deleting)}, events: mismatch},
+		{name: "case 54: too small", claim: claimOf("2Gi", names("a")), others: []any{volumeOf("a", "1Gi")}, events: mismatch, writes: "none"},
+		{name: "case 54: of another class", claim: named(ofClass("gold")), others: []any{volumeOf("a", "1Gi")}, events: mismatch, writes: "none"},
+		{name: "case 54: of another attributes class", claim: named(attributes("gold")), others: []any{volumeOf("a", "1Gi")}, events: mismatch, writes: "none"},
+		{name: "case 54: of another mode", claim: named(blockClaim), others: []any{volumeOf("a", "1Gi")}, events: mismatch, writes: "none"},
+		{name: "case 54: without an access mode", claim: named(asking(rwx)), others: []any{volumeOf("a", "1Gi")}, events: mismatch, writes: "none"},
+		{name: "case 54: being deleted, as case 25", claim: named(), others: []any{volumeOf("a", "1Gi", deleting)}, events: mismatch, writes: "none"},
+		{name: "case 54: and the claim called itself bound", claim: claimOf("2Gi", names("a"), inState(corev1.ClaimBound)), others: []any{volumeOf("a", "1Gi")}, events: mismatch,
+			writes: "claim/status", check: emptied},
 		{name: "case 54: the same attributes class", claim: named(attributes("gold")), others: []any{volumeOf("a", "1Gi", tuned("gold"))}, want: "a"},
 		{name: "case 55: too small, but it points at the claim", claim: claimOf("2Gi", names("a")), others: []any{volumeOf("a", "1Gi", to("c", ""))}, want: "a"},
 		{name: "case 56: no pod is waited for", claim: named(ofClass("w")), others: []any{classOf("w", waits), volumeOf("a", "1Gi", class("w"))}, want: "a"},
@@ -135,10 +138,17 @@ func TestAClassMayWaitForAPod(t *testing.T) {
 		{name: "case 88: a class that does not exist binds at once", claim: wait(), others: []any{volumeOf("a", "1Gi", class("w"))}, want: "a"},
 		{name: "case 91: nobody makes volumes of the class", claim: wait(), others: []any{classOf("w", waits, by("kubernetes.io/no-provisioner"))}, events: first, writes: "none"},
 	})
-	b := booksOf(classOf("w", waits), wait())
-	d, err := syncClaim(t, b, "one", "two")
-	if err != nil || len(d.events) != 1 || d.events[0] != scheduled {
-		t.Errorf("case 84: got events %v, problem %v, want %s", d.events, err, scheduled)
+	for _, c := range []struct {
+		pods     []string
+		wantNote string
+	}{
+		{[]string{"one"}, "waiting for pod one to be scheduled"},
+		{[]string{"one", "two"}, "waiting for pod one, two to be scheduled"},
+	} {
+		d, err := syncClaim(t, booksOf(classOf("w", waits), wait()), c.pods...)
+		if err != nil || !slices.Equal(d.events, []string{scheduled}) || !slices.Equal(d.notes, []string{c.wantNote}) || len(d.writes) > 0 {
+			t.Errorf("case 84: pods %v: wrote %v and posted %v %q, problem %v, want %s %q alone", c.pods, d.writes, d.events, d.notes, err, scheduled, c.wantNote)
+		}
 	}
 }
 

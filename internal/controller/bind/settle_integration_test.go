@@ -167,9 +167,19 @@ var settleCases = []struct {
 		w.until(func() string { return w.volumeIs(other, corev1.VolumeAvailable, "") })
 	}},
 	{"cases 81 and 82: a claim made anew does not get the data of the old one", func(w *world, n string) {
-		v := w.volume(n, "1Gi", class(n), in(corev1.VolumePending), class(n))
+		v := w.volume(n, "1Gi", class(n), in(corev1.VolumePending))
+		made := v.Status.LastPhaseTransitionTime
 		w.until(func() string { return w.volumeIs(n, corev1.VolumeAvailable, "") })
 		available := read(w, v).Status.LastPhaseTransitionTime
+		if made == nil || available == nil || available.Before(made) {
+			w.t.Fatalf("the volume was made at %v and Available at %v, want both, in this order", made, available)
+		}
+		w.until(func() string { // whole seconds are told
+			if after := time.Since(available.Time); after < 2*time.Second {
+				return fmt.Sprintf("the clock is %s after the time that the volume gives", after)
+			}
+			return ""
+		})
 		old := w.claim(n, "1Gi", ofClass(n))
 		w.until(func() string { return w.joined(n, n) })
 		w.remove(old)
@@ -178,8 +188,8 @@ var settleCases = []struct {
 		if young = read(w, young); young.Spec.VolumeName != "" {
 			w.t.Errorf("the new claim has %q", young.Spec.VolumeName)
 		}
-		if released := read(w, v).Status.LastPhaseTransitionTime; released.Before(available) {
-			w.t.Errorf("the volume was Available at %s and Released at %s", available, released)
+		if released := read(w, v).Status.LastPhaseTransitionTime; released == nil || released.Sub(available.Time) <= time.Second {
+			w.t.Errorf("the volume was Available at %v and Released at %v, want more than a second between them", available, released)
 		}
 	}},
 	{"case 85: the scheduler chooses a volume", func(w *world, n string) {

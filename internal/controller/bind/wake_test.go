@@ -221,6 +221,37 @@ func TestAVolumeThatGoesWhileItsClaimIsCompletedIsMissed(t *testing.T) {
 	wantWoken(t, "ending one that failed, which comes back by itself", b.finish(key, errRefused))
 }
 
+func TestAPodWakesThoseOfItsClaimsThatWaitForOne(t *testing.T) {
+	pod := podOf("p", "c", "d", "gone")
+	pod.Namespace = "ns"
+	inClass := func(more ...claimWith) (c, d *corev1.PersistentVolumeClaim) {
+		more = append(more, ofClass("w"))
+		return claimOf("1Gi", more...), otherClaim(more...)
+	}
+	for name, x := range map[string]struct {
+		class     classWith
+		with      []claimWith
+		namespace string
+		wantWoken []string
+	}{
+		"case 84: they wait":             {class: waits, wantWoken: []string{"claim c", "claim d"}},
+		"case 84: others of those names": {class: waits, namespace: "another"},
+		"they have been bound":           {class: waits, with: []claimWith{completed("a", corev1.ClaimBound)}},
+		"they name a volume":             {class: waits, with: []claimWith{names("a")}},
+		"their class binds at once":      {class: by("p.example")},
+		"their class does not say when":  {class: modelessClass},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, d := inClass(x.with...)
+			b, seen := booksOf(classOf("w", x.class), c, d), pod.DeepCopy()
+			if x.namespace != "" {
+				seen.Namespace = x.namespace
+			}
+			wantWoken(t, "a pod", b.sawPod(seen), x.wantWoken...)
+		})
+	}
+}
+
 // Case 163.
 func TestThousandsOfReleasedVolumesAreNobodysWork(t *testing.T) {
 	b := booksOf(claimOf("1Gi"))

@@ -34,6 +34,8 @@ type world struct {
 	client client.WithWatch
 	// ledger has what the binders that are started ask for, if it is there.
 	ledger *ledger
+	// pods has the binders that are started know all pods, as in a cluster.
+	pods bool
 }
 
 func newWorld(t *testing.T, config *rest.Config) *world {
@@ -54,6 +56,10 @@ func (w *world) start(config *rest.Config, dead <-chan struct{}, o Options) (sto
 	config.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
 	mgr, err := kube.NewManager(config, managerOptions())
 	w.must(err)
+	if w.pods {
+		o.Pods, err = kube.AllPods(mgr)
+		w.must(err)
+	}
 	w.must(Register(mgr, o))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -1,0 +1,103 @@
+package provision
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+func TestCase121TheVolumeIsWhatTheClaimAndItsClassAskFor(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		view func(*View)
+		want func(*corev1.PersistentVolume)
+	}{
+		{"of a plain claim and class", func(*View) {}, func(*corev1.PersistentVolume) {}},
+		{"a claim and a class that say nothing", func(v *View) {
+			v.Class.ReclaimPolicy, v.Class.VolumeBindingMode, v.Class.Parameters = nil, nil, nil
+		}, func(vol *corev1.PersistentVolume) { vol.Spec.CSI.VolumeAttributes = nil }},
+		{"of policy Retain, which has the finalizer until it is first looked at", func(v *View) {
+			v.Class.ReclaimPolicy = ptr.To(corev1.PersistentVolumeReclaimRetain)
+		}, func(vol *corev1.PersistentVolume) {
+			vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		}},
+		{"a block volume", func(v *View) { v.Claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) },
+			func(vol *corev1.PersistentVolume) { vol.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }},
+		{"with access modes", func(v *View) {
+			v.Claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteMany}
+		}, func(vol *corev1.PersistentVolume) {
+			vol.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteMany}
+		}},
+		{"with mount options and a file system", func(v *View) {
+			v.Class.MountOptions = []string{"noatime", "ro"}
+			v.Class.Parameters = map[string]string{podvol.FSTypeParameter: "xfs"}
+		}, func(vol *corev1.PersistentVolume) {
+			vol.Spec.MountOptions = []string{"noatime", "ro"}
+			vol.Spec.CSI.FSType, vol.Spec.CSI.VolumeAttributes = "xfs", map[string]string{podvol.FSTypeParameter: "xfs"}
+		}},
+		{"of a class that has not the provisioner's name", func(v *View) {
+			v.Class.Name, v.Claim.Spec.StorageClassName = "gold", ptr.To("gold")
+			v.Class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+		}, func(vol *corev1.PersistentVolume) { vol.Spec.StorageClassName = "gold" }},
+		{"of a claim that a binder and its users have marked", func(v *View) {
+			v.Claim.Annotations["pv.kubernetes.io/bound-by-controller"], v.Claim.Labels = "yes", map[string]string{"app": "db"}
+		}, func(*corev1.PersistentVolume) {}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := viewOf(c.view)
+			record, err := newRecord(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// More than was asked for, as a provisioner may give.
+			record.UID, record.Status = "record-u1", tarnv1.PavVolumeStatus{Phase: tarnv1.VolumeCreated, Handle: "shelf-7", Capacity: 5 << 30}
+			got, err := newVolume(record)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := plainVolume()
+			c.want(want)
+			if !equality.Semantic.DeepEqual(got, want) {
+				t.Errorf("case 121: got\n%s\nwant\n%s", inYAML(t, got), inYAML(t, want))
+			}
+		})
+	}
+}
+
+// plainVolume is that of viewOf.
+func plainVolume() *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "pvc-u1",
+			Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": "prov", tarnv1.AnnotationRecord: "record-u1"},
+			Finalizers:  []string{"external-provisioner.volume.kubernetes.io/finalizer"},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: "prov", PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			VolumeMode: ptr.To(corev1.PersistentVolumeFilesystem), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")},
+			ClaimRef: &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "data", UID: "u1"},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: "prov", VolumeHandle: "shelf-7", VolumeAttributes: map[string]string{"tier": "gold"}},
+			},
+		},
+	}
+}
+
+func inYAML(t *testing.T, vol *corev1.PersistentVolume) []byte {
+	t.Helper()
+	text, err := yaml.Marshal(vol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -155,6 +156,23 @@ func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
 			}
 		})
 	}
+	t.Run("people read the same in the order they need it", func(t *testing.T) {
+		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+		form := regexp.MustCompile(`(?s)^claim ` + s.name + `/refused is Pending: PavProvisioner ` + s.name + ` refuses it, attempt \d+: [^\n]*shelf 7 is full
+it goes on: attempt \d+ in \w+, at [0-9:]+Z; at once if the PavProvisioner is changed
+
+- claim ` + s.name + `/refused: Pending, since .*
+- PavVolume pvc-.*
+    next: attempt \d+ in .*
+- pod default/pav-validation-[^\n]* failed on node .*
+    /pav/error: shelf 7 is full
+    \| looking at shelf 7
+
+to move it on:
+  kubectl delete pavvolume pvc-[^\n]+
+$`)
+		sub.printsThat(form.String(), form.MatchString, "claim", s.name+"/refused")
+	})
 	t.Run("the command begins the next attempt at once", func(t *testing.T) {
 		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
 		e := sub.explainsClaim("refused", "refuses it, attempt ")
@@ -309,7 +327,8 @@ func TestExplainSaysWhyAClaimDoesNotGrow(t *testing.T) {
 	if err := suite.live.Patch(s.ctx, grown, client.MergeFrom(claim)); err != nil {
 		t.Fatal(err)
 	}
-	e := s.explainsClaim("data", "it cannot grow, attempt ", "has no spec.volumeExpansion")
+	e := s.goesOn("claim", s.name+"/data", "PavVolume", []string{"again in ", ", at ", "; at once if the claim asks for another size"},
+		"is Bound: it cannot grow, attempt ", "has no spec.volumeExpansion")
 	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
 		t.Errorf("the command is %q, want %q", e.command(), want)
 	}

@@ -130,6 +130,11 @@ func (m *muted) passesSoon() {
 		claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": m.name} // as a binder does
 	})
 	m.atOnce(claim("called", "", "is Pending: PavProvisioner "+m.name+" has to make its volume, "+soonDone))
+	m.claimWith("folder", func(claim *corev1.PersistentVolumeClaim) {
+		m.ofFolder(claim)
+		claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": hostPath} // as a binder does
+	})
+	m.atOnce(claim("folder", "", "is Pending: provisioner "+hostPath+" has to make its volume, "+soonDone))
 	m.claimWith("judged-by-nobody", ofClass(m.another("-unjudged", fields{"volumeCreation": asRequested, "volumeStaging": greeting})))
 	m.atOnce(claim("judged-by-nobody", "", "is Pending: PavProvisioner "+m.name+"-unjudged has to be judged, "+soonDone))
 	m.consumer("staged", "staged", stays)
@@ -181,6 +186,10 @@ func (m *muted) byLease() {
 		e := m.explains("claim", m.name+name, judged+c.want)
 		if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Lease" || last.State != state {
 			m.t.Errorf("the chain ends with %+v, want a lease that is %s", last, state)
+		}
+		if state == "given up" && m.claims["kept"] != nil { // what has been begun nobody goes on with
+			m.explainsClaim("promised", "is Pending: its volume is being made by "+hostPath+", "+c.want)
+			m.explainsClaim("undone", "is Terminating: what may have been made for it has to be undone, "+c.want)
 		}
 	}
 	m.unlead()

@@ -47,6 +47,12 @@ func TestExplainSaysWhatIsUnderWay(t *testing.T) {
 	if len(e.commands()) > 0 {
 		t.Errorf("a claim that a pod uses is to be ended by %q", e.commands())
 	}
+	keep := "its data goes too, by policy Delete; to keep that, first: kubectl patch pv " + vol.Name + ` -p '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'`
+	if !slices.ContainsFunc(e.Links, func(l link) bool {
+		return l.Object.Name == claim.Name && strings.HasSuffix(l.Message, "when those are gone and the claim is deleted, "+keep)
+	}) {
+		t.Errorf("it is not told that %s: %+v", keep, e.Links)
+	}
 	s.explains("pod", s.name+"/web", "is running: claim "+s.name+"/data: its volume "+vol.Name+" is being deleted, and only there because claim "+s.name+"/data has it")
 	s.delete(pod)
 	s.explains("pod", s.name+"/web", "is Terminating: volume "+vol.Name+" is being unstaged on node ")
@@ -156,18 +162,18 @@ func TestExplainSaysWhoHasToGrowAVolume(t *testing.T) {
 	if err := suite.live.Patch(s.ctx, class, grows); err != nil {
 		t.Fatal(err)
 	}
-	larger := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"resources":{"requests":{"storage":"8Mi"}}}}`))
-	t.Run("its node, whose pod has no image", func(t *testing.T) {
+	t.Run("its node, before a pod starts, whose own pod has no image", func(t *testing.T) {
 		sub := s.part(t)
 		claim := sub.bound(sub.claim("data"))
-		pod := sub.consumer("web", claim.Name, stays)
-		sub.ready(pod)
-		if err := suite.live.Patch(s.ctx, claim, larger); err != nil {
-			t.Fatal(err)
-		}
+		sub.ask(claim, "8Mi")
 		sub.told(claim, "FileSystemResizeRequired")
-		sub.nudge(pod)
-		e := sub.explainsClaim("data", "is Bound: its volume has grown, and is to follow on node ", ": the node-expansion pod default/", "cannot have its image: ")
+		pod := sub.consumer("web", claim.Name, stays) // whose kubelet grows the volume before it starts it
+		follows := []string{"its volume has grown, and is to follow on node ", ": the node-expansion pod default/", "cannot have its image: "}
+		ofPod := sub.explains("pod", s.name+"/web", append([]string{"is starting: claim " + s.name + "/data: "}, follows...)...)
+		e := sub.explainsClaim("data", append([]string{"is Bound: "}, follows...)...)
+		if ofPod.command() != e.command() {
+			t.Errorf("of the pod the command is %q, of its claim %q", ofPod.command(), e.command())
+		}
 		if !strings.HasPrefix(e.command(), "kubectl edit pavprovisioner "+s.name+" && kubectl -n default delete pod ") {
 			t.Errorf("the command is %q", e.command())
 		}
@@ -177,6 +183,7 @@ func TestExplainSaysWhoHasToGrowAVolume(t *testing.T) {
 			sub.deleteIfThere(&failing)
 		}
 		sub.resizedTo(claim, "8Mi")
+		sub.ready(pod)
 		sub.remove(pod)
 		sub.remove(claim)
 	})
@@ -187,14 +194,13 @@ func TestExplainSaysWhoHasToGrowAVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 		claim := sub.bound(sub.claimWith("cramped", ofClass(cramped)))
-		pod := sub.consumer("cramped", claim.Name, stays)
-		sub.ready(pod)
-		if err := suite.live.Patch(s.ctx, claim, larger); err != nil {
-			t.Fatal(err)
-		}
+		sub.ask(claim, "8Mi")
 		sub.told(claim, "FileSystemResizeRequired")
-		sub.nudge(pod)
-		e := sub.explainsClaim("cramped", "is Bound: its volume has grown, but cannot follow on node ", ": container main exited with 1")
+		pod := sub.consumer("cramped", claim.Name, stays)
+		sub.told(pod, "FailedMount", "while expanding volume", claim.Spec.VolumeName)
+		const cannot = "its volume has grown, but cannot follow on node "
+		sub.explains("pod", s.name+"/cramped", "is starting: claim "+s.name+"/cramped: "+cannot, ": container main exited with 1")
+		e := sub.explainsClaim("cramped", "is Bound: "+cannot, ": container main exited with 1")
 		if want := "kubectl edit pavprovisioner " + cramped; e.command() != want {
 			t.Errorf("the command is %q, want %q", e.command(), want)
 		}
@@ -211,9 +217,7 @@ func TestExplainSaysWhoHasToGrowAVolume(t *testing.T) {
 		claim := sub.bound(sub.claimWith("foreign", func(claim *corev1.PersistentVolumeClaim) {
 			claim.Spec.StorageClassName, claim.Spec.VolumeName = &other, vol.Name
 		}))
-		if err := suite.live.Patch(s.ctx, claim, larger); err != nil {
-			t.Fatal(err)
-		}
+		sub.ask(claim, "8Mi")
 		begun := client.RawPatch(types.MergePatchType, []byte(`{"status":{"allocatedResources":{"storage":"8Mi"},"allocatedResourceStatuses":{"storage":"ControllerResizeInProgress"}}}`))
 		if err := suite.live.Status().Patch(s.ctx, claim, begun); err != nil { // as the resizer does
 			t.Fatal(err)

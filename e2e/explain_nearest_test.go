@@ -103,6 +103,7 @@ func TestExplainSaysWhichPodKeepsAClaimFromItsVolume(t *testing.T) {
 			t.Errorf("the chain begins with %+v", first)
 		}
 	})
+	t.Run("one that finds no volume, and the command asks for what the nearest has", func(t *testing.T) { s.part(t).findsNoVolume() })
 	t.Run("one that names it and has a node, so that it cannot be made anew", func(t *testing.T) {
 		sub := s.part(t)
 		class := sub.classWith("", s.name)
@@ -119,4 +120,44 @@ func TestExplainSaysWhichPodKeepsAClaimFromItsVolume(t *testing.T) {
 			t.Errorf("without the pod the chain ends with %+v", e.last())
 		}
 	})
+}
+
+// findsNoVolume has a pod wait for a claim that is larger than the only volume of its class,
+// which is to be chosen when the pod is placed and which nobody makes.
+func (s *scenario) findsNoVolume() {
+	s.t.Helper()
+	class := s.classWith("-chosen", "kubernetes.io/no-provisioner", late)
+	vol := s.byHand("chosen", func(vol *corev1.PersistentVolume) { vol.Spec.StorageClassName, vol.Spec.Capacity = class, size("1Mi") })
+	claim := s.claimWith("chosen", ofClass(class))
+	last := func(e explanation) string {
+		s.t.Helper()
+		if l := e.last(); l.Object.Name != vol.Name || !strings.HasPrefix(l.Message, fmt.Sprintf("came nearest: volume %q has 1Mi, the claim asks for 2Mi", vol.Name)) {
+			s.t.Errorf("the nearest volume is %+v", l)
+		}
+		return e.last().Command
+	}
+	command := last(s.explainsClaim("chosen", "is Pending: its class waits for a pod that uses it, and there is none"))
+	pod := s.consumer("elsewhere", "chosen", stays, nowhere)
+	if other := last(s.explainsClaim("chosen", "is Pending: pod "+s.name+"/elsewhere, which uses it, is not scheduled: ", "node affinity/selector")); other != "" {
+		s.t.Errorf("a pod that no node is for is to be helped by %q", other)
+	}
+	s.remove(pod)
+	pod = s.consumer("chooses", "chosen", stays)
+	const lacks = "didn't find available persistent volumes to bind"
+	for _, e := range []explanation{
+		s.explainsClaim("chosen", "is Pending: pod "+s.name+"/chooses, which uses it, is not scheduled: ", lacks),
+		s.explains("pod", s.name+"/chooses", "is not scheduled: the scheduler finds no node for it: ", lacks),
+	} {
+		if other := last(e); other != command {
+			s.t.Errorf("the command is %q, and without a pod %q", other, command)
+		}
+	}
+	s.does(command)
+	s.ready(pod)
+	claim.UID = ""
+	if has := s.bound(claim).Spec.VolumeName; has != vol.Name {
+		s.t.Errorf("the claim has volume %s, want %s", has, vol.Name)
+	}
+	s.remove(pod)
+	s.remove(claim)
 }

@@ -86,7 +86,7 @@ func beforeSilence(s *scenario, shelf string) *muted {
 	s.endsApps()
 	s.create(&tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "crashes"}, Spec: tarn.AppSpec{Image: "busybox:1.36", Command: []string{"false"}}})
 	s.deploys("ends", s.name, stays)
-	for _, name := range []string{"data", "unused", "orphaned", "unnamed", "unseen", "lost"} {
+	for _, name := range []string{"data", "unused", "orphaned", "unnamed", "bereft", "nameless", "unseen", "lost"} {
 		m.claims[name] = s.naming(name, s.byHand(name).Name)
 	}
 	m.claims["released"], m.claims["staged"] = s.claim("released"), s.claim("staged")
@@ -209,9 +209,15 @@ func (m *muted) ofVolumes() []silence {
 	unseen := volume("unseen")
 	m.delete(unseen)
 	m.unhold(unseen)
-	m.delete(m.claims["orphaned"])
-	m.unhold(m.claims["orphaned"])
-	m.patch(volume("unnamed"), fields{"spec": fields{"claimRef": nil}}, false)
+	for _, name := range []string{"orphaned", "bereft"} {
+		m.delete(m.claims[name])
+		m.unhold(m.claims[name])
+	}
+	for _, name := range []string{"unnamed", "nameless"} {
+		m.patch(volume(name), fields{"spec": fields{"claimRef": nil}}, false)
+	}
+	m.delete(volume("bereft")) // which keeps what is said of them
+	m.delete(volume("nameless"))
 	all := []silence{
 		claim("fits", "fits, but no binder answers"),
 		claim("named", "volume "+m.name+"-named fits, but no binder answers"),
@@ -222,8 +228,10 @@ func (m *muted) ofVolumes() []silence {
 		claim("lost", "is there for it again, but no binder answers"),
 		claim("unseen", "its volume "+unseen.Name+" does not exist any more"),
 		{kind: "volume", name: newborn.Name, want: []string{"no binder has seen it yet"}},
-		{kind: "volume", name: volume("orphaned").Name, want: []string{"its claim " + m.name + "/orphaned is gone, and no binder has seen it"}},
-		{kind: "volume", name: volume("unnamed").Name, want: []string{"it names no claim, which a binder puts right"}},
+		{kind: "volume", name: volume("orphaned").Name, want: []string{"is Bound: its claim " + m.name + "/orphaned is gone, and no binder has seen it"}},
+		{kind: "volume", name: volume("unnamed").Name, want: []string{"is Bound: it names no claim, which a binder puts right"}},
+		{kind: "volume", name: volume("bereft").Name, want: []string{"is Terminating: its claim " + m.name + "/bereft is gone, and no binder has seen it"}},
+		{kind: "volume", name: volume("nameless").Name, want: []string{"is Terminating: it names no claim, which a binder puts right"}},
 	}
 	all = append(all, m.ofReleased()...)
 	for i := range all {
@@ -242,10 +250,6 @@ func (m *muted) ofVolumes() []silence {
 // ofTarns makes and changes what is Tarn's own, and gives what is to be said of it.
 func (m *muted) ofTarns() []silence {
 	m.t.Helper()
-	m.claimWith("folder", func(claim *corev1.PersistentVolumeClaim) {
-		m.ofFolder(claim)
-		claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": hostPath} // as a binder does
-	})
 	m.patch(m.claims["grows"], fields{"spec": fields{"resources": fields{"requests": fields{"storage": "8Mi"}}}}, false)
 	creation := m.stepPods(tarn.StepCreation)
 	for i := range creation {
@@ -369,5 +373,9 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 	s.explainsClaim("more", "is Bound")
 	if m.claims["kept"] != nil {
 		s.explainsClaim("promised", "is Bound")
+	}
+	s.remove(m.claims["nameless"]) // which a binder gives its volume again
+	for _, name := range []string{"bereft", "nameless"} {
+		s.gone(&corev1.PersistentVolume{ObjectMeta: named(m.claims[name].Spec.VolumeName)})
 	}
 }

@@ -3,6 +3,9 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +27,16 @@ func (s *scenario) since(e explanation, kind, name string, want metav1.Time) {
 		return
 	}
 	s.t.Errorf("of %s %s nothing is said: %+v", kind, name, e.Links)
+}
+
+// goesOn is explains until the link of an object of a kind says, too, when it goes on, which
+// holds every text of next.
+func (s *scenario) goesOn(kind, name, of string, next []string, texts ...string) explanation {
+	s.t.Helper()
+	what := fmt.Sprintf("the verdict to have %q, and the %s to go on %q", texts, of, next)
+	return s.explainsThat(os.Getenv("KUBECONFIG"), kind, name, what, func(e explanation) bool {
+		return containsAll(e.Verdict, texts) && slices.ContainsFunc(e.Links, func(l link) bool { return l.Object.Kind == of && containsAll(l.Next, next) })
+	})
 }
 
 // read gives an object as the API server has it now.

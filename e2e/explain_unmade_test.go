@@ -28,14 +28,17 @@ func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 		text := "[ {{ pvc.metadata.name }} != " + claim + " ] || until [ -e /host/go ]; do sleep 1; done\n" + then
 		return script{text: text, hostDir: shelf}.section(nil)
 	}
+	expansion := waits("growing", "true")
+	expansion["nodePodTemplate"] = waits("follows", "true")["podTemplate"]
 	s.create(s.provisioner(fields{
 		"volumeValidation": waits("checked", "true"), "volumeCreation": asRequested, "volumeDeletion": waits("going", "true"),
-		"volumeExpansion": waits("growing", "true"), "volumeStaging": waits("staged", "mkdir -p /pav/volume"),
+		"volumeExpansion": expansion, "volumeStaging": waits("staged", "mkdir -p /pav/volume"), "volumeUnstaging": waits("leaves", "true"),
 	}))
 	s.lonely()
 	class := ofClass(s.classWith("", s.name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = new(true) }))
 	going, growing, staged := s.bound(s.claimWith("going", class)), s.bound(s.claimWith("growing", class)), s.bound(s.claimWith("staged", class))
 	checked := s.claimWith("checked", class)
+	follows, leaves := s.onTheNode(class)
 	s.delete(going)
 	s.ask(growing, "8Mi")
 	pod := s.consumer("user", staged.Name, stays)
@@ -51,6 +54,8 @@ func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 		{tarn.StepDeletion, going, 1, silence{kind: "volume", name: going.Spec.VolumeName, want: []string{"its storage is being destroyed, attempt 1"}}},
 		{tarn.StepDeletion, regoing, 2, silence{kind: "volume", name: regoing.Spec.VolumeName, want: []string{"its storage could not be removed: ", "; now attempt 2 is under way"}}},
 		{tarn.StepExpansion, growing, 1, silence{kind: "claim", name: s.name + "/" + growing.Name, want: []string{"it is to grow from 2Mi to 8Mi"}}},
+		{tarn.StepNodeExpansion, nil, 0, silence{kind: "claim", name: s.name + "/" + follows.Name, want: []string{"it is to grow from 2Mi to 8Mi"}}},
+		{tarn.StepUnstaging, nil, 0, silence{kind: "pod", name: s.name + "/" + leaves.Name, want: []string{"is Terminating: volume ", " is being unstaged on node "}}},
 		{tarn.StepStaging, nil, 0, silence{kind: "pod", name: s.name + "/" + pod.Name, want: []string{"its staging pod has made no /pav/volume yet"}}},
 	}
 	for _, c := range all {
@@ -59,22 +64,21 @@ func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 			return len(pods) == 1, fmt.Sprint(names(pods))
 		})
 	}
+	s.explainsClaim("growing", "is Bound: the expansion pod default/pav-expansion-", "has been running for")
 	goOn := s.stops(controller)
-	for _, c := range all {
-		missing := c.pods(s)[0]
-		if err := suite.live.Delete(s.ctx, &missing, client.GracePeriodSeconds(0)); err != nil {
-			t.Fatal(err)
-		}
-		s.explainsThat(os.Getenv("KUBECONFIG"), c.kind, c.name, fmt.Sprintf("the verdict to have %q, pod %s to be missing, and the chain to end with the lease", c.want, missing.Name), func(e explanation) bool {
-			shown := slices.ContainsFunc(e.Links, func(l link) bool {
-				return l.Object.Kind == "Pod" && l.Object.Name == missing.Name && l.State == "missing"
+	t.Run("each by itself", func(t *testing.T) { // an answer takes a second look, so all are asked for at once
+		for _, c := range all {
+			t.Run(fmt.Sprintf("%s, asked of a %s", c.step, c.kind), func(t *testing.T) {
+				t.Parallel()
+				c.goesMissing(s.part(t))
 			})
-			return containsAll(e.Verdict, c.want) && shown && e.last().Object.Kind == "Lease"
-		})
-	}
+		}
+	})
 	put(t, filepath.Join(shelf, "go"))
 	goOn()
 	s.ready(pod)
+	s.gone(leaves)
+	s.resizedTo(follows, "8Mi")
 	s.ready(byHand)
 	s.bound(checked)
 	s.bound(again)
@@ -104,6 +108,37 @@ func (u unmade) pods(s *scenario) []corev1.Pod {
 	return slices.DeleteFunc(append(s.stepPods(u.step), once.stepPods(u.step)...), func(pod corev1.Pod) bool {
 		return pod.Status.Phase != corev1.PodRunning || u.of != nil && !strings.HasSuffix(pod.Name, fmt.Sprintf("%s-%d", u.of.GetUID(), u.attempt))
 	})
+}
+
+// goesMissing takes the pod away, and asks for what waits for it until the answer is that it is
+// missing, and ends with the lease of who would make it.
+func (u unmade) goesMissing(s *scenario) {
+	s.t.Helper()
+	missing := u.pods(s)[0]
+	if err := suite.live.Delete(s.ctx, &missing, client.GracePeriodSeconds(0)); err != nil {
+		s.t.Fatal(err)
+	}
+	what := fmt.Sprintf("the verdict to have %q, pod %s to be missing, and the chain to end with the lease", u.want, missing.Name)
+	s.explainsThat(os.Getenv("KUBECONFIG"), u.kind, u.name, what, func(e explanation) bool {
+		shown := slices.ContainsFunc(e.Links, func(l link) bool {
+			return l.Object.Kind == "Pod" && l.Object.Name == missing.Name && l.State == "missing"
+		})
+		return containsAll(e.Verdict, u.want) && shown && e.last().Object.Kind == "Lease"
+	})
+}
+
+// onTheNode gives a claim whose node is to follow as its volume has grown, and a pod that is
+// being deleted and whose node is to unstage its volume.
+func (s *scenario) onTheNode(class func(*corev1.PersistentVolumeClaim)) (follows *corev1.PersistentVolumeClaim, leaves *corev1.Pod) {
+	s.t.Helper()
+	follows = s.bound(s.claimWith("follows", class))
+	leaves = s.consumer("leaves", s.bound(s.claimWith("leaves", class)).Name, stays)
+	s.ask(follows, "8Mi")
+	s.told(follows, "FileSystemResizeRequired")
+	s.consumer("follows", follows.Name, stays) // which is not started before
+	s.ready(leaves)
+	s.delete(leaves)
+	return follows, leaves
 }
 
 // failsOnce gives a claim whose volume is made, and one whose volume is removed, at the second

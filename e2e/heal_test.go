@@ -247,6 +247,22 @@ func TestWhereTheProvisionerSaysSoALossIsOnlyTold(t *testing.T) {
 	s.succeeded(s.consumer("late", claim.Name, "cat /data/greeting"))
 }
 
+// stagingAfter waits until another staging pod runs, and gives it.
+func (s *scenario) stagingAfter(lost corev1.Pod) corev1.Pod {
+	s.t.Helper()
+	var next corev1.Pod
+	s.await("another staging pod to run", func() (bool, string) {
+		for _, p := range s.stepPods(tarn.StepStaging) {
+			if p.UID != lost.UID && p.Status.Phase == corev1.PodRunning {
+				next = p
+				return true, ""
+			}
+		}
+		return false, "it does not"
+	})
+	return next
+}
+
 func TestWhereTheProvisionerSaysSoThePodsAreMadeAgain(t *testing.T) {
 	t.Parallel()
 	shelf := t.TempDir()
@@ -286,16 +302,13 @@ touch /pav/ready
 	lost := s.stepPods(tarn.StepStaging)[0]
 	s.losesStaging()
 	s.told(owned, "VolumeLost", "it is staged again, and then this pod is evicted")
-	var second corev1.Pod
-	s.await("another staging pod to run", func() (bool, string) {
-		for _, p := range s.stepPods(tarn.StepStaging) {
-			if p.UID != lost.UID && p.Status.Phase == corev1.PodRunning {
-				second = p
-				return true, ""
-			}
-		}
-		return false, "it does not"
-	})
+	second := s.stagingAfter(lost)
+	e := s.explains("pod", s.name+"/owned", "is running: claim "+s.name+"/data: volume "+claim.Spec.VolumeName+" is lost on node ")
+	if !slices.ContainsFunc(e.Links, func(l link) bool {
+		return l.Object.Kind == "PavStage" && l.Next == "when its next staging pod has made it available again, and the pods that use it are evicted then if a controller makes them again"
+	}) {
+		t.Errorf("that it is evicted then is not among %+v", e.Links)
+	}
 	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(owned), owned); err != nil || owned.DeletionTimestamp != nil {
 		t.Fatalf("the pod is evicted at %v (%v), before the volume is there again", owned.DeletionTimestamp, err)
 	}

@@ -101,6 +101,10 @@ func TestATemplateThatGivesNoSectionIsToldToItsClaim(t *testing.T) {
 	claim := s.claim("data")
 	s.create(s.provisioner(serves(fields{"volumeCreation": "capacity: 1Mi"})))
 	s.told(claim, "ProvisioningFailed", "spec.volumeCreation must be a mapping, not a string")
+	e := s.explainsClaim("data", "its volume could not be made, attempt ", "spec.volumeCreation must be a mapping, not a string")
+	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want { // another attempt alone would end the same
+		t.Errorf("the command is %q, want %q", e.command(), want)
+	}
 	for _, c := range []struct {
 		sections fields
 		want     string

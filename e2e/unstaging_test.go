@@ -38,7 +38,8 @@ func TestWhatAnUnstagingPodSaysWhenItFailsReachesTheUser(t *testing.T) {
 	for _, about := range []client.Object{claim, stage} {
 		s.told(about, "UnstagingFailed", says, "container main exited with 1")
 	}
-	s.explains("pod", s.name+"/web", "volume "+claim.Spec.VolumeName+" cannot be unstaged on node ", says, "container main exited with 1")
+	s.goesOn("pod", s.name+"/web", "PavStage", []string{"unstaging attempt ", " in ", ", at "},
+		"is Terminating: volume "+claim.Spec.VolumeName+" cannot be unstaged on node ", says, "container main exited with 1")
 	s.stageOf("saying so itself", func(g *tarn.PavStage) bool { return strings.HasPrefix(g.Status.Pod.Message, says) })
 	mend()
 	s.gone(pod)

@@ -109,11 +109,21 @@ func (s *story) pendingClaim(c *claimView) {
 	}
 }
 
-// toldByEvent goes by the newest Event about an object.
+// binderWaits is the reason of the Event by which a binder says that it waits for a provisioner.
+const binderWaits = "ExternalProvisioning"
+
+// toldByEvent goes by the newest Event about an object. That a binder waits for a provisioner it
+// may say again and again: what was said of it since it began to is nearer to the cause.
 func (s *story) toldByEvent(events []corev1.Event) {
 	e := newest(events)
 	if e == nil {
 		return
+	}
+	if e.Reason == binderWaits {
+		others := slices.DeleteFunc(slices.Clone(events), func(other corev1.Event) bool { return other.Reason == binderWaits })
+		if other := newest(others); other != nil && lastSeen(other).After(e.CreationTimestamp.Time) {
+			e = other
+		}
 	}
 	s.add(Link{Object: Object{Kind: event, Namespace: e.Namespace, Name: e.Name}, State: e.Reason, Since: moment(lastSeen(e)), Reason: e.Reason, Message: e.Message})
 	s.blame("%s", e.Message)

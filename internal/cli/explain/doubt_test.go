@@ -72,6 +72,12 @@ func grown(w *world) *world {
 	return w
 }
 
+// mountFails has the kubelet say that it cannot give a world's pod a volume.
+func mountFails(w *world, message string) *world {
+	w.view.Pod.Events = []corev1.Event{{Type: corev1.EventTypeWarning, Reason: "FailedMount", Message: message, LastTimestamp: began}}
+	return w
+}
+
 func TestAClaimThatGrowsOrWaitsForItsPodIsNotWhatThePodWaitsFor(t *testing.T) {
 	terminating := func(p *corev1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &began, ptr.To[int64](1) }
 	crashed := func(p *corev1.Pod) {
@@ -91,6 +97,10 @@ func TestAClaimThatGrowsOrWaitsForItsPodIsNotWhatThePodWaitsFor(t *testing.T) {
 		{"a pod that is to end", grown(newWorld().bound().askedPod(runs, terminating)), "pod shop/web is Terminating: its containers have not ended", "", ""},
 		{"a pod with nothing else", grown(newWorld().bound().askedPod(runs)), "pod shop/web is running: claim shop/data: " + grows, "", ""},
 		{"a pod whose kubelet grows it first", grown(newWorld().bound().askedPod().staged(there)), "pod shop/web is starting: claim shop/data: " + grows, "", ""},
+		{"a pod whose kubelet cannot grow it first", mountFails(grown(newWorld().bound().askedPod().staged(there)), `MountVolume.MountDevice failed while expanding volume for volume "pvc-claim-uid" : no room`),
+			"pod shop/web is starting: claim shop/data: " + grows, "", ""},
+		{"a pod whose kubelet can do nothing with another", mountFails(grown(newWorld().bound().askedPod().staged(there)), `MountVolume.SetUp failed for volume "lacks" : configmap "none" not found`),
+			`the kubelet on node n1 cannot mount its volumes: MountVolume.SetUp failed for volume "lacks"`, "when the kubelet tries again", ""},
 		{"a pod whose volume cannot be staged either", grown(newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
 			g.Status.Node.Phase, g.Status.Pod = tarnv1.StageWaiting, tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodRunning, Namespace: "default", Name: "pav-staging"}
 		})), "is not staged on node n1: its staging pod has made no /pav/volume yet", "", ""},

@@ -48,7 +48,7 @@ func (s *story) onNode(p *podView, claims []*claimView) {
 		}
 		return
 	}
-	if e := p.mountFailure(); e != nil {
+	if e := p.mountFailure(); e != nil && !ofGrowth(e, pod, claims) {
 		s.links[0].Reason, s.links[0].Message = e.Reason, e.Message
 		s.links[0].Next = "when the kubelet tries again, after a growing pause of at most about two minutes; " + s.lastTry(e)
 		s.blame("the kubelet on node %s cannot mount its volumes: %s", pod.Spec.NodeName, e.Message)
@@ -63,6 +63,14 @@ func (p *podView) mountFailure() *corev1.Event {
 		return nil
 	}
 	return e
+}
+
+// ofGrowth says that a kubelet could not give a pod a volume which it has to grow first: the growing
+// itself tells more.
+func ofGrowth(e *corev1.Event, pod *corev1.Pod, claims []*claimView) bool {
+	return slices.ContainsFunc(claims, func(c *claimView) bool {
+		return c.Claim != nil && c.Volume != nil && growsFirst(pod, c.Claim) && strings.Contains(e.Message, fmt.Sprintf("%q", c.Volume.Name))
+	})
 }
 
 // startFailure is mountFailure, or that the kubelet cannot make the pod's sandbox.

@@ -88,7 +88,7 @@ func (s *story) byOthers(c *claimView, name string) {
 		s.blame("provisioner %s has not answered, and nothing of it is registered", name)
 	default:
 		link := s.add(Link{Object: o, State: "called", Next: "when the provisioner answers; its own log tells more"})
-		if e := newest(c.Events, "Provisioning", "ExternalProvisioning"); e != nil {
+		if e := newest(c.Events, "Provisioning", binderWaits); e != nil {
 			link.Since, link.Message = moment(lastSeen(e)), e.Message
 		}
 		s.awaits("provisioner %s was called and has not made the volume yet", name)

@@ -199,7 +199,7 @@ func (s *story) lostStage(g *stageView) {
 	default:
 		link.Next = "when its next staging pod has made it available again"
 		if stage.Status.Pod.Recovery == tarnv1.RecoveryRestartConsumers {
-			link.Next += ", and the pods that use it are evicted then"
+			link.Next += ", and the pods that use it are evicted then if a controller makes them again"
 		}
 		if lost.Failed > 0 && stage.Status.Node.Message != "" {
 			s.blame("%s; staging it again failed, attempt %d: %s", s.cause, lost.Failed, stage.Status.Node.Message)

@@ -102,6 +102,10 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 			g.Status.Node.Phase, g.Status.Node.Loss = tarnv1.StageLost, &tarnv1.StageLoss{Number: 1, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}
 			g.Status.Pod.Recovery = tarnv1.RecoveryNone
 		}), "volume pvc-claim-uid is lost on node n1: the server died", "when the pods that use it are restarted, as volumeStaging.recovery is None", ""},
+		{"a volume that was lost under it, after which who made it makes it again", newWorld().bound().askedPod(runs).staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase, g.Status.Node.Loss = tarnv1.StageLost, &tarnv1.StageLoss{Number: 1, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}
+			g.Status.Pod.Recovery = tarnv1.RecoveryRestartConsumers
+		}), "volume pvc-claim-uid is lost on node n1: the server died", "and the pods that use it are evicted then if a controller makes them again", ""},
 		{"a volume that was lost under it and cannot be staged again", newWorld().bound().askedPod(runs).staged(func(g *tarnv1.PavStage) {
 			g.Status.Node.Phase, g.Status.Node.Message = tarnv1.StageLost, "Staging pod failed: no disk"
 			g.Status.Node.Loss = &tarnv1.StageLoss{Number: 1, Failed: 3, Reason: tarnv1.ReasonServerDied, Message: "the server died", Time: began}

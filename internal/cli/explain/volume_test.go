@@ -222,6 +222,27 @@ func TestWhatCannotBeReadIsSaidAndNothingIsConcludedFromIt(t *testing.T) {
 	}
 }
 
+// A binder repeats that it waits, so that its Event is the newest whatever became of it.
+func TestWhatWasSaidSinceABinderBeganToWaitIsToldBeforeThat(t *testing.T) {
+	for name, c := range map[string]struct {
+		said time.Duration // after the binder began to wait
+		want string
+	}{
+		"what the provisioner has failed with": {time.Minute, "shelf 7 is full"},
+		"what does not hold any more":          {-time.Minute, "waiting for a volume"},
+	} {
+		w := withoutClass(newWorld(), ptr.To("gold"))
+		w.view.Unread = []unread{{Object{Kind: storageClass}, needs}}
+		w.claimView.Events = []corev1.Event{
+			{Reason: "ProvisioningFailed", Message: "shelf 7 is full", LastTimestamp: metav1.NewTime(began.Add(c.said))},
+			{Reason: binderWaits, Message: "waiting for a volume", ObjectMeta: metav1.ObjectMeta{CreationTimestamp: began}, LastTimestamp: metav1.NewTime(now)},
+		}
+		if e := chain(w.view); !strings.HasSuffix(e.Verdict, "is Pending: "+c.want) {
+			t.Errorf("%s: %q, want %q", name, e.Verdict, c.want)
+		}
+	}
+}
+
 func TestTheAnswerComesFirstThenTheChainThenTheCommand(t *testing.T) {
 	var out bytes.Buffer
 	w := newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepValidation, "shelf 7 is full").step(tarnv1.StepValidation, stops, func(p *corev1.Pod) {

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -241,19 +242,28 @@ func (c *cluster) leavesNothing() {
 	}
 }
 
-// marks are by what mounts and packet filters may tell of a cluster that runs, beside its name: its pods and the addresses of its
+// marks are by what mounts and packet filters may tell of a cluster that runs: its name, its pods and the addresses of its
 // services. Each is seen where the cluster has such things, and is nowhere else.
 func (c *cluster) marks() []string {
 	c.t.Helper()
 	pods := strings.Fields(c.kubectl("get", "pods", "--all-namespaces", "--field-selector=status.phase=Running", "-o", "jsonpath={.items[*].metadata.uid}"))
 	addresses := strings.Fields(c.kubectl("get", "services", "--all-namespaces", "-o", "jsonpath={.items[*].spec.clusterIP}"))
+	marks := slices.Concat([]string{c.name}, pods, addresses)
 	proxy := c.component("kube-proxy").PID
-	for _, mark := range slices.Concat(pods, addresses) {
+	for _, mark := range marks {
 		if len(c.seenBy(proxy, mark)) == 0 {
 			c.t.Errorf("the cluster runs, and neither its mounts nor its packet filter say %s", mark)
 		}
 	}
-	return slices.Concat(pods, addresses)
+	return marks
+}
+
+// untouched fails where mounts of this process, which are the host's, or the host's packet filter tell of the cluster.
+func (c *cluster) untouched(when string, marks []string) {
+	c.t.Helper()
+	if seen := c.seenBy(os.Getpid(), marks...); len(seen) > 0 {
+		c.t.Errorf("%s the host's mounts or packet filter tell of the cluster:\n%s", when, strings.Join(seen, "\n"))
+	}
 }
 
 // seenBy gives the lines with one of some words that a process sees among its mounts and in its packet filter. What other clusters and
@@ -312,7 +322,29 @@ var standIn = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
+// shareMounts begins the tests anew where mounts are shared, as systemd has them on most machines, unless they are: out of private
+// mounts no mount of a cluster would ever come to the host, whatever the cluster does.
+func shareMounts() error {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || regexp.MustCompile(`(?m)^\S+ \S+ \S+ \S+ / .* shared:`).Match(text) || os.Geteuid() != 0 {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(unshare, append([]string{"unshare", "--mount", "--propagation=shared", self}, os.Args[1:]...), os.Environ())
+}
+
 func TestMain(m *testing.M) {
+	if err := shareMounts(); err != nil {
+		fmt.Fprintln(os.Stderr, "sharing mounts:", err)
+		os.Exit(1)
+	}
 	code := m.Run()
 	if path, err := standIn(); err == nil {
 		os.RemoveAll(filepath.Dir(path))

@@ -23,6 +23,12 @@ func TestControlPlanesComeUpSideBySideSurviveAKillAndLeaveNothing(t *testing.T) 
 				t.Errorf("the second up said %q", out)
 			}
 			port := c.port("kube-apiserver")
+			if out, want := c.run("logs", "kube-apiserver"), fmt.Sprintf("Serving securely on 127.0.0.1:%d", port); !strings.Contains(out, want) {
+				t.Errorf("the log of the API server does not say %q:\n%s", want, tail(out, 15))
+			}
+			if out, err := c.try("logs", "kubelet"); err == nil || !strings.Contains(out, "has not been started") {
+				t.Errorf("the log of a kubelet that there is not: %v, %q", err, out)
+			}
 
 			c.crash()
 			if s := c.status(); s.Stage != "Down" {
@@ -139,6 +145,8 @@ func TestWhatIsWrongIsSaidInOneLineWithTheRemedy(t *testing.T) {
 		want    []string
 	}{
 		"not root":       {[]string{"setpriv", "--reuid=65534", "--clear-groups", filepath.Join(public, "tarn-cluster"), "up"}, []string{"root", "sudo"}},
+		"an old kernel":  {[]string{"setarch", "--uname-2.6", program, "up", "--name", "never", "--tarn-binary", "/no/tarn"}, []string{"kernel 2.6.", " is too old: 5.4 or newer is needed"}},
+		"an unknown log": {[]string{program, "logs", "nothing", "--name", "never"}, []string{`"nothing"`, "supervisor, tarn-install, image-import, etcd, kube-apiserver, ", "kubelet, ", "tarn-node"}},
 		"a bad name":     {[]string{program, "up", "--name", "A_b"}, []string{"A_b", "lower-case"}},
 		"not built":      {[]string{elsewhere, "up", "--name", "never"}, []string{"missing", "make"}},
 		"no binder":      {[]string{program, "up", "--name", "never", "--stock", "--binder", "tarn"}, []string{"--binder=tarn", "--stock"}},

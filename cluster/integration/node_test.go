@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -84,14 +86,18 @@ func TestAWholeClusterRunsPodsRecoversAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCluster(t, "whole")
-	c.run("up", "--tarn-binary", tarn, "--tarn-node-arg=--extra=1")
+	options := []string{"--tarn-binary", tarn, "--tarn-node-arg=--extra=1"}
+	c.run(append([]string{"up"}, options...)...)
 	c.apply(strings.ReplaceAll(workload, "CLUSTER", c.name))
 	podsRun(c)
+	aSecondUpChangesNothing(c, options...)
 	tarnKeepsItsContract(c)
+	theKubeletIsKeptToItsNode(c)
 	componentsAreStartedAgain(c)
 	imagesAreBuiltAndImported(c)
 	marks := c.marks()
 	c.isSeen("processes", "cgroups", "network interfaces", "loop devices", "folders")
+	c.untouched("while it runs", marks)
 
 	c.crash()
 	if left := c.traces()["processes"]; left != "" {
@@ -105,9 +111,7 @@ func TestAWholeClusterRunsPodsRecoversAndLeavesNothing(t *testing.T) {
 	c.eventually("the loop device is attached again", func() bool { return c.traces()["loop devices"] != "" })
 	c.crash() // down must clear away after a crash as well
 	c.leavesNothing()
-	if left := c.seenBy(os.Getpid(), append(marks, c.name)...); len(left) > 0 {
-		t.Errorf("mounts or the packet filter still tell of the cluster:\n%s", strings.Join(left, "\n"))
-	}
+	c.untouched("after its end", marks)
 	if now := forwarding(t); now != forwards {
 		t.Errorf("the machine forwards packets: %s, before %s", now, forwards)
 	}
@@ -194,6 +198,45 @@ func tarnKeepsItsContract(c *cluster) {
 	}
 }
 
+// aSecondUpChangesNothing starts a running cluster again, as it was started.
+func aSecondUpChangesNothing(c *cluster, options ...string) {
+	c.t.Helper()
+	was := c.status()
+	if was.PID == 0 || len(was.Components) == 0 || slices.ContainsFunc(was.Components, func(one component) bool { return one.PID == 0 }) {
+		c.t.Fatalf("not all of the cluster runs: %+v", was)
+	}
+	if out, want := c.run(append([]string{"up"}, options...)...), "cluster "+c.name+" is up already\n"; out != want {
+		c.t.Errorf("the second up said %q, want %q", out, want)
+	}
+	if now := c.status(); !reflect.DeepEqual(now, was) {
+		c.t.Errorf("after a second up the cluster is\n%+v, and it was\n%+v", now, was)
+	}
+}
+
+// theKubeletIsKeptToItsNode asks as the kubelet for what is its own, and for what only the Node authorizer or, where that allows it,
+// NodeRestriction refuses to it. Of the ways to label, applying by the server is the one that does not read the Node first, which the
+// authorizer would refuse.
+func theKubeletIsKeptToItsNode(c *cluster) {
+	c.t.Helper()
+	c.apply("{apiVersion: v1, kind: Node, metadata: {name: other}}")
+	defer c.kubectl("delete", "node", "other")
+	c.kubectl("create", "secret", "generic", "foreign")
+	for _, request := range []struct{ command, input, refusal string }{
+		{"get node " + c.name, "", ""},
+		{"label node " + c.name + " mine=of-kubelet", "", ""},
+		{"get secrets -A", "", "forbidden"},
+		{"get secret foreign", "", "no relationship found between node '" + c.name + "' and this object"},
+		{"get node other", "", "only its own Node object"},
+		{"apply --server-side -f -", "{apiVersion: v1, kind: Node, metadata: {name: other, labels: {mine: of-kubelet}}}", `is not allowed to modify node "other"`},
+		{"label node " + c.name + " node-restriction.kubernetes.io/mine=yes", "", "is not allowed to modify labels"},
+	} {
+		out, err := c.tryKubectl("pki/kubelet.kubeconfig", request.input, strings.Fields(request.command)...)
+		if (err != nil) != (request.refusal != "") || !strings.Contains(out, request.refusal) {
+			c.t.Errorf("the kubelet's %s: %v, %s; want %q", request.command, err, out, request.refusal)
+		}
+	}
+}
+
 func componentsAreStartedAgain(c *cluster) {
 	c.t.Helper()
 	for name, exit := range map[string]string{"tarn-controller": "", "kubelet": "killed by killed"} {
@@ -218,7 +261,9 @@ func imagesAreBuiltAndImported(c *cluster) {
 	c.t.Helper()
 	pause := filepath.Join(c.bin, "tarn-cluster.d", "pause")
 	c.run("image", "build", "--tag", "example.org/pause:latest", "--binary", pause)
-	c.runs("program", "example.org/pause") // :latest again
+	for _, pod := range []string{"program", "program-again"} {
+		c.runs(pod, "example.org/pause") // :latest, so pulled for each, and no registry has it
+	}
 
 	folder := c.t.TempDir()
 	content, err := os.ReadFile(pause)

@@ -145,6 +145,20 @@ func TestOldKernelsAreRefused(t *testing.T) {
 	}
 }
 
+func TestAnOldKernelIsToldWithWhatIsNeeded(t *testing.T) {
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		t.Fatal(err)
+	}
+	needed := minKernel
+	t.Cleanup(func() { minKernel = needed })
+	minKernel = [2]int{999, 4}
+	want := "kernel " + strings.TrimSpace(string(release)) + " is too old: 999.4 or newer is needed"
+	if err := Check(Needs{Programs: "/none"}); err == nil || err.Error() != want {
+		t.Errorf("where a kernel of the future is needed:\n got %v\nwant %s", err, want)
+	}
+}
+
 func TestMissingProgramsAreNamedWithTheRemedy(t *testing.T) {
 	err := checkPrograms(Needs{Programs: t.TempDir()})
 	if err == nil || !strings.Contains(err.Error(), "etcd") || !strings.Contains(err.Error(), "make") {

@@ -219,7 +219,7 @@ func TestTheMirrorServesImportedImagesAndNoOthers(t *testing.T) {
 	m := mirror{store{known: map[string]*images.Image{
 		"docker.io/library/in:1":  image(map[string]string{importedLabel: "yes"}),
 		"docker.io/library/out:1": image(nil), // pulled from its registry, which stays in charge of it
-	}}, blobs}
+	}}, blobs, t.TempDir()}
 	for url, want := range map[string]int{
 		"/v2/library/in/manifests/1?ns=docker.io":             http.StatusOK,
 		"/v2/library/in/manifests/1?ns=example.org":           http.StatusNotFound,
@@ -247,6 +247,35 @@ func TestTheMirrorServesImportedImagesAndNoOthers(t *testing.T) {
 		}
 		if strings.Contains(url, "manifests") && answer.Header().Get("Content-Type") != "application/x" {
 			t.Errorf("%s: media type %q", url, answer.Header().Get("Content-Type"))
+		}
+	}
+}
+
+func TestTheMirrorServesAnImportedImageAgainAfterAPullUntilAnotherOneComes(t *testing.T) {
+	const reference, hex = "docker.io/library/in:latest", "00ff"
+	served := t.TempDir()
+	for _, c := range []struct {
+		what, digest string
+		labels       map[string]string
+		serves       bool
+	}{
+		{"pulled before it was ever imported", "sha256:" + hex, nil, false},
+		{"imported", "sha256:" + hex, map[string]string{importedLabel: "yes"}, true},
+		{"pulled from the mirror", "sha256:" + hex, nil, true}, // containerd makes the record anew, without its labels
+		{"pulled from a registry, which has another", "sha256:beef", nil, false},
+		{"imported anew", "sha256:beef", map[string]string{importedLabel: "yes"}, true},
+		{"pulled from the mirror again", "sha256:beef", nil, true},
+	} {
+		known := map[string]*images.Image{
+			reference:                    {Labels: c.labels, Target: &types.Descriptor{Digest: c.digest}},
+			"docker.io/library/in:other": {Target: &types.Descriptor{Digest: c.digest}},
+		}
+		m := mirror{store{known: known}, t.TempDir(), served} // a new one each time, as after a restart
+		if got, err := m.resolve(t.Context(), reference); (err == nil) != c.serves || (c.serves && got != c.digest) {
+			t.Errorf("%s: the mirror says %q, %v; want it served: %t", c.what, got, err, c.serves)
+		}
+		if got, err := m.resolve(t.Context(), "docker.io/library/in:other"); err == nil {
+			t.Errorf("%s: another reference, which was pulled, is served as %s", c.what, got)
 		}
 	}
 }

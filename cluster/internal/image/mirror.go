@@ -2,6 +2,8 @@ package image
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -18,6 +20,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+
+	"tarn.dev/tarn/cluster/internal/layout"
 )
 
 // importedLabel marks the images that came from an archive. Only those are served by the mirror: an image that was pulled from a
@@ -32,6 +36,9 @@ const namespace = "k8s.io"
 type mirror struct {
 	images images.ImagesClient
 	blobs  string // containerd's content store
+	// served has a file for each reference that was found with the label, with the digest it stood for. A pull makes the record of an
+	// image anew, without the label, so that the label by itself would allow one pull only.
+	served string
 }
 
 // ServeMirror answers until the listener is closed. socket and root are containerd's.
@@ -42,7 +49,7 @@ func ServeMirror(l net.Listener, socket, root string) {
 		return
 	}
 	defer conn.Close()
-	m := mirror{images.NewImagesClient(conn), filepath.Join(root, "io.containerd.content.v1.content", "blobs")}
+	m := mirror{images.NewImagesClient(conn), filepath.Join(root, "io.containerd.content.v1.content", "blobs"), filepath.Join(root, "tarn-served")}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v2/{$}", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /v2/{path...}", m.serve)
@@ -99,10 +106,20 @@ func (m mirror) resolve(ctx context.Context, reference string) (digest string, e
 	if err != nil {
 		return "", err
 	}
+	digest = found.Image.Target.Digest
+	sum := sha256.Sum256([]byte(reference))
+	note := filepath.Join(m.served, hex.EncodeToString(sum[:]))
+	// Another digest than was served came from a registry.
+	if was, err := os.ReadFile(note); err == nil && string(was) == digest {
+		return digest, nil
+	}
 	if _, imported := found.Image.Labels[importedLabel]; !imported {
 		return "", os.ErrNotExist
 	}
-	return found.Image.Target.Digest, nil
+	if err := layout.WriteFile(note, []byte(digest), 0o600); err != nil {
+		log.Printf("image %s is served this once: %v", reference, err)
+	}
+	return digest, nil
 }
 
 // serveManifest sends a manifest with the media type it names for itself.

@@ -18,6 +18,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
@@ -201,7 +203,7 @@ func (s store) Get(_ context.Context, r *images.GetImageRequest, _ ...grpc.CallO
 	if image, ok := s.known[r.Name]; ok {
 		return &images.GetImageResponse{Image: image}, nil
 	}
-	return nil, errors.New("not found")
+	return nil, status.Error(codes.NotFound, "not found")
 }
 
 func TestTheMirrorServesImportedImagesAndNoOthers(t *testing.T) {
@@ -265,10 +267,15 @@ func TestTheMirrorServesAnImportedImageAgainAfterAPullUntilAnotherOneComes(t *te
 		{"pulled from a registry, which has another", "sha256:beef", nil, false},
 		{"imported anew", "sha256:beef", map[string]string{importedLabel: "yes"}, true},
 		{"pulled from the mirror again", "sha256:beef", nil, true},
+		{"removed", "", nil, false},
+		{"pulled from a registry, which has the same", "sha256:beef", nil, false},
 	} {
 		known := map[string]*images.Image{
 			reference:                    {Labels: c.labels, Target: &types.Descriptor{Digest: c.digest}},
 			"docker.io/library/in:other": {Target: &types.Descriptor{Digest: c.digest}},
+		}
+		if c.digest == "" {
+			delete(known, reference)
 		}
 		m := mirror{store{known: known}, t.TempDir(), served} // a new one each time, as after a restart
 		if got, err := m.resolve(t.Context(), reference); (err == nil) != c.serves || (c.serves && got != c.digest) {

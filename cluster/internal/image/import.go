@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// ImportArgs are the arguments with which ctr imports an archive. The images get a label that keeps them from ever being
-// collected, and one that lets the mirror serve them.
+// ImportArgs are the arguments with which ctr imports an archive. The images get a label that pins them until they are first
+// pulled (the kubelet is told to collect none anyway), and one that lets the mirror serve them.
 func ImportArgs(socket, archive string) []string {
 	return []string{
 		// ctr takes the address as it is: a relative one would be looked for in the folder of the caller.

@@ -18,8 +18,10 @@ import (
 
 	images "github.com/containerd/containerd/api/services/images/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"tarn.dev/tarn/cluster/internal/layout"
 )
@@ -102,13 +104,19 @@ func (m mirror) serve(w http.ResponseWriter, r *http.Request) {
 // resolve looks a reference up among the imported images.
 func (m mirror) resolve(ctx context.Context, reference string) (digest string, err error) {
 	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", namespace)
+	sum := sha256.Sum256([]byte(reference))
+	note := filepath.Join(m.served, hex.EncodeToString(sum[:]))
 	found, err := m.images.Get(ctx, &images.GetImageRequest{Name: reference})
+	if status.Code(err) == codes.NotFound { // what comes in its place is not the imported one, whatever its digest
+		if gone := os.Remove(note); !errors.Is(gone, os.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+		return "", err
+	}
 	if err != nil {
 		return "", err
 	}
 	digest = found.Image.Target.Digest
-	sum := sha256.Sum256([]byte(reference))
-	note := filepath.Join(m.served, hex.EncodeToString(sum[:]))
 	// Another digest than was served came from a registry.
 	if was, err := os.ReadFile(note); err == nil && string(was) == digest {
 		return digest, nil

@@ -102,6 +102,7 @@ func newPoster(recorder events.EventRecorder, c clock.PassiveClock, over func(ru
 // post has an Event posted unless it was the last of its reason about its subject and
 // is not old.
 func (p *poster) post(on pair, post Post) {
+	post.Note = kube.Note(post.Note) // what is cut off makes no news
 	s := saying{post: post}
 	switch {
 	case post.On == OnClaim && on.claim != nil:
@@ -134,8 +135,7 @@ func (p *poster) post(on pair, post Post) {
 	}
 	h.last, h.by[post.Reason] = post.Reason, now
 	if s.due = now.at; post.Type == corev1.EventTypeNormal {
-		s.due = now.at.Add(restTime)
-		p.resting = append(p.resting, s)
+		p.rest(s)
 	} else {
 		p.queue = append(p.queue, s)
 	}
@@ -143,6 +143,19 @@ func (p *poster) post(on pair, post Post) {
 	case p.more <- struct{}{}:
 	default:
 	}
+}
+
+// rest has an Event wait, or takes it for one of its reason that waits already: what changes
+// all the time is told all the same.
+func (p *poster) rest(s saying) {
+	for i := range p.resting {
+		if other := &p.resting[i]; other.uid == s.uid && other.post.Reason == s.post.Reason && other.due.After(s.due) {
+			other.post, other.regarding, other.related = s.post, s.regarding, s.related
+			return
+		}
+	}
+	s.due = s.due.Add(restTime)
+	p.resting = append(p.resting, s)
 }
 
 // forget drops what was said about an object that is gone, or bound.
@@ -179,7 +192,7 @@ func (p *poster) Start(ctx context.Context) error {
 		if p.limiter.Wait(ctx) != nil {
 			return nil //nolint:nilerr // the context has ended
 		}
-		p.recorder.Eventf(s.regarding, s.related, s.post.Type, s.post.Reason, s.post.doing(), "%s", kube.Note(s.post.Note))
+		p.recorder.Eventf(s.regarding, s.related, s.post.Type, s.post.Reason, s.post.doing(), "%s", s.post.Note)
 	}
 }
 

@@ -142,6 +142,23 @@ func TestANormalEventRestsBeforeItIsPostedAndAWarningDoesNot(t *testing.T) {
 	}
 }
 
+func TestWhatChangesAllTheTimeIsToldWhenTheFirstHasRested(t *testing.T) {
+	clock := testclock.NewFakePassiveClock(noon)
+	p := newPoster(&notes{}, clock, func(runtime.Object) bool { return false })
+	claim := pair{claim: claimOf("1Gi")}
+	for _, note := range []string{"waiting for pod a", "waiting for pod a, b", "waiting for pod a, b, c"} {
+		p.post(claim, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonPodScheduled, Note: note})
+		clock.SetTime(clock.Now().Add(restTime / 4))
+	}
+	clock.SetTime(noon.Add(restTime))
+	if s, _, ok := p.next(); !ok || s.post.Note != "waiting for pod a, b, c" {
+		t.Errorf("next is %q (%t), want the last note, in the first one's time", s.post.Note, ok)
+	}
+	if s, _, ok := p.next(); ok {
+		t.Errorf("then comes %q, want no more", s.post.Note)
+	}
+}
+
 func TestNothingIsKeptOfWhatWasSaidAboutABoundClaim(t *testing.T) {
 	waiting := Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"}
 	m, err := newMetrics(prometheus.NewRegistry())

@@ -133,7 +133,7 @@ func (r *reconciler) begin(ctx context.Context, v *View) (bool, error) {
 
 // create starts the creation of an attempt whose validation is done.
 func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (bool, error) {
-	if err := r.nodeGone(ctx, v.Record); err != nil {
+	if err := r.nodeGone(ctx, v.Record, tarnv1.StepCreation); err != nil {
 		return false, r.giveUp(ctx, v, err, tarnv1.VolumePending, attempt)
 	}
 	prepared, err := r.steps.PrepareCreation(ctx, v.Provisioner, v.Record, v.Claim, attempt)
@@ -169,7 +169,7 @@ func (r *reconciler) revalidate(ctx context.Context, v *View) error {
 	if err := r.confirm(ctx, v); err != nil {
 		return err
 	}
-	if err := r.nodeGone(ctx, v.Record); err != nil {
+	if err := r.nodeGone(ctx, v.Record, tarnv1.StepValidation); err != nil {
 		return r.giveUp(ctx, v, err, tarnv1.VolumePending, v.Record.Status.Attempts)
 	}
 	prepared, err := r.steps.PrepareValidation(ctx, v.Provisioner, v.Record, v.Claim, v.Record.Status.Attempts)
@@ -191,7 +191,7 @@ func (r *reconciler) recreate(ctx context.Context, v *View) error {
 	if err := r.confirm(ctx, v); err != nil {
 		return err
 	}
-	if err := r.nodeGone(ctx, v.Record); err != nil {
+	if err := r.nodeGone(ctx, v.Record, tarnv1.StepCreation); err != nil {
 		return r.giveUp(ctx, v, err, tarnv1.VolumeUndoing, v.Record.Status.Attempts)
 	}
 	prepared, err := r.steps.PrepareCreation(ctx, v.Provisioner, v.Record, v.Claim, v.Record.Status.Attempts)

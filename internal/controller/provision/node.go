@@ -49,7 +49,7 @@ func (r *reconciler) takeNode(ctx context.Context, v *View) error {
 
 // nodeGone is the failure of an attempt whose node is gone: none of its pods could run
 // there, and only the scheduler, or a pod that may run anywhere, finds another.
-func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume) error {
+func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume, step tarnv1.Step) error {
 	name := record.Status.NodeName
 	if name == "" {
 		return nil
@@ -58,7 +58,7 @@ func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume) err
 	if err != nil || node != nil {
 		return err
 	}
-	return &podvol.StepError{Step: stepOf(record), Reason: podvol.ReasonNodeGone, Message: fmt.Sprintf("node %q, on which the volume was being made, is gone", name)}
+	return &podvol.StepError{Step: step, Reason: podvol.ReasonNodeGone, Message: fmt.Sprintf("node %q, on which the volume was being made, is gone", name)}
 }
 
 // tie gives a volume the affinity of its node, by the label Kubernetes' own local

@@ -47,7 +47,7 @@ func TestWhenANodeFails(t *testing.T) {
 	t.Run("what was staged before the last boot is staged anew", aVolumeOfAnEarlierBootIsStagedAnew)
 	t.Run("for want of disk, a staging pod stays and another pod makes room", aStagingPodStaysUnderPressure)
 	t.Run("for want of disk, a staging pod of low priority is evicted, and its volume bound again", aStagingPodIsEvictedForPressure)
-	t.Run("for want of disk, a creation pod is evicted and has failed, though it exits with 0", aCreationPodThatIsEvictedHasFailed)
+	t.Run("for want of disk, a deletion pod is evicted and has failed, though it exits with 0", aDeletionPodThatIsEvictedHasFailed)
 	t.Run("in a shutdown a staging pod outlives its consumers", aStagingPodOutlivesItsConsumersInAShutdown)
 }
 

@@ -134,27 +134,26 @@ func aStagingPodIsEvictedForPressure(t *testing.T) {
 	}
 }
 
-// A creation pod that exits with 0 when it is told to end has not done its work, whatever its
-// phase: what it has left is removed, and another makes the volume when there is room.
-func aCreationPodThatIsEvictedHasFailed(t *testing.T) {
+// A deletion pod that exits with 0 when it is told to end has not done its work, whatever its
+// phase: the volume stays, and another pod destroys it when there is room.
+func aDeletionPodThatIsEvictedHasFailed(t *testing.T) {
 	s, shelf := begin(t, "cutoff"), shelfWithData(t)
-	creation := script{hostDir: shelf, text: "[ ! -e /host/data/undone ] || exit 0\ntrap 'exit 0' TERM\n" + fills + "\nsleep 1d & wait"}.section(asRequested)
-	podSpec(creation)["priorityClassName"] = s.low()
-	s.create(s.provisioner(fields{
-		"volumeCreation": creation, "volumeStaging": bindsShelf(shelf, ""),
-		"volumeDeletion": script{hostDir: shelf, text: "touch /host/data/undone"}.section(nil),
-	}))
+	deletion := script{hostDir: shelf, text: "[ ! -e /host/data/tried ] || { touch /host/data/done; exit 0; }\ntouch /host/data/tried\ntrap 'exit 0' TERM\n" + fills + "\nsleep 1d & wait"}.section(nil)
+	podSpec(deletion)["priorityClassName"] = s.low()
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": bindsShelf(shelf, ""), "volumeDeletion": deletion}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
-	claim := s.claim("data")
-	s.told(claim, "ProvisioningFailed", "low on resource: ephemeral-storage")
-	s.step = givenUp
-	claim = s.bound(claim)
-	pods := suite.news.of(s.name).pods
-	if made, undone := pods[tarn.StepCreation], pods[tarn.StepDeletion]; made < 2 || undone < 1 {
-		t.Errorf("%d creation pods and %d that undo were made, want a second one after the first was undone", made, undone)
-	}
-	s.succeeded(s.consumer("reader", claim.Name, "test -e /data/undone"))
+	claim := s.bound(s.claim("data"))
+	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
 	s.remove(claim)
+	s.told(vol, "VolumeFailedDelete", "low on resource: ephemeral-storage")
+	if _, err := os.Stat(filepath.Join(shelf, "data", "done")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the volume was destroyed before it was told that it could not be (%v)", err)
+	}
+	s.step = givenUp
+	s.gone(vol)
+	if _, err := os.Stat(filepath.Join(shelf, "data", "done")); err != nil {
+		t.Errorf("the volume is gone, and nothing has destroyed it: %v", err)
+	}
 }
 
 // endOfProcess tells when the first process of a pod's container has ended.

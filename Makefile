@@ -127,6 +127,7 @@ bin/csi-provisioner: hack/csi/go.mod
 .PHONY: cluster-binaries
 cluster-binaries:
 	@$(MAKE) -C cluster build
+	@hack/stamp.sh
 
 .PHONY: run-unit run-integration run-cluster run-e2e
 run-unit:

@@ -34,7 +34,7 @@ func readInput(cmd *cobra.Command, file string) (name string, text []byte, err e
 }
 
 // readProvisioner reads the one PavProvisioner of a file, or the one of that name. A
-// file in which lint finds errors gives these, and no provisioner.
+// file in which lint finds errors gives these, and no provisioner; its warnings are told.
 func readProvisioner(cmd *cobra.Command, file, name string) (*pavv1.PavProvisioner, *manifest, error) {
 	shown, text, err := readInput(cmd, file)
 	if err != nil {
@@ -61,9 +61,10 @@ func readProvisioner(cmd *cobra.Command, file, name string) (*pavv1.PavProvision
 		return nil, nil, fmt.Errorf("%s has %d PavProvisioners: %s; choose one with --name", shown, len(found), strings.Join(names, ", "))
 	}
 	p, findings := checkProvisioner(found[0])
-	if findings = findings.only(levelError); len(findings) > 0 {
-		findings.print(cmd.ErrOrStderr())
+	if errors := findings.only(levelError); len(errors) > 0 {
+		errors.print(cmd.ErrOrStderr())
 		return nil, nil, exitError{1}
 	}
+	findings.only(levelWarning).print(cmd.ErrOrStderr())
 	return p, found[0], nil
 }

@@ -15,10 +15,18 @@ import (
 
 // pavLint is one run of lint.
 type pavLint struct {
-	output         output
-	connection     connection
-	strict, server bool
+	output     output
+	connection connection
+	strict     bool
+	server     string
 }
+
+// What --server may say of the API server: it checks too if there is one, it has to, it does not.
+const (
+	serverAuto   = "auto"
+	serverAlways = "always"
+	serverNever  = "never"
+)
 
 func newPavLintCommand() *cobra.Command {
 	var lint pavLint
@@ -29,6 +37,8 @@ func newPavLintCommand() *cobra.Command {
 			"that do not exist, values that cannot be, the syntax of templates, variables a section does not have, and pods\n" +
 			"that cannot work. Notes tell which privileges their pods need, which the Pod Security level of their namespace\n" +
 			"must allow. Other kinds of objects are skipped.\n\n" +
+			"If the kubeconfig names a cluster that answers, its API server checks each provisioner and its pods too, by dry runs\n" +
+			"that create nothing. With --server one has to answer; --server=never leaves the cluster alone.\n\n" +
 			"The exit status is 1 where there is an error, with --strict also where there is a warning.",
 		Example: "  tarn pav lint provisioner.yaml\n" +
 			"  helm template ./chart | tarn pav lint --strict -",
@@ -36,19 +46,17 @@ func newPavLintCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return lint.run(cmd, args) },
 	}
 	cmd.Flags().BoolVar(&lint.strict, "strict", false, "fail for warnings too")
-	cmd.Flags().BoolVar(&lint.server, "server", false, "have the API server check each provisioner and its pods too, by a dry run that creates nothing")
+	cmd.Flags().StringVar(&lint.server, "server", serverAuto, "whether an API server checks too: auto, if the kubeconfig names one that answers; always; or never")
+	cmd.Flags().Lookup("server").NoOptDefVal = serverAlways
 	lint.output.register(cmd)
 	lint.connection.register(cmd, cmd.Flags())
 	return cmd
 }
 
 func (l *pavLint) run(cmd *cobra.Command, files []string) error {
-	var server *lintServer
-	if l.server {
-		var err error
-		if server, err = newLintServer(l.connection); err != nil {
-			return fmt.Errorf("--server: %w", err)
-		}
+	server, err := l.reach(cmd)
+	if err != nil {
+		return err
 	}
 	var found findings
 	checked := 0

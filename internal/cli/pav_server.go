@@ -3,16 +3,69 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
+	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+// answerTime is how long a server that nobody has asked for has to answer.
+const answerTime = 3 * time.Second
+
 // lintServer has an API server check provisioners.
-type lintServer struct{ client client.Client }
+type lintServer struct {
+	client client.Client
+	// offered says that nobody has asked for this server: what it does not know or does not let the caller ask says
+	// nothing against the file.
+	offered bool
+}
+
+// reach gives the API server that checks too, nil where none does, which standard error tells of.
+func (l *pavLint) reach(cmd *cobra.Command) (*lintServer, error) {
+	switch l.server {
+	case serverNever:
+		return nil, nil
+	case serverAlways:
+		server, err := newLintServer(l.connection)
+		if err != nil {
+			return nil, fmt.Errorf("--server: %w", err)
+		}
+		return server, nil
+	case serverAuto:
+	default:
+		return nil, fmt.Errorf("--server %q is not known; give %s, %s or %s", l.server, serverAuto, serverAlways, serverNever)
+	}
+	config, err := l.connection.config()
+	if err != nil {
+		if l.connection != (connection{}) { // a cluster was named
+			return nil, err
+		}
+		cmd.PrintErrln("note: no API server has checked this, as no kubeconfig names one")
+		return nil, nil
+	}
+	config.Timeout = answerTime
+	asked, err := discovery.NewDiscoveryClientForConfig(config)
+	if err == nil {
+		_, err = asked.ServerVersion()
+	}
+	if err != nil {
+		cmd.PrintErrf("note: no API server has checked this, as %s does not answer: %v\n", config.Host, err)
+		return nil, nil
+	}
+	server, err := newLintServer(l.connection)
+	if err != nil {
+		return nil, err
+	}
+	server.offered = true
+	cmd.PrintErrf("note: checked by the API server %s too; --server=never leaves it alone\n", config.Host)
+	return server, nil
+}
 
 // newLintServer reaches the API server; a server that is not there is an error at
 // the first check.
@@ -22,7 +75,7 @@ func newLintServer(to connection) (*lintServer, error) {
 		return nil, err
 	}
 	// Unknown fields are refused, as kubectl has it.
-	return &lintServer{client.WithFieldValidation(c, "Strict")}, nil
+	return &lintServer{client: client.WithFieldValidation(c, "Strict")}, nil
 }
 
 // check gives what the API server says to the provisioner, in its own words. One
@@ -43,9 +96,17 @@ func (s *lintServer) check(ctx context.Context, m *manifest) findings {
 	case err == nil:
 		return nil
 	case meta.IsNoMatchError(err):
-		return findings{m.findingAt(levelError, "", nil, "the API server does not know PavProvisioners; run tarn install")}
-	case errors.As(err, &status):
+		return findings{m.findingAt(s.unanswered(), "", nil, "the API server does not know PavProvisioners; run tarn install")}
+	case errors.As(err, &status) && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || !s.offered):
 		return findings{m.findingAt(levelError, "", nil, "the API server refuses it: "+err.Error())}
 	}
-	return findings{m.findingAt(levelError, "", nil, "the API server did not check it: "+err.Error())}
+	return findings{m.findingAt(s.unanswered(), "", nil, "the API server did not check it: "+err.Error())}
+}
+
+// unanswered is how bad it is that the API server has not checked something.
+func (s *lintServer) unanswered() level {
+	if s.offered {
+		return levelNote
+	}
+	return levelError
 }

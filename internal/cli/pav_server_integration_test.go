@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -105,6 +108,39 @@ func TestLintRefusesWhatTheAPIServerRefuses(t *testing.T) {
 			refused := strings.Contains(both, "the API server refuses it")
 			if found := strings.Contains(alone, ": error: "); found != refused {
 				t.Errorf("lint refuses it: %t, the API server: %t\n%s", found, refused, both)
+			}
+		})
+	}
+}
+
+func TestLintAsksTheClusterAtHandAndGoesWithoutIt(t *testing.T) {
+	config := testkit.APIServer(t)
+	c := testkit.Client(t, config)
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "default"}}
+	if err := c.Create(t.Context(), account); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	silent := rest.CopyConfig(config)
+	silent.Host = "https://127.0.0.1:1"
+	nobody := &rest.Config{Host: config.Host, TLSClientConfig: rest.TLSClientConfig{CAFile: config.CAFile, CAData: config.CAData}, BearerToken: "of nobody"}
+	reachable, unreachable := kubeconfig(t, config), kubeconfig(t, silent)
+	wrong := strings.Replace(dynamic, "[{name: a, image: b}]}}\n", "[{name: a, image: b, imagePullPolicy: Sometimes}]}}\n", 1)
+	for name, test := range map[string]struct {
+		text, config, server string
+		wantStatus           int
+		wantOut, wantSaid    string
+	}{
+		"a mistake that the server alone sees": {wrong, reachable, "auto", 1, `"Sometimes"`, "checked by the API server " + config.Host},
+		"none":                                 {dynamic, reachable, "auto", 0, "0 errors", "checked by the API server " + config.Host},
+		"left alone":                           {wrong, reachable, "never", 0, "0 errors", ""},
+		"that does not answer":                 {wrong, unreachable, "auto", 0, "0 errors", "https://127.0.0.1:1 does not answer"},
+		"that has to":                          {dynamic, unreachable, "always", 1, "did not check it", ""},
+		"that does not know who asks":          {dynamic, kubeconfig(t, nobody), "auto", 0, "0 errors", config.Host},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, said, status := run(t, test.text, "pav", "lint", "--server="+test.server, "--kubeconfig", test.config, "-")
+			if status != test.wantStatus || !strings.Contains(out, test.wantOut) || !strings.Contains(said, test.wantSaid) || test.wantSaid == "" && said != "" {
+				t.Errorf("exit status %d, want %d; standard error %q, want %q; want %q in\n%s", status, test.wantStatus, said, test.wantSaid, test.wantOut, out)
 			}
 		})
 	}

@@ -41,7 +41,7 @@ func (s *lintServer) checkPods(ctx context.Context, p *pavv1.PavProvisioner, m *
 			told[pod.Namespace] = true
 			continue
 		}
-		found = append(found, podFindings(m, at, pod.Namespace, s.client.Create(ctx, pod, client.DryRunAll))...)
+		found = append(found, podFindings(m, at, pod.Namespace, s.unanswered(), s.client.Create(ctx, pod, client.DryRunAll))...)
 	}
 	return found
 }
@@ -65,8 +65,9 @@ func (s *lintServer) mayCreatePods(ctx context.Context, namespace string) (bool,
 }
 
 // podFindings words the API server's answer to the pod of the section at a path: an error
-// for what no pod can be, a warning for what is refused in that namespace as it is now.
-func podFindings(m *manifest, at, namespace string, err error) findings {
+// for what no pod can be, a warning for what is refused in that namespace as it is now, and
+// unanswered where there is no answer.
+func podFindings(m *manifest, at, namespace string, unanswered level, err error) findings {
 	var status apierrors.APIStatus
 	switch {
 	case err == nil:
@@ -74,7 +75,7 @@ func podFindings(m *manifest, at, namespace string, err error) findings {
 	case apierrors.IsNotFound(err):
 		return findings{m.findingAt(levelNote, at, nil, fmt.Sprintf("the API server did not check its pod: there is no namespace %q yet", namespace))}
 	case !errors.As(err, &status):
-		return findings{m.findingAt(levelError, at, nil, "the API server did not check its pod: "+err.Error())}
+		return findings{m.findingAt(unanswered, at, nil, "the API server did not check its pod: "+err.Error())}
 	case apierrors.IsForbidden(err):
 		return findings{m.findingAt(levelWarning, at, nil, fmt.Sprintf("the API server refuses its pod in namespace %q: %v", namespace, err))}
 	}

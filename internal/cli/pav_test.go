@@ -16,6 +16,9 @@ import (
 // update writes what the commands print into the golden files.
 var update = flag.Bool("update", false, "write the golden files anew")
 
+// No test asks a cluster of whoever runs it.
+func init() { _ = os.Setenv("KUBECONFIG", os.DevNull) }
+
 // run runs a command and gives its standard output, standard error and exit status.
 func run(t *testing.T, stdin string, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
@@ -51,10 +54,26 @@ func testFile(name string) string { return filepath.Join("testdata", "pav", name
 
 func TestLintSaysEverythingThatIsWrongAndWhere(t *testing.T) {
 	out, errOut, status := run(t, "", "pav", "lint", testFile("wrong.yaml"))
-	if status != 1 || errOut != "" {
-		t.Errorf("exit status %d and %q on standard error, want 1 and nothing", status, errOut)
+	if status != 1 || errOut != "note: no API server has checked this, as no kubeconfig names one\n" {
+		t.Errorf("exit status %d and %q on standard error, want 1 and that no API server was asked", status, errOut)
 	}
 	golden(t, "lint-wrong", out)
+}
+
+func TestLintIsToldWhetherToAskAServer(t *testing.T) {
+	file := testFile("claim.yaml")
+	for _, c := range []struct{ flag, want string }{
+		{"--server=sometimes", `--server "sometimes" is not known; give auto, always or never`},
+		{"--server", "--server: no way to a cluster: "},
+		{"--kubeconfig=" + file + ".not-there", "no way to a cluster: "},
+	} {
+		if _, said, status := run(t, "", "pav", "lint", c.flag, testFile("wrong.yaml")); status != 1 || !strings.Contains(said, c.want) {
+			t.Errorf("%s: exit status %d and %q, want 1 and %q", c.flag, status, said, c.want)
+		}
+	}
+	if out, said, _ := run(t, provisioner, "pav", "lint", "--server=never", "-"); said != "" || out == "" {
+		t.Errorf("--server=never: printed %q and on standard error %q, want findings alone", out, said)
+	}
 }
 
 func TestLintFindsNothingWrongWithTheExamplesAndReadyProvisioners(t *testing.T) {

@@ -26,12 +26,15 @@ type pavTry struct {
 	connection                  connection
 	name, prefix                string
 	claimFile, classFile, image string
+	volumeFile                  string
 	timeout                     time.Duration
 	keep                        bool
 
-	// What is made: provisioner and class have one name.
+	// What is made: provisioner, class and volume have one name. There is a volume where one written by hand is
+	// tried, and its class is not made.
 	provisioner     *unstructured.Unstructured
 	class           *storagev1.StorageClass
+	volume          *corev1.PersistentVolume
 	claim           *corev1.PersistentVolumeClaim
 	writer, reader  *corev1.Pod
 	provisionerName string
@@ -80,11 +83,15 @@ func newPavTestCommand() *cobra.Command {
 			"created, bound, staged, written by one pod, made larger where there is volumeExpansion, read by a second pod on the\n" +
 			"same node, unstaged, recycled where there is volumeRecycling, and deleted, and nothing may be left. Each step is\n" +
 			"reported with its time; a failure with what the cluster says about it.\n\n" +
+			"With --volume, and where provisioningModes has Static alone, a volume written by hand is tried instead: bound, staged,\n" +
+			"written, read, unstaged and let go. That of --volume takes part with its handle, attributes and options; the storage\n" +
+			"must be there and in nobody's use, and is written to. Without --volume the handle is made up.\n\n" +
 			"All that was made is removed in the end, whatever happens, also on Ctrl-C, unless --keep is given. The pods of\n" +
 			"the provisioner run where its templates say, with all the rights that they ask for.\n\n" +
 			"--claim and --class give what the templates need: parameters, annotations, modes, sizes. The throw-away namespace,\n" +
 			"class and provisioner take the place of those they name.",
 		Example: "  tarn pav test provisioner.yaml\n" +
+			"  tarn pav test provisioner.yaml --volume volume.yaml\n" +
 			"  tarn pav test provisioner.yaml --class class.yaml --claim claim.yaml --timeout 5m",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return try.run(cmd, args[0]) },
@@ -96,6 +103,7 @@ func newPavTestCommand() *cobra.Command {
 	f.StringVar(&try.name, "name", "", "which PavProvisioner, where the file has several")
 	f.StringVar(&try.claimFile, "claim", "", "a YAML file with the PersistentVolumeClaim to make; without it one of 1Gi, ReadWriteOnce")
 	f.StringVar(&try.classFile, "class", "", "a YAML file with the StorageClass to make; without it one without parameters")
+	f.StringVar(&try.volumeFile, "volume", "", "a YAML file with a PersistentVolume written by hand, to try instead of one that is made for a claim")
 	f.StringVar(&try.image, "image", "busybox:1.36", "image with a shell for the pods that write and read")
 	try.output.register(cmd)
 	try.connection.register(cmd, f)
@@ -141,9 +149,6 @@ func (t *pavTry) prepare(cmd *cobra.Command, file string) error {
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic) {
-		return fmt.Errorf("PavProvisioner %s has no Dynamic in spec.provisioningModes; only volumes that are made for a claim can be tried out", p.Name)
-	}
 	suffix := fmt.Sprintf("-%05x", rand.IntN(1<<20))
 	t.provisionerName = strings.TrimRight(p.Name[:min(len(p.Name), 63-len(suffix))], "-") + suffix
 	t.namespace = t.prefix + suffix[1:]
@@ -154,10 +159,20 @@ func (t *pavTry) prepare(cmd *cobra.Command, file string) error {
 	delete(t.provisioner.Object, "status")
 	t.provisioner.SetName(t.provisionerName)
 
+	byHand := t.volumeFile != "" || !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic)
+	switch {
+	case byHand && !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeStatic):
+		return fmt.Errorf("--volume: PavProvisioner %s stages no volumes written by hand; add Static to its spec.provisioningModes, or leave --volume out", p.Name)
+	case byHand && t.classFile != "":
+		return fmt.Errorf("--class: a volume written by hand has no class; put its parameters into the volumeAttributes of --volume")
+	}
 	if err := t.prepareClass(cmd); err != nil {
 		return err
 	}
-	return t.prepareClaim(cmd)
+	if err := t.prepareClaim(cmd); err != nil || !byHand {
+		return err
+	}
+	return t.prepareVolume(cmd)
 }
 
 func (t *pavTry) prepareClass(cmd *cobra.Command) error {
@@ -193,9 +208,12 @@ func (t *pavTry) prepareClaim(cmd *cobra.Command) error {
 	}
 	t.claim.Spec.StorageClassName = &t.class.Name
 	t.claim.Status = corev1.PersistentVolumeClaimStatus{}
-	token := fmt.Sprintf("tarn-%016x", rand.Uint64())
-	t.writer, t.reader = tryPods(t.claim, t.image, token)
+	t.preparePods()
 	return nil
+}
+
+func (t *pavTry) preparePods() {
+	t.writer, t.reader = tryPods(t.claim, t.image, fmt.Sprintf("tarn-%016x", rand.Uint64()))
 }
 
 // step does one step and reports it.

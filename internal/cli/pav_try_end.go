@@ -81,8 +81,12 @@ func (t *pavTry) end(ctx context.Context) {
 	defer cancel()
 	if t.keep {
 		if left := t.left(ctx); len(left) > 0 {
-			fmt.Fprintf(t.out, "kept %s; remove it with:\n  kubectl delete namespace %s && kubectl delete storageclass,pavprovisioner %s\n",
-				strings.Join(left, ", "), t.namespace, t.provisionerName)
+			beside := "storageclass"
+			if t.volume != nil {
+				beside = "persistentvolume"
+			}
+			fmt.Fprintf(t.out, "kept %s; remove it with:\n  kubectl delete namespace %s && kubectl delete %s,pavprovisioner %s\n",
+				strings.Join(left, ", "), t.namespace, beside, t.provisionerName)
 		}
 		return
 	}
@@ -120,6 +124,9 @@ func (t *pavTry) discard(ctx context.Context) error {
 		return tryLook{done: len(left) == 0, state: strings.Join(left, ", ")}
 	})
 	if err != nil {
+		return err
+	}
+	if err := t.discardVolume(ctx); err != nil {
 		return err
 	}
 	provisioner := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: t.provisionerName}}

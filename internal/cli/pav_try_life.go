@@ -16,12 +16,15 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
+// trySteps are what a volume is taken through, in order.
+type trySteps []struct {
+	name string
+	do   func(context.Context) (string, error)
+}
+
 // life takes a volume from its claim to its end.
 func (t *pavTry) life(ctx context.Context) error {
-	for _, s := range []struct {
-		name string
-		do   func(context.Context) (string, error)
-	}{
+	steps := trySteps{
 		{"accepted", t.accepted},
 		{"registered", t.registered},
 		{"failed", t.fails},
@@ -38,7 +41,11 @@ func (t *pavTry) life(ctx context.Context) error {
 		{"recycled", t.recycled},
 		{"deleted", t.deleted},
 		{"nothing left", t.nothingLeft},
-	} {
+	}
+	if t.volume != nil {
+		steps = t.lifeByHand()
+	}
+	for _, s := range steps {
 		if err := t.step(ctx, s.name, s.do); err != nil {
 			return err
 		}

@@ -93,18 +93,63 @@ func TestACreationIsMadeToFailBeforeItDoesAnything(t *testing.T) {
 
 func TestATestRefusesWhatItCannotTry(t *testing.T) {
 	dynamic := strings.Replace(provisioner, "[Static]", "[Dynamic]", 1)
+	const volume = "kind: PersistentVolume\nmetadata: {name: a}\nspec: {csi: {driver: right, volumeHandle: h}"
+	byHand := writeFile(t, "volume.yaml", volume+"}\n")
+	block := writeFile(t, "block.yaml", volume+", volumeMode: Block}\n")
+	bare := writeFile(t, "bare.yaml", "kind: PersistentVolume\nmetadata: {name: a}\nspec: {hostPath: {path: /a}}\n")
 	bound := writeFile(t, "claim.yaml", "kind: PersistentVolumeClaim\nmetadata: {name: a}\nspec: {volumeName: pv-7}\n")
 	for want, c := range map[string]struct {
 		try  pavTry
 		text string
 	}{
-		"has no Dynamic in spec.provisioningModes": {pavTry{}, provisioner},
-		`--claim: spec.volumeName "pv-7"`:          {pavTry{claimFile: bound}, dynamic},
-		"has no StorageClass":                      {pavTry{classFile: bound}, dynamic},
+		"stages no volumes written by hand":                         {pavTry{volumeFile: byHand}, dynamic},
+		"--volume: PersistentVolume a has no spec.csi.volumeHandle": {pavTry{volumeFile: bare}, provisioner},
+		"would write over the first bytes":                          {pavTry{volumeFile: block}, provisioner},
+		"--class: a volume written by hand has no class":            {pavTry{classFile: testFile("claim.yaml")}, provisioner},
+		`--claim: spec.volumeName "pv-7"`:                           {pavTry{claimFile: bound}, dynamic},
+		"has no StorageClass":                                       {pavTry{classFile: bound}, dynamic},
 	} {
 		if err := prepared(t, &c.try, c.text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
+	}
+}
+
+func TestAVolumeWrittenByHandIsTriedUnderAThrowAwayName(t *testing.T) {
+	file := writeFile(t, "volume.yaml", `kind: PersistentVolume
+metadata: {name: mine, uid: abc, labels: {a: b}}
+spec:
+  capacity: {storage: 3Gi}
+  accessModes: [ReadWriteMany]
+  mountOptions: [noatime]
+  storageClassName: fast
+  persistentVolumeReclaimPolicy: Delete
+  claimRef: {namespace: prod, name: data, uid: def}
+  csi: {driver: right, volumeHandle: disk-7, volumeAttributes: {region: eu}}
+status: {phase: Bound}
+`)
+	try := &pavTry{volumeFile: file}
+	if err := prepared(t, try, provisioner); err != nil {
+		t.Fatal(err)
+	}
+	v, c := try.volume, try.claim
+	if v.Name != try.provisionerName || v.UID != "" || v.Labels["a"] != "b" || v.Status.Phase != "" || v.Spec.CSI.Driver != try.provisionerName ||
+		v.Spec.CSI.VolumeHandle != "disk-7" || v.Spec.CSI.VolumeAttributes["region"] != "eu" || v.Spec.MountOptions[0] != "noatime" {
+		t.Errorf("the volume is %+v", v)
+	}
+	if v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || v.Spec.ClaimRef.Namespace != try.namespace || v.Spec.ClaimRef.UID != "" {
+		t.Errorf("the volume is %+v", v.Spec)
+	}
+	if size := c.Spec.Resources.Requests[corev1.ResourceStorage]; c.Spec.VolumeName != v.Name || *c.Spec.StorageClassName != "" || v.Spec.StorageClassName != "" ||
+		size.String() != "3Gi" || c.Spec.AccessModes[0] != corev1.ReadWriteMany {
+		t.Errorf("the claim is %+v", c.Spec)
+	}
+	if script := try.reader.Spec.Containers[0].Command[2]; !strings.Contains(script, "rm -f /volume/tarn-pav-test") {
+		t.Errorf("what was written stays: %s", script)
+	}
+	alone := &pavTry{}
+	if err := prepared(t, alone, provisioner); err != nil || alone.volume == nil || alone.volume.Spec.CSI.VolumeHandle != alone.provisionerName {
+		t.Errorf("of a provisioner with Static alone %+v is tried, %v; want a made-up handle", alone.volume, err)
 	}
 }
 

@@ -1,0 +1,101 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/yaml"
+
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
+)
+
+func TestEachExampleProvisionerIsServedAndGoesAgain(t *testing.T) {
+	t.Parallel()
+	var files []string
+	for _, folder := range []string{"examples", "provisioners"} {
+		found, err := filepath.Glob("../" + folder + "/*/*provisioner.yaml")
+		if err != nil || len(found) < 2 {
+			t.Fatalf("found %v, %v; want those of %s", found, err, folder)
+		}
+		files = append(files, found...)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := begin(t, "example")
+			p := &pav.PavProvisioner{}
+			if err := yaml.Unmarshal(text, p); err != nil {
+				t.Fatal(err)
+			}
+			p.Name = s.name
+			s.create(p)
+			s.await("the provisioner to be Ready", func() (bool, string) {
+				if err := s.get(p); err != nil {
+					return false, err.Error()
+				}
+				c := meta.FindStatusCondition(p.Status.Conditions, pav.ConditionReady)
+				if c == nil {
+					return false, "no controller has judged it"
+				}
+				return meta.IsStatusConditionTrue(p.Status.Conditions, pav.ConditionReady), c.Message
+			})
+			s.remove(p)
+		})
+	}
+}
+
+func TestAVolumeWrittenByHandPassesTarnPavTest(t *testing.T) {
+	t.Parallel()
+	document := func(staging script, change func(spec fields)) string {
+		p := (&scenario{name: "by-hand"}).provisioner(fields{"volumeStaging": staging.section(nil)})
+		spec := p.Object["spec"].(fields)
+		spec["provisioningModes"] = []any{"Static"}
+		change(spec)
+		text, err := yaml.Marshal(p.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	asIs := func(fields) {}
+	volume := objectFile(t, "PersistentVolume", fields{"metadata": fields{"name": "any"}, "spec": fields{
+		"capacity": fields{"storage": "2Gi"}, "accessModes": []any{"ReadWriteMany"},
+		"csi": fields{"driver": "any", "volumeHandle": "disk-7", "volumeAttributes": fields{"region": "eu"}},
+	}})
+	staged := script{text: "mkdir /pav/volume && test {{ handle|tobash }}/{{ params.region|default('none')|tobash }} = "}
+	of := func(what string) script { return script{text: staged.text + what} }
+	small := func(spec fields) { spec["volumeValidation"] = fields{"maxCapacity": "1Gi"} }
+	for _, c := range []struct {
+		name, text string
+		args       []string
+		wantStatus int
+		// want is what a step says.
+		step, want string
+	}{
+		{"a made-up one", document(script{text: "mkdir /pav/volume"}, asIs), nil, 0, "bound", "of 1Gi, handle by-hand-"},
+		{"one that is given", document(of("disk-7/eu"), asIs), []string{"--volume", volume}, 0, "bound", "of 2Gi, handle disk-7"},
+		{"one that cannot be staged", document(of("disk-8/eu"), asIs), []string{"--volume", volume}, 1, "staged", "exited with 1"},
+		{"one that is refused", document(of("disk-7/eu"), small), []string{"--volume", volume}, 1, "staged", "spec.volumeValidation.maxCapacity"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := tries(t, c.wantStatus, c.text, append(c.args, "-")...)
+			found := false
+			for _, step := range r.Steps {
+				found = found || step.Name == c.step && step.Passed == (c.wantStatus == 0) && strings.Contains(step.Detail, c.want)
+			}
+			if last := r.Steps[len(r.Steps)-1]; !found || r.Passed != (c.wantStatus == 0) || len(r.Left) > 0 || last.Name != "cleaned up" || c.wantStatus == 0 && len(r.Steps) != 11 {
+				t.Errorf("want the step %s to say %q:\n%+v", c.step, c.want, r)
+			}
+		})
+	}
+}

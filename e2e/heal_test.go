@@ -122,18 +122,27 @@ func TestAVolumeWhoseServerIsKilledIsThereAgainInTheRunningPod(t *testing.T) {
 	first := s.stageOf("healthy", healthy(tarn.ReasonStaged)).Status.Pod
 	s.prints(pod, first.Name)
 
-	// What else the machine does only adds to these times, so the best of three losses tells.
-	noticed, healed := time.Hour, time.Hour
-	for losses := int32(1); losses <= 3 && (noticed > noticing || healed > healing); losses++ {
-		seen, again := s.losesItsServer(pod, first, losses)
-		noticed, healed = min(noticed, seen), min(healed, again)
-	}
-	if noticed > noticing || healed > healing {
-		t.Errorf("a loss is noticed %s after the kill, and new opens work after %s, want %s and %s", noticed, healed, noticing, healing)
-	}
+	s.mostLosses(func(nth int32) bool {
+		noticed, healed := s.losesItsServer(pod, first, nth)
+		return noticed <= noticing && healed <= healing
+	})
 	s.told(pod, "VolumeLost", claim.Spec.VolumeName)
 	s.told(pod, "VolumeRebound", claim.Spec.VolumeName)
 	s.neverRestarted(pod)
+}
+
+// mostLosses has a volume lost until it was in time twice, and fails the case if it was late twice before. What else the
+// machine does only adds to these times, so one of three that is late says little.
+func (s *scenario) mostLosses(inTime func(nth int32) bool) {
+	s.t.Helper()
+	for nth, good, late := int32(1), 0, 0; good < 2; nth++ {
+		if inTime(nth) {
+			good++
+		} else if late++; late == 2 {
+			s.t.Errorf("%d of %d losses were noticed after more than %s, or mended after more than %s; the log says when", late, nth, noticing, healing)
+			return
+		}
+	}
 }
 
 // losesItsServer kills the server of the only volume for the nth time, and says when that was noticed and when its

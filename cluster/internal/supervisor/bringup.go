@@ -126,6 +126,9 @@ func (s *Supervisor) node(ctx context.Context) error {
 	} else if err := s.run(s.plan.Proxy()); err != nil {
 		return err
 	}
+	if err := s.nodeRights(ctx); err != nil {
+		return err
+	}
 	if err := s.run(s.plan.Kubelet()); err != nil {
 		return err
 	}

@@ -10,3 +10,7 @@ import "embed"
 //
 //go:embed base.yaml rbac/*.yaml policies/*.yaml
 var FS embed.FS
+
+// FinalizersPolicy is the name of the policy, and of its binding, by which claims and
+// volumes are born with the finalizers of protection.
+const FinalizersPolicy = "finalizers.tarn.dev"

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 func newInstallCommand() *cobra.Command {
 	var to connection
 	var ready []string
+	var protection string
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "install",
@@ -25,10 +27,15 @@ func newInstallCommand() *cobra.Command {
 			"CSI driver, and wait until the API server serves and enforces them. Running it again changes\n" +
 			"only what differs. It starts no process of Tarn's.\n\n" +
 			"The ready PavProvisioners that --provisioners names are applied after that: " + strings.Join(provisioners.Names(), ", ") + ".\n" +
-			"A StorageClass for each is yours to make.",
+			"A StorageClass for each is yours to make.\n\n" +
+			"With --protection=kubernetes the policy is left out by which claims and volumes are born with their finalizers: the\n" +
+			"API server's own plugin gives them those, and each policy costs a little of every request it looks at.",
 		Example: "  tarn install\n  tarn install --context staging --timeout 3m",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if protection != "tarn" && protection != "kubernetes" {
+				return fmt.Errorf("--protection %q is not known; give tarn or kubernetes, as for whose controllers protect", protection)
+			}
 			c, err := to.client()
 			if err != nil {
 				return err
@@ -36,6 +43,9 @@ func newInstallCommand() *cobra.Command {
 			objects, err := deploy.Objects()
 			if err != nil {
 				return err
+			}
+			if protection == "kubernetes" {
+				objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetName() == deploy.FinalizersPolicy })
 			}
 			beside := make([]*unstructured.Unstructured, len(ready))
 			for i, name := range ready {
@@ -54,6 +64,7 @@ func newInstallCommand() *cobra.Command {
 	}
 	to.register(cmd, cmd.Flags())
 	cmd.Flags().StringSliceVar(&ready, "provisioners", nil, "ready PavProvisioners to apply as well, by name")
+	cmd.Flags().StringVar(&protection, "protection", "tarn", "who protects claims and volumes in use: tarn or kubernetes")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the API server to serve what was applied")
 	return cmd
 }

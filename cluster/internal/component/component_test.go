@@ -240,4 +240,8 @@ func TestTarnIsRunAsItsContractSays(t *testing.T) {
 	if got := p.TarnInstall().Args; !slices.Equal(got, want[:3]) {
 		t.Errorf("install without a node:\n got %q\nwant %q", got, want[:3])
 	}
+	p = plan(t, layout.Options{TarnBinary: "/bin/tarn", WithoutNode: true, Protection: layout.ByKubernetes})
+	if got := p.TarnInstall().Args; !slices.Equal(got[3:], []string{"--protection=kubernetes"}) {
+		t.Errorf("install where Kubernetes protects: %q", got)
+	}
 }

@@ -207,6 +207,9 @@ func (p Plan) TarnInstall() Component {
 	if p.state.Options.HasNode() {
 		args = append(args, "--provisioners="+strings.Join(AppProvisioners(), ","))
 	}
+	if p.state.Options.Protection == layout.ByKubernetes {
+		args = append(args, "--protection="+layout.ByKubernetes)
+	}
 	return Component{Name: "tarn-install", Program: p.state.Options.TarnBinary, Args: args}
 }
 

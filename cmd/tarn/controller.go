@@ -152,6 +152,7 @@ func controllerCache() (cache.Options, error) {
 	}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
+		NewInformer:      kube.SteadyInformer,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:                   {Label: labels.NewSelector().Add(*ours)},
 			&policyv1.PodDisruptionBudget{}: {Label: labels.NewSelector().Add(*ours)},

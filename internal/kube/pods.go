@@ -34,6 +34,7 @@ func AllPods(mgr ctrl.Manager) (cache.Cache, error) {
 		Scheme:                       mgr.GetScheme(),
 		Mapper:                       mgr.GetRESTMapper(),
 		DefaultUnsafeDisableDeepCopy: ptr.To(true),
+		NewInformer:                  SteadyInformer,
 		ByObject:                     map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: trimPod}},
 	})
 	if err != nil {

@@ -67,6 +67,7 @@ type Agent struct {
 func CacheOptions(nodeName string) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
+		NewInformer:      kube.SteadyInformer,
 		ByObject: map[client.Object]cache.ByObject{
 			&tarnv1.PavStage{}:      {Field: fields.OneTermEqualSelector(stages.NodeField, nodeName)},
 			&pavv1.PavProvisioner{}: {Transform: stripProvisioner},

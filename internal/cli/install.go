@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tarn.dev/tarn/deploy"
 	"tarn.dev/tarn/internal/kube"
@@ -28,8 +30,8 @@ func newInstallCommand() *cobra.Command {
 			"only what differs. It starts no process of Tarn's.\n\n" +
 			"The ready PavProvisioners that --provisioners names are applied after that: " + strings.Join(provisioners.Names(), ", ") + ".\n" +
 			"A StorageClass for each is yours to make.\n\n" +
-			"With --protection=kubernetes the policy is left out by which claims and volumes are born with their finalizers: the\n" +
-			"API server's own plugin gives them those, and each policy costs a little of every request it looks at.",
+			"With --protection=kubernetes the policy is left out, or removed, by which claims and volumes are born with their\n" +
+			"finalizers: the API server's own plugin gives them those, and each policy costs a little of each request it looks at.",
 		Example: "  tarn install\n  tarn install --context staging --timeout 3m",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,8 +46,9 @@ func newInstallCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			var needless []*unstructured.Unstructured
 			if protection == "kubernetes" {
-				objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetName() == deploy.FinalizersPolicy })
+				objects, needless = withoutFinalizersPolicy(objects)
 			}
 			beside := make([]*unstructured.Unstructured, len(ready))
 			for i, name := range ready {
@@ -59,6 +62,14 @@ func newInstallCommand() *cobra.Command {
 			if err := kube.Install(ctx, c, objects, applied); err != nil {
 				return err
 			}
+			for _, o := range needless { // that an earlier run has brought
+				switch err := c.Delete(ctx, o); {
+				case err == nil:
+					cmd.Printf("removed %s %s\n", o.GetKind(), o.GetName())
+				case client.IgnoreNotFound(err) != nil && !meta.IsNoMatchError(err):
+					return fmt.Errorf("removing %s %s: %w", o.GetKind(), o.GetName(), err)
+				}
+			}
 			return kube.Apply(ctx, c, beside, applied)
 		},
 	}
@@ -67,4 +78,18 @@ func newInstallCommand() *cobra.Command {
 	cmd.Flags().StringVar(&protection, "protection", "tarn", "who protects claims and volumes in use: tarn or kubernetes")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the API server to serve what was applied")
 	return cmd
+}
+
+// withoutFinalizersPolicy parts the policy, and its binding, by which claims and volumes are
+// born with their finalizers from the other objects.
+func withoutFinalizersPolicy(objects []*unstructured.Unstructured) (others, policy []*unstructured.Unstructured) {
+	for _, o := range objects {
+		if o.GetName() == deploy.FinalizersPolicy {
+			policy = append(policy, o)
+		} else {
+			others = append(others, o)
+		}
+	}
+	slices.Reverse(policy) // its binding first
+	return others, policy
 }

@@ -46,7 +46,7 @@ func newPavLintCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return lint.run(cmd, args) },
 	}
 	cmd.Flags().BoolVar(&lint.strict, "strict", false, "fail for warnings too")
-	cmd.Flags().StringVar(&lint.server, "server", serverAuto, "whether an API server checks too: auto, if the kubeconfig names one that answers; always; or never")
+	cmd.Flags().StringVar(&lint.server, "server", serverAuto, "whether an API server checks too: --server=auto, if the kubeconfig names one that answers; =always; or =never")
 	cmd.Flags().Lookup("server").NoOptDefVal = serverAlways
 	lint.output.register(cmd)
 	lint.connection.register(cmd, cmd.Flags())

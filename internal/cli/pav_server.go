@@ -12,11 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/kube"
 )
 
 // answerTime is how long a server that nobody has asked for has to answer.
-const answerTime = 3 * time.Second
+const answerTime = 5 * time.Second
 
 // lintServer has an API server check provisioners.
 type lintServer struct {
@@ -29,10 +32,10 @@ type lintServer struct {
 // reach gives the API server that checks too, nil where none does, which standard error tells of.
 func (l *pavLint) reach(cmd *cobra.Command) (*lintServer, error) {
 	switch l.server {
-	case serverNever:
+	case serverNever, "false": // as of a flag that is on or off
 		return nil, nil
-	case serverAlways:
-		server, err := newLintServer(l.connection)
+	case serverAlways, "true":
+		server, err := newLintServer(l.connection, 0)
 		if err != nil {
 			return nil, fmt.Errorf("--server: %w", err)
 		}
@@ -43,7 +46,7 @@ func (l *pavLint) reach(cmd *cobra.Command) (*lintServer, error) {
 	}
 	config, err := l.connection.config()
 	if err != nil {
-		if l.connection != (connection{}) { // a cluster was named
+		if l.connection != (connection{}) || !clientcmd.IsEmptyConfig(errors.Unwrap(err)) { // a cluster was named
 			return nil, err
 		}
 		cmd.PrintErrln("note: no API server has checked this, as no kubeconfig names one")
@@ -55,24 +58,29 @@ func (l *pavLint) reach(cmd *cobra.Command) (*lintServer, error) {
 		_, err = asked.ServerVersion()
 	}
 	if err != nil {
-		cmd.PrintErrf("note: no API server has checked this, as %s does not answer: %v\n", config.Host, err)
+		cmd.PrintErrf("note: no API server has checked this; the answer of %s was: %v\n", config.Host, err)
 		return nil, nil
 	}
-	server, err := newLintServer(l.connection)
+	server, err := newLintServer(l.connection, answerTime)
 	if err != nil {
 		return nil, err
 	}
 	server.offered = true
-	cmd.PrintErrf("note: checked by the API server %s too; --server=never leaves it alone\n", config.Host)
+	cmd.PrintErrf("note: asking the API server %s too; --server=never leaves it alone\n", config.Host)
 	return server, nil
 }
 
 // newLintServer reaches the API server; a server that is not there is an error at
-// the first check.
-func newLintServer(to connection) (*lintServer, error) {
-	c, err := to.client()
+// the first check. Each answer may take so long; 0 is for ever.
+func newLintServer(to connection, each time.Duration) (*lintServer, error) {
+	config, err := to.config()
 	if err != nil {
 		return nil, err
+	}
+	config.Timeout = each
+	c, err := client.New(config, client.Options{Scheme: kube.Scheme()})
+	if err != nil {
+		return nil, fmt.Errorf("reaching the API server: %w", err)
 	}
 	// Unknown fields are refused, as kubectl has it.
 	return &lintServer{client: client.WithFieldValidation(c, "Strict")}, nil
@@ -97,7 +105,7 @@ func (s *lintServer) check(ctx context.Context, m *manifest) findings {
 		return nil
 	case meta.IsNoMatchError(err):
 		return findings{m.findingAt(s.unanswered(), "", nil, "the API server does not know PavProvisioners; run tarn install")}
-	case errors.As(err, &status) && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || !s.offered):
+	case errors.As(err, &status) && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) && !deniedByWebhook(err) || !s.offered):
 		return findings{m.findingAt(levelError, "", nil, "the API server refuses it: "+err.Error())}
 	}
 	return findings{m.findingAt(s.unanswered(), "", nil, "the API server did not check it: "+err.Error())}

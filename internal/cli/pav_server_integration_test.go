@@ -130,12 +130,12 @@ func TestLintAsksTheClusterAtHandAndGoesWithoutIt(t *testing.T) {
 		wantStatus           int
 		wantOut, wantSaid    string
 	}{
-		"a mistake that the server alone sees": {wrong, reachable, "auto", 1, `"Sometimes"`, "checked by the API server " + config.Host},
-		"none":                                 {dynamic, reachable, "auto", 0, "0 errors", "checked by the API server " + config.Host},
+		"a mistake that the server alone sees": {wrong, reachable, "auto", 1, `"Sometimes"`, "asking the API server " + config.Host},
+		"none":                                 {dynamic, reachable, "auto", 0, "0 errors", "asking the API server " + config.Host},
 		"left alone":                           {wrong, reachable, "never", 0, "0 errors", ""},
-		"that does not answer":                 {wrong, unreachable, "auto", 0, "0 errors", "https://127.0.0.1:1 does not answer"},
+		"that does not answer":                 {wrong, unreachable, "auto", 0, "0 errors", "no API server has checked this; the answer of https://127.0.0.1:1 was: "},
 		"that has to":                          {dynamic, unreachable, "always", 1, "did not check it", ""},
-		"that does not know who asks":          {dynamic, kubeconfig(t, nobody), "auto", 0, "0 errors", config.Host},
+		"that does not know who asks":          {dynamic, kubeconfig(t, nobody), "auto", 0, "0 errors", "no API server has checked this; the answer of " + config.Host + " was: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, said, status := run(t, test.text, "pav", "lint", "--server="+test.server, "--kubeconfig", test.config, "-")
@@ -156,7 +156,7 @@ func TestLintChecksAProvisionerThatIsThereAlready(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := newLintServer(connection{kubeconfig: kubeconfig(t, config)})
+	server, err := newLintServer(connection{kubeconfig: kubeconfig(t, config)}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

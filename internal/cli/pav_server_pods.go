@@ -76,8 +76,10 @@ func podFindings(m *manifest, at, namespace string, unanswered level, err error)
 		return findings{m.findingAt(levelNote, at, nil, fmt.Sprintf("the API server did not check its pod: there is no namespace %q yet", namespace))}
 	case !errors.As(err, &status):
 		return findings{m.findingAt(unanswered, at, nil, "the API server did not check its pod: "+err.Error())}
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err), deniedByWebhook(err):
 		return findings{m.findingAt(levelWarning, at, nil, fmt.Sprintf("the API server refuses its pod in namespace %q: %v", namespace, err))}
+	case !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err): // it is busy, or what it asks is down
+		return findings{m.findingAt(unanswered, at, nil, "the API server did not check its pod: "+err.Error())}
 	}
 	var found findings
 	if details := status.Status().Details; details != nil {
@@ -91,6 +93,12 @@ func podFindings(m *manifest, at, namespace string, unanswered level, err error)
 		found = findings{m.findingAt(levelError, at, nil, "the API server refuses its pod: "+err.Error())}
 	}
 	return found
+}
+
+// deniedByWebhook says whether it is somebody's webhook that refuses, with whatever status
+// it likes.
+func deniedByWebhook(err error) bool {
+	return strings.Contains(err.Error(), "admission webhook") && strings.Contains(err.Error(), "denied the request")
 }
 
 // samplePod is the pod of a section for a made-up claim, nil where it has none,

@@ -66,6 +66,7 @@ func TestLintIsToldWhetherToAskAServer(t *testing.T) {
 		{"--server=sometimes", `--server "sometimes" is not known; give auto, always or never`},
 		{"--server", "--server: no way to a cluster: "},
 		{"--kubeconfig=" + file + ".not-there", "no way to a cluster: "},
+		{"--context=not-there", "no way to a cluster: "},
 	} {
 		if _, said, status := run(t, "", "pav", "lint", c.flag, testFile("wrong.yaml")); status != 1 || !strings.Contains(said, c.want) {
 			t.Errorf("%s: exit status %d and %q, want 1 and %q", c.flag, status, said, c.want)

@@ -35,6 +35,7 @@ type pavTry struct {
 	provisioner     *unstructured.Unstructured
 	class           *storagev1.StorageClass
 	volume          *corev1.PersistentVolume
+	given           volumeOf // as --volume has it
 	claim           *corev1.PersistentVolumeClaim
 	writer, reader  *corev1.Pod
 	provisionerName string
@@ -85,7 +86,7 @@ func newPavTestCommand() *cobra.Command {
 			"reported with its time; a failure with what the cluster says about it.\n\n" +
 			"With --volume, and where provisioningModes has Static alone, a volume written by hand is tried instead: bound, staged,\n" +
 			"written, read, unstaged and let go. That of --volume takes part with its handle, attributes and options; the storage\n" +
-			"must be there and in nobody's use, and is written to. Without --volume the handle is made up.\n\n" +
+			"must be there and in nobody's use, and a file is written to it. Without --volume the handle is made up.\n\n" +
 			"All that was made is removed in the end, whatever happens, also on Ctrl-C, unless --keep is given. The pods of\n" +
 			"the provisioner run where its templates say, with all the rights that they ask for.\n\n" +
 			"--claim and --class give what the templates need: parameters, annotations, modes, sizes. The throw-away namespace,\n" +

@@ -2,13 +2,18 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
 // prepareVolume builds a volume written by hand, and has the claim ask for it and no other.
@@ -21,31 +26,72 @@ func (t *pavTry) prepareVolume(cmd *cobra.Command) error {
 		if err := readObject(cmd, "--volume", t.volumeFile, "PersistentVolume", t.volume); err != nil {
 			return err
 		}
-		given := t.volume
-		switch {
-		case given.Spec.CSI == nil || given.Spec.CSI.VolumeHandle == "":
-			return fmt.Errorf("--volume: PersistentVolume %s has no spec.csi.volumeHandle, which says what is staged; add it", given.Name)
-		case ptr.Deref(given.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock:
-			return fmt.Errorf("--volume: the volumeMode of PersistentVolume %s is Block, and a test would write over the first bytes of the device; "+
-				"leave --volume out and give a --claim with volumeMode Block, for a made-up handle", given.Name)
-		}
 		if t.claimFile == "" {
-			t.claim.Spec.AccessModes = given.Spec.AccessModes
-			t.claim.Spec.Resources.Requests = given.Spec.Capacity
+			t.claim.Spec.AccessModes, t.claim.Spec.VolumeMode = t.volume.Spec.AccessModes, t.volume.Spec.VolumeMode
+			t.claim.Spec.Resources.Requests = t.volume.Spec.Capacity
 		}
 	}
-	t.volume.ObjectMeta = metav1.ObjectMeta{Name: t.provisionerName, Labels: t.volume.Labels, Annotations: t.volume.Annotations}
-	t.volume.Status = corev1.PersistentVolumeStatus{}
+	if err := t.triable(); err != nil {
+		return err
+	}
 	spec := &t.volume.Spec
+	t.given = volumeOf{spec.CSI.Driver, spec.CSI.VolumeHandle}
+	// Labels, and what Kubernetes and Tarn note in annotations, say what is to become of a volume: that it is scrubbed, put into
+	// the trash, a pool's, protected from deletion.
+	maps.DeleteFunc(t.volume.Annotations, func(key, _ string) bool {
+		domain, _, _ := strings.Cut(key, "/")
+		return strings.HasSuffix(domain, tarnv1.Group) || strings.HasSuffix(domain, "kubernetes.io")
+	})
+	t.volume.ObjectMeta = metav1.ObjectMeta{Name: t.provisionerName, Annotations: t.volume.Annotations}
+	t.volume.Status = corev1.PersistentVolumeStatus{}
 	spec.CSI.Driver = t.provisionerName
 	spec.StorageClassName = ""
 	spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: t.claim.Namespace, Name: t.claim.Name}
 	t.claim.Spec.StorageClassName, t.claim.Spec.VolumeName = ptr.To(""), t.volume.Name
 	t.preparePods()
-	if t.volumeFile != "" { // storage of somebody's, on which nothing is to stay
-		main := &t.reader.Spec.Containers[0]
-		main.Command[2] += `; read=$?; rm -f /volume/tarn-pav-test; exit "$read"`
+	// The storage may be somebody's, on which nothing is to stay.
+	t.writer.Spec.Containers[0].Command[2] = "trap 'rm -f /volume/tarn-pav-test; exit' TERM; sleep 86400 & wait"
+	return nil
+}
+
+// triable says why a volume written by hand cannot be tried, nil where it can.
+func (t *pavTry) triable() error {
+	given := t.volume
+	where := "--volume: PersistentVolume " + given.Name
+	block := func(mode *corev1.PersistentVolumeMode) bool {
+		return ptr.Deref(mode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock
+	}
+	switch {
+	case given.Spec.CSI == nil || given.Spec.CSI.VolumeHandle == "":
+		return fmt.Errorf("%s has no spec.csi.volumeHandle, which says what is staged; add it", where)
+	case given.Status.Phase == corev1.VolumeBound:
+		return fmt.Errorf("%s says status.phase %s: its claim may be in use, and a file system that is mounted twice is lost; take storage that nobody uses", where, given.Status.Phase)
+	case block(given.Spec.VolumeMode), block(t.claim.Spec.VolumeMode):
+		return errors.New("a volume written by hand is tried with volumeMode Filesystem alone, as a test would write over the first bytes of a device")
+	case given.Spec.CSI.ReadOnly, len(given.Spec.AccessModes) == 1 && given.Spec.AccessModes[0] == corev1.ReadOnlyMany:
+		return fmt.Errorf("%s can only be read, by its spec.csi.readOnly or its accessModes, and a test writes; take one that can be written", where)
+	}
+	return nil
+}
+
+// volumeOf is how a driver knows a volume.
+type volumeOf struct{ driver, handle string }
+
+// unused says by whom the storage of --volume is used under its own driver, nil where by
+// nobody. The driver of this test is another, so Tarn cannot tell that it is the same.
+func (t *pavTry) unused(ctx context.Context) error {
+	list := &corev1.PersistentVolumeList{}
+	if err := t.world.live.List(ctx, list); err != nil {
+		return fmt.Errorf("looking who has the volume: %w", err)
+	}
+	for i := range list.Items {
+		v := &list.Items[i]
+		if v.Spec.CSI == nil || (volumeOf{v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle}) != t.given || v.Status.Phase != corev1.VolumeBound {
+			continue
+		}
+		return fmt.Errorf("handle %q of driver %s is PersistentVolume %s here, which claim %s/%s has: take storage that nobody uses",
+			t.given.handle, t.given.driver, v.Name, v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name)
 	}
 	return nil
 }
@@ -68,6 +114,9 @@ func (t *pavTry) lifeByHand() trySteps {
 
 // boundByHand makes volume and claim and waits until they have each other.
 func (t *pavTry) boundByHand(ctx context.Context) (string, error) {
+	if err := t.unused(ctx); err != nil {
+		return "", err
+	}
 	for _, o := range []client.Object{t.volume, t.claim} {
 		if err := t.world.live.Create(ctx, o); err != nil {
 			return "", fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)

@@ -95,6 +95,10 @@ func TestATestRefusesWhatItCannotTry(t *testing.T) {
 	dynamic := strings.Replace(provisioner, "[Static]", "[Dynamic]", 1)
 	const volume = "kind: PersistentVolume\nmetadata: {name: a}\nspec: {csi: {driver: right, volumeHandle: h}"
 	byHand := writeFile(t, "volume.yaml", volume+"}\n")
+	used := writeFile(t, "used.yaml", volume+"}\nstatus: {phase: Bound}\n")
+	fixed := writeFile(t, "fixed.yaml", "kind: PersistentVolume\nmetadata: {name: a}\nspec: {csi: {driver: right, volumeHandle: h, readOnly: true}}\n")
+	shown := writeFile(t, "shown.yaml", volume+", accessModes: [ReadOnlyMany]}\n")
+	device := writeFile(t, "device.yaml", "kind: PersistentVolumeClaim\nmetadata: {name: a}\nspec: {volumeMode: Block, accessModes: [ReadWriteOnce]}\n")
 	block := writeFile(t, "block.yaml", volume+", volumeMode: Block}\n")
 	bare := writeFile(t, "bare.yaml", "kind: PersistentVolume\nmetadata: {name: a}\nspec: {hostPath: {path: /a}}\n")
 	bound := writeFile(t, "claim.yaml", "kind: PersistentVolumeClaim\nmetadata: {name: a}\nspec: {volumeName: pv-7}\n")
@@ -102,12 +106,16 @@ func TestATestRefusesWhatItCannotTry(t *testing.T) {
 		try  pavTry
 		text string
 	}{
-		"stages no volumes written by hand":                         {pavTry{volumeFile: byHand}, dynamic},
-		"--volume: PersistentVolume a has no spec.csi.volumeHandle": {pavTry{volumeFile: bare}, provisioner},
-		"would write over the first bytes":                          {pavTry{volumeFile: block}, provisioner},
-		"--class: a volume written by hand has no class":            {pavTry{classFile: testFile("claim.yaml")}, provisioner},
-		`--claim: spec.volumeName "pv-7"`:                           {pavTry{claimFile: bound}, dynamic},
-		"has no StorageClass":                                       {pavTry{classFile: bound}, dynamic},
+		"stages no volumes written by hand":                             {pavTry{volumeFile: byHand}, dynamic},
+		"--volume: PersistentVolume a has no spec.csi.volumeHandle":     {pavTry{volumeFile: bare}, provisioner},
+		"would write over the first bytes of a device":                  {pavTry{volumeFile: block}, provisioner},
+		"says status.phase Bound":                                       {pavTry{volumeFile: used}, provisioner},
+		"can only be read, by its spec.csi.readOnly":                    {pavTry{volumeFile: fixed}, provisioner},
+		"can only be read, by its spec.csi.readOnly or its accessModes": {pavTry{volumeFile: shown}, provisioner},
+		"is tried with volumeMode Filesystem alone":                     {pavTry{claimFile: device}, provisioner},
+		"--class: a volume written by hand has no class":                {pavTry{classFile: testFile("claim.yaml")}, provisioner},
+		`--claim: spec.volumeName "pv-7"`:                               {pavTry{claimFile: bound}, dynamic},
+		"has no StorageClass":                                           {pavTry{classFile: bound}, dynamic},
 	} {
 		if err := prepared(t, &c.try, c.text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
@@ -117,7 +125,11 @@ func TestATestRefusesWhatItCannotTry(t *testing.T) {
 
 func TestAVolumeWrittenByHandIsTriedUnderAThrowAwayName(t *testing.T) {
 	file := writeFile(t, "volume.yaml", `kind: PersistentVolume
-metadata: {name: mine, uid: abc, labels: {a: b}}
+metadata:
+  name: mine
+  uid: abc
+  labels: {a: b, tarn.dev/deletion-protection: "true"}
+  annotations: {a: b, tarn.dev/recycle: Zero, apps.tarn.dev/x: z, pv.kubernetes.io/provisioned-by: right}
 spec:
   capacity: {storage: 3Gi}
   accessModes: [ReadWriteMany]
@@ -126,14 +138,14 @@ spec:
   persistentVolumeReclaimPolicy: Delete
   claimRef: {namespace: prod, name: data, uid: def}
   csi: {driver: right, volumeHandle: disk-7, volumeAttributes: {region: eu}}
-status: {phase: Bound}
+status: {phase: Released}
 `)
 	try := &pavTry{volumeFile: file}
 	if err := prepared(t, try, provisioner); err != nil {
 		t.Fatal(err)
 	}
 	v, c := try.volume, try.claim
-	if v.Name != try.provisionerName || v.UID != "" || v.Labels["a"] != "b" || v.Status.Phase != "" || v.Spec.CSI.Driver != try.provisionerName ||
+	if v.Name != try.provisionerName || v.UID != "" || len(v.Labels) > 0 || len(v.Annotations) != 1 || v.Annotations["a"] != "b" || v.Status.Phase != "" || v.Spec.CSI.Driver != try.provisionerName ||
 		v.Spec.CSI.VolumeHandle != "disk-7" || v.Spec.CSI.VolumeAttributes["region"] != "eu" || v.Spec.MountOptions[0] != "noatime" {
 		t.Errorf("the volume is %+v", v)
 	}
@@ -144,7 +156,7 @@ status: {phase: Bound}
 		size.String() != "3Gi" || c.Spec.AccessModes[0] != corev1.ReadWriteMany {
 		t.Errorf("the claim is %+v", c.Spec)
 	}
-	if script := try.reader.Spec.Containers[0].Command[2]; !strings.Contains(script, "rm -f /volume/tarn-pav-test") {
+	if script := try.writer.Spec.Containers[0].Command[2]; !strings.Contains(script, "rm -f /volume/tarn-pav-test") {
 		t.Errorf("what was written stays: %s", script)
 	}
 	alone := &pavTry{}

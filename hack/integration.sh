@@ -22,6 +22,6 @@ how=(-short)
 [ -z "${WIDE:-}" ] || how=()
 # The lives of volumes are mostly waiting, so more of them run at once than there are processors, and of packages too; each has an
 # API server of its own, so not as many as a large machine has.
-packages=$((2 * $(nproc)))
-[ "$packages" -le 8 ] || packages=8
-exec go run ./hack/testsum run integration -- go test -json -p "$packages" "${how[@]}" -tags integration -parallel 4 -run "^($names)\$" "${packages[@]}"
+beside=$((2 * $(nproc)))
+[ "$beside" -le 8 ] || beside=8
+exec go run ./hack/testsum run integration -- go test -json -p "$beside" "${how[@]}" -tags integration -parallel 4 -run "^($names)\$" "${packages[@]}"

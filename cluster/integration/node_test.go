@@ -27,6 +27,7 @@ spec:
   - name: c
     image: busybox:1.36
     command: [sh, -c, "echo started; mkdir /www; echo served > /www/index.html; exec httpd -f -p 8080 -h /www"]
+    ports: [{containerPort: 8080, hostPort: 8181}]
     readinessProbe: {httpGet: {port: 8080}, periodSeconds: 1}
 ---
 apiVersion: v1
@@ -145,6 +146,10 @@ func podsRun(c *cluster) {
 	ip := c.kubectl("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
 	if got := fetch(c.t, "http://"+ip); strings.TrimSpace(got) != "served" {
 		c.t.Errorf("the host got %q from the service", got)
+	}
+	node := c.kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.addresses[?(@.type=='InternalIP')].address}")
+	if got := fetch(c.t, "http://"+node+":8181"); strings.TrimSpace(got) != "served" {
+		c.t.Errorf("the host got %q from the pod's host port", got)
 	}
 	if got, want := c.kubectl("logs", "mounter"), "awk sed grep work"; got != want {
 		c.t.Errorf("the tools printed %q, want %q", got, want)

@@ -90,9 +90,8 @@ func machine(l layout.Layout) (component.Machine, error) {
 	if err := layout.WriteFile(resolver, text, 0o644); err != nil {
 		return component.Machine{}, err
 	}
-	filter := host.PacketFilter()
 	return component.Machine{
-		Programs: dir, RestrictOOM: !host.CanLowerOOMScore(), ProxyMode: filter, PortMap: filter != "",
+		Programs: dir, RestrictOOM: !host.CanLowerOOMScore(), PacketFilter: host.PacketFilter(),
 		ResolverConfig: resolver, NameServers: host.NameServers(text),
 	}, nil
 }

@@ -36,8 +36,7 @@ func Names() []string {
 type Machine struct {
 	Programs       string // folder with etcd, kube, containerd, ...
 	RestrictOOM    bool   // the kernel will not let us lower an oom_score_adj (no CAP_SYS_RESOURCE)
-	ProxyMode      string // "nftables", "iptables", or "" where the machine can do neither
-	PortMap        bool   // the packet filter that host ports need is there
+	PacketFilter   string // "nftables", "iptables", or "" where the machine can do neither
 	ResolverConfig string // a resolv.conf whose name servers are not on the loopback interface
 	NameServers    []string
 	TarnImage      string // reference of the image of the tarn program, which Tarn's scrub pods run; "" for none

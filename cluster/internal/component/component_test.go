@@ -20,7 +20,7 @@ func plan(t *testing.T, o layout.Options) Plan {
 		ports[use] = 20000 + i
 	}
 	return NewPlan(l, layout.State{Name: "x", Data: "/data", Block: 1, Ports: ports, Options: o},
-		Machine{Programs: "/programs", ProxyMode: "nftables", PortMap: true, ResolverConfig: "/resolv", NameServers: []string{"192.0.2.53"}})
+		Machine{Programs: "/programs", PacketFilter: "nftables", ResolverConfig: "/resolv", NameServers: []string{"192.0.2.53"}})
 }
 
 func all(p Plan) []Component {
@@ -191,21 +191,17 @@ func TestGarbageIsLeftLongerWhereOnlyTestsLive(t *testing.T) {
 }
 
 func TestTheNetworkConfigurationIsJSONWithOrWithoutHostPorts(t *testing.T) {
-	for _, portMap := range []bool{true, false} {
+	for filter, want := range map[string]int{"nftables": 2, "iptables": 2, "": 1} {
 		p := plan(t, layout.Options{})
-		p.machine.PortMap = portMap
+		p.machine.PacketFilter = filter
 		var config struct {
-			Plugins []struct{ Type string }
+			Plugins []struct{ Type, Backend string }
 		}
 		if err := json.Unmarshal([]byte(p.networkConfig()), &config); err != nil {
 			t.Fatalf("%v in %s", err, p.networkConfig())
 		}
-		want := 1
-		if portMap {
-			want = 2
-		}
-		if len(config.Plugins) != want {
-			t.Errorf("with host ports %t there are plugins %v", portMap, config.Plugins)
+		if len(config.Plugins) != want || want == 2 && config.Plugins[1].Backend != filter {
+			t.Errorf("with packet filter %q there are plugins %v", filter, config.Plugins)
 		}
 	}
 }

@@ -100,8 +100,9 @@ func (p Plan) networkConfig() string {
 	plugins := []string{fmt.Sprintf(`{"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipMasq": false,
      "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}}`,
 		layout.CNIStateDir+"/addresses", p.net.Pods)}
-	if p.machine.PortMap {
-		plugins = append(plugins, `{"type": "portmap", "capabilities": {"portMappings": true}}`)
+	if filter := p.machine.PacketFilter; filter != "" {
+		// Where it is not told which, the plugin asks iptables twice for each pod, with host ports or without.
+		plugins = append(plugins, fmt.Sprintf(`{"type": "portmap", "backend": %q, "capabilities": {"portMappings": true}}`, filter))
 	}
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "tarn", "plugins": [
     %s
@@ -194,7 +195,7 @@ oomScoreAdj: 0
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 nftables: {minSyncPeriod: 100ms}
 iptables: {minSyncPeriod: 100ms}
-`, p.layout.KubeconfigOf(Proxy), p.layout.NodeName(), p.machine.ProxyMode, p.net.Pods)}
+`, p.layout.KubeconfigOf(Proxy), p.layout.NodeName(), p.machine.PacketFilter, p.net.Pods)}
 	return c
 }
 

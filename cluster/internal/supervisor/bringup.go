@@ -121,7 +121,7 @@ func (s *Supervisor) importImages(ctx context.Context, archive string) error {
 }
 
 func (s *Supervisor) node(ctx context.Context) error {
-	if s.config.Machine.ProxyMode == "" {
+	if s.config.Machine.PacketFilter == "" {
 		s.absent(component.Proxy, "neither nft nor iptables works on this machine, so services have no addresses: install nftables")
 	} else if err := s.run(s.plan.Proxy()); err != nil {
 		return err

@@ -118,7 +118,8 @@ func request(name string) reconcile.Request {
 
 func mapClaim(_ context.Context, o client.Object) []reconcile.Request {
 	claim, ok := o.(*corev1.PersistentVolumeClaim)
-	if !ok || claim.Spec.VolumeName == "" || !resizing(claim) {
+	// One that is not Bound yet has no capacity, and would seem to ask for more.
+	if !ok || claim.Spec.VolumeName == "" || claim.Status.Phase != corev1.ClaimBound || !resizing(claim) {
 		return nil
 	}
 	return []reconcile.Request{request(claim.Spec.VolumeName)}

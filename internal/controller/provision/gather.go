@@ -44,10 +44,13 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey) (*View, e
 	if v.Record, err = kube.Get(ctx, r.client, client.ObjectKey{Name: key.Name}, &tarnv1.PavVolume{}); err != nil {
 		return nil, err
 	}
-	if v.Volume, err = kube.Get(ctx, r.client, client.ObjectKey{Name: key.Name}, &corev1.PersistentVolume{}); err != nil {
+	if v.Claim, err = kube.ClaimByUID(ctx, r.client, indexClaimUID, uid); err != nil {
 		return nil, err
 	}
-	if v.Claim, err = kube.ClaimByUID(ctx, r.client, indexClaimUID, uid); err != nil {
+	if v.Record == nil && (v.Claim == nil || v.Claim.Spec.VolumeName != "") {
+		return v, nil // it gets none: as most of what other provisioners serve, each of which comes by several times
+	}
+	if v.Volume, err = kube.Get(ctx, r.client, client.ObjectKey{Name: key.Name}, &corev1.PersistentVolume{}); err != nil {
 		return nil, err
 	}
 	if err := r.gatherProvisioner(ctx, v); err != nil {

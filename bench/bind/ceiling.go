@@ -10,7 +10,7 @@ import (
 )
 
 // concurrencies are those at which the ceiling is looked for.
-var concurrencies = []int{1, 4, 8, 16, 32, 64}
+var concurrencies = []int{1, 4, 8, 16, 32, 64, 128}
 
 // ceiling is how many writes a second the API server takes of the kind a binder makes.
 type ceiling struct {

@@ -12,7 +12,7 @@ import (
 )
 
 // idealWorkers is how many pairs are written at once: as many as Tarn's binder has.
-const idealWorkers = 32
+const idealWorkers = 128
 
 // ideal stands in for a binder that has nothing to find out: claim-00007 gets
 // volume-00007, or the volume that names it. It watches claims and volumes as any binder

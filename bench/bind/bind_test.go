@@ -149,24 +149,27 @@ func TestEveryDisagreementOfClaimsAndVolumesIsSeen(t *testing.T) {
 	}
 }
 
-func TestRunsOfOneModeAndSizeFollowEachOther(t *testing.T) {
-	s, err := read([]string{"-modes=ceiling,match", "-n=300,1000"})
+func TestRunsOfOneModeAndSizeFollowEachOtherAndThoseOfTheDefaultGoSideBySide(t *testing.T) {
+	s, err := read([]string{"-modes=ceiling,match,noise", "-n=300,1000", "-slow-n=300"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	runs, err := schedule(s)
+	rounds, err := schedule(s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, one := range runs {
-		got = append(got, fmt.Sprint(one))
+	for _, round := range rounds {
+		got = append(got, fmt.Sprint(round))
 	}
-	want := []string{"the API server's ceiling", "match, 300 claims, bound by default", "match, 300 claims, bound by lifted",
-		"match, 300 claims, bound by ideal", "match, 300 claims, bound by tarn",
-		"match, 1000 claims, bound by lifted", "match, 1000 claims, bound by ideal", "match, 1000 claims, bound by tarn"}
+	want := []string{"[the API server's ceiling]",
+		"[match, 300 claims, bound by lifted]", "[match, 300 claims, bound by ideal]", "[match, 300 claims, bound by tarn]",
+		"[match, 1000 claims, bound by lifted]", "[match, 1000 claims, bound by ideal]", "[match, 1000 claims, bound by tarn]",
+		"[noise, 300 claims, bound by lifted]", "[noise, 300 claims, bound by ideal]", "[noise, 300 claims, bound by tarn]",
+		"[noise, 1000 claims, bound by lifted]", "[noise, 1000 claims, bound by ideal]", "[noise, 1000 claims, bound by tarn]",
+		"[match, 300 claims, bound by default noise, 300 claims, bound by default]"}
 	if !slices.Equal(got, want) {
-		t.Errorf("runs %q, want %q", got, want)
+		t.Errorf("rounds %q, want %q", got, want)
 	}
 	for _, args := range [][]string{{"-modes=fast"}, {"-subjects=nobody"}, {"-subjects=upstream"}} {
 		s, err := read(args)

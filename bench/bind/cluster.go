@@ -16,12 +16,14 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// clusterName is the one cluster the benchmark has at a time.
-const clusterName = "tarn-bench-bind"
+// clusterPrefix begins the names of this benchmark's clusters, which end in a mode: of one
+// mode there is never more than one.
+const clusterPrefix = "tarn-bench-bind"
 
 // cluster is a running cluster and who binds in it.
 type cluster struct {
 	program string
+	name    string
 	subject subject
 	client  *kubernetes.Clientset
 	pids    map[string]int // by component
@@ -32,7 +34,7 @@ type cluster struct {
 // should have the processors. Whoever binds, Kubernetes' programs leave their garbage longer,
 // as in the tests: how often they collect it is not what is measured.
 func start(ctx context.Context, s settings, one planned) (*cluster, error) {
-	c := &cluster{program: s.program, subject: one.subject}
+	c := &cluster{program: s.program, name: clusterPrefix + "-" + one.mode, subject: one.subject}
 	args := append([]string{"up", "--without-node", "--spend-memory"}, one.subject.up...)
 	if s.tarn != "" {
 		args = append(args, "--tarn-binary="+s.tarn)
@@ -44,10 +46,6 @@ func start(ctx context.Context, s settings, one planned) (*cluster, error) {
 		}
 		c.pprof = address
 		args = append(args, "--tarn-controller-arg=--pprof-bind-address="+address)
-	}
-	// One that an interrupted run has left is not fresh.
-	if err := c.stop(); err != nil {
-		return nil, err
 	}
 	if _, err := c.command(ctx, args...); err != nil {
 		return nil, errors.Join(err, c.stop())
@@ -93,7 +91,19 @@ func (c *cluster) connect(ctx context.Context) error {
 		c.pids[component.Name] = component.PID
 	}
 	if c.pids[c.subject.process] == 0 {
-		return fmt.Errorf("the cluster runs no %s: see `%s status --name %s`", c.subject.process, c.program, clusterName)
+		return fmt.Errorf("the cluster runs no %s: see `%s status --name %s`", c.subject.process, c.program, c.name)
+	}
+	return nil
+}
+
+// stopLeft stops the clusters that an interrupted benchmark has left, which would take of
+// the machine, and are not fresh.
+func stopLeft(s settings) error {
+	for _, mode := range modeNames() {
+		left := cluster{program: s.program, name: clusterPrefix + "-" + mode}
+		if err := left.stop(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -105,7 +115,7 @@ func (c *cluster) stop() error {
 
 // command runs tarn-cluster for the cluster and gives what it prints.
 func (c *cluster) command(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, c.program, append(args, "--name="+clusterName)...)
+	cmd := exec.CommandContext(ctx, c.program, append(args, "--name="+c.name)...)
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
 	out, err := cmd.Output()
@@ -116,9 +126,9 @@ func (c *cluster) command(ctx context.Context, args ...string) (string, error) {
 }
 
 // alone keeps a second benchmark from starting while one runs: both would measure each
-// other, and have the same cluster.
+// other, and have the same clusters.
 func alone() (unlock func() error, err error) {
-	lock, err := os.OpenFile(filepath.Join(os.TempDir(), clusterName+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(os.TempDir(), clusterPrefix+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the benchmark's lock: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"tarn.dev/tarn/bench/results"
@@ -52,7 +53,7 @@ func read(args []string) (settings, error) {
 	modes := flags.String("modes", strings.Join(modeNames(), ","), "what is measured")
 	sizes := flags.String("n", "300,1000", "how many claims a run has")
 	slow := flags.String("slow-n", "300", "the same for subject default")
-	whole := flags.Bool("whole", false, "300, 1000 and 5000 claims for everybody; takes hours, nearly all of it for subject default")
+	whole := flags.Bool("whole", false, "300, 1000 and 5000 claims for everybody; takes an hour, more than half of it for subject default")
 	flags.IntVar(&s.noise, "noise", 3000, "how many Released volumes lie about in mode noise")
 	flags.IntVar(&s.rate, "rate", 100, "pairs made a second in mode prebound")
 	flags.IntVar(&s.ceilingFor, "ceiling-pairs", 400, "pairs bound at each concurrency of mode ceiling")
@@ -91,7 +92,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	runs, err := schedule(s)
+	rounds, err := schedule(s)
 	if err != nil {
 		return err
 	}
@@ -100,19 +101,25 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer func() { _ = unlock() }() // the end of the process does it too
+	if err := stopLeft(s); err != nil {
+		return err
+	}
 	r := report{Machine: results.ThisMachine(ctx, s.program, s.tarn), Began: time.Now().UTC().Truncate(time.Second)}
 	var failed []error
-	for i, one := range runs {
-		fmt.Fprintf(os.Stderr, "%s  %d of %d: %s\n", time.Now().Format(time.TimeOnly), i+1, len(runs), one)
-		if err := r.measure(ctx, s, one); err != nil {
-			// One run that fails takes nothing from the others.
-			failed = append(failed, fmt.Errorf("%s: %w", one, err))
+	for i, round := range rounds {
+		for _, one := range round {
+			fmt.Fprintf(os.Stderr, "%s  %d of %d: %s\n", time.Now().Format(time.TimeOnly), i+1, len(rounds), one)
+		}
+		// One run that fails takes nothing from the others.
+		if err := r.sideBySide(ctx, s, round); err != nil {
+			failed = append(failed, err)
 			fmt.Fprintln(os.Stderr, "  ", err)
 		}
 		if ctx.Err() != nil {
 			return errors.Join(failed...)
 		}
 	}
+	r.sort()
 	r.Verdicts = judge(r)
 	r.print(os.Stdout)
 	if slices.ContainsFunc(r.Verdicts, func(v verdict) bool { return v.Found != "" && !v.Reached }) {
@@ -121,18 +128,38 @@ func run(ctx context.Context, args []string) error {
 	return errors.Join(append(failed, r.save(s.results))...)
 }
 
+// sideBySide does the runs of a round at the same time.
+func (r *report) sideBySide(ctx context.Context, s settings, round []planned) error {
+	var runs sync.WaitGroup
+	var mu sync.Mutex
+	var failed []error
+	for _, one := range round {
+		runs.Go(func() {
+			found, err := measure(ctx, s, one)
+			mu.Lock()
+			defer mu.Unlock()
+			r.take(found)
+			if err != nil {
+				failed = append(failed, fmt.Errorf("%s: %w", one, err))
+			}
+		})
+	}
+	runs.Wait()
+	return errors.Join(failed...)
+}
+
 // measure does one run on a cluster of its own.
-func (r *report) measure(ctx context.Context, s settings, one planned) (err error) {
+func measure(ctx context.Context, s settings, one planned) (found measured, err error) {
 	c, err := start(ctx, s, one)
 	if err != nil {
-		return err
+		return found, err
 	}
 	defer func() { err = errors.Join(err, c.stop()) }()
 	if one.mode == modeCeiling {
-		r.Ceiling, err = c.ceiling(ctx, s.ceilingFor)
-		return err
+		found.ceiling, err = c.ceiling(ctx, s.ceilingFor)
+		return found, err
 	}
-	found, err := c.bindings(ctx, s, one)
-	r.Results = append(r.Results, found)
-	return err
+	bindings, err := c.bindings(ctx, s, one)
+	found.bindings = &bindings
+	return found, err
 }

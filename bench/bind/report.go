@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -16,6 +18,32 @@ type report struct {
 	Ceiling  ceiling         `json:"ceiling"`
 	Results  []result        `json:"results"`
 	Verdicts []verdict       `json:"verdicts"`
+}
+
+// measured is what came of one run, of either kind.
+type measured struct {
+	ceiling  ceiling
+	bindings *result
+}
+
+// take enters what came of a run.
+func (r *report) take(found measured) {
+	if found.bindings != nil {
+		r.Results = append(r.Results, *found.bindings)
+	} else if found.ceiling.Best > 0 {
+		r.Ceiling = found.ceiling
+	}
+}
+
+// sort puts side by side what is to be compared.
+func (r *report) sort() {
+	place := func(one result) int {
+		return slices.IndexFunc(subjects, func(s subject) bool { return s.name == one.Subject })
+	}
+	slices.SortFunc(r.Results, func(a, b result) int {
+		return cmp.Or(cmp.Compare(slices.Index(modeNames(), a.Mode), slices.Index(modeNames(), b.Mode)),
+			cmp.Compare(a.Claims, b.Claims), cmp.Compare(place(a), place(b)))
+	})
 }
 
 // print shows a report as tables.

@@ -32,6 +32,9 @@ const (
 	controllerManager = "kube-controller-manager"
 	tarnController    = "tarn-controller"
 	thisProgram       = "bench"
+
+	// slowSubject is the one whose rate limits stand.
+	slowSubject = "default"
 )
 
 // unlimited lifts kube-controller-manager's rate limits. It stands in every cluster but
@@ -47,7 +50,7 @@ var withoutBinder = append(slices.Clone(unlimited), "--kube-controller-manager-a
 var subjects = []subject{
 	{name: "nobody", process: controllerManager, up: withoutBinder},
 	{name: "ideal", process: thisProgram, up: withoutBinder},
-	{name: "default", process: controllerManager, up: []string{"--stock"}},
+	{name: slowSubject, process: controllerManager, up: []string{"--stock"}},
 	{name: "lifted", process: controllerManager, up: unlimited},
 	{name: "tarn", process: tarnController, up: []string{"--binder=tarn", "--protection=kubernetes", "--without-api"}},
 }
@@ -74,46 +77,52 @@ func (p planned) String() string {
 	return fmt.Sprintf("%s, %d claims, bound by %s", p.mode, p.n, p.subject.name)
 }
 
-// schedule lists the runs: of one mode and size one subject after the other, so that
-// what changes on the machine with the hours changes for all of them.
-func schedule(s settings) ([]planned, error) {
+// schedule lists the runs, in rounds whose runs go side by side. Of one mode and size one
+// subject comes after the other, so that what changes on the machine with the hours changes
+// for all of them. That of the default flags comes last, all modes of a size at once: at 20
+// requests a second each leaves the processors idle for nearly all of its many minutes.
+func schedule(s settings) ([][]planned, error) {
 	for _, mode := range s.modes {
 		if !slices.Contains(modeNames(), mode) {
 			return nil, fmt.Errorf("mode %q: use any of %s", mode, strings.Join(modeNames(), ", "))
 		}
 	}
-	var who []subject
+	var quick, slow []subject
 	for _, name := range s.subjects {
 		found, ok := subjectNamed(name)
-		if !ok || name == subjects[0].name {
+		switch {
+		case !ok || name == subjects[0].name:
 			return nil, fmt.Errorf("subject %q: use any of default, lifted, ideal, tarn", name)
+		case name == slowSubject:
+			slow = append(slow, found)
+		default:
+			quick = append(quick, found)
 		}
-		who = append(who, found)
 	}
-	var runs []planned
+	var rounds [][]planned
 	for _, mode := range s.modes {
 		if mode == modeCeiling {
-			runs = append(runs, planned{subject: subjects[0], mode: mode})
+			rounds = append(rounds, []planned{{subject: subjects[0], mode: mode}})
 			continue
 		}
-		for _, n := range union(s.sizes, s.slowSizes) {
-			for _, one := range who {
-				sizes := s.sizes
-				if one.name == "default" {
-					sizes = s.slowSizes
-				}
-				if slices.Contains(sizes, n) {
-					runs = append(runs, planned{one, mode, n})
-				}
+		for _, n := range s.sizes {
+			for _, one := range quick {
+				rounds = append(rounds, []planned{{one, mode, n}})
 			}
 		}
 	}
-	return runs, nil
-}
-
-// union gives the numbers of both lists, sorted, each once.
-func union(a, b []int) []int {
-	all := slices.Concat(a, b)
-	slices.Sort(all)
-	return slices.Compact(all)
+	for _, n := range s.slowSizes {
+		var round []planned
+		for _, mode := range s.modes {
+			for _, one := range slow {
+				if mode != modeCeiling {
+					round = append(round, planned{one, mode, n})
+				}
+			}
+		}
+		if len(round) > 0 {
+			rounds = append(rounds, round)
+		}
+	}
+	return rounds, nil
 }

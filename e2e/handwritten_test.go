@@ -210,7 +210,7 @@ func TestACreationThatGivesAnothersHandleDeletesNothing(t *testing.T) {
 	}
 }
 
-func TestMountOptionsAndFileSystemAreToldOrRefused(t *testing.T) {
+func TestMountOptionsAndFileSystemAreToldOrWarnedOf(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "options")
 	s.create(s.provisioner(fields{
@@ -230,9 +230,23 @@ func TestMountOptionsAndFileSystemAreToldOrRefused(t *testing.T) {
 
 	unread := s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting})
 	s.edit(unread)
-	refused := s.handWritten("refused", "refused", func(vol *corev1.PersistentVolume) { vol.Spec.MountOptions = []string{"noexec", "ttl=5s"} })
-	pod = s.consumer("refused", refused.Name, "true")
-	s.told(pod, "FailedMount", `spec.mountOptions is "noexec,ttl=5s"`, "takes no notice")
+	warned := s.handWritten("warned", "warned", func(vol *corev1.PersistentVolume) { vol.Spec.MountOptions = []string{"noexec", "ttl=5s"} })
+	pod = s.consumer("warned", warned.Name, "true")
+	s.succeeded(pod)
+	s.told(warned, "MountOptionsUnread", `without its spec.mountOptions "noexec,ttl=5s"`, "have the template use mountOptions")
+	s.remove(pod)
+	s.remove(warned)
+}
+
+func TestAVolumeWhoseSecretNobodyReadsIsRefusedBeforeAnyPod(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "secret")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
+	refused := s.handWritten("refused", "refused", func(vol *corev1.PersistentVolume) {
+		vol.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "vault", Name: "key"}
+	})
+	pod := s.consumer("refused", refused.Name, "true")
+	s.told(pod, "FailedMount", `spec.csi.nodeStageSecretRef is "vault/key"`)
 	for _, e := range s.events(pod.Namespace, pod.Name) {
 		if strings.Contains(e.Message, "Staging pod failed") {
 			t.Errorf("a staging pod is blamed that was never sent: %s", e.Message)

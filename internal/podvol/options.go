@@ -25,36 +25,38 @@ const (
 // volumes are to have; the name is Kubernetes' own.
 const FSTypeParameter = "csi.storage.k8s.io/fstype"
 
-// checkRead refuses a volume that asks for a file system, or for mount options, of which
-// the provisioner's staging takes no notice: whoever asked would believe to have it. Nor
-// could the node agent give the options that the kernel keeps for each mount, like
-// noexec: the container runtime binds what it is given once more, with its own.
-func checkRead(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) error {
+// unreadOptions says of a volume that asks for a file system, or for mount options, that
+// the provisioner's staging takes no notice of them: whoever asked would believe to have
+// it. It is empty where there is nothing to say. The volume is staged all the same, as any
+// CSI driver does with options that it does not know. The node agent could not give those
+// that the kernel keeps for each mount, like noexec, either: the container runtime binds
+// what it is given once more, with its own.
+func unreadOptions(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) (string, error) {
 	options, fsType := vol.Spec.MountOptions, vol.Spec.CSI.FSType
 	if modeOf(vol) == corev1.PersistentVolumeBlock || len(options) == 0 && fsType == "" {
-		return nil
+		return "", nil
 	}
 	object, err := decodeRaw(p.Spec.VolumeStaging)
 	if err != nil {
-		return &StepError{Step: tarnv1.StepStaging, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.volumeStaging: %v", err)}
+		return "", &StepError{Step: tarnv1.StepStaging, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.volumeStaging: %v", err)}
 	}
 	read := namesIn(object)
-	refuse := func(field, value, variable string) error {
-		return &StepError{Step: tarnv1.StepStaging, Reason: ReasonVolumeRefused, Message: fmt.Sprintf(
-			"PersistentVolume %q: %s is %q, of which spec.volumeStaging of PavProvisioner %q takes no notice; remove it from the volume (and its StorageClass), or have the template use %s",
-			vol.Name, field, value, p.Name, variable)}
-	}
 	if slices.Contains(read, varVolume) {
-		return nil // all is in there
+		return "", nil // all is in there
 	}
+	var unread, variables []string
 	if len(options) > 0 && !slices.Contains(read, varMountOptions) {
-		return refuse("spec.mountOptions", strings.Join(options, ","), varMountOptions)
+		unread, variables = append(unread, fmt.Sprintf("spec.mountOptions %q", strings.Join(options, ","))), append(variables, varMountOptions)
 	}
 	asParameter := vol.Spec.CSI.VolumeAttributes[FSTypeParameter] != "" && slices.Contains(read, varParams)
 	if fsType != "" && !asParameter && !slices.Contains(read, varFSType) {
-		return refuse("spec.csi.fsType", fsType, varFSType)
+		unread, variables = append(unread, fmt.Sprintf("spec.csi.fsType %q", fsType)), append(variables, varFSType)
 	}
-	return nil
+	if len(unread) == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("PersistentVolume %q is staged without its %s: spec.volumeStaging of PavProvisioner %q takes no notice of it; have the template use %s, or remove it from the volume (and its StorageClass)",
+		vol.Name, strings.Join(unread, " and "), p.Name, strings.Join(variables, " and ")), nil
 }
 
 // namesIn gives the variables that the templates of a section read.

@@ -43,6 +43,8 @@ type Prepared struct {
 	Inputs tarnv1.PodInputs
 	// Recovery is volumeStaging's, Rebind where it has none.
 	Recovery tarnv1.StageRecovery
+	// Warning is what whoever uses the volume has to be told of its staging; empty for nothing.
+	Warning string
 }
 
 // PrepareValidation evaluates volumeValidation and checks the claim against it. A
@@ -120,8 +122,9 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 	if step == tarnv1.StepStaging && section.PodTemplate == nil {
 		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: "spec.volumeStaging.podTemplate is missing: a volume is made available on a node by a staging pod"}
 	}
+	var warning string
 	if step == tarnv1.StepStaging {
-		if err := checkRead(p, vol); err != nil {
+		if warning, err = unreadOptions(p, vol); err != nil {
 			return nil, err
 		}
 		// A stage that pods use already is not left lost for a Secret that nobody has read until then.
@@ -136,12 +139,16 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf(
 			"spec.volumeStaging.recovery: %q is not one of %s", section.Recovery, join(recoveries))}
 	}
-	return prepare(order{
+	prepared, err := prepare(order{
 		step: step, name: PodName(step, stage.UID, attempt), provisioner: p.Name, volume: stage.Spec.VolumeName,
 		owner: ownerReference(tarnv1.GroupVersion.WithKind("PavStage").Kind, stage), uidLabel: tarnv1.LabelStage,
 		nodeName: stage.Spec.NodeName, folder: StageFolder(s.StateDir, stage.UID),
 		inputs: tarnv1.PodInputs{DeadlineSeconds: int64(section.DeadlineSeconds)},
 	}, section)
+	if err == nil {
+		prepared.Warning = warning
+	}
+	return prepared, err
 }
 
 // Start creates a prepared pod. A pod of that name that is there already counts as

@@ -24,6 +24,7 @@ const (
 	ReasonNodeGone         = "NodeGone"
 	ReasonEndHeld          = "UnstagingHeld"
 	ReasonUnguarded        = "StagingPodUnguarded"
+	ReasonOptionsUnread    = "MountOptionsUnread"
 	// Of Events on the pods that use a volume.
 	ReasonVolumeLost       = "VolumeLost"
 	ReasonVolumeRebound    = "VolumeRebound"
@@ -282,7 +283,11 @@ func startStaging(v View, now time.Time) Plan {
 	if attempt == firstAttempt {
 		actions = append(actions, ConfirmSole{v.Volume})
 	}
-	return Plan{Actions: append(actions, StartPod{pod})}
+	actions = append(actions, StartPod{pod})
+	if attempt == firstAttempt && v.Prepared.Warning != "" {
+		actions = append(actions, Post{ReasonOptionsUnread, kube.Cut(v.Prepared.Warning, maxNote)})
+	}
+	return Plan{Actions: actions}
 }
 
 // unstarted says that the staging pod is written down and was never seen, as a controller

@@ -105,6 +105,10 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 			want: "write, confirm, start " + staging, wantStatus: ref(starting()),
 		},
 		{
+			name: "what its staging takes no notice of is told", view: view(aStage(none), prepared(staging), func(v *View) { v.Prepared.Warning = "no notice" }),
+			want: "write, confirm, start " + staging + ", post MountOptionsUnread", wantStatus: ref(starting()), wantNote: "no notice",
+		},
+		{
 			name: "a section that cannot be evaluated fails it, and no unstaging is due", view: view(aStage(none), unfit),
 			want: "write, post StagingFailed", wantStatus: failed("line 1: no"), wantNote: "line 1: no",
 		},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -145,6 +146,18 @@ type PodResult struct {
 func StageName(volumeUID types.UID, nodeName string, readOnly bool) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%t", volumeUID, nodeName, readOnly))
 	return "stage-" + hex.EncodeToString(sum[:16])
+}
+
+// NewStage is a PavStage as it is created.
+func NewStage(provisioner ProvisionerReference, volumeName string, volumeUID types.UID, nodeName string, readOnly bool) *PavStage {
+	return &PavStage{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:       StageName(volumeUID, nodeName, readOnly),
+			Labels:     map[string]string{LabelProvisioner: provisioner.Name, LabelVolume: VolumeLabel(volumeName)},
+			Finalizers: []string{FinalizerStagePod, FinalizerStageNode},
+		},
+		Spec: PavStageSpec{Provisioner: provisioner, VolumeName: volumeName, VolumeUID: volumeUID, NodeName: nodeName, ReadOnly: readOnly},
+	}
 }
 
 // VolumeLabel is the value of LabelVolume for a PersistentVolume name.

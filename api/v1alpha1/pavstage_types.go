@@ -76,8 +76,18 @@ const (
 	StagePodUnstaged StagePodPhase = "Unstaged"
 )
 
-// PavStageSpec says which volume is made available where. The node agent writes it
-// once; it never creates a pod itself.
+// StageConsumer is a pod that is going to use a volume.
+type StageConsumer struct {
+	// namespace of the pod.
+	Namespace string `json:"namespace"`
+	// name of the pod.
+	Name string `json:"name"`
+	// uid of the pod.
+	UID types.UID `json:"uid"`
+}
+
+// PavStageSpec says which volume is made available where. It is written once, by the
+// node agent, which never creates a pod itself, or ahead of it by the stage controller.
 type PavStageSpec struct {
 	// provisioner whose volumeStaging is used.
 	Provisioner ProvisionerReference `json:"provisioner"`
@@ -90,6 +100,10 @@ type PavStageSpec struct {
 	// readOnly is what the kubelet asked for.
 	// +optional
 	ReadOnly bool `json:"readOnly,omitempty"`
+	// aheadFor is the pod that the kubelet has taken on, where the stage controller has
+	// begun the stage before the kubelet asked for the volume.
+	// +optional
+	AheadFor *StageConsumer `json:"aheadFor,omitempty"`
 }
 
 // PavStageNodeStatus is written by the node agent alone.
@@ -108,6 +122,10 @@ type PavStageNodeStatus struct {
 	// +listType=set
 	// +optional
 	Targets []string `json:"targets,omitempty"`
+	// taken says that the kubelet has asked for the volume of a stage that was begun
+	// ahead. From then on it is as any other.
+	// +optional
+	Taken bool `json:"taken,omitempty"`
 	// inUse says, once deletion is requested of a stage that was staged, whether the
 	// volume is still mounted at a target. It is absent until the node agent has looked.
 	// +optional
@@ -208,6 +226,11 @@ type PavStageStatus struct {
 // (Unmounted), the stage controller runs the unstaging pod (Unstaged) and removes
 // its finalizer, the node agent removes the folder and its own.
 //
+// The stage controller may create it ahead, when the kubelet has taken on a pod that uses
+// the volume and has yet to ask for it (spec.aheadFor). Without a target it stays until the
+// kubelet has asked (status.node.taken); the stage controller deletes it where that pod
+// goes before, or too much time. Until then nothing of the volume is begun on another node.
+//
 // Anybody else may delete it too. Then the staging pod stays while the node agent finds
 // the volume mounted at a target (inUse), and the stage ends when the last one goes.
 //
@@ -247,6 +270,9 @@ type PavStage struct {
 	// +optional
 	Status PavStageStatus `json:"status,omitempty"`
 }
+
+// Awaited says that a stage was begun ahead and that the kubelet has not asked for it yet.
+func (s *PavStage) Awaited() bool { return s.Spec.AheadFor != nil && !s.Status.Node.Taken }
 
 // PavStageList is a list of PavStage.
 //

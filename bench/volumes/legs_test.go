@@ -20,7 +20,7 @@ func roundA(began time.Time) round {
 
 var tookA = map[string]time.Duration{
 	"asked": 20, "creation": 30, "creation scheduled": 10, "creation Pulled": 340, "creation Started": 50, "creation result": 150, "volume": 100, "bound": 50,
-	"user scheduled": 70, "stage": 180, "stage target": 20, "staging": 30, "staging Pulled": 250, "staging Started": 100, "staged": 50, "user Pulled": 250, "user Started": 100, "ready": 100,
+	"user scheduled": 70, "user taken on": 20, "stage": 160, "staging": 50, "staging Pulled": 250, "staging Started": 100, "staged": 50, "user Pulled": 250, "user Started": 100, "ready": 100,
 }
 
 // legOf is which leg has an end.
@@ -116,7 +116,7 @@ func TestEventsThatTheKubeletKeptBackTakeNothingFromWhatCameBeforeThem(t *testin
 			t.Errorf("the end of %q was seen in %d rounds", l.end, all[i].seen)
 		}
 	}
-	for _, end := range []string{"volume", boundEnd, "stage", "stage target"} {
+	for _, end := range []string{"volume", boundEnd, "user taken on", "stage"} {
 		if got := all[legOf(end)]; got.rounds != 1 || got.took != tookA[end]*time.Millisecond {
 			t.Errorf("of %q is known %+v, want %d ms", end, got, tookA[end])
 		}

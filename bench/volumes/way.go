@@ -48,9 +48,8 @@ var way = []leg{
 	{end: "volume", whose: "provision", what: "record Created, volume"},
 	{end: boundEnd, whose: "binder", what: "volume and claim bound"},
 	{end: "user scheduled", whose: "scheduler", what: "pod gets its node"},
-	// Of the call itself no watch tells: the node agent's reads and its write of the stage come first, and are in the kubelet's leg.
-	{end: "stage", whose: "kubelet", what: "its volume loops until it asks the node agent, which makes the stage"},
-	{end: "stage target", whose: "node", what: "stage gets its target"},
+	{end: "user taken on", whose: "kubelet", what: "takes the pod on"},
+	{end: "stage", whose: "stage", what: "stage begun ahead of the kubelet's call"},
 	{end: "staging", whose: "stage", what: "staging pod"},
 	{end: "staging " + pulled, what: "staging pod", sandbox: true},
 	{end: "staging " + started, whose: "runtime", what: "staging pod: container made and started"},
@@ -179,9 +178,6 @@ func noteStage(s seen, ids map[string]string, see noting) {
 	id := ids[o.Spec.VolumeName]
 	ids[string(o.UID)] = id
 	see(s.at, id, "stage")
-	if len(o.Status.Node.Targets) > 0 {
-		see(s.at, id, "stage target")
-	}
 	if o.Status.Node.Phase == tarnv1.StageStaged {
 		see(s.at, id, "staged")
 	}
@@ -206,6 +202,9 @@ func notePod(s seen, ids map[string]string, see noting) {
 	see(s.at, who)
 	if o.Spec.NodeName != "" {
 		see(s.at, who, "scheduled")
+	}
+	if o.Status.StartTime != nil {
+		see(s.at, who, "taken on")
 	}
 	if o.Annotations[tarnv1.AnnotationResult] != "" {
 		see(s.at, who, "result")

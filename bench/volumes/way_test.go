@@ -48,6 +48,9 @@ func oneWay(began time.Time) *sights {
 	see(450, event("make-a", started))
 	see(600, pod("make-a", "n", "{}", creation))
 	see(820, pod("a", "n", "", nil))
+	taken := pod("a", "n", "", nil)
+	taken.Status.StartTime = &metav1.Time{Time: began}
+	see(840, taken)
 	stage := &tarnv1.PavStage{ObjectMeta: metav1.ObjectMeta{UID: types.UID("s")}}
 	stage.Spec.VolumeName = "pvc-a"
 	see(1000, stage)

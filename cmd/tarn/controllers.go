@@ -89,7 +89,11 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 		return pool.Register(mgr, pool.Options{Namespace: cli.Namespace, PauseImage: p.pauseImage, MaxConcurrent: p.workers})
 	},
 	"stage": func(mgr ctrl.Manager, p parts) error {
-		return stage.Register(mgr, stage.Options{Steps: p.steps, MaxConcurrent: p.workers})
+		pods, err := p.pods()
+		if err != nil {
+			return err
+		}
+		return stage.Register(mgr, stage.Options{Steps: p.steps, Pods: pods, MaxConcurrent: p.workers})
 	},
 	"recycle": func(mgr ctrl.Manager, p parts) error {
 		if p.scrubImage == "" {

@@ -61,6 +61,11 @@ func confined(ctx context.Context, agent client.Client, prefix string) []struct 
 	}{
 		{"it makes a stage of its node", func() error { return agent.Create(ctx, stageOf(prefix+"own", onNode)) }, true},
 		{"it makes no stage of another node", func() error { return agent.Create(ctx, stageOf(prefix+"forged", "node-2")) }, false},
+		{"it makes no stage for which other nodes wait", func() error {
+			stage := stageOf(prefix+"ahead", onNode)
+			stage.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: "default", Name: "here", UID: "u"}
+			return agent.Create(ctx, stage)
+		}, false},
 		{"it tells how its stage is", func() error { return status(prefix+"own", onNode) }, true},
 		{"it does not tell how another's is", func() error { return status(prefix+"other", "node-2") }, false},
 		{"it changes its stage", func() error { return label(prefix+"own", onNode) }, true},

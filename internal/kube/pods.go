@@ -22,7 +22,7 @@ const PodsByClaim = "spec.volumes.claim"
 // AllPods adds to a manager a cache of every pod of the cluster, beside the manager's
 // own, which holds only Tarn's. Its pods are trimmed to who uses which claim and
 // whether it has ended: name, namespace, uid, version, times of creation and
-// deletion, node, the volumes that are claims, phase, and the states of containers; of
+// deletion, node, the volumes that are claims, phase, when the kubelet took it on, and the states of containers; of
 // pods of Apps also their labels, and all that is said of those states. Nothing else of
 // them is there, so none must ever be written back. Its objects are shared: whoever
 // changes one copies it first.
@@ -79,6 +79,7 @@ func trimPod(o any) (any, error) {
 		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, Volumes: trimVolumes(pod.Spec.Volumes)},
 		Status: corev1.PodStatus{
 			Phase:                      pod.Status.Phase,
+			StartTime:                  pod.Status.StartTime,
 			InitContainerStatuses:      trimContainers(pod.Status.InitContainerStatuses),
 			ContainerStatuses:          trimContainers(pod.Status.ContainerStatuses),
 			EphemeralContainerStatuses: trimContainers(pod.Status.EphemeralContainerStatuses),

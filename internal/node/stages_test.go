@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
@@ -35,6 +38,35 @@ func TestAVolumeIsStagedMountedAndUnstaged(t *testing.T) {
 	t.Logf("unpublished after %s", time.Since(begun))
 	w.nothingIsLeft()
 	w.mustUnpublish(volume, target) // again is the same
+	if w.player.staged != 1 || w.player.unstaged != 1 {
+		t.Errorf("%d staging and %d unstaging pods, want one each", w.player.staged, w.player.unstaged)
+	}
+}
+
+func TestAStageBegunAheadIsTakenByTheKubeletsCall(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	p := &pavv1.PavProvisioner{}
+	if err := w.client.Get(w.ctx, client.ObjectKey{Name: volume.Spec.CSI.Driver}, p); err != nil {
+		t.Fatal(err)
+	}
+	stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: p.Name, UID: p.UID}, volume.Name, volume.UID, w.node, false)
+	stage.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: "default", Name: "web", UID: "uid-of-web"}
+	w.create(stage)
+	w.eventually("it is staged before anybody asks", func() error {
+		if s := w.stages(); len(s) != 1 || s[0].Status.Node.Phase != tarnv1.StageStaged {
+			return fmt.Errorf("stages: %+v", s)
+		}
+		return nil
+	})
+	target := w.mustPublish(volume, "pod-1")
+	w.wantFile(filepath.Join(target, "greeting"), "hello")
+	if s := w.stages(); len(s) != 1 || s[0].UID != stage.UID || !s[0].Status.Node.Taken || len(s[0].Status.Node.Targets) != 1 {
+		t.Errorf("the call has not taken the stage: %+v", s)
+	}
+	w.mustUnpublish(volume, target)
+	w.nothingIsLeft()
 	if w.player.staged != 1 || w.player.unstaged != 1 {
 		t.Errorf("%d staging and %d unstaging pods, want one each", w.player.staged, w.player.unstaged)
 	}

@@ -15,7 +15,7 @@ func ClaimsOfPod(pod *corev1.Pod) []string {
 	var names []string
 	seen := map[string]bool{}
 	for i := range pod.Spec.Volumes {
-		if name := claimOfSource(pod, &pod.Spec.Volumes[i]); name != "" && !seen[name] {
+		if name := ClaimOf(pod, &pod.Spec.Volumes[i]); name != "" && !seen[name] {
 			seen[name] = true
 			names = append(names, name)
 		}
@@ -26,7 +26,8 @@ func ClaimsOfPod(pod *corev1.Pod) []string {
 // EphemeralClaim is the name of the claim behind a pod's ephemeral volume.
 func EphemeralClaim(pod, volume string) string { return pod + "-" + volume }
 
-func claimOfSource(pod *corev1.Pod, v *corev1.Volume) string {
+// ClaimOf is the name of the claim that a pod's volume is taken from, empty where it is none.
+func ClaimOf(pod *corev1.Pod, v *corev1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
 		return v.PersistentVolumeClaim.ClaimName
@@ -48,7 +49,7 @@ func Uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	owned := !ShutDown(pod) && metav1.IsControlledBy(claim, pod)
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		if claimOfSource(pod, v) == claim.Name && (v.Ephemeral == nil || owned) {
+		if ClaimOf(pod, v) == claim.Name && (v.Ephemeral == nil || owned) {
 			return true
 		}
 	}

@@ -248,6 +248,11 @@ func (s *story) endingStage(g *stageView) {
 		what = fmt.Sprintf("volume %s is still staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
 		link.Next = "when the kubelet has taken it back from the last pod that uses it"
 		link.Message = fmt.Sprintf("used by %d pods there", len(stage.Status.Node.Targets))
+		if who := stage.Spec.AheadFor; stage.Awaited() {
+			what = fmt.Sprintf("volume %s is staged ahead on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
+			link.Next = "when its kubelet has asked for the volume and taken it back, or within a minute if it does not ask"
+			link.Message = fmt.Sprintf("begun ahead for pod %s/%s", who.Namespace, who.Name)
+		}
 	}
 	s.blame("%s", what)
 	if stage.Status.Node.Phase != tarnv1.StageFailed {

@@ -59,7 +59,11 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 		}
 		return nil
 	case EndStage:
-		err := r.client.Delete(ctx, stage, client.Preconditions{UID: &stage.UID})
+		only := client.Preconditions{UID: &stage.UID}
+		if a.Unchanged {
+			only.ResourceVersion = &stage.ResourceVersion
+		}
+		err := r.client.Delete(ctx, stage, only)
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("deleting PavStage %s: %w", stage.Name, err)
 		}

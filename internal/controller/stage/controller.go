@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -42,12 +44,16 @@ const defaultConcurrent = 8
 const (
 	byProvisioner = "stage.provisioner"
 	byNode        = "stage.node"
+	byVolume      = "stage.volume"
+	byConsumer    = "stage.consumer" // uid of the pod of those begun ahead
 )
 
 // Options of the controller.
 type Options struct {
 	// Steps evaluate sections and make their pods.
 	Steps *podvol.Steps
+	// Pods is a cache of all pods, kube.AllPods. Where it is nil nothing is begun ahead.
+	Pods cache.Cache
 	// MaxConcurrent is how many stages are worked on at once; 0 means 8.
 	MaxConcurrent int
 	// Clock tells the time; nil means the machine's.
@@ -72,6 +78,9 @@ type Reconciler struct {
 
 	handles kube.Handles
 
+	// pods of the cluster, trimmed; nil where nothing is begun ahead.
+	pods client.Reader
+
 	expander expander
 }
 
@@ -93,15 +102,23 @@ func Register(mgr ctrl.Manager, o Options) error {
 	}
 	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), steps: o.Steps, events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock, expander: o.Steps}
 	r.handles = kube.Handles{Cached: r.client, Live: r.live}
-	return ctrl.NewControllerManagedBy(mgr).
+	made := ctrl.NewControllerManagedBy(mgr).
 		Named("stage").
 		For(&tarnv1.PavStage{}).
+		Watches(&tarnv1.PavStage{}, r.siblings(), builder.WithPredicates(awaitedNoMore())).
 		Owns(&corev1.Pod{}).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(gone())).
 		Watches(&pavv1.PavProvisioner{}, r.stagesWith(byProvisioner), builder.WithPredicates(judged())).
 		Watches(&corev1.Node{}, r.stagesWith(byNode), builder.WithPredicates(predicate.Or(gone(), relieved()))).
-		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
-		Complete(r)
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()})
+	if o.Pods != nil {
+		r.pods = o.Pods
+		if err := r.registerAhead(mgr, o.Pods, o.MaxConcurrent); err != nil {
+			return err
+		}
+		made = made.WatchesRawSource(source.Kind[client.Object](o.Pods, &corev1.Pod{}, r.stagesFor(), podEnding()))
+	}
+	return made.Complete(r)
 }
 
 // Reconcile gathers, plans and applies. A pod that the API server refuses is part of
@@ -122,6 +139,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		p = plan(view, now)
 		err = r.apply(ctx, view, p)
 	}
+	p.LookAt = kube.Sooner(p.LookAt, awaitedUntil(view.Stage))
 	if err == nil {
 		grow, notGrown := r.expand(ctx, view, now)
 		evict, notEvicted := r.restart(ctx, view, now) // the last, since an answer may be long in coming
@@ -138,14 +156,21 @@ func indexes() map[string]client.IndexerFunc {
 	return map[string]client.IndexerFunc{
 		byProvisioner: of(func(s *tarnv1.PavStage) string { return s.Spec.Provisioner.Name }),
 		byNode:        of(func(s *tarnv1.PavStage) string { return s.Spec.NodeName }),
+		byVolume:      of(func(s *tarnv1.PavStage) string { return s.Spec.VolumeName }),
+		byConsumer:    of(consumerOf),
 	}
 }
 
 // stagesWith enqueues the stages in whose index an object's name stands.
 func (r *Reconciler) stagesWith(index string) handler.EventHandler {
+	return r.enqueue(index, client.Object.GetName)
+}
+
+// enqueue enqueues the stages in whose index what key gives of an object stands.
+func (r *Reconciler) enqueue(index string, key func(client.Object) string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		var stages tarnv1.PavStageList
-		if err := r.client.List(ctx, &stages, client.MatchingFields{index: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		if err := r.client.List(ctx, &stages, client.MatchingFields{index: key(o)}, client.UnsafeDisableDeepCopy); err != nil {
 			log.FromContext(ctx).Error(err, "stages cannot be listed, so they miss an event", "index", index, "name", o.GetName())
 			return nil
 		}

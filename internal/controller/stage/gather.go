@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -57,6 +58,12 @@ type View struct {
 	// unstaged; read where a pod is due that would meet it. Empty for none.
 	Rival string
 
+	// Forsaken says that the stage was begun ahead and the kubelet is not going to ask for it.
+	Forsaken bool
+	// Awaited says which stage of the volume on another node was begun ahead and may end
+	// unused; read where a pod is due that would meet it. Empty for none.
+	Awaited string
+
 	// Validation is the evaluated volumeValidation where it is due, nil where it is not.
 	Validation *podvol.Prepared
 	// Prepared is the evaluated section of another pod that is due, nil where none is.
@@ -82,6 +89,9 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 	var err error
 	if v.Node, err = find(ctx, r, &corev1.Node{}, client.ObjectKey{Name: stage.Spec.NodeName}, ""); err != nil {
 		return View{}, err
+	}
+	if v.Forsaken, err = r.forsaken(ctx, stage, now); v.Forsaken || err != nil {
+		return v, err
 	}
 	if key := podKey(stage); key.Name != "" {
 		if v.Pod, err = find(ctx, r, &corev1.Pod{}, key, ""); err != nil {
@@ -112,7 +122,7 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 	if err := r.readSubjects(ctx, &v, mayStart(v, now)); err != nil {
 		return View{}, err
 	}
-	if step, attempt := due(v, now); step != "" && v.Missing == "" {
+	if step, attempt := due(v, now); step != "" && v.Missing == "" && v.Awaited == "" {
 		if err := r.prepare(ctx, &v, step, attempt); err != nil {
 			return View{}, err
 		}
@@ -222,28 +232,51 @@ func (r *Reconciler) boundClaim(ctx context.Context, vol *corev1.PersistentVolum
 }
 
 // liveClaim gives the claim for which a volume may be staged, and says what is Missing
-// where no pod of the node uses it. A volume on its way out
+// where no pod of the node uses it, and what has to be Awaited. A volume on its way out
 // is staged for nobody: reclaim writes its record before it looks for stages, and the
-// stage is there before it looks at the record, so one of the two sees the other.
+// stage is there before it looks at the record, so one of the two sees the other. What is
+// asked of the API server is asked at once, for a pod waits.
 func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.PersistentVolumeClaim, error) {
-	record := &tarnv1.PavVolume{}
-	err := r.live.Get(ctx, client.ObjectKey{Name: v.Volume.Name}, record)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading PavVolume %s: %w", v.Volume.Name, err)
-	}
-	if err == nil && (record.Status.Phase == tarnv1.VolumeDeleting || record.Status.Phase == tarnv1.VolumeUndoing) {
-		v.Missing = fmt.Sprintf("PersistentVolume %q is being deleted", v.Volume.Name)
-		return nil, nil
-	}
 	claim, err := r.boundClaim(ctx, v.Volume)
-	if err != nil || claim == nil {
+	if err != nil {
 		return nil, err
 	}
-	used, err := r.usedOn(ctx, v.Stage.Spec.NodeName, claim)
-	if err == nil && !used {
+	var leaves bool
+	used := true
+	reads, asking := errgroup.WithContext(ctx)
+	reads.Go(func() (err error) {
+		leaves, err = r.leaves(asking, v.Volume)
+		return err
+	})
+	if claim != nil {
+		reads.Go(func() (err error) {
+			used, err = r.usedOn(asking, v.Stage.Spec.NodeName, claim)
+			return err
+		})
+	}
+	if s := situationOf(v.Stage); s == begin || s == validate {
+		reads.Go(func() (err error) {
+			v.Awaited, err = r.awaitedElsewhere(asking, v.Stage, r.clock.Now())
+			return err
+		})
+	}
+	if err := reads.Wait(); err != nil {
+		return nil, err
+	}
+	switch {
+	case leaves:
+		v.Missing = fmt.Sprintf("PersistentVolume %q is being deleted", v.Volume.Name)
+		return nil, nil
+	case !used:
 		v.Missing = fmt.Sprintf("no pod on node %q uses claim %s/%s", v.Stage.Spec.NodeName, claim.Namespace, claim.Name)
 	}
-	return claim, err
+	return claim, nil
+}
+
+// leaves says whether a volume is being undone or deleted, as the API server has it.
+func (r *Reconciler) leaves(ctx context.Context, vol *corev1.PersistentVolume) (bool, error) {
+	record, err := kube.Get(ctx, r.live, client.ObjectKey{Name: vol.Name}, &tarnv1.PavVolume{})
+	return record != nil && (record.Status.Phase == tarnv1.VolumeDeleting || record.Status.Phase == tarnv1.VolumeUndoing), err
 }
 
 // usedOn says whether a pod that has not ended uses a claim on a node. A node agent may

@@ -16,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/podvol/podvoltest"
@@ -69,6 +70,22 @@ func (s *server) create(o client.Object) {
 // stage makes a volume on a node and the stage that makes it available there.
 func (s *server) stage() *tarnv1.PavStage {
 	s.t.Helper()
+	p, claim, vol := s.subjects()
+	s.create(consumer(claim.Namespace, claim.Name, s.name))
+	stage := &tarnv1.PavStage{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name, Finalizers: []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode}},
+		Spec: tarnv1.PavStageSpec{
+			Provisioner: tarnv1.ProvisionerReference{Name: s.name, UID: p.UID},
+			VolumeName:  s.name, VolumeUID: vol.UID, NodeName: s.name,
+		},
+	}
+	s.create(stage)
+	return stage
+}
+
+// subjects makes a volume of an accepted provisioner, with its claim, and a node.
+func (s *server) subjects() (*pavv1.PavProvisioner, *corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
+	s.t.Helper()
 	p := testkit.Provisioner(s.name)
 	status := p.Status
 	status.Conditions[0].LastTransitionTime = metav1.Time{Time: noon}
@@ -85,16 +102,7 @@ func (s *server) stage() *tarnv1.PavStage {
 	vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
 	s.create(vol)
 	s.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}})
-	s.create(consumer(claim.Namespace, claim.Name, s.name))
-	stage := &tarnv1.PavStage{
-		ObjectMeta: metav1.ObjectMeta{Name: s.name, Finalizers: []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode}},
-		Spec: tarnv1.PavStageSpec{
-			Provisioner: tarnv1.ProvisionerReference{Name: s.name, UID: p.UID},
-			VolumeName:  s.name, VolumeUID: vol.UID, NodeName: s.name,
-		},
-	}
-	s.create(stage)
-	return stage
+	return p, claim, vol
 }
 
 func (s *server) must(err error) {

@@ -173,8 +173,8 @@ type (
 	DiscardPod struct{ Pod *corev1.Pod }
 	// LetGo takes finalizers off the stage.
 	LetGo struct{ Finalizers []string }
-	// EndStage requests the stage's deletion.
-	EndStage struct{}
+	// EndStage requests the stage's deletion; Unchanged: if it stands as it was read.
+	EndStage struct{ Unchanged bool }
 	// Post posts a Warning about the stage, and about the claim where it is known.
 	Post struct{ Reason, Note string }
 	// HurryPod deletes a pod that has nothing more to do, leaving it a second.
@@ -216,6 +216,9 @@ func plan(v View, now time.Time) Plan {
 			EndStage{},
 		}}
 	}
+	if v.Forsaken {
+		return Plan{Actions: []Action{EndStage{Unchanged: true}}} // but if the kubelet asks meanwhile
+	}
 	if tell := planTelling(v, s); len(tell) > 0 {
 		return Plan{Actions: tell} // the write brings the stage back
 	}
@@ -253,6 +256,9 @@ func planBegin(v View, now time.Time) Plan {
 		return failStaging(v, v.Unfit.Message)
 	case v.Rival != "":
 		return failStaging(v, shared(v.Rival))
+	case v.Awaited != "":
+		status.Message = v.Awaited
+		return Plan{Actions: write(v, status), LookAt: now.Add(aheadPatience)}
 	case v.Validation != nil && v.Validation.Pod != nil:
 		return startValidation(v)
 	}

@@ -105,6 +105,14 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 			want: "write, confirm, start " + staging, wantStatus: ref(starting()),
 		},
 		{
+			name: "while that of another node may end unused, it waits", view: view(aStage(none), func(v *View) { v.Awaited = "waiting for PavStage s" }),
+			want: "write", wantStatus: &tarnv1.PavStagePodStatus{Message: "waiting for PavStage s"}, wantLook: aheadPatience,
+		},
+		{
+			name: "begun ahead for a pod that is gone, it ends", view: view(aStage(starting()), func(v *View) { v.Forsaken = true }),
+			want: "endstage",
+		},
+		{
 			name: "what its staging takes no notice of is told", view: view(aStage(none), prepared(staging), func(v *View) { v.Prepared.Warning = "no notice" }),
 			want: "write, confirm, start " + staging + ", post MountOptionsUnread", wantStatus: ref(starting()), wantNote: "no notice",
 		},

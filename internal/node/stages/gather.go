@@ -68,7 +68,7 @@ func (s *Stages) gather(ctx context.Context, name string) (View, error) {
 		v.BusySince = s.busy(stage.UID)
 		return v, s.gatherUnstaging(ctx, &v)
 	}
-	if len(stage.Status.Node.Targets) == 0 && !v.Held {
+	if unwanted(stage, v.Held) {
 		return v, nil // it ends, whatever its volume is; a server that hangs must not keep it
 	}
 	switch stage.Status.Node.Phase {

@@ -58,7 +58,7 @@ func plan(v View) []action {
 	switch {
 	case node.Phase == tarnv1.StageFailed, node.Phase == tarnv1.StageUnmounted:
 		return []action{{verb: ignoreReady}, {verb: requestEnd}}
-	case len(node.Targets) == 0 && !v.Held:
+	case unwanted(v.Stage, v.Held):
 		return []action{{verb: ignoreReady}, {verb: requestEnd}}
 	case node.Phase == tarnv1.StageStaged:
 		return planStaged(v)
@@ -66,6 +66,12 @@ func plan(v View) []action {
 		return planLost(v)
 	}
 	return planWaiting(v)
+}
+
+// unwanted says that nobody uses a stage or is about to. One that was begun ahead of the
+// kubelet's call waits for that; where it does not come the stage controller ends it.
+func unwanted(stage *tarnv1.PavStage, held bool) bool {
+	return len(stage.Status.Node.Targets) == 0 && !held && !stage.Awaited()
 }
 
 // planStaged tells of a loss; what is right in the place of what was staged is bound

@@ -53,6 +53,8 @@ func second(s *tarnv1.PavStage) { s.Status.Pod.Attempt = 2 }
 func told(s *tarnv1.PavStage)   { s.Status.Pod.Recovery = tarnv1.RecoveryNone }
 
 func unused(s *tarnv1.PavStage) { s.Status.Node.Targets = nil }
+func ahead(s *tarnv1.PavStage)  { s.Spec.AheadFor = &tarnv1.StageConsumer{Name: "pod"} }
+func taken(s *tarnv1.PavStage)  { s.Status.Node.Taken = true }
 func inUse(s *tarnv1.PavStage)  { s.Status.Node.InUse = ptr.To(true) }
 
 func TestTheNextStepOfAStageIs(t *testing.T) {
@@ -68,6 +70,11 @@ func TestTheNextStepOfAStageIs(t *testing.T) {
 		"the same before the controller has seen it":         {View{Stage: stage(pod("")), Folder: true}, []verb{watchReady}},
 		"its end when nobody uses it any more":               {View{Stage: stage(unused), Folder: true}, ended},
 		"its end when a staged one has lost its last target": {View{Stage: stage(unused, node(tarnv1.StageStaged))}, ended},
+		"its folder and a watch when it was begun ahead":     {View{Stage: stage(unused, node(""), ahead)}, []verb{makeFolder, watchReady}},
+		"Staged ahead when the volume is right":              {View{Stage: stage(unused, ahead, pod(tarnv1.StagePodSucceeded)), Folder: true, Found: &record{}}, []verb{ignoreReady, markStaged}},
+		"to wait for the call when it is staged ahead":       {View{Stage: stage(unused, ahead, node(tarnv1.StageStaged))}, []verb{ignoreReady}},
+		"its end when what was begun ahead has failed":       {View{Stage: stage(unused, ahead, node(tarnv1.StageFailed))}, ended},
+		"its end when it was begun ahead and used":           {View{Stage: stage(unused, ahead, taken, node(tarnv1.StageStaged))}, ended},
 		"to wait while a publish call is about to use it":    {View{Stage: stage(unused), Held: true, Folder: true}, []verb{watchReady}},
 		"Staged when the volume is right":                    {View{Stage: stage(pod(tarnv1.StagePodSucceeded)), Folder: true, Found: &record{}}, []verb{ignoreReady, markStaged}},
 		"failure when the volume is wrong":                   {View{Stage: stage(pod(tarnv1.StagePodSucceeded)), Folder: true, Wrong: "no"}, failed},

@@ -10,13 +10,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	corev1 "k8s.io/api/core/v1"
-	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
 	"tarn.dev/tarn/internal/node/patience"
@@ -104,32 +101,8 @@ func (s *Stages) publish(ctx context.Context, r Request) error {
 	if err != nil {
 		return err
 	}
-	a := attempt{Stages: s, request: r, want: s.newStage(provisioner, volume, r.ReadOnly)}
+	a := attempt{Stages: s, request: r, want: tarnv1.NewStage(tarnv1.ProvisionerReference{Name: provisioner.Name, UID: provisioner.UID}, volume.Name, volume.UID, s.NodeName, r.ReadOnly)}
 	return a.run(ctx)
-}
-
-// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages/status,verbs=patch
-
-// newStage is the stage as it is created.
-func (s *Stages) newStage(provisioner *pavv1.PavProvisioner, volume *corev1.PersistentVolume, readOnly bool) *tarnv1.PavStage {
-	return &tarnv1.PavStage{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: tarnv1.StageName(volume.UID, s.NodeName, readOnly),
-			Labels: map[string]string{
-				tarnv1.LabelProvisioner: provisioner.Name,
-				tarnv1.LabelVolume:      tarnv1.VolumeLabel(volume.Name),
-			},
-			Finalizers: []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode},
-		},
-		Spec: tarnv1.PavStageSpec{
-			Provisioner: tarnv1.ProvisionerReference{Name: provisioner.Name, UID: provisioner.UID},
-			VolumeName:  volume.Name,
-			VolumeUID:   volume.UID,
-			NodeName:    s.NodeName,
-			ReadOnly:    readOnly,
-		},
-	}
 }
 
 // attempt is one publish call on its way.
@@ -222,6 +195,9 @@ func (a *attempt) step(ctx context.Context, known *tarnv1.PavStage) (now *tarnv1
 	return known, true, nil
 }
 
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages/status,verbs=patch
+
 // create makes the stage and its folder, or returns the one that is there.
 func (a *attempt) create(ctx context.Context) (*tarnv1.PavStage, error) {
 	stage := a.want.DeepCopy()
@@ -262,6 +238,7 @@ func (a *attempt) addTarget(ctx context.Context, known *tarnv1.PavStage) (*tarnv
 	}
 	stage := known.DeepCopy()
 	stage.Status.Node.Targets = append(stage.Status.Node.Targets, a.request.Target)
+	stage.Status.Node.Taken = stage.Spec.AheadFor != nil
 	if stage.Status.Node.Phase == "" {
 		stage.Status.Node.Phase = tarnv1.StageWaiting
 	}

@@ -1,0 +1,256 @@
+package stage
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// aheadPatience is how long a stage that was begun ahead waits for the kubelet's call, and
+// stages on other nodes for it. The kubelet calls a quarter of a second after it has taken
+// the pod on, later where it is busy or the node agent away.
+const aheadPatience = time.Minute
+
+// ahead begins stages before the kubelet asks for their volumes. By its own loops that is
+// a quarter of a second after it has taken a pod on, in which nothing is done; but it tells
+// at once that it has. Not before that: a pod that the kubelet refuses may be on another node
+// the next moment, and its volume must not be on both.
+//
+// It is but a head start. Each pod is looked at once, what goes wrong is left to the kubelet's
+// call, and all else about the stage is the same reconciler's.
+type ahead struct {
+	client client.Client
+	pods   client.Reader
+}
+
+// registerAhead adds it to a manager; pods are all of the cluster.
+func (r *Reconciler) registerAhead(mgr ctrl.Manager, pods cache.Cache, concurrent int) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("stage-ahead").
+		WatchesRawSource(source.Kind[client.Object](pods, &corev1.Pod{}, &handler.EnqueueRequestForObject{}, takenOn())).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent, RateLimiter: kube.RateLimiter()}).
+		Complete(&ahead{client: r.client, pods: pods})
+}
+
+// takenOn lets pass that a kubelet has taken on a pod that uses claims. Of those that were
+// there when the controller started the kubelet has asked, or is about to.
+func takenOn() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			old, ok := e.ObjectOld.(*corev1.Pod)
+			current, ok2 := e.ObjectNew.(*corev1.Pod)
+			return ok && ok2 && (old.Status.StartTime == nil || old.UID != current.UID) && awaitsVolumes(current)
+		},
+		DeleteFunc:  func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// awaitsVolumes says that a pod's kubelet has taken it on, will ask for its volumes, and has
+// started nothing of it.
+func awaitsVolumes(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" && pod.Status.StartTime != nil && pod.Status.Phase == corev1.PodPending &&
+		pod.DeletionTimestamp == nil && len(volume.ClaimsOfPod(pod)) > 0 && !volume.Started(pod)
+}
+
+// Reconcile begins the stages of one pod's volumes. It fails where the API server cannot be
+// read or written, and then does not try again.
+func (a *ahead) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	pod, err := kube.Get(ctx, a.pods, req.NamespacedName, &corev1.Pod{})
+	if err != nil || pod == nil || !awaitsVolumes(pod) {
+		return reconcile.Result{}, nil
+	}
+	for i := range pod.Spec.Volumes {
+		if err := a.begin(ctx, pod, &pod.Spec.Volumes[i]); err != nil {
+			log.FromContext(ctx).V(1).Info("a volume is not staged ahead; it is when the kubelet asks", "volume", pod.Spec.Volumes[i].Name, "because", err.Error())
+		}
+	}
+	return reconcile.Result{}, nil
+}
+
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=create
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=csinodes,verbs=list;watch
+
+// begin makes the stage of a pod's volume, where that is one to begin.
+func (a *ahead) begin(ctx context.Context, pod *corev1.Pod, from *corev1.Volume) error {
+	v, err := a.gather(ctx, pod, from)
+	if err != nil {
+		return err
+	}
+	stage := planAhead(v)
+	if stage == nil {
+		return nil
+	}
+	if err := a.client.Create(ctx, stage); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating PavStage %s: %w", stage.Name, err)
+	}
+	return nil
+}
+
+// aheadView is all that beginning a stage ahead depends on, as the caches have it. What is
+// not there is nil.
+type aheadView struct {
+	Pod         *corev1.Pod
+	ReadOnly    bool
+	Claim       *corev1.PersistentVolumeClaim
+	Volume      *corev1.PersistentVolume
+	Provisioner *pavv1.PavProvisioner
+	Node        *storagev1.CSINode
+	// Staged says that the volume has a stage, on whatever node.
+	Staged bool
+}
+
+func (a *ahead) gather(ctx context.Context, pod *corev1.Pod, from *corev1.Volume) (aheadView, error) {
+	v := aheadView{Pod: pod}
+	name := volume.ClaimOf(pod, from)
+	if name == "" {
+		return v, nil
+	}
+	v.ReadOnly = from.PersistentVolumeClaim != nil && from.PersistentVolumeClaim.ReadOnly
+	var err error
+	if v.Claim, err = kube.Get(ctx, a.client, client.ObjectKey{Namespace: pod.Namespace, Name: name}, &corev1.PersistentVolumeClaim{}); err != nil || v.Claim == nil || v.Claim.Spec.VolumeName == "" {
+		return v, err
+	}
+	if v.Volume, err = kube.Get(ctx, a.client, client.ObjectKey{Name: v.Claim.Spec.VolumeName}, &corev1.PersistentVolume{}); err != nil || v.Volume == nil || v.Volume.Spec.CSI == nil {
+		return v, err
+	}
+	if v.Provisioner, err = kube.Get(ctx, a.client, client.ObjectKey{Name: v.Volume.Spec.CSI.Driver}, &pavv1.PavProvisioner{}); err != nil || v.Provisioner == nil {
+		return v, err
+	}
+	if v.Node, err = kube.Get(ctx, a.client, client.ObjectKey{Name: pod.Spec.NodeName}, &storagev1.CSINode{}); err != nil {
+		return v, err
+	}
+	stages := &tarnv1.PavStageList{}
+	err = a.client.List(ctx, stages, client.MatchingFields{byVolume: v.Volume.Name}, client.UnsafeDisableDeepCopy)
+	v.Staged = len(stages.Items) > 0
+	return v, err
+}
+
+// planAhead gives the stage to begin, nil where the kubelet's call is to be waited for: what
+// that would be refused, or find there, is not begun.
+func planAhead(v aheadView) *tarnv1.PavStage {
+	switch {
+	case v.Claim == nil, v.Volume == nil, v.Provisioner == nil, v.Node == nil, v.Staged,
+		!volume.Uses(v.Pod, v.Claim),
+		v.Claim.Status.Phase != corev1.ClaimBound, v.Claim.DeletionTimestamp != nil,
+		v.Volume.DeletionTimestamp != nil, v.Volume.Spec.ClaimRef == nil, v.Volume.Spec.ClaimRef.UID != v.Claim.UID,
+		v.Provisioner.DeletionTimestamp != nil, acceptance(v.Provisioner) != string(metav1.ConditionTrue):
+		return nil
+	}
+	serves := func(d storagev1.CSINodeDriver) bool { return d.Name == v.Provisioner.Name }
+	if !slices.ContainsFunc(v.Node.Spec.Drivers, serves) {
+		return nil // no node agent of ours is there to see to it
+	}
+	stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: v.Provisioner.Name, UID: v.Provisioner.UID}, v.Volume.Name, v.Volume.UID, v.Pod.Spec.NodeName, v.ReadOnly)
+	stage.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: v.Pod.UID}
+	return stage
+}
+
+// forsaken says that a stage was begun ahead for a pod which is gone or ends, or that the
+// kubelet has not asked in time.
+func (r *Reconciler) forsaken(ctx context.Context, stage *tarnv1.PavStage, now time.Time) (bool, error) {
+	if !stage.Awaited() || stage.DeletionTimestamp != nil {
+		return false, nil
+	}
+	if r.pods == nil || !now.Before(awaitedUntil(stage)) {
+		return true, nil
+	}
+	who := stage.Spec.AheadFor
+	pod, err := kube.Get(ctx, r.pods, client.ObjectKey{Namespace: who.Namespace, Name: who.Name}, &corev1.Pod{})
+	return err == nil && (pod == nil || pod.UID != who.UID || ends(pod)), err
+}
+
+func ends(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || volume.Ended(pod) }
+
+// awaitedUntil is how long a stage that was begun ahead waits for the kubelet's call; zero
+// for others.
+func awaitedUntil(stage *tarnv1.PavStage) time.Time {
+	if stage == nil || !stage.Awaited() || stage.DeletionTimestamp != nil {
+		return time.Time{}
+	}
+	return stage.CreationTimestamp.Add(aheadPatience)
+}
+
+// awaitedElsewhere says which stage of the same volume was begun ahead on another node, and
+// may end without the kubelet having asked: of a pod that went before, another may be on this
+// node already, and the volume must not be on both. It is looked for live, so that of two
+// stages the later sees the earlier. One that does not come to its end, as on a node that has
+// died, is waited for no longer than its kubelet.
+func (r *Reconciler) awaitedElsewhere(ctx context.Context, stage *tarnv1.PavStage, now time.Time) (string, error) {
+	stages := &tarnv1.PavStageList{}
+	if err := r.live.List(ctx, stages, client.MatchingFields{"spec.volumeName": stage.Spec.VolumeName}); err != nil {
+		return "", fmt.Errorf("listing the stages of volume %s: %w", stage.Spec.VolumeName, err)
+	}
+	for i := range stages.Items {
+		if s := &stages.Items[i]; s.Spec.NodeName != stage.Spec.NodeName && s.Awaited() && now.Before(s.CreationTimestamp.Add(2*aheadPatience)) {
+			return fmt.Sprintf("waiting for PavStage %s, which was begun ahead for pod %s/%s on node %s", s.Name, s.Spec.AheadFor.Namespace, s.Spec.AheadFor.Name, s.Spec.NodeName), nil
+		}
+	}
+	return "", nil
+}
+
+func consumerOf(stage *tarnv1.PavStage) string {
+	if stage.Spec.AheadFor == nil {
+		return ""
+	}
+	return string(stage.Spec.AheadFor.UID)
+}
+
+// podEnding lets pass that a pod is gone or ends.
+func podEnding() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			pod, ok := e.ObjectNew.(*corev1.Pod)
+			return ok && ends(pod)
+		},
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// stagesFor enqueues the stages that were begun ahead for a pod.
+func (r *Reconciler) stagesFor() handler.EventHandler {
+	return r.enqueue(byConsumer, func(o client.Object) string { return string(o.GetUID()) })
+}
+
+// siblings enqueues the stages of a stage's volume.
+func (r *Reconciler) siblings() handler.EventHandler {
+	return r.enqueue(byVolume, func(o client.Object) string { return o.(*tarnv1.PavStage).Spec.VolumeName })
+}
+
+// awaitedNoMore lets pass that a stage which was begun ahead is gone, or that the kubelet has
+// asked for it: stages on other nodes may wait for that.
+func awaitedNoMore() predicate.Predicate {
+	awaited := func(o client.Object) bool {
+		stage, ok := o.(*tarnv1.PavStage)
+		return ok && stage.Awaited()
+	}
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(e event.UpdateEvent) bool { return awaited(e.ObjectOld) && !awaited(e.ObjectNew) },
+		DeleteFunc:  func(e event.DeleteEvent) bool { return awaited(e.Object) },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}

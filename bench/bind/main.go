@@ -56,7 +56,7 @@ func read(args []string) (settings, error) {
 	whole := flags.Bool("whole", false, "300, 1000 and 5000 claims for everybody; takes an hour, more than half of it for subject default")
 	flags.IntVar(&s.noise, "noise", 3000, "how many Released volumes lie about in mode noise")
 	flags.IntVar(&s.rate, "rate", 100, "pairs made a second in mode prebound")
-	flags.IntVar(&s.ceilingFor, "ceiling-pairs", 400, "pairs bound at each concurrency of mode ceiling")
+	flags.IntVar(&s.ceilingFor, "ceiling-pairs", 1000, "pairs bound at each concurrency of mode ceiling: of as few as 400 128 at once are a burst of a second, which says little")
 	flags.StringVar(&s.results, "results", "bench/results", "folder for the results; empty for none")
 	flags.StringVar(&s.profiles, "profiles", "", "folder for CPU profiles of Tarn's controller and of the API server, taken in each run; they cost a little speed")
 	if err := flags.Parse(args); err != nil {

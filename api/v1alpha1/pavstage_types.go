@@ -227,9 +227,10 @@ type PavStageStatus struct {
 // its finalizer, the node agent removes the folder and its own.
 //
 // The stage controller may create it ahead, when the kubelet has taken on a pod that uses
-// the volume and has yet to ask for it (spec.aheadFor). Without a target it stays until the
+// the volume and has yet to ask for it (spec.aheadFor). It starts the staging pod when the
+// node agent has answered, by phase Waiting. Without a target the stage stays until the
 // kubelet has asked (status.node.taken); the stage controller deletes it where that pod
-// goes before, or too much time. Until then nothing of the volume is begun on another node.
+// goes before. Until then nothing of a volume for one node is begun on another.
 //
 // Anybody else may delete it too. Then the staging pod stays while the node agent finds
 // the volume mounted at a target (inUse), and the stage ends when the last one goes.
@@ -271,8 +272,13 @@ type PavStage struct {
 	Status PavStageStatus `json:"status,omitempty"`
 }
 
+// StageWaits begins the message of a stage that waits for one on another node.
+const StageWaits = "waiting for PavStage "
+
 // Awaited says that a stage was begun ahead and that the kubelet has not asked for it yet.
-func (s *PavStage) Awaited() bool { return s.Spec.AheadFor != nil && !s.Status.Node.Taken }
+func (s *PavStage) Awaited() bool {
+	return s.Spec.AheadFor != nil && !s.Status.Node.Taken && len(s.Status.Node.Targets) == 0
+}
 
 // PavStageList is a list of PavStage.
 //

@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -105,6 +106,18 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 	case status.Phase == tarnv1.StagePodFailed:
 		link.Next = "when the kubelet asks again, after a growing pause of at most about two minutes"
 		s.blame("%s: %s", what, status.Message)
+	case stage.Awaited() && stage.Status.Node.Phase == "":
+		link.Next = "when the node agent answers"
+		if s.young(stage.CreationTimestamp.Time) {
+			s.awaits("volume %s is about to be staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
+			return
+		}
+		s.blame("Tarn's node agent on node %s does not answer", stage.Spec.NodeName)
+		return
+	case status.Phase == "" && strings.HasPrefix(status.Message, tarnv1.StageWaits):
+		link.Next = "when that stage has ended, or its kubelet has asked for it"
+		s.awaits("%s: %s", what, status.Message)
+		return
 	case status.Phase == "" && status.Message != "": // until its provisioner is judged
 		link.Next = "when the PavProvisioner has been judged"
 		if s.provisionerUnusable(p, false) {
@@ -250,7 +263,7 @@ func (s *story) endingStage(g *stageView) {
 		link.Message = fmt.Sprintf("used by %d pods there", len(stage.Status.Node.Targets))
 		if who := stage.Spec.AheadFor; stage.Awaited() {
 			what = fmt.Sprintf("volume %s is staged ahead on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
-			link.Next = "when its kubelet has asked for the volume and taken it back, or within a minute if it does not ask"
+			link.Next = "when its kubelet has asked for the volume and taken it back, or when that pod is gone"
 			link.Message = fmt.Sprintf("begun ahead for pod %s/%s", who.Namespace, who.Name)
 		}
 	}

@@ -27,10 +27,9 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// aheadPatience is how long a stage that was begun ahead waits for the kubelet's call, and
-// stages on other nodes for it. The kubelet calls a quarter of a second after it has taken
-// the pod on, later where it is busy or the node agent away.
-const aheadPatience = time.Minute
+// aheadLook is when a stage that waits for another, or was begun ahead, is looked at though no
+// event tells: a net.
+const aheadLook = 15 * time.Second
 
 // ahead begins stages before the kubelet asks for their volumes. By its own loops that is
 // a quarter of a second after it has taken a pod on, in which nothing is done; but it tells
@@ -154,6 +153,7 @@ func planAhead(v aheadView) *tarnv1.PavStage {
 	switch {
 	case v.Claim == nil, v.Volume == nil, v.Provisioner == nil, v.Node == nil, v.Staged,
 		!volume.Uses(v.Pod, v.Claim),
+		v.Volume.Annotations[tarnv1.AnnotationRecord] == "", // written by hand: its unstaging needs the claim, which a pod that has nothing to unmount does not keep
 		v.Claim.Status.Phase != corev1.ClaimBound, v.Claim.DeletionTimestamp != nil,
 		v.Volume.DeletionTimestamp != nil, v.Volume.Spec.ClaimRef == nil, v.Volume.Spec.ClaimRef.UID != v.Claim.UID,
 		v.Provisioner.DeletionTimestamp != nil, acceptance(v.Provisioner) != string(metav1.ConditionTrue):
@@ -168,14 +168,15 @@ func planAhead(v aheadView) *tarnv1.PavStage {
 	return stage
 }
 
-// forsaken says that a stage was begun ahead for a pod which is gone or ends, or that the
-// kubelet has not asked in time.
-func (r *Reconciler) forsaken(ctx context.Context, stage *tarnv1.PavStage, now time.Time) (bool, error) {
+// forsaken says that a stage was begun ahead for a pod which is gone or ends, so that the
+// kubelet is not going to ask. As long as the pod waits it is, if only when the node agent is
+// there again.
+func (r *Reconciler) forsaken(ctx context.Context, stage *tarnv1.PavStage) (bool, error) {
 	if !stage.Awaited() || stage.DeletionTimestamp != nil {
 		return false, nil
 	}
-	if r.pods == nil || !now.Before(awaitedUntil(stage)) {
-		return true, nil
+	if r.pods == nil {
+		return true, nil // it was begun when the controller ran otherwise
 	}
 	who := stage.Spec.AheadFor
 	pod, err := kube.Get(ctx, r.pods, client.ObjectKey{Namespace: who.Namespace, Name: who.Name}, &corev1.Pod{})
@@ -184,31 +185,54 @@ func (r *Reconciler) forsaken(ctx context.Context, stage *tarnv1.PavStage, now t
 
 func ends(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || volume.Ended(pod) }
 
-// awaitedUntil is how long a stage that was begun ahead waits for the kubelet's call; zero
-// for others.
-func awaitedUntil(stage *tarnv1.PavStage) time.Time {
-	if stage == nil || !stage.Awaited() || stage.DeletionTimestamp != nil {
-		return time.Time{}
+// elsewhere looks for the stages of a volume for one node on other nodes, live, so that of
+// two stages the later sees the earlier. One that was begun ahead may end without its kubelet
+// having asked: of a pod that went before, another may be on this node already, and the volume
+// must not be on both. One begun ahead itself gives way to any other; it is but a head start.
+func (r *Reconciler) elsewhere(ctx context.Context, v *View) error {
+	if slices.Contains(v.Volume.Spec.AccessModes, corev1.ReadWriteMany) {
+		return nil
 	}
-	return stage.CreationTimestamp.Add(aheadPatience)
-}
-
-// awaitedElsewhere says which stage of the same volume was begun ahead on another node, and
-// may end without the kubelet having asked: of a pod that went before, another may be on this
-// node already, and the volume must not be on both. It is looked for live, so that of two
-// stages the later sees the earlier. One that does not come to its end, as on a node that has
-// died, is waited for no longer than its kubelet.
-func (r *Reconciler) awaitedElsewhere(ctx context.Context, stage *tarnv1.PavStage, now time.Time) (string, error) {
 	stages := &tarnv1.PavStageList{}
-	if err := r.live.List(ctx, stages, client.MatchingFields{"spec.volumeName": stage.Spec.VolumeName}); err != nil {
-		return "", fmt.Errorf("listing the stages of volume %s: %w", stage.Spec.VolumeName, err)
+	if err := r.live.List(ctx, stages, client.MatchingFields{"spec.volumeName": v.Stage.Spec.VolumeName}); err != nil {
+		return fmt.Errorf("listing the stages of volume %s: %w", v.Stage.Spec.VolumeName, err)
 	}
 	for i := range stages.Items {
-		if s := &stages.Items[i]; s.Spec.NodeName != stage.Spec.NodeName && s.Awaited() && now.Before(s.CreationTimestamp.Add(2*aheadPatience)) {
-			return fmt.Sprintf("waiting for PavStage %s, which was begun ahead for pod %s/%s on node %s", s.Name, s.Spec.AheadFor.Namespace, s.Spec.AheadFor.Name, s.Spec.NodeName), nil
+		s := &stages.Items[i]
+		sent := s.Status.Pod.Staged && s.Status.Pod.Phase != tarnv1.StagePodUnstaged
+		switch {
+		case s.Spec.NodeName == v.Stage.Spec.NodeName:
+		case v.Stage.Awaited():
+			v.Forsaken = true
+		case !s.Awaited(), !sent && s.DeletionTimestamp != nil: // the latter never begins any more
+		case !sent:
+			v.Unsent = append(v.Unsent, *s)
+		default:
+			v.Awaited = fmt.Sprintf(tarnv1.StageWaits+"%s, which was begun ahead for pod %s/%s on node %s", s.Name, s.Spec.AheadFor.Namespace, s.Spec.AheadFor.Name, s.Spec.NodeName)
 		}
 	}
-	return "", nil
+	return nil
+}
+
+// unanswered says of a stage that was begun ahead that its node agent has not written a word.
+// No pod is sent before: it would wait for its folder, and its stage for somebody who lets it
+// go, on a node from which the agent was taken.
+func unanswered(stage *tarnv1.PavStage) bool {
+	return stage.Awaited() && stage.Status.Node.Phase == ""
+}
+
+// mounts says whether a container of a pod mounts a claim. The kubelet asks for no other.
+func mounts(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
+	names := map[string]bool{}
+	for i := range pod.Spec.Volumes {
+		if volume.ClaimOf(pod, &pod.Spec.Volumes[i]) == claim.Name {
+			names[pod.Spec.Volumes[i].Name] = true
+		}
+	}
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return names[m.Name] }) ||
+			slices.ContainsFunc(c.VolumeDevices, func(d corev1.VolumeDevice) bool { return names[d.Name] })
+	})
 }
 
 func consumerOf(stage *tarnv1.PavStage) string {
@@ -224,7 +248,7 @@ func podEnding() predicate.Predicate {
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			pod, ok := e.ObjectNew.(*corev1.Pod)
-			return ok && ends(pod)
+			return ok && (ends(pod) || e.ObjectOld.GetUID() != pod.UID) // one may be another's successor
 		},
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
@@ -233,6 +257,14 @@ func podEnding() predicate.Predicate {
 // stagesFor enqueues the stages that were begun ahead for a pod.
 func (r *Reconciler) stagesFor() handler.EventHandler {
 	return r.enqueue(byConsumer, func(o client.Object) string { return string(o.GetUID()) })
+}
+
+// lookAhead is when a stage that was begun ahead is looked at again; zero for others.
+func lookAhead(stage *tarnv1.PavStage, now time.Time) time.Time {
+	if stage == nil || !stage.Awaited() || stage.DeletionTimestamp != nil {
+		return time.Time{}
+	}
+	return now.Add(aheadLook)
 }
 
 // siblings enqueues the stages of a stage's volume.

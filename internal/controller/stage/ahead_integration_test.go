@@ -3,6 +3,7 @@
 package stage
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,9 +11,11 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
@@ -20,15 +23,24 @@ import (
 )
 
 // runAhead starts the controller with the cache of all pods.
-func (s *server) runAhead() (stop func()) {
+func (s *server) runAhead(config *rest.Config) (stop func()) {
 	s.t.Helper()
-	return testkit.Run(s.ctx, s.t, s.config, func(mgr ctrl.Manager) error {
+	return testkit.Run(s.ctx, s.t, config, func(mgr ctrl.Manager) error {
 		pods, err := kube.AllPods(mgr)
 		if err != nil {
 			return err
 		}
 		return Register(mgr, Options{Pods: pods, Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}})
 	})
+}
+
+// agreed says that a write was made, or is to be made again.
+func (s *server) agreed(err error) bool {
+	s.t.Helper()
+	if err != nil && !apierrors.IsConflict(err) {
+		s.t.Fatal(err)
+	}
+	return true
 }
 
 // await waits until something is so.
@@ -49,6 +61,7 @@ func (s *server) takenOn(claim *corev1.PersistentVolumeClaim, name, node string)
 	s.t.Helper()
 	pod := consumer(claim.Namespace, claim.Name, node)
 	pod.Name, pod.Spec.TerminationGracePeriodSeconds = name, new(int64)
+	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
 	s.must(s.client.Create(s.ctx, pod))
 	pod.Status.Phase, pod.Status.StartTime = corev1.PodPending, &metav1.Time{Time: time.Now().Truncate(time.Second)}
 	s.must(s.client.Status().Update(s.ctx, pod))
@@ -80,6 +93,8 @@ func (s *server) bound(nodes ...string) (*corev1.PersistentVolumeClaim, *corev1.
 	s.must(s.client.Update(s.ctx, claim))
 	claim.Status.Phase = corev1.ClaimBound
 	s.must(s.client.Status().Update(s.ctx, claim))
+	vol.Annotations = map[string]string{tarnv1.AnnotationRecord: "r"}
+	s.must(s.client.Update(s.ctx, vol))
 	for _, node := range nodes {
 		s.served(node)
 	}
@@ -97,12 +112,14 @@ func (s *server) served(node string) {
 
 func TestAStageIsBegunWhenTheKubeletHasTakenOnAPodAndEndsIfThatGoes(t *testing.T) {
 	s := newServer(t, "stage-ahead", well)
-	defer s.runAhead()()
+	defer s.runAhead(s.config)()
 	other := s.name + "-2"
 	claim, vol := s.bound(s.name, other)
 	stage, first := s.begun(claim, vol)
 	read := func() bool { return s.client.Get(s.ctx, client.ObjectKeyFromObject(stage), stage) == nil }
-	s.await("it is staged ahead", func() bool { return read() && stage.Status.Pod.Phase == tarnv1.StagePodSucceeded })
+	s.await("it is staged ahead", func() bool {
+		return read() && s.agreed(agent(s.ctx, s.client, stage)) && stage.Status.Pod.Phase == tarnv1.StagePodSucceeded
+	})
 	if who := stage.Spec.AheadFor; who == nil || who.UID != first.UID || who.Name != first.Name || who.Namespace != first.Namespace {
 		t.Errorf("it was begun for %+v, want pod %s", who, first.UID)
 	}
@@ -131,34 +148,60 @@ func TestAStageIsBegunWhenTheKubeletHasTakenOnAPodAndEndsIfThatGoes(t *testing.T
 
 func TestAStageOnWhichTheKubeletHasCalledOutlivesThePodItWasBegunFor(t *testing.T) {
 	s := newServer(t, "stage-taken", well)
-	defer s.runAhead()()
+	defer s.runAhead(s.config)()
 	claim, vol := s.bound(s.name)
 	stage, pod := s.begun(claim, vol)
 	key := client.ObjectKeyFromObject(stage)
 	s.await("it is staged ahead", func() bool {
 		err := s.client.Get(s.ctx, key, stage)
 		if err == nil && !stage.Status.Node.Taken {
-			stage.Status.Node.Taken, stage.Status.Node.Targets = true, []string{"/target"}
+			stage.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageWaiting, Taken: true, Targets: []string{"/target"}}
 			err = s.client.Status().Update(s.ctx, stage)
 		}
 		return err == nil && stage.Status.Pod.Phase == tarnv1.StagePodSucceeded
 	})
 	s.must(s.client.Delete(s.ctx, pod))
 	s.await("the pod is gone", func() bool { return apierrors.IsNotFound(s.client.Get(s.ctx, client.ObjectKeyFromObject(pod), pod)) })
-	// Two looks of the controller later, each brought by a write, nothing has ended it.
-	for _, message := range []string{"one", "two"} {
-		s.await("the stage is written", func() bool {
-			if err := s.client.Get(s.ctx, key, stage); err != nil {
-				return false
-			}
-			stage.Status.Node.Message = message
-			return s.client.Status().Update(s.ctx, stage) == nil
-		})
-	}
+	time.Sleep(time.Second) // in which the controller has long heard of that
+	s.must(s.client.Get(s.ctx, key, stage))
 	if stage.DeletionTimestamp != nil {
 		t.Error("it was ended with the pod that it was begun for, though the kubelet had called")
 	}
 	s.must(s.client.Delete(s.ctx, stage))
 	s.lives(stage, nil)
 	s.check(1, 1)
+}
+
+// The node agent of the test lets a stage go when it is staged, so the kubelet's call is one of
+// those that come too late.
+func TestAControllerKilledAtAnyWriteEndsAStageBegunAheadAllTheSame(t *testing.T) {
+	for n := 1; ; n++ {
+		name := fmt.Sprintf("stage-ahead-kill-%d", n)
+		died := false
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, name, well)
+			claim, vol := s.bound(s.name)
+			pod := s.takenOn(claim, name, s.name)
+			p := &pavv1.PavProvisioner{}
+			s.must(s.client.Get(s.ctx, client.ObjectKey{Name: s.name}, p))
+			stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: p.Name, UID: p.UID}, vol.Name, vol.UID, s.name, false)
+			stage.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+			s.create(stage)
+			killer := testkit.NewKiller(n)
+			stop := s.runAhead(killer.Wrap(s.config))
+			died = !s.lives(stage, killer.Dead())
+			stop()
+			if died {
+				defer s.runAhead(s.config)()
+				s.lives(stage, nil)
+			}
+			s.check(1, 1)
+		})
+		if !died {
+			if n < 8 {
+				t.Errorf("the life has %d writes; it should at least start, mirror, discard, stop, unstage, discard and let go", n-1)
+			}
+			break
+		}
+	}
 }

@@ -1,7 +1,6 @@
 package stage
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -56,7 +55,7 @@ func TestWhatIsBegunAhead(t *testing.T) {
 	whole := func() aheadView {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "uid-of-data"}}
 		claim.Spec.VolumeName, claim.Status.Phase = "pv", corev1.ClaimBound
-		vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "uid-of-pv"}}
+		vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "uid-of-pv", Annotations: map[string]string{tarnv1.AnnotationRecord: "r"}}}
 		vol.Spec.ClaimRef = &corev1.ObjectReference{UID: claim.UID}
 		node := &storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "slow"}}}}
 		return aheadView{Pod: takenPod(), Claim: claim, Volume: vol, Provisioner: provisioner(metav1.ConditionTrue), Node: node}
@@ -88,6 +87,7 @@ func TestWhatIsBegunAhead(t *testing.T) {
 		"of a volume that is another claim's": func(v *aheadView) { v.Volume.Spec.ClaimRef.UID = "of-another" },
 		"of a volume that is nobody's":        func(v *aheadView) { v.Volume.Spec.ClaimRef = nil },
 		"of a volume that is being deleted":   func(v *aheadView) { v.Volume.DeletionTimestamp = &metav1.Time{Time: noon} },
+		"of a volume written by hand":         func(v *aheadView) { v.Volume.Annotations = nil },
 		"of another driver":                   func(v *aheadView) { v.Provisioner = nil },
 		"of a provisioner nobody has judged":  func(v *aheadView) { v.Provisioner = provisioner("") },
 		"of one that is not accepted":         func(v *aheadView) { v.Provisioner = provisioner(metav1.ConditionFalse) },
@@ -130,7 +130,7 @@ func TestAStageBegunAheadIsForsaken(t *testing.T) {
 		"when another has the pod's name":    {begunAhead(time.Second), takenPod(func(p *corev1.Pod) { p.UID = "of-another" }), true},
 		"when its pod is being deleted":      {begunAhead(time.Second), takenPod(going, func(p *corev1.Pod) { p.Finalizers = []string{kubeletHolds} }), true},
 		"when its pod was refused":           {begunAhead(time.Second), takenPod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), true},
-		"when the kubelet does not ask":      {begunAhead(aheadPatience), takenPod(), true},
+		"not while the node agent is away":   {begunAhead(time.Hour), takenPod(), false},
 		"never once the kubelet has asked":   {begunAhead(time.Hour, takenStage), nil, false},
 		"never if it was not begun ahead":    {aStage(tarnv1.PavStagePodStatus{}), nil, false},
 		"never twice":                        {ending(begunAhead(time.Second)), nil, false},
@@ -141,41 +141,113 @@ func TestAStageBegunAheadIsForsaken(t *testing.T) {
 			if c.pod != nil {
 				b = b.WithObjects(c.pod)
 			}
-			got, err := (&Reconciler{pods: b.Build()}).forsaken(t.Context(), c.stage, noon)
+			got, err := (&Reconciler{pods: b.Build()}).forsaken(t.Context(), c.stage)
 			if got != c.want || err != nil {
 				t.Errorf("%v, %v, want %v", got, err, c.want)
 			}
 		})
 	}
 	r := &Reconciler{pods: brokenReader{}}
-	if got, err := r.forsaken(t.Context(), begunAhead(time.Second), noon); got || err == nil {
+	if got, err := r.forsaken(t.Context(), begunAhead(time.Second)); got || err == nil {
 		t.Errorf("of a pod nobody could look for: %v, %v", got, err)
 	}
-	if until := awaitedUntil(begunAhead(time.Second)); !until.Equal(noon.Add(aheadPatience - time.Second)) {
-		t.Errorf("it is looked at again at %s", until)
+	if got, err := new(Reconciler).forsaken(t.Context(), begunAhead(time.Second)); !got || err != nil {
+		t.Errorf("where nothing is begun ahead any more: %v, %v", got, err)
 	}
 }
 
-func TestNothingIsBegunWhileTheStageOfAnotherNodeMayEndUnused(t *testing.T) {
+func answered(s *tarnv1.PavStage) { s.Status.Node.Phase = tarnv1.StageWaiting }
+
+func TestWhatIsOnOtherNodesDecidesWhetherAStageBegins(t *testing.T) {
 	elsewhere := func(s *tarnv1.PavStage) { s.Name, s.UID, s.Spec.NodeName = "stage-2", "uid-of-other", "n2" }
+	sent := func(s *tarnv1.PavStage) { s.Status.Pod = starting() }
+	unstaged := func(s *tarnv1.PavStage) { sent(s); s.Status.Pod.Phase = tarnv1.StagePodUnstaged }
+	old := func(s *tarnv1.PavStage) { s.CreationTimestamp = metav1.Time{Time: noon.Add(-time.Hour)} }
+	const waits = "waiting for PavStage stage-2, which was begun ahead for pod ns/web on node n2"
+	called := aStage(tarnv1.PavStagePodStatus{})
 	for name, c := range map[string]struct {
-		other *tarnv1.PavStage
-		want  string
+		stage, other *tarnv1.PavStage
+		modes        []corev1.PersistentVolumeAccessMode
+		want         string // waits, ends, ends other, or begins
 	}{
-		"begun ahead there":            {begunAhead(time.Second, elsewhere), "waiting for PavStage stage-2, which was begun ahead for pod ns/web on node n2"},
-		"ending there":                 {ending(begunAhead(time.Second, elsewhere)), "waiting for PavStage stage-2"},
-		"used there":                   {begunAhead(time.Second, elsewhere, takenStage), ""},
-		"on a node that does not come": {begunAhead(2*aheadPatience, elsewhere), ""},
-		"of another volume":            {begunAhead(time.Second, elsewhere, func(s *tarnv1.PavStage) { s.Spec.VolumeName = "other" }), ""},
-		"on the same node":             {begunAhead(time.Second, func(s *tarnv1.PavStage) { s.Name, s.Spec.ReadOnly = "stage-2", true }), ""},
+		"staged ahead there":                      {called, begunAhead(time.Second, elsewhere, sent), nil, waits},
+		"staged ahead there an hour ago":          {called, begunAhead(time.Second, elsewhere, sent, old), nil, waits},
+		"being unstaged there":                    {called, ending(begunAhead(time.Second, elsewhere, sent)), nil, waits},
+		"unstaged there":                          {called, ending(begunAhead(time.Second, elsewhere, unstaged)), nil, "begins"},
+		"begun ahead there, no pod sent":          {called, begunAhead(time.Second, elsewhere), nil, "ends other"},
+		"ending there, no pod sent":               {called, ending(begunAhead(time.Second, elsewhere)), nil, "begins"},
+		"used there":                              {called, begunAhead(time.Second, elsewhere, sent, takenStage), nil, "begins"},
+		"used there by an older agent's call":     {called, begunAhead(time.Second, elsewhere, sent, func(s *tarnv1.PavStage) { s.Status.Node.Targets = []string{"/t"} }), nil, "begins"},
+		"of another volume":                       {called, begunAhead(time.Second, elsewhere, sent, func(s *tarnv1.PavStage) { s.Spec.VolumeName = "other" }), nil, "begins"},
+		"on the same node":                        {called, begunAhead(time.Second, sent, func(s *tarnv1.PavStage) { s.Name, s.Spec.ReadOnly = "stage-2", true }), nil, "begins"},
+		"of a volume for many nodes":              {called, begunAhead(time.Second, elsewhere, sent), []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, "begins"},
+		"both begun ahead":                        {begunAhead(time.Second), begunAhead(time.Second, elsewhere), nil, "ends"},
+		"begun ahead beside one that is used":     {begunAhead(time.Second), func() *tarnv1.PavStage { s := aStage(starting()); elsewhere(s); return s }(), nil, "ends"},
+		"begun ahead alone":                       {begunAhead(time.Second), begunAhead(time.Second, elsewhere, func(s *tarnv1.PavStage) { s.Spec.VolumeName = "other" }), nil, "begins"},
+		"begun ahead, of a volume for many nodes": {begunAhead(time.Second), begunAhead(time.Second, elsewhere), []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, "begins"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, c.other)
-			got, err := w.r.awaitedElsewhere(t.Context(), aStage(tarnv1.PavStagePodStatus{}), noon)
-			if err != nil || (got == "") != (c.want == "") || !strings.HasPrefix(got, c.want) {
-				t.Errorf("%q, %v, want %q", got, err, c.want)
+			v := &View{Stage: c.stage, Volume: &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{AccessModes: c.modes}}}
+			if err := w.r.elsewhere(t.Context(), v); err != nil {
+				t.Fatal(err)
+			}
+			got := "begins"
+			switch {
+			case v.Forsaken:
+				got = "ends"
+			case v.Awaited != "":
+				got = v.Awaited
+			case len(v.Unsent) > 0:
+				got = "ends other"
+			}
+			if got != c.want {
+				t.Errorf("it %s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+func TestAVolumeIsStagedAheadOnlyForItsPodAndIfThatMountsIt(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data"}}
+	mounting := func(p *corev1.Pod) {
+		p.Spec.Containers = []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}}
+	}
+	for name, c := range map[string]struct {
+		stage *tarnv1.PavStage
+		pod   *corev1.Pod
+		want  bool
+	}{
+		"its pod":                  {begunAhead(time.Second), takenPod(mounting), true},
+		"its pod's init container": {begunAhead(time.Second), takenPod(mounting, func(p *corev1.Pod) { p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers, nil }), true},
+		"as a device": {begunAhead(time.Second), takenPod(func(p *corev1.Pod) {
+			p.Spec.Containers = []corev1.Container{{VolumeDevices: []corev1.VolumeDevice{{Name: "data"}}}}
+		}), true},
+		"its pod names it alone":      {begunAhead(time.Second), takenPod(), false},
+		"its pod is being deleted":    {begunAhead(time.Second), takenPod(mounting, going, func(p *corev1.Pod) { p.Finalizers = []string{kubeletHolds} }), false},
+		"another pod":                 {begunAhead(time.Second), takenPod(mounting, func(p *corev1.Pod) { p.UID = "of-another" }), false},
+		"any pod, once it was called": {aStage(tarnv1.PavStagePodStatus{}), takenPod(func(p *corev1.Pod) { p.UID = "of-another" }), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, c.pod)
+			got, err := w.r.usedOn(t.Context(), c.stage, claim)
+			if got != c.want || err != nil {
+				t.Errorf("%v, %v, want %v", got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestAStageThatNoNodeAgentHasAnsweredIsLetGo(t *testing.T) {
+	w := newWorld(t, begunAhead(time.Second), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	w.r.pods = w.store
+	for range 3 {
+		if _, err := w.r.Reconcile(t.Context(), requestFor("stage-1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := w.stage(); s != nil {
+		t.Errorf("it is left: %+v", s)
 	}
 }
 
@@ -197,6 +269,9 @@ func TestAForsakenStageIsEndedUnlessTheKubeletAsks(t *testing.T) {
 	}
 	if w.stage().DeletionTimestamp == nil {
 		t.Error("a stage whose pod is gone goes on")
+	}
+	if p := podEnding(); !p.Update(event.UpdateEvent{ObjectOld: takenPod(), ObjectNew: takenPod(func(p *corev1.Pod) { p.UID = "of-another" })}) || p.Update(event.UpdateEvent{ObjectOld: takenPod(), ObjectNew: takenPod()}) {
+		t.Error("it does not hear that its pod was replaced by another of its name, or hears of any change")
 	}
 }
 

@@ -58,6 +58,12 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 			return fmt.Errorf("removing finalizers of PavStage %s: %w", stage.Name, err)
 		}
 		return nil
+	case EndOther:
+		err := r.client.Delete(ctx, a.Stage, client.Preconditions{UID: &a.Stage.UID, ResourceVersion: &a.Stage.ResourceVersion})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting PavStage %s: %w", a.Stage.Name, err)
+		}
+		return nil
 	case EndStage:
 		only := client.Preconditions{UID: &stage.UID}
 		if a.Unchanged {

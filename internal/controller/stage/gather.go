@@ -60,9 +60,12 @@ type View struct {
 
 	// Forsaken says that the stage was begun ahead and the kubelet is not going to ask for it.
 	Forsaken bool
-	// Awaited says which stage of the volume on another node was begun ahead and may end
-	// unused; read where a pod is due that would meet it. Empty for none.
+	// Awaited says which stage of the volume on another node was begun ahead, has or may have
+	// something staged, and may end unused; read where a pod is due that would meet it. Empty
+	// for none.
 	Awaited string
+	// Unsent are such stages that have sent no pod; they are ended before one is sent here.
+	Unsent []tarnv1.PavStage
 
 	// Validation is the evaluated volumeValidation where it is due, nil where it is not.
 	Validation *podvol.Prepared
@@ -90,7 +93,7 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 	if v.Node, err = find(ctx, r, &corev1.Node{}, client.ObjectKey{Name: stage.Spec.NodeName}, ""); err != nil {
 		return View{}, err
 	}
-	if v.Forsaken, err = r.forsaken(ctx, stage, now); v.Forsaken || err != nil {
+	if v.Forsaken, err = r.forsaken(ctx, stage); v.Forsaken || err != nil {
 		return v, err
 	}
 	if key := podKey(stage); key.Name != "" {
@@ -116,13 +119,13 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 		v.Consumers, err = r.findConsumers(ctx, stage)
 		return v, err
 	}
-	if !mayEvaluate(situationOf(stage)) {
+	if s := situationOf(stage); !mayEvaluate(s) || s == begin && unanswered(stage) {
 		return v, nil
 	}
 	if err := r.readSubjects(ctx, &v, mayStart(v, now)); err != nil {
 		return View{}, err
 	}
-	if step, attempt := due(v, now); step != "" && v.Missing == "" && v.Awaited == "" {
+	if step, attempt := due(v, now); step != "" && v.Missing == "" && v.Awaited == "" && !v.Forsaken {
 		if err := r.prepare(ctx, &v, step, attempt); err != nil {
 			return View{}, err
 		}
@@ -250,14 +253,13 @@ func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.Persistent
 	})
 	if claim != nil {
 		reads.Go(func() (err error) {
-			used, err = r.usedOn(asking, v.Stage.Spec.NodeName, claim)
+			used, err = r.usedOn(asking, v.Stage, claim)
 			return err
 		})
 	}
 	if s := situationOf(v.Stage); s == begin || s == validate {
 		reads.Go(func() (err error) {
-			v.Awaited, err = r.awaitedElsewhere(asking, v.Stage, r.clock.Now())
-			return err
+			return r.elsewhere(asking, v)
 		})
 	}
 	if err := reads.Wait(); err != nil {
@@ -267,6 +269,8 @@ func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.Persistent
 	case leaves:
 		v.Missing = fmt.Sprintf("PersistentVolume %q is being deleted", v.Volume.Name)
 		return nil, nil
+	case !used && v.Stage.Awaited():
+		v.Forsaken = true
 	case !used:
 		v.Missing = fmt.Sprintf("no pod on node %q uses claim %s/%s", v.Stage.Spec.NodeName, claim.Namespace, claim.Name)
 	}
@@ -283,13 +287,21 @@ func (r *Reconciler) leaves(ctx context.Context, vol *corev1.PersistentVolume) (
 // make stages of its own node for any volume, so that a node that was taken over could
 // have all of them brought to it; but where pods go is the scheduler's, and a node cannot
 // make pods that use claims. Of a pod that is there the API server knew before the
-// kubelet did, so it is looked for live.
-func (r *Reconciler) usedOn(ctx context.Context, node string, claim *corev1.PersistentVolumeClaim) (bool, error) {
+// kubelet did, so it is looked for live. A stage that was begun ahead is for one pod, which is
+// not to be deleted and mounts the volume.
+func (r *Reconciler) usedOn(ctx context.Context, stage *tarnv1.PavStage, claim *corev1.PersistentVolumeClaim) (bool, error) {
+	node := stage.Spec.NodeName
 	pods := &corev1.PodList{}
 	if err := r.live.List(ctx, pods, client.InNamespace(claim.Namespace), client.MatchingFields{"spec.nodeName": node}); err != nil {
 		return false, fmt.Errorf("listing the pods of node %s in namespace %s: %w", node, claim.Namespace, err)
 	}
-	return slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return volume.Uses(&p, claim) && !volume.Ended(&p) }), nil
+	return slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
+		is := volume.Uses(&p, claim) && !volume.Ended(&p)
+		if stage.Awaited() {
+			is = is && p.UID == stage.Spec.AheadFor.UID && p.DeletionTimestamp == nil && mounts(&p, claim)
+		}
+		return is
+	}), nil
 }
 
 // lastClaim gives the claim for unstaging. A volume outlives its claim and may have to

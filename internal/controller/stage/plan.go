@@ -175,6 +175,8 @@ type (
 	LetGo struct{ Finalizers []string }
 	// EndStage requests the stage's deletion; Unchanged: if it stands as it was read.
 	EndStage struct{ Unchanged bool }
+	// EndOther requests the deletion of another stage, if it stands as it was read.
+	EndOther struct{ Stage *tarnv1.PavStage }
 	// Post posts a Warning about the stage, and about the claim where it is known.
 	Post struct{ Reason, Note string }
 	// HurryPod deletes a pod that has nothing more to do, leaving it a second.
@@ -196,6 +198,7 @@ func (ConfirmSole) action() {}
 func (DiscardPod) action()  {}
 func (LetGo) action()       {}
 func (EndStage) action()    {}
+func (EndOther) action()    {}
 func (Post) action()        {}
 func (HurryPod) action()    {}
 func (Tell) action()        {}
@@ -247,6 +250,10 @@ func plan(v View, now time.Time) Plan {
 func planBegin(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	switch why := verdict(v); {
+	case unanswered(v.Stage):
+		return Plan{}
+	case v.Missing != "" && v.Stage.Awaited():
+		return Plan{Actions: []Action{EndStage{Unchanged: true}}} // it was a head start: the kubelet's call tells
 	case why == unknown:
 		status.Message = fmt.Sprintf("waiting until PavProvisioner %q has been checked", v.Stage.Spec.Provisioner.Name)
 		return Plan{Actions: write(v, status)}
@@ -258,11 +265,15 @@ func planBegin(v View, now time.Time) Plan {
 		return failStaging(v, shared(v.Rival))
 	case v.Awaited != "":
 		status.Message = v.Awaited
-		return Plan{Actions: write(v, status), LookAt: now.Add(aheadPatience)}
+		return Plan{Actions: write(v, status), LookAt: now.Add(aheadLook)}
 	case v.Validation != nil && v.Validation.Pod != nil:
 		return startValidation(v)
 	}
-	return startStaging(v, now)
+	p := startStaging(v, now)
+	for i := range v.Unsent {
+		p.Actions = slices.Insert(p.Actions, i, Action(EndOther{&v.Unsent[i]}))
+	}
+	return p
 }
 
 // shared says to people that a volume cannot be staged beside its rival.

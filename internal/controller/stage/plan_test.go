@@ -28,6 +28,10 @@ func said(p Plan) string {
 			parts = append(parts, "discard "+a.Pod.Name)
 		case LetGo:
 			parts = append(parts, "let go "+strings.Join(a.Finalizers, " "))
+		case EndStage:
+			parts = append(parts, map[bool]string{false: "endstage", true: "end if unchanged"}[a.Unchanged])
+		case EndOther:
+			parts = append(parts, "end "+a.Stage.Name+" if unchanged")
 		case Post:
 			parts = append(parts, "post "+a.Reason)
 		default:
@@ -106,11 +110,25 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		},
 		{
 			name: "while that of another node may end unused, it waits", view: view(aStage(none), func(v *View) { v.Awaited = "waiting for PavStage s" }),
-			want: "write", wantStatus: &tarnv1.PavStagePodStatus{Message: "waiting for PavStage s"}, wantLook: aheadPatience,
+			want: "write", wantStatus: &tarnv1.PavStagePodStatus{Message: "waiting for PavStage s"}, wantLook: aheadLook,
 		},
 		{
 			name: "begun ahead for a pod that is gone, it ends", view: view(aStage(starting()), func(v *View) { v.Forsaken = true }),
-			want: "endstage",
+			want: "end if unchanged",
+		},
+		{
+			name: "what was begun ahead elsewhere and has sent no pod ends before one is sent here",
+			view: view(aStage(none), prepared(staging), func(v *View) { v.Unsent = []tarnv1.PavStage{*begunAhead(time.Second)} }),
+			want: "end stage-1 if unchanged, write, confirm, start " + staging, wantStatus: ref(starting()),
+		},
+		{name: "begun ahead it sends no pod before the node agent has answered", view: view(begunAhead(time.Second), prepared(staging))},
+		{
+			name: "begun ahead it sends its pod then", view: view(begunAhead(time.Second, answered), prepared(staging)),
+			want: "write, confirm, start " + staging, wantStatus: ref(starting()),
+		},
+		{
+			name: "begun ahead for what is gone, it ends without a word", view: view(begunAhead(time.Second, answered), missing("the claim is gone")),
+			want: "end if unchanged",
 		},
 		{
 			name: "what its staging takes no notice of is told", view: view(aStage(none), prepared(staging), func(v *View) { v.Prepared.Warning = "no notice" }),

@@ -39,6 +39,10 @@ func planStop(v View) Plan {
 		return Plan{Actions: append(actions, discard(v)...)}
 	}
 	status := v.Stage.Status.Pod
+	if unanswered(v.Stage) && !status.Staged {
+		// There may be no node agent to let it go, and nothing for it to do.
+		return Plan{Actions: append(actions, LetGo{[]string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode}})}
+	}
 	return Plan{Actions: append(actions, write(v, tarnv1.PavStagePodStatus{
 		Phase: tarnv1.StagePodStopped, Namespace: status.Namespace, Staged: status.Staged,
 	})...)}

@@ -311,6 +311,9 @@ func agent(ctx context.Context, c client.Client, stage *tarnv1.PavStage) error {
 	pod, phase := stage.Status.Pod.Phase, stage.Status.Node.Phase
 	deleting := stage.DeletionTimestamp != nil
 	switch {
+	case !deleting && stage.Awaited() && phase == "":
+		stage.Status.Node.Phase = tarnv1.StageWaiting
+		return c.Status().Update(ctx, stage)
 	case !deleting && (phase == tarnv1.StageStaged || phase == tarnv1.StageFailed):
 		return c.Delete(ctx, stage)
 	case !deleting && pod == tarnv1.StagePodSucceeded:

@@ -54,6 +54,8 @@ func (s *Stages) do(ctx context.Context, stage *tarnv1.PavStage, a action) error
 		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
 			n.Phase, n.Message = tarnv1.StageFailed, a.message
 		})
+	case markWaiting:
+		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) { n.Phase = tarnv1.StageWaiting })
 	case markUse:
 		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) { n.InUse = a.used })
 	case requestEnd:

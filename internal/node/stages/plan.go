@@ -21,6 +21,7 @@ const (
 	makeFolder      verb = iota + 1 // make the stage's folder
 	watchReady                      // hear of /pav/ready
 	ignoreReady                     // stop hearing of it
+	markWaiting                     // set phase Waiting
 	markStaged                      // keep the record, set phase Staged
 	markLost                        // tell of a loss
 	clearFolder                     // set aside what the lost attempt has left, tell so
@@ -125,6 +126,9 @@ func planWaiting(v View) []action {
 	var actions []action
 	if !v.Folder {
 		actions = append(actions, action{verb: makeFolder})
+	}
+	if v.Stage.Awaited() && v.Stage.Status.Node.Phase == "" {
+		actions = append(actions, action{verb: markWaiting}) // which the stage controller waits for
 	}
 	return append(actions, action{verb: watchReady})
 }

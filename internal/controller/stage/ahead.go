@@ -168,9 +168,9 @@ func planAhead(v aheadView) *tarnv1.PavStage {
 	return stage
 }
 
-// forsaken says that a stage was begun ahead for a pod which is gone or ends, so that the
-// kubelet is not going to ask. As long as the pod waits it is, if only when the node agent is
-// there again.
+// forsaken says that a stage was begun ahead for a pod which is gone, ends, or runs without it,
+// so that the kubelet is not going to ask. As long as the pod waits it is, if only when the node
+// agent is there again.
 func (r *Reconciler) forsaken(ctx context.Context, stage *tarnv1.PavStage) (bool, error) {
 	if !stage.Awaited() || stage.DeletionTimestamp != nil {
 		return false, nil
@@ -180,7 +180,7 @@ func (r *Reconciler) forsaken(ctx context.Context, stage *tarnv1.PavStage) (bool
 	}
 	who := stage.Spec.AheadFor
 	pod, err := kube.Get(ctx, r.pods, client.ObjectKey{Namespace: who.Namespace, Name: who.Name}, &corev1.Pod{})
-	return err == nil && (pod == nil || pod.UID != who.UID || ends(pod)), err
+	return err == nil && (pod == nil || pod.UID != who.UID || ends(pod) || volume.Started(pod)), err
 }
 
 func ends(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || volume.Ended(pod) }
@@ -221,7 +221,8 @@ func unanswered(stage *tarnv1.PavStage) bool {
 	return stage.Awaited() && stage.Status.Node.Phase == ""
 }
 
-// mounts says whether a container of a pod mounts a claim. The kubelet asks for no other.
+// mounts says whether a container of a pod mounts a claim, and all that do in its volume mode.
+// The kubelet asks for no other.
 func mounts(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	names := map[string]bool{}
 	for i := range pod.Spec.Volumes {
@@ -229,10 +230,13 @@ func mounts(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 			names[pod.Spec.Volumes[i].Name] = true
 		}
 	}
-	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
-		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return names[m.Name] }) ||
-			slices.ContainsFunc(c.VolumeDevices, func(d corev1.VolumeDevice) bool { return names[d.Name] })
-	})
+	var mounted, devices bool
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		mounted = mounted || slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return names[m.Name] })
+		devices = devices || slices.ContainsFunc(c.VolumeDevices, func(d corev1.VolumeDevice) bool { return names[d.Name] })
+	}
+	block := volume.ModeOf(claim) == corev1.PersistentVolumeBlock
+	return mounted == !block && devices == block
 }
 
 func consumerOf(stage *tarnv1.PavStage) string {

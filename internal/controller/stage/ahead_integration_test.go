@@ -93,7 +93,10 @@ func (s *server) bound(nodes ...string) (*corev1.PersistentVolumeClaim, *corev1.
 	s.must(s.client.Update(s.ctx, claim))
 	claim.Status.Phase = corev1.ClaimBound
 	s.must(s.client.Status().Update(s.ctx, claim))
-	vol.Annotations = map[string]string{tarnv1.AnnotationRecord: "r"}
+	record := testkit.Record(claim, s.name, tarnv1.VolumeCreated)
+	record.Name, record.UID = vol.Name, ""
+	s.must(s.client.Create(s.ctx, record))
+	vol.Annotations = map[string]string{tarnv1.AnnotationRecord: string(record.UID)}
 	s.must(s.client.Update(s.ctx, vol))
 	for _, node := range nodes {
 		s.served(node)

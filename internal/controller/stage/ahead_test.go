@@ -129,6 +129,7 @@ func TestAStageBegunAheadIsForsaken(t *testing.T) {
 		"when its pod is gone":               {begunAhead(time.Second), nil, true},
 		"when another has the pod's name":    {begunAhead(time.Second), takenPod(func(p *corev1.Pod) { p.UID = "of-another" }), true},
 		"when its pod is being deleted":      {begunAhead(time.Second), takenPod(going, func(p *corev1.Pod) { p.Finalizers = []string{kubeletHolds} }), true},
+		"when its pod runs without it":       {begunAhead(time.Second), takenPod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }), true},
 		"when its pod was refused":           {begunAhead(time.Second), takenPod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), true},
 		"not while the node agent is away":   {begunAhead(time.Hour), takenPod(), false},
 		"never once the kubelet has asked":   {begunAhead(time.Hour, takenStage), nil, false},
@@ -220,9 +221,9 @@ func TestAVolumeIsStagedAheadOnlyForItsPodAndIfThatMountsIt(t *testing.T) {
 	}{
 		"its pod":                  {begunAhead(time.Second), takenPod(mounting), true},
 		"its pod's init container": {begunAhead(time.Second), takenPod(mounting, func(p *corev1.Pod) { p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers, nil }), true},
-		"as a device": {begunAhead(time.Second), takenPod(func(p *corev1.Pod) {
+		"as a device, though it is none": {begunAhead(time.Second), takenPod(func(p *corev1.Pod) {
 			p.Spec.Containers = []corev1.Container{{VolumeDevices: []corev1.VolumeDevice{{Name: "data"}}}}
-		}), true},
+		}), false},
 		"its pod names it alone":      {begunAhead(time.Second), takenPod(), false},
 		"its pod is being deleted":    {begunAhead(time.Second), takenPod(mounting, going, func(p *corev1.Pod) { p.Finalizers = []string{kubeletHolds} }), false},
 		"another pod":                 {begunAhead(time.Second), takenPod(mounting, func(p *corev1.Pod) { p.UID = "of-another" }), false},
@@ -235,6 +236,35 @@ func TestAVolumeIsStagedAheadOnlyForItsPodAndIfThatMountsIt(t *testing.T) {
 				t.Errorf("%v, %v, want %v", got, err, c.want)
 			}
 		})
+	}
+}
+
+func TestAStageThatNoNodeAgentHasAnsweredWaitsWhileItsPodDoes(t *testing.T) {
+	w := newWorld(t, begunAhead(time.Second), takenPod(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	w.r.pods = w.store
+	for range 3 {
+		result, err := w.r.Reconcile(t.Context(), requestFor("stage-1"))
+		if err != nil || result.RequeueAfter != aheadLook {
+			t.Fatalf("%+v, %v", result, err)
+		}
+	}
+	if s := w.stage(); s == nil || s.DeletionTimestamp != nil || s.Status.Pod.Phase != "" || len(w.made) > 0 {
+		t.Errorf("it has not waited: %+v, pods %q", s, w.made)
+	}
+}
+
+func TestADeviceIsMountedAsOne(t *testing.T) {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data"}}
+	claim.Spec.VolumeMode = ref(corev1.PersistentVolumeBlock)
+	device := corev1.Container{VolumeDevices: []corev1.VolumeDevice{{Name: "data"}}}
+	folder := corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "data"}}}
+	for _, c := range []struct {
+		containers []corev1.Container
+		want       bool
+	}{{[]corev1.Container{device}, true}, {[]corev1.Container{folder}, false}, {[]corev1.Container{device, folder}, false}, {nil, false}} {
+		if got := mounts(takenPod(func(p *corev1.Pod) { p.Spec.Containers = c.containers }), claim); got != c.want {
+			t.Errorf("by %+v: %v, want %v", c.containers, got, c.want)
+		}
 	}
 }
 

@@ -244,11 +244,11 @@ func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.Persistent
 	if err != nil {
 		return nil, err
 	}
-	var leaves bool
+	var leaves, made bool
 	used := true
 	reads, asking := errgroup.WithContext(ctx)
 	reads.Go(func() (err error) {
-		leaves, err = r.leaves(asking, v.Volume)
+		leaves, made, err = r.leaves(asking, v.Volume)
 		return err
 	})
 	if claim != nil {
@@ -269,18 +269,19 @@ func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.Persistent
 	case leaves:
 		v.Missing = fmt.Sprintf("PersistentVolume %q is being deleted", v.Volume.Name)
 		return nil, nil
-	case !used && v.Stage.Awaited():
-		v.Forsaken = true
+	case v.Stage.Awaited() && !(used && made):
+		v.Forsaken = true // unstaging rests on the record, as nothing keeps the claim
 	case !used:
 		v.Missing = fmt.Sprintf("no pod on node %q uses claim %s/%s", v.Stage.Spec.NodeName, claim.Namespace, claim.Name)
 	}
 	return claim, nil
 }
 
-// leaves says whether a volume is being undone or deleted, as the API server has it.
-func (r *Reconciler) leaves(ctx context.Context, vol *corev1.PersistentVolume) (bool, error) {
+// leaves says whether a volume is being undone or deleted, and whether it has a record, as the
+// API server has it.
+func (r *Reconciler) leaves(ctx context.Context, vol *corev1.PersistentVolume) (leaves, made bool, err error) {
 	record, err := kube.Get(ctx, r.live, client.ObjectKey{Name: vol.Name}, &tarnv1.PavVolume{})
-	return record != nil && (record.Status.Phase == tarnv1.VolumeDeleting || record.Status.Phase == tarnv1.VolumeUndoing), err
+	return record != nil && (record.Status.Phase == tarnv1.VolumeDeleting || record.Status.Phase == tarnv1.VolumeUndoing), record != nil, err
 }
 
 // usedOn says whether a pod that has not ended uses a claim on a node. A node agent may

@@ -248,10 +248,11 @@ func plan(v View, now time.Time) Plan {
 }
 
 func planBegin(v View, now time.Time) Plan {
+	if unanswered(v.Stage) {
+		return Plan{} // nothing was read of what the stage is about
+	}
 	status := v.Stage.Status.Pod
 	switch why := verdict(v); {
-	case unanswered(v.Stage):
-		return Plan{}
 	case v.Missing != "" && v.Stage.Awaited():
 		return Plan{Actions: []Action{EndStage{Unchanged: true}}} // it was a head start: the kubelet's call tells
 	case why == unknown:

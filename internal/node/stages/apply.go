@@ -22,7 +22,8 @@ func (s *Stages) apply(ctx context.Context, stage *tarnv1.PavStage, actions []ac
 	for _, a := range actions {
 		err := s.do(ctx, stage, a)
 		if apierrors.IsNotFound(err) {
-			return nil // the stage is gone; its delete event ends what is left
+			s.noteGone(stage) // its event may have come before what was made for it just now
+			return nil
 		}
 		if err != nil {
 			return err

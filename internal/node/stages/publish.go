@@ -243,6 +243,9 @@ func (a *attempt) addTarget(ctx context.Context, known *tarnv1.PavStage) (*tarnv
 		stage.Status.Node.Phase = tarnv1.StageWaiting
 	}
 	err := a.patchStatus(ctx, known, stage)
+	if apierrors.IsNotFound(err) {
+		a.noteGone(known) // its event may have come before what was kept for it just now
+	}
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return a.live(ctx)
 	}

@@ -172,6 +172,7 @@ func TestAddOnTheTokenOfARunningNodeAgentWritesForItsOwnNodeAlone(t *testing.T) 
 	user := s.consumer("user", s.bound(s.claim("data")).Name, stays)
 	s.ready(user)
 	own := s.stageOf("there", func(stage *tarn.PavStage) bool { return stage.Status.Node.Phase == tarn.StageStaged })
+	own.Spec.AheadFor = nil // what is made like it is not to be one that the stage controller begins
 	other := s.stageElsewhere(own)
 	nowhere := s.consumer("nowhere", "", stays, func(pod *corev1.Pod) {
 		pod.Spec.SchedulingGates, pod.Spec.Volumes, pod.Spec.Containers[0].VolumeMounts = []corev1.PodSchedulingGate{{Name: "e2e.tarn.dev/kept"}}, nil, nil

@@ -74,8 +74,8 @@ func awaitsVolumes(pod *corev1.Pod) bool {
 		pod.DeletionTimestamp == nil && len(volume.ClaimsOfPod(pod)) > 0 && !volume.Started(pod)
 }
 
-// Reconcile begins the stages of one pod's volumes. It fails where the API server cannot be
-// read or written, and then does not try again.
+// Reconcile begins the stages of one pod's volumes. It never fails: what cannot be read or
+// written is left to the kubelet's call.
 func (a *ahead) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	pod, err := kube.Get(ctx, a.pods, req.NamespacedName, &corev1.Pod{})
 	if err != nil || pod == nil || !awaitsVolumes(pod) {

@@ -3,7 +3,6 @@
 package stage
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -178,33 +177,14 @@ func TestAStageOnWhichTheKubeletHasCalledOutlivesThePodItWasBegunFor(t *testing.
 // The node agent of the test lets a stage go when it is staged, so the kubelet's call is one of
 // those that come too late.
 func TestAControllerKilledAtAnyWriteEndsAStageBegunAheadAllTheSame(t *testing.T) {
-	for n := 1; ; n++ {
-		name := fmt.Sprintf("stage-ahead-kill-%d", n)
-		died := false
-		t.Run(name, func(t *testing.T) {
-			s := newServer(t, name, well)
-			claim, vol := s.bound(s.name)
-			pod := s.takenOn(claim, name, s.name)
-			p := &pavv1.PavProvisioner{}
-			s.must(s.client.Get(s.ctx, client.ObjectKey{Name: s.name}, p))
-			stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: p.Name, UID: p.UID}, vol.Name, vol.UID, s.name, false)
-			stage.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
-			s.create(stage)
-			killer := testkit.NewKiller(n)
-			stop := s.runAhead(killer.Wrap(s.config))
-			died = !s.lives(stage, killer.Dead())
-			stop()
-			if died {
-				defer s.runAhead(s.config)()
-				s.lives(stage, nil)
-			}
-			s.check(1, 1)
-		})
-		if !died {
-			if n < 8 {
-				t.Errorf("the life has %d writes; it should at least start, mirror, discard, stop, unstage, discard and let go", n-1)
-			}
-			break
-		}
-	}
+	killedAtEachWrite(t, "stage-ahead-kill", (*server).runAhead, func(s *server) *tarnv1.PavStage {
+		claim, vol := s.bound(s.name)
+		pod := s.takenOn(claim, s.name, s.name)
+		p := &pavv1.PavProvisioner{}
+		s.must(s.client.Get(s.ctx, client.ObjectKey{Name: s.name}, p))
+		stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: p.Name, UID: p.UID}, vol.Name, vol.UID, s.name, false)
+		stage.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+		s.create(stage)
+		return stage
+	})
 }

@@ -200,18 +200,24 @@ func TestAStageWhoseNodeIsDeletedEndsWithIt(t *testing.T) {
 }
 
 func TestAControllerKilledAtAnyWriteEndsTheStageAllTheSame(t *testing.T) {
+	killedAtEachWrite(t, "stage-kill", (*server).run, (*server).stage)
+}
+
+// killedAtEachWrite has a stage live under a controller that is killed at its first write, at
+// its second, and so on, and under another one after that.
+func killedAtEachWrite(t *testing.T, name string, run func(*server, *rest.Config) func(), make func(*server) *tarnv1.PavStage) {
 	for n := 1; ; n++ {
-		name := fmt.Sprintf("stage-kill-%d", n)
+		name := fmt.Sprintf("%s-%d", name, n)
 		died := false
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, name, well)
 			killer := testkit.NewKiller(n)
-			stop := s.run(killer.Wrap(s.config))
-			stage := s.stage()
+			stop := run(s, killer.Wrap(s.config))
+			stage := make(s)
 			died = !s.lives(stage, killer.Dead())
 			stop()
 			if died {
-				defer s.run(s.config)()
+				defer run(s, s.config)()
 				s.lives(stage, nil)
 			}
 			s.check(1, 1)

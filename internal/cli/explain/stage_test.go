@@ -132,6 +132,30 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 	}
 }
 
+// Staging begins before the kubelet asks, once the node agent has answered, and on one node
+// at a time.
+func TestAPodSaysWhatItsStageThatIsBegunAheadWaitsFor(t *testing.T) {
+	stage := func(change func(*tarnv1.PavStage)) *world {
+		return newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
+			g.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: "shop", Name: "web", UID: "pod-uid"}
+			g.Status.Node.Phase = ""
+			change(g)
+		})
+	}
+	for _, c := range []answer{
+		{"its node agent", stage(func(*tarnv1.PavStage) {}), "Tarn's node agent on node n1 does not answer", "when the node agent answers", ""},
+		{"its node agent, for moments", stage(func(g *tarnv1.PavStage) { g.CreationTimestamp = *ahead(-time.Second) }),
+			"volume pvc-claim-uid is about to be staged on node n1", "when the node agent answers", ""},
+		{"a stage of another node", stage(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase = tarnv1.StageWaiting
+			g.Status.Pod.Message = tarnv1.StageWaits + "stage-2, which was begun ahead for pod shop/other on node n2"
+		}), "volume pvc-claim-uid is not staged on node n1: waiting for PavStage stage-2, which was begun ahead for pod shop/other on node n2",
+			"when that stage has ended, or its kubelet has asked for it", ""},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
 // Who asks for claim or volume is told what a pod that waits for the volume is told, and
 // never that it is staged where it is not yet, or no more.
 func TestOnlyWhatIsStagedIsCalledSo(t *testing.T) {

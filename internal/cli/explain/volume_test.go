@@ -70,6 +70,12 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 			w.record.Status.Conditions = append(w.record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Message: "still staged"})
 			w.staged(func(g *tarnv1.PavStage) {})
 		}), "is still staged on node n1", "when the kubelet has taken it back", ""},
+		{"staged ahead of a pod that is about to ask", deleting(func(w *world) {
+			w.record.Status.Conditions = append(w.record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Message: "still staged"})
+			w.staged(func(g *tarnv1.PavStage) {
+				g.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: "shop", Name: "web", UID: "pod-uid"}
+			})
+		}), "is staged ahead on node n1", "when its kubelet has asked for the volume and taken it back, or when that pod is gone", ""},
 		{"cannot be unstaged", deleting(func(w *world) {
 			w.record.Status.Conditions = append(w.record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Message: "still staged"})
 			w.staged(func(g *tarnv1.PavStage) {

@@ -25,13 +25,9 @@ func (s *Stages) Collect(ctx context.Context) error {
 	if err != nil || len(entries) == 0 {
 		return err
 	}
-	list := &tarnv1.PavStageList{}
-	if err := s.Live.List(ctx, list, client.MatchingFields{NodeField: s.NodeName}); err != nil {
-		return fmt.Errorf("list the PavStages of node %s: %w", s.NodeName, err)
-	}
-	alive := map[types.UID]bool{}
-	for i := range list.Items {
-		alive[list.Items[i].UID] = true
+	alive, err := s.alive(ctx)
+	if err != nil {
+		return err
 	}
 	var failed error
 	for _, e := range entries {
@@ -40,6 +36,19 @@ func (s *Stages) Collect(ctx context.Context) error {
 		}
 	}
 	return failed
+}
+
+// alive are the stages of this node that there are, as the API server says, not the cache.
+func (s *Stages) alive(ctx context.Context) (map[types.UID]bool, error) {
+	list := &tarnv1.PavStageList{}
+	if err := s.Live.List(ctx, list, client.MatchingFields{NodeField: s.NodeName}); err != nil {
+		return nil, fmt.Errorf("list the PavStages of node %s: %w", s.NodeName, err)
+	}
+	alive := map[types.UID]bool{}
+	for i := range list.Items {
+		alive[list.Items[i].UID] = true
+	}
+	return alive, nil
 }
 
 // collect unmounts and removes the folder of a stage that is gone.
@@ -73,26 +82,46 @@ func (s *Stages) noteGone(object any) {
 	if _, err := os.Lstat(s.folder(stage.UID)); errors.Is(err, os.ErrNotExist) {
 		return
 	}
-	s.mu.Lock()
-	s.orphans[stage.Name] = append(s.orphans[stage.Name], stage.UID)
-	s.mu.Unlock()
+	s.putOrphans(stage.Name, stage.UID)
 	s.wakeUp(stage.Name)
 }
 
-// collectOrphans removes what stages of that name have left that are gone.
+// collectOrphans removes what stages of that name have left that are gone. What was heard
+// of that was an event or one answer of a server that may just have started; what is
+// unmounted may be in use. So the server is asked once more, for what it has.
 func (s *Stages) collectOrphans(ctx context.Context, name string) error {
-	s.mu.Lock()
-	uids := s.orphans[name]
-	delete(s.orphans, name)
-	s.mu.Unlock()
+	uids := s.takeOrphans(name)
+	if len(uids) == 0 {
+		return nil
+	}
+	alive, err := s.alive(ctx)
+	if err != nil {
+		s.putOrphans(name, uids...)
+		return err
+	}
 	var failed error
 	for _, uid := range uids {
+		if alive[uid] {
+			continue
+		}
 		if err := s.collect(ctx, uid); err != nil {
-			s.mu.Lock()
-			s.orphans[name] = append(s.orphans[name], uid)
-			s.mu.Unlock()
+			s.putOrphans(name, uid)
 			failed = errors.Join(failed, err)
 		}
 	}
 	return failed
+}
+
+func (s *Stages) takeOrphans(name string) []types.UID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	uids := s.orphans[name]
+	delete(s.orphans, name)
+	return uids
+}
+
+func (s *Stages) putOrphans(name string, uids ...types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.orphans[name] = append(s.orphans[name], uids...)
 }

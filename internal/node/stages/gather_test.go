@@ -20,8 +20,8 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// reading reads from an API server that has the given objects.
-func reading(t *testing.T, objects ...client.Object) client.Reader {
+// reading is a client of an API server that has the given objects.
+func reading(t *testing.T, objects ...client.Object) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, tarnv1.AddToScheme} {
@@ -29,7 +29,8 @@ func reading(t *testing.T, objects ...client.Object) client.Reader {
 			t.Fatal(err)
 		}
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithObjects(objects...).Build()
+	return fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithObjects(objects...).
+		WithIndex(&tarnv1.PavStage{}, NodeField, func(o client.Object) []string { return []string{o.(*tarnv1.PavStage).Spec.NodeName} }).Build()
 }
 
 func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {

@@ -1,0 +1,104 @@
+package stages
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// agentOf is an agent of node-1, whose API server has the given stages.
+func agentOf(t *testing.T, there ...*tarnv1.PavStage) *Stages {
+	t.Helper()
+	objects := make([]client.Object, len(there))
+	for i := range there {
+		objects[i] = there[i].DeepCopy()
+	}
+	server := reading(t, objects...)
+	s, err := New(Config{
+		Writer: server, Live: server, Cached: server, Mounts: mounts.Kernel{},
+		Folder: t.TempDir(), KubeletFolder: t.TempDir(), NodeName: "node-1", Now: time.Now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.ready.watcher.Close() })
+	return s
+}
+
+func onNode1(name string) *tarnv1.PavStage {
+	return stage(func(s *tarnv1.PavStage) {
+		s.Name, s.UID, s.ResourceVersion = name, types.UID("uid-of-"+name), "7"
+		s.Spec.NodeName = "node-1"
+	})
+}
+
+// left says whether there is a folder of the stage on the node.
+func (s *Stages) left(t *testing.T, of *tarnv1.PavStage) bool {
+	t.Helper()
+	_, err := os.Lstat(s.folder(of.UID))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// The API server may say that a stage is gone which it has: by a cache that is behind, or
+// while it starts and does not know the kind yet. What is unmounted then is in use.
+func TestOnlyWhatIsGoneAtTheServerIsCollected(t *testing.T) {
+	alive, gone := onNode1("alive"), onNode1("gone")
+	s := agentOf(t, alive)
+	for _, stage := range []*tarnv1.PavStage{alive, gone} {
+		if err := os.MkdirAll(filepath.Join(s.pav(stage.UID), "volume"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		s.noteGone(stage)
+		if err := s.collectOrphans(t.Context(), stage.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !s.left(t, alive) {
+		t.Error("the folder of a stage that there is was removed")
+	}
+	if s.left(t, gone) {
+		t.Error("the folder of a stage that is gone is still there")
+	}
+}
+
+func TestWhatIsMadeForAStageThatGoesMeanwhileIsCollected(t *testing.T) {
+	t.Run("by the worker", func(t *testing.T) {
+		s, gone := agentOf(t), onNode1("gone")
+		if err := s.apply(t.Context(), gone.DeepCopy(), []action{{verb: makeFolder}, {verb: markWaiting}}); err != nil {
+			t.Fatal(err)
+		}
+		checkCollected(t, s, gone)
+	})
+	t.Run("by a call of the kubelet's", func(t *testing.T) {
+		s, gone := agentOf(t), onNode1("gone")
+		a := &attempt{Stages: s, request: Request{Target: filepath.Join(s.KubeletFolder, "pods", "1"), Pod: PodRef{Namespace: "ns", Name: "app", UID: "1"}}, want: gone}
+		if known, err := a.addTarget(t.Context(), gone); err != nil || known != nil {
+			t.Fatalf("%v, %v; want neither a stage nor an error", known, err)
+		}
+		checkCollected(t, s, gone)
+	})
+}
+
+// checkCollected expects something to be there of a stage until the worker looks.
+func checkCollected(t *testing.T, s *Stages, gone *tarnv1.PavStage) {
+	t.Helper()
+	if !s.left(t, gone) {
+		t.Fatal("nothing was made for the stage")
+	}
+	if err := s.collectOrphans(t.Context(), gone.Name); err != nil {
+		t.Fatal(err)
+	}
+	if s.left(t, gone) {
+		t.Error("the folder of a stage that is gone is still there")
+	}
+}

@@ -109,7 +109,7 @@ func (s *scenario) besideItself() *beside {
 func (s *succession) dies(end func(*corev1.Pod) error) {
 	s.t.Helper()
 	before, leader := s.leader()
-	slowest := s.on.answers()
+	slowest := answers(s.on.live)
 	if err := end(leader); err != nil {
 		s.t.Fatal(err)
 	}

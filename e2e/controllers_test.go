@@ -173,7 +173,7 @@ const expiry = 4900 * time.Millisecond
 // and what takes longer than a second is asked for twice.
 func (b *beside) followed(leader string) {
 	b.t.Helper()
-	before, slowest := b.lease(), b.answers()
+	before, slowest := b.lease(), answers(b.live)
 	killed := time.Now()
 	b.must("restart", "--kill", leader)
 	last, next := b.handover(before)
@@ -190,9 +190,10 @@ func (b *beside) followed(leader string) {
 	}
 }
 
-// answers asks the API server for the lease again and again, as one that stands by does, until the longest that it took to answer is asked for.
-func (b *beside) answers() (slowest func() time.Duration) {
-	ctx, stop := context.WithCancel(b.t.Context())
+// answers asks an API server for the controller's lease again and again, as one that stands by does, until the longest that it took to answer
+// is asked for.
+func answers(live client.Reader) (slowest func() time.Duration) {
+	ctx, stop := context.WithCancel(context.Background())
 	found := make(chan time.Duration, 1)
 	go func() {
 		var longest time.Duration
@@ -200,7 +201,7 @@ func (b *beside) answers() (slowest func() time.Duration) {
 		defer again.Stop()
 		for ctx.Err() == nil {
 			asked := time.Now()
-			_ = b.live.Get(ctx, client.ObjectKey{Namespace: "tarn-system", Name: controller}, &coordinationv1.Lease{}) // an error is an answer
+			_ = live.Get(ctx, client.ObjectKey{Namespace: "tarn-system", Name: controller}, &coordinationv1.Lease{}) // an error is an answer
 			longest = max(longest, time.Since(asked))
 			select {
 			case <-again.C:

@@ -36,7 +36,7 @@ func TestACreationPodThatComesToNoEndFailsAtItsDeadline(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := begin(t, "late-"+c.name)
-			s.step = 3 * time.Minute // its deadline is part of it
+			s.step = soon + time.Minute // its deadline is part of it
 			creation := script{text: c.text}.section(asRequested)
 			c.edit(podSpec(creation))
 			s.create(s.provisioner(fields{"volumeCreation": creation, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting}))

@@ -116,7 +116,7 @@ func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
 	s.explainsClaim("data", "is Terminating: it is used by pod "+s.name+"/user, which is being deleted: its node "+node.Name+" is not ready")
 
 	overdue := s.part(t)
-	overdue.step = 3 * time.Minute // after two of them people are told
+	overdue.step = soon + 2*time.Minute // after two of them people are told
 	record := &tarn.PavVolume{ObjectMeta: named("pvc-" + string(made.UID))}
 	overdue.await("the pod to be long overdue", func() (bool, string) {
 		err := s.get(record)

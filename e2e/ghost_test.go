@@ -114,7 +114,7 @@ func aCreationIsRepeatedElsewhere(t *testing.T) {
 
 			began := time.Now()
 			c.vanish(s, node)
-			s.step = givenUp
+			s.step = soon + givenUp
 			s.gone(&first)
 			t.Logf("the pod is gone %s after its node", time.Since(began).Round(time.Second))
 			bound := s.bound(claim)

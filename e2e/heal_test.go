@@ -24,11 +24,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// healing is how long after its server's death a volume may be of no use: two seconds
-// to notice it, the rest to stage it again.
-const healing = 10 * time.Second
-
-// noticing is how long its loss may go unnoticed.
+// noticing is how long the loss of a volume may go unnoticed, beside what the API server takes to answer. How long it takes to stage it
+// again is how long a pod takes to start.
 const noticing = 2 * time.Second
 
 // served is a staging whose pod serves a file system in which "greeting" holds the
@@ -122,16 +119,13 @@ func TestAVolumeWhoseServerIsKilledIsThereAgainInTheRunningPod(t *testing.T) {
 	first := s.stageOf("healthy", healthy(tarn.ReasonStaged)).Status.Pod
 	s.prints(pod, first.Name)
 
-	s.mostLosses(func(nth int32) bool {
-		noticed, healed := s.losesItsServer(pod, first, nth)
-		return noticed <= noticing && healed <= healing
-	})
+	s.mostLosses(func(nth int32) bool { return s.losesItsServer(pod, first, nth) })
 	s.told(pod, "VolumeLost", claim.Spec.VolumeName)
 	s.told(pod, "VolumeRebound", claim.Spec.VolumeName)
 	s.neverRestarted(pod)
 }
 
-// mostLosses has a volume lost until it was in time twice, and fails the case if it was late twice before. What else the
+// mostLosses has a volume lost until that was noticed in time twice, and fails the case if it was late twice before. What else the
 // machine does only adds to these times, so one of three that is late says little.
 func (s *scenario) mostLosses(inTime func(nth int32) bool) {
 	s.t.Helper()
@@ -139,15 +133,24 @@ func (s *scenario) mostLosses(inTime func(nth int32) bool) {
 		if inTime(nth) {
 			good++
 		} else if late++; late == 2 {
-			s.t.Errorf("%d of %d losses were noticed after more than %s, or mended after more than %s; the log says when", late, nth, noticing, healing)
+			s.t.Errorf("%d of %d losses were noticed too late; the log says when", late, nth)
 			return
 		}
 	}
 }
 
-// losesItsServer kills the server of the only volume for the nth time, and says when that was noticed and when its
-// user could open files again. first was its first staging pod; they are named by attempt.
-func (s *scenario) losesItsServer(user *corev1.Pod, first tarn.PavStagePodStatus, nth int32) (noticed, healed time.Duration) {
+// noticedInTime says whether a loss was, where an answer of the API server took up to that long meanwhile: what the node agent writes
+// has to reach the API server, and the test to hear of it.
+func (s *scenario) noticedInTime(after, answer time.Duration) bool {
+	s.t.Helper()
+	at := noticing + 8*answer
+	s.t.Logf("noticed after %s, want at most %s where an answer takes up to %s", after, at, answer)
+	return after <= at
+}
+
+// losesItsServer kills the server of the only volume for the nth time, waits until its user can open files again, and says whether
+// it was noticed in time. first was its first staging pod; they are named by attempt.
+func (s *scenario) losesItsServer(user *corev1.Pod, first tarn.PavStagePodStatus, nth int32) (inTime bool) {
 	s.t.Helper()
 	attempt := strings.TrimSuffix(first.Name, "1")
 	serving := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: first.Namespace, Name: attempt + strconv.Itoa(int(nth))}}
@@ -155,18 +158,18 @@ func (s *scenario) losesItsServer(user *corev1.Pod, first tarn.PavStagePodStatus
 		s.t.Fatal(err)
 	}
 	isNth := func(g *tarn.PavStage) bool { return g.Status.Node.Loss != nil && g.Status.Node.Loss.Number == nth }
+	slowest := answers(suite.live)
 	killed := time.Now()
 	s.killIn(serving, "fusefs")
 	s.stageOf("lost", isNth)
-	noticed = time.Since(killed)
+	inTime = s.noticedInTime(time.Since(killed), slowest())
 	s.prints(user, attempt+strconv.Itoa(int(nth)+1))
-	healed = time.Since(killed)
-	s.t.Logf("noticed %s after the kill, new opens work after %s", noticed, healed)
+	s.t.Logf("new opens work %s after the kill", time.Since(killed))
 	again := s.stageOf("healthy again", func(g *tarn.PavStage) bool { return isNth(g) && healthy(tarn.ReasonRebound)(g) })
 	if lost := again.Status.Node.Loss; len(lost.Left) != 0 || lost.ReboundTime == nil {
 		s.t.Errorf("the stage tells of %+v", lost)
 	}
-	return noticed, healed
+	return inTime
 }
 
 // neverRestarted fails the case if a container of the pod was.

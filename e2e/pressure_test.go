@@ -107,7 +107,7 @@ func aStagingPodIsEvictedForPressure(t *testing.T) {
 	s.ready(writer)
 	s.prints(writer, "wrote 3")
 	s.mostLosses(func(nth int32) bool {
-		first, noticed := s.endsItself(shelf)
+		first, inTime := s.endsItself(shelf)
 		s.told(first, "Evicted", "low on resource: ephemeral-storage")
 		s.told(writer, "VolumeLost", claim.Spec.VolumeName)
 		s.stillWrites(writer, shelf)
@@ -118,7 +118,7 @@ func aStagingPodIsEvictedForPressure(t *testing.T) {
 				t.Logf("and %s after the pressure: %s", loss.ReboundTime.Sub(c.LastTransitionTime.Time), c.Status)
 			}
 		}
-		return noticed <= noticing
+		return inTime
 	})
 	s.told(writer, "VolumeRebound", claim.Spec.VolumeName)
 	s.stillWrites(writer, shelf)
@@ -144,7 +144,7 @@ func aDeletionPodThatIsEvictedHasFailed(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(shelf, "data", "done")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the volume was destroyed before it was told that it could not be (%v)", err)
 	}
-	s.step = givenUp
+	s.step = soon + givenUp
 	s.gone(vol)
 	if _, err := os.Stat(filepath.Join(shelf, "data", "done")); err != nil {
 		t.Errorf("the volume is gone, and nothing has destroyed it: %v", err)

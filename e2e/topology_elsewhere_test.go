@@ -216,7 +216,7 @@ func theVolumesOfANodeThatIsDeleted(t *testing.T) {
 	s.hold(&creation)
 	dies()
 	s.delete(doomed)
-	s.step = givenUp
+	s.step = soon + givenUp
 	s.told(moved, "ProvisioningFailed", "node no longer exists")
 	s.unhold(&creation)
 	moved = s.bound(moved)

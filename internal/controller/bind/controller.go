@@ -166,6 +166,11 @@ func (r claims) once(ctx context.Context, key claimKey, began *match) (again boo
 
 // Reconcile brings one volume to where it belongs.
 func (r volumes) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	// Where claims wait for a worker, so may that of this volume be about to, and a write
+	// for nothing would make all of them wait longer.
+	if r.claims.Len() > 0 && r.books.expectsClaim(request.Name) {
+		return reconcile.Result{RequeueAfter: claimPause}, nil
+	}
 	var err error
 	for range rounds {
 		if err = r.once(ctx, request.Name); !overtaken(err) {

@@ -241,6 +241,14 @@ func (b *books) lookAtVolume(name string) *VolumeView {
 	return b.viewVolume(v)
 }
 
+// expectsClaim says whether a volume waits for the claim it is reserved for.
+func (b *books) expectsClaim(name string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := b.volumes[name]
+	return v != nil && expectsClaim(b.viewVolume(v))
+}
+
 func (b *books) viewVolume(v *corev1.PersistentVolume) *VolumeView {
 	view := &VolumeView{Volume: v}
 	if key, ok := refKey(v); ok {

@@ -293,13 +293,47 @@ func TestANewVolumeWaitsAMomentForTheClaimItIsReservedFor(t *testing.T) {
 	}
 }
 
+func TestAVolumeIsNotCalledAvailableBeforeItsClaimWhileClaimsWaitForAWorker(t *testing.T) {
+	pending := volumeOf("a", "1Gi", to("c", ""), in(corev1.VolumePending))
+	for name, c := range map[string]struct {
+		volume *corev1.PersistentVolume
+		claims int
+		pauses bool
+	}{
+		"claims wait":                        {volume: pending, claims: 1, pauses: true},
+		"no claim waits":                     {volume: pending},
+		"claims wait, and it is for anybody": {volume: volumeOf("a", "1Gi", in(corev1.VolumePending)), claims: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMeasured(t)
+			m.server.putVolume(c.volume)
+			m.books.sawVolume(m.server.volumes["a"])
+			m.claims = delays{waiting: c.claims}
+			got, err := volumes{m.reconciler}.Reconcile(t.Context(), reconcile.Request{NamespacedName: claimKey{Name: "a"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, phase := time.Duration(0), corev1.VolumeAvailable
+			if c.pauses {
+				want, phase = claimPause, corev1.VolumePending
+			}
+			if is := m.server.volumes["a"].Status.Phase; got.RequeueAfter != want || is != phase {
+				t.Errorf("the volume is %s and looked at again after %s, want %s and %s", is, got.RequeueAfter, phase, want)
+			}
+		})
+	}
+}
+
 // delays notes what is put into a queue, and after how long.
 type delays struct {
 	queue
 	after map[string]time.Duration
+	// waiting is how many are said to be in the queue.
+	waiting int
 }
 
 func (d delays) Add(r reconcile.Request)                           { d.after[r.Name] = 0 }
+func (d delays) Len() int                                          { return d.waiting }
 func (d delays) AddAfter(r reconcile.Request, pause time.Duration) { d.after[r.Name] = pause }
 
 func TestWhatIsToBeLookedAtLaterIsQueuedWithAPause(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -26,6 +27,10 @@ import (
 // for etcd, which puts them on the disk together (bench/bind/README.md). It is half of the
 // requests that an API server with default flags serves at once for service accounts.
 const defaultWorkers = 128
+
+// manyClaims is how many are worked on or wait for a worker where the API server has more
+// to do than it can: else there are few at any moment, as each takes milliseconds.
+const manyClaims = 16
 
 // rounds is how often in a row a worker decides anew when others' writes overtake its
 // own, before it leaves the matter to the queue.
@@ -60,6 +65,8 @@ type reconciler struct {
 	metrics *metrics
 	clock   clock.PassiveClock
 	log     logr.Logger
+	// active is how many claims are worked on.
+	active atomic.Int32
 	// warned is when another binder was last complained of; the books' lock guards it.
 	warned time.Time
 }
@@ -117,6 +124,8 @@ func Register(mgr ctrl.Manager, o Options) error {
 // Reconcile brings one claim to where it belongs.
 func (r claims) Reconcile(ctx context.Context, request reconcile.Request) (_ reconcile.Result, err error) {
 	key := request.NamespacedName
+	r.active.Add(1)
+	defer r.active.Add(-1)
 	defer func() { r.wake(r.books.finish(key, err)) }()
 	var began match
 	for range rounds {
@@ -166,9 +175,9 @@ func (r claims) once(ctx context.Context, key claimKey, began *match) (again boo
 
 // Reconcile brings one volume to where it belongs.
 func (r volumes) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	// Where claims wait for a worker, so may that of this volume be about to, and a write
-	// for nothing would make all of them wait longer.
-	if r.claims.Len() > 0 && r.books.expectsClaim(request.Name) {
+	// Where many claims are on their way, so may that of this volume be, and a write for
+	// nothing would make all of them wait longer.
+	if int(r.active.Load())+r.claims.Len() > manyClaims && r.books.expectsClaim(request.Name) {
 		return reconcile.Result{RequeueAfter: claimPause}, nil
 	}
 	var err error

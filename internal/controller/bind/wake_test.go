@@ -293,22 +293,24 @@ func TestANewVolumeWaitsAMomentForTheClaimItIsReservedFor(t *testing.T) {
 	}
 }
 
-func TestAVolumeIsNotCalledAvailableBeforeItsClaimWhileClaimsWaitForAWorker(t *testing.T) {
+func TestAVolumeIsNotCalledAvailableBeforeItsClaimWhileManyClaimsAreOnTheirWay(t *testing.T) {
 	pending := volumeOf("a", "1Gi", to("c", ""), in(corev1.VolumePending))
 	for name, c := range map[string]struct {
-		volume *corev1.PersistentVolume
-		claims int
-		pauses bool
+		volume          *corev1.PersistentVolume
+		active, waiting int
+		pauses          bool
 	}{
-		"claims wait":                        {volume: pending, claims: 1, pauses: true},
-		"no claim waits":                     {volume: pending},
-		"claims wait, and it is for anybody": {volume: volumeOf("a", "1Gi", in(corev1.VolumePending)), claims: 1},
+		"many are worked on":                  {volume: pending, active: manyClaims + 1, pauses: true},
+		"many, of whom some wait":             {volume: pending, active: manyClaims, waiting: 1, pauses: true},
+		"a few":                               {volume: pending, active: manyClaims},
+		"many, but the volume is for anybody": {volume: volumeOf("a", "1Gi", in(corev1.VolumePending)), active: manyClaims + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMeasured(t)
 			m.server.putVolume(c.volume)
 			m.books.sawVolume(m.server.volumes["a"])
-			m.claims = delays{waiting: c.claims}
+			m.claims = delays{waiting: c.waiting}
+			m.active.Store(int32(c.active))
 			got, err := volumes{m.reconciler}.Reconcile(t.Context(), reconcile.Request{NamespacedName: claimKey{Name: "a"}})
 			if err != nil {
 				t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 const resync = 10 * time.Minute
 
 // claimPause is how long a new volume waits for the claim it is reserved for before it
-// is called Available, and waits once more where claims are then waiting for a worker.
+// is called Available, and waits once more where many claims are then on their way.
 const claimPause = time.Second
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]

@@ -50,7 +50,7 @@ func (s *story) ofVolume(v *volumeView) string {
 		}
 	case v.reservedInVain() != volume.Fits:
 		s.inVain(v, link)
-	case vol.Status.Phase == corev1.VolumeAvailable:
+	case vol.Status.Phase == corev1.VolumeAvailable, s.claimMayCome(v):
 		s.fine = "free for any claim that it fits, " + path(v)
 		if ref := vol.Spec.ClaimRef; ref != nil {
 			s.fine = fmt.Sprintf("reserved for claim %s/%s, %s", ref.Namespace, ref.Name, path(v))
@@ -70,6 +70,14 @@ func (s *story) ofVolume(v *volumeView) string {
 		s.blame("no binder has seen it yet")
 	}
 	return s.links[at].State
+}
+
+// claimMayCome says whether a volume is new and reserved for a claim that is yet to come:
+// Tarn's binder leaves such a one alone for a second, and while it has very much to do for
+// a minute. The claim would be bound to it as it is.
+func (s *story) claimMayCome(v *volumeView) bool {
+	return v.Claim == nil && v.Volume.Status.Phase == corev1.VolumePending && volume.StateOf(v.Volume, nil) == volume.VolumeReserved &&
+		s.view.Now.Sub(v.Volume.CreationTimestamp.Time) < time.Minute+answerTime
 }
 
 // reservedInVain says why the claim for which a volume is kept can never have it, where that

@@ -17,6 +17,14 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
+// expecting is about a volume of some age that is reserved for a claim which is yet to come.
+func expecting(age time.Duration) *world {
+	return with(newWorld().bound().askedVolume(), func(w *world) {
+		w.volume.Status.Phase, w.volume.Spec.ClaimRef.UID, w.volumeView.Claim = corev1.VolumePending, "", nil
+		w.volume.CreationTimestamp = metav1.NewTime(now.Add(-age))
+	})
+}
+
 func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 	released := func(policy corev1.PersistentVolumeReclaimPolicy, change func(*world)) *world {
 		return with(newWorld().bound().askedVolume(), func(w *world) {
@@ -88,6 +96,7 @@ func TestAVolumeSaysWhyItIsStillThere(t *testing.T) {
 			w.volume.Status.Phase, w.volume.Status.Message = corev1.VolumeFailed, "no deleter"
 		}), "is Failed: no deleter", "", ""},
 		{"no binder has seen it", with(newWorld().bound().askedVolume(), func(w *world) { w.volume.Status.Phase = corev1.VolumePending }), "no binder has seen it yet", "when a binder has seen it", ""},
+		{"its claim is yet to come, and no binder has seen it for long", expecting(2 * time.Minute), "no binder has seen it yet", "when a binder has seen it", ""},
 		{"bound to a claim that is gone", with(newWorld().bound().askedVolume(), func(w *world) { w.volumeView.Claim = nil }), "its claim shop/data is gone, and no binder has seen it", "when a binder sees it", ""},
 		{"deleted while bound", with(newWorld().bound().askedVolume(), func(w *world) { w.volume.DeletionTimestamp, w.volume.Finalizers = &began, []string{volumeProtection} }),
 			"is Terminating: claim shop/data has it", "when the claim is gone", "kubectl -n shop delete pvc data"},
@@ -191,6 +200,7 @@ func TestWhatIsFineIsSaidInOneLine(t *testing.T) {
 		"volume": {newWorld().bound().askedVolume(), "volume pvc-claim-uid is Bound: claim shop/data has it, class gold, PavProvisioner gold"},
 		"free": {with(newWorld().bound().askedVolume(), func(w *world) { w.volume.Status.Phase, w.volume.Spec.ClaimRef = corev1.VolumeAvailable, nil }),
 			"volume pvc-claim-uid is Available: free for any claim that it fits, class gold, PavProvisioner gold"},
+		"expecting": {expecting(time.Second), "volume pvc-claim-uid is Pending: reserved for claim shop/data, class gold, PavProvisioner gold"},
 		"pod": {newWorld().bound().askedPod(runs).staged(func(*tarnv1.PavStage) {}),
 			"pod shop/web is running: on node n1; claim shop/data from volume pvc-claim-uid, 1Gi, class gold, PavProvisioner gold; staged on node n1"},
 	} {

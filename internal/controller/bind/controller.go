@@ -177,7 +177,7 @@ func (r claims) once(ctx context.Context, key claimKey, began *match) (again boo
 func (r volumes) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	// Where many claims are on their way, so may that of this volume be, and a write for
 	// nothing would make all of them wait longer.
-	if int(r.active.Load())+r.claims.Len() > manyClaims && r.books.expectsClaim(request.Name) {
+	if int(r.active.Load())+r.claims.Len() > manyClaims && r.books.expectsClaim(request.Name, r.clock.Now().Add(-mostPauses)) {
 		return reconcile.Result{RequeueAfter: claimPause}, nil
 	}
 	var err error

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -241,12 +242,13 @@ func (b *books) lookAtVolume(name string) *VolumeView {
 	return b.viewVolume(v)
 }
 
-// expectsClaim says whether a volume waits for the claim it is reserved for.
-func (b *books) expectsClaim(name string) bool {
+// expectsClaim says whether a volume made after a moment waits for the claim it is
+// reserved for.
+func (b *books) expectsClaim(name string, madeAfter time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	v := b.volumes[name]
-	return v != nil && expectsClaim(b.viewVolume(v))
+	return v != nil && !b.doubtful[name] && v.CreationTimestamp.After(madeAfter) && expectsClaim(b.viewVolume(v))
 }
 
 func (b *books) viewVolume(v *corev1.PersistentVolume) *VolumeView {

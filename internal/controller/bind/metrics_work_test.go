@@ -35,6 +35,8 @@ type measured struct {
 	// none where somebody else's is to come before.
 	instead map[int]error
 	writes  int
+	// atWork is how many claims were said to be worked on at a write, at the most.
+	atWork int32
 }
 
 var errOvertaken = errors.New("somebody else writes first")
@@ -67,6 +69,7 @@ func (m *measured) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	var err error
 	if q.Method == http.MethodPut {
 		m.writes++
+		m.atWork = max(m.atWork, m.active.Load())
 		err = m.instead[m.writes]
 	}
 	touch := errors.Is(err, errOvertaken)
@@ -144,6 +147,9 @@ func (m *measured) look() {
 	}
 	if err != nil {
 		m.t.Fatal(err)
+	}
+	if left := m.active.Load(); m.writes > 0 && m.atWork != 1 || left != 0 {
+		m.t.Errorf("%d claims are said to be worked on while one is, and %d after it", m.atWork, left)
 	}
 	m.sees()
 }

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -294,7 +295,12 @@ func TestANewVolumeWaitsAMomentForTheClaimItIsReservedFor(t *testing.T) {
 }
 
 func TestAVolumeIsNotCalledAvailableBeforeItsClaimWhileManyClaimsAreOnTheirWay(t *testing.T) {
-	pending := volumeOf("a", "1Gi", to("c", ""), in(corev1.VolumePending))
+	of := func(age time.Duration, changes ...volumeWith) *corev1.PersistentVolume {
+		v := volumeOf("a", "1Gi", append(changes, in(corev1.VolumePending))...)
+		v.CreationTimestamp = metav1.NewTime(noon.Add(-age))
+		return v
+	}
+	pending := of(time.Second, to("c", ""))
 	for name, c := range map[string]struct {
 		volume          *corev1.PersistentVolume
 		active, waiting int
@@ -303,7 +309,8 @@ func TestAVolumeIsNotCalledAvailableBeforeItsClaimWhileManyClaimsAreOnTheirWay(t
 		"many are worked on":                  {volume: pending, active: manyClaims + 1, pauses: true},
 		"many, of whom some wait":             {volume: pending, active: manyClaims, waiting: 1, pauses: true},
 		"a few":                               {volume: pending, active: manyClaims},
-		"many, but the volume is for anybody": {volume: volumeOf("a", "1Gi", in(corev1.VolumePending)), active: manyClaims + 1},
+		"many, but the volume is for anybody": {volume: of(time.Second), active: manyClaims + 1},
+		"many, for a minute":                  {volume: of(time.Minute, to("c", "")), active: manyClaims + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMeasured(t)

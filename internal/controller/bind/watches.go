@@ -22,8 +22,13 @@ import (
 const resync = 10 * time.Minute
 
 // claimPause is how long a new volume waits for the claim it is reserved for before it
-// is called Available, and waits once more where many claims are then on their way.
-const claimPause = time.Second
+// is called Available, and waits once more each time that many claims are then on their
+// way, until it is as old as mostPauses: claims that fail for ever are on their way for
+// ever too.
+const (
+	claimPause = time.Second
+	mostPauses = time.Minute
+)
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 

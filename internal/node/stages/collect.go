@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -123,5 +124,9 @@ func (s *Stages) takeOrphans(name string) []types.UID {
 func (s *Stages) putOrphans(name string, uids ...types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.orphans[name] = append(s.orphans[name], uids...)
+	for _, uid := range uids {
+		if !slices.Contains(s.orphans[name], uid) {
+			s.orphans[name] = append(s.orphans[name], uid)
+		}
+	}
 }

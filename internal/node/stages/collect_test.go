@@ -1,6 +1,8 @@
 package stages
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -8,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
@@ -69,6 +72,30 @@ func TestOnlyWhatIsGoneAtTheServerIsCollected(t *testing.T) {
 	if s.left(t, gone) {
 		t.Error("the folder of a stage that is gone is still there")
 	}
+}
+
+func TestWhatCannotBeCollectedNowIsCollectedLater(t *testing.T) {
+	s, gone := agentOf(t), onNode1("gone")
+	if err := os.MkdirAll(s.pav(gone.UID), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	answers := s.Live
+	s.Live = interceptor.NewClient(answers.(client.WithWatch), interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return errors.New("no answer")
+		},
+	})
+	for range 2 { // it is heard of anew while it waits
+		s.noteGone(gone)
+		if err := s.collectOrphans(t.Context(), gone.Name); err == nil || !s.left(t, gone) {
+			t.Fatalf("it is collected though the server does not answer (%v)", err)
+		}
+	}
+	if n := len(s.orphans[gone.Name]); n != 1 {
+		t.Errorf("it waits %d times, want once", n)
+	}
+	s.Live = answers
+	checkCollected(t, s, gone)
 }
 
 func TestWhatIsMadeForAStageThatGoesMeanwhileIsCollected(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 )
 
 // reading is a client of an API server that has the given objects.
-func reading(t *testing.T, objects ...client.Object) client.Client {
+func reading(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, tarnv1.AddToScheme} {

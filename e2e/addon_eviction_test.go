@@ -17,7 +17,7 @@ import (
 func TestAddOnTheLastControllerIsNotEvicted(t *testing.T) {
 	needsAddOn(t)
 	s := begin(t, "evicted")
-	s.kubectl("-n", tarnSystem, "rollout", "status", "deployment/tarn-controller", "--timeout=60s")
+	s.kubectl("-n", tarnSystem, "rollout", "status", "deployment/tarn-controller", "--timeout=180s")
 	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": script{text: "mkdir /pav/volume"}.section(nil)}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	_, leader, err := leads(s.ctx)
@@ -30,16 +30,16 @@ func TestAddOnTheLastControllerIsNotEvicted(t *testing.T) {
 	}
 	node := leader.Spec.NodeName
 	t.Cleanup(func() {
-		s.kubectl("-n", tarnSystem, "rollout", "status", "deployment/tarn-controller", "--timeout=120s")
+		s.kubectl("-n", tarnSystem, "rollout", "status", "deployment/tarn-controller", "--timeout=180s")
 	})
 	t.Cleanup(func() { s.kubectl("uncordon", node) })
 	s.kubectl("cordon", node)
-	s.kubectl("-n", tarnSystem, "wait", "--for=jsonpath={.status.disruptionsAllowed}=1", "pdb/tarn-controller", "--timeout=60s")
+	s.kubectl("-n", tarnSystem, "wait", "--for=jsonpath={.status.disruptionsAllowed}=1", "pdb/tarn-controller", "--timeout=180s")
 	if err := s.evict(&pods[0]); err != nil {
 		t.Fatalf("evicting one of two controllers: %v", err)
 	}
 	s.gone(&pods[0])
-	s.kubectl("-n", tarnSystem, "wait", "--for=condition=Ready", "pod/"+leader.Name, "--timeout=60s") // one that is not may be evicted at any time
+	s.kubectl("-n", tarnSystem, "wait", "--for=condition=Ready", "pod/"+leader.Name, "--timeout=180s") // one that is not may be evicted at any time
 	if err := s.evict(leader); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "disruption budget") {
 		t.Errorf("evicting the last controller: %v, want a refusal by the disruption budget", err)
 	}

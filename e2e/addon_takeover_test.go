@@ -109,12 +109,12 @@ func (s *scenario) besideItself() *beside {
 func (s *succession) dies(end func(*corev1.Pod) error) {
 	s.t.Helper()
 	before, leader := s.leader()
-	slowest := answers(s.on.live)
+	slowest := answers(s.on.t, s.on.live)
 	if err := end(leader); err != nil {
 		s.t.Fatal(err)
 	}
 	last, next := s.on.handover(before)
-	took, answer := next.Spec.AcquireTime.Sub(last.Spec.RenewTime.Time), slowest()
+	took, answer := next.Spec.AcquireTime.Sub(last.Spec.RenewTime.Time), slowest(last.Spec.RenewTime.Time)
 	s.t.Logf("%s took the lease %s after the last renewal by %s; the slowest of the API server's answers took %s", holder(next), took, holder(before), answer)
 	if holder(next) == "" {
 		s.t.Errorf("the lease of a controller that was killed was given back")

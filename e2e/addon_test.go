@@ -62,8 +62,8 @@ func (a addOn) runs(s *scenario, args ...string) {
 // rolledOut waits as an administrator does, and wants both parts to be of a release then.
 func (a addOn) rolledOut(s *scenario, controllers, nodes string) {
 	s.t.Helper()
-	s.kubectl("-n", tarnSystem, "rollout", "status", "deployment/tarn-controller", "--timeout=60s")
-	s.kubectl("-n", tarnSystem, "rollout", "status", "daemonset/tarn-node", "--timeout=60s")
+	s.kubectl("-n", tarnSystem, "rollout", "status", "deployment/tarn-controller", "--timeout=180s")
+	s.kubectl("-n", tarnSystem, "rollout", "status", "daemonset/tarn-node", "--timeout=180s")
 	for part, want := range map[string]string{"controller": controllers, "node": nodes} {
 		for _, pod := range s.parts(part) {
 			if image := pod.Spec.Containers[0].Image; pod.DeletionTimestamp == nil && image != "tarn.dev/tarn:"+want {

@@ -28,7 +28,7 @@ const (
 	// namePrefix begins the names of all that the cases make.
 	namePrefix = "e2e-"
 	// soon is what every single step may take where nothing is amiss, on a slow machine with twelve cases at once: it ends the wait for what
-	// never comes. How long things take is measured by the benchmarks.
+	// never comes, and is no measure of speed.
 	soon = 3 * time.Minute
 )
 

@@ -56,7 +56,7 @@ func TestWhenANodeIsDrainedAStagingPodOutlivesItsConsumers(t *testing.T) {
 	node := staging[0].Spec.NodeName
 	defer s.kubectl("uncordon", node)
 	s.label(pod)
-	s.kubectl("drain", node, "--ignore-daemonsets", "--force", "--timeout=100s", "--pod-selector", tarn.LabelProvisioner+"="+s.name)
+	s.kubectl("drain", node, "--ignore-daemonsets", "--force", "--timeout=180s", "--pod-selector", tarn.LabelProvisioner+"="+s.name)
 
 	s.gone(pod)
 	s.gone(&staging[0])

@@ -158,11 +158,10 @@ func (s *scenario) losesItsServer(user *corev1.Pod, first tarn.PavStagePodStatus
 		s.t.Fatal(err)
 	}
 	isNth := func(g *tarn.PavStage) bool { return g.Status.Node.Loss != nil && g.Status.Node.Loss.Number == nth }
-	slowest := answers(suite.live)
-	killed := time.Now()
+	slowest, killed := answers(s.t, suite.live), time.Now()
 	s.killIn(serving, "fusefs")
 	s.stageOf("lost", isNth)
-	inTime = s.noticedInTime(time.Since(killed), slowest())
+	inTime = s.noticedInTime(time.Since(killed), slowest(killed))
 	s.prints(user, attempt+strconv.Itoa(int(nth)+1))
 	s.t.Logf("new opens work %s after the kill", time.Since(killed))
 	again := s.stageOf("healthy again", func(g *tarn.PavStage) bool { return isNth(g) && healthy(tarn.ReasonRebound)(g) })

@@ -30,7 +30,7 @@ func TestAPodWritesOnThoughItsStageWasDeletedByHand(t *testing.T) {
 	other := s.consumer("other", claim.Name, stays)
 	crashes := s.consumer("crashes", claim.Name, "false", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyAlways })
 	slow := s.consumer("slow", claim.Name, "trap '' TERM; until [ -e /data/go ]; do sleep 0.1; done; echo bye > /data/last", func(p *corev1.Pod) {
-		p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](120)
+		p.Spec.TerminationGracePeriodSeconds = ptr.To[int64](600)
 	})
 	s.ready(writer)
 	s.ready(other)

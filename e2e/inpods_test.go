@@ -37,7 +37,7 @@ func (s *scenario) tarnAgain() {
 		return
 	}
 	for _, part := range []string{"deployment/tarn-controller", "daemonset/tarn-node", "deployment/tarn-api"} {
-		s.kubectl("-n", tarnSystem, "rollout", "status", part, "--timeout=60s")
+		s.kubectl("-n", tarnSystem, "rollout", "status", part, "--timeout=180s")
 	}
 }
 

@@ -100,7 +100,7 @@ func (s *scenario) nothingLeft() error {
 
 // nodeAfterwards is how long the node may take to follow when the last object of a
 // case is gone.
-const nodeAfterwards = 10 * time.Second
+const nodeAfterwards = time.Minute
 
 // leftOnTheNode names mounts, folders and sockets of the case: those with its name,
 // or with the uid of anything seen of it.

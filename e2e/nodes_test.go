@@ -29,7 +29,7 @@ const (
 	// staging pods that may be evicted are refused: 5 minutes by default.
 	calm = 5 * time.Second
 	// failing is what the cases there may take, beside whatever else the machine does.
-	failing = 18 * time.Minute
+	failing = 45 * time.Minute
 )
 
 // In a cluster of its own: a node short of disk takes no pods and throws its images away,
@@ -104,8 +104,8 @@ func (a addOn) installedApart(t *testing.T, m machine, cluster func(...string) s
 	kubectl := filepath.Join(filepath.Dir(m.binary), "kubectl")
 	for _, command := range [][]string{
 		{a.helm, "upgrade", "--install", "tarn", a.chart, "--set", "image.tag=" + release, "--set", "node.kubeletDir=" + kubeletDir},
-		{kubectl, "-n", tarnSystem, "rollout", "status", "deployment/" + controller, "--timeout=60s"},
-		{kubectl, "-n", tarnSystem, "rollout", "status", "daemonset/" + nodeAgent, "--timeout=60s"},
+		{kubectl, "-n", tarnSystem, "rollout", "status", "deployment/" + controller, "--timeout=180s"},
+		{kubectl, "-n", tarnSystem, "rollout", "status", "daemonset/" + nodeAgent, "--timeout=180s"},
 	} {
 		c := exec.Command(command[0], command[1:]...)
 		c.Env = append(os.Environ(), "KUBECONFIG="+cluster("kubeconfig"))

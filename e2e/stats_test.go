@@ -52,7 +52,7 @@ func TestTheKubeletGivesAVolumeToItsPodsGroupAndTellsHowFullItIs(t *testing.T) {
 // further has nothing to miss.
 func (s *scenario) measured(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim, want map[string]float64, further func() (missing string)) {
 	s.t.Helper()
-	const within = 3 * time.Minute
+	const within = soon + time.Minute
 	if err := s.get(pod); err != nil {
 		s.t.Fatal(err)
 	}

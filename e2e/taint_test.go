@@ -21,8 +21,8 @@ import (
 )
 
 // lostNode is how long Kubernetes may take to give up a node whose kubelet is silent:
-// 50 s by default, and a few more to look.
-const lostNode = 2 * time.Minute
+// 50 s by default, and what it takes to look.
+const lostNode = soon + time.Minute
 
 // nodeBecomes waits until a node is as wanted.
 func (s *scenario) nodeBecomes(name, what string, is func(*corev1.Node) bool) {

@@ -6,7 +6,7 @@ set -euo pipefail
 . hack/addon-uninstall.sh
 . hack/addon-uninstall-more.sh
 
-go test -json -tags e2e -count=1 -timeout 60m "$@" ./e2e
+go test -json -tags e2e -count=1 -timeout 90m "$@" ./e2e
 [ -z "${KEEP:-}" ] || exit 0
 asked_until_now addon "$TARN_CLUSTER_NAME"
 

@@ -8,21 +8,21 @@ by_kubectl_twice_under_a_writer() {
 	kept=$(shelved)
 	# The pod of hack/addon.yaml, on another claim.
 	awk 'BEGIN { RS = "---\n" } /kind: Pod\n/' hack/addon.yaml | sed 's/claimName: written/claimName: shelved/' | kubectl apply -f - >&2
-	kubectl wait --for=condition=Ready pod/writer --timeout=60s >&2
-	! said=$(manifest | kubectl delete --timeout=60s -f - 2>&1) || fail "the records of a volume in use were deleted: $said"
+	kubectl wait --for=condition=Ready pod/writer --timeout=180s >&2
+	! said=$(manifest | kubectl delete --timeout=180s -f - 2>&1) || fail "the records of a volume in use were deleted: $said"
 	no_part_runs
 	said=$(manifest | kubectl delete --wait=false --ignore-not-found -f - 2>&1) || fail "the second time it says: $said"
 	grep -q '"pavvolumes.tarn.dev" deleted' <<<"$said" || fail "the second time it says: $said"
-	kubectl wait --for=delete namespace/tarn-system --timeout=60s >&2
-	kubectl wait --for=jsonpath='{.metadata.deletionTimestamp}' "pavvol/$kept" crd/pavvolumes.tarn.dev --timeout=30s >&2
+	kubectl wait --for=delete namespace/tarn-system --timeout=180s >&2
+	kubectl wait --for=jsonpath='{.metadata.deletionTimestamp}' "pavvol/$kept" crd/pavvolumes.tarn.dev --timeout=180s >&2
 	goes_on "after kubectl delete, twice"
 	said=$(refuses --keep-volumes)
 	grep -q "^    delete the pods that use it, .* then install Tarn again: tarn explain volume $kept\$" <<<"$said" || fail "it does not say which comes first: $said"
 	kubectl delete pod writer --wait=false >&2
-	kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/writer --timeout=60s >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/writer --timeout=180s >&2
 	# When no stage is left the kind goes, and then nobody can say that a pod has none: it takes a second time.
 	manifest | kubectl apply -f - >&2
-	kubectl wait --for=delete crd/pavstages.tarn.dev --timeout=120s >&2
+	kubectl wait --for=delete crd/pavstages.tarn.dev --timeout=180s >&2
 	manifest | kubectl apply -f - >&2
 	kubectl wait --for=delete pod/writer --timeout=180s >&2
 	uninstall --keep-volumes --yes >&2
@@ -30,8 +30,8 @@ by_kubectl_twice_under_a_writer() {
 	applies_the_manifest
 	[ "$(shelved)" = "$kept" ] || fail "the claim has another volume"
 	uses_shelved "awk 'NR != \$1 { exit 1 } END { exit NR < 3 }' /data/log"
-	kubectl delete pvc shelved --timeout=60s >&2
-	kubectl delete pv "$kept" --timeout=60s >&2
+	kubectl delete pvc shelved --timeout=180s >&2
+	kubectl delete pv "$kept" --timeout=180s >&2
 	uninstall --yes >&2
 	nothing_left
 }
@@ -46,8 +46,8 @@ with_an_app_where_helm_makes_the_namespace() {
 	grep -q 'to take Tarn away without loss: tarn uninstall' <<<"$said" || fail "kubectl delete does not say what to do: $said"
 	rm -f "$shelf/go"
 	other=$(shelved) # with the class that the application names
-	kubectl delete pvc shelved --timeout=60s >&2
-	kubectl wait --for=jsonpath='{.status.phase}'=Deleting "pavvol/$other" --timeout=60s >&2
+	kubectl delete pvc shelved --timeout=180s >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Deleting "pavvol/$other" --timeout=180s >&2
 	bin/tarn app deploy --namespace default --file - >&2 <<-END
 		[app]
 		name = "board"
@@ -66,9 +66,9 @@ with_an_app_where_helm_makes_the_namespace() {
 	said=$(sed -n '/^application default.board is deployed$/{n;s/^    keep its volumes: //p}' <<<"$said")
 	[[ $said == *"kubectl patch app "*" && kubectl annotate pvc "*" && kubectl delete app -n default board" ]] || fail "it does not say how an application goes without its data: $said"
 	eval "$said" >&2
-	kubectl wait --for=delete pod --selector tarn.dev/app=board --timeout=60s >&2
+	kubectl wait --for=delete pod --selector tarn.dev/app=board --timeout=180s >&2
 	said=$(kubectl get pavstages --output name)
-	[ -z "$said" ] || kubectl wait --for=delete --timeout=60s $said >&2
+	[ -z "$said" ] || kubectl wait --for=delete --timeout=180s $said >&2
 	begins_uninstalling --keep-volumes
 	[ "$heard" = "wait until 1 volumes are destroyed whose claims are gone: $other of default/shelved"$'\n' ] || fail "it does not wait for what is being destroyed, and says: $heard"
 	[ -n "$(kubectl -n tarn-system get deployment tarn-controller --output name)" ] || fail "nobody is there to destroy what it waits for"
@@ -86,6 +86,6 @@ with_an_app_where_helm_makes_the_namespace() {
 	! kubectl get namespace tarn-system 2>/dev/null >&2 || fail "the namespace is there, which held nothing but Tarn and helm's record of it"
 	nothing_left "$kept" "$claim"
 	[ "$(cat "$shelf/$kept/log")" = first ] || fail "the data of an application are not: $(ls -lR "$shelf")"
-	kubectl delete pvc "$claim" --timeout=60s >&2
-	kubectl delete pv "$kept" --timeout=60s >&2
+	kubectl delete pvc "$claim" --timeout=180s >&2
+	kubectl delete pv "$kept" --timeout=180s >&2
 }

@@ -82,7 +82,7 @@ who_runs() { # VOLUME: the pod that writes to it, and the one that makes it avai
 under_a_writer() {
 	local said pods volume
 	kubectl apply -f hack/addon.yaml >&2
-	kubectl wait --for=condition=Ready pod/writer --timeout=60s >&2
+	kubectl wait --for=condition=Ready pod/writer --timeout=180s >&2
 	goes_on "at the beginning"
 	said=$(refuses --yes)
 	grep -q 'is in use on node' <<<"$said" || fail "a volume in use is not named: $said"
@@ -90,20 +90,20 @@ under_a_writer() {
 	pods=$(who_runs "$volume")
 	[ "$(grep -c Running <<<"$pods")" = 2 ] || fail "not two pods run: $pods"
 	"$TARN_HELM" uninstall tarn >&2
-	kubectl -n tarn-system wait --for=delete pod --selector app.kubernetes.io/name=tarn --timeout=60s >&2
+	kubectl -n tarn-system wait --for=delete pod --selector app.kubernetes.io/name=tarn --timeout=180s >&2
 	goes_on "with no part of Tarn there"
 	install
 	goes_on "under the Tarn that came back"
 	[ "$pods" = "$(who_runs "$volume")" ] || fail "the pods were $pods, and are $(who_runs "$volume")"
-	kubectl delete --timeout=60s -f hack/addon.yaml >&2
-	kubectl wait --for=delete "pv/$volume" --timeout=60s >&2
+	kubectl delete --timeout=180s -f hack/addon.yaml >&2
+	kubectl wait --for=delete "pv/$volume" --timeout=180s >&2
 }
 
 # shelved gives the volume of claim shelved, as soon as it is bound.
 shelved() {
 	mkdir -p "$shelf"
 	sed "s#SHELF#$shelf#" hack/addon-shelf.yaml | kubectl apply -f - >&2
-	kubectl wait --for=jsonpath='{.status.phase}'=Bound pvc/shelved --timeout=60s >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Bound pvc/shelved --timeout=180s >&2
 	kubectl get pvc shelved --output jsonpath='{.spec.volumeName}'
 }
 
@@ -125,10 +125,10 @@ begins_uninstalling() {
 with_a_pool() {
 	local going spare way
 	going=$(shelved)
-	kubectl delete pvc shelved --timeout=60s >&2
-	kubectl wait --for=jsonpath='{.status.phase}'=Deleting "pavvol/$going" --timeout=60s >&2
+	kubectl delete pvc shelved --timeout=180s >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Deleting "pavvol/$going" --timeout=180s >&2
 	kubectl apply -f hack/addon-pool.yaml >&2
-	kubectl wait --for=condition=Ready pvset/addon-spare --timeout=60s >&2
+	kubectl wait --for=condition=Ready pvset/addon-spare --timeout=180s >&2
 	spare=$(kubectl get pv --selector pool=addon-spare --output jsonpath='{.items[7].metadata.name}')
 	kubectl label pv "$spare" tarn.dev/deletion-protection=true >&2
 	for way in "" --yes; do
@@ -180,16 +180,16 @@ uses_shelved() {
 		    - {name: main, image: "busybox:1.36", command: [sh, -ec, "$1"], volumeMounts: [{name: data, mountPath: /data}]}
 		  volumes: [{name: data, persistentVolumeClaim: {claimName: shelved}}]
 	END
-	kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/user --timeout=60s >&2
-	kubectl delete pod user --timeout=60s >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/user --timeout=180s >&2
+	kubectl delete pod user --timeout=180s >&2
 	stages=$(kubectl get pavstages --output name)
-	[ -z "$stages" ] || kubectl wait --for=delete --timeout=60s $stages >&2
+	[ -z "$stages" ] || kubectl wait --for=delete --timeout=180s $stages >&2
 }
 
 # slow_spares makes a pool of two volumes that go as slowly as that of claim shelved, and names them.
 slow_spares() {
 	sed 's/addon-spare/addon-slow/; s/minimumReplicas: 20/minimumReplicas: 2/; s#provisioner: .*#provisioner: addon-shelf#' hack/addon-pool.yaml | kubectl apply -f - >&2
-	kubectl wait --for=condition=Ready pvset/addon-slow --timeout=60s >&2
+	kubectl wait --for=condition=Ready pvset/addon-slow --timeout=180s >&2
 	kubectl get pv --selector pool=addon-slow --output jsonpath='{.items[*].metadata.name}'
 }
 
@@ -216,7 +216,7 @@ keeping_a_volume() {
 		nothing was done; with --yes it is
 	END
 	( # spares are destroyed, however long that takes, before the controllers end
-		kubectl wait --for=delete pvset/addon-slow --timeout=60s >&2
+		kubectl wait --for=delete pvset/addon-slow --timeout=180s >&2
 		[ -n "$(kubectl -n tarn-system get deployment tarn-controller --output name)" ] && touch "$shelf/go"
 	) &
 	finishing=$!
@@ -243,14 +243,14 @@ keeping_a_volume() {
 	[ "$(shelved)" = "$kept" ] || fail "the claim has another volume"
 	uses_shelved 'grep -qx first /data/log; echo second >> /data/log'
 	[ "$(cat "$shelf/$kept/log")" = first$'\n'second ] || fail "a volume that was kept has: $(cat "$shelf/$kept/log")"
-	kubectl delete pvc shelved --timeout=60s >&2
-	kubectl wait --for=jsonpath='{.status.phase}'=Released "pv/$kept" --timeout=60s >&2
+	kubectl delete pvc shelved --timeout=180s >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Released "pv/$kept" --timeout=180s >&2
 	told "$(refuses)" <<-END
 		volume $kept was left by an earlier Tarn, and nothing knows how to destroy its storage
 		    kubectl delete pv $kept, and see to its storage yourself; to leave its data as it is: --keep-volumes
 		tarn: not uninstalled: see above what is in the way \(1\), and what to do about it
 	END
-	kubectl delete pv "$kept" --timeout=60s >&2
+	kubectl delete pv "$kept" --timeout=180s >&2
 	[ -e "$shelf/$kept/log" ] || fail "the data of a volume that Tarn was not to destroy are gone"
 }
 
@@ -267,9 +267,9 @@ applies_the_manifest() {
 from_the_manifest() {
 	applies_the_manifest
 	kubectl apply -f examples/hello-world >&2
-	kubectl wait --for=jsonpath='{.status.phase}'=Bound pvc/hello-world --timeout=60s >&2
-	kubectl wait --for=condition=Ready pod/hello-world --timeout=60s >&2
-	kubectl delete --timeout=60s -f examples/hello-world >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Bound pvc/hello-world --timeout=180s >&2
+	kubectl wait --for=condition=Ready pod/hello-world --timeout=180s >&2
+	kubectl delete --timeout=180s -f examples/hello-world >&2
 }
 
 # unguarded COMMAND...: runs a command that policy deletion.tarn.dev refuses, once that is gone: the API server goes by a policy for a moment
@@ -282,24 +282,24 @@ unguarded() {
 	done
 }
 
-no_part_runs() { kubectl -n tarn-system wait --for=delete pod --selector app.kubernetes.io/name=tarn --timeout=60s >&2; }
+no_part_runs() { kubectl -n tarn-system wait --for=delete pod --selector app.kubernetes.io/name=tarn --timeout=180s >&2; }
 
 # Whoever has deleted the manifest under a volume in use, and then what uses it, has all of
 # that hang; it goes when the manifest is applied again, as docs/install.md says.
 by_kubectl_under_a_writer() {
 	local said volume
 	kubectl apply -f hack/addon.yaml >&2
-	kubectl wait --for=condition=Ready pod/writer --timeout=60s >&2
+	kubectl wait --for=condition=Ready pod/writer --timeout=180s >&2
 	volume=$(kubectl get pvc written --output jsonpath='{.spec.volumeName}')
-	! said=$(manifest | kubectl delete --timeout=60s -f - 2>&1) || fail "the records of a volume in use were deleted: $said"
+	! said=$(manifest | kubectl delete --timeout=180s -f - 2>&1) || fail "the records of a volume in use were deleted: $said"
 	grep -q 'to take Tarn away without loss: tarn uninstall' <<<"$said" || fail "kubectl delete does not say what to do: $said"
 	no_part_runs
 	goes_on "with no part of Tarn there, after kubectl delete"
 	kubectl delete --wait=false -f hack/addon.yaml >&2
 	# Its containers have ended, and it stays: nobody takes its volume back.
-	kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/writer --timeout=60s >&2
+	kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/writer --timeout=180s >&2
 	applies_the_manifest
-	kubectl wait --for=delete --timeout=120s pod/writer pvc/written "pv/$volume" "pavvol/$volume" pavprovisioner/addon-served >&2
+	kubectl wait --for=delete --timeout=180s pod/writer pvc/written "pv/$volume" "pavvol/$volume" pavprovisioner/addon-served >&2
 	[ -z "$(kubectl get pavstages --output name)" ] || fail "a volume that is gone is staged: $(kubectl get pavstages --output yaml)"
 }
 
@@ -329,12 +329,12 @@ after_every_controller() {
 	uninstall --keep-volumes --yes >&2
 	# The spares stay as volumes do, as nobody was there to destroy them. The class they were
 	# made by Kubernetes' garbage collector removes.
-	kubectl delete pv $spares --timeout=60s >&2
-	kubectl wait --for=delete storageclass/tarn-pool-addon-slow --timeout=60s >&2
+	kubectl delete pv $spares --timeout=180s >&2
+	kubectl wait --for=delete storageclass/tarn-pool-addon-slow --timeout=180s >&2
 	nothing_left "$kept" shelved
 	[ "$(cat "$shelf/$kept/log")" = first ] || fail "the data of a volume that was kept are not: $(ls -lR "$shelf")"
-	kubectl delete pvc shelved --timeout=60s >&2
-	kubectl delete pv "$kept" --timeout=60s >&2
+	kubectl delete pvc shelved --timeout=180s >&2
+	kubectl delete pv "$kept" --timeout=180s >&2
 }
 
 # Others have put something into Tarn's namespace: it is named, and goes on as before.
@@ -355,9 +355,9 @@ beside_others() {
 	grep -q "namespace tarn-system stays, with what is not Tarn's: ConfigMap theirs, Deployment theirs, PersistentVolumeClaim theirs, Secret theirs\$" <<<"$said" || fail "what others have is not named: $said"
 	[ "$(tail -n 1 <<<"$said")" = "Tarn is uninstalled" ] || fail "it does not come to its end: $said"
 	[ "$was" = "$(kubectl -n tarn-system get pods --selector app=theirs --output jsonpath='{.items[*].metadata.uid}')" ] || fail "the pod of others is another one"
-	kubectl -n tarn-system wait --for=condition=Ready pod --selector app=theirs --timeout=30s >&2
+	kubectl -n tarn-system wait --for=condition=Ready pod --selector app=theirs --timeout=180s >&2
 	# Nothing of Tarn's is left there, when Kubernetes has cleared up.
-	kubectl -n tarn-system wait --for=delete replicaset,pod --selector app.kubernetes.io/name=tarn --timeout=60s >&2
+	kubectl -n tarn-system wait --for=delete replicaset,pod --selector app.kubernetes.io/name=tarn --timeout=180s >&2
 	told "$(kubectl -n tarn-system get configmaps,secrets,persistentvolumeclaims,services,deployments,daemonsets,serviceaccounts,leases,networkpolicies,roles,rolebindings,poddisruptionbudgets --output name)" <<-END
 		configmap/kube-root-ca.crt
 		configmap/theirs
@@ -366,7 +366,7 @@ beside_others() {
 		deployment.apps/theirs
 		serviceaccount/default
 	END
-	kubectl delete namespace tarn-system --timeout=60s >&2
+	kubectl delete namespace tarn-system --timeout=180s >&2
 }
 
 # and_nothing_is_left when helm has forgotten its release, whose objects are gone by now.

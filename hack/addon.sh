@@ -112,7 +112,7 @@ done
 
 rolled_out() {
 	local part
-	for part in "$@"; do kubectl -n tarn-system rollout status "$part" --timeout=60s >&2; done
+	for part in "$@"; do kubectl -n tarn-system rollout status "$part" --timeout=180s >&2; done
 }
 first=${TARN_RELEASES%% *} socket=
 if [ -n "${WIDE:-}" ]; then

@@ -111,7 +111,7 @@ commands=()
 tests() {
 	local kubeconfig
 	kubeconfig=$("$TARN_CLUSTER_BINARY" kubeconfig --name "$1")
-	commands+=(-- env "TARN_CLUSTER_NAME=$1" "KUBECONFIG=$kubeconfig" go test -json -tags e2e -count=1 -timeout 40m -parallel 6 "${@:2}" ./e2e)
+	commands+=(-- env "TARN_CLUSTER_NAME=$1" "KUBECONFIG=$kubeconfig" go test -json -tags e2e -count=1 -timeout 90m -parallel 6 "${@:2}" ./e2e)
 }
 if [ $# -gt 0 ]; then
 	tests "$name" "$@"

@@ -134,7 +134,12 @@ func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeCla
 	}
 	s.stepPod(v, failed.Step)
 	if due != nil && due.Before(&metav1.Time{Time: s.view.Now}) && !again {
-		s.late(due.Time)
+		// The pause goes by from the failure on, and what undoes the attempt may take longer.
+		since := due.Time
+		if undone := writtenAt(r); undone.After(since) {
+			since = undone
+		}
+		s.late(since)
 	}
 }
 

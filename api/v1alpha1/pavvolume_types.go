@@ -180,7 +180,8 @@ type PavVolumeStatus struct {
 	// nextDeletionTime is when a failed deletion pod is followed by another.
 	// +optional
 	NextDeletionTime *metav1.Time `json:"nextDeletionTime,omitempty"`
-	// nextAttemptTime is when a failed creation is tried again.
+	// nextAttemptTime is when a failed creation is tried again; absent until what it may
+	// have left is undone.
 	// +optional
 	NextAttemptTime *metav1.Time `json:"nextAttemptTime,omitempty"`
 	// lastError is the last failure; it stays until the step succeeds.

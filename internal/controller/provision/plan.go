@@ -33,11 +33,6 @@ const (
 	eventSucceeded = "ProvisioningSucceeded"
 )
 
-const (
-	firstRetry = 2 * time.Second
-	lastRetry  = 5 * time.Minute
-)
-
 // Act is what a reconcile does; a closed set.
 type Act string
 
@@ -320,8 +315,8 @@ func underWay(attempt int32, phase tarnv1.VolumePhase) string {
 }
 
 // fail records a failure. Into Pending it goes when nothing can have been made, into
-// Undoing when something may have been. The next attempt is due after a pause that
-// doubles with each.
+// Undoing when something may have been, and then reclaim says when the next attempt is
+// due, as its pause begins when all is undone.
 func fail(v *View, err *podvol.StepError, into tarnv1.VolumePhase, now time.Time) Plan {
 	status := failed(v, err, into, v.Record.Status.Attempts, now)
 	return Plan{Act: ActStatus, Status: status, Warning: err.Message, Cause: attemptCause(v.Record.Status.Attempts)}
@@ -333,13 +328,13 @@ func attemptCause(attempt int32) string { return fmt.Sprintf("Attempt%d", attemp
 func failed(v *View, err *podvol.StepError, into tarnv1.VolumePhase, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
 	record := v.Record
 	status := record.Status.DeepCopy()
+	status.Phase, status.Attempts, status.NextAttemptTime = into, attempt, nil
 	if into == tarnv1.VolumeUndoing {
 		handOver(status, v)
+	} else {
+		status.NextAttemptTime = podvol.RetryAt(record, attempt, now)
 	}
-	status.Phase, status.Attempts = into, attempt
 	status.LastError = err.Recorded(v.Provisioner, now)
-	next := metav1.NewTime(now.Add(kube.Backoff(attempt, firstRetry, lastRetry, string(record.UID))))
-	status.NextAttemptTime = &next
 	say(status, record, err.Reason, err.Message)
 	return status
 }

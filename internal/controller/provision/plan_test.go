@@ -206,7 +206,7 @@ func TestARecordGoesOnBy(t *testing.T) {
 	}
 }
 
-func TestAFailedCreationKeepsTheWordsTheHandleAndTheNextTime(t *testing.T) {
+func TestAFailedCreationKeepsTheWordsAndTheHandle(t *testing.T) {
 	o := podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodFailed, Message: "no room", Inputs: tarnv1.PodInputs{Handle: "chosen"}}
 	got := decide(viewOf(record(tarnv1.VolumeCreating), pod(o)), now)
 	if want := "Creation pod failed: no room"; got.Warning != want || got.Status.LastError.Message != want {
@@ -215,8 +215,12 @@ func TestAFailedCreationKeepsTheWordsTheHandleAndTheNextTime(t *testing.T) {
 	if got.Status.Handle != "chosen" {
 		t.Errorf("handle = %q, want the one the pod was given, so that undoing speaks of the same volume", got.Status.Handle)
 	}
-	if pause := got.Status.NextAttemptTime.Sub(now); pause < firstRetry*4/5 || pause > firstRetry*6/5 {
-		t.Errorf("next attempt after %s, want about %s", pause, firstRetry)
+	if at := got.Status.NextAttemptTime; at != nil {
+		t.Errorf("next attempt at %s, want none before this one is undone", at)
+	}
+	refused := decide(viewOf(record(tarnv1.VolumeValidating), pod(o)), now) // has nothing to undo
+	if pause := refused.Status.NextAttemptTime.Sub(now); pause < podvol.FirstRetry*4/5 || pause > podvol.FirstRetry*6/5 {
+		t.Errorf("next attempt after %s, want about %s", pause, podvol.FirstRetry)
 	}
 	if c := meta.FindStatusCondition(got.Status.Conditions, tarnv1.ConditionProvisioned); c == nil || c.Reason != podvol.ReasonPodFailed {
 		t.Errorf("condition = %+v, want reason %s", c, podvol.ReasonPodFailed)

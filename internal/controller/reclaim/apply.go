@@ -135,18 +135,18 @@ func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, err
 		return false, err
 	}
 	if gone && (v.Record.Status.Phase == tarnv1.VolumeUndoing || v.Record.DeletionTimestamp != nil) { // whatever becomes of the section
-		return r.apply(ctx, v, withoutNode(v))
+		return r.apply(ctx, v, withoutNode(v, r.clock.Now()))
 	}
 	prepared, err := r.steps.PrepareDeletion(ctx, v.Provisioner, v.Record, attempt)
 	if err != nil {
 		return false, r.giveUp(ctx, v, err, attempt)
 	}
 	if prepared.Pod == nil { // nothing to run
-		p := done(v)
+		p := done(v, r.clock.Now())
 		return r.apply(ctx, v, p)
 	}
 	if gone {
-		return r.apply(ctx, v, withoutNode(v))
+		return r.apply(ctx, v, withoutNode(v, r.clock.Now()))
 	}
 	if s := v.Record.Status; s.DeletionAttempts != attempt || s.NextDeletionTime != nil || !s.DeletionStarted || s.PodNamespace != prepared.Pod.Namespace {
 		if err := r.writeStatus(ctx, v, begun(v.Record, attempt, prepared.Pod.Namespace)); err != nil {

@@ -36,13 +36,9 @@ const (
 	eventUndoSkipped   = "UndoSkipped"
 )
 
-const (
-	firstRetry = 2 * time.Second
-	lastRetry  = 5 * time.Minute
-	// retentionLook is how often a retention is looked at again: no event of the volume
-	// tells when its class or its set says another.
-	retentionLook = time.Minute
-)
+// retentionLook is how often a retention is looked at again: no event of the volume
+// tells when its class or its set says another.
+const retentionLook = time.Minute
 
 // Act is what a reconcile does; a closed set.
 type Act string
@@ -256,13 +252,13 @@ func decideDestroying(v *View, now time.Time) Plan {
 		if v.Pod != nil && !podvol.Ended(v.Pod) { // its time was up, but it may still be at work
 			return stop(v, []corev1.Pod{*v.Pod}, now)
 		}
-		return run(v, v.Record.Status.DeletionAttempts+1)
+		return run(v, v.Record.Status.DeletionAttempts+1, now)
 	}
 	switch o := v.Observed.After(waitedFor(v)); o.State {
 	case podvol.PodAbsent:
-		return run(v, max(v.Record.Status.DeletionAttempts, 1))
+		return run(v, max(v.Record.Status.DeletionAttempts, 1), now)
 	case podvol.PodSucceeded:
-		return done(v)
+		return done(v, now)
 	case podvol.PodFailed, podvol.PodForeign:
 		message := o.Message
 		if o.Reason == podvol.ReasonPodFailed {
@@ -310,10 +306,10 @@ func mended(v *View) bool {
 	return last != nil && v.Provisioner != nil && last.ProvisionerGeneration != 0 && last.ProvisionerGeneration != v.Provisioner.Generation
 }
 
-func run(v *View, attempt int32) Plan {
+func run(v *View, attempt int32, now time.Time) Plan {
 	if v.Provisioner == nil || v.Provisioner.UID != v.Record.Spec.Provisioner.UID {
 		if v.Record.DeletionTimestamp != nil {
-			return done(v) // the word that the storage was removed by hand
+			return done(v, now) // the word that the storage was removed by hand
 		}
 		return say(v, reasonProvisioner, fmt.Sprintf(
 			"PavProvisioner %q, which made the volume, is gone, and nothing else knows how to remove it; remove the storage by hand, then: kubectl delete pavvolume %s",
@@ -323,20 +319,23 @@ func run(v *View, attempt int32) Plan {
 }
 
 // done says what follows when nothing of the storage is left.
-func done(v *View) Plan {
+func done(v *View, now time.Time) Plan {
 	if v.Record.Status.Phase == tarnv1.VolumeDeleting {
 		return Plan{Act: ActDeleted}
 	}
-	return Plan{Act: ActUndone, Status: undone(v.Record)}
+	return Plan{Act: ActUndone, Status: undone(v.Record, now)}
 }
 
 // undone is the status with which provision takes over again: the claim may still
-// want a volume. The count of deletions goes on, since it names their pods: what this
+// want a volume, after a pause if the attempt failed. The count of deletions goes on, since it names their pods: what this
 // one has done must not be taken for what a later one is to do.
-func undone(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {
+func undone(record *tarnv1.PavVolume, now time.Time) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.Phase, status.Handle, status.Capacity = tarnv1.VolumePending, "", 0
 	status.NextDeletionTime = nil
+	if status.LastError != nil {
+		status.NextAttemptTime = podvol.RetryAt(record, status.Attempts, now)
+	}
 	if !record.Spec.WaitsForNode { // else provision gives the node back to the scheduler
 		status.NodeName = ""
 	}
@@ -351,8 +350,7 @@ func failed(v *View, err *podvol.StepError, attempt int32, now time.Time) *tarnv
 	status := record.Status.DeepCopy()
 	status.DeletionAttempts = attempt
 	status.LastError = err.Recorded(v.Provisioner, now)
-	next := metav1.NewTime(now.Add(kube.Backoff(attempt, firstRetry, lastRetry, string(record.UID))))
-	status.NextDeletionTime = &next
+	status.NextDeletionTime = podvol.RetryAt(record, attempt, now)
 	condition(status, record, metav1.ConditionFalse, err.Reason, err.Message)
 	return status
 }

@@ -171,18 +171,23 @@ func TestCase133AnUnknownPolicyIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestUndoneForgetsTheHandleAndKeepsTheNextAttempt(t *testing.T) {
-	next := metav1.NewTime(now.Add(time.Minute))
-	v := viewOf(tarnv1.VolumeUndoing, observed(podvol.PodSucceeded), func(v *View) {
-		v.Record.Status.Handle, v.Record.Status.Capacity, v.Record.Status.DeletionAttempts = "h", 5, 2
-		v.Record.Status.NextAttemptTime = &next
-	})
-	got := decide(v, now).Status
+func TestUndoneForgetsTheHandleAndPausesBeforeTheNextAttempt(t *testing.T) {
+	undoing := func(v *View) {
+		v.Record.Status.Handle, v.Record.Status.Capacity, v.Record.Status.DeletionAttempts, v.Record.Status.Attempts = "h", 5, 2, 3
+	}
+	failed := func(v *View) {
+		v.Record.Status.LastError = &tarnv1.PavVolumeError{Step: tarnv1.StepCreation, Time: metav1.NewTime(now.Add(-time.Hour))}
+	}
+	got := decide(viewOf(tarnv1.VolumeUndoing, observed(podvol.PodSucceeded), undoing, failed), now).Status
 	if got.Handle != "" || got.Capacity != 0 || got.DeletionAttempts != 2 {
 		t.Errorf("status = %+v, want handle and capacity cleared, and the count of deletions kept", got)
 	}
-	if got.NextAttemptTime == nil || !got.NextAttemptTime.Equal(&next) {
-		t.Errorf("next attempt = %v, want %v kept", got.NextAttemptTime, next)
+	third := 4 * podvol.FirstRetry
+	if pause := got.NextAttemptTime.Sub(now); pause < third*4/5 || pause > third*6/5 {
+		t.Errorf("next attempt after %s, want about %s from now, however long ago the failure was", pause, third)
+	}
+	if got := decide(viewOf(tarnv1.VolumeUndoing, observed(podvol.PodSucceeded), undoing), now).Status; got.NextAttemptTime != nil {
+		t.Errorf("next attempt at %s, want at once after what did not fail", got.NextAttemptTime)
 	}
 }
 

@@ -64,15 +64,15 @@ func stop(v *View, pods []corev1.Pod, now time.Time) Plan {
 // withoutNode says what becomes of a volume whose node is gone. What a creation has left
 // there holds nobody's data, and its claim is to get a volume elsewhere. A volume that was
 // used waits for its node, or for the word that its storage is gone.
-func withoutNode(v *View) Plan {
+func withoutNode(v *View, now time.Time) Plan {
 	node := v.Record.Status.NodeName
 	switch {
 	case v.Record.Status.Phase == tarnv1.VolumeUndoing:
-		p := done(v)
+		p := done(v, now)
 		p.Warning, p.WarningReason = fmt.Sprintf("node %q is gone: what was made there of the volume is not undone", node), eventUndoSkipped
 		return p
 	case v.Record.DeletionTimestamp != nil:
-		p := done(v)
+		p := done(v, now)
 		p.Warning = fmt.Sprintf("node %q is gone and PavVolume %s was deleted: its storage, of handle %q, is taken to be gone with the node", node, v.Record.Name, v.Record.Status.Handle)
 		return p
 	}

@@ -114,7 +114,7 @@ func (s *scenario) explainsThat(kubeconfig, kind, name, what string, is func(exp
 // printsThat asks tarn explain until what it prints is as it should be, and gives that.
 func (s *scenario) printsThat(what string, is func(out string) bool, args ...string) string {
 	s.t.Helper()
-	over, again := time.NewTimer(2*soon), time.NewTicker(200*time.Millisecond)
+	over, again := time.NewTimer(2*s.limit()), time.NewTicker(200*time.Millisecond)
 	defer over.Stop()
 	defer again.Stop()
 	for {
@@ -244,7 +244,8 @@ func TestExplainSaysWhyAPodHasNotItsVolume(t *testing.T) {
 		{"long", "mounting", "", []string{"its staging pod default/pav-staging-", "has been running for", "has not made it available"}},
 	} {
 		t.Run(c.claim, func(t *testing.T) {
-			sub := &scenario{t: t, ctx: s.ctx, name: s.name}
+			sub := s.part(t)
+			sub.step = 2 * soon // only after some failures is the kubelet's pause longer than what was begun takes to be undone
 			sub.bound(sub.claim(c.claim))
 			pod := sub.consumer(c.claim, c.claim, stays)
 			e := sub.explainsWith(c.wantLog, "pod", s.name+"/"+c.claim, c.want...)

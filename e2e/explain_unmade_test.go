@@ -50,7 +50,7 @@ func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 		{tarn.StepValidation, checked, 1, silence{kind: "claim", name: s.name + "/" + checked.Name, want: []string{"its claim is being validated"}}},
 		{tarn.StepValidation, byHand, 0, silence{kind: "pod", name: s.name + "/" + byHand.Name, want: []string{"it is being validated first"}}},
 		{tarn.StepCreation, again, 2, silence{kind: "claim", name: s.name + "/" + again.Name, want: []string{"attempt 1 failed: ", "; now its volume is being made, attempt 2"}}},
-		{tarn.StepDeletion, undone, 1, silence{kind: "claim", name: s.name + "/" + undone.Name, want: []string{"what an attempt may have left is being removed, attempt 1: "}}},
+		{tarn.StepDeletion, undone, 1, silence{kind: "claim", name: s.name + "/" + undone.Name, want: []string{"attempt 1 failed: ", "; now what an attempt may have left is being removed, attempt 1"}}},
 		{tarn.StepDeletion, going, 1, silence{kind: "volume", name: going.Spec.VolumeName, want: []string{"its storage is being destroyed, attempt 1"}}},
 		{tarn.StepDeletion, regoing, 2, silence{kind: "volume", name: regoing.Spec.VolumeName, want: []string{"its storage could not be removed: ", "; now attempt 2 is under way"}}},
 		{tarn.StepExpansion, growing, 1, silence{kind: "claim", name: s.name + "/" + growing.Name, want: []string{"it is to grow from 2Mi to 8Mi"}}},

@@ -209,7 +209,9 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 			"the creation pod default/pav-creation has ended, and the node agent on n1 has not told what it left in /pav", "when the node agent on n1 has told", ""},
 		{"the creation pod was taken away and nobody makes it again", with(newWorld().recorded(tarnv1.VolumeCreating), func(w *world) { w.view.Controller = nil }), "its volume is being made, attempt 1", "as soon as tarn controller runs", ""},
 		{"an attempt is undone", with(newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepCreation, "no disk"), func(w *world) { w.record.Status.NextDeletionTime = nil }),
-			"what an attempt may have left is being removed, attempt 3: no disk", "", ""},
+			"attempt 3 failed: no disk; now what an attempt may have left is being removed, attempt 3", "", ""},
+		{"an attempt is undone by a pod that starts", with(newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepCreation, "no disk").step(tarnv1.StepDeletion, waits("ContainerCreating", ""), deadline(7200)), func(w *world) { w.record.Status.NextDeletionTime = nil }),
+			"attempt 3 failed: no disk; now the deletion pod default/pav-deletion is starting", "when its containers start", ""},
 		{"undoing fails", newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepDeletion, "still busy"), "its storage could not be removed: still busy (attempt 3)", "attempt 4 in 30s", "kubectl edit pavprovisioner gold"},
 		{"it has another volume's handle", with(newWorld().recorded(tarnv1.VolumeDisputed).failed(tarnv1.StepCreation, "volume x has the handle"), func(*world) {}), "volume x has the handle", "when somebody has settled it", "kubectl delete pavvolume pvc-claim-uid"},
 		{"it is made and is not handed over", with(newWorld().recorded(tarnv1.VolumeCreated), func(w *world) {

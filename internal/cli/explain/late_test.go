@@ -288,8 +288,6 @@ func TestWhatWaitsForSomethingElseDoesNotBlameTheController(t *testing.T) {
 			followsNode(w)
 			w.record.Status.LastError.Reason = podvol.ReasonTemplate
 		}), "its volume could not be made, attempt 3: no disk", "when the scheduler has selected a node for it again", "kubectl edit pavprovisioner gold"},
-		{"an attempt whose undoing took longer than the pause", with(late["a creation"](time.Minute), func(w *world) { written(w.record, time.Second) }),
-			"its volume could not be made, attempt 3: no disk", "attempt 4 was due 60s ago", "kubectl delete pavvolume pvc-claim-uid"},
 		{"a deletion pod that has to go", late["a deletion"](time.Hour).step(tarnv1.StepDeletion, going), "its storage could not be removed: no disk", "", "kubectl edit pavprovisioner gold"},
 		{"an unstaging pod that has to go", late["an unstaging"](time.Hour).stagePod(going), "cannot be unstaged on node n1", "was due 60m ago", ""},
 		{"another pod that has to end", said(undone(), podRuns, "pod default/pav-creation has not ended yet"), "what an attempt may have left cannot be removed yet: pod default/pav-creation has not ended yet", "", ""},

@@ -88,12 +88,30 @@ func (s *story) staging(p *podView, c *claimView, claims []*claimView) *story {
 		part.otherDriver(p, v)
 		return part
 	}
+	e := mountEvent(p, v, claims)
 	if of := part.weigh(part.unsettled(v, on)...); of != nil {
-		part.ends = of.ends
+		if part.ends = of.ends; !of.ends {
+			part.afterFailedStage(v, on, e)
+		}
 		return part
 	}
-	part.withoutStage(p, v, mountEvent(p, v, claims))
+	part.withoutStage(p, v, e)
 	return part
+}
+
+// afterFailedStage puts what the kubelet has told before the stage was begun, which the
+// try before has failed with, before how the stage stands: it is the likelier to tell.
+func (s *story) afterFailedStage(v *volumeView, on string, e *corev1.Event) {
+	if e == nil || unanswered(e) {
+		return
+	}
+	for _, g := range v.Stages {
+		if g.Stage.Spec.NodeName == on && g.Stage.DeletionTimestamp == nil && !lastSeen(e).After(g.Stage.CreationTimestamp.Time) {
+			standing := strings.TrimPrefix(s.cause, fmt.Sprintf("volume %s is not staged on node %s: ", v.Name, on))
+			s.cause = fmt.Sprintf("volume %s could not be staged on node %s: %s; now %s", v.Name, on, mountError(e.Message), standing)
+			return
+		}
+	}
 }
 
 // madeForAClaim says whether a volume was made for a claim, by the rule of the controller that

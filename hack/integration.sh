@@ -24,4 +24,4 @@ how=(-short)
 # API server of its own, so not as many as a large machine has.
 beside=$((2 * $(nproc)))
 [ "$beside" -le 8 ] || beside=8
-exec go run ./hack/testsum run integration -- go test -json -p "$beside" "${how[@]}" -tags integration -parallel 4 -run "^($names)\$" "${packages[@]}"
+exec go run ./hack/testsum run integration -- go test -json -timeout 40m -p "$beside" "${how[@]}" -tags integration -parallel 4 -run "^($names)\$" "${packages[@]}"

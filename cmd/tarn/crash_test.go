@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -44,7 +43,7 @@ type world struct {
 // newWorld sets the stage for one case; all objects carry the case's name.
 func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy, ends func(*corev1.Pod) podvoltest.End) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	w := &world{t: t, ctx: ctx, config: config, name: name}
 	w.client, w.mirror = testkit.Client(t, w.config), testkit.MirrorOf(t, w.config)
 	w.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: w.client, Ends: ends}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -45,7 +44,7 @@ func as(t *testing.T, config *rest.Config, user string) client.Client {
 
 func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	defer cancel()
 	admin := testkit.Client(t, config)
 	grant(ctx, t, admin)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -91,7 +90,7 @@ func confined(ctx context.Context, agent client.Client, prefix string) []struct 
 
 func TestTheNodeAgentWritesOnlyWhatIsOfItsNode(t *testing.T) {
 	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	defer cancel()
 	admin := testkit.Client(t, config)
 	grant(ctx, t, admin)
@@ -190,7 +189,7 @@ func withToken(ctx context.Context, t *testing.T, config *rest.Config, admin cli
 
 func TestNoPartOfTarnHasRightsItDoesNotUse(t *testing.T) {
 	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	defer cancel()
 	admin := testkit.Client(t, config)
 	right := func(verb, group, resource, sub, namespace string) authorizationv1.ResourceAttributes {

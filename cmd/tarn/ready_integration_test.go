@@ -143,7 +143,7 @@ func ask(ctx context.Context, url string) (int, string, error) {
 // said the same reason against it several times; in between it is never ready.
 func (p *trial) becomes(t *testing.T, want string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
 	defer cancel()
 	select {
 	case p.base = <-p.probes:
@@ -264,7 +264,7 @@ func TestAControllerIsNeverReadyWhereClaimsAreNotServed(t *testing.T) {
 			}
 		case <-p.probes:
 			t.Error("it answers the kubelet, though it cannot serve Apps")
-		case <-time.After(2 * time.Minute):
+		case <-time.After(testkit.Limit):
 			t.Error("it neither ends nor says why")
 		}
 	})
@@ -274,7 +274,7 @@ func TestAControllerIsNeverReadyWhereClaimsAreNotServed(t *testing.T) {
 // waits until nobody is told of it any more.
 func withoutApps(t *testing.T, admin client.Client) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
 	defer cancel()
 	definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "apps.tarn.dev"}}
 	unprotected := client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"labels": {"tarn.dev/deletion-protection": null}}}`))

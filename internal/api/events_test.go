@@ -14,6 +14,7 @@ import (
 
 	"tarn.dev/tarn/internal/api/client"
 	"tarn.dev/tarn/internal/appplan"
+	"tarn.dev/tarn/internal/testkit"
 )
 
 // through is the client of a visitor.
@@ -29,7 +30,7 @@ func (c *visitor) through() *client.Client {
 // follow gathers the events of an application. act is called with each.
 func (c *visitor) follow(id string, act func(appplan.Event)) []appplan.Event {
 	c.w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	defer cancel()
 	var events []appplan.Event
 	err := c.through().Events(ctx, "", id, func(event appplan.Event) error {

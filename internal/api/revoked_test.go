@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"tarn.dev/tarn/internal/appplan"
+	"tarn.dev/tarn/internal/testkit"
 )
 
 func TestAStreamEndsWhenItsCallerMaySeeTheAppNoMore(t *testing.T) {
@@ -21,7 +22,7 @@ func TestAStreamEndsWhenItsCallerMaySeeTheAppNoMore(t *testing.T) {
 	c := w.tenant("revoked")
 	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
 	c.post("/v1/apps/shop/deploy", `{"app": {"image": "shop:1"}}`).want(http.StatusAccepted)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	defer cancel()
 	err := c.through().Events(ctx, "", "shop", func(appplan.Event) error {
 		return w.admin.Delete(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: "deployer"}})

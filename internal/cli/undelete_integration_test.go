@@ -35,7 +35,7 @@ type trashWorld struct {
 func newTrashWorld(t *testing.T, name string) *trashWorld {
 	t.Helper()
 	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
 	w := &trashWorld{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), claim: client.ObjectKey{Namespace: name, Name: "data"}}
 	lost := testkit.Claim(name, "data", "lost", "fast", func(c *corev1.PersistentVolumeClaim) {
 		c.Labels, c.Annotations["owner"] = map[string]string{"app": "shop"}, "me"

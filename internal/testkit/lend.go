@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -83,7 +82,7 @@ func borrow() (*server, error) {
 	if err != nil {
 		return s, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), Limit)
 	defer cancel()
 	s.before, _, err = look(ctx, c, nil)
 	return s, err
@@ -103,7 +102,7 @@ func takeIdle() *server {
 
 // giveBack cleans a server up for the next test, or takes it down where that cannot be.
 func (s *server) giveBack(failed bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), Limit)
 	defer cancel()
 	if failed || !lent.lending || s.clean(ctx) != nil {
 		return stop(s.name)

@@ -14,7 +14,7 @@ func Allowed(t *testing.T, c client.Client, granted authorizationv1.SubjectAcces
 	t.Helper()
 	again := time.NewTicker(20 * time.Millisecond) // there is nothing to watch
 	defer again.Stop()
-	for over := time.After(time.Minute); ; {
+	for over := time.After(Limit); ; {
 		review := &authorizationv1.SubjectAccessReview{Spec: granted}
 		if err := c.Create(t.Context(), review); err != nil {
 			t.Fatal(err)

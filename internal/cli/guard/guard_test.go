@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -49,7 +48,7 @@ func served(t *testing.T, config *rest.Config, token string) int {
 
 func TestOnlyWhoMayGetMetricsGetsThem(t *testing.T) {
 	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	defer cancel()
 	admin := testkit.Client(t, config)
 	tokens := map[string]string{}

@@ -40,7 +40,7 @@ type server struct {
 func newServer(t *testing.T) *server {
 	t.Helper()
 	restConfig := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	s := &server{t: t, ctx: ctx, client: testkit.Client(t, restConfig)}
 	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
 	mgr, err := kube.NewManager(restConfig, ctrl.Options{

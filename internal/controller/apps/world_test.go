@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -48,7 +47,7 @@ var worlds atomic.Int32
 func newWorld(t *testing.T, config *rest.Config, name string) *world {
 	t.Helper()
 	namespace := fmt.Sprintf("%s-%d", name, worlds.Add(1))
-	w := &world{World: testkit.NewWorld(t, config, 2*time.Minute), namespace: namespace}
+	w := &world{World: testkit.NewWorld(t, config), namespace: namespace}
 	w.Must(w.Client.Create(w.Ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
 	for _, class := range appfile.DefaultClasses {
 		w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Ctx, testkit.Class(class, func(c *storagev1.StorageClass) { c.AllowVolumeExpansion = ptr.To(true) }))))

@@ -341,7 +341,7 @@ func TestPairsMadeTogetherCauseNoConflict(t *testing.T) {
 	stop := w.start(counting, nil, Options{})
 	const pairs = 500
 	var cancel context.CancelFunc
-	w.ctx, cancel = context.WithTimeout(context.Background(), 3*time.Minute)
+	w.ctx, cancel = context.WithTimeout(context.Background(), 3*testkit.Limit) // a thousand writes come first
 	defer cancel()
 	for i := range pairs {
 		name := fmt.Sprintf("pair-%d", i)

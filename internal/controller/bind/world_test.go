@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,7 +39,7 @@ type world struct {
 
 func newWorld(t *testing.T, config *rest.Config) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	t.Cleanup(cancel)
 	return &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config)}
 }

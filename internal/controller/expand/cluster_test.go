@@ -47,7 +47,7 @@ type cluster struct {
 
 func newCluster(t *testing.T, config *rest.Config, name string, g growth) *cluster {
 	t.Helper()
-	c := &cluster{World: testkit.NewWorld(t, config, time.Minute), growth: g, name: name, failures: g.failures}
+	c := &cluster{World: testkit.NewWorld(t, config), growth: g, name: name, failures: g.failures}
 	c.PodsMayRun("default")
 	p := c.makeProvisioner()
 	c.Must(c.Client.Create(c.Ctx, testkit.Class(name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = ptr.To(true) })))

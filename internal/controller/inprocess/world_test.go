@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -52,7 +51,7 @@ type world struct {
 func newWorld(t *testing.T, name string, changes ...testkit.With[*storagev1.StorageClass]) *world {
 	t.Helper()
 	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	t.Cleanup(cancel)
 	name = fmt.Sprintf("%s-%d", name, worlds.Add(1))
 	w := &world{t: t, ctx: ctx, config: config, name: name}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -37,7 +36,7 @@ type world struct {
 
 func newWorld(t *testing.T, config *rest.Config, name string, waits bool) *world {
 	t.Helper()
-	w := &world{World: testkit.NewWorld(t, config, time.Minute), name: name}
+	w := &world{World: testkit.NewWorld(t, config), name: name}
 	w.PodsMayRun(testNamespace)
 	w.Must(w.Client.Create(w.Ctx, testkit.Class(name, func(c *storagev1.StorageClass) {
 		if waits {

@@ -61,7 +61,7 @@ func storage(name string) (*corev1.Namespace, *corev1.PersistentVolumeClaim, *co
 
 func TestWhatIsProtectedFromDeletionIsDeletedByNobody(t *testing.T) {
 	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	defer cancel()
 	admin := testkit.Client(t, config)
 	grantDeletion(ctx, t, admin)
@@ -97,7 +97,7 @@ func TestWhatIsProtectedFromDeletionIsDeletedByNobody(t *testing.T) {
 
 func TestTheCommandOfARefusalNamesTheObject(t *testing.T) {
 	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	defer cancel()
 	admin := testkit.Client(t, config)
 	namespace, claim, vol, set := storage("named")
@@ -243,7 +243,7 @@ func TestClaimsAndVolumesAreBornWithTheirFinalizers(t *testing.T) {
 
 func born(t *testing.T, admin client.Client) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	defer cancel()
 	namespace, claim, vol, _ := storage("born")
 	for trial := vol.DeepCopy(); len(trial.Finalizers) == 0; { // until the policy is compiled

@@ -57,7 +57,7 @@ type world struct {
 func newWorld(t *testing.T, config *rest.Config, name string) *world {
 	t.Helper()
 	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	t.Cleanup(cancel)
 	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), lists: map[string]int{}, patches: map[string]int{}}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}} // of its own in each run

@@ -55,7 +55,7 @@ type cluster struct {
 
 func newCluster(t *testing.T, config *rest.Config, name string, l life) *cluster {
 	t.Helper()
-	c := &cluster{World: testkit.NewWorld(t, config, time.Minute), life: l, name: name, failures: l.failures}
+	c := &cluster{World: testkit.NewWorld(t, config), life: l, name: name, failures: l.failures}
 	c.PodsMayRun("default")
 	for _, node := range []string{firstNode, secondNode} { // which all cases share
 		c.Must(client.IgnoreAlreadyExists(c.Client.Create(c.Ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})))

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -49,7 +48,7 @@ type world struct {
 
 func newWorld(t *testing.T, config *rest.Config, name string, c life) *world {
 	t.Helper()
-	w := &world{World: testkit.NewWorld(t, config, time.Minute), failures: c.failures, kept: c.kept}
+	w := &world{World: testkit.NewWorld(t, config), failures: c.failures, kept: c.kept}
 	w.PodsMayRun(testNamespace)
 	p := testkit.Provisioner(name, func(p *pavv1.PavProvisioner) {
 		p.UID = ""

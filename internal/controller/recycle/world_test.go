@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,7 +50,7 @@ type world struct {
 
 func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy, method tarnv1.RecycleMethod) *world {
 	t.Helper()
-	w := &world{World: testkit.NewWorld(t, config, time.Minute), name: name, unverified: make(chan string, 1), scrubbed: map[string]bool{}, method: method}
+	w := &world{World: testkit.NewWorld(t, config), name: name, unverified: make(chan string, 1), scrubbed: map[string]bool{}, method: method}
 	w.PodsMayRun(testNamespace)
 	w.claim = testkit.Claim("default", name, "", "", func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Spec.StorageClassName = name, ptr.To("")

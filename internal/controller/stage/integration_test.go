@@ -44,7 +44,7 @@ func newServer(t *testing.T, name string, ends func(*corev1.Pod) podvoltest.End)
 
 func newServerOn(t *testing.T, config *rest.Config, name string, ends func(*corev1.Pod) podvoltest.End) *server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	s := &server{t: t, ctx: ctx, cancel: cancel, config: config, name: name}
 	s.client = testkit.Client(t, s.config)
 	s.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: s.client, Ends: ends}

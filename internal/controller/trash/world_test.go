@@ -43,7 +43,7 @@ type world struct {
 
 func newWorld(t *testing.T, config *rest.Config, name, retention string, change ...func(*world)) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), name: name, early: make(chan string, 1)}
 	for _, c := range change {
 		c(w)

@@ -9,16 +9,17 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// FirstRetry and LastRetry bound the pause after a creation or deletion that failed.
+// FirstRetry and LastRetry bound the pause after a creation, expansion or deletion that
+// failed.
 const (
 	FirstRetry = 2 * time.Second
 	LastRetry  = 5 * time.Minute
 )
 
-// RetryAt is when a creation or deletion of a volume is tried again whose nth attempt has
-// failed, n from 1: the pause doubles with each. now is when nothing runs for the attempt
-// any more, what undoes it included; counted from the failure, the pause would go by
-// while a slow machine undoes, and the volume be tried without any.
+// RetryAt is when what has failed n times for a volume, n from 1, is tried again: the pause
+// doubles with each. The pause before a creation begins when the one before is undone:
+// counted from the failure, it would go by while a slow machine undoes, and one attempt
+// follow the other.
 func RetryAt(record *tarnv1.PavVolume, n int32, now time.Time) *metav1.Time {
 	at := metav1.NewTime(now.Add(kube.Backoff(n, FirstRetry, LastRetry, string(record.UID))))
 	return &at

@@ -7,11 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
 )
 
@@ -27,11 +25,6 @@ const (
 const (
 	reasonNotExpandable = "NotExpandable"       // as things are it never will
 	reasonNotReady      = "ProvisionerNotReady" // it may as soon as its provisioner is right
-)
-
-const (
-	firstRetry = 2 * time.Second
-	lastRetry  = 5 * time.Minute
 )
 
 // Plan is what to do, in this order, and when to look again though no event tells;
@@ -266,9 +259,9 @@ func failed(v *View, attempt int32, target int64, err *podvol.StepError, now tim
 	if j := status.Expansion; j != nil && j.TargetCapacity == target {
 		failures += j.Failures
 	}
-	next := metav1.NewTime(now.Add(kube.Backoff(failures, firstRetry, lastRetry, string(v.Record.UID))))
+	next := podvol.RetryAt(v.Record, failures, now)
 	status.Expansion = &tarnv1.PavVolumeExpansion{
-		TargetCapacity: target, Attempts: attempt, Failures: failures, NextAttemptTime: &next,
+		TargetCapacity: target, Attempts: attempt, Failures: failures, NextAttemptTime: next,
 		LastError: err.Recorded(nil, now),
 	}
 	actions := []Action{WriteJournal{status}}

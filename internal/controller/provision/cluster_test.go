@@ -235,6 +235,9 @@ func (c *cluster) reclaim(s sight) {
 		}
 		c.destroyed()
 		s.record.Status.Phase, s.record.Status.Handle, s.record.Status.Capacity = tarnv1.VolumePending, "", 0
+		if s.record.Status.LastError != nil {
+			s.record.Status.NextAttemptTime = podvol.RetryAt(s.record, s.record.Status.Attempts, c.clock.Now())
+		}
 		_ = c.Client.Status().Update(c.Ctx, s.record)
 	case phase == tarnv1.VolumeCreated:
 		if s.volume != nil && s.volume.Status.Phase == corev1.VolumeReleased && meta.IsStatusConditionTrue(s.record.Status.Conditions, tarnv1.ConditionProvisioned) {

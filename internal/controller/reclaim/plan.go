@@ -326,15 +326,18 @@ func done(v *View, now time.Time) Plan {
 	return Plan{Act: ActUndone, Status: undone(v.Record, now)}
 }
 
-// undone is the status with which provision takes over again: the claim may still
-// want a volume, after a pause if the attempt failed. The count of deletions goes on, since it names their pods: what this
-// one has done must not be taken for what a later one is to do.
+// undone is the status with which provision takes over again: the claim may still want a
+// volume, after a pause if the attempt failed. The count of deletions goes on, since it
+// names their pods: what this one has done must not be taken for what a later one is to do.
 func undone(record *tarnv1.PavVolume, now time.Time) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.Phase, status.Handle, status.Capacity = tarnv1.VolumePending, "", 0
 	status.NextDeletionTime = nil
-	if status.LastError != nil {
+	if e := status.LastError; e != nil {
 		status.NextAttemptTime = podvol.RetryAt(record, status.Attempts, now)
+		if c := meta.FindStatusCondition(status.Conditions, tarnv1.ConditionProvisioned); c != nil && e.Step == tarnv1.StepDeletion {
+			e.Step, e.Reason, e.Message = tarnv1.StepCreation, c.Reason, c.Message // that of the undoing is over
+		}
 	}
 	if !record.Spec.WaitsForNode { // else provision gives the node back to the scheduler
 		status.NodeName = ""

@@ -186,6 +186,13 @@ func TestUndoneForgetsTheHandleAndPausesBeforeTheNextAttempt(t *testing.T) {
 	if pause := got.NextAttemptTime.Sub(now); pause < third*4/5 || pause > third*6/5 {
 		t.Errorf("next attempt after %s, want about %s from now, however long ago the failure was", pause, third)
 	}
+	resisted := func(v *View) {
+		v.Record.Status.LastError = &tarnv1.PavVolumeError{Step: tarnv1.StepDeletion, Message: "busy"}
+		v.Record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionFalse, Reason: "PodFailed", Message: "no room"}}
+	}
+	if e := decide(viewOf(tarnv1.VolumeUndoing, observed(podvol.PodSucceeded), undoing, resisted), now).Status.LastError; e.Step != tarnv1.StepCreation || e.Message != "no room" {
+		t.Errorf("last error %+v, want that of the creation, as the undoing has succeeded", e)
+	}
 	if got := decide(viewOf(tarnv1.VolumeUndoing, observed(podvol.PodSucceeded), undoing), now).Status; got.NextAttemptTime != nil {
 		t.Errorf("next attempt at %s, want at once after what did not fail", got.NextAttemptTime)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -271,7 +272,7 @@ func TestWhatWaitsForSomethingElseDoesNotBlameTheController(t *testing.T) {
 		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = ahead(-time.Minute), ptr.To[int64](1)
 	}
 	said := func(w *world, reason, message string) *world {
-		w.record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Reason: reason, Message: message}}
+		meta.SetStatusCondition(&w.record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Reason: reason, Message: message})
 		return w
 	}
 	late := waiting()
@@ -290,7 +291,7 @@ func TestWhatWaitsForSomethingElseDoesNotBlameTheController(t *testing.T) {
 		}), "its volume could not be made, attempt 3: no disk", "when the scheduler has selected a node for it again", "kubectl edit pavprovisioner gold"},
 		{"a deletion pod that has to go", late["a deletion"](time.Hour).step(tarnv1.StepDeletion, going), "its storage could not be removed: no disk", "", "kubectl edit pavprovisioner gold"},
 		{"an unstaging pod that has to go", late["an unstaging"](time.Hour).stagePod(going), "cannot be unstaged on node n1", "was due 60m ago", ""},
-		{"another pod that has to end", said(undone(), podRuns, "pod default/pav-creation has not ended yet"), "what an attempt may have left cannot be removed yet: pod default/pav-creation has not ended yet", "", ""},
+		{"another pod that has to end", said(undone(), podRuns, "pod default/pav-creation has not ended yet"), "attempt 3 failed: no disk; now what an attempt may have left cannot be removed yet: pod default/pav-creation has not ended yet", "", ""},
 		{"the creation pod before, which has to end", said(undone(), podRuns, "pod default/pav-creation has not ended yet").step(tarnv1.StepCreation, going),
 			"what an attempt may have left cannot be removed yet: pod default/pav-creation has not ended yet", "when the pod is gone", ""},
 		{"the creation pod before, whose node is gone", with(said(undone(), podRuns, "pod default/pav-creation has not ended yet").step(tarnv1.StepCreation, going), func(w *world) {

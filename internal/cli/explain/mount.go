@@ -39,7 +39,7 @@ func (s *story) onNode(p *podView, claims []*claimView) {
 	var parts []*story
 	for _, c := range claims {
 		if c.Volume != nil && c.Volume.Volume != nil {
-			parts = append(parts, s.staging(p, c, claims))
+			parts = append(parts, s.staging(p, c))
 		}
 	}
 	if of := s.weigh(parts...); of != nil {
@@ -69,7 +69,7 @@ func (p *podView) mountFailure() *corev1.Event {
 // itself tells more.
 func ofGrowth(e *corev1.Event, pod *corev1.Pod, claims []*claimView) bool {
 	return slices.ContainsFunc(claims, func(c *claimView) bool {
-		return c.Claim != nil && c.Volume != nil && growsFirst(pod, c.Claim) && strings.Contains(e.Message, fmt.Sprintf("%q", c.Volume.Name))
+		return c.Claim != nil && c.Volume != nil && growsFirst(pod, c.Claim) && names(e, c.Volume.Name)
 	})
 }
 
@@ -82,13 +82,13 @@ func (p *podView) startFailure() *corev1.Event {
 }
 
 // staging finds out why a claim's volume is not available on the pod's node.
-func (s *story) staging(p *podView, c *claimView, claims []*claimView) *story {
+func (s *story) staging(p *podView, c *claimView) *story {
 	v, on, part := c.Volume, p.Pod.Spec.NodeName, s.part(c.Object.Name)
 	if v.Provisioner == nil {
 		part.otherDriver(p, v)
 		return part
 	}
-	e := mountEvent(p, v, claims)
+	e := mountEvent(p, v)
 	if of := part.weigh(part.unsettled(v, on)...); of != nil {
 		if part.ends = of.ends; !of.ends {
 			part.afterFailedStage(v, on, e)
@@ -102,15 +102,18 @@ func (s *story) staging(p *podView, c *claimView, claims []*claimView) *story {
 // afterFailedStage puts what the kubelet has told before the stage was begun, which the
 // try before has failed with, before how the stage stands: it is the likelier to tell.
 func (s *story) afterFailedStage(v *volumeView, on string, e *corev1.Event) {
-	if e == nil || unanswered(e) {
+	if e == nil || !names(e, v.Name) || unanswered(e) {
 		return
 	}
-	for _, g := range v.Stages {
-		if g.Stage.Spec.NodeName == on && g.Stage.DeletionTimestamp == nil && !lastSeen(e).After(g.Stage.CreationTimestamp.Time) {
-			standing := strings.TrimPrefix(s.cause, fmt.Sprintf("volume %s is not staged on node %s: ", v.Name, on))
-			s.cause = fmt.Sprintf("volume %s could not be staged on node %s: %s; now %s", v.Name, on, mountError(e.Message), standing)
-			return
+	for i := range v.Stages {
+		g := &v.Stages[i]
+		ended := g.Stage.DeletionTimestamp != nil || g.Stage.Status.Pod.Phase == tarnv1.StagePodFailed
+		if g.Stage.Spec.NodeName != on || ended || staged(g) || lost(g) || lastSeen(e).After(g.Stage.CreationTimestamp.Time) {
+			continue
 		}
+		standing := strings.TrimPrefix(s.cause, fmt.Sprintf("volume %s is not staged on node %s: ", v.Name, on))
+		s.blame("volume %s could not be staged on node %s: %s; now %s", v.Name, on, mountError(e.Message), standing)
+		return
 	}
 }
 
@@ -210,17 +213,20 @@ func mountError(message string) string {
 }
 
 // mountEvent is the newest Event by which the kubelet says that it cannot give a pod a
-// volume, nil for none: one that names another of the pod's volumes is about that.
-func mountEvent(p *podView, v *volumeView, claims []*claimView) *corev1.Event {
+// volume, nil for none: one that names another volume, of a claim or not, is about that.
+func mountEvent(p *podView, v *volumeView) *corev1.Event {
 	for i := len(p.Events) - 1; i >= 0 && !slices.Contains(startReasons, p.Events[i].Reason); i-- {
 		e := &p.Events[i]
-		names := func(v *volumeView) bool { return strings.Contains(e.Message, fmt.Sprintf("%q", v.Name)) }
-		other := func(c *claimView) bool { return c.Volume != nil && c.Volume.Name != v.Name && names(c.Volume) }
-		if slices.Contains(mountReasons, e.Reason) && (names(v) || !slices.ContainsFunc(claims, other)) {
+		if slices.Contains(mountReasons, e.Reason) && (names(e, v.Name) || !strings.Contains(e.Message, " for volume \"")) {
 			return e
 		}
 	}
 	return nil
+}
+
+// names says whether an Event of the kubelet's is about a volume.
+func names(e *corev1.Event, vol string) bool {
+	return strings.Contains(e.Message, fmt.Sprintf("%q", vol))
 }
 
 // otherDriver is about a volume that Tarn does not stage.

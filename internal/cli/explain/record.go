@@ -28,11 +28,11 @@ func (s *story) beingMade(v *volumeView, claim *corev1.PersistentVolumeClaim) {
 	case tarnv1.VolumeValidating:
 		s.awaits("its claim is being validated")
 		s.stepPod(v, tarnv1.StepValidation)
-		s.afterFailure(r, link, r.Status.Attempts-1)
+		s.afterFailure(r, link)
 	case tarnv1.VolumeCreating:
 		s.awaits("its volume is being made, attempt %d", r.Status.Attempts)
 		s.stepPod(v, tarnv1.StepCreation)
-		s.afterFailure(r, link, r.Status.Attempts-1)
+		s.afterFailure(r, link)
 	case tarnv1.VolumeCreated:
 		s.links[link].Next = "within moments"
 		s.awaits("its volume is made, and about to be written as a PersistentVolume")
@@ -66,15 +66,15 @@ func (s *story) disputed(v *volumeView, at int) {
 	}
 }
 
-// afterFailure puts what an attempt has failed with before how the next one stands, or
-// what undoes it: it is the likelier to tell.
-func (s *story) afterFailure(r *tarnv1.PavVolume, at int, attempt int32) {
+// afterFailure puts what the attempt before has failed with before how the current one
+// stands: it is the likelier to tell.
+func (s *story) afterFailure(r *tarnv1.PavVolume, at int) {
 	failed := r.Status.LastError
 	if failed == nil {
 		return
 	}
-	s.links[at].Message += fmt.Sprintf("; attempt %d failed: %s", attempt, failed.Message)
-	s.blame("attempt %d failed: %s; now %s", attempt, failed.Message, s.cause)
+	s.links[at].Message += fmt.Sprintf("; attempt %d failed: %s", r.Status.Attempts-1, failed.Message)
+	s.blame("attempt %d failed: %s; now %s", r.Status.Attempts-1, failed.Message, s.cause)
 }
 
 // record adds the link of a record, with the word of one of its conditions.
@@ -148,24 +148,27 @@ func awaitsNode(v *volumeView, claim *corev1.PersistentVolumeClaim) bool {
 // undoing is about a record whose deletion pod removes what creation may have left.
 func (s *story) undoing(v *volumeView) {
 	r := v.Record
-	failed, link := r.Status.LastError, len(s.links)-1
+	failed := r.Status.LastError
 	what, not := "what an attempt may have left is being removed", "what an attempt may have left cannot be removed yet"
 	if r.Status.Phase == tarnv1.VolumeDeleting {
 		what, not = "its storage is being destroyed", "its storage cannot be destroyed yet"
 	}
-	if kept := keptFrom(v); kept != "" {
+	switch kept := keptFrom(v); {
+	case kept != "":
 		s.blame("%s: %s", not, kept)
 		step, _, _ := stepOf(r)
 		s.stepPod(v, step)
-		return
-	}
-	if failed != nil && failed.Step == tarnv1.StepDeletion {
+	case failed != nil && failed.Step == tarnv1.StepDeletion:
 		s.deletionFailing(v)
 		return
+	default:
+		s.blame("%s, attempt %d", what, r.Status.DeletionAttempts)
+		s.stepPod(v, tarnv1.StepDeletion)
 	}
-	s.blame("%s, attempt %d", what, r.Status.DeletionAttempts)
-	s.stepPod(v, tarnv1.StepDeletion)
-	s.afterFailure(r, link, r.Status.Attempts)
+	// By another reason it was given up, and the error is an earlier attempt's.
+	if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && failed != nil && c.Reason == failed.Reason {
+		s.blame("attempt %d failed: %s; now %s", r.Status.Attempts, failed.Message, s.cause)
+	}
 }
 
 // deletionFailing is about a record whose deletion pods fail.

@@ -55,12 +55,14 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		}), "is not staged on node n1: spec.volumeStaging: bad", "when the kubelet asks again", ""},
 		{"staging has failed and is to be tried again", with(newWorld().bound().askedPod(), mount("MountVolume.SetUp failed: rpc error: code = Internal desc = Staging pod failed: no loop device")),
 			"cannot be staged on node n1: Staging pod failed: no loop device", "when the kubelet tries again", "kubectl -n shop get pod web -o yaml | kubectl replace --force -f -"},
-		{"staging that is tried again", with(waiting(same).stagePod(waits("ContainerCreating", "")), mount("MountVolume.SetUp failed: rpc error: code = Internal desc = Staging pod failed: no loop device")),
+		{"staging that is tried again", with(waiting(same).stagePod(waits("ContainerCreating", "")), mount(`MountVolume.MountDevice failed for volume "pvc-claim-uid" : rpc error: code = Internal desc = Staging pod failed: no loop device`)),
 			"volume pvc-claim-uid could not be staged on node n1: Staging pod failed: no loop device; now the staging pod default/pav-staging is starting", "when its containers start", ""},
 		{"staging that was not answered while it is under way", with(waiting(same).stagePod(runs), func(w *world) {
-			mount("MountVolume.SetUp failed: rpc error: code = Internal desc = the staging pod runs")(w)
+			mount(`MountVolume.MountDevice failed for volume "pvc-claim-uid" : rpc error: code = Internal desc = the staging pod runs`)(w)
 			w.view.Pod.Events[0].LastTimestamp.Time = now
 		}), "volume pvc-claim-uid is not staged on node n1: its staging pod default/pav-staging has been running for 60m", "when it makes /pav/volume and ends", ""},
+		{"staging that begins while another volume cannot be mounted", with(waiting(same).stagePod(waits("ContainerCreating", "")), mount(`MountVolume.SetUp failed for volume "config" : configmap "x" not found`)),
+			"volume pvc-claim-uid is not staged on node n1: the staging pod default/pav-staging is starting", "when its containers start", ""},
 		{"a node agent that is not there", with(newWorld().bound().askedPod(), func(w *world) { w.view.Pod.Drivers = nil }), "driver gold is not registered on node n1: Tarn's node agent does not run there", "when the node agent runs on n1", "spec.nodeName=n1"},
 		{"a node agent that does not answer the kubelet", with(newWorld().bound().askedPod(), mount(`MountVolume.MountDevice failed for volume "pvc-claim-uid" : rpc error: code = Unavailable desc = connection error: desc = "error reading server preface: closed"`)),
 			"Tarn's node agent on node n1 does not answer", "when the kubelet tries again", "kubectl -n shop get pod web -o yaml | kubectl replace --force -f -"},

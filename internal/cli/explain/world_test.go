@@ -6,6 +6,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -63,8 +64,18 @@ func (w *world) recorded(phase tarnv1.VolumePhase) *world {
 // failed gives the record a last failure and the time of the next attempt.
 func (w *world) failed(step tarnv1.Step, message string) *world {
 	w.record.Status.LastError = &tarnv1.PavVolumeError{Step: step, Reason: "PodFailed", Message: message, Time: began}
+	if step != tarnv1.StepDeletion {
+		w.provisioned("PodFailed", message)
+	}
 	w.record.Status.Attempts, w.record.Status.DeletionAttempts = 3, 3
 	w.record.Status.NextAttemptTime, w.record.Status.NextDeletionTime = ahead(30*time.Second), ahead(30*time.Second)
+	return w
+}
+
+// provisioned says in the record why there is no PersistentVolume yet.
+func (w *world) provisioned(reason, message string) *world {
+	meta.SetStatusCondition(&w.record.Status.Conditions, metav1.Condition{
+		Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionFalse, Reason: reason, Message: message, LastTransitionTime: began})
 	return w
 }
 

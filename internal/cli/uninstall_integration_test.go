@@ -82,7 +82,7 @@ func alone() *appsv1.Deployment {
 }
 
 func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testkit.Limit)
 	defer cancel()
 	c := testkit.Client(t, testkit.OwnAPIServer(t))
 	go finishNamespaces(ctx, c)
@@ -168,7 +168,7 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 // What `kubectl delete -f` of the manifest leaves: no controller, and all that only one
 // would let go of.
 func TestUninstallingEndsWhatAnotherWayHasLeft(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testkit.Limit)
 	defer cancel()
 	c := testkit.Client(t, testkit.OwnAPIServer(t))
 	go finishNamespaces(ctx, c)

@@ -50,7 +50,7 @@ func widgets() *apiextensionsv1.CustomResourceDefinition {
 }
 
 func TestUninstallingLeavesTheNamespaceToThoseWhoHaveSomethingThere(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testkit.Limit)
 	defer cancel()
 	config := testkit.OwnAPIServer(t)
 	c := testkit.Client(t, config)

@@ -173,7 +173,7 @@ func (w *world) end() {
 // eventually looks until what returns nil; it is for what no call waits for.
 func (w *world) eventually(what string, look func() error) {
 	w.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		err := look()
 		if err == nil {

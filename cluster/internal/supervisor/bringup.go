@@ -16,12 +16,9 @@ import (
 	"tarn.dev/tarn/cluster/internal/proc"
 )
 
-// How long each stage of a start may take before it counts as failed; the usual time is a tenth of it or less.
-const (
-	controlPlaneLimit = 90 * time.Second
-	nodeLimit         = 120 * time.Second
-	tarnLimit         = 120 * time.Second
-)
+// stageLimit is how long each stage of a start may take before it counts as failed: kubeadm's for its control plane, and fifty times
+// the usual, as several clusters may start at once on a slow machine. What keeps ending is told before.
+const stageLimit = 4 * time.Minute
 
 // bringUp starts everything in its order. The node's runtime comes up beside the control plane, and Tarn beside the node.
 func (s *Supervisor) bringUp(ctx context.Context) error {
@@ -48,7 +45,7 @@ func (s *Supervisor) bringUp(ctx context.Context) error {
 	if options.HasNode() {
 		rest.Go(func() error { return s.node(ctx3) })
 	} else if options.HasControllers() {
-		rest.Go(func() error { return s.untilAccount(ctx3, controlPlaneLimit) })
+		rest.Go(func() error { return s.untilAccount(ctx3, stageLimit) })
 	}
 	if options.HasTarn() {
 		rest.Go(func() error { return s.tarn(ctx3) })
@@ -64,7 +61,7 @@ func (s *Supervisor) controlPlane(ctx context.Context) error {
 	if err := errors.Join(s.run(s.plan.Etcd()), s.run(s.plan.APIServer())); err != nil {
 		return err
 	}
-	if err := s.until(ctx, controlPlaneLimit, component.APIServer, s.apiReady()); err != nil {
+	if err := s.until(ctx, stageLimit, component.APIServer, s.apiReady()); err != nil {
 		return err
 	}
 	s.progress.step("API server answers at " + s.config.State.Server())
@@ -99,7 +96,7 @@ func (s *Supervisor) runtime(ctx context.Context) error {
 	if err := s.run(s.plan.Containerd()); err != nil {
 		return err
 	}
-	if err := s.until(ctx, nodeLimit, component.Containerd, s.runtimeReady); err != nil {
+	if err := s.until(ctx, stageLimit, component.Containerd, s.runtimeReady); err != nil {
 		return err
 	}
 	s.progress.step("containerd answers")
@@ -132,7 +129,7 @@ func (s *Supervisor) node(ctx context.Context) error {
 	if err := s.run(s.plan.Kubelet()); err != nil {
 		return err
 	}
-	if err := s.untilNodeReady(ctx, nodeLimit); err != nil {
+	if err := s.untilNodeReady(ctx, stageLimit); err != nil {
 		return err
 	}
 	s.progress.step("node " + s.config.Layout.NodeName() + " is Ready")
@@ -140,7 +137,7 @@ func (s *Supervisor) node(ctx context.Context) error {
 }
 
 func (s *Supervisor) tarn(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, tarnLimit)
+	ctx, cancel := context.WithTimeout(ctx, stageLimit)
 	defer cancel()
 	if err := s.runOnce(ctx, s.plan.TarnInstall()); err != nil {
 		return err
@@ -172,7 +169,7 @@ func (s *Supervisor) tarn(ctx context.Context) error {
 		if err := s.run(c.component); err != nil {
 			return err
 		}
-		if err := s.until(ctx, tarnLimit, c.component.Name, httpReady(s.config.State.Ports[c.port])); err != nil {
+		if err := s.until(ctx, stageLimit, c.component.Name, httpReady(s.config.State.Ports[c.port])); err != nil {
 			return err
 		}
 		s.progress.step(c.component.Name + " is ready")

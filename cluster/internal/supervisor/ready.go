@@ -34,10 +34,14 @@ func (s *Supervisor) until(ctx context.Context, limit time.Duration, name string
 	defer cancel()
 	every := time.NewTicker(probeEvery)
 	defer every.Stop()
+	var answer error // the last, but for one that was only cut off
 	for {
-		answer := ready(ctx)
-		if answer == nil {
+		now := ready(ctx)
+		if now == nil {
 			return nil
+		}
+		if answer == nil || ctx.Err() == nil {
+			answer = now
 		}
 		if c := s.unit(name).status(); c.Restarts >= 5 {
 			return fmt.Errorf("%s keeps ending (%s): %s", name, c.LastExit, lastLine(s.config.Layout.Log(name)))
@@ -48,7 +52,8 @@ func (s *Supervisor) until(ctx context.Context, limit time.Duration, name string
 			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return ctx.Err()
 			}
-			return fmt.Errorf("%s is not ready after %s (%v): see `tarn-cluster logs %s --name %s`", name, limit, answer, name, s.config.Layout.Name)
+			return fmt.Errorf("%s is not ready after %s (%v): %s: see `tarn-cluster logs %s --name %s`",
+				name, limit, answer, lastLine(s.config.Layout.Log(name)), name, s.config.Layout.Name)
 		}
 	}
 }

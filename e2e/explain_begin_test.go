@@ -72,9 +72,9 @@ func TestExplainSaysThatWhatAnAttemptMayHaveLeftIsNotRemovedYet(t *testing.T) {
 	claim := s.claim("data")
 	stage := s.stageKept(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(claim.UID), UID: types.UID(s.name)}}) // no pod removes anything meanwhile
 	s.create(s.provisioner(fields{"volumeCreation": fails(asRequested), "volumeDeletion": unplaced(nil), "volumeStaging": greeting}))
-	const not = "what an attempt may have left cannot be removed yet: the volume is still staged on node "
-	s.explainsClaim("data", "is Pending: "+not+stage.Spec.NodeName)
-	e := s.explains("volume", stage.Name, "is Undoing: "+not+stage.Spec.NodeName)
+	const failed, not = "attempt 1 failed: ", "; now what an attempt may have left cannot be removed yet: the volume is still staged on node "
+	s.explainsClaim("data", "is Pending: "+failed, not+stage.Spec.NodeName)
+	e := s.explains("volume", stage.Name, "is Undoing: "+failed, not+stage.Spec.NodeName)
 	if slices.ContainsFunc(e.Links, func(l link) bool { return l.Object.Kind == "Pod" }) {
 		t.Errorf("it tells of a pod, and there is none: %+v", e.Links)
 	}

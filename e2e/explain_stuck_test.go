@@ -155,10 +155,11 @@ func TestExplainSaysThatACreationWhoseTimeWasUpGoesOn(t *testing.T) {
 	t.Cleanup(goOn)
 	pod := s.stepPod(s.name, tarn.StepCreation, nil)
 	not := "what an attempt may have left cannot be removed yet: pod default/" + pod.Name + " has not ended yet"
-	s.explainsClaim("data", "is Pending: "+not)
+	late := "attempt 1 failed: pod default/" + pod.Name + " has not ended within 10s; now " + not
+	s.explainsClaim("data", "is Pending: "+late)
 	s.explainsThat(os.Getenv("KUBECONFIG"), "volume", "pvc-"+string(claim.UID), "it to be Undoing, and the chain to end with the pod", func(e explanation) bool {
 		last := e.last()
-		return strings.Contains(e.Verdict, "is Undoing: "+not) && last.Object.Name == pod.Name && last.State == "being deleted" &&
+		return strings.Contains(e.Verdict, "is Undoing: "+late) && last.Object.Name == pod.Name && last.State == "being deleted" &&
 			strings.HasPrefix(last.Message, "it had until ") && last.Next == "when the pod is gone" && len(e.commands()) == 0
 	})
 	goOn()

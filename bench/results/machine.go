@@ -22,8 +22,8 @@ type Machine struct {
 	// is much over 0 was somebody else's.
 	Load string `json:"loadBefore"`
 	// NewPage is what a page of memory costs a process that writes to it first, in
-	// nanoseconds: less than a thousand on most machines, and near 20,000 on some virtual
-	// ones, where each start of a process takes long for it, and so each pod.
+	// nanoseconds. It was 17,000 on a virtual machine that computed at the usual speed and
+	// started pods at less than half of it.
 	NewPage int64 `json:"newPageNanoseconds"`
 	// HugePages is whether the kernel gives a process memory by 2 MiB, where that costs
 	// less: always, madvise (only where it is asked to) or never.

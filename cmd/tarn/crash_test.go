@@ -220,7 +220,8 @@ func (w *world) noPods() string {
 		return err.Error()
 	}
 	for i := range pods.Items {
-		return fmt.Sprintf("pod %s is left", pods.Items[i].Name)
+		pod := &pods.Items[i]
+		return fmt.Sprintf("pod %s is left: %s, to go since %v", pod.Name, pod.Status.Phase, pod.DeletionTimestamp)
 	}
 	return ""
 }

@@ -56,10 +56,16 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	defer w.Stop()
 	for event := range w.ResultChan() {
 		pod, ok := event.Object.(*corev1.Pod)
-		if !ok || event.Type != watch.Added {
+		if !ok {
 			continue
 		}
-		if err := k.run(ctx, pod); client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
+		switch event.Type { //nolint:exhaustive // of the others a kubelet has nothing to do
+		case watch.Added:
+			err = k.run(ctx, pod)
+		case watch.Modified:
+			err = k.confirm(ctx, pod)
+		}
+		if client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
 			return err
 		}
 	}
@@ -165,11 +171,21 @@ func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod) error {
 	for _, c := range pod.Spec.Containers {
 		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{Terminated: state}})
 	}
-	if err := k.Client.Status().Patch(ctx, pod, client.MergeFrom(base)); err != nil || pod.DeletionTimestamp == nil {
+	if err := k.Client.Status().Patch(ctx, pod, client.MergeFrom(base)); err != nil {
 		return err
 	}
-	// Asked to go while it had a node and had not ended: a kubelet confirms that it has.
-	err = k.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+	return k.confirm(ctx, pod)
+}
+
+// confirm says of a pod that has ended and was asked to go that it may, as kubelets do.
+// The API server removes one that ended before it was asked by itself, in two writes: when
+// the client that asks ends between them, the second is not made, and it is the kubelet's.
+func (k *Kubelet) confirm(ctx context.Context, pod *corev1.Pod) error {
+	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	if pod.DeletionTimestamp == nil || !ended {
+		return nil
+	}
+	err := k.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
 	if apierrors.IsConflict(err) {
 		return nil // it is gone, and there is another one of its name
 	}

@@ -117,7 +117,8 @@ func TestAClaimDeletedWhileItsVolumeIsMadeLeavesNothing(t *testing.T) {
 		{"validating", fields{"volumeValidation": waits("validating").section(nil), "volumeCreation": works.section(asRequested)},
 			func(seen trace) bool { return seen.pods[tarn.StepValidation] > 0 }, false},
 		{"creating", fields{"volumeCreation": waits("creating").section(asRequested)},
-			func(seen trace) bool { return seen.pods[tarn.StepCreation] > 0 }, true},
+			// One without a node has made nothing, and is withdrawn.
+			func(seen trace) bool { return seen.onNodes[tarn.StepCreation] }, true},
 		{"created", fields{"volumeCreation": works.section(asRequested)},
 			func(seen trace) bool { return seen.volumePhases[tarn.VolumeCreated] }, true},
 	} {

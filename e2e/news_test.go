@@ -28,6 +28,8 @@ type news struct {
 type trace struct {
 	// pods counts the pods seen for a step.
 	pods map[tarn.Step]int
+	// onNodes are the steps of which a pod had a node: it may have run.
+	onNodes map[tarn.Step]bool
 	// volumePhases, nodePhases and podPhases were seen on a PavVolume and on both
 	// sides of a PavStage.
 	volumePhases map[tarn.VolumePhase]bool
@@ -84,6 +86,9 @@ func (n *news) of(provisioner string) trace {
 	for k, v := range t.pods {
 		seen.pods[k] = v
 	}
+	for k := range t.onNodes {
+		seen.onNodes[k] = true
+	}
 	for k := range t.volumePhases {
 		seen.volumePhases[k] = true
 	}
@@ -102,7 +107,7 @@ func (n *news) of(provisioner string) trace {
 
 func newTrace() *trace {
 	return &trace{
-		pods: map[tarn.Step]int{}, volumePhases: map[tarn.VolumePhase]bool{},
+		pods: map[tarn.Step]int{}, onNodes: map[tarn.Step]bool{}, volumePhases: map[tarn.VolumePhase]bool{},
 		nodePhases: map[tarn.StageNodePhase]bool{}, podPhases: map[tarn.StagePodPhase]bool{}, uids: map[types.UID]bool{},
 	}
 }
@@ -130,9 +135,12 @@ func (n *news) tell(object any) {
 	switch o := object.(type) {
 	case *corev1.Pod:
 		if provisioner := o.Labels[tarn.LabelProvisioner]; provisioner != "" {
-			t := n.trace(provisioner)
+			t, step := n.trace(provisioner), tarn.Step(o.Labels[tarn.LabelStep])
 			if !t.uids[o.UID] {
-				t.pods[tarn.Step(o.Labels[tarn.LabelStep])]++
+				t.pods[step]++
+			}
+			if o.Spec.NodeName != "" {
+				t.onNodes[step] = true
 			}
 			t.uids[o.UID] = true
 		} else {

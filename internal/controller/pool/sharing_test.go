@@ -86,6 +86,9 @@ func TestTwoSetsOfTheSameVolumesMakeNoneTooManyAndOneOutlivesTheOther(t *testing
 				w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(wide), wide))
 				w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(claim), claim))
 				left := w.madeBy(deep)
+				if there := len(w.pool()); int(wide.Status.Replicas) != there {
+					return fmt.Sprintf("%+v, and there are %d volumes", wide.Status, there) // of before the other went
+				}
 				if wide.Status.UnboundReplicas < 3 || wide.Status.CreatingReplicas > 0 || wide.Status.Replicas > 5 || claim.Status.Phase != corev1.ClaimBound {
 					return fmt.Sprintf("%+v, %d volumes of the other are left, the claim is %s", wide.Status, left, claim.Status.Phase)
 				}

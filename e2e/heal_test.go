@@ -24,7 +24,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// noticing is how long the loss of a volume may go unnoticed, beside what the API server takes to answer. How long it takes to stage it
+// noticing is how long the loss of a volume may go unnoticed, beside what the container runtime takes to tell of it and the API server to answer. How long it takes to stage it
 // again is how long a pod takes to start.
 const noticing = 2 * time.Second
 
@@ -139,12 +139,12 @@ func (s *scenario) mostLosses(inTime func(nth int32) bool) {
 	}
 }
 
-// noticedInTime says whether a loss was, where an answer of the API server took up to that long meanwhile: what the node agent writes
-// has to reach the API server, and the test to hear of it.
-func (s *scenario) noticedInTime(after, answer time.Duration) bool {
+// noticedInTime says whether a loss was, where an answer of the API server took up to that long meanwhile, and the container runtime as
+// long to tell of the end: the node agent hears of it from there, and what it writes has to reach the API server, and the test to hear of it.
+func (s *scenario) noticedInTime(after, answer, runtime time.Duration) bool {
 	s.t.Helper()
-	at := noticing + 8*answer
-	s.t.Logf("noticed after %s, want at most %s where an answer takes up to %s", after, at, answer)
+	at := noticing + 8*answer + runtime
+	s.t.Logf("noticed after %s, want at most %s where an answer takes up to %s, and the container runtime told after %s", after, at, answer, runtime)
 	return after <= at
 }
 
@@ -158,10 +158,10 @@ func (s *scenario) losesItsServer(user *corev1.Pod, first tarn.PavStagePodStatus
 		s.t.Fatal(err)
 	}
 	isNth := func(g *tarn.PavStage) bool { return g.Status.Node.Loss != nil && g.Status.Node.Loss.Number == nth }
-	slowest, killed := answers(s.t, suite.live), time.Now()
+	told, slowest, killed := toldByRuntime(s.t, serving), answers(s.t, suite.live), time.Now()
 	s.killIn(serving, "fusefs")
 	s.stageOf("lost", isNth)
-	inTime = s.noticedInTime(time.Since(killed), slowest(killed))
+	inTime = s.noticedInTime(time.Since(killed), slowest(killed), told(killed))
 	s.prints(user, attempt+strconv.Itoa(int(nth)+1))
 	s.t.Logf("new opens work %s after the kill", time.Since(killed))
 	again := s.stageOf("healthy again", func(g *tarn.PavStage) bool { return isNth(g) && healthy(tarn.ReasonRebound)(g) })

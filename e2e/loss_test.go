@@ -160,13 +160,13 @@ func (s *scenario) endsItself(shelf string) (ended *corev1.Pod, inTime bool) {
 		err := s.get(ended)
 		return err == nil && len(ended.Status.ContainerStatuses) > 0 && ended.Status.ContainerStatuses[0].State.Running != nil, fmt.Sprintf("it is %s (%v)", ended.Status.Phase, err)
 	})
-	end, slowest := endOfProcess(s.t, ended), answers(s.t, suite.live)
+	end, told, slowest := endOfProcess(s.t, ended), toldByRuntime(s.t, ended), answers(s.t, suite.live)
 	put(s.t, filepath.Join(shelf, "now"))
 	s.stageOf("lost", func(g *tarn.PavStage) bool { return g.Status.Node.Loss != nil && g.Status.Node.Loss.Number > before })
 	seen := time.Now()
 	select {
 	case at := <-end:
-		return ended, s.noticedInTime(seen.Sub(at), slowest(at))
+		return ended, s.noticedInTime(seen.Sub(at), slowest(at), told(at))
 	case <-time.After(s.limit()):
 		s.t.Fatalf("the volume is lost, and its staging pod %s runs on", ended.Name)
 		return nil, false

@@ -24,9 +24,13 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// noticing is how long the loss of a volume may go unnoticed, beside what the container runtime takes to tell of it and the API server to answer. How long it takes to stage it
-// again is how long a pod takes to start.
-const noticing = 2 * time.Second
+// noticing is how long the loss of a volume may go unnoticed, beside what the API server takes to answer. Where the container runtime
+// takes more than half a second to tell of the end, hearing is how long it may from its word on. How long it takes to stage it again is
+// how long a pod takes to start.
+const (
+	noticing = 2 * time.Second
+	hearing  = 1500 * time.Millisecond
+)
 
 // served is a staging whose pod serves a file system in which "greeting" holds the
 // pod's name.
@@ -139,11 +143,11 @@ func (s *scenario) mostLosses(inTime func(nth int32) bool) {
 	}
 }
 
-// noticedInTime says whether a loss was, where an answer of the API server took up to that long meanwhile, and the container runtime as
-// long to tell of the end: the node agent hears of it from there, and what it writes has to reach the API server, and the test to hear of it.
+// noticedInTime says whether a loss was, where an answer of the API server took up to that long meanwhile, as what the node agent writes
+// has to reach it, and the test to hear of it; and the container runtime that long to tell of the end, of which the agent hears there.
 func (s *scenario) noticedInTime(after, answer, runtime time.Duration) bool {
 	s.t.Helper()
-	at := noticing + 8*answer + runtime
+	at := max(noticing, runtime+hearing) + 8*answer
 	s.t.Logf("noticed after %s, want at most %s where an answer takes up to %s, and the container runtime told after %s", after, at, answer, runtime)
 	return after <= at
 }

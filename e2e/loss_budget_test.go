@@ -73,7 +73,7 @@ func TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo(t *testing.T) {
 	s.ready(free)
 	s.ready(bare)
 	budget := s.mayNotGo("kept")
-	first, _ := s.endsItself(shelf)
+	first := s.endsItself(shelf)
 
 	s.gone(free)
 	s.told(free, "RestartedForVolume", claim.Spec.VolumeName, "this pod is evicted")
@@ -88,7 +88,7 @@ func TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo(t *testing.T) {
 	s.explainsKept(bare, claim, "main", "no controller would make the pod again, so it is not evicted")
 
 	// The volume that is lost once more meanwhile is staged again all the same.
-	second, _ := s.endsItself(shelf)
+	second := s.endsItself(shelf)
 	again := s.bindsAgain(second, 2)
 	if second.Name == first.Name || again.UID != waits.UID {
 		t.Errorf("staging pod %s of stage %s was followed by %s of %s, want another of the same", first.Name, waits.UID, second.Name, again.UID)

@@ -47,7 +47,7 @@ func newNodeCommand() *cobra.Command {
 	f.StringVar(&flags.options.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node in the API; the default is $NODE_NAME")
 	f.StringVar(&flags.options.KubeletDir, "kubelet-dir", defaultKubeletDir, "the kubelet's root folder, at the path the kubelet itself uses")
 	f.StringVar(&flags.options.StateDir, "state-dir", "", "folder of the node agent; the default is plugins/"+tarnv1.ResultsDriver+" in the kubelet's folder; must be what tarn controller is given")
-	f.StringVar(&flags.options.CRIEndpoint, "cri-endpoint", "", "the container runtime's socket, to hear of ended pods at once; without it the kubelet tells, 1 to 2 s later")
+	f.StringVar(&flags.options.CRIEndpoint, "cri-endpoint", "", "the container runtime's socket, to hear of ended pods at once; without it the kubelet tells, 1 to 2 s later (the kernel, of staging pods in use)")
 	return cmd
 }
 

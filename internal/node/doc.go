@@ -5,7 +5,8 @@
 //	driver   sockets, CSI Identity and Node services, registration at the kubelet
 //	stages   volumes of PavProvisioners
 //	results  /pav of pods that run to their end
-//	ends     hears of ended pods from the container runtime
+//	ends     hears of ended pods from the container runtime, and judges how they ended
+//	inside   finds the containers of pods among the machine's processes
 //	pavdir   reads /pav, trusting nothing
 //	mounts   the mount table
 //	keyed    locks by key

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -21,6 +23,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/nodetest"
 )
 
 // numbered is a staging pod that stays, whose volume is a mount that holds how many
@@ -110,6 +113,57 @@ func TestAVolumeThatIsLostIsBoundAnewThoughNobodyAsks(t *testing.T) {
 	}
 	w.mustUnpublish(volume, first)
 	w.mustUnpublish(volume, second)
+	w.nothingIsLeft()
+}
+
+// held says whether the agent has a pidfd of a process; another is os.Process's.
+func held(pid int) error {
+	files, err := filepath.Glob("/proc/self/fdinfo/*")
+	if err != nil {
+		return err
+	}
+	n := 0
+	for _, file := range files {
+		if text, err := os.ReadFile(file); err == nil && strings.Contains(string(text), fmt.Sprintf("\nPid:\t%d\n", pid)) {
+			n++
+		}
+	}
+	if n < 2 {
+		return fmt.Errorf("process %d is held %d times", pid, n)
+	}
+	return nil
+}
+
+// No container runtime tells here, nor does the stage controller.
+func TestTheEndOfAStagingPodsFirstProcessIsALoss(t *testing.T) {
+	if !nodetest.LinuxSince(t, 6, 15) {
+		t.Skip("this kernel does not keep the codes that processes end with: Linux 6.15 does")
+	}
+	w := newWorld(t)
+	volume := w.startNumbered()
+	var running []*exec.Cmd
+	w.player.runs = func(pod *corev1.Pod) {
+		cgroup := nodetest.Cgroup(t, fmt.Sprintf("kubepods/besteffort/pod%s/0abc%d", pod.UID, len(running)))
+		running = append(running, nodetest.StartIn(t, cgroup, unix.CLONE_NEWPID, "sleep 1000"))
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "containerd://" + filepath.Base(cgroup)}}
+	}
+	target := w.mustPublish(volume, "pod-1")
+	for n := 1; n < 3; n++ {
+		w.healthy(metav1.ConditionTrue, map[bool]string{true: tarnv1.ReasonStaged, false: tarnv1.ReasonRebound}[n == 1])
+		w.eventually("the process is held", func() error { return held(running[n-1].Process.Pid) })
+		if err := running[n-1].Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = running[n-1].Wait()
+		w.eventually("the loss is over", func() error {
+			if l := w.stages()[0].Status.Node.Loss; l == nil || l.Number != int32(n) || l.ReboundTime == nil || l.Reason != tarnv1.ReasonPodEnded || !strings.Contains(l.Message, "container c exited with 137") {
+				return fmt.Errorf("loss %+v", l)
+			}
+			return nil
+		})
+		w.wantFile(filepath.Join(target, "greeting"), strconv.Itoa(n+1))
+	}
+	w.mustUnpublish(volume, target)
 	w.nothingIsLeft()
 }
 

@@ -27,6 +27,8 @@ type player struct {
 	mu sync.Mutex
 	// stage is what a staging pod does with its /pav, and how it is then.
 	stage func(pav string) (tarnv1.StagePodPhase, string)
+	// runs has what is to run for a staging pod do so, and the pod's status say it; nil for nothing.
+	runs func(*corev1.Pod)
 	// stop is what ends with a staging pod that is removed; nil for nothing.
 	stop func(pav string)
 	// unstage is what an unstaging pod does.
@@ -194,10 +196,13 @@ func (p *player) start(stage *tarnv1.PavStage, attempt int32) error {
 			Namespace: "default", Name: stagingPod(stage, attempt),
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: tarnv1.GroupVersion.String(), Kind: "PavStage", Name: stage.Name, UID: stage.UID, Controller: &isController}},
 		},
-		Spec: corev1.PodSpec{NodeName: p.w.node, Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}},
+		Spec: corev1.PodSpec{NodeName: p.w.node, RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}},
 	}
 	if err := p.w.client.Create(p.w.ctx, pod); err != nil {
 		return err
+	}
+	if p.runs != nil {
+		p.runs(pod)
 	}
 	now := metav1.Now()
 	pod.Status.Phase, pod.Status.StartTime = corev1.PodRunning, &now
@@ -213,6 +218,10 @@ func (p *player) tell(stage *tarnv1.PavStage, phase tarnv1.StagePodPhase, messag
 	told := tarnv1.PavStagePodStatus{
 		Phase: phase, Message: message, Attempt: attempt, Recovery: p.recovery, Staged: true,
 		Namespace: "default", Name: stagingPod(stage, attempt),
+	}
+	pod := &corev1.Pod{}
+	if err := p.w.client.Get(p.w.ctx, client.ObjectKey{Namespace: told.Namespace, Name: told.Name}, pod); err == nil {
+		told.UID = pod.UID
 	}
 	part, err := json.Marshal(told)
 	if err != nil {

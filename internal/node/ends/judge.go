@@ -2,9 +2,11 @@ package ends
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // Ending is how a pod has ended. The zero value says that it is not known.
@@ -19,8 +21,10 @@ type Ending struct {
 
 // Run is one run of a container, as the runtime knows it.
 type Run struct {
-	// Container is its name in the pod's spec.
+	// Container is its name in the pod's spec; empty where only ID is known, see Named.
 	Container string
+	// ID is the container runtime's id of it, if known.
+	ID string
 	// Attempt counts the runs of the container, from 0.
 	Attempt uint32
 	// Exited says that it has ended, with ExitCode.
@@ -32,12 +36,38 @@ type Run struct {
 
 // Look is what was found of a pod at a moment.
 type Look struct {
-	// Runs are all runs of all its containers.
+	// Runs are the runs of its containers, as far as is known.
 	Runs []Run
 	// Ending asks why the kubelet may be ending pods of the node; empty where nothing
 	// shows that it does. It is asked of what seems to have succeeded alone, since the
 	// API server answers it.
 	Ending func(context.Context) string
+}
+
+// Named gives the runs of which only the id is known what the pod's status tells of them. Those
+// it does not tell of are left out. All are where an id may not tell the container's own process:
+// in the process namespace of the node or of the pod, and where a class of runtime has others.
+func (l Look) Named(pod *corev1.Pod) Look {
+	var runs []Run
+	unclear := pod.Spec.HostPID || ptr.Deref(pod.Spec.ShareProcessNamespace, false) || pod.Spec.RuntimeClassName != nil
+	for _, r := range l.Runs {
+		if r.Container != "" {
+			runs = append(runs, r)
+			continue
+		}
+		for _, c := range pod.Status.ContainerStatuses {
+			if _, id, _ := strings.Cut(c.ContainerID, "://"); id == "" || id != r.ID || unclear {
+				continue
+			}
+			r.Container, r.Attempt = c.Name, uint32(c.RestartCount)
+			if pod.Status.StartTime != nil {
+				r.Started = pod.Status.StartTime.Time
+			}
+			runs = append(runs, r)
+		}
+	}
+	l.Runs = runs
+	return l
 }
 
 // Shape is what of a pod's spec decides when it has ended.

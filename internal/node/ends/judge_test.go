@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
 
@@ -78,6 +79,39 @@ func TestASuccessIsNotBelievedWhileTheKubeletMayBeEndingPods(t *testing.T) {
 	}
 	if got := Judge(t.Context(), never, Look{Runs: []Run{exited("a", 0, 1)}, Ending: pressure}); !got.Known || got.Succeeded {
 		t.Errorf("what has failed is judged %+v", got)
+	}
+}
+
+func TestRunsKnownByTheirIDHaveTheNamesThePodsStatusTells(t *testing.T) {
+	start := metav1.NewTime(begun)
+	pod := &corev1.Pod{Status: corev1.PodStatus{StartTime: &start, ContainerStatuses: []corev1.ContainerStatus{
+		{Name: "a", ContainerID: "containerd://0a", RestartCount: 2}, {Name: "b", ContainerID: "cri-o://0b"}, {Name: "starting"},
+	}}}
+	ended := Run{ID: "0a", Exited: true, ExitCode: 137, Finished: begun.Add(time.Minute)}
+	a := ended
+	a.Container, a.Attempt, a.Started = "a", 2, begun
+	other := exited("b", 1, 3) // the runtime named it
+	for name, c := range map[string]struct{ run, want Run }{
+		"of a container":                   {ended, a},
+		"of what is no container any more": {Run{ID: "0c", Exited: true}, Run{}},
+		"without an id":                    {Run{Exited: true}, Run{}},
+		"with a name":                      {other, other},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var want []Run
+			if c.want != (Run{}) {
+				want = []Run{c.want}
+			}
+			if got := (Look{Runs: []Run{c.run}}).Named(pod).Runs; !reflect.DeepEqual(got, want) {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		})
+	}
+	for _, spec := range []corev1.PodSpec{{RuntimeClassName: ptr.To("sandboxed")}, {HostPID: true}, {ShareProcessNamespace: ptr.To(true)}} {
+		pod.Spec = spec
+		if got := (Look{Runs: []Run{ended, other}}).Named(pod).Runs; !reflect.DeepEqual(got, []Run{other}) {
+			t.Errorf("with %+v: got %+v", spec, got)
+		}
 	}
 }
 

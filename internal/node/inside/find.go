@@ -39,14 +39,14 @@ func Find(pods []types.UID) ([]Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	seen := map[uint64]bool{own: true}
+	names, seen := cgroupsOf(pods), map[uint64]bool{own: true}
 	var found []Container
 	for _, process := range processes(entries) {
 		space, err := namespaceOf(process)
 		if err != nil || seen[space] {
 			continue
 		}
-		pod, err := podOf(process, pods)
+		pod, _, err := names.containerOf(process)
 		if err != nil {
 			continue
 		}
@@ -92,20 +92,47 @@ func namespaceOf(process string) (uint64, error) {
 	return stat.Ino, nil
 }
 
-// podOf is which of the pods a process belongs to, empty if to none. The kubelet
-// names a pod's cgroup after its uid, with "_" for "-" where systemd manages it.
-func podOf(process string, pods []types.UID) (types.UID, error) {
+// cgroups are what the names of the pods' cgroups hold, with "-" for each "_".
+type cgroups map[types.UID]string
+
+// cgroupsOf are those of the pods: the kubelet names them after the pod's uid, with "_" for "-"
+// where systemd manages them.
+func cgroupsOf(pods []types.UID) cgroups {
+	names := cgroups{}
+	for _, pod := range pods {
+		names[pod] = "pod" + strings.ReplaceAll(string(pod), "_", "-")
+	}
+	return names
+}
+
+// containerOf is which of the pods a process belongs to, empty if to none, and the id of its
+// container.
+func (c cgroups) containerOf(process string) (pod types.UID, container string, err error) {
 	data, err := os.ReadFile(process + "/cgroup")
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	text := strings.ReplaceAll(string(data), "_", "-")
-	for _, pod := range pods {
-		if strings.Contains(text, "pod"+strings.ReplaceAll(string(pod), "_", "-")) {
-			return pod, nil
+	for pod, name := range c {
+		if _, rest, ok := strings.Cut(text, name); ok {
+			return pod, containerIn(rest), nil
 		}
 	}
-	return "", nil
+	return "", "", nil
+}
+
+// containerIn is the id of the container in a cgroup's path from the pod's name on, empty if
+// it is the pod's own. Runtimes name a container's cgroup after its id: pod.../ID,
+// pod.../crio-ID, pod....slice/cri-containerd-ID.scope, pod....slice:cri-containerd:ID.
+func containerIn(path string) string {
+	path, _, _ = strings.Cut(path, "\n")
+	path = strings.TrimPrefix(path, ".slice")
+	if path == "" {
+		return ""
+	}
+	name, _, _ := strings.Cut(path[1:], "/")
+	name = strings.TrimSuffix(name, ".scope")
+	return name[strings.LastIndexAny(name, "-:")+1:]
 }
 
 func vanished(err error) bool {

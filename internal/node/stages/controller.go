@@ -23,7 +23,7 @@ const workers = 16
 // Register adds the node's half of the PavStage protocol to the manager, whose cache
 // must hold the PavStages of this node alone.
 func (s *Stages) Register(m manager.Manager) error {
-	for _, run := range []manager.RunnableFunc{s.ready.run, s.reapLoop, s.watchMounts, s.watchServers} {
+	for _, run := range []manager.RunnableFunc{s.ready.run, s.reapLoop, s.watchMounts, s.watchServers, s.watchFirsts} {
 		if err := m.Add(run); err != nil {
 			return err
 		}

@@ -94,7 +94,7 @@ func (s *Stages) ending(ctx context.Context, stage *tarnv1.PavStage, look func(c
 	if pod.UID != stage.Status.Pod.UID || !pod.DeletionTimestamp.IsZero() {
 		return ends.Ending{}, nil
 	}
-	return ends.Judge(ctx, ends.ShapeOf(pod), seen), nil
+	return ends.Judge(ctx, ends.ShapeOf(pod), seen.Named(pod)), nil
 }
 
 // death is the end of a staging pod that was to stay.

@@ -112,6 +112,7 @@ func (s *Stages) inUse(stage *tarnv1.PavStage) (*bool, error) {
 // gatherStaged looks whether what was staged is still there: after a start of the
 // agent, and when something made that doubtful.
 func (s *Stages) gatherStaged(v *View) error {
+	s.hold(v.Stage)
 	if v.Lost = s.podLoss(v.Stage); v.Lost != nil || s.trusts(v.Stage.UID) {
 		return nil
 	}

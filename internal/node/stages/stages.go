@@ -48,16 +48,17 @@ type Stages struct {
 	held    keyed.Counter // by stage name: publish calls in flight
 	wakes   wakes         // what the worker has to look at though no event tells
 	ready   readyWatch
+	firsts  firsts
 	looks   patience.Asker // what the servers of the volumes are asked
 
 	mu sync.Mutex
 	// trusted are the stages whose volume this process has seen to be right, with
 	// what shows when that is to be doubted.
 	trusted map[types.UID]watched
-	// died are the staging pods, by uid, that the container runtime says have ended
+	// died are the staging pods, by uid, that the kernel or the container runtime says have ended
 	// though they were to stay.
 	died map[types.UID]death
-	// ended are the staging pods, by uid, that the container runtime says have ended
+	// ended are the staging pods, by uid, that the kernel or the container runtime says have ended
 	// well, with the uid of their stage.
 	ended map[types.UID]types.UID
 
@@ -85,6 +86,7 @@ func New(config Config) (*Stages, error) {
 		ended:     map[types.UID]types.UID{},
 		orphans:   map[string][]types.UID{},
 		busySince: map[types.UID]time.Time{},
+		firsts:    newFirsts(),
 	}
 	if err := s.ready.open(s.wakeUp); err != nil {
 		return nil, err

@@ -22,6 +22,8 @@ type watched struct {
 	point, device, root string
 	// server says that a process serves the file system.
 	server bool
+	// pod is the staging pod whose processes are held, see hold.
+	pod types.UID
 }
 
 // trust remembers that the volume is what was staged.
@@ -37,9 +39,25 @@ func (s *Stages) trust(stage *tarnv1.PavStage, r *record) error {
 		}
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.trusted[stage.UID] = w
+	s.mu.Unlock()
+	s.hold(stage)
 	return nil
+}
+
+// hold has the processes looked for of a staging pod that is to stay, once for each time that
+// the volume is trusted: the pod may be known only later.
+func (s *Stages) hold(stage *tarnv1.PavStage) {
+	pod := stage.Status.Pod
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w, trusted := s.trusted[stage.UID]
+	if !trusted || pod.UID == "" || w.pod == pod.UID || pod.Phase == tarnv1.StagePodSucceeded {
+		return
+	}
+	w.pod = pod.UID
+	s.trusted[stage.UID] = w
+	s.firsts.want(pod.UID)
 }
 
 func (s *Stages) trusts(uid types.UID) bool {

@@ -1,0 +1,146 @@
+package stages
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"tarn.dev/tarn/internal/node/ends"
+	"tarn.dev/tarn/internal/node/inside"
+)
+
+// firsts are the first processes of the containers of staging pods that are to stay. The kernel
+// tells of their end at once, the container runtime when it has removed what is left of the
+// container, which takes seconds on a busy machine, and the kubelet after that.
+type firsts struct {
+	mu sync.Mutex
+	// wanted are the pods whose processes are to be looked for; asked has room for one.
+	wanted []types.UID
+	asked  chan struct{}
+	// held are the pods of which at least one process runs.
+	held map[types.UID]*heldPod
+}
+
+type heldPod struct {
+	// running are the ids of the containers whose process is held.
+	running map[string]bool
+	ended   []ends.Run
+}
+
+func newFirsts() firsts {
+	return firsts{asked: make(chan struct{}, 1), held: map[types.UID]*heldPod{}}
+}
+
+// want has the pod's processes looked for.
+func (f *firsts) want(pod types.UID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wanted = append(f.wanted, pod)
+	select {
+	case f.asked <- struct{}{}:
+	default:
+	}
+}
+
+// take gives what is wanted, which is not any more then.
+func (f *firsts) take() []types.UID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pods := f.wanted
+	f.wanted = nil
+	return pods
+}
+
+// begin says whether the container's process was not held before.
+func (f *firsts) begin(pod types.UID, container string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	of := f.held[pod]
+	if of == nil {
+		of = &heldPod{running: map[string]bool{}}
+		f.held[pod] = of
+	}
+	if of.running[container] {
+		return false
+	}
+	of.running[container] = true
+	return true
+}
+
+// end gives the pod's runs that have ended, with this one.
+func (f *firsts) end(pod types.UID, run ends.Run) []ends.Run {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	of := f.held[pod]
+	of.ended = append(of.ended, run)
+	delete(of.running, run.ID)
+	if len(of.running) == 0 {
+		delete(f.held, pod)
+	}
+	return slices.Clone(of.ended)
+}
+
+// watchFirsts hears from the kernel of the end of staging pods that are to stay, where the
+// agent sees the processes of the node.
+func (s *Stages) watchFirsts(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.firsts.asked:
+		}
+		select { // many are staged at once, all of them after a start
+		case <-ctx.Done():
+			return nil
+		case <-time.After(settle):
+		}
+		found, err := inside.Firsts(s.firsts.take())
+		if err != nil {
+			log.FromContext(ctx).Error(err, "the end of a staging pod will be heard of from the container runtime or the kubelet")
+		}
+		var begun []*inside.First
+		for _, first := range found {
+			if s.firsts.begin(first.Pod, first.Container) {
+				begun = append(begun, first)
+			} else {
+				first.Close()
+			}
+		}
+		for _, first := range begun { // when all of a pod are known: one may end at once
+			go s.watchFirst(ctx, first)
+		}
+	}
+}
+
+// firstTimeout bounds what is asked for one process that has ended.
+const firstTimeout = 20 * time.Second
+
+// watchFirst waits for the end of a process, and has the volume looked at then.
+func (s *Stages) watchFirst(ctx context.Context, first *inside.First) {
+	stop := context.AfterFunc(ctx, first.Close)
+	code, known, err := first.Wait()
+	if stop() {
+		first.Close()
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	runs := s.firsts.end(first.Pod, ends.Run{ID: first.Container, Exited: known, ExitCode: code, Finished: s.Now()})
+	if err != nil {
+		log.FromContext(ctx).Error(err, "cannot wait for the end of a staging pod; it will be heard of from the container runtime or the kubelet", "pod", first.Pod)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, firstTimeout)
+	defer cancel()
+	s.Stopped(ctx, first.Pod, func(context.Context) (ends.Look, error) {
+		return ends.Look{Runs: runs, Ending: successIsTheirs}, nil
+	})
+}
+
+// successIsTheirs leaves to the runtime and the kubelet whether a pod has succeeded: nothing
+// waits for it, and a process of several threads may have ended by a signal all the same.
+func successIsTheirs(context.Context) string { return "the kernel told of it" }

@@ -3,14 +3,15 @@ package nodetest
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,21 +47,43 @@ func removeCgroup(t testing.TB, top string) {
 		t.Error(err)
 	}
 	var dirs []string
-	err := filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
+	err := errors.Join(emptied(top), filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.IsDir() {
 			dirs = append(dirs, path)
 		}
 		return err
-	})
+	}))
 	for _, dir := range slices.Backward(dirs) {
-		removed := os.Remove(dir)
-		for over := time.Now().Add(10 * time.Second); errors.Is(removed, unix.EBUSY) && time.Now().Before(over); removed = os.Remove(dir) {
-			time.Sleep(time.Millisecond) // what was killed is not gone yet, of which nothing tells
-		}
-		err = errors.Join(err, removed)
+		err = errors.Join(err, os.Remove(dir))
 	}
 	if err != nil {
 		t.Errorf("remove the cgroups: %v", err)
+	}
+}
+
+// emptied waits until no process is in the cgroup or below.
+func emptied(cgroup string) error {
+	events, err := os.Open(filepath.Join(cgroup, "cgroup.events"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = events.Close() }()
+	for {
+		text := make([]byte, 256)
+		n, err := events.ReadAt(text, 0)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if strings.Contains(string(text[:n]), "populated 0\n") {
+			return nil
+		}
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(events.Fd()), Events: unix.POLLPRI}}, 10_000)
+		switch {
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return err
+		case err == nil && n == 0:
+			return fmt.Errorf("%s is not empty 10 s after its processes were killed", cgroup)
+		}
 	}
 }
 

@@ -58,7 +58,7 @@ type Stages struct {
 	// died are the staging pods, by uid, that the kernel or the container runtime says have ended
 	// though they were to stay.
 	died map[types.UID]death
-	// ended are the staging pods, by uid, that the kernel or the container runtime says have ended
+	// ended are the staging pods, by uid, that the container runtime says have ended
 	// well, with the uid of their stage.
 	ended map[types.UID]types.UID
 

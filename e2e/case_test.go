@@ -191,6 +191,19 @@ func (s *scenario) wait(what string, within time.Duration, check func() (bool, s
 	return suite.news.await(s.t, what, within, check)
 }
 
+// ran checks how many pods of a step there have been by now. The watch may tell of the last
+// of them a moment after what they did is seen elsewhere.
+func (s *scenario) ran(step tarn.Step, want int) {
+	s.t.Helper()
+	seen := func() int { return suite.news.of(s.name).pods[step] }
+	s.await(fmt.Sprintf("%d %s pods to have been seen", want, step), func() (bool, string) {
+		return seen() >= want, fmt.Sprintf("there were %d", seen())
+	})
+	if n := seen(); n != want {
+		s.t.Errorf("saw %d %s pods, want %d", n, step, want)
+	}
+}
+
 // get reads an object from the cache; its error is the state to report.
 func (s *scenario) get(o client.Object) error {
 	return suite.cached.Get(s.ctx, client.ObjectKeyFromObject(o), o)

@@ -151,9 +151,8 @@ func TestAVolumeGrowsUnderAPodThatGoesOnWriting(t *testing.T) {
 	s.nudge(pod)
 	s.sized(s.resizedTo(claim, "64Mi"), "64Mi")
 	s.prints(pod, "it has grown")
-	if seen := suite.news.of(s.name); seen.pods[tarn.StepNodeExpansion] != 1 || seen.pods[tarn.StepStaging] != 1 {
-		t.Errorf("saw %d node expansion pods and %d staging pods, want 1 and 1", seen.pods[tarn.StepNodeExpansion], seen.pods[tarn.StepStaging])
-	}
+	s.ran(tarn.StepNodeExpansion, 1)
+	s.ran(tarn.StepStaging, 1)
 	s.remove(pod)
 
 	// A volume that grows while nobody uses it does so on the node of its next user.
@@ -279,9 +278,7 @@ func TestABlockVolumeGrowsUnderItsPod(t *testing.T) {
 		c := &pod.Spec.Containers[0]
 		c.VolumeMounts, c.VolumeDevices = nil, []corev1.VolumeDevice{{Name: "data", DevicePath: "/dev/data"}}
 	}))
-	if seen := suite.news.of(s.name); seen.pods[tarn.StepStaging] != 1 {
-		t.Errorf("it was staged %d times, want once", seen.pods[tarn.StepStaging])
-	}
+	s.ran(tarn.StepStaging, 1)
 }
 
 // seesDevices gives the pod of a section the tools to make loop devices and the

@@ -227,10 +227,8 @@ func TestACreationWhosePodIsDeletedUnderWayIsRepeated(t *testing.T) {
 				s.unhold(first)
 			}
 			s.bound(claim)
-			seen := suite.news.of(s.name)
-			if created, undone := seen.pods[tarn.StepCreation], seen.pods[tarn.StepDeletion]; created != 2 || undone != c.wantUndone {
-				t.Errorf("saw %d creation pods and %d deletion pods, want 2 and %d", created, undone, c.wantUndone)
-			}
+			s.ran(tarn.StepCreation, 2)
+			s.ran(tarn.StepDeletion, c.wantUndone)
 			s.remove(claim)
 			s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
 		})

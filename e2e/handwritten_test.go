@@ -167,9 +167,7 @@ func TestOneStageOfAHandleAtATime(t *testing.T) {
 	second := s.consumer("second", other.Name, "grep -q hello /data/greeting")
 	s.told(second, "FailedMount", s.name+"-one", "one of them at a time can be staged")
 	s.never(tarn.StepUnstaging)
-	if n := suite.news.of(s.name).pods[tarn.StepStaging]; n != 1 {
-		t.Errorf("saw %d staging pods, want that of the first volume", n)
-	}
+	s.ran(tarn.StepStaging, 1) // that of the first volume
 	s.remove(first)
 	s.succeeded(second)
 	s.remove(second)
@@ -203,9 +201,7 @@ func TestACreationThatGivesAnothersHandleDeletesNothing(t *testing.T) {
 			s.remove(pod)
 			s.remove(first)
 			s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
-			if n := suite.news.of(s.name).pods[tarn.StepDeletion]; n != 1 {
-				t.Errorf("saw %d deletion pods, want that of the first volume", n)
-			}
+			s.ran(tarn.StepDeletion, 1) // that of the first volume
 		})
 	}
 }

@@ -32,18 +32,19 @@ type books struct {
 
 	pointing map[claimKey]set[string] // volumes by the claim they point at
 	naming   map[string]set[claimKey] // claims by the volume they name
+	taking   map[string]set[claimKey] // of these, those about to take it, where it points at nobody
 	seeking  map[string]set[claimKey] // claims that name no volume, by class
 	unsaid   set[claimKey]            // of these, those that say nothing of a class
 	free     *store[*corev1.PersistentVolume]
-	fresh    []string                              // volumes that have become free since it was last asked
-	waiting  *store[*corev1.PersistentVolumeClaim] // claims that any fitting volume would serve and that were offered none
-	offered  map[claimKey]string                   // claims woken for a free volume
-	offers   map[string]claimKey                   // the same from the volume's side
-	resting  set[claimKey]                         // claims that were refused, and come back by themselves after a pause
-	held     map[string]*hold                      // volumes somebody works on
-	doubtful map[string]bool                       // volumes to be read anew before anything is decided about them
-	unsure   map[claimKey]string                   // claims likewise, each with the volume it was being joined to
-	absent   set[string]                           // classes of volumes that the API server does not know
+	fresh    []string            // volumes that have become free since it was last asked
+	waiting  *store[seeker]      // claims that any fitting volume would serve and that were offered none
+	offered  map[claimKey]string // claims woken for a free volume
+	offers   map[string]claimKey // the same from the volume's side
+	resting  set[claimKey]       // claims that were refused, and come back by themselves after a pause
+	held     map[string]*hold    // volumes somebody works on
+	doubtful map[string]bool     // volumes to be read anew before anything is decided about them
+	unsure   map[claimKey]string // claims likewise, each with the volume it was being joined to
+	absent   set[string]         // classes of volumes that the API server does not know
 
 	noProvisioning bool
 	listener       listener
@@ -54,6 +55,7 @@ type hold struct {
 	claim   claimKey       // of the worker, empty for a worker on the volume itself
 	waiting set[claimKey]  // claims that were turned away
 	missed  bool           // something came up about the volume meanwhile
+	moved   bool           // the worker had it point elsewhere
 	foreign []foreignWrite // changes of phase seen meanwhile, which may be the worker's own
 }
 
@@ -72,8 +74,8 @@ func newBooks(noProvisioning bool, l listener) *books {
 	return &books{
 		claims: map[claimKey]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{},
 		classes: map[string]*storagev1.StorageClass{}, pointing: map[claimKey]set[string]{},
-		naming: map[string]set[claimKey]{}, seeking: map[string]set[claimKey]{}, unsaid: set[claimKey]{},
-		free: newStore[*corev1.PersistentVolume](), waiting: newStore[*corev1.PersistentVolumeClaim](),
+		naming: map[string]set[claimKey]{}, taking: map[string]set[claimKey]{}, seeking: map[string]set[claimKey]{}, unsaid: set[claimKey]{},
+		free: newStore[*corev1.PersistentVolume](), waiting: newStore[seeker](),
 		offered: map[claimKey]string{}, offers: map[string]claimKey{}, resting: set[claimKey]{}, held: map[string]*hold{},
 		doubtful: map[string]bool{}, unsure: map[claimKey]string{}, absent: set[string]{},
 		noProvisioning: noProvisioning, listener: l,
@@ -90,6 +92,14 @@ func refKey(v *corev1.PersistentVolume) (claimKey, bool) {
 		return claimKey{}, false
 	}
 	return claimKey{Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name}, true
+}
+
+// sameRef says whether two volumes point at the same claim, or both at none.
+func sameRef(a, b *corev1.ObjectReference) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Namespace == b.Namespace && a.Name == b.Name && a.UID == b.UID
 }
 
 // newer says whether an object is to replace the one in the books. Of two with the
@@ -143,6 +153,7 @@ func (b *books) dropClaim(claim *corev1.PersistentVolumeClaim) bool {
 func (b *books) replaceClaim(key claimKey, had, claim *corev1.PersistentVolumeClaim) {
 	if had != nil {
 		drop(b.naming, had.Spec.VolumeName, key)
+		drop(b.taking, had.Spec.VolumeName, key)
 		drop(b.seeking, volume.ClassOf(had), key)
 		delete(b.unsaid, key)
 	}
@@ -153,6 +164,7 @@ func (b *books) replaceClaim(key claimKey, had, claim *corev1.PersistentVolumeCl
 		b.claims[key] = claim
 		if claim.Spec.VolumeName != "" {
 			enter(b.naming, claim.Spec.VolumeName, key)
+			b.mayTake(b.volumes[claim.Spec.VolumeName], claim)
 		}
 		b.file(key, claim)
 	}
@@ -176,7 +188,7 @@ func (b *books) file(key claimKey, claim *corev1.PersistentVolumeClaim) {
 	}
 	_, offered := b.offered[key]
 	if _, resting := b.resting[key]; !offered && !resting && b.servedByAny(claim) {
-		b.waiting.put(key.String(), shelfOfClaim(claim), volume.Request(claim), claim)
+		b.waiting.put(key.String(), shelfOfClaim(claim), volume.Request(claim), seekerOf(claim))
 	}
 }
 
@@ -224,12 +236,16 @@ func (b *books) replaceVolume(name string, had, v *corev1.PersistentVolume) {
 	if key, ok := refKey(had); ok {
 		drop(b.pointing, key, name)
 	}
+	delete(b.taking, name)
 	if v == nil {
 		delete(b.volumes, name)
 	} else {
 		b.volumes[name] = v
 		if key, ok := refKey(v); ok {
 			enter(b.pointing, key, name)
+		}
+		for key := range b.naming[name] {
+			b.mayTake(v, b.claims[key])
 		}
 	}
 	b.shelve(name)
@@ -240,7 +256,7 @@ func (b *books) replaceVolume(name string, had, v *corev1.PersistentVolume) {
 // claim that names it is to have it.
 func (b *books) shelve(name string) {
 	v := b.volumes[name]
-	serves := v != nil && volume.Free(v) && b.held[name] == nil && !b.doubtful[name] && !b.spokenFor(v)
+	serves := v != nil && volume.Free(v) && b.held[name] == nil && !b.doubtful[name] && len(b.taking[name]) == 0
 	if at, was := b.free.places[name]; was && (!serves || b.otherwise(at, v)) {
 		b.free.take(name)
 		b.withdraw(name)
@@ -262,13 +278,12 @@ func (b *books) otherwise(at place, v *corev1.PersistentVolume) bool {
 	return at.shelf != shelfOfVolume(v) || at.size.Cmp(*volume.Capacity(v)) != 0 || !maps.Equal(before.Labels, v.Labels)
 }
 
-func (b *books) spokenFor(v *corev1.PersistentVolume) bool {
-	for key := range b.naming[v.Name] {
-		if willTakeNamed(v, b.claims[key]) {
-			return true
-		}
+// mayTake notes a claim that is about to take the volume it names. Anybody can make any number of
+// claims that name a volume, so it is not looked for among them each time.
+func (b *books) mayTake(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
+	if v != nil && v.Spec.ClaimRef == nil && willTakeNamed(v, claim) {
+		enter(b.taking, v.Name, keyOf(claim))
 	}
-	return false
 }
 
 // putClass enters a class, and files anew the claims that seek a volume of it.

@@ -1,6 +1,7 @@
 package bind
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes/typed/core/v1"
 	storagev1 "k8s.io/client-go/kubernetes/typed/storage/v1"
 	"k8s.io/client-go/rest"
@@ -167,10 +169,19 @@ func (r claims) once(ctx context.Context, key claimKey, began *match) (again boo
 			p.Match = began.as(on.volume.Name, p.Match)
 		}
 	}
-	if err = r.failed(r.apply(ctx, on, p), "claim", key, on.volume); err == nil && p.Match != MatchNone {
+	switch err = r.failed(r.apply(ctx, on, p), "claim", key, on.volume); {
+	case err == nil && p.Match != MatchNone:
 		r.metrics.joined(v.Claim, p.Match, r.clock.Now())
+	case refused(err) && !apierrors.IsTooManyRequests(err):
+		r.poster.post(on, refusal(&p, err))
 	}
 	return overtaken(err) || err == nil && p.Again, err
+}
+
+// refusal tells whoever waits for a claim that the API server, mostly a webhook in it, takes no
+// write that it needs. It is tried again with pauses.
+func refusal(p *Plan, err error) Post {
+	return Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: cmp.Or(p.Refusal, reasonFailedBinding), Note: fmt.Sprintf("the API server refuses a write: %v", err)}
 }
 
 // Reconcile brings one volume to where it belongs.

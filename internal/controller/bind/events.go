@@ -1,6 +1,7 @@
 package bind
 
 import (
+	"container/list"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -38,43 +39,67 @@ const (
 
 // poster posts Events about claims and volumes, apart from the work on them: slowly,
 // each once until it changes, and not at all if what it says is over by then. A Normal one
-// waits a moment for that; a Warning does not.
+// waits a moment for that. A Warning does not, and goes before all that are Normal: many
+// claims that wait must not hide the one that is lost.
 type poster struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
 	limiter  flowcontrol.RateLimiter
 	over     func(regarding runtime.Object) bool
 
-	mu    sync.Mutex
-	said  map[types.UID]*history
-	queue []saying
-	// resting are those that wait, in the order of their times.
-	resting []saying
-	more    chan struct{} // has an element when one was added since it was looked last
+	mu   sync.Mutex
+	said map[types.UID]*history
+	// warnings and normals are the sayings that wait, each in the order of their times. Of
+	// one reason about one object no more than one waits, however slowly they are posted.
+	warnings, normals list.List
+	more              chan struct{} // has an element when one was added since it was looked last
 	// after has tests say when a time has passed.
 	after func(time.Duration) <-chan time.Time
 }
 
-// saying is one Event in the queue.
+// saying is one Event that waits to be posted.
 type saying struct {
 	post      Post
+	what      uint64 // the hash of what it says
 	regarding runtime.Object
 	related   runtime.Object
 	uid       types.UID
 	due       time.Time // when it is posted, at the earliest
 }
 
-// history is what was said about one object: the last of each reason, and the reason
-// of the last of all. It keeps no object, as there are many that wait for long.
+// history is what was said about one object: the last of each reason, and the reason of
+// the last of all that were posted. It is there as long as an Event of the object waits.
 type history struct {
 	last string
 	by   map[string]said
 }
 
-// said is an Event, by the hash of what it says, and when it was put in the queue.
+// said is the last Event of its reason that was posted, by the hash of what it says, and
+// when it was. It keeps no object, as there are many that wait for long.
 type said struct {
-	what uint64
-	at   time.Time
+	what  uint64
+	at    time.Time
+	waits *list.Element // of the saying that is the next of this reason, nil for none
+}
+
+// again says whether an Event would repeat what was posted a short time ago.
+func (h *history) again(s *saying, now time.Time) bool {
+	before := h.by[s.post.Reason]
+	pause := repeatAfter
+	if h.last != s.post.Reason || h.awaits(s.post.Reason) {
+		pause = changeAfter
+	}
+	return before.what == s.what && now.Sub(before.at) < pause
+}
+
+// awaits says whether an Event of another reason waits to be posted.
+func (h *history) awaits(other string) bool {
+	for reason, of := range h.by {
+		if of.waits != nil && reason != other {
+			return true
+		}
+	}
+	return false
 }
 
 // sum tells what one Post says from what another does.
@@ -103,7 +128,7 @@ func newPoster(recorder events.EventRecorder, c clock.PassiveClock, over func(ru
 // is not old.
 func (p *poster) post(on pair, post Post) {
 	post.Note = kube.Note(post.Note) // what is cut off makes no news
-	s := saying{post: post}
+	s := &saying{post: post, what: post.sum()}
 	switch {
 	case post.On == OnClaim && on.claim != nil:
 		s.regarding, s.uid = on.claim, on.claim.UID
@@ -125,44 +150,67 @@ func (p *poster) post(on pair, post Post) {
 		h = &history{by: map[string]said{}}
 		p.said[s.uid] = h
 	}
-	now := said{what: post.sum(), at: p.clock.Now()}
-	pause := repeatAfter
-	if h.last != post.Reason {
-		pause = changeAfter
-	}
-	if before, ok := h.by[post.Reason]; ok && before.what == now.what && now.at.Sub(before.at) < pause {
+	now := p.clock.Now()
+	if h.by[post.Reason].waits == nil && h.again(s, now) {
 		return
 	}
-	h.last, h.by[post.Reason] = post.Reason, now
-	if s.due = now.at; post.Type == corev1.EventTypeNormal {
-		p.rest(s)
-	} else {
-		p.queue = append(p.queue, s)
-	}
+	p.put(h, s, now)
 	select {
 	case p.more <- struct{}{}:
 	default:
 	}
 }
 
-// rest has an Event wait, or takes it for one of its reason that waits already: what changes
-// all the time is told all the same.
-func (p *poster) rest(s saying) {
-	for i := range p.resting {
-		if other := &p.resting[i]; other.uid == s.uid && other.post.Reason == s.post.Reason && other.due.After(s.due) {
-			other.post, other.regarding, other.related = s.post, s.regarding, s.related
+// put has an Event wait. It takes the place of one of its reason that waits already, so that
+// what changes all the time is told all the same; whether it is news is seen in its turn.
+func (p *poster) put(h *history, s *saying, now time.Time) {
+	of := h.by[s.post.Reason]
+	if of.waits != nil {
+		other := of.waits.Value.(*saying)
+		if p.listOf(other) == p.listOf(s) {
+			s.due, of.waits.Value = other.due, s
 			return
 		}
+		p.listOf(other).Remove(of.waits)
 	}
-	s.due = s.due.Add(restTime)
-	p.resting = append(p.resting, s)
+	if s.due = now; s.post.Type == corev1.EventTypeNormal {
+		s.due = now.Add(restTime)
+	}
+	of.waits = p.listOf(s).PushBack(s)
+	h.by[s.post.Reason] = of
 }
 
-// forget drops what was said about an object that is gone, or bound.
+// listOf gives the list where an Event waits.
+func (p *poster) listOf(s *saying) *list.List {
+	if s.post.Type == corev1.EventTypeNormal {
+		return &p.normals
+	}
+	return &p.warnings
+}
+
+// forget drops what was said about an object that is gone, or bound, and what waits to be
+// said about it, but for Warnings: that a claim was lost is told once, and is worth telling
+// when it has its volume back.
 func (p *poster) forget(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.said, uid)
+	h := p.said[uid]
+	if h == nil {
+		return
+	}
+	for reason, of := range h.by {
+		if of.waits != nil && p.listOf(of.waits.Value.(*saying)) == &p.warnings {
+			h.by[reason] = said{waits: of.waits}
+			continue
+		}
+		if of.waits != nil {
+			p.normals.Remove(of.waits)
+		}
+		delete(h.by, reason)
+	}
+	if len(h.by) == 0 {
+		delete(p.said, uid)
+	}
 }
 
 // Start posts what is due until the context ends.
@@ -196,38 +244,42 @@ func (p *poster) Start(ctx context.Context) error {
 	}
 }
 
-// next takes the first Event that is due and still the last of its reason. Where there is
-// none, pause is how long the first of those that rest still does, 0 if none rests.
+// next takes the first Event that is due and says something new. Where there is none, pause
+// is how long the first of those that rest still does, 0 if none rests.
 func (p *poster) next() (s saying, pause time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.queue)+len(p.resting) > 0 {
-		from := &p.queue
-		if len(p.queue) == 0 || len(p.resting) > 0 && p.resting[0].due.Before(p.queue[0].due) {
-			from = &p.resting
+	now := p.clock.Now()
+	for {
+		first := p.warnings.Front()
+		if first == nil {
+			first = p.normals.Front()
 		}
-		s := (*from)[0]
-		if pause := s.due.Sub(p.clock.Now()); pause > 0 {
+		if first == nil {
+			return saying{}, 0, false
+		}
+		s := first.Value.(*saying)
+		if pause := s.due.Sub(now); pause > 0 {
 			return saying{}, pause, false
 		}
-		(*from)[0] = saying{}
-		*from = (*from)[1:]
-		if p.stands(s) {
-			return s, 0, true
+		if p.take(s, now) {
+			return *s, 0, true
 		}
 	}
-	p.queue, p.resting = nil, nil
-	return saying{}, 0, false
 }
 
-// stands says whether nothing else has been said for an Event's reason since.
-func (p *poster) stands(s saying) bool {
+// take has an Event wait no more, and says whether it is to be posted. Only then is it held
+// against the next: where many wait, its turn may come long after it was said.
+func (p *poster) take(s *saying, now time.Time) bool {
 	h := p.said[s.uid]
-	if h == nil {
-		return true
+	again := h.again(s, now)
+	of := h.by[s.post.Reason]
+	p.listOf(s).Remove(of.waits)
+	if of.waits = nil; !again {
+		of.what, of.at, h.last = s.what, now, s.post.Reason
 	}
-	last, ok := h.by[s.post.Reason]
-	return !ok || last.what == s.post.sum()
+	h.by[s.post.Reason] = of
+	return !again
 }
 
 // isOver says whether a claim that an Event calls waiting has its volume by now, or

@@ -25,42 +25,220 @@ func (n *notes) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) {
 	n.enough(len(n.posted))
 }
 
-// Case 164.
-func TestEventsArePostedWhenTheyChange(t *testing.T) {
-	waiting := Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"}
-	failed := Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonProvisionFailed, Note: "no class"}
-	on := pair{claim: claimOf("1Gi")}
-	clock := testclock.NewFakePassiveClock(noon)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	n := &notes{}
-	p := newPoster(n, clock, func(runtime.Object) bool { return false })
-	p.post(on, waiting)
-	for range 100 {
-		p.post(on, waiting)
-		p.post(on, failed)
-	}
-	p.post(pair{claim: claimOf("1Gi", uid("another"))}, waiting)
-	clock.SetTime(noon.Add(repeatAfter))
-	p.post(on, waiting)
-	clock.SetTime(noon.Add(repeatAfter + changeAfter))
-	p.post(on, waiting)
-	p.post(on, failed)
-	p.post(on, waiting)
-	clock.SetTime(noon.Add(repeatAfter + 2*changeAfter))
-	p.post(on, waiting)
-	// Each Warning goes before the Normal ones of its minute, which rest first.
-	want := []string{reasonProvisionFailed, reasonProvisioning, reasonProvisioning, reasonProvisioning, reasonProvisionFailed, reasonProvisioning}
-	n.enough = func(posted int) {
-		if posted == len(want) {
-			cancel()
+var (
+	waitingPost = Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"}
+	failedPost  = Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonProvisionFailed, Note: "no class"}
+	lostPost    = Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonLost, Note: "lost"}
+)
+
+func stillSo(runtime.Object) bool { return false }
+
+// posts tells what a poster posts now and in the time that what waits has to rest.
+func posts(p *poster, clock *testclock.FakePassiveClock) []string {
+	var notes []string
+	for {
+		s, pause, ok := p.next()
+		switch {
+		case ok:
+			notes = append(notes, s.post.Note)
+		case pause > 0:
+			clock.SetTime(clock.Now().Add(pause))
+		default:
+			return notes
 		}
 	}
-	if err := p.Start(ctx); err != nil {
-		t.Fatal(err)
+}
+
+// claimsOf gives claims that differ in their uids alone.
+func claimsOf(count int) []pair {
+	claims := make([]pair, count)
+	for i := range claims {
+		claims[i].claim = claimOf("1Gi", uid(types.UID(fmt.Sprint("claim-", i))))
 	}
-	if !slices.Equal(n.posted, want) {
-		t.Errorf("case 164: posted %v, want %v", n.posted, want)
+	return claims
+}
+
+// Case 164.
+func TestEventsArePostedWhenTheyChange(t *testing.T) {
+	on, another := pair{claim: claimOf("1Gi")}, pair{claim: claimOf("1Gi", uid("another"))}
+	clock := testclock.NewFakePassiveClock(noon)
+	p := newPoster(&notes{}, clock, stillSo)
+	for range 100 {
+		p.post(on, waitingPost)
+		p.post(on, failedPost)
+	}
+	p.post(another, waitingPost)
+	for _, step := range []struct {
+		after time.Duration
+		says  []Post
+		want  []string
+	}{
+		// A Warning goes before the Normal ones, which rest first.
+		{want: []string{"no class", "waiting", "waiting"}},
+		{after: changeAfter - restTime - 1, says: []Post{waitingPost, failedPost}},
+		{after: repeatAfter, says: []Post{waitingPost}, want: []string{"waiting"}},
+		{after: repeatAfter - 1, says: []Post{waitingPost}},
+		{says: []Post{failedPost}, want: []string{"no class"}},
+		{says: []Post{waitingPost, failedPost}, want: []string{"waiting"}},
+		{says: []Post{failedPost}},
+		{after: changeAfter, says: []Post{waitingPost, failedPost}, want: []string{"no class"}},
+	} {
+		clock.SetTime(clock.Now().Add(step.after))
+		for _, post := range step.says {
+			p.post(on, post)
+		}
+		if got := posts(p, clock); !slices.Equal(got, step.want) {
+			t.Errorf("case 164: %v after what was before, %v are said: posted %q, want %q", step.after, step.says, got, step.want)
+		}
+	}
+}
+
+// At 20 a second it takes longer to tell of 50,000 claims that wait than until each of them
+// is looked at again.
+func TestNoMoreEventsWaitThanThereAreThingsToTell(t *testing.T) {
+	const perRound = 100
+	clock := testclock.NewFakePassiveClock(noon)
+	p := newPoster(&notes{}, clock, stillSo)
+	claims := claimsOf(3 * perRound)
+	told := map[types.UID]time.Time{}
+	var posted, early int
+	next := func() bool {
+		s, _, ok := p.next()
+		if !ok {
+			return false
+		}
+		posted++
+		if before, ok := told[s.uid]; ok && clock.Now().Sub(before) < repeatAfter {
+			early++
+		}
+		told[s.uid] = clock.Now()
+		return true
+	}
+	for range 10 {
+		for _, c := range claims {
+			p.post(c, waitingPost)
+		}
+		clock.SetTime(clock.Now().Add(repeatAfter - time.Second))
+		for range perRound {
+			next()
+		}
+	}
+	if posted != 10*perRound || len(told) != len(claims) {
+		t.Errorf("posted %d about %d claims, want %d about each of %d in turn", posted, len(told), 10*perRound, len(claims))
+	}
+	posted = 0
+	for next() {
+		posted++
+	}
+	if posted > len(claims) {
+		t.Errorf("%d Events still waited, want at most one about each of %d claims", posted, len(claims))
+	}
+	if early > 0 {
+		t.Errorf("%d Events were posted again within %v, want none", early, repeatAfter)
+	}
+}
+
+func TestAWarningGoesBeforeAllNormalEventsThatWait(t *testing.T) {
+	clock := testclock.NewFakePassiveClock(noon)
+	p := newPoster(&notes{}, clock, stillSo)
+	for _, c := range claimsOf(1000) {
+		p.post(c, waitingPost)
+	}
+	clock.SetTime(noon.Add(time.Hour))
+	p.next()
+	p.post(pair{claim: claimOf("1Gi")}, lostPost)
+	if got := posts(p, clock); len(got) != 1000 || got[0] != "lost" {
+		t.Errorf("of %d Events %q is posted first, want that a claim is lost, and 999 that wait after it", len(got), got[0])
+	}
+}
+
+func TestAnEventThatIsLateTellsWhatIsSoNow(t *testing.T) {
+	saying := func(post Post, note string) Post {
+		post.Note = note
+		return post
+	}
+	unfit := Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonFailedBinding, Note: "none fits"}
+	taken := Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonFailedBinding, Note: "taken"}
+	for _, c := range []struct {
+		name string
+		told []Post // before, and posted
+		then time.Duration
+		says []Post // now, each when the one before is long due
+		want []string
+	}{
+		{name: "a Normal one", says: []Post{saying(waitingPost, "a"), saying(waitingPost, "b")}, want: []string{"b", "other"}},
+		{name: "a Warning", says: []Post{saying(failedPost, "a"), saying(failedPost, "b")}, want: []string{"b", "other"}},
+		{name: "the same again", says: []Post{waitingPost, waitingPost}, want: []string{"waiting", "other"}},
+		{name: "it has become a Warning", says: []Post{unfit, taken}, want: []string{"taken", "other"}},
+		{name: "it is a Warning no more", says: []Post{taken, unfit}, want: []string{"other", "none fits"}},
+		{name: "as it was told a moment ago", told: []Post{unfit}, says: []Post{taken, unfit}, want: []string{"other"}},
+		{name: "and of another reason", told: []Post{waitingPost}, says: []Post{failedPost, saying(waitingPost, "b"), waitingPost}, want: []string{"no class", "other"}},
+		{name: "what it was before is so again", told: []Post{waitingPost}, then: changeAfter, says: []Post{unfit, waitingPost}, want: []string{"none fits", "other", "waiting"}},
+	} {
+		clock := testclock.NewFakePassiveClock(noon)
+		p := newPoster(&notes{}, clock, stillSo)
+		on := pair{claim: claimOf("1Gi")}
+		for _, post := range c.told {
+			p.post(on, post)
+		}
+		posts(p, clock)
+		clock.SetTime(clock.Now().Add(c.then))
+		for i, post := range c.says {
+			p.post(on, post)
+			if i == 0 {
+				p.post(pair{claim: claimOf("1Gi", uid("other"))}, saying(waitingPost, "other"))
+			}
+			clock.SetTime(clock.Now().Add(2 * restTime))
+		}
+		if got := posts(p, clock); !slices.Equal(got, c.want) {
+			t.Errorf("%s: posted %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// That a claim is lost is told when it is, and never again.
+func TestOnlyWarningsWaitAboutWhatIsForgotten(t *testing.T) {
+	clock := testclock.NewFakePassiveClock(noon)
+	p := newPoster(&notes{}, clock, stillSo)
+	claims := claimsOf(10)
+	for _, c := range claims {
+		p.post(c, waitingPost)
+	}
+	p.post(claims[3], lostPost)
+	p.next()
+	otherwise := lostPost
+	otherwise.Note = "lost its name"
+	p.post(claims[3], otherwise)
+	for _, c := range claims {
+		p.forget(c.claim.UID)
+	}
+	if normals, objects := p.normals.Len(), len(p.said); normals != 0 || objects != 1 {
+		t.Errorf("%d Normal Events wait and %d objects are known, want none and the lost claim alone", normals, objects)
+	}
+	p.post(claims[3], lostPost)
+	if got, want := posts(p, clock), []string{"lost"}; !slices.Equal(got, want) {
+		t.Errorf("posted %q, want %q", got, want)
+	}
+	p.forget(claims[3].claim.UID)
+	if len(p.said) != 0 {
+		t.Errorf("%d objects are still known, want none", len(p.said))
+	}
+}
+
+// What one post costs does not grow with how many claims wait.
+func BenchmarkPostWhileManyWait(b *testing.B) {
+	for _, waiting := range []int{1000, 50000} {
+		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
+			p := newPoster(&notes{}, testclock.NewFakePassiveClock(noon), stillSo)
+			claims := claimsOf(waiting)
+			for _, c := range claims {
+				p.post(c, waitingPost)
+			}
+			for i := 0; b.Loop(); i++ {
+				p.forget(claims[i%waiting].claim.UID)
+				p.post(claims[i%waiting], waitingPost)
+			}
+		})
 	}
 }
 
@@ -75,9 +253,9 @@ func TestManyEventsArePostedSlowly(t *testing.T) {
 		}
 	}}
 	clock := testclock.NewFakePassiveClock(noon)
-	p := newPoster(n, clock, func(runtime.Object) bool { return false })
-	for i := range 200 {
-		p.post(pair{claim: claimOf("1Gi", uid(types.UID(fmt.Sprint("claim-", i))))}, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"})
+	p := newPoster(n, clock, stillSo)
+	for _, c := range claimsOf(200) {
+		p.post(c, waitingPost)
 	}
 	clock.SetTime(noon.Add(restTime))
 	began := time.Now()
@@ -97,8 +275,8 @@ func TestAnEventThatIsOverIsNotPosted(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(noon)
 	p := newPoster(n, clock, b.isOver)
 	on := pair{claim: claimOf("1Gi")}
-	p.post(on, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"})
-	p.post(on, Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonLost, Note: "lost"})
+	p.post(on, waitingPost)
+	p.post(on, lostPost)
 	clock.SetTime(noon.Add(restTime))
 	if err := p.Start(ctx); err != nil {
 		t.Fatal(err)
@@ -129,8 +307,8 @@ func TestANormalEventRestsBeforeItIsPostedAndAWarningDoesNot(t *testing.T) {
 		return passed
 	}
 	p.post(pair{claim: soonBound}, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonFirstConsumer, Note: "waiting"})
-	p.post(pair{claim: waits}, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"})
-	p.post(pair{claim: waits}, Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonProvisionFailed, Note: "no class"})
+	p.post(pair{claim: waits}, waitingPost)
+	p.post(pair{claim: waits}, failedPost)
 	if err := p.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +322,7 @@ func TestANormalEventRestsBeforeItIsPostedAndAWarningDoesNot(t *testing.T) {
 
 func TestWhatChangesAllTheTimeIsToldWhenTheFirstHasRested(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(noon)
-	p := newPoster(&notes{}, clock, func(runtime.Object) bool { return false })
+	p := newPoster(&notes{}, clock, stillSo)
 	claim := pair{claim: claimOf("1Gi")}
 	for _, note := range []string{"waiting for pod a", "waiting for pod a, b", "waiting for pod a, b, c"} {
 		p.post(claim, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonPodScheduled, Note: note})
@@ -160,7 +338,6 @@ func TestWhatChangesAllTheTimeIsToldWhenTheFirstHasRested(t *testing.T) {
 }
 
 func TestNothingIsKeptOfWhatWasSaidAboutABoundClaim(t *testing.T) {
-	waiting := Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonProvisioning, Note: "waiting"}
 	m, err := newMetrics(prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +355,7 @@ func TestNothingIsKeptOfWhatWasSaidAboutABoundClaim(t *testing.T) {
 	}
 	c := claimOf("1Gi")
 	b.sawClaim(c)
-	r.poster.post(pair{claim: c}, waiting)
+	r.poster.post(pair{claim: c}, waitingPost)
 	said("a claim waits", 1)
 	b.sawClaim(claimOf("1Gi", claimVersion("2"), completed("a", corev1.ClaimBound)))
 	said("it is bound", 0)
@@ -186,8 +363,8 @@ func TestNothingIsKeptOfWhatWasSaidAboutABoundClaim(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	n.enough = func(int) { cancel() }
-	r.poster.post(pair{claim: c}, waiting) // by a worker that is late
-	r.poster.post(pair{claim: claimOf("1Gi", uid("other"))}, Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonLost})
+	r.poster.post(pair{claim: c}, waitingPost) // by a worker that is late
+	r.poster.post(pair{claim: claimOf("1Gi", uid("other"))}, lostPost)
 	said("it is gone", 2)
 	clock.SetTime(noon.Add(restTime))
 	if err := r.poster.Start(ctx); err != nil {

@@ -42,8 +42,9 @@ type VolumeView struct {
 	Volume *corev1.PersistentVolume
 	// Claim has the name the volume points at, nil if there is none.
 	Claim *corev1.PersistentVolumeClaim
-	// Namers are the claims that name the volume.
-	Namers []*corev1.PersistentVolumeClaim
+	// Taker is a claim that names the volume, which points at nobody, and is about to take it;
+	// nil if there is none.
+	Taker *corev1.PersistentVolumeClaim
 	// Asked says that Claim is the API server's own answer, not a cache's.
 	Asked bool
 }
@@ -118,7 +119,7 @@ func (r *reconciler) gatherClaim(ctx context.Context, key claimKey) (*ClaimView,
 
 // unplaced says whether a pod still waits for a node.
 func unplaced(pod *corev1.Pod) bool {
-	return pod.Spec.NodeName == "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+	return pod.Spec.NodeName == "" && !volume.Ended(pod)
 }
 
 // gatherVolume gives the view of a volume, held by the caller; nil if there is
@@ -256,8 +257,9 @@ func (b *books) viewVolume(v *corev1.PersistentVolume) *VolumeView {
 	if key, ok := refKey(v); ok {
 		view.Claim = b.claims[key]
 	}
-	for key := range b.naming[v.Name] {
-		view.Namers = append(view.Namers, b.claims[key])
+	for key := range b.taking[v.Name] {
+		view.Taker = b.claims[key]
+		break
 	}
 	return view
 }

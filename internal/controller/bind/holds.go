@@ -79,8 +79,15 @@ func (b *books) letGo(name string, err error) wakes {
 	}
 	if h.missed {
 		b.wakeVolume(&w, name)
-		delete(w.claims, h.claim)
 	}
+	if h.moved {
+		for key := range b.naming[name] {
+			if key != h.claim {
+				b.wakeClaim(&w, key)
+			}
+		}
+	}
+	delete(w.claims, h.claim)
 	for key := range h.waiting {
 		w.claim(key)
 	}
@@ -113,17 +120,20 @@ func (b *books) pause(w *wakes, name string, key claimKey, busy bool) {
 // finish ends a claim's turn. A free volume it was woken for and did not need is
 // offered to the next; volumes that point at it may have to follow what it did. The
 // claim itself has just been looked at, so it is not woken, unless its turn ended well
-// and yet on a volume that went meanwhile.
+// and yet on a volume that went meanwhile or was taken from it.
 func (b *books) finish(key claimKey, err error) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var w wakes
 	b.pass(&w, key)
+	if name, ok := b.offered[key]; ok && err != nil && !apierrors.IsTooManyRequests(err) {
+		b.pause(&w, name, key, false) // it may choose another for ever, and be refused that
+	}
 	for name := range b.pointing[key] {
 		b.wakeVolume(&w, name)
 	}
 	delete(w.claims, key)
-	if c := b.claims[key]; err == nil && c != nil && volume.StateOfClaim(c) == volume.ClaimCompleted && b.volumes[c.Spec.VolumeName] == nil {
+	if c := b.claims[key]; err == nil && c != nil && volume.StateOfClaim(c) == volume.ClaimCompleted && b.held[c.Spec.VolumeName] == nil {
 		b.wakeClaim(&w, key)
 	}
 	b.offerFresh(&w)
@@ -143,7 +153,7 @@ func (b *books) pass(w *wakes, key claimKey) {
 // serves says whether a free volume would serve a claim.
 func (b *books) serves(name string, key claimKey) bool {
 	v, claim := b.volumes[name], b.claims[key]
-	return v != nil && b.servedByAny(claim) && volume.Suits(v, claim) == volume.Fits && selects(claim, v)
+	return v != nil && b.servedByAny(claim) && volume.Suits(v, claim) == volume.Fits && seekerOf(claim).selects(v)
 }
 
 // offerFresh offers each volume that has just become free.
@@ -250,7 +260,10 @@ func (b *books) record(claim *corev1.PersistentVolumeClaim, v *corev1.Persistent
 		b.own(claim.Spec.VolumeName, claim.ResourceVersion)
 	}
 	if v != nil {
-		b.putVolume(v, false)
+		had := b.volumes[v.Name]
+		if h := b.held[v.Name]; b.putVolume(v, false) && h != nil && !sameRef(had.Spec.ClaimRef, v.Spec.ClaimRef) {
+			h.missed, h.moved = true, true // the watch, which comes after, brings no news
+		}
 		b.own(v.Name, v.ResourceVersion)
 	}
 }

@@ -154,14 +154,33 @@ func smallest(free *store[*corev1.PersistentVolume], claim *corev1.PersistentVol
 	return nil
 }
 
+// seeker is a claim that seeks a volume, with its selector, which is looked at for each volume
+// that becomes free. One that cannot be read is nil and selects none.
+type seeker struct {
+	claim    *corev1.PersistentVolumeClaim
+	selector labels.Selector
+}
+
+func seekerOf(claim *corev1.PersistentVolumeClaim) seeker {
+	selector, err := volume.Selector(claim)
+	if err != nil {
+		selector = nil
+	}
+	return seeker{claim: claim, selector: selector}
+}
+
+func (s seeker) selects(v *corev1.PersistentVolume) bool {
+	return s.selector != nil && s.selector.Matches(labels.Set(v.Labels))
+}
+
 // largest gives the claim that asks for most of those a free volume fits; nil for
 // none.
-func largest(waiting *store[*corev1.PersistentVolumeClaim], v *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
+func largest(waiting *store[seeker], v *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
 	capacity := volume.Capacity(v)
 	if capacity == nil {
 		return nil
 	}
-	var best *item[*corev1.PersistentVolumeClaim]
+	var best *item[seeker]
 	has := shelfOfVolume(v)
 	on := has
 	for _, access := range waiting.access[has.kind()] {
@@ -169,11 +188,11 @@ func largest(waiting *store[*corev1.PersistentVolumeClaim], v *corev1.Persistent
 			continue
 		}
 		on.access = access
-		waiting.shelves[on].DescendLessOrEqual(item[*corev1.PersistentVolumeClaim]{size: *capacity, name: afterNames}, func(candidate item[*corev1.PersistentVolumeClaim]) bool {
+		waiting.shelves[on].DescendLessOrEqual(item[seeker]{size: *capacity, name: afterNames}, func(candidate item[seeker]) bool {
 			if best != nil && candidate.size.Cmp(best.size) <= 0 {
 				return false
 			}
-			if selects(candidate.it, v) {
+			if candidate.it.selects(v) {
 				best = &candidate
 				return false
 			}
@@ -183,14 +202,5 @@ func largest(waiting *store[*corev1.PersistentVolumeClaim], v *corev1.Persistent
 	if best == nil {
 		return nil
 	}
-	return best.it
-}
-
-// selects says whether a claim's selector lets it have a volume.
-func selects(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
-	if claim.Spec.Selector == nil {
-		return true
-	}
-	selector, err := volume.Selector(claim)
-	return err == nil && selector.Matches(labels.Set(v.Labels))
+	return best.it.claim
 }

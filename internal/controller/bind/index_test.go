@@ -86,7 +86,7 @@ func scanClaims(t *rapid.T, claims map[string]*corev1.PersistentVolumeClaim, v *
 
 func TestTheIndexFindsWhatAScanFinds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		free, waiting := newStore[*corev1.PersistentVolume](), newStore[*corev1.PersistentVolumeClaim]()
+		free, waiting := newStore[*corev1.PersistentVolume](), newStore[seeker]()
 		volumes, claims := map[string]*corev1.PersistentVolume{}, map[string]*corev1.PersistentVolumeClaim{}
 		name := rapid.Custom(func(t *rapid.T) string { return fmt.Sprintf("n%d", rapid.IntRange(0, 12).Draw(t, "n")) })
 		t.Repeat(map[string]func(*rapid.T){
@@ -103,7 +103,7 @@ func TestTheIndexFindsWhatAScanFinds(t *testing.T) {
 			"put a claim": func(t *rapid.T) {
 				c := drawClaim(t, name.Draw(t, "name"))
 				claims[c.Name] = c
-				waiting.put(c.Name, shelfOfClaim(c), volume.Request(c), c)
+				waiting.put(c.Name, shelfOfClaim(c), volume.Request(c), seekerOf(c))
 			},
 			"take a claim": func(t *rapid.T) {
 				n := name.Draw(t, "name")

@@ -34,6 +34,9 @@ type Plan struct {
 	// volume, whether the claim that it points at exists, for a claim, whether its
 	// volume is as the books say.
 	Ask bool
+	// Refusal is the reason of the Event that says that the API server refuses a write; empty is
+	// FailedBinding.
+	Refusal string
 	// Problem is why what should be done cannot be; it is tried again with pauses.
 	Problem error
 }
@@ -132,7 +135,7 @@ func planCompleted(p *Plan, d *claimDraft, v *ClaimView) {
 	case link == volume.LinkNone, link == volume.LinkHeld:
 		join(p, d, v.Named, MatchRepaired)
 	default:
-		lose(p, d, reasonMisbound, "volume %q of the claim points at another claim, or at none by uid; set its spec.claimRef.uid to %s to have the claim back", name, v.Claim.UID)
+		lose(p, d, reasonMisbound, "volume %q of the claim points at another claim, or at none by uid; to have the claim back, set the volume's whole spec.claimRef: namespace %s, name %s, uid %s", name, v.Claim.Namespace, v.Claim.Name, v.Claim.UID)
 	}
 }
 
@@ -217,8 +220,9 @@ func planProvision(p *Plan, d *claimDraft, v *ClaimView, class string) {
 		return
 	}
 	d.call(v.Class.Provisioner, driver)
-	p.post(OnClaim, corev1.EventTypeNormal, reasonProvisioning, "waiting for provisioner %q to make a volume, or for an administrator to", driver)
+	p.Refusal = reasonProvisionFailed
 	pend(p, d)
+	p.post(OnClaim, corev1.EventTypeNormal, reasonProvisioning, "waiting for provisioner %q to make a volume, or for an administrator to", driver)
 }
 
 // join makes a claim and a volume point at each other: first the volume, whose

@@ -50,11 +50,9 @@ func planVolume(v *VolumeView) Plan {
 
 // planUnclaimed offers a volume to all, unless a claim that names it is to have it.
 func planUnclaimed(p *Plan, d *volumeDraft, v *VolumeView) {
-	for _, claim := range v.Namers {
-		if willTakeNamed(v.Volume, claim) {
-			wake(p, d, claim)
-			return
-		}
+	if v.Taker != nil {
+		wake(p, d, v.Taker)
+		return
 	}
 	if _, stale := d.object.Annotations[volume.AnnBoundByController]; stale {
 		v := d.edit()

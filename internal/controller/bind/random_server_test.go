@@ -111,7 +111,7 @@ func (s *story) user() {
 	i, j := s.random.Intn(population), s.random.Intn(population)
 	key, name, id := claimNamed(i), volumeNamed(j), types.UID(fmt.Sprint("u", s.uids))
 	c, v := s.claims[key], s.volumes[name]
-	did := s.random.Intn(11)
+	did := s.random.Intn(15)
 	s.tell("a user does %d to %s and %s", did, key.Name, name)
 	switch {
 	case c == nil && did < 2:
@@ -130,12 +130,28 @@ func (s *story) user() {
 		s.putClaim(touched)
 	case v != nil && did == 8 && v.Status.Phase == corev1.VolumeReleased:
 		s.putVolume(with(v, func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }))
+	case v != nil && did == 8 && s.random.Intn(4) == 0:
+		s.putVolume(with(v, func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }))
 	case v != nil && did == 9 && s.labels && v.Labels == nil:
 		s.putVolume(with(v, labelled("l", "x")))
 	case v != nil && did == 9 && s.labels:
 		s.putVolume(with(v, func(v *corev1.PersistentVolume) { v.Labels = nil }))
 	case v != nil && c != nil && did == 10 && volume.ClassOf(c) == "wait" && volume.Free(v) && volume.Suits(v, c) == volume.Fits && c.Spec.VolumeName == "":
 		s.putVolume(with(v, to(c.Name, c.UID), marked(bbc)))
+	case c != nil && did == 11 && c.DeletionTimestamp == nil:
+		touched := c.DeepCopy()
+		terminating(touched)
+		s.putClaim(touched)
+	case c != nil && v != nil && did == 12 && v.Spec.ClaimRef == nil:
+		s.putVolume(with(v, to(c.Name, c.UID), marked(bbc)))
+	case c != nil && did == 13 && c.Spec.VolumeName == "" && s.random.Intn(3) == 0:
+		touched := c.DeepCopy()
+		names(name)(touched)
+		s.putClaim(touched)
+	case did == 14 && s.classes && s.books.classes["wait"] == nil:
+		s.wake(s.books.sawClass(classOf("wait", waits)))
+	case did == 14 && s.classes:
+		s.wake(s.books.lostClass(classOf("wait", waits)))
 	}
 }
 
@@ -214,17 +230,33 @@ func (s *story) checkClaim(c *corev1.PersistentVolumeClaim, taken map[string]str
 	}
 	switch volume.StateOfClaim(c) {
 	case volume.ClaimUnbound:
+		if c.DeletionTimestamp != nil {
+			break // it is bound no more
+		}
 		selector, err := volume.Selector(c)
+		waits, _ := volume.WaitsForConsumer(s.books.classes[volume.ClassOf(c)])
 		for _, v := range s.volumes {
-			if volume.ClassOf(c) != "wait" && volume.Free(v) && err == nil && volume.Match(v, c, selector) == volume.Fits {
+			if !waits && volume.Free(v) && len(s.books.taking[v.Name]) == 0 && err == nil && volume.Match(v, c, selector) == volume.Fits {
 				wrong = append(wrong, fmt.Sprintf("claim %s waits, and volume %s is free and fits", c.Name, v.Name))
 			}
 			if volume.Reserved(v, c) == volume.Fits {
 				wrong = append(wrong, fmt.Sprintf("claim %s waits, and volume %s is reserved for it", c.Name, v.Name))
 			}
 		}
+	case volume.ClaimPrebound:
+		v := s.volumes[c.Spec.VolumeName]
+		if v == nil || c.DeletionTimestamp != nil {
+			break
+		}
+		link := volume.LinkOf(v, c)
+		if link == volume.LinkReserved || link == volume.LinkHeld || link == volume.LinkNone && volume.Named(v, c) == volume.Fits {
+			wrong = append(wrong, fmt.Sprintf("claim %s waits, and could have volume %s that it names (%s)", c.Name, v.Name, link))
+		}
 	case volume.ClaimCompleted:
 		v := s.volumes[c.Spec.VolumeName]
+		if v != nil && v.Spec.ClaimRef == nil {
+			wrong = append(wrong, fmt.Sprintf("volume %s of claim %s, which is %s, points at nobody", v.Name, c.Name, c.Status.Phase))
+		}
 		if v == nil || !volume.HeldBy(v, c) {
 			if c.Status.Phase != corev1.ClaimLost {
 				wrong = append(wrong, fmt.Sprintf("claim %s is %s without its volume", c.Name, c.Status.Phase))

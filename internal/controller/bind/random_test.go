@@ -31,12 +31,13 @@ var modes = []mode{
 	{name: "refusals", refusals: true},
 	{name: "labels", labels: true},
 	{name: "default class", byDefault: true},
-	{name: "everything", unknown: true, busy: true, refusals: true, labels: true, byDefault: true},
+	{name: "classes", classes: true},
+	{name: "everything", unknown: true, busy: true, refusals: true, labels: true, byDefault: true, classes: true},
 }
 
 type mode struct {
-	name                                       string
-	unknown, busy, refusals, labels, byDefault bool
+	name                                                string
+	unknown, busy, refusals, labels, byDefault, classes bool
 }
 
 // TestRandomHistoriesEndInOrder has users, two watches that lag, each by itself, and

@@ -1,0 +1,128 @@
+package bind
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// The answer to a write may come before the watch tells of it, or after.
+func TestAClaimIsWokenWhenTheVolumeItNamesIsFreed(t *testing.T) {
+	for name, c := range map[string]struct {
+		claim *corev1.PersistentVolumeClaim
+		watch bool
+	}{
+		"one that waits, the answer first":   {claim: otherClaim(names("a"))},
+		"one that waits, the watch first":    {claim: otherClaim(names("a")), watch: true},
+		"one that is lost, the answer first": {claim: otherClaim(completed("a", corev1.ClaimLost))},
+		"one that is lost, the watch first":  {claim: otherClaim(completed("a", corev1.ClaimLost)), watch: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := booksOf(claimOf("1Gi", completed("b", corev1.ClaimBound)), c.claim,
+				volumeOf("b", "1Gi", to("c", "u"), in(corev1.VolumeBound)),
+				volumeOf("a", "1Gi", to("c", "u"), in(corev1.VolumeBound), marked(bbc), policy(corev1.PersistentVolumeReclaimRetain)))
+			view := b.lookAtVolume("a")
+			var freed *corev1.PersistentVolume
+			for _, a := range planVolume(view).Actions {
+				if write, ok := a.(WriteVolume); ok {
+					freed = with(write.Volume, version("2"))
+				}
+			}
+			if freed == nil || freed.Spec.ClaimRef != nil {
+				t.Fatalf("case 57: the volume's worker leaves %+v", freed)
+			}
+			if c.watch {
+				b.sawVolume(freed)
+			}
+			b.record(nil, freed)
+			wantWoken(t, "case 57: the worker lets go", b.letGo("a", nil), "claim d")
+		})
+	}
+}
+
+func TestAVolumeOfferedToAClaimThatChoosesAnotherForEverIsOfferedOn(t *testing.T) {
+	b := booksOf(claimOf("2Gi"), otherClaim(), volumeOf("reserved", "2Gi", to("c", "")))
+	turn := func() (woken []string) {
+		v, _ := b.lookAtClaim(key)
+		if v == nil || v.Chosen == nil || v.Chosen.Name != "reserved" {
+			t.Fatalf("the claim that asks for most looks at %+v", v)
+		}
+		w, end := b.letGo("reserved", errRefused), b.finish(key, errRefused)
+		return append(w.who(), end.who()...)
+	}
+	turn()
+	wantWoken(t, "a free volume comes", b.sawVolume(volumeOf("a", "5Gi")), "claim c")
+	if woken := turn(); !slices.Equal(woken, []string{"claim d"}) {
+		t.Errorf("that the first is refused its own volume again wakes %v, want the other", woken)
+	}
+	wantChosen(t, "its look", b, other, "a")
+}
+
+func TestClaimsThatNameAVolumeTheyCannotHaveKeepItFromNobody(t *testing.T) {
+	b := newBooks(false, deaf{})
+	for i := range 100 {
+		b.sawClaim(claimOf("2Gi", called("ns", fmt.Sprint("large-", i)), uid(types.UID(fmt.Sprint(i))), names("a")))
+	}
+	b.sawVolume(volumeOf("a", "1Gi"))
+	if n := len(b.taking); n != 0 {
+		t.Errorf("%d volumes are about to be taken, want none", n)
+	}
+	wantWoken(t, "one that asks for less and names it", b.sawClaim(otherClaim(names("a"))), "claim d")
+	if b.free.has("a") {
+		t.Error("a volume that a claim is about to take is offered to others")
+	}
+	wantWoken(t, "that goes", b.lostClaim(otherClaim(names("a"))))
+	if len(b.taking) != 0 || !b.free.has("a") {
+		t.Errorf("about to be taken are %v, and the volume is not offered", b.taking)
+	}
+	wantWoken(t, "one that names none", b.sawClaim(claimOf("1Gi")), "claim c")
+	wantChosen(t, "its look", b, key, "a")
+}
+
+// A webhook may refuse what the binder writes: whoever waits is to know.
+func TestThatTheAPIServerRefusesAWriteIsTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		given []any
+		err   error
+		want  []string
+	}{
+		"of the volume":                 {given: []any{claimOf("1Gi"), volumeOf("a", "1Gi")}, err: errRefused, want: []string{reasonFailedBinding}},
+		"of the claim for a driver":     {given: []any{claimOf("1Gi", ofClass("gold")), classOf("gold")}, err: errRefused, want: []string{reasonProvisionFailed}},
+		"for now":                       {given: []any{claimOf("1Gi"), volumeOf("a", "1Gi")}, err: errBusy},
+		"not, and a driver can be told": {given: []any{claimOf("1Gi", ofClass("gold")), classOf("gold")}, want: []string{reasonProvisioning}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMeasured(t)
+			for _, o := range c.given {
+				switch o := o.(type) {
+				case *corev1.PersistentVolumeClaim:
+					m.books.sawClaim(m.server.putClaim(o))
+				case *corev1.PersistentVolume:
+					m.books.sawVolume(m.server.putVolume(o))
+				case *storagev1.StorageClass:
+					m.books.sawClass(o)
+				}
+			}
+			if c.err != nil {
+				m.instead[1] = c.err
+			}
+			_, err := claims{m.reconciler}.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
+			if (err != nil) != (c.err != nil) {
+				t.Fatal(err)
+			}
+			m.time.SetTime(noon.Add(restTime))
+			var told []string
+			for s, _, more := m.poster.next(); more; s, _, more = m.poster.next() {
+				told = append(told, s.post.Reason)
+			}
+			if !slices.Equal(told, c.want) {
+				t.Errorf("told is %v, want %v", told, c.want)
+			}
+		})
+	}
+}

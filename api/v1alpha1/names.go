@@ -96,6 +96,11 @@ const (
 	// PersistentVolumes, and on claims beside FinalizerInProcess. Absent where the plugin's
 	// volumes lie on no node.
 	AnnotationNode = "tarn.dev/node"
+	// AnnotationPlace is an opaque id of the storage a plugin's volume lies in, or is being
+	// made in, which another storage found at the same address does not have; beside
+	// AnnotationNode, and absent where the plugin knows no such id, or made the volume
+	// before there were any.
+	AnnotationPlace = "tarn.dev/place"
 )
 
 // ResultsDriver is the name of Tarn's own CSI driver, whose inline volumes are the

@@ -35,6 +35,9 @@ func (a *audit) gatherHostPath(ctx context.Context) (*hostPathView, error) {
 		return nil, fmt.Errorf("--host-path-root: %w", err)
 	}
 	for _, e := range entries {
+		if hostpath.IsMarker(e.Name()) {
+			continue
+		}
 		v.folders = append(v.folders, e.Name())
 	}
 	claims := &corev1.PersistentVolumeClaimList{}

@@ -9,7 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/plugin/hostpath"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
@@ -82,6 +84,19 @@ func TestAuditMissesTheFolderOfAVolume(t *testing.T) {
 				t.Errorf("got %+v, orphaned %t, want %t", items, orphaned, c.wantOrphaned)
 			}
 		})
+	}
+}
+
+func TestAuditTakesTheMarkerOfARootForNoVolume(t *testing.T) {
+	a := &audit{client: fake.NewClientBuilder().WithScheme(kube.Scheme()).Build(), hostPathRoot: filepath.Join(t.TempDir(), "root")}
+	if _, err := hostpath.New(a.hostPathRoot, "node-1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(a.hostPathRoot, ".deleting-pvc-1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := a.gatherHostPath(t.Context()); err != nil || len(v.folders) != 1 || v.folders[0] != ".deleting-pvc-1" {
+		t.Errorf("got %+v, %v, want the one volume", v, err)
 	}
 }
 

@@ -21,6 +21,10 @@ type Plugin struct {
 	// Node is the node its volumes lie on; empty where they are reached from all. A
 	// plugin of one node can only work in a process that runs there.
 	Node string
+	// Place is an id of the storage its volumes lie in, which another that may be found at
+	// the same address does not have: a path tells no disk from another. It is written down
+	// with every volume. Empty where that cannot happen.
+	Place string
 
 	Creator Creator
 	// Deleter is nil where volumes cannot be deleted; their deletion is refused then.
@@ -58,6 +62,9 @@ type Volume struct {
 	// whatever was made under the name is meant. A source that is not what Create gives
 	// for the name is refused, and nothing is touched.
 	Source *corev1.PersistentVolumeSource
+	// Place is that of the plugin which made it; empty where that is not known. One that
+	// the plugin misses, see Creator, is refused, and nothing is touched.
+	Place string
 }
 
 // Creator makes volumes.
@@ -69,6 +76,11 @@ type Creator interface {
 	// leaves as it is, with its data. An error may leave a part behind, which Delete
 	// removes.
 	Create(ctx context.Context, r Request) (Asset, error)
+	// Misses says that a volume which was made should be found where Create makes the
+	// next, and that another storage is there instead of its own: the error names both and
+	// the remedy. It is nil for what lies there, for what is reached elsewhere, and where
+	// the place is not known. It only computes.
+	Misses(v Volume) error
 }
 
 // Deleter deletes volumes.

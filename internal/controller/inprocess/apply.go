@@ -122,6 +122,9 @@ func (r *reconciler) promise(ctx context.Context, v *View) error {
 	if v.Plugin.Node != "" {
 		live.Annotations[tarnv1.AnnotationNode] = v.Plugin.Node
 	}
+	if v.Plugin.Place != "" {
+		live.Annotations[tarnv1.AnnotationPlace] = v.Plugin.Place
+	}
 	if err := r.patch(ctx, live, base); err != nil {
 		return fmt.Errorf("promising claim %s/%s a volume: %w", live.Namespace, live.Name, err)
 	}
@@ -142,6 +145,7 @@ func (r *reconciler) takeBack(ctx context.Context, claim *corev1.PersistentVolum
 	controllerutil.RemoveFinalizer(changed, tarnv1.FinalizerInProcess)
 	delete(changed.Annotations, tarnv1.AnnotationPlugin)
 	delete(changed.Annotations, tarnv1.AnnotationNode)
+	delete(changed.Annotations, tarnv1.AnnotationPlace)
 	if giveBack {
 		delete(changed.Annotations, volume.AnnSelectedNode)
 	}
@@ -226,7 +230,7 @@ func (r *reconciler) makingFailed(ctx context.Context, v *View, err error) error
 	if v.Claim.Annotations[volume.AnnSelectedNode] == "" {
 		return err
 	}
-	if err := r.destroy(ctx, v, plugin.Volume{Name: v.VolumeName}, v.Claim, eventCleanupFailed); err != nil {
+	if err := r.destroy(ctx, v, begunVolume(v), v.Claim, eventCleanupFailed); err != nil {
 		return err
 	}
 	return r.takeBack(ctx, v.Claim, true)
@@ -245,7 +249,7 @@ func (r *reconciler) undo(ctx context.Context, v *View) error {
 	if _, err := r.liveClaim(ctx, v); err != nil {
 		return err
 	}
-	if err := r.destroy(ctx, v, plugin.Volume{Name: v.VolumeName}, v.Claim, eventCleanupFailed); err != nil {
+	if err := r.destroy(ctx, v, begunVolume(v), v.Claim, eventCleanupFailed); err != nil {
 		return err
 	}
 	return r.takeBack(ctx, v.Claim, false)

@@ -42,11 +42,13 @@ func (r *reconciler) delete(ctx context.Context, v *View) error {
 func (r *reconciler) destroyReleased(ctx context.Context, v *View) error {
 	if at := v.Volume.Annotations[tarnv1.AnnotationNode]; at != v.Plugin.Node {
 		err := fmt.Errorf("%w: the volume lies on node %q, and the controller runs on node %q now; it is deleted when the controller is back there", errElsewhere, at, v.Plugin.Node)
+		if at == "" { // written by hand, or restored without it
+			err = fmt.Errorf("the volume does not say which node it lies on; set its annotation %s to the name of that node, which may be %q", tarnv1.AnnotationNode, v.Plugin.Node)
+		}
 		r.warn(v.Volume, eventDeleteFailed, "Delete", err)
 		return err
 	}
-	doomed := plugin.Volume{Name: v.VolumeName, Source: &v.Volume.Spec.PersistentVolumeSource}
-	return r.destroy(ctx, v, doomed, v.Volume, eventDeleteFailed)
+	return r.destroy(ctx, v, madeVolume(v.Volume), v.Volume, eventDeleteFailed)
 }
 
 // fail says in the status of a released volume why its storage could not be destroyed,

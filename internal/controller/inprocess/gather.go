@@ -1,7 +1,10 @@
 package inprocess
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -31,6 +34,9 @@ type View struct {
 	Namespace string
 	// Retention is what is said about how long a volume that is there is to be kept.
 	Retention volume.Retention
+	// Missing says that the plugin's storage is not the one where it has made this volume,
+	// or any other of its node: it may not be mounted.
+	Missing error
 	// Unserved is what the plugin says it can never serve of the claim.
 	Unserved error
 }
@@ -55,6 +61,9 @@ func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
 	if v.Volume != nil || v.Claim == nil || v.Plugin == nil {
 		return v, nil
 	}
+	if v.Missing, err = r.missing(ctx, v); err != nil {
+		return nil, err
+	}
 	if class := volume.ClassOf(v.Claim); class != "" {
 		if v.Class, err = kube.Get(ctx, r.client, client.ObjectKey{Name: class}, &storagev1.StorageClass{}); err != nil {
 			return nil, err
@@ -63,11 +72,32 @@ func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
 	if v.Class == nil {
 		return v, nil
 	}
-	v.Unserved = v.Plugin.Creator.Check(newRequest(v))
+	if !tooLarge(v.Claim) {
+		v.Unserved = v.Plugin.Creator.Check(newRequest(v))
+	}
 	if v.Plugin.Node != "" {
 		v.Node, err = kube.Get(ctx, r.client, client.ObjectKey{Name: v.Plugin.Node}, &corev1.Node{})
 	}
 	return v, err
+}
+
+// missing says what of the plugin's is not where it should be: what was begun for the
+// claim, else the first of all volumes.
+func (r *reconciler) missing(ctx context.Context, v *View) (found, failed error) {
+	if promised(v.Claim) {
+		if found := v.Plugin.Creator.Misses(begunVolume(v)); found != nil {
+			return found, nil
+		}
+	}
+	volumes := &corev1.PersistentVolumeList{}
+	if err := r.client.List(ctx, volumes, client.MatchingFields{indexMissing: v.Plugin.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the volumes that %s misses: %w", v.Plugin.Name, err)
+	}
+	if len(volumes.Items) == 0 {
+		return nil, nil
+	}
+	first := slices.MinFunc(volumes.Items, func(a, b corev1.PersistentVolume) int { return cmp.Compare(a.Name, b.Name) })
+	return v.Plugin.Creator.Misses(madeVolume(&first)), nil
 }
 
 // pluginOf tells whose the volume is: it says so itself, else the claim does, first by

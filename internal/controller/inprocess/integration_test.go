@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/plugin"
 	"tarn.dev/tarn/internal/plugin/plugintest"
 	"tarn.dev/tarn/internal/volume"
@@ -203,15 +204,17 @@ func TestCase129AClaimThatTookTheNameOrAnotherVolumeKeepsNothing(t *testing.T) {
 func TestCases126And127AFailedDeletionIsToldAndTriedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		broken    error
-		change    func(*plugin.Plugin)
+		change    func(*View)
 		wantEvent string
 		wantIn    string
 		wantPhase corev1.PersistentVolumePhase
 	}{
-		"it fails":             {errors.New("the disk is gone"), func(*plugin.Plugin) {}, "Warning VolumeFailedDelete", "the disk is gone", corev1.VolumeFailed},
-		"it is in use":         {fmt.Errorf("%w: by somebody", plugin.ErrInUse), func(*plugin.Plugin) {}, "Normal VolumeDelete", "by somebody", corev1.VolumeReleased},
-		"there is no deleter":  {nil, func(p *plugin.Plugin) { p.Deleter = nil }, "Warning VolumeFailedDelete", "by hand", corev1.VolumeFailed},
-		"it lies on node away": {nil, func(p *plugin.Plugin) { p.Node = "home" }, "Warning VolumeFailedDelete", `"home"`, corev1.VolumeReleased}, // nobody has tried
+		"it fails":             {errors.New("the disk is gone"), func(*View) {}, "Warning VolumeFailedDelete", "the disk is gone", corev1.VolumeFailed},
+		"it is in use":         {fmt.Errorf("%w: by somebody", plugin.ErrInUse), func(*View) {}, "Normal VolumeDelete", "by somebody", corev1.VolumeReleased},
+		"there is no deleter":  {nil, func(v *View) { v.Plugin.Deleter = nil }, "Warning VolumeFailedDelete", "by hand", corev1.VolumeFailed},
+		"it lies on node away": {nil, func(v *View) { v.Plugin.Node = "home" }, "Warning VolumeFailedDelete", `"home"`, corev1.VolumeReleased}, // nobody has tried
+		"it does not say where it lies": {nil, func(v *View) { delete(v.Volume.Annotations, tarnv1.AnnotationNode) },
+			"Warning VolumeFailedDelete", "annotation tarn.dev/node", corev1.VolumeFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "fails-"+strings.ReplaceAll(name, " ", "-"))
@@ -221,8 +224,8 @@ func TestCases126And127AFailedDeletionIsToldAndTriedAgain(t *testing.T) {
 			}
 			w.fake.Break(plugintest.Delete, c.broken)
 			changed := w.plugin
-			c.change(&changed)
 			v.Plugin = &changed
+			c.change(v)
 			if _, err := r.apply(w.ctx, v, Plan{Act: ActDelete}); err == nil || !strings.Contains(err.Error(), c.wantIn) {
 				t.Errorf("got %v, want an error with %q, so that it is tried again", err, c.wantIn)
 			}

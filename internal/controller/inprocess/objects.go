@@ -16,7 +16,7 @@ import (
 
 // newRequest is what the plugin is asked for a claim.
 func newRequest(v *View) plugin.Request {
-	size := v.Claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	size := volume.Request(v.Claim)
 	return plugin.Request{
 		Name: v.VolumeName, Bytes: size.Value(), Mode: volume.ModeOf(v.Claim),
 		AccessModes: v.Claim.Spec.AccessModes, Parameters: parameters(v.Class.Parameters),
@@ -58,7 +58,20 @@ func newVolume(v *View, asset plugin.Asset) *corev1.PersistentVolume {
 		vol.Annotations[tarnv1.AnnotationNode] = v.Node.Name
 		vol.Spec.NodeAffinity = affinityTo(v.Node)
 	}
+	if v.Plugin.Place != "" {
+		vol.Annotations[tarnv1.AnnotationPlace] = v.Plugin.Place
+	}
 	return vol
+}
+
+// madeVolume is a volume of the API as its plugin knows it.
+func madeVolume(vol *corev1.PersistentVolume) plugin.Volume {
+	return plugin.Volume{Name: vol.Name, Source: &vol.Spec.PersistentVolumeSource, Place: vol.Annotations[tarnv1.AnnotationPlace]}
+}
+
+// begunVolume is what may have been made for a claim that was promised a volume.
+func begunVolume(v *View) plugin.Volume {
+	return plugin.Volume{Name: v.VolumeName, Place: v.Claim.Annotations[tarnv1.AnnotationPlace]}
 }
 
 // capacity is what was asked for, to the letter, unless the plugin has made more.

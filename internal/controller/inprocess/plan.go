@@ -3,11 +3,13 @@ package inprocess
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -120,9 +122,24 @@ func refusal(v *View) Plan {
 		return refuse("AttributesClass", "%s knows no VolumeAttributesClass; remove spec.volumeAttributesClassName %q from the claim", name, volume.AttributesClassOf(c))
 	case len(class.MountOptions) > 0:
 		return refuse("MountOptions", "%s takes no mount options; remove mountOptions %q from StorageClass %s", name, class.MountOptions, class.Name)
+	case tooLarge(c):
+		return refuse("TooLarge", "spec.resources.requests.storage %s is more than a volume can have, which is %d bytes; make the claim anew with less",
+			c.Spec.Resources.Requests.Storage(), int64(math.MaxInt64))
 	case v.Unserved != nil:
 		return refuse("Unserved", "%s cannot make this volume: %v", name, v.Unserved)
-	case v.Plugin.Node == "":
+	}
+	if p := refusalOfNode(v, refuse); p.Act != ActNone || v.Missing == nil {
+		return p
+	}
+	p := refuse("Missing", "%s makes no volumes now: %v", name, v.Missing)
+	p.Retry = true
+	return p
+}
+
+// refusalOfNode is the part of a refusal that is the node's.
+func refusalOfNode(v *View, refuse func(cause, format string, args ...any) Plan) Plan {
+	c, class, name := v.Claim, v.Class, v.Plugin.Name
+	if v.Plugin.Node == "" {
 		return Plan{Act: ActNone}
 	}
 	switch selected := c.Annotations[volume.AnnSelectedNode]; {
@@ -141,6 +158,13 @@ func refusal(v *View) Plan {
 	return Plan{Act: ActNone}
 }
 
+// tooLarge says whether a claim asks for more bytes than a plugin can be asked for: their
+// number would come out as any other, zero too.
+func tooLarge(claim *corev1.PersistentVolumeClaim) bool {
+	asked := volume.Request(claim)
+	return asked.Cmp(*resource.NewQuantity(math.MaxInt64, resource.DecimalSI)) > 0
+}
+
 // decidePromised treats a claim for which something may have been made, and no volume
 // is known.
 func decidePromised(v *View) Plan {
@@ -154,6 +178,9 @@ func decidePromised(v *View) Plan {
 		return Plan{Act: ActRefuse, Cause: "MadeElsewhere", Warning: fmt.Sprintf(
 			"%s has begun to make a volume on node %q, and the controller runs on node %q now; it goes on when the controller is back there",
 			maker, c.Annotations[tarnv1.AnnotationNode], v.Plugin.Node)}
+	case v.Missing != nil: // to undo it here would leave it where it is
+		return Plan{Act: ActRefuse, Cause: "Missing", Retry: true, Warning: fmt.Sprintf(
+			"%s has begun to make a volume, and neither makes nor undoes any now: %v", maker, v.Missing)}
 	case !wanted(v):
 		return Plan{Act: ActUndo}
 	case refusal(v).Retry:

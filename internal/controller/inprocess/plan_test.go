@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -87,6 +88,14 @@ func withClaim(changes ...change) change {
 	}
 }
 
+func missing(v *View) { v.Missing = errors.New("the disk is not mounted") }
+
+func asking(size string) change {
+	return func(v *View) {
+		v.Claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+	}
+}
+
 func finalizers(names ...string) change { return func(v *View) { v.Volume.Finalizers = names } }
 
 func topology(key string, values ...string) change {
@@ -136,6 +145,18 @@ func TestAClaim(t *testing.T) {
 		{"of a plugin of all nodes asks for no node", []change{func(v *View) { v.Plugin.Node, v.Node = "", nil }}, ActPromise, ""},
 		{"promised by a plugin that runs no more is told", []change{promisedClaim, deletedClaim, func(v *View) { v.Plugin = nil }}, ActRefuse, fakeName},
 		{"promised on a node the controller has left is told", []change{promisedClaim, deletedClaim, func(v *View) { v.Plugin.Node = "node-9" }}, ActRefuse, `"node-9"`},
+		{"of a plugin whose storage is not there is told", []change{missing}, ActRefuse, "not mounted"},
+		{"keeps its promise while the storage is not there", []change{promisedClaim, missing}, ActRefuse, "not mounted"},
+		{"deleted while the storage is not there has nothing undone", []change{promisedClaim, deletedClaim, missing}, ActRefuse, "not mounted"},
+		{"that is refused for good has nothing undone while the storage is not there", []change{promisedClaim, asking("1e50"), missing}, ActRefuse, "not mounted"},
+		{"that had its volume is let go though the storage is not there", []change{promisedClaim, boundTo("pvc-u1"), missing}, ActFulfil, ""},
+		{"that needs another node is given back though the storage is not there", []change{waitsForPod, selected("node-2"), missing}, ActRefuse, `"node-2"`},
+		{"of the largest volume there can be gets it", []change{asking("9223372036854775807")}, ActPromise, ""},
+		{"of one byte more is told", []change{asking("9223372036854775808")}, ActRefuse, "spec.resources.requests.storage 9223372036854775808"},
+		{"of a fraction more is told", []change{asking("9223372036854775807.5")}, ActRefuse, "spec.resources.requests.storage"},
+		{"whose size comes out as no bytes is told", []change{asking("20E")}, ActRefuse, "spec.resources.requests.storage 20E is more"},
+		{"whose size no volume is compared with is told", []change{asking("1e50")}, ActRefuse, "make the claim anew with less"},
+		{"whose size nobody can write out is told at once", []change{asking("1e2000000000")}, ActRefuse, "spec.resources.requests.storage"},
 		{"that had its volume is let go, and nothing is destroyed", []change{promisedClaim, deletedClaim, boundTo("pvc-u1")}, ActFulfil, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -164,8 +185,16 @@ func TestOnlyTheWrongNodeGivesTheChoiceBack(t *testing.T) {
 			t.Errorf("%s: got %+v; another node would change nothing", what, p)
 		}
 	}
-	if p := decide(claimView(func(v *View) { v.Node = nil }), now); !p.Retry {
-		t.Errorf("no node: got %+v; no event tells when it comes", p)
+	for what, why := range map[string][]change{
+		"no node":                    {func(v *View) { v.Node = nil }},
+		"no storage":                 {missing},
+		"no storage, but a promise":  {promisedClaim, missing},
+		"no storage for an undoing":  {promisedClaim, deletedClaim, missing},
+		"no storage, a node already": {waitsForPod, selected(fakeNode), missing},
+	} {
+		if p := decide(claimView(why...), now); !p.Retry || p.GiveBack {
+			t.Errorf("%s: got %+v; no event tells when it comes", what, p)
+		}
 	}
 }
 
@@ -258,7 +287,7 @@ func TestCase121TheVolumeIsWhatTheClaimAsksFor(t *testing.T) {
 	if ref := spec.ClaimRef; ref.UID != "u1" || ref.Namespace != "ns" || ref.Name != "data" || ref.Kind != "PersistentVolumeClaim" || ref.APIVersion != "v1" {
 		t.Errorf("claimRef is %+v", ref)
 	}
-	if vol.Annotations[volume.AnnProvisionedBy] != fakeName || vol.Annotations[tarnv1.AnnotationNode] != fakeNode || vol.Annotations[volume.AnnBoundByController] != "" {
+	if vol.Annotations[volume.AnnProvisionedBy] != fakeName || vol.Annotations[tarnv1.AnnotationNode] != fakeNode || vol.Annotations[tarnv1.AnnotationPlace] != v.Plugin.Place || vol.Annotations[volume.AnnBoundByController] != "" {
 		t.Errorf("annotations are %v", vol.Annotations)
 	}
 	if len(vol.Finalizers) != 1 || vol.Finalizers[0] != volume.FinalizerExternal || len(vol.Labels) > 0 {
@@ -277,9 +306,9 @@ func TestCase121TheVolumeIsWhatTheClaimAsksFor(t *testing.T) {
 	if e := vol.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0]; e.Values[0] != fakeNode {
 		t.Errorf("the affinity is %+v, want the node's name where it has no host name", e)
 	}
-	v.Node = nil
-	if vol = newVolume(v, plugin.Asset{}); vol.Spec.NodeAffinity != nil || vol.Annotations[tarnv1.AnnotationNode] != "" {
-		t.Errorf("a volume of all nodes is tied: %+v", vol)
+	v.Node, v.Plugin.Place = nil, ""
+	if vol = newVolume(v, plugin.Asset{}); vol.Spec.NodeAffinity != nil || len(vol.Annotations) != 1 {
+		t.Errorf("a volume of all nodes, and of the only place, is tied: %+v", vol)
 	}
 }
 

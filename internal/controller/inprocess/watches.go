@@ -14,15 +14,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
 
 // The indexes hold only the claims of the plugins, which are few among a cluster's; but
-// for that by volume, as any claim may have drawn a volume from a pool.
+// for that by volume, as any claim may have drawn a volume from a pool. That of volumes
+// is empty while all is well.
 const (
 	indexClaimUID   = "inprocess.uid"
-	indexClaimClass = "inprocess.class" // those that wait for a volume
+	indexClaimClass = "inprocess.class"   // those that wait for a volume
+	indexMissing    = "inprocess.missing" // volumes, by the plugin that misses them
 )
 
 func (r *reconciler) addIndexes(indexer client.FieldIndexer) error {
@@ -45,7 +48,24 @@ func (r *reconciler) addIndexes(indexer client.FieldIndexer) error {
 			return fmt.Errorf("indexing claims: %w", err)
 		}
 	}
+	if err := indexer.IndexField(context.Background(), &corev1.PersistentVolume{}, indexMissing, r.missedBy); err != nil {
+		return fmt.Errorf("indexing volumes: %w", err)
+	}
 	return nil
+}
+
+// missedBy is what the index of missing volumes holds of one. A plugin's place stays what
+// it was when the process was started, so the index need not change with it.
+func (r *reconciler) missedBy(o client.Object) []string {
+	vol, ok := o.(*corev1.PersistentVolume)
+	if !ok {
+		return nil
+	}
+	p, ours := r.plugins[vol.Annotations[volume.AnnProvisionedBy]]
+	if !ours || vol.Annotations[tarnv1.AnnotationNode] != p.Node || p.Creator.Misses(madeVolume(vol)) == nil {
+		return nil
+	}
+	return []string{p.Name}
 }
 
 // ourVolume says whether one of the plugins has made a volume.

@@ -1,9 +1,9 @@
 // Package hostpath makes volumes that are folders on one node, below a root that the
 // administrator gives: provisioner tarn.dev/host-path.
 //
-// It touches nothing but the entries of its root that have the name of a volume, and
-// what lies in them on the same mount. It follows no symbolic link. It knows no API
-// object but the source of a volume.
+// It touches nothing but the entries of its root that have the name of a volume, what
+// lies in them on the same mount, and the marker by which it knows the root again. It
+// follows no symbolic link. It knows no API object but the source of a volume.
 package hostpath
 
 import (
@@ -62,6 +62,10 @@ type folders struct {
 	root string
 	// was is the root as it was found first.
 	was os.FileInfo
+	// id is what its marker held then.
+	id string
+	// sync makes what is in a folder outlive a power cut.
+	sync func(*os.File) error
 }
 
 // New gives the plugin for a root on this machine, which is the node of that name in
@@ -73,7 +77,7 @@ func New(root, node string) (plugin.Plugin, error) {
 	if node == "" {
 		return plugin.Plugin{}, fmt.Errorf("root %q of host-path volumes: the name of the node it lies on is missing", root)
 	}
-	f := folders{root: filepath.Clean(root)}
+	f := folders{root: filepath.Clean(root), sync: (*os.File).Sync}
 	if err := os.MkdirAll(f.root, rootMode); err != nil {
 		return plugin.Plugin{}, fmt.Errorf("making the root of host-path volumes: %w", err)
 	}
@@ -81,7 +85,7 @@ func New(root, node string) (plugin.Plugin, error) {
 	if f.was, err = os.Stat(f.root); err != nil {
 		return plugin.Plugin{}, fmt.Errorf("looking at the root of host-path volumes: %w", err)
 	}
-	top, err := f.open()
+	top, err := f.openRoot()
 	if err != nil {
 		return plugin.Plugin{}, err
 	}
@@ -93,12 +97,36 @@ func New(root, node string) (plugin.Plugin, error) {
 	if err != nil {
 		return plugin.Plugin{}, fmt.Errorf("opening the root of host-path volumes %s: %w", f.root, err)
 	}
-	return plugin.Plugin{Name: Provisioner, Node: node, Creator: f, Deleter: f, Recycler: f}, probe.Close()
+	if err := probe.Close(); err != nil {
+		return plugin.Plugin{}, err
+	}
+	if f.id, err = f.mark(top); err != nil {
+		return plugin.Plugin{}, err
+	}
+	return plugin.Plugin{Name: Provisioner, Node: node, Place: f.id, Creator: f, Deleter: f, Recycler: f}, nil
 }
 
 // open gives the root. One that is missing, or another one than before, is an error:
-// what should lie there is not gone, its disk may just not be mounted.
+// what should lie there is not gone, its disk may just not be mounted. The marker counts
+// beside the folder itself, as disks that come and go may have the same numbers.
 func (f folders) open() (*os.File, error) {
+	top, err := f.openRoot()
+	if err != nil {
+		return nil, err
+	}
+	switch id, err := f.readMarker(top); {
+	case errors.Is(err, unix.ENOENT):
+		return nil, errors.Join(fmt.Errorf("%s is gone since this process was started: mount what belongs there, or write %s into it", f.path(marker), f.id), top.Close())
+	case err != nil:
+		return nil, errors.Join(err, top.Close())
+	case id != f.id:
+		return nil, errors.Join(fmt.Errorf("%s has id %s, and had %s when this process was started; mount what belongs there, or start the process again", f.path(marker), id, f.id), top.Close())
+	}
+	return top, nil
+}
+
+// openRoot gives the root where it is the same folder as before.
+func (f folders) openRoot() (*os.File, error) {
 	top, err := os.OpenFile(f.root, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening the root of host-path volumes: %w", err)
@@ -163,22 +191,16 @@ func (f folders) path(name string) string { return filepath.Join(f.root, name) }
 // make makes a volume's folder, or finds it.
 func (f folders) make(top *os.File, name string) error {
 	err := unix.Mkdirat(int(top.Fd()), name, rootMode)
-	if errors.Is(err, unix.EEXIST) {
-		dir, err := f.find(top, name)
-		if err != nil {
-			return err
-		}
-		return errors.Join(f.permit(dir), dir.Close())
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("making folder %s: %w", f.path(name), err)
 	}
 	dir, err := f.find(top, name)
 	if err != nil {
 		return err
 	}
-	// The PersistentVolume is about to be written for good, so the folder must be too.
-	return errors.Join(f.permit(dir), dir.Sync(), top.Sync(), dir.Close())
+	// The PersistentVolume is about to be written for good, so the folder must be too; also
+	// one that was found: who made it may have been killed before it came to that.
+	return errors.Join(f.permit(dir), f.sync(dir), f.sync(top), dir.Close())
 }
 
 // permit gives a new folder its mode. It cannot be given by mkdir, which knows the
@@ -213,7 +235,23 @@ func (f folders) Delete(ctx context.Context, v plugin.Volume) error {
 		return err
 	}
 	defer top.Close()
-	return f.clear(ctx, top, v.Name)
+	if err := f.clear(ctx, top, v.Name); err != nil {
+		return err
+	}
+	// The PersistentVolume goes next, for good, and a power cut must not bring the folder
+	// back; also where none was found: who removed it may have been killed before it came
+	// to this. Once is enough, as file systems keep the order: no file goes from a folder
+	// for good that has not left its place for good.
+	return f.sync(top)
+}
+
+// Misses implements plugin.Creator.
+func (f folders) Misses(v plugin.Volume) error {
+	if v.Place == "" || v.Place == f.id || v.Source != nil && (v.Source.Local == nil || v.Source.Local.Path != f.path(v.Name)) {
+		return nil
+	}
+	return fmt.Errorf("root %s is not the one that volume %s lies in: %s has id %s, and the volume %s; mount what belongs there and start the controller again; "+
+		"if that disk is gone for good, write %s into %s and start the controller again", f.root, v.Name, f.path(marker), f.id, v.Place, v.Place, f.path(marker))
 }
 
 // Recycle implements plugin.Recycler: a new folder takes the place of the old one,
@@ -242,6 +280,9 @@ func (f folders) openFor(v plugin.Volume) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("volume %s has %s, and %s only touches %s; remove the storage by hand, or give the controller the root it was made in",
 			v.Name, path, Provisioner, f.path(v.Name))
+	}
+	if err := f.Misses(v); err != nil {
+		return nil, err
 	}
 	return f.open()
 }

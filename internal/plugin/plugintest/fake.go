@@ -5,6 +5,7 @@ package plugintest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,6 +24,7 @@ type Fake struct {
 	made    map[string]int
 	deleted map[string]int
 	broken  map[Call]error
+	place   string
 }
 
 // Call is one of the calls of a plugin.
@@ -37,8 +39,18 @@ const (
 
 // NewFake gives a plugin of a name and a node, with its storage.
 func NewFake(name, node string) (*Fake, plugin.Plugin) {
-	f := &Fake{volumes: map[string]map[string]bool{}, made: map[string]int{}, deleted: map[string]int{}, broken: map[Call]error{}}
-	return f, plugin.Plugin{Name: name, Node: node, Creator: f, Deleter: f, Recycler: f}
+	return newFake(name, node, "fake-1")
+}
+
+// NewFakeElsewhere gives the same with another storage at the same address, as a machine
+// has it whose disk is not mounted.
+func NewFakeElsewhere(name, node string) (*Fake, plugin.Plugin) {
+	return newFake(name, node, "fake-2")
+}
+
+func newFake(name, node, place string) (*Fake, plugin.Plugin) {
+	f := &Fake{volumes: map[string]map[string]bool{}, made: map[string]int{}, deleted: map[string]int{}, broken: map[Call]error{}, place: place}
+	return f, plugin.Plugin{Name: name, Node: node, Place: place, Creator: f, Deleter: f, Recycler: f}
 }
 
 // Break makes a call fail from now on, after its work is done; nil mends it.
@@ -145,9 +157,17 @@ func (f *Fake) Recycle(ctx context.Context, v plugin.Volume) error {
 	return f.broken[Recycle]
 }
 
+// Misses implements plugin.Creator.
+func (f *Fake) Misses(v plugin.Volume) error {
+	if v.Place == "" || v.Place == f.place || v.Source != nil && (v.Source.Local == nil || v.Source.Local.Path != f.source(v.Name).Local.Path) {
+		return nil
+	}
+	return fmt.Errorf("volume %s lies in %s, and here is %s", v.Name, v.Place, f.place)
+}
+
 func (f *Fake) mine(ctx context.Context, v plugin.Volume) error {
 	if want := f.source(v.Name).Local.Path; v.Source != nil && (v.Source.Local == nil || v.Source.Local.Path != want) {
 		return fmt.Errorf("volume %s does not lie at %s", v.Name, want)
 	}
-	return ctx.Err()
+	return errors.Join(f.Misses(v), ctx.Err())
 }

@@ -40,6 +40,7 @@ func Conform(t *testing.T, world func(t *testing.T) World) {
 		"what was made is deleted by its name alone":                    deletesByName,
 		"a deleted volume is made again, empty":                         makesAgain,
 		"a volume that is not its own is neither deleted nor scrubbed":  sparesForeign,
+		"a volume of another place is missed, and spared":               sparesMissing,
 		"a scrubbed volume is empty and itself":                         scrubs,
 		"what was stopped goes on at the next call":                     stops,
 		"volumes come and go beside each other":                         sideBySide,
@@ -68,7 +69,7 @@ func (w World) make(t *testing.T, name string) plugin.Volume {
 	if asset.Bytes != 0 && asset.Bytes < w.Request.Bytes {
 		t.Errorf("volume %s holds %d bytes, want %d at least", name, asset.Bytes, w.Request.Bytes)
 	}
-	return plugin.Volume{Name: name, Source: &asset.Source}
+	return plugin.Volume{Name: name, Source: &asset.Source, Place: w.Plugin.Place}
 }
 
 func (w World) has(t *testing.T, want ...string) {
@@ -186,6 +187,35 @@ func sparesForeign(t *testing.T, w World) {
 	}
 	w.has(t, "a", "b")
 	w.holds(t, "b", "note")
+}
+
+func sparesMissing(t *testing.T, w World) {
+	if w.Plugin.Place == "" {
+		t.Skip("the plugin has one place alone")
+	}
+	v := w.make(t, "a")
+	w.Write(t, "a", "note")
+	if err := w.Plugin.Creator.Misses(v); err != nil {
+		t.Errorf("its own volume is missed: %v", err)
+	}
+	for what, source := range w.Foreign("a") {
+		if err := w.Plugin.Creator.Misses(plugin.Volume{Name: "a", Source: &source, Place: "another"}); err != nil {
+			t.Errorf("%s, which never lay here, is missed: %v", what, err)
+		}
+	}
+	for what, source := range map[string]*corev1.PersistentVolumeSource{"by its source": v.Source, "by its name": nil} {
+		missing := plugin.Volume{Name: "a", Source: source, Place: "another"}
+		if w.Plugin.Creator.Misses(missing) == nil {
+			t.Errorf("a volume of another place is not missed %s", what)
+		}
+		if w.Plugin.Deleter.Delete(t.Context(), missing) == nil {
+			t.Errorf("a volume of another place was deleted %s", what)
+		}
+		if w.Plugin.Recycler != nil && w.Plugin.Recycler.Recycle(t.Context(), missing) == nil {
+			t.Errorf("a volume of another place was scrubbed %s", what)
+		}
+	}
+	w.holds(t, "a", "note")
 }
 
 func scrubs(t *testing.T, w World) {

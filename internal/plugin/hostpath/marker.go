@@ -1,0 +1,123 @@
+package hostpath
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+const (
+	// marker is the file in a root that tells it from any other folder which may be found
+	// at its path, such as the one beneath a disk that is not mounted. It holds an id. No
+	// volume's name begins with a dot.
+	marker = ".tarn-root"
+	// markerMode lets root alone read it, as the root itself.
+	markerMode = 0o600
+	// idBytes are those of an id, which is written as twice as many digits.
+	idBytes = 16
+	// mostMarker is how much of a marker is read: an id, and blanks that an editor left.
+	mostMarker = 64
+)
+
+// IsMarker says whether an entry of a root is its marker, or what a start that was killed
+// has left of one.
+func IsMarker(entry string) bool { return entry == marker || strings.HasPrefix(entry, marker+".") }
+
+// mark reads the id of a root, after giving it one where it has none. All that start at
+// once get the same.
+func (f folders) mark(top *os.File) (string, error) {
+	id, err := f.readMarker(top)
+	if !errors.Is(err, unix.ENOENT) {
+		return id, err
+	}
+	if err := f.makeMarker(top); err != nil {
+		return "", fmt.Errorf("making %s: %w", f.path(marker), err)
+	}
+	return f.readMarker(top)
+}
+
+// makeMarker makes the marker, or leaves it to who was quicker. It comes to its name when
+// it is whole.
+func (f folders) makeMarker(top *os.File) error {
+	random := make([]byte, idBytes)
+	if _, err := rand.Read(random); err != nil {
+		return err
+	}
+	id := hex.EncodeToString(random)
+	half := marker + "." + id // nobody else's
+	file, err := openAt(top, half, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(id + "\n")
+	err = errors.Join(err, f.sync(file), file.Close())
+	if err == nil {
+		err = unix.Renameat2(int(top.Fd()), half, int(top.Fd()), marker, unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		quicker := errors.Is(err, unix.EEXIST)
+		if removed := unix.Unlinkat(int(top.Fd()), half, 0); removed != nil || !quicker {
+			return errors.Join(err, removed)
+		}
+	}
+	return f.sync(top)
+}
+
+// readMarker gives the id of a root; ENOENT where it has none. Anything but an id is an
+// error: whose volumes these are must not be guessed.
+func (f folders) readMarker(top *os.File) (string, error) {
+	file, err := openAt(top, marker, unix.O_RDONLY|unix.O_NONBLOCK) // that of a pipe would wait
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return "", f.notPlain()
+	case err != nil:
+		return "", fmt.Errorf("opening %s: %w", f.path(marker), err)
+	}
+	defer file.Close()
+	switch info, err := file.Stat(); {
+	case err != nil:
+		return "", fmt.Errorf("looking at the marker: %w", err)
+	case !info.Mode().IsRegular():
+		return "", f.notPlain()
+	}
+	text, err := io.ReadAll(io.LimitReader(file, mostMarker))
+	if err != nil {
+		return "", fmt.Errorf("reading the marker: %w", err)
+	}
+	id := strings.TrimSpace(string(text))
+	if read, err := hex.DecodeString(id); err != nil || len(read) != idBytes || id != strings.ToLower(id) {
+		return "", fmt.Errorf("%s is damaged: it holds %q, and an id of %d hexadecimal digits belongs there; %s", f.path(marker), text, 2*idBytes, f.mend())
+	}
+	return id, nil
+}
+
+func (f folders) notPlain() error {
+	return fmt.Errorf("%s is not the plain file that %s has made; remove it, and %s", f.path(marker), Provisioner, f.mend())
+}
+
+// mend says how a root gets its id back.
+func (f folders) mend() string {
+	return fmt.Sprintf("write there what annotation %s of the PersistentVolumes in %s says; where none has that, remove the file", tarnv1.AnnotationPlace, f.root)
+}
+
+// openAt opens an entry of a root that is a file, and follows no link.
+func openAt(top *os.File, name string, flags int) (*os.File, error) {
+	for {
+		fd, err := unix.Openat(int(top.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, markerMode)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), name), nil
+	}
+}

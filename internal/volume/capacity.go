@@ -55,22 +55,23 @@ func canonicalSuffix(text string) string {
 // Bytes is a quantity of the API in whole bytes, rounded half to even, as the
 // contexts of templates show it. A quantity beyond int64 gives the largest int64, or the
 // smallest.
-func Bytes(q resource.Quantity) int64 {
-	if tooLarge(q) {
-		if q.Sign() < 0 {
-			return math.MinInt64
+func Bytes(q resource.Quantity) int64 { return whole(q, RoundHalfEven) }
+
+// BytesUp is Bytes rounded up, as what is asked for must fit.
+func BytesUp(q resource.Quantity) int64 { return whole(q, RoundUp) }
+
+func whole(q resource.Quantity, r Rounding) int64 {
+	if !tooLarge(q) { // else there is no room for its digits
+		if exact, ok := new(big.Rat).SetString(q.AsDec().String()); ok {
+			if bytes := round(exact, r); bytes.IsInt64() {
+				return bytes.Int64()
+			}
 		}
-		return math.MaxInt64
 	}
-	exact, ok := new(big.Rat).SetString(q.AsDec().String())
-	if !ok {
-		return q.Value()
+	if q.Sign() < 0 {
+		return math.MinInt64
 	}
-	bytes := round(exact, RoundHalfEven)
-	if !bytes.IsInt64() {
-		return q.Value()
-	}
-	return bytes.Int64()
+	return math.MaxInt64
 }
 
 func round(x *big.Rat, r Rounding) *big.Int {

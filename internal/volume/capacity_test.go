@@ -1,6 +1,7 @@
 package volume_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -55,9 +56,25 @@ func TestParseCapacityRefusesWhatIsNoSize(t *testing.T) {
 }
 
 func TestBytesRoundsHalfToEven(t *testing.T) {
-	for text, want := range map[string]int64{"1500m": 2, "2500m": 2, "1Gi": 1 << 30} {
+	for text, want := range map[string]int64{"1500m": 2, "2500m": 2, "1Gi": 1 << 30, "-1": -1} {
 		if got := volume.Bytes(resource.MustParse(text)); got != want {
 			t.Errorf("Bytes(%s) = %d, want %d", text, got, want)
+		}
+	}
+	for text, want := range map[string]int64{"2500m": 3, "2": 2, "1Gi": 1 << 30} {
+		if got := volume.BytesUp(resource.MustParse(text)); got != want {
+			t.Errorf("BytesUp(%s) = %d, want %d", text, got, want)
+		}
+	}
+}
+
+func TestBytesBeyondAllNumbersAreTheMost(t *testing.T) {
+	for text, want := range map[string]int64{
+		"9223372036854775807": math.MaxInt64, "9223372036854775808": math.MaxInt64, "1e19": math.MaxInt64, "20E": math.MaxInt64,
+		"1e50": math.MaxInt64, "1e2000000000": math.MaxInt64, "-20E": math.MinInt64,
+	} {
+		if got, up := volume.Bytes(resource.MustParse(text)), volume.BytesUp(resource.MustParse(text)); got != want || up != want {
+			t.Errorf("%s is %d bytes and, rounded up, %d; want %d", text, got, up, want)
 		}
 	}
 }

@@ -34,6 +34,7 @@ var forgotten = map[string]bool{
 	"control-plane.alpha.kubernetes.io/leader":         true,
 	tarnv1.AnnotationPlugin:                            true,
 	tarnv1.AnnotationNode:                              true,
+	tarnv1.AnnotationPlace:                             true,
 	tarnv1.AnnotationMadeFor:                           true,
 }
 

@@ -18,6 +18,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/appfile"
 	"tarn.dev/tarn/internal/appplan"
+	"tarn.dev/tarn/internal/volume"
 )
 
 const (
@@ -158,15 +159,15 @@ func storage(bytes int64) corev1.ResourceList {
 
 // requested is how large a claim asks to be, capacityOf how large it is, in bytes.
 func requested(claim *corev1.PersistentVolumeClaim) int64 {
-	return claim.Spec.Resources.Requests.Storage().Value()
+	return volume.BytesUp(*claim.Spec.Resources.Requests.Storage())
 }
 
 func capacityOf(claim *corev1.PersistentVolumeClaim) int64 {
-	return claim.Status.Capacity.Storage().Value()
+	return volume.BytesUp(*claim.Status.Capacity.Storage())
 }
 
 // inGi rounds bytes up to GiB.
-func inGi(bytes int64) int64 { return (bytes + gi - 1) / gi }
+func inGi(bytes int64) int64 { return bytes/gi + min(1, bytes%gi) }
 
 // held says whether an App has the finalizer.
 func held(app *tarnv1.App) bool { return slices.Contains(app.Finalizers, tarnv1.FinalizerApp) }

@@ -11,6 +11,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // Kubernetes' own annotations of a claim that is resized.
@@ -50,8 +51,7 @@ func sizeOf(v *View) int64 {
 
 // quantityOf is a size in whole bytes, rounded up: what is asked for must fit.
 func quantityOf(list corev1.ResourceList) int64 {
-	q := list[corev1.ResourceStorage]
-	return q.Value()
+	return volume.BytesUp(list[corev1.ResourceStorage])
 }
 
 func wantedOf(claim *corev1.PersistentVolumeClaim) int64 {

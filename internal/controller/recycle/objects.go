@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -154,8 +155,8 @@ func checkPod(v *View, word tarnv1.RecycleCertificate) *corev1.Pod {
 // deadline is how long a scrub pod may run, in seconds: for Files what Kubernetes' own
 // recycler has, for Zero what a slow disk takes to be written more than once.
 func deadline(vol *corev1.PersistentVolume, method tarnv1.RecycleMethod) int64 {
-	size := vol.Spec.Capacity[corev1.ResourceStorage]
-	gibibytes := size.Value() / gibibyte
+	const mostGibibytes = math.MaxInt32 / 300 // a pod cannot have a longer deadline
+	gibibytes := min(volume.BytesUp(vol.Spec.Capacity[corev1.ResourceStorage])/gibibyte, mostGibibytes)
 	switch {
 	case method == tarnv1.RecycleZero:
 		return max(600, 300*gibibytes)

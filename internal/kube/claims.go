@@ -86,7 +86,8 @@ type Claims struct {
 // a volume that was going already.
 //
 // A released volume that points at a claim which is gone is the claim's alone that the
-// binder has bound to it: who merely names another's volume keeps nothing.
+// binder has bound to it, or that has the uid which the volume points at or was made for, as
+// after a slip in writing its claimRef: who merely names another's volume keeps nothing.
 func (c Claims) Keeping(ctx context.Context, name string, vol *corev1.PersistentVolume, maker *corev1.ObjectReference) (*corev1.PersistentVolumeClaim, error) {
 	reference, orphaned := maker, true
 	if vol != nil && vol.Spec.ClaimRef != nil {
@@ -107,7 +108,7 @@ func (c Claims) Keeping(ctx context.Context, name string, vol *corev1.Persistent
 		return nil, err
 	}
 	for _, claim := range claims {
-		if orphaned || claim.Status.Phase == corev1.ClaimBound {
+		if orphaned || claim.Status.Phase == corev1.ClaimBound || claim.UID == reference.UID || maker != nil && claim.UID == maker.UID {
 			return claim, nil
 		}
 	}

@@ -115,11 +115,11 @@ func refusal(v *View) Plan {
 	}
 	switch {
 	case c.Spec.DataSource != nil || c.Spec.DataSourceRef != nil:
-		return refuse("DataSource", "%s cannot make a volume from a data source; remove spec.dataSource from the claim", name)
+		return refuse("DataSource", "%s cannot make a volume from a data source; make the claim anew without spec.dataSource", name)
 	case c.Spec.Selector != nil:
-		return refuse("Selector", "%s cannot make a volume for a selector; remove spec.selector from the claim", name)
+		return refuse("Selector", "%s cannot make a volume for a selector; make the claim anew without spec.selector", name)
 	case volume.AttributesClassOf(c) != "":
-		return refuse("AttributesClass", "%s knows no VolumeAttributesClass; remove spec.volumeAttributesClassName %q from the claim", name, volume.AttributesClassOf(c))
+		return refuse("AttributesClass", "%s knows no VolumeAttributesClass; make the claim anew without spec.volumeAttributesClassName %q", name, volume.AttributesClassOf(c))
 	case len(class.MountOptions) > 0:
 		return refuse("MountOptions", "%s takes no mount options; remove mountOptions %q from StorageClass %s", name, class.MountOptions, class.Name)
 	case tooLarge(c):

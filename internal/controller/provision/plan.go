@@ -120,13 +120,13 @@ func decideNew(v *View) Plan {
 		return none
 	}
 	if c.Spec.DataSource != nil || c.Spec.DataSourceRef != nil {
-		return Plan{Act: ActNone, Cause: "DataSource", Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume from a data source; remove spec.dataSource from the claim", name)}
+		return Plan{Act: ActNone, Cause: "DataSource", Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume from a data source; make the claim anew without spec.dataSource", name)}
 	}
 	if c.Spec.Selector != nil {
-		return Plan{Act: ActNone, Cause: "Selector", Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume for a selector; remove spec.selector from the claim", name)}
+		return Plan{Act: ActNone, Cause: "Selector", Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume for a selector; make the claim anew without spec.selector", name)}
 	}
 	if class := volume.AttributesClassOf(c); class != "" { // no binder would give it a volume without one
-		return Plan{Act: ActNone, Cause: "AttributesClass", Warning: fmt.Sprintf("PavProvisioner %q knows no VolumeAttributesClass; remove spec.volumeAttributesClassName %q from the claim", name, class)}
+		return Plan{Act: ActNone, Cause: "AttributesClass", Warning: fmt.Sprintf("PavProvisioner %q knows no VolumeAttributesClass; make the claim anew without spec.volumeAttributesClassName %q", name, class)}
 	}
 	if why := podvol.UnreadSecret(v.Provisioner, v.Class); why != "" {
 		return Plan{Act: ActNone, Cause: "Secret", Warning: why}

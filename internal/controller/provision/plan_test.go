@@ -111,9 +111,9 @@ func TestAClaimGetsARecordWhen(t *testing.T) {
 		{"a provisioner that is not accepted is told", viewOf(condition(metav1.ConditionFalse, "TemplateInvalid", "line 3")), ActNone, "not accepted: line 3"},
 		{"not before the provisioner was judged since its last change, of which nobody need hear", viewOf(func(v *View) { v.Provisioner.Generation = 2 }), ActNone, ""},
 		{"a Static provisioner is told", viewOf(func(v *View) { v.Provisioner.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeStatic} }), ActNone, "does not have Dynamic"},
-		{"a data source is told", viewOf(func(v *View) { v.Claim.Spec.DataSource = &corev1.TypedLocalObjectReference{} }), ActNone, "remove spec.dataSource"},
-		{"a selector is told", viewOf(func(v *View) { v.Claim.Spec.Selector = &metav1.LabelSelector{} }), ActNone, "remove spec.selector"},
-		{"a VolumeAttributesClass is told", viewOf(func(v *View) { v.Claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), ActNone, `remove spec.volumeAttributesClassName "fast"`},
+		{"a data source is told", viewOf(func(v *View) { v.Claim.Spec.DataSource = &corev1.TypedLocalObjectReference{} }), ActNone, "anew without spec.dataSource"},
+		{"a selector is told", viewOf(func(v *View) { v.Claim.Spec.Selector = &metav1.LabelSelector{} }), ActNone, "anew without spec.selector"},
+		{"a VolumeAttributesClass is told", viewOf(func(v *View) { v.Claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), ActNone, `anew without spec.volumeAttributesClassName "fast"`},
 		{"a Secret of its class that nobody reads is told", viewOf(func(v *View) {
 			v.Class.Parameters = map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "key"}
 		}), ActNone, `has parameter "csi.storage.k8s.io/node-stage-secret-name" with value "key", of which no template of PavProvisioner "prov" takes notice`},

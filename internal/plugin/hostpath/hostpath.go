@@ -147,10 +147,10 @@ func (f folders) Check(r plugin.Request) error {
 		return err
 	}
 	if r.Mode != corev1.PersistentVolumeFilesystem {
-		return fmt.Errorf("volumeMode %s: %s makes folders; ask for Filesystem", r.Mode, Provisioner)
+		return fmt.Errorf("volumeMode %s: %s makes folders; make the claim anew with volumeMode Filesystem", r.Mode, Provisioner)
 	}
 	for name, value := range r.Parameters {
-		return fmt.Errorf("parameter %s=%q: %s has no parameters; remove it from the StorageClass", name, value, Provisioner)
+		return fmt.Errorf("parameter %s=%q: %s has no parameters; make the StorageClass anew without it", name, value, Provisioner)
 	}
 	return nil
 }

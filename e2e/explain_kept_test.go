@@ -107,7 +107,7 @@ func TestExplainOffersNoVolumeThatSomebodyMayHave(t *testing.T) {
 func (s *scenario) keptFromClaims(noded, used *corev1.PersistentVolume) {
 	s.t.Helper()
 	again := s.byHand("again", s.formerly("again"))
-	s.naming("again", again.Name)
+	now := s.naming("again", again.Name)
 	thrown := s.byHand("thrown", s.formerly("thrown"), func(vol *corev1.PersistentVolume) {
 		vol.Annotations = map[string]string{
 			tarn.AnnotationReclaimPolicy: string(corev1.PersistentVolumeReclaimRetain), tarn.AnnotationHeldFor: "1h",
@@ -125,7 +125,7 @@ func (s *scenario) keptFromClaims(noded, used *corev1.PersistentVolume) {
 	for _, c := range []struct{ name, class, vol, told string }{
 		{"after-noded", "", noded.Name, ", which is gone; it has its data, which a node still has"},
 		{"after-used", "", used.Name, ", which is gone; it has its data, which pod " + s.name + "/user may still use"},
-		{"after-again", "", again.Name, ", which is gone; a claim " + s.name + "/again that is there names it"},
+		{"after-again", "", again.Name, ", and the claim of that name now is another (uid " + string(now.UID) + "); a claim " + s.name + "/again that is there names it"},
 		{"after-thrown", "", thrown.Name, ", which is gone; it is in the trash, and tarn undelete volume " + thrown.Name + " gives it back to the claim that it was of"},
 		{"after-abroad", "", abroad.Name, ", which is gone; its data is of namespace default, and nothing here hands that to namespace " + s.name},
 		{"nearest", class, near.Name, "; it was of claim " + s.name + "/used and is kept with its data; it has its data, which pod " + s.name + "/user may still use"},

@@ -225,6 +225,8 @@ func (s *story) lostClaim(c *claimView) {
 			return
 		}
 		switch r := c.Volume.Record; {
+		case r == nil && ofHostPath(c) && name == "pvc-"+string(c.Claim.UID):
+			s.lostFolder(c, link)
 		case s.view.unknown(pavVolume, "", name):
 			link.Message = "write it anew from a backup; whether its storage is still there cannot be told"
 		case r != nil:
@@ -248,8 +250,15 @@ func (s *story) misbound(c *claimView, o Object) {
 		s.binderSilent(c, "volume "+o.Name+" is there for it again")
 		return
 	}
-	link.Message = fmt.Sprintf("it names claim %s/%s, uid %q", ref.Namespace, ref.Name, ref.UID)
-	s.blame("its volume %s names another claim, %s/%s, uid %q", o.Name, ref.Namespace, ref.Name, ref.UID)
+	named := Object{Claim, ref.Namespace, ref.Name}.fullName()
+	if ref.UID != "" {
+		named += fmt.Sprintf(", uid %q", ref.UID)
+	}
+	if ref.Namespace == "" {
+		named += ", of no namespace, as spec.claimRef.namespace is missing"
+	}
+	link.Message = "it names claim " + named
+	s.blame("its volume %s names another claim, %s", o.Name, named)
 	if destroyed := c.Volume.Volume.DeletionTimestamp != nil || c.Volume.Record != nil && c.Volume.Record.Status.Phase != tarnv1.VolumeCreated; s.gone(c.Volume) && !destroyed {
 		link.Message += ", which does not exist"
 		s.giveBack(link, c)

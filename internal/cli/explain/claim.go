@@ -4,17 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
-
-	"tarn.dev/tarn/internal/spelling"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -144,19 +138,7 @@ func (s *story) preboundClaim(c *claimView) {
 	link := s.add(Link{Object: o, State: string(vol.Status.Phase), Since: phaseSince(vol)})
 	switch volume.LinkOf(vol, claim) {
 	case volume.LinkOther:
-		ref := vol.Spec.ClaimRef
-		link.Message = fmt.Sprintf("it belongs to claim %s/%s, uid %s", ref.Namespace, ref.Name, ref.UID)
-		link.Next = "when the volume is made free; no other volume is tried, as the claim names this one"
-		s.blame("it names volume %s, which belongs to another claim", o.Name)
-		if !s.gone(c.Volume) {
-			return
-		}
-		link.Message += ", which is gone"
-		if m := volume.Named(vol, claim); m != volume.Fits {
-			link.Message += "; nor would it fit: " + volume.Explain(m, vol, claim)
-			return
-		}
-		s.handOver(link, c, c.Volume, c.Volume.Class)
+		s.namesAnothers(c, link)
 	case volume.LinkNone:
 		if m := volume.Named(vol, claim); m != volume.Fits {
 			link.Message, link.Reason = volume.Explain(m, vol, claim), string(m)
@@ -168,6 +150,40 @@ func (s *story) preboundClaim(c *claimView) {
 	default:
 		s.binderSilent(c, "volume "+o.Name+" is there for it")
 	}
+}
+
+// namesAnothers is about a claim that names a volume which belongs to another claim, or was to
+// be its own and does not name it.
+func (s *story) namesAnothers(c *claimView, link *Link) {
+	claim, vol := c.Claim, c.Volume.Volume
+	ref := vol.Spec.ClaimRef
+	if ref.Namespace == "" {
+		link.Message, link.Next = fmt.Sprintf("it names claim %s of no namespace", ref.Name), "when spec.claimRef.namespace of the volume is set, or its spec.claimRef is taken off"
+		s.blame("it names volume %s, whose spec.claimRef.namespace is missing", vol.Name)
+		return
+	}
+	link.Message = fmt.Sprintf("it belongs to claim %s/%s, uid %s", ref.Namespace, ref.Name, ref.UID)
+	if ref.UID == "" {
+		link.Message = fmt.Sprintf("it is reserved for claim %s/%s", ref.Namespace, ref.Name)
+	}
+	link.Next = "when the volume is made free; no other volume is tried, as the claim names this one"
+	s.blame("it names volume %s, which belongs to another claim", vol.Name)
+	if !s.gone(c.Volume) {
+		return
+	}
+	switch other := c.Volume.Claim; {
+	case other == nil:
+		link.Message += ", which is gone"
+	case other.UID == claim.UID:
+		link.Message += fmt.Sprintf(", and this claim of that name is another (uid %s)", claim.UID)
+	default:
+		link.Message += ", and " + another(other)
+	}
+	if m := volume.Named(vol, claim); m != volume.Fits {
+		link.Message += "; nor would it fit: " + volume.Explain(m, vol, claim)
+		return
+	}
+	s.handOver(link, c, c.Volume, c.Volume.Class)
 }
 
 // awaitsBinder says whether there is a volume for the claim already, so that only the
@@ -240,70 +256,6 @@ func (s *story) binderSilent(c *claimView, because string, by ...metav1.Object) 
 	if e := newest(c.Events); e != nil {
 		link.Message += "; the last Event says: " + e.Message
 	}
-}
-
-// classless is about a claim that says nothing of a class.
-func (s *story) classless(c *claimView) {
-	if s.view.unknown(storageClass, "", "") {
-		s.blame("it names no class, and no free volume without class fits")
-		return
-	}
-	if d := volume.DefaultClass(c.Classes); d != nil {
-		s.add(Link{Object: Object{Kind: storageClass, Name: d.Name}, State: "default"})
-		s.binderSilent(c, "it is to get the default class "+d.Name, d)
-		return
-	}
-	link := s.add(Link{Object: Object{Kind: storageClass, Name: "(default)"}, State: "missing", Message: "no StorageClass is marked as the default"})
-	s.blame("it names no class, there is no default class, and no free volume fits")
-	next := "when a StorageClass becomes the default, or a free PersistentVolume without class fits"
-	if usable := s.usableClass(c, ""); usable != "" {
-		link.Next = next
-		link.offer = "the command gives the claim class " + usable
-		link.Command = kubectl(c.Object.Namespace, "patch", "pvc", c.Object.Name, "-p", fmt.Sprintf(`{"spec":{"storageClassName":%q}}`, usable))
-	}
-	s.nearest(c, next)
-}
-
-// usableClass is the class to propose instead of one that is not there: of a name like
-// it, else the default, else the first of a PavProvisioner that is accepted, else the
-// only one; empty for none.
-func (s *story) usableClass(c *claimView, instead string) string {
-	var names []string
-	for _, class := range c.Classes {
-		names = append(names, class.Name)
-	}
-	if like := spelling.Near(instead, names); instead != "" && len(like) > 0 {
-		return like[0]
-	}
-	if d := volume.DefaultClass(c.Classes); d != nil {
-		return d.Name
-	}
-	making := slices.DeleteFunc(slices.Clone(c.Classes), func(class *storagev1.StorageClass) bool {
-		return !slices.ContainsFunc(c.Provisioners, func(p pavv1.PavProvisioner) bool {
-			return p.Name == class.Provisioner && meta.IsStatusConditionTrue(p.Status.Conditions, pavv1.ConditionAccepted)
-		})
-	})
-	if len(making) == 0 && len(c.Classes) == 1 {
-		making = c.Classes
-	}
-	if len(making) == 0 {
-		return ""
-	}
-	return slices.MinFunc(making, func(a, b *storagev1.StorageClass) int { return strings.Compare(a.Name, b.Name) }).Name
-}
-
-// classMissing is about a claim whose class does not exist.
-func (s *story) classMissing(c *claimView, class string) {
-	if s.view.unknown(storageClass, "", "") {
-		return
-	}
-	link := s.add(Link{Object: Object{Kind: storageClass, Name: class}, State: "missing", Next: "when StorageClass " + class + " is created"})
-	s.blame("StorageClass %q does not exist", class)
-	if usable := s.usableClass(c, class); usable != "" {
-		s.anew(c, link, "merge", fmt.Sprintf(`{"spec":{"storageClassName":%q}}`, usable), "with class "+usable)
-		return
-	}
-	s.nearest(c, link.Next)
 }
 
 // waitsForPod is about a claim that gets its volume when a pod is scheduled.

@@ -75,7 +75,7 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 	}
 	called := func(name string) *world {
 		return with(newWorld(), func(w *world) {
-			w.class.Provisioner, w.claim.Annotations[volume.AnnProvisioner] = name, name
+			w.class.Provisioner, w.class.Parameters, w.claim.Annotations[volume.AnnProvisioner] = name, nil, name
 			w.volumeView.Provisioner, w.volumeView.Driver = nil, nil
 		})
 	}

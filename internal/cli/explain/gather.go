@@ -180,7 +180,7 @@ func (g *gatherer) claim(ctx context.Context, claim *corev1.PersistentVolumeClai
 	together(
 		func() { c.Volume = g.volume(ctx, name, provisionerOf(claim, c.Class)) },
 		func() {
-			if claim.Spec.VolumeName == "" {
+			if claim.Spec.VolumeName == "" || claim.Status.Phase == corev1.ClaimLost && ofHostPath(c) {
 				c.Candidates = once(g, "volumes", func() []corev1.PersistentVolume { return g.volumes(ctx) })
 			}
 		},
@@ -224,8 +224,8 @@ func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volume
 		if class := volume.ClassOfVolume(v.Volume); class != "" && v.Volume.Status.Phase == corev1.VolumeReleased {
 			work = append(work, func() { v.Class = get(ctx, g, storageClass, "", class, &storagev1.StorageClass{}) })
 		}
-		if ref := v.Volume.Spec.ClaimRef; ref != nil {
-			work = append(work, func() {
+		if ref := v.Volume.Spec.ClaimRef; ref != nil && ref.Namespace != "" && ref.Name != "" {
+			work = append(work, func() { g.claimants(ctx, v) }, func() {
 				v.Claim = get(ctx, g, Claim, ref.Namespace, ref.Name, &corev1.PersistentVolumeClaim{})
 				if v.Claim != nil && (v.Volume.DeletionTimestamp != nil || slices.ContainsFunc(v.Stages, mended)) && g.view.Asked.Kind == Volume {
 					v.Users = g.users(ctx, v.Claim)

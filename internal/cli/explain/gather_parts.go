@@ -109,7 +109,7 @@ func (g *gatherer) nearest(ctx context.Context, c *claimView) *volumeView {
 		return nil
 	}
 	vol, why := c.nearestVolume()
-	if vol == nil || why != volume.MisfitPhase || vol.Spec.ClaimRef == nil {
+	if vol == nil || why != volume.MisfitPhase || vol.Spec.ClaimRef == nil || vol.Spec.ClaimRef.Namespace == "" {
 		return nil
 	}
 	v := &volumeView{Name: vol.Name, Volume: vol}
@@ -139,6 +139,27 @@ func (g *gatherer) lastUsers(ctx context.Context, v *volumeView) []*corev1.Pod {
 		}
 	}
 	return last
+}
+
+// claimants reads which claims name a released volume that is asked for, and of one that is
+// reserved, whether its claim can come: that there is a namespace is no secret worth telling
+// that it could not be read.
+func (g *gatherer) claimants(ctx context.Context, v *volumeView) {
+	ref, phase := v.Volume.Spec.ClaimRef, v.Volume.Status.Phase
+	switch {
+	case g.view.Asked.Kind != Volume:
+	case phase == corev1.VolumeReleased:
+		var claims corev1.PersistentVolumeClaimList
+		g.list(ctx, Claim, ref.Namespace, &claims)
+		for i := range claims.Items {
+			if claim := &claims.Items[i]; claim.Spec.VolumeName == v.Name && claim.UID != ref.UID && claim.DeletionTimestamp == nil {
+				v.Claimants = append(v.Claimants, claim)
+			}
+		}
+	case phase != corev1.VolumeBound && phase != corev1.VolumeFailed:
+		there, err := kube.Get(ctx, g.Client, client.ObjectKey{Name: ref.Namespace}, &corev1.Namespace{})
+		v.NoNamespace = there == nil && err == nil
+	}
 }
 
 // naming gives the claims and volumes that name what is left of a volume that was removed:

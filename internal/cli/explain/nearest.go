@@ -16,20 +16,35 @@ func (s *story) nearest(c *claimView, next string) {
 		return
 	}
 	best, why := c.nearestVolume()
-	came := "came nearest: "
-	if best != nil && volume.BoundTo(best, c.Claim) {
-		came = "it is reserved for the claim, which cannot have it: "
-	}
 	if best == nil {
 		s.links[len(s.links)-1].Next = next
 		s.add(Link{Object: Object{Volume, "", "(none)"}, State: "missing", Message: "there is no PersistentVolume at all", Next: next})
 		return
 	}
 	link := s.add(Link{Object: Object{Volume, "", best.Name}, State: string(best.Status.Phase), Since: phaseSince(best), Reason: string(why),
-		Message: came + volume.Explain(why, best, c.Claim), Next: next})
+		Message: "came nearest: " + volume.Explain(why, best, c.Claim), Next: next})
+	wrong := misnamed(best, c.Claim)
+	switch {
+	case volume.BoundTo(best, c.Claim):
+		link.Message = "it is reserved for the claim, which cannot have it: " + volume.Explain(why, best, c.Claim)
+		if next != "" {
+			link.Next += ", or the claim is made anew so that this one does"
+		}
+	case wrong != "" && why == volume.MisfitTaken:
+		link.Message = fmt.Sprintf("came nearest: volume %q %s", best.Name, wrong)
+		if m := volume.Suits(best, c.Claim); m != volume.Fits {
+			link.Message += "; nor would it fit: " + volume.Explain(m, best, c.Claim)
+		}
+	case wrong != "":
+		link.Message += "; it " + wrong
+	}
 	switch {
 	case why == volume.MisfitPhase && best.Spec.ClaimRef != nil:
-		link.Message += fmt.Sprintf("; it was of claim %s/%s and is kept with its data", best.Spec.ClaimRef.Namespace, best.Spec.ClaimRef.Name)
+		if wrong != "" {
+			link.Message += ", and it is kept with its data"
+		} else {
+			link.Message += fmt.Sprintf("; it was of claim %s/%s and is kept with its data", best.Spec.ClaimRef.Namespace, best.Spec.ClaimRef.Name)
+		}
 		if v := c.Nearest; v != nil && v.Name == best.Name {
 			s.handOver(link, c, v, c.Class)
 		}
@@ -38,8 +53,35 @@ func (s *story) nearest(c *claimView, next string) {
 	}
 }
 
+// misnamed says how a volume that names a claim by its name is not reserved for it all the
+// same; empty for one that is, or is another's.
+func misnamed(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) string {
+	ref := vol.Spec.ClaimRef
+	switch {
+	case ref == nil || ref.Name != claim.Name || volume.BoundTo(vol, claim):
+		return ""
+	case ref.Namespace == "":
+		return fmt.Sprintf("names claim %s of no namespace, as its spec.claimRef.namespace is missing", ref.Name)
+	case ref.Namespace == claim.Namespace:
+		return fmt.Sprintf("names claim %s/%s by uid %s, and this claim of that name is another (uid %s)", ref.Namespace, ref.Name, ref.UID, claim.UID)
+	}
+	return ""
+}
+
+// meant says how much a volume was meant for a claim: one that is reserved for it is most, then
+// one that is kept and names it wrongly.
+func meant(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) int {
+	switch {
+	case volume.BoundTo(vol, claim):
+		return 2
+	case misnamed(vol, claim) != "" && vol.DeletionTimestamp == nil && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain:
+		return 1
+	}
+	return 0
+}
+
 // nearestVolume gives the volume that came nearest to a claim, and why it does not fit; nil
-// for none. One that is reserved for the claim comes before all others, of whatever class.
+// for none. What was meant for the claim comes before all others, of whatever class.
 func (c *claimView) nearestVolume() (*corev1.PersistentVolume, volume.Misfit) {
 	selector, err := volume.Selector(c.Claim)
 	if err != nil {
@@ -47,15 +89,15 @@ func (c *claimView) nearestVolume() (*corev1.PersistentVolume, volume.Misfit) {
 	}
 	var best *corev1.PersistentVolume
 	var why volume.Misfit
-	reserved := false
+	most := 0
 	for i := range c.Candidates {
 		vol := &c.Candidates[i]
-		m, own := c.misfit(vol, selector), volume.BoundTo(vol, c.Claim)
-		if own && m == volume.Fits {
+		m, own := c.misfit(vol, selector), meant(vol, c.Claim)
+		if volume.BoundTo(vol, c.Claim) && m == volume.Fits {
 			return vol, m
 		}
-		if best == nil || own && !reserved || own == reserved && (m.Nearer(why) || m == why && closer(vol, best, why)) {
-			best, why, reserved = vol, m, own
+		if best == nil || own > most || own == most && (m.Nearer(why) || m == why && closer(vol, best, why)) {
+			best, why, most = vol, m, own
 		}
 	}
 	return best, why

@@ -18,7 +18,7 @@ import (
 // gone says that the claim which a volume names by its uid is not there any more.
 func (s *story) gone(v *volumeView) bool {
 	ref := v.claimRef()
-	return ref != nil && ref.UID != "" && (v.Claim == nil || v.Claim.UID != ref.UID) && !s.view.unknown(Claim, ref.Namespace, ref.Name)
+	return ref != nil && ref.UID != "" && ref.Namespace != "" && (v.Claim == nil || v.Claim.UID != ref.UID) && !s.view.unknown(Claim, ref.Namespace, ref.Name)
 }
 
 // notAcross says why data is not offered to a claim of another namespace: who may decide
@@ -91,12 +91,21 @@ func (s *story) tooLittle(v *volumeView, link *Link, m volume.Misfit) {
 func (s *story) leftBy(v *volumeView) string {
 	ref := v.Volume.Spec.ClaimRef
 	switch {
+	case ref.Namespace == "":
+		return fmt.Sprintf("it names claim %s of no namespace, as spec.claimRef.namespace is missing", ref.Name)
 	case v.Claim != nil && v.Claim.UID == ref.UID:
 		return fmt.Sprintf("claim %s/%s has another volume", ref.Namespace, ref.Name)
+	case v.Claim != nil && ref.UID != "":
+		return fmt.Sprintf("it names claim %s/%s by uid %s, and %s", ref.Namespace, ref.Name, ref.UID, another(v.Claim))
 	case s.view.unknown(Claim, ref.Namespace, ref.Name):
 		return fmt.Sprintf("its phase says that claim %s/%s is gone", ref.Namespace, ref.Name)
 	}
 	return fmt.Sprintf("claim %s/%s is gone", ref.Namespace, ref.Name)
+}
+
+// another says of a claim that it is not the one which a volume names by another uid.
+func another(claim *corev1.PersistentVolumeClaim) string {
+	return fmt.Sprintf("the claim of that name now is another (uid %s)", claim.UID)
 }
 
 // lingering says who still has a volume without its claim, or that this cannot be told, and
@@ -165,7 +174,7 @@ func (s *story) letGo(v *volumeView, link *Link) {
 	if who, _ := s.lingering(v); who != "" {
 		link.Message += "; it has its data, " + who
 	} else if s.gone(v) {
-		link.Command = kubectl("", "delete", "pv", v.Name)
+		link.Command, link.offer = kubectl("", "delete", "pv", v.Name), "the command deletes the PersistentVolume alone: its storage stays where it is, with its data"
 	}
 }
 

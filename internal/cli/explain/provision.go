@@ -15,7 +15,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
-	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/spelling"
 	"tarn.dev/tarn/internal/volume"
@@ -23,9 +22,6 @@ import (
 
 // noProvisioner is the provisioner of a class whose volumes are written by hand.
 const noProvisioner = "kubernetes.io/no-provisioner"
-
-// hostPath is the provisioner inside Tarn's own controller.
-const hostPath = "tarn.dev/host-path"
 
 // provisioned is about a claim for which a provisioner has to make a volume, and has
 // not begun.
@@ -57,12 +53,18 @@ func (s *story) provisionerMissing(c *claimView, name string) {
 	}
 	link := s.add(Link{Object: Object{Kind: pavProvisioner, Name: name}, State: "missing", Next: "when PavProvisioner " + name + " is created"})
 	s.blame("there is no PavProvisioner %q, nor a CSI driver of that name", name)
-	var names []string
+	misspelt(c, link, name)
+}
+
+// misspelt offers the provisioner that a class may have meant by a name that nobody has.
+func misspelt(c *claimView, link *Link, name string) {
+	names := []string{hostPath}
 	for i := range c.Provisioners {
 		names = append(names, c.Provisioners[i].Name)
 	}
 	if like := spelling.Near(name, names); len(like) > 0 {
-		link.Message, link.offer = "there is "+strings.Join(like, ", "), "the command makes the class anew with "+like[0]
+		link.Message = strings.TrimPrefix(link.Message+"; there is "+strings.Join(like, ", "), "; ")
+		link.offer = "the command makes the class anew with " + like[0]
 		link.Command = replacing(Object{Kind: storageClass, Name: c.Class.Name}, "storageclass", "merge", fmt.Sprintf(`{"provisioner":%q}`, like[0]))
 	}
 }
@@ -75,7 +77,16 @@ func (s *story) byOthers(c *claimView, name string) {
 		said = slices.DeleteFunc(slices.Clone(said), ofBinder)
 	}
 	failed := newest(said, "ProvisioningFailed")
+	if name == hostPath && failed != nil && lastSeen(failed).Before(latest(c.Class)) {
+		failed = nil // it was said of the class before this one
+	}
 	switch {
+	case name == hostPath && s.refusedByHostPath(c, o, failed):
+	case name == hostPath && failed != nil && failed.Type == corev1.EventTypeWarning:
+		s.add(Link{Object: o, State: "has failed", Since: moment(lastSeen(failed)), Reason: failed.Reason, Message: failed.Message,
+			Next: "when that is mended: tarn controller then goes on by itself; " + s.lastTry(failed)})
+		s.blame("provisioner %s cannot make its volume: %s", name, failed.Message)
+		s.controllerSilent("", writtenAt(c.Claim))
 	case failed != nil && failed.Type == corev1.EventTypeWarning:
 		s.add(Link{Object: o, State: "has failed", Since: moment(lastSeen(failed)), Reason: failed.Reason, Message: failed.Message, Next: "when the provisioner tries again, which only its log tells"})
 		s.blame("provisioner %s cannot make its volume: %s", name, failed.Message)
@@ -84,35 +95,15 @@ func (s *story) byOthers(c *claimView, name string) {
 	case name == hostPath:
 		s.byHostPath(c, o)
 	case c.Volume.Driver == nil && !s.view.unknown(csiDriver, "", name):
-		s.add(Link{Object: o, State: "not registered", Message: "no CSIDriver of that name exists and no Event of the claim comes from it, so it seems not to be installed", Next: "when the provisioner is installed and answers"})
+		link := s.add(Link{Object: o, State: "not registered", Message: "no CSIDriver of that name exists and no Event of the claim comes from it, so it seems not to be installed", Next: "when the provisioner is installed and answers"})
 		s.blame("provisioner %s has not answered, and nothing of it is registered", name)
+		misspelt(c, link, name)
 	default:
 		link := s.add(Link{Object: o, State: "called", Next: "when the provisioner answers; its own log tells more"})
 		if e := newest(c.Events, "Provisioning", binderWaits); e != nil {
 			link.Since, link.Message = moment(lastSeen(e)), e.Message
 		}
 		s.awaits("provisioner %s was called and has not made the volume yet", name)
-	}
-}
-
-// byHostPath is about the provisioner inside Tarn's controller, which was called and has not
-// failed.
-func (s *story) byHostPath(c *claimView, o Object) {
-	since := writtenAt(c.Claim)
-	switch {
-	case slices.Contains(c.Claim.Finalizers, tarnv1.FinalizerInProcess): // its word that it has begun
-		link := s.add(Link{Object: o, State: "at work", Next: "when the folder is made, which takes its time on a slow disk"})
-		if e := newest(c.Events, "Provisioning"); e != nil {
-			link.Since, link.Message = moment(lastSeen(e)), e.Message
-		}
-		s.atWork("its volume", "is being made by "+o.Name, "is being made by "+o.Name, since)
-	case s.young(since):
-		s.add(Link{Object: o, State: "called", Next: "within moments"})
-		s.controllerSilent("provisioner "+o.Name+" has to make its volume", since)
-	default:
-		s.add(Link{Object: o, State: "silent", Message: "it is part of tarn controller and works only where that is given --host-path-root", Next: "when tarn controller runs with --host-path-root"})
-		s.blame("provisioner %s has not begun", o.Name)
-		s.controllerSilent("", since)
 	}
 }
 

@@ -58,7 +58,8 @@ type claimView struct {
 	// Class is the claim's, Classes are all.
 	Class   *storagev1.StorageClass
 	Classes []*storagev1.StorageClass
-	// Candidates are all volumes, read where the claim has to be given one.
+	// Candidates are all volumes, read where the claim has to be given one, or has lost a
+	// folder that lay beside those of others.
 	Candidates []corev1.PersistentVolume
 	// Nearest is of Candidates the released one that came nearest, with who may still have
 	// it; nil where another did, or a volume is to be made.
@@ -95,6 +96,11 @@ type volumeView struct {
 	Class *storagev1.StorageClass
 	// Claim is the one that the volume names, or where there is no volume the record's.
 	Claim *corev1.PersistentVolumeClaim
+	// NoNamespace says that there is no namespace of the claim that a volume is reserved for.
+	NoNamespace bool
+	// Claimants are the claims that name a released volume that is asked for, of the namespace
+	// of the claim that it was of.
+	Claimants []*corev1.PersistentVolumeClaim
 	// Users are the pods that name the claim, read where a volume is asked for that is to go,
 	// or was lost and is there again.
 	Users []user

@@ -48,8 +48,7 @@ func (s *story) ofVolume(v *volumeView) string {
 		if v.Record != nil {
 			s.record(v, tarnv1.ConditionDeletable)
 		}
-	case v.reservedInVain() != volume.Fits:
-		s.inVain(v, link)
+	case s.inVain(v, link):
 	case vol.Status.Phase == corev1.VolumeAvailable, s.claimMayCome(v):
 		s.fine = "free for any claim that it fits, " + path(v)
 		if ref := vol.Spec.ClaimRef; ref != nil {
@@ -60,11 +59,7 @@ func (s *story) ofVolume(v *volumeView) string {
 	case vol.Status.Phase == corev1.VolumeReleased:
 		s.releasedVolume(v, link)
 	case vol.Status.Phase == corev1.VolumeFailed:
-		s.blame("%s", cmp.Or(vol.Status.Message, "what was to be done after its claim has failed"))
-		if e := newest(v.Events, "VolumeFailedDelete", "VolumeFailedRecycle", "VolumeUnknownReclaimPolicy"); e != nil {
-			link.Reason, link.Message = e.Reason, e.Message
-			link.Next = "when who is to remove it tries again; " + s.lastTry(e)
-		}
+		s.failedVolume(v, link)
 	default:
 		link.Next = "when a binder has seen it"
 		s.blame("no binder has seen it yet")
@@ -78,27 +73,6 @@ func (s *story) ofVolume(v *volumeView) string {
 func (s *story) claimMayCome(v *volumeView) bool {
 	return v.Claim == nil && v.Volume.Status.Phase == corev1.VolumePending && volume.StateOf(v.Volume, nil) == volume.VolumeReserved &&
 		s.view.Now.Sub(v.Volume.CreationTimestamp.Time) < time.Minute+answerTime
-}
-
-// reservedInVain says why the claim for which a volume is kept can never have it, where that
-// has none yet.
-func (v *volumeView) reservedInVain() volume.Misfit {
-	switch v.Volume.Status.Phase {
-	case corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed:
-		return volume.Fits
-	}
-	if v.Claim == nil || v.Claim.Spec.VolumeName != "" || !volume.BoundTo(v.Volume, v.Claim) {
-		return volume.Fits
-	}
-	return volume.Reserved(v.Volume, v.Claim)
-}
-
-// inVain is about a volume that waits for a claim which can never have it.
-func (s *story) inVain(v *volumeView, link *Link) {
-	m, o := v.reservedInVain(), Object{Claim, v.Claim.Namespace, v.Claim.Name}
-	link.Reason, link.Message = string(m), link.Message+"; "+volume.Explain(m, v.Volume, v.Claim)
-	link.Next = "when the claim is made anew so that the volume fits it; tarn explain claim " + o.fullName() + " tells more"
-	s.blame("it is reserved for claim %s, which cannot have it: %s", o.fullName(), volume.Explain(m, v.Volume, v.Claim))
 }
 
 // onlyRecord is about a volume of which there is only the record.
@@ -155,6 +129,9 @@ func (s *story) unseenByBinder(v *volumeView) bool {
 		s.blame("it names no claim, which a binder puts right")
 	case v.Claim != nil && v.Claim.UID == ref.UID, s.view.unknown(Claim, ref.Namespace, ref.Name):
 		return false
+	case v.Claim != nil && ref.UID != "":
+		s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: string(v.Claim.Status.Phase), Message: "its uid is " + string(v.Claim.UID), Next: "when a binder sees it; the volume is then Released"})
+		s.blame("%s, and no binder has seen it", s.leftBy(v))
 	default:
 		s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: "missing", Next: "when a binder sees it; the volume is then Released"})
 		s.blame("its claim %s/%s is gone, and no binder has seen it", ref.Namespace, ref.Name)
@@ -180,13 +157,7 @@ func (s *story) releasedVolume(v *volumeView, link *Link) {
 		link.Next = until + ", and somebody decides"
 		s.blame("%s, and policy Retain keeps the volume and its data, %s", left, who)
 	case policy == corev1.PersistentVolumeReclaimRetain && !recycled:
-		link.Next = "when somebody decides"
-		if s.gone(v) {
-			link.Next += ": the command makes it free for any claim, with its data; to let it be destroyed instead: " +
-				kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
-			link.Command = free(vol)
-		}
-		s.blame("%s, and policy Retain keeps the volume and its data until somebody decides", left)
+		s.undecided(v, link, left)
 	case policy == corev1.PersistentVolumeReclaimDelete:
 		s.toBeDeleted(v, left)
 	default:
@@ -240,6 +211,10 @@ func (s *story) toBeDeleted(v *volumeView, left string) {
 		kept := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
 		link.Reason, link.Message, link.Next = kept.Reason, kept.Message, "when that does not hold any more"
 		s.blame("%s, and its storage is not destroyed yet: %s", left, kept.Message)
+	case e != nil && v.Record == nil && !hasMaker(v.Volume):
+		link.Reason, link.Message, link.Next = e.Reason, e.Message, byNobody
+		s.letGo(v, link)
+		s.blame("its storage could not be destroyed: %s", e.Message)
 	case e != nil:
 		link.Reason, link.Message, link.Next = e.Reason, e.Message, "when who made it tries again; "+s.lastTry(e)
 		s.blame("its storage could not be destroyed: %s", e.Message)

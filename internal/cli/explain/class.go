@@ -1,0 +1,122 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+
+	"tarn.dev/tarn/internal/spelling"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// classless is about a claim that says nothing of a class.
+func (s *story) classless(c *claimView) {
+	if s.view.unknown(storageClass, "", "") {
+		s.blame("it names no class, and no free volume without class fits")
+		return
+	}
+	if d := volume.DefaultClass(c.Classes); d != nil {
+		s.add(Link{Object: Object{Kind: storageClass, Name: d.Name}, State: "default", Message: whichDefault(c.Classes, d)})
+		s.binderSilent(c, "it is to get the default class "+d.Name, d)
+		return
+	}
+	link := s.add(Link{Object: Object{Kind: storageClass, Name: "(default)"}, State: "missing", Message: "no StorageClass is marked as the default"})
+	s.blame("it names no class, there is no default class, and no free volume fits")
+	next := "when a StorageClass becomes the default, or a free PersistentVolume without class fits"
+	if usable := s.usableClass(c); usable != "" {
+		link.Next = next
+		link.offer = "the command gives the claim class " + usable
+		link.Command = kubectl(c.Object.Namespace, "patch", "pvc", c.Object.Name, "-p", fmt.Sprintf(`{"spec":{"storageClassName":%q}}`, usable))
+	}
+	s.nearest(c, next)
+}
+
+// whichDefault says why a class is the default where others are marked so as well.
+func whichDefault(classes []*storagev1.StorageClass, used *storagev1.StorageClass) string {
+	var names []string
+	why := "the newest of them"
+	for _, class := range classes {
+		if !volume.IsDefault(class) {
+			continue
+		}
+		names = append(names, class.Name)
+		if class.Name != used.Name && class.CreationTimestamp.Equal(&used.CreationTimestamp) {
+			why = "of the newest of them the first by name"
+		}
+	}
+	if len(names) < 2 {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("%d StorageClasses are marked as the default: %s; %s is used, %s", len(names), join(names), used.Name, why)
+}
+
+// likeClass is the class whose name is most like one that is not there; empty for none.
+func (c *claimView) likeClass(name string) string {
+	var names []string
+	for _, class := range c.Classes {
+		names = append(names, class.Name)
+	}
+	if like := spelling.Near(name, names); len(like) > 0 {
+		return like[0]
+	}
+	return ""
+}
+
+// usableClass is the class to propose to who has none: the default, else the first of a
+// PavProvisioner that is accepted, else the only one; empty for none.
+func (s *story) usableClass(c *claimView) string {
+	if d := volume.DefaultClass(c.Classes); d != nil {
+		return d.Name
+	}
+	making := slices.DeleteFunc(slices.Clone(c.Classes), func(class *storagev1.StorageClass) bool {
+		return !slices.ContainsFunc(c.Provisioners, func(p pavv1.PavProvisioner) bool {
+			return p.Name == class.Provisioner && meta.IsStatusConditionTrue(p.Status.Conditions, pavv1.ConditionAccepted)
+		})
+	})
+	if len(making) == 0 && len(c.Classes) == 1 {
+		making = c.Classes
+	}
+	if len(making) == 0 {
+		return ""
+	}
+	return slices.MinFunc(making, func(a, b *storagev1.StorageClass) int { return strings.Compare(a.Name, b.Name) }).Name
+}
+
+// classMissing is about a claim whose class does not exist. Volumes that are written by hand
+// need none: where one of that class is there, the claim is to have such a one, and is not
+// offered another class.
+func (s *story) classMissing(c *claimView, class string) {
+	if s.view.unknown(storageClass, "", "") {
+		return
+	}
+	link := s.add(Link{Object: Object{Kind: storageClass, Name: class}, State: "missing", Next: "when StorageClass " + class + " is created"})
+	like := c.likeClass(class)
+	if slices.ContainsFunc(c.Candidates, func(vol corev1.PersistentVolume) bool {
+		return volume.ClassOfVolume(&vol) == class || volume.BoundTo(&vol, c.Claim) || misnamed(&vol, c.Claim) != ""
+	}) {
+		link.Message = "no object of that name is needed for volumes that are written by hand"
+		if like != "" {
+			link.Message += "; there is StorageClass " + like
+		}
+		s.blame("StorageClass %q does not exist, so no volume is made, and no free one of that class fits", class)
+		s.nearest(c, "when a free PersistentVolume of class "+class+" fits, or StorageClass "+class+" is created")
+		return
+	}
+	s.blame("StorageClass %q does not exist", class)
+	usable := like
+	if usable == "" && !s.view.unknown(Volume, "", "") {
+		usable = s.usableClass(c)
+	}
+	if usable != "" {
+		s.anew(c, link, "merge", fmt.Sprintf(`{"spec":{"storageClassName":%q}}`, usable), "with class "+usable)
+		return
+	}
+	s.nearest(c, link.Next)
+}

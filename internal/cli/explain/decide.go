@@ -1,0 +1,153 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// byNobody says when a volume goes that has policy Delete and no provisioner.
+const byNobody = "when somebody removes the storage by hand, and then the volume: no provisioner has made it, so none tries again"
+
+// hasMaker says that a provisioner has made a volume's storage, and may be there to destroy it.
+func hasMaker(vol *corev1.PersistentVolume) bool {
+	_, served := volume.DriverFor(vol.Annotations[volume.AnnProvisionedBy])
+	return served
+}
+
+// failedVolume is about a volume of which something was to be done after its claim, and was not.
+func (s *story) failedVolume(v *volumeView, link *Link) {
+	s.blame("%s", cmp.Or(v.Volume.Status.Message, "what was to be done after its claim has failed"))
+	e := newest(v.Events, "VolumeFailedDelete", "VolumeFailedRecycle", "VolumeUnknownReclaimPolicy")
+	if e != nil {
+		link.Reason, link.Message = e.Reason, e.Message
+	}
+	switch {
+	case v.Record == nil && v.Volume.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete && !hasMaker(v.Volume):
+		link.Next = byNobody
+		s.letGo(v, link)
+	case e != nil:
+		link.Next = "when who is to remove it tries again; " + s.lastTry(e)
+	}
+}
+
+// undecided is about a released volume that its policy keeps. To free it for anybody is not
+// offered where a claim names it already.
+func (s *story) undecided(v *volumeView, link *Link, left string) {
+	vol := v.Volume
+	link.Next = "when somebody decides"
+	s.blame("%s, and policy Retain keeps the volume and its data until somebody decides", left)
+	switch {
+	case len(v.Claimants) > 0:
+		s.wanted(v, link)
+	case !s.gone(v):
+	case hasMaker(vol):
+		link.Next += ": the command makes it free for any claim, with its data; to let it be destroyed instead: " +
+			kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+		link.Command = free(vol)
+	default:
+		link.Next += ": the command makes it free for any claim, with its data; to be rid of the PersistentVolume instead, while its storage stays where it is, with its data: " +
+			kubectl("", "delete", "pv", vol.Name)
+		link.Command = free(vol)
+	}
+}
+
+// wanted is about a released volume that claims name by spec.volumeName: one is given it, with
+// the whole of spec.claimRef.
+func (s *story) wanted(v *volumeView, link *Link) {
+	var names []string
+	for _, claim := range v.Claimants {
+		o := Object{Claim, claim.Namespace, claim.Name}
+		names = append(names, o.fullName())
+		s.add(Link{Object: o, State: string(claim.Status.Phase), Message: fmt.Sprintf("its spec.volumeName is %s; its uid is %s", v.Name, claim.UID)})
+	}
+	if len(names) > 1 {
+		link.Next = "when somebody decides which claim gets it"
+		s.blame("%s; claims %s name it", s.cause, join(names))
+		return
+	}
+	claim := v.Claimants[0]
+	s.blame("%s; claim %s names it by spec.volumeName", s.cause, names[0])
+	switch m := volume.Named(v.Volume, claim); {
+	case m != volume.Fits:
+		link.Message += "; nor would it fit: " + volume.Explain(m, v.Volume, claim)
+	case s.gone(v):
+		link.Next += ": the command gives it to that claim alone, with its data, by the whole of spec.claimRef: namespace, name and uid"
+		link.Command = give(v.Volume, claim)
+	}
+}
+
+// inVain tells of a volume that is kept for a claim which can never have it, and says whether
+// it is such a one.
+func (s *story) inVain(v *volumeView, link *Link) bool {
+	vol, claim, ref := v.Volume, v.Claim, v.Volume.Spec.ClaimRef
+	switch vol.Status.Phase {
+	case corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed:
+		return false
+	}
+	if ref == nil {
+		return false
+	}
+	o := Object{Claim, ref.Namespace, ref.Name}
+	const changed = ", or spec.claimRef of the volume is changed"
+	switch {
+	case ref.Namespace == "" || ref.Name == "":
+		s.incomplete(vol, link)
+	case claim == nil && v.NoNamespace:
+		link.Next = "when namespace " + ref.Namespace + " is created, and the claim in it" + changed
+		s.blame("it is reserved for %s, and there is no namespace %s", o, ref.Namespace)
+	case claim == nil:
+		return false
+	case ref.UID != "" && ref.UID != claim.UID:
+		link.Next = "when a binder has seen it; the volume is then Released"
+		s.blame("it is reserved for %s by uid %s, and %s", o, ref.UID, another(claim))
+	case claim.Spec.VolumeName == vol.Name: // they name each other, and no more is asked
+		return false
+	case claim.Spec.VolumeName != "":
+		s.hasOther(v, link, o)
+	default:
+		m := volume.Reserved(vol, claim)
+		if m == volume.Fits {
+			return false
+		}
+		link.Reason, link.Message = string(m), link.Message+"; "+volume.Explain(m, vol, claim)
+		link.Next = "when the claim is made anew so that the volume fits it; tarn explain claim " + o.fullName() + " tells more"
+		s.blame("it is reserved for %s, which cannot have it: %s", o, volume.Explain(m, vol, claim))
+	}
+	return true
+}
+
+// hasOther is about a volume that is kept for a claim which has another, or names another. Of
+// one that has, nothing is said of making it anew: its data is on that other.
+func (s *story) hasOther(v *volumeView, link *Link, o Object) {
+	has := "names"
+	link.Next = "when the claim is made anew without spec.volumeName, or spec.claimRef of the volume is changed"
+	if volume.WasBound(v.Claim) {
+		has, link.Next = "has", "when spec.claimRef of the volume is changed: the claim stays with the volume that it has"
+	}
+	if v.Volume.Spec.ClaimRef.UID != "" {
+		link.Next = "when a binder has seen it"
+	}
+	s.add(Link{Object: o, State: string(v.Claim.Status.Phase), Message: fmt.Sprintf("it %s volume %s", has, v.Claim.Spec.VolumeName)})
+	s.blame("it is reserved for %s, which %s another volume, %s", o, has, v.Claim.Spec.VolumeName)
+}
+
+// incomplete is about a volume whose spec.claimRef does not name a claim.
+func (s *story) incomplete(vol *corev1.PersistentVolume, link *Link) {
+	ref, what, is := vol.Spec.ClaimRef, "spec.claimRef.name", "is"
+	whom := fmt.Sprintf("a claim %s of no namespace", ref.Name)
+	switch {
+	case ref.Name != "":
+		what = "spec.claimRef.namespace"
+	case ref.Namespace == "":
+		what, is = "spec.claimRef.namespace and spec.claimRef.name", "are"
+		fallthrough
+	default:
+		whom = "a claim without a name"
+	}
+	link.Next = fmt.Sprintf("when %s %s set, or spec.claimRef is taken off", what, is)
+	s.blame("it is reserved for %s, which none is: %s %s missing", whom, what, is)
+}

@@ -1,0 +1,211 @@
+package explain
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// hostPath is the provisioner inside Tarn's own controller, whose volumes are folders.
+const hostPath = "tarn.dev/host-path"
+
+// ofHostPath says that it makes, or has made, a claim's volume.
+func ofHostPath(c *claimView) bool { return provisionerOf(c.Claim, c.Class) == hostPath }
+
+// byHostPath is about the provisioner inside Tarn's controller, which was called and has not
+// failed.
+func (s *story) byHostPath(c *claimView, o Object) {
+	since := writtenAt(c.Claim)
+	switch {
+	case slices.Contains(c.Claim.Finalizers, tarnv1.FinalizerInProcess): // its word that it has begun
+		link := s.add(Link{Object: o, State: "at work", Next: "when the folder is made, which takes its time on a slow disk"})
+		if e := newest(c.Events, "Provisioning"); e != nil {
+			link.Since, link.Message = moment(lastSeen(e)), e.Message
+		}
+		s.atWork("its volume", "is being made by "+o.Name, "is being made by "+o.Name, since)
+	case s.young(since):
+		s.add(Link{Object: o, State: "called", Next: "within moments"})
+		s.controllerSilent("provisioner "+o.Name+" has to make its volume", since)
+	default:
+		s.add(Link{Object: o, State: "silent", Message: "it is part of tarn controller and works only where that is given --host-path-root", Next: "when tarn controller runs with --host-path-root"})
+		s.blame("provisioner %s has not begun", o.Name)
+		s.controllerSilent("", since)
+	}
+}
+
+// refusedByHostPath tells of what it never makes a volume for, and says whether a claim is
+// such a one. Its Event has told so, nil for none; what it refuses is read anew, as most of
+// that the API server lets nobody change.
+func (s *story) refusedByHostPath(c *claimView, o Object, told *corev1.Event) bool {
+	claim := c.Claim
+	if c.Class.Provisioner != hostPath { // made anew since the claim was given to it
+		return false
+	}
+	link, size := Link{Object: o, State: "refuses"}, volume.Request(claim)
+	if told != nil {
+		link.Since, link.Reason = moment(lastSeen(told)), told.Reason
+	}
+	refuses := func(what, field, kind, patch, how string) bool {
+		l := s.add(link)
+		l.Message = "of a claim that is there, " + field + " cannot be changed"
+		l.Next = "not before the claim is made anew " + how + ": no retry can succeed"
+		s.blame("provisioner %s makes no volume %s, as %s of the claim asks", hostPath, what, field)
+		s.anew(c, l, kind, patch, how)
+		return true
+	}
+	switch attributes := volume.AttributesClassOf(claim); {
+	case claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil:
+		return refuses("from a data source", "spec.dataSource", "json", removal(claim), "without it")
+	case claim.Spec.Selector != nil:
+		return refuses("for a selector", "spec.selector", "json", `[{"op":"remove","path":"/spec/selector"}]`, "without it")
+	case attributes != "":
+		return refuses("of a VolumeAttributesClass", fmt.Sprintf("spec.volumeAttributesClassName %q", attributes), "json", `[{"op":"remove","path":"/spec/volumeAttributesClassName"}]`, "without it")
+	case len(c.Class.MountOptions) > 0:
+		l := s.add(link)
+		l.Message, l.Next = "it takes none", "when mountOptions of StorageClass "+c.Class.Name+" are gone"
+		l.Command, l.offer = kubectl("", "patch", "storageclass", c.Class.Name, "--type=json", "-p", `[{"op":"remove","path":"/mountOptions"}]`), "the command takes them off the class"
+		s.blame("provisioner %s makes no volume with mount options, and StorageClass %s has mountOptions %q", hostPath, c.Class.Name, c.Class.MountOptions)
+		return true
+	case size.CmpInt64(math.MaxInt64) > 0:
+		l := s.add(link)
+		l.Message, l.Next = "a volume has at most "+strconv.Itoa(math.MaxInt64)+" bytes", "not before the claim is made anew with less: no retry can succeed"
+		s.blame("provisioner %s makes no volume of so much as spec.resources.requests.storage %s of the claim asks for", hostPath, size.String())
+		return true
+	case volume.ModeOf(claim) != corev1.PersistentVolumeFilesystem:
+		return refuses("but folders", fmt.Sprintf("spec.volumeMode %s", volume.ModeOf(claim)), "merge", `{"spec":{"volumeMode":"Filesystem"}}`, "with volumeMode Filesystem")
+	}
+	return s.refusesParameters(c, link)
+}
+
+// refusesParameters does so of a class whose parameters are for another provisioner.
+func (s *story) refusesParameters(c *claimView, link Link) bool {
+	var has, patch []string
+	for _, name := range slices.Sorted(maps.Keys(c.Class.Parameters)) {
+		if name == tarnv1.AnnotationRetention { // that of the trash is for all
+			continue
+		}
+		has = append(has, fmt.Sprintf("%s=%q", name, c.Class.Parameters[name]))
+		patch = append(patch, fmt.Sprintf(`{"op":"remove","path":%q}`, "/parameters/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(name)))
+	}
+	if len(has) == 0 {
+		return false
+	}
+	l, class := s.add(link), Object{Kind: storageClass, Name: c.Class.Name}
+	l.Message = "it takes none, and of a class that is there they cannot be changed"
+	l.Next = "not before StorageClass " + class.Name + " is made anew without them: no retry can succeed"
+	l.Command, l.offer = replacing(class, "storageclass", "json", "["+strings.Join(patch, ",")+"]"), "the command makes the class anew without them; its claims and volumes stay as they are"
+	s.blame("provisioner %s makes no volume with parameters, and StorageClass %s has %s", hostPath, class.Name, join(has))
+	return true
+}
+
+// lostFolder is about a claim whose volume, which was a folder, was removed under it: who
+// removes the PersistentVolume by force leaves the folder on its node.
+func (s *story) lostFolder(c *claimView, link *Link) {
+	name := c.Claim.Spec.VolumeName
+	if beside := c.besideFolder(); beside != nil {
+		at := filepath.Join(filepath.Dir(beside.Spec.Local.Path), name)
+		if manifest, err := lostFolderVolume(c, beside); err == nil {
+			link.Message = fmt.Sprintf("%s made it, as folder %s on node %s if it lies where its other volumes do; its data may still be there; if it is not, write it anew from a backup",
+				hostPath, at, beside.Annotations[tarnv1.AnnotationNode])
+			if s.giveUp(c, link); link.Command != "" {
+				link.Message += ", or give the claim up: " + link.Command
+			}
+			link.offer = "the command writes the PersistentVolume anew, for this claim alone"
+			link.Command = "kubectl create -f - <<'EOF'\n" + manifest + "EOF"
+			return
+		}
+	}
+	root := rootOf(s.view.Deployment)
+	if root == "" {
+		root = "ROOT"
+	}
+	size := volume.Request(c.Claim)
+	link.Message = fmt.Sprintf("%s made it as a folder, and its data may still be in %s/%s on the node of tarn controller", hostPath, root, name)
+	if root == "ROOT" {
+		link.Message += ", whose --host-path-root ROOT is (of an embedded cluster /var/lib/tarn-cluster/NAME/host-path)"
+	}
+	link.Message += fmt.Sprintf("; if it is, a PersistentVolume %s brings it back that has local.path %s/%s, nodeAffinity to that node by label %s, annotations %s: %s and %s: the node's name, "+
+		"capacity %s, accessModes %s, class %s, and claimRef of namespace %s, name %s and uid %s; if it is not, write it anew from a backup",
+		name, root, name, corev1.LabelHostname, volume.AnnProvisionedBy, hostPath, tarnv1.AnnotationNode,
+		size.String(), volume.AccessOf(c.Claim.Spec.AccessModes), volume.ClassOf(c.Claim), c.Object.Namespace, c.Object.Name, c.Claim.UID)
+	if s.giveUp(c, link); link.Command != "" {
+		link.offer += ", for when its data is gone or not wanted: a folder that is there stays, and no claim or volume tells of it then"
+	}
+}
+
+// besideFolder is a volume of the same provisioner, which makes all below one root on one node;
+// nil where there is none, or they do not agree about that.
+func (c *claimView) besideFolder() *corev1.PersistentVolume {
+	var beside *corev1.PersistentVolume
+	at := c.Claim.Annotations[volume.AnnSelectedNode]
+	for i := range c.Candidates {
+		vol := &c.Candidates[i]
+		if vol.Annotations[volume.AnnProvisionedBy] != hostPath {
+			continue
+		}
+		on, local := vol.Annotations[tarnv1.AnnotationNode], vol.Spec.Local
+		if on == "" || at != "" && on != at || local == nil || filepath.Base(local.Path) != vol.Name || vol.Spec.NodeAffinity == nil ||
+			beside != nil && (filepath.Dir(beside.Spec.Local.Path) != filepath.Dir(local.Path) || beside.Annotations[tarnv1.AnnotationPlace] != vol.Annotations[tarnv1.AnnotationPlace]) {
+			return nil
+		}
+		at, beside = on, vol
+	}
+	return beside
+}
+
+// lostFolderVolume is the manifest of a folder's volume that was removed by force, from its
+// claim, its class, and a volume beside it. Without the class the data is kept.
+func lostFolderVolume(c *claimView, beside *corev1.PersistentVolume) (string, error) {
+	name, size, policy := c.Claim.Spec.VolumeName, volume.Request(c.Claim), corev1.PersistentVolumeReclaimRetain
+	if c.Class != nil {
+		policy = ptr.Deref(c.Class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
+	}
+	annotations := map[string]string{volume.AnnProvisionedBy: hostPath, tarnv1.AnnotationNode: beside.Annotations[tarnv1.AnnotationNode]}
+	if place := beside.Annotations[tarnv1.AnnotationPlace]; place != "" {
+		annotations[tarnv1.AnnotationPlace] = place
+	}
+	metadata := map[string]any{"name": name, "annotations": annotations}
+	if policy == corev1.PersistentVolumeReclaimDelete {
+		metadata["finalizers"] = []string{volume.FinalizerExternal}
+	}
+	text, err := yaml.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata,
+		"spec": map[string]any{
+			"capacity":    map[string]string{"storage": size.String()},
+			"accessModes": c.Claim.Spec.AccessModes, "volumeMode": volume.ModeOf(c.Claim), "storageClassName": volume.ClassOf(c.Claim), "persistentVolumeReclaimPolicy": policy,
+			"claimRef":     map[string]string{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": c.Object.Namespace, "name": c.Object.Name, "uid": string(c.Claim.UID)},
+			"local":        map[string]string{"path": filepath.Join(filepath.Dir(beside.Spec.Local.Path), name)},
+			"nodeAffinity": beside.Spec.NodeAffinity,
+		},
+	})
+	return string(text), err
+}
+
+// rootOf is the folder that Tarn's controller, a Deployment, makes volumes in; empty where
+// that does not tell.
+func rootOf(d *appsv1.Deployment) string {
+	if d == nil {
+		return ""
+	}
+	for i := range d.Spec.Template.Spec.Containers {
+		c := &d.Spec.Template.Spec.Containers[i]
+		for _, arg := range slices.Concat(c.Command, c.Args) {
+			if root, found := strings.CutPrefix(arg, "--host-path-root="); found && root != "" {
+				return filepath.Clean(root)
+			}
+		}
+	}
+	return ""
+}

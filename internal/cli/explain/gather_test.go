@@ -1,0 +1,106 @@
+package explain
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/volume"
+)
+
+// lists is a cluster of claims and volumes, and of one namespace. Nothing may be asked of it
+// without a name.
+type lists struct {
+	t       *testing.T
+	claims  []corev1.PersistentVolumeClaim
+	volumes []corev1.PersistentVolume
+}
+
+func (l *lists) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	if _, isClaim := into.(*corev1.PersistentVolumeClaim); isClaim && key.Namespace == "" || key.Name == "" {
+		l.t.Errorf("a %T %q is asked for", into, key)
+	}
+	switch into := into.(type) {
+	case *corev1.Namespace:
+		if key.Name == "shop" {
+			return nil
+		}
+	case *corev1.PersistentVolumeClaim:
+		if i := slices.IndexFunc(l.claims, func(c corev1.PersistentVolumeClaim) bool { return client.ObjectKeyFromObject(&c) == key }); i >= 0 {
+			*into = l.claims[i]
+			return nil
+		}
+	case *corev1.PersistentVolume:
+		if i := slices.IndexFunc(l.volumes, func(v corev1.PersistentVolume) bool { return v.Name == key.Name }); i >= 0 {
+			*into = l.volumes[i]
+			return nil
+		}
+	}
+	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+}
+
+func (l *lists) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
+	switch into := into.(type) {
+	case *corev1.PersistentVolumeClaimList:
+		into.Items = l.claims
+	case *corev1.PersistentVolumeList:
+		into.Items = l.volumes
+	}
+	return nil
+}
+
+// gathered is what is read of an object in a cluster.
+func gathered(t *testing.T, asked Object, cluster *lists) *View {
+	t.Helper()
+	cluster.t = t
+	g := &gatherer{Source: Source{Client: cluster, Namespace: "tarn-system"}, view: &View{Asked: asked, Now: now}}
+	if err := g.gather(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return g.view
+}
+
+func TestOfAReservedVolumeItIsReadWhetherItsClaimCanCome(t *testing.T) {
+	for name, c := range map[string]struct {
+		ref  corev1.ObjectReference
+		want bool
+	}{
+		"a namespace that is there":     {corev1.ObjectReference{Namespace: "shop", Name: "data"}, false},
+		"a namespace that is not there": {corev1.ObjectReference{Namespace: "shpo", Name: "data"}, true},
+		"no namespace at all":           {corev1.ObjectReference{Name: "data"}, false},
+		"nothing":                       {corev1.ObjectReference{}, false},
+	} {
+		vol := freeVolume("mine", "1Gi", func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = &c.ref })
+		v := gathered(t, Object{Volume, "", "mine"}, &lists{volumes: []corev1.PersistentVolume{vol}})
+		if v.Volume.NoNamespace != c.want || len(v.Unread) > 0 {
+			t.Errorf("%s: missing %t, want %t; not read: %+v", name, v.Volume.NoNamespace, c.want, v.Unread)
+		}
+	}
+}
+
+func TestOfAReleasedVolumeTheClaimsAreReadThatNameIt(t *testing.T) {
+	vol := freeVolume("mine", "1Gi", forData("old"))
+	vol.Status.Phase = corev1.VolumeReleased
+	claims := []corev1.PersistentVolumeClaim{*claimOf("new", "mine", corev1.ClaimPending), *claimOf("x", "other", corev1.ClaimBound), *claimOf("going", "mine", corev1.ClaimPending)}
+	claims[1].Name, claims[2].Name, claims[2].DeletionTimestamp = "other", "going", &began
+	v := gathered(t, Object{Volume, "", "mine"}, &lists{claims: claims, volumes: []corev1.PersistentVolume{vol}})
+	if got := v.Volume.Claimants; len(got) != 1 || got[0].UID != "new" {
+		t.Errorf("got %+v, want the one claim that names it and stays", got)
+	}
+}
+
+func TestOfALostFolderTheVolumesBesideItAreRead(t *testing.T) {
+	for maker, want := range map[string]int{hostPath: 1, "csi.example.org": 0} {
+		claim := claimOf("u", "pvc-u", corev1.ClaimLost)
+		claim.Annotations[volume.AnnProvisioner] = maker
+		v := gathered(t, Object{Claim, "shop", "data"}, &lists{claims: []corev1.PersistentVolumeClaim{*claim}, volumes: []corev1.PersistentVolume{folder("pvc-a", "/srv/tarn", "n1")}})
+		if len(v.Claim.Candidates) != want {
+			t.Errorf("made by %s: %d volumes are read, want %d", maker, len(v.Claim.Candidates), want)
+		}
+	}
+}

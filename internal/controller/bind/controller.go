@@ -102,6 +102,9 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if err := mgr.Add(r.poster); err != nil {
 		return fmt.Errorf("adding what posts the binder's Events: %w", err)
 	}
+	if err := lookAtVersion(mgr, config, r.log); err != nil {
+		return err
+	}
 	workers := o.MaxConcurrent
 	if workers == 0 {
 		workers = defaultWorkers

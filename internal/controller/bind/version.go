@@ -1,0 +1,52 @@
+package bind
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-logr/logr"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+// newestMinor is the minor version of Kubernetes 1 whose claims and volumes this program knows
+// whole: that of its libraries.
+const newestMinor = 36
+
+// lookAtVersion has the API server's version looked at when binding begins.
+func lookAtVersion(mgr ctrl.Manager, config *rest.Config, log logr.Logger) error {
+	api, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("making the client that asks for the API server's version: %w", err)
+	}
+	err = mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		warnOfNewer(ctx, api.ServerVersion, log)
+		return nil
+	}))
+	if err != nil {
+		return fmt.Errorf("adding what looks at the API server's version: %w", err)
+	}
+	return nil
+}
+
+// warnOfNewer says so in the log where the API server is newer. Claims and volumes are written
+// whole, and a field that they have got since would be erased by each write, or the write refused.
+func warnOfNewer(ctx context.Context, ask func() (*apiversion.Info, error), log logr.Logger) {
+	info, err := ask()
+	if err != nil {
+		if ctx.Err() == nil {
+			log.Error(err, "cannot ask for the API server's version; the binder knows the fields of claims and volumes up to that of Kubernetes 1."+strconv.Itoa(newestMinor))
+		}
+		return
+	}
+	minor, err := strconv.Atoi(strings.TrimRight(info.Minor, "+")) // some clouds write 36+
+	if err != nil || info.Major != "1" || minor > newestMinor {
+		log.Info("the API server is newer than this binder, which erases fields of claims and volumes that it does not know when it writes them: "+
+			"update Tarn, or leave binding to kube-controller-manager until then", "apiServer", info.GitVersion, "known", "v1."+strconv.Itoa(newestMinor))
+	}
+}

@@ -32,6 +32,7 @@ func house(checkout string) []rule {
 		{"a skipped test says why", silentSkips},
 		{"no path of a build machine", machinePaths(checkout)},
 		{"a test that a document names exists", namedTests},
+		{"a metric is told of", untoldMetrics},
 		{"a case that is not parallel has a cluster of its own", loneCases},
 		{"what a script chooses cases by is there", strayCases},
 	}

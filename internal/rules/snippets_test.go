@@ -20,6 +20,8 @@ var someHome = "/ho" + "me/ada/src"
 var offences = []offence{
 	{rule: "a test that a document names exists", what: "it was renamed",
 		file: "docs/design/a.md", text: "| 1 | gap | answer | TestItWasSo |\n", want: "docs/design/a.md:1: there is no test TestItWasSo"},
+	{rule: "a metric is told of", what: "it is new",
+		file: "internal/api/a.go", text: "package api\nvar o = Opts{\n\tName: \"tarn_api_new_total\",\n}\n", want: "internal/api/a.go:3: metric tarn_api_new_total"},
 	{rule: "a case that is not parallel has a cluster of its own", what: "nobody placed it",
 		file: "e2e/a_test.go", text: "//go:build e2e\n\npackage e2e\nfunc TestA(t *testing.T) { begin(t) }\n", want: "e2e/a_test.go:4: TestA is not parallel and not among those"},
 	{rule: "a case that is not parallel has a cluster of its own", what: "it is there no more",

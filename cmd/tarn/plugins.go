@@ -30,5 +30,8 @@ func (f *pluginFlags) plugins() ([]plugin.Plugin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--host-path-root and --node-name: %w", err)
 	}
+	if made.Place == "" {
+		fmt.Fprintf(os.Stderr, "--host-path-root %s takes no file .tarn-root, as one that is full or read-only: another disk that is found at its path later would not be noticed\n", f.hostPathRoot)
+	}
 	return []plugin.Plugin{made}, nil
 }

@@ -70,6 +70,10 @@ const (
 	messageBytes = 4096
 )
 
+// RefusedWrite begins the Events by which the binder says that it may not write what a claim
+// needs. Who reads Events knows them by it.
+const RefusedWrite = "the API server refuses a write: "
+
 // Note cuts a message to what an Event may hold.
 func Note(message string) string { return Cut(message, noteBytes) }
 

@@ -95,6 +95,9 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 			v.Status.Phase, v.Spec.ClaimRef = corev1.VolumeReleased, &corev1.ObjectReference{Namespace: "shop", Name: "gone", UID: "x"}
 		})), "no free one fits", "", `kubectl patch pv old --type=json -p '[{"op":"test","path":"/spec/claimRef/uid","value":"x"},{"op":"replace","path":"/spec/claimRef","value":{"apiVersion":"v1","kind":"PersistentVolumeClaim","namespace":"shop","name":"data","uid":"claim-uid"}}]'`},
 		{"a volume fits, and no binder", manual(freeVolume("fit", "1Gi")), "volume fit fits, but no binder answers", "as soon as a binder runs", ""},
+		{"a volume fits, and a webhook refuses the write", with(manual(freeVolume("fit", "1Gi")), func(w *world) {
+			w.claimView.Events = []corev1.Event{{Type: corev1.EventTypeWarning, Reason: "FailedBinding", ReportingController: "tarn-controller", Message: "the API server refuses a write: a webhook says no", LastTimestamp: metav1.NewTime(w.view.Now)}}
+		}), "volume fit fits, and the API server refuses a write: a webhook says no", "when the API server takes the write", ""},
 		{"waiting for a pod", late(), "its class waits for a pod that uses it, and there is none", "when a pod that uses the claim is created", ""},
 		{"waiting for a pod nobody can place", with(late(), func(w *world) { w.claimView.Users = []user{{Pod: somePod("shop", "web", unscheduled)}} }),
 			"pod shop/web, which uses it, is not scheduled: 0/1 nodes fit", "when the scheduler finds a node", ""},

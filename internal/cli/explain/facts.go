@@ -229,6 +229,16 @@ func ofBinder(e corev1.Event) bool {
 	return by == "persistentvolume-controller" || by == kube.ControllerName
 }
 
+// newestRefusal is the last Event by which Tarn's binder has said that it may not write; nil for none.
+func newestRefusal(events []corev1.Event) *corev1.Event {
+	for i := len(events) - 1; i >= 0; i-- {
+		if ofBinder(events[i]) && strings.HasPrefix(events[i].Message, kube.RefusedWrite) {
+			return &events[i]
+		}
+	}
+	return nil
+}
+
 // moment gives a time for Link.Since, nil where it is not known.
 func moment(t time.Time) *time.Time {
 	if t.IsZero() {

@@ -11,7 +11,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -122,7 +121,7 @@ func (s *story) lostFolder(c *claimView, link *Link) {
 			if s.giveUp(c, link); link.Command != "" {
 				link.Message += ", or give the claim up: " + link.Command
 			}
-			link.offer = "the command writes the PersistentVolume anew, for this claim alone"
+			link.offer = "the command writes the PersistentVolume anew, for this claim alone, with policy Retain whatever it was"
 			link.Command = "kubectl create -f - <<'EOF'\n" + manifest + "EOF"
 			return
 		}
@@ -166,25 +165,18 @@ func (c *claimView) besideFolder() *corev1.PersistentVolume {
 }
 
 // lostFolderVolume is the manifest of a folder's volume that was removed by force, from its
-// claim, its class, and a volume beside it. Without the class the data is kept.
+// claim and a volume beside it. Its policy may have been any, so the data is kept.
 func lostFolderVolume(c *claimView, beside *corev1.PersistentVolume) (string, error) {
-	name, size, policy := c.Claim.Spec.VolumeName, volume.Request(c.Claim), corev1.PersistentVolumeReclaimRetain
-	if c.Class != nil {
-		policy = ptr.Deref(c.Class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
-	}
+	name, size := c.Claim.Spec.VolumeName, volume.Request(c.Claim)
 	annotations := map[string]string{volume.AnnProvisionedBy: hostPath, tarnv1.AnnotationNode: beside.Annotations[tarnv1.AnnotationNode]}
 	if place := beside.Annotations[tarnv1.AnnotationPlace]; place != "" {
 		annotations[tarnv1.AnnotationPlace] = place
 	}
-	metadata := map[string]any{"name": name, "annotations": annotations}
-	if policy == corev1.PersistentVolumeReclaimDelete {
-		metadata["finalizers"] = []string{volume.FinalizerExternal}
-	}
 	text, err := yaml.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata,
+		"apiVersion": "v1", "kind": "PersistentVolume", "metadata": map[string]any{"name": name, "annotations": annotations},
 		"spec": map[string]any{
 			"capacity":    map[string]string{"storage": size.String()},
-			"accessModes": c.Claim.Spec.AccessModes, "volumeMode": volume.ModeOf(c.Claim), "storageClassName": volume.ClassOf(c.Claim), "persistentVolumeReclaimPolicy": policy,
+			"accessModes": c.Claim.Spec.AccessModes, "volumeMode": volume.ModeOf(c.Claim), "storageClassName": volume.ClassOf(c.Claim), "persistentVolumeReclaimPolicy": corev1.PersistentVolumeReclaimRetain,
 			"claimRef":     map[string]string{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": c.Object.Namespace, "name": c.Object.Name, "uid": string(c.Claim.UID)},
 			"local":        map[string]string{"path": filepath.Join(filepath.Dir(beside.Spec.Local.Path), name)},
 			"nodeAffinity": beside.Spec.NodeAffinity,
@@ -199,13 +191,14 @@ func rootOf(d *appsv1.Deployment) string {
 	if d == nil {
 		return ""
 	}
+	root := ""
 	for i := range d.Spec.Template.Spec.Containers {
 		c := &d.Spec.Template.Spec.Containers[i]
 		for _, arg := range slices.Concat(c.Command, c.Args) {
-			if root, found := strings.CutPrefix(arg, "--host-path-root="); found && root != "" {
-				return filepath.Clean(root)
+			if given, found := strings.CutPrefix(arg, "--host-path-root="); found && given != "" {
+				root = filepath.Clean(given) // the last that is given counts
 			}
 		}
 	}
-	return ""
+	return root
 }

@@ -98,7 +98,7 @@ func TestTheFolderOfAVolumeThatWasRemovedByForceIsNotGivenUpUnsaid(t *testing.T)
 		{answer{"how it comes back", lost(), removed, again, gives}, described},
 		{answer{"what the deletion leaves", lost(), removed, again, gives}, "a folder that is there stays, and no claim or volume tells of it then"},
 		{answer{"a Deployment tells below which root", lost(deployed(1), func(w *world) {
-			w.view.Deployment.Spec.Template.Spec.Containers = []corev1.Container{{Args: []string{"--host-path-root=/srv/tarn"}}}
+			w.view.Deployment.Spec.Template.Spec.Containers = []corev1.Container{{Args: []string{"--host-path-root=/srv/other", "--host-path-root=/srv/tarn"}}}
 		}), removed, again, gives}, "its data may still be in /srv/tarn/pvc-claim-uid on the node"},
 		{answer{"a volume beside it tells", lost(beside(freeVolume("a", "1Gi"), folder("pvc-a", "/srv/tarn", "n1"))), removed, again, writes},
 			"as folder /srv/tarn/pvc-claim-uid on node n1 if it lies where its other volumes do; its data may still be there; if it is not, write it anew from a backup, or give the claim up: " + gives},
@@ -121,7 +121,7 @@ func TestTheFolderOfAVolumeThatWasRemovedByForceIsNotGivenUpUnsaid(t *testing.T)
 }
 
 func TestTheVolumeOfAFolderIsWrittenAnewAsItWas(t *testing.T) {
-	for policy, class := range map[corev1.PersistentVolumeReclaimPolicy]bool{corev1.PersistentVolumeReclaimDelete: true, corev1.PersistentVolumeReclaimRetain: false} {
+	for _, class := range []bool{true, false} {
 		w := byFolder(func(w *world) {
 			w.claim.Status.Phase, w.claim.Spec.VolumeName = corev1.ClaimLost, "pvc-claim-uid"
 			w.claimView.Candidates = []corev1.PersistentVolume{folder("pvc-a", "/srv/tarn", "n1")}
@@ -143,8 +143,8 @@ func TestTheVolumeOfAFolderIsWrittenAnewAsItWas(t *testing.T) {
 			vol.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0] != "n1-host" {
 			t.Errorf("it is not the folder's:\n%s", manifest)
 		}
-		if vol.Spec.PersistentVolumeReclaimPolicy != policy || (len(vol.Finalizers) > 0) != class {
-			t.Errorf("want policy %s, and a finalizer: %t:\n%s", policy, class, manifest)
+		if vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain { // it may have been any
+			t.Errorf("want policy Retain:\n%s", manifest)
 		}
 	}
 }

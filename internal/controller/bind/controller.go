@@ -184,7 +184,7 @@ func (r claims) once(ctx context.Context, key claimKey, began *match) (again boo
 // refusal tells whoever waits for a claim that the API server, mostly a webhook in it, takes no
 // write that it needs. It is tried again with pauses.
 func refusal(p *Plan, err error) Post {
-	return Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: cmp.Or(p.Refusal, reasonFailedBinding), Note: fmt.Sprintf("the API server refuses a write: %v", err)}
+	return Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: cmp.Or(p.Refusal, reasonFailedBinding), Note: kube.RefusedWrite + err.Error()}
 }
 
 // Reconcile brings one volume to where it belongs.

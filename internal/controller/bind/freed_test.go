@@ -84,6 +84,22 @@ func TestClaimsThatNameAVolumeTheyCannotHaveKeepItFromNobody(t *testing.T) {
 	wantChosen(t, "its look", b, key, "a")
 }
 
+// A webhook may undo what is written of a claim, which then has something to be written for ever.
+func TestAClaimThatHasItsVolumeIsNotLookedAtAgainWithoutNews(t *testing.T) {
+	for name, c := range map[string]struct {
+		volume *corev1.PersistentVolume
+		want   []string
+	}{
+		"it has it":            {volume: volumeOf("a", "1Gi", to("c", "u"), in(corev1.VolumeBound))},
+		"it was taken from it": {volume: volumeOf("a", "1Gi", in(corev1.VolumeAvailable)), want: []string{"claim c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := booksOf(claimOf("1Gi", completed("a", corev1.ClaimPending)), c.volume)
+			wantWoken(t, "its turn ends", b.finish(key, nil), c.want...)
+		})
+	}
+}
+
 // A webhook may refuse what the binder writes: whoever waits is to know.
 func TestThatTheAPIServerRefusesAWriteIsTold(t *testing.T) {
 	for name, c := range map[string]struct {

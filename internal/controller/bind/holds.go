@@ -134,7 +134,10 @@ func (b *books) finish(key claimKey, err error) wakes {
 	}
 	delete(w.claims, key)
 	if c := b.claims[key]; err == nil && c != nil && volume.StateOfClaim(c) == volume.ClaimCompleted && b.held[c.Spec.VolumeName] == nil {
-		b.wakeClaim(&w, key)
+		// Nor where the two are joined: what else is to be written may be undone by a webhook, for ever.
+		if v := b.volumes[c.Spec.VolumeName]; v == nil || !volume.HeldBy(v, c) {
+			b.wakeClaim(&w, key)
+		}
 	}
 	b.offerFresh(&w)
 	return w

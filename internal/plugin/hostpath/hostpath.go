@@ -103,7 +103,7 @@ func New(root, node string) (plugin.Plugin, error) {
 	if f.id, err = f.mark(top); err != nil {
 		return plugin.Plugin{}, err
 	}
-	return plugin.Plugin{Name: Provisioner, Node: node, Place: f.id, Creator: f, Deleter: f, Recycler: f}, nil
+	return plugin.Plugin{Name: Provisioner, Node: node, Place: f.place(), Creator: f, Deleter: f, Recycler: f}, nil
 }
 
 // open gives the root. One that is missing, or another one than before, is an error:
@@ -115,6 +115,8 @@ func (f folders) open() (*os.File, error) {
 		return nil, err
 	}
 	switch id, err := f.readMarker(top); {
+	case errors.Is(err, unix.ENOENT) && f.id == "":
+		return top, nil
 	case errors.Is(err, unix.ENOENT):
 		return nil, errors.Join(fmt.Errorf("%s is gone since this process was started: mount what belongs there, or write %s into it", f.path(marker), f.id), top.Close())
 	case err != nil:
@@ -247,11 +249,12 @@ func (f folders) Delete(ctx context.Context, v plugin.Volume) error {
 
 // Misses implements plugin.Creator.
 func (f folders) Misses(v plugin.Volume) error {
-	if v.Place == "" || v.Place == f.id || v.Source != nil && (v.Source.Local == nil || v.Source.Local.Path != f.path(v.Name)) {
+	id, here := strings.CutPrefix(v.Place, f.root+idAfter)
+	if v.Place == "" || v.Place == f.place() || v.Source == nil && !here || v.Source != nil && (v.Source.Local == nil || v.Source.Local.Path != f.path(v.Name)) {
 		return nil
 	}
-	return fmt.Errorf("root %s is not the one that volume %s lies in: %s has id %s, and the volume %s; mount what belongs there and start the controller again; "+
-		"if that disk is gone for good, write %s into %s and start the controller again", f.root, v.Name, f.path(marker), f.id, v.Place, v.Place, f.path(marker))
+	return fmt.Errorf("root %s is not the one that volume %s lies in: %s has id %q, and the volume %q; mount what belongs there and start the controller again; "+
+		"if that disk is gone for good, write %s into %s and start the controller again", f.root, v.Name, f.path(marker), f.id, id, id, f.path(marker))
 }
 
 // Recycle implements plugin.Recycler: a new folder takes the place of the old one,

@@ -69,6 +69,7 @@ func TestHostPathConforms(t *testing.T) {
 		p, root := newRoot(t)
 		return plugintest.World{
 			Plugin:  p,
+			Another: root + "#another",
 			Request: request(""),
 			Unserved: map[string]plugin.Request{
 				"a block device": {Mode: corev1.PersistentVolumeBlock},

@@ -25,21 +25,34 @@ const (
 	idBytes = 16
 	// mostMarker is how much of a marker is read: an id, and blanks that an editor left.
 	mostMarker = 64
+	// idAfter stands between the path of a root and its id in a place: what was begun in
+	// another root is not looked for in this one.
+	idAfter = "#"
 )
 
 // IsMarker says whether an entry of a root is its marker, or what a start that was killed
 // has left of one.
 func IsMarker(entry string) bool { return entry == marker || strings.HasPrefix(entry, marker+".") }
 
+// place is an id of the root that no other has which may be found at its path; empty where
+// the root takes no marker.
+func (f folders) place() string {
+	if f.id == "" {
+		return ""
+	}
+	return f.root + idAfter + f.id
+}
+
 // mark reads the id of a root, after giving it one where it has none. All that start at
-// once get the same.
+// once get the same. A root that takes no marker, as it is full or read-only, has none:
+// what there is is served as before, for a deletion may be what makes room.
 func (f folders) mark(top *os.File) (string, error) {
 	id, err := f.readMarker(top)
 	if !errors.Is(err, unix.ENOENT) {
 		return id, err
 	}
-	if err := f.makeMarker(top); err != nil {
-		return "", fmt.Errorf("making %s: %w", f.path(marker), err)
+	if f.makeMarker(top) != nil {
+		return "", nil
 	}
 	return f.readMarker(top)
 }
@@ -59,16 +72,12 @@ func (f folders) makeMarker(top *os.File) error {
 	}
 	_, err = file.WriteString(id + "\n")
 	err = errors.Join(err, f.sync(file), file.Close())
-	if err == nil {
-		err = unix.Renameat2(int(top.Fd()), half, int(top.Fd()), marker, unix.RENAME_NOREPLACE)
-	}
-	if err != nil {
-		quicker := errors.Is(err, unix.EEXIST)
-		if removed := unix.Unlinkat(int(top.Fd()), half, 0); removed != nil || !quicker {
-			return errors.Join(err, removed)
+	if err == nil { // a link replaces nothing, on every file system
+		if err = unix.Linkat(int(top.Fd()), half, int(top.Fd()), marker, 0); errors.Is(err, unix.EEXIST) {
+			err = nil
 		}
 	}
-	return f.sync(top)
+	return errors.Join(err, unix.Unlinkat(int(top.Fd()), half, 0), f.sync(top))
 }
 
 // readMarker gives the id of a root; ENOENT where it has none. Anything but an id is an
@@ -105,7 +114,7 @@ func (f folders) notPlain() error {
 
 // mend says how a root gets its id back.
 func (f folders) mend() string {
-	return fmt.Sprintf("write there what annotation %s of the PersistentVolumes in %s says; where none has that, remove the file", tarnv1.AnnotationPlace, f.root)
+	return fmt.Sprintf("write there what annotation %s of the PersistentVolumes in %s says after #; where none has that, remove the file", tarnv1.AnnotationPlace, f.root)
 }
 
 // openAt opens an entry of a root that is a file, and follows no link.

@@ -17,6 +17,9 @@ import (
 const marker = ".tarn-root"
 
 // started gives the plugin of a process that starts on a root now.
+// id is that of a place.
+func id(place string) string { return place[strings.LastIndex(place, "#")+1:] }
+
 func started(t *testing.T, root string) plugin.Plugin {
 	t.Helper()
 	p, err := hostpath.New(root, "node-1")
@@ -31,7 +34,7 @@ func refused(t *testing.T, what, root, place string, err error) {
 		t.Errorf("%s is no error though the disk is not mounted", what)
 		return
 	}
-	for _, part := range []string{"root " + root + " is not the one", "mount what belongs there", "start the controller again", "write " + place + " into " + filepath.Join(root, marker)} {
+	for _, part := range []string{"root " + root + " is not the one", "mount what belongs there", "start the controller again", "write " + id(place) + " into " + filepath.Join(root, marker)} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%s: %v, want it to say %q", what, err, part)
 		}
@@ -84,7 +87,7 @@ func TestADiskThatIsGoneForGoodIsReplacedByItsID(t *testing.T) {
 	v := plugin.Volume{Name: "a", Source: &asset.Source, Place: p.Place}
 	must(t, os.RemoveAll(root))
 	started(t, root)
-	must(t, os.WriteFile(filepath.Join(root, marker), []byte(v.Place+"\n\n"), 0o600))
+	must(t, os.WriteFile(filepath.Join(root, marker), []byte(id(v.Place)+"\n\n"), 0o600))
 	p = started(t, root)
 	if p.Place != v.Place {
 		t.Fatalf("the root has id %s, want %s", p.Place, v.Place)
@@ -132,12 +135,38 @@ func TestAMarkerIsForRootAloneAndEachRootsOwn(t *testing.T) {
 	}
 }
 
+// A full disk has no room for a marker, and a deletion may be what makes some.
+func TestARootThatTakesNoMarkerIsServedAsBefore(t *testing.T) {
+	root := t.TempDir()
+	must(t, unix.Mount("tmpfs", root, "tmpfs", 0, "nr_inodes=4"))
+	t.Cleanup(func() { must(t, unix.Unmount(root, 0)) })
+	must(t, os.Mkdir(filepath.Join(root, "a"), 0o700))
+	must(t, os.Mkdir(filepath.Join(root, "b"), 0o700))
+	must(t, os.Mkdir(filepath.Join(root, "c"), 0o700))
+	p := started(t, root)
+	if p.Place != "" {
+		t.Fatalf("a root without room has place %q", p.Place)
+	}
+	refused(t, "deletion of what lies on another disk", root, root+"#0123", p.Deleter.Delete(t.Context(), plugin.Volume{Name: "a", Place: root + "#0123"}))
+	must(t, p.Deleter.Delete(t.Context(), plugin.Volume{Name: "a"}))
+	must(t, p.Deleter.Delete(t.Context(), plugin.Volume{Name: "b"}))
+	if p := started(t, root); p.Place == "" {
+		t.Error("the root takes no marker though there is room now")
+	}
+}
+
+func TestWhatWasBegunInAnotherRootIsNotMissed(t *testing.T) {
+	p, _ := newRoot(t)
+	before, _ := newRoot(t)
+	must(t, p.Creator.Misses(plugin.Volume{Name: "a", Place: before.Place}))
+}
+
 // What a start has left that was killed before its marker was whole does not count.
 func TestHalfAMarkerIsNone(t *testing.T) {
 	root := t.TempDir()
 	half := filepath.Join(root, marker+".0123456789abcdef0123456789abcdef")
 	must(t, os.WriteFile(half, []byte("0123"), 0o600))
-	if p := started(t, root); len(p.Place) != 32 {
+	if p := started(t, root); len(id(p.Place)) != 32 {
 		t.Errorf("the root has id %q", p.Place)
 	}
 	if got := volumesIn(t, root); len(got) > 0 {
@@ -198,7 +227,7 @@ func TestAMarkerThatChangesUnderTheProcessStopsIt(t *testing.T) {
 			}
 		}
 	}
-	must(t, os.WriteFile(path, []byte(p.Place), 0o600))
+	must(t, os.WriteFile(path, []byte(id(p.Place)), 0o600))
 	if got := volumesIn(t, root); len(got) != 1 || got[0] != "a" {
 		t.Errorf("in the root: %q, want what was there", got)
 	}

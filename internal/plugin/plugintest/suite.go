@@ -1,6 +1,7 @@
 package plugintest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -15,6 +16,8 @@ import (
 // World is a plugin and a way to its storage past it.
 type World struct {
 	Plugin plugin.Plugin
+	// Another is the place of another storage at the same address; empty where any other is.
+	Another string
 	// Request is one the plugin can serve; the suite gives it names.
 	Request plugin.Request
 	// Unserved are requests it must refuse, by what is wrong with them.
@@ -199,12 +202,12 @@ func sparesMissing(t *testing.T, w World) {
 		t.Errorf("its own volume is missed: %v", err)
 	}
 	for what, source := range w.Foreign("a") {
-		if err := w.Plugin.Creator.Misses(plugin.Volume{Name: "a", Source: &source, Place: "another"}); err != nil {
+		if err := w.Plugin.Creator.Misses(plugin.Volume{Name: "a", Source: &source, Place: cmp.Or(w.Another, "another")}); err != nil {
 			t.Errorf("%s, which never lay here, is missed: %v", what, err)
 		}
 	}
 	for what, source := range map[string]*corev1.PersistentVolumeSource{"by its source": v.Source, "by its name": nil} {
-		missing := plugin.Volume{Name: "a", Source: source, Place: "another"}
+		missing := plugin.Volume{Name: "a", Source: source, Place: cmp.Or(w.Another, "another")}
 		if w.Plugin.Creator.Misses(missing) == nil {
 			t.Errorf("a volume of another place is not missed %s", what)
 		}

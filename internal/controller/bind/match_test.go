@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
@@ -82,6 +83,13 @@ func emptied(d *done) string {
 	return ""
 }
 
+// having is a claim that is told it has a size.
+func having(size string) claimWith {
+	return func(c *corev1.PersistentVolumeClaim) {
+		c.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+	}
+}
+
 func says(size string) func(*done) string {
 	return func(d *done) string {
 		if got := d.capacity(); got != size {
@@ -143,6 +151,8 @@ func TestAClaimIsMatchedWithTheSmallestVolumeThatFits(t *testing.T) {
 		{name: "case 15: no mode is not Block, on the claim", claim: claimOf("1Gi", modelessClaim), others: []any{volumeOf("a", "1Gi", block)}, events: none},
 		{name: "case 16: another mode, and the class is missing", claim: claimOf("1Gi", ofClass("x")), others: []any{volumeOf("a", "1Gi", class("x"), block)}, events: "Warning ProvisioningFailed"},
 		{name: "case 16: another class, and the claim's is missing", claim: claimOf("1Gi", ofClass("x")), others: []any{volumeOf("a", "1Gi", class("y"))}, events: "Warning ProvisioningFailed"},
+		{name: "case 22: 1E takes the exact one", claim: claimOf("1E"), others: []any{volumeOf("a", "2E"), volumeOf("b", "999999T"), volumeOf("d", "1E")}, want: "d"},
+		{name: "case 22: 1E with a byte too little", claim: claimOf("1E"), others: []any{volumeOf("a", "999999999999999999")}, events: none},
 		{name: "case 22: a size beyond int64 fits exactly", claim: claimOf("800E"), others: []any{volumeOf("a", "900E"), volumeOf("b", "799999P")}, want: "a"},
 		{name: "case 22: a size beyond int64 that nothing has", claim: claimOf("950E"), others: []any{volumeOf("a", "900E")}, events: none},
 		{name: "case 23: an attributes class", claim: claimOf("1Gi", attributes("silver")),
@@ -158,9 +168,12 @@ func TestAClaimIsMatchedWithTheSmallestVolumeThatFits(t *testing.T) {
 				return ""
 			}},
 		{name: "case 24: and not again when the volume has another", claim: claimOf("1Gi", completed("a", corev1.ClaimBound), attributes("gold")), others: []any{volumeOf("a", "1Gi", tuned("silver"), to("c", "u"), in(corev1.VolumeBound))}, want: "", writes: "none"},
-		{name: "case 30: the resizer's capacity is left alone", claim: claimOf("1Gi", completed("a", corev1.ClaimBound)), others: []any{volumeOf("a", "5Gi", to("c", "u"), in(corev1.VolumeBound))}, want: "", writes: "none"},
+		{name: "case 30: the resizer's lower capacity is left alone", claim: claimOf("1Gi", completed("a", corev1.ClaimBound)), others: []any{volumeOf("a", "5Gi", to("c", "u"), in(corev1.VolumeBound))}, want: "", writes: "none", check: says("1Gi")},
+		{name: "case 30: and its higher one", claim: claimOf("1Gi", completed("a", corev1.ClaimBound), having("9Gi")), others: []any{volumeOf("a", "5Gi", to("c", "u"), in(corev1.VolumeBound))}, want: "", writes: "none", check: says("9Gi")},
 		{name: "case 30: access modes follow the volume's", claim: claimOf("1Gi", completed("a", corev1.ClaimBound)), others: []any{volumeOf("a", "5Gi", access(rwo, rox), to("c", "u"), in(corev1.VolumeBound))},
 			want: "a", writes: "claim/status", check: says("1Gi")},
+		{name: "case 30: and the resizer's higher capacity stays then", claim: claimOf("1Gi", completed("a", corev1.ClaimBound), having("9Gi")), others: []any{volumeOf("a", "5Gi", access(rwo, rox), to("c", "u"), in(corev1.VolumeBound))},
+			want: "a", writes: "claim/status", check: says("9Gi")},
 		{name: "case 25: a volume that is being deleted", claim: claimOf("1Gi"), others: []any{volumeOf("a", "1Gi", deleting)}, events: none},
 		{name: "case 29: the capacity before a resize is reported", claim: claimOf("2Gi"), others: []any{volumeOf("a", "2Gi", marked("volume.alpha.kubernetes.io/pre-resize-capacity=1Gi"))}, want: "a", check: says("1Gi")},
 		{name: "case 29: one that cannot be read is not", claim: claimOf("2Gi"), others: []any{volumeOf("a", "2Gi", marked("volume.alpha.kubernetes.io/pre-resize-capacity=much"))}, want: "a", check: says("2Gi")},

@@ -137,6 +137,12 @@ func TestAClassMayWaitForAPod(t *testing.T) {
 		{name: "case 88: a class that does not say when", claim: wait(), others: []any{classOf("w", modelessClass), volumeOf("a", "1Gi", class("w"))}, problem: "volumeBindingMode", writes: "none"},
 		{name: "case 88: a class that does not exist binds at once", claim: wait(), others: []any{volumeOf("a", "1Gi", class("w"))}, want: "a"},
 		{name: "case 91: nobody makes volumes of the class", claim: wait(), others: []any{classOf("w", waits, by("kubernetes.io/no-provisioner"))}, events: first, writes: "none"},
+		{name: "case 93: what the scheduler had chosen is nobody's again, and is its to choose anew", claim: wait(), others: []any{classOf("w", waits), volumeOf("a", "1Gi", class("w"), marked(bbc))},
+			events: first, writes: "none"},
+		{name: "case 93: and what it chooses anew is completed", claim: wait(), others: []any{classOf("w", waits), volumeOf("a", "1Gi", class("w")), volumeOf("b", "1Gi", class("w"), to("c", "u"), marked(bbc))},
+			want: "b", writes: "volume/status,claim,claim/status", check: marks(true)},
+		{name: "case 93: the uid alone was taken off what it had chosen, which is the claim's still", claim: wait(), others: []any{classOf("w", waits), volumeOf("a", "1Gi", class("w"), to("c", ""), marked(bbc))},
+			want: "a", writes: fourWrites, check: marks(true)},
 	})
 	for _, c := range []struct {
 		pods     []string

@@ -111,7 +111,7 @@ func (s *story) user() {
 	i, j := s.random.Intn(population), s.random.Intn(population)
 	key, name, id := claimNamed(i), volumeNamed(j), types.UID(fmt.Sprint("u", s.uids))
 	c, v := s.claims[key], s.volumes[name]
-	did := s.random.Intn(15)
+	did := s.random.Intn(16)
 	s.tell("a user does %d to %s and %s", did, key.Name, name)
 	switch {
 	case c == nil && did < 2:
@@ -148,6 +148,8 @@ func (s *story) user() {
 		touched := c.DeepCopy()
 		names(name)(touched)
 		s.putClaim(touched)
+	case v != nil && did == 15 && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID != "": // a rude one, whatever the volume is in the middle of
+		s.putVolume(with(v, func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID = "" }))
 	case did == 14 && s.classes && s.books.classes["wait"] == nil:
 		s.wake(s.books.sawClass(classOf("wait", waits)))
 	case did == 14 && s.classes:

@@ -223,6 +223,8 @@ func TestAVolume(t *testing.T) {
 		want Act
 	}{
 		{"case 125: released and of policy Delete goes", volumeView(released, del), ActDelete},
+		{"case 46: restored with the uid of another cluster goes", volumeView(released, del, func(v *View) { v.Volume.Spec.ClaimRef.UID = "foreign" }), ActDelete},
+		{"cases 76 and 115: released as a surplus, its claim having another, goes", volumeView(released, del, func(v *View) { v.Claim = claimView(boundTo("other")).Claim }), ActDelete},
 		{"that is protected from deletion keeps its storage", volumeView(released, del, guarded), ActKeep},
 		{"that was deleted before it was protected keeps its storage", volumeView(released, del, guarded, deletedVolume), ActKeep},
 		{"released and of policy Delete stays while its retention lasts", volumeView(released, del, kept), ActRetain},

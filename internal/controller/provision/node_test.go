@@ -15,7 +15,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-func TestANodeThatWasGivenBackIsNotTriedAgainByACacheThatIsBehind(t *testing.T) {
+func TestCase119ANodeThatWasGivenBackIsNotTriedAgainByACacheThatIsBehind(t *testing.T) {
 	chosen := func(node string) *corev1.PersistentVolumeClaim {
 		return testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) {
 			if node != "" {
@@ -35,7 +35,7 @@ func TestANodeThatWasGivenBackIsNotTriedAgainByACacheThatIsBehind(t *testing.T) 
 	}
 }
 
-func TestANodeThatTheClassDoesNotAllowIsRefusedAndGivenBack(t *testing.T) {
+func TestCase119ANodeThatTheClassDoesNotAllowIsRefusedAndGivenBack(t *testing.T) {
 	inZone := func(name, zone string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
 	}

@@ -89,20 +89,20 @@ func TestAClaimGetsARecordWhen(t *testing.T) {
 		wantAct     Act
 		wantWarning string
 	}{
-		{"the binder has asked an accepted provisioner", viewOf(), ActRecord, ""},
-		{"not when the claim is bound already", viewOf(func(v *View) { v.Claim.Spec.VolumeName = "other" }), ActNone, ""},
+		{"case 117: the binder has asked an accepted provisioner", viewOf(), ActRecord, ""},
+		{"case 117: not when the claim is bound already", viewOf(func(v *View) { v.Claim.Spec.VolumeName = "other" }), ActNone, ""},
 		{"not when the claim is being deleted", viewOf(func(v *View) { v.Claim.DeletionTimestamp = &metav1.Time{Time: now} }), ActNone, ""},
-		{"not when the binder has not asked anybody", viewOf(func(v *View) { v.Claim.Annotations = nil }), ActNone, ""},
+		{"case 117: not when the binder has not asked anybody", viewOf(func(v *View) { v.Claim.Annotations = nil }), ActNone, ""},
 		{"not when its PersistentVolume is there", viewOf(func(v *View) { v.Volume = &corev1.PersistentVolume{} }), ActNone, ""},
 		{"not when its class is gone", viewOf(func(v *View) { v.Class = nil }), ActNone, ""},
-		{"not when its class names another provisioner now", viewOf(func(v *View) { v.Class.Provisioner = "other" }), ActNone, ""},
-		{"not before a node is selected, where the class waits for one",
+		{"case 117: not when its class names another provisioner now", viewOf(func(v *View) { v.Class.Provisioner = "other" }), ActNone, ""},
+		{"case 117: not before a node is selected, where the class waits for one",
 			viewOf(func(v *View) { v.Class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer) }), ActNone, ""},
-		{"a node is selected", viewOf(func(v *View) {
+		{"case 117: a node is selected", viewOf(func(v *View) {
 			v.Class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
 			v.Claim.Annotations[annSelectedNode] = "n1"
 		}), ActRecord, ""},
-		{"another driver's claim is left alone", viewOf(func(v *View) { v.Provisioner, v.DriverKnown = nil, true }), ActNone, ""},
+		{"case 117: another driver's claim is left alone", viewOf(func(v *View) { v.Provisioner, v.DriverKnown = nil, true }), ActNone, ""},
 		{"a name no PavProvisioner can have is left alone", viewOf(func(v *View) {
 			v.Provisioner, v.Claim.Annotations[annProvisioner] = nil, "rancher.io/local-path"
 		}), ActNone, ""},
@@ -154,10 +154,10 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"Pending goes on when its class is gone", viewOf(record(tarnv1.VolumePending), func(v *View) { v.Class = nil }), ActBegin, "", time.Time{}},
 		{"Pending says that its provisioner is not accepted", viewOf(record(tarnv1.VolumePending), condition(metav1.ConditionFalse, "X", "why")), ActStatus, tarnv1.VolumePending, time.Time{}},
 
-		{"Pending gives its node back after a failure there", viewOf(record(tarnv1.VolumePending, onNode("n1")), tied("n1")), ActReschedule, "", time.Time{}},
-		{"Pending waits for the scheduler to select a node again", viewOf(record(tarnv1.VolumePending, onNode("")), tied("")), ActNone, "", time.Time{}},
-		{"Pending begins on the node that is selected", viewOf(record(tarnv1.VolumePending, onNode("")), tied("n2")), ActBegin, "", time.Time{}},
-		{"Pending of a volume for every node keeps the selected node", viewOf(record(tarnv1.VolumePending, onNode("")), func(v *View) { v.Claim.Annotations[annSelectedNode] = "n1" }), ActBegin, "", time.Time{}},
+		{"case 119: Pending gives its node back after a failure there", viewOf(record(tarnv1.VolumePending, onNode("n1")), tied("n1")), ActReschedule, "", time.Time{}},
+		{"case 119: Pending waits for the scheduler to select a node again", viewOf(record(tarnv1.VolumePending, onNode("")), tied("")), ActNone, "", time.Time{}},
+		{"case 119: Pending begins on the node that is selected", viewOf(record(tarnv1.VolumePending, onNode("")), tied("n2")), ActBegin, "", time.Time{}},
+		{"case 119: Pending of a volume for every node keeps the selected node", viewOf(record(tarnv1.VolumePending, onNode("")), func(v *View) { v.Claim.Annotations[annSelectedNode] = "n1" }), ActBegin, "", time.Time{}},
 
 		{"Validating starts a pod that is not there", viewOf(record(tarnv1.VolumeValidating), pod(podvol.Observation{State: podvol.PodAbsent})), ActRevalidate, "", time.Time{}},
 		{"Validating waits for a running pod", viewOf(record(tarnv1.VolumeValidating), pod(podvol.Observation{State: podvol.PodRunning, CheckAt: later.Time})), ActNone, "", later.Time},

@@ -66,7 +66,7 @@ func (e *ending) toldInUse(why string) {
 	}
 }
 
-func TestCase127AStagedVolumeSaysOnceThatItIsInUse(t *testing.T) {
+func TestCases122And127AStagedVolumeSaysOnceThatItIsInUse(t *testing.T) {
 	v := viewOf(tarnv1.VolumeDeleting, withVolume(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete))
 	stage := &tarnv1.PavStage{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: tarnv1.PavStageSpec{VolumeName: v.Volume.Name, NodeName: "n1"}}
 	e := endingOf(t, v.Record, v.Volume, v.Provisioner, stage)
@@ -80,12 +80,11 @@ func TestCase127AStagedVolumeSaysOnceThatItIsInUse(t *testing.T) {
 		t.Errorf("status = %+v, %d pods, want it to wait", e.status(), e.pods())
 	}
 	e.toldInUse("node n1")
-}
-
-func TestCase129AClaimOfTheNameMadeAnewKeepsNothing(t *testing.T) {
-	e := releasedWith(t, "u2", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pvc-u2" })
-	if err := e.look(); err != nil || e.status().Phase != tarnv1.VolumeDeleting {
-		t.Errorf("the record is %s, %v, want Deleting", e.status().Phase, err)
+	if err := e.store.Delete(t.Context(), stage); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.look(); err != nil || e.pods() != 1 {
+		t.Errorf("no more staged: %v, %d pods, want the deletion pod", err, e.pods())
 	}
 }
 

@@ -76,10 +76,12 @@ func TestAVolumeEndsBy(t *testing.T) {
 		wantAttempt int32
 	}{
 		{"a record that is being made is left to provision", viewOf(tarnv1.VolumeCreating), ActNone, "", 0},
-		{"a bound volume is left alone", viewOf(created), ActNone, "", 0},
+		{"case 122: a bound volume is left alone", viewOf(created), ActNone, "", 0},
+		{"case 122: a volume that Kubernetes calls failed is left alone", viewOf(created, volumeIs(corev1.VolumeFailed, del, false)), ActNone, "", 0},
+		{"case 122: of policy Recycle it is not deleted", viewOf(created, volumeIs(corev1.VolumeReleased, corev1.PersistentVolumeReclaimRecycle, false)), ActNone, "", 0},
 		{"case 132: a bound volume that somebody deletes is left alone", viewOf(created, volumeIs(corev1.VolumeBound, del, true)), ActNone, "", 0},
 		{"case 125: a released volume with policy Delete is deleted", viewOf(created, volumeIs(corev1.VolumeReleased, del, false)), ActDelete, deleting, 0},
-		{"a released volume with policy Retain is left alone", viewOf(created, volumeIs(corev1.VolumeReleased, retain, false)), ActNone, "", 0},
+		{"case 122: a released volume with policy Retain is left alone", viewOf(created, volumeIs(corev1.VolumeReleased, retain, false)), ActNone, "", 0},
 		{"case 132: a retained volume that somebody deletes goes, its storage stays", viewOf(created, volumeIs(corev1.VolumeReleased, retain, true)), ActKeep, "", 0},
 		{"a released volume that is protected from deletion is kept and told", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), guarded), ActStatus, created, 0},
 		{"a protected volume that was being deleted before keeps its storage", viewOf(created, volumeIs(corev1.VolumeReleased, del, true), guarded), ActStatus, created, 0},
@@ -116,7 +118,7 @@ func TestAVolumeEndsBy(t *testing.T) {
 		{"a volume removed by force is told, not destroyed", viewOf(created, func(v *View) { v.Volume = nil }), ActLost, created, 0},
 		{"a volume removed by force goes with its record", viewOf(created, func(v *View) { v.Volume, v.Record.DeletionTimestamp = nil, &later }), ActDelete, deleting, 0},
 
-		{"case 127: Deleting waits for the stages", viewOf(deleting, func(v *View) { v.Stages = []tarnv1.PavStage{{}} }), ActStatus, deleting, 0},
+		{"cases 122 and 127: Deleting waits for the stages", viewOf(deleting, func(v *View) { v.Stages = []tarnv1.PavStage{{}} }), ActStatus, deleting, 0},
 		{"Undoing stops what is still creating", viewOf(undoing, func(v *View) { v.Others = []corev1.Pod{{}} }), ActStop, undoing, 0},
 		{"Deleting goes on when its claimRef is that of a claim which is gone", viewOf(deleting, withVolume(corev1.VolumeReleased, del)), ActRun, "", 1},
 		{"case 128: Deleting is taken back when the volume is bound again", viewOf(deleting, withVolume(corev1.VolumeBound, del)), ActStatus, created, 0},

@@ -249,15 +249,16 @@ func (s *story) binderSilent(c *claimView, because string, by ...metav1.Object) 
 		s.links[len(s.links)-1].Next = "within moments"
 		return
 	}
+	binder := Object{Kind: "binder", Name: "persistentvolume-binder"}
 	if e := newestRefusal(c.Events); e != nil && !lastSeen(e).Before(since) {
-		s.add(Link{Object: Object{Kind: "binder", Name: "persistentvolume-binder"}, State: "refused", Since: moment(lastSeen(e)), Reason: e.Reason, Message: e.Message,
+		s.add(Link{Object: binder, State: "refused", Since: moment(lastSeen(e)), Reason: e.Reason, Message: e.Message,
 			Next: "when the API server takes the write: mostly a webhook in it, or a policy, says no; it is tried again with growing pauses"})
 		s.blame("%s, and %s", because, e.Message)
 		return
 	}
 	s.blame("%s, but no binder answers", because)
 	s.onController = true
-	link := s.add(Link{Object: Object{Kind: "binder", Name: "persistentvolume-binder"}, State: "silent", Message: "either kube-controller-manager runs with its " +
+	link := s.add(Link{Object: binder, State: "silent", Message: "either kube-controller-manager runs with its " +
 		"persistentvolume-binder-controller, or tarn controller with bind among its --controllers; neither has answered", Next: "as soon as a binder runs", Command: s.revives("bind")})
 	if e := newest(c.Events); e != nil {
 		link.Message += "; the last Event says: " + e.Message

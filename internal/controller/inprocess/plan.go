@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -162,7 +161,7 @@ func refusalOfNode(v *View, refuse func(cause, format string, args ...any) Plan)
 // number would come out as any other, zero too.
 func tooLarge(claim *corev1.PersistentVolumeClaim) bool {
 	asked := volume.Request(claim)
-	return asked.Cmp(*resource.NewQuantity(math.MaxInt64, resource.DecimalSI)) > 0
+	return asked.CmpInt64(math.MaxInt64) > 0
 }
 
 // decidePromised treats a claim for which something may have been made, and no volume

@@ -42,17 +42,19 @@ func TestTheSchedulerAndTheBinderAgree(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, c := range []struct {
+	for i, c := range []struct {
 		name string
 		run  func(*scheduling)
 	}{
 		{"89 two claims whose volumes are on two nodes are left alone, and on one node they are bound", (*scheduling).twoClaims},
 		{"90 a claim that waits and one that does not are bound for one pod", (*scheduling).mixed},
+		{"91 a pod whose claim nobody makes a volume for gets no node, and its claim waits", (*scheduling).unserved},
 		{"92 a pod that may not go where its volume is gets no node, and its claim keeps its volume", (*scheduling).contradiction},
-		{"93 a reservation that is taken away is made anew", (*scheduling).reservedAnew},
+		{"93 a reservation that is taken away is made anew", func(s *scheduling) { s.reservedAnew(`{"spec":{"claimRef":null}}`) }},
+		{"93 one whose uid is taken away is too", func(s *scheduling) { s.reservedAnew(`{"spec":{"claimRef":{"uid":null}}}`) }},
 	} {
 		b.within(c.name, func(b *beside) {
-			s := &scheduling{beside: b, name: "case-" + c.name[:2]}
+			s := &scheduling{beside: b, name: fmt.Sprintf("case-%s-%d", c.name[:2], i)}
 			b.create(&storagev1.StorageClass{
 				ObjectMeta: metav1.ObjectMeta{Name: s.name}, Provisioner: "kubernetes.io/no-provisioner",
 				VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
@@ -201,9 +203,17 @@ func (s *scheduling) contradiction() {
 	s.boundTo(atOnce, there)
 }
 
+func (s *scheduling) unserved() {
+	claim := s.claimFor(s.name, "data")
+	s.unplaced(s.pod("", claim), "didn't find available persistent volumes to bind")
+	if err := s.live.Get(s.t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil || claim.Spec.VolumeName != "" || claim.Status.Phase != corev1.ClaimPending {
+		s.t.Errorf("the claim is %s on %q (%v), want it to wait", claim.Status.Phase, claim.Spec.VolumeName, err)
+	}
+}
+
 // reservedAnew stops the binder once it has nothing to do, so that what the scheduler
 // writes on the volume can be taken away before the binding is completed.
-func (s *scheduling) reservedAnew() {
+func (s *scheduling) reservedAnew(taken string) {
 	v, claim := s.volumeOn("a", s.name, 1), s.claimFor(s.name, "data")
 	s.await("the volume to be Available", soon, func() (bool, string) {
 		return s.inPhase(corev1.VolumeAvailable) > 0 && s.volumeNamed(v.Name).Status.Phase == corev1.VolumeAvailable, "it is not"
@@ -221,10 +231,10 @@ func (s *scheduling) reservedAnew() {
 	s.await("the scheduler to reserve the volume", soon, func() (bool, string) {
 		return s.volumeNamed(v.Name).Spec.ClaimRef != nil, "it is nobody's"
 	})
-	if err := s.live.Patch(s.t.Context(), v, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"claimRef":null}}`))); err != nil {
+	if err := s.live.Patch(s.t.Context(), v, client.RawPatch("application/merge-patch+json", []byte(taken))); err != nil {
 		s.t.Fatal(err)
 	}
-	s.unplaced(pod, "")
+	s.unplaced(pod, "ClaimRef got reset for pv")
 	goOn()
 	s.placed(pod, "a")
 	s.boundTo(claim, v)

@@ -210,39 +210,16 @@ var settleCases = []struct {
 		w.volume(n, "1Gi", class(n), to(n, c.UID), marked(volume.AnnProvisionedBy+"=p.example"), in(corev1.VolumePending))
 		w.until(func() string { return w.volumeIs(n, corev1.VolumeReleased, n) })
 	}},
-	{"case 160: of many claims one gets the only volume", func(w *world, n string) {
-		for i := range 20 {
-			w.claim(fmt.Sprintf("%s-%d", n, i), "1Gi", ofClass(n))
-		}
-		w.volume(n, "1Gi", class(n), in(corev1.VolumePending))
-		w.until(func() string {
-			v := read(w, volumeOf(n, "1Gi"))
-			if v.Spec.ClaimRef == nil {
-				return "nobody has the volume"
-			}
-			return w.joined(v.Spec.ClaimRef.Name, n)
-		})
-		having := 0
-		claims := &corev1.PersistentVolumeClaimList{}
-		w.must(w.client.List(w.ctx, claims, client.InNamespace("default")))
-		for i := range claims.Items {
-			if claims.Items[i].Spec.VolumeName == n {
-				having++
-			}
-		}
-		if having != 1 {
-			w.t.Errorf("%d claims name the volume, want 1", having)
-		}
-	}},
+	{"case 160: of many claims made at once one gets the volume that is there", func(w *world, n string) { manyForOne(w, n, false) }},
+	{"case 160: and one that is made with them", func(w *world, n string) { manyForOne(w, n, true) }},
 	{"case 161: a claim that names a volume and one that it fits", func(w *world, n string) {
 		w.claim(n+"-named", "1Gi", ofClass(n), names(n))
 		w.claim(n+"-fits", "1Gi", ofClass(n))
 		w.volume(n, "1Gi", class(n), in(corev1.VolumePending))
 		w.until(func() string { return w.joined(n+"-named", n) })
-		if c := read(w, claimOf("1Gi", called("default", n+"-fits"))); c.Spec.VolumeName != "" || c.Status.Phase != corev1.ClaimPending {
-			w.t.Errorf("the other claim is %s on %q", c.Status.Phase, c.Spec.VolumeName)
-		}
+		w.until(func() string { return w.without(n+"-fits", "") })
 	}},
+	{"case 161: both made at once for a volume that is there", namedAndFitting},
 	{"case 162: a claim is made anew while the old one's volume is being destroyed", func(w *world, n string) {
 		old := w.pair(n)
 		w.remove(old)

@@ -180,14 +180,17 @@ func TestCase128NothingIsDestroyedThatLooksOtherwiseLive(t *testing.T) {
 	}
 }
 
-func TestCase129AClaimThatTookTheNameOrAnotherVolumeKeepsNothing(t *testing.T) {
+func TestCases46And76And115And129AClaimThatTookTheNameOrAnotherVolumeKeepsNothing(t *testing.T) {
 	w := newWorld(t, "not-held")
 	r, _ := w.alone()
-	for name, bound := range map[string]string{"renewed": "", "elsewhere": "other"} {
+	for name, c := range map[string]struct{ claim, bound string }{
+		"cases 46 and 129: a claim of the name and of another uid": {"renewed", ""},
+		"cases 76 and 115: the very claim, with another volume":    {"elsewhere", "other"},
+	} {
 		t.Run(name, func(t *testing.T) {
-			v := w.released(r, name)
-			again := w.claim(name, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = bound })
-			if bound != "" { // the very claim, with another volume
+			v := w.released(r, c.claim)
+			again := w.claim(c.claim, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = c.bound })
+			if c.bound != "" {
 				v.Volume.Spec.ClaimRef.UID = again.UID
 				w.must(w.client.Update(w.ctx, v.Volume))
 			}
@@ -197,11 +200,18 @@ func TestCase129AClaimThatTookTheNameOrAnotherVolumeKeepsNothing(t *testing.T) {
 			if w.fake.Deleted(v.VolumeName) != 1 {
 				t.Error("the storage was not destroyed")
 			}
+			w.bindOnce(w.ctx) // which lets what is deleted go
+			if err := w.gone(v.Volume)(); err != nil {
+				t.Error(err)
+			}
+			if w.must(w.now(again)); again.DeletionTimestamp != nil || again.Spec.VolumeName != c.bound {
+				t.Errorf("the claim is %+v, want it left alone", again)
+			}
 		})
 	}
 }
 
-func TestCases126And127AFailedDeletionIsToldAndTriedAgain(t *testing.T) {
+func TestCases122And126And127AFailedDeletionIsToldAndTriedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		broken    error
 		change    func(*View)

@@ -62,7 +62,8 @@ nothing_left() {
 	table=$(mounts) || fail "the mounts of the node cannot be read" || return
 	left=$(matching -E 'kubernetes.io~csi|plugins/pav.tarn.dev' <<<"$table")
 	[ -z "$left" ] || fail "after uninstalling the node has mounts: $left" || return
-	folder=$(ls -A "$TARN_HOST_PATH_ROOT") || fail "the folder of the node cannot be read" || return
+	# The folder stays with its id, by which volumes that were kept in it are known again.
+	folder=$(ls -A --ignore=.tarn-root "$TARN_HOST_PATH_ROOT") || fail "the folder of the node cannot be read" || return
 	[ -z "$folder" ] || fail "after uninstalling the folder of the node has volumes: $folder"
 }
 

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -101,11 +102,17 @@ func TestExplainSaysWhyAProvisionerMakesNoVolume(t *testing.T) {
 		class := sub.another("-broken", fields{"volumeCreation": fields{"capacity": "{{ oops | }}"}, "volumeStaging": greeting})
 		claim := sub.claimWith("crowded", ofClass(class))
 		sub.explainsClaim("crowded", "PavProvisioner "+class+" is not accepted: spec.volumeCreation.capacity: line 1")
-		stranger := &corev1.Pod{ObjectMeta: named("pav-creation-" + string(claim.UID) + "-1")}
-		stranger.Namespace = metav1.NamespaceDefault
-		stranger.Spec = corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To[int64](0), Containers: []corev1.Container{{Name: "a", Image: "busybox:1.36", Command: []string{"sleep", "1d"}}}}
-		sub.create(stranger)
-		t.Cleanup(func() { sub.deleteIfThere(stranger) })
+		// An attempt fails at once, and the next one takes another name: what is told of one attempt lasts
+		// for the pause after it, which grows. Four are in the way, that a slow machine sees one of them.
+		var strangers []*corev1.Pod
+		for attempt := range 4 {
+			stranger := &corev1.Pod{ObjectMeta: named(fmt.Sprintf("pav-creation-%s-%d", claim.UID, attempt+1))}
+			stranger.Namespace = metav1.NamespaceDefault
+			stranger.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "busybox:1.36"}}, NodeSelector: map[string]string{"no-node": s.name}}
+			sub.create(stranger)
+			t.Cleanup(func() { sub.deleteIfThere(stranger) })
+			strangers = append(strangers, stranger)
+		}
 		mended := sub.provisioner(nil)
 		mended.SetName(class)
 		mended.Object["spec"] = fields{"volumeCreation": script{text: "true"}.section(asRequested)}
@@ -113,7 +120,9 @@ func TestExplainSaysWhyAProvisionerMakesNoVolume(t *testing.T) {
 		if e := sub.explainsClaim("crowded", "a pod that is not Tarn's has the name of its creation pod"); e.command() != "" {
 			t.Errorf("somebody's pod is to be ended by %q", e.command())
 		}
-		sub.delete(stranger)
+		for _, stranger := range strangers {
+			sub.delete(stranger)
+		}
 		sub.bound(claim)
 		sub.remove(claim)
 	})

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // PodState is what the pod of a step is at this moment; a closed set.
@@ -172,10 +173,15 @@ func destroys(pod *corev1.Pod) bool {
 }
 
 // wasStopped says whether a pod ended because its deletion was requested. How it
-// exited then says nothing of its work: many end well on SIGTERM.
+// exited then says nothing of its work: many end well on SIGTERM. One without a node never
+// began; where a finalizer keeps it, Kubernetes' garbage collection of pods calls it Failed
+// after a while.
 func wasStopped(pod *corev1.Pod, result *tarnv1.PodResult) bool {
 	if pod.DeletionTimestamp == nil || result != nil && result.Succeeded != nil {
 		return false
+	}
+	if pod.Spec.NodeName == "" {
+		return true
 	}
 	grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
 	return !endTime(pod).Before(pod.DeletionTimestamp.Add(-grace))
@@ -189,8 +195,13 @@ func observeGoing(o *Observation, pod *corev1.Pod, now time.Time) {
 		return
 	}
 	o.CheckAt = time.Time{}
-	o.Message = fmt.Sprintf("pod %s/%s is being deleted since %s, and node %q does not confirm it; once the node is surely off, delete the pod by force: kubectl -n %s delete pod %s --force",
-		pod.Namespace, pod.Name, pod.DeletionTimestamp.UTC().Format(time.RFC3339), pod.Spec.NodeName, pod.Namespace, pod.Name)
+	since := fmt.Sprintf("pod %s/%s is being deleted since %s", pod.Namespace, pod.Name, pod.DeletionTimestamp.UTC().Format(time.RFC3339))
+	if len(pod.Finalizers) > 0 && volume.ShutDown(pod) {
+		o.Message = fmt.Sprintf("%s; it goes when whoever set its finalizers takes them off: %s", since, strings.Join(pod.Finalizers, ", "))
+		return
+	}
+	o.Message = fmt.Sprintf("%s, and node %q does not confirm it; once the node is surely off, delete the pod by force: kubectl -n %s delete pod %s --force",
+		since, pod.Spec.NodeName, pod.Namespace, pod.Name)
 }
 
 func observeActive(o *Observation, pod *corev1.Pod, now time.Time) {

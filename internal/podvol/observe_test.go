@@ -63,6 +63,11 @@ func TestAPodIs(t *testing.T) {
 	unscheduled := func(pod *corev1.Pod) {
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes"}}
 	}
+	onNode := func(pod *corev1.Pod) { pod.Spec.NodeName = "n" }
+	kept := func(pod *corev1.Pod) {
+		pod.Finalizers, pod.DeletionGracePeriodSeconds = []string{"example.org/audit"}, ptr.To[int64](0)
+	}
+	goingLater := func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: born.Add(time.Minute)} }
 	going := func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: born} }
 	late := func(pod *corev1.Pod) {
 		pod.Status.Reason, pod.Status.Message = "DeadlineExceeded", "Pod was active on the node longer than the specified deadline"
@@ -93,6 +98,10 @@ func TestAPodIs(t *testing.T) {
 		{"starting, with what keeps the container", podOf(tarnv1.StepCreation, container(stuck)), soon, podvol.PodStarting, "", "ImagePullBackOff: no such image"},
 		{"running", podOf(tarnv1.StepCreation, container(running)), soon, podvol.PodRunning, "", ""},
 		{"going when somebody deletes it", podOf(tarnv1.StepCreation, container(running), going), soon, podvol.PodGoing, "", ""},
+		{"going when somebody deletes it before it has a node, though it is called failed then", podOf(tarnv1.StepCreation, unscheduled, goingLater, phase(corev1.PodFailed)), soon, podvol.PodGoing, "", ""},
+		{"going for long, as its node is silent", podOf(tarnv1.StepCreation, onNode, container(running), goingLater), eons, podvol.PodGoing, "", `node "n" does not confirm it`},
+		{"going for long, as somebody keeps it", podOf(tarnv1.StepCreation, unscheduled, goingLater, kept, phase(corev1.PodFailed)), eons, podvol.PodGoing, "", "takes them off: example.org/audit"},
+		{"failed when the kubelet refused it, though somebody deletes it then", podOf(tarnv1.StepCreation, onNode, goingLater, phase(corev1.PodFailed), func(p *corev1.Pod) { p.Status.Reason = "OutOfcpu" }), soon, podvol.PodFailed, podvol.ReasonPodFailed, "OutOfcpu"},
 		{"failed when its time is up, with the reason", podOf(tarnv1.StepCreation, container(stuck)), eons, podvol.PodFailed, podvol.ReasonPodDeadline, "ImagePullBackOff"},
 		{"starting until its time is up, though it finds no node", podOf(tarnv1.StepCreation, unscheduled), 10 * time.Minute, podvol.PodStarting, "", "not scheduled: 0/1 nodes"},
 		{"failed when its time is up and it has found no node, with what the scheduler says", podOf(tarnv1.StepCreation, unscheduled), 10*time.Minute + 15*time.Second, podvol.PodFailed, podvol.ReasonPodDeadline, "pod ns/p has not ended within 10m0s: not scheduled: 0/1 nodes"},

@@ -14,6 +14,7 @@ var concurrencies = []int{1, 4, 8, 16, 32, 64, 128}
 
 // ceiling is how many writes a second the API server takes of the kind a binder makes.
 type ceiling struct {
+	Turn   int     `json:"turn"`
 	Levels []level `json:"levels"`
 	// Best is the most of any level, in writes a second.
 	Best float64 `json:"best"`
@@ -31,8 +32,8 @@ type level struct {
 // ceiling does by itself, in a cluster where nobody binds, the four writes of each
 // binding, in their order and on pairs that are known, and watches the claims as every
 // run does.
-func (c *cluster) ceiling(ctx context.Context, pairs int) (ceiling, error) {
-	var found ceiling
+func (c *cluster) ceiling(ctx context.Context, pairs, turn int) (ceiling, error) {
+	found := ceiling{Turn: turn}
 	for _, concurrency := range concurrencies {
 		one, err := c.level(ctx, pairs, concurrency)
 		if err != nil {

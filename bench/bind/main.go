@@ -39,6 +39,7 @@ type settings struct {
 	slowSizes  []int // for the default flags, at which a thousand claims take minutes
 	noise      int   // Released volumes that lie about
 	rate       int   // pairs a second of mode prebound
+	turns      int   // how often all is measured
 	results    string
 	profiles   string
 	ceilingFor int // pairs bound at each concurrency of mode ceiling
@@ -56,9 +57,10 @@ func read(args []string) (settings, error) {
 	whole := flags.Bool("whole", false, "300, 1000 and 5000 claims for everybody; takes an hour, more than half of it for subject default")
 	flags.IntVar(&s.noise, "noise", 3000, "how many Released volumes lie about in mode noise")
 	flags.IntVar(&s.rate, "rate", 100, "pairs made a second in mode prebound")
+	flags.IntVar(&s.turns, "turns", 1, "how often all is measured but subject default; the goals are held against the medians, as a machine may be faster at one time than at another")
 	flags.IntVar(&s.ceilingFor, "ceiling-pairs", 1000, "pairs bound at each concurrency of mode ceiling: of as few as 400 128 at once are a burst of a second, which says little")
 	flags.StringVar(&s.results, "results", "bench/results", "folder for the results; empty for none")
-	flags.StringVar(&s.profiles, "profiles", "", "folder for CPU profiles of Tarn's controller and of the API server, taken in each run; they cost a little speed")
+	flags.StringVar(&s.profiles, "profiles", "", "folder for CPU profiles of Tarn's controller and of the API server, taken in each run of the first turn; they cost a little speed")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
@@ -69,6 +71,9 @@ func read(args []string) (settings, error) {
 	var err, slowErr error
 	s.sizes, err = numbers(*sizes)
 	s.slowSizes, slowErr = numbers(*slow)
+	if s.turns < 1 {
+		slowErr = errors.Join(slowErr, fmt.Errorf("-turns=%d: measure once at least", s.turns))
+	}
 	return s, errors.Join(err, slowErr)
 }
 
@@ -156,7 +161,7 @@ func measure(ctx context.Context, s settings, one planned) (found measured, err 
 	}
 	defer func() { err = errors.Join(err, c.stop()) }()
 	if one.mode == modeCeiling {
-		found.ceiling, err = c.ceiling(ctx, s.ceilingFor)
+		found.ceiling, err = c.ceiling(ctx, s.ceilingFor, one.turn)
 		return found, err
 	}
 	bindings, err := c.bindings(ctx, s, one)

@@ -14,10 +14,10 @@ import (
 const profileSeconds = "5"
 
 // profile takes CPU profiles of who binds and of the API server into a folder, beside
-// the run. The channel gives what came of it, once.
+// a run of the first turn. The channel gives what came of it, once.
 func (c *cluster) profile(ctx context.Context, folder string, one planned) <-chan error {
 	done := make(chan error, 1)
-	if folder == "" {
+	if folder == "" || one.turn > 1 {
 		done <- nil
 		return done
 	}

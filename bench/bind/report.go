@@ -15,7 +15,7 @@ import (
 type report struct {
 	Began    time.Time       `json:"began"`
 	Machine  results.Machine `json:"machine"`
-	Ceiling  ceiling         `json:"ceiling"`
+	Ceilings []ceiling       `json:"ceilings"`
 	Results  []result        `json:"results"`
 	Verdicts []verdict       `json:"verdicts"`
 }
@@ -31,7 +31,7 @@ func (r *report) take(found measured) {
 	if found.bindings != nil {
 		r.Results = append(r.Results, *found.bindings)
 	} else if found.ceiling.Best > 0 {
-		r.Ceiling = found.ceiling
+		r.Ceilings = append(r.Ceilings, found.ceiling)
 	}
 }
 
@@ -42,7 +42,7 @@ func (r *report) sort() {
 	}
 	slices.SortFunc(r.Results, func(a, b result) int {
 		return cmp.Or(cmp.Compare(slices.Index(modeNames(), a.Mode), slices.Index(modeNames(), b.Mode)),
-			cmp.Compare(a.Claims, b.Claims), cmp.Compare(place(a), place(b)))
+			cmp.Compare(a.Claims, b.Claims), cmp.Compare(place(a), place(b)), cmp.Compare(a.Turn, b.Turn))
 	})
 }
 
@@ -52,21 +52,21 @@ func (r report) print(out io.Writer) {
 	fmt.Fprintf(out, "%s\n%d processors (%s), %s memory, Linux %s, load before %s\n%s; %s; %s\n\n",
 		r.Began.Format(time.RFC3339), m.Processors, m.Processor, m.Memory, m.Kernel, m.Load, m.Kubernetes, m.Tarn, m.Go)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if r.Ceiling.Best > 0 {
-		fmt.Fprintln(w, "CEILING\tat once\twrites/s\tAPI server s/1000\tetcd s/1000")
-		for _, l := range r.Ceiling.Levels {
+	for _, ceiling := range r.Ceilings {
+		fmt.Fprintf(w, "CEILING %d\tat once\twrites/s\tAPI server s/1000\tetcd s/1000\n", ceiling.Turn)
+		for _, l := range ceiling.Levels {
 			fmt.Fprintf(w, "\t%d\t%.0f\t%.2f\t%.2f\n", l.Concurrency, l.PerSecond, l.APIServer, l.Etcd)
 		}
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintln(w, "MODE\tCLAIMS\tBINDER\tBINDS/S\tONCE MADE/S\tP50\tP90\tP99\tMAX\tWRITES/BIND\t409\tGETS/BIND\tCPU binder\tapiserver\tetcd\tAGREE")
+	fmt.Fprintln(w, "MODE\tCLAIMS\tBINDER\tTURN\tBINDS/S\tONCE MADE/S\tP50\tP90\tP99\tMAX\tWRITES/BIND\t409\tGETS/BIND\tCPU binder\tapiserver\tetcd\tAGREE")
 	for _, one := range r.Results {
 		agree := "yes"
 		if !one.Agree {
 			agree = fmt.Sprintf("NO, %d bound", one.Bound)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%.1f\t%.1f\t%.3f\t%.3f\t%.3f\t%.3f\t%.2f\t%d\t%.2f\t%.2f s\t%.2f s\t%.2f s\t%s\n",
-			one.Mode, one.Claims, one.Subject, one.PerSecond, one.AfterPerSecond, one.Latency.P50, one.Latency.P90, one.Latency.P99, one.Latency.Max,
+		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%.1f\t%.1f\t%.3f\t%.3f\t%.3f\t%.3f\t%.2f\t%d\t%.2f\t%.2f s\t%.2f s\t%.2f s\t%s\n",
+			one.Mode, one.Claims, one.Subject, one.Turn, one.PerSecond, one.AfterPerSecond, one.Latency.P50, one.Latency.P90, one.Latency.P99, one.Latency.Max,
 			one.Writes, one.Conflicts, one.Gets, one.Processor["binder"], one.Processor[apiServer], one.Processor[etcd], agree)
 	}
 	_ = w.Flush() // as with the prints: who reads is gone

@@ -12,7 +12,9 @@ type result struct {
 	Subject string `json:"subject"`
 	Mode    string `json:"mode"`
 	Claims  int    `json:"claims"`
-	Bound   int    `json:"bound"`
+	// Turn is which time it was that all was measured, from 1.
+	Turn  int `json:"turn"`
+	Bound int `json:"bound"`
 	// Seconds is from the first claim asked for to the last seen Bound; PerSecond is
 	// bindings a second of that time.
 	Seconds   float64 `json:"seconds"`

@@ -68,6 +68,8 @@ type planned struct {
 	subject subject
 	mode    string
 	n       int
+	// turn is which time it is that all is measured, from 1.
+	turn int
 }
 
 func (p planned) String() string {
@@ -100,15 +102,9 @@ func schedule(s settings) ([][]planned, error) {
 		}
 	}
 	var rounds [][]planned
-	for _, mode := range s.modes {
-		if mode == modeCeiling {
-			rounds = append(rounds, []planned{{subject: subjects[0], mode: mode}})
-			continue
-		}
-		for _, n := range s.sizes {
-			for _, one := range quick {
-				rounds = append(rounds, []planned{{one, mode, n}})
-			}
+	for turn := range s.turns {
+		for _, mode := range s.modes {
+			rounds = append(rounds, oneMode(quick, mode, s.sizes, turn+1)...)
 		}
 	}
 	for _, n := range s.slowSizes {
@@ -116,7 +112,7 @@ func schedule(s settings) ([][]planned, error) {
 		for _, mode := range s.modes {
 			for _, one := range slow {
 				if mode != modeCeiling {
-					round = append(round, planned{one, mode, n})
+					round = append(round, planned{one, mode, n, 1})
 				}
 			}
 		}
@@ -125,4 +121,18 @@ func schedule(s settings) ([][]planned, error) {
 		}
 	}
 	return rounds, nil
+}
+
+// oneMode lists the runs of one mode in one turn.
+func oneMode(quick []subject, mode string, sizes []int, turn int) [][]planned {
+	if mode == modeCeiling {
+		return [][]planned{{{subject: subjects[0], mode: mode, turn: turn}}}
+	}
+	var rounds [][]planned
+	for _, n := range sizes {
+		for _, one := range quick {
+			rounds = append(rounds, []planned{{one, mode, n, turn}})
+		}
+	}
+	return rounds
 }

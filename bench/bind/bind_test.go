@@ -78,8 +78,8 @@ func TestRequestsAreReadFromTheAPIServersMetrics(t *testing.T) {
 }
 
 func TestOwnRequestsAndEventsAreNoWritesOfTheBinder(t *testing.T) {
-	before := usage{seconds: map[string]float64{apiServer: 1, etcd: 1, tarnController: 2}, requests: map[string]int{"PUT persistentvolumes": 1}}
-	after := usage{seconds: map[string]float64{apiServer: 3, etcd: 2, tarnController: 2.5}, conflict: 1, requests: map[string]int{
+	before := usage{seconds: map[string]float64{apiServer: 1, etcd: 1, tarnController: 2}, requests: map[string]int{"PUT persistentvolumes": 1}, machine: machineTime{idle: 10, all: 100}}
+	after := usage{seconds: map[string]float64{apiServer: 3, etcd: 2, tarnController: 2.5}, conflict: 1, machine: machineTime{idle: 15, all: 200}, requests: map[string]int{
 		"PUT persistentvolumes": 11, "PUT persistentvolumes/status": 10, "PUT persistentvolumeclaims": 10, "PUT persistentvolumeclaims/status": 10,
 		"POST persistentvolumeclaims": 10, "POST events": 20, "GET persistentvolumeclaims": 10,
 		etcdGet + "persistentvolumeclaims": 10, etcdGet + "persistentvolumes": 5, etcdGet + "events": 20,
@@ -95,6 +95,9 @@ func TestOwnRequestsAndEventsAreNoWritesOfTheBinder(t *testing.T) {
 	if r.Processor["binder"] != 0.5 || r.Processor[apiServer] != 2 {
 		t.Errorf("processor time %v, want 0.5 s of the binder, 2 s of the API server", r.Processor)
 	}
+	if r.Idle != 0.05 {
+		t.Errorf("processors idle for %g of their time, want 0.05", r.Idle)
+	}
 }
 
 func TestProcessorTimeIsReadPastTheNameOfTheProgram(t *testing.T) {
@@ -104,6 +107,15 @@ func TestProcessorTimeIsReadPastTheNameOfTheProgram(t *testing.T) {
 	}
 	if _, err := statSeconds("42 (x) S"); err == nil {
 		t.Error("half a line passed")
+	}
+	machine := "cpu  10 1 5 60 4 2 3 15 7 7\ncpu0 5 0 2 30 2 1 1 7 3 3\n"
+	if got, err := machineTicks(machine); err != nil || got != (machineTime{idle: 64, all: 100}) {
+		t.Errorf("%+v, %v; want 64 of 100 idle", got, err)
+	}
+	for _, stat := range []string{"", "cpu 1 2 3", "cpu  10 1 5 many 4 2 3 15 7 7"} {
+		if _, err := machineTicks(stat); err == nil {
+			t.Errorf("%q passed", stat)
+		}
 	}
 }
 
@@ -196,11 +208,11 @@ func TestGoalsAreReachedMissedOrNotMeasured(t *testing.T) {
 		r    report
 		want []string
 	}{
-		{"match beats the peer and not the ceiling", report{Ceilings: []ceiling{{Turn: 1, Best: 1000}}, Results: []result{fast("lifted", modeMatch, 1000, 60, 1), fast("ideal", modeMatch, 1000, 180, 1), fast("tarn", modeMatch, 1000, 160, 1)}},
-			[]string{"reached match, 1000 claims: at least 2.5 times the peer without rate limits: 2.67 times, 160.0/s", "missed match, 1000 claims: at least 85% of the API server's ceiling for 5 writes: 80%, 160.0/s",
-				"reached match, 1000 claims: at least 85% of the ideal binder: 89%, 160.0/s"}},
+		{"match beats the peer and not the ceiling", report{Ceilings: []ceiling{takes(1, 1000)}, Results: []result{fast("lifted", modeMatch, 1000, 60, 1), fast("ideal", modeMatch, 1000, 180, 1), fast("tarn", modeMatch, 1000, 160, 1)}},
+			[]string{"reached match, 1000 claims: at least 2.5 times the peer without rate limits: 160.0/s, 2.67 times; the ideal binder is 3.00 times", "missed match, 1000 claims: at least 85% of the API server's ceiling for 5 writes: 160.0/s, 80%",
+				"reached match, 1000 claims: at least 85% of the ideal binder: 160.0/s, 89%"}},
 		{"slower than could be", report{Results: []result{fast("ideal", modeDynamic, 1000, 200, 1), fast("tarn", modeDynamic, 1000, 160, 1)}},
-			[]string{"unknown", "unknown", "missed dynamic, 1000 claims: at least 85% of the ideal binder: 80%, 160.0/s"}},
+			[]string{"unknown", "unknown", "missed dynamic, 1000 claims: at least 85% of the ideal binder: 160.0/s, 80%"}},
 		{"no peer, no ceiling", report{Results: []result{fast("tarn", modeMatch, 1000, 160, 1)}}, []string{"unknown", "unknown", "unknown"}},
 		{"few claims prove nothing", report{Results: []result{fast("tarn", modeMatch, 300, 160, 1)}}, nil},
 		{"prebound in time", report{Results: []result{fast("tarn", modePrebound, 1000, 100, 0.2)}}, []string{"reached prebound"}},
@@ -234,13 +246,13 @@ func TestGoalsAreReachedMissedOrNotMeasured(t *testing.T) {
 	// The machine is half as fast in the second turn, and the peer fails in the third.
 	peer := in(3, fast("lifted", modeMatch, 1000, 90, 1))
 	peer.Agree = false
-	got := judge(report{Ceilings: []ceiling{{Turn: 1, Best: 1000}, {Turn: 2, Best: 500}, {Turn: 3, Best: 1000}}, Results: []result{
+	got := judge(report{Ceilings: []ceiling{takes(1, 1000), takes(2, 500), takes(3, 1000)}, Results: []result{
 		fast("lifted", modeMatch, 1000, 60, 1), in(2, fast("lifted", modeMatch, 1000, 30, 1)), peer,
 		fast("tarn", modeMatch, 1000, 156, 1), in(2, fast("tarn", modeMatch, 1000, 78, 1)), in(3, fast("tarn", modeMatch, 1000, 190, 1)),
 		fast("tarn", modePrebound, 1000, 100, 0.2), in(2, fast("tarn", modePrebound, 1000, 100, 0.4)), in(3, fast("tarn", modePrebound, 1000, 100, 0.24))}})
 	want := []verdict{
-		{"match, 1000 claims: at least 2.5 times the peer without rate limits", "2.60 times in the median of 2.60 times, 2.60 times, 117.0/s", true},
-		{"match, 1000 claims: at least 85% of the API server's ceiling for 5 writes", "78% in the median of 78%, 78%, 95%, 156.0/s", false},
+		{"match, 1000 claims: at least 2.5 times the peer without rate limits", "156.0/s, 2.60 times in the median of 2.60 times, 2.60 times", true},
+		{"match, 1000 claims: at least 85% of the API server's ceiling for 5 writes", "156.0/s, 78% in the median of 78%, 78%, 95%", false},
 		{Goal: "match, 1000 claims: at least 85% of the ideal binder"},
 		{"prebound, 1000 claims: p99 under 0.25 s", "0.240 s in the median of 0.200 s, 0.400 s, 0.240 s", true},
 	}
@@ -251,6 +263,23 @@ func TestGoalsAreReachedMissedOrNotMeasured(t *testing.T) {
 	unfinished.Agree = false
 	if got := judge(report{Results: []result{unfinished}}); got[0].Reached {
 		t.Error("a run whose claims were not all bound reached its goal")
+	}
+}
+
+// takes is the ceiling of one turn.
+func takes(turn int, writes float64) ceiling {
+	return ceiling{Turn: turn, Levels: []level{{Concurrency: 1, Pairs: 1000, PerSecond: writes / 2}, {Concurrency: 128, Pairs: 1000, PerSecond: writes}}}
+}
+
+func TestTheCeilingOfARunIsThatOfAsManyPairs(t *testing.T) {
+	c := ceiling{Levels: []level{{Pairs: 1000, PerSecond: 400}, {Pairs: 1000, PerSecond: 500}, {Pairs: 5000, PerSecond: 350}, {Pairs: 3000, PerSecond: 370}}}
+	for claims, want := range map[int]float64{300: 500, 1000: 500, 2000: 500, 3000: 370, 4999: 370, 5000: 350, 9000: 350} {
+		if got := c.of(claims); got != want {
+			t.Errorf("%d claims: %g writes a second, want %g", claims, got, want)
+		}
+	}
+	if got := (ceiling{}).of(1000); got != 0 {
+		t.Errorf("%g writes a second where nothing was measured", got)
 	}
 }
 

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,13 +18,12 @@ var concurrencies = []int{1, 4, 8, 16, 32, 64, 128}
 type ceiling struct {
 	Turn   int     `json:"turn"`
 	Levels []level `json:"levels"`
-	// Best is the most of any level, in writes a second.
-	Best float64 `json:"best"`
 }
 
-// level is the ceiling at one concurrency.
+// level is the ceiling at one concurrency and over a number of pairs.
 type level struct {
 	Concurrency int     `json:"concurrency"`
+	Pairs       int     `json:"pairs"`
 	PerSecond   float64 `json:"writesPerSecond"`
 	// APIServer and Etcd are the seconds of processor time of a thousand writes.
 	APIServer float64 `json:"apiserverSecondsPerThousand"`
@@ -32,7 +33,10 @@ type level struct {
 // ceiling does by itself, in a cluster where nobody binds, the four writes of each
 // binding, in their order and on pairs that are known, and watches the claims as every
 // run does.
-func (c *cluster) ceiling(ctx context.Context, pairs, turn int) (ceiling, error) {
+//
+// The level that takes most is measured again for each size of the runs that is larger: over
+// more pairs the API server takes fewer a second, as its garbage comes to be collected.
+func (c *cluster) ceiling(ctx context.Context, pairs int, sizes []int, turn int) (ceiling, error) {
 	found := ceiling{Turn: turn}
 	for _, concurrency := range concurrencies {
 		one, err := c.level(ctx, pairs, concurrency)
@@ -40,9 +44,35 @@ func (c *cluster) ceiling(ctx context.Context, pairs, turn int) (ceiling, error)
 			return found, err
 		}
 		found.Levels = append(found.Levels, one)
-		found.Best = max(found.Best, one.PerSecond)
+	}
+	best := slices.MaxFunc(found.Levels, func(a, b level) int { return cmp.Compare(a.PerSecond, b.PerSecond) })
+	for _, n := range sizes {
+		if n <= pairs {
+			continue
+		}
+		one, err := c.level(ctx, n, best.Concurrency)
+		if err != nil {
+			return found, err
+		}
+		found.Levels = append(found.Levels, one)
 	}
 	return found, nil
+}
+
+// of is the most writes a second of any level that was measured over as many pairs as there
+// are claims, or else over the most that are fewer, or else over the fewest; 0 if there is none.
+func (c ceiling) of(claims int) float64 {
+	pairs, best := 0, 0.0
+	for _, l := range c.Levels {
+		closer := pairs == 0 || l.Pairs <= claims && (l.Pairs > pairs || pairs > claims) || l.Pairs > claims && l.Pairs < pairs
+		if closer {
+			pairs, best = l.Pairs, 0
+		}
+		if l.Pairs == pairs {
+			best = max(best, l.PerSecond)
+		}
+	}
+	return best
 }
 
 func (c *cluster) level(ctx context.Context, pairs, concurrency int) (level, error) {
@@ -50,7 +80,7 @@ func (c *cluster) level(ctx context.Context, pairs, concurrency int) (level, err
 	defer cancel()
 	volumes, wanted := make([]*corev1.PersistentVolume, pairs), make([]*corev1.PersistentVolumeClaim, pairs)
 	err := each(ctx, pairs, makers, func(i int) (err error) {
-		prefix := fmt.Sprintf("level-%d", concurrency)
+		prefix := fmt.Sprintf("level-%d-%d", pairs, concurrency)
 		v := volume(kindFree, numbered(prefix, i), "")
 		if v, err = c.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{}); err != nil {
 			return err
@@ -83,7 +113,7 @@ func (c *cluster) level(ctx context.Context, pairs, concurrency int) (level, err
 	}
 	writes := float64(binderWrites * pairs)
 	return level{
-		Concurrency: concurrency, PerSecond: writes / took.Seconds(),
+		Concurrency: concurrency, Pairs: pairs, PerSecond: writes / took.Seconds(),
 		APIServer: (after.seconds[apiServer] - before.seconds[apiServer]) * 1000 / writes,
 		Etcd:      (after.seconds[etcd] - before.seconds[etcd]) * 1000 / writes,
 	}, nil

@@ -161,7 +161,7 @@ func measure(ctx context.Context, s settings, one planned) (found measured, err 
 	}
 	defer func() { err = errors.Join(err, c.stop()) }()
 	if one.mode == modeCeiling {
-		found.ceiling, err = c.ceiling(ctx, s.ceilingFor, one.turn)
+		found.ceiling, err = c.ceiling(ctx, s.ceilingFor, s.sizes, one.turn)
 		return found, err
 	}
 	bindings, err := c.bindings(ctx, s, one)

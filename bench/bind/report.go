@@ -30,7 +30,7 @@ type measured struct {
 func (r *report) take(found measured) {
 	if found.bindings != nil {
 		r.Results = append(r.Results, *found.bindings)
-	} else if found.ceiling.Best > 0 {
+	} else if len(found.ceiling.Levels) > 0 {
 		r.Ceilings = append(r.Ceilings, found.ceiling)
 	}
 }
@@ -53,21 +53,21 @@ func (r report) print(out io.Writer) {
 		r.Began.Format(time.RFC3339), m.Processors, m.Processor, m.Memory, m.Kernel, m.Load, m.Kubernetes, m.Tarn, m.Go)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, ceiling := range r.Ceilings {
-		fmt.Fprintf(w, "CEILING %d\tat once\twrites/s\tAPI server s/1000\tetcd s/1000\n", ceiling.Turn)
+		fmt.Fprintf(w, "CEILING %d\tat once\tpairs\twrites/s\tAPI server s/1000\tetcd s/1000\n", ceiling.Turn)
 		for _, l := range ceiling.Levels {
-			fmt.Fprintf(w, "\t%d\t%.0f\t%.2f\t%.2f\n", l.Concurrency, l.PerSecond, l.APIServer, l.Etcd)
+			fmt.Fprintf(w, "\t%d\t%d\t%.0f\t%.2f\t%.2f\n", l.Concurrency, l.Pairs, l.PerSecond, l.APIServer, l.Etcd)
 		}
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintln(w, "MODE\tCLAIMS\tBINDER\tTURN\tBINDS/S\tONCE MADE/S\tP50\tP90\tP99\tMAX\tWRITES/BIND\t409\tGETS/BIND\tCPU binder\tapiserver\tetcd\tAGREE")
+	fmt.Fprintln(w, "MODE\tCLAIMS\tBINDER\tTURN\tBINDS/S\tONCE MADE/S\tP50\tP90\tP99\tMAX\tWRITES/BIND\t409\tGETS/BIND\tCPU binder\tapiserver\tetcd\tIDLE\tAGREE")
 	for _, one := range r.Results {
 		agree := "yes"
 		if !one.Agree {
 			agree = fmt.Sprintf("NO, %d bound", one.Bound)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%.1f\t%.1f\t%.3f\t%.3f\t%.3f\t%.3f\t%.2f\t%d\t%.2f\t%.2f s\t%.2f s\t%.2f s\t%s\n",
+		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%.1f\t%.1f\t%.3f\t%.3f\t%.3f\t%.3f\t%.2f\t%d\t%.2f\t%.2f s\t%.2f s\t%.2f s\t%.0f%%\t%s\n",
 			one.Mode, one.Claims, one.Subject, one.Turn, one.PerSecond, one.AfterPerSecond, one.Latency.P50, one.Latency.P90, one.Latency.P99, one.Latency.Max,
-			one.Writes, one.Conflicts, one.Gets, one.Processor["binder"], one.Processor[apiServer], one.Processor[etcd], agree)
+			one.Writes, one.Conflicts, one.Gets, one.Processor["binder"], one.Processor[apiServer], one.Processor[etcd], 100*one.Idle, agree)
 	}
 	_ = w.Flush() // as with the prints: who reads is gone
 	fmt.Fprintln(out)

@@ -25,6 +25,9 @@ type result struct {
 	Latency        latency `json:"latency"`
 	// Processor is seconds of processor time by component.
 	Processor map[string]float64 `json:"processorSeconds"`
+	// Idle is the part of the processors' time, 0 to 1, in which none of the machine's
+	// programs had something for them to do.
+	Idle float64 `json:"processorsIdle"`
 	// Requests are those of everybody but this program for one binding, by verb and
 	// resource; Writes are those of them that change claims and volumes.
 	Requests  map[string]float64 `json:"requestsPerBind"`
@@ -91,6 +94,9 @@ func (r *result) spent(before, after usage, process string) {
 	}
 	r.Processor["binder"] = r.Processor[process]
 	delete(r.Processor, process)
+	if all := after.machine.all - before.machine.all; all > 0 {
+		r.Idle = (after.machine.idle - before.machine.idle) / all
+	}
 	r.Requests = map[string]float64{}
 	own := ownWrites(r.Mode)
 	for _, name := range slices.Sorted(maps.Keys(after.requests)) {

@@ -21,7 +21,11 @@ type usage struct {
 	seconds  map[string]float64 // of processor time, by component
 	requests map[string]int     // answered by the API server, as "PUT persistentvolumes/status"
 	conflict int                // of these, refused because somebody else came first
+	machine  machineTime
 }
+
+// machineTime is what a machine's processors have spent so far, in any one unit.
+type machineTime struct{ idle, all float64 }
 
 func (c *cluster) usage(ctx context.Context) (usage, error) {
 	u := usage{seconds: map[string]float64{}}
@@ -30,6 +34,13 @@ func (c *cluster) usage(ctx context.Context) (usage, error) {
 		return u, fmt.Errorf("reading the API server's metrics: %w", err)
 	}
 	if u.requests, u.conflict, err = requests(string(metrics)); err != nil {
+		return u, err
+	}
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return u, fmt.Errorf("processor time of the machine: %w", err)
+	}
+	if u.machine, err = machineTicks(string(stat)); err != nil {
 		return u, err
 	}
 	for _, component := range []string{apiServer, etcd, c.subject.process} {
@@ -65,6 +76,27 @@ func statSeconds(stat string) (float64, error) {
 		ticks += n
 	}
 	return float64(ticks) / ticksPerSecond, nil
+}
+
+// machineTicks reads the sum of all processors, the first line of /proc/stat: the fourth
+// number is the time they had nothing to do, the fifth that part in which a disk was waited for,
+// and those from the ninth on are in others already.
+func machineTicks(stat string) (found machineTime, err error) {
+	line, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return found, fmt.Errorf("%q is no first line of /proc/stat", line)
+	}
+	for i, field := range fields[1:9] {
+		n, err := strconv.ParseFloat(field, 64)
+		if err != nil {
+			return found, fmt.Errorf("%q is no first line of /proc/stat: %w", line, err)
+		}
+		if found.all += n; i == 3 || i == 4 {
+			found.idle += n
+		}
+	}
+	return found, nil
 }
 
 // counted are the resources whose requests are counted.

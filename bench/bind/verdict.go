@@ -43,9 +43,14 @@ func judge(r report) []verdict {
 			if one.Claims < 1000 {
 				continue
 			}
-			atLeast(overPeer, fmt.Sprintf("at least %g times the peer without rate limits", overPeer), than("lifted", one.Mode, one.Claims))
+			peer := than("lifted", one.Mode, one.Claims)
+			v := compared(runs, peer, overPeer, fmt.Sprintf("at least %g times the peer without rate limits", overPeer))
+			if ideal := ratios(r.runs("ideal", one.Mode, one.Claims), peer); v.Found != "" && len(ideal) > 0 {
+				v.Found += "; the ideal binder is " + inTurns(ideal, times)
+			}
+			all = append(all, v)
 			writes := writesPerBinding(one.Mode)
-			atLeast(ofCeiling, fmt.Sprintf("at least %g%% of the API server's ceiling for %d writes", 100*ofCeiling, writes), r.ceilingsFor(writes))
+			atLeast(ofCeiling, fmt.Sprintf("at least %g%% of the API server's ceiling for %d writes", 100*ofCeiling, writes), r.ceilings(one.Claims, writes))
 			atLeast(ofCeiling, fmt.Sprintf("at least %g%% of the ideal binder", 100*ofCeiling), than("ideal", one.Mode, one.Claims))
 			if fewer := than("tarn", one.Mode, one.Claims/5); len(fewer) > 0 {
 				atLeast(withNumber, fmt.Sprintf("no less than %g%% of the rate of %d claims", 100*withNumber, one.Claims/5), fewer)
@@ -62,24 +67,37 @@ func judge(r report) []verdict {
 // compared holds the rates of some runs, as parts of others' rates by turn, to what is wanted.
 // Turns without the other are left out; a run that did not end well reaches no goal.
 func compared(runs []result, others map[int]float64, want float64, goal string) verdict {
-	var ratios, own []float64
-	for _, one := range runs {
-		if other := others[one.Turn]; other > 0 {
-			ratios, own = append(ratios, one.PerSecond/other), append(own, one.PerSecond)
-		}
-	}
 	v := verdict{Goal: fmt.Sprintf("%s, %d claims: %s", runs[0].Mode, runs[0].Claims, goal)}
-	if len(ratios) == 0 {
+	found := ratios(runs, others)
+	if len(found) == 0 {
 		return v
 	}
-	show := func(ratio float64) string { return fmt.Sprintf("%.0f%%", 100*ratio) }
+	show := percent
 	if want > 1 {
-		show = func(ratio float64) string { return fmt.Sprintf("%.2f times", ratio) }
+		show = times
 	}
-	v.Found = fmt.Sprintf("%s, %.1f/s", inTurns(ratios, show), median(own))
-	v.Reached = median(ratios) >= want && allAgree(runs)
+	var own []float64
+	for _, one := range runs {
+		own = append(own, one.PerSecond)
+	}
+	v.Found = fmt.Sprintf("%.1f/s, %s", median(own), inTurns(found, show))
+	v.Reached = median(found) >= want && allAgree(runs)
 	return v
 }
+
+// ratios are the rates of some runs as parts of others' by turn, where both are known.
+func ratios(runs []result, others map[int]float64) []float64 {
+	var found []float64
+	for _, one := range runs {
+		if other := others[one.Turn]; other > 0 {
+			found = append(found, one.PerSecond/other)
+		}
+	}
+	return found
+}
+
+func percent(ratio float64) string { return fmt.Sprintf("%.0f%%", 100*ratio) }
+func times(ratio float64) string   { return fmt.Sprintf("%.2f times", ratio) }
 
 // soon holds the p99 of some runs to the goal.
 func soon(runs []result) verdict {
@@ -144,11 +162,12 @@ func rates(runs []result) map[int]float64 {
 	return found
 }
 
-// ceilingsFor are by turn the most bindings a second of so many writes that the API server takes.
-func (r report) ceilingsFor(writes int) map[int]float64 {
+// ceilings are by turn the most bindings a second that the API server takes of some claims, each
+// of so many writes.
+func (r report) ceilings(claims, writes int) map[int]float64 {
 	found := map[int]float64{}
 	for _, one := range r.Ceilings {
-		found[one.Turn] = one.Best / float64(writes)
+		found[one.Turn] = one.of(claims) / float64(writes)
 	}
 	return found
 }

@@ -34,8 +34,8 @@ type level struct {
 // binding, in their order and on pairs that are known, and watches the claims as every
 // run does.
 //
-// The level that takes most is measured again for each size of the runs that is larger: over
-// more pairs the API server takes fewer a second, as its garbage comes to be collected.
+// The level that takes most is measured again for each size of the runs that is larger, which
+// last longer: in a burst of a thousand pairs the API server may collect its garbage once or not.
 func (c *cluster) ceiling(ctx context.Context, pairs int, sizes []int, turn int) (ceiling, error) {
 	found := ceiling{Turn: turn}
 	for _, concurrency := range concurrencies {

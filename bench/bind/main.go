@@ -39,10 +39,10 @@ type settings struct {
 	slowSizes  []int // for the default flags, at which a thousand claims take minutes
 	noise      int   // Released volumes that lie about
 	rate       int   // pairs a second of mode prebound
-	turns      int   // how often all is measured
+	turns      int   // how often all is measured, but subject default
 	results    string
 	profiles   string
-	ceilingFor int // pairs bound at each concurrency of mode ceiling
+	ceilingFor int // pairs bound at each concurrency of mode ceiling, and as many as there are claims at the best
 }
 
 func read(args []string) (settings, error) {
@@ -58,9 +58,9 @@ func read(args []string) (settings, error) {
 	flags.IntVar(&s.noise, "noise", 3000, "how many Released volumes lie about in mode noise")
 	flags.IntVar(&s.rate, "rate", 100, "pairs made a second in mode prebound")
 	flags.IntVar(&s.turns, "turns", 1, "how often all is measured but subject default; the goals are held against the medians, as a machine may be faster at one time than at another")
-	flags.IntVar(&s.ceilingFor, "ceiling-pairs", 1000, "pairs bound at each concurrency of mode ceiling: of as few as 400 128 at once are a burst of a second, which says little")
+	flags.IntVar(&s.ceilingFor, "ceiling-pairs", 1000, "pairs bound at each concurrency of mode ceiling, of which the best is measured again for each larger -n: of as few as 400 128 at once are a burst of a second, which says little")
 	flags.StringVar(&s.results, "results", "bench/results", "folder for the results; empty for none")
-	flags.StringVar(&s.profiles, "profiles", "", "folder for CPU profiles of Tarn's controller and of the API server, taken in each run of the first turn; they cost a little speed")
+	flags.StringVar(&s.profiles, "profiles", "", "folder for CPU profiles of Tarn's controller and of the API server, taken in each run of the first turn that binds; they cost a little speed")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
@@ -68,13 +68,13 @@ func read(args []string) (settings, error) {
 	if *whole {
 		*sizes, *slow = "300,1000,5000", "300,1000,5000"
 	}
-	var err, slowErr error
+	var err, slowErr, turnsErr error
 	s.sizes, err = numbers(*sizes)
 	s.slowSizes, slowErr = numbers(*slow)
 	if s.turns < 1 {
-		slowErr = errors.Join(slowErr, fmt.Errorf("-turns=%d: measure once at least", s.turns))
+		turnsErr = fmt.Errorf("-turns=%d: give 1 or more", s.turns)
 	}
-	return s, errors.Join(err, slowErr)
+	return s, errors.Join(err, slowErr, turnsErr)
 }
 
 func numbers(text string) ([]int, error) {
@@ -83,6 +83,9 @@ func numbers(text string) ([]int, error) {
 		n, err := strconv.Atoi(word)
 		if err != nil || n < 1 {
 			return nil, fmt.Errorf("%q is no number of claims: give such as 300,1000", word)
+		}
+		if slices.Contains(found, n) {
+			return nil, fmt.Errorf("%d claims are given twice in %q: for more than one run of each use -turns", n, text)
 		}
 		found = append(found, n)
 	}
@@ -161,8 +164,13 @@ func measure(ctx context.Context, s settings, one planned) (found measured, err 
 	}
 	defer func() { err = errors.Join(err, c.stop()) }()
 	if one.mode == modeCeiling {
-		found.ceiling, err = c.ceiling(ctx, s.ceilingFor, s.sizes, one.turn)
-		return found, err
+		// Half a ceiling would be taken for the whole.
+		whole, err := c.ceiling(ctx, s.ceilingFor, s.sizes, one.turn)
+		if err != nil {
+			return found, err
+		}
+		found.ceiling = whole
+		return found, nil
 	}
 	bindings, err := c.bindings(ctx, s, one)
 	found.bindings = &bindings

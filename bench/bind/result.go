@@ -28,6 +28,8 @@ type result struct {
 	// Idle is the part of the processors' time, 0 to 1, in which none of the machine's
 	// programs had something for them to do.
 	Idle float64 `json:"processorsIdle"`
+	// Stolen is the part that the host of a virtual machine gave to others.
+	Stolen float64 `json:"processorsStolen"`
 	// Requests are those of everybody but this program for one binding, by verb and
 	// resource; Writes are those of them that change claims and volumes.
 	Requests  map[string]float64 `json:"requestsPerBind"`
@@ -96,6 +98,7 @@ func (r *result) spent(before, after usage, process string) {
 	delete(r.Processor, process)
 	if all := after.machine.all - before.machine.all; all > 0 {
 		r.Idle = (after.machine.idle - before.machine.idle) / all
+		r.Stolen = (after.machine.stolen - before.machine.stolen) / all
 	}
 	r.Requests = map[string]float64{}
 	own := ownWrites(r.Mode)

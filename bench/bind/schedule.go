@@ -76,13 +76,20 @@ func (p planned) String() string {
 	if p.mode == modeCeiling {
 		return "the API server's ceiling"
 	}
-	return fmt.Sprintf("%s, %d claims, bound by %s", p.mode, p.n, p.subject.name)
+	text := fmt.Sprintf("%s, %d claims, bound by %s", p.mode, p.n, p.subject.name)
+	if p.turn > 1 {
+		text += fmt.Sprintf(", turn %d", p.turn)
+	}
+	return text
 }
 
 // schedule lists the runs, in rounds whose runs go side by side. Of one mode and size one
 // subject comes after the other, so that what changes on the machine with the hours changes
 // for all of them. That of the default flags comes last, all modes of a size at once: at 20
 // requests a second each leaves the processors idle for nearly all of its many minutes.
+//
+// In each turn another subject is the first, so that what changes within a mode and size does
+// not always change for the same.
 func schedule(s settings) ([][]planned, error) {
 	for _, mode := range s.modes {
 		if !slices.Contains(modeNames(), mode) {
@@ -104,7 +111,7 @@ func schedule(s settings) ([][]planned, error) {
 	var rounds [][]planned
 	for turn := range s.turns {
 		for _, mode := range s.modes {
-			rounds = append(rounds, oneMode(quick, mode, s.sizes, turn+1)...)
+			rounds = append(rounds, oneMode(rotated(quick, turn), mode, s.sizes, turn+1)...)
 		}
 	}
 	for _, n := range s.slowSizes {
@@ -121,6 +128,15 @@ func schedule(s settings) ([][]planned, error) {
 		}
 	}
 	return rounds, nil
+}
+
+// rotated begins with the one at a place, taken round.
+func rotated(all []subject, first int) []subject {
+	if len(all) == 0 {
+		return nil
+	}
+	first %= len(all)
+	return slices.Concat(all[first:], all[:first])
 }
 
 // oneMode lists the runs of one mode in one turn.

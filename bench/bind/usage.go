@@ -25,7 +25,7 @@ type usage struct {
 }
 
 // machineTime is what a machine's processors have spent so far, in any one unit.
-type machineTime struct{ idle, all float64 }
+type machineTime struct{ idle, stolen, all float64 }
 
 func (c *cluster) usage(ctx context.Context) (usage, error) {
 	u := usage{seconds: map[string]float64{}}
@@ -80,7 +80,7 @@ func statSeconds(stat string) (float64, error) {
 
 // machineTicks reads the sum of all processors, the first line of /proc/stat: the fourth
 // number is the time they had nothing to do, the fifth that part in which a disk was waited for,
-// and those from the ninth on are in others already.
+// the eighth what the machine's host gave to others, and those after it are in others already.
 func machineTicks(stat string) (found machineTime, err error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)
@@ -92,8 +92,11 @@ func machineTicks(stat string) (found machineTime, err error) {
 		if err != nil {
 			return found, fmt.Errorf("%q is no first line of /proc/stat: %w", line, err)
 		}
-		if found.all += n; i == 3 || i == 4 {
+		switch found.all += n; i {
+		case 3, 4:
 			found.idle += n
+		case 7:
+			found.stolen += n
 		}
 	}
 	return found, nil

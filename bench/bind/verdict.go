@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -29,6 +30,7 @@ const (
 // binder counts too much.
 func judge(r report) []verdict {
 	var all []verdict
+	turns := r.turns()
 	for i, one := range r.Results {
 		if one.Subject != "tarn" || slices.ContainsFunc(r.Results[:i], one.sameKind) {
 			continue
@@ -36,7 +38,7 @@ func judge(r report) []verdict {
 		runs := r.runs(one.Subject, one.Mode, one.Claims)
 		than := func(subject, mode string, claims int) map[int]float64 { return rates(r.runs(subject, mode, claims)) }
 		atLeast := func(want float64, goal string, others map[int]float64) {
-			all = append(all, compared(runs, others, want, goal))
+			all = append(all, compared(runs, others, turns, want, goal))
 		}
 		switch one.Mode {
 		case modeMatch, modeDynamic:
@@ -44,8 +46,8 @@ func judge(r report) []verdict {
 				continue
 			}
 			peer := than("lifted", one.Mode, one.Claims)
-			v := compared(runs, peer, overPeer, fmt.Sprintf("at least %g times the peer without rate limits", overPeer))
-			if ideal := ratios(r.runs("ideal", one.Mode, one.Claims), peer); v.Found != "" && len(ideal) > 0 {
+			v := compared(runs, peer, turns, overPeer, fmt.Sprintf("at least %g times the peer without rate limits", overPeer))
+			if _, ideal := paired(agreeing(r.runs("ideal", one.Mode, one.Claims)), peer); v.Found != "" && len(ideal) > 0 {
 				v.Found += "; the ideal binder is " + inTurns(ideal, times)
 			}
 			all = append(all, v)
@@ -56,7 +58,7 @@ func judge(r report) []verdict {
 				atLeast(withNumber, fmt.Sprintf("no less than %g%% of the rate of %d claims", 100*withNumber, one.Claims/5), fewer)
 			}
 		case modePrebound:
-			all = append(all, soon(runs))
+			all = append(all, soon(runs, turns))
 		case modeNoise:
 			atLeast(besideReleased, fmt.Sprintf("no less than %g%% of mode match", 100*besideReleased), than("tarn", modeMatch, one.Claims))
 		}
@@ -64,11 +66,11 @@ func judge(r report) []verdict {
 	return all
 }
 
-// compared holds the rates of some runs, as parts of others' rates by turn, to what is wanted.
-// Turns without the other are left out; a run that did not end well reaches no goal.
-func compared(runs []result, others map[int]float64, want float64, goal string) verdict {
+// compared holds the rates of some runs, as parts of others' rates by turn, to what is wanted. A
+// run that did not end well reaches no goal, nor do all where a turn has no such pair.
+func compared(runs []result, others map[int]float64, turns int, want float64, goal string) verdict {
 	v := verdict{Goal: fmt.Sprintf("%s, %d claims: %s", runs[0].Mode, runs[0].Claims, goal)}
-	found := ratios(runs, others)
+	own, found := paired(runs, others)
 	if len(found) == 0 {
 		return v
 	}
@@ -76,31 +78,32 @@ func compared(runs []result, others map[int]float64, want float64, goal string) 
 	if want > 1 {
 		show = times
 	}
-	var own []float64
-	for _, one := range runs {
-		own = append(own, one.PerSecond)
-	}
 	v.Found = fmt.Sprintf("%.1f/s, %s", median(own), inTurns(found, show))
-	v.Reached = median(found) >= want && allAgree(runs)
+	if len(found) < turns {
+		v.Found += fmt.Sprintf(", in %d of %d turns", len(found), turns)
+	}
+	v.Reached = median(found) >= want && len(found) == turns && allAgree(runs)
 	return v
 }
 
-// ratios are the rates of some runs as parts of others' by turn, where both are known.
-func ratios(runs []result, others map[int]float64) []float64 {
-	var found []float64
+// paired are the rates of some runs, and the same as parts of others' by turn, of the turns in
+// which both are known.
+func paired(runs []result, others map[int]float64) (own, ratios []float64) {
 	for _, one := range runs {
 		if other := others[one.Turn]; other > 0 {
-			found = append(found, one.PerSecond/other)
+			own, ratios = append(own, one.PerSecond), append(ratios, one.PerSecond/other)
 		}
 	}
-	return found
+	return own, ratios
 }
 
-func percent(ratio float64) string { return fmt.Sprintf("%.0f%%", 100*ratio) }
-func times(ratio float64) string   { return fmt.Sprintf("%.2f times", ratio) }
+// percent and times show a ratio, cut off, not rounded: one that misses a goal does not look as
+// if it had reached it.
+func percent(ratio float64) string { return fmt.Sprintf("%.1f%%", math.Floor(1000*ratio)/10) }
+func times(ratio float64) string   { return fmt.Sprintf("%.2f times", math.Floor(100*ratio)/100) }
 
 // soon holds the p99 of some runs to the goal.
-func soon(runs []result) verdict {
+func soon(runs []result, turns int) verdict {
 	var waits []float64
 	for _, one := range runs {
 		waits = append(waits, one.Latency.P99)
@@ -108,7 +111,7 @@ func soon(runs []result) verdict {
 	return verdict{
 		Goal:    fmt.Sprintf("%s, %d claims: p99 under %g s", runs[0].Mode, runs[0].Claims, preboundP99),
 		Found:   inTurns(waits, func(seconds float64) string { return fmt.Sprintf("%.3f s", seconds) }),
-		Reached: median(waits) < preboundP99 && allAgree(runs),
+		Reached: median(waits) < preboundP99 && len(runs) == turns && allAgree(runs),
 	}
 }
 
@@ -131,8 +134,20 @@ func median(all []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-func allAgree(runs []result) bool {
-	return !slices.ContainsFunc(runs, func(one result) bool { return !one.Agree })
+func allAgree(runs []result) bool { return len(agreeing(runs)) == len(runs) }
+
+// agreeing are the runs that ended well.
+func agreeing(runs []result) []result {
+	return slices.DeleteFunc(slices.Clone(runs), func(one result) bool { return !one.Agree })
+}
+
+// turns is how often all was measured.
+func (r report) turns() int {
+	last := 0
+	for _, one := range r.Results {
+		last = max(last, one.Turn)
+	}
+	return last
 }
 
 // sameKind says whether two runs are of the same binder, mode and size.
@@ -140,7 +155,7 @@ func (r result) sameKind(other result) bool {
 	return r.Subject == other.Subject && r.Mode == other.Mode && r.Claims == other.Claims
 }
 
-// runs are those of a binder, mode and size, one for each turn.
+// runs are those of a binder, mode and size, one for each turn in which there was one.
 func (r report) runs(subject, mode string, claims int) []result {
 	var found []result
 	for _, one := range r.Results {
@@ -154,10 +169,8 @@ func (r report) runs(subject, mode string, claims int) []result {
 // rates are bindings a second by turn, of the runs that ended well.
 func rates(runs []result) map[int]float64 {
 	found := map[int]float64{}
-	for _, one := range runs {
-		if one.Agree {
-			found[one.Turn] = one.PerSecond
-		}
+	for _, one := range agreeing(runs) {
+		found[one.Turn] = one.PerSecond
 	}
 	return found
 }

@@ -271,10 +271,10 @@ func TestGoalsAreReachedMissedOrNotMeasured(t *testing.T) {
 		fast("lifted", modeMatch, 1000, 10, 1), in(2, fast("lifted", modeMatch, 1000, 10, 1)),
 		fast("tarn", modeMatch, 1000, 30, 1), in(2, fast("tarn", modeMatch, 1000, 24.96, 1)), fast("tarn", modePrebound, 1000, 100, 0.2)}})
 	want = []verdict{
-		{"match, 1000 claims: at least 2.5 times the peer without rate limits", "27.5/s, 2.74 times in the median of 3.00 times, 2.49 times; the ideal binder is 3.00 times", true},
+		{"match, 1000 claims: at least 2.5 times the peer without rate limits", "27.5/s, 2.74 times in the median of 3.00 times, 2.49 times; the ideal binder is 3.00 times, in 1 of 2 turns", true},
 		{Goal: "match, 1000 claims: at least 85% of the API server's ceiling for 5 writes"},
 		{"match, 1000 claims: at least 85% of the ideal binder", "25.0/s, 83.2%, in 1 of 2 turns", false},
-		{"prebound, 1000 claims: p99 under 0.25 s", "0.200 s", false},
+		{"prebound, 1000 claims: p99 under 0.25 s", "0.200 s, in 1 of 2 turns", false},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("where runs are missing\n%+v, want\n%+v", got, want)

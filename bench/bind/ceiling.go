@@ -41,7 +41,7 @@ func (c *cluster) ceiling(ctx context.Context, pairs int, sizes []int, turn int)
 	for _, concurrency := range concurrencies {
 		one, err := c.level(ctx, pairs, concurrency)
 		if err != nil {
-			return found, err
+			return ceiling{}, err // a part of it would be taken for the whole
 		}
 		found.Levels = append(found.Levels, one)
 	}
@@ -52,7 +52,7 @@ func (c *cluster) ceiling(ctx context.Context, pairs int, sizes []int, turn int)
 		}
 		one, err := c.level(ctx, n, best.Concurrency)
 		if err != nil {
-			return found, err
+			return ceiling{}, err // a part of it would be taken for the whole
 		}
 		found.Levels = append(found.Levels, one)
 	}

@@ -164,13 +164,8 @@ func measure(ctx context.Context, s settings, one planned) (found measured, err 
 	}
 	defer func() { err = errors.Join(err, c.stop()) }()
 	if one.mode == modeCeiling {
-		// Half a ceiling would be taken for the whole.
-		whole, err := c.ceiling(ctx, s.ceilingFor, s.sizes, one.turn)
-		if err != nil {
-			return found, err
-		}
-		found.ceiling = whole
-		return found, nil
+		found.ceiling, err = c.ceiling(ctx, s.ceilingFor, s.sizes, one.turn)
+		return found, err
 	}
 	bindings, err := c.bindings(ctx, s, one)
 	found.bindings = &bindings

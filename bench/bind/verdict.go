@@ -48,7 +48,7 @@ func judge(r report) []verdict {
 			peer := than("lifted", one.Mode, one.Claims)
 			v := compared(runs, peer, turns, overPeer, fmt.Sprintf("at least %g times the peer without rate limits", overPeer))
 			if _, ideal := paired(agreeing(r.runs("ideal", one.Mode, one.Claims)), peer); v.Found != "" && len(ideal) > 0 {
-				v.Found += "; the ideal binder is " + inTurns(ideal, times)
+				v.Found += "; the ideal binder is " + inTurns(ideal, turns, times)
 			}
 			all = append(all, v)
 			writes := writesPerBinding(one.Mode)
@@ -78,10 +78,7 @@ func compared(runs []result, others map[int]float64, turns int, want float64, go
 	if want > 1 {
 		show = times
 	}
-	v.Found = fmt.Sprintf("%.1f/s, %s", median(own), inTurns(found, show))
-	if len(found) < turns {
-		v.Found += fmt.Sprintf(", in %d of %d turns", len(found), turns)
-	}
+	v.Found = fmt.Sprintf("%.1f/s, %s", median(own), inTurns(found, turns, show))
 	v.Reached = median(found) >= want && len(found) == turns && allAgree(runs)
 	return v
 }
@@ -110,21 +107,26 @@ func soon(runs []result, turns int) verdict {
 	}
 	return verdict{
 		Goal:    fmt.Sprintf("%s, %d claims: p99 under %g s", runs[0].Mode, runs[0].Claims, preboundP99),
-		Found:   inTurns(waits, func(seconds float64) string { return fmt.Sprintf("%.3f s", seconds) }),
+		Found:   inTurns(waits, turns, func(seconds float64) string { return fmt.Sprintf("%.3f s", seconds) }),
 		Reached: median(waits) < preboundP99 && len(runs) == turns && allAgree(runs),
 	}
 }
 
-// inTurns shows the median of what was found, and what it is the median of.
-func inTurns(found []float64, show func(float64) string) string {
-	if len(found) == 1 {
-		return show(found[0])
+// inTurns shows the median of what was found, what it is the median of, and whether that is
+// all the turns there were.
+func inTurns(found []float64, turns int, show func(float64) string) string {
+	text := show(median(found))
+	if len(found) > 1 {
+		var each []string
+		for _, one := range found {
+			each = append(each, show(one))
+		}
+		text += " in the median of " + strings.Join(each, ", ")
 	}
-	var each []string
-	for _, one := range found {
-		each = append(each, show(one))
+	if len(found) < turns {
+		text += fmt.Sprintf(", in %d of %d turns", len(found), turns)
 	}
-	return fmt.Sprintf("%s in the median of %s", show(median(found)), strings.Join(each, ", "))
+	return text
 }
 
 // median is the one in the middle, of an even number the mean of the two that are.

@@ -47,7 +47,7 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey) (*View, e
 	if v.Claim, err = kube.ClaimByUID(ctx, r.client, indexClaimUID, uid); err != nil {
 		return nil, err
 	}
-	if v.Record == nil && (v.Claim == nil || v.Claim.Spec.VolumeName != "") {
+	if v.Record == nil && (v.Claim == nil || v.Claim.Spec.VolumeName != "" || !mayBeOurs(provisionerName(v.Claim))) {
 		return v, nil // it gets none: as most of what other provisioners serve, each of which comes by several times
 	}
 	if v.Volume, err = kube.Get(ctx, r.client, client.ObjectKey{Name: key.Name}, &corev1.PersistentVolume{}); err != nil {

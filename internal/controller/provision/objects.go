@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -43,6 +44,10 @@ func provisionerName(claim *corev1.PersistentVolumeClaim) string {
 	}
 	return claim.Annotations[annBetaProvisioner]
 }
+
+// mayBeOurs says whether a provisioner may be a PavProvisioner, whose name is a DNS label.
+// Those of others mostly have a dot in theirs.
+func mayBeOurs(provisioner string) bool { return len(validation.IsDNS1123Label(provisioner)) == 0 }
 
 func className(claim *corev1.PersistentVolumeClaim) string {
 	if name, ok := claim.Annotations[annBetaClass]; ok {

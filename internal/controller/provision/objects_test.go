@@ -9,11 +9,36 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/yaml"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
 )
+
+// Claims that others make volumes for come and go by the thousand.
+func TestOnlyClaimsThatMayBeOursAreLookedAt(t *testing.T) {
+	asking := func(provisioner string) *corev1.PersistentVolumeClaim {
+		claim := &corev1.PersistentVolumeClaim{}
+		if provisioner != "" {
+			claim.Annotations = map[string]string{annProvisioner: provisioner}
+		}
+		return claim
+	}
+	for provisioner, ours := range map[string]bool{"": false, "nfs": true, "csi.example.com": false, "tarn.dev/host-path": false} {
+		if got := namesProvisioner.Create(event.CreateEvent{Object: asking(provisioner)}); got != ours {
+			t.Errorf("a new claim of provisioner %q is looked at: %t, want %t", provisioner, got, ours)
+		}
+		update := event.UpdateEvent{ObjectOld: asking("nfs"), ObjectNew: asking(provisioner)}
+		if !namesProvisioner.Update(update) {
+			t.Errorf("a claim whose provisioner was nfs and is %q is not looked at", provisioner)
+		}
+		update = event.UpdateEvent{ObjectOld: asking(""), ObjectNew: asking(provisioner)}
+		if got := namesProvisioner.Update(update); got != ours {
+			t.Errorf("a claim that gets provisioner %q is looked at: %t, want %t", provisioner, got, ours)
+		}
+	}
+}
 
 func TestCase121TheVolumeIsWhatTheClaimAndItsClassAskFor(t *testing.T) {
 	for _, c := range []struct {

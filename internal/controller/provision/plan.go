@@ -8,7 +8,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -107,8 +106,8 @@ func decideNew(v *View) Plan {
 		return none
 	}
 	name := provisionerName(c)
-	if name == "" || v.Provisioner == nil && (v.DriverKnown || len(validation.IsDNS1123Label(name)) > 0) {
-		return none // not ours: the name of a PavProvisioner is a DNS label
+	if !mayBeOurs(name) || v.Provisioner == nil && v.DriverKnown {
+		return none
 	}
 	if cause, why := unusable(v.Provisioner, name); cause != "" {
 		return Plan{Act: ActNone, Warning: why, Cause: cause}

@@ -54,9 +54,10 @@ func request(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
-// namesProvisioner passes what happens to claims that a provisioner is asked for: those
-// that are matched with volumes there are come and go by the thousand and have no
-// record. Where one lost the name after it got its record, that update and its end pass.
+// namesProvisioner passes what happens to claims that a PavProvisioner may be asked for:
+// those that are matched with volumes there are, or made volumes by others, come and go by
+// the thousand and have no record. Where one lost the name after it got its record, that
+// update and its end pass.
 var namesProvisioner = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return asksProvisioner(e.Object) },
 	UpdateFunc: func(e event.UpdateEvent) bool { return asksProvisioner(e.ObjectOld) || asksProvisioner(e.ObjectNew) },
@@ -64,7 +65,7 @@ var namesProvisioner = predicate.Funcs{
 
 func asksProvisioner(o client.Object) bool {
 	claim, ok := o.(*corev1.PersistentVolumeClaim)
-	return ok && provisionerName(claim) != ""
+	return ok && mayBeOurs(provisionerName(claim))
 }
 
 func mapClaim(_ context.Context, o client.Object) []reconcile.Request {

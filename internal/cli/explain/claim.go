@@ -106,16 +106,25 @@ func (s *story) pendingClaim(c *claimView) {
 // binderWaits is the reason of the Event by which a binder says that it waits for a provisioner.
 const binderWaits = "ExternalProvisioning"
 
+// binderDelay is how much later than a provisioner a binder may tell that it waits for it: Tarn's
+// does so where many claims are on their way.
+const binderDelay = 62 * time.Second
+
 // toldByEvent goes by the newest Event about an object. That a binder waits for a provisioner it
-// may say again and again: what was said of it since it began to is nearer to the cause.
+// may say again and again: what was said of it since it began to, and by another a short time
+// before, is nearer to the cause.
 func (s *story) toldByEvent(events []corev1.Event) {
 	e := newest(events)
 	if e == nil {
 		return
 	}
 	if e.Reason == binderWaits {
-		others := slices.DeleteFunc(slices.Clone(events), func(other corev1.Event) bool { return other.Reason == binderWaits })
-		if other := newest(others); other != nil && lastSeen(other).After(e.CreationTimestamp.Time) {
+		began := e.CreationTimestamp.Time
+		nearer := slices.DeleteFunc(slices.Clone(events), func(other corev1.Event) bool {
+			said := lastSeen(&other)
+			return other.Reason == binderWaits || !said.After(began.Add(-binderDelay)) || ofBinder(other) && !said.After(began)
+		})
+		if other := newest(nearer); other != nil {
 			e = other
 		}
 	}

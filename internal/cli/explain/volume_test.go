@@ -14,6 +14,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -238,19 +239,23 @@ func TestWhatCannotBeReadIsSaidAndNothingIsConcludedFromIt(t *testing.T) {
 	}
 }
 
-// A binder repeats that it waits, so that its Event is the newest whatever became of it.
+// A binder repeats that it waits, so that its Event is the newest whatever became of it, and may
+// begin to say so late.
 func TestWhatWasSaidSinceABinderBeganToWaitIsToldBeforeThat(t *testing.T) {
 	for name, c := range map[string]struct {
 		said time.Duration // after the binder began to wait
+		by   string
 		want string
 	}{
-		"what the provisioner has failed with": {time.Minute, "shelf 7 is full"},
-		"what does not hold any more":          {-time.Minute, "waiting for a volume"},
+		"what the provisioner has failed with":               {time.Minute, "shelves", "shelf 7 is full"},
+		"what it failed with before a busy binder said that": {-time.Minute, "shelves", "shelf 7 is full"},
+		"what the provisioner failed with long before":       {-2 * time.Minute, "shelves", "waiting for a volume"},
+		"what the binder said before does not hold any more": {-time.Second, kube.ControllerName, "waiting for a volume"},
 	} {
 		w := withoutClass(newWorld(), ptr.To("gold"))
 		w.view.Unread = []unread{{Object{Kind: storageClass}, needs}}
 		w.claimView.Events = []corev1.Event{
-			{Reason: "ProvisioningFailed", Message: "shelf 7 is full", LastTimestamp: metav1.NewTime(began.Add(c.said))},
+			{Reason: "ProvisioningFailed", Message: "shelf 7 is full", LastTimestamp: metav1.NewTime(began.Add(c.said)), ReportingController: c.by},
 			{Reason: binderWaits, Message: "waiting for a volume", ObjectMeta: metav1.ObjectMeta{CreationTimestamp: began}, LastTimestamp: metav1.NewTime(now)},
 		}
 		if e := chain(w.view); !strings.HasSuffix(e.Verdict, "is Pending: "+c.want) {

@@ -99,6 +99,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{api: api, classes: storage.StorageClasses(), metrics: metrics, clock: clock.RealClock{}, log: mgr.GetLogger().WithName("bind")}
 	r.watches = &watches{cache: mgr.GetCache(), pods: o.Pods, books: newBooks(o.NoProvisioning, r), ticks: o.ticks, ready: make(chan struct{})}
 	r.poster = newPoster(mgr.GetEventRecorder(kube.ControllerName), r.clock, r.books.isOver)
+	r.poster.busy = r.manyOnTheirWay
 	if err := mgr.Add(r.poster); err != nil {
 		return fmt.Errorf("adding what posts the binder's Events: %w", err)
 	}
@@ -125,6 +126,9 @@ func Register(mgr ctrl.Manager, o Options) error {
 	}
 	return nil
 }
+
+// manyOnTheirWay says whether what can wait should, for the claims' sake.
+func (r *reconciler) manyOnTheirWay() bool { return int(r.active.Load())+r.claims.Len() > manyClaims }
 
 // Reconcile brings one claim to where it belongs.
 func (r claims) Reconcile(ctx context.Context, request reconcile.Request) (_ reconcile.Result, err error) {
@@ -191,7 +195,7 @@ func refusal(p *Plan, err error) Post {
 func (r volumes) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	// Where many claims are on their way, so may that of this volume be, and a write for
 	// nothing would make all of them wait longer.
-	if int(r.active.Load())+r.claims.Len() > manyClaims && r.books.expectsClaim(request.Name, r.clock.Now().Add(-mostPauses)) {
+	if r.manyOnTheirWay() && r.books.expectsClaim(request.Name, r.clock.Now().Add(-mostPauses)) {
 		return reconcile.Result{RequeueAfter: claimPause}, nil
 	}
 	var err error

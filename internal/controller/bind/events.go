@@ -31,6 +31,9 @@ const (
 	// restTime is how long a Normal Event waits before it is posted. It tells what a claim
 	// waits for, which is mostly over by then where many are bound at once.
 	restTime = 2 * time.Second
+	// mostDelay is how much longer it waits where many claims are on their way, whose turn
+	// it would take.
+	mostDelay = time.Minute
 	// eventsPerSecond and eventsAtOnce bound how much of the API server's time goes
 	// to Events, which is time taken from binding.
 	eventsPerSecond = 20
@@ -39,13 +42,17 @@ const (
 
 // poster posts Events about claims and volumes, apart from the work on them: slowly,
 // each once until it changes, and not at all if what it says is over by then. A Normal one
-// waits a moment for that. A Warning does not, and goes before all that are Normal: many
-// claims that wait must not hide the one that is lost.
+// waits a moment for that, and up to a minute while many claims are on their way. A Warning
+// does not, and goes before all that are Normal: many claims that wait must not hide the one
+// that is lost.
 type poster struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
 	limiter  flowcontrol.RateLimiter
 	over     func(regarding runtime.Object) bool
+	// busy says whether the API server's time is wanted for binding. It is asked where there
+	// is something to post.
+	busy func() bool
 
 	mu   sync.Mutex
 	said map[types.UID]*history
@@ -119,7 +126,7 @@ func (p *Post) doing() string {
 
 func newPoster(recorder events.EventRecorder, c clock.PassiveClock, over func(runtime.Object) bool) *poster {
 	return &poster{
-		recorder: recorder, clock: c, over: over, limiter: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
+		recorder: recorder, clock: c, over: over, busy: func() bool { return false }, limiter: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
 		said: map[types.UID]*history{}, more: make(chan struct{}, 1), after: clock.RealClock{}.After,
 	}
 }
@@ -261,6 +268,9 @@ func (p *poster) next() (s saying, pause time.Duration, ok bool) {
 		s := first.Value.(*saying)
 		if pause := s.due.Sub(now); pause > 0 {
 			return saying{}, pause, false
+		}
+		if s.post.Type == corev1.EventTypeNormal && now.Before(s.due.Add(mostDelay)) && p.busy() {
+			return saying{}, restTime, false
 		}
 		if p.take(s, now) {
 			return *s, 0, true

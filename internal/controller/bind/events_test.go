@@ -320,6 +320,41 @@ func TestANormalEventRestsBeforeItIsPostedAndAWarningDoesNot(t *testing.T) {
 	}
 }
 
+// Events cost the API server as much as writes that bind.
+func TestNormalEventsWaitWhileManyClaimsAreOnTheirWayAndWarningsDoNot(t *testing.T) {
+	clock := testclock.NewFakePassiveClock(noon)
+	p := newPoster(&notes{}, clock, stillSo)
+	busy := true
+	p.busy = func() bool { return busy }
+	claims := claimsOf(2)
+	next := func(when string, want string) {
+		t.Helper()
+		s, pause, ok := p.next()
+		switch {
+		case ok != (want != "") || s.post.Reason != want:
+			t.Errorf("%s: next is %q, want %q", when, s.post.Reason, want)
+		case !ok && pause != restTime:
+			t.Errorf("%s: it is looked at again after %s, want %s", when, pause, restTime)
+		}
+	}
+	p.post(claims[0], waitingPost)
+	clock.SetTime(noon.Add(restTime))
+	next("many are on their way", "")
+	p.post(claims[1], failedPost)
+	next("a Warning comes", reasonProvisionFailed)
+	next("it is posted", "")
+	clock.SetTime(noon.Add(restTime + mostDelay - 1))
+	next("many are on their way for nearly a minute", "")
+	p.post(claims[1], waitingPost)
+	busy = false
+	next("few are", reasonProvisioning)
+	busy = true
+	clock.SetTime(clock.Now().Add(restTime))
+	next("many are again", "")
+	clock.SetTime(clock.Now().Add(mostDelay))
+	next("they are for a minute", reasonProvisioning)
+}
+
 func TestWhatChangesAllTheTimeIsToldWhenTheFirstHasRested(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(noon)
 	p := newPoster(&notes{}, clock, stillSo)

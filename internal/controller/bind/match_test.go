@@ -168,6 +168,13 @@ func TestAClaimIsMatchedWithTheSmallestVolumeThatFits(t *testing.T) {
 				return ""
 			}},
 		{name: "case 24: and not again when the volume has another", claim: claimOf("1Gi", completed("a", corev1.ClaimBound), attributes("gold")), others: []any{volumeOf("a", "1Gi", tuned("silver"), to("c", "u"), in(corev1.VolumeBound))}, want: "", writes: "none"},
+		{name: "a claim that calls itself bound lacks the annotation alone", claim: claimOf("1Gi", names("a"), noted(bbc), inState(corev1.ClaimBound)),
+			others: []any{volumeOf("a", "1Gi", to("c", "u"), in(corev1.VolumeBound))}, want: "a", writes: "claim", check: func(d *done) string {
+				if d.claim.Annotations[bc] != "yes" {
+					return fmt.Sprintf("its annotations are %v, want %s", d.claim.Annotations, bc)
+				}
+				return ""
+			}},
 		{name: "case 30: the resizer's lower capacity is left alone", claim: claimOf("1Gi", completed("a", corev1.ClaimBound)), others: []any{volumeOf("a", "5Gi", to("c", "u"), in(corev1.VolumeBound))}, want: "", writes: "none", check: says("1Gi")},
 		{name: "case 30: and its higher one", claim: claimOf("1Gi", completed("a", corev1.ClaimBound), having("9Gi")), others: []any{volumeOf("a", "5Gi", to("c", "u"), in(corev1.VolumeBound))}, want: "", writes: "none", check: says("9Gi")},
 		{name: "case 30: access modes follow the volume's", claim: claimOf("1Gi", completed("a", corev1.ClaimBound)), others: []any{volumeOf("a", "5Gi", access(rwo, rox), to("c", "u"), in(corev1.VolumeBound))},

@@ -103,40 +103,45 @@ func (d *claimDraft) link(v *corev1.PersistentVolume) {
 	}
 }
 
-func (d *claimDraft) completed() bool {
-	_, said := d.object.Annotations[volume.AnnBindCompleted]
-	return said
+// note puts annotations on the claim.
+func (d *claimDraft) note(notes map[string]string) {
+	for key, value := range notes {
+		annotate(&d.edit().Annotations, key, value)
+	}
 }
 
-// complete says that the claim is bound and has been, whatever becomes of the volume.
-func (d *claimDraft) complete() {
-	if !d.completed() {
-		annotate(&d.edit().Annotations, volume.AnnBindCompleted, volume.AnnYes)
+// completedNotes say that a claim is bound and has been, whatever becomes of the volume; nil if
+// it says so.
+func completedNotes(claim *corev1.PersistentVolumeClaim) map[string]string {
+	if _, said := claim.Annotations[volume.AnnBindCompleted]; said {
+		return nil
 	}
+	return map[string]string{volume.AnnBindCompleted: volume.AnnYes}
+}
+
+// callNotes give a claim to the provisioner of its class; nil if it has it.
+func callNotes(claim *corev1.PersistentVolumeClaim, provisioner, driver string) map[string]string {
+	if claim.Annotations[volume.AnnProvisioner] == driver {
+		return nil
+	}
+	notes := map[string]string{volume.AnnProvisioner: driver, volume.AnnBetaProvisioner: driver}
+	if to := volume.MigratedTo(provisioner); to != "" {
+		notes[volume.AnnMigratedTo] = to
+	}
+	return notes
 }
 
 // onto is what a write of a claim's status makes of the claim as it stands.
 func (a WriteClaimStatus) onto(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	out := *claim
 	out.Status = a.Claim.Status
-	if a.Complete {
+	if len(a.Notes) > 0 {
 		out.Annotations = maps.Clone(out.Annotations)
-		annotate(&out.Annotations, volume.AnnBindCompleted, volume.AnnYes)
+		for key, value := range a.Notes {
+			annotate(&out.Annotations, key, value)
+		}
 	}
 	return &out
-}
-
-// call gives the claim to the provisioner of its class.
-func (d *claimDraft) call(provisioner, driver string) {
-	if d.object.Annotations[volume.AnnProvisioner] == driver {
-		return
-	}
-	c := d.edit()
-	annotate(&c.Annotations, volume.AnnProvisioner, driver)
-	annotate(&c.Annotations, volume.AnnBetaProvisioner, driver)
-	if to := volume.MigratedTo(provisioner); to != "" {
-		annotate(&c.Annotations, volume.AnnMigratedTo, to)
-	}
 }
 
 // boundStatus is the claim bound to a volume, nil if its status says so already. The

@@ -1,6 +1,7 @@
 package bind
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -52,10 +53,10 @@ type (
 	WriteVolumeStatus struct{ Volume *corev1.PersistentVolume }
 	// WriteClaim writes a claim but for its status.
 	WriteClaim struct{ Claim *corev1.PersistentVolumeClaim }
-	// WriteClaimStatus writes a claim's status and, with it, that binding is completed.
+	// WriteClaimStatus writes a claim's status and, with it, annotations.
 	WriteClaimStatus struct {
-		Claim    *corev1.PersistentVolumeClaim
-		Complete bool
+		Claim *corev1.PersistentVolumeClaim
+		Notes map[string]string
 	}
 	// WakeClaim has a claim looked at, which is now the one to act.
 	WakeClaim struct{ Key types.NamespacedName }
@@ -148,11 +149,11 @@ func planPrebound(p *Plan, d *claimDraft, v *ClaimView) {
 	}
 	switch link {
 	case volume.LinkMissing:
-		pend(p, d)
+		pend(p, d, nil)
 	case volume.LinkNone:
 		if misfit := volume.Named(v.Named, v.Claim); misfit != volume.Fits {
 			p.post(OnClaim, corev1.EventTypeWarning, reasonMismatch, "cannot bind to the volume that spec.volumeName names: %s", volume.Explain(misfit, v.Named, v.Claim))
-			pend(p, d)
+			pend(p, d, nil)
 			return
 		}
 		join(p, d, v.Named, MatchNamed)
@@ -164,7 +165,7 @@ func planPrebound(p *Plan, d *claimDraft, v *ClaimView) {
 			p.Problem = fmt.Errorf("claim %s/%s was given volume %q, which belongs to another claim; free the volume or make the claim anew", v.Claim.Namespace, v.Claim.Name, name)
 			return
 		}
-		pend(p, d)
+		pend(p, d, nil)
 	}
 }
 
@@ -191,15 +192,15 @@ func planUnbound(p *Plan, d *claimDraft, v *ClaimView) {
 		p.Problem = err
 	case waits && !placed && len(v.Pods) > 0:
 		p.post(OnClaim, corev1.EventTypeNormal, reasonPodScheduled, "waiting for pod %s to be scheduled", strings.Join(v.Pods, ", "))
-		pend(p, d)
+		pend(p, d, nil)
 	case waits && !placed:
 		p.post(OnClaim, corev1.EventTypeNormal, reasonFirstConsumer, "waiting for a pod that uses the claim, as class %q asks for", class)
-		pend(p, d)
+		pend(p, d, nil)
 	case class != "":
 		planProvision(p, d, v, class)
 	default:
 		p.post(OnClaim, corev1.EventTypeNormal, reasonFailedBinding, "no volume fits the claim, and it has no class by which one could be made")
-		pend(p, d)
+		pend(p, d, nil)
 	}
 }
 
@@ -210,18 +211,17 @@ func planProvision(p *Plan, d *claimDraft, v *ClaimView, class string) {
 	}
 	if v.Class == nil {
 		p.post(OnClaim, corev1.EventTypeWarning, reasonProvisionFailed, "no volume fits the claim, and there is no StorageClass %q by which one could be made", class)
-		pend(p, d)
+		pend(p, d, nil)
 		return
 	}
 	driver, ok := volume.DriverFor(v.Class.Provisioner)
 	if !ok {
 		p.post(OnClaim, corev1.EventTypeWarning, reasonProvisionFailed, "no volume fits the claim, and provisioner %q of class %q makes none", v.Class.Provisioner, class)
-		pend(p, d)
+		pend(p, d, nil)
 		return
 	}
-	d.call(v.Class.Provisioner, driver)
 	p.Refusal = reasonProvisionFailed
-	pend(p, d)
+	pend(p, d, callNotes(d.object, v.Class.Provisioner, driver))
 	p.post(OnClaim, corev1.EventTypeNormal, reasonProvisioning, "waiting for provisioner %q to make a volume, or for an administrator to", driver)
 }
 
@@ -247,35 +247,43 @@ func join(p *Plan, d *claimDraft, v *corev1.PersistentVolume, how Match) {
 		p.add(WriteVolumeStatus{inPhase(vol.object, corev1.VolumeBound, "")})
 	}
 	d.link(vol.object)
-	status := boundStatus(d.object, vol.object)
-	if status == nil {
-		d.complete()
+	status, notes := boundStatus(d.object, vol.object), completedNotes(d.object)
+	if status == nil { // also where something lets no annotation through that comes with a status
+		d.note(notes)
+		notes = nil
 	}
-	writeClaim(p, d, status, !d.completed())
+	writeClaim(p, d, status, notes)
 	if len(p.Actions) > 0 {
 		p.Match = how
 	}
 }
 
-// writeClaim adds the writes of a claim and of its status, where they are needed.
-func writeClaim(p *Plan, d *claimDraft, status *corev1.PersistentVolumeClaim, complete bool) {
+// writeClaim adds the writes of a claim and of its status, nil for as it is, where they are
+// needed. The notes, annotations that the claim is to have, go with the status, but where the
+// claim alone is written else. A write of the status costs the API server less: Tarn's
+// admission policies are not asked about it.
+func writeClaim(p *Plan, d *claimDraft, status *corev1.PersistentVolumeClaim, notes map[string]string) {
+	if d.changed && status == nil {
+		d.note(notes)
+		notes = nil
+	}
 	if d.changed {
 		p.add(WriteClaim{d.object})
 	}
-	if status != nil {
-		p.add(WriteClaimStatus{Claim: status, Complete: complete})
+	if status != nil || len(notes) > 0 {
+		p.add(WriteClaimStatus{Claim: cmp.Or(status, d.object), Notes: notes})
 	}
 }
 
 // pend says that the claim has no volume yet.
-func pend(p *Plan, d *claimDraft) {
-	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimPending), false)
+func pend(p *Plan, d *claimDraft, notes map[string]string) {
+	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimPending), notes)
 }
 
 // lose says that the claim has lost its volume, with an Event when it does.
 func lose(p *Plan, d *claimDraft, reason, format string, args ...any) {
 	lost := d.object.Status.Phase == corev1.ClaimLost
-	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimLost), false)
+	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimLost), nil)
 	if !lost {
 		p.post(OnClaim, corev1.EventTypeWarning, reason, format, args...)
 	}

@@ -131,7 +131,7 @@ func TestAClassMayWaitForAPod(t *testing.T) {
 		{name: "case 83: a free volume is left alone", claim: wait(), others: []any{classOf("w", waits), volumeOf("a", "1Gi", class("w"))}, events: first, writes: "none"},
 		{name: "case 85: the scheduler has chosen a volume", claim: wait(), others: []any{classOf("w", waits), volumeOf("a", "1Gi", class("w"), to("c", "u"), marked(bbc))},
 			want: "a", writes: "volume/status,claim,claim/status", check: marks(true)},
-		{name: "case 86: the scheduler has chosen a node", claim: wait(placed), others: []any{classOf("w", waits), volumeOf("a", "1Gi", class("w"))}, events: provisioning, writes: "claim"},
+		{name: "case 86: the scheduler has chosen a node", claim: wait(placed), others: []any{classOf("w", waits), volumeOf("a", "1Gi", class("w"))}, events: provisioning, writes: "claim/status"},
 		{name: "case 87: the provisioner gave the node back", claim: wait(noted(volume.AnnProvisioner+"=p.example", volume.AnnBetaProvisioner+"=p.example")),
 			others: []any{classOf("w", waits)}, events: first, writes: "none"},
 		{name: "case 88: a class that does not say when", claim: wait(), others: []any{classOf("w", modelessClass), volumeOf("a", "1Gi", class("w"))}, problem: "volumeBindingMode", writes: "none"},

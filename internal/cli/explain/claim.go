@@ -107,7 +107,7 @@ func (s *story) pendingClaim(c *claimView) {
 const binderWaits = "ExternalProvisioning"
 
 // binderDelay is how much later than a provisioner a binder may tell that it waits for it: Tarn's
-// does so where many claims are on their way.
+// does so where many claims are on their way (restTime and mostDelay in internal/controller/bind).
 const binderDelay = 62 * time.Second
 
 // toldByEvent goes by the newest Event about an object. That a binder waits for a provisioner it

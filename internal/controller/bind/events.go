@@ -42,7 +42,7 @@ const (
 
 // poster posts Events about claims and volumes, apart from the work on them: slowly,
 // each once until it changes, and not at all if what it says is over by then. A Normal one
-// waits a moment for that, and up to a minute while many claims are on their way. A Warning
+// waits a moment for that, and a minute more while many claims are on their way. A Warning
 // does not, and goes before all that are Normal: many claims that wait must not hide the one
 // that is lost.
 type poster struct {

@@ -32,11 +32,11 @@ func (s *story) nearest(c *claimView, next string) {
 		}
 	case wrong != "" && why == volume.MisfitTaken:
 		link.Message = fmt.Sprintf("came nearest: volume %q %s", best.Name, wrong)
-		if m := volume.Suits(best, c.Claim); m != volume.Fits {
-			link.Message += "; nor would it fit: " + volume.Explain(m, best, c.Claim)
-		}
 	case wrong != "":
 		link.Message += "; it " + wrong
+	}
+	if m := volume.Suits(best, c.Claim); why == volume.MisfitTaken && m != volume.Fits {
+		link.Message += "; nor would it fit: " + volume.Explain(m, best, c.Claim)
 	}
 	switch {
 	case why == volume.MisfitPhase && best.Spec.ClaimRef != nil:
@@ -96,7 +96,7 @@ func (c *claimView) nearestVolume() (*corev1.PersistentVolume, volume.Misfit) {
 		if volume.BoundTo(vol, c.Claim) && m == volume.Fits {
 			return vol, m
 		}
-		if best == nil || own > most || own == most && (m.Nearer(why) || m == why && closer(vol, best, why)) {
+		if best == nil || own > most || own == most && (m.Nearer(why) || m == why && closer(vol, best, c.Claim, why)) {
 			best, why, most = vol, m, own
 		}
 	}
@@ -139,9 +139,17 @@ func fitsButForSize(vol *corev1.PersistentVolume, claim *corev1.PersistentVolume
 	return volume.Match(vol, smaller, selector) == volume.Fits
 }
 
-// closer says which of two volumes that fail for the same reason is told of: of those
-// too small the largest, else the first by name.
-func closer(a, b *corev1.PersistentVolume, why volume.Misfit) bool {
+// closer says which of two volumes that fail for the same reason is told of: of those that are
+// others' the one that would come nearest if it were free, of those too small the largest, else
+// the first by name.
+func closer(a, b *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, why volume.Misfit) bool {
+	if why == volume.MisfitTaken {
+		m, n := volume.Suits(a, claim), volume.Suits(b, claim)
+		if m != n {
+			return m.Nearer(n)
+		}
+		why = m
+	}
 	x, y := volume.Capacity(a), volume.Capacity(b)
 	if why == volume.MisfitCapacity && x != nil && y != nil && x.Cmp(*y) != 0 {
 		return x.Cmp(*y) > 0

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -81,6 +82,41 @@ func TestAVolumeThatIsReservedForAClaimCameNearest(t *testing.T) {
 	} {
 		if vol, _ := of(c.of...).nearestVolume(); vol == nil || vol.Name != c.want {
 			t.Errorf("of %v the nearest is %v, want %s", c.of, vol, c.want)
+		}
+	}
+}
+
+// Of volumes that are all others', one of another class, or too small, is the last to look at.
+func TestOfVolumesThatAreOthersTheOneThatWouldFitCameNearest(t *testing.T) {
+	taken := func(vol *corev1.PersistentVolume) {
+		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "shop", Name: "theirs", UID: "their-uid"}
+		vol.Status.Phase = corev1.VolumeBound
+	}
+	another := func(vol *corev1.PersistentVolume) { vol.Spec.StorageClassName = "another" }
+	volumes := map[string]corev1.PersistentVolume{
+		"another": freeVolume("another", "2Gi", taken, another),
+		"fits":    freeVolume("fits", "2Gi", taken),
+		"large":   freeVolume("large", "512Mi", taken),
+		"small":   freeVolume("small", "1Mi", taken),
+	}
+	for _, c := range []struct {
+		of   []string
+		want string
+		told string
+	}{
+		{[]string{"another", "small", "large"}, "large", `belongs to claim shop/theirs; nor would it fit: volume "large" has 512Mi, the claim asks for 1Gi`},
+		{[]string{"large", "fits", "another"}, "fits", `volume "fits" belongs to claim shop/theirs`},
+		{[]string{"another"}, "another", `belongs to claim shop/theirs; nor would it fit: volume "another" has class "another", the claim asks for "gold"`},
+	} {
+		w := with(newWorld(), func(w *world) {
+			w.class.Provisioner, w.claim.Annotations, w.volumeView.Provisioner = noProvisioner, nil, nil
+			for _, name := range c.of {
+				w.claimView.Candidates = append(w.claimView.Candidates, volumes[name])
+			}
+			w.nearest()
+		})
+		if e := chain(w.view); !told(e, Volume, c.told) || !told(e, Volume, fmt.Sprintf("came nearest: volume %q", c.want)) {
+			t.Errorf("of %v it is not told that %s %s: %+v", c.of, c.want, c.told, e.Links)
 		}
 	}
 }

@@ -78,7 +78,10 @@ func awaitsVolumes(pod *corev1.Pod) bool {
 // written is left to the kubelet's call.
 func (a *ahead) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	pod, err := kube.Get(ctx, a.pods, req.NamespacedName, &corev1.Pod{})
-	if err != nil || pod == nil || !awaitsVolumes(pod) {
+	if err != nil {
+		log.FromContext(ctx).V(1).Info("a pod's volumes are not staged ahead; they are when the kubelet asks", "because", err.Error())
+	}
+	if pod == nil || !awaitsVolumes(pod) {
 		return reconcile.Result{}, nil
 	}
 	for i := range pod.Spec.Volumes {

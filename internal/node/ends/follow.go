@@ -140,9 +140,8 @@ func (f *follower) look(ctx context.Context, pod types.UID) (Look, error) {
 
 // ending says why the kubelet may have ended a pod, also where that cannot be known.
 func (f *follower) ending(ctx context.Context, pod types.UID) string {
-	node, err := f.node(ctx)
-	why := ""
-	if err != nil {
+	var why string
+	if node, err := f.node(ctx); err != nil {
 		why = "the node cannot be read: " + err.Error()
 	} else {
 		why = endsPods(node)

@@ -188,8 +188,7 @@ func (s *story) namesAnothers(c *claimView, link *Link) {
 	default:
 		link.Message += ", and " + another(other)
 	}
-	if m := volume.Named(vol, claim); m != volume.Fits {
-		link.Message += "; nor would it fit: " + volume.Explain(m, vol, claim)
+	if !link.wouldFit(volume.Named(vol, claim), vol, claim) {
 		return
 	}
 	s.handOver(link, c, c.Volume, c.Volume.Class)

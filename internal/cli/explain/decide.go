@@ -71,10 +71,7 @@ func (s *story) wanted(v *volumeView, link *Link) {
 	}
 	claim := v.Claimants[0]
 	s.blame("%s; claim %s names it by spec.volumeName", s.cause, names[0])
-	switch m := volume.Named(v.Volume, claim); {
-	case m != volume.Fits:
-		link.Message += "; nor would it fit: " + volume.Explain(m, v.Volume, claim)
-	case s.gone(v):
+	if link.wouldFit(volume.Named(v.Volume, claim), v.Volume, claim) && s.gone(v) {
 		link.Next += ": the command gives it to that claim alone, with its data, by the whole of spec.claimRef: namespace, name and uid"
 		link.Command = give(v.Volume, claim)
 	}

@@ -35,8 +35,8 @@ func (s *story) nearest(c *claimView, next string) {
 	case wrong != "":
 		link.Message += "; it " + wrong
 	}
-	if m := volume.Suits(best, c.Claim); why == volume.MisfitTaken && m != volume.Fits {
-		link.Message += "; nor would it fit: " + volume.Explain(m, best, c.Claim)
+	if why == volume.MisfitTaken {
+		link.wouldFit(volume.Suits(best, c.Claim), best, c.Claim)
 	}
 	switch {
 	case why == volume.MisfitPhase && best.Spec.ClaimRef != nil:
@@ -51,6 +51,15 @@ func (s *story) nearest(c *claimView, next string) {
 	case why == volume.MisfitCapacity && fitsButForSize(best, c.Claim):
 		s.anew(c, link, "merge", fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, volume.Capacity(best).String()), "with what the volume has")
 	}
+}
+
+// wouldFit says whether a claim could have a volume that is another's if it were not, and
+// adds to the link what else keeps it from that.
+func (l *Link) wouldFit(m volume.Misfit, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
+	if m != volume.Fits {
+		l.Message += "; nor would it fit: " + volume.Explain(m, vol, claim)
+	}
+	return m == volume.Fits
 }
 
 // misnamed says how a volume that names a claim by its name is not reserved for it all the

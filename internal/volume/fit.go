@@ -101,14 +101,23 @@ func Match(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, sele
 	case v.DeletionTimestamp != nil:
 		return MisfitDeleting
 	}
+	if m := Meets(v, claim, selector); m != Fits {
+		return m
+	}
+	if v.Status.Phase != corev1.VolumeAvailable {
+		return MisfitPhase
+	}
+	return Fits
+}
+
+// Meets says why a volume is not what a claim asks for, whoever has it: as Suits does, and
+// then by the claim's selector.
+func Meets(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, selector labels.Selector) Misfit {
 	if m := Suits(v, claim); m != Fits {
 		return m
 	}
-	switch {
-	case !selector.Matches(labels.Set(v.Labels)):
+	if !selector.Matches(labels.Set(v.Labels)) {
 		return MisfitSelector
-	case v.Status.Phase != corev1.VolumeAvailable:
-		return MisfitPhase
 	}
 	return Fits
 }

@@ -12,7 +12,8 @@ import (
 
 // nearest tells which volume came nearest to the claim, and why it did not fit.
 func (s *story) nearest(c *claimView, next string) {
-	if _, err := volume.Selector(c.Claim); err != nil || s.view.unknown(Volume, "", "") {
+	selector, err := volume.Selector(c.Claim)
+	if err != nil || s.view.unknown(Volume, "", "") {
 		return
 	}
 	best, why := c.nearestVolume()
@@ -36,7 +37,7 @@ func (s *story) nearest(c *claimView, next string) {
 		link.Message += "; it " + wrong
 	}
 	if why == volume.MisfitTaken {
-		link.wouldFit(volume.Suits(best, c.Claim), best, c.Claim)
+		link.wouldFit(volume.Meets(best, c.Claim, selector), best, c.Claim)
 	}
 	switch {
 	case why == volume.MisfitPhase && best.Spec.ClaimRef != nil:
@@ -105,7 +106,7 @@ func (c *claimView) nearestVolume() (*corev1.PersistentVolume, volume.Misfit) {
 		if volume.BoundTo(vol, c.Claim) && m == volume.Fits {
 			return vol, m
 		}
-		if best == nil || own > most || own == most && (m.Nearer(why) || m == why && closer(vol, best, c.Claim, why)) {
+		if best == nil || own > most || own == most && (m.Nearer(why) || m == why && closer(vol, best, c.Claim, selector, why)) {
 			best, why, most = vol, m, own
 		}
 	}
@@ -118,14 +119,17 @@ func (c *claimView) misfit(vol *corev1.PersistentVolume, selector labels.Selecto
 		return volume.Reserved(vol, c.Claim)
 	}
 	m := volume.Match(vol, c.Claim, selector)
-	if m != volume.MisfitTaken || !kept(vol) || volume.Suits(vol, c.Claim) != volume.Fits {
+	if m != volume.MisfitTaken || !kept(vol) {
 		return m
 	}
 	// It counts for what it would be if it were free.
-	if !selector.Matches(labels.Set(vol.Labels)) {
-		return volume.MisfitSelector
+	switch wants := volume.Meets(vol, c.Claim, selector); wants {
+	case volume.Fits:
+		return volume.MisfitPhase
+	case volume.MisfitSelector:
+		return wants
 	}
-	return volume.MisfitPhase
+	return m
 }
 
 // kept says that a volume was released and is there with its data.
@@ -151,9 +155,9 @@ func fitsButForSize(vol *corev1.PersistentVolume, claim *corev1.PersistentVolume
 // closer says which of two volumes that fail for the same reason is told of: of those that are
 // others' the one that would come nearest if it were free, of those too small the largest, else
 // the first by name.
-func closer(a, b *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, why volume.Misfit) bool {
+func closer(a, b *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, selector labels.Selector, why volume.Misfit) bool {
 	if why == volume.MisfitTaken {
-		m, n := volume.Suits(a, claim), volume.Suits(b, claim)
+		m, n := volume.Meets(a, claim, selector), volume.Meets(b, claim, selector)
 		if m != n {
 			return m.Nearer(n)
 		}

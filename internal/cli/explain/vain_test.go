@@ -86,30 +86,40 @@ func TestAVolumeThatIsReservedForAClaimCameNearest(t *testing.T) {
 	}
 }
 
-// Of volumes that are all others', one of another class, or too small, is the last to look at.
+// Of volumes that are all others', one of another class, too small, or with other labels than the
+// claim selects, is the last to look at.
 func TestOfVolumesThatAreOthersTheOneThatWouldFitCameNearest(t *testing.T) {
 	taken := func(vol *corev1.PersistentVolume) {
 		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "shop", Name: "theirs", UID: "their-uid"}
 		vol.Status.Phase = corev1.VolumeBound
 	}
 	another := func(vol *corev1.PersistentVolume) { vol.Spec.StorageClassName = "another" }
+	ssd := map[string]string{"disk": "ssd"}
 	volumes := map[string]corev1.PersistentVolume{
 		"another": freeVolume("another", "2Gi", taken, another),
 		"fits":    freeVolume("fits", "2Gi", taken),
 		"large":   freeVolume("large", "512Mi", taken),
 		"small":   freeVolume("small", "1Mi", taken),
+		"ssd":     freeVolume("ssd", "2Gi", taken, func(vol *corev1.PersistentVolume) { vol.Labels = ssd }),
 	}
 	for _, c := range []struct {
 		of   []string
 		want string
 		told string
+		// selects is the label that the claim selects by; nil for none.
+		selects map[string]string
 	}{
-		{[]string{"another", "small", "large"}, "large", `belongs to claim shop/theirs; nor would it fit: volume "large" has 512Mi, the claim asks for 1Gi`},
-		{[]string{"large", "fits", "another"}, "fits", `volume "fits" belongs to claim shop/theirs`},
-		{[]string{"another"}, "another", `belongs to claim shop/theirs; nor would it fit: volume "another" has class "another", the claim asks for "gold"`},
+		{[]string{"another", "small", "large"}, "large", `belongs to claim shop/theirs; nor would it fit: volume "large" has 512Mi, the claim asks for 1Gi`, nil},
+		{[]string{"large", "fits", "another"}, "fits", `volume "fits" belongs to claim shop/theirs`, nil},
+		{[]string{"another"}, "another", `belongs to claim shop/theirs; nor would it fit: volume "another" has class "another", the claim asks for "gold"`, nil},
+		{[]string{"fits", "ssd"}, "ssd", `volume "ssd" belongs to claim shop/theirs`, ssd},
+		{[]string{"large", "fits"}, "fits", `belongs to claim shop/theirs; nor would it fit: the labels of volume "fits" do not match the claim's selector`, ssd},
 	} {
 		w := with(newWorld(), func(w *world) {
 			w.class.Provisioner, w.claim.Annotations, w.volumeView.Provisioner = noProvisioner, nil, nil
+			if c.selects != nil {
+				w.claim.Spec.Selector = &metav1.LabelSelector{MatchLabels: c.selects}
+			}
 			for _, name := range c.of {
 				w.claimView.Candidates = append(w.claimView.Candidates, volumes[name])
 			}

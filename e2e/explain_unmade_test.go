@@ -178,7 +178,7 @@ func (s *scenario) lonely() {
 		reason, told string
 		edit         func(*corev1.PersistentVolume)
 	}{
-		{"Taken", "belongs to claim " + s.name + "/to-come", func(vol *corev1.PersistentVolume) {
+		{"Taken", fmt.Sprintf("belongs to claim %s/to-come; nor would it fit: volume %q has class %q, the claim asks for \"\"", s.name, s.name+"-taken", s.name+"-by-hand"), func(vol *corev1.PersistentVolume) {
 			vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: s.name, Name: "to-come"}
 		}},
 		{"BeingDeleted", "is being deleted", func(*corev1.PersistentVolume) {}},

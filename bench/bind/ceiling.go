@@ -86,7 +86,7 @@ func (c *cluster) level(ctx context.Context, pairs, concurrency int) (level, err
 			return err
 		}
 		v.Status.Phase = corev1.VolumeAvailable
-		if volumes[i], err = c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, v, metav1.UpdateOptions{}); err != nil {
+		if volumes[i], err = c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, v, asBinder); err != nil {
 			return err
 		}
 		wanted[i], err = c.client.CoreV1().PersistentVolumeClaims(namespace).Create(ctx, claim(numbered(prefix, i), ""), metav1.CreateOptions{})
@@ -119,10 +119,15 @@ func (c *cluster) level(ctx context.Context, pairs, concurrency int) (level, err
 	}, nil
 }
 
+// asBinder makes a write a binder's own. Whoever binds is not who made the claims and volumes,
+// and for each that wrote an object the API server has its fields to look through at every
+// update: so the ceiling, and ideal, have them too.
+var asBinder = metav1.UpdateOptions{FieldManager: "binder"}
+
 // setPhase writes a volume's phase.
 func (c *cluster) setPhase(ctx context.Context, v *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) error {
 	v.Status.Phase = phase
-	if _, err := c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, v, metav1.UpdateOptions{}); err != nil {
+	if _, err := c.client.CoreV1().PersistentVolumes().UpdateStatus(ctx, v, asBinder); err != nil {
 		return fmt.Errorf("writing a volume's status: %w", err)
 	}
 	return nil
@@ -135,7 +140,7 @@ func (c *cluster) bind(ctx context.Context, v *corev1.PersistentVolume, wanted *
 			Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: wanted.Namespace, Name: wanted.Name,
 			UID: wanted.UID, ResourceVersion: wanted.ResourceVersion,
 		}
-		if v, err = c.client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{}); err != nil {
+		if v, err = c.client.CoreV1().PersistentVolumes().Update(ctx, v, asBinder); err != nil {
 			return fmt.Errorf("reserving a volume: %w", err)
 		}
 	}
@@ -145,11 +150,11 @@ func (c *cluster) bind(ctx context.Context, v *corev1.PersistentVolume, wanted *
 	wanted.Spec.VolumeName = v.Name
 	metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, "pv.kubernetes.io/bind-completed", "yes")
 	metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, "pv.kubernetes.io/bound-by-controller", "yes")
-	if wanted, err = c.client.CoreV1().PersistentVolumeClaims(wanted.Namespace).Update(ctx, wanted, metav1.UpdateOptions{}); err != nil {
+	if wanted, err = c.client.CoreV1().PersistentVolumeClaims(wanted.Namespace).Update(ctx, wanted, asBinder); err != nil {
 		return fmt.Errorf("writing a claim: %w", err)
 	}
 	wanted.Status.Phase, wanted.Status.AccessModes, wanted.Status.Capacity = corev1.ClaimBound, v.Spec.AccessModes, v.Spec.Capacity
-	if _, err = c.client.CoreV1().PersistentVolumeClaims(wanted.Namespace).UpdateStatus(ctx, wanted, metav1.UpdateOptions{}); err != nil {
+	if _, err = c.client.CoreV1().PersistentVolumeClaims(wanted.Namespace).UpdateStatus(ctx, wanted, asBinder); err != nil {
 		return fmt.Errorf("writing a claim's status: %w", err)
 	}
 	return nil

@@ -126,7 +126,7 @@ func (b *ideal) once(step string, do func() error) {
 func (c *cluster) order(ctx context.Context, wanted *corev1.PersistentVolumeClaim) error {
 	metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, provisionerAnnotation, driver)
 	metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, betaProvisionerAnnotation, driver)
-	if _, err := c.client.CoreV1().PersistentVolumeClaims(wanted.Namespace).Update(ctx, wanted, metav1.UpdateOptions{}); err != nil {
+	if _, err := c.client.CoreV1().PersistentVolumeClaims(wanted.Namespace).Update(ctx, wanted, asBinder); err != nil {
 		return fmt.Errorf("putting the provisioner's name on a claim: %w", err)
 	}
 	return nil

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -316,6 +318,35 @@ func TestEachStopsAtTheFirstError(t *testing.T) {
 	done := make(chan int, 20)
 	if err := each(context.Background(), 20, 4, func(i int) error { done <- i; return nil }); err != nil || len(done) != 20 {
 		t.Errorf("%d of 20 done, %v", len(done), err)
+	}
+}
+
+func TestWhatTheAPIServerDidNotAnswerForIsAskedForAgain(t *testing.T) {
+	var (
+		resource = schema.GroupResource{Resource: "persistentvolumeclaims"}
+		late     = apierrors.NewTimeoutError("request did not complete within requested timeout", 0)
+		exists   = apierrors.NewAlreadyExists(resource, "claim-00000")
+		refused  = apierrors.NewForbidden(resource, "claim-00000", errors.New("no"))
+	)
+	for name, c := range map[string]struct {
+		answers []error
+		want    error
+	}{
+		"made at once":               {[]error{nil}, nil},
+		"made later":                 {[]error{late, late, nil}, nil},
+		"made without an answer":     {[]error{late, exists}, nil},
+		"there before it was asked":  {[]error{exists}, exists},
+		"refused":                    {[]error{refused}, refused},
+		"refused at the second time": {[]error{late, refused}, refused},
+	} {
+		asked := 0
+		err := untilAnswered(func() error {
+			asked++
+			return c.answers[asked-1]
+		})
+		if !errors.Is(err, c.want) || asked != len(c.answers) {
+			t.Errorf("%s: %v after %d requests, want %v after %d", name, err, asked, c.want, len(c.answers))
+		}
 	}
 }
 

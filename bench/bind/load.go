@@ -84,10 +84,7 @@ func each(ctx context.Context, n, atOnce int, do func(i int) error) error {
 // makeVolumes makes n volumes that anybody may claim and waits until they are
 // Available.
 func (c *cluster) makeVolumes(ctx context.Context, n int, patience time.Duration) error {
-	err := each(ctx, n, makers, func(i int) error {
-		_, err := c.client.CoreV1().PersistentVolumes().Create(ctx, volume(kindFree, numbered("volume", i), ""), metav1.CreateOptions{})
-		return err
-	})
+	err := each(ctx, n, makers, func(i int) error { return c.makeVolume(ctx, volume(kindFree, numbered("volume", i), "")) })
 	if err != nil {
 		return fmt.Errorf("making volumes: %w", err)
 	}
@@ -126,10 +123,35 @@ func (c *cluster) makeClaims(ctx context.Context, seen *claims, n int, class str
 
 func (c *cluster) makeClaim(ctx context.Context, seen *claims, name, class string) error {
 	seen.ask(name)
-	if _, err := c.client.CoreV1().PersistentVolumeClaims(namespace).Create(ctx, claim(name, class), metav1.CreateOptions{}); err != nil {
+	err := untilAnswered(func() error {
+		_, err := c.client.CoreV1().PersistentVolumeClaims(namespace).Create(ctx, claim(name, class), metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("making a claim: %w", err)
 	}
 	return nil
+}
+
+// makeVolume makes a volume, and waits for nobody.
+func (c *cluster) makeVolume(ctx context.Context, v *corev1.PersistentVolume) error {
+	return untilAnswered(func() error {
+		_, err := c.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// untilAnswered makes an object. An API server with more to do than it can gives a request
+// up after half a minute, in which the object may have been made or not: then it is asked
+// for again, and is there or is made now.
+func untilAnswered(create func() error) error {
+	err := create()
+	for apierrors.IsTimeout(err) {
+		if err = create(); apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+	}
+	return err
 }
 
 // makePairs makes volumes that are reserved for a claim by name, and their claims, at
@@ -149,7 +171,7 @@ func (c *cluster) makePairs(ctx context.Context, seen *claims, n, rate int) erro
 			name := numbered("claim", i)
 			v := volume(kindFree, numbered("volume", i), "")
 			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: namespace, Name: name}
-			_, err := c.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
+			err := c.makeVolume(ctx, v)
 			if err == nil {
 				err = c.makeClaim(ctx, seen, name, "")
 			}

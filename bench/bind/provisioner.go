@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -74,7 +73,7 @@ func (p *provisioner) provision(ctx context.Context, claim *corev1.PersistentVol
 		Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name,
 		UID: claim.UID, ResourceVersion: claim.ResourceVersion,
 	}
-	if _, err := p.cluster.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{}); err != nil {
+	if err := p.cluster.makeVolume(ctx, v); err != nil {
 		return fmt.Errorf("making a dynamic volume: %w", err)
 	}
 	return nil

@@ -69,6 +69,8 @@ type reconciler struct {
 	log     logr.Logger
 	// active is how many claims are worked on.
 	active atomic.Int32
+	// crowded is when many claims were last found on their way, in nanoseconds since 1970.
+	crowded atomic.Int64
 	// warned is when another binder was last complained of; the books' lock guards it.
 	warned time.Time
 }
@@ -127,8 +129,17 @@ func Register(mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-// manyOnTheirWay says whether what can wait should, for the claims' sake.
-func (r *reconciler) manyOnTheirWay() bool { return int(r.active.Load())+r.claims.Len() > manyClaims }
+// manyOnTheirWay says whether what can wait should, for the claims' sake. An API server that
+// has more to do than it can stands still for moments, after which few claims are left and many
+// are about to come: so it is true until there have been few for as long as a volume pauses.
+func (r *reconciler) manyOnTheirWay() bool {
+	now := r.clock.Now()
+	if int(r.active.Load())+r.claims.Len() > manyClaims {
+		r.crowded.Store(now.UnixNano())
+		return true
+	}
+	return now.Sub(time.Unix(0, r.crowded.Load())) < claimPause
+}
 
 // Reconcile brings one claim to where it belongs.
 func (r claims) Reconcile(ctx context.Context, request reconcile.Request) (_ reconcile.Result, err error) {

@@ -304,11 +304,14 @@ func TestAVolumeIsNotCalledAvailableBeforeItsClaimWhileManyClaimsAreOnTheirWay(t
 	for name, c := range map[string]struct {
 		volume          *corev1.PersistentVolume
 		active, waiting int
+		before          time.Duration // when there were many, 0 for never
 		pauses          bool
 	}{
 		"many are worked on":                  {volume: pending, active: manyClaims + 1, pauses: true},
 		"many, of whom some wait":             {volume: pending, active: manyClaims, waiting: 1, pauses: true},
 		"a few":                               {volume: pending, active: manyClaims},
+		"a few, after many":                   {volume: pending, active: manyClaims, before: claimPause - 1, pauses: true},
+		"a few, for a while":                  {volume: pending, active: manyClaims, before: claimPause},
 		"many, but the volume is for anybody": {volume: of(time.Second), active: manyClaims + 1},
 		"many, for a minute":                  {volume: of(time.Minute, to("c", "")), active: manyClaims + 1},
 	} {
@@ -316,6 +319,11 @@ func TestAVolumeIsNotCalledAvailableBeforeItsClaimWhileManyClaimsAreOnTheirWay(t
 			m := newMeasured(t)
 			m.server.putVolume(c.volume)
 			m.books.sawVolume(m.server.volumes["a"])
+			if c.before != 0 {
+				m.claims = delays{waiting: manyClaims + 1}
+				m.manyOnTheirWay()
+				m.time.SetTime(noon.Add(c.before))
+			}
 			m.claims = delays{waiting: c.waiting}
 			m.active.Store(int32(c.active))
 			got, err := volumes{m.reconciler}.Reconcile(t.Context(), reconcile.Request{NamespacedName: claimKey{Name: "a"}})

@@ -69,8 +69,8 @@ type reconciler struct {
 	log     logr.Logger
 	// active is how many claims are worked on.
 	active atomic.Int32
-	// crowded is when many claims were last found on their way, in nanoseconds since 1970.
-	crowded atomic.Int64
+	// crowded is when many claims were last found on their way, nil for never.
+	crowded atomic.Pointer[time.Time]
 	// warned is when another binder was last complained of; the books' lock guards it.
 	warned time.Time
 }
@@ -135,10 +135,11 @@ func Register(mgr ctrl.Manager, o Options) error {
 func (r *reconciler) manyOnTheirWay() bool {
 	now := r.clock.Now()
 	if int(r.active.Load())+r.claims.Len() > manyClaims {
-		r.crowded.Store(now.UnixNano())
+		r.crowded.Store(&now)
 		return true
 	}
-	return now.Sub(time.Unix(0, r.crowded.Load())) < claimPause
+	last := r.crowded.Load()
+	return last != nil && now.Sub(*last) < claimPause
 }
 
 // Reconcile brings one claim to where it belongs.

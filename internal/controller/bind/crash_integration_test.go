@@ -96,6 +96,26 @@ var paths = []path{
 	}, func(w *world, name string) string {
 		return w.volumeIs(name+"-stray", corev1.VolumeAvailable, "") + bothJoined(w, name)
 	}},
+	{"stray by hand", 2, func(w *world, name string) {
+		c := w.boundPair(name)
+		w.volume(name+"-stray", "1Gi", to(name, c.UID), in(corev1.VolumeBound))
+	}, func(w *world, name string) string {
+		if v := read(w, volumeOf(name+"-stray", "1Gi")); v.Spec.ClaimRef.UID != "" {
+			return fmt.Sprintf("volume %q still has the claim's uid", v.Name)
+		}
+		return w.volumeIs(name+"-stray", corev1.VolumeAvailable, name) + bothJoined(w, name)
+	}},
+	{"offered", 2, func(w *world, name string) {
+		w.volume(name, "1Gi", class(name), in(corev1.VolumePending), marked(bbc, volume.AnnProvisionedBy+"=p.example", volume.AnnMigratedTo+"=old.example"))
+	}, func(w *world, name string) string {
+		v := read(w, volumeOf(name, "1Gi"))
+		for _, old := range []string{bbc, volume.AnnMigratedTo} {
+			if _, still := v.Annotations[old]; still {
+				return fmt.Sprintf("volume %q has annotation %s", name, old)
+			}
+		}
+		return w.volumeIs(name, corev1.VolumeAvailable, "")
+	}},
 	{"surplus", 1, func(w *world, name string) {
 		c := w.boundPair(name)
 		w.volume(name+"-more", "1Gi", to(name, c.UID), marked(volume.AnnProvisionedBy+"=p.example"), in(corev1.VolumePending))
@@ -107,11 +127,14 @@ var paths = []path{
 	}, func(w *world, name string) string { return w.volumeIs(name, corev1.VolumeReleased, name) }},
 	{"lost", 1, func(w *world, name string) {
 		w.claim(name, "1Gi", ofClass(""), completed(name, corev1.ClaimBound))
+	}, func(w *world, name string) string { return w.claimIs(name, corev1.ClaimLost) }},
+	{"pending again", 2, func(w *world, name string) {
+		w.claim(name, "1Gi", ofClass(""), names(name), inState(corev1.ClaimBound), noted(volume.AnnBetaProvisioner+"=p.example", volume.AnnMigratedTo+"=old.example"))
 	}, func(w *world, name string) string {
-		if c := read(w, claimOf("1Gi", called("default", name))); c.Status.Phase != corev1.ClaimLost {
-			return fmt.Sprintf("claim %q is %s", name, c.Status.Phase)
+		if c := read(w, claimOf("1Gi", called("default", name))); c.Annotations[volume.AnnMigratedTo] != "" {
+			return fmt.Sprintf("claim %q is said to have moved", name)
 		}
-		return ""
+		return w.claimIs(name, corev1.ClaimPending)
 	}},
 	{"repaired", 2, func(w *world, name string) {
 		w.boundPair(name)

@@ -183,6 +183,18 @@ func (w *world) joined(claim, volume string) string {
 	return ""
 }
 
+// claimIs says whether a claim is not in a phase.
+func (w *world) claimIs(name string, phase corev1.PersistentVolumeClaimPhase) string {
+	c := read(w, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}})
+	switch {
+	case c == nil:
+		return fmt.Sprintf("claim %q is gone", name)
+	case c.Status.Phase != phase:
+		return fmt.Sprintf("claim %q is %s, want %s", name, c.Status.Phase, phase)
+	}
+	return ""
+}
+
 // volumeIs says in which way a volume is not in a phase, pointing at the claim of a
 // name, empty for none.
 func (w *world) volumeIs(name string, phase corev1.PersistentVolumePhase, claim string) string {

@@ -56,7 +56,7 @@ func read(args []string) (settings, error) {
 	slow := flags.String("slow-n", "300", "the same for subject default")
 	whole := flags.Bool("whole", false, "300, 1000 and 5000 claims for everybody; takes an hour, more than half of it for subject default")
 	flags.IntVar(&s.noise, "noise", 3000, "how many Released volumes lie about in mode noise")
-	flags.IntVar(&s.rate, "rate", 100, "pairs made a second in mode prebound")
+	flags.IntVar(&s.rate, "rate", preboundRate, "pairs made a second in mode prebound")
 	flags.IntVar(&s.turns, "turns", 1, "how often all is measured but subject default; the goals are held against the medians, as a machine may be faster at one time than at another")
 	flags.IntVar(&s.ceilingFor, "ceiling-pairs", 1000, "pairs bound at each concurrency of mode ceiling, of which the best is measured again for each larger -n: of as few as 400 128 at once are a burst of a second, which says little")
 	flags.StringVar(&s.results, "results", "bench/results", "folder for the results; empty for none")

@@ -17,6 +17,9 @@ func patienceFor(n int) time.Duration { return 2*time.Minute + time.Duration(n)*
 // bindings does one run of a mode that binds.
 func (c *cluster) bindings(ctx context.Context, s settings, one planned) (result, error) {
 	found := result{Subject: one.subject.name, Mode: one.mode, Claims: one.n, Turn: one.turn}
+	if one.mode == modePrebound {
+		found.Rate = s.rate
+	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	var watchers []func(*corev1.PersistentVolumeClaim)

@@ -12,6 +12,8 @@ type result struct {
 	Subject string `json:"subject"`
 	Mode    string `json:"mode"`
 	Claims  int    `json:"claims"`
+	// Rate is how many pairs were made a second in mode prebound.
+	Rate int `json:"pairsPerSecond,omitempty"`
 	// Turn is which time it was that all was measured, from 1.
 	Turn  int `json:"turn"`
 	Bound int `json:"bound"`

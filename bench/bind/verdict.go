@@ -19,7 +19,8 @@ type verdict struct {
 const (
 	overPeer       = 2.5  // times the peer whose rate limits are lifted
 	ofCeiling      = 0.85 // of what the API server's writes allow, and of the ideal binder
-	preboundP99    = 0.25 // seconds, of claim pairs at 100 a second
+	preboundP99    = 0.25 // seconds, of claim pairs at preboundRate
+	preboundRate   = 100  // pairs a second
 	besideReleased = 0.9  // of mode match, with Released volumes about
 	withNumber     = 0.9  // of the rate with a fifth of the claims
 )
@@ -99,14 +100,15 @@ func paired(runs []result, others map[int]float64) (own, ratios []float64) {
 func percent(ratio float64) string { return fmt.Sprintf("%.1f%%", math.Floor(1000*ratio)/10) }
 func times(ratio float64) string   { return fmt.Sprintf("%.2f times", math.Floor(100*ratio)/100) }
 
-// soon holds the p99 of some runs to the goal.
+// soon holds the p99 of some runs to the goal, and says at what rate: -rate is for machines that
+// cannot take what is asked.
 func soon(runs []result, turns int) verdict {
 	var waits []float64
 	for _, one := range runs {
 		waits = append(waits, one.Latency.P99)
 	}
 	return verdict{
-		Goal:    fmt.Sprintf("%s, %d claims: p99 under %g s", runs[0].Mode, runs[0].Claims, preboundP99),
+		Goal:    fmt.Sprintf("%s at %d/s, %d claims: p99 under %g s", runs[0].Mode, runs[0].Rate, runs[0].Claims, preboundP99),
 		Found:   inTurns(waits, turns, func(seconds float64) string { return fmt.Sprintf("%.3f s", seconds) }),
 		Reached: median(waits) < preboundP99 && len(runs) == turns && allAgree(runs),
 	}

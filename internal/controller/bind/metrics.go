@@ -86,8 +86,9 @@ func register[C prometheus.Collector](with prometheus.Registerer, c C, failed er
 	return c, errors.Join(failed, err)
 }
 
-// claimSeen notes when an unbound claim was first seen. The API server tells its
-// creation in whole seconds, too coarse for what takes milliseconds.
+// claimSeen notes when an unbound claim was made. The API server tells that in whole seconds,
+// cut off, which is too coarse for what takes milliseconds: so a claim seen within the second
+// counts from then, and one seen later from the second's end.
 func (m *metrics) claimSeen(claim *corev1.PersistentVolumeClaim, now time.Time) {
 	if volume.StateOfClaim(claim) == volume.ClaimCompleted {
 		return
@@ -97,8 +98,8 @@ func (m *metrics) claimSeen(claim *corev1.PersistentVolumeClaim, now time.Time) 
 	if _, known := m.seen[claim.UID]; known {
 		return
 	}
-	since := claim.CreationTimestamp.Time
-	if now.Sub(since) < 2*time.Second {
+	since := claim.CreationTimestamp.Add(time.Second)
+	if since.After(now) {
 		since = now
 	}
 	m.seen[claim.UID] = waited{since: since}

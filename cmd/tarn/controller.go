@@ -81,6 +81,7 @@ func runController(cmd *cobra.Command, flags controllerFlags) error {
 		return err
 	}
 	spareMemory(&cached)
+	spareProcessors()
 	options := ctrl.Options{
 		Scheme:                 kube.Scheme(),
 		Cache:                  cached,

@@ -135,7 +135,8 @@ func Register(mgr ctrl.Manager, o Options) error {
 func (r *reconciler) manyOnTheirWay() bool {
 	now := r.clock.Now()
 	if int(r.active.Load())+r.claims.Len() > manyClaims {
-		r.crowded.Store(&now)
+		at := now // which alone is kept
+		r.crowded.Store(&at)
 		return true
 	}
 	last := r.crowded.Load()

@@ -11,27 +11,56 @@ import (
 	"syscall"
 )
 
-// Lock takes a lock file below the run root and holds it until the returned function is called. The kernel drops it with
-// the process.
+// Lock takes a lock file below the run root and holds it until the returned function is called, which removes the file. The
+// kernel drops the lock with the process.
 func Lock(file string) (unlock func(), err error) {
 	if err := os.MkdirAll(runRoot, 0o755); err != nil {
 		return nil, fmt.Errorf("making %s: %w", runRoot, err)
 	}
-	f, err := os.OpenFile(filepath.Join(runRoot, file), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("opening the lock: %w", err)
-	}
+	return lock(filepath.Join(runRoot, file))
+}
+
+func lock(path string) (unlock func(), err error) {
 	for {
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-		if !errors.Is(err, syscall.EINTR) {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("opening the lock: %w", err)
+		}
+		held, err := locked(f)
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("locking %s: %w", path, err)
+		}
+		if held {
+			return func() {
+				os.Remove(path) // ours, as nobody makes another while it is there; a file that stays is only used again
+				f.Close()
+			}, nil
+		}
+		f.Close()
+	}
+}
+
+// locked waits for a lock, and says whether its file is still the one that others find: who held it before has removed it.
+func locked(f *os.File) (bool, error) {
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+		if err == nil {
 			break
 		}
+		if !errors.Is(err, syscall.EINTR) {
+			return false, err
+		}
 	}
+	mine, err := f.Stat()
 	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("locking %s: %w", f.Name(), err)
+		return false, err
 	}
-	return func() { f.Close() }, nil
+	there, err := os.Stat(f.Name())
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(mine, there), err
 }
 
 // LockCluster keeps two commands from changing the same cluster at once.

@@ -5,7 +5,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -49,6 +52,44 @@ func TestSocketPathsOfTheLongestNameFitTheKernel(t *testing.T) {
 	if got := len(l.ContainerdSocket() + ".ttrpc"); got >= limit {
 		t.Errorf("containerd's socket path has %d characters, the kernel takes %d", got, limit-1)
 	}
+}
+
+func TestALockKeepsOthersOutAndLeavesNoFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	var holders, crowds atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				unlock, err := lock(path)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if holders.Add(1) > 1 {
+					crowds.Add(1)
+				}
+				runtime.Gosched()
+				holders.Add(-1)
+				unlock()
+			}
+		})
+	}
+	all.Wait()
+	if n := crowds.Load(); n > 0 {
+		t.Errorf("%d times the lock was had while somebody else held it", n)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a lock that nobody holds has left its file: %v", err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil { // as a killed process leaves it
+		t.Fatal(err)
+	}
+	unlock, err := lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
 }
 
 func TestBlocksNeverOverlapAndHoldTheirParts(t *testing.T) {

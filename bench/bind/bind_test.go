@@ -224,6 +224,8 @@ func TestGoalsAreReachedMissedOrNotMeasured(t *testing.T) {
 		{"few claims prove nothing", report{Results: []result{fast("tarn", modeMatch, 300, 160, 1)}}, nil},
 		{"prebound in time", report{Results: []result{fast("tarn", modePrebound, 1000, 100, 0.2)}}, []string{"reached prebound"}},
 		{"prebound late", report{Results: []result{fast("tarn", modePrebound, 1000, 100, 0.3)}}, []string{"missed prebound"}},
+		{"prebound late, as the ceiling has it", report{Ceilings: []ceiling{takes(1, 500)}, Results: []result{fast("ideal", modePrebound, 1000, 90, 0.28), fast("tarn", modePrebound, 1000, 90, 0.3)}},
+			[]string{"missed prebound at 41/s, 1000 claims: p99 under 0.25 s: 0.300 s; the ideal binder has 0.280 s; the API server's ceiling is 83/s"}},
 		{"noise slows", report{Results: []result{fast("tarn", modeMatch, 300, 160, 1), fast("tarn", modeNoise, 300, 120, 1)}}, []string{"missed noise"}},
 		{"five thousand as fast as one", report{Results: []result{fast("tarn", modeMatch, 1000, 160, 1), fast("tarn", modeMatch, 5000, 150, 1)}}, []string{"unknown", "unknown", "unknown", "unknown", "unknown", "unknown", "reached match, 5000"}},
 	} {
@@ -261,7 +263,7 @@ func TestGoalsAreReachedMissedOrNotMeasured(t *testing.T) {
 		{"match, 1000 claims: at least 2.5 times the peer without rate limits", "118.5/s, 2.65 times in the median of 2.60 times, 2.70 times, in 2 of 3 turns", false},
 		{"match, 1000 claims: at least 85% of the API server's ceiling for 5 writes", "156.0/s, 81.0% in the median of 78.0%, 81.0%, 95.0%", false},
 		{Goal: "match, 1000 claims: at least 85% of the ideal binder"},
-		{"prebound at 41/s, 1000 claims: p99 under 0.25 s", "0.240 s in the median of 0.200 s, 0.400 s, 0.240 s", true},
+		{"prebound at 41/s, 1000 claims: p99 under 0.25 s", "0.240 s in the median of 0.200 s, 0.400 s, 0.240 s; the API server's ceiling is 167/s in the median of 167/s, 83/s, 167/s", true},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("of several turns\n%+v, want\n%+v", got, want)

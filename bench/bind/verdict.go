@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -59,7 +60,7 @@ func judge(r report) []verdict {
 				atLeast(withNumber, fmt.Sprintf("no less than %g%% of the rate of %d claims", 100*withNumber, one.Claims/5), fewer)
 			}
 		case modePrebound:
-			all = append(all, soon(runs, turns))
+			all = append(all, r.soon(runs, turns))
 		case modeNoise:
 			atLeast(besideReleased, fmt.Sprintf("no less than %g%% of mode match", 100*besideReleased), than("tarn", modeMatch, one.Claims))
 		}
@@ -101,17 +102,41 @@ func percent(ratio float64) string { return fmt.Sprintf("%.1f%%", math.Floor(100
 func times(ratio float64) string   { return fmt.Sprintf("%.2f times", math.Floor(100*ratio)/100) }
 
 // soon holds the p99 of some runs to the goal, and says at what rate: -rate is for machines that
-// cannot take what is asked.
-func soon(runs []result, turns int) verdict {
-	var waits []float64
-	for _, one := range runs {
-		waits = append(waits, one.Latency.P99)
+// cannot take what is asked. Beside it stands what tells whose fault a miss is: the p99 of the
+// ideal binder, and how many pairs a second the API server's ceiling is enough for.
+func (r report) soon(runs []result, turns int) verdict {
+	first := runs[0]
+	seconds := func(s float64) string { return fmt.Sprintf("%.3f s", s) }
+	found := inTurns(waits(runs), turns, seconds)
+	if ideal := waits(agreeing(r.runs("ideal", first.Mode, first.Claims))); len(ideal) > 0 {
+		found += "; the ideal binder has " + inTurns(ideal, turns, seconds)
+	}
+	if pairs := r.ceilings(first.Claims, writesPerBinding(first.Mode)); len(pairs) > 0 {
+		found += "; the API server's ceiling is " + inTurns(inOrder(pairs), turns, func(n float64) string { return fmt.Sprintf("%.0f/s", n) })
 	}
 	return verdict{
-		Goal:    fmt.Sprintf("%s at %d/s, %d claims: p99 under %g s", runs[0].Mode, runs[0].Rate, runs[0].Claims, preboundP99),
-		Found:   inTurns(waits, turns, func(seconds float64) string { return fmt.Sprintf("%.3f s", seconds) }),
-		Reached: median(waits) < preboundP99 && len(runs) == turns && allAgree(runs),
+		Goal:    fmt.Sprintf("%s at %d/s, %d claims: p99 under %g s", first.Mode, first.Rate, first.Claims, preboundP99),
+		Found:   found,
+		Reached: median(waits(runs)) < preboundP99 && len(runs) == turns && allAgree(runs),
 	}
+}
+
+// waits are the p99 of some runs, in seconds.
+func waits(runs []result) []float64 {
+	var all []float64
+	for _, one := range runs {
+		all = append(all, one.Latency.P99)
+	}
+	return all
+}
+
+// inOrder are the values of some turns, the first turn's first.
+func inOrder(byTurn map[int]float64) []float64 {
+	var all []float64
+	for _, turn := range slices.Sorted(maps.Keys(byTurn)) {
+		all = append(all, byTurn[turn])
+	}
+	return all
 }
 
 // inTurns shows the median of what was found, what it is the median of, and whether that is

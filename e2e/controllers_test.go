@@ -5,6 +5,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"math"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -141,6 +143,12 @@ func TestTwoBindersAtOnceBindOneToOne(t *testing.T) {
 		matches, times := valueOf(lines, `tarn_bind_matches_total{match="free"}`), valueOf(lines, `tarn_bind_duration_seconds_count{match="free"}`)
 		free, made := valueOf(lines, `tarn_bind_free_volumes{class=""}`), valueOf(lines, "tarn_bind_provision_duration_seconds_count")
 		return matches > 0 && matches <= n && times > 0 && free == spare && made == 0, "it tells\n" + strings.Join(lines, "\n")
+	})
+	b.until("the controller to run on half of the processors at most, and to have a limit of memory", func() (bool, string) {
+		lines := b.metric(controller, "go_")
+		processors, memory := valueOf(lines, "go_sched_gomaxprocs_threads"), valueOf(lines, "go_gc_gomemlimit_bytes")
+		return processors > 0 && processors <= float64(max(1, runtime.NumCPU()/2)) && memory > 0 && memory < math.MaxInt64/2,
+			fmt.Sprintf("it runs on %g of %d, and its limit is %g bytes", processors, runtime.NumCPU(), memory)
 	})
 	if log := b.log(controller, 100_000); !strings.Contains(log, "another binder is at work") {
 		t.Error("Tarn's binder has not told of the other in its log")

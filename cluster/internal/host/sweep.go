@@ -69,7 +69,7 @@ func release(l layout.Layout, loopsBefore []string) error {
 
 // SweepShared removes what all clusters share once the last of them has gone.
 func SweepShared(l layout.Layout) error {
-	unlock, err := layout.Lock(".allot.lock")
+	unlock, err := layout.LockShared("allot")
 	if err != nil {
 		return err
 	}

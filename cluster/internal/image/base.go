@@ -51,7 +51,7 @@ func BaseArchive(ctx context.Context, pause, cache string, say func(string)) (st
 		return archive, nil
 	}
 	say("making the base images from Debian packages (once for this machine, usually 15 s)")
-	unlock, err := layout.Lock(".images.lock")
+	unlock, err := layout.LockShared("images")
 	if err != nil {
 		return "", err
 	}

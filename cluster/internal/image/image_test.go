@@ -51,7 +51,7 @@ func TestWhatAnotherClusterIsMakingIsWaitedForAndNotMadeTwice(t *testing.T) {
 	if err := os.WriteFile(pause, []byte("pause"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := layout.Lock(".images.lock")
+	unlock, err := layout.LockShared("images")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,68 +8,69 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 )
 
-// Lock takes a lock file below the run root and holds it until the returned function is called, which removes the file. The
-// kernel drops the lock with the process.
-func Lock(file string) (unlock func(), err error) {
+// LockCluster keeps two commands from changing the same cluster at once, until the returned function is called.
+func (l Layout) LockCluster() (unlock func(), err error) { return lockNamed(l.Name) }
+
+// LockShared keeps two commands from changing at once what all clusters share. No cluster's name begins like its lock's.
+func LockShared(what string) (unlock func(), err error) { return lockNamed("_" + what) }
+
+func lockNamed(name string) (unlock func(), err error) {
 	if err := os.MkdirAll(runRoot, 0o755); err != nil {
 		return nil, fmt.Errorf("making %s: %w", runRoot, err)
 	}
-	return lock(filepath.Join(runRoot, file))
+	return lock(filepath.Join(runRoot, "."+name+".lock"))
 }
 
+// lock takes a lock file and holds it until the returned function is called, which removes the file. The kernel drops the
+// lock with the process; a file that is left is used again.
 func lock(path string) (unlock func(), err error) {
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("opening the lock: %w", err)
 		}
-		held, err := locked(f)
-		if err != nil {
+		if err := flock(f); err != nil {
 			f.Close()
 			return nil, fmt.Errorf("locking %s: %w", path, err)
 		}
-		if held {
-			return func() {
-				os.Remove(path) // ours, as nobody makes another while it is there; a file that stays is only used again
+		if isThere(f) {
+			return sync.OnceFunc(func() {
+				if isThere(f) {
+					os.Remove(path)
+				}
 				f.Close()
-			}, nil
+			}), nil
 		}
-		f.Close()
+		f.Close() // who held it before has removed it
 	}
 }
 
-// locked waits for a lock, and says whether its file is still the one that others find: who held it before has removed it.
-func locked(f *os.File) (bool, error) {
+func flock(f *os.File) error {
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, syscall.EINTR) {
-			return false, err
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
+			return err
 		}
 	}
+}
+
+// isThere says whether a file is the one that others find under its name.
+func isThere(f *os.File) bool {
 	mine, err := f.Stat()
 	if err != nil {
-		return false, err
+		return false
 	}
 	there, err := os.Stat(f.Name())
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil && os.SameFile(mine, there), err
+	return err == nil && os.SameFile(mine, there)
 }
-
-// LockCluster keeps two commands from changing the same cluster at once.
-func (l Layout) LockCluster() (unlock func(), err error) { return Lock("." + l.Name + ".lock") }
 
 // Allot gives the cluster its network and ports, keeping what the earlier state had wherever that is still free, and records
 // them in the state file and in the run folder, where other clusters look.
 func (l Layout) Allot(earlier State, options Options, networks []netip.Prefix) (State, error) {
-	unlock, err := Lock(".allot.lock")
+	unlock, err := LockShared("allot")
 	if err != nil {
 		return State{}, err
 	}

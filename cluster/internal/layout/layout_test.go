@@ -85,11 +85,28 @@ func TestALockKeepsOthersOutAndLeavesNoFile(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil { // as a killed process leaves it
 		t.Fatal(err)
 	}
-	unlock, err := lock(path)
+	first, err := lock(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	unlock()
+	first()
+	second, err := lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first() // once more, as by a deferred call
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("who held the lock before has taken the file of who holds it: %v", err)
+	}
+	second()
+}
+
+func TestNoClusterHasTheLockOfAll(t *testing.T) {
+	for _, what := range []string{"allot", "images"} {
+		if _, err := New("_"+what, ""); err == nil {
+			t.Errorf("a cluster may be called _%s, which is the name of a lock that all share", what)
+		}
+	}
 }
 
 func TestBlocksNeverOverlapAndHoldTheirParts(t *testing.T) {

@@ -103,31 +103,40 @@ func times(ratio float64) string   { return fmt.Sprintf("%.2f times", math.Floor
 
 // soon holds the p99 of some runs to the goal, and says at what rate: -rate is for machines that
 // cannot take what is asked. Beside it stands what tells whose fault a miss is: the p99 of the
-// ideal binder, and how many pairs a second the API server's ceiling is enough for.
+// ideal binder in the same turns, and how many pairs a second the API server's ceiling is enough for.
 func (r report) soon(runs []result, turns int) verdict {
-	first := runs[0]
-	seconds := func(s float64) string { return fmt.Sprintf("%.3f s", s) }
-	found := inTurns(waits(runs), turns, seconds)
-	if ideal := waits(agreeing(r.runs("ideal", first.Mode, first.Claims))); len(ideal) > 0 {
-		found += "; the ideal binder has " + inTurns(ideal, turns, seconds)
+	mode, claims := runs[0].Mode, runs[0].Claims
+	v := verdict{Goal: fmt.Sprintf("%s at %d/s, %d claims: p99 under %g s", mode, runs[0].Rate, claims, preboundP99)}
+	own := waits(runs)
+	if len(own) == 0 {
+		v.Found = "no run ended well"
+		return v
 	}
-	if pairs := r.ceilings(first.Claims, writesPerBinding(first.Mode)); len(pairs) > 0 {
-		found += "; the API server's ceiling is " + inTurns(inOrder(pairs), turns, func(n float64) string { return fmt.Sprintf("%.0f/s", n) })
+	v.Found = inTurns(inOrder(own), turns, seconds)
+	for _, beside := range []struct {
+		what   string
+		byTurn map[int]float64
+		show   func(float64) string
+	}{
+		{"the ideal binder has ", waits(r.runs("ideal", mode, claims)), seconds},
+		{"the API server's ceiling is ", r.ceilings(claims, writesPerBinding(mode)), perSecond},
+	} {
+		maps.DeleteFunc(beside.byTurn, func(turn int, _ float64) bool { _, ended := own[turn]; return !ended })
+		if len(beside.byTurn) > 0 {
+			v.Found += "; " + beside.what + inTurns(inOrder(beside.byTurn), turns, beside.show)
+		}
 	}
-	return verdict{
-		Goal:    fmt.Sprintf("%s at %d/s, %d claims: p99 under %g s", first.Mode, first.Rate, first.Claims, preboundP99),
-		Found:   found,
-		Reached: median(waits(runs)) < preboundP99 && len(runs) == turns && allAgree(runs),
-	}
+	v.Reached = median(inOrder(own)) < preboundP99 && len(own) == turns
+	return v
 }
 
-// waits are the p99 of some runs, in seconds.
-func waits(runs []result) []float64 {
-	var all []float64
-	for _, one := range runs {
-		all = append(all, one.Latency.P99)
+// waits are the p99 by turn, in seconds, of the runs that ended well.
+func waits(runs []result) map[int]float64 {
+	found := map[int]float64{}
+	for _, one := range agreeing(runs) {
+		found[one.Turn] = one.Latency.P99
 	}
-	return all
+	return found
 }
 
 // inOrder are the values of some turns, the first turn's first.
@@ -138,6 +147,10 @@ func inOrder(byTurn map[int]float64) []float64 {
 	}
 	return all
 }
+
+// seconds shows a time, and perSecond a rate, cut off as percent does.
+func seconds(s float64) string   { return fmt.Sprintf("%.3f s", s) }
+func perSecond(n float64) string { return fmt.Sprintf("%.0f/s", math.Floor(n)) }
 
 // inTurns shows the median of what was found, what it is the median of, and whether that is
 // all the turns there were.

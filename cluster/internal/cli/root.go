@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/spf13/cobra"
 	"tarn.dev/tarn/cluster/internal/component"
@@ -92,7 +93,7 @@ func machine(l layout.Layout) (component.Machine, error) {
 	}
 	return component.Machine{
 		Programs: dir, RestrictOOM: !host.CanLowerOOMScore(), PacketFilter: host.PacketFilter(),
-		ResolverConfig: resolver, NameServers: host.NameServers(text),
+		ResolverConfig: resolver, NameServers: host.NameServers(text), Processors: runtime.GOMAXPROCS(0),
 	}, nil
 }
 

@@ -190,6 +190,21 @@ func TestGarbageIsLeftLongerWhereOnlyTestsLive(t *testing.T) {
 	}
 }
 
+func TestEtcdLeavesHalfOfTheProcessorsToOthers(t *testing.T) {
+	for processors, want := range map[int]string{1: "1", 2: "1", 3: "1", 4: "2", 64: "32"} {
+		p := plan(t, layout.Options{})
+		p.machine.Processors = processors
+		for _, c := range all(p) {
+			if c.Name != Etcd && slices.ContainsFunc(c.Env, func(v string) bool { return strings.HasPrefix(v, "GOMAXPROCS=") }) {
+				t.Errorf("%s is kept from processors it is to have: %q", c.Name, c.Env)
+			}
+		}
+		if env := p.Etcd().Env; !slices.Contains(env, "GOMAXPROCS="+want) {
+			t.Errorf("etcd on %d processors, which should run on %s, has %q", processors, want, env)
+		}
+	}
+}
+
 func TestTheNetworkConfigurationIsJSONWithOrWithoutHostPorts(t *testing.T) {
 	for filter, want := range map[string]int{"nftables": 2, "iptables": 2, "": 1} {
 		p := plan(t, layout.Options{})

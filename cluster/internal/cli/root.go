@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/spf13/cobra"
 	"tarn.dev/tarn/cluster/internal/component"
@@ -93,7 +92,7 @@ func machine(l layout.Layout) (component.Machine, error) {
 	}
 	return component.Machine{
 		Programs: dir, RestrictOOM: !host.CanLowerOOMScore(), PacketFilter: host.PacketFilter(),
-		ResolverConfig: resolver, NameServers: host.NameServers(text), Processors: runtime.GOMAXPROCS(0),
+		ResolverConfig: resolver, NameServers: host.NameServers(text),
 	}, nil
 }
 

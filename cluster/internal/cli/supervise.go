@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -40,6 +41,7 @@ func newSupervise() *cobra.Command {
 			if err := json.Unmarshal(raw, &task); err != nil {
 				return fmt.Errorf("reading the supervisor's task: %w", err)
 			}
+			task.Machine.Processors = runtime.GOMAXPROCS(0) // asked here, where no GOMAXPROCS of the caller's shell is seen
 			syscall.CloseOnExec(3)
 			syscall.Umask(0o022)
 			greeting := os.NewFile(3, "greeting")

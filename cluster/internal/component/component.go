@@ -72,17 +72,12 @@ func (p Plan) kube(name string, args ...string) Component {
 	return p.finish(Component{Name: name, Program: p.machine.Programs + "/kube", Args: append([]string{name}, args...)})
 }
 
-// finish appends the arguments the user gave, which win as they come last, and says how much memory and processors a part may spend.
+// finish appends the arguments the user gave; coming last, they win.
 func (p Plan) finish(c Component) Component {
 	c.Args = append(c.Args, p.state.Options.ExtraArgs[c.Name]...)
 	// Where tests live, memory is there, and the time of a processor is what they wait for. What is Tarn's runs as everywhere.
 	if o := p.state.Options; (o.SpendMemory || !o.HasControllers()) && c.Program != o.TarnBinary {
 		c.Env = append(c.Env, "GOGC=400")
-	}
-	if c.Name == Etcd {
-		// It waits for the disk and for the API server, and each time Go wakes one more processor for it, to find nothing to do there.
-		// On two, half of them saves a fifth of its time and loses no speed (bench/bind).
-		c.Env = append(c.Env, "GOMAXPROCS="+strconv.Itoa(max(1, p.machine.Processors/2)))
 	}
 	return c
 }

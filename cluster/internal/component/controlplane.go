@@ -1,6 +1,7 @@
 package component
 
 import (
+	"strconv"
 	"strings"
 
 	"tarn.dev/tarn/cluster/internal/layout"
@@ -48,7 +49,10 @@ func (p Plan) Etcd() Component {
 		// Made for tests that live for seconds: data must outlive a killed process, not a power cut.
 		args = append(args, "--unsafe-no-fsync")
 	}
-	return p.finish(Component{Name: Etcd, Program: p.machine.Programs + "/etcd", Args: args})
+	// It waits for the disk and for the API server, and each time Go wakes one more processor for it, to find nothing to do there.
+	// On two, half of them saves a fifth of its time and loses no speed (bench/bind).
+	env := []string{"GOMAXPROCS=" + strconv.Itoa(max(1, p.machine.Processors/2))}
+	return p.finish(Component{Name: Etcd, Program: p.machine.Programs + "/etcd", Args: args, Env: env})
 }
 
 // APIServer listens where the host and the node can reach it and nobody else.

@@ -95,7 +95,6 @@ func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
 		pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 	}
 	s.consumer("bare", "", stays, onNode(node.Name), empty)
-	s.explains("pod", s.name+"/bare", "is starting: its containers are about to start")
 	made := s.claimWith("made", ofClass(making))
 	s.explainsClaim("made", "is Pending: the creation pod default/pav-creation-", " is starting")
 	s.explains("pod", s.name+"/bare", "its containers have not started on node "+node.Name+", and nothing that can be read says why")

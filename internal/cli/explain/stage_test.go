@@ -80,6 +80,10 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		{"a stage that has failed", newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
 			g.Status.Node.Phase, g.Status.Node.Message = tarnv1.StageFailed, "/pav/volume is missing"
 		}), "volume pvc-claim-uid could not be staged on node n1: /pav/volume is missing", "when the kubelet asks again", ""},
+		{"containers of a pod that is new", newWorld().bound().askedPod(func(p *corev1.Pod) {
+			p.CreationTimestamp = *ahead(time.Second - answerTime)
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+		}), "pod shop/web is starting: its containers are about to start", "within moments", ""},
 		{"containers that nothing is known of", newWorld().bound().askedPod(func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
 		}), "its containers have not started on node n1, and nothing that can be read says why", "", ""},

@@ -5,7 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -59,6 +61,7 @@ func TestAClusterWithoutANodeReconcilesAndRemembersWhoDoesWhat(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCluster(t, "no-node")
+	t.Setenv("GOMAXPROCS", "7000")
 	c.run("up", "--without-node", "--tarn-binary", tarn, "--binder", "tarn", "--protection", "kubernetes", "--tarn-controllers", "2")
 	// Who makes a namespace's service account is the controller manager.
 	c.kubectl("create", "namespace", "mine")
@@ -80,6 +83,9 @@ func TestAClusterWithoutANodeReconcilesAndRemembersWhoDoesWhat(t *testing.T) {
 		if args := strings.Split(string(command), "\x00"); want != "" && !slices.Contains(args, want) {
 			t.Errorf("%s was told %q, want %s in it", component.Name, args, want)
 		}
+		if got := processors(t, component.PID); (got == 0) == (component.Name == "etcd") || got > max(1, runtime.NumCPU()/2) {
+			t.Errorf("%s is held to %d processors, want half of the machine's for etcd, none named for others, and the shell's 7000 for nobody", component.Name, got)
+		}
 	}
 	if want := []string{"etcd", "kube-apiserver", "kube-controller-manager", "tarn-controller", "tarn-controller-2", "tarn-api"}; !slices.Equal(names, want) {
 		t.Errorf("it runs %q, want %q", names, want)
@@ -88,6 +94,25 @@ func TestAClusterWithoutANodeReconcilesAndRemembersWhoDoesWhat(t *testing.T) {
 		t.Errorf("up with another binder said %q", out)
 	}
 	c.leavesNothing()
+}
+
+// processors is how many a process's environment says its Go program may use, 0 for not said.
+func processors(t *testing.T, pid int) int {
+	t.Helper()
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range strings.Split(string(environ), "\x00") {
+		if value, is := strings.CutPrefix(entry, "GOMAXPROCS="); is {
+			n, err := strconv.Atoi(value)
+			if err != nil {
+				t.Errorf("process %d has %s", pid, entry)
+			}
+			return n
+		}
+	}
+	return 0
 }
 
 func TestOnlyRootReadsTheKubeconfig(t *testing.T) {

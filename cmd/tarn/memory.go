@@ -17,7 +17,7 @@ import (
 // again would be held for nothing, so a large heap has the least. A small one would with
 // so little be collected after every few objects, on processors that the API server
 // beside it could use, so it may always grow by roomToGrow. Measured in bench/memory and
-// bench/bind.
+// docs/design/0015.
 const (
 	leastGarbage = 25
 	mostGarbage  = 400

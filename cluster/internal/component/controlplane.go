@@ -50,7 +50,7 @@ func (p Plan) Etcd() Component {
 		args = append(args, "--unsafe-no-fsync")
 	}
 	// It waits for the disk and for the API server, and each time Go wakes one more processor for it, to find nothing to do there.
-	// On two, half of them saves a fifth of its time and loses no speed (bench/bind).
+	// On two, half of them saves a fifth of its time and loses no speed (docs/design/0015).
 	env := []string{"GOMAXPROCS=" + strconv.Itoa(max(1, p.machine.Processors/2))}
 	return p.finish(Component{Name: Etcd, Program: p.machine.Programs + "/etcd", Args: args, Env: env})
 }

@@ -26,7 +26,7 @@ import (
 
 // defaultWorkers is how many claims, and how many volumes, are worked on at once. A
 // worker mostly waits for the API server, and more writes at once are less work for it and
-// for etcd, which puts them on the disk together (bench/bind/README.md). It is half of the
+// for etcd, which puts them on the disk together (docs/design/0015). It is half of the
 // requests that an API server with default flags serves at once for service accounts.
 const defaultWorkers = 128
 

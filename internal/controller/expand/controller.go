@@ -54,7 +54,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(r.mapVolume), builder.WithPredicates(resized())).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{}),
 			builder.WithPredicates(predicate.NewPredicateFuncs(isExpansion))).
-		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner), builder.WithPredicates(changed())).
+		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner), builder.WithPredicates(kube.ProvisionerJudged())).
 		Complete(r)
 }
 
@@ -84,18 +84,6 @@ func hasJournal(o client.Object) bool {
 
 func isExpansion(o client.Object) bool {
 	return o.GetLabels()[tarnv1.LabelStep] == string(tarnv1.StepExpansion)
-}
-
-// changed lets nothing pass that no claim waits for.
-func changed() predicate.Predicate {
-	return predicate.Funcs{
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			old, ok := e.ObjectOld.(*pavv1.PavProvisioner)
-			current, ok2 := e.ObjectNew.(*pavv1.PavProvisioner)
-			return ok && ok2 && (old.Generation != current.Generation || accepted(old) != accepted(current))
-		},
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
 }
 
 // resized lets pass volumes whose size is another one now.

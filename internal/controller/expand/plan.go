@@ -97,11 +97,19 @@ func due(v *View, now time.Time) (attempt int32, target int64) {
 	return 0, 0
 }
 
-// mended says that the last attempt failed for what its provisioner was, and that it
-// is not so any more.
+// mended says that the provisioner may expand volumes and was changed since the last
+// attempt failed. Of a change that is not judged yet nothing is tried.
 func mended(v *View) bool {
 	last := journalOf(v).LastError
-	return last != nil && (last.Reason == reasonNotExpandable || last.Reason == reasonNotReady) && obstacle(v) == nil
+	if last == nil || obstacle(v) != nil {
+		return false
+	}
+	if last.Reason == reasonNotExpandable || last.Reason == reasonNotReady {
+		return true
+	}
+	judged := meta.FindStatusCondition(v.Provisioner.Status.Conditions, pavv1.ConditionAccepted)
+	return last.ProvisionerGeneration != 0 && last.ProvisionerGeneration != v.Provisioner.Generation &&
+		judged.ObservedGeneration == v.Provisioner.Generation
 }
 
 // obstacle says why the provisioner cannot make the volume larger, nil if it can.
@@ -262,7 +270,7 @@ func failed(v *View, attempt int32, target int64, err *podvol.StepError, now tim
 	next := podvol.RetryAt(v.Record, failures, now)
 	status.Expansion = &tarnv1.PavVolumeExpansion{
 		TargetCapacity: target, Attempts: attempt, Failures: failures, NextAttemptTime: next,
-		LastError: err.Recorded(nil, now),
+		LastError: err.Recorded(v.Provisioner, now),
 	}
 	actions := []Action{WriteJournal{status}}
 	if growable(v) {

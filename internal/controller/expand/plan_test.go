@@ -82,6 +82,18 @@ func journal(target int64, again time.Duration) func(*View) {
 	}
 }
 
+// failedAt is the generation of the provisioner that the last attempt failed with.
+func failedAt(n int64) func(*View) {
+	return func(v *View) { v.Record.Status.Expansion.LastError.ProvisionerGeneration = n }
+}
+
+// generation is the provisioner's, and the one it was judged at.
+func generation(now, judged int64) func(*View) {
+	return func(v *View) {
+		v.Provisioner.Generation, v.Provisioner.Status.Conditions[0].ObservedGeneration = now, judged
+	}
+}
+
 func ended(state podvol.PodState, result tarnv1.PodResult) func(*View) {
 	return func(v *View) {
 		v.Observed = podvol.Observation{State: state, Result: &result}
@@ -206,6 +218,13 @@ func TestAVolumeGrowsBy(t *testing.T) {
 		{"a provisioner that was put right is used at once", viewOf(journal(2*gi, time.Minute), func(v *View) {
 			v.Record.Status.Expansion.LastError.Reason = reasonNotExpandable
 		}), "journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, start, discard new"},
+		{"a provisioner that was changed since it failed is tried at once", viewOf(journal(2*gi, time.Minute), failedAt(1), generation(2, 2)),
+			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, start, discard new"},
+		{"one that was not waits", viewOf(journal(2*gi, time.Minute), failedAt(2), generation(2, 2)), ""},
+		{"one whose change is not judged yet waits", viewOf(journal(2*gi, time.Minute), failedAt(1), generation(2, 1)), ""},
+		{"and one whose change is not accepted", viewOf(journal(2*gi, time.Minute), failedAt(1), generation(2, 2), func(v *View) {
+			v.Provisioner.Status.Conditions[0].Status = metav1.ConditionFalse
+		}), ""},
 		{"a volume that Tarn has not made is refused", viewOf(func(v *View) { v.Record = nil }),
 			"claim(1/0 ControllerResizeInfeasible) ControllerResizeError, VolumeResizeFailed"},
 		{"until somebody has grown it by hand", viewOf(has(2*gi), claimIs(controllerNo, 0), func(v *View) { v.Record = nil }), "claim(2/2 ), VolumeResizeSuccessful"},
@@ -227,6 +246,14 @@ func TestAVolumeGrowsBy(t *testing.T) {
 				t.Errorf("plan:\n got %s\nwant %s", got, c.want)
 			}
 		})
+	}
+}
+
+func TestAFailedExpansionNotesTheProvisionerItFailedWith(t *testing.T) {
+	v := viewOf(journal(2*gi, 0), ended(podvol.PodFailed, tarnv1.PodResult{}), generation(7, 7))
+	status := plan(v, noon).Actions[0].(WriteJournal).Status
+	if got := status.Expansion.LastError.ProvisionerGeneration; got != 7 {
+		t.Errorf("provisionerGeneration %d, want 7", got)
 	}
 }
 

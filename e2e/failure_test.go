@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +34,8 @@ func TestAFailingProvisioningPodLeavesTheClaimPending(t *testing.T) {
 		wantUndone bool
 	}{
 		{tarn.StepValidation, fields{"volumeValidation": fails(nil), "volumeCreation": works.section(asRequested)}, false},
-		{tarn.StepCreation, fields{"volumeValidation": works.section(nil), "volumeCreation": fails(asRequested)}, true},
+		// Without a word in /pav/error, what it has printed last is told.
+		{tarn.StepCreation, fields{"volumeValidation": works.section(nil), "volumeCreation": script{text: "echo '" + complaint + "'; exit 127"}.section(asRequested)}, true},
 	} {
 		t.Run(string(c.step), func(t *testing.T) {
 			t.Parallel()
@@ -63,11 +65,15 @@ func TestAFailingProvisioningPodLeavesTheClaimPending(t *testing.T) {
 
 func TestAFailingStagingPodLeavesThePodPending(t *testing.T) {
 	t.Parallel()
+	// The pod's default is to start it again, where it would find its own folder.
+	crashes := script{text: "mkdir /pav/volume 2> /pav/error || exit 1; echo the server has died > /pav/error; exit 9"}.section(nil)
+	delete(podSpec(crashes), "restartPolicy")
 	for _, c := range []struct {
 		name    string
 		staging fields
 		want    string
 	}{
+		{"crash-staging", crashes, "the server has died"},
 		{"fail-staging", fails(nil), complaint},
 		{"late-staging", script{text: "sleep 1000"}.section(fields{"deadlineSeconds": "{{ 1 + 2 }}"}), "has not made the volume available within 3s"},
 	} {
@@ -83,6 +89,11 @@ func TestAFailingStagingPodLeavesThePodPending(t *testing.T) {
 			claim := s.bound(s.claim("data"))
 			pod := s.consumer("reader", claim.Name, "true")
 			s.told(pod, "FailedMount", c.want)
+			for _, e := range append(s.events(pod.Namespace, pod.Name), s.events(claim.Namespace, claim.Name)...) {
+				if strings.Contains(e.Message, "File exists") {
+					t.Errorf("a later failure is told: %s", e.Message)
+				}
+			}
 			if err := s.get(pod); err != nil {
 				t.Fatal(err)
 			}

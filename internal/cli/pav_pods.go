@@ -102,13 +102,16 @@ func (l *linter) checkEnd(s podvol.Section, at string, spec fields) {
 	case isTemplate(policy):
 	case s.Step != tarnv1.StepStaging && policy == string(corev1.RestartPolicyAlways):
 		l.say(levelError, at+".restartPolicy", "a %s pod runs to its end, so it must be Never or OnFailure, not Always; left out it is Never", s.Step)
-	case s.Step == tarnv1.StepStaging && (policy == "" || policy == string(corev1.RestartPolicyAlways)) && !mentions(spec, "/pav/ready"):
+	case s.Step == tarnv1.StepStaging && (policy == "" || policy == string(corev1.RestartPolicyAlways)):
 		key := at + ".restartPolicy"
-		if policy == "" {
+		if spec["restartPolicy"] == nil {
 			key = at
 		}
-		l.say(levelWarning, key, "with restartPolicy Always, which is the default, the staging pod never ends, and nothing in it mentions /pav/ready: "+
-			"write Never for a pod that ends when the volume is there, or make /pav/ready when it is")
+		advice := "write Never for a server too: a container that fails ends its attempt anyway, and the next attempt has a clean /pav"
+		if !mentions(spec, "/pav/ready") {
+			advice = "the staging pod never ends, and nothing in it mentions /pav/ready: write Never, and for a pod that goes on make /pav/ready when the volume is there"
+		}
+		l.say(levelWarning, key, "with restartPolicy Always, which is the default, %s", advice)
 	}
 }
 

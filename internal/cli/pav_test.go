@@ -165,6 +165,16 @@ func TestWarningsFailOnlyWhenLintIsStrict(t *testing.T) {
 	}
 }
 
+func TestLintRecommendsNeverForAServerToo(t *testing.T) {
+	server := strings.Replace(provisioner, `["{{ handle }}"]`, `["serve", "/pav/volume", "/pav/ready"]`, 1)
+	for policy, want := range map[string]bool{"restartPolicy: Never": false, "restartPolicy: OnFailure": false, "restartPolicy: Always": true, "hostPID: true": true} {
+		out, _, _ := run(t, strings.Replace(server, "restartPolicy: Never", policy, 1), "pav", "lint", "-")
+		if got := strings.Contains(out, "warning: spec.volumeStaging.podTemplate.spec") && strings.Contains(out, "write Never for a server too"); got != want {
+			t.Errorf("with %s:\n%s", policy, out)
+		}
+	}
+}
+
 func TestLintKnowsBothPodsOfAnExpansion(t *testing.T) {
 	text, err := os.ReadFile(testFile("bucket.yaml"))
 	if err != nil {

@@ -106,11 +106,20 @@ func (o Observation) After(waited string) Observation {
 	return o
 }
 
-// Within is what is observed of a staging pod whose volume is not there yet, and which was
-// started at a time: it has 10 minutes, or what volumeStaging.deadlineSeconds says. Its own
+// BeforeReady is what is observed of a staging pod whose volume is not there yet, and which
+// was started at a time. The first container that fails ends the attempt, whatever the pod's
+// restartPolicy: started again, it would find in /pav what its first run has left there, and
+// fail for that. The pod has 10 minutes, or what volumeStaging.deadlineSeconds says; its own
 // activeDeadlineSeconds, if any, is about the whole of its life.
-func (o Observation) Within(pod *corev1.Pod, started *metav1.Time, now time.Time) Observation {
-	if started == nil || o.State != PodStarting && o.State != PodRunning {
+func (o Observation) BeforeReady(pod *corev1.Pod, started *metav1.Time, now time.Time) Observation {
+	if o.State != PodStarting && o.State != PodRunning {
+		return o
+	}
+	if why := firstFailure(pod); why != "" {
+		o.State, o.Reason, o.Message, o.CheckAt = PodFailed, ReasonPodFailed, why, time.Time{}
+		return o
+	}
+	if started == nil {
 		return o
 	}
 	limit := time.Duration(cmp.Or(o.Inputs.DeadlineSeconds, defaultDeadlineSeconds)) * time.Second
@@ -123,4 +132,26 @@ func (o Observation) Within(pod *corev1.Pod, started *metav1.Time, now time.Time
 	}
 	o.late(pod, fmt.Sprintf("staging pod %s/%s has not made the volume available within %s; volumeStaging.deadlineSeconds gives it longer", pod.Namespace, pod.Name, limit), o.Message)
 	return o
+}
+
+// firstFailure says which container of a pod that goes on has failed first, empty for none.
+func firstFailure(pod *corev1.Pod) string {
+	var first *corev1.ContainerStateTerminated
+	var of corev1.ContainerStatus
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		for _, end := range []*corev1.ContainerStateTerminated{s.LastTerminationState.Terminated, s.State.Terminated} {
+			if end != nil && end.ExitCode != 0 && (first == nil || end.FinishedAt.Before(&first.FinishedAt)) {
+				first, of = end, s
+			}
+		}
+	}
+	if first == nil {
+		return ""
+	}
+	text := exit(of.Name, first)
+	if of.RestartCount > 1 || of.RestartCount == 1 && of.LastTerminationState.Terminated != first {
+		text += fmt.Sprintf("; it had run before and ended with 0, and was started again, as the pod's restartPolicy is %s: "+
+			"with Never, its end says that the volume is there", cmp.Or(pod.Spec.RestartPolicy, corev1.RestartPolicyAlways))
+	}
+	return text
 }

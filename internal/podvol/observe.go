@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -145,13 +147,14 @@ func readAnnotation(pod *corev1.Pod, key string, into any) error {
 // word counts before the kubelet's, which comes a second or two later and may know better:
 // a pod that was stopped and exited with 0 looks as if it had done its work. Of what
 // destroys no success is believed before the kubelet has spoken: it cannot be undone, and
-// is seldom waited for.
+// is seldom waited for. Nor is a failure that left no text in /pav/error: the kubelet has
+// the last lines that the pod has printed.
 func endPhase(pod *corev1.Pod, result *tarnv1.PodResult) corev1.PodPhase {
 	phase := pod.Status.Phase
 	switch told := result != nil && result.Succeeded != nil; {
-	case phase == corev1.PodFailed, phase == corev1.PodSucceeded && stoppedByKubelet(pod), told && !*result.Succeeded:
+	case phase == corev1.PodFailed, phase == corev1.PodSucceeded && stoppedByKubelet(pod), told && !*result.Succeeded && result.Error != "":
 		return corev1.PodFailed
-	case phase == corev1.PodSucceeded, told && !destroys(pod):
+	case phase == corev1.PodSucceeded, told && *result.Succeeded && !destroys(pod):
 		return corev1.PodSucceeded
 	}
 	return ""
@@ -217,7 +220,7 @@ func observeActive(o *Observation, pod *corev1.Pod, now time.Time) {
 	if now.Before(o.CheckAt) {
 		return
 	}
-	timeIsUp(o, pod, waitingFor(pod))
+	timeIsUp(o, pod, keptBy(pod, o.Result))
 }
 
 func observeStagingEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time.Time) {
@@ -289,7 +292,7 @@ func exits(pod *corev1.Pod, result *tarnv1.PodResult, without string) string {
 	var parts []string
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if end := s.State.Terminated; end != nil && end.ExitCode != 0 && (without == "" || end.Reason != without) {
-			parts = append(parts, strings.TrimSpace(fmt.Sprintf("container %s exited with %d %s", s.Name, end.ExitCode, end.Message)))
+			parts = append(parts, exit(s.Name, end))
 		}
 	}
 	if len(parts) == 0 && result != nil {
@@ -298,6 +301,53 @@ func exits(pod *corev1.Pod, result *tarnv1.PodResult, without string) string {
 		}
 	}
 	return strings.Join(parts, "; ")
+}
+
+// exit says how a container has failed, with the last lines of its termination message.
+func exit(container string, end *corev1.ContainerStateTerminated) string {
+	text := fmt.Sprintf("container %s exited with %d", container, end.ExitCode)
+	if words := lastWords(end.Message); words != "" {
+		text += ": " + words
+	}
+	return text
+}
+
+const (
+	// maxLastLines and maxLastBytes bound what is told of a termination message: of a log the
+	// last lines tell most. The kubelet keeps at most 80 lines and 4096 bytes.
+	maxLastLines = 10
+	maxLastBytes = 1024
+)
+
+// lastWords gives the last lines of a termination message without control characters,
+// empty if it has none.
+func lastWords(message string) string {
+	var lines []string
+	for line := range strings.Lines(strings.ToValidUTF8(message, "\uFFFD")) {
+		line = strings.TrimRight(strings.Map(printable, line), " ")
+		if line != "" {
+			lines = append(lines, line)
+		}
+	}
+	text := strings.Join(lines[max(len(lines)-maxLastLines, 0):], "\n")
+	if len(text) > maxLastBytes {
+		from := len(text) - maxLastBytes
+		for !utf8.RuneStart(text[from]) {
+			from++
+		}
+		text = "..." + text[from:]
+	}
+	return text
+}
+
+func printable(r rune) rune {
+	switch {
+	case r == '\t':
+		return ' '
+	case unicode.IsControl(r):
+		return -1
+	}
+	return r
 }
 
 func hasStarted(pod *corev1.Pod) bool {

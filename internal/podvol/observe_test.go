@@ -81,6 +81,9 @@ func TestAPodIs(t *testing.T) {
 	drained := func(pod *corev1.Pod) {
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}}
 	}
+	printed := func(text string) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 127, Message: text}}
+	}
 	wentWell := result(tarnv1.PodResult{Succeeded: ptr.To(true)})
 	const soon, eons = 5 * time.Second, time.Hour
 	for _, c := range []struct {
@@ -119,10 +122,15 @@ func TestAPodIs(t *testing.T) {
 		{"a deletion has not succeeded by the node agent's word alone", podOf(tarnv1.StepDeletion, container(running), wentWell), soon, podvol.PodRunning, "", ""},
 		{"a deletion has when the kubelet says so", podOf(tarnv1.StepDeletion, phase(corev1.PodSucceeded), container(ended(0)), wentWell), soon, podvol.PodSucceeded, "", ""},
 		{"a deletion has not when the kubelet has ended it", podOf(tarnv1.StepDeletion, phase(corev1.PodSucceeded), evicted, container(ended(0)), wentWell), soon, podvol.PodFailed, podvol.ReasonPodFailed, "low on memory"},
-		{"a deletion has failed by the node agent's word", podOf(tarnv1.StepDeletion, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), ExitCodes: map[string]int32{"c": 3}})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 3"},
+		{"a deletion has failed by the node agent's word", podOf(tarnv1.StepDeletion, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), Error: "no disk", ExitCodes: map[string]int32{"c": 3}})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "no disk"},
 		{"a deletion whose node falls silent before the kubelet has said so", podOf(tarnv1.StepDeletion, container(running), wentWell), eons, podvol.PodFailed, podvol.ReasonPodDeadline, "has not ended"},
 		{"a recycling has not succeeded by the node agent's word alone", podOf(tarnv1.StepRecycling, container(running), wentWell), soon, podvol.PodRunning, "", ""},
-		{"failed by the node agent's word", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), ExitCodes: map[string]int32{"c": 3}})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 3"},
+		{"failed by the node agent's word", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), Error: "no disk", ExitCodes: map[string]int32{"c": 3}})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "no disk"},
+		{"not failed by the node agent's word alone, as without a text the kubelet knows more", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), ExitCodes: map[string]int32{"c": 3}})), soon, podvol.PodRunning, "", ""},
+		{"failed with what it printed last where there is no text", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(printed("sh: mkfs: not found\n")), result(tarnv1.PodResult{})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 127: sh: mkfs: not found"},
+		{"failed with the last lines of it, without what a terminal would act on", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(printed(strings.Repeat("first\n", 5)+strings.Repeat("a\tb\x1b[2J\r\n", 10))), result(tarnv1.PodResult{})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "exited with 127: a b[2J\na b[2J\n"},
+		{"failed with the end of a long line", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(printed(strings.Repeat("é", 2000)+"the end")), result(tarnv1.PodResult{})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "exited with 127: ..." + strings.Repeat("é", 508) + "the end"},
+		{"failed with the text of /pav/error alone", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(printed("noise")), result(tarnv1.PodResult{Error: "no room"})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "no room"},
 		{"failed with the text of /pav/error", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(1)), result(tarnv1.PodResult{Error: "no room"})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "no room"},
 		{"failed with the exit code where there is no text", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(7)), result(tarnv1.PodResult{})), soon, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 7"},
 		{"failed at once when the kubelet refused it", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), func(p *corev1.Pod) { p.Status.Reason = "OutOfcpu" }), soon, podvol.PodFailed, podvol.ReasonPodFailed, "OutOfcpu"},
@@ -130,7 +138,8 @@ func TestAPodIs(t *testing.T) {
 		{"failed when the kubelet ended it at its deadline, with what its container still waits for", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), late, container(stuck)), soon, podvol.PodFailed, podvol.ReasonPodDeadline, "pod ns/p has not ended within 10m0s: container c: ImagePullBackOff: no such image"},
 		{"failed when the kubelet ended it at its deadline, with how its container ended", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), late, container(ended(143)), result(tarnv1.PodResult{})), soon, podvol.PodFailed, podvol.ReasonPodDeadline, "within 10m0s: container c exited with 143"},
 		{"failed when the kubelet ended it at its deadline, with the text of /pav/error", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), late, container(ended(143)), result(tarnv1.PodResult{Error: "waited for shelf 7"})), soon, podvol.PodFailed, podvol.ReasonPodDeadline, "within 10m0s: waited for shelf 7"},
-		{"failed at its deadline by the node agent's word, before the kubelet's", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), ExitCodes: map[string]int32{"c": 137}})), 10 * time.Minute, podvol.PodFailed, podvol.ReasonPodDeadline, "within 10m0s: container c exited with 137"},
+		{"failed at its deadline by the node agent's word, before the kubelet's", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), Error: "too slow", ExitCodes: map[string]int32{"c": 137}})), 10 * time.Minute, podvol.PodFailed, podvol.ReasonPodDeadline, "within 10m0s: too slow"},
+		{"failed at its deadline where the kubelet stays silent, with the node agent's word", podOf(tarnv1.StepCreation, container(running), result(tarnv1.PodResult{Succeeded: ptr.To(false), ExitCodes: map[string]int32{"c": 137}})), eons, podvol.PodFailed, podvol.ReasonPodDeadline, "within 10m0s: container c exited with 137"},
 		{"failed for itself, though its time is up by now", podOf(tarnv1.StepCreation, phase(corev1.PodFailed), container(ended(7)), result(tarnv1.PodResult{})), eons, podvol.PodFailed, podvol.ReasonPodFailed, "container c exited with 7"},
 		{"a staging pod that was ended at a deadline of its own", podOf(tarnv1.StepStaging, phase(corev1.PodFailed), late, container(stuck), func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = ptr.To[int64](5) }), soon, podvol.PodFailed, podvol.ReasonPodDeadline, "within 5s: container c: ImagePullBackOff"},
 		{"failed when the result is not Tarn's", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), func(p *corev1.Pod) { p.Annotations[tarnv1.AnnotationResult] = "{" }), soon, podvol.PodFailed, podvol.ReasonResultInvalid, "annotation"},
@@ -205,6 +214,14 @@ func TestAStagingPodHasItsTimeUntilTheVolumeIsThere(t *testing.T) {
 		return func(pod *corev1.Pod) { pod.Annotations[tarnv1.AnnotationInputs] = data }
 	}
 	stuck := container(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s"}})
+	failedBefore := func(text string) change {
+		return func(pod *corev1.Pod) {
+			pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 7, Message: text, FinishedAt: metav1.NewTime(born)}
+		}
+	}
+	ranTimes := func(n int32) change {
+		return func(pod *corev1.Pod) { pod.Status.ContainerStatuses[0].RestartCount = n }
+	}
 	ownTime := func(pod *corev1.Pod) { pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](60) }
 	const tenMinutes = 10 * time.Minute
 	for _, c := range []struct {
@@ -222,24 +239,29 @@ func TestAStagingPodHasItsTimeUntilTheVolumeIsThere(t *testing.T) {
 		{"and then no more", podOf(tarnv1.StepStaging, container(running), inputs(`{"deadlineSeconds": 5}`)), 5 * time.Second, podvol.PodFailed, "within 5s", 0},
 		{"one that ended well is not asked", podOf(tarnv1.StepStaging, phase(corev1.PodSucceeded), container(ended(0))), tenMinutes, podvol.PodSucceeded, "", 0},
 		{"nor one that failed", podOf(tarnv1.StepStaging, phase(corev1.PodFailed), container(ended(1))), tenMinutes, podvol.PodFailed, "exited with 1", 0},
+		{"the first failure ends it, though its container was started again", podOf(tarnv1.StepStaging, container(running), failedBefore("no mount"), ranTimes(1)), time.Minute, podvol.PodFailed, "container c exited with 7: no mount", 0},
+		{"as soon as it is seen", podOf(tarnv1.StepStaging, container(ended(3))), time.Minute, podvol.PodFailed, "container c exited with 3", 0},
+		{"of two it is told", podOf(tarnv1.StepStaging, container(ended(3)), failedBefore("no mount"), ranTimes(1)), time.Minute, podvol.PodFailed, "exited with 7: no mount", 0},
+		{"and that its container had ended well", podOf(tarnv1.StepStaging, container(ended(1)), ranTimes(1)), time.Minute, podvol.PodFailed, "exited with 1; it had run before and ended with 0, and was started again, as the pod's restartPolicy is Always: with Never", 0},
+		{"an end with 0 is none", podOf(tarnv1.StepStaging, container(ended(0))), time.Minute, podvol.PodRunning, "", tenMinutes},
 		{"the end of its life may come sooner", podOf(tarnv1.StepStaging, container(running), ownTime), time.Second, podvol.PodRunning, "", 75 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			now := born.Add(c.after)
-			got := podvol.Observe(c.pod, "owner", now).Within(c.pod, ptr.To(metav1.NewTime(born)), now)
+			got := podvol.Observe(c.pod, "owner", now).BeforeReady(c.pod, ptr.To(metav1.NewTime(born)), now)
 			if got.State != c.want || !strings.Contains(got.Message, c.wantMessage) {
 				t.Errorf("it is %s %q, want %s with %q", got.State, got.Message, c.want, c.wantMessage)
 			}
 			if c.wantCheck == 0 && !got.CheckAt.IsZero() || c.wantCheck > 0 && !got.CheckAt.Equal(born.Add(c.wantCheck)) {
 				t.Errorf("it is looked at again at %v, want %v after its start", got.CheckAt, c.wantCheck)
 			}
-			if c.wantMessage != "" && c.wantMessage != "exited with 1" && got.Reason != podvol.ReasonPodDeadline {
+			if c.wantMessage != "" && !strings.Contains(c.wantMessage, "exited with") && got.Reason != podvol.ReasonPodDeadline {
 				t.Errorf("reason %q", got.Reason)
 			}
 		})
 	}
 	pod := podOf(tarnv1.StepStaging, container(running))
-	if got := podvol.Observe(pod, "owner", born.Add(time.Hour)).Within(pod, nil, born.Add(time.Hour)); got.State != podvol.PodRunning {
+	if got := podvol.Observe(pod, "owner", born.Add(time.Hour)).BeforeReady(pod, nil, born.Add(time.Hour)); got.State != podvol.PodRunning {
 		t.Errorf("one of whose start nothing is known is %s", got.State)
 	}
 }

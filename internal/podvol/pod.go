@@ -94,7 +94,21 @@ func build(o order, t *podTemplate) (*corev1.Pod, error) {
 		}
 	}
 	mountExchange(pod, exchangeSource(o.folder), o.folder != "")
+	keepLastWords(pod)
 	return pod, nil
+}
+
+// keepLastWords has the kubelet keep the last lines that a container has printed, where it
+// fails without a termination message and its author has not chosen otherwise. They explain
+// a failure of which /pav/error tells nothing, when the pod is gone.
+func keepLastWords(pod *corev1.Pod) {
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			if containers[i].TerminationMessagePolicy == "" {
+				containers[i].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+			}
+		}
+	}
 }
 
 // metadataOf takes of a template's metadata what is an author's to say: namespace,

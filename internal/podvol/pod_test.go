@@ -34,6 +34,21 @@ func buildOne(t *testing.T, step tarnv1.Step, change func(*podTemplate)) *corev1
 	return pod
 }
 
+func TestAContainerThatFailsLeavesItsLastWordsUnlessItsAuthorSaysOtherwise(t *testing.T) {
+	pod := buildOne(t, tarnv1.StepStaging, func(p *podTemplate) {
+		p.Spec.InitContainers = []corev1.Container{{Name: "i"}}
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "own", TerminationMessagePolicy: corev1.TerminationMessageReadFile})
+	})
+	for _, got := range []corev1.TerminationMessagePolicy{pod.Spec.InitContainers[0].TerminationMessagePolicy, pod.Spec.Containers[0].TerminationMessagePolicy} {
+		if got != corev1.TerminationMessageFallbackToLogsOnError {
+			t.Errorf("a container that says nothing has policy %q", got)
+		}
+	}
+	if got := pod.Spec.Containers[1].TerminationMessagePolicy; got != corev1.TerminationMessageReadFile {
+		t.Errorf("the author's policy has become %q", got)
+	}
+}
+
 func TestAPodIsNamedLabelledAndOwnedByUsWhateverItsTemplateSays(t *testing.T) {
 	pod := buildOne(t, tarnv1.StepCreation, func(p *podTemplate) {
 		p.Metadata = metav1.ObjectMeta{Name: "mine", GenerateName: "mine-", Namespace: "team",

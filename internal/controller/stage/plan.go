@@ -342,7 +342,7 @@ func planFollow(v View, now time.Time) Plan {
 	}
 	o := podvol.Observe(v.Pod, v.Stage.UID, now)
 	if !isStaged(v.Stage) || situationOf(v.Stage) == mend {
-		o = o.Within(v.Pod, status.StartTime, now)
+		o = o.BeforeReady(v.Pod, status.StartTime, now)
 	}
 	o = o.After(waitedFor(v))
 	status.UID, status.Message = v.Pod.UID, kube.Cut(o.Message, maxMessage)

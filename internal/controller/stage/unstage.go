@@ -126,7 +126,7 @@ func untold(status tarnv1.PavStagePodStatus) bool {
 // was seen of it.
 func tellFailure(v View) Plan {
 	status := v.Stage.Status.Pod
-	if text := saidBy(v); text != "" && !strings.HasPrefix(status.Message, text+" (") {
+	if text := saidBy(v); text != "" && !strings.HasPrefix(status.Message, text+" (") && !strings.HasSuffix(status.Message, ": "+text) {
 		status.Message = kube.Cut(text+" ("+status.Message+")", maxMessage)
 	}
 	status.UID = ""

@@ -2,6 +2,7 @@ package stages
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/utils/ptr"
@@ -141,6 +142,8 @@ func fail(message string) []action {
 func podFailure(written, observed string) string {
 	const prefix = "Staging pod failed: "
 	switch {
+	case written != "" && strings.Contains(observed, written): // it was printed too
+		return prefix + observed
 	case written != "" && observed != "":
 		return prefix + written + " (" + observed + ")"
 	case written != "":

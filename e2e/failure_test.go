@@ -94,6 +94,14 @@ func TestAFailingStagingPodLeavesThePodPending(t *testing.T) {
 					t.Errorf("a later failure is told: %s", e.Message)
 				}
 			}
+			s.glances("a claim that cannot be staged among the problems, whatever the kubelet waits for", func(g glance) string {
+				for _, p := range g.Problems {
+					if strings.Contains(p.Message, c.want) && (p.Object.Namespace == s.name && p.Object.Name == claim.Name || strings.Contains(p.Message, claim.Spec.VolumeName)) {
+						return ""
+					}
+				}
+				return fmt.Sprintf("the problems are %+v", g.Problems)
+			})
 			if err := s.get(pod); err != nil {
 				t.Fatal(err)
 			}

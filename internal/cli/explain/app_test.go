@@ -87,7 +87,7 @@ func TestAnAppSaysWhatItWaitsFor(t *testing.T) {
 			w.staged(func(g *tarnv1.PavStage) {
 				g.Status.Node.Phase, g.Status.Pod.Phase, g.Status.Pod.Message = tarnv1.StageWaiting, tarnv1.StagePodFailed, "no image"
 			})
-		}), "pod shop/web-1: volume pvc-claim-uid is not staged on node n1: no image", "when the kubelet asks again", ""},
+		}), "pod shop/web-1: volume pvc-claim-uid is not staged on node n1: no image", "when the kubelet asks again", "kubectl edit pavprovisioner gold"},
 		{"a Deployment that nobody makes", with(newWorld().bound().asApp(deploying, "being deployed"), func(w *world) { w.view.Workload, w.view.Controller = nil, nil }),
 			"its Deployment has to be made, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
 		{"what only its controller knows", newWorld().bound().asApp(waiting, "0 of 1 pods are ready"), "app shop/web is not Ready: 0 of 1 pods are ready", "", ""},

@@ -216,8 +216,10 @@ func (g *gatherer) events(ctx context.Context, about client.Object) []corev1.Eve
 	return list.Items
 }
 
-// lastSeen is when an Event last happened, whichever of the two ways it was written.
-func lastSeen(e *corev1.Event) time.Time {
+func lastSeen(e *corev1.Event) time.Time { return LastSeen(e) }
+
+// LastSeen is when an Event last happened, whichever of the two ways it was written.
+func LastSeen(e *corev1.Event) time.Time {
 	at := e.CreationTimestamp.Time
 	for _, t := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {
 		if t.After(at) {

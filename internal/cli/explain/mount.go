@@ -166,6 +166,9 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 			s.blame("Tarn's node agent on node %s does not answer", on)
 			return
 		}
+		if failedStage(e) {
+			link.Command = kubectl("", "edit", "pavprovisioner", name)
+		}
 		s.blame("volume %s cannot be staged on node %s: %s", v.Name, on, mountError(e.Message))
 		return
 	}
@@ -189,6 +192,12 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 // agent that runs answers within the kubelet's two minutes, whatever it waits for itself.
 func unanswered(e *corev1.Event) bool {
 	return strings.Contains(e.Message, "code = Unavailable desc = connection error:") || strings.Contains(e.Message, "code = DeadlineExceeded desc = ")
+}
+
+// failedStage says whether the kubelet was answered that the stage had failed, which is for
+// the provisioner to mend: another pod in the place of the user's would meet it again.
+func failedStage(e *corev1.Event) bool {
+	return strings.Contains(e.Message, "code = Internal desc = ")
 }
 
 // tryAgain gives the command by which the kubelet tries at once: a pod that is new has

@@ -105,6 +105,7 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 	switch {
 	case status.Phase == tarnv1.StagePodFailed:
 		link.Next = "when the kubelet asks again, after a growing pause of at most about two minutes"
+		link.Command = kubectl("", "edit", "pavprovisioner", p.Name)
 		s.blame("%s: %s", what, status.Message)
 	case stage.Awaited() && stage.Status.Node.Phase == "":
 		link.Next = "when the node agent answers"
@@ -257,6 +258,7 @@ func (s *story) endingStage(g *stageView) {
 	if stage.Status.Node.Phase == tarnv1.StageFailed {
 		what = fmt.Sprintf("volume %s could not be staged on node %s: %s", stage.Spec.VolumeName, stage.Spec.NodeName, stage.Status.Node.Message)
 		link.Next = "when the kubelet asks again, after a growing pause of at most about two minutes"
+		link.Command = kubectl("", "edit", "pavprovisioner", stage.Spec.Provisioner.Name)
 	} else if stage.DeletionTimestamp == nil {
 		what = fmt.Sprintf("volume %s is still staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
 		link.Next = "when the kubelet has taken it back from the last pod that uses it"

@@ -52,9 +52,9 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 			"is not staged on node n1: PavProvisioner gold has to be judged, and has not begun though tarn controller runs", "when the controller comes to it", ""},
 		{"staging was refused", waiting(func(p *tarnv1.PavStagePodStatus) {
 			*p = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodFailed, Message: "spec.volumeStaging: bad"}
-		}), "is not staged on node n1: spec.volumeStaging: bad", "when the kubelet asks again", ""},
+		}), "is not staged on node n1: spec.volumeStaging: bad", "when the kubelet asks again", "kubectl edit pavprovisioner gold"},
 		{"staging has failed and is to be tried again", with(newWorld().bound().askedPod(), mount("MountVolume.SetUp failed: rpc error: code = Internal desc = Staging pod failed: no loop device")),
-			"cannot be staged on node n1: Staging pod failed: no loop device", "when the kubelet tries again", "kubectl -n shop get pod web -o yaml | kubectl replace --force -f -"},
+			"cannot be staged on node n1: Staging pod failed: no loop device", "when the kubelet tries again", "kubectl edit pavprovisioner gold"},
 		{"staging that is tried again", with(waiting(same).stagePod(waits("ContainerCreating", "")), mount(`MountVolume.MountDevice failed for volume "pvc-claim-uid" : rpc error: code = Internal desc = Staging pod failed: no loop device`)),
 			"volume pvc-claim-uid could not be staged on node n1: Staging pod failed: no loop device; now the staging pod default/pav-staging is starting", "when its containers start", ""},
 		{"staging that was not answered while it is under way", with(waiting(same).stagePod(runs), func(w *world) {
@@ -79,7 +79,7 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		}), "driver csi.example.org is not registered on node n1", "when the driver's pod runs on n1", ""},
 		{"a stage that has failed", newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
 			g.Status.Node.Phase, g.Status.Node.Message = tarnv1.StageFailed, "/pav/volume is missing"
-		}), "volume pvc-claim-uid could not be staged on node n1: /pav/volume is missing", "when the kubelet asks again", ""},
+		}), "volume pvc-claim-uid could not be staged on node n1: /pav/volume is missing", "when the kubelet asks again", "kubectl edit pavprovisioner gold"},
 		{"containers of a pod that is new", newWorld().bound().askedPod(func(p *corev1.Pod) {
 			p.CreationTimestamp = *ahead(time.Second - answerTime)
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}

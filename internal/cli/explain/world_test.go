@@ -124,7 +124,7 @@ func (w *world) askedPod(changes ...func(*corev1.Pod)) *world {
 func (w *world) staged(change func(*tarnv1.PavStage)) *world {
 	stage := &tarnv1.PavStage{
 		ObjectMeta: metav1.ObjectMeta{Name: "stage-1", UID: "stage-uid", CreationTimestamp: began},
-		Spec:       tarnv1.PavStageSpec{VolumeName: "pvc-claim-uid", NodeName: "n1"},
+		Spec:       tarnv1.PavStageSpec{VolumeName: "pvc-claim-uid", NodeName: "n1", Provisioner: tarnv1.ProvisionerReference{Name: "gold"}},
 	}
 	stage.Status.Node.Phase = tarnv1.StageStaged
 	change(stage)

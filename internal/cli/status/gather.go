@@ -41,6 +41,8 @@ type View struct {
 	Claims  corev1.PersistentVolumeClaimList
 	Apps    tarnv1.AppList
 	Classes storagev1.StorageClassList
+	// Failed are the Events that say of a claim that its volume could not be staged.
+	Failed corev1.EventList
 	// The rest is read for the whole cluster alone.
 	Provisioners pavv1.PavProvisionerList
 	Pools        tarnv1.PersistentVolumeSetList
@@ -96,6 +98,7 @@ const (
 	kindStage       = "PavStage"
 	kindClaim       = "PersistentVolumeClaim"
 	kindClass       = "StorageClass"
+	kindEvent       = "Event"
 	kindLease       = "Lease"
 	kindProvisioner = "PavProvisioner"
 )
@@ -104,9 +107,9 @@ const (
 func (g *gatherer) gather(ctx context.Context) {
 	v := g.view
 	var all sync.WaitGroup
-	list := func(kind, namespace string, into client.ObjectList) {
+	list := func(kind, namespace string, into client.ObjectList, only ...client.ListOption) {
 		all.Go(func() {
-			if err := g.Client.List(ctx, into, client.InNamespace(namespace)); err != nil {
+			if err := g.Client.List(ctx, into, append(only, client.InNamespace(namespace))...); err != nil {
 				g.missed(kind, "list", err)
 			}
 		})
@@ -114,6 +117,7 @@ func (g *gatherer) gather(ctx context.Context) {
 	list(kindClaim, g.Namespace, &v.Claims)
 	list(kindApp, g.Namespace, &v.Apps)
 	list(kindClass, "", &v.Classes)
+	list(kindEvent, g.Namespace, &v.Failed, client.MatchingFields{"reason": stagingFailed})
 	if g.Namespace != "" {
 		all.Go(func() {
 			// Who may not read it has claims or apps to go by, or nothing.

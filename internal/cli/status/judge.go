@@ -28,11 +28,13 @@ type judgement struct {
 	// told are the volumes whose record is among the problems, by name: what waits for
 	// one of them is no second problem.
 	told map[string]bool
+	// stagesTold are the stages that are staged, or among the problems, by name.
+	stagesTold map[string]bool
 }
 
 // judge finds out the answer. It only computes.
 func judge(v *View) *Report {
-	j := &judgement{Report: &Report{Namespace: v.Namespace, Problems: []Problem{}}, view: v, told: map[string]bool{}}
+	j := &judgement{Report: &Report{Namespace: v.Namespace, Problems: []Problem{}}, view: v, told: map[string]bool{}, stagesTold: map[string]bool{}}
 	if v.Namespace == "" {
 		j.controller()
 		j.workloads()
@@ -43,10 +45,11 @@ func judge(v *View) *Report {
 		j.volumes()
 		j.stages()
 	}
+	j.unstaged()
 	j.claims()
 	j.apps()
 	for _, u := range v.Unread {
-		if v.Namespace == "" || u.Kind != kindClass { // classes are not the namespace's
+		if v.Namespace == "" || u.Kind != kindClass && u.Kind != kindEvent { // classes are not the namespace's; Events are more than it needs
 			j.Unread = append(j.Unread, u)
 		}
 	}
@@ -278,6 +281,7 @@ func (j *judgement) stages() {
 		state := cmp.Or(string(phase), string(tarnv1.StageWaiting))
 		o := explain.Object{Kind: "PavStage", Name: g.Name}
 		command := "tarn explain volume " + g.Spec.VolumeName
+		before := len(j.Problems)
 		where := fmt.Sprintf("volume %s on node %s", g.Spec.VolumeName, g.Spec.NodeName)
 		switch status := g.Status.Pod; {
 		case g.DeletionTimestamp != nil:
@@ -294,9 +298,44 @@ func (j *judgement) stages() {
 		case phase != tarnv1.StageStaged && j.lasting(g.CreationTimestamp.Time):
 			j.wrong(o, g.CreationTimestamp.Time, command, "%s is not staged yet: %s", where, cmp.Or(status.Message, g.Status.Node.Message, "its pod has not made it available"))
 		}
+		j.stagesTold[g.Name] = phase == tarnv1.StageStaged || len(j.Problems) > before
 		phases.add(state, 0)
 	}
 	j.Stages = phases.list()
+}
+
+const (
+	// stagingFailed is the reason of the Event by which the stage controller tells a claim that
+	// its volume could not be staged.
+	stagingFailed = "StagingFailed"
+	// stagingPause is how long after it the claim counts as failing: the kubelet asks again
+	// after a pause of at most two minutes and two seconds, and then there is a stage.
+	stagingPause = 3 * time.Minute
+)
+
+// unstaged tells of claims whose staging has failed. The stage of an attempt ends with it, so
+// until the kubelet asks again the Event of the claim alone says so.
+func (j *judgement) unstaged() {
+	newest := map[string]*corev1.Event{} // by stage, whose name is that of the next attempt too
+	var names []string
+	for i := range j.view.Failed.Items {
+		e := &j.view.Failed.Items[i]
+		if e.InvolvedObject.Kind != kindClaim || e.Related == nil || j.stagesTold[e.Related.Name] || j.view.Now.Sub(explain.LastSeen(e)) > stagingPause {
+			continue
+		}
+		name := e.Related.Name
+		if newest[name] == nil {
+			names = append(names, name)
+		}
+		if newest[name] == nil || explain.LastSeen(e).After(explain.LastSeen(newest[name])) {
+			newest[name] = e
+		}
+	}
+	for _, name := range names {
+		e := newest[name]
+		o := explain.Object{Kind: explain.Claim, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name}
+		j.wrong(o, explain.LastSeen(e), explaining("claim", o), "its volume could not be staged: %s", e.Message)
+	}
 }
 
 func (j *judgement) claims() {

@@ -66,6 +66,15 @@ func world() *View {
 	return v
 }
 
+// failedStaging adds the Event that tells claim shop/data of a staging that failed a while ago.
+func failedStaging(v *View, stage string, ago time.Duration) {
+	v.Failed.Items = append(v.Failed.Items, corev1.Event{
+		Reason: stagingFailed, Message: "no loop device", EventTime: metav1.NewMicroTime(v.Now.Add(-ago)),
+		InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "shop", Name: "data"},
+		Related:        &corev1.ObjectReference{Kind: "PavStage", Name: stage},
+	})
+}
+
 func notReady(reason string, since metav1.Time) []metav1.Condition {
 	return []metav1.Condition{{Type: tarnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason, Message: "because", LastTransitionTime: since}}
 }
@@ -154,6 +163,19 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 		{"a staging that fails", func(v *View) {
 			stage(v).Status.Node.Phase, stage(v).Status.Pod.Phase, stage(v).Status.Pod.Message = "", tarnv1.StagePodFailed, "no image"
 		}, "could not be staged: no image"},
+		{"a staging that failed before the kubelet asks again", func(v *View) { v.Stages.Items = nil; failedStaging(v, "stage-1", 90*time.Second) },
+			"claim shop/data: its volume could not be staged: no loop device; tarn explain claim shop/data"},
+		{"a staging that failed twice", func(v *View) {
+			v.Stages.Items = nil
+			failedStaging(v, "stage-1", 90*time.Second)
+			failedStaging(v, "stage-1", time.Second)
+		}, "claim shop/data: its volume could not be staged"},
+		{"a staging that failed, and its next attempt, which waits", func(v *View) {
+			stage(v).Status.Node.Phase = tarnv1.StageWaiting
+			failedStaging(v, "stage-1", 90*time.Second)
+		}, "is not staged yet"},
+		{"a staging that failed and went well then", func(v *View) { failedStaging(v, "stage-1", time.Second) }, ""},
+		{"a staging that failed, and nobody asks again", func(v *View) { v.Stages.Items = nil; failedStaging(v, "stage-1", time.Hour) }, ""},
 		{"a staging that takes long", func(v *View) { stage(v).Status.Node.Phase = tarnv1.StageWaiting }, "is not staged yet"},
 		{"an unstaging that takes long", func(v *View) { stage(v).DeletionTimestamp, stage(v).Status.Pod.Message = &hour, "busy" }, "is being unstaged for long: busy"},
 		{"a claim that waits for long", func(v *View) { pending(v, hour) }, "claim shop/data: it has no volume; tarn explain claim shop/data"},

@@ -5,6 +5,7 @@ package e2e
 import (
 	"maps"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -51,6 +52,66 @@ func TestAPodThatCannotBeginIsToldAtItsDeadlineWithWhatItWaitedForIn(t *testing.
 				maps.Copy(sections, c.mended)
 				s.edit(s.provisioner(sections))
 			}
+		})
+	}
+}
+
+// A Secret as a volume, an image and a node that are not there, told while the pod waits.
+func TestAClaimIsToldInTimeWhatKeepsAStepPodFromStarting(t *testing.T) {
+	t.Parallel()
+	works := script{text: "true"}
+	lacks := func(change func(section fields)) fields {
+		section := script{text: "mkdir -p /pav/volume"}.section(nil)
+		podSpec(section)["activeDeadlineSeconds"] = int64(25)
+		change(section)
+		return section
+	}
+	secret := lacks(func(section fields) {
+		podSpec(section)["volumes"] = []any{fields{"name": "keys", "secret": fields{"secretName": "no-such-secret"}}}
+		container(section)["volumeMounts"] = []any{fields{"name": "keys", "mountPath": "/keys"}}
+	})
+	image := lacks(func(section fields) { container(section)["image"] = "tarn.invalid/no-such-image:1" })
+	nowhere := lacks(func(section fields) { podSpec(section)["nodeSelector"] = fields{"no-such": "node"} })
+	with := func(section fields) fields {
+		section = maps.Clone(section)
+		maps.Copy(section, asRequested)
+		return section
+	}
+	for _, c := range []struct {
+		name     string
+		sections fields
+		want     string
+		// used says that a pod uses the claim.
+		used bool
+	}{
+		{"validation", fields{"volumeValidation": secret, "volumeCreation": asRequested}, "no-such-secret", false},
+		{"creation", fields{"volumeCreation": with(secret)}, "no-such-secret", false},
+		{"placing", fields{"volumeCreation": with(nowhere)}, "not scheduled: 0/", false},
+		{"staging", fields{"volumeCreation": asRequested, "volumeStaging": secret}, "no-such-secret", true},
+		{"pulling", fields{"volumeCreation": asRequested, "volumeStaging": image}, "tarn.invalid/no-such-image", true},
+		{"unstaging", fields{"volumeCreation": asRequested, "volumeUnstaging": secret}, "no-such-secret", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t, "kept-"+c.name)
+			sections := fields{"volumeStaging": greeting, "volumeDeletion": works.section(nil)}
+			maps.Copy(sections, c.sections)
+			s.create(s.provisioner(sections))
+			s.class(corev1.PersistentVolumeReclaimDelete)
+			claim := s.claim("data")
+			if c.used {
+				s.bound(claim)
+				pod := s.consumer("user", claim.Name, stays)
+				if c.name == "unstaging" {
+					s.ready(pod)
+					s.delete(pod)
+				}
+			}
+			s.step = 15 * time.Second
+			s.told(claim, "PodWaiting", "waits: ", c.want)
+			s.step = soon + time.Minute // the pod's deadline is part of the end
+			maps.Copy(sections, fields{"volumeStaging": greeting, "volumeUnstaging": works.section(nil), "volumeValidation": works.section(nil), "volumeCreation": asRequested})
+			s.edit(s.provisioner(sections))
 		})
 	}
 }

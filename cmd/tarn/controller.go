@@ -125,7 +125,7 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	}
 	shared := parts{
 		plugins: plugins,
-		steps:   &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir},
+		steps:   &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir, EventsOf: podvol.LiveEvents(mgr.GetAPIReader())},
 		workers: flags.workers, pauseImage: flags.pauseImage, scrubImage: flags.scrubImage, pullSecrets: flags.pullSecrets, appClasses: classes,
 		ownBinder: slices.Contains(selected, "bind"), provisioning: flags.provisioning,
 		pods: sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),

@@ -68,6 +68,8 @@ type Observation struct {
 	// where to look then.
 	unexplained bool
 	elsewhere   string
+	// waits is what kind of thing Message says is waited for, in one word.
+	waits string
 }
 
 // Observe reads the state of a step's pod. pod is nil where there is none; owner is
@@ -212,7 +214,7 @@ func observeActive(o *Observation, pod *corev1.Pod, now time.Time) {
 	if hasStarted(pod) {
 		o.State = PodRunning
 	}
-	o.Message = waitingFor(pod)
+	o.waits, o.Message = waiting(pod)
 	if isStaging(pod) && pod.Spec.ActiveDeadlineSeconds == nil {
 		return
 	}
@@ -361,17 +363,27 @@ func hasStarted(pod *corev1.Pod) bool {
 
 // waitingFor says what keeps a pod from running, empty if nothing is known to.
 func waitingFor(pod *corev1.Pod) string {
+	_, text := waiting(pod)
+	return text
+}
+
+// waiting gives the kind of what keeps a pod from running, and that in words.
+func waiting(pod *corev1.Pod) (kind, text string) {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return strings.Trim("not scheduled: "+c.Message, ": ")
+			return "Unscheduled", strings.Trim("not scheduled: "+c.Message, ": ")
 		}
 	}
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
-			return strings.Trim(fmt.Sprintf("container %s: %s: %s", s.Name, w.Reason, w.Message), ": ")
+			kind := w.Reason
+			if kind == "ErrImagePull" { // which takes turns with the pause before the next pull
+				kind = "ImagePullBackOff"
+			}
+			return kind, strings.Trim(fmt.Sprintf("container %s: %s: %s", s.Name, w.Reason, w.Message), ": ")
 		}
 	}
-	return ""
+	return "", ""
 }
 
 func endTime(pod *corev1.Pod) time.Time {

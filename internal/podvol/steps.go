@@ -31,6 +31,9 @@ type Steps struct {
 	Reader client.Reader
 	// StateDir is the node agent's folder on every node.
 	StateDir string
+	// EventsOf gives the Events about a pod, by which it is told what keeps it from starting;
+	// nil where that is not told. See LiveEvents.
+	EventsOf func(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error)
 	// Limits bound each evaluation; zero fields mean the engine's defaults.
 	Limits jinja.Limits
 }

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
 )
 
 // eventAction is what Events say was being done.
@@ -62,6 +63,11 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 		return r.discard(ctx, v, a.Keep)
 	case Post:
 		r.post(v, a)
+		return nil
+	case PostWait:
+		if v.Claim != nil {
+			r.events.Eventf(v.Claim, v.Volume, corev1.EventTypeWarning, podvol.EventPodWaiting, a.Action, "%s", kube.Note(a.Note))
+		}
 		return nil
 	}
 	return fmt.Errorf("expand: no way to apply %T", a)

@@ -30,6 +30,8 @@ type View struct {
 	Pods []corev1.Pod
 	// Observed is what the pod of the current attempt tells.
 	Observed podvol.Observation
+	// Current is that pod, nil where there is none.
+	Current *corev1.Pod
 	// Prepared is the evaluated section where an attempt is due, Unfit why it could
 	// not be evaluated, or why the API server did not take its pod.
 	Prepared *podvol.Prepared
@@ -108,6 +110,8 @@ func (r *reconciler) gatherPods(ctx context.Context, v *View, now time.Time) err
 			current = &v.Pods[i]
 		}
 	}
-	v.Observed = podvol.Observe(current, v.Record.UID, now)
-	return nil
+	var err error
+	v.Current = current
+	v.Observed, err = r.steps.Unmounted(ctx, current, podvol.Observe(current, v.Record.UID, now), now)
+	return err
 }

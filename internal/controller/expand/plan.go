@@ -52,6 +52,8 @@ type (
 	DiscardPods struct{ Keep string }
 	// Post posts an Event about the claim.
 	Post struct{ Type, Reason, Note string }
+	// PostWait tells the claim what keeps a pod from starting; see podvol.Observation.WaitEvent.
+	PostWait struct{ Action, Note string }
 )
 
 func (WriteJournal) action() {}
@@ -60,6 +62,7 @@ func (GrowVolume) action()   {}
 func (StartPod) action()     {}
 func (DiscardPods) action()  {}
 func (Post) action()         {}
+func (PostWait) action()     {}
 
 // plan decides. The journal says which of three situations a volume is in.
 func plan(v *View, now time.Time) Plan {
@@ -195,6 +198,9 @@ func planRunning(v *View, now time.Time) Plan {
 		p := Plan{Next: o.CheckAt}
 		if growable(v) {
 			p.Actions = writeClaim(v, waiting(v.Claim, o, now))
+			if action, note := o.WaitEvent(v.Current); note != "" && len(p.Actions) > 0 {
+				p.Actions = append(p.Actions, PostWait{action, note})
+			}
 		}
 		return p
 	}

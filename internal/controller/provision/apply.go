@@ -43,6 +43,9 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 			return false, err
 		}
 		r.warn(v, p.Cause, p.Warning)
+		if p.WaitNote != "" && v.Claim != nil {
+			r.events.Eventf(v.Claim, v.Record, corev1.EventTypeWarning, podvol.EventPodWaiting, p.WaitAction, "%s", kube.Note(p.WaitNote))
+		}
 		return p.Status.Phase == tarnv1.VolumeCreated, nil
 	case ActWithdraw:
 		return true, r.takeBack(ctx, v, p)

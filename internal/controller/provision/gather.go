@@ -113,6 +113,8 @@ func (r *reconciler) gatherPod(ctx context.Context, v *View) error {
 		}
 		v.Pod = pod
 	}
-	v.Observed = podvol.Observe(v.Pod, v.Record.UID, r.clock.Now())
-	return nil
+	var err error
+	now := r.clock.Now()
+	v.Observed, err = r.steps.Unmounted(ctx, v.Pod, podvol.Observe(v.Pod, v.Record.UID, now), now)
+	return err
 }

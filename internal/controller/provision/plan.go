@@ -73,6 +73,9 @@ type Plan struct {
 	// about: Events that differ in their note alone are merged under the first note,
 	// so each cause has an action of its own.
 	Warning, Cause string
+	// WaitAction and WaitNote tell the claim what keeps the pod from starting; empty for
+	// nothing. See podvol.Observation.WaitEvent.
+	WaitAction, WaitNote string
 	// Next is when to look again though no event tells; zero: not needed.
 	Next time.Time
 }

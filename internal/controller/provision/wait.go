@@ -26,6 +26,7 @@ func await(v *View) Plan {
 		if o.State == podvol.PodGoing && o.Message != "" {
 			p.Warning, p.Cause = message, string(podvol.PodGoing)
 		}
+		p.WaitAction, p.WaitNote = o.WaitEvent(v.Pod)
 	}
 	return p
 }

@@ -33,6 +33,9 @@ func TestWhatAPodWaitsForIsSaidAsLongAsItDoes(t *testing.T) {
 			if (c.wantReason == "") != (got.Act == ActNone) || c.wantEvent != (got.Warning != "") || c.wantEvent && !strings.Contains(got.Warning, c.wantMessage) {
 				t.Fatalf("decide = %s, Event %q", got.Act, got.Warning)
 			}
+			if waits := c.wantReason == reasonPodWaits && !c.wantEvent; waits != (got.WaitNote != "") || waits && !strings.Contains(got.WaitNote, c.wantMessage) {
+				t.Errorf("the claim is told %q", got.WaitNote)
+			}
 			if c.wantReason == "" {
 				return
 			}

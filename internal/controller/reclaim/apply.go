@@ -38,6 +38,7 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 		}
 		r.warn(v, cmp.Or(p.WarningReason, eventDeleteFailed), p.Warning)
 		r.tell(v, corev1.EventTypeNormal, eventInUse, p.Notice)
+		r.tellAs(v, corev1.EventTypeWarning, podvol.EventPodWaiting, p.WaitAction, p.WaitNote)
 		return false, nil
 	case ActLost:
 		return false, r.tellLost(ctx, v, p.Status)
@@ -349,12 +350,15 @@ func (r *reconciler) warn(v *View, reason, message string) {
 
 // tell posts an Event where people look: at the volume, and at the record.
 func (r *reconciler) tell(v *View, kind, reason, message string) {
+	// Events that differ in their note alone are merged under the first note, so each
+	// attempt has an action of its own.
+	r.tellAs(v, kind, reason, fmt.Sprintf("DeleteAttempt%d", v.Record.Status.DeletionAttempts), message)
+}
+
+func (r *reconciler) tellAs(v *View, kind, reason, action, message string) {
 	if message == "" {
 		return
 	}
-	// Events that differ in their note alone are merged under the first note, so each
-	// attempt has an action of its own.
-	action := fmt.Sprintf("DeleteAttempt%d", v.Record.Status.DeletionAttempts)
 	if v.Volume != nil {
 		r.events.Eventf(v.Volume, v.Record, kind, reason, action, "%s", kube.Note(message))
 	}

@@ -96,6 +96,8 @@ func (r *reconciler) gatherPods(ctx context.Context, v *View) error {
 	slices.SortFunc(v.Others, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	v.Observed = podvol.Observe(v.Pod, v.Record.UID, r.clock.Now())
-	return nil
+	var err error
+	now := r.clock.Now()
+	v.Observed, err = r.steps.Unmounted(ctx, v.Pod, podvol.Observe(v.Pod, v.Record.UID, now), now)
+	return err
 }

@@ -78,6 +78,9 @@ type Plan struct {
 	// Warning is told to volume and record as an Event; empty for none. Its reason is
 	// WarningReason, VolumeFailedDelete where that is empty.
 	Warning, WarningReason string
+	// WaitAction and WaitNote tell what keeps the pod from starting; empty for nothing. See
+	// podvol.Observation.WaitEvent.
+	WaitAction, WaitNote string
 	// Notice is told like a Warning, but of what is in order: that the volume is in use
 	// still, and goes when it is not.
 	Notice string

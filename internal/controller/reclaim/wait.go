@@ -22,6 +22,9 @@ func await(v *View) Plan {
 		if p = say(v, reasonPodWaits, o.Message); p.Status != nil && o.State == podvol.PodGoing {
 			p.Warning = o.Message
 		}
+		if p.Status != nil {
+			p.WaitAction, p.WaitNote = o.WaitEvent(v.Pod)
+		}
 	case waitedFor(v) != "" && o.State == podvol.PodRunning:
 		status := v.Record.Status.DeepCopy()
 		underWay(status, v.Record, status.DeletionAttempts)

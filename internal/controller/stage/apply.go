@@ -77,6 +77,12 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 	case Post:
 		r.post(stage, v.Claim, a)
 		return nil
+	case PostWait:
+		r.events.Eventf(stage, nil, corev1.EventTypeWarning, podvol.EventPodWaiting, a.Action, "%s", a.Note)
+		if v.Claim != nil {
+			r.events.Eventf(v.Claim, stage, corev1.EventTypeWarning, podvol.EventPodWaiting, a.Action, "%s", a.Note)
+		}
+		return nil
 	case HurryPod:
 		err := r.client.Delete(ctx, a.Pod, client.Preconditions{UID: &a.Pod.UID}, client.GracePeriodSeconds(hurry))
 		if client.IgnoreNotFound(err) != nil {

@@ -64,6 +64,7 @@ type Options struct {
 type steps interface {
 	PrepareStatic(ctx context.Context, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (*podvol.Prepared, error)
 	PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, node *corev1.Node, attempt int32) (*podvol.Prepared, error)
+	Unmounted(ctx context.Context, pod *corev1.Pod, o podvol.Observation, now time.Time) (podvol.Observation, error)
 	Start(ctx context.Context, pod *corev1.Pod) error
 	Discard(ctx context.Context, pod *corev1.Pod) error
 }

@@ -285,7 +285,11 @@ func planExpansion(e ExpansionView, now time.Time) Plan {
 	if waiting == *have {
 		return Plan{LookAt: o.CheckAt}
 	}
-	return Plan{Actions: []Action{WriteStatus{expansionStatus(e, waiting)}}, LookAt: o.CheckAt}
+	actions := []Action{WriteStatus{expansionStatus(e, waiting)}}
+	if action, note := o.WaitEvent(currentExpansion(e)); note != "" {
+		actions = append(actions, PostWait{action, kube.Cut(note, maxNote)})
+	}
+	return Plan{Actions: actions, LookAt: o.CheckAt}
 }
 
 func expansionDone(e ExpansionView) Plan {

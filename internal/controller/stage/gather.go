@@ -31,6 +31,9 @@ type View struct {
 	// unstaging pod of the current attempt.
 	Pod *corev1.Pod
 
+	// Kept is what was observed of the pod where its Events tell what keeps it from starting.
+	Kept podvol.Observation
+
 	// Subjects are read where a section may have to be evaluated: see Missing.
 	Provisioner *pavv1.PavProvisioner
 	Volume      *corev1.PersistentVolume
@@ -99,6 +102,11 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 	if key := podKey(stage); key.Name != "" {
 		if v.Pod, err = find(ctx, r, &corev1.Pod{}, key, ""); err != nil {
 			return View{}, err
+		}
+		if v.Pod != nil {
+			if v.Kept, err = r.steps.Unmounted(ctx, v.Pod, podvol.Observe(v.Pod, stage.UID, now), now); err != nil {
+				return View{}, err
+			}
 		}
 	}
 	if namespace := stage.Status.Pod.Namespace; namespace != "" {

@@ -179,6 +179,9 @@ type (
 	EndOther struct{ Stage *tarnv1.PavStage }
 	// Post posts a Warning about the stage, and about the claim where it is known.
 	Post struct{ Reason, Note string }
+	// PostWait tells the stage and the claim what keeps a pod from starting; see
+	// podvol.Observation.WaitEvent.
+	PostWait struct{ Action, Note string }
 	// HurryPod deletes a pod that has nothing more to do, leaving it a second.
 	HurryPod struct{ Pod *corev1.Pod }
 	// Tell posts an Event about a pod that uses the volume, and the stage.
@@ -200,6 +203,7 @@ func (LetGo) action()       {}
 func (EndStage) action()    {}
 func (EndOther) action()    {}
 func (Post) action()        {}
+func (PostWait) action()    {}
 func (HurryPod) action()    {}
 func (Tell) action()        {}
 func (RaiseGuard) action()  {}
@@ -340,7 +344,7 @@ func planFollow(v View, now time.Time) Plan {
 	case v.Pod == nil:
 		return startStaging(v, now)
 	}
-	o := podvol.Observe(v.Pod, v.Stage.UID, now)
+	o := observe(v, now)
 	if !isStaged(v.Stage) || situationOf(v.Stage) == mend {
 		o = o.BeforeReady(v.Pod, status.StartTime, now)
 	}
@@ -358,7 +362,25 @@ func planFollow(v View, now time.Time) Plan {
 	case podvol.PodGoing:
 		status.Message = cmp.Or(o.Message, "the staging pod is being deleted; the volume is staged anew when it is gone")
 	}
-	return Plan{Actions: append(write(v, status), guard(v, status)...), LookAt: o.CheckAt}
+	return Plan{Actions: append(writeWait(v, status, o), guard(v, status)...), LookAt: o.CheckAt}
+}
+
+// observe is what is observed of the pod, with what its Events tell.
+func observe(v View, now time.Time) podvol.Observation {
+	o := podvol.Observe(v.Pod, v.Stage.UID, now)
+	if o.Message == "" && v.Kept.State == o.State {
+		return v.Kept
+	}
+	return o
+}
+
+// writeWait is write, and tells what keeps the pod from starting where that has changed.
+func writeWait(v View, status tarnv1.PavStagePodStatus, o podvol.Observation) []Action {
+	actions := write(v, status)
+	if action, note := o.WaitEvent(v.Pod); note != "" && status.Message != v.Stage.Status.Pod.Message {
+		actions = append(actions, PostWait{action, kube.Cut(note, maxNote)})
+	}
+	return actions
 }
 
 // waitedFor is what the pod was last seen to wait for, empty where it was nothing out of

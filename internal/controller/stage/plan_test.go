@@ -181,7 +181,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 					Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"},
 				}}}
 			}))),
-			want: "write", wantStatus: ref(of(tarnv1.StagePodStarting, "container c: ErrImagePull: no such image")), wantLook: 10 * time.Minute,
+			want: "write, postwait", wantStatus: ref(of(tarnv1.StagePodStarting, "container c: ErrImagePull: no such image")), wantLook: 10 * time.Minute,
 		},
 		{
 			name: "a pod that runs is mirrored", view: view(aStage(starting()), pod(aPod(staging, corev1.PodRunning))),

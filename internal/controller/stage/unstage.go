@@ -145,7 +145,7 @@ func saidBy(v View) string {
 
 func followUnstaging(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
-	o := podvol.Observe(v.Pod, v.Stage.UID, now).After(waitedFor(v))
+	o := observe(v, now).After(waitedFor(v))
 	switch o.State {
 	case podvol.PodForeign, podvol.PodFailed:
 		return retryUnstaging(v, status.UnstageAttempts, o.Message, now)
@@ -153,7 +153,7 @@ func followUnstaging(v View, now time.Time) Plan {
 		return finish(v, "")
 	}
 	status.UID, status.Message = v.Pod.UID, kube.Cut(o.Message, maxMessage)
-	return Plan{Actions: write(v, status), LookAt: o.CheckAt}
+	return Plan{Actions: writeWait(v, status, o), LookAt: o.CheckAt}
 }
 
 func retryUnstaging(v View, attempt int32, message string, now time.Time) Plan {

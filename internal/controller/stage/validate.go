@@ -43,7 +43,7 @@ func planValidate(v View, now time.Time) Plan {
 		return planBegin(v, now)
 	}
 	status := v.Stage.Status.Pod
-	o := podvol.Observe(v.Pod, v.Stage.UID, now).After(status.Message) // written of this pod alone
+	o := observe(v, now).After(status.Message) // written of this pod alone
 	switch o.State {
 	case podvol.PodForeign:
 		return failStaging(v, o.Message)
@@ -57,7 +57,7 @@ func planValidate(v View, now time.Time) Plan {
 		return p
 	}
 	status.Message = kube.Cut(o.Message, maxMessage)
-	return Plan{Actions: write(v, status), LookAt: o.CheckAt}
+	return Plan{Actions: writeWait(v, status, o), LookAt: o.CheckAt}
 }
 
 // giveWay ends a stage that has staged nothing because that of another volume has the

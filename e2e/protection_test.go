@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -23,7 +24,7 @@ import (
 )
 
 // These cases hold for Tarn's protection as for Kubernetes' own, whichever the cluster
-// has.
+// has, but where they ask for PROTECTION.
 
 // Case 153. Not beside others: it kills the kubelet.
 func TestAClaimInUseWaitsForThePodsThatUseIt(t *testing.T) {
@@ -34,6 +35,8 @@ func TestAClaimInUseWaitsForThePodsThatUseIt(t *testing.T) {
 	s.ready(pod)
 	s.delete(claim)
 	s.terminating(claim)
+	finished := s.claim("finished")
+	job := s.job("job", finished.Name)
 
 	late := s.consumer("late", claim.Name, stays)
 	s.told(late, "FailedScheduling", `persistentvolumeclaim "`+claim.Name+`" is being deleted`)
@@ -62,12 +65,63 @@ func TestAClaimInUseWaitsForThePodsThatUseIt(t *testing.T) {
 		t.Errorf("a pod that was placed on a claim which is being deleted: %v, %+v, want it not to have started", err, placed.Status)
 	}
 
+	s.endsUse(job, finished)
+
 	s.remove(placed)
 	s.remove(late)
 	s.terminating(claim)
 	s.remove(pod)
 	s.gone(claim)
 	s.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
+}
+
+// job starts a Job whose one pod reads the greeting of a claim and ends.
+func (s *scenario) job(name, claim string) *batchv1.Job {
+	s.t.Helper()
+	job := &batchv1.Job{ObjectMeta: named(name), Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		RestartPolicy: corev1.RestartPolicyNever,
+		Containers: []corev1.Container{{Name: "main", Image: "busybox:1.36", Command: []string{"cat", "/data/greeting"},
+			VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
+		Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}},
+	}}}}
+	job.Namespace = s.name
+	s.create(job)
+	return job
+}
+
+// endsUse deletes the claim of a Job that is Complete, whose pod is there still. With Tarn's
+// protection claim and volume go; with Kubernetes' own they wait until the pod is deleted.
+func (s *scenario) endsUse(job *batchv1.Job, claim *corev1.PersistentVolumeClaim) {
+	s.t.Helper()
+	s.await("Job "+job.Name+" to be Complete", func() (bool, string) {
+		err := s.get(job)
+		return err == nil && job.Status.Succeeded == 1, fmt.Sprintf("%+v (%v)", job.Status, err)
+	})
+	claim = s.bound(claim)
+	s.delete(claim)
+	if os.Getenv("PROTECTION") == "kubernetes" {
+		s.terminating(claim)
+		s.remove(s.podOfJob(job))
+	}
+	s.gone(claim)
+	s.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
+	if os.Getenv("PROTECTION") != "kubernetes" {
+		if pod := s.podOfJob(job); pod.Status.Phase != corev1.PodSucceeded {
+			s.t.Errorf("the pod of the Job is %s, want it Succeeded still", pod.Status.Phase)
+		}
+	}
+	s.remove(job)
+}
+
+// podOfJob is the one pod of a Job.
+func (s *scenario) podOfJob(job *batchv1.Job) *corev1.Pod {
+	s.t.Helper()
+	var pods corev1.PodList
+	if err := suite.live.List(s.ctx, &pods, client.InNamespace(s.name), client.MatchingLabels{batchv1.JobNameLabel: job.Name}); err != nil || len(pods.Items) != 1 {
+		s.t.Fatalf("Job %s has %d pods (%v), want one", job.Name, len(pods.Items), err)
+	}
+	return &pods.Items[0]
 }
 
 // beginServed begins a case with a class whose volumes are made at once, and staged with a

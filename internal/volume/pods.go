@@ -39,7 +39,8 @@ func ClaimOf(pod *corev1.Pod, v *corev1.Volume) string {
 
 // Uses says whether a claim is in use by a pod: it was given to a node, and one of its
 // volumes is the claim. It counts until the pod's object is gone, also when all its
-// containers have ended: what the kubelet has yet to unmount, nobody may delete. Only
+// containers have ended: what the kubelet has yet to unmount, nobody may delete. Package
+// protect knows better where it can tell that nothing is mounted. Only
 // the claim that a pod owns goes before it, once the pod is shut down; else the two
 // could keep each other for ever.
 func Uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {

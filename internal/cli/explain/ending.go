@@ -42,8 +42,8 @@ func (c *claimView) using() []user {
 	return slices.DeleteFunc(slices.Clone(c.Users), func(u user) bool { return !holds(u.Pod, c.Claim) })
 }
 
-// holds says whether a pod keeps a claim from going: one that was given a node does,
-// ended or not, until it is gone.
+// holds says whether a pod keeps a claim from going: one that was given a node does until
+// it is gone. One that has ended may not, by Tarn's protection: usedBy says so.
 func holds(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	if pod.Spec.NodeName == "" {
 		return false
@@ -79,6 +79,9 @@ func (s *story) usedBy(c *claimView, using []user, protected bool) {
 		t := look(u.Pod)
 		link := s.add(Link{Object: Object{Pod, u.Pod.Namespace, u.Pod.Name}, State: t.State, Since: moment(t.Since), Node: u.Pod.Spec.NodeName, Reason: t.Reason,
 			Message: usesIt, Next: "when the pod is gone"})
+		if hasEnded(u.Pod) {
+			link.Message, link.Next = endedUse, "when the pod is gone, or with Tarn's protection when its volume is unmounted"
+		}
 		if !protected {
 			link.Message = "it uses the claim, which would go from under it without the finalizers that are left"
 		}
@@ -87,6 +90,8 @@ func (s *story) usedBy(c *claimView, using []user, protected bool) {
 			link.Message += fmt.Sprintf("; %s %s would make it again", u.Workload.Kind, u.Workload.Name)
 		}
 		switch {
+		case hasEnded(u.Pod) && !s.view.endsClaims():
+			link.Message += "; to let the claim go: " + command
 		case !s.view.endsClaims(): // nothing is wrong with the pod
 			link.Next = "when the pod is gone; until then it goes on as before"
 			link.Message += "; to let the claim go: " + command
@@ -108,6 +113,9 @@ func (v *View) endsClaims() bool {
 
 // usesIt is what is said of each pod that keeps a claim.
 const usesIt = "it uses the claim, which " + claimProtection + " keeps until the pod is gone"
+
+// endedUse is what is said of one that has ended. Which protection is in charge no object tells.
+const endedUse = "it has ended, and " + claimProtection + " keeps the claim: Kubernetes' own until the pod is gone, Tarn's while its volume is mounted, which is not known of other drivers"
 
 // going is 1 for a pod that is being deleted, else 0.
 func going(pod *corev1.Pod) int {

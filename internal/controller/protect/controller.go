@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 )
 
@@ -60,6 +61,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Named("protect-claims").
 		WithOptions(options).
 		Watches(&corev1.PersistentVolumeClaim{}, eachNamespace(unsettledClaim)).
+		Watches(&tarnv1.PavStage{}, c.eachUnmounted()).
 		WatchesRawSource(source.Kind[client.Object](o.Pods, &corev1.Pod{}, eachNamespace(freeing))).
 		Complete(c)
 	if err != nil {

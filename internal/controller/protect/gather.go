@@ -3,12 +3,16 @@ package protect
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // Namespace is all that is known of the claims of a namespace that are not settled.
@@ -29,6 +33,13 @@ type Claim struct {
 	Claim *corev1.PersistentVolumeClaim
 	// Pods name it, as far as the cache knows.
 	Pods []corev1.Pod
+	// Volume is what the claim is bound to; nil if there is none, and where no pod that
+	// uses the claim has ended.
+	Volume *corev1.PersistentVolume
+	// Staged says that pods get Volume by PavStages: it is of a PavProvisioner.
+	Staged bool
+	// Stages are those of Volume as the API server has them, read with Namespace.Live.
+	Stages []tarnv1.PavStage
 }
 
 // Volume is all that is known of one volume.
@@ -41,6 +52,8 @@ type Volume struct {
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes;pods,verbs=list;watch
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=list;watch
+// +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=list;watch
 
 // gather reads the claims of a namespace from the cache, and its pods live where the
 // cache knows of none that uses one of those claims: the cache may be behind.
@@ -58,6 +71,9 @@ func (r *claims) gather(ctx context.Context, namespace string, now time.Time) (*
 				return nil, fmt.Errorf("listing the pods of claim %s/%s: %w", namespace, claim.Claim.Name, err)
 			}
 			claim.Pods = pods.Items
+			if err := r.gatherVolume(ctx, &claim); err != nil {
+				return nil, err
+			}
 		}
 		v.Claims = append(v.Claims, claim)
 	}
@@ -73,8 +89,47 @@ func (r *claims) gather(ctx context.Context, namespace string, now time.Time) (*
 		v.ListError = fmt.Errorf("listing the pods of namespace %s: %w", namespace, err)
 		return v, nil //nolint:nilerr // claims that need no list are planned for before it is told
 	}
+	for i := range v.Claims {
+		if v.ListError = r.gatherStages(ctx, &v.Claims[i], pods.Items); v.ListError != nil {
+			return v, nil
+		}
+	}
 	v.Listed, v.Live = true, pods.Items
 	return v, nil
+}
+
+// gatherVolume reads from the cache what it takes to tell whether ended pods still have
+// the claim's volume mounted.
+func (r *claims) gatherVolume(ctx context.Context, c *Claim) error {
+	used := slices.ContainsFunc(c.Pods, func(p corev1.Pod) bool { return volume.Uses(&p, c.Claim) && terminal(&p) })
+	if !used || c.Claim.Spec.VolumeName == "" {
+		return nil
+	}
+	vol, err := kube.Get(ctx, r.client, client.ObjectKey{Name: c.Claim.Spec.VolumeName}, &corev1.PersistentVolume{})
+	if err != nil || vol == nil || vol.Spec.ClaimRef == nil || vol.Spec.ClaimRef.UID != c.Claim.UID {
+		return err
+	}
+	c.Volume = vol
+	if vol.Spec.CSI == nil {
+		return nil
+	}
+	p, err := kube.Get(ctx, r.client, client.ObjectKey{Name: vol.Spec.CSI.Driver}, &pavv1.PavProvisioner{})
+	c.Staged = p != nil
+	return err
+}
+
+// gatherStages reads live the stages on which it depends whether a claim is let go. It is
+// done after the pods were listed: once a pod has ended, the kubelet mounts nothing for it.
+func (r *claims) gatherStages(ctx context.Context, c *Claim, pods []corev1.Pod) error {
+	if !doomed(c) || !c.Staged || !usedByAny(pods, c.Claim) {
+		return nil
+	}
+	stages := &tarnv1.PavStageList{}
+	if err := r.live.List(ctx, stages, client.MatchingFields{"spec.volumeName": c.Volume.Name}); err != nil {
+		return fmt.Errorf("listing the stages of volume %s: %w", c.Volume.Name, err)
+	}
+	c.Stages = stages.Items
+	return nil
 }
 
 // gather reads a volume from the cache; nil if there is none.

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -56,7 +57,7 @@ func planClaims(v *Namespace) Plan {
 			if v.ListError == nil { // else the error says when
 				p.Next = v.ListAt
 			}
-		case !usedByAny(v.Live, claim):
+		case !v.Claims[i].heldByAny(v.Live):
 			p.Actions = append(p.Actions, ReleaseClaim{claim})
 		}
 	}
@@ -70,7 +71,54 @@ func mustList(v *Namespace) bool {
 
 // doomed says that a claim would be let go as far as the cache knows.
 func doomed(c *Claim) bool {
-	return c.Claim.DeletionTimestamp != nil && unsettledObject(c.Claim, FinalizerClaim) && !usedByAny(c.Pods, c.Claim)
+	return c.Claim.DeletionTimestamp != nil && unsettledObject(c.Claim, FinalizerClaim) && !c.heldByAny(c.Pods)
+}
+
+// heldByAny says that a pod keeps the claim: it uses it, and it is not proven that it has
+// ended with nothing mounted.
+func (c *Claim) heldByAny(pods []corev1.Pod) bool {
+	return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return volume.Uses(&p, c.Claim) && !c.unmounted(&p) })
+}
+
+// unmounted says that a pod has ended and has the claim's volume mounted no more. What
+// other drivers have mounted no object tells: their pods count until they are gone.
+func (c *Claim) unmounted(pod *corev1.Pod) bool {
+	switch {
+	case !terminal(pod) || c.Volume == nil:
+		return false
+	case c.Volume.Spec.HostPath != nil: // the container runtime mounts it, the kubelet nothing
+		return true
+	case !c.Staged:
+		return false
+	}
+	return !slices.ContainsFunc(c.Stages, func(s tarnv1.PavStage) bool { return stagedFor(&s, pod) })
+}
+
+// stagedFor says that a pod has, or is about to get, a volume by a stage. A target that
+// names no pod may be that of any pod of the node.
+func stagedFor(stage *tarnv1.PavStage, pod *corev1.Pod) bool {
+	if stage.Awaited() && stage.Spec.AheadFor.UID == pod.UID {
+		return true
+	}
+	return slices.ContainsFunc(stage.Status.Node.Targets, func(target string) bool {
+		uid := tarnv1.PodOfTarget(target)
+		return uid == pod.UID || uid == "" && stage.Spec.NodeName == pod.Spec.NodeName
+	})
+}
+
+// terminal says that a pod has ended for good and that none of its containers is said to
+// run: where a node is lost, others than its kubelet write the phase.
+func terminal(pod *corev1.Pod) bool {
+	s := &pod.Status
+	if s.Phase != corev1.PodSucceeded && s.Phase != corev1.PodFailed {
+		return false
+	}
+	for _, statuses := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
+		if slices.ContainsFunc(statuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil }) {
+			return false
+		}
+	}
+	return true
 }
 
 func usedByAny(pods []corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {

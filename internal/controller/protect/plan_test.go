@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
 // later is when the next list may be made, in the plans that must wait for it.
@@ -110,7 +112,7 @@ func TestClaimsAreKeptWhileAPodUsesThem(t *testing.T) {
 		{"case 146: a scheduled pod in the cache keeps it, without a list", cached(dying, podWith("p", "x")), nil, false},
 		{"case 146: a scheduled pod that only the API server knows keeps it", live(dying, podWith("p", "x")), nil, true},
 		{"case 146: pods that use another claim, or none, do not", live(dying, podWith("p", "y"), podWith("q")), []string{"release x"}, true},
-		{"case 147: a scheduled pod that has failed keeps it", cached(dying, with(podWith("p", "x"), inPhase(corev1.PodFailed))), nil, false},
+		{"case 147: a scheduled pod that has failed keeps it where nothing tells of its mounts", cached(dying, with(podWith("p", "x"), inPhase(corev1.PodFailed))), nil, false},
 		{"case 147: one that has succeeded does too", live(dying, with(podWith("p", "x"), inPhase(corev1.PodSucceeded))), nil, true},
 		{"case 148: an unscheduled pod does not", live(dying, with(podWith("p", "x"), unscheduled)), []string{"release x"}, true},
 		{"case 148: nor is it believed to be unscheduled still", cached(dying, with(podWith("p", "x"), unscheduled)), nil, true},
@@ -133,6 +135,72 @@ func TestClaimsAreKeptWhileAPodUsesThem(t *testing.T) {
 			}
 			if !p.Next.Equal(c.view.ListAt) {
 				t.Errorf("the next look is at %v, want %v", p.Next, c.view.ListAt)
+			}
+		})
+	}
+}
+
+// Kubernetes lets no ended pod's claim go; the seed of Tarn's protection does.
+func TestAnEndedPodKeepsItsClaimWhileItMayBeMounted(t *testing.T) {
+	const target = "/var/lib/kubelet/pods/%s/volumes/kubernetes.io~csi/v/mount"
+	claim := claimOf("x", deleted)
+	csi := volumeOf(corev1.VolumeBound, func(v *corev1.PersistentVolume) {
+		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "example.org", VolumeHandle: "h"}
+	})
+	path := volumeOf(corev1.VolumeBound, func(v *corev1.PersistentVolume) { v.Spec.HostPath = &corev1.HostPathVolumeSource{Path: "/x"} })
+	ended := with(podWith("p", "x"), inPhase(corev1.PodSucceeded))
+	failed := with(podWith("p", "x"), inPhase(corev1.PodFailed))
+	running := with(failed, func(p *corev1.Pod) {
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	})
+	at := func(node string, targets ...string) []tarnv1.PavStage {
+		s := tarnv1.PavStage{Spec: tarnv1.PavStageSpec{NodeName: node}}
+		s.Status.Node.Targets = targets
+		return []tarnv1.PavStage{s}
+	}
+	ahead := func(uid types.UID) []tarnv1.PavStage {
+		return []tarnv1.PavStage{{Spec: tarnv1.PavStageSpec{NodeName: "n", AheadFor: &tarnv1.StageConsumer{UID: uid}}}}
+	}
+	of := func(uid string) string { return fmt.Sprintf(target, uid) }
+	for _, c := range []struct {
+		name   string
+		volume *corev1.PersistentVolume
+		staged bool
+		stages []tarnv1.PavStage
+		pods   []corev1.Pod
+		// wantList says that the cache alone does not keep the claim, wantGone that nothing does.
+		wantList, wantGone bool
+	}{
+		{"staged nowhere", csi, true, nil, []corev1.Pod{ended}, true, true},
+		{"failed, staged nowhere", csi, true, nil, []corev1.Pod{failed}, true, true},
+		{"mounted still", csi, true, at("n", of("p-uid")), []corev1.Pod{ended}, true, false},
+		{"mounted still as a block device", csi, true, at("n", "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/v/p-uid"), []corev1.Pod{ended}, true, false},
+		{"mounted still on a node that is not the pod's any more", csi, true, at("m", of("p-uid")), []corev1.Pod{ended}, true, false},
+		{"mounted by another pod", csi, true, at("n", of("q-uid")), []corev1.Pod{ended}, true, true},
+		{"mounted where no pod can be told, on its node", csi, true, at("n", "/somewhere"), []corev1.Pod{ended}, true, false},
+		{"mounted where no pod can be told, elsewhere", csi, true, at("m", "/somewhere"), []corev1.Pod{ended}, true, true},
+		{"a stage without a mount, which is being undone", csi, true, at("n"), []corev1.Pod{ended}, true, true},
+		{"staged ahead for it", csi, true, ahead("p-uid"), []corev1.Pod{ended}, true, false},
+		{"staged ahead for another", csi, true, ahead("q-uid"), []corev1.Pod{ended}, true, true},
+		{"a container runs still as far as is known", csi, true, nil, []corev1.Pod{running}, false, false},
+		{"another pod uses it and runs", csi, true, nil, []corev1.Pod{ended, podWith("q", "x")}, false, false},
+		{"a driver that is not Tarn's", csi, false, nil, []corev1.Pod{ended}, false, false},
+		{"a directory of the node", path, false, nil, []corev1.Pod{failed}, true, true},
+		{"a directory of the node in a container that runs", path, false, nil, []corev1.Pod{running}, false, false},
+		{"a claim without a volume", nil, false, nil, []corev1.Pod{ended}, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			view := &Namespace{Claims: []Claim{{Claim: claim, Pods: c.pods, Volume: c.volume, Staged: c.staged}}}
+			if got := mustList(view); got != c.wantList {
+				t.Errorf("mustList = %t, want %t", got, c.wantList)
+			}
+			view.Listed, view.Live, view.Claims[0].Stages = true, c.pods, c.stages
+			if got := written(planClaims(view)); (len(got) > 0) != c.wantGone {
+				t.Errorf("plan = %q, want the claim released: %t", got, c.wantGone)
+			}
+			view.Live = append(slices.Clone(c.pods), podWith("late", "x"))
+			if got := written(planClaims(view)); len(got) > 0 {
+				t.Errorf("plan = %q though a pod that only the API server knows uses it", got)
 			}
 		})
 	}

@@ -34,7 +34,7 @@ func TestProtectionSettles(t *testing.T) {
 		"case145 a list that fails is made again":                     failedList,
 		"case145 lists that fail put off what needs them alone":       failedLists,
 		"case146 a pod that only the API server knows keeps a claim":  behindCache,
-		"case147 a pod that has ended keeps a claim until it is gone": endedPod,
+		"case147 a pod that has ended keeps a claim while it may have it mounted": endedPod,
 		"case148 an unscheduled pod counts once it is scheduled":      scheduledMeanwhile,
 		"case149 a pod of the same name keeps a claim":                replacedPod,
 		"case150 a claim goes with the pod that owns it":              ephemeralClaims,
@@ -186,16 +186,32 @@ func behindCache(w *world) {
 	w.gone(claim)
 }
 
+// A pod that has ended keeps its claim where nothing tells of its mounts, and else while
+// its volume is mounted. Each time a claim is kept or let go by what the API server has.
 func endedPod(w *world) {
+	driver := w.namespace
+	w.create(testkit.Provisioner(driver))
 	w.start()
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
-		claim := w.claim("x")
-		pod := w.pod(podWith("p", "x"))
+		name := strings.ToLower(string(phase))
+		unknown, path, staged := w.claim(name+"-unknown"), w.claim(name+"-path"), w.claim(name+"-staged")
+		w.boundTo(unknown, corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "other.example.org", VolumeHandle: "h"}})
+		w.boundTo(path, corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}})
+		vol := w.boundTo(staged, corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h"}})
+		pod := w.pod(podWith(name, unknown.Name, path.Name, staged.Name))
+		stage := w.staged(vol, driver, pod)
 		w.phase(pod, phase)
-		w.delete(claim)
-		w.kept(claim)
+		w.delete(unknown, path, staged)
+		w.gone(path)
+		w.kept(unknown, staged)
+		base := stage.DeepCopy()
+		stage.Status.Node.Targets = nil
+		w.must(w.client.Status().Patch(w.ctx, stage, client.MergeFrom(base)))
+		w.gone(staged)
+		w.kept(unknown)
 		w.kill(pod)
-		w.gone(claim)
+		w.gone(unknown)
+		w.delete(stage)
 	}
 }
 

@@ -3,6 +3,7 @@ package protect
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
@@ -12,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -98,6 +101,31 @@ func freeing(c change) bool {
 		return false
 	}
 	return after.Spec.NodeName == "" || volume.Ended(after) || volume.ShutDown(after)
+}
+
+// eachUnmounted enqueues the namespaces of the claims whose volume lost a mount: the
+// kubelet unmounts those of an ended pod a moment after its end.
+func (r *claims) eachUnmounted() handler.Funcs {
+	return on(func(ctx context.Context, c change, q queue) {
+		before, was := c.old.(*tarnv1.PavStage)
+		after, is := c.current.(*tarnv1.PavStage)
+		if !was || is && before.UID == after.UID && !lostTarget(before, after) {
+			return
+		}
+		vol, err := kube.Get(ctx, r.client, client.ObjectKey{Name: before.Spec.VolumeName}, &corev1.PersistentVolume{})
+		if err != nil {
+			log.FromContext(ctx).Error(err, "reading a volume that was unmounted", "volume", before.Spec.VolumeName)
+			return
+		}
+		if vol != nil && vol.Spec.ClaimRef != nil {
+			q.Add(reconcile.Request{NamespacedName: client.ObjectKey{Namespace: vol.Spec.ClaimRef.Namespace}})
+		}
+	})
+}
+
+// lostTarget says that a stage has a target no more.
+func lostTarget(before, after *tarnv1.PavStage) bool {
+	return slices.ContainsFunc(before.Status.Node.Targets, func(target string) bool { return !slices.Contains(after.Status.Node.Targets, target) })
 }
 
 // eachVolume enqueues the volumes that lack their finalizer, or are being deleted and

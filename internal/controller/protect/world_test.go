@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
 )
@@ -240,6 +241,37 @@ func (w *world) volume(name string, claim *corev1.PersistentVolumeClaim, phase c
 	w.create(vol)
 	w.volumePhase(vol, phase)
 	return vol
+}
+
+// boundTo makes a volume from a source and binds a claim to it.
+func (w *world) boundTo(claim *corev1.PersistentVolumeClaim, source corev1.PersistentVolumeSource) *corev1.PersistentVolume {
+	w.t.Helper()
+	vol := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + claim.Name},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:         corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			StorageClassName: "none", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: source,
+			ClaimRef:               &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+		},
+	}
+	w.create(vol)
+	w.volumePhase(vol, corev1.VolumeBound)
+	claim.Spec.VolumeName = vol.Name
+	w.must(w.client.Update(w.ctx, claim))
+	return vol
+}
+
+// staged makes the stage by which a pod has a volume mounted.
+func (w *world) staged(vol *corev1.PersistentVolume, driver string, pod *corev1.Pod) *tarnv1.PavStage {
+	w.t.Helper()
+	stage := &tarnv1.PavStage{ObjectMeta: metav1.ObjectMeta{Name: vol.Name}, Spec: tarnv1.PavStageSpec{
+		Provisioner: tarnv1.ProvisionerReference{Name: driver, UID: "p"}, VolumeName: vol.Name, VolumeUID: vol.UID, NodeName: pod.Spec.NodeName,
+	}}
+	w.create(stage)
+	stage.Status.Node.Targets = []string{"/var/lib/kubelet/pods/" + string(pod.UID) + "/volumes/kubernetes.io~csi/" + vol.Name + "/mount"}
+	w.must(w.client.Status().Update(w.ctx, stage))
+	return stage
 }
 
 func (w *world) volumePhase(vol *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) {

@@ -27,19 +27,19 @@ import (
 func TestProtectionSettles(t *testing.T) {
 	server := testkit.APIServer(t)
 	for title, settle := range map[string]func(*world){
-		"case143 what lost its finalizer gets it back":                finalizersComeBack,
-		"case143 a finalizer that cannot be written is tried again":   refusedWrites,
-		"case143 a finalizer that is refused for good delays nobody":  refusedForGood,
-		"case144 one list lets all claims of a namespace go":          oneListANamespace,
-		"case145 a list that fails is made again":                     failedList,
-		"case145 lists that fail put off what needs them alone":       failedLists,
-		"case146 a pod that only the API server knows keeps a claim":  behindCache,
+		"case143 what lost its finalizer gets it back":                            finalizersComeBack,
+		"case143 a finalizer that cannot be written is tried again":               refusedWrites,
+		"case143 a finalizer that is refused for good delays nobody":              refusedForGood,
+		"case144 one list lets all claims of a namespace go":                      oneListANamespace,
+		"case145 a list that fails is made again":                                 failedList,
+		"case145 lists that fail put off what needs them alone":                   failedLists,
+		"case146 a pod that only the API server knows keeps a claim":              behindCache,
 		"case147 a pod that has ended keeps a claim while it may have it mounted": endedPod,
-		"case148 an unscheduled pod counts once it is scheduled":      scheduledMeanwhile,
-		"case149 a pod of the same name keeps a claim":                replacedPod,
-		"case150 a claim goes with the pod that owns it":              ephemeralClaims,
-		"case151 a claim goes with the last of its pods":              twoPods,
-		"case152 a volume goes when its claim is gone":                boundVolume,
+		"case148 an unscheduled pod counts once it is scheduled":                  scheduledMeanwhile,
+		"case149 a pod of the same name keeps a claim":                            replacedPod,
+		"case150 a claim goes with the pod that owns it":                          ephemeralClaims,
+		"case151 a claim goes with the last of its pods":                          twoPods,
+		"case152 a volume goes when its claim is gone":                            boundVolume,
 	} {
 		t.Run(title, func(t *testing.T) {
 			number, _, _ := strings.Cut(title, " ")

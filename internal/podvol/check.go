@@ -122,9 +122,6 @@ func checkShape(step tarnv1.Step, field string, object any) []Problem {
 	if _, has := fields["podTemplate"]; step == tarnv1.StepRecycling && !has {
 		problems = append(problems, Problem{Field: field + ".podTemplate", Message: "is missing: a volume is recycled by a pod; remove the section to leave it to Tarn"})
 	}
-	if _, pod := fields["podTemplate"]; step == tarnv1.StepCreation && !pod && fields["capacity"] == nil {
-		problems = append(problems, Problem{Field: field, Message: "needs capacity or podTemplate, so that the size of the volume is known"})
-	}
 	return problems
 }
 

@@ -194,7 +194,7 @@ func ExpansionResult(record *tarnv1.PavVolume, newCapacity int64, result *tarnv1
 	if result.Capacity == nil {
 		return newCapacity, nil
 	}
-	bytes, err := volume.ParseCapacity(*result.Capacity, volume.RoundHalfEven)
+	bytes, err := volume.ParseCapacity(*result.Capacity, volume.RoundUp)
 	if err != nil {
 		return fail("/pav/capacity: %v", err)
 	}

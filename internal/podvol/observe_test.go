@@ -279,7 +279,7 @@ func TestCreationResult(t *testing.T) {
 		{"the fields serve where there is no pod", tarnv1.PodInputs{Handle: "h", Capacity: 150}, nil, "h", 150, ""},
 		{"the default handle comes last", tarnv1.PodInputs{Capacity: 150}, nil, "pvc-u1", 150, ""},
 		{"the files go before the fields", tarnv1.PodInputs{Handle: "h", Capacity: 150}, &tarnv1.PodResult{Handle: ptr.To("f"), Capacity: ptr.To("160")}, "f", 160, ""},
-		{"no capacity at all", tarnv1.PodInputs{}, &tarnv1.PodResult{}, "", 0, "/pav/capacity"},
+		{"without any capacity the volume has what was asked for", tarnv1.PodInputs{}, &tarnv1.PodResult{}, "pvc-u1", 100, ""},
 		{"an empty handle file", tarnv1.PodInputs{Capacity: 150}, &tarnv1.PodResult{Handle: ptr.To("")}, "", 0, "must not be empty"},
 		{"a handle that is too long", tarnv1.PodInputs{Capacity: 150}, &tarnv1.PodResult{Handle: ptr.To(strings.Repeat("x", 129))}, "", 0, "at most 128"},
 		{"a handle of two lines", tarnv1.PodInputs{Capacity: 150}, &tarnv1.PodResult{Handle: ptr.To("a\nb")}, "", 0, "control characters"},

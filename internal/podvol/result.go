@@ -17,8 +17,8 @@ import (
 const maxHandle = 128
 
 // CreationResult is the handle and the size in bytes of a created volume: what the
-// pod wrote to /pav goes before the section's fields, as in the original's code,
-// and the default handle comes last. inputs are the fields, result what the pod
+// pod wrote to /pav goes before the section's fields, as in the original's code. The
+// default handle and the size that was asked for come last. inputs are the fields, result what the pod
 // left, nil where there was none. The error is a StepError.
 func CreationResult(record *tarnv1.PavVolume, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (string, int64, error) {
 	if result == nil {
@@ -42,14 +42,14 @@ func CreationResult(record *tarnv1.PavVolume, inputs tarnv1.PodInputs, result *t
 	}
 	bytes := inputs.Capacity
 	if result.Capacity != nil {
-		parsed, err := volume.ParseCapacity(*result.Capacity, volume.RoundHalfEven)
+		parsed, err := volume.ParseCapacity(*result.Capacity, volume.RoundUp)
 		if err != nil {
 			return fail("/pav/capacity: %v", err)
 		}
 		bytes = parsed
 	}
 	if bytes == 0 {
-		return fail("the creation pod wrote no /pav/capacity and spec.volumeCreation.capacity is not set")
+		bytes = record.Spec.RequestedMinCapacity
 	}
 	if least := record.Spec.RequestedMinCapacity; bytes < least {
 		return fail("the volume has %d bytes, the claim requests at least %d", bytes, least)

@@ -72,11 +72,8 @@ func (s *Steps) PrepareCreation(ctx context.Context, p *pavv1.PavProvisioner, re
 	invalid := func(format string, args ...any) error {
 		return &StepError{Step: tarnv1.StepCreation, Reason: ReasonInvalid, Message: "spec.volumeCreation" + fmt.Sprintf(format, args...)}
 	}
-	if section.Capacity == nil && section.PodTemplate == nil {
-		return nil, invalid(" needs capacity or podTemplate, so that the size of the volume is known")
-	}
 	o := recordOrder(tarnv1.StepCreation, p, record, attempt)
-	bytes, err := section.Capacity.parse(".capacity", volume.RoundDown)
+	bytes, err := section.Capacity.parse(".capacity", volume.RoundUp)
 	if err != nil {
 		return nil, invalid("%v", err)
 	}

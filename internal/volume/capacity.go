@@ -12,11 +12,11 @@ import (
 // Rounding says how a quantity with a fraction of a byte becomes whole bytes.
 type Rounding int
 
-// The ways a capacity is rounded; which field takes which is the original's.
+// The ways a capacity is rounded. The size of a volume is rounded up, as a request is, so
+// that a volume made of the request as it is written fits its claim.
 const (
 	RoundDown Rounding = iota
 	RoundUp
-	RoundHalfEven
 )
 
 // ParseCapacity reads a size in bytes: a whole number or a Kubernetes quantity, with
@@ -52,21 +52,16 @@ func canonicalSuffix(text string) string {
 	return text
 }
 
-// Bytes is a quantity of the API in whole bytes, rounded half to even, as the
-// contexts of templates show it. A quantity beyond int64 gives the largest int64, or the
-// smallest.
-func Bytes(q resource.Quantity) int64 { return whole(q, RoundHalfEven) }
-
-// BytesUp is Bytes rounded up, as what is asked for must fit.
-func BytesUp(q resource.Quantity) int64 { return whole(q, RoundUp) }
-
-func whole(q resource.Quantity, r Rounding) int64 {
+// Bytes is a quantity of the API in whole bytes, rounded up as Quantity.Value does, by which
+// Kubernetes compares requests with volumes. A quantity beyond int64 gives the largest int64,
+// or the smallest.
+func Bytes(q resource.Quantity) int64 {
 	if bytes, ok := q.AsInt64(); ok { // as nearly all are, of every claim that an event tells of
 		return bytes
 	}
 	if !tooLarge(q) { // else there is no room for its digits
 		if exact, ok := new(big.Rat).SetString(q.AsDec().String()); ok {
-			if bytes := round(exact, r); bytes.IsInt64() {
+			if bytes := round(exact, RoundUp); bytes.IsInt64() {
 				return bytes.Int64()
 			}
 		}
@@ -79,15 +74,8 @@ func whole(q resource.Quantity, r Rounding) int64 {
 
 func round(x *big.Rat, r Rounding) *big.Int {
 	floor, rest := new(big.Int).DivMod(x.Num(), x.Denom(), new(big.Int))
-	switch {
-	case rest.Sign() == 0 || r == RoundDown:
+	if rest.Sign() == 0 || r == RoundDown {
 		return floor
-	case r == RoundUp:
-		return floor.Add(floor, big.NewInt(1))
 	}
-	twice := new(big.Int).Lsh(rest, 1).Cmp(x.Denom())
-	if twice > 0 || twice == 0 && floor.Bit(0) == 1 {
-		floor.Add(floor, big.NewInt(1))
-	}
-	return floor
+	return floor.Add(floor, big.NewInt(1))
 }

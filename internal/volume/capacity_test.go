@@ -24,9 +24,6 @@ func TestParseCapacityReadsQuantitiesAndRounds(t *testing.T) {
 		{"one exbibyte", "1Ei", volume.RoundDown, 1 << 60},
 		{"a fraction goes down", "1500m", volume.RoundDown, 1},
 		{"a fraction goes up", "1500m", volume.RoundUp, 2},
-		{"half goes to the even neighbour above", "1500m", volume.RoundHalfEven, 2},
-		{"half goes to the even neighbour below", "2500m", volume.RoundHalfEven, 2},
-		{"more than half goes up", "2501m", volume.RoundHalfEven, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := volume.ParseCapacity(c.text, c.rounding)
@@ -55,15 +52,10 @@ func TestParseCapacityRefusesWhatIsNoSize(t *testing.T) {
 	}
 }
 
-func TestBytesRoundsHalfToEven(t *testing.T) {
-	for text, want := range map[string]int64{"1500m": 2, "2500m": 2, "1Gi": 1 << 30, "-1": -1} {
+func TestBytesRoundsUpAsKubernetesDoes(t *testing.T) {
+	for text, want := range map[string]int64{"1m": 1, "1500m": 2, "2500m": 3, "2": 2, "1.1Gi": 1181116007, "0.3Gi": 322122548, "1Gi": 1 << 30, "-1": -1} {
 		if got := volume.Bytes(resource.MustParse(text)); got != want {
 			t.Errorf("Bytes(%s) = %d, want %d", text, got, want)
-		}
-	}
-	for text, want := range map[string]int64{"2500m": 3, "2": 2, "1Gi": 1 << 30} {
-		if got := volume.BytesUp(resource.MustParse(text)); got != want {
-			t.Errorf("BytesUp(%s) = %d, want %d", text, got, want)
 		}
 	}
 }
@@ -73,8 +65,8 @@ func TestBytesBeyondAllNumbersAreTheMost(t *testing.T) {
 		"9223372036854775807": math.MaxInt64, "9223372036854775808": math.MaxInt64, "1e19": math.MaxInt64, "20E": math.MaxInt64,
 		"1e50": math.MaxInt64, "1e2000000000": math.MaxInt64, "-20E": math.MinInt64,
 	} {
-		if got, up := volume.Bytes(resource.MustParse(text)), volume.BytesUp(resource.MustParse(text)); got != want || up != want {
-			t.Errorf("%s is %d bytes and, rounded up, %d; want %d", text, got, up, want)
+		if got := volume.Bytes(resource.MustParse(text)); got != want {
+			t.Errorf("Bytes(%s) = %d, want %d", text, got, want)
 		}
 	}
 }

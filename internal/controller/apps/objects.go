@@ -159,11 +159,11 @@ func storage(bytes int64) corev1.ResourceList {
 
 // requested is how large a claim asks to be, capacityOf how large it is, in bytes.
 func requested(claim *corev1.PersistentVolumeClaim) int64 {
-	return volume.BytesUp(*claim.Spec.Resources.Requests.Storage())
+	return volume.Bytes(*claim.Spec.Resources.Requests.Storage())
 }
 
 func capacityOf(claim *corev1.PersistentVolumeClaim) int64 {
-	return volume.BytesUp(*claim.Status.Capacity.Storage())
+	return volume.Bytes(*claim.Status.Capacity.Storage())
 }
 
 // inGi rounds bytes up to GiB.

@@ -51,7 +51,7 @@ func sizeOf(v *View) int64 {
 
 // quantityOf is a size in whole bytes, rounded up: what is asked for must fit.
 func quantityOf(list corev1.ResourceList) int64 {
-	return volume.BytesUp(list[corev1.ResourceStorage])
+	return volume.Bytes(list[corev1.ResourceStorage])
 }
 
 func wantedOf(claim *corev1.PersistentVolumeClaim) int64 {

@@ -1,6 +1,9 @@
 package provision
 
 import (
+	"cmp"
+	"fmt"
+	"math"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,11 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/yaml"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // Claims that others make volumes for come and go by the thousand.
@@ -96,6 +101,42 @@ func TestCase121TheVolumeIsWhatTheClaimAndItsClassAskFor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A size may have a fraction of a byte, such as 1.1Gi. The volume made for it must be large
+// enough for Tarn's binder, which compares exactly, and for Kubernetes', which rounds both up.
+func TestAVolumeOfAnySizeAskedForFitsItsClaim(t *testing.T) {
+	asked := rapid.Custom(func(t *rapid.T) resource.Quantity {
+		suffix := rapid.SampledFrom([]string{"", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei"}).Draw(t, "suffix")
+		most := map[string]uint64{"P": 9000, "Pi": 8000, "E": 9, "Ei": 7}[suffix]
+		whole := rapid.Uint64Range(0, cmp.Or(most, 1_000_000)).Draw(t, "whole")
+		return resource.MustParse(fmt.Sprintf("%d.%03d%s", whole, rapid.IntRange(0, 999).Draw(t, "thousandths"), suffix))
+	}).Filter(func(q resource.Quantity) bool { return q.Sign() > 0 && q.CmpInt64(math.MaxInt64) < 0 })
+	rapid.Check(t, func(t *rapid.T) {
+		request := asked.Draw(t, "request")
+		written := request.String()
+		for _, capacity := range []*string{nil, &written} { // a pod that writes none, and one that writes what the claim says
+			v := viewOf()
+			v.Claim.Spec.Resources = corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: request}, Limits: corev1.ResourceList{corev1.ResourceStorage: request},
+			}
+			record, err := newRecord(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if record.Status.Handle, record.Status.Capacity, err = podvol.CreationResult(record, tarnv1.PodInputs{}, &tarnv1.PodResult{Capacity: capacity}); err != nil {
+				t.Fatal(err)
+			}
+			vol, err := newVolume(record)
+			if err != nil {
+				t.Fatal(err)
+			}
+			has := vol.Spec.Capacity[corev1.ResourceStorage]
+			if misfit := volume.Holds(vol, v.Claim); misfit != volume.Fits || has.Value() < request.Value() {
+				t.Fatalf("a claim of %s got a volume of %s: %s", written, has.String(), volume.Explain(misfit, vol, v.Claim))
+			}
+		}
+	})
 }
 
 // plainVolume is that of viewOf.

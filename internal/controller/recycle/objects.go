@@ -156,7 +156,7 @@ func checkPod(v *View, word tarnv1.RecycleCertificate) *corev1.Pod {
 // recycler has, for Zero what a slow disk takes to be written more than once.
 func deadline(vol *corev1.PersistentVolume, method tarnv1.RecycleMethod) int64 {
 	const mostGibibytes = math.MaxInt32 / 300 // a pod cannot have a longer deadline
-	gibibytes := min(volume.BytesUp(vol.Spec.Capacity[corev1.ResourceStorage])/gibibyte, mostGibibytes)
+	gibibytes := min(volume.Bytes(vol.Spec.Capacity[corev1.ResourceStorage])/gibibyte, mostGibibytes)
 	switch {
 	case method == tarnv1.RecycleZero:
 		return max(600, 300*gibibytes)

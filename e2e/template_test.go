@@ -124,3 +124,32 @@ func TestATemplateThatGivesNoSectionIsToldToItsClaim(t *testing.T) {
 	s.edit(s.provisioner(serves(fields{"volumeCreation": "{% set yaml = true %}{capacity: {{ requestedMinCapacity }}}"})))
 	s.bound(claim)
 }
+
+// The user of a claim tries to read what the author keeps in the environment of a pod.
+func TestTheUserOfAClaimReadsNothingOfAnAuthorsEnvironment(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "dollar")
+	script := `mkdir /pav/volume; printf '%s\n' {{ pvc.metadata.annotations.note | tobash }} "$LABEL" "$1" "$2" > /pav/volume/seen`
+	s.create(s.provisioner(fields{
+		"volumeCreation": asRequested,
+		"volumeStaging": fields{"podTemplate": fields{"spec": fields{
+			"restartPolicy": "Never",
+			"containers": []any{fields{
+				"name": "main", "image": "busybox:1.36",
+				"env":     []any{fields{"name": "PASSWORD", "value": "top-secret"}, fields{"name": "LABEL", "value": "{{ pvc.metadata.annotations.note }}"}},
+				"command": []any{"sh", "-ec"},
+				"args":    []any{script, "sh", "${{ pvc.metadata.annotations.rest }}", "$(PASSWORD)"},
+			}},
+		}}},
+	}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	const note, rest = "costs $$5, is $(PASSWORD)", "(PASSWORD)"
+	claim := s.bound(s.claimWith("data", func(claim *corev1.PersistentVolumeClaim) {
+		claim.Annotations = map[string]string{"note": note, "rest": rest}
+	}))
+	pod := s.consumer("reader", claim.Name, "cat /data/seen")
+	s.succeeded(pod)
+	if got, want := s.printed(pod), note+"\n"+note+"\n$"+rest+"\ntop-secret\n"; got != want {
+		t.Errorf("the volume holds\n%s\nwant\n%s", got, want)
+	}
+}

@@ -158,9 +158,9 @@ func (e *evaluator) call(callee any, a *args) any {
 	case *blockRef:
 		(&signature{}).bind("block", a)
 		saved := e.out
-		e.out = nil
+		e.out = output{}
 		c.block.exec(e)
-		text := string(e.out)
+		text := string(e.out.text)
 		e.out = saved
 		e.text(len(text))
 		return text

@@ -1,8 +1,10 @@
 package jinja
 
 import (
+	"bytes"
 	"math/big"
 	"strconv"
+	"strings"
 )
 
 // evaluator holds the state of one run of one template.
@@ -13,7 +15,7 @@ type evaluator struct {
 	at    int    // byte offset of the operation under way, for errors
 	scope *scope // the innermost variables
 	root  *scope
-	out   []byte // the text of the template, macro or block being rendered
+	out   output // what the template, macro or block being rendered has written
 	calls int    // macros, blocks and recursive loops within one another
 
 	filterInput any // what a filter block or a filtered set block hands to its filter
@@ -347,10 +349,29 @@ func (x *testExpr) eval(e *evaluator) any {
 
 // write adds text to the output.
 func (e *evaluator) write(s string) {
-	if len(e.out)+len(s) > e.maxOutput {
+	if len(e.out.text)+len(s) > e.maxOutput {
 		fail(KindLimit, "the output is larger than %d bytes", e.maxOutput)
 	}
-	e.out = append(e.out, s...)
+	e.out.text = append(e.out.text, s...)
+}
+
+// output is text, with marks where the text is that of a field.
+type output struct {
+	text  []byte
+	marks Marks
+}
+
+// writeValue writes text that is not the template's own.
+func (e *evaluator) writeValue(s string) {
+	marks := e.out.marks
+	if marks.Dollar == "" {
+		e.write(s)
+		return
+	}
+	if bytes.HasSuffix(e.out.text, []byte("$")) {
+		e.write(marks.Edge)
+	}
+	e.write(strings.ReplaceAll(s, "$", marks.Dollar))
 }
 
 // finalize prints the value of {{ }}: a string, a number or a boolean, nothing else.
@@ -358,7 +379,7 @@ func (e *evaluator) finalize(v any) {
 	switch v := v.(type) {
 	case string:
 		e.steps(len(v) / bytesPerStep)
-		e.write(v)
+		e.writeValue(v)
 	case int:
 		var digits [20]byte
 		e.write(string(strconv.AppendInt(digits[:0], int64(v), 10)))

@@ -47,9 +47,9 @@ func (e *evaluator) applyTo(f *filterExpr, input any) any {
 // capture renders a body into a string.
 func (e *evaluator) capture(body []stmt) string {
 	saved := e.out
-	e.out = nil
+	e.out = output{}
 	e.exec(body)
-	text := string(e.out)
+	text := string(e.out.text)
 	e.out = saved
 	e.text(2 * len(text))
 	return text
@@ -145,7 +145,7 @@ func (e *evaluator) writeString(v any, what string) {
 	if !ok {
 		fail(KindType, "%s must give a string, not %s", what, typeName(v))
 	}
-	e.write(s)
+	e.writeValue(s)
 }
 
 func (s *macroStmt) exec(e *evaluator) {

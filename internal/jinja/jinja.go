@@ -52,12 +52,12 @@ func (t *Template) Globals() []string {
 
 // Execute renders the template. vars is only read. The error is always an *Error.
 func (t *Template) Execute(ctx context.Context, vars map[string]any, limits Limits) (Result, error) {
-	result, _, err := t.run(newBudget(ctx, limits), vars)
+	result, _, err := t.run(newBudget(ctx, limits), vars, Marks{})
 	return result, err
 }
 
 // run renders the template within a budget. It also gives where yaml was set.
-func (t *Template) run(b *budget, vars map[string]any) (result Result, yamlAt int, err error) {
+func (t *Template) run(b *budget, vars map[string]any, marks Marks) (result Result, yamlAt int, err error) {
 	e := &evaluator{budget: b, tmpl: t, vars: vars}
 	e.root = &scope{}
 	e.scope = e.root
@@ -67,8 +67,9 @@ func (t *Template) run(b *budget, vars map[string]any) (result Result, yamlAt in
 			err = recovered(r, t.source, e.at)
 		}
 	}()
+	e.out.marks = marks
 	e.check()
 	e.exec(t.body)
 	isYAML := e.yaml.on(e)
-	return Result{string(e.out), isYAML}, e.yaml.pos, nil
+	return Result{string(e.out.text), isYAML}, e.yaml.pos, nil
 }

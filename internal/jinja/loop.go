@@ -156,18 +156,18 @@ func (s *forStmt) exec(e *evaluator) {
 	}
 	home := e.scope
 	e.share()
-	e.write(e.recurse(s, home, items, 0))
+	e.writeValue(e.recurse(s, home, items, 0))
 }
 
 // recurse renders a recursive loop, and is what loop(...) calls.
 func (e *evaluator) recurse(s *forStmt, home *scope, items any, depth0 int) string {
 	e.enterCall()
 	outer, out := e.scope, e.out
-	e.scope, e.out = home, nil
+	e.scope, e.out = home, output{}
 	l := e.newLoop(s, items, depth0)
 	l.recurse = func(inner any) string { return e.recurse(s, home, inner, depth0+1) }
 	e.runLoop(s, l)
-	text := string(e.out)
+	text := string(e.out.text)
 	e.scope, e.out = outer, out
 	e.text(2 * len(text))
 	e.leaveCall()

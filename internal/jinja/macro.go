@@ -18,10 +18,10 @@ func (m *macro) call(e *evaluator, a *args) any {
 	e.enterCall()
 	outer, out := e.scope, e.out
 	frame := &scope{parent: m.scope}
-	e.scope, e.out = frame, nil
+	e.scope, e.out = frame, output{}
 	m.bind(e, frame, a)
 	e.exec(m.def.body)
-	text := string(e.out)
+	text := string(e.out.text)
 	e.scope, e.out = outer, out
 	e.text(2 * len(text))
 	e.leaveCall()

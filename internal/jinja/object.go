@@ -18,9 +18,34 @@ const maxObjectDepth = 1000
 // limits hold for the object as a whole, but for OutputBytes, which holds for
 // each string. The error is always an *Error and carries the field's path.
 func Evaluate(ctx context.Context, object any, vars map[string]any, limits Limits) (any, error) {
-	w := &objectWalker{budget: newBudget(ctx, limits), vars: vars}
+	return EvaluateMarked(ctx, object, vars, limits, Marks{})
+}
+
+// Marks tell the text of values from the text of templates in what an evaluation gives.
+// Neither mark may be anything that a template or a value can hold.
+type Marks struct {
+	// Dollar stands for each $ that an expression, a loop(), or a block of a filter or a
+	// call writes. A $ outside of these is the template's own and stays.
+	Dollar string
+	// Edge stands between a $ of the template and the value that follows it.
+	Edge string
+}
+
+// Strip gives text as it is without marks.
+func (m Marks) Strip(text string) string {
+	if m.Dollar == "" {
+		return text
+	}
+	return strings.NewReplacer(m.Dollar, "$", m.Edge, "").Replace(text)
+}
+
+// EvaluateMarked is Evaluate with marks in all strings of the result, keys of YAML too.
+// Without a mark for $ there are none.
+func EvaluateMarked(ctx context.Context, object any, vars map[string]any, limits Limits, marks Marks) (any, error) {
+	w := &objectWalker{budget: newBudget(ctx, limits), vars: vars, marks: marks}
 	value, err := w.value(object, 0)
 	if err != nil {
+		err.Message = marks.Strip(err.Message)
 		return nil, err
 	}
 	return value, nil
@@ -28,8 +53,9 @@ func Evaluate(ctx context.Context, object any, vars map[string]any, limits Limit
 
 type objectWalker struct {
 	*budget
-	vars map[string]any
-	path fieldPath
+	vars  map[string]any
+	marks Marks
+	path  fieldPath
 }
 
 func (w *objectWalker) value(v any, depth int) (any, *Error) {
@@ -68,7 +94,7 @@ func (w *objectWalker) value(v any, depth int) (any, *Error) {
 }
 
 func (w *objectWalker) template(source string) (any, *Error) {
-	value, err := evaluateString(w.budget, source, w.vars)
+	value, err := evaluateString(w.budget, source, w.vars, w.marks)
 	if err != nil {
 		err.Path = w.path.String()
 		return nil, err
@@ -86,7 +112,7 @@ func ownError(err error) *Error {
 	return &Error{Kind: KindRuntime, Message: err.Error()}
 }
 
-func evaluateString(b *budget, source string, vars map[string]any) (any, *Error) {
+func evaluateString(b *budget, source string, vars map[string]any, marks Marks) (any, *Error) {
 	if !strings.Contains(source, "{") && len(source) <= b.maxOutput { // no tag can start; only the newlines are seen to
 		if invalidUTF8(source) < 0 {
 			return normalise(source), nil
@@ -96,7 +122,7 @@ func evaluateString(b *budget, source string, vars map[string]any) (any, *Error)
 	if err != nil {
 		return nil, ownError(err)
 	}
-	result, yamlAt, err := t.run(b, vars)
+	result, yamlAt, err := t.run(b, vars, marks)
 	if err != nil {
 		return nil, ownError(err)
 	}

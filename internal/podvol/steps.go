@@ -228,7 +228,7 @@ func (s *Steps) evaluate(ctx context.Context, step tarnv1.Step, p *pavv1.PavProv
 	vars["get_pvc"] = jinja.Func(reader.call)
 	ctx, cancel := context.WithTimeout(ctx, evaluationTime)
 	defer cancel()
-	value, err := jinja.Evaluate(ctx, object, vars, s.Limits)
+	value, err := evaluateLiterally(ctx, object, vars, s.Limits)
 	if err != nil {
 		if reader.transient != nil {
 			return nil, fmt.Errorf("evaluating spec.%s: %w", sectionNames[step], reader.transient)

@@ -110,7 +110,7 @@ func (s *Steps) Render(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvis
 	known["get_pvc"] = jinja.Func((&claimReader{reader: s.Reader, access: p.Spec.ClaimAccess, own: own}).call)
 	ctx, cancel := context.WithTimeout(ctx, evaluationTime)
 	defer cancel()
-	value, err := jinja.Evaluate(ctx, object, known, s.Limits)
+	value, err := evaluateLiterally(ctx, object, known, s.Limits)
 	var e *jinja.Error
 	if errors.As(err, &e) {
 		e.Path = joinPath(SectionField(step), e.Path)

@@ -53,8 +53,9 @@ type (
 	}
 	// WithFile is a body that is a paas.toml.
 	WithFile struct {
-		ContentType string `header:"Content-Type" hidden:"true"`
-		RawBody     []byte `contentType:"application/toml"`
+		ContentType     string `header:"Content-Type" hidden:"true"`
+		ContentEncoding string `header:"Content-Encoding" hidden:"true"`
+		RawBody         []byte `contentType:"application/toml"`
 	}
 )
 
@@ -62,6 +63,8 @@ type (
 func (f WithFile) source() (appplan.Source, error) {
 	kind, _, err := mime.ParseMediaType(f.ContentType)
 	switch {
+	case f.ContentEncoding != "" && f.ContentEncoding != "identity":
+		return appplan.Source{}, appplan.Errorf(appplan.WrongType, "Content-Encoding %q is not understood: send the body as it is, not compressed", f.ContentEncoding)
 	case f.ContentType == "", err == nil && (kind == "application/toml" || kind == "text/x-toml"):
 		return appplan.Source{Text: f.RawBody}, nil
 	case err == nil && kind == "application/json":

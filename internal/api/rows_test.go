@@ -147,6 +147,10 @@ func TestEveryProblemOfAFileIsToldWithItsPlace(t *testing.T) {
 	}
 	c.do(http.MethodPost, "/v1/apps/shop/deploy", "application/yaml", shop).
 		fails(http.StatusUnsupportedMediaType, appplan.WrongType, `Content-Type "application/yaml" is not understood: send application/toml, text/x-toml or application/json`)
+	packed := *c
+	packed.encoding = "gzip"
+	packed.deploy("shop", shop).
+		fails(http.StatusUnsupportedMediaType, appplan.WrongType, `Content-Encoding "gzip" is not understood: send the body as it is, not compressed`)
 	c.deploy("shop", shop+strings.Repeat("#", 300<<10)).want(http.StatusRequestEntityTooLarge)
 	c.post("/v1/apps/shop/scale", `{"replicas": `+strings.Repeat(" ", 5000)+`1}`).want(http.StatusRequestEntityTooLarge)
 	c.deploy("shop", "").want(http.StatusUnprocessableEntity)

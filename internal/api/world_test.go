@@ -200,6 +200,7 @@ type visitor struct {
 	w         *world
 	namespace string
 	token     string
+	encoding  string // of the bodies it sends
 }
 
 // reply is what was answered.
@@ -223,6 +224,9 @@ func (c *visitor) do(method, path, contentType, body string) *reply {
 	}
 	if contentType != "" {
 		request.Header.Set("Content-Type", contentType)
+	}
+	if c.encoding != "" {
+		request.Header.Set("Content-Encoding", c.encoding)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {

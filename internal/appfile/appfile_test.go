@@ -56,9 +56,11 @@ func wantShop() *appfile.File {
 }
 
 func TestAFileIsReadWhole(t *testing.T) {
-	got, warnings, err := appfile.ParseTOML("", []byte(shop))
-	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(got, wantShop()) {
-		t.Errorf("ParseTOML = %+v, %v, %v, want %+v", got, warnings, err, wantShop())
+	for _, text := range []string{shop, "\ufeff" + shop} { // some editors begin a file with a byte order mark
+		got, warnings, err := appfile.ParseTOML("", []byte(text))
+		if err != nil || len(warnings) > 0 || !reflect.DeepEqual(got, wantShop()) {
+			t.Errorf("ParseTOML = %+v, %v, %v, want %+v", got, warnings, err, wantShop())
+		}
 	}
 }
 

@@ -23,6 +23,9 @@ func unreadable(text []byte) (why string, at int) {
 	return "", 0
 }
 
+// withoutMark is text without the byte order mark that some editors begin a file with.
+func withoutMark(text []byte) []byte { return bytes.TrimPrefix(text, []byte("\ufeff")) }
+
 // notUTF8 is where a text ceases to be UTF-8.
 func notUTF8(text []byte) int {
 	at := 0

@@ -32,6 +32,7 @@ type document struct {
 // but not gainsay; empty where only the file says it. The error is of type Problems and
 // tells everything that is wrong; warnings tell what is right but was perhaps not meant.
 func ParseTOML(app string, text []byte) (f *File, warnings []Problem, err error) {
+	text = withoutMark(text)
 	if why, at := unreadable(text); why != "" {
 		return nil, nil, placed(text, at, why)
 	}
@@ -48,6 +49,7 @@ func ParseTOML(app string, text []byte) (f *File, warnings []Problem, err error)
 
 // ParseJSON reads the same content as JSON: {"app": {...}, "volumes": [...]}.
 func ParseJSON(app string, text []byte) (f *File, warnings []Problem, err error) {
+	text = withoutMark(text)
 	if why, _ := unreadable(text); why != "" {
 		return nil, nil, Problems{{Message: why}}
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -98,7 +99,7 @@ func newClaim(v *View, volume *tarnv1.AppVolume) *corev1.PersistentVolumeClaim {
 func newDeployment(v *View) *appsv1.Deployment {
 	app := v.App
 	main := corev1.Container{
-		Name: container, Image: app.Spec.Image, Command: app.Spec.Command, Args: app.Spec.Args,
+		Name: container, Image: app.Spec.Image, Command: literals(app.Spec.Command), Args: literals(app.Spec.Args),
 		// The end of its log is in the pod's status then, where whoever may see the App sees it.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
@@ -106,7 +107,7 @@ func newDeployment(v *View) *appsv1.Deployment {
 		main.Ports = []corev1.ContainerPort{{ContainerPort: app.Spec.Port}}
 	}
 	for _, name := range slices.Sorted(maps.Keys(app.Spec.Env)) {
-		main.Env = append(main.Env, corev1.EnvVar{Name: name, Value: app.Spec.Env[name]})
+		main.Env = append(main.Env, corev1.EnvVar{Name: name, Value: literal(app.Spec.Env[name])})
 	}
 	var volumes []corev1.Volume
 	strategy := appsv1.RollingUpdateDeploymentStrategyType
@@ -133,6 +134,18 @@ func newDeployment(v *View) *appsv1.Deployment {
 	d.Spec.Template.Labels[labelDeployed] = hashOf(&d.Spec.Template)
 	d.Annotations = map[string]string{annDeployed: hashOf(&d.Spec)}
 	return d
+}
+
+// literal writes a text so that the kubelet, which expands $(NAME) and $$, gives a container
+// the text as it is.
+func literal(text string) string { return strings.ReplaceAll(text, "$", "$$") }
+
+func literals(texts []string) []string {
+	var out []string
+	for _, text := range texts {
+		out = append(out, literal(text))
+	}
+	return out
 }
 
 func hashOf(spec any) string {

@@ -204,16 +204,17 @@ func TestTheDeploymentStopsTheOldPodFirstWhereAVolumeBearsOnlyOne(t *testing.T) 
 	}
 }
 
+// The kubelet turns $$ into $, so each value arrives as it is written.
 func TestPodsAreWhatTheSpecSays(t *testing.T) {
 	app := appOf(volumeOf("data", 1))
-	app.Spec.Command, app.Spec.Args, app.Spec.Port = []string{"serve"}, []string{"--fast"}, 8080
-	app.Spec.Env = map[string]string{"B": "2", "A": "1"}
+	app.Spec.Command, app.Spec.Args, app.Spec.Port = []string{"serve"}, []string{"--fast", "$(A)"}, 8080
+	app.Spec.Env = map[string]string{"B": "pa$$word", "A": "1"}
 	pod := newDeployment(viewOf(app)).Spec.Template.Spec
 	c := pod.Containers[0]
-	if c.Image != "shop:1" || !slices.Equal(c.Command, []string{"serve"}) || !slices.Equal(c.Args, []string{"--fast"}) || c.Ports[0].ContainerPort != 8080 {
+	if c.Image != "shop:1" || !slices.Equal(c.Command, []string{"serve"}) || !slices.Equal(c.Args, []string{"--fast", "$$(A)"}) || c.Ports[0].ContainerPort != 8080 {
 		t.Errorf("the container is %+v", c)
 	}
-	if want := []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "2"}}; !slices.Equal(c.Env, want) {
+	if want := []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "pa$$$$word"}}; !slices.Equal(c.Env, want) {
 		t.Errorf("the variables are %v, want %v", c.Env, want)
 	}
 	if c.VolumeMounts[0].MountPath != "/data" || pod.Volumes[0].PersistentVolumeClaim.ClaimName != "paas-app-shop-data" {

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -74,4 +75,23 @@ func requireNodes(pod *corev1.Pod, terms []corev1.NodeSelectorTerm) {
 	}
 	affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: both}
 	pod.Spec.Affinity = affinity
+	if isOneNode(terms) {
+		tolerateNode(pod)
+	}
+}
+
+// isOneNode says whether only the node that the terms name matches them.
+func isOneNode(terms []corev1.NodeSelectorTerm) bool {
+	return len(terms) == 1 && len(terms[0].MatchFields) > 0
+}
+
+// tolerateNode lets a pod run on the one node that holds its storage, whatever its taints:
+// no other node can do the work, and the consumer tolerates them. The pod stays under a taint
+// that evicts as long as Kubernetes lets every pod stay on a dead node. The tolerations of the
+// author come first, and Kubernetes goes by the first that matches a taint.
+func tolerateNode(pod *corev1.Pod) {
+	pod.Spec.Tolerations = append(slices.Clip(pod.Spec.Tolerations),
+		corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+		corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](300)},
+	)
 }

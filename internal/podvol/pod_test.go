@@ -1,9 +1,11 @@
 package podvol
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -172,6 +174,47 @@ func TestAPodIsConfinedToItsVolumesNodeBesideWhatItsTemplateRequires(t *testing.
 		if terms[i].MatchExpressions[0].Key != key || terms[i].MatchFields[0].Values[0] != "n1" {
 			t.Errorf("term %d = %+v, want %s and node n1", i, terms[i], key)
 		}
+	}
+}
+
+func TestAPodForOneNodeToleratesItsTaints(t *testing.T) {
+	class := []byte(`{"provisioner":"p","allowedTopologies":[{"matchLabelExpressions":[{"key":"kubernetes.io/hostname","values":["n1","n2"]}]}]}`)
+	author := corev1.Toleration{Key: "example.com/db", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
+	taints := []corev1.Taint{
+		{Key: "example.com/gpu", Value: "a", Effect: corev1.TaintEffectNoSchedule},
+		{Key: "example.com/gpu", Effect: corev1.TaintEffectNoExecute},
+		{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule},
+	}
+	p := &pavv1.PavProvisioner{Spec: pavv1.PavProvisionerSpec{Topology: pavv1.TopologyNode}}
+	for _, row := range []struct {
+		name string
+		node string
+		want bool
+	}{
+		{"a volume of one node", "n1", true},
+		{"a volume without a node yet", "", false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			record := &tarnv1.PavVolume{Status: tarnv1.PavVolumeStatus{NodeName: row.node}}
+			record.Spec.ClassSnapshot.Raw = class
+			pod := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{author}}}
+			requireNodes(pod, nodesOf(p, record))
+			if pod.Spec.Tolerations[0] != author {
+				t.Errorf("the first toleration is %v, want the author's", pod.Spec.Tolerations[0])
+			}
+			for _, taint := range taints {
+				got := slices.ContainsFunc(pod.Spec.Tolerations, func(one corev1.Toleration) bool { return one.ToleratesTaint(logr.Discard(), &taint, true) })
+				if got != row.want {
+					t.Errorf("the pod tolerates %s: %v, want %v", taint.ToString(), got, row.want)
+				}
+			}
+			// A pod on a dead node must be evicted in the end, or its volume waits for it for ever.
+			for _, one := range pod.Spec.Tolerations[1:] {
+				if one.Effect == corev1.TaintEffectNoExecute && (one.TolerationSeconds == nil || *one.TolerationSeconds != 300) {
+					t.Errorf("it stays under a taint that evicts for %v, want 300 s", one.TolerationSeconds)
+				}
+			}
+		})
 	}
 }
 

@@ -18,6 +18,7 @@ const (
 	Fits             Misfit = ""
 	MisfitTaken      Misfit = "Taken"           // it belongs to another claim
 	MisfitDeleting   Misfit = "BeingDeleted"    //
+	MisfitSource     Misfit = "DataSource"      // the claim wants data that a free volume does not have
 	MisfitClass      Misfit = "Class"           //
 	MisfitMode       Misfit = "VolumeMode"      //
 	MisfitAttributes Misfit = "AttributesClass" //
@@ -29,7 +30,7 @@ const (
 
 // order ranks the misfits for Nearer.
 var order = []Misfit{
-	MisfitTaken, MisfitDeleting, MisfitClass, MisfitMode, MisfitAttributes, MisfitAccess, MisfitCapacity, MisfitSelector, MisfitPhase, Fits,
+	MisfitTaken, MisfitDeleting, MisfitSource, MisfitClass, MisfitMode, MisfitAttributes, MisfitAccess, MisfitCapacity, MisfitSelector, MisfitPhase, Fits,
 }
 
 // Nearer says whether a volume that fails by m came nearer than one that fails by
@@ -100,6 +101,8 @@ func Match(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, sele
 		return MisfitTaken
 	case v.DeletionTimestamp != nil:
 		return MisfitDeleting
+	case HasSource(claim):
+		return MisfitSource
 	}
 	if m := Meets(v, claim, selector); m != Fits {
 		return m
@@ -108,6 +111,12 @@ func Match(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, sele
 		return MisfitPhase
 	}
 	return Fits
+}
+
+// HasSource says whether a claim asks for a volume with data. Such a claim gets no free volume:
+// only one that is made for it, that points at it, or that it names.
+func HasSource(claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil
 }
 
 // Meets says why a volume is not what a claim asks for, whoever has it: as Suits does, and
@@ -179,6 +188,8 @@ func Explain(m Misfit, v *corev1.PersistentVolume, claim *corev1.PersistentVolum
 		return fmt.Sprintf("volume %q belongs to claim %s", v.Name, describeRef(v.Spec.ClaimRef))
 	case MisfitDeleting:
 		return fmt.Sprintf("volume %q is being deleted", v.Name)
+	case MisfitSource:
+		return fmt.Sprintf("volume %q was not made from the claim's data source", v.Name)
 	case MisfitClass:
 		return fmt.Sprintf("volume %q has class %q, the claim asks for %q", v.Name, ClassOfVolume(v), ClassOf(claim))
 	case MisfitMode:

@@ -44,6 +44,12 @@ func TestEveryMisfitIsFoundAndExplained(t *testing.T) {
 			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "other"}
 		}, "belongs to claim ns/other"},
 		{volume.MisfitDeleting, func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim) { v.DeletionTimestamp = &now }, "is being deleted"},
+		{volume.MisfitSource, func(_ *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) {
+			c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "from"}
+		}, "was not made from the claim's data source"},
+		{volume.MisfitSource, func(_ *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) {
+			c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "Backup", Name: "from"}
+		}, "was not made from the claim's data source"},
 		{volume.MisfitClass, func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim) { v.Spec.StorageClassName = "tin" }, `class "tin", the claim asks for "gold"`},
 		{volume.MisfitMode, func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim) {
 			v.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)

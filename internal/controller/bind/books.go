@@ -194,7 +194,7 @@ func (b *books) file(key claimKey, claim *corev1.PersistentVolumeClaim) {
 
 // servedByAny says whether a claim would take any free volume that fits.
 func (b *books) servedByAny(claim *corev1.PersistentVolumeClaim) bool {
-	if claim == nil || claim.DeletionTimestamp != nil || volume.StateOfClaim(claim) != volume.ClaimUnbound {
+	if claim == nil || claim.DeletionTimestamp != nil || volume.StateOfClaim(claim) != volume.ClaimUnbound || volume.HasSource(claim) {
 		return false
 	}
 	waits, err := volume.WaitsForConsumer(b.classes[volume.ClassOf(claim)])

@@ -189,12 +189,12 @@ func (b *books) viewClaim(claim *corev1.PersistentVolumeClaim) *ClaimView {
 
 // choose finds the volume for a claim that names none: the best that points at it,
 // else the best of the free ones unless its class waits for a pod. A claim that is
-// being deleted gets only what points at it already.
+// being deleted, or has a data source, gets only what points at it already.
 func (b *books) choose(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
 	if v := b.reservedFor(claim); v != nil {
 		return v, nil
 	}
-	if claim.DeletionTimestamp != nil {
+	if claim.DeletionTimestamp != nil || volume.HasSource(claim) {
 		return nil, nil
 	}
 	waits, err := volume.WaitsForConsumer(b.classes[volume.ClassOf(claim)])

@@ -46,6 +46,26 @@ func TestAVolumeThatPointsAtAClaimIsIts(t *testing.T) {
 	})
 }
 
+func TestAClaimWithADataSourceGetsNoFreeVolume(t *testing.T) {
+	snapshot := func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "VolumeSnapshot", Name: "from"}
+	}
+	populated := func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "Backup", Name: "from"}
+	}
+	spare := volumeOf("b", "1Gi")
+	runClaimCases(t, []claimCase{
+		{name: "with dataSource", claim: claimOf("1Gi", snapshot), others: []any{spare}, events: "Normal FailedBinding", writes: "none"},
+		{name: "with dataSourceRef", claim: claimOf("1Gi", populated), others: []any{spare}, events: "Normal FailedBinding", writes: "none"},
+		{name: "but one that points at it by name", claim: claimOf("1Gi", populated), others: []any{spare, volumeOf("a", "2Gi", to("c", ""))}, want: "a"},
+		{name: "but one that points at it by uid", claim: claimOf("1Gi", snapshot), others: []any{spare, volumeOf("a", "2Gi", to("c", "u"))}, want: "a"},
+		{name: "but the one that it names", claim: claimOf("1Gi", snapshot, names("a")), others: []any{spare, volumeOf("a", "2Gi")}, want: "a"},
+	})
+	if booksOf().servedByAny(claimOf("1Gi", snapshot)) {
+		t.Error("a volume that becomes free is offered to a claim with a data source")
+	}
+}
+
 func TestAClaimThatNamesAVolumeGetsThatOrNone(t *testing.T) {
 	taken, mismatch := "Warning FailedBinding", "Warning VolumeMismatch"
 	onlyCompleted := func(d *done) string {

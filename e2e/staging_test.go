@@ -142,6 +142,23 @@ echo tried
 	}
 }
 
+// Its staging pod mounts it read-only, or its claim asks for ReadOnlyMany alone.
+func TestAVolumeThatIsReadOnlyForGoodServesAllPods(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "always-ro")
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": script{privileged: true, text: `mkdir /pav/volume
+mount -t tmpfs -o {{ 'ro' if readOnly or pvc.metadata.name == 'mounted' else 'rw' }} tmpfs /pav/volume`}.section(nil)}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	for name, claim := range map[string]*corev1.PersistentVolumeClaim{"mounted": s.claim("mounted"), "asked": s.claimWith("asked", asksModes(corev1.ReadOnlyMany))} {
+		claim = s.bound(claim)
+		pod := s.consumer(name, claim.Name, "exec 2>&1; grep ' /data ' /proc/mounts; if touch /data/mine; then exit 1; fi")
+		s.succeeded(pod)
+		if text := s.printed(pod); !strings.Contains(text, "Read-only file system") {
+			t.Errorf("the pod of claim %s said %q", name, text)
+		}
+	}
+}
+
 // mountedReadOnly proves that the mount at the kubelet's target is itself read-only,
 // not only the container's view of it.
 func (s *scenario) mountedReadOnly(pod *corev1.Pod) {

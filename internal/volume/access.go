@@ -42,6 +42,12 @@ func accessBit(mode corev1.PersistentVolumeAccessMode) Access {
 	return unknownMode
 }
 
+// OnlyRead says that a volume is to be staged read-only, whatever its pods ask for: its access
+// mode is ReadOnlyMany alone, or its CSI source is read-only.
+func OnlyRead(v *corev1.PersistentVolume) bool {
+	return AccessOf(v.Spec.AccessModes) == AccessOf([]corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}) || v.Spec.CSI != nil && v.Spec.CSI.ReadOnly
+}
+
 // Has says whether a set has every mode of another.
 func (a Access) Has(wanted Access) bool { return a&wanted == wanted }
 

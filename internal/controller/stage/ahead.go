@@ -166,7 +166,7 @@ func planAhead(v aheadView) *tarnv1.PavStage {
 	if !slices.ContainsFunc(v.Node.Spec.Drivers, serves) {
 		return nil // no node agent of ours is there to see to it
 	}
-	stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: v.Provisioner.Name, UID: v.Provisioner.UID}, v.Volume.Name, v.Volume.UID, v.Pod.Spec.NodeName, v.ReadOnly)
+	stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: v.Provisioner.Name, UID: v.Provisioner.UID}, v.Volume.Name, v.Volume.UID, v.Pod.Spec.NodeName, v.ReadOnly || volume.OnlyRead(v.Volume))
 	stage.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: v.Pod.UID}
 	return stage
 }

@@ -117,6 +117,28 @@ func TestAReadOnlyTargetCannotBeWrittenNorCanWhatIsMountedBelow(t *testing.T) {
 	write(t, filepath.Join(target, "x"), "")
 }
 
+func TestAVolumeThatIsMountedReadOnlyIsShownReadOnlyToAll(t *testing.T) {
+	top := nodetest.Tmpfs(t)
+	source := mkdir(t, top, "volume")
+	nodetest.MountTmpfs(t, source)
+	if err := unix.Mount("", source, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOEXEC, ""); err != nil {
+		t.Fatal(err)
+	}
+	target := filepath.Join(top, "target")
+	for range 2 { // and found right again
+		if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(target, "x"), nil, 0o644); !errors.Is(err, unix.EROFS) {
+		t.Errorf("writing: %v, want a read-only file system", err)
+	}
+	var is unix.Statfs_t
+	if err := unix.Statfs(target, &is); err != nil || is.Flags&unix.ST_NOEXEC == 0 {
+		t.Errorf("the target has flags %#x (%v), want noexec among them", is.Flags, err)
+	}
+}
+
 func TestUnmountingTheTargetLeavesTheSourcesMountsAlone(t *testing.T) {
 	top := nodetest.Tmpfs(t)
 	source := mkdir(t, top, "volume")

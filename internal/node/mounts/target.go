@@ -10,7 +10,8 @@ import (
 )
 
 // EnsureBind makes sure that target shows exactly what source is, and nothing else
-// is mounted there: one that is already right is left alone, anything else is
+// is mounted there. A target is read-only where that is asked for, and where the mount
+// that source is on is read-only: one that is already right is left alone, anything else is
 // unmounted first. The target is made where it is missing; the folder it is in must
 // exist.
 func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error {
@@ -18,7 +19,7 @@ func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error 
 	if err != nil {
 		return fmt.Errorf("look at %s: %w", source.Name(), err)
 	}
-	right, err := shows(m, target, want, readOnly)
+	right, err := shows(m, target, source, want, readOnly)
 	if err != nil || right {
 		return err
 	}
@@ -31,7 +32,7 @@ func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error 
 	if err := m.Bind(source, target, readOnly); err != nil {
 		return err
 	}
-	right, err = shows(m, target, want, readOnly)
+	right, err = shows(m, target, source, want, readOnly)
 	if err != nil {
 		return err
 	}
@@ -48,7 +49,7 @@ func Shows(m Mounter, target string, source *os.File, readOnly bool) (bool, erro
 	if err != nil {
 		return false, fmt.Errorf("look at %s: %w", source.Name(), err)
 	}
-	return shows(m, target, want, readOnly)
+	return shows(m, target, source, want, readOnly)
 }
 
 // Exists says whether there is anything at target.
@@ -81,13 +82,24 @@ func identify(dir int, path string, flags int) (identity, error) {
 
 // shows says whether target is a mount of exactly that file. A target that cannot be
 // looked at shows something else.
-func shows(m Mounter, target string, want identity, readOnly bool) (bool, error) {
+func shows(m Mounter, target string, source *os.File, want identity, readOnly bool) (bool, error) {
 	table, err := m.List()
 	if err != nil {
 		return false, err
 	}
 	layers := At(table, target)
-	if len(layers) != 1 || layers[0].ReadOnly != readOnly {
+	if len(layers) != 1 {
+		return false, nil
+	}
+	if !readOnly { // a copy of a mount that is read-only is that, too
+		var on unix.Statx_t
+		if err := unix.Statx(int(source.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &on); err != nil {
+			return false, fmt.Errorf("look at %s: %w", source.Name(), err)
+		}
+		mount, _ := ByID(table, int(on.Mnt_id)) //nolint:gosec // the kernel's numbers of mounts are ints
+		readOnly = mount.ReadOnly
+	}
+	if layers[0].ReadOnly != readOnly {
 		return false, nil
 	}
 	is, err := identify(unix.AT_FDCWD, target, unix.AT_SYMLINK_NOFOLLOW)

@@ -17,6 +17,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
 	"tarn.dev/tarn/internal/node/patience"
+	words "tarn.dev/tarn/internal/volume"
 )
 
 // publishWait is how long one publish call waits for the staging pod. The kubelet
@@ -101,6 +102,7 @@ func (s *Stages) publish(ctx context.Context, r Request) error {
 	if err != nil {
 		return err
 	}
+	r.ReadOnly = r.ReadOnly || words.OnlyRead(volume)
 	a := attempt{Stages: s, request: r, want: tarnv1.NewStage(tarnv1.ProvisionerReference{Name: provisioner.Name, UID: provisioner.UID}, volume.Name, volume.UID, s.NodeName, r.ReadOnly)}
 	return a.run(ctx)
 }

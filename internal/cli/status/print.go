@@ -72,7 +72,7 @@ func (r *Report) lines(w io.Writer, now time.Time) error {
 	if c := r.Controller; c != nil && c.Leads {
 		line("controller", "%s leads, renewed %s ago", terminal.Plain(c.Holder), duration.HumanDuration(max(now.Sub(*c.Renewed), 0)))
 	} else if c != nil && c.State == "missing" {
-		line("controller", "has no lease: it runs with --leader-elect=false, or not at all")
+		line("controller", "holds no lease, as usual on the embedded cluster; elsewhere see whether its pod runs")
 	} else if c != nil {
 		line("controller", "none leads: its lease is %s", c.State)
 	}

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 )
 
 // Misfit is a reason why a volume cannot serve a claim; empty: there is none.
@@ -117,6 +118,22 @@ func Match(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, sele
 // only one that is made for it, that points at it, or that it names.
 func HasSource(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil
+}
+
+// ForPopulator says whether a claim's data come from an object that only a volume populator
+// knows: of a kind other than VolumeSnapshot and PersistentVolumeClaim.
+func ForPopulator(claim *corev1.PersistentVolumeClaim) bool {
+	from := claim.Spec.DataSourceRef
+	if from == nil || from.Kind == "" {
+		return false
+	}
+	switch group := ptr.Deref(from.APIGroup, ""); from.Kind {
+	case "PersistentVolumeClaim":
+		return group != ""
+	case "VolumeSnapshot":
+		return group != "snapshot.storage.k8s.io"
+	}
+	return true
 }
 
 // Meets says why a volume is not what a claim asks for, whoever has it: as Suits does, and

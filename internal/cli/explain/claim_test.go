@@ -172,6 +172,9 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		{"nobody has judged it and nobody is there", with(newWorld(), func(w *world) { w.provisioner.Status.Conditions, w.view.Controller = nil, nil }),
 			"PavProvisioner gold has to be judged, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
 		{"the claim has a data source", with(newWorld(), func(w *world) { w.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{} }), "makes no volumes from a data source", "", `"path":"/spec/dataSourceRef"`},
+		{"a populator serves the claim", with(newWorld(), func(w *world) {
+			w.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: ptr.To("example.org"), Kind: "Backup", Name: "monday"}
+		}), "the volume populator of Backup monday has not given it its volume", "when the populator gives the claim its volume", ""},
 		{"the claim has a selector", with(newWorld(), func(w *world) { w.claim.Spec.Selector = &metav1.LabelSelector{} }), "makes no volumes from a selector", "", `"path":"/spec/selector"`},
 		{"the claim has a VolumeAttributesClass", with(newWorld(), func(w *world) { w.claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), "makes no volumes from a VolumeAttributesClass", "", `"path":"/spec/volumeAttributesClassName"`},
 		{"the class names a Secret that nobody reads", with(newWorld(), func(w *world) {

@@ -65,7 +65,10 @@ func (s *story) refusedByHostPath(c *claimView, o Object, told *corev1.Event) bo
 		return true
 	}
 	switch attributes := volume.AttributesClassOf(claim); {
-	case claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil:
+	case volume.ForPopulator(claim):
+		s.populated(c)
+		return true
+	case volume.HasSource(claim):
 		return refuses("from a data source", "spec.dataSource", "json", removal(claim), "without it")
 	case claim.Spec.Selector != nil:
 		return refuses("for a selector", "spec.selector", "json", `[{"op":"remove","path":"/spec/selector"}]`, "without it")

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -131,7 +132,9 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		s.blame("PavProvisioner %s makes no volumes from %s", p.Name, field)
 	}
 	switch {
-	case c.Claim.Spec.DataSource != nil || c.Claim.Spec.DataSourceRef != nil:
+	case volume.ForPopulator(c.Claim):
+		s.populated(c)
+	case volume.HasSource(c.Claim):
 		anew("a data source", removal(c.Claim))
 	case c.Claim.Spec.Selector != nil:
 		anew("a selector", `[{"op":"remove","path":"/spec/selector"}]`)
@@ -147,6 +150,15 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		s.add(Link{Object: o, State: "accepted", Message: "it may make the volume, and no PavVolume " + c.Volume.Name + " says that it has begun"})
 		s.controllerSilent("PavProvisioner "+p.Name+" has to make its volume", latest(c.Claim, p))
 	}
+}
+
+// populated is about a claim whose data come from an object of a kind that Tarn does not know.
+func (s *story) populated(c *claimView) {
+	from := c.Claim.Spec.DataSourceRef
+	s.add(Link{Object: Object{Kind: Kind(from.Kind), Namespace: cmp.Or(ptr.Deref(from.Namespace, ""), c.Claim.Namespace), Name: from.Name}, State: "source",
+		Message: "the claim's data come from it, so Tarn leaves the claim to the volume populator of this kind",
+		Next:    "when the populator gives the claim its volume"})
+	s.blame("the volume populator of %s %s has not given it its volume", from.Kind, from.Name)
 }
 
 // removal is the patch that takes a claim's data source away.

@@ -98,7 +98,7 @@ func promised(claim *corev1.PersistentVolumeClaim) bool {
 // binder's to tell.
 func wanted(v *View) bool {
 	c, class := v.Claim, v.Class
-	if c.DeletionTimestamp != nil || c.Spec.VolumeName != "" || class == nil ||
+	if c.DeletionTimestamp != nil || c.Spec.VolumeName != "" || volume.ForPopulator(c) || class == nil ||
 		class.Provisioner != v.Plugin.Name || volume.ProvisionerOf(c) != v.Plugin.Name {
 		return false
 	}
@@ -113,7 +113,7 @@ func refusal(v *View) Plan {
 		return Plan{Act: ActRefuse, Cause: cause, Warning: fmt.Sprintf(format, args...)}
 	}
 	switch {
-	case c.Spec.DataSource != nil || c.Spec.DataSourceRef != nil:
+	case volume.HasSource(c):
 		return refuse("DataSource", "%s cannot make a volume from a data source; make the claim anew without spec.dataSource", name)
 	case c.Spec.Selector != nil:
 		return refuse("Selector", "%s cannot make a volume for a selector; make the claim anew without spec.selector", name)

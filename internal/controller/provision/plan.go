@@ -121,7 +121,10 @@ func decideNew(v *View) Plan {
 	if v.Class.VolumeBindingMode != nil && *v.Class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer && c.Annotations[annSelectedNode] == "" {
 		return none
 	}
-	if c.Spec.DataSource != nil || c.Spec.DataSourceRef != nil {
+	if volume.ForPopulator(c) {
+		return none // it makes a volume for a claim of its own, and gives that to this one
+	}
+	if volume.HasSource(c) {
 		return Plan{Act: ActNone, Cause: "DataSource", Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume from a data source; make the claim anew without spec.dataSource", name)}
 	}
 	if c.Spec.Selector != nil {

@@ -130,7 +130,7 @@ func planCompleted(p *Plan, d *claimDraft, v *ClaimView) {
 	link := volume.LinkOf(v.Named, v.Claim)
 	switch {
 	case name == "":
-		lose(p, d, reasonLost, "the claim was bound and has lost the name of its volume; its data are still on that volume")
+		lose(p, d, reasonLost, "the claim says by annotation pv.kubernetes.io/bind-completed that it was bound, but spec.volumeName is empty; set it to the volume with the data, or make the claim again without the annotation to get a new volume")
 	case link == volume.LinkMissing:
 		lose(p, d, reasonLost, "volume %q of the claim is gone; make a volume of that name again to have the claim back", name)
 	case link == volume.LinkNone, link == volume.LinkHeld:

@@ -98,7 +98,7 @@ func promised(claim *corev1.PersistentVolumeClaim) bool {
 // binder's to tell.
 func wanted(v *View) bool {
 	c, class := v.Claim, v.Class
-	if c.DeletionTimestamp != nil || c.Spec.VolumeName != "" || volume.ForPopulator(c) || class == nil ||
+	if c.DeletionTimestamp != nil || c.Spec.VolumeName != "" || volume.StateOfClaim(c) == volume.ClaimCompleted || volume.ForPopulator(c) || class == nil ||
 		class.Provisioner != v.Plugin.Name || volume.ProvisionerOf(c) != v.Plugin.Name {
 		return false
 	}

@@ -133,6 +133,9 @@ func TestAClaim(t *testing.T) {
 		{"case 111: whose class has mount options is told", []change{func(v *View) { v.Class.MountOptions = []string{"noatime"} }}, ActRefuse, `mount options; remove mountOptions ["noatime"]`},
 		{"case 111: with a data source is told", []change{func(v *View) { v.Claim.Spec.DataSource = &corev1.TypedLocalObjectReference{} }}, ActRefuse, "spec.dataSource"},
 		{"with a data source of any kind is told", []change{func(v *View) { v.Claim.Spec.DataSourceRef = &corev1.TypedObjectReference{} }}, ActRefuse, "spec.dataSource"},
+		{"that was bound once is Lost and gets no other volume", []change{func(v *View) {
+			v.Claim.Annotations["pv.kubernetes.io/bind-completed"] = "yes"
+		}}, ActNone, ""},
 		{"that a populator serves is left to it", []change{func(v *View) { v.Claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "Backup"} }}, ActNone, ""},
 		{"with a selector is told", []change{func(v *View) { v.Claim.Spec.Selector = &metav1.LabelSelector{} }}, ActRefuse, "spec.selector"},
 		{"with an attributes class is told", []change{func(v *View) { v.Claim.Spec.VolumeAttributesClassName = ptr.To("fast") }}, ActRefuse, `spec.volumeAttributesClassName "fast"`},

@@ -105,7 +105,7 @@ func decide(v *View, now time.Time) Plan {
 func decideNew(v *View) Plan {
 	none := Plan{Act: ActNone}
 	c := v.Claim
-	if c == nil || c.Spec.VolumeName != "" || c.DeletionTimestamp != nil || v.Volume != nil {
+	if c == nil || c.Spec.VolumeName != "" || volume.StateOfClaim(c) == volume.ClaimCompleted || c.DeletionTimestamp != nil || v.Volume != nil {
 		return none
 	}
 	name := provisionerName(c)

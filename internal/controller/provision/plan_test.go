@@ -111,6 +111,7 @@ func TestAClaimGetsARecordWhen(t *testing.T) {
 		{"a provisioner that is not accepted is told", viewOf(condition(metav1.ConditionFalse, "TemplateInvalid", "line 3")), ActNone, "not accepted: line 3"},
 		{"not before the provisioner was judged since its last change, of which nobody need hear", viewOf(func(v *View) { v.Provisioner.Generation = 2 }), ActNone, ""},
 		{"a Static provisioner is told", viewOf(func(v *View) { v.Provisioner.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeStatic} }), ActNone, "does not have Dynamic"},
+		{"a claim that was bound once is Lost and gets no other volume", viewOf(func(v *View) { v.Claim.Annotations["pv.kubernetes.io/bind-completed"] = "yes" }), ActNone, ""},
 		{"a claim is left to its populator", viewOf(func(v *View) { v.Claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "Backup"} }), ActNone, ""},
 		{"a data source is told", viewOf(func(v *View) { v.Claim.Spec.DataSource = &corev1.TypedLocalObjectReference{} }), ActNone, "anew without spec.dataSource"},
 		{"a selector is told", viewOf(func(v *View) { v.Claim.Spec.Selector = &metav1.LabelSelector{} }), ActNone, "anew without spec.selector"},

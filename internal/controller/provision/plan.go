@@ -112,6 +112,9 @@ func decideNew(v *View) Plan {
 	if !mayBeOurs(name) || v.Provisioner == nil && v.DriverKnown {
 		return none
 	}
+	if volume.ForPopulator(c) {
+		return none // it makes a volume for a claim of its own, and gives that to this one
+	}
 	if cause, why := unusable(v.Provisioner, name); cause != "" {
 		return Plan{Act: ActNone, Warning: why, Cause: cause}
 	}
@@ -120,9 +123,6 @@ func decideNew(v *View) Plan {
 	}
 	if v.Class.VolumeBindingMode != nil && *v.Class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer && c.Annotations[annSelectedNode] == "" {
 		return none
-	}
-	if volume.ForPopulator(c) {
-		return none // it makes a volume for a claim of its own, and gives that to this one
 	}
 	if volume.HasSource(c) {
 		return Plan{Act: ActNone, Cause: "DataSource", Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume from a data source; make the claim anew without spec.dataSource", name)}

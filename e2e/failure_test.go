@@ -89,6 +89,11 @@ func TestAFailingStagingPodLeavesThePodPending(t *testing.T) {
 			claim := s.bound(s.claim("data"))
 			pod := s.consumer("reader", claim.Name, "true")
 			s.told(pod, "FailedMount", c.want)
+			for _, e := range append(s.events(pod.Namespace, pod.Name), s.events(claim.Namespace, claim.Name)...) {
+				if strings.Contains(e.Message, "File exists") {
+					t.Errorf("a later failure is told: %s", e.Message)
+				}
+			}
 			s.glances("a claim that cannot be staged among the problems, whatever the kubelet waits for", func(g glance) string {
 				for _, p := range g.Problems {
 					if strings.Contains(p.Message, c.want) && (p.Object.Namespace == s.name && p.Object.Name == claim.Name || strings.Contains(p.Message, claim.Spec.VolumeName)) {

@@ -117,11 +117,12 @@ type sight struct {
 // see reads live.
 func (c *cluster) see() (sight, error) {
 	key := client.ObjectKey{Name: volumeName(c.claim.UID)}
+	// Pods first: of one that was seen the record was there, so that where it is missed it is gone.
+	pods := &corev1.PodList{}
+	podsErr := c.Client.List(c.Ctx, pods, client.InNamespace(c.claim.Namespace), client.MatchingLabels{tarnv1.LabelProvisioner: c.name})
 	claim, err := kube.Get(c.Ctx, c.Client, client.ObjectKeyFromObject(c.claim), &corev1.PersistentVolumeClaim{})
 	record, recordErr := kube.Get(c.Ctx, c.Client, key, &tarnv1.PavVolume{})
 	vol, volumeErr := kube.Get(c.Ctx, c.Client, key, &corev1.PersistentVolume{})
-	pods := &corev1.PodList{}
-	podsErr := c.Client.List(c.Ctx, pods, client.InNamespace(c.claim.Namespace), client.MatchingLabels{tarnv1.LabelProvisioner: c.name})
 	return sight{claim, record, vol, pods.Items}, errors.Join(err, recordErr, volumeErr, podsErr)
 }
 

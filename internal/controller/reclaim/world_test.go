@@ -97,11 +97,12 @@ func (w *world) ends(*corev1.Pod) podvoltest.End {
 }
 
 func (w *world) round() error {
+	// Pods first: of one that was seen the record was there, so that where it is missed it is gone.
 	pods := &corev1.PodList{}
+	podsErr := w.Client.List(w.Ctx, pods, client.InNamespace(testNamespace), client.MatchingLabels{tarnv1.LabelProvisioner: w.claim.Name})
 	claim, err := kube.Get(w.Ctx, w.Client, client.ObjectKeyFromObject(w.claim), &corev1.PersistentVolumeClaim{})
 	record, recordErr := kube.Get(w.Ctx, w.Client, client.ObjectKeyFromObject(w.record), &tarnv1.PavVolume{})
 	vol, volumeErr := kube.Get(w.Ctx, w.Client, client.ObjectKeyFromObject(w.vol), &corev1.PersistentVolume{})
-	podsErr := w.Client.List(w.Ctx, pods, client.InNamespace(testNamespace), client.MatchingLabels{tarnv1.LabelProvisioner: w.claim.Name})
 	if err := errors.Join(err, recordErr, volumeErr, podsErr); err != nil {
 		return err
 	}

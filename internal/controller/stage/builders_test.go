@@ -45,6 +45,12 @@ func ending(s *tarnv1.PavStage) *tarnv1.PavStage {
 	return s
 }
 
+// spoken is a failed stage to which the node agent has added what its pod has said.
+func spoken(s *tarnv1.PavStage) *tarnv1.PavStage {
+	s.Status.Node.Phase, s.Status.Node.Message = tarnv1.StageFailed, "no device (exit 1)"
+	return s
+}
+
 func unmounted(s *tarnv1.PavStage) *tarnv1.PavStage {
 	s.Status.Node.Phase = tarnv1.StageUnmounted
 	return ending(s)

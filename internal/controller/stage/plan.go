@@ -226,6 +226,9 @@ func plan(v View, now time.Time) Plan {
 	if v.Forsaken {
 		return Plan{Actions: []Action{EndStage{Unchanged: true}}} // but if the kubelet asks meanwhile
 	}
+	if tell := tellStaging(v); len(tell) > 0 {
+		return Plan{Actions: tell}
+	}
 	if tell := planTelling(v, s); len(tell) > 0 {
 		return Plan{Actions: tell} // the write brings the stage back
 	}
@@ -398,10 +401,27 @@ func waitedFor(v View) string {
 func failStaging(v View, message string) Plan {
 	status := v.Stage.Status.Pod
 	status.Phase, status.Message = tarnv1.StagePodFailed, kube.Cut(message, maxMessage)
-	if v.Stage.Status.Node.Phase == tarnv1.StageStaged {
+	switch v.Stage.Status.Node.Phase {
+	case tarnv1.StageStaged:
 		return Plan{Actions: write(v, status)} // the node agent tells what that means
+	case "", tarnv1.StageWaiting:
+		if status.Staged {
+			return Plan{Actions: write(v, status)} // it adds what the pod has said; see tellStaging
+		}
 	}
 	return Plan{Actions: append(write(v, status), Post{ReasonStagingFailed, kube.Cut(message, maxNote)})}
+}
+
+// tellStaging tells that a staging pod has failed, once the node agent has added what the pod
+// has said itself. That it is told shows in the message.
+func tellStaging(v View) []Action {
+	status, node := v.Stage.Status.Pod, v.Stage.Status.Node
+	message := kube.Cut(node.Message, maxMessage)
+	if status.Phase != tarnv1.StagePodFailed || !status.Staged || node.Phase != tarnv1.StageFailed || message == "" || message == status.Message {
+		return nil
+	}
+	status.Message = message
+	return append(write(v, status), Post{ReasonStagingFailed, kube.Cut(message, maxNote)})
 }
 
 // ours says that there is a pod and that it belongs to the stage.

@@ -140,7 +140,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		},
 		{
 			name: "a pod that is refused fails it, and unstaging is due", view: view(aStage(starting()), refused),
-			want: "write, post StagingFailed", wantNote: "the API server said no",
+			want: "write",
 			wantStatus: &tarnv1.PavStagePodStatus{
 				Phase: tarnv1.StagePodFailed, Namespace: "ns", Name: staging, Staged: true, Attempt: 1, StartTime: &metav1.Time{Time: noon}, Message: "the API server said no",
 			},
@@ -193,9 +193,9 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		},
 		{
 			name: "a pod that does not make the volume available fails in the end", view: view(aStage(since(10*time.Minute)), pod(aPod(staging, corev1.PodRunning))),
-			want: "write, post StagingFailed", wantStatus: ref(since(10*time.Minute, func(s *tarnv1.PavStagePodStatus) {
+			want: "write", wantStatus: ref(since(10*time.Minute, func(s *tarnv1.PavStagePodStatus) {
 				s.Phase, s.UID, s.Message = tarnv1.StagePodFailed, "uid-of-pod", late
-			})), wantNote: late,
+			})),
 		},
 		{
 			name: "a pod that ended well is mirrored", view: view(aStage(of(tarnv1.StagePodRunning, "")), pod(aPod(staging, corev1.PodSucceeded))),
@@ -203,11 +203,11 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		},
 		{
 			name: "a pod that failed is mirrored with its words", view: view(aStage(of(tarnv1.StagePodRunning, "")), pod(aPod(staging, corev1.PodFailed, because("evicted")))),
-			want: "write, post StagingFailed", wantStatus: ref(of(tarnv1.StagePodFailed, "evicted")), wantNote: "evicted",
+			want: "write", wantStatus: ref(of(tarnv1.StagePodFailed, "evicted")),
 		},
 		{
 			name: "a pod of somebody else in the way fails it", view: view(aStage(starting()), pod(aPod(staging, corev1.PodRunning, foreign))),
-			want: "write, post StagingFailed", wantNote: "pod ns/" + staging + " exists and belongs to something else; delete it to go on",
+			want: "write",
 			wantStatus: ref(func() tarnv1.PavStagePodStatus {
 				s := starting()
 				s.Phase, s.Message = tarnv1.StagePodFailed, "pod ns/"+staging+" exists and belongs to something else; delete it to go on"
@@ -221,8 +221,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		},
 		{
 			name: "a running pod that vanished fails the stage", view: view(aStage(of(tarnv1.StagePodRunning, "")), prepared(staging)),
-			want: "write, post StagingFailed", wantStatus: ref(of(tarnv1.StagePodFailed, "staging pod ns/"+staging+" vanished before the volume was there")),
-			wantNote: "staging pod ns/" + staging + " vanished before the volume was there",
+			want: "write", wantStatus: ref(of(tarnv1.StagePodFailed, "staging pod ns/"+staging+" vanished before the volume was there")),
 		},
 		{
 			name: "a pod that was never made is made without alarm", view: view(aStage(starting()), prepared(staging)),
@@ -234,7 +233,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		},
 		{
 			name: "a pod that was never made and cannot be fails the stage", view: view(aStage(starting()), missing("it is gone")),
-			want: "write, post StagingFailed", wantNote: "the staging pod cannot be started: it is gone",
+			want: "write",
 			wantStatus: ref(func() tarnv1.PavStagePodStatus {
 				s := starting()
 				s.Phase, s.Message = tarnv1.StagePodFailed, "the staging pod cannot be started: it is gone"
@@ -243,6 +242,15 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		},
 		{name: "a pod that succeeded and is gone is left alone", view: view(aStage(of(tarnv1.StagePodSucceeded, "")))},
 		{name: "a failed stage waits for its end", view: view(aStage(of(tarnv1.StagePodFailed, "no")))},
+		{
+			name: "its failure is told with what the pod has said", view: view(spoken(aStage(of(tarnv1.StagePodFailed, "exit 1")))),
+			want: "write, post StagingFailed", wantStatus: ref(of(tarnv1.StagePodFailed, "no device (exit 1)")), wantNote: "no device (exit 1)",
+		},
+		{
+			name: "and told though it ends already", view: view(ending(spoken(aStage(of(tarnv1.StagePodFailed, "exit 1"))))),
+			want: "write, post StagingFailed", wantStatus: ref(of(tarnv1.StagePodFailed, "no device (exit 1)")), wantNote: "no device (exit 1)",
+		},
+		{name: "and told once", view: view(spoken(aStage(of(tarnv1.StagePodFailed, "no device (exit 1)"))))},
 		{
 			name: "a stage ends with its node", view: view(aStage(of(tarnv1.StagePodRunning, "")), nodeGone),
 			want: "post NodeGone, endstage", wantNote: `node "n1" is gone; the stage ends with it`,

@@ -14,6 +14,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/ends"
+	"tarn.dev/tarn/internal/node/pavdir"
 )
 
 var _ ends.Listener = (*Stages)(nil)
@@ -63,11 +64,23 @@ func (s *Stages) Stopped(ctx context.Context, uid types.UID, look func(context.C
 		if stage.Status.Pod.UID != uid {
 			continue
 		}
-		end, err := s.ending(ctx, &stage, look)
+		word := ""
+		if stage.Status.Node.Phase != tarnv1.StageStaged {
+			word = pavdir.ReadError(s.pav(stage.UID)) // first of all: the kubelet may start the container again
+		}
+		failed := false
+		end, err := s.ending(ctx, &stage, func(ctx context.Context) (ends.Look, error) {
+			seen, err := look(ctx)
+			failed = slices.ContainsFunc(seen.Runs, func(r ends.Run) bool { return r.Exited && r.ExitCode != 0 })
+			return seen, err
+		})
 		if err != nil {
 			log.FromContext(ctx).Info("cannot see how the staging pod ended; the kubelet will tell", "stage", stage.Name, "because", err.Error())
 		}
 		s.mu.Lock()
+		if _, known := s.words[uid]; !known && failed && word != "" {
+			s.words[uid] = firstWord{stage.UID, word}
+		}
 		switch {
 		case end.Succeeded:
 			s.ended[uid] = stage.UID
@@ -103,6 +116,12 @@ type death struct {
 	how   string
 }
 
+// firstWord is what was in /pav/error when the first container of a staging pod had failed.
+type firstWord struct {
+	stage types.UID
+	text  string
+}
+
 // describeEnd says how a pod ended that was to stay.
 func describeEnd(end ends.Ending) string {
 	var parts []string
@@ -130,5 +149,6 @@ func (s *Stages) forget(stage *tarnv1.PavStage) {
 	delete(s.busySince, stage.UID)
 	// A stage that was lost has had more pods than its status names.
 	maps.DeleteFunc(s.died, func(_ types.UID, d death) bool { return d.stage == stage.UID })
+	maps.DeleteFunc(s.words, func(_ types.UID, w firstWord) bool { return w.stage == stage.UID })
 	maps.DeleteFunc(s.ended, func(_, of types.UID) bool { return of == stage.UID })
 }

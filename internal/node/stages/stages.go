@@ -58,6 +58,8 @@ type Stages struct {
 	// died are the staging pods, by uid, that the kernel or the container runtime says have ended
 	// though they were to stay.
 	died map[types.UID]death
+	// words are what staging pods had said when their first container failed, by the pod's uid.
+	words map[types.UID]firstWord
 	// ended are the staging pods, by uid, that the container runtime says have ended
 	// well, with the uid of their stage.
 	ended map[types.UID]types.UID
@@ -83,6 +85,7 @@ func New(config Config) (*Stages, error) {
 		Config:    config,
 		trusted:   map[types.UID]watched{},
 		died:      map[types.UID]death{},
+		words:     map[types.UID]firstWord{},
 		ended:     map[types.UID]types.UID{},
 		orphans:   map[string][]types.UID{},
 		busySince: map[types.UID]time.Time{},

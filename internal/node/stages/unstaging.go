@@ -53,7 +53,12 @@ func (s *Stages) gatherUnstaging(ctx context.Context, v *View) error {
 // it was started is not its word. Of a pod that is gone, or was refused, only the stage
 // controller's note of the start is known: that is by another clock, but no worse a guess.
 func (s *Stages) saidByStaging(ctx context.Context, stage *tarnv1.PavStage) (string, error) {
-	text := pavdir.ReadError(s.pav(stage.UID))
+	s.mu.Lock()
+	text := s.words[stage.Status.Pod.UID].text
+	s.mu.Unlock()
+	if text == "" {
+		text = pavdir.ReadError(s.pav(stage.UID))
+	}
 	if text == "" {
 		return "", nil
 	}

@@ -1,14 +1,21 @@
 package podvol
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -223,5 +230,24 @@ func TestAVolumeForEveryNodeConfinesNoPod(t *testing.T) {
 	requireNodes(pod, nodesOf(&pavv1.PavProvisioner{}, &tarnv1.PavVolume{}))
 	if pod.Spec.Affinity != nil {
 		t.Errorf("affinity = %+v, want none", pod.Spec.Affinity)
+	}
+}
+
+func TestAPodWithoutANamespaceSaysWhatToDo(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	ending := apierrors.NewForbidden(pods, "the-name", errors.New("because it is being terminated"))
+	ending.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	for want, err := range map[string]error{
+		`namespace "infra", in which the staging pod is to run, is being deleted; create it again once it is gone`:                                   ending,
+		`there is no namespace "infra", in which the staging pod is to run; create it, or correct spec.volumeStaging.podTemplate.metadata.namespace`: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "infra"),
+	} {
+		refusing := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return err },
+		})
+		pod := buildOne(t, tarnv1.StepStaging, func(p *podTemplate) { p.Metadata.Namespace = "infra" })
+		failed := AsStepError((&Steps{Client: refusing}).Start(t.Context(), pod))
+		if failed == nil || failed.Reason != ReasonNamespaceGone || failed.Message != want {
+			t.Errorf("got %+v, want %s", failed, want)
+		}
 	}
 }

@@ -155,6 +155,7 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 // started: Observe tells whether it is ours. A pod the API server refuses for what
 // it is gives a StepError.
 func (s *Steps) Start(ctx context.Context, pod *corev1.Pod) error {
+	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
 	err := s.Client.Create(ctx, pod)
 	if plain := withoutPriority(pod); apierrors.IsForbidden(err) && plain != nil {
 		err = s.Client.Create(ctx, plain)
@@ -164,12 +165,15 @@ func (s *Steps) Start(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	case apierrors.IsAlreadyExists(err):
 		return s.adopt(ctx, pod)
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err):
-		return &StepError{Step: tarnv1.Step(pod.Labels[tarnv1.LabelStep]), Reason: ReasonNamespaceGone,
-			Message: fmt.Sprintf("namespace %q, in which the %s pod is to run, is gone or going; create it again once it is gone", pod.Namespace, pod.Labels[tarnv1.LabelStep])}
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return &StepError{Step: step, Reason: ReasonNamespaceGone,
+			Message: fmt.Sprintf("namespace %q, in which the %s pod is to run, is being deleted; create it again once it is gone", pod.Namespace, step)}
+	case apierrors.IsNotFound(err):
+		return &StepError{Step: step, Reason: ReasonNamespaceGone,
+			Message: fmt.Sprintf("there is no namespace %q, in which the %s pod is to run; create it, or correct %s.%s.metadata.namespace", pod.Namespace, step, SectionField(step), PodField(step))}
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
-		return &StepError{Step: tarnv1.Step(pod.Labels[tarnv1.LabelStep]), Reason: ReasonPodRefused,
-			Message: fmt.Sprintf("the API server refused the %s pod in namespace %q: %v", pod.Labels[tarnv1.LabelStep], pod.Namespace, err)}
+		return &StepError{Step: step, Reason: ReasonPodRefused,
+			Message: fmt.Sprintf("the API server refused the %s pod in namespace %q: %v", step, pod.Namespace, err)}
 	default:
 		return fmt.Errorf("creating pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}

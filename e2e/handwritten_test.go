@@ -166,6 +166,9 @@ func TestOneStageOfAHandleAtATime(t *testing.T) {
 	other := s.handWritten("other", "shelf-7")
 	second := s.consumer("second", other.Name, "grep -q hello /data/greeting")
 	s.told(second, "FailedMount", s.name+"-one", "one of them at a time can be staged")
+	if e := s.explains("pod", s.name+"/"+second.Name, "one of them at a time can be staged"); e.command() != "" {
+		t.Errorf("the command is %q, want none: the pods of the other volume have to end", e.command())
+	}
 	s.never(tarn.StepUnstaging)
 	s.ran(tarn.StepStaging, 1) // that of the first volume
 	s.remove(first)

@@ -275,6 +275,10 @@ type PavStage struct {
 // StageWaits begins the message of a stage that waits for one on another node.
 const StageWaits = "waiting for PavStage "
 
+// StageShared is in the message of a stage that failed because another volume of the same driver
+// and volumeHandle is staged.
+const StageShared = "one of them at a time can be staged"
+
 // Awaited says that a stage was begun ahead and that the kubelet has not asked for it yet.
 func (s *PavStage) Awaited() bool {
 	return s.Spec.AheadFor != nil && !s.Status.Node.Taken && len(s.Status.Node.Targets) == 0

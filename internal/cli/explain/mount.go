@@ -50,7 +50,7 @@ func (s *story) onNode(p *podView, claims []*claimView) {
 	}
 	if e := p.mountFailure(); e != nil && !ofGrowth(e, pod, claims) {
 		s.links[0].Reason, s.links[0].Message = e.Reason, e.Message
-		s.links[0].Next = "when the kubelet tries again, after a growing pause of at most about two minutes; " + s.lastTry(e)
+		s.links[0].Next = "when the kubelet tries again, " + growingPause + "; " + s.lastTry(e)
 		s.blame("the kubelet on node %s cannot mount its volumes: %s", pod.Spec.NodeName, e.Message)
 	}
 }
@@ -160,14 +160,14 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 	}
 	if e != nil {
 		link := s.add(Link{Object: Object{Kind: event, Namespace: e.Namespace, Name: e.Name}, State: e.Reason, Since: moment(lastSeen(e)), Node: on, Reason: e.Reason, Message: e.Message,
-			Next: "when the kubelet tries again, after a growing pause of at most about two minutes; " + s.lastTry(e)})
+			Next: "when the kubelet tries again, " + growingPause + "; " + s.lastTry(e)})
 		link.Command = tryAgain(p.Pod)
 		if unanswered(e) {
 			s.blame("Tarn's node agent on node %s does not answer", on)
 			return
 		}
 		if failedStage(e) {
-			link.Command = kubectl("", "edit", "pavprovisioner", name)
+			link.failedStaging(e.Message, link.Next, name)
 		}
 		s.blame("volume %s cannot be staged on node %s: %s", v.Name, on, mountError(e.Message))
 		return

@@ -92,6 +92,18 @@ func (s *story) stageLink(g *stageView) *Link {
 	return link
 }
 
+// growingPause is how long the kubelet waits before it asks again for what it was not given.
+const growingPause = "after a growing pause of at most about two minutes"
+
+// failedStaging says what a stage that failed waits for: its provisioner has to be corrected, or
+// another volume of the handle has to be unstaged, which no change here brings about.
+func (l *Link) failedStaging(message, next, provisioner string) {
+	l.Next, l.Command = next, kubectl("", "edit", "pavprovisioner", provisioner)
+	if strings.Contains(message, tarnv1.StageShared) {
+		l.Next, l.Command = "when the pods that use the other volume have ended and that is unstaged, and then "+next, ""
+	}
+}
+
 // stagingPod is about a stage that is not Staged yet.
 func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 	stage := g.Stage
@@ -104,8 +116,7 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 	what := fmt.Sprintf("volume %s is not staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
 	switch {
 	case status.Phase == tarnv1.StagePodFailed:
-		link.Next = "when the kubelet asks again, after a growing pause of at most about two minutes"
-		link.Command = kubectl("", "edit", "pavprovisioner", p.Name)
+		link.failedStaging(status.Message, "when the kubelet asks again, "+growingPause, p.Name)
 		s.blame("%s: %s", what, status.Message)
 	case stage.Awaited() && stage.Status.Node.Phase == "":
 		link.Next = "when the node agent answers"
@@ -257,8 +268,7 @@ func (s *story) endingStage(g *stageView) {
 	what := fmt.Sprintf("volume %s is being unstaged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
 	if stage.Status.Node.Phase == tarnv1.StageFailed {
 		what = fmt.Sprintf("volume %s could not be staged on node %s: %s", stage.Spec.VolumeName, stage.Spec.NodeName, stage.Status.Node.Message)
-		link.Next = "when the kubelet asks again, after a growing pause of at most about two minutes"
-		link.Command = kubectl("", "edit", "pavprovisioner", stage.Spec.Provisioner.Name)
+		link.failedStaging(stage.Status.Node.Message, "when the kubelet asks again, "+growingPause, stage.Spec.Provisioner.Name)
 	} else if stage.DeletionTimestamp == nil {
 		what = fmt.Sprintf("volume %s is still staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
 		link.Next = "when the kubelet has taken it back from the last pod that uses it"

@@ -26,6 +26,7 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 			pod(&g.Status.Pod)
 		})
 	}
+	const shared = `PersistentVolume "other", which is staged on node "n2", has the same driver "gold" and volumeHandle "shelf-7": ` + tarnv1.StageShared
 	same := func(*tarnv1.PavStagePodStatus) {}
 	unjudged := func() *world {
 		return waiting(func(p *tarnv1.PavStagePodStatus) {
@@ -55,6 +56,14 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		}), "is not staged on node n1: spec.volumeStaging: bad", "when the kubelet asks again", "kubectl edit pavprovisioner gold"},
 		{"staging has failed and is to be tried again", with(newWorld().bound().askedPod(), mount("MountVolume.SetUp failed: rpc error: code = Internal desc = Staging pod failed: no loop device")),
 			"cannot be staged on node n1: Staging pod failed: no loop device", "when the kubelet tries again", "kubectl edit pavprovisioner gold"},
+		{"the other volume of its handle, which is staged", with(newWorld().bound().askedPod(), mount("MountVolume.SetUp failed: rpc error: code = Internal desc = "+shared)),
+			"cannot be staged on node n1: " + shared, "when the pods that use the other volume have ended and that is unstaged, and then when the kubelet tries again", ""},
+		{"the other volume of its handle, which its stage has met", waiting(func(p *tarnv1.PavStagePodStatus) {
+			*p = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodFailed, Message: shared}
+		}), "is not staged on node n1: " + shared, "when the pods that use the other volume have ended", ""},
+		{"the other volume of its handle, which its failed stage has met", newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
+			g.Status.Node.Phase, g.Status.Node.Message = tarnv1.StageFailed, shared
+		}), "could not be staged on node n1: " + shared, "when the pods that use the other volume have ended", ""},
 		{"staging that is tried again", with(waiting(same).stagePod(waits("ContainerCreating", "")), mount(`MountVolume.MountDevice failed for volume "pvc-claim-uid" : rpc error: code = Internal desc = Staging pod failed: no loop device`)),
 			"volume pvc-claim-uid could not be staged on node n1: Staging pod failed: no loop device; now the staging pod default/pav-staging is starting", "when its containers start", ""},
 		{"staging that was not answered while it is under way", with(waiting(same).stagePod(runs), func(w *world) {

@@ -286,7 +286,7 @@ func planBegin(v View, now time.Time) Plan {
 
 // shared says to people that a volume cannot be staged beside its rival.
 func shared(rival string) string {
-	return rival + ": one of them at a time can be staged; give each volume a volumeHandle of its own, or use one claim for both"
+	return rival + ": " + tarnv1.StageShared + "; give each volume a volumeHandle of its own, or use one claim for both"
 }
 
 // startStaging writes the intent, then creates the pod. The intent is written even

@@ -141,7 +141,7 @@ func (s *Steps) checkExpansion(ctx context.Context, p *pavv1.PavProvisioner, rec
 		return &StepError{Step: tarnv1.StepExpansion, Reason: reason, Message: fmt.Sprintf(format, args...)}
 	}
 	if most := record.Spec.RequestedMaxCapacity; most != nil && newCapacity > *most {
-		return fail(ReasonRefused, "the claim requests %d bytes, but its limit is %d", newCapacity, *most)
+		return fail(ReasonRefused, "the claim's spec.resources.requests.storage is %d bytes, more than its spec.resources.limits.storage, %d; ask for at most that", newCapacity, *most)
 	}
 	grown := record.DeepCopy()
 	grown.Spec.RequestedMinCapacity = newCapacity

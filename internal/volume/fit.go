@@ -76,6 +76,13 @@ func Request(claim *corev1.PersistentVolumeClaim) resource.Quantity {
 	return bounded(claim.Spec.Resources.Requests[corev1.ResourceStorage], mostDigits+2)
 }
 
+// BeyondLimit gives the limit of a claim that asks for more than its limit, compared in whole
+// bytes. No volume is right for such a claim, and only its author can correct it.
+func BeyondLimit(claim *corev1.PersistentVolumeClaim) (limit resource.Quantity, beyond bool) {
+	limit, limited := claim.Spec.Resources.Limits[corev1.ResourceStorage]
+	return limit, limited && Bytes(claim.Spec.Resources.Requests[corev1.ResourceStorage]) > Bytes(limit)
+}
+
 // Selector is what a claim asks of a volume's labels. No selector asks for nothing;
 // one that cannot be read is an error.
 func Selector(claim *corev1.PersistentVolumeClaim) (labels.Selector, error) {

@@ -106,7 +106,10 @@ func (s *story) resize(c *claimView) {
 	switch status {
 	case corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		link.Next = fmt.Sprintf("when what refuses it is changed, or the claim asks for another size of more than %s", has.String())
-		switch {
+		switch limit, beyond := volume.BeyondLimit(c.Claim); {
+		case c.Volume.Record != nil && beyond:
+			s.growsBeyondLimit(c, link, has, limit)
+			return
 		case c.Volume.Record != nil:
 			link.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Record.Spec.Provisioner.Name)
 		case c.Volume.Provisioner != nil && status == corev1.PersistentVolumeClaimControllerResizeInfeasible:
@@ -126,6 +129,17 @@ func (s *story) resize(c *claimView) {
 	} else if link.Next == "" {
 		link.Next = "when the driver's resizer tries again, which only its log tells"
 	}
+}
+
+// growsBeyondLimit is about a claim that asks for more than its own limit, which nobody can
+// change. A smaller size can be asked for, but not what the claim has.
+func (s *story) growsBeyondLimit(c *claimView, link *Link, has, limit resource.Quantity) {
+	if limit.Cmp(has) <= 0 {
+		link.Next = fmt.Sprintf("never: the claim's own limit of %s, which cannot be changed, allows no larger volume; make a larger claim and copy the data", limit.String())
+		return
+	}
+	link.Next = fmt.Sprintf("when the claim asks for more than %s and at most its own limit of %s", has.String(), limit.String())
+	link.Command = kubectl(c.Object.Namespace, "patch", "pvc", c.Object.Name, "-p", fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, limit.String()))
 }
 
 // byHand says when a volume grows that a PavProvisioner stages and has not made.

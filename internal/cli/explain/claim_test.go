@@ -14,6 +14,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -177,6 +178,11 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		}), "the volume populator of Backup monday has not given it its volume", "when the populator gives the claim its volume", ""},
 		{"the claim has a selector", with(newWorld(), func(w *world) { w.claim.Spec.Selector = &metav1.LabelSelector{} }), "makes no volumes from a selector", "", `"path":"/spec/selector"`},
 		{"the claim has a VolumeAttributesClass", with(newWorld(), func(w *world) { w.claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), "makes no volumes from a VolumeAttributesClass", "", `"path":"/spec/volumeAttributesClassName"`},
+		{"the claim asks for more than its own limit", with(newWorld(), limited("500Mi")), "it asks for 1Gi, more than its own limit of 500Mi", "when the claim is made anew with a limit of at least", `"path":"/spec/resources/limits"`},
+		{"a template fails for a claim beyond its own limit", with(newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepValidation, "minCapacity"), both(limited("500Mi"), templateFails)),
+			"PavProvisioner gold refuses it, attempt 3: minCapacity", "attempt 4", "kubectl delete pavvolume pvc-claim-uid"},
+		{"a template fails", with(newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepValidation, "minCapacity"), both(limited("1Gi"), templateFails)),
+			"PavProvisioner gold refuses it, attempt 3: minCapacity", "attempt 4", "kubectl edit pavprovisioner gold"},
 		{"the class names a Secret that nobody reads", with(newWorld(), func(w *world) {
 			w.class.Parameters = map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "key"}
 		}), `has parameter "csi.storage.k8s.io/node-stage-secret-name" with value "key", of which no template of PavProvisioner "gold" takes notice`, "or a template reads it", ""},
@@ -334,6 +340,17 @@ func clinging(w *world) *world {
 	})
 }
 
+// limited gives the claim a limit.
+func limited(limit string) func(*world) {
+	return func(w *world) {
+		w.claim.Spec.Resources.Limits = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(limit)}
+	}
+}
+
+func both(one, other func(*world)) func(*world) { return func(w *world) { one(w); other(w) } }
+
+func templateFails(w *world) { w.record.Status.LastError.Reason = podvol.ReasonTemplate }
+
 // ownWork has Tarn's controller be a Deployment with a choice of controllers.
 func ownWork(controllers string) func(*world) {
 	return func(w *world) {
@@ -364,6 +381,9 @@ func TestAClaimThatIsToGrowSaysHowFarItIs(t *testing.T) {
 			w.record.Status.Expansion.Failures, w.record.Status.Expansion.NextAttemptTime = 2, ahead(time.Minute)
 		}), "it cannot grow, attempt 2: no room", "again in 60s", "kubectl edit pavprovisioner gold"},
 		{"it is infeasible", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, nothing), "it is to grow", "", "kubectl edit pavprovisioner gold"},
+		{"it is to grow beyond the claim's own limit", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, limited("1500Mi")), "it is to grow from 1Gi to 2Gi", "when the claim asks for more than 1Gi and at most its own limit of 1500Mi",
+			`kubectl -n shop patch pvc data -p '{"spec":{"resources":{"requests":{"storage":"1500Mi"}}}}'`},
+		{"it has grown to the claim's own limit", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, limited("1Gi")), "it is to grow from 1Gi to 2Gi", "never: the claim's own limit of 1Gi", ""},
 		{"it was written by hand", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, func(w *world) { w.volumeView.Record = nil }), "it is to grow", "never by itself: it was not made by Tarn", ""},
 		{"it was written by hand, and nobody has said so", growing("", func(w *world) { w.volumeView.Record = nil }), "it is to grow", "never by itself: it was not made by Tarn", ""},
 		{"it was written by hand and has grown", growing("", func(w *world) {

@@ -131,6 +131,7 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		s.anew(c, link, "json", path, "without it")
 		s.blame("PavProvisioner %s makes no volumes from %s", p.Name, field)
 	}
+	limit, beyond := volume.BeyondLimit(c.Claim)
 	switch {
 	case volume.ForPopulator(c.Claim):
 		s.populated(c)
@@ -140,6 +141,12 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		anew("a selector", `[{"op":"remove","path":"/spec/selector"}]`)
 	case volume.AttributesClassOf(c.Claim) != "":
 		anew("a VolumeAttributesClass", `[{"op":"remove","path":"/spec/volumeAttributesClassName"}]`)
+	case beyond:
+		request := volume.Request(c.Claim)
+		link := s.add(Link{Object: o, State: "refuses", Next: "when the claim is made anew with a limit of at least what it asks for, or without a limit",
+			Message: fmt.Sprintf("spec.resources.requests.storage of the claim is %s, and its spec.resources.limits.storage is %s", request.String(), limit.String())})
+		s.anew(c, link, "json", `[{"op":"remove","path":"/spec/resources/limits"}]`, "without a limit")
+		s.blame("it asks for %s, more than its own limit of %s", request.String(), limit.String())
 	case volume.ProvisionerOf(c.Claim) == "":
 		s.binderSilent(c, "PavProvisioner "+p.Name+" has to be called")
 	case c.Class != nil && podvol.UnreadSecret(p, c.Class) != "":

@@ -129,13 +129,23 @@ func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeCla
 		// the next attempt begins at once.
 		link.Command = kubectl("", "delete", "pavvolume", r.Name)
 	}
-	if failed.Reason == podvol.ReasonTemplate || failed.Reason == podvol.ReasonInvalid { // it would fail the same
+	if (failed.Reason == podvol.ReasonTemplate || failed.Reason == podvol.ReasonInvalid) && !beyondLimit(claim) { // it would fail the same
 		link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
 	}
 	s.stepPod(v, failed.Step)
 	if due != nil && due.Before(&metav1.Time{Time: s.view.Now}) && !again {
 		s.late(due.Time)
 	}
+}
+
+// beyondLimit says that a claim, nil for none, asks for more than its own limit: a template that
+// fails for it is not the one to correct.
+func beyondLimit(claim *corev1.PersistentVolumeClaim) bool {
+	if claim == nil {
+		return false
+	}
+	_, beyond := volume.BeyondLimit(claim)
+	return beyond
 }
 
 // awaitsNode says whether the next attempt waits for the scheduler to select a node for the

@@ -133,6 +133,11 @@ func decideNew(v *View) Plan {
 	if class := volume.AttributesClassOf(c); class != "" { // no binder would give it a volume without one
 		return Plan{Act: ActNone, Cause: "AttributesClass", Warning: fmt.Sprintf("PavProvisioner %q knows no VolumeAttributesClass; make the claim anew without spec.volumeAttributesClassName %q", name, class)}
 	}
+	if limit, beyond := volume.BeyondLimit(c); beyond {
+		request := volume.Request(c)
+		return Plan{Act: ActNone, Cause: "Limit", Warning: fmt.Sprintf("the claim's spec.resources.requests.storage is %s, more than its spec.resources.limits.storage, %s; "+
+			"make the claim anew with a limit of at least %s, or without a limit", request.String(), limit.String(), request.String())}
+	}
 	if why := podvol.UnreadSecret(v.Provisioner, v.Class); why != "" {
 		return Plan{Act: ActNone, Cause: "Secret", Warning: why}
 	}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -82,6 +83,16 @@ func condition(status metav1.ConditionStatus, reason, message string) func(*View
 	}
 }
 
+// sized has the claim ask for a size with a limit.
+func sized(request, limit string) func(*View) {
+	return func(v *View) {
+		v.Claim.Spec.Resources = corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(request)},
+			Limits:   corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(limit)},
+		}
+	}
+}
+
 func TestAClaimGetsARecordWhen(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -116,6 +127,8 @@ func TestAClaimGetsARecordWhen(t *testing.T) {
 		{"a data source is told", viewOf(func(v *View) { v.Claim.Spec.DataSource = &corev1.TypedLocalObjectReference{} }), ActNone, "anew without spec.dataSource"},
 		{"a selector is told", viewOf(func(v *View) { v.Claim.Spec.Selector = &metav1.LabelSelector{} }), ActNone, "anew without spec.selector"},
 		{"a VolumeAttributesClass is told", viewOf(func(v *View) { v.Claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), ActNone, `anew without spec.volumeAttributesClassName "fast"`},
+		{"a request beyond the claim's own limit is told", viewOf(sized("2Gi", "1Gi")), ActNone, "requests.storage is 2Gi, more than its spec.resources.limits.storage, 1Gi; make the claim anew with a limit of at least 2Gi"},
+		{"a request at the claim's own limit, in whole bytes", viewOf(sized("500m", "1")), ActRecord, ""},
 		{"a Secret of its class that nobody reads is told", viewOf(func(v *View) {
 			v.Class.Parameters = map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "key"}
 		}), ActNone, `has parameter "csi.storage.k8s.io/node-stage-secret-name" with value "key", of which no template of PavProvisioner "prov" takes notice`},

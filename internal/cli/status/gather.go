@@ -43,6 +43,8 @@ type View struct {
 	Classes storagev1.StorageClassList
 	// Failed are the Events that say of a claim that its volume could not be staged.
 	Failed corev1.EventList
+	// Pods are those that are Pending, read where a claim is to wait for one.
+	Pods corev1.PodList
 	// The rest is read for the whole cluster alone.
 	Provisioners pavv1.PavProvisionerList
 	Pools        tarnv1.PersistentVolumeSetList
@@ -99,6 +101,7 @@ const (
 	kindClaim       = "PersistentVolumeClaim"
 	kindClass       = "StorageClass"
 	kindEvent       = "Event"
+	kindPod         = "Pod"
 	kindLease       = "Lease"
 	kindProvisioner = "PavProvisioner"
 )
@@ -141,6 +144,10 @@ func (g *gatherer) gather(ctx context.Context) {
 		})
 	}
 	all.Wait()
+	if slices.ContainsFunc(v.Claims.Items, v.awaitsPod) {
+		list(kindPod, g.Namespace, &v.Pods, client.MatchingFields{"status.phase": string(corev1.PodPending)})
+		all.Wait()
+	}
 	slices.Sort(v.Missing)
 	slices.SortFunc(v.Unread, func(a, b Unread) int { return cmp.Compare(a.Kind, b.Kind) })
 }

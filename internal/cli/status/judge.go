@@ -49,7 +49,7 @@ func judge(v *View) *Report {
 	j.claims()
 	j.apps()
 	for _, u := range v.Unread {
-		if v.Namespace == "" || u.Kind != kindClass && u.Kind != kindEvent { // classes are not the namespace's; Events are more than it needs
+		if v.Namespace == "" || !slices.Contains([]string{kindClass, kindEvent, kindPod}, u.Kind) { // classes are not the namespace's; the others are more than it needs
 			j.Unread = append(j.Unread, u)
 		}
 	}
@@ -352,7 +352,9 @@ func (j *judgement) claims() {
 			}
 		case c.Status.Phase == corev1.ClaimLost:
 			j.wrong(o, time.Time{}, explaining("claim", o), "its volume %s is lost", c.Spec.VolumeName)
-		case state == string(corev1.ClaimPending) && j.lasting(c.CreationTimestamp.Time) && !j.awaitsPod(c) && !j.told["pvc-"+string(c.UID)]:
+		case j.view.awaitsPod(*c):
+			j.placedByHand(c)
+		case state == string(corev1.ClaimPending) && j.lasting(c.CreationTimestamp.Time) && !j.told["pvc-"+string(c.UID)]:
 			j.wrong(o, c.CreationTimestamp.Time, explaining("claim", o), "it has no volume")
 		}
 		phases.add(state, 0)
@@ -362,17 +364,42 @@ func (j *judgement) claims() {
 
 // awaitsPod says whether a claim is to wait, as its class has it, for a pod that the
 // scheduler has placed.
-func (j *judgement) awaitsPod(c *corev1.PersistentVolumeClaim) bool {
-	if c.Annotations[volume.AnnSelectedNode] != "" {
+func (v *View) awaitsPod(c corev1.PersistentVolumeClaim) bool {
+	if cmp.Or(c.Status.Phase, corev1.ClaimPending) != corev1.ClaimPending || c.DeletionTimestamp != nil || c.Annotations[volume.AnnSelectedNode] != "" {
 		return false
 	}
-	for i := range j.view.Classes.Items {
-		if class := &j.view.Classes.Items[i]; class.Name == volume.ClassOf(c) {
+	for i := range v.Classes.Items {
+		if class := &v.Classes.Items[i]; class.Name == volume.ClassOf(&c) {
 			waits, err := volume.WaitsForConsumer(class)
 			return err == nil && waits
 		}
 	}
 	return false
+}
+
+// placedByHand tells of a pod that never starts: it uses a claim that waits for the scheduler,
+// and names its node itself, so the scheduler never sees it. Another pod of the claim that the
+// scheduler sees may yet give the claim its node.
+func (j *judgement) placedByHand(c *corev1.PersistentVolumeClaim) {
+	var placed *corev1.Pod
+	for i := range j.view.Pods.Items {
+		pod := &j.view.Pods.Items[i]
+		switch {
+		case pod.Namespace != c.Namespace || pod.DeletionTimestamp != nil || !slices.Contains(volume.ClaimsOfPod(pod), c.Name):
+		case pod.Spec.NodeName == "":
+			return
+		default:
+			placed = pod
+		}
+	}
+	if placed == nil || !j.lasting(placed.CreationTimestamp.Time) {
+		return
+	}
+	o := explain.Object{Kind: explain.Pod, Namespace: placed.Namespace, Name: placed.Name}
+	if !slices.ContainsFunc(j.Problems, func(p Problem) bool { return p.Object == o }) { // by another claim
+		j.wrong(o, placed.CreationTimestamp.Time, explaining("pod", o),
+			"it can never start: it names its node in spec.nodeName, so no scheduler selects a node for claim %s; make it anew with a nodeSelector", c.Name)
+	}
 }
 
 // urgent are the reasons of an App that is not ready which time alone does not mend.

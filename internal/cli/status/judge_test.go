@@ -112,6 +112,17 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 		v.Records.Items, v.Volumes.Items, v.Stages.Items = nil, nil, nil
 		claim(v).Status.Phase, claim(v).CreationTimestamp = corev1.ClaimPending, since
 	}
+	waiting := func(v *View) {
+		pending(v, hour)
+		v.Classes.Items[0].VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+	}
+	pod := func(v *View, node string, since metav1.Time, claims ...string) {
+		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", CreationTimestamp: since}, Spec: corev1.PodSpec{NodeName: node}}
+		for _, name := range append(claims, "data") {
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+		}
+		v.Pods.Items = append(v.Pods.Items, p)
+	}
 	for _, c := range []struct {
 		name   string
 		change func(v *View)
@@ -184,6 +195,18 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 			pending(v, hour)
 			v.Classes.Items[0].VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
 		}, ""},
+		{"a pod that names its node itself, while its claim waits for the scheduler", func(v *View) { waiting(v); pod(v, "n1", hour) },
+			"pod shop/web: it can never start: it names its node in spec.nodeName, so no scheduler selects a node for claim data; make it anew with a nodeSelector; tarn explain pod shop/web"},
+		{"a pod that names its node itself, for a moment", func(v *View) { waiting(v); pod(v, "n1", moment) }, ""},
+		{"a pod that waits for the scheduler, as its claim does", func(v *View) { waiting(v); pod(v, "", hour) }, ""},
+		{"two pods, one of which the scheduler may place", func(v *View) { waiting(v); pod(v, "", hour); pod(v, "n1", hour) }, ""},
+		{"a pod of two claims that names its node itself, once", func(v *View) {
+			waiting(v)
+			other := claim(v).DeepCopy()
+			other.Name, other.UID = "logs", "logs-uid"
+			v.Claims.Items = append(v.Claims.Items, *other)
+			pod(v, "n1", hour, "data", "logs")
+		}, "pod shop/web: it can never start"},
 		{"a claim whose pod is placed", func(v *View) {
 			pending(v, hour)
 			v.Classes.Items[0].VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)

@@ -198,6 +198,7 @@ func TestACreationPodThatCannotPullItsImageIsToldAtItsDeadline(t *testing.T) {
 	}
 	s.remove(claim)
 	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+	s.ran(tarn.StepDeletion, 0) // no container has run
 }
 
 func TestACreationWhosePodIsDeletedUnderWayIsRepeated(t *testing.T) {

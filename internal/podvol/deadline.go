@@ -17,6 +17,10 @@ const (
 	// its failure is declared here: where nobody answers on the node, or the pod
 	// has none.
 	deadlineSlack = 15 * time.Second
+	// unstartedSlack is what the kubelet gets for a pod whose containers it has not started.
+	// It waits for the volumes of a pod for about two minutes at a time, and looks at the
+	// deadline only in between.
+	unstartedSlack = 3 * time.Minute
 	// deadlineExceeded is the kubelet's reason for the end of a pod at its deadline.
 	deadlineExceeded = "DeadlineExceeded"
 	// containerStatusUnknown is the kubelet's reason for a container it does not find
@@ -74,6 +78,32 @@ func wasSeenToRun(pod *corev1.Pod) bool {
 		ended := s.State.Terminated
 		return s.State.Running != nil || s.LastTerminationState.Terminated != nil || ended != nil && ended.Reason != containerStatusUnknown
 	})
+}
+
+// NeverRan says whether the kubelet has ended a pod before the container runtime made a
+// container of it: its image or its Secret was missing. Before the kubelet says that the pod
+// has ended, a container may have started that no status tells of. A phase that Kubernetes'
+// garbage collection of pods has written tells nothing.
+func NeverRan(pod *corev1.Pod) bool {
+	if pod.Status.Phase != corev1.PodFailed || Disruption(pod) != "" && !stoppedByKubelet(pod) || len(pod.Status.ContainerStatuses) != len(pod.Spec.Containers) {
+		return false
+	}
+	return !slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
+		ended := s.State.Terminated
+		return s.ContainerID != "" || s.RestartCount > 0 || s.State.Running != nil || s.LastTerminationState.Terminated != nil ||
+			ended != nil && (ended.ContainerID != "" || !ended.StartedAt.IsZero())
+	})
+}
+
+// UnstartedUntil is until when a pod that has failed for its deadline is worth waiting for:
+// the kubelet has accepted it, has started no container, and is about to say that none ran.
+// It is zero where there is nothing to wait for.
+func UnstartedUntil(pod *corev1.Pod, now time.Time) time.Time {
+	until := deadlineOf(pod).Add(unstartedSlack)
+	if Ended(pod) || pod.Spec.NodeName == "" || pod.Status.StartTime == nil || hasStarted(pod) || !now.Before(until) {
+		return time.Time{}
+	}
+	return until
 }
 
 // keptBy says what is known of why a pod did not end in its time.

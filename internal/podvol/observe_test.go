@@ -175,6 +175,42 @@ func TestAPodHasEndedByEithersWord(t *testing.T) {
 	}
 }
 
+func TestAPodNeverRanBy(t *testing.T) {
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
+	unknown := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "ContainerStatusUnknown"}}
+	of := func(s corev1.ContainerStatus, changes ...change) *corev1.Pod {
+		return podOf(tarnv1.StepCreation, append([]change{phase(corev1.PodFailed), func(p *corev1.Pod) {
+			p.Spec.Containers, p.Status.ContainerStatuses = make([]corev1.Container, 1), []corev1.ContainerStatus{s}
+		}}, changes...)...)
+	}
+	disrupted := func(reason string) change {
+		return func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason}}
+		}
+	}
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		want bool
+	}{
+		"the kubelet ended it as it waited":           {of(corev1.ContainerStatus{State: waiting}), true},
+		"the kubelet found no container as it ended":  {of(corev1.ContainerStatus{State: unknown}), true},
+		"the kubelet evicted it as it waited":         {of(corev1.ContainerStatus{State: waiting}, disrupted(corev1.PodReasonTerminationByKubelet)), true},
+		"not while it waits: a container may start":   {of(corev1.ContainerStatus{State: waiting}, phase(corev1.PodPending)), false},
+		"not by the word of garbage collection":       {of(corev1.ContainerStatus{State: waiting}, disrupted("DeletionByPodGC")), false},
+		"not where no status is there: it is refused": {podOf(tarnv1.StepCreation, phase(corev1.PodFailed), func(p *corev1.Pod) { p.Spec.Containers = make([]corev1.Container, 1) }), false},
+		"not when a container was made":               {of(corev1.ContainerStatus{State: waiting, ContainerID: "containerd://1"}), false},
+		"not when a container ran":                    {of(corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{StartedAt: metav1.NewTime(born)}}}), false},
+		"not when a container was started again":      {of(corev1.ContainerStatus{State: unknown, RestartCount: 1}), false},
+		"not when an init container ran": {of(corev1.ContainerStatus{State: waiting}, func(p *corev1.Pod) {
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{State: ended(1), ContainerID: "containerd://1"}}
+		}), false},
+	} {
+		if got := podvol.NeverRan(c.pod); got != c.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+}
+
 func TestAPodWhoseContainerNeverRanIsExplainedByWhatItWaitedFor(t *testing.T) {
 	unknown := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 		ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated",

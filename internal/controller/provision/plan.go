@@ -253,8 +253,13 @@ func decideCreating(v *View, now time.Time) Plan {
 	case podvol.PodFailed, podvol.PodForeign:
 		if neverRan(v) {
 			p := fail(v, podFailure(tarnv1.StepCreation, v), tarnv1.VolumePending, now)
-			p.Act = ActWithdraw
+			if hasNoNode(v) { // else it has ended, and stays for its author to read
+				p.Act = ActWithdraw
+			}
 			return p
+		}
+		if until := neverRanUntil(v, now); !until.IsZero() {
+			return Plan{Act: ActNone, Next: until}
 		}
 		return fail(v, podFailure(tarnv1.StepCreation, v), tarnv1.VolumeUndoing, now)
 	default:

@@ -58,6 +58,24 @@ func again(o podvol.Observation) func(*View) {
 	return func(v *View) { v.Observed, v.Pod = o, &corev1.Pod{} }
 }
 
+// overdue is the first pod of an attempt whose time was up a while ago, of which the kubelet
+// has said nothing since.
+func overdue(since time.Duration) func(*View) {
+	return func(v *View) {
+		unstarted(true)(v)
+		start := metav1.NewTime(now.Add(-10*time.Minute - since))
+		v.Pod.Status = corev1.PodStatus{Phase: corev1.PodPending, StartTime: &start}
+	}
+}
+
+// unstarted is a pod that the kubelet has ended before a container of it ran.
+func unstarted(first bool) func(*View) {
+	return func(v *View) {
+		v.Observed = podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodDeadline, Inputs: tarnv1.PodInputs{First: first}}
+		v.Pod = &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: corev1.PodFailed}}
+	}
+}
+
 func noClaim(v *View) { v.Claim = nil }
 
 func handed(r *tarnv1.PavVolume) {
@@ -195,6 +213,10 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"Creating that is started again and finds no node is undone with its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, again(podvol.Observation{State: podvol.PodStarting})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 		{"Creating that is started again and finds no node in its time is undone", viewOf(record(tarnv1.VolumeCreating), again(podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodDeadline})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 		{"Creating on a node that takes long waits for it, even without its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodStarting})), ActNone, "", time.Time{}},
+		{"Creating whose containers never started goes back to Pending: nothing is undone", viewOf(record(tarnv1.VolumeCreating), unstarted(true)), ActStatus, tarnv1.VolumePending, time.Time{}},
+		{"Creating whose time is up waits for the kubelet to say that its containers never started", viewOf(record(tarnv1.VolumeCreating), overdue(time.Minute)), ActNone, "", now.Add(2 * time.Minute)},
+		{"Creating whose time is up and whose kubelet stays silent is undone", viewOf(record(tarnv1.VolumeCreating), overdue(3*time.Minute)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+		{"Creating that is started again, and whose containers never start then, is undone", viewOf(record(tarnv1.VolumeCreating), unstarted(false)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 		{"Creating that gives too little is undone", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("1Mi")}})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 
 		{"Created writes the PersistentVolume", viewOf(record(tarnv1.VolumeCreated)), ActVolume, "", time.Time{}},

@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,12 +18,24 @@ func hasNoNode(v *View) bool {
 	return v.Pod != nil && v.Pod.Spec.NodeName == "" && v.Pod.DeletionTimestamp == nil && (o == podvol.PodStarting || o == podvol.PodFailed)
 }
 
-// neverRan says whether no pod of this attempt was ever given a node, so that nothing was
-// made. A deletion pod would be given none either: it would be waited for without an end.
-// That a pod has none tells of that pod alone: the one before may have run and have been
-// evicted, or deleted by whoever may do so. The mark of the first is Tarn's own to set,
-// so that a pod somebody put in its place has it as little as one that was started again.
-func neverRan(v *View) bool { return hasNoNode(v) && v.Observed.Inputs.First }
+// neverRan says whether no container of this attempt has ever run, so that nothing was made:
+// its first pod was given no node, or the kubelet has ended it before it could start a
+// container. A deletion pod would wait for the same node, image or Secret without an end.
+// Only the first pod of an attempt tells this: a later one follows a pod that may have run
+// and was evicted or deleted. Tarn alone sets the mark of the first, so a pod that a user
+// put in its place does not have it.
+func neverRan(v *View) bool {
+	return v.Observed.Inputs.First && (hasNoNode(v) || v.Pod != nil && podvol.NeverRan(v.Pod))
+}
+
+// neverRanUntil is until when the kubelet is asked whether a pod whose time is up ever ran;
+// zero where its answer would change nothing.
+func neverRanUntil(v *View, now time.Time) time.Time {
+	if !v.Observed.Inputs.First || v.Observed.State != podvol.PodFailed || v.Pod == nil {
+		return time.Time{}
+	}
+	return podvol.UnstartedUntil(v.Pod, now)
+}
 
 // withdraw takes back a pod that waits for a node when nobody waits for its volume.
 func withdraw(v *View) Plan {

@@ -16,7 +16,7 @@ import (
 // the record, upon which a claim that is still there gets a new one. Whatever the
 // creation made under the handle of another volume is left alone.
 func decideDisputed(v *View) Plan {
-	if !wanted(v) || v.Record.DeletionTimestamp != nil {
+	if !needed(v) {
 		return Plan{Act: ActDrop}
 	}
 	status, last := v.Record.Status.DeepCopy(), v.Record.Status.LastError

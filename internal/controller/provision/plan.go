@@ -167,7 +167,7 @@ func unusable(p *pavv1.PavProvisioner, name string) (cause, why string) {
 }
 
 func decidePending(v *View, now time.Time) Plan {
-	if !wanted(v) || v.Record.DeletionTimestamp != nil {
+	if !needed(v) {
 		return Plan{Act: ActDrop}
 	}
 	p := v.Provisioner
@@ -213,8 +213,12 @@ func wanted(v *View) bool {
 }
 
 func decideValidating(v *View, now time.Time) Plan {
-	if !wanted(v) {
+	if !needed(v) {
 		return Plan{Act: ActDrop} // validation has nothing to undo
+// needed says whether the claim still waits for this volume and nobody has deleted the
+// record. Deleting it asks for a new one, with the class as it is now.
+func needed(v *View) bool { return wanted(v) && v.Record.DeletionTimestamp == nil }
+
 	}
 	switch o := v.Observed; o.State {
 	case podvol.PodAbsent:
@@ -264,7 +268,7 @@ func decideCreating(v *View, now time.Time) Plan {
 		return fail(v, podFailure(tarnv1.StepCreation, v), tarnv1.VolumeUndoing, now)
 	default:
 		switch {
-		case !wanted(v) && neverRan(v):
+		case !needed(v) && neverRan(v):
 			return withdraw(v)
 		case !wanted(v) && hasNoNode(v):
 			return undo(v, "the claim was deleted while its creation pod, which was started again, waited for a node", now)

@@ -206,6 +206,7 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"case 118: Creating that succeeds without its claim records it all the same, to be undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(succeeded)), ActStatus, tarnv1.VolumeCreated, time.Time{}},
 		{"case 118: Creating that fails is undone", viewOf(record(tarnv1.VolumeCreating), pod(broken)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 		{"Creating whose pod vanished together with the claim is undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodAbsent})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+		{"Validating is dropped when somebody deletes it", viewOf(record(tarnv1.VolumeValidating, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later }), pod(podvol.Observation{State: podvol.PodRunning})), ActDrop, "", time.Time{}},
 		{"Creating that no node was found for waits as long as its claim does", viewOf(record(tarnv1.VolumeCreating), waiting(podvol.Observation{State: podvol.PodStarting, CheckAt: later.Time})), ActNone, "", later.Time},
 		{"Creating that no node was found for is taken back with its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, waiting(podvol.Observation{State: podvol.PodStarting})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
 		{"Creating that found no node in its time is not undone", viewOf(record(tarnv1.VolumeCreating), waiting(podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodDeadline})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
@@ -217,6 +218,7 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"Creating whose time is up waits for the kubelet to say that its containers never started", viewOf(record(tarnv1.VolumeCreating), overdue(time.Minute)), ActNone, "", now.Add(2 * time.Minute)},
 		{"Creating whose time is up and whose kubelet stays silent is undone", viewOf(record(tarnv1.VolumeCreating), overdue(3*time.Minute)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 		{"Creating that is started again, and whose containers never start then, is undone", viewOf(record(tarnv1.VolumeCreating), unstarted(false)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+		{"Creating that no node was found for is taken back when somebody deletes it", viewOf(record(tarnv1.VolumeCreating, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later }), waiting(podvol.Observation{State: podvol.PodStarting})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
 		{"Creating that gives too little is undone", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("1Mi")}})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 
 		{"Created writes the PersistentVolume", viewOf(record(tarnv1.VolumeCreated)), ActVolume, "", time.Time{}},

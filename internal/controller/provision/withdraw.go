@@ -37,11 +37,16 @@ func neverRanUntil(v *View, now time.Time) time.Time {
 	return podvol.UnstartedUntil(v.Pod, now)
 }
 
-// withdraw takes back a pod that waits for a node when nobody waits for its volume.
+// withdraw takes back a pod that waits for a node when nobody waits for its volume, or the
+// record was deleted.
 func withdraw(v *View) Plan {
 	status := v.Record.Status.DeepCopy()
 	status.Phase, status.NextAttemptTime = tarnv1.VolumePending, nil
-	say(status, v.Record, reasonClaimGone, "the claim was deleted before a node was found to make its volume on")
+	what := "claim"
+	if wanted(v) {
+		what = "PavVolume"
+	}
+	say(status, v.Record, reasonClaimGone, "the "+what+" was deleted before a node was found to make the volume on")
 	return Plan{Act: ActWithdraw, Status: status}
 }
 

@@ -65,6 +65,18 @@ const AnnotationRecord = "tarn.dev/record"
 // by an earlier one. One that was restored from a backup has another uid.
 const AnnotationKept = "tarn.dev/kept"
 
+// Annotations by which an administrator has Tarn go on with a PavVolume. tarn retry and
+// tarn forget write them.
+const (
+	// AnnotationRetry names the attempt that is not to be paused after: STEP-ATTEMPT, such
+	// as deletion-3. With /current-class behind it, the attempt that follows undoes a failed
+	// creation with the parameters that the class has now.
+	AnnotationRetry = "tarn.dev/retry"
+	// AnnotationForget is the uid of a PavVolume that is given up when it is deleted:
+	// whatever storage it stands for stays.
+	AnnotationForget = "tarn.dev/forget"
+)
+
 // LabelDeletionProtection with the value "true", on a claim, a PersistentVolume, a
 // PersistentVolumeSet, an App or a namespace, makes the API server refuse to delete
 // it, whoever asks. Nothing of Tarn's destroys what stands behind such an object.

@@ -55,7 +55,7 @@ func NewRoot(wired ...*cobra.Command) *cobra.Command {
 	add(groupApps, newAppCommand(), newVolumeCommand())
 	add(groupData, newTrashCommand(), newUndeleteCommand())
 	add(groupMakers, newPavCommand(), newJinjaCommand())
-	add(groupRun, newInstallCommand(), newUninstallCommand())
+	add(groupRun, newInstallCommand(), newUninstallCommand(), newRetryCommand(), newForgetCommand())
 	add(groupRun, wired...)
 	root.AddCommand(newVersionCommand())
 	tellUsage(root)

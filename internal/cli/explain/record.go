@@ -193,7 +193,11 @@ func (s *story) deletionFailing(v *volumeView) {
 		s.blame("%s; now %s", failed, s.cause)
 		return
 	}
-	link.Next = fmt.Sprintf("attempt %d %s; at once if the PavProvisioner is changed", r.Status.DeletionAttempts+1, when(r.Status.NextDeletionTime, s.view.Now))
+	link.Next = fmt.Sprintf("attempt %d %s; at once if the PavProvisioner is changed, or by: tarn retry volume %s", r.Status.DeletionAttempts+1, when(r.Status.NextDeletionTime, s.view.Now), r.Name)
+	if r.Status.Phase == tarnv1.VolumeUndoing {
+		link.Message += "; to undo with a class that was corrected: tarn retry volume " + r.Name + " --current-class"
+	}
+	link.Message += "; to give the storage up: tarn forget volume " + r.Name
 	link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
 	s.blame("%s (attempt %d)", failed, r.Status.DeletionAttempts)
 	s.stepPod(v, tarnv1.StepDeletion)

@@ -85,6 +85,9 @@ func decide(v *View, now time.Time) Plan {
 	if v.Record == nil {
 		return decideNew(v)
 	}
+	if podvol.Forgotten(v.Record) {
+		return Plan{Act: ActNone} // reclaim ends it, whatever its phase
+	}
 	switch v.Record.Status.Phase {
 	case "", tarnv1.VolumePending:
 		return decidePending(v, now)
@@ -187,7 +190,7 @@ func decidePending(v *View, now time.Time) Plan {
 	if followsNode(v) && v.Record.Status.NodeName != "" {
 		return Plan{Act: ActReschedule}
 	}
-	if at := v.Record.Status.NextAttemptTime; at != nil && now.Before(at.Time) && !mended(v) {
+	if at := v.Record.Status.NextAttemptTime; at != nil && now.Before(at.Time) && !mended(v) && !podvol.Retried(v.Record, tarnv1.StepCreation, v.Record.Status.Attempts) {
 		return Plan{Act: ActNone, Next: at.Time}
 	}
 	if followsNode(v) && v.Claim.Annotations[annSelectedNode] == "" {
@@ -212,13 +215,13 @@ func wanted(v *View) bool {
 	return v.Claim != nil && (v.Claim.Spec.VolumeName == "" || v.Claim.Spec.VolumeName == v.VolumeName)
 }
 
-func decideValidating(v *View, now time.Time) Plan {
-	if !needed(v) {
-		return Plan{Act: ActDrop} // validation has nothing to undo
 // needed says whether the claim still waits for this volume and nobody has deleted the
 // record. Deleting it asks for a new one, with the class as it is now.
 func needed(v *View) bool { return wanted(v) && v.Record.DeletionTimestamp == nil }
 
+func decideValidating(v *View, now time.Time) Plan {
+	if !needed(v) {
+		return Plan{Act: ActDrop} // validation has nothing to undo
 	}
 	switch o := v.Observed; o.State {
 	case podvol.PodAbsent:

@@ -178,6 +178,15 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"Pending begins an attempt", viewOf(record(tarnv1.VolumePending)), ActBegin, "", time.Time{}},
 		{"a record without a phase begins an attempt", viewOf(record("")), ActBegin, "", time.Time{}},
 		{"Pending waits until its next attempt is due", viewOf(record(tarnv1.VolumePending, func(r *tarnv1.PavVolume) { r.Status.NextAttemptTime = &later })), ActNone, "", later.Time},
+		{"Pending begins its next attempt at once when it is retried", viewOf(record(tarnv1.VolumePending, func(r *tarnv1.PavVolume) {
+			r.Status.NextAttemptTime, r.Status.Attempts, r.Annotations = &later, 2, map[string]string{tarnv1.AnnotationRetry: "creation-2"}
+		})), ActBegin, "", time.Time{}},
+		{"Pending that was retried earlier waits", viewOf(record(tarnv1.VolumePending, func(r *tarnv1.PavVolume) {
+			r.Status.NextAttemptTime, r.Status.Attempts, r.Annotations = &later, 3, map[string]string{tarnv1.AnnotationRetry: "creation-2"}
+		})), ActNone, "", later.Time},
+		{"Pending that is forgotten is reclaim's", viewOf(record(tarnv1.VolumePending, func(r *tarnv1.PavVolume) {
+			r.DeletionTimestamp, r.Annotations = &later, map[string]string{tarnv1.AnnotationForget: string(r.UID)}
+		})), ActNone, "", time.Time{}},
 		{"Pending is dropped without its claim", viewOf(record(tarnv1.VolumePending), noClaim), ActDrop, "", time.Time{}},
 		{"Pending is dropped when the claim got another volume", viewOf(record(tarnv1.VolumePending), func(v *View) { v.Claim.Spec.VolumeName = "other" }), ActDrop, "", time.Time{}},
 		{"Pending is dropped when somebody deletes it", viewOf(record(tarnv1.VolumePending, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later })), ActDrop, "", time.Time{}},
@@ -197,6 +206,7 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"Validating goes on to creation", viewOf(record(tarnv1.VolumeValidating), pod(succeeded)), ActCreate, "", time.Time{}},
 		{"Validating that fails goes back to Pending: nothing is undone", viewOf(record(tarnv1.VolumeValidating), pod(broken)), ActStatus, tarnv1.VolumePending, time.Time{}},
 		{"Validating is dropped without its claim", viewOf(record(tarnv1.VolumeValidating), noClaim, pod(podvol.Observation{State: podvol.PodRunning})), ActDrop, "", time.Time{}},
+		{"Validating is dropped when somebody deletes it", viewOf(record(tarnv1.VolumeValidating, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later }), pod(podvol.Observation{State: podvol.PodRunning})), ActDrop, "", time.Time{}},
 		{"Validating fails when its provisioner vanishes", viewOf(record(tarnv1.VolumeValidating), func(v *View) { v.Provisioner = nil }, pod(succeeded)), ActStatus, tarnv1.VolumePending, time.Time{}},
 
 		{"Creating starts a pod that is not there", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodAbsent})), ActRecreate, "", time.Time{}},
@@ -206,9 +216,9 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"case 118: Creating that succeeds without its claim records it all the same, to be undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(succeeded)), ActStatus, tarnv1.VolumeCreated, time.Time{}},
 		{"case 118: Creating that fails is undone", viewOf(record(tarnv1.VolumeCreating), pod(broken)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 		{"Creating whose pod vanished together with the claim is undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodAbsent})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
-		{"Validating is dropped when somebody deletes it", viewOf(record(tarnv1.VolumeValidating, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later }), pod(podvol.Observation{State: podvol.PodRunning})), ActDrop, "", time.Time{}},
 		{"Creating that no node was found for waits as long as its claim does", viewOf(record(tarnv1.VolumeCreating), waiting(podvol.Observation{State: podvol.PodStarting, CheckAt: later.Time})), ActNone, "", later.Time},
 		{"Creating that no node was found for is taken back with its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, waiting(podvol.Observation{State: podvol.PodStarting})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
+		{"Creating that no node was found for is taken back when somebody deletes it", viewOf(record(tarnv1.VolumeCreating, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later }), waiting(podvol.Observation{State: podvol.PodStarting})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
 		{"Creating that found no node in its time is not undone", viewOf(record(tarnv1.VolumeCreating), waiting(podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodDeadline})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
 		{"Creating that is started again and finds no node waits as long as its claim does", viewOf(record(tarnv1.VolumeCreating), again(podvol.Observation{State: podvol.PodStarting, CheckAt: later.Time})), ActNone, "", later.Time},
 		{"Creating that is started again and finds no node is undone with its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, again(podvol.Observation{State: podvol.PodStarting})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
@@ -218,7 +228,6 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"Creating whose time is up waits for the kubelet to say that its containers never started", viewOf(record(tarnv1.VolumeCreating), overdue(time.Minute)), ActNone, "", now.Add(2 * time.Minute)},
 		{"Creating whose time is up and whose kubelet stays silent is undone", viewOf(record(tarnv1.VolumeCreating), overdue(3*time.Minute)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 		{"Creating that is started again, and whose containers never start then, is undone", viewOf(record(tarnv1.VolumeCreating), unstarted(false)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
-		{"Creating that no node was found for is taken back when somebody deletes it", viewOf(record(tarnv1.VolumeCreating, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later }), waiting(podvol.Observation{State: podvol.PodStarting})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
 		{"Creating that gives too little is undone", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("1Mi")}})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 
 		{"Created writes the PersistentVolume", viewOf(record(tarnv1.VolumeCreated)), ActVolume, "", time.Time{}},

@@ -62,6 +62,8 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 		return false, r.finish(ctx, v)
 	case ActKeep:
 		return false, r.keep(ctx, v, p.Status)
+	case ActForget:
+		return false, r.giveUpRecord(ctx, v)
 	}
 	return false, nil
 }
@@ -138,7 +140,11 @@ func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, err
 	if gone && (v.Record.Status.Phase == tarnv1.VolumeUndoing || v.Record.DeletionTimestamp != nil) { // whatever becomes of the section
 		return r.apply(ctx, v, withoutNode(v, r.clock.Now()))
 	}
-	prepared, err := r.steps.PrepareDeletion(ctx, v.Provisioner, v.Record, attempt)
+	of, err := r.recordFor(ctx, v.Record, attempt)
+	if err != nil {
+		return false, r.giveUp(ctx, v, err, attempt)
+	}
+	prepared, err := r.steps.PrepareDeletion(ctx, v.Provisioner, of, attempt)
 	if err != nil {
 		return false, r.giveUp(ctx, v, err, attempt)
 	}

@@ -119,7 +119,7 @@ func everyRecord() []*View {
 				func(*View) {}, observed(podvol.PodFailed), observed(podvol.PodSucceeded), func(v *View) { v.Stages = []tarnv1.PavStage{{}} },
 				func(v *View) { v.Pod = &corev1.Pod{} }, func(v *View) { v.Others = []corev1.Pod{{}} },
 				func(v *View) { v.Record.DeletionTimestamp = &metav1.Time{Time: now} }, func(v *View) { v.Record.Status.DeletionStarted = true },
-				func(v *View) { v.Record.Status.Conditions = nil }, func(v *View) { v.Provisioner = nil },
+				func(v *View) { v.Record.Status.Conditions = nil }, func(v *View) { v.Provisioner = nil }, forgotten, retriedAfter(1),
 			} {
 				v := viewOf(phase, change)
 				if word != "" {

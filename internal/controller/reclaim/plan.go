@@ -66,6 +66,9 @@ const (
 	// in the record, let the PersistentVolume go, then remove the record. The storage
 	// stays.
 	ActKeep Act = "Keep"
+	// ActForget: after a live look, remove the PersistentVolume, then the record. Whatever
+	// storage they stand for stays.
+	ActForget Act = "Forget"
 )
 
 // Plan is what to do about one volume.
@@ -90,6 +93,9 @@ type Plan struct {
 
 // decide says what the View asks for.
 func decide(v *View, now time.Time) Plan {
+	if podvol.Forgotten(v.Record) {
+		return decideForgotten(v, now)
+	}
 	switch v.Record.Status.Phase {
 	case tarnv1.VolumeCreated:
 		return decideCreated(v, now)
@@ -248,8 +254,8 @@ func decideDestroying(v *View, now time.Time) Plan {
 	if len(v.Others) > 0 {
 		return stop(v, v.Others, now)
 	}
-	if at := v.Record.Status.NextDeletionTime; at != nil {
-		if now.Before(at.Time) && !mended(v) {
+	if at := v.Record.Status.NextDeletionTime; at != nil || retriesWaiting(v) {
+		if at != nil && now.Before(at.Time) && !mended(v) && !retried(v) {
 			return Plan{Act: ActNone, Next: at.Time}
 		}
 		if v.Pod != nil && !podvol.Ended(v.Pod) { // its time was up, but it may still be at work

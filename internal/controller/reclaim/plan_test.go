@@ -53,6 +53,19 @@ func retention(said volume.Retention) func(*View) {
 	return func(v *View) { v.Retention = said }
 }
 
+// retriedAfter is a deletion whose current attempt is not to be paused after.
+func retriedAfter(attempt int32) func(*View) {
+	return func(v *View) {
+		v.Record.Status.DeletionAttempts = attempt
+		v.Record.Annotations = map[string]string{tarnv1.AnnotationRetry: podvol.RetryAfter(tarnv1.StepDeletion, attempt, false)}
+	}
+}
+
+func forgotten(v *View) {
+	v.Record.DeletionTimestamp = &metav1.Time{Time: now}
+	v.Record.Annotations = map[string]string{tarnv1.AnnotationForget: string(v.Record.UID)}
+}
+
 func observed(state podvol.PodState) func(*View) {
 	return func(v *View) {
 		v.Observed = podvol.Observation{State: state}
@@ -136,6 +149,23 @@ func TestAVolumeEndsBy(t *testing.T) {
 			v.Record.Status.LastError, v.Provisioner.Generation = &tarnv1.PavVolumeError{ProvisionerGeneration: 1}, 2
 		}), ActRun, "", 3},
 		{"a record deleted by hand says that the storage is gone, where the provisioner is", viewOf(deleting, func(v *View) { v.Provisioner, v.Record.DeletionTimestamp = nil, &later }), ActDeleted, "", 0},
+		{"a deletion that is retried begins at once", viewOf(deleting, retriedAfter(2), func(v *View) { v.Record.Status.NextDeletionTime = &later }), ActRun, "", 3},
+		{"one that was retried earlier waits", viewOf(deleting, retriedAfter(1), func(v *View) {
+			v.Record.Status.NextDeletionTime, v.Record.Status.DeletionAttempts = &later, 2
+		}), ActNone, "", 0},
+		{"one that is retried while its pod waits to start stops that first", viewOf(undoing, observed(podvol.PodStarting), retriedAfter(2), func(v *View) { v.Pod = &corev1.Pod{} }), ActStop, undoing, 0},
+		{"and goes on when that is gone", viewOf(undoing, retriedAfter(2)), ActRun, "", 3},
+		{"one that is retried while its pod runs waits for that", viewOf(undoing, observed(podvol.PodRunning), retriedAfter(2), func(v *View) { v.Pod = &corev1.Pod{} }), ActNone, "", 0},
+		{"a record that is forgotten goes, whatever stays", viewOf(undoing, forgotten), ActForget, "", 0},
+		{"so does one that is being made", viewOf(tarnv1.VolumeCreating, forgotten), ActForget, "", 0},
+		{"so does one of a released volume", viewOf(deleting, withVolume(corev1.VolumeReleased, del), forgotten), ActForget, "", 0},
+		{"its pods end first", viewOf(undoing, forgotten, observed(podvol.PodRunning), func(v *View) { v.Pod = &corev1.Pod{} }), ActStop, undoing, 0},
+		{"so do those that are still creating", viewOf(tarnv1.VolumeCreating, forgotten, func(v *View) { v.Others = []corev1.Pod{{}} }), ActStop, tarnv1.VolumeCreating, 0},
+		{"it waits for the stages", viewOf(deleting, forgotten, func(v *View) { v.Stages = []tarnv1.PavStage{{}} }), ActStatus, deleting, 0},
+		{"it waits while a claim has the volume", viewOf(created, forgotten), ActStatus, created, 0},
+		{"it waits while the volume is protected", viewOf(created, volumeIs(corev1.VolumeReleased, del, false), guarded, forgotten), ActStatus, created, 0},
+		{"the word was about an earlier record of the name", viewOf(deleting, forgotten, func(v *View) { v.Record.Annotations[tarnv1.AnnotationForget] = "old" }), ActRun, "", 1},
+		{"without a deletion it is not forgotten", viewOf(deleting, forgotten, func(v *View) { v.Record.DeletionTimestamp = nil }), ActRun, "", 1},
 		{"Deleting begins the first attempt", viewOf(deleting), ActRun, "", 1},
 		{"Deleting repeats an attempt whose pod is not there", viewOf(deleting, func(v *View) { v.Record.Status.DeletionAttempts = 3 }), ActRun, "", 3},
 		{"Deleting waits for the next attempt", viewOf(deleting, func(v *View) { v.Record.Status.NextDeletionTime = &later }), ActNone, "", 0},

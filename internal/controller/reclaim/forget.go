@@ -1,0 +1,102 @@
+package reclaim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/volume"
+)
+
+const (
+	reasonInUse     = "VolumeInUse"
+	eventForgotten  = "VolumeForgotten"
+	actionForgotten = "Forget"
+)
+
+// decideForgotten ends a record that an administrator has given up, whatever its phase: its
+// pods first, which may be at work on the storage. A volume that a claim has is not given up.
+func decideForgotten(v *View, now time.Time) Plan {
+	pods := v.Others
+	if v.Pod != nil && !podvol.Ended(v.Pod) {
+		pods = append(pods[:len(pods):len(pods)], *v.Pod)
+	}
+	switch vol := v.Volume; {
+	case vol != nil && !released(vol):
+		return inUse(v, reasonInUse, "the record was to be forgotten, but its PersistentVolume is not Released; delete its claim first")
+	case vol != nil && volume.DeletionProtected(vol):
+		return protected(v)
+	case len(v.Stages) > 0:
+		return inUse(v, reasonStaged, fmt.Sprintf("the volume is still staged on node %s", v.Stages[0].Spec.NodeName))
+	case len(pods) > 0:
+		return stop(v, pods, now)
+	}
+	return Plan{Act: ActForget}
+}
+
+// giveUpRecord lets PersistentVolume and record go. A volume that was written, staged or
+// bound a moment ago shows in the live look.
+func (r *reconciler) giveUpRecord(ctx context.Context, v *View) error {
+	if err := r.confirmIdle(ctx, v); err != nil {
+		return err
+	}
+	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{})
+	if err != nil {
+		return err
+	}
+	if (live == nil) != (v.Volume == nil) || live != nil && live.ResourceVersion != v.Volume.ResourceVersion {
+		return errStale
+	}
+	if err := r.finish(ctx, v); err != nil {
+		return err
+	}
+	r.tellAs(v, corev1.EventTypeWarning, eventForgotten, actionForgotten, fmt.Sprintf("PavVolume %s was given up: %s", v.Record.Name, podvol.GivenUp(v.Record)))
+	return nil
+}
+
+// retried says whether an administrator has asked for the attempt after the current one.
+func retried(v *View) bool {
+	return podvol.Retried(v.Record, tarnv1.StepDeletion, v.Record.Status.DeletionAttempts)
+}
+
+// retriesWaiting says whether that is so while the deletion pod waits to start, or is not
+// there. One that runs comes to its end first.
+func retriesWaiting(v *View) bool {
+	return retried(v) && (v.Observed.State == podvol.PodAbsent || v.Observed.State == podvol.PodStarting)
+}
+
+// recordFor is the record with which the templates of a deletion attempt are evaluated.
+func (r *reconciler) recordFor(ctx context.Context, record *tarnv1.PavVolume, attempt int32) (*tarnv1.PavVolume, error) {
+	if !podvol.UndoneWithCurrentClass(record, attempt) {
+		return record, nil
+	}
+	class := &storagev1.StorageClass{}
+	if err := json.Unmarshal(record.Spec.ClassSnapshot.Raw, class); err != nil {
+		return nil, fmt.Errorf("reading classSnapshot of PavVolume %s: %w", record.Name, err)
+	}
+	name := class.Name
+	class, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: name}, &storagev1.StorageClass{})
+	if err != nil {
+		return nil, err
+	}
+	if class == nil || class.Provisioner != record.Spec.Provisioner.Name {
+		return nil, &podvol.StepError{Step: tarnv1.StepDeletion, Reason: podvol.ReasonInvalid, Message: fmt.Sprintf(
+			"StorageClass %q, whose current parameters were asked for, does not exist with provisioner %q; create it, or retry without --current-class",
+			name, record.Spec.Provisioner.Name)}
+	}
+	snapshot, err := podvol.SnapshotClass(class)
+	if err != nil {
+		return nil, err
+	}
+	record = record.DeepCopy()
+	record.Spec.ClassSnapshot.Raw = snapshot
+	return record, nil
+}

@@ -1,0 +1,92 @@
+package reclaim
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+func TestAForgottenVolumeGoesAndItsStorageIsTold(t *testing.T) {
+	for name, withIt := range map[string]bool{"with its PersistentVolume": true, "after its PersistentVolume, as after a crash": false} {
+		t.Run(name, func(t *testing.T) {
+			v := viewOf(tarnv1.VolumeDeleting, withVolume(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete), forgotten)
+			v.Record.Finalizers, v.Record.Status.Handle = []string{tarnv1.FinalizerRecord}, "shelf-7"
+			v.Volume.Finalizers = []string{kube.FinalizerExternalProvisioner}
+			objects := []client.Object{v.Record, v.Provisioner}
+			if withIt {
+				objects = append(objects, v.Volume)
+			}
+			e := endingOf(t, objects...)
+			if err := e.look(); err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range []client.Object{&tarnv1.PavVolume{}, &corev1.PersistentVolume{}} {
+				if there, err := kube.Get(t.Context(), e.store, client.ObjectKey{Name: "pvc-u1"}, o); err != nil || there != nil {
+					t.Errorf("%T is there: %v, %v", o, there, err)
+				}
+			}
+			if told := <-e.events.Events; !strings.Contains(told, eventForgotten) || !strings.Contains(told, `handle "shelf-7"`) {
+				t.Errorf("told %q", told)
+			}
+		})
+	}
+}
+
+func TestAnUndoingThatIsRetriedHasTheClassAsItIsNow(t *testing.T) {
+	class := func(provisioner, endpoint string) *storagev1.StorageClass {
+		return testkit.Class("prov", func(c *storagev1.StorageClass) {
+			c.Provisioner, c.Parameters = provisioner, map[string]string{"endpoint": endpoint}
+		})
+	}
+	for _, c := range []struct {
+		name  string
+		phase tarnv1.VolumePhase
+		class *storagev1.StorageClass
+		// after is the attempt that the annotation names; the current one is 1 and has failed.
+		after int32
+		want  string
+	}{
+		{"once", tarnv1.VolumeUndoing, class("prov", "right"), 1, "right"},
+		{"not after a later attempt", tarnv1.VolumeUndoing, class("prov", "right"), 0, "wrong"},
+		{"not where data may be", tarnv1.VolumeDeleting, class("prov", "right"), 1, "wrong"},
+		{"not where the class is of another provisioner", tarnv1.VolumeUndoing, class("other", "right"), 1, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := viewOf(c.phase)
+			old, err := podvol.SnapshotClass(class("prov", "wrong"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			v.Record.Spec.ClassSnapshot.Raw = old
+			v.Record.Status.DeletionAttempts, v.Record.Status.NextDeletionTime = 1, &metav1.Time{Time: now}
+			v.Record.Annotations = map[string]string{tarnv1.AnnotationRetry: podvol.RetryAfter(tarnv1.StepDeletion, c.after, true)}
+			v.Provisioner.Spec.VolumeDeletion = testkit.Section(`{"podTemplate": {"metadata": {"namespace": "ns"}, "spec": {"containers": [{"name": "c", "image": "{{ params.endpoint }}"}]}}}`)
+			e := endingOf(t, v.Record, v.Provisioner, c.class)
+			if err := e.look(); err != nil {
+				t.Fatal(err)
+			}
+			pods := &corev1.PodList{}
+			if err := e.store.List(t.Context(), pods); err != nil {
+				t.Fatal(err)
+			}
+			if c.want == "" {
+				if last := e.status().LastError; len(pods.Items) > 0 || last == nil || !strings.Contains(last.Message, "without --current-class") {
+					t.Errorf("%d pods, last error %+v", len(pods.Items), last)
+				}
+				return
+			}
+			if len(pods.Items) != 1 || pods.Items[0].Spec.Containers[0].Image != c.want {
+				t.Errorf("pods %+v, want one with %q", pods.Items, c.want)
+			}
+		})
+	}
+}

@@ -36,20 +36,30 @@ func MakeCgroups(name string) error {
 		if m.Root != "/" || (m.Type != "cgroup" && m.Type != "cgroup2") {
 			continue
 		}
-		if m.Type == "cgroup2" {
-			if err := delegate(m.Point); err != nil {
-				return err
-			}
+		if err := makeCgroup(m, name); err != nil {
+			return err
 		}
-		dir := filepath.Join(m.Point, name)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("making the cgroup %s: %w", dir, err)
+	}
+	return nil
+}
+
+// makeCgroup makes the cluster's cgroup in one hierarchy. On v2 it enables the controllers for the cgroup's own children too:
+// systemd takes back those that no child uses, at `systemctl daemon-reload` for one, and the kubelet then refuses to start.
+func makeCgroup(m Mount, name string) error {
+	dir := filepath.Join(m.Point, name)
+	if m.Type == "cgroup2" {
+		if err := delegate(m.Point); err != nil {
+			return err
 		}
-		if slices.Contains(m.Super, "cpuset") {
-			if err := inheritCPUs(m.Point, dir); err != nil {
-				return err
-			}
-		}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("making the cgroup %s: %w", dir, err)
+	}
+	if m.Type == "cgroup2" {
+		return delegate(dir)
+	}
+	if slices.Contains(m.Super, "cpuset") {
+		return inheritCPUs(m.Point, dir)
 	}
 	return nil
 }
@@ -57,30 +67,37 @@ func MakeCgroups(name string) error {
 // delegated are the v2 controllers the kubelet asks for; one the kernel lacks is left out.
 var delegated = []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}
 
-// delegate lets the children of a v2 root have the controllers pods need. Where systemd runs it has done so for most of them.
-func delegate(root string) error {
-	available, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+// delegate lets the children of a v2 cgroup have the controllers pods need. Where systemd runs it has done so for most of the root's.
+func delegate(dir string) error {
+	available, enabled, err := controllers(dir)
 	if err != nil {
-		return fmt.Errorf("reading the cgroup controllers of %s: %w", root, err)
+		return err
 	}
-	control := filepath.Join(root, "cgroup.subtree_control")
-	enabled, err := os.ReadFile(control)
-	if err != nil {
-		return fmt.Errorf("reading the cgroup controllers of %s: %w", root, err)
-	}
-	for _, controller := range strings.Fields(string(available)) {
-		if !slices.Contains(delegated, controller) || slices.Contains(strings.Fields(string(enabled)), controller) {
+	for _, controller := range available {
+		if !slices.Contains(delegated, controller) || slices.Contains(enabled, controller) {
 			continue
 		}
-		err := os.WriteFile(control, []byte("+"+controller), 0)
+		err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0)
 		if errors.Is(err, unix.EBUSY) {
-			return fmt.Errorf("cgroup controller %s cannot be enabled, because processes live in %s itself, as in a container: move them to a group below it", controller, root)
+			return fmt.Errorf("cgroup controller %s cannot be enabled, because processes live in %s itself, as in a container: move them to a group below it", controller, dir)
 		}
 		if err != nil {
-			return fmt.Errorf("enabling the cgroup controller %s in %s: %w", controller, root, err)
+			return fmt.Errorf("enabling the cgroup controller %s in %s: %w", controller, dir, err)
 		}
 	}
 	return nil
+}
+
+// controllers returns the controllers a v2 cgroup has, and those its children have.
+func controllers(dir string) (available, enabled []string, err error) {
+	for file, list := range map[string]*[]string{"cgroup.controllers": &available, "cgroup.subtree_control": &enabled} {
+		text, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			return nil, nil, fmt.Errorf("reading the cgroup controllers of %s: %w", dir, err)
+		}
+		*list = strings.Fields(string(text))
+	}
+	return available, enabled, nil
 }
 
 // inheritCPUs fills a v1 cpuset, which is born empty and then takes no process.

@@ -95,23 +95,36 @@ func TestMissingCgroupControllersAreNamed(t *testing.T) {
 	}
 }
 
-func TestOnlyTheControllersOfPodsThatAreStillOffAreDelegated(t *testing.T) {
+func TestTheRootAndTheClustersCgroupDelegateTheControllersOfPodsThatAreStillOff(t *testing.T) {
 	root := t.TempDir()
-	for file, content := range map[string]string{"cgroup.controllers": "cpu memory pids misc\n", "cgroup.subtree_control": "cpu pids\n"} {
-		if err := os.WriteFile(filepath.Join(root, file), []byte(content), 0o600); err != nil {
+	for file, content := range map[string]string{
+		"cgroup.controllers": "cpu memory pids misc\n", "cgroup.subtree_control": "cpu pids\n",
+		// The kernel makes these with the folder.
+		"c/cgroup.controllers": "cpu\n", "c/cgroup.subtree_control": "\n",
+	} {
+		path := filepath.Join(root, file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := delegate(root); err != nil {
+	if err := makeCgroup(Mount{Type: "cgroup2", Root: "/", Point: root}, "c"); err != nil {
 		t.Fatal(err)
 	}
 	// A plain file keeps the last thing written to it, where the kernel would take each.
-	got, err := os.ReadFile(filepath.Join(root, "cgroup.subtree_control"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != "+memory" {
-		t.Errorf("last wrote %q, want +memory: cpu and pids are on, misc is nothing a pod needs", got)
+	for dir, want := range map[string]string{
+		root:                     "+memory", // cpu and pids are on, misc is nothing a pod needs
+		filepath.Join(root, "c"): "+cpu",
+	} {
+		got, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != want {
+			t.Errorf("in %s last wrote %q, want %s", dir, got, want)
+		}
 	}
 }
 

@@ -182,7 +182,7 @@ func (u *up) start(ctx context.Context, l layout.Layout) error {
 	if config.State, err = l.Allot(earlier, u.options.After(earlier.Options), networks); err != nil {
 		return err
 	}
-	if err := errors.Join(host.MakeMountPoints(), host.RaiseInotify()); err != nil {
+	if err := errors.Join(host.MakeMountPoints(), host.PrepareSettings(config.State.Options.HasNode())); err != nil {
 		return err
 	}
 	if config.Machine, err = machine(l); err != nil {

@@ -82,7 +82,11 @@ func SweepShared(l layout.Layout) error {
 	if err := os.Remove(filepath.Dir(l.Data)); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EBUSY) {
 		return err
 	}
-	if err := restoreInotify(); err != nil {
+	settings, err := machineSettings()
+	if err != nil {
+		return err
+	}
+	if err := settings.restore(); err != nil {
 		return err
 	}
 	return RemoveMountPoints()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"tarn.dev/tarn/cluster/internal/layout"
 )
@@ -202,9 +203,9 @@ iptables: {minSyncPeriod: 100ms}
 // AppProvisioners are the ready provisioners whose volumes applications get when they do not choose. The supervisor makes a class for each.
 func AppProvisioners() []string { return []string{"ovh-csi-rbd", "ovh-csi-nfs"} }
 
-// TarnInstall runs to its end once, when the API server is there.
-func (p Plan) TarnInstall() Component {
-	args := []string{"install", "--kubeconfig", p.layout.Kubeconfig()}
+// TarnInstall runs to its end once, when the API server is there. It gives up after the limit.
+func (p Plan) TarnInstall(limit time.Duration) Component {
+	args := []string{"install", "--kubeconfig", p.layout.Kubeconfig(), "--timeout", limit.String()}
 	if p.state.Options.HasNode() {
 		args = append(args, "--provisioners="+strings.Join(AppProvisioners(), ","))
 	}

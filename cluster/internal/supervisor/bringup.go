@@ -17,11 +17,23 @@ import (
 )
 
 // stageLimit is how long each stage of a start may take before it counts as failed: kubeadm's for its control plane, and fifty times
-// the usual, as several clusters may start at once on a slow machine. What keeps ending is told before.
+// the usual, as several clusters may start at once on a slow machine. A component that keeps ending is reported before.
 const stageLimit = 4 * time.Minute
 
-// bringUp starts everything in its order. The node's runtime comes up beside the control plane, and Tarn beside the node.
+// bringUp starts everything, until a component keeps ending.
 func (s *Supervisor) bringUp(ctx context.Context) error {
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	s.giveUp = giveUp
+	err := s.startAll(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return cause // else a stage says only that it was cut off
+	}
+	return err
+}
+
+// startAll starts everything in its order. The node's runtime comes up beside the control plane, and Tarn beside the node.
+func (s *Supervisor) startAll(ctx context.Context) error {
 	options := s.config.State.Options
 	if options.HasNode() {
 		ns, err := host.NewNodeNetwork(s.config.Layout, layout.NetOf(s.config.State.Block))
@@ -137,11 +149,11 @@ func (s *Supervisor) node(ctx context.Context) error {
 }
 
 func (s *Supervisor) tarn(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, stageLimit)
-	defer cancel()
-	if err := s.runOnce(ctx, s.plan.TarnInstall()); err != nil {
+	if err := s.runOnce(ctx, s.plan.TarnInstall(stageLimit)); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, stageLimit)
+	defer cancel()
 	if s.config.State.Options.HasNode() {
 		if err := s.classes(ctx); err != nil {
 			return err

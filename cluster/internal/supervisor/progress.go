@@ -26,6 +26,15 @@ func newProgress(began time.Time) *progress {
 // step records a line.
 func (p *progress) step(text string) { p.add(control.Starting, text) }
 
+// note records a line if the start goes on.
+func (p *progress) note(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.at == control.Starting {
+		p.addLocked(control.Starting, text)
+	}
+}
+
 // ready ends the start well.
 func (p *progress) ready(text string) { p.add(control.Ready, text) }
 
@@ -33,9 +42,13 @@ func (p *progress) ready(text string) { p.add(control.Ready, text) }
 func (p *progress) fail(err error) { p.add(control.Failed, err.Error()) }
 
 func (p *progress) add(stage, text string) {
-	log.Printf("%s: %s", stage, text)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.addLocked(stage, text)
+}
+
+func (p *progress) addLocked(stage, text string) {
+	log.Printf("%s: %s", stage, text)
 	p.steps = append(p.steps, control.Step{After: time.Since(p.began).Seconds(), Text: text, Stage: stage})
 	p.at = stage
 	close(p.changed)

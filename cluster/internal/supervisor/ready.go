@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +27,7 @@ import (
 // probeEvery is how often a component that cannot be watched is asked whether it is ready.
 const probeEvery = 50 * time.Millisecond
 
-// until asks a component until it is ready. A component that keeps dying is not waited for to the end.
+// until asks a component until it is ready.
 func (s *Supervisor) until(ctx context.Context, limit time.Duration, name string, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -43,9 +42,6 @@ func (s *Supervisor) until(ctx context.Context, limit time.Duration, name string
 		if answer == nil || ctx.Err() == nil {
 			answer = now
 		}
-		if c := s.unit(name).status(); c.Restarts >= 5 {
-			return fmt.Errorf("%s keeps ending (%s): %s", name, c.LastExit, lastLine(s.config.Layout.Log(name)))
-		}
 		select {
 		case <-every.C:
 		case <-ctx.Done():
@@ -53,7 +49,7 @@ func (s *Supervisor) until(ctx context.Context, limit time.Duration, name string
 				return ctx.Err()
 			}
 			return fmt.Errorf("%s is not ready after %s (%v): %s: see `tarn-cluster logs %s --name %s`",
-				name, limit, answer, lastLine(s.config.Layout.Log(name)), name, s.config.Layout.Name)
+				name, limit, answer, lastLines(s.config.Layout.Log(name), 1), name, s.config.Layout.Name)
 		}
 	}
 }
@@ -156,7 +152,7 @@ func (s *Supervisor) untilNodeReady(ctx context.Context, limit time.Duration) er
 		return ok && takesPods(node, s.progress.began)
 	})
 	if err != nil {
-		return fmt.Errorf("node %s is not Ready after %s (%w): %s", name, limit, err, lastLine(s.config.Layout.Log(component.Kubelet)))
+		return fmt.Errorf("node %s is not Ready after %s (%w): %s", name, limit, err, lastLines(s.config.Layout.Log(component.Kubelet), 1))
 	}
 	return s.untilAccount(ctx, limit)
 }
@@ -171,7 +167,7 @@ func (s *Supervisor) untilAccount(ctx context.Context, limit time.Duration) erro
 	}
 	accounts := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "serviceaccounts", metav1.NamespaceDefault, fields.OneTermEqualSelector("metadata.name", "default"))
 	if err := await(ctx, accounts, &corev1.ServiceAccount{}, func(runtime.Object) bool { return true }); err != nil {
-		return fmt.Errorf("namespace default has no service account after %s (%w): %s", limit, err, lastLine(s.config.Layout.Log(component.ControllerManager)))
+		return fmt.Errorf("namespace default has no service account after %s (%w): %s", limit, err, lastLines(s.config.Layout.Log(component.ControllerManager), 1))
 	}
 	return nil
 }
@@ -199,8 +195,8 @@ func takesPods(n *corev1.Node, since time.Time) bool {
 	return false
 }
 
-// lastLine returns the end of a log: what a component said before it died.
-func lastLine(path string) string {
+// lastLines returns the end of a log: what a component said before it ended.
+func lastLines(path string, n int) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return "it wrote no log"
@@ -216,6 +212,6 @@ func lastLine(path string) string {
 	if err != nil {
 		return err.Error()
 	}
-	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
-	return string(lines[len(lines)-1])
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

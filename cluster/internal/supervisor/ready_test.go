@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"tarn.dev/tarn/cluster/internal/component"
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
@@ -37,5 +38,41 @@ func TestAComponentThatNeverGetsReadyIsToldByItsLastAnswerAndItsLog(t *testing.T
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q in it", err, want)
 		}
+	}
+}
+
+// TestAStartEndsWhenAComponentKeepsEnding lets etcd fail, which the start itself does not wait for: it waits for the API server.
+func TestAStartEndsWhenAComponentKeepsEnding(t *testing.T) {
+	l, err := layout.New("x", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := t.TempDir()
+	for name, script := range map[string]string{"etcd": "echo one; echo two; echo three; echo no space left; exit 3", "kube": "exec sleep 60"} {
+		if err := os.WriteFile(filepath.Join(programs, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := layout.State{Name: "x", Data: l.Data, Options: layout.Options{ControlPlaneOnly: true}}
+	s := &Supervisor{
+		config: Config{Layout: l, State: state}, plan: component.NewPlan(l, state, component.Machine{Programs: programs}),
+		launcher: &launcher{layout: l, reaper: reaper(), env: []string{"PATH=/usr/bin:/bin"}},
+		progress: newProgress(time.Now()), stop: make(chan struct{}), units: map[string]*unit{},
+	}
+	t.Cleanup(func() { s.stopAll([]string{component.APIServer, component.Etcd}) }) //nolint:errcheck
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	const end = "The end of its log:\ntwo\nthree\nno space left"
+	want := "etcd keeps ending (exit status 3): see `tarn-cluster logs etcd --name x`. " + end
+	if err := s.bringUp(ctx); err == nil || err.Error() != want {
+		t.Errorf("the start ended with\n%v\nwant\n%s", err, want)
+	}
+	want = "etcd has ended 2 times (exit status 3), and is started again. " + end
+	if _, got := s.progress.now(); got != want {
+		t.Errorf("told\n%s\nwant\n%s", got, want)
+	}
+	ctx, s.giveUp = context.WithCancelCause(t.Context())
+	if s.failed(component.Proxy, 5, "exit status 1"); ctx.Err() != nil {
+		t.Error("a start ends for kube-proxy, which pods do without")
 	}
 }

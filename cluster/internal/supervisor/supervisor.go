@@ -47,6 +47,7 @@ type Supervisor struct {
 	progress *progress
 	stop     chan struct{}
 	stopOnce sync.Once
+	giveUp   context.CancelCauseFunc // ends bringUp
 
 	mu    sync.Mutex
 	units map[string]*unit
@@ -132,7 +133,7 @@ func (s *Supervisor) run(c component.Component) error {
 		}
 	}
 	u := &unit{
-		component: c, start: s.launcher.launch, hostPID: s.pids.Of,
+		component: c, start: s.launcher.launch, hostPID: s.pids.Of, failed: s.failed,
 		stopping: make(chan struct{}), ended: make(chan struct{}), hurry: make(chan struct{}),
 	}
 	s.mu.Lock()
@@ -147,6 +148,19 @@ func (s *Supervisor) run(c component.Component) error {
 	return nil
 }
 
+// failed reports, during the start, a component that has ended several times in a row.
+func (s *Supervisor) failed(name string, times int, exit string) {
+	const noticed, hopeless = 2, 5 // after 0.25 s and after 4 s, and what the runs take
+	end := "\n" + lastLines(s.config.Layout.Log(name), 3)
+	switch {
+	case times == noticed:
+		s.progress.note(fmt.Sprintf("%s has ended %d times (%s), and is started again. The end of its log:%s", name, times, exit, end))
+	case times == hopeless && name != component.Proxy: // without kube-proxy only services do not work
+		s.giveUp(fmt.Errorf("%s keeps ending (%s): see `tarn-cluster logs %s --name %s`. The end of its log:%s",
+			name, exit, name, s.config.Layout.Name, end))
+	}
+}
+
 // runOnce runs a component to its end.
 func (s *Supervisor) runOnce(ctx context.Context, c component.Component) error {
 	p, err := s.launcher.launch(c)
@@ -159,7 +173,7 @@ func (s *Supervisor) runOnce(ctx context.Context, c component.Component) error {
 		return errors.Join(ctx.Err(), p.Signal(syscall.SIGKILL))
 	}
 	if !p.Succeeded() {
-		return fmt.Errorf("%s failed (%s): %s", c.Name, p.Exit(), lastLine(s.config.Layout.Log(c.Name)))
+		return fmt.Errorf("%s failed (%s): %s", c.Name, p.Exit(), lastLines(s.config.Layout.Log(c.Name), 1))
 	}
 	return nil
 }

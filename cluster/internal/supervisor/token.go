@@ -56,7 +56,7 @@ func (s *Supervisor) thisNode(ctx context.Context, client kubernetes.Interface) 
 		return there
 	})
 	if err != nil {
-		return nil, fmt.Errorf("node %s is not registered (%w): %s", name, err, lastLine(s.config.Layout.Log(component.Kubelet)))
+		return nil, fmt.Errorf("node %s is not registered (%w): %s", name, err, lastLines(s.config.Layout.Log(component.Kubelet), 1))
 	}
 	return &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: node.UID}, nil
 }

@@ -41,10 +41,12 @@ type unit struct {
 	component component.Component
 	start     func(component.Component) (*proc.Process, error)
 	hostPID   func(*os.File) int
-	stopping  chan struct{} // closed when it shall not be started again
-	stopOnce  sync.Once
-	ended     chan struct{} // closed when it has ended for good
-	hurry     chan struct{} // ends a pause
+	// failed is called when the component ends without being asked to, with how often it has in a row.
+	failed   func(name string, times int, exit string)
+	stopping chan struct{} // closed when it shall not be started again
+	stopOnce sync.Once
+	ended    chan struct{} // closed when it has ended for good
+	hurry    chan struct{} // ends a pause
 
 	mu        sync.Mutex
 	process   *proc.Process // nil between two runs
@@ -61,8 +63,9 @@ func (u *unit) run() {
 	for {
 		began := time.Now()
 		p, err := u.start(u.component)
+		exit := ""
 		if err != nil {
-			u.note(nil, err.Error())
+			exit = err.Error()
 		} else {
 			u.note(p, "")
 			select {
@@ -70,8 +73,9 @@ func (u *unit) run() {
 			case <-u.stopping:
 				<-p.Done()
 			}
-			u.note(nil, p.Exit())
+			exit = p.Exit()
 		}
+		u.note(nil, exit)
 		if time.Since(began) > steadyAfter {
 			failures = 0
 		}
@@ -79,6 +83,8 @@ func (u *unit) run() {
 		failures++
 		if u.wasRequested() {
 			pause, failures = 0, 0
+		} else {
+			u.failed(u.component.Name, failures, exit)
 		}
 		select {
 		case <-u.stopping:

@@ -39,7 +39,7 @@ func supervise(t *testing.T, script string) *unit {
 	launch := &launcher{layout: l, reaper: reaper(), env: []string{"PATH=/usr/bin:/bin"}}
 	u := &unit{
 		component: component.Component{Name: "c", Program: "/bin/sh", Args: []string{"-c", script}},
-		start:     launch.launch, hostPID: func(*os.File) int { return 7 },
+		start:     launch.launch, hostPID: func(*os.File) int { return 7 }, failed: func(string, int, string) {},
 		stopping: make(chan struct{}), ended: make(chan struct{}), hurry: make(chan struct{}),
 	}
 	go u.run()
@@ -123,6 +123,7 @@ func TestFollowersSeeEveryStepOnceAndThenTheEnd(t *testing.T) {
 	if got := strings.Join(seen, " "); got != "one two three" {
 		t.Errorf("saw %q", got)
 	}
+	p.note("four")
 	if stage, text := p.now(); stage != control.Failed || text != "three" {
 		t.Errorf("now %s, %s", stage, text)
 	}
@@ -154,15 +155,17 @@ func TestANodeRecordedAsReadyBeforeACrashDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestTheLastLineOfALogIsWhatAComponentSaidLast(t *testing.T) {
+func TestTheLastLinesOfALogAreWhatAComponentSaidLast(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := os.WriteFile(path, []byte(strings.Repeat("x", 9000)+"\nfirst\nlast words\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := lastLine(path); got != "last words" {
-		t.Errorf("got %q", got)
+	for n, want := range map[int]string{1: "last words", 2: "first\nlast words"} {
+		if got := lastLines(path, n); got != want {
+			t.Errorf("last %d lines: %q, want %q", n, got, want)
+		}
 	}
-	if got := lastLine(path + ".none"); got != "it wrote no log" {
+	if got := lastLines(path+".none", 1); got != "it wrote no log" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -73,8 +73,8 @@ func TestTheColumnsSayThatAllIsWell(t *testing.T) {
 	s := begin(t, "columns")
 	s.fiveSections()
 	s.class(corev1.PersistentVolumeReclaimDelete)
-	claim := s.bound(s.claim("data"))
-	pod := s.consumer("reader", claim.Name, stays, func(pod *corev1.Pod) { pod.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true })
+	claim := s.bound(s.claimWith("data", asksModes(corev1.ReadOnlyMany)))
+	pod := s.consumer("reader", claim.Name, stays)
 	s.ready(pod)
 	if err := s.get(pod); err != nil {
 		t.Fatal(err)

@@ -85,16 +85,24 @@ func TestTwoPodsShareAVolumeAndItsStage(t *testing.T) {
 	s.create(s.provisioner(shelved(shelf)))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.bound(s.claim("data"))
-	first := s.consumer("first", claim.Name, "echo both > /data/note; "+stays)
+	first := s.consumer("first", claim.Name, "exec 2>&1; until grep -qsx both /data/note; do sleep 0.1; done; if touch /data/mine; then exit 1; fi; echo tried; "+stays, func(p *corev1.Pod) {
+		p.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
+	})
+	writer := s.consumer("writer", claim.Name, "echo both > /data/note; "+stays)
 	second := s.consumer("second", claim.Name, "until grep -qsx both /data/note; do sleep 0.1; done; touch /data/seen; "+stays)
 	s.ready(first)
+	s.ready(writer)
 	s.ready(second)
+	if text := s.prints(first, "tried"); !strings.Contains(text, "Read-only file system") {
+		t.Errorf("writing to a read-only volume said %q", text)
+	}
 	if seen := suite.news.of(s.name); seen.stages != 1 || seen.pods[tarn.StepStaging] != 1 {
-		t.Errorf("two pods on one node have %d stages with %d staging pods, want 1 and 1", seen.stages, seen.pods[tarn.StepStaging])
+		t.Errorf("three pods on one node have %d stages with %d staging pods, want 1 and 1", seen.stages, seen.pods[tarn.StepStaging])
 	}
 
-	// The first one's end takes nothing from the second.
+	// The end of the others takes nothing from the second.
 	s.remove(first)
+	s.remove(writer)
 	if text := unstaged(t, shelf); text != "" {
 		t.Errorf("the volume was unstaged under a pod that uses it: %q", text)
 	}

@@ -97,7 +97,9 @@ type PavStageSpec struct {
 	VolumeUID types.UID `json:"volumeUID"`
 	// nodeName is the node.
 	NodeName string `json:"nodeName"`
-	// readOnly is what the kubelet asked for.
+	// readOnly is what the templates read as readOnly. It is true where the volume can only be
+	// read, and in the stage of the read-only pods where a template of staging or unstaging
+	// reads it. Otherwise these share the stage of the other pods, with read-only mounts.
 	// +optional
 	ReadOnly bool `json:"readOnly,omitempty"`
 	// aheadFor is the pod that the kubelet has taken on, where the stage controller has
@@ -212,8 +214,8 @@ type PavStageStatus struct {
 }
 
 // PavStage is one volume made available on one node, shared by every pod that uses
-// it there with the same readOnly. Its name is derived from volume, node and
-// readOnly: see StageName.
+// it there. Only where the templates of staging or unstaging read readOnly, read-only pods
+// have a stage of their own. Its name is derived from volume, node and readOnly: see StageName.
 //
 // Protocol. The node agent creates it with both finalizers when the kubelet asks
 // for the volume, adds the target to status.node.targets, and waits. The stage

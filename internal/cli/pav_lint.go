@@ -199,6 +199,10 @@ func snippet(template string, line, column int) string {
 
 // checkWhole looks at what one section alone does not show.
 func (l *linter) checkWhole(p *pavv1.PavProvisioner) {
+	if podvol.StagesApart(p) {
+		l.say(levelNote, "spec.volumeStaging", "a template of staging or unstaging reads readOnly, so a node with read-only pods and others of a volume stages it twice, "+
+			"and unstages each on its own; neither may take what the other needs")
+	}
 	var create map[string]any
 	creates, deletes := false, false
 	for _, s := range podvol.Sections(p) {

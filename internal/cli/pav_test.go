@@ -180,7 +180,7 @@ func TestLintKnowsBothPodsOfAnExpansion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, _, status := run(t, string(text), "pav", "lint", "--strict", "-"); status != 0 || !strings.Contains(out, "in each node-expansion pod") {
+	if out, _, status := run(t, string(text), "pav", "lint", "--strict", "-"); status != 0 || !strings.Contains(out, "in each node-expansion pod") || !strings.Contains(out, "reads readOnly, so a node") {
 		t.Errorf("exit status %d:\n%s", status, out)
 	}
 	spoilt := strings.NewReplacer(`"{{ capacity }}", "{{ newCapacity }}"]}`, `"{{ node.metadata.name }}"], volumeMounts: [{name: pav, mountPath: /pav}]}`,

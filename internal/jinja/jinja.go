@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"context"
+	"slices"
 )
 
 // Func is a host function that templates may call. args are JSON-like values;
@@ -36,7 +37,8 @@ type Template struct {
 	source  string
 	body    []stmt
 	blocks  map[string]*blockStmt
-	globals []string
+	read    []string // sorted
+	written []string
 }
 
 // Parse compiles a template. The error is always an *Error.
@@ -47,8 +49,12 @@ func Parse(source string) (*Template, error) {
 // Globals gives the names the template reads and assigns nowhere, sorted: the
 // variables it wants from outside, and the global functions it uses.
 func (t *Template) Globals() []string {
-	return append([]string(nil), t.globals...)
+	return slices.DeleteFunc(t.Reads(), func(name string) bool { return slices.Contains(t.written, name) })
 }
+
+// Reads gives the names the template reads anywhere, sorted. A name that it also assigns is among
+// them: it may have been read before.
+func (t *Template) Reads() []string { return slices.Clone(t.read) }
 
 // Execute renders the template. vars is only read. The error is always an *Error.
 func (t *Template) Execute(ctx context.Context, vars map[string]any, limits Limits) (Result, error) {

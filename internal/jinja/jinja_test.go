@@ -230,6 +230,9 @@ func TestGlobalsAreTheNamesReadAndNowhereAssigned(t *testing.T) {
 	if diff := cmp.Diff([]string{"b", "c", "d", "e", "loop", "range"}, tmpl.Globals()); diff != "" {
 		t.Errorf("want -, got +:\n%s", diff)
 	}
+	if diff := cmp.Diff([]string{"a", "b", "c", "d", "e", "f", "i", "loop", "m", "range"}, tmpl.Reads()); diff != "" {
+		t.Errorf("want -, got +:\n%s", diff)
+	}
 }
 
 func TestWhatIsLeftOutIsNamed(t *testing.T) {

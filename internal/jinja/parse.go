@@ -63,7 +63,7 @@ func (p *parser) template() (t *Template, err *Error) {
 	if late := slices.Concat(p.repeated, p.unknown); len(late) > 0 {
 		p.failAt(late[0].pos, "%s", late[0].text)
 	}
-	return &Template{source: p.src, body: body, blocks: p.blocks, globals: without(p.read, p.written)}, nil
+	return &Template{source: p.src, body: body, blocks: p.blocks, read: sortedNames(p.read), written: p.written}, nil
 }
 
 func invalidUTF8(s string) int {
@@ -166,11 +166,9 @@ func (p *parser) grow(pos, tallest int) {
 }
 
 // without gives the names of read that are not in written, sorted.
-func without(read, written []string) []string {
-	slices.Sort(read)
-	return slices.DeleteFunc(slices.Compact(read), func(name string) bool {
-		return slices.Contains(written, name)
-	})
+func sortedNames(names []string) []string {
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // subparse parses text and tags until a tag named in ends, which it leaves

@@ -33,6 +33,7 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 	"tarn.dev/tarn/internal/node/results"
 	"tarn.dev/tarn/internal/node/stages"
+	"tarn.dev/tarn/internal/podvol"
 )
 
 // Options are the flags of the node agent.
@@ -75,14 +76,17 @@ func CacheOptions(nodeName string) cache.Options {
 	}
 }
 
-// stripProvisioner drops the templates, the large part, which the agent never reads:
-// of volumeExpansion stays that it is there.
+// stripProvisioner drops the templates, the large part, which the agent never evaluates: of
+// volumeExpansion stays that it is there, of staging that a template reads readOnly.
 func stripProvisioner(object any) (any, error) {
 	if p, ok := object.(*pavv1.PavProvisioner); ok {
-		expansion := p.Spec.VolumeExpansion
+		expansion, apart := p.Spec.VolumeExpansion, podvol.StagesApart(p)
 		p.ManagedFields, p.Annotations, p.Spec = nil, nil, pavv1.PavProvisionerSpec{}
 		if expansion != nil {
 			p.Spec.VolumeExpansion = &apiextensionsv1.JSON{Raw: []byte("{}")}
+		}
+		if apart {
+			p.Spec.VolumeStaging = &apiextensionsv1.JSON{Raw: []byte(`"{{ readOnly }}"`)}
 		}
 	}
 	return object, nil

@@ -22,6 +22,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/nodetest"
+	"tarn.dev/tarn/internal/testkit"
 )
 
 // growing is the answer to a call that lets a volume grow.
@@ -90,6 +91,29 @@ func (w *world) letGrow(provisioner string) {
 	}
 	w.eventually("the driver expands volumes", func() error {
 		if !w.expands(provisioner) {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
+
+// readsReadOnly has a template of staging read readOnly, or none.
+func (w *world) readsReadOnly(provisioner string, reads bool) {
+	w.Helper()
+	p := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: provisioner}}
+	if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(p), p); err != nil {
+		w.Fatal(err)
+	}
+	changed := p.DeepCopy()
+	changed.Spec.VolumeStaging, changed.Spec.VolumeExpansion = testkit.PodSection(), nil // the latter shows that the agent has heard of it
+	if reads {
+		changed.Spec.VolumeStaging, changed.Spec.VolumeExpansion = testkit.Section(`{"podTemplate": {"metadata": {"labels": {"ro": "{{ readOnly }}"}}}}`), testkit.Section("{}")
+	}
+	if err := w.client.Patch(w.ctx, changed, client.MergeFrom(p)); err != nil {
+		w.Fatal(err)
+	}
+	w.eventually("the agent has heard of it", func() error {
+		if w.expands(provisioner) != reads {
 			return errors.New("not yet")
 		}
 		return nil
@@ -169,13 +193,9 @@ func TestBothStagesOfAVolumeGrowWhenTheKubeletAsksForOne(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	provisioner := w.provisioner()
-	w.letGrow(provisioner)
+	w.readsReadOnly(provisioner, true)
 	volume := w.volume(provisioner, "pv-"+w.id)
-	writable := w.mustPublish(volume, "pod-1")
-	readOnly, err := w.publish(volume, "pod-2", func(r *csi.NodePublishVolumeRequest) { r.Readonly = true })
-	if err != nil {
-		t.Fatalf("publish: %v", err)
-	}
+	writable, readOnly := w.mustPublish(volume, "pod-1"), w.mustPublishReadOnly(volume, "pod-2")
 	attempts := func(wantWritable, wantReadOnly int32) {
 		t.Helper()
 		for _, s := range w.stages() {

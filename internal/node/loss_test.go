@@ -90,7 +90,7 @@ func (w *world) startNumbered() *corev1.PersistentVolume {
 func TestAVolumeThatIsLostIsBoundAnewThoughNobodyAsks(t *testing.T) {
 	w := newWorld(t)
 	volume := w.startNumbered()
-	first, second := w.mustPublish(volume, "pod-1"), w.mustPublish(volume, "pod-2")
+	first, second := w.mustPublish(volume, "pod-1"), w.mustPublishReadOnly(volume, "pod-2")
 	for n := 1; n < 3; n++ {
 		for _, target := range []string{first, second} {
 			w.wantFile(filepath.Join(target, "greeting"), strconv.Itoa(n))
@@ -104,6 +104,7 @@ func TestAVolumeThatIsLostIsBoundAnewThoughNobodyAsks(t *testing.T) {
 			}
 			return nil
 		})
+		w.wantReadOnly(second)
 		w.eventually("the loss is over", func() error {
 			if l := w.stages()[0].Status.Node.Loss; l == nil || l.Number != int32(n) || l.ReboundTime == nil || l.Reason != tarnv1.ReasonMountGone {
 				return fmt.Errorf("loss %+v", l)

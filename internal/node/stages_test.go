@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -104,25 +106,93 @@ func TestPodsOfANodeShareAStageThatEndsWithTheLast(t *testing.T) {
 	}
 }
 
-func TestAReadOnlyVolumeHasAStageAndAMountOfItsOwn(t *testing.T) {
+// mustPublishReadOnly publishes a volume for a pod that only reads it, and proves that it does.
+func (w *world) mustPublishReadOnly(volume *corev1.PersistentVolume, pod string) (target string) {
+	w.Helper()
+	target, err := w.publish(volume, pod, func(r *csi.NodePublishVolumeRequest) { r.Readonly = true })
+	if err != nil {
+		w.Fatalf("publish: %v", err)
+	}
+	w.wantReadOnly(target)
+	return target
+}
+
+func (w *world) wantReadOnly(target string) {
+	w.Helper()
+	if err := os.WriteFile(filepath.Join(target, "x"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+		w.Errorf("writing to %s: %v, want %v", target, err, unix.EROFS)
+	}
+}
+
+// wantStages expects how many targets the writable and the read-only stage of the only volume have.
+func (w *world) wantStages(writable, readOnly int) {
+	w.Helper()
+	got := map[bool]int{}
+	for _, s := range w.stages() {
+		got[s.Spec.ReadOnly] = len(s.Status.Node.Targets)
+	}
+	if got[false] != writable || got[true] != readOnly {
+		w.Errorf("targets by whether the stage is read-only: %v, want %d and %d", got, writable, readOnly)
+	}
+}
+
+func TestPodsThatOnlyReadShareTheStageOfTheOthers(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	volume := w.volume(w.provisioner(), "pv-"+w.id)
-	writable := w.mustPublish(volume, "pod-1")
-	readOnly, err := w.publish(volume, "pod-2", func(r *csi.NodePublishVolumeRequest) { r.Readonly = true })
-	if err != nil {
+	reads, writes := w.mustPublishReadOnly(volume, "pod-1"), w.mustPublish(volume, "pod-2")
+	if err := os.WriteFile(filepath.Join(writes, "note"), []byte("both"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.wantFile(filepath.Join(readOnly, "greeting"), "hello")
-	if err := os.WriteFile(filepath.Join(readOnly, "x"), nil, 0o644); err == nil {
-		t.Error("a read-only volume was written")
-	}
-	if len(w.stages()) != 2 {
-		t.Errorf("%d stages, want two", len(w.stages()))
-	}
-	w.mustUnpublish(volume, writable)
-	w.mustUnpublish(volume, readOnly)
+	w.wantFile(filepath.Join(reads, "note"), "both")
+	w.wantStages(2, 0)
+	w.mustUnpublish(volume, writes)
+	w.wantFile(filepath.Join(reads, "note"), "both")
+	w.mustPublishReadOnly(volume, "pod-1") // as the kubelet asks again
+	w.mustUnpublish(volume, reads)
 	w.nothingIsLeft()
+	if w.player.staged != 1 || w.player.unstaged != 1 {
+		t.Errorf("%d staging and %d unstaging pods, want one each", w.player.staged, w.player.unstaged)
+	}
+}
+
+// A stage stays what it was made as, whatever the provisioner has become.
+func TestStagesThatWereMadeOtherwiseServeOn(t *testing.T) {
+	t.Run("shared, and apart from now on", func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		provisioner := w.provisioner()
+		volume := w.volume(provisioner, "pv-"+w.id)
+		early, writes := w.mustPublishReadOnly(volume, "early"), w.mustPublish(volume, "writes")
+		w.readsReadOnly(provisioner, true)
+		w.mustPublishReadOnly(volume, "early")
+		w.wantStages(2, 0)
+		late := w.mustPublishReadOnly(volume, "late")
+		w.wantStages(2, 1)
+		for _, target := range []string{early, writes, late} {
+			w.mustUnpublish(volume, target)
+		}
+		w.nothingIsLeft()
+	})
+	t.Run("apart, as in a release before, and shared from now on", func(t *testing.T) {
+		w := newWorld(t)
+		w.start()
+		provisioner := w.provisioner()
+		w.readsReadOnly(provisioner, true)
+		volume := w.volume(provisioner, "pv-"+w.id)
+		early := w.mustPublishReadOnly(volume, "early")
+		w.readsReadOnly(provisioner, false)
+		joins := w.mustPublishReadOnly(volume, "joins")
+		w.wantStages(0, 2)
+		writes := w.mustPublish(volume, "writes")
+		w.wantStages(1, 2)
+		late := w.mustPublishReadOnly(volume, "late")
+		w.wantStages(2, 2)
+		for _, target := range []string{early, joins, writes, late} {
+			w.mustUnpublish(volume, target)
+		}
+		w.nothingIsLeft()
+	})
 }
 
 func TestTheTextOfPavErrorReachesTheUserAndTheNextAttemptIsNew(t *testing.T) {

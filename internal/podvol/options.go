@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -19,6 +20,7 @@ const (
 	varVolume       = "pv"
 	varParams       = "params"
 	varClass        = "sc"
+	varReadOnly     = "readOnly"
 )
 
 // FSTypeParameter is the parameter of a StorageClass that says which file system its
@@ -59,13 +61,25 @@ func unreadOptions(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) (strin
 		vol.Name, strings.Join(unread, " and "), p.Name, strings.Join(variables, " and ")), nil
 }
 
+// StagesApart says whether a node stages a volume once for the pods that only read it and once for
+// the others. It does where a template of staging or unstaging reads readOnly. Otherwise all pods of
+// a node share one stage, and the mounts of those that only read are read-only.
+func StagesApart(p *pavv1.PavProvisioner) bool {
+	for _, section := range []*apiextensionsv1.JSON{p.Spec.VolumeStaging, p.Spec.VolumeUnstaging} {
+		if object, err := decodeRaw(section); err == nil && slices.Contains(namesIn(object), varReadOnly) {
+			return true
+		}
+	}
+	return false
+}
+
 // namesIn gives the variables that the templates of a section read.
 func namesIn(value any) []string {
 	var names []string
 	switch value := value.(type) {
 	case string:
 		if template, err := jinja.Parse(value); err == nil {
-			names = template.Globals()
+			names = template.Reads()
 		}
 	case []any:
 		for _, item := range value {

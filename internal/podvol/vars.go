@@ -91,7 +91,7 @@ func StageVars(stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *core
 	vars["volumeMode"] = string(modeOf(vol))
 	vars["accessModes"] = texts(claim.Spec.AccessModes)
 	vars["capacity"] = volume.Bytes(vol.Spec.Capacity[corev1.ResourceStorage])
-	vars["readOnly"] = stage.Spec.ReadOnly
+	vars[varReadOnly] = stage.Spec.ReadOnly
 	vars[varMountOptions] = texts(vol.Spec.MountOptions)
 	vars[varFSType] = vol.Spec.CSI.FSType
 	return vars, nil

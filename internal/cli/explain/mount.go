@@ -183,7 +183,7 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 		s.awaits("volume %s is about to be staged on node %s", v.Name, on)
 		return
 	}
-	s.add(Link{Object: Object{Kind: pavStage, Name: tarnv1.StageName(v.Volume.UID, on, false)}, State: "missing", Node: on, Next: "when the node agent answers",
+	s.add(Link{Object: Object{Kind: pavStage, Name: tarnv1.StageName(v.Volume.UID, on, volume.OnlyRead(v.Volume))}, State: "missing", Node: on, Next: "when the node agent answers",
 		Message: "the driver is registered, but nobody has begun to stage the volume: the kubelet has not asked, or Tarn's node agent does not answer"})
 	s.blame("Tarn's node agent on node %s does not answer", on)
 }

@@ -115,7 +115,7 @@ func (a *ahead) begin(ctx context.Context, pod *corev1.Pod, from *corev1.Volume)
 // not there is nil.
 type aheadView struct {
 	Pod         *corev1.Pod
-	ReadOnly    bool
+	ReadOnly    bool // the pod only reads the volume
 	Claim       *corev1.PersistentVolumeClaim
 	Volume      *corev1.PersistentVolume
 	Provisioner *pavv1.PavProvisioner
@@ -156,6 +156,7 @@ func planAhead(v aheadView) *tarnv1.PavStage {
 	switch {
 	case v.Claim == nil, v.Volume == nil, v.Provisioner == nil, v.Node == nil, v.Staged,
 		!volume.Uses(v.Pod, v.Claim),
+		v.ReadOnly && !volume.OnlyRead(v.Volume),            // the node agent decides which stage that gets
 		v.Volume.Annotations[tarnv1.AnnotationRecord] == "", // written by hand: its unstaging needs the claim, which a pod that has nothing to unmount does not keep
 		v.Claim.Status.Phase != corev1.ClaimBound, v.Claim.DeletionTimestamp != nil,
 		v.Volume.DeletionTimestamp != nil, v.Volume.Spec.ClaimRef == nil, v.Volume.Spec.ClaimRef.UID != v.Claim.UID,
@@ -166,7 +167,7 @@ func planAhead(v aheadView) *tarnv1.PavStage {
 	if !slices.ContainsFunc(v.Node.Spec.Drivers, serves) {
 		return nil // no node agent of ours is there to see to it
 	}
-	stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: v.Provisioner.Name, UID: v.Provisioner.UID}, v.Volume.Name, v.Volume.UID, v.Pod.Spec.NodeName, v.ReadOnly || volume.OnlyRead(v.Volume))
+	stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: v.Provisioner.Name, UID: v.Provisioner.UID}, v.Volume.Name, v.Volume.UID, v.Pod.Spec.NodeName, volume.OnlyRead(v.Volume))
 	stage.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: v.Pod.UID}
 	return stage
 }

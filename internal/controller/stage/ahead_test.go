@@ -61,6 +61,7 @@ func TestWhatIsBegunAhead(t *testing.T) {
 		return aheadView{Pod: takenPod(), Claim: claim, Volume: vol, Provisioner: provisioner(metav1.ConditionTrue), Node: node}
 	}
 	v := whole()
+	v.Volume.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
 	v.ReadOnly = true
 	stage := planAhead(v)
 	if stage == nil {
@@ -95,6 +96,7 @@ func TestWhatIsBegunAhead(t *testing.T) {
 		"on a node nobody knows":              func(v *aheadView) { v.Node = nil },
 		"on a node without the node agent":    func(v *aheadView) { v.Node.Spec.Drivers[0].Name = "other" },
 		"where it is staged":                  func(v *aheadView) { v.Staged = true },
+		"for a pod that only reads":           func(v *aheadView) { v.ReadOnly = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := whole()

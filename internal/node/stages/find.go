@@ -17,6 +17,8 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+	words "tarn.dev/tarn/internal/volume"
 )
 
 // volumeNameOf takes the PersistentVolume's name out of the kubelet's target path:
@@ -140,6 +142,33 @@ func (s *Stages) findIn(ctx context.Context, reader client.Reader, target string
 		}
 	}
 	return nil, nil
+}
+
+// wanted gives the stage that a call is for. All pods of a node share one, unless the provisioner
+// stages read-only pods apart. That is decided when a stage is made. A stage from before an upgrade,
+// or before the provisioner was edited, may be of the other kind. The call joins it where it has the
+// target already, or where it is read-only, as the pod is, and is the volume's only one.
+func (s *Stages) wanted(ctx context.Context, p *pavv1.PavProvisioner, volume *corev1.PersistentVolume, r Request) (want *tarnv1.PavStage, joins bool, err error) {
+	readOnly := words.OnlyRead(volume) || r.ReadOnly && podvol.StagesApart(p)
+	want = tarnv1.NewStage(tarnv1.ProvisionerReference{Name: p.Name, UID: p.UID}, volume.Name, volume.UID, s.NodeName, readOnly)
+	if !r.ReadOnly {
+		return want, false, nil
+	}
+	other, err := s.liveStage(ctx, tarnv1.StageName(volume.UID, s.NodeName, !readOnly))
+	if err != nil || other == nil {
+		return want, false, err
+	}
+	if slices.Contains(other.Status.Node.Targets, r.Target) {
+		return other, true, nil
+	}
+	if !other.Spec.ReadOnly || deleting(other) || other.Status.Node.Phase == tarnv1.StageFailed {
+		return want, false, nil
+	}
+	shared, err := s.liveStage(ctx, want.Name)
+	if err != nil || shared != nil {
+		return want, false, err
+	}
+	return other, true, nil
 }
 
 // describe names the stage and what it waits for.

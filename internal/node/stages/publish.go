@@ -103,7 +103,10 @@ func (s *Stages) publish(ctx context.Context, r Request) error {
 		return err
 	}
 	r.ReadOnly = r.ReadOnly || words.OnlyRead(volume)
-	a := attempt{Stages: s, request: r, want: tarnv1.NewStage(tarnv1.ProvisionerReference{Name: provisioner.Name, UID: provisioner.UID}, volume.Name, volume.UID, s.NodeName, r.ReadOnly)}
+	a := attempt{Stages: s, request: r}
+	if a.want, a.joins, err = s.wanted(ctx, provisioner, volume, r); err != nil {
+		return err
+	}
 	return a.run(ctx)
 }
 
@@ -112,7 +115,9 @@ type attempt struct {
 	*Stages
 	request Request
 	want    *tarnv1.PavStage
-	sub     *subscription
+	// joins: want is there, and is not made anew when it is gone; the next call decides what is.
+	joins bool
+	sub   *subscription
 	// joined are the stages this call has waited for; their failure is its own. A
 	// stage that had failed before is only waited for until it is gone.
 	joined map[types.UID]bool
@@ -130,7 +135,9 @@ func (a *attempt) run(ctx context.Context) error {
 	defer held.Stop()
 
 	known := &tarnv1.PavStage{}
-	if err := a.Cached.Get(ctx, client.ObjectKey{Name: name}, known); err != nil {
+	if a.joins {
+		known = a.want
+	} else if err := a.Cached.Get(ctx, client.ObjectKey{Name: name}, known); err != nil {
 		known = nil
 	}
 	for {
@@ -164,6 +171,9 @@ func (a *attempt) run(ctx context.Context) error {
 // step brings the stage one step further and returns what is known of it then. It is
 // done when that is nil and there is nothing to wait for.
 func (a *attempt) step(ctx context.Context, known *tarnv1.PavStage) (now *tarnv1.PavStage, wait bool, err error) {
+	if known == nil && a.joins {
+		return nil, false, status.Errorf(codes.Unavailable, "PavStage %s has ended; the volume is staged anew when the kubelet asks again", a.want.Name)
+	}
 	if known == nil {
 		known, err = a.create(ctx)
 		return known, known == nil, err
@@ -235,7 +245,7 @@ func (s *Stages) liveStage(ctx context.Context, name string) (*tarnv1.PavStage, 
 
 // addTarget records the target, unless the stage has changed since it was read.
 func (a *attempt) addTarget(ctx context.Context, known *tarnv1.PavStage) (*tarnv1.PavStage, error) {
-	if err := a.keepPod(known.UID, a.request.Target, a.request.Pod); err != nil {
+	if err := a.keepUse(known.UID, a.request.Target, use{PodRef: a.request.Pod, ReadOnly: a.request.ReadOnly}); err != nil {
 		return nil, status.Errorf(codes.Unavailable, "keep whose the target is: %v", err)
 	}
 	stage := known.DeepCopy()
@@ -293,7 +303,7 @@ func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (
 		s.doubt(stage) // the worker sees to it; this call waits for what comes of it
 		return false, nil
 	}
-	if err := mounts.EnsureBind(s.Mounts, volume.File, r.Target, r.ReadOnly); err != nil {
+	if err := mounts.EnsureBind(s.Mounts, volume.File, r.Target, r.ReadOnly || stage.Spec.ReadOnly); err != nil {
 		return false, status.Errorf(codes.Unavailable, "mount volume %s: %v", stage.Spec.VolumeName, err)
 	}
 	return true, nil

@@ -39,22 +39,27 @@ type PodRef struct {
 	UID       types.UID `json:"uid"`
 }
 
-// podFile is where the pod of a target is kept, in the stage's folder.
-func (s *Stages) podFile(stage types.UID, target string) string {
+// use is what is kept of a target.
+type use struct {
+	PodRef
+	// ReadOnly says that the target is mounted read-only, though its stage may not be. It is
+	// absent from what a release before has kept, of which each stage said so of all its targets.
+	ReadOnly bool `json:"readOnly,omitempty"`
+}
+
+// useFile is where the use of a target is kept, in the stage's folder.
+func (s *Stages) useFile(stage types.UID, target string) string {
 	sum := sha256.Sum256([]byte(target))
 	return filepath.Join(s.folder(stage), "targets", hex.EncodeToString(sum[:16])+".json")
 }
 
-// keepPod keeps whose the target is, before the target is recorded.
-func (s *Stages) keepPod(stage types.UID, target string, pod PodRef) error {
-	if pod.UID == "" {
-		return nil
-	}
-	data, err := json.Marshal(pod)
+// keepUse keeps whose the target is and how it is mounted, before the target is recorded.
+func (s *Stages) keepUse(stage types.UID, target string, of use) error {
+	data, err := json.Marshal(of)
 	if err != nil {
 		return err
 	}
-	path := s.podFile(stage, target)
+	path := s.useFile(stage, target)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
@@ -62,6 +67,18 @@ func (s *Stages) keepPod(stage types.UID, target string, pod PodRef) error {
 		return err
 	}
 	return os.Rename(path+".new", path)
+}
+
+// readUse gives the zero value where nothing is kept of a target.
+func (s *Stages) readUse(stage types.UID, target string) (of use, err error) {
+	data, err := os.ReadFile(s.useFile(stage, target))
+	if errors.Is(err, os.ErrNotExist) {
+		return use{}, nil
+	}
+	if err != nil {
+		return use{}, err
+	}
+	return of, json.Unmarshal(data, &of)
 }
 
 // reapLoop looks after the start of the agent, and then at doubled distances.
@@ -126,12 +143,8 @@ func (s *Stages) used(ctx context.Context) (map[string]types.UID, error) {
 
 // podIsGone is true only if the API server says so of a pod that is known by uid.
 func (s *Stages) podIsGone(ctx context.Context, stage types.UID, target string) bool {
-	data, err := os.ReadFile(s.podFile(stage, target))
-	if err != nil {
-		return false
-	}
-	ref := PodRef{}
-	if json.Unmarshal(data, &ref) != nil || ref.UID == "" {
+	ref, err := s.readUse(stage, target)
+	if err != nil || ref.UID == "" {
 		return false
 	}
 	pod := &corev1.Pod{}

@@ -58,6 +58,11 @@ func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.
 	if !mounts.Exists(target) {
 		return nil
 	}
+	kept, err := s.readUse(stage.UID, target)
+	if err != nil {
+		return fmt.Errorf("read how it is used: %w", err)
+	}
+	readOnly := kept.ReadOnly || stage.Spec.ReadOnly
 	table, err := s.Mounts.List()
 	if err != nil {
 		return err
@@ -67,10 +72,10 @@ func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.
 		return nil
 	}
 	if len(layers) == 0 {
-		return mounts.EnsureBind(s.Mounts, volume, target, stage.Spec.ReadOnly)
+		return mounts.EnsureBind(s.Mounts, volume, target, readOnly)
 	}
 	old := layers[len(layers)-1]
-	right, err := mounts.Shows(s.Mounts, target, volume, stage.Spec.ReadOnly)
+	right, err := mounts.Shows(s.Mounts, target, volume, readOnly)
 	if err != nil || right {
 		return err
 	}
@@ -89,7 +94,7 @@ func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.
 			return err
 		}
 	}
-	if err := s.Mounts.Replace(volume, target, stage.Spec.ReadOnly); err != nil {
+	if err := s.Mounts.Replace(volume, target, readOnly); err != nil {
 		return err
 	}
 	if !within {

@@ -13,6 +13,9 @@ const (
 	// App's own, whichever App of that name made it: so a preserved one is found again.
 	LabelApp       = "tarn.dev/app"
 	LabelAppVolume = "tarn.dev/app-volume"
+	// LabelDeployed is on the pods of Apps: a hash of what they run, by which those of one
+	// deploy are told from those of an earlier one.
+	LabelDeployed = "tarn.dev/deployed"
 	// AnnotationPreserve with the value "true" is on claims that stay when their App is
 	// deleted.
 	AnnotationPreserve = "tarn.dev/preserve-on-delete"
@@ -93,6 +96,7 @@ type AppVolume struct {
 // AppSpec is an application as it was last deployed.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.image) || !has(self.volumes) || self.volumes.size() == 0",message="image must name the container image to run before there can be volumes"
+// +kubebuilder:validation:XValidation:rule="(has(self.command) ? self.command.map(c, size(c)).sum() : 0) + (has(self.args) ? self.args.map(a, size(a)).sum() : 0) + (has(self.env) ? self.env.map(k, size(k) + size(self.env[k])).sum() : 0) <= 262144",message="command, args and env have more than 262144 characters together; put large texts into a ConfigMap or an image"
 type AppSpec struct {
 	// image of the container. Without one there is nothing to run yet.
 	// +kubebuilder:validation:MinLength=1
@@ -100,9 +104,13 @@ type AppSpec struct {
 	// +optional
 	Image string `json:"image,omitempty"`
 	// command replaces the image's entry point.
+	// +kubebuilder:validation:MaxItems=2000
+	// +kubebuilder:validation:items:MaxLength=262144
 	// +optional
 	Command []string `json:"command,omitempty"`
 	// args replace the image's arguments.
+	// +kubebuilder:validation:MaxItems=2000
+	// +kubebuilder:validation:items:MaxLength=262144
 	// +optional
 	Args []string `json:"args,omitempty"`
 	// port the container listens on.
@@ -111,6 +119,7 @@ type AppSpec struct {
 	// +optional
 	Port int32 `json:"port,omitempty"`
 	// env are environment variables of the container.
+	// +kubebuilder:validation:MaxProperties=2000
 	// +optional
 	Env map[string]string `json:"env,omitempty"`
 	// replicas is how many pods are to run. More than one is refused while a volume's

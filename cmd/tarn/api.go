@@ -54,6 +54,7 @@ apps.tarn.dev in the namespace. The API describes itself at /docs and /openapi.j
 	f.Float64Var(&flags.options.Limits.PerSecond, "calls-per-second", api.DefaultLimits.PerSecond, "how many calls a caller may make in the long run")
 	f.IntVar(&flags.options.Limits.Burst, "calls-at-once", api.DefaultLimits.Burst, "how many calls a caller may make at once")
 	f.IntVar(&flags.options.Limits.Streams, "streams", api.DefaultLimits.Streams, "how many streams of events a caller may have open")
+	f.IntVar(&flags.options.Limits.Apps, "apps-per-namespace", api.DefaultLimits.Apps, "how many apps a namespace may have before the API creates no more; 0 for any number")
 	return cmd
 }
 

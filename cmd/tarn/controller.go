@@ -8,18 +8,17 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/cli"
+	"tarn.dev/tarn/internal/controller/apps"
 	"tarn.dev/tarn/internal/controller/pool"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/podvol"
@@ -140,25 +139,22 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	return nil
 }
 
-// controllerCache holds of the cluster's pods and disruption budgets only those Tarn has made, of its Deployments
-// and ConfigMaps only those of Apps, and of no object what only servers read.
+// controllerCache holds of the cluster's pods and disruption budgets only those Tarn has made, of Apps, and of
+// Deployments and ConfigMaps with their label, a few hundred bytes each, and of no object what only servers read.
 func controllerCache() (cache.Options, error) {
 	ours, err := labels.NewRequirement(tarnv1.LabelStep, selection.Exists, nil)
 	if err != nil {
 		return cache.Options{}, fmt.Errorf("selecting Tarn's pods: %w", err)
 	}
-	ofApp, err := labels.NewRequirement(tarnv1.LabelApp, selection.Exists, nil)
+	held, err := apps.Cached()
 	if err != nil {
-		return cache.Options{}, fmt.Errorf("selecting what Apps are made of: %w", err)
+		return cache.Options{}, err
 	}
+	held[&corev1.Pod{}] = cache.ByObject{Label: labels.NewSelector().Add(*ours)}
+	held[&policyv1.PodDisruptionBudget{}] = cache.ByObject{Label: labels.NewSelector().Add(*ours)}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		NewInformer:      kube.SteadyInformer,
-		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:                   {Label: labels.NewSelector().Add(*ours)},
-			&policyv1.PodDisruptionBudget{}: {Label: labels.NewSelector().Add(*ours)},
-			&appsv1.Deployment{}:            {Label: labels.NewSelector().Add(*ofApp)},
-			&corev1.ConfigMap{}:             {Label: labels.NewSelector().Add(*ofApp)},
-		},
+		ByObject:         held,
 	}, nil
 }

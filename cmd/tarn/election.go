@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -20,6 +19,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/cli"
+	"tarn.dev/tarn/internal/controller/apps"
 	"tarn.dev/tarn/internal/kube"
 )
 
@@ -74,7 +74,7 @@ func (f *electionFlags) apply(o *ctrl.Options) {
 // watched are the kinds that each controller watches, beside those of everyKind.
 var watched = map[string][]client.Object{
 	"accept":    {&pavv1.PavProvisioner{}, &storagev1.CSIDriver{}, &storagev1.CSINode{}},
-	"apps":      {&tarnv1.App{}, &appsv1.Deployment{}, &corev1.ConfigMap{}, &storagev1.StorageClass{}},
+	"apps":      append(apps.Watched(), &storagev1.StorageClass{}),
 	"expand":    {&pavv1.PavProvisioner{}},
 	"inprocess": {&storagev1.StorageClass{}},
 	"pool":      {&tarnv1.PersistentVolumeSet{}, &tarnv1.PersistentVolumeSetScaler{}, &storagev1.StorageClass{}, &pavv1.PavProvisioner{}},

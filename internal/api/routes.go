@@ -120,7 +120,8 @@ func (s *Server) registerApps(routes huma.API) {
 				return s.calls.Create(ctx, namespace, id)
 			})
 		})
-	huma.Register(routes, operation("list-apps", http.MethodGet, "/v1/apps", "list", "List the applications of a namespace", "", http.StatusOK),
+	huma.Register(routes, operation("list-apps", http.MethodGet, "/v1/apps", "list", "List the applications of a namespace",
+		"Lists them by id, without command, args and env: show one for these.", http.StatusOK),
 		func(ctx context.Context, in *InNamespace) (*answer[[]appplan.App], error) {
 			return within(ctx, s, func(ctx context.Context, namespace string) (*[]appplan.App, error) {
 				apps, err := s.calls.List(ctx, namespace)

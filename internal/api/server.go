@@ -30,6 +30,8 @@ type Limits struct {
 	// Streams is how many streams of events a caller may have open, AllStreams how many
 	// all callers together.
 	Streams, AllStreams int
+	// Apps is how many applications a namespace may have before no more are created.
+	Apps int
 	// StreamLife is how long a stream lasts at most, Heartbeat how often one on which
 	// nothing happens shows that it lives.
 	StreamLife, Heartbeat time.Duration
@@ -40,7 +42,7 @@ type Limits struct {
 
 // DefaultLimits are those of a server that is given none.
 var DefaultLimits = Limits{
-	PerSecond: 50, Burst: 500, Streams: 8, AllStreams: 512,
+	PerSecond: 50, Burst: 500, Streams: 8, AllStreams: 512, Apps: 500,
 	StreamLife: 30 * time.Minute, Heartbeat: 15 * time.Second, Call: 30 * time.Second, Verdict: appcalls.DefaultVerdict,
 }
 
@@ -101,7 +103,7 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("registering the metrics of the REST API: %w", err)
 	}
 	s := &Server{
-		calls:  &appcalls.Calls{Client: o.Client, Classes: o.Classes, Used: o.Used, Verdict: o.Limits.Verdict},
+		calls:  &appcalls.Calls{Client: o.Client, Classes: o.Classes, Used: o.Used, Verdict: o.Limits.Verdict, MaxApps: o.Limits.Apps},
 		door:   newDoor(o.Client, o.Namespace, o.Audiences, o.Limits),
 		limits: o.Limits, log: o.Log, metrics: told, mux: http.NewServeMux(), stopping: make(chan struct{}),
 		streams: newStreams(o.Limits, told),

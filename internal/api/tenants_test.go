@@ -10,7 +10,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/appplan"
 )
 
@@ -151,4 +154,39 @@ func TestOneWhoCallsTooOftenWaits(t *testing.T) {
 		t.Errorf("Retry-After is %q", after)
 	}
 	calm.get("/v1/apps").want(http.StatusOK)
+}
+
+func TestANamespaceThatIsFullTakesNoMoreApps(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Limits.Apps = 3 })
+	c := w.tenant("full")
+	for _, id := range []string{"a", "b", "c"} {
+		c.post("/v1/apps", `{"id": "`+id+`"}`).want(http.StatusCreated)
+	}
+	c.post("/v1/apps", `{"id": "d"}`).fails(http.StatusUnprocessableEntity, appplan.Invalid,
+		"namespace '"+c.namespace+"' has 3 apps, the most it may have: delete one, or ask the administrator to raise --apps-per-namespace of tarn api")
+	w.tenant("roomy").post("/v1/apps", `{"id": "d"}`).want(http.StatusCreated)
+}
+
+func TestAnAppIsBoundedAndAListLeavesOutWhatIsLarge(t *testing.T) {
+	w := newWorld(t)
+	c := w.tenant("bulky")
+	half := strings.Repeat("x", 1<<17)
+	for i := range 120 { // more than a page
+		w.create(&tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: fmt.Sprintf("app-%03d", i)}, Spec: tarnv1.AppSpec{Args: []string{"large"}}})
+	}
+	for i, app := range data[[]appplan.App](c.get("/v1/apps").want(http.StatusOK)) {
+		if app.ID != fmt.Sprintf("app-%03d", i) || app.Args != nil {
+			t.Errorf("%d is %s, with args %q", i, app.ID, app.Args)
+		}
+	}
+	for name, spec := range map[string]tarnv1.AppSpec{
+		"together": {Command: []string{half}, Env: map[string]string{"A": half}},
+		"of one":   {Args: []string{half + half + "x"}},
+		"items":    {Args: make([]string, 2001)},
+	} {
+		app := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: "large"}, Spec: spec}
+		if err := w.admin.Create(t.Context(), app); !apierrors.IsInvalid(err) {
+			t.Errorf("too much %s: %v", name, err)
+		}
+	}
 }

@@ -37,6 +37,9 @@ type Calls struct {
 	// left out. Nil knows of none.
 	Used func(ctx context.Context, namespace string, labels map[string]string) map[string]kubelet.Usage
 
+	// MaxApps is how many applications a namespace may have before Create makes no more; 0
+	// is any number. Two calls at once may pass it by one.
+	MaxApps int
 	// Verdict is how long a resize waits to hear whether Kubernetes takes it; 0 is not at
 	// all.
 	Verdict time.Duration
@@ -47,6 +50,9 @@ type Calls struct {
 // Create takes an id for an application. Nothing runs until it is deployed.
 func (c *Calls) Create(ctx context.Context, namespace, id string) (*appplan.App, error) {
 	if err := appplan.CheckNames(namespace, id); err != nil {
+		return nil, err
+	}
+	if err := c.room(ctx, namespace); err != nil {
 		return nil, err
 	}
 	app := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: id}}
@@ -69,7 +75,7 @@ func (c *Calls) Create(ctx context.Context, namespace, id string) (*appplan.App,
 	return &view, nil
 }
 
-// List gives the applications of a namespace, by id.
+// List gives the applications of a namespace, by id, without command, args and env.
 func (c *Calls) List(ctx context.Context, namespace string) ([]appplan.App, error) {
 	if err := appplan.CheckNamespace(namespace); err != nil {
 		return nil, err

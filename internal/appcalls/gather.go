@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -105,14 +106,54 @@ func names(app *tarnv1.App, file *appfile.File) []string {
 	return slices.Compact(all)
 }
 
-// all are the applications of a namespace, by id, with the claims that are theirs.
+// page is how many objects are read at once: a hundred of the largest Apps are 25 MiB.
+const page = 100
+
+// eachPage reads a list page by page into list, and calls after with each in it.
+func (c *Calls) eachPage(ctx context.Context, list client.ObjectList, after func(), options ...client.ListOption) error {
+	for {
+		next := append(slices.Clone(options), client.Limit(page), client.Continue(list.GetContinue()))
+		if err := c.Client.List(ctx, list, next...); err != nil {
+			return err
+		}
+		if after(); list.GetContinue() == "" {
+			return nil
+		}
+	}
+}
+
+// room refuses one more application in a namespace that is full.
+func (c *Calls) room(ctx context.Context, namespace string) error {
+	if c.MaxApps == 0 {
+		return nil
+	}
+	some := &metav1.PartialObjectMetadataList{}
+	some.SetGroupVersionKind(tarnv1.GroupVersion.WithKind("AppList"))
+	if err := c.Client.List(ctx, some, client.InNamespace(namespace), client.Limit(int64(c.MaxApps))); err != nil {
+		return failed(err, "counting the apps of namespace '%s'", namespace)
+	}
+	if len(some.Items) >= c.MaxApps {
+		return appplan.Errorf(appplan.Invalid, "namespace '%s' has %d apps, the most it may have: delete one, or ask the administrator to raise --apps-per-namespace of tarn api", namespace, len(some.Items))
+	}
+	return nil
+}
+
+// all are the applications of a namespace, by id, with the claims that are theirs, and
+// without command, args and env, which may be large.
 func (c *Calls) all(ctx context.Context, namespace string) ([]appplan.World, error) {
-	apps := &tarnv1.AppList{}
-	if err := c.Client.List(ctx, apps, client.InNamespace(namespace)); err != nil {
+	apps, some := &tarnv1.AppList{}, &tarnv1.AppList{}
+	err := c.eachPage(ctx, some, func() {
+		for _, app := range some.Items {
+			app.Annotations, app.ManagedFields, app.Spec.Command, app.Spec.Args, app.Spec.Env = nil, nil, nil, nil, nil
+			apps.Items = append(apps.Items, app)
+		}
+	}, client.InNamespace(namespace))
+	if err != nil {
 		return nil, failed(err, "listing the apps of namespace '%s'", namespace)
 	}
-	claims := &corev1.PersistentVolumeClaimList{}
-	if err := c.Client.List(ctx, claims, client.InNamespace(namespace), client.HasLabels{tarnv1.LabelApp}); err != nil {
+	claims, part := &corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeClaimList{}
+	err = c.eachPage(ctx, part, func() { claims.Items = append(claims.Items, part.Items...) }, client.InNamespace(namespace), client.HasLabels{tarnv1.LabelApp})
+	if err != nil {
 		return nil, failed(err, "listing the claims of the apps of namespace '%s'", namespace)
 	}
 	slices.SortFunc(apps.Items, func(a, b tarnv1.App) int { return cmp.Compare(a.Name, b.Name) })

@@ -23,7 +23,7 @@ const PodsByClaim = "spec.volumes.claim"
 // own, which holds only Tarn's. Its pods are trimmed to who uses which claim and
 // whether it has ended: name, namespace, uid, version, times of creation and
 // deletion, node, the volumes that are claims, phase, when the kubelet took it on, and the states of containers; of
-// pods of Apps also their labels, and all that is said of those states. Nothing else of
+// pods of Apps also the labels of Apps, and all that is said of those states. Nothing else of
 // them is there, so none must ever be written back. Its objects are shared: whoever
 // changes one copies it first.
 //
@@ -86,7 +86,8 @@ func trimPod(o any) (any, error) {
 		},
 	}
 	if pod.Labels[tarnv1.LabelApp] != "" { // why one does not run its App tells
-		trimmed.Labels, trimmed.Status.ContainerStatuses = pod.Labels, sayContainers(pod.Status.ContainerStatuses)
+		trimmed.Labels = map[string]string{tarnv1.LabelApp: pod.Labels[tarnv1.LabelApp], tarnv1.LabelDeployed: pod.Labels[tarnv1.LabelDeployed]}
+		trimmed.Status.ContainerStatuses = sayContainers(pod.Status.ContainerStatuses)
 	}
 	return trimmed, nil
 }

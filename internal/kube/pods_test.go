@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"maps"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,13 +14,14 @@ import (
 )
 
 func TestATrimmedPodOfAnAppStillTellsWhyItDoesNotRun(t *testing.T) {
-	labels := map[string]string{tarnv1.LabelApp: "shop", "other": "x"}
+	labels := map[string]string{tarnv1.LabelApp: "shop", tarnv1.LabelDeployed: "d"}
 	state := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "later"}}
 	last := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Message: "no config"}}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: map[string]string{"other": "x"}},
 		Status:     corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "app", Image: "shop:1", State: state, LastTerminationState: last}}},
 	}
+	maps.Copy(pod.Labels, labels)
 	got, err := trimPod(pod)
 	want := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: labels},

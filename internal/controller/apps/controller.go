@@ -47,8 +47,8 @@ type reconciler struct {
 	classes map[appfile.AccessMode]string
 }
 
-// Register adds the controller to a manager, whose cache of Deployments and ConfigMaps
-// need hold only those with the label of an App. Its queue holds names of Apps.
+// Register adds the controller to a manager, whose cache need hold no more than Cached
+// says. Its queue holds names of Apps.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName),
@@ -64,8 +64,8 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Named("apps").
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&tarnv1.App{}, builder.WithPredicates(asked())).
-		Watches(&appsv1.Deployment{}, handler.EnqueueRequestsFromMapFunc(ofLabel)).
-		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(ofLabel)).
+		Watches(&appsv1.Deployment{}, handler.EnqueueRequestsFromMapFunc(ofLabel), builder.OnlyMetadata).
+		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(ofLabel), builder.OnlyMetadata).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.ofClaim)).
 		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(r.ofClass), builder.WithPredicates(allowsMore()))
 	if o.Pods != nil {
@@ -79,8 +79,13 @@ func Register(mgr ctrl.Manager, o Options) error {
 // Reconcile gathers, plans, applies and reports. What is done at the end of an App is
 // decided by what the API server has, not the cache, and so is what is refused: the cache
 // may show a new App before it shows that the last of an earlier one of its name is gone.
+// An App that the cache does not have is not asked for: its name may be from any object
+// with the label of an App.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	now := r.clock.Now()
+	if app, err := kube.Get(ctx, r.client, request.NamespacedName, &tarnv1.App{}); err != nil || app == nil {
+		return kube.Outcome(err, time.Time{}, now)
+	}
 	v, err := r.gather(ctx, r.client, request.NamespacedName)
 	if err == nil && v.App != nil && (v.App.DeletionTimestamp != nil && len(plan(v).Actions) > 0 || refusal(v) != "") {
 		v, err = r.gather(ctx, r.reader, request.NamespacedName)

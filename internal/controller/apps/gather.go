@@ -19,8 +19,7 @@ import (
 // View is all that is known about one App. What does not exist is nil.
 type View struct {
 	App *tarnv1.App
-	// Config and Deployment have the names that the App's are to have, whosever they
-	// are. A cache that holds those of Apps alone shows those of others as absent.
+	// Config and Deployment have the names that the App's are to have, whosever they are.
 	Config     *corev1.ConfigMap
 	Deployment *appsv1.Deployment
 	// Deployed is what Config says of the volumes.
@@ -44,19 +43,20 @@ type View struct {
 // +kubebuilder:rbac:groups="",resources=configmaps;persistentvolumeclaims,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
 
-// gather reads the View of one App from the cache, or from the API server where what is
-// decided cannot be taken back.
+// gather reads the View of one App: its claims and classes from the cache, or from the API
+// server where what is decided cannot be taken back. Of the App, its ConfigMap and its
+// Deployment the cache has but a little, so they are read from the API server always.
 func (r *reconciler) gather(ctx context.Context, from client.Reader, key client.ObjectKey) (*View, error) {
 	v := &View{Defaults: r.classes}
 	var err error
-	if v.App, err = kube.Get(ctx, from, key, &tarnv1.App{}); err != nil || v.App == nil {
+	if v.App, err = kube.Get(ctx, r.reader, key, &tarnv1.App{}); err != nil || v.App == nil {
 		return v, err
 	}
 	own := client.ObjectKey{Namespace: key.Namespace, Name: ownName(v.App)}
-	if v.Config, err = kube.Get(ctx, from, own, &corev1.ConfigMap{}); err != nil {
+	if v.Config, err = kube.Get(ctx, r.reader, own, &corev1.ConfigMap{}); err != nil {
 		return nil, err
 	}
-	if v.Deployment, err = kube.Get(ctx, from, own, &appsv1.Deployment{}); err != nil {
+	if v.Deployment, err = kube.Get(ctx, r.reader, own, &appsv1.Deployment{}); err != nil {
 		return nil, err
 	}
 	if ours(v.App, v.Config) {

@@ -26,9 +26,6 @@ const (
 	// annDeployed is on Deployments: a hash of the spec they were written with. What was
 	// taken out of that again shows by it alone.
 	annDeployed = "tarn.dev/deployed"
-	// labelDeployed is on the pods: a hash of what they run, by which those of one deploy
-	// are told from those of an earlier one.
-	labelDeployed = "tarn.dev/deployed"
 	// annRemade is on claims that were made in the place of one with data.
 	annRemade = "tarn.dev/made-anew"
 	// preserveYes is the value of AnnotationPreserve that counts.
@@ -131,7 +128,7 @@ func newDeployment(v *View) *appsv1.Deployment {
 			Spec:       corev1.PodSpec{AutomountServiceAccountToken: ptr.To(false), Containers: []corev1.Container{main}, Volumes: volumes},
 		},
 	}}
-	d.Spec.Template.Labels[labelDeployed] = hashOf(&d.Spec.Template)
+	d.Spec.Template.Labels[tarnv1.LabelDeployed] = hashOf(&d.Spec.Template)
 	d.Annotations = map[string]string{annDeployed: hashOf(&d.Spec)}
 	return d
 }

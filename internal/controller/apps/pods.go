@@ -104,7 +104,7 @@ func (r *reconciler) gatherPods(ctx context.Context, v *View) error {
 // those of an earlier one give way to them.
 func (v *View) failure() string {
 	for _, pod := range v.Pods {
-		if pod.DeletionTimestamp != nil || pod.Labels[labelDeployed] != v.Deployment.Spec.Template.Labels[labelDeployed] {
+		if pod.DeletionTimestamp != nil || pod.Labels[tarnv1.LabelDeployed] != v.Deployment.Spec.Template.Labels[tarnv1.LabelDeployed] {
 			continue
 		}
 		if why := failureOf(pod); why != "" {

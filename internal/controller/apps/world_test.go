@@ -16,12 +16,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -111,16 +108,12 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 	return testkit.Run(w.Ctx, w.T, restConfig, register)
 }
 
-// runAsInACluster is run with a cache of Deployments and ConfigMaps that holds those of
-// Apps alone.
+// runAsInACluster is run with the cache of a cluster's controller.
 func (w *world) runAsInACluster() (stop func()) {
 	w.T.Helper()
-	ofApp, err := labels.NewRequirement(tarnv1.LabelApp, selection.Exists, nil)
+	held, err := Cached()
 	w.Must(err)
-	only := cache.ByObject{Label: labels.NewSelector().Add(*ofApp)}
-	return testkit.Run(w.Ctx, w.T, w.Config, register, func(o *ctrl.Options) {
-		o.Cache.ByObject = map[client.Object]cache.ByObject{&appsv1.Deployment{}: only, &corev1.ConfigMap{}: only}
-	})
+	return testkit.Run(w.Ctx, w.T, w.Config, register, func(o *ctrl.Options) { o.Cache.ByObject = held })
 }
 
 func register(mgr ctrl.Manager) error {

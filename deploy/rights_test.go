@@ -27,8 +27,8 @@ var liveReads = map[string]map[string]string{
 	},
 	"tarn-apps": {
 		"apps":                   "controller/apps/apply.go: kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.App), &tarnv1.App{})",
-		"configmaps":             "controller/apps/gather.go: kube.Get(ctx, from, own, &corev1.ConfigMap{})",
-		"deployments":            "controller/apps/gather.go: kube.Get(ctx, from, own, &appsv1.Deployment{})",
+		"configmaps":             "controller/apps/gather.go: kube.Get(ctx, r.reader, own, &corev1.ConfigMap{})",
+		"deployments":            "controller/apps/gather.go: kube.Get(ctx, r.reader, own, &appsv1.Deployment{})",
 		"persistentvolumeclaims": "controller/apps/gather.go: kube.Get(ctx, from, client.ObjectKey{Namespace: v.App.Namespace, Name: name}, &corev1.PersistentVolumeClaim{})",
 		"storageclasses":         "controller/apps/gather.go: kube.Get(ctx, from, client.ObjectKey{Name: name}, &storagev1.StorageClass{})",
 	},

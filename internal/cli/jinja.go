@@ -23,9 +23,12 @@ func newJinjaCommand() *cobra.Command {
 	return cmd
 }
 
+// pvcsUsage is what --pvcs says of itself.
+const pvcsUsage = "a file with what get_pvc and get_pv find, one JSON object: claims keyed namespace/name, volumes keyed name"
+
 // jinjaEval is one evaluation asked for on the command line.
 type jinjaEval struct {
-	contextFile, claimsFile string
+	contextFile, objectsFile string
 }
 
 func newJinjaEvalCommand() *cobra.Command {
@@ -43,7 +46,7 @@ func newJinjaEvalCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return eval.run(cmd, args[0]) },
 	}
 	cmd.Flags().StringVar(&eval.contextFile, "context", "", "a file with the variables, one JSON object")
-	cmd.Flags().StringVar(&eval.claimsFile, "pvcs", "", "a file with the claims get_pvc finds, one JSON object keyed namespace/name")
+	cmd.Flags().StringVar(&eval.objectsFile, "pvcs", "", pvcsUsage)
 	return cmd
 }
 
@@ -59,12 +62,12 @@ func (j *jinjaEval) run(cmd *cobra.Command, template string) error {
 	if err := readJSONObject(j.contextFile, "--context", &vars); err != nil {
 		return err
 	}
-	if j.claimsFile != "" {
-		claims := map[string]any{}
-		if err := readJSONObject(j.claimsFile, "--pvcs", &claims); err != nil {
+	if j.objectsFile != "" {
+		objects := map[string]any{}
+		if err := readJSONObject(j.objectsFile, "--pvcs", &objects); err != nil {
 			return err
 		}
-		vars["get_pvc"] = claimGetter(claims)
+		vars["get_pvc"], vars["get_pv"] = objectGetter("claim", 2, objects), objectGetter("volume", 1, objects)
 	}
 	value, err := jinja.Evaluate(cmd.Context(), template, vars, jinja.Limits{})
 	if err == nil {
@@ -89,14 +92,22 @@ type jinjaFailure struct {
 	Column  int    `json:"column"`
 }
 
-func claimGetter(claims map[string]any) jinja.Func {
+// objectGetter is get_pvc or get_pv over the objects of a file. names is how many of its
+// arguments name the object; a default may follow.
+func objectGetter(kind string, names int, objects map[string]any) jinja.Func {
 	return func(_ context.Context, args []any) (any, error) {
-		name, namespace := args[0].(string), args[1].(string)
-		claim, ok := claims[namespace+"/"+name]
-		if !ok {
-			return nil, fmt.Errorf("there is no claim %s in namespace %s; --pvcs has no key %s/%s", name, namespace, namespace, name)
+		key := args[0].(string)
+		if names == 2 {
+			key = args[1].(string) + "/" + key
 		}
-		return claim, nil
+		object, ok := objects[key]
+		switch {
+		case ok:
+			return object, nil
+		case len(args) > names:
+			return args[names], nil
+		}
+		return nil, fmt.Errorf("--pvcs has no %s %s", kind, key)
 	}
 }
 

@@ -34,7 +34,7 @@ func writeFile(t *testing.T, name, text string) string {
 
 func TestJinjaEvalPrintsTheResultAsJSON(t *testing.T) {
 	vars := writeFile(t, "vars.json", `{"size": 9007199254740993, "labels": {"b": "<x>", "a": null}}`)
-	claims := writeFile(t, "claims.json", `{"team/data": {"spec": {"volumeName": "pv-1"}}}`)
+	claims := writeFile(t, "claims.json", `{"team/data": {"spec": {"volumeName": "pv-1"}}, "pv-1": {"spec": {"csi": {"volumeHandle": "vol-7"}}}}`)
 	for name, test := range map[string]struct {
 		stdin string
 		args  []string
@@ -45,6 +45,8 @@ func TestJinjaEvalPrintsTheResultAsJSON(t *testing.T) {
 		"a context":      {"", []string{"--context", vars, "{{ size + 1 }}"}, `"9007199254740994"`},
 		"yaml":           {"", []string{"--context", vars, "{% set yaml = true %}[{{ labels | tojson }}, {{ size }}, 0777]"}, `[{"a":null,"b":"<x>"},9007199254740993,511]`},
 		"a claim":        {"", []string{"--pvcs", claims, "{{ get_pvc('data', namespace='team').spec.volumeName }}"}, `"pv-1"`},
+		"its volume":     {"", []string{"--pvcs", claims, "{{ get_pv(get_pvc('data', 'team').spec.volumeName).spec.csi.volumeHandle }}"}, `"vol-7"`},
+		"none":           {"", []string{"--pvcs", claims, "{{ get_pvc('gone', 'team', none) is none and get_pv('gone', none) is none }}"}, `"True"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, _, err := evalJinja(t, test.stdin, test.args...)
@@ -63,7 +65,7 @@ func TestJinjaEvalPrintsAnErrorOfTheTemplateAsJSON(t *testing.T) {
 	}{
 		"syntax":    {[]string{"x\n  {{ 1 + }}"}, `{"error":"syntax","message":"unexpected 'end of print statement'","line":2,"column":10}`},
 		"undefined": {[]string{"{{ nope }}"}, `{"error":"undefined","message":"an expression must not evaluate to undefined: 'nope' is undefined","line":1,"column":4}`},
-		"lookup":    {[]string{"--pvcs", claims, "{{ get_pvc('a', 'b') }}"}, `{"error":"lookup","message":"get_pvc: there is no claim a in namespace b; --pvcs has no key b/a","line":1,"column":11}`},
+		"lookup":    {[]string{"--pvcs", claims, "{{ get_pvc('a', 'b') }}"}, `{"error":"lookup","message":"get_pvc: --pvcs has no claim b/a","line":1,"column":11}`},
 		"limit":     {[]string{"{{ 'a' * 2000000000 }}"}, `{"error":"limit","message":"a value of 2000000000 characters or items is larger than an evaluation may make","line":1,"column":8}`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -106,32 +106,38 @@ func readObject(cmd *cobra.Command, flag, file, kind string, into any) error {
 	return nil
 }
 
-// fileClaims answers get_pvc from the claims of a file, by namespace/name, and asks
-// the cluster, if there is one, for the others.
-type fileClaims struct {
+// fileObjects answers get_pvc and get_pv from the objects of --pvcs, claims by
+// namespace/name and volumes by name, and asks the cluster, if there is one, for the others.
+type fileObjects struct {
 	client.Reader
-	claims map[string]any
-	given  bool // --pvcs was
+	objects map[string]any
+	given   bool // --pvcs was
 }
 
-func (f *fileClaims) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
-	claim, ok := f.claims[key.String()]
+func (f *fileObjects) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	kind, name := "claim", key.String()
+	if key.Namespace == "" {
+		kind, name = "volume", key.Name
+	}
+	object, ok := f.objects[name]
 	switch {
 	case ok:
-		data, err := json.Marshal(claim)
+		data, err := json.Marshal(object)
 		if err != nil {
 			return err
 		}
 		if err := json.NewDecoder(bytes.NewReader(data)).Decode(into); err != nil {
-			return apierrors.NewBadRequest(fmt.Sprintf("--pvcs: %s is no claim: %v", key, err))
+			return apierrors.NewBadRequest(fmt.Sprintf("--pvcs: %s is no %s: %v", name, kind, err))
 		}
 		return nil
 	case f.Reader != nil:
 		return f.Reader.Get(ctx, key, into, options...)
 	case f.given:
-		return apierrors.NewBadRequest(fmt.Sprintf("--pvcs has no claim %s", key))
+		absent := apierrors.NewNotFound(corev1.Resource(kind), name)
+		absent.ErrStatus.Message = fmt.Sprintf("--pvcs has no %s %s", kind, name)
+		return absent
 	}
-	return apierrors.NewBadRequest("there is no cluster to read it from; give --pvcs FILE with a claim " + key.String() + ", or --kubeconfig")
+	return apierrors.NewBadRequest(fmt.Sprintf("there is no cluster to read it from; give --pvcs FILE with a %s %s, or --kubeconfig", kind, name))
 }
 
 // describeTemplateError is an error of a template as lint shows them.

@@ -27,18 +27,18 @@ import (
 
 // pavRender is one section to be evaluated.
 type pavRender struct {
-	name, section, kubeconfig         string
-	claimFile, classFile, volumeFile  string
-	nodeFile, claimsFile, newCapacity string
-	readOnly                          bool
-	provisioner                       *pavv1.PavProvisioner
-	manifest                          *manifest
-	claim                             *corev1.PersistentVolumeClaim
-	class                             *storagev1.StorageClass
-	volume                            *corev1.PersistentVolume
-	node                              *corev1.Node
-	record                            *tarnv1.PavVolume
-	stage                             *tarnv1.PavStage
+	name, section, kubeconfig          string
+	claimFile, classFile, volumeFile   string
+	nodeFile, objectsFile, newCapacity string
+	readOnly                           bool
+	provisioner                        *pavv1.PavProvisioner
+	manifest                           *manifest
+	claim                              *corev1.PersistentVolumeClaim
+	class                              *storagev1.StorageClass
+	volume                             *corev1.PersistentVolume
+	node                               *corev1.Node
+	record                             *tarnv1.PavVolume
+	stage                              *tarnv1.PavStage
 	// method is what a recycling is asked for.
 	method string
 	// grown is what an expansion is to reach, in bytes.
@@ -53,8 +53,8 @@ func newPavRenderCommand() *cobra.Command {
 		Long: "Evaluate a section of the PavProvisioner in a YAML file for a claim and print the pod that Tarn would create, as\n" +
 			"YAML, and the section's other fields as comments. Nothing is created anywhere.\n\n" +
 			"Objects that are not given are made up, and standard error says how: a claim of 1Gi, a class without parameters,\n" +
-			"a volume with the default handle, a node. UIDs that are missing are made up too. get_pvc reads from --pvcs, and\n" +
-			"from the cluster where --kubeconfig is given.",
+			"a volume with the default handle, a node. UIDs that are missing are made up too. get_pvc and get_pv\n" +
+			"read from --pvcs, and from the cluster where --kubeconfig is given.",
 		Example: "  tarn pav render provisioner.yaml --section creation --claim claim.yaml --class class.yaml\n" +
 			"  tarn pav render provisioner.yaml --section staging --read-only",
 		Args: cobra.ExactArgs(1),
@@ -70,8 +70,8 @@ func newPavRenderCommand() *cobra.Command {
 	f.StringVar(&r.volumeFile, "volume", "", "a YAML file with the PersistentVolume, for all sections but creation; with it, validation is that of a volume written by hand")
 	f.StringVar(&r.nodeFile, "node", "", "a YAML file with the Node, for what is done on a node, and where the topology is Node")
 	f.BoolVar(&r.readOnly, "read-only", false, "stage the volume read-only")
-	f.StringVar(&r.claimsFile, "pvcs", "", "a file with the claims get_pvc finds, one JSON object keyed namespace/name")
-	f.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig file of a cluster whose claims get_pvc reads")
+	f.StringVar(&r.objectsFile, "pvcs", "", pvcsUsage)
+	f.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig file of a cluster that get_pvc and get_pv read")
 	_ = cmd.MarkFlagRequired("section")
 	return cmd
 }
@@ -122,10 +122,10 @@ func stepOf(section string) (tarnv1.Step, error) {
 	return "", fmt.Errorf("--section %q is not known; give one of %s", section, strings.Join(names, ", "))
 }
 
-// reader is where get_pvc finds claims.
+// reader is where get_pvc and get_pv find their objects.
 func (r *pavRender) reader() (client.Reader, error) {
-	found := &fileClaims{claims: map[string]any{}, given: r.claimsFile != ""}
-	if err := readJSONObject(r.claimsFile, "--pvcs", &found.claims); err != nil || r.kubeconfig == "" {
+	found := &fileObjects{objects: map[string]any{}, given: r.objectsFile != ""}
+	if err := readJSONObject(r.objectsFile, "--pvcs", &found.objects); err != nil || r.kubeconfig == "" {
 		return found, err
 	}
 	live, err := connection{kubeconfig: r.kubeconfig}.client()

@@ -113,7 +113,7 @@ func samplePod(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, sectio
 	if err := errors.Join(r.owners(), r.grow(section.Step)); err != nil {
 		return nil, err
 	}
-	steps := &podvol.Steps{Reader: &fileClaims{}, StateDir: tarnv1.DefaultStateDir}
+	steps := &podvol.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir}
 	prepared, err := r.prepare(ctx, steps, section.Step)
 	if err != nil || prepared.Pod == nil {
 		return nil, err

@@ -136,7 +136,7 @@ func TestLintReadsStandardInputAndPointsIntoEachKindOfText(t *testing.T) {
 		"literal":        {"\n              - |\n                a\n\n                é{{ x }}", "standard input:18:21: error: "},
 		"literal, far":   {"\n              - |2\n                 \n                 b {{ x }}", "standard input:17:23: error: "},
 		"a default":      {`["{{ x | default(1) }}{% if y is not defined %}{% endif %}{{ y }}"]`, "0 errors, 0 warnings"},
-		"own variables":  {`["{% set a = 1 %}{% for b in [1] %}{{ a }}{{ b }}{{ loop.index }}{% endfor %}{% macro m(c) %}{{ c }}{% endmacro %}{{ m(range(2)|list) }}{{ get_pvc('a', 'b').kind }}"]`, "0 errors, 0 warnings"},
+		"own variables":  {`["{% set a = 1 %}{% for b in [1] %}{{ a }}{{ b }}{{ loop.index }}{% endfor %}{% macro m(c) %}{{ c }}{% endmacro %}{{ m(range(2)|list) }}{{ get_pvc('a', 'b').kind }}{{ get_pv('a', none).spec.capacity.storage | tobytes }}"]`, "0 errors, 0 warnings"},
 		"another's":      {`["{{ requestedMinCapacity }}"]`, `spec.volumeStaging has no variable "requestedMinCapacity"`},
 		"a near one":     {`["{{ pvs.metadata.name }}"]`, "did you mean pv or pvc?"},
 		"twice":          {"[]\n            args: []", "standard input:15:13: error: spec.volumeStaging.podTemplate.spec.containers[0].args: is there twice"},
@@ -223,7 +223,8 @@ func TestAFileWithoutProvisionerIsAnError(t *testing.T) {
 }
 
 func TestRenderPrintsThePodOfEachSection(t *testing.T) {
-	claims := writeFile(t, "claims.json", `{"team-a/base": {"spec": {"volumeName": "pv-7"}}}`)
+	claims := writeFile(t, "claims.json", `{"team-a/base": {"spec": {"volumeName": "pv-7"}},
+		"pv-7": {"spec": {"csi": {"driver": "bucket", "volumeHandle": "vol-7"}, "claimRef": {"namespace": "team-a", "name": "base"}}, "status": {"phase": "Bound"}}}`)
 	given := []string{"--claim", testFile("claim.yaml"), "--class", testFile("claim.yaml"), "--pvcs", claims}
 	for section, more := range map[string][]string{
 		"validation": nil, "creation": nil, "deletion": nil, "unstaging": {"--node", testFile("node.yaml")},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -179,17 +180,19 @@ func (l *loopState) callRecursive(e *evaluator, a *args) any {
 	return l.recurse(bound[0])
 }
 
-// hostSignatures names the parameters of host functions that templates know;
-// others take arguments by position only.
+// hostSignatures names the parameters of host functions that templates know: required
+// ones are strings, others any value, and the function gets no more than are given. Other
+// functions take arguments by position only.
 var hostSignatures = map[string]*signature{
-	"get_pvc": {params: []string{"name", "namespace"}, required: 2},
+	"get_pvc": {params: []string{"name", "namespace", "default"}, required: 2},
+	"get_pv":  {params: []string{"name", "default"}, required: 1},
 }
 
 func (e *evaluator) callHost(h *hostFunc, a *args) any {
 	values := a.pos
 	if s := hostSignatures[h.name]; s != nil {
-		values = s.bind(h.name, a)
-		for i, v := range values {
+		values = slices.DeleteFunc(s.bind(h.name, a), func(v any) bool { return v == absent })
+		for i, v := range values[:s.required] {
 			if _, ok := v.(string); !ok {
 				fail(KindType, "the argument '%s' of %s() must be a string, not %s", s.params[i], h.name, typeName(v))
 			}

@@ -5,6 +5,8 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
+
+	"tarn.dev/tarn/internal/volume"
 )
 
 // valueFilters are the filters over single values, mostly numbers.
@@ -15,6 +17,7 @@ func valueFilters() []*filterDef {
 		{name: "int", sig: named(0, "default", "base"), bound: filterInt},
 		{name: "float", sig: named(0, "default"), bound: filterFloat},
 		{name: "round", sig: named(0, "precision", "method"), bound: filterRound},
+		{name: "tobytes", bound: filterToBytes},
 		{name: "attr", sig: named(1, "name"), bound: filterAttr},
 	}
 }
@@ -174,6 +177,26 @@ func filterFloat(e *evaluator, v any, a []any) any {
 	}
 	mustDefined(v)
 	return orElse(a[0], 0.0)
+}
+
+// filterToBytes reads a size as Kubernetes writes it and gives whole bytes, rounded up as
+// Kubernetes does.
+func filterToBytes(e *evaluator, v any, _ []any) any {
+	var size string
+	switch v := mustDefined(norm(v)).(type) {
+	case string:
+		size = v
+	case int, float64, *big.Int:
+		size = e.str(v)
+	default:
+		fail(KindType, "the filter tobytes takes a string or a number, not %s", typeName(v))
+	}
+	e.steps(len(size))
+	bytes, err := volume.ParseCapacity(size, volume.RoundUp)
+	if err != nil {
+		fail(KindValue, "the filter tobytes: %v", err)
+	}
+	return int(bytes)
 }
 
 func filterRound(e *evaluator, v any, a []any) any {

@@ -187,7 +187,7 @@ func TestTheErrorOfAHostFunctionCanBeUnwrapped(t *testing.T) {
 	if !errors.Is(err, cause) || ownError(err).Kind != KindLookup || ownError(err).Path != "a" {
 		t.Errorf("got %v", err)
 	}
-	for _, source := range []string{"{{ get_pvc('x') }}", "{{ get_pvc('x', 5) }}", "{{ get_pvc('x', 'y', 'z') }}", "{{ get_pvc('x', space='y') }}", "{{ get_pvc(nope, 'y') }}"} {
+	for _, source := range []string{"{{ get_pvc('x') }}", "{{ get_pvc('x', 5) }}", "{{ get_pvc('x', 'y', 'z', 'z') }}", "{{ get_pvc('x', space='y') }}", "{{ get_pvc(nope, 'y') }}"} {
 		if _, err := Evaluate(context.Background(), source, vars, Limits{}); err == nil || ownError(err).Kind != KindType {
 			t.Errorf("%s: got %v, want a type error", source, err)
 		}

@@ -43,12 +43,24 @@ func readBlocks(t *testing.T, file string) []pageBlock {
 // for provisioner authors; the block after it is the answer.
 func TestTheExamplesOfThePageDoWhatItSays(t *testing.T) {
 	blocks := readBlocks(t, "../../docs/templates.md")
-	vars := map[string]any{"get_pvc": Func(func(_ context.Context, args []any) (any, error) {
-		if args[0] == "base" && args[1] == "team-b" {
-			return map[string]any{"spec": map[string]any{"volumeName": "pv-7"}}, nil
+	get := func(found map[string]any, names int) Func {
+		return func(_ context.Context, args []any) (any, error) {
+			object, ok := found[fmt.Sprint(args[:names])]
+			switch {
+			case ok:
+				return object, nil
+			case len(args) > names:
+				return args[names], nil
+			}
+			return nil, fmt.Errorf("there is no %s", args[:names])
 		}
-		return nil, fmt.Errorf("no claim %s/%s", args[1], args[0])
-	})}
+	}
+	vars := map[string]any{
+		"get_pvc": get(map[string]any{"[base team-b]": map[string]any{"spec": map[string]any{"volumeName": "pv-7"}}}, 2),
+		"get_pv": get(map[string]any{"[pv-7]": map[string]any{"spec": map[string]any{
+			"capacity": map[string]any{"storage": "1.5Gi"}, "csi": map[string]any{"volumeHandle": "vol-7"},
+		}}}, 1),
+	}
 	examples := 0
 	for i, b := range blocks {
 		if b.label == "json context" {

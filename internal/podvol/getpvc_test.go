@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -17,11 +18,12 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// claims is a live reader of claims, namespace/name to the volume each has. It counts
-// what it is asked, and answers fails instead where that is set.
+// claims is a live reader of claims, namespace/name to the volume each has, and of
+// volumes by name. It counts what it is asked, and answers fails instead where that is set.
 type claims struct {
 	client.Reader
 	volumes map[string]string
+	pvs     map[string]corev1.PersistentVolumeSpec
 	fails   error
 	asked   int
 }
@@ -30,6 +32,17 @@ func (c *claims) Get(_ context.Context, key client.ObjectKey, object client.Obje
 	c.asked++
 	if c.fails != nil {
 		return c.fails
+	}
+	if vol, ok := object.(*corev1.PersistentVolume); ok {
+		spec, there := c.pvs[key.Name]
+		if !there {
+			return apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumes"}, key.Name)
+		}
+		vol.Name, vol.Annotations, vol.Spec, vol.Status.Phase = key.Name, map[string]string{"a": "b"}, spec, corev1.VolumeBound
+		if spec.ClaimRef.UID == "gone" {
+			vol.Status.Phase = corev1.VolumeReleased
+		}
+		return nil
 	}
 	volume, there := c.volumes[key.String()]
 	if !there {
@@ -42,7 +55,22 @@ func (c *claims) Get(_ context.Context, key client.ObjectKey, object client.Obje
 
 // theClaims are those of the tests: the volume's own namespace is ns.
 func theClaims() *claims {
-	return &claims{volumes: map[string]string{"ns/other": "pv-mine", "team/other": "pv-theirs"}}
+	of := func(driver, namespace string, uid types.UID) corev1.PersistentVolumeSpec {
+		spec := corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: namespace, Name: "other", UID: uid}}
+		spec.CSI = &corev1.CSIPersistentVolumeSource{
+			Driver: driver, VolumeHandle: "vol-7", NodeStageSecretRef: &corev1.SecretReference{Name: "key", Namespace: "ns"},
+		}
+		return spec
+	}
+	path := of("", "ns", "u2")
+	path.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/a"}}
+	return &claims{
+		volumes: map[string]string{"ns/other": "pv-mine", "team/other": "pv-theirs"},
+		pvs: map[string]corev1.PersistentVolumeSpec{
+			"pv-mine": of("prov", "ns", "u2"), "pv-theirs": of("prov", "team", "u3"), "pv-released": of("prov", "ns", "gone"),
+			"pv-foreign": of("other", "ns", "u4"), "pv-path": path,
+		},
+	}
 }
 
 // evaluators evaluate a template where get_pvc is most used, for a claim of namespace
@@ -99,13 +127,30 @@ func TestATemplateReadsTheClaimsThatItMay(t *testing.T) {
 		{"nor does it learn whether there is one", pavv1.ClaimAccessNamespace, "{{ get_pvc('none', 'team') }}", "", `may not read namespace "team"`, 0},
 		{"no claim that is not there", pavv1.ClaimAccessAny, "{{ get_pvc('none', 'ns') }}", "", `get_pvc("none", "ns"): persistentvolumeclaims "none" not found`, 1},
 		{"a hundred times", pavv1.ClaimAccessAny, times(100), "done", "", 100},
-		{"but no more often", pavv1.ClaimAccessAny, times(101), "", "get_pvc was called more than 100 times in one evaluation", 100},
+		{"but no more often", pavv1.ClaimAccessAny, times(101), "", "get_pvc and get_pv were called more than 100 times in one evaluation", 100},
 		{"no name that no claim can have", pavv1.ClaimAccessAny, "{{ get_pvc('../secrets/x', 'ns') }}", "", `get_pvc("../secrets/x", "ns"): the name is none: `, 0},
 		{"nor a namespace of that kind", pavv1.ClaimAccessAny, "{{ get_pvc('other', 'n.s') }}", "", `get_pvc("other", "n.s"): the namespace is none: `, 0},
 		{"nor an empty name", pavv1.ClaimAccessAny, "{{ get_pvc('', 'ns') }}", "", "the name is none: ", 0},
 		{"nor one that is too long", pavv1.ClaimAccessAny, "{{ get_pvc('" + long + "', 'ns') }}", "", "the name is none: must be no more than 253 ", 0},
 		{"nor what is no text", pavv1.ClaimAccessAny, "{{ get_pvc(7, 'ns') }}", "", "the argument 'name' of get_pvc() must be a string", 0},
 		{"nor by a name alone", pavv1.ClaimAccessAny, "{{ get_pvc('other') }}", "", "namespace", 0},
+		{"a default where there is none", pavv1.ClaimAccessAny, "{{ get_pvc('none', 'ns', none) is none }}", "True", "", 1},
+		{"a default of any type, by its name", pavv1.ClaimAccessAny, "{{ get_pvc('none', 'ns', default={'a': 'gone'}).a }}", "gone", "", 1},
+		{"no default for a claim that is there", pavv1.ClaimAccessAny, "{{ get_pvc('other', 'ns', none).spec.volumeName }}", "pv-mine", "", 1},
+		{"no default for what may not be read", pavv1.ClaimAccessNamespace, "{{ get_pvc('none', 'team', none) }}", "", `may not read namespace "team"`, 0},
+		{"the volume of its claim", pavv1.ClaimAccessNamespace, "{{ get_pv(get_pvc('other', 'ns').spec.volumeName).spec.csi.volumeHandle }}", "vol-7", "", 2},
+		{"that of another namespace", pavv1.ClaimAccessAny, "{{ get_pv('pv-theirs').spec.csi.volumeHandle }}", "vol-7", "", 1},
+		{"none of another namespace where its claim may not be read", pavv1.ClaimAccessNamespace, "{{ get_pv('pv-theirs') }}", "",
+			`get_pv("pv-theirs"): PavProvisioner "prov" has no volume of this name that is Bound to a claim of namespace "ns"`, 1},
+		{"nor does it learn whether there is one", pavv1.ClaimAccessNamespace, "{{ get_pv('none') }}", "",
+			`get_pv("none"): PavProvisioner "prov" has no volume of this name that is Bound to a claim of namespace "ns"`, 1},
+		{"nor by a default", pavv1.ClaimAccessNamespace, "{{ get_pv('none', 7) == get_pv('pv-theirs', 7) }}", "True", "", 2},
+		{"no volume of another provisioner", pavv1.ClaimAccessAny, "{{ get_pv('pv-foreign') }}", "", `get_pv("pv-foreign"): PavProvisioner "prov" has no volume`, 1},
+		{"none without a provisioner", pavv1.ClaimAccessAny, "{{ get_pv('pv-path') }}", "", `get_pv("pv-path"): PavProvisioner "prov" has no volume`, 1},
+		{"none whose claim is gone", pavv1.ClaimAccessAny, "{{ get_pv('pv-released', none) is none }}", "True", "", 1},
+		{"none by a name that no volume can have", pavv1.ClaimAccessAny, "{{ get_pv('../secrets/x') }}", "", `get_pv("../secrets/x"): the name is none: `, 0},
+		{"of a volume no annotations and no Secret", pavv1.ClaimAccessAny, "{{ get_pv('pv-mine').metadata | tojson }} {{ get_pv('pv-mine').spec.csi | tojson }}",
+			`{"name": "pv-mine"} {"driver": "prov", "volumeHandle": "vol-7"}`, "", 2},
 	} {
 		for step, evaluate := range evaluators {
 			t.Run(c.name+"/"+step, func(t *testing.T) {
@@ -168,18 +213,33 @@ func TestWhatTheAPIServerFailsAtIsNoFailureOfTheTemplate(t *testing.T) {
 		for step, evaluate := range evaluators {
 			t.Run(c.name+"/"+step, func(t *testing.T) {
 				reader := theClaims()
-				reader.fails = c.fails
 				// A default is for what is absent, and must not hide that nobody could look.
-				const template = "{{ get_pvc('other', 'ns').spec.volumeName | default('x') }}"
-				_, err := evaluate(t, reader, pavv1.ClaimAccessAny, template)
-				if recorded := AsStepError(err) != nil; err == nil || recorded != c.wantRecorded || !recorded && !errors.Is(err, c.fails) {
-					t.Errorf("got %v, recorded: %v, want %v", err, recorded, c.wantRecorded)
-				}
-				reader.fails = nil
-				if got, err := evaluate(t, reader, pavv1.ClaimAccessAny, template); err != nil || got != "pv-mine" {
-					t.Errorf("when it answers again: %q, %v", got, err)
+				for _, template := range []string{"{{ get_pvc('other', 'ns', {}).spec.volumeName | default('x') }}", "{{ get_pv('pv-mine', {}).metadata.name | default('x') }}"} {
+					reader.fails = c.fails
+					_, err := evaluate(t, reader, pavv1.ClaimAccessAny, template)
+					if recorded := AsStepError(err) != nil; err == nil || recorded != c.wantRecorded || !recorded && !errors.Is(err, c.fails) {
+						t.Errorf("%s: got %v, recorded: %v, want %v", template, err, recorded, c.wantRecorded)
+					}
+					reader.fails = nil
+					if got, err := evaluate(t, reader, pavv1.ClaimAccessAny, template); err != nil || got != "pv-mine" {
+						t.Errorf("%s: when it answers again: %q, %v", template, got, err)
+					}
 				}
 			})
+		}
+	}
+}
+
+func TestADeletionWithoutItsBackingClaimNeedsNoPod(t *testing.T) {
+	p := testkit.Provisioner("prov", func(p *pavv1.PavProvisioner) {
+		p.Spec.VolumeDeletion = testkit.Section(`{"podTemplate": "{% set yaml = true %}{% if get_pvc(params.base, 'ns', none) %}spec: {containers: [{name: c}]}{% endif %}"}`)
+	})
+	for base, wantPod := range map[string]bool{"other": true, "gone": false} {
+		record := testkit.Record(testkit.Claim("ns", "data", "u1", "prov"), "prov", tarnv1.VolumeCreated)
+		record.Spec.ClassSnapshot.Raw = fmt.Appendf(nil, `{"parameters": {"base": %q}}`, base)
+		prepared, err := (&Steps{Reader: theClaims()}).PrepareDeletion(t.Context(), p, record, 1)
+		if err != nil || (prepared.Pod != nil) != wantPod {
+			t.Errorf("base %s: got %+v, %v; want a pod: %v", base, prepared, err, wantPod)
 		}
 	}
 }

@@ -27,7 +27,7 @@ const evaluationTime = 10 * time.Second
 type Steps struct {
 	// Client creates and deletes pods.
 	Client client.Client
-	// Reader reads live, for get_pvc.
+	// Reader reads live, for get_pvc and get_pv.
 	Reader client.Reader
 	// StateDir is the node agent's folder on every node.
 	StateDir string
@@ -228,14 +228,14 @@ func (s *Steps) evaluate(ctx context.Context, step tarnv1.Step, p *pavv1.PavProv
 	if err != nil {
 		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s: %v", sectionNames[step], err)}
 	}
-	reader := &claimReader{reader: s.Reader, access: p.Spec.ClaimAccess, own: own}
-	vars["get_pvc"] = jinja.Func(reader.call)
+	live := &lookups{reader: s.Reader, provisioner: p, own: own}
+	live.addTo(vars)
 	ctx, cancel := context.WithTimeout(ctx, evaluationTime)
 	defer cancel()
 	value, err := evaluateLiterally(ctx, object, vars, s.Limits)
 	if err != nil {
-		if reader.transient != nil {
-			return nil, fmt.Errorf("evaluating spec.%s: %w", sectionNames[step], reader.transient)
+		if live.transient != nil {
+			return nil, fmt.Errorf("evaluating spec.%s: %w", sectionNames[step], live.transient)
 		}
 		return nil, &StepError{Step: step, Reason: ReasonTemplate, Message: templateMessage(step, err)}
 	}

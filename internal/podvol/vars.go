@@ -3,22 +3,16 @@ package podvol
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/jinja"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -197,52 +191,3 @@ func texts[T ~string](items []T) []any {
 	}
 	return list
 }
-
-// claimReader is get_pvc: it reads claims live, so that a template sees what stands
-// now. A failure on the way to the API server is kept in transient: it is no fault
-// of the template and not worth recording.
-type claimReader struct {
-	reader    client.Reader
-	access    pavv1.ClaimAccess
-	own       string // namespace of the claim the volume is for
-	transient error
-	calls     int
-}
-
-// maxClaimReads bounds what one evaluation asks of the API server.
-const maxClaimReads = 100
-
-func (r *claimReader) call(ctx context.Context, args []any) (any, error) {
-	if len(args) != 2 {
-		return nil, fmt.Errorf("get_pvc takes a name and a namespace, got %d arguments", len(args))
-	}
-	name, ok := args[0].(string)
-	namespace, ok2 := args[1].(string)
-	if !ok || !ok2 {
-		return nil, fmt.Errorf("get_pvc takes a name and a namespace, both strings")
-	}
-	for _, part := range []struct {
-		what  string
-		wrong []string
-	}{{"name", validation.IsDNS1123Subdomain(name)}, {"namespace", validation.IsDNS1123Label(namespace)}} {
-		if len(part.wrong) > 0 {
-			return nil, fmt.Errorf("get_pvc(%q, %q): the %s is none: %s", name, namespace, part.what, part.wrong[0])
-		}
-	}
-	if r.calls++; r.calls > maxClaimReads {
-		return nil, fmt.Errorf("get_pvc was called more than %d times in one evaluation", maxClaimReads)
-	}
-	if r.access == pavv1.ClaimAccessNamespace && namespace != r.own {
-		return nil, fmt.Errorf("get_pvc may not read namespace %q: spec.claimAccess is ClaimNamespace, which allows %q alone", namespace, r.own)
-	}
-	claim := &corev1.PersistentVolumeClaim{}
-	if err := r.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, claim); err != nil {
-		if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
-			r.transient = err
-		}
-		return nil, fmt.Errorf("get_pvc(%q, %q): %w", name, namespace, err)
-	}
-	return toObject(claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
-}
-
-var _ jinja.Func = (*claimReader)(nil).call

@@ -62,7 +62,8 @@ func KnownFields(section string) []string {
 	return nil
 }
 
-// Variables names what the templates of a step may read, sorted, get_pvc included.
+// Variables names what the templates of a step may read, sorted, and the functions
+// that read from the API server.
 // Validation has others for a volume that is made for a claim (Dynamic) than for one
 // that was written by hand (Static); for the other steps the mode says nothing.
 func Variables(step tarnv1.Step, mode pavv1.ProvisioningMode) ([]string, error) {
@@ -94,7 +95,7 @@ func Variables(step tarnv1.Step, mode pavv1.ProvisioningMode) ([]string, error) 
 	if err != nil {
 		return nil, fmt.Errorf("naming the variables of %s: %w", step, err)
 	}
-	return append(slices.Sorted(maps.Keys(vars)), "get_pvc"), nil
+	return append(slices.Sorted(maps.Keys(vars)), getClaim, getVolume), nil
 }
 
 // Render evaluates the templates of a section and gives what they come to, before
@@ -107,7 +108,7 @@ func (s *Steps) Render(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvis
 		return nil, fmt.Errorf("%s: %w", SectionField(step), err)
 	}
 	known := maps.Clone(vars)
-	known["get_pvc"] = jinja.Func((&claimReader{reader: s.Reader, access: p.Spec.ClaimAccess, own: own}).call)
+	(&lookups{reader: s.Reader, provisioner: p, own: own}).addTo(known)
 	ctx, cancel := context.WithTimeout(ctx, evaluationTime)
 	defer cancel()
 	value, err := evaluateLiterally(ctx, object, known, s.Limits)

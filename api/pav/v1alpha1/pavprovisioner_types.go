@@ -72,7 +72,8 @@ type PavProvisionerSpec struct {
 	ProvisioningModes []ProvisioningMode `json:"provisioningModes"`
 
 	// claimAccess says which claims get_pvc may read: AnyNamespace, as in the
-	// original, or those of the claim's own namespace alone.
+	// original, or those of the claim's own namespace alone. get_pv may read the
+	// provisioner's volumes that are bound to these claims.
 	// +kubebuilder:default=AnyNamespace
 	// +optional
 	ClaimAccess ClaimAccess `json:"claimAccess,omitempty"`

@@ -19,6 +19,8 @@ type pavLint struct {
 	connection connection
 	strict     bool
 	server     string
+	// These are what the templates are evaluated for.
+	claimFile, classFile, nodeFile string
 }
 
 // What --server may say of the API server: it checks too if there is one, it has to, it does not.
@@ -39,13 +41,19 @@ func newPavLintCommand() *cobra.Command {
 			"must allow. Other kinds of objects are skipped.\n\n" +
 			"If the kubeconfig names a cluster that answers, its API server checks each provisioner and its pods too, by dry runs\n" +
 			"that create nothing. With --server one has to answer; --server=never leaves the cluster alone.\n\n" +
+			"With --claim, --class or --node the templates are evaluated for these, as for tarn pav render, and lint says what\n" +
+			"is wrong with what they come to. Objects that are not given are made up.\n\n" +
 			"The exit status is 1 where there is an error, with --strict also where there is a warning.",
 		Example: "  tarn pav lint provisioner.yaml\n" +
+			"  tarn pav lint provisioner.yaml --claim claim.yaml --class class.yaml\n" +
 			"  helm template ./chart | tarn pav lint --strict -",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return lint.run(cmd, args) },
 	}
 	cmd.Flags().BoolVar(&lint.strict, "strict", false, "fail for warnings too")
+	cmd.Flags().StringVar(&lint.claimFile, "claim", "", "a YAML file with a PersistentVolumeClaim to evaluate the templates for")
+	cmd.Flags().StringVar(&lint.classFile, "class", "", "a YAML file with its StorageClass")
+	cmd.Flags().StringVar(&lint.nodeFile, "node", "", "a YAML file with the Node, for what is done on a node")
 	cmd.Flags().StringVar(&lint.server, "server", serverAuto, "whether an API server checks too: --server=auto, if the kubeconfig names one that answers; =always; or =never")
 	cmd.Flags().Lookup("server").NoOptDefVal = serverAlways
 	lint.output.register(cmd)
@@ -54,6 +62,10 @@ func newPavLintCommand() *cobra.Command {
 }
 
 func (l *pavLint) run(cmd *cobra.Command, files []string) error {
+	given, err := readSample(cmd, l.claimFile, l.classFile, l.nodeFile)
+	if err != nil {
+		return err
+	}
 	server, err := l.reach(cmd)
 	if err != nil {
 		return err
@@ -75,11 +87,15 @@ func (l *pavLint) run(cmd *cobra.Command, files []string) error {
 			}
 			here++
 			p, problems := checkProvisioner(m)
+			right := len(problems.only(levelError)) == 0
+			if right && given != (sample{}) {
+				problems = append(problems, given.check(cmd.Context(), p, m, problems)...)
+			}
 			found = append(found, problems...)
 			if server != nil {
 				found = append(found, server.check(cmd.Context(), m)...)
-				if len(problems.only(levelError)) == 0 {
-					found = append(found, server.checkPods(cmd.Context(), p, m)...)
+				if right {
+					found = append(found, server.checkPods(cmd.Context(), p, m, given)...)
 				}
 			}
 		}

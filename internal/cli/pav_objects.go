@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -138,11 +137,4 @@ func (f *fileObjects) Get(ctx context.Context, key client.ObjectKey, into client
 		return absent
 	}
 	return apierrors.NewBadRequest(fmt.Sprintf("there is no cluster to read it from; give --pvcs FILE with a %s %s, or --kubeconfig", kind, name))
-}
-
-// describeTemplateError is an error of a template as lint shows them.
-func describeTemplateError(m *manifest, field string, line, column int, message string) string {
-	l := &linter{manifest: m}
-	l.sayInTemplate(levelError, field, line, column, message)
-	return strings.TrimRight(l.found[0].String(), "\n")
 }

@@ -275,7 +275,9 @@ func (r *pavRender) evaluate(ctx context.Context, steps *podvol.Steps, step tarn
 }
 
 // byHand says whether a validation is that of a volume that was written by hand.
-func (r *pavRender) byHand() bool { return r.volumeFile != "" }
+func (r *pavRender) byHand() bool {
+	return r.volumeFile != "" || !slices.Contains(r.provisioner.Spec.ProvisioningModes, pavv1.ModeDynamic)
+}
 
 // prepare gives the pod as the controllers would create it, on the first attempt.
 func (r *pavRender) prepare(ctx context.Context, steps *podvol.Steps, step tarnv1.Step) (*podvol.Prepared, error) {
@@ -332,17 +334,25 @@ func (r *pavRender) nodeExpansion() podvol.NodeExpansion {
 // explain prints why there is no pod: where in the file a template is wrong, or what
 // Tarn says to the section.
 func (r *pavRender) explain(cmd *cobra.Command, step tarnv1.Step, err error) error {
-	var e *jinja.Error
-	if errors.As(err, &e) && e.Line > 0 {
-		cmd.PrintErrln(describeTemplateError(r.manifest, e.Path, e.Line, e.Column, string(e.Kind)+" error: "+e.Message))
-		return exitError{1}
-	}
-	if s := podvol.AsStepError(err); s != nil {
-		f := r.manifest.findingAt(levelError, podvol.SectionField(step), nil, s.Reason+": "+s.Message)
-		cmd.PrintErrln(f.String())
+	if f, ok := r.failure(step, err); ok {
+		cmd.PrintErrln(strings.TrimRight(f.String(), "\n"))
 		return exitError{1}
 	}
 	return err
+}
+
+// failure is why a section comes to no pod; ok is false where the provisioner is not at fault.
+func (r *pavRender) failure(step tarnv1.Step, err error) (f finding, ok bool) {
+	var e *jinja.Error
+	if errors.As(err, &e) && e.Line > 0 {
+		l := &linter{manifest: r.manifest}
+		l.sayInTemplate(levelError, e.Path, e.Line, e.Column, string(e.Kind)+" error: "+e.Message)
+		return l.found[0], true
+	}
+	if s := podvol.AsStepError(err); s != nil {
+		return r.manifest.findingAt(levelError, podvol.SectionField(step), nil, s.Reason+": "+s.Message), true
+	}
+	return finding{}, false
 }
 
 func (r *pavRender) print(cmd *cobra.Command, step tarnv1.Step, evaluated any, prepared *podvol.Prepared) error {

@@ -17,8 +17,8 @@ import (
 )
 
 // checkPods gives what the API server says to the pods of the sections, each as it is for
-// a made-up claim, volume and node. Nothing is created.
-func (s *lintServer) checkPods(ctx context.Context, p *pavv1.PavProvisioner, m *manifest) findings {
+// a sample, and a made-up volume and node. Nothing is created.
+func (s *lintServer) checkPods(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, of sample) findings {
 	var found findings
 	told := map[string]bool{} // of the namespaces in which nobody may ask
 	for _, section := range podvol.Sections(p) {
@@ -26,9 +26,9 @@ func (s *lintServer) checkPods(ctx context.Context, p *pavv1.PavProvisioner, m *
 		note := func(format string, args ...any) {
 			found = append(found, m.findingAt(levelNote, at, nil, fmt.Sprintf(format, args...)))
 		}
-		pod, err := samplePod(ctx, p, m, section)
+		pod, err := samplePod(ctx, p, m, section, of)
 		if err != nil {
-			note("the API server was not asked about its pod, which a made-up claim does not give: %v; tarn pav render has it for a claim of yours", err)
+			note("the API server was not asked about its pod, which the claim does not give: %v; --claim and --class take those of yours", err)
 			continue
 		}
 		if pod == nil {
@@ -101,16 +101,11 @@ func deniedByWebhook(err error) bool {
 	return strings.Contains(err.Error(), "admission webhook") && strings.Contains(err.Error(), "denied the request")
 }
 
-// samplePod is the pod of a section for a made-up claim, nil where it has none,
-// without what only Tarn's controller may set.
-func samplePod(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, section podvol.Section) (*corev1.Pod, error) {
-	r := &pavRender{
-		provisioner: p, manifest: m, method: firstMethod(section),
-		claim: sampleClaim(), class: sampleClass(p.Name), node: sampleNode(),
-	}
-	r.fillClaim()
-	r.volume = sampleVolume(p.Name, r.claim, r.class)
-	if err := errors.Join(r.owners(), r.grow(section.Step)); err != nil {
+// samplePod is the pod of a section for a sample, nil where it has none, without what only
+// Tarn's controller may set.
+func samplePod(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, section podvol.Section, of sample) (*corev1.Pod, error) {
+	r, err := of.rendering(p, m, section)
+	if err != nil {
 		return nil, err
 	}
 	steps := &podvol.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir}

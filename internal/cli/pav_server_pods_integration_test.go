@@ -71,7 +71,7 @@ func TestLintHasTheAPIServerCheckThePods(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			found := (&lintServer{client: client.WithFieldValidation(live, "Strict")}).checkPods(t.Context(), p, m)
+			found := (&lintServer{client: client.WithFieldValidation(live, "Strict")}).checkPods(t.Context(), p, m, sample{})
 			if test.wantMessage == "" {
 				if len(found) > 0 {
 					t.Errorf("found %v", found)

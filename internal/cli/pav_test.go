@@ -274,6 +274,42 @@ func TestLintKnowsWhatAValidationHasInEachMode(t *testing.T) {
 	}
 }
 
+func TestLintJudgesWhatTemplatesComeToForAClaim(t *testing.T) {
+	text, err := os.ReadFile(testFile("bucket.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := []string{"--claim", testFile("claim.yaml"), "--class", testFile("claim.yaml"), "--node", testFile("node.yaml")}
+	const remove = "\n          - " + `{name: remove, image: "busybox:1.36", command: [remove-bucket, "{{ handle }}"]}`
+	for _, c := range []struct {
+		name, from, to string
+		args           []string
+		want           string
+	}{
+		{"an undefined value", `"{{ handle }}"]}`, `"{{ params.nope }}"]}`, given,
+			"error: spec.volumeDeletion.podTemplate.spec.containers[0].command[1]: undefined error: an expression must not evaluate to undefined: 'dict object' has no attribute 'nope'"},
+		{"a value that another class has", `"{{ handle }}"]}`, `"{{ params.region }}"]}`, given, "0 errors"},
+		{"a field of a pod that is a template", remove, ` "{% set yaml = true %}[{name: a, image: b, imag: c}]"`, given,
+			"error: spec.volumeDeletion.podTemplate.spec.containers[0].imag: unknown field; did you mean image or imagePullPolicy?"},
+		{"but not without a claim", remove, ` "{% set yaml = true %}[{name: a, image: b, imag: c}]"`, nil, "0 errors"},
+		{"a claim that is refused", "", "", given[:2], "error: spec.volumeValidation: ClaimRefused: "},
+		{"a value of a node that is made up", "", "", given[:4], "has no attribute 'example.org/zone'"},
+		{"another object", "", "", given, "note: spec.volumeCreation.podTemplate.spec.containers[0].args[0]: is not evaluated, as it reads another object"},
+		{"the class of another", "name: bucket", "name: pail", given, `note: --class: StorageClass bucket is of provisioner "bucket", not of "pail"`},
+		{"a flag that is wrong", "", "", []string{"--claim", testFile("bucket.yaml")}, "--claim: " + testFile("bucket.yaml") + " has no PersistentVolumeClaim"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if !strings.Contains(string(text), c.from) {
+				t.Fatalf("there is no %q", c.from)
+			}
+			out, errOut, _ := run(t, strings.Replace(string(text), c.from, c.to, 1), append([]string{"pav", "lint", "-"}, c.args...)...)
+			if !strings.Contains(out+errOut, c.want) {
+				t.Errorf("want %q in\n%s%s", c.want, out, errOut)
+			}
+		})
+	}
+}
+
 func TestRenderShowsWhereATemplateFails(t *testing.T) {
 	for name, args := range map[string][]string{
 		"undefined": {"--section", "staging", "--claim", testFile("claim.yaml")},

@@ -24,7 +24,8 @@ import (
 type pavTry struct {
 	output                      output
 	connection                  connection
-	name, prefix                string
+	name, prefix, fixed         string
+	withFiles                   []string
 	claimFile, classFile, image string
 	volumeFile                  string
 	timeout                     time.Duration
@@ -40,6 +41,12 @@ type pavTry struct {
 	writer, reader  *corev1.Pod
 	provisionerName string
 	namespace       string
+	// companions are the objects of --with, made those of them that are on the cluster.
+	companions, made []*unstructured.Unstructured
+	// foreign says that the namespace was there already: nothing has been made, nothing is removed.
+	foreign bool
+	// readOnly says that the volume can only be read.
+	readOnly bool
 
 	// failed is the attempt that was made to fail, zero for none; generation is the provisioner's since
 	// it was last changed, which tells failures of before from those of now.
@@ -90,15 +97,21 @@ func newPavTestCommand() *cobra.Command {
 			"All that was made is removed in the end, whatever happens, also on Ctrl-C, unless --keep is given. The pods of\n" +
 			"the provisioner run where its templates say, with all the rights that they ask for.\n\n" +
 			"--claim and --class give what the templates need: parameters, annotations, modes, sizes. The throw-away namespace,\n" +
-			"class and provisioner take the place of those they name.",
+			"class and provisioner take the place of those they name. --with creates what else is needed, in the throw-away\n" +
+			"namespace where an object names none; --namespace gives that namespace a name that templates can have.\n\n" +
+			"A volume that can only be read, by its modes or as spec.csi.readOnly says, is read by both pods and not written.\n" +
+			"A pod that cannot start, for want of its image, a Secret or a mount, ends the test at once.",
 		Example: "  tarn pav test provisioner.yaml\n" +
 			"  tarn pav test provisioner.yaml --volume volume.yaml\n" +
-			"  tarn pav test provisioner.yaml --class class.yaml --claim claim.yaml --timeout 5m",
+			"  tarn pav test provisioner.yaml --class class.yaml --claim claim.yaml --timeout 5m\n" +
+			"  tarn pav test provisioner.yaml --with secret.yaml --namespace storage-test",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return try.run(cmd, args[0]) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&try.prefix, "namespace-prefix", "pav-test-", "what the name of the throw-away namespace begins with")
+	f.StringVar(&try.fixed, "namespace", "", "name of the throw-away namespace, which must not exist yet, instead of one that is made up")
+	f.StringArrayVar(&try.withFiles, "with", nil, "a YAML file with objects that the provisioner needs, like Secrets: created before the test, removed after it; may be repeated")
 	f.DurationVar(&try.timeout, "timeout", 4*time.Minute, "how long the whole may take; cleaning up may take as long again")
 	f.BoolVar(&try.keep, "keep", false, "leave everything as it is in the end, to look at")
 	f.StringVar(&try.name, "name", "", "which PavProvisioner, where the file has several")
@@ -130,7 +143,7 @@ func (t *pavTry) run(cmd *cobra.Command, file string) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), t.timeout)
 	defer cancel()
 	err = t.life(ctx)
-	if t.report.Passed = err == nil; err != nil {
+	if t.report.Passed = err == nil; err != nil && !t.foreign {
 		t.explain(unhurried)
 	}
 	t.end(unhurried)
@@ -153,6 +166,9 @@ func (t *pavTry) prepare(cmd *cobra.Command, file string) error {
 	suffix := fmt.Sprintf("-%05x", rand.IntN(1<<20))
 	t.provisionerName = strings.TrimRight(p.Name[:min(len(p.Name), 63-len(suffix))], "-") + suffix
 	t.namespace = t.prefix + suffix[1:]
+	if err := t.prepareWith(cmd); err != nil {
+		return err
+	}
 	t.report = tryReport{Provisioner: p.Name, Name: t.provisionerName, Namespace: t.namespace}
 
 	t.provisioner = &unstructured.Unstructured{Object: toInts(m.object)}
@@ -215,6 +231,9 @@ func (t *pavTry) prepareClaim(cmd *cobra.Command) error {
 
 func (t *pavTry) preparePods() {
 	t.writer, t.reader = tryPods(t.claim, t.image, fmt.Sprintf("tarn-%016x", rand.Uint64()))
+	if t.readOnly = t.onlyRead(); t.readOnly {
+		onlyReading(t.writer, t.reader)
+	}
 }
 
 // step does one step and reports it.

@@ -77,6 +77,10 @@ func (t *pavTry) tellEvents(ctx context.Context, namespace, name string, tell fu
 
 // end removes all that was made, or says what was kept.
 func (t *pavTry) end(ctx context.Context) {
+	if t.foreign {
+		return
+	}
+	t.world.ending = true
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
 	if t.keep {
@@ -87,11 +91,17 @@ func (t *pavTry) end(ctx context.Context) {
 			}
 			fmt.Fprintf(t.out, "kept %s; remove it with:\n  kubectl delete namespace %s && kubectl delete %s,pavprovisioner %s\n",
 				strings.Join(left, ", "), t.namespace, beside, t.provisionerName)
+			for _, file := range t.withFiles {
+				fmt.Fprintf(t.out, "  kubectl delete --ignore-not-found -f %s\n", file)
+			}
 		}
 		return
 	}
 	err := t.step(ctx, "cleaned up", func(ctx context.Context) (string, error) {
 		if err := t.discard(ctx); err != nil {
+			return "", err
+		}
+		if err := t.discardCompanions(ctx); err != nil {
 			return "", err
 		}
 		return "", t.discardNamespace(ctx)
@@ -113,9 +123,9 @@ func (t *pavTry) end(ctx context.Context) {
 // discard removes pods, claim, class and provisioner, in the order in which they let
 // each other go. It may be done again.
 func (t *pavTry) discard(ctx context.Context) error {
-	inside := client.InNamespace(t.namespace)
-	for _, kind := range []client.Object{&corev1.Pod{}, &corev1.PersistentVolumeClaim{}} {
-		if err := t.world.live.DeleteAllOf(ctx, kind, inside); client.IgnoreNotFound(err) != nil {
+	// Others are those of --with, which the provisioner's pods may need to the end.
+	for _, o := range []client.Object{t.writer, t.reader, t.claim} {
+		if err := t.world.remove(ctx, o); err != nil {
 			return err
 		}
 	}
@@ -176,7 +186,8 @@ func (t *pavTry) isOurs(o client.Object) bool {
 	case *corev1.PersistentVolume:
 		return o.Spec.CSI != nil && o.Spec.CSI.Driver == t.provisionerName
 	case *corev1.Pod, *corev1.PersistentVolumeClaim:
-		return o.GetNamespace() == t.namespace || o.GetLabels()[tarnv1.LabelProvisioner] == t.provisionerName
+		own := o.GetName() == t.writer.Name || o.GetName() == t.reader.Name || o.GetName() == t.claim.Name
+		return own && o.GetNamespace() == t.namespace || o.GetLabels()[tarnv1.LabelProvisioner] == t.provisionerName
 	}
 	return o.GetName() == t.provisionerName || o.GetLabels()[tarnv1.LabelProvisioner] == t.provisionerName
 }

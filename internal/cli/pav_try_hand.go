@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // prepareVolume builds a volume written by hand, and has the claim ask for it and no other.
@@ -50,6 +51,9 @@ func (t *pavTry) prepareVolume(cmd *cobra.Command) error {
 	spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: t.claim.Namespace, Name: t.claim.Name}
 	t.claim.Spec.StorageClassName, t.claim.Spec.VolumeName = ptr.To(""), t.volume.Name
 	t.preparePods()
+	if t.readOnly {
+		return nil
+	}
 	// The storage may be somebody's, on which nothing is to stay.
 	t.writer.Spec.Containers[0].Command[2] = "trap 'rm -f /volume/tarn-pav-test; exit' TERM; sleep 86400 & wait"
 	return nil
@@ -67,12 +71,16 @@ func (t *pavTry) triable() error {
 		return fmt.Errorf("%s has no spec.csi.volumeHandle, which says what is staged; add it", where)
 	case given.Status.Phase == corev1.VolumeBound:
 		return fmt.Errorf("%s says status.phase %s: its claim may be in use, and a file system that is mounted twice is lost; take storage that nobody uses", where, given.Status.Phase)
-	case block(given.Spec.VolumeMode), block(t.claim.Spec.VolumeMode):
-		return errors.New("a volume written by hand is tried with volumeMode Filesystem alone, as a test would write over the first bytes of a device")
-	case given.Spec.CSI.ReadOnly, len(given.Spec.AccessModes) == 1 && given.Spec.AccessModes[0] == corev1.ReadOnlyMany:
-		return fmt.Errorf("%s can only be read, by its spec.csi.readOnly or its accessModes, and a test writes; take one that can be written", where)
+	case !t.onlyRead() && (block(given.Spec.VolumeMode) || block(t.claim.Spec.VolumeMode)):
+		return errors.New("a volume written by hand is tried with volumeMode Filesystem alone, as a test would write over the first bytes of a device; one that can only be read is not written")
 	}
 	return nil
+}
+
+// onlyRead says whether the volume can only be read.
+func (t *pavTry) onlyRead() bool {
+	modes := t.claim.Spec.AccessModes
+	return t.volume != nil && volume.OnlyRead(t.volume) || len(modes) == 1 && modes[0] == corev1.ReadOnlyMany
 }
 
 // volumeOf is how a driver knows a volume.

@@ -54,8 +54,11 @@ func (t *pavTry) life(ctx context.Context) error {
 }
 
 func (t *pavTry) accepted(ctx context.Context) (string, error) {
-	if err := t.world.live.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: t.namespace}}); err != nil {
-		return "", fmt.Errorf("creating namespace %s: %w", t.namespace, err)
+	if err := t.makeNamespace(ctx); err != nil {
+		return "", err
+	}
+	if err := t.makeCompanions(ctx); err != nil {
+		return "", err
 	}
 	strict := client.WithFieldValidation(t.world.live, "Strict")
 	if err := strict.Create(ctx, t.provisioner); err != nil {
@@ -181,13 +184,17 @@ func (t *pavTry) podState(ctx context.Context, pod *corev1.Pod) string {
 }
 
 func (t *pavTry) written(ctx context.Context) (string, error) {
-	return "", t.world.await(ctx, "the first pod to write", func() tryLook {
+	detail := ""
+	if t.readOnly {
+		detail = "not written but read: the volume can only be read"
+	}
+	return detail, t.world.await(ctx, "the first pod to use the volume", func() tryLook {
 		state := t.podState(ctx, t.writer)
 		for _, c := range t.writer.Status.InitContainerStatuses {
 			if ended := c.State.Terminated; ended != nil && ended.ExitCode == 0 {
 				return done()
 			} else if ended != nil {
-				return fatal(fmt.Errorf("the volume could not be written, exit status %d: %s", ended.ExitCode, t.world.printed(ctx, t.writer)))
+				return fatal(fmt.Errorf("the first pod could not use the volume, exit status %d: %s", ended.ExitCode, t.world.printed(ctx, t.writer)))
 			}
 		}
 		return still(state)
@@ -217,7 +224,7 @@ func (t *pavTry) read(ctx context.Context) (string, error) {
 		case corev1.PodSucceeded:
 			return done()
 		case corev1.PodFailed:
-			return fatal(fmt.Errorf("the second pod does not read what the first has written: %s", t.world.printed(ctx, t.reader)))
+			return fatal(fmt.Errorf("the second pod does not read what the first has: %s", t.world.printed(ctx, t.reader)))
 		}
 		return still(state)
 	})
@@ -298,6 +305,19 @@ func tryPods(claim *corev1.PersistentVolumeClaim, image, token string) (writer, 
 	writer.Spec.Containers[0].Command = []string{"sh", "-c", "trap exit TERM; sleep 86400 & wait"}
 	reader.Spec.Containers[0].Command = []string{"sh", "-c", read}
 	return writer, reader
+}
+
+// onlyReading has both pods read the volume and write nothing.
+func onlyReading(writer, reader *corev1.Pod) {
+	first := &writer.Spec.InitContainers[0]
+	read := `ls -A /volume && find /volume -type f | head -n 1 | while read -r f; do head -c 1 "$f" > /dev/null || exit 1; done`
+	if len(first.VolumeDevices) > 0 {
+		read = `dd if=/dev/volume of=/dev/null bs=512 count=1`
+	}
+	first.Command[2], reader.Spec.Containers[0].Command[2] = read, read
+	for _, pod := range []*corev1.Pod{writer, reader} {
+		pod.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
+	}
 }
 
 func tryPod(name string, claim *corev1.PersistentVolumeClaim, image string) *corev1.Pod {

@@ -1,13 +1,26 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
 )
 
 // prepared reads what a test of a provisioner would make.
@@ -96,8 +109,7 @@ func TestATestRefusesWhatItCannotTry(t *testing.T) {
 	const volume = "kind: PersistentVolume\nmetadata: {name: a}\nspec: {csi: {driver: right, volumeHandle: h}"
 	byHand := writeFile(t, "volume.yaml", volume+"}\n")
 	used := writeFile(t, "used.yaml", volume+"}\nstatus: {phase: Bound}\n")
-	fixed := writeFile(t, "fixed.yaml", "kind: PersistentVolume\nmetadata: {name: a}\nspec: {csi: {driver: right, volumeHandle: h, readOnly: true}}\n")
-	shown := writeFile(t, "shown.yaml", volume+", accessModes: [ReadOnlyMany]}\n")
+	unnamed := writeFile(t, "unnamed.yaml", "apiVersion: v1\nkind: Secret\n")
 	device := writeFile(t, "device.yaml", "kind: PersistentVolumeClaim\nmetadata: {name: a}\nspec: {volumeMode: Block, accessModes: [ReadWriteOnce]}\n")
 	block := writeFile(t, "block.yaml", volume+", volumeMode: Block}\n")
 	bare := writeFile(t, "bare.yaml", "kind: PersistentVolume\nmetadata: {name: a}\nspec: {hostPath: {path: /a}}\n")
@@ -106,19 +118,137 @@ func TestATestRefusesWhatItCannotTry(t *testing.T) {
 		try  pavTry
 		text string
 	}{
-		"stages no volumes written by hand":                             {pavTry{volumeFile: byHand}, dynamic},
-		"--volume: PersistentVolume a has no spec.csi.volumeHandle":     {pavTry{volumeFile: bare}, provisioner},
-		"would write over the first bytes of a device":                  {pavTry{volumeFile: block}, provisioner},
-		"says status.phase Bound":                                       {pavTry{volumeFile: used}, provisioner},
-		"can only be read, by its spec.csi.readOnly":                    {pavTry{volumeFile: fixed}, provisioner},
-		"can only be read, by its spec.csi.readOnly or its accessModes": {pavTry{volumeFile: shown}, provisioner},
-		"is tried with volumeMode Filesystem alone":                     {pavTry{claimFile: device}, provisioner},
-		"--class: a volume written by hand has no class":                {pavTry{classFile: testFile("claim.yaml")}, provisioner},
-		`--claim: spec.volumeName "pv-7"`:                               {pavTry{claimFile: bound}, dynamic},
-		"has no StorageClass":                                           {pavTry{classFile: bound}, dynamic},
+		"stages no volumes written by hand":                         {pavTry{volumeFile: byHand}, dynamic},
+		"--volume: PersistentVolume a has no spec.csi.volumeHandle": {pavTry{volumeFile: bare}, provisioner},
+		"would write over the first bytes of a device":              {pavTry{volumeFile: block}, provisioner},
+		"says status.phase Bound":                                   {pavTry{volumeFile: used}, provisioner},
+		"document 1 needs apiVersion, kind and metadata.name":       {pavTry{withFiles: []string{unnamed}}, dynamic},
+		`--namespace "A" is no name of a namespace`:                 {pavTry{fixed: "A"}, dynamic},
+		"is tried with volumeMode Filesystem alone":                 {pavTry{claimFile: device}, provisioner},
+		"--class: a volume written by hand has no class":            {pavTry{classFile: testFile("claim.yaml")}, provisioner},
+		`--claim: spec.volumeName "pv-7"`:                           {pavTry{claimFile: bound}, dynamic},
+		"has no StorageClass":                                       {pavTry{classFile: bound}, dynamic},
 	} {
 		if err := prepared(t, &c.try, c.text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+func TestAVolumeThatCanOnlyBeReadIsNotWritten(t *testing.T) {
+	const volume = "kind: PersistentVolume\nmetadata: {name: a}\nspec: {csi: {driver: right, volumeHandle: h"
+	for name, c := range map[string]struct {
+		try  pavTry
+		text string
+		want string
+	}{
+		"by its source":    {pavTry{volumeFile: writeFile(t, "a.yaml", volume+", readOnly: true}}\n")}, provisioner, "ls -A /volume"},
+		"by its modes":     {pavTry{volumeFile: writeFile(t, "b.yaml", volume+"}, accessModes: [ReadOnlyMany]}\n")}, provisioner, "ls -A /volume"},
+		"a block device":   {pavTry{volumeFile: writeFile(t, "c.yaml", volume+"}, accessModes: [ReadOnlyMany], volumeMode: Block}\n")}, provisioner, "of=/dev/null"},
+		"made for a claim": {pavTry{claimFile: writeFile(t, "d.yaml", "kind: PersistentVolumeClaim\nmetadata: {name: a}\nspec: {accessModes: [ReadOnlyMany]}\n")}, strings.Replace(provisioner, "[Static]", "[Dynamic]", 1), "ls -A /volume"},
+		"but others are":   {pavTry{volumeFile: writeFile(t, "e.yaml", volume+"}, accessModes: [ReadOnlyMany, ReadWriteOnce]}\n")}, provisioner, "> /volume/tarn-pav-test"},
+	} {
+		if err := prepared(t, &c.try, c.text); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		reads := c.want != "> /volume/tarn-pav-test"
+		first, second := c.try.writer.Spec.InitContainers[0], c.try.reader.Spec.Containers[0]
+		if script := first.Command[2]; !strings.Contains(script, c.want) || reads && second.Command[2] != script {
+			t.Errorf("%s: the pods run %q and %q", name, script, second.Command[2])
+		}
+		for _, pod := range []*corev1.Pod{c.try.writer, c.try.reader} {
+			if pod.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly != reads || reads && strings.Contains(pod.Spec.Containers[0].Command[2], "tarn-pav-test") {
+				t.Errorf("%s: the pod is %+v", name, pod.Spec)
+			}
+		}
+	}
+}
+
+func TestATestTakesItsCompanionsAndItsNamespace(t *testing.T) {
+	file := writeFile(t, "with.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: key}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: b}\n")
+	try := &pavTry{withFiles: []string{file}, fixed: "mine"}
+	if err := prepared(t, try, provisioner); err != nil {
+		t.Fatal(err)
+	}
+	if try.namespace != "mine" || try.claim.Namespace != "mine" || try.writer.Namespace != "mine" || try.report.Namespace != "mine" {
+		t.Errorf("the namespaces are %q, %q, %q", try.namespace, try.claim.Namespace, try.writer.Namespace)
+	}
+	if list := try.companions; len(list) != 2 || list[0].GetKind() != "Secret" || list[1].GetNamespace() != "b" {
+		t.Errorf("the companions are %v", list)
+	}
+	there := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "b", UID: "theirs"}}
+	live := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(there).
+		WithRESTMapper(testrestmapper.TestOnlyStaticRESTMapper(kube.Scheme())).Build()
+	try.world = &tryWorld{live: live}
+	secret := &corev1.Secret{}
+	if err := try.makeCompanions(t.Context()); err == nil || !strings.Contains(err.Error(), "--with: ConfigMap a exists") {
+		t.Errorf("got %v, want that the ConfigMap exists", err)
+	}
+	if err := live.Get(t.Context(), client.ObjectKey{Namespace: "mine", Name: "key"}, secret); err != nil {
+		t.Errorf("an object without a namespace is not in that of the test: %v", err)
+	}
+	if err := try.discardCompanions(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := live.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); !apierrors.IsNotFound(err) {
+		t.Errorf("the Secret is left: %v", err)
+	}
+	if err := live.Get(t.Context(), client.ObjectKeyFromObject(there), there); err != nil {
+		t.Errorf("an object that was there before is gone: %v", err)
+	}
+}
+
+func TestATestLeavesANamespaceThatIsThereAlone(t *testing.T) {
+	live := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}).Build()
+	try := &pavTry{namespace: "mine", timeout: time.Minute, world: &tryWorld{live: live}, out: io.Discard}
+	if err := try.makeNamespace(t.Context()); err == nil || !strings.Contains(err.Error(), "namespace mine exists") {
+		t.Errorf("got %v", err)
+	}
+	try.end(t.Context())
+	if err := live.Get(t.Context(), client.ObjectKey{Name: "mine"}, &corev1.Namespace{}); err != nil {
+		t.Errorf("it is gone: %v", err)
+	}
+}
+
+func TestAPodThatCannotStartEndsATest(t *testing.T) {
+	now := time.Now()
+	pod := func(step tarnv1.Step, waits, message string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "p", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
+		p.Spec.NodeName = "n"
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: waits, Message: message}}}}
+		if step != "" {
+			p.Labels = map[string]string{tarnv1.LabelStep: string(step)}
+			p.OwnerReferences = []metav1.OwnerReference{{UID: "o", Controller: ptr.To(true)}}
+		}
+		return p
+	}
+	going := pod(tarnv1.StepCreation, "ErrImagePull", "no")
+	going.DeletionTimestamp = &metav1.Time{Time: now}
+	young := pod(tarnv1.StepCreation, "ContainerCreating", "")
+	young.CreationTimestamp = metav1.NewTime(now)
+	unscheduled := pod(tarnv1.StepCreation, "", "")
+	unscheduled.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no node"}}
+	for _, c := range []struct {
+		name string
+		pod  *corev1.Pod
+		want string
+	}{
+		{"an image that is not there", pod(tarnv1.StepCreation, "ErrImagePull", "not found"), "container c: ErrImagePull: not found"},
+		{"the pause after it", pod(tarnv1.StepStaging, "ImagePullBackOff", "back-off"), "container c: ImagePullBackOff: back-off"},
+		{"that of a consumer", pod("", "ErrImagePull", "not found"), "container c: ErrImagePull: not found"},
+		{"a Secret for the environment", pod(tarnv1.StepStaging, "CreateContainerConfigError", `secret "key" not found`), `container c: CreateContainerConfigError: secret "key" not found`},
+		{"a Secret to be mounted", pod(tarnv1.StepStaging, "ContainerCreating", ""), `FailedMount: secret "key" not found`},
+		{"a consumer whose volume is not staged yet", pod("", "ContainerCreating", ""), ""},
+		{"a pod in its first seconds", young, ""},
+		{"a crash, of which its owner tells", pod(tarnv1.StepCreation, "CrashLoopBackOff", "back-off"), ""},
+		{"no node, which may come", unscheduled, ""},
+		{"a pod that is being deleted", going, ""},
+	} {
+		steps := &podvol.Steps{EventsOf: func(context.Context, *corev1.Pod) ([]corev1.Event, error) {
+			return []corev1.Event{{Reason: failedMount, Message: `secret "key" not found`, LastTimestamp: metav1.NewTime(now)}}, nil
+		}}
+		if got := neverStarts(t.Context(), steps, c.pod, now); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
 }

@@ -28,6 +28,8 @@ type tryWorld struct {
 	live   client.Client
 	cached cache.Cache
 	logs   kubernetes.Interface
+	// ending says that things are cleaned up: what pods wait for is then no failure.
+	ending bool
 
 	mu      sync.Mutex
 	changed chan struct{}
@@ -61,6 +63,7 @@ func newTryWorld(ctx context.Context, to connection, provisioner, namespace stri
 				namespace: {}, cache.AllNamespaces: {LabelSelector: ours},
 			}},
 			&corev1.PersistentVolumeClaim{}: {Namespaces: map[string]cache.Config{namespace: {}}},
+			&corev1.Event{}:                 {Field: k8sfields.OneTermEqualSelector("reason", failedMount)},
 		},
 	})
 	if err != nil {
@@ -72,7 +75,7 @@ func newTryWorld(ctx context.Context, to connection, provisioner, namespace stri
 func (w *tryWorld) follow(ctx context.Context) error {
 	for _, kind := range []client.Object{
 		&pavv1.PavProvisioner{}, &tarnv1.PavVolume{}, &tarnv1.PavStage{}, &corev1.Namespace{}, &corev1.Pod{}, &corev1.PersistentVolumeClaim{},
-		&corev1.PersistentVolume{},
+		&corev1.PersistentVolume{}, &corev1.Event{},
 	} {
 		informer, err := w.cached.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 		if err != nil {
@@ -120,14 +123,17 @@ func done() tryLook              { return tryLook{done: true} }
 func still(state string) tryLook { return tryLook{state: state} }
 func fatal(err error) tryLook    { return tryLook{err: err} }
 
-// await looks at each change whether check is done. When time is up its error says how
-// things are.
+// await looks at each change whether check is done. It ends when a pod of the test cannot
+// start. When time is up its error says how things are.
 func (w *tryWorld) await(ctx context.Context, what string, check func() tryLook) error {
 	for {
 		change := w.next()
 		now := check()
 		if now.done || now.err != nil {
 			return now.err
+		}
+		if err := w.stuck(ctx); err != nil {
+			return fmt.Errorf("waited for %s: %w", what, err)
 		}
 		select {
 		case <-change:

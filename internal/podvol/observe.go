@@ -214,7 +214,7 @@ func observeActive(o *Observation, pod *corev1.Pod, now time.Time) {
 	if hasStarted(pod) {
 		o.State = PodRunning
 	}
-	o.waits, o.Message = waiting(pod)
+	o.waits, o.Message = Waiting(pod)
 	if isStaging(pod) && pod.Spec.ActiveDeadlineSeconds == nil {
 		return
 	}
@@ -363,12 +363,13 @@ func hasStarted(pod *corev1.Pod) bool {
 
 // waitingFor says what keeps a pod from running, empty if nothing is known to.
 func waitingFor(pod *corev1.Pod) string {
-	_, text := waiting(pod)
+	_, text := Waiting(pod)
 	return text
 }
 
-// waiting gives the kind of what keeps a pod from running, and that in words.
-func waiting(pod *corev1.Pod) (kind, text string) {
+// Waiting gives the kind of what keeps a pod from running, which is Unscheduled or the
+// kubelet's reason, and that in words.
+func Waiting(pod *corev1.Pod) (kind, text string) {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			return "Unscheduled", strings.Trim("not scheduled: "+c.Message, ": ")

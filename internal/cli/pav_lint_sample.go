@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/jinja"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// sample is what lint evaluates templates for; nil is made up.
+type sample struct {
+	claim *corev1.PersistentVolumeClaim
+	class *storagev1.StorageClass
+	node  *corev1.Node
+}
+
+// readSample reads the files of --claim, --class and --node, any of which may be empty.
+func readSample(cmd *cobra.Command, claimFile, classFile, nodeFile string) (sample, error) {
+	var s sample
+	if claimFile != "" {
+		s.claim = &corev1.PersistentVolumeClaim{}
+		if err := readObject(cmd, "--claim", claimFile, "PersistentVolumeClaim", s.claim); err != nil {
+			return s, err
+		}
+	}
+	if classFile != "" {
+		s.class = &storagev1.StorageClass{}
+		if err := readObject(cmd, "--class", classFile, "StorageClass", s.class); err != nil {
+			return s, err
+		}
+	}
+	if nodeFile != "" {
+		s.node = &corev1.Node{}
+		if err := readObject(cmd, "--node", nodeFile, "Node", s.node); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// rendering is a section to be evaluated for the sample and a made-up volume.
+func (s sample) rendering(p *pavv1.PavProvisioner, m *manifest, section podvol.Section) (*pavRender, error) {
+	r := &pavRender{
+		provisioner: p, manifest: m, method: firstMethod(section),
+		claim: sampleClaim(), class: sampleClass(p.Name), node: sampleNode(),
+	}
+	if s.claim != nil {
+		r.claim = s.claim.DeepCopy()
+	}
+	if s.class != nil {
+		r.class = s.class.DeepCopy()
+	}
+	if s.node != nil {
+		r.node = s.node.DeepCopy()
+	}
+	r.fillClaim()
+	r.volume = sampleVolume(p.Name, r.claim, r.class)
+	return r, errors.Join(r.owners(), r.grow(section.Step))
+}
+
+// check evaluates each section for the sample and gives what is wrong with what it comes
+// to, as far as it is not among what is said already.
+func (s sample) check(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, said findings) findings {
+	l := &linter{manifest: m}
+	if s.class != nil && s.class.Provisioner != p.Name {
+		l.say(levelNote, "", "--class: StorageClass %s is of provisioner %q, not of %q", s.class.Name, s.class.Provisioner, p.Name)
+	}
+	steps := &podvol.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir}
+	for _, section := range podvol.Sections(p) {
+		r, err := s.rendering(p, m, section)
+		var evaluated any
+		if err == nil {
+			evaluated, err = r.evaluate(ctx, steps, section.Step)
+		}
+		if err == nil {
+			whole := &linter{manifest: m}
+			whole.checkPod(podvol.Section{Step: section.Step, Field: section.Field, Object: evaluated})
+			l.found = append(l.found, whole.found...)
+			if len(whole.found.only(levelError)) > 0 {
+				continue // which says it better than the decoding of the section
+			}
+			_, err = r.prepare(ctx, steps, section.Step)
+		}
+		if err != nil {
+			l.found = append(l.found, r.unrendered(section.Step, err))
+		}
+	}
+	return slices.DeleteFunc(l.found, func(f finding) bool { return slices.Contains(said, f) })
+}
+
+// unrendered is why a section comes to nothing. That another object is not at hand is no
+// fault of its template.
+func (r *pavRender) unrendered(step tarnv1.Step, err error) finding {
+	f, ok := r.failure(step, err)
+	var e *jinja.Error
+	switch {
+	case !ok:
+		return r.manifest.findingAt(levelError, podvol.SectionField(step), nil, fmt.Sprintf("is not evaluated: %v", err))
+	case errors.As(err, &e) && e.Kind == jinja.KindLookup:
+		f.Level, f.Message = levelNote, "is not evaluated, as it reads another object: tarn pav render takes it by --pvcs"
+	}
+	return f
+}

@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// failedMount is the reason of the Event by which the kubelet says that it cannot mount a
+// volume of a pod: no field of the pod does.
+const failedMount = "FailedMount"
+
+// hopeless are the kubelet's reasons for a container that waits for what a test does not
+// bring about.
+var hopeless = []string{
+	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError",
+}
+
+// stuck says which pod of the test cannot start, in the pod's own words; nil if none.
+func (w *tryWorld) stuck(ctx context.Context) error {
+	pods := &corev1.PodList{}
+	if w.ending || w.cached.List(ctx, pods) != nil {
+		return nil
+	}
+	steps := &podvol.Steps{EventsOf: podvol.LiveEvents(w.live)}
+	for i := range pods.Items {
+		if why := neverStarts(ctx, steps, &pods.Items[i], time.Now()); why != "" {
+			return fmt.Errorf("pod %s/%s cannot start: %s", pods.Items[i].Namespace, pods.Items[i].Name, why)
+		}
+	}
+	return nil
+}
+
+// neverStarts says why a pod cannot start, empty if it may. A mount counts for the pod of a
+// step alone, and not for its first seconds: a consumer's fails until the volume is staged.
+func neverStarts(ctx context.Context, steps *podvol.Steps, pod *corev1.Pod, now time.Time) string {
+	if pod.DeletionTimestamp != nil {
+		return ""
+	}
+	if kind, why := podvol.Waiting(pod); kind != "" {
+		if slices.Contains(hopeless, kind) {
+			return why
+		}
+		return ""
+	}
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || pod.Labels[tarnv1.LabelStep] == "" {
+		return ""
+	}
+	o := podvol.Observe(pod, owner.UID, now)
+	if o.State != podvol.PodStarting || o.Message != "" {
+		return ""
+	}
+	if o, err := steps.Unmounted(ctx, pod, o, now); err == nil {
+		return o.Message
+	}
+	return ""
+}

@@ -329,21 +329,47 @@ func TestAProvisionerThatCanExpandIsTestedGrowing(t *testing.T) {
 
 func TestAProvisionerThatFailsItsTestLeavesNothing(t *testing.T) {
 	t.Parallel()
-	text, err := yaml.Marshal((&scenario{name: "fails-its-test"}).provisioner(fields{
-		"volumeCreation": asRequested, "volumeStaging": fails(nil),
-	}).Object)
-	if err != nil {
-		t.Fatal(err)
+	lacks := func(change func(spec, container fields)) fields {
+		section := script{text: "mkdir /pav/volume"}.section(nil)
+		spec := section["podTemplate"].(fields)["spec"].(fields)
+		change(spec, spec["containers"].([]any)[0].(fields))
+		return section
 	}
-	r := tries(t, 1, string(text), "-")
-	failed := ""
-	for _, step := range r.Steps {
-		if !step.Passed {
-			failed += step.Name + ": " + step.Detail
-		}
-	}
-	if r.Passed || !strings.HasPrefix(failed, "staged: ") || !strings.Contains(failed, complaint) || len(r.Story) == 0 || len(r.Left) > 0 {
-		t.Errorf("want the staging alone to fail with %q, and a story:\n%+v", complaint, r)
+	const secret = "no-such-secret"
+	for _, c := range []struct {
+		name    string
+		staging fields
+		want    []string
+	}{
+		{"its staging fails", fails(nil), []string{complaint}},
+		// What a pod lacks is told at once and not when time is up.
+		{"an image is not there", lacks(func(_, container fields) { container["image"] = "localhost:1/none:1" }),
+			[]string{" cannot start: container main: ", "localhost:1/none:1"}},
+		{"a Secret is not there", lacks(func(_, container fields) {
+			container["envFrom"] = []any{fields{"secretRef": fields{"name": secret}}}
+		}), []string{" cannot start: container main: CreateContainerConfigError: ", secret}},
+		{"a Secret to be mounted is not there", lacks(func(spec, container fields) {
+			container["volumeMounts"] = []any{fields{"name": "key", "mountPath": "/key"}}
+			spec["volumes"] = []any{fields{"name": "key", "secret": fields{"secretName": secret}}}
+		}), []string{" cannot start: FailedMount: ", secret}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			text, err := yaml.Marshal((&scenario{name: "fails-its-test"}).provisioner(fields{"volumeCreation": asRequested, "volumeStaging": c.staging}).Object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := tries(t, 1, string(text), "-")
+			failed := ""
+			for _, step := range r.Steps {
+				if !step.Passed {
+					failed += step.Name + ": " + step.Detail
+				}
+			}
+			if r.Passed || !strings.HasPrefix(failed, "staged: ") || !containsAll(failed, c.want) || len(r.Story) == 0 || len(r.Left) > 0 {
+				t.Errorf("want the staging alone to fail with %q, and a story:\n%+v", c.want, r)
+			}
+		})
 	}
 }
 

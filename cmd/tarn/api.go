@@ -51,9 +51,9 @@ apps.tarn.dev in the namespace. The API describes itself at /docs and /openapi.j
 	f.StringVar(&flags.options.Namespace, "default-namespace", "default", "namespace of calls that name none, by callers that are no service account")
 	f.StringSliceVar(&flags.options.Audiences, "audience", nil, "audience that tokens must be for; without it the API server's own")
 	registerClasses(f, &flags.classes)
-	f.Float64Var(&flags.options.Limits.PerSecond, "calls-per-second", api.DefaultLimits.PerSecond, "how many calls a caller may make in the long run")
-	f.IntVar(&flags.options.Limits.Burst, "calls-at-once", api.DefaultLimits.Burst, "how many calls a caller may make at once")
-	f.IntVar(&flags.options.Limits.Streams, "streams", api.DefaultLimits.Streams, "how many streams of events a caller may have open")
+	f.Float64Var(&flags.options.Limits.PerSecond, "calls-per-second", api.DefaultLimits.PerSecond, "how many calls a user, or the service accounts of a namespace together, may make in the long run")
+	f.IntVar(&flags.options.Limits.Burst, "calls-at-once", api.DefaultLimits.Burst, "how many calls they may make at once")
+	f.IntVar(&flags.options.Limits.Streams, "streams", api.DefaultLimits.Streams, "how many streams of events they may have open")
 	f.IntVar(&flags.options.Limits.Apps, "apps-per-namespace", api.DefaultLimits.Apps, "how many apps a namespace may have before the API creates no more; 0 for any number")
 	return cmd
 }

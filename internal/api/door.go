@@ -43,7 +43,7 @@ type door struct {
 	audiences []string
 	reviewed  *cache.LRUExpireCache
 	regulars  *cache.LRUExpireCache
-	callers   *limiter
+	callers   *pace
 	addresses *limiter
 }
 
@@ -54,10 +54,19 @@ type caller struct {
 	home string
 }
 
+// group is whom a caller's calls are counted with: the service accounts of its namespace,
+// or nobody else.
+func (c *caller) group() string {
+	if c.home != "" {
+		return "namespace " + c.home
+	}
+	return "user " + c.user.Username
+}
+
 func newDoor(c client.Client, namespace string, audiences []string, limits Limits) *door {
 	return &door{
 		client: c, namespace: namespace, audiences: audiences, reviewed: cache.NewLRUExpireCache(tokens), regulars: cache.NewLRUExpireCache(tokens),
-		callers: newLimiter(limits.PerSecond, limits.Burst), addresses: newLimiter(strangers, strangersBurst),
+		callers: newPace(limits), addresses: newLimiter(strangers, strangersBurst),
 	}
 }
 

@@ -79,7 +79,7 @@ func (s *Server) admit(ctx huma.Context) (scope, error) {
 	note(ctx.Context(), func(r *record) {
 		r.operation, r.caller, r.namespace = ctx.Operation().OperationID, c.user.Username, inside.namespace
 	})
-	if err := s.door.callers.take(c.user.Username); err != nil {
+	if err := s.door.callers.take(c); err != nil {
 		return scope{}, err
 	}
 	return inside, s.door.may(bounded, c, does, inside.namespace, id)

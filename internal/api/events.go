@@ -35,21 +35,33 @@ func newStreams(limits Limits, told *metrics) *streams {
 	return &streams{each: limits.Streams, all: limits.AllStreams, metrics: told, open: map[string]int{}}
 }
 
-// begin counts a stream of a caller; the function it gives counts it out again.
-func (s *streams) begin(who string) (end func(), err error) {
+// begin counts a stream of a caller; the function it gives counts it out again. One group
+// has no more than a quarter of all streams, however many a group may have.
+func (s *streams) begin(c *caller) (end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open[who] >= s.each || s.sum >= s.all {
-		return nil, &tooMany{"streams of events: end one, or wait and try again", time.Second}
+	each := min(s.each, max(1, s.all/4))
+	counted := map[string]int{c.group(): each}
+	if c.home != "" {
+		counted[c.user.Username] = share(each)
 	}
-	s.open[who]++
+	for who, most := range counted {
+		if s.open[who] >= most || s.sum >= s.all {
+			return nil, &tooMany{"streams of events: end one, or wait and try again", time.Second}
+		}
+	}
+	for who := range counted {
+		s.open[who]++
+	}
 	s.sum++
 	s.metrics.streams.Set(float64(s.sum))
 	return sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.open[who]--; s.open[who] == 0 {
-			delete(s.open, who)
+		for who := range counted {
+			if s.open[who]--; s.open[who] == 0 {
+				delete(s.open, who)
+			}
 		}
 		s.sum--
 		s.metrics.streams.Set(float64(s.sum))
@@ -76,7 +88,7 @@ func (s *Server) registerEvents(routes huma.API) {
 		if _, err := s.calls.Get(bounded, inside.namespace, in.ID); err != nil {
 			return nil, failed(err)
 		}
-		end, err := s.streams.begin(inside.caller.user.Username)
+		end, err := s.streams.begin(inside.caller)
 		if err != nil {
 			return nil, failed(err)
 		}

@@ -15,6 +15,29 @@ const (
 	forgotten  = 10 * time.Minute
 )
 
+// pace bounds how often callers may call: all of a group together, and each account of a
+// namespace by its share, so that one leaves something to the others. Whoever may edit a
+// namespace may make accounts there, so accounts alone bound nothing.
+type pace struct{ groups, accounts *limiter }
+
+func newPace(limits Limits) *pace {
+	return &pace{newLimiter(limits.PerSecond, limits.Burst), newLimiter(limits.PerSecond*3/4, share(limits.Burst))}
+}
+
+// share is what of a group's limit one account of a namespace may have: three quarters,
+// rounded up.
+func share(limit int) int { return (3*limit + 3) / 4 }
+
+// take takes one turn of a caller, or says how long to wait for the next.
+func (p *pace) take(c *caller) error {
+	if c.home != "" {
+		if err := p.accounts.take(c.user.Username); err != nil {
+			return err
+		}
+	}
+	return p.groups.take(c.group())
+}
+
 // limiter bounds how often each of many may do something.
 type limiter struct {
 	perSecond rate.Limit

@@ -21,14 +21,15 @@ import (
 	"tarn.dev/tarn/internal/kubelet"
 )
 
-// Limits bound what one caller, and all of them, may ask of the server.
+// Limits bound what callers may ask of the server. The service accounts of one namespace
+// are one group, of which each has three quarters; a user is a group alone.
 type Limits struct {
-	// PerSecond is how many calls a caller may make in the long run, Burst how many at
+	// PerSecond is how many calls a group may make in the long run, Burst how many at
 	// once.
 	PerSecond float64
 	Burst     int
-	// Streams is how many streams of events a caller may have open, AllStreams how many
-	// all callers together.
+	// Streams is how many streams of events a group may have open, AllStreams how many
+	// all callers together, of which one group has a quarter at most.
 	Streams, AllStreams int
 	// Apps is how many applications a namespace may have before no more are created.
 	Apps int
@@ -42,7 +43,7 @@ type Limits struct {
 
 // DefaultLimits are those of a server that is given none.
 var DefaultLimits = Limits{
-	PerSecond: 50, Burst: 500, Streams: 8, AllStreams: 512, Apps: 500,
+	PerSecond: 50, Burst: 500, Streams: 16, AllStreams: 512, Apps: 500,
 	StreamLife: 30 * time.Minute, Heartbeat: 15 * time.Second, Call: 30 * time.Second, Verdict: appcalls.DefaultVerdict,
 }
 

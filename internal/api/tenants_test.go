@@ -190,3 +190,20 @@ func TestAnAppIsBoundedAndAListLeavesOutWhatIsLarge(t *testing.T) {
 		}
 	}
 }
+
+func TestOneWhoMintsAccountsCallsNoMoreOften(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Limits = DefaultLimits; o.Limits.PerSecond, o.Limits.Burst = 0.01, 8 })
+	eager, calm := w.tenant("minting"), w.tenant("frugal")
+	for range 6 {
+		eager.get("/v1/apps").want(http.StatusOK)
+	}
+	eager.get("/v1/apps").want(http.StatusTooManyRequests) // the rest is for others of its namespace
+	for i := range 4 {
+		want := http.StatusOK
+		if i >= 2 {
+			want = http.StatusTooManyRequests
+		}
+		w.member("minting", fmt.Sprintf("minted-%d", i), "tarn-apps-view").get("/v1/apps").want(want)
+	}
+	calm.get("/v1/apps").want(http.StatusOK)
+}

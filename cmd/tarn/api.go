@@ -111,6 +111,15 @@ func usedBytes(config *rest.Config, live client.Client, log logr.Logger) (func(c
 	}, nil
 }
 
+// actingAs makes clients that write with a caller's token alone.
+func actingAs(config *rest.Config, live client.Client) func(string) (client.Writer, error) {
+	return func(token string) (client.Writer, error) {
+		own := rest.AnonymousClientConfig(config)
+		own.BearerToken, own.QPS, own.Burst = token, -1, -1
+		return client.New(own, client.Options{Scheme: live.Scheme(), Mapper: live.RESTMapper()})
+	}
+}
+
 func runAPI(cmd *cobra.Command, flags apiFlags) error {
 	if err := flags.listening.Check(); err != nil {
 		return err
@@ -140,6 +149,7 @@ func runAPI(cmd *cobra.Command, flags apiFlags) error {
 		return fmt.Errorf("starting the REST API: %w", err)
 	}
 	options := flags.options
+	options.As = actingAs(config, live)
 	options.Client, options.Classes, options.Log, options.Metrics = live, classes, mgr.GetLogger().WithName("api"), ctrlmetrics.Registry
 	if options.Used, err = usedBytes(config, live, options.Log); err != nil {
 		return fmt.Errorf("starting the REST API: %w", err)

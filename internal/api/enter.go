@@ -3,11 +3,13 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"tarn.dev/tarn/internal/appcalls"
 	"tarn.dev/tarn/internal/appplan"
 )
 
@@ -18,6 +20,8 @@ const verb = "verb"
 type scope struct {
 	caller    *caller
 	namespace string
+	// calls are those of the caller, by whose token Apps are written.
+	calls *appcalls.Calls
 	// still asks again whether the caller may, for calls that last.
 	still func(context.Context) error
 }
@@ -82,7 +86,15 @@ func (s *Server) admit(ctx huma.Context) (scope, error) {
 	if err := s.door.callers.take(c); err != nil {
 		return scope{}, err
 	}
-	return inside, s.door.may(bounded, c, does, inside.namespace, id)
+	if err := s.door.may(bounded, c, does, inside.namespace, id); err != nil {
+		return scope{}, err
+	}
+	writer, err := s.as(token)
+	if err != nil {
+		return scope{}, fmt.Errorf("making a client of the caller's: %w", err)
+	}
+	inside.calls = s.calls.As(writer)
+	return inside, nil
 }
 
 func verbOf(ctx huma.Context) string {

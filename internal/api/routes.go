@@ -9,6 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"tarn.dev/tarn/internal/appcalls"
 	"tarn.dev/tarn/internal/appfile"
 	"tarn.dev/tarn/internal/appplan"
 )
@@ -116,31 +117,31 @@ func (s *Server) registerApps(routes huma.API) {
 			if err != nil {
 				return nil, failed(err)
 			}
-			return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.App, error) {
-				return s.calls.Create(ctx, namespace, id)
+			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.App, error) {
+				return calls.Create(ctx, namespace, id)
 			})
 		})
 	huma.Register(routes, operation("list-apps", http.MethodGet, "/v1/apps", "list", "List the applications of a namespace",
 		"Lists them by id, without command, args and env: show one for these.", http.StatusOK),
 		func(ctx context.Context, in *InNamespace) (*answer[[]appplan.App], error) {
-			return within(ctx, s, func(ctx context.Context, namespace string) (*[]appplan.App, error) {
-				apps, err := s.calls.List(ctx, namespace)
+			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*[]appplan.App, error) {
+				apps, err := calls.List(ctx, namespace)
 				return &apps, err
 			})
 		})
 	huma.Register(routes, operation("get-app", http.MethodGet, "/v1/apps/{id}", "get", "Show an application",
 		"Shows the application with its volumes, as their live claims say.", http.StatusOK, http.StatusNotFound),
 		func(ctx context.Context, in *OfApp) (*answer[appplan.App], error) {
-			return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.App, error) {
-				return s.calls.Get(ctx, namespace, in.ID)
+			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.App, error) {
+				return calls.Get(ctx, namespace, in.ID)
 			})
 		})
 	huma.Register(routes, operation("delete-app", http.MethodDelete, "/v1/apps/{id}", "delete", "Delete an application",
 		"Deletes the application with its pods and its volumes, but for those that are preserved: an application of the same id finds them again. "+
 			"It is gone when showing it answers 404. No call deletes a preserved volume.", http.StatusOK, http.StatusNotFound, http.StatusConflict),
 		func(ctx context.Context, in *OfApp) (*answer[appplan.Deletion], error) {
-			return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.Deletion, error) {
-				return s.calls.Delete(ctx, namespace, in.ID)
+			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.Deletion, error) {
+				return calls.Delete(ctx, namespace, in.ID)
 			})
 		})
 }
@@ -158,8 +159,8 @@ func (s *Server) registerChanges(routes huma.API) {
 		if err != nil {
 			return nil, failed(err)
 		}
-		return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.Deployed, error) {
-			return s.calls.Deploy(ctx, namespace, in.ID, source)
+		return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.Deployed, error) {
+			return calls.Deploy(ctx, namespace, in.ID, source)
 		})
 	})
 	plan := ofFile(operation("plan-app", http.MethodPost, "/v1/apps/{id}/plan", "get", "See what a deploy would do",
@@ -174,8 +175,8 @@ func (s *Server) registerChanges(routes huma.API) {
 		if err != nil {
 			return nil, failed(err)
 		}
-		return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.Plan, error) {
-			return s.calls.Plan(ctx, namespace, in.ID, source, in.New)
+		return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.Plan, error) {
+			return calls.Plan(ctx, namespace, in.ID, source, in.New)
 		})
 	})
 	huma.Register(routes, operation("scale-app", http.MethodPost, "/v1/apps/{id}/scale", "update", "Ask for a number of pods",
@@ -189,8 +190,8 @@ func (s *Server) registerChanges(routes huma.API) {
 			if err != nil {
 				return nil, failed(err)
 			}
-			return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.App, error) {
-				return s.calls.Scale(ctx, namespace, in.ID, clamped(replicas))
+			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.App, error) {
+				return calls.Scale(ctx, namespace, in.ID, clamped(replicas))
 			})
 		})
 	s.registerEvents(routes)
@@ -200,8 +201,8 @@ func (s *Server) registerVolumes(routes huma.API) {
 	huma.Register(routes, operation("list-volumes", http.MethodGet, "/v1/apps/{id}/volumes", "get", "List the volumes of an application",
 		"Lists the volumes that are mounted, as their live claims say.", http.StatusOK, http.StatusNotFound),
 		func(ctx context.Context, in *OfApp) (*answer[[]appplan.Volume], error) {
-			return within(ctx, s, func(ctx context.Context, namespace string) (*[]appplan.Volume, error) {
-				volumes, err := s.calls.Volumes(ctx, namespace, in.ID)
+			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*[]appplan.Volume, error) {
+				volumes, err := calls.Volumes(ctx, namespace, in.ID)
 				return &volumes, err
 			})
 		})
@@ -217,18 +218,18 @@ func (s *Server) registerVolumes(routes huma.API) {
 			if err != nil {
 				return nil, failed(err)
 			}
-			return within(ctx, s, func(ctx context.Context, namespace string) (*appplan.Resized, error) {
-				return s.calls.Resize(ctx, namespace, in.ID, in.Name, size)
+			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.Resized, error) {
+				return calls.Resize(ctx, namespace, in.ID, in.Name, size)
 			})
 		})
 }
 
 // within does a call in the namespace it is about, for as long as one may take.
-func within[T any](ctx context.Context, s *Server, do func(context.Context, string) (*T, error)) (*answer[T], error) {
+func within[T any](ctx context.Context, s *Server, do func(context.Context, *appcalls.Calls, string) (*T, error)) (*answer[T], error) {
 	inside := scopeOf(ctx)
 	bounded, cancel := context.WithTimeout(ctx, s.limits.Call)
 	defer cancel()
-	a, err := answered(do(bounded, inside.namespace))
+	a, err := answered(do(bounded, inside.calls, inside.namespace))
 	if err != nil {
 		note(ctx, func(r *record) { r.err = err })
 	}

@@ -149,7 +149,7 @@ func TestOneWhoNeverEndsTheHeaderIsHungUpOn(t *testing.T) {
 
 func TestOneWhoNeverEndsTheBodyIsToldSo(t *testing.T) {
 	t.Parallel()
-	s, err := New(Options{Client: empty{}, Log: logr.Discard()})
+	s, err := New(Options{Client: empty{}, As: asNobody, Log: logr.Discard()})
 	if err != nil {
 		t.Fatal(err)
 	}

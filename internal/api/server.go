@@ -49,8 +49,10 @@ var DefaultLimits = Limits{
 
 // Options are what a server is made from.
 type Options struct {
-	// Client reads and writes live, with the server's own rights.
+	// Client reads live, with the server's own rights, which write no App.
 	Client client.WithWatch
+	// As gives a client with the rights of a token, by which Apps are written.
+	As func(token string) (client.Writer, error)
 	// Namespace is where applications are looked for when a call names no namespace and
 	// its caller is no service account, which has one of its own.
 	Namespace string
@@ -74,6 +76,7 @@ type Options struct {
 // Server answers the calls. It is an http.Handler.
 type Server struct {
 	calls   *appcalls.Calls
+	as      func(token string) (client.Writer, error)
 	door    *door
 	streams *streams
 	limits  Limits
@@ -105,6 +108,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		calls:  &appcalls.Calls{Client: o.Client, Classes: o.Classes, Used: o.Used, Verdict: o.Limits.Verdict, MaxApps: o.Limits.Apps},
+		as:     o.As,
 		door:   newDoor(o.Client, o.Namespace, o.Audiences, o.Limits),
 		limits: o.Limits, log: o.Log, metrics: told, mux: http.NewServeMux(), stopping: make(chan struct{}),
 		streams: newStreams(o.Limits, told),

@@ -12,9 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/appplan"
+	"tarn.dev/tarn/internal/testkit"
 )
 
 // everyCall makes each call there is about an application, in a namespace.
@@ -206,4 +208,27 @@ func TestOneWhoMintsAccountsCallsNoMoreOften(t *testing.T) {
 		w.member("minting", fmt.Sprintf("minted-%d", i), "tarn-apps-view").get("/v1/apps").want(want)
 	}
 	calm.get("/v1/apps").want(http.StatusOK)
+}
+
+func TestAStolenServerMayWriteNoApp(t *testing.T) {
+	w := newWorld(t)
+	c := w.tenant("owner")
+	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	c.deploy("shop", shop).want(http.StatusAccepted)
+	mine := rest.AnonymousClientConfig(testkit.APIServer(t))
+	mine.BearerToken = w.token("tarn-system", "tarn-api")
+	stolen, app := testkit.Client(t, mine), w.app("owner", "shop")
+	for _, namespace := range []string{c.namespace, "kube-system"} {
+		mined := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "miner"}, Spec: tarnv1.AppSpec{Image: "miner"}}
+		if err := stolen.Create(t.Context(), mined); !apierrors.IsForbidden(err) {
+			t.Errorf("creating an App in %s: %v", namespace, err)
+		}
+	}
+	if err := stolen.Update(t.Context(), app); !apierrors.IsForbidden(err) {
+		t.Errorf("writing the App: %v", err)
+	}
+	if err := stolen.Delete(t.Context(), app); !apierrors.IsForbidden(err) {
+		t.Errorf("deleting the App: %v", err)
+	}
+	c.delete("/v1/apps/shop").want(http.StatusOK)
 }

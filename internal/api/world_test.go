@@ -60,6 +60,11 @@ func newWorld(t *testing.T, changes ...func(*Options)) *world {
 	mine := rest.AnonymousClientConfig(config)
 	mine.BearerToken, mine.QPS, mine.Burst = w.token("tarn-system", "tarn-api"), -1, -1
 	options := Options{Client: testkit.Client(t, mine), Namespace: "default", Version: "v0.0.0-test", Log: logr.Discard(), Limits: DefaultLimits}
+	options.As = func(token string) (client.Writer, error) {
+		own := rest.CopyConfig(mine)
+		own.BearerToken = token
+		return client.New(own, client.Options{Scheme: w.admin.Scheme(), Mapper: w.admin.RESTMapper()})
+	}
 	options.Limits.Verdict = 0 // nobody carries anything out
 	if testing.Verbose() {
 		options.Log = testr.New(t)

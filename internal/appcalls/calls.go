@@ -29,6 +29,8 @@ import (
 type Calls struct {
 	// Client reads and writes live.
 	Client client.WithWatch
+	// Writer writes Apps in its place, with the caller's own rights; nil is Client.
+	Writer client.Writer
 	// Classes are those of volumes that name none, by access mode; nil means
 	// appfile.DefaultClasses.
 	Classes map[appfile.AccessMode]string
@@ -45,6 +47,28 @@ type Calls struct {
 	Verdict time.Duration
 
 	turns turns
+	// of is what a copy for one caller was made from.
+	of *Calls
+}
+
+// As gives the same calls, with Apps written by a client of the caller's.
+func (c *Calls) As(writer client.Writer) *Calls {
+	return &Calls{Client: c.Client, Writer: writer, Classes: c.Classes, Used: c.Used, MaxApps: c.MaxApps, Verdict: c.Verdict, of: c}
+}
+
+func (c *Calls) writer() client.Writer {
+	if c.Writer != nil {
+		return c.Writer
+	}
+	return c.Client
+}
+
+// turn waits for the right to change an application.
+func (c *Calls) turn(ctx context.Context, app client.ObjectKey) (done func(), err error) {
+	if c.of != nil {
+		return c.of.turn(ctx, app)
+	}
+	return c.turns.take(ctx, app)
 }
 
 // Create takes an id for an application. Nothing runs until it is deployed.
@@ -56,7 +80,7 @@ func (c *Calls) Create(ctx context.Context, namespace, id string) (*appplan.App,
 		return nil, err
 	}
 	app := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: id}}
-	err := c.Client.Create(ctx, app)
+	err := c.writer().Create(ctx, app)
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return nil, appplan.Errorf(appplan.Conflict, "app '%s' exists already: choose another id", id)
@@ -65,7 +89,7 @@ func (c *Calls) Create(ctx context.Context, namespace, id string) (*appplan.App,
 	case apierrors.HasStatusCause(err, "NamespaceTerminating"):
 		return nil, appplan.Errorf(appplan.Conflict, "namespace '%s' is being deleted", namespace)
 	case err != nil:
-		return nil, failed(err, "creating app '%s'", id)
+		return nil, c.unwritten(err, "creating app '%s'", id)
 	}
 	w, err := c.around(ctx, app, nil)
 	if err != nil {
@@ -260,12 +284,12 @@ func (c *Calls) Delete(ctx context.Context, namespace, id string) (*appplan.Dele
 	}
 	answer := appplan.Delete(*w)
 	uid := w.App.UID
-	err = c.Client.Delete(ctx, w.App, client.Preconditions{UID: &uid})
+	err = c.writer().Delete(ctx, w.App, client.Preconditions{UID: &uid})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // another has the id by now
 		return nil, appplan.AppNotFound(id)
 	case err != nil:
-		return nil, failed(err, "deleting app '%s'", id)
+		return nil, c.unwritten(err, "deleting app '%s'", id)
 	}
 	return &answer, nil
 }
@@ -280,7 +304,7 @@ const (
 // writer came first: no write of anybody's is lost. decide changes w.App.Spec, after is
 // called when that is written; nil for nothing.
 func (c *Calls) change(ctx context.Context, namespace, id string, file *appfile.File, decide func(*appplan.World) error, after func(*appplan.World)) error {
-	done, err := c.turns.take(ctx, client.ObjectKey{Namespace: namespace, Name: id})
+	done, err := c.turn(ctx, client.ObjectKey{Namespace: namespace, Name: id})
 	if err != nil {
 		return failed(err, "changing app '%s', which others change", id)
 	}
@@ -302,7 +326,7 @@ func (c *Calls) change(ctx context.Context, namespace, id string, file *appfile.
 			return err
 		}
 		if !appplan.Same(&before.Spec, &app.Spec) {
-			err = c.Client.Patch(ctx, app, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+			err = c.writer().Update(ctx, app) // the version that was read, by the verb that was asked for
 		}
 		switch {
 		case apierrors.IsConflict(err):
@@ -315,7 +339,7 @@ func (c *Calls) change(ctx context.Context, namespace, id string, file *appfile.
 		case apierrors.IsNotFound(err):
 			return appplan.AppNotFound(id)
 		case err != nil:
-			return failed(err, "changing app '%s'", id)
+			return c.unwritten(err, "changing app '%s'", id)
 		}
 		if after != nil {
 			after(w)
@@ -336,6 +360,20 @@ func failed(err error, format string, args ...any) error {
 	}
 	cause := fmt.Errorf(format+": %w", append(args, err)...)
 	return &appplan.Error{Code: code, Message: cause.Error(), Cause: cause}
+}
+
+// unwritten makes an error of a write. What the caller's own rights end at, or a quota or a
+// policy refuses, is the caller's to hear.
+func (c *Calls) unwritten(err error, format string, args ...any) error {
+	if c.Writer != nil {
+		switch reason := fmt.Sprintf(format, args...); {
+		case apierrors.IsForbidden(err):
+			return appplan.Errorf(appplan.Forbidden, "%s: %v", reason, err)
+		case apierrors.IsUnauthorized(err):
+			return appplan.Errorf(appplan.Unauthorized, "%s: Kubernetes does not take the token, which must be for its API server too", reason)
+		}
+	}
+	return failed(err, format, args...)
 }
 
 func isNotFound(err error) bool {

@@ -31,8 +31,8 @@ const (
 	tokens = 4096
 	// longestToken is how long a token may be, in bytes.
 	longestToken = 8 << 10
-	// strangers may have this many tokens reviewed from one address, a second and at
-	// once.
+	// strangers may have this many tokens reviewed from one address, and make as many calls
+	// without one, a second and at once.
 	strangers, strangersBurst = 20, 500
 )
 
@@ -45,6 +45,8 @@ type door struct {
 	regulars  *cache.LRUExpireCache
 	callers   *pace
 	addresses *limiter
+	// tokenless bounds calls without a token, apart from reviews of tokens.
+	tokenless *limiter
 }
 
 // caller is who calls.
@@ -67,6 +69,7 @@ func newDoor(c client.Client, namespace string, audiences []string, limits Limit
 	return &door{
 		client: c, namespace: namespace, audiences: audiences, reviewed: cache.NewLRUExpireCache(tokens), regulars: cache.NewLRUExpireCache(tokens),
 		callers: newPace(limits), addresses: newLimiter(strangers, strangersBurst),
+		tokenless: newLimiter(strangers, strangersBurst),
 	}
 }
 

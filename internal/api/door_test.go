@@ -78,7 +78,7 @@ func TestACallEndsThoughKubernetesDoesNotSayWhoCalls(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("it goes on")
 	}
-	if text := answered.Body.String(); answered.Code != http.StatusInternalServerError || !strings.Contains(text, "asking Kubernetes whose the token is") {
+	if text := answered.Body.String(); answered.Code != http.StatusInternalServerError || !strings.Contains(text, "could not ask Kubernetes whose the token is") || strings.Contains(text, "deadline") {
 		t.Errorf("answered %d %s", answered.Code, text)
 	}
 }
@@ -95,5 +95,30 @@ func TestAStrangerHasOneNeighbourhood(t *testing.T) {
 		if got := neighbourhood(address); got != want {
 			t.Errorf("neighbourhood(%s) = %s, want %s", address, got, want)
 		}
+	}
+}
+
+func TestCallsWithoutATokenAreLimitedByTheirAddress(t *testing.T) {
+	s := alone(t)
+	call := func(path, address, header string) int {
+		request := httptest.NewRequest(http.MethodGet, path, nil)
+		request.RemoteAddr = address
+		request.Header.Set("Authorization", header)
+		answered := httptest.NewRecorder()
+		s.ServeHTTP(answered, request)
+		return answered.Code
+	}
+	s.door.tokenless = newLimiter(0.01, 4)
+	for i, want := range []int{http.StatusUnauthorized, http.StatusUnauthorized, http.StatusOK, http.StatusNotFound, http.StatusTooManyRequests, http.StatusTooManyRequests} {
+		path := []string{"/v1/apps", "/v1/apps/shop", "/openapi.json", "/nowhere", "/v1/apps", "/openapi.json"}[i]
+		if got := call(path, "192.0.2.7:1", []string{"", "Basic x"}[i%2]); got != want {
+			t.Errorf("call %d, of %s: %d, want %d", i, path, got, want)
+		}
+	}
+	if got := call("/openapi.json", "192.0.2.8:1", ""); got != http.StatusOK {
+		t.Errorf("another address is answered %d", got)
+	}
+	if got := call("/openapi.json", "192.0.2.7:1", "Bearer token"); got != http.StatusOK {
+		t.Errorf("one with a token is answered %d", got)
 	}
 }

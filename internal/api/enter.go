@@ -41,10 +41,23 @@ func (s *Server) enter(ctx huma.Context, next func(huma.Context)) {
 	if err != nil {
 		r, w := humago.Unwrap(ctx)
 		note(r.Context(), func(r *record) { r.operation, r.err = ctx.Operation().OperationID, err })
+		if inside.caller == nil {
+			err = forStrangers(err)
+		}
 		write(w, challenge(w, err))
 		return
 	}
 	next(huma.WithValue(ctx, scopeKey{}, inside))
+}
+
+// forStrangers is what one without a good token is told of an error. What Kubernetes or
+// the network said, with addresses of the cluster, is for the log alone.
+func forStrangers(err error) error {
+	var known *appplan.Error
+	if errors.As(err, &known) {
+		return err
+	}
+	return appplan.Errorf(appplan.Internal, "the server could not ask Kubernetes whose the token is: try again, or look at the server's log")
 }
 
 // challenge tells a stranger how to show who they are.
@@ -84,14 +97,14 @@ func (s *Server) admit(ctx huma.Context) (scope, error) {
 		r.operation, r.caller, r.namespace = ctx.Operation().OperationID, c.user.Username, inside.namespace
 	})
 	if err := s.door.callers.take(c); err != nil {
-		return scope{}, err
+		return inside, err
 	}
 	if err := s.door.may(bounded, c, does, inside.namespace, id); err != nil {
-		return scope{}, err
+		return inside, err
 	}
 	writer, err := s.as(token)
 	if err != nil {
-		return scope{}, fmt.Errorf("making a client of the caller's: %w", err)
+		return inside, fmt.Errorf("making a client of the caller's: %w", err)
 	}
 	inside.calls = s.calls.As(writer)
 	return inside, nil

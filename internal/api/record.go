@@ -100,6 +100,12 @@ func (s *Server) finish(r *http.Request, rec *record, status int, took time.Dura
 
 // route finds the handler of a call. What has none is answered as all failures are.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
+	if _, err := bearer(r.Header.Get("Authorization")); err != nil {
+		if err := s.door.tokenless.take(neighbourhood(r.RemoteAddr)); err != nil {
+			write(w, err)
+			return
+		}
+	}
 	handler, pattern := s.mux.Handler(r)
 	if pattern != "" {
 		s.mux.ServeHTTP(w, r)

@@ -43,9 +43,9 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 		want   []string
 		not    string // empty for nothing
 	}{
-		{"a private registry", []string{"image.repository=registry.example.org/tarn", "image.tag=v1@sha256:" + strings.Repeat("a", 64), "image.pullSecrets[0].name=mine", "api.enabled=true"},
+		{"a private registry", []string{"image.repository=registry.example.org/tarn", "image.tag=v1@sha256:" + strings.Repeat("a", 64), "image.pullSecrets[0].name=mine", "api.enabled=true", "api.insecure=true"},
 			[]string{`image: "registry.example.org/tarn:v1@sha256:`, "- name: mine", "--scrub-pull-secret=mine\n"}, ""},
-		{"the API with TLS", []string{"api.enabled=true", "api.tlsSecret=served", "api.replicas=3", "api.nodeSelector.disk=fast"}, []string{"secretName: served", "port: 443"}, ""},
+		{"the API with TLS", []string{"api.enabled=true", "api.tlsSecret=served", "api.replicas=3", "api.nodeSelector.disk=fast"}, []string{"secretName: served", "port: 443"}, "--insecure"},
 		{"what Kubernetes does otherwise", []string{"controller.controllers={*}", "controller.scrub=false", "controller.replicas=1"}, []string{"--controllers=*\n", "name: tarn-bind", "name: tarn-protect", "name: finalizers.tarn.dev"}, ""},
 		{"nothing beside", []string{"metrics.enabled=false", "networkPolicy.enabled=false", "controller.priorityClassName=", "node.priorityClassName=", "crds.keep=false"}, []string{"--metrics-bind-address=0"}, "tarn-metrics"},
 		{"nothing that is Kubernetes' to do", []string{"controller.controllers={*,-bind,-protect}"}, []string{"name: pools.tarn.dev"}, "finalizers.tarn.dev"},
@@ -55,7 +55,7 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 		{"a folder of the node", []string{"controller.hostPath=/var/lib/tarn", "controller.nodeSelector.disk=fast", "controller.replicas=1"}, []string{"--host-path-root=/var/lib/tarn/volumes\n", `hostPath: {path: "/var/lib/tarn", type: DirectoryOrCreate}`}, ""},
 		{"applications with classes of their own", []string{"apps.classes.rwo=fast", "node.extraArgs={--v=1}"}, []string{"--app-class=rwo=fast"}, ""},
 		{"an image that is always pulled, and another for pools", []string{"image.pullPolicy=Always", "controller.pauseImage=registry.example.org/pause:1"}, []string{"imagePullPolicy: Always\n", "- --pause-image=registry.example.org/pause:1\n"}, "imagePullPolicy: IfNotPresent"},
-		{"calls that name no namespace", []string{"api.enabled=true", "api.defaultNamespace=apps"}, []string{"- --default-namespace=apps\n"}, ""},
+		{"calls that name no namespace", []string{"api.enabled=true", "api.insecure=true", "api.defaultNamespace=apps"}, []string{"- --insecure\n", "- --default-namespace=apps\n"}, ""},
 		{"resources that somebody else installs", []string{"crds.install=false"}, nil, "kind: CustomResourceDefinition"},
 		{"a socket as kubelets spell it", []string{"node.criSocket=/var/run/crio/crio.sock"}, []string{"--cri-endpoint=unix:///proc/1/root/run/crio/crio.sock\n"}, "/var/run/crio"},
 		{"one that only begins so", []string{"node.criSocket=/var/running/x.sock"}, []string{"--cri-endpoint=unix:///proc/1/root/var/running/x.sock\n"}, ""},
@@ -83,7 +83,7 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 	}
 	for value, want := range map[string]string{
 		"controller.replicas=0": "replicas", "image.tagg=v1": "tagg", "node.kubeletDir=kubelet": "kubeletDir", "node.criSocket=unix:///run/x.sock": "criSocket",
-		"controller.controllers={everything}": "controllers", "apps.classes.rox=slow": "rox", "api.enabled=maybe": "enabled", "image.pullSecrets={mine}": "pullSecrets",
+		"controller.controllers={everything}": "controllers", "apps.classes.rox=slow": "rox", "api.enabled=maybe": "enabled", "api.enabled=true": "api.insecure=true", "image.pullSecrets={mine}": "pullSecrets",
 		"controller.hostPath=folders": "hostPath", "controller.hostPath=/": "hostPath", "metrics.serviceMonitor=true,metrics.enabled=false": "metrics.serviceMonitor",
 	} {
 		if out, err := a.rendered(value); err == nil || !strings.Contains(out, want) {
@@ -104,7 +104,7 @@ func TestAddOnThePasswordOfARegistryGoesWithEveryPodAsThePageSays(t *testing.T) 
 	section, _, _ = strings.Cut(section, "\n###")
 	namespace, secret := pageWords(t, section, "kubectl create namespace ", 1), pageWords(t, section, "kubectl -n "+tarnSystem+" create secret docker-registry ", 1)
 	args := pageWords(t, section, "helm install tarn charts/tarn ", -1)
-	manifest, err := a.template(append(args, "--set", "api.enabled=true")...)
+	manifest, err := a.template(append(args, "--set", "api.enabled=true", "--set", "api.insecure=true")...)
 	if err != nil {
 		t.Fatalf("%v: %s", err, manifest)
 	}
@@ -158,7 +158,7 @@ func pageWords(t *testing.T, page, begin string, n int) []string {
 func TestAddOnTheChartKnowsWhatThisClusterHasNot(t *testing.T) {
 	a := needsAddOn(t)
 	t.Parallel()
-	manifest, err := a.rendered("metrics.serviceMonitor=true", "api.enabled=true")
+	manifest, err := a.rendered("metrics.serviceMonitor=true", "api.enabled=true", "api.insecure=true")
 	if err != nil {
 		t.Fatalf("%v: %s", err, manifest)
 	}

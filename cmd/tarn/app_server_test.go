@@ -54,7 +54,7 @@ func newTwoWays(t *testing.T) *twoWays {
 	config := testkit.APIServer(t)
 	w := &twoWays{t: t, client: testkit.Client(t, config), name: fmt.Sprintf("two-ways-%05x", rand.IntN(1<<20))}
 	w.must(w.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.name}}))
-	server, err := api.New(api.Options{Client: w.client, Log: logr.Discard(), Metrics: prometheus.NewRegistry()})
+	server, err := api.New(api.Options{Client: w.client, As: actingAs(config, w.client), Log: logr.Discard(), Metrics: prometheus.NewRegistry()})
 	w.must(err)
 	w.server = httptest.NewUnstartedServer(server)
 	w.server.Config.ErrorLog = log.New(io.Discard, "", 0) // one of the callers does not trust it

@@ -79,13 +79,18 @@ type StageLoss struct {
 // again: it is the one that was lost, or has failed since.
 func (l *StageLoss) Spent(attempt int32) bool { return attempt <= max(l.Attempt, l.Failed) }
 
-// StageLeft is a mount of a running container that could not be bound anew.
+// StageLeft is a mount that could not be bound anew: of a running container, or the
+// kubelet's of a subPath, which a container is started anew with.
 type StageLeft struct {
 	// podUID is the pod's.
 	PodUID types.UID `json:"podUID"`
-	// path is where the container has the mount; empty if that is not known.
+	// path is where the running container has the mount; empty if that is not known.
 	// +optional
 	Path string `json:"path,omitempty"`
+	// container is set for the kubelet's mount of a subPath: the container that cannot be
+	// started anew with it.
+	// +optional
+	Container string `json:"container,omitempty"`
 	// message says why.
 	Message string `json:"message"`
 }

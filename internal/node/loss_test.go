@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -114,6 +115,71 @@ func TestAVolumeThatIsLostIsBoundAnewThoughNobodyAsks(t *testing.T) {
 	}
 	w.mustUnpublish(volume, first)
 	w.mustUnpublish(volume, second)
+	w.nothingIsLeft()
+}
+
+// What the kubelet has mounted of subPaths it gives to a container that is started anew.
+func TestTheKubeletsSubPathsOfALostVolumeAreBoundAnew(t *testing.T) {
+	w := newWorld(t)
+	volume := w.startNumbered()
+	again := numbered()
+	w.player.set(func(pav string) (tarnv1.StagePodPhase, string) {
+		phase, message := again(pav)
+		in := func(name string) string { return filepath.Join(pav, "volume", name) }
+		data, err := os.ReadFile(in("greeting"))
+		err = errors.Join(err, os.MkdirAll(in("deep/down"), 0o755), os.WriteFile(in("deep/down/greeting"), data, 0o600), os.Mkdir(in("dropped"), 0o755))
+		if string(data) == "1" {
+			err = errors.Join(err, os.Mkdir(in("once"), 0o755), os.Mkdir(in("turned"), 0o755), os.WriteFile(in("file"), nil, 0o600))
+		} else { // as who writes in the volume may have it
+			err = errors.Join(err, os.Symlink(w.kubelet, in("turned")), os.Mkdir(in("dropped/deleted"), 0o755))
+		}
+		if err != nil {
+			return tarnv1.StagePodFailed, err.Error()
+		}
+		return phase, message
+	})
+	target := w.mustPublish(volume, "pod-1")
+	binds := filepath.Join(w.kubelet, "pods", "pod-1", "volume-subpaths", volume.Name, "db")
+	names := []string{"deep/down", "greeting", ".", "once", "turned", "dropped", "file"}
+	bind := func(i int) string { return filepath.Join(binds, strconv.Itoa(i)) }
+	if err := os.MkdirAll(binds, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range names {
+		source, err := os.OpenFile(filepath.Join(target, name), unix.O_PATH, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(mounts.EnsureBind(mounts.Kernel{}, source, bind(i), false), source.Close())
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(target, "dropped")); err != nil {
+		t.Fatal(err)
+	}
+	w.unmountVolume(w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged))
+	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonRebound)
+	w.wantFile(filepath.Join(bind(0), "greeting"), "2")
+	w.wantFile(bind(1), "2")
+	w.wantFile(filepath.Join(bind(2), "greeting"), "2")
+	for i := 3; i < 6; i++ { // the kubelet is to find that it is not what the container has to have
+		if found, err := os.ReadDir(bind(i)); err != nil || len(found) > 0 {
+			t.Errorf("in place of %s is %v (%v), want nothing", names[i], found, err)
+		}
+		if err := os.WriteFile(filepath.Join(bind(i), "x"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+			t.Errorf("writing in place of %s: %v, want a read-only file system", names[i], err)
+		}
+	}
+	if left := stage.Status.Node.Loss.Left; !slices.ContainsFunc(left, func(l tarnv1.StageLeft) bool {
+		return l.PodUID == "pod-1" && l.Container == "db" && strings.Contains(l.Message, "has no subPath file")
+	}) || len(left) != 2 { // of the pod no process is seen
+		t.Errorf("left is %+v, want the file", left)
+	}
+	if err := mounts.UnmountTree(mounts.Kernel{}, binds, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.mustUnpublish(volume, target)
 	w.nothingIsLeft()
 }
 

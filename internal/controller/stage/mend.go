@@ -218,7 +218,12 @@ func tellRebound(stage *tarnv1.PavStage, pod *corev1.Pod) []Action {
 	}
 	var actions []Action
 	for _, l := range stage.Status.Node.Loss.Left {
-		if l.PodUID == pod.UID {
+		switch {
+		case l.PodUID != pod.UID:
+		case l.Container != "":
+			actions = append(actions, tell(corev1.EventTypeWarning, ReasonVolumeNotRebound,
+				"volume %s was lost and is staged again, but container %s cannot be started anew with its subPath: %s; delete and create the pod", name, l.Container, l.Message))
+		default:
 			actions = append(actions, tell(corev1.EventTypeWarning, ReasonVolumeNotRebound,
 				"volume %s was lost and is staged again, but is not bound anew at %q in a running container: %s; restart the pod to see it there", name, l.Path, l.Message))
 		}

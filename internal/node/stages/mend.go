@@ -148,7 +148,7 @@ func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *
 		n.Loss.ReboundTime, n.Loss.Left = &metav1.Time{Time: s.Now()}, left
 		message := fmt.Sprintf("lost %d times, at last because: %s; staged again and bound anew", n.Loss.Number, n.Loss.Message)
 		if len(left) > 0 {
-			message += fmt.Sprintf(", but for %d mounts in running containers, listed in status.node.loss.left", len(left))
+			message += fmt.Sprintf(", but for %d mounts, listed in status.node.loss.left", len(left))
 		}
 		s.setHealthy(n, metav1.ConditionTrue, tarnv1.ReasonRebound, message)
 	})

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -18,10 +19,10 @@ import (
 	"tarn.dev/tarn/internal/node/patience"
 )
 
-// rebind mounts the volume wherever the lost one was: at each target, and, if that is
-// the recovery, in each running container of its pods. It tells which mounts of
-// running containers are left. Of another block device containers have no mount but a
-// device node.
+// rebind mounts the volume wherever the lost one was: at each target, at the kubelet's mounts
+// of its subPaths, and, if that is the recovery, in each running container of its pods. It
+// tells which mounts are left. Of another block device containers have no mount but a device
+// node.
 func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.File, again *record) ([]tarnv1.StageLeft, error) {
 	unlock := s.folders.Lock(string(stage.UID))
 	defer unlock()
@@ -35,7 +36,7 @@ func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.
 	}
 	left := slices.Clone(again.Mending.Left)
 	for _, l := range left {
-		log.FromContext(ctx).Info("a mount in a running container still shows the lost volume", "pod", l.PodUID, "path", l.Path, "because", l.Message)
+		log.FromContext(ctx).Info("a mount still shows the lost volume", "pod", l.PodUID, "path", l.Path, "subPath of container", l.Container, "because", l.Message)
 	}
 	if !again.Mending.Exchanged {
 		return left, nil
@@ -86,37 +87,85 @@ func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.
 		defer func() { go func() { _ = pin.Close() }() }()
 	}
 	e := exchange{looks: &s.looks, old: old, below: mounts.Under(table, target), target: mounts.Real(target), volume: volume}
-	within := recoveryOf(stage) == tarnv1.RecoveryRebind && pin != nil
-	if within {
-		// Once before the target, so that after a crash the target still tells what
-		// was lost, and once after, for a container that is started in between.
-		if err := s.exchangeWithin(stage, e, target, again); err != nil {
-			return err
-		}
+	if pin == nil {
+		return s.Mounts.Replace(volume, target, stage.Spec.ReadOnly)
+	}
+	// Once before the target, so that after a crash the target still tells what was lost, and
+	// once after, for a container that is started in between.
+	if err := s.exchangeCopies(stage, e, target, again); err != nil {
+		return err
 	}
 	if err := s.Mounts.Replace(volume, target, readOnly); err != nil {
 		return err
 	}
-	if !within {
-		return nil
-	}
-	return s.exchangeWithin(stage, e, target, again)
+	return s.exchangeCopies(stage, e, target, again)
 }
 
-// exchangeWithin exchanges the mounts in the containers of a target's pod and keeps
-// which are left.
-func (s *Stages) exchangeWithin(stage *tarnv1.PavStage, e exchange, target string, again *record) error {
-	left, err := e.containers(target)
+// exchangeCopies exchanges the copies that the kubelet and the containers of a target's pod
+// have of its mount, and keeps which are left.
+func (s *Stages) exchangeCopies(stage *tarnv1.PavStage, e exchange, target string, again *record) error {
+	pods := podsOf([]string{target})
+	if len(pods) == 0 {
+		return nil
+	}
+	left, err := s.exchangeSubPaths(stage, e, pods[0])
 	if err != nil {
 		return err
 	}
-	pods := podsOf([]string{target})
+	if recoveryOf(stage) == tarnv1.RecoveryRebind {
+		running, err := e.containers(pods[0])
+		if err != nil {
+			return err
+		}
+		left = append(left, running...)
+	}
 	others := slices.DeleteFunc(slices.Clone(again.Mending.Left), func(l tarnv1.StageLeft) bool { return slices.Contains(pods, l.PodUID) })
 	if len(left) == 0 && len(others) == len(again.Mending.Left) {
 		return nil
 	}
 	again.Mending.Left = append(others, left...)
 	return s.writeRecord(stage.UID, again)
+}
+
+// exchangeSubPaths exchanges the mounts that the kubelet has made of subPaths of the volume,
+// one for each container and mount of the pod, and tells which are left. It gives them to a
+// container that is started anew, and cannot look at one whose server has ended. A subPath
+// that cannot be opened is replaced by an empty directory, read-only: that the kubelet takes
+// for wrong, and mounts the subPath anew when it starts the container.
+func (s *Stages) exchangeSubPaths(stage *tarnv1.PavStage, e exchange, pod types.UID) ([]tarnv1.StageLeft, error) {
+	table, err := s.Mounts.List()
+	if err != nil {
+		return nil, err
+	}
+	// From pods/UID/volumes/kubernetes.io~csi/NAME/mount to
+	// pods/UID/volume-subpaths/NAME/CONTAINER/INDEX.
+	folder := filepath.Join(e.target, "../../../../volume-subpaths", filepath.Base(filepath.Dir(e.target)))
+	var left []tarnv1.StageLeft
+	for _, m := range table {
+		container := filepath.Dir(m.Point)
+		if filepath.Dir(container) != folder || !e.lost(m) || !uppermost(table, m) {
+			continue
+		}
+		err := e.with(m, func(part *os.File) error { return s.Mounts.Replace(part, m.Point, stage.Spec.ReadOnly) })
+		if err != nil && s.replaceByNothing(stage.UID, m.Point) != nil {
+			left = append(left, tarnv1.StageLeft{PodUID: pod, Container: filepath.Base(container), Message: err.Error()})
+		}
+	}
+	return left, nil
+}
+
+// replaceByNothing mounts an empty directory, read-only, in the place of a mount.
+func (s *Stages) replaceByNothing(stage types.UID, point string) error {
+	path := filepath.Join(s.folder(stage), "empty")
+	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	empty, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = empty.Close() }()
+	return s.Mounts.Replace(empty, point, true)
 }
 
 // exchange is a volume that takes the place of a lost one.
@@ -130,26 +179,26 @@ type exchange struct {
 	volume *os.File
 }
 
+// lost says whether a mount shows the lost volume or a part of it.
+func (e exchange) lost(m mounts.Mount) bool {
+	return m.Device == e.old.Device && mounts.Inside(m.Root, e.old.Root)
+}
+
 // containers exchanges the mounts in the containers of the target's pod, and tells
 // which are left.
-func (e exchange) containers(target string) ([]tarnv1.StageLeft, error) {
-	pods := podsOf([]string{target})
-	if len(pods) == 0 {
-		return nil, nil
-	}
-	found, err := inside.Find(pods)
+func (e exchange) containers(pod types.UID) ([]tarnv1.StageLeft, error) {
+	found, err := inside.Find([]types.UID{pod})
 	if err != nil {
 		return nil, err
 	}
 	var left []tarnv1.StageLeft
 	if len(found) == 0 {
 		// Every pod has at least the process that holds its sandbox.
-		left = append(left, tarnv1.StageLeft{PodUID: pods[0], Message: "no process of the pod can be seen; the node agent needs hostPID to look into its containers"})
+		left = append(left, tarnv1.StageLeft{PodUID: pod, Message: "no process of the pod can be seen; the node agent needs hostPID to look into its containers"})
 	}
 	for _, c := range found {
-		// The same place may show it more than once; the uppermost is exchanged.
 		for _, m := range c.Table {
-			if m.Device != e.old.Device || !mounts.Inside(m.Root, e.old.Root) {
+			if !e.lost(m) || !uppermost(c.Table, m) {
 				continue
 			}
 			if err := e.one(c, m); err != nil {
@@ -161,30 +210,37 @@ func (e exchange) containers(target string) ([]tarnv1.StageLeft, error) {
 }
 
 func (e exchange) one(c inside.Container, m mounts.Mount) error {
-	if layers := mountsAt(c.Table, m.Point); layers[len(layers)-1].ID != m.ID {
-		return nil // nobody sees it there
-	}
 	for _, other := range c.Table {
 		if other.Point != m.Point && mounts.Inside(other.Point, m.Point) && !e.has(m, other) {
 			return fmt.Errorf("%s is mounted below it and would go with it", other.Point)
 		}
 	}
-	source := e.volume
-	if m.Root != e.old.Root {
-		sub, err := e.subPath(strings.TrimPrefix(strings.TrimPrefix(m.Root, e.old.Root), "/"))
-		if err != nil {
-			return err
-		}
-		defer func() { _ = sub.Close() }()
-		source = sub
+	return e.with(m, func(part *os.File) error { return c.Replace(e.looks, ServerAnswer, m, part) })
+}
+
+// with opens what of the volume belongs in the place of a mount of the lost one.
+func (e exchange) with(m mounts.Mount, do func(part *os.File) error) error {
+	if m.Root == e.old.Root {
+		return do(e.volume)
 	}
-	return c.Replace(e.looks, ServerAnswer, m, source)
+	part, err := e.subPath(strings.TrimPrefix(strings.TrimPrefix(m.Root, e.old.Root), "/"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = part.Close() }()
+	return do(part)
 }
 
 // has says whether a mount below the container's is one of the lost volume's own.
 func (e exchange) has(m, other mounts.Mount) bool {
 	path := filepath.Join(e.target, strings.TrimPrefix(other.Point, m.Point))
 	return slices.ContainsFunc(e.below, func(b mounts.Mount) bool { return b.Point == path && b.Device == other.Device })
+}
+
+// uppermost says whether a mount of a table is the one that is seen at its point.
+func uppermost(table []mounts.Mount, m mounts.Mount) bool {
+	layers := mountsAt(table, m.Point)
+	return layers[len(layers)-1].ID == m.ID
 }
 
 // mountsAt are the mounts at a point as a table spells it, such as that of another process.
@@ -194,6 +250,9 @@ func mountsAt(table []mounts.Mount, point string) []mounts.Mount {
 
 // subPath opens what lies at a path of the volume, without following a symbolic link.
 func (e exchange) subPath(path string) (*os.File, error) {
+	if path, deleted := strings.CutSuffix(path, "//deleted"); deleted { // the kernel's word, and no path
+		return nil, fmt.Errorf("subPath %s was deleted from the lost volume", path)
+	}
 	raw, err := e.volume.SyscallConn() // keeps it open while a question hangs, though it is closed
 	if err != nil {
 		return nil, err

@@ -46,7 +46,7 @@ type mending struct {
 	Loss int32 `json:"loss"`
 	// Exchanged says that it is another block device than the lost one.
 	Exchanged bool `json:"exchanged,omitempty"`
-	// Left are the mounts of running containers that could not be exchanged.
+	// Left are the mounts that could not be exchanged.
 	Left []tarnv1.StageLeft `json:"left,omitempty"`
 }
 

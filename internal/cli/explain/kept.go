@@ -12,7 +12,8 @@ import (
 
 // A volume that was lost and is there again is not there for every container that runs: a
 // mount may not be exchanged, and with recovery RestartConsumers none is, while a pod that
-// nobody would make again is not evicted. Such a container goes on with what was lost.
+// nobody would make again is not evicted. Such a container goes on with what was lost. And the
+// kubelet may keep a subPath of what was lost, with which no container can be started.
 
 // mended says that a volume was lost on a node and is there again.
 func mended(g stageView) bool {
@@ -21,8 +22,8 @@ func mended(g stageView) bool {
 }
 
 // keepsLost is about a volume that was lost and is there again, but not for a container that
-// has run since before: of a pod that is asked for, one of its own. It is false where there
-// is none.
+// has run since before, or cannot be started anew: of a pod that is asked for, one of its own.
+// It is false where there is none.
 func (s *story) keepsLost(g *stageView, users []user) bool {
 	if !mended(*g) {
 		return false
@@ -31,20 +32,25 @@ func (s *story) keepsLost(g *stageView, users []user) bool {
 		if asked := s.view.Pod; asked != nil && asked.Pod.UID != u.Pod.UID || u.Pod.DeletionTimestamp != nil || hasEnded(u.Pod) {
 			continue
 		}
-		path, why := lostMount(g.Stage, u.Pod)
-		containers := runSince(u.Pod, path, g.Stage.Status.Node.Loss.ReboundTime)
-		if why == "" || len(containers) == 0 {
-			continue
-		}
 		o := Object{Pod, u.Pod.Namespace, u.Pod.Name}
+		container, why := lostSubPath(g.Stage, u.Pod)
+		but, next := fmt.Sprintf("container %s of %s cannot be started anew with its subPath", container, o), "when the pod is replaced"
+		if why == "" {
+			var path string
+			path, why = lostMount(g.Stage, u.Pod)
+			containers := runSince(u.Pod, path, g.Stage.Status.Node.Loss.ReboundTime)
+			if why == "" || len(containers) == 0 {
+				continue
+			}
+			but, next = fmt.Sprintf("not for container %s of %s, which keeps the lost mount", join(containers), o), "when that container is started anew"
+		}
 		link := s.stageLink(g)
 		link.Since, link.Message = moment(g.Stage.Status.Node.Loss.ReboundTime.Time), why
-		link.Next, link.Command = "when that container is started anew", tryAgain(u.Pod)
+		link.Next, link.Command = next, tryAgain(u.Pod)
 		if link.Command != "" {
 			link.offer = "the command makes the pod anew"
 		}
-		s.blame("volume %s was lost on node %s and is there again, but not for container %s of %s, which keeps the lost mount: %s",
-			g.Stage.Spec.VolumeName, g.Stage.Spec.NodeName, join(containers), o, why)
+		s.blame("volume %s was lost on node %s and is there again, but %s: %s", g.Stage.Spec.VolumeName, g.Stage.Spec.NodeName, but, why)
 		return true
 	}
 	return false
@@ -61,8 +67,23 @@ func lostMount(stage *tarnv1.PavStage, pod *corev1.Pod) (path, why string) {
 		return "", "no controller would make the pod again, so it is not evicted"
 	}
 	for _, l := range stage.Status.Node.Loss.Left {
-		if l.PodUID == pod.UID {
+		if l.PodUID == pod.UID && l.Container == "" {
 			return l.Path, fmt.Sprintf("it could not be exchanged: %s", l.Message)
+		}
+	}
+	return "", ""
+}
+
+// lostSubPath names a container of a pod for which the kubelet keeps a subPath of what was lost,
+// and says why; both are empty where there is none, or where it has started since all the same.
+func lostSubPath(stage *tarnv1.PavStage, pod *corev1.Pod) (container, why string) {
+	lost := stage.Status.Node.Loss
+	for _, l := range lost.Left {
+		started := func(c corev1.ContainerStatus) bool {
+			return c.Name == l.Container && c.State.Running != nil && c.State.Running.StartedAt.After(lost.ReboundTime.Time)
+		}
+		if l.PodUID == pod.UID && l.Container != "" && !slices.ContainsFunc(statuses(pod), started) {
+			return l.Container, l.Message
 		}
 	}
 	return "", ""

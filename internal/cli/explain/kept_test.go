@@ -22,6 +22,7 @@ func TestAContainerThatKeepsALostMountIsNamed(t *testing.T) {
 	}
 	of := tarnv1.StageLeft{PodUID: "pod-uid", Path: "/srv/b", Message: "below it is another volume"}
 	nowhere := tarnv1.StageLeft{PodUID: "pod-uid", Message: "it is another block device now"}
+	subPath := tarnv1.StageLeft{PodUID: "pod-uid", Container: "a", Message: "the volume staged again has no subPath c"}
 	mounts := func(pod *corev1.Pod) {
 		pod.Spec.Containers, pod.Status.ContainerStatuses = nil, nil
 		for _, name := range []string{"a", "b"} {
@@ -33,6 +34,9 @@ func TestAContainerThatKeepsALostMountIsNamed(t *testing.T) {
 		for i := range pod.Status.ContainerStatuses {
 			pod.Status.ContainerStatuses[i].State.Running.StartedAt = *ahead(-time.Second)
 		}
+	}
+	waits := func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: "failed to prepare subPath"}}
 	}
 	owned := func(pod *corev1.Pod) {
 		pod.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "web", Controller: ptr.To(true)}}
@@ -47,11 +51,14 @@ func TestAContainerThatKeepsALostMountIsNamed(t *testing.T) {
 	}
 	const there, next = "volume pvc-claim-uid was lost on node n1 and is there again, but not for container ", "when that container is started anew"
 	const anew, made = "kubectl -n shop get pod web -o yaml | kubectl replace --force -f -", "kubectl -n shop delete pod web"
+	const replaced, mustReplace = "when the pod is replaced", "volume pvc-claim-uid was lost on node n1 and is there again, but container a of pod shop/web cannot be started anew with its subPath: the volume staged again has no subPath c"
 	for _, c := range []answer{
 		{"what could not be exchanged", asked(rebound(tarnv1.RecoveryRebind, of)), there + "b of pod shop/web, which keeps the lost mount: it could not be exchanged: below it is another volume", next, anew},
 		{"a pod that is made again", asked(rebound(tarnv1.RecoveryRebind, of), owned), there + "b of pod shop/web", next, made},
 		{"what is nowhere in particular", asked(rebound(tarnv1.RecoveryRebind, nowhere)), there + "a, b of pod shop/web", next, anew},
 		{"a pod that is not evicted", asked(rebound(tarnv1.RecoveryRestartConsumers)), there + "a, b of pod shop/web, which keeps the lost mount: no controller would make the pod again, so it is not evicted", next, anew},
+		{"a subPath the kubelet keeps", asked(rebound(tarnv1.RecoveryRebind, of, subPath), waits), mustReplace, replaced, anew},
+		{"a subPath of a container that still runs", asked(rebound(tarnv1.RecoveryRebind, subPath), owned), mustReplace, replaced, made},
 		{"who asks for the volume", volume(asked(rebound(tarnv1.RecoveryRebind, of))), "is Bound: " + there + "b of pod shop/web", next, anew},
 		{"who asks for the volume of a pod that is not evicted", volume(asked(rebound(tarnv1.RecoveryRestartConsumers))), "is Bound: " + there + "a, b of pod shop/web", next, anew},
 	} {
@@ -63,6 +70,7 @@ func TestAContainerThatKeepsALostMountIsNamed(t *testing.T) {
 		"all was exchanged":         asked(rebound(tarnv1.RecoveryRebind)),
 		"it is another pod's":       asked(rebound(tarnv1.RecoveryRebind, elsewhere)),
 		"it was started anew since": asked(rebound(tarnv1.RecoveryRebind, of), restarted),
+		"its subPath was right":     asked(rebound(tarnv1.RecoveryRebind, subPath), restarted),
 		"it is one that is evicted": asked(rebound(tarnv1.RecoveryRestartConsumers), owned),
 		"it came later": asked(func(g *tarnv1.PavStage) {
 			rebound(tarnv1.RecoveryRestartConsumers)(g)

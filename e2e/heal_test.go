@@ -52,6 +52,10 @@ func fusefs(t *testing.T) string {
 	return dir
 }
 
+// changes is a script that says what it finds in the volume, and ends when it finds something else.
+const changes = `first=$(cat /data/greeting); echo "began with $first"
+while now=$(cat /data/greeting 2>/dev/null) || now=$first; [ "$now" = "$first" ]; do sleep 0.1; done`
+
 // reads is a script that says, ten times a second, what it finds in the volume.
 const reads = `while true; do cat /data/greeting 2>&1 || true; sleep 0.1; done`
 
@@ -115,12 +119,24 @@ func TestAVolumeWhoseServerIsKilledIsThereAgainInTheRunningPod(t *testing.T) {
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.bound(s.claim("data"))
 	pod := s.consumer("reader", claim.Name, reads)
+	parts := s.consumer("parts", claim.Name, changes, func(p *corev1.Pod) {
+		p.Spec.RestartPolicy = corev1.RestartPolicyAlways
+		named := p.Spec.Containers[0].DeepCopy()
+		p.Spec.Containers[0].VolumeMounts[0].SubPath = "sub"
+		named.Name, named.Env, named.VolumeMounts[0].SubPathExpr = "named", []corev1.EnvVar{{Name: "PART", Value: "sub"}}, "$(PART)"
+		p.Spec.Containers = append(p.Spec.Containers, *named)
+	})
 	s.ready(pod)
+	s.ready(parts)
 	first := s.stageOf("healthy", healthy(tarn.ReasonStaged)).Status.Pod
 	s.prints(pod, first.Name)
 
 	for nth := int32(1); nth <= 2; nth++ {
 		s.losesItsServer(pod, first, nth)
+		s.await("both containers with a subPath to have seen the volume, and to be started anew with it", func() (bool, string) {
+			text := s.printed(parts)
+			return strings.Count(text, "began with "+strings.TrimSuffix(first.Name, "1")+strconv.Itoa(int(nth)+1)) == 2, text
+		})
 	}
 	s.told(pod, "VolumeLost", claim.Spec.VolumeName)
 	s.told(pod, "VolumeRebound", claim.Spec.VolumeName)

@@ -1,6 +1,6 @@
-// Command fusefs serves a file system of one file, "greeting", at the folder it is
-// given, until it is killed: a volume with a server, for the cases that kill servers.
-// It must not know of anything else.
+// Command fusefs serves a file system of one file, "greeting", and a folder with the same
+// file, "sub", at the folder it is given, until it is killed: a volume with a server, for the
+// cases that kill servers. It must not know of anything else.
 //
 //	fusefs FOLDER TEXT
 //
@@ -36,9 +36,10 @@ const (
 const (
 	rootNode = 1
 	fileNode = 2
+	subNode  = 3
 	// inHeader and outHeader are the sizes of what precedes a request and an answer.
 	inHeader, outHeader = 40, 16
-	name                = "greeting"
+	name, sub           = "greeting\x00", "sub\x00" // as a lookup has them
 )
 
 func main() {
@@ -104,12 +105,16 @@ func content(op uint32, node uint64, in []byte, text string) ([]byte, unix.Errno
 		order.PutUint32(out[20:], 1<<16)
 		return out, 0
 	case opLookup:
-		if node != rootNode || string(in) != name+"\x00" {
+		found := uint64(fileNode)
+		switch {
+		case string(in) == sub && node == rootNode:
+			found = subNode
+		case string(in) != name:
 			return nil, unix.ENOENT
 		}
 		out := make([]byte, 40)
-		order.PutUint64(out, fileNode)
-		return append(out, attributes(fileNode, text)...), 0
+		order.PutUint64(out, found)
+		return append(out, attributes(found, text)...), 0
 	case opGetattr:
 		return append(make([]byte, 16), attributes(node, text)...), 0
 	case opOpen, opOpendir:
@@ -126,7 +131,7 @@ func content(op uint32, node uint64, in []byte, text string) ([]byte, unix.Errno
 	return nil, unix.ENOSYS
 }
 
-// attributes are those of the root or the file.
+// attributes are those of a folder or the file.
 func attributes(node uint64, text string) []byte {
 	order := binary.NativeEndian
 	out := make([]byte, 88)

@@ -13,6 +13,7 @@ import (
 	kyaml "sigs.k8s.io/yaml"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
 )
 
 // manifest is one YAML document of a file: what kubectl reads in it, and where in
@@ -163,14 +164,14 @@ func (m *manifest) walkMapping(path string, n *yaml.Node, has map[string]bool) {
 			continue
 		}
 		if own[key.Value] {
-			m.twice = append(m.twice, field{joinField(path, key.Value), key})
+			m.twice = append(m.twice, field{podvol.JoinField(path, key.Value), key})
 		}
 		own[key.Value] = true
 		if has[key.Value] {
 			continue
 		}
-		m.keys[joinField(path, key.Value)] = key
-		m.walk(joinField(path, key.Value), value)
+		m.keys[podvol.JoinField(path, key.Value)] = key
+		m.walk(podvol.JoinField(path, key.Value), value)
 	}
 	for key := range own {
 		has[key] = true
@@ -197,21 +198,6 @@ func (m *manifest) walkMerged(path string, n *yaml.Node, has map[string]bool) {
 }
 
 func isMerge(key *yaml.Node) bool { return key.Tag == "!!merge" || key.Value == "<<" && key.Style == 0 }
-
-// plainKey is a key that a path holds as it is.
-var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
-
-// joinField writes paths as the template engine does: spec.containers[0], and
-// ['a.b'] for a key that is no plain name.
-func joinField(path, key string) string {
-	switch {
-	case !plainKey.MatchString(key):
-		return path + "['" + key + "']"
-	case path == "":
-		return key
-	}
-	return path + "." + key
-}
 
 // inTemplate gives the line and column in the file of a place in the template that
 // is the value at a path; exact says that it is not just where the value begins.

@@ -50,7 +50,7 @@ func (l *linter) checkNames(s podvol.Section, modes []pavv1.ProvisioningMode) {
 					"%s has %q for a volume of mode %s alone, and the provisioner has others; ask \"is defined\", or give it a default", s.Field, name, mode))
 				continue
 			}
-			l.sayInTemplate(levelError, path, line, column, fmt.Sprintf("%s has no variable %q; %s", s.Field, name, suggest(name, known)))
+			l.sayInTemplate(levelError, path, line, column, fmt.Sprintf("%s has no variable %q; %s", s.Field, name, spelling.Hint(name, known)))
 		}
 	})
 }
@@ -88,7 +88,7 @@ func walkStrings(path string, value any, do func(path, text string)) {
 		}
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(value)) {
-			walkStrings(joinField(path, key), value[key], do)
+			walkStrings(podvol.JoinField(path, key), value[key], do)
 		}
 	}
 }
@@ -121,12 +121,4 @@ func placeOf(template, name string) (line, column int) {
 	}
 	start := strings.LastIndexByte(template[:at], '\n') + 1
 	return strings.Count(template[:start], "\n") + 1, utf8.RuneCountInString(template[start:at]) + 1
-}
-
-// suggest names the known words nearest to one, or all where none is near.
-func suggest(word string, known []string) string {
-	if near := spelling.Near(word, known); near != nil {
-		return fmt.Sprintf("did you mean %s?", strings.Join(near, " or "))
-	}
-	return "known are " + strings.Join(known, ", ")
 }

@@ -30,16 +30,14 @@ func (l *linter) checkPod(s podvol.Section) {
 	section, _ := s.Object.(fields)
 	key := podvol.PodField(s.Step)
 	template, ok := section[key].(fields)
-	at := joinField(s.Field, key)
+	at := podvol.JoinField(s.Field, key)
 	if !ok {
 		if text, _ := section[key].(string); text != "" {
 			l.say(levelNote, at, "the whole pod is a template; tarn pav render shows what it comes to, and the privileges it needs")
 		}
 		return
 	}
-	wrong := func(path, message string) { l.say(levelError, path, "%s", message) }
 	metadata, _ := template["metadata"].(fields)
-	checkType(at+".metadata", reflect.TypeFor[metav1.ObjectMeta](), metadata, true, wrong)
 	l.checkPodMetadata(at+".metadata", metadata)
 	spec, ok := template["spec"].(fields)
 	if !ok {
@@ -49,7 +47,6 @@ func (l *linter) checkPod(s podvol.Section) {
 		return
 	}
 	at += ".spec"
-	checkType(at, reflect.TypeFor[corev1.PodSpec](), spec, true, wrong)
 	l.checkEnd(s, at, spec)
 	l.checkReserved(at, spec)
 	l.checkContainers(at, spec)
@@ -57,7 +54,7 @@ func (l *linter) checkPod(s podvol.Section) {
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
-	(&privileges{linter: l, namespace: namespace}).check(s.Step, joinField(s.Field, key), template)
+	(&privileges{linter: l, namespace: namespace}).check(s.Step, podvol.JoinField(s.Field, key), template)
 }
 
 // checkPodMetadata looks at what of a template's metadata comes into the pod.
@@ -66,7 +63,7 @@ func (l *linter) checkPodMetadata(at string, metadata fields) {
 	for _, key := range slices.Sorted(maps.Keys(metadata)) {
 		switch key {
 		case "name", "generateName":
-			l.say(levelWarning, joinField(at, key), own+"Tarn gives its pods names of their own")
+			l.say(levelWarning, podvol.JoinField(at, key), own+"Tarn gives its pods names of their own")
 		case "namespace":
 			if name, ok := metadata[key].(string); ok && !isTemplate(name) {
 				for _, wrong := range validation.IsDNS1123Label(name) {
@@ -77,12 +74,12 @@ func (l *linter) checkPodMetadata(at string, metadata fields) {
 			of, _ := metadata[key].(fields)
 			for _, name := range slices.Sorted(maps.Keys(of)) {
 				if strings.HasPrefix(name, tarnv1.Group+"/") {
-					l.say(levelWarning, joinField(joinField(at, key), name), own+"what begins "+tarnv1.Group+"/ is Tarn's to set")
+					l.say(levelWarning, podvol.JoinField(podvol.JoinField(at, key), name), own+"what begins "+tarnv1.Group+"/ is Tarn's to set")
 				}
 			}
 		default:
 			if _, known := podMetadata[key]; known {
-				l.say(levelWarning, joinField(at, key), own+"of a template's metadata the pod gets namespace, labels and annotations")
+				l.say(levelWarning, podvol.JoinField(at, key), own+"of a template's metadata the pod gets namespace, labels and annotations")
 			}
 		}
 	}
@@ -91,7 +88,7 @@ func (l *linter) checkPodMetadata(at string, metadata fields) {
 // podMetadata are the fields that metadata can have.
 var podMetadata = func() map[string]reflect.Type {
 	known := map[string]reflect.Type{}
-	jsonFields(reflect.TypeFor[metav1.ObjectMeta](), known)
+	podvol.JSONFields(reflect.TypeFor[metav1.ObjectMeta](), known)
 	return known
 }()
 

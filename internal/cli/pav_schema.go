@@ -18,6 +18,7 @@ import (
 	"tarn.dev/tarn/api/crds"
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/spelling"
 )
 
 // provisionerSchema is the schema of the installed resource, so that lint knows the
@@ -58,7 +59,7 @@ func (l *linter) checkSchema() *pavv1.PavProvisioner {
 	spec, ok := l.object["spec"].(map[string]any)
 	for _, key := range slices.Sorted(maps.Keys(l.object)) {
 		if key != "spec" && key != "metadata" && key != "status" && key != "apiVersion" && key != "kind" {
-			l.say(levelError, key, "unknown field; %s", suggest(key, []string{"metadata", "spec"}))
+			l.say(levelError, key, "unknown field; %s", spelling.Hint(key, []string{"metadata", "spec"}))
 		}
 	}
 	if !ok {
@@ -80,7 +81,7 @@ func (l *linter) checkMetadata() {
 	case len(name) > 63 || !provisionerName.MatchString(name):
 		l.say(levelError, "metadata.name", "%q must be a DNS label: at most 63 characters, lower-case letters, digits and '-', no dots; it is used as the CSI driver name", name)
 	}
-	checkType("metadata", reflect.TypeFor[metav1.ObjectMeta](), l.object["metadata"], false, func(path, message string) {
+	podvol.CheckType("metadata", reflect.TypeFor[metav1.ObjectMeta](), l.object["metadata"], false, func(path, message string) {
 		l.say(levelError, path, "%s", message)
 	})
 	if l.text("metadata", "namespace") != "" {
@@ -129,7 +130,7 @@ func (l *linter) knownFields(section string, value any) any {
 			kept[key] = given[key]
 			continue
 		}
-		l.say(levelError, joinField("spec."+section, key), "unknown field; %s", suggest(key, known))
+		l.say(levelError, podvol.JoinField("spec."+section, key), "unknown field; %s", spelling.Hint(key, known))
 	}
 	return kept
 }
@@ -170,11 +171,11 @@ func (l *linter) checkValue(path string, schema *apiextensionsv1.JSONSchemaProps
 func (l *linter) checkObject(path string, schema *apiextensionsv1.JSONSchemaProps, fields map[string]any, bad func(string)) {
 	known := slices.Sorted(maps.Keys(schema.Properties))
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		at := joinField(path, key)
+		at := podvol.JoinField(path, key)
 		property, ok := schema.Properties[key]
 		switch {
 		case !ok:
-			l.say(levelError, at, "unknown field; %s", suggest(key, known))
+			l.say(levelError, at, "unknown field; %s", spelling.Hint(key, known))
 			bad(at)
 		case fields[key] == nil && !slices.Contains(schema.Required, key):
 		default:
@@ -183,7 +184,7 @@ func (l *linter) checkObject(path string, schema *apiextensionsv1.JSONSchemaProp
 	}
 	for _, key := range schema.Required {
 		if fields[key] == nil {
-			at := joinField(path, key)
+			at := podvol.JoinField(path, key)
 			l.say(levelError, at, "is missing; add it")
 			bad(at)
 		}

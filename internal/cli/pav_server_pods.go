@@ -22,7 +22,7 @@ func (s *lintServer) checkPods(ctx context.Context, p *pavv1.PavProvisioner, m *
 	var found findings
 	told := map[string]bool{} // of the namespaces in which nobody may ask
 	for _, section := range podvol.Sections(p) {
-		at := joinField(section.Field, podvol.PodField(section.Step))
+		at := podvol.JoinField(section.Field, podvol.PodField(section.Step))
 		note := func(format string, args ...any) {
 			found = append(found, m.findingAt(levelNote, at, nil, fmt.Sprintf(format, args...)))
 		}

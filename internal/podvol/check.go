@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -253,19 +256,26 @@ func checkPodTemplate(field string, value any) []Problem {
 		return []Problem{{Field: field, Message: "must be a mapping or a template, not " + kindOf(value)}}
 	}
 	var problems []Problem
+	wrong := func(path, message string) { problems = append(problems, Problem{Field: path, Message: message}) }
 	for _, key := range sortedKeys(fields) {
-		if key != "metadata" && key != "spec" {
+		of, known := podTemplateFields[key]
+		if !known {
 			problems = append(problems, Problem{Field: field + "." + key, Message: "unknown field; a pod template has metadata and spec"})
 			continue
 		}
 		switch fields[key].(type) {
-		case map[string]any, string:
+		case map[string]any:
+			CheckType(field+"."+key, of, fields[key], true, wrong)
+		case string:
 		default:
 			problems = append(problems, Problem{Field: field + "." + key, Message: "must be a mapping or a template, not " + kindOf(fields[key])})
 		}
 	}
 	return problems
 }
+
+// podTemplateFields are the fields of a pod template with their types.
+var podTemplateFields = map[string]reflect.Type{"metadata": reflect.TypeFor[metav1.ObjectMeta](), "spec": reflect.TypeFor[corev1.PodSpec]()}
 
 // recoveries are the values of volumeStaging.recovery, the default first.
 var recoveries = []tarnv1.StageRecovery{tarnv1.RecoveryRebind, tarnv1.RecoveryRestartConsumers, tarnv1.RecoveryNone}

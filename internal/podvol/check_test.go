@@ -111,3 +111,26 @@ func TestAHandleIsRefusedAsWrittenWhereNoVolumeCanHaveIt(t *testing.T) {
 		}
 	}
 }
+
+func TestAFieldThatNoPodHasIsRefusedAsWritten(t *testing.T) {
+	const field = "spec.volumeStaging.podTemplate."
+	for template, want := range map[string][]string{
+		`{"spec": {"container": [{"name": "c"}]}}`:                                                                         {field + "spec.container: unknown field; did you mean containers?"},
+		`{"spec": {"containers": [{"name": "c", "enviroment": []}]}}`:                                                      {field + "spec.containers[0].enviroment: unknown field; did you mean env?"},
+		`{"spec": {"containers": [{"name": "c", "command": "true"}]}}`:                                                     {field + "spec.containers[0].command: must be a list, not a string"},
+		`{"metadata": {"lables": {}}, "spec": {"hostNetwork": "{{ x }}"}}`:                                                 {field + "metadata.lables: unknown field; did you mean labels?"},
+		`{"metadata": {"labels": {"a.b/c": 1}}}`:                                                                           {field + "metadata.labels['a.b/c']: must be a string, in quotes, not a number"},
+		`{"spec": {"containers": [{"name": "c", "ports": [{"containerPort": 80}], "resources": {"limits": {"cpu": 1}}}]}}`: nil,
+		`{"spec": {"containers": "{% set yaml = true %}[{name: c, comand: x}]"}}`:                                          nil,
+	} {
+		p := testkit.Provisioner("prov")
+		p.Spec.VolumeStaging = testkit.Section(`{"podTemplate": ` + template + `}`)
+		var got []string
+		for _, problem := range Check(p) {
+			got = append(got, problem.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: problems %q, want %q", template, got, want)
+		}
+	}
+}

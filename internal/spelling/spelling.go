@@ -4,6 +4,7 @@ package spelling
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -50,6 +51,14 @@ func Near(word string, known []string) []string {
 		near = append(near, c.word)
 	}
 	return near
+}
+
+// Hint names the known words nearest to one, or all where none is near.
+func Hint(word string, known []string) string {
+	if near := Near(word, known); near != nil {
+		return fmt.Sprintf("did you mean %s?", strings.Join(near, " or "))
+	}
+	return "known are " + strings.Join(known, ", ")
 }
 
 // plain is a word without what people get wrong first.

@@ -1,4 +1,4 @@
-package cli
+package podvol
 
 import (
 	"encoding/json"
@@ -6,16 +6,19 @@ import (
 	"maps"
 	"math"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
+
+	"tarn.dev/tarn/internal/spelling"
 )
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-// checkType holds a value, made of maps, lists and scalars, against the Go type of
+// CheckType holds a value, made of maps, lists and scalars, against the Go type of
 // an API object: fields that do not exist, values of another type. With templates,
 // a template may stand for anything. wrong hears of each path that is not right.
-func checkType(path string, t reflect.Type, value any, templates bool, wrong func(path, message string)) {
+func CheckType(path string, t reflect.Type, value any, templates bool, wrong func(path, message string)) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -25,7 +28,7 @@ func checkType(path string, t reflect.Type, value any, templates bool, wrong fun
 	if reflect.PointerTo(t).Implements(unmarshaler) {
 		return // quantities, times: their own reader says what is wrong
 	}
-	mismatch := func(want string) { wrong(path, "must be "+want+", not "+kindName(value)) }
+	mismatch := func(want string) { wrong(path, "must be "+want+", not "+kindOf(value)) }
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
 		fields, ok := value.(map[string]any)
@@ -43,7 +46,7 @@ func checkType(path string, t reflect.Type, value any, templates bool, wrong fun
 			return
 		}
 		for i, item := range items {
-			checkType(fmt.Sprintf("%s[%d]", path, i), t.Elem(), item, templates, wrong)
+			CheckType(fmt.Sprintf("%s[%d]", path, i), t.Elem(), item, templates, wrong)
 		}
 	case reflect.String:
 		if _, ok := value.(string); !ok {
@@ -63,32 +66,32 @@ func checkType(path string, t reflect.Type, value any, templates bool, wrong fun
 func checkFields(path string, t reflect.Type, fields map[string]any, templates bool, wrong func(path, message string)) {
 	known := map[string]reflect.Type{}
 	if t.Kind() == reflect.Struct {
-		jsonFields(t, known)
+		JSONFields(t, known)
 	}
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		at := joinField(path, key)
+		at := JoinField(path, key)
 		of, ok := known[key]
 		switch {
 		case t.Kind() == reflect.Map:
 			of = t.Elem()
 		case !ok:
-			wrong(at, "unknown field; "+suggest(key, slices.Sorted(maps.Keys(known))))
+			wrong(at, "unknown field; "+spelling.Hint(key, slices.Sorted(maps.Keys(known))))
 			continue
 		}
-		checkType(at, of, fields[key], templates, wrong)
+		CheckType(at, of, fields[key], templates, wrong)
 	}
 }
 
-// jsonFields notes the fields of a struct under their JSON names, those of embedded
+// JSONFields notes the fields of a struct under their JSON names, those of embedded
 // structs among them.
-func jsonFields(t reflect.Type, into map[string]reflect.Type) {
+func JSONFields(t reflect.Type, into map[string]reflect.Type) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case name == "-":
 		case name == "" && (strings.Contains(options, "inline") || f.Anonymous):
-			jsonFields(f.Type, into)
+			JSONFields(f.Type, into)
 		case name != "":
 			into[name] = f.Type
 		}
@@ -106,4 +109,19 @@ func isWhole(value any) bool {
 		return err == nil
 	}
 	return false
+}
+
+// plainKey is a key that a path holds as it is.
+var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// JoinField writes paths as the template engine does: spec.containers[0], and
+// ['a.b'] for a key that is no plain name.
+func JoinField(path, key string) string {
+	switch {
+	case !plainKey.MatchString(key):
+		return path + "['" + key + "']"
+	case path == "":
+		return key
+	}
+	return path + "." + key
 }

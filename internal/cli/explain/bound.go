@@ -107,7 +107,7 @@ func (s *story) resize(c *claimView) {
 	case corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		link.Next = fmt.Sprintf("when what refuses it is changed, or the claim asks for another size of more than %s", has.String())
 		switch limit, beyond := volume.BeyondLimit(c.Claim); {
-		case c.Volume.Record != nil && beyond:
+		case c.Volume.Record != nil && beyond && link.Reason == podvol.ReasonRefused: // else it grows in no size
 			s.growsBeyondLimit(c, link, has, limit)
 			return
 		case c.Volume.Record != nil:

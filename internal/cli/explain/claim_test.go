@@ -347,6 +347,12 @@ func limited(limit string) func(*world) {
 	}
 }
 
+func resizeFails(reason string) func(*world) {
+	return func(w *world) {
+		w.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimControllerResizeError, Reason: reason, Message: "because"}}
+	}
+}
+
 func both(one, other func(*world)) func(*world) { return func(w *world) { one(w); other(w) } }
 
 func templateFails(w *world) { w.record.Status.LastError.Reason = podvol.ReasonTemplate }
@@ -381,9 +387,11 @@ func TestAClaimThatIsToGrowSaysHowFarItIs(t *testing.T) {
 			w.record.Status.Expansion.Failures, w.record.Status.Expansion.NextAttemptTime = 2, ahead(time.Minute)
 		}), "it cannot grow, attempt 2: no room", "again in 60s", "kubectl edit pavprovisioner gold"},
 		{"it is infeasible", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, nothing), "it is to grow", "", "kubectl edit pavprovisioner gold"},
-		{"it is to grow beyond the claim's own limit", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, limited("1500Mi")), "it is to grow from 1Gi to 2Gi", "when the claim asks for more than 1Gi and at most its own limit of 1500Mi",
+		{"it is to grow beyond the claim's own limit", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, both(limited("1500Mi"), resizeFails(podvol.ReasonRefused))), "it is to grow from 1Gi to 2Gi", "when the claim asks for more than 1Gi and at most its own limit of 1500Mi",
 			`kubectl -n shop patch pvc data -p '{"spec":{"resources":{"requests":{"storage":"1500Mi"}}}}'`},
-		{"it has grown to the claim's own limit", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, limited("1Gi")), "it is to grow from 1Gi to 2Gi", "never: the claim's own limit of 1Gi", ""},
+		{"it has grown to the claim's own limit", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, both(limited("1Gi"), resizeFails(podvol.ReasonRefused))), "it is to grow from 1Gi to 2Gi", "never: the claim's own limit of 1Gi", ""},
+		{"no volume of its provisioner grows, whatever its limit", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, both(limited("1500Mi"), resizeFails("NotExpandable"))), "it is to grow from 1Gi to 2Gi", "", "kubectl edit pavprovisioner gold"},
+		{"no pod was ever started for it", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, func(w *world) { w.record.Status.PodNamespace = "" }), "it is to grow from 1Gi to 2Gi", "when what refuses it is changed", "kubectl edit pavprovisioner gold"},
 		{"it was written by hand", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, func(w *world) { w.volumeView.Record = nil }), "it is to grow", "never by itself: it was not made by Tarn", ""},
 		{"it was written by hand, and nobody has said so", growing("", func(w *world) { w.volumeView.Record = nil }), "it is to grow", "never by itself: it was not made by Tarn", ""},
 		{"it was written by hand and has grown", growing("", func(w *world) {

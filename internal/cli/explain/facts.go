@@ -51,7 +51,7 @@ func stepOf(record *tarnv1.PavVolume) (tarnv1.Step, int32, string) {
 		}
 		return tarnv1.StepDeletion, s.DeletionAttempts, s.PodNamespace
 	case tarnv1.VolumeCreated:
-		if e := s.Expansion; e != nil && e.TargetCapacity > 0 {
+		if e := s.Expansion; e != nil && e.TargetCapacity > 0 && s.PodNamespace != "" { // else no pod was ever started
 			return tarnv1.StepExpansion, e.Attempts, s.PodNamespace
 		}
 		return "", 0, ""

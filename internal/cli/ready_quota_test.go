@@ -105,6 +105,28 @@ func TestASharedVolumeIsGivenAProjectQuotaWhereItsFileSystemHasThem(t *testing.T
 	}
 }
 
+func TestNoOtherUserOfTheNodeReadsAVolume(t *testing.T) {
+	for _, provisioner := range []string{"ovh-csi-rbd", "ovh-csi-nfs"} {
+		s := &shelf{t: t, provisioner: provisioner, volumes: t.TempDir(), pav: t.TempDir()}
+		vars := map[string]any{
+			"defaultHandle": "v", "requestedMinCapacity": 1 << 20, "params": map[string]any{"csi.storage.k8s.io/fstype": "ext4"},
+		}
+		if out, err := s.step(vars, "volumeCreation", "podTemplate"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for _, path := range []string{s.volumes, filepath.Join(s.volumes, "v")} {
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A folder that is a volume has the mode its pods need, and is out of reach below the other.
+			if open := info.Mode().Perm()&0o077 != 0; open && (path == s.volumes || !info.IsDir()) {
+				t.Errorf("%s: %s is %v", provisioner, path, info.Mode())
+			}
+		}
+	}
+}
+
 func TestASharedVolumeIsHeldToItsSizeByAProjectQuota(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("file systems are mounted by root alone")

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"testing"
@@ -11,10 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -133,12 +136,62 @@ func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 	}
 }
 
+// TestOnlyAdministratorsGetInsideAStepPod has a tenant who may do anything with pods try to.
+func TestOnlyAdministratorsGetInsideAStepPod(t *testing.T) {
+	config := testkit.APIServer(t)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
+	defer cancel()
+	admin := testkit.Client(t, config)
+	grant(ctx, t, admin)
+	for _, name := range []string{podvol.PodName(tarnv1.StepStaging, "8cec0811-1dab-4481-bc06-538f29d0e2a5", 1), "pav-staging-of-my-own"} {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}},
+		}
+		if err := admin.Create(ctx, pod); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = admin.Delete(ctx, pod, client.GracePeriodSeconds(0)) }()
+		for _, user := range []string{asTenant, ""} { // the other one is an administrator
+			refused := func(err error) bool { return err != nil && strings.Contains(err.Error(), "'steps.tarn.dev'") }
+			want := user == asTenant && name != "pav-staging-of-my-own"
+			of := rest.CopyConfig(config)
+			if user != "" {
+				of.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+			}
+			core, err := corev1client.NewForConfig(of)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, way := range []string{"exec", "attach", "portforward", "proxy"} {
+				// No kubelet runs, so that whoever may gets another error.
+				err := core.RESTClient().Post().Namespace("default").Resource("pods").Name(name).SubResource(way).Param("command", "id").Do(ctx).Error()
+				if refused(err) != want {
+					t.Errorf("%s of pod %s by %q: %v, want a refusal: %v", way, name, user, err, want)
+				}
+			}
+			live, err := core.Pods("default").Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			live.Spec.EphemeralContainers = append(live.Spec.EphemeralContainers, corev1.EphemeralContainer{
+				EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "shell-of-" + cmp.Or(user, "admin"), Image: "busybox:1.36"},
+			})
+			if _, err := core.Pods("default").UpdateEphemeralContainers(ctx, name, live, metav1.UpdateOptions{}); refused(err) != want || !want && err != nil {
+				t.Errorf("ephemeral container in pod %s by %q: %v, want a refusal: %v", name, user, err, want)
+			}
+		}
+	}
+}
+
 func grant(ctx context.Context, t *testing.T, admin client.Client) {
 	t.Helper()
 	for _, o := range []client.Object{
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: asTenant}, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"pods", "pods/status", "pods/binding", "bindings"}, Verbs: []string{"*"}},
+			{APIGroups: []string{""}, Resources: []string{
+				"pods", "pods/status", "pods/binding", "bindings", "pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "pods/ephemeralcontainers",
+			}, Verbs: []string{"*"}},
 		}},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: asTenant},

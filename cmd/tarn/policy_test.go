@@ -19,6 +19,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 const (
@@ -184,6 +185,61 @@ func TestOnlyAdministratorsGetInsideAStepPod(t *testing.T) {
 	}
 }
 
+// TestNobodyButABinderSaysThatAClaimWasBound has a tenant who may do anything with claims forge
+// the words by which a binder is believed.
+func TestNobodyButABinderSaysThatAClaimWasBound(t *testing.T) {
+	config := testkit.APIServer(t)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
+	defer cancel()
+	admin := testkit.Client(t, config)
+	grant(ctx, t, admin)
+	const asBinder = "system:serviceaccount:kube-system:persistent-volume-binder" // Kubernetes' own
+	forged := map[string]string{volume.AnnBindCompleted: volume.AnnYes}
+	claim := func(name string, notes map[string]string) *corev1.PersistentVolumeClaim {
+		c := testkit.Claim("default", name, "", "none", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "of-another"; c.Annotations = notes })
+		t.Cleanup(func() {
+			c := c.DeepCopy()
+			c.Finalizers = nil
+			_ = admin.Delete(context.Background(), c)
+			_ = admin.Patch(context.Background(), c, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": null}}`)))
+		})
+		return c
+	}
+	create := func(user, name string, notes map[string]string) error {
+		return as(t, config, user).Create(ctx, claim(name, notes))
+	}
+	note := func(user, name, key string) error {
+		live := &corev1.PersistentVolumeClaim{}
+		if err := admin.Get(ctx, client.ObjectKey{Namespace: "default", Name: name}, live); err != nil {
+			return err
+		}
+		metav1.SetMetaDataAnnotation(&live.ObjectMeta, key, volume.AnnYes)
+		return as(t, config, user).Update(ctx, live)
+	}
+	for _, c := range []struct {
+		name string
+		do   func() error
+		want bool
+	}{
+		{"a tenant makes a claim", func() error { return create(asTenant, "mine", nil) }, true},
+		{"a tenant makes a claim that was bound", func() error { return create(asTenant, "forged", forged) }, false},
+		{"a tenant says of his claim that it was bound", func() error { return note(asTenant, "mine", volume.AnnBindCompleted) }, false},
+		{"a tenant says of his claim that a binder chose", func() error { return note(asTenant, "mine", volume.AnnBoundByController) }, false},
+		{"whoever restores volumes restores a claim", func() error { return admin.Create(ctx, claim("restored", forged)) }, true},
+		{"a tenant changes a claim that was bound", func() error { return note(asTenant, "restored", "shop") }, true},
+		{"the binder of Kubernetes says it", func() error { return note(asBinder, "mine", volume.AnnBindCompleted) }, true},
+		{"the binder of Tarn says it", func() error { return note(asController, "mine", volume.AnnBoundByController) }, true},
+	} {
+		err := c.do()
+		if c.want && err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if !c.want && (err == nil || !strings.Contains(err.Error(), "'claims.tarn.dev'")) {
+			t.Errorf("%s: %v, want a refusal by policy claims.tarn.dev", c.name, err)
+		}
+	}
+}
+
 func grant(ctx context.Context, t *testing.T, admin client.Client) {
 	t.Helper()
 	for _, o := range []client.Object{
@@ -191,6 +247,7 @@ func grant(ctx context.Context, t *testing.T, admin client.Client) {
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: asTenant}, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{
 				"pods", "pods/status", "pods/binding", "bindings", "pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "pods/ephemeralcontainers",
+				"persistentvolumeclaims",
 			}, Verbs: []string{"*"}},
 		}},
 		&rbacv1.ClusterRoleBinding{

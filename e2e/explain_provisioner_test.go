@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	pav "tarn.dev/tarn/api/pav/v1alpha1"
+	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
 // part is the case within one of its subtests.
@@ -107,7 +108,7 @@ func TestExplainSaysWhyAProvisionerMakesNoVolume(t *testing.T) {
 		var strangers []*corev1.Pod
 		for attempt := range 4 {
 			stranger := &corev1.Pod{ObjectMeta: named(fmt.Sprintf("pav-creation-%s-%d", claim.UID, attempt+1))}
-			stranger.Namespace = metav1.NamespaceDefault
+			stranger.Namespace = tarn.StepNamespace
 			stranger.Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "busybox:1.36"}}, NodeSelector: map[string]string{"no-node": s.name}}
 			sub.create(stranger)
 			t.Cleanup(func() { sub.deleteIfThere(stranger) })

@@ -122,7 +122,7 @@ func TestLintFindsThreeMistakesAndTheAPIServerAFourth(t *testing.T) {
 	for _, want := range []string{
 		`has no variable "requestedCapacity"`, "must be Never or OnFailure", "expected token 'name'",
 		staging + ".name: the API server refuses it: ",
-		staging + `.securityContext.privileged: needs privileged: namespace "default" must allow the Pod Security level privileged`,
+		staging + `.securityContext.privileged: needs privileged: namespace "tarn-volumes" must allow the Pod Security level privileged`,
 		"4 errors, ", " in 2 PavProvisioners",
 	} {
 		if !strings.Contains(out, want) {

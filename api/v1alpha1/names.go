@@ -10,6 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// SystemNamespace is where Tarn's own parts run.
+const SystemNamespace = "tarn-system"
+
+// StepNamespace is where pods of PavProvisioners run whose templates name no namespace.
+const StepNamespace = "tarn-volumes"
+
 // Labels on every pod Tarn makes.
 const (
 	// LabelProvisioner carries the name of the PavProvisioner a pod, PavVolume or

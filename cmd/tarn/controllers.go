@@ -49,8 +49,8 @@ type parts struct {
 
 // controllers are all there are, by the names that --controllers takes.
 var controllers = map[string]func(ctrl.Manager, parts) error{
-	"accept": func(mgr ctrl.Manager, _ parts) error {
-		return accept.Register(mgr, accept.Options{})
+	"accept": func(mgr ctrl.Manager, p parts) error {
+		return accept.Register(mgr, accept.Options{Namespaces: p.steps.Namespaces})
 	},
 	"apps": func(mgr ctrl.Manager, p parts) error {
 		pods, err := p.pods()

@@ -177,7 +177,7 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 		w.t.Fatal(err)
 	}
 	all := func(mgr ctrl.Manager) error {
-		return register(mgr, controllerFlags{controllers: defaultControllers, workers: 4, stateDir: tarnv1.DefaultStateDir})
+		return register(mgr, controllerFlags{controllers: defaultControllers, workers: 4, stateDir: tarnv1.DefaultStateDir, namespaces: []string{"default"}})
 	}
 	return testkit.Run(w.ctx, w.t, restConfig, all, func(o *ctrl.Options) { o.Cache = cached })
 }

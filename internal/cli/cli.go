@@ -7,10 +7,12 @@ import (
 	"runtime"
 
 	"github.com/spf13/cobra"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
 // Namespace is where Tarn itself lives.
-const Namespace = "tarn-system"
+const Namespace = tarnv1.SystemNamespace
 
 // Version is the version of this build, set at link time.
 var Version = "v0.0.0-dev"

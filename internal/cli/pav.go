@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	"tarn.dev/tarn/internal/podvol"
 )
 
 func newPavCommand() *cobra.Command {
@@ -16,8 +18,20 @@ func newPavCommand() *cobra.Command {
 		Use:   "pav",
 		Short: "Work on provisioners: check them, see their pods, try them out",
 	}
+	cmd.PersistentFlags().StringSlice(stepNamespacesFlag, podvol.DefaultNamespaces, "as --step-namespaces of tarn controller: where step pods may run, first where those run whose template names none; * for all")
 	cmd.AddCommand(newPavLintCommand(), newPavRenderCommand(), newPavTestCommand())
 	return cmd
+}
+
+const stepNamespacesFlag = "step-namespaces"
+
+// stepNamespaces are those of the flag.
+func stepNamespaces(cmd *cobra.Command) (podvol.Namespaces, error) {
+	if cmd.Flag(stepNamespacesFlag) == nil {
+		return podvol.DefaultNamespaces, nil
+	}
+	list, err := cmd.Flags().GetStringSlice(stepNamespacesFlag)
+	return list, cmp.Or(err, podvol.Namespaces(list).Check())
 }
 
 // standardInput is the name of a file that stands for it.
@@ -60,7 +74,11 @@ func readProvisioner(cmd *cobra.Command, file, name string) (*pavv1.PavProvision
 	case len(found) > 1:
 		return nil, nil, fmt.Errorf("%s has %d PavProvisioners: %s; choose one with --name", shown, len(found), strings.Join(names, ", "))
 	}
-	p, findings := checkProvisioner(found[0])
+	namespaces, err := stepNamespaces(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, findings := checkProvisioner(found[0], namespaces)
 	if errors := findings.only(levelError); len(errors) > 0 {
 		errors.print(cmd.ErrOrStderr())
 		return nil, nil, exitError{1}

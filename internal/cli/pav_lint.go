@@ -70,6 +70,10 @@ func (l *pavLint) run(cmd *cobra.Command, files []string) error {
 	if err != nil {
 		return err
 	}
+	namespaces, err := stepNamespaces(cmd)
+	if err != nil {
+		return err
+	}
 	var found findings
 	checked := 0
 	for _, file := range files {
@@ -86,7 +90,7 @@ func (l *pavLint) run(cmd *cobra.Command, files []string) error {
 				continue
 			}
 			here++
-			p, problems := checkProvisioner(m)
+			p, problems := checkProvisioner(m, namespaces)
 			right := len(problems.only(levelError)) == 0
 			if right && given != (sample{}) {
 				problems = append(problems, given.check(cmd.Context(), p, m, problems)...)
@@ -152,13 +156,13 @@ func count(n int, what string) string {
 
 // checkProvisioner gives a provisioner as far as it can be read, and all there is to
 // say about it.
-func checkProvisioner(m *manifest) (*pavv1.PavProvisioner, findings) {
-	l := &linter{manifest: m}
+func checkProvisioner(m *manifest, n podvol.Namespaces) (*pavv1.PavProvisioner, findings) {
+	l := &linter{manifest: m, namespaces: n}
 	for _, f := range m.twice {
 		l.found = append(l.found, m.findingAt(levelError, f.path, f.node, "is there twice in one mapping; remove one"))
 	}
 	p := l.checkSchema()
-	for _, problem := range podvol.Check(p) {
+	for _, problem := range podvol.Check(p, n) {
 		l.problem(problem)
 	}
 	for _, s := range podvol.Sections(p) {
@@ -172,7 +176,8 @@ func checkProvisioner(m *manifest) (*pavv1.PavProvisioner, findings) {
 // linter collects the findings about one manifest.
 type linter struct {
 	*manifest
-	found findings
+	namespaces podvol.Namespaces
+	found      findings
 }
 
 func (l *linter) say(level level, path, format string, args ...any) {

@@ -52,7 +52,7 @@ func (l *linter) checkPod(s podvol.Section) {
 	l.checkContainers(at, spec)
 	namespace, _ := metadata["namespace"].(string)
 	if namespace == "" {
-		namespace = metav1.NamespaceDefault
+		namespace = l.namespaces[0]
 	}
 	(&privileges{linter: l, namespace: namespace}).check(s.Step, podvol.JoinField(s.Field, key), template)
 }

@@ -9,7 +9,7 @@ import (
 // Each pod is a validation pod: those of a node need Tarn's hostPath in any case. What may
 // be asked for at each level is Kubernetes' Pod Security Standards.
 func TestLintTellsWhatThePodSecurityLevelMustAllow(t *testing.T) {
-	const privileged, pod = ": namespace \"default\" must allow the Pod Security level privileged", "spec.volumeValidation.podTemplate."
+	const privileged, pod = ": namespace \"tarn-volumes\" must allow the Pod Security level privileged", "spec.volumeValidation.podTemplate."
 	const container = pod + "spec.containers[0]."
 	for name, c := range map[string]struct {
 		// metadata, spec and container are what these have beside what they must.

@@ -94,7 +94,11 @@ func (r *pavRender) run(cmd *cobra.Command, file string) error {
 	if err := r.grow(step); err != nil {
 		return err
 	}
-	steps := &podvol.Steps{Reader: reader, StateDir: tarnv1.DefaultStateDir}
+	namespaces, err := stepNamespaces(cmd)
+	if err != nil {
+		return err
+	}
+	steps := &podvol.Steps{Reader: reader, StateDir: tarnv1.DefaultStateDir, Namespaces: namespaces}
 	evaluated, err := r.evaluate(cmd.Context(), steps, step)
 	if err != nil {
 		return r.explain(cmd, step, err)

@@ -108,7 +108,7 @@ func samplePod(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, sectio
 	if err != nil {
 		return nil, err
 	}
-	steps := &podvol.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir}
+	steps := &podvol.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir, Namespaces: podvol.Namespaces{tarnv1.StepNamespace, "*"}}
 	prepared, err := r.prepare(ctx, steps, section.Step)
 	if err != nil || prepared.Pod == nil {
 		return nil, err

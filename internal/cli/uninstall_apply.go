@@ -279,10 +279,14 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 	var going []*unstructured.Unstructured
 	for _, o := range objects {
 		stays := false
-		if o.GetKind() == "Namespace" {
-			if stays, err = u.leaveSpace(ctx); err != nil {
-				return err
-			}
+		switch {
+		case o.GetKind() == "Namespace" && o.GetName() == Namespace:
+			stays, err = u.leaveSpace(ctx)
+		case o.GetKind() == "Namespace":
+			stays, err = u.leaveSteps(ctx)
+		}
+		if err != nil {
+			return err
 		}
 		if err := u.unprotect(ctx, o, stays); err != nil {
 			return err

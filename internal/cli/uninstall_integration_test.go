@@ -34,10 +34,12 @@ import (
 // alone does not have.
 func finishNamespaces(ctx context.Context, c client.Client) {
 	_ = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		space := &corev1.Namespace{}
-		if c.Get(ctx, client.ObjectKey{Name: Namespace}, space) == nil && space.DeletionTimestamp != nil {
-			space.Spec.Finalizers = nil
-			_ = c.SubResource("finalize").Update(ctx, space) // or on the next look
+		for _, name := range []string{Namespace, tarnv1.StepNamespace} {
+			space := &corev1.Namespace{}
+			if c.Get(ctx, client.ObjectKey{Name: name}, space) == nil && space.DeletionTimestamp != nil {
+				space.Spec.Finalizers = nil
+				_ = c.SubResource("finalize").Update(ctx, space) // or on the next look
+			}
 		}
 		return false, nil
 	})

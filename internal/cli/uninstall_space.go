@@ -82,7 +82,7 @@ func (u *uninstaller) space(ctx context.Context) (space, error) {
 	}
 	var found []metav1.PartialObjectMetadata
 	for _, kind := range slices.Concat(belongings, accessories) {
-		items, err := u.residents(ctx, kind)
+		items, err := u.residents(ctx, Namespace, kind)
 		if err != nil {
 			return space{}, fmt.Errorf("looking for what else lies in namespace %s: %w", Namespace, err)
 		}
@@ -91,7 +91,7 @@ func (u *uninstaller) space(ctx context.Context) (space, error) {
 	others := u.otherKinds(definitions)
 	for _, kind := range others {
 		// What may not be listed, or is not served now, nobody needs to take Tarn away.
-		if items, err := u.residents(ctx, kind); err == nil {
+		if items, err := u.residents(ctx, Namespace, kind); err == nil {
 			found = append(found, items...)
 		}
 	}
@@ -101,7 +101,7 @@ func (u *uninstaller) space(ctx context.Context) (space, error) {
 		if !ok {
 			continue
 		}
-		items, err := u.residents(ctx, kind)
+		items, err := u.residents(ctx, Namespace, kind)
 		if err != nil { // whose it is: the one that serves it is not well, or there is no right to look
 			unread = append(unread, fmt.Sprintf("%s, which cannot be listed", definitions.Items[i].Name))
 		}
@@ -145,12 +145,12 @@ func (u *uninstaller) otherKinds(definitions *apiextensionsv1.CustomResourceDefi
 	return kinds
 }
 
-// residents lists the objects of a kind in Tarn's namespace, by what is said of each and
+// residents lists the objects of a kind in a namespace, by what is said of each and
 // not what is in it: Secrets are not read.
-func (u *uninstaller) residents(ctx context.Context, kind schema.GroupVersionKind) ([]metav1.PartialObjectMetadata, error) {
+func (u *uninstaller) residents(ctx context.Context, namespace string, kind schema.GroupVersionKind) ([]metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-	err := u.client.List(ctx, list, client.InNamespace(Namespace))
+	err := u.client.List(ctx, list, client.InNamespace(namespace))
 	if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
@@ -282,6 +282,23 @@ func (in *installed) onErrand(namespace, name string) bool {
 	}
 	return slices.ContainsFunc(in.pools, func(s tarnv1.PersistentVolumeSet) bool { return strings.HasPrefix(name, fillers(s.UID)) }) ||
 		slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return name == volume.ScrubClaim(&v) })
+}
+
+// leaveSteps says whether the namespace of step pods has anything that somebody would miss, as
+// the Secrets of a provisioner. It stays then.
+func (u *uninstaller) leaveSteps(ctx context.Context) (stays bool, err error) {
+	for _, kind := range belongings {
+		found, err := u.residents(ctx, tarnv1.StepNamespace, kind)
+		if err != nil {
+			return false, fmt.Errorf("looking for what lies in namespace %s: %w", tarnv1.StepNamespace, err)
+		}
+		for i := range found {
+			if !slices.Contains(ofTheCluster[kind.Kind], found[i].Name) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }
 
 // leaveSpace says whether the namespace has to stay, as others have something in it. From

@@ -38,9 +38,9 @@ func (p Problem) String() string {
 }
 
 // Check gives everything wrong with a provisioner that shows without evaluating
-// it: its shape, and the syntax of every template. The order is that of the
+// it: its shape, where its pods run, and the syntax of every template. The order is that of the
 // sections, then of the paths.
-func Check(p *pavv1.PavProvisioner) []Problem {
+func Check(p *pavv1.PavProvisioner, n Namespaces) []Problem {
 	var problems []Problem
 	dynamic := slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic)
 	for _, s := range sections(p) {
@@ -57,6 +57,11 @@ func Check(p *pavv1.PavProvisioner) []Problem {
 			continue
 		}
 		problems = append(problems, checkShape(s.step, field, object)...)
+		if fields, ok := object.(map[string]any); ok {
+			for _, key := range []string{"podTemplate", "nodePodTemplate"} {
+				problems = append(problems, n.check(field+"."+key, fields[key])...)
+			}
+		}
 		for _, e := range jinja.Check(object) {
 			problems = append(problems, Problem{Field: joinPath(field, e.Path), Line: e.Line, Column: e.Column, Message: e.Message})
 		}

@@ -82,7 +82,7 @@ func TestAnEmptyItemThatIsWrittenOutIsRefused(t *testing.T) {
 	p := testkit.Provisioner("prov")
 	p.Spec.VolumeValidation = testkit.Section(`{"accessModes": ["ReadWriteOnce", ""]}`)
 	const want = `spec.volumeValidation.accessModes[1]: "" is not one of ReadWriteOnce`
-	if got := Check(p); len(got) != 1 || !strings.HasPrefix(got[0].String(), want) {
+	if got := Check(p, nil); len(got) != 1 || !strings.HasPrefix(got[0].String(), want) {
 		t.Errorf("problems %q, want %q", got, want)
 	}
 }
@@ -103,7 +103,7 @@ func TestAHandleIsRefusedAsWrittenWhereNoVolumeCanHaveIt(t *testing.T) {
 		p := testkit.Provisioner("prov")
 		p.Spec.VolumeCreation = testkit.Section(`{"capacity": "1Gi", "handle": ` + handle + `}`)
 		var got []string
-		for _, problem := range Check(p) {
+		for _, problem := range Check(p, nil) {
 			got = append(got, problem.String())
 		}
 		if !slices.Equal(got, want) {

@@ -131,7 +131,7 @@ func (s *Steps) PrepareExpansion(ctx context.Context, p *pavv1.PavProvisioner, r
 	if err != nil {
 		return nil, err
 	}
-	return prepare(recordOrder(tarnv1.StepExpansion, p, record, attempt), section)
+	return s.prepare(recordOrder(tarnv1.StepExpansion, p, record, attempt), section)
 }
 
 // checkExpansion holds the new size against the limits that the creation was held
@@ -171,7 +171,7 @@ func (s *Steps) PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisione
 		return nil, err
 	}
 	section.PodTemplate = section.NodePodTemplate
-	return prepare(order{
+	return s.prepare(order{
 		step: tarnv1.StepNodeExpansion, name: PodName(tarnv1.StepNodeExpansion, e.Stage.UID, e.Attempt), provisioner: p.Name, volume: e.Volume.Name,
 		owner: ownerReference("PavStage", e.Stage), uidLabel: tarnv1.LabelStage,
 		nodeName: e.Stage.Spec.NodeName, folder: StageFolder(s.StateDir, e.Stage.UID),

@@ -172,7 +172,7 @@ func TestSectionsAboutVolumesThatAreMadeNeedDynamic(t *testing.T) {
 	p.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeStatic}
 	p.Spec.VolumeDeletion, p.Spec.VolumeRecycling = p.Spec.VolumeStaging, p.Spec.VolumeStaging
 	var refused []string
-	for _, problem := range Check(p) {
+	for _, problem := range Check(p, nil) {
 		if strings.Contains(problem.Message, "needs Dynamic") {
 			refused = append(refused, problem.Field)
 		}

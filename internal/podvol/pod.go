@@ -28,10 +28,6 @@ const (
 	// maxDeadlineSeconds is the longest deadline of a staging pod, a year.
 	maxDeadlineSeconds = 365 * 24 * 60 * 60
 
-	// defaultNamespace is where a pod goes whose template names no namespace; the
-	// original's choice.
-	defaultNamespace = "default"
-
 	// maxAnnotations is half of the bytes the API server allows an object's
 	// annotations.
 	maxAnnotations = 128 * 1024
@@ -61,12 +57,13 @@ type order struct {
 	inputs      tarnv1.PodInputs
 	nodes       []corev1.NodeSelectorTerm // where it may run; empty for anywhere
 	nodeName    string
+	namespaces  Namespaces // in which it may run
 	folder      string // of the stage; empty for pods that run to their end
 }
 
 // build makes the pod of an order from its evaluated template.
 func build(o order, t *podTemplate) (*corev1.Pod, error) {
-	meta, err := metadataOf(o.step, t)
+	meta, err := metadataOf(o, t)
 	if err != nil {
 		return nil, err
 	}
@@ -113,13 +110,16 @@ func keepLastWords(pod *corev1.Pod) {
 
 // metadataOf takes of a template's metadata what is an author's to say: namespace,
 // labels and annotations, but none of Tarn's own.
-func metadataOf(step tarnv1.Step, t *podTemplate) (metav1.ObjectMeta, error) {
+func metadataOf(o order, t *podTemplate) (metav1.ObjectMeta, error) {
 	invalid := func(field, format string, args ...any) error {
-		return &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s.podTemplate.metadata.%s: ", sectionNames[step], field) + fmt.Sprintf(format, args...)}
+		return &StepError{Step: o.step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s.podTemplate.metadata.%s: ", sectionNames[o.step], field) + fmt.Sprintf(format, args...)}
 	}
-	meta := metav1.ObjectMeta{Namespace: cmp.Or(t.Metadata.Namespace, defaultNamespace), Labels: map[string]string{}, Annotations: map[string]string{}}
+	meta := metav1.ObjectMeta{Namespace: cmp.Or(t.Metadata.Namespace, o.namespaces.orDefault()[0]), Labels: map[string]string{}, Annotations: map[string]string{}}
 	if wrong := validation.IsDNS1123Label(meta.Namespace); len(wrong) > 0 {
 		return meta, invalid("namespace", "%q is no name of a namespace: %s", meta.Namespace, wrong[0])
+	}
+	if why := o.namespaces.refuse(meta.Namespace); why != "" {
+		return meta, invalid("namespace", "%s", why)
 	}
 	size := 0
 	for key, value := range t.Metadata.Annotations {

@@ -60,13 +60,13 @@ func TestAContainerThatFailsLeavesItsLastWordsUnlessItsAuthorSaysOtherwise(t *te
 
 func TestAPodIsNamedLabelledAndOwnedByUsWhateverItsTemplateSays(t *testing.T) {
 	pod := buildOne(t, tarnv1.StepCreation, func(p *podTemplate) {
-		p.Metadata = metav1.ObjectMeta{Name: "mine", GenerateName: "mine-", Namespace: "team",
+		p.Metadata = metav1.ObjectMeta{Name: "mine", GenerateName: "mine-", Namespace: "tarn-system",
 			Labels:          map[string]string{"app": "x", tarnv1.LabelStep: "forged"},
 			Annotations:     map[string]string{tarnv1.AnnotationResult: `{"succeeded": true}`, "keep": "1"},
 			OwnerReferences: []metav1.OwnerReference{{Name: "forged"}},
 			Finalizers:      []string{"a.b/c"}, ResourceVersion: "5", UID: "forged"}
 	})
-	if pod.Name != "the-name" || pod.GenerateName != "" || pod.Namespace != "team" {
+	if pod.Name != "the-name" || pod.GenerateName != "" || pod.Namespace != "tarn-system" {
 		t.Errorf("name %q, generateName %q, namespace %q", pod.Name, pod.GenerateName, pod.Namespace)
 	}
 	if pod.Labels["app"] != "x" || pod.Labels[tarnv1.LabelStep] != "creation" || pod.Labels[tarnv1.LabelRecord] != "r1" {

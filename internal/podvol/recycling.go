@@ -127,7 +127,7 @@ func (s *Steps) prepareOwn(ctx context.Context, p *pavv1.PavProvisioner, passage
 		return nil, &StepError{Step: tarnv1.StepRecycling, Reason: ReasonRefused, Message: fmt.Sprintf(
 			"spec.volumeRecycling of PavProvisioner %q does %s, not %s; choose one of these as %s", p.Name, join(section.Methods), passage.Method, tarnv1.AnnotationRecycle)}
 	}
-	return prepare(recordOrder(tarnv1.StepRecycling, p, passage.Record, 1), section)
+	return s.prepare(recordOrder(tarnv1.StepRecycling, p, passage.Record, 1), section)
 }
 
 // RecyclePodName is the name of the pod of a step in a passage. other says that it

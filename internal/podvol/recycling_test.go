@@ -13,7 +13,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-const recyclingSection = `{"methods": ["Files", "Zero"], "podTemplate": {"metadata": {"namespace": "ns"}, "spec": {"containers": [
+const recyclingSection = `{"methods": ["Files", "Zero"], "podTemplate": {"metadata": {"namespace": "tarn-system"}, "spec": {"containers": [
  {"name": "c", "args": ["{{ method }} {{ handle }} {{ capacity }} {{ pv.metadata.name }} {{ sc.parameters.tier }} {{ pvc.metadata.name }}"]}]}}}`
 
 // aPassage is a released volume of 2Gi, which was made with 1Gi.

@@ -51,7 +51,7 @@ func (s *Steps) PrepareStatic(ctx context.Context, p *pavv1.PavProvisioner, stag
 	if p.Spec.Topology == pavv1.TopologyNode {
 		o.nodes = onNode(stage.Spec.NodeName)
 	}
-	return prepare(o, section)
+	return s.prepare(o, section)
 }
 
 // checkVolume holds a volume that was written by hand against an evaluated

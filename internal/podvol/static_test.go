@@ -51,7 +51,7 @@ func TestTheTimeUntilAVolumeIsThereIsItsSections(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := testkit.Provisioner("prov")
 			p.Spec.VolumeStaging = testkit.Section(`{"deadlineSeconds": ` + c.value + `, "podTemplate": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}`)
-			if problems := Check(p); (len(problems) > 0) != c.wantProblem || c.wantProblem && problems[0].Field != "spec.volumeStaging.deadlineSeconds" {
+			if problems := Check(p, nil); (len(problems) > 0) != c.wantProblem || c.wantProblem && problems[0].Field != "spec.volumeStaging.deadlineSeconds" {
 				t.Errorf("problems %v, want some: %t", problems, c.wantProblem)
 			}
 			stage, vol, claim := byHand()

@@ -31,6 +31,8 @@ type Steps struct {
 	Reader client.Reader
 	// StateDir is the node agent's folder on every node.
 	StateDir string
+	// Namespaces are those that the pods may run in; nil for DefaultNamespaces.
+	Namespaces Namespaces
 	// EventsOf gives the Events about a pod, by which it is told what keeps it from starting;
 	// nil where that is not told. See LiveEvents.
 	EventsOf func(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error)
@@ -60,7 +62,7 @@ func (s *Steps) PrepareValidation(ctx context.Context, p *pavv1.PavProvisioner, 
 	if err := checkClaim(p.Name, record, section); err != nil {
 		return nil, err
 	}
-	return prepare(recordOrder(tarnv1.StepValidation, p, record, attempt), section)
+	return s.prepare(recordOrder(tarnv1.StepValidation, p, record, attempt), section)
 }
 
 // PrepareCreation evaluates volumeCreation.
@@ -85,7 +87,7 @@ func (s *Steps) PrepareCreation(ctx context.Context, p *pavv1.PavProvisioner, re
 		}
 		o.inputs.Handle = handle
 	}
-	return prepare(o, section)
+	return s.prepare(o, section)
 }
 
 // MarkFirst notes on a creation pod, which must be there, that no other of its attempt
@@ -105,7 +107,7 @@ func (s *Steps) PrepareDeletion(ctx context.Context, p *pavv1.PavProvisioner, re
 	if err != nil {
 		return nil, err
 	}
-	return prepare(recordOrder(tarnv1.StepDeletion, p, record, attempt), section)
+	return s.prepare(recordOrder(tarnv1.StepDeletion, p, record, attempt), section)
 }
 
 // PrepareStage evaluates volumeStaging or volumeUnstaging, as step says. vol must
@@ -139,7 +141,7 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf(
 			"spec.volumeStaging.recovery: %q is not one of %s", section.Recovery, join(recoveries))}
 	}
-	prepared, err := prepare(order{
+	prepared, err := s.prepare(order{
 		step: step, name: PodName(step, stage.UID, attempt), provisioner: p.Name, volume: stage.Spec.VolumeName,
 		owner: ownerReference(tarnv1.GroupVersion.WithKind("PavStage").Kind, stage), uidLabel: tarnv1.LabelStage,
 		nodeName: stage.Spec.NodeName, folder: StageFolder(s.StateDir, stage.UID),
@@ -260,7 +262,8 @@ func ownerReference(kind string, owner client.Object) metav1.OwnerReference {
 	}
 }
 
-func prepare(o order, section *evaluatedSection) (*Prepared, error) {
+func (s *Steps) prepare(o order, section *evaluatedSection) (*Prepared, error) {
+	o.namespaces = s.Namespaces
 	prepared := &Prepared{Inputs: o.inputs, Recovery: section.Recovery}
 	if section.PodTemplate == nil {
 		return prepared, nil

@@ -236,6 +236,8 @@ func (p Plan) controller(name, metrics, health string) Component {
 	if p.state.Options.HasNode() {
 		args = append(args, "--host-path-root", p.layout.HostPath(), "--node-name", p.layout.NodeName())
 	}
+	// A cluster for trying out takes the original's manifests as they are, which name default.
+	args = append(args, "--step-namespaces=tarn-volumes,tarn-system,default")
 	if p.machine.TarnImage != "" {
 		args = append(args, "--scrub-image", p.machine.TarnImage)
 	}

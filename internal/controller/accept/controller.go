@@ -23,6 +23,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/podvol"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -35,6 +36,8 @@ const gatherTime = 500 * time.Millisecond
 type Options struct {
 	// MaxConcurrent is how many provisioners are looked at at once; 0 means one.
 	MaxConcurrent int
+	// Namespaces are those that step pods may run in; nil for podvol.DefaultNamespaces.
+	Namespaces podvol.Namespaces
 	// Clock tells the time; nil means the machine's.
 	Clock clock.PassiveClock
 }
@@ -45,6 +48,8 @@ type Reconciler struct {
 	live   client.Reader
 	events events.EventRecorder
 	clock  clock.PassiveClock
+
+	namespaces podvol.Namespaces
 }
 
 // Register adds the controller and its indexes to a manager.
@@ -55,7 +60,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if err := addIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock}
+	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock, namespaces: o.Namespaces}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("accept").
 		For(&pavv1.PavProvisioner{}).

@@ -91,7 +91,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (View, error) {
 	if err := r.client.Get(ctx, client.ObjectKey{Name: name}, p); err != nil {
 		return View{}, client.IgnoreNotFound(err)
 	}
-	v := View{Provisioner: p, Problems: podvol.Check(p)}
+	v := View{Provisioner: p, Problems: podvol.Check(p, r.namespaces)}
 	driver := &storagev1.CSIDriver{}
 	switch err := r.client.Get(ctx, client.ObjectKey{Name: name}, driver); {
 	case err == nil:

@@ -99,7 +99,7 @@ func (c *cluster) makeVolume(p *pavv1.PavProvisioner) {
 func (c *cluster) Run(restConfig *rest.Config) (stop func()) {
 	c.T.Helper()
 	return testkit.Run(c.Ctx, c.T, restConfig, func(mgr ctrl.Manager) error {
-		return Register(mgr, Options{Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader()}, Clock: &c.clock})
+		return Register(mgr, Options{Steps: &podvol.Steps{Namespaces: podvol.Namespaces{"default"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader()}, Clock: &c.clock})
 	})
 }
 

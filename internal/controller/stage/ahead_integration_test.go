@@ -29,7 +29,7 @@ func (s *server) runAhead(config *rest.Config) (stop func()) {
 		if err != nil {
 			return err
 		}
-		return Register(mgr, Options{Pods: pods, Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}})
+		return Register(mgr, Options{Pods: pods, Steps: &podvol.Steps{Namespaces: podvol.Namespaces{"default", "*"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}})
 	})
 }
 

@@ -117,7 +117,7 @@ func (s *server) must(err error) {
 func (s *server) run(restConfig *rest.Config) (stop func()) {
 	s.t.Helper()
 	return testkit.Run(s.ctx, s.t, restConfig, func(mgr ctrl.Manager) error {
-		return Register(mgr, Options{Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}})
+		return Register(mgr, Options{Steps: &podvol.Steps{Namespaces: podvol.Namespaces{"default", "*"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}})
 	})
 }
 

@@ -73,7 +73,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	failing := w.failing()
 	w.r = &Reconciler{
 		client: failing, live: w.store, events: w.events, clock: w.clock,
-		steps:   &podvol.Steps{Client: failing, Reader: w.store, StateDir: tarnv1.DefaultStateDir},
+		steps:   &podvol.Steps{Namespaces: podvol.Namespaces{"default", "*"}, Client: failing, Reader: w.store, StateDir: tarnv1.DefaultStateDir},
 		handles: kube.Handles{Cached: w.store, Live: w.store},
 	}
 	return w

@@ -240,7 +240,7 @@ func TestTarnIsRunAsItsContractSays(t *testing.T) {
 	}
 	want = []string{"controller", "--kubeconfig", "/data/pki/tarn-controller.kubeconfig", "--leader-elect=false",
 		"--metrics-bind-address", "127.0.0.1:20005", "--health-probe-bind-address", "127.0.0.1:20006",
-		"--host-path-root", "/data/host-path", "--node-name", "x"}
+		"--host-path-root", "/data/host-path", "--node-name", "x", "--step-namespaces=tarn-volumes,tarn-system,default"}
 	if got := p.TarnController().Args; !slices.Equal(got, want) {
 		t.Errorf("controller:\n got %q\nwant %q", got, want)
 	}

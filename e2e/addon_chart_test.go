@@ -43,8 +43,8 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 		want   []string
 		not    string // empty for nothing
 	}{
-		{"a private registry", []string{"image.repository=registry.example.org/tarn", "image.tag=v1@sha256:" + strings.Repeat("a", 64), "image.pullSecrets[0].name=mine", "api.enabled=true", "api.insecure=true"},
-			[]string{`image: "registry.example.org/tarn:v1@sha256:`, "- name: mine", "--scrub-pull-secret=mine\n"}, ""},
+		{"a private registry", []string{"image.repository=registry.example.org/tarn", "image.digest=sha256:" + strings.Repeat("a", 64), "image.pullSecrets[0].name=mine", "api.enabled=true", "api.insecure=true"},
+			[]string{`image: "registry.example.org/tarn@sha256:`, "- name: mine", "--scrub-pull-secret=mine\n"}, ""},
 		{"the API with TLS", []string{"api.enabled=true", "api.tlsSecret=served", "api.replicas=3", "api.nodeSelector.disk=fast"}, []string{"secretName: served", "port: 443"}, "--insecure"},
 		{"what Kubernetes does otherwise", []string{"controller.controllers={*}", "controller.scrub=false", "controller.replicas=1"}, []string{"--controllers=*\n", "name: tarn-bind", "name: tarn-protect", "name: finalizers.tarn.dev"}, ""},
 		{"nothing beside", []string{"metrics.enabled=false", "networkPolicy.enabled=false", "controller.priorityClassName=", "node.priorityClassName=", "crds.keep=false"}, []string{"--metrics-bind-address=0"}, "tarn-metrics"},

@@ -2,7 +2,7 @@
 {{- define "tarn.namespace" -}}tarn-system{{- end -}}
 
 {{- define "tarn.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}{{ with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end -}}
 
 {{/* Labels of a part; call with (list $ "controller"). */}}

@@ -166,6 +166,7 @@ func checkProvisioner(m *manifest, n podvol.Namespaces) (*pavv1.PavProvisioner, 
 		l.problem(problem)
 	}
 	for _, s := range podvol.Sections(p) {
+		l.checkYAML(s)
 		l.checkNames(s, p.Spec.ProvisioningModes)
 		l.checkPod(s)
 	}

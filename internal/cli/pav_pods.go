@@ -50,6 +50,7 @@ func (l *linter) checkPod(s podvol.Section) {
 	l.checkEnd(s, at, spec)
 	l.checkReserved(at, spec)
 	l.checkContainers(at, spec)
+	l.checkShells(at, spec)
 	namespace, _ := metadata["namespace"].(string)
 	if namespace == "" {
 		namespace = l.namespaces[0]

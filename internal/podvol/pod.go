@@ -58,7 +58,7 @@ type order struct {
 	nodes       []corev1.NodeSelectorTerm // where it may run; empty for anywhere
 	nodeName    string
 	namespaces  Namespaces // in which it may run
-	folder      string // of the stage; empty for pods that run to their end
+	folder      string     // of the stage; empty for pods that run to their end
 }
 
 // build makes the pod of an order from its evaluated template.

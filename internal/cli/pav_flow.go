@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"tarn.dev/tarn/internal/jinja"
+	"tarn.dev/tarn/internal/podvol"
+)
+
+// theirs are the values that others than the author of a provisioner write: users of claims,
+// and whoever may label a node.
+func theirs(filters ...string) jinja.Flow {
+	return jinja.Flow{
+		Sources: []string{"pvc", "get_pvc", "get_pv", "node"},
+		Filters: append(filters, "int", "float", "length", "count", "tobytes"),
+		Harmless: func(path string) bool { // the API server lets none of these break out of a word
+			return slices.Contains([]string{
+				"metadata.name", "metadata.namespace", "metadata.uid", "metadata.creationTimestamp", "metadata.resourceVersion",
+				"spec.volumeName", "spec.volumeMode", "spec.storageClassName", "status.phase",
+			}, path)
+		},
+	}
+}
+
+var shells = []string{"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox"}
+
+// checkShells finds what users of claims have written in the text of a shell, where it runs as
+// root without the filter tobash.
+func (l *linter) checkShells(at string, spec fields) {
+	for _, c := range containers(at, spec) {
+		command, _ := c.fields["command"].([]any)
+		if len(command) == 0 {
+			continue
+		}
+		if program, _ := command[0].(string); !slices.Contains(shells, path.Base(program)) {
+			continue
+		}
+		walk := func(path, text string) {
+			l.checkFlow(path, text, theirs("tobash"), "is of a user of claims or nodes, and this shell would run it: end it with \"| tobash\"")
+		}
+		walkStrings(c.path+".command", c.fields["command"], walk)
+		walkStrings(c.path+".args", c.fields["args"], walk)
+	}
+}
+
+// checkYAML finds such values in templates whose text is read as YAML, where they could add
+// fields of their own.
+func (l *linter) checkYAML(s podvol.Section) {
+	walkStrings(s.Field, s.Object, func(path, text string) {
+		if template, err := jinja.Parse(text); err == nil && strings.Contains(text, "yaml") && template.SetsYAML() {
+			l.checkFlow(path, text, theirs("tojson"), "is of a user of claims or nodes, and could add fields to this YAML: end it with \"| tojson\"")
+		}
+	})
+}
+
+func (l *linter) checkFlow(path, text string, flow jinja.Flow, message string) {
+	template, err := jinja.Parse(text)
+	if err != nil {
+		return // podvol.Check says so
+	}
+	for _, place := range template.Shown(flow) {
+		l.sayInTemplate(levelError, path, place.Line, place.Column, message)
+	}
+}

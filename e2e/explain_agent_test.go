@@ -42,7 +42,7 @@ func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
 	kept := s.bound(s.claim("kept"))
 	leaves := s.consumer("leaves", kept.Name, stays)
 	s.ready(leaves)
-	s.explainsClaim("settling", "is Pending: the creation pod default/pav-creation-", "has been running for")
+	s.explainsClaim("settling", "is Pending: the creation pod tarn-volumes/pav-creation-", "has been running for")
 	goOn := s.stops(nodeAgent)
 
 	pod := s.consumer("web", claim.Name, stays)
@@ -78,7 +78,7 @@ func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
 	if next := failed.Links[len(failed.Links)-1].Next + failed.Links[len(failed.Links)-2].Next; !strings.Contains(next, "when the kubelet asks again") {
 		t.Errorf("of a staging pod that has failed it says %+v", failed.Links)
 	}
-	s.explainsClaim("settling", "is Pending: the creation pod default/pav-creation-", " has ended, and the node agent on ", " has not told what it left in /pav")
+	s.explainsClaim("settling", "is Pending: the creation pod tarn-volumes/pav-creation-", " has ended, and the node agent on ", " has not told what it left in /pav")
 	s.explains("pod", s.name+"/leaves", "is Terminating: its containers have ended, and the kubelet has not taken its volumes back")
 	s.delete(kept)
 	if err := suite.live.Delete(s.ctx, leaves, client.GracePeriodSeconds(0)); err != nil {

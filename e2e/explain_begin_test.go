@@ -47,7 +47,7 @@ func TestExplainSaysWhyAStepOfAVolumeDoesNotBegin(t *testing.T) {
 		sub := s.part(t)
 		checks := sub.another("-checks", fields{"volumeValidation": unplaced(nil), "volumeCreation": asRequested, "volumeStaging": greeting})
 		claim := sub.claimWith("unchecked", ofClass(checks))
-		sub.againAs(checks, "volumeValidation", sub.explainsClaim("unchecked", "is Pending: the validation pod default/pav-validation-", "is not scheduled: "))
+		sub.againAs(checks, "volumeValidation", sub.explainsClaim("unchecked", "is Pending: the validation pod tarn-volumes/pav-validation-", "is not scheduled: "))
 		sub.bound(claim)
 		sub.remove(claim)
 	})
@@ -55,7 +55,7 @@ func TestExplainSaysWhyAStepOfAVolumeDoesNotBegin(t *testing.T) {
 		sub := s.part(t)
 		claim := sub.bound(sub.claim("doomed"))
 		sub.remove(claim)
-		sub.againAs(s.name, "volumeDeletion", sub.explains("volume", claim.Spec.VolumeName, "is Released: the deletion pod default/pav-deletion-", "is not scheduled: "))
+		sub.againAs(s.name, "volumeDeletion", sub.explains("volume", claim.Spec.VolumeName, "is Released: the deletion pod tarn-volumes/pav-deletion-", "is not scheduled: "))
 		sub.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
 	})
 	t.Run("a creation whose time was up", func(t *testing.T) {

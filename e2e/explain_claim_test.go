@@ -132,10 +132,10 @@ func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
 		// wantLog is a line of the pod's log, wantNext what is said of the next try.
 		wantLog, wantNext, wantCommand string
 	}{
-		{"measured", []string{"the validation pod default/pav-validation-", "has been running for"}, "measuring", "it is given up in ", ""},
+		{"measured", []string{"the validation pod tarn-volumes/pav-validation-", "has been running for"}, "measuring", "it is given up in ", ""},
 		{"refused", []string{"PavProvisioner " + s.name + " refuses it, attempt ", "shelf 7 is full"}, "looking at shelf 7", "attempt ", "kubectl delete pavvolume pvc-"},
 		{"fails", []string{"its volume could not be made, attempt ", "disk on fire"}, "", "attempt ", "kubectl delete pavvolume pvc-"},
-		{"slow", []string{"the creation pod default/pav-creation-", "has been running for"}, "making it", "it is given up in ", ""},
+		{"slow", []string{"the creation pod tarn-volumes/pav-creation-", "has been running for"}, "making it", "it is given up in ", ""},
 		{"unplaced", []string{"the creation pod", "is not scheduled: "}, "", "it is given up in ", "kubectl edit pavprovisioner"},
 		{"imageless", []string{"the creation pod", "cannot have its image: "}, "", "it is given up in ", "kubectl edit pavprovisioner"},
 		{"mountless", []string{"the creation pod", "does not start: ", "/e2e-no-such-folder"}, "", "when its containers start", ""},
@@ -164,7 +164,7 @@ it goes on: attempt \d+ in \w+, at [0-9:]+Z; at once if the PavProvisioner is ch
 - claim ` + s.name + `/refused: Pending, since .*
 - PavVolume pvc-.*
     next: attempt \d+ in .*
-- pod default/pav-validation-[^\n]* failed on node .*
+- pod tarn-volumes/pav-validation-[^\n]* failed on node .*
     /pav/error: shelf 7 is full
     \| looking at shelf 7
 
@@ -220,7 +220,7 @@ func TestExplainSaysThatAnAttemptIsUndone(t *testing.T) {
 	}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	s.claim("data")
-	e := s.explainsClaim("data", "the deletion pod default/pav-deletion-", "has been running for")
+	e := s.explainsClaim("data", "the deletion pod tarn-volumes/pav-deletion-", "has been running for")
 	if e.Links[1].State != string(tarn.VolumeUndoing) {
 		t.Errorf("the record is %s", e.Links[1].State)
 	}

@@ -59,10 +59,10 @@ func TestExplainSaysWhatIsUnderWay(t *testing.T) {
 	open("unstage")
 	s.gone(pod)
 	s.remove(claim)
-	s.explains("volume", vol.Name, "is Terminating: its storage could not be removed: ", "still busy", "; now the deletion pod default/pav-deletion-", "has been running for")
+	s.explains("volume", vol.Name, "is Terminating: its storage could not be removed: ", "still busy", "; now the deletion pod tarn-volumes/pav-deletion-", "has been running for")
 	open("delete")
 	s.gone(vol)
-	s.explainsClaim("retried", "is Pending: attempt 1 failed: ", "disk on fire", "; now the creation pod default/pav-creation-", "has been running for")
+	s.explainsClaim("retried", "is Pending: attempt 1 failed: ", "disk on fire", "; now the creation pod tarn-volumes/pav-creation-", "has been running for")
 	open("create")
 	s.bound(retried)
 	s.remove(retried)
@@ -174,7 +174,7 @@ func TestExplainSaysWhoHasToGrowAVolume(t *testing.T) {
 		if ofPod.command() != e.command() {
 			t.Errorf("of the pod the command is %q, of its claim %q", ofPod.command(), e.command())
 		}
-		if !strings.HasPrefix(e.command(), "kubectl edit pavprovisioner "+s.name+" && kubectl -n default delete pod ") {
+		if !strings.HasPrefix(e.command(), "kubectl edit pavprovisioner "+s.name+" && kubectl -n tarn-volumes delete pod ") {
 			t.Errorf("the command is %q", e.command())
 		}
 		expansion["podTemplate"].(fields)["spec"].(fields)["containers"].([]any)[0].(fields)["image"] = "busybox:1.36"

@@ -99,7 +99,7 @@ func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	for name, want := range map[string][]string{
 		"divides":  {"spec.volumeStaging", "zero"},
-		"unstaged": {"is not staged on node ", "the staging pod default/pav-staging-", "cannot have its image: "},
+		"unstaged": {"is not staged on node ", "the staging pod tarn-volumes/pav-staging-", "cannot have its image: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sub := s.part(t)

@@ -115,7 +115,7 @@ func beforeSilence(s *scenario, shelf string) *muted {
 			return apierrors.IsNotFound(s.get(record)), "the record is there"
 		})
 	})
-	s.explainsClaim("slow", "the creation pod default/pav-creation-", "has been running for")
+	s.explainsClaim("slow", "the creation pod tarn-volumes/pav-creation-", "has been running for")
 	s.explains("pvset", m.set.Name, "is Ready: ")
 	s.explainsApp("crashes", "crashes again and again")
 	m.checks(shelf)
@@ -131,7 +131,7 @@ func (m *muted) checks(shelf string) {
 	class := ofClass(m.another("-checks", fields{"volumeValidation": checks, "volumeCreation": asRequested, "volumeStaging": greeting}))
 	m.claimWith("checked", class)
 	m.t.Cleanup(func() { put(m.t, shelf+"/go") })
-	m.explainsClaim("checked", "is Pending: the validation pod default/pav-validation-", "has been running for")
+	m.explainsClaim("checked", "is Pending: the validation pod tarn-volumes/pav-validation-", "has been running for")
 	m.refused = &tarn.PavVolume{ObjectMeta: named("pvc-" + string(m.claimWith("refused", class).UID))}
 	m.await("the next attempt at claim refused to be put off", func() (bool, string) {
 		if err := m.get(m.refused); err != nil {

@@ -52,7 +52,7 @@ func TestExplainSaysWhatKeepsAPodOfAStepBeforeItBegins(t *testing.T) {
 	held, keyless := s.claimWith("held", ofClass(gated)), s.claimWith("keyless", ofClass(unset))
 	mends := func(t *testing.T, provisioner string, claim *corev1.PersistentVolumeClaim, texts ...string) {
 		sub := s.part(t)
-		e := sub.explainsClaim(claim.Name, append([]string{"is Pending: the creation pod default/pav-creation-"}, texts...)...)
+		e := sub.explainsClaim(claim.Name, append([]string{"is Pending: the creation pod tarn-volumes/pav-creation-"}, texts...)...)
 		edit, remake, found := strings.Cut(e.command(), " && ")
 		if last := e.last(); edit != "kubectl edit pavprovisioner "+provisioner || !found || !strings.HasPrefix(last.Next, "it is given up in ") {
 			t.Errorf("the command is %q, and the chain ends with %+v", e.command(), last)
@@ -101,7 +101,7 @@ func TestExplainSaysThatASandboxCannotBeMade(t *testing.T) {
 	s.bound(s.claim("fine"))
 	pod := s.consumer("user", "fine", stays, func(pod *corev1.Pod) { pod.Spec.RuntimeClassName = &s.name })
 
-	e := s.explainsClaim("made", "is Pending: the creation pod default/pav-creation-", " does not start: Failed to create pod sandbox: ", "e2e-no-such-handler")
+	e := s.explainsClaim("made", "is Pending: the creation pod tarn-volumes/pav-creation-", " does not start: Failed to create pod sandbox: ", "e2e-no-such-handler")
 	if last := e.last(); last.Reason != "FailedCreatePodSandBox" || len(e.commands()) > 0 {
 		t.Errorf("the commands are %q, and the chain ends with %+v", e.commands(), last)
 	}

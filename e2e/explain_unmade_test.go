@@ -64,7 +64,7 @@ func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 			return len(pods) == 1, fmt.Sprint(names(pods))
 		})
 	}
-	s.explainsClaim("growing", "is Bound: the expansion pod default/pav-expansion-", "has been running for")
+	s.explainsClaim("growing", "is Bound: the expansion pod tarn-volumes/pav-expansion-", "has been running for")
 	goOn := s.stops(controller)
 	t.Run("each by itself", func(t *testing.T) { // an answer takes a second look, so all are asked for at once
 		for _, c := range all {

@@ -66,6 +66,10 @@ const (
 // tells them from those of other provisioners though the record is gone.
 const AnnotationRecord = "tarn.dev/record"
 
+// AnnotationReadableFrom is on a claim and names namespaces, between commas, or * for all: for
+// claims there the templates of every provisioner may read this one by get_pvc.
+const AnnotationReadableFrom = "tarn.dev/readable-from"
+
 // AnnotationKept is on each PersistentVolume whose record `tarn uninstall --keep-volumes`
 // has let go: the PersistentVolume's own uid, by which a later Tarn knows that it was made
 // by an earlier one. One that was restored from a backup has another uid.

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/jinja"
 	"tarn.dev/tarn/internal/podvol"
 )
@@ -234,6 +235,9 @@ func (l *linter) checkWhole(p *pavv1.PavProvisioner) {
 		case "spec.volumeDeletion":
 			deletes = true
 		}
+	}
+	if p.Spec.ClaimAccess == pavv1.ClaimAccessAny {
+		l.say(levelWarning, "spec.claimAccess", "whoever makes a claim may have get_pvc read every other claim of the cluster; leave it out, and have claims allow it by annotation %s", tarnv1.AnnotationReadableFrom)
 	}
 	if !creates && slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic) {
 		l.say(levelWarning, "spec.provisioningModes", "with Dynamic and without spec.volumeCreation no volume can be made; add it with a capacity or a podTemplate, or leave Dynamic out")

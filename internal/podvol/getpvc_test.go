@@ -50,6 +50,9 @@ func (c *claims) Get(_ context.Context, key client.ObjectKey, object client.Obje
 	}
 	claim := object.(*corev1.PersistentVolumeClaim)
 	claim.Namespace, claim.Name, claim.Spec.VolumeName = key.Namespace, key.Name, volume
+	if from := map[string]string{"open": "shop, ns", "public": "*", "closed": "shop"}[key.Name]; from != "" {
+		claim.Annotations = map[string]string{tarnv1.AnnotationReadableFrom: from}
+	}
 	return nil
 }
 
@@ -65,7 +68,7 @@ func theClaims() *claims {
 	path := of("", "ns", "u2")
 	path.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/a"}}
 	return &claims{
-		volumes: map[string]string{"ns/other": "pv-mine", "team/other": "pv-theirs"},
+		volumes: map[string]string{"ns/other": "pv-mine", "team/other": "pv-theirs", "team/open": "pv-theirs", "team/public": "pv-theirs", "team/closed": "pv-theirs"},
 		pvs: map[string]corev1.PersistentVolumeSpec{
 			"pv-mine": of("prov", "ns", "u2"), "pv-theirs": of("prov", "team", "u3"), "pv-released": of("prov", "ns", "gone"),
 			"pv-foreign": of("other", "ns", "u4"), "pv-path": path,
@@ -123,8 +126,13 @@ func TestATemplateReadsTheClaimsThatItMay(t *testing.T) {
 		{"one of the same namespace where any may be read", pavv1.ClaimAccessAny, own, "pv-mine", "", 1},
 		{"one of another namespace", pavv1.ClaimAccessAny, another, "pv-theirs", "", 1},
 		{"none of another namespace where that is not allowed", pavv1.ClaimAccessNamespace, another, "",
-			`get_pvc may not read namespace "team": spec.claimAccess is ClaimNamespace, which allows "ns" alone`, 0},
-		{"nor does it learn whether there is one", pavv1.ClaimAccessNamespace, "{{ get_pvc('none', 'team') }}", "", `may not read namespace "team"`, 0},
+			`get_pvc may not read namespace "team": spec.claimAccess is ClaimNamespace, and claim "other", if it exists, does not allow namespace "ns" by annotation tarn.dev/readable-from`, 1},
+		{"nor does it learn whether there is one", pavv1.ClaimAccessNamespace, "{{ get_pvc('none', 'team') }}", "",
+			`get_pvc may not read namespace "team": spec.claimAccess is ClaimNamespace, and claim "none", if it exists, does not allow namespace "ns" by annotation tarn.dev/readable-from`, 1},
+		{"nor where the provisioner says nothing", "", another, "", `may not read namespace "team"`, 1},
+		{"but one that allows it", pavv1.ClaimAccessNamespace, "{{ get_pvc('open', 'team').spec.volumeName }}", "pv-theirs", "", 1},
+		{"or allows all", pavv1.ClaimAccessNamespace, "{{ get_pvc('public', 'team').spec.volumeName }}", "pv-theirs", "", 1},
+		{"not one that allows another", pavv1.ClaimAccessNamespace, "{{ get_pvc('closed', 'team').spec.volumeName }}", "", `may not read namespace "team"`, 1},
 		{"no claim that is not there", pavv1.ClaimAccessAny, "{{ get_pvc('none', 'ns') }}", "", `get_pvc("none", "ns"): persistentvolumeclaims "none" not found`, 1},
 		{"a hundred times", pavv1.ClaimAccessAny, times(100), "done", "", 100},
 		{"but no more often", pavv1.ClaimAccessAny, times(101), "", "get_pvc and get_pv were called more than 100 times in one evaluation", 100},
@@ -137,7 +145,7 @@ func TestATemplateReadsTheClaimsThatItMay(t *testing.T) {
 		{"a default where there is none", pavv1.ClaimAccessAny, "{{ get_pvc('none', 'ns', none) is none }}", "True", "", 1},
 		{"a default of any type, by its name", pavv1.ClaimAccessAny, "{{ get_pvc('none', 'ns', default={'a': 'gone'}).a }}", "gone", "", 1},
 		{"no default for a claim that is there", pavv1.ClaimAccessAny, "{{ get_pvc('other', 'ns', none).spec.volumeName }}", "pv-mine", "", 1},
-		{"no default for what may not be read", pavv1.ClaimAccessNamespace, "{{ get_pvc('none', 'team', none) }}", "", `may not read namespace "team"`, 0},
+		{"no default for what may not be read", pavv1.ClaimAccessNamespace, "{{ get_pvc('none', 'team', none) }}", "", `may not read namespace "team"`, 1},
 		{"the volume of its claim", pavv1.ClaimAccessNamespace, "{{ get_pv(get_pvc('other', 'ns').spec.volumeName).spec.csi.volumeHandle }}", "vol-7", "", 2},
 		{"that of another namespace", pavv1.ClaimAccessAny, "{{ get_pv('pv-theirs').spec.csi.volumeHandle }}", "vol-7", "", 1},
 		{"none of another namespace where its claim may not be read", pavv1.ClaimAccessNamespace, "{{ get_pv('pv-theirs') }}", "",

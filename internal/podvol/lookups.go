@@ -3,6 +3,7 @@ package podvol
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/jinja"
 )
 
@@ -51,11 +53,12 @@ func (l *lookups) claim(ctx context.Context, args []any) (any, error) {
 			return nil, fmt.Errorf("get_pvc(%q, %q): the %s is none: %s", name, namespace, part.what, part.wrong[0])
 		}
 	}
-	if !l.mayRead(namespace) {
-		return nil, fmt.Errorf("get_pvc may not read namespace %q: spec.claimAccess is ClaimNamespace, which allows %q alone", namespace, l.own)
-	}
 	claim := &corev1.PersistentVolumeClaim{}
 	err := l.get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, claim)
+	if !l.mayRead(namespace) && (apierrors.IsNotFound(err) || err == nil && !l.granted(claim)) {
+		return nil, fmt.Errorf("get_pvc may not read namespace %q: spec.claimAccess is ClaimNamespace, and claim %q, if it exists, does not allow namespace %q by annotation %s",
+			namespace, name, l.own, tarnv1.AnnotationReadableFrom)
+	}
 	if apierrors.IsNotFound(err) && len(args) > 2 {
 		return args[2], nil
 	}
@@ -80,7 +83,7 @@ func (l *lookups) volume(ctx context.Context, args []any) (any, error) {
 			return args[1], nil
 		}
 		where := ""
-		if l.provisioner.Spec.ClaimAccess == pavv1.ClaimAccessNamespace {
+		if l.provisioner.Spec.ClaimAccess != pavv1.ClaimAccessAny {
 			where = fmt.Sprintf(" of namespace %q", l.own)
 		}
 		return nil, fmt.Errorf("get_pv(%q): PavProvisioner %q has no volume of this name that is Bound to a claim%s", name, l.provisioner.Name, where)
@@ -92,7 +95,17 @@ func (l *lookups) volume(ctx context.Context, args []any) (any, error) {
 
 // mayRead says whether templates may read the claims of a namespace.
 func (l *lookups) mayRead(namespace string) bool {
-	return l.provisioner.Spec.ClaimAccess != pavv1.ClaimAccessNamespace || namespace == l.own
+	return l.provisioner.Spec.ClaimAccess == pavv1.ClaimAccessAny || namespace == l.own
+}
+
+// granted says whether a claim of another namespace lets itself be read.
+func (l *lookups) granted(claim *corev1.PersistentVolumeClaim) bool {
+	for _, name := range strings.Split(claim.Annotations[tarnv1.AnnotationReadableFrom], ",") {
+		if name = strings.TrimSpace(name); name == "*" || name == l.own && name != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // shows says whether templates may read a volume: one of the provisioner itself, with a

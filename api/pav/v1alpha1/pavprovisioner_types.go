@@ -71,10 +71,12 @@ type PavProvisionerSpec struct {
 	// +listType=set
 	ProvisioningModes []ProvisioningMode `json:"provisioningModes"`
 
-	// claimAccess says which claims get_pvc may read: AnyNamespace, as in the
-	// original, or those of the claim's own namespace alone. get_pv may read the
-	// provisioner's volumes that are bound to these claims.
-	// +kubebuilder:default=AnyNamespace
+	// claimAccess says which claims get_pvc may read: ClaimNamespace, those of the
+	// claim's own namespace and those that allow it by annotation
+	// tarn.dev/readable-from, or AnyNamespace, as in the original, where whoever makes
+	// a claim may have every other one read. get_pv may read the provisioner's volumes
+	// that are bound to claims of the claim's own namespace, or of any.
+	// +kubebuilder:default=ClaimNamespace
 	// +optional
 	ClaimAccess ClaimAccess `json:"claimAccess,omitempty"`
 

@@ -91,7 +91,7 @@ func NeverRan(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
 		ended := s.State.Terminated
 		return s.ContainerID != "" || s.RestartCount > 0 || s.State.Running != nil || s.LastTerminationState.Terminated != nil ||
-			ended != nil && (ended.ContainerID != "" || !ended.StartedAt.IsZero())
+			ended != nil && (ended.Reason != containerStatusUnknown || ended.ContainerID != "" || !ended.StartedAt.IsZero())
 	})
 }
 

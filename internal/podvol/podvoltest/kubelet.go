@@ -141,7 +141,7 @@ func (k *Kubelet) keep(ctx context.Context, pod *corev1.Pod) error {
 	base := pod.DeepCopy()
 	pod.Status.Phase = corev1.PodRunning
 	for _, c := range pod.Spec.Containers {
-		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, ContainerID: "containerd://" + c.Name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
 	}
 	return k.Client.Status().Patch(ctx, pod, client.MergeFrom(base))
 }
@@ -169,7 +169,7 @@ func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod) error {
 	pod.Status.Phase = phase
 	pod.Status.ContainerStatuses = nil
 	for _, c := range pod.Spec.Containers {
-		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, State: corev1.ContainerState{Terminated: state}})
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, ContainerID: "containerd://" + c.Name, State: corev1.ContainerState{Terminated: state}})
 	}
 	if err := k.Client.Status().Patch(ctx, pod, client.MergeFrom(base)); err != nil {
 		return err

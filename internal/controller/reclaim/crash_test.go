@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -30,6 +31,7 @@ type life struct {
 var lives = []life{
 	{"deleted-at-second-go", tarnv1.VolumeCreated, 1, false, deletes, 2},
 	{"retained", tarnv1.VolumeCreated, 0, true, keeps, 0},
+	{"forgotten", tarnv1.VolumeCreated, 0, true, forgets, 0},
 	{"undone", tarnv1.VolumeUndoing, 0, false, undoes, 1},
 }
 
@@ -92,6 +94,22 @@ func deletes(w *world) {
 
 // keeps has the volume deleted once its claim is gone.
 func keeps(w *world) {
+	w.released()
+	w.Must(w.Client.Delete(w.Ctx, w.vol))
+	w.ended()
+}
+
+// forgets has the record given up once its claim is gone.
+func forgets(w *world) {
+	w.released()
+	w.Must(w.Client.Patch(w.Ctx, w.record.DeepCopy(), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %q}}}`, tarnv1.AnnotationForget, w.record.UID))))
+	w.Must(w.Client.Delete(w.Ctx, w.record.DeepCopy()))
+	w.ended()
+}
+
+// released deletes the claim and waits until the volume is Released.
+func (w *world) released() {
+	w.T.Helper()
 	w.Must(w.Client.Delete(w.Ctx, w.claim))
 	w.Eventually("the volume to be Released", func() string {
 		vol := &corev1.PersistentVolume{}
@@ -101,8 +119,6 @@ func keeps(w *world) {
 		}
 		return "it is " + string(vol.Status.Phase)
 	})
-	w.Must(w.Client.Delete(w.Ctx, w.vol))
-	w.ended()
 }
 
 // undoes has what a failed creation left undone, and the record given to provision.

@@ -147,7 +147,9 @@ type PavVolumeStatus struct {
 	// phase, see VolumePhase.
 	// +optional
 	Phase VolumePhase `json:"phase,omitempty"`
-	// handle is the volume's name for its provisioner; set once, in Created.
+	// handle is the volume's name for its provisioner. From Creating on it is the one that
+	// spec.volumeCreation gives, from Created on the one that the volume has. Before
+	// Creating it is one that another volume still has, and that this one waits for.
 	// +optional
 	Handle string `json:"handle,omitempty"`
 	// capacity is the volume's size in bytes; set in Created, and larger after each

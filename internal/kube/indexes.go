@@ -23,8 +23,8 @@ func bucket(value string) string {
 	return strconv.FormatUint(uint64(h.Sum32()%buckets), 36)
 }
 
-// Shared gives a manager whose controllers share the indexes ClaimsByVolume and
-// VolumesByHandle: each may add them, and they are there once.
+// Shared gives a manager whose controllers share the indexes ClaimsByVolume,
+// VolumesByHandle and RecordsByHandleAwaited: each may add them, and they are there once.
 func Shared(mgr ctrl.Manager) ctrl.Manager {
 	return shared{Manager: mgr, indexer: &sharedIndexer{FieldIndexer: mgr.GetFieldIndexer(), added: map[string]bool{}}}
 }
@@ -53,6 +53,6 @@ func (i *sharedIndexer) IndexField(ctx context.Context, o client.Object, field s
 	if err := i.FieldIndexer.IndexField(ctx, o, field, values); err != nil {
 		return err
 	}
-	i.added[field] = field == ClaimsByVolume || field == VolumesByHandle
+	i.added[field] = field == ClaimsByVolume || field == VolumesByHandle || field == RecordsByHandleAwaited
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/jinja"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -62,11 +63,18 @@ func CreationResult(record *tarnv1.PavVolume, inputs tarnv1.PodInputs, result *t
 
 // HandleTaken says that a creation gave a handle that another volume has, and what a
 // person can do about it. holder names the other one.
-func HandleTaken(record *tarnv1.PavVolume, holder string) *StepError {
+func HandleTaken(record *tarnv1.PavVolume, holder kube.Holder) *StepError {
 	return &StepError{Step: tarnv1.StepCreation, Reason: ReasonHandleTaken, Message: fmt.Sprintf(
 		"the creation gave volumeHandle %q, which %s has: the volume is not used, and no deletion pod runs, as it would delete what is the other's. "+
 			"Correct PavProvisioner %q, remove by hand what was made beside the other volume, then delete the claim, or, to have it served anew: kubectl delete pavvolume %s",
 		cmp.Or(record.Status.Handle, DefaultHandle(record)), holder, record.Spec.Provisioner.Name, record.Name)}
+}
+
+// HandleGoing says that a volume waits until another, whose storage is being deleted, lets
+// its handle go.
+func HandleGoing(handle string, holder kube.Holder) string {
+	return fmt.Sprintf("volumeHandle %q is still that of %s, whose storage is being deleted: the volume is created when that is done. How far it is: tarn explain volume %s",
+		handle, holder, holder.Name)
 }
 
 // checkHandle refuses what cannot be a CSI volume handle.

@@ -26,6 +26,7 @@ const (
 	ReasonRefused       = "ClaimRefused"
 	ReasonVolumeRefused = "VolumeRefused"
 	ReasonHandleTaken   = "HandleTaken"
+	ReasonHandleGoing   = "HandleGoing"
 	ReasonPodRefused    = "PodRefused"
 	ReasonNamespaceGone = "NamespaceGone"
 	ReasonNodeGone      = "NodeGone"

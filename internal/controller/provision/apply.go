@@ -125,7 +125,7 @@ func (r *reconciler) begin(ctx context.Context, v *View) (bool, error) {
 	if prepared.Pod == nil {
 		return r.create(ctx, v, attempt)
 	}
-	if err := r.writeStatus(ctx, v, begun(v.Record, tarnv1.VolumeValidating, attempt, prepared.Pod.Namespace)); err != nil {
+	if err := r.writeStatus(ctx, v, begun(v.Record, tarnv1.VolumeValidating, attempt, prepared)); err != nil {
 		return false, err
 	}
 	if err := r.start(ctx, v, prepared.Pod, tarnv1.VolumePending); err != nil {
@@ -143,6 +143,10 @@ func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (bool, 
 	if err != nil {
 		return false, r.giveUp(ctx, v, err, tarnv1.VolumePending, attempt)
 	}
+	handle := prepared.Inputs.Handle
+	if waits, err := r.yields(ctx, v, handle); err != nil || waits {
+		return false, err
+	}
 	if prepared.Pod == nil {
 		status, err := created(&View{Record: v.Record, Provisioner: v.Provisioner}, prepared.Inputs, nil)
 		if err != nil {
@@ -157,7 +161,11 @@ func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (bool, 
 	if err := prepared.MarkFirst(); err != nil {
 		return false, err
 	}
-	if err := r.writeStatus(ctx, v, begun(v.Record, tarnv1.VolumeCreating, attempt, prepared.Pod.Namespace)); err != nil {
+	if err := r.writeStatus(ctx, v, begun(v.Record, tarnv1.VolumeCreating, attempt, prepared)); err != nil {
+		return false, err
+	}
+	// Now that the handle is in the record, the deletion of another volume that has it waits.
+	if waits, err := r.yields(ctx, v, handle); err != nil || waits {
 		return false, err
 	}
 	if err := r.start(ctx, v, prepared.Pod, tarnv1.VolumePending); err != nil {
@@ -183,7 +191,7 @@ func (r *reconciler) revalidate(ctx context.Context, v *View) error {
 		_, err := r.create(ctx, v, v.Record.Status.Attempts)
 		return err
 	}
-	return r.startAgain(ctx, v, prepared.Pod, tarnv1.VolumePending)
+	return r.startAgain(ctx, v, prepared, tarnv1.VolumePending)
 }
 
 // recreate starts the creation pod of the current attempt, which is not in the
@@ -205,18 +213,26 @@ func (r *reconciler) recreate(ctx context.Context, v *View) error {
 	if err != nil {
 		return r.giveUp(ctx, v, err, tarnv1.VolumeUndoing, v.Record.Status.Attempts)
 	}
-	return r.startAgain(ctx, v, prepared.Pod, tarnv1.VolumeUndoing)
+	return r.startAgain(ctx, v, prepared, tarnv1.VolumeUndoing)
 }
 
-// startAgain starts the pod of the attempt at hand, after writing where it is if its
-// template has moved.
-func (r *reconciler) startAgain(ctx context.Context, v *View, pod *corev1.Pod, onRefusal tarnv1.VolumePhase) error {
-	if s := v.Record.Status; s.PodNamespace != pod.Namespace {
-		if err := r.writeStatus(ctx, v, begun(v.Record, s.Phase, s.Attempts, pod.Namespace)); err != nil {
+// startAgain starts the pod of the attempt at hand, after writing where it is and which
+// handle it is to give, if its template says another. A creation whose handle is that of a
+// volume which is being deleted is undone after that: it may have run.
+func (r *reconciler) startAgain(ctx context.Context, v *View, prepared *podvol.Prepared, onRefusal tarnv1.VolumePhase) error {
+	if s := v.Record.Status; s.PodNamespace != prepared.Pod.Namespace || s.Handle != prepared.Inputs.Handle {
+		if err := r.writeStatus(ctx, v, begun(v.Record, s.Phase, s.Attempts, prepared)); err != nil {
 			return err
 		}
 	}
-	return r.start(ctx, v, pod, onRefusal)
+	holder, err := r.goingHolder(ctx, v, prepared.Inputs.Handle)
+	if err != nil {
+		return err
+	}
+	if holder != nil {
+		return r.giveWay(ctx, v, []kube.Holder{*holder})
+	}
+	return r.start(ctx, v, prepared.Pod, onRefusal)
 }
 
 // confirm makes sure that the record is what the API server has: a pod that was
@@ -281,16 +297,16 @@ func (r *reconciler) writeVolume(ctx context.Context, v *View) error {
 			v.Volume = vol // written before a crash: it was handed over
 			return nil
 		}
-		return r.writeStatus(ctx, v, undo(v, "the claim was deleted while its volume was being created", r.clock.Now()).Status)
+		return r.writeStatus(ctx, v, undo(v, reasonClaimGone, "the claim was deleted while its volume was being created").Status)
 	}
 	// The handle is in the record by now, where the creation of another volume that gave
 	// the same one finds it.
-	holder, err := r.handles.Holder(ctx, v.Record.Spec.Provisioner.Name, v.Record.Status.Handle, v.VolumeName)
+	holders, err := r.handles.Holders(ctx, v.Record.Spec.Provisioner.Name, v.Record.Status.Handle, v.VolumeName)
 	if err != nil {
 		return err
 	}
-	if holder != "" {
-		return r.dispute(ctx, v, holder)
+	if len(holders) > 0 {
+		return r.giveWay(ctx, v, holders)
 	}
 	vol, err := newVolume(v.Record)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -35,9 +36,11 @@ func TestMain(m *testing.M) { testkit.QuietMain(m) }
 // binder, scheduler, protection, reclaim, the garbage collector and the kubelet.
 type cluster struct {
 	testkit.World
-	life    life
-	name    string
-	claim   *corev1.PersistentVolumeClaim
+	life  life
+	name  string
+	claim *corev1.PersistentVolumeClaim
+	// holder has the handle at first, where there is one.
+	holder  *tarnv1.PavVolume
 	kubelet *podvoltest.Kubelet
 	clock   testkit.PushedClock
 	starts  atomic.Int32
@@ -76,6 +79,14 @@ func newCluster(t *testing.T, config *rest.Config, name string, l life) *cluster
 			claim.Annotations[annSelectedNode] = firstNode
 		}
 	})
+	if l.again {
+		c.holder = testkit.Record(testkit.Claim("default", name, types.UID("old-"+name), name), name, tarnv1.VolumeDeleting, func(r *tarnv1.PavVolume) { r.UID, r.Status.Handle = "", "shared" })
+		status := c.holder.Status
+		c.Must(c.Client.Create(c.Ctx, c.holder))
+		c.holder.Status = status
+		c.Must(c.Client.Status().Update(c.Ctx, c.holder))
+		c.stored = true
+	}
 	c.Must(c.Client.Create(c.Ctx, c.claim))
 	c.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: c.Client, Ends: c.ends, Node: nodeOf}
 	c.kubelet.Start(c.Ctx, t) // Play ends the context
@@ -191,6 +202,7 @@ func (c *cluster) round() error {
 	}
 	if s.record != nil {
 		c.reclaim(s)
+		c.letGo(s)
 		c.push(s.record)
 	}
 	return nil
@@ -254,6 +266,19 @@ func (c *cluster) reclaim(s sight) {
 		_ = c.Client.Delete(c.Ctx, s.record.DeepCopy())
 		_ = c.Client.Patch(c.Ctx, s.record, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": null}}`)))
 	}
+}
+
+// letGo ends the holder of the handle, with its storage, once the record waits for that.
+func (c *cluster) letGo(s sight) {
+	said := meta.FindStatusCondition(s.record.Status.Conditions, tarnv1.ConditionProvisioned)
+	if c.holder == nil || said == nil || said.Reason != podvol.ReasonHandleGoing {
+		return
+	}
+	if err := c.Client.Delete(c.Ctx, c.holder.DeepCopy()); err != nil {
+		return // it is gone
+	}
+	c.destroyed()
+	_ = c.Client.Patch(c.Ctx, c.holder.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": null}}`)))
 }
 
 func (c *cluster) destroyed() {

@@ -73,6 +73,8 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Named("provision").
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&tarnv1.PavVolume{}).
+		Watches(&tarnv1.PavVolume{}, handler.EnqueueRequestsFromMapFunc(r.mapHolder)).
+		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(r.mapHolder)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(mapClaim), builder.WithPredicates(namesProvisioner)).
 		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(mapVolume)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{})).

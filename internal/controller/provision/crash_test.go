@@ -4,6 +4,7 @@ package provision
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,6 +36,9 @@ type life struct {
 	// failures is how many creation pods fail: on the first node where the scheduler chooses.
 	failures int
 	deleted  moment
+	// again says that the handle comes from the provisioner, and that a volume which is being
+	// deleted still has it.
+	again bool
 	// least and most are how many creation pods run.
 	least, most int
 }
@@ -49,6 +53,7 @@ var lives = []life{
 	{Span: testkit.Span{Name: "gone-while-failing", From: 4}, deleted: whileCreating, failures: 1, least: 1, most: 1},
 	{Span: testkit.Span{Name: "gone-when-created", From: 4, To: 5}, deleted: onceCreated, least: 1, most: 1},
 	{Span: testkit.Span{Name: "gone-when-written", From: 5}, deleted: onceWritten, least: 1, most: 1},
+	{Span: testkit.Span{Name: "after-another", From: 2, To: 5}, again: true, least: 1, most: 1},
 }
 
 func TestAVolumeIsMadeOnceOrNotAtAllWhereverTheControllerIsKilled(t *testing.T) {
@@ -154,6 +159,9 @@ func (l life) provisioner(name string) *pavv1.PavProvisioner {
 		p.UID = ""
 		if l.validates {
 			p.Spec.VolumeValidation = testkit.PodSection()
+		}
+		if l.again {
+			p.Spec.VolumeCreation = testkit.Section(`{"handle": "shared", ` + strings.TrimPrefix(string(p.Spec.VolumeCreation.Raw), "{"))
 		}
 		if l.waits {
 			p.Spec.Topology = pavv1.TopologyNode

@@ -2,9 +2,11 @@ package provision
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -27,7 +29,7 @@ func decideDisputed(v *View) Plan {
 }
 
 // disputed is the status of a record whose creation gave the handle of another volume.
-func disputed(record *tarnv1.PavVolume, holder string, now time.Time) *tarnv1.PavVolumeStatus {
+func disputed(record *tarnv1.PavVolume, holder kube.Holder, now time.Time) *tarnv1.PavVolumeStatus {
 	err := podvol.HandleTaken(record, holder)
 	status := record.Status.DeepCopy()
 	status.Phase = tarnv1.VolumeDisputed
@@ -36,9 +38,11 @@ func disputed(record *tarnv1.PavVolume, holder string, now time.Time) *tarnv1.Pa
 	return status
 }
 
-// dispute leaves a volume to a person to decide about. A PersistentVolume that was
-// written before a crash has been handed over, and stays.
-func (r *reconciler) dispute(ctx context.Context, v *View, holder string) error {
+// giveWay says what becomes of a volume that is made, and whose handle others have. Where all
+// of them are being deleted it is undone after them, and then made again; else it is left to
+// a person to decide about. A PersistentVolume that was written before a crash has been
+// handed over, and stays.
+func (r *reconciler) giveWay(ctx context.Context, v *View, holders []kube.Holder) error {
 	vol, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.VolumeName}, &corev1.PersistentVolume{})
 	if err != nil {
 		return err
@@ -47,9 +51,73 @@ func (r *reconciler) dispute(ctx context.Context, v *View, holder string) error 
 		v.Volume = vol
 		return nil
 	}
-	if err := r.writeStatus(ctx, v, disputed(v.Record, holder, r.clock.Now())); err != nil {
+	if i := slices.IndexFunc(holders, func(h kube.Holder) bool { return !h.Going }); i >= 0 {
+		if err := r.writeStatus(ctx, v, disputed(v.Record, holders[i], r.clock.Now())); err != nil {
+			return err
+		}
+		r.warn(v, podvol.ReasonHandleTaken, v.Record.Status.LastError.Message)
+		return nil
+	}
+	message := podvol.HandleGoing(v.Record.Status.Handle, holders[0])
+	if err := r.writeStatus(ctx, v, undo(v, podvol.ReasonHandleGoing, message).Status); err != nil {
 		return err
 	}
-	r.warn(v, podvol.ReasonHandleTaken, v.Record.Status.LastError.Message)
+	r.tellWait(v, message)
 	return nil
+}
+
+// yields looks live whether a volume with the handle that a creation is about to give is
+// being deleted. The record then waits for that, before its creation pod is started: back in
+// Pending where it was Creating.
+func (r *reconciler) yields(ctx context.Context, v *View, handle string) (bool, error) {
+	holder, err := r.goingHolder(ctx, v, handle)
+	if err != nil || holder == nil {
+		return false, err
+	}
+	status, message := v.Record.Status.DeepCopy(), podvol.HandleGoing(handle, *holder)
+	status.Handle = handle
+	if status.Phase != tarnv1.VolumeValidating {
+		status.Phase = tarnv1.VolumePending
+		if v.Record.Spec.WaitsForNode { // taken anew when it goes on
+			status.NodeName = ""
+		}
+	}
+	if !say(status, v.Record, podvol.ReasonHandleGoing, message) && v.Record.Status.Handle == handle && v.Record.Status.Phase == status.Phase {
+		return true, nil
+	}
+	if err := r.writeStatus(ctx, v, status); err != nil {
+		return true, err
+	}
+	r.tellWait(v, message)
+	return true, nil
+}
+
+// goingHolder gives a volume with a handle that is being deleted, nil for none.
+func (r *reconciler) goingHolder(ctx context.Context, v *View, handle string) (*kube.Holder, error) {
+	if handle == "" { // it gets the claim's uid, or its pod gives one
+		return nil, nil
+	}
+	holders, err := r.handles.Holders(ctx, v.Record.Spec.Provisioner.Name, handle, v.VolumeName)
+	if err != nil {
+		return nil, err
+	}
+	for i := range holders {
+		if holders[i].Going {
+			return &holders[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// waitsForHandle says whether a record waits until another volume lets its handle go.
+func waitsForHandle(record *tarnv1.PavVolume) bool {
+	c := meta.FindStatusCondition(record.Status.Conditions, tarnv1.ConditionProvisioned)
+	return c != nil && c.Reason == podvol.ReasonHandleGoing
+}
+
+// tellWait tells the claim what it waits for.
+func (r *reconciler) tellWait(v *View, message string) {
+	if v.Claim != nil {
+		r.events.Eventf(v.Claim, v.Record, corev1.EventTypeNormal, podvol.ReasonHandleGoing, "Wait", "%s", kube.Note(message))
+	}
 }

@@ -32,28 +32,34 @@ func handMade(driver, handle string) *corev1.PersistentVolume {
 }
 
 func TestAHandleThatAnotherVolumeHasIsAPersonsToDecideAbout(t *testing.T) {
-	_, theirs := made("u2", "shelf-7", tarnv1.VolumeCreated)
+	theirClaim, theirs := made("u2", "shelf-7", tarnv1.VolumeCreated)
 	_, deleting := made("u2", "shelf-7", tarnv1.VolumeDeleting)
+	_, undoing := made("u2", "shelf-7", tarnv1.VolumeUndoing)
 	_, disputed := made("u2", "shelf-7", tarnv1.VolumeDisputed)
 	_, elsewhere := made("u2", "shelf-7", tarnv1.VolumeCreated)
 	elsewhere.Spec.Provisioner.Name = "other"
 	for _, c := range []struct {
-		name  string
-		other client.Object
+		name   string
+		others []client.Object
 		// want names the holder; empty where there is none.
 		want string
+		// undone says that it is being deleted, and so that what was made is undone after it.
+		undone bool
 	}{
-		{"a volume written by hand", handMade("prov", "shelf-7"), `PersistentVolume "by-hand"`},
-		{"a record whose volume is made", theirs, `PavVolume "pvc-u2" of claim ns/claim-u2`},
-		{"a record whose volume is being deleted", deleting, `PavVolume "pvc-u2"`},
-		{"a record that is disputed itself has nothing", disputed, ""},
-		{"that of another driver", handMade("other", "shelf-7"), ""},
-		{"that of another provisioner's record", elsewhere, ""},
-		{"another handle", handMade("prov", "shelf-8"), ""},
+		{"a volume written by hand", []client.Object{handMade("prov", "shelf-7")}, `PersistentVolume "by-hand"`, false},
+		{"a record whose volume is made", []client.Object{theirs, theirClaim}, `PavVolume "pvc-u2" of claim ns/claim-u2`, false},
+		{"a record whose volume is made, and its claim is gone", []client.Object{theirs}, `PavVolume "pvc-u2" of claim ns/claim-u2`, true},
+		{"a record whose volume is being deleted", []client.Object{deleting}, `PavVolume "pvc-u2"`, true},
+		{"a record whose volume is being undone", []client.Object{undoing}, `PavVolume "pvc-u2"`, true},
+		{"one that is being deleted, and one that is to live", []client.Object{deleting, handMade("prov", "shelf-7")}, `PersistentVolume "by-hand"`, false},
+		{"a record that is disputed itself has nothing", []client.Object{disputed}, "", false},
+		{"that of another driver", []client.Object{handMade("other", "shelf-7")}, "", false},
+		{"that of another provisioner's record", []client.Object{elsewhere}, "", false},
+		{"another handle", []client.Object{handMade("prov", "shelf-8")}, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			claim, record := made("u1", "shelf-7", tarnv1.VolumeCreated)
-			w := newWorld(t, claim, record, testkit.Provisioner("prov"), c.other)
+			w := newWorld(t, append(c.others, claim, record, testkit.Provisioner("prov"))...)
 			w.look("u1")
 			status := w.record("u1").Status
 			if c.want == "" {
@@ -62,17 +68,23 @@ func TestAHandleThatAnotherVolumeHasIsAPersonsToDecideAbout(t *testing.T) {
 				}
 				return
 			}
-			if status.Phase != tarnv1.VolumeDisputed || w.volume("u1") != nil {
-				t.Fatalf("the record is %s, the volume %v", status.Phase, w.volume("u1"))
-			}
 			condition := meta.FindStatusCondition(status.Conditions, tarnv1.ConditionProvisioned)
 			told := <-w.events.Events
-			for _, text := range []string{condition.Message, status.LastError.Message, told} {
-				if !strings.Contains(text, c.want) || !strings.Contains(text, `"shelf-7"`) || !strings.Contains(text, "kubectl delete pavvolume pvc-u1") {
+			texts, advice := []string{condition.Message, told}, "tarn explain volume pvc-u2"
+			wantPhase, wantReason, wantEvent := tarnv1.VolumeUndoing, podvol.ReasonHandleGoing, "Normal HandleGoing"
+			if !c.undone {
+				wantPhase, wantReason, wantEvent = tarnv1.VolumeDisputed, podvol.ReasonHandleTaken, "Warning ProvisioningFailed"
+				texts, advice = append(texts, status.LastError.Message), "kubectl delete pavvolume pvc-u1"
+			}
+			if status.Phase != wantPhase || status.Handle != "shelf-7" || w.volume("u1") != nil {
+				t.Fatalf("the record is %s with handle %q, the volume %v", status.Phase, status.Handle, w.volume("u1"))
+			}
+			for _, text := range texts {
+				if !strings.Contains(text, c.want) || !strings.Contains(text, `"shelf-7"`) || !strings.Contains(text, advice) {
 					t.Errorf("it is told %q, want it to name %s", text, c.want)
 				}
 			}
-			if condition.Status != metav1.ConditionFalse || condition.Reason != podvol.ReasonHandleTaken || !strings.HasPrefix(told, "Warning ProvisioningFailed") {
+			if condition.Status != metav1.ConditionFalse || condition.Reason != wantReason || !strings.HasPrefix(told, wantEvent) {
 				t.Errorf("condition %+v, Event %q", condition, told)
 			}
 		})
@@ -113,13 +125,16 @@ func TestOfTwoCreationsThatGiveOneHandleAtOnceAtMostOneIsUsed(t *testing.T) {
 }
 
 func TestAVolumeThatWasHandedOverBeforeACrashStays(t *testing.T) {
-	claim, record := made("u1", "shelf-7", tarnv1.VolumeCreated)
-	vol := testkit.Volume(record)
-	w := newWorld(t, claim, record, vol, testkit.Provisioner("prov"), handMade("prov", "shelf-7"))
-	w.remembering(claim, record, testkit.Provisioner("prov"), handMade("prov", "shelf-7")) // not the volume
-	w.look("u1")
-	if phase := w.record("u1").Status.Phase; phase != tarnv1.VolumeCreated {
-		t.Errorf("the record is %s, want Created", phase)
+	_, deleting := made("u2", "shelf-7", tarnv1.VolumeDeleting)
+	for _, other := range []client.Object{handMade("prov", "shelf-7"), deleting} {
+		claim, record := made("u1", "shelf-7", tarnv1.VolumeCreated)
+		vol := testkit.Volume(record)
+		w := newWorld(t, claim, record, vol, testkit.Provisioner("prov"), other)
+		w.remembering(claim, record, testkit.Provisioner("prov"), other) // not the volume
+		w.look("u1")
+		if phase := w.record("u1").Status.Phase; phase != tarnv1.VolumeCreated {
+			t.Errorf("beside %s the record is %s, want Created", other.GetName(), phase)
+		}
 	}
 }
 

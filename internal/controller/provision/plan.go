@@ -245,7 +245,7 @@ func decideCreating(v *View, now time.Time) Plan {
 	switch o := v.Observed; o.State {
 	case podvol.PodAbsent:
 		if !wanted(v) {
-			return undo(v, "the claim was deleted while its volume was being created", now)
+			return undo(v, reasonClaimGone, "the claim was deleted while its volume was being created")
 		}
 		if gone := provisionerGone(v); gone != nil {
 			return fail(v, gone, tarnv1.VolumeUndoing, now)
@@ -274,7 +274,7 @@ func decideCreating(v *View, now time.Time) Plan {
 		case !needed(v) && neverRan(v):
 			return withdraw(v)
 		case !wanted(v) && hasNoNode(v):
-			return undo(v, "the claim was deleted while its creation pod, which was started again, waited for a node", now)
+			return undo(v, reasonClaimGone, "the claim was deleted while its creation pod, which was started again, waited for a node")
 		}
 		return await(v)
 	}
@@ -323,11 +323,11 @@ func created(v *View, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (*tarnv
 }
 
 // begun is the status written before the pod of a step is started: the intent comes
-// before the side effect.
-func begun(record *tarnv1.PavVolume, phase tarnv1.VolumePhase, attempt int32, namespace string) *tarnv1.PavVolumeStatus {
+// before the side effect. The handle that a creation is to give is part of it.
+func begun(record *tarnv1.PavVolume, phase tarnv1.VolumePhase, attempt int32, prepared *podvol.Prepared) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.Phase, status.Attempts, status.NextAttemptTime = phase, attempt, nil
-	status.PodNamespace = namespace
+	status.PodNamespace, status.Handle = prepared.Pod.Namespace, prepared.Inputs.Handle
 	say(status, record, reasonInProgress, underWay(attempt, phase))
 	return status
 }
@@ -354,6 +354,7 @@ func failed(v *View, err *podvol.StepError, into tarnv1.VolumePhase, attempt int
 	if into == tarnv1.VolumeUndoing {
 		handOver(status, v)
 	} else {
+		status.Handle = ""
 		status.NextAttemptTime = podvol.RetryAt(record, attempt, now)
 	}
 	status.LastError = err.Recorded(v.Provisioner, now)
@@ -361,12 +362,12 @@ func failed(v *View, err *podvol.StepError, into tarnv1.VolumePhase, attempt int
 	return status
 }
 
-// undo hands a volume nobody waits for to reclaim.
-func undo(v *View, why string, now time.Time) Plan {
+// undo hands to reclaim what a creation may have made, and did not fail for.
+func undo(v *View, reason, why string) Plan {
 	status := v.Record.Status.DeepCopy()
 	status.Phase = tarnv1.VolumeUndoing
 	handOver(status, v)
-	say(status, v.Record, reasonClaimGone, why)
+	say(status, v.Record, reason, why)
 	return Plan{Act: ActStatus, Status: status}
 }
 

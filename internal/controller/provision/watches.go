@@ -47,7 +47,10 @@ func addIndexes(mgr ctrl.Manager) error {
 			return err
 		}
 	}
-	return kube.IndexHandles(context.Background(), mgr)
+	if err := kube.IndexHandles(context.Background(), mgr); err != nil {
+		return err
+	}
+	return kube.IndexHandlesAwaited(context.Background(), mgr)
 }
 
 func request(name string) reconcile.Request {
@@ -77,6 +80,11 @@ func mapVolume(_ context.Context, o client.Object) []reconcile.Request {
 		return nil
 	}
 	return []reconcile.Request{request(o.GetName())}
+}
+
+// mapHolder wakes the records that may wait for the handle of a record or volume.
+func (r *reconciler) mapHolder(ctx context.Context, o client.Object) []reconcile.Request {
+	return kube.HandleWaiters(ctx, r.client, o)
 }
 
 // mapProvisioner wakes the claims that wait for a provisioner and the records it has
@@ -120,7 +128,7 @@ func nextLook(v *View, p Plan, now time.Time) time.Time {
 			return at.Time
 		}
 	}
-	if p.Next.IsZero() && (p.Act == ActBegin || p.Act == ActCreate || p.Act == ActRevalidate || p.Act == ActRecreate) {
+	if p.Next.IsZero() && (p.Act == ActBegin || p.Act == ActCreate || p.Act == ActRevalidate || p.Act == ActRecreate) && !waitsForHandle(v.Record) {
 		return now.Add(startedLook)
 	}
 	return p.Next

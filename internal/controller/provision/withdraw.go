@@ -41,7 +41,7 @@ func neverRanUntil(v *View, now time.Time) time.Time {
 // record was deleted.
 func withdraw(v *View) Plan {
 	status := v.Record.Status.DeepCopy()
-	status.Phase, status.NextAttemptTime = tarnv1.VolumePending, nil
+	status.Phase, status.Handle, status.NextAttemptTime = tarnv1.VolumePending, "", nil
 	what := "claim"
 	if wanted(v) {
 		what = "PavVolume"

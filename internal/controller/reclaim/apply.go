@@ -25,9 +25,6 @@ var errStale = errors.New("the cache is behind")
 // volume tells when that changes, so the queue asks again.
 var errClaimThere = errors.New("the claim of a volume that is to be deleted is still there")
 
-// errShared says that another volume has the handle of one that is to be deleted.
-var errShared = errors.New("another volume has the handle of a released volume")
-
 // apply carries out a plan. It gives back true when the View has changed in a way
 // that more can be done at once.
 func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
@@ -178,29 +175,24 @@ func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume) (bo
 	return err == nil && node == nil, err
 }
 
-// confirmSole looks whether another volume has the handle that would be deleted. What a
-// failed creation left under it is then a person's to decide about; a volume that was in
-// use waits until the other is gone, of which no event tells here, so the queue asks
-// again. shared is true then.
+// confirmSole looks whether another volume has the handle that would be deleted. shared is
+// true where its deletion does not go on: until an event of the other, or not at all.
 func (r *reconciler) confirmSole(ctx context.Context, v *View) (shared bool, err error) {
 	record := v.Record
 	handle := cmp.Or(record.Status.Handle, podvol.DefaultHandle(record))
-	holder, err := r.handles.Holder(ctx, record.Spec.Provisioner.Name, handle, record.Name)
-	if err != nil || holder == "" {
+	holders, err := r.handles.Holders(ctx, record.Spec.Provisioner.Name, handle, record.Name)
+	if err != nil {
 		return false, err
 	}
-	p := sharedHandle(v, handle, holder, r.clock.Now())
+	p, shared := sharedHandle(v, handle, holders, r.clock.Now())
 	if p.Status == nil {
-		return true, errShared
+		return shared, nil
 	}
 	if err := r.writeStatus(ctx, v, p.Status); err != nil {
 		return true, err
 	}
 	r.warn(v, eventDeleteFailed, p.Warning)
-	if record.Status.Phase == tarnv1.VolumeUndoing {
-		return true, nil
-	}
-	return true, errShared
+	return true, nil
 }
 
 // confirmIdle looks live that the record stands as the cache has it and that the

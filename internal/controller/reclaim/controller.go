@@ -94,6 +94,9 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if err := kube.IndexHandles(context.Background(), mgr); err != nil {
 		return err
 	}
+	if err := kube.IndexHandlesAwaited(context.Background(), mgr); err != nil {
+		return err
+	}
 	if err := kube.IndexClaims(context.Background(), mgr); err != nil {
 		return err
 	}
@@ -101,6 +104,8 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Named("reclaim").
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&tarnv1.PavVolume{}).
+		Watches(&tarnv1.PavVolume{}, handler.EnqueueRequestsFromMapFunc(r.mapHolder)).
+		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(r.mapHolder)).
 		Watches(&corev1.PersistentVolume{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(whatMayEnd())).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{})).
 		Watches(&tarnv1.PavStage{}, handler.EnqueueRequestsFromMapFunc(mapStage)).
@@ -145,6 +150,11 @@ func mapStage(_ context.Context, o client.Object) []reconcile.Request {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: stage.Spec.VolumeName}}}
+}
+
+// mapHolder wakes the records that may wait for the handle of a record or volume.
+func (r *reconciler) mapHolder(ctx context.Context, o client.Object) []reconcile.Request {
+	return kube.HandleWaiters(ctx, r.client, o)
 }
 
 // mapProvisioner wakes the records that may wait for a provisioner to come back.

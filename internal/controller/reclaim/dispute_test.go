@@ -3,6 +3,7 @@ package reclaim
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -34,6 +35,7 @@ func endingOf(t *testing.T, objects ...client.Object) *ending {
 	volumeOf := text(func(o client.Object) string { return o.(*tarnv1.PavStage).Spec.VolumeName })
 	store := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(objects...).WithStatusSubresource(&tarnv1.PavVolume{}).
 		WithIndex(&corev1.PersistentVolume{}, kube.VolumesByHandle, kube.HandleOf).
+		WithIndex(&tarnv1.PavVolume{}, kube.RecordsByHandleAwaited, kube.HandleAwaited).
 		WithIndex(&corev1.PersistentVolumeClaim{}, kube.ClaimsByVolume, kube.VolumeNamed).
 		WithIndex(&tarnv1.PavStage{}, indexStageVolume, volumeOf).
 		WithIndex(&tarnv1.PavStage{}, "spec.volumeName", volumeOf).
@@ -127,9 +129,12 @@ func TestAReleasedVolumeIsNotDeletedUnderAnotherOfItsHandle(t *testing.T) {
 	other := byHand("shelf-7")
 	e := endingOf(t, record, vol, other, testkit.Provisioner("prov"))
 	for range 2 {
-		if err := e.look(); err == nil {
-			t.Error("nothing brings it back when the other is gone")
+		if err := e.look(); err != nil {
+			t.Fatal(err)
 		}
+	}
+	if woken := e.mapHolder(t.Context(), other); len(woken) != 1 || woken[0].Name != "pvc-u1" {
+		t.Errorf("the end of the other brings back %v", woken)
 	}
 	status := e.status()
 	condition := meta.FindStatusCondition(status.Conditions, tarnv1.ConditionDeletable)
@@ -145,5 +150,89 @@ func TestAReleasedVolumeIsNotDeletedUnderAnotherOfItsHandle(t *testing.T) {
 	}
 	if err := e.look(); err != nil || e.pods() != 1 {
 		t.Errorf("after the other is gone: %v, %d deletion pods", err, e.pods())
+	}
+}
+
+func TestWhatOfSeveralVolumesOfAHandleIsDeletedFirst(t *testing.T) {
+	const undoing, deleting = tarnv1.VolumeUndoing, tarnv1.VolumeDeleting
+	of := func(name string, going, undoing bool, since time.Duration) kube.Holder {
+		return kube.Holder{Name: name, Going: going, Undoing: undoing, Since: metav1.NewTime(now.Add(since))}
+	}
+	live, dying := of("pvc-u0", false, false, 0), of("pvc-u0", true, false, 0)
+	older, younger := of("pvc-u0", true, true, -time.Second), of("pvc-u0", true, true, time.Second)
+	before, after := of("pvc-u0", true, true, 0), of("pvc-u2", true, true, 0)
+	for _, c := range []struct {
+		name       string
+		phase      tarnv1.VolumePhase
+		holders    []kube.Holder
+		wantPhase  tarnv1.VolumePhase // of the status that is written; empty where it goes on
+		wantReason string
+	}{
+		{"a deletion that is alone goes on", deleting, nil, "", ""},
+		{"a deletion waits for a volume that is to live", deleting, []kube.Holder{live}, deleting, podvol.ReasonHandleTaken},
+		{"a deletion waits for another, which may be taken back", deleting, []kube.Holder{dying}, deleting, podvol.ReasonHandleTaken},
+		{"a deletion goes before what is undone", deleting, []kube.Holder{older}, "", ""},
+		{"a deletion waits for what is to live, whatever else is undone", deleting, []kube.Holder{older, live}, deleting, podvol.ReasonHandleTaken},
+		{"an undoing that is alone goes on", undoing, nil, "", ""},
+		{"an undoing is disputed beside a volume that is to live", undoing, []kube.Holder{live}, tarnv1.VolumeDisputed, podvol.ReasonHandleTaken},
+		{"so it is whatever else is deleted", undoing, []kube.Holder{dying, live}, tarnv1.VolumeDisputed, podvol.ReasonHandleTaken},
+		{"an undoing waits for a deletion", undoing, []kube.Holder{dying}, undoing, podvol.ReasonHandleGoing},
+		{"an undoing waits for an older one", undoing, []kube.Holder{older}, undoing, podvol.ReasonHandleGoing},
+		{"an undoing goes before a younger one", undoing, []kube.Holder{younger}, "", ""},
+		{"of two of one second the first by name goes first", undoing, []kube.Holder{after}, "", ""},
+		{"and the other waits", undoing, []kube.Holder{before}, undoing, podvol.ReasonHandleGoing},
+		{"an undoing waits for a deletion though a younger one is there", undoing, []kube.Holder{younger, dying}, undoing, podvol.ReasonHandleGoing},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := viewOf(c.phase, func(v *View) { v.Record.CreationTimestamp = metav1.NewTime(now) })
+			p, shared := sharedHandle(v, "shelf-7", c.holders, now)
+			if shared != (c.wantPhase != "") || (p.Status != nil) != shared {
+				t.Fatalf("shared %v, plan %+v", shared, p)
+			}
+			if !shared {
+				return
+			}
+			if said := meta.FindStatusCondition(p.Status.Conditions, tarnv1.ConditionDeletable); p.Status.Phase != c.wantPhase || said.Status != metav1.ConditionFalse || said.Reason != c.wantReason {
+				t.Errorf("phase %s, condition %+v, want %s for %s", p.Status.Phase, said, c.wantPhase, c.wantReason)
+			}
+			v.Record.Status = *p.Status
+			if again, shared := sharedHandle(v, "shelf-7", c.holders, now); c.wantPhase == c.phase && (again.Status != nil || !shared) {
+				t.Errorf("it is said again: %+v, shared %v", again, shared)
+			}
+		})
+	}
+}
+
+func TestWhatWasMadeUnderTheHandleOfADeletedVolumeIsUndoneAfterIt(t *testing.T) {
+	mine, theirs := goes(tarnv1.VolumeUndoing, "shelf-7"), goes(tarnv1.VolumeDeleting, "shelf-7")
+	theirs.Name, theirs.UID, theirs.Spec.Claim.UID = "pvc-u2", "record-u2", "u2"
+	e := endingOf(t, mine, theirs, testkit.Provisioner("prov"))
+	for range 2 {
+		if err := e.look(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := meta.FindStatusCondition(e.status().Conditions, tarnv1.ConditionDeletable)
+	if e.status().Phase != tarnv1.VolumeUndoing || e.pods() > 0 || c == nil || c.Reason != podvol.ReasonHandleGoing || !strings.Contains(c.Message, `"pvc-u2"`) {
+		t.Fatalf("%d pods, condition %+v", e.pods(), c)
+	}
+	if _, err := e.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "pvc-u2"}}); err != nil || e.pods() != 1 {
+		t.Fatalf("the deletion before it: %v, %d pods", err, e.pods())
+	}
+	if woken := e.mapHolder(t.Context(), theirs); len(woken) != 1 || woken[0].Name != "pvc-u1" {
+		t.Errorf("the end of the other brings back %v", woken)
+	}
+	if err := e.store.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Finalizers = nil
+	if err := e.store.Update(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.store.Delete(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.look(); err != nil || e.pods() != 2 {
+		t.Errorf("after the other is gone: %v, %d deletion pods in all", err, e.pods())
 	}
 }

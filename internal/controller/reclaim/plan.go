@@ -1,7 +1,9 @@
 package reclaim
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -216,23 +218,38 @@ func decideWithoutVolume(v *View) Plan {
 	return lost
 }
 
-// sharedHandle says that the deletion pod would delete another volume's data. A failed
-// creation is not undone but disputed; a released volume waits.
-func sharedHandle(v *View, handle, holder string, now time.Time) Plan {
-	if v.Record.Status.Phase == tarnv1.VolumeUndoing {
-		err := podvol.HandleTaken(v.Record, holder)
-		status := v.Record.Status.DeepCopy()
+// sharedHandle says what becomes of a deletion whose handle other volumes have: the deletion
+// pod would delete the data of one that is to live. A released volume waits for the others,
+// but for those that were never used, which are undone after it. Such a one waits for
+// whatever is deleted before it, and is disputed if another is to live. shared is false
+// where nothing is in the way.
+func sharedHandle(v *View, handle string, holders []kube.Holder, now time.Time) (p Plan, shared bool) {
+	record := v.Record
+	if record.Status.Phase != tarnv1.VolumeUndoing {
+		i := slices.IndexFunc(holders, func(h kube.Holder) bool { return !h.Undoing })
+		if i < 0 {
+			return Plan{Act: ActNone}, false
+		}
+		message := fmt.Sprintf("%s has volumeHandle %q, too, and the deletion pod would delete its data: delete that volume, or set the reclaim policy of this one to Retain", holders[i], handle)
+		if p = say(v, podvol.ReasonHandleTaken, message); p.Status != nil {
+			p.Warning = message
+		}
+		return p, true
+	}
+	if i := slices.IndexFunc(holders, func(h kube.Holder) bool { return !h.Going }); i >= 0 {
+		err := podvol.HandleTaken(record, holders[i])
+		status := record.Status.DeepCopy()
 		status.Phase, status.NextDeletionTime = tarnv1.VolumeDisputed, nil
 		status.LastError = err.Recorded(nil, now)
-		condition(status, v.Record, metav1.ConditionFalse, err.Reason, err.Message)
-		return Plan{Act: ActStatus, Status: status, Warning: err.Message}
+		condition(status, record, metav1.ConditionFalse, err.Reason, err.Message)
+		return Plan{Act: ActStatus, Status: status, Warning: err.Message}, true
 	}
-	message := fmt.Sprintf("%s has volumeHandle %q, too, and the deletion pod would delete its data: delete that volume, or set the reclaim policy of this one to Retain", holder, handle)
-	p := say(v, podvol.ReasonHandleTaken, message)
-	if p.Status != nil {
-		p.Warning = message
+	for _, h := range holders {
+		if first := cmp.Or(h.Since.Compare(record.CreationTimestamp.Time), cmp.Compare(h.Name, record.Name)) < 0; !h.Undoing || first {
+			return say(v, podvol.ReasonHandleGoing, podvol.HandleGoing(handle, h)), true
+		}
 	}
-	return p
+	return Plan{Act: ActNone}, false
 }
 
 func deleting(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {

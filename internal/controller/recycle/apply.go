@@ -130,12 +130,12 @@ func (r *reconciler) confirmSole(ctx context.Context, v *View, run RunStep) erro
 		return nil
 	}
 	handle := cmp.Or(run.Handle, v.Record.Status.Handle, podvol.DefaultHandle(v.Record))
-	holder, err := r.handles.Holder(ctx, v.Record.Spec.Provisioner.Name, handle, v.Record.Name)
-	if err != nil || holder == "" {
+	holders, err := r.handles.Holders(ctx, v.Record.Spec.Provisioner.Name, handle, v.Record.Name)
+	if err != nil || len(holders) == 0 {
 		return err
 	}
 	return &podvol.StepError{Step: run.Step, Reason: podvol.ReasonHandleTaken, Message: fmt.Sprintf(
-		"%s has volumeHandle %q, too, and the %s pod would destroy its data: delete that volume, or take annotation %s off this one", holder, handle, run.Step, tarnv1.AnnotationRecycle)}
+		"%s has volumeHandle %q, too, and the %s pod would destroy its data: delete that volume, or take annotation %s off this one", holders[0], handle, run.Step, tarnv1.AnnotationRecycle)}
 }
 
 // report writes a condition of a record, as the version it was decided on.

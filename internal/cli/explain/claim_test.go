@@ -227,6 +227,13 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		{"an attempt after a failed one was given up", with(newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepCreation, "no disk").provisioned("ClaimGone", "the claim was deleted"), func(w *world) { w.record.Status.NextDeletionTime = nil }),
 			"claim shop/data is Pending: what an attempt may have left is being removed, attempt 3", "", ""},
 		{"undoing fails", newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepDeletion, "still busy"), "its storage could not be removed: still busy (attempt 3)", "attempt 4 in 30s, at 03:04:35Z; at once if the PavProvisioner is changed, or by: tarn retry volume pvc-claim-uid", "kubectl edit pavprovisioner gold"},
+		{"it waits for another volume's handle", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk").provisioned(podvol.ReasonHandleGoing, `volumeHandle "a" is still that of x`),
+			`claim shop/data is Pending: volumeHandle "a" is still that of x`, "when the storage of the other volume is deleted", ""},
+		{"it waits for another volume's handle once it is validated", newWorld().recorded(tarnv1.VolumeValidating).provisioned(podvol.ReasonHandleGoing, `volumeHandle "a" is still that of x`),
+			`claim shop/data is Pending: volumeHandle "a" is still that of x`, "when the storage of the other volume is deleted", ""},
+		{"what it has made under another volume's handle waits to be undone", with(newWorld().recorded(tarnv1.VolumeUndoing), func(w *world) {
+			w.record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Reason: podvol.ReasonHandleGoing, Message: `volumeHandle "a" is still that of x`, LastTransitionTime: began}}
+		}), `what an attempt may have left cannot be removed yet: volumeHandle "a" is still that of x`, "", ""},
 		{"it has another volume's handle", with(newWorld().recorded(tarnv1.VolumeDisputed).failed(tarnv1.StepCreation, "volume x has the handle"), func(*world) {}), "volume x has the handle", "when somebody has settled it", "kubectl delete pavvolume pvc-claim-uid"},
 		{"it is made and is not handed over", with(newWorld().recorded(tarnv1.VolumeCreated), func(w *world) {
 			w.record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionFalse, Message: "the API server refuses it", LastTransitionTime: began}}

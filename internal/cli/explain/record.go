@@ -22,6 +22,11 @@ func (s *story) beingMade(v *volumeView, claim *corev1.PersistentVolumeClaim) {
 	r := v.Record
 	link := len(s.links)
 	s.record(v, tarnv1.ConditionProvisioned)
+	if waits := handleGoing(r); waits != "" {
+		s.links[link].Next = "when the storage of the other volume is deleted"
+		s.blame("%s", waits)
+		return
+	}
 	switch r.Status.Phase {
 	case "", tarnv1.VolumePending:
 		s.betweenAttempts(v, claim, s.links[link])
@@ -49,6 +54,18 @@ func (s *story) beingMade(v *volumeView, claim *corev1.PersistentVolumeClaim) {
 	default:
 		s.undoing(v)
 	}
+}
+
+// handleGoing is the controller's word that a volume is not made before another, whose
+// storage is being deleted, lets its handle go; empty where it is not so.
+func handleGoing(r *tarnv1.PavVolume) string {
+	switch r.Status.Phase {
+	case "", tarnv1.VolumePending, tarnv1.VolumeValidating:
+		if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && c.Reason == podvol.ReasonHandleGoing {
+			return c.Message
+		}
+	}
+	return ""
 }
 
 // inProgress is the reason of a condition by which the controller says that it is at work.

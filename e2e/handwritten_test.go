@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -205,6 +206,54 @@ func TestACreationThatGivesAnothersHandleDeletesNothing(t *testing.T) {
 			s.remove(first)
 			s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
 			s.ran(tarn.StepDeletion, 1) // that of the first volume
+		})
+	}
+}
+
+func TestAClaimThatIsMadeAgainGetsTheHandleOnceItsOldVolumeIsGone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, field, pod string
+		wait             []string // what is told of the wait
+		made, destroyed  int      // pods, until the claim is bound again
+	}{
+		{"the field names it", "{{ pvc.metadata.name }}", "true", []string{`is Pending: volumeHandle "data" is still that of PersistentVolume "`}, 2, 1},
+		{"the pod names it", "", "echo data > /pav/handle", []string{"what an attempt may have left cannot be removed yet", `volumeHandle "data" is still that of PersistentVolume "`}, 3, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			shelf := t.TempDir() // until the last pod of the case is gone
+			s := begin(t, "again")
+			s.needsThisMachine()
+			creation := script{hostDir: shelf, text: "mkdir -p -m 777 /host/data; " + c.pod}.section(asRequested)
+			if c.field != "" {
+				creation["handle"] = c.field
+			}
+			s.create(s.provisioner(fields{
+				"volumeCreation": creation,
+				"volumeDeletion": script{hostDir: shelf, text: "until [ -e /host/go ]; do sleep 0.1; done; rm -rf /host/{{ handle|tobash }}"}.section(nil),
+				"volumeStaging":  script{hostDir: shelf, privileged: true, text: "mkdir /pav/volume && mount --bind /host/{{ handle|tobash }} /pav/volume"}.section(nil),
+			}))
+			s.class(corev1.PersistentVolumeReclaimDelete)
+			first := s.bound(s.claim("data"))
+			writer := s.consumer("writer", "data", "touch /data/old")
+			s.succeeded(writer)
+			s.remove(writer)
+			s.remove(first)
+			second := s.claim("data")
+			s.explainsClaim("data", append(c.wait, first.Spec.VolumeName)...)
+			s.told(second, "HandleGoing", `volumeHandle "data"`, first.Spec.VolumeName)
+			put(t, filepath.Join(shelf, "go"))
+			s.bound(second)
+			s.ran(tarn.StepCreation, c.made)
+			s.ran(tarn.StepDeletion, c.destroyed)
+			if c.field != "" { // the storage of one that its pod names may be deleted under it
+				s.remove(second)
+				s.bound(s.claim("data"))
+			}
+			reader := s.consumer("reader", "data", "test ! -e /data/old && touch /data/new")
+			s.succeeded(reader)
+			s.remove(reader)
 		})
 	}
 }

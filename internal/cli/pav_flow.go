@@ -13,7 +13,8 @@ import (
 // and whoever may label a node.
 func theirs(filters ...string) jinja.Flow {
 	return jinja.Flow{
-		Sources: []string{"pvc", "get_pvc", "get_pv", "node"},
+		Sources: []string{"pvc", "get_pvc", "node"},
+		Trusted: []string{"get_pv"}, // a volume is written by binders and administrators
 		Filters: append(filters, "int", "float", "length", "count", "tobytes"),
 		Harmless: func(path string) bool { // the API server lets none of these break out of a word
 			return slices.Contains([]string{

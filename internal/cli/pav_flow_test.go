@@ -14,6 +14,7 @@ func TestLintKeepsUsersOfClaimsOutOfShellsAndYAML(t *testing.T) {
 		{fmt.Sprintf(pod, "/bin/sh, -ec", "get_pvc('a', 'b').metadata.labels.x | upper"), `| tobash`},
 		{fmt.Sprintf(pod, "bash, -c", "pvc.metadata.annotations.a | tobash"), ""},
 		{fmt.Sprintf(pod, "bash, -c", "pvc.metadata.name"), ""},
+		{`"{% if params.a %}{% set yaml = true %}{% endif %}{spec: {{ pvc.metadata.labels.pod }}}"`, "| tojson"},
 		{fmt.Sprintf(pod, "rclone, mount", "pvc.metadata.annotations.a"), ""}, // no shell sees it
 		{`"{% set yaml = true %}{spec: {containers: [{name: main, image: {{ pvc.metadata.labels.image }}}]}}"`, `could add fields to this YAML: end it with "| tojson"`},
 		{`"{% set yaml = true %}{spec: {containers: [{name: main, image: {{ pvc.metadata.labels.image | tojson }}}]}}"`, ""},

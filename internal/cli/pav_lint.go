@@ -94,7 +94,7 @@ func (l *pavLint) run(cmd *cobra.Command, files []string) error {
 			p, problems := checkProvisioner(m, namespaces)
 			right := len(problems.only(levelError)) == 0
 			if right && given != (sample{}) {
-				problems = append(problems, given.check(cmd.Context(), p, m, problems)...)
+				problems = append(problems, given.check(cmd.Context(), p, m, namespaces, problems)...)
 			}
 			found = append(found, problems...)
 			if server != nil {

@@ -69,12 +69,12 @@ func (s sample) rendering(p *pavv1.PavProvisioner, m *manifest, section podvol.S
 
 // check evaluates each section for the sample and gives what is wrong with what it comes
 // to, as far as it is not among what is said already.
-func (s sample) check(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, said findings) findings {
+func (s sample) check(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, n podvol.Namespaces, said findings) findings {
 	l := &linter{manifest: m}
 	if s.class != nil && s.class.Provisioner != p.Name {
 		l.say(levelNote, "", "--class: StorageClass %s is of provisioner %q, not of %q", s.class.Name, s.class.Provisioner, p.Name)
 	}
-	steps := &podvol.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir}
+	steps := &podvol.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir, Namespaces: n}
 	for _, section := range podvol.Sections(p) {
 		r, err := s.rendering(p, m, section)
 		var evaluated any
@@ -82,7 +82,12 @@ func (s sample) check(ctx context.Context, p *pavv1.PavProvisioner, m *manifest,
 			evaluated, err = r.evaluate(ctx, steps, section.Step)
 		}
 		if err == nil {
-			whole := &linter{manifest: m}
+			whole := &linter{manifest: m, namespaces: n}
+			if of, ok := evaluated.(fields); ok && of[podvol.PodField(section.Step)] != nil {
+				for _, problem := range podvol.CheckPodTemplate(podvol.JoinField(section.Field, podvol.PodField(section.Step)), of[podvol.PodField(section.Step)]) {
+					whole.problem(problem)
+				}
+			}
 			whole.checkPod(podvol.Section{Step: section.Step, Field: section.Field, Object: evaluated})
 			l.found = append(l.found, whole.found...)
 			if len(whole.found.only(levelError)) > 0 {

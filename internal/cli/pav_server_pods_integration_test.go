@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
 )
@@ -46,7 +47,7 @@ func TestLintHasTheAPIServerCheckThePods(t *testing.T) {
 		{"a namespace that is not there yet", "metadata: {}", "metadata: {namespace: not-there}", "",
 			levelNote, "spec.volumeStaging.podTemplate", `no namespace "not-there" yet`},
 		{"by somebody who may not create pods", staging, "containers: [{name: a, image: b, imagePullPolicy: Sometimes}]}}\n", "somebody",
-			levelNote, ".podTemplate", `the pods in namespace "default", in which you may not create any`},
+			levelNote, ".podTemplate", `the pods in namespace "tarn-volumes", in which you may not create any`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			text := dynamic
@@ -61,7 +62,9 @@ func TestLintHasTheAPIServerCheckThePods(t *testing.T) {
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			p, m, err := readProvisioner(newPavLintCommand(), file, "")
+			lint := newPavLintCommand()
+			lint.Flags().StringSlice(stepNamespacesFlag, []string{tarnv1.StepNamespace, "*"}, "")
+			p, m, err := readProvisioner(lint, file, "")
 			if err != nil {
 				t.Fatal(err)
 			}

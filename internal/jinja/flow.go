@@ -1,6 +1,9 @@
 package jinja
 
-import "maps"
+import (
+	"maps"
+	"slices"
+)
 
 // Place is where something stands in a template, counted from 1.
 type Place struct{ Line, Column int }
@@ -9,6 +12,8 @@ type Place struct{ Line, Column int }
 type Flow struct {
 	// Sources are the variables and functions with such values.
 	Sources []string
+	// Trusted are functions whose results may be shown, whatever they are given.
+	Trusted []string
 	// Harmless says of a path below a source, like metadata.name, that it may be shown.
 	Harmless func(path string) bool
 	// Filters make any value fit to be shown.
@@ -31,14 +36,12 @@ func (t *Template) Shown(f Flow) []Place {
 	return places
 }
 
-// SetsYAML says whether a template sets the variable by which its text is read as YAML.
+// SetsYAML says whether a template sets, anywhere, the variable by which its text is read as YAML.
 func (t *Template) SetsYAML() bool {
-	for _, s := range t.body {
-		if set, ok := s.(*setStmt); ok && set.target.name == "yaml" && set.target.attr == "" {
-			return true
-		}
-	}
-	return false
+	w := &flowWalk{Flow: Flow{Harmless: func(string) bool { return false }}, dirty: map[string]bool{}}
+	w.all(t.body)
+	_, set := w.dirty["yaml"]
+	return set
 }
 
 // flowWalk is one walk through a template. dirty are the names whose values are not to be shown.
@@ -123,10 +126,8 @@ func (w *flowWalk) assign(t target, dirty bool) {
 
 // cleans says whether a filter, or one that its input has gone through, makes it fit.
 func (w *flowWalk) cleans(f *filterExpr) bool {
-	for _, name := range w.Filters {
-		if f.name == name {
-			return true
-		}
+	if slices.Contains(w.Filters, f.name) {
+		return true
 	}
 	input, ok := f.input.(*filterExpr)
 	return ok && w.cleans(input)
@@ -141,13 +142,11 @@ func (w *flowWalk) shows(x expr) bool {
 		path, root := pathOf(x)
 		return !w.Harmless(path) && w.shows(root)
 	case *filterExpr:
-		for _, name := range w.Filters {
-			if x.name == name {
-				return false
-			}
-		}
-		return w.shows(x.input) || w.given(x.args)
+		return !slices.Contains(w.Filters, x.name) && (w.shows(x.input) || w.given(x.args))
 	case *callExpr:
+		if name, ok := x.callee.(*nameExpr); ok && slices.Contains(w.Trusted, name.name) {
+			return false
+		}
 		return w.shows(x.callee) || w.given(x.args)
 	case *listExpr:
 		return w.any(x.items)
@@ -170,12 +169,7 @@ func (w *flowWalk) shows(x expr) bool {
 }
 
 func (w *flowWalk) any(list []expr) bool {
-	for _, x := range list {
-		if w.shows(x) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, w.shows)
 }
 
 func (w *flowWalk) given(a *argExprs) bool {

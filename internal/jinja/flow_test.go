@@ -6,6 +6,7 @@ func TestFlowFindsWhatIsShownAsItIs(t *testing.T) {
 	flow := Flow{
 		Sources:  []string{"pvc", "get_pvc"},
 		Filters:  []string{"tobash", "int"},
+		Trusted:  []string{"get_pv"},
 		Harmless: func(path string) bool { return path == "metadata.name" },
 	}
 	for _, c := range []struct {
@@ -21,6 +22,7 @@ func TestFlowFindsWhatIsShownAsItIs(t *testing.T) {
 		{"{{ pvc }}", 1},
 		{"{{ get_pvc('a', 'b').metadata.labels.x }}", 1},
 		{"{{ get_pvc('a', 'b').metadata.name }}", 0},
+		{"{{ get_pv(pvc.spec.y).spec.csi.volumeHandle }}", 0},
 		{"{{ 'x' ~ pvc.spec.y }}", 1},
 		{"{{ 'x-' + (pvc.spec.y | tobash) }}", 0},
 		{"{{ params.a or pvc.spec.y }}", 1},
@@ -51,6 +53,13 @@ func TestFlowFindsWhatIsShownAsItIs(t *testing.T) {
 		}
 		if got := parsed.Shown(flow); len(got) != c.want {
 			t.Errorf("%s: found %v, want %d", c.template, got, c.want)
+		}
+	}
+	for template, want := range map[string]bool{
+		"{% set yaml = true %}a": true, "{% if a %}{% set yaml = true %}{% endif %}": true, "{{ yaml }}": false, "a": false,
+	} {
+		if parsed, err := Parse(template); err != nil || parsed.SetsYAML() != want {
+			t.Errorf("%s: %v, SetsYAML is not %t", template, err, want)
 		}
 	}
 	parsed, err := Parse("echo\n  {{ pvc.spec.y }}")

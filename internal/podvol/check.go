@@ -172,7 +172,7 @@ func checkField(field, key string, value any) []Problem {
 	case "deadlineSeconds":
 		return checkSeconds(field, value)
 	case "podTemplate", "nodePodTemplate":
-		return checkPodTemplate(field, value)
+		return CheckPodTemplate(field, value)
 	}
 	return nil
 }
@@ -252,7 +252,8 @@ func checkList(field string, value any, allowed []string, hidden func(text strin
 	return problems
 }
 
-func checkPodTemplate(field string, value any) []Problem {
+// CheckPodTemplate gives what is wrong with a pod template, but for what templates in it hide.
+func CheckPodTemplate(field string, value any) []Problem {
 	fields, ok := value.(map[string]any)
 	if !ok {
 		if _, template := value.(string); template {

@@ -126,7 +126,7 @@ func TestAFieldThatNoPodHasIsRefusedAsWritten(t *testing.T) {
 		p := testkit.Provisioner("prov")
 		p.Spec.VolumeStaging = testkit.Section(`{"podTemplate": ` + template + `}`)
 		var got []string
-		for _, problem := range Check(p) {
+		for _, problem := range Check(p, nil) {
 			got = append(got, problem.String())
 		}
 		if !slices.Equal(got, want) {

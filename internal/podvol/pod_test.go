@@ -238,13 +238,13 @@ func TestAPodWithoutANamespaceSaysWhatToDo(t *testing.T) {
 	ending := apierrors.NewForbidden(pods, "the-name", errors.New("because it is being terminated"))
 	ending.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	for want, err := range map[string]error{
-		`namespace "infra", in which the staging pod is to run, is being deleted; create it again once it is gone`:                                   ending,
-		`there is no namespace "infra", in which the staging pod is to run; create it, or correct spec.volumeStaging.podTemplate.metadata.namespace`: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "infra"),
+		`namespace "tarn-system", in which the staging pod is to run, is being deleted; create it again once it is gone`:                                   ending,
+		`there is no namespace "tarn-system", in which the staging pod is to run; create it, or correct spec.volumeStaging.podTemplate.metadata.namespace`: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "tarn-system"),
 	} {
 		refusing := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
 			Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return err },
 		})
-		pod := buildOne(t, tarnv1.StepStaging, func(p *podTemplate) { p.Metadata.Namespace = "infra" })
+		pod := buildOne(t, tarnv1.StepStaging, func(p *podTemplate) { p.Metadata.Namespace = "tarn-system" })
 		failed := AsStepError((&Steps{Client: refusing}).Start(t.Context(), pod))
 		if failed == nil || failed.Reason != ReasonNamespaceGone || failed.Message != want {
 			t.Errorf("got %+v, want %s", failed, want)

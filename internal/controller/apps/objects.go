@@ -157,7 +157,7 @@ func hashOf(spec any) string {
 // runs says whether a Deployment is as it is wanted, but for what the API server fills
 // in.
 func runs(live, wanted *appsv1.Deployment) bool {
-	return live.Annotations[annDeployed] == wanted.Annotations[annDeployed] &&
+	return live.Annotations[annDeployed] == wanted.Annotations[annDeployed] && live.Labels[tarnv1.LabelApp] == wanted.Labels[tarnv1.LabelApp] &&
 		ptr.Deref(live.Spec.Replicas, 1) == *wanted.Spec.Replicas && equality.Semantic.DeepDerivative(wanted.Spec, live.Spec)
 }
 

@@ -143,7 +143,7 @@ func planNothing(v *View) []Action {
 // tells of what is mounted no more.
 func planTopology(v *View) []Action {
 	next := topologyOf(v)
-	if ours(v.App, v.Config) && says(v.Config, next) {
+	if ours(v.App, v.Config) && v.Config.Labels[tarnv1.LabelApp] == v.App.Name && says(v.Config, next) {
 		return nil
 	}
 	actions := []Action{WriteTopology{next}}

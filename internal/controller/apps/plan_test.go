@@ -92,6 +92,7 @@ func TestADeployDoesWhatIsLeftToDoInItsOrder(t *testing.T) {
 			[]string{"topology data@/data", "mark paas-app-shop-data false"}},
 		{"a Deployment that somebody has scaled is put right", deployed(appOf(data), func(v *View) { v.Deployment.Spec.Replicas = ptr.To[int32](3) }), []string{"run 1"}},
 		{"a Deployment that somebody has changed is put right", deployed(appOf(data), func(v *View) { v.Deployment.Spec.Template.Spec.Containers[0].Image = "other" }), []string{"run 1"}},
+		{"what has lost its label gets it back", deployed(appOf(data), func(v *View) { v.Deployment.Labels, v.Config.Labels = nil, nil }), []string{"topology data@/data", "run 1"}},
 		{"a variable that is taken out reaches the pods", deployed(func() *tarnv1.App {
 			app := appOf()
 			app.Spec.Env = map[string]string{"A": "1"}

@@ -69,7 +69,7 @@ func TestAnUndoingThatIsRetriedHasTheClassAsItIsNow(t *testing.T) {
 			v.Record.Spec.ClassSnapshot.Raw = old
 			v.Record.Status.DeletionAttempts, v.Record.Status.NextDeletionTime = 1, &metav1.Time{Time: now}
 			v.Record.Annotations = map[string]string{tarnv1.AnnotationRetry: podvol.RetryAfter(tarnv1.StepDeletion, c.after, true)}
-			v.Provisioner.Spec.VolumeDeletion = testkit.Section(`{"podTemplate": {"metadata": {"namespace": "ns"}, "spec": {"containers": [{"name": "c", "image": "{{ params.endpoint }}"}]}}}`)
+			v.Provisioner.Spec.VolumeDeletion = testkit.Section(`{"podTemplate": {"spec": {"containers": [{"name": "c", "image": "{{ params.endpoint }}"}]}}}`)
 			e := endingOf(t, v.Record, v.Provisioner, c.class)
 			if err := e.look(); err != nil {
 				t.Fatal(err)

@@ -104,7 +104,10 @@ const diary = `
 [app]
 name = "diary"
 image = "busybox:1.36"
-command = ["sh", "-c", "trap exit TERM; cat /diary/pages; echo a page >> /diary/pages; echo written; while true; do sleep 1; done"]
+command = ["sh", "-c", "trap exit TERM; cat /diary/pages; echo a page >> /diary/pages; echo "written by $AUTHOR"; while true; do sleep 1; done"]
+
+[app.secrets]
+AUTHOR = "diary/author"
 
 [[volumes]]
 name = "diary"
@@ -126,6 +129,7 @@ func TestAnAppsVolumesAreFoundAgainByItsNextDeploy(t *testing.T) {
 	s := begin(t, "app-again")
 	s.needsClasses("ovh-csi-rbd", "ovh-csi-nfs")
 	app := s.app("diary")
+	s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "diary"}, StringData: map[string]string{"author": "anne"}})
 	file := filepath.Join(t.TempDir(), "paas.toml")
 	deploy := func(text string) string {
 		t.Helper()
@@ -136,7 +140,7 @@ func TestAnAppsVolumesAreFoundAgainByItsNextDeploy(t *testing.T) {
 	}
 	deploy(fmt.Sprintf(diary, true) + drafts)
 	kept, gone := s.volumeNamed("paas-app-diary-diary"), s.volumeNamed("paas-app-diary-drafts")
-	s.prints(s.podOf(app), "written")
+	s.prints(s.podOf(app), "written by anne")
 
 	if said := deploy(fmt.Sprintf(diary, true)); !strings.Contains(said, "detach") {
 		t.Errorf("the second deploy does not say that it detaches a volume:\n%s", said)

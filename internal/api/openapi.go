@@ -40,6 +40,7 @@ type (
 		Args     []string          `json:"args,omitempty" nullable:"false" doc:"Arguments in place of the image's"`
 		Port     int32             `json:"port,omitempty" minimum:"1" maximum:"65535" doc:"Port it listens on"`
 		Env      map[string]string `json:"env,omitempty" doc:"Environment variables"`
+		Secrets  map[string]string `json:"secrets,omitempty" doc:"Environment variables from Secrets of the namespace, each as SECRET/KEY" example:"{\"PASSWORD\":\"shop-db/password\"}"`
 		Replicas *int32            `json:"replicas,omitempty" minimum:"0" maximum:"1000" default:"1" doc:"Pods that are to run"`
 	}
 	fileVolume struct {

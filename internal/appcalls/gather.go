@@ -144,7 +144,7 @@ func (c *Calls) all(ctx context.Context, namespace string) ([]appplan.World, err
 	apps, some := &tarnv1.AppList{}, &tarnv1.AppList{}
 	err := c.eachPage(ctx, some, func() {
 		for _, app := range some.Items {
-			app.Annotations, app.ManagedFields, app.Spec.Command, app.Spec.Args, app.Spec.Env = nil, nil, nil, nil, nil
+			app.Annotations, app.ManagedFields, app.Spec.Command, app.Spec.Args, app.Spec.Env, app.Spec.Secrets = nil, nil, nil, nil, nil, nil
 			apps.Items = append(apps.Items, app)
 		}
 	}, client.InNamespace(namespace))

@@ -28,6 +28,9 @@ replicas = 2
 [app.env]
 LOG_LEVEL = "info"
 
+[app.secrets]
+PASSWORD = "shop-db/password"
+
 [[volumes]]
 name = "data"
 mountPath = "/var/lib/shop"
@@ -46,7 +49,7 @@ func wantShop() *appfile.File {
 	return &appfile.File{
 		App: appfile.App{
 			Name: "shop", Image: "registry.example.com/shop:1.4", Command: []string{"/shop"}, Args: []string{"--listen", ":8080"},
-			Port: 8080, Replicas: 2, Env: map[string]string{"LOG_LEVEL": "info"},
+			Port: 8080, Replicas: 2, Env: map[string]string{"LOG_LEVEL": "info"}, Secrets: map[string]string{"PASSWORD": "shop-db/password"},
 		},
 		Volumes: []appfile.Volume{
 			{Name: "data", MountPath: "/var/lib/shop", SizeGi: 10, AccessMode: appfile.ReadWriteOnce},
@@ -66,7 +69,7 @@ func TestAFileIsReadWhole(t *testing.T) {
 
 func TestJSONSaysTheSame(t *testing.T) {
 	got, warnings, err := appfile.ParseJSON("", []byte(`{"app": {"name": "shop", "image": "registry.example.com/shop:1.4", "command": ["/shop"],
-		"args": ["--listen", ":8080"], "port": 8080, "replicas": 2, "env": {"LOG_LEVEL": "info"}},
+		"args": ["--listen", ":8080"], "port": 8080, "replicas": 2, "env": {"LOG_LEVEL": "info"}, "secrets": {"PASSWORD": "shop-db/password"}},
 		"volumes": [{"name": "data", "mountPath": "/var/lib/shop", "size": "10Gi"},
 		{"name": "uploads", "mountPath": "/srv/uploads", "size": 50, "accessMode": "rwx", "storageClass": "shared", "preserveOnDelete": true}]}`))
 	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(got, wantShop()) {
@@ -120,6 +123,10 @@ func TestProblemsAreToldAllAtOnceWithTheirPlaces(t *testing.T) {
 		}},
 		{"an environment variable that is a number", "[app]\nimage = \"x\"\nenv.PORT = 8080\n", []string{"3:5: app.env.PORT: is a number, not a text: put it in quotes"}},
 		{"an environment variable nobody can have", "[app]\nimage = \"x\"\n[app.env]\n\"a=b\" = \"1\"\n", []string{"4:1: app.env.a=b: is no name for an environment variable"}},
+		{"a secret without a key", "[app]\nimage = \"x\"\n[app.secrets]\nP = \"shop-db\"\n", []string{`4:1: app.secrets.P: "shop-db" is not SECRET/KEY`}},
+		{"a secret of another namespace", "[app]\nimage = \"x\"\n[app.secrets]\nP = \"team/shop-db/password\"\n", []string{`4:1: app.secrets.P: "team/shop-db/password" is not SECRET/KEY`}},
+		{"a variable with a value and a secret", "[app]\nimage = \"x\"\nenv.P = \"1\"\n[app.secrets]\nP = \"db/p\"\n", []string{"5:1: app.secrets.P: is in [app.env] too"}},
+		{"a secret for a name nobody can have", "[app]\nimage = \"x\"\n[app.secrets]\n\"a=b\" = \"db/p\"\n", []string{"4:1: app.secrets.a=b: is no name for an environment variable"}},
 		{"a list of something else", "[app]\nimage = \"x\"\nargs = [\"a\", 5]\n", []string{"app.args[1]: is a number"}},
 		{"replicas below zero", "[app]\nimage = \"x\"\nreplicas = -1\n", []string{"app.replicas: is -1: write a whole number from 0 to 1000"}},
 		{"a fraction", "[app]\nimage = \"x\"\nreplicas = 1.5\n", []string{"app.replicas: is a fraction"}},

@@ -42,7 +42,7 @@ func (c *checker) app(root section) App {
 	if !ok {
 		return app
 	}
-	s.known("name", "image", "command", "args", "port", "env", "replicas")
+	s.known("name", "image", "command", "args", "port", "env", "secrets", "replicas")
 	app.Name = s.text("name")
 	if app.Name != "" {
 		s.refuse("name", cmp.Or(notLabel(app.Name), tooLong(app.Name, LongestName)))
@@ -69,7 +69,7 @@ func (c *checker) app(root section) App {
 	if n, ok := s.whole("replicas", 0, MaxReplicas); ok {
 		app.Replicas = int32(n)
 	}
-	app.Env = c.env(s)
+	app.Env, app.Secrets = c.env(s), c.secrets(s)
 	return app
 }
 
@@ -96,6 +96,39 @@ func (c *checker) env(app section) map[string]string {
 		}
 	}
 	return env
+}
+
+// secretKey is SECRET/KEY, by the names that Kubernetes allows.
+var secretKey = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]{1,253}$`)
+
+func (c *checker) secrets(app section) map[string]string {
+	s, ok := app.table("secrets")
+	if !ok {
+		return nil
+	}
+	if len(s.values) > MaxSecrets {
+		app.problem("secrets", fmt.Sprintf("there are %d; an application may have %d", len(s.values), MaxSecrets))
+		return nil
+	}
+	given, _ := app.table("env")
+	secrets := make(map[string]string, len(s.values))
+	for _, name := range slices.Sorted(maps.Keys(s.values)) {
+		if !envName.MatchString(name) {
+			s.problem(name, "is no name for an environment variable: write letters, digits, _, . and -, beginning with a letter or _")
+		}
+		if _, twice := given.values[name]; twice {
+			s.problem(name, "is in [app.env] too: remove it from one of them")
+		}
+		from := s.text(name)
+		if !s.isText(name) {
+			continue
+		}
+		if secret, _, _ := strings.Cut(from, "/"); !secretKey.MatchString(from) || len(secret) > 253 {
+			s.problem(name, fmt.Sprintf("%q is not SECRET/KEY: name a Secret of the namespace and a key in it, as in shop-db/password", from))
+		}
+		secrets[name] = from
+	}
+	return secrets
 }
 
 func (c *checker) volumes(root section) []Volume {

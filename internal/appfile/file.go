@@ -18,6 +18,8 @@ type App struct {
 	Port int32
 	// Env are environment variables.
 	Env map[string]string
+	// Secrets are environment variables from Secrets, each as SECRET/KEY.
+	Secrets map[string]string
 	// Replicas is how many pods run, 0 to MaxReplicas; 1 where the file does not say.
 	Replicas int32
 }
@@ -63,6 +65,8 @@ const (
 	// MaxBytes is how long a file may be, MaxVolumes how many volumes it may have.
 	MaxBytes   = 256 << 10
 	MaxVolumes = 64
+	// MaxSecrets is how many variables an application may have from Secrets.
+	MaxSecrets = 100
 	// maxKeys is how many keys and list items it may have: 64 volumes have 400.
 	maxKeys = 2000
 	// LongestName is how many letters an application's name may have: the name of a claim

@@ -42,6 +42,7 @@ type App struct {
 	Args          []string          `json:"args,omitempty" doc:"Arguments in place of the image's"`
 	Port          int32             `json:"port,omitempty" doc:"Port it listens on"`
 	Env           map[string]string `json:"env,omitempty" doc:"Environment variables"`
+	Secrets       map[string]string `json:"secrets,omitempty" doc:"Environment variables from Secrets, each as SECRET/KEY"`
 	Replicas      int32             `json:"replicas" doc:"Pods asked for"`
 	ReadyReplicas int32             `json:"ready_replicas" doc:"Pods that are ready"`
 	Volumes       []Volume          `json:"volumes" doc:"Volumes that are mounted"`

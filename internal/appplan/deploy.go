@@ -56,7 +56,7 @@ func Deploy(w World, f *appfile.File, warnings []string) Decision {
 		ID: w.App.Name, Changes: []Change{}, Replicas: f.App.Replicas, Strategy: RollingUpdate, Warnings: append([]string{}, warnings...),
 	}}
 	spec := tarnv1.AppSpec{
-		Image: f.App.Image, Command: f.App.Command, Args: f.App.Args, Port: f.App.Port, Env: f.App.Env, Replicas: &f.App.Replicas,
+		Image: f.App.Image, Command: f.App.Command, Args: f.App.Args, Port: f.App.Port, Env: f.App.Env, Secrets: f.App.Secrets, Replicas: &f.App.Replicas,
 	}
 	for _, v := range f.Volumes {
 		spec.Volumes = append(spec.Volumes, d.volume(tarnv1.AppVolume{
@@ -76,7 +76,7 @@ func Same(a, b *tarnv1.AppSpec) bool { return apiequality.Semantic.DeepEqual(a, 
 // samePods says whether two specs make the same pods.
 func samePods(a, b *tarnv1.AppSpec) bool {
 	return a.Image == b.Image && slices.Equal(a.Command, b.Command) && slices.Equal(a.Args, b.Args) && a.Port == b.Port &&
-		apiequality.Semantic.DeepEqual(a.Env, b.Env) &&
+		apiequality.Semantic.DeepEqual(a.Env, b.Env) && apiequality.Semantic.DeepEqual(a.Secrets, b.Secrets) &&
 		slices.EqualFunc(a.Volumes, b.Volumes, func(x, y tarnv1.AppVolume) bool { return x.Name == y.Name && x.MountPath == y.MountPath })
 }
 

@@ -2,6 +2,7 @@ package apps
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -209,13 +210,15 @@ func TestTheDeploymentStopsTheOldPodFirstWhereAVolumeBearsOnlyOne(t *testing.T) 
 func TestPodsAreWhatTheSpecSays(t *testing.T) {
 	app := appOf(volumeOf("data", 1))
 	app.Spec.Command, app.Spec.Args, app.Spec.Port = []string{"serve"}, []string{"--fast", "$(A)"}, 8080
-	app.Spec.Env = map[string]string{"B": "pa$$word", "A": "1"}
+	app.Spec.Env, app.Spec.Secrets = map[string]string{"B": "pa$$word", "A": "1"}, map[string]string{"C": "shop-db/password"}
 	pod := newDeployment(viewOf(app)).Spec.Template.Spec
 	c := pod.Containers[0]
 	if c.Image != "shop:1" || !slices.Equal(c.Command, []string{"serve"}) || !slices.Equal(c.Args, []string{"--fast", "$$(A)"}) || c.Ports[0].ContainerPort != 8080 {
 		t.Errorf("the container is %+v", c)
 	}
-	if want := []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "pa$$$$word"}}; !slices.Equal(c.Env, want) {
+	secret := &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "shop-db"}, Key: "password"}
+	want := []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "pa$$$$word"}, {Name: "C", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: secret}}}
+	if !reflect.DeepEqual(c.Env, want) {
 		t.Errorf("the variables are %v, want %v", c.Env, want)
 	}
 	if c.VolumeMounts[0].MountPath != "/data" || pod.Volumes[0].PersistentVolumeClaim.ClaimName != "paas-app-shop-data" {

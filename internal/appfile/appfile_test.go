@@ -296,7 +296,7 @@ func keepsPromises(t *testing.T, f *appfile.File) {
 func asJSON(t *testing.T, f *appfile.File) []byte {
 	t.Helper()
 	app := map[string]any{"image": f.App.Image, "replicas": f.App.Replicas}
-	for key, value := range map[string]any{"name": f.App.Name, "command": f.App.Command, "args": f.App.Args, "port": f.App.Port, "env": f.App.Env} {
+	for key, value := range map[string]any{"name": f.App.Name, "command": f.App.Command, "args": f.App.Args, "port": f.App.Port, "env": f.App.Env, "secrets": f.App.Secrets} {
 		if v := reflect.ValueOf(value); v.Kind() == reflect.Slice || v.Kind() == reflect.Map {
 			if v.IsNil() {
 				continue // nil keeps what the image has, an empty list does not
@@ -330,7 +330,7 @@ func TestAFileIsReadForTheApplicationItIsDeployedTo(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ app, text, want string }{
 		"another name":              {"store", shop, `3:1: app.name: "shop" is another application than "store": write that, or leave it out`},
-		"a name that is too long":   {strings.Repeat("s", 50), nameless, "13:1: volumes[0].name: its claim would be paas-app-" + strings.Repeat("s", 50) + "-data, 64 letters long"},
+		"a name that is too long":   {strings.Repeat("s", 50), nameless, "16:1: volumes[0].name: its claim would be paas-app-" + strings.Repeat("s", 50) + "-data, 64 letters long"},
 		"a name that is not a text": {"store", strings.Replace(shop, `name = "shop"`, "name = 3", 1), "3:1: app.name: is a number, not a text"},
 	} {
 		if _, _, err := appfile.ParseTOML(c.app, []byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {

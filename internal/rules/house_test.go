@@ -33,6 +33,7 @@ func house(checkout string) []rule {
 		{"no path of a build machine", machinePaths(checkout)},
 		{"a test that a document names exists", namedTests},
 		{"a metric is told of", untoldMetrics},
+		{"prose is plain", plainProse},
 		{"a case that is not parallel has a cluster of its own", loneCases},
 		{"what a script chooses cases by is there", strayCases},
 	}

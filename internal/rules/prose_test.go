@@ -1,0 +1,143 @@
+package rules
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+)
+
+// Bounds of the prose in Markdown. Of the sentences 1 in 20 may be long; none may be endless.
+const (
+	longSentence, endlessSentence = 30, 45 // words
+	longParagraph                 = 90     // words
+	widestLine                    = 100    // characters
+)
+
+// retired are words for which the documentation has a standard term.
+var retired = map[string]string{
+	"folder": "directory", "folders": "directories", "whoever": "who acts: an administrator, a user", "somebody": "who acts: an administrator, a user",
+}
+
+var (
+	codeSpan = regexp.MustCompile("`[^`]*`")
+	linkText = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
+	address  = regexp.MustCompile(`https?://\S+`)
+	listItem = regexp.MustCompile(`^([-*]|\d+\.) `)
+	fullStop = regexp.MustCompile(`[.!?]\s+[A-Z"(]`)
+)
+
+// passage is a paragraph or an item of a list, with the line that it begins on.
+type passage struct {
+	line int
+	text string
+}
+
+// passagesOf gives the running text of a Markdown file: no code, no tables, no headings.
+func passagesOf(text string) []passage {
+	var found []passage
+	var now passage
+	end := func() {
+		if now.text != "" {
+			found = append(found, now)
+		}
+		now = passage{}
+	}
+	fenced := false
+	for i, line := range strings.Split(text, "\n") {
+		trimmed := strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(trimmed, "```"):
+			fenced = !fenced
+			end()
+			continue
+		case fenced, strings.HasPrefix(line, "    ") && now.text == "":
+			continue
+		case trimmed == "", strings.HasPrefix(trimmed, "#"), strings.HasPrefix(trimmed, "|"), strings.HasPrefix(trimmed, "---"), strings.HasPrefix(trimmed, "<"):
+			end()
+			continue
+		case listItem.MatchString(trimmed):
+			end()
+			trimmed = listItem.ReplaceAllString(trimmed, "")
+		}
+		if now.text == "" {
+			now.line = i + 1
+		}
+		now.text = strings.TrimSpace(now.text + " " + trimmed)
+	}
+	end()
+	return found
+}
+
+// sentencesOf gives the sentences of a passage, with a word for each piece of code or link.
+func sentencesOf(text string) []string {
+	text = codeSpan.ReplaceAllString(text, "code")
+	text = linkText.ReplaceAllString(text, "$1")
+	text = address.ReplaceAllString(text, "link")
+	var sentences []string
+	for {
+		at := fullStop.FindStringIndex(text)
+		if at == nil {
+			return append(sentences, text)
+		}
+		sentences, text = append(sentences, text[:at[0]+1]), strings.TrimSpace(text[at[0]+1:])
+	}
+}
+
+// isPage says whether a file is a page for readers. Those of benchmarks are notes on figures.
+func isPage(name string) bool {
+	return strings.HasSuffix(name, ".md") && !strings.HasPrefix(name, "bench/")
+}
+
+// plainProse keeps the documentation readable at the first try.
+func plainProse(files []file) []string {
+	var wrong, long []string
+	sentences := 0
+	for _, f := range files {
+		if !isPage(f.name) {
+			continue
+		}
+		for _, p := range passagesOf(string(f.text)) {
+			at := fmt.Sprintf("%s:%d", f.name, p.line)
+			if n := len(strings.Fields(p.text)); n > longParagraph {
+				wrong = append(wrong, fmt.Sprintf("%s: a paragraph of %d words; at most %d", at, n, longParagraph))
+			}
+			for _, word := range strings.FieldsFunc(strings.ToLower(linkText.ReplaceAllString(codeSpan.ReplaceAllString(p.text, ""), "$1")), func(r rune) bool { return r < 'a' || r > 'z' }) {
+				if better := retired[word]; better != "" {
+					wrong = append(wrong, fmt.Sprintf("%s: says %q; say %s", at, word, better))
+				}
+			}
+			for _, sentence := range sentencesOf(p.text) {
+				sentences++
+				if n := len(strings.Fields(sentence)); n > endlessSentence {
+					wrong = append(wrong, fmt.Sprintf("%s: a sentence of %d words; at most %d", at, n, endlessSentence))
+				} else if n > longSentence {
+					long = append(long, fmt.Sprintf("%s: a sentence of %d words, and 1 in 20 has over %d", at, n, longSentence))
+				}
+			}
+		}
+		wrong = append(wrong, wideLines(f)...)
+	}
+	if len(long)*20 > sentences {
+		wrong = append(wrong, long...)
+	}
+	return wrong
+}
+
+// wideLines gives the lines of running text that a terminal breaks.
+func wideLines(f file) []string {
+	var wrong []string
+	fenced := false
+	for i, line := range strings.Split(string(f.text), "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			fenced = !fenced
+		}
+		if fenced || strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "|") || strings.Contains(line, "](") || strings.HasPrefix(line, "<") {
+			continue // code, tables, and links, which nothing breaks
+		}
+		if n := utf8.RuneCountInString(line); n > widestLine {
+			wrong = append(wrong, fmt.Sprintf("%s:%d: a line of %d characters; at most %d", f.name, i+1, n, widestLine))
+		}
+	}
+	return wrong
+}

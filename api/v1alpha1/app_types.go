@@ -93,11 +93,16 @@ type AppVolume struct {
 	PreserveOnDelete bool `json:"preserveOnDelete,omitempty"`
 }
 
+// SecretKey names a Secret and a key in it, as SECRET/KEY.
+//
+// +kubebuilder:validation:MaxLength=507
+// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+$`
+type SecretKey string
+
 // AppSpec is an application as it was last deployed.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.image) || !has(self.volumes) || self.volumes.size() == 0",message="image must name the container image to run before there can be volumes"
 // +kubebuilder:validation:XValidation:rule="(has(self.command) ? self.command.map(c, size(c)).sum() : 0) + (has(self.args) ? self.args.map(a, size(a)).sum() : 0) + (has(self.env) ? self.env.map(k, size(k) + size(self.env[k])).sum() : 0) <= 262144",message="command, args and env have more than 262144 characters together; put large texts into a ConfigMap or an image"
-// +kubebuilder:validation:XValidation:rule="!has(self.env) || !has(self.secrets) || self.secrets.all(k, !(k in self.env))",message="a variable is in env and in secrets; remove it from one of them"
 type AppSpec struct {
 	// image of the container. Without one there is nothing to run yet.
 	// +kubebuilder:validation:MinLength=1
@@ -124,11 +129,11 @@ type AppSpec struct {
 	// +optional
 	Env map[string]string `json:"env,omitempty"`
 	// secrets are environment variables of the container from Secrets of the App's
-	// namespace, each as SECRET/KEY. A pod gets the values that the Secrets have when it starts.
+	// namespace. A pod gets the values that the Secrets have when it starts. One that is in
+	// env too has the value of the Secret.
 	// +kubebuilder:validation:MaxProperties=100
-	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].size() <= 507 && self[k].matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+$'))",message="each value must be SECRET/KEY, as in shop-db/password"
 	// +optional
-	Secrets map[string]string `json:"secrets,omitempty"`
+	Secrets map[string]SecretKey `json:"secrets,omitempty"`
 	// replicas is how many pods are to run. More than one is refused while a volume's
 	// claim is ReadWriteOnce.
 	// +kubebuilder:validation:Minimum=0

@@ -56,7 +56,7 @@ func Deploy(w World, f *appfile.File, warnings []string) Decision {
 		ID: w.App.Name, Changes: []Change{}, Replicas: f.App.Replicas, Strategy: RollingUpdate, Warnings: append([]string{}, warnings...),
 	}}
 	spec := tarnv1.AppSpec{
-		Image: f.App.Image, Command: f.App.Command, Args: f.App.Args, Port: f.App.Port, Env: f.App.Env, Secrets: f.App.Secrets, Replicas: &f.App.Replicas,
+		Image: f.App.Image, Command: f.App.Command, Args: f.App.Args, Port: f.App.Port, Env: f.App.Env, Secrets: retyped[tarnv1.SecretKey](f.App.Secrets), Replicas: &f.App.Replicas,
 	}
 	for _, v := range f.Volumes {
 		spec.Volumes = append(spec.Volumes, d.volume(tarnv1.AppVolume{
@@ -68,6 +68,18 @@ func Deploy(w World, f *appfile.File, warnings []string) Decision {
 	d.plan.Restart = w.App.Spec.Image != "" && !samePods(&w.App.Spec, &spec)
 	d.plan.Refused = len(d.refusals) > 0
 	return Decision{Plan: d.plan, Spec: spec, Refusal: together(d.refusals)}
+}
+
+// retyped gives texts by name as texts of another type.
+func retyped[To, From ~string](texts map[string]From) map[string]To {
+	if texts == nil {
+		return nil
+	}
+	typed := make(map[string]To, len(texts))
+	for name, text := range texts {
+		typed[name] = To(text)
+	}
+	return typed
 }
 
 // Same says whether a spec asks for what another does.

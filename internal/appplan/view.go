@@ -18,7 +18,7 @@ func View(w World) App {
 	spec := &w.App.Spec
 	view := App{
 		ID: w.App.Name, Namespace: w.App.Namespace, CreatedAt: w.App.CreationTimestamp.UTC(),
-		Image: spec.Image, Command: spec.Command, Args: spec.Args, Port: spec.Port, Env: spec.Env, Secrets: spec.Secrets,
+		Image: spec.Image, Command: spec.Command, Args: spec.Args, Port: spec.Port, Env: spec.Env, Secrets: retyped[string](spec.Secrets),
 		Replicas: replicas(spec), ReadyReplicas: w.App.Status.ReadyReplicas,
 		Detached: []Volume{}, Warnings: []string{},
 	}

@@ -107,7 +107,7 @@ func newDeployment(v *View) *appsv1.Deployment {
 		main.Env = append(main.Env, corev1.EnvVar{Name: name, Value: literal(app.Spec.Env[name])})
 	}
 	for _, name := range slices.Sorted(maps.Keys(app.Spec.Secrets)) {
-		secret, key, _ := strings.Cut(app.Spec.Secrets[name], "/")
+		secret, key, _ := strings.Cut(string(app.Spec.Secrets[name]), "/")
 		main.Env = append(main.Env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{
 			SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: secret}, Key: key},
 		}})

@@ -210,7 +210,7 @@ func TestTheDeploymentStopsTheOldPodFirstWhereAVolumeBearsOnlyOne(t *testing.T) 
 func TestPodsAreWhatTheSpecSays(t *testing.T) {
 	app := appOf(volumeOf("data", 1))
 	app.Spec.Command, app.Spec.Args, app.Spec.Port = []string{"serve"}, []string{"--fast", "$(A)"}, 8080
-	app.Spec.Env, app.Spec.Secrets = map[string]string{"B": "pa$$word", "A": "1"}, map[string]string{"C": "shop-db/password"}
+	app.Spec.Env, app.Spec.Secrets = map[string]string{"B": "pa$$word", "A": "1"}, map[string]tarnv1.SecretKey{"C": "shop-db/password"}
 	pod := newDeployment(viewOf(app)).Spec.Template.Spec
 	c := pod.Containers[0]
 	if c.Image != "shop:1" || !slices.Equal(c.Command, []string{"serve"}) || !slices.Equal(c.Args, []string{"--fast", "$$(A)"}) || c.Ports[0].ContainerPort != 8080 {

@@ -91,7 +91,7 @@ func (in *AppSpec) DeepCopyInto(out *AppSpec) {
 	}
 	if in.Secrets != nil {
 		in, out := &in.Secrets, &out.Secrets
-		*out = make(map[string]string, len(*in))
+		*out = make(map[string]SecretKey, len(*in))
 		for key, val := range *in {
 			(*out)[key] = val
 		}

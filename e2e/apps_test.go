@@ -104,7 +104,7 @@ const diary = `
 [app]
 name = "diary"
 image = "busybox:1.36"
-command = ["sh", "-c", "trap exit TERM; cat /diary/pages; echo a page >> /diary/pages; echo "written by $AUTHOR"; while true; do sleep 1; done"]
+command = ["sh", "-c", "trap exit TERM; cat /diary/pages; echo a page >> /diary/pages; echo written by $AUTHOR; while true; do sleep 1; done"]
 
 [app.secrets]
 AUTHOR = "diary/author"

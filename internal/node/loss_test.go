@@ -150,7 +150,7 @@ func TestTheKubeletsSubPathsOfALostVolumeAreBoundAnew(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = errors.Join(mounts.EnsureBind(mounts.Kernel{}, source, bind(i), false), source.Close())
+		err = errors.Join(mounts.EnsureBind(mounts.Kernel{}, source, bind(i), i == 0), source.Close())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,6 +161,9 @@ func TestTheKubeletsSubPathsOfALostVolumeAreBoundAnew(t *testing.T) {
 	w.unmountVolume(w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged))
 	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonRebound)
 	w.wantFile(filepath.Join(bind(0), "greeting"), "2")
+	if err := os.WriteFile(filepath.Join(bind(0), "x"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+		t.Errorf("writing to a subPath of a read-only mount: %v, want a read-only file system", err)
+	}
 	w.wantFile(bind(1), "2")
 	w.wantFile(filepath.Join(bind(2), "greeting"), "2")
 	for i := 3; i < 6; i++ { // the kubelet is to find that it is not what the container has to have

@@ -88,7 +88,7 @@ func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.
 	}
 	e := exchange{looks: &s.looks, old: old, below: mounts.Under(table, target), target: mounts.Real(target), volume: volume}
 	if pin == nil {
-		return s.Mounts.Replace(volume, target, stage.Spec.ReadOnly)
+		return s.Mounts.Replace(volume, target, readOnly)
 	}
 	// Once before the target, so that after a crash the target still tells what was lost, and
 	// once after, for a container that is started in between.
@@ -128,7 +128,8 @@ func (s *Stages) exchangeCopies(stage *tarnv1.PavStage, e exchange, target strin
 }
 
 // exchangeSubPaths exchanges the mounts that the kubelet has made of subPaths of the volume,
-// one for each container and mount of the pod, and tells which are left. It gives them to a
+// one for each container and mount of the pod, and tells which are left. Each stays read-only
+// if it was: a stage serves pods that may write and pods that may not. The kubelet gives them to a
 // container that is started anew, and cannot look at one whose server has ended. A subPath
 // that cannot be opened is replaced by an empty directory, read-only: that the kubelet takes
 // for wrong, and mounts the subPath anew when it starts the container.
@@ -146,7 +147,7 @@ func (s *Stages) exchangeSubPaths(stage *tarnv1.PavStage, e exchange, pod types.
 		if filepath.Dir(container) != folder || !e.lost(m) || !uppermost(table, m) {
 			continue
 		}
-		err := e.with(m, func(part *os.File) error { return s.Mounts.Replace(part, m.Point, stage.Spec.ReadOnly) })
+		err := e.with(m, func(part *os.File) error { return s.Mounts.Replace(part, m.Point, m.ReadOnly) })
 		if err != nil && s.replaceByNothing(stage.UID, m.Point) != nil {
 			left = append(left, tarnv1.StageLeft{PodUID: pod, Container: filepath.Base(container), Message: err.Error()})
 		}

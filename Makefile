@@ -83,7 +83,7 @@ image: ## pack the container image for amd64 and arm64, without Docker, into bin
 generate: ## generate deep copies, resources and roles from the Go code, and the manifest from the chart
 	@$(GEN) object paths=./api/...
 	@$(GEN) crd paths=./api/... output:crd:dir=api/crds
-	@$(GEN) rbac:roleName=tarn-controller,fileName=controller.yaml $(TOGETHER:%=paths=./internal/controller/%) paths=./internal/podvol/... paths=./internal/kube/... output:rbac:dir=deploy/rbac
+	@$(GEN) rbac:roleName=tarn-controller,fileName=controller.yaml $(TOGETHER:%=paths=./internal/controller/%) paths=./internal/steppod/... paths=./internal/kube/... output:rbac:dir=deploy/rbac
 	@for part in $(APART); do $(GEN) rbac:roleName=tarn-$$part,fileName=$$part.yaml paths=./internal/controller/$$part output:rbac:dir=deploy/rbac; done
 	@$(GEN) rbac:roleName=tarn-node,fileName=node.yaml paths=./internal/node/... output:rbac:dir=deploy/rbac
 	@$(GEN) rbac:roleName=tarn-metrics,fileName=metrics.yaml paths=./internal/cli/guard output:rbac:dir=deploy/rbac

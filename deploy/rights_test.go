@@ -49,10 +49,10 @@ var liveReads = map[string]map[string]string{
 	},
 	// It has no cache.
 	"tarn-api": {
-		"apps":                   "appcalls/gather.go: c.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: id}, app)",
+		"apps":                   "app/service/gather.go: c.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: id}, app)",
 		"nodes":                  "kubelet/kubelet.go: k.reader.Get(ctx, client.ObjectKey{Name: name}, node)",
-		"persistentvolumeclaims": "appcalls/gather.go: kube.Get(ctx, c.Client, client.ObjectKey{Namespace: app.Namespace, Name: name}, &corev1.PersistentVolumeClaim{})",
-		"storageclasses":         "appcalls/gather.go: kube.Get(ctx, c.Client, client.ObjectKey{Name: name}, &storagev1.StorageClass{})",
+		"persistentvolumeclaims": "app/service/gather.go: kube.Get(ctx, c.Client, client.ObjectKey{Namespace: app.Namespace, Name: name}, &corev1.PersistentVolumeClaim{})",
+		"storageclasses":         "app/service/gather.go: kube.Get(ctx, c.Client, client.ObjectKey{Name: name}, &storagev1.StorageClass{})",
 	},
 }
 

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 status=0
-engine=tarn.dev/tarn/internal/jinja
+engine=tarn.dev/tarn/jinja
 mapfile -t others < <(go list ./... | grep -v "^$engine\$")
 go test -json -race "${others[@]}" || status=1
 go test -json "$engine" || status=1

@@ -9,7 +9,7 @@ import (
 	"github.com/nikolalohinski/gonja/v2"
 	"github.com/nikolalohinski/gonja/v2/exec"
 
-	"tarn.dev/tarn/internal/jinja"
+	"tarn.dev/tarn/jinja"
 )
 
 // script is a mount script as provisioner authors write them, 15 lines long.

@@ -16,7 +16,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"tarn.dev/tarn/internal/api"
-	"tarn.dev/tarn/internal/appfile"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/cli"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/kubelet"
@@ -82,7 +82,7 @@ func registerClasses(flags *pflag.FlagSet, classes *map[string]string) {
 }
 
 // appClasses reads that flag.
-func appClasses(words map[string]string) (map[appfile.AccessMode]string, error) {
+func appClasses(words map[string]string) (map[appspec.AccessMode]string, error) {
 	return cli.AppClasses(words)
 }
 

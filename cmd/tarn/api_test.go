@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"tarn.dev/tarn/internal/appfile"
+	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
 func TestTheClassesOfApplicationsAreNamedByAccessMode(t *testing.T) {
 	got, err := appClasses(map[string]string{"rwx": "folders"})
-	if want := map[appfile.AccessMode]string{appfile.ReadWriteOnce: "ovh-csi-rbd", appfile.ReadWriteMany: "folders"}; err != nil || !maps.Equal(got, want) {
+	if want := map[appspec.AccessMode]string{appspec.ReadWriteOnce: "ovh-csi-rbd", appspec.ReadWriteMany: "folders"}; err != nil || !maps.Equal(got, want) {
 		t.Errorf("appClasses = %v, %v; want %v", got, err, want)
 	}
 	for _, words := range []map[string]string{{"rox": "a"}, {"rwo": ""}, {"rwo": "a b"}} {

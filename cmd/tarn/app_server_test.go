@@ -31,7 +31,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/api"
-	"tarn.dev/tarn/internal/appfile"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/cli"
 	"tarn.dev/tarn/internal/testkit"
 )
@@ -144,7 +144,7 @@ func TestKubernetesAndTheServerAnswerTheCommandLineAlike(t *testing.T) {
 	if said, status := w.run("app", "deploy", "--wait=false", "--file", good, "--kubeconfig", w.token, "--server", w.server.URL, "--server-ca", w.authority); status != 0 {
 		t.Fatalf("deploying by the server: exit status %d\n%s", status, said)
 	}
-	claim := testkit.Claim(w.name, appfile.ClaimName("two-ways", "data"), "", w.name, func(c *corev1.PersistentVolumeClaim) {
+	claim := testkit.Claim(w.name, appspec.ClaimName("two-ways", "data"), "", w.name, func(c *corev1.PersistentVolumeClaim) {
 		c.Labels = map[string]string{tarnv1.LabelApp: "two-ways", tarnv1.LabelAppVolume: "data"}
 		c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("10Gi")
 	})

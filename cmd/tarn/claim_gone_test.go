@@ -17,7 +17,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -74,8 +74,8 @@ type tally struct {
 	ended map[tarnv1.Step]int
 }
 
-func (c *tally) of(ends func(*corev1.Pod) podvoltest.End) func(*corev1.Pod) podvoltest.End {
-	return func(pod *corev1.Pod) podvoltest.End {
+func (c *tally) of(ends func(*corev1.Pod) steppodtest.End) func(*corev1.Pod) steppodtest.End {
+	return func(pod *corev1.Pod) steppodtest.End {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.ended[tarnv1.Step(pod.Labels[tarnv1.LabelStep])]++

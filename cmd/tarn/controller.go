@@ -21,7 +21,7 @@ import (
 	"tarn.dev/tarn/internal/controller/apps"
 	"tarn.dev/tarn/internal/controller/pool"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 type controllerFlags struct {
@@ -59,7 +59,7 @@ func newControllerCommand() *cobra.Command {
 	flags.plugins.register(cmd.Flags())
 	cmd.Flags().BoolVar(&flags.provisioning, "enable-dynamic-provisioning", true, "whether the controller bind asks for new volumes where none fits; kube-controller-manager has a flag of that name for its own")
 	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what tarn node is given")
-	cmd.Flags().StringSliceVar(&flags.namespaces, "step-namespaces", podvol.DefaultNamespaces, "namespaces that pods of PavProvisioners may run in, first the one of those whose template names none; * for all. Such pods are root on their nodes: who may edit one of these namespaces may be so too")
+	cmd.Flags().StringSliceVar(&flags.namespaces, "step-namespaces", steppod.DefaultNamespaces, "namespaces that pods of PavProvisioners may run in, first the one of those whose template names none; * for all. Such pods are root on their nodes: who may edit one of these namespaces may be so too")
 	cmd.Flags().StringVar(&flags.pauseImage, "pause-image", pool.DefaultPauseImage, "image of the pods by which pools have a node chosen; they need not start, so it need not be there")
 	cmd.Flags().StringVar(&flags.scrubImage, "scrub-image", "", "image of tarn, for the pods by which released volumes are recycled; empty switches that off")
 	cmd.Flags().StringSliceVar(&flags.pullSecrets, "scrub-pull-secret", nil, "Secrets of Tarn's namespace with which the image of those pods is pulled, by name")
@@ -69,7 +69,7 @@ func newControllerCommand() *cobra.Command {
 }
 
 func runController(cmd *cobra.Command, flags controllerFlags) error {
-	if err := podvol.Namespaces(flags.namespaces).Check(); err != nil {
+	if err := steppod.Namespaces(flags.namespaces).Check(); err != nil {
 		return err
 	}
 	if err := flags.election.check(); err != nil {
@@ -129,7 +129,7 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	}
 	shared := parts{
 		plugins: plugins,
-		steps:   &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir, Namespaces: flags.namespaces, EventsOf: podvol.LiveEvents(mgr.GetAPIReader())},
+		steps:   &steppod.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir, Namespaces: flags.namespaces, EventsOf: steppod.LiveEvents(mgr.GetAPIReader())},
 		workers: flags.workers, pauseImage: flags.pauseImage, scrubImage: flags.scrubImage, pullSecrets: flags.pullSecrets, appClasses: classes,
 		ownBinder: slices.Contains(selected, "bind"), provisioning: flags.provisioning,
 		pods: sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),

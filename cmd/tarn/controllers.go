@@ -8,33 +8,33 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
-	"tarn.dev/tarn/internal/appfile"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/cli"
-	"tarn.dev/tarn/internal/controller/accept"
 	"tarn.dev/tarn/internal/controller/apps"
 	"tarn.dev/tarn/internal/controller/bind"
 	"tarn.dev/tarn/internal/controller/expand"
-	"tarn.dev/tarn/internal/controller/inprocess"
+	plugincontroller "tarn.dev/tarn/internal/controller/plugin"
 	"tarn.dev/tarn/internal/controller/pool"
 	"tarn.dev/tarn/internal/controller/protect"
 	"tarn.dev/tarn/internal/controller/provision"
+	"tarn.dev/tarn/internal/controller/provisioner"
 	"tarn.dev/tarn/internal/controller/reclaim"
 	"tarn.dev/tarn/internal/controller/recycle"
+	"tarn.dev/tarn/internal/controller/retention"
 	"tarn.dev/tarn/internal/controller/stage"
-	"tarn.dev/tarn/internal/controller/trash"
 	"tarn.dev/tarn/internal/plugin"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // parts is what the controllers share.
 type parts struct {
-	steps   *podvol.Steps
+	steps   *steppod.Steps
 	workers int
 	plugins []plugin.Plugin
 	// pauseImage is that of the pods by which pools have a node chosen.
 	pauseImage string
 	// appClasses are the classes of App volumes that name none, by access mode.
-	appClasses map[appfile.AccessMode]string
+	appClasses map[appspec.AccessMode]string
 	// scrubImage is that of the pods by which volumes are scrubbed, empty for none.
 	scrubImage string
 	// pullSecrets are those with which that image is pulled.
@@ -50,7 +50,7 @@ type parts struct {
 // controllers are all there are, by the names that --controllers takes.
 var controllers = map[string]func(ctrl.Manager, parts) error{
 	"accept": func(mgr ctrl.Manager, p parts) error {
-		return accept.Register(mgr, accept.Options{Namespaces: p.steps.Namespaces})
+		return provisioner.Register(mgr, provisioner.Options{Namespaces: p.steps.Namespaces})
 	},
 	"apps": func(mgr ctrl.Manager, p parts) error {
 		pods, err := p.pods()
@@ -76,7 +76,7 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 		if len(p.plugins) == 0 {
 			return nil // switched off: it would watch for nothing
 		}
-		return inprocess.Register(mgr, inprocess.Options{Plugins: p.plugins, Namespace: cli.Namespace, MaxConcurrent: p.workers})
+		return plugincontroller.Register(mgr, plugincontroller.Options{Plugins: p.plugins, Namespace: cli.Namespace, MaxConcurrent: p.workers})
 	},
 	"protect": func(mgr ctrl.Manager, p parts) error {
 		pods, err := p.pods()
@@ -111,7 +111,7 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 		return reclaim.Register(mgr, reclaim.Options{Steps: p.steps, Namespace: cli.Namespace, OwnBinder: p.ownBinder, MaxConcurrent: p.workers})
 	},
 	"trash": func(mgr ctrl.Manager, p parts) error {
-		return trash.Register(mgr, trash.Options{Namespace: cli.Namespace, MaxConcurrent: p.workers})
+		return retention.Register(mgr, retention.Options{Namespace: cli.Namespace, MaxConcurrent: p.workers})
 	},
 }
 

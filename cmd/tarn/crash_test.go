@@ -22,7 +22,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -36,17 +36,17 @@ type world struct {
 	config  *rest.Config
 	client  client.WithWatch
 	mirror  *testkit.Mirror
-	kubelet *podvoltest.Kubelet
+	kubelet *steppodtest.Kubelet
 	name    string
 }
 
 // newWorld sets the stage for one case; all objects carry the case's name.
-func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy, ends func(*corev1.Pod) podvoltest.End) *world {
+func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy, ends func(*corev1.Pod) steppodtest.End) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	w := &world{t: t, ctx: ctx, config: config, name: name}
 	w.client, w.mirror = testkit.Client(t, w.config), testkit.MirrorOf(t, w.config)
-	w.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: w.client, Ends: ends}
+	w.kubelet = &steppodtest.Kubelet{Provisioner: name, Client: w.client, Ends: ends}
 	w.ensure(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
 	w.create(testkit.Class(name, func(c *storagev1.StorageClass) { c.ReclaimPolicy = &policy }))
 	p := testkit.Provisioner(name)
@@ -287,12 +287,12 @@ func (w *world) life(k *testkit.Killer) {
 	}
 }
 
-func wellBehaved(*corev1.Pod) podvoltest.End {
-	return podvoltest.End{Result: tarnv1.PodResult{Capacity: ptr.To("1Gi")}}
+func wellBehaved(*corev1.Pod) steppodtest.End {
+	return steppodtest.End{Result: tarnv1.PodResult{Capacity: ptr.To("1Gi")}}
 }
 
 // failsOnce lets the first creation pod fail, so that a life includes undoing.
-func failsOnce(pod *corev1.Pod) podvoltest.End {
+func failsOnce(pod *corev1.Pod) steppodtest.End {
 	end := wellBehaved(pod)
 	end.Fails = pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepCreation) && strings.HasSuffix(pod.Name, "-1")
 	return end
@@ -301,7 +301,7 @@ func failsOnce(pod *corev1.Pod) podvoltest.End {
 func TestAVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 	for _, c := range []struct {
 		name                         string
-		ends                         func(*corev1.Pod) podvoltest.End
+		ends                         func(*corev1.Pod) steppodtest.End
 		policy                       corev1.PersistentVolumeReclaimPolicy
 		wantCreations, wantDeletions int
 	}{

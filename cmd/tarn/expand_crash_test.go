@@ -17,7 +17,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -28,7 +28,7 @@ type growth struct {
 	section string
 	// asks are the sizes asked for, each but the first once the one before has failed.
 	asks []string
-	ends func(*corev1.Pod) podvoltest.End
+	ends func(*corev1.Pod) steppodtest.End
 	// wantPods is how many expansion pods there are. Where the claim asks for less, one
 	// more may have begun before it does.
 	wantPods int
@@ -54,20 +54,20 @@ func isGrowing(pod *corev1.Pod) bool {
 	return pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepExpansion)
 }
 
-func wellGrown(pod *corev1.Pod) podvoltest.End {
+func wellGrown(pod *corev1.Pod) steppodtest.End {
 	if isGrowing(pod) {
-		return podvoltest.End{}
+		return steppodtest.End{}
 	}
 	return wellBehaved(pod)
 }
 
-func growsSecond(pod *corev1.Pod) podvoltest.End {
+func growsSecond(pod *corev1.Pod) steppodtest.End {
 	end := wellGrown(pod)
 	end.Fails = isGrowing(pod) && strings.HasSuffix(pod.Name, "-1")
 	return end
 }
 
-func growsLittle(pod *corev1.Pod) podvoltest.End {
+func growsLittle(pod *corev1.Pod) steppodtest.End {
 	end := wellGrown(pod)
 	end.Fails = isGrowing(pod) && pod.Spec.Containers[0].Args[0] == fmt.Sprint(4<<30)
 	return end

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -144,7 +144,7 @@ func TestOnlyAdministratorsGetInsideAStepPod(t *testing.T) {
 	defer cancel()
 	admin := testkit.Client(t, config)
 	grant(ctx, t, admin)
-	for _, name := range []string{podvol.PodName(tarnv1.StepStaging, "8cec0811-1dab-4481-bc06-538f29d0e2a5", 1), "pav-staging-of-my-own"} {
+	for _, name := range []string{steppod.PodName(tarnv1.StepStaging, "8cec0811-1dab-4481-bc06-538f29d0e2a5", 1), "pav-staging-of-my-own"} {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}},

@@ -1,5 +1,5 @@
 // Package api is the REST server of applications: it finds out who calls, asks
-// Kubernetes whether they may, and has appcalls do it. Apps are written with the caller's
+// Kubernetes whether they may, and has app/service do it. Apps are written with the caller's
 // own token, so that audit and admission see who it was, and a server that was taken over
 // has the rights of no one but those who call it meanwhile.
 //

@@ -9,8 +9,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
-	"tarn.dev/tarn/internal/appcalls"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appservice "tarn.dev/tarn/internal/app/service"
 )
 
 // verb is the key of an operation's metadata that has the verb one must be allowed.
@@ -21,7 +21,7 @@ type scope struct {
 	caller    *caller
 	namespace string
 	// calls are those of the caller, by whose token Apps are written.
-	calls *appcalls.Calls
+	calls *appservice.Calls
 	// still asks again whether the caller may, for calls that last.
 	still func(context.Context) error
 }

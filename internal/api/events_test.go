@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"tarn.dev/tarn/internal/api/client"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
 	"tarn.dev/tarn/internal/testkit"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
 // failure is what a call that fails is answered: {"error": {"code", "message"}}.

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
 // asNobody acts as any caller.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"tarn.dev/tarn/internal/appfile"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
 // Bodies of calls, as the document describes them. They are read by hand, for the sake
@@ -73,7 +73,7 @@ func describeBodies(document *huma.OpenAPI) {
 	file := object(reflect.TypeFor[fileBody]())
 	for _, kind := range []string{"application/toml", "text/x-toml"} {
 		file[kind] = &huma.MediaType{
-			Schema:  &huma.Schema{Type: huma.TypeString, MaxLength: ptr(appfile.MaxBytes), Description: "A paas.toml"},
+			Schema:  &huma.Schema{Type: huma.TypeString, MaxLength: ptr(appspec.MaxBytes), Description: "A paas.toml"},
 			Example: example,
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
 // record is what is logged and counted of a call. It has no token and no body.

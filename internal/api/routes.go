@@ -9,9 +9,9 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"tarn.dev/tarn/internal/appcalls"
-	"tarn.dev/tarn/internal/appfile"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appservice "tarn.dev/tarn/internal/app/service"
+	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
 const (
@@ -96,7 +96,7 @@ func operation(id, method, path, does, summary, description string, status int, 
 
 // ofFile makes an operation take a paas.toml.
 func ofFile(op huma.Operation) huma.Operation {
-	op.MaxBodyBytes = appfile.MaxBytes + 1
+	op.MaxBodyBytes = appspec.MaxBytes + 1
 	return op
 }
 
@@ -117,14 +117,14 @@ func (s *Server) registerApps(routes huma.API) {
 			if err != nil {
 				return nil, failed(err)
 			}
-			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.App, error) {
+			return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*appplan.App, error) {
 				return calls.Create(ctx, namespace, id)
 			})
 		})
 	huma.Register(routes, operation("list-apps", http.MethodGet, "/v1/apps", "list", "List the applications of a namespace",
 		"Lists them by id, without command, args and env: show one for these.", http.StatusOK),
 		func(ctx context.Context, in *InNamespace) (*answer[[]appplan.App], error) {
-			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*[]appplan.App, error) {
+			return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*[]appplan.App, error) {
 				apps, err := calls.List(ctx, namespace)
 				return &apps, err
 			})
@@ -132,7 +132,7 @@ func (s *Server) registerApps(routes huma.API) {
 	huma.Register(routes, operation("get-app", http.MethodGet, "/v1/apps/{id}", "get", "Show an application",
 		"Shows the application with its volumes, as their live claims say.", http.StatusOK, http.StatusNotFound),
 		func(ctx context.Context, in *OfApp) (*answer[appplan.App], error) {
-			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.App, error) {
+			return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*appplan.App, error) {
 				return calls.Get(ctx, namespace, in.ID)
 			})
 		})
@@ -140,7 +140,7 @@ func (s *Server) registerApps(routes huma.API) {
 		"Deletes the application with its pods and its volumes, but for those that are preserved: an application of the same id finds them again. "+
 			"It is gone when showing it answers 404. No call deletes a preserved volume.", http.StatusOK, http.StatusNotFound, http.StatusConflict),
 		func(ctx context.Context, in *OfApp) (*answer[appplan.Deletion], error) {
-			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.Deletion, error) {
+			return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*appplan.Deletion, error) {
 				return calls.Delete(ctx, namespace, in.ID)
 			})
 		})
@@ -159,7 +159,7 @@ func (s *Server) registerChanges(routes huma.API) {
 		if err != nil {
 			return nil, failed(err)
 		}
-		return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.Deployed, error) {
+		return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*appplan.Deployed, error) {
 			return calls.Deploy(ctx, namespace, in.ID, source)
 		})
 	})
@@ -175,7 +175,7 @@ func (s *Server) registerChanges(routes huma.API) {
 		if err != nil {
 			return nil, failed(err)
 		}
-		return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.Plan, error) {
+		return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*appplan.Plan, error) {
 			return calls.Plan(ctx, namespace, in.ID, source, in.New)
 		})
 	})
@@ -190,7 +190,7 @@ func (s *Server) registerChanges(routes huma.API) {
 			if err != nil {
 				return nil, failed(err)
 			}
-			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.App, error) {
+			return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*appplan.App, error) {
 				return calls.Scale(ctx, namespace, in.ID, clamped(replicas))
 			})
 		})
@@ -201,7 +201,7 @@ func (s *Server) registerVolumes(routes huma.API) {
 	huma.Register(routes, operation("list-volumes", http.MethodGet, "/v1/apps/{id}/volumes", "get", "List the volumes of an application",
 		"Lists the volumes that are mounted, as their live claims say.", http.StatusOK, http.StatusNotFound),
 		func(ctx context.Context, in *OfApp) (*answer[[]appplan.Volume], error) {
-			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*[]appplan.Volume, error) {
+			return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*[]appplan.Volume, error) {
 				volumes, err := calls.Volumes(ctx, namespace, in.ID)
 				return &volumes, err
 			})
@@ -218,14 +218,14 @@ func (s *Server) registerVolumes(routes huma.API) {
 			if err != nil {
 				return nil, failed(err)
 			}
-			return within(ctx, s, func(ctx context.Context, calls *appcalls.Calls, namespace string) (*appplan.Resized, error) {
+			return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*appplan.Resized, error) {
 				return calls.Resize(ctx, namespace, in.ID, in.Name, size)
 			})
 		})
 }
 
 // within does a call in the namespace it is about, for as long as one may take.
-func within[T any](ctx context.Context, s *Server, do func(context.Context, *appcalls.Calls, string) (*T, error)) (*answer[T], error) {
+func within[T any](ctx context.Context, s *Server, do func(context.Context, *appservice.Calls, string) (*T, error)) (*answer[T], error) {
 	inside := scopeOf(ctx)
 	bounded, cancel := context.WithTimeout(ctx, s.limits.Call)
 	defer cancel()

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
 const shop = `[app]
@@ -112,7 +112,7 @@ func TestAnUnknownAccessModeIsBlockStorageWithAWarning(t *testing.T) {
 
 func TestTheMappingOfAccessModesIsThatOfTheServer(t *testing.T) {
 	w := newWorld(t, func(o *Options) {
-		o.Classes = map[appfile.AccessMode]string{appfile.ReadWriteOnce: "fast", appfile.ReadWriteMany: "wide"}
+		o.Classes = map[appspec.AccessMode]string{appspec.ReadWriteOnce: "fast", appspec.ReadWriteMany: "wide"}
 	})
 	c := w.tenant("mapping")
 	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)

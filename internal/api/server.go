@@ -15,9 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"tarn.dev/tarn/internal/appcalls"
-	"tarn.dev/tarn/internal/appfile"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appservice "tarn.dev/tarn/internal/app/service"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/kubelet"
 )
 
@@ -44,7 +44,7 @@ type Limits struct {
 // DefaultLimits are those of a server that is given none.
 var DefaultLimits = Limits{
 	PerSecond: 50, Burst: 500, Streams: 16, AllStreams: 512, Apps: 500,
-	StreamLife: 30 * time.Minute, Heartbeat: 15 * time.Second, Call: 30 * time.Second, Verdict: appcalls.DefaultVerdict,
+	StreamLife: 30 * time.Minute, Heartbeat: 15 * time.Second, Call: 30 * time.Second, Verdict: appservice.DefaultVerdict,
 }
 
 // Options are what a server is made from.
@@ -59,9 +59,9 @@ type Options struct {
 	// Audiences a caller's token must be for; none means the API server's own.
 	Audiences []string
 	// Classes are the storage classes of volumes that name none; nil means
-	// appfile.DefaultClasses.
-	Classes map[appfile.AccessMode]string
-	// Used tells how full volumes are, as appcalls.Calls has it; nil
+	// appspec.DefaultClasses.
+	Classes map[appspec.AccessMode]string
+	// Used tells how full volumes are, as appservice.Calls has it; nil
 	// knows of none.
 	Used func(ctx context.Context, namespace string, labels map[string]string) map[string]kubelet.Usage
 	// Limits are DefaultLimits where they are zero.
@@ -75,7 +75,7 @@ type Options struct {
 
 // Server answers the calls. It is an http.Handler.
 type Server struct {
-	calls   *appcalls.Calls
+	calls   *appservice.Calls
 	as      func(token string) (client.Writer, error)
 	door    *door
 	streams *streams
@@ -107,7 +107,7 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("registering the metrics of the REST API: %w", err)
 	}
 	s := &Server{
-		calls:  &appcalls.Calls{Client: o.Client, Classes: o.Classes, Used: o.Used, Verdict: o.Limits.Verdict, MaxApps: o.Limits.Apps},
+		calls:  &appservice.Calls{Client: o.Client, Classes: o.Classes, Used: o.Used, Verdict: o.Limits.Verdict, MaxApps: o.Limits.Apps},
 		as:     o.As,
 		door:   newDoor(o.Client, o.Namespace, o.Audiences, o.Limits),
 		limits: o.Limits, log: o.Log, metrics: told, mux: http.NewServeMux(), stopping: make(chan struct{}),

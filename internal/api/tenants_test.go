@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
 	"tarn.dev/tarn/internal/testkit"
 )
 

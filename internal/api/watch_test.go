@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"tarn.dev/tarn/internal/appcalls"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appservice "tarn.dev/tarn/internal/app/service"
 )
 
 func TestAWatchThatBreaksOffIsNotBegunWithoutEnd(t *testing.T) {
@@ -22,7 +22,7 @@ func TestAWatchThatBreaksOffIsNotBegunWithoutEnd(t *testing.T) {
 	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
 	c.post("/v1/apps/shop/deploy", `{"app": {"image": "shop:1"}}`).want(http.StatusAccepted)
 	begun := 0
-	calls := &appcalls.Calls{Client: interceptor.NewClient(w.admin, interceptor.Funcs{
+	calls := &appservice.Calls{Client: interceptor.NewClient(w.admin, interceptor.Funcs{
 		Watch: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
 			begun++
 			return watch.NewEmptyWatch(), nil

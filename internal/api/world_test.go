@@ -28,8 +28,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -154,7 +154,7 @@ func (w *world) claim(namespace, app, volume string, sizeGi int64, mode corev1.P
 	size := corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(sizeGi<<30, resource.BinarySI)}
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.in(namespace), Name: appfile.ClaimName(app, volume),
+			Namespace: w.in(namespace), Name: appspec.ClaimName(app, volume),
 			Labels: map[string]string{tarnv1.LabelApp: app, tarnv1.LabelAppVolume: volume},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{

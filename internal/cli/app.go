@@ -9,12 +9,12 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	"tarn.dev/tarn/internal/appcalls"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appservice "tarn.dev/tarn/internal/app/service"
 )
 
 // apps answers the calls on applications: Kubernetes with the user's own rights, or the
-// REST server. Which of them it is, no command can tell: both decide by package appplan.
+// REST server. Which of them it is, no command can tell: both decide by package app/plan.
 type apps interface {
 	Create(ctx context.Context, namespace, id string) (*appplan.App, error)
 	List(ctx context.Context, namespace string) ([]appplan.App, error)
@@ -70,7 +70,7 @@ func (f *appFlags) connect() (apps, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	return &appcalls.Calls{Client: live, Classes: classes, Verdict: appcalls.DefaultVerdict}, namespace, nil
+	return &appservice.Calls{Client: live, Classes: classes, Verdict: appservice.DefaultVerdict}, namespace, nil
 }
 
 func newAppCommand() *cobra.Command {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
 func newAppScaleCommand(flags *appFlags) *cobra.Command {

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -75,7 +75,7 @@ func (w *appWorld) file(text string) string {
 // claim makes the claim of an app's volume, as its controller does, bound at a size.
 func (w *appWorld) claim(app, volume, class, size string, mode corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
 	w.t.Helper()
-	claim := testkit.Claim(w.namespace, appfile.ClaimName(app, volume), "", class, func(c *corev1.PersistentVolumeClaim) {
+	claim := testkit.Claim(w.namespace, appspec.ClaimName(app, volume), "", class, func(c *corev1.PersistentVolumeClaim) {
 		c.Labels = map[string]string{tarnv1.LabelApp: app, tarnv1.LabelAppVolume: volume}
 		c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{mode}
 		c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse(size)

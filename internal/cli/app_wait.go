@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
 	"tarn.dev/tarn/internal/cli/terminal"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tarn.dev/tarn/internal/jinja"
+	"tarn.dev/tarn/jinja"
 )
 
 func newJinjaCommand() *cobra.Command {

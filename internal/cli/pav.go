@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 func newPavCommand() *cobra.Command {
@@ -18,7 +18,7 @@ func newPavCommand() *cobra.Command {
 		Use:   "pav",
 		Short: "Work on provisioners: check them, see their pods, try them out",
 	}
-	cmd.PersistentFlags().StringSlice(stepNamespacesFlag, podvol.DefaultNamespaces, "as --step-namespaces of tarn controller: where step pods may run, first where those run whose template names none; * for all")
+	cmd.PersistentFlags().StringSlice(stepNamespacesFlag, steppod.DefaultNamespaces, "as --step-namespaces of tarn controller: where step pods may run, first where those run whose template names none; * for all")
 	cmd.AddCommand(newPavLintCommand(), newPavRenderCommand(), newPavTestCommand())
 	return cmd
 }
@@ -26,12 +26,12 @@ func newPavCommand() *cobra.Command {
 const stepNamespacesFlag = "step-namespaces"
 
 // stepNamespaces are those of the flag.
-func stepNamespaces(cmd *cobra.Command) (podvol.Namespaces, error) {
+func stepNamespaces(cmd *cobra.Command) (steppod.Namespaces, error) {
 	if cmd.Flag(stepNamespacesFlag) == nil {
-		return podvol.DefaultNamespaces, nil
+		return steppod.DefaultNamespaces, nil
 	}
 	list, err := cmd.Flags().GetStringSlice(stepNamespacesFlag)
-	return list, cmp.Or(err, podvol.Namespaces(list).Check())
+	return list, cmp.Or(err, steppod.Namespaces(list).Check())
 }
 
 // standardInput is the name of a file that stands for it.

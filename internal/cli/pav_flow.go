@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"tarn.dev/tarn/internal/jinja"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/jinja"
 )
 
 // theirs are the values that others than the author of a provisioner write: users of claims,
@@ -48,7 +48,7 @@ func (l *linter) checkShells(at string, spec fields) {
 
 // checkYAML finds such values in templates whose text is read as YAML, where they could add
 // fields of their own.
-func (l *linter) checkYAML(s podvol.Section) {
+func (l *linter) checkYAML(s steppod.Section) {
 	walkStrings(s.Field, s.Object, func(path, text string) {
 		if template, err := jinja.Parse(text); err == nil && strings.Contains(text, "yaml") && template.SetsYAML() {
 			l.checkFlow(path, text, theirs("tojson"), "is of a user of claims or nodes, and could add fields to this YAML: end it with \"| tojson\"")
@@ -59,7 +59,7 @@ func (l *linter) checkYAML(s podvol.Section) {
 func (l *linter) checkFlow(path, text string, flow jinja.Flow, message string) {
 	template, err := jinja.Parse(text)
 	if err != nil {
-		return // podvol.Check says so
+		return // steppod.Check says so
 	}
 	for _, place := range template.Shown(flow) {
 		l.sayInTemplate(levelError, path, place.Line, place.Column, message)

@@ -10,8 +10,8 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/jinja"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/jinja"
 )
 
 // pavLint is one run of lint.
@@ -157,16 +157,16 @@ func count(n int, what string) string {
 
 // checkProvisioner gives a provisioner as far as it can be read, and all there is to
 // say about it.
-func checkProvisioner(m *manifest, n podvol.Namespaces) (*pavv1.PavProvisioner, findings) {
+func checkProvisioner(m *manifest, n steppod.Namespaces) (*pavv1.PavProvisioner, findings) {
 	l := &linter{manifest: m, namespaces: n}
 	for _, f := range m.twice {
 		l.found = append(l.found, m.findingAt(levelError, f.path, f.node, "is there twice in one mapping; remove one"))
 	}
 	p := l.checkSchema()
-	for _, problem := range podvol.Check(p, n) {
+	for _, problem := range steppod.Check(p, n) {
 		l.problem(problem)
 	}
-	for _, s := range podvol.Sections(p) {
+	for _, s := range steppod.Sections(p) {
 		l.checkYAML(s)
 		l.checkNames(s, p.Spec.ProvisioningModes)
 		l.checkPod(s)
@@ -178,7 +178,7 @@ func checkProvisioner(m *manifest, n podvol.Namespaces) (*pavv1.PavProvisioner, 
 // linter collects the findings about one manifest.
 type linter struct {
 	*manifest
-	namespaces podvol.Namespaces
+	namespaces steppod.Namespaces
 	found      findings
 }
 
@@ -186,8 +186,8 @@ func (l *linter) say(level level, path, format string, args ...any) {
 	l.found = append(l.found, l.findingAt(level, path, nil, fmt.Sprintf(format, args...)))
 }
 
-// problem takes over what podvol says, which is what the condition Accepted shows.
-func (l *linter) problem(p podvol.Problem) {
+// problem takes over what steppod says, which is what the condition Accepted shows.
+func (l *linter) problem(p steppod.Problem) {
 	if p.Line == 0 {
 		l.say(levelError, p.Field, "%s", p.Message)
 		return
@@ -222,13 +222,13 @@ func snippet(template string, line, column int) string {
 
 // checkWhole looks at what one section alone does not show.
 func (l *linter) checkWhole(p *pavv1.PavProvisioner) {
-	if podvol.StagesApart(p) {
+	if steppod.StagesApart(p) {
 		l.say(levelNote, "spec.volumeStaging", "a template of staging or unstaging reads readOnly, so a node with read-only pods and others of a volume stages it twice, "+
 			"and unstages each on its own; neither may take what the other needs")
 	}
 	var create map[string]any
 	creates, deletes := false, false
-	for _, s := range podvol.Sections(p) {
+	for _, s := range steppod.Sections(p) {
 		switch fields, _ := s.Object.(map[string]any); s.Field {
 		case "spec.volumeCreation":
 			create, creates = fields, true

@@ -12,8 +12,8 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/jinja"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/jinja"
 )
 
 // sample is what lint evaluates templates for; nil is made up.
@@ -48,7 +48,7 @@ func readSample(cmd *cobra.Command, claimFile, classFile, nodeFile string) (samp
 }
 
 // rendering is a section to be evaluated for the sample and a made-up volume.
-func (s sample) rendering(p *pavv1.PavProvisioner, m *manifest, section podvol.Section) (*pavRender, error) {
+func (s sample) rendering(p *pavv1.PavProvisioner, m *manifest, section steppod.Section) (*pavRender, error) {
 	r := &pavRender{
 		provisioner: p, manifest: m, method: firstMethod(section),
 		claim: sampleClaim(), class: sampleClass(p.Name), node: sampleNode(),
@@ -69,13 +69,13 @@ func (s sample) rendering(p *pavv1.PavProvisioner, m *manifest, section podvol.S
 
 // check evaluates each section for the sample and gives what is wrong with what it comes
 // to, as far as it is not among what is said already.
-func (s sample) check(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, n podvol.Namespaces, said findings) findings {
+func (s sample) check(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, n steppod.Namespaces, said findings) findings {
 	l := &linter{manifest: m}
 	if s.class != nil && s.class.Provisioner != p.Name {
 		l.say(levelNote, "", "--class: StorageClass %s is of provisioner %q, not of %q", s.class.Name, s.class.Provisioner, p.Name)
 	}
-	steps := &podvol.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir, Namespaces: n}
-	for _, section := range podvol.Sections(p) {
+	steps := &steppod.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir, Namespaces: n}
+	for _, section := range steppod.Sections(p) {
 		r, err := s.rendering(p, m, section)
 		var evaluated any
 		if err == nil {
@@ -83,12 +83,12 @@ func (s sample) check(ctx context.Context, p *pavv1.PavProvisioner, m *manifest,
 		}
 		if err == nil {
 			whole := &linter{manifest: m, namespaces: n}
-			if of, ok := evaluated.(fields); ok && of[podvol.PodField(section.Step)] != nil {
-				for _, problem := range podvol.CheckPodTemplate(podvol.JoinField(section.Field, podvol.PodField(section.Step)), of[podvol.PodField(section.Step)]) {
+			if of, ok := evaluated.(fields); ok && of[steppod.PodField(section.Step)] != nil {
+				for _, problem := range steppod.CheckPodTemplate(steppod.JoinField(section.Field, steppod.PodField(section.Step)), of[steppod.PodField(section.Step)]) {
 					whole.problem(problem)
 				}
 			}
-			whole.checkPod(podvol.Section{Step: section.Step, Field: section.Field, Object: evaluated})
+			whole.checkPod(steppod.Section{Step: section.Step, Field: section.Field, Object: evaluated})
 			l.found = append(l.found, whole.found...)
 			if len(whole.found.only(levelError)) > 0 {
 				continue // which says it better than the decoding of the section
@@ -109,7 +109,7 @@ func (r *pavRender) unrendered(step tarnv1.Step, err error) finding {
 	var e *jinja.Error
 	switch {
 	case !ok:
-		return r.manifest.findingAt(levelError, podvol.SectionField(step), nil, fmt.Sprintf("is not evaluated: %v", err))
+		return r.manifest.findingAt(levelError, steppod.SectionField(step), nil, fmt.Sprintf("is not evaluated: %v", err))
 	case errors.As(err, &e) && e.Kind == jinja.KindLookup:
 		f.Level, f.Message = levelNote, "is not evaluated, as it reads another object: tarn pav render takes it by --pvcs"
 	}

@@ -13,7 +13,7 @@ import (
 	kyaml "sigs.k8s.io/yaml"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // manifest is one YAML document of a file: what kubectl reads in it, and where in
@@ -164,14 +164,14 @@ func (m *manifest) walkMapping(path string, n *yaml.Node, has map[string]bool) {
 			continue
 		}
 		if own[key.Value] {
-			m.twice = append(m.twice, field{podvol.JoinField(path, key.Value), key})
+			m.twice = append(m.twice, field{steppod.JoinField(path, key.Value), key})
 		}
 		own[key.Value] = true
 		if has[key.Value] {
 			continue
 		}
-		m.keys[podvol.JoinField(path, key.Value)] = key
-		m.walk(podvol.JoinField(path, key.Value), value)
+		m.keys[steppod.JoinField(path, key.Value)] = key
+		m.walk(steppod.JoinField(path, key.Value), value)
 	}
 	for key := range own {
 		has[key] = true

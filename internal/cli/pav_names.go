@@ -10,9 +10,9 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/jinja"
-	"tarn.dev/tarn/internal/podvol"
-	"tarn.dev/tarn/internal/spelling"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/suggest"
+	"tarn.dev/tarn/jinja"
 )
 
 // engineNames are what every template may read: the engine's functions, and the
@@ -25,7 +25,7 @@ var engineNames = []string{
 // not have. One that a template asks for with "is defined" or gives a default is
 // meant to be missing at times; one that is there in one of the provisioner's modes
 // alone should be.
-func (l *linter) checkNames(s podvol.Section, modes []pavv1.ProvisioningMode) {
+func (l *linter) checkNames(s steppod.Section, modes []pavv1.ProvisioningMode) {
 	known, only, err := variables(s.Step, modes)
 	if err != nil {
 		l.say(levelError, s.Field, "%v", err)
@@ -37,7 +37,7 @@ func (l *linter) checkNames(s podvol.Section, modes []pavv1.ProvisioningMode) {
 		}
 		template, err := jinja.Parse(text)
 		if err != nil {
-			return // podvol.Check says so
+			return // steppod.Check says so
 		}
 		for _, name := range template.Globals() {
 			mode := only[name]
@@ -50,7 +50,7 @@ func (l *linter) checkNames(s podvol.Section, modes []pavv1.ProvisioningMode) {
 					"%s has %q for a volume of mode %s alone, and the provisioner has others; ask \"is defined\", or give it a default", s.Field, name, mode))
 				continue
 			}
-			l.sayInTemplate(levelError, path, line, column, fmt.Sprintf("%s has no variable %q; %s", s.Field, name, spelling.Hint(name, known)))
+			l.sayInTemplate(levelError, path, line, column, fmt.Sprintf("%s has no variable %q; %s", s.Field, name, suggest.Hint(name, known)))
 		}
 	})
 }
@@ -64,7 +64,7 @@ func variables(step tarnv1.Step, modes []pavv1.ProvisioningMode) (known []string
 	in := map[string]int{}
 	only = map[string]pavv1.ProvisioningMode{}
 	for _, mode := range modes {
-		names, err := podvol.Variables(step, mode)
+		names, err := steppod.Variables(step, mode)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -88,7 +88,7 @@ func walkStrings(path string, value any, do func(path, text string)) {
 		}
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(value)) {
-			walkStrings(podvol.JoinField(path, key), value[key], do)
+			walkStrings(steppod.JoinField(path, key), value[key], do)
 		}
 	}
 }

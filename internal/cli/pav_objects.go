@@ -18,7 +18,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // Made-up identities of objects that exist in no cluster.
@@ -61,7 +61,7 @@ func sampleVolume(provisioner string, claim *corev1.PersistentVolumeClaim, class
 			ClaimRef:                      &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: provisioner, VolumeHandle: "pvc-" + string(claim.UID), VolumeAttributes: class.Parameters,
-				FSType: class.Parameters[podvol.FSTypeParameter],
+				FSType: class.Parameters[steppod.FSTypeParameter],
 			}},
 		},
 	}

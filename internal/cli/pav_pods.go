@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // What every pod of a provisioner gets from Tarn.
@@ -26,11 +26,11 @@ const (
 type fields = map[string]any
 
 // checkPod looks at the pod of a section as far as no template hides it.
-func (l *linter) checkPod(s podvol.Section) {
+func (l *linter) checkPod(s steppod.Section) {
 	section, _ := s.Object.(fields)
-	key := podvol.PodField(s.Step)
+	key := steppod.PodField(s.Step)
 	template, ok := section[key].(fields)
-	at := podvol.JoinField(s.Field, key)
+	at := steppod.JoinField(s.Field, key)
 	if !ok {
 		if text, _ := section[key].(string); text != "" {
 			l.say(levelNote, at, "the whole pod is a template; tarn pav render shows what it comes to, and the privileges it needs")
@@ -55,7 +55,7 @@ func (l *linter) checkPod(s podvol.Section) {
 	if namespace == "" {
 		namespace = l.namespaces[0]
 	}
-	(&privileges{linter: l, namespace: namespace}).check(s.Step, podvol.JoinField(s.Field, key), template)
+	(&privileges{linter: l, namespace: namespace}).check(s.Step, steppod.JoinField(s.Field, key), template)
 }
 
 // checkPodMetadata looks at what of a template's metadata comes into the pod.
@@ -64,7 +64,7 @@ func (l *linter) checkPodMetadata(at string, metadata fields) {
 	for _, key := range slices.Sorted(maps.Keys(metadata)) {
 		switch key {
 		case "name", "generateName":
-			l.say(levelWarning, podvol.JoinField(at, key), own+"Tarn gives its pods names of their own")
+			l.say(levelWarning, steppod.JoinField(at, key), own+"Tarn gives its pods names of their own")
 		case "namespace":
 			if name, ok := metadata[key].(string); ok && !isTemplate(name) {
 				for _, wrong := range validation.IsDNS1123Label(name) {
@@ -75,12 +75,12 @@ func (l *linter) checkPodMetadata(at string, metadata fields) {
 			of, _ := metadata[key].(fields)
 			for _, name := range slices.Sorted(maps.Keys(of)) {
 				if strings.HasPrefix(name, tarnv1.Group+"/") {
-					l.say(levelWarning, podvol.JoinField(podvol.JoinField(at, key), name), own+"what begins "+tarnv1.Group+"/ is Tarn's to set")
+					l.say(levelWarning, steppod.JoinField(steppod.JoinField(at, key), name), own+"what begins "+tarnv1.Group+"/ is Tarn's to set")
 				}
 			}
 		default:
 			if _, known := podMetadata[key]; known {
-				l.say(levelWarning, podvol.JoinField(at, key), own+"of a template's metadata the pod gets namespace, labels and annotations")
+				l.say(levelWarning, steppod.JoinField(at, key), own+"of a template's metadata the pod gets namespace, labels and annotations")
 			}
 		}
 	}
@@ -89,12 +89,12 @@ func (l *linter) checkPodMetadata(at string, metadata fields) {
 // podMetadata are the fields that metadata can have.
 var podMetadata = func() map[string]reflect.Type {
 	known := map[string]reflect.Type{}
-	podvol.JSONFields(reflect.TypeFor[metav1.ObjectMeta](), known)
+	steppod.JSONFields(reflect.TypeFor[metav1.ObjectMeta](), known)
 	return known
 }()
 
 // checkEnd looks at how a pod ends, which for all but staging it must.
-func (l *linter) checkEnd(s podvol.Section, at string, spec fields) {
+func (l *linter) checkEnd(s steppod.Section, at string, spec fields) {
 	policy, _ := spec["restartPolicy"].(string)
 	switch {
 	case isTemplate(policy):

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // privileges tells what the Pod Security level of a pod's namespace must allow. Kubernetes'
@@ -99,7 +99,7 @@ func (p *privileges) checkAnnotations(at string, metadata fields) {
 		profile := fmt.Sprint(annotations[key])
 		if strings.HasPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix) && profile != "" &&
 			profile != corev1.DeprecatedAppArmorBetaProfileRuntimeDefault && !strings.HasPrefix(profile, corev1.DeprecatedAppArmorBetaProfileNamePrefix) {
-			p.note(podvol.JoinField(at, key), annotations[key], "needs AppArmor profile "+profile, needsPrivileged)
+			p.note(steppod.JoinField(at, key), annotations[key], "needs AppArmor profile "+profile, needsPrivileged)
 		}
 	}
 }

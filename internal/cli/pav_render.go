@@ -20,9 +20,9 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/jinja"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
+	"tarn.dev/tarn/jinja"
 )
 
 // pavRender is one section to be evaluated.
@@ -98,7 +98,7 @@ func (r *pavRender) run(cmd *cobra.Command, file string) error {
 	if err != nil {
 		return err
 	}
-	steps := &podvol.Steps{Reader: reader, StateDir: tarnv1.DefaultStateDir, Namespaces: namespaces}
+	steps := &steppod.Steps{Reader: reader, StateDir: tarnv1.DefaultStateDir, Namespaces: namespaces}
 	evaluated, err := r.evaluate(cmd.Context(), steps, step)
 	if err != nil {
 		return r.explain(cmd, step, err)
@@ -118,7 +118,7 @@ func stepOf(section string) (tarnv1.Step, error) {
 	}
 	var names []string
 	for _, step := range steps {
-		if section == string(step) || "spec."+section == podvol.SectionField(step) {
+		if section == string(step) || "spec."+section == steppod.SectionField(step) {
 			return step, nil
 		}
 		names = append(names, string(step))
@@ -211,11 +211,11 @@ func (r *pavRender) fillClaim() {
 
 // owners makes the record and the stage that the pods would belong to.
 func (r *pavRender) owners() error {
-	claimJSON, err := podvol.SnapshotClaim(r.claim)
+	claimJSON, err := steppod.SnapshotClaim(r.claim)
 	if err != nil {
 		return err
 	}
-	classJSON, err := podvol.SnapshotClass(r.class)
+	classJSON, err := steppod.SnapshotClass(r.class)
 	if err != nil {
 		return err
 	}
@@ -249,28 +249,28 @@ func (r *pavRender) owners() error {
 }
 
 // evaluate gives the section as its templates have it.
-func (r *pavRender) evaluate(ctx context.Context, steps *podvol.Steps, step tarnv1.Step) (any, error) {
+func (r *pavRender) evaluate(ctx context.Context, steps *steppod.Steps, step tarnv1.Step) (any, error) {
 	var vars map[string]any
 	var err error
 	switch step {
 	case tarnv1.StepStaging, tarnv1.StepUnstaging:
-		vars, err = podvol.StageVars(r.stage, r.volume, r.claim, r.node)
+		vars, err = steppod.StageVars(r.stage, r.volume, r.claim, r.node)
 	case tarnv1.StepValidation:
 		if r.byHand() {
-			vars, err = podvol.StaticVars(r.volume, r.claim)
+			vars, err = steppod.StaticVars(r.volume, r.claim)
 			break
 		}
-		vars, err = podvol.ValidationVars(r.record, r.claim)
+		vars, err = steppod.ValidationVars(r.record, r.claim)
 	case tarnv1.StepDeletion:
-		vars, err = podvol.DeletionVars(r.record)
+		vars, err = steppod.DeletionVars(r.record)
 	case tarnv1.StepRecycling:
-		vars, err = podvol.RecyclingVars(r.record, r.volume, tarnv1.RecycleMethod(r.method))
+		vars, err = steppod.RecyclingVars(r.record, r.volume, tarnv1.RecycleMethod(r.method))
 	case tarnv1.StepExpansion:
-		vars, err = podvol.ExpansionVars(r.record, r.claim, r.grown)
+		vars, err = steppod.ExpansionVars(r.record, r.claim, r.grown)
 	case tarnv1.StepNodeExpansion:
-		vars, err = podvol.NodeExpansionVars(r.nodeExpansion())
+		vars, err = steppod.NodeExpansionVars(r.nodeExpansion())
 	default:
-		vars, err = podvol.RecordVars(r.record, r.claim)
+		vars, err = steppod.RecordVars(r.record, r.claim)
 	}
 	if err != nil {
 		return nil, err
@@ -284,7 +284,7 @@ func (r *pavRender) byHand() bool {
 }
 
 // prepare gives the pod as the controllers would create it, on the first attempt.
-func (r *pavRender) prepare(ctx context.Context, steps *podvol.Steps, step tarnv1.Step) (*podvol.Prepared, error) {
+func (r *pavRender) prepare(ctx context.Context, steps *steppod.Steps, step tarnv1.Step) (*steppod.Prepared, error) {
 	switch step {
 	case tarnv1.StepValidation:
 		if r.byHand() {
@@ -296,10 +296,10 @@ func (r *pavRender) prepare(ctx context.Context, steps *podvol.Steps, step tarnv
 	case tarnv1.StepDeletion:
 		return steps.PrepareDeletion(ctx, r.provisioner, r.record, 1)
 	case tarnv1.StepRecycling:
-		pod, err := steps.PrepareRecycling(ctx, step, r.provisioner, podvol.Passage{
+		pod, err := steps.PrepareRecycling(ctx, step, r.provisioner, steppod.Passage{
 			Record: r.record, Volume: r.volume, Claim: r.claim.UID, Method: tarnv1.RecycleMethod(r.method),
 		})
-		return &podvol.Prepared{Pod: pod}, err
+		return &steppod.Prepared{Pod: pod}, err
 	case tarnv1.StepExpansion:
 		return steps.PrepareExpansion(ctx, r.provisioner, r.record, r.claim, r.grown, 1)
 	case tarnv1.StepNodeExpansion:
@@ -329,8 +329,8 @@ func (r *pavRender) grow(step tarnv1.Step) error {
 	return nil
 }
 
-func (r *pavRender) nodeExpansion() podvol.NodeExpansion {
-	return podvol.NodeExpansion{
+func (r *pavRender) nodeExpansion() steppod.NodeExpansion {
+	return steppod.NodeExpansion{
 		Stage: r.stage, Record: r.record, Volume: r.volume, Claim: r.claim, Node: r.node, NewCapacity: r.grown, Attempt: 1,
 	}
 }
@@ -353,27 +353,27 @@ func (r *pavRender) failure(step tarnv1.Step, err error) (f finding, ok bool) {
 		l.sayInTemplate(levelError, e.Path, e.Line, e.Column, string(e.Kind)+" error: "+e.Message)
 		return l.found[0], true
 	}
-	if s := podvol.AsStepError(err); s != nil {
-		return r.manifest.findingAt(levelError, podvol.SectionField(step), nil, s.Reason+": "+s.Message), true
+	if s := steppod.AsStepError(err); s != nil {
+		return r.manifest.findingAt(levelError, steppod.SectionField(step), nil, s.Reason+": "+s.Message), true
 	}
 	return finding{}, false
 }
 
-func (r *pavRender) print(cmd *cobra.Command, step tarnv1.Step, evaluated any, prepared *podvol.Prepared) error {
+func (r *pavRender) print(cmd *cobra.Command, step tarnv1.Step, evaluated any, prepared *steppod.Prepared) error {
 	section, _ := evaluated.(map[string]any)
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(section)) {
-		if key == podvol.PodField(step) {
+		if key == steppod.PodField(step) {
 			continue
 		}
 		value, err := json.Marshal(section[key])
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&b, "# %s.%s: %s\n", podvol.SectionField(step), key, value)
+		fmt.Fprintf(&b, "# %s.%s: %s\n", steppod.SectionField(step), key, value)
 	}
 	if prepared.Pod == nil {
-		fmt.Fprintf(&b, "# %s has no %s: no pod is run\n", podvol.SectionField(step), podvol.PodField(step))
+		fmt.Fprintf(&b, "# %s has no %s: no pod is run\n", steppod.SectionField(step), steppod.PodField(step))
 		_, err := cmd.OutOrStdout().Write([]byte(b.String()))
 		return err
 	}

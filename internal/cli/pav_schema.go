@@ -17,8 +17,8 @@ import (
 
 	"tarn.dev/tarn/api/crds"
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
-	"tarn.dev/tarn/internal/spelling"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/suggest"
 )
 
 // provisionerSchema is the schema of the installed resource, so that lint knows the
@@ -59,7 +59,7 @@ func (l *linter) checkSchema() *pavv1.PavProvisioner {
 	spec, ok := l.object["spec"].(map[string]any)
 	for _, key := range slices.Sorted(maps.Keys(l.object)) {
 		if key != "spec" && key != "metadata" && key != "status" && key != "apiVersion" && key != "kind" {
-			l.say(levelError, key, "unknown field; %s", spelling.Hint(key, []string{"metadata", "spec"}))
+			l.say(levelError, key, "unknown field; %s", suggest.Hint(key, []string{"metadata", "spec"}))
 		}
 	}
 	if !ok {
@@ -81,7 +81,7 @@ func (l *linter) checkMetadata() {
 	case len(name) > 63 || !provisionerName.MatchString(name):
 		l.say(levelError, "metadata.name", "%q must be a DNS label: at most 63 characters, lower-case letters, digits and '-', no dots; it is used as the CSI driver name", name)
 	}
-	podvol.CheckType("metadata", reflect.TypeFor[metav1.ObjectMeta](), l.object["metadata"], false, func(path, message string) {
+	steppod.CheckType("metadata", reflect.TypeFor[metav1.ObjectMeta](), l.object["metadata"], false, func(path, message string) {
 		l.say(levelError, path, "%s", message)
 	})
 	if l.text("metadata", "namespace") != "" {
@@ -120,7 +120,7 @@ func (l *linter) decode(p *pavv1.PavProvisioner, spec map[string]any, wrong map[
 // which is said.
 func (l *linter) knownFields(section string, value any) any {
 	given, ok := value.(map[string]any)
-	known := podvol.KnownFields("spec." + section)
+	known := steppod.KnownFields("spec." + section)
 	if !ok || known == nil {
 		return value
 	}
@@ -130,7 +130,7 @@ func (l *linter) knownFields(section string, value any) any {
 			kept[key] = given[key]
 			continue
 		}
-		l.say(levelError, podvol.JoinField("spec."+section, key), "unknown field; %s", spelling.Hint(key, known))
+		l.say(levelError, steppod.JoinField("spec."+section, key), "unknown field; %s", suggest.Hint(key, known))
 	}
 	return kept
 }
@@ -171,11 +171,11 @@ func (l *linter) checkValue(path string, schema *apiextensionsv1.JSONSchemaProps
 func (l *linter) checkObject(path string, schema *apiextensionsv1.JSONSchemaProps, fields map[string]any, bad func(string)) {
 	known := slices.Sorted(maps.Keys(schema.Properties))
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		at := podvol.JoinField(path, key)
+		at := steppod.JoinField(path, key)
 		property, ok := schema.Properties[key]
 		switch {
 		case !ok:
-			l.say(levelError, at, "unknown field; %s", spelling.Hint(key, known))
+			l.say(levelError, at, "unknown field; %s", suggest.Hint(key, known))
 			bad(at)
 		case fields[key] == nil && !slices.Contains(schema.Required, key):
 		default:
@@ -184,7 +184,7 @@ func (l *linter) checkObject(path string, schema *apiextensionsv1.JSONSchemaProp
 	}
 	for _, key := range schema.Required {
 		if fields[key] == nil {
-			at := podvol.JoinField(path, key)
+			at := steppod.JoinField(path, key)
 			l.say(levelError, at, "is missing; add it")
 			bad(at)
 		}

@@ -13,7 +13,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // checkPods gives what the API server says to the pods of the sections, each as it is for
@@ -21,8 +21,8 @@ import (
 func (s *lintServer) checkPods(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, of sample) findings {
 	var found findings
 	told := map[string]bool{} // of the namespaces in which nobody may ask
-	for _, section := range podvol.Sections(p) {
-		at := podvol.JoinField(section.Field, podvol.PodField(section.Step))
+	for _, section := range steppod.Sections(p) {
+		at := steppod.JoinField(section.Field, steppod.PodField(section.Step))
 		note := func(format string, args ...any) {
 			found = append(found, m.findingAt(levelNote, at, nil, fmt.Sprintf(format, args...)))
 		}
@@ -103,12 +103,12 @@ func deniedByWebhook(err error) bool {
 
 // samplePod is the pod of a section for a sample, nil where it has none, without what only
 // Tarn's controller may set.
-func samplePod(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, section podvol.Section, of sample) (*corev1.Pod, error) {
+func samplePod(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, section steppod.Section, of sample) (*corev1.Pod, error) {
 	r, err := of.rendering(p, m, section)
 	if err != nil {
 		return nil, err
 	}
-	steps := &podvol.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir, Namespaces: podvol.Namespaces{tarnv1.StepNamespace, "*"}}
+	steps := &steppod.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir, Namespaces: steppod.Namespaces{tarnv1.StepNamespace, "*"}}
 	prepared, err := r.prepare(ctx, steps, section.Step)
 	if err != nil || prepared.Pod == nil {
 		return nil, err
@@ -126,7 +126,7 @@ func samplePod(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, sectio
 }
 
 // firstMethod is a method that a section for recycling has.
-func firstMethod(section podvol.Section) string {
+func firstMethod(section steppod.Section) string {
 	object, _ := section.Object.(fields)
 	methods, _ := object["methods"].([]any)
 	if len(methods) == 0 {

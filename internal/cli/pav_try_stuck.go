@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // failedMount is the reason of the Event by which the kubelet says that it cannot mount a
@@ -29,7 +29,7 @@ func (w *tryWorld) stuck(ctx context.Context) error {
 	if w.ending || w.cached.List(ctx, pods) != nil {
 		return nil
 	}
-	steps := &podvol.Steps{EventsOf: podvol.LiveEvents(w.live)}
+	steps := &steppod.Steps{EventsOf: steppod.LiveEvents(w.live)}
 	for i := range pods.Items {
 		if why := neverStarts(ctx, steps, &pods.Items[i], time.Now()); why != "" {
 			return fmt.Errorf("pod %s/%s cannot start: %s", pods.Items[i].Namespace, pods.Items[i].Name, why)
@@ -40,11 +40,11 @@ func (w *tryWorld) stuck(ctx context.Context) error {
 
 // neverStarts says why a pod cannot start, empty if it may. A mount counts for the pod of a
 // step alone, and not for its first seconds: a consumer's fails until the volume is staged.
-func neverStarts(ctx context.Context, steps *podvol.Steps, pod *corev1.Pod, now time.Time) string {
+func neverStarts(ctx context.Context, steps *steppod.Steps, pod *corev1.Pod, now time.Time) string {
 	if pod.DeletionTimestamp != nil {
 		return ""
 	}
-	if kind, why := podvol.Waiting(pod); kind != "" {
+	if kind, why := steppod.Waiting(pod); kind != "" {
 		if slices.Contains(hopeless, kind) {
 			return why
 		}
@@ -54,8 +54,8 @@ func neverStarts(ctx context.Context, steps *podvol.Steps, pod *corev1.Pod, now 
 	if owner == nil || pod.Labels[tarnv1.LabelStep] == "" {
 		return ""
 	}
-	o := podvol.Observe(pod, owner.UID, now)
-	if o.State != podvol.PodStarting || o.Message != "" {
+	o := steppod.Observe(pod, owner.UID, now)
+	if o.State != steppod.PodStarting || o.Message != "" {
 		return ""
 	}
 	if o, err := steps.Unmounted(ctx, pod, o, now); err == nil {

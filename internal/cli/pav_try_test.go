@@ -20,7 +20,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // prepared reads what a test of a provisioner would make.
@@ -244,7 +244,7 @@ func TestAPodThatCannotStartEndsATest(t *testing.T) {
 		{"no node, which may come", unscheduled, ""},
 		{"a pod that is being deleted", going, ""},
 	} {
-		steps := &podvol.Steps{EventsOf: func(context.Context, *corev1.Pod) ([]corev1.Event, error) {
+		steps := &steppod.Steps{EventsOf: func(context.Context, *corev1.Pod) ([]corev1.Event, error) {
 			return []corev1.Event{{Reason: failedMount, Message: `secret "key" not found`, LastTimestamp: metav1.NewTime(now)}}, nil
 		}}
 		if got := neverStarts(t.Context(), steps, c.pod, now); got != c.want {

@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"tarn.dev/tarn/internal/jinja"
+	"tarn.dev/tarn/jinja"
 	"tarn.dev/tarn/provisioners"
 )
 

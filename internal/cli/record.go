@@ -15,7 +15,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 func newRetryCommand() *cobra.Command {
@@ -116,7 +116,7 @@ func retryOf(record *tarnv1.PavVolume, currentClass bool) (value, what string, e
 		case currentClass:
 			return "", "", fmt.Errorf("PavVolume %s has nothing to undo, and is made with a new class by itself; leave out --current-class", record.Name)
 		case status.NextAttemptTime != nil:
-			return podvol.RetryAfter(tarnv1.StepCreation, status.Attempts, false), fmt.Sprintf("creation attempt %d begins now", status.Attempts+1), nil
+			return steppod.RetryAfter(tarnv1.StepCreation, status.Attempts, false), fmt.Sprintf("creation attempt %d begins now", status.Attempts+1), nil
 		}
 	case tarnv1.VolumeDeleting, tarnv1.VolumeUndoing:
 		if currentClass && status.Phase == tarnv1.VolumeDeleting {
@@ -126,7 +126,7 @@ func retryOf(record *tarnv1.PavVolume, currentClass bool) (value, what string, e
 		if status.NextDeletionTime == nil {
 			when = fmt.Sprintf("begins now if attempt %d waits to start, or when that has failed", status.DeletionAttempts)
 		}
-		return podvol.RetryAfter(tarnv1.StepDeletion, status.DeletionAttempts, currentClass), fmt.Sprintf("deletion attempt %d %s", status.DeletionAttempts+1, when), nil
+		return steppod.RetryAfter(tarnv1.StepDeletion, status.DeletionAttempts, currentClass), fmt.Sprintf("deletion attempt %d %s", status.DeletionAttempts+1, when), nil
 	}
 	return "", "", fmt.Errorf("PavVolume %s is %s and does not pause; tarn explain volume %s says what it waits for", record.Name, cmp.Or(status.Phase, tarnv1.VolumePending), record.Name)
 }
@@ -144,7 +144,7 @@ func forgetVolume(ctx context.Context, c client.Client, out io.Writer, name stri
 	if vol != nil && (vol.Status.Phase == corev1.VolumeBound || vol.DeletionTimestamp == nil && vol.Status.Phase != corev1.VolumeReleased) {
 		return fmt.Errorf("PersistentVolume %s is %s, not Released; a volume that a claim has or may get is not given up: delete its claim first", name, vol.Status.Phase)
 	}
-	what := fmt.Sprintf("PavVolume %s, %s: %s", name, cmp.Or(record.Status.Phase, tarnv1.VolumePending), podvol.GivenUp(record))
+	what := fmt.Sprintf("PavVolume %s, %s: %s", name, cmp.Or(record.Status.Phase, tarnv1.VolumePending), steppod.GivenUp(record))
 	if !yes {
 		fmt.Fprintln(out, "would forget", what)
 		return errors.New("nothing was done; give --yes to do it")

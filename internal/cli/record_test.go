@@ -12,7 +12,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -78,7 +78,7 @@ func TestForgetGivesUpWhatNoClaimHas(t *testing.T) {
 			if err := store.Get(t.Context(), client.ObjectKeyFromObject(record), now); err != nil {
 				t.Fatal(err)
 			}
-			if podvol.Forgotten(now) != (c.want == "") {
+			if steppod.Forgotten(now) != (c.want == "") {
 				t.Errorf("it is %+v", now.ObjectMeta)
 			}
 			if told := `storage with handle "shelf-7" of PavProvisioner "fast" on node "n1" stays`; c.phase != "Bound" && !strings.Contains(out.String(), told) {

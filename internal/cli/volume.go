@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
 func newVolumeCommand() *cobra.Command {

@@ -29,11 +29,11 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/node/driver"
-	"tarn.dev/tarn/internal/node/ends"
 	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/podend"
 	"tarn.dev/tarn/internal/node/results"
 	"tarn.dev/tarn/internal/node/stages"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // Options are the flags of the node agent.
@@ -80,7 +80,7 @@ func CacheOptions(nodeName string) cache.Options {
 // volumeExpansion stays that it is there, of staging that a template reads readOnly.
 func stripProvisioner(object any) (any, error) {
 	if p, ok := object.(*pavv1.PavProvisioner); ok {
-		expansion, apart := p.Spec.VolumeExpansion, podvol.StagesApart(p)
+		expansion, apart := p.Spec.VolumeExpansion, steppod.StagesApart(p)
 		p.ManagedFields, p.Annotations, p.Spec = nil, nil, pavv1.PavProvisionerSpec{}
 		if expansion != nil {
 			p.Spec.VolumeExpansion = &apiextensionsv1.JSON{Raw: []byte("{}")}
@@ -165,7 +165,7 @@ func (a *Agent) run(ctx context.Context, m manager.Manager) error {
 	}
 	if a.options.CRIEndpoint != "" {
 		go func() {
-			if err := ends.Follow(ctx, a.options.CRIEndpoint, a.node(m.GetAPIReader()), a.results, a.stages); err != nil {
+			if err := podend.Follow(ctx, a.options.CRIEndpoint, a.node(m.GetAPIReader()), a.results, a.stages); err != nil {
 				logger.Error(err, "the end of pods is seen when the kubelet tells")
 			}
 		}()

@@ -7,7 +7,7 @@
 //	results  /pav of pods that run to their end
 //	ends     hears of ended pods from the container runtime, and judges how they ended
 //	inside   finds the containers of pods among the machine's processes
-//	pavdir   reads /pav, trusting nothing
+//	resultdir   reads /pav, trusting nothing
 //	mounts   the mount table
 //	keyed    locks by key
 //

@@ -73,7 +73,7 @@ func (s *servers) each(do func(*nodetest.Server)) {
 // looks counts the looks at volumes that are under way.
 func looks() int {
 	stacks := make([]byte, 4<<20)
-	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "pavdir.OpenVolume(")
+	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "resultdir.OpenVolume(")
 }
 
 func TestAVolumeWhoseServerHangsIsRefusedAndCanBeGivenBack(t *testing.T) {

@@ -204,7 +204,7 @@ func prints(files []file) []string {
 
 // unwinders are the folders whose panics never leave them: the template engine
 // unwinds its recursive descent with them and recovers in its public functions.
-var unwinders = []string{"internal/jinja"}
+var unwinders = []string{"jinja"}
 
 // panics refuses panic outside tests.
 func panics(files []file) []string {

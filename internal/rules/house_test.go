@@ -20,7 +20,7 @@ func house(checkout string) []rule {
 		{"a plan only computes", purePlans},
 		{"a controller comes back soon after an outage", pauses},
 		{"a controller has its four files", fourFiles},
-		{"words are pure", pureWords},
+		{"domain packages are pure", pureWords},
 		{"every package says what it is for", packageComments},
 		{"files stay short", fileSizes},
 		{"functions stay short", functionSizes},
@@ -50,7 +50,7 @@ var exceptions = []struct{ rule, file, function, reason string }{
 	{"what can tell is not polled", "internal/controller/bind/events.go", "newPoster", "nothing is looked for: an Event rests until a time that is known"},
 	{"what can tell is not polled", "internal/node/agent.go", "run", "a socket that another process still holds tells nobody when it is let go"},
 	{"what can tell is not polled", "internal/node/driver/drivers.go", "stopGracefully", "nothing is looked for: it bounds how long a call may still take"},
-	{"what can tell is not polled", "internal/node/ends/follow.go", "Follow", "the runtime does not tell when it can be reached again, and the pauses grow"},
+	{"what can tell is not polled", "internal/node/podend/follow.go", "Follow", "the runtime does not tell when it can be reached again, and the pauses grow"},
 	{"what can tell is not polled", "internal/node/stages/firsts.go", "watchFirsts", "the event has come: what is staged at the same time is looked for together"},
 	{"what can tell is not polled", "internal/node/stages/reap.go", "reapLoop", "that the kubelet has forgotten a target is no event, and the pauses grow"},
 	{"what can tell is not polled", "internal/node/stages/watch.go", "watchMounts", "the event has come: it lets a pod that starts change its dozen mounts first"},
@@ -129,7 +129,7 @@ func TestNoRuleRefusesWhatIsAllowed(t *testing.T) {
 	for _, a := range allowed {
 		t.Run(a.what, func(t *testing.T) {
 			files := []file{newFile(a.file, []byte(a.text))}
-			if row, home := place(files[0].dir()); row.name == "steps" {
+			if row, home := place(files[0].dir()); row.name == "controllers" {
 				for _, name := range controllerFiles {
 					files = append(files, newFile(path.Join(home, name), []byte("package "+path.Base(home)+"\n")))
 				}
@@ -145,9 +145,9 @@ func TestNoRuleRefusesWhatIsAllowed(t *testing.T) {
 
 func TestTheMostSpecificRowOfTheTableCounts(t *testing.T) {
 	for _, c := range []struct{ dir, wantRow, wantHome string }{
-		{"internal/podvol", "hands", "internal/podvol"},
-		{"internal/podvol/podvoltest", "fakes", "internal/podvol/podvoltest"},
-		{"internal/controller/bind/queue", "steps", "internal/controller/bind"},
+		{"internal/steppod", "adapters", "internal/steppod"},
+		{"internal/steppod/steppodtest", "fakes", "internal/steppod/steppodtest"},
+		{"internal/controller/bind/queue", "controllers", "internal/controller/bind"},
 		{"internal/api/client", "client", "internal/api/client"},
 		{"internal/nodes", "", ""},
 	} {

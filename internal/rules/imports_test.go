@@ -26,22 +26,22 @@ type layer struct {
 var table = []layer{
 	{name: "api", dirs: []string{"api"}},
 	{name: "manifests", dirs: []string{"deploy", "charts", "provisioners", "examples"}, may: []string{"api"}},
-	{name: "words", dirs: []string{"internal/volume", "internal/jinja", "internal/appfile", "internal/appplan", "internal/spelling"}, may: []string{"words", "api"}},
-	{name: "fakes", dirs: []string{"internal/podvol/podvoltest", "internal/plugin/plugintest"}, may: []string{"words", "hands", "api"}, testsOnly: true},
-	{name: "hands", dirs: []string{"internal/kube", "internal/podvol", "internal/plugin", "internal/scrub", "internal/appcalls", "internal/kubelet"}, may: []string{"hands", "words", "api"}},
-	{name: "steps", dirs: []string{"internal/controller/*"}, may: []string{"hands", "words", "api"}, apart: true},
-	{name: "client", dirs: []string{"internal/api/client"}, may: []string{"words", "api"}},
-	{name: "faces", dirs: []string{"internal/node", "internal/api", "internal/cli"}, may: []string{"client", "hands", "words", "api", "manifests"}, apart: true},
-	{name: "testkit", dirs: []string{"internal/testkit"}, may: []string{"hands", "words", "api", "manifests"}, testsOnly: true},
+	{name: "domain", dirs: []string{"internal/volume", "jinja", "internal/app/spec", "internal/app/plan", "internal/suggest"}, may: []string{"domain", "api"}},
+	{name: "fakes", dirs: []string{"internal/steppod/steppodtest", "internal/plugin/plugintest"}, may: []string{"domain", "adapters", "api"}, testsOnly: true},
+	{name: "adapters", dirs: []string{"internal/kube", "internal/steppod", "internal/plugin", "internal/scrub", "internal/app/service", "internal/kubelet"}, may: []string{"adapters", "domain", "api"}},
+	{name: "controllers", dirs: []string{"internal/controller/*"}, may: []string{"adapters", "domain", "api"}, apart: true},
+	{name: "client", dirs: []string{"internal/api/client"}, may: []string{"domain", "api"}},
+	{name: "frontends", dirs: []string{"internal/node", "internal/api", "internal/cli"}, may: []string{"client", "adapters", "domain", "api", "manifests"}, apart: true},
+	{name: "testkit", dirs: []string{"internal/testkit"}, may: []string{"adapters", "domain", "api", "manifests"}, testsOnly: true},
 	{name: "rules", dirs: []string{"internal/rules"}},
-	{name: "wiring", dirs: []string{"cmd/tarn"}, may: []string{"faces", "steps", "client", "hands", "words", "api", "manifests"}},
+	{name: "wiring", dirs: []string{"cmd/tarn"}, may: []string{"frontends", "controllers", "client", "adapters", "domain", "api", "manifests"}},
 	{name: "black box", dirs: []string{"e2e", "hack"}, may: []string{"api"}, apart: true},
-	{name: "bench", dirs: []string{"bench"}, may: []string{"client", "hands", "words", "api"}},
+	{name: "bench", dirs: []string{"bench"}, may: []string{"client", "adapters", "domain", "api"}},
 	{name: "cluster", dirs: []string{"cluster"}},
 }
 
 // place gives the row of a folder, and the folder of that row it lies in. The most
-// specific row counts: internal/podvol/podvoltest before internal/podvol.
+// specific row counts: internal/steppod/steppodtest before internal/steppod.
 func place(dir string) (layer, string) {
 	var best layer
 	var home string
@@ -147,7 +147,7 @@ func purePlans(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
 		row, _ := place(f.dir())
-		if row.name != "steps" || path.Base(f.name) != "plan.go" {
+		if row.name != "controllers" || path.Base(f.name) != "plan.go" {
 			continue
 		}
 		for imported, node := range imports(f) {
@@ -166,12 +166,12 @@ func pureWords(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
 		row, home := place(f.dir())
-		if row.name != "words" || f.isTest() {
+		if row.name != "domain" || f.isTest() {
 			continue
 		}
 		for imported, node := range imports(f) {
-			if reaches(imported, outside) || imported == "context" && home != "internal/jinja" {
-				wrong = append(wrong, fmt.Sprintf("%s: words are pure and import no %s", f.at(node), imported))
+			if reaches(imported, outside) || imported == "context" && home != "jinja" {
+				wrong = append(wrong, fmt.Sprintf("%s: domain packages are pure and import no %s", f.at(node), imported))
 			}
 		}
 		wrong = append(wrong, clock(f)...)
@@ -187,7 +187,7 @@ func fourFiles(files []file) []string {
 	has := map[string]map[string]bool{}
 	for _, f := range goFiles(files) {
 		row, home := place(f.dir())
-		if row.name != "steps" || f.dir() != home {
+		if row.name != "controllers" || f.dir() != home {
 			continue
 		}
 		if has[home] == nil {

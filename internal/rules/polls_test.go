@@ -9,7 +9,7 @@ import (
 )
 
 // watchful are the folders where what happens comes as an event.
-var watchful = []string{"internal/controller", "internal/node", "internal/podvol"}
+var watchful = []string{"internal/controller", "internal/node", "internal/steppod"}
 
 // waiters are, by package, what lets a time pass and then looks. A time.Timer is not among
 // them, as it bounds a wait for something else, nor is a clock that only tells the time.

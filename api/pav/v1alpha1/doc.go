@@ -3,7 +3,7 @@
 // that every manifest written for it is accepted here unchanged.
 //
 // It knows nothing of controllers, clients or templates: a templated section is
-// carried as raw JSON and given its meaning by internal/podvol.
+// carried as raw JSON and given its meaning by internal/steppod.
 //
 // +kubebuilder:object:generate=true
 // +groupName=pav.albertofaria.github.io

@@ -60,7 +60,7 @@ const ReasonDriverNameTaken = "DriverNameTaken"
 
 // PavProvisionerSpec is what an administrator writes. Any section, and any field
 // below a section, may be a Jinja template (a string) instead of its own type,
-// which is why the sections are raw JSON here: internal/podvol evaluates a section
+// which is why the sections are raw JSON here: internal/steppod evaluates a section
 // and then decodes it strictly. The ValidatingAdmissionPolicy installed with the
 // resource refuses unknown fields and wrong types of what is not a template.
 type PavProvisionerSpec struct {

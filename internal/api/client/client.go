@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
 // longestAnswer bounds what is read of an answer, in bytes.

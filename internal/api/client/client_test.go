@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
 // answering is a client of a server that answers every call so.

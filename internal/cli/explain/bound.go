@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -107,7 +107,7 @@ func (s *story) resize(c *claimView) {
 	case corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		link.Next = fmt.Sprintf("when what refuses it is changed, or the claim asks for another size of more than %s", has.String())
 		switch limit, beyond := volume.BeyondLimit(c.Claim); {
-		case c.Volume.Record != nil && beyond && link.Reason == podvol.ReasonRefused: // else it grows in no size
+		case c.Volume.Record != nil && beyond && link.Reason == steppod.ReasonRefused: // else it grows in no size
 			s.growsBeyondLimit(c, link, has, limit)
 			return
 		case c.Volume.Record != nil:
@@ -193,7 +193,7 @@ func (s *story) nodeResize(c *claimView, link *Link) {
 			continue
 		}
 		before := s.cause
-		if s.ourPod(g.Pod, tarnv1.StepNodeExpansion, c.Volume.Volume.Spec.CSI.Driver, podvol.Observe(g.Pod.Pod, g.Stage.UID, s.view.Now)); s.cause != before {
+		if s.ourPod(g.Pod, tarnv1.StepNodeExpansion, c.Volume.Volume.Spec.CSI.Driver, steppod.Observe(g.Pod.Pod, g.Stage.UID, s.view.Now)); s.cause != before {
 			s.cause = "its volume has grown, and is to follow on node " + g.Stage.Spec.NodeName + ": " + s.cause
 		}
 		if e.Phase == tarnv1.StageExpansionRunning {

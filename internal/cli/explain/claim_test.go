@@ -14,7 +14,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -227,12 +227,12 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		{"an attempt after a failed one was given up", with(newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepCreation, "no disk").provisioned("ClaimGone", "the claim was deleted"), func(w *world) { w.record.Status.NextDeletionTime = nil }),
 			"claim shop/data is Pending: what an attempt may have left is being removed, attempt 3", "", ""},
 		{"undoing fails", newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepDeletion, "still busy"), "its storage could not be removed: still busy (attempt 3)", "attempt 4 in 30s, at 03:04:35Z; at once if the PavProvisioner is changed, or by: tarn retry volume pvc-claim-uid", "kubectl edit pavprovisioner gold"},
-		{"it waits for another volume's handle", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk").provisioned(podvol.ReasonHandleGoing, `volumeHandle "a" is still that of x`),
+		{"it waits for another volume's handle", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk").provisioned(steppod.ReasonHandleGoing, `volumeHandle "a" is still that of x`),
 			`claim shop/data is Pending: volumeHandle "a" is still that of x`, "when the storage of the other volume is deleted", ""},
-		{"it waits for another volume's handle once it is validated", newWorld().recorded(tarnv1.VolumeValidating).provisioned(podvol.ReasonHandleGoing, `volumeHandle "a" is still that of x`),
+		{"it waits for another volume's handle once it is validated", newWorld().recorded(tarnv1.VolumeValidating).provisioned(steppod.ReasonHandleGoing, `volumeHandle "a" is still that of x`),
 			`claim shop/data is Pending: volumeHandle "a" is still that of x`, "when the storage of the other volume is deleted", ""},
 		{"what it has made under another volume's handle waits to be undone", with(newWorld().recorded(tarnv1.VolumeUndoing), func(w *world) {
-			w.record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Reason: podvol.ReasonHandleGoing, Message: `volumeHandle "a" is still that of x`, LastTransitionTime: began}}
+			w.record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Reason: steppod.ReasonHandleGoing, Message: `volumeHandle "a" is still that of x`, LastTransitionTime: began}}
 		}), `what an attempt may have left cannot be removed yet: volumeHandle "a" is still that of x`, "", ""},
 		{"it has another volume's handle", with(newWorld().recorded(tarnv1.VolumeDisputed).failed(tarnv1.StepCreation, "volume x has the handle"), func(*world) {}), "volume x has the handle", "when somebody has settled it", "kubectl delete pavvolume pvc-claim-uid"},
 		{"it is made and is not handed over", with(newWorld().recorded(tarnv1.VolumeCreated), func(w *world) {
@@ -362,7 +362,7 @@ func resizeFails(reason string) func(*world) {
 
 func both(one, other func(*world)) func(*world) { return func(w *world) { one(w); other(w) } }
 
-func templateFails(w *world) { w.record.Status.LastError.Reason = podvol.ReasonTemplate }
+func templateFails(w *world) { w.record.Status.LastError.Reason = steppod.ReasonTemplate }
 
 // ownWork has Tarn's controller be a Deployment with a choice of controllers.
 func ownWork(controllers string) func(*world) {
@@ -394,9 +394,9 @@ func TestAClaimThatIsToGrowSaysHowFarItIs(t *testing.T) {
 			w.record.Status.Expansion.Failures, w.record.Status.Expansion.NextAttemptTime = 2, ahead(time.Minute)
 		}), "it cannot grow, attempt 2: no room", "again in 60s", "kubectl edit pavprovisioner gold"},
 		{"it is infeasible", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, nothing), "it is to grow", "", "kubectl edit pavprovisioner gold"},
-		{"it is to grow beyond the claim's own limit", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, both(limited("1500Mi"), resizeFails(podvol.ReasonRefused))), "it is to grow from 1Gi to 2Gi", "when the claim asks for more than 1Gi and at most its own limit of 1500Mi",
+		{"it is to grow beyond the claim's own limit", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, both(limited("1500Mi"), resizeFails(steppod.ReasonRefused))), "it is to grow from 1Gi to 2Gi", "when the claim asks for more than 1Gi and at most its own limit of 1500Mi",
 			`kubectl -n shop patch pvc data -p '{"spec":{"resources":{"requests":{"storage":"1500Mi"}}}}'`},
-		{"it has grown to the claim's own limit", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, both(limited("1Gi"), resizeFails(podvol.ReasonRefused))), "it is to grow from 1Gi to 2Gi", "never: the claim's own limit of 1Gi", ""},
+		{"it has grown to the claim's own limit", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, both(limited("1Gi"), resizeFails(steppod.ReasonRefused))), "it is to grow from 1Gi to 2Gi", "never: the claim's own limit of 1Gi", ""},
 		{"no volume of its provisioner grows, whatever its limit", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, both(limited("1500Mi"), resizeFails("NotExpandable"))), "it is to grow from 1Gi to 2Gi", "", "kubectl edit pavprovisioner gold"},
 		{"no pod was ever started for it", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, func(w *world) { w.record.Status.PodNamespace = "" }), "it is to grow from 1Gi to 2Gi", "when what refuses it is changed", "kubectl edit pavprovisioner gold"},
 		{"it was written by hand", growing(corev1.PersistentVolumeClaimControllerResizeInfeasible, func(w *world) { w.volumeView.Record = nil }), "it is to grow", "never by itself: it was not made by Tarn", ""},

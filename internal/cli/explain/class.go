@@ -11,7 +11,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 
-	"tarn.dev/tarn/internal/spelling"
+	"tarn.dev/tarn/internal/suggest"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -63,7 +63,7 @@ func (c *claimView) likeClass(name string) string {
 	for _, class := range c.Classes {
 		names = append(names, class.Name)
 	}
-	if like := spelling.Near(name, names); len(like) > 0 {
+	if like := suggest.Near(name, names); len(like) > 0 {
 		return like[0]
 	}
 	return ""

@@ -14,7 +14,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -70,7 +70,7 @@ func creationGoesOn(record *tarnv1.PavVolume) bool {
 }
 
 func podName(record *tarnv1.PavVolume, step tarnv1.Step, attempt int32) string {
-	return podvol.PodName(step, record.Spec.Claim.UID, attempt)
+	return steppod.PodName(step, record.Spec.Claim.UID, attempt)
 }
 
 // hasEnded says whether a pod's containers run no more.

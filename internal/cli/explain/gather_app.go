@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
+	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
 // workloadPrefix begins the name of an App's Deployment.
@@ -23,7 +23,7 @@ func (g *gatherer) app(ctx context.Context, app *tarnv1.App) {
 	g.view.App = app
 	var claims []string
 	for i := range app.Spec.Volumes {
-		claims = append(claims, appfile.ClaimName(app.Name, app.Spec.Volumes[i].Name))
+		claims = append(claims, appspec.ClaimName(app.Name, app.Spec.Volumes[i].Name))
 	}
 	if app.DeletionTimestamp != nil {
 		claims = append(claims, g.detached(ctx, app, claims)...)

@@ -19,7 +19,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/cli/terminal"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/spelling"
+	"tarn.dev/tarn/internal/suggest"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -344,7 +344,7 @@ func (g *gatherer) notFound(ctx context.Context, err error) error {
 	hint := g.noNamespace(ctx)
 	if len(elsewhere) > 0 {
 		hint += "; there is " + strings.Join(elsewhere[:min(len(elsewhere), mostNames)], ", ")
-	} else if names := spelling.Near(asked.Name, here); len(names) > 0 {
+	} else if names := suggest.Near(asked.Name, here); len(names) > 0 {
 		hint = "; did you mean " + strings.Join(names, " or ") + "?"
 	}
 	return fmt.Errorf("there is no %s%s", asked, hint)
@@ -369,7 +369,7 @@ func (g *gatherer) noNamespace(ctx context.Context) string {
 	for _, o := range objectsOf(&list) {
 		names = append(names, o.GetName())
 	}
-	if like := spelling.Near(name, names); len(like) > 0 {
+	if like := suggest.Near(name, names); len(like) > 0 {
 		hint += "; did you mean namespace " + strings.Join(like, " or ") + "?"
 	}
 	return hint

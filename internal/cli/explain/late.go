@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // A time that has passed, a pod that has ended and one that is not there bring Tarn's
@@ -69,8 +69,8 @@ func (s *story) lateAfter(pod *corev1.Pod, owner types.UID) {
 
 // hasEndedFor says whether a pod is one with which Tarn's controller goes on at a time.
 func hasEndedFor(pod *corev1.Pod, owner types.UID, at time.Time) bool {
-	switch podvol.Observe(pod, owner, at).State {
-	case podvol.PodSucceeded, podvol.PodFailed:
+	switch steppod.Observe(pod, owner, at).State {
+	case steppod.PodSucceeded, steppod.PodFailed:
 		return true
 	}
 	return false

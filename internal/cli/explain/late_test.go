@@ -13,7 +13,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -287,7 +287,7 @@ func TestWhatWaitsForSomethingElseDoesNotBlameTheController(t *testing.T) {
 			"attempt 4 when the scheduler has selected a node for it again, which takes a pod that uses it, and not before 03:07:05Z", ""},
 		{"a node that has to be selected again, and a template that fails", with(late["a creation"](-3*time.Minute), func(w *world) {
 			followsNode(w)
-			w.record.Status.LastError.Reason = podvol.ReasonTemplate
+			w.record.Status.LastError.Reason = steppod.ReasonTemplate
 		}), "its volume could not be made, attempt 3: no disk", "when the scheduler has selected a node for it again", "kubectl edit pavprovisioner gold"},
 		{"a deletion pod that has to go", late["a deletion"](time.Hour).step(tarnv1.StepDeletion, going), "its storage could not be removed: no disk", "", "kubectl edit pavprovisioner gold"},
 		{"an unstaging pod that has to go", late["an unstaging"](time.Hour).stagePod(going), "cannot be unstaged on node n1", "was due 60m ago", ""},
@@ -297,7 +297,7 @@ func TestWhatWaitsForSomethingElseDoesNotBlameTheController(t *testing.T) {
 		{"the creation pod before, whose node is gone", with(said(undone(), podRuns, "pod default/pav-creation has not ended yet").step(tarnv1.StepCreation, going), func(w *world) {
 			w.volumeView.Step.NodeGone = true
 		}), "the creation pod default/pav-creation is to go, but its node n1 does not exist any more", "when Kubernetes removes the pod", ""},
-		{"a node that is gone, with the storage", with(said(late["a deletion"](time.Hour), podvol.ReasonNodeGone, "node is gone"), func(w *world) { w.record.Status.NodeName = "n1" }),
+		{"a node that is gone, with the storage", with(said(late["a deletion"](time.Hour), steppod.ReasonNodeGone, "node is gone"), func(w *world) { w.record.Status.NodeName = "n1" }),
 			`node "n1", which has its storage, is gone`, "when the node is back; or, where it will not be, when the record is deleted, which the command does", "kubectl delete pavvolume pvc-claim-uid"},
 		{"a provisioner that was made anew", said(late["a deletion"](time.Hour), "ProvisionerMissing", "PavProvisioner is gone"), "its storage cannot be destroyed yet: PavProvisioner is gone", "", ""},
 	} {

@@ -16,8 +16,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
-	"tarn.dev/tarn/internal/spelling"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/suggest"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -63,7 +63,7 @@ func misspelt(c *claimView, link *Link, name string) {
 	for i := range c.Provisioners {
 		names = append(names, c.Provisioners[i].Name)
 	}
-	if like := spelling.Near(name, names); len(like) > 0 {
+	if like := suggest.Near(name, names); len(like) > 0 {
 		link.Message = strings.TrimPrefix(link.Message+"; there is "+strings.Join(like, ", "), "; ")
 		link.offer = "the command makes the class anew with " + like[0]
 		link.Command = replacing(Object{Kind: storageClass, Name: c.Class.Name}, "storageclass", "merge", fmt.Sprintf(`{"provisioner":%q}`, like[0]))
@@ -149,8 +149,8 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		s.blame("it asks for %s, more than its own limit of %s", request.String(), limit.String())
 	case volume.ProvisionerOf(c.Claim) == "":
 		s.binderSilent(c, "PavProvisioner "+p.Name+" has to be called")
-	case c.Class != nil && podvol.UnreadSecret(p, c.Class) != "":
-		why := podvol.UnreadSecret(p, c.Class)
+	case c.Class != nil && steppod.UnreadSecret(p, c.Class) != "":
+		why := steppod.UnreadSecret(p, c.Class)
 		s.add(Link{Object: o, State: "refuses", Message: why, Next: "when the class is made anew without that parameter, or a template reads it"})
 		s.blame("%s", why)
 	default:

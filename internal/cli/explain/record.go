@@ -12,7 +12,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -61,7 +61,7 @@ func (s *story) beingMade(v *volumeView, claim *corev1.PersistentVolumeClaim) {
 func handleGoing(r *tarnv1.PavVolume) string {
 	switch r.Status.Phase {
 	case "", tarnv1.VolumePending, tarnv1.VolumeValidating:
-		if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && c.Reason == podvol.ReasonHandleGoing {
+		if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && c.Reason == steppod.ReasonHandleGoing {
 			return c.Message
 		}
 	}
@@ -146,7 +146,7 @@ func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeCla
 		// the next attempt begins at once.
 		link.Command = kubectl("", "delete", "pavvolume", r.Name)
 	}
-	if (failed.Reason == podvol.ReasonTemplate || failed.Reason == podvol.ReasonInvalid) && !beyondLimit(claim) { // it would fail the same
+	if (failed.Reason == steppod.ReasonTemplate || failed.Reason == steppod.ReasonInvalid) && !beyondLimit(claim) { // it would fail the same
 		link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
 	}
 	s.stepPod(v, failed.Step)
@@ -236,7 +236,7 @@ func (s *story) stepPod(v *volumeView, step tarnv1.Step) {
 		return
 	}
 	before, at := s.cause, len(s.links)
-	s.ourPod(p, step, r.Spec.Provisioner.Name, podvol.Observe(p.Pod, r.UID, s.view.Now))
+	s.ourPod(p, step, r.Spec.Provisioner.Name, steppod.Observe(p.Pod, r.UID, s.view.Now))
 	if s.cause != before { // it is nearer, and what would begin anew would find it again
 		for _, l := range s.links[:at] {
 			l.Command = ""
@@ -249,39 +249,39 @@ func (s *story) stepPod(v *volumeView, step tarnv1.Step) {
 
 // ourPod adds a pod of Tarn's and blames what keeps it from its end, where something
 // does.
-func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o podvol.Observation) {
+func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o steppod.Observation) {
 	link, t := s.podLink(p)
 	what := fmt.Sprintf("the %s pod %s", step, link.Object.fullName())
 	remake := kubectl("", "edit", "pavprovisioner", provisioner) + " && " + kubectl(p.Pod.Namespace, "delete", "pod", p.Pod.Name)
 	switch o.State {
-	case podvol.PodForeign:
+	case steppod.PodForeign:
 		link.Message, link.Next = o.Message, "when that pod is gone, which whoever made it has to say"
 		s.blame("a pod that is not Tarn's has the name of its %s pod", step)
 		return
-	case podvol.PodGoing:
+	case steppod.PodGoing:
 		s.ourPodGoing(p, link, what, o)
 		return
-	case podvol.PodSettling:
+	case steppod.PodSettling:
 		link.State, link.Next = "ended", "when the node agent on "+p.Pod.Spec.NodeName+" has told what it left in /pav"
 		s.blame("%s has ended, and the node agent on %s has not told what it left in /pav", what, p.Pod.Spec.NodeName)
 		return
-	case podvol.PodFailed:
+	case steppod.PodFailed:
 		link.State = "failed"
-		if o.Reason == podvol.ReasonPodDeadline || t.Message == "" {
+		if o.Reason == steppod.ReasonPodDeadline || t.Message == "" {
 			link.Message = o.Message
 		}
 		if told := resultError(p.Pod); told != "" {
 			link.Message = "/pav/error: " + told
 		}
 		return
-	case podvol.PodSucceeded:
+	case steppod.PodSucceeded:
 		return
 	}
 	s.ourPodUnderWay(p, link, t, what, remake, o)
 }
 
 // ourPodGoing says what keeps a pod of Tarn's that is being deleted and has not come to its end.
-func (s *story) ourPodGoing(p *podView, link *Link, what string, o podvol.Observation) {
+func (s *story) ourPodGoing(p *podView, link *Link, what string, o steppod.Observation) {
 	if volume.ShutDown(p.Pod) && len(p.Pod.Finalizers) > 0 { // its node is done with it
 		s.cause = ""
 		s.keepers(link.Object, "pod", p.Pod, "", true)
@@ -298,7 +298,7 @@ func (s *story) ourPodGoing(p *podView, link *Link, what string, o podvol.Observ
 
 // ourPodUnderWay says how far a pod of Tarn's is that has not ended, what keeps it, and when
 // it is given up.
-func (s *story) ourPodUnderWay(p *podView, link *Link, t trouble, what, remake string, o podvol.Observation) {
+func (s *story) ourPodUnderWay(p *podView, link *Link, t trouble, what, remake string, o steppod.Observation) {
 	deadline := ""
 	if !o.CheckAt.IsZero() {
 		deadline = "it is given up " + when(&metav1.Time{Time: o.CheckAt}, s.view.Now)

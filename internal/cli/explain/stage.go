@@ -10,7 +10,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // nodeAsked is the node of the pod that is asked for: who asks for a pod is told of that
@@ -175,7 +175,7 @@ func (s *story) podOfStage(g *stageView, what, provisioner string) {
 		return
 	}
 	before := s.cause
-	s.ourPod(g.Pod, step, provisioner, podvol.Observe(g.Pod.Pod, stage.UID, s.view.Now))
+	s.ourPod(g.Pod, step, provisioner, steppod.Observe(g.Pod.Pod, stage.UID, s.view.Now))
 	if s.cause != before {
 		s.cause = what + ": " + s.cause
 	}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -264,13 +264,13 @@ func (s *story) destroying(v *volumeView) {
 		s.blame("PavProvisioner %s, which made it, is gone, and nothing else knows how to remove its storage", v.Record.Spec.Provisioner.Name)
 		return
 	}
-	if c != nil && c.Status == metav1.ConditionFalse && c.Reason == podvol.ReasonHandleTaken {
+	if c != nil && c.Status == metav1.ConditionFalse && c.Reason == steppod.ReasonHandleTaken {
 		link.Next = "when the other volume is gone, or this one is kept, which the command does"
 		link.Command = kubectl("", "patch", "pv", v.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
 		s.blame("%s", c.Message)
 		return
 	}
-	if c != nil && c.Status == metav1.ConditionFalse && c.Reason == podvol.ReasonNodeGone {
+	if c != nil && c.Status == metav1.ConditionFalse && c.Reason == steppod.ReasonNodeGone {
 		link.Next = "when the node is back; or, where it will not be, when the record is deleted, which the command does"
 		link.Command = kubectl("", "delete", "pavvolume", v.Record.Name)
 		s.blame("node %q, which has its storage, is gone", v.Record.Status.NodeName)

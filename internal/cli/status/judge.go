@@ -12,7 +12,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
 	"tarn.dev/tarn/internal/cli/explain"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"

@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -43,8 +43,8 @@ func preserving(volume *tarnv1.AppVolume) { volume.PreserveOnDelete = true }
 
 // viewOf is an App before anything was made for it.
 func viewOf(app *tarnv1.App, changes ...testkit.With[*View]) *View {
-	v := &View{App: app, Claims: map[string]*corev1.PersistentVolumeClaim{}, Classes: map[string]*storagev1.StorageClass{}, Defaults: appfile.DefaultClasses}
-	for _, class := range appfile.DefaultClasses {
+	v := &View{App: app, Claims: map[string]*corev1.PersistentVolumeClaim{}, Classes: map[string]*storagev1.StorageClass{}, Defaults: appspec.DefaultClasses}
+	for _, class := range appspec.DefaultClasses {
 		v.Classes[class] = testkit.Class(class, func(c *storagev1.StorageClass) { c.AllowVolumeExpansion = ptr.To(true) })
 	}
 	for _, change := range changes {
@@ -111,7 +111,7 @@ func asks(change func(*tarnv1.AppSpec)) testkit.With[*View] {
 
 // onClaim changes the claim of a volume.
 func onClaim(volume string, change func(*corev1.PersistentVolumeClaim)) testkit.With[*View] {
-	return func(v *View) { change(v.Claims[appfile.ClaimName(v.App.Name, volume)]) }
+	return func(v *View) { change(v.Claims[appspec.ClaimName(v.App.Name, volume)]) }
 }
 
 func dying(v *View) { v.App.DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }

@@ -20,15 +20,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/kube"
 )
 
 // Options are what the controller needs beside the manager.
 type Options struct {
 	// Classes are those of volumes that name none, by access mode; nil means
-	// appfile.DefaultClasses.
-	Classes map[appfile.AccessMode]string
+	// appspec.DefaultClasses.
+	Classes map[appspec.AccessMode]string
 	// MaxConcurrent is how many Apps are worked on at once; 0 means one.
 	MaxConcurrent int
 	// Pods is the cache of all pods, as kube.AllPods makes it; without it no status tells
@@ -44,7 +44,7 @@ type reconciler struct {
 	pods    client.Reader
 	events  events.EventRecorder
 	clock   clock.PassiveClock
-	classes map[appfile.AccessMode]string
+	classes map[appspec.AccessMode]string
 }
 
 // Register adds the controller to a manager, whose cache need hold no more than Cached
@@ -58,7 +58,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		r.clock = clock.RealClock{}
 	}
 	if r.classes == nil {
-		r.classes = appfile.DefaultClasses
+		r.classes = appspec.DefaultClasses
 	}
 	made := ctrl.NewControllerManagedBy(mgr).
 		Named("apps").

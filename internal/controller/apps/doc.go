@@ -11,7 +11,7 @@
 // the spec says what should be, it says what may be there.
 //
 // It writes claims, Deployments and ConfigMaps of Apps, the finalizer and the status of
-// Apps, and nothing else. What is refused, appplan decides, as it does for the API. It
+// Apps, and nothing else. What is refused, app/plan decides, as it does for the API. It
 // knows no volume, no provisioner and no other controller: that a claim grows it sees in
 // the claim.
 package apps

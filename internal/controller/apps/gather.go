@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/kube"
 )
 
@@ -33,7 +33,7 @@ type View struct {
 	// Classes are those of the claims, by name.
 	Classes map[string]*storagev1.StorageClass
 	// Defaults are the classes of volumes that name none, by access mode.
-	Defaults map[appfile.AccessMode]string
+	Defaults map[appspec.AccessMode]string
 	// Refused is what the API server said to the writes that it did not take.
 	Refused string
 }
@@ -82,7 +82,7 @@ func gatherClaims(ctx context.Context, from client.Reader, v *View) error {
 	}
 	var names []string
 	for _, volume := range v.App.Spec.Volumes {
-		names = append(names, appfile.ClaimName(v.App.Name, volume.Name))
+		names = append(names, appspec.ClaimName(v.App.Name, volume.Name))
 	}
 	for _, volume := range v.Deployed.Volumes {
 		names = append(names, volume.ClaimName)
@@ -116,14 +116,14 @@ func gatherClasses(ctx context.Context, from client.Reader, v *View) error {
 	return nil
 }
 
-// world is the View as appplan has it.
+// world is the View as app/plan has it.
 func (v *View) world() appplan.World {
 	return appplan.World{App: v.App, Claims: v.Claims, Classes: v.Classes, Defaults: v.Defaults}
 }
 
 // claim gives the claim of a volume, nil if there is none that is the App's.
 func (v *View) claim(volume string) *corev1.PersistentVolumeClaim {
-	claim := v.Claims[appfile.ClaimName(v.App.Name, volume)]
+	claim := v.Claims[appspec.ClaimName(v.App.Name, volume)]
 	if claim == nil || !appplan.Owned(claim, v.App.Name, volume) {
 		return nil
 	}

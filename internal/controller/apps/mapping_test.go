@@ -9,14 +9,14 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/testkit"
 )
 
 func TestAVolumeThatNamesNoClassGetsThatOfTheMapping(t *testing.T) {
-	for name, classes := range map[string]map[appfile.AccessMode]string{
-		"mapped":  {appfile.ReadWriteOnce: "fast", appfile.ReadWriteMany: "shared"},
+	for name, classes := range map[string]map[appspec.AccessMode]string{
+		"mapped":  {appspec.ReadWriteOnce: "fast", appspec.ReadWriteMany: "shared"},
 		"default": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -24,9 +24,9 @@ func TestAVolumeThatNamesNoClassGetsThatOfTheMapping(t *testing.T) {
 			defer testkit.Run(w.Ctx, t, w.Config, func(mgr ctrl.Manager) error { return Register(mgr, Options{Classes: classes}) })()
 			app := w.app("shop", volumeOf("data", 1), volumeOf("media", 1, shared), volumeOf("own", 1, func(v *tarnv1.AppVolume) { v.StorageClass = "chosen" }))
 			if classes == nil {
-				classes = appfile.DefaultClasses
+				classes = appspec.DefaultClasses
 			}
-			for volume, want := range map[string]string{"data": classes[appfile.ReadWriteOnce], "media": classes[appfile.ReadWriteMany], "own": "chosen"} {
+			for volume, want := range map[string]string{"data": classes[appspec.ReadWriteOnce], "media": classes[appspec.ReadWriteMany], "own": "chosen"} {
 				w.Eventually("the claim of "+volume, func() string {
 					claim := w.claim(app, volume)
 					if claim == nil {

@@ -17,8 +17,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -77,7 +77,7 @@ func newClaim(v *View, volume *tarnv1.AppVolume) *corev1.PersistentVolumeClaim {
 	labels[tarnv1.LabelAppVolume] = volume.Name
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v.App.Namespace, Name: appfile.ClaimName(v.App.Name, volume.Name), Labels: labels,
+			Namespace: v.App.Namespace, Name: appspec.ClaimName(v.App.Name, volume.Name), Labels: labels,
 			Annotations: map[string]string{tarnv1.AnnotationMadeFor: string(v.App.UID)},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -118,7 +118,7 @@ func newDeployment(v *View) *appsv1.Deployment {
 		volume := &app.Spec.Volumes[i]
 		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: volume.Name, MountPath: volume.MountPath})
 		volumes = append(volumes, corev1.Volume{Name: volume.Name, VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: appfile.ClaimName(app.Name, volume.Name)},
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: appspec.ClaimName(app.Name, volume.Name)},
 		}})
 		if appplan.Single(v.mode(volume)) { // a new pod on another node would wait for the old one for ever
 			strategy = appsv1.RecreateDeploymentStrategyType

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
 // Reasons of Events, beside those of the conditions.
@@ -223,7 +223,7 @@ func refusal(v *View) string {
 		return taken("Deployment", ownName(app))
 	}
 	for _, volume := range app.Spec.Volumes {
-		name := appfile.ClaimName(app.Name, volume.Name)
+		name := appspec.ClaimName(app.Name, volume.Name)
 		if claim := v.Claims[name]; claim != nil && !appplan.Owned(claim, app.Name, volume.Name) {
 			return fmt.Sprintf("volume '%s' cannot be made: claim '%s' is there and not of app '%s', so it is not touched; give the volume another name, or label the claim %s=%s,%s=%s to hand it over",
 				volume.Name, name, app.Name, tarnv1.LabelApp, app.Name, tarnv1.LabelAppVolume, volume.Name)

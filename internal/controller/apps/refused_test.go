@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -89,7 +89,7 @@ func (w *world) reconcileWhere(app *tarnv1.App, fails map[string]func(name strin
 		return c.Patch(ctx, o, patch, options...)
 	}})
 	recorder := events.NewFakeRecorder(100)
-	r := &reconciler{client: failing, reader: w.Client, events: recorder, clock: clock.RealClock{}, classes: appfile.DefaultClasses}
+	r := &reconciler{client: failing, reader: w.Client, events: recorder, clock: clock.RealClock{}, classes: appspec.DefaultClasses}
 	_, _ = r.Reconcile(w.Ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(app)}) // what fails is tried again
 	close(recorder.Events)
 	var told []string

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
 )
@@ -114,7 +114,7 @@ func TestManyDeploysAtOnceOfOneAppEndConsistent(t *testing.T) {
 	all.Wait()
 	w.ready(app)
 	d := w.deployment(app)
-	if pod := d.Spec.Template.Spec; pod.Containers[0].Image != app.Spec.Image || len(pod.Volumes) != 2 || pod.Volumes[1].PersistentVolumeClaim.ClaimName != appfile.ClaimName("shop", app.Spec.Volumes[1].Name) {
+	if pod := d.Spec.Template.Spec; pod.Containers[0].Image != app.Spec.Image || len(pod.Volumes) != 2 || pod.Volumes[1].PersistentVolumeClaim.ClaimName != appspec.ClaimName("shop", app.Spec.Volumes[1].Name) {
 		t.Errorf("the Deployment runs %+v, want what the spec says: %+v", pod, app.Spec)
 	}
 	claims := &corev1.PersistentVolumeClaimList{}

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
-	"tarn.dev/tarn/internal/appplan"
+	appplan "tarn.dev/tarn/internal/app/plan"
+	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
 // topologyKey is the key of the ConfigMap that holds the topology.
@@ -68,7 +68,7 @@ func topologyOf(v *View) topology {
 	for i := range v.App.Spec.Volumes {
 		volume := &v.App.Spec.Volumes[i]
 		d := deployedVolume{
-			Name: volume.Name, ClaimName: appfile.ClaimName(v.App.Name, volume.Name), MountPath: volume.MountPath,
+			Name: volume.Name, ClaimName: appspec.ClaimName(v.App.Name, volume.Name), MountPath: volume.MountPath,
 			SizeGi: volume.SizeGi, AccessMode: v.mode(volume), StorageClass: v.world().ClassName(*volume), PreserveOnDelete: volume.PreserveOnDelete,
 		}
 		if claim := v.claim(volume.Name); claim != nil {

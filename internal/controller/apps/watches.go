@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
+	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
 // asked passes what somebody asks of an App: its own status wakes nobody.
@@ -58,7 +58,7 @@ func (r *reconciler) ofClaim(ctx context.Context, o client.Object) []reconcile.R
 	}
 	return append(requests, r.apps(ctx, client.InNamespace(o.GetNamespace()), func(app *tarnv1.App) bool {
 		return app.Name != o.GetLabels()[tarnv1.LabelApp] && slices.ContainsFunc(app.Spec.Volumes, func(v tarnv1.AppVolume) bool {
-			return appfile.ClaimName(app.Name, v.Name) == o.GetName()
+			return appspec.ClaimName(app.Name, v.Name) == o.GetName()
 		})
 	})...)
 }

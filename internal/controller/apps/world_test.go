@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/appfile"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
 )
@@ -46,7 +46,7 @@ func newWorld(t *testing.T, config *rest.Config, name string) *world {
 	namespace := fmt.Sprintf("%s-%d", name, worlds.Add(1))
 	w := &world{World: testkit.NewWorld(t, config), namespace: namespace}
 	w.Must(w.Client.Create(w.Ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
-	for _, class := range appfile.DefaultClasses {
+	for _, class := range appspec.DefaultClasses {
 		w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Ctx, testkit.Class(class, func(c *storagev1.StorageClass) { c.AllowVolumeExpansion = ptr.To(true) }))))
 	}
 	w.Play(w.round)
@@ -176,7 +176,7 @@ func (w *world) says(app *tarnv1.App, reason string) metav1.Condition {
 // claim reads the claim of a volume; nil if there is none.
 func (w *world) claim(app *tarnv1.App, volume string) *corev1.PersistentVolumeClaim {
 	w.T.Helper()
-	claim, err := kube.Get(w.Ctx, w.Client, client.ObjectKey{Namespace: w.namespace, Name: appfile.ClaimName(app.Name, volume)}, &corev1.PersistentVolumeClaim{})
+	claim, err := kube.Get(w.Ctx, w.Client, client.ObjectKey{Namespace: w.namespace, Name: appspec.ClaimName(app.Name, volume)}, &corev1.PersistentVolumeClaim{})
 	w.Must(err)
 	return claim
 }

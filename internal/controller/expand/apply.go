@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // eventAction is what Events say was being done.
@@ -66,7 +66,7 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 		return nil
 	case PostWait:
 		if v.Claim != nil {
-			r.events.Eventf(v.Claim, v.Volume, corev1.EventTypeWarning, podvol.EventPodWaiting, a.Action, "%s", kube.Note(a.Note))
+			r.events.Eventf(v.Claim, v.Volume, corev1.EventTypeWarning, steppod.EventPodWaiting, a.Action, "%s", kube.Note(a.Note))
 		}
 		return nil
 	}

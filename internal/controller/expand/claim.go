@@ -10,7 +10,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -95,7 +95,7 @@ func started(old *corev1.PersistentVolumeClaim, driver string, bytes int64, agai
 }
 
 // waiting is the claim whose expansion pod is under way, with what that waits for.
-func waiting(old *corev1.PersistentVolumeClaim, o podvol.Observation, now time.Time) *corev1.PersistentVolumeClaim {
+func waiting(old *corev1.PersistentVolumeClaim, o steppod.Observation, now time.Time) *corev1.PersistentVolumeClaim {
 	if !o.Waits() {
 		o.Message = ""
 	}
@@ -123,11 +123,11 @@ func waitedFor(claim *corev1.PersistentVolumeClaim) string {
 
 // rejected is the claim after an attempt that failed. It is infeasible where another
 // one would meet the same, unless somebody changes something.
-func rejected(old *corev1.PersistentVolumeClaim, err *podvol.StepError, now time.Time) *corev1.PersistentVolumeClaim {
+func rejected(old *corev1.PersistentVolumeClaim, err *steppod.StepError, now time.Time) *corev1.PersistentVolumeClaim {
 	claim := old.DeepCopy()
 	say(claim, corev1.PersistentVolumeClaimControllerResizeError, err.Reason, err.Message, now)
 	switch err.Reason {
-	case reasonNotExpandable, podvol.ReasonInvalid, podvol.ReasonTemplate, podvol.ReasonRefused, podvol.ReasonPodRefused:
+	case reasonNotExpandable, steppod.ReasonInvalid, steppod.ReasonTemplate, steppod.ReasonRefused, steppod.ReasonPodRefused:
 		setStatus(claim, corev1.PersistentVolumeClaimControllerResizeInfeasible)
 	default:
 		if statusOf(claim) != "" {

@@ -22,8 +22,8 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -37,7 +37,7 @@ type cluster struct {
 	name    string
 	claim   *corev1.PersistentVolumeClaim
 	record  *tarnv1.PavVolume
-	kubelet *podvoltest.Kubelet
+	kubelet *steppodtest.Kubelet
 	clock   testkit.PushedClock
 
 	mu sync.Mutex
@@ -52,7 +52,7 @@ func newCluster(t *testing.T, config *rest.Config, name string, g growth) *clust
 	p := c.makeProvisioner()
 	c.Must(c.Client.Create(c.Ctx, testkit.Class(name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = ptr.To(true) })))
 	c.makeVolume(p)
-	c.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: c.Client, Ends: c.ends}
+	c.kubelet = &steppodtest.Kubelet{Provisioner: name, Client: c.Client, Ends: c.ends}
 	c.kubelet.Start(c.Ctx, t) // Play ends the context
 	c.Play(c.round)
 	return c
@@ -99,7 +99,7 @@ func (c *cluster) makeVolume(p *pavv1.PavProvisioner) {
 func (c *cluster) Run(restConfig *rest.Config) (stop func()) {
 	c.T.Helper()
 	return testkit.Run(c.Ctx, c.T, restConfig, func(mgr ctrl.Manager) error {
-		return Register(mgr, Options{Steps: &podvol.Steps{Namespaces: podvol.Namespaces{"default"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader()}, Clock: &c.clock})
+		return Register(mgr, Options{Steps: &steppod.Steps{Namespaces: steppod.Namespaces{"default"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader()}, Clock: &c.clock})
 	})
 }
 
@@ -129,15 +129,15 @@ func (c *cluster) ask(size string) {
 }
 
 // ends is the end of an expansion pod. Those fail that are to reach what is asked for first.
-func (c *cluster) ends(pod *corev1.Pod) podvoltest.End {
+func (c *cluster) ends(pod *corev1.Pod) steppodtest.End {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	first := ptr.To(resource.MustParse(c.growth.asks[0])).Value()
 	if c.failures > 0 && strings.Join(pod.Spec.Containers[0].Args, "") == fmt.Sprint(first) {
 		c.failures--
-		return podvoltest.End{Fails: true, Result: tarnv1.PodResult{Error: "the shelf is too short"}}
+		return steppodtest.End{Fails: true, Result: tarnv1.PodResult{Error: "the shelf is too short"}}
 	}
-	return podvoltest.End{}
+	return steppodtest.End{}
 }
 
 // round lets pods go that have ended, does the nodes' part, and puts the clock to the next
@@ -148,7 +148,7 @@ func (c *cluster) round() error {
 		return err
 	}
 	for i := range s.pods {
-		if s.pods[i].DeletionTimestamp != nil && podvol.Ended(&s.pods[i]) {
+		if s.pods[i].DeletionTimestamp != nil && steppod.Ended(&s.pods[i]) {
 			_ = c.Client.Delete(c.Ctx, &s.pods[i], client.GracePeriodSeconds(0))
 		}
 	}

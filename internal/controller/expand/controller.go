@@ -21,12 +21,12 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // Options are what the controller needs beside the manager.
 type Options struct {
-	Steps *podvol.Steps
+	Steps *steppod.Steps
 	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
 	MaxConcurrent int
 	// Clock is the real one where it is nil.
@@ -35,7 +35,7 @@ type Options struct {
 
 type reconciler struct {
 	client client.Client
-	steps  *podvol.Steps
+	steps  *steppod.Steps
 	events events.EventRecorder
 	clock  clock.PassiveClock
 }
@@ -68,7 +68,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	p := plan(v, now)
 	err = r.apply(ctx, v, p)
-	if refused := podvol.AsStepError(err); refused != nil {
+	if refused := steppod.AsStepError(err); refused != nil {
 		v.Unfit = refused
 		p = plan(v, now)
 		err = r.apply(ctx, v, p)

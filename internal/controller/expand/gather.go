@@ -11,7 +11,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -29,13 +29,13 @@ type View struct {
 	// Pods are the record's expansion pods.
 	Pods []corev1.Pod
 	// Observed is what the pod of the current attempt tells.
-	Observed podvol.Observation
+	Observed steppod.Observation
 	// Current is that pod, nil where there is none.
 	Current *corev1.Pod
 	// Prepared is the evaluated section where an attempt is due, Unfit why it could
 	// not be evaluated, or why the API server did not take its pod.
-	Prepared *podvol.Prepared
-	Unfit    *podvol.StepError
+	Prepared *steppod.Prepared
+	Unfit    *steppod.StepError
 }
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes;pods,verbs=get;list;watch
@@ -76,7 +76,7 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey, now time.
 		return v, nil //nolint:nilerr // what stands in the way is part of the view
 	}
 	v.Prepared, err = r.steps.PrepareExpansion(ctx, v.Provisioner, v.Record, v.Claim, target, attempt)
-	if v.Unfit = podvol.AsStepError(err); err != nil && v.Unfit == nil {
+	if v.Unfit = steppod.AsStepError(err); err != nil && v.Unfit == nil {
 		return nil, err
 	}
 	return v, nil
@@ -104,7 +104,7 @@ func (r *reconciler) gatherPods(ctx context.Context, v *View, now time.Time) err
 	}
 	v.Pods = pods.Items
 	var current *corev1.Pod
-	name := podvol.PodName(tarnv1.StepExpansion, v.Record.Spec.Claim.UID, journalOf(v).Attempts)
+	name := steppod.PodName(tarnv1.StepExpansion, v.Record.Spec.Claim.UID, journalOf(v).Attempts)
 	for i := range v.Pods {
 		if v.Pods[i].Name == name {
 			current = &v.Pods[i]
@@ -112,6 +112,6 @@ func (r *reconciler) gatherPods(ctx context.Context, v *View, now time.Time) err
 	}
 	var err error
 	v.Current = current
-	v.Observed, err = r.steps.Unmounted(ctx, current, podvol.Observe(current, v.Record.UID, now), now)
+	v.Observed, err = r.steps.Unmounted(ctx, current, steppod.Observe(current, v.Record.UID, now), now)
 	return err
 }

@@ -10,7 +10,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // Reasons of Events, those of Kubernetes' own resizer.
@@ -21,7 +21,7 @@ const (
 	eventNodePending = "FileSystemResizeRequired"
 )
 
-// Reasons a volume cannot grow, beside podvol's.
+// Reasons a volume cannot grow, beside steppod's.
 const (
 	reasonNotExpandable = "NotExpandable"       // as things are it never will
 	reasonNotReady      = "ProvisionerNotReady" // it may as soon as its provisioner is right
@@ -52,7 +52,7 @@ type (
 	DiscardPods struct{ Keep string }
 	// Post posts an Event about the claim.
 	Post struct{ Type, Reason, Note string }
-	// PostWait tells the claim what keeps a pod from starting; see podvol.Observation.WaitEvent.
+	// PostWait tells the claim what keeps a pod from starting; see steppod.Observation.WaitEvent.
 	PostWait struct{ Action, Note string }
 )
 
@@ -88,7 +88,7 @@ func due(v *View, now time.Time) (attempt int32, target int64) {
 	case !growable(v):
 		return 0, 0
 	case j.TargetCapacity != 0 && j.NextAttemptTime == nil:
-		if v.Observed.State == podvol.PodAbsent {
+		if v.Observed.State == steppod.PodAbsent {
 			return j.Attempts, j.TargetCapacity
 		}
 		return 0, 0
@@ -116,9 +116,9 @@ func mended(v *View) bool {
 }
 
 // obstacle says why the provisioner cannot make the volume larger, nil if it can.
-func obstacle(v *View) *podvol.StepError {
-	no := func(reason, format string, args ...any) *podvol.StepError {
-		return &podvol.StepError{Step: tarnv1.StepExpansion, Reason: reason, Message: fmt.Sprintf(format, args...)}
+func obstacle(v *View) *steppod.StepError {
+	no := func(reason, format string, args ...any) *steppod.StepError {
+		return &steppod.StepError{Step: tarnv1.StepExpansion, Reason: reason, Message: fmt.Sprintf(format, args...)}
 	}
 	p := v.Provisioner
 	switch {
@@ -154,7 +154,7 @@ func planForeign(v *View, now time.Time) Plan {
 	if !growable(v) || wantedOf(v.Claim) <= sizeOf(v) {
 		return Plan{Actions: settle(v, now)}
 	}
-	return Plan{Actions: reject(v, &podvol.StepError{Step: tarnv1.StepExpansion, Reason: reasonNotExpandable, Message: fmt.Sprintf(
+	return Plan{Actions: reject(v, &steppod.StepError{Step: tarnv1.StepExpansion, Reason: reasonNotExpandable, Message: fmt.Sprintf(
 		"PersistentVolume %s was not made by Tarn, so PavProvisioner %q cannot make it larger; grow its storage by hand and set its spec.capacity", v.Volume.Name, v.Provisioner.Name)}, now)}
 }
 
@@ -177,23 +177,23 @@ func planIdle(v *View, now time.Time) Plan {
 func planRunning(v *View, now time.Time) Plan {
 	j := journalOf(v)
 	switch o := v.Observed.After(waitedFor(v.Claim)); o.State {
-	case podvol.PodAbsent:
+	case steppod.PodAbsent:
 		if !growable(v) {
 			return Plan{Actions: []Action{WriteJournal{idle(v, sizeOf(v))}}}
 		}
 		return begin(v, j.Attempts, j.TargetCapacity, now)
-	case podvol.PodSucceeded:
-		bytes, err := podvol.ExpansionResult(v.Record, j.TargetCapacity, o.Result)
+	case steppod.PodSucceeded:
+		bytes, err := steppod.ExpansionResult(v.Record, j.TargetCapacity, o.Result)
 		if err != nil {
-			return failed(v, j.Attempts, j.TargetCapacity, podvol.AsStepError(err), now)
+			return failed(v, j.Attempts, j.TargetCapacity, steppod.AsStepError(err), now)
 		}
 		return done(v, bytes, now)
-	case podvol.PodFailed, podvol.PodForeign:
+	case steppod.PodFailed, steppod.PodForeign:
 		message := o.Message
-		if o.Reason == podvol.ReasonPodFailed {
+		if o.Reason == steppod.ReasonPodFailed {
 			message = "Expansion pod failed: " + message
 		}
-		return failed(v, j.Attempts, j.TargetCapacity, &podvol.StepError{Step: tarnv1.StepExpansion, Reason: o.Reason, Message: message}, now)
+		return failed(v, j.Attempts, j.TargetCapacity, &steppod.StepError{Step: tarnv1.StepExpansion, Reason: o.Reason, Message: message}, now)
 	default:
 		p := Plan{Next: o.CheckAt}
 		if growable(v) {
@@ -267,13 +267,13 @@ func idle(v *View, bytes int64) *tarnv1.PavVolumeStatus {
 
 // failed records a failure; the next attempt is due after a pause that doubles with
 // each. The failed pod is kept for reading until then.
-func failed(v *View, attempt int32, target int64, err *podvol.StepError, now time.Time) Plan {
+func failed(v *View, attempt int32, target int64, err *steppod.StepError, now time.Time) Plan {
 	status := v.Record.Status.DeepCopy()
 	failures := int32(1)
 	if j := status.Expansion; j != nil && j.TargetCapacity == target {
 		failures += j.Failures
 	}
-	next := podvol.RetryAt(v.Record, failures, now)
+	next := steppod.RetryAt(v.Record, failures, now)
 	status.Expansion = &tarnv1.PavVolumeExpansion{
 		TargetCapacity: target, Attempts: attempt, Failures: failures, NextAttemptTime: next,
 		LastError: err.Recorded(v.Provisioner, now),
@@ -286,13 +286,13 @@ func failed(v *View, attempt int32, target int64, err *podvol.StepError, now tim
 }
 
 // fail tells the claim's owner of a failed attempt.
-func fail(v *View, target int64, err *podvol.StepError, now time.Time) []Action {
+func fail(v *View, target int64, err *steppod.StepError, now time.Time) []Action {
 	claim := started(v.Claim, v.Volume.Spec.CSI.Driver, target, true, now)
 	return append(writeClaim(v, rejected(claim, err, now)), Post{corev1.EventTypeWarning, eventFailed, err.Message})
 }
 
 // reject tells it once where there is no journal.
-func reject(v *View, err *podvol.StepError, now time.Time) []Action {
+func reject(v *View, err *steppod.StepError, now time.Time) []Action {
 	write := writeClaim(v, rejected(v.Claim, err, now))
 	if write == nil {
 		return nil
@@ -305,7 +305,7 @@ func settle(v *View, now time.Time) []Action {
 	if !growable(v) || v.Provisioner == nil || wantedOf(v.Claim) > sizeOf(v) {
 		return nil
 	}
-	onNodes := podvol.ExpandsOnNodes(v.Provisioner)
+	onNodes := steppod.ExpandsOnNodes(v.Provisioner)
 	switch wanted, allocated := wantedOf(v.Claim), allocatedOf(v.Claim); statusOf(v.Claim) {
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
 		if !onNodes { // no longer: the kubelet would wait for ever
@@ -328,7 +328,7 @@ func settle(v *View, now time.Time) []Action {
 // finish ends the controller's side of a resize: the claim waits for the kubelet to
 // reach a size, or has that of the volume.
 func finish(v *View, bytes int64, now time.Time) []Action {
-	if podvol.ExpandsOnNodes(v.Provisioner) {
+	if steppod.ExpandsOnNodes(v.Provisioner) {
 		return append(writeClaim(v, pending(v.Claim, bytes, now)), Post{corev1.EventTypeNormal, eventNodePending, fmt.Sprintf(
 			"volume %s has grown; the nodes that use it have yet to reach %d bytes", v.Volume.Name, bytes)})
 	}

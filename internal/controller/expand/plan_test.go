@@ -13,7 +13,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -35,7 +35,7 @@ func viewOf(changes ...func(*View)) *View {
 	claim := testkit.Claim("ns", "data", "u1", "prov")
 	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: bytes(gi)}
 	v := &View{Claim: claim, Record: testkit.Record(claim, "prov", tarnv1.VolumeCreated), Provisioner: testkit.Provisioner("prov"),
-		Observed: podvol.Observation{State: podvol.PodAbsent}, Prepared: &podvol.Prepared{Pod: podNamed("new")}}
+		Observed: steppod.Observation{State: steppod.PodAbsent}, Prepared: &steppod.Prepared{Pod: podNamed("new")}}
 	claim.Spec.VolumeName = v.Record.Name
 	v.Record.Status.Capacity = gi
 	meta.SetStatusCondition(&v.Record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionTrue, Reason: "Provisioned"})
@@ -76,7 +76,7 @@ func journal(target int64, again time.Duration) func(*View) {
 		j := &tarnv1.PavVolumeExpansion{TargetCapacity: target, Attempts: 3, Failures: 1}
 		if again != 0 {
 			j.NextAttemptTime = ptr.To(metav1.NewTime(noon.Add(again)))
-			j.LastError = &tarnv1.PavVolumeError{Reason: podvol.ReasonPodFailed}
+			j.LastError = &tarnv1.PavVolumeError{Reason: steppod.ReasonPodFailed}
 		}
 		v.Record.Status.Expansion = j
 	}
@@ -94,11 +94,11 @@ func generation(now, judged int64) func(*View) {
 	}
 }
 
-func ended(state podvol.PodState, result tarnv1.PodResult) func(*View) {
+func ended(state steppod.PodState, result tarnv1.PodResult) func(*View) {
 	return func(v *View) {
-		v.Observed = podvol.Observation{State: state, Result: &result}
-		if state == podvol.PodFailed {
-			v.Observed.Reason, v.Observed.Message = podvol.ReasonPodFailed, "shelf full"
+		v.Observed = steppod.Observation{State: state, Result: &result}
+		if state == steppod.PodFailed {
+			v.Observed.Reason, v.Observed.Message = steppod.ReasonPodFailed, "shelf full"
 		}
 		v.Pods = []corev1.Pod{*podNamed("old")}
 	}
@@ -107,14 +107,14 @@ func ended(state podvol.PodState, result tarnv1.PodResult) func(*View) {
 func capacity(text string) tarnv1.PodResult { return tarnv1.PodResult{Capacity: &text} }
 
 func unfit(reason string) func(*View) {
-	return func(v *View) { v.Unfit = &podvol.StepError{Reason: reason, Message: "no way"} }
+	return func(v *View) { v.Unfit = &steppod.StepError{Reason: reason, Message: "no way"} }
 }
 
 func onNodes(v *View) {
 	v.Provisioner.Spec.VolumeExpansion = testkit.Section(`{"nodePodTemplate": {"spec": {}}}`)
 }
 
-func onNodesOnly(v *View) { onNodes(v); v.Prepared = &podvol.Prepared{} }
+func onNodesOnly(v *View) { onNodes(v); v.Prepared = &steppod.Prepared{} }
 
 func claimGone(v *View) { v.Claim = nil }
 
@@ -169,38 +169,38 @@ func TestAVolumeGrowsBy(t *testing.T) {
 		{"a claim that is being deleted gets nothing more", viewOf(func(v *View) { v.Claim.DeletionTimestamp = &metav1.Time{Time: noon} }), ""},
 		{"a volume that is not handed over is provision's", viewOf(func(v *View) { v.Record.Status.Conditions = nil }), ""},
 		{"a volume that is being destroyed is reclaim's", viewOf(func(v *View) { v.Record.Status.Phase = tarnv1.VolumeDeleting }), ""},
-		{"a section without a pod is done at once", viewOf(func(v *View) { v.Prepared = &podvol.Prepared{} }),
+		{"a section without a pod is done at once", viewOf(func(v *View) { v.Prepared = &steppod.Prepared{} }),
 			"grow(2), journal(0/2 #0), claim(2/2 ), VolumeResizeSuccessful, discard"},
 		{"a section that concerns nodes alone leaves it to them", viewOf(onNodesOnly),
 			"grow(2), journal(0/2 #0), claim(1/2 NodeResizePending) FileSystemResizePending, FileSystemResizeRequired, discard"},
 
 		{"a pod that vanished is started again, the intent first", viewOf(journal(2*gi, 0), claimIs(controllerRuns, 2*gi)),
 			"journal(2/1 #3), claim(1/2 ControllerResizeInProgress) Resizing, start, discard new"},
-		{"a pod that runs is waited for", viewOf(journal(2*gi, 0), ended(podvol.PodRunning, tarnv1.PodResult{})), ""},
-		{"a pod that succeeded has made the size it was to make", viewOf(journal(2*gi, 0), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
+		{"a pod that runs is waited for", viewOf(journal(2*gi, 0), ended(steppod.PodRunning, tarnv1.PodResult{})), ""},
+		{"a pod that succeeded has made the size it was to make", viewOf(journal(2*gi, 0), ended(steppod.PodSucceeded, tarnv1.PodResult{})),
 			"grow(2), journal(0/2 #3), claim(2/2 ), VolumeResizeSuccessful, discard"},
-		{"a pod may make more than it was to", viewOf(journal(2*gi, 0), ended(podvol.PodSucceeded, capacity("3Gi"))),
+		{"a pod may make more than it was to", viewOf(journal(2*gi, 0), ended(steppod.PodSucceeded, capacity("3Gi"))),
 			"grow(3), journal(0/3 #3), claim(3/3 ), VolumeResizeSuccessful, discard"},
-		{"a pod must not make less", viewOf(journal(2*gi, 0), ended(podvol.PodSucceeded, capacity("1Gi"))), "journal(2/1 #3 2x), " + failing},
-		{"nodes follow the controller", viewOf(onNodes, journal(2*gi, 0), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
+		{"a pod must not make less", viewOf(journal(2*gi, 0), ended(steppod.PodSucceeded, capacity("1Gi"))), "journal(2/1 #3 2x), " + failing},
+		{"nodes follow the controller", viewOf(onNodes, journal(2*gi, 0), ended(steppod.PodSucceeded, tarnv1.PodResult{})),
 			"grow(2), journal(0/2 #3), claim(1/2 NodeResizePending) FileSystemResizePending, FileSystemResizeRequired, discard"},
-		{"what a pod has made stands though its provisioner was removed by force", viewOf(unmade, journal(2*gi, 0), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
+		{"what a pod has made stands though its provisioner was removed by force", viewOf(unmade, journal(2*gi, 0), ended(steppod.PodSucceeded, tarnv1.PodResult{})),
 			"grow(2), journal(0/2 #3), claim(2/2 ), VolumeResizeSuccessful, discard"},
-		{"so does what a pod of it has failed at", viewOf(unmade, journal(2*gi, 0), ended(podvol.PodFailed, tarnv1.PodResult{})), "journal(2/1 #3 2x), " + failing},
+		{"so does what a pod of it has failed at", viewOf(unmade, journal(2*gi, 0), ended(steppod.PodFailed, tarnv1.PodResult{})), "journal(2/1 #3 2x), " + failing},
 		{"a pod that vanished after its provisioner is not started again", viewOf(unmade, unfit(reasonNotExpandable), journal(2*gi, 0)),
 			"journal(2/1 #3 2x), " + refusing},
-		{"a volume written before a crash is not written again", viewOf(journal(2*gi, 0), has(2*gi), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
+		{"a volume written before a crash is not written again", viewOf(journal(2*gi, 0), has(2*gi), ended(steppod.PodSucceeded, tarnv1.PodResult{})),
 			"journal(0/2 #3), claim(2/2 ), VolumeResizeSuccessful, discard"},
 		{"a record not written before a crash is written", viewOf(has(2*gi), func(v *View) { v.Record.Status.Capacity = gi }),
 			"journal(0/2 #0), claim(2/2 ), VolumeResizeSuccessful"},
 		{"a claim not written before a crash is written", viewOf(has(2*gi), claimIs(controllerRuns, 2*gi)), "claim(2/2 ), VolumeResizeSuccessful"},
 		{"a volume the cache does not show yet is not grown twice", viewOf(has(2*gi), func(v *View) { v.Volume.Spec.Capacity = bytes(gi) }, claimIs(controllerRuns, 2*gi)),
 			"claim(2/2 ), VolumeResizeSuccessful"},
-		{"the growth of a volume whose claim is gone is recorded all the same", viewOf(claimGone, journal(2*gi, 0), ended(podvol.PodSucceeded, tarnv1.PodResult{})),
+		{"the growth of a volume whose claim is gone is recorded all the same", viewOf(claimGone, journal(2*gi, 0), ended(steppod.PodSucceeded, tarnv1.PodResult{})),
 			"grow(2), journal(0/2 #3), discard"},
 		{"a pod that vanished after its claim is not started again", viewOf(claimGone, journal(2*gi, 0)), "journal(0/1 #3)"},
 
-		{"a pod that failed is kept, and followed by another later", viewOf(journal(2*gi, 0), ended(podvol.PodFailed, tarnv1.PodResult{})), "journal(2/1 #3 2x), " + failing},
+		{"a pod that failed is kept, and followed by another later", viewOf(journal(2*gi, 0), ended(steppod.PodFailed, tarnv1.PodResult{})), "journal(2/1 #3 2x), " + failing},
 		{"nothing is done until then", viewOf(journal(2*gi, time.Minute), claimIs(controllerRuns, 2*gi)), ""},
 		{"then it is begun again", viewOf(journal(2*gi, -time.Minute), claimIs(controllerRuns, 2*gi)),
 			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, start, discard new"},
@@ -212,8 +212,8 @@ func TestAVolumeGrowsBy(t *testing.T) {
 			"journal(0/2 #3), discard, claim(2/2 ), VolumeResizeSuccessful"},
 		{"the retries end with the claim", viewOf(claimGone, journal(2*gi, time.Minute)), "journal(0/1 #3), discard"},
 
-		{"what can never be is infeasible", viewOf(unfit(podvol.ReasonInvalid)), "journal(2/1 #1 1x), " + refusing},
-		{"a pod the API server refused is infeasible", viewOf(journal(2*gi, 0), unfit(podvol.ReasonPodRefused)), "journal(2/1 #3 2x), " + refusing},
+		{"what can never be is infeasible", viewOf(unfit(steppod.ReasonInvalid)), "journal(2/1 #1 1x), " + refusing},
+		{"a pod the API server refused is infeasible", viewOf(journal(2*gi, 0), unfit(steppod.ReasonPodRefused)), "journal(2/1 #3 2x), " + refusing},
 		{"a provisioner that is not right yet is not", viewOf(unfit(reasonNotReady)), "journal(2/1 #1 1x), " + failing},
 		{"a provisioner that was put right is used at once", viewOf(journal(2*gi, time.Minute), func(v *View) {
 			v.Record.Status.Expansion.LastError.Reason = reasonNotExpandable
@@ -250,7 +250,7 @@ func TestAVolumeGrowsBy(t *testing.T) {
 }
 
 func TestAFailedExpansionNotesTheProvisionerItFailedWith(t *testing.T) {
-	v := viewOf(journal(2*gi, 0), ended(podvol.PodFailed, tarnv1.PodResult{}), generation(7, 7))
+	v := viewOf(journal(2*gi, 0), ended(steppod.PodFailed, tarnv1.PodResult{}), generation(7, 7))
 	status := plan(v, noon).Actions[0].(WriteJournal).Status
 	if got := status.Expansion.LastError.ProvisionerGeneration; got != 7 {
 		t.Errorf("provisionerGeneration %d, want 7", got)
@@ -292,7 +292,7 @@ func TestOnlyARightProvisionerExpands(t *testing.T) {
 }
 
 func TestAFailureKeepsItsWordsWhileTheNextAttemptRuns(t *testing.T) {
-	v := viewOf(journal(2*gi, 0), ended(podvol.PodFailed, tarnv1.PodResult{}))
+	v := viewOf(journal(2*gi, 0), ended(steppod.PodFailed, tarnv1.PodResult{}))
 	for _, a := range plan(v, noon).Actions {
 		switch a := a.(type) {
 		case WriteJournal:

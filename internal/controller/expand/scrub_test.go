@@ -12,7 +12,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -25,7 +25,7 @@ func TestAnExpansionIsNotBegunAnewWhileTheVolumeIsScrubbed(t *testing.T) {
 	v.Volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: scrub.Namespace, Name: scrub.Name, UID: scrub.UID}
 	store := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(scrub, v.Volume, v.Record, v.Provisioner).
 		WithStatusSubresource(&tarnv1.PavVolume{}, &corev1.PersistentVolumeClaim{}).Build()
-	r := &reconciler{client: store, steps: &podvol.Steps{Client: store, Reader: store}, events: events.NewFakeRecorder(10), clock: testclock.NewFakePassiveClock(noon)}
+	r := &reconciler{client: store, steps: &steppod.Steps{Client: store, Reader: store}, events: events.NewFakeRecorder(10), clock: testclock.NewFakePassiveClock(noon)}
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(v.Record)}); err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"tarn.dev/tarn/internal/podvol"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 )
 
 func TestAnExpansionPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T) {
@@ -19,7 +19,7 @@ func TestAnExpansionPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.
 		Namespace: "ns", Name: "p", CreationTimestamp: metav1.NewTime(noon), OwnerReferences: []metav1.OwnerReference{{UID: v.Record.UID}},
 	}}
 	look := func(pod *corev1.Pod) Plan {
-		v.Observed = podvol.Observe(pod, v.Record.UID, noon.Add(time.Second))
+		v.Observed = steppod.Observe(pod, v.Record.UID, noon.Add(time.Second))
 		p := plan(v, noon.Add(time.Second))
 		for _, a := range p.Actions {
 			if w, ok := a.(WriteClaim); ok {
@@ -31,18 +31,18 @@ func TestAnExpansionPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.
 	if p := look(pod); len(p.Actions) > 0 {
 		t.Errorf("of one that waits for nothing it is told %s", told(p))
 	}
-	look(podvoltest.CannotPull(pod))
-	if got := waitedFor(v.Claim); got != podvoltest.NoImage {
+	look(steppodtest.CannotPull(pod))
+	if got := waitedFor(v.Claim); got != steppodtest.NoImage {
 		t.Errorf("while it waits, the claim says %q", got)
 	}
-	if p := look(podvoltest.CannotPull(pod)); len(p.Actions) > 0 {
+	if p := look(steppodtest.CannotPull(pod)); len(p.Actions) > 0 {
 		t.Errorf("which is told again: %s", told(p))
 	}
 	waits := v.Claim
 
-	p := look(podvoltest.TimeIsUp(pod))
+	p := look(steppodtest.TimeIsUp(pod))
 	post, ok := p.Actions[len(p.Actions)-1].(Post)
-	if !ok || !strings.Contains(post.Note, "has not ended within 5s: "+podvoltest.NoImage) {
+	if !ok || !strings.Contains(post.Note, "has not ended within 5s: "+steppodtest.NoImage) {
 		t.Errorf("it is told %+v", p.Actions)
 	}
 	if got := waitedFor(v.Claim); got != "" {

@@ -13,7 +13,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // errStale says that the cache is behind what the API server has: look again.
@@ -44,7 +44,7 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 		}
 		r.warn(v, p.Cause, p.Warning)
 		if p.WaitNote != "" && v.Claim != nil {
-			r.events.Eventf(v.Claim, v.Record, corev1.EventTypeWarning, podvol.EventPodWaiting, p.WaitAction, "%s", kube.Note(p.WaitNote))
+			r.events.Eventf(v.Claim, v.Record, corev1.EventTypeWarning, steppod.EventPodWaiting, p.WaitAction, "%s", kube.Note(p.WaitNote))
 		}
 		return p.Status.Phase == tarnv1.VolumeCreated, nil
 	case ActWithdraw:
@@ -207,7 +207,7 @@ func (r *reconciler) recreate(ctx context.Context, v *View) error {
 	}
 	prepared, err := r.steps.PrepareCreation(ctx, v.Provisioner, v.Record, v.Claim, v.Record.Status.Attempts)
 	if err == nil && prepared.Pod == nil {
-		err = &podvol.StepError{Step: tarnv1.StepCreation, Reason: podvol.ReasonInvalid,
+		err = &steppod.StepError{Step: tarnv1.StepCreation, Reason: steppod.ReasonInvalid,
 			Message: "spec.volumeCreation lost its podTemplate while a creation pod was at work"}
 	}
 	if err != nil {
@@ -219,7 +219,7 @@ func (r *reconciler) recreate(ctx context.Context, v *View) error {
 // startAgain starts the pod of the attempt at hand, after writing where it is and which
 // handle it is to give, if its template says another. A creation whose handle is that of a
 // volume which is being deleted is undone after that: it may have run.
-func (r *reconciler) startAgain(ctx context.Context, v *View, prepared *podvol.Prepared, onRefusal tarnv1.VolumePhase) error {
+func (r *reconciler) startAgain(ctx context.Context, v *View, prepared *steppod.Prepared, onRefusal tarnv1.VolumePhase) error {
 	if s := v.Record.Status; s.PodNamespace != prepared.Pod.Namespace || s.Handle != prepared.Inputs.Handle {
 		if err := r.writeStatus(ctx, v, begun(v.Record, s.Phase, s.Attempts, prepared)); err != nil {
 			return err
@@ -257,7 +257,7 @@ func (r *reconciler) start(ctx context.Context, v *View, pod *corev1.Pod, onRefu
 
 // giveUp records a StepError; any other error is returned as it is.
 func (r *reconciler) giveUp(ctx context.Context, v *View, err error, into tarnv1.VolumePhase, attempt int32) error {
-	step := podvol.AsStepError(err)
+	step := steppod.AsStepError(err)
 	if step == nil {
 		return err
 	}
@@ -359,7 +359,7 @@ func (r *reconciler) discardPods(ctx context.Context, v *View, those func(*corev
 		return fmt.Errorf("listing the pods of PavVolume %s: %w", v.Record.Name, err)
 	}
 	for i := range pods.Items {
-		if !podvol.OwnedBy(&pods.Items[i], v.Record.UID) || !those(&pods.Items[i]) {
+		if !steppod.OwnedBy(&pods.Items[i], v.Record.UID) || !those(&pods.Items[i]) {
 			continue
 		}
 		if err := r.steps.Discard(ctx, &pods.Items[i]); err != nil {

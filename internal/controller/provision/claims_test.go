@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -40,7 +40,7 @@ func TestAPodThatTheAPIServerRefusesIsToldToItsClaim(t *testing.T) {
 			return c.Create(ctx, o, opts...)
 		},
 	})
-	w.r.client, w.r.steps = refusing, &podvol.Steps{Client: refusing, Reader: w.store}
+	w.r.client, w.r.steps = refusing, &steppod.Steps{Client: refusing, Reader: w.store}
 	for range 4 {
 		w.look("u1")
 	}

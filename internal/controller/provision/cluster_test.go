@@ -22,8 +22,8 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -41,7 +41,7 @@ type cluster struct {
 	claim *corev1.PersistentVolumeClaim
 	// holder has the handle at first, where there is one.
 	holder  *tarnv1.PavVolume
-	kubelet *podvoltest.Kubelet
+	kubelet *steppodtest.Kubelet
 	clock   testkit.PushedClock
 	starts  atomic.Int32
 
@@ -88,7 +88,7 @@ func newCluster(t *testing.T, config *rest.Config, name string, l life) *cluster
 		c.stored = true
 	}
 	c.Must(c.Client.Create(c.Ctx, c.claim))
-	c.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: c.Client, Ends: c.ends, Node: nodeOf}
+	c.kubelet = &steppodtest.Kubelet{Provisioner: name, Client: c.Client, Ends: c.ends, Node: nodeOf}
 	c.kubelet.Start(c.Ctx, t) // Play ends the context
 	c.Play(c.round)
 	return c
@@ -102,7 +102,7 @@ func (c *cluster) Run(restConfig *rest.Config) (stop func()) {
 		c.holdAtCreated()
 	}
 	return testkit.Run(c.Ctx, c.T, restConfig, func(mgr ctrl.Manager) error {
-		return Register(mgr, Options{Steps: &podvol.Steps{Namespaces: podvol.Namespaces{"default"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader()}, Clock: &c.clock})
+		return Register(mgr, Options{Steps: &steppod.Steps{Namespaces: steppod.Namespaces{"default"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader()}, Clock: &c.clock})
 	})
 }
 
@@ -151,7 +151,7 @@ func nodeOf(pod *corev1.Pod) string {
 
 // ends is the end of a pod. It holds the pod until the claim is gone, where that is to go
 // meanwhile.
-func (c *cluster) ends(pod *corev1.Pod) podvoltest.End {
+func (c *cluster) ends(pod *corev1.Pod) steppodtest.End {
 	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
 	if step == tarnv1.StepCreation {
 		c.mu.Lock()
@@ -173,11 +173,11 @@ func (c *cluster) ends(pod *corev1.Pod) podvoltest.End {
 	switch {
 	case step == tarnv1.StepCreation && c.failures > 0:
 		c.failures--
-		return podvoltest.End{Fails: true, Result: tarnv1.PodResult{Error: "the array is busy"}}
+		return steppodtest.End{Fails: true, Result: tarnv1.PodResult{Error: "the array is busy"}}
 	case step == tarnv1.StepCreation && c.life.waits && pod.Spec.NodeName == firstNode:
-		return podvoltest.End{Fails: true, Result: tarnv1.PodResult{Error: "no room on this node"}}
+		return steppodtest.End{Fails: true, Result: tarnv1.PodResult{Error: "no room on this node"}}
 	}
-	return podvoltest.End{Result: tarnv1.PodResult{Capacity: ptr.To("1Gi")}}
+	return steppodtest.End{Result: tarnv1.PodResult{Capacity: ptr.To("1Gi")}}
 }
 
 // round does what has to be done. What the API server refuses is left to the next one.
@@ -187,7 +187,7 @@ func (c *cluster) round() error {
 		return err
 	}
 	for i := range s.pods {
-		if s.record == nil || s.pods[i].DeletionTimestamp != nil && podvol.Ended(&s.pods[i]) {
+		if s.record == nil || s.pods[i].DeletionTimestamp != nil && steppod.Ended(&s.pods[i]) {
 			_ = c.Client.Delete(c.Ctx, &s.pods[i], client.GracePeriodSeconds(0))
 		}
 	}
@@ -243,13 +243,13 @@ func (c *cluster) settlePhase(s sight) {
 func (c *cluster) reclaim(s sight) {
 	switch phase := s.record.Status.Phase; {
 	case phase == tarnv1.VolumeUndoing:
-		if slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool { return !podvol.Ended(&pod) }) {
+		if slices.ContainsFunc(s.pods, func(pod corev1.Pod) bool { return !steppod.Ended(&pod) }) {
 			return
 		}
 		c.destroyed()
 		s.record.Status.Phase, s.record.Status.Handle, s.record.Status.Capacity = tarnv1.VolumePending, "", 0
 		if s.record.Status.LastError != nil {
-			s.record.Status.NextAttemptTime = podvol.RetryAt(s.record, s.record.Status.Attempts, c.clock.Now())
+			s.record.Status.NextAttemptTime = steppod.RetryAt(s.record, s.record.Status.Attempts, c.clock.Now())
 		}
 		_ = c.Client.Status().Update(c.Ctx, s.record)
 	case phase == tarnv1.VolumeCreated:
@@ -271,7 +271,7 @@ func (c *cluster) reclaim(s sight) {
 // letGo ends the holder of the handle, with its storage, once the record waits for that.
 func (c *cluster) letGo(s sight) {
 	said := meta.FindStatusCondition(s.record.Status.Conditions, tarnv1.ConditionProvisioned)
-	if c.holder == nil || said == nil || said.Reason != podvol.ReasonHandleGoing {
+	if c.holder == nil || said == nil || said.Reason != steppod.ReasonHandleGoing {
 		return
 	}
 	if err := c.Client.Delete(c.Ctx, c.holder.DeepCopy()); err != nil {

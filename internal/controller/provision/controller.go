@@ -17,7 +17,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;patch
@@ -39,7 +39,7 @@ const (
 
 // Options are what the controller needs beside the manager.
 type Options struct {
-	Steps *podvol.Steps
+	Steps *steppod.Steps
 	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
 	MaxConcurrent int
 	// Clock is the real one where it is nil.
@@ -50,7 +50,7 @@ type reconciler struct {
 	client  client.Client
 	reader  client.Reader // live
 	handles kube.Handles
-	steps   *podvol.Steps
+	steps   *steppod.Steps
 	events  events.EventRecorder
 	clock   clock.PassiveClock
 }

@@ -11,7 +11,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // decideDisputed waits for a person: for the end of the claim, or for somebody to delete
@@ -30,7 +30,7 @@ func decideDisputed(v *View) Plan {
 
 // disputed is the status of a record whose creation gave the handle of another volume.
 func disputed(record *tarnv1.PavVolume, holder kube.Holder, now time.Time) *tarnv1.PavVolumeStatus {
-	err := podvol.HandleTaken(record, holder)
+	err := steppod.HandleTaken(record, holder)
 	status := record.Status.DeepCopy()
 	status.Phase = tarnv1.VolumeDisputed
 	status.LastError = err.Recorded(nil, now)
@@ -55,11 +55,11 @@ func (r *reconciler) giveWay(ctx context.Context, v *View, holders []kube.Holder
 		if err := r.writeStatus(ctx, v, disputed(v.Record, holders[i], r.clock.Now())); err != nil {
 			return err
 		}
-		r.warn(v, podvol.ReasonHandleTaken, v.Record.Status.LastError.Message)
+		r.warn(v, steppod.ReasonHandleTaken, v.Record.Status.LastError.Message)
 		return nil
 	}
-	message := podvol.HandleGoing(v.Record.Status.Handle, holders[0])
-	if err := r.writeStatus(ctx, v, undo(v, podvol.ReasonHandleGoing, message).Status); err != nil {
+	message := steppod.HandleGoing(v.Record.Status.Handle, holders[0])
+	if err := r.writeStatus(ctx, v, undo(v, steppod.ReasonHandleGoing, message).Status); err != nil {
 		return err
 	}
 	r.tellWait(v, message)
@@ -74,7 +74,7 @@ func (r *reconciler) yields(ctx context.Context, v *View, handle string) (bool, 
 	if err != nil || holder == nil {
 		return false, err
 	}
-	status, message := v.Record.Status.DeepCopy(), podvol.HandleGoing(handle, *holder)
+	status, message := v.Record.Status.DeepCopy(), steppod.HandleGoing(handle, *holder)
 	status.Handle = handle
 	if status.Phase != tarnv1.VolumeValidating {
 		status.Phase = tarnv1.VolumePending
@@ -82,7 +82,7 @@ func (r *reconciler) yields(ctx context.Context, v *View, handle string) (bool, 
 			status.NodeName = ""
 		}
 	}
-	if !say(status, v.Record, podvol.ReasonHandleGoing, message) && v.Record.Status.Handle == handle && v.Record.Status.Phase == status.Phase {
+	if !say(status, v.Record, steppod.ReasonHandleGoing, message) && v.Record.Status.Handle == handle && v.Record.Status.Phase == status.Phase {
 		return true, nil
 	}
 	if err := r.writeStatus(ctx, v, status); err != nil {
@@ -112,12 +112,12 @@ func (r *reconciler) goingHolder(ctx context.Context, v *View, handle string) (*
 // waitsForHandle says whether a record waits until another volume lets its handle go.
 func waitsForHandle(record *tarnv1.PavVolume) bool {
 	c := meta.FindStatusCondition(record.Status.Conditions, tarnv1.ConditionProvisioned)
-	return c != nil && c.Reason == podvol.ReasonHandleGoing
+	return c != nil && c.Reason == steppod.ReasonHandleGoing
 }
 
 // tellWait tells the claim what it waits for.
 func (r *reconciler) tellWait(v *View, message string) {
 	if v.Claim != nil {
-		r.events.Eventf(v.Claim, v.Record, corev1.EventTypeNormal, podvol.ReasonHandleGoing, "Wait", "%s", kube.Note(message))
+		r.events.Eventf(v.Claim, v.Record, corev1.EventTypeNormal, steppod.ReasonHandleGoing, "Wait", "%s", kube.Note(message))
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -71,9 +71,9 @@ func TestAHandleThatAnotherVolumeHasIsAPersonsToDecideAbout(t *testing.T) {
 			condition := meta.FindStatusCondition(status.Conditions, tarnv1.ConditionProvisioned)
 			told := <-w.events.Events
 			texts, advice := []string{condition.Message, told}, "tarn explain volume pvc-u2"
-			wantPhase, wantReason, wantEvent := tarnv1.VolumeUndoing, podvol.ReasonHandleGoing, "Normal HandleGoing"
+			wantPhase, wantReason, wantEvent := tarnv1.VolumeUndoing, steppod.ReasonHandleGoing, "Normal HandleGoing"
 			if !c.undone {
-				wantPhase, wantReason, wantEvent = tarnv1.VolumeDisputed, podvol.ReasonHandleTaken, "Warning ProvisioningFailed"
+				wantPhase, wantReason, wantEvent = tarnv1.VolumeDisputed, steppod.ReasonHandleTaken, "Warning ProvisioningFailed"
 				texts, advice = append(texts, status.LastError.Message), "kubectl delete pavvolume pvc-u1"
 			}
 			if status.Phase != wantPhase || status.Handle != "shelf-7" || w.volume("u1") != nil {
@@ -166,7 +166,7 @@ func TestADisputedRecordEndsWithItsClaimOrByHandAndRunsNothing(t *testing.T) {
 
 func TestADisputeThatReclaimFoundIsToldToTheClaimOnce(t *testing.T) {
 	claim, record := made("u1", "shelf-7", tarnv1.VolumeDisputed)
-	record.Status.LastError = &tarnv1.PavVolumeError{Step: tarnv1.StepCreation, Reason: podvol.ReasonHandleTaken, Message: "taken"}
+	record.Status.LastError = &tarnv1.PavVolumeError{Step: tarnv1.StepCreation, Reason: steppod.ReasonHandleTaken, Message: "taken"}
 	w := newWorld(t, claim, record, testkit.Provisioner("prov"))
 	for range 2 {
 		w.look("u1")

@@ -10,7 +10,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // View is all that is known about one volume to be: the claim and what was made for
@@ -30,7 +30,7 @@ type View struct {
 	// Pod is the pod of the record's current step and attempt; Observed what it
 	// tells.
 	Pod      *corev1.Pod
-	Observed podvol.Observation
+	Observed steppod.Observation
 }
 
 // gather reads the View of one volume from the cache.
@@ -104,7 +104,7 @@ func (r *reconciler) gatherPod(ctx context.Context, v *View) error {
 	}
 	key := client.ObjectKey{
 		Namespace: v.Record.Status.PodNamespace,
-		Name:      podvol.PodName(step, v.Record.Spec.Claim.UID, v.Record.Status.Attempts),
+		Name:      steppod.PodName(step, v.Record.Spec.Claim.UID, v.Record.Status.Attempts),
 	}
 	if key.Namespace != "" {
 		pod, err := kube.Get(ctx, r.client, key, &corev1.Pod{})
@@ -115,6 +115,6 @@ func (r *reconciler) gatherPod(ctx context.Context, v *View) error {
 	}
 	var err error
 	now := r.clock.Now()
-	v.Observed, err = r.steps.Unmounted(ctx, v.Pod, podvol.Observe(v.Pod, v.Record.UID, now), now)
+	v.Observed, err = r.steps.Unmounted(ctx, v.Pod, steppod.Observe(v.Pod, v.Record.UID, now), now)
 	return err
 }

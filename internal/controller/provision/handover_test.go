@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -60,8 +60,8 @@ func TestACreationPodThatIsSlowToGoTakesNoneWithItThatMakesTheVolumeAnew(t *test
 	}
 	meta.SetStatusCondition(&record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionTrue, Reason: reasonProvisioned})
 	record.Status.PodNamespace = "default"
-	first := pod(podvol.PodName(tarnv1.StepCreation, claim.UID, 1), map[string]string{})
-	anew := pod(podvol.RecyclePodName(tarnv1.StepCreation, "scrub-uid", false), map[string]string{tarnv1.LabelScrub: "volume"})
+	first := pod(steppod.PodName(tarnv1.StepCreation, claim.UID, 1), map[string]string{})
+	anew := pod(steppod.RecyclePodName(tarnv1.StepCreation, "scrub-uid", false), map[string]string{tarnv1.LabelScrub: "volume"})
 	w := newWorld(t, claim, record, testkit.Volume(record), testkit.Provisioner("prov"), first, anew)
 	w.look("u1")
 	if pods := w.pods(); len(pods) != 1 || pods[0].Name != anew.Name {

@@ -9,7 +9,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -40,11 +40,11 @@ func (r *reconciler) takeNode(ctx context.Context, v *View) error {
 	why, reason := "is not in allowedTopologies of StorageClass "+class.Name, reasonNodeRefused
 	switch {
 	case node == nil:
-		why, reason = "is gone", podvol.ReasonNodeGone
+		why, reason = "is gone", steppod.ReasonNodeGone
 	case volume.Allows(class.AllowedTopologies, node.Labels):
 		return nil
 	}
-	return &podvol.StepError{Step: tarnv1.StepCreation, Reason: reason, Message: fmt.Sprintf("node %q, which annotation %s of the claim selects, %s", selected, annSelectedNode, why)}
+	return &steppod.StepError{Step: tarnv1.StepCreation, Reason: reason, Message: fmt.Sprintf("node %q, which annotation %s of the claim selects, %s", selected, annSelectedNode, why)}
 }
 
 // nodeGone is the failure of an attempt whose node is gone: none of its pods could run
@@ -58,7 +58,7 @@ func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume, ste
 	if err != nil || node != nil {
 		return err
 	}
-	return &podvol.StepError{Step: step, Reason: podvol.ReasonNodeGone, Message: fmt.Sprintf("node %q, on which the volume was being made, is gone", name)}
+	return &steppod.StepError{Step: step, Reason: steppod.ReasonNodeGone, Message: fmt.Sprintf("node %q, on which the volume was being made, is gone", name)}
 }
 
 // tie gives a volume the affinity of its node, by the label Kubernetes' own local

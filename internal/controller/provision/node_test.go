@@ -11,7 +11,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -47,7 +47,7 @@ func TestCase119ANodeThatTheClassDoesNotAllowIsRefusedAndGivenBack(t *testing.T)
 	claim := func(node string) *corev1.PersistentVolumeClaim {
 		return testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) { c.Annotations[annSelectedNode] = node })
 	}
-	snapshot, err := podvol.SnapshotClass(class)
+	snapshot, err := steppod.SnapshotClass(class)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestCase119ANodeThatTheClassDoesNotAllowIsRefusedAndGivenBack(t *testing.T)
 	}{
 		{"allowed", 1, "", ""},
 		{"forbidden", 0, reasonNodeRefused, "is not in allowedTopologies of StorageClass prov"},
-		{"gone", 0, podvol.ReasonNodeGone, "of the claim selects, is gone"},
+		{"gone", 0, steppod.ReasonNodeGone, "of the claim selects, is gone"},
 	} {
 		t.Run(c.node, func(t *testing.T) {
 			record := testkit.Record(claim(c.node), "prov", tarnv1.VolumePending, func(r *tarnv1.PavVolume) {
@@ -115,7 +115,7 @@ func TestAnAttemptWhoseNodeIsGoneIsGivenUp(t *testing.T) {
 				}
 				continue
 			}
-			if status.Phase != want || len(w.pods()) > 0 || status.LastError == nil || status.LastError.Reason != podvol.ReasonNodeGone {
+			if status.Phase != want || len(w.pods()) > 0 || status.LastError == nil || status.LastError.Reason != steppod.ReasonNodeGone {
 				t.Errorf("%s, and its node is gone: it is %s with %d pods, last error %+v, want %s and none", phase, status.Phase, len(w.pods()), status.LastError, want)
 			}
 		}
@@ -139,7 +139,7 @@ func TestNoCreationBeginsOnANodeThatWentDuringTheValidation(t *testing.T) {
 	w.must(w.store.Delete(t.Context(), node))
 	w.look("u1")
 	status := w.record("u1").Status
-	if status.Phase != tarnv1.VolumePending || status.LastError == nil || status.LastError.Reason != podvol.ReasonNodeGone {
+	if status.Phase != tarnv1.VolumePending || status.LastError == nil || status.LastError.Reason != steppod.ReasonNodeGone {
 		t.Errorf("it is %s, last error %+v, want Pending for its node", status.Phase, status.LastError)
 	}
 	for _, pod := range w.pods() {

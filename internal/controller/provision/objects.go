@@ -16,7 +16,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -59,11 +59,11 @@ func className(claim *corev1.PersistentVolumeClaim) string {
 // newRecord is the PavVolume of a claim.
 func newRecord(v *View) (*tarnv1.PavVolume, error) {
 	claim, class := v.Claim, v.Class
-	claimJSON, err := podvol.SnapshotClaim(claim)
+	claimJSON, err := steppod.SnapshotClaim(claim)
 	if err != nil {
 		return nil, err
 	}
-	classJSON, err := podvol.SnapshotClass(class)
+	classJSON, err := steppod.SnapshotClass(class)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
 			},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: record.Spec.Provisioner.Name, VolumeHandle: record.Status.Handle, VolumeAttributes: class.Parameters,
-				FSType: class.Parameters[podvol.FSTypeParameter],
+				FSType: class.Parameters[steppod.FSTypeParameter],
 			}},
 		},
 	}, nil

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -69,10 +69,10 @@ func TestCase121TheVolumeIsWhatTheClaimAndItsClassAskFor(t *testing.T) {
 		}},
 		{"with mount options and a file system", func(v *View) {
 			v.Class.MountOptions = []string{"noatime", "ro"}
-			v.Class.Parameters = map[string]string{podvol.FSTypeParameter: "xfs"}
+			v.Class.Parameters = map[string]string{steppod.FSTypeParameter: "xfs"}
 		}, func(vol *corev1.PersistentVolume) {
 			vol.Spec.MountOptions = []string{"noatime", "ro"}
-			vol.Spec.CSI.FSType, vol.Spec.CSI.VolumeAttributes = "xfs", map[string]string{podvol.FSTypeParameter: "xfs"}
+			vol.Spec.CSI.FSType, vol.Spec.CSI.VolumeAttributes = "xfs", map[string]string{steppod.FSTypeParameter: "xfs"}
 		}},
 		{"of a class that has not the provisioner's name", func(v *View) {
 			v.Class.Name, v.Claim.Spec.StorageClassName = "gold", ptr.To("gold")
@@ -124,7 +124,7 @@ func TestAVolumeOfAnySizeAskedForFitsItsClaim(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if record.Status.Handle, record.Status.Capacity, err = podvol.CreationResult(record, tarnv1.PodInputs{}, &tarnv1.PodResult{Capacity: capacity}); err != nil {
+			if record.Status.Handle, record.Status.Capacity, err = steppod.CreationResult(record, tarnv1.PodInputs{}, &tarnv1.PodResult{Capacity: capacity}); err != nil {
 				t.Fatal(err)
 			}
 			vol, err := newVolume(record)

@@ -12,11 +12,11 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Reasons of the condition Provisioned and of Events, beside podvol's.
+// Reasons of the condition Provisioned and of Events, beside steppod's.
 const (
 	reasonProvisioned = "Provisioned"
 	reasonInProgress  = "InProgress"
@@ -74,7 +74,7 @@ type Plan struct {
 	// so each cause has an action of its own.
 	Warning, Cause string
 	// WaitAction and WaitNote tell the claim what keeps the pod from starting; empty for
-	// nothing. See podvol.Observation.WaitEvent.
+	// nothing. See steppod.Observation.WaitEvent.
 	WaitAction, WaitNote string
 	// Next is when to look again though no event tells; zero: not needed.
 	Next time.Time
@@ -85,7 +85,7 @@ func decide(v *View, now time.Time) Plan {
 	if v.Record == nil {
 		return decideNew(v)
 	}
-	if podvol.Forgotten(v.Record) {
+	if steppod.Forgotten(v.Record) {
 		return Plan{Act: ActNone} // reclaim ends it, whatever its phase
 	}
 	switch v.Record.Status.Phase {
@@ -141,7 +141,7 @@ func decideNew(v *View) Plan {
 		return Plan{Act: ActNone, Cause: "Limit", Warning: fmt.Sprintf("the claim's spec.resources.requests.storage is %s, more than its spec.resources.limits.storage, %s; "+
 			"make the claim anew with a limit of at least %s, or without a limit", request.String(), limit.String(), request.String())}
 	}
-	if why := podvol.UnreadSecret(v.Provisioner, v.Class); why != "" {
+	if why := steppod.UnreadSecret(v.Provisioner, v.Class); why != "" {
 		return Plan{Act: ActNone, Cause: "Secret", Warning: why}
 	}
 	return Plan{Act: ActRecord}
@@ -190,7 +190,7 @@ func decidePending(v *View, now time.Time) Plan {
 	if followsNode(v) && v.Record.Status.NodeName != "" {
 		return Plan{Act: ActReschedule}
 	}
-	if at := v.Record.Status.NextAttemptTime; at != nil && now.Before(at.Time) && !mended(v) && !podvol.Retried(v.Record, tarnv1.StepCreation, v.Record.Status.Attempts) {
+	if at := v.Record.Status.NextAttemptTime; at != nil && now.Before(at.Time) && !mended(v) && !steppod.Retried(v.Record, tarnv1.StepCreation, v.Record.Status.Attempts) {
 		return Plan{Act: ActNone, Next: at.Time}
 	}
 	if followsNode(v) && v.Claim.Annotations[annSelectedNode] == "" {
@@ -224,17 +224,17 @@ func decideValidating(v *View, now time.Time) Plan {
 		return Plan{Act: ActDrop} // validation has nothing to undo
 	}
 	switch o := v.Observed; o.State {
-	case podvol.PodAbsent:
+	case steppod.PodAbsent:
 		if gone := provisionerGone(v); gone != nil {
 			return fail(v, gone, tarnv1.VolumePending, now)
 		}
 		return Plan{Act: ActRevalidate}
-	case podvol.PodSucceeded:
+	case steppod.PodSucceeded:
 		if gone := provisionerGone(v); gone != nil {
 			return fail(v, gone, tarnv1.VolumePending, now)
 		}
 		return Plan{Act: ActCreate}
-	case podvol.PodFailed, podvol.PodForeign:
+	case steppod.PodFailed, steppod.PodForeign:
 		return fail(v, podFailure(tarnv1.StepValidation, v), tarnv1.VolumePending, now)
 	default:
 		return await(v)
@@ -243,7 +243,7 @@ func decideValidating(v *View, now time.Time) Plan {
 
 func decideCreating(v *View, now time.Time) Plan {
 	switch o := v.Observed; o.State {
-	case podvol.PodAbsent:
+	case steppod.PodAbsent:
 		if !wanted(v) {
 			return undo(v, reasonClaimGone, "the claim was deleted while its volume was being created")
 		}
@@ -251,13 +251,13 @@ func decideCreating(v *View, now time.Time) Plan {
 			return fail(v, gone, tarnv1.VolumeUndoing, now)
 		}
 		return Plan{Act: ActRecreate}
-	case podvol.PodSucceeded:
+	case steppod.PodSucceeded:
 		status, err := created(v, o.Inputs, o.Result)
 		if err != nil {
-			return fail(v, podvol.AsStepError(err), tarnv1.VolumeUndoing, now)
+			return fail(v, steppod.AsStepError(err), tarnv1.VolumeUndoing, now)
 		}
 		return Plan{Act: ActStatus, Status: status}
-	case podvol.PodFailed, podvol.PodForeign:
+	case steppod.PodFailed, steppod.PodForeign:
 		if neverRan(v) {
 			p := fail(v, podFailure(tarnv1.StepCreation, v), tarnv1.VolumePending, now)
 			if hasNoNode(v) { // else it has ended, and stays for its author to read
@@ -292,11 +292,11 @@ func decideCreated(v *View) Plan {
 	}
 }
 
-func provisionerGone(v *View) *podvol.StepError {
+func provisionerGone(v *View) *steppod.StepError {
 	if v.Provisioner != nil && v.Provisioner.UID == v.Record.Spec.Provisioner.UID {
 		return nil
 	}
-	return &podvol.StepError{Step: stepOf(v.Record), Reason: reasonNotReady, Message: fmt.Sprintf(
+	return &steppod.StepError{Step: stepOf(v.Record), Reason: reasonNotReady, Message: fmt.Sprintf(
 		"PavProvisioner %q was removed while it made this volume", v.Record.Spec.Provisioner.Name)}
 }
 
@@ -304,14 +304,14 @@ func provisionerGone(v *View) *podvol.StepError {
 // volume is tied to one.
 func created(v *View, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (*tarnv1.PavVolumeStatus, error) {
 	record := v.Record
-	handle, bytes, err := podvol.CreationResult(record, inputs, result)
+	handle, bytes, err := steppod.CreationResult(record, inputs, result)
 	if err != nil {
 		return nil, err
 	}
 	status := record.Status.DeepCopy()
 	if tied := v.Provisioner != nil && v.Provisioner.Spec.Topology == pavv1.TopologyNode; tied && status.NodeName == "" {
 		if v.Pod == nil {
-			return nil, &podvol.StepError{Step: tarnv1.StepCreation, Reason: podvol.ReasonInvalid, Message: "spec.topology is Node, but nothing says " +
+			return nil, &steppod.StepError{Step: tarnv1.StepCreation, Reason: steppod.ReasonInvalid, Message: "spec.topology is Node, but nothing says " +
 				"which node: give spec.volumeCreation a podTemplate, or the StorageClass volumeBindingMode WaitForFirstConsumer"}
 		}
 		status.NodeName = v.Pod.Spec.NodeName
@@ -324,7 +324,7 @@ func created(v *View, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (*tarnv
 
 // begun is the status written before the pod of a step is started: the intent comes
 // before the side effect. The handle that a creation is to give is part of it.
-func begun(record *tarnv1.PavVolume, phase tarnv1.VolumePhase, attempt int32, prepared *podvol.Prepared) *tarnv1.PavVolumeStatus {
+func begun(record *tarnv1.PavVolume, phase tarnv1.VolumePhase, attempt int32, prepared *steppod.Prepared) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.Phase, status.Attempts, status.NextAttemptTime = phase, attempt, nil
 	status.PodNamespace, status.Handle = prepared.Pod.Namespace, prepared.Inputs.Handle
@@ -339,7 +339,7 @@ func underWay(attempt int32, phase tarnv1.VolumePhase) string {
 // fail records a failure. Into Pending it goes when nothing can have been made, into
 // Undoing when something may have been, and then reclaim says when the next attempt is
 // due, as its pause begins when all is undone.
-func fail(v *View, err *podvol.StepError, into tarnv1.VolumePhase, now time.Time) Plan {
+func fail(v *View, err *steppod.StepError, into tarnv1.VolumePhase, now time.Time) Plan {
 	status := failed(v, err, into, v.Record.Status.Attempts, now)
 	return Plan{Act: ActStatus, Status: status, Warning: err.Message, Cause: attemptCause(v.Record.Status.Attempts)}
 }
@@ -347,7 +347,7 @@ func fail(v *View, err *podvol.StepError, into tarnv1.VolumePhase, now time.Time
 // attemptCause is the cause of what an attempt fails for: each has an Event of its own.
 func attemptCause(attempt int32) string { return fmt.Sprintf("Attempt%d", attempt) }
 
-func failed(v *View, err *podvol.StepError, into tarnv1.VolumePhase, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
+func failed(v *View, err *steppod.StepError, into tarnv1.VolumePhase, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
 	record := v.Record
 	status := record.Status.DeepCopy()
 	status.Phase, status.Attempts, status.NextAttemptTime = into, attempt, nil
@@ -355,7 +355,7 @@ func failed(v *View, err *podvol.StepError, into tarnv1.VolumePhase, attempt int
 		handOver(status, v)
 	} else {
 		status.Handle = ""
-		status.NextAttemptTime = podvol.RetryAt(record, attempt, now)
+		status.NextAttemptTime = steppod.RetryAt(record, attempt, now)
 	}
 	status.LastError = err.Recorded(v.Provisioner, now)
 	say(status, record, err.Reason, err.Message)

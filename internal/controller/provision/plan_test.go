@@ -14,7 +14,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -37,24 +37,24 @@ func record(phase tarnv1.VolumePhase, changes ...testkit.With[*tarnv1.PavVolume]
 	}
 }
 
-func pod(o podvol.Observation) func(*View) {
+func pod(o steppod.Observation) func(*View) {
 	return func(v *View) {
 		v.Observed = o
-		if o.State != podvol.PodAbsent {
+		if o.State != steppod.PodAbsent {
 			v.Pod = &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}}
 		}
 	}
 }
 
 // waiting is the first pod of an attempt, which no node was given to.
-func waiting(o podvol.Observation) func(*View) {
+func waiting(o steppod.Observation) func(*View) {
 	o.Inputs.First = true
 	return again(o)
 }
 
 // again is a pod that was started in the place of one that may have run, and that no node
 // was given to.
-func again(o podvol.Observation) func(*View) {
+func again(o steppod.Observation) func(*View) {
 	return func(v *View) { v.Observed, v.Pod = o, &corev1.Pod{} }
 }
 
@@ -71,7 +71,7 @@ func overdue(since time.Duration) func(*View) {
 // unstarted is a pod that the kubelet has ended before a container of it ran.
 func unstarted(first bool) func(*View) {
 	return func(v *View) {
-		v.Observed = podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodDeadline, Inputs: tarnv1.PodInputs{First: first}}
+		v.Observed = steppod.Observation{State: steppod.PodFailed, Reason: steppod.ReasonPodDeadline, Inputs: tarnv1.PodInputs{First: first}}
 		v.Pod = &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: corev1.PodStatus{Phase: corev1.PodFailed}}
 	}
 }
@@ -166,8 +166,8 @@ func TestAClaimGetsARecordWhen(t *testing.T) {
 
 func TestARecordGoesOnBy(t *testing.T) {
 	later := metav1.NewTime(now.Add(time.Minute))
-	succeeded := podvol.Observation{State: podvol.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("2Gi"), Handle: ptr.To("h")}}
-	broken := podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodFailed, Message: "no room", Inputs: tarnv1.PodInputs{Handle: "chosen"}}
+	succeeded := steppod.Observation{State: steppod.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("2Gi"), Handle: ptr.To("h")}}
+	broken := steppod.Observation{State: steppod.PodFailed, Reason: steppod.ReasonPodFailed, Message: "no room", Inputs: tarnv1.PodInputs{Handle: "chosen"}}
 	for _, c := range []struct {
 		name      string
 		view      *View
@@ -201,34 +201,34 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"case 119: Pending begins on the node that is selected", viewOf(record(tarnv1.VolumePending, onNode("")), tied("n2")), ActBegin, "", time.Time{}},
 		{"case 119: Pending of a volume for every node keeps the selected node", viewOf(record(tarnv1.VolumePending, onNode("")), func(v *View) { v.Claim.Annotations[annSelectedNode] = "n1" }), ActBegin, "", time.Time{}},
 
-		{"Validating starts a pod that is not there", viewOf(record(tarnv1.VolumeValidating), pod(podvol.Observation{State: podvol.PodAbsent})), ActRevalidate, "", time.Time{}},
-		{"Validating waits for a running pod", viewOf(record(tarnv1.VolumeValidating), pod(podvol.Observation{State: podvol.PodRunning, CheckAt: later.Time})), ActNone, "", later.Time},
+		{"Validating starts a pod that is not there", viewOf(record(tarnv1.VolumeValidating), pod(steppod.Observation{State: steppod.PodAbsent})), ActRevalidate, "", time.Time{}},
+		{"Validating waits for a running pod", viewOf(record(tarnv1.VolumeValidating), pod(steppod.Observation{State: steppod.PodRunning, CheckAt: later.Time})), ActNone, "", later.Time},
 		{"Validating goes on to creation", viewOf(record(tarnv1.VolumeValidating), pod(succeeded)), ActCreate, "", time.Time{}},
 		{"Validating that fails goes back to Pending: nothing is undone", viewOf(record(tarnv1.VolumeValidating), pod(broken)), ActStatus, tarnv1.VolumePending, time.Time{}},
-		{"Validating is dropped without its claim", viewOf(record(tarnv1.VolumeValidating), noClaim, pod(podvol.Observation{State: podvol.PodRunning})), ActDrop, "", time.Time{}},
-		{"Validating is dropped when somebody deletes it", viewOf(record(tarnv1.VolumeValidating, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later }), pod(podvol.Observation{State: podvol.PodRunning})), ActDrop, "", time.Time{}},
+		{"Validating is dropped without its claim", viewOf(record(tarnv1.VolumeValidating), noClaim, pod(steppod.Observation{State: steppod.PodRunning})), ActDrop, "", time.Time{}},
+		{"Validating is dropped when somebody deletes it", viewOf(record(tarnv1.VolumeValidating, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later }), pod(steppod.Observation{State: steppod.PodRunning})), ActDrop, "", time.Time{}},
 		{"Validating fails when its provisioner vanishes", viewOf(record(tarnv1.VolumeValidating), func(v *View) { v.Provisioner = nil }, pod(succeeded)), ActStatus, tarnv1.VolumePending, time.Time{}},
 
-		{"Creating starts a pod that is not there", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodAbsent})), ActRecreate, "", time.Time{}},
-		{"case 118: Creating waits for a running pod, even without its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodRunning})), ActNone, "", time.Time{}},
-		{"Creating waits for the results", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodSettling})), ActNone, "", time.Time{}},
+		{"Creating starts a pod that is not there", viewOf(record(tarnv1.VolumeCreating), pod(steppod.Observation{State: steppod.PodAbsent})), ActRecreate, "", time.Time{}},
+		{"case 118: Creating waits for a running pod, even without its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(steppod.Observation{State: steppod.PodRunning})), ActNone, "", time.Time{}},
+		{"Creating waits for the results", viewOf(record(tarnv1.VolumeCreating), pod(steppod.Observation{State: steppod.PodSettling})), ActNone, "", time.Time{}},
 		{"Creating that succeeds records the volume", viewOf(record(tarnv1.VolumeCreating), pod(succeeded)), ActStatus, tarnv1.VolumeCreated, time.Time{}},
 		{"case 118: Creating that succeeds without its claim records it all the same, to be undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(succeeded)), ActStatus, tarnv1.VolumeCreated, time.Time{}},
 		{"case 118: Creating that fails is undone", viewOf(record(tarnv1.VolumeCreating), pod(broken)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
-		{"Creating whose pod vanished together with the claim is undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodAbsent})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
-		{"Creating that no node was found for waits as long as its claim does", viewOf(record(tarnv1.VolumeCreating), waiting(podvol.Observation{State: podvol.PodStarting, CheckAt: later.Time})), ActNone, "", later.Time},
-		{"Creating that no node was found for is taken back with its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, waiting(podvol.Observation{State: podvol.PodStarting})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
-		{"Creating that no node was found for is taken back when somebody deletes it", viewOf(record(tarnv1.VolumeCreating, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later }), waiting(podvol.Observation{State: podvol.PodStarting})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
-		{"Creating that found no node in its time is not undone", viewOf(record(tarnv1.VolumeCreating), waiting(podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodDeadline})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
-		{"Creating that is started again and finds no node waits as long as its claim does", viewOf(record(tarnv1.VolumeCreating), again(podvol.Observation{State: podvol.PodStarting, CheckAt: later.Time})), ActNone, "", later.Time},
-		{"Creating that is started again and finds no node is undone with its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, again(podvol.Observation{State: podvol.PodStarting})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
-		{"Creating that is started again and finds no node in its time is undone", viewOf(record(tarnv1.VolumeCreating), again(podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodDeadline})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
-		{"Creating on a node that takes long waits for it, even without its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(podvol.Observation{State: podvol.PodStarting})), ActNone, "", time.Time{}},
+		{"Creating whose pod vanished together with the claim is undone", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(steppod.Observation{State: steppod.PodAbsent})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+		{"Creating that no node was found for waits as long as its claim does", viewOf(record(tarnv1.VolumeCreating), waiting(steppod.Observation{State: steppod.PodStarting, CheckAt: later.Time})), ActNone, "", later.Time},
+		{"Creating that no node was found for is taken back with its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, waiting(steppod.Observation{State: steppod.PodStarting})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
+		{"Creating that no node was found for is taken back when somebody deletes it", viewOf(record(tarnv1.VolumeCreating, func(r *tarnv1.PavVolume) { r.DeletionTimestamp = &later }), waiting(steppod.Observation{State: steppod.PodStarting})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
+		{"Creating that found no node in its time is not undone", viewOf(record(tarnv1.VolumeCreating), waiting(steppod.Observation{State: steppod.PodFailed, Reason: steppod.ReasonPodDeadline})), ActWithdraw, tarnv1.VolumePending, time.Time{}},
+		{"Creating that is started again and finds no node waits as long as its claim does", viewOf(record(tarnv1.VolumeCreating), again(steppod.Observation{State: steppod.PodStarting, CheckAt: later.Time})), ActNone, "", later.Time},
+		{"Creating that is started again and finds no node is undone with its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, again(steppod.Observation{State: steppod.PodStarting})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+		{"Creating that is started again and finds no node in its time is undone", viewOf(record(tarnv1.VolumeCreating), again(steppod.Observation{State: steppod.PodFailed, Reason: steppod.ReasonPodDeadline})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+		{"Creating on a node that takes long waits for it, even without its claim", viewOf(record(tarnv1.VolumeCreating), noClaim, pod(steppod.Observation{State: steppod.PodStarting})), ActNone, "", time.Time{}},
 		{"Creating whose containers never started goes back to Pending: nothing is undone", viewOf(record(tarnv1.VolumeCreating), unstarted(true)), ActStatus, tarnv1.VolumePending, time.Time{}},
 		{"Creating whose time is up waits for the kubelet to say that its containers never started", viewOf(record(tarnv1.VolumeCreating), overdue(time.Minute)), ActNone, "", now.Add(2 * time.Minute)},
 		{"Creating whose time is up and whose kubelet stays silent is undone", viewOf(record(tarnv1.VolumeCreating), overdue(3*time.Minute)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 		{"Creating that is started again, and whose containers never start then, is undone", viewOf(record(tarnv1.VolumeCreating), unstarted(false)), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
-		{"Creating that gives too little is undone", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("1Mi")}})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
+		{"Creating that gives too little is undone", viewOf(record(tarnv1.VolumeCreating), pod(steppod.Observation{State: steppod.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("1Mi")}})), ActStatus, tarnv1.VolumeUndoing, time.Time{}},
 
 		{"Created writes the PersistentVolume", viewOf(record(tarnv1.VolumeCreated)), ActVolume, "", time.Time{}},
 		{"Created settles once it is there", viewOf(record(tarnv1.VolumeCreated), func(v *View) { v.Volume = testkit.Volume(v.Record) }), ActSettle, "", time.Time{}},
@@ -255,7 +255,7 @@ func TestARecordGoesOnBy(t *testing.T) {
 }
 
 func TestAFailedCreationKeepsTheWordsAndTheHandle(t *testing.T) {
-	o := podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodFailed, Message: "no room", Inputs: tarnv1.PodInputs{Handle: "chosen"}}
+	o := steppod.Observation{State: steppod.PodFailed, Reason: steppod.ReasonPodFailed, Message: "no room", Inputs: tarnv1.PodInputs{Handle: "chosen"}}
 	got := decide(viewOf(record(tarnv1.VolumeCreating), pod(o)), now)
 	if want := "Creation pod failed: no room"; got.Warning != want || got.Status.LastError.Message != want {
 		t.Errorf("warning %q, last error %q, want %q", got.Warning, got.Status.LastError.Message, want)
@@ -267,16 +267,16 @@ func TestAFailedCreationKeepsTheWordsAndTheHandle(t *testing.T) {
 		t.Errorf("next attempt at %s, want none before this one is undone", at)
 	}
 	refused := decide(viewOf(record(tarnv1.VolumeValidating), pod(o)), now) // has nothing to undo
-	if pause := refused.Status.NextAttemptTime.Sub(now); pause < podvol.FirstRetry*4/5 || pause > podvol.FirstRetry*6/5 {
-		t.Errorf("next attempt after %s, want about %s", pause, podvol.FirstRetry)
+	if pause := refused.Status.NextAttemptTime.Sub(now); pause < steppod.FirstRetry*4/5 || pause > steppod.FirstRetry*6/5 {
+		t.Errorf("next attempt after %s, want about %s", pause, steppod.FirstRetry)
 	}
-	if c := meta.FindStatusCondition(got.Status.Conditions, tarnv1.ConditionProvisioned); c == nil || c.Reason != podvol.ReasonPodFailed {
-		t.Errorf("condition = %+v, want reason %s", c, podvol.ReasonPodFailed)
+	if c := meta.FindStatusCondition(got.Status.Conditions, tarnv1.ConditionProvisioned); c == nil || c.Reason != steppod.ReasonPodFailed {
+		t.Errorf("condition = %+v, want reason %s", c, steppod.ReasonPodFailed)
 	}
 }
 
 func TestWhatThePodWroteGoesBeforeTheSection(t *testing.T) {
-	o := podvol.Observation{State: podvol.PodSucceeded, Inputs: tarnv1.PodInputs{Handle: "field", Capacity: 1 << 30},
+	o := steppod.Observation{State: steppod.PodSucceeded, Inputs: tarnv1.PodInputs{Handle: "field", Capacity: 1 << 30},
 		Result: &tarnv1.PodResult{Handle: ptr.To("file"), Capacity: ptr.To("3Gi")}}
 	got := decide(viewOf(record(tarnv1.VolumeCreating), pod(o)), now)
 	if got.Status.Handle != "file" || got.Status.Capacity != 3<<30 {
@@ -285,7 +285,7 @@ func TestWhatThePodWroteGoesBeforeTheSection(t *testing.T) {
 }
 
 func TestAVolumeOfOneNodeIsTiedToTheNodeItsPodRanOn(t *testing.T) {
-	o := podvol.Observation{State: podvol.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("1Gi")}}
+	o := steppod.Observation{State: steppod.PodSucceeded, Result: &tarnv1.PodResult{Capacity: ptr.To("1Gi")}}
 	v := viewOf(record(tarnv1.VolumeCreating), pod(o), tied(""))
 	v.Pod.Spec.NodeName = "n7"
 	if got := decide(v, now).Status.NodeName; got != "n7" {
@@ -298,7 +298,7 @@ func TestAVolumeOfOneNodeIsTiedToTheNodeItsPodRanOn(t *testing.T) {
 }
 
 func TestWhatAPodThatWasStartedAgainLeavesBehindIsUndoneOnItsNode(t *testing.T) {
-	v := viewOf(record(tarnv1.VolumeCreating, onNode("n1")), again(podvol.Observation{State: podvol.PodFailed, Reason: podvol.ReasonPodDeadline}), tied("n1"))
+	v := viewOf(record(tarnv1.VolumeCreating, onNode("n1")), again(steppod.Observation{State: steppod.PodFailed, Reason: steppod.ReasonPodDeadline}), tied("n1"))
 	if got := decide(v, now).Status.NodeName; got != "n1" {
 		t.Errorf("node of the deletion pod = %q, want n1, where the first creation pod may have run", got)
 	}

@@ -4,7 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // await waits for a pod, and says what it waits for where that is out of the ordinary. A
@@ -16,15 +16,15 @@ func await(v *View) Plan {
 	status := v.Record.Status.DeepCopy()
 	reason, message := reasonPodWaits, o.Message
 	if message == "" {
-		if waitedFor(v) == "" || o.State != podvol.PodStarting && o.State != podvol.PodRunning {
+		if waitedFor(v) == "" || o.State != steppod.PodStarting && o.State != steppod.PodRunning {
 			return p
 		}
 		reason, message = reasonInProgress, underWay(status.Attempts, status.Phase) // it waits no more
 	}
 	if say(status, v.Record, reason, message) {
 		p.Act, p.Status = ActStatus, status
-		if o.State == podvol.PodGoing && o.Message != "" {
-			p.Warning, p.Cause = message, string(podvol.PodGoing)
+		if o.State == steppod.PodGoing && o.Message != "" {
+			p.Warning, p.Cause = message, string(steppod.PodGoing)
 		}
 		p.WaitAction, p.WaitNote = o.WaitEvent(v.Pod)
 	}
@@ -42,11 +42,11 @@ func waitedFor(v *View) string {
 }
 
 // podFailure words the end of a pod as the original does.
-func podFailure(step tarnv1.Step, v *View) *podvol.StepError {
+func podFailure(step tarnv1.Step, v *View) *steppod.StepError {
 	o := v.Observed.After(waitedFor(v))
 	message := o.Message
-	if o.Reason == podvol.ReasonPodFailed {
+	if o.Reason == steppod.ReasonPodFailed {
 		message = map[tarnv1.Step]string{tarnv1.StepValidation: "Validation", tarnv1.StepCreation: "Creation"}[step] + " pod failed: " + message
 	}
-	return &podvol.StepError{Step: step, Reason: o.Reason, Message: message}
+	return &steppod.StepError{Step: step, Reason: o.Reason, Message: message}
 }

@@ -13,7 +13,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -31,7 +31,7 @@ func (w *world) waits(when string, phase tarnv1.VolumePhase) {
 	w.t.Helper()
 	status := w.record("u1").Status
 	c := meta.FindStatusCondition(status.Conditions, tarnv1.ConditionProvisioned)
-	if status.Phase != phase || status.Handle != "prov-7" || status.LastError != nil || c == nil || c.Reason != podvol.ReasonHandleGoing || !strings.Contains(c.Message, `"pvc-u2"`) {
+	if status.Phase != phase || status.Handle != "prov-7" || status.LastError != nil || c == nil || c.Reason != steppod.ReasonHandleGoing || !strings.Contains(c.Message, `"pvc-u2"`) {
 		w.t.Fatalf("%s: the record is %+v, want it to wait in %s", when, status, phase)
 	}
 }
@@ -57,7 +57,7 @@ func TestACreationWaitsWhileTheHolderOfItsHandleIsDeleted(t *testing.T) {
 			if c.phase == tarnv1.VolumeValidating {
 				look = func() {
 					v := w.view()
-					v.Observed = podvol.Observation{State: podvol.PodSucceeded}
+					v.Observed = steppod.Observation{State: steppod.PodSucceeded}
 					if _, err := w.r.apply(t.Context(), v, decide(v, now)); err != nil {
 						t.Fatal(err)
 					}

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 func TestWhatAPodWaitsForIsSaidAsLongAsItDoes(t *testing.T) {
@@ -19,14 +19,14 @@ func TestWhatAPodWaitsForIsSaidAsLongAsItDoes(t *testing.T) {
 		wantReason, wantMessage string
 		wantEvent               bool
 	}{
-		{"it says so", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodStarting, Message: "no such image"})), reasonPodWaits, "no such image", false},
-		{"once", viewOf(record(tarnv1.VolumeCreating, waits), pod(podvol.Observation{State: podvol.PodStarting, Message: "no such image"})), "", "", false},
-		{"and not any more when it runs", viewOf(record(tarnv1.VolumeCreating, waits), pod(podvol.Observation{State: podvol.PodRunning})), reasonInProgress, "attempt 1: Creating", false},
-		{"but is not forgotten at its end", viewOf(record(tarnv1.VolumeCreating, waits), pod(podvol.Observation{State: podvol.PodSettling})), "", "", false},
-		{"one that never waited says nothing", viewOf(record(tarnv1.VolumeValidating), pod(podvol.Observation{State: podvol.PodRunning})), "", "", false},
-		{"one that goes says nothing in its time", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodGoing})), "", "", false},
-		{"of one that does not go the claim is told", viewOf(record(tarnv1.VolumeCreating), pod(podvol.Observation{State: podvol.PodGoing, Message: "node n1 does not confirm it"})), reasonPodWaits, "does not confirm", true},
-		{"in a validation too", viewOf(record(tarnv1.VolumeValidating), pod(podvol.Observation{State: podvol.PodGoing, Message: "node n1 does not confirm it"})), reasonPodWaits, "does not confirm", true},
+		{"it says so", viewOf(record(tarnv1.VolumeCreating), pod(steppod.Observation{State: steppod.PodStarting, Message: "no such image"})), reasonPodWaits, "no such image", false},
+		{"once", viewOf(record(tarnv1.VolumeCreating, waits), pod(steppod.Observation{State: steppod.PodStarting, Message: "no such image"})), "", "", false},
+		{"and not any more when it runs", viewOf(record(tarnv1.VolumeCreating, waits), pod(steppod.Observation{State: steppod.PodRunning})), reasonInProgress, "attempt 1: Creating", false},
+		{"but is not forgotten at its end", viewOf(record(tarnv1.VolumeCreating, waits), pod(steppod.Observation{State: steppod.PodSettling})), "", "", false},
+		{"one that never waited says nothing", viewOf(record(tarnv1.VolumeValidating), pod(steppod.Observation{State: steppod.PodRunning})), "", "", false},
+		{"one that goes says nothing in its time", viewOf(record(tarnv1.VolumeCreating), pod(steppod.Observation{State: steppod.PodGoing})), "", "", false},
+		{"of one that does not go the claim is told", viewOf(record(tarnv1.VolumeCreating), pod(steppod.Observation{State: steppod.PodGoing, Message: "node n1 does not confirm it"})), reasonPodWaits, "does not confirm", true},
+		{"in a validation too", viewOf(record(tarnv1.VolumeValidating), pod(steppod.Observation{State: steppod.PodGoing, Message: "node n1 does not confirm it"})), reasonPodWaits, "does not confirm", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := decide(c.view, now)

@@ -9,13 +9,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // hasNoNode says whether the pod at hand was given no node, so that it has made nothing.
 func hasNoNode(v *View) bool {
 	o := v.Observed.State
-	return v.Pod != nil && v.Pod.Spec.NodeName == "" && v.Pod.DeletionTimestamp == nil && (o == podvol.PodStarting || o == podvol.PodFailed)
+	return v.Pod != nil && v.Pod.Spec.NodeName == "" && v.Pod.DeletionTimestamp == nil && (o == steppod.PodStarting || o == steppod.PodFailed)
 }
 
 // neverRan says whether no container of this attempt has ever run, so that nothing was made:
@@ -25,16 +25,16 @@ func hasNoNode(v *View) bool {
 // and was evicted or deleted. Tarn alone sets the mark of the first, so a pod that a user
 // put in its place does not have it.
 func neverRan(v *View) bool {
-	return v.Observed.Inputs.First && (hasNoNode(v) || v.Pod != nil && podvol.NeverRan(v.Pod))
+	return v.Observed.Inputs.First && (hasNoNode(v) || v.Pod != nil && steppod.NeverRan(v.Pod))
 }
 
 // neverRanUntil is until when the kubelet is asked whether a pod whose time is up ever ran;
 // zero where its answer would change nothing.
 func neverRanUntil(v *View, now time.Time) time.Time {
-	if !v.Observed.Inputs.First || v.Observed.State != podvol.PodFailed || v.Pod == nil {
+	if !v.Observed.Inputs.First || v.Observed.State != steppod.PodFailed || v.Pod == nil {
 		return time.Time{}
 	}
-	return podvol.UnstartedUntil(v.Pod, now)
+	return steppod.UnstartedUntil(v.Pod, now)
 }
 
 // withdraw takes back a pod that waits for a node when nobody waits for its volume, or the
@@ -60,7 +60,7 @@ func (r *reconciler) takeBack(ctx context.Context, v *View, p Plan) error {
 	if err != nil {
 		return fmt.Errorf("deleting pod %s/%s, which no node was found for: %w", v.Pod.Namespace, v.Pod.Name, err)
 	}
-	v.Pod, v.Observed = nil, podvol.Observation{State: podvol.PodAbsent}
+	v.Pod, v.Observed = nil, steppod.Observation{State: steppod.PodAbsent}
 	if err := r.writeStatus(ctx, v, p.Status); err != nil {
 		return err
 	}

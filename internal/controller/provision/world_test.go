@@ -15,7 +15,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // world is an API server and the controller, whose cache shows what the API server
@@ -42,7 +42,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	w := &world{t: t, store: build(objects...), events: events.NewFakeRecorder(100)}
 	w.r = &reconciler{
 		client: w.store, reader: w.store, events: w.events, clock: testclock.NewFakePassiveClock(now),
-		steps: &podvol.Steps{Client: w.store, Reader: w.store},
+		steps: &steppod.Steps{Client: w.store, Reader: w.store},
 	}
 	w.r.handles = kube.Handles{Cached: w.store, Live: w.store}
 	return w

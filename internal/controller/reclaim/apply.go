@@ -14,7 +14,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -35,7 +35,7 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 		}
 		r.warn(v, cmp.Or(p.WarningReason, eventDeleteFailed), p.Warning)
 		r.tell(v, corev1.EventTypeNormal, eventInUse, p.Notice)
-		r.tellAs(v, corev1.EventTypeWarning, podvol.EventPodWaiting, p.WaitAction, p.WaitNote)
+		r.tellAs(v, corev1.EventTypeWarning, steppod.EventPodWaiting, p.WaitAction, p.WaitNote)
 		return false, nil
 	case ActLost:
 		return false, r.tellLost(ctx, v, p.Status)
@@ -179,7 +179,7 @@ func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume) (bo
 // true where its deletion does not go on: until an event of the other, or not at all.
 func (r *reconciler) confirmSole(ctx context.Context, v *View) (shared bool, err error) {
 	record := v.Record
-	handle := cmp.Or(record.Status.Handle, podvol.DefaultHandle(record))
+	handle := cmp.Or(record.Status.Handle, steppod.DefaultHandle(record))
 	holders, err := r.handles.Holders(ctx, record.Spec.Provisioner.Name, handle, record.Name)
 	if err != nil {
 		return false, err
@@ -216,7 +216,7 @@ func (r *reconciler) confirmIdle(ctx context.Context, v *View) error {
 }
 
 func (r *reconciler) giveUp(ctx context.Context, v *View, err error, attempt int32) error {
-	step := podvol.AsStepError(err)
+	step := steppod.AsStepError(err)
 	if step == nil {
 		return err
 	}

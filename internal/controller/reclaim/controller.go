@@ -23,7 +23,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;nodes,verbs=get;list;watch
@@ -44,7 +44,7 @@ const (
 
 // Options are what the controller needs beside the manager.
 type Options struct {
-	Steps *podvol.Steps
+	Steps *steppod.Steps
 	// Namespace is Tarn's own, whose claims' volumes are nobody's data.
 	Namespace string
 	// OwnBinder says that Tarn's binder runs in the place of Kubernetes', which fails what
@@ -61,7 +61,7 @@ type reconciler struct {
 	reader  client.Reader // live
 	handles kube.Handles
 	claims  kube.Claims
-	steps   *podvol.Steps
+	steps   *steppod.Steps
 	events  events.EventRecorder
 	clock   clock.PassiveClock
 

@@ -15,7 +15,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -116,7 +116,7 @@ func everyRecord() []*View {
 	for _, phase := range []tarnv1.VolumePhase{"", tarnv1.VolumePending, tarnv1.VolumeValidating, tarnv1.VolumeCreating, tarnv1.VolumeCreated, tarnv1.VolumeUndoing, tarnv1.VolumeDeleting, tarnv1.VolumeDisputed} {
 		for _, word := range []string{"", reasonTakenBack, reasonKept, reasonRetained, reasonVolumeLost} {
 			for _, change := range []func(*View){
-				func(*View) {}, observed(podvol.PodFailed), observed(podvol.PodSucceeded), func(v *View) { v.Stages = []tarnv1.PavStage{{}} },
+				func(*View) {}, observed(steppod.PodFailed), observed(steppod.PodSucceeded), func(v *View) { v.Stages = []tarnv1.PavStage{{}} },
 				func(v *View) { v.Pod = &corev1.Pod{} }, func(v *View) { v.Others = []corev1.Pod{{}} },
 				func(v *View) { v.Record.DeletionTimestamp = &metav1.Time{Time: now} }, func(v *View) { v.Record.Status.DeletionStarted = true },
 				func(v *View) { v.Record.Status.Conditions = nil }, func(v *View) { v.Provisioner = nil }, forgotten, retriedAfter(1),

@@ -16,7 +16,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -45,7 +45,7 @@ func endingOf(t *testing.T, objects ...client.Object) *ending {
 	e.reconciler = &reconciler{
 		client: store, reader: store, events: e.events, clock: testclock.NewFakePassiveClock(now),
 		handles: kube.Handles{Cached: store, Live: store},
-		claims:  kube.Claims{Cached: store, Live: store}, steps: &podvol.Steps{Client: store, Reader: store},
+		claims:  kube.Claims{Cached: store, Live: store}, steps: &steppod.Steps{Client: store, Reader: store},
 	}
 	return e
 }
@@ -112,7 +112,7 @@ func TestAFailedCreationUnderAnothersHandleIsNotUndone(t *testing.T) {
 			if status.Phase != tarnv1.VolumeDisputed || e.pods() > 0 {
 				t.Fatalf("the record is %s, with %d pods", status.Phase, e.pods())
 			}
-			if last := status.LastError; last.Reason != podvol.ReasonHandleTaken || !strings.Contains(last.Message, c.wantHolder) {
+			if last := status.LastError; last.Reason != steppod.ReasonHandleTaken || !strings.Contains(last.Message, c.wantHolder) {
 				t.Errorf("its last error is %+v", last)
 			}
 			if told := <-e.events.Events; !strings.Contains(told, c.wantHolder) {
@@ -139,7 +139,7 @@ func TestAReleasedVolumeIsNotDeletedUnderAnotherOfItsHandle(t *testing.T) {
 	status := e.status()
 	condition := meta.FindStatusCondition(status.Conditions, tarnv1.ConditionDeletable)
 	if status.Phase != tarnv1.VolumeDeleting || e.pods() > 0 || condition == nil || condition.Status != metav1.ConditionFalse ||
-		condition.Reason != podvol.ReasonHandleTaken || !strings.Contains(condition.Message, `PersistentVolume "by-hand"`) {
+		condition.Reason != steppod.ReasonHandleTaken || !strings.Contains(condition.Message, `PersistentVolume "by-hand"`) {
 		t.Errorf("the record is %s, %d pods, condition %+v", status.Phase, e.pods(), condition)
 	}
 	if told := len(e.events.Events); told != 2 { // once to the volume, once to the record
@@ -169,19 +169,19 @@ func TestWhatOfSeveralVolumesOfAHandleIsDeletedFirst(t *testing.T) {
 		wantReason string
 	}{
 		{"a deletion that is alone goes on", deleting, nil, "", ""},
-		{"a deletion waits for a volume that is to live", deleting, []kube.Holder{live}, deleting, podvol.ReasonHandleTaken},
-		{"a deletion waits for another, which may be taken back", deleting, []kube.Holder{dying}, deleting, podvol.ReasonHandleTaken},
+		{"a deletion waits for a volume that is to live", deleting, []kube.Holder{live}, deleting, steppod.ReasonHandleTaken},
+		{"a deletion waits for another, which may be taken back", deleting, []kube.Holder{dying}, deleting, steppod.ReasonHandleTaken},
 		{"a deletion goes before what is undone", deleting, []kube.Holder{older}, "", ""},
-		{"a deletion waits for what is to live, whatever else is undone", deleting, []kube.Holder{older, live}, deleting, podvol.ReasonHandleTaken},
+		{"a deletion waits for what is to live, whatever else is undone", deleting, []kube.Holder{older, live}, deleting, steppod.ReasonHandleTaken},
 		{"an undoing that is alone goes on", undoing, nil, "", ""},
-		{"an undoing is disputed beside a volume that is to live", undoing, []kube.Holder{live}, tarnv1.VolumeDisputed, podvol.ReasonHandleTaken},
-		{"so it is whatever else is deleted", undoing, []kube.Holder{dying, live}, tarnv1.VolumeDisputed, podvol.ReasonHandleTaken},
-		{"an undoing waits for a deletion", undoing, []kube.Holder{dying}, undoing, podvol.ReasonHandleGoing},
-		{"an undoing waits for an older one", undoing, []kube.Holder{older}, undoing, podvol.ReasonHandleGoing},
+		{"an undoing is disputed beside a volume that is to live", undoing, []kube.Holder{live}, tarnv1.VolumeDisputed, steppod.ReasonHandleTaken},
+		{"so it is whatever else is deleted", undoing, []kube.Holder{dying, live}, tarnv1.VolumeDisputed, steppod.ReasonHandleTaken},
+		{"an undoing waits for a deletion", undoing, []kube.Holder{dying}, undoing, steppod.ReasonHandleGoing},
+		{"an undoing waits for an older one", undoing, []kube.Holder{older}, undoing, steppod.ReasonHandleGoing},
 		{"an undoing goes before a younger one", undoing, []kube.Holder{younger}, "", ""},
 		{"of two of one second the first by name goes first", undoing, []kube.Holder{after}, "", ""},
-		{"and the other waits", undoing, []kube.Holder{before}, undoing, podvol.ReasonHandleGoing},
-		{"an undoing waits for a deletion though a younger one is there", undoing, []kube.Holder{younger, dying}, undoing, podvol.ReasonHandleGoing},
+		{"and the other waits", undoing, []kube.Holder{before}, undoing, steppod.ReasonHandleGoing},
+		{"an undoing waits for a deletion though a younger one is there", undoing, []kube.Holder{younger, dying}, undoing, steppod.ReasonHandleGoing},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v := viewOf(c.phase, func(v *View) { v.Record.CreationTimestamp = metav1.NewTime(now) })
@@ -213,7 +213,7 @@ func TestWhatWasMadeUnderTheHandleOfADeletedVolumeIsUndoneAfterIt(t *testing.T) 
 		}
 	}
 	c := meta.FindStatusCondition(e.status().Conditions, tarnv1.ConditionDeletable)
-	if e.status().Phase != tarnv1.VolumeUndoing || e.pods() > 0 || c == nil || c.Reason != podvol.ReasonHandleGoing || !strings.Contains(c.Message, `"pvc-u2"`) {
+	if e.status().Phase != tarnv1.VolumeUndoing || e.pods() > 0 || c == nil || c.Reason != steppod.ReasonHandleGoing || !strings.Contains(c.Message, `"pvc-u2"`) {
 		t.Fatalf("%d pods, condition %+v", e.pods(), c)
 	}
 	if _, err := e.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "pvc-u2"}}); err != nil || e.pods() != 1 {

@@ -12,7 +12,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -26,7 +26,7 @@ const (
 // pods first, which may be at work on the storage. A volume that a claim has is not given up.
 func decideForgotten(v *View, now time.Time) Plan {
 	pods := v.Others
-	if v.Pod != nil && !podvol.Ended(v.Pod) {
+	if v.Pod != nil && !steppod.Ended(v.Pod) {
 		pods = append(pods[:len(pods):len(pods)], *v.Pod)
 	}
 	switch vol := v.Volume; {
@@ -58,24 +58,24 @@ func (r *reconciler) giveUpRecord(ctx context.Context, v *View) error {
 	if err := r.finish(ctx, v); err != nil {
 		return err
 	}
-	r.tellAs(v, corev1.EventTypeWarning, eventForgotten, actionForgotten, fmt.Sprintf("PavVolume %s was given up: %s", v.Record.Name, podvol.GivenUp(v.Record)))
+	r.tellAs(v, corev1.EventTypeWarning, eventForgotten, actionForgotten, fmt.Sprintf("PavVolume %s was given up: %s", v.Record.Name, steppod.GivenUp(v.Record)))
 	return nil
 }
 
 // retried says whether an administrator has asked for the attempt after the current one.
 func retried(v *View) bool {
-	return podvol.Retried(v.Record, tarnv1.StepDeletion, v.Record.Status.DeletionAttempts)
+	return steppod.Retried(v.Record, tarnv1.StepDeletion, v.Record.Status.DeletionAttempts)
 }
 
 // retriesWaiting says whether that is so while the deletion pod waits to start, or is not
 // there. One that runs comes to its end first.
 func retriesWaiting(v *View) bool {
-	return retried(v) && (v.Observed.State == podvol.PodAbsent || v.Observed.State == podvol.PodStarting)
+	return retried(v) && (v.Observed.State == steppod.PodAbsent || v.Observed.State == steppod.PodStarting)
 }
 
 // recordFor is the record with which the templates of a deletion attempt are evaluated.
 func (r *reconciler) recordFor(ctx context.Context, record *tarnv1.PavVolume, attempt int32) (*tarnv1.PavVolume, error) {
-	if !podvol.UndoneWithCurrentClass(record, attempt) {
+	if !steppod.UndoneWithCurrentClass(record, attempt) {
 		return record, nil
 	}
 	class := &storagev1.StorageClass{}
@@ -88,11 +88,11 @@ func (r *reconciler) recordFor(ctx context.Context, record *tarnv1.PavVolume, at
 		return nil, err
 	}
 	if class == nil || class.Provisioner != record.Spec.Provisioner.Name {
-		return nil, &podvol.StepError{Step: tarnv1.StepDeletion, Reason: podvol.ReasonInvalid, Message: fmt.Sprintf(
+		return nil, &steppod.StepError{Step: tarnv1.StepDeletion, Reason: steppod.ReasonInvalid, Message: fmt.Sprintf(
 			"StorageClass %q, whose current parameters were asked for, does not exist with provisioner %q; create it, or retry without --current-class",
 			name, record.Spec.Provisioner.Name)}
 	}
-	snapshot, err := podvol.SnapshotClass(class)
+	snapshot, err := steppod.SnapshotClass(class)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -62,13 +62,13 @@ func TestAnUndoingThatIsRetriedHasTheClassAsItIsNow(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v := viewOf(c.phase)
-			old, err := podvol.SnapshotClass(class("prov", "wrong"))
+			old, err := steppod.SnapshotClass(class("prov", "wrong"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			v.Record.Spec.ClassSnapshot.Raw = old
 			v.Record.Status.DeletionAttempts, v.Record.Status.NextDeletionTime = 1, &metav1.Time{Time: now}
-			v.Record.Annotations = map[string]string{tarnv1.AnnotationRetry: podvol.RetryAfter(tarnv1.StepDeletion, c.after, true)}
+			v.Record.Annotations = map[string]string{tarnv1.AnnotationRetry: steppod.RetryAfter(tarnv1.StepDeletion, c.after, true)}
 			v.Provisioner.Spec.VolumeDeletion = testkit.Section(`{"podTemplate": {"spec": {"containers": [{"name": "c", "image": "{{ params.endpoint }}"}]}}}`)
 			e := endingOf(t, v.Record, v.Provisioner, c.class)
 			if err := e.look(); err != nil {

@@ -14,7 +14,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -35,7 +35,7 @@ type View struct {
 	Others []corev1.Pod
 	// Pod is the deletion pod of the current attempt; Observed what it tells.
 	Pod      *corev1.Pod
-	Observed podvol.Observation
+	Observed steppod.Observation
 }
 
 // gather reads the View of one volume from the cache. Where there is no record, the
@@ -81,14 +81,14 @@ func (r *reconciler) gatherPods(ctx context.Context, v *View) error {
 	if err := r.client.List(ctx, pods, client.MatchingLabels{tarnv1.LabelRecord: string(v.Record.UID)}); err != nil {
 		return fmt.Errorf("listing the pods of PavVolume %s: %w", v.Record.Name, err)
 	}
-	name := podvol.PodName(tarnv1.StepDeletion, v.Record.Spec.Claim.UID, v.Record.Status.DeletionAttempts)
+	name := steppod.PodName(tarnv1.StepDeletion, v.Record.Spec.Claim.UID, v.Record.Status.DeletionAttempts)
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		switch {
-		case !podvol.OwnedBy(pod, v.Record.UID):
+		case !steppod.OwnedBy(pod, v.Record.UID):
 		case pod.Name == name && pod.Namespace == v.Record.Status.PodNamespace:
 			v.Pod = pod
-		case !podvol.Ended(pod):
+		case !steppod.Ended(pod):
 			v.Others = append(v.Others, *pod)
 		}
 	}
@@ -98,6 +98,6 @@ func (r *reconciler) gatherPods(ctx context.Context, v *View) error {
 	})
 	var err error
 	now := r.clock.Now()
-	v.Observed, err = r.steps.Unmounted(ctx, v.Pod, podvol.Observe(v.Pod, v.Record.UID, now), now)
+	v.Observed, err = r.steps.Unmounted(ctx, v.Pod, steppod.Observe(v.Pod, v.Record.UID, now), now)
 	return err
 }

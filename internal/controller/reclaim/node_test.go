@@ -13,7 +13,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -76,7 +76,7 @@ func TestAVolumeOfANodeThatIsGoneWaitsForItOrAWord(t *testing.T) {
 		}
 	}
 	said := meta.FindStatusCondition(e.status().Conditions, tarnv1.ConditionDeletable)
-	if e.status().Phase != tarnv1.VolumeDeleting || e.pods() > 0 || said == nil || said.Reason != podvol.ReasonNodeGone || !strings.Contains(said.Message, "kubectl delete pavvolume pvc-u1") {
+	if e.status().Phase != tarnv1.VolumeDeleting || e.pods() > 0 || said == nil || said.Reason != steppod.ReasonNodeGone || !strings.Contains(said.Message, "kubectl delete pavvolume pvc-u1") {
 		t.Errorf("status %+v with %d pods, want it to wait, and the command", e.status(), e.pods())
 	}
 	if told := len(e.events.Events); told != 2 { // once to the volume, once to the record

@@ -14,7 +14,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // goesInOrder looks until the volume has gone, and wants its deletion pod to have ended before
@@ -44,7 +44,7 @@ func (e *ending) goesInOrder(number string) {
 			return c.Patch(ctx, o, patch, opts...)
 		},
 	})
-	e.steps = &podvol.Steps{Client: e.client, Reader: e.store}
+	e.steps = &steppod.Steps{Client: e.client, Reader: e.store}
 	for range 4 {
 		if err := e.look(); err != nil {
 			e.t.Fatal(err)

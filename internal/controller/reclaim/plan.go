@@ -12,11 +12,11 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Reasons of the condition Deletable and of Events, beside podvol's.
+// Reasons of the condition Deletable and of Events, beside steppod's.
 const (
 	reasonStaged      = "Staged"
 	reasonCreating    = "CreationPodRunning"
@@ -84,7 +84,7 @@ type Plan struct {
 	// WarningReason, VolumeFailedDelete where that is empty.
 	Warning, WarningReason string
 	// WaitAction and WaitNote tell what keeps the pod from starting; empty for nothing. See
-	// podvol.Observation.WaitEvent.
+	// steppod.Observation.WaitEvent.
 	WaitAction, WaitNote string
 	// Notice is told like a Warning, but of what is in order: that the volume is in use
 	// still, and goes when it is not.
@@ -95,7 +95,7 @@ type Plan struct {
 
 // decide says what the View asks for.
 func decide(v *View, now time.Time) Plan {
-	if podvol.Forgotten(v.Record) {
+	if steppod.Forgotten(v.Record) {
 		return decideForgotten(v, now)
 	}
 	switch v.Record.Status.Phase {
@@ -231,13 +231,13 @@ func sharedHandle(v *View, handle string, holders []kube.Holder, now time.Time) 
 			return Plan{Act: ActNone}, false
 		}
 		message := fmt.Sprintf("%s has volumeHandle %q, too, and the deletion pod would delete its data: delete that volume, or set the reclaim policy of this one to Retain", holders[i], handle)
-		if p = say(v, podvol.ReasonHandleTaken, message); p.Status != nil {
+		if p = say(v, steppod.ReasonHandleTaken, message); p.Status != nil {
 			p.Warning = message
 		}
 		return p, true
 	}
 	if i := slices.IndexFunc(holders, func(h kube.Holder) bool { return !h.Going }); i >= 0 {
-		err := podvol.HandleTaken(record, holders[i])
+		err := steppod.HandleTaken(record, holders[i])
 		status := record.Status.DeepCopy()
 		status.Phase, status.NextDeletionTime = tarnv1.VolumeDisputed, nil
 		status.LastError = err.Recorded(nil, now)
@@ -246,7 +246,7 @@ func sharedHandle(v *View, handle string, holders []kube.Holder, now time.Time) 
 	}
 	for _, h := range holders {
 		if first := cmp.Or(h.Since.Compare(record.CreationTimestamp.Time), cmp.Compare(h.Name, record.Name)) < 0; !h.Undoing || first {
-			return say(v, podvol.ReasonHandleGoing, podvol.HandleGoing(handle, h)), true
+			return say(v, steppod.ReasonHandleGoing, steppod.HandleGoing(handle, h)), true
 		}
 	}
 	return Plan{Act: ActNone}, false
@@ -275,23 +275,23 @@ func decideDestroying(v *View, now time.Time) Plan {
 		if at != nil && now.Before(at.Time) && !mended(v) && !retried(v) {
 			return Plan{Act: ActNone, Next: at.Time}
 		}
-		if v.Pod != nil && !podvol.Ended(v.Pod) { // its time was up, but it may still be at work
+		if v.Pod != nil && !steppod.Ended(v.Pod) { // its time was up, but it may still be at work
 			return stop(v, []corev1.Pod{*v.Pod}, now)
 		}
 		return run(v, v.Record.Status.DeletionAttempts+1, now)
 	}
 	switch o := v.Observed.After(waitedFor(v)); o.State {
-	case podvol.PodAbsent:
+	case steppod.PodAbsent:
 		return run(v, max(v.Record.Status.DeletionAttempts, 1), now)
-	case podvol.PodSucceeded:
+	case steppod.PodSucceeded:
 		return done(v, now)
-	case podvol.PodFailed, podvol.PodForeign:
+	case steppod.PodFailed, steppod.PodForeign:
 		message := o.Message
-		if o.Reason == podvol.ReasonPodFailed {
+		if o.Reason == steppod.ReasonPodFailed {
 			message = "Deletion pod failed: " + message
 		}
 		return Plan{Act: ActStatus, Warning: message,
-			Status: failed(v, &podvol.StepError{Step: tarnv1.StepDeletion, Reason: o.Reason, Message: message}, v.Record.Status.DeletionAttempts, now)}
+			Status: failed(v, &steppod.StepError{Step: tarnv1.StepDeletion, Reason: o.Reason, Message: message}, v.Record.Status.DeletionAttempts, now)}
 	default:
 		return await(v)
 	}
@@ -311,7 +311,7 @@ func takenBack(v *View, now time.Time) bool {
 
 // takeBack ends a deletion that is no longer wanted, as soon as no pod is at it.
 func takeBack(v *View, now time.Time) Plan {
-	if v.Pod != nil && !podvol.Ended(v.Pod) {
+	if v.Pod != nil && !steppod.Ended(v.Pod) {
 		return stop(v, []corev1.Pod{*v.Pod}, now)
 	}
 	status := v.Record.Status.DeepCopy()
@@ -360,7 +360,7 @@ func undone(record *tarnv1.PavVolume, now time.Time) *tarnv1.PavVolumeStatus {
 	status.Phase, status.Handle, status.Capacity = tarnv1.VolumePending, "", 0
 	status.NextDeletionTime = nil
 	if e := status.LastError; e != nil {
-		status.NextAttemptTime = podvol.RetryAt(record, status.Attempts, now)
+		status.NextAttemptTime = steppod.RetryAt(record, status.Attempts, now)
 		if c := meta.FindStatusCondition(status.Conditions, tarnv1.ConditionProvisioned); c != nil && e.Step == tarnv1.StepDeletion {
 			e.Step, e.Reason, e.Message = tarnv1.StepCreation, c.Reason, c.Message // that of the undoing is over
 		}
@@ -374,12 +374,12 @@ func undone(record *tarnv1.PavVolume, now time.Time) *tarnv1.PavVolumeStatus {
 
 // failed records a failed deletion; the next attempt is due after a pause that
 // doubles with each.
-func failed(v *View, err *podvol.StepError, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
+func failed(v *View, err *steppod.StepError, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
 	record := v.Record
 	status := record.Status.DeepCopy()
 	status.DeletionAttempts = attempt
 	status.LastError = err.Recorded(v.Provisioner, now)
-	status.NextDeletionTime = podvol.RetryAt(record, attempt, now)
+	status.NextDeletionTime = steppod.RetryAt(record, attempt, now)
 	condition(status, record, metav1.ConditionFalse, err.Reason, err.Message)
 	return status
 }

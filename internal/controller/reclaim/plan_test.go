@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -19,7 +19,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func viewOf(phase tarnv1.VolumePhase, changes ...func(*View)) *View {
 	claim := testkit.Claim("ns", "data", "u1", "prov")
-	v := &View{Record: testkit.Record(claim, "prov", phase), Provisioner: testkit.Provisioner("prov"), Observed: podvol.Observation{State: podvol.PodAbsent}}
+	v := &View{Record: testkit.Record(claim, "prov", phase), Provisioner: testkit.Provisioner("prov"), Observed: steppod.Observation{State: steppod.PodAbsent}}
 	if phase == tarnv1.VolumeCreated {
 		meta.SetStatusCondition(&v.Record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionTrue, Reason: "Provisioned"})
 		v.Volume = testkit.Volume(v.Record)
@@ -57,7 +57,7 @@ func retention(said volume.Retention) func(*View) {
 func retriedAfter(attempt int32) func(*View) {
 	return func(v *View) {
 		v.Record.Status.DeletionAttempts = attempt
-		v.Record.Annotations = map[string]string{tarnv1.AnnotationRetry: podvol.RetryAfter(tarnv1.StepDeletion, attempt, false)}
+		v.Record.Annotations = map[string]string{tarnv1.AnnotationRetry: steppod.RetryAfter(tarnv1.StepDeletion, attempt, false)}
 	}
 }
 
@@ -66,11 +66,11 @@ func forgotten(v *View) {
 	v.Record.Annotations = map[string]string{tarnv1.AnnotationForget: string(v.Record.UID)}
 }
 
-func observed(state podvol.PodState) func(*View) {
+func observed(state steppod.PodState) func(*View) {
 	return func(v *View) {
-		v.Observed = podvol.Observation{State: state}
-		if state == podvol.PodFailed {
-			v.Observed.Reason, v.Observed.Message = podvol.ReasonPodFailed, "busy"
+		v.Observed = steppod.Observation{State: state}
+		if state == steppod.PodFailed {
+			v.Observed.Reason, v.Observed.Message = steppod.ReasonPodFailed, "busy"
 		}
 	}
 }
@@ -153,13 +153,13 @@ func TestAVolumeEndsBy(t *testing.T) {
 		{"one that was retried earlier waits", viewOf(deleting, retriedAfter(1), func(v *View) {
 			v.Record.Status.NextDeletionTime, v.Record.Status.DeletionAttempts = &later, 2
 		}), ActNone, "", 0},
-		{"one that is retried while its pod waits to start stops that first", viewOf(undoing, observed(podvol.PodStarting), retriedAfter(2), func(v *View) { v.Pod = &corev1.Pod{} }), ActStop, undoing, 0},
+		{"one that is retried while its pod waits to start stops that first", viewOf(undoing, observed(steppod.PodStarting), retriedAfter(2), func(v *View) { v.Pod = &corev1.Pod{} }), ActStop, undoing, 0},
 		{"and goes on when that is gone", viewOf(undoing, retriedAfter(2)), ActRun, "", 3},
-		{"one that is retried while its pod runs waits for that", viewOf(undoing, observed(podvol.PodRunning), retriedAfter(2), func(v *View) { v.Pod = &corev1.Pod{} }), ActNone, "", 0},
+		{"one that is retried while its pod runs waits for that", viewOf(undoing, observed(steppod.PodRunning), retriedAfter(2), func(v *View) { v.Pod = &corev1.Pod{} }), ActNone, "", 0},
 		{"a record that is forgotten goes, whatever stays", viewOf(undoing, forgotten), ActForget, "", 0},
 		{"so does one that is being made", viewOf(tarnv1.VolumeCreating, forgotten), ActForget, "", 0},
 		{"so does one of a released volume", viewOf(deleting, withVolume(corev1.VolumeReleased, del), forgotten), ActForget, "", 0},
-		{"its pods end first", viewOf(undoing, forgotten, observed(podvol.PodRunning), func(v *View) { v.Pod = &corev1.Pod{} }), ActStop, undoing, 0},
+		{"its pods end first", viewOf(undoing, forgotten, observed(steppod.PodRunning), func(v *View) { v.Pod = &corev1.Pod{} }), ActStop, undoing, 0},
 		{"so do those that are still creating", viewOf(tarnv1.VolumeCreating, forgotten, func(v *View) { v.Others = []corev1.Pod{{}} }), ActStop, tarnv1.VolumeCreating, 0},
 		{"it waits for the stages", viewOf(deleting, forgotten, func(v *View) { v.Stages = []tarnv1.PavStage{{}} }), ActStatus, deleting, 0},
 		{"it waits while a claim has the volume", viewOf(created, forgotten), ActStatus, created, 0},
@@ -172,12 +172,12 @@ func TestAVolumeEndsBy(t *testing.T) {
 		{"Deleting begins the next attempt when it is due", viewOf(deleting, func(v *View) {
 			v.Record.Status.NextDeletionTime, v.Record.Status.DeletionAttempts = &earlier, 2
 		}), ActRun, "", 3},
-		{"Deleting waits for its pod", viewOf(deleting, observed(podvol.PodRunning)), ActNone, "", 0},
-		{"Deleting records a failure", viewOf(deleting, observed(podvol.PodFailed)), ActStatus, deleting, 0},
+		{"Deleting waits for its pod", viewOf(deleting, observed(steppod.PodRunning)), ActNone, "", 0},
+		{"Deleting records a failure", viewOf(deleting, observed(steppod.PodFailed)), ActStatus, deleting, 0},
 		{"case 126: Deleting says that its provisioner is gone", viewOf(deleting, func(v *View) { v.Provisioner = nil }), ActStatus, deleting, 0},
 		{"Deleting does not use another provisioner of the name", viewOf(deleting, func(v *View) { v.Provisioner.UID = "new" }), ActStatus, deleting, 0},
-		{"Deleting that is done removes volume and record", viewOf(deleting, observed(podvol.PodSucceeded)), ActDeleted, "", 0},
-		{"Undoing that is done gives the record back", viewOf(undoing, observed(podvol.PodSucceeded)), ActUndone, tarnv1.VolumePending, 0},
+		{"Deleting that is done removes volume and record", viewOf(deleting, observed(steppod.PodSucceeded)), ActDeleted, "", 0},
+		{"Undoing that is done gives the record back", viewOf(undoing, observed(steppod.PodSucceeded)), ActUndone, tarnv1.VolumePending, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := decide(c.view, now)
@@ -210,11 +210,11 @@ func TestUndoneForgetsTheHandleAndPausesBeforeTheNextAttempt(t *testing.T) {
 	failed := func(v *View) {
 		v.Record.Status.LastError = &tarnv1.PavVolumeError{Step: tarnv1.StepCreation, Time: metav1.NewTime(now.Add(-time.Hour))}
 	}
-	got := decide(viewOf(tarnv1.VolumeUndoing, observed(podvol.PodSucceeded), undoing, failed), now).Status
+	got := decide(viewOf(tarnv1.VolumeUndoing, observed(steppod.PodSucceeded), undoing, failed), now).Status
 	if got.Handle != "" || got.Capacity != 0 || got.DeletionAttempts != 2 {
 		t.Errorf("status = %+v, want handle and capacity cleared, and the count of deletions kept", got)
 	}
-	third := 4 * podvol.FirstRetry
+	third := 4 * steppod.FirstRetry
 	if pause := got.NextAttemptTime.Sub(now); pause < third*4/5 || pause > third*6/5 {
 		t.Errorf("next attempt after %s, want about %s from now, however long ago the failure was", pause, third)
 	}
@@ -222,10 +222,10 @@ func TestUndoneForgetsTheHandleAndPausesBeforeTheNextAttempt(t *testing.T) {
 		v.Record.Status.LastError = &tarnv1.PavVolumeError{Step: tarnv1.StepDeletion, Message: "busy"}
 		v.Record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionFalse, Reason: "PodFailed", Message: "no room"}}
 	}
-	if e := decide(viewOf(tarnv1.VolumeUndoing, observed(podvol.PodSucceeded), undoing, resisted), now).Status.LastError; e.Step != tarnv1.StepCreation || e.Message != "no room" {
+	if e := decide(viewOf(tarnv1.VolumeUndoing, observed(steppod.PodSucceeded), undoing, resisted), now).Status.LastError; e.Step != tarnv1.StepCreation || e.Message != "no room" {
 		t.Errorf("last error %+v, want that of the creation, as the undoing has succeeded", e)
 	}
-	if got := decide(viewOf(tarnv1.VolumeUndoing, observed(podvol.PodSucceeded), undoing), now).Status; got.NextAttemptTime != nil {
+	if got := decide(viewOf(tarnv1.VolumeUndoing, observed(steppod.PodSucceeded), undoing), now).Status; got.NextAttemptTime != nil {
 		t.Errorf("next attempt at %s, want at once after what did not fail", got.NextAttemptTime)
 	}
 }
@@ -239,7 +239,7 @@ func TestADeletionAfterAnUndoingHasAPodOfItsOwn(t *testing.T) {
 }
 
 func TestCase126AFailedDeletionIsToldAndTriedAgain(t *testing.T) {
-	got := decide(viewOf(tarnv1.VolumeDeleting, observed(podvol.PodFailed), func(v *View) { v.Record.Status.DeletionAttempts = 1 }), now)
+	got := decide(viewOf(tarnv1.VolumeDeleting, observed(steppod.PodFailed), func(v *View) { v.Record.Status.DeletionAttempts = 1 }), now)
 	if want := "Deletion pod failed: busy"; got.Warning != want || got.Status.LastError.Message != want {
 		t.Errorf("warning %q, last error %q, want %q", got.Warning, got.Status.LastError.Message, want)
 	}

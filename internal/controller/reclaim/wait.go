@@ -10,7 +10,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // await waits for the deletion pod, and says what that waits for, if it is anything out of
@@ -19,13 +19,13 @@ func await(v *View) Plan {
 	o, p := v.Observed, Plan{Act: ActNone}
 	switch {
 	case o.Message != "":
-		if p = say(v, reasonPodWaits, o.Message); p.Status != nil && o.State == podvol.PodGoing {
+		if p = say(v, reasonPodWaits, o.Message); p.Status != nil && o.State == steppod.PodGoing {
 			p.Warning = o.Message
 		}
 		if p.Status != nil {
 			p.WaitAction, p.WaitNote = o.WaitEvent(v.Pod)
 		}
-	case waitedFor(v) != "" && o.State == podvol.PodRunning:
+	case waitedFor(v) != "" && o.State == steppod.PodRunning:
 		status := v.Record.Status.DeepCopy()
 		underWay(status, v.Record, status.DeletionAttempts)
 		p = Plan{Act: ActStatus, Status: status}
@@ -50,8 +50,8 @@ func stop(v *View, pods []corev1.Pod, now time.Time) Plan {
 	var next time.Time
 	overdue := ""
 	for i := range pods {
-		o := podvol.Observe(&pods[i], v.Record.UID, now)
-		if o.State != podvol.PodGoing {
+		o := steppod.Observe(&pods[i], v.Record.UID, now)
+		if o.State != steppod.PodGoing {
 			continue // its end, or that it goes, is an event
 		}
 		next, overdue = kube.Sooner(next, o.CheckAt), cmp.Or(overdue, o.Message)
@@ -80,7 +80,7 @@ func withoutNode(v *View, now time.Time) Plan {
 		return p
 	}
 	message := fmt.Sprintf("node %q, which has the volume's storage, is gone; the storage is deleted when the node is back; if it will not be: kubectl delete pavvolume %s", node, v.Record.Name)
-	p := say(v, podvol.ReasonNodeGone, message)
+	p := say(v, steppod.ReasonNodeGone, message)
 	if p.Status != nil {
 		p.Warning = message
 	}

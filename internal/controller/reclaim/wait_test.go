@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 )
 
 func TestADeletionPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T) {
@@ -20,7 +20,7 @@ func TestADeletionPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T)
 		Namespace: "ns", Name: "p", CreationTimestamp: metav1.NewTime(now), OwnerReferences: []metav1.OwnerReference{{UID: v.Record.UID}},
 	}}
 	look := func(pod *corev1.Pod) Plan {
-		v.Pod, v.Observed = pod, podvol.Observe(pod, v.Record.UID, now.Add(time.Second))
+		v.Pod, v.Observed = pod, steppod.Observe(pod, v.Record.UID, now.Add(time.Second))
 		p := decide(v, now.Add(time.Second))
 		if p.Status != nil {
 			v.Record.Status = *p.Status
@@ -30,15 +30,15 @@ func TestADeletionPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T)
 	deletable := func() *metav1.Condition {
 		return meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
 	}
-	look(podvoltest.CannotPull(pod))
-	if c := deletable(); c.Reason != reasonPodWaits || c.Message != podvoltest.NoImage {
+	look(steppodtest.CannotPull(pod))
+	if c := deletable(); c.Reason != reasonPodWaits || c.Message != steppodtest.NoImage {
 		t.Fatalf("while it waits, the record says %+v", c)
 	}
 	waits := v.Record.DeepCopy()
 
-	p := look(podvoltest.TimeIsUp(pod))
+	p := look(steppodtest.TimeIsUp(pod))
 	for _, told := range []string{p.Warning, v.Record.Status.LastError.Message, deletable().Message} {
-		if !strings.Contains(told, "has not ended within 5s: "+podvoltest.NoImage) {
+		if !strings.Contains(told, "has not ended within 5s: "+steppodtest.NoImage) {
 			t.Errorf("it is told %q", told)
 		}
 	}
@@ -81,7 +81,7 @@ func TestAPodThatDoesNotGoIsToldWhateverItWasAt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := viewOf(tarnv1.VolumeUndoing, change)
 			look := func(at time.Time) Plan {
-				v.Observed = podvol.Observe(v.Pod, v.Record.UID, at)
+				v.Observed = steppod.Observe(v.Pod, v.Record.UID, at)
 				p := decide(v, at)
 				if p.Status != nil {
 					v.Record.Status = *p.Status

@@ -18,8 +18,8 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -36,7 +36,7 @@ type world struct {
 	vol    *corev1.PersistentVolume
 	// kept says that the storage is to outlive the volume.
 	kept    bool
-	kubelet *podvoltest.Kubelet
+	kubelet *steppodtest.Kubelet
 
 	mu sync.Mutex
 	// failures is how many deletion pods are still to fail; gone says that one has removed
@@ -74,14 +74,14 @@ func newWorld(t *testing.T, config *rest.Config, name string, c life) *world {
 	if c.phase == tarnv1.VolumeCreated {
 		w.Must(w.Client.Create(w.Ctx, w.vol))
 	}
-	w.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: w.Client, Ends: w.ends}
+	w.kubelet = &steppodtest.Kubelet{Provisioner: name, Client: w.Client, Ends: w.ends}
 	w.kubelet.Start(w.Ctx, t) // Play ends the context
 	w.Play(w.round)
 	return w
 }
 
 // ends is the end of a deletion pod, which removes the storage unless it fails.
-func (w *world) ends(*corev1.Pod) podvoltest.End {
+func (w *world) ends(*corev1.Pod) steppodtest.End {
 	there, err := kube.Get(w.Ctx, w.Client, client.ObjectKeyFromObject(w.claim), &corev1.PersistentVolumeClaim{})
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,10 +90,10 @@ func (w *world) ends(*corev1.Pod) podvoltest.End {
 	}
 	if w.failures > 0 {
 		w.failures--
-		return podvoltest.End{Fails: true, Result: tarnv1.PodResult{Error: "the array is busy"}}
+		return steppodtest.End{Fails: true, Result: tarnv1.PodResult{Error: "the array is busy"}}
 	}
 	w.gone = true
-	return podvoltest.End{}
+	return steppodtest.End{}
 }
 
 func (w *world) round() error {
@@ -107,7 +107,7 @@ func (w *world) round() error {
 		return err
 	}
 	for i := range pods.Items {
-		if record == nil || pods.Items[i].DeletionTimestamp != nil && podvol.Ended(&pods.Items[i]) {
+		if record == nil || pods.Items[i].DeletionTimestamp != nil && steppod.Ended(&pods.Items[i]) {
 			_ = w.Client.Delete(w.Ctx, &pods.Items[i], client.GracePeriodSeconds(0))
 		}
 	}
@@ -155,7 +155,7 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.T.Helper()
 	return testkit.Run(w.Ctx, w.T, restConfig, func(mgr ctrl.Manager) error {
 		return Register(mgr, Options{
-			Namespace: testNamespace, OwnBinder: true, Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader()},
+			Namespace: testNamespace, OwnBinder: true, Steps: &steppod.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader()},
 		})
 	})
 }

@@ -13,7 +13,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // eventAction is what Events say was being done.
@@ -103,7 +103,7 @@ func (r *reconciler) runStep(ctx context.Context, v *View, run RunStep) error {
 	if err == nil {
 		err = r.startStep(ctx, v, run)
 	}
-	if s := podvol.AsStepError(err); s != nil {
+	if s := steppod.AsStepError(err); s != nil {
 		return r.change(ctx, v.Volume, noted(v.Volume, v.passage(), r.clock.Now(), s.Message))
 	}
 	return err
@@ -111,9 +111,9 @@ func (r *reconciler) runStep(ctx context.Context, v *View, run RunStep) error {
 
 func (r *reconciler) startStep(ctx context.Context, v *View, run RunStep) error {
 	if v.Provisioner == nil {
-		return &podvol.StepError{Step: run.Step, Message: fmt.Sprintf("PavProvisioner %q, which has begun to recycle the volume, is gone", v.Record.Spec.Provisioner.Name)}
+		return &steppod.StepError{Step: run.Step, Message: fmt.Sprintf("PavProvisioner %q, which has begun to recycle the volume, is gone", v.Record.Spec.Provisioner.Name)}
 	}
-	pod, err := r.steps.PrepareRecycling(ctx, run.Step, v.Provisioner, podvol.Passage{
+	pod, err := r.steps.PrepareRecycling(ctx, run.Step, v.Provisioner, steppod.Passage{
 		Record: v.Record, Volume: v.Volume, Claim: v.passage(), Method: run.Method, Handle: run.Handle,
 	})
 	if err != nil {
@@ -129,12 +129,12 @@ func (r *reconciler) confirmSole(ctx context.Context, v *View, run RunStep) erro
 	if run.Step == tarnv1.StepCreation {
 		return nil
 	}
-	handle := cmp.Or(run.Handle, v.Record.Status.Handle, podvol.DefaultHandle(v.Record))
+	handle := cmp.Or(run.Handle, v.Record.Status.Handle, steppod.DefaultHandle(v.Record))
 	holders, err := r.handles.Holders(ctx, v.Record.Spec.Provisioner.Name, handle, v.Record.Name)
 	if err != nil || len(holders) == 0 {
 		return err
 	}
-	return &podvol.StepError{Step: run.Step, Reason: podvol.ReasonHandleTaken, Message: fmt.Sprintf(
+	return &steppod.StepError{Step: run.Step, Reason: steppod.ReasonHandleTaken, Message: fmt.Sprintf(
 		"%s has volumeHandle %q, too, and the %s pod would destroy its data: delete that volume, or take annotation %s off this one", holders[0], handle, run.Step, tarnv1.AnnotationRecycle)}
 }
 

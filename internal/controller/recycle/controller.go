@@ -25,7 +25,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -41,7 +41,7 @@ type Options struct {
 	// PullSecrets are the names of the Secrets in Namespace with which Image is pulled.
 	PullSecrets []string
 	// Steps makes the pods of PavProvisioners that recycle their volumes themselves.
-	Steps *podvol.Steps
+	Steps *steppod.Steps
 	// OwnBinder says that Tarn's binder runs in the place of Kubernetes', which recycles
 	// some volumes itself.
 	OwnBinder bool
@@ -62,7 +62,7 @@ type reconciler struct {
 	image     string
 	secrets   []string
 	ownBinder bool
-	steps     *podvol.Steps
+	steps     *steppod.Steps
 	handles   kube.Handles
 	claims    kube.Claims
 }

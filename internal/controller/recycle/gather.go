@@ -13,7 +13,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -147,7 +147,7 @@ func (v *View) sort(pods []corev1.Pod) {
 	for i := range pods {
 		switch pod := &pods[i]; {
 		case pod.Labels[tarnv1.LabelScrub] != string(v.Volume.UID):
-			if podvol.OwnedBy(pod, v.Record.UID) && !podvol.Ended(pod) {
+			if steppod.OwnedBy(pod, v.Record.UID) && !steppod.Ended(pod) {
 				v.Others = append(v.Others, *pod)
 			}
 		case v.ours() && pod.Annotations[annClaim] == string(v.Volume.Spec.ClaimRef.UID):

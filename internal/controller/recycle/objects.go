@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -214,7 +214,7 @@ func failureOfPod(pod *corev1.Pod) string {
 	}
 	ended := terminated(pod)
 	if ended == nil {
-		return "the scrub pod failed: " + cmp.Or(pod.Status.Reason, podvol.Disruption(pod), "nobody says why")
+		return "the scrub pod failed: " + cmp.Or(pod.Status.Reason, steppod.Disruption(pod), "nobody says why")
 	}
 	if message := strings.TrimPrefix(strings.TrimSpace(ended.Message), "tarn: "); message != "" {
 		if word := wordOf(pod); word != nil {

@@ -11,7 +11,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -258,7 +258,7 @@ func judge(v *View, p *Plan, now time.Time) {
 	if pod.Status.StartTime == nil {
 		grace = startTime
 	}
-	o := podvol.Observe(pod, v.Volume.UID, now.Add(-grace)).After(v.Claim.Annotations[annWaits])
+	o := steppod.Observe(pod, v.Volume.UID, now.Add(-grace)).After(v.Claim.Annotations[annWaits])
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded:
 		cert, err := readCertificate(pod)
@@ -267,7 +267,7 @@ func judge(v *View, p *Plan, now time.Time) {
 			return
 		}
 		p.add(Change{certified(v.Volume, cert)})
-	case o.State == podvol.PodFailed && o.Reason == podvol.ReasonPodDeadline:
+	case o.State == steppod.PodFailed && o.Reason == steppod.ReasonPodDeadline:
 		note(v, p, now, o.Message)
 	case pod.Status.Phase == corev1.PodFailed:
 		note(v, p, now, failureOfPod(pod))
@@ -284,12 +284,12 @@ func judge(v *View, p *Plan, now time.Time) {
 
 // remember keeps what a scrub pod waits for until it runs: of a container that never did,
 // the kubelet overwrites that as it ends the pod.
-func remember(v *View, p *Plan, o podvol.Observation) {
+func remember(v *View, p *Plan, o steppod.Observation) {
 	waits := ""
 	switch {
 	case o.Waits():
 		waits = kube.Message(o.Message)
-	case o.State != podvol.PodRunning:
+	case o.State != steppod.PodRunning:
 		return
 	}
 	if waits != v.Claim.Annotations[annWaits] {

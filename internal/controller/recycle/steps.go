@@ -13,7 +13,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -48,7 +48,7 @@ func (v *View) passage() types.UID { return v.Volume.Spec.ClaimRef.UID }
 
 // work is the pod of a step in this passage, nil for none.
 func (v *View) work(step tarnv1.Step, other bool) *corev1.Pod {
-	name := podvol.RecyclePodName(step, v.passage(), other)
+	name := steppod.RecyclePodName(step, v.passage(), other)
 	for i := range v.Work {
 		if v.Work[i].Name == name {
 			return &v.Work[i]
@@ -63,7 +63,7 @@ func (v *View) provided(method tarnv1.RecycleMethod) []tarnv1.Step {
 	if v.Record == nil || v.Provisioner == nil {
 		return nil
 	}
-	return podvol.RecycleSteps(v.Provisioner, method)
+	return steppod.RecycleSteps(v.Provisioner, method)
 }
 
 // begun gives the method and the steps of a passage that is on its way: it is ended as it
@@ -88,7 +88,7 @@ func planSteps(v *View, p *Plan, now time.Time, method tarnv1.RecycleMethod, ste
 		note(v, p, now, "somebody has removed the deletion pod before the volume was made anew")
 		return
 	}
-	var last podvol.Observation
+	var last steppod.Observation
 	for _, step := range steps {
 		o, done := follow(v, p, now, RunStep{Step: step, Method: method})
 		if !done {
@@ -116,12 +116,12 @@ func (v *View) word(now time.Time, method tarnv1.RecycleMethod, steps []tarnv1.S
 }
 
 // follow brings one step on, and says whether it is done.
-func follow(v *View, p *Plan, now time.Time, run RunStep) (podvol.Observation, bool) {
-	o := podvol.Observe(v.work(run.Step, run.Handle != ""), v.Record.UID, now).After(waitedFor(v))
+func follow(v *View, p *Plan, now time.Time, run RunStep) (steppod.Observation, bool) {
+	o := steppod.Observe(v.work(run.Step, run.Handle != ""), v.Record.UID, now).After(waitedFor(v))
 	switch o.State {
-	case podvol.PodSucceeded:
+	case steppod.PodSucceeded:
 		return o, true
-	case podvol.PodAbsent:
+	case steppod.PodAbsent:
 		if p.Grave = !v.Live; p.Grave {
 			return o, false
 		}
@@ -139,7 +139,7 @@ func follow(v *View, p *Plan, now time.Time, run RunStep) (podvol.Observation, b
 			}
 		}
 		p.add(run)
-	case podvol.PodFailed, podvol.PodForeign:
+	case steppod.PodFailed, steppod.PodForeign:
 		note(v, p, now, fmt.Sprintf("the %s pod failed: %s", run.Step, o.Message))
 	default:
 		if o.Message != "" {
@@ -148,7 +148,7 @@ func follow(v *View, p *Plan, now time.Time, run RunStep) (podvol.Observation, b
 		if o.Waits() {
 			p.Waits = fmt.Sprintf("the %s pod waits: %s", run.Step, o.Message)
 		}
-		p.Runs = o.State == podvol.PodRunning && !o.Waits()
+		p.Runs = o.State == steppod.PodRunning && !o.Waits()
 		p.Next = o.CheckAt
 	}
 	return o, false
@@ -168,9 +168,9 @@ func waitedFor(v *View) string {
 // madeAnew says whether what a creation pod has made can take the volume's place. What
 // was made under another handle is deleted again before that is noted as a failure:
 // a PersistentVolume keeps its handle.
-func madeAnew(v *View, p *Plan, now time.Time, o podvol.Observation) bool {
-	handle, err := podvol.Recreated(v.Record, o)
-	own := cmp.Or(v.Record.Status.Handle, podvol.DefaultHandle(v.Record))
+func madeAnew(v *View, p *Plan, now time.Time, o steppod.Observation) bool {
+	handle, err := steppod.Recreated(v.Record, o)
+	own := cmp.Or(v.Record.Status.Handle, steppod.DefaultHandle(v.Record))
 	if handle != own {
 		if _, done := follow(v, p, now, RunStep{Step: tarnv1.StepDeletion, Method: tarnv1.RecycleRecreate, Handle: handle}); done {
 			note(v, p, now, fmt.Sprintf("the creation pod gave handle %q, and the volume has %q for life: what it made is deleted again; set reclaim policy Delete instead of %s Recreate",
@@ -193,7 +193,7 @@ func stopWork(v *View, p *Plan) bool {
 	for _, pods := range [][]corev1.Pod{v.Work, v.Earlier, v.Others} {
 		for i := range pods {
 			pod := &pods[i]
-			if podvol.Ended(pod) {
+			if steppod.Ended(pod) {
 				continue
 			}
 			if ended = false; pod.DeletionTimestamp == nil {

@@ -13,7 +13,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -43,7 +43,7 @@ func method(m tarnv1.RecycleMethod) viewWith { return having(tarnv1.AnnotationRe
 func worked(step tarnv1.Step, other bool, result string) viewWith {
 	return func(v *View) {
 		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: podvol.RecyclePodName(step, "scrub-uid", other), CreationTimestamp: metav1.NewTime(noon.Add(-2 * time.Second)),
+			Namespace: "default", Name: steppod.RecyclePodName(step, "scrub-uid", other), CreationTimestamp: metav1.NewTime(noon.Add(-2 * time.Second)),
 			Labels: map[string]string{tarnv1.LabelStep: string(step)}, Annotations: map[string]string{annClaim: "scrub-uid", annMethod: "Zero"},
 			OwnerReferences: []metav1.OwnerReference{{UID: v.Record.UID}},
 		}}

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 )
 
 func TestAScrubPodThatNeverRanIsToldWithWhatEndedIt(t *testing.T) {
@@ -54,22 +54,22 @@ func TestARecyclingPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T
 			said := func() *metav1.Condition {
 				return meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionRecycled)
 			}
-			look(podvoltest.CannotPull(&fresh))
-			if c := said(); c == nil || c.Reason != reasonPodWaits || !strings.Contains(c.Message, podvoltest.NoImage) {
+			look(steppodtest.CannotPull(&fresh))
+			if c := said(); c == nil || c.Reason != reasonPodWaits || !strings.Contains(c.Message, steppodtest.NoImage) {
 				t.Fatalf("while it waits, the record says %+v", c)
 			}
-			if p := look(podvoltest.CannotPull(&fresh)); strings.Contains(words(v, p), "report") {
+			if p := look(steppodtest.CannotPull(&fresh)); strings.Contains(words(v, p), "report") {
 				t.Errorf("which is told again: %s", words(v, p))
 			}
 			waits := *said()
 
 			note := ""
-			for _, a := range look(podvoltest.TimeIsUp(&fresh)).Actions {
+			for _, a := range look(steppodtest.TimeIsUp(&fresh)).Actions {
 				if change, ok := a.(Change); ok {
 					note = failureOf(change.To).Message
 				}
 			}
-			if !strings.Contains(note, "the recycling pod failed: ") || !strings.Contains(note, "within 5s: "+podvoltest.NoImage) {
+			if !strings.Contains(note, "the recycling pod failed: ") || !strings.Contains(note, "within 5s: "+steppodtest.NoImage) {
 				t.Errorf("it is told %q", note)
 			}
 
@@ -127,20 +127,20 @@ func TestAScrubPodThatNeverRanIsExplainedByWhatItWaitedFor(t *testing.T) {
 		}
 		return ""
 	}
-	cannot, late := podvoltest.CannotPull(fresh), podvoltest.TimeIsUp(fresh)
+	cannot, late := steppodtest.CannotPull(fresh), steppodtest.TimeIsUp(fresh)
 	delete(late.Annotations, tarnv1.AnnotationResult) // which no scrub pod has
 	look(cannot)
 	if got := words(v, look(cannot)); got != eventPod+" wait" {
 		t.Errorf("looked at again, it does %q, want nothing to be written", got)
 	}
 	look(fresh) // the kubelet tries again, and says nothing for a moment
-	if got := told(look(late)); !strings.HasSuffix(got, "has not ended within 5s: "+podvoltest.NoImage) {
+	if got := told(look(late)); !strings.HasSuffix(got, "has not ended within 5s: "+steppodtest.NoImage) {
 		t.Errorf("it is told %q", got)
 	}
 	runs := fresh.DeepCopy()
 	runs.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 	look(runs)
-	if got := told(look(late)); strings.Contains(got, podvoltest.NoImage) {
+	if got := told(look(late)); strings.Contains(got, steppodtest.NoImage) {
 		t.Errorf("when it has run, it is told %q", got)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -154,7 +154,7 @@ func (w *world) pod(pod *corev1.Pod) {
 		return
 	case w.waits && !w.remembered(pod):
 		if len(pod.Status.ContainerStatuses) == 0 {
-			pod.Status = podvoltest.CannotPull(pod).Status
+			pod.Status = steppodtest.CannotPull(pod).Status
 			_ = w.Client.Status().Update(w.Ctx, pod)
 		}
 		return
@@ -184,7 +184,7 @@ func (w *world) pod(pod *corev1.Pod) {
 // remembered says whether the scrub claim has what its pod waits for.
 func (w *world) remembered(pod *corev1.Pod) bool {
 	claim := &corev1.PersistentVolumeClaim{}
-	return w.Client.Get(w.Ctx, client.ObjectKeyFromObject(pod), claim) == nil && claim.Annotations[annWaits] == podvoltest.NoImage
+	return w.Client.Get(w.Ctx, client.ObjectKeyFromObject(pod), claim) == nil && claim.Annotations[annWaits] == steppodtest.NoImage
 }
 
 // bind binds a claim to the volume that points at it, or lets it go.
@@ -241,7 +241,7 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 		}
 		return Register(mgr, Options{
 			Namespace: testNamespace, Image: testImage, OwnBinder: true, Pods: pods,
-			Steps: &podvol.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader()},
+			Steps: &steppod.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader()},
 		})
 	})
 }

@@ -17,7 +17,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -29,7 +29,7 @@ func (s *server) runAhead(config *rest.Config) (stop func()) {
 		if err != nil {
 			return err
 		}
-		return Register(mgr, Options{Pods: pods, Steps: &podvol.Steps{Namespaces: podvol.Namespaces{"default", "*"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}})
+		return Register(mgr, Options{Pods: pods, Steps: &steppod.Steps{Namespaces: steppod.Namespaces{"default", "*"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}})
 	})
 }
 

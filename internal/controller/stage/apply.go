@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // eventAction is what Events say was being done.
@@ -43,7 +43,7 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 	case ConfirmSole:
 		rival, err := r.rival(ctx, a.Volume)
 		if err == nil && rival != "" {
-			err = &podvol.StepError{Step: tarnv1.StepStaging, Reason: podvol.ReasonHandleTaken, Message: shared(rival)}
+			err = &steppod.StepError{Step: tarnv1.StepStaging, Reason: steppod.ReasonHandleTaken, Message: shared(rival)}
 		}
 		return err
 	case StartPod:
@@ -78,9 +78,9 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 		r.post(stage, v.Claim, a)
 		return nil
 	case PostWait:
-		r.events.Eventf(stage, nil, corev1.EventTypeWarning, podvol.EventPodWaiting, a.Action, "%s", a.Note)
+		r.events.Eventf(stage, nil, corev1.EventTypeWarning, steppod.EventPodWaiting, a.Action, "%s", a.Note)
 		if v.Claim != nil {
-			r.events.Eventf(v.Claim, stage, corev1.EventTypeWarning, podvol.EventPodWaiting, a.Action, "%s", a.Note)
+			r.events.Eventf(v.Claim, stage, corev1.EventTypeWarning, steppod.EventPodWaiting, a.Action, "%s", a.Note)
 		}
 		return nil
 	case HurryPod:

@@ -13,7 +13,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -125,7 +125,7 @@ func stopped(staged bool) tarnv1.PavStagePodStatus {
 func inUnstaging(attempt int32, change ...func(*tarnv1.PavStagePodStatus)) tarnv1.PavStagePodStatus {
 	s := tarnv1.PavStagePodStatus{
 		Phase: tarnv1.StagePodUnstaging, Namespace: "ns", Staged: true, UnstageAttempts: attempt,
-		Name: podvol.PodName(tarnv1.StepUnstaging, stageUID, attempt),
+		Name: steppod.PodName(tarnv1.StepUnstaging, stageUID, attempt),
 	}
 	for _, c := range change {
 		c(&s)
@@ -161,7 +161,7 @@ func view(stage *tarnv1.PavStage, change ...func(*View)) View {
 
 func prepared(name string) func(*View) {
 	return func(v *View) {
-		v.Prepared = &podvol.Prepared{}
+		v.Prepared = &steppod.Prepared{}
 		if name != "" {
 			v.Prepared.Pod = aPod(name, "")
 		}
@@ -174,8 +174,8 @@ func by(p *pavv1.PavProvisioner) func(*View) {
 }
 func missing(what string) func(*View) { return func(v *View) { v.Missing = what } }
 func nodeGone(v *View)                { v.Node = nil }
-func unfit(v *View)                   { v.Unfit = &podvol.StepError{Message: "line 1: no"} }
-func refused(v *View)                 { v.Refused = &podvol.StepError{Message: "the API server said no"} }
+func unfit(v *View)                   { v.Unfit = &steppod.StepError{Message: "line 1: no"} }
+func refused(v *View)                 { v.Refused = &steppod.StepError{Message: "the API server said no"} }
 
 func ref[T any](x T) *T { return &x }
 

@@ -32,7 +32,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // defaultConcurrent is how many stages are worked on at once where Options do not
@@ -51,7 +51,7 @@ const (
 // Options of the controller.
 type Options struct {
 	// Steps evaluate sections and make their pods.
-	Steps *podvol.Steps
+	Steps *steppod.Steps
 	// Pods is a cache of all pods, kube.AllPods. Where it is nil nothing is begun ahead.
 	Pods cache.Cache
 	// MaxConcurrent is how many stages are worked on at once; 0 means 8.
@@ -60,11 +60,11 @@ type Options struct {
 	Clock clock.PassiveClock
 }
 
-// steps is what of podvol.Steps is used.
+// steps is what of steppod.Steps is used.
 type steps interface {
-	PrepareStatic(ctx context.Context, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (*podvol.Prepared, error)
-	PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, node *corev1.Node, attempt int32) (*podvol.Prepared, error)
-	Unmounted(ctx context.Context, pod *corev1.Pod, o podvol.Observation, now time.Time) (podvol.Observation, error)
+	PrepareStatic(ctx context.Context, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (*steppod.Prepared, error)
+	PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, node *corev1.Node, attempt int32) (*steppod.Prepared, error)
+	Unmounted(ctx context.Context, pod *corev1.Pod, o steppod.Observation, now time.Time) (steppod.Observation, error)
 	Start(ctx context.Context, pod *corev1.Pod) error
 	Discard(ctx context.Context, pod *corev1.Pod) error
 }
@@ -135,7 +135,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	p := plan(view, now)
 	err = r.apply(ctx, view, p)
-	if refused := podvol.AsStepError(err); refused != nil {
+	if refused := steppod.AsStepError(err); refused != nil {
 		view.Refused = refused
 		p = plan(view, now)
 		err = r.apply(ctx, view, p)

@@ -17,7 +17,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 const unstagingAgain = "pav-unstaging-uid-of-stage-2"
@@ -270,7 +270,7 @@ func TestATargetThatIsAddedBeforeTheFirstStatusWriteCostsNoRefusedOne(t *testing
 
 func TestAClaimThatIsGoneIsUnstagedByItsRecord(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data", UID: "uid-of-claim"}}
-	raw, err := podvol.SnapshotClaim(claim)
+	raw, err := steppod.SnapshotClaim(claim)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +395,7 @@ func TestAnUnstagingThatKeepsFailingIsNeverDropped(t *testing.T) {
 		}
 	}
 	w.live()
-	if want := podvol.PodName(tarnv1.StepUnstaging, stageUID, 7); w.made[len(w.made)-1] != want {
+	if want := steppod.PodName(tarnv1.StepUnstaging, stageUID, 7); w.made[len(w.made)-1] != want {
 		t.Errorf("the last pod made was %s, want %s", w.made[len(w.made)-1], want)
 	}
 	if waited := w.clock.Now().Sub(noon); waited < firstRetry*(1+2+4+8+16+32)*4/5 {

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -119,8 +119,8 @@ type inUse struct {
 func newInUse(t *testing.T, config *rest.Config, name string, recovery tarnv1.StageRecovery) *inUse {
 	t.Helper()
 	u := &inUse{agreed: map[string]int{}}
-	u.server = newServerOn(t, config, name, func(p *corev1.Pod) podvoltest.End {
-		return podvoltest.End{Stays: p.Labels[tarnv1.LabelStep] == string(tarnv1.StepStaging)}
+	u.server = newServerOn(t, config, name, func(p *corev1.Pod) steppodtest.End {
+		return steppodtest.End{Stays: p.Labels[tarnv1.LabelStep] == string(tarnv1.StepStaging)}
 	})
 	u.config = rest.CopyConfig(config)
 	u.config.Wrap(u.counting)

@@ -13,16 +13,16 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
 // ReasonExpansionFailed is the reason of the Event about a node expansion that failed.
 const ReasonExpansionFailed = "NodeExpansionFailed"
 
-// expander is what of podvol.Steps makes node expansion pods.
+// expander is what of steppod.Steps makes node expansion pods.
 type expander interface {
-	PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisioner, e podvol.NodeExpansion) (*podvol.Prepared, error)
+	PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisioner, e steppod.NodeExpansion) (*steppod.Prepared, error)
 }
 
 // ExpansionView is all that a decision about growing a staged volume on its node
@@ -33,9 +33,9 @@ type ExpansionView struct {
 	// Pods are the stage's node expansion pods.
 	Pods []corev1.Pod
 	// Prepared is the evaluated section of the pod that is due, nil where none is.
-	Prepared *podvol.Prepared
+	Prepared *steppod.Prepared
 	// Unfit says why it could not be evaluated, or was not taken by the API server.
-	Unfit *podvol.StepError
+	Unfit *steppod.StepError
 }
 
 // expand brings the growing of a staged volume a step further, and says when to look
@@ -50,7 +50,7 @@ func (r *Reconciler) expand(ctx context.Context, v View, now time.Time) (time.Ti
 	}
 	p := planExpansion(e, now)
 	err = r.apply(ctx, v, p)
-	if refused := podvol.AsStepError(err); refused != nil {
+	if refused := steppod.AsStepError(err); refused != nil {
 		e.Unfit = refused
 		p = planExpansion(e, now)
 		err = r.apply(ctx, v, p)
@@ -87,7 +87,7 @@ func (r *Reconciler) stopExpansion(ctx context.Context, v View, now time.Time) (
 		actions = append(actions, hurryAll([]corev1.Pod{*v.Pod})...)
 	}
 	for i := range pods {
-		if o := podvol.Observe(&pods[i], v.Stage.UID, now); o.State == podvol.PodGoing {
+		if o := steppod.Observe(&pods[i], v.Stage.UID, now); o.State == steppod.PodGoing {
 			lookAt, status.Message = kube.Sooner(lookAt, o.CheckAt), cmp.Or(o.Message, status.Message)
 		}
 	}
@@ -127,7 +127,7 @@ func (r *Reconciler) runningExpansions(ctx context.Context, stage *tarnv1.PavSta
 		if err != nil {
 			return nil, err
 		}
-		if pod != nil && podvol.OwnedBy(pod, stage.UID) {
+		if pod != nil && steppod.OwnedBy(pod, stage.UID) {
 			pods = append(pods, *pod)
 		}
 	}
@@ -170,7 +170,7 @@ func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView
 		return e, err
 	}
 	unfit := func(message string) (ExpansionView, error) {
-		e.Unfit = &podvol.StepError{Step: tarnv1.StepNodeExpansion, Reason: podvol.ReasonInvalid, Message: message}
+		e.Unfit = &steppod.StepError{Step: tarnv1.StepNodeExpansion, Reason: steppod.ReasonInvalid, Message: message}
 		return e, nil
 	}
 	w := View{Stage: v.Stage, Node: v.Node}
@@ -198,10 +198,10 @@ func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView
 	if want.Capacity > has {
 		return unfit(fmt.Sprintf("node %q asks that volume %q grow to %d bytes, but it has %d", v.Stage.Spec.NodeName, w.Volume.Name, want.Capacity, has))
 	}
-	e.Prepared, err = r.expander.PrepareNodeExpansion(ctx, w.Provisioner, podvol.NodeExpansion{
+	e.Prepared, err = r.expander.PrepareNodeExpansion(ctx, w.Provisioner, steppod.NodeExpansion{
 		Stage: v.Stage, Record: record, Volume: w.Volume, Claim: w.Claim, Node: w.Node, NewCapacity: want.Capacity, Attempt: want.Attempt,
 	})
-	if e.Unfit = podvol.AsStepError(err); err != nil && e.Unfit == nil {
+	if e.Unfit = steppod.AsStepError(err); err != nil && e.Unfit == nil {
 		return e, err
 	}
 	return e, nil
@@ -273,11 +273,11 @@ func planExpansion(e ExpansionView, now time.Time) Plan {
 	if e.Unfit != nil {
 		return expansionFailed(e, e.Unfit.Message)
 	}
-	o := podvol.Observe(currentExpansion(e), e.Stage.UID, now).After(have.Message)
+	o := steppod.Observe(currentExpansion(e), e.Stage.UID, now).After(have.Message)
 	switch o.State {
-	case podvol.PodSucceeded:
+	case steppod.PodSucceeded:
 		return expansionDone(e)
-	case podvol.PodFailed, podvol.PodForeign:
+	case steppod.PodFailed, steppod.PodForeign:
 		return expansionFailed(e, o.Message)
 	}
 	waiting := *have

@@ -16,7 +16,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // anExpansion is a staged volume whose node has asked for attempt 2, with what is
@@ -24,7 +24,7 @@ import (
 func anExpansion(have *tarnv1.StageExpansion, pods ...corev1.Pod) ExpansionView {
 	stage := aStage(tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodSucceeded, Staged: true, Expansion: have})
 	stage.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageStaged, Expansion: &tarnv1.StageExpansionRequest{Attempt: 2, Capacity: 1 << 30}}
-	return ExpansionView{Stage: stage, Pods: pods, Prepared: &podvol.Prepared{Pod: growing("new", "")}}
+	return ExpansionView{Stage: stage, Pods: pods, Prepared: &steppod.Prepared{Pod: growing("new", "")}}
 }
 
 func growing(name string, phase corev1.PodPhase) *corev1.Pod {
@@ -43,7 +43,7 @@ func TestPlanOfAStageThatGrows(t *testing.T) {
 	}
 	old, pod := *growing("old", corev1.PodFailed), func(phase corev1.PodPhase) corev1.Pod { return *growing("new", phase) }
 	unfit := func(e ExpansionView) ExpansionView {
-		e.Unfit = &podvol.StepError{Message: "no such variable"}
+		e.Unfit = &steppod.StepError{Message: "no such variable"}
 		return e
 	}
 	for _, c := range []struct {
@@ -54,7 +54,7 @@ func TestPlanOfAStageThatGrows(t *testing.T) {
 		{"the attempt is written before its pod is made, and the last pod goes", anExpansion(state(1, tarnv1.StageExpansionFailed), old), "#2 Running, start new, discard old"},
 		{"a provisioner without a pod for nodes is done at once", func() ExpansionView {
 			e := anExpansion(nil)
-			e.Prepared = &podvol.Prepared{}
+			e.Prepared = &steppod.Prepared{}
 			return e
 		}(), "#2 Succeeded"},
 		{"a section that cannot be evaluated is a failure", unfit(anExpansion(nil)), "#2 Failed no such variable, NodeExpansionFailed"},
@@ -78,8 +78,8 @@ func TestPlanOfAStageThatGrows(t *testing.T) {
 // takes prepares nothing, of every expansion that is asked for.
 type takes struct{}
 
-func (takes) PrepareNodeExpansion(context.Context, *pavv1.PavProvisioner, podvol.NodeExpansion) (*podvol.Prepared, error) {
-	return &podvol.Prepared{}, nil
+func (takes) PrepareNodeExpansion(context.Context, *pavv1.PavProvisioner, steppod.NodeExpansion) (*steppod.Prepared, error) {
+	return &steppod.Prepared{}, nil
 }
 
 func TestANodeIsGivenNoMoreThanTheVolumeHas(t *testing.T) {
@@ -138,7 +138,7 @@ func TestAStageThatDoesNotGrowIsLeftAlone(t *testing.T) {
 // asked that it grow, with what is known of that.
 func growingWorld(t *testing.T, phase tarnv1.StageExpansionPhase, change ...func(*tarnv1.PavStage)) *world {
 	w := newWorld(t, subjects()...)
-	w.r.expander = w.r.steps.(*podvol.Steps)
+	w.r.expander = w.r.steps.(*steppod.Steps)
 	w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodRunning }
 	w.edit(func(p *pavv1.PavProvisioner) {
 		p.Spec.VolumeExpansion = &apiextensionsv1.JSON{Raw: []byte(`{"nodePodTemplate": {"metadata": {"namespace": "staging"}, "spec": {"containers": [{"name": "c", "image": "busybox"}]}}}`)}

@@ -16,7 +16,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -32,7 +32,7 @@ type View struct {
 	Pod *corev1.Pod
 
 	// Kept is what was observed of the pod where its Events tell what keeps it from starting.
-	Kept podvol.Observation
+	Kept steppod.Observation
 
 	// Subjects are read where a section may have to be evaluated: see Missing.
 	Provisioner *pavv1.PavProvisioner
@@ -71,13 +71,13 @@ type View struct {
 	Unsent []tarnv1.PavStage
 
 	// Validation is the evaluated volumeValidation where it is due, nil where it is not.
-	Validation *podvol.Prepared
+	Validation *steppod.Prepared
 	// Prepared is the evaluated section of another pod that is due, nil where none is.
-	Prepared *podvol.Prepared
+	Prepared *steppod.Prepared
 	// Unfit says why a section could not be evaluated, or refuses the volume.
-	Unfit *podvol.StepError
+	Unfit *steppod.StepError
 	// Refused says why the API server did not take the pod that was started.
-	Refused *podvol.StepError
+	Refused *steppod.StepError
 }
 
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages;pavvolumes,verbs=get;list;watch
@@ -104,7 +104,7 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 			return View{}, err
 		}
 		if v.Pod != nil {
-			if v.Kept, err = r.steps.Unmounted(ctx, v.Pod, podvol.Observe(v.Pod, stage.UID, now), now); err != nil {
+			if v.Kept, err = r.steps.Unmounted(ctx, v.Pod, steppod.Observe(v.Pod, stage.UID, now), now); err != nil {
 				return View{}, err
 			}
 		}
@@ -158,7 +158,7 @@ func (r *Reconciler) prepare(ctx context.Context, v *View, step tarnv1.Step, att
 	if err == nil && step != tarnv1.StepValidation {
 		v.Prepared, err = r.steps.PrepareStage(ctx, step, v.Provisioner, v.Stage, v.Volume, v.Claim, v.Node, attempt)
 	}
-	if v.Unfit = podvol.AsStepError(err); v.Unfit == nil {
+	if v.Unfit = steppod.AsStepError(err); v.Unfit == nil {
 		return err
 	}
 	return nil

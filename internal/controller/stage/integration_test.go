@@ -18,8 +18,8 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -33,21 +33,21 @@ type server struct {
 	cancel  context.CancelFunc
 	config  *rest.Config
 	client  client.WithWatch
-	kubelet *podvoltest.Kubelet
+	kubelet *steppodtest.Kubelet
 	name    string
 }
 
-func newServer(t *testing.T, name string, ends func(*corev1.Pod) podvoltest.End) *server {
+func newServer(t *testing.T, name string, ends func(*corev1.Pod) steppodtest.End) *server {
 	t.Helper()
 	return newServerOn(t, testkit.APIServer(t), name, ends)
 }
 
-func newServerOn(t *testing.T, config *rest.Config, name string, ends func(*corev1.Pod) podvoltest.End) *server {
+func newServerOn(t *testing.T, config *rest.Config, name string, ends func(*corev1.Pod) steppodtest.End) *server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	s := &server{t: t, ctx: ctx, cancel: cancel, config: config, name: name}
 	s.client = testkit.Client(t, s.config)
-	s.kubelet = &podvoltest.Kubelet{Provisioner: name, Client: s.client, Ends: ends}
+	s.kubelet = &steppodtest.Kubelet{Provisioner: name, Client: s.client, Ends: ends}
 	done := make(chan error, 1)
 	go func() { done <- s.kubelet.Run(ctx) }()
 	t.Cleanup(func() {
@@ -117,7 +117,7 @@ func (s *server) must(err error) {
 func (s *server) run(restConfig *rest.Config) (stop func()) {
 	s.t.Helper()
 	return testkit.Run(s.ctx, s.t, restConfig, func(mgr ctrl.Manager) error {
-		return Register(mgr, Options{Steps: &podvol.Steps{Namespaces: podvol.Namespaces{"default", "*"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}})
+		return Register(mgr, Options{Steps: &steppod.Steps{Namespaces: steppod.Namespaces{"default", "*"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}})
 	})
 }
 
@@ -161,19 +161,19 @@ func (s *server) check(wantStagings, wantUnstagings int) {
 	}
 }
 
-func well(*corev1.Pod) podvoltest.End { return podvoltest.End{} }
+func well(*corev1.Pod) steppodtest.End { return steppodtest.End{} }
 
 func TestAStageLivesAndEndsOnARealAPIServer(t *testing.T) {
 	for name, c := range map[string]struct {
-		ends           func(*corev1.Pod) podvoltest.End
+		ends           func(*corev1.Pod) steppodtest.End
 		wantUnstagings int
 	}{
 		"stage-well": {well, 1},
-		"stage-unstaging-fails": {func(p *corev1.Pod) podvoltest.End {
-			return podvoltest.End{Fails: p.Labels[tarnv1.LabelStep] == "unstaging" && p.Name[len(p.Name)-2:] == "-1"}
+		"stage-unstaging-fails": {func(p *corev1.Pod) steppodtest.End {
+			return steppodtest.End{Fails: p.Labels[tarnv1.LabelStep] == "unstaging" && p.Name[len(p.Name)-2:] == "-1"}
 		}, 2},
-		"stage-staging-fails": {func(p *corev1.Pod) podvoltest.End {
-			return podvoltest.End{Fails: p.Labels[tarnv1.LabelStep] == "staging"}
+		"stage-staging-fails": {func(p *corev1.Pod) steppodtest.End {
+			return steppodtest.End{Fails: p.Labels[tarnv1.LabelStep] == "staging"}
 		}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 const (
@@ -109,7 +109,7 @@ func planMend(v View, now time.Time) Plan {
 // that does not go is over once there is none: see stopExpansion.
 func ofStaging(stage *tarnv1.PavStage) string {
 	message := stage.Status.Pod.Message
-	if strings.Contains(message, strings.TrimSuffix(podvol.PodName(tarnv1.StepNodeExpansion, stage.UID, 0), "0")) {
+	if strings.Contains(message, strings.TrimSuffix(steppod.PodName(tarnv1.StepNodeExpansion, stage.UID, 0), "0")) {
 		return ""
 	}
 	return message

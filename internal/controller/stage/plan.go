@@ -13,7 +13,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // Reasons of Events.
@@ -180,7 +180,7 @@ type (
 	// Post posts a Warning about the stage, and about the claim where it is known.
 	Post struct{ Reason, Note string }
 	// PostWait tells the stage and the claim what keeps a pod from starting; see
-	// podvol.Observation.WaitEvent.
+	// steppod.Observation.WaitEvent.
 	PostWait struct{ Action, Note string }
 	// HurryPod deletes a pod that has nothing more to do, leaving it a second.
 	HurryPod struct{ Pod *corev1.Pod }
@@ -328,7 +328,7 @@ func unstarted(v View) bool {
 func planFollow(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	switch {
-	case v.Refused != nil && v.Refused.Reason == podvol.ReasonHandleTaken:
+	case v.Refused != nil && v.Refused.Reason == steppod.ReasonHandleTaken:
 		return giveWay(v, v.Refused.Message)
 	case v.Refused != nil:
 		return failStaging(v, v.Refused.Message)
@@ -354,23 +354,23 @@ func planFollow(v View, now time.Time) Plan {
 	o = o.After(waitedFor(v))
 	status.UID, status.Message = v.Pod.UID, kube.Cut(o.Message, maxMessage)
 	switch o.State {
-	case podvol.PodForeign, podvol.PodFailed:
+	case steppod.PodForeign, steppod.PodFailed:
 		return failStaging(v, o.Message)
-	case podvol.PodSucceeded:
+	case steppod.PodSucceeded:
 		status.Phase = tarnv1.StagePodSucceeded
-	case podvol.PodRunning:
+	case steppod.PodRunning:
 		status.Phase = tarnv1.StagePodRunning
-	case podvol.PodStarting:
+	case steppod.PodStarting:
 		status.Phase = tarnv1.StagePodStarting
-	case podvol.PodGoing:
+	case steppod.PodGoing:
 		status.Message = cmp.Or(o.Message, "the staging pod is being deleted; the volume is staged anew when it is gone")
 	}
 	return Plan{Actions: append(writeWait(v, status, o), guard(v, status)...), LookAt: o.CheckAt}
 }
 
 // observe is what is observed of the pod, with what its Events tell.
-func observe(v View, now time.Time) podvol.Observation {
-	o := podvol.Observe(v.Pod, v.Stage.UID, now)
+func observe(v View, now time.Time) steppod.Observation {
+	o := steppod.Observe(v.Pod, v.Stage.UID, now)
 	if o.Message == "" && v.Kept.State == o.State {
 		return v.Kept
 	}
@@ -378,7 +378,7 @@ func observe(v View, now time.Time) podvol.Observation {
 }
 
 // writeWait is write, and tells what keeps the pod from starting where that has changed.
-func writeWait(v View, status tarnv1.PavStagePodStatus, o podvol.Observation) []Action {
+func writeWait(v View, status tarnv1.PavStagePodStatus, o steppod.Observation) []Action {
 	actions := write(v, status)
 	if action, note := o.WaitEvent(v.Pod); note != "" && status.Message != v.Stage.Status.Pod.Message {
 		actions = append(actions, PostWait{action, kube.Cut(note, maxNote)})

@@ -10,7 +10,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -58,7 +58,7 @@ func planUnstage(v View, now time.Time) Plan {
 		return finish(v, fmt.Sprintf("node %q is gone: nothing can be unstaged there, and nothing was", v.Stage.Spec.NodeName))
 	case v.Node == nil:
 		return finish(v, "")
-	case v.Refused != nil && v.Refused.Reason == podvol.ReasonNamespaceGone:
+	case v.Refused != nil && v.Refused.Reason == steppod.ReasonNamespaceGone:
 		// The namespace cannot end while this stage keeps its consumer's pod, and no pod
 		// can be made in a namespace that ends: waiting would be for ever.
 		return finish(v, v.Refused.Message+": the volume is not unstaged")
@@ -147,9 +147,9 @@ func followUnstaging(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	o := observe(v, now).After(waitedFor(v))
 	switch o.State {
-	case podvol.PodForeign, podvol.PodFailed:
+	case steppod.PodForeign, steppod.PodFailed:
 		return retryUnstaging(v, status.UnstageAttempts, o.Message, now)
-	case podvol.PodSucceeded:
+	case steppod.PodSucceeded:
 		return finish(v, "")
 	}
 	status.UID, status.Message = v.Pod.UID, kube.Cut(o.Message, maxMessage)

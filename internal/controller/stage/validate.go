@@ -10,7 +10,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // A volume that was made for a claim was validated before it was made. One that was
@@ -19,7 +19,7 @@ import (
 
 // validated says whether the validation pod has ended well.
 func validated(v View, now time.Time) bool {
-	return situationOf(v.Stage) == validate && v.Pod != nil && podvol.Observe(v.Pod, v.Stage.UID, now).State == podvol.PodSucceeded
+	return situationOf(v.Stage) == validate && v.Pod != nil && steppod.Observe(v.Pod, v.Stage.UID, now).State == steppod.PodSucceeded
 }
 
 // startValidation writes the intent, as startStaging does, then creates the pod. That
@@ -45,11 +45,11 @@ func planValidate(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	o := observe(v, now).After(status.Message) // written of this pod alone
 	switch o.State {
-	case podvol.PodForeign:
+	case steppod.PodForeign:
 		return failStaging(v, o.Message)
-	case podvol.PodFailed:
+	case steppod.PodFailed:
 		return failStaging(v, "Validation pod failed: "+o.Message)
-	case podvol.PodSucceeded:
+	case steppod.PodSucceeded:
 		p := planBegin(v, now)
 		if v.Prepared != nil {
 			p.Actions = append(p.Actions, discard(v)...)
@@ -80,7 +80,7 @@ func (r *Reconciler) leftover(ctx context.Context, stage *tarnv1.PavStage) (*cor
 		return nil, fmt.Errorf("listing the validation pods of PavStage %s: %w", stage.Name, err)
 	}
 	for i := range pods.Items {
-		if pod := &pods.Items[i]; podvol.OwnedBy(pod, stage.UID) && client.ObjectKeyFromObject(pod) != podKey(stage) {
+		if pod := &pods.Items[i]; steppod.OwnedBy(pod, stage.UID) && client.ObjectKeyFromObject(pod) != podKey(stage) {
 			return pod, nil
 		}
 	}

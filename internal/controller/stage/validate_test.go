@@ -12,7 +12,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -21,11 +21,11 @@ func validating() tarnv1.PavStagePodStatus {
 }
 
 // toValidate completes a view with the evaluated validation.
-func toValidate(v *View) { v.Validation = &podvol.Prepared{Pod: aPod(validation, "")} }
+func toValidate(v *View) { v.Validation = &steppod.Prepared{Pod: aPod(validation, "")} }
 
 func hasRival(v *View) { v.Rival = `PersistentVolume "other"` }
 func sharesHandle(v *View) {
-	v.Refused = &podvol.StepError{Reason: podvol.ReasonHandleTaken, Message: "taken"}
+	v.Refused = &steppod.StepError{Reason: steppod.ReasonHandleTaken, Message: "taken"}
 }
 func failedPod(p *corev1.Pod) {
 	p.Annotations = map[string]string{tarnv1.AnnotationResult: `{"error": "shelf 7 is full"}`}
@@ -44,7 +44,7 @@ func TestPlanOfAVolumeWrittenByHand(t *testing.T) {
 			want: "write, start " + validation, wantStatus: ref(validating()),
 		},
 		{
-			name: "without a validation pod it is staged", view: view(aStage(none), func(v *View) { v.Validation = &podvol.Prepared{} }, prepared(staging)),
+			name: "without a validation pod it is staged", view: view(aStage(none), func(v *View) { v.Validation = &steppod.Prepared{} }, prepared(staging)),
 			want: "write, confirm, start " + staging, wantStatus: ref(starting()),
 		},
 		{

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol/podvoltest"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 )
 
 // Each pod that a stage has, seen while its image cannot be had, then ended at its deadline.
@@ -46,10 +46,10 @@ func TestAPodOfAStageThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T)
 		{"node expansion", growing("new", corev1.PodPending), inExpansion()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := c.look(podvoltest.CannotPull(c.pod)); got != podvoltest.NoImage {
+			if got := c.look(steppodtest.CannotPull(c.pod)); got != steppodtest.NoImage {
 				t.Fatalf("while it waits, the stage says %q", got)
 			}
-			if got := c.look(podvoltest.TimeIsUp(c.pod)); !strings.HasSuffix(got, "has not ended within 5s: "+podvoltest.NoImage) {
+			if got := c.look(steppodtest.TimeIsUp(c.pod)); !strings.HasSuffix(got, "has not ended within 5s: "+steppodtest.NoImage) {
 				t.Errorf("then the stage says %q", got)
 			}
 		})
@@ -58,7 +58,7 @@ func TestAPodOfAStageThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T)
 		stage := unmounted(aStage(inUnstaging(2)))
 		stage.Status.Pod.Message = "busy"
 		look := ofVolume(stage)
-		if got := look(podvoltest.TimeIsUp(aPod("pav-unstaging-uid-of-stage-2", corev1.PodPending))); strings.Contains(got, "busy") {
+		if got := look(steppodtest.TimeIsUp(aPod("pav-unstaging-uid-of-stage-2", corev1.PodPending))); strings.Contains(got, "busy") {
 			t.Errorf("the stage says %q", got)
 		}
 	})

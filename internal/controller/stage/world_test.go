@@ -28,7 +28,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 var errKilled = errors.New("killed")
@@ -73,7 +73,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	failing := w.failing()
 	w.r = &Reconciler{
 		client: failing, live: w.store, events: w.events, clock: w.clock,
-		steps:   &podvol.Steps{Namespaces: podvol.Namespaces{"default", "*"}, Client: failing, Reader: w.store, StateDir: tarnv1.DefaultStateDir},
+		steps:   &steppod.Steps{Namespaces: steppod.Namespaces{"default", "*"}, Client: failing, Reader: w.store, StateDir: tarnv1.DefaultStateDir},
 		handles: kube.Handles{Cached: w.store, Live: w.store},
 	}
 	return w

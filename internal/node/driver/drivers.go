@@ -16,7 +16,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"tarn.dev/tarn/internal/node/keyed"
+	"tarn.dev/tarn/internal/node/keymutex"
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
@@ -40,7 +40,7 @@ type Config struct {
 type Drivers struct {
 	Config
 
-	settling keyed.Mutex // by driver
+	settling keymutex.Mutex // by driver
 
 	mu      sync.Mutex
 	serving map[string]*server

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"tarn.dev/tarn/internal/node/mounts"
-	"tarn.dev/tarn/internal/node/pavdir"
+	"tarn.dev/tarn/internal/node/resultdir"
 )
 
 // NodeGetVolumeStats implements the Node service: bytes and inodes of a file system,
@@ -54,7 +54,7 @@ func usageOf(path string) ([]*csi.VolumeUsage, error) {
 		return nil, err
 	}
 	if stat.Mode&unix.S_IFMT == unix.S_IFBLK {
-		size, err := pavdir.DeviceSize(fmt.Sprintf("%d:%d", unix.Major(stat.Rdev), unix.Minor(stat.Rdev)))
+		size, err := resultdir.DeviceSize(fmt.Sprintf("%d:%d", unix.Major(stat.Rdev), unix.Minor(stat.Rdev)))
 		if err != nil {
 			return nil, err
 		}

@@ -10,18 +10,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tarn.dev/tarn/internal/node/patience"
+	"tarn.dev/tarn/internal/node/hangguard"
 )
 
 // Patient is Kernel for one who must not be kept by a server that does not answer, be it
 // that of a file system which is unmounted or of one above that: who unmounts waits for so
-// long, and is told patience.ErrNoAnswer, until the kernel is done. Such a mount is in its
+// long, and is told hangguard.ErrNoAnswer, until the kernel is done. Such a mount is in its
 // table for as long, though nothing leads there any more: what the kernel has not written yet
 // is lost to whoever takes the storage away before.
 type Patient struct {
 	Kernel
 	limit time.Duration
-	asks  patience.Asker // by point
+	asks  hangguard.Asker // by point
 
 	mu     sync.Mutex
 	ending map[string]Mount // by point, what the kernel is asked to unmount
@@ -61,7 +61,7 @@ type call struct{ left bool }
 
 func (p *Patient) unmount(op, point string, flags int) error {
 	c := &call{}
-	_, err := patience.Ask(&p.asks, point, p.limit, func() (struct{}, error) {
+	_, err := hangguard.Ask(&p.asks, point, p.limit, func() (struct{}, error) {
 		parent, err := openParent(op, point)
 		if err != nil {
 			return struct{}{}, err
@@ -73,7 +73,7 @@ func (p *Patient) unmount(op, point string, flags int) error {
 		defer p.end(point)
 		return struct{}{}, unmountIn(parent, op, point, flags)
 	}, func(struct{}, error) {})
-	if errors.Is(err, patience.ErrNoAnswer) {
+	if errors.Is(err, hangguard.ErrNoAnswer) {
 		p.leave(c)
 		p.asks.Forget(point) // nobody wants to know whether it was slow
 		err = fmt.Errorf("it is not done after %s, as a server does not answer or much is to be written: %w", p.limit, err)
@@ -88,7 +88,7 @@ func (p *Patient) begin(c *call, op, point string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.left {
-		return patience.ErrNoAnswer
+		return hangguard.ErrNoAnswer
 	}
 	table, err := p.Kernel.List()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tarn.dev/tarn/internal/node/hangguard"
 	"tarn.dev/tarn/internal/node/nodetest"
-	"tarn.dev/tarn/internal/node/patience"
 )
 
 // short is what a server has in these cases, in which it hangs; long is more than anything
@@ -48,7 +48,7 @@ func TestAServerThatHangsKeepsNobodyWhoUnmountsBelowIt(t *testing.T) {
 	p := NewPatient(short)
 	server.Hang()
 	for range 2 {
-		if err := within(t, server, func() error { return UnmountTree(p, volume, nil) }); !errors.Is(err, patience.ErrNoAnswer) {
+		if err := within(t, server, func() error { return UnmountTree(p, volume, nil) }); !errors.Is(err, hangguard.ErrNoAnswer) {
 			t.Errorf("got %v, want that there is no answer", err)
 		}
 	}
@@ -69,7 +69,7 @@ func TestAServerThatHangsKeepsNobodyWhoUnmountsBelowIt(t *testing.T) {
 	nodetest.MountTmpfs(t, below)
 	server.GoOn()
 	again := func() error {
-		_, err := patience.Ask(&p.asks, below, long, func() (int, error) { return 0, nil }, func(int, error) {})
+		_, err := hangguard.Ask(&p.asks, below, long, func() (int, error) { return 0, nil }, func(int, error) {})
 		return err
 	}
 	for end := time.Now().Add(long); again() != nil && time.Now().Before(end); {
@@ -100,7 +100,7 @@ func TestAMountTheKernelIsStillEndingIsStillThere(t *testing.T) {
 	}
 	server.Hang()
 	for _, detach := range []func(string, error){nil, nil, func(point string, _ error) { t.Errorf("%s was detached", point) }} {
-		if err := within(t, server, func() error { return UnmountTree(p, volume, detach) }); !errors.Is(err, patience.ErrNoAnswer) {
+		if err := within(t, server, func() error { return UnmountTree(p, volume, detach) }); !errors.Is(err, hangguard.ErrNoAnswer) {
 			t.Errorf("got %v, want that there is no answer", err)
 		}
 		table, err := p.List()

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"tarn.dev/tarn/internal/node/patience"
+	"tarn.dev/tarn/internal/node/hangguard"
 )
 
 // Unmount implements Mounter.
@@ -100,7 +100,7 @@ func unmountOnce(m Mounter, found []Mount, detach func(string, error)) error {
 	uppermost := depth(order[len(order)-1])
 	var failed error
 	for _, one := range order {
-		if errors.Is(failed, patience.ErrNoAnswer) && depth(one) > uppermost {
+		if errors.Is(failed, hangguard.ErrNoAnswer) && depth(one) > uppermost {
 			continue
 		}
 		err := m.Unmount(one.Point)

@@ -6,12 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"tarn.dev/tarn/internal/node/ends"
+	"tarn.dev/tarn/internal/node/podend"
 )
 
-var _ ends.Listener = (*Results)(nil)
+var _ podend.Listener = (*Results)(nil)
 
-// Pods implements ends.Listener.
+// Pods implements podend.Listener.
 func (r *Results) Pods() []types.UID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -22,9 +22,9 @@ func (r *Results) Pods() []types.UID {
 	return uids
 }
 
-// Stopped implements ends.Listener: it stores the pod's result if the pod has surely
+// Stopped implements podend.Listener: it stores the pod's result if the pod has surely
 // ended. What it cannot do is done when the kubelet unpublishes.
-func (r *Results) Stopped(ctx context.Context, uid types.UID, look func(context.Context) (ends.Look, error)) {
+func (r *Results) Stopped(ctx context.Context, uid types.UID, look func(context.Context) (podend.Look, error)) {
 	k, known := r.keyOf(uid)
 	if !known {
 		return
@@ -40,7 +40,7 @@ func (r *Results) Stopped(ctx context.Context, uid types.UID, look func(context.
 		logger.Info("cannot see how the pod ended; the kubelet will tell", "because", err.Error())
 		return
 	}
-	end := ends.Judge(ctx, rec.Shape, seen)
+	end := podend.Judge(ctx, rec.Shape, seen)
 	if !end.Known {
 		return
 	}

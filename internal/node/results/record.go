@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"tarn.dev/tarn/internal/node/ends"
+	"tarn.dev/tarn/internal/node/podend"
 )
 
 // record says whose a folder is; it lies beside the pav folder, out of the pod's reach.
@@ -22,7 +22,7 @@ type record struct {
 	UID       types.UID `json:"uid"`
 	Target    string    `json:"target"`
 	// Shape is what of the pod's spec decides when it has ended.
-	Shape ends.Shape `json:"shape"`
+	Shape podend.Shape `json:"shape"`
 }
 
 const recordFile = "record.json"

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/node/ends"
-	"tarn.dev/tarn/internal/node/keyed"
+	"tarn.dev/tarn/internal/node/keymutex"
 	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/podend"
 )
 
 // Config is what Results needs; every field must be set.
@@ -38,7 +38,7 @@ type Config struct {
 // Results serves the /pav of pods that run to their end.
 type Results struct {
 	Config
-	volumes keyed.Mutex // by key: one call or look at a volume at a time
+	volumes keymutex.Mutex // by key: one call or look at a volume at a time
 
 	mu    sync.Mutex
 	byPod map[types.UID]string // -> key
@@ -85,7 +85,7 @@ func (r *Results) Publish(ctx context.Context, q Request) error {
 		return status.Errorf(codes.FailedPrecondition, "pod %s/%s has a volume of driver %s already; remove the other one from the template",
 			q.Namespace, q.Pod, tarnv1.ResultsDriver)
 	}
-	rec := &record{VolumeID: q.VolumeID, Namespace: q.Namespace, Pod: q.Pod, UID: q.UID, Target: q.Target, Shape: ends.ShapeOf(pod)}
+	rec := &record{VolumeID: q.VolumeID, Namespace: q.Namespace, Pod: q.Pod, UID: q.UID, Target: q.Target, Shape: podend.ShapeOf(pod)}
 	if err := r.keep(k, rec); err != nil {
 		return status.Errorf(codes.Unavailable, "make the folder for /pav: %v", err)
 	}
@@ -119,7 +119,7 @@ func (r *Results) Unpublish(ctx context.Context, volumeID, target string) error 
 		return status.Error(codes.Internal, err.Error())
 	}
 	if rec != nil {
-		if err := r.store(ctx, k, rec, ends.Ending{}); err != nil {
+		if err := r.store(ctx, k, rec, podend.Ending{}); err != nil {
 			return status.Errorf(codes.Unavailable, "the result of pod %s/%s is not stored yet: %v", rec.Namespace, rec.Pod, err)
 		}
 	}

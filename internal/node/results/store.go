@@ -13,14 +13,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/node/ends"
-	"tarn.dev/tarn/internal/node/pavdir"
+	"tarn.dev/tarn/internal/node/podend"
+	"tarn.dev/tarn/internal/node/resultdir"
 )
 
 // store puts what the pod has left in /pav on the pod, with how it ended as far as
 // that is known. Nothing is to be stored when the pod is gone or has a result that
 // tells as much already.
-func (r *Results) store(ctx context.Context, k string, rec *record, end ends.Ending) error {
+func (r *Results) store(ctx context.Context, k string, rec *record, end podend.Ending) error {
 	pod, err := r.pod(ctx, rec.Namespace, rec.Pod, rec.UID)
 	if err != nil || pod == nil {
 		return err
@@ -31,7 +31,7 @@ func (r *Results) store(ctx context.Context, k string, rec *record, end ends.End
 	if tells := storedTells(pod); tells && (!end.Known || storedSucceeded(pod)) {
 		return nil
 	}
-	result, err := pavdir.ReadResults(r.pav(k))
+	result, err := resultdir.ReadResults(r.pav(k))
 	if errors.Is(err, os.ErrNotExist) {
 		result.Unreadable = "the folder of /pav is gone"
 	} else if err != nil {

@@ -13,13 +13,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/node/ends"
-	"tarn.dev/tarn/internal/node/pavdir"
+	"tarn.dev/tarn/internal/node/podend"
+	"tarn.dev/tarn/internal/node/resultdir"
 )
 
-var _ ends.Listener = (*Stages)(nil)
+var _ podend.Listener = (*Stages)(nil)
 
-// Pods implements ends.Listener: the staging pods that are waited for, and those that
+// Pods implements podend.Listener: the staging pods that are waited for, and those that
 // are to stay.
 func (s *Stages) Pods() []types.UID {
 	var uids []types.UID
@@ -55,23 +55,23 @@ func (s *Stages) cachedStages(ctx context.Context) ([]tarnv1.PavStage, error) {
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get
 
-// Stopped implements ends.Listener: a staging pod that has surely ended well need not
+// Stopped implements podend.Listener: a staging pod that has surely ended well need not
 // be waited for until the kubelet says so. Of one that has failed before it made the
 // volume available, the stage controller tells, which knows why. When a container of
 // one that was to stay ends, the volume is looked at.
-func (s *Stages) Stopped(ctx context.Context, uid types.UID, look func(context.Context) (ends.Look, error)) {
+func (s *Stages) Stopped(ctx context.Context, uid types.UID, look func(context.Context) (podend.Look, error)) {
 	for _, stage := range s.listening() {
 		if stage.Status.Pod.UID != uid {
 			continue
 		}
 		word := ""
 		if stage.Status.Node.Phase != tarnv1.StageStaged {
-			word = pavdir.ReadError(s.pav(stage.UID)) // first of all: the kubelet may start the container again
+			word = resultdir.ReadError(s.pav(stage.UID)) // first of all: the kubelet may start the container again
 		}
 		failed := false
-		end, err := s.ending(ctx, &stage, func(ctx context.Context) (ends.Look, error) {
+		end, err := s.ending(ctx, &stage, func(ctx context.Context) (podend.Look, error) {
 			seen, err := look(ctx)
-			failed = slices.ContainsFunc(seen.Runs, func(r ends.Run) bool { return r.Exited && r.ExitCode != 0 })
+			failed = slices.ContainsFunc(seen.Runs, func(r podend.Run) bool { return r.Exited && r.ExitCode != 0 })
 			return seen, err
 		})
 		if err != nil {
@@ -94,20 +94,20 @@ func (s *Stages) Stopped(ctx context.Context, uid types.UID, look func(context.C
 
 // ending judges how the pod has ended; the zero value where that is not known. One
 // that is being deleted is not asked to have done its work.
-func (s *Stages) ending(ctx context.Context, stage *tarnv1.PavStage, look func(context.Context) (ends.Look, error)) (ends.Ending, error) {
+func (s *Stages) ending(ctx context.Context, stage *tarnv1.PavStage, look func(context.Context) (podend.Look, error)) (podend.Ending, error) {
 	seen, err := look(ctx)
 	if err != nil {
-		return ends.Ending{}, err
+		return podend.Ending{}, err
 	}
 	pod := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: stage.Status.Pod.Namespace, Name: stage.Status.Pod.Name}
 	if err := s.Live.Get(ctx, key, pod); err != nil {
-		return ends.Ending{}, err
+		return podend.Ending{}, err
 	}
 	if pod.UID != stage.Status.Pod.UID || !pod.DeletionTimestamp.IsZero() {
-		return ends.Ending{}, nil
+		return podend.Ending{}, nil
 	}
-	return ends.Judge(ctx, ends.ShapeOf(pod), seen.Named(pod)), nil
+	return podend.Judge(ctx, podend.ShapeOf(pod), seen.Named(pod)), nil
 }
 
 // death is the end of a staging pod that was to stay.
@@ -123,7 +123,7 @@ type firstWord struct {
 }
 
 // describeEnd says how a pod ended that was to stay.
-func describeEnd(end ends.Ending) string {
+func describeEnd(end podend.Ending) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(end.ExitCodes)) {
 		parts = append(parts, fmt.Sprintf("container %s exited with %d", name, end.ExitCodes[name]))

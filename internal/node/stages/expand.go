@@ -15,7 +15,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/node/pavdir"
+	"tarn.dev/tarn/internal/node/resultdir"
 )
 
 // expandWait is how long one call to expand waits for the node expansion pod, a bit
@@ -214,7 +214,7 @@ func (s *Stages) growthError(stage *tarnv1.PavStage, short string) error {
 		return status.Error(codes.Internal, short)
 	}
 	text := stage.Status.Pod.Expansion.Message
-	if written := pavdir.ReadError(s.pav(stage.UID)); written != "" {
+	if written := resultdir.ReadError(s.pav(stage.UID)); written != "" {
 		text = written + " (" + text + ")"
 	}
 	return status.Errorf(codes.Internal, "%s failed: %s", growthPod(stage), text)
@@ -240,7 +240,7 @@ func grownSize(kept *record) int64 {
 	if !kept.Block {
 		return kept.Capacity
 	}
-	size, err := pavdir.DeviceSize(kept.Rdev)
+	size, err := resultdir.DeviceSize(kept.Rdev)
 	if err != nil {
 		return kept.Capacity // that it is gone is told by who looks for it
 	}
@@ -260,7 +260,7 @@ func (s *Stages) noteGrowth(stage *tarnv1.PavStage, bytes int64) (int64, error) 
 	if !kept.Block {
 		return bytes, nil
 	}
-	size, err := pavdir.DeviceSize(kept.Rdev)
+	size, err := resultdir.DeviceSize(kept.Rdev)
 	if err != nil {
 		return 0, status.Errorf(codes.Unavailable, "read the size of /pav/volume: %v", err)
 	}

@@ -17,7 +17,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/podvol"
+	"tarn.dev/tarn/internal/steppod"
 	words "tarn.dev/tarn/internal/volume"
 )
 
@@ -149,7 +149,7 @@ func (s *Stages) findIn(ctx context.Context, reader client.Reader, target string
 // or before the provisioner was edited, may be of the other kind. The call joins it where it has the
 // target already, or where it is read-only, as the pod is, and is the volume's only one.
 func (s *Stages) wanted(ctx context.Context, p *pavv1.PavProvisioner, volume *corev1.PersistentVolume, r Request) (want *tarnv1.PavStage, joins bool, err error) {
-	readOnly := words.OnlyRead(volume) || r.ReadOnly && podvol.StagesApart(p)
+	readOnly := words.OnlyRead(volume) || r.ReadOnly && steppod.StagesApart(p)
 	want = tarnv1.NewStage(tarnv1.ProvisionerReference{Name: p.Name, UID: p.UID}, volume.Name, volume.UID, s.NodeName, readOnly)
 	if !r.ReadOnly {
 		return want, false, nil

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"tarn.dev/tarn/internal/node/ends"
-	"tarn.dev/tarn/internal/node/inside"
+	"tarn.dev/tarn/internal/node/podend"
+	"tarn.dev/tarn/internal/node/procns"
 )
 
 // firsts are the first processes of the containers of staging pods that are to stay. The kernel
@@ -28,7 +28,7 @@ type firsts struct {
 type heldPod struct {
 	// running are the ids of the containers whose process is held.
 	running map[string]bool
-	ended   []ends.Run
+	ended   []podend.Run
 }
 
 func newFirsts() firsts {
@@ -72,7 +72,7 @@ func (f *firsts) begin(pod types.UID, container string) bool {
 }
 
 // end gives the pod's runs that have ended, with this one.
-func (f *firsts) end(pod types.UID, run ends.Run) []ends.Run {
+func (f *firsts) end(pod types.UID, run podend.Run) []podend.Run {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	of := f.held[pod]
@@ -98,11 +98,11 @@ func (s *Stages) watchFirsts(ctx context.Context) error {
 			return nil
 		case <-time.After(settle):
 		}
-		found, err := inside.Firsts(s.firsts.take())
+		found, err := procns.Firsts(s.firsts.take())
 		if err != nil {
 			log.FromContext(ctx).Error(err, "the end of a staging pod will be heard of from the container runtime or the kubelet")
 		}
-		var begun []*inside.First
+		var begun []*procns.First
 		for _, first := range found {
 			if s.firsts.begin(first.Pod, first.Container) {
 				begun = append(begun, first)
@@ -120,7 +120,7 @@ func (s *Stages) watchFirsts(ctx context.Context) error {
 const firstTimeout = 20 * time.Second
 
 // watchFirst waits for the end of a process, and has the volume looked at then.
-func (s *Stages) watchFirst(ctx context.Context, first *inside.First) {
+func (s *Stages) watchFirst(ctx context.Context, first *procns.First) {
 	stop := context.AfterFunc(ctx, first.Close)
 	code, known, err := first.Wait()
 	if stop() {
@@ -129,15 +129,15 @@ func (s *Stages) watchFirst(ctx context.Context, first *inside.First) {
 	if ctx.Err() != nil {
 		return
 	}
-	runs := s.firsts.end(first.Pod, ends.Run{ID: first.Container, Exited: known, ExitCode: code, Finished: s.Now()})
+	runs := s.firsts.end(first.Pod, podend.Run{ID: first.Container, Exited: known, ExitCode: code, Finished: s.Now()})
 	if err != nil {
 		log.FromContext(ctx).Error(err, "cannot wait for the end of a staging pod; it will be heard of from the container runtime or the kubelet", "pod", first.Pod)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, firstTimeout)
 	defer cancel()
-	s.Stopped(ctx, first.Pod, func(context.Context) (ends.Look, error) {
-		return ends.Look{Runs: runs, Ending: successIsTheirs}, nil
+	s.Stopped(ctx, first.Pod, func(context.Context) (podend.Look, error) {
+		return podend.Look{Runs: runs, Ending: successIsTheirs}, nil
 	})
 }
 

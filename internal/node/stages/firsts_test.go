@@ -4,12 +4,12 @@ import (
 	"reflect"
 	"testing"
 
-	"tarn.dev/tarn/internal/node/ends"
+	"tarn.dev/tarn/internal/node/podend"
 )
 
 func TestTheRunsOfAPodAreToldTogetherUntilItsLastEnds(t *testing.T) {
 	f := newFirsts()
-	first, second := ends.Run{ID: "first", Exited: true, ExitCode: 1}, ends.Run{ID: "second", Exited: true}
+	first, second := podend.Run{ID: "first", Exited: true, ExitCode: 1}, podend.Run{ID: "second", Exited: true}
 	for _, id := range []string{first.ID, second.ID} {
 		if !f.begin("pod", id) {
 			t.Errorf("%s is held already", id)
@@ -18,10 +18,10 @@ func TestTheRunsOfAPodAreToldTogetherUntilItsLastEnds(t *testing.T) {
 			t.Errorf("%s is held twice", id)
 		}
 	}
-	if got := f.end("pod", first); !reflect.DeepEqual(got, []ends.Run{first}) {
+	if got := f.end("pod", first); !reflect.DeepEqual(got, []podend.Run{first}) {
 		t.Errorf("told of %+v, want the first", got)
 	}
-	if got := f.end("pod", second); !reflect.DeepEqual(got, []ends.Run{first, second}) {
+	if got := f.end("pod", second); !reflect.DeepEqual(got, []podend.Run{first, second}) {
 		t.Errorf("told of %+v, want both", got)
 	}
 	if len(f.held) != 0 {

@@ -15,7 +15,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/node/mounts"
-	"tarn.dev/tarn/internal/node/pavdir"
+	"tarn.dev/tarn/internal/node/resultdir"
 )
 
 // View is all that the next step of a stage is decided on.
@@ -137,7 +137,7 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 		v.PodError, err = s.saidByStaging(ctx, v.Stage)
 		return err
 	}
-	v.Ready = pavdir.Ready(s.pav(v.Stage.UID))
+	v.Ready = resultdir.Ready(s.pav(v.Stage.UID))
 	if !v.Ready && pod != tarnv1.StagePodSucceeded && !s.hasEnded(v.Stage) {
 		return nil
 	}
@@ -169,7 +169,7 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 		return err
 	}
 	file, found, err := s.inspect(v.Stage, blockOf(volume), capacityOf(volume))
-	var wrong *pavdir.WrongVolumeError
+	var wrong *resultdir.WrongVolumeError
 	if errors.As(err, &wrong) {
 		stands, err := s.stands(ctx, v.Stage)
 		if stands {

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/node/patience"
+	"tarn.dev/tarn/internal/node/hangguard"
 )
 
 // hanging is a stage at whose volume a look hangs until the test ends.
@@ -40,7 +40,7 @@ func hanging(t *testing.T, changes ...func(*tarnv1.PavStage)) (*Stages, *tarnv1.
 	end := make(chan struct{})
 	t.Cleanup(func() { close(end) })
 	look := func() (sight, error) { <-end; return sight{}, os.ErrClosed }
-	if _, err := patience.Ask(&s.looks, lookAt(of), time.Millisecond, look, func(sight, error) {}); !errors.Is(err, patience.ErrNoAnswer) {
+	if _, err := hangguard.Ask(&s.looks, lookAt(of), time.Millisecond, look, func(sight, error) {}); !errors.Is(err, hangguard.ErrNoAnswer) {
 		t.Fatal(err)
 	}
 	return s, of
@@ -48,7 +48,7 @@ func hanging(t *testing.T, changes ...func(*tarnv1.PavStage)) (*Stages, *tarnv1.
 
 func TestAServerThatHangsKeepsTheWorkerOfNoStage(t *testing.T) {
 	s, of := hanging(t)
-	if v, err := s.gather(t.Context(), of.Name); !errors.Is(err, patience.ErrNoAnswer) || v.Lost != nil {
+	if v, err := s.gather(t.Context(), of.Name); !errors.Is(err, hangguard.ErrNoAnswer) || v.Lost != nil {
 		t.Errorf("got %v, lost %v, want that there is no answer, which is no loss", err, v.Lost)
 	}
 	s, of = hanging(t, unused)

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/node/patience"
-	"tarn.dev/tarn/internal/node/pavdir"
+	"tarn.dev/tarn/internal/node/hangguard"
+	"tarn.dev/tarn/internal/node/resultdir"
 )
 
 // loss is why a volume that was staged is not what it was any more. What counts as a
@@ -35,7 +35,7 @@ const slowAnswer = 20 * time.Second
 
 // open opens the volume of a staged stage, if it is there and right, and says whether
 // it is lost. Both are given where something else that is right has taken its place.
-func (s *Stages) open(stage *tarnv1.PavStage) (volume *pavdir.Volume, found *record, lost *loss, err error) {
+func (s *Stages) open(stage *tarnv1.PavStage) (volume *resultdir.Volume, found *record, lost *loss, err error) {
 	kept, err := s.readRecord(stage.UID)
 	switch {
 	case errors.Is(err, errDamaged):
@@ -46,7 +46,7 @@ func (s *Stages) open(stage *tarnv1.PavStage) (volume *pavdir.Volume, found *rec
 		return nil, nil, nil, err
 	}
 	volume, found, err = s.inspect(stage, kept.Block, grownSize(kept))
-	var wrong *pavdir.WrongVolumeError
+	var wrong *resultdir.WrongVolumeError
 	switch {
 	case errors.As(err, &wrong):
 		lost = &loss{tarnv1.ReasonMountGone, wrong.Problem}
@@ -108,7 +108,7 @@ func (s *Stages) dead(stage *tarnv1.PavStage, file *os.File) bool {
 			s.doubt(stage)
 		}
 	}
-	_, err = patience.Ask(&s.looks, question(theSize, stage), ServerAnswer, size, late)
+	_, err = hangguard.Ask(&s.looks, question(theSize, stage), ServerAnswer, size, late)
 	return errors.Is(err, unix.ENOTCONN)
 }
 

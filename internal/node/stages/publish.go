@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/hangguard"
 	"tarn.dev/tarn/internal/node/mounts"
-	"tarn.dev/tarn/internal/node/patience"
 	words "tarn.dev/tarn/internal/volume"
 )
 
@@ -290,7 +290,7 @@ func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (
 		return false, status.Errorf(codes.Unavailable, "read PavStage %s: %v", stage.Name, err)
 	}
 	volume, _, lost, err := s.open(stage)
-	if errors.Is(err, patience.ErrNoAnswer) {
+	if errors.Is(err, hangguard.ErrNoAnswer) {
 		return false, status.Error(codes.Unavailable, noAnswer(stage))
 	}
 	if err != nil {

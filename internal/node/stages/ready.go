@@ -8,7 +8,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"tarn.dev/tarn/internal/node/pavdir"
+	"tarn.dev/tarn/internal/node/resultdir"
 )
 
 // readyWatch hears by inotify of /pav/ready in the folders of stages that wait.
@@ -42,7 +42,7 @@ func (w *readyWatch) add(pav, stage string) error {
 		w.forget(pav)
 		return err
 	}
-	if pavdir.Ready(pav) {
+	if resultdir.Ready(pav) {
 		w.wake(stage)
 	}
 	return nil

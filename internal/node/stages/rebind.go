@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/node/inside"
+	"tarn.dev/tarn/internal/node/hangguard"
 	"tarn.dev/tarn/internal/node/mounts"
-	"tarn.dev/tarn/internal/node/patience"
+	"tarn.dev/tarn/internal/node/procns"
 )
 
 // rebind mounts the volume wherever the lost one was: at each target, at the kubelet's mounts
@@ -172,7 +172,7 @@ func (s *Stages) replaceByNothing(stage types.UID, point string) error {
 // exchange is a volume that takes the place of a lost one.
 type exchange struct {
 	// looks asks the servers of what the ways lead through.
-	looks *patience.Asker
+	looks *hangguard.Asker
 	// old is the lost one's mount at the target, below all mounts there.
 	old    mounts.Mount
 	below  []mounts.Mount
@@ -188,7 +188,7 @@ func (e exchange) lost(m mounts.Mount) bool {
 // containers exchanges the mounts in the containers of the target's pod, and tells
 // which are left.
 func (e exchange) containers(pod types.UID) ([]tarnv1.StageLeft, error) {
-	found, err := inside.Find([]types.UID{pod})
+	found, err := procns.Find([]types.UID{pod})
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (e exchange) containers(pod types.UID) ([]tarnv1.StageLeft, error) {
 	return left, nil
 }
 
-func (e exchange) one(c inside.Container, m mounts.Mount) error {
+func (e exchange) one(c procns.Container, m mounts.Mount) error {
 	for _, other := range c.Table {
 		if other.Point != m.Point && mounts.Inside(other.Point, m.Point) && !e.has(m, other) {
 			return fmt.Errorf("%s is mounted below it and would go with it", other.Point)
@@ -272,12 +272,12 @@ func (e exchange) subPath(path string) (*os.File, error) {
 		return sub, errors.Join(err, answer)
 	}
 	key := "subPath " + e.target + " " + path
-	sub, err := patience.Ask(e.looks, key, ServerAnswer, ask, func(late *os.File, err error) {
+	sub, err := hangguard.Ask(e.looks, key, ServerAnswer, ask, func(late *os.File, err error) {
 		if err == nil {
 			_ = late.Close()
 		}
 	})
-	if errors.Is(err, patience.ErrNoAnswer) {
+	if errors.Is(err, hangguard.ErrNoAnswer) {
 		e.looks.Forget(key) // nobody wants to know whether it was slow
 		return nil, fmt.Errorf("the server of the volume staged again does not answer for its subPath %s: %w", path, err)
 	}

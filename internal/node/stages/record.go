@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/hangguard"
 	"tarn.dev/tarn/internal/node/mounts"
-	"tarn.dev/tarn/internal/node/patience"
-	"tarn.dev/tarn/internal/node/pavdir"
+	"tarn.dev/tarn/internal/node/resultdir"
 )
 
 // record is what a staged volume was found to be, kept beside its pav folder, so that
@@ -61,20 +61,20 @@ func noRecord(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.
 
 // sight is what was seen as /pav/volume.
 type sight struct {
-	volume *pavdir.Volume
+	volume *resultdir.Volume
 	found  *record
 }
 
 // inspect opens what the staging pod has left as /pav/volume and describes it. A
-// *pavdir.WrongVolumeError says that it is not what the volume needs; that its server does
-// not answer is patience.ErrNoAnswer, and brings another look at the stage when it does.
-func (s *Stages) inspect(stage *tarnv1.PavStage, block bool, capacity int64) (*pavdir.Volume, *record, error) {
+// *resultdir.WrongVolumeError says that it is not what the volume needs; that its server does
+// not answer is hangguard.ErrNoAnswer, and brings another look at the stage when it does.
+func (s *Stages) inspect(stage *tarnv1.PavStage, block bool, capacity int64) (*resultdir.Volume, *record, error) {
 	name := stage.Name
 	limit := ServerAnswer
 	if s.looks.Slow(lookAt(stage)) {
 		limit = slowAnswer
 	}
-	seen, err := patience.Ask(&s.looks, lookAt(stage), limit,
+	seen, err := hangguard.Ask(&s.looks, lookAt(stage), limit,
 		func() (sight, error) { return s.look(stage.UID, block, capacity) },
 		func(late sight, err error) {
 			if err == nil {
@@ -82,7 +82,7 @@ func (s *Stages) inspect(stage *tarnv1.PavStage, block bool, capacity int64) (*p
 			}
 			s.wakeUp(name)
 		})
-	if errors.Is(err, patience.ErrNoAnswer) {
+	if errors.Is(err, hangguard.ErrNoAnswer) {
 		err = fmt.Errorf("%s: %w", noAnswer(stage), err)
 	}
 	return seen.volume, seen.found, err
@@ -100,7 +100,7 @@ func question(kind string, stage *tarnv1.PavStage) string {
 }
 
 func (s *Stages) look(uid types.UID, block bool, capacity int64) (sight, error) {
-	volume, err := pavdir.OpenVolume(s.folder(uid), block, capacity)
+	volume, err := resultdir.OpenVolume(s.folder(uid), block, capacity)
 	if err != nil {
 		return sight{}, err
 	}
@@ -113,7 +113,7 @@ func (s *Stages) look(uid types.UID, block bool, capacity int64) (sight, error) 
 	return sight{volume, found}, nil
 }
 
-func (s *Stages) describeVolume(uid types.UID, volume *pavdir.Volume) (*record, error) {
+func (s *Stages) describeVolume(uid types.UID, volume *resultdir.Volume) (*record, error) {
 	boot, err := bootID()
 	if err != nil {
 		return nil, err

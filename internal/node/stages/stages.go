@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/node/keyed"
+	"tarn.dev/tarn/internal/node/hangguard"
+	"tarn.dev/tarn/internal/node/keymutex"
 	"tarn.dev/tarn/internal/node/mounts"
-	"tarn.dev/tarn/internal/node/patience"
 )
 
 // NodeField is the field selector by which the agent sees its own stages alone.
@@ -43,13 +43,13 @@ type Stages struct {
 	Config
 
 	hub     hub
-	targets keyed.Mutex   // by target: one call at a time
-	folders keyed.Mutex   // by stage uid: mounting against unmounting
-	held    keyed.Counter // by stage name: publish calls in flight
-	wakes   wakes         // what the worker has to look at though no event tells
+	targets keymutex.Mutex   // by target: one call at a time
+	folders keymutex.Mutex   // by stage uid: mounting against unmounting
+	held    keymutex.Counter // by stage name: publish calls in flight
+	wakes   wakes            // what the worker has to look at though no event tells
 	ready   readyWatch
 	firsts  firsts
-	looks   patience.Asker // what the servers of the volumes are asked
+	looks   hangguard.Asker // what the servers of the volumes are asked
 
 	mu sync.Mutex
 	// trusted are the stages whose volume this process has seen to be right, with

@@ -14,7 +14,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/node/pavdir"
+	"tarn.dev/tarn/internal/node/resultdir"
 	words "tarn.dev/tarn/internal/volume"
 )
 
@@ -33,7 +33,7 @@ func (s *Stages) gatherUnstaging(ctx context.Context, v *View) error {
 	if !unstagingFailed(v.Stage) || words.TextOfUnstaging(v.Stage) != "" {
 		return nil
 	}
-	text := pavdir.ReadError(s.pav(v.Stage.UID))
+	text := resultdir.ReadError(s.pav(v.Stage.UID))
 	if text == "" {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (s *Stages) saidByStaging(ctx context.Context, stage *tarnv1.PavStage) (str
 	text := s.words[stage.Status.Pod.UID].text
 	s.mu.Unlock()
 	if text == "" {
-		text = pavdir.ReadError(s.pav(stage.UID))
+		text = resultdir.ReadError(s.pav(stage.UID))
 	}
 	if text == "" {
 		return "", nil

@@ -1,0 +1,183 @@
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	appspec "tarn.dev/tarn/internal/app/spec"
+)
+
+// given makes a claim have more than it asks for, as one does that got a larger spare.
+func given(sizeGi int64) func(*corev1.PersistentVolumeClaim) {
+	return func(claim *corev1.PersistentVolumeClaim) {
+		claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(sizeGi*gi, resource.BinarySI)}
+	}
+}
+
+// mebibytes makes a claim ask for and have what is no whole GiB.
+func mebibytes(n int64) func(*corev1.PersistentVolumeClaim) {
+	return func(claim *corev1.PersistentVolumeClaim) {
+		size := corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(n<<20, resource.BinarySI)}
+		claim.Spec.Resources.Requests, claim.Status.Capacity = size, size
+	}
+}
+
+func TestAVolumeThatIsLargerThanAskedForIsNotAskedToGrow(t *testing.T) {
+	once := corev1.ReadWriteOnce
+	for name, c := range map[string]struct {
+		claim  func(*World)
+		file   *appspec.File
+		action Action
+		size   int64
+		warns  bool
+	}{
+		"the same file again":            {has("data", 1, once, "rigid", given(5)), file(1, "data:1:rwo"), Keep, 1, false},
+		"more, but not more than it has": {has("data", 1, once, "rigid", given(5)), file(1, "data:3:rwo"), Keep, 3, false},
+		"more than it has":               {has("data", 1, once, "fast", given(5)), file(1, "data:6:rwo"), Grow, 6, false},
+		"less than it asked for":         {has("data", 3, once, "rigid", given(5)), file(1, "data:1:rwo"), Keep, 3, true},
+		"no whole GiB":                   {has("data", 1, once, "rigid", mebibytes(1500)), file(1, "data:1:rwo"), Keep, 1, true},
+		"from no whole GiB to the next":  {has("data", 1, once, "fast", mebibytes(1500)), file(1, "data:2:rwo"), Grow, 2, false},
+		"and of a class that forbids it": {has("data", 1, once, "rigid", mebibytes(1500)), file(1, "data:2:rwo"), Refuse, 2, false},
+	} {
+		d := Deploy(world(runs(wants("data", 1, once)), c.claim), c.file, nil)
+		warns := strings.Contains(strings.Join(d.Plan.Warnings, "\n"), "never shrink")
+		if got := d.Plan.Changes[0].Action; got != c.action || d.Spec.Volumes[0].SizeGi != c.size || warns != c.warns {
+			t.Errorf("%s: %s to %d GiB, warned %t; want %s to %d, %t", name, got, d.Spec.Volumes[0].SizeGi, warns, c.action, c.size, c.warns)
+		}
+	}
+}
+
+func TestAVolumeThatHasWhatItAsksForDoesNotGrow(t *testing.T) {
+	once := corev1.ReadWriteOnce
+	for name, w := range map[string]World{
+		"no whole GiB":       world(runs(wants("data", 1, once)), has("data", 1, once, "rigid", mebibytes(1500))),
+		"more than asked":    world(runs(wants("data", 1, once)), has("data", 1, once, "rigid", given(5))),
+		"as much as it asks": world(runs(wants("data", 3, once)), has("data", 1, once, "rigid", given(3))),
+	} {
+		if got := Volumes(w)[0]; got.Status != VolumeBound {
+			t.Errorf("%s: %s, want Bound", name, got.Status)
+		}
+	}
+}
+
+// refusedFor makes the controller have refused what the spec asks for.
+func refusedFor(why string) func(*World) {
+	return func(w *World) {
+		w.App.Status.ObservedGeneration = w.App.Generation
+		w.App.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: tarnv1.ReasonRefused, Message: why}}
+	}
+}
+
+func TestASizeThatWasRefusedMayBeTakenBack(t *testing.T) {
+	once := corev1.ReadWriteOnce
+	asked := []func(*World){runs(wants("data", 900, once)), has("data", 10, once, "fast")}
+	refused := append(asked, refusedFor("exceeded quota"))
+	if _, err := Resize(world(refused...), "data", 20); err != nil {
+		t.Errorf("a smaller growth after one that was refused: %v", err)
+	}
+	if _, err := Resize(world(asked...), "data", 20); err == nil {
+		t.Error("a smaller growth was let in while the greater was under way")
+	}
+	if _, err := Resize(world(refused...), "data", 10); err == nil {
+		t.Error("no growth at all was let in")
+	}
+	if got := Deploy(world(refused...), file(1, "data:10:rwo"), nil).Spec.Volumes[0].SizeGi; got != 10 {
+		t.Errorf("a deploy after a growth that was refused asks for %d GiB, want the file's 10", got)
+	}
+	if got := Deploy(world(asked...), file(1, "data:10:rwo"), nil).Spec.Volumes[0].SizeGi; got != 900 {
+		t.Errorf("a deploy while a volume grows asks for %d GiB, want 900", got)
+	}
+}
+
+func TestOneAndNoneAreAlwaysAllowed(t *testing.T) {
+	once := corev1.ReadWriteOnce
+	for name, w := range map[string]World{
+		"nothing deployed": world(),
+		"a claim for one":  world(runs(wants("data", 1, once)), has("data", 1, once, "fast")),
+		"refused":          world(runs(wants("data", 1, once)), refusedFor("no")),
+	} {
+		for _, replicas := range []int32{0, 1} {
+			if err := Scale(w, replicas); err != nil {
+				t.Errorf("%s: %d replicas are refused: %v", name, replicas, err)
+			}
+		}
+		if err := Scale(w, 3); err == nil || err.Code != Conflict {
+			t.Errorf("%s: 3 replicas: %v, want a conflict", name, err)
+		}
+	}
+}
+
+// lists has the status name a volume that is mounted no more.
+func lists(volume string) func(*World) {
+	return func(w *World) {
+		w.App.Status.Detached = []tarnv1.AppVolumeStatus{{Name: volume, ClaimName: appspec.ClaimName("shop", volume)}}
+	}
+}
+
+func TestADeletionTellsOfEachClaimWhatBecomesOfIt(t *testing.T) {
+	once := corev1.ReadWriteOnce
+	data, keep := wants("data", 1, once), wants("data", 1, once)
+	keep.PreserveOnDelete = true
+	for name, c := range map[string]struct {
+		world World
+		stays bool
+	}{
+		"mounted":                             {world(runs(data), has("data", 1, once, "fast")), false},
+		"to be preserved":                     {world(runs(keep), has("data", 1, once, "fast", marked)), true},
+		"to be preserved, and not marked yet": {world(runs(keep), has("data", 1, once, "fast")), true},
+		"marked, and to be preserved no more": {world(runs(data), has("data", 1, once, "fast", marked)), true},
+		"detached":                            {world(runs(), has("data", 1, once, "fast")), false},
+		"detached, and to be preserved when it was so": {world(runs(), has("data", 1, once, "fast", marked)), true},
+		"detached, and made for an earlier one":        {world(runs(), has("data", 1, once, "fast", earlier), lists("data")), false},
+		"brought back, and mounted by no deploy":       {world(runs(), has("data", 1, once, "fast", unknown)), true},
+		"of an earlier one, and mounted by no deploy":  {world(runs(), has("data", 1, once, "fast", earlier)), true},
+	} {
+		got := Delete(c.world)
+		if stays := len(got.Preserved) == 1; stays != c.stays || len(got.Preserved)+len(got.Deleted) != 1 {
+			t.Errorf("%s: %+v, want that it stays: %t", name, got, c.stays)
+		}
+	}
+}
+
+func TestAPreservedVolumeThatStaysPreservedIsNotWarnedOf(t *testing.T) {
+	f := file(1, "data:1:rwo")
+	f.Volumes[0].PreserveOnDelete = true
+	if got := Deploy(world(has("data", 1, corev1.ReadWriteOnce, "fast", marked)), f, nil).Plan.Warnings; strings.Contains(strings.Join(got, "\n"), "preserve") {
+		t.Errorf("warned %q", got)
+	}
+}
+
+func TestTwoAppsWhoseClaimsWouldHaveOneNameDoNotMeet(t *testing.T) {
+	// Volume c of app a-b, and volume b-c of app a: both are paas-app-a-b-c.
+	theirs := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Name: appspec.ClaimName("a-b", "c"), Labels: map[string]string{tarnv1.LabelApp: "a-b", tarnv1.LabelAppVolume: "c"},
+	}}
+	for name, labels := range map[string]map[string]string{
+		"as it is": theirs.Labels, "with the app's label alone": {tarnv1.LabelApp: "a", tarnv1.LabelAppVolume: "c"},
+	} {
+		claim := theirs.DeepCopy()
+		claim.Labels = labels
+		w := world(func(w *World) { w.App.Name, w.Claims[claim.Name] = "a", claim })
+		if got := Delete(w); len(got.Deleted)+len(got.Preserved) != 0 {
+			t.Errorf("%s: the end of app a takes %+v", name, got)
+		}
+		w.App.Spec = tarnv1.AppSpec{Image: "a:1", Volumes: []tarnv1.AppVolume{wants("b-c", 1, corev1.ReadWriteOnce)}}
+		if got := Delete(w); len(got.Deleted)+len(got.Preserved) != 0 {
+			t.Errorf("%s: the end of app a takes %+v", name, got)
+		}
+		if _, err := Resize(w, "b-c", 5); err == nil || err.Code != Conflict {
+			t.Errorf("%s: app a resizes it: %v", name, err)
+		}
+		if got := Volumes(w)[0]; got.Status != VolumeForeign || got.CapacityBytes != 0 || got.StorageClass != "fast" {
+			t.Errorf("%s: app a is told of it: %+v", name, got)
+		}
+		if d := Deploy(w, file(1, "b-c:1:rwo"), nil); d.Refusal == nil || d.Refusal.Code != Conflict {
+			t.Errorf("%s: app a mounts it: %+v", name, d.Plan)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package plan
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	appspec "tarn.dev/tarn/internal/app/spec"
+)
+
+// gi is the bytes of a GiB.
+const gi = 1 << 30
+
+// World is what there is of an application.
+type World struct {
+	// App is the application; never nil.
+	App *tarnv1.App
+	// Claims are those with the label of the application, and those that merely have a
+	// name it wants, by name.
+	Claims map[string]*corev1.PersistentVolumeClaim
+	// Classes are the storage classes that matter, by name.
+	Classes map[string]*storagev1.StorageClass
+	// Hidden are the names of those that whoever asks may not read. What they allow is
+	// left to the controller, which may.
+	Hidden map[string]bool
+	// Defaults are the classes of volumes that name none, by access mode.
+	Defaults map[appspec.AccessMode]string
+}
+
+// Owned says whether a claim is a volume of an application.
+func Owned(claim *corev1.PersistentVolumeClaim, app, volume string) bool {
+	return claim.Labels[tarnv1.LabelApp] == app && claim.Labels[tarnv1.LabelAppVolume] == volume
+}
+
+// claim gives the claim of a volume, nil if there is none, and whether it is the
+// application's.
+func (w World) claim(volume string) (claim *corev1.PersistentVolumeClaim, ours bool) {
+	claim = w.Claims[appspec.ClaimName(w.App.Name, volume)]
+	return claim, claim != nil && Owned(claim, w.App.Name, volume)
+}
+
+// wanted gives a volume of the spec, nil if there is none.
+func (w World) wanted(name string) *tarnv1.AppVolume {
+	i := slices.IndexFunc(w.App.Spec.Volumes, func(v tarnv1.AppVolume) bool { return v.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &w.App.Spec.Volumes[i]
+}
+
+// ClassName is the class of a volume that has yet to be made.
+func (w World) ClassName(v tarnv1.AppVolume) string {
+	if v.StorageClass != "" {
+		return v.StorageClass
+	}
+	if v.AccessMode == corev1.ReadWriteMany {
+		return w.Defaults[appspec.ReadWriteMany]
+	}
+	return w.Defaults[appspec.ReadWriteOnce]
+}
+
+// longMode is an access mode as Kubernetes writes it.
+func longMode(mode appspec.AccessMode) corev1.PersistentVolumeAccessMode {
+	if mode == appspec.ReadWriteMany {
+		return corev1.ReadWriteMany
+	}
+	return corev1.ReadWriteOnce
+}
+
+// ModeOf is the access mode that says most of a live claim.
+func ModeOf(claim *corev1.PersistentVolumeClaim) corev1.PersistentVolumeAccessMode {
+	for _, m := range []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany, corev1.ReadOnlyMany, corev1.ReadWriteOnce} {
+		if slices.Contains(claim.Spec.AccessModes, m) {
+			return m
+		}
+	}
+	if len(claim.Spec.AccessModes) > 0 {
+		return claim.Spec.AccessModes[0]
+	}
+	return corev1.ReadWriteOnce
+}
+
+// Single says whether an access mode keeps an application to one pod.
+func Single(mode corev1.PersistentVolumeAccessMode) bool {
+	return mode == corev1.ReadWriteOnce || mode == corev1.ReadWriteOncePod
+}
+
+// ClassOf is the class of a live claim, empty if it has none.
+func ClassOf(claim *corev1.PersistentVolumeClaim) string {
+	if claim.Spec.StorageClassName == nil {
+		return ""
+	}
+	return *claim.Spec.StorageClassName
+}
+
+// requested is how large a claim asks to be, capacity how large it is, in bytes.
+func requested(claim *corev1.PersistentVolumeClaim) int64 {
+	return bytes(claim.Spec.Resources.Requests)
+}
+
+func capacity(claim *corev1.PersistentVolumeClaim) int64 { return bytes(claim.Status.Capacity) }
+
+func bytes(list corev1.ResourceList) int64 {
+	quantity, ok := list[corev1.ResourceStorage]
+	if !ok {
+		quantity = resource.Quantity{}
+	}
+	return quantity.Value()
+}
+
+// current is the size below which a volume can never go again, in bytes.
+func current(claim *corev1.PersistentVolumeClaim) int64 {
+	return max(requested(claim), capacity(claim))
+}
+
+// inGi rounds bytes up to GiB.
+func inGi(bytes int64) int64 { return (bytes + gi - 1) / gi }

@@ -1,0 +1,245 @@
+package spec
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// position is where a key stands in the text.
+type position struct{ line, column int }
+
+// document is a file as read, before anything of it is believed. Its values are
+// what both decoders give: string, bool, int64, float64, []any and map[string]any.
+type document struct {
+	// app is the name the application has already, empty if it has none.
+	app    string
+	values map[string]any
+	// twice are the keys of JSON that an object has twice; in TOML that is no TOML.
+	twice []Problem
+	// at says where each key stands, by its path: volumes.1.size. Nil for JSON.
+	at map[string]position
+}
+
+// ParseTOML reads a paas.toml for the application of a name, which the file may leave out
+// but not gainsay; empty where only the file says it. The error is of type Problems and
+// tells everything that is wrong; warnings tell what is right but was perhaps not meant.
+func ParseTOML(app string, text []byte) (f *File, warnings []Problem, err error) {
+	text = withoutMark(text)
+	if why, at := unreadable(text); why != "" {
+		return nil, nil, placed(text, at, why)
+	}
+	if problems := sparse(text); problems != nil {
+		return nil, nil, problems
+	}
+	doc := document{app: app, values: map[string]any{}}
+	if err := toml.Unmarshal(text, &doc.values); err != nil {
+		return nil, nil, syntaxProblem(text, err)
+	}
+	doc.at = positions(text)
+	return check(doc)
+}
+
+// ParseJSON reads the same content as JSON: {"app": {...}, "volumes": [...]}.
+func ParseJSON(app string, text []byte) (f *File, warnings []Problem, err error) {
+	text = withoutMark(text)
+	if why, _ := unreadable(text); why != "" {
+		return nil, nil, Problems{{Message: why}}
+	}
+	twice, problems := scanJSON(text)
+	if problems != nil {
+		return nil, nil, problems
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	values := map[string]any{}
+	if err := decoder.Decode(&values); err != nil {
+		return nil, nil, Problems{{Message: "this is not a JSON object: " + err.Error()}}
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, nil, Problems{{Message: "something follows the JSON object: send one object alone"}}
+	}
+	plain, _ := plainNumbers(values).(map[string]any)
+	return check(document{app: app, values: plain, twice: twice})
+}
+
+func syntaxProblem(text []byte, err error) Problems {
+	var decode *toml.DecodeError
+	if !errors.As(err, &decode) {
+		return placed(text, 0, "this is not TOML: "+err.Error())
+	}
+	line, column := decode.Position()
+	message := "this is not TOML: " + strings.TrimPrefix(decode.Error(), "toml: ")
+	if !bytes.ContainsRune(bytes.TrimSpace(text), '\n') { // curl --data joins the lines of a file
+		message += "; it came as one line: send it as it is, with curl by --data-binary @paas.toml"
+	}
+	return Problems{{Line: line, Column: column, Message: message}}
+}
+
+// plainNumbers gives JSON's numbers the types TOML's have.
+func plainNumbers(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for key := range v {
+			v[key] = plainNumbers(v[key])
+		}
+	case []any:
+		for i := range v {
+			v[i] = plainNumbers(v[i])
+		}
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		f, err := v.Float64()
+		if err != nil { // too large for any number we know: as text it is refused by name
+			return v.String()
+		}
+		return f
+	}
+	return value
+}
+
+// positions walks a document that is known to be TOML and notes where its keys stand.
+func positions(text []byte) map[string]position {
+	w := walker{at: map[string]position{}, tables: map[string]int{}, lines: lineStarts(text)}
+	w.parser.Reset(text)
+	var prefix string
+	for w.parser.NextExpression() {
+		node := w.parser.Expression()
+		switch node.Kind {
+		case unstable.Table:
+			prefix = w.key(node, "")
+		case unstable.ArrayTable:
+			prefix = w.arrayTable(node)
+		case unstable.KeyValue:
+			w.keyValue(node, prefix)
+		}
+	}
+	return w.at
+}
+
+type walker struct {
+	parser unstable.Parser
+	at     map[string]position
+	// tables counts the [[tables]] of a path that have begun.
+	tables map[string]int
+	// lines are the offsets at which lines begin.
+	lines []int
+}
+
+func lineStarts(text []byte) []int {
+	starts := []int{0}
+	for i, b := range text {
+		if b == '\n' {
+			starts = append(starts, i+1)
+		}
+	}
+	return starts
+}
+
+// key notes a possibly dotted key and gives its path. Parts that name an array of
+// tables mean the last table of it.
+func (w *walker) key(node *unstable.Node, prefix string) string {
+	path := prefix
+	for keys := node.Key(); keys.Next(); {
+		part := keys.Node()
+		path = join(path, string(part.Data))
+		if n := w.tables[path]; n > 0 {
+			path = join(path, strconv.Itoa(n-1))
+		}
+		w.note(path, part)
+	}
+	return path
+}
+
+func (w *walker) arrayTable(node *unstable.Node) string {
+	var parts []*unstable.Node
+	for keys := node.Key(); keys.Next(); {
+		parts = append(parts, keys.Node())
+	}
+	var path string
+	for i, part := range parts {
+		path = join(path, string(part.Data))
+		w.note(path, part)
+		if i == len(parts)-1 {
+			w.tables[path]++
+		}
+		if n := w.tables[path]; n > 0 {
+			path = join(path, strconv.Itoa(n-1))
+		}
+		w.note(path, part)
+	}
+	return path
+}
+
+func (w *walker) keyValue(node *unstable.Node, prefix string) {
+	w.value(node.Value(), w.key(node, prefix))
+}
+
+// value notes what inline tables and arrays hold.
+func (w *walker) value(node *unstable.Node, path string) {
+	switch node.Kind {
+	case unstable.InlineTable:
+		for children := node.Children(); children.Next(); {
+			w.keyValue(children.Node(), path)
+		}
+	case unstable.Array:
+		i := 0
+		for children := node.Children(); children.Next(); {
+			if child := children.Node(); child.Kind != unstable.Comment {
+				item := join(path, strconv.Itoa(i))
+				w.at[item] = w.at[path] // the item itself has no place of its own in the tree
+				w.value(child, item)
+				i++
+			}
+		}
+	}
+}
+
+// note keeps the first place of a path: where a table was begun, not where a dotted
+// key went through it.
+func (w *walker) note(path string, part *unstable.Node) {
+	if _, known := w.at[path]; known {
+		return
+	}
+	// The parser would count the lines from the top for each key.
+	offset := int(part.Raw.Offset)
+	line, exact := slices.BinarySearch(w.lines, offset)
+	if !exact {
+		line--
+	}
+	w.at[path] = position{line + 1, offset - w.lines[line] + 1}
+}
+
+// deepest is how many parts a path may have that are told apart. No key of a paas.toml
+// lies deeper, and a text of nothing but dots must not become paths as long as itself.
+const deepest = 8
+
+func join(path, part string) string {
+	switch {
+	case path == "":
+		return part
+	case strings.Count(path, ".") >= deepest:
+		return path
+	}
+	return path + "." + part
+}
+
+// sorted gives problems in the order of the text, those of JSON as they were found.
+func sorted(problems []Problem) []Problem {
+	slices.SortStableFunc(problems, func(a, b Problem) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+	return problems
+}

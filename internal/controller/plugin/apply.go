@@ -1,0 +1,274 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/plugin"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// Reasons of Events; the names are those Kubernetes' own binder and provisioners use.
+const (
+	eventStarted       = "Provisioning"
+	eventSucceeded     = "ProvisioningSucceeded"
+	eventFailed        = "ProvisioningFailed"
+	eventCleanupFailed = "ProvisioningCleanupFailed"
+	eventInUse         = "VolumeDelete"
+	eventRetained      = "VolumeRetained"
+	eventDeleteFailed  = "VolumeFailedDelete"
+)
+
+var (
+	// errStale says that the cache is behind what the API server has: look again.
+	errStale = errors.New("the cache is behind")
+	// errUnfinished says that a plugin has worked its time and has more to do.
+	errUnfinished = errors.New("the plugin has not finished")
+	// errElsewhere says that only a controller on another node can do it.
+	errElsewhere = errors.New("the controller runs on another node")
+	// errClaimThere says that a claim keeps a volume that is to be deleted: no event of
+	// the volume tells when that changes, so the queue asks again.
+	errClaimThere = errors.New("the claim of a volume that is to be deleted is still there")
+	// errPodThere says the same of a pod.
+	errPodThere = errors.New("a pod still uses a volume that is to be deleted")
+)
+
+// apply carries out a plan. It gives back true when the View has changed in a way
+// that more can be done at once.
+func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
+	switch p.Act {
+	case ActRefuse:
+		return false, r.refuse(ctx, v, p)
+	case ActPromise:
+		return true, r.promise(ctx, v)
+	case ActMake:
+		return true, r.make(ctx, v)
+	case ActUndo:
+		return false, r.undo(ctx, v)
+	case ActFulfil:
+		return false, r.takeBack(ctx, v.Claim, false)
+	case ActHold:
+		return false, r.hold(ctx, v.Volume)
+	case ActLetGo:
+		return false, kube.RemoveFinalizer(ctx, r.client, v.Volume.DeepCopy(), volume.FinalizerExternal)
+	case ActKeep:
+		r.events.Eventf(v.Volume, nil, corev1.EventTypeWarning, eventDeleteFailed, p.Cause, "%s", kube.Note(p.Warning))
+		return false, nil
+	case ActRetain:
+		r.events.Eventf(v.Volume, nil, corev1.EventTypeNormal, eventRetained, "Delete", "%s", kube.Note(p.Warning))
+		return false, nil
+	case ActDelete:
+		return false, r.delete(ctx, v)
+	}
+	return false, nil
+}
+
+// warn tells an object. Events that differ in their note alone are merged under the
+// first note, so each note that is no constant has an action of its own.
+func (r *reconciler) warn(about client.Object, reason, action string, err error) {
+	note := kube.Note(err.Error())
+	r.events.Eventf(about, nil, corev1.EventTypeWarning, reason, fmt.Sprintf("%s%08x", action, crc32.ChecksumIEEE([]byte(note))), "%s", note)
+}
+
+// refuse tells the claim why it gets no volume, and lets the scheduler choose again.
+func (r *reconciler) refuse(ctx context.Context, v *View, p Plan) error {
+	r.events.Eventf(v.Claim, nil, corev1.EventTypeWarning, eventFailed, p.Cause, "%s", kube.Note(p.Warning))
+	switch {
+	case p.Retry:
+		return errors.New(p.Warning)
+	case p.GiveBack:
+		return r.takeBack(ctx, v.Claim, true)
+	}
+	return nil
+}
+
+// liveClaim reads the claim of the View from the API server. A claim that is gone, or
+// has got a volume, or lost its promise or its node, must not be served from a stale
+// cache: the decision was about the version at hand.
+func (r *reconciler) liveClaim(ctx context.Context, v *View) (*corev1.PersistentVolumeClaim, error) {
+	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Claim), &corev1.PersistentVolumeClaim{})
+	if err != nil {
+		return nil, err
+	}
+	if live == nil || live.UID != v.Claim.UID || live.ResourceVersion != v.Claim.ResourceVersion {
+		return nil, errStale
+	}
+	return live, nil
+}
+
+// promise notes in the claim that a volume is being made for it, by whom and where:
+// the claim stays until that is undone or handed over, whatever happens.
+func (r *reconciler) promise(ctx context.Context, v *View) error {
+	live, err := r.liveClaim(ctx, v)
+	if err != nil {
+		return err
+	}
+	base := live.DeepCopy()
+	controllerutil.AddFinalizer(live, tarnv1.FinalizerInProcess)
+	if live.Annotations == nil {
+		live.Annotations = map[string]string{}
+	}
+	live.Annotations[tarnv1.AnnotationPlugin] = v.Plugin.Name
+	if v.Plugin.Node != "" {
+		live.Annotations[tarnv1.AnnotationNode] = v.Plugin.Node
+	}
+	if v.Plugin.Place != "" {
+		live.Annotations[tarnv1.AnnotationPlace] = v.Plugin.Place
+	}
+	if err := r.patch(ctx, live, base); err != nil {
+		return fmt.Errorf("promising claim %s/%s a volume: %w", live.Namespace, live.Name, err)
+	}
+	r.events.Eventf(live, nil, corev1.EventTypeNormal, eventStarted, "Provision", "%s is making a volume for claim %s/%s", v.Plugin.Name, live.Namespace, live.Name)
+	v.Claim = live
+	return nil
+}
+
+// patch writes an object as the version it was computed from.
+func (r *reconciler) patch(ctx context.Context, o, base client.Object) error {
+	return r.client.Patch(ctx, o, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+}
+
+// takeBack removes the promise from a claim, and the node the scheduler has selected
+// where giveBack says so. A claim that has changed since it was read comes again.
+func (r *reconciler) takeBack(ctx context.Context, claim *corev1.PersistentVolumeClaim, giveBack bool) error {
+	changed := claim.DeepCopy()
+	controllerutil.RemoveFinalizer(changed, tarnv1.FinalizerInProcess)
+	delete(changed.Annotations, tarnv1.AnnotationPlugin)
+	delete(changed.Annotations, tarnv1.AnnotationNode)
+	delete(changed.Annotations, tarnv1.AnnotationPlace)
+	if giveBack {
+		delete(changed.Annotations, volume.AnnSelectedNode)
+	}
+	if err := client.IgnoreNotFound(r.patch(ctx, changed, claim)); err != nil {
+		return fmt.Errorf("taking back what claim %s/%s was promised: %w", claim.Namespace, claim.Name, err)
+	}
+	return nil
+}
+
+// work has a plugin work for a while; one that has more to do then gives
+// errUnfinished.
+func work[T any](ctx context.Context, most time.Duration, call func(context.Context) (T, error)) (T, error) {
+	limited, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	result, err := call(limited)
+	if err != nil && limited.Err() != nil && errors.Is(err, limited.Err()) && ctx.Err() == nil {
+		err = errUnfinished
+	}
+	return result, err
+}
+
+// make has the volume made and writes its PersistentVolume. What was made before a
+// crash is found again by its name.
+func (r *reconciler) make(ctx context.Context, v *View) error {
+	if _, err := r.liveClaim(ctx, v); err != nil {
+		return err
+	}
+	existing, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.VolumeName}, &corev1.PersistentVolume{})
+	if err != nil {
+		return err
+	}
+	if existing != nil {
+		return r.adopt(v, existing)
+	}
+	want := newRequest(v)
+	asset, err := work(ctx, step, func(ctx context.Context) (plugin.Asset, error) { return v.Plugin.Creator.Create(ctx, want) })
+	if err == nil && asset.Bytes != 0 && asset.Bytes < want.Bytes {
+		err = fmt.Errorf("%s has made a volume of %d bytes where %d were asked for", v.Plugin.Name, asset.Bytes, want.Bytes)
+	}
+	if errors.Is(err, errUnfinished) {
+		return err
+	}
+	if err != nil {
+		return r.makingFailed(ctx, v, err)
+	}
+	vol := newVolume(v, asset)
+	err = r.client.Create(ctx, vol)
+	if apierrors.IsAlreadyExists(err) {
+		return errStale // looked at anew
+	}
+	if err != nil {
+		err = fmt.Errorf("writing PersistentVolume %s: %w", vol.Name, err)
+		r.warn(v.Claim, eventFailed, "Save", err)
+		return err
+	}
+	r.events.Eventf(v.Claim, nil, corev1.EventTypeNormal, eventSucceeded, "Provision", "PersistentVolume %s is made", vol.Name)
+	v.Volume = vol
+	return nil
+}
+
+// adopt takes the PersistentVolume that exists already, if it is this claim's and
+// stays.
+func (r *reconciler) adopt(v *View, live *corev1.PersistentVolume) error {
+	var err error
+	switch {
+	case live.DeletionTimestamp != nil:
+		err = fmt.Errorf("PersistentVolume %s exists and is being deleted; waiting until it is gone", v.VolumeName)
+	case !sameClaim(live, v.Claim):
+		err = fmt.Errorf("PersistentVolume %s exists and belongs to another claim; delete it to go on", v.VolumeName)
+	default:
+		v.Volume = live
+		return nil
+	}
+	r.warn(v.Claim, eventFailed, "Adopt", err)
+	return err
+}
+
+// makingFailed tells the claim. Where the scheduler has chosen the node, what may have
+// been made there goes, and the scheduler chooses again.
+func (r *reconciler) makingFailed(ctx context.Context, v *View, err error) error {
+	r.warn(v.Claim, eventFailed, "Create", err)
+	if v.Claim.Annotations[volume.AnnSelectedNode] == "" {
+		return err
+	}
+	if err := r.destroy(ctx, v, begunVolume(v), v.Claim, eventCleanupFailed); err != nil {
+		return err
+	}
+	return r.takeBack(ctx, v.Claim, true)
+}
+
+// undo destroys what may have been made for a claim that has no use for it, unless its
+// PersistentVolume was written: then that decides.
+func (r *reconciler) undo(ctx context.Context, v *View) error {
+	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.VolumeName}, &corev1.PersistentVolume{})
+	if err != nil {
+		return err
+	}
+	if live != nil {
+		return errStale
+	}
+	if _, err := r.liveClaim(ctx, v); err != nil {
+		return err
+	}
+	if err := r.destroy(ctx, v, begunVolume(v), v.Claim, eventCleanupFailed); err != nil {
+		return err
+	}
+	return r.takeBack(ctx, v.Claim, false)
+}
+
+// destroy has the plugin delete, and tells about if it cannot.
+func (r *reconciler) destroy(ctx context.Context, v *View, doomed plugin.Volume, about client.Object, reason string) error {
+	if v.Plugin.Deleter == nil {
+		err := fmt.Errorf("%s cannot delete volumes; remove the storage of %s by hand", v.Plugin.Name, doomed.Name)
+		r.warn(about, reason, "Delete", err)
+		return err
+	}
+	_, err := work(ctx, step, func(ctx context.Context) (struct{}, error) { return struct{}{}, v.Plugin.Deleter.Delete(ctx, doomed) })
+	switch {
+	case err == nil, errors.Is(err, errUnfinished):
+	case errors.Is(err, plugin.ErrInUse):
+		r.events.Eventf(about, nil, corev1.EventTypeNormal, eventInUse, "Delete", "%s", kube.Note(err.Error()))
+	default:
+		r.warn(about, reason, "Delete", err)
+	}
+	return err
+}

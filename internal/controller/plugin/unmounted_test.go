@@ -1,0 +1,83 @@
+//go:build integration
+
+package plugin
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/plugin/plugintest"
+)
+
+// saying waits for an Event about an object.
+func (w *world) saying(about client.Object, reason, part string) {
+	w.t.Helper()
+	w.eventually("an Event "+reason+" about "+about.GetName(), func() error {
+		told := &eventsv1.EventList{}
+		if err := w.client.List(w.ctx, told); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(told.Items, func(e eventsv1.Event) bool {
+			return e.Regarding.UID == about.GetUID() && e.Reason == reason && strings.Contains(e.Note, part)
+		}) {
+			return fmt.Errorf("none says %q", part)
+		}
+		return nil
+	})
+}
+
+// As a machine that was rebooted, and whose controller starts before its disk is mounted.
+func TestAControllerWithoutItsDiskLeavesAllAsItIsUntilItHasIt(t *testing.T) {
+	w := newWorld(t, "unmounted")
+	w.bind()
+	stop := w.run(w.config)
+	released, kept := w.claim("released"), w.claim("kept")
+	vol := w.bound(released)
+	w.bound(kept)
+	w.fake.Break(plugintest.Create, errors.New("the disk is full"))
+	begun := w.claim("begun")
+	w.eventually("its storage to be made", func() error {
+		if w.fake.Made(volumeName(begun.UID)) == 0 {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	stop()
+	w.fake.Break(plugintest.Create, nil)
+	if w.must(w.now(begun)); begun.Annotations[tarnv1.AnnotationPlace] != w.plugin.Place || vol.Annotations[tarnv1.AnnotationPlace] != w.plugin.Place {
+		t.Fatalf("claim %v and volume %v, want the place in both", begun.Annotations, vol.Annotations)
+	}
+
+	disk := w.plugin
+	var beneath *plugintest.Fake
+	beneath, w.plugin = plugintest.NewFakeElsewhere(disk.Name, disk.Node)
+	stop = w.run(w.config)
+	w.must(w.client.Delete(w.ctx, released))
+	w.must(w.client.Delete(w.ctx, begun))
+	late := w.claim("late")
+	w.saying(vol, eventDeleteFailed, "lies in "+disk.Place)
+	w.saying(begun, eventFailed, "lies in "+disk.Place)
+	w.saying(late, eventFailed, "lies in "+disk.Place)
+	stop()
+	if made := beneath.Ever(); len(made) > 0 || len(w.fake.Names()) != 3 {
+		t.Errorf("%q was made beneath, the disk has %q; want nothing, and the three that were there", made, w.fake.Names())
+	}
+
+	w.plugin = disk
+	defer w.run(w.config)()
+	w.eventually("the volume and the claim that wait to go", func() error { return errors.Join(w.gone(vol)(), w.gone(begun)()) })
+	for _, claim := range []*corev1.PersistentVolumeClaim{late, kept} {
+		vol := w.bound(claim)
+		w.must(w.client.Delete(w.ctx, claim))
+		w.eventually("the volume to go", w.gone(vol))
+	}
+	w.check(4, 4)
+}

@@ -1,0 +1,169 @@
+// Package provisioner decides whether a PavProvisioner may be used, says so in its
+// status, keeps the CSIDriver object of its name, and lets a provisioner that is
+// being deleted go once nothing needs it any more.
+//
+// It makes no volume and no pod, and it evaluates no template: it reads what the
+// other controllers have recorded, and they read its condition Accepted.
+package provisioner
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// gatherTime is how long events of volumes, stages and nodes are gathered before
+// the provisioner is looked at: a thousand volumes made in a second are counted and
+// written once, not a thousand times.
+const gatherTime = 500 * time.Millisecond
+
+// Options of the controller.
+type Options struct {
+	// MaxConcurrent is how many provisioners are looked at at once; 0 means one.
+	MaxConcurrent int
+	// Namespaces are those that step pods may run in; nil for steppod.DefaultNamespaces.
+	Namespaces steppod.Namespaces
+	// Clock tells the time; nil means the machine's.
+	Clock clock.PassiveClock
+}
+
+// Reconciler looks at one PavProvisioner at a time.
+type Reconciler struct {
+	client client.Client
+	live   client.Reader
+	events events.EventRecorder
+	clock  clock.PassiveClock
+
+	namespaces steppod.Namespaces
+}
+
+// Register adds the controller and its indexes to a manager.
+func Register(mgr ctrl.Manager, o Options) error {
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if err := addIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock, namespaces: o.Namespaces}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("accept").
+		For(&pavv1.PavProvisioner{}).
+		Watches(&storagev1.CSIDriver{}, soon(ofDriver)).
+		Watches(&storagev1.CSINode{}, soon(ofNode)).
+		Watches(&tarnv1.PavVolume{}, soon(ofRecord)).
+		Watches(&tarnv1.PavStage{}, soon(ofStage)).
+		Watches(&corev1.PersistentVolume{}, soon(ofVolume)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
+		Complete(r)
+}
+
+// Reconcile gathers, plans and applies.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	now := r.clock.Now()
+	view, err := r.gather(ctx, req.Name)
+	if err != nil {
+		return kube.Outcome(err, time.Time{}, now)
+	}
+	return kube.Outcome(r.apply(ctx, view, plan(view, now)), time.Time{}, now)
+}
+
+// change is an object before and after an event; old is nil for a new one, current
+// for one that is gone.
+type change struct{ old, current client.Object }
+
+// soon enqueues the provisioners a change concerns, gatherTime later.
+func soon(concerned func(change) []string) handler.Funcs {
+	return kube.Soon(gatherTime, func(_ context.Context, old, current client.Object) []string { return concerned(change{old, current}) })
+}
+
+// either gives the object after the event, or before it where it is gone.
+func (c change) either() client.Object {
+	if c.current != nil {
+		return c.current
+	}
+	return c.old
+}
+
+func ofDriver(c change) []string { return []string{c.either().GetName()} }
+
+// ofNode names the drivers that came to a node or left it.
+func ofNode(c change) []string {
+	drivers := func(o client.Object) map[string]bool {
+		names := map[string]bool{}
+		if node, ok := o.(*storagev1.CSINode); ok {
+			for _, driver := range node.Spec.Drivers {
+				names[driver.Name] = true
+			}
+		}
+		return names
+	}
+	before, after := drivers(c.old), drivers(c.current)
+	var changed []string
+	for name := range before {
+		if !after[name] {
+			changed = append(changed, name)
+		}
+	}
+	for name := range after {
+		if !before[name] {
+			changed = append(changed, name)
+		}
+	}
+	return changed
+}
+
+// ofRecord leaves out changes that neither the count nor a deletion depends on.
+func ofRecord(c change) []string {
+	record, ok := c.either().(*tarnv1.PavVolume)
+	if !ok {
+		return nil
+	}
+	if old, was := c.old.(*tarnv1.PavVolume); was && c.current != nil && old.Status.Phase == record.Status.Phase {
+		return nil
+	}
+	return []string{record.Spec.Provisioner.Name}
+}
+
+// ofStage leaves out all but the end of a stage, the only thing a deletion waits for.
+func ofStage(c change) []string {
+	stage, ok := c.either().(*tarnv1.PavStage)
+	if !ok || c.current != nil {
+		return nil
+	}
+	return []string{stage.Spec.Provisioner.Name}
+}
+
+// ofVolume leaves out changes of a volume that cannot end its hold on a provisioner.
+func ofVolume(c change) []string {
+	vol, ok := c.either().(*corev1.PersistentVolume)
+	if !ok || vol.Spec.CSI == nil {
+		return nil
+	}
+	if old, was := c.old.(*corev1.PersistentVolume); !was || c.current != nil && sameHold(old, vol) {
+		return nil
+	}
+	return []string{vol.Spec.CSI.Driver}
+}
+
+func sameHold(a, b *corev1.PersistentVolume) bool {
+	return a.Status.Phase == b.Status.Phase &&
+		a.Spec.PersistentVolumeReclaimPolicy == b.Spec.PersistentVolumeReclaimPolicy &&
+		volume.OwnPolicy(a) == volume.OwnPolicy(b) && joining(a) == joining(b) &&
+		(a.Spec.ClaimRef == nil) == (b.Spec.ClaimRef == nil)
+}

@@ -1,0 +1,245 @@
+//go:build integration
+
+package provisioner
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	eventsv1 "k8s.io/api/events/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// server is a real API server on which the controller runs.
+type server struct {
+	t      *testing.T
+	ctx    context.Context
+	client client.Client
+}
+
+// newServer starts the controller as the account it has in a cluster.
+func newServer(t *testing.T) *server {
+	t.Helper()
+	restConfig := testkit.APIServer(t)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
+	s := &server{t: t, ctx: ctx, client: testkit.Client(t, restConfig)}
+	restConfig.Impersonate.UserName = "system:serviceaccount:tarn-system:tarn-controller"
+	mgr, err := kube.NewManager(restConfig, ctrl.Options{
+		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+	})
+	s.must(err)
+	s.must(Register(mgr, Options{}))
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func (s *server) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// provisioner makes one that was never judged.
+func (s *server) provisioner(name, staging string, changes ...testkit.With[*pavv1.PavProvisioner]) *pavv1.PavProvisioner {
+	s.t.Helper()
+	p := testkit.Provisioner(name, changes...)
+	p.UID, p.Status, p.Spec.VolumeStaging = "", pavv1.PavProvisionerStatus{}, testkit.Section(staging)
+	s.must(s.client.Create(s.ctx, p))
+	return p
+}
+
+// eventually waits until check, given the object as it stands, finds nothing wrong.
+// An object that is gone is given as nil.
+func eventually[O client.Object](s *server, o O, check func(o O, gone bool) string) {
+	s.t.Helper()
+	for {
+		err := s.client.Get(s.ctx, client.ObjectKeyFromObject(o), o)
+		if client.IgnoreNotFound(err) != nil && s.ctx.Err() == nil {
+			s.t.Fatal(err)
+		}
+		wrong := check(o, apierrors.IsNotFound(err))
+		if wrong == "" {
+			return
+		}
+		select {
+		case <-s.ctx.Done():
+			s.t.Fatal(wrong)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// condition checks that a provisioner has a condition, with a reason and a part of
+// its message.
+func condition(kind string, status metav1.ConditionStatus, reason, part string) func(*pavv1.PavProvisioner, bool) string {
+	return func(p *pavv1.PavProvisioner, gone bool) string {
+		c := meta.FindStatusCondition(p.Status.Conditions, kind)
+		if gone || c == nil || c.Status != status || c.Reason != reason || !strings.Contains(c.Message, part) || c.ObservedGeneration != p.Generation {
+			return fmt.Sprintf("gone: %t; want %s=%s (%s) with %q, got %+v", gone, kind, status, reason, part, p.Status)
+		}
+		return ""
+	}
+}
+
+func isGone[O client.Object](o O, gone bool) string {
+	if gone {
+		return ""
+	}
+	return fmt.Sprintf("%T %s is still there", o, o.GetName())
+}
+
+const rightStaging = `{"podTemplate": {"spec": {"containers": [{"name": "c", "image": "busybox:1.36", "command": ["echo", "{{ handle }}"]}]}}}`
+
+func TestAProvisionerLivesOnARealAPIServer(t *testing.T) {
+	s := newServer(t)
+	p := s.provisioner("accept-life", rightStaging)
+	eventually(s, p, condition("Accepted", "True", ReasonAccepted, ""))
+	eventually(s, p, condition("Ready", "False", ReasonNoNode, "node agent"))
+
+	joined := node("accept-node", "accept-life", "another")
+	s.must(s.client.Create(s.ctx, joined))
+	eventually(s, p, condition("Ready", "True", ReasonRegistered, "1 node serves the driver"))
+	if p.Status.Nodes != 1 {
+		t.Errorf("got %d nodes, want 1", p.Status.Nodes)
+	}
+
+	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}
+	s.must(s.client.Get(s.ctx, client.ObjectKeyFromObject(driver), driver))
+	driver.Spec.PodInfoOnMount, driver.Labels = ptr.To(false), nil
+	s.must(s.client.Update(s.ctx, driver))
+	eventually(s, driver, func(d *storagev1.CSIDriver, gone bool) string {
+		if gone || !*d.Spec.PodInfoOnMount || d.Labels[tarnv1.LabelProvisioner] != p.Name {
+			return fmt.Sprintf("the driver has not been mended: %+v", d)
+		}
+		return ""
+	})
+	old := driver.UID
+	s.must(s.client.Delete(s.ctx, driver))
+	eventually(s, driver, func(d *storagev1.CSIDriver, gone bool) string {
+		if gone || d.UID == old {
+			return "the driver has not been made again"
+		}
+		return ""
+	})
+
+	s.must(s.client.Delete(s.ctx, joined))
+	eventually(s, p, condition("Ready", "False", ReasonNoNode, ""))
+	s.must(s.client.Delete(s.ctx, p))
+	eventually(s, p, isGone)
+	eventually(s, driver, isGone)
+}
+
+func TestADriverThatCannotBeMendedIsMadeAnew(t *testing.T) {
+	s := newServer(t)
+	d := wantDriver(slow(func(p *pavv1.PavProvisioner) { p.Name = "accept-anew" }))
+	d.OwnerReferences, d.Spec.AttachRequired = nil, ptr.To(true)
+	s.must(s.client.Create(s.ctx, d))
+	p := s.provisioner("accept-anew", rightStaging)
+	eventually(s, d, func(d *storagev1.CSIDriver, gone bool) string {
+		if gone || *d.Spec.AttachRequired || !ownedBy(d, p) {
+			return fmt.Sprintf("the driver is %+v", d)
+		}
+		return ""
+	})
+	s.must(s.client.Delete(s.ctx, p))
+	eventually(s, p, isGone)
+}
+
+func TestABrokenTemplateIsNamedByConditionAndEvent(t *testing.T) {
+	s := newServer(t)
+	p := s.provisioner("accept-broken", `{"podTemplate": {"spec": "line one\n{% if %}"}}`)
+	const where = "spec.volumeStaging.podTemplate.spec: line 2, column"
+	eventually(s, p, condition("Accepted", "False", ReasonTemplateInvalid, where))
+	eventually(s, p, func(p *pavv1.PavProvisioner, _ bool) string {
+		var list eventsv1.EventList
+		s.must(s.client.List(s.ctx, &list))
+		if slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+			return e.Regarding.UID == p.UID && e.Reason == ReasonTemplateInvalid && strings.Contains(e.Note, where)
+		}) {
+			return ""
+		}
+		return "no Event tells of it"
+	})
+	p.Spec.VolumeStaging = testkit.Section(rightStaging)
+	s.must(s.client.Update(s.ctx, p))
+	eventually(s, p, condition("Accepted", "True", ReasonAccepted, ""))
+	s.must(s.client.Delete(s.ctx, p))
+	eventually(s, p, isGone)
+}
+
+func TestEveryBrokenTemplateIsNamed(t *testing.T) {
+	s := newServer(t)
+	p := s.provisioner("accept-all-broken", `{"podTemplate": {"metadata": {"labels": {"a": "{{ right }}", "b": "{{ 1 + }}"}}, "spec": "line one\n{% if %}{% endif %}"}}`, func(p *pavv1.PavProvisioner) {
+		p.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeDynamic}
+		p.Spec.VolumeCreation = testkit.Section(`{"handle": "{{ right }}", "capacity": "{{ requestedMinCapacity }}\n\n  {{ | }}"}`)
+		p.Spec.VolumeDeletion = testkit.Section(`"{% for %}{% endfor %}"`)
+	})
+	eventually(s, p, func(p *pavv1.PavProvisioner, gone bool) string {
+		for _, where := range []string{
+			"spec.volumeCreation.capacity: line 3, column 6: ",
+			"spec.volumeDeletion: line 1, column 8: ",
+			"spec.volumeStaging.podTemplate.metadata.labels.b: line 1, column 8: ",
+			"spec.volumeStaging.podTemplate.spec: line 2, column 7: ",
+		} {
+			if wrong := condition("Accepted", "False", ReasonTemplateInvalid, where)(p, gone); wrong != "" {
+				return wrong
+			}
+		}
+		if c := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted); strings.Count(c.Message, ": line ") != 4 {
+			return "it names others too: " + c.Message
+		}
+		return ""
+	})
+	s.must(s.client.Delete(s.ctx, p))
+	eventually(s, p, isGone)
+}
+
+func TestAProvisionerInUseStaysUntilItsLastUserIsGone(t *testing.T) {
+	s := newServer(t)
+	p := s.provisioner("accept-used", rightStaging)
+	eventually(s, p, condition("Accepted", "True", ReasonAccepted, ""))
+	record := testkit.Record(testkit.Claim("default", "c", "accept-used", p.Name), p.Name, "")
+	record.UID, record.Finalizers, record.Spec.Provisioner.UID = "", nil, p.UID
+	s.must(s.client.Create(s.ctx, record))
+	record.Status.Phase = tarnv1.VolumeCreating
+	s.must(s.client.Status().Update(s.ctx, record))
+	stage := &tarnv1.PavStage{ObjectMeta: metav1.ObjectMeta{Name: "accept-used"}, Spec: tarnv1.PavStageSpec{
+		Provisioner: record.Spec.Provisioner, VolumeName: record.Name, VolumeUID: "u", NodeName: "n",
+	}}
+	s.must(s.client.Create(s.ctx, stage))
+
+	s.must(s.client.Delete(s.ctx, p))
+	eventually(s, p, condition("Accepted", "False", ReasonDeleting, "PavVolume pvc-accept-used (Creating), PavStage accept-used"))
+	s.must(s.client.Delete(s.ctx, record))
+	eventually(s, p, condition("Accepted", "False", ReasonDeleting, "the end of PavStage accept-used"))
+	s.must(s.client.Delete(s.ctx, stage))
+	eventually(s, p, isGone)
+}

@@ -1,0 +1,381 @@
+package provisioner
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// Reasons of the conditions; those of Accepted=False are the reasons of its Events
+// too.
+const (
+	ReasonAccepted        = "Accepted"
+	ReasonTemplateInvalid = "TemplateInvalid"
+	ReasonSpecInvalid     = "SpecInvalid"
+	ReasonDriverNameTaken = pavv1.ReasonDriverNameTaken
+	ReasonDeleting        = "Deleting"
+	ReasonRegistered      = "Registered"
+	ReasonNoNode          = "NoNode"
+)
+
+const (
+	// maxMessage is the most bytes of a condition's message (metav1.Condition
+	// allows as many characters), maxNote those of an Event's note (events.k8s.io).
+	maxMessage = 32768
+	maxNote    = 1024
+	// maxNamed is how many of what is waited for a message names.
+	maxNamed = 5
+)
+
+// Plan is what to do, in this order.
+type Plan struct {
+	Actions []Action
+}
+
+// Action is one write. It is one of the types below, each of which may be done
+// twice without harm.
+type Action interface{ action() }
+
+type (
+	// Hold puts the finalizer on the provisioner.
+	Hold struct{}
+	// LetGo takes it off.
+	LetGo struct{}
+	// CreateDriver creates the CSIDriver.
+	CreateDriver struct{ Driver *storagev1.CSIDriver }
+	// UpdateDriver writes a CSIDriver of ours that has drifted.
+	UpdateDriver struct{ Driver *storagev1.CSIDriver }
+	// DeleteDriver deletes this very CSIDriver.
+	DeleteDriver struct{ Driver *storagev1.CSIDriver }
+	// WriteStatus writes the provisioner's status.
+	WriteStatus struct{ Status pavv1.PavProvisionerStatus }
+	// Post posts a Warning about the provisioner.
+	Post struct{ Reason, Note string }
+)
+
+func (Hold) action()         {}
+func (LetGo) action()        {}
+func (CreateDriver) action() {}
+func (UpdateDriver) action() {}
+func (DeleteDriver) action() {}
+func (WriteStatus) action()  {}
+func (Post) action()         {}
+
+func plan(v View, now time.Time) Plan {
+	switch {
+	case v.Provisioner == nil:
+		return Plan{}
+	case mayGo(v):
+		// What is not in a cache may exist all the same, so only a live view ends a
+		// provisioner's life.
+		if !v.Live {
+			return Plan{}
+		}
+		var actions []Action
+		if v.Driver != nil && driverIsOurs(v.Provisioner, v.Driver) {
+			actions = append(actions, DeleteDriver{v.Driver})
+		}
+		return Plan{Actions: append(actions, LetGo{})}
+	case v.Provisioner.DeletionTimestamp != nil:
+		return Plan{Actions: report(v, deleting(v), now)}
+	}
+	var actions []Action
+	if !holding(v.Provisioner) {
+		actions = append(actions, Hold{})
+	}
+	actions = append(actions, planDriver(v)...)
+	return Plan{Actions: append(actions, report(v, accepted(v), now)...)}
+}
+
+// mayGo says that nothing in the view keeps a provisioner that is being deleted.
+func mayGo(v View) bool {
+	return v.Provisioner.DeletionTimestamp != nil && holding(v.Provisioner) && len(holders(v)) == 0
+}
+
+func holding(p *pavv1.PavProvisioner) bool {
+	return slices.Contains(p.Finalizers, tarnv1.FinalizerProvisioner)
+}
+
+// accepted is the condition Accepted of a provisioner that is to stay.
+func accepted(v View) metav1.Condition {
+	c := metav1.Condition{Type: pavv1.ConditionAccepted, Status: metav1.ConditionFalse}
+	switch {
+	case nameTaken(v):
+		c.Reason = ReasonDriverNameTaken
+		c.Message = fmt.Sprintf("CSIDriver %q belongs to something else; remove that driver, or give this PavProvisioner another name", v.Driver.Name)
+		if len(v.Problems) > 0 { // lest they show only when the name is free
+			c.Message += "; " + problemMessage(v.Problems)
+		}
+	case len(v.Problems) > 0:
+		c.Reason, c.Message = problemReason(v.Problems), problemMessage(v.Problems)
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonAccepted, "every section and the syntax of every template is right"
+	}
+	return c
+}
+
+// problemReason is the kind of the first problem, which is also the one that the
+// message begins with.
+func problemReason(problems []steppod.Problem) string {
+	if problems[0].Line > 0 {
+		return ReasonTemplateInvalid
+	}
+	return ReasonSpecInvalid
+}
+
+func problemMessage(problems []steppod.Problem) string {
+	parts := make([]string, len(problems))
+	for i, p := range problems {
+		parts[i] = p.String()
+	}
+	return strings.Join(parts, "; ")
+}
+
+// deleting is the condition Accepted of a provisioner that is to go.
+func deleting(v View) metav1.Condition {
+	c := metav1.Condition{Type: pavv1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: ReasonDeleting}
+	held := holders(v)
+	if len(held) == 0 {
+		c.Message = "deletion is requested; nothing of Tarn's is waited for"
+		return c
+	}
+	named := held[:min(len(held), maxNamed)]
+	c.Message = "deletion is requested; no new volume is made or staged; waiting for the end of " + strings.Join(named, ", ")
+	if more := len(held) - len(named); more > 0 {
+		c.Message += fmt.Sprintf(" and %d more", more)
+	}
+	return c
+}
+
+// holders names what keeps a provisioner that is being deleted: stages, and volumes
+// for which one of its pods may yet have to run.
+func holders(v View) []string {
+	var held []string
+	for i := range v.Records {
+		record := &v.Records[i]
+		if why := holds(record, v.Volumes[record.Name]); why != "" {
+			held = append(held, fmt.Sprintf("PavVolume %s (%s)", record.Name, why))
+		}
+	}
+	for i := range v.Stages {
+		stage := &v.Stages[i]
+		held = append(held, fmt.Sprintf("PavStage %s (volume %s on node %s)", stage.Name, stage.Spec.VolumeName, stage.Spec.NodeName))
+	}
+	return held
+}
+
+// holds says why a record keeps its provisioner, empty if it does not. A Pending one
+// does for the moment it takes to be dropped, which is done as soon as its provisioner
+// is being deleted: let go any sooner, the provisioner could be gone while an attempt
+// begins. One that was released under the policy Retain is data that no pod will be
+// run for, unless that policy is there for a time: in the trash, or on the way into a
+// pool. A Created one without a PersistentVolume is being handed over, or its
+// PersistentVolume was removed by force: either way its storage may yet have to be
+// deleted, by this provisioner.
+func holds(record *tarnv1.PavVolume, vol *corev1.PersistentVolume) string {
+	switch record.Status.Phase {
+	case "", tarnv1.VolumePending:
+		return "about to be dropped"
+	case tarnv1.VolumeDisputed:
+		return "" // nothing is run for it any more
+	case tarnv1.VolumeCreated:
+	default:
+		return string(record.Status.Phase)
+	}
+	switch {
+	case vol == nil:
+		return "without a PersistentVolume"
+	case vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
+		return "reclaim policy Delete"
+	case joining(vol):
+		return "on its way into a pool"
+	case vol.Status.Phase != corev1.VolumeReleased && vol.Status.Phase != corev1.VolumeFailed &&
+		(vol.Status.Phase != corev1.VolumeAvailable || vol.Spec.ClaimRef != nil):
+		return "in use by its claim"
+	case volume.OwnPolicy(vol) == corev1.PersistentVolumeReclaimDelete:
+		return "in the trash; tarn trash purge " + vol.Name + " deletes it"
+	}
+	return ""
+}
+
+// joining says that a volume has policy Retain only until it is in its pool.
+func joining(vol *corev1.PersistentVolume) bool {
+	return vol.Annotations[tarnv1.AnnotationPoolFilling] != ""
+}
+
+// planDriver keeps the CSIDriver as it has to be. One that is not ours is left
+// alone, and none is made for a provisioner that was never right.
+func planDriver(v View) []Action {
+	want := wantDriver(v.Provisioner)
+	switch {
+	case v.Driver == nil && len(v.Problems) > 0:
+		return nil
+	case v.Driver == nil:
+		return []Action{CreateDriver{want}}
+	case !driverIsOurs(v.Provisioner, v.Driver), v.Driver.DeletionTimestamp != nil:
+		return nil
+	case !equality.Semantic.DeepEqual(v.Driver.Spec.AttachRequired, want.Spec.AttachRequired),
+		!slices.Equal(v.Driver.Spec.VolumeLifecycleModes, want.Spec.VolumeLifecycleModes):
+		// The API server lets nobody change these two.
+		return []Action{DeleteDriver{v.Driver}, CreateDriver{want}}
+	}
+	if mended := mendDriver(v.Driver, want); mended != nil {
+		return []Action{UpdateDriver{mended}}
+	}
+	return nil
+}
+
+func wantDriver(p *pavv1.PavProvisioner) *storagev1.CSIDriver {
+	return &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   p.Name,
+			Labels: map[string]string{tarnv1.LabelProvisioner: p.Name},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: pavv1.GroupVersion.String(), Kind: "PavProvisioner", Name: p.Name, UID: p.UID, Controller: ptr.To(true),
+			}},
+		},
+		Spec: storagev1.CSIDriverSpec{
+			AttachRequired:       ptr.To(false),
+			PodInfoOnMount:       ptr.To(true),
+			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
+			FSGroupPolicy:        ptr.To(storagev1.FileFSGroupPolicy),
+			RequiresRepublish:    ptr.To(false),
+		},
+	}
+}
+
+// driverIsOurs goes by owner, or by label where the owner reference was lost or is
+// that of an earlier provisioner of the name.
+func driverIsOurs(p *pavv1.PavProvisioner, d *storagev1.CSIDriver) bool {
+	return ownedBy(d, p) || d.Labels[tarnv1.LabelProvisioner] == p.Name
+}
+
+// nameTaken says that the driver nodes may have under the provisioner's name is not its own.
+func nameTaken(v View) bool { return v.Driver != nil && !driverIsOurs(v.Provisioner, v.Driver) }
+
+func ownedBy(d *storagev1.CSIDriver, p *pavv1.PavProvisioner) bool {
+	return slices.ContainsFunc(d.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == p.UID })
+}
+
+// mendDriver gives a driver as it has to be, nil where it is so already. What the
+// API server fills in by itself is no drift.
+func mendDriver(d, want *storagev1.CSIDriver) *storagev1.CSIDriver {
+	mended := d.DeepCopy()
+	if mended.Labels == nil {
+		mended.Labels = map[string]string{}
+	}
+	for key, value := range want.Labels {
+		mended.Labels[key] = value
+	}
+	if !slices.ContainsFunc(d.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == want.OwnerReferences[0].UID }) {
+		mended.OwnerReferences = want.OwnerReferences
+	}
+	s := &mended.Spec
+	s.PodInfoOnMount, s.FSGroupPolicy, s.RequiresRepublish = want.Spec.PodInfoOnMount, want.Spec.FSGroupPolicy, want.Spec.RequiresRepublish
+	if len(s.TokenRequests) > 0 {
+		s.TokenRequests = nil
+	}
+	if ptr.Deref(s.SELinuxMount, false) {
+		s.SELinuxMount = ptr.To(false)
+	}
+	if ptr.Deref(s.StorageCapacity, false) {
+		s.StorageCapacity = ptr.To(false)
+	}
+	if equality.Semantic.DeepEqual(d, mended) {
+		return nil
+	}
+	return mended
+}
+
+// report writes the status where it has changed, and a Warning where Accepted has
+// turned False or is False for another cause than before.
+func report(v View, c metav1.Condition, now time.Time) []Action {
+	p := v.Provisioner
+	status := *p.Status.DeepCopy()
+	status.ObservedGeneration, status.Nodes, status.Volumes = p.Generation, serving(v), made(v.Records)
+	c.Message = kube.Cut(c.Message, maxMessage)
+	before := meta.FindStatusCondition(p.Status.Conditions, c.Type)
+	for _, condition := range []metav1.Condition{c, ready(v)} {
+		condition.ObservedGeneration, condition.LastTransitionTime = p.Generation, metav1.NewTime(now)
+		meta.SetStatusCondition(&status.Conditions, condition)
+	}
+	if equality.Semantic.DeepEqual(p.Status, status) {
+		return nil
+	}
+	actions := []Action{WriteStatus{status}}
+	if worthAWarning(before, c) {
+		actions = append(actions, Post{Reason: c.Reason, Note: kube.Cut(c.Message, maxNote)})
+	}
+	return actions
+}
+
+// worthAWarning keeps quiet about the progress of a deletion, whose message
+// changes with each volume that goes.
+func worthAWarning(before *metav1.Condition, c metav1.Condition) bool {
+	switch {
+	case c.Status == metav1.ConditionTrue:
+		return false
+	case before == nil, before.Status == metav1.ConditionTrue, before.Reason != c.Reason:
+		return true
+	}
+	return c.Reason != ReasonDeleting && before.Message != c.Message
+}
+
+// serving is how many nodes serve the driver. A CSINode tells drivers by name alone, so
+// of a name that is somebody else's it tells nothing.
+func serving(v View) int32 {
+	if nameTaken(v) {
+		return 0
+	}
+	return v.Nodes
+}
+
+// ready is the condition Ready. That the name is taken is said there while the provisioner
+// is being deleted too, as the node agents go by it.
+func ready(v View) metav1.Condition {
+	c := metav1.Condition{Type: pavv1.ConditionReady, Status: metav1.ConditionTrue, Reason: ReasonRegistered}
+	switch nodes := serving(v); {
+	case nameTaken(v):
+		c.Status, c.Reason = metav1.ConditionFalse, ReasonDriverNameTaken
+		c.Message = fmt.Sprintf("CSIDriver %q belongs to something else; what kubelets have registered under that name is not counted", v.Driver.Name)
+	case nodes == 0:
+		c.Status, c.Reason = metav1.ConditionFalse, ReasonNoNode
+		c.Message = "no kubelet has registered the driver; is Tarn's node agent running?"
+	case nodes == 1:
+		c.Message = "1 node serves the driver"
+	default:
+		c.Message = fmt.Sprintf("%d nodes serve the driver", nodes)
+	}
+	return c
+}
+
+// made counts the volumes that were made and still exist. A handle is set when a
+// volume was made, and stays when that is undone.
+func made(records []tarnv1.PavVolume) int32 {
+	var n int32
+	for i := range records {
+		switch s := &records[i].Status; s.Phase {
+		case tarnv1.VolumeCreated, tarnv1.VolumeDeleting:
+			n++
+		case tarnv1.VolumeUndoing:
+			if s.Handle != "" {
+				n++
+			}
+		}
+	}
+	return n
+}

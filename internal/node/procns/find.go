@@ -1,0 +1,140 @@
+package procns
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// Container is a mount namespace that processes of a pod live in.
+type Container struct {
+	// Pod is whose it is.
+	Pod types.UID
+	// Process is the folder in /proc of one of its processes.
+	Process string
+	// Namespace is the number of the mount namespace.
+	Namespace uint64
+	// Table is its mount table, with points as the process sees them.
+	Table []mounts.Mount
+}
+
+// Find returns the containers of the pods, by looking at every process of the
+// machine that /proc shows. A process that ends meanwhile is passed over.
+func Find(pods []types.UID) ([]Container, error) {
+	own, err := namespaceOf("/proc/self")
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	names, seen := cgroupsOf(pods), map[uint64]bool{own: true}
+	var found []Container
+	for _, process := range processes(entries) {
+		space, err := namespaceOf(process)
+		if err != nil || seen[space] {
+			continue
+		}
+		pod, _, err := names.containerOf(process)
+		if err != nil {
+			continue
+		}
+		seen[space] = true
+		if pod == "" {
+			continue
+		}
+		table, err := mounts.ListOf(process)
+		if err != nil {
+			if vanished(err) {
+				continue
+			}
+			return nil, fmt.Errorf("look into a container of pod %s: %w", pod, err)
+		}
+		found = append(found, Container{Pod: pod, Process: process, Namespace: space, Table: table})
+	}
+	return found, nil
+}
+
+// processes gives the folders of all processes, the oldest number first: what a
+// container was started with comes before what has changed its root since.
+func processes(entries []os.DirEntry) []string {
+	var numbers []int
+	for _, e := range entries {
+		if n, err := strconv.Atoi(e.Name()); err == nil {
+			numbers = append(numbers, n)
+		}
+	}
+	sort.Ints(numbers)
+	list := make([]string, len(numbers))
+	for i, n := range numbers {
+		list[i] = filepath.Join("/proc", strconv.Itoa(n))
+	}
+	return list
+}
+
+// namespaceOf is the number of a process's mount namespace.
+func namespaceOf(process string) (uint64, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat(process+"/ns/mnt", &stat); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: process + "/ns/mnt", Err: err}
+	}
+	return stat.Ino, nil
+}
+
+// cgroups are what the names of the pods' cgroups hold, with "-" for each "_".
+type cgroups map[types.UID]string
+
+// cgroupsOf are those of the pods: the kubelet names them after the pod's uid, with "_" for "-"
+// where systemd manages them.
+func cgroupsOf(pods []types.UID) cgroups {
+	names := cgroups{}
+	for _, pod := range pods {
+		names[pod] = "pod" + strings.ReplaceAll(string(pod), "_", "-")
+	}
+	return names
+}
+
+// containerOf is which of the pods a process belongs to, empty if to none, and the id of its
+// container.
+func (c cgroups) containerOf(process string) (pod types.UID, container string, err error) {
+	data, err := os.ReadFile(process + "/cgroup")
+	if err != nil {
+		return "", "", err
+	}
+	text := strings.ReplaceAll(string(data), "_", "-")
+	for pod, name := range c {
+		if _, rest, ok := strings.Cut(text, name); ok {
+			return pod, containerIn(rest), nil
+		}
+	}
+	return "", "", nil
+}
+
+// containerIn is the id of the container in a cgroup's path from the pod's name on, empty if
+// it is the pod's own. Runtimes name a container's cgroup after its id: pod.../ID,
+// pod.../crio-ID, pod....slice/cri-containerd-ID.scope, pod....slice:cri-containerd:ID.
+func containerIn(path string) string {
+	path, _, _ = strings.Cut(path, "\n")
+	path = strings.TrimPrefix(path, ".slice")
+	if path == "" {
+		return ""
+	}
+	name, _, _ := strings.Cut(path[1:], "/")
+	name = strings.TrimSuffix(name, ".scope")
+	return name[strings.LastIndexAny(name, "-:")+1:]
+}
+
+func vanished(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
+}

@@ -1,0 +1,156 @@
+package procns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// First is the first process of a container: with its end the container ends.
+type First struct {
+	// Pod is whose container it is.
+	Pod types.UID
+	// Container is the container runtime's id of it.
+	Container string
+
+	file *os.File
+}
+
+// Firsts gives the first processes of the pods' containers, by looking at every process of the
+// machine that /proc shows. Each is to be closed. Left out are containers that have no process
+// namespace of their own, which end with a process that nothing tells from their others. Those
+// found are given with an error too.
+func Firsts(pods []types.UID) ([]*First, error) {
+	if len(pods) == 0 {
+		return nil, nil
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var found []*First
+	var failed []error
+	names := cgroupsOf(pods)
+	for _, process := range processes(entries) {
+		if pod, container, err := names.containerOf(process); err != nil || pod == "" || container == "" {
+			continue
+		}
+		first, err := names.open(process)
+		switch {
+		case err == nil:
+			found = append(found, first)
+		case !vanished(err) && !errors.Is(err, errNotFirst):
+			failed = append(failed, fmt.Errorf("open process %s: %w", process, err))
+		}
+	}
+	return found, errors.Join(failed...)
+}
+
+var errNotFirst = errors.New("not the first process of a container")
+
+// open opens a process that is the first of a process namespace right below that of /proc.
+func (c cgroups) open(process string) (*First, error) {
+	number, err := strconv.Atoi(strings.TrimPrefix(process, "/proc/"))
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.PidfdOpen(number, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("pidfd_open", err)
+	}
+	first := &First{file: os.NewFile(uintptr(fd), process)}
+	var numbers []string
+	first.Pod, first.Container, err = c.containerOf(process)
+	if err == nil {
+		numbers, err = numbersOf(process)
+	}
+	switch {
+	case err != nil:
+	case exited(fd): // so its number may have been another's by now
+		err = unix.ESRCH
+	case first.Container == "" || len(numbers) != 2 || numbers[1] != "1":
+		err = errNotFirst
+	}
+	if err != nil {
+		first.Close()
+		return nil, err
+	}
+	return first, nil
+}
+
+// Wait waits until the process has ended, and gives the code it ended with, as a shell
+// tells it; known says whether the kernel knows it (since Linux 6.15). It fails once f is closed.
+func (f *First) Wait() (code int32, known bool, err error) {
+	raw, err := f.file.SyscallConn()
+	if err != nil {
+		return 0, false, err
+	}
+	err = raw.Read(func(fd uintptr) (done bool) {
+		if !exited(int(fd)) {
+			return false
+		}
+		code, known, done = exitCode(int(fd))
+		return done
+	})
+	return code, known, err
+}
+
+// Close ends a Wait.
+func (f *First) Close() { _ = f.file.Close() }
+
+// exited says whether a process has, be it that nobody has asked for its exit code yet.
+func exited(fd int) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return n > 0 && err == nil
+}
+
+// pidfdInfo is struct pidfd_info of linux/pidfd.h, as it was in Linux 6.15.
+type pidfdInfo struct {
+	mask     uint64
+	cgroupid uint64
+	_        [11]uint32
+	exitCode int32
+}
+
+const (
+	pidfdGetInfo  = 0xc040ff0b // _IOWR(0xff, 11, struct pidfd_info)
+	pidfdInfoExit = 1 << 3
+)
+
+// exitCode asks for the code a process has ended with. The kernel tells when the process has
+// been waited for by who started it, which is told as another event; not done is it until then.
+func exitCode(fd int) (code int32, known, done bool) {
+	info := pidfdInfo{mask: pidfdInfoExit}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))
+	switch {
+	case errno != 0: // not of this kernel, or it keeps no codes
+		return 0, false, true
+	case info.mask&pidfdInfoExit == 0:
+		return 0, false, false
+	}
+	status := unix.WaitStatus(info.exitCode)
+	if status.Signaled() {
+		return 128 + int32(status.Signal()), true, true
+	}
+	return int32(status.ExitStatus()), true, true
+}
+
+// numbersOf are the numbers of a process in the process namespaces it is in, that of /proc first.
+func numbersOf(process string) ([]string, error) {
+	data, err := os.ReadFile(process + "/status")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if list, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			return strings.Fields(list), nil
+		}
+	}
+	return nil, errNotFirst
+}

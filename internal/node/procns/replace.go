@@ -1,0 +1,154 @@
+package procns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tarn.dev/tarn/internal/node/hangguard"
+	"tarn.dev/tarn/internal/node/mounts"
+)
+
+// ErrUserNamespace says that a container has users of its own, to whom the files of
+// its mounts are mapped as it is started.
+var ErrUserNamespace = errors.New("the container has a user namespace of its own, whose mounts cannot be exchanged")
+
+// errEnded says that a container's process has ended; another one may have its number.
+var errEnded = errors.New("the container has ended")
+
+// Replace mounts what source is in the container, in the place of old, one of the
+// mounts of its table, read-only as that one is. What was mounted below it goes with
+// it. A container that has ended is no error; one that has moved the folders above the
+// mount since the table was read is, and nothing is done to it, nor where the way to the
+// mount leads through a file system whose server does not answer within limit
+// (hangguard.ErrNoAnswer): a volume may be mounted below another one.
+func (c Container) Replace(asks *hangguard.Asker, limit time.Duration, old mounts.Mount, source *os.File) error {
+	same, err := sameUsers(c.Process)
+	if err != nil && vanished(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !same {
+		return ErrUserNamespace
+	}
+	tree, err := mounts.Clone(source, old.ReadOnly, old.Receives)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tree.Close() }()
+	// Opened here: /proc in the container is the container's.
+	files, err := os.Open(mounts.OwnFiles)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = files.Close() }()
+	place, err := hangguard.Ask(asks, c.wayTo(old), limit, func() (*os.File, error) { return c.open(old) }, func(late *os.File, err error) {
+		if err == nil {
+			_ = late.Close()
+		}
+	})
+	if err == nil {
+		defer func() { _ = place.Close() }()
+		err = c.within(func() error { return put(tree, place, files) })
+	}
+	switch {
+	case errors.Is(err, errEnded):
+		return nil
+	case errors.Is(err, hangguard.ErrNoAnswer):
+		asks.Forget(c.wayTo(old)) // nobody wants to know whether it was slow
+		return fmt.Errorf("the server of a file system on the way to %s does not answer: %w", old.Point, err)
+	}
+	return err
+}
+
+// wayTo is the key of the questions for the way to a mount of the container's.
+func (c Container) wayTo(m mounts.Mount) string { return fmt.Sprint(c.Namespace, " ", m.ID) }
+
+// open opens a mount of the container's and no other, wherever the container's paths lead
+// meanwhile. Whoever serves the file systems above it is asked for the names on the way.
+func (c Container) open(old mounts.Mount) (place *os.File, err error) {
+	err = c.within(func() error {
+		place, err = old.Open()
+		return err
+	})
+	return place, err
+}
+
+// put puts a tree in the place of a mount that is open; nobody is asked for a path. files is
+// mounts.OwnFiles.
+func put(tree, place, files *os.File) error {
+	if err := unix.Fchdir(int(files.Fd())); err != nil { // the thread's own, and ends with it
+		return fmt.Errorf("go to %s: %w", files.Name(), err)
+	}
+	return mounts.Put(tree, place, ".")
+}
+
+// within calls do in the container's mount namespace, on a thread of its own; errEnded if
+// that is gone.
+func (c Container) within(do func() error) error {
+	space, err := os.Open(c.Process + "/ns/mnt")
+	if err != nil && vanished(err) {
+		return errEnded
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = space.Close() }()
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(space.Fd()), &stat); err != nil {
+		return fmt.Errorf("look at the container's mounts: %w", err)
+	}
+	if stat.Ino != c.Namespace {
+		return errEnded
+	}
+	if err := within(space, do); err != nil {
+		return fmt.Errorf("in the container: %w", err)
+	}
+	return nil
+}
+
+func sameUsers(process string) (bool, error) {
+	var own, other unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/user", &own); err != nil {
+		return false, err
+	}
+	if err := unix.Stat(process+"/ns/user", &other); err != nil {
+		return false, err
+	}
+	return own.Ino == other.Ino, nil
+}
+
+// within calls do on a thread of its own that has entered the mount namespace and
+// ends afterwards. The process's first thread never enters: /proc/self shows the
+// mounts of that one.
+func within(space *os.File, do func() error) error {
+	done := make(chan error, 1)
+	var enter func()
+	enter = func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if unix.Gettid() == unix.Getpid() {
+			inner := make(chan struct{})
+			go func() { defer close(inner); enter() }()
+			<-inner // held until then, so that the other one gets another thread
+			runtime.UnlockOSThread()
+			return
+		}
+		done <- func() error {
+			if err := unix.Unshare(unix.CLONE_FS); err != nil {
+				return fmt.Errorf("unshare: %w", err)
+			}
+			if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNS); err != nil {
+				return fmt.Errorf("setns: %w", err)
+			}
+			return do()
+		}()
+	}
+	go enter()
+	return <-done
+}

@@ -1,0 +1,156 @@
+package procns
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"tarn.dev/tarn/internal/node/hangguard"
+	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/nodetest"
+)
+
+// swapped is a container that has a volume below a folder which it may rename, and
+// elsewhere, under the same last name, a mount that it must not get rid of: as "sys" in
+// /proc is, which keeps a container from the machine's settings.
+type swapped struct {
+	container
+	dir, folder, link, data, guard string
+}
+
+func startSwapped(t *testing.T) swapped {
+	t.Helper()
+	dir := nodetest.Tmpfs(t)
+	s := swapped{
+		dir: dir, folder: filepath.Join(dir, "folder"), link: filepath.Join(dir, "link"),
+		data: filepath.Join(dir, "folder", "sys"), guard: filepath.Join(dir, "proc", "sys"),
+	}
+	volume(t, s.data, "old")
+	volume(t, s.guard, "guard")
+	if err := os.Symlink("proc", s.link); err != nil {
+		t.Fatal(err)
+	}
+	s.container = start(t, s.guard, 0)
+	return s
+}
+
+// swap exchanges the folder above the volume and the link to the other mount.
+func (s swapped) swap(t *testing.T) {
+	t.Helper()
+	if err := unix.Renameat2(unix.AT_FDCWD, s.folder, unix.AT_FDCWD, s.link, unix.RENAME_EXCHANGE); err != nil {
+		t.Error(err)
+	}
+}
+
+// has says what the container finds mounted now at a point, the older first.
+func (s swapped) has(t *testing.T, point string) []mounts.Mount {
+	t.Helper()
+	table, err := mounts.ListOf(s.Process)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mounts.At(table, point)
+}
+
+func (s swapped) wantGuard(t *testing.T) {
+	t.Helper()
+	if got := s.ask(); got != "guard <nil>" {
+		t.Fatalf("the container finds %q at its other mount, want what was there", got)
+	}
+}
+
+func TestNoOtherMountIsExchangedWhereThePathHasBeenLedAway(t *testing.T) {
+	for what, lead := range map[string]func(*testing.T, swapped){
+		"by a link": func(t *testing.T, s swapped) { s.swap(t) },
+		"by a folder": func(t *testing.T, s swapped) {
+			err := unix.Renameat2(unix.AT_FDCWD, s.folder, unix.AT_FDCWD, filepath.Join(s.dir, "proc"), unix.RENAME_EXCHANGE)
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+		"to nowhere": func(t *testing.T, s swapped) {
+			if err := os.Rename(s.folder, s.folder+"-away"); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := startSwapped(t)
+			again := filepath.Join(s.dir, "again")
+			volume(t, again, "new")
+			old, guard := s.has(t, s.data), s.has(t, s.guard)
+			if len(old) != 1 || len(guard) != 1 {
+				t.Fatalf("the container has %v and %v", old, guard)
+			}
+			lead(t, s)
+			err := s.Replace(&hangguard.Asker{}, long, old[0], open(t, again))
+			var moved *mounts.MovedError
+			if !errors.As(err, &moved) {
+				t.Errorf("got %v, want that it has moved", err)
+			}
+			table, err := mounts.ListOf(s.Process)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range []mounts.Mount{old[0], guard[0]} {
+				if now, there := mounts.ByID(table, want.ID); !there || len(mountsAt(table, now.Point)) != 1 {
+					t.Errorf("the container has %v, want mount %d as it was", table, want.ID)
+				}
+			}
+		})
+	}
+}
+
+func mountsAt(table []mounts.Mount, point string) (found []mounts.Mount) {
+	for _, m := range table {
+		if m.Point == point {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+func TestNoOtherMountIsTakenAwayHoweverFastThePathIsLedAway(t *testing.T) {
+	s := startSwapped(t)
+	sources := []*os.File{}
+	for _, name := range []string{"one", "two"} {
+		again := filepath.Join(s.dir, name)
+		volume(t, again, name)
+		sources = append(sources, open(t, again))
+	}
+	exchanged := 0
+	const races = 300
+	for i := range races {
+		layers := s.has(t, s.data)
+		if len(layers) == 0 {
+			t.Fatal("the container has no volume any more")
+		}
+		stop := make(chan struct{})
+		var spin sync.WaitGroup
+		spin.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					s.swap(t)
+					s.swap(t)
+				}
+			}
+		})
+		err := s.Replace(&hangguard.Asker{}, long, layers[len(layers)-1], sources[i%len(sources)])
+		close(stop)
+		spin.Wait()
+		if err == nil {
+			exchanged++
+		}
+		s.wantGuard(t)
+	}
+	if exchanged == 0 {
+		t.Errorf("the volume was exchanged in none of %d races", races)
+	}
+}

@@ -1,0 +1,136 @@
+package steppod
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// What a template gives is held to the same as what is written out, and a claim is not
+// refused for it: it is the author of the provisioner who can mend it.
+func TestAListThatATemplateGivesMustBeOneThatMayBeWrittenOut(t *testing.T) {
+	const empty, modes = "must not be empty; leave it out for the default", "is not one of ReadWriteOnce, ReadOnlyMany, ReadWriteMany, ReadWriteOncePod"
+	for _, c := range []struct {
+		name, section string
+		want          string // in the error; empty for none
+	}{
+		{"no access mode", `{"accessModes": "{% set yaml = true %}[]"}`, "spec.volumeValidation.accessModes: " + empty},
+		{"an access mode there is not", `{"accessModes": "{% set yaml = true %}[ReadWriteOnce, ReadWriteMnay]"}`, `spec.volumeValidation.accessModes[1]: "ReadWriteMnay" ` + modes},
+		{"an item that comes to nothing", `{"accessModes": ["{% if false %}ReadWriteMany{% endif %}", "ReadWriteOnce"]}`, ""},
+		{"one of the list's template", `{"accessModes": "{% set yaml = true %}[ReadWriteOnce, '']"}`, ""},
+		{"a volume mode that comes to nothing", `{"volumeModes": ["Filesystem", "{% if false %}Block{% endif %}"]}`, ""},
+		{"items that all come to nothing", `{"accessModes": ["{% if false %}ReadWriteMany{% endif %}"]}`, "spec.volumeValidation.accessModes: " + empty},
+		{"an item that comes to a blank", `{"accessModes": ["ReadWriteOnce", "{{ ' ' }}"]}`, `spec.volumeValidation.accessModes[1]: " " ` + modes},
+		{"an item with a newline", `{"accessModes": ["{{ 'ReadWriteOnce' }}\n\n"]}`, `accessModes[0]: "ReadWriteOnce\n" ` + modes},
+		{"an item that is a template again", `{"accessModes": ["{{ '{{ x }}' }}"]}`, `accessModes[0]: "{{ x }}" ` + modes},
+		{"an item that is no text", `{"accessModes": "{% set yaml = true %}[ReadWriteOnce, {a: 1}]"}`, `accessModes[1]: {"a":1} ` + modes},
+		{"no list", `{"accessModes": "[ReadWriteOnce]"}`, "spec.volumeValidation.accessModes: must be a list, or a template that sets yaml and gives one, not a string"},
+		{"nothing, for the default", `{"accessModes": "{% set yaml = true %}null"}`, ""},
+		{"access modes", `{"accessModes": "{% set yaml = true %}{{ requestedAccessModes | tojson }}"}`, ""},
+		{"no volume mode", `{"volumeModes": "{% set yaml = true %}[]"}`, "spec.volumeValidation.volumeModes: " + empty},
+		{"a volume mode there is not", `{"volumeModes": ["{{ 'File' }}"]}`, `spec.volumeValidation.volumeModes[0]: "File" is not one of Filesystem, Block`},
+		{"the whole section is a template", `"{% set yaml = true %}{accessModes: []}"`, "spec.volumeValidation.accessModes: " + empty},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			claim := testkit.Claim("ns", "data", "u1", "prov")
+			record := testkit.Record(claim, "prov", tarnv1.VolumePending)
+			p := testkit.Provisioner("prov")
+			p.Spec.VolumeValidation = testkit.Section(c.section)
+			_, err := (&Steps{}).PrepareValidation(t.Context(), p, record, claim, 1)
+			wantInvalid(t, err, c.want)
+			stage, vol, _ := byHand()
+			_, err = (&Steps{}).PrepareStatic(t.Context(), p, stage, vol, claim)
+			wantInvalid(t, err, c.want)
+		})
+	}
+}
+
+func TestMethodsThatATemplateGivesMustBeThoseThatMayBeWrittenOut(t *testing.T) {
+	for methods, want := range map[string]string{
+		`["{{ 'Zero' }}"]`:                  "",
+		`["Zero", "{{ '' }}"]`:              "",
+		`"{% set yaml = true %}[]"`:         "spec.volumeRecycling.methods: must not be empty",
+		`"{% set yaml = true %}[Shredder]"`: `spec.volumeRecycling.methods[0]: "Shredder" is not one of Files, Zero, Discard`,
+	} {
+		p := testkit.Provisioner("prov")
+		p.Spec.VolumeRecycling = testkit.Section(`{"methods": ` + methods + `, "podTemplate": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}`)
+		record := testkit.Record(testkit.Claim("ns", "data", "u1", "prov"), "prov", tarnv1.VolumeCreated)
+		_, err := (&Steps{}).PrepareRecycling(t.Context(), tarnv1.StepRecycling, p,
+			Passage{Record: record, Volume: &corev1.PersistentVolume{}, Claim: "u2", Method: tarnv1.RecycleZero})
+		wantInvalid(t, err, want)
+	}
+}
+
+// wantInvalid wants the section to blame, by a message that has want; no error for none.
+func wantInvalid(t *testing.T, err error, want string) {
+	t.Helper()
+	failed := AsStepError(err)
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("got %v, want no error", err)
+	case want != "" && (failed == nil || failed.Reason != ReasonInvalid || !strings.Contains(failed.Message, want)):
+		t.Errorf("got %+v, want reason %s and a message with %q", err, ReasonInvalid, want)
+	}
+}
+
+func TestAnEmptyItemThatIsWrittenOutIsRefused(t *testing.T) {
+	p := testkit.Provisioner("prov")
+	p.Spec.VolumeValidation = testkit.Section(`{"accessModes": ["ReadWriteOnce", ""]}`)
+	const want = `spec.volumeValidation.accessModes[1]: "" is not one of ReadWriteOnce`
+	if got := Check(p, nil); len(got) != 1 || !strings.HasPrefix(got[0].String(), want) {
+		t.Errorf("problems %q, want %q", got, want)
+	}
+}
+
+func TestAHandleIsRefusedAsWrittenWhereNoVolumeCanHaveIt(t *testing.T) {
+	const field = "spec.volumeCreation.handle: "
+	for handle, want := range map[string][]string{
+		`""`:                                 {field + "a volume handle must not be empty"},
+		`" \n"`:                              {field + "a volume handle must not be empty"},
+		`"a\nb"`:                             {field + `volume handle "a\nb" must not hold control characters`},
+		`"` + strings.Repeat("x", 129) + `"`: {field + "a volume handle must have at most 128 bytes, this one has 129"},
+		`5`:                                  {field + "must be a string, not a number"},
+		`"shelf-7\n"`:                        nil, // YAML's "|" ends it so
+		`"{{ params.shelf }}"`:               nil,
+		`"{% if true %}` + strings.Repeat("x", 129) + `{% endif %}"`: nil,
+		`null`: nil,
+	} {
+		p := testkit.Provisioner("prov")
+		p.Spec.VolumeCreation = testkit.Section(`{"capacity": "1Gi", "handle": ` + handle + `}`)
+		var got []string
+		for _, problem := range Check(p, nil) {
+			got = append(got, problem.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("handle %s: problems %q, want %q", handle, got, want)
+		}
+	}
+}
+
+func TestAFieldThatNoPodHasIsRefusedAsWritten(t *testing.T) {
+	const field = "spec.volumeStaging.podTemplate."
+	for template, want := range map[string][]string{
+		`{"spec": {"container": [{"name": "c"}]}}`:                                                                         {field + "spec.container: unknown field; did you mean containers?"},
+		`{"spec": {"containers": [{"name": "c", "enviroment": []}]}}`:                                                      {field + "spec.containers[0].enviroment: unknown field; did you mean env?"},
+		`{"spec": {"containers": [{"name": "c", "command": "true"}]}}`:                                                     {field + "spec.containers[0].command: must be a list, not a string"},
+		`{"metadata": {"lables": {}}, "spec": {"hostNetwork": "{{ x }}"}}`:                                                 {field + "metadata.lables: unknown field; did you mean labels?"},
+		`{"metadata": {"labels": {"a.b/c": 1}}}`:                                                                           {field + "metadata.labels['a.b/c']: must be a string, in quotes, not a number"},
+		`{"spec": {"containers": [{"name": "c", "ports": [{"containerPort": 80}], "resources": {"limits": {"cpu": 1}}}]}}`: nil,
+		`{"spec": {"containers": "{% set yaml = true %}[{name: c, comand: x}]"}}`:                                          nil,
+	} {
+		p := testkit.Provisioner("prov")
+		p.Spec.VolumeStaging = testkit.Section(`{"podTemplate": ` + template + `}`)
+		var got []string
+		for _, problem := range Check(p, nil) {
+			got = append(got, problem.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: problems %q, want %q", template, got, want)
+		}
+	}
+}

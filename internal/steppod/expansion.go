@@ -1,0 +1,208 @@
+package steppod
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// The fields of volumeExpansion. They are two steps in one section: what only one of
+// them can see, the other must not evaluate.
+const (
+	fieldPod     = "podTemplate"
+	fieldNodePod = "nodePodTemplate"
+)
+
+// ExpandsOnNodes says whether a node has something to do when a volume of the
+// provisioner grows. A section that is a template as a whole may have, which shows
+// only there. Where the provisioner is gone, removed by force, nothing tells a node what
+// to do.
+func ExpandsOnNodes(p *pavv1.PavProvisioner) bool {
+	if p == nil {
+		return false
+	}
+	object, err := decodeRaw(p.Spec.VolumeExpansion)
+	if err != nil {
+		return false
+	}
+	fields, isMapping := object.(map[string]any)
+	return !isMapping || fields[fieldNodePod] != nil
+}
+
+// templateOf is the field of a step's section that holds its pod.
+func templateOf(step tarnv1.Step) string {
+	if step == tarnv1.StepNodeExpansion {
+		return fieldNodePod
+	}
+	return fieldPod
+}
+
+// stepsOf gives the steps that a section is about.
+func stepsOf(step tarnv1.Step) []tarnv1.Step {
+	if step == tarnv1.StepExpansion {
+		return []tarnv1.Step{tarnv1.StepExpansion, tarnv1.StepNodeExpansion}
+	}
+	return []tarnv1.Step{step}
+}
+
+// objectOf is the section of a step without the pod of another.
+func objectOf(p *pavv1.PavProvisioner, step tarnv1.Step) (any, error) {
+	object, err := decodeRaw(rawOf(p, step))
+	fields, isMapping := object.(map[string]any)
+	if err != nil || !isMapping {
+		return object, err
+	}
+	switch step {
+	case tarnv1.StepExpansion:
+		delete(fields, fieldNodePod)
+	case tarnv1.StepNodeExpansion:
+		delete(fields, fieldPod)
+	}
+	return fields, nil
+}
+
+// ExpansionVars is the context of volumeExpansion.podTemplate: that of the creation,
+// with the claim as it stands, and handle, capacity and newCapacity.
+func ExpansionVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim, newCapacity int64) (map[string]any, error) {
+	vars, err := RecordVars(record, claim)
+	if err != nil {
+		return nil, err
+	}
+	vars["requestedMinCapacity"] = newCapacity
+	vars["handle"] = record.Status.Handle
+	vars["capacity"] = record.Status.Capacity
+	vars["newCapacity"] = newCapacity
+	return vars, nil
+}
+
+// NodeExpansion is a volume that has to grow on a node where it is staged.
+type NodeExpansion struct {
+	Stage *tarnv1.PavStage
+	// Record is nil for a volume that Tarn has not made, which grows by hand.
+	Record *tarnv1.PavVolume
+	Volume *corev1.PersistentVolume
+	Claim  *corev1.PersistentVolumeClaim
+	Node   *corev1.Node
+	// NewCapacity in bytes.
+	NewCapacity int64
+	Attempt     int32
+}
+
+// NodeExpansionVars is the context of volumeExpansion.nodePodTemplate: those of
+// volumeExpansion.podTemplate and of staging together; of a volume without a record,
+// which no creation has known, those of staging with requestedMinCapacity and newCapacity.
+// capacity is what the claim says it has, which is the old size until the first node has
+// grown.
+func NodeExpansionVars(e NodeExpansion) (map[string]any, error) {
+	vars := map[string]any{"requestedMinCapacity": e.NewCapacity, "newCapacity": e.NewCapacity}
+	if e.Record != nil {
+		var err error
+		if vars, err = ExpansionVars(e.Record, e.Claim, e.NewCapacity); err != nil {
+			return nil, err
+		}
+	}
+	staged, err := StageVars(e.Stage, e.Volume, e.Claim, e.Node)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(vars, staged)
+	vars["capacity"] = volume.Bytes(e.Claim.Status.Capacity[corev1.ResourceStorage])
+	return vars, nil
+}
+
+// PrepareExpansion evaluates volumeExpansion for a claim that wants newCapacity bytes.
+// A size that the claim's limit or volumeValidation.maxCapacity forbids gives a
+// StepError with ReasonRefused.
+func (s *Steps) PrepareExpansion(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim, newCapacity int64, attempt int32) (*Prepared, error) {
+	vars, err := ExpansionVars(record, claim, newCapacity)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkExpansion(ctx, p, record, claim, newCapacity); err != nil {
+		return nil, err
+	}
+	section, err := s.evaluate(ctx, tarnv1.StepExpansion, p, record.Spec.Claim.Namespace, vars)
+	if err != nil {
+		return nil, err
+	}
+	return s.prepare(recordOrder(tarnv1.StepExpansion, p, record, attempt), section)
+}
+
+// checkExpansion holds the new size against the limits that the creation was held
+// against.
+func (s *Steps) checkExpansion(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim, newCapacity int64) error {
+	fail := func(reason, format string, args ...any) error {
+		return &StepError{Step: tarnv1.StepExpansion, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	}
+	if most := record.Spec.RequestedMaxCapacity; most != nil && newCapacity > *most {
+		return fail(ReasonRefused, "the claim's spec.resources.requests.storage is %d bytes, more than its spec.resources.limits.storage, %d; ask for at most that", newCapacity, *most)
+	}
+	grown := record.DeepCopy()
+	grown.Spec.RequestedMinCapacity = newCapacity
+	section, err := s.evaluateRecord(ctx, tarnv1.StepValidation, p, grown, claim)
+	if err != nil {
+		return err
+	}
+	most, err := section.MaxCapacity.parse("spec.volumeValidation.maxCapacity", volume.RoundUp)
+	if err != nil {
+		return fail(ReasonInvalid, "%v", err)
+	}
+	if most != nil && newCapacity > *most {
+		return fail(ReasonRefused, "PavProvisioner %q cannot provision volumes with capacity greater than %d bytes, the claim requests %d", p.Name, *most, newCapacity)
+	}
+	return nil
+}
+
+// PrepareNodeExpansion evaluates what of volumeExpansion is done on a node. There is
+// no Pod where nothing is.
+func (s *Steps) PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisioner, e NodeExpansion) (*Prepared, error) {
+	vars, err := NodeExpansionVars(e)
+	if err != nil {
+		return nil, err
+	}
+	section, err := s.evaluate(ctx, tarnv1.StepNodeExpansion, p, e.Claim.Namespace, vars)
+	if err != nil {
+		return nil, err
+	}
+	section.PodTemplate = section.NodePodTemplate
+	return s.prepare(order{
+		step: tarnv1.StepNodeExpansion, name: PodName(tarnv1.StepNodeExpansion, e.Stage.UID, e.Attempt), provisioner: p.Name, volume: e.Volume.Name,
+		owner: ownerReference("PavStage", e.Stage), uidLabel: tarnv1.LabelStage,
+		nodeName: e.Stage.Spec.NodeName, folder: StageFolder(s.StateDir, e.Stage.UID),
+	}, section)
+}
+
+// ExpansionResult is the size in bytes that a volume has grown to: what the pod wrote
+// to /pav/capacity, else what it was to be. result is nil where there was no pod. The
+// error is a StepError.
+func ExpansionResult(record *tarnv1.PavVolume, newCapacity int64, result *tarnv1.PodResult) (int64, error) {
+	fail := func(format string, args ...any) (int64, error) {
+		return 0, &StepError{Step: tarnv1.StepExpansion, Reason: ReasonResultInvalid, Message: fmt.Sprintf(format, args...)}
+	}
+	if result == nil {
+		return newCapacity, nil
+	}
+	if result.Unreadable != "" {
+		return fail("the expansion pod left something in /pav that cannot be read: %s", result.Unreadable)
+	}
+	if result.Capacity == nil {
+		return newCapacity, nil
+	}
+	bytes, err := volume.ParseCapacity(*result.Capacity, volume.RoundUp)
+	if err != nil {
+		return fail("/pav/capacity: %v", err)
+	}
+	if bytes < newCapacity {
+		return fail("the volume has %d bytes after the expansion pod, the claim requests %d", bytes, newCapacity)
+	}
+	if most := record.Spec.RequestedMaxCapacity; most != nil && bytes > *most {
+		return fail("the volume has %d bytes after the expansion pod, the claim's limit is %d", bytes, *most)
+	}
+	return bytes, nil
+}

@@ -1,0 +1,84 @@
+package steppod
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/jinja"
+)
+
+// anyNamespace among Namespaces allows all.
+const anyNamespace = "*"
+
+// Namespaces are those that step pods may run in. They are root on their nodes, and who may
+// edit their namespace may end them. The first is that of pods whose template names none.
+type Namespaces []string
+
+// DefaultNamespaces have no tenants.
+var DefaultNamespaces = Namespaces{tarnv1.StepNamespace, tarnv1.SystemNamespace}
+
+// Check says what is wrong with the list, as a flag gives it.
+func (n Namespaces) Check() error {
+	if len(n) == 0 || n[0] == anyNamespace {
+		return fmt.Errorf("--step-namespaces: the first must be a namespace, where pods run whose template names none; give %s", tarnv1.StepNamespace)
+	}
+	for _, name := range n {
+		if wrong := validation.IsDNS1123Label(name); name != anyNamespace && len(wrong) > 0 {
+			return fmt.Errorf("--step-namespaces: %q is no name of a namespace: %s", name, wrong[0])
+		}
+	}
+	return nil
+}
+
+// orDefault are the namespaces, DefaultNamespaces where there are none.
+func (n Namespaces) orDefault() Namespaces {
+	if len(n) == 0 {
+		return DefaultNamespaces
+	}
+	return n
+}
+
+// refuse says why a pod may not run in a namespace; empty if it may.
+func (n Namespaces) refuse(name string) string {
+	n = n.orDefault()
+	if slices.Contains(n, name) || slices.Contains(n, anyNamespace) {
+		return ""
+	}
+	return fmt.Sprintf("step pods may not run in %q, only in %s; remove the field, or have the controller's --step-namespaces allow it", name, strings.Join(n, ", "))
+}
+
+// claimed are the variables by which a template reads what users of claims have written.
+var claimed = []string{"get_pv", "get_pvc", "handle", "pv", "pvc"}
+
+// check says what is wrong with the namespace that a pod template names, as far as that shows
+// without evaluating it: a claim may not choose where root runs.
+func (n Namespaces) check(field string, template any) []Problem {
+	fields, _ := template.(map[string]any)
+	metadata, _ := fields["metadata"].(map[string]any)
+	text, _ := metadata["namespace"].(string)
+	field += ".metadata.namespace"
+	if text == "" || slices.Contains(n.orDefault(), anyNamespace) {
+		return nil
+	}
+	if !isTemplate(text) {
+		if why := n.refuse(text); why != "" && len(validation.IsDNS1123Label(text)) == 0 { // else that is told
+			return []Problem{{Field: field, Message: why}}
+		}
+		return nil
+	}
+	parsed, err := jinja.Parse(text)
+	if err != nil {
+		return nil // which is told as a fault of syntax
+	}
+	for _, name := range parsed.Globals() {
+		if slices.Contains(claimed, name) {
+			return []Problem{{Field: field, Message: fmt.Sprintf("reads %s, so that users of claims choose where the pod runs; name one of %s, "+
+				"or have the controller's --step-namespaces allow * if every editor of a namespace may be root on the nodes", name, strings.Join(n.orDefault(), ", "))}}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,398 @@
+package steppod
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// PodState is what the pod of a step is at this moment; a closed set.
+type PodState string
+
+// The states of a pod.
+const (
+	// PodAbsent: there is no such pod: not begun, or vanished.
+	PodAbsent PodState = "Absent"
+	// PodForeign: a pod of that name is not ours.
+	PodForeign PodState = "Foreign"
+	// PodGoing: the pod is being deleted and has not ended; what it was to do is
+	// done again when it is gone.
+	PodGoing PodState = "Going"
+	// PodStarting: none of its containers runs yet.
+	PodStarting PodState = "Starting"
+	// PodRunning: a container runs or has run.
+	PodRunning PodState = "Running"
+	// PodSettling: it ended, its results are not stored yet.
+	PodSettling PodState = "Settling"
+	// PodSucceeded: it ended well and its results are stored.
+	PodSucceeded PodState = "Succeeded"
+	// PodFailed: it failed, or its time is up.
+	PodFailed PodState = "Failed"
+)
+
+const (
+	// settleTime is how long the results of a pod that ended are waited for. The
+	// node agent has them within a second; it takes longer only while the agent or
+	// its node is down.
+	settleTime = 2 * time.Minute
+	// goingTime is how long a pod may take to be gone before people are told.
+	goingTime = 2 * time.Minute
+)
+
+// Observation is what a look at a pod told.
+type Observation struct {
+	State PodState
+	// Reason and Message say why, in Failed and Foreign; in Starting and Going,
+	// Message says what is waited for, if it is anything out of the ordinary.
+	Reason, Message string
+	// Result is what the pod left in /pav; never nil in Succeeded.
+	Result *tarnv1.PodResult
+	// Inputs are what the section's other fields came to when the pod was made.
+	Inputs tarnv1.PodInputs
+	// CheckAt is when to look again though no event tells; zero: not needed.
+	CheckAt time.Time
+	// unexplained says that the pod's time was up and nothing in it tells why; elsewhere,
+	// where to look then.
+	unexplained bool
+	elsewhere   string
+	// waits is what kind of thing Message says is waited for, in one word.
+	waits string
+}
+
+// Observe reads the state of a step's pod. pod is nil where there is none; owner is
+// the uid of the record or stage it must belong to. Staging pods have no results:
+// they are Succeeded as soon as their phase says so.
+func Observe(pod *corev1.Pod, owner types.UID, now time.Time) Observation {
+	if pod == nil {
+		return Observation{State: PodAbsent}
+	}
+	if !OwnedBy(pod, owner) {
+		return Observation{State: PodForeign, Reason: ReasonPodForeign, Message: fmt.Sprintf(
+			"pod %s/%s exists and belongs to something else; delete it to go on", pod.Namespace, pod.Name)}
+	}
+	o := Observation{}
+	if err := readAnnotation(pod, tarnv1.AnnotationInputs, &o.Inputs); err != nil {
+		return Observation{State: PodFailed, Reason: ReasonResultInvalid, Message: err.Error()}
+	}
+	var result tarnv1.PodResult
+	if pod.Annotations[tarnv1.AnnotationResult] != "" {
+		if err := readAnnotation(pod, tarnv1.AnnotationResult, &result); err != nil {
+			return Observation{State: PodFailed, Reason: ReasonResultInvalid, Message: err.Error()}
+		}
+		o.Result = &result
+	}
+	phase := endPhase(pod, o.Result)
+	switch {
+	case pod.DeletionTimestamp != nil && (phase == "" || wasStopped(pod, o.Result)):
+		observeGoing(&o, pod, now)
+	case phase == "":
+		observeActive(&o, pod, now)
+	case isStaging(pod):
+		observeStagingEnd(&o, pod, phase, now)
+	default:
+		observeEnd(&o, pod, phase, now)
+	}
+	return o
+}
+
+// Ended says whether a pod has ended, however, by the node agent's word or the kubelet's.
+func Ended(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	var result tarnv1.PodResult
+	return readAnnotation(pod, tarnv1.AnnotationResult, &result) == nil && result.Succeeded != nil
+}
+
+func isStaging(pod *corev1.Pod) bool {
+	return pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepStaging)
+}
+
+// hasResults says whether the node agent will store results for a pod: those of
+// Tarn's own driver alone.
+func hasResults(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.CSI != nil && v.CSI.Driver == tarnv1.ResultsDriver
+	})
+}
+
+// OwnedBy says whether a pod belongs to the record or stage of that uid.
+func OwnedBy(pod *corev1.Pod, owner types.UID) bool {
+	return slices.ContainsFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner })
+}
+
+func readAnnotation(pod *corev1.Pod, key string, into any) error {
+	text := pod.Annotations[key]
+	if text == "" {
+		return nil
+	}
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		return fmt.Errorf("annotation %s of pod %s/%s is not what Tarn writes: %w", key, pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// endPhase is Succeeded or Failed once the pod has ended, else empty. The node agent's
+// word counts before the kubelet's, which comes a second or two later and may know better:
+// a pod that was stopped and exited with 0 looks as if it had done its work. Of what
+// destroys no success is believed before the kubelet has spoken: it cannot be undone, and
+// is seldom waited for. Nor is a failure that left no text in /pav/error: the kubelet has
+// the last lines that the pod has printed.
+func endPhase(pod *corev1.Pod, result *tarnv1.PodResult) corev1.PodPhase {
+	phase := pod.Status.Phase
+	switch told := result != nil && result.Succeeded != nil; {
+	case phase == corev1.PodFailed, phase == corev1.PodSucceeded && stoppedByKubelet(pod), told && !*result.Succeeded && result.Error != "":
+		return corev1.PodFailed
+	case phase == corev1.PodSucceeded, told && *result.Succeeded && !destroys(pod):
+		return corev1.PodSucceeded
+	}
+	return ""
+}
+
+// stoppedByKubelet says whether the kubelet has ended a pod: under pressure, in a shutdown of
+// the node, or in favour of another. The phase is that of its exit codes all the same.
+func stoppedByKubelet(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
+	})
+}
+
+// destroys says whether the pod's success is the end of something: of the storage, whose
+// record goes, or of the data on it, which the next claim must not find.
+func destroys(pod *corev1.Pod) bool {
+	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
+	return step == tarnv1.StepDeletion || step == tarnv1.StepRecycling
+}
+
+// wasStopped says whether a pod ended because its deletion was requested. How it
+// exited then says nothing of its work: many end well on SIGTERM. One without a node never
+// began; where a finalizer keeps it, Kubernetes' garbage collection of pods calls it Failed
+// after a while.
+func wasStopped(pod *corev1.Pod, result *tarnv1.PodResult) bool {
+	if pod.DeletionTimestamp == nil || result != nil && result.Succeeded != nil {
+		return false
+	}
+	if pod.Spec.NodeName == "" {
+		return true
+	}
+	grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
+	return !endTime(pod).Before(pod.DeletionTimestamp.Add(-grace))
+}
+
+// observeGoing waits for a pod to be gone; what is long overdue is told.
+func observeGoing(o *Observation, pod *corev1.Pod, now time.Time) {
+	o.State = PodGoing
+	o.CheckAt = pod.DeletionTimestamp.Add(goingTime)
+	if now.Before(o.CheckAt) {
+		return
+	}
+	o.CheckAt = time.Time{}
+	since := fmt.Sprintf("pod %s/%s is being deleted since %s", pod.Namespace, pod.Name, pod.DeletionTimestamp.UTC().Format(time.RFC3339))
+	if len(pod.Finalizers) > 0 && volume.ShutDown(pod) {
+		o.Message = fmt.Sprintf("%s; it goes when whoever set its finalizers takes them off: %s", since, strings.Join(pod.Finalizers, ", "))
+		return
+	}
+	o.Message = fmt.Sprintf("%s, and node %q does not confirm it; once the node is surely off, delete the pod by force: kubectl -n %s delete pod %s --force",
+		since, pod.Spec.NodeName, pod.Namespace, pod.Name)
+}
+
+func observeActive(o *Observation, pod *corev1.Pod, now time.Time) {
+	o.State = PodStarting
+	if hasStarted(pod) {
+		o.State = PodRunning
+	}
+	o.waits, o.Message = Waiting(pod)
+	if isStaging(pod) && pod.Spec.ActiveDeadlineSeconds == nil {
+		return
+	}
+	o.CheckAt = deadlineOf(pod).Add(deadlineSlack)
+	if now.Before(o.CheckAt) {
+		return
+	}
+	timeIsUp(o, pod, keptBy(pod, o.Result))
+}
+
+func observeStagingEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time.Time) {
+	if phase == corev1.PodSucceeded {
+		o.State = PodSucceeded
+		return
+	}
+	observeFailure(o, pod, nil, now)
+}
+
+func observeEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time.Time) {
+	expected := hasResults(pod) && hasStarted(pod)
+	if expected && o.Result == nil {
+		o.CheckAt = endTime(pod).Add(settleTime)
+		if now.Before(o.CheckAt) {
+			o.State = PodSettling
+			return
+		}
+	}
+	if phase == corev1.PodFailed {
+		observeFailure(o, pod, o.Result, now)
+		return
+	}
+	if hasResults(pod) && o.Result == nil {
+		o.State, o.Reason = PodFailed, ReasonResultLost
+		o.Message = fmt.Sprintf("pod %s/%s ended, but node %s has not told what it left in /pav; is Tarn's node agent running there?", pod.Namespace, pod.Name, pod.Spec.NodeName)
+		return
+	}
+	if o.Result == nil {
+		o.Result = &tarnv1.PodResult{}
+	}
+	o.State = PodSucceeded
+}
+
+// observeFailure says why a pod failed.
+func observeFailure(o *Observation, pod *corev1.Pod, result *tarnv1.PodResult, now time.Time) {
+	if !stoppedByKubelet(pod) && endedByDeadline(pod, now) {
+		timeIsUp(o, pod, keptBy(pod, result))
+		return
+	}
+	o.State, o.Reason, o.Message = PodFailed, ReasonPodFailed, failure(pod, result)
+}
+
+// failure says why a pod failed, in the order of what tells most.
+func failure(pod *corev1.Pod, result *tarnv1.PodResult) string {
+	if result != nil && result.Error != "" {
+		return result.Error
+	}
+	if pod.Status.Reason != "" || pod.Status.Message != "" {
+		return strings.Trim(pod.Status.Reason+": "+pod.Status.Message, ": ")
+	}
+	return cmp.Or(Disruption(pod), exits(pod, result, ""), "the pod failed and left no word in /pav/error")
+}
+
+// Disruption says why the cluster has ended a pod, empty if it has not: its node is gone,
+// it was preempted or drained away.
+func Disruption(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+			return strings.Trim(c.Reason+": "+c.Message, ": ")
+		}
+	}
+	return ""
+}
+
+// exits says which containers failed, by the kubelet's word, else by the node agent's. It
+// leaves out those that ended for a reason.
+func exits(pod *corev1.Pod, result *tarnv1.PodResult, without string) string {
+	var parts []string
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if end := s.State.Terminated; end != nil && end.ExitCode != 0 && (without == "" || end.Reason != without) {
+			parts = append(parts, exit(s.Name, end))
+		}
+	}
+	if len(parts) == 0 && result != nil {
+		for _, name := range sortedNames(result.ExitCodes) {
+			parts = append(parts, fmt.Sprintf("container %s exited with %d", name, result.ExitCodes[name]))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// exit says how a container has failed, with the last lines of its termination message.
+func exit(container string, end *corev1.ContainerStateTerminated) string {
+	text := fmt.Sprintf("container %s exited with %d", container, end.ExitCode)
+	if words := lastWords(end.Message); words != "" {
+		text += ": " + words
+	}
+	return text
+}
+
+const (
+	// maxLastLines and maxLastBytes bound what is told of a termination message: of a log the
+	// last lines tell most. The kubelet keeps at most 80 lines and 4096 bytes.
+	maxLastLines = 10
+	maxLastBytes = 1024
+)
+
+// lastWords gives the last lines of a termination message without control characters,
+// empty if it has none.
+func lastWords(message string) string {
+	var lines []string
+	for line := range strings.Lines(strings.ToValidUTF8(message, "\uFFFD")) {
+		line = strings.TrimRight(strings.Map(printable, line), " ")
+		if line != "" {
+			lines = append(lines, line)
+		}
+	}
+	text := strings.Join(lines[max(len(lines)-maxLastLines, 0):], "\n")
+	if len(text) > maxLastBytes {
+		from := len(text) - maxLastBytes
+		for !utf8.RuneStart(text[from]) {
+			from++
+		}
+		text = "..." + text[from:]
+	}
+	return text
+}
+
+func printable(r rune) rune {
+	switch {
+	case r == '\t':
+		return ' '
+	case unicode.IsControl(r):
+		return -1
+	}
+	return r
+}
+
+func hasStarted(pod *corev1.Pod) bool {
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// waitingFor says what keeps a pod from running, empty if nothing is known to.
+func waitingFor(pod *corev1.Pod) string {
+	_, text := Waiting(pod)
+	return text
+}
+
+// Waiting gives the kind of what keeps a pod from running, which is Unscheduled or the
+// kubelet's reason, and that in words.
+func Waiting(pod *corev1.Pod) (kind, text string) {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return "Unscheduled", strings.Trim("not scheduled: "+c.Message, ": ")
+		}
+	}
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := s.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			kind := w.Reason
+			if kind == "ErrImagePull" { // which takes turns with the pause before the next pull
+				kind = "ImagePullBackOff"
+			}
+			return kind, strings.Trim(fmt.Sprintf("container %s: %s: %s", s.Name, w.Reason, w.Message), ": ")
+		}
+	}
+	return "", ""
+}
+
+func endTime(pod *corev1.Pod) time.Time {
+	end := pod.CreationTimestamp.Time
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if t := s.State.Terminated; t != nil && t.FinishedAt.After(end) {
+			end = t.FinishedAt.Time
+		}
+	}
+	return end
+}

@@ -1,0 +1,94 @@
+package steppod
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/jinja"
+)
+
+// Variables by which a staging template learns how a volume is to be mounted.
+const (
+	varMountOptions = "mountOptions"
+	varFSType       = "fsType"
+	varVolume       = "pv"
+	varParams       = "params"
+	varClass        = "sc"
+	varReadOnly     = "readOnly"
+)
+
+// FSTypeParameter is the parameter of a StorageClass that says which file system its
+// volumes are to have; the name is Kubernetes' own.
+const FSTypeParameter = "csi.storage.k8s.io/fstype"
+
+// unreadOptions says of a volume that asks for a file system, or for mount options, that
+// the provisioner's staging takes no notice of them: whoever asked would believe to have
+// it. It is empty where there is nothing to say. The volume is staged all the same, as any
+// CSI driver does with options that it does not know. The node agent could not give those
+// that the kernel keeps for each mount, like noexec, either: the container runtime binds
+// what it is given once more, with its own.
+func unreadOptions(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) (string, error) {
+	options, fsType := vol.Spec.MountOptions, vol.Spec.CSI.FSType
+	if modeOf(vol) == corev1.PersistentVolumeBlock || len(options) == 0 && fsType == "" {
+		return "", nil
+	}
+	object, err := decodeRaw(p.Spec.VolumeStaging)
+	if err != nil {
+		return "", &StepError{Step: tarnv1.StepStaging, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.volumeStaging: %v", err)}
+	}
+	read := namesIn(object)
+	if slices.Contains(read, varVolume) {
+		return "", nil // all is in there
+	}
+	var unread, variables []string
+	if len(options) > 0 && !slices.Contains(read, varMountOptions) {
+		unread, variables = append(unread, fmt.Sprintf("spec.mountOptions %q", strings.Join(options, ","))), append(variables, varMountOptions)
+	}
+	asParameter := vol.Spec.CSI.VolumeAttributes[FSTypeParameter] != "" && slices.Contains(read, varParams)
+	if fsType != "" && !asParameter && !slices.Contains(read, varFSType) {
+		unread, variables = append(unread, fmt.Sprintf("spec.csi.fsType %q", fsType)), append(variables, varFSType)
+	}
+	if len(unread) == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("PersistentVolume %q is staged without its %s: spec.volumeStaging of PavProvisioner %q takes no notice of it; have the template use %s, or remove it from the volume (and its StorageClass)",
+		vol.Name, strings.Join(unread, " and "), p.Name, strings.Join(variables, " and ")), nil
+}
+
+// StagesApart says whether a node stages a volume once for the pods that only read it and once for
+// the others. It does where a template of staging or unstaging reads readOnly. Otherwise all pods of
+// a node share one stage, and the mounts of those that only read are read-only.
+func StagesApart(p *pavv1.PavProvisioner) bool {
+	for _, section := range []*apiextensionsv1.JSON{p.Spec.VolumeStaging, p.Spec.VolumeUnstaging} {
+		if object, err := decodeRaw(section); err == nil && slices.Contains(namesIn(object), varReadOnly) {
+			return true
+		}
+	}
+	return false
+}
+
+// namesIn gives the variables that the templates of a section read.
+func namesIn(value any) []string {
+	var names []string
+	switch value := value.(type) {
+	case string:
+		if template, err := jinja.Parse(value); err == nil {
+			names = template.Reads()
+		}
+	case []any:
+		for _, item := range value {
+			names = append(names, namesIn(item)...)
+		}
+	case map[string]any:
+		for _, item := range value {
+			names = append(names, namesIn(item)...)
+		}
+	}
+	return names
+}

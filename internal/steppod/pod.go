@@ -1,0 +1,236 @@
+package steppod
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+const (
+	// exchangeVolume is the name of the volume every pod of ours has, and
+	// exchangePath where each of its containers finds it.
+	exchangeVolume = "pav"
+	exchangePath   = "/pav"
+
+	// defaultDeadlineSeconds bounds a pod that should run to its end and whose
+	// author gave no activeDeadlineSeconds.
+	defaultDeadlineSeconds = 600
+	// maxDeadlineSeconds is the longest deadline of a staging pod, a year.
+	maxDeadlineSeconds = 365 * 24 * 60 * 60
+
+	// maxAnnotations is half of the bytes the API server allows an object's
+	// annotations.
+	maxAnnotations = 128 * 1024
+)
+
+// PodName is the name of the pod of one attempt at one step. uid is that of the
+// claim, for staging and unstaging that of the stage. Attempts have names of their
+// own, so that a failed pod can be kept for reading while the next one runs.
+func PodName(step tarnv1.Step, uid types.UID, attempt int32) string {
+	return fmt.Sprintf("pav-%s-%s-%d", step, uid, attempt)
+}
+
+// StageFolder is where a stage lives on its node, below the node agent's state
+// folder; its subfolder pav is the /pav of the staging and unstaging pods.
+func StageFolder(stateDir string, stage types.UID) string {
+	return filepath.Join(stateDir, "stages", string(stage))
+}
+
+// order says what the pod of a step is to be.
+type order struct {
+	step        tarnv1.Step
+	name        string
+	provisioner string
+	volume      string // name of the PersistentVolume
+	owner       metav1.OwnerReference
+	uidLabel    string // LabelRecord or LabelStage
+	inputs      tarnv1.PodInputs
+	nodes       []corev1.NodeSelectorTerm // where it may run; empty for anywhere
+	nodeName    string
+	namespaces  Namespaces // in which it may run
+	folder      string     // of the stage; empty for pods that run to their end
+}
+
+// build makes the pod of an order from its evaluated template.
+func build(o order, t *podTemplate) (*corev1.Pod, error) {
+	meta, err := metadataOf(o, t)
+	if err != nil {
+		return nil, err
+	}
+	pod := &corev1.Pod{ObjectMeta: meta, Spec: *t.Spec.DeepCopy()}
+	pod.Name = o.name
+	labels := pod.Labels
+	labels[tarnv1.LabelProvisioner] = o.provisioner
+	labels[tarnv1.LabelStep] = string(o.step)
+	labels[tarnv1.LabelVolume] = tarnv1.VolumeLabel(o.volume)
+	labels[o.uidLabel] = string(o.owner.UID)
+	pod.OwnerReferences = []metav1.OwnerReference{o.owner}
+	if err := annotate(pod, o.inputs); err != nil {
+		return nil, err
+	}
+	requireNodes(pod, o.nodes)
+	if o.nodeName != "" {
+		pinToNode(pod, o.nodeName)
+	}
+	if isCritical(o.step) {
+		outlive(pod)
+	}
+	if o.step != tarnv1.StepStaging {
+		if err := runToEnd(o.step, pod); err != nil {
+			return nil, err
+		}
+	}
+	mountExchange(pod, exchangeSource(o.folder), o.folder != "")
+	keepLastWords(pod)
+	return pod, nil
+}
+
+// keepLastWords has the kubelet keep the last lines that a container has printed, where it
+// fails without a termination message and its author has not chosen otherwise. They explain
+// a failure of which /pav/error tells nothing, when the pod is gone.
+func keepLastWords(pod *corev1.Pod) {
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			if containers[i].TerminationMessagePolicy == "" {
+				containers[i].TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
+			}
+		}
+	}
+}
+
+// metadataOf takes of a template's metadata what is an author's to say: namespace,
+// labels and annotations, but none of Tarn's own.
+func metadataOf(o order, t *podTemplate) (metav1.ObjectMeta, error) {
+	invalid := func(field, format string, args ...any) error {
+		return &StepError{Step: o.step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s.podTemplate.metadata.%s: ", sectionNames[o.step], field) + fmt.Sprintf(format, args...)}
+	}
+	meta := metav1.ObjectMeta{Namespace: cmp.Or(t.Metadata.Namespace, o.namespaces.orDefault()[0]), Labels: map[string]string{}, Annotations: map[string]string{}}
+	if wrong := validation.IsDNS1123Label(meta.Namespace); len(wrong) > 0 {
+		return meta, invalid("namespace", "%q is no name of a namespace: %s", meta.Namespace, wrong[0])
+	}
+	if why := o.namespaces.refuse(meta.Namespace); why != "" {
+		return meta, invalid("namespace", "%s", why)
+	}
+	size := 0
+	for key, value := range t.Metadata.Annotations {
+		if !isOurs(key) {
+			meta.Annotations[key] = value
+			size += len(key) + len(value)
+		}
+	}
+	if size > maxAnnotations {
+		return meta, invalid("annotations", "have %d bytes; the most is %d, so that the pod's results have room beside them", size, maxAnnotations)
+	}
+	for key, value := range t.Metadata.Labels {
+		if !isOurs(key) {
+			meta.Labels[key] = value
+		}
+	}
+	return meta, nil
+}
+
+// isOurs says whether a label or annotation is Tarn's to set.
+func isOurs(key string) bool { return strings.HasPrefix(key, tarnv1.Group+"/") }
+
+func annotate(pod *corev1.Pod, inputs tarnv1.PodInputs) error {
+	data, err := json.Marshal(inputs)
+	if err != nil {
+		return fmt.Errorf("writing annotation %s: %w", tarnv1.AnnotationInputs, err)
+	}
+	pod.Annotations[tarnv1.AnnotationInputs] = string(data)
+	return nil
+}
+
+// pinToNode puts a pod on the node whose kubelet asks for the volume. It bypasses
+// the scheduler, as the original does: the node is not a choice. Taints that would
+// evict it are tolerated, because its consumers are on that node already.
+func pinToNode(pod *corev1.Pod, node string) {
+	pod.Spec.NodeName = node
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
+		Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+	})
+}
+
+// lastToGo is the priority class by which the kubelet ends a staging pod after the
+// pods that use its volume when the node is shut down, never evicts it for pressure,
+// and has the kernel kill it last when memory runs out.
+const lastToGo = "system-node-critical"
+
+// isCritical says whether the pods of a step are the last to go. Unstaging pods are among
+// them because a node under pressure refuses all others: a pod it has evicted to have room
+// would keep its volume, and the room that takes, until the pressure is over.
+func isCritical(step tarnv1.Step) bool {
+	return step == tarnv1.StepStaging || step == tarnv1.StepUnstaging
+}
+
+// outlive sees to it that a staging pod is not ended before its consumers, and that its
+// volume can be unstaged after them, unless its author gave the pod a priority.
+func outlive(pod *corev1.Pod) {
+	if pod.Spec.PriorityClassName == "" && pod.Spec.Priority == nil {
+		pod.Spec.PriorityClassName = lastToGo
+	}
+}
+
+// withoutPriority gives the pod as it is where its namespace has no quota for critical
+// pods, which some clusters ask for; nil if it has no such priority.
+func withoutPriority(pod *corev1.Pod) *corev1.Pod {
+	if !isCritical(tarnv1.Step(pod.Labels[tarnv1.LabelStep])) || pod.Spec.PriorityClassName != lastToGo {
+		return nil
+	}
+	plain := pod.DeepCopy()
+	plain.Spec.PriorityClassName = ""
+	return plain
+}
+
+// runToEnd sees to it that a pod whose end is waited for can end.
+func runToEnd(step tarnv1.Step, pod *corev1.Pod) error {
+	switch pod.Spec.RestartPolicy {
+	case "":
+		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	case corev1.RestartPolicyAlways:
+		return &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf(
+			"spec.%s.%s.spec.restartPolicy: a %s pod runs to its end, so it must be Never or OnFailure, not Always", sectionNames[step], templateOf(step), step)}
+	}
+	if pod.Spec.ActiveDeadlineSeconds == nil {
+		pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](defaultDeadlineSeconds)
+	}
+	return nil
+}
+
+// exchangeSource is where /pav comes from: for a pod that runs to its end an inline
+// volume of Tarn's own CSI driver, whose unpublishing waits until the results are
+// stored; for staging a folder of the node agent, since mounts made in it must
+// reach the host and may not lie where the kubelet cleans up.
+func exchangeSource(folder string) corev1.VolumeSource {
+	if folder == "" {
+		return corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: tarnv1.ResultsDriver}}
+	}
+	return corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+		Path: filepath.Join(folder, "pav"), Type: ptr.To(corev1.HostPathDirectory),
+	}}
+}
+
+// mountExchange puts /pav first in every container.
+func mountExchange(pod *corev1.Pod, source corev1.VolumeSource, staging bool) {
+	pod.Spec.Volumes = append([]corev1.Volume{{Name: exchangeVolume, VolumeSource: source}}, pod.Spec.Volumes...)
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			c := &containers[i]
+			mount := corev1.VolumeMount{Name: exchangeVolume, MountPath: exchangePath}
+			if staging && c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false) {
+				mount.MountPropagation = ptr.To(corev1.MountPropagationBidirectional)
+			}
+			c.VolumeMounts = append([]corev1.VolumeMount{mount}, c.VolumeMounts...)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package steppod
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// recycleMethods are those that volumeRecycling may do.
+var recycleMethods = []tarnv1.RecycleMethod{tarnv1.RecycleFiles, tarnv1.RecycleZero, tarnv1.RecycleDiscard}
+
+// Passage is a released volume on its way to its next user by the provisioner's own pods.
+type Passage struct {
+	Record *tarnv1.PavVolume
+	Volume *corev1.PersistentVolume
+	// Claim is the uid of the scrub claim that the volume has meanwhile: the pods have
+	// their names by it.
+	Claim  types.UID
+	Method tarnv1.RecycleMethod
+	// Handle is what to delete where it is not the volume's own, for a creation that gave
+	// another one; empty else.
+	Handle string
+}
+
+// RecycleSteps gives the steps, in their order, by which a provisioner's own pods carry
+// out a method; none where it leaves that to others. A section that is a template as a
+// whole may do any, which shows only there.
+func RecycleSteps(p *pavv1.PavProvisioner, method tarnv1.RecycleMethod) []tarnv1.Step {
+	if method == tarnv1.RecycleRecreate {
+		steps := []tarnv1.Step{tarnv1.StepDeletion, tarnv1.StepCreation}
+		if slices.ContainsFunc(steps, func(s tarnv1.Step) bool { return !hasPod(p, s) }) {
+			return nil
+		}
+		return steps
+	}
+	if !slices.Contains(recycleMethods, method) || !hasPod(p, tarnv1.StepRecycling) {
+		return nil
+	}
+	fields, ok := mappingOf(p, tarnv1.StepRecycling)
+	if listed, isList := fields["methods"].([]any); ok && isList && !slices.Contains(listed, any(string(method))) && !slices.ContainsFunc(listed, isTemplated) {
+		return nil
+	}
+	return []tarnv1.Step{tarnv1.StepRecycling}
+}
+
+func isTemplated(item any) bool {
+	text, ok := item.(string)
+	return ok && isTemplate(text)
+}
+
+// hasPod says whether a section has or may have a pod.
+func hasPod(p *pavv1.PavProvisioner, step tarnv1.Step) bool {
+	if rawOf(p, step) == nil {
+		return false
+	}
+	fields, ok := mappingOf(p, step)
+	return !ok || fields[fieldPod] != nil
+}
+
+// mappingOf is a section as a mapping; ok is false for one that is a template as a whole.
+func mappingOf(p *pavv1.PavProvisioner, step tarnv1.Step) (fields map[string]any, ok bool) {
+	object, err := objectOf(p, step)
+	if err != nil {
+		return nil, true
+	}
+	fields, ok = object.(map[string]any)
+	return fields, ok
+}
+
+// RecyclingVars is DeletionVars with the method that is asked for and the volume.
+func RecyclingVars(record *tarnv1.PavVolume, vol *corev1.PersistentVolume, method tarnv1.RecycleMethod) (map[string]any, error) {
+	vars, err := DeletionVars(record)
+	if err != nil {
+		return nil, err
+	}
+	vars["method"] = string(method)
+	vars[varVolume], err = toObject(vol, corev1.SchemeGroupVersion.WithKind("PersistentVolume"))
+	return vars, err
+}
+
+// PrepareRecycling evaluates the section of one of the RecycleSteps, for the only pod of
+// that step in a passage; its name tells whether it deletes what has another handle. A
+// section that comes to no pod gives a StepError.
+func (s *Steps) PrepareRecycling(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, passage Passage) (*corev1.Pod, error) {
+	var prepared *Prepared
+	var err error
+	switch step {
+	case tarnv1.StepCreation:
+		prepared, err = s.PrepareCreation(ctx, p, anew(passage.Record), nil, 1)
+	case tarnv1.StepDeletion:
+		record := passage.Record
+		if passage.Handle != "" {
+			record = record.DeepCopy()
+			record.Status.Handle = passage.Handle
+		}
+		prepared, err = s.PrepareDeletion(ctx, p, record, 1)
+	default:
+		prepared, err = s.prepareOwn(ctx, p, passage)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if prepared.Pod == nil {
+		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s.podTemplate comes to nothing: a volume is recycled by a pod", sectionNames[step])}
+	}
+	prepared.Pod.Name = RecyclePodName(step, passage.Claim, passage.Handle != "")
+	return prepared.Pod, nil
+}
+
+func (s *Steps) prepareOwn(ctx context.Context, p *pavv1.PavProvisioner, passage Passage) (*Prepared, error) {
+	vars, err := RecyclingVars(passage.Record, passage.Volume, passage.Method)
+	if err != nil {
+		return nil, err
+	}
+	section, err := s.evaluate(ctx, tarnv1.StepRecycling, p, passage.Record.Spec.Claim.Namespace, vars)
+	if err != nil {
+		return nil, err
+	}
+	if section.Methods != nil && !slices.Contains(section.Methods, passage.Method) {
+		return nil, &StepError{Step: tarnv1.StepRecycling, Reason: ReasonRefused, Message: fmt.Sprintf(
+			"spec.volumeRecycling of PavProvisioner %q does %s, not %s; choose one of these as %s", p.Name, join(section.Methods), passage.Method, tarnv1.AnnotationRecycle)}
+	}
+	return s.prepare(recordOrder(tarnv1.StepRecycling, p, passage.Record, 1), section)
+}
+
+// RecyclePodName is the name of the pod of a step in a passage. other says that it
+// deletes what a creation made under another handle.
+func RecyclePodName(step tarnv1.Step, claim types.UID, other bool) string {
+	if other {
+		return PodName(step, claim, 2)
+	}
+	return PodName(step, claim, 1)
+}
+
+// anew is a record that asks for a volume of the size that it has by now.
+func anew(record *tarnv1.PavVolume) *tarnv1.PavVolume {
+	record = record.DeepCopy()
+	record.Spec.RequestedMinCapacity = max(record.Spec.RequestedMinCapacity, record.Status.Capacity)
+	return record
+}
+
+// Recreated is the handle that a creation pod gave a volume that is made anew. Where what
+// it made cannot be used, err says why, a StepError; the handle is what to delete then.
+func Recreated(record *tarnv1.PavVolume, o Observation) (handle string, err error) {
+	handle = cmp.Or(o.Inputs.Handle, DefaultHandle(record))
+	if told := o.Result; told != nil && told.Handle != nil && checkHandle(*told.Handle) == nil {
+		handle = *told.Handle
+	}
+	_, _, err = CreationResult(anew(record), o.Inputs, o.Result)
+	return handle, err
+}

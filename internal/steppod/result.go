@@ -1,0 +1,106 @@
+package steppod
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"unicode"
+	"unicode/utf8"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
+	"tarn.dev/tarn/jinja"
+)
+
+// maxHandle is the most bytes a handle may have, the CSI specification's limit for
+// a volume id.
+const maxHandle = 128
+
+// CreationResult is the handle and the size in bytes of a created volume: what the
+// pod wrote to /pav goes before the section's fields, as in the original's code. The
+// default handle and the size that was asked for come last. inputs are the fields, result what the pod
+// left, nil where there was none. The error is a StepError.
+func CreationResult(record *tarnv1.PavVolume, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (string, int64, error) {
+	if result == nil {
+		result = &tarnv1.PodResult{}
+	}
+	fail := func(format string, args ...any) (string, int64, error) {
+		return "", 0, &StepError{Step: tarnv1.StepCreation, Reason: ReasonResultInvalid, Message: fmt.Sprintf(format, args...)}
+	}
+	if result.Unreadable != "" {
+		return fail("the creation pod left something in /pav that cannot be read: %s", result.Unreadable)
+	}
+	handle := inputs.Handle
+	if handle == "" {
+		handle = DefaultHandle(record)
+	}
+	if result.Handle != nil {
+		handle = *result.Handle
+		if err := checkHandle(handle); err != nil {
+			return fail("/pav/handle: %v", err)
+		}
+	}
+	bytes := inputs.Capacity
+	if result.Capacity != nil {
+		parsed, err := volume.ParseCapacity(*result.Capacity, volume.RoundUp)
+		if err != nil {
+			return fail("/pav/capacity: %v", err)
+		}
+		bytes = parsed
+	}
+	if bytes == 0 {
+		bytes = record.Spec.RequestedMinCapacity
+	}
+	if least := record.Spec.RequestedMinCapacity; bytes < least {
+		return fail("the volume has %d bytes, the claim requests at least %d", bytes, least)
+	}
+	if most := record.Spec.RequestedMaxCapacity; most != nil && bytes > *most {
+		return fail("the volume has %d bytes, the claim's limit is %d", bytes, *most)
+	}
+	return handle, bytes, nil
+}
+
+// HandleTaken says that a creation gave a handle that another volume has, and what a
+// person can do about it. holder names the other one.
+func HandleTaken(record *tarnv1.PavVolume, holder kube.Holder) *StepError {
+	return &StepError{Step: tarnv1.StepCreation, Reason: ReasonHandleTaken, Message: fmt.Sprintf(
+		"the creation gave volumeHandle %q, which %s has: the volume is not used, and no deletion pod runs, as it would delete what is the other's. "+
+			"Correct PavProvisioner %q, remove by hand what was made beside the other volume, then delete the claim, or, to have it served anew: kubectl delete pavvolume %s",
+		cmp.Or(record.Status.Handle, DefaultHandle(record)), holder, record.Spec.Provisioner.Name, record.Name)}
+}
+
+// HandleGoing says that a volume waits until another, whose storage is being deleted, lets
+// its handle go.
+func HandleGoing(handle string, holder kube.Holder) string {
+	return fmt.Sprintf("volumeHandle %q is still that of %s, whose storage is being deleted: the volume is created when that is done. How far it is: tarn explain volume %s",
+		handle, holder, holder.Name)
+}
+
+// checkHandle refuses what cannot be a CSI volume handle.
+func checkHandle(handle string) error {
+	switch {
+	case handle == "":
+		return errors.New("a volume handle must not be empty")
+	case len(handle) > maxHandle:
+		return fmt.Errorf("a volume handle must have at most %d bytes, this one has %d", maxHandle, len(handle))
+	case !utf8.ValidString(handle):
+		return errors.New("a volume handle must be UTF-8")
+	}
+	for _, r := range handle {
+		if unicode.IsControl(r) {
+			return fmt.Errorf("volume handle %q must not hold control characters", handle)
+		}
+	}
+	return nil
+}
+
+// templateMessage puts section and field before an engine's error.
+func templateMessage(step tarnv1.Step, err error) string {
+	field := "spec." + sectionNames[step]
+	var e *jinja.Error
+	if !errors.As(err, &e) {
+		return field + ": " + err.Error()
+	}
+	return Problem{Field: joinPath(field, e.Path), Line: e.Line, Column: e.Column, Message: e.Message}.String()
+}

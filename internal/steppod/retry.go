@@ -1,0 +1,72 @@
+package steppod
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+)
+
+// FirstRetry and LastRetry bound the pause after a creation, expansion or deletion that
+// failed.
+const (
+	FirstRetry = 2 * time.Second
+	LastRetry  = 5 * time.Minute
+)
+
+// RetryAt is when what has failed n times for a volume, n from 1, is tried again: the pause
+// doubles with each. The pause before a creation begins when the one before is undone:
+// counted from the failure, it would go by while a slow machine undoes, and one attempt
+// follow the other.
+func RetryAt(record *tarnv1.PavVolume, n int32, now time.Time) *metav1.Time {
+	at := metav1.NewTime(now.Add(kube.Backoff(n, FirstRetry, LastRetry, string(record.UID))))
+	return &at
+}
+
+// currentClass ends an AnnotationRetry that asks for the parameters the class has now.
+const currentClass = "/current-class"
+
+// RetryAfter is the value of AnnotationRetry that has the attempt after this one begin at once.
+func RetryAfter(step tarnv1.Step, attempt int32, withCurrentClass bool) string {
+	value := fmt.Sprintf("%s-%d", step, attempt)
+	if withCurrentClass {
+		value += currentClass
+	}
+	return value
+}
+
+// Retried says whether an administrator has asked for another attempt after this one. The
+// answer is yes once: the next attempt has another number.
+func Retried(record *tarnv1.PavVolume, step tarnv1.Step, attempt int32) bool {
+	return strings.TrimSuffix(record.Annotations[tarnv1.AnnotationRetry], currentClass) == RetryAfter(step, attempt, false)
+}
+
+// UndoneWithCurrentClass says whether a deletion attempt gets the parameters the class has
+// now. Only what a failed creation left is undone so. A volume that was in use is where the
+// parameters of its record say: with others, a deletion pod would find nothing there and
+// report success, and the data would stay with nothing that tells of it.
+func UndoneWithCurrentClass(record *tarnv1.PavVolume, attempt int32) bool {
+	return record.Status.Phase == tarnv1.VolumeUndoing &&
+		record.Annotations[tarnv1.AnnotationRetry] == RetryAfter(tarnv1.StepDeletion, attempt-1, true)
+}
+
+// Forgotten says whether an administrator has given up a record: it is deleted, and the
+// annotation says that this is meant of this record, and not of an earlier one of its name.
+func Forgotten(record *tarnv1.PavVolume) bool {
+	return record.DeletionTimestamp != nil && record.Annotations[tarnv1.AnnotationForget] == string(record.UID)
+}
+
+// GivenUp says what stays behind when a record is forgotten.
+func GivenUp(record *tarnv1.PavVolume) string {
+	node := ""
+	if name := record.Status.NodeName; name != "" {
+		node = fmt.Sprintf(" on node %q", name)
+	}
+	return fmt.Sprintf("storage with handle %q of PavProvisioner %q%s stays if there is any; remove it by hand",
+		cmp.Or(record.Status.Handle, DefaultHandle(record)), record.Spec.Provisioner.Name, node)
+}

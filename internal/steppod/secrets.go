@@ -1,0 +1,65 @@
+package steppod
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// Parameters of a StorageClass by which a CSI sidecar finds the Secret for a call.
+const (
+	sidecarPrefix   = "csi.storage.k8s.io/"
+	secretParameter = "-secret-name"
+)
+
+// UnreadSecret says which parameter of a class names a Secret though no template of the
+// provisioner reads the parameters of a class, empty where there is none. No sidecar
+// stands between that would read it, so whoever named it would believe in vain that it is
+// used. A template that reads any of them may find this one by a name it puts together.
+func UnreadSecret(p *pavv1.PavProvisioner, class *storagev1.StorageClass) string {
+	for _, name := range slices.Sorted(maps.Keys(class.Parameters)) {
+		if strings.HasPrefix(name, sidecarPrefix) && strings.HasSuffix(name, secretParameter) && !reads(p, varParams, varClass, varVolume) {
+			return fmt.Sprintf("StorageClass %q has parameter %q with value %q, of which no template of PavProvisioner %q takes notice, so that no pod gets that Secret; make the class anew without it, as it cannot be changed, or have the template of a pod read params['%s'] and mount the Secret",
+				class.Name, name, class.Parameters[name], p.Name, name)
+		}
+	}
+	return ""
+}
+
+// checkSecrets refuses a volume that names a Secret for CSI calls where no template of the
+// provisioner reads the volume.
+func checkSecrets(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) error {
+	csi := vol.Spec.CSI
+	for _, s := range []struct {
+		field string
+		ref   *corev1.SecretReference
+	}{
+		{"controllerPublishSecretRef", csi.ControllerPublishSecretRef}, {"nodeStageSecretRef", csi.NodeStageSecretRef},
+		{"nodePublishSecretRef", csi.NodePublishSecretRef}, {"controllerExpandSecretRef", csi.ControllerExpandSecretRef},
+		{"nodeExpandSecretRef", csi.NodeExpandSecretRef},
+	} {
+		if s.ref == nil || reads(p, varVolume) {
+			continue
+		}
+		return &StepError{Step: tarnv1.StepStaging, Reason: ReasonVolumeRefused, Message: fmt.Sprintf(
+			"PersistentVolume %q: spec.csi.%s is %q, of which no template of PavProvisioner %q takes notice, so that no pod gets that Secret; make the volume anew without it, or have the template of a pod read pv.spec.csi.%s and mount the Secret",
+			vol.Name, s.field, s.ref.Namespace+"/"+s.ref.Name, p.Name, s.field)}
+	}
+	return nil
+}
+
+// reads says whether a template of the provisioner reads one of some variables. What
+// cannot be told counts as read.
+func reads(p *pavv1.PavProvisioner, variables ...string) bool {
+	return slices.ContainsFunc(sections(p), func(s rawSection) bool {
+		object, err := decodeRaw(s.raw)
+		return err != nil || slices.ContainsFunc(namesIn(object), func(name string) bool { return slices.Contains(variables, name) })
+	})
+}

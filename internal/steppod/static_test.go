@@ -1,0 +1,198 @@
+package steppod
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
+)
+
+// byHand is a volume of 1Gi written by hand, bound to a claim that may only be written
+// by one node, and its stage.
+func byHand(changes ...func(*corev1.PersistentVolume)) (*tarnv1.PavStage, *corev1.PersistentVolume, *corev1.PersistentVolumeClaim) {
+	claim := testkit.Claim("ns", "data", "u1", "prov")
+	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-7"}}
+	vol.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	vol.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany}
+	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "prov", VolumeHandle: "shelf-7", VolumeAttributes: map[string]string{"room": "3"}}
+	for _, change := range changes {
+		change(vol)
+	}
+	stage := &tarnv1.PavStage{ObjectMeta: metav1.ObjectMeta{Name: "stage-1", UID: "s1"}}
+	stage.Spec.NodeName = "n1"
+	return stage, vol, claim
+}
+
+func block(vol *corev1.PersistentVolume) { vol.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }
+
+func TestTheTimeUntilAVolumeIsThereIsItsSections(t *testing.T) {
+	for _, c := range []struct {
+		name, value string
+		want        int64
+		wantError   string // of the section that was evaluated; empty for none
+		wantProblem bool
+	}{
+		{"a number", `900`, 900, "", false},
+		{"a template", `"{{ 15 * 60 }}"`, 900, "", false},
+		{"digits in a string", `"900"`, 900, "", false},
+		{"nothing", `null`, 0, "", false},
+		{"no time at all", `0`, 0, "from 1 to 31536000, not 0", true},
+		{"a fraction", `1.5`, 0, "not 1.5", true},
+		{"a word", `"soon"`, 0, `not "soon"`, true},
+		{"a template that gives a word", `"{{ node.metadata.name }}"`, 0, `not "n1"`, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := testkit.Provisioner("prov")
+			p.Spec.VolumeStaging = testkit.Section(`{"deadlineSeconds": ` + c.value + `, "podTemplate": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}`)
+			if problems := Check(p, nil); (len(problems) > 0) != c.wantProblem || c.wantProblem && problems[0].Field != "spec.volumeStaging.deadlineSeconds" {
+				t.Errorf("problems %v, want some: %t", problems, c.wantProblem)
+			}
+			stage, vol, claim := byHand()
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+			prepared, err := (&Steps{}).PrepareStage(t.Context(), tarnv1.StepStaging, p, stage, vol, claim, node, 1)
+			if c.wantError != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wantError) {
+					t.Errorf("got %v, want an error with %q", err, c.wantError)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o := Observe(prepared.Pod, stage.UID, metav1.Now().Time); o.Inputs.DeadlineSeconds != c.want {
+				t.Errorf("its pod has %d s, want %d", o.Inputs.DeadlineSeconds, c.want)
+			}
+		})
+	}
+}
+
+func TestAVolumeWrittenByHandIsHeldAgainstVolumeValidation(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		section string
+		change  func(*corev1.PersistentVolume)
+		want    string // in the error; empty for none
+	}{
+		{"it fits", `{"minCapacity": "1Gi", "maxCapacity": "1Gi", "accessModes": ["ReadWriteOnce"]}`, nil, ""},
+		{"without the section anything does", ``, block, ""},
+		{"with the section only file systems do, unless it says otherwise", `{}`, block, `spec.volumeMode is Block, PavProvisioner "prov" has Filesystem in spec.volumeValidation.volumeModes`},
+		{"a volume mode it has", `{"volumeModes": ["Block"]}`, block, ""},
+		{"an access mode of its claim is none of the provisioner's", `{"accessModes": ["ReadOnlyMany"]}`, nil, `claim ns/data has ReadWriteOnce in spec.accessModes, PavProvisioner "prov" has ReadOnlyMany`},
+		{"one of its own that the claim does not ask for does no harm", `{"accessModes": ["ReadWriteOnce"]}`, nil, ""},
+		{"too large", `{"maxCapacity": "1Mi"}`, nil, `PersistentVolume "pv-7": spec.capacity.storage is 1073741824 bytes, PavProvisioner "prov" has 1048576 in spec.volumeValidation.maxCapacity`},
+		{"too small", `{"minCapacity": "2Gi"}`, nil, `has 2147483648 in spec.volumeValidation.minCapacity`},
+		{"limits that cannot be", `{"minCapacity": 2, "maxCapacity": 1}`, nil, `minCapacity (2) must not be greater than maxCapacity (1)`},
+		{"a limit by the volume's own words", `{"maxCapacity": "{{ 2 * requestedMaxCapacity if handle == 'shelf-7' and pv.metadata.name == 'pv-7' and params.room == '3' else 1 }}"}`, nil, ""},
+		{"there is no class", `{"maxCapacity": "{{ sc.parameters.most }}"}`, nil, `'sc' is undefined`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := testkit.Provisioner("prov")
+			if c.section != "" {
+				p.Spec.VolumeValidation = testkit.Section(c.section)
+			}
+			stage, vol, claim := byHand()
+			if c.change != nil {
+				c.change(vol)
+			}
+			prepared, err := (&Steps{}).PrepareStatic(t.Context(), p, stage, vol, claim)
+			switch {
+			case c.want == "" && (err != nil || prepared.Pod != nil):
+				t.Errorf("got %+v, %v, want neither pod nor error", prepared, err)
+			case c.want != "" && (AsStepError(err) == nil || !strings.Contains(err.Error(), c.want)):
+				t.Errorf("got %v, want a StepError with %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestTheValidationPodOfAVolumeWrittenByHandBelongsToItsStage(t *testing.T) {
+	p := testkit.Provisioner("prov")
+	p.Spec.Topology = pavv1.TopologyNode
+	p.Spec.VolumeValidation = testkit.Section(`{"podTemplate": {"spec": {"containers": [{"name": "c", "args": ["{{ handle }} {{ requestedMinCapacity }} {{ requestedMaxCapacity }}"]}]}}}`)
+	stage, vol, claim := byHand()
+	prepared, err := (&Steps{}).PrepareStatic(t.Context(), p, stage, vol, claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := prepared.Pod
+	if got, want := pod.Spec.Containers[0].Args[0], "shelf-7 1073741824 1073741824"; got != want {
+		t.Errorf("it is told %q, want %q", got, want)
+	}
+	if pod.Name != "pav-validation-s1-1" || !OwnedBy(pod, "s1") || pod.Labels[tarnv1.LabelStage] != "s1" || !hasResults(pod) {
+		t.Errorf("pod %s, owners %v, labels %v, volumes %v", pod.Name, pod.OwnerReferences, pod.Labels, pod.Spec.Volumes)
+	}
+	terms := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(terms) != 1 || terms[0].MatchFields[0].Values[0] != "n1" {
+		t.Errorf("it may run on %v, want the stage's node alone", terms)
+	}
+}
+
+const staged = `{"podTemplate": {"spec": {"containers": [{"name": "c", "args": ["%s"]}]}}}`
+
+func TestOfWhatAStagingTakesNoNoticeIsWarned(t *testing.T) {
+	nfs := func(vol *corev1.PersistentVolume) { vol.Spec.MountOptions = []string{"noexec", "nfsvers=4.1"} }
+	xfs := func(vol *corev1.PersistentVolume) { vol.Spec.CSI.FSType = "xfs" }
+	asParameter := func(vol *corev1.PersistentVolume) {
+		xfs(vol)
+		vol.Spec.CSI.VolumeAttributes[FSTypeParameter] = "xfs"
+	}
+	for _, c := range []struct {
+		name   string
+		reads  string
+		change func(*corev1.PersistentVolume)
+		want   string // empty for nothing
+	}{
+		{"nothing is asked for", "plain", func(*corev1.PersistentVolume) {}, ""},
+		{"mount options", "plain", nfs, `PersistentVolume "pv-7" is staged without its spec.mountOptions "noexec,nfsvers=4.1": spec.volumeStaging of PavProvisioner "prov" takes no notice of it; have the template use mountOptions, or remove it from the volume (and its StorageClass)`},
+		{"both", "plain", func(vol *corev1.PersistentVolume) { nfs(vol); xfs(vol) }, `PersistentVolume "pv-7" is staged without its spec.mountOptions "noexec,nfsvers=4.1" and spec.csi.fsType "xfs": spec.volumeStaging of PavProvisioner "prov" takes no notice of it; have the template use mountOptions and fsType, or remove it from the volume (and its StorageClass)`},
+		{"options are read", "{{ mountOptions | join(',') }}", nfs, ""},
+		{"the volume is read", "{{ pv.spec.mountOptions | join(',') }}", nfs, ""},
+		{"a file system", "{{ mountOptions | tojson }}", xfs, `PersistentVolume "pv-7" is staged without its spec.csi.fsType "xfs": spec.volumeStaging of PavProvisioner "prov" takes no notice of it; have the template use fsType, or remove it from the volume (and its StorageClass)`},
+		{"the file system is read", "mkfs.{{ fsType }}", xfs, ""},
+		{"the file system is read as a parameter", "mkfs.{{ params['csi.storage.k8s.io/fstype'] }}", asParameter, ""},
+		{"a device has neither", "plain", func(vol *corev1.PersistentVolume) { nfs(vol); xfs(vol); block(vol) }, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := testkit.Provisioner("prov")
+			p.Spec.VolumeStaging = testkit.Section(strings.Replace(staged, "%s", c.reads, 1))
+			stage, vol, claim := byHand(c.change)
+			prepared, err := (&Steps{StateDir: "/state"}).PrepareStage(t.Context(), tarnv1.StepStaging, p, stage, vol, claim, &corev1.Node{}, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if prepared.Warning != c.want {
+				t.Errorf("it is warned %q, want %q", prepared.Warning, c.want)
+			}
+		})
+	}
+}
+
+func TestStagingIsToldMountOptionsAndFileSystem(t *testing.T) {
+	p := testkit.Provisioner("prov")
+	p.Spec.VolumeStaging = testkit.Section(strings.Replace(staged, "%s", `mount -t {{ fsType or 'ext4' }}{% if mountOptions %} -o {{ mountOptions | join(',') }}{% endif %}`, 1))
+	p.Spec.VolumeUnstaging = p.Spec.VolumeStaging
+	for want, change := range map[string]func(*corev1.PersistentVolume){
+		"mount -t ext4": func(*corev1.PersistentVolume) {},
+		"mount -t xfs -o discard,noexec": func(vol *corev1.PersistentVolume) {
+			vol.Spec.MountOptions, vol.Spec.CSI.FSType = []string{"discard", "noexec"}, "xfs"
+		},
+	} {
+		stage, vol, claim := byHand(change)
+		for _, step := range []tarnv1.Step{tarnv1.StepStaging, tarnv1.StepUnstaging} {
+			prepared, err := (&Steps{StateDir: "/state"}).PrepareStage(t.Context(), step, p, stage, vol, claim, &corev1.Node{}, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := prepared.Pod.Spec.Containers[0].Args[0]; got != want {
+				t.Errorf("the %s pod is told %q, want %q", step, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package steppodtest
+
+import (
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+)
+
+// NoImage is what a pod waits for that CannotPull.
+const NoImage = "container main: ImagePullBackOff: no such image"
+
+// CannotPull shows a pod as its kubelet does while an image cannot be had.
+func CannotPull(pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	pod.Status.Phase = corev1.PodPending
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"},
+	}}}
+	return pod
+}
+
+// TimeIsUp shows it as kubelet and node agent do once it was ended at its deadline: what
+// it waited for is not to be seen any more.
+func TimeIsUp(pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](5)
+	pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "DeadlineExceeded"
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated"},
+	}}}
+	result, _ := json.Marshal(tarnv1.PodResult{Succeeded: ptr.To(false)}) // of plain fields
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, tarnv1.AnnotationResult, string(result))
+	return pod
+}

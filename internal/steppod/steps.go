@@ -1,0 +1,342 @@
+package steppod
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
+	"tarn.dev/tarn/jinja"
+)
+
+// evaluationTime bounds the evaluation of one section, live reads included.
+const evaluationTime = 10 * time.Second
+
+// Steps evaluates sections and makes their pods.
+type Steps struct {
+	// Client creates and deletes pods.
+	Client client.Client
+	// Reader reads live, for get_pvc and get_pv.
+	Reader client.Reader
+	// StateDir is the node agent's folder on every node.
+	StateDir string
+	// Namespaces are those that the pods may run in; nil for DefaultNamespaces.
+	Namespaces Namespaces
+	// EventsOf gives the Events about a pod, by which it is told what keeps it from starting;
+	// nil where that is not told. See LiveEvents.
+	EventsOf func(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error)
+	// Limits bound each evaluation; zero fields mean the engine's defaults.
+	Limits jinja.Limits
+}
+
+// Prepared is an evaluated section.
+type Prepared struct {
+	// Pod to be started; nil where the section has no podTemplate.
+	Pod *corev1.Pod
+	// Inputs are a creation's handle and capacity, as far as its fields give them.
+	Inputs tarnv1.PodInputs
+	// Recovery is volumeStaging's, Rebind where it has none.
+	Recovery tarnv1.StageRecovery
+	// Warning is what whoever uses the volume has to be told of its staging; empty for nothing.
+	Warning string
+}
+
+// PrepareValidation evaluates volumeValidation and checks the claim against it. A
+// claim that does not fit gives a StepError with ReasonRefused.
+func (s *Steps) PrepareValidation(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim, attempt int32) (*Prepared, error) {
+	section, err := s.evaluateRecord(ctx, tarnv1.StepValidation, p, record, claim)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkClaim(p.Name, record, section); err != nil {
+		return nil, err
+	}
+	return s.prepare(recordOrder(tarnv1.StepValidation, p, record, attempt), section)
+}
+
+// PrepareCreation evaluates volumeCreation.
+func (s *Steps) PrepareCreation(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim, attempt int32) (*Prepared, error) {
+	section, err := s.evaluateRecord(ctx, tarnv1.StepCreation, p, record, claim)
+	if err != nil {
+		return nil, err
+	}
+	invalid := func(format string, args ...any) error {
+		return &StepError{Step: tarnv1.StepCreation, Reason: ReasonInvalid, Message: "spec.volumeCreation" + fmt.Sprintf(format, args...)}
+	}
+	o := recordOrder(tarnv1.StepCreation, p, record, attempt)
+	bytes, err := section.Capacity.parse(".capacity", volume.RoundUp)
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	o.inputs.Capacity = ptr.Deref(bytes, 0)
+	if section.Handle != nil {
+		handle := strings.TrimSpace(*section.Handle) // as /pav/handle: YAML's "|" ends it with a newline
+		if err := checkHandle(handle); err != nil {
+			return nil, invalid(".handle: %v", err)
+		}
+		o.inputs.Handle = handle
+	}
+	return s.prepare(o, section)
+}
+
+// MarkFirst notes on a creation pod, which must be there, that no other of its attempt
+// was started before.
+func (p *Prepared) MarkFirst() error {
+	p.Inputs.First = true
+	return annotate(p.Pod, p.Inputs)
+}
+
+// PrepareDeletion evaluates volumeDeletion.
+func (s *Steps) PrepareDeletion(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, attempt int32) (*Prepared, error) {
+	vars, err := DeletionVars(record)
+	if err != nil {
+		return nil, err
+	}
+	section, err := s.evaluate(ctx, tarnv1.StepDeletion, p, record.Spec.Claim.Namespace, vars)
+	if err != nil {
+		return nil, err
+	}
+	return s.prepare(recordOrder(tarnv1.StepDeletion, p, record, attempt), section)
+}
+
+// PrepareStage evaluates volumeStaging or volumeUnstaging, as step says. vol must
+// have a CSI source.
+func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, node *corev1.Node, attempt int32) (*Prepared, error) {
+	vars, err := StageVars(stage, vol, claim, node)
+	if err != nil {
+		return nil, err
+	}
+	section, err := s.evaluate(ctx, step, p, claim.Namespace, vars)
+	if err != nil {
+		return nil, err
+	}
+	if step == tarnv1.StepStaging && section.PodTemplate == nil {
+		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: "spec.volumeStaging.podTemplate is missing: a volume is made available on a node by a staging pod"}
+	}
+	var warning string
+	if step == tarnv1.StepStaging {
+		if warning, err = unreadOptions(p, vol); err != nil {
+			return nil, err
+		}
+		// A stage that pods use already is not left lost for a Secret that nobody has read until then.
+		if err := checkSecrets(p, vol); err != nil && !stage.Status.Pod.Staged {
+			return nil, err
+		}
+	}
+	if section.Recovery == "" {
+		section.Recovery = recoveries[0]
+	}
+	if !slices.Contains(recoveries, section.Recovery) {
+		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf(
+			"spec.volumeStaging.recovery: %q is not one of %s", section.Recovery, join(recoveries))}
+	}
+	prepared, err := s.prepare(order{
+		step: step, name: PodName(step, stage.UID, attempt), provisioner: p.Name, volume: stage.Spec.VolumeName,
+		owner: ownerReference(tarnv1.GroupVersion.WithKind("PavStage").Kind, stage), uidLabel: tarnv1.LabelStage,
+		nodeName: stage.Spec.NodeName, folder: StageFolder(s.StateDir, stage.UID),
+		inputs: tarnv1.PodInputs{DeadlineSeconds: int64(section.DeadlineSeconds)},
+	}, section)
+	if err == nil {
+		prepared.Warning = warning
+	}
+	return prepared, err
+}
+
+// Start creates a prepared pod. A pod of that name that is there already counts as
+// started: Observe tells whether it is ours. A pod the API server refuses for what
+// it is gives a StepError.
+func (s *Steps) Start(ctx context.Context, pod *corev1.Pod) error {
+	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
+	err := s.Client.Create(ctx, pod)
+	if plain := withoutPriority(pod); apierrors.IsForbidden(err) && plain != nil {
+		err = s.Client.Create(ctx, plain)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsAlreadyExists(err):
+		return s.adopt(ctx, pod)
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return &StepError{Step: step, Reason: ReasonNamespaceGone,
+			Message: fmt.Sprintf("namespace %q, in which the %s pod is to run, is being deleted; create it again once it is gone", pod.Namespace, step)}
+	case apierrors.IsNotFound(err):
+		return &StepError{Step: step, Reason: ReasonNamespaceGone,
+			Message: fmt.Sprintf("there is no namespace %q, in which the %s pod is to run; create it, or correct %s.%s.metadata.namespace", pod.Namespace, step, SectionField(step), PodField(step))}
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		return &StepError{Step: step, Reason: ReasonPodRefused,
+			Message: fmt.Sprintf("the API server refused the %s pod in namespace %q: %v", step, pod.Namespace, err)}
+	default:
+		return fmt.Errorf("creating pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+}
+
+// adopt sees to it that the pod that is there already is the one that was to be
+// started.
+func (s *Steps) adopt(ctx context.Context, pod *corev1.Pod) error {
+	live := &corev1.Pod{}
+	err := s.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("pod %s/%s went while it was being started", pod.Namespace, pod.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("reading pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	if OwnedBy(live, pod.OwnerReferences[0].UID) {
+		return nil
+	}
+	return &StepError{Step: tarnv1.Step(pod.Labels[tarnv1.LabelStep]), Reason: ReasonPodForeign, Message: fmt.Sprintf(
+		"pod %s/%s exists and belongs to something else; delete it to go on", pod.Namespace, pod.Name)}
+}
+
+// Discard deletes a pod that is ours, and no other of that name. A pod that is gone
+// is no error.
+func (s *Steps) Discard(ctx context.Context, pod *corev1.Pod) error {
+	if pod.DeletionTimestamp != nil {
+		return nil
+	}
+	err := s.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
+	if err = client.IgnoreNotFound(err); err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+func (s *Steps) evaluateRecord(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (*evaluatedSection, error) {
+	varsOf := RecordVars
+	if step == tarnv1.StepValidation {
+		varsOf = ValidationVars
+	}
+	vars, err := varsOf(record, claim)
+	if err != nil {
+		return nil, err
+	}
+	return s.evaluate(ctx, step, p, record.Spec.Claim.Namespace, vars)
+}
+
+// evaluate renders a section and decodes it. own is the namespace of the claim.
+func (s *Steps) evaluate(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, own string, vars map[string]any) (*evaluatedSection, error) {
+	object, err := objectOf(p, step)
+	if err != nil {
+		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s: %v", sectionNames[step], err)}
+	}
+	live := &lookups{reader: s.Reader, provisioner: p, own: own}
+	live.addTo(vars)
+	ctx, cancel := context.WithTimeout(ctx, evaluationTime)
+	defer cancel()
+	value, err := evaluateLiterally(ctx, object, vars, s.Limits)
+	if err != nil {
+		if live.transient != nil {
+			return nil, fmt.Errorf("evaluating spec.%s: %w", sectionNames[step], live.transient)
+		}
+		return nil, &StepError{Step: step, Reason: ReasonTemplate, Message: templateMessage(step, err)}
+	}
+	section, err := decodeSection(step, value)
+	if err != nil {
+		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: err.Error()}
+	}
+	return section, nil
+}
+
+func recordOrder(step tarnv1.Step, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, attempt int32) order {
+	return order{
+		step: step, name: PodName(step, record.Spec.Claim.UID, attempt), provisioner: p.Name, volume: record.Name,
+		owner: ownerReference("PavVolume", record), uidLabel: tarnv1.LabelRecord,
+		nodes: nodesOf(p, record),
+	}
+}
+
+func ownerReference(kind string, owner client.Object) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: tarnv1.GroupVersion.String(), Kind: kind, Name: owner.GetName(), UID: owner.GetUID(), Controller: ptr.To(true),
+	}
+}
+
+func (s *Steps) prepare(o order, section *evaluatedSection) (*Prepared, error) {
+	o.namespaces = s.Namespaces
+	prepared := &Prepared{Inputs: o.inputs, Recovery: section.Recovery}
+	if section.PodTemplate == nil {
+		return prepared, nil
+	}
+	pod, err := build(o, section.PodTemplate)
+	if err != nil {
+		return nil, err
+	}
+	prepared.Pod = pod
+	return prepared, nil
+}
+
+// checkClaim holds a claim against an evaluated volumeValidation, in the original's
+// order: volume mode, access modes, then sizes.
+func checkClaim(provisioner string, record *tarnv1.PavVolume, section *evaluatedSection) error {
+	fail := func(reason, format string, args ...any) error {
+		return &StepError{Step: tarnv1.StepValidation, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	}
+	least, most, err := limitsOf(section)
+	if err != nil {
+		return err
+	}
+	modes := modesIn(section)
+	want := record.Spec
+	if !slices.Contains(modes, want.VolumeMode) {
+		return fail(ReasonRefused, "PavProvisioner %q can only provision volumes with volume mode %s, the claim asks for %s", provisioner, join(modes), want.VolumeMode)
+	}
+	for _, mode := range want.AccessModes {
+		if section.AccessModes != nil && !slices.Contains(section.AccessModes, mode) {
+			return fail(ReasonRefused, "PavProvisioner %q can only provision volumes supporting access mode %s, the claim asks for %s", provisioner, join(section.AccessModes), mode)
+		}
+	}
+	if most != nil && want.RequestedMinCapacity > *most {
+		return fail(ReasonRefused, "PavProvisioner %q cannot provision volumes with capacity greater than %d bytes, the claim requests %d", provisioner, *most, want.RequestedMinCapacity)
+	}
+	if least != nil && want.RequestedMaxCapacity != nil && *want.RequestedMaxCapacity < *least {
+		return fail(ReasonRefused, "PavProvisioner %q cannot provision volumes with capacity less than %d bytes, the claim's limit is %d", provisioner, *least, *want.RequestedMaxCapacity)
+	}
+	return nil
+}
+
+// limitsOf gives the sizes in bytes that an evaluated volumeValidation allows, nil for
+// no limit.
+func limitsOf(section *evaluatedSection) (least, most *int64, err error) {
+	fail := func(format string, args ...any) (*int64, *int64, error) {
+		return nil, nil, &StepError{Step: tarnv1.StepValidation, Reason: ReasonInvalid, Message: fmt.Sprintf(format, args...)}
+	}
+	if least, err = section.MinCapacity.parse("spec.volumeValidation.minCapacity", volume.RoundDown); err != nil {
+		return fail("%v", err)
+	}
+	if most, err = section.MaxCapacity.parse("spec.volumeValidation.maxCapacity", volume.RoundUp); err != nil {
+		return fail("%v", err)
+	}
+	if least != nil && most != nil && *least > *most {
+		return fail("spec.volumeValidation: minCapacity (%d) must not be greater than maxCapacity (%d)", *least, *most)
+	}
+	return least, most, nil
+}
+
+// modesIn gives the volume modes that an evaluated volumeValidation allows.
+func modesIn(section *evaluatedSection) []corev1.PersistentVolumeMode {
+	if section.VolumeModes == nil {
+		return []corev1.PersistentVolumeMode{corev1.PersistentVolumeFilesystem}
+	}
+	return section.VolumeModes
+}
+
+func join[T ~string](list []T) string {
+	parts := make([]string, len(list))
+	for i, item := range list {
+		parts[i] = string(item)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func sortedNames(m map[string]int32) []string { return slices.Sorted(maps.Keys(m)) }

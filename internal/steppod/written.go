@@ -1,0 +1,121 @@
+package steppod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/jinja"
+)
+
+// Section is a section of a provisioner as it is written, for those who look at
+// provisioners without a volume at hand.
+type Section struct {
+	Step tarnv1.Step
+	// Field is its path from spec on, like spec.volumeCreation.
+	Field string
+	// Object is made of maps, lists, strings, numbers, booleans and nil; nil where
+	// the section cannot be read, which Check tells.
+	Object any
+}
+
+// Sections gives the sections a provisioner has, in the order of a volume's life.
+// volumeExpansion stands there twice, each time with the pod of one step.
+func Sections(p *pavv1.PavProvisioner) []Section {
+	var found []Section
+	for _, s := range sections(p) {
+		if s.raw == nil {
+			continue
+		}
+		for _, step := range stepsOf(s.step) {
+			object, err := objectOf(p, step)
+			if err != nil {
+				object = nil
+			}
+			found = append(found, Section{Step: step, Field: SectionField(step), Object: object})
+		}
+	}
+	return found
+}
+
+// SectionField is the path of a step's section, like spec.volumeCreation.
+func SectionField(step tarnv1.Step) string { return "spec." + sectionNames[step] }
+
+// PodField is the field of a step's section that holds its pod.
+func PodField(step tarnv1.Step) string { return templateOf(step) }
+
+// KnownFields names the fields that the section at a path like spec.volumeCreation
+// may have; nil where there is no such section.
+func KnownFields(section string) []string {
+	for step, known := range fieldsOf {
+		if SectionField(step) == section {
+			return slices.Clone(known)
+		}
+	}
+	return nil
+}
+
+// Variables names what the templates of a step may read, sorted, and the functions
+// that read from the API server.
+// Validation has others for a volume that is made for a claim (Dynamic) than for one
+// that was written by hand (Static); for the other steps the mode says nothing.
+func Variables(step tarnv1.Step, mode pavv1.ProvisioningMode) ([]string, error) {
+	record := &tarnv1.PavVolume{Spec: tarnv1.PavVolumeSpec{
+		ClaimSnapshot: apiextensionsv1.JSON{Raw: []byte("{}")}, ClassSnapshot: apiextensionsv1.JSON{Raw: []byte("{}")},
+	}}
+	vol := &corev1.PersistentVolume{}
+	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{}
+	var vars map[string]any
+	var err error
+	switch {
+	case step == tarnv1.StepValidation && mode == pavv1.ModeStatic:
+		vars, err = StaticVars(vol, &corev1.PersistentVolumeClaim{})
+	case step == tarnv1.StepStaging, step == tarnv1.StepUnstaging:
+		vars, err = StageVars(&tarnv1.PavStage{}, vol, &corev1.PersistentVolumeClaim{}, &corev1.Node{})
+	case step == tarnv1.StepExpansion:
+		vars, err = ExpansionVars(record, &corev1.PersistentVolumeClaim{}, 0)
+	case step == tarnv1.StepNodeExpansion:
+		vars, err = NodeExpansionVars(NodeExpansion{Stage: &tarnv1.PavStage{}, Record: record, Volume: vol, Claim: &corev1.PersistentVolumeClaim{}, Node: &corev1.Node{}})
+	case step == tarnv1.StepValidation:
+		vars, err = ValidationVars(record, nil)
+	case step == tarnv1.StepRecycling:
+		vars, err = RecyclingVars(record, vol, "")
+	case step == tarnv1.StepDeletion:
+		vars, err = DeletionVars(record)
+	default:
+		vars, err = RecordVars(record, nil)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("naming the variables of %s: %w", step, err)
+	}
+	return append(slices.Sorted(maps.Keys(vars)), getClaim, getVolume), nil
+}
+
+// Render evaluates the templates of a section and gives what they come to, before
+// any of it is held against what a section may be. own is the namespace of the
+// claim the volume is for. Where a template is at fault the error is a *jinja.Error
+// whose Path begins with the section's Field.
+func (s *Steps) Render(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, own string, vars map[string]any) (any, error) {
+	object, err := objectOf(p, step)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", SectionField(step), err)
+	}
+	known := maps.Clone(vars)
+	(&lookups{reader: s.Reader, provisioner: p, own: own}).addTo(known)
+	ctx, cancel := context.WithTimeout(ctx, evaluationTime)
+	defer cancel()
+	value, err := evaluateLiterally(ctx, object, known, s.Limits)
+	var e *jinja.Error
+	if errors.As(err, &e) {
+		e.Path = joinPath(SectionField(step), e.Path)
+		return nil, e
+	}
+	return value, err
+}

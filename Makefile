@@ -9,11 +9,14 @@ MAKEFLAGS += --no-print-directory
 
 # Checkouts of another owner, as in containers, must build: the version is given below. Without the folder in what is compiled,
 # one clone takes from Go's cache what another has put there.
-export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath)
+FLAGS := -buildvcs=false -trimpath
+export GOFLAGS := $(strip $(filter-out $(FLAGS),$(GOFLAGS)) $(FLAGS))
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 SUITES := unit integration cluster e2e addon rights
 TESTSUM := go run ./hack/testsum
+# Compiled like the programs, or else Go compiles its own library a second time.
+BUILD := CGO_ENABLED=0 go run ./hack/build -version=$(VERSION)
 GEN := go tool controller-gen
 
 .PHONY: help
@@ -21,7 +24,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9\/-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: deps bin/tarn cluster-binaries ## build everything into bin/
+build: deps ## build everything into bin/
+	@$(BUILD) tarn $(ALSO) cluster
+	@hack/stamp.sh
 
 .PHONY: demo
 demo: ## start a cluster with Tarn in it and run examples/hello-world
@@ -108,26 +113,18 @@ deps:
 test-deps:
 	@$(MAKE) -C cluster deps PACKAGES='e2fsprogs xfsprogs btrfs-progs'
 
-# Go knows what has changed; so does the cluster's own Makefile.
+# Go knows what has changed.
 .PHONY: bin/tarn
 bin/tarn: ## build the command line alone, without a cluster's programs
-	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X tarn.dev/tarn/internal/cli.Version=$(VERSION)' -o bin/tarn ./cmd/tarn
-	@ln -sf tarn bin/kubectl-tarn && ln -sf tarn bin/kubectl_complete-tarn
+	@$(BUILD) tarn
 
 # Helm renders and installs the chart; this one is of the version that hack/helm names.
 bin/helm: hack/helm/go.mod
-	@echo '  helm                                       cold usually 2 minutes, else seconds'
-	@CGO_ENABLED=0 go build -C hack/helm -trimpath -ldflags '-s -w' -o $(CURDIR)/bin/helm helm.sh/helm/v4/cmd/helm
+	@$(BUILD) helm
 
 # Kubernetes' own, of the version that hack/csi names. No part of `make build`: cold it takes 220 s of one processor.
 bin/csi-provisioner: hack/csi/go.mod
-	@echo '  csi-provisioner                            cold usually 3 minutes, else seconds'
-	@CGO_ENABLED=0 go build -C hack/csi -trimpath -ldflags '-s -w' -o $(CURDIR)/bin/csi-provisioner github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner
-
-.PHONY: cluster-binaries
-cluster-binaries:
-	@$(MAKE) -C cluster build
-	@hack/stamp.sh
+	@$(BUILD) csi-provisioner
 
 .PHONY: run-unit run-integration run-cluster run-e2e
 run-unit:

@@ -9,19 +9,13 @@ name=${TARN_CLUSTER_NAME:-tarn}
 on_cluster() { bin/tarn-cluster "$@" --name "$name"; }
 stage() { printf '\n== %s\n   (%s; %d s so far)\n' "$1" "$2" $((SECONDS - began)); }
 
-stage "1/5 what this machine lacks" "usually seconds; Debian packages are installed by name"
+stage "1/4 what this machine lacks" "usually seconds; Debian packages are installed by name"
 make --no-print-directory deps
 
-stage "2/5 building Tarn" "about 90 seconds the first time on 2 cores, then seconds"
-make --no-print-directory bin/tarn
-mkdir -p .tarn
-# With Tarn's own flags, so that nothing is compiled twice.
-CGO_ENABLED=0 go build -trimpath -o .tarn/demo ./hack/demo
+stage "2/4 building Tarn, Kubernetes, etcd, containerd and runc" "seconds, or minutes the first time"
+make --no-print-directory build ALSO=demo
 
-stage "3/5 building Kubernetes, etcd, containerd and runc" "about 5 minutes the first time on 2 cores, then seconds"
-make --no-print-directory cluster-binaries
-
-stage "4/5 starting the cluster" "about 20 seconds, or nothing if it runs"
+stage "3/4 starting the cluster" "about 20 seconds, or nothing if it runs"
 # A cluster that runs another Tarn than the one just built goes on with this one.
 built=.tarn/runs-in-$name
 now=$(sha256sum bin/tarn bin/tarn-cluster)
@@ -32,6 +26,6 @@ fi
 on_cluster up
 echo "$now" >"$built"
 
-stage "5/5 hello, world" "usually 5 seconds"
+stage "4/4 hello, world" "usually 5 seconds"
 KUBECONFIG=$(on_cluster kubeconfig) .tarn/demo
 printf '\nThe demo took %d s. `make down` removes the cluster.\n' $((SECONDS - began))

@@ -59,7 +59,7 @@ func (r rights) add(column, where string, rule rbacv1.PolicyRule) {
 	}
 }
 
-// table is that of docs/install.md.
+// table is that of docs/operations/install.md.
 func (r rights) table() string {
 	lines := []string{"| | " + strings.Join(columns, " | ") + " |", strings.Repeat("|---", len(columns)+1) + "|"}
 	for _, name := range slices.Sorted(maps.Keys(r)) {
@@ -131,7 +131,7 @@ func granted(t *testing.T) rights {
 }
 
 func TestTheInstallationPageNamesEveryRight(t *testing.T) {
-	page, err := os.ReadFile("../docs/install.md")
+	page, err := os.ReadFile("../docs/operations/install.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,6 +140,6 @@ func TestTheInstallationPageNamesEveryRight(t *testing.T) {
 	begin := strings.Index(after, "| | ")
 	got, _, _ := strings.Cut(after[max(begin, 0):], "\n\n")
 	if got+"\n" != want {
-		t.Errorf("docs/install.md does not name the rights there are below \"Every right\"; write there:\n\n%s", want)
+		t.Errorf("docs/operations/install.md does not name the rights there are below \"Every right\"; write there:\n\n%s", want)
 	}
 }

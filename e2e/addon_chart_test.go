@@ -96,7 +96,7 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 func TestAddOnThePasswordOfARegistryGoesWithEveryPodAsThePageSays(t *testing.T) {
 	a := needsAddOn(t)
 	t.Parallel()
-	page, err := os.ReadFile("../docs/install.md")
+	page, err := os.ReadFile("../docs/operations/install.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -168,7 +168,7 @@ func valueOf(lines []string, name string) float64 {
 }
 
 // takeover is how long after a leader's death another begins, beside what the API server takes to answer: a second more than what
-// docs/high-availability.md promises, which a busy machine may take to let the one that stands by go on.
+// docs/operations/high-availability.md promises, which a busy machine may take to let the one that stands by go on.
 const takeover = 6 * time.Second
 
 // expiry is how long after its last renewal a lease is taken at the latest, beside what the API server takes to answer: its duration of 4 s,

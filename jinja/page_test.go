@@ -42,7 +42,7 @@ func readBlocks(t *testing.T, file string) []pageBlock {
 // TestTheExamplesOfThePageDoWhatItSays runs each block labelled jinja of the page
 // for provisioner authors; the block after it is the answer.
 func TestTheExamplesOfThePageDoWhatItSays(t *testing.T) {
-	blocks := readBlocks(t, "../docs/templates.md")
+	blocks := readBlocks(t, "../docs/reference/templates.md")
 	get := func(found map[string]any, names int) Func {
 		return func(_ context.Context, args []any) (any, error) {
 			object, ok := found[fmt.Sprint(args[:names])]
@@ -114,7 +114,7 @@ func checkExample(t *testing.T, source string, answer pageBlock, vars map[string
 }
 
 func TestThePageNamesEveryFilterAndTest(t *testing.T) {
-	data, err := os.ReadFile("../docs/templates.md")
+	data, err := os.ReadFile("../docs/reference/templates.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,8 +46,8 @@ func newControllerCommand() *cobra.Command {
 		Use:   "controller",
 		Short: "Run the controllers: provisioners, volumes, stages, reclaiming",
 		Long: "Run Tarn's controllers until they are told to end. Several may run: one of them works, the others take over within\n" +
-			"seconds; see docs/high-availability.md. Of a cluster whose Kubernetes binds and protects claims itself, which is the\n" +
-			"rule, --controllers leaves bind and protect out.",
+			"seconds; see docs/operations/high-availability.md. Of a cluster whose Kubernetes binds and protects claims itself,\n" +
+			"which is the rule, --controllers leaves bind and protect out.",
 		Example: "  tarn controller\n" +
 			"  tarn controller --controllers '*' --scrub-image tarn:latest",
 		Args: cobra.NoArgs,

@@ -25,7 +25,7 @@ func newScrubCommand() *cobra.Command {
 		Short: "Destroy what is on a volume, verify it, and print the certificate",
 		Long: "Destroy what is on a volume for its next user, verify it, and print the certificate as JSON.\n" +
 			"Nobody is asked. With --check nothing is changed: what somebody else has recycled is read, and must be empty,\n" +
-			"or zeros, unless it was made anew. The controller runs both in scrub pods; see docs/recycling.md.",
+			"or zeros, unless it was made anew. The controller runs both in scrub pods; see docs/guides/recycle-volumes.md.",
 		Example: "  tarn scrub --method Files --path /volume\n" +
 			"  tarn scrub --method Zero --device /dev/volume --report /report\n" +
 			"  tarn scrub --check --method Zero --device /dev/volume",

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-const metricsDocument = "docs/metrics.md"
+const metricsDocument = "docs/operations/metrics.md"
 
 var metricName = regexp.MustCompile(`\bName: "(tarn_[a-z_]+)"`)
 

@@ -34,6 +34,7 @@ func house(checkout string) []rule {
 		{"a test that a document names exists", namedTests},
 		{"a metric is told of", untoldMetrics},
 		{"prose is plain", plainProse},
+		{"links lead somewhere", deadLinks},
 		{"a case that is not parallel has a cluster of its own", loneCases},
 		{"what a script chooses cases by is there", strayCases},
 	}

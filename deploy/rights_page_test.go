@@ -59,7 +59,7 @@ func (r rights) add(column, where string, rule rbacv1.PolicyRule) {
 	}
 }
 
-// table is that of docs/operations/install.md.
+// table is that of docs/operations/security.md.
 func (r rights) table() string {
 	lines := []string{"| | " + strings.Join(columns, " | ") + " |", strings.Repeat("|---", len(columns)+1) + "|"}
 	for _, name := range slices.Sorted(maps.Keys(r)) {
@@ -130,8 +130,8 @@ func granted(t *testing.T) rights {
 	return found
 }
 
-func TestTheInstallationPageNamesEveryRight(t *testing.T) {
-	page, err := os.ReadFile("../docs/operations/install.md")
+func TestTheSecurityPageNamesEveryRight(t *testing.T) {
+	page, err := os.ReadFile("../docs/operations/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,6 +140,6 @@ func TestTheInstallationPageNamesEveryRight(t *testing.T) {
 	begin := strings.Index(after, "| | ")
 	got, _, _ := strings.Cut(after[max(begin, 0):], "\n\n")
 	if got+"\n" != want {
-		t.Errorf("docs/operations/install.md does not name the rights there are below \"Every right\"; write there:\n\n%s", want)
+		t.Errorf("docs/operations/security.md does not name the rights there are below \"Every right\"; write there:\n\n%s", want)
 	}
 }

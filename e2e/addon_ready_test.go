@@ -59,7 +59,7 @@ func (s *scenario) entitles(role string, rules ...rbacv1.PolicyRule) {
 	}
 }
 
-// saysWhyNot waits until the standby's pod says, as docs/operations/install.md has it asked, why it
+// saysWhyNot waits until the standby's pod says, as docs/operations/troubleshooting.md has it asked, why it
 // is not ready.
 func (s *scenario) saysWhyNot(want string) {
 	s.t.Helper()

@@ -39,7 +39,7 @@ func needsAddOn(t *testing.T) addOn {
 	return a
 }
 
-// upgrade has helm install another release of Tarn, as docs/operations/install.md says, with other values.
+// upgrade has helm install another release of Tarn, as docs/operations/upgrade.md says, with other values.
 func (a addOn) upgrade(s *scenario, release string, values ...string) {
 	s.t.Helper()
 	args := []string{"upgrade", "tarn", a.chart, "--reset-then-reuse-values", "--set", "image.tag=" + release}

@@ -49,7 +49,7 @@ storageClass = "local-path"
 	shop      = "/v1/apps/shop"
 )
 
-// TestTheRESTAPIAnswersAsItsTableSays goes through the calls of docs/concepts/apps.md in the order
+// TestTheRESTAPIAnswersAsItsTableSays goes through the calls of docs/reference/rest-api.md in the order
 // of an application's life, with every answer the table names.
 func TestTheRESTAPIAnswersAsItsTableSays(t *testing.T) {
 	t.Parallel()

@@ -1,7 +1,7 @@
 # Part of hack/addon-suite.sh, as hack/addon-uninstall.sh is: ways that begin with no Tarn there, and end so.
 
 # Nothing refuses a second `kubectl delete -f`: it marks every record, and every stage of a
-# volume in use. Whoever uses one goes on, and ends before Tarn is back, as docs/operations/install.md says: then all data is there.
+# volume in use. Whoever uses one goes on, and ends before Tarn is back, as docs/operations/uninstall.md says: then all data is there.
 by_kubectl_twice_under_a_writer() {
 	local said kept
 	applies_the_manifest

@@ -286,7 +286,7 @@ unguarded() {
 no_part_runs() { kubectl -n tarn-system wait --for=delete pod --selector app.kubernetes.io/name=tarn --timeout=180s >&2; }
 
 # Whoever has deleted the manifest under a volume in use, and then what uses it, has all of
-# that hang; it goes when the manifest is applied again, as docs/operations/install.md says.
+# that hang; it goes when the manifest is applied again, as docs/operations/uninstall.md says.
 by_kubectl_under_a_writer() {
 	local said volume
 	kubectl apply -f hack/addon.yaml >&2
@@ -316,7 +316,7 @@ helm_takes_over() {
 delete_the_manifest() { manifest | kubectl delete --wait=false --ignore-not-found -f -; }
 
 # Both wrong ways after each other, with a claim, a pool and a provisioner there that only
-# a controller would let go of: what docs/operations/install.md says then leaves nothing stuck, and the data.
+# a controller would let go of: what docs/operations/uninstall.md says then leaves nothing stuck, and the data.
 after_every_controller() {
 	local kept spares
 	rm -f "$shelf/go"

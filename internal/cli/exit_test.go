@@ -65,7 +65,7 @@ func TestACommandThatOnlyHasOthersPrintsItsHelp(t *testing.T) {
 
 // Programs go by the numbers: the page and the help have each, and no other.
 func TestTheExitStatusesAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/guides/use-the-command-line.md")
+	page, err := os.ReadFile("../../docs/reference/command-line.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +74,8 @@ func TestTheExitStatusesAreDocumented(t *testing.T) {
 		text string
 		row  *regexp.Regexp
 	}{
-		"docs/guides/use-the-command-line.md": {string(page), regexp.MustCompile(`(?m)^\| ([0-9]+) \| \S`)},
-		"tarn --help":                         {help, regexp.MustCompile(`(?m)^  ([0-9]+)  \S`)},
+		"docs/reference/command-line.md": {string(page), regexp.MustCompile(`(?m)^\| ([0-9]+) \| \S`)},
+		"tarn --help":                    {help, regexp.MustCompile(`(?m)^  ([0-9]+)  \S`)},
 	} {
 		var got []string
 		for _, row := range c.row.FindAllStringSubmatch(c.text, -1) {

@@ -11,7 +11,7 @@ import (
 var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 
 func TestTheProvisionersOfThePageForAuthorsAreRight(t *testing.T) {
-	page, err := os.ReadFile("../../docs/reference/provisioner.md")
+	page, err := os.ReadFile("../../docs/guides/write-a-provisioner.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestTheProvisionersOfThePageForAuthorsAreRight(t *testing.T) {
 }
 
 func TestThePageForAuthorsShowsWhatLintPrints(t *testing.T) {
-	page, err := os.ReadFile("../../docs/reference/provisioner.md")
+	page, err := os.ReadFile("../../docs/guides/check-a-provisioner.md")
 	if err != nil {
 		t.Fatal(err)
 	}

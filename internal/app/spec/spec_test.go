@@ -180,7 +180,7 @@ func TestProblemsAreToldAllAtOnceWithTheirPlaces(t *testing.T) {
 
 // The page says the same of them.
 func TestAMountPathHidesNoFolderThatAContainerNeeds(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/concepts/apps.md")
+	page, err := os.ReadFile("../../../docs/reference/paas-toml.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestAMountPathHidesNoFolderThatAContainerNeeds(t *testing.T) {
 			t.Errorf("mountPath %s: %v, want it refused: %t", path, err, refused)
 		}
 		if !strings.Contains(string(page), "`"+path+"`") {
-			t.Errorf("docs/concepts/apps.md does not say what is with mountPath %s", path)
+			t.Errorf("docs/reference/paas-toml.md does not say what is with mountPath %s", path)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Whoever looks for an answer in docs/operations/install.md has read it on a screen.
-func TestWhatTheInstallationPageQuotesIsWhatIsSaid(t *testing.T) {
+// Whoever looks for an answer in docs/operations/troubleshooting.md has read it on a screen.
+func TestWhatTheTroubleshootingPageQuotesIsWhatIsSaid(t *testing.T) {
 	mount := corev1.Event{Reason: "FailedMount", Message: "MountVolume.SetUp failed: rpc error: code = Internal desc = no loop device", LastTimestamp: began}
 	said := map[string]*world{
 		"but no tarn controller runs":                                                    with(newWorld(), func(w *world) { w.view.Controller.Spec.RenewTime.Time = began.Time }),
@@ -25,14 +25,14 @@ func TestWhatTheInstallationPageQuotesIsWhatIsSaid(t *testing.T) {
 		"the node agent on ... has not told what it left in /pav":                        newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, ended1ago, deadline(7200)),
 		"driver ... is not registered on node ...: Tarn's node agent does not run there": with(newWorld().bound().askedPod(), func(w *world) { w.view.Pod.Drivers = nil }),
 	}
-	page, err := os.ReadFile("../../../docs/operations/install.md")
+	page, err := os.ReadFile("../../../docs/operations/troubleshooting.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, found := strings.Cut(string(page), "\n## When something is wrong\n")
 	_, rows, hasTable := strings.Cut(section, "\n|---|---|\n")
 	if !found || !hasTable {
-		t.Fatal("docs/operations/install.md has no table of what is said when something is wrong")
+		t.Fatal("docs/operations/troubleshooting.md has no table of what is said when something is wrong")
 	}
 	table, _, _ := strings.Cut(rows, "\n\n")
 	for row := range strings.Lines(table) {
@@ -44,17 +44,17 @@ func TestWhatTheInstallationPageQuotesIsWhatIsSaid(t *testing.T) {
 		for _, q := range quoted {
 			w := said[q[1]]
 			if w == nil {
-				t.Errorf("docs/operations/install.md quotes %q, of which this test knows no cluster where it is said", q[1])
+				t.Errorf("docs/operations/troubleshooting.md quotes %q, of which this test knows no cluster where it is said", q[1])
 				continue
 			}
 			delete(said, q[1])
 			pattern := strings.ReplaceAll(regexp.QuoteMeta(q[1]), `\.\.\.`, `.+`)
 			if verdict := chain(w.view).Verdict; !regexp.MustCompile(pattern).MatchString(verdict) {
-				t.Errorf("docs/operations/install.md quotes %q, and what is said is %q", q[1], verdict)
+				t.Errorf("docs/operations/troubleshooting.md quotes %q, and what is said is %q", q[1], verdict)
 			}
 		}
 	}
 	for quote := range said {
-		t.Errorf("docs/operations/install.md does not say %q", quote)
+		t.Errorf("docs/operations/troubleshooting.md does not say %q", quote)
 	}
 }

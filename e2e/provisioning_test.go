@@ -132,6 +132,9 @@ func TestTheHelloWorldExampleWorksAsItIs(t *testing.T) {
 		s.delete(o)
 		s.gone(o)
 	}
+	if suite.machine.here() {
+		t.Run("and the page for a start does what it says", followsThePageForAStart)
+	}
 }
 
 func TestAProvisionerInUseIsDeletedAfterItsVolumes(t *testing.T) {

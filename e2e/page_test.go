@@ -1,0 +1,94 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pav "tarn.dev/tarn/api/pav/v1alpha1"
+)
+
+// shown are the blocks of a page: what to type, and what is printed then.
+var shown = regexp.MustCompile("(?ms)^```(sh|text)\n(.*?)^```")
+
+// hasLines says whether an output has each line that a page shows, where ... is anything.
+func hasLines(out, page string) bool {
+	words := func(line string) string { return strings.Join(strings.Fields(line), " ") }
+	var printed []string
+	for line := range strings.Lines(out) {
+		printed = append(printed, words(line))
+	}
+	for line := range strings.Lines(page) {
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		pattern := "(?m)^" + strings.ReplaceAll(regexp.QuoteMeta(words(line)), `\.\.\.`, ".*") + "$"
+		if !regexp.MustCompile(pattern).MatchString(strings.Join(printed, "\n")) {
+			return false
+		}
+	}
+	return true
+}
+
+// followsThePageForAStart types what docs/getting-started.md says, from the first block for a shell
+// on. What a block shows may come a moment later: its commands are repeated until then.
+func followsThePageForAStart(t *testing.T) {
+	s := &scenario{t: t, ctx: t.Context()}
+	text, err := os.ReadFile("../docs/getting-started.md")
+	blocks := shown.FindAllStringSubmatch(string(text), -1)
+	if err != nil || len(blocks) < 10 {
+		t.Fatalf("the page has %d blocks: %v", len(blocks), err)
+	}
+	t.Cleanup(func() {
+		pod, claim := &corev1.Pod{ObjectMeta: named("notes")}, &corev1.PersistentVolumeClaim{ObjectMeta: named("notes")}
+		pod.Namespace, claim.Namespace = corev1.NamespaceDefault, corev1.NamespaceDefault
+		for _, o := range []client.Object{pod, claim, &storagev1.StorageClass{ObjectMeta: named("notes")}, &pav.PavProvisioner{ObjectMeta: named("notes")}} {
+			s.ctx = context.Background()
+			s.deleteIfThere(o)
+		}
+	})
+	setup := strings.NewReplacer("tarn-cluster kubeconfig", "tarn-cluster kubeconfig --name "+suite.machine.name, "$(mktemp -d)", t.TempDir()).Replace(blocks[0][2])
+	for i, block := range blocks[1:] {
+		want := ""
+		if i+2 < len(blocks) && blocks[i+2][1] == "text" {
+			want = blocks[i+2][2]
+		}
+		if block[1] == "sh" {
+			s.types(setup+block[2], want)
+		}
+	}
+}
+
+// types runs commands in a shell of a checkout until they print what a page shows.
+func (s *scenario) types(commands, want string) {
+	s.t.Helper()
+	over, again := time.NewTimer(s.limit()), time.NewTicker(time.Second)
+	defer over.Stop()
+	defer again.Stop()
+	for {
+		shell := exec.CommandContext(s.ctx, "bash", "-euc", commands)
+		shell.Dir = ".."
+		out, err := shell.CombinedOutput()
+		if err != nil {
+			s.t.Fatalf("%s\n%v: %s", commands, err, out)
+		}
+		if hasLines(string(out), want) {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-over.C:
+			s.t.Fatalf("%s\nthe page shows:\n%s\nit printed:\n%s", commands, want, out)
+		}
+	}
+}

@@ -26,14 +26,14 @@ type serverFlags struct {
 	// url is empty where the calls go to Kubernetes.
 	url string
 	// authority is a file with the certificates that the server's is signed by, empty
-	// for those the machine trusts.
+	// for the usual ones: see trust.
 	authority string
 }
 
 func (f *serverFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.url, "server", os.Getenv(serverVariable), "URL of a server of tarn api to call instead of Kubernetes; the default is $"+serverVariable)
 	flags.Lookup("server").DefValue = "" // the help of one machine is that of all
-	flags.StringVar(&f.authority, "server-ca", "", "file with the certificate authority of --server; without it those the machine trusts")
+	flags.StringVar(&f.authority, "server-ca", "", "file with the certificate authority of --server; without it that of the kubeconfig if the server is on this machine, else those the machine trusts")
 }
 
 // connect makes a client of the server. The token is $TARN_TOKEN, else what the
@@ -46,18 +46,18 @@ func (f *serverFlags) connect(to connection) (*client.Client, error) {
 	if address.Scheme == "http" && !loopback(address.Hostname()) {
 		return nil, fmt.Errorf("--server %q would show your token to the network; use https", f.url)
 	}
+	config, err := to.config()
 	login := &rest.Config{BearerToken: os.Getenv(tokenVariable)}
 	if login.BearerToken == "" {
-		config, err := to.config()
 		if err != nil {
 			return nil, fmt.Errorf("no token to call %s with: %w; or set %s", f.url, err, tokenVariable)
 		}
 		if login = tokenOf(config); login == nil {
-			return nil, fmt.Errorf("no token to call %s with: the kubeconfig logs in by certificate; set %s, as by `kubectl create token NAME`", f.url, tokenVariable)
+			return nil, fmt.Errorf("no token to call %s with: the kubeconfig logs in by certificate; set %s, for example to the output of `kubectl create token ACCOUNT --duration 8h`", f.url, tokenVariable)
 		}
 	}
 	login.UserAgent = "tarn/" + Version
-	if login.CAData, err = f.certificates(); err != nil {
+	if login.TLSClientConfig, err = f.trust(address.Hostname(), config); err != nil {
 		return nil, err
 	}
 	carry, err := rest.TransportFor(login)
@@ -77,19 +77,24 @@ func tokenOf(config *rest.Config) *rest.Config {
 	return &rest.Config{BearerToken: config.BearerToken, BearerTokenFile: config.BearerTokenFile, ExecProvider: config.ExecProvider}
 }
 
-// certificates reads --server-ca.
-func (f *serverFlags) certificates() ([]byte, error) {
-	if f.authority == "" {
-		return nil, nil
+// trust gives the authority that must have signed the server's certificate: that of
+// --server-ca, else of the kubeconfig, if there is one, for a server on this machine. The
+// embedded cluster has one authority for both. For other servers it is none: the machine's.
+func (f *serverFlags) trust(host string, config *rest.Config) (rest.TLSClientConfig, error) {
+	switch {
+	case f.authority != "":
+		text, err := os.ReadFile(f.authority)
+		if err != nil {
+			return rest.TLSClientConfig{}, fmt.Errorf("--server-ca: %w", err)
+		}
+		if !x509.NewCertPool().AppendCertsFromPEM(text) {
+			return rest.TLSClientConfig{}, errors.New("--server-ca: " + f.authority + " holds no certificate in PEM")
+		}
+		return rest.TLSClientConfig{CAData: text}, nil
+	case config != nil && loopback(host):
+		return rest.TLSClientConfig{CAData: config.CAData, CAFile: config.CAFile}, nil
 	}
-	text, err := os.ReadFile(f.authority)
-	if err != nil {
-		return nil, fmt.Errorf("--server-ca: %w", err)
-	}
-	if !x509.NewCertPool().AppendCertsFromPEM(text) {
-		return nil, errors.New("--server-ca: " + f.authority + " holds no certificate in PEM")
-	}
-	return text, nil
+	return rest.TLSClientConfig{}, nil
 }
 
 // loopback says whether a host is this machine.

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -209,6 +210,10 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	response, err := c.http.Do(request)
+	var distrusted *tls.CertificateVerificationError
+	if errors.As(err, &distrusted) {
+		return nil, fmt.Errorf("calling %s: the server's certificate is not trusted: %w; give its certificate authority with --server-ca, and a host name of the certificate with --server", c.base.Host, distrusted.Err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("calling %s: %w", c.base.Host, err)
 	}
@@ -268,9 +273,15 @@ func (e *TooMany) Error() string { return e.Err.Message }
 // Unwrap gives the server's error.
 func (e *TooMany) Unwrap() error { return e.Err }
 
+// speaksTLS is what Go's HTTP server answers to a call without TLS.
+const speaksTLS = "sent an HTTP request to an HTTPS server"
+
 // failure is the error a server answered.
 func failure(response *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(response.Body, longestAnswer))
+	if strings.Contains(string(text), speaksTLS) { // often with an error, as the server resets the connection
+		return fmt.Errorf("%[1]s accepts TLS only: call it as https://%[1]s", response.Request.URL.Host)
+	}
 	if err != nil {
 		return fmt.Errorf("reading the answer of %s: %w", response.Request.URL.Host, err)
 	}

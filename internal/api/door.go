@@ -93,7 +93,7 @@ func (d *door) who(ctx context.Context, token, address string) (*caller, error) 
 		if c, ok := found.(*caller); ok && c != nil {
 			return c, nil
 		}
-		return nil, badToken()
+		return nil, d.badToken()
 	}
 	if _, regular := d.regulars.Get(key); !regular {
 		if err := d.addresses.take(neighbourhood(address)); err != nil {
@@ -107,7 +107,7 @@ func (d *door) who(ctx context.Context, token, address string) (*caller, error) 
 	if !review.Status.Authenticated || !d.meant(review.Status.Audiences) {
 		d.regulars.Remove(key)
 		d.reviewed.Add(key, (*caller)(nil), refused)
-		return nil, badToken()
+		return nil, d.badToken()
 	}
 	c := &caller{user: review.Status.User}
 	if rest, is := strings.CutPrefix(c.user.Username, "system:serviceaccount:"); is {
@@ -124,8 +124,12 @@ func (d *door) meant(audiences []string) bool {
 	return len(d.audiences) == 0 || slices.ContainsFunc(audiences, func(one string) bool { return slices.Contains(d.audiences, one) })
 }
 
-func badToken() error {
-	return appplan.Errorf(appplan.Unauthorized, "the token is not valid, or not any more")
+func (d *door) badToken() error {
+	text := "the token is not valid or has expired: get a new one, for example with `kubectl create token ACCOUNT`"
+	if len(d.audiences) > 0 {
+		text += "; it must be for audience " + strings.Join(d.audiences, " or ") + " and for that of Kubernetes' API server"
+	}
+	return appplan.Errorf(appplan.Unauthorized, "%s", text)
 }
 
 // neighbourhood is what of an address one stranger has: of version 6 not less than the

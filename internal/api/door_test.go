@@ -46,6 +46,9 @@ func TestATokenIsGoodForItsAudiencesAlone(t *testing.T) {
 		if c.good != (err == nil) || err != nil && (!errors.As(err, &known) || known.Code != appplan.Unauthorized) {
 			t.Errorf("%s: %v", name, err)
 		}
+		if hint := "it must be for audience " + strings.Join(c.wanted, " or "); !c.good && !strings.Contains(known.Message, hint) {
+			t.Errorf("%s: %q does not say %q", name, known.Message, hint)
+		}
 	}
 }
 

@@ -89,7 +89,7 @@ func TestOneWhoIsUnknownIsTurnedAway(t *testing.T) {
 	grey.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
 	for token, message := range map[string]string{
 		"":                          "send a Kubernetes token: Authorization: Bearer TOKEN",
-		"made-up":                   "the token is not valid, or not any more",
+		"made-up":                   "the token is not valid or has expired: get a new one, for example with `kubectl create token ACCOUNT`",
 		"two words":                 "the header Authorization holds no token: write it as Bearer TOKEN",
 		strings.Repeat("long", 8e3): "",
 	} {

@@ -4,10 +4,13 @@ package e2e
 
 import (
 	"bufio"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 
@@ -22,6 +25,9 @@ import (
 type restCaller struct {
 	s          *scenario
 	url, token string
+	// authority is the file with that of the server's certificate, empty without TLS.
+	authority string
+	http      *http.Client
 }
 
 // restCaller makes one that may edit the case's namespace, or ends a case on a cluster
@@ -42,20 +48,29 @@ func (s *scenario) restCallerIfAny() (c *restCaller, why string) {
 		return nil, "the cluster is not on this machine, so nobody says where its REST API answers"
 	}
 	if inPods() {
-		return (&restCaller{s: s, url: s.serviceURL()}).as("deployer", "edit"), ""
+		return (&restCaller{s: s, url: s.serviceURL(), http: patient(nil)}).as("deployer", "edit"), ""
 	}
 	out, err := suite.machine.run("status", "--output", "json")
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	var status struct{ Apps string }
+	var status struct{ Apps, AppsCA string }
 	if err := json.Unmarshal([]byte(out), &status); err != nil {
 		s.t.Fatal(err)
 	}
 	if status.Apps == "" {
 		return nil, "this cluster runs without the REST API"
 	}
-	return (&restCaller{s: s, url: status.Apps}).as("deployer", "edit"), ""
+	authority, err := os.ReadFile(status.AppsCA)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return (&restCaller{s: s, url: status.Apps, authority: status.AppsCA, http: patient(authority)}).as("deployer", "edit"), ""
+}
+
+// by gives one with another token; empty for none.
+func (c *restCaller) by(token string) *restCaller {
+	return &restCaller{s: c.s, url: c.url, token: token, authority: c.authority, http: c.http}
 }
 
 // as gives a caller that is another service account of the case's namespace, which has a
@@ -76,7 +91,7 @@ func (c *restCaller) as(name, role string) *restCaller {
 	if err := suite.live.SubResource("token").Create(c.s.ctx, account, request); err != nil {
 		c.s.t.Fatal(err)
 	}
-	return &restCaller{c.s, c.url, request.Status.Token}
+	return c.by(request.Status.Token)
 }
 
 // allowed waits until somebody may do what was granted: the API server authorizes by what
@@ -90,8 +105,14 @@ func (s *scenario) allowed(who string, granted authorizationv1.ResourceAttribute
 	})
 }
 
-// patient ends a call that nobody answers: a stream lasts as long as what it tells of.
-var patient = &http.Client{Timeout: 3 * soon}
+// patient trusts an authority and ends a call that nobody answers: a stream lasts as long
+// as what it tells of.
+func patient(authority []byte) *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()}
+	transport.TLSClientConfig.RootCAs.AppendCertsFromPEM(authority)
+	return &http.Client{Timeout: 3 * soon, Transport: transport}
+}
 
 // send makes a call; the error is that nobody answered.
 func (c *restCaller) send(method, path, kind, body string) (*http.Response, error) {
@@ -105,7 +126,7 @@ func (c *restCaller) send(method, path, kind, body string) (*http.Response, erro
 	if kind != "" {
 		request.Header.Set("Content-Type", kind)
 	}
-	return patient.Do(request)
+	return c.http.Do(request)
 }
 
 // call makes a call, which must be answered with a status, and gives the answer.

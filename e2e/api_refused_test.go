@@ -139,8 +139,7 @@ func TestATokenThatIsNotGoodIsRefused(t *testing.T) {
 	s := begin(t, "app-tokens")
 	c := s.restCaller()
 	token := s.tokenFor("deployer")
-	by := func(token string) *restCaller { return &restCaller{s: s, url: c.url, token: token} }
-	by(s.resigned(token, time.Now().Add(30*time.Minute))).get("/v1/apps") // so it is the time alone that is wrong below
+	c.by(s.resigned(token, time.Now().Add(30*time.Minute))).get("/v1/apps") // so it is the time alone that is wrong below
 	middle := len(token) - 40
 	altered := token[:middle] + string(rune('A'+(token[middle]+1)%26)) + token[middle+1:]
 	for what, bad := range map[string]string{
@@ -151,10 +150,10 @@ func TestATokenThatIsNotGoodIsRefused(t *testing.T) {
 	} {
 		t.Log(what)
 		for _, call := range [][2]string{{http.MethodGet, "/v1/apps"}, {http.MethodGet, "/v1/apps/shop/events"}, {http.MethodDelete, "/v1/apps/shop"}} {
-			s.fails(by(bad).call(http.StatusUnauthorized, call[0], call[1], "", ""), "unauthorized", "the token is not valid, or not any more")
+			s.fails(c.by(bad).call(http.StatusUnauthorized, call[0], call[1], "", ""), "unauthorized", "the token is not valid or has expired: get a new one, for example with `kubectl create token ACCOUNT`")
 		}
 	}
-	s.fails(by("").call(http.StatusUnauthorized, http.MethodGet, "/v1/apps", "", ""), "unauthorized", "send a Kubernetes token: Authorization: Bearer TOKEN")
+	s.fails(c.by("").call(http.StatusUnauthorized, http.MethodGet, "/v1/apps", "", ""), "unauthorized", "send a Kubernetes token: Authorization: Bearer TOKEN")
 
 	// One that is revoked may be good for as long as it is remembered, and no longer.
 	c.get("/v1/apps")
@@ -170,7 +169,7 @@ func TestATokenThatIsNotGoodIsRefused(t *testing.T) {
 		text, err := io.ReadAll(response.Body)
 		response.Body.Close()
 		if response.StatusCode == http.StatusUnauthorized && err == nil {
-			s.fails(string(text), "unauthorized", "the token is not valid, or not any more")
+			s.fails(string(text), "unauthorized", "the token is not valid or has expired: get a new one, for example with `kubectl create token ACCOUNT`")
 			return
 		}
 		if response.StatusCode != http.StatusOK || err != nil {

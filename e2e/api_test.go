@@ -71,7 +71,7 @@ func TestTheRESTAPIAnswersAsItsTableSays(t *testing.T) {
 func (c *restCaller) takesAnId() {
 	c.s.t.Helper()
 	for path, want := range map[string]string{"/openapi.json": `"openapi": "3.1.0"`, "/docs": "<html"} {
-		c.s.says((&restCaller{s: c.s, url: c.url}).get(path), want)
+		c.s.says(c.by("").get(path), want)
 	}
 	for _, call := range [][3]string{ // of an id that nobody has taken
 		{http.MethodGet, ""}, {http.MethodDelete, ""}, {http.MethodPost, "/deploy", shopAgain}, {http.MethodPost, "/plan", shopAgain},
@@ -136,7 +136,7 @@ func (c *restCaller) deploysTheFile() {
 // there, and that who may see it may not change it.
 func (c *restCaller) keepsStrangersOut() {
 	c.s.t.Helper()
-	nobody, stranger, viewer := &restCaller{s: c.s, url: c.url}, c.as("stranger", ""), c.as("viewer", "view")
+	nobody, stranger, viewer := c.by(""), c.as("stranger", ""), c.as("viewer", "view")
 	nobody.call(http.StatusUnauthorized, http.MethodGet, shop, "", "")
 	c.s.fails(stranger.call(http.StatusNotFound, http.MethodGet, shop, "", ""), "not_found", "app 'shop' not found")
 	c.s.fails(stranger.call(http.StatusNotFound, http.MethodDelete, shop, "", ""), "not_found", "app 'shop' not found")

@@ -30,9 +30,13 @@ type commandLine struct {
 // ways gives the command line that goes straight to Kubernetes, and the one that calls a
 // server, which knows no cluster.
 func (c *restCaller) ways() []commandLine {
+	server := []string{"--server", c.onThisMachine()}
+	if c.authority != "" {
+		server = append(server, "--server-ca", c.authority)
+	}
 	return []commandLine{
 		{c.s, "straight to Kubernetes", nil, nil},
-		{c.s, "by a server", []string{"--server", c.onThisMachine()}, []string{"KUBECONFIG=/nonexistent", "TARN_TOKEN=" + c.token}},
+		{c.s, "by a server", server, []string{"KUBECONFIG=/nonexistent", "TARN_TOKEN=" + c.token}},
 	}
 }
 

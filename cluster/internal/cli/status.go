@@ -105,7 +105,7 @@ func table(out io.Writer, s control.Status, now time.Time) error {
 	}
 	fmt.Fprintf(out, "supervisor %d, API server %s\nkubeconfig %s\ndata in %s\n", s.PID, s.Server, s.Kubeconfig, s.DataDir)
 	if s.Apps != "" {
-		fmt.Fprintf(out, "REST API of applications %s/docs\n", s.Apps)
+		fmt.Fprintf(out, "REST API of applications %s/docs, certificate authority %s\n", s.Apps, s.AppsCA)
 	}
 	if s.Node != "" {
 		fmt.Fprintf(out, "node %s at %s\n", s.Node, s.NodeIP)

@@ -277,13 +277,14 @@ func (p Plan) TarnNode() Component {
 	})
 }
 
-// TarnAPI answers on the loopback interface, where tokens need no TLS.
+// TarnAPI answers on the loopback interface, with a certificate of the cluster's authority.
 func (p Plan) TarnAPI() Component {
 	return p.finish(Component{
 		Name: TarnAPI, Program: p.state.Options.TarnBinary, Metrics: p.local(layout.PortTarnAPIMetrics),
 		Args: []string{
 			"api", "--kubeconfig", p.layout.KubeconfigOf(TarnAPI),
 			"--bind-address", p.local(layout.PortTarnAPI),
+			"--tls-cert-file", p.pki(TarnAPI + ".crt"), "--tls-private-key-file", p.pki(TarnAPI + ".key"),
 			"--metrics-bind-address", p.local(layout.PortTarnAPIMetrics),
 			"--health-probe-bind-address", p.local(layout.PortTarnAPIHealth),
 		},

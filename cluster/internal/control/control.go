@@ -54,7 +54,8 @@ type Status struct {
 	Message    string      `json:"message,omitempty"`
 	PID        int         `json:"pid,omitempty"` // of the supervisor, as the host counts
 	Server     string      `json:"server,omitempty"`
-	Apps       string      `json:"apps,omitempty"` // URL of the REST API of applications
+	Apps       string      `json:"apps,omitempty"`   // URL of the REST API of applications
+	AppsCA     string      `json:"appsCA,omitempty"` // file with the authority of its certificate
 	Node       string      `json:"node,omitempty"`
 	NodeIP     string      `json:"nodeIP,omitempty"`
 	Kubeconfig string      `json:"kubeconfig,omitempty"`

@@ -135,7 +135,7 @@ func (s State) AppsServer() string {
 	if !s.Options.HasTarn() || s.Options.WithoutAPI {
 		return ""
 	}
-	return fmt.Sprintf("http://127.0.0.1:%d", s.Ports[PortTarnAPI])
+	return fmt.Sprintf("https://127.0.0.1:%d", s.Ports[PortTarnAPI])
 }
 
 // ReadState reads a state file. A missing one is reported as os.ErrNotExist.

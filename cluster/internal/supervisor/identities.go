@@ -49,6 +49,7 @@ func issueAll(l layout.Layout, s layout.State, now time.Time) error {
 		{"ca", "apiserver-kubelet", pki.Identity{CommonName: "kube-apiserver-kubelet-client", Organizations: []string{"system:masters"}}},
 		{"ca", "kubelet-serving", pki.Identity{CommonName: "system:node:" + l.NodeName(), Server: true,
 			IPs: []net.IP{local, node}, Names: []string{l.NodeName()}}},
+		{"ca", component.TarnAPI, pki.Identity{CommonName: component.TarnAPI, IPs: []net.IP{local}, Names: []string{"localhost"}, Server: true}},
 	} {
 		if _, _, err := authorities[c.authority].Issue(dir, c.file, c.id, now); err != nil {
 			return err

@@ -205,6 +205,9 @@ func (s *Supervisor) Status() control.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range s.expected() {
+	if status.Apps != "" {
+		status.AppsCA = s.config.Layout.PKI("ca.crt")
+	}
 		c := control.Component{Name: name, State: control.Waiting}
 		if u := s.units[name]; u != nil {
 			c = u.status()

@@ -104,7 +104,9 @@ func TestAWholeClusterRunsPodsRecoversAndLeavesNothing(t *testing.T) {
 	if left := c.traces()["processes"]; left != "" {
 		t.Errorf("processes outlived their supervisor:\n%s", left)
 	}
+	tokensHaveExpired(c)
 	c.run("up", "--tarn-binary", tarn)
+	tarnKeepsItsContract(c)
 	c.eventually("the pod serves again after a crash", func() bool {
 		out, err := c.tryKubectl("kubeconfig", "", "exec", "web", "--", "wget", "-q", "-O", "-", "http://127.0.0.1:8080")
 		return err == nil && out == "served"
@@ -182,6 +184,16 @@ func forwarded(c *cluster) {
 	}
 	if got := fetch(c.t, "http://127.0.0.1:"+port); strings.TrimSpace(got) != "served" {
 		c.t.Errorf("through port-forward came %q", got)
+	}
+}
+
+// tokensHaveExpired leaves Tarn's parts what the API server takes for no token, as after a time longer than a token's life.
+func tokensHaveExpired(c *cluster) {
+	c.t.Helper()
+	for _, name := range []string{"tarn-controller", "tarn-node", "tarn-api"} {
+		if err := os.WriteFile(filepath.Join(c.dataDir, "pki", name+".token"), []byte("expired"), 0o600); err != nil {
+			c.t.Fatal(err)
+		}
 	}
 }
 

@@ -112,6 +112,9 @@ func (l Layout) KubeconfigOf(client string) string {
 	return filepath.Join(l.Data, "pki", client+".kubeconfig")
 }
 
+// TokenOf is the file with the token of a client of the control plane, by the client's name.
+func (l Layout) TokenOf(client string) string { return l.PKI(client + ".token") }
+
 // ContainerdEndpoint is the address of the container runtime as Kubernetes writes it.
 func (l Layout) ContainerdEndpoint() string { return "unix://" + l.ContainerdSocket() }
 

@@ -12,7 +12,7 @@ type Kubeconfig struct {
 	Server    string // URL
 	Authority []byte // PEM
 	Cert, Key []byte // PEM; unused with a token
-	Token     string
+	TokenFile string // read again when it changes
 }
 
 // Write replaces the file; only its owner may read it, for it holds a key.
@@ -44,8 +44,8 @@ current-context: %[1]s
 }
 
 func (k Kubeconfig) credentials() string {
-	if k.Token != "" {
-		return "token: " + k.Token
+	if k.TokenFile != "" {
+		return fmt.Sprintf("tokenFile: %q", k.TokenFile)
 	}
 	return "client-certificate-data: " + inline(k.Cert) + "\n    client-key-data: " + inline(k.Key)
 }

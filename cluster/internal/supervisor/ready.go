@@ -125,7 +125,7 @@ func (s *Supervisor) restConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-func (s *Supervisor) client() (*kubernetes.Clientset, error) {
+func (s *Supervisor) client() (kubernetes.Interface, error) {
 	config, err := s.restConfig()
 	if err != nil {
 		return nil, err

@@ -45,6 +45,7 @@ type Supervisor struct {
 	pid      int // as the host counts
 	launcher *launcher
 	progress *progress
+	tokens   *tokens
 	stop     chan struct{}
 	stopOnce sync.Once
 	giveUp   context.CancelCauseFunc // ends bringUp
@@ -65,6 +66,7 @@ func Run(c Config) error {
 	signal.Notify(terminated, syscall.SIGTERM, syscall.SIGINT)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	go s.tokens.keep(ctx)
 	go func() {
 		if err := s.bringUp(ctx); err != nil && ctx.Err() == nil {
 			s.progress.fail(err)
@@ -103,6 +105,7 @@ func newSupervisor(c Config) (*Supervisor, error) {
 		launcher: &launcher{layout: c.Layout, reaper: reaper, env: environment(c.Layout, c.Machine.Programs)},
 		progress: newProgress(time.Now()), stop: make(chan struct{}), units: map[string]*unit{}, notes: map[string]string{},
 	}
+	s.tokens = &tokens{layout: c.Layout, life: tokenLife, client: s.client, due: map[string]time.Time{}}
 	l, err := control.Listen(c.Layout.ControlSocket())
 	if err != nil {
 		return nil, err
@@ -202,12 +205,12 @@ func (s *Supervisor) Status() control.Status {
 		status.Node = s.config.Layout.NodeName()
 		status.NodeIP = layout.NetOf(s.config.State.Block).Node.String()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, name := range s.expected() {
 	if status.Apps != "" {
 		status.AppsCA = s.config.Layout.PKI("ca.crt")
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range s.expected() {
 		c := control.Component{Name: name, State: control.Waiting}
 		if u := s.units[name]; u != nil {
 			c = u.status()

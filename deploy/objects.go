@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,9 @@ import (
 
 	"tarn.dev/tarn/api/crds"
 )
+
+// workloadsPolicy is the policy of policies/workloads.yaml.
+const workloadsPolicy = "workloads.tarn.dev"
 
 // Objects are all objects Tarn needs in a cluster, the CustomResourceDefinitions
 // first.
@@ -30,6 +34,31 @@ func Objects() ([]*unstructured.Unstructured, error) {
 		}
 	}
 	return objects, nil
+}
+
+// AllowSteps has the policy on what the controller may run allow its pods in these namespaces, as
+// --step-namespaces names them. Without it the policy allows the default ones.
+func AllowSteps(objects []*unstructured.Unstructured, namespaces []string) error {
+	text, err := json.Marshal(namespaces)
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		if o.GetKind() != "ValidatingAdmissionPolicy" || o.GetName() != workloadsPolicy {
+			continue
+		}
+		variables, _, err := unstructured.NestedSlice(o.Object, "spec", "variables")
+		if err != nil {
+			return err
+		}
+		for _, v := range variables {
+			if v, ok := v.(map[string]any); ok && v["name"] == "allowed" {
+				v["expression"] = string(text)
+				return unstructured.SetNestedSlice(o.Object, variables, "spec", "variables")
+			}
+		}
+	}
+	return fmt.Errorf("policy %s has no variable \"allowed\"", workloadsPolicy)
 }
 
 func readFile(files fs.FS, path string) ([]*unstructured.Unstructured, error) {

@@ -57,6 +57,7 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 		{"an image that is always pulled, and another for pools", []string{"image.pullPolicy=Always", "controller.pauseImage=registry.example.org/pause:1"}, []string{"imagePullPolicy: Always\n", "- --pause-image=registry.example.org/pause:1\n"}, "imagePullPolicy: IfNotPresent"},
 		{"calls that name no namespace", []string{"api.enabled=true", "api.insecure=true", "api.defaultNamespace=apps"}, []string{"- --insecure\n", "- --default-namespace=apps\n"}, ""},
 		{"resources that somebody else installs", []string{"crds.install=false"}, nil, "kind: CustomResourceDefinition"},
+		{"other namespaces for step pods", []string{"controller.stepNamespaces={storage,*}"}, []string{"- --step-namespaces=storage,*\n", `["storage","*"]`}, `["tarn-volumes"`},
 		{"a socket as kubelets spell it", []string{"node.criSocket=/var/run/crio/crio.sock"}, []string{"--cri-endpoint=unix:///proc/1/root/run/crio/crio.sock\n"}, "/var/run/crio"},
 		{"one that only begins so", []string{"node.criSocket=/var/running/x.sock"}, []string{"--cri-endpoint=unix:///proc/1/root/var/running/x.sock\n"}, ""},
 	} {
@@ -84,7 +85,7 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 	for value, want := range map[string]string{
 		"controller.replicas=0": "replicas", "image.tagg=v1": "tagg", "node.kubeletDir=kubelet": "kubeletDir", "node.criSocket=unix:///run/x.sock": "criSocket",
 		"controller.controllers={everything}": "controllers", "apps.classes.rox=slow": "rox", "api.enabled=maybe": "enabled", "api.enabled=true": "api.insecure=true", "image.pullSecrets={mine}": "pullSecrets",
-		"controller.hostPath=folders": "hostPath", "controller.hostPath=/": "hostPath", "metrics.serviceMonitor=true,metrics.enabled=false": "metrics.serviceMonitor",
+		"controller.hostPath=folders": "hostPath", "controller.hostPath=/": "hostPath", "controller.stepNamespaces={kube-system}": "stepNamespaces", "metrics.serviceMonitor=true,metrics.enabled=false": "metrics.serviceMonitor",
 	} {
 		if out, err := a.rendered(value); err == nil || !strings.Contains(out, want) {
 			t.Errorf("--set %s: %v, want a refusal that names %s: %s", value, err, want, out)

@@ -8,12 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -236,6 +238,104 @@ func TestNobodyButABinderSaysThatAClaimWasBound(t *testing.T) {
 		}
 		if !c.want && (err == nil || !strings.Contains(err.Error(), "'claims.tarn.dev'")) {
 			t.Errorf("%s: %v, want a refusal by policy claims.tarn.dev", c.name, err)
+		}
+	}
+}
+
+// TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone plays one who has it.
+func TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone(t *testing.T) {
+	config := testkit.APIServer(t)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
+	defer cancel()
+	admin := testkit.Client(t, config)
+	grant(ctx, t, admin)
+	thief := as(t, config, asController)
+	for _, name := range []string{"tarn-system", "tarn-volumes", "shop"} {
+		if err := client.IgnoreAlreadyExists(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})); err != nil {
+			t.Fatal(err)
+		}
+		// Pods want one, and no controller makes it here.
+		if err := client.IgnoreAlreadyExists(admin.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "default"}})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}}
+	pod := func(namespace string) client.Object {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "stolen"}, Spec: spec}
+	}
+	app := func(namespace, name string, change func(*corev1.PodSpec)) client.Object {
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: *spec.DeepCopy()},
+		}}
+		change(&d.Spec.Template.Spec)
+		return d
+	}
+	configMap := func(namespace, name string) client.Object {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	}
+	plain := func(*corev1.PodSpec) {}
+	volumeOf := func(source corev1.VolumeSource) func(*corev1.PodSpec) {
+		return func(s *corev1.PodSpec) { s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}} }
+	}
+	for _, c := range []struct {
+		name   string
+		object client.Object
+		want   string // empty: it may
+	}{
+		{"a pod for a step", pod("tarn-volumes"), ""},
+		{"a pod that scrubs", pod("tarn-system"), ""},
+		{"a pod among a tenant's Secrets", pod("shop"), "may create pods in tarn-volumes, tarn-system, not in shop"},
+		{"a pod among Kubernetes' own", pod("kube-system"), "nothing in kube-system"},
+		{"a Deployment of an App", app("shop", "paas-app-x", volumeOf(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}})), ""},
+		{"a Deployment in kube-system", app("kube-system", "paas-app-x", plain), "nothing in kube-system"},
+		{"a Deployment of no App", app("shop", "bank", plain), "begin with paas-app-"},
+		{"a Deployment with another's account", app("shop", "paas-app-x", func(s *corev1.PodSpec) { s.ServiceAccountName = "bank" }), "without privileges"},
+		{"a Deployment on the node's disk", app("shop", "paas-app-x", volumeOf(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}})), "without privileges"},
+		{"a Deployment among the node's processes", app("shop", "paas-app-x", func(s *corev1.PodSpec) { s.HostPID = true }), "without privileges"},
+		{"a privileged Deployment", app("shop", "paas-app-x", func(s *corev1.PodSpec) {
+			s.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
+		}), "without privileges"},
+		{"one that is privileged as it begins", app("shop", "paas-app-x", func(s *corev1.PodSpec) {
+			s.InitContainers = []corev1.Container{{Name: "i", Image: "busybox:1.36", SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(true)}}}
+		}), "without privileges"},
+		{"the ConfigMap of an App", configMap("shop", "paas-app-x"), ""},
+		{"a ConfigMap of no App", configMap("shop", "bank"), "begin with paas-app-"},
+		{"a ConfigMap in kube-system", configMap("kube-system", "paas-app-x"), "nothing in kube-system"},
+	} {
+		err := thief.Create(ctx, c.object, client.DryRunAll)
+		if c.want == "" && err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if c.want != "" && (err == nil || !strings.Contains(err.Error(), "'workloads.tarn.dev'") || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want a refusal by policy workloads.tarn.dev that says %q", c.name, err, c.want)
+		}
+		if err := admin.Create(ctx, c.object.DeepCopyObject().(client.Object), client.DryRunAll); err != nil {
+			t.Errorf("%s, by an administrator: %v", c.name, err)
+		}
+	}
+	// What is there already is no more the thief's.
+	step := pod("shop")
+	step.SetLabels(map[string]string{tarnv1.LabelStep: "creation"})
+	for _, c := range []struct {
+		name   string
+		object client.Object
+		want   bool
+	}{
+		{"the pod of a tenant", pod("shop"), false},
+		{"a step pod, though its namespace is allowed no more", step, true},
+		{"the ConfigMap of a tenant", configMap("shop", "bank"), false},
+		{"the Deployment of a tenant", app("shop", "bank", plain), false},
+		{"the Deployment of an App", app("shop", "paas-app-x", plain), true},
+	} {
+		if err := admin.Create(ctx, c.object); err != nil {
+			t.Fatal(err)
+		}
+		if err := thief.Delete(ctx, c.object, client.DryRunAll); (err == nil) != c.want || err != nil && !strings.Contains(err.Error(), "'workloads.tarn.dev'") {
+			t.Errorf("deleting %s: %v, want that: %v", c.name, err, c.want)
+		}
+		if err := admin.Delete(ctx, c.object, client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -14,12 +14,13 @@ import (
 
 	"tarn.dev/tarn/deploy"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/provisioners"
 )
 
 func newInstallCommand() *cobra.Command {
 	var to connection
-	var ready []string
+	var ready, steps []string
 	var protection string
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -38,12 +39,18 @@ func newInstallCommand() *cobra.Command {
 			if protection != "tarn" && protection != "kubernetes" {
 				return fmt.Errorf("--protection %q is not known; give tarn or kubernetes, as for whose controllers protect", protection)
 			}
+			if err := steppod.Namespaces(steps).Check(); err != nil {
+				return err
+			}
 			c, err := to.client()
 			if err != nil {
 				return err
 			}
 			objects, err := deploy.Objects()
 			if err != nil {
+				return err
+			}
+			if err := deploy.AllowSteps(objects, steps); err != nil {
 				return err
 			}
 			var needless []*unstructured.Unstructured
@@ -75,6 +82,7 @@ func newInstallCommand() *cobra.Command {
 	}
 	to.register(cmd, cmd.Flags())
 	cmd.Flags().StringSliceVar(&ready, "provisioners", nil, "ready PavProvisioners to apply as well, by name")
+	cmd.Flags().StringSliceVar(&steps, stepNamespacesFlag, steppod.DefaultNamespaces, "namespaces in which a policy lets the controller create pods; give what tarn controller is given")
 	cmd.Flags().StringVar(&protection, "protection", "tarn", "who protects claims and volumes in use: tarn or kubernetes")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the API server to serve what was applied")
 	return cmd

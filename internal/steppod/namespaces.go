@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -27,6 +28,9 @@ func (n Namespaces) Check() error {
 		return fmt.Errorf("--step-namespaces: the first must be a namespace, where pods run whose template names none; give %s", tarnv1.StepNamespace)
 	}
 	for _, name := range n {
+		if name == metav1.NamespaceSystem {
+			return fmt.Errorf("--step-namespaces: %s must not be listed: its Secrets and service accounts rule the cluster; run step pods in a namespace of their own", name)
+		}
 		if wrong := validation.IsDNS1123Label(name); name != anyNamespace && len(wrong) > 0 {
 			return fmt.Errorf("--step-namespaces: %q is no name of a namespace: %s", name, wrong[0])
 		}
@@ -45,6 +49,9 @@ func (n Namespaces) orDefault() Namespaces {
 // refuse says why a pod may not run in a namespace; empty if it may.
 func (n Namespaces) refuse(name string) string {
 	n = n.orDefault()
+	if name == metav1.NamespaceSystem {
+		return fmt.Sprintf("step pods may not run in %q; remove the field, or name a namespace of their own", name)
+	}
 	if slices.Contains(n, name) || slices.Contains(n, anyNamespace) {
 		return ""
 	}
@@ -61,13 +68,16 @@ func (n Namespaces) check(field string, template any) []Problem {
 	metadata, _ := fields["metadata"].(map[string]any)
 	text, _ := metadata["namespace"].(string)
 	field += ".metadata.namespace"
-	if text == "" || slices.Contains(n.orDefault(), anyNamespace) {
+	if text == "" {
 		return nil
 	}
 	if !isTemplate(text) {
 		if why := n.refuse(text); why != "" && len(validation.IsDNS1123Label(text)) == 0 { // else that is told
 			return []Problem{{Field: field, Message: why}}
 		}
+		return nil
+	}
+	if slices.Contains(n.orDefault(), anyNamespace) {
 		return nil
 	}
 	parsed, err := jinja.Parse(text)

@@ -23,6 +23,7 @@ func TestStepPodsRunWhereTheyMay(t *testing.T) {
 		{"none, where another is first", Namespaces{"storage", "default"}, "", "storage"},
 		{"one that is allowed", Namespaces{"storage", "default"}, "default", "default"},
 		{"any, where all are allowed", Namespaces{"storage", "*"}, "shop", "shop"},
+		{"that of Kubernetes, though all are allowed", Namespaces{"storage", "*"}, "kube-system", "a namespace of their own"},
 		{"no name", Namespaces{"storage", "*"}, "Shop", "is no name of a namespace"},
 	} {
 		o := orderOf(tarnv1.StepStaging)
@@ -52,6 +53,7 @@ func TestAClaimDoesNotChooseWhereRootRuns(t *testing.T) {
 		{"and it does where all are allowed", "{{ pvc.metadata.namespace }}", Namespaces{"storage", "*"}, ""},
 		{"a name that is not allowed", "shop", nil, `step pods may not run in "shop"`},
 		{"a name that is", "tarn-system", nil, ""},
+		{"that of Kubernetes, though all are allowed", "kube-system", Namespaces{"storage", "*"}, "a namespace of their own"},
 	} {
 		p := &pavv1.PavProvisioner{}
 		p.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeStatic}

@@ -244,16 +244,16 @@ func TestTarnIsRunAsItsContractSays(t *testing.T) {
 	if got := p.TarnController().Args; !slices.Equal(got, want) {
 		t.Errorf("controller:\n got %q\nwant %q", got, want)
 	}
-	want = []string{"install", "--kubeconfig", "/data/kubeconfig", "--timeout", "4m0s", "--provisioners=ovh-csi-rbd,ovh-csi-nfs"}
+	want = []string{"install", "--kubeconfig", "/data/kubeconfig", "--timeout", "4m0s", "--step-namespaces=tarn-volumes,tarn-system,default", "--provisioners=ovh-csi-rbd,ovh-csi-nfs"}
 	if got := p.TarnInstall(4 * time.Minute).Args; !slices.Equal(got, want) {
 		t.Errorf("install:\n got %q\nwant %q", got, want)
 	}
 	p = plan(t, layout.Options{TarnBinary: "/bin/tarn", WithoutNode: true})
-	if got := p.TarnInstall(4 * time.Minute).Args; !slices.Equal(got, want[:5]) {
-		t.Errorf("install without a node:\n got %q\nwant %q", got, want[:5])
+	if got := p.TarnInstall(4 * time.Minute).Args; !slices.Equal(got, want[:6]) {
+		t.Errorf("install without a node:\n got %q\nwant %q", got, want[:6])
 	}
 	p = plan(t, layout.Options{TarnBinary: "/bin/tarn", WithoutNode: true, Protection: layout.ByKubernetes})
-	if got := p.TarnInstall(4 * time.Minute).Args; !slices.Equal(got[5:], []string{"--protection=kubernetes"}) {
+	if got := p.TarnInstall(4 * time.Minute).Args; !slices.Equal(got[6:], []string{"--protection=kubernetes"}) {
 		t.Errorf("install where Kubernetes protects: %q", got)
 	}
 }

@@ -203,9 +203,13 @@ iptables: {minSyncPeriod: 100ms}
 // AppProvisioners are the ready provisioners whose volumes applications get when they do not choose. The supervisor makes a class for each.
 func AppProvisioners() []string { return []string{"ovh-csi-rbd", "ovh-csi-nfs"} }
 
+// stepNamespaces tells Tarn where step pods may run. A cluster for trying out takes the original's manifests as they are, which name
+// default.
+const stepNamespaces = "--step-namespaces=tarn-volumes,tarn-system,default"
+
 // TarnInstall runs to its end once, when the API server is there. It gives up after the limit.
 func (p Plan) TarnInstall(limit time.Duration) Component {
-	args := []string{"install", "--kubeconfig", p.layout.Kubeconfig(), "--timeout", limit.String()}
+	args := []string{"install", "--kubeconfig", p.layout.Kubeconfig(), "--timeout", limit.String(), stepNamespaces}
 	if p.state.Options.HasNode() {
 		args = append(args, "--provisioners="+strings.Join(AppProvisioners(), ","))
 	}
@@ -236,8 +240,7 @@ func (p Plan) controller(name, metrics, health string) Component {
 	if p.state.Options.HasNode() {
 		args = append(args, "--host-path-root", p.layout.HostPath(), "--node-name", p.layout.NodeName())
 	}
-	// A cluster for trying out takes the original's manifests as they are, which name default.
-	args = append(args, "--step-namespaces=tarn-volumes,tarn-system,default")
+	args = append(args, stepNamespaces)
 	if p.machine.TarnImage != "" {
 		args = append(args, "--scrub-image", p.machine.TarnImage)
 	}

@@ -18,6 +18,9 @@ const (
 	// AnnotationClaim is the claim of a volume as JSON, with which it is made anew:
 	// labels, annotations and spec.
 	AnnotationClaim = "tarn.dev/claim"
+	// AnnotationUndeleted is on a namespace that tarn undelete has created: the uid of a
+	// volume for which it did. Users of the namespace do not know it.
+	AnnotationUndeleted = "tarn.dev/undeleted"
 	// AnnotationTrashedUntil is until when a released volume waits in the trash, RFC 3339.
 	// Who changes it changes the time.
 	AnnotationTrashedUntil = "tarn.dev/trashed-until"

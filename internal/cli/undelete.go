@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -29,7 +30,10 @@ type undelete struct {
 	screen          terminal.Terminal
 	connection      connection
 	createNamespace bool
+	allowRecreated  bool
 	timeout         time.Duration
+	// mine are the volumes of the namespace that is brought back.
+	mine map[types.UID]bool
 }
 
 func newUndeleteCommand() *cobra.Command {
@@ -44,6 +48,7 @@ func newUndeleteCommand() *cobra.Command {
 	f := cmd.PersistentFlags()
 	u.connection.register(cmd, f)
 	f.BoolVar(&u.createNamespace, "create-namespace", false, "make the namespace where it is gone")
+	f.BoolVar(&u.allowRecreated, "allow-recreated", false, "bring claims back into a namespace that was created after them, and so may be another tenant's")
 	f.DurationVar(&u.timeout, "timeout", time.Minute, "how long the binder may take with each claim")
 	cmd.AddCommand(u.volumeCommand(), u.namespaceCommand())
 	return cmd
@@ -101,7 +106,8 @@ func (u *undelete) connect(cmd *cobra.Command) (err error) {
 	return err
 }
 
-// volume brings the claim of a volume back, as target where that has a name.
+// volume brings the claim of a volume back, as target where that has a name. Without one its
+// namespace must be the one that the claim was in, not one created later with that name.
 func (u *undelete) volume(ctx context.Context, name string, target client.ObjectKey) error {
 	vol, err := kube.Get(ctx, u.client, client.ObjectKey{Name: name}, &corev1.PersistentVolume{})
 	if err != nil {
@@ -110,7 +116,8 @@ func (u *undelete) volume(ctx context.Context, name string, target client.Object
 	if vol == nil {
 		return fmt.Errorf("there is no PersistentVolume %q; tarn trash list says what can be brought back", name)
 	}
-	if target.Name == "" {
+	chosen := target.Name != ""
+	if !chosen {
 		ref := vol.Spec.ClaimRef
 		if ref == nil {
 			return fmt.Errorf("PersistentVolume %s is nobody's; say whose it is to be with --as NAMESPACE/NAME", name)
@@ -122,7 +129,7 @@ func (u *undelete) volume(ctx context.Context, name string, target client.Object
 		return err
 	}
 	if claim == nil {
-		if claim, err = u.restore(ctx, vol, target); err != nil {
+		if claim, err = u.restore(ctx, vol, target, chosen); err != nil {
 			return err
 		}
 	}
@@ -139,7 +146,7 @@ func (u *undelete) volume(ctx context.Context, name string, target client.Object
 
 // restore reserves a volume for a claim that is not there, and makes the claim. All
 // that the API server may refuse it for is asked before anything is written.
-func (u *undelete) restore(ctx context.Context, vol *corev1.PersistentVolume, target client.ObjectKey) (*corev1.PersistentVolumeClaim, error) {
+func (u *undelete) restore(ctx context.Context, vol *corev1.PersistentVolume, target client.ObjectKey, chosen bool) (*corev1.PersistentVolumeClaim, error) {
 	record, err := kube.Get(ctx, u.client, client.ObjectKeyFromObject(vol), &tarnv1.PavVolume{})
 	if err != nil {
 		return nil, err
@@ -147,12 +154,19 @@ func (u *undelete) restore(ctx context.Context, vol *corev1.PersistentVolume, ta
 	if err := obstacle(vol, record, target); err != nil {
 		return nil, err
 	}
-	claim, note, err := claimFor(vol, record, target)
+	memory, err := memoryOf(vol, record)
 	if err != nil {
 		return nil, err
 	}
-	if err := u.needNamespace(ctx, target.Namespace); err != nil {
+	claim, note := claimFor(vol, memory, target)
+	namespace, err := u.needNamespace(ctx, target.Namespace, vol.UID)
+	if err != nil {
 		return nil, err
+	}
+	if since := knownSince(vol, memory); !chosen && !reservedFor(vol, target) && since.Before(&namespace.CreationTimestamp) && !u.made(namespace, vol) && !u.allowRecreated {
+		return nil, fmt.Errorf("claim %s of PersistentVolume %s: namespace %q was created at %s, after the claim (%s or later), so it may be another tenant's; "+
+			"to bring the claim back there all the same: --allow-recreated; else give another namespace: tarn undelete volume %s --as NAMESPACE/NAME",
+			target, vol.Name, namespace.Name, namespace.CreationTimestamp.UTC().Format(time.RFC3339), since.UTC().Format(time.RFC3339), vol.Name)
 	}
 	if err := u.client.Create(ctx, claim.DeepCopy(), client.DryRunAll); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("the API server would not take claim %s: %w", target, err)
@@ -173,23 +187,31 @@ func (u *undelete) restore(ctx context.Context, vol *corev1.PersistentVolume, ta
 	return claim, nil
 }
 
-func (u *undelete) needNamespace(ctx context.Context, name string) error {
+// needNamespace gives the namespace of a name, which it creates for a volume if it may.
+func (u *undelete) needNamespace(ctx context.Context, name string, of types.UID) (*corev1.Namespace, error) {
 	namespace, err := kube.Get(ctx, u.client, client.ObjectKey{Name: name}, &corev1.Namespace{})
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case namespace != nil && namespace.DeletionTimestamp != nil:
-		return fmt.Errorf("namespace %q is being deleted; wait until it is gone, or give another one with --as NAMESPACE/NAME", name)
+		return nil, fmt.Errorf("namespace %q is being deleted; wait until it is gone, or give another one with --as NAMESPACE/NAME", name)
 	case namespace != nil:
-		return nil
+		return namespace, nil
 	case !u.createNamespace:
-		return fmt.Errorf("there is no namespace %q; make it with --create-namespace, or give another one with --as NAMESPACE/NAME", name)
+		return nil, fmt.Errorf("there is no namespace %q; make it with --create-namespace, or give another one with --as NAMESPACE/NAME", name)
 	}
-	err = u.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	if client.IgnoreAlreadyExists(err) != nil {
-		return fmt.Errorf("making namespace %s: %w", name, err)
+	namespace = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{tarnv1.AnnotationUndeleted: string(of)}}}
+	if err := u.client.Create(ctx, namespace); err != nil {
+		return nil, fmt.Errorf("making namespace %s: %w", name, err)
 	}
-	return nil
+	return namespace, nil
+}
+
+// made says whether a namespace was created to bring this volume's claim back, or that of another
+// volume of the namespace: by this command or by one that was interrupted.
+func (u *undelete) made(namespace *corev1.Namespace, vol *corev1.PersistentVolume) bool {
+	uid := types.UID(namespace.Annotations[tarnv1.AnnotationUndeleted])
+	return uid == vol.UID || u.mine[uid]
 }
 
 // reserve promises a volume to a claim by name and takes it out of the trash, as the

@@ -12,12 +12,22 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/volume"
 )
+
+// knownSince is a time at which a claim of the volume existed, or after which it came to exist:
+// the volume alone is given to a claim that is there.
+func knownSince(vol *corev1.PersistentVolume, memory *volume.ClaimMemory) metav1.Time {
+	if memory != nil && vol.CreationTimestamp.Before(&memory.Created) {
+		return memory.Created
+	}
+	return vol.CreationTimestamp
+}
 
 // reservedFor says that a volume is promised by name to a claim yet to come.
 func reservedFor(vol *corev1.PersistentVolume, target client.ObjectKey) bool {
@@ -52,17 +62,8 @@ func obstacle(vol *corev1.PersistentVolume, record *tarnv1.PavVolume, target cli
 }
 
 // claimFor is the claim to make for a volume: as the trash has noted it, else as the
-// record has, else what the volume alone tells. note is what is worth saying about it.
-func claimFor(vol *corev1.PersistentVolume, record *tarnv1.PavVolume, target client.ObjectKey) (claim *corev1.PersistentVolumeClaim, note string, err error) {
-	memory, err := volume.RememberedClaim(vol)
-	if err != nil {
-		return nil, "", err
-	}
-	if memory == nil && record != nil {
-		if memory, err = memoryOfRecord(record); err != nil {
-			return nil, "", err
-		}
-	}
+// record has, both of which memoryOf reads, else what the volume alone tells. note is what is worth saying about it.
+func claimFor(vol *corev1.PersistentVolume, memory *volume.ClaimMemory, target client.ObjectKey) (claim *corev1.PersistentVolumeClaim, note string) {
 	if memory == nil {
 		memory = &volume.ClaimMemory{Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: vol.Spec.AccessModes, VolumeMode: vol.Spec.VolumeMode, StorageClassName: ptr.To(volume.ClassOfVolume(vol)),
@@ -82,10 +83,15 @@ func claimFor(vol *corev1.PersistentVolume, record *tarnv1.PavVolume, target cli
 	}
 	claim.Spec.VolumeName = vol.Name
 	claim.Spec.DataSource, claim.Spec.DataSourceRef = nil, nil // the data is there, and what it came from may not be
-	return claim, note, nil
+	return claim, note
 }
 
-func memoryOfRecord(record *tarnv1.PavVolume) (*volume.ClaimMemory, error) {
+// memoryOf is what is known of the claim that a volume had, nil for nothing.
+func memoryOf(vol *corev1.PersistentVolume, record *tarnv1.PavVolume) (*volume.ClaimMemory, error) {
+	memory, err := volume.RememberedClaim(vol)
+	if err != nil || memory != nil || record == nil {
+		return memory, err
+	}
 	if len(record.Spec.ClaimSnapshot.Raw) == 0 {
 		return nil, nil
 	}
@@ -97,7 +103,7 @@ func memoryOfRecord(record *tarnv1.PavVolume) (*volume.ClaimMemory, error) {
 	if err != nil {
 		return nil, err
 	}
-	memory := &volume.ClaimMemory{}
+	memory = &volume.ClaimMemory{}
 	return memory, json.Unmarshal([]byte(text), memory)
 }
 
@@ -109,9 +115,15 @@ func (u *undelete) namespace(ctx context.Context, name string) error {
 		return fmt.Errorf("listing PersistentVolumes: %w", err)
 	}
 	of := map[string][]string{}
+	u.mine = map[types.UID]bool{}
 	for i := range volumes.Items {
 		vol := &volumes.Items[i]
-		if ref := vol.Spec.ClaimRef; ref != nil && ref.Namespace == name && (kept(vol) || reservedHeld(vol)) {
+		ref := vol.Spec.ClaimRef
+		if ref == nil || ref.Namespace != name {
+			continue
+		}
+		u.mine[vol.UID] = true
+		if kept(vol) || reservedHeld(vol) {
 			of[ref.Name] = append(of[ref.Name], vol.Name)
 		}
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -8,9 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -110,10 +114,11 @@ func TestAClaimIsMadeOfTheBestThatIsKnown(t *testing.T) {
 		{"the volume alone", released(), nil, "", 0, "not known"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			claim, note, err := claimFor(c.vol, c.record, client.ObjectKey{Namespace: "a", Name: "b"})
+			memory, err := memoryOf(c.vol, c.record)
 			if err != nil {
 				t.Fatal(err)
 			}
+			claim, note := claimFor(c.vol, memory, client.ObjectKey{Namespace: "a", Name: "b"})
 			size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 			if claim.Namespace != "a" || claim.Name != "b" || claim.Spec.VolumeName != "v" || claim.Spec.DataSource != nil || size.String() != "1Gi" {
 				t.Errorf("claim = %+v", claim)
@@ -122,6 +127,59 @@ func TestAClaimIsMadeOfTheBestThatIsKnown(t *testing.T) {
 				t.Errorf("labels %v, annotations %v, note %q; want app=%q, %d annotations, %q", claim.Labels, claim.Annotations, note, c.wantLabel, c.wantNotes, c.wantNote)
 			}
 		})
+	}
+}
+
+// Who has deleted a namespace and who creates one of that name later may be two tenants.
+func TestAClaimComesBackToItsOwnNamespaceAlone(t *testing.T) {
+	at := func(second int64) metav1.Time { return metav1.Unix(second, 0) }
+	for _, c := range []struct {
+		name      string
+		namespace int64 // when it was created; the volume is of second 100
+		claim     int64 // when the claim was, 0 for not known
+		undeleted string
+		change    func(*undelete)
+		as        client.ObjectKey
+		want      bool
+	}{
+		{name: "that of the claim", namespace: 10, claim: 90, want: true},
+		{name: "that of the claim, of which only the volume is known", namespace: 10, want: true},
+		{name: "that of a claim that took a spare", namespace: 200, claim: 210, want: true},
+		{name: "one that was created later", namespace: 200, claim: 90},
+		{name: "one that was created later, without a record", namespace: 200},
+		{name: "one that was created later, if that is wanted", namespace: 200, claim: 90, change: func(u *undelete) { u.allowRecreated = true }, want: true},
+		{name: "one that was created later, by its name", namespace: 200, claim: 90, as: shopData, want: true},
+		{name: "one that was made to bring the claim back", namespace: 200, claim: 90, undeleted: "volume", want: true},
+		{name: "one that was made to bring another volume back", namespace: 200, claim: 90, undeleted: "sibling", change: func(u *undelete) { u.mine = map[types.UID]bool{"sibling": true} }, want: true},
+		{name: "one that claims to be so", namespace: 200, claim: 90, undeleted: "guessed"},
+	} {
+		lost := testkit.Claim("shop", "data", "u", "fast", func(c *corev1.PersistentVolumeClaim) { c.CreationTimestamp = metav1.Time{} })
+		if c.claim != 0 {
+			lost.CreationTimestamp = at(c.claim)
+		}
+		text, err := volume.RememberClaim(lost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		vol := inTrash("v", someNow, func(v *corev1.PersistentVolume) {
+			v.UID, v.CreationTimestamp, v.Annotations[tarnv1.AnnotationClaim] = "volume", at(100), text
+		})
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", CreationTimestamp: at(c.namespace)}}
+		if c.undeleted != "" {
+			namespace.Annotations = map[string]string{tarnv1.AnnotationUndeleted: c.undeleted}
+		}
+		u := &undelete{client: fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(&vol, namespace).Build(), out: io.Discard, timeout: time.Nanosecond}
+		if c.change != nil {
+			c.change(u)
+		}
+		err = u.volume(t.Context(), "v", c.as) // nobody binds here
+		claims := &corev1.PersistentVolumeClaimList{}
+		if err := u.client.List(t.Context(), claims); err != nil {
+			t.Fatal(err)
+		}
+		if made := len(claims.Items) == 1; made != c.want || !made && (err == nil || !strings.Contains(err.Error(), "--allow-recreated")) {
+			t.Errorf("%s: the claim is made: %v, want %v (%v)", c.name, made, c.want, err)
+		}
 	}
 }
 

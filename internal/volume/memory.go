@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
@@ -24,6 +25,8 @@ type ClaimMemory struct {
 	Spec        corev1.PersistentVolumeClaimSpec `json:"spec"`
 	// Cut says that labels and annotations were too large to be kept.
 	Cut bool `json:"cut,omitempty"`
+	// Created is when the claim was created: its namespace is older.
+	Created metav1.Time `json:"created,omitzero"`
 }
 
 // forgotten are annotations of a claim that must not come back with it: what binders,
@@ -50,7 +53,7 @@ func isForgotten(name string) bool {
 // RememberClaim gives what AnnotationClaim is to hold, always the same text for the
 // same claim.
 func RememberClaim(claim *corev1.PersistentVolumeClaim) (string, error) {
-	memory := ClaimMemory{Labels: claim.Labels, Annotations: maps.Clone(claim.Annotations), Spec: *claim.Spec.DeepCopy()}
+	memory := ClaimMemory{Labels: claim.Labels, Annotations: maps.Clone(claim.Annotations), Spec: *claim.Spec.DeepCopy(), Created: claim.CreationTimestamp}
 	maps.DeleteFunc(memory.Annotations, func(name, _ string) bool { return isForgotten(name) })
 	memory.Spec.VolumeName = ""
 	data, err := json.Marshal(memory)

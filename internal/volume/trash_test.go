@@ -62,7 +62,7 @@ func TestTheTimeInTheTrashIsReadAsItWasWritten(t *testing.T) {
 func TestAClaimIsRememberedWithoutWhatBindersNote(t *testing.T) {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "data", UID: "u", Finalizers: []string{"f"}, Labels: map[string]string{"app": "shop"},
+			Name: "data", UID: "u", CreationTimestamp: metav1.Unix(0, 0), Finalizers: []string{"f"}, Labels: map[string]string{"app": "shop"},
 			Annotations: map[string]string{
 				AnnBindCompleted: AnnYes, AnnBoundByController: AnnYes, AnnProvisioner: "p", AnnBetaProvisioner: "p", AnnSelectedNode: "n",
 				tarnv1.AnnotationPlugin: "p", tarnv1.AnnotationMadeFor: "u", "kubectl.kubernetes.io/last-applied-configuration": "{}",
@@ -72,7 +72,7 @@ func TestAClaimIsRememberedWithoutWhatBindersNote(t *testing.T) {
 		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pvc-u"},
 	}
 	text, err := RememberClaim(claim)
-	if want := `{"labels":{"app":"shop"},"annotations":{"example.com/owner":"me","volume.beta.kubernetes.io/storage-class":"fast"},"spec":{"resources":{}}}`; err != nil || text != want {
+	if want := `{"labels":{"app":"shop"},"annotations":{"example.com/owner":"me","volume.beta.kubernetes.io/storage-class":"fast"},"spec":{"resources":{}},"created":"1970-01-01T00:00:00Z"}`; err != nil || text != want {
 		t.Errorf("got %s, %v\nwant %s", text, err, want)
 	}
 	if len(claim.Annotations) != 10 || claim.Spec.VolumeName == "" {

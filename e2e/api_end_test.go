@@ -54,7 +54,7 @@ func (c *restCaller) refusesNonsense() {
 		c.refuses(call.status, call.code, call.method, call.path, call.kind, call.body)
 	}
 	c.post(http.StatusCreated, "/v1/apps", `{"id": "cart"}`)
-	c.s.fails(c.post(http.StatusConflict, "/v1/apps/cart/scale", `{"replicas": 3}`), "conflict", "app 'cart' has nothing deployed that could be scaled: deploy it first")
+	c.s.fails(c.post(http.StatusConflict, "/v1/apps/cart/scale", `{"replicas": 3}`), "conflict", "app 'cart' has nothing deployed to scale: deploy it first")
 	c.call(http.StatusOK, http.MethodDelete, "/v1/apps/cart", "", "")
 
 	theirs := c.claim("other")
@@ -63,7 +63,7 @@ func (c *restCaller) refusesNonsense() {
 	}
 	c.s.create(theirs)
 	c.s.fails(c.deploy(http.StatusConflict, shop+"/deploy", strings.Replace(shopFile, `name = "data"`, `name = "other"`, 1)), "conflict",
-		"volume 'other' cannot be made: claim 'paas-app-shop-other' is there and not of app 'shop'; give the volume another name")
+		"volume 'other' cannot be created: claim 'paas-app-shop-other' exists and does not belong to app 'shop'; give the volume another name")
 	c.s.remove(theirs)
 }
 
@@ -124,7 +124,7 @@ func (c *restCaller) ends() {
 		c.s.t.FailNow()
 	}
 	c.s.says(c.get(shop), `"status":"Deleting"`, "claim paas-app-shop-data is protected from deletion by its label")
-	c.s.fails(c.post(http.StatusConflict, shop+"/deploy", shopAgain), "conflict", "app 'shop' is being deleted: create it anew when it is gone")
+	c.s.fails(c.post(http.StatusConflict, shop+"/deploy", shopAgain), "conflict", "app 'shop' is being deleted: create it again when it is gone")
 	c.post(http.StatusConflict, "/v1/apps", `{"id": "shop"}`)
 	c.protect(c.claim("data"), nil)
 	c.s.says(follows("deleted")[0], `{"kind":"progress"`)
@@ -144,7 +144,7 @@ func (c *restCaller) ends() {
 	c.s.remove(back)
 	log := strings.Split(suite.machine.log(controller, 1<<20), "\n")
 	if !slices.ContainsFunc(log, func(line string) bool {
-		return containsAll(line, []string{"claim paas-app-shop-media is preserved; an App of the same name finds it again", string(media.UID)})
+		return containsAll(line, []string{"claim paas-app-shop-media is preserved; an App of the same name uses it again", string(media.UID)})
 	}) {
 		c.s.t.Error("the controller has not logged which claim it has preserved")
 	}
@@ -158,7 +158,7 @@ func (c *restCaller) findsItsVolumeAgain() {
 	c.post(http.StatusCreated, "/v1/apps", `{"id": "shop"}`)
 	c.s.says(c.post(http.StatusAccepted, shop+"/deploy", shopAgain), `{"action":"attach","volume":"media","pvc_name":"paas-app-shop-media","from_gi":1,"to_gi":1`,
 		"volume 'media' stays ReadWriteMany: a claim's access mode cannot be changed; for ReadWriteOnce give the volume another name",
-		"volume 'media' was preserved until now, and goes with the app from now on: the file lacks preserveOnDelete = true")
+		"volume 'media' was preserved until now; from now on it is deleted with the app, because the file lacks preserveOnDelete = true")
 	c.s.says(c.follow(shop+"/events", "settled"), `"status":"Ready"`)
 	if again := c.s.volumeNamed("paas-app-shop-media"); again.UID != media.UID {
 		c.s.t.Errorf("the new application has volume %s, want %s", again.Name, media.Name)

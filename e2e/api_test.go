@@ -244,7 +244,7 @@ func TestADeployThatCannotRunEndsAndSaysWhy(t *testing.T) {
 		}
 		ready := meta.FindStatusCondition(app.Status.Conditions, tarn.ConditionReady)
 		return ready != nil && ready.Reason == tarn.ReasonPodsFailing && ready.ObservedGeneration == app.Generation &&
-			containsAll(ready.Message, []string{"ends again and again, with exit code 3; it printed last:\n", "reading", "no configuration"}), fmt.Sprintf("%+v", ready)
+			containsAll(ready.Message, []string{"keeps ending, with exit code 3; it printed last:\n", "reading", "no configuration"}), fmt.Sprintf("%+v", ready)
 	})
 
 	stdout, _ = deploy(0, `"sh", "-c", "trap exit TERM; while true; do sleep 1; done"`)

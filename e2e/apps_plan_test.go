@@ -137,7 +137,7 @@ func TestAPlanTellsWhatADeployDoesToWhatIsThere(t *testing.T) {
 	impossible := ledger(kept, strings.Replace(fixed, "1", "2", 1), "grown 2 rwx ovh-csi-nfs", "taken 1 rwo local-path")
 	p := c.plans(impossible)
 	same("planned what cannot be", p.lines(), []string{"keep kept 1-1", "refuse fixed 1-2", "grow grown 1-2", "refuse taken 0-1", "detach left 1-1"})
-	reasons := []string{"storage class 'local-path' does not allow expansion", "volume 'taken' cannot be made: claim 'paas-app-ledger-taken' is there and not of app 'ledger'; give the volume another name"}
+	reasons := []string{"storage class 'local-path' does not allow expansion", "volume 'taken' cannot be created: claim 'paas-app-ledger-taken' exists and does not belong to app 'ledger'; give the volume another name"}
 	if !p.Refused || p.Changes[1].Message != reasons[0] || p.Changes[3].Message != reasons[1] {
 		t.Errorf("refused: %t, for %+v, want %q", p.Refused, p.Changes, reasons)
 	}

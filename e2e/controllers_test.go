@@ -150,7 +150,7 @@ func TestTwoBindersAtOnceBindOneToOne(t *testing.T) {
 		return processors > 0 && processors <= float64(max(1, runtime.NumCPU()/2)) && memory > 0 && memory < math.MaxInt64/2,
 			fmt.Sprintf("it runs on %g of %d, and its limit is %g bytes", processors, runtime.NumCPU(), memory)
 	})
-	if log := b.log(controller, 100_000); !strings.Contains(log, "another binder is at work") {
+	if log := b.log(controller, 100_000); !strings.Contains(log, "another binder runs beside this one") {
 		t.Error("Tarn's binder has not told of the other in its log")
 	}
 }

@@ -177,7 +177,7 @@ func TestAVolumeByHandThatIsGrownByHandGrowsOnItsNode(t *testing.T) {
 	pod := s.consumer("writer", claim.Name, writesOn)
 	s.ready(pod)
 	s.ask(claim, "64Mi")
-	s.told(claim, "VolumeResizeFailed", "grow its storage by hand and set its spec.capacity")
+	s.told(claim, "VolumeResizeFailed", "expand its storage by hand and set its spec.capacity")
 	if err := suite.live.Patch(s.ctx, vol, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"capacity":{"storage":"64Mi"}}}`))); err != nil {
 		t.Fatal(err)
 	}

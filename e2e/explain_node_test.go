@@ -123,7 +123,7 @@ func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
 		return err == nil && c != nil && strings.Contains(c.Message, "does not confirm it"), fmt.Sprintf("%+v (%v)", c, err)
 	})
 	e = s.explainsClaim("made", "is Pending: the creation pod tarn-volumes/pav-creation-", " does not go: node "+node.Name+" does not answer")
-	_, force, _ := strings.Cut(e.Links[len(e.Links)-1].Message, "once the node is surely off, delete the pod by force: ") // which only people know
+	_, force, _ := strings.Cut(e.Links[len(e.Links)-1].Message, "once the node is certainly off, delete the pod by force: ") // which only people know
 	if e.command() != "" || force == "" {
 		t.Errorf("the command is %q; the chain ends with %+v", e.command(), e.Links[len(e.Links)-1])
 	}

@@ -121,7 +121,7 @@ func TestExplainSaysWhatAnEndOfAnAppOrAPoolIsAt(t *testing.T) {
 			sub.hold(&filler)
 		}
 		sub.delete(set)
-		sub.explains("pvset", set.Name, "is Terminating: the set is being deleted; volumes that are bound, made by hand or protected stay")
+		sub.explains("pvset", set.Name, "is Terminating: the set is being deleted; volumes that are bound, created by hand or protected are kept")
 		for _, filler := range sub.fillers() {
 			sub.unhold(&filler)
 		}

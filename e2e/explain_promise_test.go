@@ -24,10 +24,10 @@ func TestExplainSaysWhyAPromisedFolderCannotBeUndone(t *testing.T) {
 	t.Cleanup(func() { _ = os.Remove(taken) }) // also where the case fails before it does so
 	pod := s.consumer("web", claim.Name, stays)
 	s.told(claim, "ProvisioningCleanupFailed", taken)
-	s.explainsClaim(claim.Name, "is Pending: provisioner "+hostPath+" cannot make its volume: "+taken+" is not the folder that")
+	s.explainsClaim(claim.Name, "is Pending: provisioner "+hostPath+" cannot make its volume: "+taken+" is not the directory that")
 	s.remove(pod)
 	s.delete(claim)
-	e := s.explainsClaim(claim.Name, "is Terminating: what may have been made for it cannot be undone: "+taken+" is not the folder that")
+	e := s.explainsClaim(claim.Name, "is Terminating: what may have been made for it cannot be undone: "+taken+" is not the directory that")
 	if last := e.last(); last.Reason != "ProvisioningCleanupFailed" || last.Next != "when that is mended: it is tried again and again" || len(e.commands()) > 0 {
 		t.Errorf("the chain ends with %+v, and the commands are %q", last, e.commands())
 	}

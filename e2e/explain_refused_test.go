@@ -112,7 +112,7 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 		sub := s.part(t)
 		sub.explainsClaim("made", "is Pending: its volume is made, and has to be written as a PersistentVolume, ")
 		tells()
-		sub.explainsClaim("made", "is Pending: its volume is made, and is not handed over: the API server refuses PersistentVolume pvc-"+string(made.UID)+": ")
+		sub.explainsClaim("made", "is Pending: its volume is made, and is not handed over: the API server rejects PersistentVolume pvc-"+string(made.UID)+": ")
 		other := sub.byHand("unwritten", func(vol *corev1.PersistentVolume) { vol.Name = "pvc-" + string(made.UID) })
 		writes()
 		record := &tarn.PavVolume{ObjectMeta: named(other.Name)}

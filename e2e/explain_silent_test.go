@@ -275,7 +275,7 @@ func (m *muted) ofTarns() []silence {
 		of("pod", "staged", "is not staged on node ", ", its pod has to be started, "+runsNone()),
 		of("app", "late", "it has to be looked at, "+runsNone()),
 		of("app", "crashes", "its Deployment has to be made, "+runsNone()),
-		of("app", "ends", "is Terminating: it is being taken down"),
+		of("app", "ends", "is Terminating: it is being deleted"),
 		{kind: "pvset", name: m.set.Name, want: []string{"is Terminating: its spare volumes have to go first"}},
 	}...)
 }

@@ -25,7 +25,7 @@ func TestExplainSaysThatWhoCouldDestroyAVolumeIsGone(t *testing.T) {
 	s.gone(p)
 	s.create(s.provisioner(sections)) // which is another, though it has the name
 	s.delete(claim)
-	s.explains("volume", vol.Name, "is Released: its storage cannot be destroyed yet: PavProvisioner ", ", which made the volume, is gone")
+	s.explains("volume", vol.Name, "is Released: its storage cannot be destroyed yet: PavProvisioner ", ", which created the volume, is gone")
 	s.does("kubectl delete pavvolume " + vol.Name)
 	s.gone(vol)
 }

@@ -173,7 +173,7 @@ func TestExplainSaysHowAVolumeByHandOfAProvisionerGrows(t *testing.T) {
 	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
 	class := s.classWith("-grows", s.name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = new(true) })
 	claim := s.grows("data", class, s.name, "")
-	e := s.explainsClaim("data", "is Bound: it is to grow from 2Mi to 8Mi: PersistentVolume "+claim.Spec.VolumeName+" was not made by Tarn, so PavProvisioner ", "set its spec.capacity")
+	e := s.explainsClaim("data", "is Bound: it is to grow from 2Mi to 8Mi: PersistentVolume "+claim.Spec.VolumeName+" was not created by Tarn, so PavProvisioner ", "set its spec.capacity")
 	if last := e.last(); last.State != "ControllerResizeInfeasible" || !strings.HasPrefix(last.Next, "never by itself: it was not made by Tarn") || len(e.commands()) > 0 {
 		t.Errorf("the commands are %q, and the chain ends with %+v", e.commands(), last)
 	}

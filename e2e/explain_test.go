@@ -382,7 +382,7 @@ func TestExplainSaysWhyAPoolHasNoSpares(t *testing.T) {
 	s.bound(s.claim("one"))
 	s.explains("pvset", set.Name, "is Ready: 1 of at least 1 spare volumes, 1 in use") // else the next claim would be served beside it
 	s.bound(s.claim("two"))
-	s.does(s.explains("pvset", set.Name, "is not Ready: ", "maximumReplicas are 2; raise that").command())
+	s.does(s.explains("pvset", set.Name, "is not Ready: ", "maximumReplicas is 2; raise it").command())
 	s.explains("pvset", set.Name, "is Ready: 1 of at least 1 spare volumes, 2 in use, 0 being made, at most 3")
 	held := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["tarn.dev/pool","example.org/audit"]}}`))
 	if err := suite.live.Patch(s.ctx, set, held); err != nil {

@@ -27,7 +27,7 @@ func TestAFolderThatCannotBeDeletedIsAFailedVolumeUntilItCan(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.remove(claim)
-	const why = "see what it is, and remove it by hand"
+	const why = "check what it is, and delete it by hand"
 	s.told(volume, "VolumeFailedDelete", folder, why)
 	s.await("volume "+volume.Name+" to be Failed", func() (bool, string) {
 		err := s.get(volume)

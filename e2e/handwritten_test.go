@@ -281,7 +281,7 @@ func TestMountOptionsAndFileSystemAreToldOrWarnedOf(t *testing.T) {
 	warned := s.handWritten("warned", "warned", func(vol *corev1.PersistentVolume) { vol.Spec.MountOptions = []string{"noexec", "ttl=5s"} })
 	pod = s.consumer("warned", warned.Name, "true")
 	s.succeeded(pod)
-	s.told(warned, "MountOptionsUnread", `without its spec.mountOptions "noexec,ttl=5s"`, "have the template use mountOptions")
+	s.told(warned, "MountOptionsUnread", `without its spec.mountOptions "noexec,ttl=5s"`, "let the template read mountOptions")
 	s.remove(pod)
 	s.remove(warned)
 }

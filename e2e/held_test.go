@@ -39,7 +39,7 @@ func TestAPodWritesOnThoughItsStageWasDeletedByHand(t *testing.T) {
 
 	s.delete(slow) // before the stage, and it takes its time
 	s.delete(stage)
-	const held = "not taken from them; on node "
+	const held = "and they keep it; no other pod on node "
 	// waitsFor waits for the Event that names these and no others.
 	waitsFor := func(users ...string) {
 		t.Helper()

@@ -46,7 +46,7 @@ func (s *scenario) waitsFor(provisioner *pav.PavProvisioner, named, unnamed []st
 			return false, err.Error()
 		}
 		c := condition(now, pav.ConditionAccepted)
-		_, waited, _ := strings.Cut(c.Message, "waiting for the end of ")
+		_, waited, _ := strings.Cut(c.Message, "waiting for the deletion of ")
 		is := c.Status == metav1.ConditionFalse && c.Reason == "Deleting" && containsAll(waited, named)
 		for _, text := range unnamed {
 			is = is && !strings.Contains(waited, text)

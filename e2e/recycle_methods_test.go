@@ -79,7 +79,7 @@ func TestAProvisionerEmptiesItsVolumeAndMakesItAnew(t *testing.T) {
 	s.asks(volume, tarn.RecycleFiles)
 	s.remove(a)
 	cert := s.certified(volume, tarn.RecycleFiles)
-	s.told(volume, "VolumeFailedRecycle", s.name, "what Tarn reads says otherwise", `it has "note"`)
+	s.told(volume, "VolumeFailedRecycle", s.name, "Tarn's check of the volume failed", `it has "note"`)
 	s.verified(cert, 0)
 	if err := os.Remove(filepath.Join(shelf, "Files")); err != nil {
 		t.Errorf("its pod has left no trace: %v", err)

@@ -80,7 +80,7 @@ func TestVolumesOfPolicyRecycleAreSharedWithKubernetes(t *testing.T) {
 	if err := suite.live.Patch(s.ctx, host, patch); err != nil {
 		t.Fatal(err)
 	}
-	s.told(host, "VolumeFailedRecycle", "is not scrubbed yet, as it is used by Kubernetes' recycler, pod default/"+recycler.Name)
+	s.told(host, "VolumeFailedRecycle", "is not scrubbed yet, because it is used by Kubernetes' recycler, pod default/"+recycler.Name)
 	s.delete(recycler)
 	s.certified(host, tarn.RecycleFiles)
 }

@@ -225,7 +225,7 @@ func TestAVolumeThatCannotBeScrubbedIsFailedUntilItCan(t *testing.T) {
 	s.remove(pod)
 	s.remove(a)
 	s.phased(volume, corev1.VolumeFailed)
-	s.told(volume, "VolumeFailedRecycle", "free space is not the volume's alone")
+	s.told(volume, "VolumeFailedRecycle", "its free space cannot be overwritten")
 	s.explains("volume", volume.Name, "is Failed: ", "use Files")
 	if !strings.Contains(volume.Status.Message, "use Files") {
 		t.Errorf("the volume says %q", volume.Status.Message)

@@ -26,14 +26,14 @@ func TestASecretThatNoTemplateReadsIsRefused(t *testing.T) {
 	s.create(class)
 
 	claim := s.claim("data")
-	unread := `StorageClass "` + class.Name + `" has parameter "` + parameter + `" with value "key", of which no template of PavProvisioner "` + s.name + `" takes notice`
-	s.told(claim, "ProvisioningFailed", unread, "have the template of a pod read params['"+parameter+"'] and mount the Secret")
+	unread := `StorageClass "` + class.Name + `" has parameter "` + parameter + `" with value "key", which no template of PavProvisioner "` + s.name + `" reads`
+	s.told(claim, "ProvisioningFailed", unread, "let the template of a pod read params['"+parameter+"'] and mount the Secret")
 	s.explainsClaim(claim.Name, unread)
 	byHand := s.handWritten("by-hand", "shelf-7", func(vol *corev1.PersistentVolume) {
 		vol.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: s.name, Name: "key"}
 	})
 	pod := s.consumer("reader", byHand.Name, "grep -q hello /data/greeting")
-	unreadToo := `PersistentVolume "` + byHand.Spec.VolumeName + `": spec.csi.nodeStageSecretRef is "` + s.name + `/key", of which no template of PavProvisioner "` + s.name + `" takes notice`
+	unreadToo := `PersistentVolume "` + byHand.Spec.VolumeName + `": spec.csi.nodeStageSecretRef is "` + s.name + `/key", which no template of PavProvisioner "` + s.name + `" reads`
 	s.told(pod, "FailedMount", unreadToo, "read pv.spec.csi.nodeStageSecretRef and mount the Secret")
 	s.explains("pod", s.name+"/"+pod.Name, unreadToo)
 	s.never(tarn.StepCreation, tarn.StepStaging, tarn.StepUnstaging)

@@ -204,7 +204,7 @@ func (b *braceFormat) first(name string) any {
 	default:
 		v, ok := b.named.get(b.e, name)
 		if !ok {
-			fail(KindLookup, "the key %s is not there", shortRepr(name))
+			fail(KindLookup, "the key %s does not exist", shortRepr(name))
 		}
 		return v
 	}

@@ -154,7 +154,7 @@ func (p *percentFormat) key() any {
 	p.used = len(p.positional)
 	v, ok := m.get(p.e, name)
 	if !ok {
-		fail(KindLookup, "the key %s is not there", shortRepr(name))
+		fail(KindLookup, "the key %s does not exist", shortRepr(name))
 	}
 	return v
 }

@@ -37,9 +37,9 @@ const ConditionDeployed = "Deployed"
 const (
 	// ReasonNothingDeployed: the spec names no image yet.
 	ReasonNothingDeployed = "NothingDeployed"
-	// ReasonDeploying: what the spec asks for is being made.
+	// ReasonDeploying: the spec is being applied.
 	ReasonDeploying = "Deploying"
-	// ReasonDeployed: all that the spec asks for is there.
+	// ReasonDeployed: the spec is applied.
 	ReasonDeployed = "Deployed"
 	// ReasonRefused: the spec asks for what cannot be; nothing happens until it is
 	// changed.

@@ -27,7 +27,7 @@ func only(body []byte, key, example string) (json.RawMessage, error) {
 	values := map[string]json.RawMessage{}
 	twice, err := kjson.UnmarshalStrict(body, &values)
 	if err != nil {
-		return nil, bad("the body is no JSON object (%v)", err)
+		return nil, bad("the body is not a JSON object (%v)", err)
 	}
 	if len(twice) > 0 {
 		return nil, bad("the body is ambiguous (%v)", twice[0])
@@ -52,7 +52,7 @@ func text(body []byte, key, example string) (string, error) {
 	}
 	var value string
 	if json.Unmarshal(raw, &value) != nil {
-		return "", appplan.Errorf(appplan.Invalid, "%s must be a text: send %s", key, example)
+		return "", appplan.Errorf(appplan.Invalid, "%s must be a string: send %s", key, example)
 	}
 	return value, nil
 }

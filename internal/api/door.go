@@ -81,7 +81,7 @@ func bearer(header string) (string, error) {
 	case header == "":
 		return "", appplan.Errorf(appplan.Unauthorized, "send a Kubernetes token: Authorization: Bearer TOKEN")
 	case !strings.EqualFold(scheme, "bearer") || token == "" || len(token) > longestToken || strings.ContainsAny(token, " \t"):
-		return "", appplan.Errorf(appplan.Unauthorized, "the header Authorization holds no token: write it as Bearer TOKEN")
+		return "", appplan.Errorf(appplan.Unauthorized, "the header Authorization has no token: write it as Bearer TOKEN")
 	}
 	return token, nil
 }
@@ -102,7 +102,7 @@ func (d *door) who(ctx context.Context, token, address string) (*caller, error) 
 	}
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: d.audiences}}
 	if err := d.client.Create(ctx, review); err != nil {
-		return nil, fmt.Errorf("asking Kubernetes whose the token is: %w", err)
+		return nil, fmt.Errorf("asking Kubernetes for the owner of the token: %w", err)
 	}
 	if !review.Status.Authenticated || !d.meant(review.Status.Audiences) {
 		d.regulars.Remove(key)

@@ -81,7 +81,7 @@ func TestACallEndsThoughKubernetesDoesNotSayWhoCalls(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("it goes on")
 	}
-	if text := answered.Body.String(); answered.Code != http.StatusInternalServerError || !strings.Contains(text, "could not ask Kubernetes whose the token is") || strings.Contains(text, "deadline") {
+	if text := answered.Body.String(); answered.Code != http.StatusInternalServerError || !strings.Contains(text, "could not check the token with Kubernetes") || strings.Contains(text, "deadline") {
 		t.Errorf("answered %d %s", answered.Code, text)
 	}
 }

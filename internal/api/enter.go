@@ -57,7 +57,7 @@ func forStrangers(err error) error {
 	if errors.As(err, &known) {
 		return err
 	}
-	return appplan.Errorf(appplan.Internal, "the server could not ask Kubernetes whose the token is: try again, or look at the server's log")
+	return appplan.Errorf(appplan.Internal, "the server could not check the token with Kubernetes: try again, or read the server's log")
 }
 
 // challenge tells a stranger how to show who they are.
@@ -104,7 +104,7 @@ func (s *Server) admit(ctx huma.Context) (scope, error) {
 	}
 	writer, err := s.as(token)
 	if err != nil {
-		return inside, fmt.Errorf("making a client of the caller's: %w", err)
+		return inside, fmt.Errorf("making a client with the caller's token: %w", err)
 	}
 	inside.calls = s.calls.As(writer)
 	return inside, nil

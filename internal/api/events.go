@@ -77,9 +77,9 @@ func (s *streams) count() int {
 
 func (s *Server) registerEvents(routes huma.API) {
 	op := operation(eventsOperation, http.MethodGet, "/v1/apps/{id}/events", "watch", "Follow a deploy or a resize",
-		"Server-sent events, one with each change of the application, named progress, and a last one: settled when nothing is under way any more, "+
+		"Server-sent events: progress at each change of the application, then a last one: settled when nothing is under way any more, "+
 			"deleted when it is gone, expired when it takes longer than one stream may last. The data of each is an Event. "+
-			"A stream that cannot go on, as for want of the right, ends with the event error, whose data is what a failed call is answered.",
+			"A stream that cannot continue, for example because a right is missing, ends with the event error. Its data is the body of a failed call.",
 		http.StatusOK, http.StatusNotFound)
 	huma.Register(routes, op, func(ctx context.Context, in *OfApp) (*huma.StreamResponse, error) {
 		inside := scopeOf(ctx)

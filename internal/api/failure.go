@@ -92,9 +92,9 @@ var adoptErrors = sync.OnceFunc(func() {
 		case http.StatusBadRequest: // an empty body; whatever else is wrong with one is answered so
 			code = appplan.Invalid
 		case http.StatusRequestEntityTooLarge:
-			code, message = appplan.TooLarge, "the body is longer than this call takes: see /docs"
+			code, message = appplan.TooLarge, "the body is longer than this call accepts: see /docs"
 		case http.StatusRequestTimeout:
-			code, message = appplan.Timeout, "the body came too slowly: send it within ten seconds"
+			code, message = appplan.Timeout, "the body arrived too slowly: send it within ten seconds"
 		default:
 			for known, its := range statuses {
 				if its == status {

@@ -68,7 +68,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if cause := recover(); cause != nil {
 			s.log.Error(fmt.Errorf("%v", cause), "a call panicked", "stack", string(debug.Stack()))
 			if out.status == 0 {
-				write(out, appplan.Errorf(appplan.Internal, "the server failed: its log says why"))
+				write(out, appplan.Errorf(appplan.Internal, "the server failed: read its log"))
 			}
 		}
 		s.finish(r, rec, out.status, time.Since(began))

@@ -65,13 +65,13 @@ func (f WithFile) source() (appplan.Source, error) {
 	kind, _, err := mime.ParseMediaType(f.ContentType)
 	switch {
 	case f.ContentEncoding != "" && f.ContentEncoding != "identity":
-		return appplan.Source{}, appplan.Errorf(appplan.WrongType, "Content-Encoding %q is not understood: send the body as it is, not compressed", f.ContentEncoding)
+		return appplan.Source{}, appplan.Errorf(appplan.WrongType, "Content-Encoding %q is not supported: send the body as it is, not compressed", f.ContentEncoding)
 	case f.ContentType == "", err == nil && (kind == "application/toml" || kind == "text/x-toml"):
 		return appplan.Source{Text: f.RawBody}, nil
 	case err == nil && kind == "application/json":
 		return appplan.Source{Text: f.RawBody, JSON: true}, nil
 	}
-	return appplan.Source{}, appplan.Errorf(appplan.WrongType, "Content-Type %q is not understood: send application/toml, text/x-toml or application/json", f.ContentType)
+	return appplan.Source{}, appplan.Errorf(appplan.WrongType, "Content-Type %q is not supported: send application/toml, text/x-toml or application/json", f.ContentType)
 }
 
 // named says which names the path of an operation has.
@@ -107,8 +107,8 @@ func (s *Server) register(routes huma.API) {
 }
 
 func (s *Server) registerApps(routes huma.API) {
-	huma.Register(routes, operation("create-app", http.MethodPost, "/v1/apps", "create", "Take an id",
-		"Takes an id for an application. Nothing runs until it is deployed.", http.StatusCreated, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge),
+	huma.Register(routes, operation("create-app", http.MethodPost, "/v1/apps", "create", "Reserve an id",
+		"Creates an application with this id. Nothing runs until it is deployed.", http.StatusCreated, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge),
 		func(ctx context.Context, in *struct {
 			InNamespace
 			WithObject
@@ -122,7 +122,7 @@ func (s *Server) registerApps(routes huma.API) {
 			})
 		})
 	huma.Register(routes, operation("list-apps", http.MethodGet, "/v1/apps", "list", "List the applications of a namespace",
-		"Lists them by id, without command, args and env: show one for these.", http.StatusOK),
+		"Lists them by id, without command, args and env; show one application to get these.", http.StatusOK),
 		func(ctx context.Context, in *InNamespace) (*answer[[]appplan.App], error) {
 			return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*[]appplan.App, error) {
 				apps, err := calls.List(ctx, namespace)
@@ -130,15 +130,15 @@ func (s *Server) registerApps(routes huma.API) {
 			})
 		})
 	huma.Register(routes, operation("get-app", http.MethodGet, "/v1/apps/{id}", "get", "Show an application",
-		"Shows the application with its volumes, as their live claims say.", http.StatusOK, http.StatusNotFound),
+		"Shows the application with its volumes, as read from their live claims.", http.StatusOK, http.StatusNotFound),
 		func(ctx context.Context, in *OfApp) (*answer[appplan.App], error) {
 			return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*appplan.App, error) {
 				return calls.Get(ctx, namespace, in.ID)
 			})
 		})
 	huma.Register(routes, operation("delete-app", http.MethodDelete, "/v1/apps/{id}", "delete", "Delete an application",
-		"Deletes the application with its pods and its volumes, but for those that are preserved: an application of the same id finds them again. "+
-			"It is gone when showing it answers 404. No call deletes a preserved volume.", http.StatusOK, http.StatusNotFound, http.StatusConflict),
+		"Deletes the application with its pods and volumes. Preserved volumes are kept: an application of the same id uses them again. "+
+			"The application is gone when GET answers 404. No call deletes a preserved volume.", http.StatusOK, http.StatusNotFound, http.StatusConflict),
 		func(ctx context.Context, in *OfApp) (*answer[appplan.Deletion], error) {
 			return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*appplan.Deletion, error) {
 				return calls.Delete(ctx, namespace, in.ID)
@@ -148,8 +148,8 @@ func (s *Server) registerApps(routes huma.API) {
 
 func (s *Server) registerChanges(routes huma.API) {
 	deploy := ofFile(operation("deploy-app", http.MethodPost, "/v1/apps/{id}/deploy", "update", "Deploy a paas.toml",
-		"Makes the file what the application is to be. Claims that are there are used as they are; a volume that the file has no more is detached and kept. "+
-			"What is wrong with the file is told all at once, each with line and column.",
+		"Applies the file to the application. Existing claims are used as they are. A volume that the file no longer has is detached and kept. "+
+			"All errors of the file are reported at once, each with line and column.",
 		http.StatusAccepted, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType))
 	huma.Register(routes, deploy, func(ctx context.Context, in *struct {
 		OfApp
@@ -164,11 +164,11 @@ func (s *Server) registerChanges(routes huma.API) {
 		})
 	})
 	plan := ofFile(operation("plan-app", http.MethodPost, "/v1/apps/{id}/plan", "get", "See what a deploy would do",
-		"Says what deploying the file would create, attach, keep, grow, detach and refuse. Changes nothing.",
+		"Reports what deploying the file would create, attach, keep, grow, detach and reject. Changes nothing.",
 		http.StatusAccepted, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType))
 	huma.Register(routes, plan, func(ctx context.Context, in *struct {
 		OfApp
-		New bool `query:"new" doc:"Whether the application is yet to be created"`
+		New bool `query:"new" doc:"Whether the application does not exist yet"`
 		WithFile
 	}) (*answer[appplan.Plan], error) {
 		source, err := in.source()
@@ -180,7 +180,7 @@ func (s *Server) registerChanges(routes huma.API) {
 		})
 	})
 	huma.Register(routes, operation("scale-app", http.MethodPost, "/v1/apps/{id}/scale", "update", "Ask for a number of pods",
-		"More than one is refused while the live claim of a volume is ReadWriteOnce; one or none is always allowed.",
+		"More than one is rejected while the live claim of a volume is ReadWriteOnce; one or none is always allowed.",
 		http.StatusOK, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge),
 		func(ctx context.Context, in *struct {
 			OfApp
@@ -199,7 +199,7 @@ func (s *Server) registerChanges(routes huma.API) {
 
 func (s *Server) registerVolumes(routes huma.API) {
 	huma.Register(routes, operation("list-volumes", http.MethodGet, "/v1/apps/{id}/volumes", "get", "List the volumes of an application",
-		"Lists the volumes that are mounted, as their live claims say.", http.StatusOK, http.StatusNotFound),
+		"Lists the mounted volumes, as read from their live claims.", http.StatusOK, http.StatusNotFound),
 		func(ctx context.Context, in *OfApp) (*answer[[]appplan.Volume], error) {
 			return within(ctx, s, func(ctx context.Context, calls *appservice.Calls, namespace string) (*[]appplan.Volume, error) {
 				volumes, err := calls.Volumes(ctx, namespace, in.ID)
@@ -207,7 +207,7 @@ func (s *Server) registerVolumes(routes huma.API) {
 			})
 		})
 	huma.Register(routes, operation("resize-volume", http.MethodPut, "/v1/apps/{id}/volumes/{name}", "update", "Make a volume larger",
-		"Answers when Kubernetes has taken the size, or refused it; the volume grows while it is in use. It is done when listing the volumes shows it Bound again.",
+		"Answers when Kubernetes has accepted or rejected the size; the volume grows while it is in use. The resize is done when the list of volumes shows it Bound again.",
 		http.StatusOK, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge),
 		func(ctx context.Context, in *struct {
 			OfApp

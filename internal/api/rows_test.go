@@ -146,11 +146,11 @@ func TestEveryProblemOfAFileIsToldWithItsPlace(t *testing.T) {
 		}
 	}
 	c.do(http.MethodPost, "/v1/apps/shop/deploy", "application/yaml", shop).
-		fails(http.StatusUnsupportedMediaType, appplan.WrongType, `Content-Type "application/yaml" is not understood: send application/toml, text/x-toml or application/json`)
+		fails(http.StatusUnsupportedMediaType, appplan.WrongType, `Content-Type "application/yaml" is not supported: send application/toml, text/x-toml or application/json`)
 	packed := *c
 	packed.encoding = "gzip"
 	packed.deploy("shop", shop).
-		fails(http.StatusUnsupportedMediaType, appplan.WrongType, `Content-Encoding "gzip" is not understood: send the body as it is, not compressed`)
+		fails(http.StatusUnsupportedMediaType, appplan.WrongType, `Content-Encoding "gzip" is not supported: send the body as it is, not compressed`)
 	c.deploy("shop", shop+strings.Repeat("#", 300<<10)).want(http.StatusRequestEntityTooLarge)
 	c.post("/v1/apps/shop/scale", `{"replicas": `+strings.Repeat(" ", 5000)+`1}`).want(http.StatusRequestEntityTooLarge)
 	c.deploy("shop", "").want(http.StatusUnprocessableEntity)
@@ -160,7 +160,7 @@ func TestTheLiveClaimDecidesWhetherAnAppMayBeScaled(t *testing.T) {
 	w := newWorld(t)
 	c := w.tenant("scales")
 	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.post("/v1/apps/shop/scale", `{"replicas": 3}`).fails(http.StatusConflict, appplan.Conflict, "app 'shop' has nothing deployed that could be scaled: deploy it first")
+	c.post("/v1/apps/shop/scale", `{"replicas": 3}`).fails(http.StatusConflict, appplan.Conflict, "app 'shop' has nothing deployed to scale: deploy it first")
 	c.deploy("shop", shop).want(http.StatusAccepted)
 	refusal := "cannot scale to 3 replicas: volume 'data' is ReadWriteOnce (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out."
 	scale := func(n int) *reply { return c.post("/v1/apps/shop/scale", fmt.Sprintf(`{"replicas": %d}`, n)) }
@@ -202,7 +202,7 @@ func TestVolumesAreShownAsTheirLiveClaimsSay(t *testing.T) {
 	got := data[[]appplan.Volume](c.get("/v1/apps/shop/volumes").want(http.StatusOK))
 	want := []appplan.Volume{
 		{Name: "data", ClaimName: "paas-app-shop-data", SizeGi: 12, CapacityBytes: 12 << 30, Status: appplan.VolumeBound, AccessMode: "ReadWriteMany", StorageClass: "other", MountPath: "/data"},
-		{Name: "media", ClaimName: "paas-app-shop-media", SizeGi: 5, Status: appplan.VolumeMissing, AccessMode: "ReadWriteMany", StorageClass: "ovh-csi-nfs", PreserveOnDelete: true, MountPath: "/media", Message: "its claim has yet to be made"},
+		{Name: "media", ClaimName: "paas-app-shop-media", SizeGi: 5, Status: appplan.VolumeMissing, AccessMode: "ReadWriteMany", StorageClass: "ovh-csi-nfs", PreserveOnDelete: true, MountPath: "/media", Message: "its claim is not created yet"},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("listed %+v, want %+v", got, want)
@@ -232,7 +232,7 @@ func TestAResizeIsCheckedInTheOrderAUserExpects(t *testing.T) {
 		resize("data", size).fails(http.StatusUnprocessableEntity, appplan.Invalid, bounds)
 	}
 	resize("none", "20").fails(http.StatusNotFound, appplan.NotFound, "volume 'none' not found on app 'shop'")
-	resize("data", "20").fails(http.StatusConflict, appplan.Conflict, "volume 'data' has yet to be made: try again when it is Bound")
+	resize("data", "20").fails(http.StatusConflict, appplan.Conflict, "volume 'data' is not created yet: try again when it is Bound")
 	claim := w.claim("resizes", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
 	phase := func(is corev1.PersistentVolumeClaimPhase) {
 		claim.Status.Phase = is
@@ -310,7 +310,7 @@ func TestAClaimThatIsNotTheAppsIsNotTouched(t *testing.T) {
 	w.claim("foreign", "shop-data", "x", 1, corev1.ReadWriteOnce, "fast") // paas-app-shop-data-x
 	file := strings.Replace(shop, `name = "data"`, `name = "data-x"`, 1)
 	c.deploy("shop", file).fails(http.StatusConflict, appplan.Conflict,
-		"volume 'data-x' cannot be made: claim 'paas-app-shop-data-x' is there and not of app 'shop'; give the volume another name")
+		"volume 'data-x' cannot be created: claim 'paas-app-shop-data-x' exists and does not belong to app 'shop'; give the volume another name")
 	if w.app("foreign", "shop").Spec.Image != "" {
 		t.Error("a refused deploy changed the application")
 	}
@@ -338,7 +338,7 @@ func TestAnAppThatIsBeingDeletedTakesNoMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.delete("/v1/apps/shop").want(http.StatusOK)
-	c.deploy("shop", shop).fails(http.StatusConflict, appplan.Conflict, "app 'shop' is being deleted: create it anew when it is gone")
+	c.deploy("shop", shop).fails(http.StatusConflict, appplan.Conflict, "app 'shop' is being deleted: create it again when it is gone")
 	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusConflict)
 	if got := data[appplan.App](c.get("/v1/apps/shop")); got.Status != appplan.Deleting || got.Settled {
 		t.Errorf("got %+v", got)

@@ -49,7 +49,7 @@ func (l Listening) Check() error {
 	case l.CertFile != "" || l.Insecure || host == "localhost" || ip != nil && ip.IsLoopback():
 		return nil
 	}
-	return fmt.Errorf("--bind-address %q would show tokens to whoever listens on the way: give --tls-cert-file and --tls-private-key-file, listen on 127.0.0.1, or say --insecure where a proxy ends TLS", l.Address)
+	return fmt.Errorf("--bind-address %q would send tokens unencrypted over the network: set --tls-cert-file and --tls-private-key-file, listen on 127.0.0.1, or set --insecure if a proxy terminates TLS", l.Address)
 }
 
 // Serve listens and answers until ctx ends; calls that are under way then may end.
@@ -81,7 +81,7 @@ func (s *Server) listen(ctx context.Context, l Listening) (net.Listener, error) 
 	}
 	go func() {
 		if err := certificate.Start(ctx); err != nil {
-			s.log.Error(err, "the certificate is not read again when it changes")
+			s.log.Error(err, "the certificate cannot be watched; changes need a restart")
 		}
 	}()
 	return tls.NewListener(listener, &tls.Config{
@@ -107,7 +107,7 @@ func (s *Server) ServeOn(ctx context.Context, listener net.Listener) error {
 	go func() { ended <- server.Serve(listener) }()
 	s.answers.Store(true)
 	defer s.answers.Store(false)
-	s.log.Info("the REST API answers", "address", listener.Addr().String())
+	s.log.Info("the REST API is ready", "address", listener.Addr().String())
 	select {
 	case err := <-ended:
 		s.stop()
@@ -118,7 +118,7 @@ func (s *Server) ServeOn(ctx context.Context, listener net.Listener) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 	defer cancel()
 	if err := server.Shutdown(last); err != nil {
-		return errors.Join(fmt.Errorf("ending the REST API: %w", err), server.Close())
+		return errors.Join(fmt.Errorf("stopping the REST API: %w", err), server.Close())
 	}
 	return nil
 }

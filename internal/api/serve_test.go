@@ -167,7 +167,7 @@ func TestOneWhoNeverEndsTheBodyIsToldSo(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = response.Body.Close() })
 	text, err := io.ReadAll(response.Body)
-	if want := `{"error":{"code":"timeout","message":"the body came too slowly: send it within ten seconds"}}`; err != nil || response.StatusCode != http.StatusRequestTimeout || strings.TrimSpace(string(text)) != want {
+	if want := `{"error":{"code":"timeout","message":"the body arrived too slowly: send it within ten seconds"}}`; err != nil || response.StatusCode != http.StatusRequestTimeout || strings.TrimSpace(string(text)) != want {
 		t.Errorf("answered %s %s, %v; want %s", response.Status, text, err, want)
 	}
 }

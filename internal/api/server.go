@@ -134,13 +134,13 @@ func document(version string) *huma.OpenAPI {
 		Info: &huma.Info{
 			Title: "Tarn: applications and their volumes", Version: version,
 			Description: "Deploy applications from a paas.toml without writing a PersistentVolumeClaim. " +
-				"Call it with a Kubernetes token. What one may do is what one may do with the resource apps.tarn.dev in the namespace: " +
-				"an application one may not see is not found.",
+				"Call it with a Kubernetes token. The caller may do with applications what RBAC allows with the resource apps.tarn.dev in the namespace; " +
+				"an application that the caller may not see is not found.",
 		},
 		Components: &huma.Components{
 			Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
 			SecuritySchemes: map[string]*huma.SecurityScheme{
-				"token": {Type: "http", Scheme: "bearer", Description: "A Kubernetes token, as `kubectl create token` gives one"},
+				"token": {Type: "http", Scheme: "bearer", Description: "A Kubernetes token, for example from `kubectl create token`"},
 			},
 		},
 		Security: []map[string][]string{{"token": {}}},

@@ -90,7 +90,7 @@ func TestOneWhoIsUnknownIsTurnedAway(t *testing.T) {
 	for token, message := range map[string]string{
 		"":                          "send a Kubernetes token: Authorization: Bearer TOKEN",
 		"made-up":                   "the token is not valid or has expired: get a new one, for example with `kubectl create token ACCOUNT`",
-		"two words":                 "the header Authorization holds no token: write it as Bearer TOKEN",
+		"two words":                 "the header Authorization has no token: write it as Bearer TOKEN",
 		strings.Repeat("long", 8e3): "",
 	} {
 		c := &visitor{w: w, namespace: grey.namespace, token: token}
@@ -124,16 +124,16 @@ func TestNamesAreLookedAtBeforeKubernetesIsAsked(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Client = nil }) // asking would be the end of it
 	c := &visitor{w: w, token: "anything"}
 	for path, message := range map[string]string{
-		"/v1/apps/Shop":                       `app id "Shop" is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 51`,
-		"/v1/apps/a%2Fb":                      `app id "a/b" is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 51`,
-		"/v1/apps/" + strings.Repeat("s", 52): `app id "` + strings.Repeat("s", 52) + `" is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 51`,
-		"/v1/apps/shop?namespace=a.b":         `namespace "a.b" is no name: write lower-case letters, digits and -, at most 63`,
-		"/v1/apps?namespace=..%2F..":          `namespace "../.." is no name: write lower-case letters, digits and -, at most 63`,
+		"/v1/apps/Shop":                       `app id "Shop" is not a valid name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 51`,
+		"/v1/apps/a%2Fb":                      `app id "a/b" is not a valid name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 51`,
+		"/v1/apps/" + strings.Repeat("s", 52): `app id "` + strings.Repeat("s", 52) + `" is not a valid name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 51`,
+		"/v1/apps/shop?namespace=a.b":         `namespace "a.b" is not a valid name: write lower-case letters, digits and -, at most 63`,
+		"/v1/apps?namespace=..%2F..":          `namespace "../.." is not a valid name: write lower-case letters, digits and -, at most 63`,
 	} {
 		c.get(path).fails(http.StatusUnprocessableEntity, appplan.Invalid, message)
 	}
 	c.put("/v1/apps/shop/volumes/da%20ta", `{"new_size_gi": 20}`).fails(http.StatusUnprocessableEntity, appplan.Invalid,
-		`volume name "da ta" is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit`)
+		`volume name "da ta" is not a valid name: write lower-case letters, digits and -, beginning and ending with a letter or digit`)
 }
 
 func TestACallWithoutANamespaceIsAboutTheCallersOwn(t *testing.T) {
@@ -165,7 +165,7 @@ func TestANamespaceThatIsFullTakesNoMoreApps(t *testing.T) {
 		c.post("/v1/apps", `{"id": "`+id+`"}`).want(http.StatusCreated)
 	}
 	c.post("/v1/apps", `{"id": "d"}`).fails(http.StatusUnprocessableEntity, appplan.Invalid,
-		"namespace '"+c.namespace+"' has 3 apps, the most it may have: delete one, or ask the administrator to raise --apps-per-namespace of tarn api")
+		"namespace '"+c.namespace+"' has 3 apps, which is the limit: delete one, or ask the administrator to raise --apps-per-namespace of tarn api")
 	w.tenant("roomy").post("/v1/apps", `{"id": "d"}`).want(http.StatusCreated)
 }
 

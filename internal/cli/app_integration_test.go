@@ -171,10 +171,10 @@ func TestAnAppIsPlannedDeployedScaledAndDeletedByCommand(t *testing.T) {
 func TestADeployOfAnAppThatFailsEndsWithItsLastWords(t *testing.T) {
 	t.Parallel()
 	w := newAppWorld(t, "cli-failing")
-	defer w.serveAs("shop", tarnv1.ReasonPodsFailing, "pod p ends again and again, with exit code 3; it printed last:\nreading\nno config", func(*tarnv1.App) {})()
-	w.says(1, "app deploy --file "+w.file(shop), "app shop is Failing, 1 of 1 pod ready: pod p ends again and again, with exit code 3; it printed last:\n  | reading\n  | no config\n",
+	defer w.serveAs("shop", tarnv1.ReasonPodsFailing, "pod p keeps ending, with exit code 3; it printed last:\nreading\nno config", func(*tarnv1.App) {})()
+	w.says(1, "app deploy --file "+w.file(shop), "app shop is Failing, 1 of 1 pod ready: pod p keeps ending, with exit code 3; it printed last:\n  | reading\n  | no config\n",
 		"app shop does not run as it was deployed; tarn explain app "+w.namespace+"/shop says more")
-	w.says(0, "app list", "pod p ends again and again, with exit code 3", "!no config")
+	w.says(0, "app list", "pod p keeps ending, with exit code 3", "!no config")
 }
 
 func TestWhatCannotBeDeployedIsToldWholeAndChangesNothing(t *testing.T) {
@@ -189,7 +189,7 @@ func TestWhatCannotBeDeployedIsToldWholeAndChangesNothing(t *testing.T) {
 	w.says(2, "app deploy --file "+w.file("[app]\nimage = \"a:1\"\n"), "names no app; give its id")
 	w.says(1, "app deploy --file no-such-file", "no-such-file", "name another with --file")
 	w.says(2, "app scale shop many", `"many" is no number of pods`)
-	w.says(1, "app scale Shop 1", `app id "Shop" is no name`)
+	w.says(1, "app scale Shop 1", `app id "Shop" is not a valid name`)
 }
 
 func TestAVolumeIsGrownByCommand(t *testing.T) {

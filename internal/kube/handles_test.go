@@ -129,7 +129,7 @@ func TestWhatHappensToAHandleWakesThoseThatWaitForIt(t *testing.T) {
 		{"a volume", volumeFor(recordOf("u1", "")), []string{"pvc-deleting", "pvc-pending", "pvc-self", "pvc-validating"}},
 		{"one with the handle that another would have had", byHand, []string{"pvc-unnamed"}},
 		{"that of another driver", elsewhere, nil},
-		{"one that is no CSI volume", &corev1.PersistentVolume{}, nil},
+		{"one that is not a CSI volume", &corev1.PersistentVolume{}, nil},
 	} {
 		var want []reconcile.Request
 		for _, name := range c.want {

@@ -42,7 +42,7 @@ func AddFinalizer[T client.Object](ctx context.Context, c client.Client, o T, fi
 	}
 	err := c.Patch(ctx, o, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("putting finalizer %s on %T %s: %w", finalizer, o, o.GetName(), err)
+		return fmt.Errorf("adding finalizer %s to %T %s: %w", finalizer, o, o.GetName(), err)
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func RemoveFinalizer[T client.Object](ctx context.Context, c client.Client, o T,
 	}
 	err := c.Patch(ctx, o, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("taking finalizer %s off %T %s: %w", finalizer, o, o.GetName(), err)
+		return fmt.Errorf("removing finalizer %s from %T %s: %w", finalizer, o, o.GetName(), err)
 	}
 	return nil
 }
@@ -72,7 +72,7 @@ const (
 
 // RefusedWrite begins the Events by which the binder says that it may not write what a claim
 // needs. Who reads Events knows them by it.
-const RefusedWrite = "the API server refuses a write: "
+const RefusedWrite = "the API server rejects a write: "
 
 // Note cuts a message to what an Event may hold.
 func Note(message string) string { return Cut(message, noteBytes) }

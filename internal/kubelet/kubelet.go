@@ -45,7 +45,7 @@ func New(config *rest.Config, reader client.Reader) (*Kubelets, error) {
 	mine := rest.CopyConfig(config)
 	mine.ServerName, mine.Timeout = "", patience
 	if mine.Insecure {
-		return nil, errors.New("the API server's certificate is not verified, so no kubelet's could be: give the authority's")
+		return nil, errors.New("the API server's certificate is not verified, so kubelet certificates cannot be either: configure the certificate authority")
 	}
 	caller, err := rest.HTTPClientFor(mine)
 	if err != nil {

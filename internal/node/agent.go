@@ -107,7 +107,7 @@ func Register(m manager.Manager, o Options) (*Agent, error) {
 		NodeName: o.NodeName, Now: time.Now,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("watch /pav folders: %w", err)
+		return nil, fmt.Errorf("watch /pav directories: %w", err)
 	}
 	a.results = results.New(results.Config{
 		Writer: m.GetClient(), Live: m.GetAPIReader(), Mounts: table,
@@ -161,12 +161,12 @@ func (a *Agent) run(ctx context.Context, m manager.Manager) error {
 		return fmt.Errorf("watch PavStages: %w", err)
 	}
 	if err := errors.Join(a.stages.Collect(ctx), a.results.Collect(ctx)); err != nil {
-		logger.Error(err, "not all that an earlier run has left could be removed; the next start tries again")
+		logger.Error(err, "cannot remove everything that an earlier run left; the next start retries")
 	}
 	if a.options.CRIEndpoint != "" {
 		go func() {
 			if err := podend.Follow(ctx, a.options.CRIEndpoint, a.node(m.GetAPIReader()), a.results, a.stages); err != nil {
-				logger.Error(err, "the end of pods is seen when the kubelet tells")
+				logger.Error(err, "cannot follow the container runtime; ends of pods are seen when the kubelet reports them")
 			}
 		}()
 	}
@@ -244,7 +244,7 @@ func (a *Agent) clean(ctx context.Context) error {
 		return err
 	}
 	if err := a.drivers.Clean(func(name string) bool { return names[name] }); err != nil {
-		log.FromContext(ctx).Error(err, "sockets of drivers that are gone could not be removed")
+		log.FromContext(ctx).Error(err, "cannot remove the sockets of drivers that are gone")
 	}
 	return nil
 }

@@ -282,7 +282,7 @@ func TestABlockDeviceThatStaysTooSmallIsTriedAgain(t *testing.T) {
 	volume, target := w.publishDevice(provisioner, device)
 	tooSmall := func(call <-chan growing, wanted int64) {
 		t.Helper()
-		want := fmt.Sprintf("a block device of %d bytes after the expansion, it was to have %d; volumeExpansion has to make it", size, wanted)
+		want := fmt.Sprintf("a block device of %d bytes after the expansion, but the claim requests %d; the pods of volumeExpansion must make it", size, wanted)
 		if got := <-call; status.Code(got.err) != codes.Internal || !strings.Contains(got.err.Error(), want) {
 			t.Errorf("a device that has not grown is told as %v, %v, want Internal and %q", got.answer, got.err, want)
 		}

@@ -35,7 +35,7 @@ func (v *volumes) Publish(ctx context.Context, driver string, request *csi.NodeP
 	inline := told[keyEphemeral] == "true"
 	if driver == tarnv1.ResultsDriver {
 		if !inline {
-			return status.Errorf(codes.InvalidArgument, "driver %s serves inline volumes alone; a PersistentVolume needs a PavProvisioner's", driver)
+			return status.Errorf(codes.InvalidArgument, "driver %s serves only inline volumes; a PersistentVolume needs the driver of a PavProvisioner", driver)
 		}
 		return v.results.Publish(ctx, results.Request{
 			VolumeID:  request.GetVolumeId(),
@@ -46,7 +46,7 @@ func (v *volumes) Publish(ctx context.Context, driver string, request *csi.NodeP
 		})
 	}
 	if inline {
-		return status.Errorf(codes.InvalidArgument, "PavProvisioner %s serves no inline volumes; use a PersistentVolumeClaim", driver)
+		return status.Errorf(codes.InvalidArgument, "PavProvisioner %s does not serve inline volumes; use a PersistentVolumeClaim", driver)
 	}
 	return v.stages.Publish(ctx, stages.Request{
 		Driver:   driver,
@@ -68,7 +68,7 @@ func (v *volumes) Expands(ctx context.Context, driver string) (bool, error) {
 // Expand implements driver.Volumes.
 func (v *volumes) Expand(ctx context.Context, driver string, request *csi.NodeExpandVolumeRequest) (int64, error) {
 	if driver == tarnv1.ResultsDriver {
-		return 0, status.Errorf(codes.InvalidArgument, "driver %s serves inline volumes alone, which do not grow", driver)
+		return 0, status.Errorf(codes.InvalidArgument, "driver %s serves only inline volumes, which cannot be expanded", driver)
 	}
 	return v.stages.Expand(ctx, stages.Growth{
 		Driver: driver,

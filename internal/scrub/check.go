@@ -93,7 +93,7 @@ func checkable(method tarnv1.RecycleMethod) error {
 	if slices.Contains(methods, method) {
 		return nil
 	}
-	return fmt.Errorf("method %q cannot be checked: take %s, %s, %s or %s", method, methods[0], methods[1], methods[2], methods[3])
+	return fmt.Errorf("method %q cannot be checked: use %s, %s, %s or %s", method, methods[0], methods[1], methods[2], methods[3])
 }
 
 // findings are what there is in a volume's folders: how many names, the first of them,
@@ -110,7 +110,7 @@ func (f *findings) none() error {
 	case f.count > 0:
 		return fmt.Errorf("the volume is not empty, it has %s", f)
 	case len(f.attributes) > 0:
-		return fmt.Errorf("the volume's folder still has what a user may have written into its attributes: %q", f.attributes)
+		return fmt.Errorf("the volume's root directory still has attributes that a user may have written: %q", f.attributes)
 	}
 	return nil
 }

@@ -49,10 +49,10 @@ func wipe(ctx context.Context, device *os.File, method tarnv1.RecycleMethod, cer
 func sizeOf(device *os.File) (int64, error) {
 	info, err := device.Stat()
 	if err != nil {
-		return 0, fmt.Errorf("looking at the device: %w", err)
+		return 0, fmt.Errorf("reading the device: %w", err)
 	}
 	if info.Mode()&os.ModeDevice == 0 || info.Mode()&os.ModeCharDevice != 0 {
-		return 0, fmt.Errorf("%s is no block device", device.Name())
+		return 0, fmt.Errorf("%s is not a block device", device.Name())
 	}
 	size, err := device.Seek(0, io.SeekEnd)
 	if err != nil || size == 0 {
@@ -70,7 +70,7 @@ func zeroDevice(ctx context.Context, device *os.File, size int64, zeros []byte) 
 		at += int64(n)
 	}
 	if err := device.Sync(); err != nil {
-		return fmt.Errorf("writing out the device: %w", err)
+		return fmt.Errorf("flushing the device: %w", err)
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func trimmed(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate)
 			return nil
 		}
 	}
-	return fmt.Errorf("the file system says it has discarded nothing: use %s", tarnv1.RecycleZero)
+	return fmt.Errorf("the file system reports that it discarded nothing: use %s", tarnv1.RecycleZero)
 }
 
 const (
@@ -147,7 +147,7 @@ func trim(top *os.File) (int64, error) {
 		return 0, fmt.Errorf("file system or device cannot discard: use %s: %w", tarnv1.RecycleZero, err)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("discarding what is free: %w", err)
+		return 0, fmt.Errorf("discarding free space: %w", err)
 	}
 	return int64(request.length), nil
 }

@@ -69,9 +69,9 @@ func extentsOf(file *os.File) (extents, error) {
 		request.length, request.flags, request.count = math.MaxUint64-request.start, fiemapSync, uint32(len(request.entries))
 		if err := ioctl(file, fiemap, unsafe.Pointer(&request)); err != nil {
 			if errors.Is(err, unix.EOPNOTSUPP) {
-				return nil, fmt.Errorf("the file system does not say where its files lie, so that nobody knows what was overwritten: %w", err)
+				return nil, fmt.Errorf("the file system does not report where its files are stored, so Tarn cannot check what was overwritten: %w", err)
 			}
-			return nil, fmt.Errorf("asking where file %s lies: %w", file.Name(), err)
+			return nil, fmt.Errorf("asking where file %s is stored: %w", file.Name(), err)
 		}
 		if request.mapped == 0 {
 			return found, nil

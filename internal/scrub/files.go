@@ -94,7 +94,7 @@ func attributes(file *os.File) ([]string, error) {
 
 func syncFS(dir *os.File) error {
 	if err := unix.Syncfs(int(dir.Fd())); err != nil {
-		return fmt.Errorf("writing out the volume: %w", err)
+		return fmt.Errorf("flushing the volume: %w", err)
 	}
 	return nil
 }

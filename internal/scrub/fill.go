@@ -45,7 +45,7 @@ func newFiller(ctx context.Context, top *os.File, zeros []byte) (*filler, error)
 		return nil, err
 	}
 	if err := unix.Mkdirat(int(top.Fd()), filling, 0o700); err != nil {
-		return nil, fmt.Errorf("making folder %s: %w", filling, err)
+		return nil, fmt.Errorf("creating directory %s: %w", filling, err)
 	}
 	dir, err := OpenBelow(top, filling)
 	if err != nil {
@@ -82,7 +82,7 @@ func (f *filler) fill() error {
 			return err
 		}
 	}
-	return fmt.Errorf("%d bytes of free space could not be overwritten, as the file system keeps them to itself: use %s, or a block volume", f.unreached, tarnv1.RecycleDiscard)
+	return fmt.Errorf("%d bytes of free space could not be overwritten, because the file system reserves them: use %s, or a block volume", f.unreached, tarnv1.RecycleDiscard)
 }
 
 // account reads a sample of all files back, notes where they are, and gives how many
@@ -156,7 +156,7 @@ func (f *filler) next() (*os.File, error) {
 	name := strconv.Itoa(f.made)
 	fd, err := unix.Openat(int(f.dir.Fd()), name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("making file %s: %w", name, err)
+		return nil, fmt.Errorf("creating file %s: %w", name, err)
 	}
 	file := os.NewFile(uintptr(fd), name)
 	f.files, f.made, f.fresh = append(f.files, file), f.made+1, f.fresh+1
@@ -187,7 +187,7 @@ func verifyZero(file *os.File, size int64, count int, buffer []byte, read sample
 	return readPieces(file, size, count, buffer, func(at int64, data []byte) error {
 		read.add(at, data)
 		if err := mustBeZero(at, data); err != nil {
-			return fmt.Errorf("%w after zeros were written: the storage does not keep what is written to it", err)
+			return fmt.Errorf("%w after zeros were written: the storage loses writes", err)
 		}
 		return nil
 	})

@@ -34,7 +34,7 @@ func File(ctx context.Context, method tarnv1.RecycleMethod, path string) (tarnv1
 	case tarnv1.RecycleDiscard:
 		err = trimmed(ctx, top, &cert)
 	default:
-		err = fmt.Errorf("method %q cannot be done to a file system: take %s, %s or %s", method, tarnv1.RecycleFiles, tarnv1.RecycleZero, tarnv1.RecycleDiscard)
+		err = fmt.Errorf("method %q does not work on a file system: use %s, %s or %s", method, tarnv1.RecycleFiles, tarnv1.RecycleZero, tarnv1.RecycleDiscard)
 	}
 	cert.Seconds = time.Since(began).Seconds()
 	return cert, err
@@ -45,7 +45,7 @@ func Device(ctx context.Context, method tarnv1.RecycleMethod, path string) (tarn
 	began := time.Now()
 	cert := tarnv1.RecycleCertificate{Method: method}
 	if method != tarnv1.RecycleZero && method != tarnv1.RecycleDiscard {
-		return cert, fmt.Errorf("method %q cannot be done to a block device: take %s or %s", method, tarnv1.RecycleZero, tarnv1.RecycleDiscard)
+		return cert, fmt.Errorf("method %q does not work on a block device: use %s or %s", method, tarnv1.RecycleZero, tarnv1.RecycleDiscard)
 	}
 	// O_EXCL on a device is refused while anything on this machine has it mounted.
 	device, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT|unix.O_EXCL|unix.O_NOFOLLOW, 0)

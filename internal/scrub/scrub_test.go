@@ -230,7 +230,7 @@ func TestZeroRefusesWhatItCannotOverwrite(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(whole, "sub"), 0o700))
 	run(t, "mount", "--bind", filepath.Join(whole, "sub"), bound)
 	t.Cleanup(func() { run(t, "umount", bound) })
-	if _, err := File(t.Context(), tarnv1.RecycleZero, bound); err == nil || !strings.Contains(err.Error(), "folder /sub") {
+	if _, err := File(t.Context(), tarnv1.RecycleZero, bound); err == nil || !strings.Contains(err.Error(), "directory /sub") {
 		t.Errorf("a folder of a file system: got %v", err)
 	}
 	if _, err := File(t.Context(), tarnv1.RecycleZero, newDisk(t, kinds["btrfs"]).mount(t, "btrfs")); err == nil || !strings.Contains(err.Error(), "btrfs") {

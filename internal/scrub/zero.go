@@ -71,16 +71,16 @@ func wholeFileSystem(top *os.File) error {
 		return fmt.Errorf("asking where the volume is mounted: %w", err)
 	}
 	if attributes.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return fmt.Errorf("the volume is a folder of a file system, whose free space is not the volume's alone: use %s", tarnv1.RecycleFiles)
+		return fmt.Errorf("the volume is a directory of a file system that it shares, so its free space cannot be overwritten: use %s", tarnv1.RecycleFiles)
 	}
 	m, err := mountOf(top)
 	switch {
 	case err != nil:
 		return err
 	case m.root != "/":
-		return fmt.Errorf("the volume is folder %s of a file system, whose free space is not the volume's alone: use %s", m.root, tarnv1.RecycleFiles)
+		return fmt.Errorf("the volume is directory %s of a file system that it shares, so its free space cannot be overwritten: use %s", m.root, tarnv1.RecycleFiles)
 	case !slices.Contains(overwritable, m.kind):
-		return fmt.Errorf("file system %s does not overwrite files where they lie: use %s, or one of %s", m.kind, tarnv1.RecycleFiles, strings.Join(overwritable, ", "))
+		return fmt.Errorf("file system %s does not overwrite files in place: use %s, or one of %s", m.kind, tarnv1.RecycleFiles, strings.Join(overwritable, ", "))
 	}
 	return nil
 }
@@ -127,10 +127,10 @@ func overwrite(ctx context.Context, file *os.File, zeros []byte) error {
 			return file.Sync()
 		}
 		if err != nil {
-			return fmt.Errorf("looking for the content of %s: %w", file.Name(), err)
+			return fmt.Errorf("finding the contents of %s: %w", file.Name(), err)
 		}
 		if at, err = file.Seek(begin, unix.SEEK_HOLE); err != nil {
-			return fmt.Errorf("looking for the content of %s: %w", file.Name(), err)
+			return fmt.Errorf("finding the contents of %s: %w", file.Name(), err)
 		}
 		for begin < at {
 			n, err := file.WriteAt(zeros[:min(int64(len(zeros)), at-begin)], begin)

@@ -92,7 +92,7 @@ func TestAHandleIsRefusedAsWrittenWhereNoVolumeCanHaveIt(t *testing.T) {
 	for handle, want := range map[string][]string{
 		`""`:                                 {field + "a volume handle must not be empty"},
 		`" \n"`:                              {field + "a volume handle must not be empty"},
-		`"a\nb"`:                             {field + `volume handle "a\nb" must not hold control characters`},
+		`"a\nb"`:                             {field + `volume handle "a\nb" must not contain control characters`},
 		`"` + strings.Repeat("x", 129) + `"`: {field + "a volume handle must have at most 128 bytes, this one has 129"},
 		`5`:                                  {field + "must be a string, not a number"},
 		`"shelf-7\n"`:                        nil, // YAML's "|" ends it so

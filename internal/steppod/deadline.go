@@ -68,7 +68,7 @@ func (o *Observation) late(pod *corev1.Pod, message, kept string) {
 	case kept != "":
 		o.Message += ": " + kept
 	case !wasSeenToRun(pod):
-		o.elsewhere = fmt.Sprintf("; its containers were not seen to run, and its Events may tell why: kubectl -n %s describe pod %s", pod.Namespace, pod.Name)
+		o.elsewhere = fmt.Sprintf("; its containers were never seen running; its Events may say why: kubectl -n %s describe pod %s", pod.Namespace, pod.Name)
 	}
 }
 
@@ -160,7 +160,7 @@ func (o Observation) BeforeReady(pod *corev1.Pod, started *metav1.Time, now time
 		}
 		return o
 	}
-	o.late(pod, fmt.Sprintf("staging pod %s/%s has not made the volume available within %s; volumeStaging.deadlineSeconds gives it longer", pod.Namespace, pod.Name, limit), o.Message)
+	o.late(pod, fmt.Sprintf("staging pod %s/%s has not made the volume available within %s; to allow more time, raise volumeStaging.deadlineSeconds", pod.Namespace, pod.Name, limit), o.Message)
 	return o
 }
 
@@ -180,8 +180,8 @@ func firstFailure(pod *corev1.Pod) string {
 	}
 	text := exit(of.Name, first)
 	if of.RestartCount > 1 || of.RestartCount == 1 && of.LastTerminationState.Terminated != first {
-		text += fmt.Sprintf("; it had run before and ended with 0, and was started again, as the pod's restartPolicy is %s: "+
-			"with Never, its end says that the volume is there", cmp.Or(pod.Spec.RestartPolicy, corev1.RestartPolicyAlways))
+		text += fmt.Sprintf("; it ran, ended with 0 and was restarted, because the pod's restartPolicy is %s: "+
+			"with Never, its end means that the volume is staged", cmp.Or(pod.Spec.RestartPolicy, corev1.RestartPolicyAlways))
 	}
 	return text
 }

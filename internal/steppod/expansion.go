@@ -141,7 +141,7 @@ func (s *Steps) checkExpansion(ctx context.Context, p *pavv1.PavProvisioner, rec
 		return &StepError{Step: tarnv1.StepExpansion, Reason: reason, Message: fmt.Sprintf(format, args...)}
 	}
 	if most := record.Spec.RequestedMaxCapacity; most != nil && newCapacity > *most {
-		return fail(ReasonRefused, "the claim's spec.resources.requests.storage is %d bytes, more than its spec.resources.limits.storage, %d; ask for at most that", newCapacity, *most)
+		return fail(ReasonRefused, "the claim's spec.resources.requests.storage is %d bytes, more than its spec.resources.limits.storage, %d; request at most that", newCapacity, *most)
 	}
 	grown := record.DeepCopy()
 	grown.Spec.RequestedMinCapacity = newCapacity
@@ -189,7 +189,7 @@ func ExpansionResult(record *tarnv1.PavVolume, newCapacity int64, result *tarnv1
 		return newCapacity, nil
 	}
 	if result.Unreadable != "" {
-		return fail("the expansion pod left something in /pav that cannot be read: %s", result.Unreadable)
+		return fail("the expansion pod left a file in /pav that cannot be read: %s", result.Unreadable)
 	}
 	if result.Capacity == nil {
 		return newCapacity, nil

@@ -136,10 +136,10 @@ func TestATemplateReadsTheClaimsThatItMay(t *testing.T) {
 		{"no claim that is not there", pavv1.ClaimAccessAny, "{{ get_pvc('none', 'ns') }}", "", `get_pvc("none", "ns"): persistentvolumeclaims "none" not found`, 1},
 		{"a hundred times", pavv1.ClaimAccessAny, times(100), "done", "", 100},
 		{"but no more often", pavv1.ClaimAccessAny, times(101), "", "get_pvc and get_pv were called more than 100 times in one evaluation", 100},
-		{"no name that no claim can have", pavv1.ClaimAccessAny, "{{ get_pvc('../secrets/x', 'ns') }}", "", `get_pvc("../secrets/x", "ns"): the name is none: `, 0},
-		{"nor a namespace of that kind", pavv1.ClaimAccessAny, "{{ get_pvc('other', 'n.s') }}", "", `get_pvc("other", "n.s"): the namespace is none: `, 0},
-		{"nor an empty name", pavv1.ClaimAccessAny, "{{ get_pvc('', 'ns') }}", "", "the name is none: ", 0},
-		{"nor one that is too long", pavv1.ClaimAccessAny, "{{ get_pvc('" + long + "', 'ns') }}", "", "the name is none: must be no more than 253 ", 0},
+		{"no name that no claim can have", pavv1.ClaimAccessAny, "{{ get_pvc('../secrets/x', 'ns') }}", "", `get_pvc("../secrets/x", "ns"): the name is not valid: `, 0},
+		{"nor a namespace of that kind", pavv1.ClaimAccessAny, "{{ get_pvc('other', 'n.s') }}", "", `get_pvc("other", "n.s"): the namespace is not valid: `, 0},
+		{"nor an empty name", pavv1.ClaimAccessAny, "{{ get_pvc('', 'ns') }}", "", "the name is not valid: ", 0},
+		{"nor one that is too long", pavv1.ClaimAccessAny, "{{ get_pvc('" + long + "', 'ns') }}", "", "the name is not valid: must be no more than 253 ", 0},
 		{"nor what is no text", pavv1.ClaimAccessAny, "{{ get_pvc(7, 'ns') }}", "", "the argument 'name' of get_pvc() must be a string", 0},
 		{"nor by a name alone", pavv1.ClaimAccessAny, "{{ get_pvc('other') }}", "", "namespace", 0},
 		{"a default where there is none", pavv1.ClaimAccessAny, "{{ get_pvc('none', 'ns', none) is none }}", "True", "", 1},
@@ -156,7 +156,7 @@ func TestATemplateReadsTheClaimsThatItMay(t *testing.T) {
 		{"no volume of another provisioner", pavv1.ClaimAccessAny, "{{ get_pv('pv-foreign') }}", "", `get_pv("pv-foreign"): PavProvisioner "prov" has no volume`, 1},
 		{"none without a provisioner", pavv1.ClaimAccessAny, "{{ get_pv('pv-path') }}", "", `get_pv("pv-path"): PavProvisioner "prov" has no volume`, 1},
 		{"none whose claim is gone", pavv1.ClaimAccessAny, "{{ get_pv('pv-released', none) is none }}", "True", "", 1},
-		{"none by a name that no volume can have", pavv1.ClaimAccessAny, "{{ get_pv('../secrets/x') }}", "", `get_pv("../secrets/x"): the name is none: `, 0},
+		{"none by a name that no volume can have", pavv1.ClaimAccessAny, "{{ get_pv('../secrets/x') }}", "", `get_pv("../secrets/x"): the name is not valid: `, 0},
 		{"of a volume no annotations and no Secret", pavv1.ClaimAccessAny, "{{ get_pv('pv-mine').metadata | tojson }} {{ get_pv('pv-mine').spec.csi | tojson }}",
 			`{"name": "pv-mine"} {"driver": "prov", "volumeHandle": "vol-7"}`, "", 2},
 	} {
@@ -183,7 +183,7 @@ func TestATemplateReadsTheClaimsThatItMay(t *testing.T) {
 func TestOfTwoWrongNamesTheFirstIsTold(t *testing.T) {
 	for range 20 { // what goes by the order of a map is right now and then
 		_, err := evaluators["creation"](t, theClaims(), pavv1.ClaimAccessAny, "{{ get_pvc('A', 'B') }}")
-		if err == nil || !strings.Contains(err.Error(), "the name is none") {
+		if err == nil || !strings.Contains(err.Error(), "the name is not valid") {
 			t.Fatalf("got %v, want the name to be told", err)
 		}
 	}

@@ -50,7 +50,7 @@ func (l *lookups) claim(ctx context.Context, args []any) (any, error) {
 		wrong []string
 	}{{"name", validation.IsDNS1123Subdomain(name)}, {"namespace", validation.IsDNS1123Label(namespace)}} {
 		if len(part.wrong) > 0 {
-			return nil, fmt.Errorf("get_pvc(%q, %q): the %s is none: %s", name, namespace, part.what, part.wrong[0])
+			return nil, fmt.Errorf("get_pvc(%q, %q): the %s is not valid: %s", name, namespace, part.what, part.wrong[0])
 		}
 	}
 	claim := &corev1.PersistentVolumeClaim{}
@@ -73,7 +73,7 @@ func (l *lookups) claim(ctx context.Context, args []any) (any, error) {
 func (l *lookups) volume(ctx context.Context, args []any) (any, error) {
 	name, _ := args[0].(string)
 	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
-		return nil, fmt.Errorf("get_pv(%q): the name is none: %s", name, wrong[0])
+		return nil, fmt.Errorf("get_pv(%q): the name is not valid: %s", name, wrong[0])
 	}
 	volume := &corev1.PersistentVolume{}
 	err := l.get(ctx, client.ObjectKey{Name: name}, volume)

@@ -25,14 +25,14 @@ var DefaultNamespaces = Namespaces{tarnv1.StepNamespace, tarnv1.SystemNamespace}
 // Check says what is wrong with the list, as a flag gives it.
 func (n Namespaces) Check() error {
 	if len(n) == 0 || n[0] == anyNamespace {
-		return fmt.Errorf("--step-namespaces: the first must be a namespace, where pods run whose template names none; give %s", tarnv1.StepNamespace)
+		return fmt.Errorf("--step-namespaces: the first must be a namespace, in which pods run whose template names none; write %s", tarnv1.StepNamespace)
 	}
 	for _, name := range n {
 		if name == metav1.NamespaceSystem {
 			return fmt.Errorf("--step-namespaces: %s must not be listed: its Secrets and service accounts rule the cluster; run step pods in a namespace of their own", name)
 		}
 		if wrong := validation.IsDNS1123Label(name); name != anyNamespace && len(wrong) > 0 {
-			return fmt.Errorf("--step-namespaces: %q is no name of a namespace: %s", name, wrong[0])
+			return fmt.Errorf("--step-namespaces: %q is not a valid namespace name: %s", name, wrong[0])
 		}
 	}
 	return nil

@@ -24,7 +24,7 @@ func TestStepPodsRunWhereTheyMay(t *testing.T) {
 		{"one that is allowed", Namespaces{"storage", "default"}, "default", "default"},
 		{"any, where all are allowed", Namespaces{"storage", "*"}, "shop", "shop"},
 		{"that of Kubernetes, though all are allowed", Namespaces{"storage", "*"}, "kube-system", "a namespace of their own"},
-		{"no name", Namespaces{"storage", "*"}, "Shop", "is no name of a namespace"},
+		{"no name", Namespaces{"storage", "*"}, "Shop", "is not a valid namespace name"},
 	} {
 		o := orderOf(tarnv1.StepStaging)
 		o.namespaces = c.allowed

@@ -81,7 +81,7 @@ func Observe(pod *corev1.Pod, owner types.UID, now time.Time) Observation {
 	}
 	if !OwnedBy(pod, owner) {
 		return Observation{State: PodForeign, Reason: ReasonPodForeign, Message: fmt.Sprintf(
-			"pod %s/%s exists and belongs to something else; delete it to go on", pod.Namespace, pod.Name)}
+			"pod %s/%s exists and belongs to something else; delete it to continue", pod.Namespace, pod.Name)}
 	}
 	o := Observation{}
 	if err := readAnnotation(pod, tarnv1.AnnotationInputs, &o.Inputs); err != nil {
@@ -140,7 +140,7 @@ func readAnnotation(pod *corev1.Pod, key string, into any) error {
 		return nil
 	}
 	if err := json.Unmarshal([]byte(text), into); err != nil {
-		return fmt.Errorf("annotation %s of pod %s/%s is not what Tarn writes: %w", key, pod.Namespace, pod.Name, err)
+		return fmt.Errorf("annotation %s of pod %s/%s was not written by Tarn: %w", key, pod.Namespace, pod.Name, err)
 	}
 	return nil
 }
@@ -202,10 +202,10 @@ func observeGoing(o *Observation, pod *corev1.Pod, now time.Time) {
 	o.CheckAt = time.Time{}
 	since := fmt.Sprintf("pod %s/%s is being deleted since %s", pod.Namespace, pod.Name, pod.DeletionTimestamp.UTC().Format(time.RFC3339))
 	if len(pod.Finalizers) > 0 && volume.ShutDown(pod) {
-		o.Message = fmt.Sprintf("%s; it goes when whoever set its finalizers takes them off: %s", since, strings.Join(pod.Finalizers, ", "))
+		o.Message = fmt.Sprintf("%s; it is deleted once its finalizers are removed by the controllers that set them: %s", since, strings.Join(pod.Finalizers, ", "))
 		return
 	}
-	o.Message = fmt.Sprintf("%s, and node %q does not confirm it; once the node is surely off, delete the pod by force: kubectl -n %s delete pod %s --force",
+	o.Message = fmt.Sprintf("%s, and node %q does not confirm it; once the node is certainly off, delete the pod by force: kubectl -n %s delete pod %s --force",
 		since, pod.Spec.NodeName, pod.Namespace, pod.Name)
 }
 
@@ -248,7 +248,7 @@ func observeEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time
 	}
 	if hasResults(pod) && o.Result == nil {
 		o.State, o.Reason = PodFailed, ReasonResultLost
-		o.Message = fmt.Sprintf("pod %s/%s ended, but node %s has not told what it left in /pav; is Tarn's node agent running there?", pod.Namespace, pod.Name, pod.Spec.NodeName)
+		o.Message = fmt.Sprintf("pod %s/%s ended, but node %s has not reported what it left in /pav; check that Tarn's node agent runs there", pod.Namespace, pod.Name, pod.Spec.NodeName)
 		return
 	}
 	if o.Result == nil {
@@ -274,7 +274,7 @@ func failure(pod *corev1.Pod, result *tarnv1.PodResult) string {
 	if pod.Status.Reason != "" || pod.Status.Message != "" {
 		return strings.Trim(pod.Status.Reason+": "+pod.Status.Message, ": ")
 	}
-	return cmp.Or(Disruption(pod), exits(pod, result, ""), "the pod failed and left no word in /pav/error")
+	return cmp.Or(Disruption(pod), exits(pod, result, ""), "the pod failed and wrote nothing to /pav/error")
 }
 
 // Disruption says why the cluster has ended a pod, empty if it has not: its node is gone,

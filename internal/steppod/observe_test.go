@@ -103,7 +103,7 @@ func TestAPodIs(t *testing.T) {
 		{"going when somebody deletes it", podOf(tarnv1.StepCreation, container(running), going), soon, steppod.PodGoing, "", ""},
 		{"going when somebody deletes it before it has a node, though it is called failed then", podOf(tarnv1.StepCreation, unscheduled, goingLater, phase(corev1.PodFailed)), soon, steppod.PodGoing, "", ""},
 		{"going for long, as its node is silent", podOf(tarnv1.StepCreation, onNode, container(running), goingLater), eons, steppod.PodGoing, "", `node "n" does not confirm it`},
-		{"going for long, as somebody keeps it", podOf(tarnv1.StepCreation, unscheduled, goingLater, kept, phase(corev1.PodFailed)), eons, steppod.PodGoing, "", "takes them off: example.org/audit"},
+		{"going for long, as somebody keeps it", podOf(tarnv1.StepCreation, unscheduled, goingLater, kept, phase(corev1.PodFailed)), eons, steppod.PodGoing, "", "by the controllers that set them: example.org/audit"},
 		{"failed when the kubelet refused it, though somebody deletes it then", podOf(tarnv1.StepCreation, onNode, goingLater, phase(corev1.PodFailed), func(p *corev1.Pod) { p.Status.Reason = "OutOfcpu" }), soon, steppod.PodFailed, steppod.ReasonPodFailed, "OutOfcpu"},
 		{"failed when its time is up, with the reason", podOf(tarnv1.StepCreation, container(stuck)), eons, steppod.PodFailed, steppod.ReasonPodDeadline, "ImagePullBackOff"},
 		{"starting until its time is up, though it finds no node", podOf(tarnv1.StepCreation, unscheduled), 10 * time.Minute, steppod.PodStarting, "", "not scheduled: 0/1 nodes"},
@@ -218,7 +218,7 @@ func TestAPodWhoseContainerNeverRanIsExplainedByWhatItWaitedFor(t *testing.T) {
 	creating := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
 	late := func(pod *corev1.Pod) { pod.Status.Phase, pod.Status.Reason = corev1.PodFailed, "DeadlineExceeded" }
 	old := func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(born.Add(-time.Hour)) }
-	const elsewhere = "; its containers were not seen to run, and its Events may tell why: kubectl -n ns describe pod p"
+	const elsewhere = "; its containers were never seen running; its Events may say why: kubectl -n ns describe pod p"
 	for _, c := range []struct {
 		name string
 		pod  *corev1.Pod
@@ -278,7 +278,7 @@ func TestAStagingPodHasItsTimeUntilTheVolumeIsThere(t *testing.T) {
 		{"the first failure ends it, though its container was started again", podOf(tarnv1.StepStaging, container(running), failedBefore("no mount"), ranTimes(1)), time.Minute, steppod.PodFailed, "container c exited with 7: no mount", 0},
 		{"as soon as it is seen", podOf(tarnv1.StepStaging, container(ended(3))), time.Minute, steppod.PodFailed, "container c exited with 3", 0},
 		{"of two it is told", podOf(tarnv1.StepStaging, container(ended(3)), failedBefore("no mount"), ranTimes(1)), time.Minute, steppod.PodFailed, "exited with 7: no mount", 0},
-		{"and that its container had ended well", podOf(tarnv1.StepStaging, container(ended(1)), ranTimes(1)), time.Minute, steppod.PodFailed, "exited with 1; it had run before and ended with 0, and was started again, as the pod's restartPolicy is Always: with Never", 0},
+		{"and that its container had ended well", podOf(tarnv1.StepStaging, container(ended(1)), ranTimes(1)), time.Minute, steppod.PodFailed, "exited with 1; it ran, ended with 0 and was restarted, because the pod's restartPolicy is Always: with Never", 0},
 		{"an end with 0 is none", podOf(tarnv1.StepStaging, container(ended(0))), time.Minute, steppod.PodRunning, "", tenMinutes},
 		{"the end of its life may come sooner", podOf(tarnv1.StepStaging, container(running), ownTime), time.Second, steppod.PodRunning, "", 75 * time.Second},
 	} {

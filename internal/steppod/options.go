@@ -57,7 +57,7 @@ func unreadOptions(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) (strin
 	if len(unread) == 0 {
 		return "", nil
 	}
-	return fmt.Sprintf("PersistentVolume %q is staged without its %s: spec.volumeStaging of PavProvisioner %q takes no notice of it; have the template use %s, or remove it from the volume (and its StorageClass)",
+	return fmt.Sprintf("PersistentVolume %q is staged without its %s: spec.volumeStaging of PavProvisioner %q does not use it; let the template read %s, or remove it from the volume (and its StorageClass)",
 		vol.Name, strings.Join(unread, " and "), p.Name, strings.Join(variables, " and ")), nil
 }
 

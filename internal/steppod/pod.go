@@ -116,7 +116,7 @@ func metadataOf(o order, t *podTemplate) (metav1.ObjectMeta, error) {
 	}
 	meta := metav1.ObjectMeta{Namespace: cmp.Or(t.Metadata.Namespace, o.namespaces.orDefault()[0]), Labels: map[string]string{}, Annotations: map[string]string{}}
 	if wrong := validation.IsDNS1123Label(meta.Namespace); len(wrong) > 0 {
-		return meta, invalid("namespace", "%q is no name of a namespace: %s", meta.Namespace, wrong[0])
+		return meta, invalid("namespace", "%q is not a valid namespace name: %s", meta.Namespace, wrong[0])
 	}
 	if why := o.namespaces.refuse(meta.Namespace); why != "" {
 		return meta, invalid("namespace", "%s", why)
@@ -129,7 +129,7 @@ func metadataOf(o order, t *podTemplate) (metav1.ObjectMeta, error) {
 		}
 	}
 	if size > maxAnnotations {
-		return meta, invalid("annotations", "have %d bytes; the most is %d, so that the pod's results have room beside them", size, maxAnnotations)
+		return meta, invalid("annotations", "have %d bytes; the limit is %d, which leaves room for the pod's results", size, maxAnnotations)
 	}
 	for key, value := range t.Metadata.Labels {
 		if !isOurs(key) {
@@ -199,7 +199,7 @@ func runToEnd(step tarnv1.Step, pod *corev1.Pod) error {
 		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	case corev1.RestartPolicyAlways:
 		return &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf(
-			"spec.%s.%s.spec.restartPolicy: a %s pod runs to its end, so it must be Never or OnFailure, not Always", sectionNames[step], templateOf(step), step)}
+			"spec.%s.%s.spec.restartPolicy: a %s pod must run to its end, so set Never or OnFailure, not Always", sectionNames[step], templateOf(step), step)}
 	}
 	if pod.Spec.ActiveDeadlineSeconds == nil {
 		pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](defaultDeadlineSeconds)

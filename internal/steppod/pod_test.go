@@ -238,8 +238,8 @@ func TestAPodWithoutANamespaceSaysWhatToDo(t *testing.T) {
 	ending := apierrors.NewForbidden(pods, "the-name", errors.New("because it is being terminated"))
 	ending.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	for want, err := range map[string]error{
-		`namespace "tarn-system", in which the staging pod is to run, is being deleted; create it again once it is gone`:                                   ending,
-		`there is no namespace "tarn-system", in which the staging pod is to run; create it, or correct spec.volumeStaging.podTemplate.metadata.namespace`: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "tarn-system"),
+		`namespace "tarn-system", in which the staging pod should run, is being deleted; create it again once it is gone`:                                   ending,
+		`there is no namespace "tarn-system", in which the staging pod should run; create it, or correct spec.volumeStaging.podTemplate.metadata.namespace`: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "tarn-system"),
 	} {
 		refusing := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
 			Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return err },

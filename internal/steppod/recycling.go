@@ -108,7 +108,7 @@ func (s *Steps) PrepareRecycling(ctx context.Context, step tarnv1.Step, p *pavv1
 		return nil, err
 	}
 	if prepared.Pod == nil {
-		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s.podTemplate comes to nothing: a volume is recycled by a pod", sectionNames[step])}
+		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s.podTemplate evaluates to nothing, but a pod must recycle the volume", sectionNames[step])}
 	}
 	prepared.Pod.Name = RecyclePodName(step, passage.Claim, passage.Handle != "")
 	return prepared.Pod, nil

@@ -81,7 +81,7 @@ func TestARecyclingPodKnowsTheVolumeAndTheMethod(t *testing.T) {
 func TestASectionThatDoesNotDoTheMethodOrHasNoPodRefuses(t *testing.T) {
 	for section, want := range map[string]string{
 		`{"methods": ["{{ 'Files' }}"], "podTemplate": {"spec": {}}}`: "does Files, not Zero",
-		`"{% set yaml = true %}{}"`:                                   "comes to nothing",
+		`"{% set yaml = true %}{}"`:                                   "evaluates to nothing",
 	} {
 		p, passage := aPassage(section, tarnv1.RecycleZero)
 		_, err := (&Steps{}).PrepareRecycling(context.Background(), tarnv1.StepRecycling, p, passage)

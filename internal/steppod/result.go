@@ -29,7 +29,7 @@ func CreationResult(record *tarnv1.PavVolume, inputs tarnv1.PodInputs, result *t
 		return "", 0, &StepError{Step: tarnv1.StepCreation, Reason: ReasonResultInvalid, Message: fmt.Sprintf(format, args...)}
 	}
 	if result.Unreadable != "" {
-		return fail("the creation pod left something in /pav that cannot be read: %s", result.Unreadable)
+		return fail("the creation pod left a file in /pav that cannot be read: %s", result.Unreadable)
 	}
 	handle := inputs.Handle
 	if handle == "" {
@@ -65,15 +65,15 @@ func CreationResult(record *tarnv1.PavVolume, inputs tarnv1.PodInputs, result *t
 // person can do about it. holder names the other one.
 func HandleTaken(record *tarnv1.PavVolume, holder kube.Holder) *StepError {
 	return &StepError{Step: tarnv1.StepCreation, Reason: ReasonHandleTaken, Message: fmt.Sprintf(
-		"the creation gave volumeHandle %q, which %s has: the volume is not used, and no deletion pod runs, as it would delete what is the other's. "+
-			"Correct PavProvisioner %q, remove by hand what was made beside the other volume, then delete the claim, or, to have it served anew: kubectl delete pavvolume %s",
+		"the creation returned volumeHandle %q, which %s has already: the volume is not used, and no deletion pod runs, because it would delete the other volume's data. "+
+			"Correct PavProvisioner %q, delete by hand what was created beside the other volume, then delete the claim, or, to try again: kubectl delete pavvolume %s",
 		cmp.Or(record.Status.Handle, DefaultHandle(record)), holder, record.Spec.Provisioner.Name, record.Name)}
 }
 
 // HandleGoing says that a volume waits until another, whose storage is being deleted, lets
 // its handle go.
 func HandleGoing(handle string, holder kube.Holder) string {
-	return fmt.Sprintf("volumeHandle %q is still that of %s, whose storage is being deleted: the volume is created when that is done. How far it is: tarn explain volume %s",
+	return fmt.Sprintf("volumeHandle %q is still that of %s, whose storage is being deleted: the volume is created when that is done. To see the progress: tarn explain volume %s",
 		handle, holder, holder.Name)
 }
 
@@ -89,7 +89,7 @@ func checkHandle(handle string) error {
 	}
 	for _, r := range handle {
 		if unicode.IsControl(r) {
-			return fmt.Errorf("volume handle %q must not hold control characters", handle)
+			return fmt.Errorf("volume handle %q must not contain control characters", handle)
 		}
 	}
 	return nil

@@ -67,6 +67,6 @@ func GivenUp(record *tarnv1.PavVolume) string {
 	if name := record.Status.NodeName; name != "" {
 		node = fmt.Sprintf(" on node %q", name)
 	}
-	return fmt.Sprintf("storage with handle %q of PavProvisioner %q%s stays if there is any; remove it by hand",
+	return fmt.Sprintf("storage with handle %q of PavProvisioner %q%s is kept if it exists; delete it by hand",
 		cmp.Or(record.Status.Handle, DefaultHandle(record)), record.Spec.Provisioner.Name, node)
 }

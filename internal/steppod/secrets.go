@@ -26,7 +26,7 @@ const (
 func UnreadSecret(p *pavv1.PavProvisioner, class *storagev1.StorageClass) string {
 	for _, name := range slices.Sorted(maps.Keys(class.Parameters)) {
 		if strings.HasPrefix(name, sidecarPrefix) && strings.HasSuffix(name, secretParameter) && !reads(p, varParams, varClass, varVolume) {
-			return fmt.Sprintf("StorageClass %q has parameter %q with value %q, of which no template of PavProvisioner %q takes notice, so that no pod gets that Secret; make the class anew without it, as it cannot be changed, or have the template of a pod read params['%s'] and mount the Secret",
+			return fmt.Sprintf("StorageClass %q has parameter %q with value %q, which no template of PavProvisioner %q reads, so no pod gets that Secret; create the class again without it (a class cannot be changed), or let the template of a pod read params['%s'] and mount the Secret",
 				class.Name, name, class.Parameters[name], p.Name, name)
 		}
 	}
@@ -49,7 +49,7 @@ func checkSecrets(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) error {
 			continue
 		}
 		return &StepError{Step: tarnv1.StepStaging, Reason: ReasonVolumeRefused, Message: fmt.Sprintf(
-			"PersistentVolume %q: spec.csi.%s is %q, of which no template of PavProvisioner %q takes notice, so that no pod gets that Secret; make the volume anew without it, or have the template of a pod read pv.spec.csi.%s and mount the Secret",
+			"PersistentVolume %q: spec.csi.%s is %q, which no template of PavProvisioner %q reads, so no pod gets that Secret; create the volume again without it, or let the template of a pod read pv.spec.csi.%s and mount the Secret",
 			vol.Name, s.field, s.ref.Namespace+"/"+s.ref.Name, p.Name, s.field)}
 	}
 	return nil

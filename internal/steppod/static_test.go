@@ -150,11 +150,11 @@ func TestOfWhatAStagingTakesNoNoticeIsWarned(t *testing.T) {
 		want   string // empty for nothing
 	}{
 		{"nothing is asked for", "plain", func(*corev1.PersistentVolume) {}, ""},
-		{"mount options", "plain", nfs, `PersistentVolume "pv-7" is staged without its spec.mountOptions "noexec,nfsvers=4.1": spec.volumeStaging of PavProvisioner "prov" takes no notice of it; have the template use mountOptions, or remove it from the volume (and its StorageClass)`},
-		{"both", "plain", func(vol *corev1.PersistentVolume) { nfs(vol); xfs(vol) }, `PersistentVolume "pv-7" is staged without its spec.mountOptions "noexec,nfsvers=4.1" and spec.csi.fsType "xfs": spec.volumeStaging of PavProvisioner "prov" takes no notice of it; have the template use mountOptions and fsType, or remove it from the volume (and its StorageClass)`},
+		{"mount options", "plain", nfs, `PersistentVolume "pv-7" is staged without its spec.mountOptions "noexec,nfsvers=4.1": spec.volumeStaging of PavProvisioner "prov" does not use it; let the template read mountOptions, or remove it from the volume (and its StorageClass)`},
+		{"both", "plain", func(vol *corev1.PersistentVolume) { nfs(vol); xfs(vol) }, `PersistentVolume "pv-7" is staged without its spec.mountOptions "noexec,nfsvers=4.1" and spec.csi.fsType "xfs": spec.volumeStaging of PavProvisioner "prov" does not use it; let the template read mountOptions and fsType, or remove it from the volume (and its StorageClass)`},
 		{"options are read", "{{ mountOptions | join(',') }}", nfs, ""},
 		{"the volume is read", "{{ pv.spec.mountOptions | join(',') }}", nfs, ""},
-		{"a file system", "{{ mountOptions | tojson }}", xfs, `PersistentVolume "pv-7" is staged without its spec.csi.fsType "xfs": spec.volumeStaging of PavProvisioner "prov" takes no notice of it; have the template use fsType, or remove it from the volume (and its StorageClass)`},
+		{"a file system", "{{ mountOptions | tojson }}", xfs, `PersistentVolume "pv-7" is staged without its spec.csi.fsType "xfs": spec.volumeStaging of PavProvisioner "prov" does not use it; let the template read fsType, or remove it from the volume (and its StorageClass)`},
 		{"the file system is read", "mkfs.{{ fsType }}", xfs, ""},
 		{"the file system is read as a parameter", "mkfs.{{ params['csi.storage.k8s.io/fstype'] }}", asParameter, ""},
 		{"a device has neither", "plain", func(vol *corev1.PersistentVolume) { nfs(vol); xfs(vol); block(vol) }, ""},

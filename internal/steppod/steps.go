@@ -169,13 +169,13 @@ func (s *Steps) Start(ctx context.Context, pod *corev1.Pod) error {
 		return s.adopt(ctx, pod)
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return &StepError{Step: step, Reason: ReasonNamespaceGone,
-			Message: fmt.Sprintf("namespace %q, in which the %s pod is to run, is being deleted; create it again once it is gone", pod.Namespace, step)}
+			Message: fmt.Sprintf("namespace %q, in which the %s pod should run, is being deleted; create it again once it is gone", pod.Namespace, step)}
 	case apierrors.IsNotFound(err):
 		return &StepError{Step: step, Reason: ReasonNamespaceGone,
-			Message: fmt.Sprintf("there is no namespace %q, in which the %s pod is to run; create it, or correct %s.%s.metadata.namespace", pod.Namespace, step, SectionField(step), PodField(step))}
+			Message: fmt.Sprintf("there is no namespace %q, in which the %s pod should run; create it, or correct %s.%s.metadata.namespace", pod.Namespace, step, SectionField(step), PodField(step))}
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		return &StepError{Step: step, Reason: ReasonPodRefused,
-			Message: fmt.Sprintf("the API server refused the %s pod in namespace %q: %v", step, pod.Namespace, err)}
+			Message: fmt.Sprintf("the API server rejected the %s pod in namespace %q: %v", step, pod.Namespace, err)}
 	default:
 		return fmt.Errorf("creating pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
@@ -187,7 +187,7 @@ func (s *Steps) adopt(ctx context.Context, pod *corev1.Pod) error {
 	live := &corev1.Pod{}
 	err := s.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live)
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("pod %s/%s went while it was being started", pod.Namespace, pod.Name)
+		return fmt.Errorf("pod %s/%s was deleted while it was being started", pod.Namespace, pod.Name)
 	}
 	if err != nil {
 		return fmt.Errorf("reading pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -196,7 +196,7 @@ func (s *Steps) adopt(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	return &StepError{Step: tarnv1.Step(pod.Labels[tarnv1.LabelStep]), Reason: ReasonPodForeign, Message: fmt.Sprintf(
-		"pod %s/%s exists and belongs to something else; delete it to go on", pod.Namespace, pod.Name)}
+		"pod %s/%s exists and belongs to something else; delete it to continue", pod.Namespace, pod.Name)}
 }
 
 // Discard deletes a pod that is ours, and no other of that name. A pod that is gone

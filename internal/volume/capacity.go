@@ -24,7 +24,7 @@ const (
 // what is wanted.
 func ParseCapacity(text string, r Rounding) (int64, error) {
 	if !readable(text) {
-		return 0, fmt.Errorf("capacity %.*q is no size that can be: write a number of bytes or a quantity like 10Gi", longestSize, text)
+		return 0, fmt.Errorf("capacity %.*q is not a valid size: write a number of bytes or a quantity like 10Gi", longestSize, text)
 	}
 	q, err := resource.ParseQuantity(canonicalSuffix(text))
 	if err != nil {
@@ -36,7 +36,7 @@ func ParseCapacity(text string, r Rounding) (int64, error) {
 	}
 	bytes := round(exact, r)
 	if !bytes.IsInt64() {
-		return 0, fmt.Errorf("capacity %q is too large: the most is 9223372036854775807 bytes", text)
+		return 0, fmt.Errorf("capacity %q is too large: the limit is 9223372036854775807 bytes", text)
 	}
 	if bytes.Sign() <= 0 {
 		return 0, fmt.Errorf("capacity %q must be positive", text)

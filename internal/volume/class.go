@@ -40,7 +40,7 @@ func WaitsForConsumer(class *storagev1.StorageClass) (bool, error) {
 	case class == nil:
 		return false, nil
 	case class.VolumeBindingMode == nil:
-		return false, fmt.Errorf("StorageClass %q has no volumeBindingMode; make it anew with Immediate or WaitForFirstConsumer", class.Name)
+		return false, fmt.Errorf("StorageClass %q has no volumeBindingMode; create it again with Immediate or WaitForFirstConsumer", class.Name)
 	}
 	return *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer, nil
 }

@@ -91,7 +91,7 @@ func Selector(claim *corev1.PersistentVolumeClaim) (labels.Selector, error) {
 	}
 	selector, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
 	if err != nil {
-		return nil, fmt.Errorf("spec.selector of claim %s/%s cannot be read: %w; correct it in a new claim", claim.Namespace, claim.Name, err)
+		return nil, fmt.Errorf("spec.selector of claim %s/%s is not valid: %w; create the claim again with a correct selector", claim.Namespace, claim.Name, err)
 	}
 	return selector, nil
 }
@@ -213,7 +213,7 @@ func Explain(m Misfit, v *corev1.PersistentVolume, claim *corev1.PersistentVolum
 	case MisfitDeleting:
 		return fmt.Sprintf("volume %q is being deleted", v.Name)
 	case MisfitSource:
-		return fmt.Sprintf("volume %q was not made from the claim's data source", v.Name)
+		return fmt.Sprintf("volume %q was not created from the claim's data source", v.Name)
 	case MisfitClass:
 		return fmt.Sprintf("volume %q has class %q, the claim asks for %q", v.Name, ClassOfVolume(v), ClassOf(claim))
 	case MisfitMode:
@@ -253,7 +253,7 @@ func describeRequest(claim *corev1.PersistentVolumeClaim) string {
 
 func describePhase(v *corev1.PersistentVolume) string {
 	if v.Status.Phase == "" {
-		return "in no phase"
+		return "without a phase"
 	}
 	return string(v.Status.Phase)
 }

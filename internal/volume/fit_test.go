@@ -46,10 +46,10 @@ func TestEveryMisfitIsFoundAndExplained(t *testing.T) {
 		{volume.MisfitDeleting, func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim) { v.DeletionTimestamp = &now }, "is being deleted"},
 		{volume.MisfitSource, func(_ *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) {
 			c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "from"}
-		}, "was not made from the claim's data source"},
+		}, "was not created from the claim's data source"},
 		{volume.MisfitSource, func(_ *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) {
 			c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "Backup", Name: "from"}
-		}, "was not made from the claim's data source"},
+		}, "was not created from the claim's data source"},
 		{volume.MisfitClass, func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim) { v.Spec.StorageClassName = "tin" }, `class "tin", the claim asks for "gold"`},
 		{volume.MisfitMode, func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim) {
 			v.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
@@ -64,7 +64,7 @@ func TestEveryMisfitIsFoundAndExplained(t *testing.T) {
 			c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1025Mi")}
 		}, "has 1Gi, the claim asks for 1025Mi"},
 		{volume.MisfitSelector, func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim) { v.Labels = nil }, "labels"},
-		{volume.MisfitPhase, func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim) { v.Status.Phase = "" }, "is in no phase, not Available"},
+		{volume.MisfitPhase, func(v *corev1.PersistentVolume, _ *corev1.PersistentVolumeClaim) { v.Status.Phase = "" }, "is without a phase, not Available"},
 	} {
 		v, claim := fitting()
 		c.change(v, claim)

@@ -106,7 +106,7 @@ func RememberedClaim(v *corev1.PersistentVolume) (*ClaimMemory, error) {
 	}
 	memory := &ClaimMemory{}
 	if err := json.Unmarshal([]byte(text), memory); err != nil {
-		return nil, fmt.Errorf("annotation %s of PersistentVolume %s is not a claim: %w; remove it to have the claim made from the volume alone", tarnv1.AnnotationClaim, v.Name, err)
+		return nil, fmt.Errorf("annotation %s of PersistentVolume %s is not a claim: %w; remove it, and the claim is restored from the volume alone", tarnv1.AnnotationClaim, v.Name, err)
 	}
 	return memory, nil
 }

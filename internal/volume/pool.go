@@ -20,7 +20,7 @@ func Selects(set *tarnv1.PersistentVolumeSet, v *corev1.PersistentVolume) bool {
 	return labels.SelectorFromSet(set.Spec.Selector).Matches(labels.Set(v.Labels))
 }
 
-// Passing says that a volume is on its way into a pool or out of one, or to be scrubbed:
+// Passing says that a volume is being added to a pool or out of one, or to be scrubbed:
 // the claim it points at is one of Tarn's own, in its namespace, and its data nobody's.
 func Passing(v *corev1.PersistentVolume, namespace string) bool {
 	return v.Annotations[tarnv1.AnnotationPoolFilling] != "" || v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Namespace == namespace

@@ -83,6 +83,6 @@ func KeptBy(v *corev1.PersistentVolume, r Retention, namespace string, now time.
 	if until = since.Add(r.Time); !now.Before(until) {
 		return "", time.Time{}
 	}
-	return fmt.Sprintf("claim %s/%s is gone, and retention %s keeps its data until %s; to be rid of it: kubectl annotate persistentvolume %s %s=0s --overwrite",
+	return fmt.Sprintf("claim %s/%s is gone, and retention %s keeps its data until %s; to delete the data now: kubectl annotate persistentvolume %s %s=0s --overwrite",
 		v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name, r.Text, until.UTC().Format(time.RFC3339), v.Name, tarnv1.AnnotationRetention), until
 }

@@ -74,7 +74,7 @@ func TestAReleasedVolumeIsKeptAsLongAsItsRetentionSays(t *testing.T) {
 		{name: "not where it points at no claim", r: hour, change: func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }},
 		{name: "not where it points at a claim yet to come", r: hour, change: func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID = "" }},
 		{name: "not where it was a claim's of Tarn's own", r: hour, change: func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.Namespace = "tarn-system" }},
-		{name: "not where it is on its way into a pool", r: hour, change: func(v *corev1.PersistentVolume) {
+		{name: "not where it is being added to a pool", r: hour, change: func(v *corev1.PersistentVolume) {
 			v.Annotations = map[string]string{tarnv1.AnnotationPoolFilling: "u"}
 		}},
 	} {

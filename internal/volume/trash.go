@@ -28,19 +28,19 @@ func ParseRetention(text string) (time.Duration, error) {
 			return 0, fmt.Errorf("retention %q: %w", text, err)
 		}
 		if n > int(longestRetention/(24*time.Hour)) {
-			return 0, fmt.Errorf("retention %q is longer than 100 years; to keep volumes for ever take reclaim policy Retain", text)
+			return 0, fmt.Errorf("retention %q is longer than 100 years; to keep volumes for ever set reclaim policy Retain", text)
 		}
 		total, rest = time.Duration(n)*24*time.Hour, text[len(days[0]):]
 	}
 	if rest != "" || text == "" {
 		d, err := time.ParseDuration(rest)
 		if err != nil || d < 0 {
-			return 0, fmt.Errorf("retention %q is not a length of time; write it like 72h, 30d or 1d12h, and 0s for none", text)
+			return 0, fmt.Errorf("retention %q is not a duration; write it like 72h, 30d or 1d12h, and 0s for none", text)
 		}
 		total += d
 	}
 	if total > longestRetention {
-		return 0, fmt.Errorf("retention %q is longer than 100 years; to keep volumes for ever take reclaim policy Retain", text)
+		return 0, fmt.Errorf("retention %q is longer than 100 years; to keep volumes for ever set reclaim policy Retain", text)
 	}
 	return total, nil
 }
@@ -116,7 +116,7 @@ func TrashedUntil(v *corev1.PersistentVolume) (until time.Time, known bool, err 
 	}
 	until, err = time.Parse(time.RFC3339, text)
 	if err != nil {
-		return time.Time{}, true, fmt.Errorf("annotation %s is %q, which is no time; write it like 2026-11-23T14:00:00Z", tarnv1.AnnotationTrashedUntil, text)
+		return time.Time{}, true, fmt.Errorf("annotation %s is %q, which is not a time; write it like 2026-11-23T14:00:00Z", tarnv1.AnnotationTrashedUntil, text)
 	}
 	return until, true, nil
 }

@@ -46,7 +46,7 @@ type Options struct {
 func New(options Options) (*Client, error) {
 	base, err := url.Parse(options.URL)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, fmt.Errorf("%q is no address of a server: write it as https://tarn.example.com", options.URL)
+		return nil, fmt.Errorf("%q is not the address of a server: write it as https://tarn.example.com", options.URL)
 	}
 	c := &Client{base: base, token: options.Token, http: options.HTTP}
 	if c.http == nil {
@@ -225,7 +225,7 @@ func (c *Client) address(r request) (string, error) {
 	address := strings.TrimSuffix(c.base.String(), "/") + "/v1"
 	for _, part := range r.path {
 		if part == "" || part == "." || part == ".." {
-			return "", appplan.Errorf(appplan.Invalid, "%q is no name: write lower-case letters, digits and -", part)
+			return "", appplan.Errorf(appplan.Invalid, "%q is not a valid name: write lower-case letters, digits and -", part)
 		}
 		address += "/" + url.PathEscape(part)
 	}

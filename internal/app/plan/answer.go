@@ -25,7 +25,7 @@ const (
 	Resizing Status = "Resizing"
 	// Ready: all is as asked for.
 	Ready Status = "Ready"
-	// Deleting: it is being taken down.
+	// Deleting: it is being deleted.
 	Deleting Status = "Deleting"
 )
 
@@ -56,7 +56,7 @@ type VolumeStatus string
 
 // The states of a volume.
 const (
-	// VolumeMissing: its claim has yet to be made.
+	// VolumeMissing: its claim is not created yet.
 	VolumeMissing VolumeStatus = "Missing"
 	// VolumePending: its claim has no storage yet.
 	VolumePending VolumeStatus = "Pending"
@@ -64,7 +64,7 @@ const (
 	VolumeBound VolumeStatus = "Bound"
 	// VolumeResizing: it is being made larger.
 	VolumeResizing VolumeStatus = "Resizing"
-	// VolumeResizeFailed: it could not be made larger; that is tried again.
+	// VolumeResizeFailed: it could not be expanded; that is tried again.
 	VolumeResizeFailed VolumeStatus = "ResizeFailed"
 	// VolumeLost: its storage is gone.
 	VolumeLost VolumeStatus = "Lost"

@@ -16,7 +16,7 @@ func Scale(w World, replicas int32) *Error {
 	case replicas <= 1:
 		return nil
 	case w.App.Spec.Image == "":
-		return Errorf(Conflict, "app '%s' has nothing deployed that could be scaled: deploy it first", w.App.Name)
+		return Errorf(Conflict, "app '%s' has nothing deployed to scale: deploy it first", w.App.Name)
 	}
 	for _, v := range w.App.Spec.Volumes {
 		live := v.AccessMode
@@ -63,9 +63,9 @@ func Resize(w World, name string, sizeGi int64) (Resized, *Error) {
 	case wanted == nil:
 		return Resized{}, Errorf(NotFound, "volume '%s' not found on app '%s'", name, w.App.Name)
 	case claim == nil:
-		return Resized{}, Errorf(Conflict, "volume '%s' has yet to be made: try again when it is Bound", name)
+		return Resized{}, Errorf(Conflict, "volume '%s' is not created yet: try again when it is Bound", name)
 	case !ours:
-		return Resized{}, Errorf(Conflict, "claim '%s' is not of app '%s', and is not touched", claim.Name, w.App.Name)
+		return Resized{}, Errorf(Conflict, "claim '%s' does not belong to app '%s', so it is not touched", claim.Name, w.App.Name)
 	case !claim.DeletionTimestamp.IsZero():
 		return Resized{}, Errorf(Conflict, "volume '%s' is being deleted", name)
 	case sizeGi*gi <= current(claim) || sizeGi <= wanted.SizeGi && current(claim) < wanted.SizeGi*gi && !w.refused():

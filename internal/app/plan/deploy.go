@@ -125,9 +125,9 @@ func (d *decider) volume(v tarnv1.AppVolume) tarnv1.AppVolume {
 	}
 	switch {
 	case claim != nil && !ours:
-		d.refuse(change, Errorf(Conflict, "volume '%s' cannot be made: claim '%s' is there and not of app '%s'; give the volume another name", v.Name, claim.Name, d.w.App.Name))
+		d.refuse(change, Errorf(Conflict, "volume '%s' cannot be created: claim '%s' exists and does not belong to app '%s'; give the volume another name", v.Name, claim.Name, d.w.App.Name))
 	case claim != nil && !claim.DeletionTimestamp.IsZero():
-		d.refuse(change, Errorf(Conflict, "volume '%s' is being deleted, which ends when no pod uses it any more: scale the app to 0, then deploy again", v.Name))
+		d.refuse(change, Errorf(Conflict, "volume '%s' is being deleted once no pod uses it: scale the app to 0, then deploy again", v.Name))
 	case Single(live) && d.replicas > 1:
 		d.refuse(change, cannotScale(d.replicas, v.Name, live))
 	case claim == nil:
@@ -174,7 +174,7 @@ func (d *decider) attach(change Change, v tarnv1.AppVolume, claim *corev1.Persis
 		d.warn("volume '%s' stays in storage class '%s': a claim's class cannot be changed; for '%s' give the volume another name", v.Name, live, v.StorageClass)
 	}
 	if preserved(claim) && !v.PreserveOnDelete {
-		d.warn("volume '%s' was preserved until now, and goes with the app from now on: the file lacks preserveOnDelete = true", v.Name)
+		d.warn("volume '%s' was preserved until now; from now on it is deleted with the app, because the file lacks preserveOnDelete = true", v.Name)
 	}
 	if v.SizeGi*gi > current(claim) {
 		if err := d.w.Expandable(claim, v.Name); err != nil {

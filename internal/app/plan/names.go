@@ -13,7 +13,7 @@ import (
 // CheckNamespace refuses what can be no namespace.
 func CheckNamespace(namespace string) error {
 	if len(validation.IsDNS1123Label(namespace)) > 0 {
-		return Errorf(Invalid, "namespace %q is no name: write lower-case letters, digits and -, at most 63", namespace)
+		return Errorf(Invalid, "namespace %q is not a valid name: write lower-case letters, digits and -, at most 63", namespace)
 	}
 	return nil
 }
@@ -24,7 +24,7 @@ func CheckNames(namespace, id string) error {
 		return err
 	}
 	if len(id) > appspec.LongestName || len(validation.IsDNS1123Label(id)) > 0 {
-		return Errorf(Invalid, "app id %q is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most %d", id, appspec.LongestName)
+		return Errorf(Invalid, "app id %q is not a valid name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most %d", id, appspec.LongestName)
 	}
 	return nil
 }
@@ -35,7 +35,7 @@ func CheckVolume(namespace, id, volume string) error {
 		return err
 	}
 	if len(validation.IsDNS1123Label(volume)) > 0 {
-		return Errorf(Invalid, "volume name %q is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit", volume)
+		return Errorf(Invalid, "volume name %q is not a valid name: write lower-case letters, digits and -, beginning and ending with a letter or digit", volume)
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func TestWhatADeployDoesToEachVolume(t *testing.T) {
 		"nothing new":                                      {world(runs(wants("data", 10, once)), has("data", 10, once, "fast")), file(1, "data:10:rwo"), "keep data 10-10", Recreate, "", "", 10},
 		"a preserved volume":                               {world(has("data", 10, once, "fast")), file(1, "data:10:rwo"), "attach data 10-10", Recreate, "", "", 10},
 		"a preserved volume that is larger":                {world(has("data", 20, once, "fast")), file(1, "data:10:rwo"), "attach data 20-20", Recreate, "", "volume 'data' keeps its 20 GiB: the file asks for 10, and volumes never shrink", 20},
-		"a preserved volume, and the file does not say so": {world(has("data", 10, once, "fast", marked)), file(1, "data:10:rwo"), "attach data 10-10", Recreate, "", "volume 'data' was preserved until now, and goes with the app from now on: the file lacks preserveOnDelete = true", 10},
+		"a preserved volume, and the file does not say so": {world(has("data", 10, once, "fast", marked)), file(1, "data:10:rwo"), "attach data 10-10", Recreate, "", "volume 'data' was preserved until now; from now on it is deleted with the app, because the file lacks preserveOnDelete = true", 10},
 		"growth":                                     {world(runs(wants("data", 10, once)), has("data", 10, once, "fast")), file(1, "data:20:rwo"), "grow data 10-20", Recreate, "", "", 20},
 		"growth that is under way":                   {world(runs(wants("data", 30, once)), has("data", 10, once, "fast")), file(1, "data:20:rwo"), "grow data 10-30", Recreate, "", "volume 'data' keeps its 30 GiB: the file asks for 20, and volumes never shrink", 30},
 		"growth that the class forbids":              {world(runs(wants("data", 10, once)), has("data", 10, once, "rigid")), file(1, "data:20:rwo"), "refuse data 10-20", Recreate, "storage class 'rigid' does not allow expansion", "", 20},
@@ -110,13 +110,13 @@ func TestWhatADeployDoesToEachVolume(t *testing.T) {
 		"another access mode":                        {world(runs(wants("data", 10, once)), has("data", 10, once, "fast")), file(1, "data:10:rwx"), "keep data 10-10", Recreate, "", "volume 'data' stays ReadWriteOnce: a claim's access mode cannot be changed; for ReadWriteMany give the volume another name", 10},
 		"another class":                              {world(runs(wants("data", 10, many)), has("data", 10, many, "shared")), file(1, "data:10:rwx:rigid"), "keep data 10-10", RollingUpdate, "", "volume 'data' stays in storage class 'shared': a claim's class cannot be changed; for 'rigid' give the volume another name", 10},
 		"a volume that is left out":                  {world(runs(wants("old", 5, once)), has("old", 5, once, "fast")), file(1), "detach old 5-5", RollingUpdate, "", "", 0},
-		"somebody else's claim":                      {world(has("data", 10, once, "fast", anothers)), file(1, "data:10:rwo"), "refuse data 0-10", Recreate, "volume 'data' cannot be made: claim 'paas-app-shop-data' is there and not of app 'shop'; give the volume another name", "", 10},
-		"a claim that is going":                      {world(has("data", 10, once, "fast", going)), file(1, "data:10:rwo"), "refuse data 0-10", Recreate, "volume 'data' is being deleted, which ends when no pod uses it any more: scale the app to 0, then deploy again", "", 10},
+		"somebody else's claim":                      {world(has("data", 10, once, "fast", anothers)), file(1, "data:10:rwo"), "refuse data 0-10", Recreate, "volume 'data' cannot be created: claim 'paas-app-shop-data' exists and does not belong to app 'shop'; give the volume another name", "", 10},
+		"a claim that is going":                      {world(has("data", 10, once, "fast", going)), file(1, "data:10:rwo"), "refuse data 0-10", Recreate, "volume 'data' is being deleted once no pod uses it: scale the app to 0, then deploy again", "", 10},
 		"three pods on one new volume":               {world(), file(3, "data:10:rwo"), "refuse data 0-10", Recreate, "cannot scale to 3 replicas: volume 'data' is ReadWriteOnce (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out.", "", 10},
 		"three pods, and the live claim is for one":  {world(has("data", 10, once, "fast")), file(3, "data:10:rwx"), "refuse data 0-10", Recreate, "cannot scale to 3 replicas: volume 'data' is ReadWriteOnce (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out.", "", 10},
 		"three pods, and the live claim is for many": {world(has("data", 10, many, "shared")), file(3, "data:10:rwo"), "attach data 10-10", RollingUpdate, "", "volume 'data' stays ReadWriteMany: a claim's access mode cannot be changed; for ReadWriteOnce give the volume another name", 10},
 		"two that are refused": {world(has("a", 1, once, "rigid"), has("b", 1, once, "fast", anothers)), file(1, "a:2:rwo", "b:1:rwo"), "refuse a 1-2, refuse b 0-1", Recreate,
-			"storage class 'rigid' does not allow expansion\nvolume 'b' cannot be made: claim 'paas-app-shop-b' is there and not of app 'shop'; give the volume another name", "", 2},
+			"storage class 'rigid' does not allow expansion\nvolume 'b' cannot be created: claim 'paas-app-shop-b' exists and does not belong to app 'shop'; give the volume another name", "", 2},
 	} {
 		d := Deploy(c.world, c.file, nil)
 		var got []string
@@ -200,8 +200,8 @@ func TestHowAnApplicationIs(t *testing.T) {
 		settled bool
 	}{
 		"nothing deployed":                       {world(), NotDeployed, "nothing is deployed yet", true},
-		"not seen yet":                           {world(runs()), Deploying, "the controller has yet to see it", false},
-		"seen, and changed since":                {world(runs(), told(0, deployed, condition(tarnv1.ConditionReady, metav1.ConditionTrue, tarnv1.ReasonReady, ""))), Deploying, "the controller has yet to see it", false},
+		"not seen yet":                           {world(runs()), Deploying, "the controller has not seen it yet", false},
+		"seen, and changed since":                {world(runs(), told(0, deployed, condition(tarnv1.ConditionReady, metav1.ConditionTrue, tarnv1.ReasonReady, ""))), Deploying, "the controller has not seen it yet", false},
 		"being made":                             {world(runs(), told(1, condition(tarnv1.ConditionDeployed, metav1.ConditionFalse, tarnv1.ReasonDeploying, "claim data"), condition(tarnv1.ConditionReady, metav1.ConditionFalse, tarnv1.ReasonDeploying, ""))), Deploying, "claim data", false},
 		"refused":                                {world(runs(), told(1, condition(tarnv1.ConditionDeployed, metav1.ConditionFalse, tarnv1.ReasonRefused, "no"), condition(tarnv1.ConditionReady, metav1.ConditionFalse, tarnv1.ReasonRefused, "no"))), Refused, "no", true},
 		"a pod is not ready":                     {world(runs(), told(1, deployed, condition(tarnv1.ConditionReady, metav1.ConditionFalse, tarnv1.ReasonWaitingForPods, "0 of 1"))), Waiting, "0 of 1", false},
@@ -212,7 +212,7 @@ func TestHowAnApplicationIs(t *testing.T) {
 		"and there is to be none":                {world(runs(data), scaledTo(0), has("data", 5, corev1.ReadWriteOnce, "fast", awaitingPod), told(1, deployed, ready)), Ready, "", true},
 		"storage grows, and no pod waits for it": {world(runs(data), scaledTo(0), has("data", 5, corev1.ReadWriteOnce, "fast"), told(1, deployed, ready)), Resizing, "volume 'data' is growing to 10 GiB", false},
 		"ready":                                  {world(runs(data), has("data", 10, corev1.ReadWriteOnce, "fast"), told(1, deployed, condition(tarnv1.ConditionReady, metav1.ConditionTrue, tarnv1.ReasonReady, ""))), Ready, "", true},
-		"going":                                  {world(runs(), func(w *World) { now := metav1.Now(); w.App.DeletionTimestamp = &now }), Deleting, "it is being taken down", false},
+		"going":                                  {world(runs(), func(w *World) { now := metav1.Now(); w.App.DeletionTimestamp = &now }), Deleting, "it is being deleted", false},
 	} {
 		if got := View(c.world); got.Status != c.want || got.Message != c.message || got.Settled != c.settled {
 			t.Errorf("%s: %s %q settled %t, want %s %q %t", name, got.Status, got.Message, got.Settled, c.want, c.message, c.settled)

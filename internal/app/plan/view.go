@@ -74,11 +74,11 @@ func state(app *tarnv1.App) (Status, string) {
 	ready := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionReady)
 	switch {
 	case !app.DeletionTimestamp.IsZero():
-		return Deleting, said(ready, "it is being taken down")
+		return Deleting, said(ready, "it is being deleted")
 	case app.Spec.Image == "":
 		return NotDeployed, "nothing is deployed yet"
 	case !observed(app) || deployed == nil || ready == nil:
-		return Deploying, "the controller has yet to see it"
+		return Deploying, "the controller has not seen it yet"
 	case deployed.Status != metav1.ConditionTrue && deployed.Reason == tarnv1.ReasonRefused:
 		return Refused, deployed.Message
 	case deployed.Status != metav1.ConditionTrue:
@@ -111,9 +111,9 @@ func (w World) mounted(v *tarnv1.AppVolume) Volume {
 	claim, ours := w.claim(v.Name)
 	switch {
 	case claim == nil:
-		view.Message = "its claim has yet to be made"
+		view.Message = "its claim is not created yet"
 	case !ours:
-		view.Status, view.Message = VolumeForeign, "a claim of this name is not the application's, and is not touched"
+		view.Status, view.Message = VolumeForeign, "a claim of this name exists and does not belong to the application, so it is not touched"
 	default:
 		view.live(claim)
 		view.growth(claim, v.SizeGi)
@@ -168,7 +168,7 @@ func (v *Volume) growth(claim *corev1.PersistentVolumeClaim, wantedGi int64) {
 	target := max(requested(claim), wantedGi*gi)
 	switch status := claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]; {
 	case status == corev1.PersistentVolumeClaimControllerResizeInfeasible || status == corev1.PersistentVolumeClaimNodeResizeInfeasible:
-		v.Status, v.Message = VolumeResizeFailed, "it could not be made larger; that is tried again"
+		v.Status, v.Message = VolumeResizeFailed, "it could not be expanded; that is tried again"
 	case capacity(claim) < target || status != "":
 		v.Status = VolumeResizing
 	}

@@ -306,7 +306,7 @@ const (
 func (c *Calls) change(ctx context.Context, namespace, id string, file *appspec.File, decide func(*appplan.World) error, after func(*appplan.World)) error {
 	done, err := c.turn(ctx, client.ObjectKey{Namespace: namespace, Name: id})
 	if err != nil {
-		return failed(err, "changing app '%s', which others change", id)
+		return failed(err, "changing app '%s', which other calls keep changing", id)
 	}
 	defer done()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
@@ -315,7 +315,7 @@ func (c *Calls) change(ctx context.Context, namespace, id string, file *appspec.
 			return err
 		}
 		if !app.DeletionTimestamp.IsZero() {
-			return appplan.Errorf(appplan.Conflict, "app '%s' is being deleted: create it anew when it is gone", id)
+			return appplan.Errorf(appplan.Conflict, "app '%s' is being deleted: create it again when it is gone", id)
 		}
 		w, err := c.around(ctx, app, file)
 		if err != nil {
@@ -370,7 +370,7 @@ func (c *Calls) unwritten(err error, format string, args ...any) error {
 		case apierrors.IsForbidden(err):
 			return appplan.Errorf(appplan.Forbidden, "%s: %v", reason, err)
 		case apierrors.IsUnauthorized(err):
-			return appplan.Errorf(appplan.Unauthorized, "%s: Kubernetes does not take the token, which must be for its API server too", reason)
+			return appplan.Errorf(appplan.Unauthorized, "%s: Kubernetes rejects the token, which must be valid for its API server too", reason)
 		}
 	}
 	return failed(err, format, args...)

@@ -133,7 +133,7 @@ func (c *Calls) room(ctx context.Context, namespace string) error {
 		return failed(err, "counting the apps of namespace '%s'", namespace)
 	}
 	if len(some.Items) >= c.MaxApps {
-		return appplan.Errorf(appplan.Invalid, "namespace '%s' has %d apps, the most it may have: delete one, or ask the administrator to raise --apps-per-namespace of tarn api", namespace, len(some.Items))
+		return appplan.Errorf(appplan.Invalid, "namespace '%s' has %d apps, which is the limit: delete one, or ask the administrator to raise --apps-per-namespace of tarn api", namespace, len(some.Items))
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 func unreadable(text []byte) (why string, at int) {
 	switch {
 	case len(text) > MaxBytes:
-		return fmt.Sprintf("the file has %d bytes; the most is %d", len(text), MaxBytes), MaxBytes
+		return fmt.Sprintf("the file has %d bytes; the limit is %d", len(text), MaxBytes), MaxBytes
 	case !utf8.Valid(text):
 		return "the file is not UTF-8 text", notUTF8(text)
 	}
@@ -45,7 +45,7 @@ func placed(text []byte, at int, why string) Problems {
 	return Problems{{Line: bytes.Count(before, []byte("\n")) + 1, Column: at - bytes.LastIndexByte(before, '\n'), Message: why}}
 }
 
-var crowded = fmt.Sprintf("the file has more keys and list items than an application needs; the most is %d", maxKeys)
+var crowded = fmt.Sprintf("the file has too many keys and list items; the limit is %d", maxKeys)
 
 // sparse refuses TOML with too many keys: the decoder compares each with those before
 // it, so that a text of MaxBytes could keep it busy for half a minute.
@@ -121,7 +121,7 @@ func (s *scanner) value(path string) error {
 			}
 			name, _ = key.(string) // nothing else is a key
 			if seen[name] {
-				s.twice = append(s.twice, Problem{Key: spoken(join(path, name)), Message: "is there twice: leave one out"})
+				s.twice = append(s.twice, Problem{Key: spoken(join(path, name)), Message: "is set twice: remove one"})
 			}
 			seen[name] = true
 		}

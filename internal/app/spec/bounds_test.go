@@ -9,7 +9,7 @@ import (
 )
 
 func TestATextThatWouldKeepTheDecoderBusyIsRefused(t *testing.T) {
-	const want = "the file has more keys and list items than an application needs; the most is 2000"
+	const want = "the file has too many keys and list items; the limit is 2000"
 	keys := func(format string) string {
 		var b strings.Builder
 		for i := range 2001 {
@@ -58,7 +58,7 @@ func TestAFileMayHaveManyVolumesAndVariables(t *testing.T) {
 
 func TestAKeyThatJSONHasTwiceIsNoSilentChoice(t *testing.T) {
 	_, _, err := appspec.ParseJSON("", []byte(`{"app": {"image": "shop:1", "image": "shop:2"}, "volumes": [{"name": "a", "size": 1, "size": 2, "mountPath": "/a"}], "app": {"image": "shop:3"}}`))
-	want := "app.image: is there twice: leave one out\nvolumes[0].size: is there twice: leave one out\napp: is there twice: leave one out"
+	want := "app.image: is set twice: remove one\nvolumes[0].size: is set twice: remove one\napp: is set twice: remove one"
 	if err == nil || err.Error() != want {
 		t.Errorf("ParseJSON fails with %v, want %s", err, want)
 	}

@@ -49,7 +49,7 @@ func (c *checker) app(root section) App {
 	}
 	switch known := c.doc.app; {
 	case known != "" && app.Name != "" && app.Name != known:
-		s.problem("name", fmt.Sprintf("%q is another application than %q: write that, or leave it out", app.Name, known))
+		s.problem("name", fmt.Sprintf("%q is not the application %q: write that, or leave it out", app.Name, known))
 	case known != "":
 		app.Name = known
 	}
@@ -58,7 +58,7 @@ func (c *checker) app(root section) App {
 	case !s.has("image"):
 		s.problem("image", "is missing: name the container image to run")
 	case s.isText("image") && (app.Image == "" || strings.ContainsFunc(app.Image, hidden)):
-		s.problem("image", fmt.Sprintf("%q is no image: write it as registry.example.com/shop:1.4", app.Image))
+		s.problem("image", fmt.Sprintf("%q is not an image: write it as registry.example.com/shop:1.4", app.Image))
 	default:
 		s.refuse("image", tooLong(app.Image, longestImage))
 	}
@@ -86,11 +86,11 @@ func (c *checker) env(app section) map[string]string {
 	env := make(map[string]string, len(s.values))
 	for _, name := range slices.Sorted(maps.Keys(s.values)) {
 		if !envName.MatchString(name) {
-			s.problem(name, "is no name for an environment variable: write letters, digits, _, . and -, beginning with a letter or _")
+			s.problem(name, "is not a valid name of an environment variable: write letters, digits, _, . and -, beginning with a letter or _")
 		}
 		if text := s.text(name); s.isText(name) {
 			if strings.ContainsRune(text, 0) {
-				s.problem(name, "holds a zero byte, which no environment variable can")
+				s.problem(name, "contains a zero byte, which an environment variable cannot")
 			}
 			env[name] = text
 		}
@@ -114,7 +114,7 @@ func (c *checker) secrets(app section) map[string]string {
 	secrets := make(map[string]string, len(s.values))
 	for _, name := range slices.Sorted(maps.Keys(s.values)) {
 		if !envName.MatchString(name) {
-			s.problem(name, "is no name for an environment variable: write letters, digits, _, . and -, beginning with a letter or _")
+			s.problem(name, "is not a valid name of an environment variable: write letters, digits, _, . and -, beginning with a letter or _")
 		}
 		if _, twice := given.values[name]; twice {
 			s.problem(name, "is in [app.env] too: remove it from one of them")
@@ -166,7 +166,7 @@ func (c *checker) volume(s section) Volume {
 	}
 	v.StorageClass = s.text("storageClass")
 	if v.StorageClass != "" && len(validation.IsDNS1123Subdomain(v.StorageClass)) > 0 {
-		s.problem("storageClass", fmt.Sprintf("%q can be no storage class: write lower-case letters, digits, - and .", v.StorageClass))
+		s.problem("storageClass", fmt.Sprintf("%q is not a valid storage class: write lower-case letters, digits, - and .", v.StorageClass))
 	}
 	v.PreserveOnDelete = s.flag("preserveOnDelete")
 	return v
@@ -207,7 +207,7 @@ func (c *checker) together(f *File) {
 		v, here := &f.Volumes[i], "volumes."+strconv.Itoa(i)
 		if f.App.Name != "" && v.Name != "" {
 			if name := ClaimName(f.App.Name, v.Name); len(name) > maxClaimName {
-				c.problem(here+".name", fmt.Sprintf("its claim would be %s, %d letters long; the most is %d: shorten this name or that of the application", name, len(name), maxClaimName))
+				c.problem(here+".name", fmt.Sprintf("its claim would be %s, %d characters long; the limit is %d: shorten this name or that of the application", name, len(name), maxClaimName))
 			}
 		}
 		for j := range i {
@@ -220,16 +220,16 @@ func (c *checker) together(f *File) {
 func (c *checker) pair(f *File, first, second int) {
 	a, b, here := &f.Volumes[first], &f.Volumes[second], "volumes."+strconv.Itoa(second)
 	if a.Name != "" && a.Name == b.Name {
-		c.problem(here+".name", fmt.Sprintf("%q is the name of an earlier volume: give each its own", b.Name))
+		c.problem(here+".name", fmt.Sprintf("%q is also the name of an earlier volume: give each its own", b.Name))
 	}
 	switch {
 	case a.MountPath == "" || b.MountPath == "":
 	case a.MountPath == b.MountPath:
-		c.problem(here+".mountPath", fmt.Sprintf("%q is where volume %q is mounted: give each its own", b.MountPath, a.Name))
+		c.problem(here+".mountPath", fmt.Sprintf("%q is also the mountPath of volume %q: give each its own", b.MountPath, a.Name))
 	case within(a.MountPath, b.MountPath):
-		c.problem(here+".mountPath", fmt.Sprintf("%q lies within %q of volume %q, one would hide the other: put them side by side", b.MountPath, a.MountPath, a.Name))
+		c.problem(here+".mountPath", fmt.Sprintf("%q is inside %q of volume %q, and one would hide the other: put them side by side", b.MountPath, a.MountPath, a.Name))
 	case within(b.MountPath, a.MountPath):
-		c.problem(here+".mountPath", fmt.Sprintf("%q of volume %q lies within %q, one would hide the other: put them side by side", a.MountPath, a.Name, b.MountPath))
+		c.problem(here+".mountPath", fmt.Sprintf("%q of volume %q is inside %q, and one would hide the other: put them side by side", a.MountPath, a.Name, b.MountPath))
 	}
 }
 
@@ -263,7 +263,7 @@ func notLabel(name string) string {
 	if len(validation.IsDNS1123Label(name)) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%q is no name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 63", name)
+	return fmt.Sprintf("%q is not a valid name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 63", name)
 }
 
 // tooLong refuses more letters than there may be.
@@ -272,7 +272,7 @@ func tooLong(text string, most int) string {
 	if n <= most {
 		return ""
 	}
-	return fmt.Sprintf("%.20q... has %d letters: write at most %d", text, n, most)
+	return fmt.Sprintf("%.20q... has %d characters: write at most %d", text, n, most)
 }
 
 // reserved are folders a container needs as they are, or that are Tarn's.
@@ -288,7 +288,7 @@ func badMountPath(path string) string {
 	case !strings.HasPrefix(path, "/"):
 		return fmt.Sprintf("%q is relative: %s", path, remedy)
 	case strings.ContainsFunc(path, func(r rune) bool { return r == ':' || r != ' ' && hidden(r) }):
-		return fmt.Sprintf("%q holds a character no mount path can: %s", path, remedy)
+		return fmt.Sprintf("%q contains a character that a mount path cannot: %s", path, remedy)
 	case path != clean(path):
 		if bad := badMountPath(clean(path)); bad != "" { // what is written instead must not be refused next
 			return fmt.Sprintf("%q is %q in its plain form: %s", path, clean(path), bad)
@@ -310,7 +310,7 @@ func within(folder, path string) bool { return strings.HasPrefix(path, folder+"/
 func kind(value any) string {
 	switch v := value.(type) {
 	case string:
-		return "a text"
+		return "a string"
 	case bool:
 		return "true or false"
 	case int64:

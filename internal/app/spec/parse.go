@@ -64,7 +64,7 @@ func ParseJSON(app string, text []byte) (f *File, warnings []Problem, err error)
 		return nil, nil, Problems{{Message: "this is not a JSON object: " + err.Error()}}
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, nil, Problems{{Message: "something follows the JSON object: send one object alone"}}
+		return nil, nil, Problems{{Message: "something follows the JSON object: send only one object"}}
 	}
 	plain, _ := plainNumbers(values).(map[string]any)
 	return check(document{app: app, values: plain, twice: twice})

@@ -57,7 +57,7 @@ func (s section) text(key string) string {
 	if text, is := value.(string); is || !ok {
 		return text
 	}
-	s.problem(key, fmt.Sprintf("is %s, not a text: put it in quotes", kind(value)))
+	s.problem(key, fmt.Sprintf("is %s, not a string: put it in quotes", kind(value)))
 	return ""
 }
 
@@ -85,9 +85,9 @@ func (s section) texts(key string) []string {
 		text, is := item.(string)
 		switch {
 		case !is:
-			s.problem(join(key, strconv.Itoa(i)), fmt.Sprintf("is %s, not a text: put it in quotes", kind(item)))
+			s.problem(join(key, strconv.Itoa(i)), fmt.Sprintf("is %s, not a string: put it in quotes", kind(item)))
 		case strings.ContainsRune(text, 0):
-			s.problem(join(key, strconv.Itoa(i)), "holds a zero byte, which no argument can")
+			s.problem(join(key, strconv.Itoa(i)), "contains a zero byte, which an argument cannot")
 		}
 		texts = append(texts, text)
 	}

@@ -110,23 +110,23 @@ func TestProblemsAreToldAllAtOnceWithTheirPlaces(t *testing.T) {
 		{"lines that curl has joined", "[app]image = \"x\"", []string{"but got U+0069 'i'; it came as one line: send it as it is, with curl by --data-binary @paas.toml"}},
 		{"a key twice", "[app]\nimage = \"x\"\nimage = \"y\"\n", []string{"3:1: this is not TOML"}},
 		{"no UTF-8", "[app]\nimage = \"\xff\"", []string{"2:10: the file is not UTF-8 text"}},
-		{"too long", app + strings.Repeat("#", appspec.MaxBytes), []string{"3:262127: the file has 262162 bytes; the most is 262144"}},
+		{"too long", app + strings.Repeat("#", appspec.MaxBytes), []string{"3:262127: the file has 262162 bytes; the limit is 262144"}},
 		{"too long at once", strings.Repeat("\n", appspec.MaxBytes+1), []string{"262145:1: the file has 262145 bytes"}},
 		{"no image", "[app]\n", []string{"app.image: is missing"}},
-		{"an image with a blank", "[app]\nimage = \"a b\"\n", []string{`2:1: app.image: "a b" is no image`}},
+		{"an image with a blank", "[app]\nimage = \"a b\"\n", []string{`2:1: app.image: "a b" is not an image`}},
 		{"a section misspelt", app + "[[volume]]\nname = \"a\"\n", []string{"3:3: volume: is unknown: write volumes"}},
 		{"a key in another case", "[app]\nimage = \"x\"\nReplicas = 2\n", []string{"3:1: app.Replicas: is unknown: write replicas"}},
 		{"a key nobody knows", "[app]\nimage = \"x\"\nzzz = 2\n", []string{"app.zzz: is unknown: this section has name, image"}},
 		{"several problems, in the order of the text", "[app]\nname = \"Shop\"\nimage = 5\nport = 0\n" + "[[volumes]]\nmountpath = \"/x\"\nsize = \"0Gi\"\n", []string{
-			`2:1: app.name: "Shop" is no name`, "3:1: app.image: is a number, not a text", "4:1: app.port: is 0: write a whole number from 1 to 65535",
+			`2:1: app.name: "Shop" is not a valid name`, "3:1: app.image: is a number, not a string", "4:1: app.port: is 0: write a whole number from 1 to 65535",
 			"5:3: volumes[0].name: is missing", "5:3: volumes[0].mountPath: is missing", "6:1: volumes[0].mountpath: is unknown: write mountPath", `7:1: volumes[0].size: "0Gi" is out of bounds`,
 		}},
-		{"an environment variable that is a number", "[app]\nimage = \"x\"\nenv.PORT = 8080\n", []string{"3:5: app.env.PORT: is a number, not a text: put it in quotes"}},
-		{"an environment variable nobody can have", "[app]\nimage = \"x\"\n[app.env]\n\"a=b\" = \"1\"\n", []string{"4:1: app.env.a=b: is no name for an environment variable"}},
+		{"an environment variable that is a number", "[app]\nimage = \"x\"\nenv.PORT = 8080\n", []string{"3:5: app.env.PORT: is a number, not a string: put it in quotes"}},
+		{"an environment variable nobody can have", "[app]\nimage = \"x\"\n[app.env]\n\"a=b\" = \"1\"\n", []string{"4:1: app.env.a=b: is not a valid name of an environment variable"}},
 		{"a secret without a key", "[app]\nimage = \"x\"\n[app.secrets]\nP = \"shop-db\"\n", []string{`4:1: app.secrets.P: "shop-db" is not SECRET/KEY`}},
 		{"a secret of another namespace", "[app]\nimage = \"x\"\n[app.secrets]\nP = \"team/shop-db/password\"\n", []string{`4:1: app.secrets.P: "team/shop-db/password" is not SECRET/KEY`}},
 		{"a variable with a value and a secret", "[app]\nimage = \"x\"\nenv.P = \"1\"\n[app.secrets]\nP = \"db/p\"\n", []string{"5:1: app.secrets.P: is in [app.env] too"}},
-		{"a secret for a name nobody can have", "[app]\nimage = \"x\"\n[app.secrets]\n\"a=b\" = \"db/p\"\n", []string{"4:1: app.secrets.a=b: is no name for an environment variable"}},
+		{"a secret for a name nobody can have", "[app]\nimage = \"x\"\n[app.secrets]\n\"a=b\" = \"db/p\"\n", []string{"4:1: app.secrets.a=b: is not a valid name of an environment variable"}},
 		{"a list of something else", "[app]\nimage = \"x\"\nargs = [\"a\", 5]\n", []string{"app.args[1]: is a number"}},
 		{"replicas below zero", "[app]\nimage = \"x\"\nreplicas = -1\n", []string{"app.replicas: is -1: write a whole number from 0 to 1000"}},
 		{"a fraction", "[app]\nimage = \"x\"\nreplicas = 1.5\n", []string{"app.replicas: is a fraction"}},
@@ -136,10 +136,10 @@ func TestProblemsAreToldAllAtOnceWithTheirPlaces(t *testing.T) {
 		{"a size between two", app + strings.Replace(vol, "1", `"1500Mi"`, 1), []string{`"1500Mi" is out of bounds or between two`}},
 		{"a size too large", app + strings.Replace(vol, "1", "1001", 1), []string{"1001 is out of bounds"}},
 		{"no size", app + strings.Replace(vol, "size = 1\n", "", 1), []string{"3:3: volumes[0].size: is missing"}},
-		{"a name twice", app + vol + strings.Replace(vol, "/a", "/b", 1), []string{`8:1: volumes[1].name: "a" is the name of an earlier volume`}},
-		{"a mount path twice", app + vol + strings.Replace(vol, `"a"`, `"b"`, 1), []string{`9:1: volumes[1].mountPath: "/a" is where volume "a" is mounted`}},
-		{"a mount within another", app + vol + "[[volumes]]\nname = \"b\"\nmountPath = \"/a/b\"\nsize = 1\n", []string{`9:1: volumes[1].mountPath: "/a/b" lies within "/a" of volume "a"`}},
-		{"a mount around another", app + "[[volumes]]\nname = \"b\"\nmountPath = \"/a/b\"\nsize = 1\n" + vol, []string{`9:1: volumes[1].mountPath: "/a/b" of volume "b" lies within "/a"`}},
+		{"a name twice", app + vol + strings.Replace(vol, "/a", "/b", 1), []string{`8:1: volumes[1].name: "a" is also the name of an earlier volume`}},
+		{"a mount path twice", app + vol + strings.Replace(vol, `"a"`, `"b"`, 1), []string{`9:1: volumes[1].mountPath: "/a" is also the mountPath of volume "a"`}},
+		{"a mount within another", app + vol + "[[volumes]]\nname = \"b\"\nmountPath = \"/a/b\"\nsize = 1\n", []string{`9:1: volumes[1].mountPath: "/a/b" is inside "/a" of volume "a"`}},
+		{"a mount around another", app + "[[volumes]]\nname = \"b\"\nmountPath = \"/a/b\"\nsize = 1\n" + vol, []string{`9:1: volumes[1].mountPath: "/a/b" of volume "b" is inside "/a"`}},
 		{"a relative path", app + strings.Replace(vol, "/a", "a", 1), []string{`5:1: volumes[0].mountPath: "a" is relative`}},
 		{"the root", app + strings.Replace(vol, "/a", "/", 1), []string{"would hide the whole image"}},
 		{"a path upwards", app + strings.Replace(vol, "/a", "/a/../b", 1), []string{`5:1: volumes[0].mountPath: "/a/../b" is not the plain form of the path: write "/b"`}},
@@ -148,17 +148,17 @@ func TestProblemsAreToldAllAtOnceWithTheirPlaces(t *testing.T) {
 		{"a slash at the end", app + strings.Replace(vol, "/a", "/a/", 1), []string{`write "/a"`}},
 		{"the kernel's folder", app + strings.Replace(vol, "/a", "/proc/x", 1), []string{"is reserved"}},
 		{"above a secret", app + strings.Replace(vol, "/a", "/var/run", 1), []string{"hides /var/run/secrets"}},
-		{"a colon", app + strings.Replace(vol, "/a", "/a:b", 1), []string{"no mount path can"}},
-		{"a path of two lines", app + strings.Replace(vol, "/a", `/a\nb`, 1), []string{`"/a\nb" holds a character no mount path can`}},
-		{"an image that hides something", `app.image = "shop\u001b[2J"`, []string{`1:5: app.image: "shop\x1b[2J" is no image`}},
-		{"an argument nobody can be given", "[app]\nimage = \"x\"\ncommand = [\"a\", \"b\\u0000\"]\n", []string{"3:1: app.command[1]: holds a zero byte, which no argument can"}},
-		{"an application's name too long", "[app]\nname = \"" + strings.Repeat("n", 52) + "\"\nimage = \"x\"\n", []string{`2:1: app.name: "nnnnnnnnnnnnnnnnnnnn"... has 52 letters: write at most 51`}},
-		{"an image too long", "[app]\nname = \"a\"\nimage = \"" + strings.Repeat("x", 1025) + "\"\n", []string{`3:1: app.image: "xxxxxxxxxxxxxxxxxxxx"... has 1025 letters: write at most 1024`}},
-		{"a mount path too long", app + strings.Replace(vol, "/a", "/"+strings.Repeat("a", 255), 1), []string{`volumes[0].mountPath: "/aaaaaaaaaaaaaaaaaaa"... has 256 letters: write at most 255`}},
+		{"a colon", app + strings.Replace(vol, "/a", "/a:b", 1), []string{"a character that a mount path cannot"}},
+		{"a path of two lines", app + strings.Replace(vol, "/a", `/a\nb`, 1), []string{`"/a\nb" contains a character that a mount path cannot`}},
+		{"an image that hides something", `app.image = "shop\u001b[2J"`, []string{`1:5: app.image: "shop\x1b[2J" is not an image`}},
+		{"an argument nobody can be given", "[app]\nimage = \"x\"\ncommand = [\"a\", \"b\\u0000\"]\n", []string{"3:1: app.command[1]: contains a zero byte, which an argument cannot"}},
+		{"an application's name too long", "[app]\nname = \"" + strings.Repeat("n", 52) + "\"\nimage = \"x\"\n", []string{`2:1: app.name: "nnnnnnnnnnnnnnnnnnnn"... has 52 characters: write at most 51`}},
+		{"an image too long", "[app]\nname = \"a\"\nimage = \"" + strings.Repeat("x", 1025) + "\"\n", []string{`3:1: app.image: "xxxxxxxxxxxxxxxxxxxx"... has 1025 characters: write at most 1024`}},
+		{"a mount path too long", app + strings.Replace(vol, "/a", "/"+strings.Repeat("a", 255), 1), []string{`volumes[0].mountPath: "/aaaaaaaaaaaaaaaaaaa"... has 256 characters: write at most 255`}},
 		{"a claim's name too long", "[app]\nname = \"" + strings.Repeat("n", 51) + "\"\nimage = \"x\"\n" + strings.Replace(vol, `"a"`, `"abc"`, 1), []string{"its claim would be paas-app-nnn"}},
-		{"a flag in quotes", app + vol + "preserveOnDelete = \"yes\"\n", []string{"volumes[0].preserveOnDelete: is a text: write true or false"}},
-		{"a class no class can be", app + vol + "storageClass = \"A B\"\n", []string{`"A B" can be no storage class`}},
-		{"a date", "[app]\nimage = 2020-01-01\n", []string{"is a date or time, not a text"}},
+		{"a flag in quotes", app + vol + "preserveOnDelete = \"yes\"\n", []string{"volumes[0].preserveOnDelete: is a string: write true or false"}},
+		{"a class no class can be", app + vol + "storageClass = \"A B\"\n", []string{`"A B" is not a valid storage class`}},
+		{"a date", "[app]\nimage = 2020-01-01\n", []string{"is a date or time, not a string"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, err := appspec.ParseTOML("", []byte(c.text))
@@ -203,7 +203,7 @@ func TestJSONThatIsNoneIsRefused(t *testing.T) {
 		"":                           "not a JSON object",
 		"[]":                         "not a JSON object",
 		`{"app": {"image": "x"}} {}`: "something follows",
-		`{"app": {"image": "x", "replicas": 1e400}}`: "app.replicas: is a text",
+		`{"app": {"image": "x", "replicas": 1e400}}`: "app.replicas: is a string",
 		`{"app": {"image": null}}`:                   "app.image: is nothing",
 	} {
 		if _, _, err := appspec.ParseJSON("", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
@@ -329,15 +329,15 @@ func TestAFileIsReadForTheApplicationItIsDeployedTo(t *testing.T) {
 		t.Errorf("the name that is in the file as well: %+v, %v", got, err)
 	}
 	for name, c := range map[string]struct{ app, text, want string }{
-		"another name":              {"store", shop, `3:1: app.name: "shop" is another application than "store": write that, or leave it out`},
-		"a name that is too long":   {strings.Repeat("s", 50), nameless, "16:1: volumes[0].name: its claim would be paas-app-" + strings.Repeat("s", 50) + "-data, 64 letters long"},
-		"a name that is not a text": {"store", strings.Replace(shop, `name = "shop"`, "name = 3", 1), "3:1: app.name: is a number, not a text"},
+		"another name":              {"store", shop, `3:1: app.name: "shop" is not the application "store": write that, or leave it out`},
+		"a name that is too long":   {strings.Repeat("s", 50), nameless, "16:1: volumes[0].name: its claim would be paas-app-" + strings.Repeat("s", 50) + "-data, 64 characters long"},
+		"a name that is not a text": {"store", strings.Replace(shop, `name = "shop"`, "name = 3", 1), "3:1: app.name: is a number, not a string"},
 	} {
 		if _, _, err := appspec.ParseTOML(c.app, []byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}
-	if _, _, err := appspec.ParseJSON("store", []byte(`{"app": {"name": "shop", "image": "a"}}`)); err == nil || !strings.Contains(err.Error(), "another application") {
+	if _, _, err := appspec.ParseJSON("store", []byte(`{"app": {"name": "shop", "image": "a"}}`)); err == nil || !strings.Contains(err.Error(), "is not the application") {
 		t.Errorf("JSON of another application: %v", err)
 	}
 }

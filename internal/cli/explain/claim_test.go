@@ -97,8 +97,8 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 		})), "no free one fits", "", `kubectl patch pv old --type=json -p '[{"op":"test","path":"/spec/claimRef/uid","value":"x"},{"op":"replace","path":"/spec/claimRef","value":{"apiVersion":"v1","kind":"PersistentVolumeClaim","namespace":"shop","name":"data","uid":"claim-uid"}}]'`},
 		{"a volume fits, and no binder", manual(freeVolume("fit", "1Gi")), "volume fit fits, but no binder answers", "as soon as a binder runs", ""},
 		{"a volume fits, and a webhook refuses the write", with(manual(freeVolume("fit", "1Gi")), func(w *world) {
-			w.claimView.Events = []corev1.Event{{Type: corev1.EventTypeWarning, Reason: "FailedBinding", ReportingController: "tarn-controller", Message: "the API server refuses a write: a webhook says no", LastTimestamp: metav1.NewTime(w.view.Now)}}
-		}), "volume fit fits, and the API server refuses a write: a webhook says no", "when the API server takes the write", ""},
+			w.claimView.Events = []corev1.Event{{Type: corev1.EventTypeWarning, Reason: "FailedBinding", ReportingController: "tarn-controller", Message: "the API server rejects a write: a webhook says no", LastTimestamp: metav1.NewTime(w.view.Now)}}
+		}), "volume fit fits, and the API server rejects a write: a webhook says no", "when the API server takes the write", ""},
 		{"waiting for a pod", late(), "its class waits for a pod that uses it, and there is none", "when a pod that uses the claim is created", ""},
 		{"waiting for a pod nobody can place", with(late(), func(w *world) { w.claimView.Users = []user{{Pod: somePod("shop", "web", unscheduled)}} }),
 			"pod shop/web, which uses it, is not scheduled: 0/1 nodes fit", "when the scheduler finds a node", ""},
@@ -185,7 +185,7 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 			"PavProvisioner gold refuses it, attempt 3: minCapacity", "attempt 4", "kubectl edit pavprovisioner gold"},
 		{"the class names a Secret that nobody reads", with(newWorld(), func(w *world) {
 			w.class.Parameters = map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "key"}
-		}), `has parameter "csi.storage.k8s.io/node-stage-secret-name" with value "key", of which no template of PavProvisioner "gold" takes notice`, "or a template reads it", ""},
+		}), `has parameter "csi.storage.k8s.io/node-stage-secret-name" with value "key", which no template of PavProvisioner "gold" reads`, "or a template reads it", ""},
 		{"the controller's lease ran out", with(newWorld(), func(w *world) { w.view.Controller.Spec.RenewTime.Time = began.Time }), "no tarn controller runs", "as soon as tarn controller runs", ""},
 		{"the controller's Deployment is scaled to none", with(newWorld(), deployed(0)), "no tarn controller runs", "as soon as tarn controller runs", "kubectl -n tarn-system scale deployment tarn-controller --replicas=2"},
 		{"the controller's pods are not ready", with(newWorld(), deployed(2)), "no tarn controller runs", "as soon as tarn controller runs", "kubectl -n tarn-system rollout restart deployment tarn-controller"},

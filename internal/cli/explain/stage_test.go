@@ -169,8 +169,8 @@ func TestAPodSaysWhatItsStageThatIsBegunAheadWaitsFor(t *testing.T) {
 			"volume pvc-claim-uid is about to be staged on node n1", "when the node agent answers", ""},
 		{"a stage of another node", stage(func(g *tarnv1.PavStage) {
 			g.Status.Node.Phase = tarnv1.StageWaiting
-			g.Status.Pod.Message = tarnv1.StageWaits + "stage-2, which was begun ahead for pod shop/other on node n2"
-		}), "volume pvc-claim-uid is not staged on node n1: waiting for PavStage stage-2, which was begun ahead for pod shop/other on node n2",
+			g.Status.Pod.Message = tarnv1.StageWaits + "stage-2, which was staged ahead for pod shop/other on node n2"
+		}), "volume pvc-claim-uid is not staged on node n1: waiting for PavStage stage-2, which was staged ahead for pod shop/other on node n2",
 			"when that stage has ended, or its kubelet has asked for it", ""},
 	} {
 		t.Run(c.name, c.check)

@@ -98,7 +98,7 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 		r.tell(ctx, v, a)
 		return nil
 	}
-	return fmt.Errorf("apps: no way to apply %T", a)
+	return fmt.Errorf("apps: unknown action %T", a)
 }
 
 // tell names the claim beside the App: of Events that differ in their text alone only the

@@ -28,7 +28,7 @@ func Watched() []client.Object {
 func Cached() (map[client.Object]cache.ByObject, error) {
 	ofApp, err := labels.NewRequirement(tarnv1.LabelApp, selection.Exists, nil)
 	if err != nil {
-		return nil, fmt.Errorf("selecting what Apps are made of: %w", err)
+		return nil, fmt.Errorf("building the label selector for the objects of Apps: %w", err)
 	}
 	labelled := cache.ByObject{Label: labels.NewSelector().Add(*ofApp), Transform: trim}
 	return map[client.Object]cache.ByObject{

@@ -75,7 +75,7 @@ func planEnd(v *View) Plan {
 	}
 	for _, claim := range e.doomed {
 		if claim.DeletionTimestamp == nil {
-			actions = append(actions, DropClaim{claim}, tell(claim.Name, eventDeleted, "claim %s goes with the App", claim.Name).logged())
+			actions = append(actions, DropClaim{claim}, tell(claim.Name, eventDeleted, "claim %s is deleted with the App", claim.Name).logged())
 		}
 	}
 	if len(e.doomed)+len(e.guarded) > 0 {
@@ -83,7 +83,7 @@ func planEnd(v *View) Plan {
 	}
 	for _, claim := range e.kept {
 		actions = append(actions, tell(claim.Name, eventPreserved,
-			"claim %s is preserved; an App of the same name finds it again", claim.Name).logged())
+			"claim %s is preserved; an App of the same name uses it again", claim.Name).logged())
 	}
 	if ours(v.App, v.Config) {
 		actions = append(actions, DropTopology{})
@@ -96,7 +96,7 @@ func endMessage(v *View) string {
 	e := endOf(v)
 	switch {
 	case ours(v.App, v.Deployment):
-		return fmt.Sprintf("its pods are being stopped; %d are left", v.Deployment.Status.Replicas)
+		return fmt.Sprintf("its pods are being stopped; %d remain", v.Deployment.Status.Replicas)
 	case len(e.guarded) > 0:
 		claim := e.guarded[0]
 		return fmt.Sprintf("claim %s is protected from deletion by its label %s; to lift that: kubectl label persistentvolumeclaims %s -n %s %s-",
@@ -104,7 +104,7 @@ func endMessage(v *View) string {
 	case len(e.doomed) > 0:
 		return "these claims are being deleted: " + names(e.doomed)
 	}
-	return "it is being taken down"
+	return "it is being deleted"
 }
 
 func names(claims []*corev1.PersistentVolumeClaim) string {

@@ -151,10 +151,10 @@ func planTopology(v *View) []Action {
 		switch was := v.Deployed.mounts(d.Name); {
 		case was && d.MountPath == "":
 			actions = append(actions, tell(d.ClaimName, eventDetached,
-				"volume %s is mounted no more; its claim %s is kept until the App is deleted", d.Name, d.ClaimName))
+				"volume %s is no longer mounted; its claim %s is kept until the App is deleted", d.Name, d.ClaimName))
 		case !was && d.MountPath != "" && v.claim(d.Name) != nil:
 			actions = append(actions, tell(d.ClaimName, eventAttached,
-				"volume %s is mounted again, with what is on its claim %s", d.Name, d.ClaimName))
+				"volume %s is mounted again, with the data of its claim %s", d.Name, d.ClaimName))
 		}
 	}
 	return actions
@@ -168,17 +168,17 @@ func planVolume(v *View, volume *tarnv1.AppVolume) []Action {
 		if v.hadStorage(volume.Name) {
 			made.Annotations[annRemade] = "true"
 			return []Action{MakeClaim{made}, Post{corev1.EventTypeWarning, eventRemade, fmt.Sprintf(
-				"claim %s of volume %s was deleted by hand: it is made anew, and the volume is empty; what was on it may be in the trash (tarn trash list)", made.Name, volume.Name)}}
+				"claim %s of volume %s was deleted by hand; it is created again with an empty volume; the old data may be in the trash (tarn trash list)", made.Name, volume.Name)}}
 		}
 		return []Action{MakeClaim{made}, tell(made.Name, eventCreated,
-			"claim %s is made for volume %s: %d GiB of class %s", made.Name, volume.Name, volume.SizeGi, *made.Spec.StorageClassName)}
+			"claim %s is created for volume %s: %d GiB of class %s", made.Name, volume.Name, volume.SizeGi, *made.Spec.StorageClassName)}
 	case claim.DeletionTimestamp != nil:
 		return nil // it is made anew when it is gone
 	}
 	switch is := preserved(claim); {
 	case is && !volume.PreserveOnDelete:
 		return []Action{MarkClaim{claim, false}, tell(claim.Name, eventReleased,
-			"claim %s of volume %s was preserved, and goes with the App from now on: the volume lacks preserveOnDelete", claim.Name, volume.Name)}
+			"claim %s of volume %s was preserved; from now on it is deleted with the App, because the volume lacks preserveOnDelete", claim.Name, volume.Name)}
 	case !is && volume.PreserveOnDelete:
 		return []Action{MarkClaim{claim, true}}
 	}
@@ -200,7 +200,7 @@ func planGrowth(v *View, volume *tarnv1.AppVolume) []Action {
 		return nil
 	}
 	return []Action{GrowClaim{claim, volume.SizeGi * gi}, tell(claim.Name, eventGrowing,
-		"claim %s of volume %s is to have %d GiB", claim.Name, volume.Name, volume.SizeGi)}
+		"claim %s of volume %s is resized to %d GiB", claim.Name, volume.Name, volume.SizeGi)}
 }
 
 // tooSmall says whether a claim has to ask for more. One that was given more than it asks
@@ -225,7 +225,7 @@ func refusal(v *View) string {
 	for _, volume := range app.Spec.Volumes {
 		name := appspec.ClaimName(app.Name, volume.Name)
 		if claim := v.Claims[name]; claim != nil && !appplan.Owned(claim, app.Name, volume.Name) {
-			return fmt.Sprintf("volume '%s' cannot be made: claim '%s' is there and not of app '%s', so it is not touched; give the volume another name, or label the claim %s=%s,%s=%s to hand it over",
+			return fmt.Sprintf("volume '%s' cannot be created: claim '%s' exists and does not belong to app '%s', so it is not touched; give the volume another name, or label the claim %s=%s,%s=%s to hand it over",
 				volume.Name, name, app.Name, tarnv1.LabelApp, app.Name, tarnv1.LabelAppVolume, volume.Name)
 		}
 	}
@@ -247,5 +247,5 @@ func refusal(v *View) string {
 }
 
 func taken(kind, name string) string {
-	return fmt.Sprintf("%s %s exists and is not this App's, so it is not touched; delete it, or give the App another name", kind, name)
+	return fmt.Sprintf("%s %s exists and does not belong to this App, so it is not touched; delete it, or give the App another name", kind, name)
 }

@@ -125,12 +125,12 @@ func TestADeployTellsWhatBecomesOfVolumes(t *testing.T) {
 		name, reason, want string
 		view               *View
 	}{
-		{"made", eventCreated, "claim paas-app-shop-data is made for volume data: 1 GiB of class ovh-csi-rbd", viewOf(appOf(data))},
-		{"mounted again", eventAttached, "volume data is mounted again, with what is on its claim paas-app-shop-data", viewOf(appOf(data), bound(newClaim(viewOf(appOf()), &data)))},
+		{"made", eventCreated, "claim paas-app-shop-data is created for volume data: 1 GiB of class ovh-csi-rbd", viewOf(appOf(data))},
+		{"mounted again", eventAttached, "volume data is mounted again, with the data of its claim paas-app-shop-data", viewOf(appOf(data), bound(newClaim(viewOf(appOf()), &data)))},
 		{"detached", eventDetached, "claim paas-app-shop-data is kept until the App is deleted", deployed(appOf(data), asks(func(s *tarnv1.AppSpec) { s.Volumes = nil }))},
-		{"preserved no more", eventReleased, "claim paas-app-shop-data of volume data was preserved, and goes with the App from now on",
+		{"preserved no more", eventReleased, "claim paas-app-shop-data of volume data was preserved; from now on it is deleted with the App",
 			deployed(appOf(volumeOf("data", 1, preserving)), asks(func(s *tarnv1.AppSpec) { s.Volumes[0].PreserveOnDelete = false }))},
-		{"growing", eventGrowing, "is to have 5 GiB", deployed(appOf(data), asks(func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 5 }))},
+		{"growing", eventGrowing, "is resized to 5 GiB", deployed(appOf(data), asks(func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 5 }))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := told(plan(c.view))[c.reason]; !strings.Contains(got, c.want) {
@@ -151,10 +151,10 @@ func TestNothingIsDoneWhereTheSpecCannotBe(t *testing.T) {
 			deployed(appOf(data), asks(three))},
 		{"more pods than the live claim bears, whatever the spec says", "volume 'data' is ReadWriteOnce",
 			deployed(appOf(data), asks(three), asks(func(s *tarnv1.AppSpec) { s.Volumes[0].AccessMode = rwx }))},
-		{"a claim of somebody else", "claim 'paas-app-shop-data' is there and not of app 'shop', so it is not touched",
+		{"a claim of somebody else", "claim 'paas-app-shop-data' exists and does not belong to app 'shop', so it is not touched",
 			viewOf(appOf(data), bound(newClaim(viewOf(appOf()), &data), func(claim *corev1.PersistentVolumeClaim) { claim.Labels = nil }))},
-		{"a Deployment of somebody else", "Deployment paas-app-shop exists and is not this App's", deployed(appOf(data), func(v *View) { v.Deployment.OwnerReferences = nil })},
-		{"a ConfigMap of an earlier App", "ConfigMap paas-app-shop exists and is not this App's", deployed(appOf(data), func(v *View) { v.Config.OwnerReferences[0].UID = "old" })},
+		{"a Deployment of somebody else", "Deployment paas-app-shop exists and does not belong to this App", deployed(appOf(data), func(v *View) { v.Deployment.OwnerReferences = nil })},
+		{"a ConfigMap of an earlier App", "ConfigMap paas-app-shop exists and does not belong to this App", deployed(appOf(data), func(v *View) { v.Config.OwnerReferences[0].UID = "old" })},
 		{"a class that lets nothing grow", "storage class 'ovh-csi-rbd' does not allow expansion", deployed(appOf(data),
 			asks(func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 2 }), func(v *View) { v.Classes["ovh-csi-rbd"].AllowVolumeExpansion = nil })},
 		{"a write that the API server did not take", "exceeded quota", viewOf(appOf(data), func(v *View) { v.Refused = "exceeded quota" })},
@@ -296,7 +296,7 @@ func TestAnEndTellsWhatItWaitsForAndWhatStays(t *testing.T) {
 		want string
 		view *View
 	}{
-		{"its pods are being stopped; 1 are left", deployed(appOf(data), dying)},
+		{"its pods are being stopped; 1 remain", deployed(appOf(data), dying)},
 		{"these claims are being deleted: paas-app-shop-data", deployed(appOf(data), dying, stopped)},
 		{"kubectl label persistentvolumeclaims paas-app-shop-data -n ns tarn.dev/deletion-protection-", guarded},
 	} {

@@ -43,9 +43,9 @@ func failureOf(pod *corev1.Pod) string {
 		case waits.Reason == crashing && end != nil && end.Reason == unstarted:
 			return fmt.Sprintf("the container of pod %s cannot be started: %s", pod.Name, end.Message)
 		case waits.Reason == crashing:
-			return fmt.Sprintf("pod %s ends again and again%s", pod.Name, lastEnd(end))
+			return fmt.Sprintf("pod %s keeps ending%s", pod.Name, lastEnd(end))
 		case slices.Contains(unpullable, waits.Reason):
-			return fmt.Sprintf("the image of pod %s cannot be had: %s", pod.Name, cmp.Or(waits.Message, waits.Reason))
+			return fmt.Sprintf("the image of pod %s cannot be pulled: %s", pod.Name, cmp.Or(waits.Message, waits.Reason))
 		case slices.Contains(unstartable, waits.Reason):
 			return fmt.Sprintf("the container of pod %s cannot be started: %s", pod.Name, cmp.Or(waits.Message, waits.Reason))
 		}
@@ -61,7 +61,7 @@ func lastEnd(end *corev1.ContainerStateTerminated) string {
 	how := fmt.Sprintf(", with exit code %d", end.ExitCode)
 	switch {
 	case end.ExitCode == 0:
-		how += ": an app is meant to go on running"
+		how += ": an app must keep running"
 	case end.Reason != "" && end.Reason != "Error":
 		how += " (" + end.Reason + ")"
 	}

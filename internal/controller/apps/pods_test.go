@@ -35,12 +35,12 @@ func TestAPodThatCannotRunIsToldOfWithItsLastWords(t *testing.T) {
 	}{
 		{"it is being started", corev1.ContainerStateWaiting{Reason: "ContainerCreating"}, nil, ""},
 		{"it fails", loop, &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error", Message: "reading\nno config\n"},
-			"pod p ends again and again, with exit code 3; it printed last:\nreading\nno config"},
-		{"it is killed", loop, &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}, "pod p ends again and again, with exit code 137 (OOMKilled)"},
-		{"it has nothing to do", loop, &corev1.ContainerStateTerminated{Reason: "Completed"}, "pod p ends again and again, with exit code 0: an app is meant to go on running"},
-		{"nobody knows how it ended", loop, nil, "pod p ends again and again"},
-		{"its image is not there", corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"}, nil, "the image of pod p cannot be had: no such host"},
-		{"its image is not there still", corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}, nil, "the image of pod p cannot be had: ImagePullBackOff"},
+			"pod p keeps ending, with exit code 3; it printed last:\nreading\nno config"},
+		{"it is killed", loop, &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}, "pod p keeps ending, with exit code 137 (OOMKilled)"},
+		{"it has nothing to do", loop, &corev1.ContainerStateTerminated{Reason: "Completed"}, "pod p keeps ending, with exit code 0: an app must keep running"},
+		{"nobody knows how it ended", loop, nil, "pod p keeps ending"},
+		{"its image is not there", corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"}, nil, "the image of pod p cannot be pulled: no such host"},
+		{"its image is not there still", corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}, nil, "the image of pod p cannot be pulled: ImagePullBackOff"},
 		{"it has not been started again and again", loop, &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: "no such file"}, "the container of pod p cannot be started: no such file"},
 		{"it cannot be started", corev1.ContainerStateWaiting{Reason: "RunContainerError", Message: "no such file"}, nil, "the container of pod p cannot be started: no such file"},
 	} {
@@ -140,7 +140,7 @@ func TestAVolumeWhoseClaimWasDeletedByHandIsMadeAnewLoudly(t *testing.T) {
 	if made == nil || !loud {
 		t.Fatalf("it makes %v, and tells of it: %v", made, loud)
 	}
-	if said := strings.Join(warnings(deployed(appOf(volumeOf("data", 1)), bound(made))), "\n"); !strings.Contains(said, "volume 'data' was made anew, empty, at ") {
+	if said := strings.Join(warnings(deployed(appOf(volumeOf("data", 1)), bound(made))), "\n"); !strings.Contains(said, "volume 'data' was created again, empty, at ") {
 		t.Errorf("afterwards it warns of\n%s", said)
 	}
 	for name, v := range map[string]*View{

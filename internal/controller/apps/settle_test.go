@@ -137,7 +137,7 @@ func TestAClaimOfSomebodyElseIsNotTouched(t *testing.T) {
 	foreign := testkit.Claim(w.namespace, "paas-app-shop-data", "", "fast")
 	w.Must(w.Client.Create(w.Ctx, foreign))
 	app := w.app("shop", volumeOf("data", 1))
-	if is := w.says(app, tarnv1.ReasonRefused); !strings.Contains(is.Message, "claim 'paas-app-shop-data' is there and not of app 'shop'") {
+	if is := w.says(app, tarnv1.ReasonRefused); !strings.Contains(is.Message, "claim 'paas-app-shop-data' exists and does not belong to app 'shop'") {
 		t.Errorf("it says %q", is.Message)
 	}
 	if phase := app.Status.Volumes[0].Phase; phase != tarnv1.AppVolumeForeign {
@@ -247,7 +247,7 @@ func TestAClaimThatIsDeletedByHandIsMadeAnewAndToldOf(t *testing.T) {
 	lost.Finalizers = []string{"kubernetes.io/pvc-protection"} // as Kubernetes has it while a pod uses it
 	w.Must(w.Client.Update(w.Ctx, lost))
 	w.Must(w.Client.Delete(w.Ctx, lost))
-	if is := w.says(app, tarnv1.ReasonDeploying); !strings.Contains(is.Message, "claim paas-app-shop-data is being deleted, and is made anew, empty, when no pod uses it any more") {
+	if is := w.says(app, tarnv1.ReasonDeploying); !strings.Contains(is.Message, "claim paas-app-shop-data is being deleted, and is created again, empty, once no pod uses it") {
 		t.Errorf("it says %q", is.Message)
 	}
 	w.Must(w.change(app, func(s *tarnv1.AppSpec) { s.Replicas = ptr.To[int32](0) }))
@@ -255,7 +255,7 @@ func TestAClaimThatIsDeletedByHandIsMadeAnewAndToldOf(t *testing.T) {
 	if now := w.claim(app, "data"); now == nil || now.UID == lost.UID {
 		t.Fatalf("the claim was not made anew: %v", now)
 	}
-	if said := strings.Join(app.Status.Warnings, "\n"); !strings.Contains(said, "volume 'data' was made anew, empty, at ") {
+	if said := strings.Join(app.Status.Warnings, "\n"); !strings.Contains(said, "volume 'data' was created again, empty, at ") {
 		t.Errorf("it warns of\n%s", said)
 	}
 	told := &eventsv1.EventList{}
@@ -305,11 +305,11 @@ func TestAnAppSaysWhyItsPodsDoNotRun(t *testing.T) {
 		})
 	}
 	say(corev1.ContainerStateWaiting{Reason: crashing})
-	reason(tarnv1.ReasonPodsFailing, "pod shop-1 ends again and again, with exit code 3; it printed last:\nno config")
+	reason(tarnv1.ReasonPodsFailing, "pod shop-1 keeps ending, with exit code 3; it printed last:\nno config")
 	say(corev1.ContainerStateWaiting{Reason: "ContainerCreating"})
 	reason(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready")
 	say(corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "not found"})
-	reason(tarnv1.ReasonPodsFailing, "the image of pod shop-1 cannot be had: not found")
+	reason(tarnv1.ReasonPodsFailing, "the image of pod shop-1 cannot be pulled: not found")
 	w.Must(w.Client.Delete(w.Ctx, pod, client.GracePeriodSeconds(0)))
 	reason(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready")
 	w.crashing.Store(false)

@@ -82,7 +82,7 @@ func statusOf(v *View, now time.Time) tarnv1.AppStatus {
 	return status
 }
 
-// deployedOf says whether all that the spec asks for is there: nothing is left to do.
+// deployedOf says whether the spec is applied: nothing is left to do.
 func deployedOf(v *View) verdict {
 	if v.App.DeletionTimestamp != nil {
 		return no(tarnv1.ReasonDeleting, "%s", endMessage(v))
@@ -95,13 +95,13 @@ func deployedOf(v *View) verdict {
 	}
 	for i := range v.App.Spec.Volumes {
 		if claim := v.claim(v.App.Spec.Volumes[i].Name); claim != nil && claim.DeletionTimestamp != nil {
-			return no(tarnv1.ReasonDeploying, "claim %s is being deleted, and is made anew, empty, when no pod uses it any more: scale the App to 0 to have that now", claim.Name)
+			return no(tarnv1.ReasonDeploying, "claim %s is being deleted, and is created again, empty, once no pod uses it; to end its pods now, scale the App to 0", claim.Name)
 		}
 	}
 	if len(plan(v).Actions) > 0 {
-		return no(tarnv1.ReasonDeploying, "what the spec asks for is being made")
+		return no(tarnv1.ReasonDeploying, "the spec is being applied")
 	}
-	return yes(tarnv1.ReasonDeployed, "all that the spec asks for is there")
+	return yes(tarnv1.ReasonDeployed, "the spec is applied")
 }
 
 // readyOf says whether the App works as it is meant to.
@@ -129,7 +129,7 @@ func readyOf(v *View, deployed verdict, volumes []tarnv1.AppVolumeStatus) verdic
 		}
 		switch volume.Resize {
 		case tarnv1.AppResizeFailed:
-			return no(tarnv1.ReasonResizeFailed, "volume %s could not be made larger, which is tried again: %s", volume.Name, volume.Message)
+			return no(tarnv1.ReasonResizeFailed, "volume %s could not be expanded, which is retried: %s", volume.Name, volume.Message)
 		case tarnv1.AppResizing, tarnv1.AppResizeWaiting:
 			return no(tarnv1.ReasonResizing, "volume %s grows to %s: %s", volume.Name, volume.Requested, volume.Message)
 		}
@@ -145,13 +145,13 @@ func podsMissing(d *appsv1.Deployment, wanted int32) string {
 	}
 	message := fmt.Sprintf("%d of %d pods are ready", min(s.AvailableReplicas, s.UpdatedReplicas), wanted)
 	if s.ObservedGeneration != d.Generation { // the numbers are of what was there before
-		message += ", and Kubernetes has yet to act on the last change of Deployment " + d.Name
+		message += ", and Kubernetes has not yet acted on the last change of Deployment " + d.Name
 	}
 	if fresh := s.ReadyReplicas - s.AvailableReplicas; fresh > 0 {
 		message += fmt.Sprintf(", %d for less than %d seconds", fresh, settleSeconds)
 	}
 	if old := s.Replicas - s.UpdatedReplicas; old > 0 {
-		message += fmt.Sprintf(", %d of an earlier deploy are left", old)
+		message += fmt.Sprintf(", %d of an earlier deploy remain", old)
 	}
 	for _, c := range d.Status.Conditions {
 		stuck := c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse ||
@@ -178,11 +178,11 @@ func warnings(v *View) []string {
 			continue
 		}
 		if _, is := claim.Annotations[annRemade]; is {
-			all = append(all, fmt.Sprintf("volume '%s' was made anew, empty, at %s: its claim had been deleted by hand; annotation %s on claim %s says so until it is taken off",
+			all = append(all, fmt.Sprintf("volume '%s' was created again, empty, at %s, because its claim was deleted by hand; remove annotation %s of claim %s to clear this message",
 				volume.Name, claim.CreationTimestamp.UTC().Format(time.RFC3339), annRemade, claim.Name))
 		}
 		if size := inGi(requested(claim)); size > volume.SizeGi {
-			all = append(all, fmt.Sprintf("volume '%s' keeps its %d GiB: %d are asked for, and volumes never shrink", volume.Name, size, volume.SizeGi))
+			all = append(all, fmt.Sprintf("volume '%s' keeps its %d GiB: the spec asks for %d, and volumes never shrink", volume.Name, size, volume.SizeGi))
 		}
 		if mode := v.mode(volume); mode != volume.AccessMode {
 			all = append(all, fmt.Sprintf("volume '%s' stays %s: a claim's access mode cannot be changed; for %s give the volume another name", volume.Name, mode, volume.AccessMode))
@@ -205,17 +205,17 @@ func mountedStatus(v *View, volume *tarnv1.AppVolume) tarnv1.AppVolumeStatus {
 	if claim == nil {
 		status := tarnv1.AppVolumeStatus{
 			Name: volume.Name, ClaimName: newClaim(v, volume).Name, Phase: tarnv1.AppVolumeMissing, PreserveOnDelete: volume.PreserveOnDelete,
-			Message: "its claim has yet to be made",
+			Message: "its claim is not created yet",
 		}
 		if v.Claims[status.ClaimName] != nil {
-			status.Phase, status.Message = tarnv1.AppVolumeForeign, "a claim of this name is not the App's, and is not touched"
+			status.Phase, status.Message = tarnv1.AppVolumeForeign, "a claim of this name exists and does not belong to the App, so it is not touched"
 		}
 		return status
 	}
 	status := claimStatus(claim)
 	status.PreserveOnDelete = volume.PreserveOnDelete
 	if status.Resize == "" && status.Phase == tarnv1.AppVolumeBound && tooSmall(claim, volume) {
-		status.Resize, status.Message = tarnv1.AppResizing, "its claim has yet to ask for that"
+		status.Resize, status.Message = tarnv1.AppResizing, "its claim does not ask for that yet"
 	}
 	return status
 }
@@ -261,14 +261,14 @@ func resizeOf(claim *corev1.PersistentVolumeClaim) (tarnv1.AppResize, string) {
 	message, waits := said[corev1.PersistentVolumeClaimFileSystemResizePending]
 	switch {
 	case strings.HasSuffix(string(state), "ResizeInfeasible"):
-		return tarnv1.AppResizeFailed, "it could not be made larger"
+		return tarnv1.AppResizeFailed, "it could not be expanded"
 	case waits, state == corev1.PersistentVolumeClaimNodeResizePending:
 		if message == "" {
-			message = "its nodes follow, or the first one that a pod is started on"
+			message = "its file system grows next, on each node that uses it or on the first node that runs a pod with it"
 		}
 		return tarnv1.AppResizeWaiting, message
 	case state != "", requested(claim) > capacityOf(claim):
-		return tarnv1.AppResizing, "its storage is being made larger"
+		return tarnv1.AppResizing, "its storage is being expanded"
 	}
 	return "", ""
 }

@@ -37,7 +37,7 @@ func TestAnAppIsReadyWhenNothingOfItIsUnderWay(t *testing.T) {
 	}{
 		{"all is there", deployed(appOf(data)), tarnv1.ReasonReady, "1 of 1 pods are ready"},
 		{"nothing is deployed", viewOf(&tarnv1.App{}), tarnv1.ReasonNothingDeployed, "spec.image is empty"},
-		{"it is being made", viewOf(appOf(data)), tarnv1.ReasonDeploying, "being made"},
+		{"it is being made", viewOf(appOf(data)), tarnv1.ReasonDeploying, "being applied"},
 		{"a claim has no storage", deployed(appOf(data), onClaim("data", pending)), tarnv1.ReasonWaitingForVolumes, "volume data is Pending"},
 		{"a claim has no storage and no pod waits for it", deployed(func() *tarnv1.App {
 			app := appOf(data)
@@ -49,12 +49,12 @@ func TestAnAppIsReadyWhenNothingOfItIsUnderWay(t *testing.T) {
 		{"a claim is being deleted", deployed(appOf(data), onClaim("data", terminating)), tarnv1.ReasonDeploying, "claim paas-app-shop-data is being deleted"},
 		{"a pod is not ready", deployed(appOf(data), func(v *View) { v.Deployment.Status.ReadyReplicas, v.Deployment.Status.AvailableReplicas = 0, 0 }), tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready"},
 		{"the Deployment has not been looked at", deployed(appOf(data), func(v *View) { v.Deployment.Generation = 2 }), tarnv1.ReasonWaitingForPods,
-			"1 of 1 pods are ready, and Kubernetes has yet to act on the last change of Deployment paas-app-shop"},
-		{"an old pod is left", deployed(appOf(data), func(v *View) { v.Deployment.Status.Replicas = 2 }), tarnv1.ReasonWaitingForPods, "1 of an earlier deploy are left"},
+			"1 of 1 pods are ready, and Kubernetes has not yet acted on the last change of Deployment paas-app-shop"},
+		{"an old pod is left", deployed(appOf(data), func(v *View) { v.Deployment.Status.Replicas = 2 }), tarnv1.ReasonWaitingForPods, "1 of an earlier deploy remain"},
 		{"a volume grows", deployed(appOf(volumeOf("data", 2)), onClaim("data", func(c *corev1.PersistentVolumeClaim) { c.Status.Capacity = storage(gi) })),
 			tarnv1.ReasonResizing, "volume data grows to 2Gi"},
 		{"a volume waits for its node", deployed(appOf(volumeOf("data", 2)), onClaim("data", grows(corev1.PersistentVolumeClaimNodeResizePending, "", ""))),
-			tarnv1.ReasonResizing, "its nodes follow"},
+			tarnv1.ReasonResizing, "its file system grows next"},
 		{"a volume waits for a node and no pod is wanted", deployed(func() *tarnv1.App {
 			app := appOf(volumeOf("data", 2))
 			app.Spec.Replicas = ptr.To[int32](0)
@@ -107,7 +107,7 @@ func TestWhatTheClaimKeepsIsWarnedOf(t *testing.T) {
 		s.Volumes[0].SizeGi, s.Volumes[0].AccessMode, s.Volumes[0].StorageClass = 2, rwo, "fast"
 	}))
 	all := strings.Join(warnings(v), "\n")
-	for _, want := range []string{"keeps its 5 GiB: 2 are asked for", "stays ReadWriteMany", "stays in storage class 'ovh-csi-nfs'"} {
+	for _, want := range []string{"keeps its 5 GiB: the spec asks for 2", "stays ReadWriteMany", "stays in storage class 'ovh-csi-nfs'"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("the warnings are\n%s\nwant %q among them", all, want)
 		}

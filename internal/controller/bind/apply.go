@@ -93,7 +93,7 @@ func (r *reconciler) do(ctx context.Context, on *pair, a Action) error {
 		r.poster.post(*on, a)
 		return nil
 	}
-	return fmt.Errorf("bind: no way to apply %T", a)
+	return fmt.Errorf("bind: unknown action %T", a)
 }
 
 // wroteVolume writes a volume. Managed fields are left out, which the API server takes

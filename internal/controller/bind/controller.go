@@ -103,7 +103,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	r.poster = newPoster(mgr.GetEventRecorder(kube.ControllerName), r.clock, r.books.isOver)
 	r.poster.busy = r.manyOnTheirWay
 	if err := mgr.Add(r.poster); err != nil {
-		return fmt.Errorf("adding what posts the binder's Events: %w", err)
+		return fmt.Errorf("adding the event recorder of the binder: %w", err)
 	}
 	if err := lookAtVersion(mgr, config, r.log); err != nil {
 		return err

@@ -85,7 +85,7 @@ func (r *reconciler) dispelClaim(ctx context.Context, key claimKey) error {
 	}
 	claim, err := r.api.PersistentVolumeClaims(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading claim %s anew: %w", key, err)
+		return fmt.Errorf("reading claim %s again: %w", key, err)
 	}
 	if err != nil {
 		claim = nil
@@ -101,7 +101,7 @@ func (r *reconciler) dispelVolume(ctx context.Context, name string) error {
 	}
 	v, err := r.api.PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading volume %q anew: %w", name, err)
+		return fmt.Errorf("reading volume %q again: %w", name, err)
 	}
 	if err != nil {
 		v = nil
@@ -133,7 +133,7 @@ func (r *reconciler) sureOfView(ctx context.Context, key claimKey, v *ClaimView)
 	case apierrors.IsNotFound(err):
 		live = nil
 	case err != nil:
-		return false, fmt.Errorf("asking how volume %q of claim %s is: %w", name, key, err)
+		return false, fmt.Errorf("reading volume %q of claim %s: %w", name, key, err)
 	}
 	if live == nil && known == nil || live != nil && known != nil && sameVersion(live, known) {
 		v.Asked = true
@@ -154,9 +154,9 @@ func (r *reconciler) sureOfClass(ctx context.Context, key claimKey, name string)
 		r.books.isNoClass(name)
 		return true, nil
 	case err != nil:
-		return false, fmt.Errorf("asking whether there is a class %q, of claim %s: %w", name, key, err)
+		return false, fmt.Errorf("reading StorageClass %q of claim %s: %w", name, key, err)
 	}
-	return false, fmt.Errorf("class %q of claim %s was made just now; the claim is looked at when the watch of classes tells of it", name, key)
+	return false, fmt.Errorf("StorageClass %q of claim %s was created just now; the claim is reconciled when the watch delivers the class", name, key)
 }
 
 // isAbsent says whether there is surely no class of a name. A claim may have none.

@@ -138,7 +138,7 @@ func (r *reconciler) gatherVolume(ctx context.Context, name string) (*VolumeView
 	case apierrors.IsNotFound(err):
 		claim = nil
 	case err != nil:
-		err = fmt.Errorf("asking whether claim %s/%s of volume %q is gone: %w", ref.Namespace, ref.Name, name, err)
+		err = fmt.Errorf("reading claim %s/%s of volume %q: %w", ref.Namespace, ref.Name, name, err)
 		r.letGo(name, err)
 		return nil, err
 	}

@@ -43,7 +43,7 @@ func (r *reconciler) foreign(w foreignWrite) {
 		return
 	}
 	r.warned = now
-	r.log.Info("another binder is at work beside this one; nothing is bound twice, but each undoes some of the other's work: "+
+	r.log.Info("another binder runs beside this one; nothing is bound twice, but each undoes some of the other's work: "+
 		"switch off persistentvolume-binder-controller in kube-controller-manager, or bind in tarn controller",
 		"object", w.what, "name", w.name, "phase", w.phase, "resourceVersion", w.version)
 }

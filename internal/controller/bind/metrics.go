@@ -46,22 +46,22 @@ func newMetrics(with prometheus.Registerer) (*metrics, error) {
 		}, []string{"match"}),
 		made: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "tarn_bind_provision_duration_seconds", Buckets: latencies,
-			Help: "Time from a claim's creation until the volume made for it was there.",
+			Help: "Time from a claim's creation until its volume was provisioned.",
 		}),
 		matches: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tarn_bind_matches_total", Help: "Claims joined to volumes, by how the volume was found.",
 		}, []string{"match"}),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tarn_bind_retries_total", Help: "Looks at a claim or volume that ended in an error and are repeated.",
+			Name: "tarn_bind_retries_total", Help: "Reconciles of a claim or volume that failed and are retried.",
 		}, []string{"object"}),
 		conflicts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tarn_bind_conflicts_total", Help: "Writes of a claim or volume that somebody else's had overtaken.",
+			Name: "tarn_bind_conflicts_total", Help: "Writes of a claim or volume that were rejected because of a conflict.",
 		}, []string{"object"}),
 		foreign: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tarn_bind_foreign_writes_total", Help: "Phases of claims and volumes written by another binder.",
 		}, []string{"object"}),
 		free: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "tarn_bind_free_volumes", Help: "Volumes that any claim they fit may have, by class.",
+			Name: "tarn_bind_free_volumes", Help: "Available volumes that are not reserved for a claim, by class.",
 		}, []string{"class"}),
 		seen: map[types.UID]waited{},
 	}

@@ -130,13 +130,13 @@ func planCompleted(p *Plan, d *claimDraft, v *ClaimView) {
 	link := volume.LinkOf(v.Named, v.Claim)
 	switch {
 	case name == "":
-		lose(p, d, reasonLost, "the claim says by annotation pv.kubernetes.io/bind-completed that it was bound, but spec.volumeName is empty; set it to the volume with the data, or make the claim again without the annotation to get a new volume")
+		lose(p, d, reasonLost, "the claim has annotation pv.kubernetes.io/bind-completed, but spec.volumeName is empty; set it to the volume with the data, or create the claim again without the annotation to get a new volume")
 	case link == volume.LinkMissing:
-		lose(p, d, reasonLost, "volume %q of the claim is gone; make a volume of that name again to have the claim back", name)
+		lose(p, d, reasonLost, "volume %q of the claim is gone; create a volume of that name to recover the claim", name)
 	case link == volume.LinkNone, link == volume.LinkHeld:
 		join(p, d, v.Named, MatchRepaired)
 	default:
-		lose(p, d, reasonMisbound, "volume %q of the claim points at another claim, or at none by uid; to have the claim back, set the volume's whole spec.claimRef: namespace %s, name %s, uid %s", name, v.Claim.Namespace, v.Claim.Name, v.Claim.UID)
+		lose(p, d, reasonMisbound, "volume %q of the claim references another claim, or no claim by UID; to recover the claim, set the volume's whole spec.claimRef: namespace %s, name %s, uid %s", name, v.Claim.Namespace, v.Claim.Name, v.Claim.UID)
 	}
 }
 
@@ -160,9 +160,9 @@ func planPrebound(p *Plan, d *claimDraft, v *ClaimView) {
 	case volume.LinkReserved, volume.LinkHeld:
 		join(p, d, v.Named, MatchNamed)
 	default:
-		p.post(OnClaim, corev1.EventTypeWarning, reasonFailedBinding, "spec.volumeName names a volume that cannot be had: %s", volume.Explain(volume.MisfitTaken, v.Named, v.Claim))
+		p.post(OnClaim, corev1.EventTypeWarning, reasonFailedBinding, "spec.volumeName names a volume that cannot be bound: %s", volume.Explain(volume.MisfitTaken, v.Named, v.Claim))
 		if _, ours := v.Claim.Annotations[volume.AnnBoundByController]; ours {
-			p.Problem = fmt.Errorf("claim %s/%s was given volume %q, which belongs to another claim; free the volume or make the claim anew", v.Claim.Namespace, v.Claim.Name, name)
+			p.Problem = fmt.Errorf("claim %s/%s was given volume %q, which belongs to another claim; release the volume or create the claim again", v.Claim.Namespace, v.Claim.Name, name)
 			return
 		}
 		pend(p, d, nil)
@@ -194,12 +194,12 @@ func planUnbound(p *Plan, d *claimDraft, v *ClaimView) {
 		p.post(OnClaim, corev1.EventTypeNormal, reasonPodScheduled, "waiting for pod %s to be scheduled", strings.Join(v.Pods, ", "))
 		pend(p, d, nil)
 	case waits && !placed:
-		p.post(OnClaim, corev1.EventTypeNormal, reasonFirstConsumer, "waiting for a pod that uses the claim, as class %q asks for", class)
+		p.post(OnClaim, corev1.EventTypeNormal, reasonFirstConsumer, "waiting for a pod that uses the claim, as StorageClass %q requires", class)
 		pend(p, d, nil)
 	case class != "":
 		planProvision(p, d, v, class)
 	default:
-		p.post(OnClaim, corev1.EventTypeNormal, reasonFailedBinding, "no volume fits the claim, and it has no class by which one could be made")
+		p.post(OnClaim, corev1.EventTypeNormal, reasonFailedBinding, "no volume fits the claim, and the claim names no StorageClass that could create one")
 		pend(p, d, nil)
 	}
 }
@@ -210,19 +210,19 @@ func planProvision(p *Plan, d *claimDraft, v *ClaimView, class string) {
 		return
 	}
 	if v.Class == nil {
-		p.post(OnClaim, corev1.EventTypeWarning, reasonProvisionFailed, "no volume fits the claim, and there is no StorageClass %q by which one could be made", class)
+		p.post(OnClaim, corev1.EventTypeWarning, reasonProvisionFailed, "no volume fits the claim, and StorageClass %q, which could create one, does not exist", class)
 		pend(p, d, nil)
 		return
 	}
 	driver, ok := volume.DriverFor(v.Class.Provisioner)
 	if !ok {
-		p.post(OnClaim, corev1.EventTypeWarning, reasonProvisionFailed, "no volume fits the claim, and provisioner %q of class %q makes none", v.Class.Provisioner, class)
+		p.post(OnClaim, corev1.EventTypeWarning, reasonProvisionFailed, "no volume fits the claim, and provisioner %q of StorageClass %q creates none", v.Class.Provisioner, class)
 		pend(p, d, nil)
 		return
 	}
 	p.Refusal = reasonProvisionFailed
 	pend(p, d, callNotes(d.object, v.Class.Provisioner, driver))
-	p.post(OnClaim, corev1.EventTypeNormal, reasonProvisioning, "waiting for provisioner %q to make a volume, or for an administrator to", driver)
+	p.post(OnClaim, corev1.EventTypeNormal, reasonProvisioning, "waiting for provisioner %q or an administrator to create a volume", driver)
 }
 
 // join makes a claim and a volume point at each other: first the volume, whose
@@ -234,7 +234,7 @@ func planProvision(p *Plan, d *claimDraft, v *ClaimView, class string) {
 // kubelet that comes between the two lets the pod wait for ten seconds.
 func join(p *Plan, d *claimDraft, v *corev1.PersistentVolume, how Match) {
 	if volume.Capacity(v) == nil {
-		p.Problem = fmt.Errorf("volume %q has no spec.capacity.storage and can be bound to no claim; make it anew with one", v.Name)
+		p.Problem = fmt.Errorf("volume %q has no spec.capacity.storage and cannot be bound to a claim; create it again with a capacity", v.Name)
 		return
 	}
 	claim := d.object

@@ -70,7 +70,7 @@ func planAwaited(p *Plan, d *volumeDraft, v *VolumeView) {
 	}
 	note := volume.Explain(volume.MisfitMode, v.Volume, v.Claim)
 	p.post(OnVolume, corev1.EventTypeWarning, reasonMismatch, "cannot bind to claim %s/%s: %s", v.Claim.Namespace, v.Claim.Name, note)
-	p.post(OnClaim, corev1.EventTypeWarning, reasonMismatch, "cannot bind to the volume that points at the claim: %s", note)
+	p.post(OnClaim, corev1.EventTypeWarning, reasonMismatch, "cannot bind to the volume that references the claim: %s", note)
 	settle(p, d, v.Volume.Status.Phase)
 }
 

@@ -29,7 +29,7 @@ func lookAtVersion(mgr ctrl.Manager, config *rest.Config, log logr.Logger) error
 		return nil
 	}))
 	if err != nil {
-		return fmt.Errorf("adding what looks at the API server's version: %w", err)
+		return fmt.Errorf("adding the check of the API server's version: %w", err)
 	}
 	return nil
 }
@@ -40,7 +40,7 @@ func warnOfNewer(ctx context.Context, ask func() (*apiversion.Info, error), log 
 	info, err := ask()
 	if err != nil {
 		if ctx.Err() == nil {
-			log.Error(err, "cannot ask for the API server's version; the binder knows the fields of claims and volumes up to that of Kubernetes 1."+strconv.Itoa(newestMinor))
+			log.Error(err, "cannot read the API server's version; the binder knows the fields of claims and volumes up to Kubernetes 1."+strconv.Itoa(newestMinor))
 		}
 		return
 	}

@@ -70,7 +70,7 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("expand: no way to apply %T", a)
+	return fmt.Errorf("expand: unknown action %T", a)
 }
 
 func (r *reconciler) discard(ctx context.Context, v *View, keep string) error {

@@ -143,7 +143,7 @@ func pending(old *corev1.PersistentVolumeClaim, bytes int64, now time.Time) *cor
 	claim := old.DeepCopy()
 	remove(claim, resizeConditions...)
 	say(claim, corev1.PersistentVolumeClaimFileSystemResizePending, "",
-		"The volume has grown; its nodes follow, or the first one that a pod is started on.", now)
+		"The volume has grown; its file system grows next, on each node that uses it or on the first node that runs a pod with it.", now)
 	setStatus(claim, corev1.PersistentVolumeClaimNodeResizePending)
 	allocate(claim, bytes)
 	delete(claim.Annotations, annNoNodeResizes)

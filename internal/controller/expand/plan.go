@@ -123,13 +123,13 @@ func obstacle(v *View) *steppod.StepError {
 	p := v.Provisioner
 	switch {
 	case p == nil, p.UID != v.Record.Spec.Provisioner.UID:
-		return no(reasonNotExpandable, "PavProvisioner %q, which made the volume, is gone, and nothing else knows how to make it larger", v.Record.Spec.Provisioner.Name)
+		return no(reasonNotExpandable, "PavProvisioner %q, which created the volume, is gone, and nothing else can expand it; create the provisioner again", v.Record.Spec.Provisioner.Name)
 	case p.DeletionTimestamp != nil:
 		return no(reasonNotReady, "PavProvisioner %q is being deleted and expands no volumes", p.Name)
 	case !accepted(p):
 		return no(reasonNotReady, "PavProvisioner %q is not accepted; correct it", p.Name)
 	case p.Spec.VolumeExpansion == nil:
-		return no(reasonNotExpandable, "PavProvisioner %q has no spec.volumeExpansion; add it, or take allowVolumeExpansion off the StorageClass", p.Name)
+		return no(reasonNotExpandable, "PavProvisioner %q has no spec.volumeExpansion; add it, or remove allowVolumeExpansion from the StorageClass", p.Name)
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func planForeign(v *View, now time.Time) Plan {
 		return Plan{Actions: settle(v, now)}
 	}
 	return Plan{Actions: reject(v, &steppod.StepError{Step: tarnv1.StepExpansion, Reason: reasonNotExpandable, Message: fmt.Sprintf(
-		"PersistentVolume %s was not made by Tarn, so PavProvisioner %q cannot make it larger; grow its storage by hand and set its spec.capacity", v.Volume.Name, v.Provisioner.Name)}, now)}
+		"PersistentVolume %s was not created by Tarn, so PavProvisioner %q cannot expand it; expand its storage by hand and set its spec.capacity", v.Volume.Name, v.Provisioner.Name)}, now)}
 }
 
 // planIdle begins what the claim asks for, or brings the claim's status in line with
@@ -237,7 +237,7 @@ func begin(v *View, attempt int32, target int64, now time.Time) Plan {
 	actions := append([]Action{WriteJournal{status}}, writeClaim(v, started(v.Claim, v.Provisioner.Name, target, again, now))...)
 	if !again {
 		actions = append(actions, Post{corev1.EventTypeNormal, eventResizing, fmt.Sprintf(
-			"PavProvisioner %q makes volume %s larger: %d bytes", v.Provisioner.Name, v.Volume.Name, target)})
+			"PavProvisioner %q expands volume %s to %d bytes", v.Provisioner.Name, v.Volume.Name, target)})
 	}
 	return Plan{Actions: append(actions, StartPod{v.Prepared.Pod}, DiscardPods{Keep: v.Prepared.Pod.Name})}
 }
@@ -330,7 +330,7 @@ func settle(v *View, now time.Time) []Action {
 func finish(v *View, bytes int64, now time.Time) []Action {
 	if steppod.ExpandsOnNodes(v.Provisioner) {
 		return append(writeClaim(v, pending(v.Claim, bytes, now)), Post{corev1.EventTypeNormal, eventNodePending, fmt.Sprintf(
-			"volume %s has grown; the nodes that use it have yet to reach %d bytes", v.Volume.Name, bytes)})
+			"volume %s is expanded; the nodes that use it have not reached %d bytes yet", v.Volume.Name, bytes)})
 	}
 	bytes = max(bytes, sizeOf(v))
 	return append(writeClaim(v, finished(v.Claim, bytes)), Post{corev1.EventTypeNormal, eventSucceeded, fmt.Sprintf(

@@ -38,9 +38,9 @@ var (
 	errElsewhere = errors.New("the controller runs on another node")
 	// errClaimThere says that a claim keeps a volume that is to be deleted: no event of
 	// the volume tells when that changes, so the queue asks again.
-	errClaimThere = errors.New("the claim of a volume that is to be deleted is still there")
+	errClaimThere = errors.New("the claim of a volume that should be deleted still exists")
 	// errPodThere says the same of a pod.
-	errPodThere = errors.New("a pod still uses a volume that is to be deleted")
+	errPodThere = errors.New("a pod still uses a volume that should be deleted")
 )
 
 // apply carries out a plan. It gives back true when the View has changed in a way
@@ -126,9 +126,9 @@ func (r *reconciler) promise(ctx context.Context, v *View) error {
 		live.Annotations[tarnv1.AnnotationPlace] = v.Plugin.Place
 	}
 	if err := r.patch(ctx, live, base); err != nil {
-		return fmt.Errorf("promising claim %s/%s a volume: %w", live.Namespace, live.Name, err)
+		return fmt.Errorf("recording that a volume is created for claim %s/%s: %w", live.Namespace, live.Name, err)
 	}
-	r.events.Eventf(live, nil, corev1.EventTypeNormal, eventStarted, "Provision", "%s is making a volume for claim %s/%s", v.Plugin.Name, live.Namespace, live.Name)
+	r.events.Eventf(live, nil, corev1.EventTypeNormal, eventStarted, "Provision", "%s is creating a volume for claim %s/%s", v.Plugin.Name, live.Namespace, live.Name)
 	v.Claim = live
 	return nil
 }
@@ -150,7 +150,7 @@ func (r *reconciler) takeBack(ctx context.Context, claim *corev1.PersistentVolum
 		delete(changed.Annotations, volume.AnnSelectedNode)
 	}
 	if err := client.IgnoreNotFound(r.patch(ctx, changed, claim)); err != nil {
-		return fmt.Errorf("taking back what claim %s/%s was promised: %w", claim.Namespace, claim.Name, err)
+		return fmt.Errorf("removing the record that a volume is created for claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func (r *reconciler) make(ctx context.Context, v *View) error {
 	want := newRequest(v)
 	asset, err := work(ctx, step, func(ctx context.Context) (plugin.Asset, error) { return v.Plugin.Creator.Create(ctx, want) })
 	if err == nil && asset.Bytes != 0 && asset.Bytes < want.Bytes {
-		err = fmt.Errorf("%s has made a volume of %d bytes where %d were asked for", v.Plugin.Name, asset.Bytes, want.Bytes)
+		err = fmt.Errorf("%s created a volume of %d bytes, but the claim requests %d", v.Plugin.Name, asset.Bytes, want.Bytes)
 	}
 	if errors.Is(err, errUnfinished) {
 		return err
@@ -201,7 +201,7 @@ func (r *reconciler) make(ctx context.Context, v *View) error {
 		r.warn(v.Claim, eventFailed, "Save", err)
 		return err
 	}
-	r.events.Eventf(v.Claim, nil, corev1.EventTypeNormal, eventSucceeded, "Provision", "PersistentVolume %s is made", vol.Name)
+	r.events.Eventf(v.Claim, nil, corev1.EventTypeNormal, eventSucceeded, "Provision", "PersistentVolume %s is created", vol.Name)
 	v.Volume = vol
 	return nil
 }
@@ -214,7 +214,7 @@ func (r *reconciler) adopt(v *View, live *corev1.PersistentVolume) error {
 	case live.DeletionTimestamp != nil:
 		err = fmt.Errorf("PersistentVolume %s exists and is being deleted; waiting until it is gone", v.VolumeName)
 	case !sameClaim(live, v.Claim):
-		err = fmt.Errorf("PersistentVolume %s exists and belongs to another claim; delete it to go on", v.VolumeName)
+		err = fmt.Errorf("PersistentVolume %s exists and belongs to another claim; delete it to continue", v.VolumeName)
 	default:
 		v.Volume = live
 		return nil
@@ -258,7 +258,7 @@ func (r *reconciler) undo(ctx context.Context, v *View) error {
 // destroy has the plugin delete, and tells about if it cannot.
 func (r *reconciler) destroy(ctx context.Context, v *View, doomed plugin.Volume, about client.Object, reason string) error {
 	if v.Plugin.Deleter == nil {
-		err := fmt.Errorf("%s cannot delete volumes; remove the storage of %s by hand", v.Plugin.Name, doomed.Name)
+		err := fmt.Errorf("%s cannot delete volumes; delete the storage of %s by hand", v.Plugin.Name, doomed.Name)
 		r.warn(about, reason, "Delete", err)
 		return err
 	}

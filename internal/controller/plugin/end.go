@@ -22,7 +22,7 @@ func (r *reconciler) hold(ctx context.Context, vol *corev1.PersistentVolume) err
 	changed := vol.DeepCopy()
 	controllerutil.AddFinalizer(changed, volume.FinalizerExternal)
 	if err := client.IgnoreNotFound(r.patch(ctx, changed, vol)); err != nil {
-		return fmt.Errorf("putting finalizer %s on PersistentVolume %s: %w", volume.FinalizerExternal, vol.Name, err)
+		return fmt.Errorf("adding finalizer %s to PersistentVolume %s: %w", volume.FinalizerExternal, vol.Name, err)
 	}
 	return nil
 }
@@ -41,9 +41,9 @@ func (r *reconciler) delete(ctx context.Context, v *View) error {
 
 func (r *reconciler) destroyReleased(ctx context.Context, v *View) error {
 	if at := v.Volume.Annotations[tarnv1.AnnotationNode]; at != v.Plugin.Node {
-		err := fmt.Errorf("%w: the volume lies on node %q, and the controller runs on node %q now; it is deleted when the controller is back there", errElsewhere, at, v.Plugin.Node)
+		err := fmt.Errorf("%w: the volume is on node %q, but the controller now runs on node %q; the volume is deleted when the controller runs on its node again", errElsewhere, at, v.Plugin.Node)
 		if at == "" { // written by hand, or restored without it
-			err = fmt.Errorf("the volume does not say which node it lies on; set its annotation %s to the name of that node, which may be %q", tarnv1.AnnotationNode, v.Plugin.Node)
+			err = fmt.Errorf("the volume does not name the node that it is on; set annotation %s to the name of that node, which may be %q", tarnv1.AnnotationNode, v.Plugin.Node)
 		}
 		r.warn(v.Volume, eventDeleteFailed, "Delete", err)
 		return err
@@ -116,7 +116,7 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 
 // keep tells for whose sake a released volume stays.
 func (r *reconciler) keep(v *View, why error, user client.Object) error {
-	err := fmt.Errorf("%w: %s/%s; delete that, too, if its data is to go", why, user.GetNamespace(), user.GetName())
+	err := fmt.Errorf("%w: %s/%s; delete that too if its data is not needed", why, user.GetNamespace(), user.GetName())
 	r.warn(v.Volume, eventDeleteFailed, "Delete", err)
 	return err
 }

@@ -114,23 +114,23 @@ func refusal(v *View) Plan {
 	}
 	switch {
 	case volume.HasSource(c):
-		return refuse("DataSource", "%s cannot make a volume from a data source; make the claim anew without spec.dataSource", name)
+		return refuse("DataSource", "%s cannot create a volume from a data source; create the claim again without spec.dataSource", name)
 	case c.Spec.Selector != nil:
-		return refuse("Selector", "%s cannot make a volume for a selector; make the claim anew without spec.selector", name)
+		return refuse("Selector", "%s cannot create a volume for a selector; create the claim again without spec.selector", name)
 	case volume.AttributesClassOf(c) != "":
-		return refuse("AttributesClass", "%s knows no VolumeAttributesClass; make the claim anew without spec.volumeAttributesClassName %q", name, volume.AttributesClassOf(c))
+		return refuse("AttributesClass", "%s does not support VolumeAttributesClass; create the claim again without spec.volumeAttributesClassName %q", name, volume.AttributesClassOf(c))
 	case len(class.MountOptions) > 0:
-		return refuse("MountOptions", "%s takes no mount options; remove mountOptions %q from StorageClass %s", name, class.MountOptions, class.Name)
+		return refuse("MountOptions", "%s does not support mount options; remove mountOptions %q from StorageClass %s", name, class.MountOptions, class.Name)
 	case tooLarge(c):
-		return refuse("TooLarge", "spec.resources.requests.storage %s is more than a volume can have, which is %d bytes; make the claim anew with less",
+		return refuse("TooLarge", "spec.resources.requests.storage %s is more than the largest possible volume, %d bytes; create the claim again with less",
 			c.Spec.Resources.Requests.Storage(), int64(math.MaxInt64))
 	case v.Unserved != nil:
-		return refuse("Unserved", "%s cannot make this volume: %v", name, v.Unserved)
+		return refuse("Unserved", "%s cannot create this volume: %v", name, v.Unserved)
 	}
 	if p := refusalOfNode(v, refuse); p.Act != ActNone || v.Missing == nil {
 		return p
 	}
-	p := refuse("Missing", "%s makes no volumes now: %v", name, v.Missing)
+	p := refuse("Missing", "%s cannot create volumes now: %v", name, v.Missing)
 	p.Retry = true
 	return p
 }
@@ -143,16 +143,16 @@ func refusalOfNode(v *View, refuse func(cause, format string, args ...any) Plan)
 	}
 	switch selected := c.Annotations[volume.AnnSelectedNode]; {
 	case v.Node == nil:
-		p := refuse("NoNode", "%s makes volumes on node %q, which the cluster does not have; give the controller the name of its node as --node-name", name, v.Plugin.Node)
+		p := refuse("NoNode", "%s creates volumes on node %q, which does not exist in the cluster; set the controller's --node-name to the name of its node", name, v.Plugin.Node)
 		p.Retry = true
 		return p
 	case selected != "" && selected != v.Plugin.Node:
-		p := refuse("OtherNode", "%s makes volumes on node %q alone, and the pod was to run on %q; confine the pod, or allowedTopologies of StorageClass %s, to that node",
+		p := refuse("OtherNode", "%s creates volumes only on node %q, but the pod was scheduled to %q; restrict the pod, or allowedTopologies of StorageClass %s, to that node",
 			name, v.Plugin.Node, selected, class.Name)
 		p.GiveBack = true
 		return p
 	case !volume.Allows(class.AllowedTopologies, v.Node.Labels):
-		return refuse("Topology", "%s makes volumes on node %q alone, which is not in allowedTopologies of StorageClass %s", name, v.Plugin.Node, class.Name)
+		return refuse("Topology", "%s creates volumes only on node %q, which is not in allowedTopologies of StorageClass %s", name, v.Plugin.Node, class.Name)
 	}
 	return Plan{Act: ActNone}
 }
@@ -172,14 +172,14 @@ func decidePromised(v *View) Plan {
 	case c.Spec.VolumeName == v.VolumeName:
 		return Plan{Act: ActFulfil} // it had its volume, which was removed by force since
 	case v.Plugin == nil:
-		return Plan{Act: ActRefuse, Cause: "NoPlugin", Warning: fmt.Sprintf("%s has begun to make a volume, and no controller runs it any more; start one that does", maker)}
+		return Plan{Act: ActRefuse, Cause: "NoPlugin", Warning: fmt.Sprintf("%s started to create a volume, but no controller runs it any more; start a controller that runs it", maker)}
 	case c.Annotations[tarnv1.AnnotationNode] != v.Plugin.Node:
 		return Plan{Act: ActRefuse, Cause: "MadeElsewhere", Warning: fmt.Sprintf(
-			"%s has begun to make a volume on node %q, and the controller runs on node %q now; it goes on when the controller is back there",
+			"%s started to create a volume on node %q, but the controller now runs on node %q; creation continues when the controller runs on that node again",
 			maker, c.Annotations[tarnv1.AnnotationNode], v.Plugin.Node)}
 	case v.Missing != nil: // to undo it here would leave it where it is
 		return Plan{Act: ActRefuse, Cause: "Missing", Retry: true, Warning: fmt.Sprintf(
-			"%s has begun to make a volume, and neither makes nor undoes any now: %v", maker, v.Missing)}
+			"%s started to create a volume, but cannot finish or undo it now: %v", maker, v.Missing)}
 	case !wanted(v):
 		return Plan{Act: ActUndo}
 	case refusal(v).Retry:
@@ -210,7 +210,7 @@ func decideVolume(v *View, now time.Time) Plan {
 		}
 	case released(vol, held) && volume.DeletionProtected(vol):
 		// The API server would keep the volume, which then would stand for nothing.
-		return Plan{Act: ActKeep, Cause: "Protected", Warning: fmt.Sprintf("label %s protects the volume, which is released and of policy Delete; to lift that: kubectl label persistentvolumes %s %s-",
+		return Plan{Act: ActKeep, Cause: "Protected", Warning: fmt.Sprintf("label %s protects the volume, which is released and has reclaim policy Delete; to lift that: kubectl label persistentvolumes %s %s-",
 			tarnv1.LabelDeletionProtection, vol.Name, tarnv1.LabelDeletionProtection)}
 	case released(vol, held):
 		if why, until := volume.KeptBy(vol, v.Retention, v.Namespace, now); why != "" {

@@ -159,7 +159,7 @@ func TestAClaim(t *testing.T) {
 		{"of one byte more is told", []change{asking("9223372036854775808")}, ActRefuse, "spec.resources.requests.storage 9223372036854775808"},
 		{"of a fraction more is told", []change{asking("9223372036854775807.5")}, ActRefuse, "spec.resources.requests.storage"},
 		{"whose size comes out as no bytes is told", []change{asking("20E")}, ActRefuse, "spec.resources.requests.storage 20E is more"},
-		{"whose size no volume is compared with is told", []change{asking("1e50")}, ActRefuse, "make the claim anew with less"},
+		{"whose size no volume is compared with is told", []change{asking("1e50")}, ActRefuse, "create the claim again with less"},
 		{"whose size nobody can write out is told at once", []change{asking("1e2000000000")}, ActRefuse, "spec.resources.requests.storage"},
 		{"that had its volume is let go, and nothing is destroyed", []change{promisedClaim, deletedClaim, boundTo("pvc-u1")}, ActFulfil, ""},
 	} {

@@ -83,7 +83,7 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("pool: no way to apply %T", a)
+	return fmt.Errorf("pool: unknown action %T", a)
 }
 
 // doing is what an Event says was being done. Those that differ in their note alone are

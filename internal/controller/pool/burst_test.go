@@ -61,7 +61,7 @@ func TestABurstOfClaimsGoesBeforeNewSpares(t *testing.T) {
 	}
 	t.Run("and Ready says so", func(t *testing.T) {
 		v := drew(5, modelBurst, just)
-		const want = "5 of 16 volumes are Available, 0 are being made; others are ordered when the claims that come all at once are served"
+		const want = "5 of 16 volumes are Available, 0 are being created; more are created once the current burst of claims is served"
 		if got := readyOf(v, count(v), testTime).Message; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}

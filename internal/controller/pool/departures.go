@@ -104,6 +104,6 @@ func protectedText(v *View, n counts) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; %d should go and stay, as their label %s protects them from deletion: %s",
+	return fmt.Sprintf("; %d should be deleted but are kept, because their label %s protects them from deletion: %s",
 		len(names), tarnv1.LabelDeletionProtection, strings.Join(names, ", "))
 }

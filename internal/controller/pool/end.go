@@ -37,11 +37,11 @@ func planEnd(v *View, now time.Time) []Action {
 	}
 	var last Together
 	if stay := protectedSpares(v); len(stay) > 0 {
-		last = append(last, Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf("%d volumes stay, as their label %s protects them from deletion: %s",
+		last = append(last, Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf("%d volumes are kept, because their label %s protects them from deletion: %s",
 			len(stay), tarnv1.LabelDeletionProtection, strings.Join(stay, ", "))})
 	}
 	if later := recycledLater(v); len(later) > 0 {
-		last = append(last, Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf("%d volumes are being recycled: they stay, Available in the end, for any claim of their class: %s",
+		last = append(last, Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf("%d volumes are being recycled; they are kept and become Available to any claim of their class: %s",
 			len(later), strings.Join(later, ", "))})
 	}
 	if v.Filler != nil && madeFor(v.Set, v.Filler) {

@@ -211,7 +211,7 @@ func gatherNeighbours(ctx context.Context, from client.Reader, v *View, claims [
 	return v.meet(sets.Items, claims, func(selector map[string]string) ([]corev1.PersistentVolume, error) {
 		volumes := &corev1.PersistentVolumeList{}
 		if err := from.List(ctx, volumes, client.MatchingLabels(selector)); err != nil {
-			return nil, fmt.Errorf("listing the volumes of a set that shares some with PersistentVolumeSet %s: %w", v.Set.Name, err)
+			return nil, fmt.Errorf("listing the volumes of a set that shares volumes with PersistentVolumeSet %s: %w", v.Set.Name, err)
 		}
 		return volumes.Items, nil
 	})

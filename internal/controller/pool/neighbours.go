@@ -107,7 +107,7 @@ func limitedText(v *View) string {
 	var text strings.Builder
 	for _, l := range v.Neighbours.Limits {
 		if l.Total >= l.Maximum {
-			fmt.Fprintf(&text, "; PersistentVolumeSet %s, whose selector selects these volumes too, has %d, and its maximumReplicas are %d: raise that, or change the labels of spec.template", l.Name, l.Total, l.Maximum)
+			fmt.Fprintf(&text, "; PersistentVolumeSet %s, whose selector selects these volumes too, has %d volumes and maximumReplicas %d; raise its maximumReplicas, or change the labels of spec.template", l.Name, l.Total, l.Maximum)
 		}
 	}
 	return text.String()

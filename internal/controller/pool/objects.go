@@ -247,11 +247,11 @@ func parting(v *View, vol *corev1.PersistentVolume) Change {
 // whatStays names the storage of a volume that nobody destroys: with its object goes what is
 // known of it.
 func whatStays(vol *corev1.PersistentVolume) Post {
-	why := "no provisioner destroys it"
+	why := "no provisioner deletes it"
 	if policy := vol.Spec.PersistentVolumeReclaimPolicy; policy != corev1.PersistentVolumeReclaimDelete {
-		why = fmt.Sprintf("its policy is %s and it is not certain that it is empty", policy)
+		why = fmt.Sprintf("its reclaim policy is %s and it may hold data", policy)
 	}
-	return Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf("spare volume %s goes, and its storage stays, as %s; see to that by hand: %s", vol.Name, why, storageOf(vol))}
+	return Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf("spare volume %s is deleted, but its storage is kept, because %s; delete the storage by hand: %s", vol.Name, why, storageOf(vol))}
 }
 
 // storageOf names what is behind a volume.

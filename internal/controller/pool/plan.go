@@ -118,7 +118,7 @@ func discard(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) 
 	if goes || vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
 		return []Action{Dismiss{claim}}
 	}
-	note := fmt.Sprintf("volume %s is bound to filler claim %s, and is protected or was not made for it: it stays, with policy Retain", vol.Name, claim.Name)
+	note := fmt.Sprintf("volume %s is bound to filler claim %s, and is protected or was not created for it; it is kept, with reclaim policy Retain", vol.Name, claim.Name)
 	return []Action{Together{Change{From: vol, To: keep(vol)}, Dismiss{claim}, Post{corev1.EventTypeWarning, eventKept, note}}}
 }
 

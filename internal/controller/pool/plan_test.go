@@ -260,24 +260,24 @@ func TestReadySaysWhyNot(t *testing.T) {
 		view                       *View
 	}{
 		{"full", reasonFilled, "2 of 2", view(s, volumeOf(s, "a"), volumeOf(s, "b"))},
-		{"filling", reasonFilling, "1 of 2 volumes are Available, 1 are being made", withClaims(view(s, volumeOf(s, "a")), filler(s, 0, ""))},
+		{"filling", reasonFilling, "1 of 2 volumes are Available, 1 are being created", withClaims(view(s, volumeOf(s, "a")), filler(s, 0, ""))},
 		{"a creation fails", reasonFailing, "disk full", with(withClaims(view(s), filler(s, 0, "")), func(v *View) { v.Failures["pool-set-uid-0"] = "disk full" })},
 		{"no node", reasonNoNode, "0/1 nodes", with(withClaims(view(s), filler(s, 0, "")), func(v *View) {
 			v.Pods = []corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
 				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available"}}}}}
 		})},
 		{"the API server refuses", reasonRefused, "quota", with(view(s), func(v *View) { v.Refused = "exceeded quota" })},
-		{"at the maximum", reasonAtMaximum, "maximumReplicas are 1", view(set(1, 1), volumeOf(s, "a", boundTo("x")))},
+		{"at the maximum", reasonAtMaximum, "maximumReplicas is 1", view(set(1, 1), volumeOf(s, "a", boundTo("x")))},
 		{"at the maximum because of one that is being deleted", reasonAtMaximum, "1 are being deleted: volume a since 2026-11-20T11:00:00Z", view(set(1, 1), volumeOf(s, "a", leavingLong))},
-		{"above the maximum for those that are protected", reasonFilled, "1 should go and stay, as their label tarn.dev/deletion-protection protects them from deletion: a", view(set(0, 0), volumeOf(s, "a", protected))},
+		{"above the maximum for those that are protected", reasonFilled, "1 should be deleted but are kept, because their label tarn.dev/deletion-protection protects them from deletion: a", view(set(0, 0), volumeOf(s, "a", protected))},
 		{"above the maximum for one that is being deleted", reasonFilled, "1 are being deleted: volume a since 2026-11-20T11:00:00Z", view(set(1, 1), volumeOf(s, "a", leavingLong), volumeOf(s, "b"))},
-		{"an old template that is protected", reasonFilled, "1 should go and stay", view(set(2, 2), volumeOf(s, "a"), volumeOf(s, "b", ofOldTemplate, protected))},
+		{"an old template that is protected", reasonFilled, "1 should be deleted but are kept", view(set(2, 2), volumeOf(s, "a"), volumeOf(s, "b", ofOldTemplate, protected))},
 		{"no class", reasonNoClass, `StorageClass "fast"`, with(view(s), func(v *View) { v.Class = nil })},
 		{"a class without provisioner", reasonNotDynamic, "by hand", with(view(s), func(v *View) { v.Class.Provisioner = noProvisioner })},
 		{"nodes asked for of a class that chooses none", reasonTopology, "WaitForFirstConsumer", view(set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.TopologyKey = "zone" }))},
 		{"a filler class of somebody else", reasonClassTaken, "tarn-pool-gold", with(view(s), func(v *View) { v.Filler.Labels = nil })},
 		{"labels that are none", reasonLabels, "labels", with(view(set(1, 1)), func(v *View) { v.Set.Spec.Template.Metadata.Labels["a b"] = "" })},
-		{"going", reasonDeleting, "volumes that are bound, made by hand or protected stay", view(set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &anHourAgo }))},
+		{"going", reasonDeleting, "volumes that are bound, created by hand or protected are kept", view(set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &anHourAgo }))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ready := meta.FindStatusCondition(statusOf(c.view, testTime).Conditions, tarnv1.ConditionReady)
@@ -331,7 +331,7 @@ func TestAProtectedSpareIsNamedWhenItsSetGoes(t *testing.T) {
 	s := set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &anHourAgo })
 	p := plan(view(s, volumeOf(s, "a", protected), volumeOf(s, "b", byHand, protected)), testTime)
 	post, ok := p.all()[0].(Post)
-	if want := "1 volumes stay, as their label tarn.dev/deletion-protection protects them from deletion: a"; !ok || post.Note != want {
+	if want := "1 volumes are kept, because their label tarn.dev/deletion-protection protects them from deletion: a"; !ok || post.Note != want {
 		t.Errorf("got %+v, want an Event that says %q", p.all()[0], want)
 	}
 }
@@ -343,7 +343,7 @@ func TestAVolumeThatIsBeingRecycledIsNamedWhenItsSetGoes(t *testing.T) {
 	}, in(corev1.VolumeBound))
 	p := plan(view(s, scrubbed), testTime)
 	post, ok := p.all()[0].(Post)
-	if want := "1 volumes are being recycled: they stay, Available in the end, for any claim of their class: a"; !ok || post.Note != want {
+	if want := "1 volumes are being recycled; they are kept and become Available to any claim of their class: a"; !ok || post.Note != want {
 		t.Errorf("got %+v, want an Event that says %q", p.all()[0], want)
 	}
 }

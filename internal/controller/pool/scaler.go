@@ -52,7 +52,7 @@ func follows(v *View) int32 {
 // scalerText tells of a scaler that the set names in vain.
 func scalerText(v *View) string {
 	if ref := v.Set.Spec.Scaler; ref != nil && v.scaler() == nil {
-		return fmt.Sprintf("; spec.scaler names PersistentVolumeSetScaler %s/%s, and none of that name names this set", ref.Namespace, ref.Name)
+		return fmt.Sprintf("; spec.scaler names PersistentVolumeSetScaler %s/%s, which does not exist or does not name this set", ref.Namespace, ref.Name)
 	}
 	return ""
 }
@@ -71,10 +71,10 @@ func reportScalers(v *View, status tarnv1.PersistentVolumeSetStatus, now time.Ti
 		switch {
 		case !isNamed(v.Set, s):
 			c.Status, c.Reason = metav1.ConditionFalse, reasonNotNamed
-			c.Message = fmt.Sprintf("spec.scaler of PersistentVolumeSet %s does not name this scaler; its administrator has to set it to {namespace: %s, name: %s}", v.Set.Name, s.Namespace, s.Name)
+			c.Message = fmt.Sprintf("spec.scaler of PersistentVolumeSet %s does not name this scaler; an administrator must set it to {namespace: %s, name: %s}", v.Set.Name, s.Namespace, s.Name)
 		case s.Spec.Replicas > v.Set.Spec.MaximumReplicas:
 			c.Reason = reasonAtMaximum
-			c.Message = fmt.Sprintf("maximumReplicas of PersistentVolumeSet %s are %d", v.Set.Name, v.Set.Spec.MaximumReplicas)
+			c.Message = fmt.Sprintf("maximumReplicas of PersistentVolumeSet %s is %d", v.Set.Name, v.Set.Spec.MaximumReplicas)
 		}
 		meta.SetStatusCondition(&to.Conditions, c)
 		if !equality.Semantic.DeepEqual(to, s.Status) {

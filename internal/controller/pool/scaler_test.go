@@ -41,9 +41,9 @@ func TestASetFollowsTheScalerThatItNamesAndThatNamesIt(t *testing.T) {
 		{name: "not past the maximum", set: set(1, 4, named), replicas: 9, want: 4, wantCondition: metav1.ConditionTrue},
 		{name: "once", set: set(3, 4, named), replicas: 3, want: -1, wantCondition: metav1.ConditionTrue},
 		{name: "not where the set does not name it", set: set(1, 4), replicas: 3, want: -1, wantCondition: metav1.ConditionFalse},
-		{name: "not where it names another set", set: set(1, 4, named), replicas: 3, want: -1, wantText: "none of that name names this set",
+		{name: "not where it names another set", set: set(1, 4, named), replicas: 3, want: -1, wantText: "which does not exist or does not name this set",
 			change: func(s *tarnv1.PersistentVolumeSetScaler) { s.Spec.PersistentVolumeSet = "other" }},
-		{name: "not one that is going", set: set(1, 4, named), replicas: 3, want: -1, wantCondition: metav1.ConditionTrue, wantText: "none of that name",
+		{name: "not one that is going", set: set(1, 4, named), replicas: 3, want: -1, wantCondition: metav1.ConditionTrue, wantText: "which does not exist or does not name this set",
 			change: func(s *tarnv1.PersistentVolumeSetScaler) { s.DeletionTimestamp = &anHourAgo }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -34,7 +34,7 @@ func (w *world) says(s *tarnv1.PersistentVolumeSet, reason string, spares int32)
 		if ready != nil && ready.Reason == reason && s.Status.UnboundReplicas == spares && s.Status.CreatingReplicas == 0 && len(w.pool()) == int(spares) {
 			return ""
 		}
-		return fmt.Sprintf("%+v, and there are %d volumes", s.Status, len(w.pool()))
+		return fmt.Sprintf("%+v, but there are %d volumes", s.Status, len(w.pool()))
 	})
 }
 
@@ -87,7 +87,7 @@ func TestTwoSetsOfTheSameVolumesMakeNoneTooManyAndOneOutlivesTheOther(t *testing
 				w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(claim), claim))
 				left := w.madeBy(deep)
 				if there := len(w.pool()); int(wide.Status.Replicas) != there {
-					return fmt.Sprintf("%+v, and there are %d volumes", wide.Status, there) // of before the other went
+					return fmt.Sprintf("%+v, but there are %d volumes", wide.Status, there) // of before the other went
 				}
 				if wide.Status.UnboundReplicas < 3 || wide.Status.CreatingReplicas > 0 || wide.Status.Replicas > 5 || claim.Status.Phase != corev1.ClaimBound {
 					return fmt.Sprintf("%+v, %d volumes of the other are left, the claim is %s", wide.Status, left, claim.Status.Phase)

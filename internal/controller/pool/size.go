@@ -115,7 +115,7 @@ func giveUpOne(v *View, now time.Time, may func(*corev1.PersistentVolume) bool) 
 	if best == nil {
 		return nil
 	}
-	return []Action{Together{parting(v, best), Post{corev1.EventTypeNormal, eventGivenUp, fmt.Sprintf("spare volume %s is given up", best.Name)}}}
+	return []Action{Together{parting(v, best), Post{corev1.EventTypeNormal, eventGivenUp, fmt.Sprintf("spare volume %s is removed from the pool", best.Name)}}}
 }
 
 // before orders spares by which should go first.

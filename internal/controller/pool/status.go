@@ -104,11 +104,11 @@ func troubleOf(v *View) *trouble {
 	case v.Class.DeletionTimestamp != nil:
 		return &trouble{reasonNoClass, fmt.Sprintf("StorageClass %q is being deleted", v.Class.Name)}
 	case v.Class.Provisioner == noProvisioner:
-		return &trouble{reasonNotDynamic, fmt.Sprintf("StorageClass %q has no provisioner that could make volumes; make them by hand with the labels of spec.selector, and set minimumReplicas to 0", v.Class.Name)}
+		return &trouble{reasonNotDynamic, fmt.Sprintf("StorageClass %q has no provisioner that could create volumes; create them by hand with the labels of spec.selector, and set minimumReplicas to 0", v.Class.Name)}
 	case (t.TopologyKey != "" || t.Spec.NodeAffinity != nil) && !waitsForNode:
 		return &trouble{reasonTopology, fmt.Sprintf("spec.template has a topologyKey or spec.nodeAffinity, but StorageClass %q binds immediately, so no node is chosen; give it volumeBindingMode WaitForFirstConsumer, or remove them", v.Class.Name)}
 	case v.Filler != nil && !madeFor(v.Set, v.Filler):
-		return &trouble{reasonClassTaken, fmt.Sprintf("StorageClass %q exists and is not this set's; delete it, or give the set another name", v.Filler.Name)}
+		return &trouble{reasonClassTaken, fmt.Sprintf("StorageClass %q exists and does not belong to this set; delete it, or give the set another name", v.Filler.Name)}
 	case v.Filler != nil && v.Filler.DeletionTimestamp != nil:
 		return &trouble{reasonClassTaken, fmt.Sprintf("StorageClass %q is being deleted", v.Filler.Name)}
 	}
@@ -126,11 +126,11 @@ func provisionerTrouble(p *pavv1.PavProvisioner) *trouble {
 	accepted := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted)
 	switch {
 	case p.DeletionTimestamp != nil:
-		return &trouble{reasonProvisioner, fmt.Sprintf("PavProvisioner %q is being deleted and makes no new volumes", p.Name)}
+		return &trouble{reasonProvisioner, fmt.Sprintf("PavProvisioner %q is being deleted and creates no new volumes", p.Name)}
 	case !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic):
 		return &trouble{reasonProvisioner, fmt.Sprintf("PavProvisioner %q does not have Dynamic in spec.provisioningModes", p.Name)}
 	case accepted == nil:
-		return &trouble{reasonProvisioner, fmt.Sprintf("PavProvisioner %q has not been judged yet", p.Name)}
+		return &trouble{reasonProvisioner, fmt.Sprintf("PavProvisioner %q has not been checked yet", p.Name)}
 	case accepted.Status != metav1.ConditionTrue:
 		return &trouble{reasonProvisioner, fmt.Sprintf("PavProvisioner %q is not accepted: %s", p.Name, accepted.Message)}
 	}
@@ -161,20 +161,20 @@ func readyOf(v *View, n counts, now time.Time) metav1.Condition {
 	have := fmt.Sprintf("%d of %d volumes are Available", n.spares, spec.MinimumReplicas) + scalerText(v)
 	switch trouble := troubleOf(v); {
 	case v.Set.DeletionTimestamp != nil:
-		return not(reasonDeleting, "the set is being deleted; volumes that are bound, made by hand or protected stay")
+		return not(reasonDeleting, "the set is being deleted; volumes that are bound, created by hand or protected are kept")
 	case trouble != nil && spec.MinimumReplicas > 0:
 		return not(trouble.reason, trouble.message)
 	case n.spares >= spec.MinimumReplicas:
 		return metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonFilled, Message: have + replacing(v, n)}
 	case v.Refused != "":
-		return not(reasonRefused, have+"; the API server refuses to have another made: "+v.Refused)
+		return not(reasonRefused, have+"; the API server rejects the creation of another: "+v.Refused)
 	case n.creating+n.coming == 0 && n.total < spec.MaximumReplicas && room(v, n) <= 0:
 		return not(reasonAtMaximum, have+limitedText(v))
 	case n.creating+n.coming == 0 && n.total >= spec.MaximumReplicas:
-		return not(reasonAtMaximum, fmt.Sprintf("%s, and there are %d volumes, maximumReplicas are %d; raise that, or see to released volumes (%d) and failed ones (%d); %d are being recycled",
+		return not(reasonAtMaximum, fmt.Sprintf("%s, but there are %d volumes and maximumReplicas is %d; raise it, or delete released (%d) and failed (%d) volumes; %d are being recycled",
 			have, n.total, spec.MaximumReplicas, n.released, n.failed, n.recycling)+leavingText(v)+protectedText(v, n))
 	}
-	have += fmt.Sprintf(", %d are being made", n.creating+n.coming)
+	have += fmt.Sprintf(", %d are being created", n.creating+n.coming)
 	for i := range v.Claims {
 		if failure := v.Failures[v.Claims[i].Name]; failure != "" {
 			return not(reasonFailing, have+"; the last failure: "+failure)
@@ -182,11 +182,11 @@ func readyOf(v *View, n counts, now time.Time) metav1.Condition {
 	}
 	for i := range v.Pods {
 		if why := unschedulable(&v.Pods[i]); why != "" {
-			return not(reasonNoNode, have+"; no node for another: "+why)
+			return not(reasonNoNode, have+"; no node is found for another: "+why)
 		}
 	}
 	if !burstEnds(v, n, now).IsZero() {
-		have += "; others are ordered when the claims that come all at once are served"
+		have += "; more are created once the current burst of claims is served"
 	}
 	return not(reasonFilling, have)
 }
@@ -204,7 +204,7 @@ func replacing(v *View, n counts) string {
 	case n.spares == spec.MinimumReplicas && n.total < spec.MaximumReplicas && room(v, n) <= 0 && n.creating == 0:
 		return fmt.Sprintf("; %d of an older template cannot be replaced", n.replaceable) + limitedText(v) + text
 	case n.spares == spec.MinimumReplicas && n.total >= spec.MaximumReplicas && n.creating == 0:
-		return fmt.Sprintf("; %d of an older template cannot be replaced while there are maximumReplicas volumes: raise that", n.replaceable) + leavingText(v) + text
+		return fmt.Sprintf("; %d of an older template cannot be replaced while there are maximumReplicas volumes; raise maximumReplicas", n.replaceable) + leavingText(v) + text
 	}
 	return fmt.Sprintf("; %d of an older template are being replaced", n.replaceable) + text
 }

@@ -58,7 +58,7 @@ func TestTheStorageThatNoProvisionerDestroysIsNamed(t *testing.T) {
 	p := plan(view(s, volumeOf(s, "a", byHand, givenUpBy(s), in(corev1.VolumeReleased), func(vol *corev1.PersistentVolume) {
 		vol.Spec.NFS = &corev1.NFSVolumeSource{Server: "s", Path: "/a"}
 	})), testTime)
-	if tellsOf(p, "no provisioner destroys it; see to that by hand: NFS export s:/a") != 0 || did(p) != "remove a" {
+	if tellsOf(p, "no provisioner deletes it; delete the storage by hand: NFS export s:/a") != 0 || did(p) != "remove a" {
 		t.Errorf("it does %s: %+v", did(p), p.all())
 	}
 }

@@ -38,5 +38,5 @@ func do(ctx context.Context, c client.Client, a Action) error {
 	case ReleaseVolume:
 		return kube.RemoveFinalizer(ctx, c, a.Volume, FinalizerVolume)
 	}
-	return fmt.Errorf("protect: no way to apply %T", a)
+	return fmt.Errorf("protect: unknown action %T", a)
 }

@@ -22,7 +22,7 @@ func (r *reconciler) adoptVolume(ctx context.Context, v *View) error {
 	case live.DeletionTimestamp != nil:
 		err = fmt.Errorf("PersistentVolume %s exists and is being deleted; waiting until it is gone", v.VolumeName)
 	case !isOf(live, v.Record):
-		err = fmt.Errorf("PersistentVolume %s exists and belongs to another claim; delete it to go on", v.VolumeName)
+		err = fmt.Errorf("PersistentVolume %s exists and belongs to another claim; delete it to continue", v.VolumeName)
 	default:
 		v.Volume = live
 		return nil

@@ -31,7 +31,7 @@ func TestAPersistentVolumeThatIsThereAlreadyIs(t *testing.T) {
 	}{
 		{"taken over where it has the claim's uid", func(vol *corev1.PersistentVolume) { vol.Annotations = nil }, ""},
 		{"taken over where it has the record's uid", func(vol *corev1.PersistentVolume) { vol.Spec.ClaimRef = nil }, ""},
-		{"told to be another claim's", others, "PersistentVolume pvc-u1 exists and belongs to another claim; delete it to go on"},
+		{"told to be another claim's", others, "PersistentVolume pvc-u1 exists and belongs to another claim; delete it to continue"},
 		{"told to be another claim's where it is nobody's", func(vol *corev1.PersistentVolume) { vol.Annotations, vol.Spec.ClaimRef = nil, nil }, "belongs to another claim"},
 		{"waited for while it is being deleted", going, "PersistentVolume pvc-u1 exists and is being deleted; waiting until it is gone"},
 	} {
@@ -89,7 +89,7 @@ func (r refusing) Create(ctx context.Context, o client.Object, options ...client
 }
 
 func TestAPersistentVolumeThatIsRefusedIsToldAndWrittenOnceItIsNot(t *testing.T) {
-	const want = `the API server refuses PersistentVolume pvc-u1: persistentvolumes "pvc-u1" is forbidden: a policy says no`
+	const want = `the API server rejects PersistentVolume pvc-u1: persistentvolumes "pvc-u1" is forbidden: a policy says no`
 	claim, record := made("u1", "shelf-7", tarnv1.VolumeCreated)
 	w := newWorld(t, claim, record, testkit.Provisioner("prov"))
 	w.r.client = refusing{w.store}

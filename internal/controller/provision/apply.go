@@ -86,7 +86,7 @@ func (r *reconciler) writeRecord(ctx context.Context, v *View) error {
 		return fmt.Errorf("writing PavVolume %s: %w", record.Name, err)
 	}
 	r.events.Eventf(v.Claim, nil, corev1.EventTypeNormal, eventStarted, "Provision",
-		"PavProvisioner %q is making a volume for claim %s/%s", v.Provisioner.Name, v.Claim.Namespace, v.Claim.Name)
+		"PavProvisioner %q is creating a volume for claim %s/%s", v.Provisioner.Name, v.Claim.Namespace, v.Claim.Name)
 	v.Record = record
 	return nil
 }
@@ -208,7 +208,7 @@ func (r *reconciler) recreate(ctx context.Context, v *View) error {
 	prepared, err := r.steps.PrepareCreation(ctx, v.Provisioner, v.Record, v.Claim, v.Record.Status.Attempts)
 	if err == nil && prepared.Pod == nil {
 		err = &steppod.StepError{Step: tarnv1.StepCreation, Reason: steppod.ReasonInvalid,
-			Message: "spec.volumeCreation lost its podTemplate while a creation pod was at work"}
+			Message: "spec.volumeCreation lost its podTemplate while a creation pod was running"}
 	}
 	if err != nil {
 		return r.giveUp(ctx, v, err, tarnv1.VolumeUndoing, v.Record.Status.Attempts)
@@ -320,12 +320,12 @@ func (r *reconciler) writeVolume(ctx context.Context, v *View) error {
 		return r.adoptVolume(ctx, v)
 	}
 	if kube.IsRefusal(err) {
-		return r.unwritten(ctx, v, reasonRefused, fmt.Errorf("the API server refuses PersistentVolume %s: %w", vol.Name, err))
+		return r.unwritten(ctx, v, reasonRefused, fmt.Errorf("the API server rejects PersistentVolume %s: %w", vol.Name, err))
 	}
 	if err != nil {
 		return fmt.Errorf("writing PersistentVolume %s: %w", vol.Name, err)
 	}
-	r.events.Eventf(live, nil, corev1.EventTypeNormal, eventSucceeded, "Provision", "PersistentVolume %s is made", vol.Name)
+	r.events.Eventf(live, nil, corev1.EventTypeNormal, eventSucceeded, "Provision", "PersistentVolume %s is created", vol.Name)
 	v.Volume = vol
 	return nil
 }

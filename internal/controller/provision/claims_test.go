@@ -48,7 +48,7 @@ func TestAPodThatTheAPIServerRefusesIsToldToItsClaim(t *testing.T) {
 	for len(w.events.Events) > 0 {
 		told += <-w.events.Events + "\n"
 	}
-	if !strings.Contains(told, "Warning ProvisioningFailed") || !strings.Contains(told, "the API server refused the creation pod") || !strings.Contains(told, "exceeded quota: tight") {
+	if !strings.Contains(told, "Warning ProvisioningFailed") || !strings.Contains(told, "the API server rejected the creation pod") || !strings.Contains(told, "exceeded quota: tight") {
 		t.Errorf("told:\n%s\nwant the words of the API server", told)
 	}
 	if record := w.record("u1"); record == nil || record.Status.Phase == tarnv1.VolumeCreating || record.Status.NextAttemptTime == nil {

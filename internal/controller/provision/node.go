@@ -58,7 +58,7 @@ func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume, ste
 	if err != nil || node != nil {
 		return err
 	}
-	return &steppod.StepError{Step: step, Reason: steppod.ReasonNodeGone, Message: fmt.Sprintf("node %q, on which the volume was being made, is gone", name)}
+	return &steppod.StepError{Step: step, Reason: steppod.ReasonNodeGone, Message: fmt.Sprintf("node %q, on which the volume was being created, is gone", name)}
 }
 
 // tie gives a volume the affinity of its node, by the label Kubernetes' own local

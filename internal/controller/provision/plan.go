@@ -128,18 +128,18 @@ func decideNew(v *View) Plan {
 		return none
 	}
 	if volume.HasSource(c) {
-		return Plan{Act: ActNone, Cause: "DataSource", Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume from a data source; make the claim anew without spec.dataSource", name)}
+		return Plan{Act: ActNone, Cause: "DataSource", Warning: fmt.Sprintf("PavProvisioner %q cannot create a volume from a data source; create the claim again without spec.dataSource", name)}
 	}
 	if c.Spec.Selector != nil {
-		return Plan{Act: ActNone, Cause: "Selector", Warning: fmt.Sprintf("PavProvisioner %q cannot make a volume for a selector; make the claim anew without spec.selector", name)}
+		return Plan{Act: ActNone, Cause: "Selector", Warning: fmt.Sprintf("PavProvisioner %q cannot create a volume for a selector; create the claim again without spec.selector", name)}
 	}
 	if class := volume.AttributesClassOf(c); class != "" { // no binder would give it a volume without one
-		return Plan{Act: ActNone, Cause: "AttributesClass", Warning: fmt.Sprintf("PavProvisioner %q knows no VolumeAttributesClass; make the claim anew without spec.volumeAttributesClassName %q", name, class)}
+		return Plan{Act: ActNone, Cause: "AttributesClass", Warning: fmt.Sprintf("PavProvisioner %q does not support VolumeAttributesClass; create the claim again without spec.volumeAttributesClassName %q", name, class)}
 	}
 	if limit, beyond := volume.BeyondLimit(c); beyond {
 		request := volume.Request(c)
 		return Plan{Act: ActNone, Cause: "Limit", Warning: fmt.Sprintf("the claim's spec.resources.requests.storage is %s, more than its spec.resources.limits.storage, %s; "+
-			"make the claim anew with a limit of at least %s, or without a limit", request.String(), limit.String(), request.String())}
+			"create the claim again with a limit of at least %s, or without a limit", request.String(), limit.String(), request.String())}
 	}
 	if why := steppod.UnreadSecret(v.Provisioner, v.Class); why != "" {
 		return Plan{Act: ActNone, Cause: "Secret", Warning: why}
@@ -155,7 +155,7 @@ func unusable(p *pavv1.PavProvisioner, name string) (cause, why string) {
 	case p == nil:
 		return "NoProvisioner", fmt.Sprintf("there is no PavProvisioner %q; create it, or correct the provisioner of the StorageClass", name)
 	case p.DeletionTimestamp != nil:
-		return "ProvisionerDeleted", fmt.Sprintf("PavProvisioner %q is under deletion and makes no new volumes", name)
+		return "ProvisionerDeleted", fmt.Sprintf("PavProvisioner %q is under deletion and creates no new volumes", name)
 	case !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic):
 		return "NotDynamic", fmt.Sprintf("PavProvisioner %q does not have Dynamic in spec.provisioningModes", name)
 	}
@@ -297,7 +297,7 @@ func provisionerGone(v *View) *steppod.StepError {
 		return nil
 	}
 	return &steppod.StepError{Step: stepOf(v.Record), Reason: reasonNotReady, Message: fmt.Sprintf(
-		"PavProvisioner %q was removed while it made this volume", v.Record.Spec.Provisioner.Name)}
+		"PavProvisioner %q was removed while it created this volume", v.Record.Spec.Provisioner.Name)}
 }
 
 // created is the status once handle and capacity are known, and the node where the
@@ -318,7 +318,7 @@ func created(v *View, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (*tarnv
 	}
 	status.Phase, status.Handle, status.Capacity = tarnv1.VolumeCreated, handle, bytes
 	status.LastError, status.NextAttemptTime = nil, nil
-	say(status, record, reasonInProgress, "the volume is made; its PersistentVolume is being written")
+	say(status, record, reasonInProgress, "the volume is created; its PersistentVolume is being written")
 	return status, nil
 }
 

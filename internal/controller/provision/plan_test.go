@@ -142,14 +142,14 @@ func TestAClaimGetsARecordWhen(t *testing.T) {
 		{"a Static provisioner is told", viewOf(func(v *View) { v.Provisioner.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeStatic} }), ActNone, "does not have Dynamic"},
 		{"a claim that was bound once is Lost and gets no other volume", viewOf(func(v *View) { v.Claim.Annotations["pv.kubernetes.io/bind-completed"] = "yes" }), ActNone, ""},
 		{"a claim is left to its populator", viewOf(func(v *View) { v.Claim.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "Backup"} }), ActNone, ""},
-		{"a data source is told", viewOf(func(v *View) { v.Claim.Spec.DataSource = &corev1.TypedLocalObjectReference{} }), ActNone, "anew without spec.dataSource"},
-		{"a selector is told", viewOf(func(v *View) { v.Claim.Spec.Selector = &metav1.LabelSelector{} }), ActNone, "anew without spec.selector"},
-		{"a VolumeAttributesClass is told", viewOf(func(v *View) { v.Claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), ActNone, `anew without spec.volumeAttributesClassName "fast"`},
-		{"a request beyond the claim's own limit is told", viewOf(sized("2Gi", "1Gi")), ActNone, "requests.storage is 2Gi, more than its spec.resources.limits.storage, 1Gi; make the claim anew with a limit of at least 2Gi"},
+		{"a data source is told", viewOf(func(v *View) { v.Claim.Spec.DataSource = &corev1.TypedLocalObjectReference{} }), ActNone, "again without spec.dataSource"},
+		{"a selector is told", viewOf(func(v *View) { v.Claim.Spec.Selector = &metav1.LabelSelector{} }), ActNone, "again without spec.selector"},
+		{"a VolumeAttributesClass is told", viewOf(func(v *View) { v.Claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), ActNone, `again without spec.volumeAttributesClassName "fast"`},
+		{"a request beyond the claim's own limit is told", viewOf(sized("2Gi", "1Gi")), ActNone, "requests.storage is 2Gi, more than its spec.resources.limits.storage, 1Gi; create the claim again with a limit of at least 2Gi"},
 		{"a request at the claim's own limit, in whole bytes", viewOf(sized("500m", "1")), ActRecord, ""},
 		{"a Secret of its class that nobody reads is told", viewOf(func(v *View) {
 			v.Class.Parameters = map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "key"}
-		}), ActNone, `has parameter "csi.storage.k8s.io/node-stage-secret-name" with value "key", of which no template of PavProvisioner "prov" takes notice`},
+		}), ActNone, `has parameter "csi.storage.k8s.io/node-stage-secret-name" with value "key", which no template of PavProvisioner "prov" reads`},
 		{"a Secret of its class is read", viewOf(func(v *View) {
 			v.Class.Parameters = map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "key"}
 			v.Provisioner.Spec.VolumeStaging = testkit.Section(`"{{ params['csi.storage.k8s.io/node-stage-secret-name'] }}"`)

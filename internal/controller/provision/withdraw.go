@@ -46,7 +46,7 @@ func withdraw(v *View) Plan {
 	if wanted(v) {
 		what = "PavVolume"
 	}
-	say(status, v.Record, reasonClaimGone, "the "+what+" was deleted before a node was found to make the volume on")
+	say(status, v.Record, reasonClaimGone, "the "+what+" was deleted before a node was found for the volume")
 	return Plan{Act: ActWithdraw, Status: status}
 }
 

@@ -69,7 +69,7 @@ func (r *Reconciler) do(ctx context.Context, p *pavv1.PavProvisioner, a Action) 
 		r.events.Eventf(p, nil, corev1.EventTypeWarning, a.Reason, eventAction, "%s", a.Note)
 		return nil
 	}
-	return fmt.Errorf("accept: no way to apply %T", a)
+	return fmt.Errorf("accept: unknown action %T", a)
 }
 
 // patch writes a change of finalizers. Their list is replaced as a whole, hence the

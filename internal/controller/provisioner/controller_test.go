@@ -200,7 +200,7 @@ func TestAVolumeTheCacheHasNotShownYetKeepsItsProvisioner(t *testing.T) {
 	w.settle()
 	if p := w.provisioner(); p == nil || w.driver() == nil {
 		t.Fatal("it was let go while a volume is being made")
-	} else if c := meta.FindStatusCondition(p.Status.Conditions, "Accepted"); c.Message != "deletion is requested; no new volume is made or staged; waiting for the end of PavVolume v (Creating)" {
+	} else if c := meta.FindStatusCondition(p.Status.Conditions, "Accepted"); c.Message != "deletion was requested; no new volumes are created or staged; waiting for the deletion of PavVolume v (Creating)" {
 		t.Errorf("got %q", c.Message)
 	}
 }

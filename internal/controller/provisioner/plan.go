@@ -123,7 +123,7 @@ func accepted(v View) metav1.Condition {
 	case len(v.Problems) > 0:
 		c.Reason, c.Message = problemReason(v.Problems), problemMessage(v.Problems)
 	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonAccepted, "every section and the syntax of every template is right"
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonAccepted, "every section and the syntax of every template are valid"
 	}
 	return c
 }
@@ -150,11 +150,11 @@ func deleting(v View) metav1.Condition {
 	c := metav1.Condition{Type: pavv1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: ReasonDeleting}
 	held := holders(v)
 	if len(held) == 0 {
-		c.Message = "deletion is requested; nothing of Tarn's is waited for"
+		c.Message = "deletion was requested; nothing of Tarn's blocks it"
 		return c
 	}
 	named := held[:min(len(held), maxNamed)]
-	c.Message = "deletion is requested; no new volume is made or staged; waiting for the end of " + strings.Join(named, ", ")
+	c.Message = "deletion was requested; no new volumes are created or staged; waiting for the deletion of " + strings.Join(named, ", ")
 	if more := len(held) - len(named); more > 0 {
 		c.Message += fmt.Sprintf(" and %d more", more)
 	}
@@ -189,7 +189,7 @@ func holders(v View) []string {
 func holds(record *tarnv1.PavVolume, vol *corev1.PersistentVolume) string {
 	switch record.Status.Phase {
 	case "", tarnv1.VolumePending:
-		return "about to be dropped"
+		return "about to be deleted"
 	case tarnv1.VolumeDisputed:
 		return "" // nothing is run for it any more
 	case tarnv1.VolumeCreated:
@@ -202,7 +202,7 @@ func holds(record *tarnv1.PavVolume, vol *corev1.PersistentVolume) string {
 	case vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
 		return "reclaim policy Delete"
 	case joining(vol):
-		return "on its way into a pool"
+		return "being added to a pool"
 	case vol.Status.Phase != corev1.VolumeReleased && vol.Status.Phase != corev1.VolumeFailed &&
 		(vol.Status.Phase != corev1.VolumeAvailable || vol.Spec.ClaimRef != nil):
 		return "in use by its claim"

@@ -52,7 +52,7 @@ func reported(v View) View {
 func names(p Plan) string {
 	var parts []string
 	for _, a := range p.Actions {
-		parts = append(parts, strings.TrimPrefix(fmt.Sprintf("%T", a), "accept."))
+		parts = append(parts, strings.TrimPrefix(fmt.Sprintf("%T", a), "provisioner."))
 	}
 	return strings.Join(parts, " ")
 }
@@ -288,8 +288,8 @@ func TestPlanLetsGoOfWhatNothingNeeds(t *testing.T) {
 		wantHolder string
 	}{
 		{name: "nothing"},
-		{name: "a claim that waits, until its record is dropped", records: []tarnv1.PavVolume{record("v", tarnv1.VolumePending)}, wantHolder: "PavVolume v (about to be dropped)"},
-		{name: "a claim that has just come", records: []tarnv1.PavVolume{record("v", "")}, wantHolder: "PavVolume v (about to be dropped)"},
+		{name: "a claim that waits, until its record is dropped", records: []tarnv1.PavVolume{record("v", tarnv1.VolumePending)}, wantHolder: "PavVolume v (about to be deleted)"},
+		{name: "a claim that has just come", records: []tarnv1.PavVolume{record("v", "")}, wantHolder: "PavVolume v (about to be deleted)"},
 		{name: "a claim being checked", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeValidating)}, wantHolder: "PavVolume v (Validating)"},
 		{name: "a volume being made", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreating)}, wantHolder: "PavVolume v (Creating)"},
 		{name: "not a volume that is disputed", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeDisputed)}},
@@ -328,8 +328,8 @@ func TestPlanLetsGoOfWhatNothingNeeds(t *testing.T) {
 			volume: annotated(corev1.VolumeReleased, tarnv1.AnnotationReclaimPolicy, "Retain"),
 		},
 		{
-			name: "a volume on its way into a pool", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreated)},
-			volume: annotated(corev1.VolumeReleased, tarnv1.AnnotationPoolFilling, "uid"), wantHolder: "PavVolume v (on its way into a pool)",
+			name: "a volume being added to a pool", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreated)},
+			volume: annotated(corev1.VolumeReleased, tarnv1.AnnotationPoolFilling, "uid"), wantHolder: "PavVolume v (being added to a pool)",
 		},
 		{
 			name: "a kept volume that was set free", records: []tarnv1.PavVolume{record("v", tarnv1.VolumeCreated)},
@@ -356,7 +356,7 @@ func TestPlanLetsGoOfWhatNothingNeeds(t *testing.T) {
 				t.Fatalf("got %q, want it to wait and say so", got)
 			}
 			accepted := meta.FindStatusCondition(statusOf(p).Conditions, pavv1.ConditionAccepted)
-			if accepted.Status != "False" || accepted.Reason != "Deleting" || !strings.HasSuffix(accepted.Message, "waiting for the end of "+c.wantHolder) {
+			if accepted.Status != "False" || accepted.Reason != "Deleting" || !strings.HasSuffix(accepted.Message, "waiting for the deletion of "+c.wantHolder) {
 				t.Errorf("got %+v, want it to wait for %q", accepted, c.wantHolder)
 			}
 		})

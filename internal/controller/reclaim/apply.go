@@ -23,7 +23,7 @@ var errStale = errors.New("the cache is behind")
 
 // errClaimThere says that a claim keeps a volume that is to be deleted: no event of the
 // volume tells when that changes, so the queue asks again.
-var errClaimThere = errors.New("the claim of a volume that is to be deleted is still there")
+var errClaimThere = errors.New("the claim of a volume that should be deleted still exists")
 
 // apply carries out a plan. It gives back true when the View has changed in a way
 // that more can be done at once.
@@ -104,7 +104,7 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) (held bool, e
 	if err != nil || claim == nil {
 		return false, err
 	}
-	p := inUse(v, reasonClaimThere, fmt.Sprintf("the volume is to be deleted, but claim %s/%s, to which it belongs, is there; delete the claim, too, if its data is to go",
+	p := inUse(v, reasonClaimThere, fmt.Sprintf("the volume should be deleted, but its claim %s/%s still exists; delete the claim too if its data is not needed",
 		claim.Namespace, claim.Name))
 	if p.Status == nil {
 		return true, errClaimThere
@@ -276,7 +276,7 @@ func (r *reconciler) forget(ctx context.Context, v *View) error {
 		return err
 	}
 	r.events.Eventf(vol, nil, corev1.EventTypeWarning, eventDeleteFailed, "Forget",
-		"the PavVolume of this volume was removed by force; its storage is not deleted: remove %q of %q by hand", vol.Spec.CSI.VolumeHandle, vol.Spec.CSI.Driver)
+		"the PavVolume of this volume was removed by force, so its storage is not deleted; delete %q of %q by hand", vol.Spec.CSI.VolumeHandle, vol.Spec.CSI.Driver)
 	return nil
 }
 

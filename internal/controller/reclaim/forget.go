@@ -58,7 +58,7 @@ func (r *reconciler) giveUpRecord(ctx context.Context, v *View) error {
 	if err := r.finish(ctx, v); err != nil {
 		return err
 	}
-	r.tellAs(v, corev1.EventTypeWarning, eventForgotten, actionForgotten, fmt.Sprintf("PavVolume %s was given up: %s", v.Record.Name, steppod.GivenUp(v.Record)))
+	r.tellAs(v, corev1.EventTypeWarning, eventForgotten, actionForgotten, fmt.Sprintf("PavVolume %s was forgotten: %s", v.Record.Name, steppod.GivenUp(v.Record)))
 	return nil
 }
 

@@ -132,7 +132,7 @@ func theWordIsTaken(t *testing.T, e *ending) {
 	if err != nil || record != nil {
 		t.Errorf("the word was given, and the record is there: %+v, %v", record, err)
 	}
-	if told := <-e.events.Events; !strings.Contains(told, `its storage, of handle "shelf-7", is taken to be gone with the node`) {
+	if told := <-e.events.Events; !strings.Contains(told, `its storage, with handle "shelf-7", is assumed to be gone with the node`) {
 		t.Errorf("told %q", told)
 	}
 	vol, err := kube.Get(t.Context(), e.store, client.ObjectKey{Name: "pvc-u1"}, &corev1.PersistentVolume{})

@@ -133,7 +133,7 @@ func decideCreated(v *View, now time.Time) Plan {
 		// left alone, until somebody removes the PersistentVolume
 		return decideRetained(v)
 	default: // the API server knows a policy that this does not
-		p := say(v, reasonPolicy, fmt.Sprintf("reclaim policy %q is not known, and the volume is kept; set it to Delete, Retain or Recycle", vol.Spec.PersistentVolumeReclaimPolicy))
+		p := say(v, reasonPolicy, fmt.Sprintf("reclaim policy %q is unknown, so the volume is kept; set it to Delete, Retain or Recycle", vol.Spec.PersistentVolumeReclaimPolicy))
 		if p.Status != nil {
 			p.Warning, p.WarningReason = meta.FindStatusCondition(p.Status.Conditions, tarnv1.ConditionDeletable).Message, eventUnknownPolicy
 		}
@@ -211,7 +211,7 @@ func decideWithoutVolume(v *View) Plan {
 		return Plan{Act: ActDelete, Status: deleting(v.Record)}
 	}
 	lost := say(v, reasonVolumeLost, fmt.Sprintf(
-		"PersistentVolume %s was removed by force; its storage is still there: kubectl delete pavvolume %s destroys it", v.Record.Name, v.Record.Name))
+		"PersistentVolume %s was removed by force; its storage still exists; to delete the storage: kubectl delete pavvolume %s", v.Record.Name, v.Record.Name))
 	if lost.Act == ActStatus {
 		lost.Act = ActLost
 	}
@@ -230,7 +230,7 @@ func sharedHandle(v *View, handle string, holders []kube.Holder, now time.Time) 
 		if i < 0 {
 			return Plan{Act: ActNone}, false
 		}
-		message := fmt.Sprintf("%s has volumeHandle %q, too, and the deletion pod would delete its data: delete that volume, or set the reclaim policy of this one to Retain", holders[i], handle)
+		message := fmt.Sprintf("%s has volumeHandle %q too, so the deletion pod would delete its data; delete that volume, or set the reclaim policy of this one to Retain", holders[i], handle)
 		if p = say(v, steppod.ReasonHandleTaken, message); p.Status != nil {
 			p.Warning = message
 		}
@@ -316,10 +316,10 @@ func takeBack(v *View, now time.Time) Plan {
 	}
 	status := v.Record.Status.DeepCopy()
 	status.Phase, status.NextDeletionTime = tarnv1.VolumeCreated, nil
-	message := "the volume was taken back before anything was deleted"
+	message := "the deletion was cancelled before anything was deleted"
 	p := Plan{Act: ActStatus, Status: status}
 	if status.DeletionStarted {
-		message = "the volume was taken back after a deletion pod had begun: check its data"
+		message = "the deletion was cancelled after a deletion pod had started; check the data of the volume"
 		p.Warning = message
 	}
 	condition(status, v.Record, metav1.ConditionFalse, reasonTakenBack, message)
@@ -338,7 +338,7 @@ func run(v *View, attempt int32, now time.Time) Plan {
 			return done(v, now) // the word that the storage was removed by hand
 		}
 		return say(v, reasonProvisioner, fmt.Sprintf(
-			"PavProvisioner %q, which made the volume, is gone, and nothing else knows how to remove it; remove the storage by hand, then: kubectl delete pavvolume %s",
+			"PavProvisioner %q, which created the volume, is gone, and nothing else can delete its storage; delete the storage by hand, then: kubectl delete pavvolume %s",
 			v.Record.Spec.Provisioner.Name, v.Record.Name))
 	}
 	return Plan{Act: ActRun, Attempt: attempt}

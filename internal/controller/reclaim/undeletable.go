@@ -32,13 +32,13 @@ func refusalOf(vol *corev1.PersistentVolume, namespace string) *Refusal {
 	case policy == corev1.PersistentVolumeReclaimRetain, policy == corev1.PersistentVolumeReclaimRecycle:
 		return nil
 	case policy != corev1.PersistentVolumeReclaimDelete:
-		return &Refusal{eventUnknownPolicy, fmt.Sprintf("reclaim policy %q is not known, and the volume is kept; set it to Delete, Retain or Recycle", policy)}
+		return &Refusal{eventUnknownPolicy, fmt.Sprintf("reclaim policy %q is unknown, so the volume is kept; set it to Delete, Retain or Recycle", policy)}
 	case inTree:
-		return &Refusal{eventDeleteFailed, fmt.Sprintf("no deleter: %s, which made the volume, is not served any more; remove its storage by hand, then the PersistentVolume", by)}
+		return &Refusal{eventDeleteFailed, fmt.Sprintf("no deleter: provisioner %s, which created the volume, is not served any more; delete its storage by hand, then the PersistentVolume", by)}
 	case made, vol.Spec.CSI != nil:
 		return nil
 	}
-	return &Refusal{eventDeleteFailed, "no deleter: no provisioner has made the volume, so none destroys it; remove its storage by hand, then the PersistentVolume, or set reclaim policy Retain, or Recycle to have it used again"}
+	return &Refusal{eventDeleteFailed, "no deleter: no provisioner created the volume, so none deletes it; delete its storage by hand, then the PersistentVolume, or set reclaim policy Retain to keep it or Recycle to use it again"}
 }
 
 // strangers looks at a volume without a record: it lets go of what was ours, and, in the

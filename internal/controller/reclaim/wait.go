@@ -72,14 +72,14 @@ func withoutNode(v *View, now time.Time) Plan {
 	switch {
 	case v.Record.Status.Phase == tarnv1.VolumeUndoing:
 		p := done(v, now)
-		p.Warning, p.WarningReason = fmt.Sprintf("node %q is gone: what was made there of the volume is not undone", node), eventUndoSkipped
+		p.Warning, p.WarningReason = fmt.Sprintf("node %q is gone, so what was created there for the volume is not deleted", node), eventUndoSkipped
 		return p
 	case v.Record.DeletionTimestamp != nil:
 		p := done(v, now)
-		p.Warning = fmt.Sprintf("node %q is gone and PavVolume %s was deleted: its storage, of handle %q, is taken to be gone with the node", node, v.Record.Name, v.Record.Status.Handle)
+		p.Warning = fmt.Sprintf("node %q is gone and PavVolume %s was deleted: its storage, with handle %q, is assumed to be gone with the node", node, v.Record.Name, v.Record.Status.Handle)
 		return p
 	}
-	message := fmt.Sprintf("node %q, which has the volume's storage, is gone; the storage is deleted when the node is back; if it will not be: kubectl delete pavvolume %s", node, v.Record.Name)
+	message := fmt.Sprintf("node %q, which has the volume's storage, is gone; the storage is deleted when the node is back; if the node will not come back: kubectl delete pavvolume %s", node, v.Record.Name)
 	p := say(v, steppod.ReasonNodeGone, message)
 	if p.Status != nil {
 		p.Warning = message

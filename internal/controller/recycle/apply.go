@@ -64,7 +64,7 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 		r.events.Eventf(v.Volume, nil, a.Type, a.Reason, eventAction, "%s", kube.Note(a.Note))
 		return nil
 	}
-	return fmt.Errorf("recycle: no way to apply %T", a)
+	return fmt.Errorf("recycle: unknown action %T", a)
 }
 
 // create makes an object. One of the name that is there already is one the cache had
@@ -135,7 +135,7 @@ func (r *reconciler) confirmSole(ctx context.Context, v *View, run RunStep) erro
 		return err
 	}
 	return &steppod.StepError{Step: run.Step, Reason: steppod.ReasonHandleTaken, Message: fmt.Sprintf(
-		"%s has volumeHandle %q, too, and the %s pod would destroy its data: delete that volume, or take annotation %s off this one", holders[0], handle, run.Step, tarnv1.AnnotationRecycle)}
+		"%s has volumeHandle %q too, so the %s pod would delete its data; delete that volume, or remove annotation %s from this one", holders[0], handle, run.Step, tarnv1.AnnotationRecycle)}
 }
 
 // report writes a condition of a record, as the version it was decided on.

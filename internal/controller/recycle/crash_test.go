@@ -28,7 +28,7 @@ func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPol
 		case vol.Status.Phase != corev1.VolumeAvailable || vol.Spec.ClaimRef != nil:
 			return "it cannot be had"
 		case vol.Spec.PersistentVolumeReclaimPolicy != policy || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "":
-			return "its policy is not its own"
+			return "its reclaim policy is not its own"
 		case cert == nil || !w.certifies(cert):
 			return "its certificate is wrong"
 		case failureOf(vol) != nil, vol.Status.Reason != "":

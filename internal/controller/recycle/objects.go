@@ -171,7 +171,7 @@ func readCertificate(pod *corev1.Pod) (tarnv1.RecycleCertificate, error) {
 	var cert tarnv1.RecycleCertificate
 	ended := terminated(pod)
 	if ended == nil {
-		return cert, fmt.Errorf("scrub pod %s succeeded, but does not say how", pod.Name)
+		return cert, fmt.Errorf("scrub pod %s succeeded, but the status of its container is missing", pod.Name)
 	}
 	err := json.Unmarshal([]byte(ended.Message), &cert)
 	cert.Claim, cert.Image, cert.Time = pod.Annotations[annClaim], pod.Spec.Containers[0].Image, ptr.To(ended.FinishedAt)
@@ -214,11 +214,11 @@ func failureOfPod(pod *corev1.Pod) string {
 	}
 	ended := terminated(pod)
 	if ended == nil {
-		return "the scrub pod failed: " + cmp.Or(pod.Status.Reason, steppod.Disruption(pod), "nobody says why")
+		return "the scrub pod failed: " + cmp.Or(pod.Status.Reason, steppod.Disruption(pod), "no reason is given")
 	}
 	if message := strings.TrimPrefix(strings.TrimSpace(ended.Message), "tarn: "); message != "" {
 		if word := wordOf(pod); word != nil {
-			return fmt.Sprintf("PavProvisioner %q says to have done %s, but what Tarn reads says otherwise: %s", word.Provisioner, word.Method, message)
+			return fmt.Sprintf("PavProvisioner %q reports that it did %s, but Tarn's check of the volume failed: %s", word.Provisioner, word.Method, message)
 		}
 		return message
 	}

@@ -167,7 +167,7 @@ func planReleased(v *View, now time.Time) Plan {
 		leave(v, &p)
 		return p
 	case vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle && !v.OwnBinder && kubernetesRecycles(vol):
-		p.add(Post{corev1.EventTypeNormal, eventLeft, "Kubernetes' own binder recycles volumes of this source and policy Recycle; for Tarn to do it, set policy Retain and annotation " + tarnv1.AnnotationRecycle})
+		p.add(Post{corev1.EventTypeNormal, eventLeft, "Kubernetes' own binder recycles volumes of this source with policy Recycle; for Tarn to do it, set policy Retain and annotation " + tarnv1.AnnotationRecycle})
 		return p
 	case wrong != "":
 		refuse(v, &p, wrong)
@@ -202,7 +202,7 @@ func begin(v *View, now time.Time) Plan {
 	}
 	switch {
 	case len(v.Users) > 0:
-		p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is not scrubbed yet, as it is used by " + strings.Join(v.Users, ", ")})
+		p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is not scrubbed yet, because it is used by " + strings.Join(v.Users, ", ")})
 	case vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
 		p.add(Change{kept(vol)})
 	case !stopWork(v, &p): // of a claim that is gone
@@ -239,7 +239,7 @@ func planScrubbing(v *View, now time.Time) Plan {
 	case v.Pod == nil && len(steps) > 0:
 		planSteps(v, &p, now, method, steps)
 	case v.Pod == nil && method == "":
-		note(v, &p, now, "annotation "+tarnv1.AnnotationRecycle+" names no method any more; "+wrong)
+		note(v, &p, now, "annotation "+tarnv1.AnnotationRecycle+" no longer names a method; "+wrong)
 	case v.Pod == nil:
 		p.add(StartPod{scrubPod(v, method)})
 	case v.Pod.DeletionTimestamp != nil:
@@ -320,7 +320,7 @@ func planVerified(v *View, now time.Time) Plan {
 	}
 	dropWork(v, &p)
 	if p.Grave = !v.Live; !p.Grave && len(v.Recyclers) > 0 { // begun in the moment before it was given to the scrub claim
-		p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is scrubbed, and not given back yet, as it is used by " + strings.Join(v.Recyclers, ", ")})
+		p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is scrubbed, but not Available yet, because it is used by " + strings.Join(v.Recyclers, ", ")})
 	} else if !p.Grave {
 		p.add(Change{freed(v.Volume, now)}, Post{corev1.EventTypeNormal, eventRecycled, "Volume recycled"})
 	}

@@ -85,7 +85,7 @@ func (v *View) begun() (tarnv1.RecycleMethod, []tarnv1.Step) {
 func planSteps(v *View, p *Plan, now time.Time, method tarnv1.RecycleMethod, steps []tarnv1.Step) {
 	if method == tarnv1.RecycleRecreate && v.work(tarnv1.StepDeletion, false) == nil && v.work(tarnv1.StepCreation, false) != nil {
 		// A second deletion would destroy what was made anew.
-		note(v, p, now, "somebody has removed the deletion pod before the volume was made anew")
+		note(v, p, now, "the deletion pod was removed before the volume was created again")
 		return
 	}
 	var last steppod.Observation
@@ -126,7 +126,7 @@ func follow(v *View, p *Plan, now time.Time, run RunStep) (steppod.Observation, 
 			return o, false
 		}
 		if len(v.Users) > 0 {
-			p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is not recycled yet, as it is used by " + strings.Join(v.Users, ", ")})
+			p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is not recycled yet, because it is used by " + strings.Join(v.Users, ", ")})
 			p.Next = now.Add(usersLook)
 			return o, false
 		}
@@ -173,7 +173,7 @@ func madeAnew(v *View, p *Plan, now time.Time, o steppod.Observation) bool {
 	own := cmp.Or(v.Record.Status.Handle, steppod.DefaultHandle(v.Record))
 	if handle != own {
 		if _, done := follow(v, p, now, RunStep{Step: tarnv1.StepDeletion, Method: tarnv1.RecycleRecreate, Handle: handle}); done {
-			note(v, p, now, fmt.Sprintf("the creation pod gave handle %q, and the volume has %q for life: what it made is deleted again; set reclaim policy Delete instead of %s Recreate",
+			note(v, p, now, fmt.Sprintf("the creation pod returned handle %q, but the volume keeps handle %q for life; what the pod created is deleted again; set reclaim policy Delete instead of %s Recreate",
 				handle, own, tarnv1.AnnotationRecycle))
 		}
 		return false
@@ -199,7 +199,7 @@ func stopWork(v *View, p *Plan) bool {
 			if ended = false; pod.DeletionTimestamp == nil {
 				p.add(StopPod{pod})
 			} else {
-				p.add(Post{corev1.EventTypeNormal, eventPod, fmt.Sprintf("pod %s/%s is being deleted; once it has ended, recycling goes on", pod.Namespace, pod.Name)})
+				p.add(Post{corev1.EventTypeNormal, eventPod, fmt.Sprintf("pod %s/%s is being deleted; recycling continues once it has ended", pod.Namespace, pod.Name)})
 			}
 		}
 	}

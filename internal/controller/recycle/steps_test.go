@@ -227,7 +227,7 @@ func TestAFailedCheckNamesWhoseWordWasWrong(t *testing.T) {
 	if !ok {
 		t.Fatal("nothing is noted")
 	}
-	const want = `PavProvisioner "prov" says to have done Zero, but what Tarn reads says otherwise: the volume is not empty, it has "note"`
+	const want = `PavProvisioner "prov" reports that it did Zero, but Tarn's check of the volume failed: the volume is not empty, it has "note"`
 	if f := failureOf(change.To); f == nil || f.Message != want {
 		t.Errorf("noted %+v, want %s", f, want)
 	}

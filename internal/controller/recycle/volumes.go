@@ -19,7 +19,7 @@ type state string
 const (
 	// used: a claim's, reserved for one, or to be had.
 	used state = "Used"
-	// joining: on its way into a pool, out of it, or to a claim of Tarn's own.
+	// joining: being added to a pool, out of it, or to a claim of Tarn's own.
 	joining state = "Joining"
 	// released: its claim is gone.
 	released state = "Released"
@@ -114,11 +114,11 @@ func methodOf(v *View) (method tarnv1.RecycleMethod, wrong string) {
 func recreateOf(v *View) (method tarnv1.RecycleMethod, wrong string) {
 	switch {
 	case v.Record == nil:
-		return "", "annotation " + tarnv1.AnnotationRecycle + " is Recreate, and no PavProvisioner has made the volume: set reclaim policy Delete instead, and have a PersistentVolumeSet or a new claim make another volume"
+		return "", "annotation " + tarnv1.AnnotationRecycle + " is Recreate, but no PavProvisioner created the volume; set reclaim policy Delete instead, and let a PersistentVolumeSet or a new claim create another volume"
 	case v.Provisioner == nil:
-		return "", fmt.Sprintf("PavProvisioner %q, which made the volume, is gone, and nothing else knows how to make it anew: set annotation %s to Files, Zero or Discard", v.Record.Spec.Provisioner.Name, tarnv1.AnnotationRecycle)
+		return "", fmt.Sprintf("PavProvisioner %q, which created the volume, is gone, and nothing else can create it again; set annotation %s to Files, Zero or Discard", v.Record.Spec.Provisioner.Name, tarnv1.AnnotationRecycle)
 	case len(v.provided(tarnv1.RecycleRecreate)) == 0:
-		return "", fmt.Sprintf("PavProvisioner %q cannot make a volume anew: give it spec.volumeDeletion.podTemplate and spec.volumeCreation.podTemplate, or set annotation %s to Files, Zero or Discard", v.Provisioner.Name, tarnv1.AnnotationRecycle)
+		return "", fmt.Sprintf("PavProvisioner %q cannot create a volume again; give it spec.volumeDeletion.podTemplate and spec.volumeCreation.podTemplate, or set annotation %s to Files, Zero or Discard", v.Provisioner.Name, tarnv1.AnnotationRecycle)
 	}
 	return tarnv1.RecycleRecreate, ""
 }

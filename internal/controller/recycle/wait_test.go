@@ -21,7 +21,7 @@ func TestAScrubPodThatNeverRanIsToldWithWhatEndedIt(t *testing.T) {
 		{"its node", "DeletionByPodGC: PodGC: node no longer exists", corev1.PodStatus{Conditions: []corev1.PodCondition{gone}}},
 		{"its kubelet", "OutOfcpu", corev1.PodStatus{Reason: "OutOfcpu", Conditions: []corev1.PodCondition{gone}}},
 		{"its kubelet, in more words", "no room", corev1.PodStatus{Reason: "OutOfcpu", Message: "no room"}},
-		{"nobody knows who", "nobody says why", corev1.PodStatus{}},
+		{"nobody knows who", "no reason is given", corev1.PodStatus{}},
 	} {
 		if got := failureOfPod(&corev1.Pod{Status: c.status}); !strings.HasSuffix(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
@@ -91,7 +91,7 @@ func TestAScrubPodThatHasRunTooLongTellsWhatItWaitedFor(t *testing.T) {
 	}{
 		{[]viewWith{withoutImage}, "has not ended within 5m0s: container scrub: ErrImagePull"},
 		{[]viewWith{unscheduled}, "has not ended within 5m0s: not scheduled: 0/1 nodes fit"},
-		{nil, "its Events may tell why: kubectl -n " + testNamespace + " describe pod "},
+		{nil, "its Events may say why: kubectl -n " + testNamespace + " describe pod "},
 	} {
 		v := view(append([]viewWith{pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), older}, c.changes...)...)
 		said := ""

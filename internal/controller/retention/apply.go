@@ -57,14 +57,14 @@ func (r *reconciler) confirmUnused(ctx context.Context, vol *corev1.PersistentVo
 		return err
 	}
 	if keeper != nil {
-		return r.keep(live, fmt.Sprintf("claim %s/%s has it", keeper.Namespace, keeper.Name))
+		return r.keep(live, fmt.Sprintf("claim %s/%s uses it", keeper.Namespace, keeper.Name))
 	}
 	pod, err := r.claims.Started(ctx, live)
 	if err != nil {
 		return err
 	}
 	if pod != nil {
-		return r.keep(live, fmt.Sprintf("pod %s/%s uses it, whose claim was removed by force or has lost it", pod.Namespace, pod.Name))
+		return r.keep(live, fmt.Sprintf("pod %s/%s uses it, and its claim was removed by force or lost the volume", pod.Namespace, pod.Name))
 	}
 	attachments := &storagev1.VolumeAttachmentList{}
 	if err := r.reader.List(ctx, attachments); err != nil {
@@ -80,6 +80,6 @@ func (r *reconciler) confirmUnused(ctx context.Context, vol *corev1.PersistentVo
 
 // keep tells why a volume stays though its retention is over.
 func (r *reconciler) keep(vol *corev1.PersistentVolume, why string) error {
-	r.events.Eventf(vol, nil, corev1.EventTypeWarning, eventInUse, "Trash", "%s", kube.Note("the retention is over, but the volume stays: "+why))
+	r.events.Eventf(vol, nil, corev1.EventTypeWarning, eventInUse, "Trash", "%s", kube.Note("the retention is over, but the volume is kept: "+why))
 	return fmt.Errorf("%w: %s", errInUse, why)
 }

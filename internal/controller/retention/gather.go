@@ -21,7 +21,7 @@ import (
 // View is all that is known about one volume. What does not exist is nil. The volume
 // shares memory with the cache and must not be changed.
 type View struct {
-	// Namespace is Tarn's own: what its claims have is on its way into a pool or out.
+	// Namespace is Tarn's own: what its claims have is being added to a pool or out.
 	Namespace string
 	Volume    *corev1.PersistentVolume
 	// Claim is the one the volume belongs to, by uid.

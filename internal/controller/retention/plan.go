@@ -41,7 +41,7 @@ type Event struct{ Type, Reason, Note string }
 type state string
 
 const (
-	// foreign: being deleted, or on its way into a pool or out of one.
+	// foreign: being deleted, or being added to a pool or out of one.
 	foreign state = "Foreign"
 	// cleared: nobody's, and the binder has not seen it: drivers destroy by phase Released
 	// and policy Delete, and do not look at claimRef.
@@ -128,7 +128,7 @@ func planForeign(vol *corev1.PersistentVolume) Plan {
 		return Plan{}
 	}
 	return Plan{Event: Event{corev1.EventTypeWarning, eventLeft, fmt.Sprintf(
-		"the volume is being deleted while it has a retention: its storage stays, and nothing removes it; to have it go with the volume: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"%s\"}}'",
+		"the volume is being deleted during its retention; its storage is kept, and nothing deletes it later; to delete it with the volume: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"%s\"}}'",
 		vol.Name, volume.OwnPolicy(vol))}}
 }
 
@@ -182,7 +182,7 @@ func planReleased(v *View, want *corev1.PersistentVolume, now time.Time) Plan {
 	volume.Hold(want, text)
 	volume.Trash(want, until)
 	return write(v, want, Plan{Next: until, Event: Event{corev1.EventTypeNormal, eventTrashed, fmt.Sprintf(
-		"claim %s/%s is gone; its data is kept until %s; to have it back: tarn undelete volume %s",
+		"claim %s/%s is gone; its data is kept until %s; to restore it: tarn undelete volume %s",
 		want.Spec.ClaimRef.Namespace, want.Spec.ClaimRef.Name, until.UTC().Format(time.RFC3339), want.Name)}})
 }
 

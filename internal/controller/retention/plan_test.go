@@ -173,7 +173,7 @@ func TestPlan(t *testing.T) {
 		{"so does one that was bound", viewOf(held(deletes), func(v *View) { v.Volume.Spec.ClaimRef = nil }), nil, false, "", time.Time{}},
 		{"a volume that is nobody's forgets everything", viewOf(held(deletes), trashedUntil(later), func(v *View) { v.Volume.Spec.ClaimRef, v.Volume.Status.Phase = nil, corev1.VolumeAvailable }), map[string]string{"policy": "Delete"}, false, "", time.Time{}},
 		{"a filler claim's volume is left alone", viewOf(func(v *View) { v.Volume.Spec.ClaimRef.Namespace = "tarn-system" }), nil, false, "", time.Time{}},
-		{"a volume on its way into a pool is left alone", viewOf(annotated(tarnv1.AnnotationPoolFilling, "u")), nil, false, "", time.Time{}},
+		{"a volume being added to a pool is left alone", viewOf(annotated(tarnv1.AnnotationPoolFilling, "u")), nil, false, "", time.Time{}},
 		{"a volume being deleted is left alone", viewOf(func(v *View) { v.Volume.DeletionTimestamp = &gone }), nil, false, "", time.Time{}},
 		{"one being deleted while it is held is told that its storage stays", viewOf(held(deletes), func(v *View) { v.Volume.DeletionTimestamp = &gone }), nil, false, eventLeft, time.Time{}},
 		{"a volume that could not be deleted is left alone", viewOf(orphaned, func(v *View) { v.Volume.Status.Phase = corev1.VolumeFailed }), nil, false, "", time.Time{}},

@@ -48,8 +48,8 @@ func TestAVolumeWhoseRetentionIsOverStaysWhileSomethingUsesIt(t *testing.T) {
 		want string
 	}{
 		{"nothing", nil, ""},
-		{"its claim", []client.Object{viewOf().Claim}, "claim shop/data has it"},
-		{"a claim that is bound to it, though it points at another", []client.Object{robbed}, "claim other/data has it"},
+		{"its claim", []client.Object{viewOf().Claim}, "claim shop/data uses it"},
+		{"a claim that is bound to it, though it points at another", []client.Object{robbed}, "claim other/data uses it"},
 		{"a pod whose claim was removed by force", []client.Object{uses(corev1.PodRunning)}, "pod shop/p uses it"},
 		{"a pod that has ended", []client.Object{uses(corev1.PodSucceeded)}, ""},
 		{"an attachment", []client.Object{attached(ptr.To("pvc-u"))}, "it is attached to node n"},

@@ -79,14 +79,14 @@ func awaitsVolumes(pod *corev1.Pod) bool {
 func (a *ahead) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	pod, err := kube.Get(ctx, a.pods, req.NamespacedName, &corev1.Pod{})
 	if err != nil {
-		log.FromContext(ctx).V(1).Info("a pod's volumes are not staged ahead; they are when the kubelet asks", "because", err.Error())
+		log.FromContext(ctx).V(1).Info("the volumes of a pod cannot be staged ahead; they are staged when the kubelet asks", "because", err.Error())
 	}
 	if pod == nil || !awaitsVolumes(pod) {
 		return reconcile.Result{}, nil
 	}
 	for i := range pod.Spec.Volumes {
 		if err := a.begin(ctx, pod, &pod.Spec.Volumes[i]); err != nil {
-			log.FromContext(ctx).V(1).Info("a volume is not staged ahead; it is when the kubelet asks", "volume", pod.Spec.Volumes[i].Name, "because", err.Error())
+			log.FromContext(ctx).V(1).Info("a volume cannot be staged ahead; it is staged when the kubelet asks", "volume", pod.Spec.Volumes[i].Name, "because", err.Error())
 		}
 	}
 	return reconcile.Result{}, nil
@@ -212,7 +212,7 @@ func (r *Reconciler) elsewhere(ctx context.Context, v *View) error {
 		case !sent:
 			v.Unsent = append(v.Unsent, *s)
 		default:
-			v.Awaited = fmt.Sprintf(tarnv1.StageWaits+"%s, which was begun ahead for pod %s/%s on node %s", s.Name, s.Spec.AheadFor.Namespace, s.Spec.AheadFor.Name, s.Spec.NodeName)
+			v.Awaited = fmt.Sprintf(tarnv1.StageWaits+"%s, which was staged ahead for pod %s/%s on node %s", s.Name, s.Spec.AheadFor.Namespace, s.Spec.AheadFor.Name, s.Spec.NodeName)
 		}
 	}
 	return nil

@@ -166,7 +166,7 @@ func TestWhatIsOnOtherNodesDecidesWhetherAStageBegins(t *testing.T) {
 	sent := func(s *tarnv1.PavStage) { s.Status.Pod = starting() }
 	unstaged := func(s *tarnv1.PavStage) { sent(s); s.Status.Pod.Phase = tarnv1.StagePodUnstaged }
 	old := func(s *tarnv1.PavStage) { s.CreationTimestamp = metav1.Time{Time: noon.Add(-time.Hour)} }
-	const waits = "waiting for PavStage stage-2, which was begun ahead for pod ns/web on node n2"
+	const waits = "waiting for PavStage stage-2, which was staged ahead for pod ns/web on node n2"
 	called := aStage(tarnv1.PavStagePodStatus{})
 	for name, c := range map[string]struct {
 		stage, other *tarnv1.PavStage

@@ -97,7 +97,7 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 	case DropGuard:
 		return r.dropGuard(ctx, v.Guard)
 	}
-	return fmt.Errorf("stage: no way to apply %T", a)
+	return fmt.Errorf("stage: unknown action %T", a)
 }
 
 // maxMeetings is how many writes of the node agent may come between reading a stage

@@ -179,7 +179,7 @@ func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView
 	}
 	if why := verdict(w); why != usable {
 		if why == unknown {
-			why = fmt.Sprintf("PavProvisioner %q was not checked yet", v.Stage.Spec.Provisioner.Name)
+			why = fmt.Sprintf("PavProvisioner %q has not been checked yet", v.Stage.Spec.Provisioner.Name)
 		}
 		return unfit(why)
 	}

@@ -63,7 +63,7 @@ func TestPlanOfAStageThatGrows(t *testing.T) {
 		{"a pod that runs is waited for", anExpansion(state(2, tarnv1.StageExpansionRunning), pod(corev1.PodRunning)), ""},
 		{"a pod that succeeded is recorded, then removed", anExpansion(state(2, tarnv1.StageExpansionRunning), pod(corev1.PodSucceeded)), "#2 Succeeded, discard new"},
 		{"a pod that failed is recorded and kept", anExpansion(state(2, tarnv1.StageExpansionRunning), pod(corev1.PodFailed)),
-			"#2 Failed the pod failed and left no word in /pav/error, NodeExpansionFailed"},
+			"#2 Failed the pod failed and wrote nothing to /pav/error, NodeExpansionFailed"},
 		{"a failure waits for the kubelet", anExpansion(state(2, tarnv1.StageExpansionFailed), pod(corev1.PodFailed)), ""},
 		{"what a crash has left of a success is removed", anExpansion(state(2, tarnv1.StageExpansionSucceeded), pod(corev1.PodSucceeded)), "discard new"},
 	} {
@@ -184,7 +184,7 @@ func (w *world) stagesAgain(again int32) {
 		w.kubelet()
 	}
 	if got := w.stage().Status.Pod; got.Phase != tarnv1.StagePodGone || len(w.pods()) > 0 {
-		w.t.Fatalf("after the loss the staging pod is %s, and there are %d pods", got.Phase, len(w.pods()))
+		w.t.Fatalf("after the loss the staging pod is %s, but there are %d pods", got.Phase, len(w.pods()))
 	}
 	node(func(n *tarnv1.PavStageNodeStatus) { n.Loss.Cleared, n.Expansion.Attempt = 1, again })
 	for range 3 {

@@ -207,7 +207,7 @@ func (r *Reconciler) readSubjects(ctx context.Context, v *View, starts bool) err
 		v.Missing = fmt.Sprintf("PersistentVolume %q is gone", spec.VolumeName)
 		return nil
 	case v.Volume.Spec.CSI == nil:
-		v.Missing = fmt.Sprintf("PersistentVolume %q is no CSI volume", spec.VolumeName)
+		v.Missing = fmt.Sprintf("PersistentVolume %q is not a CSI volume", spec.VolumeName)
 		return nil
 	case v.Volume.Spec.CSI.Driver != spec.Provisioner.Name:
 		v.Missing = fmt.Sprintf("PersistentVolume %q is of driver %q, not of PavProvisioner %q", spec.VolumeName, v.Volume.Spec.CSI.Driver, spec.Provisioner.Name)

@@ -76,7 +76,7 @@ func planHold(v View, now time.Time) Plan {
 		return plan
 	}
 	status := v.Stage.Status.Pod
-	status.Message = fmt.Sprintf("its deletion was requested while pods have the volume, which is not taken from them; on node %s no other pod gets it until these have ended: %s",
+	status.Message = fmt.Sprintf("its deletion was requested while pods use the volume, and they keep it; no other pod on node %s gets it until these have ended: %s",
 		v.Stage.Spec.NodeName, nameUsers(v.Users))
 	if plan.Actions = write(v, status); len(plan.Actions) > 0 {
 		plan.Actions = append(plan.Actions, Post{ReasonEndHeld, kube.Cut(status.Message, maxNote)})
@@ -86,7 +86,7 @@ func planHold(v View, now time.Time) Plan {
 
 func nameUsers(users []corev1.Pod) string {
 	if len(users) == 0 {
-		return "such as have ended by what the API server knows, or are not there any more; their containers may still be ending"
+		return "pods that have ended or are deleted in the API, whose containers may still be running"
 	}
 	var names []string
 	for i := range users {

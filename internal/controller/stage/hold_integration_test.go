@@ -50,7 +50,7 @@ func TestAStageThatIsDeletedUnderAPodEndsWithThePod(t *testing.T) {
 			u.isHeldBy(user.Namespace + "/" + user.Name)
 			if c.told { // it goes by force, and its containers later
 				u.must(u.client.Delete(u.ctx, user, client.GracePeriodSeconds(0)))
-				u.isHeldBy("not there any more")
+				u.isHeldBy("whose containers may still be running")
 				mounted(false)
 			} else { // its containers stop, which is all there is to go by
 				u.must(u.client.Get(u.ctx, client.ObjectKeyFromObject(user), user))

@@ -196,11 +196,11 @@ func planTelling(v View, s situation) []Action {
 func outlook(r tarnv1.StageRecovery) string {
 	switch r {
 	case tarnv1.RecoveryNone:
-		return "nothing is done about it, as the provisioner's volumeStaging.recovery says; restart the pod when it can be staged again"
+		return "Tarn only reports it, because the provisioner's volumeStaging.recovery is None; restart the pod when the volume can be staged again"
 	case tarnv1.RecoveryRestartConsumers:
-		return "it is staged again, and then this pod is evicted if a controller makes it again"
+		return "it is staged again, and then this pod is evicted if a controller would replace it"
 	}
-	return "it is staged again and bound anew; files that are open stay lost"
+	return "it is staged and mounted again; open files stay lost"
 }
 
 // tellRebound tells one pod that the volume is there again.
@@ -212,7 +212,7 @@ func tellRebound(stage *tarnv1.PavStage, pod *corev1.Pod) []Action {
 	if stage.Status.Pod.Recovery == tarnv1.RecoveryRestartConsumers {
 		if metav1.GetControllerOf(pod) == nil {
 			return []Action{tell(corev1.EventTypeWarning, ReasonVolumeNotRebound,
-				"volume %s was lost and is staged again, but nothing would make this pod again if it was evicted; delete and create it, or restart its containers, to see the volume", name)}
+				"volume %s was lost and is staged again, but no controller would replace this pod if it was evicted; delete and create it, or restart its containers, to see the volume", name)}
 		}
 		return nil
 	}
@@ -222,14 +222,14 @@ func tellRebound(stage *tarnv1.PavStage, pod *corev1.Pod) []Action {
 		case l.PodUID != pod.UID:
 		case l.Container != "":
 			actions = append(actions, tell(corev1.EventTypeWarning, ReasonVolumeNotRebound,
-				"volume %s was lost and is staged again, but container %s cannot be started anew with its subPath: %s; delete and create the pod", name, l.Container, l.Message))
+				"volume %s was lost and is staged again, but container %s cannot be restarted with its subPath: %s; delete and create the pod", name, l.Container, l.Message))
 		default:
 			actions = append(actions, tell(corev1.EventTypeWarning, ReasonVolumeNotRebound,
-				"volume %s was lost and is staged again, but is not bound anew at %q in a running container: %s; restart the pod to see it there", name, l.Path, l.Message))
+				"volume %s was lost and is staged again, but cannot be mounted again at %q in a running container: %s; restart the pod to see it there", name, l.Path, l.Message))
 		}
 	}
 	if len(actions) > 0 {
 		return actions
 	}
-	return []Action{tell(corev1.EventTypeNormal, ReasonVolumeRebound, "volume %s was lost, is staged again and bound anew: files can be opened; those open before stay lost", name)}
+	return []Action{tell(corev1.EventTypeNormal, ReasonVolumeRebound, "volume %s was lost, is staged and mounted again: files can be opened; files that were open stay lost", name)}
 }

@@ -198,7 +198,7 @@ func TestAPodIsToldThatAContainerCannotBeStartedAnewWithItsSubPath(t *testing.T)
 	v := view(lost(aStage(used(tarnv1.StagePodRunning)), func(l *tarnv1.StageLoss) {
 		l.ReboundTime, l.Left = &metav1.Time{Time: noon}, []tarnv1.StageLeft{{PodUID: "uid-1", Container: "db", Message: "it has no subPath c"}}
 	}), func(v *View) { v.Consumers = []corev1.Pod{pod} })
-	const want = "container db cannot be started anew with its subPath: it has no subPath c; delete and create the pod"
+	const want = "container db cannot be restarted with its subPath: it has no subPath c; delete and create the pod"
 	if a, ok := plan(v, noon).Actions[0].(Tell); !ok || a.Reason != ReasonVolumeNotRebound || !strings.HasSuffix(a.Note, want) {
 		t.Errorf("got %+v, want %q", a, want)
 	}

@@ -337,7 +337,7 @@ func planFollow(v View, now time.Time) Plan {
 	case v.Pod == nil && isStaged(v.Stage):
 		return podGone(v, fmt.Sprintf("staging pod %s/%s was deleted", status.Namespace, status.Name))
 	case v.Pod == nil && status.UID != "":
-		return failStaging(v, fmt.Sprintf("staging pod %s/%s vanished before the volume was there", status.Namespace, status.Name))
+		return failStaging(v, fmt.Sprintf("staging pod %s/%s disappeared before the volume was staged", status.Namespace, status.Name))
 	case v.Pod == nil && v.Missing != "":
 		return failStaging(v, "the staging pod cannot be started: "+v.Missing)
 	case v.Pod == nil && v.Unfit != nil:
@@ -363,7 +363,7 @@ func planFollow(v View, now time.Time) Plan {
 	case steppod.PodStarting:
 		status.Phase = tarnv1.StagePodStarting
 	case steppod.PodGoing:
-		status.Message = cmp.Or(o.Message, "the staging pod is being deleted; the volume is staged anew when it is gone")
+		status.Message = cmp.Or(o.Message, "the staging pod is being deleted; the volume is staged again when it is gone")
 	}
 	return Plan{Actions: append(writeWait(v, status, o), guard(v, status)...), LookAt: o.CheckAt}
 }

@@ -101,7 +101,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		}
 		return s
 	}
-	const late = "staging pod ns/" + staging + " has not made the volume available within 10m0s; volumeStaging.deadlineSeconds gives it longer"
+	const late = "staging pod ns/" + staging + " has not made the volume available within 10m0s; to allow more time, raise volumeStaging.deadlineSeconds"
 	for _, c := range []planCase{
 		{name: "a stage that is gone asks for nothing", view: View{}},
 		{
@@ -210,18 +210,18 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 			want: "write",
 			wantStatus: ref(func() tarnv1.PavStagePodStatus {
 				s := starting()
-				s.Phase, s.Message = tarnv1.StagePodFailed, "pod ns/"+staging+" exists and belongs to something else; delete it to go on"
+				s.Phase, s.Message = tarnv1.StagePodFailed, "pod ns/"+staging+" exists and belongs to something else; delete it to continue"
 				return s
 			}()),
 		},
 		{
 			name: "a running pod that is being deleted is waited for", view: view(aStage(of(tarnv1.StagePodRunning, "")), pod(aPod(staging, corev1.PodRunning, going))),
-			want: "write", wantStatus: ref(of(tarnv1.StagePodRunning, "the staging pod is being deleted; the volume is staged anew when it is gone")),
+			want: "write", wantStatus: ref(of(tarnv1.StagePodRunning, "the staging pod is being deleted; the volume is staged again when it is gone")),
 			wantLook: 2 * time.Minute, // to tell people if it is not gone by then
 		},
 		{
 			name: "a running pod that vanished fails the stage", view: view(aStage(of(tarnv1.StagePodRunning, "")), prepared(staging)),
-			want: "write", wantStatus: ref(of(tarnv1.StagePodFailed, "staging pod ns/"+staging+" vanished before the volume was there")),
+			want: "write", wantStatus: ref(of(tarnv1.StagePodFailed, "staging pod ns/"+staging+" disappeared before the volume was staged")),
 		},
 		{
 			name: "a pod that was never made is made without alarm", view: view(aStage(starting()), prepared(staging)),
@@ -339,9 +339,9 @@ func TestPlanOfAStageThatEnds(t *testing.T) {
 		{
 			name: "what is gone for good is skipped, and that is said", view: view(unmounted(aStage(stopped(true))), missing("the claim is gone")),
 			want:     "write, post UnstagingSkipped, let go tarn.dev/stage-pod",
-			wantNote: "the claim is gone: its unstaging cannot be evaluated and was not done",
+			wantNote: "the claim is gone: its unstaging template cannot be evaluated, so it was not unstaged",
 			wantStatus: &tarnv1.PavStagePodStatus{
-				Phase: tarnv1.StagePodUnstaged, Namespace: "ns", Staged: true, Message: "the claim is gone: its unstaging cannot be evaluated and was not done",
+				Phase: tarnv1.StagePodUnstaged, Namespace: "ns", Staged: true, Message: "the claim is gone: its unstaging template cannot be evaluated, so it was not unstaged",
 			},
 		},
 		{
@@ -351,9 +351,9 @@ func TestPlanOfAStageThatEnds(t *testing.T) {
 		{
 			name: "a node that is gone unmounts nothing and is let go of too", view: view(ending(aStage(stopped(true))), nodeGone),
 			want:     "write, post UnstagingSkipped, let go tarn.dev/stage-pod tarn.dev/stage-node",
-			wantNote: `node "n1" is gone: nothing can be unstaged there, and nothing was`,
+			wantNote: `node "n1" is gone, so the volume was not unstaged there`,
 			wantStatus: &tarnv1.PavStagePodStatus{
-				Phase: tarnv1.StagePodUnstaged, Namespace: "ns", Staged: true, Message: `node "n1" is gone: nothing can be unstaged there, and nothing was`,
+				Phase: tarnv1.StagePodUnstaged, Namespace: "ns", Staged: true, Message: `node "n1" is gone, so the volume was not unstaged there`,
 			},
 		},
 		{

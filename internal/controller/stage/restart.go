@@ -210,7 +210,7 @@ func nextEviction(e RestartView, was tarnv1.StageEviction, now time.Time) (*tarn
 		return &next, nil
 	}
 	return &next, []Action{Tell{pod, corev1.EventTypeWarning, ReasonNotRestarted, kube.Cut(fmt.Sprintf(
-		"volume %s was lost and is staged again, but this pod cannot be evicted yet: %s; that is tried again until it can be, or delete the pod", name, message), maxNote)}}
+		"volume %s was lost and is staged again, but this pod cannot be evicted yet: %s; eviction is retried; or delete the pod yourself", name, message), maxNote)}}
 }
 
 // answerOf gives the text of a refusal, with the reasons that the API server names beside

@@ -63,7 +63,7 @@ func forbids(budget string) error {
 
 const (
 	answer      = "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget stay needs 1 healthy pods and has 1 currently"
-	refusedNote = "volume pv was lost and is staged again, but this pod cannot be evicted yet: " + answer + "; that is tried again until it can be, or delete the pod"
+	refusedNote = "volume pv was lost and is staged again, but this pod cannot be evicted yet: " + answer + "; eviction is retried; or delete the pod yourself"
 )
 
 func TestWhoIsEvictedAfterALoss(t *testing.T) {

@@ -55,7 +55,7 @@ func planUnstage(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	switch {
 	case v.Node == nil && status.Staged:
-		return finish(v, fmt.Sprintf("node %q is gone: nothing can be unstaged there, and nothing was", v.Stage.Spec.NodeName))
+		return finish(v, fmt.Sprintf("node %q is gone, so the volume was not unstaged there", v.Stage.Spec.NodeName))
 	case v.Node == nil:
 		return finish(v, "")
 	case v.Refused != nil && v.Refused.Reason == steppod.ReasonNamespaceGone:
@@ -80,12 +80,12 @@ func planUnstage(v View, now time.Time) Plan {
 		// All three are named with a uid, so what is gone never comes back, and
 		// without it no template can be evaluated, today or later. Waiting would keep
 		// the node's folder and the consumer's pod forever, so it is said and left.
-		return finish(v, v.Missing+": its unstaging cannot be evaluated and was not done")
+		return finish(v, v.Missing+": its unstaging template cannot be evaluated, so it was not unstaged")
 	}
 	_, attempt := dueUnstaging(v, status, now)
 	switch {
 	case v.Rival != "":
-		return finish(v, v.Rival+": the volume is not unstaged under it, but when that one is")
+		return finish(v, v.Rival+": the volume is unstaged when that one is")
 	case v.Unfit != nil:
 		return retryUnstaging(v, attempt, v.Unfit.Message, now)
 	case v.Prepared.Pod == nil:

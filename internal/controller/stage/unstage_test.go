@@ -18,7 +18,7 @@ func telling(stage *tarnv1.PavStage, attempt int32, text string) *tarnv1.PavStag
 
 func TestWhatAFailedUnstagingPodHasSaidIsTold(t *testing.T) {
 	const seen, both = "container main exited with 1", "the lock is held (container main exited with 1)"
-	const theirs = "pod ns/" + unstaging + " exists and belongs to something else; delete it to go on"
+	const theirs = "pod ns/" + unstaging + " exists and belongs to something else; delete it to continue"
 	untold := func(after time.Duration) *tarnv1.PavStage {
 		return unmounted(aStage(inUnstaging(1, withUID, again(after, seen))))
 	}

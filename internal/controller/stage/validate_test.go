@@ -56,8 +56,8 @@ func TestPlanOfAVolumeWrittenByHand(t *testing.T) {
 		},
 		{
 			name: "one that is not ours fails it", view: view(aStage(validating()), pod(aPod(validation, corev1.PodRunning, foreign))), want: "write, post StagingFailed",
-			wantStatus: failed(validating(), "pod ns/"+validation+" exists and belongs to something else; delete it to go on"),
-			wantNote:   "pod ns/" + validation + " exists and belongs to something else; delete it to go on",
+			wantStatus: failed(validating(), "pod ns/"+validation+" exists and belongs to something else; delete it to continue"),
+			wantNote:   "pod ns/" + validation + " exists and belongs to something else; delete it to continue",
 		},
 		{
 			name: "one that was refused fails it", view: view(aStage(validating()), refused), want: "write, post StagingFailed",
@@ -93,9 +93,9 @@ func TestPlanOfAVolumeWrittenByHand(t *testing.T) {
 			name: "it is not unstaged under a stage of its handle", view: view(unmounted(aStage(stopped(true))), hasRival, prepared(unstaging)),
 			want: "write, post UnstagingSkipped, let go " + tarnv1.FinalizerStagePod,
 			wantStatus: &tarnv1.PavStagePodStatus{
-				Phase: tarnv1.StagePodUnstaged, Namespace: "ns", Staged: true, Message: `PersistentVolume "other": the volume is not unstaged under it, but when that one is`,
+				Phase: tarnv1.StagePodUnstaged, Namespace: "ns", Staged: true, Message: `PersistentVolume "other": the volume is unstaged when that one is`,
 			},
-			wantNote: `PersistentVolume "other": the volume is not unstaged under it, but when that one is`,
+			wantNote: `PersistentVolume "other": the volume is unstaged when that one is`,
 		},
 		{
 			name: "a validation pod that a crash left beside the staging pod goes with that",

@@ -63,7 +63,7 @@ func (r *Reconciler) made(ctx context.Context, vol *corev1.PersistentVolume) (bo
 func notStatic(v View) string {
 	of := "was written by hand"
 	if v.Volume.Annotations[tarnv1.AnnotationRecord] != "" {
-		of = "has no PavVolume of its own, as one that was restored from a backup, and counts as written by hand"
+		of = "has no PavVolume (it may have been restored from a backup), so it counts as written by hand"
 	}
 	return fmt.Sprintf("PersistentVolume %q %s, and PavProvisioner %q does not have Static in spec.provisioningModes; add it", v.Volume.Name, of, v.Provisioner.Name)
 }

@@ -105,7 +105,7 @@ func (d *Drivers) serve(ctx context.Context, name string) error {
 	registration.RegisterRegistrationServer(s.registration, &registrar{name: name, endpoint: p.csi, logger: logger})
 	run := func(g *grpc.Server, l net.Listener) {
 		if err := g.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			logger.Error(err, "socket is served no more", "socket", l.Addr().String())
+			logger.Error(err, "socket is no longer served", "socket", l.Addr().String())
 		}
 	}
 	s.running.Go(func() { run(s.csi, endpoint) })

@@ -80,7 +80,7 @@ func removeDead(path string) error {
 		return err
 	}
 	if info.Mode()&os.ModeSocket == 0 {
-		return fmt.Errorf("%s is there and is no socket; remove it", path)
+		return fmt.Errorf("%s exists and is not a socket; remove it", path)
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
@@ -117,9 +117,9 @@ func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*regist
 // tries again by itself.
 func (r *registrar) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	if s.GetPluginRegistered() {
-		r.logger.Info("registered at the kubelet")
+		r.logger.Info("registered with the kubelet")
 	} else {
-		r.logger.Info("the kubelet has refused the driver", "because", s.GetError())
+		r.logger.Info("the kubelet rejected the driver", "because", s.GetError())
 	}
 	return &registration.RegistrationStatusResponse{}, nil
 }

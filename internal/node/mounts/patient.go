@@ -76,7 +76,7 @@ func (p *Patient) unmount(op, point string, flags int) error {
 	if errors.Is(err, hangguard.ErrNoAnswer) {
 		p.leave(c)
 		p.asks.Forget(point) // nobody wants to know whether it was slow
-		err = fmt.Errorf("it is not done after %s, as a server does not answer or much is to be written: %w", p.limit, err)
+		err = fmt.Errorf("not finished after %s; a server does not answer, or much data must be written: %w", p.limit, err)
 		return &os.PathError{Op: op, Path: point, Err: err}
 	}
 	return err

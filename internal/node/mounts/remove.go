@@ -122,7 +122,7 @@ func openFolder(dir int, name string, resolve uint64) (*os.File, error) {
 		Resolve: resolve,
 	})
 	if err != nil {
-		return nil, &os.PathError{Op: "open folder", Path: name, Err: err}
+		return nil, &os.PathError{Op: "open directory", Path: name, Err: err}
 	}
 	return os.NewFile(uintptr(fd), name), nil
 }

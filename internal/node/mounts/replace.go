@@ -33,7 +33,7 @@ type MovedError struct{ Point string }
 
 // Error implements error.
 func (e *MovedError) Error() string {
-	return e.Point + " leads to something else than what was mounted there; its folders were moved or linked meanwhile"
+	return e.Point + " no longer leads to what was mounted there; its directories were moved or linked meanwhile"
 }
 
 // Open opens the mount that a table shows, as a place in the file tree (O_PATH), if it

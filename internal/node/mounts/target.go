@@ -17,7 +17,7 @@ import (
 func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error {
 	want, err := identify(int(source.Fd()), "", unix.AT_EMPTY_PATH)
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", source.Name(), err)
+		return fmt.Errorf("stat %s: %w", source.Name(), err)
 	}
 	right, err := shows(m, target, source, want, readOnly)
 	if err != nil || right {
@@ -47,7 +47,7 @@ func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error 
 func Shows(m Mounter, target string, source *os.File, readOnly bool) (bool, error) {
 	want, err := identify(int(source.Fd()), "", unix.AT_EMPTY_PATH)
 	if err != nil {
-		return false, fmt.Errorf("look at %s: %w", source.Name(), err)
+		return false, fmt.Errorf("stat %s: %w", source.Name(), err)
 	}
 	return shows(m, target, source, want, readOnly)
 }
@@ -94,7 +94,7 @@ func shows(m Mounter, target string, source *os.File, want identity, readOnly bo
 	if !readOnly { // a copy of a mount that is read-only is that, too
 		var on unix.Statx_t
 		if err := unix.Statx(int(source.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &on); err != nil {
-			return false, fmt.Errorf("look at %s: %w", source.Name(), err)
+			return false, fmt.Errorf("stat %s: %w", source.Name(), err)
 		}
 		mount, _ := ByID(table, int(on.Mnt_id)) //nolint:gosec // the kernel's numbers of mounts are ints
 		readOnly = mount.ReadOnly
@@ -118,14 +118,14 @@ func makeTarget(target string, folder bool) error {
 		}
 	}
 	if err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make the target: %w", err)
+		return fmt.Errorf("create the target: %w", err)
 	}
 	info, err := os.Lstat(target)
 	if err != nil {
-		return fmt.Errorf("look at the target: %w", err)
+		return fmt.Errorf("stat the target: %w", err)
 	}
 	if folder != info.IsDir() || (!folder && !info.Mode().IsRegular()) {
-		return fmt.Errorf("target %s is already there as %s, and is left alone; remove it", target, info.Mode().Type())
+		return fmt.Errorf("target %s already exists as %s and is not replaced; remove it", target, info.Mode().Type())
 	}
 	return nil
 }
@@ -145,14 +145,14 @@ func RemoveTarget(m Mounter, target string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at the target: %w", err)
+		return fmt.Errorf("stat the target: %w", err)
 	}
 	if info.IsDir() {
 		err = unix.Rmdir(target)
 	} else if info.Mode().IsRegular() && info.Size() == 0 {
 		err = unix.Unlink(target)
 	} else {
-		return fmt.Errorf("target %s is neither an empty directory nor an empty file, and is left alone; see what it holds, then remove it", target)
+		return fmt.Errorf("target %s is neither an empty directory nor an empty file, so it is not removed; check its contents, then remove it", target)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return &os.PathError{Op: "remove target", Path: filepath.Clean(target), Err: err}

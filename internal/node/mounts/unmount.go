@@ -76,7 +76,7 @@ func UnmountTree(m Mounter, path string, detach func(point string, busy error)) 
 			if failed != nil {
 				return failed
 			}
-			return fmt.Errorf("%d mounts at or below %s do not go away: %s", len(found), path, points(found))
+			return fmt.Errorf("%d mounts at or below %s cannot be unmounted: %s", len(found), path, points(found))
 		}
 		left = len(found)
 		failed = unmountOnce(m, found, detach)

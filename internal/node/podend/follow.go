@@ -50,7 +50,7 @@ func Follow(ctx context.Context, endpoint string, node func(context.Context) (*c
 			backoff = newBackoff()
 		}
 		pause := backoff.Step()
-		log.FromContext(ctx).Info("the container runtime's events ended; listening again soon",
+		log.FromContext(ctx).Info("the container runtime's event stream ended; reconnecting",
 			"endpoint", endpoint, "because", fmt.Sprint(err), "in", pause.String())
 		select {
 		case <-ctx.Done():
@@ -147,7 +147,7 @@ func (f *follower) ending(ctx context.Context, pod types.UID) string {
 		why = endsPods(node)
 	}
 	if why != "" {
-		log.FromContext(ctx).Info("whether a pod has succeeded is left to the kubelet, which may be ending pods", "pod", pod, "because", why)
+		log.FromContext(ctx).Info("the kubelet may be stopping pods, so its report decides whether a pod succeeded", "pod", pod, "because", why)
 	}
 	return why
 }

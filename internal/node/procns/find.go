@@ -59,7 +59,7 @@ func Find(pods []types.UID) ([]Container, error) {
 			if vanished(err) {
 				continue
 			}
-			return nil, fmt.Errorf("look into a container of pod %s: %w", pod, err)
+			return nil, fmt.Errorf("inspect a container of pod %s: %w", pod, err)
 		}
 		found = append(found, Container{Pod: pod, Process: process, Namespace: space, Table: table})
 	}

@@ -15,7 +15,7 @@ import (
 
 // ErrUserNamespace says that a container has users of its own, to whom the files of
 // its mounts are mapped as it is started.
-var ErrUserNamespace = errors.New("the container has a user namespace of its own, whose mounts cannot be exchanged")
+var ErrUserNamespace = errors.New("the container has its own user namespace, whose mounts cannot be replaced")
 
 // errEnded says that a container's process has ended; another one may have its number.
 var errEnded = errors.New("the container has ended")
@@ -62,7 +62,7 @@ func (c Container) Replace(asks *hangguard.Asker, limit time.Duration, old mount
 		return nil
 	case errors.Is(err, hangguard.ErrNoAnswer):
 		asks.Forget(c.wayTo(old)) // nobody wants to know whether it was slow
-		return fmt.Errorf("the server of a file system on the way to %s does not answer: %w", old.Point, err)
+		return fmt.Errorf("the server of a file system on the path to %s does not answer: %w", old.Point, err)
 	}
 	return err
 }
@@ -84,7 +84,7 @@ func (c Container) open(old mounts.Mount) (place *os.File, err error) {
 // mounts.OwnFiles.
 func put(tree, place, files *os.File) error {
 	if err := unix.Fchdir(int(files.Fd())); err != nil { // the thread's own, and ends with it
-		return fmt.Errorf("go to %s: %w", files.Name(), err)
+		return fmt.Errorf("change directory to %s: %w", files.Name(), err)
 	}
 	return mounts.Put(tree, place, ".")
 }
@@ -102,7 +102,7 @@ func (c Container) within(do func() error) error {
 	defer func() { _ = space.Close() }()
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(space.Fd()), &stat); err != nil {
-		return fmt.Errorf("look at the container's mounts: %w", err)
+		return fmt.Errorf("read the container's mounts: %w", err)
 	}
 	if stat.Ino != c.Namespace {
 		return errEnded

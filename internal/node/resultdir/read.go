@@ -99,7 +99,7 @@ func tidy(text string) string {
 func openFolder(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, &os.PathError{Op: "open folder", Path: path, Err: err}
+		return nil, &os.PathError{Op: "open directory", Path: path, Err: err}
 	}
 	return os.NewFile(uintptr(fd), path), nil
 }
@@ -126,7 +126,7 @@ func readFile(dir *os.File, name string, limit int64, cut bool) (text string, fo
 	defer func() { _ = unix.Close(fd) }()
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
-		return "", true, fmt.Errorf("cannot be looked at: %w", err)
+		return "", true, fmt.Errorf("cannot be read: %w", err)
 	}
 	switch stat.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -136,7 +136,7 @@ func readFile(dir *os.File, name string, limit int64, cut bool) (text string, fo
 		return "", true, errors.New("is not a regular file; write a regular file")
 	}
 	if stat.Size > limit && !cut {
-		return "", true, fmt.Errorf("has %d bytes, more than the %d it may have", stat.Size, limit)
+		return "", true, fmt.Errorf("has %d bytes; the limit is %d", stat.Size, limit)
 	}
 	file, err := os.Open("/proc/self/fd/" + strconv.Itoa(fd))
 	if err != nil {

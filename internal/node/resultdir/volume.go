@@ -91,7 +91,7 @@ func resolve(root *os.File) (*os.File, error) {
 		if statErr == nil && info.Mode()&os.ModeSymlink != 0 {
 			return nil, wrong("/pav/volume is a symbolic link that leads to nothing below /pav")
 		}
-		return nil, wrong("/pav/volume does not exist; the staging pod must make it before it ends or makes /pav/ready")
+		return nil, wrong("/pav/volume does not exist; the staging pod must create it before it ends or creates /pav/ready")
 	case errors.Is(err, unix.ELOOP):
 		return nil, wrong("/pav/volume leads through too many symbolic links")
 	case errors.Is(err, unix.ENOTCONN):
@@ -120,7 +120,7 @@ func examine(file *os.File, pav string) (*Volume, error) {
 		return nil, &WrongVolumeError{Problem: "/pav/volume is a mount whose server has ended", Dead: true}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look at /pav/volume: %w", err)
+		return nil, fmt.Errorf("stat /pav/volume: %w", err)
 	}
 	v := &Volume{
 		File:    file,

@@ -28,7 +28,7 @@ func (r *Results) collect(ctx context.Context, k string) error {
 	defer r.volumes.Lock(k)()
 	rec, err := r.recall(k)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "a record that cannot be read; its folder is removed")
+		log.FromContext(ctx).Error(err, "a record cannot be read; its directory is removed")
 		rec = nil
 	}
 	if rec != nil {
@@ -37,7 +37,7 @@ func (r *Results) collect(ctx context.Context, k string) error {
 			r.know(rec.UID, k)
 			return err
 		}
-		log.FromContext(ctx).Info("remove the folder of a pod that is gone", "namespace", rec.Namespace, "name", rec.Pod)
+		log.FromContext(ctx).Info("remove the directory of a deleted pod", "namespace", rec.Namespace, "name", rec.Pod)
 		if r.checkTarget(rec.Target) == nil {
 			if err := mounts.UnmountTree(r.Mounts, rec.Target, nil); err != nil {
 				return err

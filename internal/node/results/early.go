@@ -37,7 +37,7 @@ func (r *Results) Stopped(ctx context.Context, uid types.UID, look func(context.
 	}
 	seen, err := look(ctx)
 	if err != nil {
-		logger.Info("cannot see how the pod ended; the kubelet will tell", "because", err.Error())
+		logger.Info("cannot see how the pod ended; waiting for the kubelet to report it", "because", err.Error())
 		return
 	}
 	end := podend.Judge(ctx, rec.Shape, seen)
@@ -45,6 +45,6 @@ func (r *Results) Stopped(ctx context.Context, uid types.UID, look func(context.
 		return
 	}
 	if err := r.store(ctx, k, rec, end); err != nil {
-		logger.Info("result not stored yet; it will be when the volume is unpublished", "because", err.Error())
+		logger.Info("result not stored yet; it is stored when the volume is unpublished", "because", err.Error())
 	}
 }

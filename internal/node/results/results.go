@@ -65,7 +65,7 @@ func (r *Results) Publish(ctx context.Context, q Request) error {
 	}
 	if q.Pod == "" || q.Namespace == "" || q.UID == "" {
 		return status.Errorf(codes.InvalidArgument,
-			"driver %s serves inline volumes alone and must be told the pod; its CSIDriver needs volumeLifecycleModes: [Ephemeral] and podInfoOnMount: true", tarnv1.ResultsDriver)
+			"driver %s serves only inline volumes and needs the pod's details; its CSIDriver needs volumeLifecycleModes: [Ephemeral] and podInfoOnMount: true", tarnv1.ResultsDriver)
 	}
 	k := key(q.VolumeID)
 	defer r.volumes.Lock(k)()
@@ -78,7 +78,7 @@ func (r *Results) Publish(ctx context.Context, q Request) error {
 	}
 	if pod.Labels[tarnv1.LabelStep] == "" {
 		return status.Errorf(codes.PermissionDenied,
-			"driver %s is for pods that Tarn makes of a PavProvisioner's templates; pod %s/%s has no label %s; use an emptyDir or a claim",
+			"driver %s is only for pods that Tarn creates from a PavProvisioner's templates; pod %s/%s has no label %s; use an emptyDir or a claim",
 			tarnv1.ResultsDriver, q.Namespace, q.Pod, tarnv1.LabelStep)
 	}
 	if other, ok := r.keyOf(q.UID); ok && other != k {
@@ -87,7 +87,7 @@ func (r *Results) Publish(ctx context.Context, q Request) error {
 	}
 	rec := &record{VolumeID: q.VolumeID, Namespace: q.Namespace, Pod: q.Pod, UID: q.UID, Target: q.Target, Shape: podend.ShapeOf(pod)}
 	if err := r.keep(k, rec); err != nil {
-		return status.Errorf(codes.Unavailable, "make the folder for /pav: %v", err)
+		return status.Errorf(codes.Unavailable, "create the directory for /pav: %v", err)
 	}
 	r.know(q.UID, k)
 	if err := r.bind(k, q.Target); err != nil {
@@ -130,7 +130,7 @@ func (r *Results) Unpublish(ctx context.Context, volumeID, target string) error 
 		return status.Error(codes.Internal, err.Error())
 	}
 	if err := r.drop(k, rec); err != nil {
-		return status.Errorf(codes.Internal, "remove the folder of /pav: %v", err)
+		return status.Errorf(codes.Internal, "remove the directory of /pav: %v", err)
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (r *Results) drop(k string, rec *record) error {
 
 func (r *Results) checkTarget(target string) error {
 	if !mounts.Inside(target, r.KubeletFolder) || target == r.KubeletFolder {
-		return status.Errorf(codes.InvalidArgument, "target %s is not in the kubelet's folder %s; give the node agent the kubelet's own --kubelet-dir", target, r.KubeletFolder)
+		return status.Errorf(codes.InvalidArgument, "target %s is not in the kubelet's directory %s; set the node agent's --kubelet-dir to the kubelet's root directory", target, r.KubeletFolder)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func (r *Results) store(ctx context.Context, k string, rec *record, end podend.E
 	}
 	result, err := resultdir.ReadResults(r.pav(k))
 	if errors.Is(err, os.ErrNotExist) {
-		result.Unreadable = "the folder of /pav is gone"
+		result.Unreadable = "the directory of /pav is gone"
 	} else if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func (s *Stages) setNode(ctx context.Context, stage *tarnv1.PavStage, change fun
 // markStaged keeps the record first: a stage that says Staged has one.
 func (s *Stages) markStaged(ctx context.Context, stage *tarnv1.PavStage, found *record) error {
 	if err := s.writeRecord(stage.UID, found); err != nil {
-		return fmt.Errorf("keep the record of stage %s: %w", stage.Name, err)
+		return fmt.Errorf("write the record of stage %s: %w", stage.Name, err)
 	}
 	if err := s.trust(stage, found); err != nil {
 		return err

@@ -57,7 +57,7 @@ func (s *Stages) collect(ctx context.Context, uid types.UID) error {
 	unlock := s.folders.Lock(string(uid))
 	defer unlock()
 	logger, folder := log.FromContext(ctx), s.folder(uid)
-	logger.Info("remove the folder of a stage that is gone", "folder", folder)
+	logger.Info("remove the directory of a deleted stage", "folder", folder)
 	err := mounts.UnmountTree(s.Mounts, folder, func(point string, busy error) {
 		logger.Info("detach a mount that stays busy", "mount", point, "because", busy.Error())
 	})

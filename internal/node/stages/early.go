@@ -75,7 +75,7 @@ func (s *Stages) Stopped(ctx context.Context, uid types.UID, look func(context.C
 			return seen, err
 		})
 		if err != nil {
-			log.FromContext(ctx).Info("cannot see how the staging pod ended; the kubelet will tell", "stage", stage.Name, "because", err.Error())
+			log.FromContext(ctx).Info("cannot see how the staging pod ended; waiting for the kubelet to report it", "stage", stage.Name, "because", err.Error())
 		}
 		s.mu.Lock()
 		if _, known := s.words[uid]; !known && failed && word != "" {

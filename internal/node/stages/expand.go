@@ -88,7 +88,7 @@ func (s *Stages) expandStage(ctx context.Context, name string, bytes int64) (fou
 		changed := sub.next()
 		stage = sub.newest(stage)
 		if stage == nil || deleting(stage) || stage.Status.Node.Phase != tarnv1.StageStaged {
-			return true, status.Errorf(codes.Unavailable, "PavStage %s is not staged at the moment; its volume grows when it is", name)
+			return true, status.Errorf(codes.Unavailable, "PavStage %s is not staged now; its volume grows once it is staged", name)
 		}
 		now, short, err := s.answerNow(stage, bytes)
 		if err != nil {
@@ -157,8 +157,8 @@ func (s *Stages) answerNow(stage *tarnv1.PavStage, bytes int64) (a answer, short
 	case stage.Status.Node.Expansion.Capacity != bytes:
 		return unasked, "", nil
 	}
-	return failed, fmt.Sprintf("/pav/volume is a block device of %d bytes after the expansion, it was to have %d; "+
-		"volumeExpansion has to make it that large before its pod on the node ends, or the claim to ask for less", size, bytes), nil
+	return failed, fmt.Sprintf("/pav/volume is a block device of %d bytes after the expansion, but the claim requests %d; "+
+		"the pods of volumeExpansion must make it that large, or the claim must request less", size, bytes), nil
 }
 
 // ask writes the next request. What an earlier pod has left in /pav/error goes first,
@@ -269,7 +269,7 @@ func (s *Stages) noteGrowth(stage *tarnv1.PavStage, bytes int64) (int64, error) 
 	}
 	kept.Capacity = size
 	if err := s.writeRecord(stage.UID, kept); err != nil {
-		return 0, status.Errorf(codes.Unavailable, "keep the record of PavStage %s: %v", stage.Name, err)
+		return 0, status.Errorf(codes.Unavailable, "write the record of PavStage %s: %v", stage.Name, err)
 	}
 	return size, nil
 }

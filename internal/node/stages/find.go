@@ -106,13 +106,13 @@ func (s *Stages) checkProvisioner(ctx context.Context, name string) (*pavv1.PavP
 	}
 	if !p.DeletionTimestamp.IsZero() {
 		return nil, status.Errorf(codes.FailedPrecondition,
-			"PavProvisioner %q is under deletion, so its volumes are not staged any more; create it anew once it is gone", name)
+			"PavProvisioner %q is under deletion, so its volumes are not staged any more; create it again once it is gone", name)
 	}
 	accepted := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted)
 	switch {
 	case accepted == nil:
 		return nil, status.Errorf(codes.Unavailable,
-			"PavProvisioner %q was not checked yet; if this lasts, see whether the controller runs", name)
+			"PavProvisioner %q has not been checked yet; if this lasts, see whether the controller runs", name)
 	case accepted.Status != metav1.ConditionTrue:
 		return nil, status.Errorf(codes.FailedPrecondition,
 			"PavProvisioner %q is not accepted: %s; correct it", name, accepted.Message)

@@ -100,7 +100,7 @@ func (s *Stages) watchFirsts(ctx context.Context) error {
 		}
 		found, err := procns.Firsts(s.firsts.take())
 		if err != nil {
-			log.FromContext(ctx).Error(err, "the end of a staging pod will be heard of from the container runtime or the kubelet")
+			log.FromContext(ctx).Error(err, "cannot watch the staging pod's process; its end is reported by the container runtime or the kubelet")
 		}
 		var begun []*procns.First
 		for _, first := range found {
@@ -131,7 +131,7 @@ func (s *Stages) watchFirst(ctx context.Context, first *procns.First) {
 	}
 	runs := s.firsts.end(first.Pod, podend.Run{ID: first.Container, Exited: known, ExitCode: code, Finished: s.Now()})
 	if err != nil {
-		log.FromContext(ctx).Error(err, "cannot wait for the end of a staging pod; it will be heard of from the container runtime or the kubelet", "pod", first.Pod)
+		log.FromContext(ctx).Error(err, "cannot wait for the end of a staging pod; it is reported by the container runtime or the kubelet", "pod", first.Pod)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, firstTimeout)
@@ -143,4 +143,4 @@ func (s *Stages) watchFirst(ctx context.Context, first *procns.First) {
 
 // successIsTheirs leaves to the runtime and the kubelet whether a pod has succeeded: nothing
 // waits for it, and a process of several threads may have ended by a signal all the same.
-func successIsTheirs(context.Context) string { return "the kernel told of it" }
+func successIsTheirs(context.Context) string { return "the kernel reported it" }

@@ -146,7 +146,7 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 		return err
 	}
 	if !current {
-		v.Wrong = "the node was started anew before the volume was found in /pav"
+		v.Wrong = "the node was restarted before the volume was found in /pav"
 		return nil
 	}
 	kept, err := s.readRecord(v.Stage.UID)
@@ -178,7 +178,7 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 		return err
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		v.Wrong = "the stage's folder on the node is gone"
+		v.Wrong = "the stage's directory on the node is gone"
 		return nil
 	}
 	if err != nil {
@@ -189,7 +189,7 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 	}
 	if kept != nil && v.Stage.Status.Node.Phase != tarnv1.StageLost {
 		if lost, _ := compare(kept, found); lost != nil {
-			v.Wrong = "the volume was lost before anybody had it: " + lost.message
+			v.Wrong = "the volume was lost before a pod used it: " + lost.message
 			return nil
 		}
 	}

@@ -41,7 +41,7 @@ func (s *Stages) open(stage *tarnv1.PavStage) (volume *resultdir.Volume, found *
 	case errors.Is(err, errDamaged):
 		return nil, nil, &loss{tarnv1.ReasonMountGone, "its record on the node is damaged"}, nil
 	case noRecord(err):
-		return nil, nil, &loss{tarnv1.ReasonMountGone, "its folder or record on the node is gone"}, nil
+		return nil, nil, &loss{tarnv1.ReasonMountGone, "its directory or record on the node is gone"}, nil
 	case err != nil:
 		return nil, nil, nil, err
 	}
@@ -58,7 +58,7 @@ func (s *Stages) open(stage *tarnv1.PavStage) (volume *resultdir.Volume, found *
 		}
 		return nil, nil, lost, nil
 	case errors.Is(err, os.ErrNotExist):
-		return nil, nil, &loss{tarnv1.ReasonMountGone, "its folder on the node is gone"}, nil
+		return nil, nil, &loss{tarnv1.ReasonMountGone, "its directory on the node is gone"}, nil
 	case err != nil:
 		return nil, nil, nil, err
 	}
@@ -72,7 +72,7 @@ func (s *Stages) open(stage *tarnv1.PavStage) (volume *resultdir.Volume, found *
 	return volume, found, lost, nil
 }
 
-const rebootText = "the node was started anew since it was staged"
+const rebootText = "the node was restarted since it was staged"
 
 // compare holds what was found against what was staged. What has changed is usable
 // where a mount stands for a mount.
@@ -83,9 +83,9 @@ func compare(kept, found *record) (lost *loss, usable bool) {
 	case kept.Point != "" && found.Point == "":
 		return &loss{tarnv1.ReasonMountGone, "what was mounted for it is not mounted any more"}, false
 	case found.Point != kept.Point || found.Root != kept.Root || found.Device != kept.Device:
-		return &loss{tarnv1.ReasonMountReplaced, "something else is mounted for it than was staged"}, true
+		return &loss{tarnv1.ReasonMountReplaced, "what is mounted for it is not what was staged"}, true
 	case found.Path != kept.Path || found.Rdev != kept.Rdev:
-		return &loss{tarnv1.ReasonMountReplaced, "/pav/volume leads to something else than was staged"}, true
+		return &loss{tarnv1.ReasonMountReplaced, "/pav/volume does not lead to what was staged"}, true
 	}
 	return nil, true
 }

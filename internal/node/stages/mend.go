@@ -70,7 +70,7 @@ func (s *Stages) clearFolder(ctx context.Context, stage *tarnv1.PavStage) error 
 	defer unlock()
 	folder, attempt := s.folder(stage.UID), attemptOf(stage)
 	if err := mounts.UnmountTree(s.Mounts, folder, func(string, error) {}); err != nil {
-		return fmt.Errorf("clear the folder of stage %s: %w", stage.Name, err)
+		return fmt.Errorf("clear the directory of stage %s: %w", stage.Name, err)
 	}
 	if attempt == stage.Status.Node.Loss.Attempt {
 		if err := setAside(folder, fmt.Sprint(former, attempt)); err != nil {
@@ -111,7 +111,7 @@ func setAside(folder, name string) error {
 	}
 	err = os.Rename(filepath.Join(folder, "pav"), filepath.Join(folder, name))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("set the lost volume's files aside: %w", err)
+		return fmt.Errorf("move the lost volume's files aside: %w", err)
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func setAside(folder, name string) error {
 func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *record, l *loss) error {
 	volume, again, err := s.inspect(stage, found.Block, found.Capacity)
 	if err != nil {
-		return fmt.Errorf("look at the volume staged again: %w", err)
+		return fmt.Errorf("stat the volume staged again: %w", err)
 	}
 	defer func() { _ = volume.File.Close() }()
 	var before *record
@@ -130,7 +130,7 @@ func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *
 	}
 	again.Mending = goOn(stage, before, again, l)
 	if err := s.writeRecord(stage.UID, again); err != nil {
-		return fmt.Errorf("keep the record of stage %s: %w", stage.Name, err)
+		return fmt.Errorf("write the record of stage %s: %w", stage.Name, err)
 	}
 	left, err := s.rebind(ctx, stage, volume.File, again)
 	if err != nil {
@@ -139,14 +139,14 @@ func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *
 	if err := s.trust(stage, again); err != nil {
 		return err
 	}
-	log.FromContext(ctx).Info("a lost volume is there again", "stage", stage.Name, "not bound anew", len(left))
+	log.FromContext(ctx).Info("a lost volume is staged again", "stage", stage.Name, "not mounted again", len(left))
 	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
 		if l != nil {
 			s.newLoss(n, attemptOf(stage), l)
 		}
 		n.Phase, n.Path, n.Message = tarnv1.StageStaged, again.Path, ""
 		n.Loss.ReboundTime, n.Loss.Left = &metav1.Time{Time: s.Now()}, left
-		message := fmt.Sprintf("lost %d times, at last because: %s; staged again and bound anew", n.Loss.Number, n.Loss.Message)
+		message := fmt.Sprintf("lost %d times, last because: %s; staged and mounted again", n.Loss.Number, n.Loss.Message)
 		if len(left) > 0 {
 			message += fmt.Sprintf(", but for %d mounts, listed in status.node.loss.left", len(left))
 		}

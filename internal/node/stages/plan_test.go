@@ -130,13 +130,13 @@ func TestTheNextStepOfAStageIs(t *testing.T) {
 
 func TestAFailureTellsAllThatIsKnown(t *testing.T) {
 	for want, v := range map[string]View{
-		"Staging pod failed: no bucket (exit code 3)":                        {Stage: failedPod("exit code 3"), PodError: "no bucket"},
-		"Staging pod failed: no bucket":                                      {Stage: failedPod(""), PodError: "no bucket"},
-		"Staging pod failed: image missing":                                  {Stage: failedPod("image missing")},
-		"Staging pod failed: it wrote nothing to /pav/error":                 {Stage: failedPod("")},
-		"PavProvisioner p is going":                                          {Stage: stage(pod(tarnv1.StagePodFailed), func(s *tarnv1.PavStage) { s.Status.Pod.Message = "PavProvisioner p is going" })},
-		"Staging failed: /pav/volume does not exist":                         {Stage: stage(), Wrong: "/pav/volume does not exist"},
-		"the staged volume is lost: the node was started; it is staged anew": {Stage: stage(node(tarnv1.StageStaged)), Lost: &loss{rebooted, "the node was started"}},
+		"Staging pod failed: no bucket (exit code 3)":                         {Stage: failedPod("exit code 3"), PodError: "no bucket"},
+		"Staging pod failed: no bucket":                                       {Stage: failedPod(""), PodError: "no bucket"},
+		"Staging pod failed: image missing":                                   {Stage: failedPod("image missing")},
+		"Staging pod failed: it wrote nothing to /pav/error":                  {Stage: failedPod("")},
+		"PavProvisioner p is going":                                           {Stage: stage(pod(tarnv1.StagePodFailed), func(s *tarnv1.PavStage) { s.Status.Pod.Message = "PavProvisioner p is going" })},
+		"Staging failed: /pav/volume does not exist":                          {Stage: stage(), Wrong: "/pav/volume does not exist"},
+		"the staged volume is lost: the node was started; it is staged again": {Stage: stage(node(tarnv1.StageStaged)), Lost: &loss{rebooted, "the node was started"}},
 	} {
 		actions := plan(v)
 		if len(actions) != 3 || actions[1].message != want {

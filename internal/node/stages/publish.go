@@ -46,7 +46,7 @@ type Request struct {
 // may be left.
 func (s *Stages) Publish(ctx context.Context, r Request) error {
 	if !mounts.Inside(r.Target, s.KubeletFolder) || r.Target == s.KubeletFolder {
-		return status.Errorf(codes.InvalidArgument, "target %s is not in the kubelet's folder %s; give the node agent the kubelet's own --kubelet-dir", r.Target, s.KubeletFolder)
+		return status.Errorf(codes.InvalidArgument, "target %s is not in the kubelet's directory %s; set the node agent's --kubelet-dir to the kubelet's root directory", r.Target, s.KubeletFolder)
 	}
 	unlock, ok := s.targets.TryLock(r.Target)
 	if !ok {
@@ -62,7 +62,7 @@ func (s *Stages) Publish(ctx context.Context, r Request) error {
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if left := s.release(ctx, r.Target, false); left != nil {
-		return status.Errorf(codes.Unavailable, "%s; what was begun is not undone yet: %s", message(err), message(left))
+		return status.Errorf(codes.Unavailable, "%s; the mount that was started is not undone yet: %s", message(err), message(left))
 	}
 	return err
 }
@@ -172,7 +172,7 @@ func (a *attempt) run(ctx context.Context) error {
 // done when that is nil and there is nothing to wait for.
 func (a *attempt) step(ctx context.Context, known *tarnv1.PavStage) (now *tarnv1.PavStage, wait bool, err error) {
 	if known == nil && a.joins {
-		return nil, false, status.Errorf(codes.Unavailable, "PavStage %s has ended; the volume is staged anew when the kubelet asks again", a.want.Name)
+		return nil, false, status.Errorf(codes.Unavailable, "PavStage %s has ended; the volume is staged again when the kubelet retries", a.want.Name)
 	}
 	if known == nil {
 		known, err = a.create(ctx)
@@ -246,7 +246,7 @@ func (s *Stages) liveStage(ctx context.Context, name string) (*tarnv1.PavStage, 
 // addTarget records the target, unless the stage has changed since it was read.
 func (a *attempt) addTarget(ctx context.Context, known *tarnv1.PavStage) (*tarnv1.PavStage, error) {
 	if err := a.keepUse(known.UID, a.request.Target, use{PodRef: a.request.Pod, ReadOnly: a.request.ReadOnly}); err != nil {
-		return nil, status.Errorf(codes.Unavailable, "keep whose the target is: %v", err)
+		return nil, status.Errorf(codes.Unavailable, "record which pod the target is for: %v", err)
 	}
 	stage := known.DeepCopy()
 	stage.Status.Node.Targets = append(stage.Status.Node.Targets, a.request.Target)
@@ -294,7 +294,7 @@ func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (
 		return false, status.Error(codes.Unavailable, noAnswer(stage))
 	}
 	if err != nil {
-		return false, status.Errorf(codes.Unavailable, "look at volume %s: %v", stage.Spec.VolumeName, err)
+		return false, status.Errorf(codes.Unavailable, "read the state of volume %s: %v", stage.Spec.VolumeName, err)
 	}
 	if volume != nil {
 		defer func() { _ = volume.File.Close() }()
@@ -312,7 +312,7 @@ func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (
 // noAnswer is what the user hears of a server that hangs. It may be slow, so nothing is done
 // to it.
 func noAnswer(stage *tarnv1.PavStage) string {
-	return "the server of volume " + stage.Spec.VolumeName + " does not answer; see what the staging pod, or the storage, waits for"
+	return "the server of volume " + stage.Spec.VolumeName + " does not answer; check what the staging pod or the storage waits for"
 }
 
 // lose marks a stage whose volume is lost as failed; the worker then ends it, so that
@@ -332,7 +332,7 @@ func (s *Stages) lose(ctx context.Context, stage *tarnv1.PavStage, why string) e
 }
 
 func lostMessage(why string) string {
-	return "the staged volume is lost: " + why + "; it is staged anew"
+	return "the staged volume is lost: " + why + "; it is staged again"
 }
 
 // late is the answer when the time is over.

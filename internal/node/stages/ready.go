@@ -81,7 +81,7 @@ func (w *readyWatch) run(ctx context.Context) error {
 			if !open {
 				return nil
 			}
-			log.FromContext(ctx).Error(err, "inotify lost events; all waiting stages are looked at")
+			log.FromContext(ctx).Error(err, "inotify lost events; all waiting stages are checked")
 			w.tellAll()
 		}
 	}

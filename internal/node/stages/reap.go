@@ -115,10 +115,10 @@ func (s *Stages) Reap(ctx context.Context, now time.Time) (more bool) {
 			since[target] = first
 			continue
 		}
-		log.FromContext(ctx).Info("release a volume whose pod is gone; the kubelet has not asked to", "target", target)
+		log.FromContext(ctx).Info("releasing a volume whose pod is gone; the kubelet did not ask for it", "target", target)
 		if err := s.reap(ctx, target); err != nil {
 			since[target] = first
-			log.FromContext(ctx).Error(err, "a volume whose pod is gone is not released yet", "target", target)
+			log.FromContext(ctx).Error(err, "the volume of a deleted pod is not released yet", "target", target)
 		}
 	}
 	s.goneSince = since
@@ -155,7 +155,7 @@ func (s *Stages) podIsGone(ctx context.Context, stage types.UID, target string) 
 func (s *Stages) reap(ctx context.Context, target string) error {
 	unlock, ok := s.targets.TryLock(target)
 	if !ok {
-		return errors.New("the kubelet asks for it right now")
+		return errors.New("the kubelet is asking for it now")
 	}
 	defer unlock()
 	return s.release(ctx, target, false)

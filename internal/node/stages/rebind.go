@@ -31,7 +31,7 @@ func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.
 			continue
 		}
 		if err := s.rebindTarget(stage, target, volume, again); err != nil {
-			return nil, fmt.Errorf("bind volume %s anew at %s: %w", stage.Spec.VolumeName, target, err)
+			return nil, fmt.Errorf("mount volume %s again at %s: %w", stage.Spec.VolumeName, target, err)
 		}
 	}
 	left := slices.Clone(again.Mending.Left)
@@ -42,7 +42,7 @@ func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.
 		return left, nil
 	}
 	for _, pod := range podsOf(stage.Status.Node.Targets) {
-		left = append(left, tarnv1.StageLeft{PodUID: pod, Message: "the volume is another block device now, and a running container keeps the one it was started with"})
+		left = append(left, tarnv1.StageLeft{PodUID: pod, Message: "the volume is a different block device now, and a running container keeps the one it started with"})
 	}
 	return left, nil
 }
@@ -213,7 +213,7 @@ func (e exchange) containers(pod types.UID) ([]tarnv1.StageLeft, error) {
 func (e exchange) one(c procns.Container, m mounts.Mount) error {
 	for _, other := range c.Table {
 		if other.Point != m.Point && mounts.Inside(other.Point, m.Point) && !e.has(m, other) {
-			return fmt.Errorf("%s is mounted below it and would go with it", other.Point)
+			return fmt.Errorf("%s is mounted below it and would be lost with it", other.Point)
 		}
 	}
 	return e.with(m, func(part *os.File) error { return c.Replace(e.looks, ServerAnswer, m, part) })

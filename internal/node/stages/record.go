@@ -176,16 +176,16 @@ const bootFile = "boot"
 // type Directory: it waits until the folder is there.
 func (s *Stages) makeFolder(uid types.UID) error {
 	if err := os.MkdirAll(s.folder(uid), 0o700); err != nil {
-		return fmt.Errorf("make the stage's folder: %w", err)
+		return fmt.Errorf("create the stage's directory: %w", err)
 	}
 	pav := s.pav(uid)
 	if _, err := os.Lstat(pav); errors.Is(err, os.ErrNotExist) {
 		if err := s.noteBoot(uid); err != nil {
-			return fmt.Errorf("note the boot of the stage's pav folder: %w", err)
+			return fmt.Errorf("record the boot ID for the stage's pav directory: %w", err)
 		}
 	}
 	if err := os.Mkdir(pav, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make the stage's pav folder: %w", err)
+		return fmt.Errorf("create the stage's pav directory: %w", err)
 	}
 	return os.Chmod(pav, 0o755) // the umask may have taken bits
 }

@@ -26,7 +26,7 @@ const (
 // finish before. Errors are gRPC statuses.
 func (s *Stages) Unpublish(ctx context.Context, target string) error {
 	if !mounts.Inside(target, s.KubeletFolder) || target == s.KubeletFolder {
-		return status.Errorf(codes.InvalidArgument, "target %s is not in the kubelet's folder %s; give the node agent the kubelet's own --kubelet-dir", target, s.KubeletFolder)
+		return status.Errorf(codes.InvalidArgument, "target %s is not in the kubelet's directory %s; set the node agent's --kubelet-dir to the kubelet's root directory", target, s.KubeletFolder)
 	}
 	unlock, ok := s.targets.TryLock(target)
 	if !ok {

@@ -75,15 +75,15 @@ func New(root, node string) (plugin.Plugin, error) {
 		return plugin.Plugin{}, fmt.Errorf("root %q of host-path volumes: give an absolute path below /", root)
 	}
 	if node == "" {
-		return plugin.Plugin{}, fmt.Errorf("root %q of host-path volumes: the name of the node it lies on is missing", root)
+		return plugin.Plugin{}, fmt.Errorf("root %q of host-path volumes: the name of its node is missing; set --node-name", root)
 	}
 	f := folders{root: filepath.Clean(root), sync: (*os.File).Sync}
 	if err := os.MkdirAll(f.root, rootMode); err != nil {
-		return plugin.Plugin{}, fmt.Errorf("making the root of host-path volumes: %w", err)
+		return plugin.Plugin{}, fmt.Errorf("creating the root of host-path volumes: %w", err)
 	}
 	var err error
 	if f.was, err = os.Stat(f.root); err != nil {
-		return plugin.Plugin{}, fmt.Errorf("looking at the root of host-path volumes: %w", err)
+		return plugin.Plugin{}, fmt.Errorf("reading the root of host-path volumes: %w", err)
 	}
 	top, err := f.openRoot()
 	if err != nil {
@@ -92,7 +92,7 @@ func New(root, node string) (plugin.Plugin, error) {
 	defer top.Close()
 	probe, err := scrub.OpenBelow(top, ".")
 	if errors.Is(err, unix.ENOSYS) {
-		return plugin.Plugin{}, fmt.Errorf("host-path volumes need openat2, as Linux has it from 5.6 on: %w", err)
+		return plugin.Plugin{}, fmt.Errorf("host-path volumes need openat2; use Linux 5.6 or newer: %w", err)
 	}
 	if err != nil {
 		return plugin.Plugin{}, fmt.Errorf("opening the root of host-path volumes %s: %w", f.root, err)
@@ -118,11 +118,11 @@ func (f folders) open() (*os.File, error) {
 	case errors.Is(err, unix.ENOENT) && f.id == "":
 		return top, nil
 	case errors.Is(err, unix.ENOENT):
-		return nil, errors.Join(fmt.Errorf("%s is gone since this process was started: mount what belongs there, or write %s into it", f.path(marker), f.id), top.Close())
+		return nil, errors.Join(fmt.Errorf("%s is gone since this process started: mount what belongs there, or write %s into it", f.path(marker), f.id), top.Close())
 	case err != nil:
 		return nil, errors.Join(err, top.Close())
 	case id != f.id:
-		return nil, errors.Join(fmt.Errorf("%s has id %s, and had %s when this process was started; mount what belongs there, or start the process again", f.path(marker), id, f.id), top.Close())
+		return nil, errors.Join(fmt.Errorf("%s has id %s, and had %s when this process started; mount what belongs there, or restart the process", f.path(marker), id, f.id), top.Close())
 	}
 	return top, nil
 }
@@ -135,10 +135,10 @@ func (f folders) openRoot() (*os.File, error) {
 	}
 	is, err := top.Stat()
 	if err == nil && !os.SameFile(is, f.was) {
-		err = errors.New("it is another folder than when this process was started; mount what belongs there, or start the process again")
+		err = errors.New("it is not the directory it was when this process started; mount what belongs there, or restart the process")
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("looking at the root of host-path volumes %s: %w", f.root, err), top.Close())
+		return nil, errors.Join(fmt.Errorf("reading the root of host-path volumes %s: %w", f.root, err), top.Close())
 	}
 	return top, nil
 }
@@ -149,10 +149,10 @@ func (f folders) Check(r plugin.Request) error {
 		return err
 	}
 	if r.Mode != corev1.PersistentVolumeFilesystem {
-		return fmt.Errorf("volumeMode %s: %s makes folders; make the claim anew with volumeMode Filesystem", r.Mode, Provisioner)
+		return fmt.Errorf("volumeMode %s: %s creates directories; create the claim again with volumeMode Filesystem", r.Mode, Provisioner)
 	}
 	for name, value := range r.Parameters {
-		return fmt.Errorf("parameter %s=%q: %s has no parameters; make the StorageClass anew without it", name, value, Provisioner)
+		return fmt.Errorf("parameter %s=%q: %s has no parameters; create the StorageClass again without it", name, value, Provisioner)
 	}
 	return nil
 }
@@ -194,7 +194,7 @@ func (f folders) path(name string) string { return filepath.Join(f.root, name) }
 func (f folders) make(top *os.File, name string) error {
 	err := unix.Mkdirat(int(top.Fd()), name, rootMode)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("making folder %s: %w", f.path(name), err)
+		return fmt.Errorf("creating directory %s: %w", f.path(name), err)
 	}
 	dir, err := f.find(top, name)
 	if err != nil {
@@ -222,9 +222,9 @@ func (f folders) find(top *os.File, name string) (*os.File, error) {
 	case errors.Is(err, unix.EXDEV):
 		return nil, fmt.Errorf("%w: %s is a mount point; unmount it", plugin.ErrInUse, f.path(name))
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
-		return nil, fmt.Errorf("%s is not the folder that %s has made; see what it is, and remove it by hand", f.path(name), Provisioner)
+		return nil, fmt.Errorf("%s is not the directory that %s created; check what it is, and delete it by hand", f.path(name), Provisioner)
 	case err != nil:
-		return nil, fmt.Errorf("opening folder %s: %w", f.path(name), err)
+		return nil, fmt.Errorf("opening directory %s: %w", f.path(name), err)
 	}
 	return dir, nil
 }
@@ -253,8 +253,8 @@ func (f folders) Misses(v plugin.Volume) error {
 	if v.Place == "" || v.Place == f.place() || v.Source == nil && !here || v.Source != nil && (v.Source.Local == nil || v.Source.Local.Path != f.path(v.Name)) {
 		return nil
 	}
-	return fmt.Errorf("root %s is not the one that volume %s lies in: %s has id %q, and the volume %q; mount what belongs there and start the controller again; "+
-		"if that disk is gone for good, write %s into %s and start the controller again", f.root, v.Name, f.path(marker), f.id, id, id, f.path(marker))
+	return fmt.Errorf("root %s is not the one that volume %s is in: %s has id %q, and the volume %q; mount what belongs there and restart the controller; "+
+		"if that disk is gone for good, write %s into %s and restart the controller", f.root, v.Name, f.path(marker), f.id, id, id, f.path(marker))
 }
 
 // Recycle implements plugin.Recycler: a new folder takes the place of the old one,
@@ -281,7 +281,7 @@ func (f folders) openFor(v plugin.Volume) (*os.File, error) {
 		if s.Local != nil {
 			path = "local.path " + s.Local.Path
 		}
-		return nil, fmt.Errorf("volume %s has %s, and %s only touches %s; remove the storage by hand, or give the controller the root it was made in",
+		return nil, fmt.Errorf("volume %s has %s, and %s only touches %s; delete the storage by hand, or start the controller with the root in which the volume was created",
 			v.Name, path, Provisioner, f.path(v.Name))
 	}
 	if err := f.Misses(v); err != nil {
@@ -306,7 +306,7 @@ func (f folders) clear(ctx context.Context, top *os.File, name string) error {
 	}
 	err = unix.Renameat2(int(top.Fd()), name, int(top.Fd()), grave, unix.RENAME_NOREPLACE)
 	if err := errors.Join(err, dir.Close()); err != nil {
-		return fmt.Errorf("taking folder %s from its place: %w", f.path(name), err)
+		return fmt.Errorf("moving directory %s aside: %w", f.path(name), err)
 	}
 	return bury(ctx, top, grave, f.root)
 }

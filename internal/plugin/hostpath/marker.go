@@ -93,7 +93,7 @@ func (f folders) readMarker(top *os.File) (string, error) {
 	defer file.Close()
 	switch info, err := file.Stat(); {
 	case err != nil:
-		return "", fmt.Errorf("looking at the marker: %w", err)
+		return "", fmt.Errorf("reading the marker: %w", err)
 	case !info.Mode().IsRegular():
 		return "", f.notPlain()
 	}
@@ -103,18 +103,18 @@ func (f folders) readMarker(top *os.File) (string, error) {
 	}
 	id := strings.TrimSpace(string(text))
 	if read, err := hex.DecodeString(id); err != nil || len(read) != idBytes || id != strings.ToLower(id) {
-		return "", fmt.Errorf("%s is damaged: it holds %q, and an id of %d hexadecimal digits belongs there; %s", f.path(marker), text, 2*idBytes, f.mend())
+		return "", fmt.Errorf("%s is damaged: it has %q instead of an id of %d hexadecimal digits; %s", f.path(marker), text, 2*idBytes, f.mend())
 	}
 	return id, nil
 }
 
 func (f folders) notPlain() error {
-	return fmt.Errorf("%s is not the plain file that %s has made; remove it, and %s", f.path(marker), Provisioner, f.mend())
+	return fmt.Errorf("%s is not the plain file that %s created; remove it, and %s", f.path(marker), Provisioner, f.mend())
 }
 
 // mend says how a root gets its id back.
 func (f folders) mend() string {
-	return fmt.Sprintf("write there what annotation %s of the PersistentVolumes in %s says after #; where none has that, remove the file", tarnv1.AnnotationPlace, f.root)
+	return fmt.Sprintf("write into it what annotation %s of the PersistentVolumes in %s has after #; if none has that, remove the file", tarnv1.AnnotationPlace, f.root)
 }
 
 // openAt opens an entry of a root that is a file, and follows no link.

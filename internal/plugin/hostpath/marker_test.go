@@ -34,7 +34,7 @@ func refused(t *testing.T, what, root, place string, err error) {
 		t.Errorf("%s is no error though the disk is not mounted", what)
 		return
 	}
-	for _, part := range []string{"root " + root + " is not the one", "mount what belongs there", "start the controller again", "write " + id(place) + " into " + filepath.Join(root, marker)} {
+	for _, part := range []string{"root " + root + " is not the one", "mount what belongs there", "restart the controller", "write " + id(place) + " into " + filepath.Join(root, marker)} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%s: %v, want it to say %q", what, err, part)
 		}

@@ -43,7 +43,7 @@ with_an_app_where_helm_makes_the_namespace() {
 	"$TARN_HELM" install tarn "$TARN_CHART" --namespace tarn-system --create-namespace --set image.tag="$first" --set node.kubeletDir="$TARN_KUBELET_DIR" >&2
 	rolled_out deployment/tarn-controller daemonset/tarn-node
 	! said=$(kubectl delete namespace tarn-system --dry-run=server 2>&1) || fail "the namespace that helm has made is anybody's to delete: $said"
-	grep -q 'to take Tarn away without loss: tarn uninstall' <<<"$said" || fail "kubectl delete does not say what to do: $said"
+	grep -q 'to uninstall Tarn without losing data: tarn uninstall' <<<"$said" || fail "kubectl delete does not say what to do: $said"
 	rm -f "$shelf/go"
 	other=$(shelved) # with the class that the application names
 	kubectl delete pvc shelved --timeout=180s >&2

@@ -293,7 +293,7 @@ by_kubectl_under_a_writer() {
 	kubectl wait --for=condition=Ready pod/writer --timeout=180s >&2
 	volume=$(kubectl get pvc written --output jsonpath='{.spec.volumeName}')
 	! said=$(manifest | kubectl delete --timeout=180s -f - 2>&1) || fail "the records of a volume in use were deleted: $said"
-	grep -q 'to take Tarn away without loss: tarn uninstall' <<<"$said" || fail "kubectl delete does not say what to do: $said"
+	grep -q 'to uninstall Tarn without losing data: tarn uninstall' <<<"$said" || fail "kubectl delete does not say what to do: $said"
 	no_part_runs
 	goes_on "with no part of Tarn there, after kubectl delete"
 	kubectl delete --wait=false -f hack/addon.yaml >&2

@@ -14,11 +14,6 @@ const (
 	widestLine                    = 100    // characters
 )
 
-// retired are words for which the documentation has a standard term.
-var retired = map[string]string{
-	"folder": "directory", "folders": "directories", "whoever": "who acts: an administrator, a user", "somebody": "who acts: an administrator, a user",
-}
-
 var (
 	codeSpan = regexp.MustCompile("`[^`]*`")
 	linkText = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
@@ -102,9 +97,10 @@ func plainProse(files []file) []string {
 			if n := len(strings.Fields(p.text)); n > longParagraph {
 				wrong = append(wrong, fmt.Sprintf("%s: a paragraph of %d words; at most %d", at, n, longParagraph))
 			}
-			for _, word := range strings.FieldsFunc(strings.ToLower(linkText.ReplaceAllString(codeSpan.ReplaceAllString(p.text, ""), "$1")), func(r rune) bool { return r < 'a' || r > 'z' }) {
-				if better := retired[word]; better != "" {
-					wrong = append(wrong, fmt.Sprintf("%s: says %q; say %s", at, word, better))
+			spoken := linkText.ReplaceAllString(codeSpan.ReplaceAllString(p.text, ""), "$1")
+			for _, r := range retired {
+				if found := r.words.FindString(spoken); r.pages && found != "" {
+					wrong = append(wrong, fmt.Sprintf("%s: says %q; say %s", at, found, r.better))
 				}
 			}
 			for _, sentence := range sentencesOf(p.text) {

@@ -83,7 +83,7 @@ func Forestalled(t *testing.T, spans []Span, begin Begin) {
 			stop()
 			life.Check()
 			if rival.Refusals() == 0 {
-				t.Error("no write was refused: the rival has done nothing")
+				t.Error("no write was rejected: the rival has done nothing")
 			}
 		})
 	}

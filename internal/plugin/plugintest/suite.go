@@ -36,7 +36,7 @@ type World struct {
 func Conform(t *testing.T, world func(t *testing.T) World) {
 	for name, check := range map[string]func(*testing.T, World){
 		"a volume is made once, whatever is asked":                      madeOnce,
-		"what it cannot serve it refuses, and makes nothing":            refuses,
+		"what it cannot serve it rejects, and makes nothing":            refuses,
 		"a volume that is made again keeps its data":                    keepsData,
 		"deletion takes one volume, and all of it":                      deletesOne,
 		"what is gone, or never was, is deleted without an error":       deletesTwice,
@@ -45,7 +45,7 @@ func Conform(t *testing.T, world func(t *testing.T) World) {
 		"a volume that is not its own is neither deleted nor scrubbed":  sparesForeign,
 		"a volume of another place is missed, and spared":               sparesMissing,
 		"a scrubbed volume is empty and itself":                         scrubs,
-		"what was stopped goes on at the next call":                     stops,
+		"what was stopped continues at the next call":                   stops,
 		"volumes come and go beside each other":                         sideBySide,
 		"a request that names what exists does not change its contents": remakesQuietly,
 	} {
@@ -63,7 +63,7 @@ func (w World) request(name string) plugin.Request {
 func (w World) make(t *testing.T, name string) plugin.Volume {
 	t.Helper()
 	if err := w.Plugin.Creator.Check(w.request(name)); err != nil {
-		t.Fatalf("Check refuses the suite's own request: %v", err)
+		t.Fatalf("Check rejects the suite's own request: %v", err)
 	}
 	asset, err := w.Plugin.Creator.Create(t.Context(), w.request(name))
 	if err != nil {
@@ -106,7 +106,7 @@ func madeOnce(t *testing.T, w World) {
 
 func refuses(t *testing.T, w World) {
 	if len(w.Unserved) == 0 {
-		t.Fatal("the world names no request the plugin must refuse")
+		t.Fatal("the world names no request the plugin must reject")
 	}
 	for what, r := range w.Unserved {
 		r.Name = "a"

@@ -43,9 +43,7 @@ var liveReads = map[string]map[string]string{
 	"tarn-node": {
 		"nodes":                  "node/agent.go: live.Get(ctx, client.ObjectKey{Name: a.options.NodeName}, node)",
 		"pavstages":              "node/stages/publish.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, stage)",
-		"persistentvolumeclaims": "node/stages/claim.go: kube.Get(ctx, s.Live, client.ObjectKey{Namespace: to.Namespace, Name: to.Name}, &corev1.PersistentVolumeClaim{})",
 		"persistentvolumes":      "node/stages/find.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, volume)",
-		"pods":                   "node/results/results.go: r.Live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod)",
 	},
 	// It has no cache.
 	"tarn-api": {

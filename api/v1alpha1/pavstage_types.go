@@ -190,6 +190,10 @@ type PavStagePodStatus struct {
 	// startTime is when the staging pod of this attempt was started.
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
+	// claimDeleted is the uid of the volume's claim once that is being deleted. Pods that have
+	// never started get the volume no more.
+	// +optional
+	ClaimDeleted types.UID `json:"claimDeleted,omitempty"`
 	// lossTold and reboundTold are the numbers of the latest loss of which the pods
 	// that use the volume were told that it began, and that it ended.
 	// +optional

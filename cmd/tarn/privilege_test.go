@@ -205,6 +205,8 @@ func TestNoPartOfTarnHasRightsItDoesNotUse(t *testing.T) {
 		{asNode, "deletes pods", false, right("delete", "", "pods", "", "default")},
 		{asNode, "changes pods", false, right("patch", "", "pods", "", "default")},
 		{asNode, "runs commands in pods", false, right("create", "", "pods", "exec", "default")},
+		{asNode, "reads pods", false, right("get", "", "pods", "", "default")},
+		{asNode, "reads claims", false, right("get", "", "persistentvolumeclaims", "", "default")},
 		{asNode, "lists pods", false, right("list", "", "pods", "", "default")},
 		{asNode, "stores results on pods", true, right("patch", "", "pods", "status", "default")},
 		{asNode, "reads Secrets", false, right("get", "", "secrets", "", "default")},

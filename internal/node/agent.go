@@ -100,9 +100,10 @@ func Register(m manager.Manager, o Options) (*Agent, error) {
 	}
 	table := mounts.NewPatient(stages.ServerAnswer)
 	a := &Agent{options: o, cached: m.GetCache(), open: make(chan struct{})}
+	live := ownPods{Reader: m.GetAPIReader(), writer: m.GetClient(), node: o.NodeName}
 	var err error
 	a.stages, err = stages.New(stages.Config{
-		Writer: m.GetClient(), Live: m.GetAPIReader(), Cached: m.GetCache(), Mounts: table,
+		Writer: m.GetClient(), Live: live, Cached: m.GetCache(), Mounts: table,
 		Folder: filepath.Join(o.StateDir, "stages"), KubeletFolder: filepath.Clean(o.KubeletDir),
 		NodeName: o.NodeName, Now: time.Now,
 	})
@@ -110,7 +111,7 @@ func Register(m manager.Manager, o Options) (*Agent, error) {
 		return nil, fmt.Errorf("watch /pav directories: %w", err)
 	}
 	a.results = results.New(results.Config{
-		Writer: m.GetClient(), Live: m.GetAPIReader(), Mounts: table,
+		Writer: m.GetClient(), Live: live, Mounts: table,
 		Folder: filepath.Join(o.StateDir, "results"), KubeletFolder: filepath.Clean(o.KubeletDir),
 	})
 	a.drivers = driver.New(driver.Config{

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -63,6 +65,25 @@ func of(pod *corev1.Pod) func(*csi.NodePublishVolumeRequest) {
 	}
 }
 
+// tellDoomed tells in the stages that their claim is being deleted, as the stage controller does,
+// and waits until the agent has heard of it.
+func tellDoomed(w *world, claim *corev1.PersistentVolumeClaim) {
+	w.Helper()
+	for _, s := range w.stages() {
+		body := `{"status": {"pod": {"claimDeleted": "` + string(claim.UID) + `"}}}`
+		if err := w.client.Status().Patch(w.ctx, &s, client.RawPatch(types.MergePatchType, []byte(body))); err != nil {
+			w.Fatal(err)
+		}
+		w.eventually("the agent hears of the claim", func() error {
+			seen := &tarnv1.PavStage{}
+			if err := w.agent.cached.Get(w.ctx, client.ObjectKeyFromObject(&s), seen); err != nil || seen.Status.Pod.ClaimDeleted == claim.UID {
+				return err
+			}
+			return errors.New("not yet")
+		})
+	}
+}
+
 func TestNoPodStartsOnAClaimThatIsBeingDeleted(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -75,6 +96,7 @@ func TestNoPodStartsOnAClaimThatIsBeingDeleted(t *testing.T) {
 	if err := w.client.Delete(w.ctx, claim); err != nil {
 		t.Fatal(err)
 	}
+	tellDoomed(w, claim)
 	late := consumer(w, "late", corev1.PodPending)
 	_, err = w.publish(volume, string(late.UID), of(late))
 	want := "can't start pod default/" + late.Name + " because it's using claim default/" + claim.Name + " that is being deleted"

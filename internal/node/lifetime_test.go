@@ -442,7 +442,11 @@ func dieAt(n int32, applied bool, died chan struct{}) func(client.Client) client
 				return write(func() error { return c.Patch(ctx, o, p, opts...) })
 			},
 			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-				return write(func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
+				patch := func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) }
+				if len((&client.SubResourcePatchOptions{}).ApplyOptions(opts).DryRun) > 0 { // see ownPods
+					return patch()
+				}
+				return write(patch)
 			},
 		})
 	}

@@ -110,6 +110,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Owns(&corev1.Pod{}).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(gone())).
 		Watches(&pavv1.PavProvisioner{}, r.stagesWith(byProvisioner), builder.WithPredicates(judged())).
+		Watches(&corev1.PersistentVolumeClaim{}, r.stagesOfClaim(), builder.WithPredicates(doomed())).
 		Watches(&corev1.Node{}, r.stagesWith(byNode), builder.WithPredicates(predicate.Or(gone(), relieved()))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()})
 	if o.Pods != nil {

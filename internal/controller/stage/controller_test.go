@@ -345,6 +345,41 @@ func TestAVolumeIsNotBroughtToANodeThatHasNoPodForIt(t *testing.T) {
 	}
 }
 
+func TestTheNodeIsToldThatAClaimIsBeingDeletedAndNoPodStartsOnIt(t *testing.T) {
+	for name, started := range map[string]bool{"its pod has never started": false, "its pod has": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, subjects()...)
+			ctx := context.Background()
+			claim := &corev1.PersistentVolumeClaim{}
+			w.must(w.store.Get(ctx, client.ObjectKey{Namespace: "app", Name: "data"}, claim))
+			claim.Finalizers = []string{"kubernetes.io/pvc-protection"}
+			w.must(w.store.Update(ctx, claim))
+			w.must(w.store.Delete(ctx, claim))
+			if started {
+				pod := &corev1.Pod{}
+				w.must(w.store.Get(ctx, client.ObjectKeyFromObject(consumer("app", "data", "")), pod))
+				pod.Status.Phase = corev1.PodRunning
+				w.must(w.store.Status().Update(ctx, pod))
+			}
+			w.look()
+			if got := w.stage().Status.Pod; got.ClaimDeleted != claim.UID || got.Phase != "" || len(w.made) > 0 {
+				t.Fatalf("at first %+v, with pods %q, want the word on the claim alone", got, w.made)
+			}
+			w.look()
+			got := w.stage().Status.Pod
+			if got.ClaimDeleted != claim.UID {
+				t.Errorf("the word on the claim is lost: %+v", got)
+			}
+			if want := "claim app/data is being deleted, and no pod"; !started && (got.Phase != tarnv1.StagePodFailed || !strings.HasPrefix(got.Message, want) || len(w.made) > 0) {
+				t.Errorf("%s, %q, with pods %q, want Failed and %q", got.Phase, got.Message, w.made, want)
+			}
+			if started && (got.Phase != tarnv1.StagePodStarting || len(w.made) != 1) {
+				t.Errorf("%s, %q, with pods %q, want one that starts", got.Phase, got.Message, w.made)
+			}
+		})
+	}
+}
+
 func TestAStageWhoseStagingPodVanishesIsUnstaged(t *testing.T) {
 	w := newWorld(t, subjects()...)
 	vanished := false

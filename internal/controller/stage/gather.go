@@ -40,6 +40,8 @@ type View struct {
 	// Made says that the volume was made for a claim, not written by an administrator.
 	Made  bool
 	Claim *corev1.PersistentVolumeClaim
+	// Doomed is the uid of the claim where it is being deleted and the stage does not tell it yet.
+	Doomed types.UID
 	// Missing says which of the subjects is gone for good, empty if none is.
 	Missing string
 
@@ -122,6 +124,9 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 		if v.Leftover, err = r.leftover(ctx, stage); err != nil {
 			return View{}, err
 		}
+	}
+	if v.Doomed, err = r.doomedClaim(ctx, stage); v.Doomed != "" || err != nil {
+		return v, err
 	}
 	if somethingToTell(stage) {
 		v.Consumers, err = r.findConsumers(ctx, stage)
@@ -279,6 +284,8 @@ func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.Persistent
 		return nil, nil
 	case v.Stage.Awaited() && !(used && made):
 		v.Forsaken = true // unstaging rests on the record, as nothing keeps the claim
+	case !used && claim.DeletionTimestamp != nil:
+		v.Missing = fmt.Sprintf("claim %s/%s is being deleted, and no pod that uses it has ever started on node %q", claim.Namespace, claim.Name, v.Stage.Spec.NodeName)
 	case !used:
 		v.Missing = fmt.Sprintf("no pod on node %q uses claim %s/%s", v.Stage.Spec.NodeName, claim.Namespace, claim.Name)
 	}
@@ -296,7 +303,7 @@ func (r *Reconciler) leaves(ctx context.Context, vol *corev1.PersistentVolume) (
 // make stages of its own node for any volume, so that a node that was taken over could
 // have all of them brought to it; but where pods go is the scheduler's, and a node cannot
 // make pods that use claims. Of a pod that is there the API server knew before the
-// kubelet did, so it is looked for live. A stage that was begun ahead is for one pod, which is
+// kubelet did, so it is looked for live. On a claim that is being deleted no pod is started. A stage that was begun ahead is for one pod, which is
 // not to be deleted and mounts the volume.
 func (r *Reconciler) usedOn(ctx context.Context, stage *tarnv1.PavStage, claim *corev1.PersistentVolumeClaim) (bool, error) {
 	node := stage.Spec.NodeName
@@ -305,7 +312,7 @@ func (r *Reconciler) usedOn(ctx context.Context, stage *tarnv1.PavStage, claim *
 		return false, fmt.Errorf("listing the pods of node %s in namespace %s: %w", node, claim.Namespace, err)
 	}
 	return slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
-		is := volume.Uses(&p, claim) && !volume.Ended(&p)
+		is := volume.Uses(&p, claim) && !volume.Ended(&p) && (claim.DeletionTimestamp == nil || volume.Started(&p))
 		if stage.Awaited() {
 			is = is && p.UID == stage.Spec.AheadFor.UID && p.DeletionTimestamp == nil && mounts(&p, claim)
 		}

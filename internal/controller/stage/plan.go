@@ -226,6 +226,11 @@ func plan(v View, now time.Time) Plan {
 	if v.Forsaken {
 		return Plan{Actions: []Action{EndStage{Unchanged: true}}} // but if the kubelet asks meanwhile
 	}
+	if v.Doomed != "" {
+		status := v.Stage.Status.Pod
+		status.ClaimDeleted = v.Doomed
+		return Plan{Actions: []Action{WriteStatus{status}}} // the write brings the stage back
+	}
 	if tell := tellStaging(v); len(tell) > 0 {
 		return Plan{Actions: tell}
 	}
@@ -299,7 +304,8 @@ func startStaging(v View, now time.Time) Plan {
 		Phase: tarnv1.StagePodStarting, Namespace: pod.Namespace, Name: pod.Name, Staged: true,
 		Attempt: attempt, Recovery: v.Prepared.Recovery, StartTime: &metav1.Time{Time: now.Truncate(time.Second)},
 		Restarts: was.Restarts, LossTold: was.LossTold, ReboundTold: was.ReboundTold, Evictions: was.Evictions,
-		Expansion: was.Expansion, // in place of one that ran the node has asked for another
+		ClaimDeleted: was.ClaimDeleted,
+		Expansion:    was.Expansion, // in place of one that ran the node has asked for another
 	}
 	if was.Phase == tarnv1.StagePodGone {
 		status.Restarts = restarts(was, now)

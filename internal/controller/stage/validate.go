@@ -28,7 +28,7 @@ func validated(v View, now time.Time) bool {
 func startValidation(v View) Plan {
 	pod := v.Validation.Pod
 	return Plan{Actions: []Action{
-		WriteStatus{tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodValidating, Namespace: pod.Namespace, Name: pod.Name}},
+		WriteStatus{tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodValidating, Namespace: pod.Namespace, Name: pod.Name, ClaimDeleted: v.Stage.Status.Pod.ClaimDeleted}},
 		StartPod{pod},
 	}}
 }

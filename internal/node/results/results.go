@@ -25,7 +25,7 @@ import (
 type Config struct {
 	// Writer patches the status of pods.
 	Writer client.Client
-	// Live reads pods past any cache.
+	// Live reads the pods of this node past any cache.
 	Live client.Reader
 	// Mounts is the mount table.
 	Mounts mounts.Mounter
@@ -150,8 +150,6 @@ func (r *Results) checkTarget(target string) error {
 	}
 	return nil
 }
-
-// +kubebuilder:rbac:groups="",resources=pods,verbs=get
 
 // pod is the pod of that uid, read live; nil if it does not exist any more.
 func (r *Results) pod(ctx context.Context, namespace, name string, uid types.UID) (*corev1.Pod, error) {

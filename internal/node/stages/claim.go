@@ -8,29 +8,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	words "tarn.dev/tarn/internal/volume"
 )
 
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get
-
-// checkClaim refuses to start a pod on a claim that is being deleted, by what the API
-// server knows now: the scheduler has refused it already, unless it was before the
-// deletion or somebody named the node himself. A pod that has ever started is served:
-// the claim is kept for it, and the node may be coming up again under it.
-func (s *Stages) checkClaim(ctx context.Context, volume *corev1.PersistentVolume, ref PodRef) error {
-	to := volume.Spec.ClaimRef
-	if to == nil || to.UID == "" || ref.Name == "" {
+// checkClaim refuses to start a pod on a claim that is being deleted, as the stage tells: the
+// scheduler has refused it already, unless it was before the deletion or the pod names its node. A
+// pod that has ever started is served: the claim is kept for it, and the node may be coming up
+// again under it.
+func (a *attempt) checkClaim(ctx context.Context, stage *tarnv1.PavStage) error {
+	ref := a.request.Pod
+	if a.claim == nil || a.claim.UID == "" || stage.Status.Pod.ClaimDeleted != a.claim.UID || ref.Name == "" {
 		return nil // the kubelet mounts no volume without a claim, and says whose it is
 	}
-	claim, err := kube.Get(ctx, s.Live, client.ObjectKey{Namespace: to.Namespace, Name: to.Name}, &corev1.PersistentVolumeClaim{})
-	if err != nil {
-		return status.Error(codes.Unavailable, err.Error())
-	}
-	if claim == nil || claim.UID != to.UID || claim.DeletionTimestamp.IsZero() {
-		return nil
-	}
-	pod, err := kube.Get(ctx, s.Live, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.Pod{})
+	pod, err := kube.Get(ctx, a.Live, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.Pod{})
 	if err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
@@ -38,5 +30,5 @@ func (s *Stages) checkClaim(ctx context.Context, volume *corev1.PersistentVolume
 		return nil
 	}
 	return status.Errorf(codes.FailedPrecondition, "can't start pod %s/%s because it's using claim %s/%s that is being deleted",
-		ref.Namespace, ref.Name, claim.Namespace, claim.Name)
+		ref.Namespace, ref.Name, a.claim.Namespace, a.claim.Name)
 }

@@ -53,8 +53,6 @@ func (s *Stages) cachedStages(ctx context.Context) ([]tarnv1.PavStage, error) {
 	return list.Items, err
 }
 
-// +kubebuilder:rbac:groups="",resources=pods,verbs=get
-
 // Stopped implements podend.Listener: a staging pod that has surely ended well need not
 // be waited for until the kubelet says so. Of one that has failed before it made the
 // volume available, the stage controller tells, which knows why. When a container of

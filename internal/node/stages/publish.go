@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -95,15 +96,12 @@ func (s *Stages) publish(ctx context.Context, r Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.checkClaim(ctx, volume, r.Pod); err != nil {
-		return err
-	}
 	provisioner, err := s.checkProvisioner(ctx, r.Driver)
 	if err != nil {
 		return err
 	}
 	r.ReadOnly = r.ReadOnly || words.OnlyRead(volume)
-	a := attempt{Stages: s, request: r}
+	a := attempt{Stages: s, request: r, claim: volume.Spec.ClaimRef}
 	if a.want, a.joins, err = s.wanted(ctx, provisioner, volume, r); err != nil {
 		return err
 	}
@@ -114,6 +112,7 @@ func (s *Stages) publish(ctx context.Context, r Request) error {
 type attempt struct {
 	*Stages
 	request Request
+	claim   *corev1.ObjectReference
 	want    *tarnv1.PavStage
 	// joins: want is there, and is not made anew when it is gone; the next call decides what is.
 	joins bool
@@ -186,6 +185,9 @@ func (a *attempt) step(ctx context.Context, known *tarnv1.PavStage) (now *tarnv1
 	}
 	if known.Spec.VolumeUID != a.want.Spec.VolumeUID || known.Spec.NodeName != a.NodeName {
 		return nil, false, status.Errorf(codes.Internal, "PavStage %s is for another volume or node; delete it", known.Name)
+	}
+	if err := a.checkClaim(ctx, known); err != nil {
+		return nil, false, err
 	}
 	a.joined[known.UID] = true
 	if !slices.Contains(known.Status.Node.Targets, a.request.Target) {

@@ -22,7 +22,7 @@ const NodeField = "spec.nodeName"
 type Config struct {
 	// Writer writes PavStages and their status.
 	Writer client.Client
-	// Live reads past the cache.
+	// Live reads past the cache; of pods it reads those of this node.
 	Live client.Reader
 	// Cached reads the PavStages of this node, and PavProvisioners.
 	Cached client.Reader

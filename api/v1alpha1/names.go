@@ -170,7 +170,27 @@ type PodResult struct {
 
 // StageName is the name of the PavStage of a volume on a node: the same volume,
 // node and readOnly always give the same name, so two requests cannot stage twice.
+//
+// Policy node.tarn.dev compares it, so that the node agent of one node cannot take the name that
+// another one needs: <uid>.<node>, or <uid>-ro.<node>. A node whose name is too long for that has
+// the names of HashedStageName.
 func StageName(volumeUID types.UID, nodeName string, readOnly bool) string {
+	if len(nodeName) > maxNodeInStageName {
+		return HashedStageName(volumeUID, nodeName, readOnly)
+	}
+	only := ""
+	if readOnly {
+		only = "-ro"
+	}
+	return string(volumeUID) + only + "." + nodeName
+}
+
+// maxNodeInStageName leaves room for the uid, and for what Events append to the name.
+const maxNodeInStageName = 180
+
+// HashedStageName is the name of a stage that was made before StageName named the node. Such a
+// stage is used until it ends.
+func HashedStageName(volumeUID types.UID, nodeName string, readOnly bool) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%t", volumeUID, nodeName, readOnly))
 	return "stage-" + hex.EncodeToString(sum[:16])
 }

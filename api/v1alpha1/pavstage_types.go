@@ -219,7 +219,7 @@ type PavStageStatus struct {
 
 // PavStage is one volume made available on one node, shared by every pod that uses
 // it there. Only where the templates of staging or unstaging read readOnly, read-only pods
-// have a stage of their own. Its name is derived from volume, node and readOnly: see StageName.
+// have a stage of their own. Its name is that of volume, node and readOnly: see StageName.
 //
 // Protocol. The node agent creates it with both finalizers when the kubelet asks
 // for the volume, adds the target to status.node.targets, and waits. The stage
@@ -284,6 +284,23 @@ const StageWaits = "waiting for PavStage "
 // StageShared is in the message of a stage that failed because another volume of the same driver
 // and volumeHandle is staged.
 const StageShared = "one of them at a time can be staged"
+
+// NamedForItsSpec says that the stage has a name that is derived from its spec.
+func (s *PavStage) NamedForItsSpec() bool {
+	spec := s.Spec
+	return s.Name == StageName(spec.VolumeUID, spec.NodeName, spec.ReadOnly) || s.Name == HashedStageName(spec.VolumeUID, spec.NodeName, spec.ReadOnly)
+}
+
+// Void says that the stage controller has given the stage up, or ended it, before it sent any pod.
+// It never sends one for it then, so the stage keeps nothing from being deleted. The node agent has
+// no part in this: it may be that of a stolen node.
+func (s *PavStage) Void() bool {
+	switch p := s.Status.Pod; p.Phase {
+	case StagePodFailed, StagePodStopped, StagePodUnstaged:
+		return !p.Staged && p.Name == ""
+	}
+	return false
+}
 
 // Awaited says that a stage was begun ahead and that the kubelet has not asked for it yet.
 func (s *PavStage) Awaited() bool {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,13 +21,14 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// stageOf builds the PavStage of a name on a node.
-func stageOf(name, node string) *tarnv1.PavStage {
+// stageOf builds the PavStage of a volume on a node.
+func stageOf(volume, node string) *tarnv1.PavStage {
+	uid := types.UID(fmt.Sprintf("%x", volume))
 	return &tarnv1.PavStage{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{tarnv1.LabelProvisioner: "privilege"}},
+		ObjectMeta: metav1.ObjectMeta{Name: tarnv1.StageName(uid, node, false), Labels: map[string]string{tarnv1.LabelProvisioner: "privilege"}},
 		Spec: tarnv1.PavStageSpec{
 			Provisioner: tarnv1.ProvisionerReference{Name: "privilege", UID: "p"},
-			VolumeName:  "v", VolumeUID: "u", NodeName: node,
+			VolumeName:  "v", VolumeUID: uid, NodeName: node,
 		},
 	}
 }
@@ -60,6 +63,28 @@ func confined(ctx context.Context, agent client.Client, prefix string) []struct 
 	}{
 		{"it makes a stage of its node", func() error { return agent.Create(ctx, stageOf(prefix+"own", onNode)) }, true},
 		{"it makes no stage of another node", func() error { return agent.Create(ctx, stageOf(prefix+"forged", "node-2")) }, false},
+		{"it does not take the name that another node needs", func() error {
+			stage := stageOf(prefix+"squat", onNode)
+			stage.Name = stageOf(prefix+"squat", "node-2").Name
+			return agent.Create(ctx, stage)
+		}, false},
+		{"it does not take the name that another node had before", func() error {
+			stage := stageOf(prefix+"squat", onNode)
+			stage.Name = tarnv1.HashedStageName(stage.Spec.VolumeUID, "node-2", false)
+			return agent.Create(ctx, stage)
+		}, false},
+		{"it does not take the name of a node whose name ends as its own", func() error {
+			stage := stageOf(prefix+"squat", onNode)
+			stage.Name = stageOf(prefix+"squat", "rack."+onNode).Name
+			stage.Spec.VolumeUID += ".rack"
+			return agent.Create(ctx, stage)
+		}, false},
+		{"it makes a stage that can only be read", func() error {
+			stage := stageOf(prefix+"read", onNode)
+			stage.Spec.ReadOnly = true
+			stage.Name = tarnv1.StageName(stage.Spec.VolumeUID, onNode, true)
+			return agent.Create(ctx, stage, client.DryRunAll)
+		}, true},
 		{"it makes no stage for which other nodes wait", func() error {
 			stage := stageOf(prefix+"ahead", onNode)
 			stage.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: "default", Name: "here", UID: "u"}
@@ -150,8 +175,8 @@ func unfurnish(ctx context.Context, t *testing.T, admin client.Client, prefix st
 			t.Error(err)
 		}
 	}
-	for _, name := range []string{"own", "other"} {
-		stage := stageOf(prefix+name, "")
+	for name, node := range map[string]string{"own": onNode, "other": "node-2"} {
+		stage := stageOf(prefix+name, node)
 		if err := admin.Patch(ctx, stage, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": null}}`))); err != nil {
 			t.Error(err)
 		}

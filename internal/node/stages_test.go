@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -46,6 +47,11 @@ func TestAVolumeIsStagedMountedAndUnstaged(t *testing.T) {
 }
 
 func TestAStageBegunAheadIsTakenByTheKubeletsCall(t *testing.T) {
+	t.Run("its name is", func(t *testing.T) { takeAStage(t, tarnv1.StageName) })
+	t.Run("its name is that of a release before", func(t *testing.T) { takeAStage(t, tarnv1.HashedStageName) })
+}
+
+func takeAStage(t *testing.T, name func(types.UID, string, bool) string) {
 	w := newWorld(t)
 	w.start()
 	volume := w.volume(w.provisioner(), "pv-"+w.id)
@@ -54,6 +60,7 @@ func TestAStageBegunAheadIsTakenByTheKubeletsCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: p.Name, UID: p.UID}, volume.Name, volume.UID, w.node, false)
+	stage.Name = name(volume.UID, w.node, false)
 	stage.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: "default", Name: "web", UID: "uid-of-web"}
 	w.create(stage)
 	w.eventually("it is staged before anybody asks", func() error {

@@ -128,7 +128,7 @@ func (r *claims) gatherStages(ctx context.Context, c *Claim, pods []corev1.Pod) 
 	if err := r.live.List(ctx, stages, client.MatchingFields{"spec.volumeName": c.Volume.Name}); err != nil {
 		return fmt.Errorf("listing the stages of volume %s: %w", c.Volume.Name, err)
 	}
-	c.Stages = stages.Items
+	c.Stages = slices.DeleteFunc(stages.Items, func(s tarnv1.PavStage) bool { return s.Void() })
 	return nil
 }
 

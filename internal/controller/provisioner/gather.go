@@ -130,7 +130,7 @@ func readUsers(ctx context.Context, from client.Reader, v *View, options ...clie
 		return fmt.Errorf("listing PavVolumes of %s: %w", p.Name, err)
 	}
 	err = pages(ctx, from, func() *tarnv1.PavStageList { return &tarnv1.PavStageList{} }, func(page *tarnv1.PavStageList) {
-		others := func(s tarnv1.PavStage) bool { return !ours(s.Spec.Provisioner) }
+		others := func(s tarnv1.PavStage) bool { return !ours(s.Spec.Provisioner) || s.Void() }
 		v.Stages = joined(v.Stages, slices.DeleteFunc(page.Items, others))
 	}, options...)
 	if err != nil {

@@ -209,7 +209,7 @@ func (r *reconciler) confirmIdle(ctx context.Context, v *View) error {
 	if err := r.reader.List(ctx, stages, client.MatchingFields{"spec.volumeName": v.Record.Name}); err != nil {
 		return fmt.Errorf("listing the stages of volume %s: %w", v.Record.Name, err)
 	}
-	if len(stages.Items) > 0 {
+	if slices.ContainsFunc(stages.Items, func(s tarnv1.PavStage) bool { return !s.Void() }) {
 		return errStale
 	}
 	return nil

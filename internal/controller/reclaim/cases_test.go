@@ -67,6 +67,21 @@ func (e *ending) toldInUse(why string) {
 }
 
 func TestCases122And127AStagedVolumeSaysOnceThatItIsInUse(t *testing.T) {
+	t.Run("until the stage is gone", func(t *testing.T) {
+		sayStaged(t, func(e *ending, stage *tarnv1.PavStage) error { return e.store.Delete(t.Context(), stage) })
+	})
+	// A stolen node does not end it.
+	t.Run("until the stage is given up before any pod was sent", func(t *testing.T) {
+		sayStaged(t, func(e *ending, stage *tarnv1.PavStage) error {
+			stage.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageStaged, Targets: []string{"/t"}}
+			stage.Status.Pod.Phase = tarnv1.StagePodFailed
+			return e.store.Update(t.Context(), stage)
+		})
+	})
+}
+
+func sayStaged(t *testing.T, end func(*ending, *tarnv1.PavStage) error) {
+	t.Helper()
 	v := viewOf(tarnv1.VolumeDeleting, withVolume(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete))
 	stage := &tarnv1.PavStage{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: tarnv1.PavStageSpec{VolumeName: v.Volume.Name, NodeName: "n1"}}
 	e := endingOf(t, v.Record, v.Volume, v.Provisioner, stage)
@@ -80,7 +95,7 @@ func TestCases122And127AStagedVolumeSaysOnceThatItIsInUse(t *testing.T) {
 		t.Errorf("status = %+v, %d pods, want it to wait", e.status(), e.pods())
 	}
 	e.toldInUse("node n1")
-	if err := e.store.Delete(t.Context(), stage); err != nil {
+	if err := end(e, stage); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.look(); err != nil || e.pods() != 1 {

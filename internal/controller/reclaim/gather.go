@@ -62,7 +62,7 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey) (*View, e
 	if err := r.client.List(ctx, stages, client.MatchingFields{indexStageVolume: key.Name}); err != nil {
 		return nil, fmt.Errorf("listing the stages of volume %s: %w", key.Name, err)
 	}
-	v.Stages = stages.Items
+	v.Stages = slices.DeleteFunc(stages.Items, func(s tarnv1.PavStage) bool { return s.Void() })
 	return v, r.gatherPods(ctx, v)
 }
 

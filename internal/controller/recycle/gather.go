@@ -182,7 +182,7 @@ func (r *reconciler) gatherLive(ctx context.Context, name string) (*View, error)
 		return nil, fmt.Errorf("listing PavStages: %w", err)
 	}
 	for i := range stages.Items {
-		if stages.Items[i].Spec.VolumeName == name {
+		if stages.Items[i].Spec.VolumeName == name && !stages.Items[i].Void() {
 			v.Users = append(v.Users, "stage "+stages.Items[i].Name+" on node "+stages.Items[i].Spec.NodeName)
 		}
 	}

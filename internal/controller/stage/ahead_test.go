@@ -245,7 +245,7 @@ func TestAStageThatNoNodeAgentHasAnsweredWaitsWhileItsPodDoes(t *testing.T) {
 	w := newWorld(t, begunAhead(time.Second), takenPod(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	w.r.pods = w.store
 	for range 3 {
-		result, err := w.r.Reconcile(t.Context(), requestFor("stage-1"))
+		result, err := w.r.Reconcile(t.Context(), requestFor(stageName))
 		if err != nil || result.RequeueAfter != aheadLook {
 			t.Fatalf("%+v, %v", result, err)
 		}
@@ -274,7 +274,7 @@ func TestAStageThatNoNodeAgentHasAnsweredIsLetGo(t *testing.T) {
 	w := newWorld(t, begunAhead(time.Second), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	w.r.pods = w.store
 	for range 3 {
-		if _, err := w.r.Reconcile(t.Context(), requestFor("stage-1")); err != nil {
+		if _, err := w.r.Reconcile(t.Context(), requestFor(stageName)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -296,7 +296,7 @@ func TestAForsakenStageIsEndedUnlessTheKubeletAsks(t *testing.T) {
 
 	w = newWorld(t, begunAhead(time.Second), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	w.r.pods = w.store
-	if _, err := w.r.Reconcile(t.Context(), requestFor("stage-1")); err != nil {
+	if _, err := w.r.Reconcile(t.Context(), requestFor(stageName)); err != nil {
 		t.Fatal(err)
 	}
 	if w.stage().DeletionTimestamp == nil {

@@ -20,6 +20,7 @@ var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 const (
 	stageUID  = "uid-of-stage"
+	stageName = "uid-of-pv.n1" // see tarnv1.StageName
 	staging   = "pav-staging-uid-of-stage-1"
 	unstaging = "pav-unstaging-uid-of-stage-1"
 
@@ -30,7 +31,7 @@ const (
 func aStage(status tarnv1.PavStagePodStatus) *tarnv1.PavStage {
 	return &tarnv1.PavStage{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "stage-1", UID: stageUID, Finalizers: []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode},
+			Name: stageName, UID: stageUID, CreationTimestamp: metav1.Time{Time: noon}, Finalizers: []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode},
 		},
 		Spec: tarnv1.PavStageSpec{
 			Provisioner: tarnv1.ProvisionerReference{Name: "slow", UID: "uid-of-slow"},

@@ -141,7 +141,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		p = plan(view, now)
 		err = r.apply(ctx, view, p)
 	}
-	p.LookAt = kube.Sooner(p.LookAt, lookAhead(view.Stage, now))
+	p.LookAt = kube.Sooner(p.LookAt, kube.Sooner(lookAhead(view.Stage, now), lookDrop(view.Stage, now)))
 	if err == nil {
 		grow, notGrown := r.expand(ctx, view, now)
 		evict, notEvicted := r.restart(ctx, view, now) // the last, since an answer may be long in coming

@@ -228,7 +228,7 @@ func TestTheFirstStatusWriteMeetsTheNodeAgents(t *testing.T) {
 				}
 				return nil
 			}
-			result, err := w.r.Reconcile(context.Background(), requestFor("stage-1"))
+			result, err := w.r.Reconcile(context.Background(), requestFor(stageName))
 			if err != nil || (result.RequeueAfter > 0) != c.wantSoon || !slices.Equal(w.made, c.wantMade) {
 				t.Errorf("got %+v, %v, and pods %q, want pods %q", result, err, w.made, c.wantMade)
 			}
@@ -345,41 +345,6 @@ func TestAVolumeIsNotBroughtToANodeThatHasNoPodForIt(t *testing.T) {
 	}
 }
 
-func TestTheNodeIsToldThatAClaimIsBeingDeletedAndNoPodStartsOnIt(t *testing.T) {
-	for name, started := range map[string]bool{"its pod has never started": false, "its pod has": true} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, subjects()...)
-			ctx := context.Background()
-			claim := &corev1.PersistentVolumeClaim{}
-			w.must(w.store.Get(ctx, client.ObjectKey{Namespace: "app", Name: "data"}, claim))
-			claim.Finalizers = []string{"kubernetes.io/pvc-protection"}
-			w.must(w.store.Update(ctx, claim))
-			w.must(w.store.Delete(ctx, claim))
-			if started {
-				pod := &corev1.Pod{}
-				w.must(w.store.Get(ctx, client.ObjectKeyFromObject(consumer("app", "data", "")), pod))
-				pod.Status.Phase = corev1.PodRunning
-				w.must(w.store.Status().Update(ctx, pod))
-			}
-			w.look()
-			if got := w.stage().Status.Pod; got.ClaimDeleted != claim.UID || got.Phase != "" || len(w.made) > 0 {
-				t.Fatalf("at first %+v, with pods %q, want the word on the claim alone", got, w.made)
-			}
-			w.look()
-			got := w.stage().Status.Pod
-			if got.ClaimDeleted != claim.UID {
-				t.Errorf("the word on the claim is lost: %+v", got)
-			}
-			if want := "claim app/data is being deleted, and no pod"; !started && (got.Phase != tarnv1.StagePodFailed || !strings.HasPrefix(got.Message, want) || len(w.made) > 0) {
-				t.Errorf("%s, %q, with pods %q, want Failed and %q", got.Phase, got.Message, w.made, want)
-			}
-			if started && (got.Phase != tarnv1.StagePodStarting || len(w.made) != 1) {
-				t.Errorf("%s, %q, with pods %q, want one that starts", got.Phase, got.Message, w.made)
-			}
-		})
-	}
-}
-
 func TestAStageWhoseStagingPodVanishesIsUnstaged(t *testing.T) {
 	w := newWorld(t, subjects()...)
 	vanished := false
@@ -442,7 +407,7 @@ func TestAFlawOnTheWayToTheAPIServerIsNoFailureOfTheStage(t *testing.T) {
 	w := newWorld(t, subjects()...)
 	w.r.live = brokenReader{}
 	w.must(w.store.Delete(context.Background(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "app", Name: "data"}}))
-	_, err := w.r.Reconcile(context.Background(), requestFor("stage-1"))
+	_, err := w.r.Reconcile(context.Background(), requestFor(stageName))
 	if !errors.Is(err, errBroken) || w.stage().Status.Pod.Phase != "" {
 		t.Errorf("got error %v and status %+v", err, w.stage().Status.Pod)
 	}

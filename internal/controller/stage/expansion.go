@@ -151,7 +151,7 @@ func hurryAll(pods []corev1.Pod) []Action {
 // is gone is about to be lost.
 func grows(stage *tarnv1.PavStage) bool {
 	return stage.DeletionTimestamp == nil && stage.Status.Node.Expansion != nil && stage.Status.Node.Phase == tarnv1.StageStaged &&
-		stage.Status.Pod.Phase != tarnv1.StagePodGone
+		stage.Status.Pod.Phase != tarnv1.StagePodGone && !stage.Void()
 }
 
 func (r *Reconciler) expansionPods(ctx context.Context, stage *tarnv1.PavStage) ([]corev1.Pod, error) {

@@ -42,6 +42,8 @@ type View struct {
 	Claim *corev1.PersistentVolumeClaim
 	// Doomed is the uid of the claim where it is being deleted and the stage does not tell it yet.
 	Doomed types.UID
+	// Dropped says that the stage is Void, and that the node agent had its time to end it.
+	Dropped bool
 	// Missing says which of the subjects is gone for good, empty if none is.
 	Missing string
 
@@ -93,7 +95,7 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 	if err := r.client.Get(ctx, client.ObjectKey{Name: name}, stage); err != nil {
 		return View{}, client.IgnoreNotFound(err)
 	}
-	v := View{Stage: stage}
+	v := View{Stage: stage, Dropped: stage.Void() && !now.Before(dropAt(stage))}
 	var err error
 	if v.Node, err = find(ctx, r, &corev1.Node{}, client.ObjectKey{Name: stage.Spec.NodeName}, ""); err != nil {
 		return View{}, err
@@ -196,6 +198,10 @@ func (r *Reconciler) rival(ctx context.Context, vol *corev1.PersistentVolume) (s
 // started for them.
 func (r *Reconciler) readSubjects(ctx context.Context, v *View, starts bool) error {
 	spec := v.Stage.Spec
+	if !v.Stage.NamedForItsSpec() {
+		v.Missing = fmt.Sprintf("metadata.name %q is not derived from volume, node and readOnly of the spec, as that of a stage is", v.Stage.Name)
+		return nil
+	}
 	var err error
 	v.Provisioner, err = find(ctx, r, &pavv1.PavProvisioner{}, client.ObjectKey{Name: spec.Provisioner.Name}, spec.Provisioner.UID)
 	if err != nil {

@@ -81,7 +81,7 @@ func situationOf(stage *tarnv1.PavStage) situation {
 		return begin
 	case phase == tarnv1.StagePodValidating:
 		return validate
-	case isLost(stage) && stage.Status.Pod.Recovery != tarnv1.RecoveryNone:
+	case isLost(stage) && !stage.Void() && stage.Status.Pod.Recovery != tarnv1.RecoveryNone:
 		return mend
 	case phase == tarnv1.StagePodSucceeded, phase == tarnv1.StagePodFailed:
 		return settled
@@ -225,6 +225,9 @@ func plan(v View, now time.Time) Plan {
 	}
 	if v.Forsaken {
 		return Plan{Actions: []Action{EndStage{Unchanged: true}}} // but if the kubelet asks meanwhile
+	}
+	if v.Dropped && v.Stage.DeletionTimestamp == nil {
+		return Plan{Actions: []Action{EndStage{}}} // its node agent does not, which may be down, or an attacker's
 	}
 	if v.Doomed != "" {
 		status := v.Stage.Status.Pod

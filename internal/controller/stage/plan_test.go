@@ -119,7 +119,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		{
 			name: "what was begun ahead elsewhere and has sent no pod ends before one is sent here",
 			view: view(aStage(none), prepared(staging), func(v *View) { v.Unsent = []tarnv1.PavStage{*begunAhead(time.Second)} }),
-			want: "end stage-1 if unchanged, write, confirm, start " + staging, wantStatus: ref(starting()),
+			want: "end " + stageName + " if unchanged, write, confirm, start " + staging, wantStatus: ref(starting()),
 		},
 		{name: "begun ahead it sends no pod before the node agent has answered", view: view(begunAhead(time.Second), prepared(staging))},
 		{

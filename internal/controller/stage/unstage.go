@@ -56,7 +56,7 @@ func planUnstage(v View, now time.Time) Plan {
 	switch {
 	case v.Node == nil && status.Staged:
 		return finish(v, fmt.Sprintf("node %q is gone, so the volume was not unstaged there", v.Stage.Spec.NodeName))
-	case v.Node == nil:
+	case v.Node == nil, v.Dropped:
 		return finish(v, "")
 	case v.Refused != nil && v.Refused.Reason == steppod.ReasonNamespaceGone:
 		// The namespace cannot end while this stage keeps its consumer's pod, and no pod
@@ -187,8 +187,21 @@ func finish(v View, skipped string) Plan {
 	return Plan{Actions: append(actions, planRelease(v).Actions...)}
 }
 
+// dropAfter is how long the node agent has to end a stage for which no pod was sent.
+const dropAfter = time.Minute
+
+func dropAt(stage *tarnv1.PavStage) time.Time { return stage.CreationTimestamp.Add(dropAfter) }
+
+// lookDrop is when a Void stage is dropped; zero for others.
+func lookDrop(stage *tarnv1.PavStage, now time.Time) time.Time {
+	if stage == nil || !stage.Void() || !now.Before(dropAt(stage)) {
+		return time.Time{}
+	}
+	return dropAt(stage)
+}
+
 // planRelease removes the last pod and, when that is gone, the finalizer: that of
-// the node agent too where its node is gone, because it will not.
+// the node agent too where its node is gone, or the stage dropped, because it will not.
 func planRelease(v View) Plan {
 	if ours(v) {
 		return Plan{Actions: discard(v)}
@@ -198,7 +211,7 @@ func planRelease(v View) Plan {
 		actions = append(actions, DropGuard{})
 	}
 	remove := []string{tarnv1.FinalizerStagePod}
-	if v.Node == nil {
+	if v.Node == nil || v.Dropped {
 		remove = append(remove, tarnv1.FinalizerStageNode)
 	}
 	remove = slices.DeleteFunc(remove, func(f string) bool { return !slices.Contains(v.Stage.Finalizers, f) })

@@ -164,7 +164,7 @@ func (w *world) must(err error) {
 func (w *world) stage() *tarnv1.PavStage {
 	w.t.Helper()
 	s := &tarnv1.PavStage{}
-	if err := w.store.Get(context.Background(), client.ObjectKey{Name: "stage-1"}, s); err != nil {
+	if err := w.store.Get(context.Background(), client.ObjectKey{Name: stageName}, s); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -239,7 +239,7 @@ func (c *cached) Get(ctx context.Context, key client.ObjectKey, into client.Obje
 // look reconciles once and moves the clock to the next look it asks for.
 func (w *world) look() {
 	w.t.Helper()
-	result, err := w.r.Reconcile(context.Background(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "stage-1"}})
+	result, err := w.r.Reconcile(context.Background(), reconcile.Request{NamespacedName: client.ObjectKey{Name: stageName}})
 	if err != nil && !errors.Is(err, errKilled) {
 		w.t.Fatalf("reconcile: %v", err)
 	}

@@ -61,12 +61,14 @@ func (s *Stages) Expand(ctx context.Context, g Growth) (int64, error) {
 	}
 	staged := 0
 	for _, readOnly := range []bool{false, true} {
-		found, err := s.expandStage(ctx, tarnv1.StageName(volume.UID, s.NodeName, readOnly), g.Bytes)
-		if err != nil {
-			return 0, err
-		}
-		if found {
-			staged++
+		for _, name := range []string{tarnv1.StageName(volume.UID, s.NodeName, readOnly), tarnv1.HashedStageName(volume.UID, s.NodeName, readOnly)} {
+			found, err := s.expandStage(ctx, name, g.Bytes)
+			if err != nil {
+				return 0, err
+			}
+			if found {
+				staged++
+			}
 		}
 	}
 	if staged == 0 {

@@ -147,14 +147,19 @@ func (s *Stages) findIn(ctx context.Context, reader client.Reader, target string
 // wanted gives the stage that a call is for. All pods of a node share one, unless the provisioner
 // stages read-only pods apart. That is decided when a stage is made. A stage from before an upgrade,
 // or before the provisioner was edited, may be of the other kind. The call joins it where it has the
-// target already, or where it is read-only, as the pod is, and is the volume's only one.
+// target already, or where it is read-only, as the pod is, and is the volume's only one. A stage
+// with the name that a release before gave it is used until it ends.
 func (s *Stages) wanted(ctx context.Context, p *pavv1.PavProvisioner, volume *corev1.PersistentVolume, r Request) (want *tarnv1.PavStage, joins bool, err error) {
 	readOnly := words.OnlyRead(volume) || r.ReadOnly && steppod.StagesApart(p)
 	want = tarnv1.NewStage(tarnv1.ProvisionerReference{Name: p.Name, UID: p.UID}, volume.Name, volume.UID, s.NodeName, readOnly)
+	former, err := s.liveStage(ctx, tarnv1.HashedStageName(volume.UID, s.NodeName, readOnly))
+	if err != nil || former != nil {
+		return former, true, err
+	}
 	if !r.ReadOnly {
 		return want, false, nil
 	}
-	other, err := s.liveStage(ctx, tarnv1.StageName(volume.UID, s.NodeName, !readOnly))
+	other, err := s.stageOf(ctx, volume, !readOnly)
 	if err != nil || other == nil {
 		return want, false, err
 	}
@@ -169,6 +174,16 @@ func (s *Stages) wanted(ctx context.Context, p *pavv1.PavProvisioner, volume *co
 		return want, false, err
 	}
 	return other, true, nil
+}
+
+// stageOf reads the stage of a volume on this node, under whichever name it has; nil if there is
+// none.
+func (s *Stages) stageOf(ctx context.Context, volume *corev1.PersistentVolume, readOnly bool) (*tarnv1.PavStage, error) {
+	stage, err := s.liveStage(ctx, tarnv1.StageName(volume.UID, s.NodeName, readOnly))
+	if err != nil || stage != nil {
+		return stage, err
+	}
+	return s.liveStage(ctx, tarnv1.HashedStageName(volume.UID, s.NodeName, readOnly))
 }
 
 // describe names the stage and what it waits for.

@@ -41,9 +41,9 @@ var liveReads = map[string]map[string]string{
 		"persistentvolumeclaims": "controller/protect/gather.go: kube.Get(ctx, r.live, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})",
 	},
 	"tarn-node": {
-		"nodes":                  "node/agent.go: live.Get(ctx, client.ObjectKey{Name: a.options.NodeName}, node)",
-		"pavstages":              "node/stages/publish.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, stage)",
-		"persistentvolumes":      "node/stages/find.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, volume)",
+		"nodes":             "node/agent.go: live.Get(ctx, client.ObjectKey{Name: a.options.NodeName}, node)",
+		"pavstages":         "node/stages/publish.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, stage)",
+		"persistentvolumes": "node/stages/find.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, volume)",
 	},
 	// It has no cache.
 	"tarn-api": {

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0
 
-grep -rno --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' internal | while IFS=: read -r file _ target; do
+grep -rno --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' internal jinja | while IFS=: read -r file _ target; do
 	target=${target#func }
 	tags=$(sed -n 's,^//go:build ,,p' "$file")
 	echo "fuzz: $(dirname "$file") $target, ${FUZZTIME:=30s} (built for it first, which takes minutes the first time)"

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// attr is object.name. The keys of a mapping win over its methods, other than
-// in Python, so that params.items is the parameter if there is one.
+// attr is object.name. Unlike in Python, the keys of a mapping win over its methods, so that
+// params.items is the parameter if there is one.
 func (e *evaluator) attr(object any, name string) any {
 	object = norm(object)
 	if m, ok := object.(map[string]any); ok { // the common case first
@@ -23,7 +23,7 @@ func (e *evaluator) attr(object any, name string) any {
 	return e.methodOrUndefined(object, name)
 }
 
-// isInner tells the names of the inner parts that each of Python's objects has.
+// isInner reports whether a name is an inner attribute of Python's objects.
 func isInner(name string) bool {
 	if len(name) <= 4 || !strings.HasPrefix(name, "__") || !strings.HasSuffix(name, "__") {
 		return false
@@ -35,7 +35,7 @@ func isInner(name string) bool {
 		"slots", "str", "sub", "subclasshook", "truediv":
 		return true
 	}
-	return false // the names of types and functions, __mro__ or __globals__, lead nowhere too
+	return false // other inner names, such as __mro__ and __globals__, do not exist here
 }
 
 func (e *evaluator) methodOrUndefined(object any, name string) any {
@@ -131,8 +131,8 @@ func plainInt(v any) any {
 	return v
 }
 
-// isUnsafe tells whether the sandbox keeps an attribute shut: Python's inner
-// names, and whatever would change a value.
+// isUnsafe reports whether the sandbox forbids an attribute: Python's inner
+// names, and all that would change a value.
 func isUnsafe(object any, name string) bool {
 	if isInner(name) {
 		return true
@@ -154,7 +154,7 @@ func isUnsafe(object any, name string) bool {
 	return false
 }
 
-// methodOf finds a method that object.name would give; nil if a key, a field or nothing would.
+// methodOf returns the method that object.name stands for, or nil if it is not a method.
 func (e *evaluator) methodOf(object any, name string) *methodDef {
 	switch o := object.(type) {
 	case string:
@@ -246,7 +246,7 @@ func failSlice(object any) {
 	fail(KindType, "'%s' object is not subscriptable", typeName(object))
 }
 
-// hashable tells whether a value can be a key; subscripts forgive what cannot.
+// hashable reports whether a value can be a key; subscripts accept all others too.
 func (e *evaluator) hashable(v any) bool {
 	switch v := v.(type) {
 	case []any, *dict, map[string]any, *mapView, *sliceValue:

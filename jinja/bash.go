@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// filterToBash makes one word of a shell out of any text. Lines of harmless
-// characters stay as they are, others are put in single quotes, and newlines
-// become $'\n', so that the word never spans lines.
+// filterToBash quotes any text as one word of a shell. Lines of harmless characters stay as they
+// are, others are put in single quotes, and newlines become $'\n', so that the word is on one line.
 func filterToBash(e *evaluator, v any, _ []any) any {
 	var s string
 	switch v := norm(v).(type) {

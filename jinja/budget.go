@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// The defaults of Limits. A step takes well under a microsecond, so that the
-// budget of steps ends within a second whatever the steps are spent on.
+// The defaults of Limits. A step takes well under a microsecond, so the default number of steps
+// ends within a second.
 const (
 	defaultSteps       = 1_000_000
 	defaultOutputBytes = 1 << 20
@@ -14,14 +14,14 @@ const (
 	defaultMemoryBytes = 16 << 20
 )
 
-// contextInterval is how many steps pass between two looks at the context.
+// contextInterval is how many steps pass between two checks of the context.
 const contextInterval = 2048
 
-// budget is what is left of the limits during an evaluation.
+// budget holds what remains of the limits during an evaluation.
 type budget struct {
 	ctx       context.Context
 	stepsLeft int
-	nextCheck int // look at the context when stepsLeft falls to this
+	nextCheck int // check the context when stepsLeft falls to this
 	bytesLeft int
 	maxOutput int
 	maxDepth  int
@@ -72,7 +72,7 @@ func (b *budget) check() {
 	b.nextCheck = max(b.stepsLeft-contextInterval, 0)
 }
 
-// alloc takes bytes off the memory budget, before they are made.
+// alloc takes bytes off the memory budget, before they are allocated.
 func (b *budget) alloc(bytes int) {
 	if bytes < 0 || bytes > b.bytesLeft {
 		fail(KindLimit, "the evaluation takes more than %d bytes of memory", b.limits.MemoryBytes)
@@ -83,7 +83,7 @@ func (b *budget) alloc(bytes int) {
 // bytesPerStep is how many bytes may be copied for one step.
 const bytesPerStep = 32
 
-// scan charges for looking at n bytes character by character.
+// scan charges for reading n bytes character by character.
 func (b *budget) scan(n int) { b.steps(n / 8) }
 
 // text charges for a string of n bytes that is copied from others.
@@ -92,7 +92,7 @@ func (b *budget) text(n int) {
 	b.steps(n / bytesPerStep)
 }
 
-// pad charges for n units of size bytes that are made from nothing, one step each.
+// pad charges for n new units of size bytes, one step each.
 func (b *budget) pad(n, size int) {
 	if n <= 0 {
 		return
@@ -113,7 +113,7 @@ func (b *budget) items(n int) {
 	b.steps(n)
 }
 
-// checkDepth bounds how deep values may lie within values where all are visited.
+// checkDepth bounds the depth of nested values that are all visited.
 func (b *budget) checkDepth(depth int) {
 	b.step()
 	if depth > b.maxDepth {

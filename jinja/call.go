@@ -75,7 +75,7 @@ type absentArg struct{}
 
 var absent any = absentArg{}
 
-// bind puts arguments in the order of the parameters; what is missing is absent.
+// bind puts arguments in the order of the parameters; a missing one is absent.
 func (s *signature) bind(name string, a *args) []any {
 	out := make([]any, len(s.params))
 	if len(a.pos) > len(s.params) {
@@ -113,7 +113,7 @@ func (s *signature) bindName(name string, out []any, given int, key string, valu
 }
 
 func (x *callExpr) eval(e *evaluator) any {
-	// A method called where it stands needs no value of its own.
+	// A method that is called at once needs no value of its own.
 	if at, ok := x.callee.(*attrExpr); ok {
 		object := at.object.eval(e)
 		e.at = at.pos
@@ -180,21 +180,14 @@ func (l *loopState) callRecursive(e *evaluator, a *args) any {
 	return l.recurse(bound[0])
 }
 
-// hostSignatures names the parameters of host functions that templates know: required
-// ones are strings, others any value, and the function gets no more than are given. Other
-// functions take arguments by position only.
-var hostSignatures = map[string]*signature{
-	"get_pvc": {params: []string{"name", "namespace", "default"}, required: 2},
-	"get_pv":  {params: []string{"name", "default"}, required: 1},
-}
-
 func (e *evaluator) callHost(h *hostFunc, a *args) any {
 	values := a.pos
-	if s := hostSignatures[h.name]; s != nil {
-		values = slices.DeleteFunc(s.bind(h.name, a), func(v any) bool { return v == absent })
-		for i, v := range values[:s.required] {
+	if h.Params != nil {
+		sig := &signature{params: h.Params, required: h.Required}
+		values = slices.DeleteFunc(sig.bind(h.name, a), func(v any) bool { return v == absent })
+		for i, v := range values[:min(h.Strings, h.Required)] {
 			if _, ok := v.(string); !ok {
-				fail(KindType, "the argument '%s' of %s() must be a string, not %s", s.params[i], h.name, typeName(v))
+				fail(KindType, "the argument '%s' of %s() must be a string, not %s", h.Params[i], h.name, typeName(v))
 			}
 		}
 	} else if len(a.names) > 0 {
@@ -205,7 +198,7 @@ func (e *evaluator) callHost(h *hostFunc, a *args) any {
 		plain[i] = e.export(v, 0)
 	}
 	e.check()
-	result, err := h.fn(e.ctx, plain)
+	result, err := h.Call(e.ctx, plain)
 	if err != nil {
 		panic(hostError(h.name, err))
 	}
@@ -224,7 +217,7 @@ func hostError(name string, err error) *Error {
 	return &Error{Kind: kind, Message: fmt.Sprintf("%s: %s", name, strings.ReplaceAll(err.Error(), "\n", " ")), Err: err}
 }
 
-// export turns a value into JSON-like Go values for the outside.
+// export turns a value into JSON-like Go values for host functions.
 func (e *evaluator) export(v any, depth int) any {
 	e.checkDepth(depth)
 	switch v := norm(v).(type) {

@@ -73,7 +73,7 @@ func readCases(t testing.TB) []oracleFile {
 	return files
 }
 
-// varsOf gives the variables of a case, get_pvc among them where the case has claims.
+// varsOf returns the variables of a case, get_pvc among them where the case has claims.
 func varsOf(t testing.TB, f oracleFile, c oracleCase) map[string]any {
 	t.Helper()
 	vars := map[string]any{}
@@ -89,7 +89,7 @@ func varsOf(t testing.TB, f oracleFile, c oracleCase) map[string]any {
 		}
 	}
 	if c.PVCs != nil {
-		vars["get_pvc"] = Func(func(_ context.Context, args []any) (any, error) {
+		vars["get_pvc"] = getPVC(func(_ context.Context, args []any) (any, error) {
 			name, namespace := args[0].(string), args[1].(string)
 			claim, ok := c.PVCs[namespace+"/"+name]
 			if !ok {
@@ -99,6 +99,11 @@ func varsOf(t testing.TB, f oracleFile, c oracleCase) map[string]any {
 		})
 	}
 	return vars
+}
+
+// getPVC is a host function with named parameters, as Tarn has it.
+func getPVC(f Func) Function {
+	return Function{Params: []string{"name", "namespace", "default"}, Required: 2, Strings: 2, Call: f}
 }
 
 func TestAnswersAreThoseOfPython(t *testing.T) {

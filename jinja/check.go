@@ -8,19 +8,21 @@ import (
 )
 
 const (
-	// maxSyntaxErrors is how many errors of one template are told: each costs a reading of
-	// the whole, and who has mended so many looks again anyway.
+	// maxSyntaxErrors bounds the errors reported for one template, because each needs another
+	// pass over the whole template.
 	maxSyntaxErrors = 20
-	// maxReread is how many bytes are read again in one Check, by all templates together:
-	// what is checked is written by anybody.
+	// maxReread bounds the bytes that one Check reads again, for all templates together,
+	// because the templates are not trusted.
 	maxReread = 8 << 20
 )
 
-// Check gives the syntax errors of each string value of object, with their paths,
-// ordered as the fields are, lists by index and maps by key, and then as they stand in
-// the text: the first of each tag, and of each template no more than twenty. Of an error
-// that may only follow from one before it, like the end of a block whose beginning cannot
-// be read, nothing is said. Where more were not looked for, the last one says so.
+// Check returns the syntax errors of each string in object, with their paths. It evaluates
+// nothing. An object is what Evaluate accepts.
+//
+// Errors are ordered by field, lists by index and maps by key, and then by place in the template.
+// Of each tag only the first error is reported, and at most twenty of each template. An error that
+// may only follow from an earlier one is left out, such as the end of a block whose beginning has
+// an error. If Check stopped early, the last message says that there may be more.
 func Check(object any) []*Error {
 	c := &checker{reread: maxReread}
 	c.value(object, 0)
@@ -30,7 +32,7 @@ func Check(object any) []*Error {
 type checker struct {
 	path   fieldPath
 	errors []*Error
-	reread int // bytes that may be read again
+	reread int // bytes that further passes may read
 }
 
 func (c *checker) value(v any, depth int) {
@@ -59,9 +61,9 @@ func (c *checker) value(v any, depth int) {
 	}
 }
 
-// syntaxErrors reads a template again and again: each time a tag cannot be read, it is
-// taken down, and read the next time as the plainest tag that has the same part in the
-// structure, so that what follows means what it did.
+// syntaxErrors parses a template until it finds no new error. It records a tag that has an error,
+// and the next pass reads the simplest tag of the same role in its place. So the blocks around it
+// stay paired.
 func (c *checker) syntaxErrors(source string) []*Error {
 	_, err := Parse(source)
 	if err == nil {
@@ -73,7 +75,7 @@ func (c *checker) syntaxErrors(source string) []*Error {
 		c.reread -= len(source)
 		more = m.read()
 	}
-	if len(m.errors) == 0 { // nothing may be read again
+	if len(m.errors) == 0 { // no further pass is allowed
 		m.errors = []*Error{ownError(err)}
 	}
 	slices.SortStableFunc(m.errors, func(a, b *Error) int {
@@ -88,12 +90,11 @@ func (c *checker) syntaxErrors(source string) []*Error {
 	return m.errors
 }
 
-// span is a tag's place in the source, in bytes, its brackets included; end is 0 while
-// it has not been found.
+// span is where a tag is in the source, in bytes, with its delimiters. end is 0 until it is found.
 type span struct{ start, end int }
 
-// mendedTag is what a tag that cannot be read is taken for: tokens, none for a tag that
-// is passed over, and where the text goes on.
+// mendedTag replaces a tag that has an error: its tokens, none to skip the tag, and where the text
+// continues.
 type mendedTag struct {
 	tokens []token
 	end    int
@@ -103,15 +104,15 @@ type mender struct {
 	src    string
 	mended map[int]mendedTag
 	errors []*Error
-	// lost is true once a tag was passed over that may have begun or ended a block: where
-	// blocks end is a guess from then on.
+	// lost is true once a skipped tag may have begun or ended a block. From then on the ends
+	// of blocks are uncertain.
 	lost bool
-	// maybe are tags taken for the beginning of a block, until an end is found missing.
+	// maybe are tags that are assumed to begin a block, until its end proves missing.
 	maybe []span
 }
 
-// read reads the template with what is mended so far, notes the errors it meets, and
-// says whether it is worth another reading.
+// read parses the template with the replacements so far and records the errors. It reports
+// whether another pass is worthwhile.
 func (m *mender) read() bool {
 	lexer := newLexer(m.src)
 	lexer.mended = m.mended
@@ -126,7 +127,7 @@ func (m *mender) read() bool {
 		if len(m.errors) == maxSyntaxErrors {
 			return true
 		}
-		if p.whole || !inTag || t.pos < tag.start { // in the tag that cannot be read it may stand in an inline if, where it is none
+		if p.whole || !inTag || t.pos < tag.start { // inside the tag with the error it may be part of an inline if, where it is allowed
 			m.note(errorAt(m.src, t.pos, KindSyntax, t.text))
 		}
 	}
@@ -139,7 +140,7 @@ func (m *mender) read() bool {
 		m.maybe = m.maybe[:last]
 		return true
 	}
-	if taken := m.mended[pos]; p.unpaired && taken.tokens != nil { // what it is taken for is nobody's fault but this one's
+	if taken := m.mended[pos]; p.unpaired && taken.tokens != nil { // the replacement is at fault, not the template
 		m.passOver(pos, taken.end)
 		return true
 	}
@@ -149,7 +150,7 @@ func (m *mender) read() bool {
 	return err.Kind == KindSyntax && inTag && m.mend(tag, p.unpaired)
 }
 
-// note keeps an error unless it is known from an earlier reading.
+// note keeps an error unless an earlier pass found it.
 func (m *mender) note(e *Error) {
 	if !slices.ContainsFunc(m.errors, func(o *Error) bool { return *o == *e }) {
 		m.errors = append(m.errors, e)
@@ -164,20 +165,19 @@ func tagAt(tags []span, pos int) (span, bool) {
 	return tags[i], true
 }
 
-// passOver has a tag read as nothing, though it may begin or end a block.
+// passOver skips a tag, though it may begin or end a block.
 func (m *mender) passOver(start, end int) {
 	m.mended[start] = mendedTag{end: end}
 	m.lost = true
 }
 
-// mend has a tag read as something else; false where nothing can be known of what comes
-// after it.
+// mend replaces a tag. It returns false if nothing can be known about the text after it.
 func (m *mender) mend(tag span, unpaired bool) bool {
 	closing := "}}"
 	if m.src[tag.start+1] == '%' {
 		closing = "%}"
 	}
-	if tag.end == 0 { // what is wrong with it may hide its end from the lexer, as a quotation mark too many does
+	if tag.end == 0 { // the error may hide its end from the lexer, as an extra quotation mark does
 		n := strings.Index(m.src[tag.start+2:], closing)
 		if n < 0 {
 			return false
@@ -189,7 +189,7 @@ func (m *mender) mend(tag span, unpaired bool) bool {
 	switch {
 	case closing == "}}":
 		m.mended[tag.start] = mendedTag{end: tag.end}
-	case name == "raw": // what it holds is no template
+	case name == "raw": // its contents are not a template
 		return false
 	case unpaired:
 		m.passOver(tag.start, tag.end)
@@ -204,7 +204,7 @@ func (m *mender) mend(tag span, unpaired bool) bool {
 	return true
 }
 
-// cutName gives the name a tag begins with and what comes after it.
+// cutName splits a tag into its name and the rest.
 func cutName(text string) (name, rest string) {
 	end := strings.IndexFunc(text, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 	if end < 0 {
@@ -213,18 +213,18 @@ func cutName(text string) (name, rest string) {
 	return text[:end], strings.TrimLeftFunc(text[end:], isPythonSpace)
 }
 
-// plainest gives the tokens of a tag that can be read and has the same part in the
-// structure as the one of this name; known is false where its part is not certain.
+// plainest returns the tokens of the simplest valid tag with the same role as this one. known is
+// false if the role is uncertain.
 func plainest(pos int, name, rest string) (tokens []token, known bool) {
 	switch name {
 	case "print", "include", "import", "from", "extends":
 		return nil, true
-	case "set": // of its two forms the one that assigns a value has no end
+	case "set": // the form that assigns a value has no end
 		if before, _, assigns := strings.Cut(rest, "="); assigns && !strings.Contains(before, "|") {
 			return nil, true
 		}
 	case "else":
-		if next, _ := cutName(rest); next == "if" { // as other languages have it
+		if next, _ := cutName(rest); next == "if" { // as in other languages
 			name = "elif"
 		}
 	case "block": // its end may name it
@@ -240,7 +240,7 @@ func plainest(pos int, name, rest string) (tokens []token, known bool) {
 	return nil, false
 }
 
-// within gives the tokens of a tag.
+// within returns the tokens of a tag.
 func within(pos int, name string, tail ...token) []token {
 	tokens := append([]token{{kind: tokBlockBegin}, {kind: tokName, text: name}}, tail...)
 	tokens = append(tokens, token{kind: tokBlockEnd})
@@ -250,8 +250,7 @@ func within(pos int, name string, tail ...token) []token {
 	return tokens
 }
 
-// plainTags holds, for each tag that begins a block or a branch, the plainest that can
-// stand after its name.
+// plainTags holds the simplest valid rest of each tag that begins a block or a branch.
 var plainTags = map[string][]token{
 	"if":         {{kind: tokInteger, text: "1"}},
 	"elif":       {{kind: tokInteger, text: "1"}},
@@ -270,7 +269,7 @@ var blockEnds = []string{
 	"endif", "endfor", "endwith", "endmacro", "endcall", "endfilter", "endblock", "endautoescape", "endset",
 }
 
-// offsetOf is where in the source an error points, in bytes.
+// offsetOf returns where in the source an error points, in bytes.
 func offsetOf(src string, e *Error) int {
 	pos := 0
 	for range e.Line - 1 {

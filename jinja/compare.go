@@ -135,7 +135,7 @@ func (e *evaluator) equalMaps(a, b mapping, depth int) bool {
 // unordered is what numericOrder gives when a NaN is involved.
 const unordered = 2
 
-// numericOrder gives -1, 0 or 1, exactly also between integers and floats.
+// numericOrder returns -1, 0 or 1, exactly also between integers and floats.
 func numericOrder(a, b any) int {
 	ca, cb := classOf(a), classOf(b)
 	if ca == smallInt && cb == smallInt {

@@ -6,41 +6,41 @@ import (
 	"unicode/utf8"
 )
 
-// Kind says what sort of rule a template broke.
+// Kind is the class of an error.
 type Kind string
 
-// The kinds of errors. They are a closed set; users see them as they stand.
+// The kinds of errors. There are no others, and their texts do not change.
 const (
-	KindSyntax     Kind = "syntax"     // the text is no template, or names an unknown filter, test or tag
-	KindUndefined  Kind = "undefined"  // a value that is not there was used
+	KindSyntax     Kind = "syntax"     // the text is not a template, or names an unknown filter, test or tag
+	KindUndefined  Kind = "undefined"  // a value that does not exist was used
 	KindType       Kind = "type"       // an operation does not accept values of this type
 	KindValue      Kind = "value"      // the type is right and the value is not
-	KindSecurity   Kind = "security"   // a name the sandbox keeps shut
+	KindSecurity   Kind = "security"   // the sandbox forbids this name or change
 	KindArithmetic Kind = "arithmetic" // division by zero, a number out of range
-	KindLimit      Kind = "limit"      // a budget is used up
-	KindLookup     Kind = "lookup"     // a missing index or key, or a host function that found nothing
-	KindYAML       Kind = "yaml"       // the rendered text is not one YAML document
+	KindLimit      Kind = "limit"      // a limit was exceeded, or the context ended
+	KindLookup     Kind = "lookup"     // a missing index or key, or an error of a host function
+	KindYAML       Kind = "yaml"       // the rendered text is not one YAML document of JSON-like values
 	KindRuntime    Kind = "runtime"    // anything else
 )
 
-// Error is the one error type of this package.
+// Error is the type of all errors of this package. Use errors.As to get it.
 type Error struct {
 	Kind    Kind
 	Message string
-	// Line and Column are 1-based and count characters in the template. For an
-	// error in the text a template made, of KindYAML, they point at where the
-	// template set yaml. They are 0 where there is no template to point into.
+	// Line and Column are where in the template the error is. Both start at 1, and Column counts
+	// characters. For KindYAML they are where the template set yaml. They are 0 if the object
+	// itself is at fault, not a template in it.
 	Line, Column int
-	// Path is the field that held the template, as in
-	// podTemplate.spec.containers[0].command[2]; empty when there was no object.
+	// Path is the field that held the template, such as spec.containers[0].command[2]. It is
+	// empty for Parse, for Execute, and for an object that is a single string.
 	Path string
-	// Snippet is the line of the template the error points at, without its newline.
+	// Snippet is the line of the template that Line names, without its newline.
 	Snippet string
-	// Err is the error of a host function or of the context, if there was one.
+	// Err is the error of a host function or of the context, or nil.
 	Err error
 }
 
-// Error gives the error on one line.
+// Error returns path, line, column, kind and message on one line.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Path != "" {
@@ -54,8 +54,8 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Detail gives the error on several lines: the message, the offending line of
-// the template, and a caret under the offending column.
+// Detail returns the error on several lines: what Error returns, the line of the template, and a
+// caret under the column.
 func (e *Error) Detail() string {
 	if e.Line == 0 {
 		return e.Error()
@@ -80,7 +80,7 @@ func (e *Error) Detail() string {
 // maxSnippet is how many characters of a long line Detail shows around the column.
 const maxSnippet = 120
 
-// Unwrap gives the error of a host function or of the context.
+// Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
 // errorAt makes an error that points at a byte offset of the template.
@@ -101,15 +101,14 @@ func (e *Error) locate(src string, pos int) {
 	}
 }
 
-// fail ends the evaluation. Inside the package errors travel as panics with an
-// *Error, so that a filter in a loop in a macro needs no plumbing; Parse and
-// Execute recover them, and nothing else leaves the package.
+// fail ends the evaluation with a panic, so that a filter in a loop in a macro needs no plumbing.
+// Parse and Execute recover it; no panic leaves the package.
 func fail(kind Kind, format string, args ...any) {
 	panic(&Error{Kind: kind, Message: fmt.Sprintf(format, args...)})
 }
 
-// recovered turns what a recover caught into the error to return. A panic that
-// is not ours is a bug of this package; it must not take the process along.
+// recovered turns what a recover caught into the error to return. A panic without an *Error is a
+// bug of this package or of a host function; it must not end the process.
 func recovered(r any, src string, pos int) *Error {
 	e, ok := r.(*Error)
 	if !ok {

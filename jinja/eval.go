@@ -18,12 +18,12 @@ type evaluator struct {
 	out   output // what the template, macro or block being rendered has written
 	calls int    // macros, blocks and recursive loops within one another
 
-	filterInput any // what a filter block or a filtered set block hands to its filter
+	filterInput any // the text that a filter block or a set block passes to its filter
 	yaml        yamlFlag
 }
 
-// scope holds the variables of one frame. Few names live in one, so a linear
-// search beats a map.
+// scope holds the variables of one frame. It has few names, so a linear
+// search is faster than a map.
 type scope struct {
 	names  []string
 	values []any
@@ -59,7 +59,10 @@ func (e *evaluator) lookup(name string) (any, bool) {
 		}
 	}
 	if v, ok := e.vars[name]; ok {
-		if fn, ok := v.(Func); ok {
+		switch fn := v.(type) {
+		case Func:
+			return &hostFunc{name, Function{Call: fn}}, true
+		case Function:
 			return &hostFunc{name, fn}, true
 		}
 		return norm(v), true
@@ -355,7 +358,7 @@ func (e *evaluator) write(s string) {
 	e.out.text = append(e.out.text, s...)
 }
 
-// output is text, with marks where the text is that of a field.
+// output is text, with marks for EvaluateMarked.
 type output struct {
 	text  []byte
 	marks Marks

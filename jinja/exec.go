@@ -84,7 +84,7 @@ func (e *evaluator) unpack(t *target, v any) {
 	}
 }
 
-// unpackValues gives as many items as the target has parts.
+// unpackValues returns as many items as the target has parts.
 func (e *evaluator) unpackValues(t *target, v any) []any {
 	if _, ok := e.iterable(v); !ok {
 		fail(KindType, "cannot unpack non-iterable %s object", typeName(v))

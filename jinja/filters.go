@@ -25,7 +25,7 @@ func (f *filterDef) apply(e *evaluator, v any, a *args) any {
 	return f.bound(e, v, f.sig.bind(f.name, a))
 }
 
-// given tells whether an argument was given and is not none.
+// given reports whether an argument was given and is not none.
 func given(v any) bool { return v != absent && v != nil }
 
 // flag reads an optional boolean argument.

@@ -35,7 +35,7 @@ func filterFirst(e *evaluator, v any, _ []any) any {
 	return &undefined{message: "No first item, sequence was empty."}
 }
 
-// reversible gives the items of what Python's reversed() accepts.
+// reversible returns the items of what Python's reversed() accepts.
 func (e *evaluator) reversible(v any) ([]any, bool) {
 	switch norm(v).(type) {
 	case *generator, *loopState:

@@ -5,8 +5,6 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
-
-	"tarn.dev/tarn/internal/volume"
 )
 
 // valueFilters are the filters over single values, mostly numbers.
@@ -179,7 +177,7 @@ func filterFloat(e *evaluator, v any, a []any) any {
 	return orElse(a[0], 0.0)
 }
 
-// filterToBytes reads a size as Kubernetes writes it and gives whole bytes, rounded up as
+// filterToBytes reads a size as Kubernetes writes it and returns whole bytes, rounded up as
 // Kubernetes does.
 func filterToBytes(e *evaluator, v any, _ []any) any {
 	var size string
@@ -192,11 +190,11 @@ func filterToBytes(e *evaluator, v any, _ []any) any {
 		fail(KindType, "the filter tobytes takes a string or a number, not %s", typeName(v))
 	}
 	e.steps(len(size))
-	bytes, err := volume.ParseCapacity(size, volume.RoundUp)
+	bytes, err := parseSize(size)
 	if err != nil {
 		fail(KindValue, "the filter tobytes: %v", err)
 	}
-	return int(bytes)
+	return bytes
 }
 
 func filterRound(e *evaluator, v any, a []any) any {

@@ -114,7 +114,7 @@ func makeJoiner(e *evaluator, a *args) any {
 	return &joiner{sep: orElse(sig.bind("joiner", a)[0], ", ")}
 }
 
-// sameMap tells whether two maps are one and the same; maps cannot be compared otherwise.
+// sameMap reports whether two maps are one and the same; maps cannot be compared otherwise.
 func sameMap(a, b map[string]any) bool {
 	return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer()
 }

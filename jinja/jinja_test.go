@@ -182,12 +182,12 @@ func TestAHostFunctionIsCalledOnceWithPlainValues(t *testing.T) {
 
 func TestTheErrorOfAHostFunctionCanBeUnwrapped(t *testing.T) {
 	cause := errors.New("forbidden")
-	vars := map[string]any{"get_pvc": Func(func(context.Context, []any) (any, error) { return nil, fmt.Errorf("reading: %w", cause) })}
+	vars := map[string]any{"get_pvc": getPVC(func(context.Context, []any) (any, error) { return nil, fmt.Errorf("reading: %w", cause) })}
 	_, err := Evaluate(context.Background(), map[string]any{"a": "{{ get_pvc('x', 'y') }}"}, vars, Limits{})
 	if !errors.Is(err, cause) || ownError(err).Kind != KindLookup || ownError(err).Path != "a" {
 		t.Errorf("got %v", err)
 	}
-	for _, source := range []string{"{{ get_pvc('x') }}", "{{ get_pvc('x', 5) }}", "{{ get_pvc('x', 'y', 'z', 'z') }}", "{{ get_pvc('x', space='y') }}", "{{ get_pvc(nope, 'y') }}"} {
+	for _, source := range []string{"{{ get_pvc('x') }}", "{{ get_pvc('x', 5) }}", "{{ get_pvc('x', 'y', 'z', 'z') }}", "{{ get_pvc('x', space='y') }}", "{{ get_pvc(nope, 'y') }}", "{{ get_pvc() }}"} {
 		if _, err := Evaluate(context.Background(), source, vars, Limits{}); err == nil || ownError(err).Kind != KindType {
 			t.Errorf("%s: got %v, want a type error", source, err)
 		}

@@ -105,7 +105,7 @@ func newLexer(src string) *lexer {
 	return &lexer{src: src, lineStarting: true, tokens: make([]token, 0, 8)}
 }
 
-// peek gives the token n places ahead; past the end it is the last one.
+// peek returns the token n places ahead; past the end it is the last one.
 func (l *lexer) peek(n int) token {
 	for len(l.tokens)-l.head <= n && !l.done {
 		l.more()

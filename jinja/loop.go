@@ -111,7 +111,7 @@ func (l *loopState) length() int {
 	return l.sized
 }
 
-// attr gives the attributes of loop.
+// attr returns the attributes of loop.
 func (l *loopState) attr(name string) (any, bool) {
 	switch name {
 	case "index":

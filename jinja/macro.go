@@ -100,7 +100,7 @@ func (m *macro) bindRest(e *evaluator, frame *scope, a *args, used []bool) {
 	}
 }
 
-// attr gives what a template may read of a macro.
+// attr returns what a template may read of a macro.
 func (m *macro) attr(e *evaluator, name string) (any, bool) {
 	switch name {
 	case "name":

@@ -11,7 +11,7 @@ import (
 type mapping interface {
 	size() int
 	get(e *evaluator, key any) (any, bool)
-	// pairs gives keys and values in order; the caller must not change them.
+	// pairs returns keys and values in order; the caller must not change them.
 	pairs() (keys, values []any)
 }
 
@@ -27,7 +27,7 @@ func asMapping(v any) (mapping, bool) {
 	return nil, false
 }
 
-// plainMap is a map from vars. Go's maps have no order, so it is that of the sorted keys.
+// plainMap is a map from vars. Its order is that of the sorted keys, because Go's maps have none.
 type plainMap map[string]any
 
 func (m plainMap) size() int { return len(m) }
@@ -86,7 +86,7 @@ func (d *dict) get(e *evaluator, key any) (any, bool) {
 	return nil, false
 }
 
-// set is for building; a dict that a template can see is not changed, but for a namespace's.
+// set is for building; a dict that a template can see never changes, except a namespace's.
 func (d *dict) set(e *evaluator, key, value any) {
 	h := e.hash(key, 0)
 	if i := d.find(e, h); i >= 0 {
@@ -106,7 +106,7 @@ func (d *dict) set(e *evaluator, key, value any) {
 	d.values = append(d.values, value)
 }
 
-// hash gives a comparable Go value, the same for all keys Python holds equal.
+// hash returns a comparable Go value, the same for all keys Python holds equal.
 func (e *evaluator) hash(v any, depth int) any {
 	switch v := v.(type) {
 	case string:

@@ -278,7 +278,7 @@ func strExpandTabs(e *evaluator, s string, a []any) any {
 	return b.String()
 }
 
-// digitValue gives the value of a decimal digit of any script, or -1. Digits
+// digitValue returns the value of a decimal digit of any script, or -1. Digits
 // come in runs of ten, so the value is the distance from the run's start.
 func digitValue(r rune) int {
 	if !unicode.IsDigit(r) {

@@ -15,7 +15,7 @@ const (
 	maxIntBits = 1 << 17
 )
 
-// shrink gives an integer as an int if it fits, so that *big.Int always means "large".
+// shrink returns an integer as an int if it fits, so that *big.Int always means "large".
 func shrink(n *big.Int) any {
 	if n.IsInt64() {
 		return int(n.Int64())
@@ -40,7 +40,7 @@ func numberFromJSON(n json.Number) any {
 	return f
 }
 
-// intFromFloat gives the integer a float is equal to, if there is one.
+// intFromFloat returns the integer a float is equal to, if there is one.
 func intFromFloat(f float64) (any, bool) {
 	if f != math.Trunc(f) || math.IsInf(f, 0) {
 		return nil, false

@@ -11,27 +11,32 @@ import (
 // Evaluate or Check, as encoding/json does for what it reads.
 const maxObjectDepth = 1000
 
-// Evaluate evaluates every string value of object, at any depth, and gives a new
-// object: a map[string]any, []any or scalar like the one given. Map keys and
-// values that are not strings stay as they are. Where a template sets yaml to
-// true its value is what the text means as YAML, with integers as int64. The
-// limits hold for the object as a whole, but for OutputBytes, which holds for
-// each string. The error is always an *Error and carries the field's path.
+// Evaluate evaluates every string in object as a template, at any depth, and returns a new
+// object. An object is a string, a map[string]any or a []any of such values. Map keys and other
+// values stay as they are.
+//
+// A template that sets the top-level variable yaml to true is replaced by the value that its text
+// has as one YAML document. YAML is version 1.1, as in PyYAML, and the value is JSON-like:
+// integers are int64, or json.Number if larger, keys are strings, and dates are strings.
+//
+// The limits hold for the whole object, except that OutputBytes holds for each string. ctx and
+// vars are as for Execute. The error is always an *Error with the path of the field.
 func Evaluate(ctx context.Context, object any, vars map[string]any, limits Limits) (any, error) {
 	return EvaluateMarked(ctx, object, vars, limits, Marks{})
 }
 
-// Marks tell the text of values from the text of templates in what an evaluation gives.
-// Neither mark may be anything that a template or a value can hold.
+// Marks show which $ in a result comes from a value and which from the text of a template. Tarn
+// needs to know, because Kubernetes expands $(NAME) in the result and a value must not use that.
+// Choose marks that no template and no value can contain, such as random text.
 type Marks struct {
-	// Dollar stands for each $ that an expression, a loop(), or a block of a filter or a
-	// call writes. A $ outside of these is the template's own and stays.
+	// Dollar replaces each $ that an expression writes, or a block of a filter or a call. A $
+	// in the text of the template stays. Empty means no marks at all.
 	Dollar string
-	// Edge stands between a $ of the template and the value that follows it.
+	// Edge is inserted between a $ of the template and a value that follows it.
 	Edge string
 }
 
-// Strip gives text as it is without marks.
+// Strip replaces the marks in text by what they stand for.
 func (m Marks) Strip(text string) string {
 	if m.Dollar == "" {
 		return text
@@ -39,8 +44,8 @@ func (m Marks) Strip(text string) string {
 	return strings.NewReplacer(m.Dollar, "$", m.Edge, "").Replace(text)
 }
 
-// EvaluateMarked is Evaluate with marks in all strings of the result, keys of YAML too.
-// Without a mark for $ there are none.
+// EvaluateMarked is Evaluate with marks in all strings of the result, also in the keys of YAML.
+// Errors have no marks.
 func EvaluateMarked(ctx context.Context, object any, vars map[string]any, limits Limits, marks Marks) (any, error) {
 	w := &objectWalker{budget: newBudget(ctx, limits), vars: vars, marks: marks}
 	value, err := w.value(object, 0)
@@ -102,8 +107,7 @@ func (w *objectWalker) template(source string) (any, *Error) {
 	return value, nil
 }
 
-// ownError gives the *Error that every error of this package is; were one of another
-// kind, its text would be kept.
+// ownError returns err as an *Error, which every error of this package is.
 func ownError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -113,7 +117,7 @@ func ownError(err error) *Error {
 }
 
 func evaluateString(b *budget, source string, vars map[string]any, marks Marks) (any, *Error) {
-	if !strings.Contains(source, "{") && len(source) <= b.maxOutput { // no tag can start; only the newlines are seen to
+	if !strings.Contains(source, "{") && len(source) <= b.maxOutput { // no tag can start; only newlines are normalised
 		if invalidUTF8(source) < 0 {
 			return normalise(source), nil
 		}
@@ -131,17 +135,17 @@ func evaluateString(b *budget, source string, vars map[string]any, marks Marks) 
 	}
 	value, err := parseYAML(b, result.Text)
 	if err != nil {
-		e := ownError(err) // it is about the text made; the place is where the template asked for YAML
+		e := ownError(err) // it is about the rendered text; point at where the template set yaml
 		e.locate(t.source, yamlAt)
 		return nil, e
 	}
 	return value, nil
 }
 
-// fieldPath is the way to a field: keys and indices.
+// fieldPath leads to a field: keys and indices.
 type fieldPath []any
 
-// String writes spec.containers[0], and a key that is no plain name as ['a.b'].
+// String writes spec.containers[0], and a key that is not a plain name as ['a.b'].
 func (p fieldPath) String() string {
 	var b strings.Builder
 	for _, part := range p {

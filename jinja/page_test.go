@@ -56,7 +56,7 @@ func TestTheExamplesOfThePageDoWhatItSays(t *testing.T) {
 		}
 	}
 	vars := map[string]any{
-		"get_pvc": get(map[string]any{"[base team-b]": map[string]any{"spec": map[string]any{"volumeName": "pv-7"}}}, 2),
+		"get_pvc": getPVC(get(map[string]any{"[base team-b]": map[string]any{"spec": map[string]any{"volumeName": "pv-7"}}}, 2)),
 		"get_pv": get(map[string]any{"[pv-7]": map[string]any{"spec": map[string]any{
 			"capacity": map[string]any{"storage": "1.5Gi"}, "csi": map[string]any{"volumeHandle": "vol-7"},
 		}}}, 1),
@@ -127,6 +127,19 @@ func TestThePageNamesEveryFilterAndTest(t *testing.T) {
 	for name := range testTable {
 		if !aliases[name] && name[0] >= 'a' && !strings.Contains(string(data), "`"+name+"`") {
 			t.Errorf("the page does not name the test %s", name)
+		}
+	}
+}
+
+func TestTheExampleOfTheREADMEIsOneThatRuns(t *testing.T) {
+	code, err := os.ReadFile("example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := strings.ReplaceAll(string(code), "\n\t", "\n")
+	for _, b := range readBlocks(t, "README.md") {
+		if b.label == "go" && !strings.Contains(examples, b.text) {
+			t.Errorf("README.md:%d: example_test.go does not have this example", b.line)
 		}
 	}
 }

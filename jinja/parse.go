@@ -16,15 +16,14 @@ const (
 )
 
 // parser turns tokens into nodes by recursive descent, in the order and with
-// the words of Jinja's own parser. Errors leave it by panic with an *Error and
-// are caught in Parse.
+// the messages of Jinja's own parser. An error is a panic with an *Error, which Parse recovers.
 type parser struct {
 	src     string
 	lexer   *lexer
 	nesting int
 	height  int // of the expression parsed last
 
-	endStack []string // what the open blocks wait for, for messages
+	endStack []string // the tags that end the open blocks, for messages
 	tagStack []string
 	soft     bool // inside an if: unknown filters are errors only when reached
 	loops    int  // open for statements
@@ -80,10 +79,10 @@ func invalidUTF8(s string) int {
 	return -1
 }
 
-// cur gives the current token; a lexer's error surfaces here.
+// cur returns the current token; a lexer's error surfaces here.
 func (p *parser) cur() token { return p.peek(0) }
 
-// look gives the token after the current one.
+// look returns the token after the current one.
 func (p *parser) look() token { return p.peek(1) }
 
 func (p *parser) peek(n int) token {
@@ -165,7 +164,7 @@ func (p *parser) grow(pos, tallest int) {
 	}
 }
 
-// without gives the names of read that are not in written, sorted.
+// without returns the names of read that are not in written, sorted.
 func sortedNames(names []string) []string {
 	slices.Sort(names)
 	return slices.Compact(names)

@@ -15,8 +15,8 @@ const (
 	maxPowExponent = 1 << 40
 )
 
-// floatPow is x ** y. Go's math.Pow may be several units off in the last place,
-// which would print; Python shows what C's pow gives.
+// floatPow is x ** y. Go's math.Pow may be off in the last places, and
+// the text would show it; Python shows the result of C's pow.
 func floatPow(x, y float64) float64 {
 	if x == 0 && y < 0 {
 		fail(KindArithmetic, "0.0 cannot be raised to a negative power")

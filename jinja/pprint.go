@@ -86,7 +86,7 @@ func (w *prettyWriter) dict(m mapping, column, after, depth int) {
 	w.b.WriteByte('}')
 }
 
-// pairs gives the entries by key, where the keys can be sorted.
+// pairs returns the entries by key, where the keys can be sorted.
 func (w *prettyWriter) pairs(m mapping) (keys, values []any) {
 	keys, values = m.pairs()
 	for _, k := range keys {

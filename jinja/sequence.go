@@ -4,7 +4,7 @@ import (
 	"unicode/utf8"
 )
 
-// iterable tells whether a value can be looped over, without starting to.
+// iterable reports whether a value can be looped over, without starting to.
 func (e *evaluator) iterable(v any) (any, bool) {
 	v = norm(v)
 	switch v.(type) {
@@ -14,7 +14,7 @@ func (e *evaluator) iterable(v any) (any, bool) {
 	return v, false
 }
 
-// iterate gives a function that yields the items of v one by one.
+// iterate returns a function that yields the items of v one by one.
 func (e *evaluator) iterate(v any) func() (any, bool) {
 	v, ok := e.iterable(v)
 	if !ok {
@@ -119,7 +119,7 @@ func (e *evaluator) collect(v any) []any {
 	return out
 }
 
-// foreign tells whether norm would change a value.
+// foreign reports whether norm would change a value.
 func foreign(v any) bool {
 	switch v.(type) {
 	case nil, bool, int, float64, string, []any, map[string]any, tuple, *dict:
@@ -180,7 +180,7 @@ func (e *evaluator) length(v any) int {
 	return 0
 }
 
-// indexOf gives the position of n in the range, or -1.
+// indexOf returns the position of n in the range, or -1.
 func (r rangeValue) indexOf(n int) int {
 	d := n - r.start
 	if r.step == 0 || d%r.step != 0 || d/r.step < 0 || d/r.step >= r.n {

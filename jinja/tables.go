@@ -1,8 +1,7 @@
 package jinja
 
-// The tables of what the language knows by name. They are filled in init
-// because their functions lead back to the tables, which a plain initialiser
-// may not do. Nothing changes them afterwards.
+// The tables of names in the language. They are filled in init, because their functions use the
+// tables, which Go does not allow in an initialiser. Nothing changes them afterwards.
 var (
 	filterTable map[string]*filterDef
 	testTable   map[string]*testDef
@@ -30,12 +29,12 @@ func init() {
 	bytesMethods, loopMethods, cyclerMethods = makeBytesMethods(), makeLoopMethods(), makeCyclerMethods()
 }
 
-// absentFilters are filters of Jinja that are left out, and why.
+// absentFilters are filters of Jinja that this package leaves out, with the reason.
 var absentFilters = map[string]string{
 	"urlize": "it makes HTML, and the output here is never HTML",
 }
 
-// absentGlobals are global functions of Jinja that are left out, and why.
+// absentGlobals are global functions of Jinja that this package leaves out, with the reason.
 var absentGlobals = map[string]string{
 	"lipsum": "it makes random text for HTML pages",
 }

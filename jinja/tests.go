@@ -72,7 +72,7 @@ func makeTests() map[string]*testDef {
 	return tests
 }
 
-// remainder tells whether v % by == want.
+// remainder reports whether v % by == want.
 func (e *evaluator) remainder(v, by any, want int) bool {
 	return e.equal(e.binary(tokMod, norm(v), by), want, 0)
 }

@@ -226,7 +226,7 @@ func asciiEscape(r rune) string {
 	return fmt.Sprintf(`\U%08x`, r)
 }
 
-// isASCII tells whether bytes and characters are the same thing in s.
+// isASCII reports whether bytes and characters are the same thing in s.
 func isASCII(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if s[i] >= utf8.RuneSelf {

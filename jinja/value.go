@@ -5,18 +5,16 @@ import (
 	"math/big"
 )
 
-// Values are plain Go values: nil, bool, int, *big.Int (only what does not fit
-// an int), float64, string, []any and map[string]any, which come from vars or
-// from a template's list literal, and the types below. None of them is ever
-// changed after it was made, except namespace, cycler, joiner, generator and
-// loopState.
+// Values are plain Go values and the types below. The plain ones are nil, bool, int, *big.Int
+// (only what does not fit an int), float64, string, []any and map[string]any. Only namespace,
+// cycler, joiner, generator and loopState ever change.
 type (
 	tuple []any
-	// group is what groupby gives: a pair whose parts have names too.
+	// group is an item of groupby: a pair whose parts also have names.
 	group struct{ key, items any }
 	// textBytes are Python's bytes, the result of str.encode.
 	textBytes string
-	// mapView is what keys, values and items of a mapping give.
+	// mapView is the result of keys, values and items of a mapping.
 	mapView struct {
 		kind string // keys, values, items
 		of   mapping
@@ -46,18 +44,18 @@ type (
 		name string
 		def  *methodDef
 	}
-	// hostFunc is a Func from vars under the name it had there.
+	// hostFunc is a Func or Function from vars, with its name there.
 	hostFunc struct {
 		name string
-		fn   Func
+		Function
 	}
 	// blockRef and blockSet are self.name and self.
 	blockRef struct{ block *blockStmt }
 	blockSet struct{}
 )
 
-// undefined is the value of what is not there. It is lenient in tests and
-// comparisons and an error in most other places; the error is made from here.
+// undefined is the value of a name or an element that does not exist. Tests and comparisons
+// accept it; most other uses fail with the error that it describes.
 type undefined struct {
 	kind    Kind
 	message string // of the error, when already known
@@ -95,9 +93,8 @@ func mustDefined(v any) any {
 	return v
 }
 
-// norm brings a value from vars to one of this package's types. Values of the
-// package's own types pass through; it is called wherever an element of a map or
-// a list is taken out, so vars are never copied as a whole.
+// norm converts a value from vars to one of this package's types; the package's own types pass
+// through. It is called for each element that is read, so vars are never copied as a whole.
 func norm(v any) any {
 	switch v := v.(type) {
 	case nil, bool, int, float64, string, []any, map[string]any:
@@ -133,6 +130,8 @@ func norm(v any) any {
 		}
 		return l
 	case Func:
+		return &hostFunc{"function", Function{Call: v}}
+	case Function:
 		return &hostFunc{"function", v}
 	}
 	if typeName(v) == "" {
@@ -141,7 +140,7 @@ func norm(v any) any {
 	return v
 }
 
-// typeName gives Python's name of a value's type, or "" for a foreign one.
+// typeName returns Python's name of a value's type, or "" for a type that is not supported.
 func typeName(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -180,7 +179,7 @@ func typeName(v any) string {
 		return "LoopContext"
 	case *macro:
 		return "Macro"
-	case *builtin, *hostFunc, Func:
+	case *builtin, *hostFunc, Func, Function:
 		return "function"
 	case *method:
 		return "builtin_function_or_method"
@@ -231,7 +230,7 @@ func truth(v any) bool {
 	return truth(norm(v))
 }
 
-// sequence gives the items of a list, a tuple or a group.
+// sequence returns the items of a list, a tuple or a group.
 func sequence(v any) ([]any, bool) {
 	switch v := v.(type) {
 	case []any:

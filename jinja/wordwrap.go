@@ -162,7 +162,7 @@ func (w *wrapper) wordEnd(text []rune, i int) int {
 	return i
 }
 
-// isDash tells whether the hyphens at i are two or more, after a word and before one.
+// isDash reports whether the hyphens at i are two or more, after a word and before one.
 func (w *wrapper) isDash(text []rune, i int) bool {
 	inWord := func(r rune) bool { return isWordRune(r) || strings.ContainsRune(`!"'&.,?`, r) }
 	if i == 0 || !inWord(text[i-1]) {

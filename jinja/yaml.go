@@ -32,9 +32,8 @@ func (f yamlFlag) on(e *evaluator) bool {
 	return b
 }
 
-// parseYAML parses one document as PyYAML's safe loader does, which is YAML
-// 1.1: yes is true, 0777 is octal. The library gives the tree; what the scalars
-// mean is decided here. The result holds only JSON-like values: integers are
+// parseYAML parses one document as PyYAML's safe loader does, which is YAML 1.1: yes is true, 0777
+// is octal. The library makes the tree, and this function gives the scalars their meaning. The result holds only JSON-like values: integers are
 // int64, or json.Number when they are larger; dates are text.
 func parseYAML(b *budget, text string) (value any, err error) {
 	defer func() {
@@ -73,7 +72,7 @@ func yamlError(message string) *Error {
 	return &Error{Kind: KindYAML, Message: "the rendered text is not YAML: " + strings.TrimPrefix(message, "yaml: ")}
 }
 
-// checkFlow bounds the brackets within one another before the library sees them.
+// checkFlow bounds nested brackets before the library sees the text.
 func checkFlow(b *budget, text string) {
 	run := 0
 	for i := range len(text) {
@@ -90,7 +89,7 @@ func checkFlow(b *budget, text string) {
 	}
 }
 
-// maxYAMLRun is how many indicators may follow one another without any text.
+// maxYAMLRun bounds the indicators that follow one another without other text.
 const maxYAMLRun = 10_000
 
 type yamlReader struct {
@@ -140,7 +139,7 @@ func (c *yamlReader) value(n *yaml.Node, depth int) any {
 	return nil
 }
 
-// explicit gives the tag that was written, or "".
+// explicit returns the tag that the text has, or "".
 func explicit(n *yaml.Node) string {
 	if n.Style&yaml.TaggedStyle == 0 {
 		return ""
@@ -154,7 +153,7 @@ func (c *yamlReader) checkTag(n *yaml.Node, want string) {
 	}
 }
 
-// isMerge tells whether a key is the merge key <<.
+// isMerge reports whether a key is the merge key <<.
 func isMerge(k *yaml.Node) bool {
 	return k.Kind == yaml.ScalarNode && (k.Value == "<<" && k.Style == 0 || explicit(k) == "!!merge")
 }
@@ -202,7 +201,7 @@ func (c *yamlReader) merge(n *yaml.Node, out map[string]any, depth int) {
 	}
 }
 
-// key gives a key as JSON has it: text.
+// key returns a key as JSON needs it: a string.
 func (c *yamlReader) key(n *yaml.Node, depth int) string {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -261,7 +260,7 @@ func (c *yamlReader) scalar(n *yaml.Node) any {
 	case "!!float":
 		if v, ok := yamlFloat(s); ok {
 			if math.IsInf(v, 0) || math.IsNaN(v) {
-				c.fail(n, "%s has no place in a Kubernetes object", s)
+				c.fail(n, "%s cannot be written as JSON", s)
 			}
 			return v
 		}
@@ -272,7 +271,7 @@ func (c *yamlReader) scalar(n *yaml.Node) any {
 		}
 		return s
 	case "!!binary", "!!set", "!!omap", "!!pairs":
-		c.fail(n, "a value tagged %s has no place in a Kubernetes object", tag)
+		c.fail(n, "a value tagged %s cannot be written as JSON", tag)
 	}
 	c.fail(n, "could not determine a constructor for the tag '%s'", tag)
 	return nil

@@ -20,7 +20,7 @@ var (
 	yamlDateParts    = regexp.MustCompile(`^([0-9]{4})-([0-9][0-9]?)-([0-9][0-9]?)(?:(?:[Tt]|[ \t]+)([0-9][0-9]?):([0-9]{2}):([0-9]{2}))?`)
 )
 
-// resolveYAML gives the tag of a plain scalar.
+// resolveYAML returns the tag of a plain scalar.
 func resolveYAML(s string) string {
 	if s == "" {
 		return "!!null"
@@ -118,7 +118,7 @@ func yamlFloat(s string) (float64, bool) {
 	return v, ok
 }
 
-// validDate tells whether what looks like a date is one.
+// validDate reports whether what looks like a date is one.
 func validDate(s string) bool {
 	m := yamlDateParts.FindStringSubmatch(s)
 	if m == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/jinja"
 )
 
@@ -67,7 +68,7 @@ func (j *jinjaEval) run(cmd *cobra.Command, template string) error {
 		if err := readJSONObject(j.objectsFile, "--pvcs", &objects); err != nil {
 			return err
 		}
-		vars["get_pvc"], vars["get_pv"] = objectGetter("claim", 2, objects), objectGetter("volume", 1, objects)
+		vars["get_pvc"], vars["get_pv"] = steppod.ClaimLookup(objectGetter("claim", 2, objects)), steppod.VolumeLookup(objectGetter("volume", 1, objects))
 	}
 	value, err := jinja.Evaluate(cmd.Context(), template, vars, jinja.Limits{})
 	if err == nil {

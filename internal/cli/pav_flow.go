@@ -11,8 +11,8 @@ import (
 
 // theirs are the values that others than the author of a provisioner write: users of claims,
 // and whoever may label a node.
-func theirs(filters ...string) jinja.Flow {
-	return jinja.Flow{
+func theirs(filters ...string) jinja.Taint {
+	return jinja.Taint{
 		Sources: []string{"pvc", "get_pvc", "node"},
 		Trusted: []string{"get_pv"}, // a volume is written by binders and administrators
 		Filters: append(filters, "int", "float", "length", "count", "tobytes"),
@@ -56,12 +56,12 @@ func (l *linter) checkYAML(s steppod.Section) {
 	})
 }
 
-func (l *linter) checkFlow(path, text string, flow jinja.Flow, message string) {
+func (l *linter) checkFlow(path, text string, taint jinja.Taint, message string) {
 	template, err := jinja.Parse(text)
 	if err != nil {
 		return // steppod.Check says so
 	}
-	for _, place := range template.Shown(flow) {
+	for _, place := range template.Tainted(taint) {
 		l.sayInTemplate(levelError, path, place.Line, place.Column, message)
 	}
 }

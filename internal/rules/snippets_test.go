@@ -58,6 +58,8 @@ var offences = []offence{
 		file: "internal/kube/a.go", text: "package kube\nfunc f() {\n", want: "expected"},
 	{rule: "imports follow the table", what: "a word imports a hand",
 		file: "internal/volume/a.go", text: "package volume\nimport _ \"tarn.dev/tarn/internal/kube\"\n", want: "domain may import"},
+	{rule: "imports follow the table", what: "the engine imports something of Tarn",
+		file: "jinja/a_test.go", text: "package jinja_test\nimport (\n_ \"tarn.dev/tarn/jinja\"\n_ \"tarn.dev/tarn/internal/suggest\"\n)\n", want: "engine may import themselves only"},
 	{rule: "imports follow the table", what: "the resources import something of ours",
 		file: "api/v1alpha1/a.go", text: "package v1alpha1\nimport _ \"tarn.dev/tarn/internal/volume\"\n", want: "api may import"},
 	{rule: "imports follow the table", what: "a hand imports a step",

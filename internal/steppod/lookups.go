@@ -38,7 +38,17 @@ type lookups struct {
 
 // addTo adds the functions to the variables of an evaluation.
 func (l *lookups) addTo(vars map[string]any) {
-	vars[getClaim], vars[getVolume] = jinja.Func(l.claim), jinja.Func(l.volume)
+	vars[getClaim], vars[getVolume] = ClaimLookup(l.claim), VolumeLookup(l.volume)
+}
+
+// ClaimLookup makes the template function get_pvc(name, namespace, default) of f.
+func ClaimLookup(f jinja.Func) jinja.Function {
+	return jinja.Function{Params: []string{"name", "namespace", "default"}, Required: 2, Strings: 2, Call: f}
+}
+
+// VolumeLookup makes the template function get_pv(name, default) of f.
+func VolumeLookup(f jinja.Func) jinja.Function {
+	return jinja.Function{Params: []string{"name", "default"}, Required: 1, Strings: 1, Call: f}
 }
 
 // claim is get_pvc(name, namespace, default). The engine has checked the arguments.

@@ -2,8 +2,8 @@ package jinja
 
 import "testing"
 
-func TestFlowFindsWhatIsShownAsItIs(t *testing.T) {
-	flow := Flow{
+func TestTaintedValuesAreFoundWhereTheyAreWritten(t *testing.T) {
+	taint := Taint{
 		Sources:  []string{"pvc", "get_pvc"},
 		Filters:  []string{"tobash", "int"},
 		Trusted:  []string{"get_pv"},
@@ -51,7 +51,7 @@ func TestFlowFindsWhatIsShownAsItIs(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.template, err)
 		}
-		if got := parsed.Shown(flow); len(got) != c.want {
+		if got := parsed.Tainted(taint); len(got) != c.want {
 			t.Errorf("%s: found %v, want %d", c.template, got, c.want)
 		}
 	}
@@ -66,7 +66,7 @@ func TestFlowFindsWhatIsShownAsItIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := parsed.Shown(flow); len(got) != 1 || got[0].Line != 2 {
+	if got := parsed.Tainted(taint); len(got) != 1 || got[0].Line != 2 {
 		t.Errorf("the place is %v, want one of line 2", got)
 	}
 }

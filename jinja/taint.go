@@ -5,48 +5,52 @@ import (
 	"slices"
 )
 
-// Place is where something stands in a template, counted from 1.
-type Place struct{ Line, Column int }
+// Position is a place in a template. Both numbers start at 1, and Column counts characters.
+type Position struct{ Line, Column int }
 
-// Flow says which values of a template are not to be shown as they are.
-type Flow struct {
-	// Sources are the variables and functions with such values.
+// Taint says which values a template must not write unfiltered, such as the input of a user in
+// the text of a shell script. See [Template.Tainted].
+type Taint struct {
+	// Sources are the variables and functions whose values are tainted.
 	Sources []string
-	// Trusted are functions whose results may be shown, whatever they are given.
+	// Trusted are functions whose results are clean, whatever their arguments.
 	Trusted []string
-	// Harmless says of a path below a source, like metadata.name, that it may be shown.
+	// Harmless reports whether a path below a source, such as metadata.name, is clean. Nil
+	// means that no path is.
 	Harmless func(path string) bool
-	// Filters make any value fit to be shown.
+	// Filters are the filters that make any value clean, such as tobash.
 	Filters []string
 }
 
-// Shown gives the outputs that show such a value as it is. It follows assignments and loops,
-// not what a macro makes of its arguments: a call of one that is given such a value counts as one.
-func (t *Template) Shown(f Flow) []Place {
-	w := &flowWalk{Flow: f, dirty: map[string]bool{}}
-	for _, name := range f.Sources {
+// Tainted returns where the template writes a tainted value, without evaluating it. It follows
+// assignments, loops and blocks. It does not look into macros: the result of a call with a tainted
+// argument is tainted.
+func (t *Template) Tainted(taint Taint) []Position {
+	w := &flowWalk{Taint: taint, dirty: map[string]bool{}}
+	for _, name := range taint.Sources {
 		w.dirty[name] = true
 	}
 	w.all(t.body)
-	var places []Place
+	var places []Position
 	for _, pos := range w.found {
 		at := errorAt(t.source, pos, "", "")
-		places = append(places, Place{at.Line, at.Column})
+		places = append(places, Position{at.Line, at.Column})
 	}
 	return places
 }
 
-// SetsYAML says whether a template sets, anywhere, the variable by which its text is read as YAML.
+// SetsYAML reports whether the template sets the variable yaml anywhere. If it does not, Evaluate
+// always replaces it by a string.
 func (t *Template) SetsYAML() bool {
-	w := &flowWalk{Flow: Flow{Harmless: func(string) bool { return false }}, dirty: map[string]bool{}}
+	w := &flowWalk{dirty: map[string]bool{}}
 	w.all(t.body)
 	_, set := w.dirty["yaml"]
 	return set
 }
 
-// flowWalk is one walk through a template. dirty are the names whose values are not to be shown.
+// flowWalk is one walk through a template. dirty holds the names whose values are tainted.
 type flowWalk struct {
-	Flow
+	Taint
 	dirty map[string]bool
 	found []int
 }
@@ -57,8 +61,8 @@ func (w *flowWalk) all(body []stmt) {
 	}
 }
 
-// apart walks through a body of which it is not known whether it runs: what is dirty before
-// or after it is dirty then.
+// apart walks through a body that may or may not run. What is dirty before or after it stays
+// dirty.
 func (w *flowWalk) apart(body []stmt) {
 	before := maps.Clone(w.dirty)
 	w.all(body)
@@ -79,7 +83,7 @@ func (w *flowWalk) stmt(s stmt) {
 		outputs := len(w.found)
 		w.all(s.body)
 		dirty := len(w.found) > outputs && !(s.filter != nil && w.cleans(s.filter))
-		w.found = w.found[:outputs] // shown where the name is
+		w.found = w.found[:outputs] // reported where the name is written
 		w.assign(s.target, dirty)
 	case *ifStmt:
 		for _, b := range s.branches {
@@ -124,7 +128,7 @@ func (w *flowWalk) assign(t target, dirty bool) {
 	}
 }
 
-// cleans says whether a filter, or one that its input has gone through, makes it fit.
+// cleans reports whether a filter, or one before it in its chain, makes a value clean.
 func (w *flowWalk) cleans(f *filterExpr) bool {
 	if slices.Contains(w.Filters, f.name) {
 		return true
@@ -133,14 +137,14 @@ func (w *flowWalk) cleans(f *filterExpr) bool {
 	return ok && w.cleans(input)
 }
 
-// shows says whether an expression may have a value that is not to be shown.
+// shows reports whether an expression may have a tainted value.
 func (w *flowWalk) shows(x expr) bool {
 	switch x := x.(type) {
 	case *nameExpr:
 		return w.dirty[x.name]
 	case *attrExpr, *itemExpr:
 		path, root := pathOf(x)
-		return !w.Harmless(path) && w.shows(root)
+		return (w.Harmless == nil || !w.Harmless(path)) && w.shows(root)
 	case *filterExpr:
 		return !slices.Contains(w.Filters, x.name) && (w.shows(x.input) || w.given(x.args))
 	case *callExpr:
@@ -176,8 +180,8 @@ func (w *flowWalk) given(a *argExprs) bool {
 	return a != nil && (w.any(a.pos) || w.any(a.values) || w.shows(a.star) || w.shows(a.starStar))
 }
 
-// pathOf gives the attributes below the first part of an expression, as far as they are
-// written out, and that part.
+// pathOf splits an expression into its first part and the path of attributes below it. An index
+// that is not a literal string is [] in the path.
 func pathOf(x expr) (path string, root expr) {
 	join := func(object expr, name string) (string, expr) {
 		before, root := pathOf(object)

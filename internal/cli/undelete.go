@@ -58,11 +58,15 @@ func (u *undelete) volumeCommand() *cobra.Command {
 	var as string
 	cmd := &cobra.Command{
 		Use:               "volume NAME",
+		SuggestFor:        []string{"claim", "pvc"},
 		Short:             "Bring the claim of a PersistentVolume back",
 		Example:           "  tarn undelete volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11\n  tarn undelete volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --as shop/data-of-yesterday",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeTrash(&u.connection, func(i trashItem) string { return i.Volume }),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if strings.Contains(args[0], "/") {
+				return misuse(cmd, "%q is not the name of a volume; tarn trash list shows the volume of each deleted claim", args[0])
+			}
 			var target client.ObjectKey
 			if as != "" {
 				namespace, name, both := strings.Cut(as, "/")

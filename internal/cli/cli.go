@@ -59,6 +59,8 @@ func NewRoot(wired ...*cobra.Command) *cobra.Command {
 	add(groupMakers, newPavCommand(), newJinjaCommand())
 	add(groupRun, newInstallCommand(), newUninstallCommand(), newRetryCommand(), newForgetCommand())
 	add(groupRun, wired...)
+	root.Version = versionLine()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newVersionCommand())
 	tellUsage(root)
 	return root
@@ -70,8 +72,12 @@ func newVersionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "tarn %s %s %s/%s\n", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
 			return err
 		},
 	}
+}
+
+func versionLine() string {
+	return fmt.Sprintf("tarn %s %s %s/%s", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -57,6 +57,14 @@ func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
 	}
 }
 
+func TestTheVersionIsPrintedByACommandAndByAFlag(t *testing.T) {
+	for _, arg := range []string{"version", "--version"} {
+		if out, said, status := run(t, "", arg); status != 0 || out != versionLine()+"\n" || said != "" {
+			t.Errorf("tarn %s: exit status %d\n%s%s", arg, status, out, said)
+		}
+	}
+}
+
 func TestACommandThatOnlyHasOthersPrintsItsHelp(t *testing.T) {
 	for _, args := range [][]string{{}, {"trash"}, {"undelete"}} {
 		if out, said, status := run(t, "", args...); status != 0 || !strings.Contains(out, "Available Commands") && !strings.Contains(out, "See how things stand") || said != "" {

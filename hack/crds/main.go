@@ -17,7 +17,7 @@ import (
 
 func main() {
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "crds: give two folders, that of the last release and that of the next")
+		fmt.Fprintln(os.Stderr, "crds: give two directories: that of the last release and that of the next")
 		os.Exit(2)
 	}
 	broken, err := run(os.Args[1], os.Args[2])
@@ -50,7 +50,7 @@ func run(before, after string) ([]string, error) {
 func read(folder string) (map[string]*apiext.CustomResourceDefinition, error) {
 	paths, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 	if err == nil && len(paths) == 0 {
-		err = errors.New("there are no definitions in it; name the folder that holds their .yaml files")
+		err = errors.New("it contains no definitions; give the directory of their .yaml files")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", folder, err)

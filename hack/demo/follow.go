@@ -117,7 +117,7 @@ func (f *follower) wait(ctx context.Context, until string) error {
 		return nil
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return fmt.Errorf("waited %s until %s; what is in the way:\n  %s", patience, until, strings.Join(f.troubles, "\n  "))
+			return fmt.Errorf("waited %s until %s; the latest messages:\n  %s", patience, until, strings.Join(f.troubles, "\n  "))
 		}
 		return ctx.Err()
 	}

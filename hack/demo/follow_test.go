@@ -105,7 +105,7 @@ func TestTheDemoEndsWhenItIsToldToOrItsTimeIsOver(t *testing.T) {
 		want string
 	}{
 		{told, context.Canceled.Error()},
-		{over, "waited 2m0s until the pod is Ready; what is in the way:\n  ProvisioningFailed: no luck"},
+		{over, "waited 2m0s until the pod is Ready; the latest messages:\n  ProvisioningFailed: no luck"},
 	} {
 		f := follow(&cluster{}, &bytes.Buffer{})
 		f.keep()

@@ -143,7 +143,7 @@ func newFollower(ctx context.Context, config *rest.Config, out io.Writer) (*foll
 	// Start returns when ctx ends.
 	go func() { _ = watched.Start(ctx) }()
 	if !watched.WaitForCacheSync(ctx) {
-		return nil, errors.New("the cluster does not answer")
+		return nil, errors.New("the cluster does not respond")
 	}
 	return f, nil
 }
@@ -228,7 +228,7 @@ func showLogs(ctx context.Context, config *rest.Config, out io.Writer) error {
 	defer stream.Close()
 	line, err := bufio.NewReader(stream).ReadString('\n')
 	if err != nil {
-		return fmt.Errorf("the pod has read nothing from its volume: %w", err)
+		return fmt.Errorf("the pod has not read anything from its volume: %w", err)
 	}
 	fmt.Fprintf(out, "\nThe pod read from its volume:\n\n  %s", line)
 	return nil

@@ -15,7 +15,7 @@ import (
 func writeBill(path, version, binary string) error {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
-		return fmt.Errorf("reading what the binary was built from: %w", err)
+		return fmt.Errorf("reading the binary's build information: %w", err)
 	}
 	file, err := os.Create(path)
 	if err != nil {

@@ -44,12 +44,12 @@ func parse(args []string) (options, error) {
 	var o options
 	var image, architectures string
 	flags := flag.NewFlagSet("image", flag.ExitOnError)
-	flags.StringVar(&o.version, "version", "unknown", "version that the binary and the image's label tell")
+	flags.StringVar(&o.version, "version", "unknown", "version for the binary and the image's label")
 	flags.StringVar(&image, "image", "tarn.dev/tarn:latest", "reference of the image: REPOSITORY:TAG")
-	flags.StringVar(&o.root, "root", ".", "folder of the checkout")
-	flags.StringVar(&o.out, "out", "bin/image", "folder for tarn.tar, the image of all architectures, and tarn.cdx.json, its bill of materials")
+	flags.StringVar(&o.root, "root", ".", "directory of the checkout")
+	flags.StringVar(&o.out, "out", "bin/image", "directory for tarn.tar, the image of all architectures, and tarn.cdx.json, its bill of materials")
 	flags.StringVar(&architectures, "arch", strings.Join(known, ","), "architectures, separated by commas")
-	flags.BoolVar(&o.push, "push", false, "push the image to its registry too, as whom `docker login` knows there")
+	flags.BoolVar(&o.push, "push", false, "push the image to its registry too, with the credentials of `docker login`")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -60,7 +60,7 @@ func parse(args []string) (options, error) {
 	o.architectures = strings.Split(architectures, ",")
 	for _, architecture := range o.architectures {
 		if !slices.Contains(known, architecture) {
-			return o, fmt.Errorf("--arch=%s: there is no %q: take one or more of %s", architectures, architecture, strings.Join(known, ", "))
+			return o, fmt.Errorf("--arch=%s: there is no %q: give one or more of %s", architectures, architecture, strings.Join(known, ", "))
 		}
 	}
 	return o, nil
@@ -69,7 +69,7 @@ func parse(args []string) (options, error) {
 func run(o options) error {
 	work, err := os.MkdirTemp("", "tarn-image")
 	if err != nil {
-		return fmt.Errorf("making a folder for the build: %w", err)
+		return fmt.Errorf("creating the build directory: %w", err)
 	}
 	defer os.RemoveAll(work)
 	binaries := map[string]string{}
@@ -99,7 +99,7 @@ func run(o options) error {
 // write leaves archive and bill in the folder of --out; folder is made for the layout.
 func write(o options, folder string, index v1.ImageIndex, binary string) error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
-		return fmt.Errorf("making the folder of --out: %w", err)
+		return fmt.Errorf("creating the directory of --out: %w", err)
 	}
 	archive, bill := filepath.Join(o.out, "tarn.tar"), filepath.Join(o.out, "tarn.cdx.json")
 	if err := writeArchive(archive, folder, o.image, index); err != nil {
@@ -146,11 +146,11 @@ var whereabouts = []string{"GOAUTH", "GOCACHE", "GOINSECURE", "GOMODCACHE", "GON
 func environment(architecture string) ([]string, error) {
 	out, err := exec.Command("go", append([]string{"env", "-json"}, whereabouts...)...).Output()
 	if err != nil {
-		return nil, fmt.Errorf("asking go where it finds things: %w", err)
+		return nil, fmt.Errorf("reading go env: %w", err)
 	}
 	where := map[string]string{}
 	if err := json.Unmarshal(out, &where); err != nil {
-		return nil, fmt.Errorf("asking go where it finds things: %w", err)
+		return nil, fmt.Errorf("reading go env: %w", err)
 	}
 	all := append(os.Environ(), "GOENV=off", "GOWORK=off", "GOOS=linux", "GOARCH="+architecture, "CGO_ENABLED=0",
 		"GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOFIPS140=off", "GOFLAGS=-buildvcs=false")

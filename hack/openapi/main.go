@@ -26,14 +26,14 @@ func run(in io.Reader, out io.Writer) error {
 	}
 	document, err := libopenapi.NewDocument(text)
 	if err != nil {
-		return fmt.Errorf("this is no OpenAPI document: %w", err)
+		return fmt.Errorf("this is not an OpenAPI document: %w", err)
 	}
 	if _, errs := document.BuildV3Model(); len(errs) > 0 {
-		return fmt.Errorf("the document does not hold together: %v", errs)
+		return fmt.Errorf("the document is not valid: %v", errs)
 	}
 	judge, errs := validator.NewValidator(document)
 	if len(errs) > 0 {
-		return fmt.Errorf("the document cannot be judged: %v", errs)
+		return fmt.Errorf("the document cannot be checked: %v", errs)
 	}
 	valid, problems := judge.ValidateDocument()
 	for _, problem := range problems {

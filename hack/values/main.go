@@ -31,7 +31,7 @@ type schema struct {
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "values: give the folder of one chart")
+		fmt.Fprintln(os.Stderr, "values: give the directory of one chart")
 		os.Exit(2)
 	}
 	if err := run(os.Args[1]); err != nil {
@@ -57,7 +57,7 @@ func run(chart string) error {
 	before, rest, begins := strings.Cut(string(text), beginMarker)
 	_, after, ends := strings.Cut(rest, endMarker)
 	if !begins || !ends {
-		return fmt.Errorf("%s has no place for the table: write %sand %sinto it", page, beginMarker, endMarker)
+		return fmt.Errorf("%s has no place for the table: add %sand %sto it", page, beginMarker, endMarker)
 	}
 	return os.WriteFile(page, []byte(before+beginMarker+"| value | default | meaning |\n|---|---|---|\n"+strings.Join(rows, "")+endMarker+after), 0o644)
 }

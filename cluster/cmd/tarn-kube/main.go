@@ -48,7 +48,7 @@ func main() {
 	}
 	run, ok := parts[name]
 	if !ok {
-		fmt.Fprintf(os.Stderr, "tarn-kube: no part is called %q: call it by the name of a part or give one of %s first\n", name, strings.Join(names(), ", "))
+		fmt.Fprintf(os.Stderr, "tarn-kube: unknown component %q: name the program after a component, or give one of %s as the first argument\n", name, strings.Join(names(), ", "))
 		os.Exit(2)
 	}
 	os.Exit(run())

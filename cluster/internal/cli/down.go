@@ -23,9 +23,9 @@ func newDown(c *cluster) *cobra.Command {
 		Short: "Stop a cluster and remove it",
 		Long: `Stop a cluster and remove everything it made: processes, containers, mounts, network interface, cgroups, loop devices, and its data.
 
-With --keep-data the cluster is shut down as a machine is, and its data stays: the next "up" continues with it. Pods are asked to
-end, those of the system's priorities when the others have, and killed after 10 s. Without, all processes are killed at once, as
-there is nothing left to save. A cluster that does not exist is no error.`,
+With --keep-data the cluster is shut down like a machine and its data stays: the next "up" continues with it. Pods are stopped
+gracefully, those with system priorities last, and killed after 10 s. Without --keep-data, all processes are killed at once, as
+there is nothing to save. A cluster that does not exist is not an error.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			began := time.Now()
@@ -52,7 +52,7 @@ func down(ctx context.Context, c *cluster, keep bool) (existed bool, err error) 
 		return false, err
 	}
 	if os.Geteuid() != 0 {
-		return false, errors.New("a cluster belongs to root: run the command with sudo")
+		return false, errors.New("only root can manage a cluster: run the command with sudo")
 	}
 	unlock, err := l.LockCluster()
 	if err != nil {

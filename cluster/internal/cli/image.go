@@ -13,7 +13,7 @@ import (
 func newImage(c *cluster) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
-		Short: "Put images into a running cluster, without a registry",
+		Short: "Import images into a running cluster, without a registry",
 	}
 	cmd.AddCommand(newImageImport(c), newImageBuild(c))
 	return cmd
@@ -39,12 +39,12 @@ func newImageBuild(c *cluster) *cobra.Command {
 	var tag, rootfs, binary string
 	cmd := &cobra.Command{
 		Use:   "build --tag REF (--rootfs DIR | --binary FILE) [ENTRYPOINT...]",
-		Short: "Make an image of a folder or of one static program, and import it",
+		Short: "Build an image from a directory or one static program, and import it",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := os.MkdirTemp("", "tarn-cluster-image-")
 			if err != nil {
-				return fmt.Errorf("making a temporary folder: %w", err)
+				return fmt.Errorf("creating a temporary directory: %w", err)
 			}
 			defer os.RemoveAll(dir)
 			archive := filepath.Join(dir, "image.tar")
@@ -56,8 +56,8 @@ func newImageBuild(c *cluster) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&tag, "tag", "", "the image's reference, such as example.org/app:1")
-	flags.StringVar(&rootfs, "rootfs", "", "a folder that becomes the image's file system")
-	flags.StringVar(&binary, "binary", "", "a static program that becomes the image's only file")
+	flags.StringVar(&rootfs, "rootfs", "", "directory that becomes the image's file system")
+	flags.StringVar(&binary, "binary", "", "static program that becomes the image's only file")
 	cmd.MarkFlagsOneRequired("rootfs", "binary")
 	cmd.MarkFlagsMutuallyExclusive("rootfs", "binary")
 	if err := cmd.MarkFlagRequired("tag"); err != nil {
@@ -76,7 +76,7 @@ func importArchive(cmd *cobra.Command, c *cluster, file string) error {
 		return err
 	}
 	if s.Node == "" {
-		return errors.New("the cluster has no node, so nothing that runs images")
+		return errors.New("the cluster has no node to run images: start it without --without-node")
 	}
 	dir, err := programs()
 	if err != nil {

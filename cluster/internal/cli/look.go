@@ -22,7 +22,7 @@ func newKubeconfig(c *cluster) *cobra.Command {
 
   export KUBECONFIG=$(tarn-cluster kubeconfig)
 
-The file is readable by its owner, root, alone. With --content the file itself is printed.`,
+Only root can read the file. With --content the file itself is printed.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := c.find()
@@ -86,7 +86,7 @@ func newLogs(c *cluster) *cobra.Command {
 			return syscall.Exec(tail, []string{"tail", "-n", "+1", "-F", path}, os.Environ())
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on printing what is added")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new lines")
 	return cmd
 }
 
@@ -94,8 +94,8 @@ func newRestart(c *cluster) *cobra.Command {
 	var kill bool
 	cmd := &cobra.Command{
 		Use:       "restart COMPONENT",
-		Short:     "End one component, which is then started again",
-		Long:      "End one component with SIGTERM, or with SIGKILL as a crash would; the supervisor starts it again. One of " + strings.Join(component.Names(), ", ") + ".",
+		Short:     "Restart one component",
+		Long:      "Stop one component with SIGTERM, or with SIGKILL to simulate a crash; the supervisor starts it again. One of " + strings.Join(component.Names(), ", ") + ".",
 		Args:      cobra.ExactArgs(1),
 		ValidArgs: component.Names(),
 		RunE: func(cmd *cobra.Command, args []string) error {

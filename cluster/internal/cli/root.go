@@ -34,14 +34,14 @@ func New() *cobra.Command {
 		Long: `tarn-cluster runs a real single-node Kubernetes ` + kubernetesVersion + ` on this machine: etcd, kube-apiserver, kube-controller-manager,
 kube-scheduler, kubelet, kube-proxy, containerd and runc, built from Go modules, with Tarn in it. No Docker, no registry, no cloud.
 
-Several clusters live side by side, told apart by --name. Each has its own process, mount and network namespaces, so the machine's
-own mounts, ports below 20000 and packet filter stay as they are.`,
+You can run several clusters, each with its own --name. Each has its own process, mount and network namespaces, so the machine's
+own mounts, ports below 20000 and packet filter do not change.`,
 		Version:       "for Kubernetes " + kubernetesVersion,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.PersistentFlags().StringVar(&c.name, "name", layout.DefaultName, "which cluster")
-	root.PersistentFlags().StringVar(&c.dataDir, "data-dir", "", "where the cluster keeps its data (default /var/lib/tarn-cluster/NAME)")
+	root.PersistentFlags().StringVar(&c.name, "name", layout.DefaultName, "name of the cluster")
+	root.PersistentFlags().StringVar(&c.dataDir, "data-dir", "", "data directory of the cluster (default /var/lib/tarn-cluster/NAME)")
 	root.AddCommand(newUp(c), newDown(c), newStatus(c), newKubeconfig(c), newLogs(c), newRestart(c), newImage(c), newSupervise())
 	return root
 }
@@ -59,7 +59,7 @@ func (c *cluster) running(ctx context.Context) (layout.Layout, *control.Client, 
 		return l, nil, err
 	}
 	if os.Geteuid() != 0 {
-		return l, nil, errors.New("only root may talk to a cluster's supervisor: run the command with sudo")
+		return l, nil, errors.New("only root can use a cluster's supervisor: run the command with sudo")
 	}
 	client := control.NewClient(l.ControlSocket())
 	if !client.Answers(ctx) {

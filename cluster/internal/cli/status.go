@@ -71,7 +71,7 @@ func silent(l layout.Layout) (control.Status, error) {
 	}
 	defer h.Close()
 	s.Stage, s.PID, s.Kubeconfig = control.Failed, h.PID, l.Kubeconfig()
-	s.Message = "its supervisor does not answer: `tarn-cluster up --name " + l.Name + "` starts it anew"
+	s.Message = "its supervisor does not respond: `tarn-cluster up --name " + l.Name + "` restarts it"
 	if state, err := layout.ReadState(l.StateFile()); err == nil {
 		s.Server = state.Server()
 	}

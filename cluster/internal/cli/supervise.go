@@ -35,11 +35,11 @@ func newSupervise() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			raw, err := os.ReadFile(args[0])
 			if err != nil {
-				return fmt.Errorf("reading the supervisor's task: %w", err)
+				return fmt.Errorf("reading the supervisor's configuration: %w", err)
 			}
 			var task superviseFile
 			if err := json.Unmarshal(raw, &task); err != nil {
-				return fmt.Errorf("reading the supervisor's task: %w", err)
+				return fmt.Errorf("reading the supervisor's configuration: %w", err)
 			}
 			task.Machine.Processors = runtime.GOMAXPROCS(0) // asked here, where no GOMAXPROCS of the caller's shell is seen
 			syscall.CloseOnExec(3)

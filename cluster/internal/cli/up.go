@@ -38,22 +38,22 @@ func newUp(c *cluster) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start a cluster and wait until it is ready",
-		Long: `Start a cluster, print each step of it on standard error, and return when pods can run.
+		Long: `Start a cluster, print each step on standard error, and return when pods can run.
 
-The cluster goes on running in the background until "tarn-cluster down". "up" of a running cluster changes nothing, says so
-and succeeds; "up" of one that was killed recovers it with its data, as a machine recovers from a power cut.
+The cluster runs in the background until "tarn-cluster down". "up" of a running cluster changes nothing, says so
+and succeeds. "up" of a cluster that was killed restarts it with its data, as a machine restarts after a power cut.
 
-  --stock                leaves out everything of Tarn's: plain Kubernetes, to compare with
-  --control-plane-only   etcd and API server alone, ready in seconds: no node, no controllers, nothing reconciles
-  --without-node         the controllers too, but no node: everything that needs no pod, such as binding claims to volumes
+  --stock                plain Kubernetes without Tarn, for comparison
+  --control-plane-only   only etcd and the API server, ready in seconds: no node and no controllers
+  --without-node         the controllers too, but no node: for everything that needs no pods, such as binding claims to volumes
   --without-api          no REST API of applications
-  --binder               whose controller binds claims to volumes, tarn's or kubernetes'; the other's is switched off
-  --protection           likewise, whose keeps claims and volumes that are in use
-  --tarn-controllers 2   a second controller stands by, and takes over when the first one dies
+  --binder               which controller binds claims to volumes, tarn or kubernetes; the other is disabled
+  --protection           likewise, which controllers protect claims and volumes in use
+  --tarn-controllers 2   a second controller stands by, and takes over if the first one fails
 
-The last three are kept by a cluster whose data is: "up" after "down --keep-data" need not repeat them.
+A cluster keeps the last three with its data: you do not have to repeat them after "down --keep-data".
 
-Each component takes arguments of its own after ours, so they win: --kube-controller-manager-arg=--kube-api-qps=5000`,
+You can add arguments to each component, which override the defaults: --kube-controller-manager-arg=--kube-api-qps=5000`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			u.began, u.out = time.Now(), cmd.ErrOrStderr()
@@ -66,18 +66,18 @@ Each component takes arguments of its own after ours, so they win: --kube-contro
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&u.options.Stock, "stock", false, "plain Kubernetes, nothing of Tarn's")
-	flags.BoolVar(&u.options.ControlPlaneOnly, "control-plane-only", false, "etcd and API server alone")
-	flags.BoolVar(&u.options.WithoutNode, "without-node", false, "everything but the node and its agent")
+	flags.BoolVar(&u.options.Stock, "stock", false, "plain Kubernetes, without Tarn")
+	flags.BoolVar(&u.options.ControlPlaneOnly, "control-plane-only", false, "only etcd and the API server")
+	flags.BoolVar(&u.options.WithoutNode, "without-node", false, "everything except the node and its agent")
 	flags.BoolVar(&u.options.WithoutAPI, "without-api", false, "no REST API of applications")
-	flags.StringVar(&u.options.Binder, "binder", "", "who binds claims to volumes: tarn or kubernetes (default "+layout.DefaultBinder+")")
-	flags.StringVar(&u.options.Protection, "protection", "", "who protects claims and volumes in use: tarn or kubernetes (default "+layout.DefaultProtection+")")
-	flags.IntVar(&u.options.TarnControllers, "tarn-controllers", 0, fmt.Sprintf("how many controllers of Tarn's run, 1 or 2 (default %d)", layout.DefaultControllers))
-	flags.BoolVar(&u.options.SpendMemory, "spend-memory", false, "have Kubernetes leave its garbage longer: about a tenth less of the processors, for more memory")
-	flags.BoolVar(&u.wait, "wait", true, "wait until the cluster is ready; --wait=false returns once its supervisor runs")
-	flags.StringVar(&u.options.TarnBinary, "tarn-binary", "", "the tarn program (default: tarn beside tarn-cluster)")
+	flags.StringVar(&u.options.Binder, "binder", "", "which controller binds claims to volumes: tarn or kubernetes (default "+layout.DefaultBinder+")")
+	flags.StringVar(&u.options.Protection, "protection", "", "which controllers protect claims and volumes in use: tarn or kubernetes (default "+layout.DefaultProtection+")")
+	flags.IntVar(&u.options.TarnControllers, "tarn-controllers", 0, fmt.Sprintf("number of Tarn's controllers, 1 or 2 (default %d)", layout.DefaultControllers))
+	flags.BoolVar(&u.options.SpendMemory, "spend-memory", false, "collect garbage less often: Kubernetes uses about a tenth less processor time, but more memory")
+	flags.BoolVar(&u.wait, "wait", true, "wait until the cluster is ready; --wait=false returns when its supervisor runs")
+	flags.StringVar(&u.options.TarnBinary, "tarn-binary", "", "path of the tarn program (default: tarn beside tarn-cluster)")
 	for _, name := range component.Names() {
-		extra[name] = flags.StringArray(name+"-arg", nil, "one more argument for "+name+"; may be repeated")
+		extra[name] = flags.StringArray(name+"-arg", nil, "additional argument for "+name+"; may be repeated")
 	}
 	return cmd
 }
@@ -136,7 +136,7 @@ func (u *up) keep(ctx context.Context, l layout.Layout, client *control.Client) 
 		return err
 	}
 	if !state.Options.Same(u.options) {
-		note = ", with other options than these: to change them take it down first"
+		note = ", with other options: to change them, run tarn-cluster down first"
 	}
 	fmt.Fprintf(u.out, "cluster %s is up already%s\n", l.Name, note)
 	return u.follow(ctx, client, true)
@@ -144,9 +144,9 @@ func (u *up) keep(ctx context.Context, l layout.Layout, client *control.Client) 
 
 // tarnBinary finds the tarn program.
 func tarnBinary(given, beside string) (string, error) {
-	path, remedy := given, "give its place with --tarn-binary"
+	path, remedy := given, "give its path with --tarn-binary"
 	if path == "" {
-		path, remedy = filepath.Join(beside, "tarn"), "build it with `make build`, give its place with --tarn-binary, or start plain Kubernetes with --stock"
+		path, remedy = filepath.Join(beside, "tarn"), "build it with `make build`, give its path with --tarn-binary, or start plain Kubernetes with --stock"
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -211,7 +211,7 @@ func (u *up) recover(l layout.Layout) (layout.State, error) {
 		return earlier, fmt.Errorf("data directory %s belongs to cluster %s: choose another with --data-dir, or --name %s", l.Data, earlier.Name, earlier.Name)
 	}
 	if _, err := os.Stat(l.Run); err == nil {
-		u.say("clearing away what an earlier run left")
+		u.say("removing what an earlier run left")
 	}
 	if earlier.Doomed {
 		return layout.State{}, host.Remove(l, earlier)
@@ -223,7 +223,7 @@ func (u *up) recover(l layout.Layout) (layout.State, error) {
 func detach(l layout.Layout, config supervisor.Config) error {
 	raw, err := json.Marshal(superviseFile{config.Layout, config.State, config.Machine, config.Images, config.TarnImages})
 	if err != nil {
-		return fmt.Errorf("encoding the supervisor's task: %w", err)
+		return fmt.Errorf("encoding the supervisor's configuration: %w", err)
 	}
 	task := filepath.Join(l.Run, "task.json")
 	if err := layout.WriteFile(task, raw, 0o600); err != nil {
@@ -234,7 +234,7 @@ func detach(l layout.Layout, config supervisor.Config) error {
 		return fmt.Errorf("finding this program: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(l.Log("supervisor")), 0o755); err != nil {
-		return fmt.Errorf("making the folder of the logs: %w", err)
+		return fmt.Errorf("creating the log directory: %w", err)
 	}
 	out, err := os.OpenFile(l.Log("supervisor"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
 	if err != nil {
@@ -243,7 +243,7 @@ func detach(l layout.Layout, config supervisor.Config) error {
 	defer out.Close()
 	greeting, child, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("making a pipe to the supervisor: %w", err)
+		return fmt.Errorf("creating a pipe to the supervisor: %w", err)
 	}
 	defer greeting.Close()
 	cmd := exec.Command(self, "supervise", task)
@@ -255,14 +255,14 @@ func detach(l layout.Layout, config supervisor.Config) error {
 	err = cmd.Start()
 	child.Close()
 	if err != nil {
-		return fmt.Errorf("starting the supervisor in namespaces of its own: %w: does this kernel, or the container we are in, forbid them?", err)
+		return fmt.Errorf("starting the supervisor in its own namespaces: %w: check that the kernel and the container runtime allow namespaces", err)
 	}
 	said, err := io.ReadAll(greeting)
 	if err != nil || string(said) != greetingOK {
 		cmd.Process.Kill() //nolint:errcheck // it has ended, or is about to
 		cmd.Wait()         //nolint:errcheck
 		if len(said) == 0 {
-			return fmt.Errorf("the supervisor ended at once: see %s", l.Log("supervisor"))
+			return fmt.Errorf("the supervisor exited at once: see %s", l.Log("supervisor"))
 		}
 		return errors.New(string(said))
 	}

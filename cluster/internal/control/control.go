@@ -197,11 +197,11 @@ func (c *Client) post(ctx context.Context, path string) error {
 func (c *Client) do(ctx context.Context, method, path string) (io.ReadCloser, error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://supervisor"+path, nil)
 	if err != nil {
-		return nil, fmt.Errorf("asking the supervisor: %w", err)
+		return nil, fmt.Errorf("calling the supervisor: %w", err)
 	}
 	answer, err := c.http.Do(r)
 	if err != nil {
-		return nil, fmt.Errorf("asking the supervisor: %w", err)
+		return nil, fmt.Errorf("calling the supervisor: %w", err)
 	}
 	if answer.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(answer.Body)

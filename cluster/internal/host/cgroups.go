@@ -53,7 +53,7 @@ func makeCgroup(m Mount, name string) error {
 		}
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("making the cgroup %s: %w", dir, err)
+		return fmt.Errorf("creating the cgroup %s: %w", dir, err)
 	}
 	if m.Type == "cgroup2" {
 		return delegate(dir)
@@ -79,7 +79,7 @@ func delegate(dir string) error {
 		}
 		err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0)
 		if errors.Is(err, unix.EBUSY) {
-			return fmt.Errorf("cgroup controller %s cannot be enabled, because processes live in %s itself, as in a container: move them to a group below it", controller, dir)
+			return fmt.Errorf("cgroup controller %s cannot be enabled, because %s itself contains processes, as in a container: move them to a group below it", controller, dir)
 		}
 		if err != nil {
 			return fmt.Errorf("enabling the cgroup controller %s in %s: %w", controller, dir, err)

@@ -57,7 +57,7 @@ func openLoop(name string) (*os.File, *unix.LoopInfo64, error) {
 	if errors.Is(err, unix.ENXIO) {
 		return nil, nil, nil
 	}
-	return nil, nil, fmt.Errorf("asking what /dev/%s is attached to: %w", name, err)
+	return nil, nil, fmt.Errorf("querying the backing file of /dev/%s: %w", name, err)
 }
 
 func loopDevice(info *unix.LoopInfo64) string {
@@ -105,7 +105,7 @@ func detachLoop(name, data string, before, found []string, mounted map[string]bo
 	}
 	backing, err := os.ReadFile("/sys/block/" + name + "/loop/backing_file")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("asking what /dev/%s is attached to: %w", name, err)
+		return fmt.Errorf("querying the backing file of /dev/%s: %w", name, err)
 	}
 	orphan := unix.Major(info.Device) == 0 && !mounted[loopDevice(info)] // major 0: overlay, tmpfs and the like
 	if !orphan && !strings.HasPrefix(string(backing), data+"/") {

@@ -139,7 +139,7 @@ func Isolate(l layout.Layout) error {
 		layout.KubeletDir: l.Kubelet(), layout.CNIStateDir: l.CNIState(), layout.LogDir: l.VarLog(),
 	} {
 		if err := os.MkdirAll(source, 0o755); err != nil {
-			return fmt.Errorf("making %s: %w", source, err)
+			return fmt.Errorf("creating %s: %w", source, err)
 		}
 		if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("binding %s to %s: %w", source, target, err)
@@ -157,14 +157,14 @@ func Isolate(l layout.Layout) error {
 func privateRun(l layout.Layout) error {
 	stage := filepath.Join(l.Run, "run")
 	if err := os.MkdirAll(stage, 0o755); err != nil {
-		return fmt.Errorf("making %s: %w", stage, err)
+		return fmt.Errorf("creating %s: %w", stage, err)
 	}
 	if err := unix.Mount("tmpfs", stage, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 		return fmt.Errorf("mounting a /run for the cluster: %w", err)
 	}
 	inside := filepath.Join(stage, strings.TrimPrefix(l.Run, "/run/"))
 	if err := os.MkdirAll(inside, 0o755); err != nil {
-		return fmt.Errorf("making %s: %w", inside, err)
+		return fmt.Errorf("creating %s: %w", inside, err)
 	}
 	if err := unix.Mount(l.Run, inside, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("binding %s: %w", l.Run, err)
@@ -185,15 +185,15 @@ func MakeMountPoints() error {
 			continue
 		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("making %s: %w", dir, err)
+			return fmt.Errorf("creating %s: %w", dir, err)
 		}
 		f, err := os.OpenFile(mountPointsFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
-			return fmt.Errorf("remembering that %s is ours: %w", dir, err)
+			return fmt.Errorf("recording that %s is ours: %w", dir, err)
 		}
 		_, err = fmt.Fprintln(f, dir)
 		if err = errors.Join(err, f.Close()); err != nil {
-			return fmt.Errorf("remembering that %s is ours: %w", dir, err)
+			return fmt.Errorf("recording that %s is ours: %w", dir, err)
 		}
 	}
 	return nil
@@ -207,7 +207,7 @@ func RemoveMountPoints() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("finding the folders to remove: %w", err)
+		return fmt.Errorf("finding the directories to remove: %w", err)
 	}
 	for _, dir := range strings.Fields(string(made)) {
 		if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {

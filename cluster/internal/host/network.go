@@ -48,7 +48,7 @@ func NewNodeNetwork(l layout.Layout, n layout.Net) (*os.File, error) {
 		PeerNamespace: netlink.NsFd(ns.Fd()),
 	}
 	if err := netlink.LinkAdd(link); err != nil {
-		return nil, fmt.Errorf("making the network interface %s: %w", l.LinkName(), err)
+		return nil, fmt.Errorf("creating the network interface %s: %w", l.LinkName(), err)
 	}
 	if err := address(l.LinkName(), n.Host, n.Link); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func newNetNS() (*os.File, error) {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread must not be used again
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			made <- result{err: fmt.Errorf("making the node's network namespace: %w", err)}
+			made <- result{err: fmt.Errorf("creating the node's network namespace: %w", err)}
 			return
 		}
 		ns, err := os.Open("/proc/thread-self/ns/net")

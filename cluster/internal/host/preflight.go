@@ -45,7 +45,7 @@ func Check(n Needs) error {
 
 func checkRoot(Needs) error {
 	if uid := os.Geteuid(); uid != 0 {
-		return fmt.Errorf("running as user %d: a cluster needs root, for namespaces and mounts: run it with sudo", uid)
+		return fmt.Errorf("running as user %d: a cluster needs root for namespaces and mounts: run the command with sudo", uid)
 	}
 	return nil
 }
@@ -53,7 +53,7 @@ func checkRoot(Needs) error {
 func checkKernel(Needs) error {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		return fmt.Errorf("asking for the kernel's version: %w", err)
+		return fmt.Errorf("reading the kernel version: %w", err)
 	}
 	release := string(bytes.TrimRight(u.Release[:], "\x00"))
 	if tooOld(release) {
@@ -93,7 +93,7 @@ func checkDisk(n Needs) error {
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return fmt.Errorf("asking for the free space of %s: %w", dir, err)
+		return fmt.Errorf("reading the free space of %s: %w", dir, err)
 	}
 	free, need := fs.Bavail*uint64(fs.Bsize), uint64(minFreeControlPlane)
 	if n.Node {
@@ -135,13 +135,13 @@ func missingControllers(mounts []Mount) []string {
 func checkOverlay(Needs) error {
 	known, err := os.ReadFile("/proc/filesystems")
 	if err != nil {
-		return fmt.Errorf("asking which file systems the kernel knows: %w", err)
+		return fmt.Errorf("reading the kernel's file systems: %w", err)
 	}
 	if strings.Contains(string(known), "\toverlay\n") {
 		return nil
 	}
 	if err := exec.Command("modprobe", "overlay").Run(); err != nil {
-		return fmt.Errorf("the kernel has no overlay file system, which containers are made of: load it with `modprobe overlay`, or boot a kernel that has it")
+		return fmt.Errorf("the kernel has no overlay file system, which containers need: load it with `modprobe overlay`, or boot a kernel that has it")
 	}
 	return nil
 }

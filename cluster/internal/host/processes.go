@@ -54,7 +54,7 @@ func open(pid int, l layout.Layout) (*Handle, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("holding on to process %d: %w", pid, err)
+		return nil, fmt.Errorf("opening process %d: %w", pid, err)
 	}
 	h := &Handle{PID: pid, fd: os.NewFile(uintptr(fd), "pidfd")}
 	if !marked(pid, l) { // it may have ended, and its number been used again, between the two
@@ -149,7 +149,7 @@ func (h *HostPIDs) Self() (int, error) {
 	buffer := make([]byte, 32)
 	n, err := unix.Readlinkat(int(h.proc.Fd()), "self", buffer)
 	if err != nil {
-		return 0, fmt.Errorf("asking for the host's number of this process: %w", err)
+		return 0, fmt.Errorf("reading the host's PID of this process: %w", err)
 	}
 	return strconv.Atoi(string(buffer[:n]))
 }

@@ -181,10 +181,10 @@ func (s settings) read() (record, error) {
 		return r, nil
 	}
 	if err != nil {
-		return r, fmt.Errorf("reading the settings the machine had: %w", err)
+		return r, fmt.Errorf("reading the saved settings of the machine: %w", err)
 	}
 	if err := json.Unmarshal(raw, &r); err != nil {
-		return r, fmt.Errorf("reading the settings the machine had from %s: %w: remove the file, and they stay as they are", s.file, err)
+		return r, fmt.Errorf("reading the saved settings of the machine from %s: %w: remove the file to keep the current settings", s.file, err)
 	}
 	return r, nil
 }

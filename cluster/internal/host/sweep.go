@@ -40,7 +40,7 @@ func removeData(l layout.Layout, s layout.State) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("looking into the data directory: %w", err)
+		return fmt.Errorf("reading the data directory: %w", err)
 	}
 	s.Name, s.Data, s.Doomed = l.Name, l.Data, true
 	if err := layout.WriteState(l.StateFile(), s); err != nil {

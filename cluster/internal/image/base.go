@@ -50,7 +50,7 @@ func BaseArchive(ctx context.Context, pause, cache string, say func(string)) (st
 	if _, err := os.Stat(archive); err == nil {
 		return archive, nil
 	}
-	say("making the base images from Debian packages (once for this machine, usually 15 s)")
+	say("building the base images from Debian packages (once for this machine, usually 15 s)")
 	unlock, err := layout.LockShared("images")
 	if err != nil {
 		return "", err
@@ -60,11 +60,11 @@ func BaseArchive(ctx context.Context, pause, cache string, say func(string)) (st
 		return archive, nil // made for another cluster meanwhile
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", fmt.Errorf("making the cache: %w", err)
+		return "", fmt.Errorf("creating the cache: %w", err)
 	}
 	images, err := baseImages(ctx, program, debs{cache})
 	if err != nil {
-		return "", fmt.Errorf("making the base images: %w", err)
+		return "", fmt.Errorf("building the base images: %w", err)
 	}
 	return archive, save(archive, images)
 }

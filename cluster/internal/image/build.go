@@ -30,7 +30,7 @@ func Build(archive, tag, rootfs, binary string, entrypoint []string) error {
 	switch {
 	case rootfs != "":
 		if info, err := os.Stat(rootfs); err != nil || !info.IsDir() {
-			return fmt.Errorf("--rootfs %s is no folder: give the root of the image's file system", rootfs)
+			return fmt.Errorf("--rootfs %s is not a directory: give the root of the image's file system", rootfs)
 		}
 		if err := t.addDir(rootfs); err != nil {
 			return err

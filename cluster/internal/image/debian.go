@@ -43,12 +43,12 @@ func (d debs) closure(ctx context.Context, packages []string) ([]string, error) 
 func (d debs) fetch(ctx context.Context, packages []string) ([]string, error) {
 	dir, err := os.MkdirTemp(d.cache, "debs-")
 	if err != nil {
-		return nil, fmt.Errorf("making a folder for packages: %w", err)
+		return nil, fmt.Errorf("creating the package directory: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	// apt fetches as a user of its own, who must be able to write here.
 	if err := os.Chmod(dir, 0o777); err != nil {
-		return nil, fmt.Errorf("opening the folder for packages: %w", err)
+		return nil, fmt.Errorf("opening the package directory: %w", err)
 	}
 	args := append([]string{"download", "-qq"}, packages...)
 	if _, err := run(ctx, dir, "apt-get", args...); err != nil {
@@ -62,7 +62,7 @@ func (d debs) fetch(ctx context.Context, packages []string) ([]string, error) {
 	}
 	kept := filepath.Join(d.cache, "debs")
 	if err := os.MkdirAll(kept, 0o755); err != nil {
-		return nil, fmt.Errorf("making the package cache: %w", err)
+		return nil, fmt.Errorf("creating the package cache: %w", err)
 	}
 	found, err := filepath.Glob(filepath.Join(dir, "*.deb"))
 	if err != nil {
@@ -129,7 +129,7 @@ func run(ctx context.Context, dir, program string, args ...string) ([]byte, erro
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	if err := cmd.Run(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
-			return nil, fmt.Errorf("program %s is missing: the images a cluster starts with are made of Debian packages; install apt and dpkg, or copy the cache of another machine to %s", program, "/var/cache/tarn-cluster")
+			return nil, fmt.Errorf("program %s is missing: the base images are built from Debian packages; install apt and dpkg, or copy the cache of another machine to %s", program, "/var/cache/tarn-cluster")
 		}
 		last := strings.TrimSpace(complaint.String())
 		if i := strings.LastIndexByte(last, '\n'); i >= 0 {

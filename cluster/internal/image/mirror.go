@@ -47,7 +47,7 @@ type mirror struct {
 func ServeMirror(l net.Listener, socket, root string) {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		log.Printf("the images on the node are not served to its runtime: %v", err)
+		log.Printf("the node's runtime cannot use the images on the node: %v", err)
 		return
 	}
 	defer conn.Close()
@@ -56,7 +56,7 @@ func ServeMirror(l net.Listener, socket, root string) {
 	mux.HandleFunc("GET /v2/{$}", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /v2/{path...}", m.serve)
 	if err := http.Serve(l, mux); err != nil && !errors.Is(err, net.ErrClosed) {
-		log.Printf("the images on the node are no longer served to its runtime: %v", err)
+		log.Printf("the node's runtime can no longer use the images on the node: %v", err)
 	}
 }
 

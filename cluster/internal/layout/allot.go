@@ -20,7 +20,7 @@ func LockShared(what string) (unlock func(), err error) { return lockNamed("_" +
 
 func lockNamed(name string) (unlock func(), err error) {
 	if err := os.MkdirAll(runRoot, 0o755); err != nil {
-		return nil, fmt.Errorf("making %s: %w", runRoot, err)
+		return nil, fmt.Errorf("creating %s: %w", runRoot, err)
 	}
 	return lock(filepath.Join(runRoot, "."+name+".lock"))
 }
@@ -93,10 +93,10 @@ func (l Layout) Allot(earlier State, options Options, networks []netip.Prefix) (
 		}
 	}
 	if err := os.MkdirAll(l.Run, 0o755); err != nil {
-		return State{}, fmt.Errorf("making %s: %w", l.Run, err)
+		return State{}, fmt.Errorf("creating %s: %w", l.Run, err)
 	}
 	if err := os.MkdirAll(l.Data, 0o711); err != nil {
-		return State{}, fmt.Errorf("making %s: %w", l.Data, err)
+		return State{}, fmt.Errorf("creating %s: %w", l.Data, err)
 	}
 	if err := WriteFile(l.PointerFile(), []byte(l.Data), 0o644); err != nil {
 		return State{}, err

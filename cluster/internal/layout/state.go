@@ -166,7 +166,7 @@ const next = ".new"
 // WriteFile replaces a file in one step, making its folder where it is missing.
 func WriteFile(path string, content []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("making the folder of %s: %w", path, err)
+		return fmt.Errorf("creating the directory of %s: %w", path, err)
 	}
 	if err := os.WriteFile(path+next, content, mode); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)

@@ -61,7 +61,7 @@ func OpenAuthority(dir, name string, now time.Time) (*Authority, error) {
 	}
 	key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("making the key of authority %s: %w", name, err)
+		return nil, fmt.Errorf("creating the key of authority %s: %w", name, err)
 	}
 	template, err := newTemplate("tarn-cluster "+name, nil, now)
 	if err != nil {
@@ -83,7 +83,7 @@ func OpenAuthority(dir, name string, now time.Time) (*Authority, error) {
 func (a *Authority) Issue(dir, name string, id Identity, now time.Time) (cert, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("making the key of %s: %w", name, err)
+		return nil, nil, fmt.Errorf("creating the key of %s: %w", name, err)
 	}
 	template, err := newTemplate(id.CommonName, id.Organizations, now)
 	if err != nil {
@@ -114,7 +114,7 @@ func ServiceAccountKey(dir string) error {
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return fmt.Errorf("making the service account key: %w", err)
+		return fmt.Errorf("creating the service account key: %w", err)
 	}
 	public, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
@@ -157,7 +157,7 @@ func readPair(base string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	certBlock, _ := pem.Decode(certFile)
 	keyBlock, _ := pem.Decode(keyFile)
 	if certBlock == nil || keyBlock == nil {
-		return nil, nil, fmt.Errorf("authority %s is not PEM encoded: remove %s.crt and %s.key to have it made anew", base, base, base)
+		return nil, nil, fmt.Errorf("authority %s is not PEM encoded: remove %s.crt and %s.key to have it created again", base, base, base)
 	}
 	cert, err := x509.ParseCertificate(certBlock.Bytes)
 	if err != nil {
@@ -184,7 +184,7 @@ func writePair(base string, cert []byte, key *ecdsa.PrivateKey) error {
 
 func write(path string, content []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o711); err != nil {
-		return fmt.Errorf("making the folder of %s: %w", path, err)
+		return fmt.Errorf("creating the directory of %s: %w", path, err)
 	}
 	if err := os.WriteFile(path, content, mode); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)

@@ -76,7 +76,7 @@ func (s *Supervisor) controlPlane(ctx context.Context) error {
 	if err := s.until(ctx, stageLimit, component.APIServer, s.apiReady()); err != nil {
 		return err
 	}
-	s.progress.step("API server answers at " + s.config.State.Server())
+	s.progress.step("API server responds at " + s.config.State.Server())
 	if !s.config.State.Options.HasControllers() {
 		return nil
 	}
@@ -94,11 +94,11 @@ func (s *Supervisor) runtime(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("listening for the runtime's questions about images: %w", err)
+		return fmt.Errorf("listening for the runtime's image requests: %w", err)
 	}
 	proxy, err := net.Listen("tcp", s.plan.PullProxy())
 	if err != nil {
-		return fmt.Errorf("listening for the runtime's way out: %w", err)
+		return fmt.Errorf("listening for the runtime's proxy requests: %w", err)
 	}
 	go servePullProxy(proxy, layout.NetOf(s.config.State.Block).Node)
 	go image.ServeMirror(mirror, s.config.Layout.ContainerdSocket(), s.config.Layout.ContainerdRoot())
@@ -111,7 +111,7 @@ func (s *Supervisor) runtime(ctx context.Context) error {
 	if err := s.until(ctx, stageLimit, component.Containerd, s.runtimeReady); err != nil {
 		return err
 	}
-	s.progress.step("containerd answers")
+	s.progress.step("containerd responds")
 	if s.config.Images == "" {
 		return nil
 	}
@@ -131,7 +131,7 @@ func (s *Supervisor) importImages(ctx context.Context, archive string) error {
 
 func (s *Supervisor) node(ctx context.Context) error {
 	if s.config.Machine.PacketFilter == "" {
-		s.absent(component.Proxy, "neither nft nor iptables works on this machine, so services have no addresses: install nftables")
+		s.absent(component.Proxy, "neither nft nor iptables works on this machine, so Services have no addresses: install nftables")
 	} else if err := s.run(s.plan.Proxy()); err != nil {
 		return err
 	}

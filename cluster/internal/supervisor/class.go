@@ -21,7 +21,7 @@ func (s *Supervisor) classes(ctx context.Context) error {
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("making the StorageClasses: %w", err)
+		return fmt.Errorf("creating the StorageClasses: %w", err)
 	}
 	wanted := []*storagev1.StorageClass{class("local-path", "tarn.dev/host-path", false, nil)}
 	for _, name := range component.AppProvisioners() {
@@ -29,7 +29,7 @@ func (s *Supervisor) classes(ctx context.Context) error {
 	}
 	for _, c := range wanted {
 		if _, err := client.StorageV1().StorageClasses().Create(ctx, c, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("making StorageClass %s: %w", c.Name, err)
+			return fmt.Errorf("creating StorageClass %s: %w", c.Name, err)
 		}
 	}
 	return nil

@@ -54,7 +54,7 @@ func (s *Supervisor) stopContainers() error {
 func (s *Supervisor) rounds(within time.Duration) []podFilter {
 	critical, err := s.criticalPods(within)
 	if err != nil {
-		log.Printf("ending the containers of all pods at once, as it is not known which are critical: %v", err)
+		log.Printf("stopping the containers of all pods at once, as the critical pods are unknown: %v", err)
 		return []podFilter{func(string) bool { return true }}
 	}
 	return []podFilter{
@@ -174,7 +174,7 @@ func each(limit time.Duration, waitFor func(process) (bool, error)) (left int, e
 
 func send(pid int, s syscall.Signal) error {
 	if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("ending process %d: %w", pid, err)
+		return fmt.Errorf("stopping process %d: %w", pid, err)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ var outside = &net.Dialer{
 	Control: func(_, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil || to.Addr().Unmap().IsLoopback() || to.Addr().IsUnspecified() || to.Addr().IsLinkLocalUnicast() {
-			return fmt.Errorf("%s is not outside of this machine", address)
+			return fmt.Errorf("%s is not outside this machine", address)
 		}
 		return nil
 	},

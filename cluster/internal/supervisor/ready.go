@@ -132,7 +132,7 @@ func (s *Supervisor) client() (kubernetes.Interface, error) {
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("making a client of the API server: %w", err)
+		return nil, fmt.Errorf("creating a client for the API server: %w", err)
 	}
 	return client, nil
 }

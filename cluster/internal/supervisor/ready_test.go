@@ -63,11 +63,11 @@ func TestAStartEndsWhenAComponentKeepsEnding(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	const end = "The end of its log:\ntwo\nthree\nno space left"
-	want := "etcd keeps ending (exit status 3): see `tarn-cluster logs etcd --name x`. " + end
+	want := "etcd keeps exiting (exit status 3): see `tarn-cluster logs etcd --name x`. " + end
 	if err := s.bringUp(ctx); err == nil || err.Error() != want {
 		t.Errorf("the start ended with\n%v\nwant\n%s", err, want)
 	}
-	want = "etcd has ended 2 times (exit status 3), and is started again. " + end
+	want = "etcd has exited 2 times (exit status 3) and is restarted. " + end
 	if _, got := s.progress.now(); got != want {
 		t.Errorf("told\n%s\nwant\n%s", got, want)
 	}

@@ -23,18 +23,18 @@ func (s *Supervisor) nodeRights(ctx context.Context) error {
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("making the node's rights: %w", err)
+		return fmt.Errorf("creating the node's rights: %w", err)
 	}
 	ours := metav1.ApplyOptions{FieldManager: "tarn-cluster", Force: true}
 	role := rbac.ClusterRole(nodeVolumes).WithRules(rbac.PolicyRule().WithAPIGroups("").WithResources("persistentvolumeclaims", "persistentvolumes").WithVerbs("get"))
 	if _, err := client.RbacV1().ClusterRoles().Apply(ctx, role, ours); err != nil {
-		return fmt.Errorf("making ClusterRole %s: %w", nodeVolumes, err)
+		return fmt.Errorf("creating ClusterRole %s: %w", nodeVolumes, err)
 	}
 	binding := rbac.ClusterRoleBinding(nodeVolumes).
 		WithRoleRef(rbac.RoleRef().WithAPIGroup(rbacv1.GroupName).WithKind("ClusterRole").WithName(nodeVolumes)).
 		WithSubjects(rbac.Subject().WithAPIGroup(rbacv1.GroupName).WithKind(rbacv1.GroupKind).WithName("system:nodes"))
 	if _, err := client.RbacV1().ClusterRoleBindings().Apply(ctx, binding, ours); err != nil {
-		return fmt.Errorf("making ClusterRoleBinding %s: %w", nodeVolumes, err)
+		return fmt.Errorf("creating ClusterRoleBinding %s: %w", nodeVolumes, err)
 	}
 	return nil
 }

@@ -157,9 +157,9 @@ func (s *Supervisor) failed(name string, times int, exit string) {
 	end := "\n" + lastLines(s.config.Layout.Log(name), 3)
 	switch {
 	case times == noticed:
-		s.progress.note(fmt.Sprintf("%s has ended %d times (%s), and is started again. The end of its log:%s", name, times, exit, end))
+		s.progress.note(fmt.Sprintf("%s has exited %d times (%s) and is restarted. The end of its log:%s", name, times, exit, end))
 	case times == hopeless && name != component.Proxy: // without kube-proxy only services do not work
-		s.giveUp(fmt.Errorf("%s keeps ending (%s): see `tarn-cluster logs %s --name %s`. The end of its log:%s",
+		s.giveUp(fmt.Errorf("%s keeps exiting (%s): see `tarn-cluster logs %s --name %s`. The end of its log:%s",
 			name, exit, name, s.config.Layout.Name, end))
 	}
 }

@@ -89,7 +89,7 @@ func (t *tokens) issue(ctx context.Context, account string, now time.Time) error
 	}
 	made, err := client.CoreV1().ServiceAccounts("tarn-system").CreateToken(ctx, account, request, metav1.CreateOptions{})
 	if err != nil {
-		return fmt.Errorf("making a token for %s: %w", account, err)
+		return fmt.Errorf("creating a token for %s: %w", account, err)
 	}
 	if err := layout.WriteFile(t.layout.TokenOf(account), []byte(made.Status.Token), 0o600); err != nil {
 		return err

@@ -194,11 +194,11 @@ func (l *launcher) launch(c component.Component) (*proc.Process, error) {
 
 func openLog(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("making the folder of the logs: %w", err)
+		return nil, fmt.Errorf("creating the log directory: %w", err)
 	}
 	if info, err := os.Stat(path); err == nil && info.Size() > logLimit {
 		if err := os.Rename(path, path+".1"); err != nil {
-			return nil, fmt.Errorf("setting the old log aside: %w", err)
+			return nil, fmt.Errorf("rotating the old log: %w", err)
 		}
 	}
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)

@@ -11,8 +11,13 @@ import (
 // lock, and for ever if the worker that waited has left because the queue was shut down: then
 // the process does not end, nor gives its lease back, within its grace period
 // (https://github.com/kubernetes-sigs/controller-runtime/issues/3538). Nothing here asks for
-// priorities.
+// priorities. Its client logs each write, its recorders each Event.
 func NewManager(config *rest.Config, options ctrl.Options) (ctrl.Manager, error) {
 	options.Controller.UsePriorityQueue = ptr.To(false)
-	return ctrl.NewManager(config, options)
+	options.NewClient = newLoggingClient
+	mgr, err := ctrl.NewManager(config, options)
+	if err != nil {
+		return nil, err
+	}
+	return loggingManager{mgr}, nil
 }

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"errors"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,13 +12,16 @@ import (
 // ControllerName is the name under which Tarn's controllers post Events.
 const ControllerName = "tarn-controller"
 
-// Outcome turns the end of a reconcile into what controller-runtime wants. A
-// conflict is no failure: the object has moved on, and the event of that move or
-// the queue brings it back with what stands now. at is when to look again though no
-// event tells; zero means not at all.
+// ErrStale says that the cache is behind what the API server has, so that a decision made
+// from it must not be carried out.
+var ErrStale = errors.New("the cache is behind")
+
+// Outcome turns the end of a reconcile into what controller-runtime wants. Conflict and
+// ErrStale are not failures: the object is reconciled again as soon as the cache has caught
+// up. at is when to reconcile though no event arrives. Zero means never.
 func Outcome(err error, at, now time.Time) (reconcile.Result, error) {
-	if apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: conflictPause}, nil
+	if apierrors.IsConflict(err) || errors.Is(err, ErrStale) {
+		return reconcile.Result{RequeueAfter: catchUpPause}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, err
@@ -42,9 +46,8 @@ func RateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, 30*time.Second)
 }
 
-// conflictPause is how long after a conflict the object is looked at again, time
-// enough for the cache to have the version that won.
-const conflictPause = 50 * time.Millisecond
+// catchUpPause is how long the cache gets to catch up after a conflict or ErrStale.
+const catchUpPause = 50 * time.Millisecond
 
 // Sooner is the earlier of two times to look again, where zero means never.
 func Sooner(a, b time.Time) time.Time {

@@ -28,9 +28,6 @@ const eventAction = "Deploy"
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// errStale says that the cache is behind what the API server has: look again.
-var errStale = errors.New("the cache is behind")
-
 // apply does what a plan says, up to the first error. The growth of one volume that is
 // refused, as by a quota, is in the way of no other's. The view follows what is written,
 // so that the status tells of it, and has what the API server refused.
@@ -144,7 +141,7 @@ func (r *reconciler) makeClaim(ctx context.Context, v *View, claim *corev1.Persi
 		return err
 	}
 	if live == nil || live.UID != v.App.UID || live.DeletionTimestamp != nil {
-		return fmt.Errorf("creating claim %s/%s: %w", claim.Namespace, claim.Name, errStale)
+		return fmt.Errorf("creating claim %s/%s: %w", claim.Namespace, claim.Name, kube.ErrStale)
 	}
 	if err := r.client.Create(ctx, claim); err != nil {
 		return fmt.Errorf("creating claim %s/%s: %w", claim.Namespace, claim.Name, err)

@@ -367,7 +367,7 @@ func TestNoClaimIsMadeForAnAppThatIsGone(t *testing.T) {
 	gone := appOf(volumeOf("data", 1))
 	gone.Namespace = w.namespace
 	v := viewOf(gone)
-	if err := r.apply(w.Ctx, v, Plan{[]Action{MakeClaim{newClaim(v, &gone.Spec.Volumes[0])}}}); !errors.Is(err, errStale) {
+	if err := r.apply(w.Ctx, v, Plan{[]Action{MakeClaim{newClaim(v, &gone.Spec.Volumes[0])}}}); !errors.Is(err, kube.ErrStale) {
 		t.Errorf("got %v, want that the cache is behind", err)
 	}
 	if claim := w.claim(gone, "data"); claim != nil {

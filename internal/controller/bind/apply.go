@@ -106,6 +106,7 @@ func (r *reconciler) wroteVolume(on *pair, v *corev1.PersistentVolume, write fun
 	}
 	answer.ManagedFields = nil
 	on.volume = answer
+	r.log.Info("update", "kind", "PersistentVolume", "object", answer.Name, "uid", answer.UID, "phase", answer.Status.Phase, "claim", claimKeyOf(answer))
 	r.books.record(nil, answer)
 	return nil
 }
@@ -118,6 +119,15 @@ func (r *reconciler) wroteClaim(on *pair, c *corev1.PersistentVolumeClaim, write
 	}
 	answer.ManagedFields = nil
 	on.claim = answer
+	r.log.Info("update", "kind", "PersistentVolumeClaim", "object", answer.Namespace+"/"+answer.Name, "uid", answer.UID, "phase", answer.Status.Phase, "volume", answer.Spec.VolumeName)
 	r.books.record(answer, nil)
 	return nil
+}
+
+// claimKeyOf names the claim that a volume points at, for the log.
+func claimKeyOf(v *corev1.PersistentVolume) string {
+	if v.Spec.ClaimRef == nil {
+		return ""
+	}
+	return v.Spec.ClaimRef.Namespace + "/" + v.Spec.ClaimRef.Name
 }

@@ -30,8 +30,6 @@ const (
 )
 
 var (
-	// errStale says that the cache is behind what the API server has: look again.
-	errStale = errors.New("the cache is behind")
 	// errUnfinished says that a plugin has worked its time and has more to do.
 	errUnfinished = errors.New("the plugin has not finished")
 	// errElsewhere says that only a controller on another node can do it.
@@ -101,7 +99,7 @@ func (r *reconciler) liveClaim(ctx context.Context, v *View) (*corev1.Persistent
 		return nil, err
 	}
 	if live == nil || live.UID != v.Claim.UID || live.ResourceVersion != v.Claim.ResourceVersion {
-		return nil, errStale
+		return nil, kube.ErrStale
 	}
 	return live, nil
 }
@@ -194,7 +192,7 @@ func (r *reconciler) make(ctx context.Context, v *View) error {
 	vol := newVolume(v, asset)
 	err = r.client.Create(ctx, vol)
 	if apierrors.IsAlreadyExists(err) {
-		return errStale // looked at anew
+		return kube.ErrStale // looked at anew
 	}
 	if err != nil {
 		err = fmt.Errorf("writing PersistentVolume %s: %w", vol.Name, err)
@@ -244,7 +242,7 @@ func (r *reconciler) undo(ctx context.Context, v *View) error {
 		return err
 	}
 	if live != nil {
-		return errStale
+		return kube.ErrStale
 	}
 	if _, err := r.liveClaim(ctx, v); err != nil {
 		return err

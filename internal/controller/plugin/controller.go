@@ -32,8 +32,6 @@ import (
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 const (
-	// stalePause is how long a cache that was found behind gets to catch up.
-	stalePause = 50 * time.Millisecond
 	// step is how long a plugin works at a stretch, so that a volume of a million files
 	// does not keep a worker from the others.
 	step = 10 * time.Second
@@ -107,8 +105,6 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		more, err = r.apply(ctx, v, p)
 	}
 	switch {
-	case errors.Is(err, errStale):
-		return reconcile.Result{RequeueAfter: stalePause}, nil
 	case errors.Is(err, errUnfinished):
 		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
 	}

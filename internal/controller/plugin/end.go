@@ -81,14 +81,14 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 		return err
 	}
 	if live == nil || live.UID != v.Volume.UID || live.ResourceVersion != v.Volume.ResourceVersion {
-		return errStale
+		return kube.ErrStale
 	}
 	said, err := kube.RetentionOf(ctx, r.reader, live, nil)
 	if err != nil {
 		return err
 	}
 	if why, _ := volume.KeptBy(live, said, v.Namespace, r.clock.Now()); why != "" {
-		return errStale
+		return kube.ErrStale
 	}
 	if calledFailed(live) { // by which nobody has got it back: who merely names it keeps nothing still
 		live.Status.Phase = corev1.VolumeReleased

@@ -69,8 +69,8 @@ func TestNothingIsMadeForAClaimThatLooksOtherwiseLive(t *testing.T) {
 				})
 				v := w.view(claim)
 				change(claim)
-				if _, err := r.apply(w.ctx, v, Plan{Act: act}); !errors.Is(err, errStale) {
-					t.Errorf("%s: got %v, want errStale", act, err)
+				if _, err := r.apply(w.ctx, v, Plan{Act: act}); !errors.Is(err, kube.ErrStale) {
+					t.Errorf("%s: got %v, want kube.ErrStale", act, err)
 				}
 				if live := claim.DeepCopy(); w.now(live) == nil && promised(live) {
 					t.Errorf("%s: the claim was promised a volume", act)
@@ -116,8 +116,8 @@ func TestNothingIsUndoneBehindAVolumeThatWasWritten(t *testing.T) {
 	w.must(r.promise(w.ctx, v))
 	w.must(r.make(w.ctx, v))
 	late := &View{VolumeName: v.VolumeName, Claim: v.Claim, Plugin: v.Plugin}
-	if _, err := r.apply(w.ctx, late, Plan{Act: ActUndo}); !errors.Is(err, errStale) {
-		t.Errorf("got %v, want errStale", err)
+	if _, err := r.apply(w.ctx, late, Plan{Act: ActUndo}); !errors.Is(err, kube.ErrStale) {
+		t.Errorf("got %v, want kube.ErrStale", err)
 	}
 	if got := w.fake.Names(); len(got) != 1 {
 		t.Errorf("the storage has %q, want the volume", got)
@@ -153,18 +153,18 @@ func TestCase128NothingIsDestroyedThatLooksOtherwiseLive(t *testing.T) {
 			live := v.Volume.DeepCopy()
 			live.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 			w.must(w.client.Update(w.ctx, live))
-			return errStale
+			return kube.ErrStale
 		},
 		"it was bound again": func(v *View) error {
 			live := v.Volume.DeepCopy()
 			live.Status.Phase = corev1.VolumeBound
 			w.must(w.client.Status().Update(w.ctx, live))
-			return errStale
+			return kube.ErrStale
 		},
 		"it is another of that name": func(v *View) error {
 			v.Volume = v.Volume.DeepCopy()
 			v.Volume.UID = "earlier"
-			return errStale
+			return kube.ErrStale
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

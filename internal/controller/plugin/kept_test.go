@@ -78,8 +78,8 @@ func TestAVolumeWhoseRetentionTheCacheDoesNotHaveYetIsNotDestroyed(t *testing.T)
 	w.must(w.client.Get(w.ctx, client.ObjectKey{Name: w.name}, class))
 	class.Annotations = map[string]string{tarnv1.AnnotationRetention: "1h"}
 	w.must(w.client.Update(w.ctx, class))
-	if _, err := r.apply(w.ctx, v, Plan{Act: ActDelete}); !errors.Is(err, errStale) || w.fake.Deleted(v.VolumeName) > 0 {
-		t.Errorf("got %v, destroyed %d times, want errStale and none", err, w.fake.Deleted(v.VolumeName))
+	if _, err := r.apply(w.ctx, v, Plan{Act: ActDelete}); !errors.Is(err, kube.ErrStale) || w.fake.Deleted(v.VolumeName) > 0 {
+		t.Errorf("got %v, destroyed %d times, want kube.ErrStale and none", err, w.fake.Deleted(v.VolumeName))
 	}
 }
 

@@ -18,7 +18,7 @@ func (r *reconciler) adoptVolume(ctx context.Context, v *View) error {
 	case err != nil:
 		return err
 	case live == nil:
-		return errStale
+		return kube.ErrStale
 	case live.DeletionTimestamp != nil:
 		err = fmt.Errorf("PersistentVolume %s exists and is being deleted; waiting until it is gone", v.VolumeName)
 	case !isOf(live, v.Record):

@@ -2,7 +2,6 @@ package provision
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,9 +14,6 @@ import (
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 )
-
-// errStale says that the cache is behind what the API server has: look again.
-var errStale = errors.New("the cache is behind")
 
 // apply carries out a plan. It gives back true when the View has changed in a way
 // that more can be done at once.
@@ -74,14 +70,14 @@ func (r *reconciler) writeRecord(ctx context.Context, v *View) error {
 		return err
 	}
 	if live == nil || live.Spec.VolumeName != "" || live.DeletionTimestamp != nil {
-		return errStale
+		return kube.ErrStale
 	}
 	record, err := newRecord(v)
 	if err != nil {
 		return err
 	}
 	if err := r.client.Create(ctx, record); apierrors.IsAlreadyExists(err) {
-		return errStale // its event brings us back
+		return kube.ErrStale // its event brings us back
 	} else if err != nil {
 		return fmt.Errorf("writing PavVolume %s: %w", record.Name, err)
 	}
@@ -110,7 +106,7 @@ func (r *reconciler) begin(ctx context.Context, v *View) (bool, error) {
 		return false, err
 	}
 	if live == nil || live.UID != v.Provisioner.UID || live.DeletionTimestamp != nil {
-		return false, errStale
+		return false, kube.ErrStale
 	}
 	attempt := v.Record.Status.Attempts + 1
 	if followsNode(v) {
@@ -243,7 +239,7 @@ func (r *reconciler) confirm(ctx context.Context, v *View) error {
 		return err
 	}
 	if live == nil || live.ResourceVersion != v.Record.ResourceVersion {
-		return errStale
+		return kube.ErrStale
 	}
 	return nil
 }

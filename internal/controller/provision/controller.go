@@ -2,7 +2,6 @@ package provision
 
 import (
 	"context"
-	"errors"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
@@ -92,9 +91,6 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	for {
 		plan := decide(v, r.clock.Now())
 		more, err := r.apply(ctx, v, plan)
-		if errors.Is(err, errStale) {
-			return reconcile.Result{RequeueAfter: stalePause}, nil
-		}
 		if err != nil || !more {
 			return kube.Outcome(err, nextLook(v, plan, r.clock.Now()), r.clock.Now())
 		}

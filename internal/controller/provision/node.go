@@ -25,7 +25,7 @@ func (r *reconciler) takeNode(ctx context.Context, v *View) error {
 	}
 	selected := v.Claim.Annotations[annSelectedNode]
 	if claim == nil || claim.Annotations[annSelectedNode] != selected {
-		return errStale
+		return kube.ErrStale
 	}
 	v.Record = v.Record.DeepCopy()
 	v.Record.Status.NodeName = selected

@@ -18,9 +18,6 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// stalePause is how long a cache that was found behind gets to catch up.
-const stalePause = 50 * time.Millisecond
-
 func storageClass() client.Object { return &storagev1.StorageClass{} }
 
 // indexes are those of claims. All but that by uid have only those that wait for a volume.

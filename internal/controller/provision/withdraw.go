@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 )
 
@@ -55,7 +56,7 @@ func withdraw(v *View) Plan {
 func (r *reconciler) takeBack(ctx context.Context, v *View, p Plan) error {
 	err := r.client.Delete(ctx, v.Pod, client.Preconditions{UID: &v.Pod.UID, ResourceVersion: &v.Pod.ResourceVersion})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return errStale
+		return kube.ErrStale
 	}
 	if err != nil {
 		return fmt.Errorf("deleting pod %s/%s, which no node was found for: %w", v.Pod.Namespace, v.Pod.Name, err)

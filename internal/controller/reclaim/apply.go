@@ -18,9 +18,6 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// errStale says that the cache is behind what the API server has: look again.
-var errStale = errors.New("the cache is behind")
-
 // errClaimThere says that a claim keeps a volume that is to be deleted: no event of the
 // volume tells when that changes, so the queue asks again.
 var errClaimThere = errors.New("the claim of a volume that should be deleted still exists")
@@ -73,7 +70,7 @@ func (r *reconciler) tellLost(ctx context.Context, v *View, status *tarnv1.PavVo
 		return err
 	}
 	if live != nil {
-		return errStale
+		return kube.ErrStale
 	}
 	return r.writeStatus(ctx, v, status)
 }
@@ -88,7 +85,7 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) (held bool, e
 		return false, err
 	}
 	if (live == nil) != (v.Volume == nil) || live != nil && live.ResourceVersion != v.Volume.ResourceVersion {
-		return false, errStale
+		return false, kube.ErrStale
 	}
 	if live != nil {
 		said, err := r.retention(ctx, r.reader, v)
@@ -96,7 +93,7 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) (held bool, e
 			return false, err
 		}
 		if why, _ := volume.KeptBy(live, said, v.Namespace, r.clock.Now()); why != "" {
-			return false, errStale
+			return false, kube.ErrStale
 		}
 	}
 	maker := &corev1.ObjectReference{Namespace: v.Record.Spec.Claim.Namespace, Name: v.Record.Spec.Claim.Name, UID: v.Record.Spec.Claim.UID}
@@ -203,14 +200,14 @@ func (r *reconciler) confirmIdle(ctx context.Context, v *View) error {
 		return err
 	}
 	if live == nil || live.ResourceVersion != v.Record.ResourceVersion {
-		return errStale
+		return kube.ErrStale
 	}
 	stages := &tarnv1.PavStageList{}
 	if err := r.reader.List(ctx, stages, client.MatchingFields{"spec.volumeName": v.Record.Name}); err != nil {
 		return fmt.Errorf("listing the stages of volume %s: %w", v.Record.Name, err)
 	}
 	if slices.ContainsFunc(stages.Items, func(s tarnv1.PavStage) bool { return !s.Void() }) {
-		return errStale
+		return kube.ErrStale
 	}
 	return nil
 }
@@ -250,7 +247,7 @@ func (r *reconciler) keep(ctx context.Context, v *View, mark *tarnv1.PavVolumeSt
 		return err
 	}
 	if live != nil && (live.DeletionTimestamp == nil || v.Volume == nil || live.UID != v.Volume.UID) {
-		return errStale
+		return kube.ErrStale
 	}
 	if live != nil {
 		if err := kube.RemoveFinalizer(ctx, r.client, live, kube.FinalizerExternalProvisioner); err != nil {

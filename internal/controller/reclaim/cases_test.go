@@ -183,7 +183,7 @@ func TestAVolumeWhoseRetentionTheCacheDoesNotHaveYetIsNotDeleted(t *testing.T) {
 	}
 	e.reader = live
 	view := &View{Record: viewOf(tarnv1.VolumeCreated).Record, Volume: vol}
-	if _, err := e.confirmReleased(t.Context(), view); !errors.Is(err, errStale) {
-		t.Errorf("got %v, want errStale", err)
+	if _, err := e.confirmReleased(t.Context(), view); !errors.Is(err, kube.ErrStale) {
+		t.Errorf("got %v, want kube.ErrStale", err)
 	}
 }

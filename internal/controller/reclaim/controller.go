@@ -2,7 +2,6 @@ package reclaim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -38,8 +37,6 @@ import (
 
 const (
 	indexStageVolume = "reclaim.volume"
-	// stalePause is how long a cache that was found behind gets to catch up.
-	stalePause = 50 * time.Millisecond
 )
 
 // Options are what the controller needs beside the manager.
@@ -126,9 +123,6 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	for {
 		plan := decide(v, r.clock.Now())
 		more, err := r.apply(ctx, v, plan)
-		if errors.Is(err, errStale) {
-			return reconcile.Result{RequeueAfter: stalePause}, nil
-		}
 		if err != nil || !more {
 			return kube.Outcome(err, nextLook(v, plan, r.clock.Now()), r.clock.Now())
 		}

@@ -53,7 +53,7 @@ func (r *reconciler) giveUpRecord(ctx context.Context, v *View) error {
 		return err
 	}
 	if (live == nil) != (v.Volume == nil) || live != nil && live.ResourceVersion != v.Volume.ResourceVersion {
-		return errStale
+		return kube.ErrStale
 	}
 	if err := r.finish(ctx, v); err != nil {
 		return err

@@ -15,9 +15,6 @@ import (
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// errStale says that the cache is behind what the API server has: look again.
-var errStale = errors.New("the cache is behind")
-
 // errInUse says that something keeps a volume whose retention is over: no event of the
 // volume tells when that changes, so the queue asks again.
 var errInUse = errors.New("a volume in the trash is in use")
@@ -50,7 +47,7 @@ func (r *reconciler) confirmUnused(ctx context.Context, vol *corev1.PersistentVo
 		return err
 	}
 	if live == nil || live.UID != vol.UID || live.ResourceVersion != vol.ResourceVersion {
-		return errStale
+		return kube.ErrStale
 	}
 	keeper, err := r.claims.Keeping(ctx, live.Name, live, nil)
 	if err != nil {

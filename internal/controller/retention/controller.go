@@ -2,8 +2,6 @@ package retention
 
 import (
 	"context"
-	"errors"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -23,9 +21,6 @@ import (
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
-
-// stalePause is how long a cache that was found behind gets to catch up.
-const stalePause = 50 * time.Millisecond
 
 // Options are what the controller needs beside the manager.
 type Options struct {
@@ -78,9 +73,6 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	p := plan(v, now)
 	err = r.apply(ctx, v, p)
-	if errors.Is(err, errStale) {
-		return reconcile.Result{RequeueAfter: stalePause}, nil
-	}
 	return kube.Outcome(err, p.Next, now)
 }
 

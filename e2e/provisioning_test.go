@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -20,8 +21,9 @@ import (
 var allSteps = []tarn.Step{tarn.StepValidation, tarn.StepCreation, tarn.StepStaging, tarn.StepUnstaging, tarn.StepDeletion}
 
 // dynamicLife leads a volume of five sections through its whole life: made for a
-// claim, its class deleted before use, read by a pod, and everything deleted.
-func (s *scenario) dynamicLife() {
+// claim, its class deleted before use, read by a pod, and everything deleted. It returns
+// the claim.
+func (s *scenario) dynamicLife() *corev1.PersistentVolumeClaim {
 	s.t.Helper()
 	s.fiveSections()
 	class := s.class(corev1.PersistentVolumeReclaimDelete)
@@ -34,6 +36,30 @@ func (s *scenario) dynamicLife() {
 	s.remove(pod)
 	s.remove(claim)
 	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
+	return claim
+}
+
+// logged checks that the log of a component, searched for a UID, has lines that hold
+// these words, in this order.
+func (s *scenario) logged(component, uid string, want ...[]string) {
+	s.t.Helper()
+	if !suite.machine.here() {
+		return
+	}
+	var lines []string
+	for line := range strings.Lines(suite.machine.log(component, math.MaxInt)) {
+		if strings.Contains(line, uid) {
+			lines = append(lines, line)
+		}
+	}
+	at := 0
+	for _, words := range want {
+		found := slices.IndexFunc(lines[at:], func(line string) bool { return containsAll(line, words) })
+		if found < 0 {
+			s.t.Fatalf("the log of %s has no line with %q after line %d of those with %s:\n%s", component, words, at, uid, strings.Join(lines, ""))
+		}
+		at += found + 1
+	}
 }
 
 // unmarked wants an object of a user to carry nothing of Tarn's.
@@ -53,10 +79,22 @@ func (s *scenario) unmarked(o client.Object) {
 func TestADynamicVolumeLivesThroughItsFiveSections(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "dynamic")
-	s.dynamicLife()
+	claim := s.dynamicLife()
 	for _, step := range allSteps {
 		s.ran(step, 1)
 	}
+	record, pod := `"kind":"PavVolume"`, `"kind":"Pod"`
+	s.logged(controller, string(claim.UID),
+		[]string{`"msg":"create"`, record},
+		[]string{`"msg":"create"`, pod, "validation"},
+		[]string{`"msg":"create"`, pod, "creation"},
+		[]string{`"msg":"create"`, `"kind":"PersistentVolume"`},
+		[]string{`"msg":"update status"`, record, `"Provisioned":"True Provisioned`},
+		[]string{`"msg":"create"`, pod, "staging"},
+		[]string{`"msg":"create"`, pod, "unstaging"},
+		[]string{`"msg":"create"`, pod, "deletion"},
+		[]string{`"msg":"delete"`, `"kind":"PersistentVolume"`},
+		[]string{`"msg":"delete"`, record})
 	if n := suite.news.of(s.name).stages; n != 1 {
 		t.Errorf("saw %d stages, want 1", n)
 	}

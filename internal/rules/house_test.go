@@ -19,7 +19,7 @@ func house(checkout string) []rule {
 		{"imports follow the table", importTable},
 		{"a plan only computes", purePlans},
 		{"a controller comes back soon after an outage", pauses},
-		{"a controller has its four files", fourFiles},
+		{"a controller has its files", controllerFilesThere},
 		{"domain packages are pure", pureWords},
 		{"every package says what it is for", packageComments},
 		{"files stay short", fileSizes},

@@ -50,7 +50,7 @@ var offences = []offence{
 		file: "hack/e2e.sh", text: "core=(\n\t# Some.\n\tTestB\n)\n", want: "hack/e2e.sh: no case is called TestB"},
 	{rule: "what a script chooses cases by is there", what: "of the add-on",
 		file: "hack/addon.sh", text: "cases=(\n\t'B'\n)\n", want: "hack/addon.sh: no case is called TestB"},
-	{rule: "a controller has its four files", what: "no plan",
+	{rule: "a controller has its files", what: "no plan",
 		file: "internal/controller/stage/apply.go", text: "package stage\n", beside: []string{"controller.go", "gather.go"}, want: "without plan.go"},
 	{rule: "a controller comes back soon after an outage", what: "the pauses that controller-runtime has",
 		file: "internal/controller/stage/a.go", text: "package stage\nvar o = controller.Options{MaxConcurrentReconciles: 1}\n", want: "RateLimiter"},

@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,10 +21,16 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
+
+// +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=patch
+// +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners/status,verbs=patch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=csidrivers,verbs=create;update;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // gatherTime is how long events of volumes, stages and nodes are gathered before
 // the provisioner is looked at: a thousand volumes made in a second are counted and
@@ -44,9 +49,9 @@ type Options struct {
 
 // Reconciler looks at one PavProvisioner at a time.
 type Reconciler struct {
-	client client.Client
+	client client.Reader // cached
 	live   client.Reader
-	events events.EventRecorder
+	runner action.Runner
 	clock  clock.PassiveClock
 
 	namespaces steppod.Namespaces
@@ -60,7 +65,8 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if err := addIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock, namespaces: o.Namespaces}
+	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), clock: o.Clock, namespaces: o.Namespaces,
+		runner: action.Runner{Client: mgr.GetClient(), Events: mgr.GetEventRecorder(kube.ControllerName)}}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("accept").
 		For(&pavv1.PavProvisioner{}).
@@ -80,7 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return kube.Outcome(err, time.Time{}, now)
 	}
-	return kube.Outcome(r.apply(ctx, view, plan(view, now)), time.Time{}, now)
+	return kube.Outcome(r.runner.Do(ctx, plan(view, now).Actions...), time.Time{}, now)
 }
 
 // change is an object before and after an event; old is nil for a new one, current

@@ -25,6 +25,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 )
 
@@ -67,7 +68,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 			return w.write(func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
 		},
 	})
-	w.r = &Reconciler{client: failing, live: w.client, events: w.events, clock: testclock.NewFakePassiveClock(noon)}
+	w.r = &Reconciler{client: failing, live: w.client, runner: action.Runner{Client: failing, Events: w.events}, clock: testclock.NewFakePassiveClock(noon)}
 	return w
 }
 

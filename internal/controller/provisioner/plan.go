@@ -15,6 +15,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
@@ -33,47 +34,19 @@ const (
 )
 
 const (
-	// maxMessage is the most bytes of a condition's message (metav1.Condition
-	// allows as many characters), maxNote those of an Event's note (events.k8s.io).
+	// eventAction is what Events say was being done.
+	eventAction = "Accept"
+	// maxMessage is the most bytes of a condition's message: metav1.Condition allows as
+	// many characters.
 	maxMessage = 32768
-	maxNote    = 1024
 	// maxNamed is how many of what is waited for a message names.
 	maxNamed = 5
 )
 
 // Plan is what to do, in this order.
 type Plan struct {
-	Actions []Action
+	Actions []action.Action
 }
-
-// Action is one write. It is one of the types below, each of which may be done
-// twice without harm.
-type Action interface{ action() }
-
-type (
-	// Hold puts the finalizer on the provisioner.
-	Hold struct{}
-	// LetGo takes it off.
-	LetGo struct{}
-	// CreateDriver creates the CSIDriver.
-	CreateDriver struct{ Driver *storagev1.CSIDriver }
-	// UpdateDriver writes a CSIDriver of ours that has drifted.
-	UpdateDriver struct{ Driver *storagev1.CSIDriver }
-	// DeleteDriver deletes this very CSIDriver.
-	DeleteDriver struct{ Driver *storagev1.CSIDriver }
-	// WriteStatus writes the provisioner's status.
-	WriteStatus struct{ Status pavv1.PavProvisionerStatus }
-	// Post posts a Warning about the provisioner.
-	Post struct{ Reason, Note string }
-)
-
-func (Hold) action()         {}
-func (LetGo) action()        {}
-func (CreateDriver) action() {}
-func (UpdateDriver) action() {}
-func (DeleteDriver) action() {}
-func (WriteStatus) action()  {}
-func (Post) action()         {}
 
 func plan(v View, now time.Time) Plan {
 	switch {
@@ -85,17 +58,17 @@ func plan(v View, now time.Time) Plan {
 		if !v.Live {
 			return Plan{}
 		}
-		var actions []Action
+		var actions []action.Action
 		if v.Driver != nil && driverIsOurs(v.Provisioner, v.Driver) {
-			actions = append(actions, DeleteDriver{v.Driver})
+			actions = append(actions, action.Delete{Object: v.Driver})
 		}
-		return Plan{Actions: append(actions, LetGo{})}
+		return Plan{Actions: append(actions, action.RemoveFinalizer{Object: v.Provisioner, Name: tarnv1.FinalizerProvisioner})}
 	case v.Provisioner.DeletionTimestamp != nil:
 		return Plan{Actions: report(v, deleting(v), now)}
 	}
-	var actions []Action
+	var actions []action.Action
 	if !holding(v.Provisioner) {
-		actions = append(actions, Hold{})
+		actions = append(actions, action.AddFinalizer{Object: v.Provisioner, Name: tarnv1.FinalizerProvisioner})
 	}
 	actions = append(actions, planDriver(v)...)
 	return Plan{Actions: append(actions, report(v, accepted(v), now)...)}
@@ -219,22 +192,22 @@ func joining(vol *corev1.PersistentVolume) bool {
 
 // planDriver keeps the CSIDriver as it has to be. One that is not ours is left
 // alone, and none is made for a provisioner that was never right.
-func planDriver(v View) []Action {
+func planDriver(v View) []action.Action {
 	want := wantDriver(v.Provisioner)
 	switch {
 	case v.Driver == nil && len(v.Problems) > 0:
 		return nil
 	case v.Driver == nil:
-		return []Action{CreateDriver{want}}
+		return []action.Action{action.Create{Object: want}}
 	case !driverIsOurs(v.Provisioner, v.Driver), v.Driver.DeletionTimestamp != nil:
 		return nil
 	case !equality.Semantic.DeepEqual(v.Driver.Spec.AttachRequired, want.Spec.AttachRequired),
 		!slices.Equal(v.Driver.Spec.VolumeLifecycleModes, want.Spec.VolumeLifecycleModes):
 		// The API server lets nobody change these two.
-		return []Action{DeleteDriver{v.Driver}, CreateDriver{want}}
+		return []action.Action{action.Delete{Object: v.Driver}, action.Create{Object: want}}
 	}
 	if mended := mendDriver(v.Driver, want); mended != nil {
-		return []Action{UpdateDriver{mended}}
+		return []action.Action{action.Update{To: mended}}
 	}
 	return nil
 }
@@ -303,7 +276,7 @@ func mendDriver(d, want *storagev1.CSIDriver) *storagev1.CSIDriver {
 
 // report writes the status where it has changed, and a Warning where Accepted has
 // turned False or is False for another cause than before.
-func report(v View, c metav1.Condition, now time.Time) []Action {
+func report(v View, c metav1.Condition, now time.Time) []action.Action {
 	p := v.Provisioner
 	status := *p.Status.DeepCopy()
 	status.ObservedGeneration, status.Nodes, status.Volumes = p.Generation, serving(v), made(v.Records)
@@ -316,9 +289,11 @@ func report(v View, c metav1.Condition, now time.Time) []Action {
 	if equality.Semantic.DeepEqual(p.Status, status) {
 		return nil
 	}
-	actions := []Action{WriteStatus{status}}
+	reported := p.DeepCopy()
+	reported.Status = status
+	actions := []action.Action{action.PatchStatus{From: p, To: reported}}
 	if worthAWarning(before, c) {
-		actions = append(actions, Post{Reason: c.Reason, Note: kube.Cut(c.Message, maxNote)})
+		actions = append(actions, action.Emit{About: p, Type: corev1.EventTypeWarning, Reason: c.Reason, Doing: eventAction, Note: c.Message})
 	}
 	return actions
 }

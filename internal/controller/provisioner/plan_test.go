@@ -16,6 +16,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/steppod"
 )
 
@@ -41,9 +42,8 @@ func unheld(p *pavv1.PavProvisioner) { p.Finalizers = nil }
 // reported gives a provisioner the status a view would have brought about.
 func reported(v View) View {
 	for _, a := range plan(v, noon.Add(-time.Hour)).Actions {
-		if w, ok := a.(WriteStatus); ok {
-			v.Provisioner = v.Provisioner.DeepCopy()
-			v.Provisioner.Status = w.Status
+		if w, ok := a.(action.PatchStatus); ok {
+			v.Provisioner = w.To.(*pavv1.PavProvisioner)
 		}
 	}
 	return v
@@ -52,15 +52,15 @@ func reported(v View) View {
 func names(p Plan) string {
 	var parts []string
 	for _, a := range p.Actions {
-		parts = append(parts, strings.TrimPrefix(fmt.Sprintf("%T", a), "provisioner."))
+		parts = append(parts, strings.TrimPrefix(fmt.Sprintf("%T", a), "action."))
 	}
 	return strings.Join(parts, " ")
 }
 
 func statusOf(p Plan) *pavv1.PavProvisionerStatus {
 	for _, a := range p.Actions {
-		if w, ok := a.(WriteStatus); ok {
-			return &w.Status
+		if w, ok := a.(action.PatchStatus); ok {
+			return &w.To.(*pavv1.PavProvisioner).Status
 		}
 	}
 	return nil
@@ -68,7 +68,7 @@ func statusOf(p Plan) *pavv1.PavProvisionerStatus {
 
 func noteOf(p Plan) string {
 	for _, a := range p.Actions {
-		if w, ok := a.(Post); ok {
+		if w, ok := a.(action.Emit); ok {
 			return w.Reason + ": " + w.Note
 		}
 	}
@@ -115,37 +115,37 @@ func TestPlanAccepts(t *testing.T) {
 	}{
 		{
 			name: "a new provisioner is held first, then gets its driver, then is accepted", view: View{Provisioner: slow(unheld)},
-			wantActions: "Hold CreateDriver WriteStatus", wantAccepted: "True", wantReason: "Accepted", wantReady: "False",
+			wantActions: "AddFinalizer Create PatchStatus", wantAccepted: "True", wantReason: "Accepted", wantReady: "False",
 		},
 		{
 			name:        "one that a node serves is ready",
 			view:        View{Provisioner: slow(), Driver: wantDriver(slow()), Nodes: 2},
-			wantActions: "WriteStatus", wantAccepted: "True", wantReason: "Accepted", wantReady: "True",
+			wantActions: "PatchStatus", wantAccepted: "True", wantReason: "Accepted", wantReady: "True",
 		},
 		{
 			name:        "a template that does not parse is named with field, line and column, before the rest",
 			view:        View{Provisioner: slow(unheld), Problems: []steppod.Problem{syntax, shape}},
-			wantActions: "Hold WriteStatus Post", wantAccepted: "False", wantReason: "TemplateInvalid", wantReady: "False",
+			wantActions: "AddFinalizer PatchStatus Emit", wantAccepted: "False", wantReason: "TemplateInvalid", wantReady: "False",
 			wantMessage: "spec.volumeStaging.podTemplate.spec: line 2, column 5: unexpected end; spec.volumeCreation: is missing",
 			wantNote:    "TemplateInvalid: spec.volumeStaging.podTemplate.spec: line 2, column 5: unexpected end; spec.volumeCreation: is missing",
 		},
 		{
 			name:        "a wrong shape is a matter of the spec",
 			view:        View{Provisioner: slow(), Problems: []steppod.Problem{shape}},
-			wantActions: "WriteStatus Post", wantAccepted: "False", wantReason: "SpecInvalid", wantReady: "False",
+			wantActions: "PatchStatus Emit", wantAccepted: "False", wantReason: "SpecInvalid", wantReady: "False",
 			wantMessage: "spec.volumeCreation: is missing", wantNote: "SpecInvalid: spec.volumeCreation: is missing",
 		},
 		{
 			name:        "a driver of its name that is not ours is left alone",
 			view:        View{Provisioner: slow(), Driver: foreign},
-			wantActions: "WriteStatus Post", wantAccepted: "False", wantReason: "DriverNameTaken", wantReady: "False",
+			wantActions: "PatchStatus Emit", wantAccepted: "False", wantReason: "DriverNameTaken", wantReady: "False",
 			wantMessage: `CSIDriver "slow" belongs to something else; remove that driver, or give this PavProvisioner another name`,
 			wantNote:    `DriverNameTaken: CSIDriver "slow" belongs to something else; remove that driver, or give this PavProvisioner another name`,
 		},
 		{
 			name:        "whose name is taken is told what else is wrong",
 			view:        View{Provisioner: slow(), Driver: foreign, Problems: []steppod.Problem{syntax, shape}},
-			wantActions: "WriteStatus Post", wantAccepted: "False", wantReason: "DriverNameTaken", wantReady: "False",
+			wantActions: "PatchStatus Emit", wantAccepted: "False", wantReason: "DriverNameTaken", wantReady: "False",
 			wantMessage: `CSIDriver "slow" belongs to something else; remove that driver, or give this PavProvisioner another name; ` +
 				"spec.volumeStaging.podTemplate.spec: line 2, column 5: unexpected end; spec.volumeCreation: is missing",
 			wantNote: `DriverNameTaken: CSIDriver "slow" belongs to something else; remove that driver, or give this PavProvisioner another name; ` +
@@ -154,13 +154,13 @@ func TestPlanAccepts(t *testing.T) {
 		{
 			name:        "one whose name is taken is not ready, though nodes have a driver of the name",
 			view:        View{Provisioner: slow(), Driver: foreign, Nodes: 2},
-			wantActions: "WriteStatus Post", wantAccepted: "False", wantReason: "DriverNameTaken", wantReady: "False",
+			wantActions: "PatchStatus Emit", wantAccepted: "False", wantReason: "DriverNameTaken", wantReady: "False",
 			wantNote: `DriverNameTaken: CSIDriver "slow" belongs to something else; remove that driver, or give this PavProvisioner another name`,
 		},
 		{
 			name:        "an accepted one that was broken keeps the driver its volumes need",
 			view:        View{Provisioner: slow(), Driver: wantDriver(slow()), Problems: []steppod.Problem{shape}},
-			wantActions: "WriteStatus Post", wantAccepted: "False", wantReason: "SpecInvalid", wantReady: "False",
+			wantActions: "PatchStatus Emit", wantAccepted: "False", wantReason: "SpecInvalid", wantReady: "False",
 			wantMessage: "spec.volumeCreation: is missing", wantNote: "SpecInvalid: spec.volumeCreation: is missing",
 		},
 	} {
@@ -185,7 +185,7 @@ func TestPlanAccepts(t *testing.T) {
 			}
 			again := reported(c.view)
 			again.Provisioner.Finalizers = []string{tarnv1.FinalizerProvisioner}
-			if got := names(plan(again, noon)); strings.Contains(got, "WriteStatus") || strings.Contains(got, "Post") {
+			if got := names(plan(again, noon)); strings.Contains(got, "PatchStatus") || strings.Contains(got, "Emit") {
 				t.Errorf("with that status written it plans %q", got)
 			}
 		})
@@ -242,20 +242,20 @@ func TestPlanMendsItsDriver(t *testing.T) {
 		{"labels and annotations of others are left", func(d *storagev1.CSIDriver) {
 			d.Labels["team"], d.Annotations = "a", map[string]string{"x": "y"}
 		}, ""},
-		{"a lost label is put back", func(d *storagev1.CSIDriver) { d.Labels = nil }, "UpdateDriver"},
-		{"a lost owner is put back", func(d *storagev1.CSIDriver) { d.OwnerReferences = nil }, "UpdateDriver"},
-		{"the owner of an earlier provisioner of the name is replaced", func(d *storagev1.CSIDriver) { d.OwnerReferences[0].UID = "old" }, "UpdateDriver"},
-		{"pod information is switched on again", func(d *storagev1.CSIDriver) { d.Spec.PodInfoOnMount = nil }, "UpdateDriver"},
+		{"a lost label is put back", func(d *storagev1.CSIDriver) { d.Labels = nil }, "Update"},
+		{"a lost owner is put back", func(d *storagev1.CSIDriver) { d.OwnerReferences = nil }, "Update"},
+		{"the owner of an earlier provisioner of the name is replaced", func(d *storagev1.CSIDriver) { d.OwnerReferences[0].UID = "old" }, "Update"},
+		{"pod information is switched on again", func(d *storagev1.CSIDriver) { d.Spec.PodInfoOnMount = nil }, "Update"},
 		{"the group policy is set again", func(d *storagev1.CSIDriver) {
 			d.Spec.FSGroupPolicy = ptr.To(storagev1.NoneFSGroupPolicy)
-		}, "UpdateDriver"},
-		{"SELinux mounts are switched off", func(d *storagev1.CSIDriver) { d.Spec.SELinuxMount = ptr.To(true) }, "UpdateDriver"},
-		{"storage capacity is switched off", func(d *storagev1.CSIDriver) { d.Spec.StorageCapacity = ptr.To(true) }, "UpdateDriver"},
-		{"token requests are taken out", func(d *storagev1.CSIDriver) { d.Spec.TokenRequests = []storagev1.TokenRequest{{}} }, "UpdateDriver"},
-		{"attachment cannot be changed, so it is made anew", func(d *storagev1.CSIDriver) { d.Spec.AttachRequired = ptr.To(true) }, "DeleteDriver CreateDriver"},
+		}, "Update"},
+		{"SELinux mounts are switched off", func(d *storagev1.CSIDriver) { d.Spec.SELinuxMount = ptr.To(true) }, "Update"},
+		{"storage capacity is switched off", func(d *storagev1.CSIDriver) { d.Spec.StorageCapacity = ptr.To(true) }, "Update"},
+		{"token requests are taken out", func(d *storagev1.CSIDriver) { d.Spec.TokenRequests = []storagev1.TokenRequest{{}} }, "Update"},
+		{"attachment cannot be changed, so it is made anew", func(d *storagev1.CSIDriver) { d.Spec.AttachRequired = ptr.To(true) }, "Delete Create"},
 		{"lifecycle modes cannot be changed, so it is made anew", func(d *storagev1.CSIDriver) {
 			d.Spec.VolumeLifecycleModes = append(d.Spec.VolumeLifecycleModes, storagev1.VolumeLifecycleEphemeral)
-		}, "DeleteDriver CreateDriver"},
+		}, "Delete Create"},
 		{"one that is going is waited for", func(d *storagev1.CSIDriver) {
 			d.DeletionTimestamp, d.Spec.AttachRequired = &metav1.Time{Time: noon}, ptr.To(true)
 		}, ""},
@@ -268,9 +268,9 @@ func TestPlanMendsItsDriver(t *testing.T) {
 			if got := names(p); got != c.wantActions {
 				t.Fatalf("got %q, want %q", got, c.wantActions)
 			}
-			if update, ok := append(p.Actions, nil)[0].(UpdateDriver); ok {
-				if left := planDriver(View{Provisioner: slow(), Driver: update.Driver}); left != nil {
-					t.Errorf("the mended driver is mended again: %s", cmp.Diff(d, update.Driver))
+			if update, ok := append(p.Actions, nil)[0].(action.Update); ok {
+				if left := planDriver(View{Provisioner: slow(), Driver: update.To.(*storagev1.CSIDriver)}); left != nil {
+					t.Errorf("the mended driver is mended again: %s", cmp.Diff(d, update.To))
 				}
 			}
 		})
@@ -344,7 +344,7 @@ func TestPlanLetsGoOfWhatNothingNeeds(t *testing.T) {
 			}
 			p := plan(v, noon)
 			if c.wantHolder == "" {
-				if got := names(p); got != "DeleteDriver LetGo" {
+				if got := names(p); got != "Delete RemoveFinalizer" {
 					t.Fatalf("got %q, want the driver deleted and the finalizer off", got)
 				}
 				if v.Live = false; names(plan(v, noon)) != "" {
@@ -352,7 +352,7 @@ func TestPlanLetsGoOfWhatNothingNeeds(t *testing.T) {
 				}
 				return
 			}
-			if got := names(p); got != "WriteStatus Post" {
+			if got := names(p); got != "PatchStatus Emit" {
 				t.Fatalf("got %q, want it to wait and say so", got)
 			}
 			accepted := meta.FindStatusCondition(statusOf(p).Conditions, pavv1.ConditionAccepted)
@@ -365,7 +365,7 @@ func TestPlanLetsGoOfWhatNothingNeeds(t *testing.T) {
 
 func TestPlanLeavesADriverThatIsNotOursWhenItGoes(t *testing.T) {
 	v := View{Provisioner: slow(toGo), Driver: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "slow"}}, Live: true}
-	if got := names(plan(v, noon)); got != "LetGo" {
+	if got := names(plan(v, noon)); got != "RemoveFinalizer" {
 		t.Errorf("got %q, want LetGo alone", got)
 	}
 }
@@ -373,7 +373,7 @@ func TestPlanLeavesADriverThatIsNotOursWhenItGoes(t *testing.T) {
 func TestPlanSaysSoWhenOthersHoldAProvisionerBack(t *testing.T) {
 	v := View{Provisioner: slow(unheld, toGo)}
 	p := plan(v, noon)
-	if got := meta.FindStatusCondition(statusOf(p).Conditions, pavv1.ConditionAccepted); got.Reason != "Deleting" || names(p) != "WriteStatus Post" {
+	if got := meta.FindStatusCondition(statusOf(p).Conditions, pavv1.ConditionAccepted); got.Reason != "Deleting" || names(p) != "PatchStatus Emit" {
 		t.Errorf("got %q with %+v", names(p), got)
 	}
 }
@@ -382,7 +382,7 @@ func TestPlanWarnsOncePerCause(t *testing.T) {
 	v := View{Provisioner: slow(), Driver: wantDriver(slow()), Problems: []steppod.Problem{{Field: "spec.a", Message: "is wrong"}}}
 	v = reported(v)
 	v.Nodes = 1
-	if p := plan(v, noon); names(p) != "WriteStatus" {
+	if p := plan(v, noon); names(p) != "PatchStatus" {
 		t.Errorf("a node more gives %q, want no Warning", names(p))
 	}
 	v.Problems[0].Message = "is still wrong"
@@ -392,7 +392,7 @@ func TestPlanWarnsOncePerCause(t *testing.T) {
 	v = View{Provisioner: slow(toGo), Records: []tarnv1.PavVolume{record("a", tarnv1.VolumeDeleting), record("b", tarnv1.VolumeDeleting)}}
 	v = reported(v)
 	v.Records = v.Records[1:]
-	if p := plan(v, noon); names(p) != "WriteStatus" {
+	if p := plan(v, noon); names(p) != "PatchStatus" {
 		t.Errorf("progress of a deletion gives %q, want no Warning", names(p))
 	}
 }
@@ -414,8 +414,5 @@ func TestMessagesAreCutToWhatTheAPITakes(t *testing.T) {
 	message := statusOf(p).Conditions[0].Message
 	if len(message) > maxMessage || len(message) < maxMessage-4 || !strings.HasSuffix(message, "é...") {
 		t.Errorf("got a message of %d bytes that ends %q", len(message), message[len(message)-8:])
-	}
-	if post, ok := p.Actions[len(p.Actions)-1].(Post); !ok || len(post.Note) > maxNote {
-		t.Errorf("got %T with a note of %d bytes", p.Actions[len(p.Actions)-1], len(post.Note))
 	}
 }

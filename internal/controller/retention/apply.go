@@ -9,6 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 )
 
@@ -27,16 +28,14 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
 			return err
 		}
 	}
+	var actions []action.Action
 	if p.Write != nil {
-		err := r.client.Patch(ctx, p.Write.DeepCopy(), client.MergeFromWithOptions(v.Volume, client.MergeFromWithOptimisticLock{}))
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("writing PersistentVolume %s: %w", v.Volume.Name, err)
-		}
+		actions = append(actions, action.Patch{From: v.Volume, To: p.Write})
 	}
 	if e := p.Event; e.Reason != "" {
-		r.events.Eventf(v.Volume, nil, e.Type, e.Reason, "Trash", "%s", kube.Note(e.Note))
+		actions = append(actions, action.Emit{About: v.Volume, Type: e.Type, Reason: e.Reason, Doing: "Trash", Note: e.Note})
 	}
-	return nil
+	return r.runner.Do(ctx, actions...)
 }
 
 // confirmUnused looks live at what decides that data is destroyed: the volume is as
@@ -54,14 +53,14 @@ func (r *reconciler) confirmUnused(ctx context.Context, vol *corev1.PersistentVo
 		return err
 	}
 	if keeper != nil {
-		return r.keep(live, fmt.Sprintf("claim %s/%s uses it", keeper.Namespace, keeper.Name))
+		return r.keep(ctx, live, fmt.Sprintf("claim %s/%s uses it", keeper.Namespace, keeper.Name))
 	}
 	pod, err := r.claims.Started(ctx, live)
 	if err != nil {
 		return err
 	}
 	if pod != nil {
-		return r.keep(live, fmt.Sprintf("pod %s/%s uses it, and its claim was removed by force or lost the volume", pod.Namespace, pod.Name))
+		return r.keep(ctx, live, fmt.Sprintf("pod %s/%s uses it, and its claim was removed by force or lost the volume", pod.Namespace, pod.Name))
 	}
 	attachments := &storagev1.VolumeAttachmentList{}
 	if err := r.reader.List(ctx, attachments); err != nil {
@@ -69,14 +68,14 @@ func (r *reconciler) confirmUnused(ctx context.Context, vol *corev1.PersistentVo
 	}
 	for i := range attachments.Items {
 		if name := attachments.Items[i].Spec.Source.PersistentVolumeName; name != nil && *name == live.Name {
-			return r.keep(live, "it is attached to node "+attachments.Items[i].Spec.NodeName)
+			return r.keep(ctx, live, "it is attached to node "+attachments.Items[i].Spec.NodeName)
 		}
 	}
 	return nil
 }
 
 // keep tells why a volume stays though its retention is over.
-func (r *reconciler) keep(vol *corev1.PersistentVolume, why string) error {
-	r.events.Eventf(vol, nil, corev1.EventTypeWarning, eventInUse, "Trash", "%s", kube.Note("the retention is over, but the volume is kept: "+why))
-	return fmt.Errorf("%w: %s", errInUse, why)
+func (r *reconciler) keep(ctx context.Context, vol *corev1.PersistentVolume, why string) error {
+	told := r.runner.Do(ctx, action.Emit{About: vol, Type: corev1.EventTypeWarning, Reason: eventInUse, Doing: "Trash", Note: "the retention is over, but the volume is kept: " + why})
+	return errors.Join(told, fmt.Errorf("%w: %s", errInUse, why))
 }

@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -18,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -33,10 +33,10 @@ type Options struct {
 }
 
 type reconciler struct {
-	client    client.Client
+	client    client.Reader // cached
 	reader    client.Reader // live
 	claims    kube.Claims
-	events    events.EventRecorder
+	runner    action.Runner
 	clock     clock.PassiveClock
 	namespace string
 }
@@ -44,7 +44,8 @@ type reconciler struct {
 // Register adds the controller to a manager. Its queue holds names of volumes.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
-		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName),
+		client: mgr.GetClient(), reader: mgr.GetAPIReader(),
+		runner: action.Runner{Client: mgr.GetClient(), Events: mgr.GetEventRecorder(kube.ControllerName)},
 		claims: kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()},
 		clock:  o.Clock, namespace: o.Namespace,
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
 )
@@ -63,7 +64,7 @@ func TestAVolumeWhoseRetentionIsOverStaysWhileSomethingUsesIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			recorder := events.NewFakeRecorder(1)
-			r := &reconciler{client: store, reader: store, claims: kube.Claims{Cached: store, Live: store}, events: recorder, namespace: "tarn-system"}
+			r := &reconciler{client: store, reader: store, claims: kube.Claims{Cached: store, Live: store}, runner: action.Runner{Client: store, Events: recorder}, namespace: "tarn-system"}
 			err := r.apply(t.Context(), v, plan(v, now))
 			if (c.want == "") != (err == nil) || err != nil && !errors.Is(err, errInUse) {
 				t.Errorf("got %v", err)

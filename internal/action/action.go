@@ -1,0 +1,239 @@
+// Package action is the vocabulary of what controllers do to the cluster, and the runner
+// that does it. A controller gathers a view, plans a list of actions from it by a pure
+// function, and has the runner do them in order. The package knows no controller and no
+// policy.
+package action
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"tarn.dev/tarn/internal/kube"
+)
+
+// Action is one write. Doing an action twice does no harm: the process can be killed at
+// any line, and the next reconcile plans again from what was written.
+type Action interface {
+	do(context.Context, *run) error
+}
+
+type (
+	// Create creates an object. One of its name that exists is no error: the cache had not
+	// shown it, and its event brings the controller back.
+	Create struct{ Object client.Object }
+
+	// Patch writes the difference between two versions of an object. A conflict is an
+	// error: From must be what the API server has. An object that is gone is no error.
+	Patch struct{ From, To client.Object }
+
+	// PatchStatus is Patch for the status.
+	PatchStatus struct{ From, To client.Object }
+
+	// Update writes a whole object, which has the version that it was computed from.
+	Update struct{ To client.Object }
+
+	// UpdateStatus writes a whole status. To has the version that it was computed from.
+	UpdateStatus struct{ To client.Object }
+
+	// AddFinalizer and RemoveFinalizer change the finalizers of an object as Patch does.
+	AddFinalizer struct {
+		Object client.Object
+		Name   string
+	}
+	RemoveFinalizer struct {
+		Object client.Object
+		Name   string
+	}
+
+	// Delete deletes an object, by its UID. An object that is gone is no error.
+	Delete struct {
+		Object client.Object
+		// Unchanged demands that the object is as it was read, too.
+		Unchanged bool
+		// Grace is the grace period in seconds, nil for the object's own.
+		Grace *int64
+		// Propagation says what becomes of dependents, empty for the API server's default.
+		Propagation client.PropagationPolicy
+	}
+
+	// StartPod starts the pod of a step, StopPod deletes it.
+	StartPod struct{ Pod *corev1.Pod }
+	StopPod  struct{ Pod *corev1.Pod }
+
+	// Emit emits an Event.
+	Emit struct {
+		About, Related client.Object
+		Type, Reason   string
+		// Doing is the Event's action. Events that differ in their note alone are merged
+		// unless Doing differs, too.
+		Doing string
+		Note  string
+	}
+)
+
+// StepPods starts and deletes the pods of steps. steppod.Steps does.
+type StepPods interface {
+	Start(context.Context, *corev1.Pod) error
+	Discard(context.Context, *corev1.Pod) error
+}
+
+// Runner does actions.
+type Runner struct {
+	Client client.Client
+	Events events.EventRecorder
+	// StepPods may be nil where no plan has pods of steps.
+	StepPods StepPods
+}
+
+// Do does the actions in order, up to the first error. A plan computes all its objects
+// from one view. So an action on an object that an earlier one of the same call has
+// written is checked against the version that this write made.
+func (r *Runner) Do(ctx context.Context, actions ...Action) error {
+	this := &run{Runner: r, versions: map[types.UID]string{}}
+	for _, a := range actions {
+		if err := a.do(ctx, this); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run is one call of Do.
+type run struct {
+	*Runner
+	// versions are the resource versions that this run has made.
+	versions map[types.UID]string
+}
+
+func (a Create) do(ctx context.Context, r *run) error {
+	err := r.Client.Create(ctx, copyOf(a.Object))
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating %s: %w", r.name(a.Object), err)
+	}
+	return nil
+}
+
+func (a Patch) do(ctx context.Context, r *run) error {
+	from, to := r.current(a.From), r.current(a.To)
+	err := r.Client.Patch(ctx, to, locked(from))
+	return r.wrote(to, err, "writing")
+}
+
+func (a PatchStatus) do(ctx context.Context, r *run) error {
+	from, to := r.current(a.From), r.current(a.To)
+	err := r.Client.Status().Patch(ctx, to, locked(from))
+	return r.wrote(to, err, "writing the status of")
+}
+
+func (a Update) do(ctx context.Context, r *run) error {
+	to := r.current(a.To)
+	err := r.Client.Update(ctx, to)
+	return r.wrote(to, err, "writing")
+}
+
+func (a UpdateStatus) do(ctx context.Context, r *run) error {
+	to := r.current(a.To)
+	err := r.Client.Status().Update(ctx, to)
+	return r.wrote(to, err, "writing the status of")
+}
+
+func (a AddFinalizer) do(ctx context.Context, r *run) error {
+	from, to := r.current(a.Object), r.current(a.Object)
+	if !controllerutil.AddFinalizer(to, a.Name) {
+		return nil
+	}
+	err := r.Client.Patch(ctx, to, locked(from))
+	return r.wrote(to, err, "adding finalizer "+a.Name+" to")
+}
+
+func (a RemoveFinalizer) do(ctx context.Context, r *run) error {
+	from, to := r.current(a.Object), r.current(a.Object)
+	if !controllerutil.RemoveFinalizer(to, a.Name) {
+		return nil
+	}
+	err := r.Client.Patch(ctx, to, locked(from))
+	return r.wrote(to, err, "removing finalizer "+a.Name+" from")
+}
+
+func (a Delete) do(ctx context.Context, r *run) error {
+	o := r.current(a.Object)
+	uid, version := o.GetUID(), o.GetResourceVersion()
+	options := &client.DeleteOptions{GracePeriodSeconds: a.Grace}
+	only := client.Preconditions{UID: &uid}
+	if a.Unchanged {
+		only.ResourceVersion = &version
+	}
+	only.ApplyToDelete(options)
+	if a.Propagation != "" {
+		a.Propagation.ApplyToDelete(options)
+	}
+	if err := r.Client.Delete(ctx, o, options); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting %s: %w", r.name(o), err)
+	}
+	return nil
+}
+
+func (a StartPod) do(ctx context.Context, r *run) error {
+	return r.StepPods.Start(ctx, a.Pod.DeepCopy())
+}
+
+func (a StopPod) do(ctx context.Context, r *run) error { return r.StepPods.Discard(ctx, a.Pod) }
+
+func (a Emit) do(_ context.Context, r *run) error {
+	var related runtime.Object
+	if a.Related != nil {
+		related = a.Related
+	}
+	r.Events.Eventf(a.About, related, a.Type, a.Reason, a.Doing, "%s", kube.Note(a.Note))
+	return nil
+}
+
+// current gives a copy of an object with the version that this run has made of it.
+func (r *run) current(o client.Object) client.Object {
+	o = copyOf(o)
+	if version, written := r.versions[o.GetUID()]; written {
+		o.SetResourceVersion(version)
+	}
+	return o
+}
+
+// wrote notes the version that a write has made.
+func (r *run) wrote(o client.Object, err error, doing string) error {
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("%s %s: %w", doing, r.name(o), err)
+	}
+	if err == nil && o.GetUID() != "" {
+		r.versions[o.GetUID()] = o.GetResourceVersion()
+	}
+	return nil
+}
+
+// name names an object for an error, as PavVolume pvc-1 or Pod shop/web.
+func (r *run) name(o client.Object) string {
+	kind := fmt.Sprintf("%T", o)
+	if gvk, err := r.Client.GroupVersionKindFor(o); err == nil {
+		kind = gvk.Kind
+	}
+	if namespace := o.GetNamespace(); namespace != "" {
+		return kind + " " + namespace + "/" + o.GetName()
+	}
+	return kind + " " + o.GetName()
+}
+
+// locked is a merge patch that the API server takes if the object has from's version.
+func locked(from client.Object) client.Patch {
+	return client.MergeFromWithOptions(from, client.MergeFromWithOptimisticLock{})
+}
+
+// copyOf is a deep copy: views share memory with the cache, and writes change objects.
+func copyOf(o client.Object) client.Object {
+	return o.DeepCopyObject().(client.Object) //nolint:forcetypeassert // a copy has the type of what was copied
+}

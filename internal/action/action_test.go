@@ -1,0 +1,116 @@
+package action
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+)
+
+const finalizer = "tarn.dev/test"
+
+func world(t *testing.T) (context.Context, *Runner, *tarnv1.PavVolume) {
+	t.Helper()
+	record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1", UID: "u1"}}
+	c := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithStatusSubresource(record).WithObjects(record).Build()
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(record), record); err != nil {
+		t.Fatal(err)
+	}
+	return t.Context(), &Runner{Client: c, Events: events.NewFakeRecorder(10)}, record
+}
+
+func with(record *tarnv1.PavVolume, change func(*tarnv1.PavVolume)) *tarnv1.PavVolume {
+	record = record.DeepCopy()
+	change(record)
+	return record
+}
+
+func TestWritesOfOnePlanFollowEachOther(t *testing.T) {
+	ctx, r, record := world(t)
+	read := record.DeepCopy()
+	err := r.Do(ctx,
+		AddFinalizer{record, finalizer},
+		Patch{record, with(record, func(o *tarnv1.PavVolume) { o.Labels = map[string]string{"a": "b"} })},
+		PatchStatus{record, with(record, func(o *tarnv1.PavVolume) { o.Status.Phase = tarnv1.VolumeCreating })},
+		UpdateStatus{with(record, func(o *tarnv1.PavVolume) { o.Status.Phase, o.Status.Attempts = tarnv1.VolumeCreating, 2 })},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := &tarnv1.PavVolume{}
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(record), live); err != nil {
+		t.Fatal(err)
+	}
+	if len(live.Finalizers) != 1 || live.Labels["a"] != "b" || live.Status.Phase != tarnv1.VolumeCreating || live.Status.Attempts != 2 {
+		t.Errorf("got %v, %v, %+v", live.Finalizers, live.Labels, live.Status)
+	}
+	if record.ResourceVersion != read.ResourceVersion || record.Finalizers != nil || record.Labels != nil {
+		t.Error("the object of the view was changed")
+	}
+	if err := r.Do(ctx, RemoveFinalizer{live, finalizer}, Delete{Object: live, Unchanged: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(record), live); !apierrors.IsNotFound(err) {
+		t.Errorf("the record is still there: %v", err)
+	}
+}
+
+func TestAnActionIsRefusedWhereTheObjectIsAnother(t *testing.T) {
+	changed := func(o *tarnv1.PavVolume) { o.Labels = map[string]string{"a": "b"} }
+	for name, of := range map[string]func(stale *tarnv1.PavVolume) Action{
+		"patch":         func(o *tarnv1.PavVolume) Action { return Patch{o, with(o, changed)} },
+		"status":        func(o *tarnv1.PavVolume) Action { return PatchStatus{o, o} },
+		"update":        func(o *tarnv1.PavVolume) Action { return Update{o} },
+		"update status": func(o *tarnv1.PavVolume) Action { return UpdateStatus{o} },
+		"add finalizer": func(o *tarnv1.PavVolume) Action { return AddFinalizer{o, finalizer} },
+		"remove finalizer": func(o *tarnv1.PavVolume) Action {
+			o.Finalizers = []string{finalizer}
+			return RemoveFinalizer{o, finalizer}
+		},
+		"delete": func(o *tarnv1.PavVolume) Action { return Delete{Object: o, Unchanged: true} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, r, record := world(t)
+			if err := r.Do(ctx, Patch{record, with(record, func(o *tarnv1.PavVolume) { o.Labels = map[string]string{"other": "writer"} })}); err != nil {
+				t.Fatal(err)
+			}
+			after := Emit{About: record, Type: corev1.EventTypeNormal, Reason: "Done", Doing: "Test"}
+			err := r.Do(ctx, of(record), after)
+			if !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "PavVolume pvc-1") {
+				t.Errorf("got %v, want a conflict that names the object", err)
+			}
+			if len(r.Events.(*events.FakeRecorder).Events) > 0 {
+				t.Error("the actions after one that failed are done")
+			}
+		})
+	}
+}
+
+func TestWhatIsDoneAlreadyIsNoError(t *testing.T) {
+	ctx, r, record := world(t)
+	gone := with(record, func(o *tarnv1.PavVolume) { o.Name = "gone"; o.Finalizers = []string{finalizer} })
+	err := r.Do(ctx, Create{with(record, func(o *tarnv1.PavVolume) { o.ResourceVersion = "" })}, Delete{Object: gone}, RemoveFinalizer{gone, finalizer},
+		RemoveFinalizer{record, finalizer}, Patch{gone, with(gone, func(o *tarnv1.PavVolume) { o.Finalizers = nil })}, PatchStatus{gone, gone})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestALongNoteIsCutToWhatTheAPITakes(t *testing.T) {
+	ctx, r, record := world(t)
+	if err := r.Do(ctx, Emit{About: record, Type: corev1.EventTypeWarning, Reason: "Failed", Doing: "Test", Note: strings.Repeat("é", 2000)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.TrimPrefix(<-r.Events.(*events.FakeRecorder).Events, "Warning Failed "); len(got) > 1024 || !strings.HasSuffix(got, "é...") {
+		t.Errorf("got %d bytes", len(got))
+	}
+}

@@ -17,6 +17,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
 // loggingClient logs each write that the API server has taken, in one line: so the log of
@@ -85,8 +87,8 @@ func (c loggingClient) logged(ctx context.Context, err error, action string, o c
 	return nil
 }
 
-// named gives the key-value pairs that name an object. A pod and a stage are named with
-// their owner, which has the name of the volume.
+// named gives the key-value pairs that name an object, its owner and its volume, whose
+// name holds the UID of its claim.
 func (c loggingClient) named(o client.Object) []any {
 	kind := fmt.Sprintf("%T", o)
 	if gvk, err := c.GroupVersionKindFor(o); err == nil {
@@ -95,6 +97,13 @@ func (c loggingClient) named(o client.Object) []any {
 	pairs := []any{"kind", kind, "object", strings.TrimPrefix(client.ObjectKeyFromObject(o).String(), "/"), "uid", o.GetUID()}
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
 		pairs = append(pairs, "owner", owner.Kind+" "+owner.Name)
+	}
+	volume := o.GetLabels()[tarnv1.LabelVolume]
+	if stage, ok := o.(*tarnv1.PavStage); ok {
+		volume = stage.Spec.VolumeName
+	}
+	if volume != "" {
+		pairs = append(pairs, "volume", volume)
 	}
 	return pairs
 }

@@ -26,12 +26,12 @@ func TestEachWriteIsOneLineOfTheLog(t *testing.T) {
 	c := loggingClient{fake.NewClientBuilder().WithScheme(Scheme()).WithStatusSubresource(&tarnv1.PavVolume{}).Build()}
 	record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1", UID: "u1"}}
 	yes := true
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-volumes", Name: "create-1", UID: "u2",
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-volumes", Name: "create-1", UID: "u2", Labels: map[string]string{tarnv1.LabelVolume: "pvc-1"},
 		OwnerReferences: []metav1.OwnerReference{{Kind: "PavVolume", Name: "pvc-1", UID: "u1", Controller: &yes}}}}
 	recorder := loggingRecorder{&events.FakeRecorder{Events: make(chan string, 1)}, logger, Scheme()}
 
 	recordPairs := map[string]any{"kind": "PavVolume", "object": "pvc-1", "uid": "u1"}
-	podPairs := map[string]any{"kind": "Pod", "object": "tarn-volumes/create-1", "uid": "u2", "owner": "PavVolume pvc-1"}
+	podPairs := map[string]any{"kind": "Pod", "object": "tarn-volumes/create-1", "uid": "u2", "owner": "PavVolume pvc-1", "volume": "pvc-1"}
 	for _, step := range []struct {
 		do   func() error
 		want string

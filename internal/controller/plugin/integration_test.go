@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/plugin"
 	"tarn.dev/tarn/internal/plugin/plugintest"
 	"tarn.dev/tarn/internal/volume"

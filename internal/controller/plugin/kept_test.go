@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 )
 
 func TestCases131And132ThePolicyHoldsInWhateverOrderThingsAreDeleted(t *testing.T) {

@@ -49,6 +49,7 @@ func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
 		{"pav render file", `required flag(s) "section" not set; see tarn pav render --help`},
 		{"undelete claim shop/data", `tarn undelete has no command "claim"; did you mean volume?`},
 		{"undelete volume shop/data", `"shop/data" is not the name of a volume; tarn trash list shows the volume of each deleted claim`},
+		{"trash purge v shop/data", `"shop/data" is not the name of a volume; tarn trash list shows the volume of each deleted claim`},
 		{"trash purge", "give the names of volumes, or --all; see tarn trash purge --help"},
 	} {
 		if out, said, status := run(t, "", strings.Fields(c.args)...); status != 2 || !strings.Contains(said, c.want) || out != "" {

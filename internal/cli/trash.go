@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -73,6 +74,9 @@ func newTrashCommand() *cobra.Command {
 			if all == (len(names) > 0) {
 				return misuse(cmd, "give the names of volumes, or --all")
 			}
+			if err := noClaims(cmd, names); err != nil {
+				return err
+			}
 			c, err := to.client()
 			if err != nil {
 				return err
@@ -85,6 +89,16 @@ func newTrashCommand() *cobra.Command {
 	purge.ValidArgsFunction = completeTrash(&to, func(i trashItem) string { return i.Volume })
 	cmd.AddCommand(list, purge)
 	return cmd
+}
+
+// noClaims is an error where claims are named in place of the volumes they had.
+func noClaims(cmd *cobra.Command, volumes []string) error {
+	for _, name := range volumes {
+		if strings.Contains(name, "/") {
+			return misuse(cmd, "%q is not the name of a volume; tarn trash list shows the volume of each deleted claim", name)
+		}
+	}
+	return nil
 }
 
 func listTrash(ctx context.Context, c client.Client, out io.Writer, namespace string, output output, now time.Time) error {

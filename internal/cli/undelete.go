@@ -64,8 +64,8 @@ func (u *undelete) volumeCommand() *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeTrash(&u.connection, func(i trashItem) string { return i.Volume }),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if strings.Contains(args[0], "/") {
-				return misuse(cmd, "%q is not the name of a volume; tarn trash list shows the volume of each deleted claim", args[0])
+			if err := noClaims(cmd, args); err != nil {
+				return err
 			}
 			var target client.ObjectKey
 			if as != "" {

@@ -48,15 +48,30 @@ func as(t *testing.T, config *rest.Config, user string) client.Client {
 	return testkit.Client(t, config)
 }
 
+// namespaces makes namespaces that can have pods: these want a service account, and no
+// controller makes it here.
+func namespaces(ctx context.Context, t *testing.T, admin client.Client, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if err := client.IgnoreAlreadyExists(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})); err != nil {
+			t.Fatal(err)
+		}
+		if err := client.IgnoreAlreadyExists(admin.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "default"}})); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 	config := testkit.APIServer(t)
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	defer cancel()
 	admin := testkit.Client(t, config)
 	grant(ctx, t, admin)
+	namespaces(ctx, t, admin, "tarn-volumes")
 	pod := func(name string, change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": "x"}, Annotations: map[string]string{}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-volumes", Name: name, Labels: map[string]string{"app": "x"}, Annotations: map[string]string{}},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}},
 		}
 		change(p)
@@ -72,7 +87,7 @@ func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 	}
 	update := func(user, name string, status bool, change func(*corev1.Pod)) error {
 		live := &corev1.Pod{}
-		if err := admin.Get(ctx, client.ObjectKey{Namespace: "default", Name: name}, live); err != nil {
+		if err := admin.Get(ctx, client.ObjectKey{Namespace: "tarn-volumes", Name: name}, live); err != nil {
 			return err
 		}
 		base := live.DeepCopy()
@@ -87,7 +102,7 @@ func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 	}
 	binding := func(annotations, labels map[string]string) *corev1.Binding {
 		return &corev1.Binding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "own", Annotations: annotations, Labels: labels},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-volumes", Name: "own", Annotations: annotations, Labels: labels},
 			Target:     corev1.ObjectReference{Kind: "Node", Name: "some"},
 		}
 	}
@@ -250,15 +265,7 @@ func TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone(t *testing.T) 
 	admin := testkit.Client(t, config)
 	grant(ctx, t, admin)
 	thief := as(t, config, asController)
-	for _, name := range []string{"tarn-system", "tarn-volumes", "shop"} {
-		if err := client.IgnoreAlreadyExists(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})); err != nil {
-			t.Fatal(err)
-		}
-		// Pods want one, and no controller makes it here.
-		if err := client.IgnoreAlreadyExists(admin.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "default"}})); err != nil {
-			t.Fatal(err)
-		}
-	}
+	namespaces(ctx, t, admin, "tarn-system", "tarn-volumes", "shop")
 	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}}
 	pod := func(namespace string) client.Object {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "stolen"}, Spec: spec}

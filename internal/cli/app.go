@@ -97,7 +97,7 @@ func told(cmd *cobra.Command, file string, err error) error {
 	case err == nil:
 		return nil
 	case meta.IsNoMatchError(err):
-		return errors.New("this cluster does not know apps: run tarn install, and a tarn controller")
+		return errors.New("this cluster does not know apps: install Tarn as docs/operations/install.md says")
 	case !errors.As(err, &answered):
 		return err
 	case len(answered.Problems) > 0:

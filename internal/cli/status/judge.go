@@ -98,7 +98,7 @@ func explaining(kind string, o explain.Object) string {
 func (j *judgement) controller() {
 	v := j.view
 	if slices.Contains(v.Missing, kindProvisioner) {
-		j.wrong(explain.Object{Kind: "CustomResourceDefinition", Name: "pavprovisioners." + pavv1.Group}, time.Time{}, "tarn install", "Tarn is not installed in this cluster")
+		j.wrong(explain.Object{Kind: "CustomResourceDefinition", Name: "pavprovisioners." + pavv1.Group}, time.Time{}, "helm install tarn charts/tarn", "Tarn is not installed in this cluster; docs/operations/install.md says what that needs")
 		return
 	}
 	if v.hidden(kindLease) {

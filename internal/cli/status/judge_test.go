@@ -129,7 +129,7 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 		want   string
 	}{
 		{"nothing", func(*View) {}, ""},
-		{"no installation", func(v *View) { *v = View{Now: now, Missing: []string{kindApp, kindProvisioner}} }, "CustomResourceDefinition pavprovisioners.pav.albertofaria.github.io: Tarn is not installed in this cluster; tarn install"},
+		{"no installation", func(v *View) { *v = View{Now: now, Missing: []string{kindApp, kindProvisioner}} }, "CustomResourceDefinition pavprovisioners.pav.albertofaria.github.io: Tarn is not installed in this cluster; docs/operations/install.md says what that needs; helm install tarn charts/tarn"},
 		{"a controller that needs no lease", func(v *View) { v.Lease = nil }, ""},
 		{"a controller that has ended", func(v *View) { v.Lease.Spec.HolderIdentity = nil }, "Lease tarn-system/tarn-controller: no controller leads: the last tarn controller has ended"},
 		{"a controller that died", func(v *View) { v.Lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(hour.Time)) }, "no controller leads: host-1 renewed it last 60m ago"},

@@ -45,7 +45,7 @@ func triesNext(t *testing.T, out string) {
 	if err != nil || strings.Count(commands, "\n") != 3 || greeting == nil {
 		t.Fatalf("what the demo suggests to try next, want three commands that work: %v\n%s\nit printed:\n%s", err, said, out)
 	}
-	want := []string{"pavprovisioner.pav.albertofaria.github.io/hello-world ", "/" + greeting[1] + " ", "/stage-", greeting[0]}
+	want := []string{"pavprovisioner.pav.albertofaria.github.io/hello-world ", "/" + greeting[1] + " ", "pavstage.tarn.dev/", greeting[0]}
 	if !containsAll(string(said), want) {
 		t.Errorf("the commands to try next have printed this, want in it %q:\n%s", want, said)
 	}

@@ -79,7 +79,7 @@ func (w *tryWorld) follow(ctx context.Context) error {
 	} {
 		informer, err := w.cached.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 		if err != nil {
-			return fmt.Errorf("following %T: %w; run tarn install", kind, err)
+			return fmt.Errorf("following %T: %w; install Tarn as docs/operations/install.md says", kind, err)
 		}
 		if _, err := informer.AddEventHandler(w); err != nil {
 			return err

@@ -234,7 +234,7 @@ func TestADeployThatCannotRunEndsAndSaysWhy(t *testing.T) {
 	}
 	stdout, stderr := deploy(1, `"no-such-program"`)
 	s.says(stdout, "app faulty is Failing, 0 of 1 pod ready: the container of pod paas-app-faulty-", " cannot be started: ", "no-such-program")
-	s.says(stderr, "tarn: app faulty does not run as it was deployed; tarn explain app "+s.name+"/faulty says more")
+	s.says(stderr, "tarn: app faulty does not run as deployed; run tarn explain app "+s.name+"/faulty to see why")
 
 	// A kubelet that is late takes what has crashed for ready: it is not awaited by deploy.
 	deploy(0, `"sh", "-c", "echo reading; echo no configuration >&2; exit 3"`, "--wait=false")

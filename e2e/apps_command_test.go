@@ -182,12 +182,12 @@ func TestTheCommandLineRunsAnApplicationByBothItsWays(t *testing.T) {
 	s.kioskStatus()
 
 	refuses(1, "tarn: cannot scale to 3 replicas: volume 'data' is ReadWriteOnce (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out.\n", "app", "scale", "kiosk", "3")
-	refuses(2, `tarn: "many" is no number of pods; see tarn app scale --help`, "app", "scale", "kiosk", "many")
+	refuses(2, `tarn: PODS "many" is not a number of pods; write a whole number such as 3; see tarn app scale --help`, "app", "scale", "kiosk", "many")
 	refuses(2, "unknown flag: --fast", "app", "list", "--fast")
 	refuses(1, "tarn: storage class 'local-path' does not allow expansion\n", "volume", "resize", "kiosk", "data", "2")
 	refuses(1, "tarn: size must be strictly greater than current size (no shrink)\n", "volume", "resize", "kiosk", "media", "1Gi")
 	refuses(1, "tarn: volume 'none' not found on app 'kiosk'\n", "volume", "resize", "kiosk", "none", "2")
-	refuses(2, `"2Ti" is no size in GiB; write it as 20 or 20Gi`, "volume", "resize", "kiosk", "media", "2Ti")
+	refuses(2, `SIZE "2Ti" is not a valid size in GiB; write it as 20 or 20Gi`, "volume", "resize", "kiosk", "media", "2Ti")
 
 	s.holds(straight.parsed("yaml", "", "volume", "resize", "kiosk", "media", "2"), "Bound", "status")
 	s.holds(server.parsed("json", "", "volume", "resize", "kiosk", "media", "3Gi"), 3., "size_gi")
@@ -208,7 +208,7 @@ func (s *scenario) kioskStatus() {
 	straight := commandLine{s: s, way: "straight to Kubernetes"}
 	ours := straight.parsed("json", "", "status")
 	s.holds(ours, true, "healthy")
-	s.holds(ours, "namespace "+s.name+" is well", "verdict")
+	s.holds(ours, "namespace "+s.name+" is healthy", "verdict")
 	s.holds(ours, "kiosk", "apps", 0, "name")
 	s.holds(ours, true, "apps", 0, "ready")
 	s.holds(straight.parsed("yaml", "", "status"), 2., "claims", 0, "count")
@@ -236,7 +236,7 @@ func (s *scenario) commandsEnd(ways []commandLine, refuses func(status int, mess
 	claims := [][]any{{"paas-app-late-data"}, {"paas-app-kiosk-data", "paas-app-kiosk-media"}}
 	for i, id := range []string{"late", "kiosk"} {
 		out, said := ways[i].runs(1, "", "app", "delete", id)
-		s.says(out+said, "would delete app "+id, "tarn: nothing was done; give --yes to do it")
+		s.says(out+said, "would delete app "+id, "tarn: nothing was changed; to do it, add --yes")
 		deleted := ways[i].parsed("json", "", "app", "delete", id, "--yes")
 		s.holds(deleted, claims[i], "deleted")
 		s.holds(deleted, []any{}, "preserved")

@@ -81,7 +81,7 @@ func (b *beside) follow() {
 	}
 	go func() { _ = b.cached.Start(ctx) }() // returns when ctx ends
 	if !b.cached.WaitForCacheSync(ctx) {
-		b.t.Fatal("the first lists never came")
+		b.t.Fatal("the initial lists did not arrive")
 	}
 }
 

@@ -198,7 +198,7 @@ func TestAnExpansionThatFailsRecoversWhenItsClaimAsksForLess(t *testing.T) {
 	s.ask(claim, "256Mi")
 	s.complains(claim, corev1.PersistentVolumeClaimControllerResizeError, "no room for 268435456 bytes")
 	s.told(claim, "VolumeResizeFailed", "no room for 268435456 bytes")
-	s.explainsClaim(claim.Name, "it cannot grow, attempt ", "no room for 268435456 bytes")
+	s.explainsClaim(claim.Name, "it cannot be expanded, attempt ", "no room for 268435456 bytes")
 	s.ask(claim, "64Mi")
 	s.sized(s.resizedTo(claim, "64Mi"), "64Mi")
 }
@@ -217,7 +217,7 @@ func TestANodeThatCannotGrowRecoversWhenItsClaimAsksForLess(t *testing.T) {
 	s.told(claim, "FileSystemResizeRequired")
 	s.nudge(pod)
 	s.complains(claim, corev1.PersistentVolumeClaimNodeResizeError, "no room for 268435456 bytes")
-	s.explainsClaim(claim.Name, "its volume has grown, but cannot follow on node ")
+	s.explainsClaim(claim.Name, "its volume has been expanded, but its file system cannot be on node ")
 	s.ask(claim, "64Mi")
 	s.nudge(pod)
 	s.resizedTo(claim, "64Mi")

@@ -71,15 +71,15 @@ func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
 	}
 	began := ended.Status.Pod.StartTime.Time
 	begins(time.Now().Add(time.Hour))
-	s.explains("pod", s.name+"/gated", "is not staged on node ", ": its pod has ended, and the node agent is about to look at /pav/volume")
+	s.explains("pod", s.name+"/gated", "is not staged on node ", ": its pod has ended, and the node agent is about to read /pav/volume")
 	begins(began)
-	s.explains("pod", s.name+"/gated", "is not staged on node ", ": its pod has ended, and the node agent does not answer")
+	s.explains("pod", s.name+"/gated", "is not staged on node ", ": its pod has ended, and the node agent does not respond")
 	failed := s.explains("pod", s.name+"/fails", "is starting: volume "+fails.Spec.VolumeName+" is not staged on node ", ": container main exited with 3")
-	if next := failed.Links[len(failed.Links)-1].Next + failed.Links[len(failed.Links)-2].Next; !strings.Contains(next, "when the kubelet asks again") {
+	if next := failed.Links[len(failed.Links)-1].Next + failed.Links[len(failed.Links)-2].Next; !strings.Contains(next, "when the kubelet retries") {
 		t.Errorf("of a staging pod that has failed it says %+v", failed.Links)
 	}
-	s.explainsClaim("settling", "is Pending: the creation pod tarn-volumes/pav-creation-", " has ended, and the node agent on ", " has not told what it left in /pav")
-	s.explains("pod", s.name+"/leaves", "is Terminating: its containers have ended, and the kubelet has not taken its volumes back")
+	s.explainsClaim("settling", "is Pending: the creation pod tarn-volumes/pav-creation-", " has ended, and the node agent on ", " has not read what it left in /pav")
+	s.explains("pod", s.name+"/leaves", "is Terminating: its containers have ended, and the kubelet has not unmounted its volumes")
 	s.delete(kept)
 	if err := suite.live.Delete(s.ctx, leaves, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)

@@ -31,20 +31,20 @@ func TestExplainSaysWhatTheRecordOfAVolumeTellsAlone(t *testing.T) {
 	s.delete(vol)
 	s.unhold(vol)
 	s.gone(vol)
-	s.explains("volume", vol.Name, "is missing: it was removed by force, and its storage is still there")
+	s.explains("volume", vol.Name, "is missing: it was removed by force, and its storage still exists")
 	s.remove(claim)
 	again := s.claimWith("restored", restored(vol.Name))
-	lost := "is Lost: its volume " + vol.Name + " was removed under it"
+	lost := "is Lost: its volume " + vol.Name + " was deleted while the claim was bound to it"
 	for told, by := range map[string]reader{
-		"write it anew from a backup; PavVolume " + vol.Name + " tells of its storage":   {s, os.Getenv("KUBECONFIG")},
-		"write it anew from a backup; whether its storage is still there cannot be told": s.asReader("no-records", "pavvolumes"),
+		"create it again from a backup; PavVolume " + vol.Name + " describes its storage":     {s, os.Getenv("KUBECONFIG")},
+		"create it again from a backup; explain cannot tell whether its storage still exists": s.asReader("no-records", "pavvolumes"),
 	} {
 		e := by.explains("claim", s.name+"/restored", lost)
 		if last := e.last(); last.Object.Name != vol.Name || last.Message != told || len(e.commands()) > 0 {
 			t.Errorf("want %q told of volume %s, and no command; got %+v", told, vol.Name, e)
 		}
 	}
-	const kept = "is missing: it was removed by force, and its storage is still there"
+	const kept = "is missing: it was removed by force, and its storage still exists"
 	whoHas := func(told string) {
 		t.Helper()
 		if e := s.explains("volume", vol.Name, kept+told); len(e.commands()) > 0 {
@@ -59,10 +59,10 @@ func TestExplainSaysWhatTheRecordOfAVolumeTellsAlone(t *testing.T) {
 	whoHas(", which volume " + other.Name + " names")
 	s.remove(other)
 	stage := s.stageKept(vol)
-	whoHas(", which a node still has")
+	whoHas(", which a node still uses")
 	s.unhold(stage)
-	s.asReader("no-nodes", "pavstages").explains("volume", vol.Name, kept+", and whether a node still has it cannot be told")
-	s.asReader("no-pods", "pods").explains("volume", vol.Name, kept+", and whether a pod still uses it cannot be told")
+	s.asReader("no-nodes", "pavstages").explains("volume", vol.Name, kept+", and explain cannot tell whether a node still uses it")
+	s.asReader("no-pods", "pods").explains("volume", vol.Name, kept+", and explain cannot tell whether a pod still uses it")
 	user := s.stuckOn("user", claim.Name)
 	whoHas(", which pod " + s.name + "/user may still use")
 	s.remove(user)
@@ -110,9 +110,9 @@ func TestExplainSaysHowAVolumeOfOthersStands(t *testing.T) {
 	}
 	s.phased(failed, corev1.VolumeReleased)
 	s.statusIs(failed, `{"phase":"Failed","message":null,"reason":null}`)
-	s.explains("volume", failed.Name, "is Failed: what was to be done after its claim has failed")
-	e = s.explains("volume", unknown.Name, "is Released: claim "+s.name+"/unknown is gone, and nothing says who made its storage, and so who destroys it")
-	if last := e.last(); last.Next != "when whoever made the storage destroys it, or somebody by hand" || len(e.commands()) > 0 {
+	s.explains("volume", failed.Name, "is Failed: the action after the release of its claim failed")
+	e = s.explains("volume", unknown.Name, "is Released: claim "+s.name+"/unknown is gone, and nothing says which provisioner made its storage and has to destroy it")
+	if last := e.last(); last.Next != "when its provisioner or an administrator destroys the storage" || len(e.commands()) > 0 {
 		t.Errorf("the chain ends with %+v", last)
 	}
 	s.keptByAStage()
@@ -141,10 +141,10 @@ func TestExplainSaysThatAPodHasEnded(t *testing.T) {
 	mute := s.consumer("mute", "none", "true", nowhere)
 	s.statusIs(mute, `{"phase":"Failed"}`)
 	s.statusIs(evicted, `{"phase":"Failed","reason":"Evicted","message":"the node was low on memory"}`)
-	if e := s.explains("pod", s.name+"/done", "is Succeeded: it has ended, and waits for nothing"); !e.Healthy {
+	if e := s.explains("pod", s.name+"/done", "is Succeeded: it has ended; it waits for nothing"); !e.Healthy {
 		t.Errorf("a pod that has ended is not healthy: %+v", e)
 	}
-	if e := s.explains("pod", s.name+"/mute", "is Failed: it has failed, and nothing that can be read says why"); e.Healthy || !strings.HasPrefix(e.last().Next, "never: ") {
+	if e := s.explains("pod", s.name+"/mute", "is Failed: it has failed, and no object that explain can read says why"); e.Healthy || !strings.HasPrefix(e.last().Next, "never: ") {
 		t.Errorf("of a pod that has failed without a word it says %+v", e)
 	}
 	if e := s.explains("pod", s.name+"/evicted", "is Failed: Evicted: the node was low on memory"); e.Healthy || !strings.HasPrefix(e.last().Next, "never: ") {

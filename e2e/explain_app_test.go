@@ -79,7 +79,7 @@ func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
 	})
 	t.Run("a pod that crashes, with its log", func(t *testing.T) {
 		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
-		e := sub.explainsWith("oops", "app", s.name+"/crashes", "is not Ready: pod "+s.name+"/paas-app-crashes-", "its volumes are there, but crashes again and again")
+		e := sub.explainsWith("oops", "app", s.name+"/crashes", "is not Ready: pod "+s.name+"/paas-app-crashes-", "its volumes are mounted, but keeps crashing")
 		if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Pod" || last.Node == "" {
 			t.Errorf("the chain ends with %+v, want a pod on a node", last)
 		}
@@ -97,7 +97,7 @@ func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
 		if err := suite.live.Patch(s.ctx, &tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "taken"}}, app); err != nil {
 			t.Fatal(err)
 		}
-		e := sub.explainsApp("taken", "is refused: what it asks for is refused: ", claim.Name)
+		e := sub.explainsApp("taken", "is refused: its spec is rejected: ", claim.Name)
 		sub.does(e.command())
 		sub.explainsApp("taken", "is Ready: 1 of 1 pods are ready")
 	})
@@ -119,7 +119,7 @@ func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
 			Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")},
 		}})
 		sub.deploys("forbidden", s.name, stays, "--wait=false")
-		e := sub.explainsApp("forbidden", "is not Ready: its pods cannot be made: ", "exceeded quota")
+		e := sub.explainsApp("forbidden", "is not Ready: its pods cannot be created: ", "exceeded quota")
 		if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Deployment" || !strings.Contains(last.Next, "when its pods are allowed") {
 			t.Errorf("the chain ends with %+v", last)
 		}
@@ -136,7 +136,7 @@ func TestExplainSaysWhatElseAnAppWaitsFor(t *testing.T) {
 		if err := suite.live.Patch(s.ctx, &tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "scaled"}}, more); err != nil {
 			t.Fatal(err)
 		}
-		sub.does(sub.explainsApp("scaled", "is refused: what it asks for is refused: ", "volume 'data' is ReadWriteOnce").command())
+		sub.does(sub.explainsApp("scaled", "is refused: its spec is rejected: ", "volume 'data' is ReadWriteOnce").command())
 		sub.explainsApp("scaled", "is Ready: 1 of 1 pods are ready")
 		// When somebody deletes its claim it goes on, but not as it is asked to.
 		sub.delete(s.claimed("scaled"))
@@ -198,7 +198,7 @@ func TestExplainSaysWhatTheVolumesOfAnAppWaitFor(t *testing.T) {
 		class := sub.classWith("-grows", s.name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = new(true) })
 		sub.deploys("grows", class, stays)
 		mustTool(t, 0, "", "volume", "resize", "grows", "data", "2", "--namespace", s.name, "--wait=false")
-		e := sub.explainsApp("grows", "is not Ready: claim "+s.name+"/paas-app-grows-data: it cannot grow, attempt ", "has no spec.volumeExpansion")
+		e := sub.explainsApp("grows", "is not Ready: claim "+s.name+"/paas-app-grows-data: it cannot be expanded, attempt ", "has no spec.volumeExpansion")
 		if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
 			t.Errorf("the command is %q, want %q", e.command(), want)
 		}
@@ -213,7 +213,7 @@ func TestExplainSaysWhatTheVolumesOfAnAppWaitFor(t *testing.T) {
 		vol := sub.volumeNamed(s.claimed("doomed").Name)
 		sub.delete(vol)
 		claim := "claim " + s.name + "/paas-app-doomed-data"
-		sub.explainsApp("doomed", "is Ready: "+claim+": its volume "+vol.Name+" is being deleted, and only there because "+claim+" has it")
+		sub.explainsApp("doomed", "is Ready: "+claim+": its volume "+vol.Name+" is being deleted, and still exists only because "+claim+" has it")
 	})
 	t.Run("a volume that was removed under it, and the command writes it anew", func(t *testing.T) {
 		sub := s.part(t)
@@ -222,7 +222,7 @@ func TestExplainSaysWhatTheVolumesOfAnAppWaitFor(t *testing.T) {
 		vol := sub.volumeNamed(s.claimed("robbed").Name)
 		sub.delete(vol)
 		sub.unhold(vol)
-		sub.does(sub.explainsApp("robbed", ": claim "+s.name+"/paas-app-robbed-data: its volume "+vol.Name+" was removed under it").command())
+		sub.does(sub.explainsApp("robbed", ": claim "+s.name+"/paas-app-robbed-data: its volume "+vol.Name+" was deleted while the claim was bound to it").command())
 		sub.explainsApp("robbed", "is Ready: 0 of 0 pods are ready")
 	})
 	t.Run("an end that waits for who uses a volume that it mounts no more", func(t *testing.T) {

@@ -72,7 +72,7 @@ func TestExplainSaysThatWhatAnAttemptMayHaveLeftIsNotRemovedYet(t *testing.T) {
 	claim := s.claim("data")
 	stage := s.stageKept(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(claim.UID), UID: types.UID(s.name)}}) // no pod removes anything meanwhile
 	s.create(s.provisioner(fields{"volumeCreation": fails(asRequested), "volumeDeletion": unplaced(nil), "volumeStaging": greeting}))
-	const failed, not = "attempt 1 failed: ", "; now what an attempt may have left cannot be removed yet: the volume is still staged on node "
+	const failed, not = "attempt 1 failed: ", "; now Tarn cannot yet remove what an attempt may have left: the volume is still staged on node "
 	s.explainsClaim("data", "is Pending: "+failed, not+stage.Spec.NodeName)
 	e := s.explains("volume", stage.Name, "is Undoing: "+failed, not+stage.Spec.NodeName)
 	if slices.ContainsFunc(e.Links, func(l link) bool { return l.Object.Kind == "Pod" }) {
@@ -97,7 +97,7 @@ func TestExplainSaysWhichProvisionerStagesNoVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.delete(p)
-	for driver, want := range map[string]string{broken: " is not accepted: spec.volumeStaging.podTemplate: line 1", going: " is being deleted and takes nothing new"} {
+	for driver, want := range map[string]string{broken: " is not accepted: spec.volumeStaging.podTemplate: line 1", going: " is being deleted and makes no new volumes"} {
 		name := strings.TrimPrefix(driver, s.name+"-")
 		vol := s.byHand(name, func(vol *corev1.PersistentVolume) {
 			vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: vol.Name}}

@@ -18,7 +18,7 @@ func TestExplainConcludesNothingFromWhatItsCallerMayNotRead(t *testing.T) {
 	vol := s.volumeOf(lost)
 	s.delete(vol)
 	s.unhold(vol)
-	s.explainsClaim("lost", "is Lost: its volume "+vol.Name+" was removed under it")
+	s.explainsClaim("lost", "is Lost: its volume "+vol.Name+" was deleted while the claim was bound to it")
 	s.naming("named", s.name+"-nothing")
 	s.claimWith("late", ofClass(s.classWith("-late", "kubernetes.io/no-provisioner", late)))
 	s.claimWith("orphan", ofClass(s.classWith("-orphan", s.name+"x")))
@@ -39,22 +39,22 @@ func TestExplainConcludesNothingFromWhatItsCallerMayNotRead(t *testing.T) {
 	noClaims := s.asReader("no-claims", "persistentvolumeclaims", "events")
 	noEvents := s.asReader("no-events", "events")
 	noClasses := s.asReader("no-classes", "storageclasses")
-	const untold = "what it waits for cannot be told without what could not be read"
+	const untold = "explain cannot tell what it waits for without the objects that it could not read"
 	for _, c := range []struct {
 		by         reader
 		kind, name string
 		want       string // how the verdict ends
 		unread     string
 	}{
-		{noVolumes, "claim", "lost", "is Lost: its volume " + vol.Name + " is gone or not its own any more", "cannot read volume " + vol.Name + ": needs permission to get persistentvolumes"},
+		{noVolumes, "claim", "lost", "is Lost: its volume " + vol.Name + " is gone or not owned any more", "cannot read volume " + vol.Name + ": needs permission to get persistentvolumes"},
 		{noVolumes, "claim", "named", "is Pending: " + untold, "cannot read volume " + s.name + "-nothing: needs permission to get persistentvolumes"},
 		{noPods, "claim", "late", "is Pending: its class waits for a pod that uses it", "cannot read each Pod in namespace " + s.name + ": needs permission to list pods"},
-		{noPods, "claim", "kept", "is Terminating: finalizer kubernetes.io/pvc-protection keeps it, which is of Kubernetes' protection, until no pod uses the claim", "cannot read each Pod in namespace " + s.name + ": needs permission to list pods"},
-		{noProvisioners, "claim", "orphan", "is Pending: its provisioner " + s.name + "x has not begun", "cannot read PavProvisioner " + s.name + "x: needs permission to get pavprovisioners.pav.albertofaria.github.io"},
-		{noClaims, "volume", s.name + "-kept", "is Terminating: finalizer kubernetes.io/pv-protection keeps it, which is of Kubernetes' protection, until no claim has the volume", "cannot read claim " + s.name + "/kept: needs permission to get persistentvolumeclaims"},
+		{noPods, "claim", "kept", "is Terminating: finalizer kubernetes.io/pvc-protection keeps it; it belongs to Kubernetes' protection, until no pod uses the claim", "cannot read each Pod in namespace " + s.name + ": needs permission to list pods"},
+		{noProvisioners, "claim", "orphan", "is Pending: its provisioner " + s.name + "x has not started", "cannot read PavProvisioner " + s.name + "x: needs permission to get pavprovisioners.pav.albertofaria.github.io"},
+		{noClaims, "volume", s.name + "-kept", "is Terminating: finalizer kubernetes.io/pv-protection keeps it; it belongs to Kubernetes' protection, until no claim is bound to the volume", "cannot read claim " + s.name + "/kept: needs permission to get persistentvolumeclaims"},
 		{noClaims, "pod", "user", "is running: " + untold, "cannot read claim " + s.name + "/kept: needs permission to get persistentvolumeclaims"},
 		{noClasses, "volume", freed.Spec.VolumeName, "is Released: claim " + s.name + "/freed is gone, and policy Retain keeps the volume and its data", "cannot read StorageClass " + s.name + "-by-hand: needs permission to get storageclasses.storage.k8s.io"},
-		{noClaims, "volume", freed.Spec.VolumeName, "is Released: its phase says that claim " + s.name + "/freed is gone, and policy Retain keeps the volume and its data until somebody decides", "cannot read claim " + s.name + "/freed: needs permission to get persistentvolumeclaims"},
+		{noClaims, "volume", freed.Spec.VolumeName, "is Released: its phase shows that claim " + s.name + "/freed is gone, and policy Retain keeps the volume and its data until an administrator decides", "cannot read claim " + s.name + "/freed: needs permission to get persistentvolumeclaims"},
 		{noEvents, "pod", "user", "", "cannot read each Event in namespace " + s.name + ": needs permission to list events"},
 	} {
 		name := c.name

@@ -93,7 +93,7 @@ func TestExplainSaysWhatAClaimWithoutVolumeLacks(t *testing.T) {
 	t.Run("an external driver that is not registered", func(t *testing.T) {
 		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
 		sub.claimWith("external", ofClass(sub.classWith("-csi", "csi.example.org")))
-		sub.explainsClaim("external", "provisioner csi.example.org has not answered, and nothing of it is registered")
+		sub.explainsClaim("external", "provisioner csi.example.org has not responded, and it is not registered")
 	})
 }
 
@@ -132,14 +132,14 @@ func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
 		// wantLog is a line of the pod's log, wantNext what is said of the next try.
 		wantLog, wantNext, wantCommand string
 	}{
-		{"measured", []string{"the validation pod tarn-volumes/pav-validation-", "has been running for"}, "measuring", "it is given up in ", ""},
+		{"measured", []string{"the validation pod tarn-volumes/pav-validation-", "has been running for"}, "measuring", "it times out in ", ""},
 		{"refused", []string{"PavProvisioner " + s.name + " refuses it, attempt ", "shelf 7 is full"}, "looking at shelf 7", "attempt ", "kubectl delete pavvolume pvc-"},
 		{"fails", []string{"its volume could not be made, attempt ", "disk on fire"}, "", "attempt ", "kubectl delete pavvolume pvc-"},
-		{"slow", []string{"the creation pod tarn-volumes/pav-creation-", "has been running for"}, "making it", "it is given up in ", ""},
-		{"unplaced", []string{"the creation pod", "is not scheduled: "}, "", "it is given up in ", "kubectl edit pavprovisioner"},
-		{"imageless", []string{"the creation pod", "cannot have its image: "}, "", "it is given up in ", "kubectl edit pavprovisioner"},
+		{"slow", []string{"the creation pod tarn-volumes/pav-creation-", "has been running for"}, "making it", "it times out in ", ""},
+		{"unplaced", []string{"the creation pod", "is not scheduled: "}, "", "it times out in ", "kubectl edit pavprovisioner"},
+		{"imageless", []string{"the creation pod", "cannot pull its image: "}, "", "it times out in ", "kubectl edit pavprovisioner"},
 		{"mountless", []string{"the creation pod", "does not start: ", "/e2e-no-such-folder"}, "", "when its containers start", ""},
-		{"crashes", []string{"the creation pod", "crashes again and again: "}, "", "it is given up in ", "kubectl edit pavprovisioner"},
+		{"crashes", []string{"the creation pod", "keeps crashing: "}, "", "it times out in ", "kubectl edit pavprovisioner"},
 	} {
 		t.Run(c.claim, func(t *testing.T) {
 			sub := &scenario{t: t, ctx: s.ctx, name: s.name}
@@ -159,7 +159,7 @@ func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
 	t.Run("people read the same in the order they need it", func(t *testing.T) {
 		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
 		form := regexp.MustCompile(`(?s)^claim ` + s.name + `/refused is Pending: PavProvisioner ` + s.name + ` refuses it, attempt \d+: [^\n]*shelf 7 is full
-it goes on: attempt \d+ in \w+, at [0-9:]+Z; at once if the PavProvisioner is changed
+next: attempt \d+ in \w+, at [0-9:]+Z; at once if the PavProvisioner is changed
 
 - claim ` + s.name + `/refused: Pending, since .*
 - PavVolume pvc-.*
@@ -168,7 +168,7 @@ it goes on: attempt \d+ in \w+, at [0-9:]+Z; at once if the PavProvisioner is ch
     /pav/error: shelf 7 is full
     \| looking at shelf 7
 
-to move it on:
+to fix it:
   kubectl delete pavvolume pvc-[^\n]+
 $`)
 		sub.printsThat(form.String(), form.MatchString, "claim", s.name+"/refused")
@@ -237,10 +237,10 @@ func TestExplainSaysHowALostClaimComesBack(t *testing.T) {
 	if err := suite.live.Patch(s.ctx, volume, unhold); err != nil {
 		t.Fatal(err)
 	}
-	e := s.explainsClaim("data", "is Lost: its volume "+volume.Name+" was removed under it")
-	s.explains("volume", volume.Name, "it was removed by force, and its storage is still there")
+	e := s.explainsClaim("data", "is Lost: its volume "+volume.Name+" was deleted while the claim was bound to it")
+	s.explains("volume", volume.Name, "it was removed by force, and its storage still exists")
 	pod := s.consumer("web", "data", stays)
-	s.explains("pod", s.name+"/web", "is not scheduled: claim "+s.name+"/data: its volume "+volume.Name+" was removed under it")
+	s.explains("pod", s.name+"/web", "is not scheduled: claim "+s.name+"/data: its volume "+volume.Name+" was deleted while the claim was bound to it")
 	s.remove(pod)
 	s.does(e.command())
 	s.explainsClaim("data", "is Bound: volume "+volume.Name)
@@ -259,7 +259,7 @@ func TestExplainSaysWhatKeepsAClaimThatIsToGo(t *testing.T) {
 	s.bound(claim)
 	s.ready(s.consumer("web", "data", stays))
 	s.delete(claim)
-	healthy := s.explains("pod", s.name+"/web", "is running: claim "+s.name+"/data is being deleted, and waits for this pod: it goes when the pod is gone")
+	healthy := s.explains("pod", s.name+"/web", "is running: claim "+s.name+"/data is being deleted, and waits for this pod: it is deleted when the pod is gone")
 	if healthy.command() != "" {
 		t.Errorf("a pod that is in good health is to be ended by %q", healthy.command())
 	}
@@ -268,13 +268,13 @@ func TestExplainSaysWhatKeepsAClaimThatIsToGo(t *testing.T) {
 		t.Errorf("the command is %q, and a pod uses the claim", e.command())
 	}
 	s.consumer("second", "data", stays)
-	s.explains("pod", s.name+"/second", "claim "+s.name+"/data is being deleted, so no pod that uses it is started")
+	s.explains("pod", s.name+"/second", "claim "+s.name+"/data is being deleted, so no pod that uses it can start")
 	for _, l := range e.Links {
 		if l.Object.Kind == "Pod" && l.Command != "" {
 			s.does(l.Command)
 		}
 	}
-	e = s.explainsClaim("data", "finalizer example.org/audit keeps it, which is of whoever uses the name example.org")
+	e = s.explainsClaim("data", "finalizer example.org/audit keeps it; it belongs to the owner of the name example.org")
 	s.does(e.command())
 	s.gone(claim)
 	t.Run("a finalizer that is known", func(t *testing.T) {
@@ -284,7 +284,7 @@ func TestExplainSaysWhatKeepsAClaimThatIsToGo(t *testing.T) {
 		})
 		t.Cleanup(func() { sub.unhold(claim) })
 		sub.delete(claim)
-		if e := sub.explainsClaim("cloned", "keeps it, which is of the CSI provisioner, until nobody clones the claim"); e.command() != "" {
+		if e := sub.explainsClaim("cloned", "keeps it; it belongs to the CSI provisioner, until no clone of the claim is being made"); e.command() != "" {
 			t.Errorf("the command is %q, which would take it from its owner", e.command())
 		}
 	})
@@ -327,19 +327,19 @@ func TestExplainSaysWhyAClaimDoesNotGrow(t *testing.T) {
 	if err := suite.live.Patch(s.ctx, grown, client.MergeFrom(claim)); err != nil {
 		t.Fatal(err)
 	}
-	e := s.goesOn("claim", s.name+"/data", "PavVolume", []string{"again in ", ", at ", "; at once if the claim asks for another size"},
-		"is Bound: it cannot grow, attempt ", "has no spec.volumeExpansion")
+	e := s.goesOn("claim", s.name+"/data", "PavVolume", []string{"again in ", ", at ", "; at once if the claim requests another size"},
+		"is Bound: it cannot be expanded, attempt ", "has no spec.volumeExpansion")
 	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
 		t.Errorf("the command is %q, want %q", e.command(), want)
 	}
-	s.explains("pod", s.name+"/early", "is running: claim "+s.name+"/data: it cannot grow, attempt ", "has no spec.volumeExpansion")
+	s.explains("pod", s.name+"/early", "is running: claim "+s.name+"/data: it cannot be expanded, attempt ", "has no spec.volumeExpansion")
 	s.remove(early)
 	provisioner := s.provisioner(nil)
 	expansion := script{text: "true"}.section(nil)
 	expansion["nodePodTemplate"] = expansion["podTemplate"]
 	provisioner.Object["spec"] = fields{"volumeExpansion": expansion}
 	s.edit(provisioner)
-	e = s.explainsClaim("data", "its volume has grown, and its file system grows with the next pod that uses it")
+	e = s.explainsClaim("data", "its volume has been expanded; its file system is expanded with the next pod that uses it")
 	if last := e.Links[len(e.Links)-1]; last.State != string(corev1.PersistentVolumeClaimNodeResizePending) || last.Next != "when a pod that uses the claim is started" {
 		t.Errorf("the chain ends with %+v", last)
 	}
@@ -352,7 +352,7 @@ func TestExplainSaysWhyAClaimDoesNotGrow(t *testing.T) {
 	})
 	s.explainsClaim("data", "is Bound: volume pvc-", "8Mi")
 	for name, c := range map[string]struct{ driver, next string }{
-		"rigid":   {s.name, "never by itself: it was not made by Tarn"},
+		"rigid":   {s.name, "never by itself: Tarn did not make it"},
 		"foreign": {"csi.example.org", "when its driver's resizer begins"},
 	} {
 		t.Run("a volume by hand does not: "+name, func(t *testing.T) {
@@ -369,7 +369,7 @@ func TestExplainSaysWhyAClaimDoesNotGrow(t *testing.T) {
 			if err := suite.live.Patch(s.ctx, larger, client.MergeFrom(claim)); err != nil {
 				t.Fatal(err)
 			}
-			e := sub.explainsClaim(name, "it is to grow from 2Mi to 8Mi")
+			e := sub.explainsClaim(name, "it is to be expanded from 2Mi to 8Mi")
 			if last := e.Links[len(e.Links)-1]; !strings.HasPrefix(last.Next, c.next) {
 				t.Errorf("the chain ends with %+v", last)
 			}

@@ -89,8 +89,8 @@ func TestExplainSaysThatASelectorCannotBeRead(t *testing.T) {
 	}
 	claim.Spec.Selector.MatchExpressions[0].Values = []string{"shelf 7"}
 	s.stores(claim)
-	e := s.explainsClaim("old", "is Pending: its selector cannot be read")
-	if last := e.Links[len(e.Links)-1]; !strings.Contains(last.Message, `"shelf 7"`) || last.Next != "when the claim is made anew with a selector that can be read" {
+	e := s.explainsClaim("old", "is Pending: its selector is not valid")
+	if last := e.Links[len(e.Links)-1]; !strings.Contains(last.Message, `"shelf 7"`) || last.Next != "when the claim is created again with a valid selector" {
 		t.Errorf("the chain ends with %+v", last)
 	}
 }
@@ -130,8 +130,8 @@ func TestExplainSaysThatAContainerCannotBeEnded(t *testing.T) {
 	s.ready(pod)
 	mend := s.spoils(pod)
 	s.delete(pod)
-	e := s.explains("pod", s.name+"/stuck", "is Terminating: the kubelet on node ", " cannot end it: error killing pod: ")
-	if e.Links[0].Reason != "FailedKillPod" || e.Links[0].Next != "when its containers have ended and the kubelet has taken its volumes back" {
+	e := s.explains("pod", s.name+"/stuck", "is Terminating: the kubelet on node ", " cannot stop it: error killing pod: ")
+	if e.Links[0].Reason != "FailedKillPod" || e.Links[0].Next != "when its containers have ended and the kubelet has unmounted its volumes" {
 		t.Errorf("the chain begins with %+v", e.Links[0])
 	}
 	mend()

@@ -20,7 +20,7 @@ import (
 // there is nothing to wait for.
 var ownersOf = map[string]struct{ claim, volume map[string]string }{
 	"Kubernetes' own": {claim: map[string]string{
-		"kubernetes.io/pv-protection":      "Kubernetes' protection, until no claim has the volume",
+		"kubernetes.io/pv-protection":      "Kubernetes' protection, until no claim is bound to the volume",
 		"kubernetes.io/vac-protection":     "Kubernetes' protection, until nothing uses the class of attributes",
 		"batch.kubernetes.io/job-tracking": "Kubernetes' Job controller, until it has counted the pod",
 	}, volume: map[string]string{
@@ -28,7 +28,7 @@ var ownersOf = map[string]struct{ claim, volume map[string]string }{
 		"kubernetes.io/pv-controller":  "Kubernetes' binder, until it has destroyed the storage",
 	}},
 	"those of CSI drivers": {claim: map[string]string{
-		"provisioner.storage.kubernetes.io/cloning-protection":                  "the CSI provisioner, until nobody clones the claim",
+		"provisioner.storage.kubernetes.io/cloning-protection":                  "the CSI provisioner, until no clone of the claim is being made",
 		"provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection": "the CSI provisioner, until no volume is made from the snapshot",
 		"snapshot.storage.kubernetes.io/pvc-as-source-protection":               "the snapshot controller, until no snapshot is taken of the claim",
 	}, volume: map[string]string{
@@ -38,11 +38,11 @@ var ownersOf = map[string]struct{ claim, volume map[string]string }{
 	"Tarn's": {claim: map[string]string{
 		"tarn.dev/volume-record":      "Tarn's controller, until the storage is destroyed",
 		"tarn.dev/stage-pod":          "Tarn's controller, until the volume is unstaged",
-		"tarn.dev/stage-node":         "Tarn's node agent, until the node has no mount of it",
-		"tarn.dev/app":                "Tarn's controller, until the app's pods are gone, and its claims but those to be preserved",
-		"tarn.dev/pool":               "Tarn's controller, until the pool's spare volumes are on their way out",
+		"tarn.dev/stage-node":         "Tarn's node agent, until the node has unmounted it",
+		"tarn.dev/app":                "Tarn's controller, until the app's pods are gone, and its claims except those to preserve",
+		"tarn.dev/pool":               "Tarn's controller, until the pool's spare volumes are being deleted",
 		"tarn.dev/provisioner-in-use": "Tarn's controller, until no volume needs the provisioner",
-		"tarn.dev/in-process":         "Tarn's controller, until the claim is bound, or what was made for it is undone",
+		"tarn.dev/in-process":         "Tarn's controller, until the claim is bound, or what was made for it is removed",
 	}},
 }
 
@@ -78,18 +78,18 @@ func TestExplainSaysWhoseEachFinalizerIs(t *testing.T) {
 		of   explanation
 		want map[string]string
 	}{
-		{s.explainsClaim("held", "is Terminating: finalizer ", " keeps it, which is of "), onClaim},
-		{s.explains("volume", vol.Name, "is Terminating: finalizer ", " keeps it, which is of "), onVolume},
+		{s.explainsClaim("held", "is Terminating: finalizer ", " keeps it; it belongs to "), onClaim},
+		{s.explains("volume", vol.Name, "is Terminating: finalizer ", " keeps it; it belongs to "), onVolume},
 	} {
 		for finalizer, owner := range c.want {
-			next := "when its owner takes it off"
+			next := "when its owner removes it"
 			if finalizer == tarn.FinalizerInProcess {
-				next = "when what was made is removed, which takes its time where that is much"
+				next = "when Tarn has removed what was made, which takes longer for much data"
 			}
 			if !slices.ContainsFunc(c.of.Links, func(l link) bool {
-				return l.State == "kept by finalizer "+finalizer && l.Message == "it is of "+owner && l.Next == next
+				return l.State == "kept by finalizer "+finalizer && l.Message == "it belongs to "+owner && l.Next == next
 			}) {
-				t.Errorf("of finalizer %s it is not said that it is of %s: %+v", finalizer, owner, c.of.Links)
+				t.Errorf("of finalizer %s it is not said that it belongs to %s: %+v", finalizer, owner, c.of.Links)
 			}
 		}
 		if len(c.of.commands()) > 0 {
@@ -135,13 +135,13 @@ func TestExplainSaysWhatTheGarbageCollectorKeeps(t *testing.T) {
 		ends            func()
 	}{
 		{above, metav1.DeletePropagationForeground, "foregroundDeletion", "until what the object owns is gone", func() { s.unhold(below) }},
-		{apart, metav1.DeletePropagationOrphan, "orphan", "until it has let go what the object owns", lift},
+		{apart, metav1.DeletePropagationOrphan, "orphan", "until it has orphaned what the object owns", lift},
 	} {
 		if err := suite.live.Delete(s.ctx, c.claim, client.PropagationPolicy(c.how)); err != nil {
 			t.Fatal(err)
 		}
-		e := s.explainsClaim(c.claim.Name, "is Terminating: finalizer "+c.finalizer+" keeps it, which is of Kubernetes' garbage collector, "+c.what)
-		if last := e.last(); last.State != "kept by finalizer "+c.finalizer || last.Next != "when its owner takes it off" || len(e.commands()) > 0 {
+		e := s.explainsClaim(c.claim.Name, "is Terminating: finalizer "+c.finalizer+" keeps it; it belongs to Kubernetes' garbage collector, "+c.what)
+		if last := e.last(); last.State != "kept by finalizer "+c.finalizer || last.Next != "when its owner removes it" || len(e.commands()) > 0 {
 			t.Errorf("the commands are %q, and the chain ends with %+v", e.commands(), last)
 		}
 		c.ends()

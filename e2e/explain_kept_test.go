@@ -89,11 +89,11 @@ func TestExplainOffersNoVolumeThatSomebodyMayHave(t *testing.T) {
 		until, next string
 		offers      bool
 	}{
-		{all, "noded", noded, ", which a node still has", "when no node has it any more, and somebody decides", false},
-		{all, "used", used, ", which pod " + s.name + "/user may still use", "when pod " + s.name + "/user is gone, and somebody decides", false},
-		{noStages, "unseen", unseen, ", and whether a node still has it cannot be told", "when no node has it any more, which cannot be told, and somebody decides", false},
-		{noPods, "free", free, ", and whether a pod still uses it cannot be told", "when no pod uses it any more, which cannot be told, and somebody decides", false},
-		{all, "free", free, " until somebody decides", "when somebody decides: the command makes it free for any claim, with its data", true},
+		{all, "noded", noded, ", which a node still uses", "when no node uses it, and an administrator decides", false},
+		{all, "used", used, ", which pod " + s.name + "/user may still use", "when pod " + s.name + "/user is gone, and an administrator decides", false},
+		{noStages, "unseen", unseen, ", and explain cannot tell whether a node still uses it", "when no node uses it, which explain cannot tell, and an administrator decides", false},
+		{noPods, "free", free, ", and explain cannot tell whether a pod still uses it", "when no pod uses it, which explain cannot tell, and an administrator decides", false},
+		{all, "free", free, " until an administrator decides", "when an administrator decides: the command frees it for any claim, with its data", true},
 	} {
 		e := c.by.explains("volume", c.vol.Name, "is Released: claim "+s.name+"/"+c.was+" is gone, and policy Retain keeps the volume and its data"+c.until)
 		if !strings.HasPrefix(e.last().Next, c.next) || (e.command() != "") != c.offers {
@@ -123,12 +123,12 @@ func (s *scenario) keptFromClaims(noded, used *corev1.PersistentVolume) {
 	class := s.classWith("-kept", "kubernetes.io/no-provisioner")
 	near := s.byHand("near", s.formerly("used"), func(vol *corev1.PersistentVolume) { vol.Spec.StorageClassName = class })
 	for _, c := range []struct{ name, class, vol, told string }{
-		{"after-noded", "", noded.Name, ", which is gone; it has its data, which a node still has"},
-		{"after-used", "", used.Name, ", which is gone; it has its data, which pod " + s.name + "/user may still use"},
-		{"after-again", "", again.Name, ", and the claim of that name now is another (uid " + string(now.UID) + "); a claim " + s.name + "/again that is there names it"},
-		{"after-thrown", "", thrown.Name, ", which is gone; it is in the trash, and tarn undelete volume " + thrown.Name + " gives it back to the claim that it was of"},
-		{"after-abroad", "", abroad.Name, ", which is gone; its data is of namespace default, and nothing here hands that to namespace " + s.name},
-		{"nearest", class, near.Name, "; it was of claim " + s.name + "/used and is kept with its data; it has its data, which pod " + s.name + "/user may still use"},
+		{"after-noded", "", noded.Name, ", which is gone; it holds data, which a node still uses"},
+		{"after-used", "", used.Name, ", which is gone; it holds data, which pod " + s.name + "/user may still use"},
+		{"after-again", "", again.Name, ", and the claim that has this name now has another UID (" + string(now.UID) + "); the existing claim " + s.name + "/again names it"},
+		{"after-thrown", "", thrown.Name, ", which is gone; it is in the trash, and tarn undelete volume " + thrown.Name + " gives it back to its former claim"},
+		{"after-abroad", "", abroad.Name, ", which is gone; its data belongs to namespace default, and explain does not give it to namespace " + s.name},
+		{"nearest", class, near.Name, "; it was of claim " + s.name + "/used and is kept with its data; it holds data, which pod " + s.name + "/user may still use"},
 	} {
 		verdict := "is Pending: it names volume " + c.vol + ", which belongs to another claim"
 		if c.class != "" {
@@ -166,8 +166,8 @@ func (s *scenario) unfit(t *testing.T) {
 		if err := suite.live.Patch(s.ctx, vol, give); err != nil {
 			t.Fatal(err)
 		}
-		e := sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/unfit-"+name+" was given it, and cannot have it: ", c.why)
-		if last := e.last(); len(e.commands()) > 0 || last.Next != "when the claim is made anew so that the volume fits it; tarn explain claim "+s.name+"/unfit-"+name+" tells how it is given that then" {
+		e := sub.explains("volume", vol.Name, "is Released: it was given to claim "+s.name+"/unfit-"+name+", which it does not fit: ", c.why)
+		if last := e.last(); len(e.commands()) > 0 || last.Next != "when the claim is created again so that the volume fits; tarn explain claim "+s.name+"/unfit-"+name+" shows how it then gets the volume" {
 			t.Errorf("the commands are %q, want none that would free what was given away; the chain ends with %+v", e.commands(), last)
 		}
 		sub.remove(claim)
@@ -181,8 +181,8 @@ func (s *scenario) notGivenBack(t *testing.T) {
 	sub := s.part(t)
 	pod := sub.stuckOn("holds", "held-by")
 	for _, c := range []struct{ name, namespace, of, told string }{
-		{"taken-abroad", "default", "abroad", "its data is of namespace default, and nothing here hands that to namespace " + s.name},
-		{"taken-used", s.name, "held-by", "it has its data, which pod " + s.name + "/holds may still use"},
+		{"taken-abroad", "default", "abroad", "its data belongs to namespace default, and explain does not give it to namespace " + s.name},
+		{"taken-used", s.name, "held-by", "it holds data, which pod " + s.name + "/holds may still use"},
 	} {
 		vol := sub.byHand(c.name)
 		claim := sub.bound(sub.naming(c.name, vol.Name))
@@ -208,10 +208,10 @@ func (s *scenario) unmade(t *testing.T) {
 		vol.Spec.CSI.Driver = s.name
 	})
 	sub.remove(sub.bound(sub.naming("static", vol.Name)))
-	nobody := "is Released: claim " + s.name + "/static is gone, and nobody made its storage, so nobody destroys it"
+	nobody := "is Released: claim " + s.name + "/static is gone, and no provisioner made its storage, so none destroys it"
 	user := sub.stuckOn("static", "static")
 	e := sub.explains("volume", vol.Name, nobody)
-	if !strings.HasSuffix(e.last().Message, "it has its data, which pod "+s.name+"/static may still use") || len(e.commands()) > 0 {
+	if !strings.HasSuffix(e.last().Message, "it holds data, which pod "+s.name+"/static may still use") || len(e.commands()) > 0 {
 		t.Errorf("want no command while a pod may use it, and that told; got %+v", e)
 	}
 	sub.remove(user)

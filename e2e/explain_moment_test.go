@@ -19,7 +19,7 @@ import (
 )
 
 // soonDone is what is said of what a controller that runs does within moments.
-const soonDone = "which begins within moments"
+const soonDone = "which starts within moments"
 
 // atOnce asks for what has just been changed: what is said of it holds for a few seconds,
 // after which nobody has answered.
@@ -75,7 +75,7 @@ func (m *muted) byDeployment() {
 			m.t.Errorf("claim %s: the command is %q, want %q", claim, e.command(), want)
 		}
 	}
-	const bind, protect = "fits, but no binder answers", "no pod uses it any more, but the controller that protects it does not let go"
+	const bind, protect = "fits, but no binder responds", "no pod uses it, but its protection controller does not remove the finalizer"
 	scale, restart := "kubectl -n tarn-system scale deployment tarn-controller --replicas=2", "kubectl -n tarn-system rollout restart deployment tarn-controller"
 	asks("BINDER", "fits", bind, scale)
 	m.does(scale)
@@ -122,10 +122,10 @@ func (m *muted) passesSoon() {
 	m.claimWith("fits", ofClass(m.name+"-by-hand"))
 	m.atOnce(claim("fits", "BINDER", "is Pending: it is being bound: volume ", " fits"))
 	m.delete(m.claims["unused"])
-	m.atOnce(claim("unused", "PROTECTION", "is Terminating: no pod uses it any more, so it goes within moments"))
+	m.atOnce(claim("unused", "PROTECTION", "is Terminating: no pod uses it, so it is deleted within moments"))
 	dropped := m.byHand("dropped")
 	m.delete(dropped)
-	m.atOnce(silence{kind: "volume", name: dropped.Name, want: []string{"is Terminating: no claim has it any more, so it goes within moments"}, by: "PROTECTION"})
+	m.atOnce(silence{kind: "volume", name: dropped.Name, want: []string{"is Terminating: no claim is bound to it, so it is deleted within moments"}, by: "PROTECTION"})
 	m.claimWith("called", func(claim *corev1.PersistentVolumeClaim) {
 		claim.Annotations = map[string]string{"volume.kubernetes.io/storage-provisioner": m.name} // as a binder does
 	})
@@ -136,13 +136,13 @@ func (m *muted) passesSoon() {
 	})
 	m.atOnce(claim("folder", "", "is Pending: provisioner "+hostPath+" has to make its volume, "+soonDone))
 	m.claimWith("judged-by-nobody", ofClass(m.another("-unjudged", fields{"volumeCreation": asRequested, "volumeStaging": greeting})))
-	m.atOnce(claim("judged-by-nobody", "", "is Pending: PavProvisioner "+m.name+"-unjudged has to be judged, "+soonDone))
+	m.atOnce(claim("judged-by-nobody", "", "is Pending: PavProvisioner "+m.name+"-unjudged has to be validated, "+soonDone))
 	m.consumer("staged", "staged", stays)
 	m.atOnce(silence{kind: "pod", name: m.name + "/staged", want: []string{"is not staged on node ", ", its pod has to be started, " + soonDone}})
 	m.deploys("late", m.name, stays, "--wait=false")
-	m.atOnce(silence{kind: "app", name: m.name + "/late", want: []string{"is not judged: it has to be looked at, " + soonDone}})
+	m.atOnce(silence{kind: "app", name: m.name + "/late", want: []string{"is not judged: it has to be reconciled, " + soonDone}})
 	fresh := m.freshPool()
-	m.atOnce(silence{kind: "pvset", name: fresh.Name, want: []string{"is not judged: it has to be looked at, " + soonDone}})
+	m.atOnce(silence{kind: "pvset", name: fresh.Name, want: []string{"is not judged: it has to be reconciled, " + soonDone}})
 	m.delete(m.claims["released"])
 	m.unhold(m.claims["released"])
 	if os.Getenv("BINDER") != "kubernetes" { // else that does it
@@ -168,9 +168,9 @@ func (m *muted) freshPool() *tarn.PersistentVolumeSet {
 // serves for a while.
 func (m *muted) byLease() {
 	m.t.Helper()
-	const name, judged = "/judged-by-nobody", "-unjudged has to be judged, "
-	e := m.asReader("no-leases", "leases").explains("claim", m.name+name, judged+"and has not begun")
-	if !strings.HasSuffix(e.Verdict, "and has not begun") {
+	const name, judged = "/judged-by-nobody", "-unjudged has to be validated, "
+	e := m.asReader("no-leases", "leases").explains("claim", m.name+name, judged+"but has not started")
+	if !strings.HasSuffix(e.Verdict, "but has not started") {
 		m.t.Errorf("who may not read the lease is told %q", e.Verdict)
 	}
 	for state, c := range map[string]struct {
@@ -178,16 +178,16 @@ func (m *muted) byLease() {
 		renewed time.Time
 		want    string
 	}{
-		"held":     {leader, time.Now(), "and has not begun though tarn controller runs"},
-		"run out":  {leader, time.Now().Add(-time.Hour), "but no tarn controller runs"},
-		"given up": {"", time.Now(), "but no tarn controller runs"},
+		"held":     {leader, time.Now(), "and has not started although tarn controller runs"},
+		"expired":  {leader, time.Now().Add(-time.Hour), "but no tarn controller runs"},
+		"released": {"", time.Now(), "but no tarn controller runs"},
 	} {
 		m.leads(c.holder, c.renewed)
 		e := m.explains("claim", m.name+name, judged+c.want)
 		if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Lease" || last.State != state {
 			m.t.Errorf("the chain ends with %+v, want a lease that is %s", last, state)
 		}
-		if state == "given up" && m.claims["kept"] != nil { // what has been begun nobody goes on with
+		if state == "released" && m.claims["kept"] != nil { // what has been begun nobody goes on with
 			m.explainsClaim("promised", "is Pending: its volume is being made by "+hostPath+", "+c.want)
 			m.explainsClaim("undone", "is Terminating: what may have been made for it has to be undone, "+c.want)
 		}

@@ -43,17 +43,17 @@ func TestExplainSaysWhatIsUnderWay(t *testing.T) {
 	s.ready(pod)
 	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
 	s.delete(vol)
-	e := s.explains("volume", vol.Name, "is Terminating: claim "+s.name+"/data has it, which is used by pod web")
+	e := s.explains("volume", vol.Name, "is Terminating: claim "+s.name+"/data uses it, which is used by pod web")
 	if len(e.commands()) > 0 {
 		t.Errorf("a claim that a pod uses is to be ended by %q", e.commands())
 	}
-	keep := "its data goes too, by policy Delete; to keep that, first: kubectl patch pv " + vol.Name + ` -p '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'`
+	keep := "its data is deleted too, by policy Delete; to keep it, first: kubectl patch pv " + vol.Name + ` -p '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'`
 	if !slices.ContainsFunc(e.Links, func(l link) bool {
 		return l.Object.Name == claim.Name && strings.HasSuffix(l.Message, "when those are gone and the claim is deleted, "+keep)
 	}) {
 		t.Errorf("it is not told that %s: %+v", keep, e.Links)
 	}
-	s.explains("pod", s.name+"/web", "is running: claim "+s.name+"/data: its volume "+vol.Name+" is being deleted, and only there because claim "+s.name+"/data has it")
+	s.explains("pod", s.name+"/web", "is running: claim "+s.name+"/data: its volume "+vol.Name+" is being deleted, and still exists only because claim "+s.name+"/data has it")
 	s.delete(pod)
 	s.explains("pod", s.name+"/web", "is Terminating: volume "+vol.Name+" is being unstaged on node ")
 	open("unstage")
@@ -142,7 +142,7 @@ func TestExplainSaysWhatElseKeepsAClaim(t *testing.T) {
 		sub.delete(claim)
 		e := sub.explainsClaim("held", "is Terminating: ")
 		for finalizer, owner := range map[string]string{
-			"external-attacher/csi.example.org": "it is of the attacher of CSI driver csi.example.org, until the volume is detached", "tarn.dev/some": "it is of Tarn's", "kubernetes": "it is of nobody that is known here",
+			"external-attacher/csi.example.org": "it belongs to the attacher of CSI driver csi.example.org, until the volume is detached", "tarn.dev/some": "it belongs to Tarn's", "kubernetes": "it belongs to an unknown owner",
 		} {
 			if i := slices.IndexFunc(e.Links, func(l link) bool { return l.State == "kept by finalizer "+finalizer }); i < 0 || !strings.HasPrefix(e.Links[i].Message, owner) {
 				t.Errorf("of finalizer %s it is not said that %s: %+v", finalizer, owner, e.Links)
@@ -168,7 +168,7 @@ func TestExplainSaysWhoHasToGrowAVolume(t *testing.T) {
 		sub.ask(claim, "8Mi")
 		sub.told(claim, "FileSystemResizeRequired")
 		pod := sub.consumer("web", claim.Name, stays) // whose kubelet grows the volume before it starts it
-		follows := []string{"its volume has grown, and is to follow on node ", ": the node-expansion pod default/", "cannot have its image: "}
+		follows := []string{"its volume has been expanded, and its file system is to follow on node ", ": the node-expansion pod default/", "cannot pull its image: "}
 		ofPod := sub.explains("pod", s.name+"/web", append([]string{"is starting: claim " + s.name + "/data: "}, follows...)...)
 		e := sub.explainsClaim("data", append([]string{"is Bound: "}, follows...)...)
 		if ofPod.command() != e.command() {
@@ -198,7 +198,7 @@ func TestExplainSaysWhoHasToGrowAVolume(t *testing.T) {
 		sub.told(claim, "FileSystemResizeRequired")
 		pod := sub.consumer("cramped", claim.Name, stays)
 		sub.told(pod, "FailedMount", "while expanding volume", claim.Spec.VolumeName)
-		const cannot = "its volume has grown, but cannot follow on node "
+		const cannot = "its volume has been expanded, but its file system cannot be on node "
 		sub.explains("pod", s.name+"/cramped", "is starting: claim "+s.name+"/cramped: "+cannot, ": container main exited with 1")
 		e := sub.explainsClaim("cramped", "is Bound: "+cannot, ": container main exited with 1")
 		if want := "kubectl edit pavprovisioner " + cramped; e.command() != want {
@@ -222,8 +222,8 @@ func TestExplainSaysWhoHasToGrowAVolume(t *testing.T) {
 		if err := suite.live.Status().Patch(s.ctx, claim, begun); err != nil { // as the resizer does
 			t.Fatal(err)
 		}
-		e := sub.explainsClaim("foreign", "is Bound: it is to grow from 2Mi to 8Mi")
-		if last := e.Links[len(e.Links)-1]; last.State != "ControllerResizeInProgress" || last.Next != "when the driver's resizer tries again, which only its log tells" {
+		e := sub.explainsClaim("foreign", "is Bound: it is to be expanded from 2Mi to 8Mi")
+		if last := e.Links[len(e.Links)-1]; last.State != "ControllerResizeInProgress" || last.Next != "when the driver's resizer retries; only its log shows when" {
 			t.Errorf("the chain ends with %+v", last)
 		}
 		sub.remove(claim)

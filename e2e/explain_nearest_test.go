@@ -80,7 +80,7 @@ func (s *scenario) misfitsNamed(name string, vol *corev1.PersistentVolume, reaso
 	s.t.Helper()
 	s.claimWith("names-"+name, ofClass(vol.Spec.StorageClassName), edit, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = vol.Name })
 	e := s.explainsClaim("names-"+name, "is Pending: it names a volume that does not fit: "+told)
-	if last := e.last(); last.Object.Name != vol.Name || last.Reason != reason || last.Next != "when claim and volume agree" || len(e.commands()) > 0 {
+	if last := e.last(); last.Object.Name != vol.Name || last.Reason != reason || last.Next != "when the volume fits the claim" || len(e.commands()) > 0 {
 		s.t.Errorf("claim names-%s: want %s of volume %s, and no command; got %+v", name, reason, vol.Name, e)
 	}
 }
@@ -109,14 +109,14 @@ func TestExplainSaysWhichPodKeepsAClaimFromItsVolume(t *testing.T) {
 		class := sub.classWith("", s.name)
 		sub.claimWith("misspelt", ofClass(class+"x"))
 		pod := sub.stuckOn("early", "misspelt")
-		const told = "pod early names it and was given a node: until that is gone, the claim cannot be made anew with class "
+		const told = "pod early uses it and has a node: until that pod is gone, the claim cannot be created again with class "
 		e := sub.explainsClaim("misspelt", `is Pending: StorageClass "`+class+`x" does not exist`)
 		if last := e.last(); last.Message != told+class || len(e.commands()) > 0 {
 			t.Errorf("the chain ends with %+v, the commands are %q", last, e.commands())
 		}
 		sub.remove(pod)
 		e = sub.explainsClaim("misspelt", `is Pending: StorageClass "`+class+`x" does not exist`)
-		if !strings.Contains(e.last().Message, "the command makes the claim anew with class "+class) || len(e.commands()) != 1 {
+		if !strings.Contains(e.last().Message, "the command creates the claim again with class "+class) || len(e.commands()) != 1 {
 			t.Errorf("without the pod the chain ends with %+v", e.last())
 		}
 	})

@@ -97,13 +97,13 @@ func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
 	s.consumer("bare", "", stays, onNode(node.Name), empty)
 	made := s.claimWith("made", ofClass(making))
 	s.explainsClaim("made", "is Pending: the creation pod tarn-volumes/pav-creation-", " is starting")
-	s.explains("pod", s.name+"/bare", "its containers have not started on node "+node.Name+", and nothing that can be read says why")
+	s.explains("pod", s.name+"/bare", "its containers have not started on node "+node.Name+", and no object that explain can read says why")
 	s.explains("pod", s.name+"/user", "driver "+s.name+" is not registered on node "+node.Name)
 
 	s.isReady(node, corev1.ConditionFalse)
 	s.explains("pod", s.name+"/user", "is starting: its node "+node.Name+" is not ready")
 	e := s.explainsClaim("made", "is Pending: the creation pod tarn-volumes/pav-creation-", " is on node "+node.Name+", which is not ready")
-	if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Node" || last.Next != "when its kubelet answers again" {
+	if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Node" || last.Next != "when its kubelet responds again" {
 		t.Errorf("the chain ends with %+v", last)
 	}
 	maker := &scenario{t: t, ctx: s.ctx, name: making}
@@ -111,7 +111,7 @@ func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
 	s.delete(creation)
 	s.delete(claim)
 	s.delete(user)
-	s.explainsClaim("made", "is Pending: the creation pod tarn-volumes/pav-creation-", " is to go, but its node "+node.Name+" is not ready")
+	s.explainsClaim("made", "is Pending: the creation pod tarn-volumes/pav-creation-", " is being deleted, but its node "+node.Name+" is not ready")
 	s.explainsClaim("data", "is Terminating: it is used by pod "+s.name+"/user, which is being deleted: its node "+node.Name+" is not ready")
 
 	overdue := s.part(t)
@@ -122,7 +122,7 @@ func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
 		c := meta.FindStatusCondition(record.Status.Conditions, tarn.ConditionProvisioned)
 		return err == nil && c != nil && strings.Contains(c.Message, "does not confirm it"), fmt.Sprintf("%+v (%v)", c, err)
 	})
-	e = s.explainsClaim("made", "is Pending: the creation pod tarn-volumes/pav-creation-", " does not go: node "+node.Name+" does not answer")
+	e = s.explainsClaim("made", "is Pending: the creation pod tarn-volumes/pav-creation-", " cannot be deleted: node "+node.Name+" does not respond")
 	_, force, _ := strings.Cut(e.Links[len(e.Links)-1].Message, "once the node is certainly off, delete the pod by force: ") // which only people know
 	if e.command() != "" || force == "" {
 		t.Errorf("the command is %q; the chain ends with %+v", e.command(), e.Links[len(e.Links)-1])
@@ -137,12 +137,12 @@ func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
 	if err := suite.live.Delete(s.ctx, node, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
-	e = s.explainsClaim("made", "is Pending: the creation pod tarn-volumes/pav-creation-", " is on node "+node.Name+", which does not exist any more")
+	e = s.explainsClaim("made", "is Pending: the creation pod tarn-volumes/pav-creation-", " is on node "+node.Name+", which no longer exists")
 	if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Node" || last.State != "missing" {
 		t.Errorf("the chain ends with %+v", last)
 	}
-	s.explains("pod", s.name+"/bare", "its node "+node.Name+" does not exist any more")
-	s.explainsClaim("data", "is Terminating: it is used by pod "+s.name+"/user, which is being deleted: its node "+node.Name+" does not exist any more")
+	s.explains("pod", s.name+"/bare", "its node "+node.Name+" no longer exists")
+	s.explainsClaim("data", "is Terminating: it is used by pod "+s.name+"/user, which is being deleted: its node "+node.Name+" no longer exists")
 	s.delete(made)
 	left := maker.stepPods(tarn.StepCreation)
 	var pods corev1.PodList

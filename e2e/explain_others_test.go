@@ -47,14 +47,14 @@ func TestExplainSaysWhoRefusesToGrowAVolumeByHand(t *testing.T) {
 	s.stuckOn("user", "used")
 	told := s.grows("told", class, other, "")
 	s.told(told, "ExternalExpanding")
-	const grows = "is Bound: it is to grow from 2Mi to 8Mi"
+	const grows = "is Bound: it is to be expanded from 2Mi to 8Mi"
 	for _, c := range []struct{ claim, want, state, next string }{
-		{"refused", grows, "ControllerResizeInfeasible", "when what refuses it is changed, or the claim asks for another size of more than 2Mi"},
-		{"refused-by-node", grows, "NodeResizeInfeasible", "when what refuses it is changed, or the claim asks for another size of more than 2Mi"},
-		{"ours", grows, "ControllerResizeInfeasible", "never by itself: it was not made by Tarn; grow the storage by hand and set its size in the volume"},
-		{"follows", "is Bound: its volume has grown, and its file system grows with the next pod that uses it", "NodeResizePending", "when a pod that uses the claim is started"},
-		{"used", grows, "NodeResizePending", "when the kubelet of a node that uses the volume next looks at the pod, within about a minute"},
-		{"told", grows, "resize not begun", "when its driver's resizer begins"},
+		{"refused", grows, "ControllerResizeInfeasible", "when you remove what rejects it, or request another size above 2Mi in the claim"},
+		{"refused-by-node", grows, "NodeResizeInfeasible", "when you remove what rejects it, or request another size above 2Mi in the claim"},
+		{"ours", grows, "ControllerResizeInfeasible", "never by itself: Tarn did not make it; expand the storage by hand, then set its size in the volume"},
+		{"follows", "is Bound: its volume has been expanded; its file system is expanded with the next pod that uses it", "NodeResizePending", "when a pod that uses the claim is started"},
+		{"used", grows, "NodeResizePending", "when the kubelet of a node that uses the volume next syncs the pod, within about a minute"},
+		{"told", grows, "resize not started", "when its driver's resizer begins"},
 	} {
 		e := s.explainsClaim(c.claim, c.want)
 		if last := e.last(); last.State != c.state || last.Next != c.next || len(e.commands()) > 0 {
@@ -77,9 +77,9 @@ func TestExplainSaysWhoseAnAppsClaimIs(t *testing.T) {
 		}})
 	}
 	s.stuckOn("guest", s.claimed("used").Name)
-	for id, told := range map[string]string{"theirs": "; it is of app other", "used": "; pod guest uses it"} {
-		e := s.explainsApp(id, "is refused: what it asks for is refused: ", s.claimed(id).Name)
-		if last := e.last(); last.State != "not its own" || !strings.HasSuffix(last.Message, told) || len(e.commands()) > 0 {
+	for id, told := range map[string]string{"theirs": "; it belongs to app other", "used": "; pod guest uses it"} {
+		e := s.explainsApp(id, "is refused: its spec is rejected: ", s.claimed(id).Name)
+		if last := e.last(); last.State != "not owned" || !strings.HasSuffix(last.Message, told) || len(e.commands()) > 0 {
 			t.Errorf("app %s: want %q told, and no command; got %+v", id, told, e)
 		}
 	}

@@ -25,7 +25,7 @@ func TestExplainTellsTheOneCauseOfAPodWithTwoTroubles(t *testing.T) {
 	}
 	for name, claims := range map[string][2]string{"one": {"going", "lacks"}, "two": {"lacks", "going"}} {
 		pod := s.consumer(name, claims[0], stays, and(claims[1]))
-		e := s.explains("pod", s.name+"/"+name, "claim "+s.name+"/going is being deleted, so no pod that uses it is started")
+		e := s.explains("pod", s.name+"/"+name, "claim "+s.name+"/going is being deleted, so no pod that uses it can start")
 		aside := slices.IndexFunc(e.Links, func(l link) bool { return l.Object.Kind == "StorageClass" && l.State == "missing" })
 		if aside < 0 || !e.Links[aside].Aside || e.Links[aside].Command != "" {
 			t.Errorf("that the other claim has no class is not told aside: %+v", e.Links)

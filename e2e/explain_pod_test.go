@@ -22,15 +22,15 @@ func TestExplainSaysWhatElseAPodWaitsFor(t *testing.T) {
 		edit                func(*corev1.Pod)
 	}{
 		{"lost-in-name", "fien", stays, []string{"is not scheduled: claim " + s.name + "/fien: it does not exist"}, func(*corev1.Pod) {}},
-		{"imageless", "fine", stays, []string{"its volumes are there, but cannot have its image: "}, func(pod *corev1.Pod) { pod.Spec.Containers[0].Image = "no.example/such:image" }},
-		{"crashing", "fine", "exit 7", []string{"its volumes are there, but crashes again and again: "}, func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }},
-		{"unready", "fine", stays, []string{"is running: its volumes are there, and its containers run, but are not ready"}, func(pod *corev1.Pod) {
+		{"imageless", "fine", stays, []string{"its volumes are mounted, but cannot pull its image: "}, func(pod *corev1.Pod) { pod.Spec.Containers[0].Image = "no.example/such:image" }},
+		{"crashing", "fine", "exit 7", []string{"its volumes are mounted, but keeps crashing: "}, func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }},
+		{"unready", "fine", stays, []string{"is running: its volumes are mounted and its containers run, but are not ready"}, func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"false"}}}}
 		}},
-		{"unset", "fine", stays, []string{"its volumes are there, but container main waits (CreateContainerConfigError): secret \"none\" not found"}, func(pod *corev1.Pod) {
+		{"unset", "fine", stays, []string{"its volumes are mounted, but container main waits (CreateContainerConfigError): secret \"none\" not found"}, func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}}}
 		}},
-		{"hooked", "fine", stays, []string{"is starting: its containers have not started on node ", ", where the kubelet said last: Container started"}, func(pod *corev1.Pod) {
+		{"hooked", "fine", stays, []string{"is starting: its containers have not started on node ", "; the kubelet's last message: Container started"}, func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sleep", "20"}}}}
 		}},
 		{"unwanted", "fine", stays, []string{"is Failed: NodeAffinity: "}, func(pod *corev1.Pod) { // its kubelet refuses it, before it has its volumes
@@ -70,7 +70,7 @@ func TestExplainSaysWhatElseAPodWaitsFor(t *testing.T) {
 				sub.ready(pod)
 			}
 			sub.delete(pod)
-			sub.does(sub.explains("pod", s.name+"/"+name, "is Terminating: finalizer example.org/audit keeps it, which is of whoever uses the name example.org").command())
+			sub.does(sub.explains("pod", s.name+"/"+name, "is Terminating: finalizer example.org/audit keeps it; it belongs to the owner of the name example.org").command())
 			sub.gone(pod)
 		}
 	})
@@ -99,7 +99,7 @@ func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	for name, want := range map[string][]string{
 		"divides":  {"spec.volumeStaging", "zero"},
-		"unstaged": {"is not staged on node ", "the staging pod tarn-volumes/pav-staging-", "cannot have its image: "},
+		"unstaged": {"is not staged on node ", "the staging pod tarn-volumes/pav-staging-", "cannot pull its image: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sub := s.part(t)
@@ -133,7 +133,7 @@ func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
 		claim := sub.naming("static", vol.Name)
 		sub.bound(claim)
 		pod := sub.consumer("static", "static", stays)
-		sub.does(sub.explains("pod", s.name+"/static", "PavProvisioner "+driver+" stages no volumes written by hand: spec.provisioningModes does not have Static").command())
+		sub.does(sub.explains("pod", s.name+"/static", "PavProvisioner "+driver+" stages no volumes written by hand: spec.provisioningModes does not contain Static").command())
 		sub.explains("pod", s.name+"/static", "is running: on node ", "written by hand, staged by PavProvisioner "+driver)
 		sub.remove(pod)
 		sub.remove(claim)

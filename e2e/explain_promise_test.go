@@ -28,7 +28,7 @@ func TestExplainSaysWhyAPromisedFolderCannotBeUndone(t *testing.T) {
 	s.remove(pod)
 	s.delete(claim)
 	e := s.explainsClaim(claim.Name, "is Terminating: what may have been made for it cannot be undone: "+taken+" is not the directory that")
-	if last := e.last(); last.Reason != "ProvisioningCleanupFailed" || last.Next != "when that is mended: it is tried again and again" || len(e.commands()) > 0 {
+	if last := e.last(); last.Reason != "ProvisioningCleanupFailed" || last.Next != "when that is fixed; Tarn retries" || len(e.commands()) > 0 {
 		t.Errorf("the chain ends with %+v, and the commands are %q", last, e.commands())
 	}
 	if err := os.Remove(taken); err != nil {
@@ -54,7 +54,7 @@ func TestExplainSaysThatTheNextAttemptWaitsForAPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.gone(pod)
-	const next = "when the scheduler has selected a node for it again, which takes a pod that uses it"
+	const next = "when the scheduler has selected a node again, which needs a pod that uses the claim"
 	s.explainsThat(os.Getenv("KUBECONFIG"), "claim", s.name+"/"+claim.Name, fmt.Sprintf("the next attempt to come %q, and no command", next), func(e explanation) bool {
 		for _, l := range e.Links {
 			if strings.Contains(l.Next, next) {

@@ -56,7 +56,7 @@ func TestExplainSaysWhyAProvisionerMakesNoVolume(t *testing.T) {
 			claim.Spec.VolumeAttributesClassName = ptr.To("fast")
 		}},
 	} {
-		t.Run(c.want+", and the command makes the claim anew without it", func(t *testing.T) {
+		t.Run(c.want+", and the command creates the claim again without it", func(t *testing.T) {
 			sub := s.part(t)
 			claim := sub.claimWith(c.name, c.edit)
 			sub.does(sub.explainsClaim(c.name, "is Pending: PavProvisioner "+s.name+" "+c.want).command())
@@ -68,7 +68,7 @@ func TestExplainSaysWhyAProvisionerMakesNoVolume(t *testing.T) {
 		sub := s.part(t)
 		class := sub.another("-static", fields{"volumeStaging": greeting}, func(spec fields) { spec["provisioningModes"] = []any{"Static"} })
 		claim := sub.claimWith("undynamic", ofClass(class))
-		e := sub.explainsClaim("undynamic", "PavProvisioner "+class+" makes no volumes: spec.provisioningModes does not have Dynamic")
+		e := sub.explainsClaim("undynamic", "PavProvisioner "+class+" makes no volumes: spec.provisioningModes does not contain Dynamic")
 		if want := "kubectl edit pavprovisioner " + class; e.command() != want {
 			t.Errorf("the command is %q, want %q", e.command(), want)
 		}
@@ -81,7 +81,7 @@ func TestExplainSaysWhyAProvisionerMakesNoVolume(t *testing.T) {
 		sub.bound(first)
 		sub.delete(&pav.PavProvisioner{ObjectMeta: named(class)})
 		late := sub.claimWith("late", ofClass(class))
-		sub.explainsClaim("late", "PavProvisioner "+class+" is being deleted and takes nothing new")
+		sub.explainsClaim("late", "PavProvisioner "+class+" is being deleted and makes no new volumes")
 		sub.remove(late)
 		sub.remove(first)
 	})
@@ -118,7 +118,7 @@ func TestExplainSaysWhyAProvisionerMakesNoVolume(t *testing.T) {
 		mended.SetName(class)
 		mended.Object["spec"] = fields{"volumeCreation": script{text: "true"}.section(asRequested)}
 		sub.edit(mended)
-		if e := sub.explainsClaim("crowded", "a pod that is not Tarn's has the name of its creation pod"); e.command() != "" {
+		if e := sub.explainsClaim("crowded", "a pod that is not Tarn's has the name of the creation pod"); e.command() != "" {
 			t.Errorf("somebody's pod is to be ended by %q", e.command())
 		}
 		for _, stranger := range strangers {
@@ -167,7 +167,7 @@ func TestExplainSaysWhatAnExternalDriverHasSaid(t *testing.T) {
 	t.Run("a plugin that Kubernetes no longer has", func(t *testing.T) {
 		sub := s.part(t)
 		sub.claimWith("old", ofClass(sub.classWith("-old", "kubernetes.io/rbd")))
-		sub.explainsClaim("old", "nothing serves its provisioner kubernetes.io/rbd any more")
+		sub.explainsClaim("old", "its provisioner kubernetes.io/rbd is no longer served")
 	})
 	t.Run("one that was called, and then fails", func(t *testing.T) {
 		sub := s.part(t)
@@ -188,7 +188,7 @@ func TestExplainSaysWhatAnExternalDriverHasSaid(t *testing.T) {
 		sub.claimWith("huge", func(claim *corev1.PersistentVolumeClaim) {
 			claim.Spec.StorageClassName, claim.Spec.Resources.Requests = new(string), size("900Ti")
 		})
-		sub.explainsClaim("huge", "is Pending: it wants a volume without class, and no free one fits")
+		sub.explainsClaim("huge", "is Pending: it requests a volume without a class, and no free one fits")
 	})
 }
 
@@ -204,7 +204,7 @@ func TestExplainSaysWhichPodAClaimWaitsFor(t *testing.T) {
 		"gated": {func(pod *corev1.Pod) {
 			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.org/wait"}}
 		}, "which uses it, is held back by scheduling gates"},
-		"placed": {func(pod *corev1.Pod) { pod.Spec.NodeName = s.aNode().Name }, "names its node itself, so no scheduler chooses one for the claim"},
+		"placed": {func(pod *corev1.Pod) { pod.Spec.NodeName = s.aNode().Name }, "sets spec.nodeName, so no scheduler selects a node for the claim"},
 		"nobody": {func(pod *corev1.Pod) { pod.Spec.SchedulerName = "nobody" }, "which uses it, is not scheduled yet"},
 	} {
 		t.Run(name, func(t *testing.T) {

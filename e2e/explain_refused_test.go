@@ -92,9 +92,9 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 	tells := s.refuses("telling", write{tarn.GroupVersion.Group, tarn.GroupVersion.Version, "pavvolumes/status", admissionv1.Update},
 		"object.spec.provisioner.name == '"+unwritten+"' && has(object.status.conditions) && object.status.conditions.exists(c, c.reason == 'VolumeRefused')")
 	first := s.claimWith("first", ofClass(begins)) // each is about to be for a few seconds
-	s.explainsClaim("first", "is Pending: PavProvisioner "+begins+" is about to begin")
+	s.explainsClaim("first", "is Pending: PavProvisioner "+begins+" is about to start")
 	made := s.claimWith("made", ofClass(unwritten))
-	s.explainsClaim("made", "is Pending: its volume is made, and about to be written as a PersistentVolume")
+	s.explainsClaim("made", "is Pending: its volume is made, and its PersistentVolume is about to be created")
 
 	t.Run("a stage that has failed is made anew", s.failsToStage) // meanwhile what is about to happen has become overdue
 	t.Run("the first attempt, and what hinders it", func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 		sub.explainsClaim("first", "is Pending: the first attempt of PavProvisioner "+begins+" is due, ")
 		sub.respecify(begins, fields{"volumeCreation": fields{"capacity": "{{ oops | }}"}})
 		sub.explainsClaim("first", "is Pending: PavProvisioner "+begins+" is not accepted: spec.volumeCreation.capacity: line 1")
-		sub.asReader("no-provisioners", "pavprovisioners").explains("claim", s.name+"/first", "is Pending: PavProvisioner "+begins+" has not begun: PavProvisioner ", "is not accepted: spec.volumeCreation.capacity: line 1")
+		sub.asReader("no-provisioners", "pavprovisioners").explains("claim", s.name+"/first", "is Pending: PavProvisioner "+begins+" has not started: PavProvisioner ", "is not accepted: spec.volumeCreation.capacity: line 1")
 		sub.respecify(begins, fields{"volumeCreation": asRequested})
 		goesOn()
 		sub.bound(first)
@@ -110,9 +110,9 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 	})
 	t.Run("a volume that is made is written, unless that is refused, or another has its name", func(t *testing.T) {
 		sub := s.part(t)
-		sub.explainsClaim("made", "is Pending: its volume is made, and has to be written as a PersistentVolume, ")
+		sub.explainsClaim("made", "is Pending: its volume is made, and its PersistentVolume has to be created, ")
 		tells()
-		sub.explainsClaim("made", "is Pending: its volume is made, and is not handed over: the API server rejects PersistentVolume pvc-"+string(made.UID)+": ")
+		sub.explainsClaim("made", "is Pending: its volume is made, but its PersistentVolume is not created: the API server rejects PersistentVolume pvc-"+string(made.UID)+": ")
 		other := sub.byHand("unwritten", func(vol *corev1.PersistentVolume) { vol.Name = "pvc-" + string(made.UID) })
 		writes()
 		record := &tarn.PavVolume{ObjectMeta: named(other.Name)}
@@ -121,7 +121,7 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 			c := meta.FindStatusCondition(record.Status.Conditions, tarn.ConditionProvisioned)
 			return err == nil && c != nil && strings.Contains(c.Message, "belongs to another claim"), fmt.Sprintf("%+v (%v)", c, err)
 		})
-		sub.explainsClaim("made", "is Pending: its volume is made, and is not handed over: PersistentVolume "+other.Name+" exists and belongs to another claim")
+		sub.explainsClaim("made", "is Pending: its volume is made, but its PersistentVolume is not created: PersistentVolume "+other.Name+" exists and belongs to another claim")
 		sub.remove(other)
 		sub.bound(made)
 		sub.remove(made)
@@ -141,15 +141,15 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 			t.Fatal(err)
 		}
 		pod := sub.consumer("judged", claim.Name, stays)
-		sub.explains("pod", s.name+"/judged", "is starting: PavProvisioner "+class+" has to be judged, ")
-		e := sub.explains("pod", s.name+"/early", "is starting: volume "+early.Spec.VolumeName+" is not staged on node ", ": PavProvisioner "+class+" has to be judged, ")
+		sub.explains("pod", s.name+"/judged", "is starting: PavProvisioner "+class+" has to be validated, ")
+		e := sub.explains("pod", s.name+"/early", "is starting: volume "+early.Spec.VolumeName+" is not staged on node ", ": PavProvisioner "+class+" has to be validated, ")
 		if !slices.ContainsFunc(e.Links, func(l link) bool {
-			return l.Object.Kind == "PavStage" && l.Next == "when the PavProvisioner has been judged" && strings.HasPrefix(l.Message, "waiting until PavProvisioner ")
+			return l.Object.Kind == "PavStage" && l.Next == "when the PavProvisioner has been validated" && strings.HasPrefix(l.Message, "waiting until PavProvisioner ")
 		}) {
 			t.Errorf("that the stage waits for that is not among %+v", e.Links)
 		}
 		lift()
-		sub.explains("pod", s.name+"/early", "is starting: volume "+early.Spec.VolumeName+" is not staged on node ", ", its pod has to be started, and has not begun")
+		sub.explains("pod", s.name+"/early", "is starting: volume "+early.Spec.VolumeName+" is not staged on node ", ", its pod has to be started, but has not started")
 		starts()
 		for _, p := range []*corev1.Pod{pod, waiting} {
 			sub.ready(p)
@@ -198,7 +198,7 @@ func TestExplainSaysHowARecyclingStands(t *testing.T) {
 	s.delete(claim)
 	s.unhold(claim) // as one does who is in a hurry
 	e := s.explains("volume", vol.Name, "is Released: it could not be recycled: ", "pod "+s.name+"/user")
-	if last := e.Links[len(e.Links)-1]; !strings.Contains(last.Next, "when it is tried again; last tried ") {
+	if last := e.Links[len(e.Links)-1]; !strings.Contains(last.Next, "when it is retried; last tried ") {
 		t.Errorf("the chain ends with %+v", last)
 	}
 	s.remove(pod)
@@ -217,8 +217,8 @@ func TestExplainSaysThatADeploymentMakesNothing(t *testing.T) {
 		t.Errorf("the chain is %+v", e.Links)
 	}
 	tells()
-	e = s.explainsApp("idle", "is not Ready: its pods cannot be made: ", "refused by the policy of an end-to-end case")
-	if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Deployment" || last.State != "makes no pods" {
+	e = s.explainsApp("idle", "is not Ready: its pods cannot be created: ", "refused by the policy of an end-to-end case")
+	if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Deployment" || last.State != "creates no pods" {
 		t.Errorf("the chain ends with %+v", last)
 	}
 	makes()

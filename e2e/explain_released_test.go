@@ -18,13 +18,13 @@ func (m *muted) ofReleased() []silence {
 		want string
 		edit func(*corev1.PersistentVolume)
 	}{
-		{"freed", nil, "it names no claim any more, and no binder has seen that", nil},
-		{"kept-for", nil, "it is reserved for claim " + m.name + "/to-come, and no binder has seen that", func(vol *corev1.PersistentVolume) {
+		{"freed", nil, "it no longer names a claim, and no binder has reconciled it since", nil},
+		{"kept-for", nil, "it is reserved for claim " + m.name + "/to-come, and no binder has reconciled it since", func(vol *corev1.PersistentVolume) {
 			vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: m.name, Name: "to-come"}
 		}},
-		{"given", given, "claim " + m.name + "/given was given it, and no binder has seen that", nil},
-		{"has", has, "claim " + m.name + "/has has it, and no binder has seen that", nil},
-		{"stray", bound, "claim " + m.name + "/unnamed has another volume, and no binder has seen that", nil},
+		{"given", given, "claim " + m.name + "/given was given it, and no binder has reconciled it since", nil},
+		{"has", has, "claim " + m.name + "/has has it, and no binder has reconciled it since", nil},
+		{"stray", bound, "claim " + m.name + "/unnamed has another volume, and no binder has reconciled it since", nil},
 		{"surplus", bound, "claim " + m.name + "/unnamed has another volume, and csi.example.org has not destroyed the storage yet", func(vol *corev1.PersistentVolume) {
 			driven(vol)
 			vol.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "csi.example.org"}

@@ -52,7 +52,7 @@ func runsNone() string {
 	if inPods() {
 		return "but no tarn controller runs"
 	}
-	return "and has not begun; no lease tells whether a tarn controller runs"
+	return "but has not started; no lease shows whether a tarn controller runs"
 }
 
 // silence is what is said of an object while Tarn's controller is stopped.
@@ -117,7 +117,7 @@ func beforeSilence(s *scenario, shelf string) *muted {
 	})
 	s.explainsClaim("slow", "the creation pod tarn-volumes/pav-creation-", "has been running for")
 	s.explains("pvset", m.set.Name, "is Ready: ")
-	s.explainsApp("crashes", "crashes again and again")
+	s.explainsApp("crashes", "keeps crashing")
 	m.checks(shelf)
 	return m
 }
@@ -162,7 +162,7 @@ func (m *muted) endsAtLease(c silence) explanation {
 	m.t.Helper()
 	return m.explainsThat(os.Getenv("KUBECONFIG"), c.kind, c.name, fmt.Sprintf("the verdict to have %q, and the chain to end with the lease", c.want), func(e explanation) bool {
 		last := e.Links[len(e.Links)-1]
-		return containsAll(e.Verdict, c.want) && last.Object.Kind == "Lease" && last.Next == "as soon as tarn controller runs"
+		return containsAll(e.Verdict, c.want) && last.Object.Kind == "Lease" && last.Next == "when tarn controller runs"
 	})
 }
 
@@ -219,27 +219,27 @@ func (m *muted) ofVolumes() []silence {
 	m.delete(volume("bereft")) // which keeps what is said of them
 	m.delete(volume("nameless"))
 	all := []silence{
-		claim("fits", "fits, but no binder answers"),
-		claim("named", "volume "+m.name+"-named fits, but no binder answers"),
-		claim("made", "volume "+its.Name+" is there for it, but no binder answers"),
-		claim("uncalled", "provisioner csi.example.org has to be called, but no binder answers"),
-		claim("reserved", "volume "+m.name+"-reserved is there for it, but no binder answers"),
-		claim("classless", "it is to get the default class "+m.name+"-default, but no binder answers"),
-		claim("lost", "is there for it again, but no binder answers"),
-		claim("unseen", "its volume "+unseen.Name+" does not exist any more"),
-		{kind: "volume", name: newborn.Name, want: []string{"no binder has seen it yet"}},
-		{kind: "volume", name: volume("orphaned").Name, want: []string{"is Bound: its claim " + m.name + "/orphaned is gone, and no binder has seen it"}},
-		{kind: "volume", name: volume("unnamed").Name, want: []string{"is Bound: it names no claim, which a binder puts right"}},
-		{kind: "volume", name: volume("bereft").Name, want: []string{"is Terminating: its claim " + m.name + "/bereft is gone, and no binder has seen it"}},
-		{kind: "volume", name: volume("nameless").Name, want: []string{"is Terminating: it names no claim, which a binder puts right"}},
+		claim("fits", "fits, but no binder responds"),
+		claim("named", "volume "+m.name+"-named fits, but no binder responds"),
+		claim("made", "volume "+its.Name+" is reserved for it, but no binder responds"),
+		claim("uncalled", "provisioner csi.example.org has to be called, but no binder responds"),
+		claim("reserved", "volume "+m.name+"-reserved is reserved for it, but no binder responds"),
+		claim("classless", "it is to get the default class "+m.name+"-default, but no binder responds"),
+		claim("lost", "is reserved for it again, but no binder responds"),
+		claim("unseen", "its volume "+unseen.Name+" no longer exists"),
+		{kind: "volume", name: newborn.Name, want: []string{"no binder has reconciled it yet"}},
+		{kind: "volume", name: volume("orphaned").Name, want: []string{"is Bound: its claim " + m.name + "/orphaned is gone, and no binder has reconciled it since"}},
+		{kind: "volume", name: volume("unnamed").Name, want: []string{"is Bound: it names no claim; a binder corrects that"}},
+		{kind: "volume", name: volume("bereft").Name, want: []string{"is Terminating: its claim " + m.name + "/bereft is gone, and no binder has reconciled it since"}},
+		{kind: "volume", name: volume("nameless").Name, want: []string{"is Terminating: it names no claim; a binder corrects that"}},
 	}
 	all = append(all, m.ofReleased()...)
 	for i := range all {
 		all[i].by = "BINDER"
 	}
 	protected := []silence{
-		claim("unused", "no pod uses it any more, but the controller that protects it does not let go"),
-		{kind: "volume", name: m.name + "-dropped", want: []string{"no claim has it any more, but the controller that protects it does not let go"}},
+		claim("unused", "no pod uses it, but its protection controller does not remove the finalizer"),
+		{kind: "volume", name: m.name + "-dropped", want: []string{"no claim is bound to it, but its protection controller does not remove the finalizer"}},
 	}
 	for i := range protected {
 		protected[i].by = "PROTECTION"
@@ -263,20 +263,20 @@ func (m *muted) ofTarns() []silence {
 		m.t.Fatal(err)
 	}
 	m.patch(m.set, fields{"spec": fields{"maximumReplicas": 2}}, false)
-	m.explains("pvset", m.set.Name, "it has to be looked at, "+runsNone())
+	m.explains("pvset", m.set.Name, "it has to be reconciled, "+runsNone())
 	m.delete(m.set)
 	of := func(kind, name string, want ...string) silence {
 		return silence{kind: kind, name: m.name + "/" + name, want: want}
 	}
 	return append(m.ofPromises(), []silence{
-		of("claim", "judged-by-nobody", "PavProvisioner "+m.name+"-unjudged has to be judged, "+runsNone()),
-		of("claim", "folder", "provisioner tarn.dev/host-path has not begun"),
-		of("claim", "grows", "it is to grow from 2Mi to 8Mi"),
+		of("claim", "judged-by-nobody", "PavProvisioner "+m.name+"-unjudged has to be validated, "+runsNone()),
+		of("claim", "folder", "provisioner tarn.dev/host-path has not started"),
+		of("claim", "grows", "it is to be expanded from 2Mi to 8Mi"),
 		of("pod", "staged", "is not staged on node ", ", its pod has to be started, "+runsNone()),
-		of("app", "late", "it has to be looked at, "+runsNone()),
-		of("app", "crashes", "its Deployment has to be made, "+runsNone()),
+		of("app", "late", "it has to be reconciled, "+runsNone()),
+		of("app", "crashes", "its Deployment has to be created, "+runsNone()),
 		of("app", "ends", "is Terminating: it is being deleted"),
-		{kind: "pvset", name: m.set.Name, want: []string{"is Terminating: its spare volumes have to go first"}},
+		{kind: "pvset", name: m.set.Name, want: []string{"is Terminating: its spare volumes have to be deleted first"}},
 	}...)
 }
 
@@ -312,7 +312,7 @@ func (m *muted) ofPromises() []silence {
 		undone = "what may have been made for it has to be undone, " + runsNone()
 	}
 	return []silence{
-		{kind: "claim", name: m.name + "/kept", want: []string{"is Terminating: it has its volume, and finalizer " + promise + " has to come off, " + runsNone()}},
+		{kind: "claim", name: m.name + "/kept", want: []string{"is Terminating: it has its volume, and Tarn has to remove finalizer " + promise + ", " + runsNone()}},
 		{kind: "claim", name: m.name + "/promised", want: []string{"is Pending: its volume is being made by " + hostPath}},
 		{kind: "claim", name: m.name + "/undone", want: []string{"is Terminating: " + undone}},
 	}
@@ -334,7 +334,7 @@ func (m *muted) goesNoFurther() explanation {
 	}
 	m.endsAtLease(claim("checked", "is Pending: its claim is being validated"))
 	m.endsAtLease(claim("slow", "is Pending: its volume is being made, attempt 1"))
-	return m.endsAtLease(claim("grows", "it is to grow from 2Mi to 8Mi"))
+	return m.endsAtLease(claim("grows", "it is to be expanded from 2Mi to 8Mi"))
 }
 
 // Not parallel: no other case can go on meanwhile.
@@ -350,7 +350,7 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 	s.claim("more")
 	said := slices.Concat(m.ofVolumes(), m.ofTarns())
 	// The binder is a part of the controller that was stopped, unless it is Kubernetes' own.
-	more := silence{kind: "claim", name: s.name + "/more", want: []string{"PavProvisioner " + s.name + " has to be called, but no binder answers"}}
+	more := silence{kind: "claim", name: s.name + "/more", want: []string{"PavProvisioner " + s.name + " has to be called, but no binder responds"}}
 	if os.Getenv("BINDER") == "kubernetes" {
 		more.want = []string{"PavProvisioner " + s.name + " has to make its volume, " + runsNone()}
 	}
@@ -361,7 +361,7 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 	}
 	e := m.goesNoFurther()
 	last := e.Links[len(e.Links)-1]
-	if !slices.Contains([]string{"run out", "missing", "given up"}, last.State) { // the cluster's only one needs no lease
+	if !slices.Contains([]string{"expired", "missing", "released"}, last.State) { // the cluster's only one needs no lease
 		t.Errorf("the chain ends with %+v", last)
 	}
 	m.byLease()

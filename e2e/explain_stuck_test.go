@@ -54,7 +54,7 @@ func TestExplainSaysWhatKeepsAPodOfAStepBeforeItBegins(t *testing.T) {
 		sub := s.part(t)
 		e := sub.explainsClaim(claim.Name, append([]string{"is Pending: the creation pod tarn-volumes/pav-creation-"}, texts...)...)
 		edit, remake, found := strings.Cut(e.command(), " && ")
-		if last := e.last(); edit != "kubectl edit pavprovisioner "+provisioner || !found || !strings.HasPrefix(last.Next, "it is given up in ") {
+		if last := e.last(); edit != "kubectl edit pavprovisioner "+provisioner || !found || !strings.HasPrefix(last.Next, "it times out in ") {
 			t.Errorf("the command is %q, and the chain ends with %+v", e.command(), last)
 		}
 		mended := script{text: "true"}.section(nil)
@@ -72,8 +72,8 @@ func TestExplainSaysWhatKeepsAPodOfAStepBeforeItBegins(t *testing.T) {
 		first := sub.stepPod(gated, tarn.StepCreation, nil)
 		sub.hold(first)
 		sub.delete(first)
-		e := sub.explainsClaim(held.Name, "is Pending: the creation pod default/"+first.Name+" is to go: finalizer example.org/audit keeps it, which is of whoever uses the name example.org")
-		if commands := e.commands(); len(commands) != 1 || e.last().Next != "when its owner takes it off" {
+		e := sub.explainsClaim(held.Name, "is Pending: the creation pod default/"+first.Name+" is being deleted: finalizer example.org/audit keeps it; it belongs to the owner of the name example.org")
+		if commands := e.commands(); len(commands) != 1 || e.last().Next != "when its owner removes it" {
 			t.Errorf("the commands are %q, and the chain ends with %+v", commands, e.last())
 		}
 		sub.does(e.command())
@@ -105,8 +105,8 @@ func TestExplainSaysThatASandboxCannotBeMade(t *testing.T) {
 	if last := e.last(); last.Reason != "FailedCreatePodSandBox" || len(e.commands()) > 0 {
 		t.Errorf("the commands are %q, and the chain ends with %+v", e.commands(), last)
 	}
-	e = s.explains("pod", s.name+"/user", "is starting: its containers have not started on node ", ", where the kubelet said last: Failed to create pod sandbox: ", "e2e-no-such-handler")
-	if first := e.Links[0]; !strings.HasPrefix(first.Next, "when the kubelet tries again; last tried ") || len(e.commands()) > 0 {
+	e = s.explains("pod", s.name+"/user", "is starting: its containers have not started on node ", "; the kubelet's last message: Failed to create pod sandbox: ", "e2e-no-such-handler")
+	if first := e.Links[0]; !strings.HasPrefix(first.Next, "when the kubelet retries; last tried ") || len(e.commands()) > 0 {
 		t.Errorf("the commands are %q, and the chain begins with %+v", e.commands(), first)
 	}
 	s.remove(runtime("")) // whose handler cannot be changed
@@ -128,8 +128,8 @@ func TestExplainSaysThatAPodIsToGoFromANodeThatIsGone(t *testing.T) {
 	if err := suite.live.Delete(s.ctx, node, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
-	e := s.explainsClaim("data", "is Pending: the creation pod default/"+creation.Name+" is to go, but its node "+node.Name+" does not exist any more")
-	if last := e.last(); last.Object.Kind != "Node" || last.State != "missing" || !strings.HasPrefix(last.Next, "when Kubernetes removes the pod, about a minute after its node") {
+	e := s.explainsClaim("data", "is Pending: the creation pod default/"+creation.Name+" is being deleted, but its node "+node.Name+" no longer exists")
+	if last := e.last(); last.Object.Kind != "Node" || last.State != "missing" || !strings.HasPrefix(last.Next, "when Kubernetes deletes the pod, about a minute after its node") {
 		t.Errorf("the chain ends with %+v", last)
 	}
 	// Else Kubernetes would, as it says, and may have done so already.
@@ -154,7 +154,7 @@ func TestExplainSaysThatACreationWhoseTimeWasUpGoesOn(t *testing.T) {
 	goOn := func() { put(t, filepath.Join(shelf, "go")) }
 	t.Cleanup(goOn)
 	pod := s.stepPod(s.name, tarn.StepCreation, nil)
-	not := "what an attempt may have left cannot be removed yet: pod default/" + pod.Name + " has not ended yet"
+	not := "Tarn cannot yet remove what an attempt may have left: pod default/" + pod.Name + " has not ended yet"
 	late := "attempt 1 failed: pod default/" + pod.Name + " has not ended within 10s; now " + not
 	s.explainsClaim("data", "is Pending: "+late)
 	s.explainsThat(os.Getenv("KUBECONFIG"), "volume", "pvc-"+string(claim.UID), "it to be Undoing, and the chain to end with the pod", func(e explanation) bool {
@@ -173,8 +173,8 @@ func TestExplainSaysHowAVolumeByHandOfAProvisionerGrows(t *testing.T) {
 	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
 	class := s.classWith("-grows", s.name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = new(true) })
 	claim := s.grows("data", class, s.name, "")
-	e := s.explainsClaim("data", "is Bound: it is to grow from 2Mi to 8Mi: PersistentVolume "+claim.Spec.VolumeName+" was not created by Tarn, so PavProvisioner ", "set its spec.capacity")
-	if last := e.last(); last.State != "ControllerResizeInfeasible" || !strings.HasPrefix(last.Next, "never by itself: it was not made by Tarn") || len(e.commands()) > 0 {
+	e := s.explainsClaim("data", "is Bound: it is to be expanded from 2Mi to 8Mi: PersistentVolume "+claim.Spec.VolumeName+" was not created by Tarn, so PavProvisioner ", "set its spec.capacity")
+	if last := e.last(); last.State != "ControllerResizeInfeasible" || !strings.HasPrefix(last.Next, "never by itself: Tarn did not make it") || len(e.commands()) > 0 {
 		t.Errorf("the commands are %q, and the chain ends with %+v", e.commands(), last)
 	}
 	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}

@@ -266,7 +266,7 @@ func TestExplainSaysWhyAPodHasNotItsVolume(t *testing.T) {
 		claim := sub.claimWith("static", ofClass(s.name+"-static"))
 		sub.bound(claim)
 		pod := sub.consumer("static", "static", stays)
-		sub.explains("pod", s.name+"/static", "there is no PavProvisioner no-such-driver any more, and no other driver of that name on node ")
+		sub.explains("pod", s.name+"/static", "PavProvisioner no-such-driver no longer exists, and node ")
 		sub.remove(pod)
 		sub.remove(claim)
 	})
@@ -325,7 +325,7 @@ func TestExplainTellsWhatItsCallerMayRead(t *testing.T) {
 	}
 	classless := s.claimWith("classless", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = nil })
 	if out, _ := mustTool(t, 0, "", "explain", "--kubeconfig", path, "claim", "classless"); classless.Spec.StorageClassName == nil &&
-		!strings.Contains(out, "is Pending: it names no class, and no free volume without class fits\n") { // a cluster may have a default
+		!strings.Contains(out, "is Pending: it names no class, and no free volume without a class fits\n") { // a cluster may have a default
 		t.Errorf("that there is a default class cannot be told from here:\n%s", out)
 	}
 	if _, complaint := mustTool(t, 1, "", "explain", "--kubeconfig", path, "volume", "pvc-1"); !strings.Contains(complaint, "cannot read volume pvc-1: needs permission to get persistentvolumes") {
@@ -359,7 +359,7 @@ func TestExplainNamesWhatIsLikeANameThatIsNot(t *testing.T) {
 	if err := clientcmd.WriteToFile(*config, path); err != nil {
 		t.Fatal(err)
 	}
-	if _, complaint := mustTool(t, 1, "", "explain", "--kubeconfig", path, "claim", s.name+"/data"); !strings.Contains(complaint, "cannot read claim "+s.name+"/data: the API server does not answer: dial tcp 127.0.0.1:1") {
+	if _, complaint := mustTool(t, 1, "", "explain", "--kubeconfig", path, "claim", s.name+"/data"); !strings.Contains(complaint, "cannot read claim "+s.name+"/data: the API server does not respond: dial tcp 127.0.0.1:1") {
 		t.Errorf("where there is no cluster: got %q", complaint)
 	}
 }
@@ -390,6 +390,6 @@ func TestExplainSaysWhyAPoolHasNoSpares(t *testing.T) {
 	}
 	t.Cleanup(func() { s.unhold(set) })
 	s.delete(set)
-	s.does(s.explains("pvset", set.Name, "is Terminating: finalizer example.org/audit keeps it, which is of whoever uses the name example.org").command())
+	s.does(s.explains("pvset", set.Name, "is Terminating: finalizer example.org/audit keeps it; it belongs to the owner of the name example.org").command())
 	s.gone(set)
 }

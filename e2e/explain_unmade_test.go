@@ -50,13 +50,13 @@ func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 		{tarn.StepValidation, checked, 1, silence{kind: "claim", name: s.name + "/" + checked.Name, want: []string{"its claim is being validated"}}},
 		{tarn.StepValidation, byHand, 0, silence{kind: "pod", name: s.name + "/" + byHand.Name, want: []string{"it is being validated first"}}},
 		{tarn.StepCreation, again, 2, silence{kind: "claim", name: s.name + "/" + again.Name, want: []string{"attempt 1 failed: ", "; now its volume is being made, attempt 2"}}},
-		{tarn.StepDeletion, undone, 1, silence{kind: "claim", name: s.name + "/" + undone.Name, want: []string{"attempt 1 failed: ", "; now what an attempt may have left is being removed, attempt 1"}}},
+		{tarn.StepDeletion, undone, 1, silence{kind: "claim", name: s.name + "/" + undone.Name, want: []string{"attempt 1 failed: ", "; now Tarn is removing what an attempt may have left, attempt 1"}}},
 		{tarn.StepDeletion, going, 1, silence{kind: "volume", name: going.Spec.VolumeName, want: []string{"its storage is being destroyed, attempt 1"}}},
 		{tarn.StepDeletion, regoing, 2, silence{kind: "volume", name: regoing.Spec.VolumeName, want: []string{"its storage could not be removed: ", "; now attempt 2 is under way"}}},
-		{tarn.StepExpansion, growing, 1, silence{kind: "claim", name: s.name + "/" + growing.Name, want: []string{"it is to grow from 2Mi to 8Mi"}}},
-		{tarn.StepNodeExpansion, nil, 0, silence{kind: "claim", name: s.name + "/" + follows.Name, want: []string{"it is to grow from 2Mi to 8Mi"}}},
+		{tarn.StepExpansion, growing, 1, silence{kind: "claim", name: s.name + "/" + growing.Name, want: []string{"it is to be expanded from 2Mi to 8Mi"}}},
+		{tarn.StepNodeExpansion, nil, 0, silence{kind: "claim", name: s.name + "/" + follows.Name, want: []string{"it is to be expanded from 2Mi to 8Mi"}}},
 		{tarn.StepUnstaging, nil, 0, silence{kind: "pod", name: s.name + "/" + leaves.Name, want: []string{"is Terminating: volume ", " is being unstaged on node "}}},
-		{tarn.StepStaging, nil, 0, silence{kind: "pod", name: s.name + "/" + pod.Name, want: []string{"its staging pod has made no /pav/volume yet"}}},
+		{tarn.StepStaging, nil, 0, silence{kind: "pod", name: s.name + "/" + pod.Name, want: []string{"its staging pod has not created /pav/volume yet"}}},
 	}
 	for _, c := range all {
 		s.await("a "+string(c.step)+" pod to run for "+c.name, func() (bool, string) {
@@ -171,7 +171,7 @@ func (s *scenario) lonely() {
 	})
 	claim := s.claimWith("lonely", ofClass(""))
 	e := s.explainsClaim(claim.Name, "is Pending: ")
-	if last := e.Links[len(e.Links)-1]; last.Message != "there is no PersistentVolume at all" {
+	if last := e.Links[len(e.Links)-1]; last.Message != "there is no PersistentVolume" {
 		s.t.Errorf("the chain of a claim in a cluster without volumes ends with %+v", last)
 	}
 	for _, c := range []struct {

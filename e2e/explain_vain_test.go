@@ -25,10 +25,10 @@ func TestExplainSaysThatAClaimCannotHaveTheVolumeThatIsThereForIt(t *testing.T) 
 			vol.Spec.StorageClassName, vol.Spec.ClaimRef = class, &corev1.ObjectReference{Namespace: s.name, Name: "small"}
 		})
 		claim := sub.claimWith("small", ofClass(class), asking("4Mi"))
-		sub.explains("volume", vol.Name, "it is reserved for claim "+s.name+"/small, which cannot have it: volume \""+vol.Name+"\" has 2Mi, the claim asks for 4Mi")
+		sub.explains("volume", vol.Name, "it is reserved for claim "+s.name+"/small, which it does not fit: volume \""+vol.Name+"\" has 2Mi, the claim asks for 4Mi")
 		e := sub.explainsClaim("small", "its class "+class+" makes no volumes, and no free one fits")
 		if !slices.ContainsFunc(e.Links, func(l link) bool {
-			return strings.Contains(l.Message, "it is reserved for the claim, which cannot have it")
+			return strings.Contains(l.Message, "it is reserved for the claim, which it does not fit")
 		}) {
 			t.Errorf("it is not told that the volume is reserved: %+v", e.Links)
 		}
@@ -45,11 +45,11 @@ func TestExplainSaysThatAClaimCannotHaveTheVolumeThatIsThereForIt(t *testing.T) 
 			vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: s.name, Name: "made", UID: claim.UID}
 		})
 		t.Cleanup(func() { sub.unhold(vol) })
-		const vain = "the volume that was made for it cannot be its own: volume "
+		const vain = "the volume that was made for it does not fit it: volume "
 		if e := sub.explainsClaim("made", vain, " has 2Mi, the claim asks for 4Mi"); len(e.commands()) > 0 {
 			t.Errorf("the commands are %q", e.commands())
 		}
-		sub.explains("volume", vol.Name, "it is reserved for claim "+s.name+"/made, which cannot have it")
+		sub.explains("volume", vol.Name, "it is reserved for claim "+s.name+"/made, which it does not fit")
 		sub.delete(vol)
 		sub.does(sub.explainsClaim("made", vain, " is being deleted").command())
 		again := claim.DeepCopy()

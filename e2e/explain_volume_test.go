@@ -119,7 +119,7 @@ func TestExplainSaysHowClaimsThatWereLostComeBack(t *testing.T) {
 		sub.bound(claim)
 		sub.delete(vol)
 		sub.unhold(vol)
-		sub.does(sub.explainsClaim("forced", "is Lost: its volume "+vol.Name+" was removed under it").command())
+		sub.does(sub.explainsClaim("forced", "is Lost: its volume "+vol.Name+" was deleted while the claim was bound to it").command())
 		sub.gone(claim)
 	})
 	t.Run("a volume that names another claim, and the command gives it back", func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestExplainSaysHowClaimsThatWereLostComeBack(t *testing.T) {
 		sub.bound(other)
 		lost := fmt.Sprintf("is Lost: its volume %s names another claim, %s/other, uid %q", vol.Name, s.name, other.UID)
 		e := sub.explainsClaim("given", lost)
-		if last := e.Links[len(e.Links)-1]; len(e.commands()) > 0 || last.Next != "when the volume names this claim, by its uid, again" {
+		if last := e.Links[len(e.Links)-1]; len(e.commands()) > 0 || last.Next != "when the volume names this claim again, by its UID" {
 			t.Errorf("the commands are %q, which would take the volume from who has it; the chain ends with %+v", e.commands(), last)
 		}
 		sub.remove(other)
@@ -160,7 +160,7 @@ func TestExplainSaysHowClaimsThatWereLostComeBack(t *testing.T) {
 		claim := sub.claimWith("bare", func(claim *corev1.PersistentVolumeClaim) {
 			claim.Annotations = map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
 		})
-		sub.does(sub.explainsClaim("bare", "is Lost: it was bound once and names no volume any more").command())
+		sub.does(sub.explainsClaim("bare", "is Lost: it was bound once and no longer names a volume").command())
 		sub.gone(claim)
 	})
 }
@@ -191,9 +191,9 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 		sub.bound(claim)
 		sub.delete(vol)
 		e := sub.explains("volume", vol.Name, "is Terminating: claim "+s.name+"/used has it")
-		used := sub.explainsClaim("used", "is Bound: its volume "+vol.Name+" is being deleted, and only there because claim "+s.name+"/used has it")
+		used := sub.explainsClaim("used", "is Bound: its volume "+vol.Name+" is being deleted, and still exists only because claim "+s.name+"/used has it")
 		last := used.Links[len(used.Links)-1]
-		if used.Links[1].State != "Terminating" || used.Healthy || !strings.Contains(last.Message, "when it goes, its storage stays, by policy Retain") || used.command() != "" {
+		if used.Links[1].State != "Terminating" || used.Healthy || !strings.Contains(last.Message, "when it is deleted, its storage stays, by policy Retain") || used.command() != "" {
 			t.Errorf("of the claim's volume it says %+v", used)
 		}
 		sub.since(used, "PersistentVolume", vol.Name, *read(sub, vol).DeletionTimestamp)
@@ -208,7 +208,7 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 		vol := sub.byHand("held", func(vol *corev1.PersistentVolume) { vol.Finalizers = []string{"example.org/backup"} })
 		t.Cleanup(func() { sub.unhold(vol) })
 		sub.delete(vol)
-		sub.does(sub.explains("volume", vol.Name, "is Terminating: finalizer example.org/backup keeps it, which is of whoever uses the name example.org").command())
+		sub.does(sub.explains("volume", vol.Name, "is Terminating: finalizer example.org/backup keeps it; it belongs to the owner of the name example.org").command())
 		sub.gone(vol)
 	})
 	t.Run("another driver has to destroy it", func(t *testing.T) {
@@ -255,7 +255,7 @@ func TestExplainSaysWhyAVolumeThatWasMadeIsStillThere(t *testing.T) {
 		sub.gone(record)
 		sub.remove(claim)
 		vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
-		sub.does(sub.explains("volume", vol.Name, "how its storage was made went with the volume's PavVolume, so nobody destroys it").command())
+		sub.does(sub.explains("volume", vol.Name, "its PavVolume is gone, which says how its storage was made, so no provisioner destroys it").command())
 		sub.gone(vol)
 	})
 	t.Run("who made it is gone, and the command ends it", func(t *testing.T) {
@@ -267,7 +267,7 @@ func TestExplainSaysWhyAVolumeThatWasMadeIsStillThere(t *testing.T) {
 		sub.unhold(p)
 		sub.gone(p)
 		sub.remove(claim)
-		sub.does(sub.explains("volume", claim.Spec.VolumeName, "PavProvisioner "+class+", which made it, is gone, and nothing else knows how to remove its storage").command())
+		sub.does(sub.explains("volume", claim.Spec.VolumeName, "PavProvisioner "+class+", which made it, is gone, and only it could remove the storage").command())
 		sub.gone(&tarn.PavVolume{ObjectMeta: named(claim.Spec.VolumeName)})
 		sub.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
 	})
@@ -280,7 +280,7 @@ func TestExplainSaysWhyAVolumeThatWasMadeIsStillThere(t *testing.T) {
 		})
 		sub.remove(claim)
 		sub.does(sub.explains("volume", vol.Name, s.name+"-twin", vol.Spec.CSI.VolumeHandle).command())
-		sub.explains("volume", vol.Name, "policy Retain keeps the volume and its data until somebody decides")
+		sub.explains("volume", vol.Name, "policy Retain keeps the volume and its data until an administrator decides")
 		sub.remove(vol)
 	})
 	t.Run("it is in the trash, and the command brings its claim back", func(t *testing.T) {
@@ -295,7 +295,7 @@ func TestExplainSaysWhyAVolumeThatWasMadeIsStillThere(t *testing.T) {
 		if err := suite.live.Patch(s.ctx, &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}, noEnd); err != nil {
 			t.Fatal(err)
 		}
-		sub.does(sub.explains("volume", claim.Spec.VolumeName, "is kept with no end: annotation tarn.dev/trashed-until is \"tomorrow\"").command())
+		sub.does(sub.explains("volume", claim.Spec.VolumeName, "is kept without an end: annotation tarn.dev/trashed-until is \"tomorrow\"").command())
 		again := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "thrown"}}
 		sub.bound(again)
 		sub.remove(again)
@@ -355,11 +355,11 @@ func (s *scenario) lentOut(t *testing.T) {
 	if err := suite.live.Patch(s.ctx, vol, alone); err != nil {
 		t.Fatal(err)
 	}
-	e := sub.explainsClaim("lent", "is Bound: its volume "+vol.Name+" is being deleted, and only there because finalizer example.org/backup keeps it")
+	e := sub.explainsClaim("lent", "is Bound: its volume "+vol.Name+" is being deleted, and still exists only because finalizer example.org/backup keeps it")
 	if e.command() != "" {
 		t.Errorf("who has the volume is told to have it removed: %q", e.command())
 	}
-	const held = "is Terminating: finalizer example.org/backup keeps it, which is of whoever uses the name example.org"
+	const held = "is Terminating: finalizer example.org/backup keeps it; it belongs to the owner of the name example.org"
 	e = sub.explains("volume", vol.Name, held, ", while claim "+s.name+"/lent has it")
 	if want := []string{"kubectl -n " + s.name + " delete pvc lent"}; !slices.Equal(e.commands(), want) {
 		t.Errorf("while a claim has the volume, the commands are %q, want %q", e.commands(), want)

@@ -80,15 +80,15 @@ func TestExplainSaysHowToEndWhateverUsesAClaim(t *testing.T) {
 	own := read(s, &corev1.PersistentVolumeClaim{ObjectMeta: meta("data-own-0")})
 	s.delete(own)
 	kubectl := "kubectl -n " + s.name + " "
-	s.does(s.endsBy("data-own-0", map[string]string{"own-0": kubectl + "delete pod own-0"}, "StatefulSet own would make it again").command())
+	s.does(s.endsBy("data-own-0", map[string]string{"own-0": kubectl + "delete pod own-0"}, "StatefulSet own would create it again").command())
 	s.gone(own)
 	s.podsNaming("shared", 5)
 	s.delete(shared)
 	e := s.endsBy("shared", map[string]string{
 		"bare-": kubectl + "scale replicaset bare --replicas=0", "old-": kubectl + "scale replicationcontroller old --replicas=0",
 		"ordered-0": kubectl + "scale statefulset ordered --replicas=0", "each-": kubectl + "delete pod each-", "theirs": kubectl + "delete pod theirs",
-	}, "ReplicaSet bare would make it again", "ReplicationController old would make it again", "StatefulSet ordered would make it again",
-		"DaemonSet each would make it again", "ConfigMap operator would make it again")
+	}, "ReplicaSet bare would create it again", "ReplicationController old would create it again", "StatefulSet ordered would create it again",
+		"DaemonSet each would create it again", "ConfigMap operator would create it again")
 	for _, command := range e.commands() {
 		s.does(command)
 	}
@@ -127,10 +127,10 @@ func TestExplainSaysThatAClaimWouldGoFromUnderItsPod(t *testing.T) {
 	}
 	e := s.explainsClaim("bare", "is Terminating: it is used by pod "+s.name+"/user")
 	at := slices.IndexFunc(e.Links, func(l link) bool { return l.Object.Kind == "Pod" })
-	if want := "kubectl -n " + s.name + " delete pod user"; at < 0 || e.Links[at].Message != "it uses the claim, which would go from under it without the finalizers that are left" || e.Links[at].Command != want {
+	if want := "kubectl -n " + s.name + " delete pod user"; at < 0 || e.Links[at].Message != "it uses the claim; only the remaining finalizers keep the claim" || e.Links[at].Command != want {
 		t.Errorf("of the pod it says %+v, want the command %q", e.Links, want)
 	}
 	s.remove(pod)
-	s.does(s.explainsClaim("bare", "is Terminating: finalizer example.org/audit keeps it, which is of whoever uses the name example.org").command())
+	s.does(s.explainsClaim("bare", "is Terminating: finalizer example.org/audit keeps it; it belongs to the owner of the name example.org").command())
 	s.gone(claim)
 }

@@ -148,7 +148,7 @@ func TestAVolumeRestoredFromABackupCountsAsWrittenByHand(t *testing.T) {
 	claim := s.handWritten("restored", "shelf-7", func(vol *corev1.PersistentVolume) { vol.Annotations = maps.Clone(made.Annotations) })
 	pod := s.consumer("reader", claim.Name, "grep -q hello /data/greeting")
 	s.told(pod, "FailedMount", "restored from a backup", "does not have Static")
-	s.explains("pod", s.name+"/"+pod.Name, "stages no volumes written by hand, as which one without its PavVolume counts")
+	s.explains("pod", s.name+"/"+pod.Name, "stages no volumes written by hand, and one without its PavVolume counts as such")
 	s.remove(pod)
 
 	s.edit(s.provisioner(sections))
@@ -218,7 +218,7 @@ func TestAClaimThatIsMadeAgainGetsTheHandleOnceItsOldVolumeIsGone(t *testing.T) 
 		made, destroyed  int      // pods, until the claim is bound again
 	}{
 		{"the field names it", "{{ pvc.metadata.name }}", "true", []string{`is Pending: volumeHandle "data" is still that of PersistentVolume "`}, 2, 1},
-		{"the pod names it", "", "echo data > /pav/handle", []string{"what an attempt may have left cannot be removed yet", `volumeHandle "data" is still that of PersistentVolume "`}, 3, 2},
+		{"the pod names it", "", "echo data > /pav/handle", []string{"Tarn cannot yet remove what an attempt may have left", `volumeHandle "data" is still that of PersistentVolume "`}, 3, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

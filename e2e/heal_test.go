@@ -320,7 +320,7 @@ touch /pav/ready
 	second := s.stagingAfter(lost)
 	e := s.explains("pod", s.name+"/owned", "is running: claim "+s.name+"/data: volume "+claim.Spec.VolumeName+" is lost on node ")
 	if !slices.ContainsFunc(e.Links, func(l link) bool {
-		return l.Object.Kind == "PavStage" && l.Next == "when its next staging pod has made it available again, and the pods that use it are evicted then if a controller makes them again"
+		return l.Object.Kind == "PavStage" && l.Next == "when its next staging pod has made it available again; then Tarn evicts the pods that use it, if a controller creates them again"
 	}) {
 		t.Errorf("that it is evicted then is not among %+v", e.Links)
 	}

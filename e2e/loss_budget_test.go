@@ -34,7 +34,7 @@ func (s *scenario) mayNotGo(label string) *policyv1.PodDisruptionBudget {
 func (s *scenario) explainsKept(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim, container, why string) {
 	s.t.Helper()
 	told := "volume " + claim.Spec.VolumeName + " was lost on node "
-	keeps := fmt.Sprintf(" and is there again, but not for container %s of pod %s/%s, which keeps the lost mount: %s", container, s.name, pod.Name, why)
+	keeps := fmt.Sprintf(" and is available again, but not for container %s of pod %s/%s, which keeps the lost mount: %s", container, s.name, pod.Name, why)
 	e := s.explains("pod", s.name+"/"+pod.Name, "is running: claim "+s.name+"/"+claim.Name+": "+told, keeps)
 	want := fmt.Sprintf("kubectl -n %s get pod %s -o yaml | kubectl replace --force -f -", s.name, pod.Name)
 	if e.Healthy || e.command() != want {
@@ -85,7 +85,7 @@ func TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo(t *testing.T) {
 
 	s.explains("pod", s.name+"/kept", "volume "+claim.Spec.VolumeName+" was lost on node ", "but not for pod "+s.name+"/kept, which is to be evicted and cannot be: ", budget.Name)
 
-	s.explainsKept(bare, claim, "main", "no controller would make the pod again, so it is not evicted")
+	s.explainsKept(bare, claim, "main", "no controller would create the pod again, so Tarn does not evict it")
 
 	// The volume that is lost once more meanwhile is staged again all the same.
 	second := s.endsItself(shelf)

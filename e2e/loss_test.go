@@ -248,7 +248,7 @@ done`
 			s.prints(pod, "device has mark 000020")
 			s.neverRestarted(pod)
 			if c.wantReason == "VolumeNotRebound" {
-				const why = "it could not be exchanged: the volume is a different block device now, and a running container keeps the one it started with"
+				const why = "its mount could not be replaced: the volume is a different block device now, and a running container keeps the one it started with"
 				s.explains("volume", claim.Spec.VolumeName, "is Bound: volume "+claim.Spec.VolumeName+" was lost on node ", "but not for container main of pod "+s.name+"/writer, which keeps the lost mount: "+why)
 				s.explainsKept(pod, claim, "main", why)
 			} else if e := s.explains("pod", s.name+"/writer", "is running: "); !e.Healthy {

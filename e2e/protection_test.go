@@ -264,7 +264,7 @@ func TestAVolumeThatAClaimIsToHaveWaitsForThatClaim(t *testing.T) {
 	if now := read(s, vol); now.Status.Phase == corev1.VolumeBound || !slices.Contains(now.Finalizers, "kubernetes.io/pv-protection") {
 		t.Errorf("the volume is %s with finalizers %q", now.Status.Phase, now.Finalizers)
 	}
-	s.explains("volume", vol.Name, "is Terminating: claim "+s.name+"/data was to have it and cannot any more")
+	s.explains("volume", vol.Name, "is Terminating: claim "+s.name+"/data was to get it and no longer can")
 	s.remove(claim)
 	s.gone(vol)
 }

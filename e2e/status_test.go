@@ -131,7 +131,7 @@ func TestStatusTellsHowEverythingStands(t *testing.T) {
 	if err != nil || status != 1 || strings.Contains(out, "\x1b") {
 		t.Errorf("tarn status ended with %d (%v) and printed\n%q", status, err, out)
 	}
-	s.says(out, "tarn is not well: ", "trash", s.name+"-broken", fails[2])
+	s.says(out, "tarn is not healthy: ", "trash", s.name+"-broken", fails[2])
 
 	s.remove(broken)
 	s.remove(waits)

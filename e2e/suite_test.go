@@ -108,7 +108,7 @@ func follow(ctx context.Context) error {
 	// Start returns when ctx ends, with the process.
 	go func() { _ = suite.cached.Start(ctx) }()
 	if !suite.cached.WaitForCacheSync(ctx) {
-		return errors.New("the first lists never came")
+		return errors.New("the initial lists did not arrive")
 	}
 	return nil
 }

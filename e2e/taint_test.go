@@ -113,7 +113,7 @@ func TestWhenANodeIsTaintedOrSilentAVolumeInUseStays(t *testing.T) {
 	}
 	goOn := func() { _ = unix.Kill(pid, unix.SIGCONT) } // also where the case fails before
 	defer goOn()
-	s.nodeBecomes(node, "given up", func(node *corev1.Node) bool { return !isReadyNode(node) })
+	s.nodeBecomes(node, "released", func(node *corev1.Node) bool { return !isReadyNode(node) })
 	s.explains("pod", s.name+"/stays", "its node "+node+" is not ready")
 	// Where the silent node is the only one, Kubernetes takes the fault for the control plane's own and may leave the taint away.
 	s.kubectl("taint", "--overwrite", "node", node, corev1.TaintNodeUnreachable+":NoExecute")
@@ -133,7 +133,7 @@ func TestWhenANodeIsTaintedOrSilentAVolumeInUseStays(t *testing.T) {
 		t.Errorf("there were %d stages and %d staging pods, want one of each", seen.stages, seen.pods[tarn.StepStaging])
 	}
 	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(stays), stays); err != nil || stays.DeletionTimestamp != nil {
-		t.Errorf("the consumer that tolerates all of it is to go: %v", err)
+		t.Errorf("the consumer that tolerates all of it is being deleted: %v", err)
 	}
 }
 

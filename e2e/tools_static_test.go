@@ -44,7 +44,7 @@ func TestEachExampleProvisionerIsServedAndGoesAgain(t *testing.T) {
 				}
 				c := meta.FindStatusCondition(p.Status.Conditions, pav.ConditionReady)
 				if c == nil {
-					return false, "no controller has judged it"
+					return false, "no controller has validated it"
 				}
 				return meta.IsStatusConditionTrue(p.Status.Conditions, pav.ConditionReady), c.Message
 			})
@@ -94,7 +94,7 @@ func TestAVolumeWrittenByHandPassesTarnPavTest(t *testing.T) {
 	}{
 		{"a made-up one", document(script{text: "mkdir /pav/volume"}, asIs), nil, 0, "bound", "of 1Gi, handle by-hand-"},
 		{"one that is given", document(of("disk-7/eu"), asIs), []string{"--volume", volume}, 0, "bound", "of 2Gi, handle disk-7"},
-		{"one that can only be read", document(script{text: "mkdir /pav/volume && echo a > /pav/volume/b"}, asIs), []string{"--volume", shown}, 0, "written", "the volume can only be read"},
+		{"one that can only be read", document(script{text: "mkdir /pav/volume && echo a > /pav/volume/b"}, asIs), []string{"--volume", shown}, 0, "written", "read, not written: the volume is read-only"},
 		{"one with a Secret", document(script{text: "test $WORD = open && mkdir /pav/volume"}, keyed), []string{"--with", secret, "--namespace", namespace}, 0, "staged", "on node "},
 		{"one that cannot be staged", document(of("disk-8/eu"), asIs), []string{"--volume", volume}, 1, "staged", "exited with 1"},
 		{"one that is refused", document(of("disk-7/eu"), small), []string{"--volume", volume}, 1, "staged", "spec.volumeValidation.maxCapacity"},

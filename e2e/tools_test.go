@@ -120,8 +120,8 @@ func TestLintFindsThreeMistakesAndTheAPIServerAFourth(t *testing.T) {
 	out, _ := mustTool(t, 1, three+"---\n"+document("fourth", fields{"volumeStaging": fourth}), "pav", "lint", "-")
 	const staging = "spec.volumeStaging.podTemplate.spec.containers[0]"
 	for _, want := range []string{
-		`has no variable "requestedCapacity"`, "must be Never or OnFailure", "expected token 'name'",
-		staging + ".name: the API server refuses it: ",
+		`has no variable "requestedCapacity"`, "must end, so write Never or OnFailure", "expected token 'name'",
+		staging + ".name: the API server rejects it: ",
 		staging + `.securityContext.privileged: needs privileged: namespace "tarn-volumes" must allow the Pod Security level privileged`,
 		"4 errors, ", " in 2 PavProvisioners",
 	} {
@@ -234,8 +234,8 @@ func (r tried) words(t *testing.T, failed, undone, validated, created string) {
 	t.Helper()
 	want := []struct{ name, detail string }{
 		{"accepted", ""}, {"registered", "on "}, {"failed", failed}, {"undone", undone},
-		{"validated", validated}, {"created", created}, {"bound", "volume pvc-"}, {"staged", "on node "}, {"written", ""}, {"ready", ""}, {"expanded", "not tried: there is no spec.volumeExpansion"}, {"read", ""}, {"unstaged", ""},
-		{"recycled", "not tried: there is no spec.volumeRecycling"}, {"deleted", ""}, {"nothing left", ""}, {"cleaned up", ""},
+		{"validated", validated}, {"created", created}, {"bound", "volume pvc-"}, {"staged", "on node "}, {"written", ""}, {"ready", ""}, {"expanded", "skipped: there is no spec.volumeExpansion"}, {"read", ""}, {"unstaged", ""},
+		{"recycled", "skipped: there is no spec.volumeRecycling"}, {"deleted", ""}, {"nothing left", ""}, {"cleaned up", ""},
 	}
 	if !r.Passed || len(r.Steps) != len(want) {
 		t.Fatalf("want %d steps that pass, got %+v", len(want), r)
@@ -272,7 +272,7 @@ func TestTheExamplesPassTarnPavTest(t *testing.T) {
 		creations, deletions               int
 	}{
 		{"without a creation pod", "../examples/hello-world/1-provisioner.yaml", "", nil,
-			"not tried: there is no creation pod", "not tried: nothing has failed",
+			"skipped: there is no creation pod", "skipped: nothing failed",
 			"there is no spec.volumeValidation", "without a pod, handle ", 0, 0},
 		{"with a pod in each section", "../examples/five-sections/provisioner.yaml", "", nil, "creation made to fail", "",
 			"by its pod", "by its pod, handle ", 2, 2},

@@ -226,7 +226,7 @@ func theVolumesOfANodeThatIsDeleted(t *testing.T) {
 	s.gone(first) // with its node, too
 	s.remove(made)
 	vol := &corev1.PersistentVolume{ObjectMeta: named(made.Spec.VolumeName)}
-	e := s.explains("volume", vol.Name, fmt.Sprintf("node %q, which has its storage, is gone", doomed.Name))
+	e := s.explains("volume", vol.Name, fmt.Sprintf("node %q, which holds its storage, is gone", doomed.Name))
 	s.does(e.command())
 	s.gone(vol)
 	s.remove(second)

@@ -17,7 +17,7 @@ by_kubectl_twice_under_a_writer() {
 	kubectl wait --for=jsonpath='{.metadata.deletionTimestamp}' "pavvol/$kept" crd/pavvolumes.tarn.dev --timeout=180s >&2
 	goes_on "after kubectl delete, twice"
 	said=$(refuses --keep-volumes)
-	grep -q "^    delete the pods that use it, .* then install Tarn again: tarn explain volume $kept\$" <<<"$said" || fail "it does not say which comes first: $said"
+	grep -q "^    delete the pods that use it, and install Tarn again when .*: tarn explain volume $kept\$" <<<"$said" || fail "it does not say which comes first: $said"
 	kubectl delete pod writer --wait=false >&2
 	kubectl wait --for=jsonpath='{.status.phase}'=Failed pod/writer --timeout=180s >&2
 	# When no stage is left the kind goes, and then nobody can say that a pod has none: it takes a second time.
@@ -61,7 +61,7 @@ with_an_app_where_helm_makes_the_namespace() {
 	END
 	kept=$(kubectl get pvc "$claim" --output jsonpath='{.spec.volumeName}')
 	said=$(refuses --yes)
-	grep -A 1 -x 'application default/board is deployed' <<<"$said" | grep -q '^    kubectl delete app -n default board, with which its volumes go' || fail "it does not say what becomes of an application: $said"
+	grep -A 1 -x 'application default/board is deployed' <<<"$said" | grep -q '^    kubectl delete app -n default board, which deletes its volumes too' || fail "it does not say what becomes of an application: $said"
 	said=$(refuses --keep-volumes --yes)
 	said=$(sed -n '/^application default.board is deployed$/{n;s/^    keep its volumes: //p}' <<<"$said")
 	[[ $said == *"kubectl patch app "*" && kubectl annotate pvc "*" && kubectl delete app -n default board" ]] || fail "it does not say how an application goes without its data: $said"
@@ -76,7 +76,7 @@ with_an_app_where_helm_makes_the_namespace() {
 	touch "$shelf/go"
 	told "$(without_remarks <&"$speaking")" <<-END
 		delete tarn-api and tarn-controller and wait until they have ended
-		let go of 1 volumes: their data stays, with reclaim policy Retain
+		release 1 volumes: their data stays, with reclaim policy Retain
 		delete 1 PavProvisioners and their CSIDrivers
 		delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
 		Tarn is uninstalled

@@ -135,8 +135,8 @@ with_a_pool() {
 	for way in "" --yes; do
 		told "$(refuses $way)" <<-END
 			volume $spare is protected from deletion
-			    kubectl label pv $spare tarn.dev/deletion-protection-; to leave its data as it is: --keep-volumes
-			tarn: not uninstalled: see above what is in the way \(1\), and what to do about it
+			    kubectl label pv $spare tarn.dev/deletion-protection-; to keep its data: --keep-volumes
+			tarn: not uninstalled: see above the obstacles \(1\) and what to do about each
 		END
 	done
 	[ "$(kubectl get pv --selector pool=addon-spare --output name | wc -l)" -ge 20 ] || fail "what was refused was begun"
@@ -147,7 +147,7 @@ with_a_pool() {
 		3. delete tarn-api and tarn-controller and wait until they have ended
 		4. delete 3 PavProvisioners and their CSIDrivers
 		5. delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
-		nothing was done; with --yes it is
+		nothing was changed; to run these steps, add --yes
 	END
 	begins_uninstalling
 	[ -z "$(kubectl get pvset --output name)" ] || fail "the pool is there, and it says: $heard"
@@ -204,17 +204,17 @@ keeping_a_volume() {
 	spares=$(slow_spares)
 	uses_shelved 'echo first > /data/log'
 	told "$(refuses)" <<-END
-		volume $kept is that of claim default/shelved
-		    kubectl delete pvc -n default shelved; to leave its data as it is: --keep-volumes
-		tarn: not uninstalled: see above what is in the way \(1\), and what to do about it
+		volume $kept belongs to claim default/shelved
+		    kubectl delete pvc -n default shelved; to keep its data: --keep-volumes
+		tarn: not uninstalled: see above the obstacles \(1\) and what to do about each
 	END
 	told "$(uninstall --keep-volumes)" <<-END
 		1. delete 1 PersistentVolumeSets and wait until the spare volumes of their pools are destroyed
 		2. delete tarn-api and tarn-controller and wait until they have ended
-		3. let go of 1 volumes: their data stays, with reclaim policy Retain
+		3. release 1 volumes: their data stays, with reclaim policy Retain
 		4. delete 1 PavProvisioners and their CSIDrivers
 		5. delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
-		nothing was done; with --yes it is
+		nothing was changed; to run these steps, add --yes
 	END
 	( # spares are destroyed, however long that takes, before the controllers end
 		kubectl wait --for=delete pvset/addon-slow --timeout=180s >&2
@@ -224,7 +224,7 @@ keeping_a_volume() {
 	told "$(uninstall --keep-volumes --yes | without_remarks)" <<-END
 		delete 1 PersistentVolumeSets and wait until the spare volumes of their pools are destroyed
 		delete tarn-api and tarn-controller and wait until they have ended
-		let go of 1 volumes: their data stays, with reclaim policy Retain
+		release 1 volumes: their data stays, with reclaim policy Retain
 		delete 1 PavProvisioners and their CSIDrivers
 		delete tarn-node, admission policies, roles, custom resources and namespace tarn-system
 		Tarn is uninstalled
@@ -247,9 +247,9 @@ keeping_a_volume() {
 	kubectl delete pvc shelved --timeout=180s >&2
 	kubectl wait --for=jsonpath='{.status.phase}'=Released "pv/$kept" --timeout=180s >&2
 	told "$(refuses)" <<-END
-		volume $kept was left by an earlier Tarn, and nothing knows how to destroy its storage
-		    kubectl delete pv $kept, and see to its storage yourself; to leave its data as it is: --keep-volumes
-		tarn: not uninstalled: see above what is in the way \(1\), and what to do about it
+		volume $kept was left by an earlier Tarn, and no record says how to destroy its storage
+		    kubectl delete pv $kept, and delete its storage yourself; to keep its data: --keep-volumes
+		tarn: not uninstalled: see above the obstacles \(1\) and what to do about each
 	END
 	kubectl delete pv "$kept" --timeout=180s >&2
 	[ -e "$shelf/$kept/log" ] || fail "the data of a volume that Tarn was not to destroy are gone"
@@ -353,7 +353,7 @@ beside_others() {
 	rolled_out deployment/theirs
 	was=$(kubectl -n tarn-system get pods --selector app=theirs --output jsonpath='{.items[*].metadata.uid}')
 	said=$(uninstall --yes | without_remarks)
-	grep -q "namespace tarn-system stays, with what is not Tarn's: ConfigMap theirs, Deployment theirs, PersistentVolumeClaim theirs, Secret theirs\$" <<<"$said" || fail "what others have is not named: $said"
+	grep -q "namespace tarn-system stays, with objects that are not Tarn's: ConfigMap theirs, Deployment theirs, PersistentVolumeClaim theirs, Secret theirs\$" <<<"$said" || fail "what others have is not named: $said"
 	[ "$(tail -n 1 <<<"$said")" = "Tarn is uninstalled" ] || fail "it does not come to its end: $said"
 	[ "$was" = "$(kubectl -n tarn-system get pods --selector app=theirs --output jsonpath='{.items[*].metadata.uid}')" ] || fail "the pod of others is another one"
 	kubectl -n tarn-system wait --for=condition=Ready pod --selector app=theirs --timeout=180s >&2

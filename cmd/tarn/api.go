@@ -44,17 +44,17 @@ apps.tarn.dev in the namespace. The API describes itself at /docs and /openapi.j
 	flags.process.Register(cmd.Flags())
 	cmd.AddCommand(newDocumentCommand())
 	f := cmd.Flags()
-	f.StringVar(&flags.listening.Address, "bind-address", "127.0.0.1:8084", "where calls are answered")
-	f.StringVar(&flags.listening.CertFile, "tls-cert-file", "", "certificate to serve TLS with; read again when it changes")
-	f.StringVar(&flags.listening.KeyFile, "tls-private-key-file", "", "its private key")
-	f.BoolVar(&flags.listening.Insecure, "insecure", false, "serve plain HTTP beyond this machine, behind a proxy that ends TLS")
-	f.StringVar(&flags.options.Namespace, "default-namespace", "default", "namespace of calls that name none, by callers that are no service account")
-	f.StringSliceVar(&flags.options.Audiences, "audience", nil, "audience that tokens must be for; without it the API server's own")
+	f.StringVar(&flags.listening.Address, "bind-address", "127.0.0.1:8084", "address that serves the API")
+	f.StringVar(&flags.listening.CertFile, "tls-cert-file", "", "TLS certificate; reloaded when it changes")
+	f.StringVar(&flags.listening.KeyFile, "tls-private-key-file", "", "private key of --tls-cert-file")
+	f.BoolVar(&flags.listening.Insecure, "insecure", false, "serve plain HTTP on other addresses than loopback, behind a proxy that terminates TLS")
+	f.StringVar(&flags.options.Namespace, "default-namespace", "default", "default namespace for callers that are not service accounts")
+	f.StringSliceVar(&flags.options.Audiences, "audience", nil, "audience that tokens must have; the default is the API server's own")
 	registerClasses(f, &flags.classes)
-	f.Float64Var(&flags.options.Limits.PerSecond, "calls-per-second", api.DefaultLimits.PerSecond, "how many calls a user, or the service accounts of a namespace together, may make in the long run")
-	f.IntVar(&flags.options.Limits.Burst, "calls-at-once", api.DefaultLimits.Burst, "how many calls they may make at once")
-	f.IntVar(&flags.options.Limits.Streams, "streams", api.DefaultLimits.Streams, "how many streams of events they may have open")
-	f.IntVar(&flags.options.Limits.Apps, "apps-per-namespace", api.DefaultLimits.Apps, "how many apps a namespace may have before the API creates no more; 0 for any number")
+	f.Float64Var(&flags.options.Limits.PerSecond, "calls-per-second", api.DefaultLimits.PerSecond, "sustained calls per second allowed for a user, or for all service accounts of a namespace together")
+	f.IntVar(&flags.options.Limits.Burst, "calls-at-once", api.DefaultLimits.Burst, "burst of calls allowed for them")
+	f.IntVar(&flags.options.Limits.Streams, "streams", api.DefaultLimits.Streams, "event streams allowed for them at a time")
+	f.IntVar(&flags.options.Limits.Apps, "apps-per-namespace", api.DefaultLimits.Apps, "apps allowed in a namespace before the API rejects new ones; 0 for no limit")
 	return cmd
 }
 
@@ -78,7 +78,7 @@ func newDocumentCommand() *cobra.Command {
 // registerClasses adds the flag for the storage classes of volumes that name none, which
 // the API and the controllers must agree on.
 func registerClasses(flags *pflag.FlagSet, classes *map[string]string) {
-	cli.RegisterAppClasses(flags, classes, "storage class of the volumes of applications that name none, by access mode; API and controllers must be told the same")
+	cli.RegisterAppClasses(flags, classes, "default storage class of applications' volumes, for each access mode; must be the same for the API and the controllers")
 }
 
 // appClasses reads that flag.
@@ -93,7 +93,7 @@ var teller = client.ObjectKey{Namespace: "tarn-system", Name: "tarn-api-stats"}
 // usedBytes asks kubelets how full volumes are. What they do not tell is not known.
 func usedBytes(config *rest.Config, live client.Client, log logr.Logger) (func(context.Context, string, map[string]string) map[string]kubelet.Usage, error) {
 	if config.Insecure {
-		log.Info("it is not known how full volumes are: without an authority no kubelet can be trusted")
+		log.Info("the usage of volumes is unknown: there is no certificate authority to verify the kubelets with")
 		return nil, nil
 	}
 	asked := rest.AnonymousClientConfig(config)
@@ -105,7 +105,7 @@ func usedBytes(config *rest.Config, live client.Client, log logr.Logger) (func(c
 	return func(ctx context.Context, namespace string, labels map[string]string) map[string]kubelet.Usage {
 		used, err := kubelets.Used(ctx, namespace, labels)
 		if err != nil {
-			log.V(1).Info("it is not known how full some volumes are", "namespace", namespace, "because", err.Error())
+			log.V(1).Info("the usage of some volumes is unknown", "namespace", namespace, "because", err.Error())
 		}
 		return used
 	}, nil

@@ -45,26 +45,26 @@ func newControllerCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "Run the controllers: provisioners, volumes, stages, reclaiming",
-		Long: "Run Tarn's controllers until they are told to end. Several may run: one of them works, the others take over within\n" +
-			"seconds; see docs/operations/high-availability.md. Of a cluster whose Kubernetes binds and protects claims itself,\n" +
-			"which is the rule, --controllers leaves bind and protect out.",
+		Long: "Run Tarn's controllers until they are stopped. You can run several: one is the leader, and another takes over within\n" +
+			"seconds; see docs/operations/high-availability.md. If Kubernetes itself binds and protects claims,\n" +
+			"which is usual, leave bind and protect out with --controllers.",
 		Example: "  tarn controller\n" +
 			"  tarn controller --controllers '*' --scrub-image tarn:latest",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runController(cmd, flags) },
 	}
 	flags.process.Register(cmd.Flags())
-	cmd.Flags().StringSliceVar(&flags.controllers, "controllers", defaultControllers, "what to run: * for all, names, and -name to leave one out; bind and protect want Kubernetes' own switched off in kube-controller-manager ("+strings.Join(controllerNames(), ", ")+")")
+	cmd.Flags().StringSliceVar(&flags.controllers, "controllers", defaultControllers, "controllers to run: * for all, names, and -name to leave one out; for bind and protect, disable Kubernetes' own in kube-controller-manager ("+strings.Join(controllerNames(), ", ")+")")
 	flags.election.register(cmd.Flags())
 	flags.plugins.register(cmd.Flags())
-	cmd.Flags().BoolVar(&flags.provisioning, "enable-dynamic-provisioning", true, "whether the controller bind asks for new volumes where none fits; kube-controller-manager has a flag of that name for its own")
-	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "folder of the node agent on every node; must be what tarn node is given")
-	cmd.Flags().StringSliceVar(&flags.namespaces, "step-namespaces", steppod.DefaultNamespaces, "namespaces that pods of PavProvisioners may run in, first the one of those whose template names none; * for all. Such pods are root on their nodes: who may edit one of these namespaces may be so too")
-	cmd.Flags().StringVar(&flags.pauseImage, "pause-image", pool.DefaultPauseImage, "image of the pods by which pools have a node chosen; they need not start, so it need not be there")
-	cmd.Flags().StringVar(&flags.scrubImage, "scrub-image", "", "image of tarn, for the pods by which released volumes are recycled; empty switches that off")
-	cmd.Flags().StringSliceVar(&flags.pullSecrets, "scrub-pull-secret", nil, "Secrets of Tarn's namespace with which the image of those pods is pulled, by name")
+	cmd.Flags().BoolVar(&flags.provisioning, "enable-dynamic-provisioning", true, "whether the controller bind requests new volumes if none fits; kube-controller-manager has the same flag for its binder")
+	cmd.Flags().StringVar(&flags.stateDir, "state-dir", tarnv1.DefaultStateDir, "directory of the node agent on every node; must be the same for tarn node")
+	cmd.Flags().StringSliceVar(&flags.namespaces, "step-namespaces", steppod.DefaultNamespaces, "namespaces where pods of PavProvisioners may run; the first is the default of templates that name none; * for all. These pods are root on their nodes, and so may be users who can edit one of these namespaces")
+	cmd.Flags().StringVar(&flags.pauseImage, "pause-image", pool.DefaultPauseImage, "image of the pods that make the scheduler select nodes for pools; they do not start, so it does not have to exist")
+	cmd.Flags().StringVar(&flags.scrubImage, "scrub-image", "", "image of tarn, for the pods that recycle released volumes; empty switches recycling off")
+	cmd.Flags().StringSliceVar(&flags.pullSecrets, "scrub-pull-secret", nil, "names of Secrets in Tarn's namespace for pulling that image")
 	registerClasses(cmd.Flags(), &flags.appClasses)
-	cmd.Flags().IntVar(&flags.workers, "workers", 16, "how many objects of a kind are worked on at once")
+	cmd.Flags().IntVar(&flags.workers, "workers", 16, "how many objects of a kind are reconciled at a time")
 	return cmd
 }
 

@@ -138,7 +138,7 @@ func selectControllers(words []string) ([]string, error) {
 		}
 		// The default names controllers to leave out, whether or not this build has them.
 		if controllers[name] == nil && name != everyController && !slices.Contains(defaultControllers, word) {
-			return nil, fmt.Errorf("--controllers: there is no controller %q: take * or any of %s, with - before those to leave out", name, strings.Join(controllerNames(), ", "))
+			return nil, fmt.Errorf("--controllers: there is no controller %q: give * or any of %s, with - before those to leave out", name, strings.Join(controllerNames(), ", "))
 		}
 	}
 	if len(selected) == 0 {

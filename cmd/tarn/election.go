@@ -35,10 +35,10 @@ type electionFlags struct {
 }
 
 func (f *electionFlags) register(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.on, "leader-elect", true, "work only while holding the lease tarn-controller, so that several replicas can run")
-	flags.DurationVar(&f.duration, "leader-elect-lease-duration", 4*time.Second, "after how long without a renewal another controller takes over; whole seconds. Longer bears longer pauses of the API server, and leaves a dead leader's work lying longer")
-	flags.DurationVar(&f.renew, "leader-elect-renew-deadline", 2500*time.Millisecond, "how long a leader tries to renew its lease before it ends; with a retry period a second less than the lease's duration, or more")
-	flags.DurationVar(&f.retry, "leader-elect-retry-period", 200*time.Millisecond, "how often the lease is renewed, and asked for by those who stand by")
+	flags.BoolVar(&f.on, "leader-elect", true, "run only while holding the lease tarn-controller, so that several replicas can run")
+	flags.DurationVar(&f.duration, "leader-elect-lease-duration", 4*time.Second, "time without a renewal after which another controller takes over, in whole seconds. A longer time tolerates longer outages of the API server, but delays the takeover")
+	flags.DurationVar(&f.renew, "leader-elect-renew-deadline", 2500*time.Millisecond, "how long a leader tries to renew its lease before it exits; at least a second and a retry period less than the lease duration")
+	flags.DurationVar(&f.retry, "leader-elect-retry-period", 200*time.Millisecond, "how often the leader renews the lease and standbys try to acquire it")
 }
 
 // unseen is how much sooner than a lease's duration after its last renewal another may
@@ -51,11 +51,11 @@ func (f *electionFlags) check() error {
 	case !f.on:
 		return nil
 	case f.duration%time.Second != 0 || f.duration <= 0:
-		return fmt.Errorf("--leader-elect-lease-duration=%s: a lease is held for whole seconds: take %s", f.duration, f.duration.Truncate(time.Second)+time.Second)
+		return fmt.Errorf("--leader-elect-lease-duration=%s: the duration must be whole seconds: use %s", f.duration, f.duration.Truncate(time.Second)+time.Second)
 	case f.renew+f.retry > f.duration-unseen:
-		return fmt.Errorf("--leader-elect-renew-deadline=%s: the leader could work on after another has taken its lease of %s: take %s or less, or a longer lease", f.renew, f.duration, f.duration-unseen-f.retry)
+		return fmt.Errorf("--leader-elect-renew-deadline=%s: the leader could still run after another has acquired its lease of %s: use %s or less, or a longer lease", f.renew, f.duration, f.duration-unseen-f.retry)
 	case f.retry <= 0 || f.renew <= slowest:
-		return fmt.Errorf("--leader-elect-retry-period=%s: there must be time for a second try before the renew deadline of %s: take more than 0 and less than %s", f.retry, f.renew, time.Duration(float64(f.renew)/leaderelection.JitterFactor))
+		return fmt.Errorf("--leader-elect-retry-period=%s: there must be time for a retry before the renew deadline of %s: use more than 0 and less than %s", f.retry, f.renew, time.Duration(float64(f.renew)/leaderelection.JitterFactor))
 	}
 	return nil
 }

@@ -42,9 +42,9 @@ func TestTimesWithWhichNoneOrTwoWouldLeadAreRefused(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--leader-elect-lease-duration=2500ms"}, "take 3s"},
+		{[]string{"--leader-elect-lease-duration=2500ms"}, "use 3s"},
 		{[]string{"--leader-elect-lease-duration=0s"}, "whole seconds"},
-		{[]string{"--leader-elect-renew-deadline=3s"}, "--leader-elect-renew-deadline=3s: the leader could work on after another has taken its lease of 4s: take 2.8s or less"},
+		{[]string{"--leader-elect-renew-deadline=3s"}, "--leader-elect-renew-deadline=3s: the leader could still run after another has acquired its lease of 4s: use 2.8s or less"},
 		{[]string{"--leader-elect-lease-duration=9s", "--leader-elect-retry-period=2600ms"}, "less than 2.083"},
 		{[]string{"--leader-elect-retry-period=0s"}, "more than 0"},
 	} {

@@ -35,8 +35,8 @@ func newNodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
 		Short: "Run the node agent: CSI sockets, stages, /pav of pods",
-		Long: "Run the node agent, as root, on each node whose pods use Tarn's volumes. It serves the kubelet over a CSI socket per\n" +
-			"provisioner, mounts, and reads what pods leave in /pav; it never makes a pod.",
+		Long: "Run the node agent, as root, on each node whose pods use Tarn's volumes. It serves the kubelet on one CSI socket for each\n" +
+			"provisioner, mounts volumes, and reads what pods leave in /pav. It never creates pods.",
 		Example: "  tarn node --node-name n1\n" +
 			"  tarn node --node-name n1 --cri-endpoint /run/containerd/containerd.sock",
 		Args: cobra.NoArgs,
@@ -45,9 +45,9 @@ func newNodeCommand() *cobra.Command {
 	flags.process.Register(cmd.Flags())
 	f := cmd.Flags()
 	f.StringVar(&flags.options.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node in the API; the default is $NODE_NAME")
-	f.StringVar(&flags.options.KubeletDir, "kubelet-dir", defaultKubeletDir, "the kubelet's root folder, at the path the kubelet itself uses")
-	f.StringVar(&flags.options.StateDir, "state-dir", "", "folder of the node agent; the default is plugins/"+tarnv1.ResultsDriver+" in the kubelet's folder; must be what tarn controller is given")
-	f.StringVar(&flags.options.CRIEndpoint, "cri-endpoint", "", "the container runtime's socket, to hear of ended pods at once; without it the kubelet tells, 1 to 2 s later (the kernel, of staging pods in use)")
+	f.StringVar(&flags.options.KubeletDir, "kubelet-dir", defaultKubeletDir, "the kubelet's root directory, at the path that the kubelet uses")
+	f.StringVar(&flags.options.StateDir, "state-dir", "", "directory of the node agent; the default is plugins/"+tarnv1.ResultsDriver+" in the kubelet's directory; must be the same for tarn controller")
+	f.StringVar(&flags.options.CRIEndpoint, "cri-endpoint", "", "socket of the container runtime, to detect ended pods at once; without it the kubelet reports them 1 to 2 s later (the kernel, for staging pods in use)")
 	return cmd
 }
 
@@ -56,13 +56,13 @@ func (f *nodeFlags) check() error {
 		return errors.New("the node's name is missing; give --node-name or set NODE_NAME")
 	}
 	if !filepath.IsAbs(f.options.KubeletDir) {
-		return fmt.Errorf("--kubelet-dir %q is no absolute path; give the kubelet's own", f.options.KubeletDir)
+		return fmt.Errorf("--kubelet-dir %q is not an absolute path; give the kubelet's root directory", f.options.KubeletDir)
 	}
 	if f.options.StateDir == "" {
 		f.options.StateDir = filepath.Join(f.options.KubeletDir, "plugins", tarnv1.ResultsDriver)
 	}
 	if !filepath.IsAbs(f.options.StateDir) {
-		return fmt.Errorf("--state-dir %q is no absolute path", f.options.StateDir)
+		return fmt.Errorf("--state-dir %q is not an absolute path; give one such as /var/lib/kubelet/plugins/tarn.dev", f.options.StateDir)
 	}
 	return nil
 }

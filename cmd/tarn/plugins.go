@@ -17,8 +17,8 @@ type pluginFlags struct {
 }
 
 func (f *pluginFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.hostPathRoot, "host-path-root", "", "folder in which "+hostpath.Provisioner+" makes volumes, at the path the kubelet of this node has it; for clusters of one node; empty switches it off")
-	flags.StringVar(&f.nodeName, "node-name", os.Getenv("NODE_NAME"), "name in the API of the node this process runs on; needed for --host-path-root; the default is $NODE_NAME")
+	flags.StringVar(&f.hostPathRoot, "host-path-root", "", "directory where "+hostpath.Provisioner+" makes volumes, at the path that this node's kubelet uses; for clusters of one node; empty switches it off")
+	flags.StringVar(&f.nodeName, "node-name", os.Getenv("NODE_NAME"), "name in the API of this process's node; needed for --host-path-root; the default is $NODE_NAME")
 }
 
 // plugins are those the flags ask for.
@@ -31,7 +31,7 @@ func (f *pluginFlags) plugins() ([]plugin.Plugin, error) {
 		return nil, fmt.Errorf("--host-path-root and --node-name: %w", err)
 	}
 	if made.Place == "" {
-		fmt.Fprintf(os.Stderr, "--host-path-root %s takes no file .tarn-root, as one that is full or read-only: another disk that is found at its path later would not be noticed\n", f.hostPathRoot)
+		fmt.Fprintf(os.Stderr, "--host-path-root %s: cannot create .tarn-root there, for example because the disk is full or read-only: Tarn would not notice if another disk is mounted there later\n", f.hostPathRoot)
 	}
 	return []plugin.Plugin{made}, nil
 }

@@ -60,7 +60,7 @@ func (r *readiness) check(request *http.Request) error {
 	ctx, cancel := context.WithTimeout(request.Context(), readyTimeout)
 	defer cancel()
 	if !r.caches.WaitForCacheSync(ctx) {
-		return errors.New("the caches are not filled yet")
+		return errors.New("the caches are not synced yet")
 	}
 	var reason error
 	err := wait.PollUntilContextCancel(ctx, readyAgain, true, func(ctx context.Context) (bool, error) {
@@ -84,7 +84,7 @@ func (r *readiness) led(ctx context.Context) error {
 	}
 	lease := &coordinationv1.Lease{} // without a holder, as one that is not there
 	if err := r.live.Get(ctx, client.ObjectKey{Namespace: cli.Namespace, Name: kube.ControllerName}, lease); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("no controller leads: %w", err)
+		return fmt.Errorf("no controller is the leader: %w", err)
 	}
 	now := leaseState{holder: ptr.Deref(lease.Spec.HolderIdentity, "")}
 	if lease.Spec.RenewTime != nil {
@@ -97,11 +97,11 @@ func (r *readiness) led(ctx context.Context) error {
 	}
 	r.seen = &now
 	if now.holder == "" {
-		return errors.New("no controller leads: nobody holds the lease")
+		return errors.New("no controller is the leader: the lease has no holder")
 	}
 	silent := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 4)) * time.Second
 	if r.renewed.IsZero() || time.Since(r.renewed) > silent {
-		return fmt.Errorf("no controller leads: %s holds the lease, and is not seen to renew it", now.holder)
+		return fmt.Errorf("no controller is the leader: %s holds the lease, but does not renew it", now.holder)
 	}
 	return nil
 }

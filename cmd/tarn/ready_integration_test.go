@@ -238,15 +238,15 @@ func TestAControllerIsNeverReadyWhereClaimsAreNotServed(t *testing.T) {
 			launch(t, config, admin, account).becomes(t, want)
 		})
 	}
-	const unfilled = "the caches are not filled yet"
+	const unfilled = "the caches are not synced yet"
 	unready("without any right", unfilled)
 	unready("without what Apps need", unfilled, cluster, lease)
-	unready("without a right to the lease", "no controller leads: leases.coordination.k8s.io", cluster, apps)
-	unready("where nobody can take the lease", "nobody holds the lease", cluster, apps, readOnly)
+	unready("without a right to the lease", "no controller is the leader: leases.coordination.k8s.io", cluster, apps)
+	unready("where nobody can take the lease", "the lease has no holder", cluster, apps, readOnly)
 	if err := admin.Create(t.Context(), dead); err != nil {
 		t.Fatal(err)
 	}
-	unready("where nobody can take the lease from one that died", "dead holds the lease, and is not seen to renew it", cluster, apps, readOnly)
+	unready("where nobody can take the lease from one that died", "dead holds the lease, but does not renew it", cluster, apps, readOnly)
 
 	t.Run("beside one that leads", func(t *testing.T) {
 		launch(t, config, admin, "entitled").becomes(t, "")

@@ -67,18 +67,18 @@ func TestAControllerIsReadyWhenItsCachesAreFilledAndOneLeads(t *testing.T) {
 		last time.Duration
 		want string
 	}{
-		{"it leads, with empty caches", false, won, lease{}, 0, "not filled"},
+		{"it leads, with empty caches", false, won, lease{}, 0, "not synced yet"},
 		{"it leads", true, won, lease{}, 0, ""},
-		{"nobody ever led", true, waiting, lease{}, 0, "nobody holds the lease"},
+		{"nobody ever led", true, waiting, lease{}, 0, "the lease has no holder"},
 		{"another leads", true, waiting, lease{terms: []term{{"another", 0, forEver}}}, time.Minute, ""},
 		{"another leads, whose clock is behind", true, waiting, lease{terms: []term{{"another", 0, forEver}}, ahead: -time.Hour}, time.Minute, ""},
 		{"one is the first to lead", true, waiting, lease{terms: []term{{"first", 300 * time.Millisecond, forEver}}}, 0, ""},
-		{"another was killed long before", true, waiting, lease{terms: []term{dead}}, 0, "another holds the lease, and is not seen to renew it"},
-		{"another was killed long before, whose clock is ahead", true, waiting, lease{terms: []term{dead}, ahead: time.Hour}, 4 * time.Second, "another holds the lease, and is not seen to renew it"},
+		{"another was killed long before", true, waiting, lease{terms: []term{dead}}, 0, "another holds the lease, but does not renew it"},
+		{"another was killed long before, whose clock is ahead", true, waiting, lease{terms: []term{dead}, ahead: time.Hour}, 4 * time.Second, "another holds the lease, but does not renew it"},
 		{"another is killed, and followed as late as can be", true, waiting, lease{terms: []term{killed, {"third", 7900 * time.Millisecond, forEver}}}, time.Minute, ""},
-		{"another is killed, and nobody follows", true, waiting, lease{terms: []term{killed}}, 10 * time.Second, "another holds the lease, and is not seen to renew it"},
+		{"another is killed, and nobody follows", true, waiting, lease{terms: []term{killed}}, 10 * time.Second, "another holds the lease, but does not renew it"},
 		{"another gives it back, and is followed", true, waiting, lease{terms: []term{{"another", 0, forEver}, {"", 3900 * time.Millisecond, 0}, {"third", 4300 * time.Millisecond, forEver}}}, time.Minute, ""},
-		{"another gives it back, and nobody follows", true, waiting, lease{terms: []term{killed, {"", 3 * time.Second, 0}}}, 4 * time.Second, "nobody holds the lease"},
+		{"another gives it back, and nobody follows", true, waiting, lease{terms: []term{killed, {"", 3 * time.Second, 0}}}, 4 * time.Second, "the lease has no holder"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -22,27 +22,27 @@ func newScrubCommand() *cobra.Command {
 	var flags scrubFlags
 	cmd := &cobra.Command{
 		Use:   "scrub",
-		Short: "Destroy what is on a volume, verify it, and print the certificate",
-		Long: "Destroy what is on a volume for its next user, verify it, and print the certificate as JSON.\n" +
-			"Nobody is asked. With --check nothing is changed: what somebody else has recycled is read, and must be empty,\n" +
-			"or zeros, unless it was made anew. The controller runs both in scrub pods; see docs/guides/recycle-volumes.md.",
+		Short: "Erase the data on a volume, verify it, and print the certificate",
+		Long: "Erase the data on a volume for its next user, verify it, and print the certificate as JSON.\n" +
+			"There is no confirmation. --check changes nothing: it reads a volume that was recycled by other means and must be empty,\n" +
+			"or zeros, unless it was made again. The controller runs both in scrub pods; see docs/guides/recycle-volumes.md.",
 		Example: "  tarn scrub --method Files --path /volume\n" +
 			"  tarn scrub --method Zero --device /dev/volume --report /report\n" +
 			"  tarn scrub --check --method Zero --device /dev/volume",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runScrub(cmd, flags) },
 	}
-	cmd.Flags().StringVar(&flags.method, "method", "", "Files, Zero or Discard; with --check Recreate, too")
-	cmd.Flags().StringVar(&flags.path, "path", "", "folder at which the volume is mounted")
+	cmd.Flags().StringVar(&flags.method, "method", "", "Files, Zero or Discard; with --check also Recreate")
+	cmd.Flags().StringVar(&flags.path, "path", "", "directory where the volume is mounted")
 	cmd.Flags().StringVar(&flags.device, "device", "", "block device, instead of --path; for Zero and Discard")
-	cmd.Flags().StringVar(&flags.report, "report", "", "file to write the certificate to, too")
-	cmd.Flags().BoolVar(&flags.check, "check", false, "read only what is on the volume, after somebody else has done the method")
+	cmd.Flags().StringVar(&flags.report, "report", "", "file to also write the certificate to")
+	cmd.Flags().BoolVar(&flags.check, "check", false, "only read the volume, after another program has applied the method")
 	return cmd
 }
 
 func runScrub(cmd *cobra.Command, flags scrubFlags) error {
 	if (flags.path == "") == (flags.device == "") {
-		return errors.New("--path and --device: give one of them")
+		return errors.New("give either --path or --device")
 	}
 	method := tarnv1.RecycleMethod(flags.method)
 	do, target := scrub.File, flags.path

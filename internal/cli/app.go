@@ -42,8 +42,8 @@ func (f *appFlags) register(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	f.connection.register(cmd, flags)
 	f.server.register(flags)
-	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the apps; without it that of the kubeconfig's context")
-	RegisterAppClasses(flags, &f.classes, "storage class of volumes that name none, by access mode, as tarn controller was told; a server of tarn api knows by itself")
+	flags.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the apps; the default is that of the kubeconfig's context")
+	RegisterAppClasses(flags, &f.classes, "default storage class for each access mode; must match tarn controller. Not needed with --server")
 	completeFlag(cmd, "namespace", &f.connection, namespaceKind)
 }
 
@@ -78,10 +78,10 @@ func newAppCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "app",
 		Short: "Deploy applications with volumes from a paas.toml",
-		Long: "Deploy applications with their volumes from a paas.toml, scale them, and take them down. An app lives in a\n" +
-			"namespace, by its id. Its volumes outlive every deploy: what a paas.toml no longer names is detached and kept.\n\n" +
-			"Calls go straight to Kubernetes, with the rights of your kubeconfig, or to a server of `tarn api` where --server or\n" +
-			"$TARN_SERVER names one. Answers, checks and errors are the same.",
+		Long: "Deploy applications with their volumes from a paas.toml, scale them, and delete them. An app belongs to a namespace\n" +
+			"and has an ID. Deploying never deletes a volume: one that the paas.toml no longer names is detached and kept.\n\n" +
+			"The commands call Kubernetes with the rights of your kubeconfig. With --server or $TARN_SERVER they call a server of\n" +
+			"`tarn api` instead. Answers, checks and errors are the same.",
 	}
 	flags.register(cmd)
 	cmd.AddCommand(newAppPlanCommand(&flags), newAppDeployCommand(&flags), newAppListCommand(&flags), newAppShowCommand(&flags),
@@ -113,7 +113,7 @@ func told(cmd *cobra.Command, file string, err error) error {
 		}
 		return exitError{exitFailed}
 	case strings.Contains(answered.Message, "\n"): // several refusals, each on its line
-		return fmt.Errorf("refused:\n  %s", strings.ReplaceAll(answered.Message, "\n", "\n  "))
+		return fmt.Errorf("rejected:\n  %s", strings.ReplaceAll(answered.Message, "\n", "\n  "))
 	}
 	return err
 }

@@ -17,16 +17,16 @@ func newAppScaleCommand(flags *appFlags) *cobra.Command {
 	var wait waiting
 	cmd := &cobra.Command{
 		Use:   "scale ID PODS",
-		Short: "Run another number of pods",
-		Long: "Run another number of pods. An app with a ReadWriteOnce volume cannot have more than one: the live claim decides,\n" +
-			"not the file. One and none are always allowed.",
+		Short: "Change the number of pods of an app",
+		Long: "Change the number of pods of an app. An app with a ReadWriteOnce volume can have only one pod. What counts is the access\n" +
+			"mode of the live claim, not that in the file. 0 and 1 are always allowed.",
 		Example:           "  tarn app scale shop 3\n  tarn app scale shop 0 --namespace web",
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: flags.completeApps(nil),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pods, err := strconv.ParseInt(args[1], 10, 32)
 			if err != nil {
-				return misuse(cmd, "%q is no number of pods", args[1])
+				return misuse(cmd, "PODS %q is not a number of pods; write a whole number such as 3", args[1])
 			}
 			calls, namespace, err := flags.connect()
 			if err != nil {
@@ -53,9 +53,9 @@ func newAppDeleteCommand(flags *appFlags) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "delete ID",
-		Short: "Delete an app with its volumes, but for those it is to preserve",
-		Long: "Delete an app: its pods, and its volumes with all that is on them, but for those with preserveOnDelete. Without --yes\n" +
-			"it says what would go and what would stay, and does nothing. An app of the same id finds its preserved volumes again.",
+		Short: "Delete an app and its volumes, except those to preserve",
+		Long: "Delete an app: its pods and its volumes with their data, except volumes with preserveOnDelete. Without --yes the\n" +
+			"command only lists what it would delete and keep. A later app with the same ID gets the preserved volumes again.",
 		Example:           "  tarn app delete shop\n  tarn app delete shop --yes",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: flags.completeApps(nil),
@@ -70,7 +70,7 @@ func newAppDeleteCommand(flags *appFlags) *cobra.Command {
 			}
 			if !yes {
 				printFate(cmd.OutOrStdout(), app)
-				return errors.New("nothing was done; give --yes to do it")
+				return errors.New("nothing was changed; to do it, add --yes")
 			}
 			deletion, err := calls.Delete(cmd.Context(), namespace, app.ID)
 			if err != nil {
@@ -83,7 +83,7 @@ func newAppDeleteCommand(flags *appFlags) *cobra.Command {
 			return flags.output.print(cmd.OutOrStdout(), deletion, func(w io.Writer) error { return printDeletion(w, deletion, gone) })
 		},
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it: what is on the volumes that go cannot be had again, unless their class has a trash")
+	cmd.Flags().BoolVar(&yes, "yes", false, "delete them; data on deleted volumes is lost, unless their class has a trash")
 	wait.register(cmd)
 	flags.output.register(cmd)
 	return cmd

@@ -30,14 +30,14 @@ type appSource struct {
 }
 
 func (s *appSource) register(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&s.file, "file", "f", defaultFile, "the paas.toml, or the same as JSON; - for standard input")
+	cmd.Flags().StringVarP(&s.file, "file", "f", defaultFile, "the paas.toml, or the same content as JSON; - for standard input")
 }
 
 // read reads the file. The id is the argument's, else the name in the file.
 func (s *appSource) read(cmd *cobra.Command, args []string) error {
 	var err error
 	if s.shown, s.source.Text, err = readInput(cmd, s.file); err != nil {
-		return fmt.Errorf("%w; name another with --file", err)
+		return fmt.Errorf("%w; choose another file with --file", err)
 	}
 	s.source.JSON = strings.EqualFold(filepath.Ext(s.file), ".json") || bytes.HasPrefix(bytes.TrimSpace(s.source.Text), []byte("{"))
 	if len(args) > 0 {
@@ -49,7 +49,7 @@ func (s *appSource) read(cmd *cobra.Command, args []string) error {
 		return told(cmd, s.shown, bad)
 	}
 	if s.id = file.App.Name; s.id == "" {
-		return misuse(cmd, "%s names no app; give its id, or write name in its section [app]", s.shown)
+		return misuse(cmd, "%s does not name an app; give the app's ID as argument, or set name in section [app]", s.shown)
 	}
 	return nil
 }
@@ -58,10 +58,10 @@ func newAppPlanCommand(flags *appFlags) *cobra.Command {
 	var s appSource
 	cmd := &cobra.Command{
 		Use:   "plan [ID]",
-		Short: "Show what a deploy would create, keep, grow, detach and refuse",
-		Long: "Show what deploying a paas.toml would do to each volume and to the pods, before it does. Nothing is changed. The app\n" +
-			"need not be there yet. The id is that of the argument, else the name in the file.\n\n" +
-			"The exit status is 1 where the deploy would be refused.",
+		Short: "Show what a deploy would create, keep, expand, detach and reject",
+		Long: "Show what deploying a paas.toml would do to each volume and to the pods. Nothing is changed. The app does not have to\n" +
+			"exist yet. The ID is the argument, or the name in the file.\n\n" +
+			"The exit status is 1 if the deploy would be rejected.",
 		Example: "  tarn app plan\n" +
 			"  tarn app plan shop --file deploy/paas.toml --namespace web",
 		Args:              cobra.MaximumNArgs(1),
@@ -111,13 +111,13 @@ func newAppDeployCommand(flags *appFlags) *cobra.Command {
 	var wait waiting
 	cmd := &cobra.Command{
 		Use:   "deploy [ID]",
-		Short: "Deploy a paas.toml, and wait until it runs",
-		Long: "Deploy a paas.toml: make the volumes that are not there yet, attach those that are, grow those that are to be larger,\n" +
-			"and run the app. The id is that of the argument, else the name in the file; an app that is not there is created.\n" +
-			"A deploy that is refused at once changes nothing; of one that Kubernetes refuses later, as for a quota, what was done\n" +
-			"before stays, and is gone on with. Doing it again does no harm.\n\n" +
-			"No deploy deletes a volume: what the file no longer names is detached and kept. Where a volume is ReadWriteOnce the\n" +
-			"old pod is stopped before the new one starts.",
+		Short: "Deploy a paas.toml, and wait until the app runs",
+		Long: "Deploy a paas.toml: create missing volumes, attach existing ones, expand those that are to be larger, and run the app.\n" +
+			"The ID is the argument, or the name in the file. An app that does not exist is created.\n" +
+			"A deploy that is rejected at once changes nothing. If Kubernetes rejects a later part, for example because of a quota,\n" +
+			"the earlier parts stay, and Tarn retries the rest. You can deploy again at any time.\n\n" +
+			"A deploy never deletes a volume: one that the file no longer names is detached and kept. If a volume is ReadWriteOnce,\n" +
+			"the old pod is stopped before the new one starts.",
 		Example: "  tarn app deploy\n" +
 			"  tarn app deploy shop --file deploy/paas.toml --namespace web --wait=false",
 		Args:              cobra.MaximumNArgs(1),
@@ -199,7 +199,7 @@ func printPlan(w io.Writer, plan *appplan.Plan) error {
 	pods := fmt.Sprintf("app %s: %s", plan.ID, count(int(plan.Replicas), "pod"))
 	switch {
 	case plan.Refused:
-		pods = fmt.Sprintf("app %s: refused, nothing is changed", plan.ID)
+		pods = fmt.Sprintf("app %s: rejected, nothing is changed", plan.ID)
 	case plan.Restart && plan.Strategy == appplan.Recreate:
 		pods += ", replaced: the old pod is stopped before the new one starts"
 	case plan.Restart:

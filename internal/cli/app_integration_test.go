@@ -95,7 +95,7 @@ func (w *appWorld) bind(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	}
 }
 
-// serve says of an app that all is as asked for, each time its spec changes, until the
+// serve says of an app that all is because of --node-state-dir, each time its spec changes, until the
 // test ends or serves no more.
 func (w *appWorld) serve(id string, look func(app *tarnv1.App)) (stop func()) {
 	return w.serveAs(id, tarnv1.ReasonReady, "", look)
@@ -163,7 +163,7 @@ func TestAnAppIsPlannedDeployedScaledAndDeletedByCommand(t *testing.T) {
 	stop = w.serve("shop", func(*tarnv1.App) {})
 	w.says(0, "app scale shop 0", "app shop is Ready, 0 of 0 pods ready")
 	stop()
-	w.says(1, "app delete shop", "would delete app shop", "would keep volume data, 10Gi, claim paas-app-shop-data", "nothing was done; give --yes")
+	w.says(1, "app delete shop", "would delete app shop", "would keep volume data, 10Gi, claim paas-app-shop-data", "nothing was done; add --yes")
 	w.says(0, "app delete shop --yes", "app shop is deleted", "preserved: paas-app-shop-data")
 	w.says(1, "app show shop", "app 'shop' not found")
 }
@@ -188,7 +188,7 @@ func TestWhatCannotBeDeployedIsToldWholeAndChangesNothing(t *testing.T) {
 	w.says(0, "app list", "!shop")
 	w.says(2, "app deploy --file "+w.file("[app]\nimage = \"a:1\"\n"), "names no app; give its id")
 	w.says(1, "app deploy --file no-such-file", "no-such-file", "name another with --file")
-	w.says(2, "app scale shop many", `"many" is no number of pods`)
+	w.says(2, "app scale shop many", `PODS "many" is not a number of pods; write a whole number such as 3`)
 	w.says(1, "app scale Shop 1", `app id "Shop" is not a valid name`)
 }
 

@@ -41,16 +41,16 @@ func (f *serverFlags) register(flags *pflag.FlagSet) {
 func (f *serverFlags) connect(to connection) (*client.Client, error) {
 	address, err := url.Parse(f.url)
 	if err != nil || address.Host == "" {
-		return nil, fmt.Errorf("--server %q is no address; write it as https://tarn.example.com", f.url)
+		return nil, fmt.Errorf("--server %q is not a URL; write it as https://tarn.example.com", f.url)
 	}
 	if address.Scheme == "http" && !loopback(address.Hostname()) {
-		return nil, fmt.Errorf("--server %q would show your token to the network; use https", f.url)
+		return nil, fmt.Errorf("--server %q would send your token unencrypted; use https", f.url)
 	}
 	config, err := to.config()
 	login := &rest.Config{BearerToken: os.Getenv(tokenVariable)}
 	if login.BearerToken == "" {
 		if err != nil {
-			return nil, fmt.Errorf("no token to call %s with: %w; or set %s", f.url, err, tokenVariable)
+			return nil, fmt.Errorf("there is no token for %s: %w; or set %s", f.url, err, tokenVariable)
 		}
 		if login = tokenOf(config); login == nil {
 			return nil, fmt.Errorf("no token to call %s with: the kubeconfig logs in by certificate; set %s, for example to the output of `kubectl create token ACCOUNT --duration 8h`", f.url, tokenVariable)
@@ -88,7 +88,7 @@ func (f *serverFlags) trust(host string, config *rest.Config) (rest.TLSClientCon
 			return rest.TLSClientConfig{}, fmt.Errorf("--server-ca: %w", err)
 		}
 		if !x509.NewCertPool().AppendCertsFromPEM(text) {
-			return rest.TLSClientConfig{}, errors.New("--server-ca: " + f.authority + " holds no certificate in PEM")
+			return rest.TLSClientConfig{}, errors.New("--server-ca: " + f.authority + " contains no PEM certificate")
 		}
 		return rest.TLSClientConfig{CAData: text}, nil
 	case config != nil && loopback(host):

@@ -50,7 +50,7 @@ func printApps(w io.Writer, all []appplan.App, now time.Time) error {
 func newAppShowCommand(flags *appFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "show ID",
-		Short:             "Show an app, its volumes, and what is kept of it",
+		Short:             "Show an app, its volumes, and its preserved volumes",
 		Example:           "  tarn app show shop\n  tarn app show shop --namespace web --output yaml",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: flags.completeApps(nil),

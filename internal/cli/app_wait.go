@@ -22,8 +22,8 @@ type waiting struct {
 }
 
 func (w *waiting) register(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&w.on, "wait", true, "wait until nothing is under way any more")
-	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long to wait; then the exit status is 3, and it goes on without you")
+	cmd.Flags().BoolVar(&w.on, "wait", true, "wait until the app is complete")
+	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long to wait; after that the exit status is 3, and Tarn continues in the background")
 }
 
 // settled follows an app until nothing is under way and gives it as it was seen last. The
@@ -38,11 +38,11 @@ func (w *waiting) settled(cmd *cobra.Command, calls apps, app *appplan.App) (*ap
 	case err != nil:
 		return f.last, err
 	case f.kind == appplan.Deleted:
-		return f.last, fmt.Errorf("app %s was deleted meanwhile", app.ID)
+		return f.last, fmt.Errorf("app %s was deleted while the command waited", app.ID)
 	case f.last.Status == appplan.Refused:
 		return f.last, errors.New(standing(f.last))
 	case f.last.Status == appplan.Failing:
-		return f.last, fmt.Errorf("app %s does not run as it was deployed; tarn explain app %s/%s says more", app.ID, app.Namespace, app.ID)
+		return f.last, fmt.Errorf("app %s does not run as deployed; run tarn explain app %s/%s to see why", app.ID, app.Namespace, app.ID)
 	}
 	return f.last, nil
 }
@@ -94,7 +94,7 @@ func (w *waiting) resized(cmd *cobra.Command, calls apps, namespace, id string, 
 	case err != nil:
 		return &seen, err
 	case f.kind == appplan.Deleted:
-		return &seen, fmt.Errorf("app %s was deleted meanwhile", id)
+		return &seen, fmt.Errorf("app %s was deleted while the command waited", id)
 	case !grown && f.last.Status == appplan.Ready && seen.Status == appplan.VolumeResizing:
 		return &seen, nil // there is no pod; its file system grows with the next
 	case !grown:
@@ -118,7 +118,7 @@ type follower struct {
 }
 
 // errEnough ends a stream of which enough was seen.
-var errEnough = errors.New("enough was seen")
+var errEnough = errors.New("done waiting")
 
 // retryPause is how long after a stream broke off another is asked for.
 const retryPause = time.Second
@@ -146,9 +146,9 @@ func (f *follower) follow(cmd *cobra.Command, timeout time.Duration) error {
 		var answered *appplan.Error
 		switch {
 		case cmd.Context().Err() != nil:
-			return fmt.Errorf("interrupted, it goes on without you: %s", f.line(f.last))
+			return fmt.Errorf("interrupted; Tarn continues in the background: %s", f.line(f.last))
 		case ctx.Err() != nil:
-			return timeoutError{fmt.Errorf("after %s %s; tarn explain app %s/%s says why", timeout, strings.TrimSuffix(f.line(f.last), "."), f.last.Namespace, f.id)}
+			return timeoutError{fmt.Errorf("timeout after %s: %s; run tarn explain app %s/%s to see why", timeout, strings.TrimSuffix(f.line(f.last), "."), f.last.Namespace, f.id)}
 		case errors.Is(err, errEnough), err == nil && f.kind != appplan.Expired:
 			return nil
 		case err != nil && (f.kind == "" || errors.As(err, &answered) && answered.Code != appplan.Internal && answered.Code != appplan.TooMany):

@@ -59,15 +59,15 @@ func newAuditCommand() *cobra.Command {
 	var a audit
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "List all that Tarn holds, and what of it is orphaned",
-		Long: "List both sides of every volume: its record (PavVolume) and PersistentVolume, its stages and the pods made for\n" +
-			"it, and, on a node, the folders and mounts the node agent holds. What belongs to something that is gone is\n" +
-			"orphaned; the exit status is then 1. What is only just being removed gets --settle to go. Of a folder or a mount\n" +
-			"whose stage or pod is gone nothing may tell the provisioner: it is listed whatever --provisioner says.\n\n" +
-			"The node side is read from the node agent's folder on this machine, as root: --node-state-dir, or where that is\n" +
-			"not given, " + tarnv1.DefaultStateDir + " if there is one; 'none' leaves it out. A kubelet in a mount\n" +
-			"namespace of its own, as in the embedded cluster, is seen through /proc/PID/root, and --mountinfo is then\n" +
-			"/proc/PID/mountinfo unless it is given.",
+		Short: "List everything that Tarn manages, and what of it is orphaned",
+		Long: "List both sides of every volume: its record (PavVolume) and PersistentVolume, its stages and their pods, and, on a\n" +
+			"node, the directories and mounts of the node agent. What belongs to an object that no longer exists is orphaned; then\n" +
+			"the exit status is 1. What is being removed has --settle to disappear. For a directory or a mount whose stage or pod\n" +
+			"is gone the provisioner may be unknown: it is listed with every --provisioner.\n\n" +
+			"The node side is read from the node agent's directory on this machine, as root: --node-state-dir, or by default\n" +
+			tarnv1.DefaultStateDir + " if it exists; 'none' leaves the node side out. A kubelet in a mount\n" +
+			"namespace of its own, as in the embedded cluster, is read through /proc/PID/root. The default of --mountinfo is then\n" +
+			"/proc/PID/mountinfo.",
 		Example: "  tarn audit\n" +
 			"  tarn audit --output json --provisioner hello-world\n" +
 			"  tarn audit --node-state-dir /proc/$(pidof kubelet)/root" + tarnv1.DefaultStateDir,
@@ -77,12 +77,12 @@ func newAuditCommand() *cobra.Command {
 	f := cmd.Flags()
 	a.output.register(cmd)
 	a.connection.register(cmd, f)
-	f.StringVar(&a.provisioner, "provisioner", "", "only what belongs to this PavProvisioner, and orphans of which nothing tells whose they are")
+	f.StringVar(&a.provisioner, "provisioner", "", "only what belongs to this PavProvisioner, and orphans whose provisioner is unknown")
 	completeFlag(cmd, "provisioner", &a.connection, provisionerKind)
-	f.StringVar(&a.stateDir, "node-state-dir", "", "folder of the node agent, as seen from here; none leaves the node side out")
+	f.StringVar(&a.stateDir, "node-state-dir", "", "directory of the node agent, as this machine sees it; none leaves the node side out")
 	f.StringVar(&a.mountinfo, "mountinfo", "", "mount table of the kubelet; the default is that of this process")
-	f.StringVar(&a.hostPathRoot, "host-path-root", "", "folder of the volumes of tarn.dev/host-path, as the controller has it; empty leaves them out")
-	f.DurationVar(&a.settle, "settle", 5*time.Second, "how long what is orphaned may take to go by itself")
+	f.StringVar(&a.hostPathRoot, "host-path-root", "", "directory of the volumes of tarn.dev/host-path, as for tarn controller; empty leaves them out")
+	f.DurationVar(&a.settle, "settle", 5*time.Second, "how long to wait for orphans to be removed")
 	return cmd
 }
 
@@ -117,7 +117,7 @@ func (a *audit) run(cmd *cobra.Command) error {
 func (a *audit) findNode() (string, error) {
 	const none = "none"
 	if a.stateDir == none {
-		return "left out, as asked for by --node-state-dir none", nil
+		return "left out, because of --node-state-dir none", nil
 	}
 	given := a.stateDir != ""
 	if !given {
@@ -156,7 +156,7 @@ func (a *audit) look(ctx context.Context) ([]auditItem, error) {
 		if !orphaned || last {
 			return items, nil
 		}
-		a.screen.Progress(fmt.Sprintf("something is orphaned, and given %s to go", a.settle))
+		a.screen.Progress(fmt.Sprintf("something is orphaned; waiting up to %s for its removal", a.settle))
 		select {
 		case <-next.C:
 		case <-over.C:

@@ -66,9 +66,9 @@ func (v *auditView) judgeHostPath() {
 			item.State = "being deleted"
 		case isFolder(v.volumes[name]):
 		case v.hostPath.claims[types.UID(uid)]:
-			item.State = "being made or undone"
+			item.State = "being created or removed"
 		default:
-			item.Orphaned = "no PersistentVolume and no claim has it: one of policy Retain was deleted, or by force; see what it holds, then remove it by hand"
+			item.Orphaned = "no PersistentVolume and no claim uses it: a volume with policy Retain was deleted, or one was deleted by force; check its content, then remove it by hand"
 		}
 		v.items = append(v.items, item)
 	}
@@ -78,7 +78,7 @@ func (v *auditView) judgeHostPath() {
 		}
 		item := auditItem{Kind: "PersistentVolume", Name: name, Volume: name, Provisioner: hostpath.Provisioner, State: string(vol.Status.Phase)}
 		if l := vol.Spec.Local; l != nil && l.Path == filepath.Join(v.hostPath.root, name) && !there[name] && vol.DeletionTimestamp == nil {
-			item.Orphaned = l.Path + " is missing, so pods that use the volume do not start; bring the folder back, or delete the claim"
+			item.Orphaned = l.Path + " is missing, so pods that use the volume do not start; restore the directory, or delete the claim"
 		}
 		v.items = append(v.items, item)
 	}

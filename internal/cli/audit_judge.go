@@ -133,7 +133,7 @@ func (v *auditView) judgeRecord(r *tarnv1.PavVolume) {
 	}
 	handedOver := r.Status.Phase == tarnv1.VolumeCreated && meta.IsStatusConditionTrue(r.Status.Conditions, tarnv1.ConditionProvisioned)
 	if v.volumes[r.Name] == nil && handedOver && r.DeletionTimestamp == nil {
-		item.Orphaned = "its PersistentVolume is gone, its storage is not; kubectl delete pavvolume " + r.Name + " destroys it"
+		item.Orphaned = "its PersistentVolume is gone, but its storage is not; kubectl delete pavvolume " + r.Name + " destroys it"
 	}
 	v.items = append(v.items, item)
 }
@@ -145,7 +145,7 @@ func (v *auditView) judgeVolume(vol *corev1.PersistentVolume) {
 	}
 	item := auditItem{Kind: "PersistentVolume", Name: vol.Name, Volume: vol.Name, Provisioner: source.Driver, State: string(vol.Status.Phase)}
 	if vol.Annotations[annProvisionedBy] == source.Driver && !v.recordNames[vol.Name] && vol.DeletionTimestamp == nil {
-		item.Orphaned = "it was made dynamically and has no PavVolume, so nothing will remove its storage (handle " + source.VolumeHandle + "); remove that by hand, then the PersistentVolume"
+		item.Orphaned = "it was made dynamically and has no PavVolume, so Tarn will not remove its storage (handle " + source.VolumeHandle + "); remove that by hand, then the PersistentVolume"
 	}
 	v.items = append(v.items, item)
 }
@@ -158,7 +158,7 @@ func (v *auditView) judgeStage(g *tarnv1.PavStage) {
 	vol := v.volumes[g.Spec.VolumeName]
 	switch {
 	case !v.nodes[g.Spec.NodeName]:
-		item.Orphaned = "its node is gone, so nobody unmounts it; if the machine is off for good, take the finalizer " + tarnv1.FinalizerStageNode + " off it"
+		item.Orphaned = "its node is gone, so Tarn cannot unmount it; if the machine is off for good, remove finalizer " + tarnv1.FinalizerStageNode
 	case g.DeletionTimestamp != nil:
 		item.State += ", ending"
 	case vol == nil || vol.UID != g.Spec.VolumeUID:
@@ -197,7 +197,7 @@ func (v *auditView) isVolume(uid types.UID) bool {
 
 func (v *auditView) judgeFolder(f nodeFolder) {
 	item := auditItem{Kind: "Folder", Name: f.path, Node: "this machine"}
-	const remedy = "; the node agent removes it when it is started again"
+	const remedy = "; the node agent removes it when it restarts"
 	switch f.of {
 	case ofStage:
 		item.State = "stage"
@@ -216,7 +216,7 @@ func (v *auditView) judgeFolder(f nodeFolder) {
 		}
 		item.Orphaned = "there is no PavProvisioner " + f.id + remedy
 	default:
-		item.Orphaned = "the node agent makes no such folder; see what it is"
+		item.Orphaned = "the node agent does not make such a directory; find out what it is"
 	}
 	v.items = append(v.items, item)
 }
@@ -266,7 +266,7 @@ func (v *auditView) judgeMount(m nodeMount) {
 			item.Orphaned = "the pod it was made for is gone; unmount it"
 		}
 	case m.ours:
-		item.Orphaned = "it lies in the node agent's folder and belongs to nothing; unmount it"
+		item.Orphaned = "it is in the node agent's directory and belongs to nothing; unmount it"
 	case vol != nil && vol.Spec.CSI != nil && v.provisioners[vol.Spec.CSI.Driver]:
 		item.Volume, item.Provisioner, item.Orphaned = m.volume, vol.Spec.CSI.Driver, "no PavStage has this target; delete the pod that uses it, or unmount it"
 	default:

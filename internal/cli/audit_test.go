@@ -126,7 +126,7 @@ func TestWhatLostItsOtherSideIsOrphaned(t *testing.T) {
 			v.folders = v.folders[2:]
 		}, []string{"Folder: no PavProvisioner shelf"}},
 		"driver that a stage still needs":         {func(v *auditView) { v.provisioners = nil }, nil},
-		"folder the node agent knows nothing of":  {func(v *auditView) { v.folders = append(v.folders, nodeFolder{path: "/state/what"}) }, []string{"Folder: no such folder"}},
+		"folder the node agent knows nothing of":  {func(v *auditView) { v.folders = append(v.folders, nodeFolder{path: "/state/what"}) }, []string{"Folder: does not make such a directory"}},
 		"mount in the folder that has no meaning": {func(v *auditView) { v.mounts = append(v.mounts, nodeMount{point: "/state/x", ours: true}) }, []string{"Mount: belongs to nothing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestAnOrphanOfNobodyKnowsWhomIsShownForEachProvisioner(t *testing.T) {
 		"folder and mount that are nothing": {func(v *auditView) {
 			v.folders = append(v.folders, nodeFolder{path: "/state/what"})
 			v.mounts = append(v.mounts, nodeMount{point: "/state/x", ours: true})
-		}, []string{"/state/what: no such folder", "/state/x: belongs to nothing"}},
+		}, []string{"/state/what: does not make such a directory", "/state/x: belongs to nothing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			items, orphaned := wholeView(c.change).judge("other")
@@ -252,7 +252,7 @@ func TestAFolderInAProcessViewIsSeenAsThatProcessSeesIt(t *testing.T) {
 }
 
 func TestAuditSaysWhyTheNodeSideIsLeftOut(t *testing.T) {
-	for dir, want := range map[string]string{"none": "as asked for", "": "this machine has no"} {
+	for dir, want := range map[string]string{"none": "because of --node-state-dir", "": "this machine has no"} {
 		if _, err := os.Stat(tarnv1.DefaultStateDir); dir == "" && err == nil {
 			continue // this machine is a node
 		}

@@ -30,10 +30,10 @@ const (
 func NewRoot(wired ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "tarn",
-		Short: "Persistent volumes for Kubernetes that are there when they are asked for",
-		Long: "Persistent volumes for Kubernetes that are there when they are asked for, that survive mistakes, and whose\n" +
-			"provisioners anyone can write as a pod template.\n\n" +
-			"The cluster is the one kubectl would take; `kubectl tarn` is the same command where kubectl-tarn is on the PATH.\n\n" + exitHelp,
+		Short: "Persistent volumes for Kubernetes, ready when a pod needs them",
+		Long: "Persistent volumes for Kubernetes that are ready when a pod needs them and that survive mistakes. You write a\n" +
+			"provisioner as a pod template.\n\n" +
+			"Tarn uses the same cluster as kubectl. If kubectl-tarn is on the PATH, `kubectl tarn` is the same command.\n\n" + exitHelp,
 		Example: "  tarn status\n" +
 			"  tarn explain claim shop/data\n" +
 			"  tarn app deploy --file paas.toml",
@@ -41,9 +41,9 @@ func NewRoot(wired ...*cobra.Command) *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.AddGroup(
-		&cobra.Group{ID: groupLook, Title: "See how things stand:"},
+		&cobra.Group{ID: groupLook, Title: "Check the state:"},
 		&cobra.Group{ID: groupApps, Title: "Deploy applications:"},
-		&cobra.Group{ID: groupData, Title: "Bring data back:"},
+		&cobra.Group{ID: groupData, Title: "Restore data:"},
 		&cobra.Group{ID: groupMakers, Title: "Write provisioners:"},
 		&cobra.Group{ID: groupRun, Title: "Install and run Tarn:"},
 	)

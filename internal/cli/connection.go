@@ -22,8 +22,8 @@ type connection struct {
 // register adds the flags of a connection to those of a command, its own or persistent
 // ones.
 func (c *connection) register(cmd *cobra.Command, flags *pflag.FlagSet) {
-	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG or ~/.kube/config")
-	flags.StringVar(&c.context, "context", "", "context of the kubeconfig; without it the current one")
+	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig file; the default is $KUBECONFIG or ~/.kube/config")
+	flags.StringVar(&c.context, "context", "", "context of the kubeconfig; the default is the current one")
 	completeContexts(cmd, c)
 }
 
@@ -37,7 +37,7 @@ func (c connection) loader() clientcmd.ClientConfig {
 func (c connection) config() (*rest.Config, error) {
 	config, err := c.loader().ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("no way to a cluster: %w; give --kubeconfig FILE or set KUBECONFIG", err)
+		return nil, fmt.Errorf("no cluster is configured: %w; give --kubeconfig FILE or set KUBECONFIG", err)
 	}
 	config.QPS, config.Burst = -1, -1
 	config.UserAgent = "tarn/" + Version

@@ -19,10 +19,10 @@ const (
 )
 
 const exitHelp = `Exit status:
-  0  it is done, or all is well
-  1  it failed or was refused, or what was looked at is not well
-  2  the command line is wrong; nothing was done
-  3  what was asked for is under way, but took longer than --timeout`
+  0  success, or everything is healthy
+  1  failed or rejected, or something is unhealthy
+  2  the command line is wrong; nothing was changed
+  3  still in progress at the end of --timeout`
 
 // exitError ends the process with a status after everything there is to say was printed.
 type exitError struct{ code int }

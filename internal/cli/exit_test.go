@@ -44,8 +44,8 @@ func TestAWrongCommandLineIsToldFromAFailure(t *testing.T) {
 		{"status --no-such-flag", "unknown flag: --no-such-flag; see tarn status --help"},
 		{"status here", "tarn status --help"},
 		{"status --output xml", "table, json, yaml; see tarn status --help"},
-		{"explain claim", "\"claim\" is not a kind and a name; give such as claim shop/data; see tarn explain --help"},
-		{"explain node n1", `kind "node" is not known`},
+		{"explain claim", "\"claim\" is not a kind and a name; write for example claim shop/data; see tarn explain --help"},
+		{"explain node n1", `kind "node" is unknown`},
 		{"pav render file", `required flag(s) "section" not set; see tarn pav render --help`},
 		{"undelete claim shop/data", `tarn undelete has no command "claim"; did you mean volume?`},
 		{"undelete volume shop/data", `"shop/data" is not the name of a volume; tarn trash list shows the volume of each deleted claim`},
@@ -68,7 +68,7 @@ func TestTheVersionIsPrintedByACommandAndByAFlag(t *testing.T) {
 
 func TestACommandThatOnlyHasOthersPrintsItsHelp(t *testing.T) {
 	for _, args := range [][]string{{}, {"trash"}, {"undelete"}} {
-		if out, said, status := run(t, "", args...); status != 0 || !strings.Contains(out, "Available Commands") && !strings.Contains(out, "See how things stand") || said != "" {
+		if out, said, status := run(t, "", args...); status != 0 || !strings.Contains(out, "Available Commands") && !strings.Contains(out, "Check the state:") || said != "" {
 			t.Errorf("tarn %s: exit status %d\n%s%s", strings.Join(args, " "), status, out, said)
 		}
 	}

@@ -34,11 +34,11 @@ func newExplainCommand() *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use:   "explain app|claim|volume|pod|pvset [NAMESPACE/]NAME",
-		Short: "Say why an app, a claim, a volume, a pod or a pool waits, and what moves it on",
-		Long: "Say why an app, a claim, a volume, a pod or a pool (pvset) waits, as it stands now: the verdict, when it goes on, the\n" +
-			"chain of what waits for what (since when, which pod on which node with the end of its log), and the command that\n" +
-			"would move it on.\n\n" +
-			"Everything is read live with your own rights; what you may not read is said, and the rest is told without it.\n" +
+		Short: "Explain why an app, a claim, a volume, a pod or a pool waits, and how to fix it",
+		Long: "Explain why an app, a claim, a volume, a pod or a pool (pvset) waits now. The output has the verdict, the next step, the\n" +
+			"chain from the object to the cause (since when, which pod on which node with the end of its log), and a command that\n" +
+			"fixes it.\n\n" +
+			"Everything is read live with your own rights. What you may not read is listed, and the rest is explained without it.\n" +
 			"Nothing is changed.",
 		Example: "  tarn explain claim shop/data\n" +
 			"  tarn explain app shop/web\n" +
@@ -46,7 +46,7 @@ func newExplainCommand() *cobra.Command {
 			"  tarn explain volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --output json",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return fmt.Errorf("%q is not a kind and a name; give such as claim shop/data", strings.Join(args, " "))
+				return fmt.Errorf("%q is not a kind and a name; write for example claim shop/data", strings.Join(args, " "))
 			}
 			return nil
 		},
@@ -72,17 +72,17 @@ func newExplainCommand() *cobra.Command {
 func explained(kind, name, namespace string, fallback func() (string, error)) (explain.Object, error) {
 	o := explain.Object{Kind: explainKinds[strings.ToLower(kind)], Name: name}
 	if o.Kind == "" {
-		return o, fmt.Errorf("kind %q is not known; give app, claim, volume, pod or pvset", kind)
+		return o, fmt.Errorf("kind %q is unknown; give app, claim, volume, pod or pvset", kind)
 	}
 	clusterWide := o.Kind == explain.Volume || o.Kind == explain.Set
 	before, after, both := strings.Cut(name, "/")
 	switch {
 	case clusterWide && (both || namespace != ""):
-		return o, fmt.Errorf("%s %q has no namespace; give the name alone", kind, name)
+		return o, fmt.Errorf("%s %q: this kind has no namespace; give only the name", kind, name)
 	case clusterWide:
 		return o, nil
 	case both && namespace != "" && namespace != before:
-		return o, fmt.Errorf("%s %q and --namespace %q name two namespaces; give one", kind, name, namespace)
+		return o, fmt.Errorf("%s %q and --namespace %q name different namespaces; give one", kind, name, namespace)
 	case both:
 		o.Namespace, o.Name = before, after
 	case namespace != "":
@@ -112,7 +112,7 @@ func runExplain(cmd *cobra.Command, to connection, output output, asked explain.
 	if err != nil {
 		return fmt.Errorf("reaching the API server: %w", err)
 	}
-	ctx, cancel := context.WithTimeoutCause(cmd.Context(), explainTime, errors.New("the API server has not answered in time"))
+	ctx, cancel := context.WithTimeoutCause(cmd.Context(), explainTime, errors.New("the API server did not respond within the timeout"))
 	defer cancel()
 	now := time.Now()
 	answer, err := explain.Explain(ctx, explain.Source{Client: c, Logs: logs.CoreV1(), Namespace: Namespace}, asked, now)

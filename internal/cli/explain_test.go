@@ -20,13 +20,13 @@ func TestWhatIsToBeExplainedIsNamedAsForKubectl(t *testing.T) {
 		{"pod", "shop/web", "shop", explain.Object{Kind: explain.Pod, Namespace: "shop", Name: "web"}, ""},
 		{"app", "shop/web", "", explain.Object{Kind: explain.App, Namespace: "shop", Name: "web"}, ""},
 		{"pv", "pvc-1", "", explain.Object{Kind: explain.Volume, Name: "pvc-1"}, ""},
-		{"pod", "shop/web", "other", explain.Object{}, "name two namespaces"},
+		{"pod", "shop/web", "other", explain.Object{}, "name different namespaces"},
 		{"volume", "shop/data", "", explain.Object{}, "has no namespace"},
 		{"volume", "data", "shop", explain.Object{}, "has no namespace"},
 		{"claim", "a/b/c", "", explain.Object{}, "is not a name"},
 		{"claim", "shop/", "", explain.Object{}, "is not a name"},
 		{"claim", "/data", "", explain.Object{}, "is not a name"},
-		{"node", "n1", "", explain.Object{}, `kind "node" is not known; give app, claim, volume, pod or pvset`},
+		{"node", "n1", "", explain.Object{}, `kind "node" is unknown; give app, claim, volume, pod or pvset`},
 	} {
 		got, err := explained(c.kind, c.name, c.namespace, func() (string, error) { return "of-the-context", nil })
 		switch {

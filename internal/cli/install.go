@@ -25,19 +25,19 @@ func newInstallCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "Apply what Tarn needs in a cluster: resources, roles, policies",
+		Short: "Install Tarn's resources, roles and policies in a cluster",
 		Long: "Apply Tarn's custom resources, namespace, service accounts, roles, admission policies and\n" +
-			"CSI driver, and wait until the API server serves and enforces them. Running it again changes\n" +
-			"only what differs. It starts no process of Tarn's.\n\n" +
-			"The ready PavProvisioners that --provisioners names are applied after that: " + strings.Join(provisioners.Names(), ", ") + ".\n" +
-			"A StorageClass for each is yours to make.\n\n" +
-			"With --protection=kubernetes the policy is left out, or removed, by which claims and volumes are born with their\n" +
-			"finalizers: the API server's own plugin gives them those, and each policy costs a little of each request it looks at.",
+			"CSI driver, and wait until the API server serves and enforces them. Running it again only\n" +
+			"changes what differs. It does not start Tarn's processes.\n\n" +
+			"--provisioners applies ready-made PavProvisioners too: " + strings.Join(provisioners.Names(), ", ") + ".\n" +
+			"Create a StorageClass for each yourself.\n\n" +
+			"With --protection=kubernetes, install leaves out or removes the policy that gives new claims and volumes their\n" +
+			"finalizers: the API server's own plugin does that, and each policy makes its requests a little slower.",
 		Example: "  tarn install\n  tarn install --context staging --timeout 3m",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if protection != "tarn" && protection != "kubernetes" {
-				return fmt.Errorf("--protection %q is not known; give tarn or kubernetes, as for whose controllers protect", protection)
+				return fmt.Errorf("--protection %q is unknown; give tarn or kubernetes, whose controllers protect claims and volumes in use", protection)
 			}
 			if err := steppod.Namespaces(steps).Check(); err != nil {
 				return err
@@ -81,10 +81,10 @@ func newInstallCommand() *cobra.Command {
 		},
 	}
 	to.register(cmd, cmd.Flags())
-	cmd.Flags().StringSliceVar(&ready, "provisioners", nil, "ready PavProvisioners to apply as well, by name")
-	cmd.Flags().StringSliceVar(&steps, stepNamespacesFlag, steppod.DefaultNamespaces, "namespaces in which a policy lets the controller create pods; give what tarn controller is given")
-	cmd.Flags().StringVar(&protection, "protection", "tarn", "who protects claims and volumes in use: tarn or kubernetes")
-	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the API server to serve what was applied")
+	cmd.Flags().StringSliceVar(&ready, "provisioners", nil, "names of ready-made PavProvisioners to apply too")
+	cmd.Flags().StringSliceVar(&steps, stepNamespacesFlag, steppod.DefaultNamespaces, "namespaces in which a policy lets the controller create pods; give the same as to tarn controller")
+	cmd.Flags().StringVar(&protection, "protection", "tarn", "which controllers protect claims and volumes in use: tarn or kubernetes")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait until the API server serves what was applied")
 	return cmd
 }
 

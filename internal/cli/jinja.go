@@ -25,7 +25,7 @@ func newJinjaCommand() *cobra.Command {
 }
 
 // pvcsUsage is what --pvcs says of itself.
-const pvcsUsage = "a file with what get_pvc and get_pv find, one JSON object: claims keyed namespace/name, volumes keyed name"
+const pvcsUsage = "file with the claims and volumes for get_pvc and get_pv: one JSON object, with key namespace/name for claims and name for volumes"
 
 // jinjaEval is one evaluation asked for on the command line.
 type jinjaEval struct {
@@ -37,16 +37,16 @@ func newJinjaEvalCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "eval [--context FILE] [--pvcs FILE] TEMPLATE|-",
 		Short: "Evaluate a template and print the result as JSON",
-		Long: "Evaluate a template, given as it stands or, for -, on standard input, and print the result as\n" +
-			"JSON: a string, or whatever the text means as YAML where the template sets yaml to true.\n\n" +
-			"An error of the template is printed as JSON too, {\"error\": kind, \"message\": text, \"line\": n,\n" +
-			"\"column\": n}, with exit status 1; standard error has the offending line with a caret.",
+		Long: "Evaluate a template, given as the argument or, with -, on standard input, and print the result as\n" +
+			"JSON: a string, or the value of the text as YAML if the template sets yaml to true.\n\n" +
+			"An error in the template is printed as JSON too, {\"error\": kind, \"message\": text, \"line\": n,\n" +
+			"\"column\": n}, with exit status 1. Standard error shows the line with a caret.",
 		Example: "  tarn jinja eval '{{ 1 + 2 }}'\n" +
 			"  tarn jinja eval --context vars.json --pvcs claims.json - < script.sh.j2",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return eval.run(cmd, args[0]) },
 	}
-	cmd.Flags().StringVar(&eval.contextFile, "context", "", "a file with the variables, one JSON object")
+	cmd.Flags().StringVar(&eval.contextFile, "context", "", "file with the variables, one JSON object")
 	cmd.Flags().StringVar(&eval.objectsFile, "pvcs", "", pvcsUsage)
 	return cmd
 }
@@ -124,10 +124,10 @@ func readJSONObject(file, flag string, into *map[string]any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	if err := d.Decode(into); err != nil {
-		return fmt.Errorf("%s: %s must hold one JSON object: %w", flag, file, err)
+		return fmt.Errorf("%s: %s must contain one JSON object: %w", flag, file, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: %s must hold one JSON object and nothing after it", flag, file)
+		return fmt.Errorf("%s: %s must contain one JSON object and nothing after it", flag, file)
 	}
 	return nil
 }

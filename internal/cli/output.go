@@ -29,7 +29,7 @@ var outputs = []string{string(outputTable), string(outputJSON), string(outputYAM
 // register adds the flag to a command.
 func (o *output) register(cmd *cobra.Command) {
 	*o = outputTable
-	cmd.Flags().VarP(o, "output", "o", "table for people; json or yaml for programs")
+	cmd.Flags().VarP(o, "output", "o", "table for users; json or yaml for programs")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 }
 

@@ -16,9 +16,9 @@ import (
 func newPavCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pav",
-		Short: "Work on provisioners: check them, see their pods, try them out",
+		Short: "Develop provisioners: check them, see their pods, test them",
 	}
-	cmd.PersistentFlags().StringSlice(stepNamespacesFlag, steppod.DefaultNamespaces, "as --step-namespaces of tarn controller: where step pods may run, first where those run whose template names none; * for all")
+	cmd.PersistentFlags().StringSlice(stepNamespacesFlag, steppod.DefaultNamespaces, "namespaces where step pods may run, as for tarn controller; the first is the default of templates that name none; * for all")
 	cmd.AddCommand(newPavLintCommand(), newPavRenderCommand(), newPavTestCommand())
 	return cmd
 }

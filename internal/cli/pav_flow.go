@@ -39,7 +39,7 @@ func (l *linter) checkShells(at string, spec fields) {
 			continue
 		}
 		walk := func(path, text string) {
-			l.checkFlow(path, text, theirs("tobash"), "is of a user of claims or nodes, and this shell would run it: end it with \"| tobash\"")
+			l.checkFlow(path, text, theirs("tobash"), "comes from a user of claims or nodes, and this shell would run it: end it with \"| tobash\"")
 		}
 		walkStrings(c.path+".command", c.fields["command"], walk)
 		walkStrings(c.path+".args", c.fields["args"], walk)
@@ -51,7 +51,7 @@ func (l *linter) checkShells(at string, spec fields) {
 func (l *linter) checkYAML(s steppod.Section) {
 	walkStrings(s.Field, s.Object, func(path, text string) {
 		if template, err := jinja.Parse(text); err == nil && strings.Contains(text, "yaml") && template.SetsYAML() {
-			l.checkFlow(path, text, theirs("tojson"), "is of a user of claims or nodes, and could add fields to this YAML: end it with \"| tojson\"")
+			l.checkFlow(path, text, theirs("tojson"), "comes from a user of claims or nodes, and could add fields to this YAML: end it with \"| tojson\"")
 		}
 	})
 }

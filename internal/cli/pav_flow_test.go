@@ -10,7 +10,7 @@ func TestLintKeepsUsersOfClaimsOutOfShellsAndYAML(t *testing.T) {
 	const about = "apiVersion: pav.albertofaria.github.io/v1alpha1\nkind: PavProvisioner\nmetadata: {name: a}\nspec:\n  provisioningModes: [Static]\n  volumeStaging:\n    podTemplate: "
 	const pod = `{spec: {containers: [{name: main, image: i, command: [%s], args: ["echo {{ %s }}"]}]}}`
 	for _, c := range []struct{ template, want string }{
-		{fmt.Sprintf(pod, "bash, -c", "pvc.metadata.annotations.a"), `.args[0]: is of a user of claims or nodes, and this shell would run it: end it with "| tobash"`},
+		{fmt.Sprintf(pod, "bash, -c", "pvc.metadata.annotations.a"), `.args[0]: comes from a user of claims or nodes, and this shell would run it: end it with "| tobash"`},
 		{fmt.Sprintf(pod, "/bin/sh, -ec", "get_pvc('a', 'b').metadata.labels.x | upper"), `| tobash`},
 		{fmt.Sprintf(pod, "bash, -c", "pvc.metadata.annotations.a | tobash"), ""},
 		{fmt.Sprintf(pod, "bash, -c", "pvc.metadata.name"), ""},

@@ -35,27 +35,27 @@ func newPavLintCommand() *cobra.Command {
 	var lint pavLint
 	cmd := &cobra.Command{
 		Use:   "lint FILE...|-",
-		Short: "Say everything that is wrong with PavProvisioners",
-		Long: "Say everything that is wrong with the PavProvisioners in YAML files, each with the place in the file: fields\n" +
-			"that do not exist, values that cannot be, the syntax of templates, variables a section does not have, and pods\n" +
-			"that cannot work. Notes tell which privileges their pods need, which the Pod Security level of their namespace\n" +
-			"must allow. Other kinds of objects are skipped.\n\n" +
-			"If the kubeconfig names a cluster that answers, its API server checks each provisioner and its pods too, by dry runs\n" +
-			"that create nothing. With --server one has to answer; --server=never leaves the cluster alone.\n\n" +
-			"With --claim, --class or --node the templates are evaluated for these, as for tarn pav render, and lint says what\n" +
-			"is wrong with what they come to. Objects that are not given are made up.\n\n" +
-			"The exit status is 1 where there is an error, with --strict also where there is a warning.",
+		Short: "Find errors in PavProvisioners",
+		Long: "Find errors in the PavProvisioners of YAML files, with file, line and column: unknown fields,\n" +
+			"invalid values, syntax errors in templates, variables that a section does not have, and pods\n" +
+			"that cannot work. Notes list the privileges that the pods need: the Pod Security level of their namespace\n" +
+			"must allow them. Other kinds of objects are skipped.\n\n" +
+			"If the kubeconfig names a cluster that responds, its API server checks each provisioner and its pods too, by dry runs\n" +
+			"that create nothing. With --server a cluster must respond; with --server=never lint does not use a cluster.\n\n" +
+			"With --claim, --class or --node lint evaluates the templates for these objects, as tarn pav render does, and checks\n" +
+			"the results. Objects that you do not give are made up.\n\n" +
+			"The exit status is 1 if there is an error, with --strict also if there is a warning.",
 		Example: "  tarn pav lint provisioner.yaml\n" +
 			"  tarn pav lint provisioner.yaml --claim claim.yaml --class class.yaml\n" +
 			"  helm template ./chart | tarn pav lint --strict -",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return lint.run(cmd, args) },
 	}
-	cmd.Flags().BoolVar(&lint.strict, "strict", false, "fail for warnings too")
-	cmd.Flags().StringVar(&lint.claimFile, "claim", "", "a YAML file with a PersistentVolumeClaim to evaluate the templates for")
-	cmd.Flags().StringVar(&lint.classFile, "class", "", "a YAML file with its StorageClass")
-	cmd.Flags().StringVar(&lint.nodeFile, "node", "", "a YAML file with the Node, for what is done on a node")
-	cmd.Flags().StringVar(&lint.server, "server", serverAuto, "whether an API server checks too: --server=auto, if the kubeconfig names one that answers; =always; or =never")
+	cmd.Flags().BoolVar(&lint.strict, "strict", false, "fail on warnings too")
+	cmd.Flags().StringVar(&lint.claimFile, "claim", "", "YAML file with a PersistentVolumeClaim to evaluate the templates for")
+	cmd.Flags().StringVar(&lint.classFile, "class", "", "YAML file with the claim's StorageClass")
+	cmd.Flags().StringVar(&lint.nodeFile, "node", "", "YAML file with the Node, for sections that run on a node")
+	cmd.Flags().StringVar(&lint.server, "server", serverAuto, "whether an API server checks too: auto (if the kubeconfig names one that responds), always, or never")
 	cmd.Flags().Lookup("server").NoOptDefVal = serverAlways
 	lint.output.register(cmd)
 	lint.connection.register(cmd, cmd.Flags())
@@ -117,7 +117,7 @@ func skipped(m *manifest) string {
 	if what == "" {
 		what = "an object without kind"
 	}
-	return what + " is no PavProvisioner of " + pavv1.Group + " and is skipped"
+	return what + " is not a PavProvisioner of " + pavv1.Group + " and is skipped"
 }
 
 // lintReport is what --output json prints.
@@ -160,7 +160,7 @@ func count(n int, what string) string {
 func checkProvisioner(m *manifest, n steppod.Namespaces) (*pavv1.PavProvisioner, findings) {
 	l := &linter{manifest: m, namespaces: n}
 	for _, f := range m.twice {
-		l.found = append(l.found, m.findingAt(levelError, f.path, f.node, "is there twice in one mapping; remove one"))
+		l.found = append(l.found, m.findingAt(levelError, f.path, f.node, "appears twice in one mapping; remove one"))
 	}
 	p := l.checkSchema()
 	for _, problem := range steppod.Check(p, n) {
@@ -223,8 +223,8 @@ func snippet(template string, line, column int) string {
 // checkWhole looks at what one section alone does not show.
 func (l *linter) checkWhole(p *pavv1.PavProvisioner) {
 	if steppod.StagesApart(p) {
-		l.say(levelNote, "spec.volumeStaging", "a template of staging or unstaging reads readOnly, so a node with read-only pods and others of a volume stages it twice, "+
-			"and unstages each on its own; neither may take what the other needs")
+		l.say(levelNote, "spec.volumeStaging", "a staging or unstaging template reads readOnly, so a node that has read-only pods and other pods of a volume stages it twice, "+
+			"and unstages each separately; neither may remove what the other needs")
 	}
 	var create map[string]any
 	creates, deletes := false, false
@@ -237,12 +237,12 @@ func (l *linter) checkWhole(p *pavv1.PavProvisioner) {
 		}
 	}
 	if p.Spec.ClaimAccess == pavv1.ClaimAccessAny {
-		l.say(levelWarning, "spec.claimAccess", "whoever makes a claim may have get_pvc read every other claim of the cluster; leave it out, and have claims allow it by annotation %s", tarnv1.AnnotationReadableFrom)
+		l.say(levelWarning, "spec.claimAccess", "with this, each author of a claim can make get_pvc read every claim of the cluster; remove it, and let claims allow it by annotation %s", tarnv1.AnnotationReadableFrom)
 	}
 	if !creates && slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic) {
-		l.say(levelWarning, "spec.provisioningModes", "with Dynamic and without spec.volumeCreation no volume can be made; add it with a capacity or a podTemplate, or leave Dynamic out")
+		l.say(levelWarning, "spec.provisioningModes", "provisioningModes contains Dynamic, but there is no spec.volumeCreation to make a volume; add it with a capacity or a podTemplate, or remove Dynamic")
 	}
 	if create["podTemplate"] != nil && !deletes {
-		l.say(levelWarning, "spec.volumeCreation.podTemplate", "nothing removes what the creation pod makes; add spec.volumeDeletion")
+		l.say(levelWarning, "spec.volumeCreation.podTemplate", "nothing deletes what the creation pod makes; add spec.volumeDeletion")
 	}
 }

@@ -72,7 +72,7 @@ func (s sample) rendering(p *pavv1.PavProvisioner, m *manifest, section steppod.
 func (s sample) check(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, n steppod.Namespaces, said findings) findings {
 	l := &linter{manifest: m}
 	if s.class != nil && s.class.Provisioner != p.Name {
-		l.say(levelNote, "", "--class: StorageClass %s is of provisioner %q, not of %q", s.class.Name, s.class.Provisioner, p.Name)
+		l.say(levelNote, "", "--class: StorageClass %s names provisioner %q, not %q", s.class.Name, s.class.Provisioner, p.Name)
 	}
 	steps := &steppod.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir, Namespaces: n}
 	for _, section := range steppod.Sections(p) {
@@ -111,7 +111,7 @@ func (r *pavRender) unrendered(step tarnv1.Step, err error) finding {
 	case !ok:
 		return r.manifest.findingAt(levelError, steppod.SectionField(step), nil, fmt.Sprintf("is not evaluated: %v", err))
 	case errors.As(err, &e) && e.Kind == jinja.KindLookup:
-		f.Level, f.Message = levelNote, "is not evaluated, as it reads another object: tarn pav render takes it by --pvcs"
+		f.Level, f.Message = levelNote, "is not evaluated, as it reads another object; give that to tarn pav render with --pvcs"
 	}
 	return f
 }

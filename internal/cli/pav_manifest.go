@@ -122,7 +122,7 @@ func (m *manifest) read(lines []string) *finding {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	if d.Decode(&m.object) != nil {
-		f := m.findingAt(levelError, "", nil, "is no object: it must be a mapping with apiVersion, kind and metadata")
+		f := m.findingAt(levelError, "", nil, "is not an object: it must be a mapping with apiVersion, kind and metadata")
 		return &f
 	}
 	m.json = data

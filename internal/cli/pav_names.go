@@ -47,7 +47,7 @@ func (l *linter) checkNames(s steppod.Section, modes []pavv1.ProvisioningMode) {
 			line, column := placeOf(text, name)
 			if mode != "" {
 				l.sayInTemplate(levelWarning, path, line, column, fmt.Sprintf(
-					"%s has %q for a volume of mode %s alone, and the provisioner has others; ask \"is defined\", or give it a default", s.Field, name, mode))
+					"%s has %q only for volumes of mode %s, and the provisioner has others too; test it with \"is defined\", or give it a default", s.Field, name, mode))
 				continue
 			}
 			l.sayInTemplate(levelError, path, line, column, fmt.Sprintf("%s has no variable %q; %s", s.Field, name, suggest.Hint(name, known)))

@@ -126,7 +126,7 @@ func (f *fileObjects) Get(ctx context.Context, key client.ObjectKey, into client
 			return err
 		}
 		if err := json.NewDecoder(bytes.NewReader(data)).Decode(into); err != nil {
-			return apierrors.NewBadRequest(fmt.Sprintf("--pvcs: %s is no %s: %v", name, kind, err))
+			return apierrors.NewBadRequest(fmt.Sprintf("--pvcs: %s is not a %s: %v", name, kind, err))
 		}
 		return nil
 	case f.Reader != nil:
@@ -136,5 +136,5 @@ func (f *fileObjects) Get(ctx context.Context, key client.ObjectKey, into client
 		absent.ErrStatus.Message = fmt.Sprintf("--pvcs has no %s %s", kind, name)
 		return absent
 	}
-	return apierrors.NewBadRequest(fmt.Sprintf("there is no cluster to read it from; give --pvcs FILE with a %s %s, or --kubeconfig", kind, name))
+	return apierrors.NewBadRequest(fmt.Sprintf("no cluster is configured to read it from; give --pvcs FILE with a %s %s, or --kubeconfig", kind, name))
 }

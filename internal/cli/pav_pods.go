@@ -33,7 +33,7 @@ func (l *linter) checkPod(s steppod.Section) {
 	at := steppod.JoinField(s.Field, key)
 	if !ok {
 		if text, _ := section[key].(string); text != "" {
-			l.say(levelNote, at, "the whole pod is a template; tarn pav render shows what it comes to, and the privileges it needs")
+			l.say(levelNote, at, "the whole pod is a template; run tarn pav render to see the resulting pod and the privileges it needs")
 		}
 		return
 	}
@@ -64,23 +64,23 @@ func (l *linter) checkPodMetadata(at string, metadata fields) {
 	for _, key := range slices.Sorted(maps.Keys(metadata)) {
 		switch key {
 		case "name", "generateName":
-			l.say(levelWarning, steppod.JoinField(at, key), own+"Tarn gives its pods names of their own")
+			l.say(levelWarning, steppod.JoinField(at, key), own+"Tarn names its pods itself")
 		case "namespace":
 			if name, ok := metadata[key].(string); ok && !isTemplate(name) {
 				for _, wrong := range validation.IsDNS1123Label(name) {
-					l.say(levelError, at+".namespace", "%q is no name of a namespace: %s", name, wrong)
+					l.say(levelError, at+".namespace", "%q is not a valid namespace name: %s", name, wrong)
 				}
 			}
 		case "labels", "annotations":
 			of, _ := metadata[key].(fields)
 			for _, name := range slices.Sorted(maps.Keys(of)) {
 				if strings.HasPrefix(name, tarnv1.Group+"/") {
-					l.say(levelWarning, steppod.JoinField(steppod.JoinField(at, key), name), own+"what begins "+tarnv1.Group+"/ is Tarn's to set")
+					l.say(levelWarning, steppod.JoinField(steppod.JoinField(at, key), name), own+"names that begin with "+tarnv1.Group+"/ are reserved for Tarn")
 				}
 			}
 		default:
 			if _, known := podMetadata[key]; known {
-				l.say(levelWarning, steppod.JoinField(at, key), own+"of a template's metadata the pod gets namespace, labels and annotations")
+				l.say(levelWarning, steppod.JoinField(at, key), own+"the pod gets only namespace, labels and annotations from a template's metadata")
 			}
 		}
 	}
@@ -99,15 +99,15 @@ func (l *linter) checkEnd(s steppod.Section, at string, spec fields) {
 	switch {
 	case isTemplate(policy):
 	case s.Step != tarnv1.StepStaging && policy == string(corev1.RestartPolicyAlways):
-		l.say(levelError, at+".restartPolicy", "a %s pod runs to its end, so it must be Never or OnFailure, not Always; left out it is Never", s.Step)
+		l.say(levelError, at+".restartPolicy", "a %s pod must end, so write Never or OnFailure, not Always; the default is Never", s.Step)
 	case s.Step == tarnv1.StepStaging && (policy == "" || policy == string(corev1.RestartPolicyAlways)):
 		key := at + ".restartPolicy"
 		if spec["restartPolicy"] == nil {
 			key = at
 		}
-		advice := "write Never for a server too: a container that fails ends its attempt anyway, and the next attempt has a clean /pav"
+		advice := "write Never for a server too: a failed container ends the attempt anyway, and the next attempt gets a clean /pav"
 		if !mentions(spec, "/pav/ready") {
-			advice = "the staging pod never ends, and nothing in it mentions /pav/ready: write Never, and for a pod that goes on make /pav/ready when the volume is there"
+			advice = "the staging pod never ends and never mentions /pav/ready: write Never; a pod that keeps running must create /pav/ready when the volume is available"
 		}
 		l.say(levelWarning, key, "with restartPolicy Always, which is the default, %s", advice)
 	}
@@ -124,7 +124,7 @@ func mentions(value any, text string) bool {
 func (l *linter) checkReserved(at string, spec fields) {
 	for i, volume := range items(spec["volumes"]) {
 		if volume["name"] == reservedVolume {
-			l.say(levelError, fmt.Sprintf("%s.volumes[%d].name", at, i), "%q is the name of the volume Tarn adds to the pod; give this one another name", reservedVolume)
+			l.say(levelError, fmt.Sprintf("%s.volumes[%d].name", at, i), "%q is the name of the volume that Tarn adds to the pod; give this one another name", reservedVolume)
 		}
 	}
 	names, all := volumeNames(spec)

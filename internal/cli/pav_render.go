@@ -49,12 +49,12 @@ func newPavRenderCommand() *cobra.Command {
 	var r pavRender
 	cmd := &cobra.Command{
 		Use:   "render FILE|- --section SECTION [--claim FILE] [--class FILE] [--volume FILE] [--node FILE]",
-		Short: "Print the pod that a section comes to",
-		Long: "Evaluate a section of the PavProvisioner in a YAML file for a claim and print the pod that Tarn would create, as\n" +
-			"YAML, and the section's other fields as comments. Nothing is created anywhere.\n\n" +
-			"Objects that are not given are made up, and standard error says how: a claim of 1Gi, a class without parameters,\n" +
-			"a volume with the default handle, a node. UIDs that are missing are made up too. get_pvc and get_pv\n" +
-			"read from --pvcs, and from the cluster where --kubeconfig is given.",
+		Short: "Print the pod that a section results in",
+		Long: "Evaluate a section of the PavProvisioner in a YAML file for a claim. Print the pod that Tarn would create as\n" +
+			"YAML, and the section's other fields as comments. Nothing is created.\n\n" +
+			"Objects that you do not give are made up, as standard error says: a claim of 1Gi, a class without parameters,\n" +
+			"a volume with the default handle, a node. Missing UIDs are made up too. get_pvc and get_pv\n" +
+			"read from --pvcs, and with --kubeconfig from the cluster.",
 		Example: "  tarn pav render provisioner.yaml --section creation --claim claim.yaml --class class.yaml\n" +
 			"  tarn pav render provisioner.yaml --section staging --read-only",
 		Args: cobra.ExactArgs(1),
@@ -62,16 +62,16 @@ func newPavRenderCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&r.section, "section", "", "validation, creation, expansion, recycling, deletion, staging, node-expansion or unstaging")
-	f.StringVar(&r.method, "method", string(tarnv1.RecycleFiles), "what a recycling is asked for: Files, Zero or Discard")
-	f.StringVar(&r.newCapacity, "new-capacity", "", "what an expansion is to reach; without it twice what the volume has")
-	f.StringVar(&r.name, "name", "", "which PavProvisioner, where the file has several")
-	f.StringVar(&r.claimFile, "claim", "", "a YAML file with the PersistentVolumeClaim")
-	f.StringVar(&r.classFile, "class", "", "a YAML file with the StorageClass")
-	f.StringVar(&r.volumeFile, "volume", "", "a YAML file with the PersistentVolume, for all sections but creation; with it, validation is that of a volume written by hand")
-	f.StringVar(&r.nodeFile, "node", "", "a YAML file with the Node, for what is done on a node, and where the topology is Node")
+	f.StringVar(&r.method, "method", string(tarnv1.RecycleFiles), "the method of a recycling: Files, Zero or Discard")
+	f.StringVar(&r.newCapacity, "new-capacity", "", "the new size for an expansion; the default is twice the volume's size")
+	f.StringVar(&r.name, "name", "", "the PavProvisioner to use, if the file has several")
+	f.StringVar(&r.claimFile, "claim", "", "YAML file with the PersistentVolumeClaim")
+	f.StringVar(&r.classFile, "class", "", "YAML file with the StorageClass")
+	f.StringVar(&r.volumeFile, "volume", "", "YAML file with the PersistentVolume, for all sections except creation; with it, validation is for a volume written by hand")
+	f.StringVar(&r.nodeFile, "node", "", "YAML file with the Node, for sections that run on a node, and for topology Node")
 	f.BoolVar(&r.readOnly, "read-only", false, "stage the volume read-only")
 	f.StringVar(&r.objectsFile, "pvcs", "", pvcsUsage)
-	f.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig file of a cluster that get_pvc and get_pv read")
+	f.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig file of a cluster for get_pvc and get_pv to read from")
 	_ = cmd.MarkFlagRequired("section")
 	return cmd
 }
@@ -123,7 +123,7 @@ func stepOf(section string) (tarnv1.Step, error) {
 		}
 		names = append(names, string(step))
 	}
-	return "", fmt.Errorf("--section %q is not known; give one of %s", section, strings.Join(names, ", "))
+	return "", fmt.Errorf("--section %q is unknown; give one of %s", section, strings.Join(names, ", "))
 }
 
 // reader is where get_pvc and get_pv find their objects.
@@ -159,7 +159,7 @@ func (r *pavRender) objects(cmd *cobra.Command, step tarnv1.Step) error {
 			return err
 		}
 		if r.class.Provisioner != r.provisioner.Name {
-			note(fmt.Sprintf("the class %s is of provisioner %q, not of %q", r.class.Name, r.class.Provisioner, r.provisioner.Name))
+			note(fmt.Sprintf("the class %s names provisioner %q, not %q", r.class.Name, r.class.Provisioner, r.provisioner.Name))
 		}
 	} else if r.volumeFile == "" || !stages {
 		note("without --class, for a made-up class without parameters")

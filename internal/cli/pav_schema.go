@@ -77,7 +77,7 @@ func (l *linter) checkMetadata() {
 	name := l.name()
 	switch {
 	case l.object["metadata"] == nil, name == "":
-		l.say(levelError, "metadata.name", "is missing; it is the name of the CSI driver and what a StorageClass calls its provisioner")
+		l.say(levelError, "metadata.name", "is missing; it is the name of the CSI driver and the provisioner of a StorageClass")
 	case len(name) > 63 || !provisionerName.MatchString(name):
 		l.say(levelError, "metadata.name", "%q must be a DNS label: at most 63 characters, lower-case letters, digits and '-', no dots; it is used as the CSI driver name", name)
 	}
@@ -85,7 +85,7 @@ func (l *linter) checkMetadata() {
 		l.say(levelError, path, "%s", message)
 	})
 	if l.text("metadata", "namespace") != "" {
-		l.say(levelWarning, "metadata.namespace", "has no effect; a PavProvisioner is of the whole cluster")
+		l.say(levelWarning, "metadata.namespace", "has no effect; a PavProvisioner is cluster-wide")
 	}
 }
 
@@ -204,7 +204,7 @@ func (l *linter) checkArray(path string, schema *apiextensionsv1.JSONSchemaProps
 	for i, item := range items {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if text := fmt.Sprint(item); schema.XListType != nil && *schema.XListType == "set" && seen[text] {
-			l.say(levelError, at, "%q is there twice; remove one", text)
+			l.say(levelError, at, "%q appears twice; remove one", text)
 			bad(at)
 		} else {
 			seen[text] = true

@@ -42,14 +42,14 @@ func (l *pavLint) reach(cmd *cobra.Command) (*lintServer, error) {
 		return server, nil
 	case serverAuto:
 	default:
-		return nil, fmt.Errorf("--server %q is not known; give %s, %s or %s", l.server, serverAuto, serverAlways, serverNever)
+		return nil, fmt.Errorf("--server %q is unknown; give %s, %s or %s", l.server, serverAuto, serverAlways, serverNever)
 	}
 	config, err := l.connection.config()
 	if err != nil {
 		if l.connection != (connection{}) || !clientcmd.IsEmptyConfig(errors.Unwrap(err)) { // a cluster was named
 			return nil, err
 		}
-		cmd.PrintErrln("note: no API server has checked this, as no kubeconfig names one")
+		cmd.PrintErrln("note: no API server checked this, as no kubeconfig names one")
 		return nil, nil
 	}
 	config.Timeout = answerTime
@@ -58,7 +58,7 @@ func (l *pavLint) reach(cmd *cobra.Command) (*lintServer, error) {
 		_, err = asked.ServerVersion()
 	}
 	if err != nil {
-		cmd.PrintErrf("note: no API server has checked this; the answer of %s was: %v\n", config.Host, err)
+		cmd.PrintErrf("note: no API server checked this; %s answered: %v\n", config.Host, err)
 		return nil, nil
 	}
 	server, err := newLintServer(l.connection, answerTime)
@@ -66,7 +66,7 @@ func (l *pavLint) reach(cmd *cobra.Command) (*lintServer, error) {
 		return nil, err
 	}
 	server.offered = true
-	cmd.PrintErrf("note: asking the API server %s too; --server=never leaves it alone\n", config.Host)
+	cmd.PrintErrf("note: the API server %s checks this too; --server=never skips that\n", config.Host)
 	return server, nil
 }
 
@@ -104,9 +104,9 @@ func (s *lintServer) check(ctx context.Context, m *manifest) findings {
 	case err == nil:
 		return nil
 	case meta.IsNoMatchError(err):
-		return findings{m.findingAt(s.unanswered(), "", nil, "the API server does not know PavProvisioners; run tarn install")}
+		return findings{m.findingAt(s.unanswered(), "", nil, "the API server has no resource PavProvisioner; run tarn install")}
 	case errors.As(err, &status) && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) && !deniedByWebhook(err) || !s.offered):
-		return findings{m.findingAt(levelError, "", nil, "the API server refuses it: "+err.Error())}
+		return findings{m.findingAt(levelError, "", nil, "the API server rejects it: "+err.Error())}
 	}
 	return findings{m.findingAt(s.unanswered(), "", nil, "the API server did not check it: "+err.Error())}
 }

@@ -28,7 +28,7 @@ func (s *lintServer) checkPods(ctx context.Context, p *pavv1.PavProvisioner, m *
 		}
 		pod, err := samplePod(ctx, p, m, section, of)
 		if err != nil {
-			note("the API server was not asked about its pod, which the claim does not give: %v; --claim and --class take those of yours", err)
+			note("the API server did not check its pod, as the made-up claim does not give one: %v; give your own with --claim and --class", err)
 			continue
 		}
 		if pod == nil {
@@ -36,7 +36,7 @@ func (s *lintServer) checkPods(ctx context.Context, p *pavv1.PavProvisioner, m *
 		}
 		if allowed, err := s.mayCreatePods(ctx, pod.Namespace); err != nil || !allowed {
 			if !told[pod.Namespace] {
-				note("the API server was not asked about the pods in namespace %q, %s", pod.Namespace, whyNot(err))
+				note("the API server did not check the pods in namespace %q, %s", pod.Namespace, whyNot(err))
 			}
 			told[pod.Namespace] = true
 			continue
@@ -77,7 +77,7 @@ func podFindings(m *manifest, at, namespace string, unanswered level, err error)
 	case !errors.As(err, &status):
 		return findings{m.findingAt(unanswered, at, nil, "the API server did not check its pod: "+err.Error())}
 	case apierrors.IsForbidden(err), deniedByWebhook(err):
-		return findings{m.findingAt(levelWarning, at, nil, fmt.Sprintf("the API server refuses its pod in namespace %q: %v", namespace, err))}
+		return findings{m.findingAt(levelWarning, at, nil, fmt.Sprintf("the API server rejects its pod in namespace %q: %v", namespace, err))}
 	case !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err): // it is busy, or what it asks is down
 		return findings{m.findingAt(unanswered, at, nil, "the API server did not check its pod: "+err.Error())}
 	}
@@ -85,12 +85,12 @@ func podFindings(m *manifest, at, namespace string, unanswered level, err error)
 	if details := status.Status().Details; details != nil {
 		for _, cause := range details.Causes {
 			if cause.Field != "" {
-				found = append(found, m.findingAt(levelError, at+"."+cause.Field, nil, "the API server refuses it: "+cause.Message))
+				found = append(found, m.findingAt(levelError, at+"."+cause.Field, nil, "the API server rejects it: "+cause.Message))
 			}
 		}
 	}
 	if len(found) == 0 {
-		found = findings{m.findingAt(levelError, at, nil, "the API server refuses its pod: "+err.Error())}
+		found = findings{m.findingAt(levelError, at, nil, "the API server rejects its pod: "+err.Error())}
 	}
 	return found
 }

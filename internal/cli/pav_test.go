@@ -54,7 +54,7 @@ func testFile(name string) string { return filepath.Join("testdata", "pav", name
 
 func TestLintSaysEverythingThatIsWrongAndWhere(t *testing.T) {
 	out, errOut, status := run(t, "", "pav", "lint", testFile("wrong.yaml"))
-	if status != 1 || errOut != "note: no API server has checked this, as no kubeconfig names one\n" {
+	if status != 1 || errOut != "note: no API server checked this, as no kubeconfig names one\n" {
 		t.Errorf("exit status %d and %q on standard error, want 1 and that no API server was asked", status, errOut)
 	}
 	golden(t, "lint-wrong", out)
@@ -63,10 +63,10 @@ func TestLintSaysEverythingThatIsWrongAndWhere(t *testing.T) {
 func TestLintIsToldWhetherToAskAServer(t *testing.T) {
 	file := testFile("claim.yaml")
 	for _, c := range []struct{ flag, want string }{
-		{"--server=sometimes", `--server "sometimes" is not known; give auto, always or never`},
-		{"--server", "--server: no way to a cluster: "},
-		{"--kubeconfig=" + file + ".not-there", "no way to a cluster: "},
-		{"--context=not-there", "no way to a cluster: "},
+		{"--server=sometimes", `--server "sometimes" is unknown; give auto, always or never`},
+		{"--server", "--server: no cluster is configured: "},
+		{"--kubeconfig=" + file + ".not-there", "no cluster is configured: "},
+		{"--context=not-there", "no cluster is configured: "},
 	} {
 		if _, said, status := run(t, "", "pav", "lint", c.flag, testFile("wrong.yaml")); status != 1 || !strings.Contains(said, c.want) {
 			t.Errorf("%s: exit status %d and %q, want 1 and %q", c.flag, status, said, c.want)
@@ -139,7 +139,7 @@ func TestLintReadsStandardInputAndPointsIntoEachKindOfText(t *testing.T) {
 		"own variables":  {`["{% set a = 1 %}{% for b in [1] %}{{ a }}{{ b }}{{ loop.index }}{% endfor %}{% macro m(c) %}{{ c }}{% endmacro %}{{ m(range(2)|list) }}{{ get_pvc('a', 'b').kind }}{{ get_pv('a', none).spec.capacity.storage | tobytes }}"]`, "0 errors, 0 warnings"},
 		"another's":      {`["{{ requestedMinCapacity }}"]`, `spec.volumeStaging has no variable "requestedMinCapacity"`},
 		"a near one":     {`["{{ pvs.metadata.name }}"]`, "did you mean pv or pvc?"},
-		"twice":          {"[]\n            args: []", "standard input:15:13: error: spec.volumeStaging.podTemplate.spec.containers[0].args: is there twice"},
+		"twice":          {"[]\n            args: []", "standard input:15:13: error: spec.volumeStaging.podTemplate.spec.containers[0].args: appears twice"},
 		"an attribute":   {`["{{ pv.x.nope }} {{ nope }}"]`, "standard input:14:40: error: "},
 		"a flag and tag": {`["{% if nope %}{% endif %}"]`, "standard input:14:27: error: "},
 	} {
@@ -187,7 +187,7 @@ func TestLintKnowsBothPodsOfAnExpansion(t *testing.T) {
 		"nodePodTemplate:\n      spec:", "nodePodTemplate:\n      spec:\n        restartPolicy: Always").Replace(string(text))
 	out, _, _ := run(t, spoilt, "pav", "lint", "-")
 	for _, want := range []string{
-		`spec.volumeExpansion has no variable "node"`, "spec.volumeExpansion.nodePodTemplate.spec.restartPolicy: a node-expansion pod runs to its end",
+		`spec.volumeExpansion has no variable "node"`, "spec.volumeExpansion.nodePodTemplate.spec.restartPolicy: a node-expansion pod must end",
 		"spec.volumeExpansion.podTemplate.spec.containers[0].volumeMounts[0].mountPath", "3 errors",
 	} {
 		if !strings.Contains(out, want) {
@@ -198,7 +198,7 @@ func TestLintKnowsBothPodsOfAnExpansion(t *testing.T) {
 
 func TestDynamicWithoutCreationIsAWarning(t *testing.T) {
 	out, _, status := run(t, strings.Replace(provisioner, "[Static]", "[Dynamic]", 1), "pav", "lint", "-")
-	if status != 0 || !strings.Contains(out, "standard input:6:3: warning: spec.provisioningModes: with Dynamic") {
+	if status != 0 || !strings.Contains(out, "standard input:6:3: warning: spec.provisioningModes: provisioningModes contains Dynamic, but there is no spec.volumeCreation to make a volume") {
 		t.Errorf("exit status %d:\n%s", status, out)
 	}
 }
@@ -263,7 +263,7 @@ func TestLintKnowsWhatAValidationHasInEachMode(t *testing.T) {
 	for modes, names := range map[string]map[string]string{
 		"[Static]":          {"handle": "0 errors, 0 warnings", "sc.parameters.most": `error: spec.volumeValidation.maxCapacity: spec.volumeValidation has no variable "sc"`},
 		"[Dynamic]":         {"sc.parameters.most": "0 errors, 1 warning", "handle": `has no variable "handle"`},
-		"[Dynamic, Static]": {"handle": `warning: spec.volumeValidation.maxCapacity: spec.volumeValidation has "handle" for a volume of mode Static alone`, "handle | default(1)": "0 errors, 1 warning"},
+		"[Dynamic, Static]": {"handle": `warning: spec.volumeValidation.maxCapacity: spec.volumeValidation has "handle" only for volumes of mode Static`, "handle | default(1)": "0 errors, 1 warning"},
 	} {
 		for name, want := range names {
 			text := strings.NewReplacer("[Static]", modes, "  volumeStaging:", fmt.Sprintf(section, name)).Replace(provisioner)
@@ -295,7 +295,7 @@ func TestLintJudgesWhatTemplatesComeToForAClaim(t *testing.T) {
 		{"a claim that is refused", "", "", given[:2], "error: spec.volumeValidation: ClaimRefused: "},
 		{"a value of a node that is made up", "", "", given[:4], "has no attribute 'example.org/zone'"},
 		{"another object", "", "", given, "note: spec.volumeCreation.podTemplate.spec.containers[0].args[0]: is not evaluated, as it reads another object"},
-		{"the class of another", "name: bucket", "name: pail", given, `note: --class: StorageClass bucket is of provisioner "bucket", not of "pail"`},
+		{"the class of another", "name: bucket", "name: pail", given, `note: --class: StorageClass bucket names provisioner "bucket", not "pail"`},
 		{"a flag that is wrong", "", "", []string{"--claim", testFile("bucket.yaml")}, "--claim: " + testFile("bucket.yaml") + " has no PersistentVolumeClaim"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

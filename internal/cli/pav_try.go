@@ -85,22 +85,22 @@ func newPavTestCommand() *cobra.Command {
 	var try pavTry
 	cmd := &cobra.Command{
 		Use:   "test FILE|-",
-		Short: "Take a provisioner through the life of a volume, on a cluster",
-		Long: "Try out the PavProvisioner in a YAML file on the current cluster: under a throw-away name, with a class, a claim\n" +
-			"and two pods in a throw-away namespace. A creation is made to fail and undone; then the claim is validated, a volume is\n" +
-			"created, bound, staged, written by one pod, made larger where there is volumeExpansion, read by a second pod on the\n" +
-			"same node, unstaged, recycled where there is volumeRecycling, and deleted, and nothing may be left. Each step is\n" +
-			"reported with its time; a failure with what the cluster says about it.\n\n" +
-			"With --volume, and where provisioningModes has Static alone, a volume written by hand is tried instead: bound, staged,\n" +
-			"written, read, unstaged and let go. That of --volume takes part with its handle, attributes and options; the storage\n" +
-			"must be there and in nobody's use, and a file is written to it. Without --volume the handle is made up.\n\n" +
-			"All that was made is removed in the end, whatever happens, also on Ctrl-C, unless --keep is given. The pods of\n" +
-			"the provisioner run where its templates say, with all the rights that they ask for.\n\n" +
-			"--claim and --class give what the templates need: parameters, annotations, modes, sizes. The throw-away namespace,\n" +
-			"class and provisioner take the place of those they name. --with creates what else is needed, in the throw-away\n" +
-			"namespace where an object names none; --namespace gives that namespace a name that templates can have.\n\n" +
-			"A volume that can only be read, by its modes or as spec.csi.readOnly says, is read by both pods and not written.\n" +
-			"A pod that cannot start, for want of its image, a Secret or a mount, ends the test at once.",
+		Short: "Test a provisioner on a cluster, through the whole life of a volume",
+		Long: "Test the PavProvisioner in a YAML file on the current cluster: under a temporary name, with a class, a claim\n" +
+			"and two pods in a temporary namespace. One creation is made to fail and undone. Then the claim is validated. The volume is\n" +
+			"created, bound, staged, written by one pod, expanded if there is volumeExpansion, read by a second pod on the\n" +
+			"same node, unstaged, recycled if there is volumeRecycling, and deleted, and nothing may be left. Each step is\n" +
+			"reported with its time, and a failure with what the cluster says about it.\n\n" +
+			"With --volume, or if provisioningModes is only Static, a volume written by hand is tested instead: bound, staged,\n" +
+			"written, read, unstaged and released. The test uses handle, attributes and options of --volume. Its storage\n" +
+			"must exist and must not be in use: the test writes a file to it. Without --volume the handle is made up.\n\n" +
+			"Everything is removed at the end, also after a failure or Ctrl-C, unless you give --keep. The pods of\n" +
+			"the provisioner run where its templates say, with all the rights that they request.\n\n" +
+			"--claim and --class give what the templates need: parameters, annotations, modes, sizes. The temporary namespace,\n" +
+			"class and provisioner replace those that they name. --with creates other objects that are needed, in the temporary\n" +
+			"namespace if they name none; --namespace gives that namespace a fixed name that templates can use.\n\n" +
+			"A read-only volume, by its modes or spec.csi.readOnly, is read by both pods and not written.\n" +
+			"A pod that cannot start because an image, a Secret or a mount is missing ends the test at once.",
 		Example: "  tarn pav test provisioner.yaml\n" +
 			"  tarn pav test provisioner.yaml --volume volume.yaml\n" +
 			"  tarn pav test provisioner.yaml --class class.yaml --claim claim.yaml --timeout 5m\n" +
@@ -109,16 +109,16 @@ func newPavTestCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return try.run(cmd, args[0]) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&try.prefix, "namespace-prefix", "pav-test-", "what the name of the throw-away namespace begins with")
-	f.StringVar(&try.fixed, "namespace", "", "name of the throw-away namespace, which must not exist yet, instead of one that is made up")
-	f.StringArrayVar(&try.withFiles, "with", nil, "a YAML file with objects that the provisioner needs, like Secrets: created before the test, removed after it; may be repeated")
-	f.DurationVar(&try.timeout, "timeout", 4*time.Minute, "how long the whole may take; cleaning up may take as long again")
-	f.BoolVar(&try.keep, "keep", false, "leave everything as it is in the end, to look at")
-	f.StringVar(&try.name, "name", "", "which PavProvisioner, where the file has several")
-	f.StringVar(&try.claimFile, "claim", "", "a YAML file with the PersistentVolumeClaim to make; without it one of 1Gi, ReadWriteOnce")
-	f.StringVar(&try.classFile, "class", "", "a YAML file with the StorageClass to make; without it one without parameters")
-	f.StringVar(&try.volumeFile, "volume", "", "a YAML file with a PersistentVolume written by hand, to try instead of one that is made for a claim")
-	f.StringVar(&try.image, "image", "busybox:1.36", "image with a shell for the pods that write and read")
+	f.StringVar(&try.prefix, "namespace-prefix", "pav-test-", "prefix of the temporary namespace's name")
+	f.StringVar(&try.fixed, "namespace", "", "name of the temporary namespace, which must not exist yet; the default is made up")
+	f.StringArrayVar(&try.withFiles, "with", nil, "YAML file with objects that the provisioner needs, such as Secrets: created before the test, removed after it; may be repeated")
+	f.DurationVar(&try.timeout, "timeout", 4*time.Minute, "deadline of the test; cleanup has the same time again")
+	f.BoolVar(&try.keep, "keep", false, "keep everything at the end, for inspection")
+	f.StringVar(&try.name, "name", "", "the PavProvisioner to use, if the file has several")
+	f.StringVar(&try.claimFile, "claim", "", "YAML file with the PersistentVolumeClaim to create; the default is 1Gi, ReadWriteOnce")
+	f.StringVar(&try.classFile, "class", "", "YAML file with the StorageClass to create; the default has no parameters")
+	f.StringVar(&try.volumeFile, "volume", "", "YAML file with a PersistentVolume written by hand, to test instead of one that is made for a claim")
+	f.StringVar(&try.image, "image", "busybox:1.36", "image with a shell, for the pods that write and read")
 	try.output.register(cmd)
 	try.connection.register(cmd, f)
 	return cmd
@@ -139,7 +139,7 @@ func (t *pavTry) run(cmd *cobra.Command, file string) error {
 	if t.world, err = newTryWorld(watching, t.connection, t.provisionerName, t.namespace); err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "trying PavProvisioner %s as %s in namespace %s\n", t.report.Provisioner, t.provisionerName, t.namespace)
+	fmt.Fprintf(t.out, "testing PavProvisioner %s as %s in namespace %s\n", t.report.Provisioner, t.provisionerName, t.namespace)
 	ctx, cancel := context.WithTimeout(cmd.Context(), t.timeout)
 	defer cancel()
 	err = t.life(ctx)
@@ -179,7 +179,7 @@ func (t *pavTry) prepare(cmd *cobra.Command, file string) error {
 	byHand := t.volumeFile != "" || !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic)
 	switch {
 	case byHand && !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeStatic):
-		return fmt.Errorf("--volume: PavProvisioner %s stages no volumes written by hand; add Static to its spec.provisioningModes, or leave --volume out", p.Name)
+		return fmt.Errorf("--volume: PavProvisioner %s does not stage volumes written by hand; add Static to its spec.provisioningModes, or omit --volume", p.Name)
 	case byHand && t.classFile != "":
 		return fmt.Errorf("--class: a volume written by hand has no class; put its parameters into the volumeAttributes of --volume")
 	}
@@ -218,7 +218,7 @@ func (t *pavTry) prepareClaim(cmd *cobra.Command) error {
 		}
 	}
 	if t.claim.Spec.VolumeName != "" {
-		return fmt.Errorf("--claim: spec.volumeName %q asks for a volume that exists; remove it, a new one is made", t.claim.Spec.VolumeName)
+		return fmt.Errorf("--claim: spec.volumeName %q requests an existing volume; remove the field, the test makes a new volume", t.claim.Spec.VolumeName)
 	}
 	t.claim.ObjectMeta = metav1.ObjectMeta{
 		Name: t.claim.Name, Namespace: t.namespace, Labels: t.claim.Labels, Annotations: t.claim.Annotations,

@@ -54,7 +54,7 @@ func (t *pavTry) explain(ctx context.Context) {
 		pod := &pods.Items[i]
 		tell("pod %s/%s, %s: %s %s", pod.Namespace, pod.Name, pod.Labels[tarnv1.LabelStep], pod.Status.Phase, pod.Status.Message)
 		if text := t.world.printed(ctx, pod); text != "" {
-			tell("  it has printed:\n%s", text)
+			tell("  its log:\n%s", text)
 		}
 		t.tellEvents(ctx, pod.Namespace, pod.Name, tell)
 	}

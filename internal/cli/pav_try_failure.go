@@ -18,14 +18,14 @@ import (
 )
 
 // madeToFail is what a creation pod that is made to fail leaves in /pav/error.
-const madeToFail = "tarn pav test has made this creation fail"
+const madeToFail = "tarn pav test made this creation fail"
 
 // fails makes the creation fail before it has done anything: whatever a creation has
 // left or not, the deletion pod must be able to undo it.
 func (t *pavTry) fails(ctx context.Context) (string, error) {
 	spoilt, why := spoil(t.provisioner, t.image)
 	if why != "" {
-		return "not tried: " + why, nil
+		return "skipped: " + why, nil
 	}
 	if err := t.change(ctx, spoilt); err != nil {
 		return "", err
@@ -39,7 +39,7 @@ func (t *pavTry) fails(ctx context.Context) (string, error) {
 		case err != nil:
 			return still(err.Error())
 		case record != nil && record.Status.Phase == tarnv1.VolumeCreated:
-			return fatal(fmt.Errorf("it has not failed, though its first container does"))
+			return fatal(fmt.Errorf("it has not failed, although its first container does"))
 		case record == nil || record.Status.LastError == nil:
 			return still("it has not")
 		}
@@ -60,7 +60,7 @@ func (t *pavTry) fails(ctx context.Context) (string, error) {
 // undone waits until what the failed creation may have left is undone.
 func (t *pavTry) undone(ctx context.Context) (string, error) {
 	if t.failed == 0 {
-		return "not tried: nothing has failed", nil
+		return "skipped: nothing failed", nil
 	}
 	return "", t.world.await(ctx, "the failed creation to be undone", func() tryLook {
 		record, err := t.record(ctx)
@@ -68,7 +68,7 @@ func (t *pavTry) undone(ctx context.Context) (string, error) {
 		case err != nil:
 			return still(err.Error())
 		case record == nil:
-			return fatal(fmt.Errorf("its PavVolume is gone though the claim is there"))
+			return fatal(fmt.Errorf("its PavVolume is gone although the claim exists"))
 		}
 		if e := record.Status.LastError; e != nil && e.Step == tarnv1.StepDeletion {
 			return fatal(fmt.Errorf("%s: %s", e.Reason, e.Message))
@@ -146,7 +146,7 @@ func spoil(p *unstructured.Unstructured, image string) (spoilt *unstructured.Uns
 // expanded lets the claim ask for twice of what it has, while a pod uses the volume.
 func (t *pavTry) expanded(ctx context.Context) (string, error) {
 	if !t.expands() {
-		return "not tried: there is no spec.volumeExpansion", nil
+		return "skipped: there is no spec.volumeExpansion", nil
 	}
 	has := t.claim.Status.Capacity[corev1.ResourceStorage]
 	want := *resource.NewQuantity(2*has.Value(), has.Format)
@@ -154,21 +154,21 @@ func (t *pavTry) expanded(ctx context.Context) (string, error) {
 		want = limit
 	}
 	if want.Cmp(has) <= 0 {
-		return "not tried: the claim's limit leaves no room", nil
+		return "skipped: the claim's limit allows no expansion", nil
 	}
 	base := t.claim.DeepCopy()
 	t.claim.Spec.Resources.Requests[corev1.ResourceStorage] = want
 	if err := t.world.live.Patch(ctx, t.claim, client.MergeFrom(base)); err != nil {
-		return "", fmt.Errorf("asking for %s: %w", want.String(), err)
+		return "", fmt.Errorf("requesting %s: %w", want.String(), err)
 	}
-	return "to " + want.String(), t.world.await(ctx, "the volume to grow", func() tryLook {
+	return "to " + want.String(), t.world.await(ctx, "the volume to be expanded", func() tryLook {
 		if err := t.world.cached.Get(ctx, client.ObjectKeyFromObject(t.claim), t.claim); err != nil {
 			return still(err.Error())
 		}
 		if now := t.claim.Status.Capacity[corev1.ResourceStorage]; now.Cmp(want) >= 0 {
 			return done()
 		}
-		state := "nobody has begun; is Tarn's controller running?"
+		state := "the expansion has not started; check that Tarn's controller runs"
 		for _, c := range t.claim.Status.Conditions {
 			state = fmt.Sprintf("the claim is %s: %s", c.Type, c.Message)
 			if failures := []corev1.PersistentVolumeClaimConditionType{

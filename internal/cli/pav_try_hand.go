@@ -68,11 +68,11 @@ func (t *pavTry) triable() error {
 	}
 	switch {
 	case given.Spec.CSI == nil || given.Spec.CSI.VolumeHandle == "":
-		return fmt.Errorf("%s has no spec.csi.volumeHandle, which says what is staged; add it", where)
+		return fmt.Errorf("%s has no spec.csi.volumeHandle, which names the storage to stage; add it", where)
 	case given.Status.Phase == corev1.VolumeBound:
-		return fmt.Errorf("%s says status.phase %s: its claim may be in use, and a file system that is mounted twice is lost; take storage that nobody uses", where, given.Status.Phase)
+		return fmt.Errorf("%s has status.phase %s: its claim may be in use, and mounting a file system twice destroys it; give storage that is not in use", where, given.Status.Phase)
 	case !t.onlyRead() && (block(given.Spec.VolumeMode) || block(t.claim.Spec.VolumeMode)):
-		return errors.New("a volume written by hand is tried with volumeMode Filesystem alone, as a test would write over the first bytes of a device; one that can only be read is not written")
+		return errors.New("a volume written by hand is tested only with volumeMode Filesystem, as the test would overwrite the first bytes of a device; a read-only volume is not written")
 	}
 	return nil
 }
@@ -91,14 +91,14 @@ type volumeOf struct{ driver, handle string }
 func (t *pavTry) unused(ctx context.Context) error {
 	list := &corev1.PersistentVolumeList{}
 	if err := t.world.live.List(ctx, list); err != nil {
-		return fmt.Errorf("looking who has the volume: %w", err)
+		return fmt.Errorf("checking whether the volume is in use: %w", err)
 	}
 	for i := range list.Items {
 		v := &list.Items[i]
 		if v.Spec.CSI == nil || (volumeOf{v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle}) != t.given || v.Status.Phase != corev1.VolumeBound {
 			continue
 		}
-		return fmt.Errorf("handle %q of driver %s is PersistentVolume %s here, which claim %s/%s has: take storage that nobody uses",
+		return fmt.Errorf("handle %q of driver %s is PersistentVolume %s here, which claim %s/%s uses: give storage that is not in use",
 			t.given.handle, t.given.driver, v.Name, v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name)
 	}
 	return nil
@@ -115,7 +115,7 @@ func (t *pavTry) lifeByHand() trySteps {
 		{"ready", t.ready},
 		{"read", t.read},
 		{"unstaged", t.unstaged},
-		{"let go", t.letGo},
+		{"released", t.letGo},
 		{"nothing left", t.nothingLeft},
 	}
 }
@@ -145,7 +145,7 @@ func (t *pavTry) letGo(ctx context.Context) (string, error) {
 	now := &corev1.PersistentVolume{}
 	err := t.world.await(ctx, "the volume to be Released", func() tryLook {
 		if err := t.world.cached.Get(ctx, client.ObjectKeyFromObject(t.volume), now); err != nil {
-			return fatal(fmt.Errorf("it went with its claim, though its policy is Retain: %w", err))
+			return fatal(fmt.Errorf("it was deleted with its claim, although its policy is Retain: %w", err))
 		}
 		return tryLook{done: now.Status.Phase == corev1.VolumeReleased, state: fmt.Sprintf("it is %s", now.Status.Phase)}
 	})

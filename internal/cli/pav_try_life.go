@@ -82,7 +82,7 @@ func (t *pavTry) condition(ctx context.Context, name string, final bool) (string
 		c := meta.FindStatusCondition(p.Status.Conditions, name)
 		switch {
 		case c == nil, name == pavv1.ConditionAccepted && c.ObservedGeneration < t.generation:
-			return still("no controller has judged the provisioner; is Tarn's controller running?")
+			return still("no controller has validated the provisioner; check that Tarn's controller runs")
 		case c.Status == metav1.ConditionTrue:
 			return done()
 		case final && c.Status == metav1.ConditionFalse:
@@ -139,7 +139,7 @@ func (t *pavTry) staged(ctx context.Context) (string, error) {
 			return still(err.Error())
 		}
 		if len(list.Items) == 0 {
-			return still("no node has begun to stage it: " + t.podState(ctx, t.writer))
+			return still("no node has started to stage it: " + t.podState(ctx, t.writer))
 		}
 		g := &list.Items[0]
 		node = g.Spec.NodeName
@@ -186,7 +186,7 @@ func (t *pavTry) podState(ctx context.Context, pod *corev1.Pod) string {
 func (t *pavTry) written(ctx context.Context) (string, error) {
 	detail := ""
 	if t.readOnly {
-		detail = "not written but read: the volume can only be read"
+		detail = "read, not written: the volume is read-only"
 	}
 	return detail, t.world.await(ctx, "the first pod to use the volume", func() tryLook {
 		state := t.podState(ctx, t.writer)
@@ -224,7 +224,7 @@ func (t *pavTry) read(ctx context.Context) (string, error) {
 		case corev1.PodSucceeded:
 			return done()
 		case corev1.PodFailed:
-			return fatal(fmt.Errorf("the second pod does not read what the first has: %s", t.world.printed(ctx, t.reader)))
+			return fatal(fmt.Errorf("the second pod does not read what the first wrote: %s", t.world.printed(ctx, t.reader)))
 		}
 		return still(state)
 	})

@@ -99,7 +99,7 @@ func (t *pavTry) reaches(ctx context.Context, what string, phases ...tarnv1.Volu
 		case record == nil:
 			return still("there is no PavVolume of the claim")
 		case t.failed > 0 && record.Status.Attempts <= t.failed:
-			return still("the attempt that was made to fail is the latest")
+			return still("the attempt that was made to fail is still the latest")
 		}
 		for _, phase := range phases {
 			if !t.world.since(phase, record.Status.Attempts).IsZero() {

@@ -19,7 +19,7 @@ import (
 func (t *pavTry) recycled(ctx context.Context) (string, error) {
 	method := t.recycleMethod()
 	if method == "" {
-		return "not tried: there is no spec.volumeRecycling", nil
+		return "skipped: there is no spec.volumeRecycling", nil
 	}
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: t.claim.Spec.VolumeName}}
 	if err := t.patchVolume(ctx, volume, `{"metadata":{"annotations":{"`+tarnv1.AnnotationRecycle+`":"`+string(method)+`"}},"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`); err != nil {
@@ -31,7 +31,7 @@ func (t *pavTry) recycled(ctx context.Context) (string, error) {
 	err := t.world.await(ctx, "the volume to be recycled", func() tryLook {
 		record, err := t.record(ctx)
 		if err != nil || record == nil {
-			return still(fmt.Sprintf("its record is not there (%v)", err))
+			return still(fmt.Sprintf("its record does not exist (%v)", err))
 		}
 		if c := meta.FindStatusCondition(record.Status.Conditions, tarnv1.ConditionRecycled); c != nil && c.Status == metav1.ConditionFalse {
 			return fatal(fmt.Errorf("%s: %s", c.Reason, c.Message))
@@ -42,14 +42,14 @@ func (t *pavTry) recycled(ctx context.Context) (string, error) {
 		if volume.Status.Phase == corev1.VolumeAvailable && volume.Spec.ClaimRef == nil {
 			return done()
 		}
-		return still(fmt.Sprintf("it is %s; does Tarn's controller run with --scrub-image?", volume.Status.Phase))
+		return still(fmt.Sprintf("it is %s; check that Tarn's controller runs with --scrub-image", volume.Status.Phase))
 	})
 	if err != nil {
 		return "", err
 	}
 	var cert tarnv1.RecycleCertificate
 	if err := json.Unmarshal([]byte(volume.Annotations[tarnv1.AnnotationRecycled]), &cert); err != nil || cert.Provisioner != t.provisionerName {
-		return "", fmt.Errorf("the certificate is %q, which is not the provisioner's", volume.Annotations[tarnv1.AnnotationRecycled])
+		return "", fmt.Errorf("the certificate is %q, not the provisioner's", volume.Annotations[tarnv1.AnnotationRecycled])
 	}
 	if err := t.patchVolume(ctx, volume, `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`); err != nil {
 		return "", err

@@ -118,13 +118,13 @@ func TestATestRefusesWhatItCannotTry(t *testing.T) {
 		try  pavTry
 		text string
 	}{
-		"stages no volumes written by hand":                         {pavTry{volumeFile: byHand}, dynamic},
+		"does not stage volumes written by hand":                    {pavTry{volumeFile: byHand}, dynamic},
 		"--volume: PersistentVolume a has no spec.csi.volumeHandle": {pavTry{volumeFile: bare}, provisioner},
-		"would write over the first bytes of a device":              {pavTry{volumeFile: block}, provisioner},
-		"says status.phase Bound":                                   {pavTry{volumeFile: used}, provisioner},
+		"would overwrite the first bytes of a device":               {pavTry{volumeFile: block}, provisioner},
+		"has status.phase Bound":                                    {pavTry{volumeFile: used}, provisioner},
 		"document 1 needs apiVersion, kind and metadata.name":       {pavTry{withFiles: []string{unnamed}}, dynamic},
-		`--namespace "A" is no name of a namespace`:                 {pavTry{fixed: "A"}, dynamic},
-		"is tried with volumeMode Filesystem alone":                 {pavTry{claimFile: device}, provisioner},
+		`--namespace "A" is not a valid namespace name`:             {pavTry{fixed: "A"}, dynamic},
+		"is tested only with volumeMode Filesystem":                 {pavTry{claimFile: device}, provisioner},
 		"--class: a volume written by hand has no class":            {pavTry{classFile: testFile("claim.yaml")}, provisioner},
 		`--claim: spec.volumeName "pv-7"`:                           {pavTry{claimFile: bound}, dynamic},
 		"has no StorageClass":                                       {pavTry{classFile: bound}, dynamic},

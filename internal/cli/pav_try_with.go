@@ -36,7 +36,7 @@ func (t *pavTry) prepareWith(cmd *cobra.Command) error {
 	}
 	if t.fixed != "" {
 		if wrong := validation.IsDNS1123Label(t.fixed); len(wrong) > 0 {
-			return fmt.Errorf("--namespace %q is no name of a namespace: %s", t.fixed, wrong[0])
+			return fmt.Errorf("--namespace %q is not a valid namespace name: %s", t.fixed, wrong[0])
 		}
 		t.namespace = t.fixed
 	}
@@ -48,7 +48,7 @@ func (t *pavTry) prepareWith(cmd *cobra.Command) error {
 func (t *pavTry) makeNamespace(ctx context.Context) error {
 	err := t.world.live.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: t.namespace}})
 	if t.foreign = apierrors.IsAlreadyExists(err); t.foreign {
-		return fmt.Errorf("namespace %s exists, and the test removes its namespace in the end: give --namespace a name that is free", t.namespace)
+		return fmt.Errorf("namespace %s exists already, and the test would delete it at the end: give --namespace a name that does not exist", t.namespace)
 	}
 	if err != nil {
 		return fmt.Errorf("creating namespace %s: %w", t.namespace, err)
@@ -70,7 +70,7 @@ func (t *pavTry) makeCompanions(ctx context.Context) error {
 		}
 		err = client.WithFieldValidation(t.world.live, "Strict").Create(ctx, o)
 		if apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("--with: %s exists, and the test removes its objects in the end: leave it out, or give it another name", what)
+			return fmt.Errorf("--with: %s exists already, and the test would delete it at the end: leave it out, or give it another name", what)
 		}
 		if err != nil {
 			return fmt.Errorf("--with: creating %s: %w", what, err)

@@ -88,7 +88,7 @@ func (w *tryWorld) follow(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- w.cached.Start(ctx) }()
 	if !w.cached.WaitForCacheSync(ctx) {
-		return errors.Join(errors.New("the first lists never came"), <-ended)
+		return errors.Join(errors.New("the initial lists did not arrive"), <-ended)
 	}
 	return nil
 }
@@ -149,14 +149,14 @@ func (w *tryWorld) awaitGone(ctx context.Context, what string, o client.Object) 
 	now, _ := o.DeepCopyObject().(client.Object)
 	return w.await(ctx, what+" to be gone", func() tryLook {
 		if err := w.cached.Get(ctx, key, now); err == nil && (o.GetUID() == "" || now.GetUID() == o.GetUID()) {
-			return still(fmt.Sprintf("it is still there, finalizers %q", now.GetFinalizers()))
+			return still(fmt.Sprintf("it still exists, finalizers %q", now.GetFinalizers()))
 		}
 		// What the cache does not have it may not have yet.
 		err := w.live.Get(ctx, key, now)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return still(err.Error())
 		}
-		return tryLook{done: err != nil || o.GetUID() != "" && now.GetUID() != o.GetUID(), state: "it is still there"}
+		return tryLook{done: err != nil || o.GetUID() != "" && now.GetUID() != o.GetUID(), state: "it still exists"}
 	})
 }
 

@@ -32,12 +32,12 @@ type ProcessFlags struct {
 
 // Register adds the flags to a set.
 func (f *ProcessFlags) Register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file; without it $KUBECONFIG, ~/.kube/config or the pod's service account")
-	flags.StringVar(&f.MetricsAddress, "metrics-bind-address", ":8080", "where /metrics is served; 0 for nowhere")
-	flags.BoolVar(&f.MetricsSecure, "metrics-secure", false, "serve /metrics over TLS, with a certificate of its own making, to those whose token may get /metrics")
-	flags.StringVar(&f.ProbeAddress, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served; 0 for nowhere")
-	flags.StringVar(&f.ProfileAddress, "pprof-bind-address", "0", "where /debug/pprof is served, to anyone who can reach it; 0 for nowhere")
-	flags.IntVarP(&f.Verbosity, "v", "v", 0, "how much is logged: 0 what happens, 1 every step, 2 for finding faults")
+	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file; the default is $KUBECONFIG, ~/.kube/config or the pod's service account")
+	flags.StringVar(&f.MetricsAddress, "metrics-bind-address", ":8080", "address that serves /metrics; 0 switches it off")
+	flags.BoolVar(&f.MetricsSecure, "metrics-secure", false, "serve /metrics over TLS with a self-signed certificate, to callers whose token may get /metrics")
+	flags.StringVar(&f.ProbeAddress, "health-probe-bind-address", ":8081", "address that serves /healthz and /readyz; 0 switches them off")
+	flags.StringVar(&f.ProfileAddress, "pprof-bind-address", "0", "address that serves /debug/pprof, without authentication; 0 switches it off")
+	flags.IntVarP(&f.Verbosity, "v", "v", 0, "log level: 0 main events, 1 every step, 2 debugging")
 }
 
 // RESTConfig is how to reach the API server. It sets no rate limit of its own: the

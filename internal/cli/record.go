@@ -21,13 +21,13 @@ import (
 func newRetryCommand() *cobra.Command {
 	var to connection
 	var currentClass bool
-	cmd := &cobra.Command{Use: "retry", Short: "Begin the next attempt of a volume now, without its pause"}
+	cmd := &cobra.Command{Use: "retry", Short: "Start the next attempt of a volume now, without backoff"}
 	to.register(cmd, cmd.PersistentFlags())
 	volume := &cobra.Command{
-		Use: "volume NAME", Short: "Begin the next attempt to make, undo or delete a volume now", Args: cobra.ExactArgs(1),
-		Long: "Begin the next attempt to make, undo or delete a volume now, without its pause. NAME is that of its PavVolume.\n\n" +
-			"--current-class undoes a failed creation with the parameters that the StorageClass has now, for one attempt: for a\n" +
-			"class that had a wrong endpoint or Secret and was made anew.",
+		Use: "volume NAME", Short: "Start the next attempt to make, undo or delete a volume now", Args: cobra.ExactArgs(1),
+		Long: "Start the next attempt to make, undo or delete a volume now, without backoff. NAME is the name of its PavVolume.\n\n" +
+			"--current-class undoes a failed creation with the current parameters of the StorageClass, for one attempt. Use it if the\n" +
+			"class had a wrong endpoint or Secret and you have created it again.",
 		Example: "  tarn retry volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11\n  tarn retry volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --current-class",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := to.client()
@@ -37,7 +37,7 @@ func newRetryCommand() *cobra.Command {
 			return retryVolume(cmd.Context(), c, cmd.OutOrStdout(), args[0], currentClass)
 		},
 	}
-	volume.Flags().BoolVar(&currentClass, "current-class", false, "undo with the parameters the StorageClass has now; what lies where the old ones point stays there")
+	volume.Flags().BoolVar(&currentClass, "current-class", false, "undo with the current parameters of the StorageClass; data at the place of the old parameters stays")
 	volume.ValidArgsFunction = completeRecords(&to)
 	cmd.AddCommand(volume)
 	return cmd
@@ -46,13 +46,13 @@ func newRetryCommand() *cobra.Command {
 func newForgetCommand() *cobra.Command {
 	var to connection
 	var yes bool
-	cmd := &cobra.Command{Use: "forget", Short: "Give up a volume whose storage cannot be removed"}
+	cmd := &cobra.Command{Use: "forget", Short: "Delete the record of a volume whose storage cannot be deleted"}
 	to.register(cmd, cmd.PersistentFlags())
 	volume := &cobra.Command{
-		Use: "volume NAME", Short: "Give up a volume whose storage cannot be removed", Args: cobra.ExactArgs(1),
-		Long: "Give up a volume whose storage cannot be removed. NAME is that of its PavVolume. Its pods are ended, then its PavVolume\n" +
-			"and its PersistentVolume go. Its storage stays if there is any, and nothing in the cluster tells of it then.\n\n" +
-			"A volume that a claim has is not given up: delete the claim first.",
+		Use: "volume NAME", Short: "Delete the record of a volume whose storage cannot be deleted", Args: cobra.ExactArgs(1),
+		Long: "Delete the record of a volume whose storage cannot be deleted. NAME is the name of its PavVolume. Tarn stops the volume's\n" +
+			"pods and deletes its PavVolume and PersistentVolume. Storage that exists stays, and the cluster no longer records it.\n\n" +
+			"A volume that a claim uses is rejected: delete the claim first.",
 		Example: "  tarn forget volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --yes",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := to.client()
@@ -62,7 +62,7 @@ func newForgetCommand() *cobra.Command {
 			return forgetVolume(cmd.Context(), c, cmd.OutOrStdout(), args[0], yes)
 		},
 	}
-	volume.Flags().BoolVar(&yes, "yes", false, "do it: nothing in the cluster tells of the storage then")
+	volume.Flags().BoolVar(&yes, "yes", false, "do it; the cluster then no longer records the storage")
 	volume.ValidArgsFunction = completeRecords(&to)
 	cmd.AddCommand(volume)
 	return cmd
@@ -101,9 +101,9 @@ func retryVolume(ctx context.Context, c client.Client, out io.Writer, name strin
 		return err
 	}
 	if currentClass {
-		what += " with the parameters the class has now; if the old ones point elsewhere, what was made there stays"
+		what += " with the current parameters of the class; if the old ones point elsewhere, storage there stays"
 	}
-	fmt.Fprintf(out, "PavVolume %s: %s\ntarn explain volume %s says how it gets on\n", name, what, name)
+	fmt.Fprintf(out, "PavVolume %s: %s\nrun tarn explain volume %s to see the progress\n", name, what, name)
 	return nil
 }
 
@@ -114,21 +114,21 @@ func retryOf(record *tarnv1.PavVolume, currentClass bool) (value, what string, e
 	case tarnv1.VolumePending:
 		switch {
 		case currentClass:
-			return "", "", fmt.Errorf("PavVolume %s has nothing to undo, and is made with a new class by itself; leave out --current-class", record.Name)
+			return "", "", fmt.Errorf("PavVolume %s has nothing to undo; the next attempt uses the current class anyway; omit --current-class", record.Name)
 		case status.NextAttemptTime != nil:
-			return steppod.RetryAfter(tarnv1.StepCreation, status.Attempts, false), fmt.Sprintf("creation attempt %d begins now", status.Attempts+1), nil
+			return steppod.RetryAfter(tarnv1.StepCreation, status.Attempts, false), fmt.Sprintf("creation attempt %d starts now", status.Attempts+1), nil
 		}
 	case tarnv1.VolumeDeleting, tarnv1.VolumeUndoing:
 		if currentClass && status.Phase == tarnv1.VolumeDeleting {
-			return "", "", fmt.Errorf("PavVolume %s is Deleting: its storage lies where its own parameters point; with others a deletion pod may find nothing and report success; leave out --current-class", record.Name)
+			return "", "", fmt.Errorf("PavVolume %s is Deleting: only its own parameters lead to its storage; with others a deletion pod may find nothing and report success; omit --current-class", record.Name)
 		}
-		when := "begins now"
+		when := "starts now"
 		if status.NextDeletionTime == nil {
-			when = fmt.Sprintf("begins now if attempt %d waits to start, or when that has failed", status.DeletionAttempts)
+			when = fmt.Sprintf("starts now if attempt %d has not started, or else when that has failed", status.DeletionAttempts)
 		}
 		return steppod.RetryAfter(tarnv1.StepDeletion, status.DeletionAttempts, currentClass), fmt.Sprintf("deletion attempt %d %s", status.DeletionAttempts+1, when), nil
 	}
-	return "", "", fmt.Errorf("PavVolume %s is %s and does not pause; tarn explain volume %s says what it waits for", record.Name, cmp.Or(status.Phase, tarnv1.VolumePending), record.Name)
+	return "", "", fmt.Errorf("PavVolume %s is %s and waits for no retry; run tarn explain volume %s to see what it waits for", record.Name, cmp.Or(status.Phase, tarnv1.VolumePending), record.Name)
 }
 
 // forgetVolume marks a record as given up and deletes it. The controller does the rest.
@@ -142,12 +142,12 @@ func forgetVolume(ctx context.Context, c client.Client, out io.Writer, name stri
 		return err
 	}
 	if vol != nil && (vol.Status.Phase == corev1.VolumeBound || vol.DeletionTimestamp == nil && vol.Status.Phase != corev1.VolumeReleased) {
-		return fmt.Errorf("PersistentVolume %s is %s, not Released; a volume that a claim has or may get is not given up: delete its claim first", name, vol.Status.Phase)
+		return fmt.Errorf("PersistentVolume %s is %s, not Released; a claim uses it or may get it: delete its claim first", name, vol.Status.Phase)
 	}
 	what := fmt.Sprintf("PavVolume %s, %s: %s", name, cmp.Or(record.Status.Phase, tarnv1.VolumePending), steppod.GivenUp(record))
 	if !yes {
 		fmt.Fprintln(out, "would forget", what)
-		return errors.New("nothing was done; give --yes to do it")
+		return errors.New("nothing was changed; to do it, add --yes")
 	}
 	if err := annotate(ctx, c, record, tarnv1.AnnotationForget, string(record.UID)); err != nil {
 		return err
@@ -155,7 +155,7 @@ func forgetVolume(ctx context.Context, c client.Client, out io.Writer, name stri
 	if err := c.Delete(ctx, record, client.Preconditions{UID: &record.UID}); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting PavVolume %s: %w", name, err)
 	}
-	fmt.Fprintf(out, "forgetting %s\nit goes when its pods have ended; tarn explain volume %s says what keeps it\n", what, name)
+	fmt.Fprintf(out, "forgetting %s\nit is deleted when its pods have ended; run tarn explain volume %s to see what keeps it\n", what, name)
 	return nil
 }
 
@@ -165,7 +165,7 @@ func annotate(ctx context.Context, c client.Client, record *tarnv1.PavVolume, ke
 	metav1.SetMetaDataAnnotation(&record.ObjectMeta, key, value)
 	err := c.Patch(ctx, record, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) {
-		return fmt.Errorf("PavVolume %s has changed this moment; do the same again", record.Name)
+		return fmt.Errorf("PavVolume %s was changed at the same time; run the command again", record.Name)
 	}
 	if err != nil {
 		return fmt.Errorf("annotating PavVolume %s: %w", record.Name, err)

@@ -29,15 +29,15 @@ func TestRetryAsksForTheNextAttemptOf(t *testing.T) {
 		want, what   string
 		wantErr      string
 	}{
-		{"a creation that pauses", tarnv1.VolumePending, pausing, false, "creation-2", "creation attempt 3 begins now", ""},
-		{"no creation with the current class", tarnv1.VolumePending, pausing, true, "", "", "leave out --current-class"},
-		{"no creation that does not pause", tarnv1.VolumePending, func(*tarnv1.PavVolume) {}, false, "", "", "does not pause"},
-		{"an undoing", tarnv1.VolumeUndoing, pausing, false, "deletion-3", "deletion attempt 4 begins now", ""},
+		{"a creation that pauses", tarnv1.VolumePending, pausing, false, "creation-2", "creation attempt 3 starts now", ""},
+		{"no creation with the current class", tarnv1.VolumePending, pausing, true, "", "", "omit --current-class"},
+		{"no creation that does not pause", tarnv1.VolumePending, func(*tarnv1.PavVolume) {}, false, "", "", "waits for no retry"},
+		{"an undoing", tarnv1.VolumeUndoing, pausing, false, "deletion-3", "deletion attempt 4 starts now", ""},
 		{"an undoing with the current class", tarnv1.VolumeUndoing, pausing, true, "deletion-3/current-class", "deletion attempt 4", ""},
-		{"an undoing under way", tarnv1.VolumeUndoing, func(r *tarnv1.PavVolume) { r.Status.DeletionAttempts = 1 }, false, "deletion-1", "if attempt 1 waits to start", ""},
-		{"a deletion", tarnv1.VolumeDeleting, pausing, false, "deletion-3", "deletion attempt 4 begins now", ""},
-		{"no deletion with the current class", tarnv1.VolumeDeleting, pausing, true, "", "", "where its own parameters point"},
-		{"no volume in use", tarnv1.VolumeCreated, pausing, false, "", "", "is Created and does not pause"},
+		{"an undoing under way", tarnv1.VolumeUndoing, func(r *tarnv1.PavVolume) { r.Status.DeletionAttempts = 1 }, false, "deletion-1", "if attempt 1 has not started", ""},
+		{"a deletion", tarnv1.VolumeDeleting, pausing, false, "deletion-3", "deletion attempt 4 starts now", ""},
+		{"no deletion with the current class", tarnv1.VolumeDeleting, pausing, true, "", "", "only its own parameters lead to its storage"},
+		{"no volume in use", tarnv1.VolumeCreated, pausing, false, "", "", "is Created and waits for no retry"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			record := testkit.Record(testkit.Claim("shop", "data", "u", "fast"), "fast", c.phase, c.change)
@@ -58,7 +58,7 @@ func TestForgetGivesUpWhatNoClaimHas(t *testing.T) {
 		yes         bool
 		want        string
 	}{
-		{"told first", "Released", false, "give --yes"},
+		{"told first", "Released", false, "add --yes"},
 		{"not one that a claim has", "Bound", true, "delete its claim first"},
 		{"given up", "Released", true, ""},
 		{"given up without a volume", "", true, ""},
@@ -81,7 +81,7 @@ func TestForgetGivesUpWhatNoClaimHas(t *testing.T) {
 			if steppod.Forgotten(now) != (c.want == "") {
 				t.Errorf("it is %+v", now.ObjectMeta)
 			}
-			if told := `storage with handle "shelf-7" of PavProvisioner "fast" on node "n1" stays`; c.phase != "Bound" && !strings.Contains(out.String(), told) {
+			if told := `storage with handle "shelf-7" of PavProvisioner "fast" on node "n1" is kept if it exists; delete it by hand`; c.phase != "Bound" && !strings.Contains(out.String(), told) {
 				t.Errorf("said %q, want %q", out.String(), told)
 			}
 		})

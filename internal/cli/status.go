@@ -21,12 +21,12 @@ func newStatusCommand() *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say at a glance how everything stands, and what is wrong",
-		Long: "Say at a glance how everything of Tarn stands: the controller that leads, the node agents, provisioners, pools,\n" +
-			"apps, claims, volumes by state, the trash, stages; and then what is wrong, each with the command to go on with.\n\n" +
-			"Everything is read live with your own rights. With --namespace only the claims and apps of that namespace are\n" +
-			"looked at, for whoever may read no more than that. Nothing is changed.\n\n" +
-			"The exit status is 0 where all is well, and 1 where something is wrong or may not be read.",
+		Short: "Show the state of Tarn and all problems",
+		Long: "Show the state of Tarn at a glance: the leading controller, node agents, provisioners, pools,\n" +
+			"apps, claims, volumes by state, the trash and stages. Then list the problems, each with a command that helps.\n\n" +
+			"Everything is read live with your own rights. With --namespace only the claims and apps of that namespace are read,\n" +
+			"for users who may read only that namespace. Nothing is changed.\n\n" +
+			"The exit status is 0 if everything is healthy, and 1 if there are problems or something may not be read.",
 		Example: "  tarn status\n" +
 			"  tarn status --namespace shop\n" +
 			"  tarn status --output json | jq -r '.problems[].command'",
@@ -35,7 +35,7 @@ func newStatusCommand() *cobra.Command {
 	}
 	output.register(cmd)
 	to.register(cmd, cmd.Flags())
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace; without it the whole cluster")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace; the default is the whole cluster")
 	completeFlag(cmd, "namespace", &to, namespaceKind)
 	return cmd
 }
@@ -45,7 +45,7 @@ func runStatus(cmd *cobra.Command, to connection, namespace string, output outpu
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(cmd.Context(), statusTime, errors.New("the API server has not answered in time"))
+	ctx, cancel := context.WithTimeoutCause(cmd.Context(), statusTime, errors.New("the API server did not respond within the timeout"))
 	defer cancel()
 	now := time.Now()
 	report, err := status.Status(ctx, status.Source{Client: c, System: Namespace, Namespace: namespace}, now)

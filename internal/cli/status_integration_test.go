@@ -55,14 +55,14 @@ func TestATenantNeedsNoRightsBeyondTheNamespace(t *testing.T) {
 	t.Parallel()
 	w := newAppWorld(t, "cli-tenant")
 	w.config = w.tenant()
-	w.says(0, "status", "namespace "+w.namespace+" is well", "!cannot read")
+	w.says(0, "status", "namespace "+w.namespace+" is healthy", "!cannot read")
 	file := w.file(shop)
 	w.says(0, "app plan --file "+file, "create  data", "!does not exist")
 	w.says(0, "app deploy --wait=false --file "+file, "create  data", "app shop is Deploying")
 	w.says(0, "app list", "shop  Deploying")
 	w.says(0, "app delete shop --yes --wait=false", "app shop is being deleted")
 	out, said, code := run(t, "", "status", "--kubeconfig", w.config)
-	for _, want := range []string{"tarn cannot be judged: some of it may not be read", "cannot read each PavVolume: needs permission to list pavvolumes.tarn.dev"} {
+	for _, want := range []string{"tarn is unknown: you may not read all of it", "cannot read each PavVolume: needs permission to list pavvolumes.tarn.dev"} {
 		if code != 1 || !strings.Contains(out, want) {
 			t.Errorf("exit status %d, want 1 and %q in\n%s%s", code, want, out, said)
 		}

@@ -53,7 +53,7 @@ func newTrashCommand() *cobra.Command {
 	var output output
 	var namespace string
 	list := &cobra.Command{
-		Use: "list", Short: "List the released volumes that can be brought back, and until when", Args: cobra.NoArgs,
+		Use: "list", Short: "List the released volumes that can be restored, and until when", Args: cobra.NoArgs,
 		Example: "  tarn trash list\n  tarn trash list --namespace shop --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := to.client()
@@ -68,7 +68,7 @@ func newTrashCommand() *cobra.Command {
 	completeFlag(list, "namespace", &to, namespaceKind)
 	var all, yes bool
 	purge := &cobra.Command{
-		Use: "purge NAME... | --all", Short: "End the retention of volumes in the trash now: their reclaim policy takes its course",
+		Use: "purge NAME... | --all", Short: "End the retention of volumes in the trash now: their reclaim policy then applies",
 		Example: "  tarn trash purge pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --yes\n  tarn trash purge --all --yes",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if all == (len(names) > 0) {
@@ -85,7 +85,7 @@ func newTrashCommand() *cobra.Command {
 		},
 	}
 	purge.Flags().BoolVar(&all, "all", false, "every volume in the trash")
-	purge.Flags().BoolVar(&yes, "yes", false, "do it: data that is deleted cannot be brought back")
+	purge.Flags().BoolVar(&yes, "yes", false, "do it; deleted data cannot be restored")
 	purge.ValidArgsFunction = completeTrash(&to, func(i trashItem) string { return i.Volume })
 	cmd.AddCommand(list, purge)
 	return cmd
@@ -114,7 +114,7 @@ func printTrash(w io.Writer, items []trashItem, now time.Time) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "VOLUME\tCLAIM\tCAPACITY\tUNTIL\tLEFT\tTHEN\tSTATE")
 	for _, i := range items {
-		until, left := "for ever", "-"
+		until, left := "forever", "-"
 		if i.Until != nil {
 			until, left = i.Until.UTC().Format(time.RFC3339), duration.HumanDuration(max(i.Until.Sub(now), 0))
 		}
@@ -139,19 +139,19 @@ func trashItems(volumes []corev1.PersistentVolume, namespace string, now time.Ti
 		until, known, err := volume.TrashedUntil(vol)
 		switch {
 		case reservedHeld(vol):
-			item.State = "being brought back; to go on: tarn undelete volume " + vol.Name
+			item.State = "being restored; to continue: tarn undelete volume " + vol.Name
 		case err != nil:
 			item.State = err.Error()
 		case !volume.Held(vol):
 			item.State = "retained by its policy"
 		case !known:
-			item.State = "kept until its retention is put right: kubectl describe pv " + vol.Name
+			item.State = "kept until its retention is corrected: kubectl describe pv " + vol.Name
 		default:
 			item.Until = &until
 			if volume.DeletionProtected(vol) {
 				item.State += ", protected from deletion"
 			} else if !now.Before(until) {
-				item.State = "its time is over"
+				item.State = "its retention has ended"
 			}
 		}
 		items = append(items, item)
@@ -192,7 +192,7 @@ func purgeTrash(ctx context.Context, c client.Client, out io.Writer, names []str
 		}
 	}
 	if !yes && len(names) > 0 {
-		failures = append(failures, errors.New("nothing was done; give --yes to do it"))
+		failures = append(failures, errors.New("nothing was changed; to do it, add --yes"))
 	}
 	return errors.Join(failures...)
 }
@@ -201,11 +201,11 @@ func purgeTrash(ctx context.Context, c client.Client, out io.Writer, names []str
 func unpurgeable(vol *corev1.PersistentVolume) error {
 	switch _, known, _ := volume.TrashedUntil(vol); {
 	case reservedHeld(vol):
-		return fmt.Errorf("PersistentVolume %s is being brought back as claim %s/%s; finish that first: tarn undelete volume %s", vol.Name, vol.Spec.ClaimRef.Namespace, vol.Spec.ClaimRef.Name, vol.Name)
+		return fmt.Errorf("PersistentVolume %s is being restored as claim %s/%s; finish that first: tarn undelete volume %s", vol.Name, vol.Spec.ClaimRef.Namespace, vol.Spec.ClaimRef.Name, vol.Name)
 	case !kept(vol) || !volume.Held(vol) || !known:
-		return fmt.Errorf("PersistentVolume %s is not in the trash; tarn trash list says what is", vol.Name)
+		return fmt.Errorf("PersistentVolume %s is not in the trash; run tarn trash list to see what is", vol.Name)
 	case volume.DeletionProtected(vol):
-		return fmt.Errorf("PersistentVolume %s is protected from deletion by its label; to lift that: kubectl label pv %s tarn.dev/deletion-protection-", vol.Name, vol.Name)
+		return fmt.Errorf("PersistentVolume %s is protected from deletion by its label; to remove the label: kubectl label pv %s tarn.dev/deletion-protection-", vol.Name, vol.Name)
 	}
 	return nil
 }
@@ -216,12 +216,12 @@ func purgeVolume(ctx context.Context, c client.Client, out io.Writer, name strin
 		return err
 	}
 	if vol == nil {
-		return fmt.Errorf("there is no PersistentVolume %q; tarn trash list says what is in the trash", name)
+		return fmt.Errorf("there is no PersistentVolume %q; run tarn trash list to see what is in the trash", name)
 	}
 	if err := unpurgeable(vol); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("volume %s of claim %s/%s: its retention ends, and its reclaim policy %s takes its course", name, vol.Spec.ClaimRef.Namespace, vol.Spec.ClaimRef.Name, volume.OwnPolicy(vol))
+	what := fmt.Sprintf("volume %s of claim %s/%s: its retention ends, and its reclaim policy %s applies", name, vol.Spec.ClaimRef.Namespace, vol.Spec.ClaimRef.Name, volume.OwnPolicy(vol))
 	if !yes {
 		fmt.Fprintln(out, "would purge", what)
 		return nil
@@ -230,7 +230,7 @@ func purgeVolume(ctx context.Context, c client.Client, out io.Writer, name strin
 	volume.Trash(vol, now)
 	err = c.Patch(ctx, vol, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) {
-		return fmt.Errorf("PersistentVolume %s has changed this moment; do the same again", name)
+		return fmt.Errorf("PersistentVolume %s was changed at the same time; run the command again", name)
 	}
 	if err != nil {
 		return fmt.Errorf("purging PersistentVolume %s: %w", name, err)

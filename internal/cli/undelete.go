@@ -40,16 +40,16 @@ func newUndeleteCommand() *cobra.Command {
 	u := &undelete{}
 	cmd := &cobra.Command{
 		Use:   "undelete",
-		Short: "Bring deleted claims back on the data they had",
-		Long: "Bring deleted claims back, with their labels and annotations, on the data they had. `tarn trash list` says what there is.\n\n" +
-			"A volume is there to be brought back while it is in the trash, or for as long as its reclaim policy is Retain.\n" +
-			"It may be done twice, and be interrupted anywhere: the next time goes on.",
+		Short: "Restore deleted claims with their data",
+		Long: "Restore deleted claims with their labels, annotations and data. `tarn trash list` lists the volumes that can be restored.\n\n" +
+			"A volume can be restored while it is in the trash, or as long as its reclaim policy is Retain.\n" +
+			"You can interrupt the command and run it again: it then continues.",
 	}
 	f := cmd.PersistentFlags()
 	u.connection.register(cmd, f)
-	f.BoolVar(&u.createNamespace, "create-namespace", false, "make the namespace where it is gone")
-	f.BoolVar(&u.allowRecreated, "allow-recreated", false, "bring claims back into a namespace that was created after them, and so may be another tenant's")
-	f.DurationVar(&u.timeout, "timeout", time.Minute, "how long the binder may take with each claim")
+	f.BoolVar(&u.createNamespace, "create-namespace", false, "create the namespace if it does not exist")
+	f.BoolVar(&u.allowRecreated, "allow-recreated", false, "restore claims into a namespace that was created after them, and so may be another tenant's")
+	f.DurationVar(&u.timeout, "timeout", time.Minute, "how long to wait for the binder, for each claim")
 	cmd.AddCommand(u.volumeCommand(), u.namespaceCommand())
 	return cmd
 }
@@ -59,7 +59,7 @@ func (u *undelete) volumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "volume NAME",
 		SuggestFor:        []string{"claim", "pvc"},
-		Short:             "Bring the claim of a PersistentVolume back",
+		Short:             "Restore the claim of a PersistentVolume",
 		Example:           "  tarn undelete volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11\n  tarn undelete volume pvc-0f6c24f0-5d0c-4a53-8a0f-2f3f8a9d8f11 --as shop/data-of-yesterday",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeTrash(&u.connection, func(i trashItem) string { return i.Volume }),
@@ -71,7 +71,7 @@ func (u *undelete) volumeCommand() *cobra.Command {
 			if as != "" {
 				namespace, name, both := strings.Cut(as, "/")
 				if !both || namespace == "" || name == "" || strings.Contains(name, "/") {
-					return fmt.Errorf("--as %q is not the name of a claim; give NAMESPACE/NAME", as)
+					return fmt.Errorf("--as %q is not a claim; give NAMESPACE/NAME", as)
 				}
 				target = client.ObjectKey{Namespace: namespace, Name: name}
 			}
@@ -81,14 +81,14 @@ func (u *undelete) volumeCommand() *cobra.Command {
 			return u.volume(cmd.Context(), args[0], target)
 		},
 	}
-	cmd.Flags().StringVar(&as, "as", "", "NAMESPACE/NAME of the claim to make; the default is the one it had")
+	cmd.Flags().StringVar(&as, "as", "", "NAMESPACE/NAME of the claim to create; the default is the volume's former claim")
 	return cmd
 }
 
 func (u *undelete) namespaceCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "namespace NAME",
-		Short:   "Bring every claim of a namespace back whose volume is in the trash",
+		Short:   "Restore every claim of a namespace whose volume is in the trash",
 		Example: "  tarn undelete namespace shop --create-namespace",
 		Args:    cobra.ExactArgs(1),
 		ValidArgsFunction: completeTrash(&u.connection, func(i trashItem) string {
@@ -118,13 +118,13 @@ func (u *undelete) volume(ctx context.Context, name string, target client.Object
 		return err
 	}
 	if vol == nil {
-		return fmt.Errorf("there is no PersistentVolume %q; tarn trash list says what can be brought back", name)
+		return fmt.Errorf("there is no PersistentVolume %q; run tarn trash list to see what can be restored", name)
 	}
 	chosen := target.Name != ""
 	if !chosen {
 		ref := vol.Spec.ClaimRef
 		if ref == nil {
-			return fmt.Errorf("PersistentVolume %s is nobody's; say whose it is to be with --as NAMESPACE/NAME", name)
+			return fmt.Errorf("PersistentVolume %s has no former claim; give the new claim with --as NAMESPACE/NAME", name)
 		}
 		target = client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
 	}
@@ -138,12 +138,12 @@ func (u *undelete) volume(ctx context.Context, name string, target client.Object
 		}
 	}
 	if claim.Spec.VolumeName != vol.Name {
-		return fmt.Errorf("claim %s is there, and has another volume or waits for one: give another name with --as NAMESPACE/NAME, or delete that claim first", target)
+		return fmt.Errorf("claim %s exists and uses another volume or waits for one: give another name with --as NAMESPACE/NAME, or delete that claim first", target)
 	}
 	if err := u.awaitBound(ctx, claim); err != nil {
 		return err
 	}
-	fmt.Fprintf(u.out, "claim %s is back on volume %s and Bound; a pod in namespace %s uses it by\n  volumes: [{name: data, persistentVolumeClaim: {claimName: %s}}]\nkubectl -n %s describe pvc %s\n",
+	fmt.Fprintf(u.out, "claim %s is restored with volume %s and Bound; a pod in namespace %s uses it with\n  volumes: [{name: data, persistentVolumeClaim: {claimName: %s}}]\nkubectl -n %s describe pvc %s\n",
 		target, vol.Name, target.Namespace, target.Name, target.Namespace, target.Name)
 	return nil
 }
@@ -173,7 +173,7 @@ func (u *undelete) restore(ctx context.Context, vol *corev1.PersistentVolume, ta
 			target, vol.Name, namespace.Name, namespace.CreationTimestamp.UTC().Format(time.RFC3339), since.UTC().Format(time.RFC3339), vol.Name)
 	}
 	if err := u.client.Create(ctx, claim.DeepCopy(), client.DryRunAll); err != nil && !apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("the API server would not take claim %s: %w", target, err)
+		return nil, fmt.Errorf("the API server rejects claim %s: %w", target, err)
 	}
 	if err := u.reserve(ctx, vol, target); err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func (u *undelete) restore(ctx context.Context, vol *corev1.PersistentVolume, ta
 		err = u.client.Get(ctx, target, claim)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("making claim %s: %w; volume %s is reserved for it: do the same again", target, err, vol.Name)
+		return nil, fmt.Errorf("creating claim %s: %w; volume %s is reserved for it: run the command again", target, err, vol.Name)
 	}
 	if note != "" {
 		fmt.Fprintln(u.out, note)
@@ -202,11 +202,11 @@ func (u *undelete) needNamespace(ctx context.Context, name string, of types.UID)
 	case namespace != nil:
 		return namespace, nil
 	case !u.createNamespace:
-		return nil, fmt.Errorf("there is no namespace %q; make it with --create-namespace, or give another one with --as NAMESPACE/NAME", name)
+		return nil, fmt.Errorf("there is no namespace %q; create it with --create-namespace, or give another one with --as NAMESPACE/NAME", name)
 	}
 	namespace = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{tarnv1.AnnotationUndeleted: string(of)}}}
 	if err := u.client.Create(ctx, namespace); err != nil {
-		return nil, fmt.Errorf("making namespace %s: %w", name, err)
+		return nil, fmt.Errorf("creating namespace %s: %w", name, err)
 	}
 	return namespace, nil
 }
@@ -231,7 +231,7 @@ func (u *undelete) reserve(ctx context.Context, vol *corev1.PersistentVolume, ta
 	volume.Untrash(vol)
 	err := u.client.Patch(ctx, vol, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) {
-		return fmt.Errorf("PersistentVolume %s has changed this moment; do the same again", vol.Name)
+		return fmt.Errorf("PersistentVolume %s was changed at the same time; run the command again", vol.Name)
 	}
 	if err != nil {
 		return fmt.Errorf("reserving PersistentVolume %s for claim %s: %w", vol.Name, target, err)
@@ -241,17 +241,17 @@ func (u *undelete) reserve(ctx context.Context, vol *corev1.PersistentVolume, ta
 
 // awaitBound watches a claim until the binder has bound it.
 func (u *undelete) awaitBound(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, errors.New("its time is over"))
+	ctx, cancel := context.WithTimeoutCause(ctx, u.timeout, errors.New("timeout"))
 	defer cancel()
 	stuck := func(why error) error {
-		err := fmt.Errorf("claim %s/%s is made on volume %s, but not Bound yet (%w): tarn explain claim %s/%s says why; doing the same again does no harm",
+		err := fmt.Errorf("claim %s/%s is created for volume %s, but not Bound yet (%w): run tarn explain claim %s/%s to see why; you can run this command again",
 			claim.Namespace, claim.Name, claim.Spec.VolumeName, why, claim.Namespace, claim.Name)
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return timeoutError{err}
 		}
 		return err
 	}
-	u.screen.Progress(fmt.Sprintf("claim %s/%s is made on volume %s, and waits for the binder", claim.Namespace, claim.Name, claim.Spec.VolumeName))
+	u.screen.Progress(fmt.Sprintf("claim %s/%s is created for volume %s and waits for the binder", claim.Namespace, claim.Name, claim.Spec.VolumeName))
 	defer u.screen.Done()
 	for ctx.Err() == nil {
 		// A watch without a version begins with the object as it is.

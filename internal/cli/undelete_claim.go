@@ -41,13 +41,13 @@ func obstacle(vol *corev1.PersistentVolume, record *tarnv1.PavVolume, target cli
 	ref := vol.Spec.ClaimRef
 	switch {
 	case vol.DeletionTimestamp != nil:
-		return fmt.Errorf("PersistentVolume %s is being deleted; it cannot be brought back", vol.Name)
+		return fmt.Errorf("PersistentVolume %s is being deleted; it cannot be restored", vol.Name)
 	case record != nil && (record.DeletionTimestamp != nil || record.Status.Phase != tarnv1.VolumeCreated):
-		return fmt.Errorf("PavVolume %s is %s: its storage is being destroyed; kubectl describe pavvolume %s says how far that is", vol.Name, cmp.Or(record.Status.Phase, "new"), vol.Name)
+		return fmt.Errorf("PavVolume %s is %s: its storage is being destroyed; run kubectl describe pavvolume %s to see the progress", vol.Name, cmp.Or(record.Status.Phase, "new"), vol.Name)
 	case vol.Status.Phase == corev1.VolumeBound && ref != nil && ref.UID != "":
-		return fmt.Errorf("PersistentVolume %s is Bound to claim %s/%s; where that was deleted this moment, do the same again", vol.Name, ref.Namespace, ref.Name)
+		return fmt.Errorf("PersistentVolume %s is Bound to claim %s/%s; if that claim has just been deleted, run the command again", vol.Name, ref.Namespace, ref.Name)
 	case vol.Status.Phase == corev1.VolumeFailed:
-		return fmt.Errorf("PersistentVolume %s is Failed (%s); it may be destroyed in part: look at it, then set its reclaim policy to Retain and clear the uid in its claimRef", vol.Name, cmp.Or(vol.Status.Message, "no message"))
+		return fmt.Errorf("PersistentVolume %s is Failed (%s) and may be partly destroyed: check its data, then set its reclaim policy to Retain and remove the uid from its claimRef", vol.Name, cmp.Or(vol.Status.Message, "no message"))
 	case vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle: // a recycler that has begun is not stopped by another policy
 		return fmt.Errorf("the reclaim policy of PersistentVolume %s is Recycle and it is not in the trash: its data is gone, or is being deleted", vol.Name)
 	case vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
@@ -56,7 +56,7 @@ func obstacle(vol *corev1.PersistentVolume, record *tarnv1.PavVolume, target cli
 	case ref != nil && !volume.ReleasedFrom(vol) && ref.UID != "":
 		return fmt.Errorf("PersistentVolume %s is %s, not Released; it belongs to claim %s/%s", vol.Name, vol.Status.Phase, ref.Namespace, ref.Name)
 	case ref != nil && ref.UID == "" && !reservedFor(vol, target) && !volume.Held(vol):
-		return fmt.Errorf("PersistentVolume %s is reserved for claim %s/%s; bring it back as that, or clear its claimRef first", vol.Name, ref.Namespace, ref.Name)
+		return fmt.Errorf("PersistentVolume %s is reserved for claim %s/%s; restore it as that claim, or remove its claimRef first", vol.Name, ref.Namespace, ref.Name)
 	}
 	return nil
 }
@@ -72,10 +72,10 @@ func claimFor(vol *corev1.PersistentVolume, memory *volume.ClaimMemory, target c
 				Requests: corev1.ResourceList{corev1.ResourceStorage: vol.Spec.Capacity[corev1.ResourceStorage]},
 			},
 		}}
-		note = "note: nothing but the volume tells what the claim was; its labels and annotations are not known"
+		note = "note: only the volume describes the former claim; the claim's labels and annotations are unknown"
 	}
 	if memory.Cut {
-		note = "note: labels and annotations of the claim were too large to be kept, and are not there"
+		note = "note: the claim's labels and annotations were too large to be kept; they are missing"
 	}
 	claim = &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: target.Namespace, Name: target.Name, Labels: memory.Labels, Annotations: memory.Annotations},
@@ -128,13 +128,13 @@ func (u *undelete) namespace(ctx context.Context, name string) error {
 		}
 	}
 	if len(of) == 0 {
-		return fmt.Errorf("no volume of a claim of namespace %q can be brought back; tarn trash list says what can", name)
+		return fmt.Errorf("no volume of a claim of namespace %q can be restored; run tarn trash list to see what can", name)
 	}
 	var failures []error
 	for _, claim := range slices.Sorted(maps.Keys(of)) {
 		if vols := of[claim]; len(vols) > 1 {
 			slices.Sort(vols)
-			failures = append(failures, fmt.Errorf("claim %s/%s had several volumes, of which one has to be chosen: tarn undelete volume NAME, for one of %s", name, claim, strings.Join(vols, ", ")))
+			failures = append(failures, fmt.Errorf("claim %s/%s had several volumes; choose one with tarn undelete volume NAME: %s", name, claim, strings.Join(vols, ", ")))
 			continue
 		}
 		if err := u.volume(ctx, of[claim][0], client.ObjectKey{}); err != nil {

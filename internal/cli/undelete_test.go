@@ -111,7 +111,7 @@ func TestAClaimIsMadeOfTheBestThatIsKnown(t *testing.T) {
 	}{
 		{"the trash before the record", remembered, record, "shop", 1, ""},
 		{"the record before the volume", released(), record, "old", 0, ""},
-		{"the volume alone", released(), nil, "", 0, "not known"},
+		{"the volume alone", released(), nil, "", 0, "are unknown"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			memory, err := memoryOf(c.vol, c.record)
@@ -200,14 +200,14 @@ func TestTheTrashListsWhatCanBeBroughtBack(t *testing.T) {
 		got = append(got, item.Volume+": "+item.State+", then "+item.Then)
 	}
 	want := []string{
-		"over: its time is over, then Delete", "guarded: in the trash, protected from deletion, then Delete",
+		"over: its retention has ended, then Delete", "guarded: in the trash, protected from deletion, then Delete",
 		"soon: in the trash, then Delete", "late: in the trash, then Delete",
-		"reserved: being brought back; to go on: tarn undelete volume reserved, then Delete", "v: retained by its policy, then Retain",
+		"reserved: being restored; to continue: tarn undelete volume reserved, then Delete", "v: retained by its policy, then Retain",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	for i, want := range map[int]string{0: "not in the trash", 1: "", 3: "", 4: "protected", 5: "being brought back", 7: "not in the trash", 8: "not in the trash"} {
+	for i, want := range map[int]string{0: "not in the trash", 1: "", 3: "", 4: "protected", 5: "being restored", 7: "not in the trash", 8: "not in the trash"} {
 		if err := unpurgeable(&volumes[i]); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("purging %s: %v, want %q", volumes[i].Name, err, want)
 		}

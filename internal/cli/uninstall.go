@@ -20,15 +20,15 @@ func newUninstallCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Say what taking Tarn out of a cluster means; with --yes, do it in order",
-		Long: "Say what taking Tarn out of a cluster means, and, with --yes, do it: empty the pools, end the controllers,\n" +
-			"let go of provisioners and volumes, then delete node agents, policies, roles, resources and the namespace.\n" +
-			"What is in use is never taken away: it is named, with what to do about it, and nothing is done. What others\n" +
-			"have in Tarn's namespace is named too, and stays, as does the namespace then, unless it is but what goes with\n" +
-			"other things, as a Role or a NetworkPolicy.\n\n" +
-			"With --keep-volumes volumes stay as they are, objects and data, with reclaim policy Retain: a Tarn that is\n" +
-			"installed later, with the same provisioners, serves them again. Nothing is destroyed then but the spares of pools\n" +
-			"and what was being destroyed already, which is waited for; where no controller works, that is named.",
+		Short: "Show how to remove Tarn from a cluster; with --yes, remove it",
+		Long: "Show the steps that remove Tarn from a cluster. With --yes, run them: empty the pools, stop the controllers,\n" +
+			"release provisioners and volumes, then delete node agents, policies, roles, resources and the namespace.\n" +
+			"Nothing that is in use is removed: the command lists it, says what to do, and changes nothing. Objects of others\n" +
+			"in Tarn's namespace are listed too. They stay, and so does the namespace, unless they only accompany\n" +
+			"other objects, such as a Role or a NetworkPolicy.\n\n" +
+			"With --keep-volumes, volumes stay as they are, objects and data, with reclaim policy Retain. A Tarn that you\n" +
+			"install later, with the same provisioners, serves them again. Only the spare volumes of pools are destroyed, and\n" +
+			"volumes whose destruction has already started. The command waits for that, and says so if no controller runs.",
 		Example: "  tarn uninstall\n  tarn uninstall --keep-volumes --yes",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,15 +48,15 @@ func newUninstallCommand() *cobra.Command {
 			defer cancel()
 			err = u.run(ctx)
 			if errors.Is(err, context.DeadlineExceeded) {
-				return timeoutError{fmt.Errorf("after --timeout=%s: %w; what is done stays done, run it again to go on", timeout, err)}
+				return timeoutError{fmt.Errorf("timeout after %s: %w; completed steps stay; run the command again to continue", timeout, err)}
 			}
 			return err
 		},
 	}
 	to.register(cmd, cmd.Flags())
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
-	cmd.Flags().BoolVar(&keep, "keep-volumes", false, "leave volumes and their data as they are, with reclaim policy Retain")
-	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Minute, "how long to wait for what goes in its own time, such as the spare volumes of pools")
+	cmd.Flags().BoolVar(&keep, "keep-volumes", false, "keep volumes and their data, with reclaim policy Retain")
+	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Minute, "how long to wait for deletions, for example of the spare volumes of pools")
 	return cmd
 }
 
@@ -112,7 +112,7 @@ func (u *uninstaller) tell(ctx context.Context) error {
 	for i, step := range p.steps {
 		fmt.Fprintf(u.out, "%d. %s\n", i+1, step.what)
 	}
-	fmt.Fprintln(u.out, "nothing was done; with --yes it is")
+	fmt.Fprintln(u.out, "nothing was changed; to run these steps, add --yes")
 	return nil
 }
 
@@ -135,7 +135,7 @@ func (u *uninstaller) blocked(p uninstallPlan) error {
 	for _, b := range p.blockers {
 		fmt.Fprintf(u.out, "%s\n    %s\n", b.what, b.remedy)
 	}
-	return fmt.Errorf("not uninstalled: see above what is in the way (%d), and what to do about it", len(p.blockers))
+	return fmt.Errorf("not uninstalled: see above the obstacles (%d) and what to do about each", len(p.blockers))
 }
 
 // run does the plan, a step after the other. What a step leaves may change what is in

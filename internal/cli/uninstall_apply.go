@@ -66,7 +66,7 @@ func (u *uninstaller) until(ctx context.Context, left func(*installed) []string)
 		return len(last) == 0, nil
 	})
 	if err != nil && len(last) > 0 {
-		return fmt.Errorf("%w: %s are left; tarn explain says why", err, strings.Join(last, ", "))
+		return fmt.Errorf("%w: %s are left; run tarn explain to see why", err, strings.Join(last, ", "))
 	}
 	return err
 }
@@ -111,7 +111,7 @@ func (u *uninstaller) endControllers(ctx context.Context) error {
 	}
 	holder, err := u.leader(ctx)
 	if err == nil && holder != "" {
-		err = fmt.Errorf("controller %s goes on running outside of the cluster; end it, then run this again", holder)
+		err = fmt.Errorf("controller %s still runs outside the cluster; stop it, then run the command again", holder)
 	}
 	return err
 }
@@ -121,7 +121,7 @@ func (u *uninstaller) untilNoPods(ctx context.Context, parts ...string) error {
 	return wait.PollUntilContextCancel(ctx, lookAgain, true, func(ctx context.Context) (bool, error) {
 		pods := &corev1.PodList{}
 		if err := u.client.List(ctx, pods, client.InNamespace(Namespace), client.MatchingLabels{"app.kubernetes.io/name": "tarn"}); err != nil {
-			return false, fmt.Errorf("looking for Tarn's pods: %w", err)
+			return false, fmt.Errorf("listing Tarn's pods: %w", err)
 		}
 		return !slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
 			return slices.Contains(parts, p.Labels["app.kubernetes.io/component"])
@@ -151,7 +151,7 @@ func (u *uninstaller) letVolumesGo(ctx context.Context, in *installed) error {
 			controllerutil.RemoveFinalizer(v, kube.FinalizerExternalProvisioner)
 		}
 		if err := u.client.Patch(ctx, v, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("letting go of PersistentVolume %s: %w", v.Name, err)
+			return fmt.Errorf("releasing PersistentVolume %s: %w", v.Name, err)
 		}
 	}
 	for i := range in.records {
@@ -214,14 +214,14 @@ func (u *uninstaller) untilForgotten(ctx context.Context, drivers map[string]boo
 	err := wait.PollUntilContextCancel(ctx, lookAgain, true, func(ctx context.Context) (bool, error) {
 		nodes := &storagev1.CSINodeList{}
 		if err := u.client.List(ctx, nodes); err != nil {
-			return false, fmt.Errorf("looking at what drivers the nodes have: %w", err)
+			return false, fmt.Errorf("listing the drivers of the nodes: %w", err)
 		}
 		return !slices.ContainsFunc(nodes.Items, func(n storagev1.CSINode) bool {
 			return slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return drivers[d.Name] })
 		}), nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		fmt.Fprintln(u.out, "  some kubelets still list their drivers; they forget them when they are started anew")
+		fmt.Fprintln(u.out, "  some kubelets still list their drivers, until they restart")
 		return nil
 	}
 	return err
@@ -237,13 +237,13 @@ func (u *uninstaller) endAgents(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(within, lookAgain, true, func(ctx context.Context) (bool, error) {
 		pods := &corev1.PodList{}
 		if err := u.client.List(ctx, pods, client.HasLabels{tarnv1.LabelStep}); err != nil {
-			return false, fmt.Errorf("looking for pods of provisioners: %w", err)
+			return false, fmt.Errorf("listing pods of provisioners: %w", err)
 		}
 		left = len(pods.Items)
 		return left == 0, nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		fmt.Fprintf(u.out, "  %d pods of provisioners do not go; what they have mounted of Tarn, their kubelets cannot unmount any more\n", left)
+		fmt.Fprintf(u.out, "  %d pods of provisioners are not deleted; their kubelets can no longer unmount Tarn's volumes\n", left)
 		err = nil
 	}
 	if err == nil {
@@ -301,7 +301,7 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 	}
 	for _, o := range going {
 		if err := u.untilGone(ctx, o); err != nil {
-			return fmt.Errorf("%s %s does not go: %w", o.GetKind(), o.GetName(), err)
+			return fmt.Errorf("%s %s is not deleted: %w", o.GetKind(), o.GetName(), err)
 		}
 	}
 	return nil
@@ -343,7 +343,7 @@ func (u *uninstaller) unprotect(ctx context.Context, o *unstructured.Unstructure
 	}
 	patch := fmt.Sprintf(`{"metadata": {"labels": {%q: %s}}}`, tarnv1.LabelDeletionProtection, value)
 	if err := u.client.Patch(ctx, o.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch))); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("lifting the protection of %s: %w", o.GetName(), err)
+		return fmt.Errorf("removing the protection of %s: %w", o.GetName(), err)
 	}
 	return nil
 }
@@ -377,7 +377,7 @@ func (u *uninstaller) letGo(ctx context.Context, o client.Object, finalizer stri
 		return nil
 	}
 	if err := u.client.Patch(ctx, o, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("taking finalizer %s off %s: %w", finalizer, o.GetName(), err)
+		return fmt.Errorf("removing finalizer %s from %s: %w", finalizer, o.GetName(), err)
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func (u *uninstaller) gather(ctx context.Context) (*installed, error) {
 	volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
 	for _, list := range []client.ObjectList{provisioners, records, stages, pools, apps, volumes, claims} {
 		if err := u.client.List(ctx, list); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("reading what there is of Tarn: %w", err)
+			return nil, fmt.Errorf("reading Tarn's objects: %w", err)
 		}
 	}
 	in := &installed{
@@ -92,7 +92,7 @@ func (u *uninstaller) inPlaceOfKubernetes(ctx context.Context) ([]string, error)
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading what Deployment %s runs: %w", kube.ControllerName, err)
+		return nil, fmt.Errorf("reading the pods of Deployment %s: %w", kube.ControllerName, err)
 	}
 	for i := range d.Spec.Template.Spec.Containers {
 		if c := &d.Spec.Template.Spec.Containers[i]; c.Name == "controller" {
@@ -182,7 +182,7 @@ func (u *uninstaller) leader(ctx context.Context) (string, error) {
 			return true, nil
 		}
 		if err != nil {
-			return false, fmt.Errorf("looking for a controller: %w", err)
+			return false, fmt.Errorf("finding the controller: %w", err)
 		}
 		if holder = ptr.Deref(lease.Spec.HolderIdentity, ""); holder == "" {
 			return true, nil

@@ -63,7 +63,7 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	}
 	add(len(going) > 0 && !(keep && in.unattended()), stepDestruction, "wait until %d volumes are destroyed whose claims are gone: %s", len(going), few(in.withClaims(going)))
 	given := in.surrendered()
-	add(keep && len(given) > 0 && len(in.pools) == 0, stepPools, "wait until %d spare volumes are destroyed that pools have given up: %s", len(given), few(given))
+	add(keep && len(given) > 0 && len(in.pools) == 0, stepPools, "wait until %d spare volumes are destroyed that pools have released: %s", len(given), few(given))
 	add(true, stepControllers, "delete tarn-api and tarn-controller and wait until they have ended")
 	kept := len(in.kept())
 	left := 0
@@ -77,18 +77,18 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	}
 	halves := ""
 	if names := in.halves(); len(names) > 0 {
-		halves = fmt.Sprintf("; and of %d that are half made or half destroyed, which nobody ends, so see to their storage yourself: %s", len(names), strings.Join(names, ", "))
+		halves = fmt.Sprintf("; %d of them are only partly made or destroyed, and no controller will finish that, so delete their storage yourself: %s", len(names), strings.Join(names, ", "))
 	}
-	add(keep && kept+left > 0, stepVolumes, "let go of %d volumes: their data stays, with reclaim policy Retain%s", kept, halves)
+	add(keep && kept+left > 0, stepVolumes, "release %d volumes: their data stays, with reclaim policy Retain%s", kept, halves)
 	add(!keep && slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return volume.Held(&v) }), stepVolumes,
-		"give volumes of others that were to be kept for a while their own reclaim policy back")
+		"restore the reclaim policy of other drivers' volumes in the trash")
 	add(len(in.provisioners) > 0, stepProvisioners, "delete %d PavProvisioners and their CSIDrivers", len(in.provisioners))
 	switch {
 	case len(in.theirs) > 0:
-		add(true, stepRest, "delete tarn-node, admission policies, roles and custom resources; namespace %s stays, with what is not Tarn's: %s",
+		add(true, stepRest, "delete tarn-node, admission policies, roles and custom resources; namespace %s stays, with objects that are not Tarn's: %s",
 			Namespace, strings.Join(slices.Concat(in.theirs, in.lost), ", "))
 	case len(in.lost) > 0:
-		add(true, stepRest, "delete tarn-node, admission policies, roles, custom resources and namespace %s, and with it what is not Tarn's: %s",
+		add(true, stepRest, "delete tarn-node, admission policies, roles, custom resources and namespace %s, with objects that are not Tarn's: %s",
 			Namespace, strings.Join(in.lost, ", "))
 	default:
 		add(true, stepRest, "delete tarn-node, admission policies, roles, custom resources and namespace %s", Namespace)
@@ -100,11 +100,11 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 // Kubernetes' work in its place, and by which words Kubernetes' own are switched off.
 var withoutTarn = map[string]struct{ what, off string }{
 	"bind": {
-		"Tarn binds claims in the place of Kubernetes, and nothing would bind any after it",
+		"Tarn binds claims instead of Kubernetes, and without Tarn no controller would",
 		"-persistentvolume-binder-controller",
 	},
 	"protect": {
-		"Tarn protects claims and volumes in the place of Kubernetes, and every one of the cluster would keep its finalizer pvc-protection or pv-protection for ever",
+		"Tarn protects claims and volumes instead of Kubernetes, and all of them would keep their finalizer pvc-protection or pv-protection forever",
 		"-persistentvolumeclaim-protection-controller and -persistentvolume-protection-controller",
 	},
 }
@@ -116,16 +116,16 @@ func blockers(in *installed, keep bool) []blocker {
 		found = append(found, blocker{what, fmt.Sprintf(remedy, args...)})
 	}
 	for _, name := range in.alone {
-		add(withoutTarn[name].what, "switch Kubernetes' own on first: kube-controller-manager without %s among its --controllers; then Tarn's off: "+
+		add(withoutTarn[name].what, "first enable Kubernetes' controllers: remove %s from --controllers of kube-controller-manager; then disable Tarn's: "+
 			"helm upgrade tarn charts/tarn --reset-then-reuse-values --set 'controller.controllers={*,-bind,-protect}'", withoutTarn[name].off)
 	}
 	first := ""
 	if in.abandoned {
-		first = "install Tarn again, as none of its controllers works; then "
+		first = "no controller of Tarn works: install Tarn again; then "
 	}
 	if going := len(in.pools) + len(in.destroyed()) + len(in.claims); in.abandoned && !keep && going > 0 {
 		add(fmt.Sprintf("%d pools and volumes would have to be destroyed, but no controller of Tarn works", going),
-			"install Tarn again, then run this; or leave all data as it is: --keep-volumes")
+			"install Tarn again, then run the command again; or keep all data: --keep-volumes")
 	}
 	found = append(found, in.stagesInTheWay(first)...)
 	for i := range in.apps {
@@ -145,7 +145,7 @@ func blockers(in *installed, keep bool) []blocker {
 		case !errand(c):
 			add(fmt.Sprintf("a volume is being made for claim %s/%s", c.Namespace, c.Name), "wait until it is bound, or delete it: tarn explain claim %s/%s", c.Namespace, c.Name)
 		case len(in.pools) == 0: // else they go with their pools
-			add(fmt.Sprintf("claim %s/%s is of a volume that is being made ready for its next user", c.Namespace, c.Name), "wait until that is done: tarn explain claim %s/%s", c.Namespace, c.Name)
+			add(fmt.Sprintf("claim %s/%s belongs to a volume that is being recycled", c.Namespace, c.Name), "wait until that is done: tarn explain claim %s/%s", c.Namespace, c.Name)
 		}
 	}
 	for i := range in.records {
@@ -160,7 +160,7 @@ func blockers(in *installed, keep bool) []blocker {
 	for i := range in.volumes {
 		if v := &in.volumes[i]; !in.goes(v) {
 			what, remedy := in.inTheWay(v)
-			add(what, "%s; to leave its data as it is: --keep-volumes", remedy)
+			add(what, "%s; to keep its data: --keep-volumes", remedy)
 		}
 	}
 	return found
@@ -176,7 +176,7 @@ func (in *installed) stagesInTheWay(first string) (found []blocker) {
 		// As after `kubectl delete -f`, twice: a Tarn that comes back ends the stage as soon as no
 		// pod runs on it, and mends nothing of it until then.
 		if in.abandoned && s.DeletionTimestamp != nil {
-			remedy = "delete the pods that use it, for Tarn unstages it when it is back and they do not run; when their containers have ended, then install Tarn again: tarn explain volume " + s.Spec.VolumeName
+			remedy = "delete the pods that use it, and install Tarn again when their containers have ended, so that it unstages the volume: tarn explain volume " + s.Spec.VolumeName
 		}
 		found = append(found, blocker{what, remedy})
 	}
@@ -197,15 +197,15 @@ func (in *installed) appInTheWay(a *tarnv1.App, keep bool) (what, remedy string)
 	case a.DeletionTimestamp == nil && keep:
 		return deployed, "keep its volumes: " + preserveInSpec(a) + preserve + " && " + end
 	case a.DeletionTimestamp == nil && in.abandoned:
-		return deployed, "install Tarn again, as none of its controllers works; then " + end + ", with which its volumes go; to leave their data as it is: --keep-volumes"
+		return deployed, "no controller of Tarn works: install Tarn again; then " + end + ", which deletes its volumes too; to keep their data: --keep-volumes"
 	case a.DeletionTimestamp == nil:
-		return deployed, end + ", with which its volumes go but for those to be preserved; to leave their data as it is: --keep-volumes"
+		return deployed, end + ", which deletes its volumes too, except those to preserve; to keep their data: --keep-volumes"
 	case !in.abandoned:
 		return going, "wait until that is done: tarn explain app " + a.Namespace + "/" + a.Name
 	case !keep:
-		return going, "install Tarn again, as none of its controllers works: it deletes the volumes too; to leave their data as it is: --keep-volumes"
+		return going, "no controller of Tarn works: install Tarn again, which deletes the volumes too; to keep their data: --keep-volumes"
 	case len(in.stages) > 0:
-		return going, "Tarn deletes its volumes as soon as it works again; before you install it, keep them: " + preserve
+		return going, "Tarn deletes its volumes when it works again; before you install it, keep them: " + preserve
 	}
 	return "", "" // it is let go
 }
@@ -233,8 +233,8 @@ func (in *installed) inTheWay(v *corev1.PersistentVolume) (what, remedy string) 
 		return fmt.Sprintf("volume %s is protected from deletion", v.Name),
 			fmt.Sprintf("kubectl label pv %s %s-", v.Name, tarnv1.LabelDeletionProtection)
 	case in.forgotten(v) && (ref == nil || leftBehind(v)):
-		return fmt.Sprintf("volume %s was left by an earlier Tarn, and nothing knows how to destroy its storage", v.Name),
-			fmt.Sprintf("kubectl delete pv %s, and see to its storage yourself", v.Name)
+		return fmt.Sprintf("volume %s was left by an earlier Tarn, and no record says how to destroy its storage", v.Name),
+			fmt.Sprintf("kubectl delete pv %s, and delete its storage yourself", v.Name)
 	case ref == nil:
 		return fmt.Sprintf("volume %s is free", v.Name), "kubectl delete pv " + v.Name
 	case volume.ReleasedFrom(v) && volume.Held(v):
@@ -247,7 +247,7 @@ func (in *installed) inTheWay(v *corev1.PersistentVolume) (what, remedy string) 
 		return fmt.Sprintf("volume %s, once of claim %s/%s, is kept by its policy", v.Name, ref.Namespace, ref.Name),
 			fmt.Sprintf(`to have it destroyed: kubectl patch pv %s -p '{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}'`, v.Name)
 	}
-	return fmt.Sprintf("volume %s is that of claim %s/%s", v.Name, ref.Namespace, ref.Name),
+	return fmt.Sprintf("volume %s belongs to claim %s/%s", v.Name, ref.Namespace, ref.Name),
 		fmt.Sprintf("kubectl delete pvc -n %s %s", ref.Namespace, ref.Name)
 }
 

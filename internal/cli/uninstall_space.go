@@ -84,7 +84,7 @@ func (u *uninstaller) space(ctx context.Context) (space, error) {
 	for _, kind := range slices.Concat(belongings, accessories) {
 		items, err := u.residents(ctx, Namespace, kind)
 		if err != nil {
-			return space{}, fmt.Errorf("looking for what else lies in namespace %s: %w", Namespace, err)
+			return space{}, fmt.Errorf("listing other objects in namespace %s: %w", Namespace, err)
 		}
 		found = append(found, items...)
 	}
@@ -290,7 +290,7 @@ func (u *uninstaller) leaveSteps(ctx context.Context) (stays bool, err error) {
 	for _, kind := range belongings {
 		found, err := u.residents(ctx, tarnv1.StepNamespace, kind)
 		if err != nil {
-			return false, fmt.Errorf("looking for what lies in namespace %s: %w", tarnv1.StepNamespace, err)
+			return false, fmt.Errorf("listing objects in namespace %s: %w", tarnv1.StepNamespace, err)
 		}
 		for i := range found {
 			if !slices.Contains(ofTheCluster[kind.Kind], found[i].Name) {

@@ -84,7 +84,7 @@ func TestUninstallingLeavesTheNamespaceToThoseWhoHaveSomethingThere(t *testing.T
 		t.Fatal(err)
 	}
 	u := &uninstaller{client: c, kinds: asked.ServerPreferredNamespacedResources, out: &said}
-	const named = "namespace tarn-system stays, with what is not Tarn's: ConfigMap settings, PersistentVolumeClaim data, PersistentVolumeClaim scrub-brush, Secret pull, Widget front, Role shop\n"
+	const named = "namespace tarn-system stays, with objects that are not Tarn's: ConfigMap settings, PersistentVolumeClaim data, PersistentVolumeClaim scrub-brush, Secret pull, Widget front, Role shop\n"
 	for _, do := range []func(context.Context) error{u.tell, u.run, u.run} {
 		said.Reset()
 		if err := do(ctx); err != nil || !strings.Contains(said.String(), named) {
@@ -115,7 +115,7 @@ func TestUninstallingLeavesTheNamespaceToThoseWhoHaveSomethingThere(t *testing.T
 		}
 	}
 	said.Reset()
-	if err := u.run(ctx); err != nil || !strings.Contains(said.String(), "and namespace tarn-system, and with it what is not Tarn's: Role shop\n") {
+	if err := u.run(ctx); err != nil || !strings.Contains(said.String(), "and namespace tarn-system, with objects that are not Tarn's: Role shop\n") {
 		t.Fatalf("uninstalling when others have but a Role there: %v\n%s", err, said.String())
 	}
 	nothingOfTarn(ctx, t, c)

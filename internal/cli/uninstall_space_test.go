@@ -156,11 +156,11 @@ func TestThePlanNamesWhatOthersHaveInTarnsNamespace(t *testing.T) {
 		t.Errorf("with nothing of others: %q", got)
 	}
 	got := last(whatIs(func(in *installed) { in.lost = []string{"NetworkPolicy shop", "Role shop"} }))
-	if want := "custom resources and namespace tarn-system, and with it what is not Tarn's: NetworkPolicy shop, Role shop"; !strings.HasSuffix(got, want) {
+	if want := "custom resources and namespace tarn-system, with objects that are not Tarn's: NetworkPolicy shop, Role shop"; !strings.HasSuffix(got, want) {
 		t.Errorf("%q, want it to end with %q", got, want)
 	}
 	got = last(whatIs(func(in *installed) { in.theirs = []string{"Deployment shop", "Secret pull"} }))
-	if want := "roles and custom resources; namespace tarn-system stays, with what is not Tarn's: Deployment shop, Secret pull"; !strings.HasSuffix(got, want) {
+	if want := "roles and custom resources; namespace tarn-system stays, with objects that are not Tarn's: Deployment shop, Secret pull"; !strings.HasSuffix(got, want) {
 		t.Errorf("%q, want it to end with %q", got, want)
 	}
 }

@@ -136,7 +136,7 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"nothing but a provisioner", whatIs(), false, "", ""},
 		{"a volume on a node", whatIs(staged), false, "in use on node n1", "tarn explain volume pvc-u"},
 		{"a volume on a node, though volumes are kept", whatIs(staged), true, "in use on node n1", "tarn explain volume pvc-u"},
-		{"a bound volume", whatIs(made()), false, "that of claim shop/data", "kubectl delete pvc -n shop data"},
+		{"a bound volume", whatIs(made()), false, "belongs to claim shop/data", "kubectl delete pvc -n shop data"},
 		{"a bound volume that is kept", whatIs(made()), true, "", ""},
 		{"a volume kept by its policy", whatIs(made(wasReleased, retained)), false, "kept by its policy", "kubectl patch pv pvc-u"},
 		{"a volume written by hand", whatIs(made(wasReleased, retained, func(v *corev1.PersistentVolume) { v.Annotations = nil })), false, "written by hand", "kubectl delete pv pvc-u"},
@@ -148,8 +148,8 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a volume that is being destroyed", whatIs(made(wasReleased, provisioned)), false, "", ""},
 		{"a volume whose destruction is tried again", whatIs(made(hasFailed, provisioned)), false, "", ""},
 		{"a volume that could not be recycled", whatIs(made(hasFailed, retained)), false, "kept by its policy", "kubectl patch pv pvc-u"},
-		{"a volume whose record went with an earlier Tarn", whatIs(made(wasReleased, provisioned), forgotten), false, "nothing knows how to destroy", "kubectl delete pv pvc-u"},
-		{"a bound volume whose record went", whatIs(made(), forgotten), false, "that of claim shop/data", "kubectl delete pvc -n shop data"},
+		{"a volume whose record went with an earlier Tarn", whatIs(made(wasReleased, provisioned), forgotten), false, "no record says how to destroy", "kubectl delete pv pvc-u"},
+		{"a bound volume whose record went", whatIs(made(), forgotten), false, "belongs to claim shop/data", "kubectl delete pvc -n shop data"},
 		{"a free volume", whatIs(made(free)), false, "is free", "kubectl delete pv pvc-u"},
 		{"a free volume that no pool has made", whatIs(made(free), pooled), false, "is free", "kubectl delete pv pvc-u"},
 		{"a spare of a pool", whatIs(made(spare), pooled), false, "", ""},
@@ -160,9 +160,9 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a protected volume that its pool has given up", whatIs(made(spare, protectedVolume, surplus, wasReleased), pooled), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
 		{"a protected volume in the trash", whatIs(made(wasReleased, held, protectedVolume)), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
 		{"a protected volume whose record went", whatIs(made(wasReleased, protectedVolume), forgotten), false, "pvc-u is protected from deletion", "kubectl label pv pvc-u"},
-		{"a protected volume that is bound", whatIs(made(protectedVolume)), false, "that of claim shop/data", "kubectl delete pvc -n shop data"},
+		{"a protected volume that is bound", whatIs(made(protectedVolume)), false, "belongs to claim shop/data", "kubectl delete pvc -n shop data"},
 		{"a protected volume that is kept", whatIs(made(wasReleased, protectedVolume)), true, "", ""},
-		{"a bound volume that somebody has deleted", whatIs(made(deleted)), false, "that of claim shop/data", "kubectl delete pvc -n shop data"},
+		{"a bound volume that somebody has deleted", whatIs(made(deleted)), false, "belongs to claim shop/data", "kubectl delete pvc -n shop data"},
 		{"a free volume that somebody has deleted", whatIs(made(free, deleted)), false, "", ""},
 		{"a spare of a pool that leaves its own", whatIs(made(spare), pooled, func(in *installed) { in.pools[0].Annotations = map[string]string{tarnv1.AnnotationOrphan: "true"} }), false, "is free", "kubectl delete pv pvc-u"},
 		{"a spare that its pool has given up", whatIs(made(spare, surplus)), false, "", ""},
@@ -174,15 +174,15 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a volume being undone, though volumes are kept", whatIs(made(), inPhase(tarnv1.VolumeUndoing, true)), true, "", ""},
 		{"a volume being destroyed, though volumes are kept", whatIs(made(wasReleased, provisioned), inPhase(tarnv1.VolumeDeleting)), true, "", ""},
 		{"a volume a plugin is making", whatIs(func(in *installed) { in.claims = append(in.claims, *testkit.Claim("shop", "folder", "c", "x")) }), true, "for claim shop/folder", "wait"},
-		{"a scrub", whatIs(inTarns("scrub-v", ownedBy("PersistentVolume", "v"))), false, "being made ready for its next user", "wait"},
+		{"a scrub", whatIs(inTarns("scrub-v", ownedBy("PersistentVolume", "v"))), false, "belongs to a volume that is being recycled", "wait"},
 		{"a filler of a pool", whatIs(inTarns("pool-set-uid-1", ownedBy("PersistentVolumeSet", "set-uid")), pooled), false, "", ""},
-		{"somebody's claim in Tarn's namespace", whatIs(made(inClaim(Namespace, "data"))), false, "that of claim tarn-system/data", "kubectl delete pvc -n tarn-system data"},
-		{"somebody's claim in Tarn's namespace, beside a pool", whatIs(made(inClaim(Namespace, "data")), pooled), false, "that of claim tarn-system/data", "kubectl delete pvc -n tarn-system data"},
-		{"somebody's claim that is named as a scrub", whatIs(made(inClaim(Namespace, "scrub-brush")), pooled), false, "that of claim tarn-system/scrub-brush", "kubectl delete pvc -n tarn-system scrub-brush"},
-		{"somebody's claim that is named as a filler", whatIs(made(inClaim(Namespace, "pool-of-data")), pooled), false, "that of claim tarn-system/pool-of-data", "kubectl delete pvc -n tarn-system pool-of-data"},
+		{"somebody's claim in Tarn's namespace", whatIs(made(inClaim(Namespace, "data"))), false, "belongs to claim tarn-system/data", "kubectl delete pvc -n tarn-system data"},
+		{"somebody's claim in Tarn's namespace, beside a pool", whatIs(made(inClaim(Namespace, "data")), pooled), false, "belongs to claim tarn-system/data", "kubectl delete pvc -n tarn-system data"},
+		{"somebody's claim that is named as a scrub", whatIs(made(inClaim(Namespace, "scrub-brush")), pooled), false, "belongs to claim tarn-system/scrub-brush", "kubectl delete pvc -n tarn-system scrub-brush"},
+		{"somebody's claim that is named as a filler", whatIs(made(inClaim(Namespace, "pool-of-data")), pooled), false, "belongs to claim tarn-system/pool-of-data", "kubectl delete pvc -n tarn-system pool-of-data"},
 		{"somebody's claim with the very name of a filler", whatIs(made(inClaim(Namespace, "pool-set-uid-1")), pooled, func(in *installed) {
 			in.strangers = []string{"pool-set-uid-1"}
-		}), false, "that of claim tarn-system/pool-set-uid-1", "kubectl delete pvc -n tarn-system pool-set-uid-1"},
+		}), false, "belongs to claim tarn-system/pool-set-uid-1", "kubectl delete pvc -n tarn-system pool-set-uid-1"},
 		{"a folder being made for a claim that is named as a scrub", whatIs(inTarns("scrub-brush")), true, "for claim tarn-system/scrub-brush", "or delete it"},
 		{"the claim of a pool's filler", whatIs(made(inClaim(Namespace, "pool-set-uid-1")), pooled), false, "", ""},
 		{"a volume being made for somebody's claim in Tarn's namespace", whatIs(made(), pooled, func(in *installed) {
@@ -196,13 +196,13 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"a volume on a node of a Tarn that is gone", whatIs(staged, abandoned), true, "in use on node n1", "install Tarn again"},
 		{"a stage that was deleted under a volume in use, of a Tarn that is gone", whatIs(staged, abandoned, func(in *installed) {
 			in.stages[0].DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
-		}), true, "in use on node n1", "delete the pods that use it, for Tarn unstages it when it is back and they do not run; when their containers have ended, then install Tarn again"},
+		}), true, "in use on node n1", "delete the pods that use it, and install Tarn again when their containers have ended, so that it unstages the volume"},
 		{"a volume that no plugin goes on making", whatIs(inTarns("pool-u-1", ownedBy("PersistentVolumeSet", "u")), abandoned), true, "", ""},
-		{"a Tarn that binds", whatIs(runs("--controllers=*,-protect")), false, "nothing would bind any", "without -persistentvolume-binder-controller"},
-		{"a Tarn that protects", whatIs(runs("--controllers=*", "--controllers=-bind")), true, "keep its finalizer", "without -persistentvolumeclaim-protection-controller"},
+		{"a Tarn that binds", whatIs(runs("--controllers=*,-protect")), false, "without Tarn no controller would", "remove -persistentvolume-binder-controller from"},
+		{"a Tarn that protects", whatIs(runs("--controllers=*", "--controllers=-bind")), true, "keep their finalizer", "remove -persistentvolumeclaim-protection-controller and"},
 		{"a Tarn that leaves both to Kubernetes", whatIs(runs("--controllers=*,-bind,-protect", "--controllers=bind")), false, "", ""},
 		{"nothing, of a Tarn that is gone", whatIs(abandoned), false, "", ""},
-		{"an application", whatIs(application), false, "application shop/web is deployed", "kubectl delete app -n shop web, with which its volumes go but for those to be preserved; to leave their data as it is: --keep-volumes"},
+		{"an application", whatIs(application), false, "application shop/web is deployed", "kubectl delete app -n shop web, which deletes its volumes too, except those to preserve; to keep their data: --keep-volumes"},
 		{"an application whose volumes are kept", whatIs(application), true, "application shop/web is deployed", preserving + " && kubectl delete app -n shop web"},
 		{"an application whose spec does not say so", whatIs(application, func(in *installed) {
 			in.apps[0].Spec.Volumes = []tarnv1.AppVolume{{Name: "data"}, {Name: "kept", PreserveOnDelete: true}, {Name: "more"}}
@@ -211,7 +211,7 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		{"an application that is being deleted", whatIs(application, ending), true, "application shop/web is being deleted", "wait until that is done"},
 		{"an application of a Tarn that is gone", whatIs(application, abandoned), false, "application shop/web is deployed", "install Tarn again"},
 		{"an application of a Tarn that is gone, whose volumes are kept", whatIs(application, abandoned), true, "application shop/web is deployed", preserving + " && kubectl delete app -n shop web --wait=false"},
-		{"one that is being deleted, of a Tarn that is gone", whatIs(application, ending, abandoned), false, "application shop/web is being deleted", "it deletes the volumes too"},
+		{"one that is being deleted, of a Tarn that is gone", whatIs(application, ending, abandoned), false, "application shop/web is being deleted", "which deletes the volumes too"},
 		{"one that nobody ends, whose volumes are kept", whatIs(application, ending, abandoned), true, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -301,7 +301,7 @@ func TestThePlanNamesWhoseDestructionIsWaitedFor(t *testing.T) {
 		{"one", "wait until 1 volumes are destroyed whose claims are gone: pvc-u of shop/data", whatIs(destroyed...)},
 		{"as many as can be read", "wait until 7 volumes are destroyed whose claims are gone: pvc-u of shop/data, pvc-a of shop/a, pvc-b of shop/b, pvc-c of shop/c, pvc-d of shop/d and 2 more",
 			whatIs(append(destroyed, another("a"), another("b"), another("c"), another("d"), another("e"), another("f"))...)},
-		{"one that pools have given up", "wait until 1 spare volumes are destroyed that pools have given up: pvc-u", whatIs(made(spare, surplus))},
+		{"one that pools have given up", "wait until 1 spare volumes are destroyed that pools have released: pvc-u", whatIs(made(spare, surplus))},
 	} {
 		if first := planUninstall(c.in, true).steps[0]; first.what != c.want {
 			t.Errorf("%s: %q, want %q", c.name, first.what, c.want)
@@ -314,8 +314,8 @@ func TestThePlanNamesWhoseDestructionIsWaitedFor(t *testing.T) {
 }
 
 func TestWhatIsHalfMadeOrHalfDestroyedIsNotSaidToBeKept(t *testing.T) {
-	const kept = "let go of %s volumes: their data stays, with reclaim policy Retain"
-	const named = "; and of 1 that are half made or half destroyed, which nobody ends, so see to their storage yourself: pvc-u"
+	const kept = "release %s volumes: their data stays, with reclaim policy Retain"
+	const named = "; 1 of them are only partly made or destroyed, and no controller will finish that, so delete their storage yourself: pvc-u"
 	for _, c := range []struct {
 		name, number, rest string
 		in                 *installed

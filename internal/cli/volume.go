@@ -15,10 +15,9 @@ func newVolumeCommand() *cobra.Command {
 	var flags appFlags
 	cmd := &cobra.Command{
 		Use:   "volume",
-		Short: "See and grow the volumes of applications",
-		Long: "See and grow the volumes of applications. Of volumes that are no application's, kubectl get pvc and tarn explain\n" +
-			"volume tell.\n\n" +
-			"Calls go straight to Kubernetes, or to a server of `tarn api` where --server or $TARN_SERVER names one.",
+		Short: "List and expand the volumes of applications",
+		Long: "List and expand the volumes of applications. For other volumes use kubectl get pvc and tarn explain volume.\n\n" +
+			"The commands call Kubernetes, or with --server or $TARN_SERVER a server of `tarn api`.",
 	}
 	flags.register(cmd)
 	cmd.AddCommand(newVolumeListCommand(&flags), newVolumeResizeCommand(&flags))
@@ -29,9 +28,9 @@ func newVolumeListCommand(flags *appFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [APP]",
 		Short: "List the volumes of an app, or of all apps of a namespace",
-		Long: "List the volumes of an app, or of all apps of a namespace, as their live claims say: status, size, access mode, class,\n" +
-			"and what becomes of each when its app is deleted. Those that are mounted no more are listed as detached. How much is\n" +
-			"in use only a server of `tarn api` knows.",
+		Long: "List the volumes of an app, or of all apps of a namespace, from their live claims: status, size, access mode, class,\n" +
+			"and what happens to each when its app is deleted. Volumes that are no longer mounted are listed as detached. Only a\n" +
+			"server of `tarn api` knows how much of a volume is in use.",
 		Example:           "  tarn volume list\n  tarn volume list shop --output json",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: flags.completeApps(nil),
@@ -87,16 +86,16 @@ func newVolumeResizeCommand(flags *appFlags) *cobra.Command {
 	var wait waiting
 	cmd := &cobra.Command{
 		Use:   "resize APP VOLUME SIZE",
-		Short: "Make a volume larger while the app runs, and wait until it is",
-		Long: "Make a volume larger while the app runs: its storage, and then its file system. SIZE is in GiB, as 20 or 20Gi. A volume\n" +
-			"never shrinks, and its class must allow expansion. A later deploy of a smaller size leaves it as large as it is.",
+		Short: "Expand a volume while the app runs, and wait until it is done",
+		Long: "Expand a volume while the app runs: its storage, and then its file system. SIZE is in GiB, such as 20 or 20Gi. A volume\n" +
+			"never shrinks, and its class must allow expansion. A later deploy with a smaller size does not shrink it.",
 		Example:           "  tarn volume resize shop data 20Gi",
 		Args:              cobra.ExactArgs(3),
 		ValidArgsFunction: flags.completeApps(flags.volumesOfApp),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			size, err := strconv.ParseInt(strings.TrimSuffix(args[2], "Gi"), 10, 64)
 			if err != nil {
-				return misuse(cmd, "%q is no size in GiB; write it as 20 or 20Gi", args[2])
+				return misuse(cmd, "SIZE %q is not a valid size in GiB; write it as 20 or 20Gi", args[2])
 			}
 			calls, namespace, err := flags.connect()
 			if err != nil {

@@ -22,7 +22,7 @@ import (
 func (s *story) ofApp(app *tarnv1.App) string {
 	o := Object{App, app.Namespace, app.Name}
 	pods := ptr.Deref(app.Spec.Replicas, 1)
-	link := s.add(Link{Object: o, State: "not judged", Since: moment(app.CreationTimestamp.Time),
+	link := s.add(Link{Object: o, State: "not reconciled", Since: moment(app.CreationTimestamp.Time),
 		Message: fmt.Sprintf("%d of %d pods are ready, image %s", app.Status.ReadyReplicas, pods, cmp.Or(app.Spec.Image, "(none)"))})
 	deployed := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionDeployed)
 	ready := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionReady)
@@ -31,11 +31,11 @@ func (s *story) ofApp(app *tarnv1.App) string {
 		link.State, link.Since = "Terminating", moment(app.DeletionTimestamp.Time)
 		s.endingApp(app, ready)
 	case app.Spec.Image == "":
-		link.State, link.Next = "not deployed", "when a paas.toml is deployed to it, which the command does"
+		link.State, link.Next = "not deployed", "when you deploy a paas.toml to it, as the command does"
 		link.Command = "tarn app deploy " + quoted(app.Name) + " --namespace " + quoted(app.Namespace) + " --file paas.toml"
 		s.blame("nothing is deployed to it")
 	case app.Status.ObservedGeneration != app.Generation || deployed == nil || ready == nil:
-		s.controllerSilent("it has to be looked at", changedAt(app))
+		s.controllerSilent("it has to be reconciled", changedAt(app))
 	case deployed.Status != metav1.ConditionTrue && deployed.Reason == tarnv1.ReasonRefused:
 		link.State, link.Since, link.Reason, link.Message = "refused", moment(deployed.LastTransitionTime.Time), deployed.Reason, deployed.Message
 		s.refusedApp(app, link, deployed.Message)
@@ -67,8 +67,8 @@ func changedAt(app *tarnv1.App) time.Time {
 
 // refusedApp says what stands in the way of what an App asks for.
 func (s *story) refusedApp(app *tarnv1.App, link *Link, message string) {
-	link.Next = "when it asks for something else, or what stands in the way is gone"
-	s.blame("what it asks for is refused: %s", message)
+	link.Next = "when you change its spec, or remove what blocks it"
+	s.blame("its spec is rejected: %s", message)
 	for i, c := range s.view.Claims {
 		name := app.Spec.Volumes[i].Name
 		switch {
@@ -85,18 +85,18 @@ func (s *story) refusedApp(app *tarnv1.App, link *Link, message string) {
 // notItsOwn tells of a claim that has the name of an App's and is not marked as its. It is
 // the App's to take where it is no other's, and nobody uses it.
 func (s *story) notItsOwn(app *tarnv1.App, c *claimView, name string) {
-	link := s.add(Link{Object: c.Object, State: "not its own", Since: moment(c.Claim.CreationTimestamp.Time),
-		Message: "a claim of the name that its volume " + name + " would have is there, and not marked as the app's"})
+	link := s.add(Link{Object: c.Object, State: "not owned", Since: moment(c.Claim.CreationTimestamp.Time),
+		Message: "the claim name that its volume " + name + " needs is taken by a claim that does not belong to the app"})
 	other := c.Claim.Labels[tarnv1.LabelApp]
 	switch {
 	case other != "" && other != app.Name:
-		link.Message += "; it is of app " + other
+		link.Message += "; it belongs to app " + other
 	case s.view.unknown(Pod, app.Namespace, ""):
 	case len(c.using()) > 0:
 		link.Message += "; pod " + c.using()[0].Pod.Name + " uses it"
 	default:
 		link.Command = kubectl(app.Namespace, "label", "pvc", c.Object.Name, "--overwrite", tarnv1.LabelApp+"="+app.Name, tarnv1.LabelAppVolume+"="+name)
-		link.offer = "the command gives it to the app, with its data"
+		link.offer = "the command gives the claim to the app, with its data"
 	}
 }
 
@@ -122,7 +122,7 @@ func (s *story) partsOfApp(app *tarnv1.App) {
 		return
 	}
 	if s.cause == before && !followed && s.cause != "" && s.view.Workload == nil && !s.view.unknown(deployment, app.Namespace, workloadPrefix+app.Name) {
-		s.controllerSilent("its Deployment has to be made", changedAt(app))
+		s.controllerSilent("its Deployment has to be created", changedAt(app))
 	}
 }
 
@@ -162,9 +162,9 @@ func (s *story) workloadOfApp(d *appsv1.Deployment) bool {
 	for i := range d.Status.Conditions {
 		c := &d.Status.Conditions[i]
 		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue || c.Type == appsv1.DeploymentProgressing && c.Reason == replicaSetRefused {
-			s.add(Link{Object: Object{deployment, d.Namespace, d.Name}, State: "makes no pods", Since: moment(c.LastTransitionTime.Time), Reason: c.Reason, Message: c.Message,
-				Next: "when its pods are allowed; it is tried again, after a growing pause"})
-			s.blame("its pods cannot be made: %s", c.Message)
+			s.add(Link{Object: Object{deployment, d.Namespace, d.Name}, State: "creates no pods", Since: moment(c.LastTransitionTime.Time), Reason: c.Reason, Message: c.Message,
+				Next: "when its pods are allowed; Kubernetes retries with backoff"})
+			s.blame("its pods cannot be created: %s", c.Message)
 			return true
 		}
 	}
@@ -218,8 +218,8 @@ func beyond(links []*Link, claims []*claimView) []*Link {
 // endingApp finds out what keeps an App that is to go: its pods go first, then its claims.
 func (s *story) endingApp(app *tarnv1.App, ready *metav1.Condition) {
 	link := s.links[0]
-	link.Next = "when its pods, and then its claims but those to be preserved, are gone"
-	s.blame("it is being taken down")
+	link.Next = "when its pods are gone, and then its claims except those to preserve"
+	s.blame("it is being deleted")
 	if ready != nil && ready.Reason == tarnv1.ReasonDeleting && ready.Message != "" {
 		link.Reason, link.Message = ready.Reason, ready.Message
 		s.blame("%s", ready.Message)
@@ -238,7 +238,7 @@ func (s *story) endingApp(app *tarnv1.App, ready *metav1.Condition) {
 	for _, c := range s.view.Claims {
 		if !held && c.Claim != nil && c.Claim.DeletionTimestamp == nil && volume.DeletionProtected(c.Claim) && c.Claim.Annotations[tarnv1.AnnotationPreserve] != "true" {
 			held = true
-			s.add(Link{Object: c.Object, State: "protected from deletion", Message: "its label " + tarnv1.LabelDeletionProtection + " keeps it, and the app with it", offer: "the command lifts that, and its data goes",
+			s.add(Link{Object: c.Object, State: "protected from deletion", Message: "its label " + tarnv1.LabelDeletionProtection + " protects it, and so the app", offer: "the command removes the label, and its data is deleted",
 				Next: "when the label is gone", Command: kubectl(app.Namespace, "label", "pvc", c.Object.Name, tarnv1.LabelDeletionProtection+"-")})
 			s.blame("%s is protected from deletion", c.Object)
 		}

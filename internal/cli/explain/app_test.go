@@ -48,31 +48,31 @@ func TestAnAppSaysWhatItWaitsFor(t *testing.T) {
 	}
 	for _, c := range []answer{
 		{"nothing deployed", newWorld().asApp(tarnv1.ReasonNothingDeployed, "", func(a *tarnv1.App) { a.Spec = tarnv1.AppSpec{} }),
-			"app shop/web is not deployed: nothing is deployed to it", "when a paas.toml is deployed", "tarn app deploy web --namespace shop --file paas.toml"},
+			"app shop/web is not deployed: nothing is deployed to it", "when you deploy a paas.toml", "tarn app deploy web --namespace shop --file paas.toml"},
 		{"nobody looks", with(newWorld().asApp("", "", func(a *tarnv1.App) { a.Generation = 2 }), func(w *world) { w.view.Controller = nil }),
-			"it has to be looked at, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
+			"it has to be reconciled, but has not started; no lease shows whether a tarn controller runs", "when tarn controller runs", ""},
 		{"changed a moment ago", newWorld().asApp("", "", func(a *tarnv1.App) {
 			a.Generation = 2
 			a.ManagedFields = []metav1.ManagedFieldsEntry{{Time: ptr.To(metav1.NewTime(now.Add(-1e9)))}}
-		}), "it has to be looked at, which begins within moments", "", ""},
+		}), "it has to be reconciled, which starts within moments", "", ""},
 		{"a claim of somebody else's", with(newWorld().bound().asApp(refused, "claim data is taken"), func(w *world) { w.claim.Labels = nil }),
-			"is refused: what it asks for is refused: claim data is taken", "when it asks for something else", "kubectl -n shop label pvc data --overwrite tarn.dev/app=web tarn.dev/app-volume=data"},
+			"is refused: its spec is rejected: claim data is taken", "when you change its spec", "kubectl -n shop label pvc data --overwrite tarn.dev/app=web tarn.dev/app-volume=data"},
 		{"too many pods for its volume", newWorld().bound().asApp(refused, "cannot scale", func(a *tarnv1.App) { a.Spec.Replicas = ptr.To[int32](2) }),
-			"what it asks for is refused: cannot scale", "when it asks for something else", "tarn app scale web 1 --namespace shop"},
+			"its spec is rejected: cannot scale", "when you change its spec", "tarn app scale web 1 --namespace shop"},
 		{"a claim without class", withoutClass(newWorld(), ptr.To("gold")).asApp(tarnv1.ReasonWaitingForVolumes, "volume data is Pending"),
 			`app shop/web is not Ready: claim shop/data: StorageClass "gold" does not exist`, "when StorageClass gold is created", "kubectl replace --force"},
 		{"a claim without class, and its pod", withoutClass(newWorld(), ptr.To("gold")).asApp(tarnv1.ReasonWaitingForVolumes, "volume data is Pending").appPod(unscheduled),
 			`claim shop/data: StorageClass "gold" does not exist`, "when StorageClass gold is created", "kubectl replace --force"},
 		{"a creation that fails", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepValidation, "shelf 7 is full").asApp(tarnv1.ReasonWaitingForVolumes, ""),
-			"claim shop/data: PavProvisioner gold refuses it, attempt 3: shelf 7 is full", "attempt 4 in 30s", "kubectl delete pavvolume pvc-claim-uid"},
+			"claim shop/data: PavProvisioner gold rejects it, attempt 3: shelf 7 is full", "attempt 4 in 30s", "kubectl delete pavvolume pvc-claim-uid"},
 		{"pods that a quota forbids", with(newWorld().bound().asApp(waiting, "0 of 1 pods are ready"), func(w *world) {
 			w.view.Workload.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "exceeded quota"}}
-		}), "its pods cannot be made: exceeded quota", "when its pods are allowed", ""},
+		}), "its pods cannot be created: exceeded quota", "when its pods are allowed", ""},
 		{"a ReplicaSet that a policy forbids", with(newWorld().bound().asApp(waiting, "0 of 1 pods are ready"), func(w *world) {
 			w.view.Workload.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ReplicaSetCreateError", Message: "refused"}}
-		}), "its pods cannot be made: refused", "when its pods are allowed", ""},
+		}), "its pods cannot be created: refused", "when its pods are allowed", ""},
 		{"its Deployment, which nobody makes", with(newWorld().bound().asApp(deploying, "the Deployment is to be made"), func(w *world) { w.view.Workload, w.view.Controller = nil, nil }),
-			"its Deployment has to be made, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
+			"its Deployment has to be created, but has not started; no lease shows whether a tarn controller runs", "when tarn controller runs", ""},
 		{"its Deployment, which who asks may not read", with(newWorld().bound().asApp(deploying, "0 of 1 pods are ready"), func(w *world) {
 			w.view.Workload, w.view.Controller = nil, nil
 			w.view.Unread = []unread{{Object{deployment, "shop", "paas-app-web"}, needs + " to get deployments.apps"}}
@@ -80,16 +80,16 @@ func TestAnAppSaysWhatItWaitsFor(t *testing.T) {
 		{"a pod that crashes", newWorld().bound().asApp(waiting, "0 of 1 pods are ready").appPod(waits(crashing, "back-off"), func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
 		}),
-			"pod shop/web-1: its volumes are there, but crashes again and again", "", ""},
+			"pod shop/web-1: its volumes are mounted, but keeps crashing", "", ""},
 		{"a pod that finds no node", newWorld().bound().asApp(waiting, "0 of 1 pods are ready").appPod(unscheduled),
 			"pod shop/web-1: the scheduler finds no node for it: 0/1 nodes fit", "when the scheduler finds a node", ""},
 		{"a pod whose volume cannot be staged", with(newWorld().bound().asApp(waiting, "").appPod(), func(w *world) {
 			w.staged(func(g *tarnv1.PavStage) {
 				g.Status.Node.Phase, g.Status.Pod.Phase, g.Status.Pod.Message = tarnv1.StageWaiting, tarnv1.StagePodFailed, "no image"
 			})
-		}), "pod shop/web-1: volume pvc-claim-uid is not staged on node n1: no image", "when the kubelet asks again", "kubectl edit pavprovisioner gold"},
+		}), "pod shop/web-1: volume pvc-claim-uid is not staged on node n1: no image", "when the kubelet retries", "kubectl edit pavprovisioner gold"},
 		{"a Deployment that nobody makes", with(newWorld().bound().asApp(deploying, "being deployed"), func(w *world) { w.view.Workload, w.view.Controller = nil, nil }),
-			"its Deployment has to be made, and has not begun; no lease tells whether a tarn controller runs", "as soon as tarn controller runs", ""},
+			"its Deployment has to be created, but has not started; no lease shows whether a tarn controller runs", "when tarn controller runs", ""},
 		{"what only its controller knows", newWorld().bound().asApp(waiting, "0 of 1 pods are ready"), "app shop/web is not Ready: 0 of 1 pods are ready", "", ""},
 		{"an end that waits for a pod", deleting(func(w *world) { w.appPod(runs, func(p *corev1.Pod) { p.DeletionTimestamp = &began }) }),
 			"app shop/web is Terminating: pod shop/web-1: its containers have not ended", "when its containers have ended", ""},
@@ -99,9 +99,9 @@ func TestAnAppSaysWhatItWaitsFor(t *testing.T) {
 		}), "claim shop/data: it is used by pod shop/guest", "when the pod is gone", "kubectl -n shop delete pod guest"},
 		{"an end that a label forbids", deleting(func(w *world) { w.claim.Labels[tarnv1.LabelDeletionProtection] = "true" }),
 			"claim shop/data is protected from deletion", "when the label is gone", "kubectl -n shop label pvc data tarn.dev/deletion-protection-"},
-		{"an end that goes on", deleting(func(*world) {}), "app shop/web is Terminating: these claims are being deleted: data", "when its pods, and then its claims", ""},
+		{"an end that goes on", deleting(func(*world) {}), "app shop/web is Terminating: these claims are being deleted: data", "when its pods are gone, and then its claims", ""},
 		{"an end that somebody else holds up", deleting(func(w *world) { w.view.App.Finalizers = []string{"example.org/audit"} }),
-			"finalizer example.org/audit keeps it", "when its owner takes it off", `kubectl -n shop patch app web --type=json -p '[{"op":"test","path":"/metadata/finalizers/0","value":"example.org/audit"},{"op":"remove","path":"/metadata/finalizers/0"}]'`},
+			"finalizer example.org/audit keeps it", "when its owner removes it", `kubectl -n shop patch app web --type=json -p '[{"op":"test","path":"/metadata/finalizers/0","value":"example.org/audit"},{"op":"remove","path":"/metadata/finalizers/0"}]'`},
 	} {
 		t.Run(c.name, c.check)
 	}

@@ -23,8 +23,8 @@ func (s *story) boundClaim(c *claimView) {
 	o := Object{Volume, "", c.Claim.Spec.VolumeName}
 	if vol == nil {
 		if !s.view.unknown(Volume, "", o.Name) {
-			s.add(Link{Object: o, State: "missing", Next: "when the binder sees it; the claim is then Lost"})
-			s.blame("its volume %s does not exist any more", o.Name)
+			s.add(Link{Object: o, State: "missing", Next: "when the binder reconciles it; the claim is then Lost"})
+			s.blame("its volume %s no longer exists", o.Name)
 			s.rank = rankLost
 			return
 		}
@@ -62,7 +62,7 @@ func (s *story) doomed(v *volumeView) *story {
 	for _, l := range part.links { // by the command it would go at once, from under its user
 		l.Command = ""
 	}
-	part.cause, part.rank = fmt.Sprintf("its volume %s is being deleted, and only there because %s", v.Name, part.cause), rankDoomed
+	part.cause, part.rank = fmt.Sprintf("its volume %s is being deleted, and still exists only because %s", v.Name, part.cause), rankDoomed
 	return part
 }
 
@@ -92,8 +92,8 @@ func (s *story) resize(c *claimView) {
 	if wanted.Cmp(has) <= 0 && status == "" {
 		return
 	}
-	link := s.add(Link{Object: c.Object, State: cmp.Or(string(status), "resize not begun"), Message: fmt.Sprintf("it has %s and asks for %s", has.String(), wanted.String())})
-	what := fmt.Sprintf("it is to grow from %s to %s", has.String(), wanted.String())
+	link := s.add(Link{Object: c.Object, State: cmp.Or(string(status), "resize not started"), Message: fmt.Sprintf("it has %s and asks for %s", has.String(), wanted.String())})
+	what := fmt.Sprintf("it is to be expanded from %s to %s", has.String(), wanted.String())
 	for _, condition := range c.Claim.Status.Conditions {
 		if strings.Contains(string(condition.Type), "Resiz") && condition.Message != "" {
 			link.Since, link.Reason = moment(condition.LastTransitionTime.Time), cmp.Or(condition.Reason, string(condition.Type))
@@ -105,7 +105,7 @@ func (s *story) resize(c *claimView) {
 	defer func() { s.rank = rankGrowing }()
 	switch status {
 	case corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInfeasible:
-		link.Next = fmt.Sprintf("when what refuses it is changed, or the claim asks for another size of more than %s", has.String())
+		link.Next = fmt.Sprintf("when you remove what rejects it, or request another size above %s in the claim", has.String())
 		switch limit, beyond := volume.BeyondLimit(c.Claim); {
 		case c.Volume.Record != nil && beyond && link.Reason == steppod.ReasonRefused: // else it grows in no size
 			s.growsBeyondLimit(c, link, has, limit)
@@ -127,7 +127,7 @@ func (s *story) resize(c *claimView) {
 	if v := c.Volume; v.Record != nil && v.Record.Status.Expansion != nil {
 		s.expansion(v)
 	} else if link.Next == "" {
-		link.Next = "when the driver's resizer tries again, which only its log tells"
+		link.Next = "when the driver's resizer retries; only its log shows when"
 	}
 }
 
@@ -135,27 +135,27 @@ func (s *story) resize(c *claimView) {
 // change. A smaller size can be asked for, but not what the claim has.
 func (s *story) growsBeyondLimit(c *claimView, link *Link, has, limit resource.Quantity) {
 	if limit.Cmp(has) <= 0 {
-		link.Next = fmt.Sprintf("never: the claim's own limit of %s, which cannot be changed, allows no larger volume; make a larger claim and copy the data", limit.String())
+		link.Next = fmt.Sprintf("never: the claim's own limit of %s allows no larger volume and cannot be changed; create a larger claim and copy the data", limit.String())
 		return
 	}
-	link.Next = fmt.Sprintf("when the claim asks for more than %s and at most its own limit of %s", has.String(), limit.String())
+	link.Next = fmt.Sprintf("when the claim requests more than %s and at most its own limit of %s", has.String(), limit.String())
 	link.Command = kubectl(c.Object.Namespace, "patch", "pvc", c.Object.Name, "-p", fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, limit.String()))
 }
 
 // byHand says when a volume grows that a PavProvisioner stages and has not made.
-const byHand = "never by itself: it was not made by Tarn; grow the storage by hand and set its size in the volume"
+const byHand = "never by itself: Tarn did not make it; expand the storage by hand, then set its size in the volume"
 
 // expansion tells of the journal and the pod of a volume that grows.
 func (s *story) expansion(v *volumeView) {
 	e := v.Record.Status.Expansion
 	link := s.add(Link{Object: Object{Kind: pavVolume, Name: v.Record.Name}, State: "growing", Message: fmt.Sprintf("to %s, attempt %d", resource.NewQuantity(e.TargetCapacity, resource.BinarySI), e.Attempts)})
 	if e.LastError != nil {
-		link.State, link.Since, link.Reason, link.Message = "growing has failed", moment(e.LastError.Time.Time), e.LastError.Reason, e.LastError.Message
-		s.blame("it cannot grow, attempt %d: %s", e.Failures, e.LastError.Message)
+		link.State, link.Since, link.Reason, link.Message = "expansion has failed", moment(e.LastError.Time.Time), e.LastError.Reason, e.LastError.Message
+		s.blame("it cannot be expanded, attempt %d: %s", e.Failures, e.LastError.Message)
 		link.Command = kubectl("", "edit", "pavprovisioner", v.Record.Spec.Provisioner.Name)
 	}
 	if e.NextAttemptTime != nil {
-		link.Next = "again " + when(e.NextAttemptTime, s.view.Now) + "; at once if the claim asks for another size"
+		link.Next = "retried " + when(e.NextAttemptTime, s.view.Now) + "; at once if the claim requests another size"
 	}
 	s.stepPod(v, tarnv1.StepExpansion)
 	if e.NextAttemptTime != nil {
@@ -165,25 +165,25 @@ func (s *story) expansion(v *volumeView) {
 
 // nodeResize is about a volume that has grown and whose node has yet to follow.
 func (s *story) nodeResize(c *claimView, link *Link) {
-	link.Next = "when the kubelet of a node that uses the volume next looks at the pod, within about a minute"
+	link.Next = "when the kubelet of a node that uses the volume next syncs the pod, within about a minute"
 	running := false
 	for _, u := range c.Users {
 		running = running || u.Pod.Spec.NodeName != "" && !hasEnded(u.Pod)
 	}
 	if !running {
 		link.Next = "when a pod that uses the claim is started"
-		s.blame("its volume has grown, and its file system grows with the next pod that uses it")
+		s.blame("its volume has been expanded; its file system is expanded with the next pod that uses it")
 	}
 	for _, g := range c.Volume.Stages {
 		e := g.Stage.Status.Pod.Expansion
 		if e == nil || e.Phase == tarnv1.StageExpansionSucceeded {
 			continue
 		}
-		l := s.add(Link{Object: Object{Kind: pavStage, Name: g.Stage.Name}, State: "growing: " + string(e.Phase), Node: g.Stage.Spec.NodeName, Message: e.Message})
+		l := s.add(Link{Object: Object{Kind: pavStage, Name: g.Stage.Name}, State: "expanding: " + string(e.Phase), Node: g.Stage.Spec.NodeName, Message: e.Message})
 		if e.Phase == tarnv1.StageExpansionFailed {
-			l.Next = "when the kubelet asks again, after a growing pause of at most two minutes"
+			l.Next = "when the kubelet retries, with backoff of at most two minutes"
 			l.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Volume.Spec.CSI.Driver)
-			s.blame("its volume has grown, but cannot follow on node %s: %s", g.Stage.Spec.NodeName, e.Message)
+			s.blame("its volume has been expanded, but its file system cannot be on node %s: %s", g.Stage.Spec.NodeName, e.Message)
 		}
 		if g.Pod == nil && e.Phase == tarnv1.StageExpansionRunning && e.Name != "" && !s.view.unknown(Pod, e.Namespace, e.Name) {
 			s.add(Link{Object: Object{Pod, e.Namespace, e.Name}, State: "missing", Node: g.Stage.Spec.NodeName})
@@ -194,7 +194,7 @@ func (s *story) nodeResize(c *claimView, link *Link) {
 		}
 		before := s.cause
 		if s.ourPod(g.Pod, tarnv1.StepNodeExpansion, c.Volume.Volume.Spec.CSI.Driver, steppod.Observe(g.Pod.Pod, g.Stage.UID, s.view.Now)); s.cause != before {
-			s.cause = "its volume has grown, and is to follow on node " + g.Stage.Spec.NodeName + ": " + s.cause
+			s.cause = "its volume has been expanded, and its file system is to follow on node " + g.Stage.Spec.NodeName + ": " + s.cause
 		}
 		if e.Phase == tarnv1.StageExpansionRunning {
 			s.lateAfter(g.Pod.Pod, g.Stage.UID)
@@ -227,14 +227,14 @@ func (s *story) lostClaim(c *claimView) {
 	switch {
 	case name == "":
 		s.giveUp(c, s.links[len(s.links)-1])
-		s.blame("it was bound once and names no volume any more")
+		s.blame("it was bound once and no longer names a volume")
 	case vol == nil && s.view.unknown(Volume, "", name):
-		s.blame("its volume %s is gone or not its own any more", name)
+		s.blame("its volume %s is gone or no longer its own", name)
 	case vol == nil:
-		link := s.add(Link{Object: o, State: "missing", Next: "when a PersistentVolume of that name is there again, free or of this claim; the claim is then Bound again with what is on it"})
-		s.blame("its volume %s was removed under it", name)
+		link := s.add(Link{Object: o, State: "missing", Next: "when a PersistentVolume of that name exists again, free or reserved for this claim; the claim is then Bound again, with the data on it"})
+		s.blame("its volume %s was deleted while the claim was bound to it", name)
 		if manifest, ok := lostVolume(c); ok {
-			link.Message, link.offer = "its storage is still there: PavVolume "+name+" knows it", "the command writes the PersistentVolume anew"
+			link.Message, link.offer = "its storage still exists: PavVolume "+name+" records it", "the command creates the PersistentVolume again"
 			link.Command = "kubectl create -f - <<'EOF'\n" + manifest + "EOF"
 			return
 		}
@@ -242,11 +242,11 @@ func (s *story) lostClaim(c *claimView) {
 		case r == nil && ofHostPath(c) && name == "pvc-"+string(c.Claim.UID):
 			s.lostFolder(c, link)
 		case s.view.unknown(pavVolume, "", name):
-			link.Message = "write it anew from a backup; whether its storage is still there cannot be told"
+			link.Message = "create it again from a backup; explain cannot tell whether its storage still exists"
 		case r != nil:
-			link.Message = "write it anew from a backup; PavVolume " + name + " tells of its storage"
+			link.Message = "create it again from a backup; PavVolume " + name + " describes its storage"
 		default:
-			link.Message = "write it anew from a backup"
+			link.Message = "create it again from a backup"
 			s.giveUp(c, link)
 		}
 	default:
@@ -257,11 +257,11 @@ func (s *story) lostClaim(c *claimView) {
 // misbound is about a claim whose volume points elsewhere.
 func (s *story) misbound(c *claimView, o Object) {
 	ref := c.Volume.Volume.Spec.ClaimRef
-	link := s.add(Link{Object: o, State: string(c.Volume.Volume.Status.Phase), Since: phaseSince(c.Volume.Volume), Next: "when the volume names this claim, by its uid, again"})
+	link := s.add(Link{Object: o, State: string(c.Volume.Volume.Status.Phase), Since: phaseSince(c.Volume.Volume), Next: "when the volume names this claim again, by its UID"})
 	switch volume.LinkOf(c.Volume.Volume, c.Claim) {
 	case volume.LinkNone, volume.LinkHeld:
 		link.Next = "within moments"
-		s.binderSilent(c, "volume "+o.Name+" is there for it again")
+		s.binderSilent(c, "volume "+o.Name+" is reserved for it again")
 		return
 	}
 	named := Object{Claim, ref.Namespace, ref.Name}.fullName()
@@ -269,7 +269,7 @@ func (s *story) misbound(c *claimView, o Object) {
 		named += fmt.Sprintf(", uid %q", ref.UID)
 	}
 	if ref.Namespace == "" {
-		named += ", of no namespace, as spec.claimRef.namespace is missing"
+		named += ", without a namespace, as spec.claimRef.namespace is missing"
 	}
 	link.Message = "it names claim " + named
 	s.blame("its volume %s names another claim, %s", o.Name, named)

@@ -55,7 +55,7 @@ func chain(v *View) *Explanation {
 	s.settle()
 	e := &Explanation{Object: v.Asked, Healthy: s.cause == "" && s.doubt == "" && s.fine != "", Links: []Link{}, again: s.again}
 	e.tell(s)
-	e.Verdict = fmt.Sprintf("%s is %s: %s", v.Asked, state, cmp.Or(s.cause, s.doubt, s.fine, "what it waits for cannot be told without what could not be read"))
+	e.Verdict = fmt.Sprintf("%s is %s: %s", v.Asked, state, cmp.Or(s.cause, s.doubt, s.fine, "explain cannot tell what it waits for without the objects that it could not read"))
 	for _, u := range v.Unread {
 		if (u.Object.Kind == lease || u.Object.Kind == deployment) && !s.onController {
 			continue

@@ -85,8 +85,8 @@ func (s *story) pendingClaim(c *claimView) {
 	case !volume.HasClass(claim):
 		s.classless(c)
 	case class == "":
-		s.blame("it wants a volume without class, and no free one fits")
-		s.nearest(c, "when a free PersistentVolume without class fits")
+		s.blame("it requests a volume without a class, and no free one fits")
+		s.nearest(c, "when a free PersistentVolume without a class fits")
 	case c.Class == nil:
 		s.classMissing(c, class)
 	case waitsForPod(c.Class) && claim.Annotations[volume.AnnSelectedNode] == "":
@@ -151,13 +151,13 @@ func (s *story) preboundClaim(c *claimView) {
 	case volume.LinkNone:
 		if m := volume.Named(vol, claim); m != volume.Fits {
 			link.Message, link.Reason = volume.Explain(m, vol, claim), string(m)
-			link.Next = "when claim and volume agree"
+			link.Next = "when the volume fits the claim"
 			s.blame("it names a volume that does not fit: %s", link.Message)
 			return
 		}
 		s.binderSilent(c, "volume "+o.Name+" fits")
 	default:
-		s.binderSilent(c, "volume "+o.Name+" is there for it")
+		s.binderSilent(c, "volume "+o.Name+" is reserved for it")
 	}
 }
 
@@ -167,7 +167,7 @@ func (s *story) namesAnothers(c *claimView, link *Link) {
 	claim, vol := c.Claim, c.Volume.Volume
 	ref := vol.Spec.ClaimRef
 	if ref.Namespace == "" {
-		link.Message, link.Next = fmt.Sprintf("it names claim %s of no namespace", ref.Name), "when spec.claimRef.namespace of the volume is set, or its spec.claimRef is taken off"
+		link.Message, link.Next = fmt.Sprintf("it names claim %s without a namespace", ref.Name), "when spec.claimRef.namespace of the volume is set, or its spec.claimRef is removed"
 		s.blame("it names volume %s, whose spec.claimRef.namespace is missing", vol.Name)
 		return
 	}
@@ -175,7 +175,7 @@ func (s *story) namesAnothers(c *claimView, link *Link) {
 	if ref.UID == "" {
 		link.Message = fmt.Sprintf("it is reserved for claim %s/%s", ref.Namespace, ref.Name)
 	}
-	link.Next = "when the volume is made free; no other volume is tried, as the claim names this one"
+	link.Next = "when the volume is freed; the binder tries no other volume, as the claim names this one"
 	s.blame("it names volume %s, which belongs to another claim", vol.Name)
 	if !s.gone(c.Volume) {
 		return
@@ -184,7 +184,7 @@ func (s *story) namesAnothers(c *claimView, link *Link) {
 	case other == nil:
 		link.Message += ", which is gone"
 	case other.UID == claim.UID:
-		link.Message += fmt.Sprintf(", and this claim of that name is another (uid %s)", claim.UID)
+		link.Message += fmt.Sprintf(", and this claim has another UID (%s)", claim.UID)
 	default:
 		link.Message += ", and " + another(other)
 	}
@@ -203,14 +203,14 @@ func (s *story) awaitsBinder(c *claimView) bool {
 			s.madeInVain(c, link, m)
 			return true
 		}
-		s.binderSilent(c, "volume "+vol.Name+" is there for it")
+		s.binderSilent(c, "volume "+vol.Name+" is reserved for it")
 		return true
 	}
 	selector, err := volume.Selector(c.Claim)
 	if err != nil {
 		link := s.links[len(s.links)-1]
-		link.Message, link.Next = err.Error(), "when the claim is made anew with a selector that can be read"
-		s.blame("its selector cannot be read")
+		link.Message, link.Next = err.Error(), "when the claim is created again with a valid selector"
+		s.blame("its selector is not valid")
 		return true
 	}
 	waits := waitsForPod(c.Class)
@@ -229,11 +229,11 @@ func (s *story) awaitsBinder(c *claimView) bool {
 // which none is made.
 func (s *story) madeInVain(c *claimView, link *Link, m volume.Misfit) {
 	vol := c.Volume.Volume
-	link.Reason, link.Message = string(m), link.Message+", which cannot have it: "+volume.Explain(m, vol, c.Claim)
-	link.Next = "when whoever makes its volumes makes what it asks for, and it is made anew: another one is made then"
-	s.blame("the volume that was made for it cannot be its own: %s", volume.Explain(m, vol, c.Claim))
+	link.Reason, link.Message = string(m), link.Message+", which it does not fit: "+volume.Explain(m, vol, c.Claim)
+	link.Next = "when its provisioner makes what the claim requests, and the claim is created again: it then gets another volume"
+	s.blame("the volume that was made for it does not fit it: %s", volume.Explain(m, vol, c.Claim))
 	if m == volume.MisfitDeleting {
-		link.Next = "when the claim is made anew: another volume is made then"
+		link.Next = "when the claim is created again: it then gets another volume"
 		s.anew(c, link, "merge", "{}", "as it is")
 	}
 }
@@ -260,14 +260,14 @@ func (s *story) binderSilent(c *claimView, because string, by ...metav1.Object) 
 	binder := Object{Kind: "binder", Name: "persistentvolume-binder"}
 	if e := newestRefusal(c.Events); e != nil && !lastSeen(e).Before(since) {
 		s.add(Link{Object: binder, State: "refused", Since: moment(lastSeen(e)), Reason: e.Reason, Message: e.Message,
-			Next: "when the API server takes the write: mostly a webhook in it, or a policy, says no; it is tried again with growing pauses"})
+			Next: "when the API server accepts the write: usually a webhook or an admission policy rejects it; the binder retries with backoff"})
 		s.blame("%s, and %s", because, e.Message)
 		return
 	}
-	s.blame("%s, but no binder answers", because)
+	s.blame("%s, but no binder responds", because)
 	s.onController = true
 	link := s.add(Link{Object: binder, State: "silent", Message: "either kube-controller-manager runs with its " +
-		"persistentvolume-binder-controller, or tarn controller with bind among its --controllers; neither has answered", Next: "as soon as a binder runs", Command: s.revives("bind")})
+		"persistentvolume-binder-controller, or tarn controller with bind among its --controllers; neither has responded", Next: "when a binder runs", Command: s.revives("bind")})
 	if e := newest(c.Events); e != nil {
 		link.Message += "; the last Event says: " + e.Message
 	}
@@ -275,7 +275,7 @@ func (s *story) binderSilent(c *claimView, because string, by ...metav1.Object) 
 
 // waitsForPod is about a claim that gets its volume when a pod is scheduled.
 func (s *story) waitsForPod(c *claimView) {
-	s.add(Link{Object: Object{Kind: storageClass, Name: c.Class.Name}, State: "WaitForFirstConsumer", Message: "it makes or chooses a volume when the scheduler has placed a pod that uses the claim"})
+	s.add(Link{Object: Object{Kind: storageClass, Name: c.Class.Name}, State: "WaitForFirstConsumer", Message: "it makes or selects a volume after the scheduler has placed a pod that uses the claim"})
 	var waiting []*corev1.Pod
 	for _, u := range c.Users {
 		if !hasEnded(u.Pod) && u.Pod.DeletionTimestamp == nil {
@@ -307,16 +307,16 @@ func (s *story) waitsForPod(c *claimView) {
 	link := s.add(Link{Object: o, State: t.State, Since: moment(t.Since), Node: pod.Spec.NodeName, Reason: t.Reason, Message: t.Message})
 	switch {
 	case pod.Spec.NodeName != "":
-		link.Message = "the pod names its node itself, so the scheduler, which chooses the claim's node too, never sees it; make it anew with a nodeSelector instead of spec.nodeName"
+		link.Message = "the pod sets spec.nodeName, so the scheduler never sees it and selects no node for the claim; create the pod again with a nodeSelector instead"
 		if !volume.Started(pod) && len(pod.OwnerReferences) == 0 { // else it runs by another volume, or is made again as it is
 			link.Command = kubectl(pod.Namespace, "delete", "pod", pod.Name)
 		}
-		s.blame("%s names its node itself, so no scheduler chooses one for the claim", o)
+		s.blame("%s sets spec.nodeName, so no scheduler selects a node for the claim", o)
 	case t.Reason == corev1.PodReasonSchedulingGated:
 		link.Next = "when its scheduling gates are removed"
 		s.blame("%s, which uses it, is held back by scheduling gates", o)
 	case t.stuck():
-		link.Next = "when the scheduler finds a node; it looks again at every change of a node, a volume or a claim"
+		link.Next = "when the scheduler finds a node; it retries after each change of a node, a volume or a claim"
 		s.blame("%s, which uses it, is not scheduled: %s", o, t.Message)
 	default:
 		link.Next = "when the scheduler has placed the pod"

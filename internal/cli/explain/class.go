@@ -18,7 +18,7 @@ import (
 // classless is about a claim that says nothing of a class.
 func (s *story) classless(c *claimView) {
 	if s.view.unknown(storageClass, "", "") {
-		s.blame("it names no class, and no free volume without class fits")
+		s.blame("it names no class, and no free volume without a class fits")
 		return
 	}
 	if d := volume.DefaultClass(c.Classes); d != nil {
@@ -28,7 +28,7 @@ func (s *story) classless(c *claimView) {
 	}
 	link := s.add(Link{Object: Object{Kind: storageClass, Name: "(default)"}, State: "missing", Message: "no StorageClass is marked as the default"})
 	s.blame("it names no class, there is no default class, and no free volume fits")
-	next := "when a StorageClass becomes the default, or a free PersistentVolume without class fits"
+	next := "when a StorageClass becomes the default, or a free PersistentVolume without a class fits"
 	if usable := s.usableClass(c); usable != "" {
 		link.Next = next
 		link.offer = "the command gives the claim class " + usable
@@ -101,7 +101,7 @@ func (s *story) classMissing(c *claimView, class string) {
 	if slices.ContainsFunc(c.Candidates, func(vol corev1.PersistentVolume) bool {
 		return volume.ClassOfVolume(&vol) == class || volume.BoundTo(&vol, c.Claim) || misnamed(&vol, c.Claim) != ""
 	}) {
-		link.Message = "no object of that name is needed for volumes that are written by hand"
+		link.Message = "volumes written by hand need no StorageClass object"
 		if like != "" {
 			link.Message += "; there is StorageClass " + like
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // byNobody says when a volume goes that has policy Delete and no provisioner.
-const byNobody = "when somebody removes the storage by hand, and then the volume: no provisioner has made it, so none tries again"
+const byNobody = "when an administrator removes the storage by hand, and then the volume: no provisioner made it, so none retries"
 
 // hasMaker says that a provisioner has made a volume's storage, and may be there to destroy it.
 func hasMaker(vol *corev1.PersistentVolume) bool {
@@ -20,7 +20,7 @@ func hasMaker(vol *corev1.PersistentVolume) bool {
 
 // failedVolume is about a volume of which something was to be done after its claim, and was not.
 func (s *story) failedVolume(v *volumeView, link *Link) {
-	s.blame("%s", cmp.Or(v.Volume.Status.Message, "what was to be done after its claim has failed"))
+	s.blame("%s", cmp.Or(v.Volume.Status.Message, "the action after the release of its claim failed"))
 	e := newest(v.Events, "VolumeFailedDelete", "VolumeFailedRecycle", "VolumeUnknownReclaimPolicy")
 	if e != nil {
 		link.Reason, link.Message = e.Reason, e.Message
@@ -30,7 +30,7 @@ func (s *story) failedVolume(v *volumeView, link *Link) {
 		link.Next = byNobody
 		s.letGo(v, link)
 	case e != nil:
-		link.Next = "when who is to remove it tries again; " + s.lastTry(e)
+		link.Next = "when its provisioner retries; " + s.lastTry(e)
 	}
 }
 
@@ -38,18 +38,18 @@ func (s *story) failedVolume(v *volumeView, link *Link) {
 // offered where a claim names it already.
 func (s *story) undecided(v *volumeView, link *Link, left string) {
 	vol := v.Volume
-	link.Next = "when somebody decides"
-	s.blame("%s, and policy Retain keeps the volume and its data until somebody decides", left)
+	link.Next = "when an administrator decides"
+	s.blame("%s, and policy Retain keeps the volume and its data until an administrator decides", left)
 	switch {
 	case len(v.Claimants) > 0:
 		s.wanted(v, link)
 	case !s.gone(v):
 	case hasMaker(vol):
-		link.Next += ": the command makes it free for any claim, with its data; to let it be destroyed instead: " +
+		link.Next += ": the command frees it for any claim, with its data; to have it destroyed instead: " +
 			kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
 		link.Command = free(vol)
 	default:
-		link.Next += ": the command makes it free for any claim, with its data; to be rid of the PersistentVolume instead, while its storage stays where it is, with its data: " +
+		link.Next += ": the command frees it for any claim, with its data; to delete only the PersistentVolume and keep its storage and data: " +
 			kubectl("", "delete", "pv", vol.Name)
 		link.Command = free(vol)
 	}
@@ -65,14 +65,14 @@ func (s *story) wanted(v *volumeView, link *Link) {
 		s.add(Link{Object: o, State: string(claim.Status.Phase), Message: fmt.Sprintf("its spec.volumeName is %s; its uid is %s", v.Name, claim.UID)})
 	}
 	if len(names) > 1 {
-		link.Next = "when somebody decides which claim gets it"
+		link.Next = "when an administrator decides which claim gets it"
 		s.blame("%s; claims %s name it", s.cause, join(names))
 		return
 	}
 	claim := v.Claimants[0]
 	s.blame("%s; claim %s names it by spec.volumeName", s.cause, names[0])
 	if link.wouldFit(volume.Named(v.Volume, claim), v.Volume, claim) && s.gone(v) {
-		link.Next += ": the command gives it to that claim alone, with its data, by the whole of spec.claimRef: namespace, name and uid"
+		link.Next += ": the command reserves it for that claim alone, with its data, by a complete spec.claimRef: namespace, name and UID"
 		link.Command = give(v.Volume, claim)
 	}
 }
@@ -99,8 +99,8 @@ func (s *story) inVain(v *volumeView, link *Link) bool {
 	case claim == nil:
 		return false
 	case ref.UID != "" && ref.UID != claim.UID:
-		link.Next = "when a binder has seen it; the volume is then Released"
-		s.blame("it is reserved for %s by uid %s, and %s", o, ref.UID, another(claim))
+		link.Next = "when a binder reconciles it; the volume is then Released"
+		s.blame("it is reserved for %s by UID %s, and %s", o, ref.UID, another(claim))
 	case claim.Spec.VolumeName == vol.Name: // they name each other, and no more is asked
 		return false
 	case claim.Spec.VolumeName != "":
@@ -111,8 +111,8 @@ func (s *story) inVain(v *volumeView, link *Link) bool {
 			return false
 		}
 		link.Reason, link.Message = string(m), link.Message+"; "+volume.Explain(m, vol, claim)
-		link.Next = "when the claim is made anew so that the volume fits it; tarn explain claim " + o.fullName() + " tells more"
-		s.blame("it is reserved for %s, which cannot have it: %s", o, volume.Explain(m, vol, claim))
+		link.Next = "when the claim is created again so that the volume fits; tarn explain claim " + o.fullName() + " says more"
+		s.blame("it is reserved for %s, which it does not fit: %s", o, volume.Explain(m, vol, claim))
 	}
 	return true
 }
@@ -121,12 +121,12 @@ func (s *story) inVain(v *volumeView, link *Link) bool {
 // one that has, nothing is said of making it anew: its data is on that other.
 func (s *story) hasOther(v *volumeView, link *Link, o Object) {
 	has := "names"
-	link.Next = "when the claim is made anew without spec.volumeName, or spec.claimRef of the volume is changed"
+	link.Next = "when the claim is created again without spec.volumeName, or spec.claimRef of the volume is changed"
 	if volume.WasBound(v.Claim) {
-		has, link.Next = "has", "when spec.claimRef of the volume is changed: the claim stays with the volume that it has"
+		has, link.Next = "has", "when spec.claimRef of the volume is changed: the claim keeps the volume that it has"
 	}
 	if v.Volume.Spec.ClaimRef.UID != "" {
-		link.Next = "when a binder has seen it"
+		link.Next = "when a binder reconciles it"
 	}
 	s.add(Link{Object: o, State: string(v.Claim.Status.Phase), Message: fmt.Sprintf("it %s volume %s", has, v.Claim.Spec.VolumeName)})
 	s.blame("it is reserved for %s, which %s another volume, %s", o, has, v.Claim.Spec.VolumeName)
@@ -135,7 +135,7 @@ func (s *story) hasOther(v *volumeView, link *Link, o Object) {
 // incomplete is about a volume whose spec.claimRef does not name a claim.
 func (s *story) incomplete(vol *corev1.PersistentVolume, link *Link) {
 	ref, what, is := vol.Spec.ClaimRef, "spec.claimRef.name", "is"
-	whom := fmt.Sprintf("a claim %s of no namespace", ref.Name)
+	whom := fmt.Sprintf("a claim %s without a namespace", ref.Name)
 	switch {
 	case ref.Name != "":
 		what = "spec.claimRef.namespace"
@@ -145,6 +145,6 @@ func (s *story) incomplete(vol *corev1.PersistentVolume, link *Link) {
 	default:
 		whom = "a claim without a name"
 	}
-	link.Next = fmt.Sprintf("when %s %s set, or spec.claimRef is taken off", what, is)
-	s.blame("it is reserved for %s, which none is: %s %s missing", whom, what, is)
+	link.Next = fmt.Sprintf("when %s %s set, or spec.claimRef is removed", what, is)
+	s.blame("it is reserved for %s, which cannot exist: %s %s missing", whom, what, is)
 }

@@ -38,7 +38,7 @@ func claimOf(uid types.UID, names string, phase corev1.PersistentVolumeClaimPhas
 }
 
 func TestAVolumeOfAClaimThatIsAnotherNowSaysSo(t *testing.T) {
-	const another = "it names claim shop/data by uid old, and the claim of that name now is another (uid new)"
+	const another = "it names claim shop/data by UID old, and the claim that has this name now has another UID (new)"
 	now := claimOf("new", "", corev1.ClaimPending)
 	names := claimOf("new", "mine", corev1.ClaimPending)
 	claimants := func(claims ...*corev1.PersistentVolumeClaim) func(*world) {
@@ -48,25 +48,25 @@ func TestAVolumeOfAClaimThatIsAnotherNowSaysSo(t *testing.T) {
 	named.Name = "other"
 	large := names.DeepCopy()
 	large.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
-	const kept, frees = ", and policy Retain keeps the volume and its data until somebody decides", `{"op":"remove","path":"/spec/claimRef"}`
+	const kept, frees = ", and policy Retain keeps the volume and its data until an administrator decides", `{"op":"remove","path":"/spec/claimRef"}`
 	gives := func(name, uid string) string {
 		return `kubectl patch pv mine --type=json -p '[{"op":"test","path":"/spec/claimRef/uid","value":"old"},{"op":"replace","path":"/spec/claimRef","value":` +
 			`{"apiVersion":"v1","kind":"PersistentVolumeClaim","namespace":"shop","name":"` + name + `","uid":"` + uid + `"}}]'`
 	}
 	const byName = kept + "; claim shop/data names it by spec.volumeName"
 	for _, c := range []answer{
-		{"a claim that is gone", byHandVolume(corev1.VolumeReleased, "old", nil), "claim shop/data is gone" + kept, "when somebody decides: the command makes it free for any claim", frees},
-		{"a claim of another uid", byHandVolume(corev1.VolumeReleased, "old", now), another + kept, "when somebody decides: the command makes it free for any claim", frees},
-		{"one that names it", byHandVolume(corev1.VolumeReleased, "old", names, claimants(names)), another + byName, "when somebody decides: the command gives it to that claim alone", gives("data", "new")},
+		{"a claim that is gone", byHandVolume(corev1.VolumeReleased, "old", nil), "claim shop/data is gone" + kept, "when an administrator decides: the command frees it for any claim", frees},
+		{"a claim of another uid", byHandVolume(corev1.VolumeReleased, "old", now), another + kept, "when an administrator decides: the command frees it for any claim", frees},
+		{"one that names it", byHandVolume(corev1.VolumeReleased, "old", names, claimants(names)), another + byName, "when an administrator decides: the command reserves it for that claim alone", gives("data", "new")},
 		{"one of another name that names it", byHandVolume(corev1.VolumeReleased, "old", nil, claimants(named)),
-			"claim shop/data is gone" + kept + "; claim shop/other names it by spec.volumeName", "when somebody decides: the command gives it to that claim alone", gives("other", "other-uid")},
-		{"one that names it and does not fit", byHandVolume(corev1.VolumeReleased, "old", large, claimants(large)), another + byName, "when somebody decides", ""},
-		{"two that name it", byHandVolume(corev1.VolumeReleased, "old", names, claimants(names, named)), kept + "; claims shop/data, shop/other name it", "when somebody decides which claim gets it", ""},
-		{"one that nobody may list", hides(byHandVolume(corev1.VolumeReleased, "old", now), Object{Claim, "shop", ""}), another + kept, "when somebody decides", ""},
+			"claim shop/data is gone" + kept + "; claim shop/other names it by spec.volumeName", "when an administrator decides: the command reserves it for that claim alone", gives("other", "other-uid")},
+		{"one that names it and does not fit", byHandVolume(corev1.VolumeReleased, "old", large, claimants(large)), another + byName, "when an administrator decides", ""},
+		{"two that name it", byHandVolume(corev1.VolumeReleased, "old", names, claimants(names, named)), kept + "; claims shop/data, shop/other name it", "when an administrator decides which claim gets it", ""},
+		{"one that nobody may list", hides(byHandVolume(corev1.VolumeReleased, "old", now), Object{Claim, "shop", ""}), another + kept, "when an administrator decides", ""},
 		{"one of no namespace", byHandVolume(corev1.VolumeReleased, "old", nil, func(w *world) { w.volume.Spec.ClaimRef.Namespace = "" }),
-			"it names claim data of no namespace, as spec.claimRef.namespace is missing" + kept, "when somebody decides", ""},
-		{"a volume that is Bound", byHandVolume(corev1.VolumeBound, "old", now), another + ", and no binder has seen it", "when a binder sees it", ""},
-		{"a volume that is to be destroyed", byHandVolume(corev1.VolumeReleased, "old", now, policy(corev1.PersistentVolumeReclaimDelete)), another + ", and nothing says who made its storage", "", ""},
+			"it names claim data without a namespace, as spec.claimRef.namespace is missing" + kept, "when an administrator decides", ""},
+		{"a volume that is Bound", byHandVolume(corev1.VolumeBound, "old", now), another + ", and no binder has reconciled it since", "when a binder reconciles it", ""},
+		{"a volume that is to be destroyed", byHandVolume(corev1.VolumeReleased, "old", now, policy(corev1.PersistentVolumeReclaimDelete)), another + ", and nothing says which provisioner made its storage", "", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
@@ -78,16 +78,16 @@ func TestAVolumeThatIsReservedInVainIsNotCalledHealthy(t *testing.T) {
 	block.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 	for _, c := range []answer{
 		{"its claim is bound to another", byHandVolume(corev1.VolumeAvailable, "", claimOf("new", "other", corev1.ClaimBound)), reserved + ", which has another volume, other",
-			"when " + changed + ": the claim stays with the volume that it has", ""},
-		{"its claim is bound to another, by uid", byHandVolume(corev1.VolumeAvailable, "new", claimOf("new", "other", corev1.ClaimBound)), reserved + ", which has another volume, other", "when a binder has seen it", ""},
-		{"its claim names another", byHandVolume(corev1.VolumeAvailable, "", claimOf("new", "other", corev1.ClaimPending)), reserved + ", which names another volume, other", "when the claim is made anew without spec.volumeName, or " + changed, ""},
-		{"its claim asks for another mode", byHandVolume(corev1.VolumeAvailable, "", block), reserved + `, which cannot have it: volume "mine" has volumeMode Filesystem, the claim asks for Block`, "when the claim is made anew", ""},
+			"when " + changed + ": the claim keeps the volume that it has", ""},
+		{"its claim is bound to another, by uid", byHandVolume(corev1.VolumeAvailable, "new", claimOf("new", "other", corev1.ClaimBound)), reserved + ", which has another volume, other", "when a binder reconciles it", ""},
+		{"its claim names another", byHandVolume(corev1.VolumeAvailable, "", claimOf("new", "other", corev1.ClaimPending)), reserved + ", which names another volume, other", "when the claim is created again without spec.volumeName, or " + changed, ""},
+		{"its claim asks for another mode", byHandVolume(corev1.VolumeAvailable, "", block), reserved + `, which it does not fit: volume "mine" has volumeMode Filesystem, the claim asks for Block`, "when the claim is created again", ""},
 		{"its claim's namespace is not there", byHandVolume(corev1.VolumeAvailable, "", nil, func(w *world) { w.volumeView.NoNamespace = true }), reserved + ", and there is no namespace shop", "when namespace shop is created, and the claim in it, or " + changed, ""},
-		{"its claim is another now", byHandVolume(corev1.VolumeAvailable, "old", claimOf("new", "", corev1.ClaimPending)), reserved + " by uid old, and the claim of that name now is another (uid new)", "when a binder has seen it", ""},
+		{"its claim is another now", byHandVolume(corev1.VolumeAvailable, "old", claimOf("new", "", corev1.ClaimPending)), reserved + " by UID old, and the claim that has this name now has another UID (new)", "when a binder reconciles it", ""},
 		{"it names no namespace", byHandVolume(corev1.VolumeAvailable, "", nil, func(w *world) { w.volume.Spec.ClaimRef.Namespace = "" }),
-			"it is reserved for a claim data of no namespace, which none is: spec.claimRef.namespace is missing", "when spec.claimRef.namespace is set, or spec.claimRef is taken off", ""},
+			"it is reserved for a claim data without a namespace, which cannot exist: spec.claimRef.namespace is missing", "when spec.claimRef.namespace is set, or spec.claimRef is removed", ""},
 		{"it names nothing", byHandVolume(corev1.VolumeAvailable, "", nil, func(w *world) { *w.volume.Spec.ClaimRef = corev1.ObjectReference{} }),
-			"it is reserved for a claim without a name, which none is: spec.claimRef.namespace and spec.claimRef.name are missing", "are set, or spec.claimRef is taken off", ""},
+			"it is reserved for a claim without a name, which cannot exist: spec.claimRef.namespace and spec.claimRef.name are missing", "are set, or spec.claimRef is removed", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
@@ -104,8 +104,8 @@ func TestAVolumeThatIsReservedInVainIsNotCalledHealthy(t *testing.T) {
 }
 
 func TestWhatNoProvisionerHasMadeIsNotOfferedToBeDestroyed(t *testing.T) {
-	const destroy, rid = `to let it be destroyed instead: kubectl patch pv mine -p '{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}'`,
-		"to be rid of the PersistentVolume instead, while its storage stays where it is, with its data: kubectl delete pv mine"
+	const destroy, rid = `to have it destroyed instead: kubectl patch pv mine -p '{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}'`,
+		"to delete only the PersistentVolume and keep its storage and data: kubectl delete pv mine"
 	by := func(name string) func(*world) {
 		return func(w *world) { w.volume.Annotations = map[string]string{volume.AnnProvisionedBy: name} }
 	}
@@ -123,18 +123,18 @@ func TestWhatNoProvisionerHasMadeIsNotOfferedToBeDestroyed(t *testing.T) {
 	}
 	stillReleased := func(w *world) { w.volume.Status.Phase = corev1.VolumeReleased }
 	used := func(w *world) { w.volumeView.Last = []*corev1.Pod{somePod("shop", "web", runs)} }
-	const is, again, never = "is Failed: no deleter", "when who is to remove it tries again; last tried", "when somebody removes the storage by hand, and then the volume: no provisioner has made it, so none tries again"
+	const is, again, never = "is Failed: no deleter", "when its provisioner retries; last tried", "when an administrator removes the storage by hand, and then the volume: no provisioner made it, so none retries"
 	for _, c := range []answer{
 		{"nobody made it", failed(), is, never, "kubectl delete pv mine"},
 		{"nobody made it, and a pod may use it", failed(used), is, never, ""},
 		{"nobody made it, and it is kept", failed(policy(corev1.PersistentVolumeReclaimRetain)), is, again, ""},
 		{"somebody made it", failed(by("csi.example.org")), is, again, ""},
 		{"nobody made it, and it is still Released", failed(stillReleased), "is Released: its storage could not be destroyed: no deleter", never, "kubectl delete pv mine"},
-		{"somebody made it, and it is still Released", failed(stillReleased, by("csi.example.org")), "its storage could not be destroyed: no deleter", "when who made it tries again", ""},
+		{"somebody made it, and it is still Released", failed(stillReleased, by("csi.example.org")), "its storage could not be destroyed: no deleter", "when its provisioner retries", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
-	if e := chain(failed().view); !told(e, Volume, "the command deletes the PersistentVolume alone: its storage stays where it is, with its data") {
+	if e := chain(failed().view); !told(e, Volume, "the command deletes only the PersistentVolume: its storage and data stay") {
 		t.Errorf("what stays is not told: %+v", e.Links)
 	}
 }

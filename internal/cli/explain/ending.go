@@ -29,7 +29,7 @@ func (s *story) endingClaim(c *claimView) {
 	case len(using) > 0: // whichever finalizer it is that keeps it from going from under them
 		s.usedBy(c, using, protected)
 	case protected && !hidden:
-		s.protectionSilent(c.Object, c.Claim.DeletionTimestamp.Time, false, "no pod uses it any more")
+		s.protectionSilent(c.Object, c.Claim.DeletionTimestamp.Time, false, "no pod uses it")
 	case protected:
 		s.keepers(c.Object, "pvc", c.Claim, "", false, c.Events...)
 		return
@@ -80,21 +80,21 @@ func (s *story) usedBy(c *claimView, using []user, protected bool) {
 		link := s.add(Link{Object: Object{Pod, u.Pod.Namespace, u.Pod.Name}, State: t.State, Since: moment(t.Since), Node: u.Pod.Spec.NodeName, Reason: t.Reason,
 			Message: usesIt, Next: "when the pod is gone"})
 		if hasEnded(u.Pod) {
-			link.Message, link.Next = endedUse, "when the pod is gone, or with Tarn's protection when its volume is unmounted"
+			link.Message, link.Next = endedUse, "when the pod is deleted, or with Tarn's protection when its volume is unmounted"
 		}
 		if !protected {
-			link.Message = "it uses the claim, which would go from under it without the finalizers that are left"
+			link.Message = "it uses the claim; only the remaining finalizers keep the claim"
 		}
 		command := stop(*u, c.Object.Name)
 		if u.Workload.Kind != "" {
-			link.Message += fmt.Sprintf("; %s %s would make it again", u.Workload.Kind, u.Workload.Name)
+			link.Message += fmt.Sprintf("; %s %s would create it again", u.Workload.Kind, u.Workload.Name)
 		}
 		switch {
 		case hasEnded(u.Pod) && !s.view.endsClaims():
-			link.Message += "; to let the claim go: " + command
+			link.Message += "; to release the claim: " + command
 		case !s.view.endsClaims(): // nothing is wrong with the pod
-			link.Next = "when the pod is gone; until then it goes on as before"
-			link.Message += "; to let the claim go: " + command
+			link.Next = "when the pod is gone; until then the pod is not affected"
+			link.Message += "; to release the claim: " + command
 		case !commands[command]:
 			link.Command, commands[command] = command, true
 		}
@@ -115,7 +115,7 @@ func (v *View) endsClaims() bool {
 const usesIt = "it uses the claim, which " + claimProtection + " keeps until the pod is gone"
 
 // endedUse is what is said of one that has ended. Which protection is in charge no object tells.
-const endedUse = "it has ended, and " + claimProtection + " keeps the claim: Kubernetes' own until the pod is gone, Tarn's while its volume is mounted, which is not known of other drivers"
+const endedUse = "it has ended; " + claimProtection + " keeps the claim: Kubernetes' protection until the pod is deleted, Tarn's while the volume is mounted, which is known only for Tarn's drivers"
 
 // going is 1 for a pod that is being deleted, else 0.
 func going(pod *corev1.Pod) int {
@@ -180,13 +180,13 @@ func (s *story) protectionSilent(o Object, since time.Time, exact bool, because 
 	if s.young(since) || !exact && !s.view.Twice {
 		s.again = s.again || !s.young(since)
 		s.links[len(s.links)-1].Next = "within moments"
-		s.awaits("%s, so it goes within moments", because)
+		s.awaits("%s, so it is deleted within moments", because)
 		return
 	}
-	s.blame("%s, but the controller that protects it does not let go", because)
+	s.blame("%s, but its protection controller does not remove the finalizer", because)
 	s.onController = true
-	s.add(Link{Object: Object{Kind: "controller", Name: "protection"}, State: "silent", Next: "as soon as the controller runs", Command: s.revives("protect"),
-		Message: "either kube-controller-manager runs with its protection controllers, or tarn controller with protect among its --controllers; neither has answered for " + o.String()})
+	s.add(Link{Object: Object{Kind: "controller", Name: "protection"}, State: "silent", Next: "when the controller runs", Command: s.revives("protect"),
+		Message: "either kube-controller-manager runs with its protection controllers, or tarn controller with protect among its --controllers; neither has responded for " + o.String()})
 }
 
 // keepers tells of the finalizers that keep an object, but for one that is told of already.
@@ -219,10 +219,10 @@ func (s *story) keepers(o Object, resource string, of metav1.Object, but string,
 // would lose it with one that is taken off.
 func (s *story) finalizer(o Object, resource string, at int, name string, since *metav1.Time, unused bool) {
 	owner, known := ownerOf(name)
-	link := s.add(Link{Object: o, State: "kept by finalizer " + name, Since: moment(since.Time), Reason: "Finalizer", Message: "it is of " + owner, Next: "when its owner takes it off"})
-	s.blame("finalizer %s keeps it, which is of %s", name, owner)
+	link := s.add(Link{Object: o, State: "kept by finalizer " + name, Since: moment(since.Time), Reason: "Finalizer", Message: "it belongs to " + owner, Next: "when its owner removes it"})
+	s.blame("finalizer %s keeps it; it belongs to %s", name, owner)
 	if !known && unused {
-		link.Command, link.offer = dropFinalizer(o, resource, at, name), "the command takes it off by force, for when that is gone for good and will not clean up"
+		link.Command, link.offer = dropFinalizer(o, resource, at, name), "the command removes it by force; use it only if that owner is gone for good and will not clean up"
 	}
 }
 
@@ -232,7 +232,7 @@ func (s *story) undoingPromise(claim *corev1.PersistentVolumeClaim, events []cor
 	const what = "what may have been made for it"
 	link, since := s.links[len(s.links)-1], claim.DeletionTimestamp.Time
 	if claim.Spec.VolumeName != "" { // the promise was kept
-		s.controllerSilent("it has its volume, and finalizer "+tarnv1.FinalizerInProcess+" has to come off", since)
+		s.controllerSilent("it has its volume, and Tarn has to remove finalizer "+tarnv1.FinalizerInProcess, since)
 		return
 	}
 	failed := newest(events, "ProvisioningCleanupFailed", "VolumeDelete")
@@ -240,12 +240,12 @@ func (s *story) undoingPromise(claim *corev1.PersistentVolumeClaim, events []cor
 		failed = nil
 	}
 	if failed == nil {
-		link.Next = "when what was made is removed, which takes its time where that is much"
+		link.Next = "when Tarn has removed what was made, which takes longer for much data"
 		s.atWork(what, "is being undone", "has to be undone", since)
 		return
 	}
 	link.Since, link.Reason, link.Message = moment(lastSeen(failed)), failed.Reason, failed.Message
-	link.Next = "when that is mended: it is tried again and again"
+	link.Next = "when that is fixed; Tarn retries"
 	s.blame("%s cannot be undone: %s", what, failed.Message)
 	s.controllerSilent("", since)
 }

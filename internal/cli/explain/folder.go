@@ -29,7 +29,7 @@ func (s *story) byHostPath(c *claimView, o Object) {
 	since := writtenAt(c.Claim)
 	switch {
 	case slices.Contains(c.Claim.Finalizers, tarnv1.FinalizerInProcess): // its word that it has begun
-		link := s.add(Link{Object: o, State: "at work", Next: "when the folder is made, which takes its time on a slow disk"})
+		link := s.add(Link{Object: o, State: "at work", Next: "when the directory is created, which takes longer on a slow disk"})
 		if e := newest(c.Events, "Provisioning"); e != nil {
 			link.Since, link.Message = moment(lastSeen(e)), e.Message
 		}
@@ -38,8 +38,8 @@ func (s *story) byHostPath(c *claimView, o Object) {
 		s.add(Link{Object: o, State: "called", Next: "within moments"})
 		s.controllerSilent("provisioner "+o.Name+" has to make its volume", since)
 	default:
-		s.add(Link{Object: o, State: "silent", Message: "it is part of tarn controller and works only where that is given --host-path-root", Next: "when tarn controller runs with --host-path-root"})
-		s.blame("provisioner %s has not begun", o.Name)
+		s.add(Link{Object: o, State: "silent", Message: "it is part of tarn controller and works only if that runs with --host-path-root", Next: "when tarn controller runs with --host-path-root"})
+		s.blame("provisioner %s has not started", o.Name)
 		s.controllerSilent("", since)
 	}
 }
@@ -58,9 +58,9 @@ func (s *story) refusedByHostPath(c *claimView, o Object, told *corev1.Event) bo
 	}
 	refuses := func(what, field, kind, patch, how string) bool {
 		l := s.add(link)
-		l.Message = "of a claim that is there, " + field + " cannot be changed"
-		l.Next = "not before the claim is made anew " + how + ": no retry can succeed"
-		s.blame("provisioner %s makes no volume %s, as %s of the claim asks", hostPath, what, field)
+		l.Message = "the existing claim's " + field + " cannot be changed"
+		l.Next = "when the claim is created again " + how + ": no retry can succeed"
+		s.blame("provisioner %s makes no volume %s, which %s of the claim requests", hostPath, what, field)
 		s.anew(c, l, kind, patch, how)
 		return true
 	}
@@ -76,17 +76,17 @@ func (s *story) refusedByHostPath(c *claimView, o Object, told *corev1.Event) bo
 		return refuses("of a VolumeAttributesClass", fmt.Sprintf("spec.volumeAttributesClassName %q", attributes), "json", `[{"op":"remove","path":"/spec/volumeAttributesClassName"}]`, "without it")
 	case len(c.Class.MountOptions) > 0:
 		l := s.add(link)
-		l.Message, l.Next = "it takes none", "when mountOptions of StorageClass "+c.Class.Name+" are gone"
-		l.Command, l.offer = kubectl("", "patch", "storageclass", c.Class.Name, "--type=json", "-p", `[{"op":"remove","path":"/mountOptions"}]`), "the command takes them off the class"
+		l.Message, l.Next = "it supports none", "when mountOptions of StorageClass "+c.Class.Name+" are removed"
+		l.Command, l.offer = kubectl("", "patch", "storageclass", c.Class.Name, "--type=json", "-p", `[{"op":"remove","path":"/mountOptions"}]`), "the command removes them from the class"
 		s.blame("provisioner %s makes no volume with mount options, and StorageClass %s has mountOptions %q", hostPath, c.Class.Name, c.Class.MountOptions)
 		return true
 	case size.CmpInt64(math.MaxInt64) > 0:
 		l := s.add(link)
-		l.Message, l.Next = "a volume has at most "+strconv.Itoa(math.MaxInt64)+" bytes", "not before the claim is made anew with less: no retry can succeed"
-		s.blame("provisioner %s makes no volume of so much as spec.resources.requests.storage %s of the claim asks for", hostPath, size.String())
+		l.Message, l.Next = "a volume has at most "+strconv.Itoa(math.MaxInt64)+" bytes", "when the claim is created again with a smaller request: no retry can succeed"
+		s.blame("provisioner %s makes no volume as large as spec.resources.requests.storage %s of the claim", hostPath, size.String())
 		return true
 	case volume.ModeOf(claim) != corev1.PersistentVolumeFilesystem:
-		return refuses("but folders", fmt.Sprintf("spec.volumeMode %s", volume.ModeOf(claim)), "merge", `{"spec":{"volumeMode":"Filesystem"}}`, "with volumeMode Filesystem")
+		return refuses("other than directories", fmt.Sprintf("spec.volumeMode %s", volume.ModeOf(claim)), "merge", `{"spec":{"volumeMode":"Filesystem"}}`, "with volumeMode Filesystem")
 	}
 	return s.refusesParameters(c, link)
 }
@@ -105,9 +105,9 @@ func (s *story) refusesParameters(c *claimView, link Link) bool {
 		return false
 	}
 	l, class := s.add(link), Object{Kind: storageClass, Name: c.Class.Name}
-	l.Message = "it takes none, and of a class that is there they cannot be changed"
-	l.Next = "not before StorageClass " + class.Name + " is made anew without them: no retry can succeed"
-	l.Command, l.offer = replacing(class, "storageclass", "json", "["+strings.Join(patch, ",")+"]"), "the command makes the class anew without them; its claims and volumes stay as they are"
+	l.Message = "it supports none, and those of an existing class cannot be changed"
+	l.Next = "when StorageClass " + class.Name + " is created again without them: no retry can succeed"
+	l.Command, l.offer = replacing(class, "storageclass", "json", "["+strings.Join(patch, ",")+"]"), "the command creates the class again without them; its claims and volumes are not affected"
 	s.blame("provisioner %s makes no volume with parameters, and StorageClass %s has %s", hostPath, class.Name, join(has))
 	return true
 }
@@ -119,12 +119,12 @@ func (s *story) lostFolder(c *claimView, link *Link) {
 	if beside := c.besideFolder(); beside != nil {
 		at := filepath.Join(filepath.Dir(beside.Spec.Local.Path), name)
 		if manifest, err := lostFolderVolume(c, beside); err == nil {
-			link.Message = fmt.Sprintf("%s made it, as folder %s on node %s if it lies where its other volumes do; its data may still be there; if it is not, write it anew from a backup",
+			link.Message = fmt.Sprintf("%s made it, as directory %s on node %s if it is beside its other volumes; its data may still be there; if it is not, create it again from a backup",
 				hostPath, at, beside.Annotations[tarnv1.AnnotationNode])
 			if s.giveUp(c, link); link.Command != "" {
-				link.Message += ", or give the claim up: " + link.Command
+				link.Message += ", or delete the claim: " + link.Command
 			}
-			link.offer = "the command writes the PersistentVolume anew, for this claim alone, with policy Retain whatever it was"
+			link.offer = "the command creates the PersistentVolume again, for this claim alone, always with policy Retain"
 			link.Command = "kubectl create -f - <<'EOF'\n" + manifest + "EOF"
 			return
 		}
@@ -134,16 +134,16 @@ func (s *story) lostFolder(c *claimView, link *Link) {
 		root = "ROOT"
 	}
 	size := volume.Request(c.Claim)
-	link.Message = fmt.Sprintf("%s made it as a folder, and its data may still be in %s/%s on the node of tarn controller", hostPath, root, name)
+	link.Message = fmt.Sprintf("%s made it as a directory, and its data may still be in %s/%s on the node of tarn controller", hostPath, root, name)
 	if root == "ROOT" {
-		link.Message += ", whose --host-path-root ROOT is (of an embedded cluster /var/lib/tarn-cluster/NAME/host-path)"
+		link.Message += ", where ROOT is its --host-path-root (in an embedded cluster /var/lib/tarn-cluster/NAME/host-path)"
 	}
-	link.Message += fmt.Sprintf("; if it is, a PersistentVolume %s brings it back that has local.path %s/%s, nodeAffinity to that node by label %s, annotations %s: %s and %s: the node's name, "+
-		"capacity %s, accessModes %s, class %s, and claimRef of namespace %s, name %s and uid %s; if it is not, write it anew from a backup",
+	link.Message += fmt.Sprintf("; if it is, create PersistentVolume %s with local.path %s/%s, nodeAffinity to that node by label %s, annotations %s: %s and %s: the node's name, "+
+		"capacity %s, accessModes %s, class %s, and claimRef of namespace %s, name %s and uid %s; if it is not, create it again from a backup",
 		name, root, name, corev1.LabelHostname, volume.AnnProvisionedBy, hostPath, tarnv1.AnnotationNode,
 		size.String(), volume.AccessOf(c.Claim.Spec.AccessModes), volume.ClassOf(c.Claim), c.Object.Namespace, c.Object.Name, c.Claim.UID)
 	if s.giveUp(c, link); link.Command != "" {
-		link.offer += ", for when its data is gone or not wanted: a folder that is there stays, and no claim or volume tells of it then"
+		link.offer += "; use it only if the data is gone or not needed: an existing directory stays, but no claim or volume records it"
 	}
 }
 

@@ -37,33 +37,33 @@ func TestWhatNoRetryMendsIsMadeAnew(t *testing.T) {
 		{"a data source", refused(func(w *world) {
 			w.claim.Spec.DataSource = &corev1.TypedLocalObjectReference{}
 			w.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{}
-		}), no + "from a data source, as spec.dataSource of the claim asks", "not before the claim is made anew without it" + never,
+		}), no + "from a data source, which spec.dataSource of the claim requests", "when the claim is created again without it" + never,
 			claim + `json -o yaml -p '[{"op":"remove","path":"/spec/dataSource"},{"op":"remove","path":"/spec/dataSourceRef"}]' | kubectl replace --force -f -`},
-		{"a selector", refused(selects), no + "for a selector, as spec.selector of the claim asks", "not before the claim is made anew without it" + never,
+		{"a selector", refused(selects), no + "for a selector, which spec.selector of the claim requests", "when the claim is created again without it" + never,
 			claim + `json -o yaml -p '[{"op":"remove","path":"/spec/selector"}]' | kubectl replace --force -f -`},
-		{"a selector, of which no Event tells", byFolder(selects), no + "for a selector", "not before the claim is made anew", claim},
-		{"a selector, and a pod has a node", usedBy(refused(selects), somePod("shop", "web")), no + "for a selector", "not before the claim is made anew", ""},
-		{"an attributes class", refused(func(w *world) { w.claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), no + `of a VolumeAttributesClass, as spec.volumeAttributesClassName "fast" of the claim asks`,
-			"not before the claim is made anew without it" + never, claim + `json -o yaml -p '[{"op":"remove","path":"/spec/volumeAttributesClassName"}]' | kubectl replace --force -f -`},
-		{"a block device", refused(func(w *world) { w.claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }), no + "but folders, as spec.volumeMode Block of the claim asks",
-			"not before the claim is made anew with volumeMode Filesystem" + never, claim + `merge -o yaml -p '{"spec":{"volumeMode":"Filesystem"}}' | kubectl replace --force -f -`},
+		{"a selector, of which no Event tells", byFolder(selects), no + "for a selector", "when the claim is created again", claim},
+		{"a selector, and a pod has a node", usedBy(refused(selects), somePod("shop", "web")), no + "for a selector", "when the claim is created again", ""},
+		{"an attributes class", refused(func(w *world) { w.claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), no + `of a VolumeAttributesClass, which spec.volumeAttributesClassName "fast" of the claim requests`,
+			"when the claim is created again without it" + never, claim + `json -o yaml -p '[{"op":"remove","path":"/spec/volumeAttributesClassName"}]' | kubectl replace --force -f -`},
+		{"a block device", refused(func(w *world) { w.claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }), no + "other than directories, which spec.volumeMode Block of the claim requests",
+			"when the claim is created again with volumeMode Filesystem" + never, claim + `merge -o yaml -p '{"spec":{"volumeMode":"Filesystem"}}' | kubectl replace --force -f -`},
 		{"parameters", refused(func(w *world) {
 			w.class.Parameters = map[string]string{"pth": "/x", "a.b/c": "1", tarnv1.AnnotationRetention: "1h"}
 		}),
-			no + `with parameters, and StorageClass gold has a.b/c="1", pth="/x"`, "not before StorageClass gold is made anew without them" + never,
+			no + `with parameters, and StorageClass gold has a.b/c="1", pth="/x"`, "when StorageClass gold is created again without them" + never,
 			`kubectl get storageclass gold -o yaml | kubectl patch --local -f - --type=json -o yaml -p '[{"op":"remove","path":"/parameters/a.b~1c"},{"op":"remove","path":"/parameters/pth"}]' | kubectl replace --force -f -`},
 		{"mount options, which can be taken off", refused(func(w *world) { w.class.MountOptions = []string{"ro"} }), no + `with mount options, and StorageClass gold has mountOptions ["ro"]`,
-			"when mountOptions of StorageClass gold are gone", `kubectl patch storageclass gold --type=json -p '[{"op":"remove","path":"/mountOptions"}]'`},
-		{"more than any volume can have", refused(func(w *world) { w.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("10E") }), no + "of so much as spec.resources.requests.storage 10E",
-			"not before the claim is made anew with less" + never, ""},
+			"when mountOptions of StorageClass gold are removed", `kubectl patch storageclass gold --type=json -p '[{"op":"remove","path":"/mountOptions"}]'`},
+		{"more than any volume can have", refused(func(w *world) { w.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("10E") }), no + "as large as spec.resources.requests.storage 10E of the claim",
+			"when the claim is created again with a smaller request" + never, ""},
 		{"what is mended elsewhere", refused(func(*world) {}), "provisioner tarn.dev/host-path cannot make its volume: tarn.dev/host-path cannot; remove it",
-			"when that is mended: tarn controller then goes on by itself; last tried 60m ago", ""},
-		{"what is mended elsewhere, while no controller runs", gaveUp(refused(func(*world) {})), "cannot make its volume: ", "as soon as tarn controller runs", ""},
-		{"what was said of a class that was made anew since", refused(func(w *world) { w.class.CreationTimestamp = *ahead(-time.Minute) }), "provisioner tarn.dev/host-path has not begun", "", ""},
+			"when that is fixed: tarn controller then continues by itself; last tried 60m ago", ""},
+		{"what is mended elsewhere, while no controller runs", gaveUp(refused(func(*world) {})), "cannot make its volume: ", "when tarn controller runs", ""},
+		{"what was said of a class that was made anew since", refused(func(w *world) { w.class.CreationTimestamp = *ahead(-time.Minute) }), "provisioner tarn.dev/host-path has not started", "", ""},
 		{"a class that is another provisioner's now", byFolder(func(w *world) {
 			w.class.Provisioner, w.class.Parameters = "csi.example.org", map[string]string{"pool": "a"}
-		}), "has not begun", "", ""},
-		{"nothing but the retention of the trash", byFolder(func(w *world) { w.class.Parameters = map[string]string{tarnv1.AnnotationRetention: "1h"} }), "has not begun", "", ""},
+		}), "has not started", "", ""},
+		{"nothing but the retention of the trash", byFolder(func(w *world) { w.class.Parameters = map[string]string{tarnv1.AnnotationRetention: "1h"} }), "has not started", "", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
@@ -88,7 +88,7 @@ func TestTheFolderOfAVolumeThatWasRemovedByForceIsNotGivenUpUnsaid(t *testing.T)
 	beside := func(volumes ...corev1.PersistentVolume) func(*world) {
 		return func(w *world) { w.claimView.Candidates = volumes }
 	}
-	const removed, again = "claim shop/data is Lost: its volume pvc-claim-uid was removed under it", "when a PersistentVolume of that name is there again"
+	const removed, again = "claim shop/data is Lost: its volume pvc-claim-uid was deleted while the claim was bound to it", "when a PersistentVolume of that name exists again"
 	const gives, writes, described = "kubectl -n shop delete pvc data", "kubectl create -f - <<'EOF'\n", "claimRef of namespace shop, name data and uid claim-uid"
 	for _, c := range []struct {
 		answer
@@ -96,20 +96,20 @@ func TestTheFolderOfAVolumeThatWasRemovedByForceIsNotGivenUpUnsaid(t *testing.T)
 	}{
 		{answer{"nothing tells where", lost(), removed, again, gives}, "its data may still be in ROOT/pvc-claim-uid on the node of tarn controller"},
 		{answer{"how it comes back", lost(), removed, again, gives}, described},
-		{answer{"what the deletion leaves", lost(), removed, again, gives}, "a folder that is there stays, and no claim or volume tells of it then"},
+		{answer{"what the deletion leaves", lost(), removed, again, gives}, "an existing directory stays, but no claim or volume records it"},
 		{answer{"a Deployment tells below which root", lost(deployed(1), func(w *world) {
 			w.view.Deployment.Spec.Template.Spec.Containers = []corev1.Container{{Args: []string{"--host-path-root=/srv/other", "--host-path-root=/srv/tarn"}}}
 		}), removed, again, gives}, "its data may still be in /srv/tarn/pvc-claim-uid on the node"},
 		{answer{"a volume beside it tells", lost(beside(freeVolume("a", "1Gi"), folder("pvc-a", "/srv/tarn", "n1"))), removed, again, writes},
-			"as folder /srv/tarn/pvc-claim-uid on node n1 if it lies where its other volumes do; its data may still be there; if it is not, write it anew from a backup, or give the claim up: " + gives},
-		{answer{"a pod names the claim", with(lost(beside(folder("pvc-a", "/srv/tarn", "n1"))), func(w *world) { usedBy(w, somePod("shop", "web")) }), removed, again, writes}, "write it anew from a backup; the command"},
+			"as directory /srv/tarn/pvc-claim-uid on node n1 if it is beside its other volumes; its data may still be there; if it is not, create it again from a backup, or delete the claim: " + gives},
+		{answer{"a pod names the claim", with(lost(beside(folder("pvc-a", "/srv/tarn", "n1"))), func(w *world) { usedBy(w, somePod("shop", "web")) }), removed, again, writes}, "create it again from a backup; the command"},
 		{answer{"volumes below several roots", lost(beside(folder("pvc-a", "/srv/tarn", "n1"), folder("pvc-b", "/srv/other", "n1"))), removed, again, gives}, described},
 		{answer{"volumes of several nodes", lost(beside(folder("pvc-a", "/srv/tarn", "n1"), folder("pvc-b", "/srv/tarn", "n2"))), removed, again, gives}, described},
 		{answer{"volumes of several disks", lost(beside(folder("pvc-a", "/srv/tarn", "n1"), folder("pvc-b", "/srv/tarn", "n1")), func(w *world) {
 			w.claimView.Candidates[1].Annotations[tarnv1.AnnotationPlace] = "another"
 		}), removed, again, gives}, described},
 		{answer{"volumes of another node than the scheduler chose", lost(beside(folder("pvc-a", "/srv/tarn", "n1")), func(w *world) { w.claim.Annotations[volume.AnnSelectedNode] = "n2" }), removed, again, gives}, described},
-		{answer{"one that it did not make", lost(func(w *world) { w.claim.Spec.VolumeName, w.volumeView.Name = "by-hand", "by-hand" }), "its volume by-hand was removed under it", again, gives}, "write it anew from a backup"},
+		{answer{"one that it did not make", lost(func(w *world) { w.claim.Spec.VolumeName, w.volumeView.Name = "by-hand", "by-hand" }), "its volume by-hand was deleted while the claim was bound to it", again, gives}, "create it again from a backup"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.check(t)

@@ -333,7 +333,7 @@ const needs = "needs permission"
 func Why(verb string, err error) string {
 	var unreached *url.Error
 	if errors.As(err, &unreached) {
-		return fmt.Sprintf("the API server does not answer: %v", unreached.Err)
+		return fmt.Sprintf("the API server does not respond: %v", unreached.Err)
 	}
 	var status apierrors.APIStatus
 	if !apierrors.IsForbidden(err) || !errors.As(err, &status) || status.Status().Details == nil {

@@ -40,43 +40,43 @@ func TestNoCommandTakesFromWhoUsesIt(t *testing.T) {
 	web := somePod("shop", "web", runs)
 	strip := `[{"op":"test","path":"/metadata/finalizers/0","value":"example.org/backup"},{"op":"remove","path":"/metadata/finalizers/0"}]`
 	for _, c := range []answer{
-		{"a volume that its claim has, and a finalizer alone keeps", lent(foreign), "finalizer example.org/backup keeps it, which is of whoever uses the name example.org, while claim shop/data has it",
-			"when the claim is gone, and then the finalizer's owner takes that off", "kubectl -n shop delete pvc data"},
-		{"such a volume that a pod uses", usedBy(lent(foreign), web), "while claim shop/data has it, which is used by pod web", "when the claim is gone", ""},
-		{"a volume that a pod uses, and protection keeps", usedBy(lent(volumeProtection), web), "claim shop/data has it, which is used by pod web", "when the claim is gone", ""},
-		{"a volume that a claim has, of which nobody may see the pods", hides(lent(volumeProtection), pods), "claim shop/data has it", "when the claim is gone", ""},
-		{"a volume that a claim has which is to go as well", with(lent(volumeProtection), func(w *world) { w.claim.DeletionTimestamp = &began }), "claim shop/data has it", "when the claim is gone", ""},
-		{"a volume that a claim and a finalizer keep", lent(foreign, volumeProtection), "is Terminating: claim shop/data has it", "when the claim is gone", "kubectl -n shop delete pvc data"},
-		{"a volume of which nobody may see the claim", hides(with(lent(foreign), func(w *world) { w.volumeView.Claim = nil }), claim), "finalizer example.org/backup keeps it", "when its owner takes it off", ""},
-		{"a volume that a node has", with(lent(foreign).staged(there), func(w *world) { w.volumeView.Claim = nil }), "finalizer example.org/backup keeps it", "when its owner takes it off", ""},
-		{"a volume that nobody has", with(lent(foreign), func(w *world) { w.volumeView.Claim = nil }), "finalizer example.org/backup keeps it", "when its owner takes it off", strip},
+		{"a volume that its claim has, and a finalizer alone keeps", lent(foreign), "finalizer example.org/backup keeps it; it belongs to the owner of the name example.org; claim shop/data uses it",
+			"when the claim is gone, and then the finalizer's owner removes the finalizer", "kubectl -n shop delete pvc data"},
+		{"such a volume that a pod uses", usedBy(lent(foreign), web), "claim shop/data uses it, which is used by pod web", "when the claim is gone", ""},
+		{"a volume that a pod uses, and protection keeps", usedBy(lent(volumeProtection), web), "claim shop/data uses it, which is used by pod web", "when the claim is gone", ""},
+		{"a volume that a claim has, of which nobody may see the pods", hides(lent(volumeProtection), pods), "claim shop/data uses it", "when the claim is gone", ""},
+		{"a volume that a claim has which is to go as well", with(lent(volumeProtection), func(w *world) { w.claim.DeletionTimestamp = &began }), "claim shop/data uses it", "when the claim is gone", ""},
+		{"a volume that a claim and a finalizer keep", lent(foreign, volumeProtection), "is Terminating: claim shop/data uses it", "when the claim is gone", "kubectl -n shop delete pvc data"},
+		{"a volume of which nobody may see the claim", hides(with(lent(foreign), func(w *world) { w.volumeView.Claim = nil }), claim), "finalizer example.org/backup keeps it", "when its owner removes it", ""},
+		{"a volume that a node has", with(lent(foreign).staged(there), func(w *world) { w.volumeView.Claim = nil }), "finalizer example.org/backup keeps it", "when its owner removes it", ""},
+		{"a volume that nobody has", with(lent(foreign), func(w *world) { w.volumeView.Claim = nil }), "finalizer example.org/backup keeps it", "when its owner removes it", strip},
 		{"a volume that the storage of is still to be destroyed", with(lent(foreign, "kubernetes.io/pv-controller"), func(w *world) { w.volumeView.Claim = nil }),
-			"finalizer kubernetes.io/pv-controller keeps it", "when its owner takes it off", ""},
+			"finalizer kubernetes.io/pv-controller keeps it", "when its owner removes it", ""},
 		{"a claim that a pod and a finalizer keep", usedBy(ending(claimProtection, foreign), web), "is Terminating: it is used by pod shop/web", "when the pod is gone", "kubectl -n shop delete pod web"},
 		{"a claim that a finalizer and a pod keep", usedBy(ending(foreign, claimProtection), web), "is Terminating: it is used by pod shop/web", "when the pod is gone", "kubectl -n shop delete pod web"},
 		{"a claim that a finalizer alone keeps from going from under its pod", usedBy(ending(foreign), web), "is Terminating: it is used by pod shop/web", "when the pod is gone", "kubectl -n shop delete pod web"},
-		{"a claim of which nobody may see the pods", hides(ending(foreign), pods), "finalizer example.org/backup keeps it", "when its owner takes it off", ""},
-		{"a pod that is healthy, though its claim is to go", ending(claimProtection).askedPod(runs), "pod shop/web is running: claim shop/data is being deleted, and waits for this pod: it goes when the pod is gone",
-			"when the pod is gone; until then it goes on as before", ""},
+		{"a claim of which nobody may see the pods", hides(ending(foreign), pods), "finalizer example.org/backup keeps it", "when its owner removes it", ""},
+		{"a pod that is healthy, though its claim is to go", ending(claimProtection).askedPod(runs), "pod shop/web is running: claim shop/data is being deleted, and waits for this pod: it is deleted when the pod is gone",
+			"when the pod is gone; until then the pod is not affected", ""},
 		{"an App that is Ready, though its claim is to go", usedBy(ending(claimProtection).asApp("", ""), web), "app shop/web is Ready: claim shop/data: it is used by pod shop/web", "when the pod is gone", ""},
 		{"an App that waits for the end of a claim that serves", usedBy(ending(claimProtection).asApp(tarnv1.ReasonWaitingForVolumes, "volume data is being deleted"), web),
 			"app shop/web is not Ready: claim shop/data: it is used by pod shop/web", "when the pod is gone", ""},
 		{"a pod that waits for the end of a claim that serves", with(usedBy(ending(claimProtection).askedPod(unscheduled), somePod("shop", "other", runs)), func(*world) {}),
-			"claim shop/data is being deleted, so no pod that uses it is started", "when a new claim of that name is there", ""},
+			"claim shop/data is being deleted, so no pod that uses it can start", "when a new claim of that name exists", ""},
 		{"a claim that is lost, and named by a pod", with(usedBy(newWorld().bound(), web), func(w *world) {
 			w.claim.Status.Phase, w.volumeView.Volume, w.volumeView.Record = corev1.ClaimLost, nil, nil
-		}), "its volume pvc-claim-uid was removed under it", "when a PersistentVolume of that name", ""},
+		}), "its volume pvc-claim-uid was deleted while the claim was bound to it", "when a PersistentVolume of that name", ""},
 		{"a claim that is lost, of which nobody may see the record", hides(with(newWorld().bound(), func(w *world) {
 			w.claim.Status.Phase, w.volumeView.Volume, w.volumeView.Record = corev1.ClaimLost, nil, nil
-		}), Object{Kind: pavVolume, Name: "pvc-claim-uid"}), "its volume pvc-claim-uid was removed under it", "when a PersistentVolume of that name", ""},
+		}), Object{Kind: pavVolume, Name: "pvc-claim-uid"}), "its volume pvc-claim-uid was deleted while the claim was bound to it", "when a PersistentVolume of that name", ""},
 		{"a claim that is lost, of a volume of one node", with(newWorld().bound(), func(w *world) {
 			w.claim.Status.Phase, w.volumeView.Volume, w.record.Status.NodeName = corev1.ClaimLost, nil, "n1"
-		}), "its volume pvc-claim-uid was removed under it", "when a PersistentVolume of that name", ""},
+		}), "its volume pvc-claim-uid was deleted while the claim was bound to it", "when a PersistentVolume of that name", ""},
 		{"a volume that was released and that a node still has", with(newWorld().bound().askedVolume().staged(there), func(w *world) {
 			w.volume.Status.Phase, w.volume.Spec.PersistentVolumeReclaimPolicy, w.volumeView.Claim = corev1.VolumeReleased, corev1.PersistentVolumeReclaimRetain, nil
-		}), "policy Retain keeps the volume and its data, which a node still has", "when no node has it any more", ""},
+		}), "policy Retain keeps the volume and its data, which a node still uses", "when no node uses it", ""},
 		{"storage that a claim was robbed of", with(newWorld().bound().askedVolume(), func(w *world) { w.volumeView.Volume = nil }),
-			"it was removed by force, and its storage is still there", "tarn explain claim shop/data tells how a claim gets it back", ""},
+			"it was removed by force, and its storage still exists", "tarn explain claim shop/data says how a claim gets it back", ""},
 		{"a volume that another claim may have, which nobody may see", hides(with(newWorld().bound(), func(w *world) {
 			w.claim.Status.Phase, w.volume.Spec.ClaimRef.UID, w.volume.Spec.ClaimRef.Name, w.volumeView.Claim = corev1.ClaimLost, "other", "other", nil
 		}), Object{Claim, "shop", "other"}), "names another claim, shop/other", "when the volume names this claim", ""},
@@ -84,14 +84,14 @@ func TestNoCommandTakesFromWhoUsesIt(t *testing.T) {
 		{"a pod that made another claim of its", with(newWorld(), func(w *world) {
 			w.class.VolumeBindingMode, w.claim.Annotations = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer), nil
 			usedBy(w, web)
-		}), "names its node itself", "", ""},
+		}), "sets spec.nodeName", "", ""},
 		{"a pod that is not Tarn's", with(newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, runs), func(w *world) { w.volumeView.Step.Pod.OwnerReferences = nil }),
-			"a pod that is not Tarn's has the name of its creation pod", "when that pod is gone", ""},
+			"a pod that is not Tarn's has the name of the creation pod", "when that pod is gone", ""},
 		{"a pod that is not Tarn's, which an attempt has met", with(newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "it belongs to something else").step(tarnv1.StepCreation, runs), func(w *world) {
 			w.volumeView.Step.Pod.OwnerReferences = nil
-		}), "a pod that is not Tarn's has the name of its creation pod", "when that pod is gone", ""},
-		{"a claim of another App", with(newWorld().bound().asApp(tarnv1.ReasonRefused, "claim data is taken"), func(w *world) { w.claim.Labels[tarnv1.LabelApp] = "other" }), "claim data is taken", "when it asks for something else", ""},
-		{"a claim that an App would take from a pod", with(newWorld().bound().asApp(tarnv1.ReasonRefused, "claim data is taken"), func(w *world) { w.claim.Labels = nil; usedBy(w, web) }), "claim data is taken", "when it asks for something else", ""},
+		}), "a pod that is not Tarn's has the name of the creation pod", "when that pod is gone", ""},
+		{"a claim of another App", with(newWorld().bound().asApp(tarnv1.ReasonRefused, "claim data is taken"), func(w *world) { w.claim.Labels[tarnv1.LabelApp] = "other" }), "claim data is taken", "when you change its spec", ""},
+		{"a claim that an App would take from a pod", with(newWorld().bound().asApp(tarnv1.ReasonRefused, "claim data is taken"), func(w *world) { w.claim.Labels = nil; usedBy(w, web) }), "claim data is taken", "when you change its spec", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
@@ -165,13 +165,13 @@ func TestWhatIsHealthyIsNotRestarted(t *testing.T) {
 		return w
 	}
 	leads := func(w *world) { w.view.Controller.Spec.HolderIdentity = ptr.To("host-1_a") }
-	const silent, restart = "but no binder answers", "kubectl -n tarn-system rollout restart deployment tarn-controller"
+	const silent, restart = "but no binder responds", "kubectl -n tarn-system rollout restart deployment tarn-controller"
 	for _, c := range []answer{
-		{"it has given its lease up", uncalled(), silent, "as soon as a binder runs", restart},
-		{"it holds its lease", uncalled(leads), silent, "as soon as a binder runs", ""},
-		{"it may need no lease, and is ready", uncalled(func(w *world) { w.view.Controller, w.view.Deployment.Status.ReadyReplicas = nil, 1 }), silent, "as soon as a binder runs", ""},
-		{"it may need no lease, and is not ready", uncalled(func(w *world) { w.view.Controller = nil }), silent, "as soon as a binder runs", restart},
-		{"nobody may see its lease", uncalled(func(w *world) { hides(w, Object{lease, "tarn-system", "tarn-controller"}) }), silent, "as soon as a binder runs", ""},
+		{"it has given its lease up", uncalled(), silent, "when a binder runs", restart},
+		{"it holds its lease", uncalled(leads), silent, "when a binder runs", ""},
+		{"it may need no lease, and is ready", uncalled(func(w *world) { w.view.Controller, w.view.Deployment.Status.ReadyReplicas = nil, 1 }), silent, "when a binder runs", ""},
+		{"it may need no lease, and is not ready", uncalled(func(w *world) { w.view.Controller = nil }), silent, "when a binder runs", restart},
+		{"nobody may see its lease", uncalled(func(w *world) { hides(w, Object{lease, "tarn-system", "tarn-controller"}) }), silent, "when a binder runs", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
@@ -223,7 +223,7 @@ func TestAPodThatWouldComeBackAsItIsIsNotDeleted(t *testing.T) {
 		w.class.VolumeBindingMode, w.claim.Annotations = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer), nil
 		usedBy(w, somePod("shop", "web", func(p *corev1.Pod) { p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet"}} }))
 	})
-	if e := chain(w.view); !strings.Contains(e.Verdict, "names its node itself") || len(e.commands()) > 0 {
+	if e := chain(w.view); !strings.Contains(e.Verdict, "sets spec.nodeName") || len(e.commands()) > 0 {
 		t.Errorf("%s, %q", e.Verdict, e.commands())
 	}
 }

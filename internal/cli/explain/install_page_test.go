@@ -16,13 +16,13 @@ func TestWhatTheTroubleshootingPageQuotesIsWhatIsSaid(t *testing.T) {
 	mount := corev1.Event{Reason: "FailedMount", Message: "MountVolume.SetUp failed: rpc error: code = Internal desc = no loop device", LastTimestamp: began}
 	said := map[string]*world{
 		"but no tarn controller runs":                                                    with(newWorld(), func(w *world) { w.view.Controller.Spec.RenewTime.Time = began.Time }),
-		"no lease tells whether a tarn controller runs":                                  with(newWorld(), func(w *world) { w.view.Controller = nil }),
-		"has not begun though tarn controller runs":                                      newWorld(),
-		"Tarn's node agent on node ... does not answer":                                  newWorld().bound().askedPod(),
+		"no lease shows whether a tarn controller runs":                                  with(newWorld(), func(w *world) { w.view.Controller = nil }),
+		"has not started although tarn controller runs":                                  newWorld(),
+		"Tarn's node agent on node ... does not respond":                                 newWorld().bound().askedPod(),
 		"the ... pod ... is not scheduled: ...":                                          newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, unscheduled, deadline(7200)),
-		"the ... pod ... cannot have its image: ...":                                     newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, waits("ImagePullBackOff", "no such image"), deadline(7200)),
+		"the ... pod ... cannot pull its image: ...":                                     newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, waits("ImagePullBackOff", "no such image"), deadline(7200)),
 		"volume ... cannot be staged on node ...: ...":                                   with(newWorld().bound().askedPod(), func(w *world) { w.view.Pod.Events = []corev1.Event{mount} }),
-		"the node agent on ... has not told what it left in /pav":                        newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, ended1ago, deadline(7200)),
+		"the node agent on ... has not read what it left in /pav":                        newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, ended1ago, deadline(7200)),
 		"driver ... is not registered on node ...: Tarn's node agent does not run there": with(newWorld().bound().askedPod(), func(w *world) { w.view.Pod.Drivers = nil }),
 	}
 	page, err := os.ReadFile("../../../docs/operations/troubleshooting.md")

@@ -34,7 +34,7 @@ func (s *story) keepsLost(g *stageView, users []user) bool {
 		}
 		o := Object{Pod, u.Pod.Namespace, u.Pod.Name}
 		container, why := lostSubPath(g.Stage, u.Pod)
-		but, next := fmt.Sprintf("container %s of %s cannot be started anew with its subPath", container, o), "when the pod is replaced"
+		but, next := fmt.Sprintf("container %s of %s cannot restart with its subPath", container, o), "when the pod is replaced"
 		if why == "" {
 			var path string
 			path, why = lostMount(g.Stage, u.Pod)
@@ -42,15 +42,15 @@ func (s *story) keepsLost(g *stageView, users []user) bool {
 			if why == "" || len(containers) == 0 {
 				continue
 			}
-			but, next = fmt.Sprintf("not for container %s of %s, which keeps the lost mount", join(containers), o), "when that container is started anew"
+			but, next = fmt.Sprintf("not for container %s of %s, which keeps the lost mount", join(containers), o), "when that container restarts"
 		}
 		link := s.stageLink(g)
 		link.Since, link.Message = moment(g.Stage.Status.Node.Loss.ReboundTime.Time), why
 		link.Next, link.Command = next, tryAgain(u.Pod)
 		if link.Command != "" {
-			link.offer = "the command makes the pod anew"
+			link.offer = "the command replaces the pod"
 		}
-		s.blame("volume %s was lost on node %s and is there again, but %s: %s", g.Stage.Spec.VolumeName, g.Stage.Spec.NodeName, but, why)
+		s.blame("volume %s was lost on node %s and is available again, but %s: %s", g.Stage.Spec.VolumeName, g.Stage.Spec.NodeName, but, why)
 		return true
 	}
 	return false
@@ -64,11 +64,11 @@ func lostMount(stage *tarnv1.PavStage, pod *corev1.Pod) (path, why string) {
 		if metav1.GetControllerOf(pod) != nil || !slices.ContainsFunc(stage.Status.Node.Targets, has) {
 			return "", ""
 		}
-		return "", "no controller would make the pod again, so it is not evicted"
+		return "", "no controller would create the pod again, so Tarn does not evict it"
 	}
 	for _, l := range stage.Status.Node.Loss.Left {
 		if l.PodUID == pod.UID && l.Container == "" {
-			return l.Path, fmt.Sprintf("it could not be exchanged: %s", l.Message)
+			return l.Path, fmt.Sprintf("its mount could not be replaced: %s", l.Message)
 		}
 	}
 	return "", ""

@@ -49,14 +49,14 @@ func TestAContainerThatKeepsALostMountIsNamed(t *testing.T) {
 		w.view.Pod, w.view.Claims = nil, nil
 		return w.askedVolume()
 	}
-	const there, next = "volume pvc-claim-uid was lost on node n1 and is there again, but not for container ", "when that container is started anew"
+	const there, next = "volume pvc-claim-uid was lost on node n1 and is available again, but not for container ", "when that container restarts"
 	const anew, made = "kubectl -n shop get pod web -o yaml | kubectl replace --force -f -", "kubectl -n shop delete pod web"
-	const replaced, mustReplace = "when the pod is replaced", "volume pvc-claim-uid was lost on node n1 and is there again, but container a of pod shop/web cannot be started anew with its subPath: the volume staged again has no subPath c"
+	const replaced, mustReplace = "when the pod is replaced", "volume pvc-claim-uid was lost on node n1 and is available again, but container a of pod shop/web cannot restart with its subPath: the volume staged again has no subPath c"
 	for _, c := range []answer{
-		{"what could not be exchanged", asked(rebound(tarnv1.RecoveryRebind, of)), there + "b of pod shop/web, which keeps the lost mount: it could not be exchanged: below it is another volume", next, anew},
+		{"what could not be exchanged", asked(rebound(tarnv1.RecoveryRebind, of)), there + "b of pod shop/web, which keeps the lost mount: its mount could not be replaced: below it is another volume", next, anew},
 		{"a pod that is made again", asked(rebound(tarnv1.RecoveryRebind, of), owned), there + "b of pod shop/web", next, made},
 		{"what is nowhere in particular", asked(rebound(tarnv1.RecoveryRebind, nowhere)), there + "a, b of pod shop/web", next, anew},
-		{"a pod that is not evicted", asked(rebound(tarnv1.RecoveryRestartConsumers)), there + "a, b of pod shop/web, which keeps the lost mount: no controller would make the pod again, so it is not evicted", next, anew},
+		{"a pod that is not evicted", asked(rebound(tarnv1.RecoveryRestartConsumers)), there + "a, b of pod shop/web, which keeps the lost mount: no controller would create the pod again, so Tarn does not evict it", next, anew},
 		{"a subPath the kubelet keeps", asked(rebound(tarnv1.RecoveryRebind, of, subPath), waits), mustReplace, replaced, anew},
 		{"a subPath of a container that still runs", asked(rebound(tarnv1.RecoveryRebind, subPath), owned), mustReplace, replaced, made},
 		{"who asks for the volume", volume(asked(rebound(tarnv1.RecoveryRebind, of))), "is Bound: " + there + "b of pod shop/web", next, anew},

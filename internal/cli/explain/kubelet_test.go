@@ -20,16 +20,16 @@ func says(w *world, reason, message string) *world {
 // A pod whose kubelet has come as far as its sandbox has its volumes.
 func TestAPodThatCannotHaveItsSandboxDoesNotWaitForItsVolumes(t *testing.T) {
 	const sandbox, mount = "Failed to create pod sandbox: no network", `MountVolume.SetUp failed for volume "pvc-claim-uid" : desc = busy`
-	const want = "its containers have not started on node n1, where the kubelet said last: " + sandbox
+	const want = "its containers have not started on node n1; the kubelet's last message: " + sandbox
 	staged := func() *world { return newWorld().bound().askedPod().staged(there) }
 	foreignDriver := func() *world {
 		return with(newWorld().bound().askedPod(), func(w *world) { w.volumeView.Provisioner = nil })
 	}
 	for _, c := range []answer{
-		{"nothing else was said", says(staged(), noSandbox, sandbox), want, "when the kubelet tries again; last tried 60m ago", ""},
-		{"a mount had failed before", says(says(staged(), "FailedMount", mount), noSandbox, sandbox), want, "when the kubelet tries again", ""},
-		{"a mount of another driver had failed before", says(says(foreignDriver(), "FailedMount", mount), noSandbox, sandbox), want, "when the kubelet tries again", ""},
-		{"a mount failed since", says(says(foreignDriver(), noSandbox, sandbox), "FailedMount", mount), "the kubelet on node n1 cannot mount its volumes: " + mount, "when the kubelet tries again", ""},
+		{"nothing else was said", says(staged(), noSandbox, sandbox), want, "when the kubelet retries; last tried 60m ago", ""},
+		{"a mount had failed before", says(says(staged(), "FailedMount", mount), noSandbox, sandbox), want, "when the kubelet retries", ""},
+		{"a mount of another driver had failed before", says(says(foreignDriver(), "FailedMount", mount), noSandbox, sandbox), want, "when the kubelet retries", ""},
+		{"a mount failed since", says(says(foreignDriver(), noSandbox, sandbox), "FailedMount", mount), "the kubelet on node n1 cannot mount its volumes: " + mount, "when the kubelet retries", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
@@ -68,8 +68,8 @@ func TestAPodThatHasItsVolumesDoesNotWaitForTheEndOfItsClaim(t *testing.T) {
 	}
 	image := waits("ErrImagePull", "no such image")
 	for _, c := range []answer{
-		{"it has no image", deleted(newWorld().bound().askedPod(image, mounted), claimProtection), "its volumes are there, but cannot have its image: no such image", "", ""},
-		{"it has no volumes", deleted(newWorld().bound().askedPod(), claimProtection), "claim shop/data is being deleted, so no pod that uses it is started", "when a new claim of that name is there", ""},
+		{"it has no image", deleted(newWorld().bound().askedPod(image, mounted), claimProtection), "its volumes are mounted, but cannot pull its image: no such image", "", ""},
+		{"it has no volumes", deleted(newWorld().bound().askedPod(), claimProtection), "claim shop/data is being deleted, so no pod that uses it can start", "when a new claim of that name exists", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
@@ -98,9 +98,9 @@ func TestANodeAgentHasAMomentToLookAtWhatAPodHasMade(t *testing.T) {
 		ended, told time.Duration // ago
 		want        string
 	}{
-		"just now":                    {time.Second, time.Second, "its pod has ended, and the node agent is about to look at /pav/volume"},
-		"for long":                    {time.Minute, time.Minute, "its pod has ended, and the node agent does not answer"},
-		"for long, and told just now": {time.Minute, time.Second, "its pod has ended, and the node agent is about to look at /pav/volume"},
+		"just now":                    {time.Second, time.Second, "its pod has ended, and the node agent is about to read /pav/volume"},
+		"for long":                    {time.Minute, time.Minute, "its pod has ended, and the node agent does not respond"},
+		"for long, and told just now": {time.Minute, time.Second, "its pod has ended, and the node agent is about to read /pav/volume"},
 	} {
 		w := newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
 			g.Status.Node.Phase = tarnv1.StageWaiting
@@ -117,7 +117,7 @@ func TestTheFinalizerOfAJobIsNotOfferedToBeTakenOff(t *testing.T) {
 	answer{"", newWorld().bound().askedPod(runs, stops, func(p *corev1.Pod) {
 		grace := int64(0)
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds, p.Finalizers = &began, &grace, []string{"batch.kubernetes.io/job-tracking"}
-	}), "finalizer batch.kubernetes.io/job-tracking keeps it, which is of Kubernetes' Job controller", "when its owner takes it off", ""}.check(t)
+	}), "finalizer batch.kubernetes.io/job-tracking keeps it; it belongs to Kubernetes' Job controller", "when its owner removes it", ""}.check(t)
 }
 
 func TestAPodThatIsHeldBackOrHasFailedSaysSo(t *testing.T) {
@@ -130,17 +130,17 @@ func TestAPodThatIsHeldBackOrHasFailedSaysSo(t *testing.T) {
 			p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, reason, message
 		}
 	}
-	const gates, never = "when its scheduling gates are removed", "never: a pod that has failed is not started again"
+	const gates, never = "when its scheduling gates are removed", "never: a failed pod is not started again"
 	waits := func() *world { return newWorld().bound().asApp(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready") }
 	for _, c := range []answer{
 		{"it is gated", newWorld().bound().askedPod(gated), "pod shop/web is not scheduled: it is held back by scheduling gates", gates, ""},
 		{"that of an App is gated", waits().appPod(gated), "app shop/web is not Ready: pod shop/web-1: it is held back by scheduling gates", gates, ""},
 		{"one of Tarn's is gated", newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, gated, deadline(7200)),
-			"the creation pod default/pav-creation is held back by scheduling gates", "it is given up", "kubectl edit pavprovisioner gold"},
+			"the creation pod default/pav-creation is held back by scheduling gates", "it times out", "kubectl edit pavprovisioner gold"},
 		{"it was evicted", newWorld().bound().askedPod(failed("Evicted", "The node was low on resource: memory.")), "pod shop/web is Failed: Evicted: The node was low on resource: memory.", never, ""},
 		{"its kubelet refused it", newWorld().bound().askedPod(failed("OutOfcpu", "")), "pod shop/web is Failed: OutOfcpu", never, ""},
 		{"its container failed", newWorld().bound().askedPod(stops), "pod shop/web is Failed: container c exited with 143", never, ""},
-		{"nobody says why it failed", newWorld().bound().askedPod(failed("", "")), "pod shop/web is Failed: it has failed, and nothing that can be read says why", never, ""},
+		{"nobody says why it failed", newWorld().bound().askedPod(failed("", "")), "pod shop/web is Failed: it has failed, and no object that explain can read says why", never, ""},
 		{"that of an App was evicted", waits().appPod(failed("Evicted", "low on memory")), "app shop/web is not Ready: pod shop/web-1: Evicted: low on memory", never, ""},
 	} {
 		t.Run(c.name, c.check)

@@ -179,7 +179,7 @@ func silent(t *testing.T, name string, w *world, want bool) *Explanation {
 	t.Helper()
 	e := chain(w.view)
 	last := e.Links[len(e.Links)-1]
-	if got := last.Object.Kind == lease && e.next() == "as soon as tarn controller runs"; got != want || !want && told(e, lease, "") {
+	if got := last.Object.Kind == lease && e.next() == "when tarn controller runs"; got != want || !want && told(e, lease, "") {
 		t.Errorf("%s: the controller is told to be silent: %t, want %t: %s; %+v", name, got, want, e.Verdict, e.Links)
 	}
 	if e.Healthy {
@@ -282,23 +282,23 @@ func TestWhatWaitsForSomethingElseDoesNotBlameTheController(t *testing.T) {
 		return w
 	}
 	for _, c := range []answer{
-		{"a node that has to be selected again", with(late["a creation"](time.Hour), followsNode), "its volume could not be made, attempt 3: no disk", "when the scheduler has selected a node for it again", ""},
+		{"a node that has to be selected again", with(late["a creation"](time.Hour), followsNode), "its volume could not be made, attempt 3: no disk", "when the scheduler has selected a node again", ""},
 		{"a node that has to be selected again, before its time", with(late["a creation"](-3*time.Minute), followsNode), "its volume could not be made, attempt 3: no disk",
-			"attempt 4 when the scheduler has selected a node for it again, which takes a pod that uses it, and not before 03:07:05Z", ""},
+			"attempt 4 when the scheduler has selected a node again, which needs a pod that uses the claim, and not before 03:07:05Z", ""},
 		{"a node that has to be selected again, and a template that fails", with(late["a creation"](-3*time.Minute), func(w *world) {
 			followsNode(w)
 			w.record.Status.LastError.Reason = steppod.ReasonTemplate
-		}), "its volume could not be made, attempt 3: no disk", "when the scheduler has selected a node for it again", "kubectl edit pavprovisioner gold"},
+		}), "its volume could not be made, attempt 3: no disk", "when the scheduler has selected a node again", "kubectl edit pavprovisioner gold"},
 		{"a deletion pod that has to go", late["a deletion"](time.Hour).step(tarnv1.StepDeletion, going), "its storage could not be removed: no disk", "", "kubectl edit pavprovisioner gold"},
 		{"an unstaging pod that has to go", late["an unstaging"](time.Hour).stagePod(going), "cannot be unstaged on node n1", "was due 60m ago", ""},
-		{"another pod that has to end", said(undone(), podRuns, "pod default/pav-creation has not ended yet"), "attempt 3 failed: no disk; now what an attempt may have left cannot be removed yet: pod default/pav-creation has not ended yet", "", ""},
+		{"another pod that has to end", said(undone(), podRuns, "pod default/pav-creation has not ended yet"), "attempt 3 failed: no disk; now Tarn cannot yet remove what an attempt may have left: pod default/pav-creation has not ended yet", "", ""},
 		{"the creation pod before, which has to end", said(undone(), podRuns, "pod default/pav-creation has not ended yet").step(tarnv1.StepCreation, going),
-			"what an attempt may have left cannot be removed yet: pod default/pav-creation has not ended yet", "when the pod is gone", ""},
+			"Tarn cannot yet remove what an attempt may have left: pod default/pav-creation has not ended yet", "when the pod is gone", ""},
 		{"the creation pod before, whose node is gone", with(said(undone(), podRuns, "pod default/pav-creation has not ended yet").step(tarnv1.StepCreation, going), func(w *world) {
 			w.volumeView.Step.NodeGone = true
-		}), "the creation pod default/pav-creation is to go, but its node n1 does not exist any more", "when Kubernetes removes the pod", ""},
+		}), "the creation pod default/pav-creation is being deleted, but its node n1 no longer exists", "when Kubernetes deletes the pod", ""},
 		{"a node that is gone, with the storage", with(said(late["a deletion"](time.Hour), steppod.ReasonNodeGone, "node is gone"), func(w *world) { w.record.Status.NodeName = "n1" }),
-			`node "n1", which has its storage, is gone`, "when the node is back; or, where it will not be, when the record is deleted, which the command does", "kubectl delete pavvolume pvc-claim-uid"},
+			`node "n1", which holds its storage, is gone`, "when the node is back; if it will not come back, when you delete the record, as the command does", "kubectl delete pavvolume pvc-claim-uid"},
 		{"a provisioner that was made anew", said(late["a deletion"](time.Hour), "ProvisionerMissing", "PavProvisioner is gone"), "its storage cannot be destroyed yet: PavProvisioner is gone", "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

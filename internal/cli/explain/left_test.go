@@ -29,8 +29,8 @@ func released(policy corev1.PersistentVolumeReclaimPolicy, changes ...func(*worl
 // A volume that was given to a claim is that claim's, though its phase says Released.
 func TestAReleasedVolumeWhoseClaimIsThereIsNotOffered(t *testing.T) {
 	const retain, destroy = corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimDelete
-	const seen, soon = ", and no binder has seen that", "when a binder sees it"
-	const anew = "when the claim is made anew so that the volume fits it; tarn explain claim shop/data tells how"
+	const seen, soon = ", and no binder has reconciled it since", "when a binder reconciles it"
+	const anew = "when the claim is created again so that the volume fits; tarn explain claim shop/data shows how"
 	given := func(w *world) { w.claim.Spec.VolumeName = "" }
 	block := func(w *world) { w.volume.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }
 	small := func(w *world) {
@@ -53,28 +53,28 @@ func TestAReleasedVolumeWhoseClaimIsThereIsNotOffered(t *testing.T) {
 		w.volumeView.Last = []*corev1.Pod{somePod("shop", "web", runs)}
 	}
 	for _, c := range []answer{
-		{"it was handed over", released(retain, given), "is Released: claim shop/data was given it" + seen, soon, ""},
-		{"it was handed over, and is to be destroyed after", released(destroy, given, byHand), "is Released: claim shop/data was given it" + seen, soon, ""},
-		{"it was handed over, and has another mode", released(retain, given, block), "is Released: claim shop/data was given it, and cannot have it: ", anew, ""},
-		{"it was handed over, and is too small", released(retain, given, small), "was given it, and cannot have it: volume \"pvc-claim-uid\" has 1Mi, the claim asks for 1Gi", anew, ""},
-		{"it was handed over, and has other access modes", released(retain, given, exclusive), "cannot have it: volume \"pvc-claim-uid\" has access modes ", anew, ""},
-		{"its claim has it", released(retain), "is Released: claim shop/data has it" + seen, soon, ""},
+		{"it was handed over", released(retain, given), "is Released: it was given to claim shop/data" + seen, soon, ""},
+		{"it was handed over, and is to be destroyed after", released(destroy, given, byHand), "is Released: it was given to claim shop/data" + seen, soon, ""},
+		{"it was handed over, and has another mode", released(retain, given, block), "is Released: it was given to claim shop/data, which it does not fit: ", anew, ""},
+		{"it was handed over, and is too small", released(retain, given, small), "it was given to claim shop/data, which it does not fit: volume \"pvc-claim-uid\" has 1Mi, the claim asks for 1Gi", anew, ""},
+		{"it was handed over, and has other access modes", released(retain, given, exclusive), "which it does not fit: volume \"pvc-claim-uid\" has access modes ", anew, ""},
+		{"its claim has it", released(retain), "is Released: claim shop/data uses it" + seen, soon, ""},
 		{"its claim has another", released(retain, other), "is Released: claim shop/data has another volume" + seen, soon, ""},
 		{"its claim has another, and it is to be destroyed", released(destroy, other), "is Released: claim shop/data has another volume, and its storage has to be destroyed", "", ""},
-		{"its claim has another, and nobody destroys it", released(destroy, other, forgotten), "is Released: claim shop/data has another volume, and how its storage was made went", "when somebody removes the storage", ""},
-		{"it was freed", released(retain, unclaimed), "is Released: it names no claim any more" + seen, soon, ""},
+		{"its claim has another, and nobody destroys it", released(destroy, other, forgotten), "is Released: claim shop/data has another volume, and its PavVolume is gone", "when an administrator removes the storage", ""},
+		{"it was freed", released(retain, unclaimed), "is Released: it no longer names a claim" + seen, soon, ""},
 		{"it was reserved", released(retain, reserved), "is Released: it is reserved for claim shop/data" + seen, soon, ""},
-		{"its claim is gone", released(retain, gone), "is Released: claim shop/data is gone, and policy Retain keeps", "when somebody decides: the command makes it free", "/spec/claimRef"},
-		{"its claim cannot be read", released(retain, hidden), "is Released: its phase says that claim shop/data is gone, and policy Retain keeps", "when somebody decides", ""},
-		{"its claim is gone, and nobody made its storage", released(destroy, gone, byHand), "nobody made its storage", "when somebody removes the storage", "kubectl delete pv pvc-claim-uid"},
-		{"its claim cannot be read, and nobody made its storage", released(destroy, hidden, byHand), "nobody made its storage", "when somebody removes the storage", ""},
-		{"a pod may use it, and nobody made its storage", released(destroy, used, byHand), "nobody made its storage", "when somebody removes the storage", ""},
-		{"a pod may use it, and how it was made is forgotten", released(destroy, used, forgotten), "how its storage was made went", "when somebody removes the storage", ""},
+		{"its claim is gone", released(retain, gone), "is Released: claim shop/data is gone, and policy Retain keeps", "when an administrator decides: the command frees it", "/spec/claimRef"},
+		{"its claim cannot be read", released(retain, hidden), "is Released: its phase shows that claim shop/data is gone, and policy Retain keeps", "when an administrator decides", ""},
+		{"its claim is gone, and nobody made its storage", released(destroy, gone, byHand), "no provisioner made its storage", "when an administrator removes the storage", "kubectl delete pv pvc-claim-uid"},
+		{"its claim cannot be read, and nobody made its storage", released(destroy, hidden, byHand), "no provisioner made its storage", "when an administrator removes the storage", ""},
+		{"a pod may use it, and nobody made its storage", released(destroy, used, byHand), "no provisioner made its storage", "when an administrator removes the storage", ""},
+		{"a pod may use it, and how it was made is forgotten", released(destroy, used, forgotten), "its PavVolume is gone", "when an administrator removes the storage", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
 	for policy, warns := range map[corev1.PersistentVolumeReclaimPolicy]bool{retain: false, destroy: true} {
-		if e := chain(released(policy, given, small).view); told(e, Volume, "its data goes too, by policy Delete; to keep that, first: kubectl patch pv") != warns {
+		if e := chain(released(policy, given, small).view); told(e, Volume, "its data is deleted too, by policy Delete; to keep it, first: kubectl patch pv") != warns {
 			t.Errorf("policy %s: what becomes of the data is told: %t, want %t: %+v", policy, !warns, warns, e.Links)
 		}
 	}
@@ -94,19 +94,19 @@ func TestStorageIsNotDestroyedUnderWhoMayHaveIt(t *testing.T) {
 		})
 	}
 	names := func(o Object) func(*world) { return func(w *world) { w.volumeView.Named = []Object{o} } }
-	const there, destroys = "it was removed by force, and its storage is still there", "kubectl delete pavvolume pvc-claim-uid"
+	const there, destroys = "it was removed by force, and its storage still exists", "kubectl delete pavvolume pvc-claim-uid"
 	for _, c := range []answer{
-		{"nobody has it", left(), there, "when somebody decides; tarn explain claim shop/data", destroys},
-		{"a node has it", left(func(w *world) { w.staged(func(*tarnv1.PavStage) {}) }), there + ", which a node still has", "when no node has it any more, and somebody decides", ""},
-		{"a pod may have it", left(func(w *world) { w.volumeView.Last = []*corev1.Pod{somePod("shop", "web", runs)} }), there + ", which pod shop/web may still use", "when pod shop/web is gone, and somebody decides", ""},
-		{"stages cannot be read", left(func(w *world) { hides(w, Object{Kind: pavStage}) }), there + ", and whether a node still has it cannot be told", "", ""},
-		{"pods cannot be read", left(func(w *world) { hides(w, Object{Pod, "shop", ""}) }), there + ", and whether a pod still uses it cannot be told", "", ""},
-		{"its claim is there", left(func(w *world) { w.volumeView.Claim = w.claim }), there, "when somebody decides", ""},
-		{"another claim names it", left(names(Object{Claim, "shop", "other"})), there + ", which claim shop/other names", "when claim shop/other does not name it any more, and somebody decides", ""},
-		{"another volume names it", left(names(Object{Volume, "", "by-hand"})), there + ", which volume by-hand names", "when volume by-hand does not name it any more, and somebody decides", ""},
-		{"claims cannot be read", left(func(w *world) { hides(w, Object{Kind: Claim}) }), there, "when somebody decides", ""},
-		{"it cannot be read whether it is there", left(func(w *world) { hides(w, Object{Volume, "", "pvc-claim-uid"}) }), "its volume is made, and about to be written", "", ""},
-		{"other volumes cannot be read", left(func(w *world) { hides(w, Object{Kind: Volume}) }), there, "when somebody decides", ""},
+		{"nobody has it", left(), there, "when an administrator decides; tarn explain claim shop/data", destroys},
+		{"a node has it", left(func(w *world) { w.staged(func(*tarnv1.PavStage) {}) }), there + ", which a node still uses", "when no node uses it, and an administrator decides", ""},
+		{"a pod may have it", left(func(w *world) { w.volumeView.Last = []*corev1.Pod{somePod("shop", "web", runs)} }), there + ", which pod shop/web may still use", "when pod shop/web is gone, and an administrator decides", ""},
+		{"stages cannot be read", left(func(w *world) { hides(w, Object{Kind: pavStage}) }), there + ", and explain cannot tell whether a node still uses it", "", ""},
+		{"pods cannot be read", left(func(w *world) { hides(w, Object{Pod, "shop", ""}) }), there + ", and explain cannot tell whether a pod still uses it", "", ""},
+		{"its claim is there", left(func(w *world) { w.volumeView.Claim = w.claim }), there, "when an administrator decides", ""},
+		{"another claim names it", left(names(Object{Claim, "shop", "other"})), there + ", which claim shop/other names", "when claim shop/other no longer names it, and an administrator decides", ""},
+		{"another volume names it", left(names(Object{Volume, "", "by-hand"})), there + ", which volume by-hand names", "when volume by-hand no longer names it, and an administrator decides", ""},
+		{"claims cannot be read", left(func(w *world) { hides(w, Object{Kind: Claim}) }), there, "when an administrator decides", ""},
+		{"it cannot be read whether it is there", left(func(w *world) { hides(w, Object{Volume, "", "pvc-claim-uid"}) }), "its volume is made, and its PersistentVolume is about to be created", "", ""},
+		{"other volumes cannot be read", left(func(w *world) { hides(w, Object{Kind: Volume}) }), there, "when an administrator decides", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
@@ -137,12 +137,12 @@ func TestAVolumeIsNotGivenBackUnderWhoHasIt(t *testing.T) {
 		{"nobody has it", robbed(), true, "the command gives the volume back"},
 		{"its own pod has it", robbed(own, at(target)), true, "the command gives the volume back"},
 		{"its own pod has it as a device", robbed(own, at(device)), true, "the command gives the volume back"},
-		{"its own pod has it, and another", robbed(own, at(target, strings.Replace(target, "pod-uid", "other-pod", 1))), false, "it has its data, which a node still has"},
-		{"a node has it, and it cannot be told for whom", robbed(own, at()), false, "it has its data, which a node still has"},
-		{"a node has it for another", robbed(at(target)), false, "it has its data, which a node still has"},
-		{"another pod may have it", robbed(func(w *world) { w.volumeView.Last = []*corev1.Pod{somePod("shop", "theirs", runs)} }), false, "it has its data, which pod shop/theirs may still use"},
-		{"stages cannot be read", robbed(func(w *world) { hides(w, Object{Kind: pavStage}) }), false, "whether a node still has it cannot be told"},
-		{"it names a claim of another namespace", robbed(func(w *world) { w.volume.Spec.ClaimRef.Namespace = "b" }), false, "its data is of namespace b, and nothing here hands that to namespace shop"},
+		{"its own pod has it, and another", robbed(own, at(target, strings.Replace(target, "pod-uid", "other-pod", 1))), false, "it holds data, which a node still uses"},
+		{"a node has it, and it cannot be told for whom", robbed(own, at()), false, "it holds data, which a node still uses"},
+		{"a node has it for another", robbed(at(target)), false, "it holds data, which a node still uses"},
+		{"another pod may have it", robbed(func(w *world) { w.volumeView.Last = []*corev1.Pod{somePod("shop", "theirs", runs)} }), false, "it holds data, which pod shop/theirs may still use"},
+		{"stages cannot be read", robbed(func(w *world) { hides(w, Object{Kind: pavStage}) }), false, "explain cannot tell whether a node still uses it"},
+		{"it names a claim of another namespace", robbed(func(w *world) { w.volume.Spec.ClaimRef.Namespace = "b" }), false, "its data belongs to namespace b, and explain does not give it to namespace shop"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := chain(c.of.view)

@@ -39,9 +39,9 @@ func TestASecondLookTellsWhatPassesFromWhatStays(t *testing.T) {
 		want     string
 		wantTime time.Duration
 	}{
-		"it goes":                  {1, time.Hour, "no pod uses it any more, so it goes within moments", secondLook},
-		"it stays":                 {2, time.Hour, "no pod uses it any more, but the controller that protects it does not let go", secondLook},
-		"it was deleted right now": {2, time.Second, "no pod uses it any more, so it goes within moments", 0},
+		"it goes":                  {1, time.Hour, "no pod uses it, so it is deleted within moments", secondLook},
+		"it stays":                 {2, time.Hour, "no pod uses it, but its protection controller does not remove the finalizer", secondLook},
+		"it was deleted right now": {2, time.Second, "no pod uses it, so it is deleted within moments", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

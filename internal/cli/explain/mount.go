@@ -50,7 +50,7 @@ func (s *story) onNode(p *podView, claims []*claimView) {
 	}
 	if e := p.mountFailure(); e != nil && !ofGrowth(e, pod, claims) {
 		s.links[0].Reason, s.links[0].Message = e.Reason, e.Message
-		s.links[0].Next = "when the kubelet tries again, " + growingPause + "; " + s.lastTry(e)
+		s.links[0].Next = "when the kubelet retries, " + growingPause + "; " + s.lastTry(e)
 		s.blame("the kubelet on node %s cannot mount its volumes: %s", pod.Spec.NodeName, e.Message)
 	}
 }
@@ -144,26 +144,26 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 	if byHand := !s.madeForAClaim(v); byHand && !slices.Contains(v.Provisioner.Spec.ProvisioningModes, pavv1.ModeStatic) {
 		what, as := "was written by hand", ""
 		if v.Volume.Annotations[tarnv1.AnnotationRecord] != "" { // it was made, and restored from a backup
-			what, as = "counts as written by hand, having no PavVolume", ", as which one without its PavVolume counts"
+			what, as = "counts as written by hand, as it has no PavVolume", ", and one without its PavVolume counts as such"
 		}
-		s.add(Link{Object: Object{Kind: pavProvisioner, Name: name}, State: "not Static", Message: "the volume " + what + ", and spec.provisioningModes does not have Static", Next: "as soon as it has",
+		s.add(Link{Object: Object{Kind: pavProvisioner, Name: name}, State: "not Static", Message: "the volume " + what + ", and spec.provisioningModes does not contain Static", Next: "when it has",
 			Command: kubectl("", "patch", "pavprovisioner", name, "--type=json", "-p", `[{"op":"add","path":"/spec/provisioningModes/-","value":"Static"}]`)})
-		s.blame("PavProvisioner %s stages no volumes written by hand%s: spec.provisioningModes does not have Static", name, as)
+		s.blame("PavProvisioner %s stages no volumes written by hand%s: spec.provisioningModes does not contain Static", name, as)
 		return
 	}
 	if !slices.Contains(p.Drivers, name) && !s.view.unknown(csiNode, "", on) {
 		link := s.add(Link{Object: Object{Kind: csiNode, Name: on}, State: "driver not registered", Message: fmt.Sprintf(
-			"the kubelet there has the drivers %q; Tarn's node agent registers %s when it runs", p.Drivers, name), Next: "when the node agent runs on " + on})
+			"the kubelet there knows the drivers %q; Tarn's node agent registers %s when it runs", p.Drivers, name), Next: "when the node agent runs on " + on})
 		link.Command = kubectl("tarn-system", "get", "pods", "-o", "wide", "--field-selector", "spec.nodeName="+on)
 		s.blame("driver %s is not registered on node %s: Tarn's node agent does not run there", name, on)
 		return
 	}
 	if e != nil {
 		link := s.add(Link{Object: Object{Kind: event, Namespace: e.Namespace, Name: e.Name}, State: e.Reason, Since: moment(lastSeen(e)), Node: on, Reason: e.Reason, Message: e.Message,
-			Next: "when the kubelet tries again, " + growingPause + "; " + s.lastTry(e)})
+			Next: "when the kubelet retries, " + growingPause + "; " + s.lastTry(e)})
 		link.Command = tryAgain(p.Pod)
 		if unanswered(e) {
-			s.blame("Tarn's node agent on node %s does not answer", on)
+			s.blame("Tarn's node agent on node %s does not respond", on)
 			return
 		}
 		if failedStage(e) {
@@ -183,9 +183,9 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 		s.awaits("volume %s is about to be staged on node %s", v.Name, on)
 		return
 	}
-	s.add(Link{Object: Object{Kind: pavStage, Name: tarnv1.StageName(v.Volume.UID, on, volume.OnlyRead(v.Volume))}, State: "missing", Node: on, Next: "when the node agent answers",
-		Message: "the driver is registered, but nobody has begun to stage the volume: the kubelet has not asked, or Tarn's node agent does not answer"})
-	s.blame("Tarn's node agent on node %s does not answer", on)
+	s.add(Link{Object: Object{Kind: pavStage, Name: tarnv1.StageName(v.Volume.UID, on, volume.OnlyRead(v.Volume))}, State: "missing", Node: on, Next: "when the node agent responds",
+		Message: "the driver is registered, but staging has not started: the kubelet has not requested it, or Tarn's node agent does not respond"})
+	s.blame("Tarn's node agent on node %s does not respond", on)
 }
 
 // unanswered says whether the kubelet reached no driver, or waited for its answer in vain: an
@@ -245,10 +245,10 @@ func (s *story) otherDriver(p *podView, v *volumeView) {
 	if csi == nil || slices.Contains(p.Drivers, csi.Driver) || s.view.unknown(csiNode, "", on) || s.view.unknown(pavProvisioner, "", csi.Driver) {
 		return
 	}
-	s.add(Link{Object: Object{Kind: csiNode, Name: on}, State: "driver not registered", Message: fmt.Sprintf("the kubelet there has the drivers %q", p.Drivers), Next: "when the driver's pod runs on " + on})
+	s.add(Link{Object: Object{Kind: csiNode, Name: on}, State: "driver not registered", Message: fmt.Sprintf("the kubelet there knows the drivers %q", p.Drivers), Next: "when the driver's pod runs on " + on})
 	if strings.ContainsAny(csi.Driver, "./") {
 		s.blame("driver %s is not registered on node %s", csi.Driver, on)
 		return
 	}
-	s.blame("there is no PavProvisioner %s any more, and no other driver of that name on node %s", csi.Driver, on)
+	s.blame("PavProvisioner %s no longer exists, and node %s has no other driver of that name", csi.Driver, on)
 }

@@ -19,7 +19,7 @@ func (s *story) nearest(c *claimView, next string) {
 	best, why := c.nearestVolume()
 	if best == nil {
 		s.links[len(s.links)-1].Next = next
-		s.add(Link{Object: Object{Volume, "", "(none)"}, State: "missing", Message: "there is no PersistentVolume at all", Next: next})
+		s.add(Link{Object: Object{Volume, "", "(none)"}, State: "missing", Message: "there is no PersistentVolume", Next: next})
 		return
 	}
 	link := s.add(Link{Object: Object{Volume, "", best.Name}, State: string(best.Status.Phase), Since: phaseSince(best), Reason: string(why),
@@ -27,9 +27,9 @@ func (s *story) nearest(c *claimView, next string) {
 	wrong := misnamed(best, c.Claim)
 	switch {
 	case volume.BoundTo(best, c.Claim):
-		link.Message = "it is reserved for the claim, which cannot have it: " + volume.Explain(why, best, c.Claim)
+		link.Message = "it is reserved for the claim, which it does not fit: " + volume.Explain(why, best, c.Claim)
 		if next != "" {
-			link.Next += ", or the claim is made anew so that this one does"
+			link.Next += ", or the claim is created again so that this one fits"
 		}
 	case wrong != "" && why == volume.MisfitTaken:
 		link.Message = fmt.Sprintf("came nearest: volume %q %s", best.Name, wrong)
@@ -50,7 +50,7 @@ func (s *story) nearest(c *claimView, next string) {
 			s.handOver(link, c, v, c.Class)
 		}
 	case why == volume.MisfitCapacity && fitsButForSize(best, c.Claim):
-		s.anew(c, link, "merge", fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, volume.Capacity(best).String()), "with what the volume has")
+		s.anew(c, link, "merge", fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, volume.Capacity(best).String()), "with the volume's size")
 	}
 }
 
@@ -71,9 +71,9 @@ func misnamed(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim)
 	case ref == nil || ref.Name != claim.Name || volume.BoundTo(vol, claim):
 		return ""
 	case ref.Namespace == "":
-		return fmt.Sprintf("names claim %s of no namespace, as its spec.claimRef.namespace is missing", ref.Name)
+		return fmt.Sprintf("names claim %s without a namespace, as its spec.claimRef.namespace is missing", ref.Name)
 	case ref.Namespace == claim.Namespace:
-		return fmt.Sprintf("names claim %s/%s by uid %s, and this claim of that name is another (uid %s)", ref.Namespace, ref.Name, ref.UID, claim.UID)
+		return fmt.Sprintf("names claim %s/%s by UID %s, and this claim has another UID (%s)", ref.Namespace, ref.Name, ref.UID, claim.UID)
 	}
 	return ""
 }

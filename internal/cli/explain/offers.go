@@ -24,7 +24,7 @@ func (s *story) gone(v *volumeView) bool {
 // notAcross says why data is not offered to a claim of another namespace: who may decide
 // about one need not be who may about the other.
 func notAcross(vol *corev1.PersistentVolume, c *claimView) string {
-	return fmt.Sprintf("its data is of namespace %s, and nothing here hands that to namespace %s", vol.Spec.ClaimRef.Namespace, c.Object.Namespace)
+	return fmt.Sprintf("its data belongs to namespace %s, and explain does not give it to namespace %s", vol.Spec.ClaimRef.Namespace, c.Object.Namespace)
 }
 
 // handOver offers to give a released volume with its data to the claim that waits for it:
@@ -36,15 +36,15 @@ func (s *story) handOver(link *Link, c *claimView, v *volumeView, class *storage
 	case !kept(vol) || !s.gone(v):
 	case volume.RecycleMethodOf(vol, class) != "" || s.view.unknown(storageClass, "", volume.ClassOfVolume(vol)):
 	case volume.Held(vol):
-		link.Message += "; it is in the trash, and tarn undelete volume " + vol.Name + " gives it back to the claim that it was of"
+		link.Message += "; it is in the trash, and tarn undelete volume " + vol.Name + " gives it back to its former claim"
 	case v.Claim != nil && v.Claim.UID != c.Claim.UID && v.Claim.Spec.VolumeName == vol.Name:
-		link.Message += fmt.Sprintf("; a claim %s/%s that is there names it", v.Claim.Namespace, v.Claim.Name)
+		link.Message += fmt.Sprintf("; the existing claim %s/%s names it", v.Claim.Namespace, v.Claim.Name)
 	case who != "":
-		link.Message += "; it has its data, " + who
+		link.Message += "; it holds data, " + who
 	case vol.Spec.ClaimRef.Namespace != c.Object.Namespace:
 		link.Message += "; " + notAcross(vol, c)
 	default:
-		link.Command, link.offer = give(vol, c.Claim), "the command hands its data over, to this claim alone"
+		link.Command, link.offer = give(vol, c.Claim), "the command gives the volume and its data to this claim alone"
 	}
 }
 
@@ -53,22 +53,22 @@ func (s *story) handOver(link *Link, c *claimView, v *volumeView, class *storage
 // has another is to be destroyed, and not told of here.
 func (s *story) claimed(v *volumeView, link *Link) bool {
 	vol, ref := v.Volume, v.Volume.Spec.ClaimRef
-	link.Next = "when a binder sees it"
+	link.Next = "when a binder reconciles it"
 	switch volume.StateOf(vol, v.Claim) {
 	case volume.VolumeUnclaimed:
-		s.blame("it names no claim any more, and no binder has seen that")
+		s.blame("it no longer names a claim, and no binder has reconciled it since")
 	case volume.VolumeReserved:
-		s.blame("it is reserved for claim %s/%s, and no binder has seen that", ref.Namespace, ref.Name)
+		s.blame("it is reserved for claim %s/%s, and no binder has reconciled it since", ref.Namespace, ref.Name)
 	case volume.VolumeAwaited:
 		if m := volume.Holds(vol, v.Claim); m != volume.Fits {
 			s.tooLittle(v, link, m)
 			return true
 		}
-		s.blame("claim %s/%s was given it, and no binder has seen that", ref.Namespace, ref.Name)
+		s.blame("it was given to claim %s/%s, and no binder has reconciled it since", ref.Namespace, ref.Name)
 	case volume.VolumeMutual:
-		s.blame("claim %s/%s has it, and no binder has seen that", ref.Namespace, ref.Name)
+		s.blame("claim %s/%s uses it, and no binder has reconciled it since", ref.Namespace, ref.Name)
 	case volume.VolumeStray:
-		s.blame("claim %s/%s has another volume, and no binder has seen that", ref.Namespace, ref.Name)
+		s.blame("claim %s/%s has another volume, and no binder has reconciled it since", ref.Namespace, ref.Name)
 	default:
 		link.Next = ""
 		return false
@@ -80,11 +80,11 @@ func (s *story) claimed(v *volumeView, link *Link) bool {
 // not: no binder binds them, and of what a claim asks for nothing can be changed before.
 func (s *story) tooLittle(v *volumeView, link *Link, m volume.Misfit) {
 	vol, claim := v.Volume, Object{Claim, v.Claim.Namespace, v.Claim.Name}
-	link.Reason, link.Next = string(m), "when the claim is made anew so that the volume fits it; tarn explain claim "+claim.fullName()+" tells how it is given that then"
+	link.Reason, link.Next = string(m), "when the claim is created again so that the volume fits; tarn explain claim "+claim.fullName()+" shows how it then gets the volume"
 	if policy := vol.Spec.PersistentVolumeReclaimPolicy; policy != corev1.PersistentVolumeReclaimRetain {
-		link.Message += "; when the claim goes, " + fate(vol)
+		link.Message += "; when the claim is deleted, " + fate(vol)
 	}
-	s.blame("%s was given it, and cannot have it: %s", claim, volume.Explain(m, vol, v.Claim))
+	s.blame("it was given to %s, which it does not fit: %s", claim, volume.Explain(m, vol, v.Claim))
 }
 
 // leftBy says what has become of the claim that a released volume was of, or made for.
@@ -92,20 +92,20 @@ func (s *story) leftBy(v *volumeView) string {
 	ref := v.Volume.Spec.ClaimRef
 	switch {
 	case ref.Namespace == "":
-		return fmt.Sprintf("it names claim %s of no namespace, as spec.claimRef.namespace is missing", ref.Name)
+		return fmt.Sprintf("it names claim %s without a namespace, as spec.claimRef.namespace is missing", ref.Name)
 	case v.Claim != nil && v.Claim.UID == ref.UID:
 		return fmt.Sprintf("claim %s/%s has another volume", ref.Namespace, ref.Name)
 	case v.Claim != nil && ref.UID != "":
-		return fmt.Sprintf("it names claim %s/%s by uid %s, and %s", ref.Namespace, ref.Name, ref.UID, another(v.Claim))
+		return fmt.Sprintf("it names claim %s/%s by UID %s, and %s", ref.Namespace, ref.Name, ref.UID, another(v.Claim))
 	case s.view.unknown(Claim, ref.Namespace, ref.Name):
-		return fmt.Sprintf("its phase says that claim %s/%s is gone", ref.Namespace, ref.Name)
+		return fmt.Sprintf("its phase shows that claim %s/%s is gone", ref.Namespace, ref.Name)
 	}
 	return fmt.Sprintf("claim %s/%s is gone", ref.Namespace, ref.Name)
 }
 
 // another says of a claim that it is not the one which a volume names by another uid.
 func another(claim *corev1.PersistentVolumeClaim) string {
-	return fmt.Sprintf("the claim of that name now is another (uid %s)", claim.UID)
+	return fmt.Sprintf("the claim that has this name now has another UID (%s)", claim.UID)
 }
 
 // lingering says who still has a volume without its claim, or that this cannot be told, and
@@ -114,14 +114,14 @@ func (s *story) lingering(v *volumeView) (who, until string) {
 	ref := v.claimRef()
 	switch {
 	case len(v.Stages) > 0:
-		return "which a node still has", "when no node has it any more"
+		return "which a node still uses", "when no node uses it"
 	case len(v.Last) > 0:
 		pod := Object{Pod, v.Last[0].Namespace, v.Last[0].Name}
 		return fmt.Sprintf("which %s may still use", pod), fmt.Sprintf("when %s is gone", pod)
 	case (v.Volume == nil || v.Volume.Spec.CSI != nil) && s.view.unknown(pavStage, "", ""):
-		return "and whether a node still has it cannot be told", "when no node has it any more, which cannot be told"
+		return "and explain cannot tell whether a node still uses it", "when no node uses it, which explain cannot tell"
 	case ref != nil && s.view.unknown(Pod, ref.Namespace, ""):
-		return "and whether a pod still uses it cannot be told", "when no pod uses it any more, which cannot be told"
+		return "and explain cannot tell whether a pod still uses it", "when no pod uses it, which explain cannot tell"
 	}
 	return "", ""
 }
@@ -133,7 +133,7 @@ func (s *story) giveBack(link *Link, c *claimView) {
 	v.Stages = slices.DeleteFunc(slices.Clone(v.Stages), func(g stageView) bool { return c.hasAll(g.Stage) })
 	switch who, _ := s.lingering(&v); {
 	case who != "":
-		link.Message += "; it has its data, " + who
+		link.Message += "; it holds data, " + who
 	case v.Volume.Spec.ClaimRef.Namespace != c.Object.Namespace:
 		link.Message += "; " + notAcross(v.Volume, c)
 	default:
@@ -172,9 +172,9 @@ func free(vol *corev1.PersistentVolume) string {
 // it any more.
 func (s *story) letGo(v *volumeView, link *Link) {
 	if who, _ := s.lingering(v); who != "" {
-		link.Message += "; it has its data, " + who
+		link.Message += "; it holds data, " + who
 	} else if s.gone(v) {
-		link.Command, link.offer = kubectl("", "delete", "pv", v.Name), "the command deletes the PersistentVolume alone: its storage stays where it is, with its data"
+		link.Command, link.offer = kubectl("", "delete", "pv", v.Name), "the command deletes only the PersistentVolume: its storage and data stay"
 	}
 }
 
@@ -197,10 +197,10 @@ func (s *story) anew(c *claimView, link *Link, kind, patch, how string) {
 		return
 	}
 	if using := c.using(); len(using) > 0 {
-		link.Message = strings.TrimPrefix(fmt.Sprintf("%s; pod %s names it and was given a node: until that is gone, the claim cannot be made anew %s", link.Message, using[0].Pod.Name, how), "; ")
+		link.Message = strings.TrimPrefix(fmt.Sprintf("%s; pod %s uses it and has a node: until that pod is gone, the claim cannot be created again %s", link.Message, using[0].Pod.Name, how), "; ")
 		return
 	}
-	link.Command, link.offer = replacing(c.Object, "pvc", kind, patch), "the command makes the claim anew "+how+"; it has no data yet"
+	link.Command, link.offer = replacing(c.Object, "pvc", kind, patch), "the command creates the claim again "+how+"; it holds no data yet"
 }
 
 // giveUp offers to delete a claim that has no volume any more, unless a pod names it: a pod
@@ -209,5 +209,5 @@ func (s *story) giveUp(c *claimView, link *Link) {
 	if len(c.Users) > 0 || s.view.unknown(Pod, c.Object.Namespace, "") {
 		return
 	}
-	link.Command, link.offer = kubectl(c.Object.Namespace, "delete", "pvc", c.Object.Name), "the command gives the claim up instead, and frees its name"
+	link.Command, link.offer = kubectl(c.Object.Namespace, "delete", "pvc", c.Object.Name), "the command deletes the claim instead, which frees its name"
 }

@@ -58,22 +58,22 @@ func TestOldDataIsHandedToWhoAsksAlone(t *testing.T) {
 		given  bool
 		told   string // in the link of the volume
 	}{
-		"nobody has it": {left(), nobody, true, "the command hands its data over, to this claim alone"},
-		"it is of another namespace": {left(func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.Namespace = "b" }), nobody, false,
-			"its data is of namespace b, and nothing here hands that to namespace shop"},
+		"nobody uses it": {left(), nobody, true, "the command gives the volume and its data to this claim alone"},
+		"it belongs to another namespace": {left(func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.Namespace = "b" }), nobody, false,
+			"its data belongs to namespace b, and explain does not give it to namespace shop"},
 		"its claim is there again, with another": {left(), other("other"), true, "to this claim alone"},
-		"its claim is there again, and names it": {left(), other("left"), false, "a claim shop/c that is there names it"},
+		"its claim is there again, and names it": {left(), other("left"), false, "the existing claim shop/c names it"},
 		"its claim is there, which no binder has seen": {left(), func(_ *world, v *volumeView) {
 			v.Claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "c", UID: "d"}}
 		}, false, ""},
 		"its claim cannot be read": {left(), unread(Object{Claim, "shop", "c"}), false, ""},
-		"a node has it": {left(csi), func(_ *world, v *volumeView) {
+		"a node uses it": {left(csi), func(_ *world, v *volumeView) {
 			v.Stages = []stageView{{Stage: &tarnv1.PavStage{}}}
-		}, false, "which a node still has"},
+		}, false, "which a node still uses"},
 		"a pod may have it":                           {left(), func(_ *world, v *volumeView) { v.Last = []*corev1.Pod{somePod("shop", "user", runs)} }, false, "which pod shop/user may still use"},
-		"stages cannot be read":                       {left(csi), unread(Object{Kind: pavStage}), false, "whether a node still has it cannot be told"},
+		"stages cannot be read":                       {left(csi), unread(Object{Kind: pavStage}), false, "explain cannot tell whether a node still uses it"},
 		"stages cannot be read, of which it has none": {left(), unread(Object{Kind: pavStage}), true, "to this claim alone"},
-		"pods cannot be read":                         {left(), unread(Object{Pod, "shop", ""}), false, "whether a pod still uses it cannot be told"},
+		"pods cannot be read":                         {left(), unread(Object{Pod, "shop", ""}), false, "explain cannot tell whether a pod still uses it"},
 		"pods elsewhere cannot be read":               {left(), unread(Object{Pod, "b", ""}), true, "to this claim alone"},
 	} {
 		for how, names := range map[string]bool{"named": true, "the nearest": false} {
@@ -115,8 +115,8 @@ func TestOnlyWhatWouldBeBoundIsOffered(t *testing.T) {
 		return wantsLeft(false, freeVolume("small", "100Mi", changes...))
 	}
 	for _, c := range []answer{
-		{"one that is named and too small", wantsLeft(true, left(), large), "it names volume left, which belongs to another claim", "when the volume is made free", ""},
-		{"one that is named and of another class", wantsLeft(true, left(ofOther)), "it names volume left, which belongs to another claim", "when the volume is made free", ""},
+		{"one that is named and too small", wantsLeft(true, left(), large), "it names volume left, which belongs to another claim", "when the volume is freed", ""},
+		{"one that is named and of another class", wantsLeft(true, left(ofOther)), "it names volume left, which belongs to another claim", "when the volume is freed", ""},
 		{"one that is left and has not the labels", with(wantsLeft(false, left()), selects), "no free one fits", "when a free PersistentVolume", ""},
 		{"one that is left and has the labels", with(wantsLeft(false, left(fast)), selects), "no free one fits", "when a free PersistentVolume", "/spec/claimRef"},
 		{"one that is too small", small(), "no free one fits", "when a free PersistentVolume", `"storage":"100Mi"`},
@@ -149,14 +149,14 @@ func TestOfAVolumeWhoseStagesCannotBeReadNothingIsOffered(t *testing.T) {
 	}
 	const keeps = "policy Retain keeps the volume and its data, "
 	for _, c := range []answer{
-		{"one that is kept", released(), "policy Retain keeps the volume and its data until somebody decides", "when somebody decides", "/spec/claimRef"},
-		{"one that is kept, of unknown stages", hides(released(), stages), keeps + "and whether a node still has it cannot be told", "when no node has it any more, which cannot be told, and somebody decides", ""},
-		{"one that is kept, of unknown pods", hides(released(), pods), keeps + "and whether a pod still uses it cannot be told", "when no pod uses it any more", ""},
-		{"one that is kept and that a pod may use", used(released()), keeps + "which pod shop/web may still use", "when pod shop/web is gone, and somebody decides", ""},
-		{"one that is to go", lent(), "finalizer example.org/backup keeps it", "when its owner takes it off", "/metadata/finalizers/0"},
-		{"one that is to go, of unknown stages", hides(lent(), stages), "finalizer example.org/backup keeps it", "when its owner takes it off", ""},
-		{"one that is to go, of unknown pods", hides(lent(), pods), "finalizer example.org/backup keeps it", "when its owner takes it off", ""},
-		{"one that is to go and that a pod may use", used(lent()), "finalizer example.org/backup keeps it", "when its owner takes it off", ""},
+		{"one that is kept", released(), "policy Retain keeps the volume and its data until an administrator decides", "when an administrator decides", "/spec/claimRef"},
+		{"one that is kept, of unknown stages", hides(released(), stages), keeps + "and explain cannot tell whether a node still uses it", "when no node uses it, which explain cannot tell, and an administrator decides", ""},
+		{"one that is kept, of unknown pods", hides(released(), pods), keeps + "and explain cannot tell whether a pod still uses it", "when no pod uses it", ""},
+		{"one that is kept and that a pod may use", used(released()), keeps + "which pod shop/web may still use", "when pod shop/web is gone, and an administrator decides", ""},
+		{"one that is to go", lent(), "finalizer example.org/backup keeps it", "when its owner removes it", "/metadata/finalizers/0"},
+		{"one that is to go, of unknown stages", hides(lent(), stages), "finalizer example.org/backup keeps it", "when its owner removes it", ""},
+		{"one that is to go, of unknown pods", hides(lent(), pods), "finalizer example.org/backup keeps it", "when its owner removes it", ""},
+		{"one that is to go and that a pod may use", used(lent()), "finalizer example.org/backup keeps it", "when its owner removes it", ""},
 		{"one that is to be destroyed, of unknown stages", hides(with(released(), func(w *world) {
 			w.record.Status.Phase = tarnv1.VolumeDeleting
 			w.record.Status.Conditions = []metav1.Condition{{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Reason: stillStaged, Message: "it is staged on node n1"}}
@@ -175,9 +175,9 @@ func TestABinderHasTimeForTheLatestOfWhatItNeeds(t *testing.T) {
 		of   *world
 		want string
 	}{
-		"all is old":               {manual(), "volume fit fits, but no binder answers"},
+		"all is old":               {manual(), "volume fit fits, but no binder responds"},
 		"the volume is new":        {manual(func(v *corev1.PersistentVolume) { v.CreationTimestamp = late(time.Second) }), "it is being bound: volume fit fits"},
-		"the volume is new enough": {manual(func(v *corev1.PersistentVolume) { v.CreationTimestamp = late(binderTime) }), "but no binder answers"},
+		"the volume is new enough": {manual(func(v *corev1.PersistentVolume) { v.CreationTimestamp = late(binderTime) }), "but no binder responds"},
 		"the volume was just free": {manual(func(v *corev1.PersistentVolume) { v.Status.LastPhaseTransitionTime = ptr.To(late(time.Second)) }), "it is being bound: volume fit fits"},
 		"the class is new":         {with(manual(), func(w *world) { w.class.CreationTimestamp = late(time.Second) }), "it is being bound: volume fit fits"},
 		"the default class is new": {with(withoutClass(newWorld(), nil), func(w *world) {

@@ -50,10 +50,10 @@ func (s *story) claimOfPod(p *podView, c *claimView) *story {
 	case hasEnded(p.Pod), ends: // no pod ends the later for its claim
 		part.cause, part.rank = fmt.Sprintf("%s: %s", c.Object, part.cause), rankBeside
 	case going && (has || !s.refused(p, c)): // nor waits for what waits for it
-		part.cause, part.rank = fmt.Sprintf("%s is being deleted, and waits for this pod: it goes when the pod is gone, and no other pod is started on it", c.Object), rankLeaving
+		part.cause, part.rank = fmt.Sprintf("%s is being deleted, and waits for this pod: it is deleted when the pod is gone, and no other pod can start with it", c.Object), rankLeaving
 	case going:
-		part.cause = fmt.Sprintf("%s is being deleted, so no pod that uses it is started", c.Object)
-		part.links[0].Next = "when a new claim of that name is there; this one goes when no pod uses it"
+		part.cause = fmt.Sprintf("%s is being deleted, so no pod that uses it can start", c.Object)
+		part.links[0].Next = "when a new claim of that name exists; this one is deleted when no pod uses it"
 		for _, l := range part.links[1:] {
 			if l.Command == "" {
 				l.Next = ""
@@ -118,26 +118,26 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 		link.Next = "when its scheduling gates are removed"
 		s.blame("it %s", keptBy(t))
 	case t.stuck() && t.State == "not scheduled":
-		link.Next = "when the scheduler finds a node; it looks again at every change of a node, a volume or a claim"
+		link.Next = "when the scheduler finds a node; it retries after each change of a node, a volume or a claim"
 		s.blame("the scheduler finds no node for it: %s", t.Message)
 	case pod.Status.Phase == corev1.PodFailed: // it may never have had its volumes
-		link.Next = "never: a pod that has failed is not started again, though who made it may make another"
-		s.blame("%s", cmp.Or(t.Message, "it has failed, and nothing that can be read says why"))
+		link.Next = "never: a failed pod is not started again, but its owner may create another"
+		s.blame("%s", cmp.Or(t.Message, "it has failed, and no object that explain can read says why"))
 	case t.stuck():
-		s.blame("its volumes are there, but %s", keptBy(t))
+		s.blame("its volumes are mounted, but %s", keptBy(t))
 	case hasEnded(pod), isReady(pod):
 		switch {
 		case len(claims) == 0:
 			s.fine = "it uses no claims"
 		case hasEnded(pod):
-			s.fine = cmp.Or(s.fine, "it has ended, and waits for nothing")
+			s.fine = cmp.Or(s.fine, "it has ended; it waits for nothing")
 		}
 		if pod.Spec.NodeName != "" && s.fine != "" {
 			s.fine = "on node " + pod.Spec.NodeName + "; " + s.fine
 		}
 	case t.State == "running":
 		link.Next = "when its readiness probe succeeds"
-		s.blame("its volumes are there, and its containers run, but are not ready")
+		s.blame("its volumes are mounted and its containers run, but are not ready")
 	case pod.Spec.NodeName == "":
 		s.blame("the scheduler has not placed it yet")
 	case s.young(pod.CreationTimestamp.Time):
@@ -153,14 +153,14 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 func (s *story) notStarted(p *podView, link *Link) {
 	e := newest(p.Events, startReasons...)
 	if e == nil {
-		s.blame("its containers have not started on node %s, and nothing that can be read says why", p.Pod.Spec.NodeName)
+		s.blame("its containers have not started on node %s, and no object that explain can read says why", p.Pod.Spec.NodeName)
 		return
 	}
-	link.Reason, link.Message, link.Next = e.Reason, e.Message, "when what the kubelet said last has come to its end"
+	link.Reason, link.Message, link.Next = e.Reason, e.Message, "when what the kubelet reported last is complete"
 	if e.Reason == noSandbox {
-		link.Next = "when the kubelet tries again; " + s.lastTry(e)
+		link.Next = "when the kubelet retries; " + s.lastTry(e)
 	}
-	s.blame("its containers have not started on node %s, where the kubelet said last: %s", p.Pod.Spec.NodeName, e.Message)
+	s.blame("its containers have not started on node %s; the kubelet's last message: %s", p.Pod.Spec.NodeName, e.Message)
 }
 
 // endingPod is about a pod that is being deleted. Of one that was never given to a node,
@@ -175,16 +175,16 @@ func (s *story) endingPod(p *podView, link *Link, claims []*claimView) {
 // onKubelet says what of a pod that is being deleted its kubelet has yet to end.
 func (s *story) onKubelet(p *podView, link *Link, claims []*claimView) {
 	link.Message = endsBy(p.Pod)
-	link.Next = "when its containers have ended and the kubelet has taken its volumes back"
+	link.Next = "when its containers have ended and the kubelet has unmounted its volumes"
 	s.blame("its containers have not ended")
 	if stopped(p.Pod) {
-		link.Next = "when the kubelet has taken its volumes back"
-		s.blame("its containers have ended, and the kubelet has not taken its volumes back")
+		link.Next = "when the kubelet has unmounted its volumes"
+		s.blame("its containers have ended, and the kubelet has not unmounted its volumes")
 		s.unstaging(p, claims)
 	}
 	if e := newest(p.Events, "FailedKillPod"); e != nil {
 		link.Reason, link.Message = e.Reason, e.Message
-		s.blame("the kubelet on node %s cannot end it: %s", p.Pod.Spec.NodeName, e.Message)
+		s.blame("the kubelet on node %s cannot stop it: %s", p.Pod.Spec.NodeName, e.Message)
 	}
 }
 

@@ -19,7 +19,7 @@ func (e *Explanation) Print(w io.Writer, now time.Time) error {
 		shown = e.unread()
 	}
 	if next := e.next(); next != "" && !e.Healthy {
-		fmt.Fprintf(&text, "it goes on: %s\n", next)
+		fmt.Fprintf(&text, "next: %s\n", next)
 	}
 	if len(shown) > 0 {
 		text.WriteString("\n")
@@ -27,7 +27,7 @@ func (e *Explanation) Print(w io.Writer, now time.Time) error {
 	aside := false
 	for _, l := range shown {
 		if l.Aside && !aside {
-			text.WriteString("\nnot what is waited for, but to be known:\n")
+			text.WriteString("\nother problems:\n")
 		} else if aside && !l.Aside {
 			text.WriteString("\n")
 		}
@@ -35,7 +35,7 @@ func (e *Explanation) Print(w io.Writer, now time.Time) error {
 		l.print(&text, now)
 	}
 	if commands := e.commands(); len(commands) > 0 && !e.Healthy {
-		text.WriteString("\nto move it on:\n")
+		text.WriteString("\nto fix it:\n")
 		for _, c := range commands {
 			text.WriteString(indented(c) + "\n")
 		}

@@ -34,8 +34,8 @@ func (s *story) provisioned(c *claimView) {
 		return
 	}
 	if _, served := volume.DriverFor(c.Class.Provisioner); !served {
-		s.add(Link{Object: Object{Kind: "provisioner", Name: name}, State: "missing", Message: "names that begin with kubernetes.io/ are of plugins that Kubernetes no longer has"})
-		s.blame("nothing serves its provisioner %s any more", name)
+		s.add(Link{Object: Object{Kind: "provisioner", Name: name}, State: "missing", Message: "names that begin with kubernetes.io/ belong to plugins that Kubernetes has removed"})
+		s.blame("its provisioner %s is no longer served", name)
 		s.nearest(c, "when a free PersistentVolume of class "+c.Class.Name+" fits")
 		return
 	}
@@ -49,7 +49,7 @@ func (s *story) provisioned(c *claimView) {
 // provisionerMissing is about a class whose provisioner is nowhere.
 func (s *story) provisionerMissing(c *claimView, name string) {
 	if s.view.unknown(pavProvisioner, "", name) || s.view.unknown(csiDriver, "", name) {
-		s.blame("its provisioner %s has not begun", name)
+		s.blame("its provisioner %s has not started", name)
 		return
 	}
 	link := s.add(Link{Object: Object{Kind: pavProvisioner, Name: name}, State: "missing", Next: "when PavProvisioner " + name + " is created"})
@@ -65,7 +65,7 @@ func misspelt(c *claimView, link *Link, name string) {
 	}
 	if like := suggest.Near(name, names); len(like) > 0 {
 		link.Message = strings.TrimPrefix(link.Message+"; there is "+strings.Join(like, ", "), "; ")
-		link.offer = "the command makes the class anew with " + like[0]
+		link.offer = "the command creates the class again with " + like[0]
 		link.Command = replacing(Object{Kind: storageClass, Name: c.Class.Name}, "storageclass", "merge", fmt.Sprintf(`{"provisioner":%q}`, like[0]))
 	}
 }
@@ -85,22 +85,22 @@ func (s *story) byOthers(c *claimView, name string) {
 	case name == hostPath && s.refusedByHostPath(c, o, failed):
 	case name == hostPath && failed != nil && failed.Type == corev1.EventTypeWarning:
 		s.add(Link{Object: o, State: "has failed", Since: moment(lastSeen(failed)), Reason: failed.Reason, Message: failed.Message,
-			Next: "when that is mended: tarn controller then goes on by itself; " + s.lastTry(failed)})
+			Next: "when that is fixed: tarn controller then continues by itself; " + s.lastTry(failed)})
 		s.blame("provisioner %s cannot make its volume: %s", name, failed.Message)
 		s.controllerSilent("", writtenAt(c.Claim))
 	case failed != nil && failed.Type == corev1.EventTypeWarning:
-		s.add(Link{Object: o, State: "has failed", Since: moment(lastSeen(failed)), Reason: failed.Reason, Message: failed.Message, Next: "when the provisioner tries again, which only its log tells"})
+		s.add(Link{Object: o, State: "has failed", Since: moment(lastSeen(failed)), Reason: failed.Reason, Message: failed.Message, Next: "when the provisioner retries; only its log shows when"})
 		s.blame("provisioner %s cannot make its volume: %s", name, failed.Message)
 	case volume.ProvisionerOf(c.Claim) == "":
 		s.binderSilent(c, "provisioner "+name+" has to be called")
 	case name == hostPath:
 		s.byHostPath(c, o)
 	case c.Volume.Driver == nil && !s.view.unknown(csiDriver, "", name):
-		link := s.add(Link{Object: o, State: "not registered", Message: "no CSIDriver of that name exists and no Event of the claim comes from it, so it seems not to be installed", Next: "when the provisioner is installed and answers"})
-		s.blame("provisioner %s has not answered, and nothing of it is registered", name)
+		link := s.add(Link{Object: o, State: "not registered", Message: "there is no CSIDriver of that name and no Event from it, so it is probably not installed", Next: "when the provisioner is installed and responds"})
+		s.blame("provisioner %s has not responded, and it is not registered", name)
 		misspelt(c, link, name)
 	default:
-		link := s.add(Link{Object: o, State: "called", Next: "when the provisioner answers; its own log tells more"})
+		link := s.add(Link{Object: o, State: "called", Next: "when the provisioner responds; its own log says more"})
 		if e := newest(c.Events, "Provisioning", binderWaits); e != nil {
 			link.Since, link.Message = moment(lastSeen(e)), e.Message
 		}
@@ -127,7 +127,7 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 	}
 	o := Object{Kind: pavProvisioner, Name: p.Name}
 	anew := func(field, path string) {
-		link := s.add(Link{Object: o, State: "refuses", Message: "it makes no volumes from " + field, Next: "when the claim is made anew without " + field})
+		link := s.add(Link{Object: o, State: "refuses", Message: "it makes no volumes from " + field, Next: "when the claim is created again without " + field})
 		s.anew(c, link, "json", path, "without it")
 		s.blame("PavProvisioner %s makes no volumes from %s", p.Name, field)
 	}
@@ -143,18 +143,18 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		anew("a VolumeAttributesClass", `[{"op":"remove","path":"/spec/volumeAttributesClassName"}]`)
 	case beyond:
 		request := volume.Request(c.Claim)
-		link := s.add(Link{Object: o, State: "refuses", Next: "when the claim is made anew with a limit of at least what it asks for, or without a limit",
+		link := s.add(Link{Object: o, State: "refuses", Next: "when the claim is created again with a limit of at least its request, or without a limit",
 			Message: fmt.Sprintf("spec.resources.requests.storage of the claim is %s, and its spec.resources.limits.storage is %s", request.String(), limit.String())})
 		s.anew(c, link, "json", `[{"op":"remove","path":"/spec/resources/limits"}]`, "without a limit")
-		s.blame("it asks for %s, more than its own limit of %s", request.String(), limit.String())
+		s.blame("it requests %s, more than its own limit of %s", request.String(), limit.String())
 	case volume.ProvisionerOf(c.Claim) == "":
 		s.binderSilent(c, "PavProvisioner "+p.Name+" has to be called")
 	case c.Class != nil && steppod.UnreadSecret(p, c.Class) != "":
 		why := steppod.UnreadSecret(p, c.Class)
-		s.add(Link{Object: o, State: "refuses", Message: why, Next: "when the class is made anew without that parameter, or a template reads it"})
+		s.add(Link{Object: o, State: "refuses", Message: why, Next: "when the class is created again without that parameter, or a template reads it"})
 		s.blame("%s", why)
 	default:
-		s.add(Link{Object: o, State: "accepted", Message: "it may make the volume, and no PavVolume " + c.Volume.Name + " says that it has begun"})
+		s.add(Link{Object: o, State: "accepted", Message: "it is responsible for the volume, but no PavVolume " + c.Volume.Name + " records a start"})
 		s.controllerSilent("PavProvisioner "+p.Name+" has to make its volume", latest(c.Claim, p))
 	}
 }
@@ -163,9 +163,9 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 func (s *story) populated(c *claimView) {
 	from := c.Claim.Spec.DataSourceRef
 	s.add(Link{Object: Object{Kind: Kind(from.Kind), Namespace: cmp.Or(ptr.Deref(from.Namespace, ""), c.Claim.Namespace), Name: from.Name}, State: "source",
-		Message: "the claim's data come from it, so Tarn leaves the claim to the volume populator of this kind",
+		Message: "it is the claim's data source, so Tarn leaves the claim to the volume populator of this kind",
 		Next:    "when the populator gives the claim its volume"})
-	s.blame("the volume populator of %s %s has not given it its volume", from.Kind, from.Name)
+	s.blame("the volume populator of %s %s has not given it a volume", from.Kind, from.Name)
 }
 
 // removal is the patch that takes a claim's data source away.
@@ -188,21 +188,21 @@ func (s *story) provisionerUnusable(p *pavv1.PavProvisioner, dynamic bool) bool 
 	edit := kubectl("", "edit", "pavprovisioner", p.Name)
 	switch {
 	case p.DeletionTimestamp != nil:
-		link := s.add(Link{Object: o, State: "being deleted", Since: moment(p.DeletionTimestamp.Time), Next: "when it is gone and created again"})
+		link := s.add(Link{Object: o, State: "being deleted", Since: moment(p.DeletionTimestamp.Time), Next: "when it has been deleted and created again"})
 		if accepted != nil {
 			link.Reason, link.Message = accepted.Reason, accepted.Message
 		}
-		s.blame("PavProvisioner %s is being deleted and takes nothing new", p.Name)
+		s.blame("PavProvisioner %s is being deleted and makes no new volumes", p.Name)
 	case dynamic && !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic):
-		s.add(Link{Object: o, State: "not Dynamic", Message: "spec.provisioningModes does not have Dynamic, so nothing says how a volume is made; add it, and spec.volumeCreation",
-			Next: "as soon as it has both", Command: edit})
-		s.blame("PavProvisioner %s makes no volumes: spec.provisioningModes does not have Dynamic", p.Name)
+		s.add(Link{Object: o, State: "not Dynamic", Message: "spec.provisioningModes does not contain Dynamic; add it, and spec.volumeCreation",
+			Next: "when it has both", Command: edit})
+		s.blame("PavProvisioner %s makes no volumes: spec.provisioningModes does not contain Dynamic", p.Name)
 	case accepted == nil || accepted.ObservedGeneration != p.Generation:
-		s.add(Link{Object: o, State: "not judged yet", Since: moment(p.CreationTimestamp.Time)})
-		s.controllerSilent("PavProvisioner "+p.Name+" has to be judged", writtenAt(p))
+		s.add(Link{Object: o, State: "not validated yet", Since: moment(p.CreationTimestamp.Time)})
+		s.controllerSilent("PavProvisioner "+p.Name+" has to be validated", writtenAt(p))
 	case accepted.Status != metav1.ConditionTrue:
 		s.add(Link{Object: o, State: "not accepted", Since: moment(accepted.LastTransitionTime.Time), Reason: accepted.Reason, Message: accepted.Message,
-			Next: "as soon as the PavProvisioner is corrected", Command: edit})
+			Next: "when the PavProvisioner is corrected", Command: edit})
 		s.blame("PavProvisioner %s is not accepted: %s", p.Name, accepted.Message)
 	default:
 		return false
@@ -218,27 +218,27 @@ func (s *story) controllerSilent(because string, since time.Time) {
 	o := Object{lease, "tarn-system", "tarn-controller"}
 	if s.view.unknown(lease, o.Namespace, o.Name) {
 		if because != "" {
-			s.blame("%s, and has not begun", because)
+			s.blame("%s, but has not started", because)
 		}
 		return
 	}
-	link := Link{Object: o, Next: "as soon as tarn controller runs"}
+	link := Link{Object: o, Next: "when tarn controller runs"}
 	var leads bool
 	leads, link.State, link.Message = Leader(l, s.view.Now)
 	switch {
 	case l == nil && s.young(since):
 		if because != "" {
-			s.awaits("%s, which begins within moments", because)
+			s.awaits("%s, which starts within moments", because)
 		}
 		return
 	case leads && because == "":
 		return
 	case leads && s.young(since):
-		s.awaits("%s, which begins within moments", because)
+		s.awaits("%s, which starts within moments", because)
 		return
 	case leads:
-		s.blame("%s, and has not begun though tarn controller runs", because)
-		link.Message, link.Next = link.Message+"; see its log", "when the controller comes to it"
+		s.blame("%s, but has not started although tarn controller runs", because)
+		link.Message, link.Next = link.Message+"; see its log", "when the controller reconciles it"
 		s.add(link)
 		return
 	case l != nil && l.Spec.RenewTime != nil && link.State == leaseRunOut:
@@ -247,7 +247,7 @@ func (s *story) controllerSilent(because string, since time.Time) {
 	switch {
 	case because == "":
 	case l == nil: // one that needs no lease may run all the same
-		s.blame("%s, and has not begun; no lease tells whether a tarn controller runs", because)
+		s.blame("%s, but has not started; no lease shows whether a tarn controller runs", because)
 	default:
 		s.blame("%s, but no tarn controller runs", because)
 	}
@@ -299,18 +299,18 @@ func selects(d *appsv1.Deployment, name string) bool {
 }
 
 // leaseRunOut is the state of a lease that nobody renews.
-const leaseRunOut = "run out"
+const leaseRunOut = "expired"
 
 // Leader says by the lease of Tarn's controller, nil for none, whether one runs: the
 // state of the lease in a word or two, and what that means.
 func Leader(l *coordinationv1.Lease, now time.Time) (leads bool, state, message string) {
 	switch {
 	case l == nil:
-		return false, "missing", "nobody has ever held the lease of tarn controller: it does not run, or runs with --leader-elect=false, which needs none"
+		return false, "missing", "tarn controller has never held its lease: it does not run, or runs with --leader-elect=false, which needs no lease"
 	case l.Spec.RenewTime == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "":
-		return false, "given up", "the last tarn controller has ended and given its lease up"
+		return false, "released", "the last tarn controller has ended and released its lease"
 	case now.Sub(l.Spec.RenewTime.Time) > leaseTime(l.Spec.LeaseDurationSeconds):
-		return false, leaseRunOut, fmt.Sprintf("%s renewed it last %s ago", *l.Spec.HolderIdentity, duration.HumanDuration(now.Sub(l.Spec.RenewTime.Time)))
+		return false, leaseRunOut, fmt.Sprintf("%s last renewed it %s ago", *l.Spec.HolderIdentity, duration.HumanDuration(now.Sub(l.Spec.RenewTime.Time)))
 	}
 	return true, "held", "its holder is " + *l.Spec.HolderIdentity
 }

@@ -40,13 +40,13 @@ func (s *story) beingMade(v *volumeView, claim *corev1.PersistentVolumeClaim) {
 		s.afterFailure(r, link)
 	case tarnv1.VolumeCreated:
 		s.links[link].Next = "within moments"
-		s.awaits("its volume is made, and about to be written as a PersistentVolume")
+		s.awaits("its volume is made, and its PersistentVolume is about to be created")
 		if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && c.Status != metav1.ConditionTrue && !s.young(c.LastTransitionTime.Time) {
 			if c.Reason == inProgress { // nobody has told what is in the way
-				s.controllerSilent("its volume is made, and has to be written as a PersistentVolume", c.LastTransitionTime.Time)
+				s.controllerSilent("its volume is made, and its PersistentVolume has to be created", c.LastTransitionTime.Time)
 				return
 			}
-			s.blame("its volume is made, and is not handed over: %s", c.Message)
+			s.blame("its volume is made, but its PersistentVolume is not created: %s", c.Message)
 			s.controllerSilent("", c.LastTransitionTime.Time)
 		}
 	case tarnv1.VolumeDisputed:
@@ -75,7 +75,7 @@ const inProgress = "InProgress"
 // is written with the phase.
 func (s *story) disputed(v *volumeView, at int) {
 	r, link := v.Record, s.links[at]
-	link.Next = "when somebody has settled it by hand; the command then has the claim served anew"
+	link.Next = "when an administrator has resolved it by hand; then the command makes Tarn start over with the claim"
 	link.Command = kubectl("", "delete", "pavvolume", r.Name)
 	if e := r.Status.LastError; e != nil {
 		link.Since, link.Reason, link.Message = moment(e.Time.Time), e.Reason, e.Message
@@ -116,12 +116,12 @@ func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeCla
 	}
 	if failed == nil {
 		link.Next = "within moments"
-		s.awaits("PavProvisioner %s is about to begin", r.Spec.Provisioner.Name)
+		s.awaits("PavProvisioner %s is about to start", r.Spec.Provisioner.Name)
 		c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned)
 		switch {
 		case v.Provisioner == nil && c != nil && c.Status != metav1.ConditionTrue: // else it is judged anew above
 			link.Next = ""
-			s.blame("PavProvisioner %s has not begun: %s", r.Spec.Provisioner.Name, c.Message)
+			s.blame("PavProvisioner %s has not started: %s", r.Spec.Provisioner.Name, c.Message)
 		case !s.young(writtenAt(r)) && (v.Provisioner == nil || !s.young(writtenAt(v.Provisioner))):
 			link.Next = ""
 			s.controllerSilent("the first attempt of PavProvisioner "+r.Spec.Provisioner.Name+" is due", writtenAt(r))
@@ -131,12 +131,12 @@ func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeCla
 	link.Since, link.Reason, link.Message = moment(failed.Time.Time), failed.Reason, failed.Message
 	what := "its volume could not be made"
 	if failed.Step == tarnv1.StepValidation {
-		what = fmt.Sprintf("PavProvisioner %s refuses it", r.Spec.Provisioner.Name)
+		what = fmt.Sprintf("PavProvisioner %s rejects it", r.Spec.Provisioner.Name)
 	}
 	s.blame("%s, attempt %d: %s", what, r.Status.Attempts, failed.Message)
 	again, due := awaitsNode(v, claim), r.Status.NextAttemptTime
 	if again {
-		link.Next = fmt.Sprintf("attempt %d when the scheduler has selected a node for it again, which takes a pod that uses it", r.Status.Attempts+1)
+		link.Next = fmt.Sprintf("attempt %d when the scheduler has selected a node again, which needs a pod that uses the claim", r.Status.Attempts+1)
 		if due != nil && due.After(s.view.Now) {
 			link.Next += ", and not before " + due.UTC().Format(time.TimeOnly+"Z")
 		}
@@ -176,7 +176,7 @@ func awaitsNode(v *volumeView, claim *corev1.PersistentVolumeClaim) bool {
 func (s *story) undoing(v *volumeView) {
 	r := v.Record
 	failed := r.Status.LastError
-	what, not := "what an attempt may have left is being removed", "what an attempt may have left cannot be removed yet"
+	what, not := "Tarn is removing what an attempt may have left", "Tarn cannot yet remove what an attempt may have left"
 	if r.Status.Phase == tarnv1.VolumeDeleting {
 		what, not = "its storage is being destroyed", "its storage cannot be destroyed yet"
 	}
@@ -210,11 +210,11 @@ func (s *story) deletionFailing(v *volumeView) {
 		s.blame("%s; now %s", failed, s.cause)
 		return
 	}
-	link.Next = fmt.Sprintf("attempt %d %s; at once if the PavProvisioner is changed, or by: tarn retry volume %s", r.Status.DeletionAttempts+1, when(r.Status.NextDeletionTime, s.view.Now), r.Name)
+	link.Next = fmt.Sprintf("attempt %d %s; at once if the PavProvisioner is changed, or with: tarn retry volume %s", r.Status.DeletionAttempts+1, when(r.Status.NextDeletionTime, s.view.Now), r.Name)
 	if r.Status.Phase == tarnv1.VolumeUndoing {
-		link.Message += "; to undo with a class that was corrected: tarn retry volume " + r.Name + " --current-class"
+		link.Message += "; to undo with the corrected class: tarn retry volume " + r.Name + " --current-class"
 	}
-	link.Message += "; to give the storage up: tarn forget volume " + r.Name
+	link.Message += "; to abandon the storage: tarn forget volume " + r.Name
 	link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
 	s.blame("%s (attempt %d)", failed, r.Status.DeletionAttempts)
 	s.stepPod(v, tarnv1.StepDeletion)
@@ -255,15 +255,15 @@ func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o stepp
 	remake := kubectl("", "edit", "pavprovisioner", provisioner) + " && " + kubectl(p.Pod.Namespace, "delete", "pod", p.Pod.Name)
 	switch o.State {
 	case steppod.PodForeign:
-		link.Message, link.Next = o.Message, "when that pod is gone, which whoever made it has to say"
-		s.blame("a pod that is not Tarn's has the name of its %s pod", step)
+		link.Message, link.Next = o.Message, "when that pod is gone; its owner has to delete it"
+		s.blame("a pod that is not Tarn's has the name of the %s pod", step)
 		return
 	case steppod.PodGoing:
 		s.ourPodGoing(p, link, what, o)
 		return
 	case steppod.PodSettling:
-		link.State, link.Next = "ended", "when the node agent on "+p.Pod.Spec.NodeName+" has told what it left in /pav"
-		s.blame("%s has ended, and the node agent on %s has not told what it left in /pav", what, p.Pod.Spec.NodeName)
+		link.State, link.Next = "ended", "when the node agent on "+p.Pod.Spec.NodeName+" has read what it left in /pav"
+		s.blame("%s has ended, and the node agent on %s has not read what it left in /pav", what, p.Pod.Spec.NodeName)
 		return
 	case steppod.PodFailed:
 		link.State = "failed"
@@ -285,14 +285,14 @@ func (s *story) ourPodGoing(p *podView, link *Link, what string, o steppod.Obser
 	if volume.ShutDown(p.Pod) && len(p.Pod.Finalizers) > 0 { // its node is done with it
 		s.cause = ""
 		s.keepers(link.Object, "pod", p.Pod, "", true)
-		s.cause = fmt.Sprintf("%s is to go: %s", what, s.cause)
+		s.cause = fmt.Sprintf("%s is being deleted: %s", what, s.cause)
 		return
 	}
 	link.Message, link.Next = cmp.Or(o.Message, link.Message, endsBy(p.Pod)), "when the pod is gone"
 	if o.Message != "" {
-		s.blame("%s does not go: node %s does not answer", what, p.Pod.Spec.NodeName)
+		s.blame("%s cannot be deleted: node %s does not respond", what, p.Pod.Spec.NodeName)
 	} else if how := s.nodeDown(p); how != "" {
-		s.blame("%s is to go, but its node %s %s", what, p.Pod.Spec.NodeName, how)
+		s.blame("%s is being deleted, but its node %s %s", what, p.Pod.Spec.NodeName, how)
 	}
 }
 
@@ -301,13 +301,13 @@ func (s *story) ourPodGoing(p *podView, link *Link, what string, o steppod.Obser
 func (s *story) ourPodUnderWay(p *podView, link *Link, t trouble, what, remake string, o steppod.Observation) {
 	deadline := ""
 	if !o.CheckAt.IsZero() {
-		deadline = "it is given up " + when(&metav1.Time{Time: o.CheckAt}, s.view.Now)
+		deadline = "it times out " + when(&metav1.Time{Time: o.CheckAt}, s.view.Now)
 	}
 	switch how := s.downUnlessStuck(p, t); {
 	case how != "":
 		s.blame("%s is on node %s, which %s", what, p.Pod.Spec.NodeName, how)
 	case t.stuck():
-		link.Next = cmp.Or(deadline, "when what keeps it is mended")
+		link.Next = cmp.Or(deadline, "when that problem is fixed")
 		link.Command = remake
 		s.blame("%s %s", what, keptBy(t))
 	case t.State == "running":
@@ -338,9 +338,9 @@ func keptBy(t trouble) string {
 	case corev1.PodReasonSchedulingGated:
 		return "is held back by scheduling gates"
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
-		return "cannot have its image: " + cmp.Or(t.Message, t.Reason)
+		return "cannot pull its image: " + cmp.Or(t.Message, t.Reason)
 	case crashing:
-		return "crashes again and again: " + t.Message
+		return "keeps crashing: " + t.Message
 	}
 	return fmt.Sprintf("%s (%s): %s", t.State, t.Reason, t.Message)
 }
@@ -359,14 +359,14 @@ func (s *story) nodeDown(p *podView) string {
 	name := p.Pod.Spec.NodeName
 	switch {
 	case p.NodeGone:
-		s.add(Link{Object: Object{Kind: node, Name: name}, State: "missing", Next: "when Kubernetes removes the pod, about a minute after its node, or a node of that name is there"})
-		return "does not exist any more"
+		s.add(Link{Object: Object{Kind: node, Name: name}, State: "missing", Next: "when Kubernetes deletes the pod, about a minute after its node, or when a node of that name exists"})
+		return "no longer exists"
 	case name == "" || p.Node == nil:
 		return ""
 	}
 	for _, c := range p.Node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			s.add(Link{Object: Object{Kind: node, Name: name}, State: "not ready", Since: moment(c.LastTransitionTime.Time), Reason: c.Reason, Message: c.Message, Next: "when its kubelet answers again"})
+			s.add(Link{Object: Object{Kind: node, Name: name}, State: "not ready", Since: moment(c.LastTransitionTime.Time), Reason: c.Reason, Message: c.Message, Next: "when its kubelet responds again"})
 			return "is not ready"
 		}
 	}

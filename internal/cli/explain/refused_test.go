@@ -13,7 +13,7 @@ import (
 // A kubelet mounts what is protected, also while its claim is being deleted; Tarn's node agent
 // does so where it has begun to.
 func TestAPodIsOnlyToldOfTheEndOfItsClaimWhereThatKeepsIt(t *testing.T) {
-	const refuses, secret = "claim shop/data is being deleted, so no pod that uses it is started", `MountVolume.SetUp failed for volume "s" : secret "none" not found`
+	const refuses, secret = "claim shop/data is being deleted, so no pod that uses it can start", `MountVolume.SetUp failed for volume "s" : secret "none" not found`
 	const mounts = "the kubelet on node n1 cannot mount its volumes: " + secret
 	const target = "/var/lib/kubelet/pods/pod-uid/volumes/kubernetes.io~csi/pvc-claim-uid/mount"
 	pod := func(change func(*world), finalizers ...string) *world {
@@ -30,13 +30,13 @@ func TestAPodIsOnlyToldOfTheEndOfItsClaimWhereThatKeepsIt(t *testing.T) {
 		}
 	}
 	for _, c := range []answer{
-		{"another driver's, protected", pod(theirs, claimProtection), mounts, "when the kubelet tries again", ""},
-		{"another driver's, protected no more", pod(theirs, foreign), refuses, "when a new claim of that name is there", ""},
+		{"another driver's, protected", pod(theirs, claimProtection), mounts, "when the kubelet retries", ""},
+		{"another driver's, protected no more", pod(theirs, foreign), refuses, "when a new claim of that name exists", ""},
 		{"another driver's, of which nobody may see whose it is", hides(pod(theirs, claimProtection), Object{Kind: pavProvisioner, Name: "csi.example.org"}), refuses, "when a new claim", ""},
-		{"of no driver, protected", pod(local, claimProtection), mounts, "when the kubelet tries again", ""},
+		{"of no driver, protected", pod(local, claimProtection), mounts, "when the kubelet retries", ""},
 		{"not bound", pod(func(w *world) { theirs(w); w.volumeView.Volume = nil }, claimProtection), refuses, "when a new claim", ""},
 		{"Tarn's, not staged", pod(func(*world) {}, claimProtection), refuses, "when a new claim", ""},
-		{"Tarn's, staged for the pod", pod(staged(there), claimProtection), mounts, "when the kubelet tries again", ""},
+		{"Tarn's, staged for the pod", pod(staged(there), claimProtection), mounts, "when the kubelet retries", ""},
 		{"Tarn's, staged for another", pod(staged(func(g *tarnv1.PavStage) {
 			g.Status.Node.Targets[0] = strings.Replace(target, "pod-uid", "other-uid", 1)
 		}), claimProtection), refuses, "when a new claim", ""},

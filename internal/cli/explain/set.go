@@ -17,7 +17,7 @@ func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) str
 	status := set.Status
 	counts := fmt.Sprintf("%d of at least %d spare volumes, %d in use, %d being made, at most %d, class %s",
 		status.UnboundReplicas, set.Spec.MinimumReplicas, status.BoundReplicas, status.CreatingReplicas, set.Spec.MaximumReplicas, set.Spec.Template.Spec.StorageClassName)
-	link := s.add(Link{Object: o, State: "not judged", Since: moment(set.CreationTimestamp.Time), Message: counts})
+	link := s.add(Link{Object: o, State: "not reconciled", Since: moment(set.CreationTimestamp.Time), Message: counts})
 	ready := meta.FindStatusCondition(status.Conditions, tarnv1.ConditionReady)
 	switch {
 	case set.DeletionTimestamp != nil:
@@ -25,7 +25,7 @@ func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) str
 		s.endingSet(set, link, ready)
 		return link.State
 	case ready == nil || status.ObservedGeneration != set.Generation:
-		s.controllerSilent("it has to be looked at", writtenAt(set))
+		s.controllerSilent("it has to be reconciled", writtenAt(set))
 		return link.State
 	case ready.Status == metav1.ConditionTrue:
 		link.State, link.Since = "Ready", moment(ready.LastTransitionTime.Time)
@@ -36,7 +36,7 @@ func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) str
 	link.Message += "; " + ready.Message
 	s.blame("%s", ready.Message)
 	if status.BoundReplicas+status.UnboundReplicas >= set.Spec.MaximumReplicas && status.UnboundReplicas < set.Spec.MinimumReplicas && status.CreatingReplicas == 0 {
-		link.Next = "when a volume in use is given back, or the maximum is raised, which the command does"
+		link.Next = "when a volume in use is released, or when you raise the maximum, as the command does"
 		link.Command = kubectl("", "patch", "pvset", set.Name, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"maximumReplicas":%d}}`, status.BoundReplicas+set.Spec.MinimumReplicas))
 		return link.State
 	}
@@ -59,8 +59,8 @@ func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) str
 // endingSet finds out what keeps a pool that is to go.
 func (s *story) endingSet(set *tarnv1.PersistentVolumeSet, link *Link, ready *metav1.Condition) {
 	if slices.Contains(set.Finalizers, tarnv1.FinalizerPool) {
-		link.Next = "when its spare volumes are on their way out"
-		s.blame("its spare volumes have to go first")
+		link.Next = "when its spare volumes are being deleted"
+		s.blame("its spare volumes have to be deleted first")
 		if ready != nil && ready.Status != metav1.ConditionTrue && ready.Message != "" {
 			s.blame("%s", ready.Message)
 		}

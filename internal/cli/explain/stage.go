@@ -93,14 +93,14 @@ func (s *story) stageLink(g *stageView) *Link {
 }
 
 // growingPause is how long the kubelet waits before it asks again for what it was not given.
-const growingPause = "after a growing pause of at most about two minutes"
+const growingPause = "with backoff of at most about two minutes"
 
 // failedStaging says what a stage that failed waits for: its provisioner has to be corrected, or
 // another volume of the handle has to be unstaged, which no change here brings about.
 func (l *Link) failedStaging(message, next, provisioner string) {
 	l.Next, l.Command = next, kubectl("", "edit", "pavprovisioner", provisioner)
 	if strings.Contains(message, tarnv1.StageShared) {
-		l.Next, l.Command = "when the pods that use the other volume have ended and that is unstaged, and then "+next, ""
+		l.Next, l.Command = "when the pods that use the other volume have ended and it is unstaged, and then "+next, ""
 	}
 }
 
@@ -116,22 +116,22 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 	what := fmt.Sprintf("volume %s is not staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
 	switch {
 	case status.Phase == tarnv1.StagePodFailed:
-		link.failedStaging(status.Message, "when the kubelet asks again, "+growingPause, p.Name)
+		link.failedStaging(status.Message, "when the kubelet retries, "+growingPause, p.Name)
 		s.blame("%s: %s", what, status.Message)
 	case stage.Awaited() && stage.Status.Node.Phase == "":
-		link.Next = "when the node agent answers"
+		link.Next = "when the node agent responds"
 		if s.young(stage.CreationTimestamp.Time) {
 			s.awaits("volume %s is about to be staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
 			return
 		}
-		s.blame("Tarn's node agent on node %s does not answer", stage.Spec.NodeName)
+		s.blame("Tarn's node agent on node %s does not respond", stage.Spec.NodeName)
 		return
 	case status.Phase == "" && strings.HasPrefix(status.Message, tarnv1.StageWaits):
-		link.Next = "when that stage has ended, or its kubelet has asked for it"
+		link.Next = "when that stage has ended, or its kubelet has requested it"
 		s.awaits("%s: %s", what, status.Message)
 		return
 	case status.Phase == "" && status.Message != "": // until its provisioner is judged
-		link.Next = "when the PavProvisioner has been judged"
+		link.Next = "when the PavProvisioner has been validated"
 		if s.provisionerUnusable(p, false) {
 			s.blame("%s: %s", what, s.cause)
 			break
@@ -143,17 +143,17 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 		s.controllerSilent(what+", its pod has to be started", stage.CreationTimestamp.Time)
 		return
 	case status.Phase == tarnv1.StagePodSucceeded:
-		link.Next = "when Tarn's node agent has looked at /pav/volume"
+		link.Next = "when Tarn's node agent has read /pav/volume"
 		if s.young(endOfStaging(g)) {
-			s.awaits("%s: its pod has ended, and the node agent is about to look at /pav/volume", what)
+			s.awaits("%s: its pod has ended, and the node agent is about to read /pav/volume", what)
 			return
 		}
-		s.blame("%s: its pod has ended, and the node agent does not answer", what)
+		s.blame("%s: its pod has ended, and the node agent does not respond", what)
 		return
 	case status.Phase == tarnv1.StagePodValidating: // written by hand
 		s.awaits("%s: it is being validated first", what)
 	default:
-		s.awaits("%s: its staging pod has made no /pav/volume yet", what)
+		s.awaits("%s: its staging pod has not created /pav/volume yet", what)
 	}
 	s.podOfStage(g, what, p.Name)
 }
@@ -186,8 +186,8 @@ func (s *story) podOfStage(g *stageView, what, provisioner string) {
 		return
 	}
 	if running := s.links[len(s.links)-1]; running.State == "running" {
-		running.Next = "when it makes /pav/volume and ends, or makes /pav/ready"
-		s.awaits("%s: its staging pod %s has been running for %s and has not made it available", what, running.Object.fullName(), s.ago(*running.Since))
+		running.Next = "when it creates /pav/volume and ends, or creates /pav/ready"
+		s.awaits("%s: its staging pod %s has been running for %s and has not made the volume available", what, running.Object.fullName(), s.ago(*running.Since))
 	}
 }
 
@@ -224,7 +224,7 @@ func (s *story) lostStage(g *stageView) {
 	default:
 		link.Next = "when its next staging pod has made it available again"
 		if stage.Status.Pod.Recovery == tarnv1.RecoveryRestartConsumers {
-			link.Next += ", and the pods that use it are evicted then if a controller makes them again"
+			link.Next += "; then Tarn evicts the pods that use it, if a controller creates them again"
 		}
 		if lost.Failed > 0 && stage.Status.Node.Message != "" {
 			s.blame("%s; staging it again failed, attempt %d: %s", s.cause, lost.Failed, stage.Status.Node.Message)
@@ -247,8 +247,8 @@ func (s *story) notYetEvicted(g *stageView) bool {
 			continue
 		}
 		link := s.stageLink(g)
-		link.Next = "when it is evicted, which is tried again until it can be, or when somebody deletes it"
-		s.blame("volume %s was lost on node %s and is there again, but not for %s, which is to be evicted", g.Stage.Spec.VolumeName, g.Stage.Spec.NodeName, Object{Pod, e.Namespace, e.Name})
+		link.Next = "when it is evicted, which Tarn retries, or when you delete it"
+		s.blame("volume %s was lost on node %s and is available again, but not for %s, which is to be evicted", g.Stage.Spec.VolumeName, g.Stage.Spec.NodeName, Object{Pod, e.Namespace, e.Name})
 		if e.Message != "" {
 			link.Message = e.Message
 			s.blame("%s and cannot be: %s", s.cause, e.Message)
@@ -268,15 +268,15 @@ func (s *story) endingStage(g *stageView) {
 	what := fmt.Sprintf("volume %s is being unstaged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
 	if stage.Status.Node.Phase == tarnv1.StageFailed {
 		what = fmt.Sprintf("volume %s could not be staged on node %s: %s", stage.Spec.VolumeName, stage.Spec.NodeName, stage.Status.Node.Message)
-		link.failedStaging(stage.Status.Node.Message, "when the kubelet asks again, "+growingPause, stage.Spec.Provisioner.Name)
+		link.failedStaging(stage.Status.Node.Message, "when the kubelet retries, "+growingPause, stage.Spec.Provisioner.Name)
 	} else if stage.DeletionTimestamp == nil {
 		what = fmt.Sprintf("volume %s is still staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
-		link.Next = "when the kubelet has taken it back from the last pod that uses it"
+		link.Next = "when the kubelet has unmounted it from the last pod that uses it"
 		link.Message = fmt.Sprintf("used by %d pods there", len(stage.Status.Node.Targets))
 		if who := stage.Spec.AheadFor; stage.Awaited() {
 			what = fmt.Sprintf("volume %s is staged ahead on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
-			link.Next = "when its kubelet has asked for the volume and taken it back, or when that pod is gone"
-			link.Message = fmt.Sprintf("begun ahead for pod %s/%s", who.Namespace, who.Name)
+			link.Next = "when its kubelet has mounted and unmounted it, or when that pod is gone"
+			link.Message = fmt.Sprintf("started ahead for pod %s/%s", who.Namespace, who.Name)
 		}
 	}
 	s.blame("%s", what)

@@ -37,7 +37,7 @@ func forData(uid types.UID) func(*corev1.PersistentVolume) {
 func TestAClaimOfAStaticClassIsToldOfItsVolumesAndNotMovedToAnother(t *testing.T) {
 	const none = `claim shop/data is Pending: StorageClass "st" does not exist, so no volume is made, and no free one of that class fits`
 	const next = "when a free PersistentVolume of class st fits, or StorageClass st is created"
-	const nextReserved = next + ", or the claim is made anew so that this one does"
+	const nextReserved = next + ", or the claim is created again so that this one fits"
 	released := func(vol *corev1.PersistentVolume) { vol.Status.Phase = corev1.VolumeReleased }
 	deleted := func(vol *corev1.PersistentVolume) {
 		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
@@ -47,7 +47,7 @@ func TestAClaimOfAStaticClassIsToldOfItsVolumesAndNotMovedToAnother(t *testing.T
 		told string // of the volume
 	}{
 		{answer{"too small and reserved", unlisted(asIs, freeVolume("r4", "512Mi", ofSt, forData(""))), none, nextReserved, `{"spec":{"resources":{"requests":{"storage":"512Mi"}}}}`},
-			`it is reserved for the claim, which cannot have it: volume "r4" has 512Mi, the claim asks for 1Gi`},
+			`it is reserved for the claim, which it does not fit: volume "r4" has 512Mi, the claim asks for 1Gi`},
 		{answer{"too small", unlisted(asIs, freeVolume("small", "512Mi", ofSt), freeVolume("other", "2Gi")), none, next, `{"spec":{"resources":{"requests":{"storage":"512Mi"}}}}`},
 			`came nearest: volume "small" has 512Mi, the claim asks for 1Gi`},
 		{answer{"of other access modes", unlisted(func(c *corev1.PersistentVolumeClaim) {
@@ -56,7 +56,7 @@ func TestAClaimOfAStaticClassIsToldOfItsVolumesAndNotMovedToAnother(t *testing.T
 		{answer{"of another mode", unlisted(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }, freeVolume("files", "1Gi", ofSt)),
 			none, next, ""}, `came nearest: volume "files" has volumeMode Filesystem, the claim asks for Block`},
 		{answer{"of another mode and reserved", unlisted(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }, freeVolume("files", "1Gi", forData(""))),
-			none, nextReserved, ""}, `it is reserved for the claim, which cannot have it: volume "files" has volumeMode Filesystem`},
+			none, nextReserved, ""}, `it is reserved for the claim, which it does not fit: volume "files" has volumeMode Filesystem`},
 		{answer{"of other labels", unlisted(func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 		}, freeVolume("bare", "1Gi", ofSt)), none, next, ""}, `came nearest: the labels of volume "bare" do not match`},
@@ -64,13 +64,13 @@ func TestAClaimOfAStaticClassIsToldOfItsVolumesAndNotMovedToAnother(t *testing.T
 			none, next, ""}, `came nearest: volume "slow" has volumeAttributesClassName "", the claim asks for "fast"`},
 		{answer{"that names the claim by a wrong uid", unlisted(asIs, freeVolume("r9", "1Gi", ofSt, forData("typo"), released), freeVolume("small", "512Mi", ofSt)), none, next,
 			`{"apiVersion":"v1","kind":"PersistentVolumeClaim","namespace":"shop","name":"data","uid":"claim-uid"}`},
-			`volume "r9" is Released, not Available; it names claim shop/data by uid typo, and this claim of that name is another (uid claim-uid), and it is kept with its data`},
+			`volume "r9" is Released, not Available; it names claim shop/data by UID typo, and this claim has another UID (claim-uid), and it is kept with its data`},
 		{answer{"that names it so and is too small", unlisted(asIs, freeVolume("r9", "1Mi", ofSt, forData("typo"), released), freeVolume("small", "512Mi", ofSt)), none, next, ""},
-			`came nearest: volume "r9" names claim shop/data by uid typo, and this claim of that name is another (uid claim-uid); nor would it fit: volume "r9" has 1Mi, the claim asks for 1Gi`},
+			`came nearest: volume "r9" names claim shop/data by UID typo, and this claim has another UID (claim-uid); nor would it fit: volume "r9" has 1Mi, the claim asks for 1Gi`},
 		{answer{"that an earlier claim of the name has left to be destroyed", unlisted(asIs, freeVolume("was", "1Mi", ofSt, forData("before"), released, deleted), freeVolume("small", "512Mi", ofSt)), none, next, "512Mi"},
 			`came nearest: volume "small" has 512Mi`},
 		{answer{"that names it and no namespace", unlisted(asIs, freeVolume("rc11", "1Gi", ofSt, func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = &corev1.ObjectReference{Name: "data"} })), none, next, ""},
-			`volume "rc11" names claim data of no namespace, as its spec.claimRef.namespace is missing`},
+			`volume "rc11" names claim data without a namespace, as its spec.claimRef.namespace is missing`},
 		{answer{"that another has", unlisted(asIs, freeVolume("theirs", "1Gi", ofSt, func(v *corev1.PersistentVolume) {
 			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "b", Name: "x"}
 		})), none, next, ""}, `volume "theirs" belongs to claim b/x`},
@@ -135,7 +135,7 @@ func TestAMisspeltProvisionerIsToldOfTheNearestThatIsKnown(t *testing.T) {
 			w.volumeView.Provisioner, w.volumeView.Driver = nil, nil
 		})
 	}
-	const unknown, next = "has not answered, and nothing of it is registered", "when the provisioner is installed"
+	const unknown, next = "has not responded, and it is not registered", "when the provisioner is installed"
 	for _, c := range []answer{
 		{"like Tarn's own", called("tarn.dev/hostpath"), unknown, next,
 			`kubectl get storageclass gold -o yaml | kubectl patch --local -f - --type=merge -o yaml -p '{"provisioner":"tarn.dev/host-path"}' | kubectl replace --force -f -`},
@@ -143,7 +143,7 @@ func TestAMisspeltProvisionerIsToldOfTheNearestThatIsKnown(t *testing.T) {
 	} {
 		t.Run(c.name, c.check)
 	}
-	if e := chain(called("tarn.dev/hostpath").view); !told(e, "provisioner", "; there is tarn.dev/host-path; the command makes the class anew with tarn.dev/host-path") {
+	if e := chain(called("tarn.dev/hostpath").view); !told(e, "provisioner", "; there is tarn.dev/host-path; the command creates the class again with tarn.dev/host-path") {
 		t.Errorf("it is not told: %+v", e.Links)
 	}
 }
@@ -160,7 +160,7 @@ func TestAClaimThatNamesAVolumeIsToldWhoseThatIs(t *testing.T) {
 		})
 	}
 	released := func(w *world) { w.volumeView.Volume.Status.Phase = corev1.VolumeReleased }
-	const others, freed = "it names volume mine, which belongs to another claim", "when the volume is made free"
+	const others, freed = "it names volume mine, which belongs to another claim", "when the volume is freed"
 	for _, c := range []struct {
 		answer
 		told string
@@ -169,14 +169,14 @@ func TestAClaimThatNamesAVolumeIsToldWhoseThatIs(t *testing.T) {
 		{answer{"by uid, which is gone", naming(corev1.ObjectReference{Namespace: "shop", Name: "rc2", UID: "x"}, released), others, freed, `"uid":"claim-uid"`}, "it belongs to claim shop/rc2, uid x, which is gone"},
 		{answer{"by a wrong uid of its own name", naming(corev1.ObjectReference{Namespace: "shop", Name: "data", UID: "x"}, released, func(w *world) { w.volumeView.Claim = w.claim }), others, freed,
 			`{"op":"replace","path":"/spec/claimRef","value":{"apiVersion":"v1","kind":"PersistentVolumeClaim","namespace":"shop","name":"data","uid":"claim-uid"}}`},
-			"it belongs to claim shop/data, uid x, and this claim of that name is another (uid claim-uid)"},
+			"it belongs to claim shop/data, uid x, and this claim has another UID (claim-uid)"},
 		{answer{"of a name that is another's now", naming(corev1.ObjectReference{Namespace: "shop", Name: "rc2", UID: "x"}, released, func(w *world) {
 			w.volumeView.Claim = testkit.Claim("shop", "rc2", "y", "gold")
-		}), others, freed, `"uid":"claim-uid"`}, "it belongs to claim shop/rc2, uid x, and the claim of that name now is another (uid y)"},
+		}), others, freed, `"uid":"claim-uid"`}, "it belongs to claim shop/rc2, uid x, and the claim that has this name now has another UID (y)"},
 		{answer{"of no namespace", naming(corev1.ObjectReference{Name: "data"}), "it names volume mine, whose spec.claimRef.namespace is missing", "when spec.claimRef.namespace of the volume is set", ""},
-			"it names claim data of no namespace"},
+			"it names claim data without a namespace"},
 		{answer{"of no namespace and another's name", naming(corev1.ObjectReference{Name: "rc2"}), "it names volume mine, whose spec.claimRef.namespace is missing", "when spec.claimRef.namespace of the volume is set", ""},
-			"it names claim rc2 of no namespace"},
+			"it names claim rc2 without a namespace"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.check(t)

@@ -29,13 +29,13 @@ func TestAVolumeThatIsForAClaimMayNotFitIt(t *testing.T) {
 	other := func(w *world) { w.volume.Spec.VolumeAttributesClassName = new("gold") }
 	doomed := func(w *world) { w.volume.DeletionTimestamp = &began }
 	free := func(w *world) { w.volume.Status.Phase, w.volume.Spec.ClaimRef.UID = corev1.VolumeAvailable, "" }
-	const vain, anew = "claim shop/data is Pending: the volume that was made for it cannot be its own: volume \"pvc-claim-uid\" ", "when the claim is made anew"
-	const reserved = "it is reserved for claim shop/data, which cannot have it: volume \"pvc-claim-uid\" has 1Mi, the claim asks for 1Gi"
+	const vain, anew = "claim shop/data is Pending: the volume that was made for it does not fit it: volume \"pvc-claim-uid\" ", "when the claim is created again"
+	const reserved = "it is reserved for claim shop/data, which it does not fit: volume \"pvc-claim-uid\" has 1Mi, the claim asks for 1Gi"
 	for _, c := range []answer{
-		{"it is too small", made(small), vain + "has 1Mi, the claim asks for 1Gi", "when whoever makes its volumes makes what it asks for", ""},
-		{"it has another attributes class", made(other), vain + "has volumeAttributesClassName \"gold\", the claim asks for \"\"", "when whoever makes its volumes", ""},
+		{"it is too small", made(small), vain + "has 1Mi, the claim asks for 1Gi", "when its provisioner makes what the claim requests", ""},
+		{"it has another attributes class", made(other), vain + "has volumeAttributesClassName \"gold\", the claim asks for \"\"", "when its provisioner makes", ""},
 		{"it is being deleted", made(doomed), vain + "is being deleted", anew, "kubectl -n shop get pvc data -o yaml | kubectl patch --local -f - --type=merge -o yaml -p '{}' | kubectl replace --force -f -"},
-		{"it fits", made(), "volume pvc-claim-uid is there for it, but no binder answers", "as soon as a binder runs", ""},
+		{"it fits", made(), "volume pvc-claim-uid is reserved for it, but no binder responds", "when a binder runs", ""},
 		{"the volume was asked for", made(small).askedVolume(), "volume pvc-claim-uid is Pending: " + reserved, anew, ""},
 		{"it is reserved by name", made(small, free).askedVolume(), "volume pvc-claim-uid is Available: " + reserved, anew, ""},
 	} {
@@ -57,7 +57,7 @@ func TestAVolumeThatIsReservedForAClaimCameNearest(t *testing.T) {
 		w.nearest()
 	})
 	answer{"", w, "its class gold makes no volumes, and no free one fits", "when a free PersistentVolume of class gold fits", `{"spec":{"resources":{"requests":{"storage":"1Mi"}}}}`}.check(t)
-	if e := chain(w.view); !told(e, Volume, `it is reserved for the claim, which cannot have it: volume "reserved" has 1Mi, the claim asks for 1Gi`) {
+	if e := chain(w.view); !told(e, Volume, `it is reserved for the claim, which it does not fit: volume "reserved" has 1Mi, the claim asks for 1Gi`) {
 		t.Errorf("it is not told that it is reserved: %+v", e.Links)
 	}
 	of := func(names ...string) *claimView {
@@ -147,19 +147,19 @@ func TestAVolumeThatIsToGoWaitsForTheEndOfItsStorage(t *testing.T) {
 		delete(w.volume.Annotations, tarnv1.AnnotationRecord)
 	}
 	for _, c := range []answer{
-		{"the driver says why", ends(theirs, attached), "volume pvc-claim-uid is Terminating: its storage could not be destroyed: still attached", "when who made it tries again; last tried", ""},
+		{"the driver says why", ends(theirs, attached), "volume pvc-claim-uid is Terminating: its storage could not be destroyed: still attached", "when its provisioner retries; last tried", ""},
 		{"the driver says nothing", ends(theirs), "claim shop/data is gone, and gold has not destroyed the storage yet", "when it is destroyed by gold", ""},
-		{"no controller runs", ends(func(w *world) { w.view.Controller = nil }), "claim shop/data is gone, and its storage has to be destroyed", "as soon as tarn controller runs", ""},
+		{"no controller runs", ends(func(w *world) { w.view.Controller = nil }), "claim shop/data is gone, and its storage has to be destroyed", "when tarn controller runs", ""},
 		{"it is protected", ends(func(w *world) { w.volume.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }),
 			"its storage is not destroyed, as the volume's label " + tarnv1.LabelDeletionProtection + " protects it", "when the label is gone", "kubectl label pv pvc-claim-uid " + tarnv1.LabelDeletionProtection + "-"},
 		{"it may be in use", ends(func(w *world) {
 			w.record.Status.Conditions = append(w.record.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionDeletable, Status: metav1.ConditionFalse, Reason: "InUse", Message: "pod shop/web may use it"})
-		}), "its storage is not destroyed yet: pod shop/web may use it", "when that does not hold any more", ""},
+		}), "its storage is not destroyed yet: pod shop/web may use it", "when that is no longer true", ""},
 	} {
 		t.Run(c.name, c.check)
 	}
 	kept := with(ends(theirs), func(w *world) { w.volume.Finalizers = append(w.volume.Finalizers, "example.org/backup") })
-	if e := chain(kept.view); !told(e, Volume, "it is of whoever uses the name example.org") || !strings.Contains(e.Verdict, "has not destroyed the storage yet") {
+	if e := chain(kept.view); !told(e, Volume, "it belongs to the owner of the name example.org") || !strings.Contains(e.Verdict, "has not destroyed the storage yet") {
 		t.Errorf("the finalizer beside it: %q, %+v", e.Verdict, e.Links)
 	}
 }

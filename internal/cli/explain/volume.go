@@ -61,8 +61,8 @@ func (s *story) ofVolume(v *volumeView) string {
 	case vol.Status.Phase == corev1.VolumeFailed:
 		s.failedVolume(v, link)
 	default:
-		link.Next = "when a binder has seen it"
-		s.blame("no binder has seen it yet")
+		link.Next = "when a binder reconciles it"
+		s.blame("no binder has reconciled it yet")
 	}
 	return s.links[at].State
 }
@@ -83,11 +83,11 @@ func (s *story) onlyRecord(v *volumeView) string {
 		s.destroying(v)
 	case phase == tarnv1.VolumeCreated && meta.IsStatusConditionTrue(r.Status.Conditions, tarnv1.ConditionProvisioned) && !s.view.unseen(Object{Volume, "", v.Name}):
 		link := s.record(v, tarnv1.ConditionDeletable)
-		link.Next = "when somebody decides; tarn explain claim " + r.Spec.Claim.Namespace + "/" + r.Spec.Claim.Name + " tells how a claim gets it back"
-		s.blame("it was removed by force, and its storage is still there")
+		link.Next = "when an administrator decides; tarn explain claim " + r.Spec.Claim.Namespace + "/" + r.Spec.Claim.Name + " says how a claim gets it back"
+		s.blame("it was removed by force, and its storage still exists")
 		switch who, until := s.lingering(v); {
 		case len(v.Named) > 0:
-			link.Next = fmt.Sprintf("when %s does not name it any more, and %s", v.Named[0], strings.TrimPrefix(link.Next, "when "))
+			link.Next = fmt.Sprintf("when %s no longer names it, and %s", v.Named[0], strings.TrimPrefix(link.Next, "when "))
 			s.blame("%s, which %s names", s.cause, v.Named[0])
 		case !s.gone(v), s.view.unseen(Object{Kind: Volume}):
 		case who != "":
@@ -110,7 +110,7 @@ func (s *story) boundVolume(v *volumeView) {
 		return
 	}
 	o := Object{Claim, ref.Namespace, ref.Name}
-	s.fine = fmt.Sprintf("%s has it, %s", o, path(v))
+	s.fine = fmt.Sprintf("%s uses it, %s", o, path(v))
 	if !unseen && v.Claim != nil {
 		link := s.add(Link{Object: o, State: string(v.Claim.Status.Phase)})
 		if v.Claim.DeletionTimestamp != nil {
@@ -126,15 +126,15 @@ func (s *story) unseenByBinder(v *volumeView) bool {
 	ref := v.Volume.Spec.ClaimRef
 	switch {
 	case ref == nil:
-		s.blame("it names no claim, which a binder puts right")
+		s.blame("it names no claim; a binder corrects that")
 	case v.Claim != nil && v.Claim.UID == ref.UID, s.view.unknown(Claim, ref.Namespace, ref.Name):
 		return false
 	case v.Claim != nil && ref.UID != "":
-		s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: string(v.Claim.Status.Phase), Message: "its uid is " + string(v.Claim.UID), Next: "when a binder sees it; the volume is then Released"})
-		s.blame("%s, and no binder has seen it", s.leftBy(v))
+		s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: string(v.Claim.Status.Phase), Message: "its uid is " + string(v.Claim.UID), Next: "when a binder reconciles it; the volume is then Released"})
+		s.blame("%s, and no binder has reconciled it since", s.leftBy(v))
 	default:
-		s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: "missing", Next: "when a binder sees it; the volume is then Released"})
-		s.blame("its claim %s/%s is gone, and no binder has seen it", ref.Namespace, ref.Name)
+		s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: "missing", Next: "when a binder reconciles it; the volume is then Released"})
+		s.blame("its claim %s/%s is gone, and no binder has reconciled it since", ref.Namespace, ref.Name)
 	}
 	return true
 }
@@ -151,10 +151,10 @@ func (s *story) releasedVolume(v *volumeView, link *Link) {
 	switch {
 	case policy == corev1.PersistentVolumeReclaimRetain && s.trashedVolume(vol, link, left):
 	case policy == corev1.PersistentVolumeReclaimRetain && s.view.unknown(storageClass, "", volume.ClassOfVolume(vol)) && !recycled:
-		link.Next = "when somebody decides, or when it is recycled, if its class has annotation " + tarnv1.AnnotationRecycle
+		link.Next = "when an administrator decides, or when it is recycled, if its class has annotation " + tarnv1.AnnotationRecycle
 		s.blame("%s, and policy Retain keeps the volume and its data", left)
 	case policy == corev1.PersistentVolumeReclaimRetain && !recycled && who != "":
-		link.Next = until + ", and somebody decides"
+		link.Next = until + ", and an administrator decides"
 		s.blame("%s, and policy Retain keeps the volume and its data, %s", left, who)
 	case policy == corev1.PersistentVolumeReclaimRetain && !recycled:
 		s.undecided(v, link, left)
@@ -166,7 +166,7 @@ func (s *story) releasedVolume(v *volumeView, link *Link) {
 			unprotect(vol, link)
 			s.blame("%s, and the volume is not recycled, as its label %s protects it", left, tarnv1.LabelDeletionProtection)
 		} else if e := newest(v.Events, "VolumeFailedRecycle"); e != nil {
-			link.Reason, link.Message, link.Next = e.Reason, e.Message, "when it is tried again; "+s.lastTry(e)
+			link.Reason, link.Message, link.Next = e.Reason, e.Message, "when it is retried; "+s.lastTry(e)
 			s.blame("it could not be recycled: %s", e.Message)
 		}
 	}
@@ -175,7 +175,7 @@ func (s *story) releasedVolume(v *volumeView, link *Link) {
 // unprotect tells of the label that keeps the data of a released volume, and gives the
 // command that takes it off.
 func unprotect(vol *corev1.PersistentVolume, link *Link) {
-	link.Message += "; its label " + tarnv1.LabelDeletionProtection + " keeps its data; the command lifts that, and the data goes"
+	link.Message += "; its label " + tarnv1.LabelDeletionProtection + " keeps its data; the command removes the label, and the data is deleted"
 	link.Next = "when the label is gone"
 	link.Command = kubectl("", "label", "pv", vol.Name, tarnv1.LabelDeletionProtection+"-")
 }
@@ -189,11 +189,11 @@ func (s *story) trashedVolume(vol *corev1.PersistentVolume, link *Link, left str
 	}
 	link.Command = "tarn undelete volume " + vol.Name
 	if err != nil {
-		link.Next = "when somebody decides: the command brings the claim back"
-		s.blame("%s, and its data is kept with no end: %v", left, err)
+		link.Next = "when an administrator decides: the command restores the claim"
+		s.blame("%s, and its data is kept without an end: %v", left, err)
 		return true
 	}
-	link.Next = fmt.Sprintf("at %s, by its own reclaim policy %s; the command brings the claim back before that; to have it over now: tarn trash purge %s --yes",
+	link.Next = fmt.Sprintf("at %s, by its own reclaim policy %s; the command restores the claim before that; to end the retention now: tarn trash purge %s --yes",
 		until.UTC().Format(time.RFC3339), volume.OwnPolicy(vol), vol.Name)
 	s.blame("%s, and its data is kept in the trash until %s", left, until.UTC().Format(time.RFC3339))
 	return true
@@ -209,28 +209,28 @@ func (s *story) toBeDeleted(v *volumeView, left string) {
 		s.blame("%s, and its storage is not destroyed, as the volume's label %s protects it", left, tarnv1.LabelDeletionProtection)
 	case v.Record != nil && meta.IsStatusConditionFalse(v.Record.Status.Conditions, tarnv1.ConditionDeletable) && len(v.Stages) == 0:
 		kept := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
-		link.Reason, link.Message, link.Next = kept.Reason, kept.Message, "when that does not hold any more"
+		link.Reason, link.Message, link.Next = kept.Reason, kept.Message, "when that is no longer true"
 		s.blame("%s, and its storage is not destroyed yet: %s", left, kept.Message)
 	case e != nil && v.Record == nil && !hasMaker(v.Volume):
 		link.Reason, link.Message, link.Next = e.Reason, e.Message, byNobody
 		s.letGo(v, link)
 		s.blame("its storage could not be destroyed: %s", e.Message)
 	case e != nil:
-		link.Reason, link.Message, link.Next = e.Reason, e.Message, "when who made it tries again; "+s.lastTry(e)
+		link.Reason, link.Message, link.Next = e.Reason, e.Message, "when its provisioner retries; "+s.lastTry(e)
 		s.blame("its storage could not be destroyed: %s", e.Message)
 	case v.Record != nil:
 		s.controllerSilent(left+", and its storage has to be destroyed", latest(v.Volume, v.Record))
 	case v.Volume.Spec.CSI != nil && v.Provisioner != nil && v.Volume.Annotations[volume.AnnProvisionedBy] == "":
-		link.Next = "when somebody removes the storage by hand, and then the volume"
+		link.Next = "when an administrator removes the storage by hand, and then the volume"
 		s.letGo(v, link)
-		s.blame("%s, and nobody made its storage, so nobody destroys it", left)
+		s.blame("%s, and no provisioner made its storage, so none destroys it", left)
 	case v.Volume.Annotations[tarnv1.AnnotationRecord] != "" && !s.view.unknown(pavVolume, "", v.Name):
-		link.Next = "when somebody removes the storage by hand, and then the volume"
+		link.Next = "when an administrator removes the storage by hand, and then the volume"
 		s.letGo(v, link)
-		s.blame("%s, and how its storage was made went with the volume's PavVolume, so nobody destroys it", left)
+		s.blame("%s, and its PavVolume is gone, which says how its storage was made, so no provisioner destroys it", left)
 	case v.Volume.Annotations[volume.AnnProvisionedBy] == "":
-		link.Next = "when whoever made the storage destroys it, or somebody by hand"
-		s.blame("%s, and nothing says who made its storage, and so who destroys it", left)
+		link.Next = "when its provisioner or an administrator destroys the storage"
+		s.blame("%s, and nothing says which provisioner made its storage and has to destroy it", left)
 	default:
 		who := v.Volume.Annotations[volume.AnnProvisionedBy]
 		link.Next = "when it is destroyed by " + who
@@ -259,21 +259,21 @@ func (s *story) destroying(v *volumeView) {
 		return
 	}
 	if v.Provisioner == nil && !s.view.unknown(pavProvisioner, "", v.Record.Spec.Provisioner.Name) {
-		link.Next = "when the storage was removed by hand and the record is deleted, which the command does"
+		link.Next = "when you have removed the storage by hand and deleted the record, as the command does"
 		link.Command = kubectl("", "delete", "pavvolume", v.Record.Name)
-		s.blame("PavProvisioner %s, which made it, is gone, and nothing else knows how to remove its storage", v.Record.Spec.Provisioner.Name)
+		s.blame("PavProvisioner %s, which made it, is gone, and only it could remove the storage", v.Record.Spec.Provisioner.Name)
 		return
 	}
 	if c != nil && c.Status == metav1.ConditionFalse && c.Reason == steppod.ReasonHandleTaken {
-		link.Next = "when the other volume is gone, or this one is kept, which the command does"
+		link.Next = "when the other volume is gone, or when you keep this one, as the command does"
 		link.Command = kubectl("", "patch", "pv", v.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
 		s.blame("%s", c.Message)
 		return
 	}
 	if c != nil && c.Status == metav1.ConditionFalse && c.Reason == steppod.ReasonNodeGone {
-		link.Next = "when the node is back; or, where it will not be, when the record is deleted, which the command does"
+		link.Next = "when the node is back; if it will not come back, when you delete the record, as the command does"
 		link.Command = kubectl("", "delete", "pavvolume", v.Record.Name)
-		s.blame("node %q, which has its storage, is gone", v.Record.Status.NodeName)
+		s.blame("node %q, which holds its storage, is gone", v.Record.Status.NodeName)
 		return
 	}
 	s.undoing(v)

@@ -26,7 +26,7 @@ func (s *story) endingVolume(v *volumeView) {
 		if t := vol.Status.LastPhaseTransitionTime; t != nil && t.After(since) { // it was Bound until then
 			since = t.Time
 		}
-		s.protectionSilent(o, since, ref == nil || vol.Status.Phase != corev1.VolumeAvailable, "no claim has it any more")
+		s.protectionSilent(o, since, ref == nil || vol.Status.Phase != corev1.VolumeAvailable, "no claim is bound to it")
 	case protected && vol.Status.Phase == corev1.VolumeBound && s.unseenByBinder(v): // protection waits for a binder then
 	case protected:
 		s.keepers(o, "pv", vol, "", false)
@@ -60,13 +60,13 @@ func (v *volumeView) hasClaim() bool {
 // heldByClaim says that a volume which is to go waits for its claim.
 func (s *story) heldByClaim(v *volumeView) {
 	link := s.add(Link{Object: Object{Claim, v.Claim.Namespace, v.Claim.Name}, State: string(v.Claim.Status.Phase),
-		Message: "it has the volume, which " + volumeProtection + " keeps as long", Next: "when the claim is gone; the volume can be used until then"})
+		Message: "it is bound to the volume, which " + volumeProtection + " keeps until then", Next: "when the claim is gone; the volume can be used until then"})
 	if v.Claim.Spec.VolumeName == "" { // no binder gives a claim what is to go
-		link.Message = "it was to have the volume, which " + volumeProtection + " keeps as long, and cannot, as that is being deleted"
-		link.Next = "when the claim is gone; one that is made anew gets another volume"
-		s.blame("claim %s/%s was to have it and cannot any more", v.Claim.Namespace, v.Claim.Name)
+		link.Message = "it was to get the volume, which " + volumeProtection + " keeps until then; it no longer gets it, as the volume is being deleted"
+		link.Next = "when the claim is gone; if it is created again, it gets another volume"
+		s.blame("claim %s/%s was to get it and no longer can", v.Claim.Namespace, v.Claim.Name)
 	} else {
-		s.blame("claim %s/%s has it%s", v.Claim.Namespace, v.Claim.Name, v.usedBy())
+		s.blame("claim %s/%s uses it%s", v.Claim.Namespace, v.Claim.Name, v.usedBy())
 	}
 	s.endOfClaim(v, link)
 }
@@ -78,13 +78,13 @@ func (s *story) lentOut(v *volumeView, o Object) {
 	if s.cause == "" {
 		return
 	}
-	s.cause += fmt.Sprintf(", while claim %s/%s has it%s", v.Claim.Namespace, v.Claim.Name, v.usedBy())
-	s.links[len(s.links)-1].Message += "; the volume goes from under its claim with the last of its finalizers, and the claim is Lost then"
+	s.cause += fmt.Sprintf("; claim %s/%s uses it%s", v.Claim.Namespace, v.Claim.Name, v.usedBy())
+	s.links[len(s.links)-1].Message += "; the volume is deleted with the last of its finalizers, and its claim is then Lost"
 	if s.view.Asked.Kind != Volume {
 		return
 	}
-	link := s.add(Link{Object: Object{Claim, v.Claim.Namespace, v.Claim.Name}, State: string(v.Claim.Status.Phase), Message: "it has the volume, and nothing keeps that as long",
-		Next: "when the claim is gone, and then the finalizer's owner takes that off"})
+	link := s.add(Link{Object: Object{Claim, v.Claim.Namespace, v.Claim.Name}, State: string(v.Claim.Status.Phase), Message: "it is bound to the volume, and nothing keeps the volume until the claim is gone",
+		Next: "when the claim is gone, and then the finalizer's owner removes the finalizer"})
 	s.endOfClaim(v, link)
 }
 
@@ -107,7 +107,7 @@ func (v *volumeView) usedBy() string {
 func (s *story) endOfClaim(v *volumeView, link *Link) {
 	switch used := v.usedBy(); {
 	case s.view.Asked.Kind != Volume || v.Claim.DeletionTimestamp != nil || s.view.unknown(Pod, v.Claim.Namespace, ""):
-		link.Message += "; when it goes, " + fate(v.Volume)
+		link.Message += "; when it is deleted, " + fate(v.Volume)
 	case used != "":
 		link.Message += used + "; when those are gone and the claim is deleted, " + fate(v.Volume)
 	default:
@@ -120,8 +120,8 @@ func (s *story) endOfClaim(v *volumeView, link *Link) {
 func fate(vol *corev1.PersistentVolume) string {
 	policy := vol.Spec.PersistentVolumeReclaimPolicy
 	if policy == corev1.PersistentVolumeReclaimRetain {
-		return "its storage stays, by policy Retain, though no volume tells of it then"
+		return "its storage stays, by policy Retain, but no volume records it"
 	}
-	return fmt.Sprintf("its data goes too, by policy %s; to keep that, first: %s", policy,
+	return fmt.Sprintf("its data is deleted too, by policy %s; to keep it, first: %s", policy,
 		kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`))
 }

@@ -47,22 +47,22 @@ func dropFinalizer(o Object, resource string, at int, finalizer string) string {
 // wait for.
 var finalizerOwners = map[string]string{
 	"kubernetes.io/pvc-protection":                                          "Kubernetes' protection, until no pod uses the claim",
-	"kubernetes.io/pv-protection":                                           "Kubernetes' protection, until no claim has the volume",
+	"kubernetes.io/pv-protection":                                           "Kubernetes' protection, until no claim is bound to the volume",
 	"kubernetes.io/vac-protection":                                          "Kubernetes' protection, until nothing uses the class of attributes",
 	"kubernetes.io/pv-controller":                                           "Kubernetes' binder, until it has destroyed the storage",
 	"external-provisioner.volume.kubernetes.io/finalizer":                   "the provisioner that made the volume, until it has destroyed the storage",
-	"provisioner.storage.kubernetes.io/cloning-protection":                  "the CSI provisioner, until nobody clones the claim",
+	"provisioner.storage.kubernetes.io/cloning-protection":                  "the CSI provisioner, until no clone of the claim is being made",
 	"provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection": "the CSI provisioner, until no volume is made from the snapshot",
 	"snapshot.storage.kubernetes.io/pvc-as-source-protection":               "the snapshot controller, until no snapshot is taken of the claim",
 	"batch.kubernetes.io/job-tracking":                                      "Kubernetes' Job controller, until it has counted the pod",
 	"foregroundDeletion":                                                    "Kubernetes' garbage collector, until what the object owns is gone",
-	"orphan":                                                                "Kubernetes' garbage collector, until it has let go what the object owns",
+	"orphan":                                                                "Kubernetes' garbage collector, until it has orphaned what the object owns",
 	"tarn.dev/volume-record":                                                "Tarn's controller, until the storage is destroyed",
 	"tarn.dev/stage-pod":                                                    "Tarn's controller, until the volume is unstaged",
-	"tarn.dev/stage-node":                                                   "Tarn's node agent, until the node has no mount of it",
-	"tarn.dev/app":                                                          "Tarn's controller, until the app's pods are gone, and its claims but those to be preserved",
-	"tarn.dev/pool":                                                         "Tarn's controller, until the pool's spare volumes are on their way out",
-	"tarn.dev/in-process":                                                   "Tarn's controller, until the claim is bound, or what was made for it is undone",
+	"tarn.dev/stage-node":                                                   "Tarn's node agent, until the node has unmounted it",
+	"tarn.dev/app":                                                          "Tarn's controller, until the app's pods are gone, and its claims except those to preserve",
+	"tarn.dev/pool":                                                         "Tarn's controller, until the pool's spare volumes are being deleted",
+	"tarn.dev/in-process":                                                   "Tarn's controller, until the claim is bound, or what was made for it is removed",
 	"tarn.dev/provisioner-in-use":                                           "Tarn's controller, until no volume needs the provisioner",
 }
 
@@ -78,9 +78,9 @@ func ownerOf(finalizer string) (string, bool) {
 	case domain == "tarn.dev":
 		return "Tarn's", true
 	case found:
-		return "whoever uses the name " + domain, false
+		return "the owner of the name " + domain, false
 	}
-	return "nobody that is known here", false
+	return "an unknown owner", false
 }
 
 // join lists a few names and counts the rest.

@@ -40,18 +40,18 @@ type guard struct {
 func New(config *rest.Config, c *http.Client) (metricsserver.Filter, error) {
 	tokens, err := authentication.NewForConfigAndClient(config, c)
 	if err != nil {
-		return nil, fmt.Errorf("making a client for tokens: %w", err)
+		return nil, fmt.Errorf("creating a client for TokenReviews: %w", err)
 	}
 	access, err := authorization.NewForConfigAndClient(config, c)
 	if err != nil {
-		return nil, fmt.Errorf("making a client for rights: %w", err)
+		return nil, fmt.Errorf("creating a client for SubjectAccessReviews: %w", err)
 	}
 	g := &guard{tokens: tokens.TokenReviews(), access: access.SubjectAccessReviews()}
 	return func(log logr.Logger, next http.Handler) (http.Handler, error) {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			code, err := g.judge(r)
 			if err != nil {
-				log.Error(err, "nobody could be let at "+r.URL.Path)
+				log.Error(err, "no caller could be authorized for "+r.URL.Path)
 			}
 			if code != http.StatusOK {
 				http.Error(w, http.StatusText(code), code)
@@ -72,14 +72,14 @@ func (g *guard) judge(r *http.Request) (int, error) {
 	defer cancel()
 	review, err := g.tokens.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
-		return http.StatusServiceUnavailable, fmt.Errorf("asking whose a token is: %w", err)
+		return http.StatusServiceUnavailable, fmt.Errorf("reviewing the token: %w", err)
 	}
 	if !review.Status.Authenticated {
 		return http.StatusUnauthorized, nil
 	}
 	answer, err := g.access.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: question(review.Status.User, r)}, metav1.CreateOptions{})
 	if err != nil {
-		return http.StatusServiceUnavailable, fmt.Errorf("asking what %s may do: %w", review.Status.User.Username, err)
+		return http.StatusServiceUnavailable, fmt.Errorf("checking the rights of %s: %w", review.Status.User.Username, err)
 	}
 	if !answer.Status.Allowed {
 		return http.StatusForbidden, nil

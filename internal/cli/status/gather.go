@@ -76,7 +76,7 @@ func Status(ctx context.Context, from Source, now time.Time) (*Report, error) {
 		return nil, fmt.Errorf("there is no namespace %q", from.Namespace)
 	}
 	if g.broken != nil {
-		return nil, fmt.Errorf("the cluster does not answer: %w", g.broken)
+		return nil, fmt.Errorf("the cluster does not respond: %w", g.broken)
 	}
 	return judge(g.view), nil
 }

@@ -65,13 +65,13 @@ func (j *judgement) verdict() string {
 	}
 	switch n := len(j.Problems); {
 	case n == 1:
-		return what + " is not well: 1 thing is wrong"
+		return what + " is not healthy: 1 problem"
 	case n > 1:
-		return fmt.Sprintf("%s is not well: %d things are wrong", what, n)
+		return fmt.Sprintf("%s is not healthy: %d problems", what, n)
 	case len(j.Unread) > 0:
-		return what + " cannot be judged: some of it may not be read"
+		return what + " cannot be assessed: you may not read all of it"
 	}
-	return what + " is well"
+	return what + " is healthy"
 }
 
 // wrong adds a problem.
@@ -116,7 +116,7 @@ func (j *judgement) controller() {
 	}
 	if !leads && v.Lease != nil { // without a lease it may run without --leader-elect
 		o := explain.Object{Kind: kindLease, Namespace: v.System, Name: kube.ControllerName}
-		j.wrong(o, time.Time{}, "kubectl -n "+o.Namespace+" get pods,lease", "no controller leads: %s", message)
+		j.wrong(o, time.Time{}, "kubectl -n "+o.Namespace+" get pods,lease", "no controller is the leader: %s", message)
 	}
 }
 
@@ -164,7 +164,7 @@ func (j *judgement) nodes() {
 	}
 	if j.Nodes.WithAgent == 0 && len(j.view.Provisioners.Items) > 0 {
 		j.wrong(explain.Object{Kind: "CSIDriver", Name: tarnv1.ResultsDriver}, time.Time{}, "kubectl get csinodes",
-			"Tarn's node agent runs on none of %d nodes, so no volume is made or staged", j.Nodes.Total)
+			"Tarn's node agent runs on none of %d nodes, so Tarn makes and stages no volumes", j.Nodes.Total)
 	}
 }
 
@@ -190,14 +190,14 @@ func (j *judgement) provisioners() {
 		describe := "kubectl describe pavprovisioner " + p.Name
 		switch {
 		case p.DeletionTimestamp != nil && j.lasting(p.DeletionTimestamp.Time):
-			j.wrong(o, p.DeletionTimestamp.Time, describe, "it is being deleted, and goes when nothing it has made is left")
+			j.wrong(o, p.DeletionTimestamp.Time, describe, "it is being deleted, which completes when nothing that it made is left")
 		case p.DeletionTimestamp != nil:
 		case accepted:
 			j.served(p)
 		case current:
 			j.wrong(o, c.LastTransitionTime.Time, describe, "it is not accepted: %s", c.Message)
 		case j.lasting(p.CreationTimestamp.Time):
-			j.wrong(o, p.CreationTimestamp.Time, describe, "no controller has judged it as it is now")
+			j.wrong(o, p.CreationTimestamp.Time, describe, "no controller has validated its current spec")
 		}
 	}
 }
@@ -227,7 +227,7 @@ func (j *judgement) pools() {
 		case c != nil && j.lasting(c.LastTransitionTime.Time):
 			j.wrong(o, c.LastTransitionTime.Time, explaining("pvset", o), "it is not ready: %s", c.Message)
 		case c == nil && j.lasting(p.CreationTimestamp.Time):
-			j.wrong(o, p.CreationTimestamp.Time, explaining("pvset", o), "no controller has looked at it")
+			j.wrong(o, p.CreationTimestamp.Time, explaining("pvset", o), "no controller has reconciled it")
 		}
 	}
 }
@@ -264,7 +264,7 @@ func (j *judgement) records() {
 		case e != nil:
 			j.wrong(o, e.Time.Time, command, "%s by PavProvisioner %s has failed: %s", e.Step, r.Spec.Provisioner.Name, e.Message)
 		case r.Status.Phase == tarnv1.VolumeDisputed:
-			j.wrong(o, time.Time{}, command, "PavProvisioner %s gave it a handle that another volume has; somebody has to decide", r.Spec.Provisioner.Name)
+			j.wrong(o, time.Time{}, command, "PavProvisioner %s gave it the handle of another volume; an administrator has to decide", r.Spec.Provisioner.Name)
 		default:
 			continue
 		}
@@ -287,7 +287,7 @@ func (j *judgement) stages() {
 		case g.DeletionTimestamp != nil:
 			state = "Ending"
 			if j.lasting(g.DeletionTimestamp.Time) {
-				j.wrong(o, g.DeletionTimestamp.Time, command, "%s is being unstaged for long: %s", where, cmp.Or(status.Message, g.Status.Node.Message, "nobody says why"))
+				j.wrong(o, g.DeletionTimestamp.Time, command, "%s has been unstaging for a long time: %s", where, cmp.Or(status.Message, g.Status.Node.Message, "no object says why"))
 			}
 		case phase == tarnv1.StageLost && g.Status.Node.Loss != nil:
 			j.wrong(o, g.Status.Node.Loss.Time.Time, command, "%s is lost: %s", where, g.Status.Node.Loss.Message)
@@ -348,7 +348,7 @@ func (j *judgement) claims() {
 		case c.DeletionTimestamp != nil:
 			state = "Terminating"
 			if j.lasting(c.DeletionTimestamp.Time) {
-				j.wrong(o, c.DeletionTimestamp.Time, explaining("claim", o), "it is to be deleted, and something keeps it")
+				j.wrong(o, c.DeletionTimestamp.Time, explaining("claim", o), "it is being deleted, and something keeps it")
 			}
 		case c.Status.Phase == corev1.ClaimLost:
 			j.wrong(o, time.Time{}, explaining("claim", o), "its volume %s is lost", c.Spec.VolumeName)
@@ -398,7 +398,7 @@ func (j *judgement) placedByHand(c *corev1.PersistentVolumeClaim) {
 	o := explain.Object{Kind: explain.Pod, Namespace: placed.Namespace, Name: placed.Name}
 	if !slices.ContainsFunc(j.Problems, func(p Problem) bool { return p.Object == o }) { // by another claim
 		j.wrong(o, placed.CreationTimestamp.Time, explaining("pod", o),
-			"it can never start: it names its node in spec.nodeName, so no scheduler selects a node for claim %s; make it anew with a nodeSelector", c.Name)
+			"it can never start: it sets spec.nodeName, so no scheduler selects a node for claim %s; create it again with a nodeSelector", c.Name)
 	}
 }
 
@@ -420,12 +420,12 @@ func (j *judgement) apps() {
 		j.Apps = append(j.Apps, row)
 		switch {
 		case a.DeletionTimestamp != nil && j.lasting(a.DeletionTimestamp.Time):
-			j.wrong(o, a.DeletionTimestamp.Time, explaining("app", o), "it is to be deleted, and something keeps it")
+			j.wrong(o, a.DeletionTimestamp.Time, explaining("app", o), "it is being deleted, and something keeps it")
 		case a.DeletionTimestamp != nil, row.Ready, row.Reason == tarnv1.ReasonNothingDeployed:
 		case c != nil && (slices.Contains(urgent, c.Reason) || j.lasting(c.LastTransitionTime.Time)):
 			j.wrong(o, c.LastTransitionTime.Time, explaining("app", o), "it is not ready, %s: %s", c.Reason, appplan.Brief(c.Message))
 		case c == nil && j.lasting(a.CreationTimestamp.Time):
-			j.wrong(o, a.CreationTimestamp.Time, explaining("app", o), "no controller has looked at it")
+			j.wrong(o, a.CreationTimestamp.Time, explaining("app", o), "no controller has reconciled it")
 		}
 	}
 }

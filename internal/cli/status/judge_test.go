@@ -131,8 +131,8 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 		{"nothing", func(*View) {}, ""},
 		{"no installation", func(v *View) { *v = View{Now: now, Missing: []string{kindApp, kindProvisioner}} }, "CustomResourceDefinition pavprovisioners.pav.albertofaria.github.io: Tarn is not installed in this cluster; docs/operations/install.md says what that needs; helm install tarn charts/tarn"},
 		{"a controller that needs no lease", func(v *View) { v.Lease = nil }, ""},
-		{"a controller that has ended", func(v *View) { v.Lease.Spec.HolderIdentity = nil }, "Lease tarn-system/tarn-controller: no controller leads: the last tarn controller has ended"},
-		{"a controller that died", func(v *View) { v.Lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(hour.Time)) }, "no controller leads: host-1 renewed it last 60m ago"},
+		{"a controller that has ended", func(v *View) { v.Lease.Spec.HolderIdentity = nil }, "Lease tarn-system/tarn-controller: no controller is the leader: the last tarn controller has ended"},
+		{"a controller that died", func(v *View) { v.Lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(hour.Time)) }, "no controller is the leader: host-1 last renewed it 60m ago"},
 		{"a pod that is not ready", func(v *View) {
 			v.Deployments.Items = []appsv1.Deployment{{ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-system", Name: "tarn-api"}, Status: appsv1.DeploymentStatus{ReadyReplicas: 0}}}
 		}, "Deployment tarn-system/tarn-api: 0 of 1 pods are ready; kubectl -n tarn-system get pods"},
@@ -141,7 +141,7 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 		{"a provisioner that is refused", func(v *View) {
 			v.Provisioners.Items[0].Status.Conditions[0] = testkit.Accepted(metav1.ConditionFalse, "Invalid", "line 3")
 		}, "PavProvisioner gold: it is not accepted: line 3; kubectl describe pavprovisioner gold"},
-		{"a provisioner that nobody has judged", func(v *View) { v.Provisioners.Items[0].Generation = 2 }, "no controller has judged it as it is now"},
+		{"a provisioner that nobody has judged", func(v *View) { v.Provisioners.Items[0].Generation = 2 }, "no controller has validated its current spec"},
 		{"a provisioner that no node serves", func(v *View) {
 			p := &v.Provisioners.Items[0]
 			p.Status.Conditions = append(p.Status.Conditions, metav1.Condition{Type: pavv1.ConditionReady, Status: metav1.ConditionFalse, Message: "no node serves it", LastTransitionTime: hour})
@@ -167,7 +167,7 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 		{"an expansion that fails", func(v *View) {
 			record(v).Status.Expansion = &tarnv1.PavVolumeExpansion{LastError: &tarnv1.PavVolumeError{Step: tarnv1.StepExpansion, Message: "no room"}}
 		}, "expansion by PavProvisioner gold has failed: no room"},
-		{"a handle of two", func(v *View) { record(v).Status.Phase = tarnv1.VolumeDisputed }, "a handle that another volume has"},
+		{"a handle of two", func(v *View) { record(v).Status.Phase = tarnv1.VolumeDisputed }, "gave it the handle of another volume; an administrator has to decide"},
 		{"a volume that is lost on a node", func(v *View) {
 			stage(v).Status.Node.Phase, stage(v).Status.Node.Loss = tarnv1.StageLost, &tarnv1.StageLoss{Time: hour, Message: "unmounted"}
 		}, "PavStage stage-1: volume pvc-claim-uid on node n1 is lost: unmounted; tarn explain volume pvc-claim-uid"},
@@ -188,7 +188,7 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 		{"a staging that failed and went well then", func(v *View) { failedStaging(v, "stage-1", time.Second) }, ""},
 		{"a staging that failed, and nobody asks again", func(v *View) { v.Stages.Items = nil; failedStaging(v, "stage-1", time.Hour) }, ""},
 		{"a staging that takes long", func(v *View) { stage(v).Status.Node.Phase = tarnv1.StageWaiting }, "is not staged yet"},
-		{"an unstaging that takes long", func(v *View) { stage(v).DeletionTimestamp, stage(v).Status.Pod.Message = &hour, "busy" }, "is being unstaged for long: busy"},
+		{"an unstaging that takes long", func(v *View) { stage(v).DeletionTimestamp, stage(v).Status.Pod.Message = &hour, "busy" }, "has been unstaging for a long time: busy"},
 		{"a claim that waits for long", func(v *View) { pending(v, hour) }, "claim shop/data: it has no volume; tarn explain claim shop/data"},
 		{"a claim that waits for a moment", func(v *View) { pending(v, moment) }, ""},
 		{"a claim that waits for its pod, as its class has it", func(v *View) {
@@ -196,7 +196,7 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 			v.Classes.Items[0].VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
 		}, ""},
 		{"a pod that names its node itself, while its claim waits for the scheduler", func(v *View) { waiting(v); pod(v, "n1", hour) },
-			"pod shop/web: it can never start: it names its node in spec.nodeName, so no scheduler selects a node for claim data; make it anew with a nodeSelector; tarn explain pod shop/web"},
+			"pod shop/web: it can never start: it sets spec.nodeName, so no scheduler selects a node for claim data; create it again with a nodeSelector; tarn explain pod shop/web"},
 		{"a pod that names its node itself, for a moment", func(v *View) { waiting(v); pod(v, "n1", moment) }, ""},
 		{"a pod that waits for the scheduler, as its claim does", func(v *View) { waiting(v); pod(v, "", hour) }, ""},
 		{"two pods, one of which the scheduler may place", func(v *View) { waiting(v); pod(v, "", hour); pod(v, "n1", hour) }, ""},
@@ -213,16 +213,16 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 			claim(v).Annotations[volume.AnnSelectedNode] = "n1"
 		}, "it has no volume"},
 		{"a claim that is lost", func(v *View) { claim(v).Status.Phase = corev1.ClaimLost }, "claim shop/data: its volume"},
-		{"a claim that does not go", func(v *View) { claim(v).DeletionTimestamp = &hour }, "claim shop/data: it is to be deleted, and something keeps it"},
+		{"a claim that does not go", func(v *View) { claim(v).DeletionTimestamp = &hour }, "claim shop/data: it is being deleted, and something keeps it"},
 		{"a volume that failed", func(v *View) {
 			v.Volumes.Items[0].Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumeFailed, Message: "no deleter"}
 		}, "volume pvc-claim-uid: it has failed: no deleter"},
 		{"a volume that is not reclaimed", func(v *View) {
 			v.Volumes.Items[0].Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumeReleased, LastPhaseTransitionTime: &hour}
 		}, "has not been reclaimed by policy Delete"},
-		{"a volume that does not go", func(v *View) { v.Volumes.Items[0].DeletionTimestamp = &hour }, "volume pvc-claim-uid: it is to be deleted"},
+		{"a volume that does not go", func(v *View) { v.Volumes.Items[0].DeletionTimestamp = &hour }, "volume pvc-claim-uid: it is being deleted, and something keeps it"},
 		{"a volume in the trash", func(v *View) { spare(v, "t", inTrash(now.Add(time.Hour))) }, ""},
-		{"a volume whose time in the trash is over", func(v *View) { spare(v, "t", inTrash(hour.Time)) }, "volume t: its time in the trash is over"},
+		{"a volume whose time in the trash is over", func(v *View) { spare(v, "t", inTrash(hour.Time)) }, "volume t: its retention has ended, but it has not been deleted"},
 		{"an app that is refused", func(v *View) {
 			v.Apps.Items[0].Status.Conditions = notReady(tarnv1.ReasonRefused, moment)
 		}, "app shop/web: it is not ready, Refused: because; tarn explain app shop/web"},
@@ -244,10 +244,10 @@ func TestWhatIsWrongIsToldWithTheCommandToGoOnWith(t *testing.T) {
 			c.change(v)
 			r := judge(v)
 			got := problems(r)
-			if c.want == "" && (got != "" || !r.Healthy || !strings.HasSuffix(r.Verdict, " is well")) {
+			if c.want == "" && (got != "" || !r.Healthy || !strings.HasSuffix(r.Verdict, " is healthy")) {
 				t.Errorf("%s\n%s", r.Verdict, got)
 			}
-			if c.want != "" && (len(r.Problems) != 1 || !strings.Contains(got, c.want) || r.Healthy || !strings.HasSuffix(r.Verdict, "not well: 1 thing is wrong")) {
+			if c.want != "" && (len(r.Problems) != 1 || !strings.Contains(got, c.want) || r.Healthy || !strings.HasSuffix(r.Verdict, "not healthy: 1 problem")) {
 				t.Errorf("%s\ngot  %s\nwant %s", r.Verdict, got, c.want)
 			}
 		})
@@ -259,7 +259,7 @@ func TestWhatIsHiddenIsNotCalledWell(t *testing.T) {
 	v.Unread = []Unread{{kindLease, "needs permission to get leases"}, {"CSINode", "needs permission to list csinodes"}}
 	v.Lease, v.Nodes.Items = nil, nil
 	r := judge(v)
-	if r.Healthy || len(r.Problems) > 0 || r.Controller != nil || r.Nodes != nil || !strings.Contains(r.Verdict, "cannot be judged") || len(r.Unread) != 2 {
+	if r.Healthy || len(r.Problems) > 0 || r.Controller != nil || r.Nodes != nil || !strings.Contains(r.Verdict, "cannot be assessed") || len(r.Unread) != 2 {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -267,7 +267,7 @@ func TestWhatIsHiddenIsNotCalledWell(t *testing.T) {
 func TestOneNamespaceIsJudgedByWhatIsInIt(t *testing.T) {
 	v := world()
 	v = &View{Now: now, Namespace: "shop", Claims: v.Claims, Apps: v.Apps, Unread: []Unread{{kindClass, "needs permission to list storageclasses"}}}
-	if r := judge(v); !r.Healthy || r.Verdict != "namespace shop is well" || r.Controller != nil {
+	if r := judge(v); !r.Healthy || r.Verdict != "namespace shop is healthy" || r.Controller != nil {
 		t.Errorf("got %+v", r)
 	}
 }

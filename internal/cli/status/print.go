@@ -40,11 +40,11 @@ func (r *Report) Print(w io.Writer, paint Paint, now time.Time) error {
 		}
 	}
 	if len(r.Problems) > 0 {
-		text.WriteString("\nwhat is wrong:\n")
+		text.WriteString("\nproblems:\n")
 	}
 	for i, p := range r.Problems {
 		if i == mostProblems {
-			fmt.Fprintf(&text, "and %d more; --output json has all\n", len(r.Problems)-i)
+			fmt.Fprintf(&text, "and %d more; see all with --output json\n", len(r.Problems)-i)
 			break
 		}
 		since := ""
@@ -70,11 +70,11 @@ func (r *Report) lines(w io.Writer, now time.Time) error {
 		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 	if c := r.Controller; c != nil && c.Leads {
-		line("controller", "%s leads, renewed %s ago", terminal.Plain(c.Holder), duration.HumanDuration(max(now.Sub(*c.Renewed), 0)))
+		line("controller", "%s is the leader, renewed %s ago", terminal.Plain(c.Holder), duration.HumanDuration(max(now.Sub(*c.Renewed), 0)))
 	} else if c != nil && c.State == "missing" {
-		line("controller", "holds no lease, as usual on the embedded cluster; elsewhere see whether its pod runs")
+		line("controller", "holds no lease, as usual on the embedded cluster; on other clusters check that its pod runs")
 	} else if c != nil {
-		line("controller", "none leads: its lease is %s", c.State)
+		line("controller", "no leader: its lease is %s", c.State)
 	}
 	if n := r.Nodes; n != nil {
 		without := ""
@@ -100,7 +100,7 @@ func (r *Report) lines(w io.Writer, now time.Time) error {
 	if t := r.Trash; t != nil {
 		next := "none has an end"
 		if t.Next != nil {
-			next = "the next goes in " + duration.HumanDuration(max(t.Next.Sub(now), 0))
+			next = "the next expires in " + duration.HumanDuration(max(t.Next.Sub(now), 0))
 		}
 		line("trash", "%d, %s; %s", t.Volumes, size(t.Bytes), next)
 	}

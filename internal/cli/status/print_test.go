@@ -25,14 +25,14 @@ func TestTheVerdictComesFirstAndWhatIsWrongLast(t *testing.T) {
 	if err := judge(v).Print(&out, brackets{}, now); err != nil {
 		t.Fatal(err)
 	}
-	want := `[bad tarn is not well: 1 thing is wrong]
+	want := `[bad tarn is not healthy: 1 problem]
 
-controller   host-1 leads, renewed 1s ago
+controller   host-1 is the leader, renewed 1s ago
 node agents  on 1 of 1 nodes
 claims       1 Terminating
 volumes      1 Bound (1Gi), 1 InTrash (1Gi)
 records      1 Created
-trash        1, 1Gi; the next goes in 60m
+trash        1, 1Gi; the next expires in 60m
 
 PROVISIONER  ACCEPTED  VOLUMES  FAILING
 gold         yes       2        0
@@ -43,8 +43,8 @@ fast  yes    2      2        0       1       5
 NAMESPACE  APP  READY  RUNNING  VOLUMES  REASON
 shop       web  yes    1/1      1        Ready
 
-what is wrong:
-- [bad claim shop/data], since 60m: it is to be deleted, and something keeps it
+problems:
+- [bad claim shop/data], since 60m: it is being deleted, and something keeps it
     [hint tarn explain claim shop/data]
 
 cannot read each PavStage: needs permission to list pavstages.tarn.dev
@@ -74,7 +74,7 @@ func TestManyProblemsAreCounted(t *testing.T) {
 	if err := judge(v).Print(&out, brackets{}, now); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Count(out.String(), "tarn explain claim"); got != mostProblems || !strings.Contains(out.String(), "and 3 more; --output json has all") {
+	if got := strings.Count(out.String(), "tarn explain claim"); got != mostProblems || !strings.Contains(out.String(), "and 3 more; see all with --output json") {
 		t.Errorf("%d problems are told:\n%s", got, out.String())
 	}
 }

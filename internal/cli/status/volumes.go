@@ -104,13 +104,13 @@ func (j *judgement) volume(vol *corev1.PersistentVolume, state string) {
 		}
 	case stateTerminating:
 		if at := vol.DeletionTimestamp.Time; j.lasting(at) {
-			j.wrong(o, at, explaining("volume", o), "it is to be deleted, and something keeps it")
+			j.wrong(o, at, explaining("volume", o), "it is being deleted, and something keeps it")
 		}
 	case stateTrash:
 		if until, known, err := volume.TrashedUntil(vol); err != nil {
 			j.wrong(o, time.Time{}, "kubectl describe pv "+vol.Name, "it is in the trash without an end: %v", err)
 		} else if known && !volume.DeletionProtected(vol) && j.lasting(until) {
-			j.wrong(o, until, explaining("volume", o), "its time in the trash is over, and it has not gone")
+			j.wrong(o, until, explaining("volume", o), "its retention has ended, but it has not been deleted")
 		}
 	}
 }

@@ -67,10 +67,10 @@ type AppVolume struct {
 	// +kubebuilder:validation:MaxLength=52
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// mountPath is the folder of the container at which it appears.
+	// mountPath is the directory of the container at which it appears.
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="self.startsWith('/') && self != '/' && !self.endsWith('/') && !self.contains(':') && !self.contains('//') && !(self + '/').contains('/./') && !(self + '/').contains('/../')",message="mountPath must be a plain absolute path other than /, for example /data"
-	// +kubebuilder:validation:XValidation:rule="!['/proc', '/sys', '/dev', '/pav', '/run/secrets', '/var/run/secrets'].exists(r, self == r || self.startsWith(r + '/') || r.startsWith(self + '/'))",message="mountPath is reserved, or hides a folder that is; choose another, for example /data"
+	// +kubebuilder:validation:XValidation:rule="!['/proc', '/sys', '/dev', '/pav', '/run/secrets', '/var/run/secrets'].exists(r, self == r || self.startsWith(r + '/') || r.startsWith(self + '/'))",message="mountPath is reserved, or hides a directory that is; choose another, for example /data"
 	MountPath string `json:"mountPath"`
 	// sizeGi is how large it is to be, in GiB. A claim that is larger already stays as
 	// it is: volumes never shrink.

@@ -55,7 +55,7 @@ type StageLoss struct {
 	// failed is the latest attempt to stage it again that failed, 0 if none did.
 	// +optional
 	Failed int32 `json:"failed,omitempty"`
-	// cleared is the latest attempt after which the stage's folder was cleared: the
+	// cleared is the latest attempt after which the stage's directory was cleared: the
 	// next one may start.
 	// +optional
 	Cleared int32 `json:"cleared,omitempty"`

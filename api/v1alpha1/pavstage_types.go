@@ -30,7 +30,7 @@ const (
 	// stage; the next attempt is a new one.
 	StageFailed StageNodePhase = "Failed"
 	// StageUnmounted: deletion is requested, the staging pod is gone, and the node
-	// has no mount left at the targets or below the stage's folder. The unstaging
+	// has no mount left at the targets or below the stage's directory. The unstaging
 	// pod may run.
 	StageUnmounted StageNodePhase = "Unmounted"
 )
@@ -66,7 +66,7 @@ const (
 	// or it failed; message says which.
 	StagePodFailed StagePodPhase = "Failed"
 	// StagePodGone: the staging pod is gone though the stage goes on; the next one is
-	// started when the node agent has cleared the stage's folder.
+	// started when the node agent has cleared the stage's directory.
 	StagePodGone StagePodPhase = "Gone"
 	// StagePodStopped: deletion is requested and the staging pod is gone.
 	StagePodStopped StagePodPhase = "Stopped"
@@ -86,8 +86,8 @@ type StageConsumer struct {
 	UID types.UID `json:"uid"`
 }
 
-// PavStageSpec says which volume is made available where. It is written once, by the
-// node agent, which never creates a pod itself, or ahead of it by the stage controller.
+// PavStageSpec says which volume is made available on which node. It is written once, by
+// the node agent or ahead of it by the stage controller.
 type PavStageSpec struct {
 	// provisioner whose volumeStaging is used.
 	Provisioner ProvisionerReference `json:"provisioner"`
@@ -102,15 +102,15 @@ type PavStageSpec struct {
 	// reads it. Otherwise these share the stage of the other pods, with read-only mounts.
 	// +optional
 	ReadOnly bool `json:"readOnly,omitempty"`
-	// aheadFor is the pod that the kubelet has taken on, where the stage controller has
-	// begun the stage before the kubelet asked for the volume.
+	// aheadFor is the pod for which the stage controller created the stage before the
+	// kubelet asked for the volume.
 	// +optional
 	AheadFor *StageConsumer `json:"aheadFor,omitempty"`
 }
 
 // PavStageNodeStatus is written by the node agent alone.
 type PavStageNodeStatus struct {
-	// phase, see StageNodePhase.
+	// phase of the node agent's part: whether the volume is staged, lost or unmounted.
 	// +optional
 	Phase StageNodePhase `json:"phase,omitempty"`
 	// message says what is waited for, or what failed, with the text of /pav/error.
@@ -147,7 +147,7 @@ type PavStageNodeStatus struct {
 
 // PavStagePodStatus is written by the stage controller alone.
 type PavStagePodStatus struct {
-	// phase, see StagePodPhase.
+	// phase of the stage controller's part: which pod runs or has ended.
 	// +optional
 	Phase StagePodPhase `json:"phase,omitempty"`
 	// message says what went wrong or what is waited for.
@@ -156,10 +156,10 @@ type PavStagePodStatus struct {
 	// namespace of the staging and unstaging pods.
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
-	// name of the pod this phase speaks of.
+	// name of the pod of this phase.
 	// +optional
 	Name string `json:"name,omitempty"`
-	// uid of the pod this phase speaks of.
+	// uid of the pod of this phase.
 	// +optional
 	UID types.UID `json:"uid,omitempty"`
 	// staged says that a staging pod was sent to the API server, so that
@@ -183,31 +183,28 @@ type PavStagePodStatus struct {
 	// recovery is what volumeStaging said when the staging pod was made.
 	// +optional
 	Recovery StageRecovery `json:"recovery,omitempty"`
-	// restarts is how often the staging pod was started again in a row, each
-	// having lasted but a short time.
+	// restarts is how often in a row the staging pod was started again after it had run
+	// only for a short time.
 	// +optional
 	Restarts int32 `json:"restarts,omitempty"`
 	// startTime is when the staging pod of this attempt was started.
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
-	// claimDeleted is the uid of the volume's claim once that is being deleted. Pods that have
-	// never started get the volume no more.
-	// +optional
-	ClaimDeleted types.UID `json:"claimDeleted,omitempty"`
-	// lossTold and reboundTold are the numbers of the latest loss of which the pods
-	// that use the volume were told that it began, and that it ended.
+	// lossTold is the number of the latest loss whose beginning was reported to the
+	// pods that use the volume.
 	// +optional
 	LossTold int32 `json:"lossTold,omitempty"`
+	// reboundTold is the number of the latest loss whose end was reported to them.
 	// +optional
 	ReboundTold int32 `json:"reboundTold,omitempty"`
-	// evictions are the pods that are still to be evicted because the volume was lost
-	// under them, with what keeps each.
+	// evictions are the pods that are still to be evicted because the volume was lost,
+	// with what prevents each eviction.
 	// +listType=atomic
 	// +optional
 	Evictions []StageEviction `json:"evictions,omitempty"`
 }
 
-// PavStageStatus has one part a writer.
+// PavStageStatus has one part for each writer.
 type PavStageStatus struct {
 	// node is the node agent's part.
 	// +optional
@@ -217,40 +214,41 @@ type PavStageStatus struct {
 	Pod PavStagePodStatus `json:"pod,omitempty"`
 }
 
-// PavStage is one volume made available on one node, shared by every pod that uses
-// it there. Only where the templates of staging or unstaging read readOnly, read-only pods
-// have a stage of their own. Its name is that of volume, node and readOnly: see StageName.
+// PavStage is one volume made available on one node. Every pod that uses the volume there
+// shares it. Only if the templates of staging or unstaging read readOnly, read-only pods
+// have a stage of their own. Its name is derived from volume, node and readOnly.
 //
-// Protocol. The node agent creates it with both finalizers when the kubelet asks
-// for the volume, adds the target to status.node.targets, and waits. The stage
-// controller starts the staging pod on the node, whose /pav is the folder
-// <state dir>/stages/<uid of the PavStage>/pav, and mirrors the pod into status.pod.
-// When the pod Succeeded, or /pav/ready exists, the node agent checks /pav/volume,
-// records path and phase Staged, and bind-mounts it at each target. When the last
-// target goes, or staging fails, the node agent deletes the object: the stage
-// controller removes the staging pod (Stopped), the node agent unmounts what is left
-// (Unmounted), the stage controller runs the unstaging pod (Unstaged) and removes
-// its finalizer, the node agent removes the folder and its own.
+// The node agent creates it with both finalizers when the kubelet asks for the volume, and
+// adds the target to status.node.targets. The stage controller then starts the staging pod
+// on the node and mirrors the pod into status.pod. The pod's /pav is the directory
+// `<state dir>/stages/<uid of the PavStage>/pav`. When the pod has succeeded, or /pav/ready
+// exists, the node agent checks /pav/volume. It records path and phase Staged, and
+// bind-mounts the volume at each target.
 //
-// The stage controller may create it ahead, when the kubelet has taken on a pod that uses
-// the volume and has yet to ask for it (spec.aheadFor). It starts the staging pod when the
-// node agent has answered, by phase Waiting. Without a target the stage stays until the
-// kubelet has asked (status.node.taken); the stage controller deletes it where that pod
-// goes before. Until then nothing of a volume for one node is begun on another.
+// When the last target is gone, or staging fails, the node agent deletes the object. The
+// stage controller removes the staging pod (Stopped), and the node agent unmounts what is
+// left (Unmounted). Then the stage controller runs the unstaging pod (Unstaged) and removes
+// its finalizer. Last, the node agent removes the directory and its own finalizer.
 //
-// Anybody else may delete it too. Then the staging pod stays while the node agent finds
-// the volume mounted at a target (inUse), and the stage ends when the last one goes.
+// The stage controller may create the stage ahead, when the kubelet has accepted a pod but
+// has not yet asked for the volume (spec.aheadFor). It starts the staging pod when the node
+// agent has answered with phase Waiting. Without a target the stage stays until the kubelet
+// has asked (status.node.taken). If the pod is gone before that, the stage controller
+// deletes the stage. Until then no stage of a volume for one node is started on another.
 //
-// When the volume is lost under its users, the node agent writes status.node.loss and
-// phase Lost; the stage controller removes the staging pod (Gone); the node agent
-// unmounts and empties the folder (loss.cleared); the stage controller starts the next
-// attempt; when that has made the volume available, the node agent binds it anew and
-// writes Staged.
+// Users may delete the stage too. Then the staging pod stays while the node agent finds the
+// volume mounted at a target (inUse). The stage ends when the last target is gone.
 //
-// While the stage is Staged, the kubelet may ask that the volume grow: the node agent
-// writes the next attempt into status.node.expansion, the stage controller runs the
-// node expansion pod, with the same /pav, and answers with that attempt in
-// status.pod.expansion. A stage ends only when that pod, too, is gone.
+// When the volume is lost while pods use it, the node agent writes status.node.loss and
+// phase Lost. The stage controller removes the staging pod (Gone). The node agent unmounts
+// and empties the directory (loss.cleared), and the stage controller starts the next
+// attempt. When that has made the volume available, the node agent mounts it again at each
+// target and writes Staged.
+//
+// While the stage is Staged, the kubelet may ask for an expansion. The node agent writes the
+// next attempt into status.node.expansion. The stage controller runs the node expansion pod,
+// with the same /pav, and answers with that attempt in status.pod.expansion. A stage ends
+// only when that pod, too, is gone.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -144,7 +144,7 @@ type PavVolumeExpansion struct {
 
 // PavVolumeStatus is how far the volume has come.
 type PavVolumeStatus struct {
-	// phase, see VolumePhase.
+	// phase of the volume.
 	// +optional
 	Phase VolumePhase `json:"phase,omitempty"`
 	// handle is the volume's name for its provisioner. From Creating on it is the one that

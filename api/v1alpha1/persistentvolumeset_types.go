@@ -64,25 +64,25 @@ type PersistentVolumeSetTemplateMetadata struct {
 // +kubebuilder:validation:XValidation:rule="has(self.spec.accessModes) && self.spec.accessModes.size() > 0",message="spec.accessModes must name at least one access mode, for example ReadWriteOnce"
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.accessModes) || !('ReadWriteOncePod' in self.spec.accessModes) || self.spec.accessModes.size() == 1",message="spec.accessModes: ReadWriteOncePod cannot be combined with another access mode"
 // +kubebuilder:validation:XValidation:rule="has(self.spec.storageClassName) && self.spec.storageClassName.size() > 0",message="spec.storageClassName must name the class whose provisioner makes the volumes and whose claims draw them"
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.claimRef)",message="spec.claimRef is set by whoever draws a volume; remove it"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.claimRef)",message="spec.claimRef is set when a claim draws a volume; remove it"
 // +kubebuilder:validation:XValidation:rule="!(has(self.spec.csi) || has(self.spec.hostPath) || has(self.spec.local) || has(self.spec.nfs) || has(self.spec.iscsi) || has(self.spec.fc) || has(self.spec.flexVolume) || has(self.spec.rbd) || has(self.spec.cephfs) || has(self.spec.glusterfs) || has(self.spec.cinder) || has(self.spec.awsElasticBlockStore) || has(self.spec.gcePersistentDisk) || has(self.spec.azureDisk) || has(self.spec.azureFile) || has(self.spec.vsphereVolume) || has(self.spec.quobyte) || has(self.spec.portworxVolume) || has(self.spec.scaleIO) || has(self.spec.storageos) || has(self.spec.photonPersistentDisk) || has(self.spec.flocker))",message="spec names a volume source, which the provisioner of spec.storageClassName is to choose for each volume; remove it"
 type PersistentVolumeSetTemplate struct {
 	// metadata of the volumes.
 	// +optional
 	Metadata PersistentVolumeSetTemplateMetadata `json:"metadata,omitempty"`
-	// spec of the volumes. capacity, accessModes, volumeMode and
-	// volumeAttributesClassName are asked of the provisioner of storageClassName;
-	// persistentVolumeReclaimPolicy and mountOptions, where given, take the place of
-	// the class'; nodeAffinity says on which nodes volumes may be made, where the class
-	// waits for the first consumer. A volume source or a claimRef is refused.
+	// spec of the volumes. The provisioner of storageClassName creates them with
+	// capacity, accessModes, volumeMode and volumeAttributesClassName. If
+	// persistentVolumeReclaimPolicy or mountOptions are set, they replace those of the
+	// class. If the class waits for the first consumer, nodeAffinity says on which nodes
+	// volumes may be created. A volume source or a claimRef is rejected.
 	Spec corev1.PersistentVolumeSpec `json:"spec"`
 	// topologyKey is a label of nodes over whose values the spare volumes are spread
 	// evenly, where the class waits for the first consumer.
 	// +kubebuilder:validation:MaxLength=317
 	// +optional
 	TopologyKey string `json:"topologyKey,omitempty"`
-	// tolerations are those of whoever will use the volumes: where the class waits for
-	// the first consumer, spare volumes are made on nodes with these taints too.
+	// tolerations are those of the pods that will use the volumes. If the class waits for
+	// the first consumer, spare volumes are also created on nodes with these taints.
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=atomic
 	// +optional
@@ -100,8 +100,8 @@ type PersistentVolumeSetSpec struct {
 	// maximumReplicas is how many volumes there may be, those in use included.
 	// +kubebuilder:validation:Minimum=0
 	MaximumReplicas int32 `json:"maximumReplicas"`
-	// selector is the labels of the volumes that count, whoever made them. It cannot
-	// be changed.
+	// selector is the labels of the volumes that count, also if the set did not create
+	// them. It cannot be changed.
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="selector cannot be changed: volumes would be lost from sight; make another set"
@@ -116,44 +116,48 @@ type PersistentVolumeSetSpec struct {
 
 // PersistentVolumeSetScalerReference names a PersistentVolumeSetScaler.
 type PersistentVolumeSetScalerReference struct {
+	// namespace of the scaler.
 	// +kubebuilder:validation:MinLength=1
 	Namespace string `json:"namespace"`
+	// name of the scaler.
 	// +kubebuilder:validation:MinLength=1
 	Name string `json:"name"`
 }
 
-// PersistentVolumeSetStatus is what there is. Each volume that the selector selects is
+// PersistentVolumeSetStatus counts the volumes of the set. Each volume that the selector selects is
 // counted once.
 type PersistentVolumeSetStatus struct {
-	// replicas is how many volumes there are, those being made included.
+	// replicas is how many volumes there are, including those being created.
 	// +optional
 	Replicas int32 `json:"replicas"`
-	// boundReplicas have a claim, or are reserved for one; not those with a scrub claim.
+	// boundReplicas is how many volumes have a claim or are reserved for one, without those
+	// that are being scrubbed.
 	// +optional
 	BoundReplicas int32 `json:"boundReplicas"`
-	// unboundReplicas are Available.
+	// unboundReplicas is how many volumes are Available.
 	// +optional
 	UnboundReplicas int32 `json:"unboundReplicas"`
-	// creatingReplicas are being made.
+	// creatingReplicas is how many volumes are being created.
 	// +optional
 	CreatingReplicas int32 `json:"creatingReplicas"`
-	// recyclingReplicas are released, or being scrubbed, and will be Available again.
+	// recyclingReplicas is how many volumes are released or being scrubbed, and will be
+	// Available again.
 	// +optional
 	RecyclingReplicas int32 `json:"recyclingReplicas"`
-	// releasedReplicas hold the data of a claim that is gone, and are kept: by their
-	// policy, or in the trash.
+	// releasedReplicas is how many volumes hold the data of a deleted claim and are kept,
+	// by their policy or in the trash.
 	// +optional
 	ReleasedReplicas int32 `json:"releasedReplicas"`
-	// failedReplicas could not be reclaimed.
+	// failedReplicas is how many volumes could not be reclaimed.
 	// +optional
 	FailedReplicas int32 `json:"failedReplicas"`
-	// outdatedReplicas are unboundReplicas of an older template.
+	// outdatedReplicas is how many of the Available volumes have an older template.
 	// +optional
 	OutdatedReplicas int32 `json:"outdatedReplicas"`
 	// selector is spec.selector as text, for the scale subresource.
 	// +optional
 	Selector string `json:"selector,omitempty"`
-	// observedGeneration is the generation of the spec these counts are held against.
+	// observedGeneration is the generation of the spec these counts are compared with.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// conditions are Ready.

@@ -9,9 +9,8 @@ const ConditionFollowed = "Followed"
 
 // PersistentVolumeSetScalerSpec is what an autoscaler writes.
 type PersistentVolumeSetScalerSpec struct {
-	// persistentVolumeSet names the set. It follows this scaler where its spec.scaler
-	// names it, so that nobody scales what belongs to the cluster without its
-	// administrator's word.
+	// persistentVolumeSet names the set. The set follows this scaler only if its
+	// spec.scaler names it. So users scale a set only if an administrator allows it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="persistentVolumeSet cannot be changed; make another scaler"
 	PersistentVolumeSet string `json:"persistentVolumeSet"`
@@ -22,12 +21,12 @@ type PersistentVolumeSetScalerSpec struct {
 	Replicas int32 `json:"replicas"`
 }
 
-// PersistentVolumeSetScalerStatus is what there is.
+// PersistentVolumeSetScalerStatus is the state of the set that the scaler names.
 type PersistentVolumeSetScalerStatus struct {
 	// replicas is how many volumes of the set are Available.
 	// +optional
 	Replicas int32 `json:"replicas"`
-	// selector is the set's as text, for the scale subresource: an autoscaler asks for one.
+	// selector is the set's selector as text. The scale subresource needs it.
 	// +optional
 	Selector string `json:"selector,omitempty"`
 	// conditions are Followed.
@@ -37,9 +36,8 @@ type PersistentVolumeSetScalerStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// PersistentVolumeSetScaler is what a HorizontalPodAutoscaler scales in the place of a
-// PersistentVolumeSet: it looks for its target in its own namespace alone, and a set
-// belongs to none.
+// PersistentVolumeSetScaler lets a HorizontalPodAutoscaler scale a PersistentVolumeSet.
+// An autoscaler can only scale an object of its own namespace, and a set has none.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -71,30 +71,31 @@ type PavProvisionerSpec struct {
 	// +listType=set
 	ProvisioningModes []ProvisioningMode `json:"provisioningModes"`
 
-	// claimAccess says which claims get_pvc may read: ClaimNamespace, those of the
-	// claim's own namespace and those that allow it by annotation
-	// tarn.dev/readable-from, or AnyNamespace, as in the original, where whoever makes
-	// a claim may have every other one read. get_pv may read the provisioner's volumes
-	// that are bound to claims of the claim's own namespace, or of any.
+	// claimAccess says which claims the templates may read by get_pvc. ClaimNamespace
+	// means those of the claim's own namespace, and those that allow it by annotation
+	// tarn.dev/readable-from. AnyNamespace means all, as in the original: every user who
+	// can create a claim can then have any other claim read. get_pv may read the
+	// provisioner's volumes that are bound to such claims.
 	// +kubebuilder:default=ClaimNamespace
 	// +optional
 	ClaimAccess ClaimAccess `json:"claimAccess,omitempty"`
 
-	// topology says from where the volumes can be used: Cluster, every node, as in the
-	// original, or Node, the one they were created on. With Node, the creation pod
-	// runs on the node the scheduler has selected for the consumer (where the class
-	// waits for one), the PersistentVolume gets that node as its affinity, the deletion
-	// pod runs there, and a creation that fails there lets the scheduler choose again.
+	// topology says which nodes can use a volume: with Cluster every node, as in the
+	// original, with Node the one it was created on. With Node, creation and deletion
+	// pods run on that node, and it is the node affinity of the PersistentVolume. If the
+	// class waits for the first consumer, the scheduler selects the node, and selects
+	// again when the creation fails there.
 	// +kubebuilder:default=Cluster
 	// +optional
 	Topology Topology `json:"topology,omitempty"`
 
-	// volumeValidation restricts which claims are served: volumeModes, accessModes,
-	// minCapacity, maxCapacity, and podTemplate, a pod that fails to refuse a claim.
+	// volumeValidation restricts which claims are served, by volumeModes, accessModes,
+	// minCapacity and maxCapacity. If the pod of its podTemplate fails, the claim is
+	// rejected.
 	// +optional
 	VolumeValidation *apiextensionsv1.JSON `json:"volumeValidation,omitempty"`
 
-	// volumeCreation makes a volume: handle, capacity and podTemplate.
+	// volumeCreation creates a volume: handle, capacity and podTemplate.
 	// +optional
 	VolumeCreation *apiextensionsv1.JSON `json:"volumeCreation,omitempty"`
 
@@ -102,17 +103,17 @@ type PavProvisionerSpec struct {
 	// +optional
 	VolumeDeletion *apiextensionsv1.JSON `json:"volumeDeletion,omitempty"`
 
-	// volumeExpansion lets volumes grow: podTemplate, a pod that makes the storage
-	// larger, and nodePodTemplate, a pod that does on each node where the volume is
-	// staged what is left to do there, sharing the /pav of the staging pod. Either may
-	// be left out; without the section, volumes keep their size.
+	// volumeExpansion lets volumes grow. The pod of podTemplate makes the storage larger.
+	// The pod of nodePodTemplate then runs on each node where the volume is staged, and
+	// shares /pav with the staging pod. Either may be left out. Without the section,
+	// volumes keep their size.
 	// +optional
 	VolumeExpansion *apiextensionsv1.JSON `json:"volumeExpansion,omitempty"`
 
-	// volumeRecycling makes a released volume fit for its next user, where annotation
-	// tarn.dev/recycle asks for it: methods, those of Files, Zero and Discard that it
-	// does, all where it says nothing, and podTemplate, a pod that does it and fails
-	// where it could not. Other methods, and all without the section, are Tarn's to do.
+	// volumeRecycling erases a released volume for its next user, if annotation
+	// tarn.dev/recycle asks for that. methods are those of Files, Zero and Discard that
+	// it supports; the default is all. The pod of podTemplate erases the volume, and
+	// fails if it cannot. Tarn itself applies all other methods.
 	// +optional
 	VolumeRecycling *apiextensionsv1.JSON `json:"volumeRecycling,omitempty"`
 
@@ -126,7 +127,7 @@ type PavProvisionerSpec struct {
 
 // PavProvisionerStatus is what Tarn has found out about a provisioner.
 type PavProvisionerStatus struct {
-	// observedGeneration is the generation the conditions speak of.
+	// observedGeneration is the generation of the conditions.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// nodes is on how many nodes the kubelet has the driver registered.

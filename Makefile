@@ -85,7 +85,7 @@ image: ## pack the container image for amd64 and arm64, without Docker, into bin
 	@go -C hack/image run . --root=$(CURDIR) --out=$(CURDIR)/bin/image --image=$(IMAGE) --version=$(VERSION) $(if $(PUSH),--push)
 
 .PHONY: generate
-generate: ## generate deep copies, resources and roles from the Go code, and the manifest from the chart
+generate: ## generate deep copies, resources, roles and docs/reference from the Go code, and the manifest from the chart
 	@$(GEN) object paths=./api/...
 	@$(GEN) crd paths=./api/... output:crd:dir=api/crds
 	@$(GEN) rbac:roleName=tarn-controller,fileName=controller.yaml $(TOGETHER:%=paths=./internal/controller/%) paths=./internal/steppod/... paths=./internal/kube/... output:rbac:dir=deploy/rbac
@@ -94,6 +94,7 @@ generate: ## generate deep copies, resources and roles from the Go code, and the
 	@$(GEN) rbac:roleName=tarn-metrics,fileName=metrics.yaml paths=./internal/cli/guard output:rbac:dir=deploy/rbac
 	@$(GEN) rbac:roleName=tarn-api,fileName=api.yaml paths=./internal/api/... output:rbac:dir=deploy/rbac
 	@$(MAKE) manifest
+	@go run ./hack/reference .
 
 # What others install, from the files above.
 .PHONY: manifest

@@ -22,7 +22,7 @@ formatted() {
 	[ -z "$wrong" ] || { echo "not as gofmt has it: $wrong"; return 1; }
 }
 
-sums() { find api deploy charts -type f -print0 | sort -z | xargs -0 sha256sum; }
+sums() { find api deploy charts docs/reference -type f -print0 | sort -z | xargs -0 sha256sum; }
 
 generated() {
 	local before after

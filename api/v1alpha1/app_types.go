@@ -33,31 +33,30 @@ const (
 // asked for is ready, and no volume is being resized.
 const ConditionDeployed = "Deployed"
 
-// Reasons of an App's conditions.
+// Reasons of conditions Deployed and Ready of an App.
 const (
-	// ReasonNothingDeployed: the spec names no image yet.
+	// ReasonNothingDeployed: the spec names no image yet. Deploy a paas.toml.
 	ReasonNothingDeployed = "NothingDeployed"
-	// ReasonDeploying: the spec is being applied.
+	// ReasonDeploying: the claims, the Deployment and the ConfigMap are being created or changed.
 	ReasonDeploying = "Deploying"
-	// ReasonDeployed: the spec is applied.
+	// ReasonDeployed: everything that the spec asks for exists.
 	ReasonDeployed = "Deployed"
-	// ReasonRefused: the spec asks for what cannot be; nothing happens until it is
-	// changed.
+	// ReasonRefused: the spec cannot be deployed. Change it as the message says.
 	ReasonRefused = "Refused"
-	// ReasonWaitingForVolumes: a claim is not bound.
+	// ReasonWaitingForVolumes: a claim is not bound. See tarn explain app.
 	ReasonWaitingForVolumes = "WaitingForVolumes"
-	// ReasonWaitingForPods: fewer pods are ready than asked for.
+	// ReasonWaitingForPods: fewer pods are ready than spec.replicas.
 	ReasonWaitingForPods = "WaitingForPods"
-	// ReasonPodsFailing: a pod ends again and again, or cannot be started; that is tried
-	// again.
+	// ReasonPodsFailing: a pod fails repeatedly or cannot start. Correct the cause in the message.
 	ReasonPodsFailing = "PodsFailing"
 	// ReasonResizing: a volume is being made larger.
 	ReasonResizing = "Resizing"
-	// ReasonResizeFailed: a volume could not be made larger; it is tried again.
+	// ReasonResizeFailed: a volume could not be made larger. Correct the cause in the message; it is
+	// retried.
 	ReasonResizeFailed = "ResizeFailed"
-	// ReasonReady: all is as asked for.
+	// ReasonReady: all pods are ready, and no volume is being resized.
 	ReasonReady = "Ready"
-	// ReasonDeleting: the App is being taken down.
+	// ReasonDeleting: the App is being deleted.
 	ReasonDeleting = "Deleting"
 )
 

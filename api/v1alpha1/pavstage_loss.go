@@ -30,19 +30,19 @@ const (
 // it is lost; absent before it was staged the first time. The node agent writes it.
 const ConditionHealthy = "Healthy"
 
-// Reasons of ConditionHealthy, and of the Events that tell of a loss.
+// Reasons of condition Healthy of a PavStage.
 const (
 	// ReasonStaged: the volume was staged and never lost.
 	ReasonStaged = "Staged"
-	// ReasonRebound: it was lost, staged again and bound anew.
+	// ReasonRebound: it was lost, staged again and mounted again.
 	ReasonRebound = "Rebound"
-	// ReasonServerDied: what is mounted has no server any more.
+	// ReasonServerDied: the server of the file system has ended. Restart it, or see why it ends.
 	ReasonServerDied = "ServerDied"
-	// ReasonMountGone: what was mounted is not, or /pav/volume is gone.
+	// ReasonMountGone: the volume is not mounted any more, or /pav/volume is missing.
 	ReasonMountGone = "MountGone"
-	// ReasonMountReplaced: something else is mounted in its place, and is right.
+	// ReasonMountReplaced: another valid mount has replaced the volume.
 	ReasonMountReplaced = "MountReplaced"
-	// ReasonPodEnded: the staging pod, which was to stay, failed or was deleted.
+	// ReasonPodEnded: the staging pod failed or was deleted while it had to run.
 	ReasonPodEnded = "StagingPodEnded"
 )
 

@@ -19,21 +19,49 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Reasons a step fails for; the same words stand in conditions and Events.
+// Reasons of a failed step. They are in status.lastError, conditions and Events.
 const (
-	ReasonTemplate      = "TemplateFailed"
-	ReasonInvalid       = "SectionInvalid"
-	ReasonRefused       = "ClaimRefused"
+	// ReasonTemplate: a template could not be evaluated. Correct the template that the message
+	// names.
+	ReasonTemplate = "TemplateFailed"
+	// ReasonInvalid: a section of the PavProvisioner is invalid after its templates were
+	// evaluated. Correct the field that the message names.
+	ReasonInvalid = "SectionInvalid"
+	// ReasonRefused: spec.volumeValidation rejects the claim. Change the claim, or use another
+	// class.
+	ReasonRefused = "ClaimRefused"
+	// ReasonVolumeRefused: the provisioner rejects a PersistentVolume that was written by hand.
+	// Correct the volume as the message says.
 	ReasonVolumeRefused = "VolumeRefused"
-	ReasonHandleTaken   = "HandleTaken"
-	ReasonHandleGoing   = "HandleGoing"
-	ReasonPodRefused    = "PodRefused"
+	// ReasonHandleTaken: another volume has the handle. Change the template of the handle, or
+	// remove the other volume.
+	ReasonHandleTaken = "HandleTaken"
+	// ReasonHandleGoing: another volume with the handle is still being deleted. Wait: the step
+	// continues when that volume is gone.
+	ReasonHandleGoing = "HandleGoing"
+	// ReasonPodRefused: the API server rejects the pod, for example because of a quota or a
+	// policy. Correct what the message names.
+	ReasonPodRefused = "PodRefused"
+	// ReasonNamespaceGone: the namespace of the pod does not exist or is being deleted. Create it
+	// again.
 	ReasonNamespaceGone = "NamespaceGone"
-	ReasonNodeGone      = "NodeGone"
-	ReasonPodFailed     = "PodFailed"
-	ReasonPodDeadline   = "PodDeadlineExceeded"
-	ReasonPodForeign    = "PodNotOurs"
-	ReasonResultLost    = "ResultLost"
+	// ReasonNodeGone: the node where the step has to run does not exist any more. If it does not
+	// come back, its storage is lost.
+	ReasonNodeGone = "NodeGone"
+	// ReasonPodFailed: the pod failed. The message has the text of /pav/error or the end of the
+	// log; correct the cause.
+	ReasonPodFailed = "PodFailed"
+	// ReasonPodDeadline: the pod did not succeed within its deadline. See what it waits for, or
+	// raise activeDeadlineSeconds.
+	ReasonPodDeadline = "PodDeadlineExceeded"
+	// ReasonPodForeign: a pod with the name of the step's pod exists, and Tarn did not create it.
+	// Delete that pod.
+	ReasonPodForeign = "PodNotOurs"
+	// ReasonResultLost: the pod succeeded, but what it wrote to /pav was lost. The next attempt
+	// follows by itself.
+	ReasonResultLost = "ResultLost"
+	// ReasonResultInvalid: the pod wrote an invalid file to /pav. Correct the script that writes
+	// the file that the message names.
 	ReasonResultInvalid = "ResultInvalid"
 )
 

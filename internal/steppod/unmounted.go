@@ -94,5 +94,5 @@ func (o Observation) WaitEvent(pod *corev1.Pod) (action, note string) {
 	return "Wait" + o.waits, fmt.Sprintf("pod %s/%s waits: %s", pod.Namespace, pod.Name, o.Message)
 }
 
-// EventPodWaiting is the reason of that Event.
+// EventPodWaiting: a pod of a step cannot start. The message says what it waits for; correct that.
 const EventPodWaiting = "PodWaiting"

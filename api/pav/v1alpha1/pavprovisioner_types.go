@@ -53,9 +53,8 @@ const (
 	ConditionReady = "Ready"
 )
 
-// ReasonDriverNameTaken is why a PavProvisioner is not Ready, and not Accepted unless it is
-// being deleted: the CSIDriver of its name is somebody else's. It is offered to no kubelet
-// then, but where it has volumes staged.
+// ReasonDriverNameTaken: another CSI driver has the name of the PavProvisioner, which is then
+// not Accepted and not Ready. Give the PavProvisioner another name, or remove that driver.
 const ReasonDriverNameTaken = "DriverNameTaken"
 
 // PavProvisionerSpec is what an administrator writes. Any section, and any field

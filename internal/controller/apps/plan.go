@@ -12,16 +12,26 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// Reasons of Events, beside those of the conditions.
+// Events of an App.
 const (
-	eventCreated   = "VolumeCreated"
-	eventAttached  = "VolumeAttached"
-	eventDetached  = "VolumeDetached"
-	eventGrowing   = "VolumeResizing"
-	eventDeleted   = "VolumeDeleted"
+	// eventCreated: a claim was created for a volume.
+	eventCreated = "VolumeCreated"
+	// eventAttached: a volume that was detached or preserved is mounted again.
+	eventAttached = "VolumeAttached"
+	// eventDetached: a volume is not mounted any more. Its claim and data stay.
+	eventDetached = "VolumeDetached"
+	// eventGrowing: a volume is being made larger.
+	eventGrowing = "VolumeResizing"
+	// eventDeleted: the claim of a volume is deleted with the App.
+	eventDeleted = "VolumeDeleted"
+	// eventPreserved: the claim of a volume stays after the App is deleted.
 	eventPreserved = "VolumePreserved"
-	eventReleased  = "VolumePreservedNoMore"
-	eventRemade    = "VolumeMadeAnew"
+	// eventReleased: the claim of a volume is not preserved any more; it will be deleted with the
+	// App.
+	eventReleased = "VolumePreservedNoMore"
+	// eventRemade: the claim of a volume was deleted, and a new one was created without the data.
+	// Use tarn undelete if you need the data.
+	eventRemade = "VolumeMadeAnew"
 )
 
 // Plan is what to do, in this order.

@@ -211,7 +211,7 @@ func TestAnotherBinderIsNoticedByThePhasesItWrites(t *testing.T) {
 			b.letGo("a", errBusy)
 		}, nil},
 		"a volume that Tarn's recycling has given up, and gives back": {func(b *books) {
-			b.sawVolume(volumeOf("a", "1Gi", version("2"), failedFor(reasonFailedRecycle)))
+			b.sawVolume(volumeOf("a", "1Gi", version("2"), failedFor(recycleFailed)))
 			b.sawVolume(volumeOf("a", "1Gi", version("3"), in(corev1.VolumeReleased)))
 		}, nil},
 		"one that has failed for another reason and is Released": {func(b *books) {
@@ -219,7 +219,7 @@ func TestAnotherBinderIsNoticedByThePhasesItWrites(t *testing.T) {
 			b.sawVolume(volumeOf("a", "1Gi", version("3"), in(corev1.VolumeReleased)))
 		}, []string{"volume Released"}},
 		"one that was given up and is Bound": {func(b *books) {
-			b.sawVolume(volumeOf("a", "1Gi", version("2"), failedFor(reasonFailedRecycle)))
+			b.sawVolume(volumeOf("a", "1Gi", version("2"), failedFor(recycleFailed)))
 			b.sawVolume(volumeOf("a", "1Gi", version("3"), bound))
 		}, []string{"volume Bound"}},
 		"a phase that deleters write": {func(b *books) { b.sawVolume(volumeOf("a", "1Gi", version("2"), in(corev1.VolumeFailed))) }, nil},

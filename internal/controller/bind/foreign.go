@@ -4,9 +4,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// reasonFailedRecycle is that of a volume which Tarn's recycling has called Failed. It
+// recycleFailed is that of a volume which Tarn's recycling has called Failed. It
 // calls it Released again when it is not to be recycled after all.
-const reasonFailedRecycle = "VolumeFailedRecycle"
+const recycleFailed = "VolumeFailedRecycle"
 
 // foreignWrite is a change of phase that only binders make. One that we did not make
 // tells of another binder, as nobody else has reason to write those phases.
@@ -30,7 +30,7 @@ func volumeWrite(had, now *corev1.PersistentVolume) (foreignWrite, bool) {
 	if had == nil || had.UID != now.UID || had.Status.Phase == now.Status.Phase || !newer(had, now) {
 		return foreignWrite{}, false
 	}
-	if had.Status.Phase == corev1.VolumeFailed && had.Status.Reason == reasonFailedRecycle && now.Status.Phase == corev1.VolumeReleased {
+	if had.Status.Phase == corev1.VolumeFailed && had.Status.Reason == recycleFailed && now.Status.Phase == corev1.VolumeReleased {
 		return foreignWrite{}, false
 	}
 	switch now.Status.Phase {

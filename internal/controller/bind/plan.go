@@ -12,16 +12,32 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Reasons of Events, those of Kubernetes' own binder.
+// Events of binding, on a PersistentVolumeClaim or PersistentVolume. The reasons are those of
+// Kubernetes' own binder.
 const (
-	reasonFailedBinding   = "FailedBinding"
-	reasonMismatch        = "VolumeMismatch"
-	reasonFirstConsumer   = "WaitForFirstConsumer"
-	reasonPodScheduled    = "WaitForPodScheduled"
-	reasonProvisioning    = "ExternalProvisioning"
+	// reasonFailedBinding: no volume fits the claim and no class can create one, or the API server
+	// rejects the binding. Set a class, or create a volume.
+	reasonFailedBinding = "FailedBinding"
+	// reasonMismatch: the claim and the volume name each other but do not fit. Change the field
+	// that the message names.
+	reasonMismatch = "VolumeMismatch"
+	// reasonFirstConsumer: the class waits for the first consumer. Create a pod that uses the
+	// claim.
+	reasonFirstConsumer = "WaitForFirstConsumer"
+	// reasonPodScheduled: the claim waits until its pod is scheduled. If that takes long, see the
+	// Events of the pod.
+	reasonPodScheduled = "WaitForPodScheduled"
+	// reasonProvisioning: the binder waits for the provisioner of the class to create a volume.
+	reasonProvisioning = "ExternalProvisioning"
+	// reasonProvisionFailed: the class does not exist, or its provisioner creates no volumes.
+	// Create the class, or use another one.
 	reasonProvisionFailed = "ProvisioningFailed"
-	reasonLost            = "ClaimLost"
-	reasonMisbound        = "ClaimMisbound"
+	// reasonLost: the volume of the claim does not exist any more. The message says how to get the
+	// claim back.
+	reasonLost = "ClaimLost"
+	// reasonMisbound: the volume of the claim belongs to another claim. The message says how to
+	// repair spec.claimRef.
+	reasonMisbound = "ClaimMisbound"
 )
 
 // Plan is what to do, in this order.

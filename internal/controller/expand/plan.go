@@ -13,18 +13,30 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// Reasons of Events, those of Kubernetes' own resizer.
+// Events of an expansion, on a PersistentVolumeClaim. The reasons are those of Kubernetes' own
+// resizer.
 const (
-	eventResizing    = "Resizing"
-	eventFailed      = "VolumeResizeFailed"
-	eventSucceeded   = "VolumeResizeSuccessful"
+	// eventResizing: the storage is being made larger.
+	eventResizing = "Resizing"
+	// eventFailed: an attempt failed. Correct the cause in the message; the next attempt follows
+	// by itself.
+	eventFailed = "VolumeResizeFailed"
+	// eventSucceeded: the volume has its new size.
+	eventSucceeded = "VolumeResizeSuccessful"
+	// eventNodePending: the storage is larger; the node still has to expand the file system. That
+	// needs a running pod with the volume.
 	eventNodePending = "FileSystemResizeRequired"
 )
 
-// Reasons a volume cannot grow, beside steppod's.
+// Reasons of a volume that cannot be expanded. They are in status.expansion.lastError of a
+// PavVolume.
 const (
-	reasonNotExpandable = "NotExpandable"       // as things are it never will
-	reasonNotReady      = "ProvisionerNotReady" // it may as soon as its provisioner is right
+	// reasonNotExpandable: the provisioner cannot expand the volume, or Tarn did not create it.
+	// Add spec.volumeExpansion, or request the old size again.
+	reasonNotExpandable = "NotExpandable"
+	// reasonNotReady: the provisioner is not accepted or is being deleted. Correct the
+	// PavProvisioner; the expansion then continues.
+	reasonNotReady = "ProvisionerNotReady"
 )
 
 // Plan is what to do, in this order, and when to look again though no event tells;

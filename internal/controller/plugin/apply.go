@@ -18,15 +18,27 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Reasons of Events; the names are those Kubernetes' own binder and provisioners use.
+// Events of volumes from tarn.dev/host-path, on a claim or a PersistentVolume. The reasons are
+// those of Kubernetes' own controllers.
 const (
-	eventStarted       = "Provisioning"
-	eventSucceeded     = "ProvisioningSucceeded"
-	eventFailed        = "ProvisioningFailed"
+	// eventStarted: a volume is being created for the claim.
+	eventStarted = "Provisioning"
+	// eventSucceeded: the PersistentVolume exists.
+	eventSucceeded = "ProvisioningSucceeded"
+	// eventFailed: no volume could be created. Correct the cause in the message; the next attempt
+	// follows by itself.
+	eventFailed = "ProvisioningFailed"
+	// eventCleanupFailed: a volume that the claim does not need could not be removed. The next
+	// attempt follows by itself.
 	eventCleanupFailed = "ProvisioningCleanupFailed"
-	eventInUse         = "VolumeDelete"
-	eventRetained      = "VolumeRetained"
-	eventDeleteFailed  = "VolumeFailedDelete"
+	// eventInUse: the volume is not deleted yet, because it is in use. Delete what the message
+	// names.
+	eventInUse = "VolumeDelete"
+	// eventRetained: the volume is kept, for the cause in the message.
+	eventRetained = "VolumeRetained"
+	// eventDeleteFailed: the storage could not be deleted. Correct the cause in the message; the
+	// next attempt follows by itself.
+	eventDeleteFailed = "VolumeFailedDelete"
 )
 
 var (

@@ -12,9 +12,13 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Reasons of condition Followed.
+// Reasons of condition Followed of a PersistentVolumeSetScaler. AtMaximum is one too: the set
+// has reached its maximumReplicas.
 const (
+	// reasonFollowed: the set has the number of replicas that the scaler asks for.
 	reasonFollowed = "Followed"
+	// reasonNotNamed: spec.scaler of the set does not name this scaler. An administrator has to
+	// set it.
 	reasonNotNamed = "NotNamedBySet"
 )
 

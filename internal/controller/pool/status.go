@@ -18,24 +18,50 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// Reasons of the condition Ready and of Events.
+// Reasons of condition Ready of a PersistentVolumeSet, and of its Events.
 const (
-	reasonFilled      = "Filled"
-	reasonFilling     = "Filling"
-	reasonFailing     = "Failing"
-	reasonNoNode      = "NoNode"
-	reasonAtMaximum   = "AtMaximum"
-	reasonRefused     = "FillerRefused"
-	reasonDeleting    = "Deleting"
-	reasonLabels      = "InvalidLabels"
-	reasonNoClass     = "ClassMissing"
-	reasonNotDynamic  = "ClassNotDynamic"
-	reasonTopology    = "ClassBindsImmediately"
-	reasonClassTaken  = "FillerClassTaken"
+	// reasonFilled: the pool has all its spare volumes.
+	reasonFilled = "Filled"
+	// reasonFilling: spare volumes are being created.
+	reasonFilling = "Filling"
+	// reasonFailing: creating spare volumes fails. Correct the cause in the message.
+	reasonFailing = "Failing"
+	// reasonNoNode: no node can take another spare volume. Add nodes or storage, or change the
+	// template.
+	reasonNoNode = "NoNode"
+	// reasonAtMaximum: the pool has its maximum of volumes. Raise maximumReplicas, or remove
+	// released and failed volumes.
+	reasonAtMaximum = "AtMaximum"
+	// reasonRefused: the API server rejects the claim or pod that creates a spare volume. Correct
+	// what the message names.
+	reasonRefused = "FillerRefused"
+	// reasonDeleting: the set is being deleted. Volumes that are bound, made by hand or protected
+	// stay.
+	reasonDeleting = "Deleting"
+	// reasonLabels: the labels of the template are invalid. Correct the field that the message
+	// names.
+	reasonLabels = "InvalidLabels"
+	// reasonNoClass: the StorageClass does not exist or is being deleted. Create it, or correct
+	// the template.
+	reasonNoClass = "ClassMissing"
+	// reasonNotDynamic: the StorageClass has no provisioner. Create volumes by hand and set
+	// minimumReplicas to 0, or use another class.
+	reasonNotDynamic = "ClassNotDynamic"
+	// reasonTopology: the template selects nodes, but the class binds immediately. Use
+	// volumeBindingMode WaitForFirstConsumer.
+	reasonTopology = "ClassBindsImmediately"
+	// reasonClassTaken: a StorageClass has the name that the set needs for itself. Delete it, or
+	// give the set another name.
+	reasonClassTaken = "FillerClassTaken"
+	// reasonProvisioner: the PavProvisioner of the class cannot create volumes. Correct it as the
+	// message says.
 	reasonProvisioner = "ProvisionerNotReady"
 
+	// eventGivenUp: the pool deletes a spare volume that it does not need any more.
 	eventGivenUp = "SpareGivenUp"
-	eventKept    = "VolumeKept"
+	// eventKept: volumes or their storage stay behind. The message names them and the cause;
+	// remove them by hand if you do not need them.
+	eventKept = "VolumeKept"
 )
 
 // noProvisioner is the provisioner of classes whose volumes are made by hand.

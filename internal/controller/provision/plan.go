@@ -16,19 +16,38 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Reasons of the condition Provisioned and of Events, beside steppod's.
+// Reasons of condition Provisioned of a PavVolume.
 const (
+	// reasonProvisioned: the PersistentVolume exists.
 	reasonProvisioned = "Provisioned"
-	reasonInProgress  = "InProgress"
-	reasonNotReady    = "ProvisionerNotReady"
-	reasonClaimGone   = "ClaimGone"
-	reasonPodWaits    = "PodWaiting"
-	reasonNameTaken   = "VolumeNameTaken"
-	reasonRefused     = "VolumeRefused"
+	// reasonInProgress: the volume is being created.
+	reasonInProgress = "InProgress"
+	// reasonNotReady: the PavProvisioner is not accepted, is being deleted, or does not exist.
+	// Correct it as the message says.
+	reasonNotReady = "ProvisionerNotReady"
+	// reasonClaimGone: the claim was deleted during the creation, which is undone.
+	reasonClaimGone = "ClaimGone"
+	// reasonPodWaits: the pod of the step cannot start. Correct the cause in the message.
+	reasonPodWaits = "PodWaiting"
+	// reasonNameTaken: another PersistentVolume has the name. Delete it; the creation then
+	// continues.
+	reasonNameTaken = "VolumeNameTaken"
+	// reasonRefused: the API server rejects the PersistentVolume. Correct the cause in the
+	// message.
+	reasonRefused = "VolumeRefused"
+	// reasonNodeRefused: the selected node is not in allowedTopologies of the class. The scheduler
+	// selects again.
 	reasonNodeRefused = "NodeNotAllowed"
+)
 
-	eventStarted   = "Provisioning"
-	eventFailed    = "ProvisioningFailed"
+// Events of creating a volume, on a PersistentVolumeClaim.
+const (
+	// eventStarted: the volume is being created.
+	eventStarted = "Provisioning"
+	// eventFailed: an attempt failed. Correct the cause in the message; the next attempt follows
+	// by itself.
+	eventFailed = "ProvisioningFailed"
+	// eventSucceeded: the PersistentVolume exists.
 	eventSucceeded = "ProvisioningSucceeded"
 )
 

@@ -21,16 +21,23 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Reasons of the conditions; those of Accepted=False are the reasons of its Events
-// too.
+// Reasons of conditions Accepted and Ready of a PavProvisioner, and of its Events.
 const (
-	ReasonAccepted        = "Accepted"
+	// ReasonAccepted: every section and the syntax of every template is valid.
+	ReasonAccepted = "Accepted"
+	// ReasonTemplateInvalid: a template has a syntax error. Correct it; tarn pav lint finds it
+	// without a cluster.
 	ReasonTemplateInvalid = "TemplateInvalid"
+	// ReasonSpecInvalid: a section is invalid. Correct the field that the message names.
 	ReasonSpecInvalid     = "SpecInvalid"
 	ReasonDriverNameTaken = pavv1.ReasonDriverNameTaken
-	ReasonDeleting        = "Deleting"
-	ReasonRegistered      = "Registered"
-	ReasonNoNode          = "NoNode"
+	// ReasonDeleting: the PavProvisioner is being deleted. It creates no volumes, and stays until
+	// its volumes are gone.
+	ReasonDeleting = "Deleting"
+	// ReasonRegistered: at least one node serves the driver.
+	ReasonRegistered = "Registered"
+	// ReasonNoNode: no node serves the driver. See whether the node agents run.
+	ReasonNoNode = "NoNode"
 )
 
 const (

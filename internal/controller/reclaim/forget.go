@@ -16,8 +16,12 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
+// Reasons of a forgotten PavVolume, and its Events.
 const (
-	reasonInUse     = "VolumeInUse"
+	// reasonInUse: the record cannot be forgotten, because the volume has a claim. Delete the
+	// claim first.
+	reasonInUse = "VolumeInUse"
+	// eventForgotten: the record was given up. The message names the storage that stays behind.
 	eventForgotten  = "VolumeForgotten"
 	actionForgotten = "Forget"
 )

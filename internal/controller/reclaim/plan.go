@@ -16,26 +16,55 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Reasons of the condition Deletable and of Events, beside steppod's.
+// Reasons of condition Deletable of a PavVolume.
 const (
-	reasonStaged      = "Staged"
-	reasonCreating    = "CreationPodRunning"
+	// reasonStaged: the volume is still staged on a node. Delete the pods that use it.
+	reasonStaged = "Staged"
+	// reasonCreating: a creation pod still runs. The deletion begins when it has ended.
+	reasonCreating = "CreationPodRunning"
+	// reasonProvisioner: the PavProvisioner does not exist any more. Create it again, or remove
+	// the storage by hand.
 	reasonProvisioner = "ProvisionerMissing"
-	reasonDeleting    = "Deleting"
-	reasonVolumeLost  = "VolumeRemovedByForce"
-	reasonTakenBack   = "TakenBack"
-	reasonKept        = "Kept"
-	reasonClaimThere  = "ClaimStillThere"
-	reasonProtected   = "DeletionProtected"
-	reasonRetained    = "Retained"
-	reasonPodWaits    = "DeletionPodWaiting"
+	// reasonDeleting: the storage is being deleted.
+	reasonDeleting = "Deleting"
+	// reasonVolumeLost: the PersistentVolume was removed by force, so the storage is kept. The
+	// message says how to delete it.
+	reasonVolumeLost = "VolumeRemovedByForce"
+	// reasonTakenBack: the volume was taken back, so its storage is not deleted. If the message says
+	// so, check its data.
+	reasonTakenBack = "TakenBack"
+	// reasonKept: the reclaim policy is Retain, so the storage is kept.
+	reasonKept = "Kept"
+	// reasonClaimThere: the claim of the volume still exists. Delete the claim too, if its data is
+	// to be deleted.
+	reasonClaimThere = "ClaimStillThere"
+	// reasonProtected: a label protects the volume from deletion. Remove the label to delete the
+	// volume.
+	reasonProtected = "DeletionProtected"
+	// reasonRetained: the volume is kept. The message says why.
+	reasonRetained = "Retained"
+	// reasonPodWaits: the deletion pod cannot start. Correct the cause in the message.
+	reasonPodWaits = "DeletionPodWaiting"
 
+	// reasonPolicy: the reclaim policy is unknown, and the volume is kept. Set Delete, Retain or
+	// Recycle.
 	reasonPolicy = "UnknownReclaimPolicy"
+)
 
-	eventDeleteFailed  = "VolumeFailedDelete"
-	eventInUse         = "VolumeDelete"
+// Events of deleting a volume, on a PersistentVolume or PavVolume.
+const (
+	// eventDeleteFailed: the storage could not be deleted. Correct the cause in the message; the
+	// next attempt follows by itself.
+	eventDeleteFailed = "VolumeFailedDelete"
+	// eventInUse: the volume is not deleted yet, because it is in use. Delete what the message
+	// names.
+	eventInUse = "VolumeDelete"
+	// eventUnknownPolicy: the reclaim policy is unknown, and the volume is kept. Set Delete,
+	// Retain or Recycle.
 	eventUnknownPolicy = "VolumeUnknownReclaimPolicy"
-	eventUndoSkipped   = "UndoSkipped"
+	// eventUndoSkipped: a node does not exist any more, so a creation on it is not undone. Its
+	// storage is lost with the node.
+	eventUndoSkipped = "UndoSkipped"
 )
 
 // retentionLook is how often a retention is looked at again: no event of the volume

@@ -15,12 +15,20 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Reasons of Events; but for the last two, Kubernetes' own.
+// Events of recycling, on a PersistentVolume. All but the last two reasons are those of
+// Kubernetes.
 const (
-	eventFailed   = "VolumeFailedRecycle"
+	// eventFailed: the volume is not recycled, or not yet. The message has the cause: a failed
+	// attempt, a label that protects the volume, or a user of it.
+	eventFailed = "VolumeFailedRecycle"
+	// eventRecycled: the volume is recycled and Available again.
 	eventRecycled = "VolumeRecycled"
-	eventPod      = "RecyclerPod"
-	eventLeft     = "RecyclingLeftToKubernetes"
+	// eventPod: the pod that recycles the volume waits. The message says for what.
+	eventPod = "RecyclerPod"
+	// eventLeft: Kubernetes' own controller recycles the volume. To let Tarn do it, set the policy
+	// and annotation that the message names.
+	eventLeft = "RecyclingLeftToKubernetes"
+	// eventRetained: the volume is kept and not recycled, for the cause in the message.
 	eventRetained = "VolumeRetained"
 )
 

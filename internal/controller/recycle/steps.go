@@ -20,12 +20,18 @@ import (
 // annMethod is on a provisioner's pod the method that it was asked for.
 const annMethod = "tarn.dev/scrub-method"
 
-// Reasons of the condition Recycled.
+// Reasons of condition Recycled of a PavVolume.
 const (
+	// reasonRecycled: the volume is recycled and verified.
 	reasonRecycled = "Recycled"
-	reasonFailed   = "RecyclingFailed"
+	// reasonFailed: an attempt failed. Correct the cause in the message; the next attempt follows
+	// by itself.
+	reasonFailed = "RecyclingFailed"
+	// reasonPodWaits: a pod that recycles the volume cannot start. Correct the cause in the
+	// message.
 	reasonPodWaits = "PodWaiting"
-	reasonWorking  = "Recycling"
+	// reasonWorking: the volume is being recycled.
+	reasonWorking = "Recycling"
 )
 
 // RunStep starts a pod of the provisioner. Where the provisioner does not do the method

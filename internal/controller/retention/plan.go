@@ -12,14 +12,25 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Reasons of Events.
+// Events of the trash, on a PersistentVolume.
 const (
-	eventTrashed   = "Trashed"
-	eventOver      = "RetentionOver"
-	eventInvalid   = "InvalidRetention"
+	// eventTrashed: the claim was deleted and the volume is in the trash. To get the data back,
+	// use tarn undelete before the time in the message.
+	eventTrashed = "Trashed"
+	// eventOver: the retention is over. The volume gets its own reclaim policy again.
+	eventOver = "RetentionOver"
+	// eventInvalid: a retention is not a valid duration, and the volume is kept. Correct the
+	// annotation that the message names.
+	eventInvalid = "InvalidRetention"
+	// eventProtected: the retention is over, but a label protects the volume from deletion. Remove
+	// the label to delete the volume.
 	eventProtected = "DeletionProtected"
-	eventInUse     = "VolumeStillInUse"
-	eventLeft      = "StorageLeftBehind"
+	// eventInUse: the retention is over, but the volume is still in use. It stays until its user
+	// is gone.
+	eventInUse = "VolumeStillInUse"
+	// eventLeft: the PersistentVolume was deleted while it was kept, so its storage stays. Remove
+	// the storage by hand if you do not need it.
+	eventLeft = "StorageLeftBehind"
 )
 
 // Plan is what to do about one volume; its zero value is nothing.

@@ -17,7 +17,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// ReasonExpansionFailed is the reason of the Event about a node expansion that failed.
+// ReasonExpansionFailed: the file system could not be expanded on the node. Correct the cause in
+// the message; the next attempt follows by itself.
 const ReasonExpansionFailed = "NodeExpansionFailed"
 
 // expander is what of steppod.Steps makes node expansion pods.

@@ -16,21 +16,42 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// Reasons of Events.
+// Events of staging, on a PavStage, its claim, or the pods that use the volume.
 const (
-	ReasonStagingFailed    = "StagingFailed"
-	ReasonUnstagingFailed  = "UnstagingFailed"
+	// ReasonStagingFailed: the volume could not be staged on the node. Correct the cause in the
+	// message; the next attempt follows by itself.
+	ReasonStagingFailed = "StagingFailed"
+	// ReasonUnstagingFailed: the volume could not be unstaged. Correct the cause in the message;
+	// the next attempt follows by itself.
+	ReasonUnstagingFailed = "UnstagingFailed"
+	// ReasonUnstagingSkipped: the stage ended without its unstaging pod. The message says why.
 	ReasonUnstagingSkipped = "UnstagingSkipped"
-	ReasonNodeGone         = "NodeGone"
-	ReasonEndHeld          = "UnstagingHeld"
-	ReasonUnguarded        = "StagingPodUnguarded"
-	ReasonOptionsUnread    = "MountOptionsUnread"
+	// ReasonNodeGone: the node does not exist any more, and the stage ends with it.
+	ReasonNodeGone = "NodeGone"
+	// ReasonEndHeld: the stage was deleted while pods still use the volume. It ends after the last
+	// one.
+	ReasonEndHeld = "UnstagingHeld"
+	// ReasonUnguarded: the staging pod has no disruption budget, so a drain may evict it too
+	// early. Correct the cause in the message.
+	ReasonUnguarded = "StagingPodUnguarded"
+	// ReasonOptionsUnread: the templates do not read the mount options of the volume, so they have
+	// no effect.
+	ReasonOptionsUnread = "MountOptionsUnread"
 	// Of Events on the pods that use a volume.
-	ReasonVolumeLost       = "VolumeLost"
-	ReasonVolumeRebound    = "VolumeRebound"
+	// ReasonVolumeLost: the volume was lost while pods use it. Tarn stages it again, unless its
+	// recovery is None.
+	ReasonVolumeLost = "VolumeLost"
+	// ReasonVolumeRebound: the lost volume is mounted again. Programs have to open their files
+	// again.
+	ReasonVolumeRebound = "VolumeRebound"
+	// ReasonVolumeNotRebound: the volume could not be mounted again in the pod. Restart the pod.
 	ReasonVolumeNotRebound = "VolumeNotRebound"
-	ReasonRestarted        = "RestartedForVolume"
-	ReasonNotRestarted     = "RestartRefused"
+	// ReasonRestarted: the pod was evicted because its volume was lost. Its controller creates a
+	// new one.
+	ReasonRestarted = "RestartedForVolume"
+	// ReasonNotRestarted: the pod could not be evicted. The message has the cause; delete the pod
+	// yourself if it does not recover.
+	ReasonNotRestarted = "RestartRefused"
 )
 
 const (

@@ -47,6 +47,8 @@ func run(root string) error {
 	write("cli.md", cliPage(programs), nil)
 	metrics, err := metricsPage(code)
 	write("metrics.md", metrics, err)
+	events, err := reasonsPage(code)
+	write("events.md", events, err)
 	configuration, err := configurationPage(root, programs, code)
 	write("configuration.md", configuration, err)
 	return failed

@@ -80,6 +80,28 @@ var m = prometheus.NewGauge(prometheus.GaugeOpts{Name: "tarn_a"})`)); err == nil
 	}
 }
 
+func TestReasonsAreFound(t *testing.T) {
+	got, err := reasonsPage(parsed(t, `package a
+// Events of a thing. It has few.
+const (
+	// eventMade: the thing exists.
+	eventMade = "Made"
+	eventAgain = other.Made
+)`))
+	want := "\n## Events of a thing\n\nIt has few.\n\n| reason | meaning |\n|---|---|\n| <a id=\"a-made\"></a>`Made` | The thing exists. |\n"
+	if err != nil || !strings.HasSuffix(got, want) {
+		t.Errorf("%v, got\n%swant at its end\n%s", err, got, want)
+	}
+	for text, want := range map[string]string{
+		"// Events of a thing.\nconst (\n\teventMade = \"Made\"\n)":              "say in a comment above eventMade",
+		"// Others.\nconst (\n\t// eventMade: it is.\n\teventMade = \"Made\"\n)": "must begin with",
+	} {
+		if _, err := reasonsPage(parsed(t, "package a\n"+text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error with %q", text, err, want)
+		}
+	}
+}
+
 func TestAVariableThatTheTableLacksIsAnError(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`package a; var b = os.Getenv("TARN_SECRET")`, "the code reads TARN_SECRET"},

@@ -17,7 +17,7 @@ type schema = apiextensionsv1.JSONSchemaProps
 // kubernetes are objects that Kubernetes documents itself, each by a field that only it has.
 var kubernetes = map[string]string{
 	"awsElasticBlockStore": "[PersistentVolumeSpec](https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/persistent-volume-v1/)",
-	"lastTransitionTime":   "Condition",
+	"lastTransitionTime":   "[Condition](events.md)",
 }
 
 // resourcesPage describes the custom resources whose definitions are in a directory.

@@ -190,6 +190,10 @@ type PavStagePodStatus struct {
 	// startTime is when the staging pod of this attempt was started.
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
+	// claimDeleted is the uid of the volume's claim once the claim is being deleted. Pods that
+	// have never started do not get the volume any more.
+	// +optional
+	ClaimDeleted types.UID `json:"claimDeleted,omitempty"`
 	// lossTold is the number of the latest loss whose beginning was reported to the
 	// pods that use the volume.
 	// +optional
@@ -216,7 +220,7 @@ type PavStageStatus struct {
 
 // PavStage is one volume made available on one node. Every pod that uses the volume there
 // shares it. Only if the templates of staging or unstaging read readOnly, read-only pods
-// have a stage of their own. Its name is derived from volume, node and readOnly.
+// have a stage of their own. Its name is that of volume, node and readOnly: see StageName.
 //
 // The node agent creates it with both finalizers when the kubelet asks for the volume, and
 // adds the target to status.node.targets. The stage controller then starts the staging pod

@@ -59,8 +59,8 @@ func read(args []string) (settings, error) {
 	flags.IntVar(&s.rate, "rate", preboundRate, "pairs made a second in mode prebound")
 	flags.IntVar(&s.turns, "turns", 1, "how often all is measured but subject default; the goals are held against the medians, as a machine may be faster at one time than at another")
 	flags.IntVar(&s.ceilingFor, "ceiling-pairs", 1000, "pairs bound at each concurrency of mode ceiling, of which the best is measured again for each larger -n: of as few as 400 128 at once are a burst of a second, which says little")
-	flags.StringVar(&s.results, "results", "bench/results", "folder for the results; empty for none")
-	flags.StringVar(&s.profiles, "profiles", "", "folder for CPU profiles of Tarn's controller and of the API server, taken in each run of the first turn that binds; they cost a little speed")
+	flags.StringVar(&s.results, "results", "bench/results", "directory for the results; empty for none")
+	flags.StringVar(&s.profiles, "profiles", "", "directory for CPU profiles of Tarn's controller and of the API server, taken in each run of the first turn that binds; they cost a little speed")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}

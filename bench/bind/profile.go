@@ -24,7 +24,7 @@ func (c *cluster) profile(ctx context.Context, folder string, one planned) <-cha
 	go func() {
 		done <- func() error {
 			if err := os.MkdirAll(folder, 0o755); err != nil {
-				return fmt.Errorf("making the folder of the profiles: %w", err)
+				return fmt.Errorf("making the directory of the profiles: %w", err)
 			}
 			name := fmt.Sprintf("%s-%s-%d", one.subject.name, one.mode, one.n)
 			binder := make(chan error, 1)

@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	flags := flag.NewFlagSet(args[0], flag.ExitOnError)
 	flags.StringVar(&b.profile, "profile", "", "file that the heap's profile is written to")
-	folder := flags.String("results", "bench/results", "folder for the results; empty for none")
+	folder := flags.String("results", "bench/results", "directory for the results; empty for none")
 	program := flags.String("cluster", "bin/tarn-cluster", "the program tarn-cluster that the cluster is of, for the results")
 	begin := func() {
 		b.report = report{Began: time.Now().UTC().Truncate(time.Second), Machine: results.ThisMachine(ctx, *program, "")}

@@ -82,7 +82,7 @@ func (b *bench) measure(ctx context.Context, size, rate int) error {
 		return err
 	}
 	report(fmt.Sprintf("pool of %d: filled", size), time.Since(began), size)
-	if err := b.draw(ctx, "drawn", "nothing made anew", size, rate); err != nil {
+	if err := b.draw(ctx, "drawn", "nothing made again", size, rate); err != nil {
 		return err
 	}
 	began = time.Now()

@@ -53,7 +53,7 @@ func main() {
 	only := flag.String("subjects", "tarn,lifted,default", "who protects: default and lifted are kube-controller-manager, with its default flags and without rate limits")
 	claims := flag.Int("n", 1000, "how many claims are deleted that no pod uses")
 	pods := flag.Int("pods", 50, "how many pods run, each with a claim of its own that is deleted too")
-	folder := flag.String("results", "bench/results", "folder for the results; empty for none")
+	folder := flag.String("results", "bench/results", "directory for the results; empty for none")
 	flag.Parse()
 	if err := run(ctx, *program, strings.Split(*only, ","), *claims, *pods, *folder); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

@@ -39,7 +39,7 @@ func main() {
 	rounds := flag.Int("n", 10, "how often one claim and pod are timed, one at a time")
 	batch := flag.Int("batch", 20, "how many claims and pods are made at once")
 	window := flag.Int("window", 0, "of those at once, how many are made before another is Ready; 0 for all")
-	folder := flag.String("results", "bench/results", "folder for the results; empty for none")
+	folder := flag.String("results", "bench/results", "directory for the results; empty for none")
 	program := flag.String("cluster", "bin/tarn-cluster", "the program tarn-cluster that the cluster is of, for the results")
 	traced := flag.Bool("trace", false, "make one claim and pod alone, and print every change of an object on the way")
 	flag.Parse()

@@ -44,7 +44,7 @@ const (
 
 func main() {
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: fusefs FOLDER TEXT")
+		fmt.Fprintln(os.Stderr, "usage: fusefs DIRECTORY TEXT")
 		os.Exit(2)
 	}
 	if err := serve(os.Args[1], os.Args[2]+"\n"); err != nil {

@@ -5,7 +5,6 @@ import (
 	"go/ast"
 	"go/token"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -27,14 +26,11 @@ var retired = []struct {
 	{regexp.MustCompile(`(?i)\brefuse[sd]?\b`), "reject", false},
 }
 
-// ownWords are the directories whose messages are not held to these words yet.
-var ownWords = []string{"bench", "cluster", "cmd", "e2e", "hack", "internal/cli"}
-
 // plainMessages keeps retired words out of what programs say: strings with blanks.
 func plainMessages(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
-		if f.isTest() || f.generated || slices.ContainsFunc(ownWords, func(dir string) bool { return strings.HasPrefix(f.name, dir+"/") }) {
+		if f.isTest() || f.generated {
 			continue
 		}
 		ast.Inspect(f.syntax, func(n ast.Node) bool {

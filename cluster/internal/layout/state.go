@@ -146,7 +146,7 @@ func ReadState(path string) (State, error) {
 	}
 	var s State
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return State{}, fmt.Errorf("state file %s is damaged (%w): remove the cluster with `tarn-cluster down` and start anew", path, err)
+		return State{}, fmt.Errorf("state file %s is damaged (%w): remove the cluster with `tarn-cluster down` and start it again", path, err)
 	}
 	return s, nil
 }

@@ -27,10 +27,15 @@ import (
 // and logged by the caller.
 type loggingClient struct{ client.Client }
 
-// newLoggingClient is client.New, whose writes are logged.
-func newLoggingClient(config *rest.Config, options client.Options) (client.Client, error) {
-	c, err := client.New(config, options)
-	return loggingClient{c}, err
+// logging makes the writes of a manager's client logged.
+func logging(newClient client.NewClientFunc) client.NewClientFunc {
+	if newClient == nil {
+		newClient = client.New
+	}
+	return func(config *rest.Config, options client.Options) (client.Client, error) {
+		c, err := newClient(config, options)
+		return loggingClient{c}, err
+	}
 }
 
 func (c loggingClient) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {

@@ -14,7 +14,7 @@ import (
 // priorities. Its client logs each write, its recorders each Event.
 func NewManager(config *rest.Config, options ctrl.Options) (ctrl.Manager, error) {
 	options.Controller.UsePriorityQueue = ptr.To(false)
-	options.NewClient = newLoggingClient
+	options.NewClient = logging(options.NewClient)
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
 		return nil, err

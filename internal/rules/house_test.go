@@ -35,6 +35,7 @@ func house(checkout string) []rule {
 		{"a metric is told of", untoldMetrics},
 		{"prose is plain", plainProse},
 		{"messages are plain", plainMessages},
+		{"comments are plain", plainComments},
 		{"links lead somewhere", deadLinks},
 		{"a case that is not parallel has a cluster of its own", loneCases},
 		{"what a script chooses cases by is there", strayCases},

@@ -120,6 +120,35 @@ func plainProse(files []file) []string {
 	return wrong
 }
 
+// plainComments keeps comments readable: of their sentences 3 in 100 may be long.
+func plainComments(files []file) []string {
+	var long []string
+	sentences := 0
+	for _, f := range goFiles(files) {
+		if f.generated {
+			continue
+		}
+		for _, group := range f.syntax.Comments {
+			text := group.Text()
+			if strings.Contains(text, "\t") || strings.Contains(text, "-->") || strings.Contains(text, "  ") {
+				continue // a diagram, or code
+			}
+			for _, p := range passagesOf(text) {
+				for _, sentence := range sentencesOf(p.text) {
+					sentences++
+					if n := len(strings.Fields(sentence)); n > longSentence {
+						long = append(long, fmt.Sprintf("%s: a sentence of %d words, and 3 in 100 have over %d", f.at(group), n, longSentence))
+					}
+				}
+			}
+		}
+	}
+	if len(long)*100 > sentences*3 {
+		return long
+	}
+	return nil
+}
+
 // wideLines gives the lines of running text that a terminal breaks.
 func wideLines(f file) []string {
 	var wrong []string

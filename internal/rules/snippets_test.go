@@ -32,6 +32,8 @@ var offences = []offence{
 		file: "docs/a.md", text: "Make a folder.\n", want: `docs/a.md:1: says "folder"; say directory`},
 	{rule: "messages are plain", what: "a word that is retired",
 		file: "internal/kube/a.go", text: "package kube\nconst a = \"the folder is gone\"\n", want: `internal/kube/a.go:2: a message says "folder"; say directory`},
+	{rule: "comments are plain", what: "a sentence without an end",
+		file: "internal/kube/a.go", text: "package kube\n\n// A" + strings.Repeat(" word", 30) + ".\nconst a = 1\n", want: "internal/kube/a.go:3: a sentence of 31 words"},
 	{rule: "links lead somewhere", what: "a page that is gone",
 		file: "docs/a.md", text: "See [b](guides/b.md).\n", want: "docs/a.md:1: the link to guides/b.md leads nowhere"},
 	{rule: "links lead somewhere", what: "a heading that is gone",

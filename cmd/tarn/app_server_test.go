@@ -160,8 +160,8 @@ func TestKubernetesAndTheServerAnswerTheCommandLineAlike(t *testing.T) {
 	alike(1, "size must be strictly greater than current size (no shrink)", "volume", "resize", "two-ways", "data", "1")
 	alike(1, "new_size_gi must be between 1 and 1000", "volume", "resize", "two-ways", "data", "1001")
 	alike(1, "volume 'nope' not found on app 'two-ways'", "volume", "resize", "two-ways", "nope", "20")
-	alike(3, "after 100ms app two-ways is Deploying", "app", "deploy", "--file", good, "--timeout", "100ms")
-	alike(1, "give --yes to do it", "app", "delete", "two-ways")
+	alike(3, "timeout after 100ms: app two-ways is Deploying", "app", "deploy", "--file", good, "--timeout", "100ms")
+	alike(1, "nothing was changed; to do it, add --yes", "app", "delete", "two-ways")
 	w.refusals()
 }
 
@@ -174,10 +174,10 @@ func (w *twoWays) refusals() {
 	}{
 		{"the kubeconfig logs in by certificate; set TARN_TOKEN", []string{"--kubeconfig", w.certificate, "--server", w.server.URL}},
 		{"certificate signed by unknown authority", []string{"--kubeconfig", w.token, "--server", w.server.URL}},
-		{"holds no certificate in PEM", []string{"--kubeconfig", w.token, "--server", w.server.URL, "--server-ca", w.token}},
-		{"would show your token to the network; use https", []string{"--kubeconfig", w.token, "--server", "http://tarn.example.com"}},
-		{"is no address; write it as https://", []string{"--kubeconfig", w.token, "--server", "tarn.example.com"}},
-		{"no token to call " + w.server.URL, []string{"--kubeconfig", "/nonexistent", "--server", w.server.URL}},
+		{"contains no PEM certificate", []string{"--kubeconfig", w.token, "--server", w.server.URL, "--server-ca", w.token}},
+		{"would send your token unencrypted; use https", []string{"--kubeconfig", w.token, "--server", "http://tarn.example.com"}},
+		{"is not a URL; write it as https://", []string{"--kubeconfig", w.token, "--server", "tarn.example.com"}},
+		{"there is no token for " + w.server.URL, []string{"--kubeconfig", "/nonexistent", "--server", w.server.URL}},
 	} {
 		if said, status := w.run(append([]string{"app", "list"}, c.args...)...); status != 1 || !strings.Contains(said, c.want) {
 			w.t.Errorf("tarn app list %s: exit status %d, want 1 and %q in\n%s", strings.Join(c.args, " "), status, c.want, said)

@@ -292,7 +292,7 @@ func TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone(t *testing.T) 
 	}{
 		{"a pod for a step", pod("tarn-volumes"), ""},
 		{"a pod that scrubs", pod("tarn-system"), ""},
-		{"a pod among a tenant's Secrets", pod("shop"), "may create pods in tarn-volumes, tarn-system, not in shop"},
+		{"a pod among a tenant's Secrets", pod("shop"), "may create pods in tarn-volumes, tarn-system, default, not in shop"},
 		{"a pod among Kubernetes' own", pod("kube-system"), "nothing in kube-system"},
 		{"a Deployment of an App", app("shop", "paas-app-x", volumeOf(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}})), ""},
 		{"a Deployment in kube-system", app("kube-system", "paas-app-x", plain), "nothing in kube-system"},

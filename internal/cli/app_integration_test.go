@@ -173,7 +173,7 @@ func TestADeployOfAnAppThatFailsEndsWithItsLastWords(t *testing.T) {
 	w := newAppWorld(t, "cli-failing")
 	defer w.serveAs("shop", tarnv1.ReasonPodsFailing, "pod p keeps ending, with exit code 3; it printed last:\nreading\nno config", func(*tarnv1.App) {})()
 	w.says(1, "app deploy --file "+w.file(shop), "app shop is Failing, 1 of 1 pod ready: pod p keeps ending, with exit code 3; it printed last:\n  | reading\n  | no config\n",
-		"app shop does not run as it was deployed; tarn explain app "+w.namespace+"/shop says more")
+		"app shop does not run as deployed; run tarn explain app "+w.namespace+"/shop to see why")
 	w.says(0, "app list", "pod p keeps ending, with exit code 3", "!no config")
 }
 
@@ -186,8 +186,8 @@ func TestWhatCannotBeDeployedIsToldWholeAndChangesNothing(t *testing.T) {
 	w.says(1, "app plan --file "+two, "refuse", "nothing is changed")
 	w.says(1, "app deploy --file "+two, "cannot scale to 2 replicas: volume 'data' is ReadWriteOnce")
 	w.says(0, "app list", "!shop")
-	w.says(2, "app deploy --file "+w.file("[app]\nimage = \"a:1\"\n"), "names no app; give its id")
-	w.says(1, "app deploy --file no-such-file", "no-such-file", "name another with --file")
+	w.says(2, "app deploy --file "+w.file("[app]\nimage = \"a:1\"\n"), "does not name an app; give the app's ID as argument")
+	w.says(1, "app deploy --file no-such-file", "no-such-file", "choose another file with --file")
 	w.says(2, "app scale shop many", `PODS "many" is not a number of pods; write a whole number such as 3`)
 	w.says(1, "app scale Shop 1", `app id "Shop" is not a valid name`)
 }
@@ -207,7 +207,7 @@ func TestAVolumeIsGrownByCommand(t *testing.T) {
 	w.says(1, "volume resize shop data 2000Gi", "new_size_gi must be between 1 and 1000")
 	w.says(1, "volume resize shop logs 5", "storage class 'stays-"+w.namespace+"' does not allow expansion")
 	w.says(1, "volume resize shop nope 5", "volume 'nope' not found on app 'shop'")
-	w.says(2, "volume resize shop data big", `"big" is no size in GiB`)
+	w.says(2, "volume resize shop data big", `SIZE "big" is not a valid size in GiB`)
 	w.says(3, "volume resize shop data 20 --timeout 1s", "volume data of app shop is Resizing, 20Gi", "tarn explain app "+w.namespace+"/shop")
 	stop = w.serve("shop", func(app *tarnv1.App) {
 		w.must(w.client.Get(t.Context(), client.ObjectKeyFromObject(data), data))

@@ -40,7 +40,7 @@ func TestInstallBringsTheFinalizersPolicyAndTakesItAwayWhereKubernetesProtects(t
 			}
 		}
 	}
-	if _, said, status := run(t, "", "install", "--protection=nobody", "--kubeconfig", config); status != 1 || !strings.Contains(said, `--protection "nobody" is not known`) {
+	if _, said, status := run(t, "", "install", "--protection=nobody", "--kubeconfig", config); status != 1 || !strings.Contains(said, `--protection "nobody" is unknown; give tarn or kubernetes`) {
 		t.Errorf("exit status %d and %q", status, said)
 	}
 }

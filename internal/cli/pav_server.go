@@ -58,7 +58,7 @@ func (l *pavLint) reach(cmd *cobra.Command) (*lintServer, error) {
 		_, err = asked.ServerVersion()
 	}
 	if err != nil {
-		cmd.PrintErrf("note: no API server checked this; %s answered: %v\n", config.Host, err)
+		cmd.PrintErrf("note: no API server checked this; the request to %s failed: %v\n", config.Host, err)
 		return nil, nil
 	}
 	server, err := newLintServer(l.connection, answerTime)

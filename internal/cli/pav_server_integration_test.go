@@ -105,7 +105,7 @@ func TestLintRefusesWhatTheAPIServerRefuses(t *testing.T) {
 			}
 			alone, _, _ := run(t, text, "pav", "lint", "-")
 			both, _, _ := run(t, text, "pav", "lint", "--server", "--kubeconfig", config, "-")
-			refused := strings.Contains(both, "the API server refuses it")
+			refused := strings.Contains(both, "the API server rejects it")
 			if found := strings.Contains(alone, ": error: "); found != refused {
 				t.Errorf("lint refuses it: %t, the API server: %t\n%s", found, refused, both)
 			}
@@ -130,12 +130,12 @@ func TestLintAsksTheClusterAtHandAndGoesWithoutIt(t *testing.T) {
 		wantStatus           int
 		wantOut, wantSaid    string
 	}{
-		"a mistake that the server alone sees": {wrong, reachable, "auto", 1, `"Sometimes"`, "asking the API server " + config.Host},
-		"none":                                 {dynamic, reachable, "auto", 0, "0 errors", "asking the API server " + config.Host},
+		"a mistake that the server alone sees": {wrong, reachable, "auto", 1, `"Sometimes"`, "the API server " + config.Host + " checks this too"},
+		"none":                                 {dynamic, reachable, "auto", 0, "0 errors", "the API server " + config.Host + " checks this too"},
 		"left alone":                           {wrong, reachable, "never", 0, "0 errors", ""},
-		"that does not answer":                 {wrong, unreachable, "auto", 0, "0 errors", "no API server has checked this; the answer of https://127.0.0.1:1 was: "},
+		"that does not answer":                 {wrong, unreachable, "auto", 0, "0 errors", "no API server checked this; the request to https://127.0.0.1:1 failed: "},
 		"that has to":                          {dynamic, unreachable, "always", 1, "did not check it", ""},
-		"that does not know who asks":          {dynamic, kubeconfig(t, nobody), "auto", 0, "0 errors", "no API server has checked this; the answer of " + config.Host + " was: "},
+		"that does not know who asks":          {dynamic, kubeconfig(t, nobody), "auto", 0, "0 errors", "no API server checked this; the request to " + config.Host + " failed: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, said, status := run(t, test.text, "pav", "lint", "--server="+test.server, "--kubeconfig", test.config, "-")

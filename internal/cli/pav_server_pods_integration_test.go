@@ -41,7 +41,7 @@ func TestLintHasTheAPIServerCheckThePods(t *testing.T) {
 		{"a value of the staging pod", staging, "containers: [{name: a, image: b, imagePullPolicy: Sometimes}]}}\n", "",
 			levelError, "spec.volumeStaging.podTemplate.spec.containers[0].imagePullPolicy", `"Sometimes"`},
 		{"a value of the creation pod, by a template", "    handle: x\n", "    handle: x\n    podTemplate: {spec: {containers: [{name: a, image: b, ports: [{containerPort: '{{ requestedMinCapacity }}'}]}]}}\n", "",
-			levelNote, "spec.volumeCreation.podTemplate", "the API server was not asked"},
+			levelNote, "spec.volumeCreation.podTemplate", "the API server did not check its pod"},
 		{"two values of one pod", staging, "containers: [{name: a, image: b, terminationMessagePolicy: Never}], dnsPolicy: Mine}}\n", "",
 			levelError, "spec.volumeStaging.podTemplate.spec.dnsPolicy", `"Mine"`},
 		{"a namespace that is not there yet", "metadata: {}", "metadata: {namespace: not-there}", "",

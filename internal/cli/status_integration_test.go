@@ -62,7 +62,7 @@ func TestATenantNeedsNoRightsBeyondTheNamespace(t *testing.T) {
 	w.says(0, "app list", "shop  Deploying")
 	w.says(0, "app delete shop --yes --wait=false", "app shop is being deleted")
 	out, said, code := run(t, "", "status", "--kubeconfig", w.config)
-	for _, want := range []string{"tarn is unknown: you may not read all of it", "cannot read each PavVolume: needs permission to list pavvolumes.tarn.dev"} {
+	for _, want := range []string{"tarn cannot be assessed: you may not read all of it", "cannot read each PavVolume: needs permission to list pavvolumes.tarn.dev"} {
 		if code != 1 || !strings.Contains(out, want) {
 			t.Errorf("exit status %d, want 1 and %q in\n%s%s", code, want, out, said)
 		}

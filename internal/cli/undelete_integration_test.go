@@ -149,7 +149,7 @@ func TestWhatIsRefusedLeavesTheTrashAsItWas(t *testing.T) {
 	w.must(w.client.Create(w.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.claim.Namespace}}))
 	other := testkit.Claim(w.claim.Namespace, "data", "", "fast")
 	w.must(w.client.Create(w.ctx, other))
-	untouched(w.command(nil, nil), "claim undelete-refused/data is there")
+	untouched(w.command(nil, nil), "claim undelete-refused/data exists and uses another volume")
 
 	var out bytes.Buffer
 	untouched(purgeTrash(w.ctx, w.client, &out, []string{w.claim.Namespace}, false, time.Now()), "--yes")
@@ -176,7 +176,7 @@ func TestANamespaceIsBroughtBackClaimByClaim(t *testing.T) {
 		w.must(w.client.Status().Update(w.ctx, &vol))
 	}
 	u := &undelete{client: w.client, out: io.Discard, createNamespace: true, timeout: 10 * time.Second}
-	if err := u.namespace(w.ctx, w.claim.Namespace); err == nil || !strings.Contains(err.Error(), "one of undelete-twin-1, undelete-twin-2") {
+	if err := u.namespace(w.ctx, w.claim.Namespace); err == nil || !strings.Contains(err.Error(), "choose one with tarn undelete volume NAME: undelete-twin-1, undelete-twin-2") {
 		t.Errorf("got %v, want it to ask which of the two", err)
 	}
 	w.back()

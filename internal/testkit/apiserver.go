@@ -19,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/deploy"
 	"tarn.dev/tarn/internal/kube"
 )
@@ -165,6 +166,10 @@ func install(config *rest.Config) error {
 	}
 	objects, err := deploy.Objects()
 	if err != nil {
+		return err
+	}
+	// Most worlds have all that they need in default, as on an embedded cluster.
+	if err := deploy.AllowSteps(objects, []string{tarnv1.StepNamespace, "tarn-system", "default"}); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), Limit)

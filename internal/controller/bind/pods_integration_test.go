@@ -57,7 +57,7 @@ func TestAClaimThatWaitsIsToldOfThePodsThatHaveNoNode(t *testing.T) {
 	// Nothing but the pod has the claim looked at again.
 	w.must(w.client.Create(w.ctx, podOf("late", "none")))
 	w.until(func() string { return w.told(none.UID, reasonPodScheduled) })
-	if got, want := w.notes(none.UID), []string{"waiting for a pod that uses the claim, as StorageClass \"w\" asks for", "waiting for pod late to be scheduled"}; !slices.Equal(got, want) {
+	if got, want := w.notes(none.UID), []string{"waiting for a pod that uses the claim, as StorageClass \"w\" requires", "waiting for pod late to be scheduled"}; !slices.Equal(got, want) {
 		t.Errorf("case 84: the claim whose pod came later is told %q, want %q", got, want)
 	}
 

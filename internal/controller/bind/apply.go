@@ -16,13 +16,13 @@ import (
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims/status;persistentvolumes/status,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// pair is a claim and a volume as they were last written. Either may be nil.
+// pair is a claim and a volume as last written. Either may be nil.
 type pair struct {
 	claim  *corev1.PersistentVolumeClaim
 	volume *corev1.PersistentVolume
 }
 
-// writeError is a write that failed, with what it was about.
+// writeError is a failed write, with the object it was about.
 type writeError struct {
 	what string
 	err  error
@@ -31,8 +31,8 @@ type writeError struct {
 func (e *writeError) Error() string { return fmt.Sprintf("writing %s: %v", e.what, e.err) }
 func (e *writeError) Unwrap() error { return e.err }
 
-// refused says that a write was surely not carried out and that writing the same
-// again cannot do better than to be refused again: nothing has to be read anew.
+// refused says that the API server surely did not carry out a write and will reject the same write
+// again. So the objects need not be read again.
 func refused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -46,12 +46,11 @@ func refused(err error) bool {
 	}
 }
 
-// overtaken says that somebody else's write came first.
+// overtaken says that another writer came first: the object changed or is gone.
 func overtaken(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
 
-// apply does what a plan says, up to the first error. Every write names the version it
-// was computed from, and is computed from the answer to the one before. The answers
-// are entered in the books at once.
+// apply carries out a plan, up to the first error. Every write names the version it was computed
+// from, and builds on the answer to the previous write. Each answer enters the cache at once.
 func (r *reconciler) apply(ctx context.Context, on pair, p Plan) error {
 	for _, a := range p.Actions {
 		if err := r.do(ctx, &on, a); err != nil {
@@ -96,8 +95,8 @@ func (r *reconciler) do(ctx context.Context, on *pair, a Action) error {
 	return fmt.Errorf("bind: unknown action %T", a)
 }
 
-// wroteVolume writes a volume. Managed fields are left out, which the API server takes
-// for no change; everything else that is left out would be lost.
+// wroteVolume writes a volume. It leaves out managed fields, which the API server treats as no
+// change; any other field left out would be lost.
 func (r *reconciler) wroteVolume(on *pair, v *corev1.PersistentVolume, write func(v1.PersistentVolumeInterface) (*corev1.PersistentVolume, error)) error {
 	v.ManagedFields = nil
 	answer, err := write(r.api.PersistentVolumes())
@@ -124,7 +123,7 @@ func (r *reconciler) wroteClaim(on *pair, c *corev1.PersistentVolumeClaim, write
 	return nil
 }
 
-// claimKeyOf names the claim that a volume points at, for the log.
+// claimKeyOf returns namespace/name of the claim that a volume points at, for the log.
 func claimKeyOf(v *corev1.PersistentVolume) string {
 	if v.Spec.ClaimRef == nil {
 		return ""

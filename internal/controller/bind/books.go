@@ -19,54 +19,53 @@ type claimKey = types.NamespacedName
 // set is a set of names.
 type set[K comparable] map[K]struct{}
 
-// books are what the binder knows of claims, volumes and classes: what the watches
-// have told, and on top of that the answer to each of its own writes, whichever is
-// newer. A decision is made and what it takes is set aside under one short lock, so
-// that two workers never decide about the same volume. Objects in the books are
-// shared and never changed.
+// books is the binder's cache of claims, volumes and classes. It holds what the watches delivered
+// and the answers to the binder's own writes, whichever is newer. The binder decides, and reserves
+// the volumes it decided on, under one short lock, so two workers never decide about the same
+// volume. Objects in the cache are shared and never changed.
 type books struct {
 	mu      sync.Mutex
 	claims  map[claimKey]*corev1.PersistentVolumeClaim
 	volumes map[string]*corev1.PersistentVolume
 	classes map[string]*storagev1.StorageClass
 
-	pointing map[claimKey]set[string] // volumes by the claim they point at
-	naming   map[string]set[claimKey] // claims by the volume they name
-	taking   map[string]set[claimKey] // of these, those about to take it, where it points at nobody
+	pointing map[claimKey]set[string] // volumes by the claim that they point at
+	naming   map[string]set[claimKey] // claims by the volume that they name
+	taking   map[string]set[claimKey] // those of naming that are about to take a volume whose claimRef is empty
 	seeking  map[string]set[claimKey] // claims that name no volume, by class
-	unsaid   set[claimKey]            // of these, those that say nothing of a class
+	unsaid   set[claimKey]            // those of seeking whose class is not set
 	free     *store[*corev1.PersistentVolume]
-	fresh    []string            // volumes that have become free since it was last asked
-	waiting  *store[seeker]      // claims that any fitting volume would serve and that were offered none
-	offered  map[claimKey]string // claims woken for a free volume
+	fresh    []string            // volumes that became free since the last offers
+	waiting  *store[seeker]      // claims that take any fitting volume and have no offer
+	offered  map[claimKey]string // the free volume that each claim was enqueued for
 	offers   map[string]claimKey // the same from the volume's side
-	resting  set[claimKey]       // claims that were refused, and come back by themselves after a pause
-	held     map[string]*hold    // volumes somebody works on
-	doubtful map[string]bool     // volumes to be read anew before anything is decided about them
-	unsure   map[claimKey]string // claims likewise, each with the volume it was being joined to
-	absent   set[string]         // classes of volumes that the API server does not know
+	resting  set[claimKey]       // claims whose write was rejected; each retries after a pause
+	held     map[string]*hold    // volumes that a worker works on
+	doubtful map[string]bool     // volumes to read from the API server before the next decision about them
+	unsure   map[claimKey]string // claims to read likewise, each with the volume it was being joined to
+	absent   set[string]         // classes that claims or volumes name and the API server does not have
 
 	noProvisioning bool
 	listener       listener
 }
 
-// hold is the right of one worker to write a volume.
+// hold is one worker's exclusive right to write a volume.
 type hold struct {
-	claim   claimKey       // of the worker, empty for a worker on the volume itself
-	waiting set[claimKey]  // claims that were turned away
-	missed  bool           // something came up about the volume meanwhile
-	moved   bool           // the worker had it point elsewhere
-	foreign []foreignWrite // changes of phase seen meanwhile, which may be the worker's own
+	claim   claimKey       // the worker's claim; empty if the worker works on the volume itself
+	waiting set[claimKey]  // claims that wanted the volume meanwhile
+	missed  bool           // a change of the volume arrived meanwhile
+	moved   bool           // the worker changed the claimRef
+	foreign []foreignWrite // phase changes seen meanwhile; they may be the worker's own
 }
 
-// listener hears of what enters the books, under their lock.
+// listener receives what enters the cache, under the cache's lock.
 type listener interface {
 	claimSeen(*corev1.PersistentVolumeClaim)
 	volumeSeen(*corev1.PersistentVolume)
 	gone(types.UID)
-	// freeVolumes says that a class has more free volumes, or fewer.
+	// freeVolumes changes the number of free volumes of a class by more, which may be negative.
 	freeVolumes(class string, more int)
-	// foreign says that another binder has written a phase.
+	// foreign reports that another binder wrote a phase.
 	foreign(foreignWrite)
 }
 
@@ -86,7 +85,7 @@ func keyOf(claim *corev1.PersistentVolumeClaim) claimKey {
 	return claimKey{Namespace: claim.Namespace, Name: claim.Name}
 }
 
-// refKey is the key of the claim a volume points at.
+// refKey returns the key of the claim that a volume points at, and false if it points at none.
 func refKey(v *corev1.PersistentVolume) (claimKey, bool) {
 	if v == nil || v.Spec.ClaimRef == nil {
 		return claimKey{}, false
@@ -94,7 +93,7 @@ func refKey(v *corev1.PersistentVolume) (claimKey, bool) {
 	return claimKey{Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name}, true
 }
 
-// sameRef says whether two volumes point at the same claim, or both at none.
+// sameRef says whether two references name the same claim, or are both nil.
 func sameRef(a, b *corev1.ObjectReference) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -102,8 +101,8 @@ func sameRef(a, b *corev1.ObjectReference) bool {
 	return a.Namespace == b.Namespace && a.Name == b.Name && a.UID == b.UID
 }
 
-// newer says whether an object is to replace the one in the books. Of two with the
-// same version the later is taken, as it is the one the caches share.
+// newer says whether the object now replaces had in the cache. Where the versions cannot be
+// compared, it does.
 func newer(had, now client.Object) bool {
 	by, err := resourceversion.CompareResourceVersion(had.GetResourceVersion(), now.GetResourceVersion())
 	return err != nil || by < 0
@@ -113,9 +112,9 @@ func sameVersion(had, now client.Object) bool {
 	return had.GetUID() == now.GetUID() && had.GetResourceVersion() == now.GetResourceVersion()
 }
 
-// putClaim enters a claim and says whether that is news. A claim that is not in the
-// books is entered only by a watch: whoever has read or written it may be late, and
-// the watch have told that it is gone.
+// putClaim stores a claim and says whether it is news. Only a watch adds a claim that is not in the
+// cache. An answer to a read or write may be late, when the watch has already reported the
+// deletion.
 func (b *books) putClaim(claim *corev1.PersistentVolumeClaim, watched bool) bool {
 	key := keyOf(claim)
 	had := b.claims[key]
@@ -135,7 +134,7 @@ func (b *books) putClaim(claim *corev1.PersistentVolumeClaim, watched bool) bool
 	return true
 }
 
-// dropClaim strikes a claim out, and says whether it was there.
+// dropClaim removes a claim from the cache and says whether it was there.
 func (b *books) dropClaim(claim *corev1.PersistentVolumeClaim) bool {
 	key := keyOf(claim)
 	had := b.claims[key]
@@ -149,7 +148,7 @@ func (b *books) dropClaim(claim *corev1.PersistentVolumeClaim) bool {
 	return true
 }
 
-// replaceClaim sets a claim, nil for none, and all that is found by it.
+// replaceClaim sets a claim, nil for none, and updates every index.
 func (b *books) replaceClaim(key claimKey, had, claim *corev1.PersistentVolumeClaim) {
 	if had != nil {
 		drop(b.naming, had.Spec.VolumeName, key)
@@ -175,8 +174,8 @@ func (b *books) replaceClaim(key claimKey, had, claim *corev1.PersistentVolumeCl
 	}
 }
 
-// file enters a claim that seeks a volume where it is found by class, and where it is
-// found by what it asks for if any volume would do.
+// file adds a claim without a volume to the index by class. It adds it to the waiting claims too if
+// any fitting volume will do.
 func (b *books) file(key claimKey, claim *corev1.PersistentVolumeClaim) {
 	b.waiting.take(key.String())
 	if volume.StateOfClaim(claim) != volume.ClaimUnbound {
@@ -192,7 +191,7 @@ func (b *books) file(key claimKey, claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// servedByAny says whether a claim would take any free volume that fits.
+// servedByAny says whether a claim takes any free volume that fits.
 func (b *books) servedByAny(claim *corev1.PersistentVolumeClaim) bool {
 	if claim == nil || claim.DeletionTimestamp != nil || volume.StateOfClaim(claim) != volume.ClaimUnbound || volume.HasSource(claim) {
 		return false
@@ -201,7 +200,7 @@ func (b *books) servedByAny(claim *corev1.PersistentVolumeClaim) bool {
 	return err == nil && !waits
 }
 
-// putVolume enters a volume and says whether that is news, as putClaim does.
+// putVolume stores a volume and says whether it is news, as putClaim does.
 func (b *books) putVolume(v *corev1.PersistentVolume, watched bool) bool {
 	had := b.volumes[v.Name]
 	if had == nil && !watched || had != nil && had.UID != v.UID && !watched {
@@ -220,7 +219,7 @@ func (b *books) putVolume(v *corev1.PersistentVolume, watched bool) bool {
 	return true
 }
 
-// dropVolume strikes a volume out, and says whether it was there.
+// dropVolume removes a volume from the cache and says whether it was there.
 func (b *books) dropVolume(v *corev1.PersistentVolume) bool {
 	had := b.volumes[v.Name]
 	if had == nil || had.UID != v.UID {
@@ -251,9 +250,9 @@ func (b *books) replaceVolume(name string, had, v *corev1.PersistentVolume) {
 	b.shelve(name)
 }
 
-// shelve puts a volume on the shelf of free ones if it is to be given to whoever asks,
-// else takes it off: not while somebody works on it or it is in doubt, and not if a
-// claim that names it is to have it.
+// shelve adds a volume to the free ones if any claim may get it, else removes it. A volume is not
+// free while a worker holds it, while it is in doubt, or when a claim that names it is about to
+// take it.
 func (b *books) shelve(name string) {
 	v := b.volumes[name]
 	serves := v != nil && volume.Free(v) && b.held[name] == nil && !b.doubtful[name] && len(b.taking[name]) == 0
@@ -272,21 +271,21 @@ func (b *books) shelve(name string) {
 	b.free.put(name, shelfOfVolume(v), *volume.Capacity(v), v)
 }
 
-// otherwise says whether a volume may serve others than when it was put on the shelf.
+// otherwise says whether a volume's shelf, size or labels differ from those it was stored with.
 func (b *books) otherwise(at place, v *corev1.PersistentVolume) bool {
 	before, _ := b.free.get(v.Name)
 	return at.shelf != shelfOfVolume(v) || at.size.Cmp(*volume.Capacity(v)) != 0 || !maps.Equal(before.Labels, v.Labels)
 }
 
-// mayTake notes a claim that is about to take the volume it names. Anybody can make any number of
-// claims that name a volume, so it is not looked for among them each time.
+// mayTake records a claim that is about to take the volume it names. Users can create any number of
+// claims that name one volume, so the binder does not search them each time.
 func (b *books) mayTake(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
 	if v != nil && v.Spec.ClaimRef == nil && willTakeNamed(v, claim) {
 		enter(b.taking, v.Name, keyOf(claim))
 	}
 }
 
-// putClass enters a class, and files anew the claims that seek a volume of it.
+// putClass stores a class and updates the index for the claims of that class.
 func (b *books) putClass(class *storagev1.StorageClass) {
 	b.classes[class.Name] = class
 	delete(b.absent, class.Name)

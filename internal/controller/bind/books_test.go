@@ -12,7 +12,7 @@ import (
 
 var key = claimKey{Namespace: "ns", Name: "c"}
 
-// who names what is woken, in order.
+// who names what is enqueued, in order.
 func (w *wakes) who() []string {
 	var names []string
 	for key := range w.claims {
@@ -165,7 +165,7 @@ func TestAVolumeOfABoundClaimIsNotOfferedToOthers(t *testing.T) {
 	}
 }
 
-// accuser hears of writes by other binders.
+// accuser records the writes of other binders that it hears of.
 type accuser struct {
 	deaf
 	heard *[]string
@@ -242,7 +242,7 @@ func TestALostClaimThatGoesTakesNothingWithIt(t *testing.T) {
 	lost := claimOf("1Gi", completed("a", corev1.ClaimLost))
 	for name, c := range map[string]struct {
 		then []*corev1.PersistentVolume
-		// woken are the volumes looked at then; none of them is written.
+		// woken are the volumes enqueued then; none of them is written.
 		woken []string
 	}{
 		"case 65: its volume is gone":                     {},

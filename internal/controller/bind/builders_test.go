@@ -25,8 +25,7 @@ type (
 	classWith  func(*storagev1.StorageClass)
 )
 
-// claimOf builds a pending claim "ns/c" with uid "u", ReadWriteOnce, that says nothing
-// of a class.
+// claimOf builds a pending ReadWriteOnce claim "ns/c" with UID "u" that sets no class.
 func claimOf(size string, with ...claimWith) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u", ResourceVersion: "1"},
@@ -57,7 +56,7 @@ func names(volume string) claimWith {
 	return func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = volume }
 }
 
-// noted sets annotations of a claim; one without "=" has the value yes.
+// noted sets annotations of a claim; one without "=" gets the value yes.
 func noted(annotations ...string) claimWith {
 	return func(c *corev1.PersistentVolumeClaim) { setNotes(&c.Annotations, annotations) }
 }
@@ -72,7 +71,7 @@ func setNotes(on *map[string]string, annotations []string) {
 	}
 }
 
-// completed is a claim that was bound once, to a volume.
+// completed makes a claim one whose binding to a volume was completed.
 func completed(volumeName string, phase corev1.PersistentVolumeClaimPhase) claimWith {
 	return func(c *corev1.PersistentVolumeClaim) {
 		names(volumeName)(c)
@@ -116,8 +115,7 @@ func attributes(name string) claimWith {
 
 func terminating(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }
 
-// volumeOf builds an Available volume that points at no claim, ReadWriteOnce, without
-// a class.
+// volumeOf builds an Available ReadWriteOnce volume without a claimRef or class.
 func volumeOf(name, size string, with ...volumeWith) *corev1.PersistentVolume {
 	v := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), ResourceVersion: "1"},
@@ -136,7 +134,7 @@ func volumeOf(name, size string, with ...volumeWith) *corev1.PersistentVolume {
 	return v
 }
 
-// to makes a volume point at claim ns/NAME, with a uid or, where it is empty, without.
+// to makes a volume point at claim ns/NAME, with a UID unless it is empty.
 func to(name string, uid types.UID) volumeWith {
 	return func(v *corev1.PersistentVolume) {
 		v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "ns", Name: name, UID: uid}
@@ -175,7 +173,7 @@ func policy(p corev1.PersistentVolumeReclaimPolicy) volumeWith {
 
 func deleting(v *corev1.PersistentVolume) { v.DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }
 
-// classOf builds a StorageClass that binds at once, of provisioner p.example.
+// classOf builds a StorageClass of provisioner p.example that binds immediately.
 func classOf(name string, with ...classWith) *storagev1.StorageClass {
 	c := &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(noon)}, Provisioner: "p.example",
@@ -202,7 +200,7 @@ func isDefault(since time.Duration) classWith {
 	}
 }
 
-// podOf builds a pod that has no node and uses claims.
+// podOf builds a pod without a node that uses claims.
 func podOf(name string, claims ...string) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
@@ -216,7 +214,7 @@ func podOf(name string, claims ...string) *corev1.Pod {
 	return pod
 }
 
-// deaf hears nothing.
+// deaf is a listener that ignores everything.
 type deaf struct{}
 
 func (deaf) claimSeen(*corev1.PersistentVolumeClaim) {}
@@ -225,7 +223,7 @@ func (deaf) gone(types.UID)                          {}
 func (deaf) freeVolumes(string, int)                 {}
 func (deaf) foreign(foreignWrite)                    {}
 
-// booksOf enters objects as a watch would.
+// booksOf stores objects in a new cache as a watch would.
 func booksOf(objects ...any) *books {
 	b := newBooks(false, deaf{})
 	for _, o := range objects {
@@ -241,8 +239,7 @@ func booksOf(objects ...any) *books {
 	return b
 }
 
-// done is what a plan comes to: the objects as they are written, and in words what is
-// written and posted.
+// done is the outcome of a plan: the objects as written, and what was written and posted, in words.
 type done struct {
 	pair
 	writes, events []string
@@ -250,8 +247,8 @@ type done struct {
 	notes []string
 }
 
-// carryOut lays the actions of a plan over a claim and a volume, as the API server
-// does: a write of an object leaves its status, a write of a status the rest.
+// carryOut applies the actions of a plan to a claim and a volume, as the API server does. A write
+// of an object leaves its status; a status write leaves the rest.
 func carryOut(p Plan, on pair) done {
 	d := done{pair: on}
 	for _, a := range p.Actions {
@@ -283,8 +280,8 @@ func carryOut(p Plan, on pair) done {
 	return d
 }
 
-// syncClaim makes one look at claim ns/c; the API server, if it is asked, says the same
-// as the books.
+// syncClaim reconciles claim ns/c once. If it asks the API server, the answer agrees with the
+// cache.
 func syncClaim(t *testing.T, b *books, pods ...string) (done, error) {
 	t.Helper()
 	key := claimKey{Namespace: "ns", Name: "c"}
@@ -304,8 +301,7 @@ func syncClaim(t *testing.T, b *books, pods ...string) (done, error) {
 	return carryOut(p, pair{claim: v.Claim, volume: v.volume()}), p.Problem
 }
 
-// syncVolume makes one look at a volume; the API server, if it is asked, knows the
-// claim that is given.
+// syncVolume reconciles a volume once. If it asks the API server, the answer is the claim live.
 func syncVolume(b *books, name string, live *corev1.PersistentVolumeClaim) done {
 	v := b.lookAtVolume(name)
 	if v == nil {
@@ -319,7 +315,7 @@ func syncVolume(b *books, name string, live *corev1.PersistentVolumeClaim) done 
 	return carryOut(p, pair{claim: v.Claim, volume: v.Volume})
 }
 
-// bound says what is wrong with a claim and a volume that are to be joined.
+// bound says in which way a claim and a volume are not joined.
 func (d *done) bound() string {
 	c, v := d.claim, d.volume
 	switch {
@@ -339,7 +335,7 @@ func (d *done) bound() string {
 	return ""
 }
 
-// capacity is the size a claim is told it has.
+// capacity is the capacity in the claim's status.
 func (d *done) capacity() string {
 	q := d.claim.Status.Capacity[corev1.ResourceStorage]
 	return q.String()

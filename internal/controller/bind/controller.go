@@ -24,54 +24,53 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// defaultWorkers is how many claims, and how many volumes, are worked on at once. A
-// worker mostly waits for the API server, and more writes at once are less work for it and
-// for etcd, which puts them on the disk together (docs/design/0015). It is half of the
-// requests that an API server with default flags serves at once for service accounts.
+// defaultWorkers is how many claims, and how many volumes, are reconciled at once. A worker mostly
+// waits for the API server. More writes at once cost the API server less, and etcd too, which syncs
+// them to disk together (docs/design/0015). It is half of the requests that an API server with
+// default flags serves at once for service accounts.
 const defaultWorkers = 128
 
-// manyClaims is how many are worked on or wait for a worker where the API server has more
-// to do than it can: else there are few at any moment, as each takes milliseconds.
+// manyClaims is the number of claims in work or in the queue above which the API server counts as
+// overloaded. Otherwise there are few at any moment, as each takes milliseconds.
 const manyClaims = 16
 
-// rounds is how often in a row a worker decides anew when others' writes overtake its
-// own, before it leaves the matter to the queue.
+// rounds is how often in a row a worker decides again after a conflict. Then it leaves the retry to
+// the queue.
 const rounds = 5
 
-// writeTimeout is when the answer to a write is given up, and what was written read
-// anew: nobody else may use the volume until then.
+// writeTimeout is how long a write waits for its answer. After it the binder reads the object
+// again, and no other claim may use the volume until then.
 const writeTimeout = 30 * time.Second
 
-// Options are what the controller needs beside the manager.
+// Options are what the controller needs besides the manager.
 type Options struct {
-	// Pods is a cache of all pods with index kube.PodsByClaim; without it Events do
-	// not name the pods that wait.
+	// Pods is a cache of all pods with index kube.PodsByClaim. Without it, Events do not name the
+	// pods that wait.
 	Pods cache.Cache
-	// MaxConcurrent is how many claims, and how many volumes, are worked on at once;
-	// 0 means 128.
+	// MaxConcurrent is how many claims, and how many volumes, are reconciled at once; 0 means 128.
 	MaxConcurrent int
-	// NoProvisioning says that no provisioner is to be called for claims.
+	// NoProvisioning disables the calls of provisioners.
 	NoProvisioning bool
-	// ticks has tests say when everything is looked at.
+	// ticks lets tests trigger the resync.
 	ticks <-chan time.Time
 }
 
 // reconciler is what the two controllers share.
 type reconciler struct {
 	*watches
-	// api writes, and reads live, without a limit of its own: the API server's
-	// priority and fairness knows better what it can take.
+	// api writes, and reads live, without a client-side rate limit: the API server's priority and
+	// fairness knows better how much load it can take.
 	api     v1.CoreV1Interface
 	classes storagev1.StorageClassInterface
 	poster  *poster
 	metrics *metrics
 	clock   clock.PassiveClock
 	log     logr.Logger
-	// active is how many claims are worked on.
+	// active is how many claims are being reconciled.
 	active atomic.Int32
-	// crowded is when many claims were last found on their way, nil for never.
+	// crowded is when there were last many claims in work or queued, nil for never.
 	crowded atomic.Pointer[time.Time]
-	// warned is when another binder was last complained of; the books' lock guards it.
+	// warned is when the log last warned of another binder. The cache's lock guards it.
 	warned time.Time
 }
 
@@ -129,13 +128,13 @@ func Register(mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-// manyOnTheirWay says whether what can wait should, for the claims' sake. An API server that
-// has more to do than it can stands still for moments, after which few claims are left and many
-// are about to come: so it is true until there have been few for as long as a volume pauses.
+// manyOnTheirWay says whether work that can wait should wait for the claims. An overloaded API
+// server stops for moments. Few claims are in work after such a stop, and many are about to come.
+// So it stays true until there were few claims for claimPause.
 func (r *reconciler) manyOnTheirWay() bool {
 	now := r.clock.Now()
 	if int(r.active.Load())+r.claims.Len() > manyClaims {
-		at := now // which alone is kept
+		at := now // only this copy escapes to the heap
 		r.crowded.Store(&at)
 		return true
 	}
@@ -143,7 +142,7 @@ func (r *reconciler) manyOnTheirWay() bool {
 	return last != nil && now.Sub(*last) < claimPause
 }
 
-// Reconcile brings one claim to where it belongs.
+// Reconcile brings one claim to its desired state.
 func (r claims) Reconcile(ctx context.Context, request reconcile.Request) (_ reconcile.Result, err error) {
 	key := request.NamespacedName
 	r.active.Add(1)
@@ -165,8 +164,8 @@ type match struct {
 	how    Match
 }
 
-// as says how a volume was found for a claim at first, where the first attempt to join
-// the two was overtaken half-way: by now the volume points at the claim in any case.
+// as returns how a volume was first found for a claim. After a conflict halfway through joining the
+// two, the volume points at the claim in any case, which says nothing.
 func (m *match) as(volume string, how Match) Match {
 	if volume != m.volume {
 		*m = match{volume: volume, how: how}
@@ -174,8 +173,8 @@ func (m *match) as(volume string, how Match) Match {
 	return m.how
 }
 
-// once decides about a claim and does it. began is kept from one time to the next.
-// again says that there is more to do now.
+// once decides about a claim and applies the plan. The caller passes the same began for all rounds.
+// again says that the caller must decide once more.
 func (r claims) once(ctx context.Context, key claimKey, began *match) (again bool, err error) {
 	v, err := r.gatherClaim(ctx, key)
 	if err != nil || v == nil {
@@ -198,16 +197,16 @@ func (r claims) once(ctx context.Context, key claimKey, began *match) (again boo
 	return overtaken(err) || err == nil && p.Again, err
 }
 
-// refusal tells whoever waits for a claim that the API server, mostly a webhook in it, takes no
-// write that it needs. It is tried again with pauses.
+// refusal is the Event that tells the user that the API server, usually through a webhook, rejects
+// a write of the claim. The binder retries with backoff.
 func refusal(p *Plan, err error) Post {
 	return Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: cmp.Or(p.Refusal, reasonFailedBinding), Note: kube.RefusedWrite + err.Error()}
 }
 
-// Reconcile brings one volume to where it belongs.
+// Reconcile brings one volume to its desired state.
 func (r volumes) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	// Where many claims are on their way, so may that of this volume be, and a write for
-	// nothing would make all of them wait longer.
+	// While many claims are in work, this volume's claim may be among them. A needless write would
+	// make all of them wait longer.
 	if r.manyOnTheirWay() && r.books.expectsClaim(request.Name, r.clock.Now().Add(-mostPauses)) {
 		return reconcile.Result{RequeueAfter: claimPause}, nil
 	}
@@ -230,8 +229,9 @@ func (r volumes) once(ctx context.Context, name string) (err error) {
 	return r.failed(r.apply(ctx, on, planVolume(v)), "volume", claimKey{}, v.Volume)
 }
 
-// failed takes note of a look that ended in an error. If that was a write, then unless
-// it was surely refused what it was about is read anew before anything else is decided.
+// failed counts a reconcile that ended in an error. After a failed write it marks the objects as in
+// doubt, unless the API server surely rejected the write. They are read again before the next
+// decision.
 func (r *reconciler) failed(err error, object string, key claimKey, v *corev1.PersistentVolume) error {
 	if err != nil {
 		r.metrics.failed(object, err)
@@ -246,5 +246,5 @@ func (r *reconciler) failed(err error, object string, key claimKey, v *corev1.Pe
 	return err
 }
 
-// letGo ends a hold and wakes whom that concerns.
+// letGo ends a hold and enqueues the claims and volumes that this concerns.
 func (r *reconciler) letGo(volume string, err error) { r.wake(r.books.letGo(volume, err)) }

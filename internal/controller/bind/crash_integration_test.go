@@ -21,14 +21,14 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// path is one way of the binder from a first state to a last one, which is reached in
-// a number of writes however often it is disturbed.
+// path is one way of the binder from a first state to a last one. It reaches the last state in a
+// number of writes, however often it is disturbed.
 type path struct {
 	name   string
 	writes int
-	// begin makes the first state of objects that all have one name.
+	// begin creates objects in the first state, all with one name.
 	begin func(w *world, name string)
-	// ended says what of the last state is missing.
+	// ended says what is missing from the last state.
 	ended func(w *world, name string) string
 }
 
@@ -82,8 +82,8 @@ var paths = []path{
 	}, bothJoined},
 	{"defaulted", 5, func(w *world, name string) {
 		w.must(w.client.DeleteAllOf(w.ctx, &storagev1.StorageClass{}))
-		// Before there is a default, which admission would give it; admission is told of
-		// the old one's end a moment late.
+		// Create it before there is a default class, which admission would set. Admission learns a
+		// moment late that the previous default is gone.
 		for c := w.claim(name, "1Gi"); c.Spec.StorageClassName != nil; c = w.claim(name, "1Gi") {
 			w.remove(c)
 		}
@@ -147,19 +147,19 @@ var paths = []path{
 
 func bothJoined(w *world, name string) string { return w.joined(name, name) }
 
-// boundPair makes a claim and a volume that are bound to each other.
+// boundPair creates a claim and a volume that are bound to each other.
 func (w *world) boundPair(name string) *corev1.PersistentVolumeClaim {
 	c := w.claim(name, "1Gi", ofClass(""), completed(name, corev1.ClaimBound))
 	w.volume(name, "1Gi", to(name, c.UID), in(corev1.VolumeBound))
 	return c
 }
 
-// provision stands in for an external provisioner: it makes the volume as soon as the
-// claim is given to it.
+// provision replaces an external provisioner: it creates the volume as soon as the claim is handed
+// to it.
 func (w *world) provision(name string) {
 	claims, err := w.client.Watch(w.ctx, &corev1.PersistentVolumeClaimList{}, client.InNamespace("default"), client.MatchingFields{"metadata.name": name})
 	if err != nil {
-		return // the case is over
+		return // the case has ended
 	}
 	defer claims.Stop()
 	for event := range claims.ResultChan() {
@@ -175,9 +175,8 @@ func (w *world) provision(name string) {
 	}
 }
 
-// disturb runs a path once for each of its writes and once without, with a binder
-// whose client is made for it, and checks that its end is reached each time. The path
-// "defaulted" is case 98 where a write is overtaken.
+// disturb runs each path undisturbed, and once for each of its writes with that write disturbed. It
+// checks that each run reaches the last state. Path "defaulted" is case 98 where a write conflicts.
 func disturb(t *testing.T, number int, kind string, run func(w *world, nth int) (stop func())) {
 	config := testkit.OwnAPIServer(t)
 	for _, p := range paths {
@@ -197,7 +196,8 @@ func disturbOnce(w *world, number int, p path, name string, nth int, run func(w 
 	stop := run(w, nth)
 	defer func() {
 		stop()
-		// Of the path that ends so it is told: the ledger can read what is written.
+		// Only path "lost" may call a claim Lost. This also proves that the ledger can parse
+		// writes.
 		if lost := w.ledger.lost(); lost != (p.name == "lost") {
 			w.t.Errorf("case %d: disturbed at write %d: that a claim was called Lost: %t", number, nth, lost)
 		}
@@ -241,7 +241,7 @@ func TestAPathTakesExactlyItsWrites(t *testing.T) {
 			killer := testkit.NewKiller(0)
 			stop := w.start(killer.Wrap(w.config), nil, Options{})
 			w.until(func() string { return p.ended(w, name) })
-			stop() // nothing is on its way any more
+			stop() // no request is in flight any more
 			if got := killer.Writes(); got != p.writes {
 				t.Errorf("case 155: took %d writes, want %d", got, p.writes)
 			}
@@ -254,8 +254,7 @@ func TestAPathTakesExactlyItsWrites(t *testing.T) {
 	}
 }
 
-// tamper gives a configuration whose nth write is answered by something else, and
-// whether it has been.
+// tamper returns a configuration whose nth write is answered by instead, and whether that happened.
 func tamper(config *rest.Config, nth int, instead func(next http.RoundTripper, r *http.Request) (*http.Response, error)) (tampered *rest.Config, hit *atomic.Bool) {
 	config, hit = rest.CopyConfig(config), &atomic.Bool{}
 	var writes atomic.Int32
@@ -275,7 +274,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// wantHit has the end of a binder fail the case where the nth write was never made.
+// wantHit makes stop fail the case if the nth write never happened.
 func (w *world) wantHit(number, nth int, hit *atomic.Bool, stop func()) func() {
 	return func() {
 		w.t.Helper()
@@ -286,7 +285,7 @@ func (w *world) wantHit(number, nth int, hit *atomic.Bool, stop func()) func() {
 	}
 }
 
-// touched is what became of a write before which somebody else wrote to its object.
+// touched is the outcome of a write whose object another writer changed just before.
 type touched struct {
 	object client.Object
 	answer int
@@ -322,7 +321,7 @@ func TestSomebodyElsesWriteBeforeAnyOfOursIsRespected(t *testing.T) {
 	})
 }
 
-// touch annotates the object that a request is about, as somebody else.
+// touch annotates the object of a request, as another writer.
 func (w *world) touch(path string) (client.Object, error) {
 	parts := strings.Split(strings.TrimSuffix(path, "/status"), "/")
 	name := parts[len(parts)-1]
@@ -340,7 +339,7 @@ var errLine = errors.New("the line went dead")
 func TestAWriteOfUnknownOutcomeIsReadAnew(t *testing.T) {
 	t.Parallel()
 	disturb(t, 165, "done", func(w *world, nth int) func() {
-		// Carried out, and nobody told us.
+		// The write was carried out, but the binder got no answer.
 		config, hit := tamper(w.config, nth, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 			response, err := next.RoundTrip(r)
 			if err == nil {

@@ -1,11 +1,10 @@
-// Package bind joins claims and volumes: it chooses a volume for each claim, makes the
-// two point at each other, calls for a provisioner where no volume fits, and says in
-// the phases of both how things stand. It does the work of Kubernetes' own
-// persistent volume binder, by its names and rules, and stands in for it.
+// Package bind joins claims and volumes. It chooses a volume for each claim and makes the two point
+// at each other. It calls a provisioner where no volume fits, and reports the state in the phases
+// of both. It does the work of Kubernetes' own persistent volume binder, by its names and rules,
+// and replaces it.
 //
-// It is the one writer of a claim's volumeName, of setting a volume's claimRef, of the
-// phases of both, of the annotations that go with these, and of a claim's class where
-// the default is given. It destroys nothing: what becomes of a Released volume is
-// others' business. It knows no other controller, no provisioner, and of pods only
-// which claims they use.
+// It is the only writer of a claim's volumeName, of the phases of claims and volumes, and of the
+// annotations that belong to them. It alone sets a volume's claimRef, and a claim's class where the
+// default is used. It destroys nothing: other controllers handle Released volumes. It knows no
+// other controller and no provisioner. Of pods it knows only which claims they use.
 package bind

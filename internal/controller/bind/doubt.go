@@ -12,8 +12,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// doubt says that nobody knows whether a write was carried out: what it was about is
-// to be read anew. Either may be missing.
+// doubt marks a claim and a volume as in doubt: the outcome of a write is unknown, so both must be
+// read again. Either may be missing.
 func (b *books) doubt(key claimKey, name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -39,7 +39,7 @@ func (b *books) isDoubtful(name string) bool {
 	return b.doubtful[name]
 }
 
-// sureOfClaim enters what the API server says of a claim in doubt, nil for gone.
+// sureOfClaim stores the API server's answer about a claim in doubt, nil for gone.
 func (b *books) sureOfClaim(key claimKey, claim *corev1.PersistentVolumeClaim) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -54,7 +54,7 @@ func (b *books) sureOfClaim(key claimKey, claim *corev1.PersistentVolumeClaim) w
 	return b.afterClaim(had, claim, b.putClaim(claim, false))
 }
 
-// sureOfVolume enters what the API server says of a volume in doubt, nil for gone.
+// sureOfVolume stores the API server's answer about a volume in doubt, nil for gone.
 func (b *books) sureOfVolume(name string, v *corev1.PersistentVolume) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,8 +71,8 @@ func (b *books) sureOfVolume(name string, v *corev1.PersistentVolume) wakes {
 	return b.afterVolume(had, v, news)
 }
 
-// dispelClaim reads a claim anew, and the volume it was being joined to, if a write
-// of either ended otherwise than was told: nothing is decided on what may be wrong.
+// dispelClaim reads a claim in doubt, and the volume it was being joined to, from the API server.
+// The binder decides nothing from objects that may be wrong.
 func (r *reconciler) dispelClaim(ctx context.Context, key claimKey) error {
 	name, doubted := r.books.doubtOf(key)
 	if !doubted {
@@ -94,7 +94,7 @@ func (r *reconciler) dispelClaim(ctx context.Context, key claimKey) error {
 	return nil
 }
 
-// dispelVolume does the same for a volume.
+// dispelVolume reads a volume in doubt from the API server.
 func (r *reconciler) dispelVolume(ctx context.Context, name string) error {
 	if !r.books.isDoubtful(name) {
 		return nil
@@ -110,9 +110,9 @@ func (r *reconciler) dispelVolume(ctx context.Context, name string) error {
 	return nil
 }
 
-// makeSure asks the API server for what a look at a claim has to know better than a
-// watch. If that is not what the books say, nothing can be decided now, and the claim
-// is looked at again when they do.
+// makeSure asks the API server where a decision about a claim must not rest on a cache. It returns
+// false if the answer differs from the cache: then nothing can be decided now. The claim is
+// reconciled again when the cache has caught up.
 func (r *reconciler) makeSure(ctx context.Context, key claimKey, v *ClaimView) (bool, error) {
 	if v.mustAsk() {
 		return r.sureOfView(ctx, key, v)
@@ -139,14 +139,14 @@ func (r *reconciler) sureOfView(ctx context.Context, key claimKey, v *ClaimView)
 		v.Asked = true
 		return true, nil
 	}
-	// One that is not in the books yet wakes the claim when its watch tells of it.
+	// A volume that is not in the cache yet enqueues the claim when the watch delivers it.
 	r.wake(r.books.sureOfVolume(name, live))
 	return false, nil
 }
 
-// sureOfClass makes sure that there is no class of a name before a free volume is
-// given away that the class may want kept until there is a pod. It asks once for each
-// name; of a class that comes or goes later the watch tells.
+// sureOfClass makes sure that a class does not exist before the binder assigns a free volume,
+// because the class may want to wait for a pod. It asks once for each name. The watch reports a
+// class that is created or deleted later.
 func (r *reconciler) sureOfClass(ctx context.Context, key claimKey, name string) (bool, error) {
 	_, err := r.classes.Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -159,7 +159,7 @@ func (r *reconciler) sureOfClass(ctx context.Context, key claimKey, name string)
 	return false, fmt.Errorf("StorageClass %q of claim %s was created just now; the claim is reconciled when the watch delivers the class", name, key)
 }
 
-// isAbsent says whether there is surely no class of a name. A claim may have none.
+// isAbsent says whether a class surely does not exist. The empty name counts as absent.
 func (b *books) isAbsent(class string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,76 +20,75 @@ import (
 )
 
 const (
-	// eventAction is how what Events say was being done begins.
+	// eventAction is how the action field of the binder's Events begins.
 	eventAction = "Bind"
-	// repeatAfter is when an Event that would say the same again is posted all the
-	// same: API servers forget Events after an hour.
+	// repeatAfter is after how long an unchanged Event is posted again: API servers delete Events
+	// after an hour.
 	repeatAfter = 30 * time.Minute
-	// changeAfter is when an Event is posted again if another was posted since: what two
-	// looks tell in turn must not be told for ever.
+	// changeAfter is after how long an Event is posted again if another was posted in between. It
+	// keeps two reconciles from alternating their Events without end.
 	changeAfter = time.Minute
-	// restTime is how long a Normal Event waits before it is posted. It tells what a claim
-	// waits for, which is mostly over by then where many are bound at once.
+	// restTime is how long a Normal Event waits before it is posted. It says what a claim waits
+	// for, which is usually over by then when many claims are bound at once.
 	restTime = 2 * time.Second
-	// mostDelay is how much longer it waits where many claims are on their way, whose turn
-	// it would take.
+	// mostDelay is how much longer a Normal Event waits while many claims are in work, because
+	// posting it would delay them.
 	mostDelay = time.Minute
-	// eventsPerSecond and eventsAtOnce bound how much of the API server's time goes
-	// to Events, which is time taken from binding.
+	// eventsPerSecond and eventsAtOnce limit the API server's load from Events, which delays
+	// binding.
 	eventsPerSecond = 20
 	eventsAtOnce    = 50
 )
 
-// poster posts Events about claims and volumes, apart from the work on them: slowly,
-// each once until it changes, and not at all if what it says is over by then. A Normal one
-// waits a moment for that, and a minute more while many claims are on their way. A Warning
-// does not, and goes before all that are Normal: many claims that wait must not hide the one
-// that is lost.
+// poster posts Events about claims and volumes in the background, slowly. It posts each once until
+// it changes, and not at all if its subject is settled by then. A Normal Event waits restTime, and
+// up to mostDelay more while many claims are in work. A Warning does not wait and precedes all
+// Normal Events: many waiting claims must not hide a lost one.
 type poster struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
 	limiter  flowcontrol.RateLimiter
 	over     func(regarding runtime.Object) bool
-	// busy says whether the API server's time is wanted for binding. It is asked where there
-	// is something to post.
+	// busy says whether the API server's capacity is needed for binding. It is called only when
+	// there is an Event to post.
 	busy func() bool
 
 	mu   sync.Mutex
 	said map[types.UID]*history
-	// warnings and normals are the sayings that wait, each in the order of their times. Of
-	// one reason about one object no more than one waits, however slowly they are posted.
+	// warnings and normals are the Events that wait, each in order of due time. At most one Event
+	// of a reason waits for one object, however slowly they are posted.
 	warnings, normals list.List
-	more              chan struct{} // has an element when one was added since it was looked last
-	// after has tests say when a time has passed.
+	more              chan struct{} // has an element if Events were added since the last check
+	// after lets tests control the timers.
 	after func(time.Duration) <-chan time.Time
 }
 
 // saying is one Event that waits to be posted.
 type saying struct {
 	post      Post
-	what      uint64 // the hash of what it says
+	what      uint64 // the hash of its text
 	regarding runtime.Object
 	related   runtime.Object
 	uid       types.UID
-	due       time.Time // when it is posted, at the earliest
+	due       time.Time // the earliest time to post it
 }
 
-// history is what was said about one object: the last of each reason, and the reason of
-// the last of all that were posted. It is there as long as an Event of the object waits.
+// history is what was posted about one object: the last Event of each reason, and the reason of the
+// last Event. It exists until forget removes it.
 type history struct {
 	last string
 	by   map[string]said
 }
 
-// said is the last Event of its reason that was posted, by the hash of what it says, and
-// when it was. It keeps no object, as there are many that wait for long.
+// said is the last posted Event of a reason: the hash of its text, and its time. It keeps no
+// object, as many wait for long.
 type said struct {
 	what  uint64
 	at    time.Time
-	waits *list.Element // of the saying that is the next of this reason, nil for none
+	waits *list.Element // the waiting Event of this reason, nil for none
 }
 
-// again says whether an Event would repeat what was posted a short time ago.
+// again says whether an Event would repeat one that was posted a short time ago.
 func (h *history) again(s *saying, now time.Time) bool {
 	before := h.by[s.post.Reason]
 	pause := repeatAfter
@@ -109,17 +108,17 @@ func (h *history) awaits(other string) bool {
 	return false
 }
 
-// sum tells what one Post says from what another does.
+// sum is a hash of an Event's subject, type, reason and text.
 func (p *Post) sum() uint64 {
 	h := fnv.New64a()
 	for _, word := range []string{string(p.On), p.Type, p.Reason, p.Note} {
-		_, _ = h.Write([]byte(word + "\x00")) // a hash takes everything
+		_, _ = h.Write([]byte(word + "\x00")) // a hash never returns an error
 	}
 	return h.Sum64()
 }
 
-// doing tells Events apart that differ in their note alone: Kubernetes' recorder counts
-// those of one action as one that is repeated, and keeps the first note.
+// doing is an action that differs for each text. Kubernetes' recorder counts Events with the same
+// action as one repeated Event, and keeps the first text.
 func (p *Post) doing() string {
 	return fmt.Sprintf("%s-%08x", eventAction, uint32(p.sum()))
 }
@@ -131,10 +130,10 @@ func newPoster(recorder events.EventRecorder, c clock.PassiveClock, over func(ru
 	}
 }
 
-// post has an Event posted unless it was the last of its reason about its subject and
-// is not old.
+// post queues an Event, unless the last one of its reason about its object said the same a short
+// time ago.
 func (p *poster) post(on pair, post Post) {
-	post.Note = kube.Note(post.Note) // what is cut off makes no news
+	post.Note = kube.Note(post.Note) // the part that is cut off is no news
 	s := &saying{post: post, what: post.sum()}
 	switch {
 	case post.On == OnClaim && on.claim != nil:
@@ -168,8 +167,8 @@ func (p *poster) post(on pair, post Post) {
 	}
 }
 
-// put has an Event wait. It takes the place of one of its reason that waits already, so that
-// what changes all the time is told all the same; whether it is news is seen in its turn.
+// put adds an Event to its list. It replaces a waiting Event of the same reason, so that frequent
+// changes cannot delay it for ever. take decides later whether it is news.
 func (p *poster) put(h *history, s *saying, now time.Time) {
 	of := h.by[s.post.Reason]
 	if of.waits != nil {
@@ -187,7 +186,7 @@ func (p *poster) put(h *history, s *saying, now time.Time) {
 	h.by[s.post.Reason] = of
 }
 
-// listOf gives the list where an Event waits.
+// listOf returns the list in which an Event waits.
 func (p *poster) listOf(s *saying) *list.List {
 	if s.post.Type == corev1.EventTypeNormal {
 		return &p.normals
@@ -195,9 +194,9 @@ func (p *poster) listOf(s *saying) *list.List {
 	return &p.warnings
 }
 
-// forget drops what was said about an object that is gone, or bound, and what waits to be
-// said about it, but for Warnings: that a claim was lost is told once, and is worth telling
-// when it has its volume back.
+// forget drops what was posted, and what waits to be posted, about an object that is gone or bound.
+// Waiting Warnings stay. A claim's loss is posted once, and is worth reporting even after its
+// volume is back.
 func (p *poster) forget(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,12 +219,12 @@ func (p *poster) forget(uid types.UID) {
 	}
 }
 
-// Start posts what is due until the context ends.
+// Start posts due Events until the context ends.
 func (p *poster) Start(ctx context.Context) error {
 	for {
 		s, pause, ok := p.next()
 		if !ok {
-			var due <-chan time.Time // never, where nothing rests
+			var due <-chan time.Time // nil, which never fires, if nothing waits
 			if pause > 0 {
 				due = p.after(pause)
 			}
@@ -239,7 +238,7 @@ func (p *poster) Start(ctx context.Context) error {
 		}
 		over := p.over(s.regarding)
 		if over {
-			p.forget(s.uid) // which it was before, if it went while this was posted
+			p.forget(s.uid) // again: it may have been queued after the object was forgotten
 		}
 		if over && s.post.Type == corev1.EventTypeNormal {
 			continue
@@ -251,8 +250,8 @@ func (p *poster) Start(ctx context.Context) error {
 	}
 }
 
-// next takes the first Event that is due and says something new. Where there is none, pause
-// is how long the first of those that rest still does, 0 if none rests.
+// next takes the first Event that is due and says something new. If there is none, pause is how
+// long until the first waiting one is due, 0 if none waits.
 func (p *poster) next() (s saying, pause time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -278,8 +277,8 @@ func (p *poster) next() (s saying, pause time.Duration, ok bool) {
 	}
 }
 
-// take has an Event wait no more, and says whether it is to be posted. Only then is it held
-// against the next: where many wait, its turn may come long after it was said.
+// take removes an Event from its list and says whether to post it. Only a posted Event suppresses
+// later repetitions: an Event may wait for long.
 func (p *poster) take(s *saying, now time.Time) bool {
 	h := p.said[s.uid]
 	again := h.again(s, now)
@@ -292,8 +291,8 @@ func (p *poster) take(s *saying, now time.Time) bool {
 	return !again
 }
 
-// isOver says whether a claim that an Event calls waiting has its volume by now, or
-// what an Event is about is gone. A claim that is lost is not over.
+// isOver says whether an Event's claim is bound by now, or its object is gone. A lost claim is not
+// over.
 func (b *books) isOver(regarding runtime.Object) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

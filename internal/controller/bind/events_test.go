@@ -33,7 +33,7 @@ var (
 
 func stillSo(runtime.Object) bool { return false }
 
-// posts tells what a poster posts now and in the time that what waits has to rest.
+// posts returns what a poster posts now and after the rest time of the waiting Events.
 func posts(p *poster, clock *testclock.FakePassiveClock) []string {
 	var notes []string
 	for {
@@ -49,7 +49,7 @@ func posts(p *poster, clock *testclock.FakePassiveClock) []string {
 	}
 }
 
-// claimsOf gives claims that differ in their uids alone.
+// claimsOf returns claims that differ only in their UIDs.
 func claimsOf(count int) []pair {
 	claims := make([]pair, count)
 	for i := range claims {
@@ -73,7 +73,7 @@ func TestEventsArePostedWhenTheyChange(t *testing.T) {
 		says  []Post
 		want  []string
 	}{
-		// A Warning goes before the Normal ones, which rest first.
+		// A Warning precedes the Normal Events, which rest first.
 		{want: []string{"no class", "waiting", "waiting"}},
 		{after: changeAfter - restTime - 1, says: []Post{waitingPost, failedPost}},
 		{after: repeatAfter, says: []Post{waitingPost}, want: []string{"waiting"}},
@@ -93,8 +93,8 @@ func TestEventsArePostedWhenTheyChange(t *testing.T) {
 	}
 }
 
-// At 20 a second it takes longer to tell of 50,000 claims that wait than until each of them
-// is looked at again.
+// At 20 a second, Events about 50,000 waiting claims take longer than the time until each is
+// reconciled again.
 func TestNoMoreEventsWaitThanThereAreThingsToTell(t *testing.T) {
 	const perRound = 100
 	clock := testclock.NewFakePassiveClock(noon)
@@ -161,9 +161,9 @@ func TestAnEventThatIsLateTellsWhatIsSoNow(t *testing.T) {
 	taken := Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: reasonFailedBinding, Note: "taken"}
 	for _, c := range []struct {
 		name string
-		told []Post // before, and posted
+		told []Post // earlier, and posted
 		then time.Duration
-		says []Post // now, each when the one before is long due
+		says []Post // now, each long after the previous one is due
 		want []string
 	}{
 		{name: "a Normal one", says: []Post{saying(waitingPost, "a"), saying(waitingPost, "b")}, want: []string{"b", "other"}},
@@ -196,7 +196,7 @@ func TestAnEventThatIsLateTellsWhatIsSoNow(t *testing.T) {
 	}
 }
 
-// That a claim is lost is told when it is, and never again.
+// A claim's loss is posted when it happens, and never again.
 func TestOnlyWarningsWaitAboutWhatIsForgotten(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(noon)
 	p := newPoster(&notes{}, clock, stillSo)
@@ -225,7 +225,7 @@ func TestOnlyWarningsWaitAboutWhatIsForgotten(t *testing.T) {
 	}
 }
 
-// What one post costs does not grow with how many claims wait.
+// The cost of one post does not grow with the number of waiting claims.
 func BenchmarkPostWhileManyWait(b *testing.B) {
 	for _, waiting := range []int{1000, 50000} {
 		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
@@ -242,7 +242,7 @@ func BenchmarkPostWhileManyWait(b *testing.B) {
 	}
 }
 
-// What comes at once is posted slowly: the time is that of the API server, taken from binding.
+// A burst is posted slowly: it uses the API server's capacity, which binding needs.
 func TestManyEventsArePostedSlowly(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -286,7 +286,7 @@ func TestAnEventThatIsOverIsNotPosted(t *testing.T) {
 	}
 }
 
-// A claim that is bound while its Event rests costs none; a Warning waits for nothing.
+// A claim that is bound while its Event rests costs no Event. A Warning never waits.
 func TestANormalEventRestsBeforeItIsPostedAndAWarningDoesNot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -320,7 +320,7 @@ func TestANormalEventRestsBeforeItIsPostedAndAWarningDoesNot(t *testing.T) {
 	}
 }
 
-// Events cost the API server as much as writes that bind.
+// Events cost the API server as much as the writes that bind.
 func TestNormalEventsWaitWhileManyClaimsAreOnTheirWayAndWarningsDoNot(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(noon)
 	p := newPoster(&notes{}, clock, stillSo)
@@ -398,7 +398,7 @@ func TestNothingIsKeptOfWhatWasSaidAboutABoundClaim(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	n.enough = func(int) { cancel() }
-	r.poster.post(pair{claim: c}, waitingPost) // by a worker that is late
+	r.poster.post(pair{claim: c}, waitingPost) // by a late worker
 	r.poster.post(pair{claim: claimOf("1Gi", uid("other"))}, lostPost)
 	said("it is gone", 2)
 	clock.SetTime(noon.Add(restTime))

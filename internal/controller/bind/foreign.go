@@ -4,20 +4,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// recycleFailed is that of a volume which Tarn's recycling has called Failed. It
-// calls it Released again when it is not to be recycled after all.
+// recycleFailed is the status.reason of a volume that Tarn's recycling set to Failed. Recycling
+// sets it back to Released when the volume is not to be recycled after all.
 const recycleFailed = "VolumeFailedRecycle"
 
-// foreignWrite is a change of phase that only binders make. One that we did not make
-// tells of another binder, as nobody else has reason to write those phases.
+// foreignWrite is a change of phase that only binders make. If this binder did not make it, another
+// binder is running.
 type foreignWrite struct {
 	what, name, phase, version string
-	// volume is the one that our own worker would hold while writing this.
+	// volume is the volume that this binder's worker would hold during the write.
 	volume string
 }
 
-// claimWrite gives the write by which a claim was called Bound, if had became now by
-// one.
+// claimWrite returns the write that set a claim to Bound between had and now, and false if there
+// was none.
 func claimWrite(had, now *corev1.PersistentVolumeClaim) (foreignWrite, bool) {
 	if had == nil || had.UID != now.UID || had.Status.Phase == now.Status.Phase || now.Status.Phase != corev1.ClaimBound || !newer(had, now) {
 		return foreignWrite{}, false
@@ -25,7 +25,8 @@ func claimWrite(had, now *corev1.PersistentVolumeClaim) (foreignWrite, bool) {
 	return foreignWrite{what: "claim", name: keyOf(now).String(), phase: string(now.Status.Phase), version: now.ResourceVersion, volume: now.Spec.VolumeName}, true
 }
 
-// volumeWrite gives the write by which a volume came to its phase.
+// volumeWrite returns the write that set a volume's phase between had and now, and false if there
+// was none.
 func volumeWrite(had, now *corev1.PersistentVolume) (foreignWrite, bool) {
 	if had == nil || had.UID != now.UID || had.Status.Phase == now.Status.Phase || !newer(had, now) {
 		return foreignWrite{}, false
@@ -40,8 +41,8 @@ func volumeWrite(had, now *corev1.PersistentVolume) (foreignWrite, bool) {
 	return foreignWrite{}, false
 }
 
-// notice takes note of a write seen on a watch. While a worker holds the volume it may
-// be the worker's own, the answer to which is still on its way.
+// notice handles a phase change seen on a watch. While a worker holds the volume, the change may be
+// the worker's own, whose answer has not arrived yet.
 func (b *books) notice(w foreignWrite, found bool) {
 	switch h := b.held[w.volume]; {
 	case !found, b.doubtful[w.volume]:
@@ -52,7 +53,7 @@ func (b *books) notice(w foreignWrite, found bool) {
 	}
 }
 
-// own says that a write seen while a volume was held was our own.
+// own marks a write seen while a volume was held as this binder's own.
 func (b *books) own(volume, version string) {
 	h := b.held[volume]
 	if h == nil {

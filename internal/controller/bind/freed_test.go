@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// The answer to a write may come before the watch tells of it, or after.
+// The answer to a write may arrive before or after the watch event.
 func TestAClaimIsWokenWhenTheVolumeItNamesIsFreed(t *testing.T) {
 	for name, c := range map[string]struct {
 		claim *corev1.PersistentVolumeClaim
@@ -84,7 +84,7 @@ func TestClaimsThatNameAVolumeTheyCannotHaveKeepItFromNobody(t *testing.T) {
 	wantChosen(t, "its look", b, key, "a")
 }
 
-// A webhook may undo what is written of a claim, which then has something to be written for ever.
+// A webhook may undo what is written to a claim. Then the claim always needs another write.
 func TestAClaimThatHasItsVolumeIsNotLookedAtAgainWithoutNews(t *testing.T) {
 	for name, c := range map[string]struct {
 		volume *corev1.PersistentVolume
@@ -100,7 +100,7 @@ func TestAClaimThatHasItsVolumeIsNotLookedAtAgainWithoutNews(t *testing.T) {
 	}
 }
 
-// A webhook may refuse what the binder writes: whoever waits is to know.
+// A webhook may reject what the binder writes. The user who waits must learn that.
 func TestThatTheAPIServerRefusesAWriteIsTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		given []any

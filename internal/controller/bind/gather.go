@@ -17,39 +17,39 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// ClaimView is all that is known about one claim. What does not exist is nil.
+// ClaimView is all that the binder knows about one claim. Objects that do not exist are nil.
 type ClaimView struct {
 	Claim *corev1.PersistentVolumeClaim
 	// Named is the volume the claim names.
 	Named *corev1.PersistentVolume
-	// Chosen is the volume for a claim that names none: one that points at it, or
-	// else the best of the free ones.
+	// Chosen is the volume for a claim that names none: one that points at it, else the best free
+	// one.
 	Chosen *corev1.PersistentVolume
-	// Class is the claim's, Default the one for claims that say nothing of theirs.
+	// Class is the claim's class; Default is the class for claims that set none.
 	Class, Default *storagev1.StorageClass
 	// Pods are the names of the pods that use the claim and have no node yet.
 	Pods []string
-	// NoProvisioning says that no provisioner is to be called.
+	// NoProvisioning says that no provisioner may be called.
 	NoProvisioning bool
-	// Problem is why no volume could be looked for.
+	// Problem is why the binder could not search for a volume.
 	Problem error
-	// Asked says that the volume is as the API server itself says, not only a cache.
+	// Asked says that the volume was compared with the API server's own answer.
 	Asked bool
 }
 
-// VolumeView is all that is known about one volume.
+// VolumeView is all that the binder knows about one volume.
 type VolumeView struct {
 	Volume *corev1.PersistentVolume
-	// Claim has the name the volume points at, nil if there is none.
+	// Claim is the claim with the name that the volume points at, nil if it does not exist.
 	Claim *corev1.PersistentVolumeClaim
-	// Taker is a claim that names the volume, which points at nobody, and is about to take it;
-	// nil if there is none.
+	// Taker is a claim that names the volume and is about to take it, for a volume without a
+	// claimRef; nil if there is none.
 	Taker *corev1.PersistentVolumeClaim
-	// Asked says that Claim is the API server's own answer, not a cache's.
+	// Asked says that Claim is the API server's own answer, not the cache's.
 	Asked bool
 }
 
-// volume is the one the view's claim is or may be joined to, nil for none.
+// volume is the volume that the claim is or may be joined to, nil for none.
 func (v *ClaimView) volume() *corev1.PersistentVolume {
 	if v.Named != nil {
 		return v.Named
@@ -57,9 +57,9 @@ func (v *ClaimView) volume() *corev1.PersistentVolume {
 	return v.Chosen
 }
 
-// mustAsk says whether what is to be done rests on a volume that no write will make
-// sure of: a claim is not lost because one watch is behind another, and is given no
-// volume whose own write was made before.
+// mustAsk says whether the binder must ask the API server about a volume, because no write of the
+// plan would detect a stale one. A claim must not be lost because one watch is behind another. It
+// must not get a volume that this binder finished writing earlier.
 func (v *ClaimView) mustAsk() bool {
 	switch volume.StateOfClaim(v.Claim) {
 	case volume.ClaimCompleted:
@@ -75,8 +75,8 @@ func (v *ClaimView) mustAsk() bool {
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
-// gatherClaim gives the view of a claim, nil if there is nothing to decide now. The
-// view's volume is held by the caller, who lets it go.
+// gatherClaim returns the view of a claim, nil if there is nothing to decide now. The caller holds
+// the view's volume and must release it.
 func (r *reconciler) gatherClaim(ctx context.Context, key claimKey) (*ClaimView, error) {
 	if err := r.dispelClaim(ctx, key); err != nil {
 		return nil, err
@@ -122,8 +122,9 @@ func unplaced(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName == "" && !volume.Ended(pod)
 }
 
-// gatherVolume gives the view of a volume, held by the caller; nil if there is
-// nothing to decide, or somebody else holds it, who has it looked at after.
+// gatherVolume returns the view of a volume, which the caller then holds. It returns nil if there
+// is nothing to decide. It also does if another worker holds the volume, which then enqueues it on
+// release.
 func (r *reconciler) gatherVolume(ctx context.Context, name string) (*VolumeView, error) {
 	if err := r.dispelVolume(ctx, name); err != nil {
 		return nil, err
@@ -146,9 +147,8 @@ func (r *reconciler) gatherVolume(ctx context.Context, name string) (*VolumeView
 	return v, nil
 }
 
-// lookAtClaim views a claim and holds the volume that goes with it; nil if there is
-// nothing to do, or the volume is another's just now. doubtful names a volume that
-// has to be read anew before.
+// lookAtClaim returns the view of a claim and holds its volume. The view is nil if there is nothing
+// to do or another worker holds the volume. doubtful names a volume that must be read again first.
 func (b *books) lookAtClaim(key claimKey) (v *ClaimView, doubtful string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -187,9 +187,9 @@ func (b *books) viewClaim(claim *corev1.PersistentVolumeClaim) *ClaimView {
 	return &ClaimView{Claim: claim, Named: b.volumes[claim.Spec.VolumeName], NoProvisioning: b.noProvisioning}
 }
 
-// choose finds the volume for a claim that names none: the best that points at it,
-// else the best of the free ones unless its class waits for a pod. A claim that is
-// being deleted, or has a data source, gets only what points at it already.
+// choose finds the volume for a claim that names none: the best that points at it, else the best
+// free one, unless the class waits for a pod. A claim that is being deleted or has a data source
+// gets only a volume that already points at it.
 func (b *books) choose(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
 	if v := b.reservedFor(claim); v != nil {
 		return v, nil
@@ -208,8 +208,8 @@ func (b *books) choose(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentV
 	return smallest(b.free, claim, selector), nil
 }
 
-// reservedFor gives the best volume that points at a claim: by uid before by name,
-// then the smallest.
+// reservedFor returns the best volume that points at a claim: one that names its UID first, then
+// the smallest.
 func (b *books) reservedFor(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	var best *corev1.PersistentVolume
 	for name := range b.pointing[keyOf(claim)] {
@@ -231,8 +231,8 @@ func better(a, b *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) 
 	return cmp.Or(volume.Capacity(a).Cmp(*volume.Capacity(b)), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-// lookAtVolume views a volume and holds it; nil if there is nothing to do, or it is
-// another's just now.
+// lookAtVolume returns the view of a volume and holds it. It returns nil if the volume does not
+// exist or another worker holds it.
 func (b *books) lookAtVolume(name string) *VolumeView {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,7 +243,7 @@ func (b *books) lookAtVolume(name string) *VolumeView {
 	return b.viewVolume(v)
 }
 
-// expectsClaim says whether a volume made after a moment waits for the claim it is
+// expectsClaim says whether a volume created after madeAfter waits for the claim that it is
 // reserved for.
 func (b *books) expectsClaim(name string, madeAfter time.Time) bool {
 	b.mu.Lock()

@@ -9,11 +9,11 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// wakes are the claims and volumes to be looked at.
+// wakes are the claims and volumes to enqueue.
 type wakes struct {
 	claims  set[claimKey]
 	volumes set[string]
-	later   set[string] // volumes to be looked at after a pause
+	later   set[string] // volumes to enqueue after a pause
 }
 
 func (w *wakes) claim(key claimKey) {
@@ -37,8 +37,8 @@ func (w *wakes) volumeLater(name string) {
 	w.later[name] = struct{}{}
 }
 
-// take gives a volume to a worker, on a claim or on the volume itself, if nobody has
-// it. Who is turned away is woken when it is let go.
+// take gives a volume to a worker, for a claim or for the volume itself, and says whether it did. A
+// worker that does not get the volume is enqueued again when the volume is released.
 func (b *books) take(name string, claim claimKey) bool {
 	if h := b.held[name]; h != nil {
 		if claim == (claimKey{}) {
@@ -56,9 +56,9 @@ func (b *books) take(name string, claim claimKey) bool {
 	return true
 }
 
-// letGo ends a worker's hold on a volume and wakes whom that concerns: those turned
-// away, and who has to act on what came up meanwhile. The worker itself is not woken:
-// if it has failed with an error, it comes back after a pause.
+// letGo ends a worker's hold on a volume. It enqueues the claims that waited for the volume and the
+// objects that missed changes concern. It does not enqueue the worker's own claim: after an error,
+// that one is retried with backoff.
 func (b *books) letGo(name string, err error) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,7 +75,7 @@ func (b *books) letGo(name string, err error) wakes {
 	}
 	b.shelve(name)
 	if b.doubtful[name] && h.claim != (claimKey{}) && b.claims[h.claim] == nil {
-		w.volume(name) // the claim, which would have had it read anew, is gone
+		w.volume(name) // its claim, which would have had it read again, is gone
 	}
 	if h.missed {
 		b.wakeVolume(&w, name)
@@ -98,11 +98,10 @@ func (b *books) letGo(name string, err error) wakes {
 	return w
 }
 
-// pause settles what becomes of a free volume that a claim could not be given. While
-// the API server has too much to do it is the claim's until it comes back; another
-// would only ask as much of it. A claim that was refused may be refused for ever: the
-// volume is offered to others, and the claim offered nothing until it comes back, or
-// two such claims would wake each other without end.
+// pause decides about a free volume after the API server rejected its claim's write. If the API
+// server is overloaded, the claim keeps the offer: another claim would only add load. Otherwise the
+// rejection may be permanent, so the volume is offered to other claims. The claim gets no offer
+// until its retry, or two such claims would enqueue each other endlessly.
 func (b *books) pause(w *wakes, name string, key claimKey, busy bool) {
 	if !busy {
 		b.resting[key] = struct{}{}
@@ -117,24 +116,23 @@ func (b *books) pause(w *wakes, name string, key claimKey, busy bool) {
 	b.offer(w, before)
 }
 
-// finish ends a claim's turn. A free volume it was woken for and did not need is
-// offered to the next; volumes that point at it may have to follow what it did. The
-// claim itself has just been looked at, so it is not woken, unless its turn ended well
-// and yet on a volume that went meanwhile or was taken from it.
+// finish ends the reconcile of a claim. It offers the free volume that the claim did not need to
+// the next claim, and enqueues the volumes that point at the claim. It enqueues the claim itself
+// only if the reconcile succeeded but its volume was deleted or taken meanwhile.
 func (b *books) finish(key claimKey, err error) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var w wakes
 	b.pass(&w, key)
 	if name, ok := b.offered[key]; ok && err != nil && !apierrors.IsTooManyRequests(err) {
-		b.pause(&w, name, key, false) // it may choose another for ever, and be refused that
+		b.pause(&w, name, key, false) // it could choose another each time, and be rejected for that too
 	}
 	for name := range b.pointing[key] {
 		b.wakeVolume(&w, name)
 	}
 	delete(w.claims, key)
 	if c := b.claims[key]; err == nil && c != nil && volume.StateOfClaim(c) == volume.ClaimCompleted && b.held[c.Spec.VolumeName] == nil {
-		// Nor where the two are joined: what else is to be written may be undone by a webhook, for ever.
+		// Not where the two are joined either: a webhook may undo the remaining writes, for ever.
 		if v := b.volumes[c.Spec.VolumeName]; v == nil || !volume.HeldBy(v, c) {
 			b.wakeClaim(&w, key)
 		}
@@ -143,7 +141,7 @@ func (b *books) finish(key claimKey, err error) wakes {
 	return w
 }
 
-// pass offers on what was offered to a claim, if the claim has no use for it any more.
+// pass offers a claim's volume to the next claim if this claim cannot use it any more.
 func (b *books) pass(w *wakes, key claimKey) {
 	name, ok := b.offered[key]
 	if !ok || b.serves(name, key) {
@@ -153,7 +151,7 @@ func (b *books) pass(w *wakes, key claimKey) {
 	b.offer(w, name)
 }
 
-// serves says whether a free volume would serve a claim.
+// serves says whether a claim would take a free volume.
 func (b *books) serves(name string, key claimKey) bool {
 	v, claim := b.volumes[name], b.claims[key]
 	return v != nil && b.servedByAny(claim) && volume.Suits(v, claim) == volume.Fits && seekerOf(claim).selects(v)
@@ -168,8 +166,8 @@ func (b *books) offerFresh(w *wakes) {
 	}
 }
 
-// offer wakes the claim that a free volume serves best: one claim for one volume, so
-// that a thousand waiting claims are not woken for each of a thousand volumes.
+// offer enqueues the claim that a free volume serves best. It picks one claim for one volume, so
+// that a thousand volumes do not each enqueue a thousand waiting claims.
 func (b *books) offer(w *wakes, name string) {
 	v := b.volumes[name]
 	if _, already := b.offers[name]; v == nil || already || !b.free.has(name) {
@@ -181,7 +179,7 @@ func (b *books) offer(w *wakes, name string) {
 	}
 }
 
-// promise notes that a free volume is offered to a claim, which is offered no other.
+// promise records the offer of a free volume to a claim. A claim has one offer at most.
 func (b *books) promise(name string, key claimKey) {
 	b.offered[key], b.offers[name] = name, key
 	b.waiting.take(key.String())
@@ -200,19 +198,19 @@ func (b *books) withdraw(name string) {
 	}
 }
 
-// wakeVolume wakes who is to act on a volume as it stands: a worker on the volume
-// itself, or claims; nobody if all is as it should be or somebody is at work on it.
+// wakeVolume enqueues what must act on a volume: the volume itself, or claims. It enqueues nothing
+// if the volume is settled or a worker holds it.
 func (b *books) wakeVolume(w *wakes, name string) {
 	v := b.volumes[name]
 	if v == nil {
 		return
 	}
 	if h := b.held[name]; h != nil {
-		h.missed = true // it is looked at when it is let go
+		h.missed = true // it is checked when the hold ends
 		return
 	}
 	if b.doubtful[name] {
-		w.volume(name) // to be read anew
+		w.volume(name) // to be read again
 		return
 	}
 	view := b.viewVolume(v)
@@ -239,7 +237,7 @@ func (b *books) wakeVolume(w *wakes, name string) {
 	}
 }
 
-// wakeClaim wakes a claim unless all is as it should be.
+// wakeClaim enqueues a claim unless it is settled.
 func (b *books) wakeClaim(w *wakes, key claimKey) {
 	claim := b.claims[key]
 	if claim == nil {
@@ -254,7 +252,7 @@ func (b *books) wakeClaim(w *wakes, key claimKey) {
 	}
 }
 
-// record enters the answers to writes.
+// record stores the answers to writes.
 func (b *books) record(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -265,7 +263,7 @@ func (b *books) record(claim *corev1.PersistentVolumeClaim, v *corev1.Persistent
 	if v != nil {
 		had := b.volumes[v.Name]
 		if h := b.held[v.Name]; b.putVolume(v, false) && h != nil && !sameRef(had.Spec.ClaimRef, v.Spec.ClaimRef) {
-			h.missed, h.moved = true, true // the watch, which comes after, brings no news
+			h.missed, h.moved = true, true // the watch delivers the same version later, which is no news
 		}
 		b.own(v.Name, v.ResourceVersion)
 	}

@@ -12,7 +12,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// shelf is where things lie that differ in size only.
+// shelf is the key of items that differ only in size, name and labels.
 type shelf struct {
 	class, attributes string
 	mode              corev1.PersistentVolumeMode
@@ -36,7 +36,7 @@ func shelfOfClaim(c *corev1.PersistentVolumeClaim) shelf {
 	}
 }
 
-// item is one thing on a shelf, in order of size, then of name.
+// item is one entry of a shelf, sorted by size, then by name.
 type item[T any] struct {
 	size resource.Quantity
 	name string
@@ -50,24 +50,23 @@ func inOrder[T any](a, b item[T]) bool {
 	return a.name < b.name
 }
 
-// place is where an item was put.
+// place is where an item is stored.
 type place struct {
 	shelf shelf
 	size  resource.Quantity
 }
 
-// afterNames sorts behind every name there can be, as the empty one does before them.
+// afterNames sorts after every possible name, as the empty string sorts before them.
 const afterNames = "\xff"
 
-// degree is how many items a node of a shelf's tree has room for, about.
+// degree is the degree of a shelf's B-tree: about how many items a node has.
 const degree = 32
 
-// store keeps items by shelf, in order of size. Finding, putting and taking one costs
-// the logarithm of what is on its shelf.
+// store keeps items by shelf, in order of size. Finding, adding or removing an item takes
+// logarithmic time in the length of its shelf.
 type store[T any] struct {
 	shelves map[shelf]*btree.BTreeG[item[T]]
-	// access are the access modes of the shelves there are of a kind, the fewest
-	// modes first.
+	// access lists the access modes of the existing shelves of a kind, the fewest modes first.
 	access map[shelf][]volume.Access
 	places map[string]place
 }
@@ -76,7 +75,7 @@ func newStore[T any]() *store[T] {
 	return &store[T]{shelves: map[shelf]*btree.BTreeG[item[T]]{}, access: map[shelf][]volume.Access{}, places: map[string]place{}}
 }
 
-// put lays an item where it belongs, taking it from where it was.
+// put stores an item, and removes it from its earlier place.
 func (s *store[T]) put(name string, on shelf, size resource.Quantity, it T) {
 	if at, ok := s.places[name]; !ok || at.shelf != on || at.size.Cmp(size) != 0 {
 		s.take(name)
@@ -95,7 +94,7 @@ func (s *store[T]) put(name string, on shelf, size resource.Quantity, it T) {
 	s.places[name] = place{shelf: on, size: size}
 }
 
-// take removes an item, if it is there.
+// take removes an item if it is there.
 func (s *store[T]) take(name string) {
 	at, ok := s.places[name]
 	if !ok {
@@ -120,7 +119,7 @@ func (s *store[T]) has(name string) bool {
 	return ok
 }
 
-// get gives an item, if it is there.
+// get returns an item if it is there.
 func (s *store[T]) get(name string) (it T, ok bool) {
 	at, ok := s.places[name]
 	if !ok {
@@ -130,8 +129,8 @@ func (s *store[T]) get(name string) (it T, ok bool) {
 	return found.it, ok
 }
 
-// smallest gives the smallest volume that fits a claim, from those with the fewest
-// access modes that have one; nil for none.
+// smallest returns the smallest volume that fits a claim, nil for none. Volumes with the fewest
+// access modes come first.
 func smallest(free *store[*corev1.PersistentVolume], claim *corev1.PersistentVolumeClaim, selector labels.Selector) *corev1.PersistentVolume {
 	wanted, request := shelfOfClaim(claim), volume.Request(claim)
 	on := wanted
@@ -154,8 +153,8 @@ func smallest(free *store[*corev1.PersistentVolume], claim *corev1.PersistentVol
 	return nil
 }
 
-// seeker is a claim that seeks a volume, with its selector, which is looked at for each volume
-// that becomes free. One that cannot be read is nil and selects none.
+// seeker is a claim that seeks a volume, with its selector parsed once, as it is used for each
+// volume that becomes free. A selector that cannot be parsed is nil and selects none.
 type seeker struct {
 	claim    *corev1.PersistentVolumeClaim
 	selector labels.Selector
@@ -173,8 +172,7 @@ func (s seeker) selects(v *corev1.PersistentVolume) bool {
 	return s.selector != nil && s.selector.Matches(labels.Set(v.Labels))
 }
 
-// largest gives the claim that asks for most of those a free volume fits; nil for
-// none.
+// largest returns the largest waiting claim that a free volume fits, nil for none.
 func largest(waiting *store[seeker], v *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
 	capacity := volume.Capacity(v)
 	if capacity == nil {

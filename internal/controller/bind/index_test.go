@@ -37,7 +37,7 @@ func drawClaim(t *rapid.T, name string) *corev1.PersistentVolumeClaim {
 	return c
 }
 
-// scan finds the volume for a claim by looking at every one.
+// scan finds the volume for a claim by checking every volume.
 func scan(t *rapid.T, volumes map[string]*corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	selector, err := volume.Selector(claim)
 	if err != nil {
@@ -52,8 +52,8 @@ func scan(t *rapid.T, volumes map[string]*corev1.PersistentVolume, claim *corev1
 	return best
 }
 
-// before is the order in which volumes are to be taken: fewer access modes, then the
-// modes themselves, size, name.
+// before is the order in which volumes are chosen: fewer access modes first, then the modes
+// themselves, size and name.
 func before(a, b *corev1.PersistentVolume) bool {
 	x, y := volume.AccessOf(a.Spec.AccessModes), volume.AccessOf(b.Spec.AccessModes)
 	if x.Len() != y.Len() {
@@ -68,7 +68,7 @@ func before(a, b *corev1.PersistentVolume) bool {
 	return a.Name < b.Name
 }
 
-// scanClaims finds the size of the largest claim that a volume serves; empty: none.
+// scanClaims finds the size of the largest claim that a volume serves; empty for none.
 func scanClaims(t *rapid.T, claims map[string]*corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
 	var best *corev1.PersistentVolumeClaim
 	for _, c := range claims {

@@ -13,20 +13,20 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ledger is what a binder has asked the API server about claims and volumes, in order.
+// ledger records a binder's requests about claims and volumes, in order.
 type ledger struct {
 	mu    sync.Mutex
 	asked []request
 }
 
-// request is one read or write; path is the object's, without what of it is written.
+// request is one read or write. path is the object's, without a subresource.
 type request struct {
 	method, path string
-	// lost says that it calls a claim Lost.
+	// lost says that the write sets a claim to Lost.
 	lost bool
 }
 
-// wrap gives a configuration whose requests are entered.
+// wrap returns a configuration whose requests the ledger records.
 func (l *ledger) wrap(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -61,15 +61,15 @@ func (l *ledger) enter(r *http.Request) error {
 	return nil
 }
 
-// lost says whether any claim was called Lost.
+// lost says whether any write set a claim to Lost.
 func (l *ledger) lost() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(l.asked, func(r request) bool { return r.lost })
 }
 
-// reread fails the case if what the nth write was about, whose outcome nobody knew, was
-// written again before it was read.
+// reread fails the case if the object of the nth write, whose outcome was unknown, was written
+// again before it was read.
 func (w *world) reread(nth int) {
 	w.t.Helper()
 	l := w.ledger

@@ -12,7 +12,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// At the rate of this configuration the writes alone would take longer than a case may.
+// At this configuration's rate limit the writes alone would exceed the time limit of a case.
 func TestTheBinderWritesWithoutTheRateLimitOfItsProcess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testkit.OwnAPIServer(t))

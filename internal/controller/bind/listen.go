@@ -11,7 +11,7 @@ import (
 
 var _ listener = (*reconciler)(nil)
 
-// warnEvery is how often at most the log complains of another binder.
+// warnEvery is the shortest time between two warnings of another binder in the log.
 const warnEvery = time.Minute
 
 func (r *reconciler) claimSeen(claim *corev1.PersistentVolumeClaim) {
@@ -34,8 +34,8 @@ func (r *reconciler) freeVolumes(class string, more int) {
 	r.metrics.free.WithLabelValues(class).Add(float64(more))
 }
 
-// foreign counts a phase that another binder has written and complains of it. One that
-// has just handed over to this one may be the writer too, so a few say nothing.
+// foreign counts a phase that another binder wrote, and warns of it. A few such writes mean
+// nothing: they may come from a binder that has just handed over to this one.
 func (r *reconciler) foreign(w foreignWrite) {
 	r.metrics.foreign.WithLabelValues(w.what).Inc()
 	now := r.clock.Now()

@@ -26,11 +26,11 @@ const (
 	pathClass  = "/apis/storage.k8s.io/v1/storageclasses/gold"
 )
 
-// failing is what a server answers in place of an object when it cannot.
+// failing is the status that a server answers when it cannot return an object.
 const failing = http.StatusInternalServerError
 
-// liveReconciler gives a reconciler whose API server answers what it is given by path, and
-// that something is not found to all else; asked are the paths it was asked for.
+// liveReconciler returns a reconciler whose API server answers the given paths, and 404 for all
+// others. asked lists the requested paths.
 func liveReconciler(t *testing.T, b *books, answers map[string]any) (r *reconciler, asked *[]string) {
 	t.Helper()
 	asked = &[]string{}
@@ -81,7 +81,7 @@ func TestWhatACacheMayBeLateWithIsAskedOfTheAPIServer(t *testing.T) {
 		wantErr bool
 		// events and writes of the plan; both nil if nothing can be decided.
 		want *done
-		// woken says whether the claim is to be looked at again at once.
+		// woken says whether the claim is enqueued again at once.
 		woken bool
 	}{
 		"case 59: a claim whose volume is gone": {
@@ -202,7 +202,7 @@ func TestAnAssignmentThatWasOvertakenIsDecidedAnew(t *testing.T) {
 	if err != nil || volume.ClassOf(d.claim) != "std" {
 		t.Fatalf("the claim is given class %q, %v; want std", volume.ClassOf(d.claim), err)
 	}
-	b.doubt(key, "") // the write met another's, who has chosen a class
+	b.doubt(key, "") // the write conflicted with another writer's, who set a class
 	r, asked := liveReconciler(t, b, map[string]any{pathClaim: claimOf("1Gi", ofClass("gold"), claimVersion("2"))})
 	v, err := r.gatherClaim(context.Background(), key)
 	if err != nil || len(*asked) != 1 {

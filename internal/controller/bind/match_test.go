@@ -18,7 +18,7 @@ const (
 	rwop = corev1.ReadWriteOncePod
 )
 
-// claimCase is one look at claim ns/c. want is the volume it is joined to; empty: none.
+// claimCase is one reconcile of claim ns/c. want is the volume it is joined to; empty for none.
 type claimCase struct {
 	name    string
 	claim   *corev1.PersistentVolumeClaim
@@ -83,7 +83,7 @@ func emptied(d *done) string {
 	return ""
 }
 
-// having is a claim that is told it has a size.
+// having sets the capacity in a claim's status.
 func having(size string) claimWith {
 	return func(c *corev1.PersistentVolumeClaim) {
 		c.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
@@ -99,7 +99,8 @@ func says(size string) func(*done) string {
 	}
 }
 
-// marks checks which of claim and volume say that a binder has joined them.
+// marks checks that the claim, and the volume if volumeToo, have the annotation of a binder that
+// joined them.
 func marks(volumeToo bool) func(*done) string {
 	return func(d *done) string {
 		if _, ok := d.volume.Annotations[bbc]; ok != volumeToo {

@@ -12,11 +12,11 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// latencies are the borders of the histograms in seconds: a bind takes milliseconds,
-// a volume that has to be made up to minutes.
+// latencies are the histogram buckets in seconds: a bind takes milliseconds, creating a volume up
+// to minutes.
 var latencies = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 
-// metrics are what the binder tells of its work.
+// metrics are the binder's metrics.
 type metrics struct {
 	bound     *prometheus.HistogramVec
 	made      prometheus.Histogram
@@ -27,17 +27,17 @@ type metrics struct {
 	free      *prometheus.GaugeVec
 
 	mu   sync.Mutex
-	seen map[types.UID]waited // claims that are not bound
+	seen map[types.UID]waited // unbound claims
 }
 
 // waited is how long a claim has waited.
 type waited struct {
 	since time.Time
-	made  bool // a volume was made for it
+	made  bool // a volume was created for it
 }
 
-// newMetrics registers the metrics, or finds them where a binder of this process has
-// registered them before.
+// newMetrics registers the metrics, or reuses those that an earlier binder of this process
+// registered.
 func newMetrics(with prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		bound: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -86,9 +86,9 @@ func register[C prometheus.Collector](with prometheus.Registerer, c C, failed er
 	return c, errors.Join(failed, err)
 }
 
-// claimSeen notes when an unbound claim was made. The API server tells that in whole seconds,
-// cut off, which is too coarse for what takes milliseconds: so a claim seen within the second
-// counts from then, and one seen later from the second's end.
+// claimSeen records when an unbound claim was created. The API server truncates that time to whole
+// seconds, too coarse for what takes milliseconds. A claim seen within its second counts from then,
+// one seen later from the end of the second.
 func (m *metrics) claimSeen(claim *corev1.PersistentVolumeClaim, now time.Time) {
 	if volume.StateOfClaim(claim) == volume.ClaimCompleted {
 		return
@@ -105,7 +105,7 @@ func (m *metrics) claimSeen(claim *corev1.PersistentVolumeClaim, now time.Time) 
 	m.seen[claim.UID] = waited{since: since}
 }
 
-// volumeSeen notes that a volume made for a claim is there.
+// volumeSeen observes the creation of a volume for a claim.
 func (m *metrics) volumeSeen(v *corev1.PersistentVolume, now time.Time) {
 	if _, made := v.Annotations[volume.AnnProvisionedBy]; !made || v.Spec.ClaimRef == nil {
 		return
@@ -125,19 +125,19 @@ func (m *metrics) forget(uid types.UID) {
 	delete(m.seen, uid)
 }
 
-// joined counts a claim that has got its volume.
+// joined counts a claim that got its volume.
 func (m *metrics) joined(claim *corev1.PersistentVolumeClaim, how Match, now time.Time) {
 	m.matches.WithLabelValues(string(how)).Inc()
 	m.mu.Lock()
 	w, known := m.seen[claim.UID]
 	delete(m.seen, claim.UID)
 	m.mu.Unlock()
-	if known { // else it was bound before, and is repaired
+	if known { // else it was bound before, and this is a repair
 		m.bound.WithLabelValues(string(how)).Observe(now.Sub(w.since).Seconds())
 	}
 }
 
-// failed counts a look that ended in an error.
+// failed counts a reconcile that ended in an error.
 func (m *metrics) failed(object string, err error) {
 	if overtaken(err) {
 		m.conflicts.WithLabelValues(object).Inc()

@@ -15,7 +15,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// sum gives how often a histogram was told something, and all it was told together.
+// sum returns the count and the sum of a histogram.
 func sum(t *testing.T, from prometheus.Gatherer, name string) (count uint64, seconds float64) {
 	t.Helper()
 	families, err := from.Gather()
@@ -33,7 +33,7 @@ func sum(t *testing.T, from prometheus.Gatherer, name string) (count uint64, sec
 	return count, seconds
 }
 
-// counted gives what a counter with one label has come to, by the label's value.
+// counted returns the values of a counter with one label, by the label's value.
 func counted(t *testing.T, from prometheus.Gatherer, name string) map[string]float64 {
 	t.Helper()
 	families, err := from.Gather()
@@ -98,7 +98,7 @@ func TestASecondBinderOfAProcessSharesTheMetrics(t *testing.T) {
 	}
 }
 
-// shop counts the free volumes it hears of.
+// shop counts the free volumes reported to it.
 type shop struct {
 	deaf
 	free map[string]int

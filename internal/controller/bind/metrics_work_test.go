@@ -24,18 +24,18 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// measured is a binder with metrics of its own, on a server that it asks by HTTP.
+// measured is a binder with its own metrics, and a server that it reaches by HTTP.
 type measured struct {
 	*reconciler
 	t        *testing.T
 	registry *prometheus.Registry
 	time     *testclock.FakePassiveClock
 	server   *server
-	// instead of the write of its number, counted from 1, is what a write gets: an error, or
-	// none where somebody else's is to come before.
+	// instead holds the outcome of a write by its number, counted from 1: an error, or nil if
+	// another writer's write comes first.
 	instead map[int]error
 	writes  int
-	// atWork is how many claims were said to be worked on at a write, at the most.
+	// atWork is the highest number of claims that were reported as in work during a write.
 	atWork int32
 }
 
@@ -61,7 +61,7 @@ func newMeasured(t *testing.T) *measured {
 	return m
 }
 
-// ServeHTTP answers for claims and volumes.
+// ServeHTTP answers requests about claims and volumes.
 func (m *measured) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	path := strings.Split(strings.TrimPrefix(q.URL.Path, "/api/v1/"), "/")
 	status := path[len(path)-1] == "status"
@@ -126,7 +126,7 @@ func (m *measured) claim(q *http.Request, key claimKey, touch, status bool) (any
 	return m.server.updateClaim(c, c.ResourceVersion, status)
 }
 
-// sees has the watches tell all they have.
+// sees delivers all objects as the watches would.
 func (m *measured) sees() {
 	for i := range m.server.lag {
 		for _, event := range m.server.lag[i] {
@@ -136,7 +136,7 @@ func (m *measured) sees() {
 	}
 }
 
-// look has a worker look at the claim, until it ends well, and the watches tell of it.
+// look reconciles the claim until it succeeds, and then delivers the watch events.
 func (m *measured) look() {
 	m.t.Helper()
 	_, err := claims{m.reconciler}.Reconcile(context.Background(), reconcile.Request{NamespacedName: key})
@@ -154,8 +154,7 @@ func (m *measured) look() {
 	m.sees()
 }
 
-// told is what the metrics say that are not 0, each by its name and label: a histogram by
-// how often it was told something and by all it was told.
+// told returns the metrics that are not 0, by name and label. A histogram is its count and its sum.
 func (m *measured) told() map[string]float64 {
 	m.t.Helper()
 	families, err := m.registry.Gather()
@@ -192,7 +191,7 @@ func TestEachWayToAVolumeIsCountedAndTimed(t *testing.T) {
 		how    Match
 		claim  *corev1.PersistentVolumeClaim
 		volume *corev1.PersistentVolume
-		want   map[string]float64 // beside the match
+		want   map[string]float64 // besides the match
 	}{
 		{MatchFree, claimOf("1Gi", since), volumeOf("a", "1Gi"), map[string]float64{"duration_seconds count free": 1, "duration_seconds sum free": .75}},
 		{MatchReserved, claimOf("1Gi", since), volumeOf("a", "1Gi", to("c", ""), pending), map[string]float64{"duration_seconds count reserved": 1, "duration_seconds sum reserved": .75}},
@@ -200,7 +199,7 @@ func TestEachWayToAVolumeIsCountedAndTimed(t *testing.T) {
 		{MatchMade, claimOf("1Gi", since), volumeOf("a", "1Gi", to("c", "u"), pending, marked(volume.AnnProvisionedBy+"=p.example")), map[string]float64{
 			"duration_seconds count made": 1, "duration_seconds sum made": .75, "provision_duration_seconds count": 1, "provision_duration_seconds sum": .5,
 		}},
-		// Nobody knows for how long what was bound before has been otherwise.
+		// The start of the repair's wait is unknown, so it has no duration.
 		{MatchRepaired, claimOf("1Gi", since, completed("a", corev1.ClaimBound)), volumeOf("a", "1Gi", in(corev1.VolumeReleased)), nil},
 	} {
 		t.Run(string(c.how), func(t *testing.T) {
@@ -286,7 +285,8 @@ func TestLooksThatFailAreCountedAndConflictsOfThemToo(t *testing.T) {
 						t.Errorf("%s is %v, want %v", name, got[name], c.want[name])
 					}
 				}
-				// Decided anew within one look it is the match it was; after a pause the two are found as they were left.
+				// Deciding again within one reconcile keeps the match. After a requeue, the match
+				// is that of what the binder finds then.
 				if c.want["conflicts_total claim"] > 0 && got["matches_total free"] != 1 {
 					t.Errorf("the metrics say %v, want a free match", got)
 				}
@@ -315,7 +315,7 @@ func TestAClaimsTimeIsInTheBucketItBelongsTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	least := 0.0 // the bucket with the least bound that counts it
+	least := 0.0 // the lowest bucket that counts it
 	for _, family := range families {
 		if family.GetName() != "tarn_bind_duration_seconds" {
 			continue

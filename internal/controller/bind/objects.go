@@ -11,8 +11,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// volumeDraft is a volume on its way to what it should be. Its object is copied with
-// the first change.
+// volumeDraft is a volume on its way to its desired state. The first change copies its object.
 type volumeDraft struct {
 	object  *corev1.PersistentVolume
 	changed bool
@@ -25,8 +24,8 @@ func (d *volumeDraft) edit() *corev1.PersistentVolume {
 	return d.object
 }
 
-// maintain sets what plugins inside Kubernetes and their successors go by:
-// annotation migrated-to, and finalizers.
+// maintain sets what in-tree plugins and their CSI successors rely on: annotation migrated-to, and
+// finalizers.
 func (d *volumeDraft) maintain() {
 	by, dynamic := d.object.Annotations[volume.AnnProvisionedBy]
 	if dynamic && outdated(d.object.Annotations, by) {
@@ -37,8 +36,8 @@ func (d *volumeDraft) maintain() {
 	}
 }
 
-// link makes the volume point at a claim by its uid. From then on it is one that somebody
-// has had: bound-by-controller, by which pools know that too, goes when the claimRef does.
+// link makes the volume point at a claim by its UID, and marks it as used. Pools recognize a used
+// volume by annotation bound-by-controller too, but that is removed together with the claimRef.
 func (d *volumeDraft) link(claim *corev1.PersistentVolumeClaim) {
 	if volume.HeldBy(d.object, claim) {
 		return
@@ -55,7 +54,7 @@ func (d *volumeDraft) link(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// unlink undoes link: a volume that was reserved by a person stays so.
+// unlink undoes link. A volume that a user reserved stays reserved.
 func (d *volumeDraft) unlink() {
 	v := d.edit()
 	if _, ours := v.Annotations[volume.AnnBoundByController]; !ours {
@@ -66,14 +65,14 @@ func (d *volumeDraft) unlink() {
 	strip(&v.Annotations, volume.AnnBoundByController)
 }
 
-// inPhase is the volume with another phase, sharing the rest.
+// inPhase returns the volume with another phase, sharing the rest.
 func inPhase(v *corev1.PersistentVolume, phase corev1.PersistentVolumePhase, message string) *corev1.PersistentVolume {
 	out := *v
 	out.Status.Phase, out.Status.Message, out.Status.Reason = phase, message, ""
 	return &out
 }
 
-// claimDraft is a claim on its way to what it should be.
+// claimDraft is a claim on its way to its desired state.
 type claimDraft struct {
 	object  *corev1.PersistentVolumeClaim
 	changed bool
@@ -92,7 +91,7 @@ func (d *claimDraft) maintain() {
 	}
 }
 
-// link makes the claim name a volume, once and for all.
+// link makes the claim name a volume, which cannot be changed later.
 func (d *claimDraft) link(v *corev1.PersistentVolume) {
 	if d.object.Spec.VolumeName != v.Name {
 		c := d.edit()
@@ -103,15 +102,15 @@ func (d *claimDraft) link(v *corev1.PersistentVolume) {
 	}
 }
 
-// note puts annotations on the claim.
+// note adds annotations to the claim.
 func (d *claimDraft) note(notes map[string]string) {
 	for key, value := range notes {
 		annotate(&d.edit().Annotations, key, value)
 	}
 }
 
-// completedNotes say that a claim is bound and has been, whatever becomes of the volume; nil if
-// it says so.
+// completedNotes are the annotations of a claim whose binding is completed. They stay, whatever
+// happens to the volume; nil if the claim has them.
 func completedNotes(claim *corev1.PersistentVolumeClaim) map[string]string {
 	if _, said := claim.Annotations[volume.AnnBindCompleted]; said {
 		return nil
@@ -119,7 +118,8 @@ func completedNotes(claim *corev1.PersistentVolumeClaim) map[string]string {
 	return map[string]string{volume.AnnBindCompleted: volume.AnnYes}
 }
 
-// callNotes give a claim to the provisioner of its class; nil if it has it.
+// callNotes are the annotations that hand a claim to the provisioner of its class; nil if it has
+// them.
 func callNotes(claim *corev1.PersistentVolumeClaim, provisioner, driver string) map[string]string {
 	if claim.Annotations[volume.AnnProvisioner] == driver {
 		return nil
@@ -131,7 +131,7 @@ func callNotes(claim *corev1.PersistentVolumeClaim, provisioner, driver string) 
 	return notes
 }
 
-// onto is what a write of a claim's status makes of the claim as it stands.
+// onto returns the claim with the status and annotations of a status write.
 func (a WriteClaimStatus) onto(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	out := *claim
 	out.Status = a.Claim.Status
@@ -144,8 +144,8 @@ func (a WriteClaimStatus) onto(claim *corev1.PersistentVolumeClaim) *corev1.Pers
 	return &out
 }
 
-// boundStatus is the claim bound to a volume, nil if its status says so already. The
-// capacity is the resizer's once it is there.
+// boundStatus is the claim with the status Bound to a volume, nil if it has that already. Once the
+// claim is Bound, the resizer owns the capacity.
 func boundStatus(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
 	out := *claim
 	s := &out.Status
@@ -165,7 +165,7 @@ func boundStatus(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume
 	return ifOther(claim, &out)
 }
 
-// reportedCapacity is the size a claim is told its volume has.
+// reportedCapacity is the capacity of the volume that the claim's status shows.
 func reportedCapacity(v *corev1.PersistentVolume) resource.Quantity {
 	if text, ok := v.Annotations[volume.AnnPreResizeCapacity]; ok {
 		if q, err := resource.ParseQuantity(text); err == nil {
@@ -175,7 +175,7 @@ func reportedCapacity(v *corev1.PersistentVolume) resource.Quantity {
 	return v.Spec.Capacity[corev1.ResourceStorage]
 }
 
-// emptyStatus is the claim without a volume, nil if its status says so already.
+// emptyStatus is the claim with the status of one without a volume, nil if it has that already.
 func emptyStatus(claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
 	out := *claim
 	out.Status.Phase = phase
@@ -190,8 +190,8 @@ func ifOther(old, wanted *corev1.PersistentVolumeClaim) *corev1.PersistentVolume
 	return wanted
 }
 
-// outdated says whether annotation migrated-to is not what a provisioner's name asks
-// for. A driver that says of itself that the work has moved to it is right.
+// outdated says whether annotation migrated-to differs from what a provisioner's name requires. A
+// driver that names itself there is right.
 func outdated(annotations map[string]string, provisioner string) bool {
 	has, wanted := annotations[volume.AnnMigratedTo], volume.MigratedTo(provisioner)
 	return has != wanted && has != provisioner
@@ -212,7 +212,7 @@ func annotate(annotations *map[string]string, key, value string) {
 	(*annotations)[key] = value
 }
 
-// strip takes an annotation off, and the map if nothing is left in it.
+// strip removes an annotation, and the map if it is then empty.
 func strip(annotations *map[string]string, key string) {
 	maps.DeleteFunc(*annotations, func(k, _ string) bool { return k == key })
 	if len(*annotations) == 0 {

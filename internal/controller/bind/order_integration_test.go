@@ -13,8 +13,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// The scheduler places a pod when its claim is completed; the kubelet reads the claim
-// then, and where it is not called Bound makes the pod wait for ten seconds.
+// The scheduler places a pod when its claim's binding is completed. The kubelet then reads the
+// claim, and makes the pod wait for ten seconds if its phase is not Bound.
 func TestNoClaimIsCompletedBeforeItIsCalledBound(t *testing.T) {
 	t.Parallel()
 	config := testkit.OwnAPIServer(t)

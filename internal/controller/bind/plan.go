@@ -43,38 +43,37 @@ const (
 // Plan is what to do, in this order.
 type Plan struct {
 	Actions []Action
-	// Match says how the volume was found where the plan joins a claim and a volume.
+	// Match says how the volume was found, if the plan joins a claim and a volume.
 	Match Match
-	// Again says that what was written changes what there is to decide.
+	// Again says that the writes change what there is to decide, so the caller decides once more.
 	Again bool
-	// Ask says that nothing can be decided before the API server was asked: for a
-	// volume, whether the claim that it points at exists, for a claim, whether its
-	// volume is as the books say.
+	// Ask says that the API server must be asked before anything is decided. For a volume: whether
+	// the claim it points at exists. For a claim: whether its volume is as in the cache.
 	Ask bool
-	// Refusal is the reason of the Event that says that the API server refuses a write; empty is
+	// Refusal is the reason of the Event posted when the API server rejects a write; empty means
 	// FailedBinding.
 	Refusal string
-	// Problem is why what should be done cannot be; it is tried again with pauses.
+	// Problem is why the plan cannot do what it should. The binder retries with backoff.
 	Problem error
 }
 
-// Action is one write, each of which may be done twice without harm.
+// Action is one write. Each may be repeated without harm.
 type Action interface{ action() }
 
 type (
-	// WriteVolume writes a volume but for its status, which must be unchanged since
-	// it was read; so with the others.
+	// WriteVolume writes a volume without its status. Like the other writes, it fails if the object
+	// has changed since it was read.
 	WriteVolume struct{ Volume *corev1.PersistentVolume }
 	// WriteVolumeStatus writes a volume's status.
 	WriteVolumeStatus struct{ Volume *corev1.PersistentVolume }
-	// WriteClaim writes a claim but for its status.
+	// WriteClaim writes a claim without its status.
 	WriteClaim struct{ Claim *corev1.PersistentVolumeClaim }
 	// WriteClaimStatus writes a claim's status and, with it, annotations.
 	WriteClaimStatus struct {
 		Claim *corev1.PersistentVolumeClaim
 		Notes map[string]string
 	}
-	// WakeClaim has a claim looked at, which is now the one to act.
+	// WakeClaim enqueues a claim, whose reconcile must act next.
 	WakeClaim struct{ Key types.NamespacedName }
 	// Post posts an Event about a claim, or about a volume.
 	Post struct {
@@ -99,16 +98,16 @@ const (
 	OnVolume Subject = "volume"
 )
 
-// Match is how a volume came to a claim.
+// Match is how a claim's volume was found.
 type Match string
 
-// The ways, which are labels of metrics too.
+// The values of Match, which are metric labels too.
 const (
 	MatchNone     Match = ""
-	MatchFree     Match = "free"     // it was nobody's and fitted
+	MatchFree     Match = "free"     // it was free and fits
 	MatchReserved Match = "reserved" // it pointed at the claim
 	MatchNamed    Match = "named"    // the claim named it
-	MatchMade     Match = "made"     // it was made for the claim
+	MatchMade     Match = "made"     // it was created for the claim
 	MatchRepaired Match = "repaired" // the two were joined before
 )
 
@@ -140,7 +139,7 @@ func planClaim(v *ClaimView) Plan {
 	return p
 }
 
-// planCompleted keeps a claim bound that was bound once, or says that it is lost.
+// planCompleted keeps a claim bound whose binding was completed, or sets it to Lost.
 func planCompleted(p *Plan, d *claimDraft, v *ClaimView) {
 	name := v.Claim.Spec.VolumeName
 	link := volume.LinkOf(v.Named, v.Claim)
@@ -156,12 +155,12 @@ func planCompleted(p *Plan, d *claimDraft, v *ClaimView) {
 	}
 }
 
-// planPrebound binds a claim to the volume somebody has named in it.
+// planPrebound binds a claim to the volume that its spec already names.
 func planPrebound(p *Plan, d *claimDraft, v *ClaimView) {
 	name := v.Claim.Spec.VolumeName
 	link := volume.LinkOf(v.Named, v.Claim)
 	if v.Claim.DeletionTimestamp != nil && link != volume.LinkHeld {
-		return // what is being deleted is bound no more, unless it was begun
+		return // a claim being deleted is bound only if its binding had begun
 	}
 	switch link {
 	case volume.LinkMissing:
@@ -185,7 +184,7 @@ func planPrebound(p *Plan, d *claimDraft, v *ClaimView) {
 	}
 }
 
-// planUnbound binds a claim to the volume chosen for it, or calls for one.
+// planUnbound binds a claim to the volume chosen for it, or has one provisioned.
 func planUnbound(p *Plan, d *claimDraft, v *ClaimView) {
 	if v.Chosen != nil {
 		p.Problem = nil
@@ -241,13 +240,13 @@ func planProvision(p *Plan, d *claimDraft, v *ClaimView, class string) {
 	p.post(OnClaim, corev1.EventTypeNormal, reasonProvisioning, "waiting for provisioner %q or an administrator to create a volume", driver)
 }
 
-// join makes a claim and a volume point at each other: first the volume, whose
-// version is the lock by which one claim gets it, then the claim, which can name a
-// volume only once. What stands already is not written again.
+// join makes a claim and a volume point at each other. It writes the volume first: its version is
+// the lock by which one claim gets it. The claim follows, as it can name a volume only once. Fields
+// that are already right are not written again.
 //
-// That binding is completed is said in the write that says Bound, which takes
-// annotations as well. The scheduler goes by the one, the kubelet by the other, and a
-// kubelet that comes between the two lets the pod wait for ten seconds.
+// The write that sets Bound also sets annotation bind-completed. The scheduler relies on the
+// annotation, the kubelet on the phase. If a kubelet reads the claim between two separate writes,
+// it makes the pod wait for ten seconds.
 func join(p *Plan, d *claimDraft, v *corev1.PersistentVolume, how Match) {
 	if volume.Capacity(v) == nil {
 		p.Problem = fmt.Errorf("volume %q has no spec.capacity.storage and cannot be bound to a claim; create it again with a capacity", v.Name)
@@ -264,7 +263,7 @@ func join(p *Plan, d *claimDraft, v *corev1.PersistentVolume, how Match) {
 	}
 	d.link(vol.object)
 	status, notes := boundStatus(d.object, vol.object), completedNotes(d.object)
-	if status == nil { // also where something lets no annotation through that comes with a status
+	if status == nil { // also where something drops annotations that come with a status
 		d.note(notes)
 		notes = nil
 	}
@@ -274,10 +273,10 @@ func join(p *Plan, d *claimDraft, v *corev1.PersistentVolume, how Match) {
 	}
 }
 
-// writeClaim adds the writes of a claim and of its status, nil for as it is, where they are
-// needed. The notes, annotations that the claim is to have, go with the status, but where the
-// claim alone is written else. A write of the status costs the API server less: Tarn's
-// admission policies are not asked about it.
+// writeClaim adds the writes of a claim and of its status that are needed; a nil status is
+// unchanged. The notes are annotations for the claim. They go with the status, unless only the
+// claim is written. A status write costs the API server less, as Tarn's admission policies do not
+// check it.
 func writeClaim(p *Plan, d *claimDraft, status *corev1.PersistentVolumeClaim, notes map[string]string) {
 	if d.changed && status == nil {
 		d.note(notes)
@@ -291,12 +290,12 @@ func writeClaim(p *Plan, d *claimDraft, status *corev1.PersistentVolumeClaim, no
 	}
 }
 
-// pend says that the claim has no volume yet.
+// pend sets the claim to Pending.
 func pend(p *Plan, d *claimDraft, notes map[string]string) {
 	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimPending), notes)
 }
 
-// lose says that the claim has lost its volume, with an Event when it does.
+// lose sets the claim to Lost, and posts an Event the first time.
 func lose(p *Plan, d *claimDraft, reason, format string, args ...any) {
 	lost := d.object.Status.Phase == corev1.ClaimLost
 	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimLost), nil)

@@ -7,8 +7,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// planVolume decides about one volume. What can be done by joining it to a claim is
-// left to the claim, so that each write is made once.
+// planVolume decides about one volume. The claim's reconcile does what joining to a claim needs, so
+// that each write happens once.
 func planVolume(v *VolumeView) Plan {
 	p := Plan{}
 	d := &volumeDraft{object: v.Volume}
@@ -28,7 +28,7 @@ func planVolume(v *VolumeView) Plan {
 			break
 		}
 		if p.Ask = !v.Asked; p.Ask {
-			break // nothing is Released on the word of a cache
+			break // the cache alone is no proof for Released
 		}
 		settle(&p, d, corev1.VolumeReleased)
 	case volume.VolumeAwaited:
@@ -48,7 +48,7 @@ func planVolume(v *VolumeView) Plan {
 	return p
 }
 
-// planUnclaimed offers a volume to all, unless a claim that names it is to have it.
+// planUnclaimed offers a volume to all claims, unless one that names it is about to take it.
 func planUnclaimed(p *Plan, d *volumeDraft, v *VolumeView) {
 	if v.Taker != nil {
 		wake(p, d, v.Taker)
@@ -56,13 +56,13 @@ func planUnclaimed(p *Plan, d *volumeDraft, v *VolumeView) {
 	}
 	if _, stale := d.object.Annotations[volume.AnnBoundByController]; stale {
 		v := d.edit()
-		volume.Drawn(v) // Kubernetes' binder may have given it to somebody
+		volume.Drawn(v) // Kubernetes' binder may have given it to a claim
 		strip(&v.Annotations, volume.AnnBoundByController)
 	}
 	settle(p, d, corev1.VolumeAvailable)
 }
 
-// planAwaited leaves a volume to the claim it points at, unless that can never use it.
+// planAwaited leaves a volume to the claim it points at, unless the claim can never use it.
 func planAwaited(p *Plan, d *volumeDraft, v *VolumeView) {
 	if volume.ModeOfVolume(v.Volume) == volume.ModeOf(v.Claim) {
 		wake(p, d, v.Claim)
@@ -74,12 +74,12 @@ func planAwaited(p *Plan, d *volumeDraft, v *VolumeView) {
 	settle(p, d, v.Volume.Status.Phase)
 }
 
-// gone says that a volume was found without its claim before.
+// gone says that the volume's phase already shows that its claim is gone.
 func gone(v *corev1.PersistentVolume) bool {
 	return v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed
 }
 
-// settle writes what has changed of a volume, and its phase.
+// settle adds the writes of a changed volume and of its phase.
 func settle(p *Plan, d *volumeDraft, phase corev1.PersistentVolumePhase) {
 	if d.changed {
 		p.add(WriteVolume{d.object})
@@ -89,22 +89,20 @@ func settle(p *Plan, d *volumeDraft, phase corev1.PersistentVolumePhase) {
 	}
 }
 
-// wake leaves the volume to a claim.
+// wake leaves the volume to a claim: it enqueues the claim.
 func wake(p *Plan, d *volumeDraft, claim *corev1.PersistentVolumeClaim) {
 	settle(p, d, d.object.Status.Phase)
 	p.add(WakeClaim{types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}})
 }
 
-// expectsClaim says whether a volume is new and reserved for a claim that is not there
-// yet. Most often the claim is made right after it, and binds it whatever its phase: a
-// volume called Available first would cost a write, for which the claim would have to
-// wait.
+// expectsClaim says whether a volume is new and reserved for a claim that does not exist yet.
+// Usually the claim is created right after it and binds it whatever its phase. Setting Available
+// first would cost a write that the claim had to wait for.
 func expectsClaim(v *VolumeView) bool {
 	return v.Claim == nil && v.Volume.Status.Phase == corev1.VolumePending && volume.StateOf(v.Volume, nil) == volume.VolumeReserved
 }
 
-// willTake says whether a claim is about to be bound to the volume that is reserved
-// for its name.
+// willTake says whether a claim is about to be bound to the volume that is reserved for its name.
 func willTake(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	if claim.DeletionTimestamp != nil {
 		return false
@@ -118,8 +116,8 @@ func willTake(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) b
 	return false
 }
 
-// willTakeNamed says whether a claim is about to be bound to the volume that it names
-// and that points at nobody.
+// willTakeNamed says whether a claim is about to be bound to the volume that it names and whose
+// claimRef is empty.
 func willTakeNamed(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	switch volume.StateOfClaim(claim) {
 	case volume.ClaimCompleted:

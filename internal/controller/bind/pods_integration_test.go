@@ -54,7 +54,7 @@ func TestAClaimThatWaitsIsToldOfThePodsThatHaveNoNode(t *testing.T) {
 		t.Errorf("case 84: the claim of two pods is told %q, want %q", got, want)
 	}
 
-	// Nothing but the pod has the claim looked at again.
+	// Only the pod causes another reconcile of the claim.
 	w.must(w.client.Create(w.ctx, podOf("late", "none")))
 	w.until(func() string { return w.told(none.UID, reasonPodScheduled) })
 	if got, want := w.notes(none.UID), []string{"waiting for a pod that uses the claim, as StorageClass \"w\" requires", "waiting for pod late to be scheduled"}; !slices.Equal(got, want) {
@@ -70,7 +70,7 @@ func TestAClaimThatWaitsIsToldOfThePodsThatHaveNoNode(t *testing.T) {
 	})
 }
 
-// notes are the texts of all Events about an object, in the order of its time.
+// notes are the texts of all Events about an object, by time.
 func (w *world) notes(about types.UID) []string {
 	list := &corev1.EventList{}
 	w.must(w.client.List(w.ctx, list, client.InNamespace("default")))

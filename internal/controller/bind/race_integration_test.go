@@ -16,7 +16,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// atOnce creates objects side by side.
+// atOnce creates objects concurrently.
 func (w *world) atOnce(objects ...client.Object) {
 	w.t.Helper()
 	var all errgroup.Group
@@ -28,8 +28,8 @@ func (w *world) atOnce(objects ...client.Object) {
 	w.must(all.Wait())
 }
 
-// without says in which way a claim is not one that waits, naming a volume or, where that
-// is empty, none.
+// without says in which way a claim is not a waiting one that names the given volume, or none if
+// that is empty.
 func (w *world) without(claim, volume string) string {
 	c := read(w, claimOf("1Gi", called("default", claim)))
 	if c == nil || c.Spec.VolumeName != volume || c.Status.Phase != corev1.ClaimPending || c.Annotations[bc] != "" {
@@ -38,8 +38,8 @@ func (w *world) without(claim, volume string) string {
 	return ""
 }
 
-// has is the claim of those given that has a volume, which is to be one alone: the others
-// wait, and name none. It waits until each of these was told that nothing is there for it.
+// has returns the only one of the claims that has a volume. It waits until the others are Pending,
+// name no volume and have an Event that says so.
 func (w *world) has(number int, name string, claims map[string]*corev1.PersistentVolumeClaim) (winner string) {
 	w.t.Helper()
 	w.until(func() string {
@@ -67,8 +67,8 @@ func (w *world) has(number int, name string, claims map[string]*corev1.Persisten
 	return winner
 }
 
-// manyForOne has many claims made at once, the workers of which race for one volume: that
-// is there before, or made at the same moment.
+// manyForOne creates many claims at once, whose workers race for one volume. The volume exists
+// before, or is created at the same time.
 func manyForOne(w *world, n string, with bool) {
 	v := volumeOf(n, "1Gi", class(n), in(corev1.VolumePending))
 	var objects []client.Object
@@ -87,11 +87,11 @@ func manyForOne(w *world, n string, with bool) {
 	w.atOnce(objects...)
 	delete(claims, w.has(160, n, claims))
 	w.volume(n+"-more", "1Gi", class(n), in(corev1.VolumePending))
-	w.has(160, n+"-more", claims) // what the first has cost it nothing
+	w.has(160, n+"-more", claims) // the first race cost it nothing
 }
 
-// namedAndFitting has a claim that names a free volume and one that it fits made at once, a
-// few times over: either may have it.
+// namedAndFitting creates, several times, a claim that names a free volume and one that the volume
+// fits at once. Either may get it.
 func namedAndFitting(w *world, n string) {
 	for i := range 8 {
 		name := fmt.Sprintf("%s-%d", n, i)
@@ -120,9 +120,11 @@ func TestCase161AClaimComesWhileItsVolumeIsBeingJoinedToAnother(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		writes int
-		// first and second make a claim of a name, for a volume of a class of the name of both.
+		// first and second build a claim of the given name, for a volume whose class has its own
+		// name.
 		first, second func(claim, volume string) *corev1.PersistentVolumeClaim
-		// waits is the volume that the second names while it waits, said why.
+		// waits is the volume that the second claim names while it waits; said is the reason of its
+		// Event.
 		waits func(volume string) string
 		said  string
 	}{
@@ -164,7 +166,7 @@ func naming(claim, volume string) *corev1.PersistentVolumeClaim {
 
 func unversioned(c *corev1.PersistentVolumeClaim) { c.ResourceVersion = "" }
 
-// Nothing else fails in this process meanwhile: cases that are parallel come after it.
+// No other request of this process fails meanwhile, as parallel cases run later.
 func TestCase52AClaimWhoseVolumeIsAnothersIsTriedAgainWithPausesThatGrow(t *testing.T) {
 	w := newWorld(t, testkit.APIServer(t))
 	retries := func() float64 { return counted(t, ctrlmetrics.Registry, "tarn_bind_retries_total")["claim"] }
@@ -186,7 +188,7 @@ func TestCase52AClaimWhoseVolumeIsAnothersIsTriedAgainWithPausesThatGrow(t *test
 	begun, first := time.Now(), int(tried)
 	w.until(tries(tried + 5))
 	took, least := time.Since(begun), time.Duration(0)
-	for i := first; i < first+4; i++ { // the first is 5 ms, and each twice the one before; of the one that was on, all may be over
+	for i := first; i < first+4; i++ { // the first is 5 ms, and each doubles; the one running at the start may be over
 		least += 5 * time.Millisecond << min(i, 12)
 	}
 	if took < least {

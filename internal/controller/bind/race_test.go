@@ -11,12 +11,12 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// race is a history of one volume that several claims want, in which nothing else happens:
-// the watches tell of them in any order, and the workers take turns step by step.
+// race is a history of one volume that several claims want, and nothing else. The watches deliver
+// the claims in any order, and the workers take turns step by step.
 type race struct {
 	*story
 	t *testing.T
-	// after is when the first claim is made: as many steps after the others.
+	// after is how many steps after the others the first claim is created.
 	after int
 }
 
@@ -28,14 +28,14 @@ func newRace(t *testing.T, seed, after int) *race {
 	return r
 }
 
-// claim makes one that wants the volume.
+// claim creates one that wants the volume.
 func (r *race) claim(i int, with ...claimWith) {
 	key := claimNamed(i)
 	r.putClaim(claimOf("1Gi", append([]claimWith{called(key.Namespace, key.Name), uid(types.UID(key.Name)), ofClass("")}, with...)...))
 }
 
-// run plays the race to its end, with a look at every step, and gives the claim that has
-// the volume then.
+// run plays the race to its end, with a check at every step, and returns the claim that then has
+// the volume.
 func (r *race) run(number int, first func()) (winner string) {
 	r.t.Helper()
 	var had *corev1.ObjectReference
@@ -70,7 +70,7 @@ func (r *race) run(number int, first func()) (winner string) {
 	return had.Name
 }
 
-// bothHave says whether a claim is lost, or has a volume beside another that has it.
+// bothHave says whether a claim is lost, or has a volume that another claim has too.
 func (r *race) bothHave() string {
 	has := ""
 	for key, c := range r.claims {

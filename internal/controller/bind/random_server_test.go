@@ -13,7 +13,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// population is how many names of claims there are in a history, and of volumes.
+// population is how many names of claims, and of volumes, a history has.
 const population = 6
 
 var resourceName = schema.GroupResource{Resource: "objects"}
@@ -21,14 +21,14 @@ var resourceName = schema.GroupResource{Resource: "objects"}
 func claimNamed(i int) claimKey { return claimKey{Namespace: "ns", Name: fmt.Sprint("c", i)} }
 func volumeNamed(i int) string  { return fmt.Sprint("v", i) }
 
-// server keeps claims and volumes as an API server does: it takes a write only of the
-// version it has, and tells of it on a watch.
+// server keeps claims and volumes as an API server does. It accepts a write only of the current
+// version, and delivers it on a watch.
 type server struct {
 	books   *books
 	version int
 	claims  map[claimKey]*corev1.PersistentVolumeClaim
 	volumes map[string]*corev1.PersistentVolume
-	lag     [2][]func() wakes // what the watches of claims and of volumes have yet to tell
+	lag     [2][]func() wakes // what the watches of claims and of volumes have not delivered yet
 }
 
 func newServer(b *books) *server {
@@ -98,7 +98,7 @@ func (s *server) updateClaim(c *corev1.PersistentVolumeClaim, version string, st
 	}
 	now := c.DeepCopy()
 	if status {
-		now.Spec = has.Spec // and nothing else: annotations are taken, as the API server takes them
+		now.Spec = has.Spec // and nothing else: it accepts annotations, as the API server does
 	} else {
 		now.Status = has.Status
 	}
@@ -148,7 +148,7 @@ func (s *story) user() {
 		touched := c.DeepCopy()
 		names(name)(touched)
 		s.putClaim(touched)
-	case v != nil && did == 15 && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID != "": // a rude one, whatever the volume is in the middle of
+	case v != nil && did == 15 && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID != "": // a careless user, whatever state the volume is in
 		s.putVolume(with(v, func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID = "" }))
 	case did == 14 && s.classes && s.books.classes["wait"] == nil:
 		s.wake(s.books.sawClass(classOf("wait", waits)))
@@ -196,7 +196,7 @@ func (s *story) someVolume(name string, key claimKey, id types.UID) *corev1.Pers
 	return v
 }
 
-// check says what is wrong after a history has come to rest.
+// check says what is wrong when a history is at rest.
 func (s *story) check() []string {
 	var wrong []string
 	b := s.books
@@ -224,8 +224,7 @@ func (s *story) check() []string {
 	return wrong
 }
 
-// checkClaim says what is wrong with a claim; taken are the volumes of claims by
-// volume.
+// checkClaim says what is wrong with a claim. taken maps volumes to their claims.
 func (s *story) checkClaim(c *corev1.PersistentVolumeClaim, taken map[string]string) (wrong []string) {
 	if known := s.books.claims[keyOf(c)]; known == nil || known.ResourceVersion != c.ResourceVersion {
 		wrong = append(wrong, fmt.Sprintf("the books do not have claim %s as it is", c.Name))
@@ -233,7 +232,7 @@ func (s *story) checkClaim(c *corev1.PersistentVolumeClaim, taken map[string]str
 	switch volume.StateOfClaim(c) {
 	case volume.ClaimUnbound:
 		if c.DeletionTimestamp != nil {
-			break // it is bound no more
+			break // it is not bound any more
 		}
 		selector, err := volume.Selector(c)
 		waits, _ := volume.WaitsForConsumer(s.books.classes[volume.ClassOf(c)])

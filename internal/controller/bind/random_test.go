@@ -13,17 +13,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// runs is how many random histories each mode is given; a run takes about a
-// millisecond.
+// runs is how many random histories each mode gets. A run takes about a millisecond.
 var runs = flag.Int("random", 300, "how many random histories each mode of the binder's model is given")
 
 // Lengths of a history, in steps.
 const (
-	restless   = 150   // of users, watches, and workers
-	longestEnd = 20000 // until there is nothing left to do, with users and errors gone
+	restless   = 150   // for users, watches, and workers
+	longestEnd = 20000 // until nothing is left to do, after users and errors stop
 )
 
-// modes are what a history has beside claims and volumes that come and go.
+// modes are what a history has besides claims and volumes that are created and deleted.
 var modes = []mode{
 	{name: "plain"},
 	{name: "unknown outcomes", unknown: true},
@@ -40,10 +39,9 @@ type mode struct {
 	unknown, busy, refusals, labels, byDefault, classes bool
 }
 
-// TestRandomHistoriesEndInOrder has users, two watches that lag, each by itself, and
-// four workers take turns step by step, and then lets all come to rest: then no claim
-// waits beside a volume that fits, no volume has two claims, and the books hold nothing
-// back.
+// TestRandomHistoriesEndInOrder plays users, two watches that lag independently and four workers,
+// who take turns step by step. Then it lets everything come to rest. At the end no claim waits
+// while a volume fits, no volume has two claims, and the cache holds nothing back.
 func TestRandomHistoriesEndInOrder(t *testing.T) {
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
@@ -58,13 +56,13 @@ func TestRandomHistoriesEndInOrder(t *testing.T) {
 	}
 }
 
-// job is one claim or one volume to look at.
+// job is one claim or volume to reconcile.
 type job struct {
 	claim  claimKey
 	volume string
 }
 
-// story is one history: a server, the books on it, and the queue between them.
+// story is one history: a server, the cache of its objects, and the queue between them.
 type story struct {
 	mode
 	*server
@@ -72,8 +70,8 @@ type story struct {
 	books   *books
 	queue   []job
 	working []*turn
-	again   map[job]bool // what was queued while it was worked on
-	calm    bool         // users and errors are gone
+	again   map[job]bool // what was queued while in work
+	calm    bool         // users and errors have stopped
 	uids    int
 	told    []string
 }
@@ -106,7 +104,7 @@ func (s *story) play() []string {
 	return []string{"it never comes to rest"}
 }
 
-// step does one thing of those that may come next, and says whether there was any.
+// step does one of the possible next things, and says whether there was one.
 func (s *story) step() bool {
 	var next []func()
 	for i := range s.lag {
@@ -142,20 +140,20 @@ func (s *story) step() bool {
 }
 
 func (s *story) wake(w wakes) {
-	// In order, so that a history is the same each time.
+	// Sorted, so that a history is the same each time.
 	for i := range population {
 		if _, ok := w.claims[claimNamed(i)]; ok {
 			s.add(job{claim: claimNamed(i)})
 		}
 		_, now := w.volumes[volumeNamed(i)]
 		_, later := w.later[volumeNamed(i)]
-		if now || later { // a pause is no more than a place in the queue
+		if now || later { // a pause is only a place in the queue
 			s.add(job{volume: volumeNamed(i)})
 		}
 	}
 }
 
-// add queues a job as a work queue does: once, and not while it is worked on.
+// add queues a job as a work queue does: once, and not while it is in work.
 func (s *story) add(j job) {
 	switch {
 	case slices.ContainsFunc(s.working, func(w *turn) bool { return w.job == j }):
@@ -165,26 +163,26 @@ func (s *story) add(j job) {
 	}
 }
 
-// end ends a turn, which comes again if it failed or was queued meanwhile.
+// end ends a turn and queues the job again if it failed or was queued meanwhile.
 func (s *story) end(w *turn) {
 	s.working = slices.DeleteFunc(s.working, func(o *turn) bool { return o == w })
 	again := s.again[w.job]
 	delete(s.again, w.job)
-	// A plan with a problem is repeated for ever, which would be no rest.
+	// A plan with a problem is retried without end, so the history would never rest.
 	if again || w.err != nil && !(s.calm && w.plan != nil && errors.Is(w.err, w.plan.Problem)) {
 		s.add(w.job)
 	}
 	s.tell("  end of %v: %v", w.job, w.err)
 }
 
-// turn is a worker on one job. It does what the reconcilers do, in steps of one look
-// or one write.
+// turn is a worker on one job. It does what the reconcilers do, in steps of one decision or one
+// write.
 type turn struct {
 	*story
 	job    job
 	rounds int
 	plan   *Plan
-	done   int // actions of the plan
+	done   int // actions of the plan carried out
 	on     pair
 	held   string
 	err    error
@@ -264,7 +262,7 @@ func (w *turn) dispel(name string) {
 	}
 }
 
-// write carries an action out, with the answer entered in the books unless it is lost.
+// write carries out an action, and stores the answer in the cache unless it is lost.
 func (w *turn) write(a Action) error {
 	before, lost := w.trouble()
 	if before != nil {
@@ -303,8 +301,8 @@ func (w *turn) write(a Action) error {
 	return nil
 }
 
-// trouble gives the error that keeps a write from being done, and says whether the
-// answer to one that is done gets lost.
+// trouble returns the error that prevents a write, and whether the answer to a successful one is
+// lost.
 func (w *turn) trouble() (before error, lost bool) {
 	if w.calm {
 		return nil, false

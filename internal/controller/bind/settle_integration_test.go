@@ -21,8 +21,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// count gives a configuration that counts the requests that are no watch and no
-// Event, and those of them that were overtaken.
+// count returns a configuration that counts requests other than watches and Events, and how many of
+// them conflict.
 func count(config *rest.Config) (counting *rest.Config, requests, conflicts *atomic.Int32) {
 	requests, conflicts = &atomic.Int32{}, &atomic.Int32{}
 	counting = rest.CopyConfig(config)
@@ -41,7 +41,7 @@ func count(config *rest.Config) (counting *rest.Config, requests, conflicts *ato
 	return counting, requests, conflicts
 }
 
-// change updates an object as somebody else, whoever else writes it meanwhile.
+// change updates an object as another writer, and retries after conflicts.
 func change[T client.Object](w *world, o T, by func(T)) {
 	w.t.Helper()
 	w.must(retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -53,8 +53,8 @@ func change[T client.Object](w *world, o T, by func(T)) {
 	}))
 }
 
-// settleCases are what users and others do beside a binder that runs, and what comes
-// of it. Every case has objects named after it.
+// settleCases are what users and others do while a binder runs, and the result. All objects of a
+// case are named after it.
 var settleCases = []struct {
 	name string
 	run  func(w *world, n string)
@@ -152,7 +152,7 @@ var settleCases = []struct {
 		})
 		before := read(w, volumeOf(n, "1Gi"))
 		w.remove(c)
-		w.pair(n + "-next") // whatever it had to do about the claim it has begun by now
+		w.pair(n + "-next") // by now the binder has begun what it had to do about the claim
 		if now := read(w, before); now.ResourceVersion != before.ResourceVersion {
 			w.t.Errorf("the volume it named was written: it is %s and points at %+v", now.Status.Phase, now.Spec.ClaimRef)
 		}
@@ -174,7 +174,7 @@ var settleCases = []struct {
 		if made == nil || available == nil || available.Before(made) {
 			w.t.Fatalf("the volume was made at %v and Available at %v, want both, in this order", made, available)
 		}
-		w.until(func() string { // whole seconds are told
+		w.until(func() string { // timestamps have whole seconds
 			if after := time.Since(available.Time); after < 2*time.Second {
 				return fmt.Sprintf("the clock is %s after the time that the volume gives", after)
 			}
@@ -228,7 +228,7 @@ var settleCases = []struct {
 		change(w, v, func(v *corev1.PersistentVolume) { v.Finalizers = append(v.Finalizers, "test.tarn.dev/destroying") })
 		w.must(w.client.Delete(w.ctx, v))
 		c := w.claim(n, "1Gi", ofClass(n))
-		w.pair(n + "-next") // whatever it had to do about the claim it has begun by now
+		w.pair(n + "-next") // by now the binder has begun what it had to do about the claim
 		if c = read(w, c); c.Spec.VolumeName != "" || c.Status.Phase != corev1.ClaimPending {
 			w.t.Errorf("the new claim is %s on %q", c.Status.Phase, c.Spec.VolumeName)
 		}
@@ -251,7 +251,7 @@ var settleCases = []struct {
 	}},
 }
 
-// pair has the binder join a claim and a volume.
+// pair makes the binder join a claim and a volume.
 func (w *world) pair(name string) *corev1.PersistentVolumeClaim {
 	w.t.Helper()
 	c := w.claim(name, "1Gi", ofClass(name))
@@ -260,7 +260,7 @@ func (w *world) pair(name string) *corev1.PersistentVolumeClaim {
 	return c
 }
 
-// told says whether no Event of a reason was posted about an object.
+// told is empty if an Event of a reason was posted about an object.
 func (w *world) told(about types.UID, reason string) string {
 	list := &corev1.EventList{}
 	w.must(w.client.List(w.ctx, list, client.InNamespace("default")))
@@ -302,7 +302,7 @@ func TestADefaultClassIsGivenWhenItComes(t *testing.T) {
 		return ""
 	})
 	late := w.claim("late", "1Gi")
-	for ; late.Spec.StorageClassName == nil && w.ctx.Err() == nil; late = w.claim("late", "1Gi") { // admission hears of the class a moment late
+	for ; late.Spec.StorageClassName == nil && w.ctx.Err() == nil; late = w.claim("late", "1Gi") { // admission learns of the class a moment late
 		w.remove(late)
 	}
 	if volume.ClassOf(late) != "chosen" {
@@ -337,7 +337,7 @@ func TestPairsMadeTogetherCauseNoConflict(t *testing.T) {
 	if got := conflicts.Load(); got != 0 {
 		t.Errorf("case 156: %d conflicts between our own workers", got)
 	}
-	// A volume that was there a second before its claim has been called Available.
+	// A volume created a second before its claim has become Available, which is one more write.
 	if got := requests.Load(); got < 4*pairs || got > 5*pairs {
 		t.Errorf("case 156: took %d requests for %d pairs, want 4 or 5 each", got, pairs)
 	}
@@ -393,7 +393,7 @@ func TestWhatIsBoundStaysSoWhenABinderStartsAndLooksAgainAndAgain(t *testing.T) 
 	counting, requests, _ := count(w.config)
 	ticks := make(chan time.Time)
 	stop := w.start(counting, nil, Options{ticks: ticks})
-	for range 3 { // the third is taken once the looks of the second are queued
+	for range 3 { // the third tick is taken once the second has enqueued everything
 		select {
 		case ticks <- time.Now():
 		case <-w.ctx.Done():
@@ -415,7 +415,7 @@ func TestWhatIsBoundStaysSoWhenABinderStartsAndLooksAgainAndAgain(t *testing.T) 
 	}
 }
 
-// namespaceOf is where the cases have the objects of a kind.
+// namespaceOf is the namespace of the cases' objects of a kind.
 func namespaceOf(o client.Object) string {
 	if _, ok := o.(*corev1.PersistentVolumeClaim); ok {
 		return "default"

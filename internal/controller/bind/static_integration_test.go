@@ -29,7 +29,7 @@ func TestClaimsAndVolumesAreBoundOneToOne(t *testing.T) {
 	if len(volumes) != n {
 		t.Errorf("%d claims share %d volumes", n, len(volumes))
 	}
-	// Available, and the four writes of a binding.
+	// One write for Available, and the four of a binding.
 	if got := killer.Writes(); got != 5*n {
 		t.Errorf("took %d writes for %d bindings of new volumes, want %d", got, n, 5*n)
 	}

@@ -14,11 +14,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// newestMinor is the minor version of Kubernetes 1 whose claims and volumes this program knows
-// whole: that of its libraries.
+// newestMinor is the newest minor version of Kubernetes 1 whose claim and volume fields this
+// program knows completely: that of its libraries.
 const newestMinor = 36
 
-// lookAtVersion has the API server's version looked at when binding begins.
+// lookAtVersion checks the API server's version when binding begins.
 func lookAtVersion(mgr ctrl.Manager, config *rest.Config, log logr.Logger) error {
 	api, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -34,8 +34,9 @@ func lookAtVersion(mgr ctrl.Manager, config *rest.Config, log logr.Logger) error
 	return nil
 }
 
-// warnOfNewer says so in the log where the API server is newer. Claims and volumes are written
-// whole, and a field that they have got since would be erased by each write, or the write refused.
+// warnOfNewer logs a warning if the API server is newer than the libraries. The binder writes whole
+// claims and volumes. Each write would erase the fields that were added since, or the API server
+// would reject it.
 func warnOfNewer(ctx context.Context, ask func() (*apiversion.Info, error), log logr.Logger) {
 	info, err := ask()
 	if err != nil {
@@ -44,7 +45,7 @@ func warnOfNewer(ctx context.Context, ask func() (*apiversion.Info, error), log 
 		}
 		return
 	}
-	minor, err := strconv.Atoi(strings.TrimRight(info.Minor, "+")) // some clouds write 36+
+	minor, err := strconv.Atoi(strings.TrimRight(info.Minor, "+")) // some clouds report 36+
 	if err != nil || info.Major != "1" || minor > newestMinor {
 		log.Info("the API server is newer than this binder, which erases fields of claims and volumes that it does not know when it writes them: "+
 			"update Tarn, or leave binding to kube-controller-manager until then", "apiServer", info.GitVersion, "known", "v1."+strconv.Itoa(newestMinor))

@@ -38,7 +38,7 @@ func TestAnAPIServerThatIsNewerThanTheBinderIsToldOf(t *testing.T) {
 	}
 }
 
-// Whoever updates the libraries sees here what else is to be said.
+// When the libraries are updated, this test shows that newestMinor must change too.
 func TestTheNewestKnownVersionIsThatOfTheLibraries(t *testing.T) {
 	modules, err := os.ReadFile("../../../go.mod") // tests are not told what they were built from
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// volumeCase is one look at volume "a".
+// volumeCase is one reconcile of volume "a".
 type volumeCase struct {
 	name   string
 	volume *corev1.PersistentVolume

@@ -16,13 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// What a claim or a volume is let go with.
+// The errors with which a claim or a volume may be released.
 var (
 	errBusy    = apierrors.NewTooManyRequests("busy", 1)
 	errRefused = apierrors.NewForbidden(schema.GroupResource{Resource: "persistentvolumes"}, "a", errors.New("a webhook says no"))
 )
 
-// other is a second claim, of 1Gi.
+// other is a second claim, which requests 1Gi.
 var other = claimKey{Namespace: "ns", Name: "d"}
 
 func otherClaim(with ...claimWith) *corev1.PersistentVolumeClaim {
@@ -105,7 +105,7 @@ func TestAFreeVolumeThatChangesIsOfferedAnew(t *testing.T) {
 	}
 }
 
-// counter counts what a listener is told.
+// counter counts the calls of a listener.
 type counter struct {
 	deaf
 	free map[string]int
@@ -155,7 +155,7 @@ func TestAnOfferMadeBeforeTheClaimGotItsClassGoesToTheNext(t *testing.T) {
 	b.sawClass(classOf("std", isDefault(0)))
 	b.sawClaim(claimOf("2Gi"))
 	b.sawClaim(otherClaim(ofClass("")))
-	b.lookAtClaim(key) // it is given the class
+	b.lookAtClaim(key) // the plan gives it the class
 	wantWoken(t, "a volume without class", b.sawVolume(volumeOf("a", "5Gi")), "claim c")
 	b.record(claimOf("2Gi", ofClass("std"), claimVersion("2")), nil)
 	wantChosen(t, "the claim with its class", b, key, "")
@@ -304,7 +304,7 @@ func TestAVolumeIsNotCalledAvailableBeforeItsClaimWhileManyClaimsAreOnTheirWay(t
 	for name, c := range map[string]struct {
 		volume          *corev1.PersistentVolume
 		active, waiting int
-		before          time.Duration // when there were many, 0 for never
+		before          time.Duration // the time since there were many, 0 for never
 		pauses          bool
 	}{
 		"many are worked on":                  {volume: pending, active: manyClaims + 1, pauses: true},
@@ -341,11 +341,11 @@ func TestAVolumeIsNotCalledAvailableBeforeItsClaimWhileManyClaimsAreOnTheirWay(t
 	}
 }
 
-// delays notes what is put into a queue, and after how long.
+// delays records what is added to a queue, and after what delay.
 type delays struct {
 	queue
 	after map[string]time.Duration
-	// waiting is how many are said to be in the queue.
+	// waiting is the reported length of the queue.
 	waiting int
 }
 

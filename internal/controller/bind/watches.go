@@ -17,14 +17,13 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// resync is how often everything is looked at though no event tells. It is a net
-// under the events: nothing is known to need it.
+// resync is how often every object is checked without an event. It is a safety net: nothing is
+// known to need it.
 const resync = 10 * time.Minute
 
-// claimPause is how long a new volume waits for the claim it is reserved for before it
-// is called Available, and waits once more each time that many claims are then on their
-// way, until it is as old as mostPauses: claims that fail for ever are on their way for
-// ever too.
+// claimPause is how long a new volume waits for the claim it is reserved for before it becomes
+// Available. It waits again while many claims are in work, until it is as old as mostPauses. That
+// limit exists because claims that always fail stay in work for ever.
 const (
 	claimPause = time.Second
 	mostPauses = time.Minute
@@ -32,13 +31,13 @@ const (
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// watches enter in the books what the API server tells, and put into the queues what
-// has to be looked at for it. Both controllers begin only when the books are full.
+// watches store what the API server delivers in the cache and enqueue what it concerns. Both
+// controllers start only when the cache is complete.
 type watches struct {
 	cache cache.Cache
 	pods  cache.Cache
 	books *books
-	// ticks says when everything is looked at; nil is every resync.
+	// ticks triggers the resyncs; nil means one every resync.
 	ticks <-chan time.Time
 
 	mu      sync.Mutex
@@ -46,10 +45,10 @@ type watches struct {
 	volumes queue
 	synced  []toolscache.InformerSynced
 	ready   chan struct{} // closed when the watches are set up
-	err     error         // why they could not be
+	err     error         // why the setup failed
 }
 
-// feed is the source of one of the two controllers.
+// feed is the event source of one of the two controllers.
 type feed struct {
 	*watches
 	into func(*watches, queue)
@@ -57,7 +56,7 @@ type feed struct {
 
 var _ source.SyncingSource = feed{}
 
-// claimFeed and volumeFeed are the sources of the controllers.
+// claimFeed and volumeFeed are the event sources of the controllers.
 func (w *watches) claimFeed() feed {
 	return feed{w, func(w *watches, q queue) { w.claims = q }}
 }
@@ -68,7 +67,7 @@ func (w *watches) volumeFeed() feed {
 
 func (f feed) String() string { return "claims, volumes and classes" }
 
-// Start sets the watches up once both queues are there.
+// Start sets up the watches once both queues exist.
 func (f feed) Start(ctx context.Context, q queue) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,7 +80,7 @@ func (f feed) Start(ctx context.Context, q queue) error {
 	return f.err
 }
 
-// WaitForSync waits until all there was at the start is in the books.
+// WaitForSync waits until all objects that existed at the start are in the cache.
 func (f feed) WaitForSync(ctx context.Context) error {
 	select {
 	case <-f.ready:
@@ -110,7 +109,7 @@ func (w *watches) begin(ctx context.Context) error {
 	}
 	for _, h := range handlers {
 		if h.from == nil {
-			continue // nobody keeps pods for us, who are for the text of Events alone
+			continue // without a pod cache, Events do not name pods; nothing else needs it
 		}
 		informer, err := h.from.GetInformer(ctx, h.object, cache.BlockUntilSynced(false))
 		if err != nil {
@@ -126,7 +125,7 @@ func (w *watches) begin(ctx context.Context) error {
 	return nil
 }
 
-// resyncs has everything looked at now and at each tick, until ctx ends.
+// resyncs checks every object now and at each tick, until ctx ends.
 func (w *watches) resyncs(ctx context.Context) {
 	ticks := w.ticks
 	if ticks == nil {
@@ -144,7 +143,7 @@ func (w *watches) resyncs(ctx context.Context) {
 	}
 }
 
-// handler enters objects of one kind.
+// handler stores objects of one kind in the cache.
 func handler[T client.Object](w *watches, saw, lost func(*books, T) wakes) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { tell(w, o, saw) },
@@ -164,7 +163,7 @@ func tell[T client.Object](w *watches, o any, enter func(*books, T) wakes) {
 	}
 }
 
-// wake puts claims and volumes into the queues.
+// wake adds claims and volumes to the queues.
 func (w *watches) wake(who wakes) {
 	for key := range who.claims {
 		w.claims.Add(reconcile.Request{NamespacedName: key})
@@ -184,7 +183,7 @@ func (b *books) sawClaim(claim *corev1.PersistentVolumeClaim) wakes {
 	had := b.claims[key]
 	b.notice(claimWrite(had, claim))
 	news := b.putClaim(claim, true)
-	b.listener.claimSeen(b.claims[key]) // what is known: a watch that is late tells of a claim that was not bound yet
+	b.listener.claimSeen(b.claims[key]) // the cached one: a late watch may show a claim that was not bound yet
 	return b.afterClaim(had, claim, news)
 }
 
@@ -194,13 +193,13 @@ func (b *books) lostClaim(claim *corev1.PersistentVolumeClaim) wakes {
 	doubted := b.unsure[keyOf(claim)]
 	w := b.afterClaim(claim, nil, b.dropClaim(claim))
 	if b.doubtful[doubted] {
-		b.wakeVolume(&w, doubted) // the claim will not have it read anew any more
+		b.wakeVolume(&w, doubted) // no reconcile of the claim will read it again
 	}
 	return w
 }
 
-// afterClaim wakes whom a change of a claim concerns: the claim, the volumes that
-// point at it, and those it names or named.
+// afterClaim returns what to enqueue after a claim changed: the claim, the volumes that point at
+// it, and those it names or named.
 func (b *books) afterClaim(had, claim *corev1.PersistentVolumeClaim, news bool) wakes {
 	var w wakes
 	if !news {
@@ -241,8 +240,8 @@ func (b *books) lostVolume(v *corev1.PersistentVolume) wakes {
 	return b.afterVolume(v, nil, b.dropVolume(v))
 }
 
-// afterVolume wakes whom a change of a volume concerns: the volume, the claims it
-// points or pointed at, those that name it, and one it may serve if it is free.
+// afterVolume returns what to enqueue after a volume changed: the volume, and the claims it points
+// or pointed at or that name it. If it is free, it also returns a claim that it may serve.
 func (b *books) afterVolume(had, v *corev1.PersistentVolume, news bool) wakes {
 	var w wakes
 	if !news {
@@ -266,8 +265,8 @@ func (b *books) afterVolume(had, v *corev1.PersistentVolume, news bool) wakes {
 	return w
 }
 
-// sawClass wakes the claims that seek a volume of a class, and those that say
-// nothing of a class where another has become the default.
+// sawClass stores a class and enqueues the claims that seek a volume of it. If the default class
+// changed, it also enqueues the claims that set no class.
 func (b *books) sawClass(class *storagev1.StorageClass) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -297,8 +296,8 @@ func (b *books) afterClass(name string, before *storagev1.StorageClass) wakes {
 	return w
 }
 
-// sawPod wakes the claims of a pod that wait for one to be scheduled: what their
-// Events say may change.
+// sawPod enqueues the pod's claims that wait for a pod to be scheduled, as the text of their Events
+// may change.
 func (b *books) sawPod(pod *corev1.Pod) wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -316,7 +315,7 @@ func (b *books) sawPod(pod *corev1.Pod) wakes {
 	return w
 }
 
-// everything wakes all claims and volumes that something could be done about.
+// everything returns all claims and volumes that are not settled.
 func (b *books) everything() wakes {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -25,15 +25,15 @@ import (
 
 func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
-// world is an API server and what one case makes on it.
+// world is an API server and what one case creates on it.
 type world struct {
 	t      *testing.T
 	ctx    context.Context
 	config *rest.Config
 	client client.WithWatch
-	// ledger has what the binders that are started ask for, if it is there.
+	// ledger records the requests of the binders started, if it is set.
 	ledger *ledger
-	// pods has the binders that are started know all pods, as in a cluster.
+	// pods gives the binders started a cache of all pods, as in a cluster.
 	pods bool
 }
 
@@ -44,8 +44,8 @@ func newWorld(t *testing.T, config *rest.Config) *world {
 	return &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config)}
 }
 
-// start runs a binder, as the account it has in a cluster, until its process dies or
-// the returned function is called.
+// start runs a binder with the account it has in a cluster, until its process dies or the caller
+// calls stop.
 func (w *world) start(config *rest.Config, dead <-chan struct{}, o Options) (stop func()) {
 	w.t.Helper()
 	config = rest.CopyConfig(config)
@@ -92,8 +92,8 @@ func (w *world) must(err error) {
 	}
 }
 
-// claim creates a claim in namespace default, with the status it is given: by a patch, as
-// a binder that runs may have written one of its own by then.
+// claim creates a claim in namespace default, with its given status. It patches the status, as a
+// running binder may have written one by then.
 func (w *world) claim(name, size string, with ...claimWith) *corev1.PersistentVolumeClaim {
 	w.t.Helper()
 	c := claimOf(size, append(with, called("default", name), uid(""))...)
@@ -108,7 +108,7 @@ func (w *world) claim(name, size string, with ...claimWith) *corev1.PersistentVo
 	return c
 }
 
-// volume creates a volume in the phase it is given.
+// volume creates a volume in its given phase.
 func (w *world) volume(name, size string, with ...volumeWith) *corev1.PersistentVolume {
 	w.t.Helper()
 	v := volumeOf(name, size, with...)
@@ -124,8 +124,8 @@ func (w *world) volume(name, size string, with ...volumeWith) *corev1.Persistent
 	return v
 }
 
-// phase puts a volume into a phase, by a patch, so that no answer lost on the way to a
-// busy API server can fail a test before it has begun.
+// phase sets a volume's phase. It patches, so that no lost answer of a busy API server can fail a
+// test before it has begun.
 func (w *world) phase(v *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) {
 	w.t.Helper()
 	patch := fmt.Sprintf(`{"status":{"phase":%q}}`, phase)
@@ -140,7 +140,7 @@ func (w *world) class(name string, with ...classWith) {
 	w.must(w.client.Create(w.ctx, c))
 }
 
-// remove deletes an object, whatever would keep it.
+// remove deletes an object, and removes its finalizers.
 func (w *world) remove(o client.Object) {
 	w.t.Helper()
 	w.must(client.IgnoreNotFound(w.client.Delete(w.ctx, o)))
@@ -148,7 +148,7 @@ func (w *world) remove(o client.Object) {
 	w.must(client.IgnoreNotFound(w.client.Patch(w.ctx, o, patch)))
 }
 
-// read gives an object as it stands, nil if it is gone.
+// read returns the current object, nil if it is gone.
 func read[T client.Object](w *world, o T) T {
 	w.t.Helper()
 	found, err := kube.Get(w.ctx, w.client, client.ObjectKeyFromObject(o), o)
@@ -183,7 +183,7 @@ func (w *world) joined(claim, volume string) string {
 	return ""
 }
 
-// claimIs says whether a claim is not in a phase.
+// claimIs says in which way a claim is not in a phase.
 func (w *world) claimIs(name string, phase corev1.PersistentVolumeClaimPhase) string {
 	c := read(w, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}})
 	switch {
@@ -195,8 +195,8 @@ func (w *world) claimIs(name string, phase corev1.PersistentVolumeClaimPhase) st
 	return ""
 }
 
-// volumeIs says in which way a volume is not in a phase, pointing at the claim of a
-// name, empty for none.
+// volumeIs says in which way a volume is not in a phase and pointing at a claim; claim is empty for
+// none.
 func (w *world) volumeIs(name string, phase corev1.PersistentVolumePhase, claim string) string {
 	v := read(w, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	switch {

@@ -23,7 +23,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// The accounts of controllers that delete volumes, or what namespaces hold.
+// The accounts of controllers that delete volumes, or the contents of namespaces.
 const (
 	asController = "system:serviceaccount:tarn-system:tarn-controller"
 	asCollector  = "system:serviceaccount:kube-system:namespace-controller"
@@ -31,7 +31,7 @@ const (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// as is a client with another's name.
+// as is a client with another user name.
 func as(t *testing.T, config *rest.Config, user string) client.Client {
 	t.Helper()
 	config = rest.CopyConfig(config)
@@ -43,7 +43,7 @@ func protected(o client.Object) {
 	o.SetLabels(map[string]string{tarnv1.LabelDeletionProtection: "true"})
 }
 
-// storage builds what the deletion guard looks after; name is in all names.
+// storage builds what the deletion guard protects; name is part of all names.
 func storage(name string) (*corev1.Namespace, *corev1.PersistentVolumeClaim, *corev1.PersistentVolume, *tarnv1.PersistentVolumeSet) {
 	claim := testkit.Claim(name, name, "", "none")
 	claim.Annotations = nil
@@ -76,7 +76,7 @@ func TestWhatIsProtectedFromDeletionIsDeletedByNobody(t *testing.T) {
 	}
 	awaitGuard(ctx, t, admin, vol)
 	for _, o := range []client.Object{claim, vol, set, namespace} {
-		if o == namespace { // its claim protects it until here; from now on its own label does
+		if o == namespace { // its claim protects it until here, its own label from now on
 			if err := admin.Patch(ctx, o, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata": {"labels": {%q: "true"}}}`, tarnv1.LabelDeletionProtection))); err != nil {
 				t.Fatal(err)
 			}
@@ -153,8 +153,8 @@ func TestTheCommandOfARefusalNamesTheObject(t *testing.T) {
 	})
 }
 
-// deleteUnprotected deletes an object whose protection was just lifted: what is in a
-// namespace the API server knows by a watch of its own, a moment late.
+// deleteUnprotected deletes an object whose protection was just removed. It retries, as the API
+// server learns the contents of a namespace from a watch, a moment late.
 func deleteUnprotected(ctx context.Context, t *testing.T, admin client.Client, o client.Object) {
 	t.Helper()
 	for {
@@ -169,8 +169,8 @@ func deleteUnprotected(ctx context.Context, t *testing.T, admin client.Client, o
 	}
 }
 
-// awaitGuard waits until the API server, which takes a moment to compile policies,
-// refuses to delete what is protected, and a namespace for what is in it.
+// awaitGuard waits until the API server has compiled the policies, which takes a moment. Then it
+// rejects the deletion of protected objects, and of a namespace that contains some.
 func awaitGuard(ctx context.Context, t *testing.T, admin client.Client, vol *corev1.PersistentVolume) {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: vol.Name}}
@@ -184,7 +184,7 @@ func awaitGuard(ctx context.Context, t *testing.T, admin client.Client, vol *cor
 	}
 }
 
-// unprotect does what a refusal tells its reader to do.
+// unprotect does what a rejection tells the user to do.
 func unprotect(ctx context.Context, t *testing.T, admin client.Client, o client.Object) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"metadata": {"labels": {%q: null}}}`, tarnv1.LabelDeletionProtection)
@@ -193,7 +193,7 @@ func unprotect(ctx context.Context, t *testing.T, admin client.Client, o client.
 	}
 }
 
-// grantDeletion lets the accounts of controllers do what only the guard is to stop.
+// grantDeletion lets the accounts of controllers do what only the guard must prevent.
 func grantDeletion(ctx context.Context, t *testing.T, admin client.Client) {
 	t.Helper()
 	subject := func(user string) rbacv1.Subject {

@@ -11,15 +11,14 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// writers is how many finalizers are written at once: deletions come by the thousand
-// when a namespace goes, and each write is a round trip.
+// writers is how many finalizers are written at once. Deleting a namespace deletes thousands of
+// objects, and each write is a round trip.
 const writers = 8
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes,verbs=patch
 
-// apply does all that a plan says, and goes on where a write fails: the objects have
-// nothing to do with each other. It gives the errors of all, and known, which is nil
-// or was found before.
+// apply carries out the whole plan, and continues after a failed write, as the objects are
+// independent. It returns all errors joined, with known, an error found earlier or nil.
 func apply(ctx context.Context, c client.Client, p Plan, known error) error {
 	failed := make([]error, len(p.Actions)+1)
 	failed[len(p.Actions)] = known

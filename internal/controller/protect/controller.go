@@ -19,18 +19,18 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// Options are what the controllers need beside the manager.
+// Options are what the controllers need besides the manager.
 type Options struct {
 	// Pods is kube.AllPods.
 	Pods cache.Cache
-	// MaxConcurrent is how many namespaces, and how many volumes, are worked on at
-	// once; 0 means one.
+	// MaxConcurrent is how many namespaces, and how many volumes, are reconciled at once; 0 means
+	// one.
 	MaxConcurrent int
-	// Clock is the real one where it is nil.
+	// Clock is the clock to use; nil means the real one.
 	Clock clock.PassiveClock
 }
 
-// claims looks after the claims of a namespace.
+// claims reconciles the claims of a namespace.
 type claims struct {
 	client client.Client
 	live   client.Reader
@@ -39,15 +39,15 @@ type claims struct {
 	pace   *pace
 }
 
-// volumes looks after one volume.
+// volumes reconciles one volume.
 type volumes struct {
 	client client.Client
 	live   client.Reader
 	clock  clock.PassiveClock
 }
 
-// Register adds both controllers to a manager. The queue of one holds namespaces, as
-// requests without a name; that of the other names of volumes.
+// Register adds both controllers to a manager. One queue holds namespaces, as requests without a
+// name; the other holds names of volumes.
 func Register(mgr ctrl.Manager, o Options) error {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
@@ -87,8 +87,8 @@ func (r *claims) Reconcile(ctx context.Context, request reconcile.Request) (reco
 	p := planClaims(v)
 	err = apply(ctx, r.client, p, v.ListError)
 	if err != nil && !apierrors.IsConflict(err) && !p.Next.IsZero() {
-		// Who refuses a claim its finalizer holds up none of those that wait for a look at
-		// the pods: its growing pause begins after that.
+		// A claim whose patch is rejected must not delay the claims that wait for the list of pods.
+		// Its backoff begins after the list.
 		log.FromContext(ctx).Error(err, "writing finalizers")
 		err = nil
 	}

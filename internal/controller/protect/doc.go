@@ -1,9 +1,9 @@
-// Package protect keeps claims that a pod uses, and volumes that a claim is bound to,
-// from vanishing when they are deleted: it puts Kubernetes' finalizers on what
-// admission has missed, and takes them off once nothing uses the object any more.
+// Package protect keeps claims that a pod uses, and volumes that a claim is bound to, from being
+// deleted too early. It adds Kubernetes' finalizers where admission missed them, and removes them
+// once nothing uses the object any more.
 //
-// Claims are looked at by namespace, so that the one list of pods that must be read
-// before anything is let go serves all claims that wait for it.
+// Claims are reconciled by namespace. The live list of pods that must precede the removal of a
+// finalizer then serves all claims that wait for it.
 //
-// It binds, releases and destroys nothing, and it does not know who made a volume.
+// It binds, releases and destroys nothing, and does not know who made a volume.
 package protect

@@ -15,38 +15,38 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Namespace is all that is known of the claims of a namespace that are not settled.
+// Namespace is all that is known about the unsettled claims of a namespace.
 type Namespace struct {
 	Claims []Claim
-	// Listed says that Live was read: the namespace's pods as the API server has them,
-	// after each claim was seen to be unused.
+	// Listed says that Live was read: the namespace's pods in the API server, read after each claim
+	// was seen to be unused.
 	Listed bool
 	Live   []corev1.Pod
-	// ListError is why it could not be read.
+	// ListError is why Live could not be read.
 	ListError error
-	// ListAt is the earliest time it may be read; zero where it need not be.
+	// ListAt is the earliest time for the list; zero if none is needed.
 	ListAt time.Time
 }
 
-// Claim is one that lacks its finalizer, or is being deleted and has it.
+// Claim is a claim that lacks its finalizer, or is being deleted and has it.
 type Claim struct {
 	Claim *corev1.PersistentVolumeClaim
-	// Pods name it, as far as the cache knows.
+	// Pods are the pods that name the claim, as far as the cache knows.
 	Pods []corev1.Pod
-	// Volume is what the claim is bound to; nil if there is none, and where no pod that
-	// uses the claim has ended.
+	// Volume is the volume that the claim is bound to. It is nil if there is none, and also if no
+	// pod that uses the claim has ended.
 	Volume *corev1.PersistentVolume
-	// Staged says that pods get Volume by PavStages: it is of a PavProvisioner.
+	// Staged says that pods mount Volume through PavStages: it is a PavProvisioner's.
 	Staged bool
-	// Stages are those of Volume as the API server has them, read with Namespace.Live.
+	// Stages are the stages of Volume in the API server, read with Namespace.Live.
 	Stages []tarnv1.PavStage
 }
 
-// Volume is all that is known of one volume.
+// Volume is all that is known about one volume.
 type Volume struct {
 	Volume *corev1.PersistentVolume
-	// Claim is the one that the volume points to, by its uid, as the API server has
-	// it: read where the volume might be let go, nil if it is gone.
+	// Claim is the claim whose UID the volume points at, from the API server. It is read only if
+	// the volume may be released; nil if the claim is gone.
 	Claim *corev1.PersistentVolumeClaim
 }
 
@@ -55,8 +55,8 @@ type Volume struct {
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=list;watch
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=list;watch
 
-// gather reads the claims of a namespace from the cache, and its pods live where the
-// cache knows of none that uses one of those claims: the cache may be behind.
+// gather reads the claims of a namespace from the cache. It reads the pods live if the cache shows
+// none that uses one of those claims, because the cache may be behind.
 func (r *claims) gather(ctx context.Context, namespace string, now time.Time) (*Namespace, error) {
 	v := &Namespace{}
 	list := &corev1.PersistentVolumeClaimList{}
@@ -98,8 +98,8 @@ func (r *claims) gather(ctx context.Context, namespace string, now time.Time) (*
 	return v, nil
 }
 
-// gatherVolume reads from the cache what it takes to tell whether ended pods still have
-// the claim's volume mounted.
+// gatherVolume reads from the cache what is needed to tell whether ended pods still have the
+// claim's volume mounted.
 func (r *claims) gatherVolume(ctx context.Context, c *Claim) error {
 	used := slices.ContainsFunc(c.Pods, func(p corev1.Pod) bool { return volume.Uses(&p, c.Claim) && terminal(&p) })
 	if !used || c.Claim.Spec.VolumeName == "" {
@@ -118,8 +118,8 @@ func (r *claims) gatherVolume(ctx context.Context, c *Claim) error {
 	return err
 }
 
-// gatherStages reads live the stages on which it depends whether a claim is let go. It is
-// done after the pods were listed: once a pod has ended, the kubelet mounts nothing for it.
+// gatherStages reads live the stages that decide whether a claim is released. It runs after the
+// list of pods: once a pod has ended, the kubelet mounts nothing for it.
 func (r *claims) gatherStages(ctx context.Context, c *Claim, pods []corev1.Pod) error {
 	if !doomed(c) || !c.Staged || !usedByAny(pods, c.Claim) {
 		return nil
@@ -132,7 +132,7 @@ func (r *claims) gatherStages(ctx context.Context, c *Claim, pods []corev1.Pod) 
 	return nil
 }
 
-// gather reads a volume from the cache; nil if there is none.
+// gather reads a volume from the cache, nil if it does not exist. It reads the volume's claim live.
 func (r *volumes) gather(ctx context.Context, key client.ObjectKey) (*Volume, error) {
 	vol, err := kube.Get(ctx, r.client, key, &corev1.PersistentVolume{})
 	if err != nil || vol == nil {

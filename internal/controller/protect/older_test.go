@@ -13,8 +13,8 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// An API server as before 1.36, which knows no policy that adds finalizers, and whose
-// own plugin is off. That Tarn could be installed there is part of the test.
+// The API server acts as one before 1.36: it has no policy that adds finalizers, and its own plugin
+// is off. The test also proves that Tarn can be installed there.
 func TestWhereNoPolicyAddsFinalizersTheControllersDo(t *testing.T) {
 	server := testkit.OwnAPIServer(t,
 		"--kube-apiserver-arg=--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection,MutatingAdmissionPolicy",

@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// The pauses between two lists of the pods of one namespace. One claim that is deleted
-// waits for none; a thousand that are deleted one after the other share a few lists.
+// The pauses between two lists of the pods of one namespace. A single deleted claim does not wait;
+// a thousand claims deleted one after the other share a few lists.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 2 * time.Second
-	// restAfter is how long no list must have been made for the pauses to begin anew.
+	// restAfter is the time without a list after which the pauses start small again.
 	restAfter = 2 * lastPause
 )
 
-// pace spaces out the lists of each namespace: the pause after one doubles as long as
-// they go on. It decides when, never what, so nothing is lost when it forgets.
+// pace spaces out the lists of each namespace: the pause doubles while lists continue. It decides
+// only when to list, so losing its state does no harm.
 type pace struct {
 	mu    sync.Mutex
 	beats map[string]beat
 }
 
-// beat is when a namespace's pods were last listed, and the pause after that.
+// beat is the time of a namespace's last list of pods, and the pause after it.
 type beat struct {
 	at    time.Time
 	pause time.Duration
@@ -29,7 +29,7 @@ type beat struct {
 
 func newPace() *pace { return &pace{beats: map[string]beat{}} }
 
-// earliest is when the pods of a namespace may be listed; not after now if at once.
+// earliest is when the pods of a namespace may be listed; at once if it is not after now.
 func (p *pace) earliest(namespace string, now time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -40,7 +40,7 @@ func (p *pace) earliest(namespace string, now time.Time) time.Time {
 	return last.at.Add(last.pause)
 }
 
-// listed notes a list. It forgets the namespaces that have come to rest.
+// listed records a list. It forgets namespaces without a list for restAfter.
 func (p *pace) listed(namespace string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,29 +11,29 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Kubernetes' names of the finalizers that its own controllers, or these, put on and
-// take off.
+// The finalizers that Kubernetes' own controllers, or these, add and remove. The names are
+// Kubernetes'.
 const (
 	FinalizerClaim  = "kubernetes.io/pvc-protection"
 	FinalizerVolume = "kubernetes.io/pv-protection"
 )
 
-// Plan is what to do, in any order, and when to look again though no event tells;
-// zero: not needed.
+// Plan is what to do, in any order. Next is when to reconcile again without an event; zero means
+// never.
 type Plan struct {
 	Actions []Action
 	Next    time.Time
 }
 
-// Action is one write. It is one of the types below, each of which may be done
-// twice without harm, and is refused where the object has changed since it was read.
+// Action is one write, of one of the types below. Each may be repeated without harm, and is
+// rejected if the object has changed since it was read.
 type Action interface{ action() }
 
 type (
-	// ProtectClaim puts the finalizer on a claim, ReleaseClaim takes it off.
+	// ProtectClaim adds the finalizer to a claim, ReleaseClaim removes it.
 	ProtectClaim struct{ Claim *corev1.PersistentVolumeClaim }
 	ReleaseClaim struct{ Claim *corev1.PersistentVolumeClaim }
-	// ProtectVolume and ReleaseVolume do so with a volume.
+	// ProtectVolume and ReleaseVolume do the same with a volume.
 	ProtectVolume struct{ Volume *corev1.PersistentVolume }
 	ReleaseVolume struct{ Volume *corev1.PersistentVolume }
 )
@@ -43,8 +43,8 @@ func (ReleaseClaim) action()  {}
 func (ProtectVolume) action() {}
 func (ReleaseVolume) action() {}
 
-// planClaims decides for every claim of a namespace by itself: one that cannot be
-// judged yet holds up no other.
+// planClaims decides about each claim of a namespace on its own. A claim that cannot be judged yet
+// delays no other.
 func planClaims(v *Namespace) Plan {
 	var p Plan
 	for i := range v.Claims {
@@ -64,29 +64,28 @@ func planClaims(v *Namespace) Plan {
 	return p
 }
 
-// mustList says that a claim waits for nothing but a look at the pods as they are.
+// mustList says that a claim waits for nothing but a live list of the pods.
 func mustList(v *Namespace) bool {
 	return slices.ContainsFunc(v.Claims, func(c Claim) bool { return doomed(&c) })
 }
 
-// doomed says that a claim would be let go as far as the cache knows.
+// doomed says that a claim may be released, as far as the cache knows.
 func doomed(c *Claim) bool {
 	return c.Claim.DeletionTimestamp != nil && unsettledObject(c.Claim, FinalizerClaim) && !c.heldByAny(c.Pods)
 }
 
-// heldByAny says that a pod keeps the claim: it uses it, and it is not proven that it has
-// ended with nothing mounted.
+// heldByAny says that a pod uses the claim and is not proven to have ended with nothing mounted.
 func (c *Claim) heldByAny(pods []corev1.Pod) bool {
 	return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return volume.Uses(&p, c.Claim) && !c.unmounted(&p) })
 }
 
-// unmounted says that a pod has ended and has the claim's volume mounted no more. What
-// other drivers have mounted no object tells: their pods count until they are gone.
+// unmounted says that a pod has ended and no longer has the claim's volume mounted. No object shows
+// the mounts of other drivers, so their pods count until they are gone.
 func (c *Claim) unmounted(pod *corev1.Pod) bool {
 	switch {
 	case !terminal(pod) || c.Volume == nil:
 		return false
-	case c.Volume.Spec.HostPath != nil: // the container runtime mounts it, the kubelet nothing
+	case c.Volume.Spec.HostPath != nil: // the container runtime mounts it, not the kubelet
 		return true
 	case !c.Staged:
 		return false
@@ -94,8 +93,8 @@ func (c *Claim) unmounted(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(c.Stages, func(s tarnv1.PavStage) bool { return stagedFor(&s, pod) })
 }
 
-// stagedFor says that a pod has, or is about to get, a volume by a stage. A target that
-// names no pod may be that of any pod of the node.
+// stagedFor says that a pod has, or is about to get, a volume through a stage. A target that names
+// no pod may belong to any pod of the node.
 func stagedFor(stage *tarnv1.PavStage, pod *corev1.Pod) bool {
 	if stage.Awaited() && stage.Spec.AheadFor.UID == pod.UID {
 		return true
@@ -106,8 +105,8 @@ func stagedFor(stage *tarnv1.PavStage, pod *corev1.Pod) bool {
 	})
 }
 
-// terminal says that a pod has ended for good and that none of its containers is said to
-// run: where a node is lost, others than its kubelet write the phase.
+// terminal says that a pod has ended for good and its status shows no running container. The
+// containers matter because, on a lost node, others than the kubelet write the phase.
 func terminal(pod *corev1.Pod) bool {
 	s := &pod.Status
 	if s.Phase != corev1.PodSucceeded && s.Phase != corev1.PodFailed {
@@ -130,10 +129,9 @@ func usedByAny(pods []corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// planVolume decides for one volume. Beside one that is Bound it keeps one that points
-// to a claim which exists: the binder may be about to say so on the claim, and a claim
-// that names a volume which is gone is Lost. A claim that has another volume by now
-// has no use for this one.
+// planVolume decides about one volume. It keeps a Bound volume, and one that points at an existing
+// claim. The binder may be about to bind that claim, and a claim is Lost if its volume is gone. A
+// claim that names another volume does not need this one.
 func planVolume(v *Volume) Plan {
 	switch {
 	case v.Volume.DeletionTimestamp == nil && unsettledObject(v.Volume, FinalizerVolume):
@@ -146,18 +144,17 @@ func planVolume(v *Volume) Plan {
 	return Plan{Actions: []Action{ReleaseVolume{v.Volume}}}
 }
 
-// mustRead says that it depends on the claim whether a volume is let go.
+// mustRead says that the claim decides whether a volume is released.
 func mustRead(v *Volume) bool {
 	return loose(v.Volume) && v.Volume.Spec.ClaimRef != nil && v.Volume.Spec.ClaimRef.UID != ""
 }
 
-// loose says that a volume is being deleted and not Bound.
+// loose says that a volume is being deleted and is not Bound.
 func loose(vol *corev1.PersistentVolume) bool {
 	return vol.DeletionTimestamp != nil && unsettledObject(vol, FinalizerVolume) && vol.Status.Phase != corev1.VolumeBound
 }
 
-// unsettledObject says that an object lacks the finalizer, or is being deleted and
-// has it.
+// unsettledObject says that an object lacks the finalizer, or is being deleted and has it.
 func unsettledObject(o metav1.Object, finalizer string) bool {
 	return slices.Contains(o.GetFinalizers(), finalizer) == (o.GetDeletionTimestamp() != nil)
 }

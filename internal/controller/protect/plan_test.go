@@ -14,7 +14,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// later is when the next list may be made, in the plans that must wait for it.
+// later is the earliest time of the next list, in plans that must wait for it.
 var later = time.Unix(1000, 0)
 
 func claimOf(name string, changes ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
@@ -34,7 +34,7 @@ func ownedBy(pod types.UID) func(*corev1.PersistentVolumeClaim) {
 	}
 }
 
-// podWith is a scheduled pod that uses claims by their names.
+// podWith is a scheduled pod that uses claims, given by name.
 func podWith(name string, claims ...string) corev1.Pod {
 	pod := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid")},
@@ -140,7 +140,7 @@ func TestClaimsAreKeptWhileAPodUsesThem(t *testing.T) {
 	}
 }
 
-// Kubernetes lets no ended pod's claim go; the seed of Tarn's protection does.
+// Kubernetes keeps the claim of an ended pod, and so did the first version of Tarn's protection.
 func TestAnEndedPodKeepsItsClaimWhileItMayBeMounted(t *testing.T) {
 	const target = "/var/lib/kubelet/pods/%s/volumes/kubernetes.io~csi/v/mount"
 	claim := claimOf("x", deleted)

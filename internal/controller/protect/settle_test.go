@@ -22,8 +22,8 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// TestProtectionSettles holds the controllers to the cases of Kubernetes' behaviour, one
-// after the other: controllers that run side by side would do each other's work.
+// TestProtectionSettles checks the cases of Kubernetes' behaviour one after the other, as
+// controllers that run side by side would do each other's work.
 func TestProtectionSettles(t *testing.T) {
 	server := testkit.APIServer(t)
 	for title, settle := range map[string]func(*world){
@@ -54,7 +54,7 @@ func finalizersComeBack(w *world) {
 	w.takenAndPutBack(w.volume("x", nil, corev1.VolumeAvailable), FinalizerVolume)
 }
 
-// takenAndPutBack takes the finalizers off an object and waits until its own is there again.
+// takenAndPutBack removes the finalizers of an object and waits until its own is there again.
 func (w *world) takenAndPutBack(o client.Object, finalizer string) {
 	w.t.Helper()
 	o.SetFinalizers(nil)
@@ -80,8 +80,8 @@ func refusedWrites(w *world) {
 	}
 }
 
-// The pause after errors has come to ten seconds and more when two claims are deleted, of
-// which the second has to wait for the next list.
+// The backoff after errors has reached ten seconds and more when two claims are deleted. The second
+// must wait for the next list.
 func refusedForGood(w *world) {
 	w.refuses = func(path string, _ int) bool { return strings.HasSuffix(path, "/bare") }
 	bare, first, second := w.claim("bare"), w.claim("first"), w.claim("second")
@@ -137,9 +137,8 @@ func failedList(w *world) {
 	}
 }
 
-// While no list of a namespace succeeds, none of its claims is let go, used or not, and
-// nothing else waits for that; afterwards all that had to wait are seen to, also one that
-// came meanwhile.
+// While every list of a namespace fails, none of its claims is released, used or not, and nothing
+// else waits. Once lists succeed, all claims that waited are handled, also those deleted meanwhile.
 func failedLists(w *world) {
 	other := w.namespace + "-other"
 	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}})
@@ -171,7 +170,7 @@ func failedLists(w *world) {
 	w.gone(used)
 }
 
-// blind is a cache of pods that is far behind: it has not heard of any.
+// blind is a cache of pods that is far behind: it shows no pod.
 type blind struct{ cache.Cache }
 
 func (blind) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
@@ -186,8 +185,8 @@ func behindCache(w *world) {
 	w.gone(claim)
 }
 
-// A pod that has ended keeps its claim where nothing tells of its mounts, and else while
-// its volume is mounted. Each time a claim is kept or let go by what the API server has.
+// A pod that has ended keeps its claim while its volume is mounted, or if no object shows its
+// mounts. The API server's state decides each time.
 func endedPod(w *world) {
 	driver := w.namespace
 	w.create(testkit.Provisioner(driver))
@@ -302,10 +301,9 @@ func TestNothingIsLostWhereverTheControllersAreKilled(t *testing.T) {
 	}
 }
 
-// TestManyDeletionsShareTheirLists deletes a thousand claims one by one, and fifty that
-// pods use, while the controllers' clock stands still: so it is the same however long it
-// takes. How many pauses there are between lists, TestAThousandDeletionsShareAFewLists
-// has.
+// TestManyDeletionsShareTheirLists deletes a thousand claims one by one, and fifty that pods use.
+// The controllers' clock stands still, so the result does not depend on the test's duration.
+// TestAThousandDeletionsShareAFewLists checks the number of pauses between lists.
 func TestManyDeletionsShareTheirLists(t *testing.T) {
 	const claims, pods = 1000, 50
 	now := testclock.NewFakePassiveClock(time.Unix(0, 0))

@@ -20,14 +20,14 @@ import (
 
 // Indexes of the manager's cache.
 const (
-	// indexUnsettled finds the claims that lack their finalizer, or are being deleted
-	// and still have it: a handful of all there are.
+	// indexUnsettled finds the few claims that lack their finalizer, or are being deleted and have
+	// it.
 	indexUnsettled = "protect.unsettled"
-	// indexClaimRef finds volumes by NAMESPACE/NAME of the claim they point to.
+	// indexClaimRef finds volumes by NAMESPACE/NAME of the claim they point at.
 	indexClaimRef = "protect.claimRef"
 )
 
-// unsettled is the one value of indexUnsettled.
+// unsettled is the only value of indexUnsettled.
 const unsettled = "true"
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
@@ -55,8 +55,8 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// change is an object before and after an event; old is nil for a new one, current
-// for one that is gone.
+// change is an object before and after an event. old is nil for a new object, current for a deleted
+// one.
 type change struct{ old, current client.Object }
 
 // on calls do for every event.
@@ -88,9 +88,8 @@ func unsettledClaim(c change) bool {
 	return ok && unsettledObject(claim, FinalizerClaim)
 }
 
-// freeing says that a pod may have stopped using claims: it is gone, has ended, or
-// never was given to a node. A pod that was replaced by one of its name between two
-// looks is gone too.
+// freeing says that a pod may have stopped using claims: it is gone, has ended, or has no node. A
+// pod counts as gone too if another one of its name replaced it between two events.
 func freeing(c change) bool {
 	before, was := c.old.(*corev1.Pod)
 	after, is := c.current.(*corev1.Pod)
@@ -103,8 +102,8 @@ func freeing(c change) bool {
 	return after.Spec.NodeName == "" || volume.Ended(after) || volume.ShutDown(after)
 }
 
-// eachUnmounted enqueues the namespaces of the claims whose volume lost a mount: the
-// kubelet unmounts those of an ended pod a moment after its end.
+// eachUnmounted enqueues the namespaces of the claims whose volume lost a mount. The kubelet
+// unmounts an ended pod's volumes a moment after its end.
 func (r *claims) eachUnmounted() handler.Funcs {
 	return on(func(ctx context.Context, c change, q queue) {
 		before, was := c.old.(*tarnv1.PavStage)
@@ -123,13 +122,12 @@ func (r *claims) eachUnmounted() handler.Funcs {
 	})
 }
 
-// lostTarget says that a stage has a target no more.
+// lostTarget says that a stage lost a target.
 func lostTarget(before, after *tarnv1.PavStage) bool {
 	return slices.ContainsFunc(before.Status.Node.Targets, func(target string) bool { return !slices.Contains(after.Status.Node.Targets, target) })
 }
 
-// eachVolume enqueues the volumes that lack their finalizer, or are being deleted and
-// have it.
+// eachVolume enqueues the volumes that lack their finalizer, or are being deleted and have it.
 func eachVolume() handler.Funcs {
 	return on(func(_ context.Context, c change, q queue) {
 		if vol, ok := c.current.(*corev1.PersistentVolume); ok && unsettledObject(vol, FinalizerVolume) {
@@ -138,8 +136,8 @@ func eachVolume() handler.Funcs {
 	})
 }
 
-// eachClaimed enqueues the volumes being deleted that point to a claim which is gone,
-// or has just been given another volume.
+// eachClaimed enqueues the volumes being deleted whose claim is gone or has just got another
+// volume.
 func (r *volumes) eachClaimed() handler.Funcs {
 	return on(func(ctx context.Context, c change, q queue) {
 		before, was := c.old.(*corev1.PersistentVolumeClaim)

@@ -31,9 +31,8 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// world is an API server, the controllers on it as the account they have in a
-// cluster, and a namespace for one case. The test is the scheduler, the kubelet and
-// the binder.
+// world is an API server, the controllers on it with the account they have in a cluster, and a
+// namespace for one case. The test acts as scheduler, kubelet and binder.
 type world struct {
 	t         *testing.T
 	ctx       context.Context
@@ -42,26 +41,26 @@ type world struct {
 	namespace string
 	barriers  int
 	mu        sync.Mutex
-	// lists counts the controllers' live lists of pods by namespace; the first
-	// failing of the case's own are refused.
+	// lists counts the controllers' live lists of pods by namespace. The first failing lists of the
+	// case's own namespace are rejected.
 	lists   map[string]int
 	failing int
-	// patches counts the controllers' patches by path; refuses says which are refused, nil
-	// for none.
+	// patches counts the controllers' patches by path. refuses says which are rejected, nil for
+	// none.
 	patches map[string]int
 	refuses func(path string, nth int) bool
-	// clock is the controllers', nil for the real one; known is their cache.
+	// clock is the controllers' clock, nil for the real one; known is their cache.
 	clock clock.PassiveClock
 	known client.Reader
 }
 
 func newWorld(t *testing.T, config *rest.Config, name string) *world {
 	t.Helper()
-	ctrl.SetLogger(logr.Discard()) // a killed controller has much to complain of
+	ctrl.SetLogger(logr.Discard()) // killed controllers log many errors
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
 	t.Cleanup(cancel)
 	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), lists: map[string]int{}, patches: map[string]int{}}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}} // of its own in each run
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}} // new in each run
 	w.create(namespace)
 	w.namespace = namespace.Name
 	return w
@@ -79,8 +78,8 @@ func (w *world) must(err error) {
 	}
 }
 
-// run starts the controllers on a configuration and gives back what ends them. see
-// stands between them and the cache of all pods; nil for nothing.
+// run starts the controllers with a configuration and returns the function that stops them. see
+// wraps the cache of all pods; nil leaves it as it is.
 func (w *world) run(restConfig *rest.Config, see func(cache.Cache) cache.Cache) (stop func()) {
 	w.t.Helper()
 	restConfig = rest.CopyConfig(restConfig)
@@ -104,7 +103,7 @@ func (w *world) run(restConfig *rest.Config, see func(cache.Cache) cache.Cache) 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = mgr.Start(ctx) // a killed one ends with the error of its death
+		_ = mgr.Start(ctx) // a killed manager returns an error
 	}()
 	return func() { cancel(); <-done }
 }
@@ -138,7 +137,7 @@ func (w *world) refuse(namespace string) bool {
 	return true
 }
 
-// answer has the lists succeed from now on.
+// answer makes the lists succeed from now on.
 func (w *world) answer() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -190,7 +189,7 @@ func (w *world) claim(name string, changes ...func(*corev1.PersistentVolumeClaim
 	return claim
 }
 
-// pod makes a pod; a node has it unless it is unscheduled.
+// pod creates a pod, with a node unless it is meant to be unscheduled.
 func (w *world) pod(pod corev1.Pod) *corev1.Pod {
 	w.t.Helper()
 	pod.UID, pod.Namespace, pod.Status = "", w.namespace, corev1.PodStatus{}
@@ -204,7 +203,7 @@ func (w *world) pod(pod corev1.Pod) *corev1.Pod {
 	return &pod
 }
 
-// kill deletes a pod as the kubelet does when nothing of it is left.
+// kill deletes a pod as the kubelet does when all its containers are gone.
 func (w *world) kill(pod *corev1.Pod) {
 	w.t.Helper()
 	w.must(w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)))
@@ -224,7 +223,7 @@ func (w *world) delete(objects ...client.Object) {
 	}
 }
 
-// volume makes a volume that points to a claim, or to none where that is nil.
+// volume creates a volume that points at a claim, or at none if that is nil.
 func (w *world) volume(name string, claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumePhase) *corev1.PersistentVolume {
 	w.t.Helper()
 	vol := &corev1.PersistentVolume{
@@ -243,7 +242,7 @@ func (w *world) volume(name string, claim *corev1.PersistentVolumeClaim, phase c
 	return vol
 }
 
-// boundTo makes a volume from a source and binds a claim to it.
+// boundTo creates a volume from a source and binds a claim to it.
 func (w *world) boundTo(claim *corev1.PersistentVolumeClaim, source corev1.PersistentVolumeSource) *corev1.PersistentVolume {
 	w.t.Helper()
 	vol := &corev1.PersistentVolume{
@@ -262,7 +261,7 @@ func (w *world) boundTo(claim *corev1.PersistentVolumeClaim, source corev1.Persi
 	return vol
 }
 
-// staged makes the stage by which a pod has a volume mounted.
+// staged creates the stage through which a pod has a volume mounted.
 func (w *world) staged(vol *corev1.PersistentVolume, driver string, pod *corev1.Pod) *tarnv1.PavStage {
 	w.t.Helper()
 	stage := &tarnv1.PavStage{ObjectMeta: metav1.ObjectMeta{Name: vol.Name}, Spec: tarnv1.PavStageSpec{
@@ -290,7 +289,7 @@ func (w *world) until(check func() string) {
 	}
 }
 
-// gone waits until an object is.
+// gone waits until an object is gone.
 func (w *world) gone(o client.Object) {
 	w.t.Helper()
 	w.until(func() string {
@@ -301,9 +300,9 @@ func (w *world) gone(o client.Object) {
 	})
 }
 
-// kept wants claims that are being deleted to be there still after the controllers
-// have seen all that was done: they let a claim go that was deleted after them, in
-// the same namespace.
+// kept checks that claims being deleted still exist after the controllers have handled all events
+// so far. To know that, it waits until they release a claim of the same namespace that it deletes
+// afterwards.
 func (w *world) kept(claims ...*corev1.PersistentVolumeClaim) {
 	w.t.Helper()
 	w.barriers++
@@ -317,8 +316,8 @@ func (w *world) kept(claims ...*corev1.PersistentVolumeClaim) {
 	}
 }
 
-// live takes a claim and its volume from their creation to their end under a killer,
-// starting the controllers anew when it has struck.
+// live plays a claim and its volume from creation to deletion under a killer. It restarts the
+// controllers after each kill.
 func live(t *testing.T, server *rest.Config, name string, k *testkit.Killer) {
 	t.Run(name, func(t *testing.T) {
 		w := newWorld(t, server, name)

@@ -10,8 +10,8 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// adoptVolume takes the PersistentVolume that exists already, if it is this claim's
-// and stays. Else the claim waits until that one is gone, and is told so.
+// adoptVolume uses the PersistentVolume that already exists if it belongs to this claim and is not
+// being deleted. Otherwise the claim waits until that volume is gone, and an Event says so.
 func (r *reconciler) adoptVolume(ctx context.Context, v *View) error {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.VolumeName}, &corev1.PersistentVolume{})
 	switch {
@@ -30,8 +30,8 @@ func (r *reconciler) adoptVolume(ctx context.Context, v *View) error {
 	return r.unwritten(ctx, v, reasonNameTaken, err)
 }
 
-// unwritten tells why a volume that is made has no PersistentVolume, and gives that back:
-// it is tried again and again until what is in the way is gone.
+// unwritten reports why a created volume has no PersistentVolume, and returns that error. The
+// controller retries until the obstacle is gone.
 func (r *reconciler) unwritten(ctx context.Context, v *View, reason string, why error) error {
 	r.warn(v, reason, why.Error())
 	status := v.Record.Status.DeepCopy()

@@ -21,12 +21,12 @@ func TestAPersistentVolumeThatIsThereAlreadyIs(t *testing.T) {
 		vol.DeletionTimestamp, vol.Finalizers = &metav1.Time{Time: now}, []string{"kubernetes.io/pv-protection"}
 	}
 	others := func(vol *corev1.PersistentVolume) {
-		vol.Annotations, vol.Spec.ClaimRef.UID = nil, "another" // and of the same namespace and name
+		vol.Annotations, vol.Spec.ClaimRef.UID = nil, "another" // with the same namespace and name
 	}
 	for _, c := range []struct {
 		name   string
 		change func(*corev1.PersistentVolume)
-		// want is what claim and record are told; empty where the volume is taken over.
+		// want is the message for claim and record; empty if the volume is adopted.
 		want string
 	}{
 		{"taken over where it has the claim's uid", func(vol *corev1.PersistentVolume) { vol.Annotations = nil }, ""},
@@ -41,7 +41,7 @@ func TestAPersistentVolumeThatIsThereAlreadyIs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			vol.Finalizers = nil // so that it can go
+			vol.Finalizers = nil // so that it can be deleted
 			c.change(vol)
 			w := newWorld(t, claim, record, vol, testkit.Provisioner("prov"))
 			record = w.record("u1")
@@ -78,7 +78,7 @@ func TestAPersistentVolumeThatIsThereAlreadyIs(t *testing.T) {
 	}
 }
 
-// refusing takes no PersistentVolume, as where a policy of the cluster does not.
+// refusing rejects every PersistentVolume, as a cluster's policy may.
 type refusing struct{ client.Client }
 
 func (r refusing) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {

@@ -15,8 +15,8 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// apply carries out a plan. It gives back true when the View has changed in a way
-// that more can be done at once.
+// apply carries out a plan. It returns true if the View has changed so that the next plan can
+// follow at once.
 func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 	switch p.Act {
 	case ActNone:
@@ -55,15 +55,15 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 	return false, nil
 }
 
-// warn tells the claim.
+// warn posts a Warning about the claim.
 func (r *reconciler) warn(v *View, cause, message string) {
 	if message != "" && v.Claim != nil {
 		r.events.Eventf(v.Claim, nil, corev1.EventTypeWarning, eventFailed, cause, "%s", kube.Note(message))
 	}
 }
 
-// writeRecord makes the PavVolume, after a live look at the claim: a claim that is
-// gone, bound or another one of the same name must not be served from a stale cache.
+// writeRecord creates the PavVolume after a live read of the claim. A stale cache must not start a
+// creation for a claim that is gone, bound or replaced by another of its name.
 func (r *reconciler) writeRecord(ctx context.Context, v *View) error {
 	live, err := r.liveClaim(ctx, v.Claim)
 	if err != nil {
@@ -77,7 +77,7 @@ func (r *reconciler) writeRecord(ctx context.Context, v *View) error {
 		return err
 	}
 	if err := r.client.Create(ctx, record); apierrors.IsAlreadyExists(err) {
-		return kube.ErrStale // its event brings us back
+		return kube.ErrStale // its event enqueues the volume again
 	} else if err != nil {
 		return fmt.Errorf("writing PavVolume %s: %w", record.Name, err)
 	}
@@ -87,7 +87,7 @@ func (r *reconciler) writeRecord(ctx context.Context, v *View) error {
 	return nil
 }
 
-// liveClaim reads the claim from the API server, nil if that very claim is gone.
+// liveClaim reads the claim from the API server, nil if the claim with that UID is gone.
 func (r *reconciler) liveClaim(ctx context.Context, claim client.Object) (*corev1.PersistentVolumeClaim, error) {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(claim), &corev1.PersistentVolumeClaim{})
 	if err != nil || live == nil || live.UID != claim.GetUID() {
@@ -96,11 +96,11 @@ func (r *reconciler) liveClaim(ctx context.Context, claim client.Object) (*corev
 	return live, nil
 }
 
-// begin starts an attempt with the validation, and goes on to the creation where
-// there is no pod to wait for.
+// begin starts an attempt with the validation. If validation needs no pod, it continues with the
+// creation.
 func (r *reconciler) begin(ctx context.Context, v *View) (bool, error) {
-	// The record is there and holds the provisioner from now on, unless that went just
-	// before; nothing may be begun that nobody can remove again.
+	// From now on the record keeps the provisioner from being deleted, unless it was deleted just
+	// before. Nothing may begin that no provisioner can remove again.
 	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Provisioner), &pavv1.PavProvisioner{})
 	if err != nil {
 		return false, err
@@ -130,7 +130,7 @@ func (r *reconciler) begin(ctx context.Context, v *View) (bool, error) {
 	return false, r.discardOthers(ctx, v, prepared.Pod.Name)
 }
 
-// create starts the creation of an attempt whose validation is done.
+// create starts the creation of an attempt whose validation has succeeded.
 func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (bool, error) {
 	if err := r.nodeGone(ctx, v.Record, tarnv1.StepCreation); err != nil {
 		return false, r.giveUp(ctx, v, err, tarnv1.VolumePending, attempt)
@@ -160,7 +160,7 @@ func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (bool, 
 	if err := r.writeStatus(ctx, v, begun(v.Record, tarnv1.VolumeCreating, attempt, prepared)); err != nil {
 		return false, err
 	}
-	// Now that the handle is in the record, the deletion of another volume that has it waits.
+	// Now that the handle is in the record, the deletion of another volume with it waits.
 	if waits, err := r.yields(ctx, v, handle); err != nil || waits {
 		return false, err
 	}
@@ -170,8 +170,7 @@ func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (bool, 
 	return false, r.discardOthers(ctx, v, prepared.Pod.Name)
 }
 
-// revalidate starts the validation pod of the current attempt, which is not in the
-// cache.
+// revalidate starts the current attempt's validation pod, which is not in the cache.
 func (r *reconciler) revalidate(ctx context.Context, v *View) error {
 	if err := r.confirm(ctx, v); err != nil {
 		return err
@@ -183,17 +182,17 @@ func (r *reconciler) revalidate(ctx context.Context, v *View) error {
 	if err != nil {
 		return r.giveUp(ctx, v, err, tarnv1.VolumePending, v.Record.Status.Attempts)
 	}
-	if prepared.Pod == nil { // the provisioner was changed meanwhile
+	if prepared.Pod == nil { // the provisioner changed meanwhile
 		_, err := r.create(ctx, v, v.Record.Status.Attempts)
 		return err
 	}
 	return r.startAgain(ctx, v, prepared, tarnv1.VolumePending)
 }
 
-// recreate starts the creation pod of the current attempt, which is not in the
-// cache: not started before a crash, or vanished. It may have run, so a failure now
-// is undone, and the new pod is not marked as the first: even if that never gets a node,
-// there may be something to undo.
+// recreate starts the current attempt's creation pod, which is not in the cache: it was not started
+// before a crash, or it vanished. An earlier pod may have run, so a failure now is undone. For the
+// same reason the new pod is not marked as the first: even if it never gets a node, there may be
+// something to undo.
 func (r *reconciler) recreate(ctx context.Context, v *View) error {
 	if err := r.confirm(ctx, v); err != nil {
 		return err
@@ -212,9 +211,9 @@ func (r *reconciler) recreate(ctx context.Context, v *View) error {
 	return r.startAgain(ctx, v, prepared, tarnv1.VolumeUndoing)
 }
 
-// startAgain starts the pod of the attempt at hand, after writing where it is and which
-// handle it is to give, if its template says another. A creation whose handle is that of a
-// volume which is being deleted is undone after that: it may have run.
+// startAgain starts the pod of the current attempt. First it records the pod's namespace and handle
+// if the template gives others by now. If a volume with that handle is being deleted, the creation,
+// which may have run, is undone after it.
 func (r *reconciler) startAgain(ctx context.Context, v *View, prepared *steppod.Prepared, onRefusal tarnv1.VolumePhase) error {
 	if s := v.Record.Status; s.PodNamespace != prepared.Pod.Namespace || s.Handle != prepared.Inputs.Handle {
 		if err := r.writeStatus(ctx, v, begun(v.Record, s.Phase, s.Attempts, prepared)); err != nil {
@@ -231,8 +230,8 @@ func (r *reconciler) startAgain(ctx context.Context, v *View, prepared *steppod.
 	return r.start(ctx, v, prepared.Pod, onRefusal)
 }
 
-// confirm makes sure that the record is what the API server has: a pod that was
-// done and removed must not be started again because a cache is behind.
+// confirm makes sure that the API server has the record as the cache shows it. Otherwise a cache
+// that is behind could restart a pod that finished and was removed.
 func (r *reconciler) confirm(ctx context.Context, v *View) error {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Record), &tarnv1.PavVolume{})
 	if err != nil {
@@ -251,7 +250,7 @@ func (r *reconciler) start(ctx context.Context, v *View, pod *corev1.Pod, onRefu
 	return nil
 }
 
-// giveUp records a StepError; any other error is returned as it is.
+// giveUp records a StepError; it returns any other error unchanged.
 func (r *reconciler) giveUp(ctx context.Context, v *View, err error, into tarnv1.VolumePhase, attempt int32) error {
 	step := steppod.AsStepError(err)
 	if step == nil {
@@ -274,9 +273,9 @@ func (r *reconciler) writeStatus(ctx context.Context, v *View, status *tarnv1.Pa
 	return nil
 }
 
-// writeVolume makes the PersistentVolume, or hands the volume to reclaim when the
-// claim is gone. A claim deleted right after the look leaves a Released volume, which
-// reclaim deletes by its policy.
+// writeVolume creates the PersistentVolume, or hands the volume to reclaim if the claim is gone. If
+// the claim is deleted right after this check, a Released volume results, which reclaim handles by
+// its policy.
 func (r *reconciler) writeVolume(ctx context.Context, v *View) error {
 	claim := &corev1.PersistentVolumeClaim{}
 	claim.Namespace, claim.Name, claim.UID = v.Record.Spec.Claim.Namespace, v.Record.Spec.Claim.Name, v.Record.Spec.Claim.UID
@@ -295,8 +294,8 @@ func (r *reconciler) writeVolume(ctx context.Context, v *View) error {
 		}
 		return r.writeStatus(ctx, v, undo(v, reasonClaimGone, "the claim was deleted while its volume was being created").Status)
 	}
-	// The handle is in the record by now, where the creation of another volume that gave
-	// the same one finds it.
+	// By now the handle is in the record. The creation of another volume that returned the same
+	// handle finds it there.
 	holders, err := r.handles.Holders(ctx, v.Record.Spec.Provisioner.Name, v.Record.Status.Handle, v.VolumeName)
 	if err != nil {
 		return err
@@ -326,8 +325,8 @@ func (r *reconciler) writeVolume(ctx context.Context, v *View) error {
 	return nil
 }
 
-// settle says that the PersistentVolume is there, and removes the creation pod,
-// whose results are recorded.
+// settle records that the PersistentVolume exists, and removes the creation pod, whose results are
+// recorded.
 func (r *reconciler) settle(ctx context.Context, v *View) error {
 	if !meta.IsStatusConditionTrue(v.Record.Status.Conditions, tarnv1.ConditionProvisioned) {
 		status := v.Record.Status.DeepCopy()
@@ -337,14 +336,14 @@ func (r *reconciler) settle(ctx context.Context, v *View) error {
 		}
 	}
 	return r.discardPods(ctx, v, func(pod *corev1.Pod) bool {
-		// A deletion pod may be at work already, or a creation pod that makes the volume anew.
+		// A deletion pod, or a creation pod that creates the volume again, may already run.
 		step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
 		return pod.Labels[tarnv1.LabelScrub] == "" && (step == tarnv1.StepValidation || step == tarnv1.StepCreation)
 	})
 }
 
-// discardOthers removes the record's pods but the one named: those of earlier steps
-// and attempts, kept until now for their author to read.
+// discardOthers removes the record's pods except the named one. Pods of earlier steps and attempts
+// were kept until now, so that the provisioner's author could read their logs.
 func (r *reconciler) discardOthers(ctx context.Context, v *View, keep string) error {
 	return r.discardPods(ctx, v, func(pod *corev1.Pod) bool { return pod.Name != keep })
 }
@@ -365,7 +364,7 @@ func (r *reconciler) discardPods(ctx context.Context, v *View, those func(*corev
 	return nil
 }
 
-// drop removes a record of which nothing is left, and its pods.
+// drop removes a record without storage, and its pods.
 func (r *reconciler) drop(ctx context.Context, v *View) error {
 	if err := r.confirm(ctx, v); err != nil {
 		return err

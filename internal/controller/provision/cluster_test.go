@@ -27,32 +27,32 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// The nodes the scheduler chooses, one after the other.
+// The nodes that the scheduler selects, in this order.
 const firstNode, secondNode = "node-a", "node-b"
 
 func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
-// cluster is one claim, and a stand-in for all that has to do with it but the controller:
-// binder, scheduler, protection, reclaim, the garbage collector and the kubelet.
+// cluster is one claim, and a fake of everything around it but the controller: binder, scheduler,
+// protection, reclaim, the garbage collector and the kubelet.
 type cluster struct {
 	testkit.World
 	life  life
 	name  string
 	claim *corev1.PersistentVolumeClaim
-	// holder has the handle at first, where there is one.
+	// holder has the handle at first, if there is one.
 	holder  *tarnv1.PavVolume
 	kubelet *steppodtest.Kubelet
 	clock   testkit.PushedClock
 	starts  atomic.Int32
 
 	mu sync.Mutex
-	// failures is how many creation pods are still to fail; stored says that there is storage,
-	// wrong what was amiss.
+	// failures is how many creation pods will still fail. stored says that storage exists; wrong is
+	// the first problem seen.
 	failures int
 	stored   bool
 	wrong    []string
-	// heldAtCreated says that the claim went while no controller ran and the record was
-	// Created without a volume; written that there was a volume ever.
+	// heldAtCreated says that the claim was deleted while no controller ran and the record was
+	// Created without a volume. written says that a volume ever existed.
 	heldAtCreated, written bool
 }
 
@@ -60,7 +60,7 @@ func newCluster(t *testing.T, config *rest.Config, name string, l life) *cluster
 	t.Helper()
 	c := &cluster{World: testkit.NewWorld(t, config), life: l, name: name, failures: l.failures}
 	c.PodsMayRun("default")
-	for _, node := range []string{firstNode, secondNode} { // which all cases share
+	for _, node := range []string{firstNode, secondNode} { // all cases share them
 		c.Must(client.IgnoreAlreadyExists(c.Client.Create(c.Ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})))
 	}
 	p := l.provisioner(name)
@@ -94,8 +94,8 @@ func newCluster(t *testing.T, config *rest.Config, name string, l life) *cluster
 	return c
 }
 
-// Run starts the controller as the account it has in a cluster. Before it is started anew,
-// a claim that is to go with its record Created has gone.
+// Run starts the controller with the account it has in a cluster. Before a restart, it waits for
+// the deletion of a claim that must be deleted while its record is Created.
 func (c *cluster) Run(restConfig *rest.Config) (stop func()) {
 	c.T.Helper()
 	if c.starts.Add(1) > 1 && c.life.deleted == onceCreated {
@@ -117,7 +117,7 @@ func (c *cluster) holdAtCreated() {
 	c.heldAtCreated = gone
 }
 
-// sight is what there is of a life; what is not there is nil.
+// sight is what exists of a life; what does not exist is nil.
 type sight struct {
 	claim  *corev1.PersistentVolumeClaim
 	record *tarnv1.PavVolume
@@ -128,7 +128,8 @@ type sight struct {
 // see reads live.
 func (c *cluster) see() (sight, error) {
 	key := client.ObjectKey{Name: volumeName(c.claim.UID)}
-	// Pods first: of one that was seen the record was there, so that where it is missed it is gone.
+	// Pods come first: the record of a pod existed when the pod was seen. If it is missing
+	// afterwards, it is gone.
 	pods := &corev1.PodList{}
 	podsErr := c.Client.List(c.Ctx, pods, client.InNamespace(c.claim.Namespace), client.MatchingLabels{tarnv1.LabelProvisioner: c.name})
 	claim, err := kube.Get(c.Ctx, c.Client, client.ObjectKeyFromObject(c.claim), &corev1.PersistentVolumeClaim{})
@@ -137,7 +138,7 @@ func (c *cluster) see() (sight, error) {
 	return sight{claim, record, vol, pods.Items}, errors.Join(err, recordErr, volumeErr, podsErr)
 }
 
-// nodeOf is the node that a pod asks for.
+// nodeOf is the node that a pod requests.
 func nodeOf(pod *corev1.Pod) string {
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
@@ -149,8 +150,8 @@ func nodeOf(pod *corev1.Pod) string {
 	return firstNode
 }
 
-// ends is the end of a pod. It holds the pod until the claim is gone, where that is to go
-// meanwhile.
+// ends is the result of a pod. If the claim is to be deleted during the pod, it holds the pod until
+// the claim is gone.
 func (c *cluster) ends(pod *corev1.Pod) steppodtest.End {
 	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
 	if step == tarnv1.StepCreation {
@@ -180,7 +181,7 @@ func (c *cluster) ends(pod *corev1.Pod) steppodtest.End {
 	return steppodtest.End{Result: tarnv1.PodResult{Capacity: ptr.To("1Gi")}}
 }
 
-// round does what has to be done. What the API server refuses is left to the next one.
+// round does one round of the fake's work. The next round retries what the API server rejects.
 func (c *cluster) round() error {
 	s, err := c.see()
 	if err != nil {
@@ -208,7 +209,7 @@ func (c *cluster) round() error {
 	return nil
 }
 
-// serve is scheduler, protection and binder of a claim, and who deletes it.
+// serve acts as scheduler, protection and binder of a claim, and as the user who deletes it.
 func (c *cluster) serve(s sight) {
 	switch {
 	case s.claim.DeletionTimestamp != nil:
@@ -239,7 +240,7 @@ func (c *cluster) settlePhase(s sight) {
 	}
 }
 
-// reclaim undoes what a creation has left, and destroys what nobody claims any more.
+// reclaim undoes what a creation left, and destroys storage without a claim.
 func (c *cluster) reclaim(s sight) {
 	switch phase := s.record.Status.Phase; {
 	case phase == tarnv1.VolumeUndoing:
@@ -268,14 +269,14 @@ func (c *cluster) reclaim(s sight) {
 	}
 }
 
-// letGo ends the holder of the handle, with its storage, once the record waits for that.
+// letGo deletes the holder of the handle and its storage once the record waits for that.
 func (c *cluster) letGo(s sight) {
 	said := meta.FindStatusCondition(s.record.Status.Conditions, tarnv1.ConditionProvisioned)
 	if c.holder == nil || said == nil || said.Reason != steppod.ReasonHandleGoing {
 		return
 	}
 	if err := c.Client.Delete(c.Ctx, c.holder.DeepCopy()); err != nil {
-		return // it is gone
+		return // the holder is gone
 	}
 	c.destroyed()
 	_ = c.Client.Patch(c.Ctx, c.holder.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"finalizers": null}}`)))
@@ -287,7 +288,7 @@ func (c *cluster) destroyed() {
 	c.stored = false
 }
 
-// push puts the clock to the next attempt of a record, and has the controller look.
+// push sets the clock to a record's next attempt, and makes the controller reconcile it.
 func (c *cluster) push(record *tarnv1.PavVolume) {
 	at := record.Status.NextAttemptTime
 	if record.Status.Phase != tarnv1.VolumePending || at == nil || !c.clock.PushTo(at.Time) {
@@ -296,7 +297,7 @@ func (c *cluster) push(record *tarnv1.PavVolume) {
 	_ = c.Client.Patch(c.Ctx, record, client.RawPatch("application/merge-patch+json", []byte(`{"metadata": {"annotations": {"looked": "`+at.Format(time.RFC3339)+`"}}}`)))
 }
 
-// unprotect takes Kubernetes' own finalizers off.
+// unprotect removes Kubernetes' own finalizers.
 func (c *cluster) unprotect(claim *corev1.PersistentVolumeClaim) {
 	if len(claim.Finalizers) > 0 {
 		claim.Finalizers = nil

@@ -36,12 +36,12 @@ const (
 	indexClaimClass       = "provision.class"
 )
 
-// Options are what the controller needs beside the manager.
+// Options are what the controller needs besides the manager.
 type Options struct {
 	Steps *steppod.Steps
-	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
+	// MaxConcurrent is how many volumes are reconciled at once; 0 means one.
 	MaxConcurrent int
-	// Clock is the real one where it is nil.
+	// Clock is the clock to use; nil means the real one.
 	Clock clock.PassiveClock
 }
 
@@ -54,8 +54,8 @@ type reconciler struct {
 	clock   clock.PassiveClock
 }
 
-// Register adds the controller to a manager. Its queue holds names of volumes:
-// pvc-<uid of the claim>.
+// Register adds the controller to a manager. Its queue holds names of volumes: pvc-<UID of the
+// claim>.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), steps: o.Steps,

@@ -27,26 +27,28 @@ const (
 	onceWritten     moment = "the volume is there and not bound"
 )
 
-// life is what becomes of one claim under a controller that may be killed.
+// life is what happens to one claim under a controller that may be killed.
 type life struct {
 	testkit.Span
 
-	// validates says that there is a validation pod; waits that the scheduler chooses the node.
+	// validates says that there is a validation pod, waits that the scheduler selects the node.
 	validates, waits bool
-	// failures is how many creation pods fail: on the first node where the scheduler chooses.
+	// failures is how many creation pods fail. If the scheduler selects the node, those on the
+	// first node fail.
 	failures int
 	deleted  moment
-	// again says that the handle comes from the provisioner, and that a volume which is being
-	// deleted still has it.
+	// again says that the provisioner chooses the handle, and that a volume that is being deleted
+	// still has it.
 	again bool
-	// least and most are how many creation pods run.
+	// least and most limit how many creation pods run.
 	least, most int
 }
 
 var lives = []life{
 	{Span: testkit.Span{Name: "failed"}, failures: 1, least: 2, most: 2},
 	{Span: testkit.Span{Name: "validated", From: 2, To: 6}, validates: true, least: 1, most: 1},
-	// Killed between record and claim it forgets that the node was refused, and tries it again.
+	// If it is killed between the writes of record and claim, it forgets that the node failed, and
+	// tries it again.
 	{Span: testkit.Span{Name: "rescheduled", From: 4}, waits: true, least: 2, most: 3},
 	{Span: testkit.Span{Name: "gone-while-validating", From: 3}, validates: true, deleted: whileValidating},
 	{Span: testkit.Span{Name: "gone-while-creating", From: 3}, deleted: whileCreating, least: 1, most: 1},
@@ -118,7 +120,7 @@ func (c *cluster) nothing() string {
 	return ""
 }
 
-// Check wants the life to have ended as it should, and not oftener than that.
+// Check checks that the life ended as it should, with no more pods than expected.
 func (c *cluster) Check() {
 	c.T.Helper()
 	if ran := c.kubelet.Ran(tarnv1.StepCreation); len(ran) < c.life.least || len(ran) > c.life.most {
@@ -153,7 +155,7 @@ func (c *cluster) Check() {
 	}
 }
 
-// provisioner builds the one of a life.
+// provisioner builds the provisioner of a life.
 func (l life) provisioner(name string) *pavv1.PavProvisioner {
 	return testkit.Provisioner(name, func(p *pavv1.PavProvisioner) {
 		p.UID = ""

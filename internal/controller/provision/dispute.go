@@ -14,9 +14,8 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// decideDisputed waits for a person: for the end of the claim, or for somebody to delete
-// the record, upon which a claim that is still there gets a new one. Whatever the
-// creation made under the handle of another volume is left alone.
+// decideDisputed waits for a user to delete the claim or the record. A claim whose record was
+// deleted gets a new one. Data that the creation wrote under another volume's handle is left alone.
 func decideDisputed(v *View) Plan {
 	if !needed(v) {
 		return Plan{Act: ActDrop}
@@ -25,10 +24,10 @@ func decideDisputed(v *View) Plan {
 	if last == nil || !say(status, v.Record, last.Reason, last.Message) {
 		return Plan{Act: ActNone}
 	}
-	return Plan{Act: ActStatus, Status: status, Warning: last.Message, Cause: last.Reason} // reclaim found it
+	return Plan{Act: ActStatus, Status: status, Warning: last.Message, Cause: last.Reason} // reclaim found the dispute
 }
 
-// disputed is the status of a record whose creation gave the handle of another volume.
+// disputed is the status of a record whose creation returned the handle of another volume.
 func disputed(record *tarnv1.PavVolume, holder kube.Holder, now time.Time) *tarnv1.PavVolumeStatus {
 	err := steppod.HandleTaken(record, holder)
 	status := record.Status.DeepCopy()
@@ -38,10 +37,9 @@ func disputed(record *tarnv1.PavVolume, holder kube.Holder, now time.Time) *tarn
 	return status
 }
 
-// giveWay says what becomes of a volume that is made, and whose handle others have. Where all
-// of them are being deleted it is undone after them, and then made again; else it is left to
-// a person to decide about. A PersistentVolume that was written before a crash has been
-// handed over, and stays.
+// giveWay handles a created volume whose handle other volumes have. If all of them are being
+// deleted, it has the volume undone after them and then created again. Otherwise a user must
+// decide. A PersistentVolume written before a crash has been handed over, and stays.
 func (r *reconciler) giveWay(ctx context.Context, v *View, holders []kube.Holder) error {
 	vol, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.VolumeName}, &corev1.PersistentVolume{})
 	if err != nil {
@@ -66,9 +64,9 @@ func (r *reconciler) giveWay(ctx context.Context, v *View, holders []kube.Holder
 	return nil
 }
 
-// yields looks live whether a volume with the handle that a creation is about to give is
-// being deleted. The record then waits for that, before its creation pod is started: back in
-// Pending where it was Creating.
+// yields checks live whether a volume with the handle that a creation is about to use is being
+// deleted. If so, it makes the record wait before the creation pod starts. A record in Creating
+// returns to Pending.
 func (r *reconciler) yields(ctx context.Context, v *View, handle string) (bool, error) {
 	holder, err := r.goingHolder(ctx, v, handle)
 	if err != nil || holder == nil {
@@ -78,7 +76,7 @@ func (r *reconciler) yields(ctx context.Context, v *View, handle string) (bool, 
 	status.Handle = handle
 	if status.Phase != tarnv1.VolumeValidating {
 		status.Phase = tarnv1.VolumePending
-		if v.Record.Spec.WaitsForNode { // taken anew when it goes on
+		if v.Record.Spec.WaitsForNode { // selected again when the creation continues
 			status.NodeName = ""
 		}
 	}
@@ -92,9 +90,9 @@ func (r *reconciler) yields(ctx context.Context, v *View, handle string) (bool, 
 	return true, nil
 }
 
-// goingHolder gives a volume with a handle that is being deleted, nil for none.
+// goingHolder returns a volume with the handle that is being deleted, nil for none.
 func (r *reconciler) goingHolder(ctx context.Context, v *View, handle string) (*kube.Holder, error) {
-	if handle == "" { // it gets the claim's uid, or its pod gives one
+	if handle == "" { // the claim's UID becomes the handle, or the pod returns one
 		return nil, nil
 	}
 	holders, err := r.handles.Holders(ctx, v.Record.Spec.Provisioner.Name, handle, v.VolumeName)
@@ -109,13 +107,13 @@ func (r *reconciler) goingHolder(ctx context.Context, v *View, handle string) (*
 	return nil, nil
 }
 
-// waitsForHandle says whether a record waits until another volume lets its handle go.
+// waitsForHandle says whether a record waits until another volume releases its handle.
 func waitsForHandle(record *tarnv1.PavVolume) bool {
 	c := meta.FindStatusCondition(record.Status.Conditions, tarnv1.ConditionProvisioned)
 	return c != nil && c.Reason == steppod.ReasonHandleGoing
 }
 
-// tellWait tells the claim what it waits for.
+// tellWait posts an Event that says what the claim waits for.
 func (r *reconciler) tellWait(v *View, message string) {
 	if v.Claim != nil {
 		r.events.Eventf(v.Claim, v.Record, corev1.EventTypeNormal, steppod.ReasonHandleGoing, "Wait", "%s", kube.Note(message))

@@ -16,7 +16,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// made is a claim and its record, whose creation gave a handle.
+// made is a claim and its record, whose creation returned a handle.
 func made(uid types.UID, handle string, phase tarnv1.VolumePhase) (*corev1.PersistentVolumeClaim, *tarnv1.PavVolume) {
 	claim := testkit.Claim("ns", "claim-"+string(uid), uid, "prov")
 	record := testkit.Record(claim, "prov", phase)
@@ -24,7 +24,7 @@ func made(uid types.UID, handle string, phase tarnv1.VolumePhase) (*corev1.Persi
 	return claim, record
 }
 
-// handMade is a volume written by hand.
+// handMade is a volume that a user wrote.
 func handMade(driver, handle string) *corev1.PersistentVolume {
 	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "by-hand"}}
 	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: handle}
@@ -41,9 +41,10 @@ func TestAHandleThatAnotherVolumeHasIsAPersonsToDecideAbout(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		others []client.Object
-		// want names the holder; empty where there is none.
+		// want names the holder; empty if there is none.
 		want string
-		// undone says that it is being deleted, and so that what was made is undone after it.
+		// undone says that the holder is being deleted, so that the created volume is undone after
+		// it.
 		undone bool
 	}{
 		{"a volume written by hand", []client.Object{handMade("prov", "shelf-7")}, `PersistentVolume "by-hand"`, false},
@@ -105,7 +106,7 @@ func TestOfTwoCreationsThatGiveOneHandleAtOnceAtMostOneIsUsed(t *testing.T) {
 	oneClaim, one := made("u1", "shelf-7", tarnv1.VolumeCreated)
 	otherClaim, other := made("u2", "shelf-7", tarnv1.VolumeCreated)
 	w := newWorld(t, oneClaim, one, otherClaim, other, testkit.Provisioner("prov"))
-	// Neither has heard of the other's.
+	// Neither cache shows the other's record.
 	w.remembering(oneClaim, one, testkit.Provisioner("prov"))
 	w.look("u1")
 	w.remembering(otherClaim, other, testkit.Provisioner("prov"))
@@ -130,7 +131,7 @@ func TestAVolumeThatWasHandedOverBeforeACrashStays(t *testing.T) {
 		claim, record := made("u1", "shelf-7", tarnv1.VolumeCreated)
 		vol := testkit.Volume(record)
 		w := newWorld(t, claim, record, vol, testkit.Provisioner("prov"), other)
-		w.remembering(claim, record, testkit.Provisioner("prov"), other) // not the volume
+		w.remembering(claim, record, testkit.Provisioner("prov"), other) // but not the volume
 		w.look("u1")
 		if phase := w.record("u1").Status.Phase; phase != tarnv1.VolumeCreated {
 			t.Errorf("beside %s the record is %s, want Created", other.GetName(), phase)
@@ -176,7 +177,7 @@ func TestADisputeThatReclaimFoundIsToldToTheClaimOnce(t *testing.T) {
 	}
 }
 
-// Nothing may be begun that nobody can remove again.
+// Nothing may begin that no provisioner can remove again.
 func TestAnAttemptBeginsOnlyWhileItsProvisionerStands(t *testing.T) {
 	for name, c := range map[string]struct {
 		live     *pavv1.PavProvisioner
@@ -197,7 +198,7 @@ func TestAnAttemptBeginsOnlyWhileItsProvisionerStands(t *testing.T) {
 				objects = append(objects, c.live)
 			}
 			w := newWorld(t, objects...)
-			seen := w.record("u1") // with the version it has
+			seen := w.record("u1") // in the current version
 			w.remembering(claim, seen, testkit.Provisioner("prov"))
 			result := w.look("u1")
 			if len(w.pods()) != c.wantPods {

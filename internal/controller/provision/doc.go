@@ -1,8 +1,7 @@
-// Package provision makes volumes for claims: PavVolume written, claim validated,
-// volume created, PersistentVolume written. It keeps the contract of an external
-// provisioner, so any binder that knows that contract binds what it makes.
+// Package provision creates volumes for claims. It writes a PavVolume, validates the claim, creates
+// the volume, and writes the PersistentVolume. It keeps the contract of an external provisioner, so
+// any binder that knows that contract binds its volumes.
 //
-// It writes PavVolumes up to phase Created and PersistentVolumes for claims. What
-// was begun and must go again is handed to reclaim by the phase Undoing. It knows no
-// other controller.
+// It writes PavVolumes up to phase Created, and PersistentVolumes for claims. To undo a creation
+// that began, it hands the PavVolume to reclaim by phase Undoing. It knows no other controller.
 package provision

@@ -13,22 +13,21 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// View is all that is known about one volume to be: the claim and what was made for
-// it so far. What does not exist is nil.
+// View is all that is known about one volume to create: the claim, and what exists for it so far.
+// Objects that do not exist are nil.
 type View struct {
 	// VolumeName is the name of the record and of the PersistentVolume.
 	VolumeName string
-	// Claim has the uid in the volume's name.
+	// Claim is the claim whose UID is in the volume's name.
 	Claim       *corev1.PersistentVolumeClaim
 	Class       *storagev1.StorageClass
 	Provisioner *pavv1.PavProvisioner
-	// DriverKnown says that a CSIDriver of the claim's provisioner name exists, so
-	// that the claim may be somebody else's to serve.
+	// DriverKnown says that a CSIDriver with the name of the claim's provisioner exists. The claim
+	// may then be for that driver.
 	DriverKnown bool
 	Record      *tarnv1.PavVolume
 	Volume      *corev1.PersistentVolume
-	// Pod is the pod of the record's current step and attempt; Observed what it
-	// tells.
+	// Pod is the pod of the record's current step and attempt; Observed is its state.
 	Pod      *corev1.Pod
 	Observed steppod.Observation
 }
@@ -48,7 +47,7 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey) (*View, e
 		return nil, err
 	}
 	if v.Record == nil && (v.Claim == nil || v.Claim.Spec.VolumeName != "" || !mayBeOurs(provisionerName(v.Claim))) {
-		return v, nil // it gets none: as most of what other provisioners serve, each of which comes by several times
+		return v, nil // no volume for it: the usual case, as each claim of another provisioner is reconciled several times
 	}
 	if v.Volume, err = kube.Get(ctx, r.client, client.ObjectKey{Name: key.Name}, &corev1.PersistentVolume{}); err != nil {
 		return nil, err
@@ -95,8 +94,8 @@ func (r *reconciler) gatherProvisioner(ctx context.Context, v *View) error {
 	return err
 }
 
-// gatherPod reads the pod of the record's step and attempt, where the record says it
-// is: a pod of that name elsewhere is somebody else's.
+// gatherPod reads the pod of the record's step and attempt, in the namespace that the record names.
+// A pod of that name in another namespace is not Tarn's.
 func (r *reconciler) gatherPod(ctx context.Context, v *View) error {
 	step := stepOf(v.Record)
 	if step == "" {

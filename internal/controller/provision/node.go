@@ -13,12 +13,12 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// takeNode has the attempt that begins run on the node that is selected. Whoever writes
-// the claim may write the choice too, and the scheduler does not look at one that is made:
-// it is held against the class here. With the node in the record, as any that has failed,
-// it is given back.
+// takeNode makes the new attempt run on the node that the claim selects. Users who may write the
+// claim may set the node themselves, and the scheduler does not check it. So takeNode checks it
+// against the class. A rejected node is recorded like one that failed, and then given back to the
+// scheduler.
 func (r *reconciler) takeNode(ctx context.Context, v *View) error {
-	// A node that was given back must not be tried again because a cache is behind.
+	// A node that was given back must not be used again because a cache is behind.
 	claim, err := r.liveClaim(ctx, v.Claim)
 	if err != nil {
 		return err
@@ -47,8 +47,8 @@ func (r *reconciler) takeNode(ctx context.Context, v *View) error {
 	return &steppod.StepError{Step: tarnv1.StepCreation, Reason: reason, Message: fmt.Sprintf("node %q, which annotation %s of the claim selects, %s", selected, annSelectedNode, why)}
 }
 
-// nodeGone is the failure of an attempt whose node is gone: none of its pods could run
-// there, and only the scheduler, or a pod that may run anywhere, finds another.
+// nodeGone returns a StepError if the attempt's node is gone. No pod of the attempt can run there.
+// Only the scheduler, or a pod that may run anywhere, finds another node.
 func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume, step tarnv1.Step) error {
 	name := record.Status.NodeName
 	if name == "" {
@@ -61,8 +61,8 @@ func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume, ste
 	return &steppod.StepError{Step: step, Reason: steppod.ReasonNodeGone, Message: fmt.Sprintf("node %q, on which the volume was being created, is gone", name)}
 }
 
-// tie gives a volume the affinity of its node, by the label Kubernetes' own local
-// volumes use; no node, no affinity.
+// tie gives a volume the node affinity of its node, with the label that Kubernetes' own local
+// volumes use. Without a node there is no affinity.
 func (r *reconciler) tie(ctx context.Context, vol *corev1.PersistentVolume, nodeName string) error {
 	if nodeName == "" {
 		return nil
@@ -79,9 +79,9 @@ func (r *reconciler) tie(ctx context.Context, vol *corev1.PersistentVolume, node
 	return nil
 }
 
-// reschedule gives the choice of a node back to the scheduler after a failure. The
-// record forgets the node first: after a crash in between, the same node is tried
-// once more, which does no harm.
+// reschedule lets the scheduler select another node after a failure. It clears the node in the
+// record first. After a crash in between, the controller tries the same node once more, which does
+// no harm.
 func (r *reconciler) reschedule(ctx context.Context, v *View) error {
 	node := v.Record.Status.NodeName
 	status := v.Record.Status.DeepCopy()

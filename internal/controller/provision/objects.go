@@ -20,7 +20,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Kubernetes' own annotations, see the binder's contract with external provisioners.
+// Kubernetes' own annotations; see the binder's contract with external provisioners.
 const (
 	annProvisioner     = "volume.kubernetes.io/storage-provisioner"
 	annBetaProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
@@ -37,7 +37,7 @@ func claimUID(volumeName string) (types.UID, bool) {
 	return types.UID(uid), ok && uid != ""
 }
 
-// provisionerName is the provisioner the binder has asked, empty if it has not.
+// provisionerName is the provisioner that the binder called, empty if it has not called one.
 func provisionerName(claim *corev1.PersistentVolumeClaim) string {
 	if name := claim.Annotations[annProvisioner]; name != "" {
 		return name
@@ -45,8 +45,8 @@ func provisionerName(claim *corev1.PersistentVolumeClaim) string {
 	return claim.Annotations[annBetaProvisioner]
 }
 
-// mayBeOurs says whether a provisioner may be a PavProvisioner, whose name is a DNS label.
-// Those of others mostly have a dot in theirs.
+// mayBeOurs says whether a provisioner's name may be a PavProvisioner's, which is a DNS label. Most
+// names of others contain a dot.
 func mayBeOurs(provisioner string) bool { return len(validation.IsDNS1123Label(provisioner)) == 0 }
 
 func className(claim *corev1.PersistentVolumeClaim) string {
@@ -56,7 +56,7 @@ func className(claim *corev1.PersistentVolumeClaim) string {
 	return ptr.Deref(claim.Spec.StorageClassName, "")
 }
 
-// newRecord is the PavVolume of a claim.
+// newRecord builds the PavVolume of a claim.
 func newRecord(v *View) (*tarnv1.PavVolume, error) {
 	claim, class := v.Claim, v.Class
 	claimJSON, err := steppod.SnapshotClaim(claim)
@@ -90,8 +90,8 @@ func newRecord(v *View) (*tarnv1.PavVolume, error) {
 	return record, nil
 }
 
-// newVolume is the PersistentVolume of a record in phase Created. Everything about
-// the class is the record's snapshot: the class itself may be gone.
+// newVolume builds the PersistentVolume of a record in phase Created. It reads the class from the
+// record's snapshot, as the class itself may be gone.
 func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
 	class, err := classOf(record)
 	if err != nil {
@@ -122,15 +122,15 @@ func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
 	}, nil
 }
 
-// isOf says that a PersistentVolume was made of a record. Whose it is by now does not
-// matter: it may have been freed, or drawn by another claim, before the record said that
-// it was handed over.
+// isOf says that a PersistentVolume was created from a record. Its present claim does not matter:
+// before the record said that it was handed over, it may have been released or bound to another
+// claim.
 func isOf(vol *corev1.PersistentVolume, record *tarnv1.PavVolume) bool {
 	return vol.Annotations[tarnv1.AnnotationRecord] == string(record.UID) ||
 		vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID == record.Spec.Claim.UID
 }
 
-// classOf is the class as it stood when the record was made.
+// classOf is the class as it was when the record was created.
 func classOf(record *tarnv1.PavVolume) (*storagev1.StorageClass, error) {
 	class := &storagev1.StorageClass{}
 	if err := json.Unmarshal(record.Spec.ClassSnapshot.Raw, class); err != nil {
@@ -139,7 +139,7 @@ func classOf(record *tarnv1.PavVolume) (*storagev1.StorageClass, error) {
 	return class, nil
 }
 
-// affinityTo confines a volume to the node of a host name.
+// affinityTo restricts a volume to the node with a host name.
 func affinityTo(hostname string) *corev1.VolumeNodeAffinity {
 	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 		MatchExpressions: []corev1.NodeSelectorRequirement{{

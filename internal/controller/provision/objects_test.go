@@ -21,7 +21,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Claims that others make volumes for come and go by the thousand.
+// Thousands of claims are served by other provisioners.
 func TestOnlyClaimsThatMayBeOursAreLookedAt(t *testing.T) {
 	asking := func(provisioner string) *corev1.PersistentVolumeClaim {
 		claim := &corev1.PersistentVolumeClaim{}
@@ -88,7 +88,7 @@ func TestCase121TheVolumeIsWhatTheClaimAndItsClassAskFor(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// More than was asked for, as a provisioner may give.
+			// A provisioner may return more than the claim requests.
 			record.UID, record.Status = "record-u1", tarnv1.PavVolumeStatus{Phase: tarnv1.VolumeCreated, Handle: "shelf-7", Capacity: 5 << 30}
 			got, err := newVolume(record)
 			if err != nil {
@@ -103,8 +103,8 @@ func TestCase121TheVolumeIsWhatTheClaimAndItsClassAskFor(t *testing.T) {
 	}
 }
 
-// A size may have a fraction of a byte, such as 1.1Gi. The volume made for it must be large
-// enough for Tarn's binder, which compares exactly, and for Kubernetes', which rounds both up.
+// A size may have a fraction of a byte, such as 1.1Gi. The volume must be large enough for Tarn's
+// binder, which compares exactly, and for Kubernetes', which rounds both up.
 func TestAVolumeOfAnySizeAskedForFitsItsClaim(t *testing.T) {
 	asked := rapid.Custom(func(t *rapid.T) resource.Quantity {
 		suffix := rapid.SampledFrom([]string{"", "k", "Ki", "M", "Mi", "G", "Gi", "T", "Ti", "P", "Pi", "E", "Ei"}).Draw(t, "suffix")
@@ -115,7 +115,7 @@ func TestAVolumeOfAnySizeAskedForFitsItsClaim(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		request := asked.Draw(t, "request")
 		written := request.String()
-		for _, capacity := range []*string{nil, &written} { // a pod that writes none, and one that writes what the claim says
+		for _, capacity := range []*string{nil, &written} { // a pod that writes no capacity, and one that writes the claim's request
 			v := viewOf()
 			v.Claim.Spec.Resources = corev1.VolumeResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceStorage: request}, Limits: corev1.ResourceList{corev1.ResourceStorage: request},
@@ -139,7 +139,7 @@ func TestAVolumeOfAnySizeAskedForFitsItsClaim(t *testing.T) {
 	})
 }
 
-// plainVolume is that of viewOf.
+// plainVolume is the volume of viewOf.
 func plainVolume() *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{

@@ -51,35 +51,35 @@ const (
 	eventSucceeded = "ProvisioningSucceeded"
 )
 
-// Act is what a reconcile does; a closed set.
+// Act is what a reconcile does. It is a closed set.
 type Act string
 
-// The acts. Each is idempotent and ends in objects from which the next is derived.
+// The acts. Each is idempotent and leaves objects from which the next act follows.
 const (
 	// ActNone: wait for an event, or for Plan.Next.
 	ActNone Act = "None"
 	// ActRecord: write the PavVolume.
 	ActRecord Act = "Record"
-	// ActReschedule: the node the scheduler selected did not do: let it select again.
+	// ActReschedule: the selected node failed: let the scheduler select again.
 	ActReschedule Act = "Reschedule"
-	// ActBegin: begin an attempt: evaluate and check the claim, start the pod.
+	// ActBegin: begin an attempt: evaluate the templates, check the claim, start the pod.
 	ActBegin Act = "Begin"
-	// ActRevalidate: start the validation pod that is not there.
+	// ActRevalidate: start the missing validation pod.
 	ActRevalidate Act = "Revalidate"
-	// ActCreate: validation is done, start the creation.
+	// ActCreate: the validation has succeeded: start the creation.
 	ActCreate Act = "Create"
-	// ActRecreate: start the creation pod that is not there.
+	// ActRecreate: start the missing creation pod.
 	ActRecreate Act = "Recreate"
 	// ActStatus: write Plan.Status.
 	ActStatus Act = "Status"
-	// ActWithdraw: take back a pod that no node was given to, the only one of its
-	// attempt, then write Plan.Status.
+	// ActWithdraw: remove a pod that got no node, the only one of its attempt, then write
+	// Plan.Status.
 	ActWithdraw Act = "Withdraw"
 	// ActVolume: write the PersistentVolume.
 	ActVolume Act = "Volume"
-	// ActSettle: the PersistentVolume is there: say so, and remove the pod.
+	// ActSettle: the PersistentVolume exists: record that, and remove the pod.
 	ActSettle Act = "Settle"
-	// ActDrop: remove the record; nothing was made, or nothing is left.
+	// ActDrop: remove the record: nothing was created, or nothing is left.
 	ActDrop Act = "Drop"
 )
 
@@ -88,24 +88,24 @@ type Plan struct {
 	Act Act
 	// Status is what ActStatus writes.
 	Status *tarnv1.PavVolumeStatus
-	// Warning is told to the claim as an Event; empty for none. Cause says what it is
-	// about: Events that differ in their note alone are merged under the first note,
-	// so each cause has an action of its own.
+	// Warning is the text of an Event about the claim; empty for none. Cause names its cause, and
+	// becomes the Event's action. Events that differ only in their text are merged under the first
+	// text, so each cause has its own action.
 	Warning, Cause string
-	// WaitAction and WaitNote tell the claim what keeps the pod from starting; empty for
-	// nothing. See steppod.Observation.WaitEvent.
+	// WaitAction and WaitNote are the Event that says why the pod cannot start; empty for none. See
+	// steppod.Observation.WaitEvent.
 	WaitAction, WaitNote string
-	// Next is when to look again though no event tells; zero: not needed.
+	// Next is when to reconcile again without an event; zero means never.
 	Next time.Time
 }
 
-// decide says what the View asks for.
+// decide returns the plan for a View.
 func decide(v *View, now time.Time) Plan {
 	if v.Record == nil {
 		return decideNew(v)
 	}
 	if steppod.Forgotten(v.Record) {
-		return Plan{Act: ActNone} // reclaim ends it, whatever its phase
+		return Plan{Act: ActNone} // reclaim deletes it in any phase
 	}
 	switch v.Record.Status.Phase {
 	case "", tarnv1.VolumePending:
@@ -118,12 +118,12 @@ func decide(v *View, now time.Time) Plan {
 		return decideCreated(v)
 	case tarnv1.VolumeDisputed:
 		return decideDisputed(v)
-	default: // Undoing and Deleting are reclaim's
+	default: // reclaim handles Undoing and Deleting
 		return Plan{Act: ActNone}
 	}
 }
 
-// decideNew says whether a claim without a record gets one.
+// decideNew decides whether a claim without a record gets one.
 func decideNew(v *View) Plan {
 	none := Plan{Act: ActNone}
 	c := v.Claim
@@ -135,13 +135,13 @@ func decideNew(v *View) Plan {
 		return none
 	}
 	if volume.ForPopulator(c) {
-		return none // it makes a volume for a claim of its own, and gives that to this one
+		return none // the populator creates a volume for its own claim and gives it to this one
 	}
 	if cause, why := unusable(v.Provisioner, name); cause != "" {
 		return Plan{Act: ActNone, Warning: why, Cause: cause}
 	}
 	if v.Class == nil || v.Class.Provisioner != name {
-		return none // the binder tells about a missing class, and brings us back
+		return none // the binder reports a missing class; its creation enqueues the claim
 	}
 	if v.Class.VolumeBindingMode != nil && *v.Class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer && c.Annotations[annSelectedNode] == "" {
 		return none
@@ -152,7 +152,7 @@ func decideNew(v *View) Plan {
 	if c.Spec.Selector != nil {
 		return Plan{Act: ActNone, Cause: "Selector", Warning: fmt.Sprintf("PavProvisioner %q cannot create a volume for a selector; create the claim again without spec.selector", name)}
 	}
-	if class := volume.AttributesClassOf(c); class != "" { // no binder would give it a volume without one
+	if class := volume.AttributesClassOf(c); class != "" { // no binder would bind a volume without that class to it
 		return Plan{Act: ActNone, Cause: "AttributesClass", Warning: fmt.Sprintf("PavProvisioner %q does not support VolumeAttributesClass; create the claim again without spec.volumeAttributesClassName %q", name, class)}
 	}
 	if limit, beyond := volume.BeyondLimit(c); beyond {
@@ -166,9 +166,9 @@ func decideNew(v *View) Plan {
 	return Plan{Act: ActRecord}
 }
 
-// unusable says why a provisioner may make no new volume, in a word and for people;
-// both are empty if it may. One that was created or changed a moment ago has not been
-// judged yet, which is a cause without words: nobody need hear of it.
+// unusable says why a provisioner must not create new volumes: a keyword, and a text for users.
+// Both are empty if it may. A provisioner that was just created or changed has not been judged yet:
+// that is a keyword without text, as users need not know.
 func unusable(p *pavv1.PavProvisioner, name string) (cause, why string) {
 	switch {
 	case p == nil:
@@ -194,10 +194,10 @@ func decidePending(v *View, now time.Time) Plan {
 	}
 	p := v.Provisioner
 	if p == nil || p.UID != v.Record.Spec.Provisioner.UID || p.DeletionTimestamp != nil {
-		return Plan{Act: ActDrop} // nothing was made; a provisioner that comes back makes a new record
+		return Plan{Act: ActDrop} // nothing was created; if the provisioner returns, it gets a new record
 	}
 	if class, err := classOf(v.Record); v.Class != nil && err == nil && v.Class.UID != class.UID {
-		return Plan{Act: ActDrop} // a class is corrected by making it anew, and the record has the old one's parameters
+		return Plan{Act: ActDrop} // a user corrects a class by creating it again; the record has the old parameters
 	}
 	if cause, why := unusable(p, p.Name); cause != "" {
 		status := v.Record.Status.DeepCopy()
@@ -218,29 +218,29 @@ func decidePending(v *View, now time.Time) Plan {
 	return Plan{Act: ActBegin}
 }
 
-// mended says whether the provisioner was changed since it failed.
+// mended says whether the provisioner changed since the last failure.
 func mended(v *View) bool {
 	last := v.Record.Status.LastError
 	return last != nil && last.ProvisionerGeneration != 0 && last.ProvisionerGeneration != v.Provisioner.Generation
 }
 
-// followsNode says whether the volume is made on the node the scheduler selects.
+// followsNode says whether the volume is created on the node that the scheduler selects.
 func followsNode(v *View) bool {
 	return v.Record.Spec.WaitsForNode && v.Provisioner != nil && v.Provisioner.Spec.Topology == pavv1.TopologyNode
 }
 
-// wanted says whether the claim is there and still waits for this volume.
+// wanted says whether the claim exists and still waits for this volume.
 func wanted(v *View) bool {
 	return v.Claim != nil && (v.Claim.Spec.VolumeName == "" || v.Claim.Spec.VolumeName == v.VolumeName)
 }
 
-// needed says whether the claim still waits for this volume and nobody has deleted the
-// record. Deleting it asks for a new one, with the class as it is now.
+// needed says whether the claim still waits for this volume and the record is not being deleted. A
+// user deletes the record to get a new one, with the current class.
 func needed(v *View) bool { return wanted(v) && v.Record.DeletionTimestamp == nil }
 
 func decideValidating(v *View, now time.Time) Plan {
 	if !needed(v) {
-		return Plan{Act: ActDrop} // validation has nothing to undo
+		return Plan{Act: ActDrop} // a validation leaves nothing to undo
 	}
 	switch o := v.Observed; o.State {
 	case steppod.PodAbsent:
@@ -279,7 +279,7 @@ func decideCreating(v *View, now time.Time) Plan {
 	case steppod.PodFailed, steppod.PodForeign:
 		if neverRan(v) {
 			p := fail(v, podFailure(tarnv1.StepCreation, v), tarnv1.VolumePending, now)
-			if hasNoNode(v) { // else it has ended, and stays for its author to read
+			if hasNoNode(v) { // else it has ended, and stays so that its author can read its log
 				p.Act = ActWithdraw
 			}
 			return p
@@ -303,7 +303,7 @@ func decideCreated(v *View) Plan {
 	handed := meta.IsStatusConditionTrue(v.Record.Status.Conditions, tarnv1.ConditionProvisioned)
 	switch {
 	case handed && v.Pod == nil:
-		return Plan{Act: ActNone} // from here on the PersistentVolume speaks, to reclaim
+		return Plan{Act: ActNone} // from here on reclaim acts on the PersistentVolume
 	case handed, v.Volume != nil && isOf(v.Volume, v.Record):
 		return Plan{Act: ActSettle}
 	default:
@@ -319,8 +319,8 @@ func provisionerGone(v *View) *steppod.StepError {
 		"PavProvisioner %q was removed while it created this volume", v.Record.Spec.Provisioner.Name)}
 }
 
-// created is the status once handle and capacity are known, and the node where the
-// volume is tied to one.
+// created is the status once handle and capacity are known. It has the node too if the volume is
+// tied to one.
 func created(v *View, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (*tarnv1.PavVolumeStatus, error) {
 	record := v.Record
 	handle, bytes, err := steppod.CreationResult(record, inputs, result)
@@ -341,8 +341,8 @@ func created(v *View, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (*tarnv
 	return status, nil
 }
 
-// begun is the status written before the pod of a step is started: the intent comes
-// before the side effect. The handle that a creation is to give is part of it.
+// begun is the status written before the pod of a step starts, so that the intent is recorded
+// before the side effect. It includes the handle that a creation will use.
 func begun(record *tarnv1.PavVolume, phase tarnv1.VolumePhase, attempt int32, prepared *steppod.Prepared) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.Phase, status.Attempts, status.NextAttemptTime = phase, attempt, nil
@@ -355,15 +355,15 @@ func underWay(attempt int32, phase tarnv1.VolumePhase) string {
 	return fmt.Sprintf("attempt %d: %s", attempt, phase)
 }
 
-// fail records a failure. Into Pending it goes when nothing can have been made, into
-// Undoing when something may have been, and then reclaim says when the next attempt is
-// due, as its pause begins when all is undone.
+// fail records a failure. The phase becomes Pending if nothing can have been created, else Undoing.
+// After Undoing, reclaim sets the time of the next attempt, because the backoff begins when
+// everything is undone.
 func fail(v *View, err *steppod.StepError, into tarnv1.VolumePhase, now time.Time) Plan {
 	status := failed(v, err, into, v.Record.Status.Attempts, now)
 	return Plan{Act: ActStatus, Status: status, Warning: err.Message, Cause: attemptCause(v.Record.Status.Attempts)}
 }
 
-// attemptCause is the cause of what an attempt fails for: each has an Event of its own.
+// attemptCause is the cause of an attempt's failure, so that each attempt has its own Event.
 func attemptCause(attempt int32) string { return fmt.Sprintf("Attempt%d", attempt) }
 
 func failed(v *View, err *steppod.StepError, into tarnv1.VolumePhase, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
@@ -381,7 +381,7 @@ func failed(v *View, err *steppod.StepError, into tarnv1.VolumePhase, attempt in
 	return status
 }
 
-// undo hands to reclaim what a creation may have made, and did not fail for.
+// undo hands to reclaim what a creation that did not fail may have created.
 func undo(v *View, reason, why string) Plan {
 	status := v.Record.Status.DeepCopy()
 	status.Phase = tarnv1.VolumeUndoing
@@ -390,9 +390,9 @@ func undo(v *View, reason, why string) Plan {
 	return Plan{Act: ActStatus, Status: status}
 }
 
-// handOver prepares a status for reclaim: it begins a new deletion, and keeps the
-// handle the creation pod was given or has chosen, and the node it ran on, so that
-// undoing speaks of the same volume though creation did not come to its end.
+// handOver prepares a status for reclaim: it begins a new deletion. It records the handle that the
+// creation pod was given or returned, and the pod's node. So the deletion acts on the same volume
+// even if the creation did not finish.
 func handOver(status *tarnv1.PavVolumeStatus, v *View) {
 	o := v.Observed
 	status.DeletionAttempts++
@@ -407,8 +407,8 @@ func handOver(status *tarnv1.PavVolumeStatus, v *View) {
 	}
 }
 
-// say sets the condition Provisioned to False, or to True with reasonProvisioned,
-// and tells whether that changed it.
+// say sets condition Provisioned: True for reasonProvisioned, else False. It returns whether that
+// changed the status.
 func say(status *tarnv1.PavVolumeStatus, record *tarnv1.PavVolume, reason, message string) bool {
 	value := metav1.ConditionFalse
 	if reason == reasonProvisioned {
@@ -419,7 +419,7 @@ func say(status *tarnv1.PavVolumeStatus, record *tarnv1.PavVolume, reason, messa
 	})
 }
 
-// stepOf is the step whose pod belongs to a record's phase, empty for none.
+// stepOf is the step of the pod that belongs to a record's phase, empty for none.
 func stepOf(record *tarnv1.PavVolume) tarnv1.Step {
 	switch record.Status.Phase {
 	case tarnv1.VolumeValidating:

@@ -20,7 +20,7 @@ import (
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// viewOf is a claim that waits, with everything in place; the changes make the case.
+// viewOf is a waiting claim with everything in place; the changes make the case.
 func viewOf(changes ...func(*View)) *View {
 	claim := testkit.Claim("ns", "data", "u1", "prov")
 	v := &View{VolumeName: "pvc-u1", Claim: claim, Class: testkit.Class("prov"), Provisioner: testkit.Provisioner("prov")}
@@ -46,20 +46,19 @@ func pod(o steppod.Observation) func(*View) {
 	}
 }
 
-// waiting is the first pod of an attempt, which no node was given to.
+// waiting makes the pod the first of an attempt, without a node.
 func waiting(o steppod.Observation) func(*View) {
 	o.Inputs.First = true
 	return again(o)
 }
 
-// again is a pod that was started in the place of one that may have run, and that no node
-// was given to.
+// again makes the pod one without a node that replaces a pod that may have run.
 func again(o steppod.Observation) func(*View) {
 	return func(v *View) { v.Observed, v.Pod = o, &corev1.Pod{} }
 }
 
-// overdue is the first pod of an attempt whose time was up a while ago, of which the kubelet
-// has said nothing since.
+// overdue makes the pod the first of an attempt, past its deadline for the given time. The kubelet
+// has reported nothing since.
 func overdue(since time.Duration) func(*View) {
 	return func(v *View) {
 		unstarted(true)(v)
@@ -68,7 +67,7 @@ func overdue(since time.Duration) func(*View) {
 	}
 }
 
-// unstarted is a pod that the kubelet has ended before a container of it ran.
+// unstarted makes the pod one that the kubelet ended before a container of it ran.
 func unstarted(first bool) func(*View) {
 	return func(v *View) {
 		v.Observed = steppod.Observation{State: steppod.PodFailed, Reason: steppod.ReasonPodDeadline, Inputs: tarnv1.PodInputs{First: first}}
@@ -87,7 +86,7 @@ func onNode(name string) testkit.With[*tarnv1.PavVolume] {
 	return func(r *tarnv1.PavVolume) { r.Spec.WaitsForNode, r.Status.NodeName = true, name }
 }
 
-// tied makes the provisioner's volumes those of one node, and selects one.
+// tied makes the provisioner's volumes node-local, and selects a node.
 func tied(selected string) func(*View) {
 	return func(v *View) {
 		v.Provisioner.Spec.Topology = pavv1.TopologyNode
@@ -101,7 +100,7 @@ func condition(status metav1.ConditionStatus, reason, message string) func(*View
 	}
 }
 
-// sized has the claim ask for a size with a limit.
+// sized makes the claim request a size with a limit.
 func sized(request, limit string) func(*View) {
 	return func(v *View) {
 		v.Claim.Spec.Resources = corev1.VolumeResourceRequirements{
@@ -266,7 +265,7 @@ func TestAFailedCreationKeepsTheWordsAndTheHandle(t *testing.T) {
 	if at := got.Status.NextAttemptTime; at != nil {
 		t.Errorf("next attempt at %s, want none before this one is undone", at)
 	}
-	refused := decide(viewOf(record(tarnv1.VolumeValidating), pod(o)), now) // has nothing to undo
+	refused := decide(viewOf(record(tarnv1.VolumeValidating), pod(o)), now) // there is nothing to undo
 	if pause := refused.Status.NextAttemptTime.Sub(now); pause < steppod.FirstRetry*4/5 || pause > steppod.FirstRetry*6/5 {
 		t.Errorf("next attempt after %s, want about %s", pause, steppod.FirstRetry)
 	}

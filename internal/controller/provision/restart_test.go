@@ -25,7 +25,7 @@ func creating(t *testing.T) (*world, *corev1.PersistentVolumeClaim) {
 	return w, claim
 }
 
-// born gives the pods a time of creation, which they have from no API server here.
+// born sets the pods' creation time, as there is no API server to set it.
 func (w *world) born() {
 	w.t.Helper()
 	for _, pod := range w.pods() {
@@ -34,7 +34,7 @@ func (w *world) born() {
 	}
 }
 
-// settle looks until nothing changes, or the record is gone.
+// settle reconciles until nothing changes, or the record is gone.
 func (w *world) settle() {
 	w.t.Helper()
 	for range 4 {
@@ -62,7 +62,7 @@ func TestACreationPodThatRanIsNotForgottenWhenItIsStartedAgain(t *testing.T) {
 		"and somebody has put his own in its place": func(w *world, claim *corev1.PersistentVolumeClaim) {
 			pod := w.pods()[0]
 			w.must(w.store.Delete(w.t.Context(), &pod))
-			pod.ResourceVersion, pod.Labels, pod.Annotations = "", nil, nil // all he may set
+			pod.ResourceVersion, pod.Labels, pod.Annotations = "", nil, nil // a user may set nothing else
 			w.must(w.store.Create(w.t.Context(), &pod))
 			w.must(w.store.Delete(w.t.Context(), claim))
 		},
@@ -70,7 +70,7 @@ func TestACreationPodThatRanIsNotForgottenWhenItIsStartedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, claim := creating(t)
 			first := w.pods()[0]
-			first.Spec.NodeName, first.Status.Phase = "n1", corev1.PodRunning // and makes something
+			first.Spec.NodeName, first.Status.Phase = "n1", corev1.PodRunning // and creates something
 			w.must(w.store.Update(t.Context(), &first))
 			w.look("u1")
 			w.must(w.store.Delete(t.Context(), &first)) // evicted, drained, or its node is gone

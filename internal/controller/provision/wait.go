@@ -7,9 +7,8 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// await waits for a pod, and says what it waits for where that is out of the ordinary. A
-// pod that does not go holds the claim up until a person has looked at its node: the
-// claim is told.
+// await waits for a pod, and reports what the pod waits for if that is unusual. A pod that cannot
+// be deleted blocks the claim until a user checks its node, so the claim gets a Warning.
 func await(v *View) Plan {
 	o := v.Observed
 	p := Plan{Act: ActNone, Next: o.CheckAt}
@@ -19,7 +18,7 @@ func await(v *View) Plan {
 		if waitedFor(v) == "" || o.State != steppod.PodStarting && o.State != steppod.PodRunning {
 			return p
 		}
-		reason, message = reasonInProgress, underWay(status.Attempts, status.Phase) // it waits no more
+		reason, message = reasonInProgress, underWay(status.Attempts, status.Phase) // it does not wait any more
 	}
 	if say(status, v.Record, reason, message) {
 		p.Act, p.Status = ActStatus, status
@@ -31,8 +30,7 @@ func await(v *View) Plan {
 	return p
 }
 
-// waitedFor is what the pod was last seen to wait for, empty where it was nothing out of
-// the ordinary.
+// waitedFor is what the pod was last seen to wait for, empty if that was nothing unusual.
 func waitedFor(v *View) string {
 	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionProvisioned)
 	if c == nil || c.Reason != reasonPodWaits {
@@ -41,7 +39,7 @@ func waitedFor(v *View) string {
 	return c.Message
 }
 
-// podFailure words the end of a pod as the original does.
+// podFailure words a pod's failure as the original provisioner does.
 func podFailure(step tarnv1.Step, v *View) *steppod.StepError {
 	o := v.Observed.After(waitedFor(v))
 	message := o.Message

@@ -17,8 +17,8 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// named is a provisioner whose creation, with or without a pod, gives a handle that comes
-// from the name of the class.
+// named is a provisioner whose creation, with or without a pod, returns a handle made from the name
+// of the class.
 func named(pod bool, changes ...testkit.With[*pavv1.PavProvisioner]) *pavv1.PavProvisioner {
 	text := `{"handle": "{{ sc.metadata.name }}-7"}`
 	if pod {
@@ -40,7 +40,7 @@ func TestACreationWaitsWhileTheHolderOfItsHandleIsDeleted(t *testing.T) {
 	for name, c := range map[string]struct {
 		provisioner *pavv1.PavProvisioner
 		phase       tarnv1.VolumePhase
-		pods        int // when it goes on
+		pods        int // when the creation continues
 	}{
 		"with a pod":          {named(true), tarnv1.VolumePending, 1},
 		"without a pod":       {named(false), tarnv1.VolumePending, 0},
@@ -84,7 +84,7 @@ func TestACreationWaitsWhileTheHolderOfItsHandleIsDeleted(t *testing.T) {
 	}
 }
 
-// view is what the controller gathers of the claim's volume.
+// view is what the controller gathers about the claim's volume.
 func (w *world) view() *View {
 	w.t.Helper()
 	v, err := w.r.gather(w.t.Context(), client.ObjectKey{Name: "pvc-u1"})
@@ -92,7 +92,7 @@ func (w *world) view() *View {
 	return v
 }
 
-// gone takes the finalizers off an object that is being deleted.
+// gone removes the finalizers of an object that is being deleted.
 func (w *world) gone(record *tarnv1.PavVolume) {
 	w.t.Helper()
 	now := w.record(record.Spec.Claim.UID)
@@ -113,8 +113,8 @@ func TestAWaitForAHandleEndsWithTheClaim(t *testing.T) {
 	}
 }
 
-// A holder may begin to be deleted between the first look and the word that a creation begins:
-// then the holder's deletion has not seen that word, or waits for it.
+// A holder's deletion may begin between the controller's first check and its record of the
+// creation's begin. Then the holder's deletion has not seen that record, or waits for it.
 func TestACreationWaitsForAHolderWhoseDeletionHasJustBegun(t *testing.T) {
 	claim := testkit.Claim("ns", "data", "u1", "prov")
 	theirClaim, other := made("u2", "prov-7", tarnv1.VolumeCreated)
@@ -140,7 +140,7 @@ func TestACreationWaitsForAHolderWhoseDeletionHasJustBegun(t *testing.T) {
 	}
 }
 
-// A creation pod that is not there may have run.
+// A creation pod that does not exist may have run.
 func TestACreationIsNotStartedAgainWhileTheHolderOfItsHandleIsDeleted(t *testing.T) {
 	for name, handle := range map[string]string{"begun with the handle": "prov-7", "begun with another": "former", "begun with none": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestARecordWithoutStorageHasNoHandle(t *testing.T) {
 		t.Fatalf("the record is %+v", status)
 	}
 	pod := w.pods()[0]
-	pod.CreationTimestamp = metav1.NewTime(now.AddDate(0, 0, -1)) // and was never given a node
+	pod.CreationTimestamp = metav1.NewTime(now.AddDate(0, 0, -1)) // and never got a node
 	w.must(w.store.Update(t.Context(), &pod))
 	w.look("u1")
 	if status := w.record("u1").Status; status.Phase != tarnv1.VolumePending || status.Handle != "" {

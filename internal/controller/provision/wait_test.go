@@ -15,7 +15,7 @@ func TestWhatAPodWaitsForIsSaidAsLongAsItDoes(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		view *View
-		// wantReason and wantMessage are those of the condition that is written, empty for none.
+		// wantReason and wantMessage are those of the condition written, empty for none.
 		wantReason, wantMessage string
 		wantEvent               bool
 	}{

@@ -20,7 +20,8 @@ import (
 
 func storageClass() client.Object { return &storagev1.StorageClass{} }
 
-// indexes are those of claims. All but that by uid have only those that wait for a volume.
+// indexes are the indexes of claims. All but the index by UID contain only claims that wait for a
+// volume.
 func indexes() map[string]client.IndexerFunc {
 	waiting := func(key func(*corev1.PersistentVolumeClaim) string) client.IndexerFunc {
 		return func(o client.Object) []string {
@@ -54,10 +55,9 @@ func request(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
-// namesProvisioner passes what happens to claims that a PavProvisioner may be asked for:
-// those that are matched with volumes there are, or made volumes by others, come and go by
-// the thousand and have no record. Where one lost the name after it got its record, that
-// update and its end pass.
+// namesProvisioner passes events of claims that may be for a PavProvisioner. Thousands of other
+// claims, bound to existing volumes or served by other provisioners, have no record. If a claim
+// lost the provisioner's name after it got a record, that update and its deletion pass.
 var namesProvisioner = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return asksProvisioner(e.Object) },
 	UpdateFunc: func(e event.UpdateEvent) bool { return asksProvisioner(e.ObjectOld) || asksProvisioner(e.ObjectNew) },
@@ -79,13 +79,13 @@ func mapVolume(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{request(o.GetName())}
 }
 
-// mapHolder wakes the records that may wait for the handle of a record or volume.
+// mapHolder enqueues the records that may wait for the handle of a record or volume.
 func (r *reconciler) mapHolder(ctx context.Context, o client.Object) []reconcile.Request {
 	return kube.HandleWaiters(ctx, r.client, o)
 }
 
-// mapProvisioner wakes the claims that wait for a provisioner and the records it has
-// at work.
+// mapProvisioner enqueues the claims that wait for a provisioner, and its records that are not
+// Created.
 func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
 	requests := r.waiting(ctx, client.MatchingFields{indexClaimProvisioner: o.GetName()})
 	records := &tarnv1.PavVolumeList{}
@@ -117,8 +117,8 @@ func (r *reconciler) waiting(ctx context.Context, which client.ListOption) []rec
 	return requests
 }
 
-// nextLook is when a plan wants another look: its own time, or that of the attempt
-// just recorded. An attempt that is overdue waits for an event.
+// nextLook is when to reconcile again: the plan's own time, or the time of the next attempt. An
+// attempt that is overdue waits for an event.
 func nextLook(v *View, p Plan, now time.Time) time.Time {
 	if v.Record != nil && v.Record.Status.Phase == tarnv1.VolumePending {
 		if at := v.Record.Status.NextAttemptTime; at != nil && at.After(now) {
@@ -131,6 +131,6 @@ func nextLook(v *View, p Plan, now time.Time) time.Time {
 	return p.Next
 }
 
-// startedLook is when a pod just started is looked at though no event tells: its
-// events are those of a cache that holds pods by a label, which somebody may remove.
+// startedLook is when a new pod is checked without an event. Events come from a cache that selects
+// pods by a label, which a user may remove.
 const startedLook = time.Minute

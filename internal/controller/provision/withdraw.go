@@ -13,24 +13,25 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// hasNoNode says whether the pod at hand was given no node, so that it has made nothing.
+// hasNoNode says whether the current pod got no node, so that it created nothing.
 func hasNoNode(v *View) bool {
 	o := v.Observed.State
 	return v.Pod != nil && v.Pod.Spec.NodeName == "" && v.Pod.DeletionTimestamp == nil && (o == steppod.PodStarting || o == steppod.PodFailed)
 }
 
-// neverRan says whether no container of this attempt has ever run, so that nothing was made:
-// its first pod was given no node, or the kubelet has ended it before it could start a
-// container. A deletion pod would wait for the same node, image or Secret without an end.
-// Only the first pod of an attempt tells this: a later one follows a pod that may have run
-// and was evicted or deleted. Tarn alone sets the mark of the first, so a pod that a user
-// put in its place does not have it.
+// neverRan says whether no container of this attempt has ever run, so that nothing was created. Its
+// first pod got no node, or the kubelet ended it before a container started. A deletion pod would
+// wait endlessly for the same node, image or Secret.
+//
+// Only the first pod of an attempt proves this: a later one follows a pod that may have run and was
+// evicted or deleted. Only Tarn marks a pod as the first, so a pod that a user put in its place has
+// no mark.
 func neverRan(v *View) bool {
 	return v.Observed.Inputs.First && (hasNoNode(v) || v.Pod != nil && steppod.NeverRan(v.Pod))
 }
 
-// neverRanUntil is until when the kubelet is asked whether a pod whose time is up ever ran;
-// zero where its answer would change nothing.
+// neverRanUntil is how long the controller waits for the kubelet to report whether a pod past its
+// deadline ever ran. It is zero if the answer would change nothing.
 func neverRanUntil(v *View, now time.Time) time.Time {
 	if !v.Observed.Inputs.First || v.Observed.State != steppod.PodFailed || v.Pod == nil {
 		return time.Time{}
@@ -38,7 +39,7 @@ func neverRanUntil(v *View, now time.Time) time.Time {
 	return steppod.UnstartedUntil(v.Pod, now)
 }
 
-// withdraw takes back a pod that waits for a node when nobody waits for its volume, or the
+// withdraw removes a pod that waits for a node, when its claim no longer needs the volume or the
 // record was deleted.
 func withdraw(v *View) Plan {
 	status := v.Record.Status.DeepCopy()
@@ -51,8 +52,8 @@ func withdraw(v *View) Plan {
 	return Plan{Act: ActWithdraw, Status: status}
 }
 
-// takeBack deletes the pod at hand as it was seen, without a node: one that the
-// scheduler has given a node meanwhile is another version, and stays.
+// takeBack deletes the current pod only in the version that was seen without a node. If the
+// scheduler has given it a node meanwhile, its version differs and it stays.
 func (r *reconciler) takeBack(ctx context.Context, v *View, p Plan) error {
 	err := r.client.Delete(ctx, v.Pod, client.Preconditions{UID: &v.Pod.UID, ResourceVersion: &v.Pod.ResourceVersion})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {

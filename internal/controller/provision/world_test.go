@@ -18,8 +18,8 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// world is an API server and the controller, whose cache shows what the API server
-// has unless it is given another.
+// world is an API server and the controller. The controller's cache shows what the API server has,
+// unless the test gives it another.
 type world struct {
 	t      *testing.T
 	store  client.WithWatch
@@ -48,14 +48,14 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	return w
 }
 
-// remembering makes the controller's cache show some objects, whatever stands now.
+// remembering makes the controller's cache show the given objects, whatever the API server has.
 func (w *world) remembering(objects ...client.Object) {
 	seen := build(objects...)
 	w.r.client = &cached{Client: w.store, seen: seen}
 	w.r.handles.Cached = seen
 }
 
-// cached reads what was seen and writes to the API server.
+// cached reads from a given cache and writes to the API server.
 type cached struct {
 	client.Client
 	seen client.Reader
@@ -69,7 +69,7 @@ func (c *cached) List(ctx context.Context, list client.ObjectList, opts ...clien
 	return c.seen.List(ctx, list, opts...)
 }
 
-// look reconciles the volume of a claim's uid.
+// look reconciles the volume of the claim with a UID.
 func (w *world) look(uid types.UID) reconcile.Result {
 	w.t.Helper()
 	result, err := w.r.Reconcile(w.t.Context(), request(volumeName(uid)))
@@ -86,7 +86,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// record reads one, nil if it is gone.
+// record reads a record, nil if it is gone.
 func (w *world) record(uid types.UID) *tarnv1.PavVolume {
 	w.t.Helper()
 	record, err := kube.Get(w.t.Context(), w.store, client.ObjectKey{Name: volumeName(uid)}, &tarnv1.PavVolume{})

@@ -18,12 +18,12 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// errClaimThere says that a claim keeps a volume that is to be deleted: no event of the
-// volume tells when that changes, so the queue asks again.
+// errClaimThere says that an existing claim keeps a volume that should be deleted. No event of the
+// volume reports a change of that, so the queue retries.
 var errClaimThere = errors.New("the claim of a volume that should be deleted still exists")
 
-// apply carries out a plan. It gives back true when the View has changed in a way
-// that more can be done at once.
+// apply carries out a plan. It returns true if the View has changed so that the next plan can
+// follow at once.
 func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 	switch p.Act {
 	case ActStatus, ActUndone:
@@ -36,7 +36,7 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 		return false, nil
 	case ActLost:
 		return false, r.tellLost(ctx, v, p.Status)
-	case ActDelete: // its own event brings it back, with the pods of the new attempt
+	case ActDelete: // its own event enqueues the record again, with the pods of the new attempt
 		if held, err := r.confirmReleased(ctx, v); err != nil || held {
 			return false, err
 		}
@@ -62,8 +62,8 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 	return false, nil
 }
 
-// tellLost says that the PersistentVolume was removed by force, if it is so: right
-// after it was written the cache may not have it yet.
+// tellLost records that the PersistentVolume was removed by force, after a live check. A new
+// PersistentVolume may be missing only from the cache.
 func (r *reconciler) tellLost(ctx context.Context, v *View, status *tarnv1.PavVolumeStatus) error {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{})
 	if err != nil {
@@ -75,10 +75,9 @@ func (r *reconciler) tellLost(ctx context.Context, v *View, status *tarnv1.PavVo
 	return r.writeStatus(ctx, v, status)
 }
 
-// confirmReleased looks live at what decides that data is destroyed: the volume is
-// as the cache had it and no retention keeps it, the claim it was released by is gone, or
-// has got another volume, and where it points at no claim, none names it. A claim that is
-// in the way is told in the record; held is true then.
+// confirmReleased checks live what must hold before data is destroyed. The volume is as in the
+// cache, and no retention keeps it. Its claim is gone or has another volume. If the volume points
+// at no claim, no claim names it. If a claim keeps the volume, the record says so and held is true.
 func (r *reconciler) confirmReleased(ctx context.Context, v *View) (held bool, err error) {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{})
 	if err != nil {
@@ -113,8 +112,7 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) (held bool, e
 	return true, errClaimThere
 }
 
-// run begins an attempt at deletion, or repeats the current one whose pod is not in
-// the cache.
+// run begins a deletion attempt, or repeats the current one if its pod is not in the cache.
 func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, error) {
 	if v.Record.Status.Phase == tarnv1.VolumeDeleting {
 		if held, err := r.confirmReleased(ctx, v); err != nil || held {
@@ -131,7 +129,7 @@ func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, err
 	if err != nil {
 		return false, err
 	}
-	if gone && (v.Record.Status.Phase == tarnv1.VolumeUndoing || v.Record.DeletionTimestamp != nil) { // whatever becomes of the section
+	if gone && (v.Record.Status.Phase == tarnv1.VolumeUndoing || v.Record.DeletionTimestamp != nil) { // needs no valid deletion section
 		return r.apply(ctx, v, withoutNode(v, r.clock.Now()))
 	}
 	of, err := r.recordFor(ctx, v.Record, attempt)
@@ -162,8 +160,7 @@ func (r *reconciler) run(ctx context.Context, v *View, attempt int32) (bool, err
 	})
 }
 
-// nodeGone says whether the volume is of a node that is not there any more, so that no pod
-// gets to its storage.
+// nodeGone says whether the volume is on a node that is gone, so that no pod can reach its storage.
 func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume) (bool, error) {
 	if record.Status.NodeName == "" {
 		return false, nil
@@ -172,8 +169,8 @@ func (r *reconciler) nodeGone(ctx context.Context, record *tarnv1.PavVolume) (bo
 	return err == nil && node == nil, err
 }
 
-// confirmSole looks whether another volume has the handle that would be deleted. shared is
-// true where its deletion does not go on: until an event of the other, or not at all.
+// confirmSole checks whether another volume has the handle to delete. If shared is true, the
+// deletion must wait for an event of the other volume, or ends.
 func (r *reconciler) confirmSole(ctx context.Context, v *View) (shared bool, err error) {
 	record := v.Record
 	handle := cmp.Or(record.Status.Handle, steppod.DefaultHandle(record))
@@ -192,8 +189,8 @@ func (r *reconciler) confirmSole(ctx context.Context, v *View) (shared bool, err
 	return true, nil
 }
 
-// confirmIdle looks live that the record stands as the cache has it and that the
-// volume is staged nowhere: storage must not be destroyed under a mount.
+// confirmIdle checks live that the record is as in the cache, and that the volume is not staged
+// anywhere. Storage must not be destroyed under a mount.
 func (r *reconciler) confirmIdle(ctx context.Context, v *View) error {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Record), &tarnv1.PavVolume{})
 	if err != nil {
@@ -224,8 +221,8 @@ func (r *reconciler) giveUp(ctx context.Context, v *View, err error, attempt int
 	return nil
 }
 
-// finish removes the PersistentVolume, then the record. The deletion pod goes with
-// the record, so that a crash in between does not run it again.
+// finish removes the PersistentVolume, then the record. It removes the deletion pod after the
+// record, so that a crash in between does not run the pod again.
 func (r *reconciler) finish(ctx context.Context, v *View) error {
 	if err := r.removeVolume(ctx, v); err != nil {
 		return err
@@ -233,9 +230,8 @@ func (r *reconciler) finish(ctx context.Context, v *View) error {
 	return r.dropRecord(ctx, v)
 }
 
-// keep lets the PersistentVolume of a retained volume go, then the record, in which
-// that is written first: after a crash in between the record alone tells that its
-// storage is to be kept.
+// keep releases the PersistentVolume of a retained volume, then the record. It marks the record
+// first: after a crash in between, only the record says that the storage must be kept.
 func (r *reconciler) keep(ctx context.Context, v *View, mark *tarnv1.PavVolumeStatus) error {
 	if mark != nil {
 		if err := r.writeStatus(ctx, v, mark); err != nil {
@@ -257,8 +253,8 @@ func (r *reconciler) keep(ctx context.Context, v *View, mark *tarnv1.PavVolumeSt
 	return r.dropRecord(ctx, v)
 }
 
-// forget lets a PersistentVolume of ours go whose record was removed by force: nobody
-// knows any more how its storage is removed, and nothing is gained by keeping it.
+// forget releases a PersistentVolume of Tarn whose record was removed by force. No record says any
+// more how to delete its storage, so keeping the object gains nothing.
 func (r *reconciler) forget(ctx context.Context, v *View) error {
 	vol := v.Volume
 	if vol == nil || vol.DeletionTimestamp == nil || vol.Annotations[tarnv1.AnnotationRecord] == "" || vol.Status.Phase == corev1.VolumeBound ||
@@ -309,8 +305,8 @@ func (r *reconciler) dropRecord(ctx context.Context, v *View) error {
 	return r.discardPods(ctx, v, func(*corev1.Pod) bool { return true })
 }
 
-// discardPods removes those of the record's pods. The failed creation pod stays for
-// its author to read, until the next attempt begins or the record goes.
+// discardPods removes the record's pods that match. A failed creation pod stays, so that its author
+// can read its log, until the next attempt begins or the record is removed.
 func (r *reconciler) discardPods(ctx context.Context, v *View, those func(*corev1.Pod) bool) error {
 	pods := &corev1.PodList{}
 	if err := r.client.List(ctx, pods, client.MatchingLabels{tarnv1.LabelRecord: string(v.Record.UID)}); err != nil {
@@ -338,15 +334,15 @@ func (r *reconciler) writeStatus(ctx context.Context, v *View, status *tarnv1.Pa
 	return nil
 }
 
-// warn tells of a failure.
+// warn posts a Warning.
 func (r *reconciler) warn(v *View, reason, message string) {
 	r.tell(v, corev1.EventTypeWarning, reason, message)
 }
 
-// tell posts an Event where people look: at the volume, and at the record.
+// tell posts an Event about the volume and about the record, as users look at both.
 func (r *reconciler) tell(v *View, kind, reason, message string) {
-	// Events that differ in their note alone are merged under the first note, so each
-	// attempt has an action of its own.
+	// Events that differ only in their text are merged under the first text, so each attempt has
+	// its own action.
 	r.tellAs(v, kind, reason, fmt.Sprintf("DeleteAttempt%d", v.Record.Status.DeletionAttempts), message)
 }
 

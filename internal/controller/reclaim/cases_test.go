@@ -22,8 +22,8 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// releasedWith is the end of a volume that is Released by claim ns/data of uid u1, with
-// a claim of that name and the uid given in the cluster.
+// releasedWith is a world with a volume Released by claim ns/data of UID u1. It also has a claim of
+// that name, with the given UID.
 func releasedWith(t *testing.T, uid types.UID, changes ...testkit.With[*corev1.PersistentVolumeClaim]) *ending {
 	t.Helper()
 	v := viewOf(tarnv1.VolumeCreated, volumeIs(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete, false))
@@ -34,7 +34,7 @@ func releasedWith(t *testing.T, uid types.UID, changes ...testkit.With[*corev1.P
 
 func TestCase128AClaimThatIsThereKeepsItsReleasedVolume(t *testing.T) {
 	e := releasedWith(t, "u1")
-	for range 2 { // and asks again, as no event of the volume tells when it goes
+	for range 2 { // it retries, as no event of the volume reports the claim's end
 		if err := e.look(); !errors.Is(err, errClaimThere) {
 			t.Fatalf("got %v, want %v", err, errClaimThere)
 		}
@@ -53,7 +53,7 @@ func TestCase128AClaimThatIsThereKeepsItsReleasedVolume(t *testing.T) {
 	}
 }
 
-// toldInUse wants one Event of volume and record each that says why they wait.
+// toldInUse checks that one Event about the volume and one about the record say why they wait.
 func (e *ending) toldInUse(why string) {
 	e.t.Helper()
 	if n := len(e.events.Events); n != 2 {
@@ -70,7 +70,7 @@ func TestCases122And127AStagedVolumeSaysOnceThatItIsInUse(t *testing.T) {
 	t.Run("until the stage is gone", func(t *testing.T) {
 		sayStaged(t, func(e *ending, stage *tarnv1.PavStage) error { return e.store.Delete(t.Context(), stage) })
 	})
-	// A stolen node does not end it.
+	// The status that a compromised node agent writes cannot delay the deletion.
 	t.Run("until the stage is given up before any pod was sent", func(t *testing.T) {
 		sayStaged(t, func(e *ending, stage *tarnv1.PavStage) error {
 			stage.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageStaged, Targets: []string{"/t"}}
@@ -112,7 +112,7 @@ func TestCase133AnUnknownPolicyIsAnEventOfItsOwn(t *testing.T) {
 	if told := <-e.events.Events; !strings.Contains(told, eventUnknownPolicy) || !strings.Contains(told, `"Burn"`) {
 		t.Errorf("told %q, want %s with the policy's name", told, eventUnknownPolicy)
 	}
-	// Retain, then Delete: what was kept goes.
+	// After Retain, Delete: the kept volume is deleted.
 	vol := &corev1.PersistentVolume{}
 	for _, c := range []struct {
 		policy corev1.PersistentVolumeReclaimPolicy
@@ -131,7 +131,7 @@ func TestCase133AnUnknownPolicyIsAnEventOfItsOwn(t *testing.T) {
 	}
 }
 
-// Nobody runs the trash here, which would have held the volume.
+// No retention controller runs here, which would have held the volume.
 func TestAReleasedVolumeIsKeptByARetentionWithoutTheTrash(t *testing.T) {
 	set := &tarnv1.PersistentVolumeSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "pooled", Annotations: map[string]string{tarnv1.AnnotationRetention: "1h"}},

@@ -22,7 +22,7 @@ func TestAVolumeIsNotDeletedAsLongAsAClaimNamesIt(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		phase  tarnv1.VolumePhase
-		volume func(*corev1.PersistentVolume) // nil where it was removed by force
+		volume func(*corev1.PersistentVolume) // nil if it was removed by force
 		claim  *corev1.PersistentVolumeClaim
 	}{
 		{"its claimRef was cleared under the claim it was made for", tarnv1.VolumeCreated, available, made},
@@ -67,7 +67,7 @@ func TestAVolumeIsNotDeletedAsLongAsAClaimNamesIt(t *testing.T) {
 	}
 }
 
-// available is a volume that nobody's claimRef holds, and that is being deleted.
+// available makes a volume one without a claimRef that is being deleted.
 func available(vol *corev1.PersistentVolume) {
 	vol.Spec.ClaimRef, vol.Status.Phase = nil, corev1.VolumeAvailable
 	vol.DeletionTimestamp, vol.Finalizers = &metav1.Time{Time: now}, []string{"kubernetes.io/pv-protection"}

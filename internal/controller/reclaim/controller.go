@@ -39,17 +39,17 @@ const (
 	indexStageVolume = "reclaim.volume"
 )
 
-// Options are what the controller needs beside the manager.
+// Options are what the controller needs besides the manager.
 type Options struct {
 	Steps *steppod.Steps
-	// Namespace is Tarn's own, whose claims' volumes are nobody's data.
+	// Namespace is Tarn's own namespace. The volumes of its claims hold no user data.
 	Namespace string
-	// OwnBinder says that Tarn's binder runs in the place of Kubernetes', which fails what
-	// nobody can delete.
+	// OwnBinder says that Tarn's binder replaces Kubernetes' binder, which would set volumes to
+	// Failed that no provisioner can delete.
 	OwnBinder bool
-	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
+	// MaxConcurrent is how many volumes are reconciled at once; 0 means one.
 	MaxConcurrent int
-	// Clock is the real one where it is nil.
+	// Clock is the clock to use; nil means the real one.
 	Clock clock.PassiveClock
 }
 
@@ -66,8 +66,8 @@ type reconciler struct {
 	ownBinder bool
 }
 
-// Register adds the controller to a manager. Its queue holds names of records, which
-// are those of their volumes.
+// Register adds the controller to a manager. Its queue holds names of records, which are those of
+// their volumes.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), steps: o.Steps, namespace: o.Namespace, ownBinder: o.OwnBinder,
@@ -111,7 +111,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Complete(r)
 }
 
-// Reconcile brings the end of one volume a step further.
+// Reconcile brings the deletion of one volume a step further.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	v, err := r.gather(ctx, request.NamespacedName)
 	if err != nil {
@@ -129,8 +129,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 }
 
-// nextLook is when a plan wants another look: its own time, or that of the attempt
-// just recorded. An attempt that is overdue waits for an event, which it has told.
+// nextLook is when to reconcile again: the plan's own time, or the time of the next attempt. An
+// attempt that is overdue waits for an event.
 func nextLook(v *View, p Plan, now time.Time) time.Time {
 	if at := v.Record.Status.NextDeletionTime; at != nil && at.After(now) {
 		return at.Time
@@ -146,25 +146,24 @@ func mapStage(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: stage.Spec.VolumeName}}}
 }
 
-// mapHolder wakes the records that may wait for the handle of a record or volume.
+// mapHolder enqueues the records that may wait for the handle of a record or volume.
 func (r *reconciler) mapHolder(ctx context.Context, o client.Object) []reconcile.Request {
 	return kube.HandleWaiters(ctx, r.client, o)
 }
 
-// mapProvisioner wakes the records that may wait for a provisioner to come back.
+// mapProvisioner enqueues the records that may wait for a provisioner to return.
 func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.destroying(ctx, func(*tarnv1.PavVolume) bool { return true }, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()})
 }
 
-// mapNode wakes the records that may wait for a node to come back.
+// mapNode enqueues the records that may wait for a node to return.
 func (r *reconciler) mapNode(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.destroying(ctx, func(record *tarnv1.PavVolume) bool { return record.Status.NodeName == o.GetName() })
 }
 
-// whatMayEnd passes the updates of a volume that is released, or was. Of any other nothing
-// is asked but that it is not released: whatever else of it changes, as when a claim is
-// bound to it, the plan stays what it was. An update that changes nothing comes when
-// everything is looked at though no event tells, and passes.
+// whatMayEnd passes the updates of a volume that is or was released. For other volumes a plan
+// depends only on the fact that they are not released, so other changes, such as a binding, cannot
+// change it. Updates without a change come from the periodic resync, and pass.
 func whatMayEnd() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		old, ok := e.ObjectOld.(*corev1.PersistentVolume)
@@ -173,18 +172,18 @@ func whatMayEnd() predicate.Predicate {
 	}}
 }
 
-// newNodes passes on nodes that come while the controller runs: at its start it looks at
-// every record anyway.
+// newNodes passes nodes that are created while the controller runs. At its start the controller
+// checks every record anyway.
 func newNodes() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc:  func(e event.CreateEvent) bool { return !e.IsInInitialList },
-		UpdateFunc:  func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() }, // where its end was missed
+		UpdateFunc:  func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() }, // if the deletion event was missed
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
 }
 
-// destroying are those of the listed records whose storage is being destroyed.
+// destroying returns requests for those of the listed records whose storage is being destroyed.
 func (r *reconciler) destroying(ctx context.Context, those func(*tarnv1.PavVolume) bool, listed ...client.ListOption) []reconcile.Request {
 	records := &tarnv1.PavVolumeList{}
 	if err := r.client.List(ctx, records, append(listed, client.UnsafeDisableDeepCopy)...); err != nil {

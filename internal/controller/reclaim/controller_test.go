@@ -84,7 +84,7 @@ func TestTheUpdatesThatMayEndAVolumePassAndThoseOfABindDoNot(t *testing.T) {
 	}
 }
 
-// everyWord gives a volume all that a plan asks of some volumes.
+// everyWord gives a volume everything that a plan checks for some volumes.
 func everyWord(vol *corev1.PersistentVolume) {
 	protectedFromDeletion(vol)
 	longReleased(vol)
@@ -95,7 +95,7 @@ func everyWord(vol *corev1.PersistentVolume) {
 	vol.Annotations[volume.AnnProvisionedBy] = "kubernetes.io/host-path"
 }
 
-// everyVolume is every state of a volume with every other thing that a plan may ask of it.
+// everyVolume returns every state of a volume, with everything else that a plan may check.
 func everyVolume() []*corev1.PersistentVolume {
 	var all []*corev1.PersistentVolume
 	for _, phase := range []corev1.PersistentVolumePhase{"", corev1.VolumePending, corev1.VolumeAvailable, corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed} {
@@ -110,7 +110,7 @@ func everyVolume() []*corev1.PersistentVolume {
 	return all
 }
 
-// everyRecord is every state of a record with every word and every pod that it may have.
+// everyRecord returns every state of a record, with every reason and pod that it may have.
 func everyRecord() []*View {
 	var all []*View
 	for _, phase := range []tarnv1.VolumePhase{"", tarnv1.VolumePending, tarnv1.VolumeValidating, tarnv1.VolumeCreating, tarnv1.VolumeCreated, tarnv1.VolumeUndoing, tarnv1.VolumeDeleting, tarnv1.VolumeDisputed} {
@@ -132,7 +132,7 @@ func everyRecord() []*View {
 	return all
 }
 
-// timeless is the plan for a record and a volume, but for the times of conditions.
+// timeless is the plan for a record and a volume, without the times of conditions.
 func timeless(v View, vol *corev1.PersistentVolume) Plan {
 	v.Volume = vol
 	p := decide(&v, now)
@@ -144,7 +144,7 @@ func timeless(v View, vol *corev1.PersistentVolume) Plan {
 	return p
 }
 
-// quietVolumes are those between any two of which an update does not pass.
+// quietVolumes are volumes between any two of which whatMayEnd drops an update.
 func quietVolumes(t *testing.T) []*corev1.PersistentVolume {
 	t.Helper()
 	all, passes := everyVolume(), whatMayEnd()
@@ -173,8 +173,8 @@ func quietVolumes(t *testing.T) []*corev1.PersistentVolume {
 	return quiet
 }
 
-// This is what whatMayEnd rests on. Should a plan come to ask more of a volume that is not
-// released, this fails, and what it asks has to pass.
+// whatMayEnd relies on this. If a plan comes to depend on more of a volume that is not released,
+// this test fails, and whatMayEnd must pass those changes.
 func TestOfAVolumeThatIsNotReleasedNothingElseCounts(t *testing.T) {
 	quiet := quietVolumes(t)
 	for _, v := range everyRecord() {
@@ -185,7 +185,7 @@ func TestOfAVolumeThatIsNotReleasedNothingElseCounts(t *testing.T) {
 			}
 		}
 	}
-	// It would not get far without a client.
+	// The reconciler has no client, so any read or write would fail.
 	r := &reconciler{ownBinder: true, clock: testclock.NewFakePassiveClock(now)}
 	for _, vol := range quiet {
 		if result, err := r.strangers(t.Context(), &View{Volume: vol}); err != nil || result != (reconcile.Result{}) {

@@ -17,10 +17,10 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// life is what becomes of one volume under a controller that may be killed.
+// life is what happens to one volume under a controller that may be killed.
 type life struct {
 	name string
-	// phase is that of the record in the beginning.
+	// phase is the record's first phase.
 	phase    tarnv1.VolumePhase
 	failures int
 	kept     bool
@@ -54,7 +54,7 @@ func TestAVolumeEndsOnceWhereverTheControllerIsKilled(t *testing.T) {
 	}
 }
 
-// check wants so many deletion pods to have run, and nothing to have been amiss.
+// check checks the number of deletion pods that ran, and that nothing went wrong.
 func (w *world) check(pods int) {
 	w.T.Helper()
 	if ran := w.kubelet.Ran(tarnv1.StepDeletion); len(ran) != pods {
@@ -92,14 +92,14 @@ func deletes(w *world) {
 	w.ended()
 }
 
-// keeps has the volume deleted once its claim is gone.
+// keeps deletes the volume once it is Released.
 func keeps(w *world) {
 	w.released()
 	w.Must(w.Client.Delete(w.Ctx, w.vol))
 	w.ended()
 }
 
-// forgets has the record given up once its claim is gone.
+// forgets gives up the record once the volume is Released.
 func forgets(w *world) {
 	w.released()
 	w.Must(w.Client.Patch(w.Ctx, w.record.DeepCopy(), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %q}}}`, tarnv1.AnnotationForget, w.record.UID))))
@@ -121,7 +121,7 @@ func (w *world) released() {
 	})
 }
 
-// undoes has what a failed creation left undone, and the record given to provision.
+// undoes waits until a failed creation is undone and the record is handed back to provision.
 func undoes(w *world) {
 	w.Eventually("the record to be handed back", func() string {
 		now := &tarnv1.PavVolume{}

@@ -20,7 +20,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// ending is the controller before an API server that has a record on its way out.
+// ending is the controller with an API server that has a record being deleted.
 type ending struct {
 	*reconciler
 	t      *testing.T
@@ -73,7 +73,7 @@ func (e *ending) pods() int {
 	return len(pods.Items)
 }
 
-// byHand is a volume written by hand.
+// byHand is a volume that a user wrote.
 func byHand(handle string) *corev1.PersistentVolume {
 	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "by-hand"}}
 	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "prov", VolumeHandle: handle}
@@ -89,9 +89,9 @@ func goes(phase tarnv1.VolumePhase, handle string) *tarnv1.PavVolume {
 func TestAFailedCreationUnderAnothersHandleIsNotUndone(t *testing.T) {
 	for _, c := range []struct {
 		name       string
-		handle     string // of the record
+		handle     string // the record's handle
 		other      client.Object
-		wantHolder string // empty where it is undone
+		wantHolder string // empty if the creation is undone
 	}{
 		{"a volume written by hand has it", "shelf-7", byHand("shelf-7"), `PersistentVolume "by-hand"`},
 		{"one has what would have been its own", "", byHand("pvc-u1"), `PersistentVolume "by-hand"`},
@@ -142,7 +142,7 @@ func TestAReleasedVolumeIsNotDeletedUnderAnotherOfItsHandle(t *testing.T) {
 		condition.Reason != steppod.ReasonHandleTaken || !strings.Contains(condition.Message, `PersistentVolume "by-hand"`) {
 		t.Errorf("the record is %s, %d pods, condition %+v", status.Phase, e.pods(), condition)
 	}
-	if told := len(e.events.Events); told != 2 { // once to the volume, once to the record
+	if told := len(e.events.Events); told != 2 { // one about the volume, one about the record
 		t.Errorf("%d Events", told)
 	}
 	if err := e.store.Delete(t.Context(), other); err != nil {
@@ -165,7 +165,7 @@ func TestWhatOfSeveralVolumesOfAHandleIsDeletedFirst(t *testing.T) {
 		name       string
 		phase      tarnv1.VolumePhase
 		holders    []kube.Holder
-		wantPhase  tarnv1.VolumePhase // of the status that is written; empty where it goes on
+		wantPhase  tarnv1.VolumePhase // of the status written; empty if the deletion continues
 		wantReason string
 	}{
 		{"a deletion that is alone goes on", deleting, nil, "", ""},

@@ -26,8 +26,9 @@ const (
 	actionForgotten = "Forget"
 )
 
-// decideForgotten ends a record that an administrator has given up, whatever its phase: its
-// pods first, which may be at work on the storage. A volume that a claim has is not given up.
+// decideForgotten removes a record that an administrator gave up, in any phase. It stops the
+// record's pods first, as they may be working on the storage. It does not give up a volume that a
+// claim has.
 func decideForgotten(v *View, now time.Time) Plan {
 	pods := v.Others
 	if v.Pod != nil && !steppod.Ended(v.Pod) {
@@ -46,8 +47,8 @@ func decideForgotten(v *View, now time.Time) Plan {
 	return Plan{Act: ActForget}
 }
 
-// giveUpRecord lets PersistentVolume and record go. A volume that was written, staged or
-// bound a moment ago shows in the live look.
+// giveUpRecord removes PersistentVolume and record. It checks live first, for a volume that was
+// written, staged or bound a moment ago.
 func (r *reconciler) giveUpRecord(ctx context.Context, v *View) error {
 	if err := r.confirmIdle(ctx, v); err != nil {
 		return err
@@ -66,18 +67,18 @@ func (r *reconciler) giveUpRecord(ctx context.Context, v *View) error {
 	return nil
 }
 
-// retried says whether an administrator has asked for the attempt after the current one.
+// retried says whether an administrator asked for the attempt after the current one.
 func retried(v *View) bool {
 	return steppod.Retried(v.Record, tarnv1.StepDeletion, v.Record.Status.DeletionAttempts)
 }
 
-// retriesWaiting says whether that is so while the deletion pod waits to start, or is not
-// there. One that runs comes to its end first.
+// retriesWaiting says whether a retry was asked for and the deletion pod has not started or does
+// not exist. A running pod finishes first.
 func retriesWaiting(v *View) bool {
 	return retried(v) && (v.Observed.State == steppod.PodAbsent || v.Observed.State == steppod.PodStarting)
 }
 
-// recordFor is the record with which the templates of a deletion attempt are evaluated.
+// recordFor returns the record with which a deletion attempt evaluates its templates.
 func (r *reconciler) recordFor(ctx context.Context, record *tarnv1.PavVolume, attempt int32) (*tarnv1.PavVolume, error) {
 	if !steppod.UndoneWithCurrentClass(record, attempt) {
 		return record, nil

@@ -51,7 +51,7 @@ func TestAnUndoingThatIsRetriedHasTheClassAsItIsNow(t *testing.T) {
 		name  string
 		phase tarnv1.VolumePhase
 		class *storagev1.StorageClass
-		// after is the attempt that the annotation names; the current one is 1 and has failed.
+		// after is the attempt that the annotation names. The current one is 1 and has failed.
 		after int32
 		want  string
 	}{

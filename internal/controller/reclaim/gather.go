@@ -18,28 +18,28 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// View is all that is known about one volume that may have to go. What does not
-// exist is nil.
+// View is all that is known about one volume that may have to be deleted. Objects that do not exist
+// are nil.
 type View struct {
 	Record      *tarnv1.PavVolume
 	Volume      *corev1.PersistentVolume
 	Provisioner *pavv1.PavProvisioner
-	// Namespace is Tarn's own: what its claims had is nobody's data.
+	// Namespace is Tarn's own namespace. The volumes of its claims hold no user data.
 	Namespace string
-	// Retention is what is said about how long the released volume is to be kept.
+	// Retention is what objects of the cluster say about how long to keep the released volume.
 	Retention volume.Retention
 	// Stages are the stages of the volume, on any node.
 	Stages []tarnv1.PavStage
-	// Others are the record's other pods that have not ended: those that are still
-	// creating, and deletion pods of earlier attempts.
+	// Others are the record's other pods that have not ended: creation pods that still run, and
+	// deletion pods of earlier attempts.
 	Others []corev1.Pod
-	// Pod is the deletion pod of the current attempt; Observed what it tells.
+	// Pod is the deletion pod of the current attempt; Observed is its state.
 	Pod      *corev1.Pod
 	Observed steppod.Observation
 }
 
-// gather reads the View of one volume from the cache. Where there is no record, the
-// rest but the PersistentVolume is left out.
+// gather reads the View of one volume from the cache. Without a record, it reads only the
+// PersistentVolume.
 func (r *reconciler) gather(ctx context.Context, key client.ObjectKey) (*View, error) {
 	v := &View{Namespace: r.namespace}
 	var err error
@@ -66,8 +66,8 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey) (*View, e
 	return v, r.gatherPods(ctx, v)
 }
 
-// retention asks who may say something about a volume. The class counts as it was when
-// the volume was made where it is gone: that takes nothing back.
+// retention reads the retention of a volume. If the class is gone, it uses the class as it was when
+// the volume was created, so that deleting a class shortens no retention.
 func (r *reconciler) retention(ctx context.Context, reader client.Reader, v *View) (volume.Retention, error) {
 	former := &storagev1.StorageClass{}
 	if err := json.Unmarshal(v.Record.Spec.ClassSnapshot.Raw, former); err != nil {
@@ -92,7 +92,7 @@ func (r *reconciler) gatherPods(ctx context.Context, v *View) error {
 			v.Others = append(v.Others, *pod)
 		}
 	}
-	// The cache lists them in any order, and the first is told of.
+	// The cache lists them in any order, and messages name the first.
 	slices.SortFunc(v.Others, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})

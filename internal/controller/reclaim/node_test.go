@@ -17,7 +17,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// ofNode is the end of a volume of node n1, which only the given objects may have.
+// ofNode is a world with a volume of node n1. The node exists only if it is among objects.
 func ofNode(t *testing.T, phase tarnv1.VolumePhase, objects ...client.Object) *ending {
 	t.Helper()
 	record := goes(phase, "shelf-7")
@@ -79,7 +79,7 @@ func TestAVolumeOfANodeThatIsGoneWaitsForItOrAWord(t *testing.T) {
 	if e.status().Phase != tarnv1.VolumeDeleting || e.pods() > 0 || said == nil || said.Reason != steppod.ReasonNodeGone || !strings.Contains(said.Message, "kubectl delete pavvolume pvc-u1") {
 		t.Errorf("status %+v with %d pods, want it to wait, and the command", e.status(), e.pods())
 	}
-	if told := len(e.events.Events); told != 2 { // once to the volume, once to the record
+	if told := len(e.events.Events); told != 2 { // one about the volume, one about the record
 		t.Errorf("%d Events", told)
 	}
 
@@ -118,7 +118,8 @@ func TestAVolumeOfANodeThatIsGoneWaitsForItOrAWord(t *testing.T) {
 	}
 }
 
-// theWordIsTaken deletes the record of a volume whose node is gone, upon which it must go.
+// theWordIsTaken deletes the record of a volume whose node is gone, and checks that the record is
+// removed.
 func theWordIsTaken(t *testing.T, e *ending) {
 	t.Helper()
 	record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-u1"}}

@@ -17,18 +17,18 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// goesInOrder looks until the volume has gone, and wants its deletion pod to have ended before
-// it goes, and it to go before its finalizer and that before the record.
+// goesInOrder reconciles until the volume is gone. It checks the order: the deletion pod ends, the
+// volume is deleted, its finalizer is removed, the record is deleted.
 func (e *ending) goesInOrder(number string) {
 	e.t.Helper()
-	var gone []string // but for pods
+	var gone []string // without pods
 	store, ok := e.store.(client.WithWatch)
 	if !ok {
 		e.t.Fatalf("the client is %T", e.store)
 	}
 	e.client = interceptor.NewClient(store, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			o.SetCreationTimestamp(metav1.NewTime(now)) // which it has from no API server here
+			o.SetCreationTimestamp(metav1.NewTime(now)) // there is no API server to set it
 			return c.Create(ctx, o, opts...)
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
@@ -62,7 +62,7 @@ func (e *ending) goesInOrder(number string) {
 	if err := e.store.Update(e.t.Context(), pod); err != nil {
 		e.t.Fatal(err)
 	}
-	pod.Status.Phase = corev1.PodSucceeded // a deletion is over by the kubelet's word alone
+	pod.Status.Phase = corev1.PodSucceeded // the kubelet's status alone says that a deletion is done
 	if err := e.store.Status().Update(e.t.Context(), pod); err != nil {
 		e.t.Fatal(err)
 	}

@@ -67,11 +67,11 @@ const (
 	eventUndoSkipped = "UndoSkipped"
 )
 
-// retentionLook is how often a retention is looked at again: no event of the volume
-// tells when its class or its set says another.
+// retentionLook is how often a retention is checked. No event of the volume reports a change of its
+// class or its set.
 const retentionLook = time.Minute
 
-// Act is what a reconcile does; a closed set.
+// Act is what a reconcile does. It is a closed set.
 type Act string
 
 // The acts. Each is idempotent.
@@ -80,25 +80,24 @@ const (
 	ActNone Act = "None"
 	// ActStatus: write Plan.Status.
 	ActStatus Act = "Status"
-	// ActDelete: the volume is released and its policy is Delete: after live looks,
-	// write Plan.Status, whose phase is Deleting.
+	// ActDelete: the volume is released and its policy is Delete. After live checks, write
+	// Plan.Status, whose phase is Deleting.
 	ActDelete Act = "Delete"
-	// ActStop: remove Plan.Stop, pods that must have ended before anything goes on.
+	// ActStop: remove Plan.Stop, pods that must end before the next step.
 	ActStop Act = "Stop"
-	// ActLost: after a live look, say that the PersistentVolume was removed by force.
+	// ActLost: after a live check, record that the PersistentVolume was removed by force.
 	ActLost Act = "Lost"
-	// ActRun: after a live look, begin or repeat attempt Plan.Attempt.
+	// ActRun: after a live check, begin or repeat attempt Plan.Attempt.
 	ActRun Act = "Run"
 	// ActUndone: hand the record back to provision.
 	ActUndone Act = "Undone"
 	// ActDeleted: the storage is gone: remove the PersistentVolume, then the record.
 	ActDeleted Act = "Deleted"
-	// ActKeep: the PersistentVolume is being removed and its policy is Retain: say so
-	// in the record, let the PersistentVolume go, then remove the record. The storage
-	// stays.
+	// ActKeep: the PersistentVolume is being deleted and its policy is Retain. Record that, release
+	// the PersistentVolume, then remove the record. The storage stays.
 	ActKeep Act = "Keep"
-	// ActForget: after a live look, remove the PersistentVolume, then the record. Whatever
-	// storage they stand for stays.
+	// ActForget: after a live check, remove the PersistentVolume, then the record. Their storage,
+	// if any, stays.
 	ActForget Act = "Forget"
 )
 
@@ -109,20 +108,20 @@ type Plan struct {
 	Stop   []corev1.Pod
 	// Attempt of the deletion pod, for ActRun.
 	Attempt int32
-	// Warning is told to volume and record as an Event; empty for none. Its reason is
-	// WarningReason, VolumeFailedDelete where that is empty.
+	// Warning is the text of an Event about volume and record; empty for none. Its reason is
+	// WarningReason; empty means VolumeFailedDelete.
 	Warning, WarningReason string
-	// WaitAction and WaitNote tell what keeps the pod from starting; empty for nothing. See
+	// WaitAction and WaitNote are the Event that says why the pod cannot start; empty for none. See
 	// steppod.Observation.WaitEvent.
 	WaitAction, WaitNote string
-	// Notice is told like a Warning, but of what is in order: that the volume is in use
-	// still, and goes when it is not.
+	// Notice is posted like a Warning, but as a Normal Event: the volume is still in use, and is
+	// deleted after that.
 	Notice string
-	// Next is when to look again though no event tells; zero: not needed.
+	// Next is when to reconcile again without an event; zero means never.
 	Next time.Time
 }
 
-// decide says what the View asks for.
+// decide returns the plan for a View.
 func decide(v *View, now time.Time) Plan {
 	if steppod.Forgotten(v.Record) {
 		return decideForgotten(v, now)
@@ -132,7 +131,7 @@ func decide(v *View, now time.Time) Plan {
 		return decideCreated(v, now)
 	case tarnv1.VolumeUndoing, tarnv1.VolumeDeleting:
 		return decideDestroying(v, now)
-	default: // up to here the record is provision's
+	default: // until then provision handles the record
 		return Plan{Act: ActNone}
 	}
 }
@@ -159,9 +158,9 @@ func decideCreated(v *View, now time.Time) Plan {
 		}
 		return Plan{Act: ActDelete, Status: deleting(v.Record)}
 	case corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimRecycle:
-		// left alone, until somebody removes the PersistentVolume
+		// keep it until a user deletes the PersistentVolume
 		return decideRetained(v)
-	default: // the API server knows a policy that this does not
+	default: // a policy that the API server knows and Tarn does not
 		p := say(v, reasonPolicy, fmt.Sprintf("reclaim policy %q is unknown, so the volume is kept; set it to Delete, Retain or Recycle", vol.Spec.PersistentVolumeReclaimPolicy))
 		if p.Status != nil {
 			p.Warning, p.WarningReason = meta.FindStatusCondition(p.Status.Conditions, tarnv1.ConditionDeletable).Message, eventUnknownPolicy
@@ -170,8 +169,8 @@ func decideCreated(v *View, now time.Time) Plan {
 	}
 }
 
-// decideRetained keeps the storage of a released volume; with its PersistentVolume the
-// record goes.
+// decideRetained keeps the storage of a released volume. The record is removed together with the
+// PersistentVolume.
 func decideRetained(v *View) Plan {
 	if v.Volume.DeletionTimestamp == nil {
 		return takeBackWord(v)
@@ -181,8 +180,8 @@ func decideRetained(v *View) Plan {
 	return Plan{Act: ActKeep, Status: status}
 }
 
-// released says whether nobody has a claim to a volume any more. One whose claimRef
-// was cleared, or names a claim yet to come, is about to be used again.
+// released says whether no claim can use a volume any more. A volume whose claimRef was cleared, or
+// names a future claim, is about to be used again.
 func released(vol *corev1.PersistentVolume) bool {
 	if vol.DeletionTimestamp != nil {
 		return vol.Status.Phase != corev1.VolumeBound
@@ -190,8 +189,8 @@ func released(vol *corev1.PersistentVolume) bool {
 	return vol.Status.Phase == corev1.VolumeReleased && vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID != ""
 }
 
-// protected keeps the storage of a volume that carries the label against deletion: the
-// API server would keep the volume itself, which then would stand for nothing.
+// protected keeps the storage of a volume with the label against deletion. The API server would
+// refuse to delete the PersistentVolume, which would then have no storage.
 func protected(v *View) Plan {
 	if c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable); c != nil && c.Reason == reasonTakenBack {
 		return Plan{Act: ActNone}
@@ -200,15 +199,15 @@ func protected(v *View) Plan {
 		tarnv1.LabelDeletionProtection, v.Volume.Name, tarnv1.LabelDeletionProtection))
 }
 
-// kept says why the data of the released volume is not to be destroyed yet, and until
-// when. The trash holds such volumes before they are released; this is for those that
-// were faster, and for where it does not run.
+// kept says why the data of the released volume must not be destroyed yet, and until when. The
+// retention controller sets policy Retain on such volumes before they are released. This check
+// covers volumes released before it could, and clusters where it does not run.
 func (v *View) kept(now time.Time) (why string, until time.Time) {
 	return volume.KeptBy(v.Volume, v.Retention, v.Namespace, now)
 }
 
-// retained waits until the retention of a volume is over, and looks now and then
-// whether it still stands.
+// retained waits until the retention of a volume ends, and checks regularly whether it still
+// applies.
 func retained(v *View, why string, next time.Time) Plan {
 	if c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable); c != nil && c.Reason == reasonTakenBack {
 		return Plan{Act: ActNone, Next: next}
@@ -218,7 +217,7 @@ func retained(v *View, why string, next time.Time) Plan {
 	return p
 }
 
-// takeBackWord removes a condition that no longer holds from a volume in use.
+// takeBackWord removes an outdated condition from a volume in use.
 func takeBackWord(v *View) Plan {
 	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
 	if c == nil || c.Reason == reasonTakenBack {
@@ -229,9 +228,9 @@ func takeBackWord(v *View) Plan {
 	return Plan{Act: ActStatus, Status: status}
 }
 
-// decideWithoutVolume treats a record whose PersistentVolume was removed by force,
-// its finalizer taken off by hand. The storage is still there and only the record
-// knows it, so it goes when somebody deletes the record, not before.
+// decideWithoutVolume handles a record whose PersistentVolume was removed by force, by removing its
+// finalizer by hand. The storage still exists, and only the record knows it. The storage is deleted
+// only when a user deletes the record.
 func decideWithoutVolume(v *View) Plan {
 	if c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable); c != nil && c.Reason == reasonKept {
 		return Plan{Act: ActKeep}
@@ -247,11 +246,12 @@ func decideWithoutVolume(v *View) Plan {
 	return lost
 }
 
-// sharedHandle says what becomes of a deletion whose handle other volumes have: the deletion
-// pod would delete the data of one that is to live. A released volume waits for the others,
-// but for those that were never used, which are undone after it. Such a one waits for
-// whatever is deleted before it, and is disputed if another is to live. shared is false
-// where nothing is in the way.
+// sharedHandle decides about a deletion whose handle other volumes have: the deletion pod could
+// delete the data of a volume that stays.
+//
+// A released volume waits for the others, except failed creations, which are undone after it. A
+// failed creation waits for volumes that are deleted before it, and becomes Disputed if another
+// volume stays. shared is false if the deletion may continue.
 func sharedHandle(v *View, handle string, holders []kube.Holder, now time.Time) (p Plan, shared bool) {
 	record := v.Record
 	if record.Status.Phase != tarnv1.VolumeUndoing {
@@ -289,7 +289,7 @@ func deleting(record *tarnv1.PavVolume) *tarnv1.PavVolumeStatus {
 	return status
 }
 
-// decideDestroying brings the deletion pod of a record in Undoing or Deleting on.
+// decideDestroying takes the next step of a deletion, for a record in Undoing or Deleting.
 func decideDestroying(v *View, now time.Time) Plan {
 	if takenBack(v, now) {
 		return takeBack(v, now)
@@ -304,7 +304,7 @@ func decideDestroying(v *View, now time.Time) Plan {
 		if at != nil && now.Before(at.Time) && !mended(v) && !retried(v) {
 			return Plan{Act: ActNone, Next: at.Time}
 		}
-		if v.Pod != nil && !steppod.Ended(v.Pod) { // its time was up, but it may still be at work
+		if v.Pod != nil && !steppod.Ended(v.Pod) { // past its deadline, but it may still be working
 			return stop(v, []corev1.Pod{*v.Pod}, now)
 		}
 		return run(v, v.Record.Status.DeletionAttempts+1, now)
@@ -326,9 +326,8 @@ func decideDestroying(v *View, now time.Time) Plan {
 	}
 }
 
-// takenBack says whether the volume is no longer to be deleted: somebody has bound it
-// again, has set its policy to Retain, has protected it, or given it a retention, to stop
-// just this.
+// takenBack says whether the volume must not be deleted any more. To stop the deletion, a user may
+// have bound the volume again, set its policy to Retain, protected it or given it a retention.
 func takenBack(v *View, now time.Time) bool {
 	if v.Record.Status.Phase != tarnv1.VolumeDeleting || v.Volume == nil {
 		return false
@@ -338,7 +337,7 @@ func takenBack(v *View, now time.Time) bool {
 		volume.DeletionProtected(v.Volume) || why != ""
 }
 
-// takeBack ends a deletion that is no longer wanted, as soon as no pod is at it.
+// takeBack cancels a deletion once no pod works on it.
 func takeBack(v *View, now time.Time) Plan {
 	if v.Pod != nil && !steppod.Ended(v.Pod) {
 		return stop(v, []corev1.Pod{*v.Pod}, now)
@@ -355,7 +354,7 @@ func takeBack(v *View, now time.Time) Plan {
 	return p
 }
 
-// mended says whether the provisioner was changed since it failed.
+// mended says whether the provisioner changed since the last failure.
 func mended(v *View) bool {
 	last := v.Record.Status.LastError
 	return last != nil && v.Provisioner != nil && last.ProvisionerGeneration != 0 && last.ProvisionerGeneration != v.Provisioner.Generation
@@ -364,7 +363,7 @@ func mended(v *View) bool {
 func run(v *View, attempt int32, now time.Time) Plan {
 	if v.Provisioner == nil || v.Provisioner.UID != v.Record.Spec.Provisioner.UID {
 		if v.Record.DeletionTimestamp != nil {
-			return done(v, now) // the word that the storage was removed by hand
+			return done(v, now) // deleting the record confirms that the storage was removed by hand
 		}
 		return say(v, reasonProvisioner, fmt.Sprintf(
 			"PavProvisioner %q, which created the volume, is gone, and nothing else can delete its storage; delete the storage by hand, then: kubectl delete pavvolume %s",
@@ -373,7 +372,7 @@ func run(v *View, attempt int32, now time.Time) Plan {
 	return Plan{Act: ActRun, Attempt: attempt}
 }
 
-// done says what follows when nothing of the storage is left.
+// done returns what follows when the storage is gone.
 func done(v *View, now time.Time) Plan {
 	if v.Record.Status.Phase == tarnv1.VolumeDeleting {
 		return Plan{Act: ActDeleted}
@@ -381,9 +380,9 @@ func done(v *View, now time.Time) Plan {
 	return Plan{Act: ActUndone, Status: undone(v.Record, now)}
 }
 
-// undone is the status with which provision takes over again: the claim may still want a
-// volume, after a pause if the attempt failed. The count of deletions goes on, since it
-// names their pods: what this one has done must not be taken for what a later one is to do.
+// undone is the status that hands the record back to provision. The claim may still need a volume;
+// after a failed attempt, provision waits for the backoff. The count of deletions continues, as it
+// names their pods: an earlier pod must not count as a later one.
 func undone(record *tarnv1.PavVolume, now time.Time) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.Phase, status.Handle, status.Capacity = tarnv1.VolumePending, "", 0
@@ -391,18 +390,17 @@ func undone(record *tarnv1.PavVolume, now time.Time) *tarnv1.PavVolumeStatus {
 	if e := status.LastError; e != nil {
 		status.NextAttemptTime = steppod.RetryAt(record, status.Attempts, now)
 		if c := meta.FindStatusCondition(status.Conditions, tarnv1.ConditionProvisioned); c != nil && e.Step == tarnv1.StepDeletion {
-			e.Step, e.Reason, e.Message = tarnv1.StepCreation, c.Reason, c.Message // that of the undoing is over
+			e.Step, e.Reason, e.Message = tarnv1.StepCreation, c.Reason, c.Message // the deletion's error is resolved
 		}
 	}
-	if !record.Spec.WaitsForNode { // else provision gives the node back to the scheduler
+	if !record.Spec.WaitsForNode { // else provision lets the scheduler select again
 		status.NodeName = ""
 	}
 	meta.RemoveStatusCondition(&status.Conditions, tarnv1.ConditionDeletable)
 	return status
 }
 
-// failed records a failed deletion; the next attempt is due after a pause that
-// doubles with each.
+// failed records a failed deletion. The next attempt is due after a pause that doubles each time.
 func failed(v *View, err *steppod.StepError, attempt int32, now time.Time) *tarnv1.PavVolumeStatus {
 	record := v.Record
 	status := record.Status.DeepCopy()
@@ -413,7 +411,7 @@ func failed(v *View, err *steppod.StepError, attempt int32, now time.Time) *tarn
 	return status
 }
 
-// begun is the status written before a deletion pod is started.
+// begun is the status written before a deletion pod starts.
 func begun(record *tarnv1.PavVolume, attempt int32, namespace string) *tarnv1.PavVolumeStatus {
 	status := record.Status.DeepCopy()
 	status.DeletionAttempts, status.NextDeletionTime = attempt, nil
@@ -426,7 +424,7 @@ func underWay(status *tarnv1.PavVolumeStatus, record *tarnv1.PavVolume, attempt 
 	condition(status, record, metav1.ConditionTrue, reasonDeleting, fmt.Sprintf("attempt %d is running", attempt))
 }
 
-// say writes why the volume cannot go yet, if that is news.
+// say records why the volume cannot be deleted yet, if that is news.
 func say(v *View, reason, message string) Plan {
 	status := v.Record.Status.DeepCopy()
 	if !condition(status, v.Record, metav1.ConditionFalse, reason, message) {
@@ -435,8 +433,8 @@ func say(v *View, reason, message string) Plan {
 	return Plan{Act: ActStatus, Status: status}
 }
 
-// inUse says that the volume goes when it is no longer in use, and tells it, if that is
-// news.
+// inUse records that the volume is deleted once it is no longer in use, and posts an Event if that
+// is news.
 func inUse(v *View, reason, message string) Plan {
 	p := say(v, reason, message)
 	if p.Status != nil {

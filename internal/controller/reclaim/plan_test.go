@@ -39,7 +39,7 @@ func volumeIs(phase corev1.PersistentVolumePhase, policy corev1.PersistentVolume
 	}
 }
 
-// withVolume gives a record that is past Created its PersistentVolume.
+// withVolume gives a record its PersistentVolume.
 func withVolume(phase corev1.PersistentVolumePhase, policy corev1.PersistentVolumeReclaimPolicy) func(*View) {
 	return func(v *View) {
 		v.Volume = testkit.Volume(v.Record)
@@ -53,7 +53,8 @@ func retention(said volume.Retention) func(*View) {
 	return func(v *View) { v.Retention = said }
 }
 
-// retriedAfter is a deletion whose current attempt is not to be paused after.
+// retriedAfter makes the given attempt the current one, and asks for a retry after it without a
+// pause.
 func retriedAfter(attempt int32) func(*View) {
 	return func(v *View) {
 		v.Record.Status.DeletionAttempts = attempt
@@ -232,7 +233,7 @@ func TestUndoneForgetsTheHandleAndPausesBeforeTheNextAttempt(t *testing.T) {
 
 func TestADeletionAfterAnUndoingHasAPodOfItsOwn(t *testing.T) {
 	v := viewOf(tarnv1.VolumeCreated, volumeIs(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete, false))
-	v.Record.Status.DeletionAttempts = 1 // that of the undoing, whose pod may still be there
+	v.Record.Status.DeletionAttempts = 1 // that of the undoing, whose pod may still exist
 	if got := decide(v, now); got.Status.DeletionAttempts != 2 {
 		t.Errorf("deletion attempt = %d, want 2", got.Status.DeletionAttempts)
 	}

@@ -16,12 +16,12 @@ import (
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumes/status,verbs=patch
 
-// Refusal is why nobody ends a released volume of which Tarn has no record.
+// Refusal is why no provisioner deletes a released volume that has no record.
 type Refusal struct{ Reason, Message string }
 
-// refusalOf says why a released volume cannot be ended as its policy says, as Kubernetes'
-// binder does; nil where somebody else sees to it. A volume of policy Delete is its
-// provisioner's, and a CSI volume its driver's. What was made by hand is nobody's.
+// refusalOf returns why a released volume cannot be handled by its policy, as Kubernetes' binder
+// would; nil if Tarn need not act. The provisioner of a volume of policy Delete deletes it, and the
+// driver deletes a CSI volume. No program deletes a volume that was created by hand.
 func refusalOf(vol *corev1.PersistentVolume, namespace string) *Refusal {
 	by, made := vol.Annotations[volume.AnnProvisionedBy], vol.Annotations[volume.AnnProvisionedBy] != ""
 	inTree := strings.HasPrefix(by, "kubernetes.io/") && volume.MigratedTo(by) == ""
@@ -41,8 +41,8 @@ func refusalOf(vol *corev1.PersistentVolume, namespace string) *Refusal {
 	return &Refusal{eventDeleteFailed, "no deleter: no provisioner created the volume, so none deletes it; delete its storage by hand, then the PersistentVolume, or set reclaim policy Retain to keep it or Recycle to use it again"}
 }
 
-// strangers looks at a volume without a record: it lets go of what was ours, and, in the
-// place of Kubernetes' binder, fails a volume that nobody ends.
+// strangers handles a volume without a record. It releases a PersistentVolume that was Tarn's. In
+// place of Kubernetes' binder, it sets a volume to Failed if no provisioner deletes it.
 func (r *reconciler) strangers(ctx context.Context, v *View) (reconcile.Result, error) {
 	now := r.clock.Now()
 	if err := r.forget(ctx, v); err != nil || v.Volume == nil || !r.ownBinder {
@@ -62,7 +62,7 @@ func (r *reconciler) strangers(ctx context.Context, v *View) (reconcile.Result, 
 	return kube.Outcome(r.refuse(ctx, v.Volume, refusal), time.Time{}, now)
 }
 
-// refuse writes phase Failed, as the version that it was decided on, and tells why.
+// refuse sets phase Failed, if the volume is unchanged since the decision, and posts the reason.
 func (r *reconciler) refuse(ctx context.Context, vol *corev1.PersistentVolume, refusal *Refusal) error {
 	to := vol.DeepCopy()
 	to.Status.Phase, to.Status.Message = corev1.VolumeFailed, refusal.Message

@@ -12,7 +12,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// local is a released volume of policy Delete that was made by hand.
+// local is a released volume of policy Delete that was created by hand.
 func local(changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-u1", Annotations: map[string]string{}}}
 	vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
@@ -45,7 +45,7 @@ func TestWhoEndsAReleasedVolumeWithoutARecord(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		vol  *corev1.PersistentVolume
-		// want is the reason told, empty where it is left alone.
+		// want is the reason of the Event, empty if the volume is left alone.
 		want string
 	}{
 		{"case 126: nobody, where it was made by hand", local(), eventDeleteFailed},

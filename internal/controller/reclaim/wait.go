@@ -13,8 +13,8 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// await waits for the deletion pod, and says what that waits for, if it is anything out of
-// the ordinary, until it is so no more.
+// await waits for the deletion pod. It reports what the pod waits for if that is unusual, and the
+// end of that wait.
 func await(v *View) Plan {
 	o, p := v.Observed, Plan{Act: ActNone}
 	switch {
@@ -34,8 +34,7 @@ func await(v *View) Plan {
 	return p
 }
 
-// waitedFor is what the deletion pod was last seen to wait for, empty where it was nothing
-// out of the ordinary.
+// waitedFor is what the deletion pod was last seen to wait for, empty if that was nothing unusual.
 func waitedFor(v *View) string {
 	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
 	if c == nil || c.Reason != reasonPodWaits {
@@ -44,15 +43,15 @@ func waitedFor(v *View) string {
 	return c.Message
 }
 
-// stop removes pods that must have ended before anything goes on. What long does not go is
-// told, since it holds the volume up until a person has looked at its node.
+// stop removes pods that must end before the next step. It warns of a pod that stays long, as that
+// blocks the volume until a user checks the pod's node.
 func stop(v *View, pods []corev1.Pod, now time.Time) Plan {
 	var next time.Time
 	overdue := ""
 	for i := range pods {
 		o := steppod.Observe(&pods[i], v.Record.UID, now)
 		if o.State != steppod.PodGoing {
-			continue // its end, or that it goes, is an event
+			continue // its end, or the begin of its deletion, is an event
 		}
 		next, overdue = kube.Sooner(next, o.CheckAt), cmp.Or(overdue, o.Message)
 	}
@@ -64,9 +63,9 @@ func stop(v *View, pods []corev1.Pod, now time.Time) Plan {
 	return p
 }
 
-// withoutNode says what becomes of a volume whose node is gone. What a creation has left
-// there holds nobody's data, and its claim is to get a volume elsewhere. A volume that was
-// used waits for its node, or for the word that its storage is gone.
+// withoutNode decides about a volume whose node is gone. Leftovers of a creation there hold no user
+// data, and their claim gets a volume elsewhere. A volume that was used waits for its node, or
+// until a user deletes the record to confirm that the storage is gone.
 func withoutNode(v *View, now time.Time) Plan {
 	node := v.Record.Status.NodeName
 	switch {

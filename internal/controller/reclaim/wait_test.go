@@ -55,8 +55,8 @@ func TestADeletionPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T)
 	}
 }
 
-// A pod whose node does not confirm that it is gone holds its volume up until a person has
-// looked: that is told, with the command, whatever the pod was at.
+// A pod whose node does not confirm its end blocks its volume until a user checks the node. A
+// Warning says so, with the command, whatever the pod was doing.
 func TestAPodThatDoesNotGoIsToldWhateverItWasAt(t *testing.T) {
 	asked := metav1.NewTime(now.Add(-time.Minute))
 	going := func(v *View) corev1.Pod {

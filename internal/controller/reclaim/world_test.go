@@ -27,20 +27,20 @@ const testNamespace = "tarn-system"
 
 func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
-// world is one claim with its volume, record and storage, and a stand-in for the binder,
-// protection, the garbage collector and the kubelet, which runs deletion pods.
+// world is one claim with its volume, record and storage. It also fakes the binder, protection, the
+// garbage collector and the kubelet, which runs deletion pods.
 type world struct {
 	testkit.World
 	claim  *corev1.PersistentVolumeClaim
 	record *tarnv1.PavVolume
 	vol    *corev1.PersistentVolume
-	// kept says that the storage is to outlive the volume.
+	// kept says that the storage must outlive the volume.
 	kept    bool
 	kubelet *steppodtest.Kubelet
 
 	mu sync.Mutex
-	// failures is how many deletion pods are still to fail; gone says that one has removed
-	// the storage, wrong what was amiss when that or the volume went.
+	// failures is how many deletion pods will still fail. gone says that a pod deleted the storage;
+	// wrong lists the problems seen when the storage or the volume was deleted.
 	failures int
 	gone     bool
 	wrong    []string
@@ -80,7 +80,7 @@ func newWorld(t *testing.T, config *rest.Config, name string, c life) *world {
 	return w
 }
 
-// ends is the end of a deletion pod, which removes the storage unless it fails.
+// ends is the result of a deletion pod, which deletes the storage unless it fails.
 func (w *world) ends(*corev1.Pod) steppodtest.End {
 	there, err := kube.Get(w.Ctx, w.Client, client.ObjectKeyFromObject(w.claim), &corev1.PersistentVolumeClaim{})
 	w.mu.Lock()
@@ -97,7 +97,8 @@ func (w *world) ends(*corev1.Pod) steppodtest.End {
 }
 
 func (w *world) round() error {
-	// Pods first: of one that was seen the record was there, so that where it is missed it is gone.
+	// Pods come first: the record of a pod existed when the pod was seen. If it is missing
+	// afterwards, it is gone.
 	pods := &corev1.PodList{}
 	podsErr := w.Client.List(w.Ctx, pods, client.InNamespace(testNamespace), client.MatchingLabels{tarnv1.LabelProvisioner: w.claim.Name})
 	claim, err := kube.Get(w.Ctx, w.Client, client.ObjectKeyFromObject(w.claim), &corev1.PersistentVolumeClaim{})
@@ -131,7 +132,7 @@ func (w *world) round() error {
 	return nil
 }
 
-// unprotect takes Kubernetes' own finalizers off.
+// unprotect removes Kubernetes' own finalizers.
 func (w *world) unprotect(o client.Object) {
 	base := o.DeepCopyObject().(client.Object)
 	o.SetFinalizers(slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return f != kube.FinalizerExternalProvisioner }))
@@ -140,7 +141,7 @@ func (w *world) unprotect(o client.Object) {
 	}
 }
 
-// volumeGone wants the storage to have gone before, but for that which is kept.
+// volumeGone checks that the storage was deleted before the volume, unless it must be kept.
 func (w *world) volumeGone() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,8 +150,8 @@ func (w *world) volumeGone() {
 	}
 }
 
-// run starts the controller as the account it has in a cluster, and gives back what
-// ends it.
+// run starts the controller with the account it has in a cluster, and returns the function that
+// stops it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.T.Helper()
 	return testkit.Run(w.Ctx, w.T, restConfig, func(mgr ctrl.Manager) error {

@@ -12,7 +12,7 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// eventAction is what Events say was being done.
+// eventAction is the action field of all Events of this package.
 const eventAction = "Expand"
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims/status,verbs=patch
@@ -21,8 +21,8 @@ const eventAction = "Expand"
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes/status,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// apply does what a plan says, up to the first error. The view follows what is
-// written, so that the next write is checked against that.
+// apply carries out a plan, up to the first error. It updates the view after each write, so that
+// the next write is checked against the result.
 func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
 	for _, a := range p.Actions {
 		if err := r.do(ctx, v, a); err != nil {

@@ -14,24 +14,24 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Kubernetes' own annotations of a claim that is resized.
+// Kubernetes' own annotations of a claim that is being resized.
 const (
 	annResizer       = "volume.kubernetes.io/storage-resizer"
 	annNoNodeResizes = "volume.kubernetes.io/node-expansion-not-required"
 )
 
-// resizeConditions are the conditions of a claim that are about its size.
+// resizeConditions are the claim conditions about its size.
 var resizeConditions = []corev1.PersistentVolumeClaimConditionType{
 	corev1.PersistentVolumeClaimResizing, corev1.PersistentVolumeClaimFileSystemResizePending,
 	corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimNodeResizeError,
 }
 
-// resizing says whether a claim asks for more than it has, or has a resize under way.
+// resizing says whether a claim requests more than it has, or has a resize in progress.
 func resizing(claim *corev1.PersistentVolumeClaim) bool {
 	return statusOf(claim) != "" || wantedOf(claim) > capacityOf(claim)
 }
 
-// journalOf is the journal of the volume's record, empty where there is none.
+// journalOf is the journal of the volume's record, empty if there is none.
 func journalOf(v *View) tarnv1.PavVolumeExpansion {
 	if v.Record == nil || v.Record.Status.Expansion == nil {
 		return tarnv1.PavVolumeExpansion{}
@@ -39,8 +39,8 @@ func journalOf(v *View) tarnv1.PavVolumeExpansion {
 	return *v.Record.Status.Expansion
 }
 
-// sizeOf is the size of the storage in bytes. Of record and volume one may be seen
-// before the other, and neither ever shrinks.
+// sizeOf is the size of the storage in bytes. The caches of record and volume may differ. Neither
+// size ever shrinks, so the larger one is right.
 func sizeOf(v *View) int64 {
 	size := quantityOf(v.Volume.Spec.Capacity)
 	if v.Record != nil {
@@ -49,7 +49,7 @@ func sizeOf(v *View) int64 {
 	return size
 }
 
-// quantityOf is a size in whole bytes, rounded up: what is asked for must fit.
+// quantityOf is a size in whole bytes, rounded up, so that a request always fits.
 func quantityOf(list corev1.ResourceList) int64 {
 	return volume.Bytes(list[corev1.ResourceStorage])
 }
@@ -74,8 +74,8 @@ func statusOf(claim *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
 	return claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 }
 
-// started is the claim while the controller's side of a resize to bytes is at work.
-// What went wrong before is kept where it is the same resize again.
+// started is the claim while the controller works on a resize to bytes. If again is set, it is the
+// same resize as before, and the claim keeps its earlier error.
 func started(old *corev1.PersistentVolumeClaim, driver string, bytes int64, again bool, now time.Time) *corev1.PersistentVolumeClaim {
 	claim := old.DeepCopy()
 	drop := slices.Clone(resizeConditions[1:])
@@ -94,7 +94,7 @@ func started(old *corev1.PersistentVolumeClaim, driver string, bytes int64, agai
 	return claim
 }
 
-// waiting is the claim whose expansion pod is under way, with what that waits for.
+// waiting is the claim while its expansion pod is in progress, with what the pod waits for.
 func waiting(old *corev1.PersistentVolumeClaim, o steppod.Observation, now time.Time) *corev1.PersistentVolumeClaim {
 	if !o.Waits() {
 		o.Message = ""
@@ -107,8 +107,7 @@ func waiting(old *corev1.PersistentVolumeClaim, o steppod.Observation, now time.
 	return claim
 }
 
-// waitedFor is what the expansion pod was last seen to wait for, empty where it was
-// nothing out of the ordinary.
+// waitedFor is what the expansion pod was last seen to wait for, empty if that was nothing unusual.
 func waitedFor(claim *corev1.PersistentVolumeClaim) string {
 	if claim == nil {
 		return ""
@@ -121,8 +120,8 @@ func waitedFor(claim *corev1.PersistentVolumeClaim) string {
 	return ""
 }
 
-// rejected is the claim after an attempt that failed. It is infeasible where another
-// one would meet the same, unless somebody changes something.
+// rejected is the claim after a failed attempt. The resize is infeasible if the next attempt would
+// fail the same way until something is changed.
 func rejected(old *corev1.PersistentVolumeClaim, err *steppod.StepError, now time.Time) *corev1.PersistentVolumeClaim {
 	claim := old.DeepCopy()
 	say(claim, corev1.PersistentVolumeClaimControllerResizeError, err.Reason, err.Message, now)
@@ -137,8 +136,8 @@ func rejected(old *corev1.PersistentVolumeClaim, err *steppod.StepError, now tim
 	return claim
 }
 
-// pending is the claim of a volume whose storage has grown and whose nodes have yet
-// to follow. The kubelet takes the size to reach from allocatedResources.
+// pending is the claim of a volume whose storage has grown and whose nodes must follow. The kubelet
+// reads the target size from allocatedResources.
 func pending(old *corev1.PersistentVolumeClaim, bytes int64, now time.Time) *corev1.PersistentVolumeClaim {
 	claim := old.DeepCopy()
 	remove(claim, resizeConditions...)
@@ -150,7 +149,7 @@ func pending(old *corev1.PersistentVolumeClaim, bytes int64, now time.Time) *cor
 	return claim
 }
 
-// finished is the claim of a volume that has grown and concerns no node.
+// finished is the claim of a volume that has grown and needs no work on a node.
 func finished(old *corev1.PersistentVolumeClaim, bytes int64) *corev1.PersistentVolumeClaim {
 	claim := old.DeepCopy()
 	remove(claim, resizeConditions...)
@@ -183,7 +182,7 @@ func remove(claim *corev1.PersistentVolumeClaim, types ...corev1.PersistentVolum
 	})
 }
 
-// say makes a condition True; its time is that of the moment it became so.
+// say sets a condition to True. Its time is that of its change to True.
 func say(claim *corev1.PersistentVolumeClaim, which corev1.PersistentVolumeClaimConditionType, reason, message string, now time.Time) {
 	c := corev1.PersistentVolumeClaimCondition{
 		Type: which, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now), Reason: reason, Message: message,

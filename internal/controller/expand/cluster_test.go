@@ -29,8 +29,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
-// cluster is one claim that is bound, its volume and record, and a stand-in for the kubelet,
-// which runs expansion pods and does the nodes' part.
+// cluster is one bound claim with its volume and record. It also fakes the kubelet, which runs
+// expansion pods and does the nodes' part.
 type cluster struct {
 	testkit.World
 	growth  growth
@@ -41,7 +41,7 @@ type cluster struct {
 	clock   testkit.PushedClock
 
 	mu sync.Mutex
-	// failures is how many pods are still to fail.
+	// failures is how many pods will still fail.
 	failures int
 }
 
@@ -76,7 +76,7 @@ func (c *cluster) makeProvisioner() *pavv1.PavProvisioner {
 	return p
 }
 
-// makeVolume makes claim, record and volume as they are once they are bound.
+// makeVolume creates claim, record and volume as they are after the binding.
 func (c *cluster) makeVolume(p *pavv1.PavProvisioner) {
 	c.T.Helper()
 	c.claim = testkit.Claim("default", c.name, "", c.name)
@@ -95,7 +95,7 @@ func (c *cluster) makeVolume(p *pavv1.PavProvisioner) {
 	c.Must(c.Client.Status().Update(c.Ctx, c.claim))
 }
 
-// Run starts the controller as the account it has in a cluster.
+// Run starts the controller with the account it has in a cluster.
 func (c *cluster) Run(restConfig *rest.Config) (stop func()) {
 	c.T.Helper()
 	return testkit.Run(c.Ctx, c.T, restConfig, func(mgr ctrl.Manager) error {
@@ -103,7 +103,7 @@ func (c *cluster) Run(restConfig *rest.Config) (stop func()) {
 	})
 }
 
-// sight is what there is of a growth.
+// sight is what exists of a growth.
 type sight struct {
 	claim  *corev1.PersistentVolumeClaim
 	record *tarnv1.PavVolume
@@ -121,14 +121,14 @@ func (c *cluster) see() (sight, error) {
 	return sight{claim, record, vol, pods.Items}, err
 }
 
-// ask has the claim ask for a size.
+// ask makes the claim request a size.
 func (c *cluster) ask(size string) {
 	c.T.Helper()
 	body := fmt.Sprintf(`{"spec": {"resources": {"requests": {"storage": %q}}}}`, size)
 	c.Must(c.Client.Patch(c.Ctx, c.claim.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(body))))
 }
 
-// ends is the end of an expansion pod. Those fail that are to reach what is asked for first.
+// ends is the result of an expansion pod. Pods for the first requested size fail.
 func (c *cluster) ends(pod *corev1.Pod) steppodtest.End {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,8 +140,8 @@ func (c *cluster) ends(pod *corev1.Pod) steppodtest.End {
 	return steppodtest.End{}
 }
 
-// round lets pods go that have ended, does the nodes' part, and puts the clock to the next
-// attempt where nothing else is to follow. What the API server refuses is left to the next one.
+// round removes pods that have ended and does the nodes' part. If only one size is requested, it
+// sets the clock to the next attempt. The next round retries what the API server rejects.
 func (c *cluster) round() error {
 	s, err := c.see()
 	if err != nil {
@@ -162,7 +162,7 @@ func (c *cluster) round() error {
 	return nil
 }
 
-// resizeOnNode is the kubelet's part, as its protocol has it.
+// resizeOnNode does the kubelet's part, as in Kubernetes' protocol.
 func (c *cluster) resizeOnNode(claim *corev1.PersistentVolumeClaim) {
 	size := claim.Status.AllocatedResources[corev1.ResourceStorage]
 	if size.String() == c.growth.tooMuch {

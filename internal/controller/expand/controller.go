@@ -24,12 +24,12 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// Options are what the controller needs beside the manager.
+// Options are what the controller needs besides the manager.
 type Options struct {
 	Steps *steppod.Steps
-	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
+	// MaxConcurrent is how many volumes are reconciled at once; 0 means one.
 	MaxConcurrent int
-	// Clock is the real one where it is nil.
+	// Clock is the clock to use; nil means the real one.
 	Clock clock.PassiveClock
 }
 
@@ -58,8 +58,8 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Complete(r)
 }
 
-// Reconcile gathers, plans and applies. A pod that the API server refuses is part of
-// what is known of the volume, so it is planned for once more.
+// Reconcile gathers, plans and applies. If the API server rejects a pod, it adds the rejection to
+// the view and plans once more.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	now := r.clock.Now()
 	v, err := r.gather(ctx, request.NamespacedName, now)
@@ -76,7 +76,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return kube.Outcome(client.IgnoreNotFound(err), p.Next, now)
 }
 
-// hasJournal lets records pass that were ever asked to grow.
+// hasJournal passes records for which an expansion was ever requested.
 func hasJournal(o client.Object) bool {
 	record, ok := o.(*tarnv1.PavVolume)
 	return ok && record.Status.Expansion != nil
@@ -86,10 +86,10 @@ func isExpansion(o client.Object) bool {
 	return o.GetLabels()[tarnv1.LabelStep] == string(tarnv1.StepExpansion)
 }
 
-// resized lets pass volumes whose size is another one now.
+// resized passes volumes whose capacity has changed.
 func resized() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false }, // its claim is an event of its own
+		CreateFunc: func(event.CreateEvent) bool { return false }, // the claim has an event of its own
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			old, ok := e.ObjectOld.(*corev1.PersistentVolume)
 			current, ok2 := e.ObjectNew.(*corev1.PersistentVolume)
@@ -106,15 +106,15 @@ func request(name string) reconcile.Request {
 
 func mapClaim(_ context.Context, o client.Object) []reconcile.Request {
 	claim, ok := o.(*corev1.PersistentVolumeClaim)
-	// One that is not Bound yet has no capacity, and would seem to ask for more.
+	// A claim that is not Bound yet has no capacity, so it would seem to request more.
 	if !ok || claim.Spec.VolumeName == "" || claim.Status.Phase != corev1.ClaimBound || !resizing(claim) {
 		return nil
 	}
 	return []reconcile.Request{request(claim.Spec.VolumeName)}
 }
 
-// mapVolume wakes a volume that was grown by hand. One that Tarn has made grows by its
-// record, which tells of it.
+// mapVolume enqueues a volume that was expanded by hand. A volume that Tarn created grows through
+// its record, whose events enqueue it.
 func (r *reconciler) mapVolume(ctx context.Context, o client.Object) []reconcile.Request {
 	record, err := kube.Get(ctx, r.client, client.ObjectKeyFromObject(o), &tarnv1.PavVolume{}, client.UnsafeDisableDeepCopy)
 	if err != nil {
@@ -126,7 +126,7 @@ func (r *reconciler) mapVolume(ctx context.Context, o client.Object) []reconcile
 	return []reconcile.Request{request(o.GetName())}
 }
 
-// mapProvisioner wakes the volumes whose claims wait for their provisioner.
+// mapProvisioner enqueues the volumes whose claims may wait for their provisioner.
 func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
 	claims := &corev1.PersistentVolumeClaimList{}
 	if err := r.client.List(ctx, claims, client.UnsafeDisableDeepCopy); err != nil {

@@ -11,8 +11,8 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// The size of a volume that Tarn has made is its record's to say: who sets it by hand
-// would have a resize that is under way taken for done.
+// The record decides the size of a volume that Tarn created. If a user could set it by hand, a
+// resize in progress would count as done.
 func TestASizeThatIsSetByHandWakesVolumesWithoutARecord(t *testing.T) {
 	record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "made"}}
 	r := &reconciler{client: fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(record).Build()}

@@ -13,21 +13,20 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// growth is how a claim of 1Gi gets more under a controller that may be killed.
+// growth is how a claim of 1Gi grows under a controller that may be killed.
 type growth struct {
 	testkit.Span
 
 	// onNodes says that nodes have a part in it.
 	onNodes bool
-	// asks are the sizes the claim asks for, each but the first once the one before has failed.
+	// asks are the sizes that the claim requests, each after the previous one failed.
 	asks []string
-	// failures is how many pods fail that are to reach the first size; tooMuch is what no
-	// node reaches.
+	// failures is how many pods for the first size fail. tooMuch is a size that no node reaches.
 	failures int
 	tooMuch  string
-	// want is what the claim has in the end, and made the volume.
+	// want is the claim's final size, made the volume's.
 	want, made string
-	// least and most are how many expansion pods run.
+	// least and most limit how many expansion pods run.
 	least, most int
 }
 
@@ -36,7 +35,7 @@ const always = 99
 var growths = []growth{
 	{Span: testkit.Span{Name: "grown"}, asks: []string{"2Gi"}, want: "2Gi", made: "2Gi", least: 1, most: 1},
 	{Span: testkit.Span{Name: "at-second-go", From: 4, To: 9}, asks: []string{"2Gi"}, failures: 1, want: "2Gi", made: "2Gi", least: 2, most: 2},
-	// How many fail depends on how soon the claim asks for less.
+	// The number of failures depends on how soon the claim requests less.
 	{Span: testkit.Span{Name: "less", From: 6}, asks: []string{"4Gi", "2Gi"}, failures: always, want: "2Gi", made: "2Gi", least: 2, most: always},
 	{Span: testkit.Span{Name: "on-nodes", From: 4}, onNodes: true, asks: []string{"2Gi"}, want: "2Gi", made: "2Gi", least: 1, most: 1},
 	{Span: testkit.Span{Name: "less-on-nodes", From: 8}, onNodes: true, asks: []string{"4Gi", "2Gi"}, tooMuch: "4Gi", want: "2Gi", made: "4Gi", least: 1, most: 1},
@@ -62,7 +61,7 @@ func beginLife(t *testing.T, server *rest.Config, span int, name string) (testki
 	return c, c.Config
 }
 
-// Live asks for one size after the other, and waits for the last.
+// Live requests one size after the other, and waits for the last.
 func (c *cluster) Live() {
 	c.T.Helper()
 	for i, size := range c.growth.asks {
@@ -74,7 +73,7 @@ func (c *cluster) Live() {
 	c.Eventually("the claim to have what it asks for", c.grown)
 }
 
-// failed wants controller or kubelet to have told the claim.
+// failed is empty if the controller or the kubelet has reported an error in the claim.
 func (c *cluster) failed() string {
 	s, err := c.see()
 	if err != nil {
@@ -108,7 +107,7 @@ func (c *cluster) grown() string {
 	return ""
 }
 
-// Check wants it to have grown no oftener than it had to, and to stay as it is.
+// Check checks that no more expansion pods ran than needed, and that the result still holds.
 func (c *cluster) Check() {
 	c.T.Helper()
 	if ran := c.kubelet.Ran(tarnv1.StepExpansion); len(ran) < c.growth.least || len(ran) > c.growth.most {

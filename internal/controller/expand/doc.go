@@ -1,13 +1,15 @@
-// Package expand makes volumes larger when their claims ask for it. It does the
-// controller's half of Kubernetes' resize protocol for volumes that Tarn has made: it
-// runs expansion pods, raises the capacity of the PersistentVolume, and says in the
-// claim's status how things stand; what is left to do on nodes is the kubelet's to ask
-// for.
+// Package expand makes volumes larger when their claims request it. It does the controller's part
+// of Kubernetes' resize protocol for volumes that Tarn created. It runs expansion pods, raises the
+// capacity of the PersistentVolume, and reports the state in the claim's status. The kubelet asks
+// for the work that remains on nodes.
 //
-// It writes, while a PavVolume is Created, its status.expansion and capacity, the
-// capacity of its PersistentVolume, and of the claim's status what is about resizing,
-// unless a node is at work. Volumes without a PavVolume are refused: nothing could be
-// journaled for them, and no template of theirs says how they were made. They grow by
-// hand: once spec.capacity says so, the claim's resize goes on to the nodes, or ends. It
-// knows no other controller.
+// While a PavVolume is Created, the package writes its status.expansion and capacity, and the
+// capacity of its PersistentVolume. It writes the resize fields of the claim's status too, unless a
+// node is working on the resize.
+//
+// It rejects the expansion of volumes without a PavVolume. There is no record to keep a journal in,
+// and no template that says how they were created. An administrator expands them by hand. Once
+// spec.capacity has the new size, the claim's resize continues on the nodes, or ends.
+//
+// It knows no other controller.
 package expand

@@ -15,25 +15,25 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// View is all that is known about one volume that may have to grow. What does not
-// exist is nil.
+// View is all that is known about one volume that may have to grow. Objects that do not exist are
+// nil.
 type View struct {
 	// Volume is a CSI volume.
 	Volume *corev1.PersistentVolume
-	// Claim is the one the volume is bound to.
+	// Claim is the claim that the volume is bound to.
 	Claim *corev1.PersistentVolumeClaim
-	// Record of the volume, nil for one that Tarn has not made.
+	// Record is the volume's record, nil for a volume that Tarn did not create.
 	Record *tarnv1.PavVolume
-	// Provisioner has the name of the volume's driver.
+	// Provisioner is the PavProvisioner with the name of the volume's driver.
 	Provisioner *pavv1.PavProvisioner
 	// Pods are the record's expansion pods.
 	Pods []corev1.Pod
-	// Observed is what the pod of the current attempt tells.
+	// Observed is the state of the pod of the current attempt.
 	Observed steppod.Observation
-	// Current is that pod, nil where there is none.
+	// Current is that pod, nil if it does not exist.
 	Current *corev1.Pod
-	// Prepared is the evaluated section where an attempt is due, Unfit why it could
-	// not be evaluated, or why the API server did not take its pod.
+	// Prepared is the evaluated section if an attempt is due. Unfit is why it could not be
+	// evaluated, or why the API server rejected its pod.
 	Prepared *steppod.Prepared
 	Unfit    *steppod.StepError
 }
@@ -42,8 +42,8 @@ type View struct {
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
 
-// gather reads the View of one volume from the cache; nil where no part of Tarn has
-// anything to do with it.
+// gather reads the View of one volume from the cache. It returns nil if the volume has neither a
+// record nor a PavProvisioner.
 func (r *reconciler) gather(ctx context.Context, key client.ObjectKey, now time.Time) (*View, error) {
 	v := &View{}
 	var err error
@@ -82,8 +82,8 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey, now time.
 	return v, nil
 }
 
-// claimOf gives the claim that the volume is bound to, if it is bound to the volume. A
-// scrub claim is none: what a claim has asked for, and may be under way, ends with it.
+// claimOf returns the claim that the volume is bound to, if the claim is bound to it too. A scrub
+// claim does not count: an expansion that the previous claim requested ends with that claim.
 func (r *reconciler) claimOf(ctx context.Context, vol *corev1.PersistentVolume) (*corev1.PersistentVolumeClaim, error) {
 	ref := vol.Spec.ClaimRef
 	if ref == nil || ref.Name == volume.ScrubClaim(vol) {

@@ -39,32 +39,31 @@ const (
 	reasonNotReady = "ProvisionerNotReady"
 )
 
-// Plan is what to do, in this order, and when to look again though no event tells;
-// zero: not needed.
+// Plan is what to do, in this order. Next is when to reconcile again without an event; zero means
+// never.
 type Plan struct {
 	Actions []Action
 	Next    time.Time
 }
 
-// Action is one write. It is one of the types below, each of which may be done
-// twice without harm.
+// Action is one write, of one of the types below. Each may be repeated without harm.
 type Action interface{ action() }
 
 type (
-	// WriteJournal writes status.expansion and capacity of the record, which must be
-	// unchanged since it was read, even where that changes nothing.
+	// WriteJournal writes status.expansion and capacity of the record. The write fails if the
+	// record has changed since it was read, even if it would change nothing.
 	WriteJournal struct{ Status *tarnv1.PavVolumeStatus }
-	// WriteClaim writes the claim's status.
+	// WriteClaim writes the claim's status and annotations.
 	WriteClaim struct{ Claim *corev1.PersistentVolumeClaim }
 	// GrowVolume sets the capacity of the PersistentVolume in bytes.
 	GrowVolume struct{ Bytes int64 }
 	// StartPod creates a pod.
 	StartPod struct{ Pod *corev1.Pod }
-	// DiscardPods deletes the record's expansion pods but the one named.
+	// DiscardPods deletes the record's expansion pods except the named one.
 	DiscardPods struct{ Keep string }
 	// Post posts an Event about the claim.
 	Post struct{ Type, Reason, Note string }
-	// PostWait tells the claim what keeps a pod from starting; see steppod.Observation.WaitEvent.
+	// PostWait posts an Event that says why a pod cannot start; see steppod.Observation.WaitEvent.
 	PostWait struct{ Action, Note string }
 )
 
@@ -76,13 +75,14 @@ func (DiscardPods) action()  {}
 func (Post) action()         {}
 func (PostWait) action()     {}
 
-// plan decides. The journal says which of three situations a volume is in.
+// plan decides what to do. The journal says whether the volume is idle, an attempt is running, or
+// the next attempt is waiting.
 func plan(v *View, now time.Time) Plan {
 	switch j := journalOf(v); {
 	case v.Record == nil:
 		return planForeign(v, now)
 	case !made(v.Record):
-		return Plan{} // provision's or reclaim's
+		return Plan{} // provision or reclaim handles it
 	case j.TargetCapacity == 0:
 		return planIdle(v, now)
 	case j.NextAttemptTime == nil:
@@ -92,8 +92,8 @@ func plan(v *View, now time.Time) Plan {
 	}
 }
 
-// due gives the attempt that is to be begun now, or whose pod is missing, and the
-// size it is to reach; attempt 0 where there is none.
+// due returns the attempt that must begin now or whose pod is missing, and its target size; attempt
+// 0 if there is none.
 func due(v *View, now time.Time) (attempt int32, target int64) {
 	j, wanted := journalOf(v), wantedOf(v.Claim)
 	switch {
@@ -112,8 +112,8 @@ func due(v *View, now time.Time) (attempt int32, target int64) {
 	return 0, 0
 }
 
-// mended says that the provisioner may expand volumes and was changed since the last
-// attempt failed. Of a change that is not judged yet nothing is tried.
+// mended says that the provisioner may expand volumes and has changed since the last failed
+// attempt. A change that is not judged yet does not count.
 func mended(v *View) bool {
 	last := journalOf(v).LastError
 	if last == nil || obstacle(v) != nil {
@@ -127,7 +127,7 @@ func mended(v *View) bool {
 		judged.ObservedGeneration == v.Provisioner.Generation
 }
 
-// obstacle says why the provisioner cannot make the volume larger, nil if it can.
+// obstacle returns why the provisioner cannot expand the volume, nil if it can.
 func obstacle(v *View) *steppod.StepError {
 	no := func(reason, format string, args ...any) *steppod.StepError {
 		return &steppod.StepError{Step: tarnv1.StepExpansion, Reason: reason, Message: fmt.Sprintf(format, args...)}
@@ -150,18 +150,19 @@ func accepted(p *pavv1.PavProvisioner) bool {
 	return meta.IsStatusConditionTrue(p.Status.Conditions, pavv1.ConditionAccepted)
 }
 
-// made says that the volume was handed over and is not being destroyed.
+// made says that the volume was handed over and is not being deleted.
 func made(record *tarnv1.PavVolume) bool {
 	return record.Status.Phase == tarnv1.VolumeCreated && record.DeletionTimestamp == nil &&
 		meta.IsStatusConditionTrue(record.Status.Conditions, tarnv1.ConditionProvisioned)
 }
 
-// growable says that there is a claim which may want more.
+// growable says that the volume has a claim that may request more.
 func growable(v *View) bool {
 	return v.Claim != nil && v.Claim.DeletionTimestamp == nil && v.Claim.Status.Phase == corev1.ClaimBound && capacityOf(v.Claim) > 0
 }
 
-// planForeign refuses to expand what Tarn has not made, until somebody has.
+// planForeign rejects the expansion of a volume that Tarn did not create, until it was expanded by
+// hand.
 func planForeign(v *View, now time.Time) Plan {
 	if !growable(v) || wantedOf(v.Claim) <= sizeOf(v) {
 		return Plan{Actions: settle(v, now)}
@@ -170,8 +171,8 @@ func planForeign(v *View, now time.Time) Plan {
 		"PersistentVolume %s was not created by Tarn, so PavProvisioner %q cannot expand it; expand its storage by hand and set its spec.capacity", v.Volume.Name, v.Provisioner.Name)}, now)}
 }
 
-// planIdle begins what the claim asks for, or brings the claim's status in line with
-// the size that the volume has.
+// planIdle begins the expansion that the claim requests, or updates the claim's status to the
+// volume's size.
 func planIdle(v *View, now time.Time) Plan {
 	var actions []Action
 	if len(v.Pods) > 0 {
@@ -218,8 +219,8 @@ func planRunning(v *View, now time.Time) Plan {
 	}
 }
 
-// planWaiting tries again when it is time, and at once where the claim asks for
-// another size: that is how a user recovers from an expansion that cannot succeed.
+// planWaiting retries when the backoff is over, and at once if the claim requests another size.
+// Users recover that way from an expansion that cannot succeed.
 func planWaiting(v *View, now time.Time) Plan {
 	if !growable(v) || wantedOf(v.Claim) <= sizeOf(v) {
 		return Plan{Actions: append([]Action{WriteJournal{idle(v, sizeOf(v))}, DiscardPods{}}, settle(v, now)...)}
@@ -230,9 +231,9 @@ func planWaiting(v *View, now time.Time) Plan {
 	return Plan{Next: journalOf(v).NextAttemptTime.Time}
 }
 
-// begin writes the intent, then makes the pod. The intent is written even where it
-// stands already: that write is refused if the cache was behind, and then no pod is
-// made for an expansion that is done.
+// begin writes the intent, then creates the pod. It writes the intent even if it is recorded
+// already: if the cache was behind, that write fails. So no pod is created for an expansion that is
+// already done.
 func begin(v *View, attempt int32, target int64, now time.Time) Plan {
 	if v.Unfit != nil {
 		return failed(v, attempt, target, v.Unfit, now)
@@ -254,8 +255,8 @@ func begin(v *View, attempt int32, target int64, now time.Time) Plan {
 	return Plan{Actions: append(actions, StartPod{v.Prepared.Pod}, DiscardPods{Keep: v.Prepared.Pod.Name})}
 }
 
-// done records a volume that has grown: in the PersistentVolume, which the kubelet
-// goes by, then in the record, and last for the claim's owner to see.
+// done records that a volume has grown. It writes the PersistentVolume first, which the kubelet
+// reads, then the record, and last the claim, which its owner reads.
 func done(v *View, bytes int64, now time.Time) Plan {
 	var actions []Action
 	if quantityOf(v.Volume.Spec.Capacity) < bytes {
@@ -268,8 +269,8 @@ func done(v *View, bytes int64, now time.Time) Plan {
 	return Plan{Actions: append(actions, DiscardPods{})}
 }
 
-// idle is the record's status when nothing is under way. The count of attempts goes
-// on, since it names their pods.
+// idle is the record's status when no expansion is in progress. The count of attempts continues, as
+// it names their pods.
 func idle(v *View, bytes int64) *tarnv1.PavVolumeStatus {
 	status := v.Record.Status.DeepCopy()
 	status.Capacity = max(status.Capacity, bytes)
@@ -277,8 +278,8 @@ func idle(v *View, bytes int64) *tarnv1.PavVolumeStatus {
 	return status
 }
 
-// failed records a failure; the next attempt is due after a pause that doubles with
-// each. The failed pod is kept for reading until then.
+// failed records a failure. The next attempt is due after a pause that doubles each time. The
+// failed pod stays until then, so that its log can be read.
 func failed(v *View, attempt int32, target int64, err *steppod.StepError, now time.Time) Plan {
 	status := v.Record.Status.DeepCopy()
 	failures := int32(1)
@@ -297,13 +298,13 @@ func failed(v *View, attempt int32, target int64, err *steppod.StepError, now ti
 	return Plan{Actions: actions, Next: next.Time}
 }
 
-// fail tells the claim's owner of a failed attempt.
+// fail reports a failed attempt in the claim's status and an Event.
 func fail(v *View, target int64, err *steppod.StepError, now time.Time) []Action {
 	claim := started(v.Claim, v.Volume.Spec.CSI.Driver, target, true, now)
 	return append(writeClaim(v, rejected(claim, err, now)), Post{corev1.EventTypeWarning, eventFailed, err.Message})
 }
 
-// reject tells it once where there is no journal.
+// reject does the same for a volume without a journal, once.
 func reject(v *View, err *steppod.StepError, now time.Time) []Action {
 	write := writeClaim(v, rejected(v.Claim, err, now))
 	if write == nil {
@@ -312,7 +313,7 @@ func reject(v *View, err *steppod.StepError, now time.Time) []Action {
 	return append(write, Post{corev1.EventTypeWarning, eventFailed, err.Message})
 }
 
-// settle brings a claim's status in line with a volume that is large enough.
+// settle updates the status of a claim whose volume is large enough.
 func settle(v *View, now time.Time) []Action {
 	if !growable(v) || v.Provisioner == nil || wantedOf(v.Claim) > sizeOf(v) {
 		return nil
@@ -320,11 +321,11 @@ func settle(v *View, now time.Time) []Action {
 	onNodes := steppod.ExpandsOnNodes(v.Provisioner)
 	switch wanted, allocated := wantedOf(v.Claim), allocatedOf(v.Claim); statusOf(v.Claim) {
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
-		if !onNodes { // no longer: the kubelet would wait for ever
+		if !onNodes { // not any more: the kubelet would wait for ever
 			return finish(v, allocated, now)
 		}
 	case corev1.PersistentVolumeClaimNodeResizeInfeasible:
-		if !onNodes || wanted != allocated { // the user asks for less than the node has failed at
+		if !onNodes || wanted != allocated { // the user requests less than the size that failed on the node
 			return finish(v, wanted, now)
 		}
 	case corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeInfeasible:
@@ -337,8 +338,8 @@ func settle(v *View, now time.Time) []Action {
 	return nil
 }
 
-// finish ends the controller's side of a resize: the claim waits for the kubelet to
-// reach a size, or has that of the volume.
+// finish ends the controller's part of a resize. The claim then waits for the kubelet to reach the
+// size, or gets the volume's size.
 func finish(v *View, bytes int64, now time.Time) []Action {
 	if steppod.ExpandsOnNodes(v.Provisioner) {
 		return append(writeClaim(v, pending(v.Claim, bytes, now)), Post{corev1.EventTypeNormal, eventNodePending, fmt.Sprintf(
@@ -349,7 +350,7 @@ func finish(v *View, bytes int64, now time.Time) []Action {
 		"volume %s has %d bytes", v.Volume.Name, bytes)})
 }
 
-// writeClaim gives the write of a claim's status, none where nothing changes.
+// writeClaim returns the write of a claim's status and annotations, none if nothing changes.
 func writeClaim(v *View, claim *corev1.PersistentVolumeClaim) []Action {
 	if equality.Semantic.DeepEqual(v.Claim.Status, claim.Status) && equality.Semantic.DeepEqual(v.Claim.Annotations, claim.Annotations) {
 		return nil

@@ -29,8 +29,7 @@ const (
 	gi = int64(1) << 30
 )
 
-// viewOf is a bound claim of 1Gi that asks for 2Gi, and whose provisioner has a pod
-// for that.
+// viewOf is a bound claim of 1Gi that requests 2Gi, and whose provisioner has a pod for that.
 func viewOf(changes ...func(*View)) *View {
 	claim := testkit.Claim("ns", "data", "u1", "prov")
 	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: bytes(gi)}
@@ -69,8 +68,8 @@ func claimIs(status corev1.ClaimResourceStatus, allocated int64) func(*View) {
 	return func(v *View) { setStatus(v.Claim, status); allocate(v.Claim, allocated) }
 }
 
-// journal says that attempt 3, the second in a row, runs for a size; again is when
-// it is tried again, zero while it runs.
+// journal says that attempt 3, the second in a row, runs for a size. again is the time of its
+// retry, zero while it runs.
 func journal(target int64, again time.Duration) func(*View) {
 	return func(v *View) {
 		j := &tarnv1.PavVolumeExpansion{TargetCapacity: target, Attempts: 3, Failures: 1}
@@ -82,12 +81,12 @@ func journal(target int64, again time.Duration) func(*View) {
 	}
 }
 
-// failedAt is the generation of the provisioner that the last attempt failed with.
+// failedAt is the generation of the provisioner in the last failed attempt.
 func failedAt(n int64) func(*View) {
 	return func(v *View) { v.Record.Status.Expansion.LastError.ProvisionerGeneration = n }
 }
 
-// generation is the provisioner's, and the one it was judged at.
+// generation sets the provisioner's generation, and the one it was judged at.
 func generation(now, judged int64) func(*View) {
 	return func(v *View) {
 		v.Provisioner.Generation, v.Provisioner.Status.Conditions[0].ObservedGeneration = now, judged
@@ -118,10 +117,10 @@ func onNodesOnly(v *View) { onNodes(v); v.Prepared = &steppod.Prepared{} }
 
 func claimGone(v *View) { v.Claim = nil }
 
-// unmade is a provisioner that was removed without its finalizers.
+// unmade makes the provisioner one that was removed without its finalizers.
 func unmade(v *View) { v.Provisioner = nil }
 
-// told words a plan: one word an action, in order.
+// told describes a plan: one word for each action, in order.
 func told(p Plan) string {
 	var words []string
 	for _, a := range p.Actions {

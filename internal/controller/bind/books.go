@@ -43,7 +43,7 @@ type books struct {
 	held     map[string]*hold    // volumes that a worker works on
 	doubtful map[string]bool     // volumes to read from the API server before the next decision about them
 	unsure   map[claimKey]string // claims to read likewise, each with the volume it was being joined to
-	absent   set[string]         // classes that claims or volumes name and the API server does not have
+	absent   set[string]         // class names that the API server does not know
 
 	noProvisioning bool
 	listener       listener

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// eventAction is how the action field of the binder's Events begins.
+	// eventAction is how what Events say was being done begins.
 	eventAction = "Bind"
 	// repeatAfter is after how long an unchanged Event is posted again: API servers delete Events
 	// after an hour.
@@ -34,8 +34,8 @@ const (
 	// mostDelay is how much longer a Normal Event waits while many claims are in work, because
 	// posting it would delay them.
 	mostDelay = time.Minute
-	// eventsPerSecond and eventsAtOnce limit the API server's load from Events, which delays
-	// binding.
+	// eventsPerSecond and eventsAtOnce bound how much of the API server's time goes
+	// to Events, which is time taken from binding.
 	eventsPerSecond = 20
 	eventsAtOnce    = 50
 )

@@ -58,8 +58,9 @@ func (v *ClaimView) volume() *corev1.PersistentVolume {
 }
 
 // mustAsk says whether the binder must ask the API server about a volume, because no write of the
-// plan would detect a stale one. A claim must not be lost because one watch is behind another. It
-// must not get a volume that this binder finished writing earlier.
+// plan would detect a stale one. A claim must not become Lost because one watch is behind another.
+// A claim must not get a volume whose writes were all made earlier, as no new write checks its
+// version.
 func (v *ClaimView) mustAsk() bool {
 	switch volume.StateOfClaim(v.Claim) {
 	case volume.ClaimCompleted:

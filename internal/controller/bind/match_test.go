@@ -24,9 +24,9 @@ type claimCase struct {
 	claim   *corev1.PersistentVolumeClaim
 	others  []any
 	want    string
-	events  string // those posted, with commas
-	writes  string // those made, with commas; empty: not looked at
-	problem string // a part of why what should be done cannot be
+	events  string // the Events posted, separated by commas
+	writes  string // the writes made, separated by commas; empty: not checked
+	problem string // a part of the plan's problem
 	check   func(*done) string
 }
 

@@ -87,8 +87,8 @@ func register[C prometheus.Collector](with prometheus.Registerer, c C, failed er
 }
 
 // claimSeen records when an unbound claim was created. The API server truncates that time to whole
-// seconds, too coarse for what takes milliseconds. A claim seen within its second counts from then,
-// one seen later from the end of the second.
+// seconds, too coarse for what takes milliseconds. A claim that the binder sees within the same
+// second counts from that moment. One seen later counts from the end of the second.
 func (m *metrics) claimSeen(claim *corev1.PersistentVolumeClaim, now time.Time) {
 	if volume.StateOfClaim(claim) == volume.ClaimCompleted {
 		return

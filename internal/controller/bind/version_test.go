@@ -40,7 +40,7 @@ func TestAnAPIServerThatIsNewerThanTheBinderIsToldOf(t *testing.T) {
 
 // When the libraries are updated, this test shows that newestMinor must change too.
 func TestTheNewestKnownVersionIsThatOfTheLibraries(t *testing.T) {
-	modules, err := os.ReadFile("../../../go.mod") // tests are not told what they were built from
+	modules, err := os.ReadFile("../../../go.mod") // a test binary has no build information of its modules
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -132,7 +132,8 @@ func (r *claims) gatherStages(ctx context.Context, c *Claim, pods []corev1.Pod) 
 	return nil
 }
 
-// gather reads a volume from the cache, nil if it does not exist. It reads the volume's claim live.
+// gather reads a volume from the cache, nil if it does not exist. It reads the volume's claim live
+// if the claim decides whether the volume is released.
 func (r *volumes) gather(ctx context.Context, key client.ObjectKey) (*Volume, error) {
 	vol, err := kube.Get(ctx, r.client, key, &corev1.PersistentVolume{})
 	if err != nil || vol == nil {

@@ -12,7 +12,7 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// eventAction is the action field of all Events of this package.
+// eventAction is what Events say was being done.
 const eventAction = "Expand"
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims/status,verbs=patch
